@@ -5,9 +5,9 @@
     run.results[1]["loss"]            # from the line  RESULT {"loss": 0.5}  that rank 1 printed
 
 `np=0` starts the script as a plain process, without a launcher.  When the deadline passes, every
-rank's Python stacks are collected, every process of the run is killed, and LaunchTimeout carries the
-stacks.  No process outlives the call: each one carries a marker in its environment, and what still
-carries it when the call ends is killed.
+rank's Python stacks are collected, every process of the run is killed, and LaunchTimeout carries
+the stacks.  No process outlives the call: each one carries a marker in its environment, and what
+still carries it when the call ends is killed.
 
 By hand:  python tests/launch.py -n 2 script.py [args]
 """
