@@ -1,0 +1,131 @@
+// The engine: one per process, one communication thread, which makes every transport call.
+//
+// Submit, Withdraw: any thread, never block on communication. Completion callbacks run on the
+// communication thread with no lock held. The engine owns the transport and all requests between
+// Submit and completion. The order of requests, and which of them a step submits, may differ by rank.
+
+#ifndef TFMPI_CORE_ENGINE_H_
+#define TFMPI_CORE_ENGINE_H_
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "tensorflow_patches/core/coordinator.h"
+#include "tensorflow_patches/core/fusion.h"
+#include "tensorflow_patches/core/queue.h"
+#include "tensorflow_patches/core/request.h"
+#include "tensorflow_patches/core/transport/transport.h"
+
+namespace tfmpi {
+
+struct EngineOptions {
+  CoordinatorOptions coordinator;
+  // A collective that all ranks agreed to start, and that has not ended by then, fails the engine.
+  Clock::duration collective_timeout = std::chrono::seconds(300);
+  // A line for people, on the communication thread.
+  std::function<void(const std::string&)> log;
+};
+
+// Counts since start; each is exact, together they are a snapshot.
+struct EngineStats {
+  uint64_t completed = 0;    // requests that ended well
+  uint64_t collectives = 0;  // data operations on the transport
+  uint64_t bytes = 0;        // of these requests' tensors
+};
+
+class Engine {
+ public:
+  Engine(std::unique_ptr<Transport> transport, EngineOptions options);
+  ~Engine();  // stops the thread; without a Join before it, as Leave("the engine was destroyed")
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const Topology& topology() const { return transport_->topology(); }
+  std::string transport_description() const { return transport_->description(); }
+
+  Ticket Submit(Request request);
+  // The request ends with kCancelled, unless the ranks have agreed on it already: then it ends as
+  // agreed. A ticket that has ended is ignored.
+  void Withdraw(Ticket ticket);
+
+  // This rank has no more requests. Waits until that holds for every rank, contributing zeros to what
+  // the others still average; then leaves the group. No request may be submitted after it.
+  Status Join();
+  // This rank stops with an error: every other rank's requests fail with `reason`. Waits at most
+  // `grace` for the coordinator to have heard.
+  void Leave(const std::string& reason, Clock::duration grace);
+
+  bool OnCommunicationThread() const { return std::this_thread::get_id() == thread_.get_id(); }
+  EngineStats stats() const;
+
+ private:
+  // Requests of one name run one after the other; the first of them is the one announced.
+  struct Named {
+    std::deque<Submission> submissions;
+    TimePoint announced;
+  };
+
+  void Run();
+  bool TakeSubmissions();
+  void Accept(Submission submission);
+  void WithdrawNow(Ticket ticket);
+  void Announce(const std::string& name);
+  void NoteEnd();
+  bool Exchange();
+  void SendAnnouncement();
+  void Handle(const ControlMessage& message);
+  void Coordinate();
+  void Execute(const Verdict& verdict);
+  void Execute(const Response& response);
+  Slot Resolve(const ResponseItem& item);
+  Status Transfer(const std::vector<Slot>& slots, const Response& response);
+  void Complete(const std::string& name, const Status& status);
+  void Fail(const Status& status);
+  void TellPeers(const Status& status);
+  void CheckCoordinator();
+  Clock::duration IdleTime();
+  void Stop();
+
+  std::unique_ptr<Transport> transport_;
+  const EngineOptions options_;
+  Queue queue_;
+
+  // What other threads ask of the communication thread.
+  std::atomic<bool> join_requested_{false};
+  std::atomic<bool> stop_requested_{false};
+  std::atomic<bool> leave_requested_{false};
+  std::string leave_reason_;  // written before leave_requested_ is set
+  std::atomic<bool> ended_{false};
+
+  // Everything below belongs to the communication thread.
+  std::unique_ptr<Coordinator> coordinator_;  // rank 0 only
+  Fusion fusion_;
+  Announcement announcement_;  // what is to be said next
+  bool joined_ = false;
+  bool left_ = false;
+  bool finished_ = false;
+  Status failure_;
+  std::unordered_map<std::string, Named> pending_;
+  std::unordered_map<Ticket, std::string> names_;  // of pending tickets
+  std::vector<NamedSignature> by_id_;
+  std::unordered_map<std::string, NameId> ids_;
+  // Errors agreed on for names that were not yet submitted here.
+  std::unordered_map<std::string, Status> early_errors_;
+  int idle_rounds_ = 0;
+
+  std::atomic<uint64_t> completed_{0};
+  std::atomic<uint64_t> collectives_{0};
+  std::atomic<uint64_t> bytes_{0};
+
+  std::thread thread_;  // last: started when all else exists
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_ENGINE_H_

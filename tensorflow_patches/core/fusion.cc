@@ -1,0 +1,157 @@
+#include "tensorflow_patches/core/fusion.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "tensorflow_patches/core/reduce.h"
+
+namespace tfmpi {
+namespace {
+
+size_t Count(const Signature& signature) {
+  return static_cast<size_t>(NumElements(signature.shape));
+}
+
+size_t WireBytes(DataType type, size_t count) {
+  return count * WireElements(type) * SizeOf(WireType(type));
+}
+
+// An average is a sum on the wire.
+ReduceOp WireOp(ReduceOp op) { return op == ReduceOp::kAverage ? ReduceOp::kSum : op; }
+
+}  // namespace
+
+void Fusion::Free::operator()(char* memory) const { std::free(memory); }
+
+char* Fusion::Buffer(size_t bytes) {
+  constexpr size_t kAlignment = 64;
+  if (bytes > buffer_bytes_) {
+    buffer_bytes_ = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    buffer_.reset(static_cast<char*>(std::aligned_alloc(kAlignment, buffer_bytes_)));
+  }
+  return buffer_.get();
+}
+
+Status Fusion::Allreduce(const std::vector<Slot>& slots, int contributors, TimePoint deadline) {
+  const Slot& first = slots.front();
+  const double scale = first.signature.op == ReduceOp::kAverage ? 1.0 / contributors : 1.0;
+  if (slots.size() > 1) return ReduceFused(slots, scale, deadline);
+  if (Count(first.signature) == 0) return Status();
+  if (IsWireForm(first.signature.dtype)) return ReduceInPlace(first, scale, deadline);
+  return ReduceInChunks(first, scale, deadline);
+}
+
+Status Fusion::ReduceInPlace(const Slot& slot, double scale, TimePoint deadline) {
+  const DataType type = slot.signature.dtype;
+  const size_t count = Count(slot.signature);
+  const void* in = slot.request != nullptr ? slot.request->input : nullptr;
+  void* out = slot.request != nullptr ? slot.request->output : nullptr;
+  std::vector<char> zeros;
+  if (slot.request == nullptr) {
+    zeros.resize(count * SizeOf(type));
+    in = out = zeros.data();
+  }
+  const Status status = transport_->Allreduce(in, out, count * WireElements(type), WireType(type),
+                                              WireOp(slot.signature.op), deadline);
+  if (status.ok() && scale != 1) Scale(type, out, count, scale);
+  return status;
+}
+
+Status Fusion::ReduceInChunks(const Slot& slot, double scale, TimePoint deadline) {
+  const DataType type = slot.signature.dtype;
+  const size_t count = Count(slot.signature);
+  const size_t chunk = std::min(count, std::max<size_t>(1, threshold_ / WireBytes(type, 1)));
+  char* buffer = Buffer(WireBytes(type, chunk));
+  for (size_t start = 0; start < count; start += chunk) {
+    const size_t n = std::min(chunk, count - start);
+    const size_t offset = start * SizeOf(type);
+    if (slot.request != nullptr) {
+      Pack(type, static_cast<const char*>(slot.request->input) + offset, buffer, n);
+    } else {
+      std::memset(buffer, 0, WireBytes(type, n));
+    }
+    const Status status = transport_->Allreduce(buffer, buffer, n * WireElements(type), WireType(type),
+                                                WireOp(slot.signature.op), deadline);
+    if (!status.ok()) return status;
+    if (slot.request != nullptr) {
+      Unpack(type, buffer, static_cast<char*>(slot.request->output) + offset, n, scale);
+    }
+  }
+  return Status();
+}
+
+Status Fusion::ReduceFused(const std::vector<Slot>& slots, double scale, TimePoint deadline) {
+  size_t bytes = 0;
+  for (const Slot& slot : slots) bytes += WireBytes(slot.signature.dtype, Count(slot.signature));
+  if (bytes == 0) return Status();
+  char* const buffer = Buffer(bytes);
+  char* next = buffer;
+  for (const Slot& slot : slots) {
+    const size_t count = Count(slot.signature);
+    const size_t size = WireBytes(slot.signature.dtype, count);
+    if (slot.request != nullptr) {
+      Pack(slot.signature.dtype, slot.request->input, next, count);
+    } else {
+      std::memset(next, 0, size);
+    }
+    next += size;
+  }
+  const DataType wire = WireType(slots.front().signature.dtype);
+  const Status status = transport_->Allreduce(buffer, buffer, bytes / SizeOf(wire), wire,
+                                              WireOp(slots.front().signature.op), deadline);
+  if (!status.ok()) return status;
+  next = buffer;
+  for (const Slot& slot : slots) {
+    const size_t count = Count(slot.signature);
+    if (slot.request != nullptr) {
+      Unpack(slot.signature.dtype, next, slot.request->output, count, scale);
+    }
+    next += WireBytes(slot.signature.dtype, count);
+  }
+  return Status();
+}
+
+Status Fusion::Allgather(const Slot& slot, const std::vector<int64_t>& rows, TimePoint deadline) {
+  Shape row = slot.signature.shape;
+  row[0] = 1;
+  const size_t row_bytes = Count(Signature{OpKind::kAllgather, ReduceOp::kSum, DataType::kUint8, 0, row}) *
+                           SizeOf(slot.signature.dtype);
+  std::vector<size_t> bytes;
+  size_t total = 0;
+  for (int64_t n : rows) {
+    bytes.push_back(static_cast<size_t>(n) * row_bytes);
+    total += bytes.back();
+  }
+  std::vector<char> dropped;
+  const void* in = nullptr;
+  void* out = nullptr;
+  if (slot.request != nullptr) {
+    in = slot.request->input;
+    out = slot.request->allocate(rows);
+  }
+  // A rank that cannot hold the result still takes part: its peers wait in the same collective.
+  const bool no_room = slot.request != nullptr && out == nullptr;
+  if (out == nullptr) {
+    dropped.resize(total);
+    out = dropped.data();
+  }
+  if (total != 0) {
+    const Status status = transport_->Allgather(in, out, bytes, deadline);
+    if (!status.ok()) return status;
+  }
+  if (no_room && total != 0) {
+    return Status(Code::kInternal, "no memory for the result of allgather '" + slot.request->name + "'");
+  }
+  return Status();
+}
+
+Status Fusion::Broadcast(const Slot& slot, TimePoint deadline) {
+  const size_t bytes = Count(slot.signature) * SizeOf(slot.signature.dtype);
+  if (bytes == 0) return Status();
+  std::vector<char> dropped(slot.request == nullptr ? bytes : 0);
+  void* data = slot.request != nullptr ? slot.request->output : dropped.data();
+  return transport_->Broadcast(data, bytes, slot.signature.root, deadline);
+}
+
+}  // namespace tfmpi

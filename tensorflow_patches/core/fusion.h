@@ -1,0 +1,53 @@
+// Carries out one agreed response on this rank: pack, transport, unpack.
+//
+// Small tensors share a buffer; a tensor in wire form that travels alone is reduced where it lies.
+// Called by the communication thread; it owns the fusion buffer, which it keeps from step to step,
+// since memory given back to the kernel costs its page faults again.
+
+#ifndef TFMPI_CORE_FUSION_H_
+#define TFMPI_CORE_FUSION_H_
+
+#include <memory>
+#include <vector>
+
+#include "tensorflow_patches/core/message.h"
+#include "tensorflow_patches/core/request.h"
+#include "tensorflow_patches/core/transport/transport.h"
+
+namespace tfmpi {
+
+// One tensor of a response. `request` is null on a rank that has joined: it contributes zeros and
+// drops the result.
+struct Slot {
+  Signature signature;
+  Request* request = nullptr;
+};
+
+class Fusion {
+ public:
+  Fusion(Transport* transport, size_t threshold) : transport_(transport), threshold_(threshold) {}
+
+  // All slots have one reduction and one wire type. `contributors` divides an average.
+  Status Allreduce(const std::vector<Slot>& slots, int contributors, TimePoint deadline);
+  Status Allgather(const Slot& slot, const std::vector<int64_t>& rows, TimePoint deadline);
+  Status Broadcast(const Slot& slot, TimePoint deadline);
+
+ private:
+  Status ReduceInPlace(const Slot& slot, double scale, TimePoint deadline);
+  Status ReduceInChunks(const Slot& slot, double scale, TimePoint deadline);
+  Status ReduceFused(const std::vector<Slot>& slots, double scale, TimePoint deadline);
+  char* Buffer(size_t bytes);
+
+  struct Free {
+    void operator()(char* memory) const;
+  };
+
+  Transport* const transport_;
+  const size_t threshold_;
+  std::unique_ptr<char, Free> buffer_;
+  size_t buffer_bytes_ = 0;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_FUSION_H_

@@ -1,0 +1,123 @@
+#include "tensorflow_patches/core/reduce.h"
+
+#include <cstring>
+
+namespace tfmpi {
+namespace {
+
+float FromBits(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+uint32_t ToBits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+float WidenBfloat16(uint16_t value) { return FromBits(static_cast<uint32_t>(value) << 16); }
+
+uint16_t NarrowBfloat16(float value) {
+  const uint32_t bits = ToBits(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);  // NaN
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+float WidenFloat16(uint16_t value) {
+  const uint32_t sign = static_cast<uint32_t>(value & 0x8000u) << 16;
+  const uint32_t magnitude = value & 0x7fffu;
+  if (magnitude >= 0x7c00u) return FromBits(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
+  if (magnitude >= 0x0400u) return FromBits(sign | ((magnitude << 13) + 0x38000000u));
+  // Zero and subnormals: magnitude * 2^-24, exact in float32.
+  return FromBits(sign | ToBits(static_cast<float>(magnitude) * 0x1p-24f));
+}
+
+uint16_t NarrowFloat16(float value) {
+  const uint32_t bits = ToBits(value);
+  const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return sign | 0x7e00u;   // NaN
+  if (magnitude >= 0x47800000u) return sign | 0x7c00u;  // 2^16 and more
+  if (magnitude < 0x38800000u) {
+    // Below 2^-14: adding 2^-1 leaves the subnormal's bits, rounded to nearest even, at the end of
+    // the sum's mantissa, whose last place is worth 2^-24.
+    return static_cast<uint16_t>(sign | (ToBits(FromBits(magnitude) + 0.5f) - 0x3f000000u));
+  }
+  // Rebias the exponent and round; a carry moves on into the exponent, up to infinity.
+  const uint32_t rounded = magnitude - 0x38000000u + 0x0fffu + ((magnitude >> 13) & 1u);
+  return static_cast<uint16_t>(sign | (rounded >> 13));
+}
+
+template <typename T>
+void ScaleAs(const void* in, void* out, size_t count, double scale) {
+  const T factor = static_cast<T>(scale);
+  const T* from = static_cast<const T*>(in);
+  T* to = static_cast<T*>(out);
+  for (size_t i = 0; i < count; ++i) to[i] = from[i] * factor;
+}
+
+}  // namespace
+
+bool IsWireForm(DataType type) { return type != DataType::kFloat16 && type != DataType::kBfloat16; }
+
+void Pack(DataType type, const void* in, void* wire, size_t count) {
+  if (IsWireForm(type)) {
+    if (count != 0) std::memcpy(wire, in, count * SizeOf(type));
+    return;
+  }
+  const uint16_t* from = static_cast<const uint16_t*>(in);
+  float* to = static_cast<float*>(wire);
+  if (type == DataType::kBfloat16) {
+    for (size_t i = 0; i < count; ++i) to[i] = WidenBfloat16(from[i]);
+  } else {
+    for (size_t i = 0; i < count; ++i) to[i] = WidenFloat16(from[i]);
+  }
+}
+
+void Unpack(DataType type, const void* wire, void* out, size_t count, double scale) {
+  const size_t elements = count * WireElements(type);
+  if (IsWireForm(type)) {
+    if (scale != 1 && WireType(type) == DataType::kFloat32) {
+      ScaleAs<float>(wire, out, elements, scale);
+    } else if (scale != 1 && WireType(type) == DataType::kFloat64) {
+      ScaleAs<double>(wire, out, elements, scale);
+    } else if (wire != out && count != 0) {
+      std::memcpy(out, wire, count * SizeOf(type));
+    }
+    return;
+  }
+  const float factor = static_cast<float>(scale);
+  const float* from = static_cast<const float*>(wire);
+  uint16_t* to = static_cast<uint16_t*>(out);
+  if (type == DataType::kBfloat16) {
+    for (size_t i = 0; i < count; ++i) to[i] = NarrowBfloat16(from[i] * factor);
+  } else {
+    for (size_t i = 0; i < count; ++i) to[i] = NarrowFloat16(from[i] * factor);
+  }
+}
+
+void Scale(DataType type, void* data, size_t count, double scale) {
+  Unpack(type, data, data, count, scale);
+}
+
+uint64_t Fingerprint(const void* data, size_t bytes) {
+  const char* next = static_cast<const char*>(data);
+  uint64_t hash = 0x9e3779b97f4a7c15u ^ bytes;
+  uint64_t any = 0;
+  while (bytes != 0) {
+    uint64_t word = 0;
+    const size_t step = bytes < sizeof word ? bytes : sizeof word;
+    std::memcpy(&word, next, step);
+    any |= word;
+    hash = (hash ^ word) * 0xff51afd7ed558ccdu;
+    hash ^= hash >> 32;
+    next += step;
+    bytes -= step;
+  }
+  if (any == 0) return 0;
+  return hash == 0 ? 1 : hash;
+}
+
+}  // namespace tfmpi

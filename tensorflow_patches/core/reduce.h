@@ -1,0 +1,33 @@
+// Element kernels on either side of the transport: pack into wire form, unpack with the average's scale.
+//
+// Pure functions, any thread; buffers do not overlap except where in == out is allowed.
+
+#ifndef TFMPI_CORE_REDUCE_H_
+#define TFMPI_CORE_REDUCE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tensorflow_patches/core/types.h"
+
+namespace tfmpi {
+
+// True when the wire form of `type` is its memory, so that it can be reduced where it lies.
+bool IsWireForm(DataType type);
+
+// `count` elements of `type` to wire form. Half and bfloat16 widen to float32 exactly.
+void Pack(DataType type, const void* in, void* wire, size_t count);
+
+// `count` elements from wire form, each times `scale` (1 leaves every bit as it is). The product is
+// taken in the wire type; half and bfloat16 are rounded once, to nearest even.
+void Unpack(DataType type, const void* wire, void* out, size_t count, double scale);
+
+// In place: `count` elements of `type`, in wire form, times `scale`.
+void Scale(DataType type, void* data, size_t count, double scale);
+
+// A 64-bit hash of the bytes, for comparison between ranks; never 0, except that data of zeros gives 0.
+uint64_t Fingerprint(const void* data, size_t bytes);
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_REDUCE_H_

@@ -1,0 +1,40 @@
+#include "tensorflow_patches/core/request.h"
+
+namespace tfmpi {
+
+std::string Describe(const Shape& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (i != 0) text += ", ";
+    text += std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+std::string Describe(const Signature& signature) {
+  std::string text = Name(signature.kind);
+  if (signature.kind == OpKind::kBarrier) return text;
+  if (signature.kind == OpKind::kAllreduce) text += std::string(" ") + Name(signature.op);
+  text += std::string(" of ") + Name(signature.dtype) + " " + Describe(signature.shape);
+  if (signature.kind == OpKind::kBroadcast) text += " from rank " + std::to_string(signature.root);
+  return text;
+}
+
+Status Validate(const Signature& signature) {
+  if (signature.kind == OpKind::kAllgather && signature.shape.empty()) {
+    return Status(Code::kInvalidArgument, "allgather needs a tensor of rank 1 or more");
+  }
+  if (signature.kind != OpKind::kAllreduce) return Status();
+  const bool sums = signature.op == ReduceOp::kAverage || signature.op == ReduceOp::kSum;
+  if (signature.op == ReduceOp::kAverage && !IsFloating(signature.dtype)) {
+    return Status(Code::kInvalidArgument, std::string("the average of ") + Name(signature.dtype) +
+                                              " is not a whole number; use op='sum'");
+  }
+  if (signature.dtype == DataType::kBool || (IsComplex(signature.dtype) && !sums)) {
+    return Status(Code::kInvalidArgument, std::string("allreduce ") + Name(signature.op) +
+                                              " is not defined for " + Name(signature.dtype));
+  }
+  return Status();
+}
+
+}  // namespace tfmpi

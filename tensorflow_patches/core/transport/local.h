@@ -1,0 +1,36 @@
+// Ranks as threads of one process: the transport of the core's tests, and of a single rank on its own.
+//
+// A group is created once; each rank's engine takes one transport from it. Any thread may use its own
+// rank's transport; the group outlives them through shared ownership. Collectives verify that all
+// ranks call the same operation, so a test fails where real MPI would corrupt.
+
+#ifndef TFMPI_CORE_TRANSPORT_LOCAL_H_
+#define TFMPI_CORE_TRANSPORT_LOCAL_H_
+
+#include <memory>
+#include <string>
+
+#include "tensorflow_patches/core/transport/transport.h"
+
+namespace tfmpi {
+
+class LocalGroup {
+ public:
+  explicit LocalGroup(int size);
+  ~LocalGroup();
+
+  // At most once per rank.
+  std::unique_ptr<Transport> CreateTransport(int rank);
+
+  // From now on every operation of every rank fails with `reason`, as when a peer has died.
+  void Break(const std::string& reason);
+
+  struct Shared;
+
+ private:
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_TRANSPORT_LOCAL_H_

@@ -1,0 +1,54 @@
+// The C interface of a transport in a library of its own, loaded when averaging is on.
+//
+// It names no MPI type, so one core serves every MPI: each MPI ABI has one small library that exports
+// `tfmpi_transport_get`. All functions return one of TfMpiTransportResult; on anything but kTfMpiOk
+// they write one line into `error` (always NUL-terminated). Threads: `init` and `finalize` on the
+// thread that starts and stops the engine, all others on the communication thread.
+
+#ifndef TFMPI_CORE_TRANSPORT_PLUGIN_H_
+#define TFMPI_CORE_TRANSPORT_PLUGIN_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TFMPI_TRANSPORT_ABI 1u
+#define TFMPI_ERROR_BYTES 512u
+
+enum TfMpiTransportResult {
+  kTfMpiOk = 0,
+  kTfMpiTimeout = 1,
+  kTfMpiFailed = 2,
+};
+
+struct TfMpiTransportInfo {
+  int32_t rank, size, local_rank, local_size, nodes;
+  char library[256];  // the MPI library and its version, one line
+};
+
+struct TfMpiTransport {
+  uint32_t abi;  // TFMPI_TRANSPORT_ABI of the header it was compiled with
+  int (*init)(struct TfMpiTransportInfo* info, char* error);
+  int (*send)(int32_t peer, const void* data, size_t bytes, char* error);
+  // Sets *source to -1 when no message waits, else to its sender and *bytes to its length.
+  int (*probe)(int32_t* source, size_t* bytes, char* error);
+  // Receives the message that the last probe announced.
+  int (*receive)(void* data, size_t bytes, char* error);
+  // `type` and `op` are DataType and ReduceOp of core/types.h; `seconds` until the deadline.
+  int (*allreduce)(const void* in, void* out, size_t count, int32_t type, int32_t op, double seconds,
+                   char* error);
+  int (*allgather)(const void* in, void* out, const size_t* bytes, double seconds, char* error);
+  int (*broadcast)(void* data, size_t bytes, int32_t root, double seconds, char* error);
+  int (*finalize)(char* error);
+};
+
+const struct TfMpiTransport* tfmpi_transport_get(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // TFMPI_CORE_TRANSPORT_PLUGIN_H_

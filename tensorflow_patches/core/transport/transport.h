@@ -1,0 +1,61 @@
+// The one virtual seam between the engine and whatever moves the bytes: MPI, or threads in tests.
+//
+// Who calls: the engine's communication thread alone, from the engine's start to its end. Creation and
+// destruction happen on the thread that creates the engine, before and after that thread exists.
+// Who owns: the caller owns every buffer; a transport keeps no pointer once a call has returned.
+// Every blocking call takes a deadline and returns kDeadlineExceeded when it passes; after any
+// failure the transport's state is undefined and the engine uses it no more.
+
+#ifndef TFMPI_CORE_TRANSPORT_TRANSPORT_H_
+#define TFMPI_CORE_TRANSPORT_TRANSPORT_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "tensorflow_patches/core/status.h"
+#include "tensorflow_patches/core/types.h"
+
+namespace tfmpi {
+
+struct Topology {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;  // rank among the ranks of this node
+  int local_size = 1;  // ranks on this node
+  int nodes = 1;
+};
+
+struct ControlMessage {
+  int source;
+  std::string bytes;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual const Topology& topology() const = 0;
+  // For people: "MPI (Open MPI v5.0.11)".
+  virtual std::string description() const = 0;
+
+  // Control plane: small messages, delivered in order between two ranks. Neither call waits for a peer.
+  virtual Status Send(int peer, const std::string& bytes) = 0;
+  virtual Status Receive(std::vector<ControlMessage>* inbox) = 0;
+
+  // Data plane: collective, called by all ranks in one agreed order. `type` is a wire type; `op` is
+  // kSum, kMin, kMax or kProduct. `in` may equal `out`. The result has the same bits on every rank.
+  virtual Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
+                           TimePoint deadline) = 0;
+  // `bytes[r]` comes from rank r; `out` holds them one after another.
+  virtual Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
+                           TimePoint deadline) = 0;
+  virtual Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) = 0;
+
+  // Leaves the group in order; the last call. Only after all ranks have agreed to end.
+  virtual Status Finalize() = 0;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_TRANSPORT_TRANSPORT_H_
