@@ -1,0 +1,20 @@
+#!/usr/bin/env python3
+"""Builds, proves and maintains the patched TensorFlow wheel: see --help."""
+
+import os
+import sys
+
+if sys.version_info < (3, 10):
+    sys.stderr.write(
+        "wheel.py: needs Python 3.10 or newer to run, this is %d.%d: start it with another one\n"
+        % sys.version_info[:2]
+    )
+    sys.exit(1)
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from wheelbuilder.cli import main  # noqa: E402
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,61 @@
+"""Compiles the C++: the only place that knows how Bazel is called."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from . import process
+from .elf import check_library
+from .errors import BuildError, disk_full
+from .layout import LIBRARIES, Layout
+from .progress import say
+
+_NO_BAZEL = (
+    "the program bazel is missing: apt-get install --no-install-recommends bazel-bootstrap"
+    " bazel-rules-java bazel-rules-proto bazel-platforms bazel-skylib, or put Bazel 7 on PATH"
+)
+_MAX_JOBS = 4  # a file that includes TensorFlow's headers takes 1 GB to compile
+
+
+def compiler() -> str:
+    """The C++ compiler, by its own account of itself; Bazel takes CC, else gcc."""
+    name = os.environ.get("CC", "gcc")
+    missing = f"the C++ compiler {name} is missing: apt-get install g++, or set CC to another one"
+    if not shutil.which(name) or (name == "gcc" and not shutil.which("g++")):
+        raise BuildError(missing)
+    return process.run([name, "--version"], missing=missing).output.partition("\n")[0].strip()
+
+
+def build_libraries(layout: Layout, jobs: int | None = None) -> dict[str, Path]:
+    """Runs Bazel and returns our libraries by name, each checked."""
+    say("compiling the C++ with Bazel (a minute or two the first time)")
+    log = layout.logs / "bazel.log"
+    jobs = jobs or min(os.cpu_count() or 1, _MAX_JOBS)
+    links = layout.cache / "bazel-"
+    command = [
+        *("bazel", "--batch", f"--output_user_root={layout.cache / 'bazel'}"),
+        *("build", f"--jobs={jobs}", f"--symlink_prefix={links}"),
+        *(library.target for library in LIBRARIES),
+    ]
+    result = process.run(command, missing=_NO_BAZEL, cwd=layout.root, log=log)
+    stray = layout.root / "bazel-out"
+    if stray.is_symlink():
+        stray.unlink()
+    if result.code:
+        raise _bazel_error(result, log)
+    built: dict[str, Path] = {}
+    forbidden = [os.fsencode(layout.root), os.fsencode(layout.cache)]
+    for library in LIBRARIES:
+        path = Path(f"{links}bin") / library.output
+        check_library(path, library, forbidden)
+        built[library.name] = path
+    return built
+
+
+def _bazel_error(result: process.Result, log: Path) -> BuildError:
+    if process.NO_SPACE in result.output:
+        return disk_full(log)
+    line = result.first_line_with(" error: ", "undefined reference", "fatal error:", "ERROR:")
+    return BuildError(f"the C++ did not build: {line}: the whole output is in {log}")

@@ -1,0 +1,130 @@
+"""The command line of build/wheel.py: errors are one line on stderr, with exit status 1."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from .errors import BuildError, disk_full
+from .layout import Layout
+from .make import make
+from .refresh import refresh, refresh_from, unpack
+from .target import describe
+from .verify import verify
+
+
+def main(arguments: list[str]) -> int:
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        options = _parser().parse_args(arguments)
+        lines = options.run(options)
+        for line in lines:
+            print(line)
+        sys.stdout.flush()
+        return 0
+    except BuildError as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return _fail("interrupted: nothing half made was left", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except ImportError as error:
+        return _fail(
+            f"{error.name or error} is missing from {sys.prefix}: {sys.executable} -m pip install"
+            " -r build/requirements.txt"
+        )
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _fail(str(disk_full(error.filename or Path.cwd())))
+        return _fail(f"{error.filename}: {error.strerror}: correct it and run again")
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _fail(message: str, status: int = 1) -> int:
+    sys.stdout.flush()
+    print(f"wheel.py: {' '.join(message.split())}", file=sys.stderr)
+    return status
+
+
+def _layout(options: argparse.Namespace) -> Layout:
+    return Layout.of_checkout(options.cache)
+
+
+def _make(options: argparse.Namespace) -> list[str]:
+    layout = _layout(options)
+    out = options.out or layout.root / "wheels"
+    return [str(make(layout, describe(options.python), out, options.jobs))]
+
+
+def _verify(options: argparse.Namespace) -> list[str]:
+    return verify(_layout(options), options.wheel).lines()
+
+
+def _unpack(options: argparse.Namespace) -> list[str]:
+    return unpack(_layout(options), describe(options.python), options.directory)
+
+
+def _refresh(options: argparse.Namespace) -> list[str]:
+    layout, target = _layout(options), describe(options.python)
+    if options.directory:
+        return refresh_from(layout, options.directory)
+    return refresh(layout, target)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="wheel.py",
+        description="Makes the patched TensorFlow wheel, proves what is in it, keeps its patches.",
+    )
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument(
+        "--cache",
+        type=Path,
+        help="directory for everything that is kept between runs (default: .cache in the checkout)",
+    )
+    python = argparse.ArgumentParser(add_help=False)
+    python.add_argument(
+        "--python", help="the Python that the wheel is for (default: the one running this)"
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    command = commands.add_parser(
+        "make", parents=[common, python], help="make the wheel, or find the one already made"
+    )
+    command.add_argument("--out", type=Path, help="directory for the wheel (default: wheels)")
+    command.add_argument(
+        "--jobs", type=int, help="compilers at once (default: one per core, 4 at most)"
+    )
+    command.set_defaults(run=_make)
+
+    command = commands.add_parser(
+        "verify", parents=[common], help="prove what a wheel adds, changes and leaves untouched"
+    )
+    command.add_argument("wheel", type=Path, metavar="WHEEL")
+    command.set_defaults(run=_verify)
+
+    command = commands.add_parser(
+        "unpack",
+        parents=[common, python],
+        help="make a git tree of the official Python files with each patch as a commit, to edit",
+    )
+    command.add_argument("directory", type=Path, metavar="DIR")
+    command.set_defaults(run=_unpack)
+
+    command = commands.add_parser(
+        "refresh",
+        parents=[common, python],
+        help="rewrite the patches for the pinned TensorFlow, or from an unpacked tree's commits",
+    )
+    command.add_argument("--from", dest="directory", type=Path, metavar="DIR")
+    command.set_defaults(run=_refresh)
+    return parser

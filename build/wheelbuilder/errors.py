@@ -1,0 +1,12 @@
+"""The one exception that the builder raises for anything its user can do something about."""
+
+
+class BuildError(Exception):
+    """What went wrong and what to do about it, in one line."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(" ".join(what.split()))
+
+
+def disk_full(where: object) -> BuildError:
+    return BuildError(f"no space left on the disk of {where}: free about 3 GB and run again")

@@ -1,0 +1,89 @@
+"""Where things are in the checkout and in its cache, and what the wheel is called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+# The distribution, as wheels and dist-info directories spell it.
+DISTRIBUTION = "tensorflow_cpu"
+# Our part of the version: 2.21.0+mpi.1. Raised with every release on the same TensorFlow.
+RELEASE = "mpi.1"
+# Where everything of ours goes in the wheel.
+PACKAGE = "tensorflow/mpi"
+LIBRARY_DIR = f"{PACKAGE}/lib"
+BUILD_INFO = f"{PACKAGE}/_build_info.py"
+
+# The official libraries that ours is linked with.
+TENSORFLOW_LIBRARIES = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library that Bazel builds: its target, and where it looks for what it needs."""
+
+    target: str
+    runpath: str
+    needs: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.target.rpartition(":")[2]
+
+    @property
+    def output(self) -> str:
+        """Its path below bazel-bin."""
+        return self.target.removeprefix("//").replace(":", "/")
+
+
+LIBRARIES = (
+    Library(
+        "//tensorflow_patches/glue:libtensorflow_mpi.so", "$ORIGIN/../..", TENSORFLOW_LIBRARIES
+    ),
+    Library(
+        "//tensorflow_patches/core/transport:libtfmpi_transport_openmpi.so",
+        "$ORIGIN/../../../../..",
+        ("libmpi.so.40",),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The paths that the builder reads and writes."""
+
+    root: Path
+    cache: Path
+
+    @staticmethod
+    def of_checkout(cache: Path | None = None) -> Layout:
+        root = Path(__file__).resolve().parents[2]
+        return Layout(root, (cache or root / ".cache").resolve())
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "third_party" / "tensorflow" / "cpu.lock"
+
+    @property
+    def patches(self) -> Path:
+        return self.root / "tensorflow_patches" / "patches"
+
+    @property
+    def package(self) -> Path:
+        return self.root / "tensorflow_patches" / "python"
+
+    @property
+    def official(self) -> Path:
+        return self.cache / "official"
+
+    @property
+    def external(self) -> Path:
+        return self.cache / "external"
+
+    @property
+    def scratch(self) -> Path:
+        return self.cache / "tmp"
+
+    @property
+    def logs(self) -> Path:
+        return self.cache / "logs"

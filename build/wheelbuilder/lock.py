@@ -1,0 +1,49 @@
+"""The lock of official wheels: one version, and the sha256 of each wheel of it that we accept."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import BuildError
+from .layout import DISTRIBUTION, RELEASE
+
+_REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9_.-]+)==(?P<version>[0-9][0-9A-Za-z.]*)$")
+_HASH = re.compile(r"^--hash=sha256:(?P<hash>[0-9a-f]{64})$")
+
+
+@dataclass(frozen=True)
+class Lock:
+    path: Path
+    project: str
+    version: str
+    hashes: frozenset[str]
+
+    @property
+    def our_version(self) -> str:
+        return f"{self.version}+{RELEASE}"
+
+    @property
+    def official_dist_info(self) -> str:
+        return f"{DISTRIBUTION}-{self.version}.dist-info"
+
+    @property
+    def our_dist_info(self) -> str:
+        return f"{DISTRIBUTION}-{self.our_version}.dist-info"
+
+
+def read_lock(path: Path) -> Lock:
+    """Reads a requirements file with one pinned project and nothing but sha256 hashes."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise BuildError(f"{path}: {error.strerror}: restore it from git") from error
+    words = " ".join(line.rstrip("\\") for line in lines if not line.startswith("#")).split()
+    requirement = _REQUIREMENT.match(words[0]) if words else None
+    hashes = [match["hash"] for word in words[1:] if (match := _HASH.match(word))]
+    if not requirement or not hashes or len(hashes) != len(words) - 1:
+        raise BuildError(
+            f"{path}: must hold one 'name==version' followed by --hash=sha256:… for each wheel"
+        )
+    return Lock(path, requirement["name"], requirement["version"], frozenset(hashes))

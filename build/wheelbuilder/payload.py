@@ -1,0 +1,55 @@
+"""What we add to the wheel: the Python package, the libraries, and what they were built from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from .errors import BuildError
+from .layout import BUILD_INFO, LIBRARY_DIR, PACKAGE
+
+_SKIPPED_DIRECTORIES = {"__pycache__", "tests"}
+_SKIPPED_SUFFIXES = {".pyc", ".pyo", ".bazel"}
+
+_INFO = '''\
+"""What this wheel was built from; written by build/wheel.py."""
+
+VERSION = {version!r}
+TENSORFLOW_VERSION = {tensorflow!r}
+# The MPI whose headers the transport was compiled with; which one runs is found out at start-up.
+MPI_VERSION = {mpi!r}
+'''
+
+
+def package_files(directory: Path) -> dict[str, Path]:
+    """The files of tensorflow_patches/python by the names they get in the wheel."""
+    found: dict[str, Path] = {}
+    for parent, directories, files in os.walk(directory):
+        directories[:] = sorted(
+            name for name in directories if name not in _SKIPPED_DIRECTORIES and name[0] != "."
+        )
+        for name in sorted(files):
+            path = Path(parent) / name
+            if path.suffix in _SKIPPED_SUFFIXES or name[0] == ".":
+                continue
+            if path.is_symlink():
+                raise BuildError(
+                    f"{path} is a symbolic link, which a wheel cannot hold: copy the file"
+                )
+            found[f"{PACKAGE}/{path.relative_to(directory).as_posix()}"] = path
+    return found
+
+
+def build_info(version: str, tensorflow: str, mpi: str) -> bytes:
+    return _INFO.format(version=version, tensorflow=tensorflow, mpi=mpi).encode()
+
+
+def payload(package: Path, libraries: dict[str, Path], info: bytes) -> dict[str, bytes]:
+    """Name in the wheel -> content, for everything added."""
+    added = {name: path.read_bytes() for name, path in package_files(package).items()}
+    if f"{PACKAGE}/__init__.py" not in added:
+        raise BuildError(f"{package} has no __init__.py, so there is no tensorflow.mpi: add it")
+    added[BUILD_INFO] = info
+    for name, path in libraries.items():
+        added[f"{LIBRARY_DIR}/{name}"] = path.read_bytes()
+    return added

@@ -1,0 +1,89 @@
+"""What the C++ is compiled against, laid out in .cache/external as Bazel repositories."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+from .errors import BuildError
+from .files import whole_directory
+from .layout import TENSORFLOW_LIBRARIES, Layout
+from .mpi import Mpi
+from .progress import say
+from .rawzip import RawZip
+
+_STAMP = "stamp"
+_INCLUDE = "tensorflow/include/"
+
+
+def stage_tensorflow(layout: Layout, official: Path, sha256: str) -> Path:
+    """Headers and libraries of the official wheel, as @tensorflow."""
+    place = layout.external / "tensorflow"
+    build_files = layout.root / "third_party" / "tensorflow"
+    stamp = f"{sha256} {_digest(build_files)}"
+    if _is_staged(place, stamp):
+        return place
+    say("unpacking TensorFlow's headers and libraries from the official wheel (1 GB)")
+    with whole_directory(place, layout.scratch) as fresh, RawZip(official) as wheel:
+        for name in wheel.files():
+            if name.startswith(_INCLUDE):
+                _extract(wheel, name, fresh / "include" / name.removeprefix(_INCLUDE))
+        for library in TENSORFLOW_LIBRARIES:
+            name = f"tensorflow/{library}"
+            if name not in wheel.entries:
+                raise BuildError(
+                    f"{official} has no {name}: this TensorFlow is laid out differently"
+                )
+            _extract(wheel, name, fresh / "lib" / library)
+        _finish(fresh, build_files, stamp)
+    return place
+
+
+def stage_mpi(layout: Layout, mpi: Mpi) -> Path:
+    """mpi.h, what it includes, and libmpi.so, as @mpi."""
+    place = layout.external / "mpi"
+    build_files = layout.root / "third_party" / "mpi"
+    stamp = f"{mpi.identity} {_digest(build_files)}"
+    if _is_staged(place, stamp):
+        return place
+    with whole_directory(place, layout.scratch) as fresh:
+        for header in mpi.headers():
+            target = fresh / "include" / header.name
+            if header.is_dir():
+                shutil.copytree(header, target, dirs_exist_ok=True)
+            else:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(header, target)
+        (fresh / "lib").mkdir()
+        shutil.copyfile(mpi.library, fresh / "lib" / "libmpi.so")
+        _finish(fresh, build_files, stamp)
+    return place
+
+
+def _is_staged(place: Path, stamp: str) -> bool:
+    try:
+        return (place / _STAMP).read_text(encoding="utf-8") == stamp
+    except OSError:
+        return False
+
+
+def _finish(fresh: Path, build_files: Path, stamp: str) -> None:
+    """Makes the directory a Bazel repository, for Bazel 4 (WORKSPACE) and 7 (MODULE.bazel)."""
+    shutil.copyfile(build_files / "BUILD.staged", fresh / "BUILD.bazel")
+    shutil.copyfile(build_files / "MODULE.staged", fresh / "MODULE.bazel")
+    (fresh / "WORKSPACE").touch()
+    (fresh / _STAMP).write_text(stamp, encoding="utf-8")
+
+
+def _digest(directory: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(directory.glob("*.staged")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _extract(wheel: RawZip, name: str, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with wheel.stream(name) as source, target.open("wb") as out:
+        shutil.copyfileobj(source, out, 1 << 20)

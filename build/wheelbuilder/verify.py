@@ -1,0 +1,156 @@
+"""`verify`: proves what a patched wheel changed, from its RECORD and the official wheel.
+
+The official wheel is pinned by the sha256 in the lock. An entry is untouched when its raw bytes in
+the archive and its RECORD line are the official ones; any other must be one that the series names,
+and be what the series makes of it, or lie in tensorflow/mpi.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import record
+from .errors import BuildError
+from .layout import DISTRIBUTION, PACKAGE, Layout
+from .lock import Lock, read_lock
+from .make import official_for
+from .metadata import edit_metadata, edit_wheel, wheel_tag
+from .official import check_hash
+from .rawzip import RawZip
+from .series import Patch, apply_series, read_series
+
+
+@dataclass
+class Proof:
+    """What was found: names in the patched wheel."""
+
+    added: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    untouched: int = 0
+
+    def lines(self) -> list[str]:
+        listed = [f"added    {name}" for name in self.added]
+        listed += [f"changed  {name}" for name in self.changed]
+        return [
+            *listed,
+            f"{len(self.added)} added, {len(self.changed)} changed, {self.untouched} untouched",
+        ]
+
+
+def verify(layout: Layout, wheel: Path) -> Proof:
+    """Checks `wheel` against the official wheel, which is fetched if it is not in the cache."""
+    lock = read_lock(layout.lock)
+    parts = wheel.name.removesuffix(".whl").split("-")
+    if len(parts) != 5 or parts[:2] != [DISTRIBUTION, lock.our_version]:
+        raise BuildError(f"{wheel.name} is not a {DISTRIBUTION} {lock.our_version} wheel: give one")
+    official = official_for(layout, lock, parts[2])
+    check_hash(official, lock)
+    return compare(wheel, official, lock, read_series(layout.patches), layout.scratch)
+
+
+def compare(wheel: Path, official: Path, lock: Lock, patches: list[Patch], scratch: Path) -> Proof:
+    with RawZip(wheel) as ours, RawZip(official) as theirs:
+        return _Comparison(ours, theirs, lock).run(patches, scratch)
+
+
+class _Comparison:
+    def __init__(self, ours: RawZip, theirs: RawZip, lock: Lock) -> None:
+        self.ours, self.theirs, self.lock = ours, theirs, lock
+        self.record_name = f"{lock.our_dist_info}/RECORD"
+        self.rows = self._rows(ours, lock.our_dist_info)
+        self.official_rows = self._rows(theirs, lock.official_dist_info)
+
+    def run(self, patches: list[Patch], scratch: Path) -> Proof:
+        self._check_listing()
+        expected = apply_series(patches, self.theirs.read, scratch)
+        expected |= self._expected_dist_info()
+        proof = Proof()
+        accounted = set()
+        for name in self.theirs.entries:
+            ours = self._renamed(name)
+            accounted.add(ours)
+            if ours not in self.ours.entries:
+                raise BuildError(f"{ours} of the official wheel is missing: do not use this wheel")
+            if ours == self.record_name:
+                proof.changed.append(ours)
+            elif ours in expected:
+                self._check_changed(ours, expected[ours])
+                proof.changed.append(ours)
+            else:
+                self._check_untouched(ours, name)
+                proof.untouched += 1
+        for name in self.ours.entries:
+            if name not in accounted:
+                self._check_added(name)
+                proof.added.append(name)
+        return proof
+
+    def _rows(self, archive: RawZip, dist_info: str) -> record.Rows:
+        name = f"{dist_info}/RECORD"
+        if name not in archive.entries:
+            raise BuildError(f"{archive.path} has no {name}: it is not the wheel its name says")
+        return record.parse(archive.read(name), f"{archive.path}: {name}")
+
+    def _check_listing(self) -> None:
+        """RECORD lists every file of the wheel and no other."""
+        files = set(self.ours.files())
+        if unlisted := sorted(files - self.rows.keys()):
+            raise BuildError(f"{unlisted[0]} is not in RECORD: do not use this wheel")
+        if absent := sorted(self.rows.keys() - files):
+            raise BuildError(
+                f"{absent[0]} is in RECORD and not in the wheel: do not use this wheel"
+            )
+
+    def _expected_dist_info(self) -> dict[str, bytes]:
+        """METADATA and WHEEL as our edit of the official ones makes them."""
+        old, new = self.lock.official_dist_info, self.lock.our_dist_info
+        tag = "-".join(self.ours.path.name.removesuffix(".whl").split("-")[2:])
+        official_tag = wheel_tag(self.theirs.read(f"{old}/WHEEL"))
+        if tag.split("-")[:2] != official_tag.split("-")[:2]:
+            raise BuildError(
+                f"{self.ours.path.name} was made from a wheel for {official_tag}: do not use it"
+            )
+        metadata = self.theirs.read(f"{old}/METADATA")
+        return {
+            f"{new}/METADATA": edit_metadata(metadata, self.lock.version, self.lock.our_version),
+            f"{new}/WHEEL": edit_wheel(self.theirs.read(f"{old}/WHEEL"), tag),
+        }
+
+    def _check_changed(self, name: str, expected: bytes) -> None:
+        if self._checked(name) != expected:
+            raise BuildError(
+                f"{name} is not what this checkout makes of the official one: make it again"
+            )
+
+    def _check_added(self, name: str) -> None:
+        if not name.startswith(f"{PACKAGE}/") or name.endswith("/"):
+            raise BuildError(f"{name} is added and not in {PACKAGE}: do not use this wheel")
+        self._checked(name)
+
+    def _checked(self, name: str) -> bytes:
+        """The content, which must have the hash that RECORD gives."""
+        self.ours.raw(name)
+        data = self.ours.read(name)
+        if self.rows[name] != record.row_of(data):
+            raise BuildError(f"{name} has not the hash that RECORD gives: do not use this wheel")
+        return data
+
+    def _check_untouched(self, ours: str, theirs: str) -> None:
+        mine, official = self.ours.entries[ours], self.theirs.entries[theirs]
+        same = (
+            self.ours.raw(ours) == self.theirs.raw(theirs)
+            and mine.compress_type == official.compress_type
+            and mine.file_size == official.file_size
+            and mine.CRC == official.CRC
+            and mine.external_attr == official.external_attr
+        )
+        if not same:
+            raise BuildError(f"{ours} differs from the official wheel's: do not use this wheel")
+        if not ours.endswith("/") and self.rows[ours] != self.official_rows.get(theirs):
+            raise BuildError(f"{ours} has not the official line in RECORD: do not use this wheel")
+
+    def _renamed(self, name: str) -> str:
+        head, slash, tail = name.partition("/")
+        new = self.lock.our_dist_info if head == self.lock.official_dist_info else head
+        return f"{new}{slash}{tail}"
