@@ -1,0 +1,87 @@
+"""The examples as a user runs them, on a small data set written here: 1 process and 2 ranks."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+DEADLINE = 180
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    """The format of MNIST's files: magic, sizes, bytes."""
+    header = struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+    path.write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes(), compresslevel=1))
+
+
+@pytest.fixture(name="keras_home", scope="session")
+def keras_home_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A KERAS_HOME whose fashion-mnist is ten bright columns, one per class, under noise.
+
+    One label in ten is wrong, so that no model gets all right and two models get equal verdicts.
+    """
+    home = tmp_path_factory.mktemp("keras")
+    folder = home / "datasets" / "fashion-mnist"
+    folder.mkdir(parents=True)
+    random = np.random.default_rng(7)
+    for name, count in (("train", 6001), ("t10k", 1001)):  # odd: 2 ranks get parts of two sizes
+        labels = random.integers(10, size=count)
+        images = random.integers(100, size=(count, 28, 28))
+        for image, label in zip(images, labels):
+            image[:, 2 * label + 4 : 2 * label + 6] += 150
+        labels = np.where(random.random(count) < 0.1, random.integers(10, size=count), labels)
+        write_idx(folder / f"{name}-images-idx3-ubyte.gz", images)
+        write_idx(folder / f"{name}-labels-idx1-ubyte.gz", labels)
+    return home
+
+
+def verdicts(outputs: list[str]) -> list[str]:
+    return [line for text in outputs for line in text.splitlines() if line.startswith("test acc")]
+
+
+def accuracy(line: str) -> float:
+    found = re.match(r"test accuracy (\d\.\d+)", line)
+    assert found, line
+    return float(found[1])
+
+
+@pytest.mark.parametrize(
+    "script, args",
+    [
+        ("lenet_v1.py", ["--steps", "60", "--batch-size", "64"]),
+        ("custom_loop_v2.py", ["--epochs", "2", "--batch-size", "64"]),
+    ],
+)
+def test_a_plain_script_ends_with_one_model(launch, keras_home, script, args):
+    env = {"KERAS_HOME": str(keras_home)}
+    alone = launch(EXAMPLES / script, np=0, args=args, env=env, timeout=DEADLINE).check()
+    (line,) = verdicts(alone.stdout)
+    assert accuracy(line) > 0.8, alone.report()
+
+    # Each rank starts from its own values and draws its own batches: equal verdicts mean one model.
+    ranks = launch(EXAMPLES / script, np=2, args=args, env=env, timeout=DEADLINE).check()
+    first, second = verdicts(ranks.stdout)
+    assert first == second, ranks.report()
+    assert accuracy(first) > 0.8, ranks.report()
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_partition(launch, keras_home, ranks):
+    env = {"KERAS_HOME": str(keras_home)}
+    args = ["--epochs", "3", "--batch-size", "64"]
+    run = launch(EXAMPLES / "partition.py", np=ranks, args=args, env=env, timeout=DEADLINE).check()
+    (line,) = verdicts(run.stdout)
+    assert line.endswith(f"on {max(ranks, 1)} ranks")
+    assert accuracy(line) > 0.8, run.report()
+    assert [len(text.splitlines()) for text in run.stdout[1:]] == [0] * (len(run.stdout) - 1)
+
+
+def test_the_plain_scripts_say_nothing_of_mpi():
+    for script in ("lenet_v1.py", "custom_loop_v2.py"):
+        assert not re.search(r"mpi|rank|horovod", (EXAMPLES / script).read_text(), re.IGNORECASE)

@@ -1,0 +1,122 @@
+"""install.sh on a small stand-in for the wheel, in environments of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+INSTALL = Path(__file__).parent.parent / "install.sh"
+TAG = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+DIST_INFO = "tensorflow_cpu-2.21.0+mpi.1.dist-info"
+
+
+def install(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", str(INSTALL), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def stand_in(directory: Path, source: str = "", tag: str = TAG) -> Path:
+    """A wheel of the right name and version whose `tensorflow` is one line."""
+    path = directory / f"tensorflow_cpu-2.21.0+mpi.1-{tag}-{tag}-linux_x86_64.whl"
+    files = {
+        "tensorflow/__init__.py": source,
+        f"{DIST_INFO}/METADATA": "Metadata-Version: 2.1\nName: tensorflow-cpu\n"
+        "Version: 2.21.0+mpi.1\n",
+        f"{DIST_INFO}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\n"
+        f"Tag: {tag}-{tag}-linux_x86_64\n",
+    }
+    record = "".join(f"{name},,\n" for name in [*files, f"{DIST_INFO}/RECORD"])
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in {**files, f"{DIST_INFO}/RECORD": record}.items():
+            archive.writestr(name, text)
+    return path
+
+
+@pytest.fixture(name="venv")
+def venv_fixture(tmp_path: Path) -> Path:
+    """An environment with a program named mpirun, so that --system-mpi finds one."""
+    venv = tmp_path / "environment with a space"
+    subprocess.run([sys.executable, "-m", "venv", venv], check=True, timeout=120)
+    (venv / "bin" / "mpirun").write_text("#!/bin/sh\n")
+    (venv / "bin" / "mpirun").chmod(0o755)
+    return venv
+
+
+def imported(venv: Path) -> str:
+    command = [str(venv / "bin" / "python"), "-c", "import tensorflow; print(tensorflow.MARK)"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.strip()
+
+
+def test_installs_then_does_nothing_then_takes_a_changed_wheel(tmp_path, venv):
+    options = ["--venv", venv, "--system-mpi", "--wheel"]
+    wheel = stand_in(tmp_path, "MARK = 1")
+    first = install(*options, wheel)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert imported(venv) == "1"
+
+    start = time.monotonic()
+    second = install(*options, wheel)
+    assert second.returncode == 0 and "Already installed" in second.stdout
+    assert time.monotonic() - start < 10
+
+    changed = install(*options, stand_in(tmp_path, "MARK = 2"))  # the same version
+    assert changed.returncode == 0 and imported(venv) == "2"
+
+
+def test_a_wheel_that_does_not_import_is_an_error_with_its_reason(tmp_path, venv):
+    broken = stand_in(tmp_path, "raise ImportError('no libfoo.so')")
+    run = install("--venv", venv, "--system-mpi", "--wheel", broken)
+    assert run.returncode != 0
+    assert "no libfoo.so" in run.stderr and "import.log" in run.stderr
+
+
+def test_a_wheel_for_another_python_is_refused(tmp_path, venv):
+    run = install("--venv", venv, "--wheel", stand_in(tmp_path, tag="cp39"))
+    assert run.returncode != 0 and f"is not for {TAG}" in run.stderr
+
+
+def test_an_environment_with_the_tensorflow_distribution_is_left_alone(tmp_path, venv):
+    site = next((venv / "lib").glob("python3*/site-packages"))
+    (site / "tensorflow-2.21.0.dist-info").mkdir()
+    (site / "tensorflow-2.21.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.21.0\n"
+    )
+    run = install("--venv", venv, "--system-mpi", "--wheel", stand_in(tmp_path))
+    assert run.returncode != 0 and "holds 'tensorflow'" in run.stderr
+
+
+def test_uninstall_where_there_is_nothing_to_do(tmp_path, venv):
+    run = install("--venv", venv, "--uninstall")
+    assert run.returncode == 0 and "Nothing to do" in run.stdout
+    run = install("--venv", tmp_path / "nowhere", "--uninstall")
+    assert run.returncode != 0 and "no environment" in run.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["--frob"], "unknown option --frob"),
+        (["--venv"], "--venv needs a value"),
+        (["--wheel", "/nowhere.whl"], "no such wheel"),
+        (["--python", "python9.9", "--venv", "/nowhere"], "no such Python"),
+        (["--venv", "/usr"], "is not a virtual environment"),
+    ],
+)
+def test_a_bad_command_line_says_why(arguments, said):
+    run = install(*arguments)
+    assert run.returncode != 0 and said in run.stderr
+
+
+def test_help():
+    run = install("--help")
+    assert run.returncode == 0 and run.stdout.startswith("Usage: ./install.sh")
