@@ -1,0 +1,320 @@
+#include "tensorflow_patches/glue/apply_kernel.h"
+
+#include <atomic>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "tensorflow/core/framework/cancellation.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow_patches/core/reduce.h"
+#include "tensorflow_patches/glue/variable_names.h"
+
+namespace tfmpi {
+
+using tensorflow::CancellationManager;
+using tensorflow::CancellationToken;
+using tensorflow::HandleFromInput;
+using tensorflow::LookupResource;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorValue;
+
+namespace {
+
+// The graph name of a ref variable: its colocation, which optimizers set, else the node it comes from.
+std::string RefVariableName(const tensorflow::NodeDef& node) {
+  std::vector<std::string> colocation;
+  if (tensorflow::TryGetNodeAttr(node, "_class", &colocation)) {
+    for (const std::string& location : colocation) {
+      if (location.compare(0, 5, "loc:@") == 0) return location.substr(5);
+    }
+  }
+  if (node.input_size() == 0) return node.name();
+  return node.input(0).substr(0, node.input(0).find(':'));
+}
+
+Shape ToShape(const tensorflow::TensorShape& shape) {
+  Shape dims;
+  for (int i = 0; i < shape.dims(); ++i) dims.push_back(shape.dim_size(i));
+  return dims;
+}
+
+void* Data(const Tensor& tensor) { return const_cast<char*>(tensor.tensor_data().data()); }
+
+// The variable and its slots: every ref or resource input of an Apply op.
+bool IsState(OpKernelContext* context, int input) {
+  return context->input_is_ref(input) || context->input_dtype(input) == tensorflow::DT_RESOURCE;
+}
+
+bool ReadState(OpKernelContext* context, int input, Tensor* value) {
+  if (context->input_is_ref(input)) {
+    *value = context->mutable_input(input, /*lock_held=*/false);
+    return value->IsInitialized();
+  }
+  tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+  if (!LookupResource(context, HandleFromInput(context, input), &variable).ok()) return false;
+  tensorflow::tf_shared_lock lock(*variable->mu());
+  *value = *variable->tensor();
+  return variable->is_initialized;
+}
+
+absl::Status WriteState(OpKernelContext* context, int input, const Tensor& value) {
+  if (context->input_is_ref(input)) {
+    context->replace_ref_input(input, value, /*lock_held=*/false);
+    return absl::OkStatus();
+  }
+  tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+  absl::Status status = LookupResource(context, HandleFromInput(context, input), &variable);
+  if (!status.ok()) return status;
+  tensorflow::mutex_lock lock(*variable->mu());
+  *variable->tensor() = value;
+  return status;
+}
+
+}  // namespace
+
+// One execution of the kernel. Deletes itself after it has called `done`.
+class ApplyKernel::Step {
+ public:
+  Step(ApplyKernel* kernel, OpKernelContext* context, DoneCallback done, Engine* engine)
+      : kernel_(kernel), context_(context), done_(std::move(done)), engine_(engine) {}
+
+  void Start(const std::string& key);
+
+ private:
+  struct Broadcast {
+    int input;
+    Tensor value;
+  };
+
+  absl::Status PrepareGradient(bool first_apply);
+  void AddBroadcasts();
+  Request NewRequest(std::string name, OpKind kind, DataType dtype, const Tensor& tensor);
+  void Submit();
+  bool WatchForCancellation();
+  void Ended(const Status& status);
+  void Finish();
+  void RunStockKernel();
+
+  ApplyKernel* const kernel_;
+  OpKernelContext* const context_;
+  DoneCallback done_;
+  Engine* const engine_;
+
+  std::string name_;
+  Tensor gradient_;  // the input; kept so that its buffer lives as long as the request
+  Tensor average_;   // may share that buffer when nobody else holds it
+  std::vector<Broadcast> broadcasts_;
+  std::vector<Request> requests_;
+  std::atomic<int> unfinished_{0};
+
+  std::mutex mutex_;
+  Status status_;                // the first failure; guarded by mutex_, as all below
+  std::vector<Ticket> tickets_;
+  bool cancelled_ = false;
+  bool watching_ = false;
+  CancellationToken token_ = CancellationManager::kInvalidToken;
+};
+
+void ApplyKernel::Step::Start(const std::string& key) {
+  const VariableUse use = VariableNames::Get().Use(key);
+  name_ = use.name;
+  const absl::Status status = PrepareGradient(use.first_apply);
+  if (!status.ok()) {
+    context_->SetStatus(status);
+    done_();
+    delete this;
+    return;
+  }
+  if (!use.in_step) AddBroadcasts();
+  Submit();
+}
+
+absl::Status ApplyKernel::Step::PrepareGradient(bool first_apply) {
+  const int input = kernel_->gradient_;
+  DataType dtype;
+  if (!ToCoreType(context_->input_dtype(input), &dtype)) {
+    return absl::UnimplementedError(absl::StrCat(
+        "the gradient of '", name_, "' is ", tensorflow::DataTypeString(context_->input_dtype(input)),
+        ", which cannot be averaged over ranks; set TF_MPI_ENABLE=0"));
+  }
+  // Before this step holds the gradient too: one that nobody else reads is averaged where it lies.
+  const absl::Status status = context_->forward_input_or_allocate_temp(
+      {input}, context_->input_dtype(input), context_->input(input).shape(), &average_);
+  if (!status.ok()) return status;
+  gradient_ = context_->input(input);
+  Request request = NewRequest(name_ + kernel_->request_suffix_, OpKind::kAllreduce, dtype, gradient_);
+  request.input = Data(gradient_);
+  request.output = Data(average_);
+  if (first_apply) request.fingerprint = Fingerprint(request.input, gradient_.TotalBytes());
+  requests_.push_back(std::move(request));
+  return status;
+}
+
+Request ApplyKernel::Step::NewRequest(std::string name, OpKind kind, DataType dtype,
+                                      const Tensor& tensor) {
+  Request request;
+  request.name = std::move(name);
+  request.signature = {kind, ReduceOp::kAverage, dtype, 0, ToShape(tensor.shape())};
+  request.done = [this](const Status& status) { Ended(status); };
+  return request;
+}
+
+// The safety net: nothing has brought this variable in step before (a raw op, or an eager variable made
+// inside its first tape), so rank 0's value and slots become every rank's before the first Apply.
+void ApplyKernel::Step::AddBroadcasts() {
+  for (int input = 0; input < context_->num_inputs(); ++input) {
+    Tensor value;
+    DataType dtype;
+    if (!IsState(context_, input) || !ReadState(context_, input, &value) ||
+        !ToCoreType(value.dtype(), &dtype)) {
+      continue;
+    }
+    if (engine_->topology().rank != 0) {
+      Tensor fresh;
+      if (!context_->allocate_temp(value.dtype(), value.shape(), &fresh).ok()) continue;
+      value = fresh;
+    }
+    Request request =
+        NewRequest("start of " + name_ + " input " + std::to_string(input), OpKind::kBroadcast, dtype,
+                   value);
+    request.output = Data(value);
+    requests_.push_back(std::move(request));
+    broadcasts_.push_back({input, value});
+  }
+}
+
+void ApplyKernel::Step::Submit() {
+  // One more than there are requests: held by this function, so that the step outlives it.
+  unfinished_ = static_cast<int>(requests_.size()) + 1;
+  if (!WatchForCancellation()) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    cancelled_ = true;
+    status_ = Status(Code::kCancelled, "the step was cancelled before '" + name_ + "' was averaged");
+    unfinished_ = 1;
+    requests_.clear();
+  }
+  for (Request& request : requests_) {
+    const Ticket ticket = engine_->Submit(std::move(request));
+    bool withdraw = false;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      tickets_.push_back(ticket);
+      withdraw = cancelled_;
+    }
+    if (withdraw) engine_->Withdraw(ticket);
+  }
+  Ended(Status());
+}
+
+// False when the step is cancelled already.
+bool ApplyKernel::Step::WatchForCancellation() {
+  CancellationManager* manager = context_->cancellation_manager();
+  if (manager == nullptr) return true;
+  token_ = manager->get_cancellation_token();
+  watching_ = manager->RegisterCallback(token_, [this] {
+    std::vector<Ticket> tickets;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      cancelled_ = true;
+      tickets = tickets_;
+    }
+    for (Ticket ticket : tickets) engine_->Withdraw(ticket);
+  });
+  return watching_;
+}
+
+// The communication thread, or Submit.
+void ApplyKernel::Step::Ended(const Status& status) {
+  if (!status.ok()) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (status_.ok()) status_ = status;
+  }
+  if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  (*context_->runner())([this] {
+    // Some runners of eager kernels call on the spot; a kernel must not run on the communication thread.
+    if (engine_->OnCommunicationThread()) {
+      tensorflow::Env::Default()->SchedClosure([this] { Finish(); });
+    } else {
+      Finish();
+    }
+  });
+}
+
+void ApplyKernel::Step::Finish() {
+  // Waits for a cancellation callback that is running, so none can touch a deleted step.
+  if (watching_) context_->cancellation_manager()->DeregisterCallback(token_);
+  absl::Status status = ToAbsl(status_);
+  if (engine_->topology().rank != 0) {
+    for (const Broadcast& broadcast : broadcasts_) {
+      if (status.ok()) status = WriteState(context_, broadcast.input, broadcast.value);
+    }
+  }
+  if (status.ok()) {
+    RunStockKernel();
+  } else {
+    context_->SetStatus(status);
+  }
+  const DoneCallback done = std::move(done_);
+  delete this;
+  done();
+}
+
+// The stock kernel sees its own inputs, but for the gradient.
+void ApplyKernel::Step::RunStockKernel() {
+  OpKernelContext::Params* const params = context_->params();
+  absl::InlinedVector<TensorValue, 8> inputs(params->inputs.begin(), params->inputs.end());
+  gradient_ = Tensor();
+  inputs[kernel_->gradient_] = TensorValue(&average_);
+  OpKernelContext::Params replaced = *params;
+  replaced.op_kernel = kernel_->stock_.get();
+  replaced.inputs = inputs;
+  context_->set_params(&replaced);
+  kernel_->stock_->Compute(context_);
+  context_->set_params(params);
+  replaced.eigen_gpu_device = nullptr;  // the original's; a Params deletes what it holds
+}
+
+ApplyKernel::ApplyKernel(OpKernelConstruction* construction, const ApplyOp& op,
+                         std::unique_ptr<OpKernel> stock)
+    : AsyncOpKernel(construction), stock_(std::move(stock)) {
+  int end = 0;
+  OP_REQUIRES_OK(construction, stock_->InputRange(op.gradient, &gradient_, &end));
+  ref_variable_ = RefVariableName(def());
+  request_suffix_ = " (" + std::string(op.name);
+  // The second and further Apply ops of one kind on one variable of one graph carry their number.
+  int64_t occurrence = 0;
+  if (tensorflow::TryGetNodeAttr(def(), "_tf_mpi_occurrence", &occurrence)) {
+    request_suffix_ += " #" + std::to_string(occurrence);
+  }
+  request_suffix_ += ")";
+}
+
+std::string ApplyKernel::VariableKey(OpKernelContext* context) const {
+  const tensorflow::SessionMetadata* session = context->session_metadata();
+  const std::string scope = session != nullptr ? VariableNames::Get().Scope(session->version()) : "";
+  if (context->input_is_ref(0)) return HandleKey("", ref_variable_, scope);
+  const tensorflow::ResourceHandle& handle = HandleFromInput(context, 0);
+  return HandleKey(handle.container(), handle.name(), scope);
+}
+
+void ApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
+  Engine* const engine = GetEngine();
+  (new Step(this, context, std::move(done), engine))->Start(VariableKey(context));
+}
+
+RefusingKernel::RefusingKernel(OpKernelConstruction* construction, std::string reason)
+    : OpKernel(construction), reason_(std::move(reason)) {}
+
+void RefusingKernel::Compute(OpKernelContext* context) {
+  context->SetStatus(absl::UnimplementedError(reason_));
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,51 @@
+// The decorated kernel: averages its gradient over the ranks, then runs the stock kernel on the average.
+//
+// Made by the decorating factory (interpose.cc) in place of an optimizer op's stock kernel, which it
+// owns. TensorFlow calls ComputeAsync on an inter-op thread; the engine calls back on the
+// communication thread, and the stock kernel runs on TensorFlow's own runner.
+
+#ifndef TFMPI_GLUE_APPLY_KERNEL_H_
+#define TFMPI_GLUE_APPLY_KERNEL_H_
+
+#include <memory>
+#include <string>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow_patches/glue/apply_ops.h"
+#include "tensorflow_patches/glue/runtime.h"
+
+namespace tfmpi {
+
+class ApplyKernel : public tensorflow::AsyncOpKernel {
+ public:
+  // `op` is dense.
+  ApplyKernel(tensorflow::OpKernelConstruction* construction, const ApplyOp& op,
+              std::unique_ptr<tensorflow::OpKernel> stock);
+
+  void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override;
+
+ private:
+  class Step;
+
+  // Which variable this is, in this process.
+  std::string VariableKey(tensorflow::OpKernelContext* context) const;
+
+  std::unique_ptr<tensorflow::OpKernel> stock_;
+  int gradient_ = -1;          // input index
+  std::string ref_variable_;   // the variable's graph name, when it is a ref
+  std::string request_suffix_;  // " (ApplyAdam)": tells apart two optimizers of one variable
+};
+
+// Stops what this release cannot keep in step, with an error that names the op and the way out.
+class RefusingKernel : public tensorflow::OpKernel {
+ public:
+  RefusingKernel(tensorflow::OpKernelConstruction* construction, std::string reason);
+  void Compute(tensorflow::OpKernelContext* context) override;
+
+ private:
+  std::string reason_;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_GLUE_APPLY_KERNEL_H_

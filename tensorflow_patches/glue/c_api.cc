@@ -1,0 +1,173 @@
+#include "tensorflow_patches/glue/c_api.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tensorflow_patches/glue/apply_ops.h"
+#include "tensorflow_patches/glue/interpose.h"
+#include "tensorflow_patches/glue/runtime.h"
+#include "tensorflow_patches/glue/variable_names.h"
+
+namespace {
+
+using tfmpi::Clock;
+using tfmpi::Engine;
+using tfmpi::GetEngine;
+using tfmpi::Status;
+
+Clock::duration Seconds(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+int32_t Report(const Status& status, char* error) {
+  if (!status.ok()) std::snprintf(error, TFMPI_API_ERROR_BYTES, "%s", status.message().c_str());
+  return static_cast<int32_t>(status.code());
+}
+
+}  // namespace
+
+struct TfMpiOperation {
+  std::mutex mutex;
+  std::condition_variable ended_changed;
+  bool ended = false;  // guarded by mutex, as status
+  Status status;
+  tfmpi::Ticket ticket = 0;
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<void, Free> gathered;
+  int64_t rows = 0;
+
+  void* Allocate(const std::vector<int64_t>& rows_by_rank, size_t row_bytes) {
+    for (int64_t n : rows_by_rank) rows += n;
+    gathered.reset(std::malloc(std::max<size_t>(1, static_cast<size_t>(rows) * row_bytes)));
+    return gathered.get();
+  }
+
+  void End(const Status& result) {
+    std::lock_guard<std::mutex> lock(mutex);
+    status = result;
+    ended = true;
+    ended_changed.notify_all();  // under the lock: the waiter deletes this object
+  }
+
+  bool Wait(double seconds) {
+    std::unique_lock<std::mutex> lock(mutex);
+    return ended_changed.wait_for(lock, Seconds(seconds), [this] { return ended; });
+  }
+};
+
+int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
+  tfmpi::RuntimeOptions runtime;
+  runtime.transport_library = options->transport_library;
+  runtime.build_id = options->build_id;
+  runtime.engine.coordinator.fusion_threshold = static_cast<size_t>(options->fusion_threshold);
+  runtime.engine.coordinator.stall_warning = Seconds(options->stall_warning);
+  runtime.engine.coordinator.stall_timeout = Seconds(options->stall_timeout);
+  runtime.engine.collective_timeout = Seconds(options->collective_timeout);
+  if (auto* const log = options->log; log != nullptr) {
+    runtime.engine.log = [log](const std::string& line) { log(line.c_str()); };
+  }
+  return Report(tfmpi::StartRuntime(runtime), error);
+}
+
+int32_t tfmpi_join(char* error) { return Report(GetEngine()->Join(), error); }
+
+void tfmpi_leave(const char* reason, double seconds) { GetEngine()->Leave(reason, Seconds(seconds)); }
+
+void tfmpi_topology(int32_t out[5]) {
+  const tfmpi::Topology& topology = GetEngine()->topology();
+  out[0] = topology.rank;
+  out[1] = topology.size;
+  out[2] = topology.local_rank;
+  out[3] = topology.local_size;
+  out[4] = topology.nodes;
+}
+
+const char* tfmpi_transport(void) {
+  static const std::string* const description =
+      new std::string(GetEngine()->transport_description());
+  return description->c_str();
+}
+
+void tfmpi_stats(uint64_t out[5]) {
+  const Engine* const engine = GetEngine();
+  const tfmpi::EngineStats stats = engine != nullptr ? engine->stats() : tfmpi::EngineStats();
+  out[0] = stats.completed;
+  out[1] = stats.collectives;
+  out[2] = stats.bytes;
+  out[3] = static_cast<uint64_t>(tfmpi::RegistrationsSeen());
+  out[4] = static_cast<uint64_t>(tfmpi::RegistrationsDecorated());
+}
+
+TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op, int32_t dtype,
+                            int32_t root, const int64_t* shape, int32_t dims, const void* in,
+                            void* out) {
+  auto* const operation = new TfMpiOperation;
+  tfmpi::Request request;
+  request.name = name;
+  request.signature.kind = static_cast<tfmpi::OpKind>(kind);
+  request.signature.op = static_cast<tfmpi::ReduceOp>(reduce_op);
+  request.signature.dtype = static_cast<tfmpi::DataType>(dtype);
+  request.signature.root = root;
+  request.signature.shape.assign(shape, shape + dims);
+  request.input = in;
+  request.output = out;
+  if (request.signature.kind == tfmpi::OpKind::kAllgather && dims > 0) {
+    size_t row_bytes = tfmpi::SizeOf(request.signature.dtype);
+    for (int32_t i = 1; i < dims; ++i) row_bytes *= static_cast<size_t>(shape[i]);
+    request.allocate = [operation, row_bytes](const std::vector<int64_t>& rows) {
+      return operation->Allocate(rows, row_bytes);
+    };
+  }
+  request.done = [operation](const Status& status) { operation->End(status); };
+  operation->ticket = GetEngine()->Submit(std::move(request));
+  return operation;
+}
+
+int32_t tfmpi_wait(TfMpiOperation* operation, double seconds) {
+  return operation->Wait(seconds) ? 1 : 0;
+}
+
+const void* tfmpi_gathered(TfMpiOperation* operation, int64_t* rows) {
+  *rows = operation->rows;
+  return operation->gathered.get();
+}
+
+int32_t tfmpi_end(TfMpiOperation* operation, char* error) {
+  if (!operation->Wait(0)) {
+    GetEngine()->Withdraw(operation->ticket);
+    while (!operation->Wait(1)) {
+    }
+  }
+  const int32_t code = Report(operation->status, error);
+  delete operation;
+  return code;
+}
+
+void tfmpi_declare_variable(const char* container, const char* name, const char* scope) {
+  tfmpi::VariableNames::Get().Declare(tfmpi::HandleKey(container, name, scope));
+}
+
+void tfmpi_mark_in_step(const char* container, const char* name, const char* scope) {
+  tfmpi::VariableNames::Get().MarkInStep(tfmpi::HandleKey(container, name, scope));
+}
+
+void tfmpi_set_scope(int64_t session, const char* scope) {
+  tfmpi::VariableNames::Get().SetScope(session, scope);
+}
+
+const char* tfmpi_apply_op(int32_t index, const char** gradient, int32_t* sparse) {
+  const auto& ops = tfmpi::AllApplyOps();
+  if (index < 0 || static_cast<size_t>(index) >= ops.size()) return nullptr;
+  *gradient = ops[index].gradient.data();
+  *sparse = ops[index].sparse ? 1 : 0;
+  return ops[index].name.data();
+}

@@ -1,0 +1,67 @@
+// What Python's ctypes sees (mpi/_lib.py). C types only; nothing throws across it.
+//
+// Strings are UTF-8; `error` is a buffer of TFMPI_API_ERROR_BYTES, written when a call fails. Codes are
+// core/status.h's Code. All calls may block only as far as they say.
+
+#ifndef TFMPI_GLUE_C_API_H_
+#define TFMPI_GLUE_C_API_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TFMPI_API_ERROR_BYTES 1024
+#define TFMPI_API __attribute__((visibility("default")))
+
+struct TfMpiOptions {
+  const char* transport_library;  // empty: one rank alone, without MPI
+  const char* build_id;
+  int64_t fusion_threshold;  // bytes
+  double stall_warning;      // seconds; 0: never
+  double stall_timeout;      // seconds; 0: never
+  double collective_timeout;  // seconds
+  void (*log)(const char* line);  // may be null; called on the communication thread
+};
+
+// Python's main thread, once. Waits for all ranks to start.
+TFMPI_API int32_t tfmpi_start(const struct TfMpiOptions* options, char* error);
+// Waits until every rank has joined. Nothing may be submitted after it.
+TFMPI_API int32_t tfmpi_join(char* error);
+// Tells the other ranks that this one stops; waits at most `seconds`.
+TFMPI_API void tfmpi_leave(const char* reason, double seconds);
+
+// rank, size, local_rank, local_size, nodes
+TFMPI_API void tfmpi_topology(int32_t out[5]);
+// Of the transport; lives as long as the process.
+TFMPI_API const char* tfmpi_transport(void);
+// completed requests, collectives, bytes, registrations seen, registrations decorated
+TFMPI_API void tfmpi_stats(uint64_t out[5]);
+
+// Starts a collective on memory that the caller keeps until tfmpi_end. For allgather `out` is null.
+// Never blocks; the result is freed by tfmpi_end.
+struct TfMpiOperation;
+TFMPI_API struct TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op,
+                                             int32_t dtype, int32_t root, const int64_t* shape,
+                                             int32_t dims, const void* in, void* out);
+// 1 when it has ended, 0 after `seconds`.
+TFMPI_API int32_t tfmpi_wait(struct TfMpiOperation* operation, double seconds);
+// Allgather that has ended well: its data, and the first dimension in all. Valid until tfmpi_end.
+TFMPI_API const void* tfmpi_gathered(struct TfMpiOperation* operation, int64_t* rows);
+// Its code. An operation that has not ended is withdrawn, and waited for.
+TFMPI_API int32_t tfmpi_end(struct TfMpiOperation* operation, char* error);
+
+// Names of variables; see variable_names.h.
+TFMPI_API void tfmpi_declare_variable(const char* container, const char* name, const char* scope);
+TFMPI_API void tfmpi_mark_in_step(const char* container, const char* name, const char* scope);
+TFMPI_API void tfmpi_set_scope(int64_t session, const char* scope);
+
+// The optimizer ops: name of op `index`, or null beyond the last; its gradient input; whether sparse.
+TFMPI_API const char* tfmpi_apply_op(int32_t index, const char** gradient, int32_t* sparse);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // TFMPI_GLUE_C_API_H_

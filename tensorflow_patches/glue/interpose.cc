@@ -1,0 +1,116 @@
+// The one point through which every kernel of TensorFlow passes: registration.
+//
+// This library is loaded before TensorFlow's own, so the definition below is the one that all of the
+// stock binary's registrations bind to. It runs before this library's static constructors, on the
+// thread that loads TensorFlow: nothing here may need a static that is not constant-initialised.
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "tensorflow/core/framework/kernel_def.pb.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow_patches/glue/apply_kernel.h"
+#include "tensorflow_patches/glue/apply_ops.h"
+#include "tensorflow_patches/glue/interpose.h"
+#include "tensorflow_patches/glue/runtime.h"
+
+namespace tfmpi {
+namespace {
+
+using tensorflow::KernelDef;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::kernel_factory::OpKernelFactory;
+using tensorflow::kernel_factory::OpKernelRegistrar;
+
+std::atomic<int64_t> g_seen{0};
+std::atomic<int64_t> g_decorated{0};
+
+std::string SparseReason(const OpKernel& stock) {
+  return "sparse gradients are not averaged over ranks in this release, and '" + stock.name() +
+         "' (" + std::string(stock.type_string_view()) +
+         ") would train each rank's rows on its own. Make the gradient dense with "
+         "tf.convert_to_tensor(gradient) before apply_gradients, or run with TF_MPI_ENABLE=0";
+}
+
+std::string CompiledReason(const OpKernel& stock) {
+  return "'" + stock.name() + "' (" + std::string(stock.type_string_view()) +
+         ") is inside a compiled cluster, where gradients are not averaged over ranks in this release. "
+         "Drop jit_compile=True (or auto-clustering) for the function that applies gradients, or run "
+         "with TF_MPI_ENABLE=0";
+}
+
+class DecoratingFactory : public OpKernelFactory {
+ public:
+  DecoratingFactory(const ApplyOp& op, bool compiled, std::unique_ptr<OpKernelFactory> stock)
+      : op_(op), compiled_(compiled), stock_(std::move(stock)) {}
+
+  OpKernel* Create(OpKernelConstruction* construction) override {
+    std::unique_ptr<OpKernel> stock(stock_->Create(construction));
+    const Engine* const engine = GetEngine();
+    if (engine == nullptr || stock == nullptr || !construction->status().ok()) return stock.release();
+    if (compiled_ || op_.sparse) {
+      if (engine->topology().size == 1) return stock.release();
+      return new RefusingKernel(construction, compiled_ ? CompiledReason(*stock) : SparseReason(*stock));
+    }
+    return new ApplyKernel(construction, op_, std::move(stock));
+  }
+
+ private:
+  const ApplyOp& op_;
+  const bool compiled_;
+  const std::unique_ptr<OpKernelFactory> stock_;
+};
+
+using RegisterFunction = void (*)(OpKernelRegistrar*, const KernelDef*, absl::string_view,
+                                  std::unique_ptr<OpKernelFactory>);
+
+// The definition in libtensorflow_framework, which this one hides.
+RegisterFunction StockRegister() {
+  static const auto function = reinterpret_cast<RegisterFunction>(dlsym(
+      RTLD_NEXT,
+      "_ZN10tensorflow14kernel_factory17OpKernelRegistrar12InitInternalEPKNS_9KernelDefESt17basic_"
+      "string_viewIcSt11char_traitsIcEESt10unique_ptrINS0_15OpKernelFactoryESt14default_deleteISA_EE"));
+  return function;
+}
+
+}  // namespace
+
+int64_t RegistrationsSeen() { return g_seen; }
+int64_t RegistrationsDecorated() { return g_decorated; }
+
+std::unique_ptr<OpKernelFactory> MaybeDecorate(const KernelDef& kernel,
+                                               std::unique_ptr<OpKernelFactory> factory) {
+  ++g_seen;
+  const ApplyOp* const op = FindApplyOp(kernel.op());
+  if (op == nullptr) return factory;
+  const bool compiled = std::string_view(kernel.device_type()).find("XLA_") == 0;
+  if (!compiled && kernel.device_type() != "CPU") return factory;
+  ++g_decorated;
+  return std::make_unique<DecoratingFactory>(*op, compiled, std::move(factory));
+}
+
+void RegisterStock(OpKernelRegistrar* registrar, const KernelDef* kernel, absl::string_view name,
+                   std::unique_ptr<OpKernelFactory> factory) {
+  StockRegister()(registrar, kernel, name, std::move(factory));
+}
+
+}  // namespace tfmpi
+
+namespace tensorflow {
+namespace kernel_factory {
+
+// Takes ownership of `kernel_def`, as the stock definition does.
+__attribute__((visibility("default"))) void OpKernelRegistrar::InitInternal(
+    const KernelDef* kernel_def, absl::string_view kernel_class_name,
+    std::unique_ptr<OpKernelFactory> factory) {
+  factory = tfmpi::MaybeDecorate(*kernel_def, std::move(factory));
+  tfmpi::RegisterStock(this, kernel_def, kernel_class_name, std::move(factory));
+}
+
+}  // namespace kernel_factory
+}  // namespace tensorflow

@@ -1,0 +1,35 @@
+// The process's one engine, between its start from Python and its end at exit.
+//
+// Start, Join and Leave: Python's main thread. Everything else: any thread. Before Start and after the
+// end there is no engine; kernels made then are stock kernels, requests made then fail.
+
+#ifndef TFMPI_GLUE_RUNTIME_H_
+#define TFMPI_GLUE_RUNTIME_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow_patches/core/engine.h"
+
+namespace tfmpi {
+
+struct RuntimeOptions {
+  EngineOptions engine;
+  std::string transport_library;  // empty: one rank alone, without MPI
+  std::string build_id;           // must be the same on all ranks
+};
+
+// Starts the engine; fails with one line that says what to do.
+Status StartRuntime(const RuntimeOptions& options);
+// Null unless started.
+Engine* GetEngine();
+
+// How tensorflow and the core name the same things. False for a dtype that cannot travel.
+bool ToCoreType(tensorflow::DataType type, DataType* core);
+absl::Status ToAbsl(const Status& status);
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_GLUE_RUNTIME_H_

@@ -1,0 +1,80 @@
+#include "tensorflow_patches/glue/variable_names.h"
+
+namespace tfmpi {
+namespace {
+
+constexpr char kAnonymous[] = "Anonymous";
+
+// "Anonymous/dense/kernel/42" -> "dense/kernel"; "scope|dense/kernel" -> "dense/kernel".
+std::string DebugName(const std::string& key, std::string* scope) {
+  const std::string anonymous = std::string(kAnonymous) + "/";
+  if (key.compare(0, anonymous.size(), anonymous) == 0) {
+    return key.substr(anonymous.size(), key.rfind('/') - anonymous.size());
+  }
+  const size_t bar = key.find('|');
+  *scope = key.substr(0, bar);
+  return key.substr(bar + 1);
+}
+
+}  // namespace
+
+std::string HandleKey(const std::string& container, const std::string& name,
+                      const std::string& scope) {
+  return container == kAnonymous ? container + "/" + name : scope + "|" + name;
+}
+
+VariableNames& VariableNames::Get() {
+  static VariableNames* names = new VariableNames;
+  return *names;
+}
+
+VariableNames::Entry& VariableNames::Find(const std::string& key) {
+  auto [it, is_new] = entries_.try_emplace(key);
+  Entry& entry = it->second;
+  if (is_new) {
+    std::string scope;
+    entry.name = DebugName(key, &scope);
+    if (!scope.empty()) entry.name += "@" + scope;
+    const int number = counts_[entry.name]++;
+    if (number != 0) entry.name += "#" + std::to_string(number);
+    entry.in_step = marked_.erase(key) != 0;
+  }
+  return entry;
+}
+
+void VariableNames::Declare(const std::string& key) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Find(key);
+}
+
+void VariableNames::MarkInStep(const std::string& key) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = entries_.find(key);
+  if (it != entries_.end()) {
+    it->second.in_step = true;
+  } else {
+    marked_.insert(key);
+  }
+}
+
+VariableUse VariableNames::Use(const std::string& key) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Entry& entry = Find(key);
+  const VariableUse use{entry.name, entry.in_step, !entry.applied};
+  entry.in_step = true;  // the first Apply brings it in step if nothing did before
+  entry.applied = true;
+  return use;
+}
+
+void VariableNames::SetScope(int64_t session, const std::string& scope) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  scopes_[session] = scope;
+}
+
+std::string VariableNames::Scope(int64_t session) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = scopes_.find(session);
+  return it != scopes_.end() ? it->second : "";
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,62 @@
+// The names that variables have on every rank.
+//
+// A v1 variable carries its graph name, unique in its session; sessions are told apart by a scope that
+// Python agrees on. An eager variable's handle carries "debug name/per-process id": the id is dropped
+// and variables of one debug name are numbered in the order in which the program first trains them,
+// which Python declares as it traces (mpi/_hooks.py) and which, for eager code, is the order of the
+// first Apply. So variables that only one rank has, or that it never trains, shift no one's number.
+// Thread-safe; owned by the process.
+
+#ifndef TFMPI_GLUE_VARIABLE_NAMES_H_
+#define TFMPI_GLUE_VARIABLE_NAMES_H_
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace tfmpi {
+
+struct VariableUse {
+  std::string name;          // the same on every rank
+  bool in_step = false;      // rank 0's value has been made this rank's before
+  bool first_apply = false;  // no Apply of this variable was seen before
+};
+
+class VariableNames {
+ public:
+  static VariableNames& Get();
+
+  // `key` names a variable in this process: see HandleKey and RefKey.
+  void Declare(const std::string& key);
+  void MarkInStep(const std::string& key);
+  // For an Apply op; notes that it was seen.
+  VariableUse Use(const std::string& key);
+
+  // The scope of all variables of the session that carries this number in its metadata.
+  void SetScope(int64_t session, const std::string& scope);
+  std::string Scope(int64_t session);
+
+ private:
+  struct Entry {
+    std::string name;
+    bool in_step = false;
+    bool applied = false;
+  };
+
+  Entry& Find(const std::string& key);
+
+  std::mutex mutex_;
+  std::unordered_map<std::string, Entry> entries_;  // guarded by mutex_, as all below
+  std::unordered_map<std::string, int> counts_;
+  std::unordered_set<std::string> marked_;  // in step, not yet declared
+  std::unordered_map<int64_t, std::string> scopes_;
+};
+
+// Keys: eager handles are "Anonymous/<debug name>/<id>", all others "<scope>|<name>".
+std::string HandleKey(const std::string& container, const std::string& name, const std::string& scope);
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_GLUE_VARIABLE_NAMES_H_
