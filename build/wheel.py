@@ -4,12 +4,8 @@
 import os
 import sys
 
-if sys.version_info < (3, 10):
-    sys.stderr.write(
-        "wheel.py: needs Python 3.10 or newer to run, this is %d.%d: start it with another one\n"
-        % sys.version_info[:2]
-    )
-    sys.exit(1)
+if sys.version_info < (3, 10):  # noqa: UP036
+    sys.exit("wheel.py: needs Python 3.10 or newer to run: start it with another one")
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))

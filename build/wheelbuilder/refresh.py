@@ -53,7 +53,7 @@ def unpack(layout: Layout, target: Target, directory: Path) -> list[str]:
         ]
         _base(wheel, names, directory.resolve())
         _commit_series(patches, directory.resolve())
-    return [f"{directory}: {len(names)} files, {len(patches)} patches as commits"]
+    return [f"{directory}: {len(names)} files, {len(patches)} commits from the series"]
 
 
 def refresh_from(layout: Layout, directory: Path) -> list[str]:
@@ -139,7 +139,7 @@ def _write(directory: Path, old: list[Patch], new: list[Patch]) -> list[str]:
     if names != [patch.name for patch in old]:
         (directory / "series").write_text("".join(f"{name}\n" for name in names), "utf-8")
         lines.append("series rewritten")
-    return lines or [f"{len(new)} patches, none changed"]
+    return lines or [f"{len(new)} in the series, none changed"]
 
 
 def _git(tree: Path, *arguments: str) -> str:

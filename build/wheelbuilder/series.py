@@ -60,7 +60,9 @@ def split(name: str, text: str) -> Patch:
     """Header and diff of a patch file; the diff begins at its first --- or diff line."""
     lines = text.splitlines(keepends=True)
     for at, line in enumerate(lines):
-        if line.startswith(("diff --git ", "--- a/", "--- b/", "Index: ")):
+        following = lines[at + 1] if at + 1 < len(lines) else ""
+        pair = line.startswith("--- ") and following.startswith("+++ ")
+        if pair or line.startswith(("diff --git ", "Index: ")):
             return Patch(name, "".join(lines[:at]), "".join(lines[at:]))
     raise BuildError(f"{name} holds no diff: write it as a unified diff with a/ and b/")
 
