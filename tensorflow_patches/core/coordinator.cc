@@ -204,8 +204,11 @@ void Coordinator::CheckStalls(TimePoint now) {
 }
 
 void Coordinator::NoteFingerprints(const Pending& pending, bool is_new) {
-  if (fingerprints_judged_ || size_ == 1 || pending.named.signature.op != ReduceOp::kAverage) return;
-  if (is_new && pending.named.fingerprint != 0) {
+  const Signature& signature = pending.named.signature;
+  const bool average = signature.kind == OpKind::kAllreduce && signature.op == ReduceOp::kAverage;
+  if (fingerprints_judged_ || size_ == 1 || !average) return;
+  // Zeros on all ranks say nothing about the data; zeros on one rank only are a difference.
+  if (is_new && (pending.named.fingerprint != 0 || !pending.same_fingerprint)) {
     ++first_gradients_;
     equal_gradients_ += pending.same_fingerprint;
   }
