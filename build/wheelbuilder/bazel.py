@@ -57,5 +57,7 @@ def build_libraries(layout: Layout, jobs: int | None = None) -> dict[str, Path]:
 def _bazel_error(result: process.Result, log: Path) -> BuildError:
     if process.NO_SPACE in result.output:
         return disk_full(log)
-    line = result.first_line_with(" error: ", "undefined reference", "fatal error:", "ERROR:")
+    line = result.first_line_with(
+        "undefined reference", "ld.bfd: ", ": fatal error: ", ": error: ", "ERROR:"
+    )
     return BuildError(f"the C++ did not build: {line}: the whole output is in {log}")

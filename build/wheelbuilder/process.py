@@ -24,10 +24,11 @@ class Result:
         return lines[-1] if lines else f"exit status {self.code}, no output"
 
     def first_line_with(self, *words: str) -> str:
-        """The first line of the output that holds one of the words, else the last line."""
-        for line in self.output.splitlines():
-            if any(word in line for word in words):
-                return line.strip()
+        """The first line that holds the first of the words that any line holds, else the last."""
+        for word in words:
+            for line in self.output.splitlines():
+                if word in line:
+                    return line.strip()
         return self.last_line
 
 
