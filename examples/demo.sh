@@ -33,7 +33,7 @@ find_data() {
             return
         fi
     done
-    mkdir -p "$unpacked" "$CACHE/log"
+    mkdir -p "$unpacked" "$CACHE/logs"
     cd "$unpacked"
     if command -v apt-get >/dev/null; then
         say "Fetching the data: Debian's package dataset-fashion-mnist (30 MB), not installed" >&2
@@ -41,7 +41,7 @@ find_data() {
             apt-get download dataset-fashion-mnist ||
                 { apt-get update && apt-get download dataset-fashion-mnist; }
             dpkg -x dataset-fashion-mnist_*.deb . && rm -f dataset-fashion-mnist_*.deb
-        } >"$CACHE/log/demo-data.log" 2>&1 || true
+        } >"$CACHE/logs/demo-data.log" 2>&1 || true
     fi
     has_data "$place" || die "no Fashion-MNIST: apt-get install dataset-fashion-mnist, or put \
 its four .gz files into $KERAS_DATA"
@@ -50,7 +50,7 @@ its four .gz files into $KERAS_DATA"
 
 # train LOG COMMAND...: one run; its step lines are shown.
 train() {
-    local log=$CACHE/log/$1.log
+    local log=$CACHE/logs/$1.log
     shift
     timeout --kill-after=10 "$DEADLINE" "$@" 2>"$log.err" </dev/null | tee "$log" |
         sed -nu 's/^\(step\|trained\|test\)/          &/p' && return
@@ -61,14 +61,14 @@ train() {
 # The distinct "test accuracy A loss L" lines of a run: one, if its ranks hold one model.
 result() {
     local lines
-    lines=$(grep '^test accuracy' "$CACHE/log/$1.log" | sort -u)
+    lines=$(grep '^test accuracy' "$CACHE/logs/$1.log" | sort -u)
     [[ -n $lines ]] || die "$1 printed no test accuracy"
     [[ $lines != *$'\n'* ]] || die "the ranks of $1 do not hold the same model: ${lines//$'\n'/ / }"
     printf '%s' "$lines"
 }
 
 main() {
-    mkdir -p "$CACHE/log" "$CACHE/keras/datasets"
+    mkdir -p "$CACHE/logs" "$CACHE/keras/datasets"
     local data one two start one_seconds two_seconds
     data=$(find_data)
     ln -sfn "$data" "$CACHE/keras/datasets/fashion-mnist"
