@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,19 @@ import pytest
 INSTALL = Path(__file__).parent.parent / "install.sh"
 TAG = f"cp{sys.version_info[0]}{sys.version_info[1]}"
 DIST_INFO = "tensorflow_cpu-2.21.0+mpi.1.dist-info"
+
+
+@pytest.fixture(name="programs", scope="module", autouse=True)
+def programs_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """First on PATH: an mpirun for --system-mpi, and an apt-get and a sudo that do nothing."""
+    directory = tmp_path_factory.mktemp("programs")
+    for name, code in (("mpirun", 0), ("apt-get", 1), ("sudo", 1)):
+        (directory / name).write_text(f"#!/bin/sh\nexit {code}\n")
+        (directory / name).chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(directory), prepend=os.pathsep)
+        patch.delenv("VIRTUAL_ENV", raising=False)
+        yield
 
 
 def install(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -44,11 +59,9 @@ def stand_in(directory: Path, source: str = "", tag: str = TAG) -> Path:
 
 @pytest.fixture(name="venv")
 def venv_fixture(tmp_path: Path) -> Path:
-    """An environment with a program named mpirun, so that --system-mpi finds one."""
+    """An environment that holds nothing but pip."""
     venv = tmp_path / "environment with a space"
     subprocess.run([sys.executable, "-m", "venv", venv], check=True, timeout=120)
-    (venv / "bin" / "mpirun").write_text("#!/bin/sh\n")
-    (venv / "bin" / "mpirun").chmod(0o755)
     return venv
 
 
