@@ -1,0 +1,178 @@
+"""Gradients averaged over MPI ranks: what a script may ask, if it wants to know.
+
+A script needs nothing of this: under `mpirun -np N` its optimizers average their gradients by
+themselves (`TF_MPI_ENABLE` turns that on and off). This module, also `tf.mpi`, is for scripts that
+partition their own data, or print on one rank only.
+
+All functions work with averaging off, as on one rank. Collectives must be called by all ranks, with
+the same dtype and shape; each waits for the others, at most TF_MPI_STALL_TIMEOUT seconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from tensorflow.mpi import _hooks
+
+__all__ = [
+    "allgather",
+    "allreduce",
+    "barrier",
+    "broadcast",
+    "broadcast_variables",
+    "is_enabled",
+    "local_rank",
+    "local_size",
+    "rank",
+    "size",
+]
+
+_counters: dict[str, Any] = {}
+_counters_lock = threading.Lock()
+
+
+def is_enabled() -> bool:
+    """True if the optimizers of this process average their gradients over the ranks."""
+    return _hooks.active
+
+
+def rank() -> int:
+    """This process's number among all ranks, from 0 to size() - 1; 0 with averaging off."""
+    return _hooks.rank
+
+
+def size() -> int:
+    """The number of ranks; 1 with averaging off."""
+    return _hooks.size
+
+
+def local_rank() -> int:
+    """This process's number among the ranks of its node; 0 with averaging off."""
+    return _topology()[2]
+
+
+def local_size() -> int:
+    """The number of ranks on this node; 1 with averaging off."""
+    return _topology()[3]
+
+
+def _topology() -> tuple[int, int, int, int, int]:
+    if not _hooks.active:
+        return (0, 1, 0, 1, 1)
+    from tensorflow.mpi import _lib
+
+    return _lib.topology()
+
+
+def barrier(name: str | None = None) -> None:
+    """Returns when every rank has called it.
+
+    Runs at once, in Python; not part of a graph or a tf.function.
+
+    Args:
+      name: under which the ranks meet; needed only where they may call barriers in different orders.
+
+    Raises:
+      tf.errors.DeadlineExceededError: some ranks did not come within TF_MPI_STALL_TIMEOUT.
+      tf.errors.UnavailableError: a rank has stopped, or the transport has failed.
+    """
+    if not _hooks.active:
+        return
+    import numpy as np
+    from tensorflow.mpi import _collectives
+
+    _collectives.run("barrier", np.empty(0, np.uint8), _name("barrier", name))
+
+
+def allreduce(tensor: Any, op: str = "average", name: str | None = None) -> Any:
+    """The element-wise average (or sum, …) of every rank's `tensor`.
+
+    Args:
+      tensor: a tf.Tensor, tf.Variable, numpy array or number of any shape, the same shape and dtype
+        on all ranks. Half and bfloat16 are summed in float32.
+      op: "average" (floating and complex dtypes), "sum", "min", "max" or "product".
+      name: under which the ranks meet. By default calls meet in the order in which each rank makes
+        them; inside tf.function, by their place in the function.
+
+    Returns:
+      A tf.Tensor for a tensor or variable, else a numpy array; shape and dtype of `tensor`. Inside
+      tf.function and graphs it is part of the graph.
+
+    Raises:
+      ValueError: `op` is none of these.
+      tf.errors.InvalidArgumentError: the ranks differ in dtype, shape or op; or op and dtype do not go
+        together.
+      tf.errors.DeadlineExceededError, tf.errors.UnavailableError: as for barrier.
+    """
+    ops = ("average", "sum", "min", "max", "product")
+    if op not in ops:
+        raise ValueError(f"op={op!r}; accepted: {', '.join(ops)}")
+    return _collective("allreduce", tensor, name, op=op)
+
+
+def allgather(tensor: Any, name: str | None = None) -> Any:
+    """Every rank's `tensor`, one after another along the first dimension, in rank order.
+
+    Args:
+      tensor: as for allreduce, of rank 1 or more; the first dimension may differ by rank, and may be 0.
+      name: as for allreduce.
+
+    Returns:
+      As for allreduce; shape [sum of first dimensions, ...].
+
+    Raises:
+      As for allreduce.
+    """
+    return _collective("allgather", tensor, name)
+
+
+def broadcast(tensor: Any, root: int = 0, name: str | None = None) -> Any:
+    """Rank `root`'s `tensor`.
+
+    Args:
+      tensor: as for allreduce, on all ranks; only its value on `root` matters.
+      root: from 0 to size() - 1.
+      name: as for allreduce.
+
+    Returns:
+      As for allreduce.
+
+    Raises:
+      As for allreduce.
+    """
+    return _collective("broadcast", tensor, name, root=root)
+
+
+def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
+    """Makes rank `root`'s values of `variables` every rank's.
+
+    Training does this by itself before its first step; this is for variables changed later, such as
+    weights that one rank has loaded.
+
+    Args:
+      variables: tf.Variables that have values; as many, in the same order, on all ranks. Eager code
+        only.
+      root: from 0 to size() - 1.
+
+    Raises:
+      As for allreduce.
+    """
+    for variable in variables:
+        variable.assign(broadcast(variable, root))
+
+
+def _name(kind: str, name: str | None) -> str:
+    if name is not None:
+        return f"{kind} {name}"
+    with _counters_lock:
+        counter = _counters.setdefault(kind, itertools.count())
+        return f"{kind} {next(counter)}"
+
+
+def _collective(kind: str, tensor: Any, name: str | None, op: str = "average", root: int = 0) -> Any:
+    from tensorflow.mpi import _graph_ops
+
+    return _graph_ops.collective(kind, tensor, name, op, root)

