@@ -149,6 +149,9 @@ void Engine::Announce(const std::string& name) {
   if (auto early = early_errors_.find(name); early != early_errors_.end()) {
     const Status status = early->second;
     early_errors_.erase(early);
+    // Said at once: the next request of this name must not share a message with this one, in which a
+    // number counts once and comes before every name.
+    if (failure_.ok()) SendAnnouncement();
     Complete(name, status);
   }
 }
@@ -244,6 +247,12 @@ void Engine::Execute(const Verdict& verdict) {
   for (const Response& response : verdict.responses) {
     if (failure_.ok()) Execute(response);
   }
+  // Before the errors: one that the other ranks ran into after this rank had withdrawn answers its
+  // next request of that name.
+  for (const Withdrawal& withdrawal : verdict.withdrawn) {
+    if (withdrawal.rank != topology().rank) continue;
+    Complete(withdrawal.name, Status(Code::kCancelled, "'" + withdrawal.name + "' was withdrawn"));
+  }
   for (const NamedError& error : verdict.errors) {
     const Status status(error.code, error.message);
     if (pending_.count(error.name) != 0) {
@@ -251,10 +260,6 @@ void Engine::Execute(const Verdict& verdict) {
     } else if (!joined_) {
       early_errors_[error.name] = status;
     }
-  }
-  for (const Withdrawal& withdrawal : verdict.withdrawn) {
-    if (withdrawal.rank != topology().rank) continue;
-    Complete(withdrawal.name, Status(Code::kCancelled, "'" + withdrawal.name + "' was withdrawn"));
   }
   if (!verdict.fatal.empty()) Fail(Status(Code::kUnavailable, verdict.fatal));
   if (verdict.finished) finished_ = true;
@@ -298,8 +303,8 @@ void Engine::Execute(const Response& response) {
     if (slot.request == nullptr) continue;
     if (status.ok()) {
       completed_.fetch_add(1, std::memory_order_relaxed);
-      bytes_.fetch_add(NumElements(slot.signature.shape) * SizeOf(slot.signature.dtype),
-                       std::memory_order_relaxed);
+      const Signature& own = slot.request->signature;  // allgather: rows differ by rank
+      bytes_.fetch_add(NumElements(own.shape) * SizeOf(own.dtype), std::memory_order_relaxed);
     }
     const std::string name = slot.request->name;  // Complete ends the request's life
     if (status.code() == Code::kDeadlineExceeded || status.code() == Code::kUnavailable) {

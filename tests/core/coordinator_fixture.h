@@ -1,4 +1,5 @@
-// A coordinator with a clock that stands still unless told, and short words for what ranks announce.
+// A coordinator with a clock that stands still unless told, and short words for what ranks
+// announce.
 
 #ifndef TFMPI_TESTS_CORE_COORDINATOR_FIXTURE_H_
 #define TFMPI_TESTS_CORE_COORDINATOR_FIXTURE_H_
@@ -24,7 +25,8 @@ class CoordinatorTest : public ::testing::Test {
     coordinator_->Receive(rank, announcement, now_);
   }
 
-  void Ready(int rank, const std::string& name, const Signature& signature, uint64_t fingerprint = 0) {
+  void Ready(int rank, const std::string& name, const Signature& signature,
+             uint64_t fingerprint = 0) {
     Announcement announcement;
     announcement.requests.push_back({name, signature, fingerprint});
     Send(rank, announcement);

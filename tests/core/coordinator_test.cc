@@ -1,9 +1,9 @@
 // The coordinator alone, with time as an argument: which verdicts follow from which announcements.
 
-#include "tests/core/coordinator_fixture.h"
-
 #include <algorithm>
 #include <random>
+
+#include "tests/core/coordinator_fixture.h"
 
 namespace tfmpi {
 namespace {
@@ -113,10 +113,10 @@ class FusionPlanTest : public CoordinatorTest {
 using Sizes = std::vector<size_t>;
 
 TEST_F(FusionPlanTest, FillsABufferToTheByteAndNoFurther) {
-  EXPECT_EQ(Plan(400, {50, 50}), Sizes({2}));      // exactly
-  EXPECT_EQ(Plan(400, {50, 51}), Sizes({1, 1}));   // one element more
-  EXPECT_EQ(Plan(399, {50, 50}), Sizes({1, 1}));   // one byte less
-  EXPECT_EQ(Plan(401, {50, 50}), Sizes({2}));      // one byte more
+  EXPECT_EQ(Plan(400, {50, 50}), Sizes({2}));     // exactly
+  EXPECT_EQ(Plan(400, {50, 51}), Sizes({1, 1}));  // one element more
+  EXPECT_EQ(Plan(399, {50, 50}), Sizes({1, 1}));  // one byte less
+  EXPECT_EQ(Plan(401, {50, 50}), Sizes({2}));     // one byte more
   EXPECT_EQ(Plan(400, {25, 25, 25, 25, 1}), Sizes({4, 1}));
 }
 
@@ -134,9 +134,9 @@ TEST_F(FusionPlanTest, NoBufferMeansNoFusionButForEmptyTensors) {
 TEST_F(FusionPlanTest, OnlyOneReductionAndOneWireTypeShareABuffer) {
   Start(1);
   Ready(0, "f", {1}, DataType::kFloat32);
-  Ready(0, "h", {1}, DataType::kFloat16);     // summed in float32
-  Ready(0, "b", {1}, DataType::kBfloat16);    // too
-  Ready(0, "c", {1}, DataType::kComplex64);   // two float32
+  Ready(0, "h", {1}, DataType::kFloat16);    // summed in float32
+  Ready(0, "b", {1}, DataType::kBfloat16);   // too
+  Ready(0, "c", {1}, DataType::kComplex64);  // two float32
   Ready(0, "d", {1}, DataType::kFloat64);
   Ready(0, "z", {1}, DataType::kComplex128);  // two float64
   Signature sum;

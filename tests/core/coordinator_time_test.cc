@@ -75,7 +75,8 @@ TEST_F(JoinTest, WhatZerosCannotStandInForFails) {
     EXPECT_TRUE(verdict.responses.empty()) << Describe(signature);
     ASSERT_EQ(verdict.errors.size(), 1u) << Describe(signature);
     EXPECT_EQ(verdict.errors[0].code, Code::kFailedPrecondition);
-    EXPECT_TRUE(Contains(verdict.errors[0].message, "ended on rank 1")) << verdict.errors[0].message;
+    EXPECT_TRUE(Contains(verdict.errors[0].message, "ended on rank 1"))
+        << verdict.errors[0].message;
   }
 }
 
@@ -126,9 +127,9 @@ TEST_F(StallTest, WarnsOncePerIntervalWithTheMissingRanks) {
   Decide();
   const std::vector<std::string> notices = Notices();
   ASSERT_EQ(notices.size(), 1u);
-  for (const char* part : {"'w'", "for rank 1, 2 ", "has waited 60 s", "TF_MPI_STALL_TIMEOUT",
-                           "rank 1 last asked for 'early' 62 s ago",
-                           "rank 2 has not asked for anything yet"}) {
+  for (const char* part :
+       {"'w'", "for rank 1, 2 ", "has waited 60 s", "TF_MPI_STALL_TIMEOUT",
+        "rank 1 last asked for 'early' 62 s ago", "rank 2 has not asked for anything yet"}) {
     EXPECT_TRUE(Contains(notices[0], part)) << part << " in: " << notices[0];
   }
   Advance(seconds(1));

@@ -1,4 +1,5 @@
-// Elements of any DataType as doubles, converted by arithmetic that shares nothing with core/reduce.cc.
+// Elements of any DataType as doubles, converted by arithmetic that shares nothing with
+// core/reduce.cc.
 
 #ifndef TFMPI_TESTS_CORE_ELEMENTS_H_
 #define TFMPI_TESTS_CORE_ELEMENTS_H_
@@ -11,10 +12,10 @@
 namespace tfmpi {
 
 inline constexpr DataType kAllTypes[kNumDataTypes] = {
-    DataType::kFloat16,    DataType::kBfloat16, DataType::kFloat32, DataType::kFloat64,
-    DataType::kComplex64,  DataType::kComplex128, DataType::kInt8,  DataType::kInt16,
-    DataType::kInt32,      DataType::kInt64,    DataType::kUint8,   DataType::kUint16,
-    DataType::kUint32,     DataType::kUint64,   DataType::kBool};
+    DataType::kFloat16,   DataType::kBfloat16,   DataType::kFloat32, DataType::kFloat64,
+    DataType::kComplex64, DataType::kComplex128, DataType::kInt8,    DataType::kInt16,
+    DataType::kInt32,     DataType::kInt64,      DataType::kUint8,   DataType::kUint16,
+    DataType::kUint32,    DataType::kUint64,     DataType::kBool};
 
 // IEEE binary16 and bfloat16, by definition: sign, exponent, fraction. Rounds to nearest even.
 uint16_t EncodeFloat16(double value);

@@ -1,8 +1,8 @@
 // One reduction of a test: what each rank hands in, and a check of what comes out.
 //
-// Inputs are small whole numbers that differ by rank, element and seed, so that sums are exact in every
-// type and in any order, and a rank that gets its own input back fails the check. Shared by the tests
-// with ranks as threads and by tests/mpi; it knows no googletest.
+// Inputs are small whole numbers that differ by rank, element and seed, so that sums are exact in
+// every type and in any order, and a rank that gets its own input back fails the check. Shared by
+// the tests with ranks as threads and by tests/mpi; it knows no googletest.
 
 #ifndef TFMPI_TESTS_CORE_JOB_H_
 #define TFMPI_TESTS_CORE_JOB_H_

@@ -3,7 +3,6 @@
 #include "tensorflow_patches/core/message.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <new>
 #include <random>
@@ -19,13 +18,14 @@ thread_local size_t allocated_bytes = 0;
 
 }  // namespace
 
-void* operator new(size_t bytes) {
+// Not inlined: where GCC sees a `free` meet a `new` it warns of a mismatch.
+__attribute__((noinline)) void* operator new(size_t bytes) {
   allocated_bytes += bytes;
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace tfmpi {
 namespace {
@@ -86,7 +86,8 @@ class MessageTest : public TimedTest {
       response.contributors = Number(10000);
       verdict.responses.push_back(response);
     }
-    for (int i = Number(3); i > 0; --i) verdict.errors.push_back({Text(), Code::kUnavailable, Text()});
+    for (int i = Number(3); i > 0; --i)
+      verdict.errors.push_back({Text(), Code::kUnavailable, Text()});
     for (int i = Number(3); i > 0; --i) verdict.withdrawn.push_back({Number(10000), Text()});
     if (Number(4) == 0) verdict.fatal = Text();
     verdict.finished = Number(2) == 1;

@@ -41,7 +41,8 @@ class Watchdog {
   std::thread thread_;
 };
 
-// Base of every test that starts threads. A test takes seconds; sanitizers and a busy machine slow it.
+// Base of every test that starts threads. A test takes seconds; sanitizers and a busy machine slow
+// it.
 class TimedTest : public ::testing::Test {
  private:
   Watchdog watchdog_{std::chrono::seconds(TFMPI_SANITIZED ? 200 : 50)};
@@ -58,7 +59,8 @@ std::string AwaitAll(std::vector<Ending>& endings);
 
 Request MakeBarrier(const std::string& name);
 
-// The usual options of a test: a small fusion buffer, and timeouts that end before the watchdog does.
+// The usual options of a test: a small fusion buffer, and timeouts that end before the watchdog
+// does.
 EngineOptions TestOptions();
 // A buffer of TestOptions() holds this many bytes.
 inline constexpr size_t kTestThreshold = 4096;

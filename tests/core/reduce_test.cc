@@ -122,9 +122,9 @@ TEST(ReduceTest, NarrowsFloatsOfEveryKind) {
   for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 2111) {
     values.push_back(FromBits(static_cast<uint32_t>(bits)));
   }
-  for (uint32_t bits : {0x7f800000u, 0xff800000u, 0x7f800001u, 0xff800001u, 0x7fffffffu, 0xffffffffu,
-                        0x7f7fffffu, 0x00000001u, 0x80000001u, 0x477fefffu, 0x477ff000u, 0x33000000u,
-                        0x33000001u, 0x387fffffu, 0x38800000u}) {
+  for (uint32_t bits : {0x7f800000u, 0xff800000u, 0x7f800001u, 0xff800001u, 0x7fffffffu,
+                        0xffffffffu, 0x7f7fffffu, 0x00000001u, 0x80000001u, 0x477fefffu,
+                        0x477ff000u, 0x33000000u, 0x33000001u, 0x387fffffu, 0x38800000u}) {
     values.push_back(FromBits(bits));
   }
   for (const Format& format : kFormats) ExpectNarrowed(format, values);
@@ -136,7 +136,8 @@ TEST(ReduceTest, AnAverageOfHalvesIsRoundedOnce) {
     for (int ranks : {2, 3, 7, 1000}) {
       const double scale = 1.0 / ranks;
       std::vector<float> sums(5000);
-      for (float& sum : sums) sum = static_cast<float>(static_cast<int>(random() % 4001) - 2000) / 16;
+      for (float& sum : sums)
+        sum = static_cast<float>(static_cast<int>(random() % 4001) - 2000) / 16;
       const std::vector<uint16_t> narrow = Narrow(format.type, sums, scale);
       for (size_t i = 0; i < sums.size(); ++i) {
         const float product = sums[i] * static_cast<float>(scale);
@@ -192,8 +193,8 @@ TEST(ReduceTest, PackAndUnpackWriteTheirElementsAndNothingElse) {
 }
 
 TEST(ReduceTest, ScaleMultipliesInTheWireType) {
-  for (DataType type : {DataType::kFloat32, DataType::kFloat64, DataType::kComplex64,
-                        DataType::kComplex128}) {
+  for (DataType type :
+       {DataType::kFloat32, DataType::kFloat64, DataType::kComplex64, DataType::kComplex128}) {
     const size_t count = 100, components = count * WireElements(type);
     std::vector<char> data(count * SizeOf(type));
     for (size_t i = 0; i < components; ++i) {
@@ -212,7 +213,8 @@ TEST(ReduceTest, ScaleMultipliesInTheWireType) {
 
 TEST(ReduceTest, FingerprintOfZerosIsZero) {
   const std::vector<char> zeros(100, 0);
-  for (size_t size = 0; size <= zeros.size(); ++size) EXPECT_EQ(Fingerprint(zeros.data(), size), 0u);
+  for (size_t size = 0; size <= zeros.size(); ++size)
+    EXPECT_EQ(Fingerprint(zeros.data(), size), 0u);
 }
 
 TEST(ReduceTest, FingerprintSeesEveryBitAndTheLength) {

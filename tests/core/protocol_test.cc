@@ -1,0 +1,135 @@
+// One engine alone, with the test as its peers: messages in an order that threads meet too seldom.
+
+#include <list>
+
+#include "gtest/gtest.h"
+#include "tests/core/job.h"
+#include "tests/core/ranks.h"
+
+namespace tfmpi {
+namespace {
+
+using std::chrono::milliseconds;
+
+// The engine of rank 1 of 3, and a coordinator fed by hand.
+class ProtocolTest : public TimedTest {
+ protected:
+  ProtocolTest()
+      : group_(3),
+        coordinator_side_(group_.CreateTransport(0)),
+        coordinator_(3, TestOptions().coordinator, Clock::now()),
+        engine_(std::make_unique<Engine>(group_.CreateTransport(1), TestOptions())) {}
+
+  Announcement NextAnnouncement() {
+    std::vector<ControlMessage> inbox;
+    while (inbox.empty()) {  // the watchdog ends a wait that is too long
+      EXPECT_TRUE(coordinator_side_->Receive(&inbox).ok());
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    EXPECT_EQ(inbox.size(), 1u);
+    Announcement announcement;
+    EXPECT_TRUE(Decode(inbox[0].bytes, &announcement));
+    return announcement;
+  }
+
+  void Announce(int rank, const Announcement& announcement) {
+    coordinator_.Receive(rank, announcement, Clock::now());
+  }
+
+  static Announcement Ready(const Job& job) {
+    Announcement announcement;
+    announcement.requests.push_back({job.name, MakeRequest(job, nullptr, nullptr).signature, 0});
+    return announcement;
+  }
+
+  void SendVerdict() {
+    EXPECT_TRUE(coordinator_side_->Send(1, Encode(coordinator_.Decide(Clock::now()))).ok());
+  }
+
+  Ending SubmitValue(const Job& job, Ticket* ticket = nullptr) {
+    values_.emplace_back(job.count);
+    return Submit(*engine_, MakeRequest(job, values_.back().data(), values_.back().data()), ticket);
+  }
+
+  LocalGroup group_;
+  std::unique_ptr<Transport> coordinator_side_;
+  Coordinator coordinator_;
+  std::list<std::vector<float>> values_;
+  std::unique_ptr<Engine> engine_;
+};
+
+// The withdrawal was granted before two other ranks disagreed, and one verdict tells both: the
+// withdrawn request is cancelled, and the error belongs to the next one of that name.
+TEST_F(ProtocolTest, AWithdrawalAndAnErrorOfOneNameInOneVerdict) {
+  const Job job = {"w", DataType::kFloat32, ReduceOp::kSum, 2, 0};
+  const Job other = {"w", DataType::kFloat32, ReduceOp::kSum, 3, 0};
+  Ticket ticket = 0;
+  Ending withdrawn = SubmitValue(job, &ticket);
+  Announce(1, NextAnnouncement());
+  Ending next = SubmitValue(job);  // waits behind it
+  engine_->Withdraw(ticket);
+  Announce(1, NextAnnouncement());
+  Announce(0, Ready(job));
+  Announce(2, Ready(other));
+  SendVerdict();
+  const Status first = Await(withdrawn), second = Await(next);
+  EXPECT_EQ(first.code(), Code::kCancelled) << first.message();
+  EXPECT_EQ(second.code(), Code::kInvalidArgument) << second.message();
+  // And coordinator and engine agree on what comes next.
+  Announce(1, NextAnnouncement());
+  Ending third = SubmitValue(job);
+  Announce(1, NextAnnouncement());
+  Announce(0, Ready(other));
+  SendVerdict();
+  EXPECT_EQ(Await(third).code(), Code::kInvalidArgument);
+}
+
+TEST_F(ProtocolTest, WithdrawnBeforeItWasAnnounced) {
+  const Job job = {"w", DataType::kFloat32, ReduceOp::kSum, 2, 0};
+  // Both reach the engine in one go, or one after the other: the end is the same.
+  for (int i = 0; i < 20; ++i) {
+    Ticket ticket = 0;
+    Ending ending = SubmitValue(job, &ticket);
+    engine_->Withdraw(ticket);
+    Announcement announcement = NextAnnouncement();
+    Announce(1, announcement);
+    if (announcement.withdrawn.empty()) Announce(1, NextAnnouncement());
+    SendVerdict();
+    EXPECT_EQ(Await(ending).code(), Code::kCancelled);
+  }
+}
+
+TEST_F(ProtocolTest, AVerdictThatCannotBeReadEndsTheEngine) {
+  Ending ending = SubmitValue({"w", DataType::kFloat32, ReduceOp::kSum, 2, 0});
+  NextAnnouncement();
+  EXPECT_TRUE(coordinator_side_->Send(1, "\xff\xff\xff garbage").ok());
+  const Status status = Await(ending);
+  EXPECT_EQ(status.code(), Code::kInternal);
+  EXPECT_NE(NextAnnouncement().leaving, "") << "the others are told";
+}
+
+TEST_F(ProtocolTest, AnErrorOfAnotherNameEndsNothing) {
+  Ending ending = SubmitValue({"w", DataType::kFloat32, ReduceOp::kSum, 2, 0});
+  Announce(1, NextAnnouncement());
+  Announce(0, Ready({"x", DataType::kFloat32, ReduceOp::kSum, 2, 0}));
+  Announce(2, Ready({"x", DataType::kFloat32, ReduceOp::kSum, 3, 0}));
+  SendVerdict();
+  EXPECT_EQ(ending.wait_for(milliseconds(100)), std::future_status::timeout);
+  engine_.reset();
+  EXPECT_FALSE(Await(ending).ok());
+}
+
+TEST(CoordinatorEngineTest, AnAnnouncementThatCannotBeReadEndsAll) {
+  Watchdog watchdog(std::chrono::seconds(20));
+  LocalGroup group(2);
+  std::unique_ptr<Transport> peer = group.CreateTransport(1);
+  Engine engine(group.CreateTransport(0), TestOptions());
+  Ending ending = Submit(engine, MakeBarrier("b"));
+  EXPECT_TRUE(peer->Send(0, "\xff\xff\xff").ok());
+  const Status status = Await(ending);
+  EXPECT_EQ(status.code(), Code::kInternal);
+  EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status.message();
+}
+
+}  // namespace
+}  // namespace tfmpi
