@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import os
 import signal
 import sys
 from pathlib import Path
 from types import FrameType
 
-from .errors import BuildError, disk_full
+from .errors import BuildError, disk_full, is_disk_full
 from .layout import Layout
 from .make import make
 from .refresh import refresh, refresh_from, unpack
@@ -40,7 +39,7 @@ def main(arguments: list[str]) -> int:
             " -r build/requirements.txt"
         )
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_disk_full(error):
             return _fail(str(disk_full(error.filename or Path.cwd())))
         return _fail(f"{error.filename}: {error.strerror}: correct it and run again")
 
@@ -89,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument(
         "--cache",
         type=Path,
-        help="directory for everything that is kept between runs (default: .cache in the checkout)",
+        help="directory for downloads and what Bazel makes (default: .cache in the checkout)",
     )
     python = argparse.ArgumentParser(add_help=False)
     python.add_argument(

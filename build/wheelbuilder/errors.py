@@ -1,11 +1,17 @@
 """The one exception that the builder raises for anything its user can do something about."""
 
+import errno
+
 
 class BuildError(Exception):
     """What went wrong and what to do about it, in one line."""
 
     def __init__(self, what: str) -> None:
         super().__init__(" ".join(what.split()))
+
+
+def is_disk_full(error: OSError) -> bool:
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def disk_full(where: object) -> BuildError:

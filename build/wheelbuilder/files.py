@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from .errors import disk_full, is_disk_full
 from .progress import say
 
 
@@ -36,33 +37,42 @@ def whole_file(directory: Path, prefix: str) -> Iterator[tuple[Path, BinaryIO]]:
     try:
         with os.fdopen(handle, "wb", buffering=1 << 20) as out:
             yield Path(name), out
+    except OSError as error:
+        raise (disk_full(directory) if is_disk_full(error) else error) from error
     finally:
         Path(name).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def whole_directory(destination: Path, scratch: Path) -> Iterator[Path]:
-    """A new directory that takes the place of `destination` when the body succeeds."""
-    scratch.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=scratch) as name:
+def whole_directory(destination: Path) -> Iterator[Path]:
+    """A new directory that takes the place of `destination` when the body succeeds.
+
+    One process at a time: see only_one.
+    """
+    parent = destination.parent
+    parent.mkdir(parents=True, exist_ok=True)
+    for old in parent.glob(".new-*"):
+        shutil.rmtree(old, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=parent) as name:
         fresh = Path(name) / "new"
         fresh.mkdir()
-        yield fresh
-        destination.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield fresh
+        except OSError as error:
+            raise (disk_full(parent) if is_disk_full(error) else error) from error
         if destination.exists():
             destination.rename(Path(name) / "old")
         fresh.rename(destination)
 
 
 @contextlib.contextmanager
-def only_one(cache: Path) -> Iterator[None]:
-    """Builds in one cache take turns; scratch files of runs that were killed are removed."""
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:
+def only_one(directory: Path) -> Iterator[None]:
+    """Runs that share a directory take turns."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"waiting for another build that uses {cache}")
+            say(f"waiting for another build that uses {directory}")
             fcntl.flock(lock, fcntl.LOCK_EX)
-        shutil.rmtree(cache / "tmp", ignore_errors=True)
         yield

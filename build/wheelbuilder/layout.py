@@ -78,7 +78,8 @@ class Layout:
 
     @property
     def external(self) -> Path:
-        return self.cache / "external"
+        """Always in the checkout: WORKSPACE and MODULE.bazel name it."""
+        return self.root / ".cache" / "external"
 
     @property
     def scratch(self) -> Path:

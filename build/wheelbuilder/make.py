@@ -53,7 +53,7 @@ def make(layout: Layout, target: Target, out: Path, jobs: int | None = None) -> 
     if made:
         say(f"nothing changed since {made.name} was made")
         return made
-    with only_one(layout.cache):
+    with only_one(layout.external):
         official = official_wheel(layout, lock, target)
         sha256 = check_hash(official, lock)
         say(f"official wheel {official.name}, sha256 {sha256[:16]}…")

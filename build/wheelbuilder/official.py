@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -45,6 +46,8 @@ def _download(layout: Layout, lock: Lock, target: Target) -> None:
     name = f"{lock.project}=={lock.version}"
     say(f"fetching {name} for Python {target.version} with pip (about 270 MB)")
     layout.official.mkdir(parents=True, exist_ok=True)
+    for old in layout.official.glob(".pip-*"):  # of a run that was killed
+        shutil.rmtree(old, ignore_errors=True)
     command = [
         *(sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"),
         *("--require-hashes", "--no-deps", "--only-binary=:all:", "--progress-bar=off"),

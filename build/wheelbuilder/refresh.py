@@ -29,7 +29,7 @@ _NOISE = re.compile(r"^(?:diff --git|index|old mode|new mode|similarity index) .
 def refresh(layout: Layout, target: Target) -> list[str]:
     """Applies each patch to the pinned version, moved or not, and rewrites it where it lies now."""
     patches = read_series(layout.patches)
-    with only_one(layout.cache), RawZip(_official(layout, target)) as wheel:
+    with only_one(layout.external), RawZip(_official(layout, target)) as wheel:
         layout.scratch.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=layout.scratch) as directory:
             tree = Path(directory) / "tree"
@@ -45,7 +45,7 @@ def unpack(layout: Layout, target: Target, directory: Path) -> list[str]:
     if directory.exists() and any(directory.iterdir()):
         raise BuildError(f"{directory} is not empty: name a new directory")
     patches = read_series(layout.patches)
-    with only_one(layout.cache), RawZip(_official(layout, target)) as wheel:
+    with only_one(layout.external), RawZip(_official(layout, target)) as wheel:
         names = [
             name
             for name in wheel.files()

@@ -25,7 +25,7 @@ def stage_tensorflow(layout: Layout, official: Path, sha256: str) -> Path:
     if _is_staged(place, stamp):
         return place
     say("unpacking TensorFlow's headers and libraries from the official wheel (1 GB)")
-    with whole_directory(place, layout.scratch) as fresh, RawZip(official) as wheel:
+    with whole_directory(place) as fresh, RawZip(official) as wheel:
         for name in wheel.files():
             if name.startswith(_INCLUDE):
                 _extract(wheel, name, fresh / "include" / name.removeprefix(_INCLUDE))
@@ -47,7 +47,7 @@ def stage_mpi(layout: Layout, mpi: Mpi) -> Path:
     stamp = f"{mpi.identity} {_digest(build_files)}"
     if _is_staged(place, stamp):
         return place
-    with whole_directory(place, layout.scratch) as fresh:
+    with whole_directory(place) as fresh:
         for header in mpi.headers():
             target = fresh / "include" / header.name
             if header.is_dir():
