@@ -33,7 +33,7 @@ class Parameter:
     help: str
     choices: tuple[str, ...] = ()
     low: float = 0
-    high: float = float("inf")
+    high: float = 31_536_000  # a year
 
     @property
     def accepted(self) -> str:
@@ -42,7 +42,7 @@ class Parameter:
             return ", ".join("unset" if c == "" else c for c in self.choices)
         if self.kind == "path":
             return "the path of a file"
-        low, high = f"{self.low:g}", f"{self.high:g}"
+        low, high = f"{self.low:.0f}", f"{self.high:.0f}"
         if self.kind == "bytes":
             return f"bytes from {low} to {high}, with an optional suffix k, m or g"
         return f"seconds from {low} to {high}"
