@@ -73,7 +73,8 @@ def barrier(name: str | None = None) -> None:
     Runs at once, in Python; not part of a graph or a tf.function.
 
     Args:
-      name: under which the ranks meet; needed only where they may call barriers in different orders.
+      name: under which the ranks meet; needed only where they may call barriers in different
+        orders.
 
     Raises:
       tf.errors.DeadlineExceededError: some ranks did not come within TF_MPI_STALL_TIMEOUT.
@@ -103,8 +104,8 @@ def allreduce(tensor: Any, op: str = "average", name: str | None = None) -> Any:
 
     Raises:
       ValueError: `op` is none of these.
-      tf.errors.InvalidArgumentError: the ranks differ in dtype, shape or op; or op and dtype do not go
-        together.
+      tf.errors.InvalidArgumentError: the ranks differ in dtype, shape or op; or op and dtype do
+        not go together.
       tf.errors.DeadlineExceededError, tf.errors.UnavailableError: as for barrier.
     """
     ops = ("average", "sum", "min", "max", "product")
@@ -117,7 +118,8 @@ def allgather(tensor: Any, name: str | None = None) -> Any:
     """Every rank's `tensor`, one after another along the first dimension, in rank order.
 
     Args:
-      tensor: as for allreduce, of rank 1 or more; the first dimension may differ by rank, and may be 0.
+      tensor: as for allreduce, of rank 1 or more; the first dimension may differ by rank, and
+        may be 0.
       name: as for allreduce.
 
     Returns:
@@ -172,7 +174,9 @@ def _name(kind: str, name: str | None) -> str:
         return f"{kind} {next(counter)}"
 
 
-def _collective(kind: str, tensor: Any, name: str | None, op: str = "average", root: int = 0) -> Any:
+def _collective(
+    kind: str, tensor: Any, name: str | None, op: str = "average", root: int = 0
+) -> Any:
     from tensorflow.mpi import _graph_ops
 
     return _graph_ops.collective(kind, tensor, name, op, root)

@@ -87,11 +87,14 @@ def _start(gate: config.Gate) -> None:
     atexit.register(_end)
     _watch_exceptions()
     if rank == 0 and config.get("TF_MPI_LOG_LEVEL") != "warning":
-        plural = "s" if nodes != 1 else ""
         say(
-            f"averaging gradients over {size} rank{'s' if size != 1 else ''} on {nodes} node{plural}, "
+            f"averaging gradients over {_count(size, 'rank')} on {_count(nodes, 'node')}, "
             f"{lib.tfmpi_transport().decode()}, tensorflow {_build_info.VERSION}"
         )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _transport_library(gate: config.Gate) -> str:

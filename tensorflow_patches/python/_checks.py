@@ -1,4 +1,4 @@
-"""Stops what this release cannot keep in step: nothing may train N unsynchronised models in silence."""
+"""Stops what this release cannot keep in step: no N unsynchronised models in silence."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def update(optimizer: Any, processor: Any, gradient: Any, variable: Any) -> Any:
         return processor.update_op(optimizer, gradient)
     if isinstance(gradient, indexed_slices.IndexedSlices):
         raise NotImplementedError(
-            f"{type(optimizer).__name__} got a sparse gradient for '{variable.name}'; sparse gradients "
-            "are not averaged over ranks in this release. Make it dense with "
+            f"{type(optimizer).__name__} got a sparse gradient for '{variable.name}'; sparse "
+            "gradients are not averaged over ranks in this release. Make it dense with "
             f"tf.convert_to_tensor(gradient) before apply_gradients, {_WAY_OUT}"
         )
     before = _applied()
     result = processor.update_op(optimizer, gradient)
     if _applied() == before:
         raise NotImplementedError(
-            f"{type(optimizer).__name__} updated '{variable.name}' without one of TensorFlow's Apply ops, "
-            "so its gradient was not averaged over ranks. Use an optimizer of tf.compat.v1.train, "
-            f"average it with tf.mpi.allreduce(gradient) and assign it yourself, {_WAY_OUT}"
+            f"{type(optimizer).__name__} updated '{variable.name}' without one of TensorFlow's "
+            "Apply ops, so its gradient was not averaged over ranks. Use an optimizer of "
+            f"tf.compat.v1.train, average it with tf.mpi.allreduce(gradient) and assign it yourself, {_WAY_OUT}"
         )
     return result
 

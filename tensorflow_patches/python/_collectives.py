@@ -34,7 +34,9 @@ def run(
     """
     array = np.ascontiguousarray(array).reshape(np.shape(array))
     if array.dtype.name not in DTYPES:
-        raise TypeError(f"{kind} of {array.dtype.name} is not supported; use one of {', '.join(DTYPES)}")
+        raise TypeError(
+            f"{kind} of {array.dtype.name} is not supported; use one of {', '.join(DTYPES)}"
+        )
     out = None if kind == "allgather" else np.array(array, copy=True)
     lib = _lib.load()
     operation = lib.tfmpi_begin(

@@ -60,15 +60,20 @@ def _eager(kind: str, value: Any, name: str, attributes: dict[str, Any]) -> Any:
 
 
 def _in_graph(kind: str, value: Any, name: str | None, attributes: dict[str, Any]) -> Any:
-    """The name under which the ranks meet is the function's and the op's: the same after a retrace."""
+    """The ranks meet by the function's name and the op's: the same after a retrace."""
     from tensorflow.python.framework import constant_op, op_def_library, ops
 
     graph = ops.get_default_graph()
     with ops.name_scope(f"mpi_{kind}"):
         meeting = name
         if meeting is None:
-            meeting = f"{getattr(graph, 'name', 'graph')}/{graph.unique_name(kind, mark_as_used=False)}"
+            meeting = (
+                f"{getattr(graph, 'name', 'graph')}/{graph.unique_name(kind, mark_as_used=False)}"
+            )
         result = op_def_library.apply_op(
-            _OPS[kind], tensor=value, tensor_name=constant_op.constant(f"{kind} {meeting}"), **attributes
+            _OPS[kind],
+            tensor=value,
+            tensor_name=constant_op.constant(f"{kind} {meeting}"),
+            **attributes,
         )
     return result

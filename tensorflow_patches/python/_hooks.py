@@ -1,4 +1,4 @@
-"""What the patched files of TensorFlow call: one function per patch, nothing done while `active` is False.
+"""What the patched files of TensorFlow call: one function per patch, none while not `active`.
 
 Imported by TensorFlow's own modules while they are being imported, so nothing of TensorFlow is
 imported at the top here.
@@ -59,7 +59,7 @@ def apply_op_created(graph: Any, op: Any) -> None:
 
 
 def function_called(graph: Any, captured: Any, eagerly: bool) -> None:
-    """concrete_function.py, ConcreteFunction._call_flat: `graph` is about to run, or to be nested."""
+    """concrete_function.py, ConcreteFunction._call_flat: `graph` will run, or be nested."""
     if not hasattr(graph, "_tf_mpi_trained"):
         return
     from tensorflow.mpi import _naming, _sync

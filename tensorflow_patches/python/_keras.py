@@ -1,8 +1,8 @@
 """Keras optimizers update their variables with assign ops, which this release does not average.
 
-So with more than one rank their outermost update call stops with an error. No Keras module is loaded
-when TensorFlow is; a finder on sys.meta_path adds the check as each is imported, without a change to
-Keras's files.
+So with more than one rank their outermost update call stops with an error. No Keras module is
+loaded when TensorFlow's libraries are; a finder on sys.meta_path adds the check as each is
+imported, without a change to Keras's files.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ def _refuse(optimizer: Any, method: str) -> None:
     @functools.wraps(original)
     def refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(
-            f"{type(self).__module__.partition('.')[0]} optimizer {type(self).__name__} updates its "
-            "variables without TensorFlow's Apply ops, and this release does not average its gradients "
-            f"over the {_hooks.size} ranks. Use an optimizer of tf.compat.v1.train in a loop of your "
-            "own, or run with TF_MPI_ENABLE=0"
+            f"{type(self).__module__.partition('.')[0]} optimizer {type(self).__name__} updates "
+            "its variables without TensorFlow's Apply ops, and this release does not average its "
+            f"gradients over the {_hooks.size} ranks. Use an optimizer of tf.compat.v1.train in a "
+            "loop of your own, or run with TF_MPI_ENABLE=0"
         )
 
     setattr(optimizer, method, refuse)

@@ -14,7 +14,7 @@ _ERROR_BYTES = 1024
 LogFunction = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 
 # core/status.h
-OK, CANCELLED, INVALID_ARGUMENT, FAILED_PRECONDITION, DEADLINE_EXCEEDED, UNAVAILABLE, INTERNAL = range(7)
+OK, CANCELLED, INVALID_ARGUMENT, FAILED_PRECONDITION, DEADLINE_EXCEEDED, UNAVAILABLE = range(6)
 
 
 class Options(ctypes.Structure):
@@ -74,19 +74,21 @@ def topology() -> tuple[int, int, int, int, int]:
     """(rank, size, local_rank, local_size, nodes) of the running engine."""
     out = (ctypes.c_int32 * 5)()
     load().tfmpi_topology(out)
-    return tuple(out)  # type: ignore[return-value]
+    return tuple(out)
 
 
 def stats() -> dict[str, int]:
-    """Counts since start: completed requests, collectives, bytes, registrations seen and decorated."""
+    """Counts since start: completed requests, collectives, bytes; kernels seen and decorated."""
     out = (ctypes.c_uint64 * 5)()
     load().tfmpi_stats(out)
-    return dict(zip(("completed", "collectives", "bytes", "registrations", "decorated"), out, strict=True))
+    return dict(
+        zip(("completed", "collectives", "bytes", "registrations", "decorated"), out, strict=True)
+    )
 
 
 def apply_ops() -> dict[str, tuple[str, bool]]:
     """The optimizer ops: name -> (gradient input, sparse)."""
-    table = {}
+    table: dict[str, tuple[str, bool]] = {}
     gradient, sparse = ctypes.c_char_p(), ctypes.c_int32()
     index = 0
     while True:

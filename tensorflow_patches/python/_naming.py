@@ -13,7 +13,7 @@ from tensorflow.mpi import _hooks, _lib
 
 
 def handle_name(handle: Any) -> tuple[str, str]:
-    """(container, name) of an eager resource handle, as the kernels see it. Cached on the handle."""
+    """(container, name) of an eager resource handle, as the kernels see it; cached on it."""
     known: tuple[str, str] | None = getattr(handle, "_tf_mpi_name", None)
     if known is None:
         from tensorflow.python.eager import context, execute
@@ -32,12 +32,10 @@ def handle_name(handle: Any) -> tuple[str, str]:
 def _external(graph: Any, tensor: Any) -> Any:
     """The eager tensor that `tensor`, inside nested function graphs, was captured from, or None."""
     while hasattr(graph, "outer_graph"):
-        for outside, inside in reversed(graph.captures):
-            if inside is tensor:
-                break
-        else:
-            return None
-        tensor, graph = outside, getattr(outside, "graph", None) if not _is_eager(outside) else None
+        tensor = next((out for out, inside in reversed(graph.captures) if inside is tensor), None)
+        if tensor is None or _is_eager(tensor):
+            return tensor
+        graph = tensor.graph
     return tensor if _is_eager(tensor) else None
 
 

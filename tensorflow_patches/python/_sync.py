@@ -45,7 +45,9 @@ class State:
 def _agreed(label: str, states: list[State]) -> list[State]:
     """The states that every rank has, equally often, in an order that is the same on all ranks."""
     counts = collections.Counter(state.key for state in states)
-    everyone = [collections.Counter(json.loads(text)) for text in _exchange(label, json.dumps(counts))]
+    everyone = [
+        collections.Counter(json.loads(text)) for text in _exchange(label, json.dumps(counts))
+    ]
     agreed = {key for key in counts if all(other.get(key) == counts[key] for other in everyone)}
     missing = sorted(set().union(*everyone) - agreed)
     if missing:
@@ -150,9 +152,7 @@ def before_function(graph: Any, captured: Any) -> None:
         return
     handles = {id(t): t for t in captured if t.dtype == dtypes.resource}
     handles.update(graph._tf_mpi_trained)
-    fresh = {
-        i: h for i, h in handles.items() if _naming.handle_name(h)[1] not in _handles_in_step
-    }
+    fresh = {i: h for i, h in handles.items() if _naming.handle_name(h)[1] not in _handles_in_step}
     _handles_in_step.update(trained)
     _sync_handles(f"start of function {next(_counter)}", fresh.values())
     _handles_in_step.update(_naming.handle_name(h)[1] for h in fresh.values())
@@ -235,7 +235,7 @@ def _trained_by(graph: Any, names: Iterable[str]) -> set[str]:
     """The variables and slots that computing these operations trains."""
     seen = set()
     todo = [graph.get_operation_by_name(name) for name in names]
-    trained = set()
+    trained: set[str] = set()
     while todo:
         op = todo.pop()
         if op in seen:
@@ -277,7 +277,9 @@ def _sync_session(session: Any, known: _Session, trained: set[str]) -> None:
         _lib.load().tfmpi_set_scope(version, known.scope.encode())
     _busy.on = True
     try:
-        states = [s for s in map(_session_state_of(session, known), _variables_of(session.graph)) if s]
+        states = [
+            s for s in map(_session_state_of(session, known), _variables_of(session.graph)) if s
+        ]
         digest = hashlib.sha256("\n".join(sorted(trained)).encode()).hexdigest()[:6]
         _bring_in_step(f"start of session {known.scope} {digest} {len(known.in_step)}", states)
         known.in_step.update(trained)
@@ -329,7 +331,7 @@ def warn_if_nothing_was_averaged() -> None:
     """At exit, rank 0: a script that took gradients, but trained by other ways than Apply ops."""
     if _hooks.rank == 0 and _hooks.size > 1 and _tape_done and _lib.stats()["completed"] == 0:
         _bootstrap.say(
-            "this script computed gradients, but no optimizer op was ever run, so nothing was averaged: "
-            f"{_hooks.size} ranks have trained {_hooks.size} models. Apply gradients with an optimizer of "
-            "tf.compat.v1.train, or average them with tf.mpi.allreduce(gradient)"
+            "this script computed gradients, but no optimizer op was ever run, so nothing was "
+            f"averaged: {_hooks.size} ranks have trained {_hooks.size} models. Apply gradients "
+            "with an optimizer of tf.compat.v1.train, or average them with tf.mpi.allreduce(gradient)"
         )

@@ -76,32 +76,33 @@ PARAMETERS = {
             "TF_MPI_ENABLE",
             "choice",
             "",
-            "Averages gradients over MPI ranks. Unset: when a launcher (mpirun, srun) started more "
-            "than one rank. 0: never; TensorFlow is stock TensorFlow. 1: always, also with one rank.",
+            "Averages gradients over MPI ranks. Unset: when a launcher (mpirun, srun) started "
+            "more than one rank. 0: never; TensorFlow is stock TensorFlow. 1: always, also with "
+            "one rank.",
             choices=("", "0", "1"),
         ),
         Parameter(
             "TF_MPI_LOG_LEVEL",
             "choice",
             "info",
-            "What goes to stderr. warning: only what needs attention. info: also one line at start, "
-            "on rank 0. debug: also what each rank registers, names and brings in step.",
+            "What goes to stderr. warning: only what needs attention. info: also one line at "
+            "start, on rank 0. debug: also what each rank registers, names and brings in step.",
             choices=("warning", "info", "debug"),
         ),
         Parameter(
             "TF_MPI_FUSION_THRESHOLD",
             "bytes",
             "4m",
-            "Small gradients travel together in a buffer of at most this size; a larger one travels "
-            "alone. 0: every gradient travels alone.",
+            "Small gradients travel together in a buffer of at most this size; a larger one "
+            "travels alone. 0: every gradient travels alone.",
             high=2**30,
         ),
         Parameter(
             "TF_MPI_STALL_WARNING",
             "seconds",
             "60",
-            "A tensor that some ranks have waited for this long is reported, with the ranks that are "
-            "missing, and again after as long. 0: never.",
+            "A tensor that some ranks have waited for this long is reported, with the ranks that "
+            "are missing, and again after as long. 0: never.",
         ),
         Parameter(
             "TF_MPI_STALL_TIMEOUT",
@@ -114,8 +115,8 @@ PARAMETERS = {
             "TF_MPI_COLLECTIVE_TIMEOUT",
             "seconds",
             "300",
-            "A data transfer that all ranks have begun and that takes this long is an error: a peer "
-            "has died, or the network is down.",
+            "A data transfer that all ranks have begun and that takes this long is an error: a "
+            "peer has died, or the network is down.",
             low=1,
         ),
         Parameter(
@@ -213,7 +214,9 @@ def gate(environ: Mapping[str, str] = os.environ) -> Gate:
     check(environ)
     ancestor = started_by_ancestor(environ)
     if ancestor is not None and found is not None:
-        return Gate(False, f"this process is a child of process {ancestor}, which is the rank", found)
+        return Gate(
+            False, f"this process is a child of process {ancestor}, which is the rank", found
+        )
     if enable == "1":
         return Gate(True, "TF_MPI_ENABLE=1", found)
     if found is None:

@@ -37,9 +37,7 @@ def _report(ok: bool | None) -> list[tuple[str, str]]:
         if name in os.environ:
             lines.append(("environment", f"{name}={os.environ[name]}"))
     if ok is None:
-        lines.append(
-            ("allreduce", "not tried; run: mpirun -np 2 python -m tensorflow.mpi doctor")
-        )
+        lines.append(("allreduce", "not tried; run: mpirun -np 2 python -m tensorflow.mpi doctor"))
     else:
         lines.append(("transport", _lib.load().tfmpi_transport().decode()))
         result = "right" if ok else "WRONG"
