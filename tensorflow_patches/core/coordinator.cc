@@ -71,7 +71,8 @@ void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now)
     Fail(named.name, Code::kInvalidArgument,
          "the ranks disagree on '" + named.name + "': rank " + std::to_string(pending.first_rank) +
              " has " + Describe(pending.named.signature) + ", rank " + std::to_string(rank) +
-             " has " + Describe(named.signature) + "; the script must build the same model on all ranks");
+             " has " + Describe(named.signature) +
+             "; the script must build the same model on all ranks");
     return;
   }
   if (!pending.rows.empty() && !named.signature.shape.empty()) {
@@ -104,7 +105,8 @@ void Coordinator::Join(int rank) {
 
 void Coordinator::Leave(int rank, const std::string& why) {
   if (next_.fatal.empty()) {
-    next_.fatal = "rank " + std::to_string(rank) + "/" + std::to_string(size_) + " has stopped: " + why;
+    next_.fatal =
+        "rank " + std::to_string(rank) + "/" + std::to_string(size_) + " has stopped: " + why;
   }
 }
 
@@ -120,15 +122,15 @@ void Coordinator::CheckReady(const std::string& name) {
     for (int r = 0; r < size_; ++r) {
       if (!pending.ready[r]) joined += (joined.empty() ? "" : ", ") + std::to_string(r);
     }
-    const bool zeros_do = signature.kind == OpKind::kBarrier ||
-                          signature.kind == OpKind::kAllgather ||
-                          (signature.kind == OpKind::kAllreduce &&
-                           (signature.op == ReduceOp::kAverage || signature.op == ReduceOp::kSum)) ||
-                          (signature.kind == OpKind::kBroadcast && pending.ready[signature.root]);
+    const bool zeros_do =
+        signature.kind == OpKind::kBarrier || signature.kind == OpKind::kAllgather ||
+        (signature.kind == OpKind::kAllreduce &&
+         (signature.op == ReduceOp::kAverage || signature.op == ReduceOp::kSum)) ||
+        (signature.kind == OpKind::kBroadcast && pending.ready[signature.root]);
     if (!zeros_do) {
       Fail(name, Code::kFailedPrecondition,
-           Describe(signature) + " '" + name + "' needs all ranks, but the script has ended on rank " +
-               joined);
+           Describe(signature) + " '" + name +
+               "' needs all ranks, but the script has ended on rank " + joined);
       return;
     }
   }
@@ -142,8 +144,9 @@ void Coordinator::CheckReady(const std::string& name) {
 void Coordinator::NoteJoined(const Pending& pending) {
   if (pending.num_ready >= noted_contributors_ || pending.num_ready == size_) return;
   noted_contributors_ = pending.num_ready;
-  notices_.push_back("the script has ended on " + std::to_string(size_ - pending.num_ready) + " of " +
-                     std::to_string(size_) + " ranks; averages are now over the remaining " +
+  notices_.push_back("the script has ended on " + std::to_string(size_ - pending.num_ready) +
+                     " of " + std::to_string(size_) +
+                     " ranks; averages are now over the remaining " +
                      std::to_string(pending.num_ready));
 }
 
@@ -186,7 +189,8 @@ void Coordinator::CheckStalls(TimePoint now) {
     const auto age = now - pending.since;
     if (options_.stall_timeout.count() > 0 && age >= options_.stall_timeout) {
       expired.emplace_back(name, StallReport(pending, now));
-    } else if (options_.stall_warning.count() > 0 && now - pending.warned >= options_.stall_warning) {
+    } else if (options_.stall_warning.count() > 0 &&
+               now - pending.warned >= options_.stall_warning) {
       pending.warned = now;
       ++stalled;
       if (oldest == nullptr || pending.since < oldest->since) oldest = &pending;
@@ -199,7 +203,9 @@ void Coordinator::CheckStalls(TimePoint now) {
   }
   for (const auto& [name, report] : expired) {
     Fail(name, Code::kDeadlineExceeded,
-         report + "; TF_MPI_STALL_TIMEOUT is over: see that every rank takes the same steps, or raise it");
+         report +
+             "; TF_MPI_STALL_TIMEOUT is over: see that every rank takes the same steps, or raise "
+             "it");
   }
 }
 
@@ -217,10 +223,12 @@ void Coordinator::NoteFingerprints(const Pending& pending, bool is_new) {
   fingerprints_judged_ = true;
   if (equal_gradients_ == first_gradients_) {
     notices_.push_back(
-        "every rank's first gradients are identical to the bit: all ranks are fed the same data, so " +
+        "every rank's first gradients are identical to the bit: all ranks are fed the same data, "
+        "so " +
         std::to_string(size_) +
         " ranks do the work of one. Give each rank its own part, for example "
-        "dataset.shard(tf.mpi.size(), tf.mpi.rank()) or x[tf.mpi.rank()::tf.mpi.size()], or shuffle "
+        "dataset.shard(tf.mpi.size(), tf.mpi.rank()) or x[tf.mpi.rank()::tf.mpi.size()], or "
+        "shuffle "
         "with a seed that differs by rank");
   }
 }

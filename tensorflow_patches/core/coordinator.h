@@ -1,9 +1,11 @@
-// Decides, on rank 0, what all ranks do next: which tensors are ready everywhere, in which order, fused how.
+// Decides, on rank 0, what all ranks do next: which tensors are ready everywhere, in which order,
+// fused how.
 //
-// TensorFlow runs Apply ops in an order that differs from rank to rank and from step to step. Each rank
-// announces what is ready; the coordinator answers with verdicts that every rank carries out in one
-// order. It does no input or output: the engine of rank 0 feeds it and sends what it returns, on the
-// communication thread alone. It owns all its state; time comes in as an argument, so tests need no clock.
+// TensorFlow runs Apply ops in an order that differs from rank to rank and from step to step. Each
+// rank announces what is ready; the coordinator answers with verdicts that every rank carries out
+// in one order. It does no input or output: the engine of rank 0 feeds it and sends what it
+// returns, on the communication thread alone. It owns all its state; time comes in as an argument,
+// so tests need no clock.
 
 #ifndef TFMPI_CORE_COORDINATOR_H_
 #define TFMPI_CORE_COORDINATOR_H_
@@ -18,8 +20,8 @@
 namespace tfmpi {
 
 struct CoordinatorOptions {
-  size_t fusion_threshold = size_t{4} << 20;             // bytes on the wire
-  Clock::duration stall_warning = std::chrono::seconds(60);   // 0: never
+  size_t fusion_threshold = size_t{4} << 20;                   // bytes on the wire
+  Clock::duration stall_warning = std::chrono::seconds(60);    // 0: never
   Clock::duration stall_timeout = std::chrono::seconds(1800);  // 0: never
 };
 
@@ -39,9 +41,9 @@ class Coordinator {
  private:
   // A name that some ranks are ready for.
   struct Pending {
-    NamedSignature named;      // as the first rank announced it
+    NamedSignature named;  // as the first rank announced it
     int first_rank = 0;
-    std::vector<bool> ready;   // by rank
+    std::vector<bool> ready;  // by rank
     int num_ready = 0;
     std::vector<int64_t> rows;  // allgather
     bool same_fingerprint = true;

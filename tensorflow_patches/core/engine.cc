@@ -12,11 +12,13 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// Polls without a pause this often after the last thing that happened, then with longer and longer naps.
+// Polls without a pause this often after the last thing that happened, then with longer and longer
+// naps.
 constexpr int kHardRounds = 50;
 constexpr microseconds kShortestNap{20};
 constexpr microseconds kLongestNap{200};
-// A rank that asks for nothing can delay nobody; it looks for verdicts (a peer's failure) this often.
+// A rank that asks for nothing can delay nobody; it looks for verdicts (a peer's failure) this
+// often.
 constexpr milliseconds kIdleNap{20};
 // Beyond the stall timeout, which the coordinator reports better than its peers can.
 constexpr std::chrono::seconds kCoordinatorGrace{30};
@@ -149,8 +151,8 @@ void Engine::Announce(const std::string& name) {
   if (auto early = early_errors_.find(name); early != early_errors_.end()) {
     const Status status = early->second;
     early_errors_.erase(early);
-    // Said at once: the next request of this name must not share a message with this one, in which a
-    // number counts once and comes before every name.
+    // Said at once: the next request of this name must not share a message with this one, in which
+    // a number counts once and comes before every name.
     if (failure_.ok()) SendAnnouncement();
     Complete(name, status);
   }
@@ -214,8 +216,8 @@ void Engine::Handle(const ControlMessage& message) {
   if (coordinator_ != nullptr) {
     Announcement announcement;
     if (!Decode(message.bytes, &announcement)) {
-      Fail(Status(Code::kInternal, "rank 0 cannot read an announcement of rank " +
-                                       std::to_string(message.source)));
+      Fail(Status(Code::kInternal,
+                  "rank 0 cannot read an announcement of rank " + std::to_string(message.source)));
       return;
     }
     coordinator_->Receive(message.source, announcement, Clock::now());
@@ -334,7 +336,8 @@ void Engine::Complete(const std::string& name, const Status& status) {
   ended.request.done(status);
 }
 
-// After this nothing is communicated any more; what is pending and what still comes fails with `status`.
+// After this nothing is communicated any more; what is pending and what still comes fails with
+// `status`.
 void Engine::Fail(const Status& status) {
   if (!failure_.ok()) return;
   failure_ = status;
@@ -362,10 +365,11 @@ void Engine::CheckCoordinator() {
   const TimePoint now = Clock::now();
   for (const auto& [name, named] : pending_) {
     if (now - named.announced < timeout + kCoordinatorGrace) continue;
-    return Fail(Status(Code::kDeadlineExceeded,
-                       "rank " + std::to_string(topology().rank) + "/" +
-                           std::to_string(topology().size) + ": rank 0 has not answered about '" +
-                           name + "' for longer than TF_MPI_STALL_TIMEOUT; its process hangs or has died"));
+    return Fail(
+        Status(Code::kDeadlineExceeded,
+               "rank " + std::to_string(topology().rank) + "/" + std::to_string(topology().size) +
+                   ": rank 0 has not answered about '" + name +
+                   "' for longer than TF_MPI_STALL_TIMEOUT; its process hangs or has died"));
   }
 }
 

@@ -2,7 +2,8 @@
 //
 // Submit, Withdraw: any thread, never block on communication. Completion callbacks run on the
 // communication thread with no lock held. The engine owns the transport and all requests between
-// Submit and completion. The order of requests, and which of them a step submits, may differ by rank.
+// Submit and completion. The order of requests, and which of them a step submits, may differ by
+// rank.
 
 #ifndef TFMPI_CORE_ENGINE_H_
 #define TFMPI_CORE_ENGINE_H_
@@ -54,8 +55,8 @@ class Engine {
   // agreed. A ticket that has ended is ignored.
   void Withdraw(Ticket ticket);
 
-  // This rank has no more requests. Waits until that holds for every rank, contributing zeros to what
-  // the others still average; then leaves the group. No request may be submitted after it.
+  // This rank has no more requests. Waits until that holds for every rank, contributing zeros to
+  // what the others still average; then leaves the group. No request may be submitted after it.
   Status Join();
   // This rank stops with an error: every other rank's requests fail with `reason`. Waits at most
   // `grace` for the coordinator to have heard.

@@ -71,8 +71,9 @@ Status Fusion::ReduceInChunks(const Slot& slot, double scale, TimePoint deadline
     } else {
       std::memset(buffer, 0, WireBytes(type, n));
     }
-    const Status status = transport_->Allreduce(buffer, buffer, n * WireElements(type), WireType(type),
-                                                WireOp(slot.signature.op), deadline);
+    const Status status =
+        transport_->Allreduce(buffer, buffer, n * WireElements(type), WireType(type),
+                              WireOp(slot.signature.op), deadline);
     if (!status.ok()) return status;
     if (slot.request != nullptr) {
       Unpack(type, buffer, static_cast<char*>(slot.request->output) + offset, n, scale);
@@ -115,8 +116,9 @@ Status Fusion::ReduceFused(const std::vector<Slot>& slots, double scale, TimePoi
 Status Fusion::Allgather(const Slot& slot, const std::vector<int64_t>& rows, TimePoint deadline) {
   Shape row = slot.signature.shape;
   row[0] = 1;
-  const size_t row_bytes = Count(Signature{OpKind::kAllgather, ReduceOp::kSum, DataType::kUint8, 0, row}) *
-                           SizeOf(slot.signature.dtype);
+  const size_t row_bytes =
+      Count(Signature{OpKind::kAllgather, ReduceOp::kSum, DataType::kUint8, 0, row}) *
+      SizeOf(slot.signature.dtype);
   std::vector<size_t> bytes;
   size_t total = 0;
   for (int64_t n : rows) {
@@ -141,7 +143,8 @@ Status Fusion::Allgather(const Slot& slot, const std::vector<int64_t>& rows, Tim
     if (!status.ok()) return status;
   }
   if (no_room && total != 0) {
-    return Status(Code::kInternal, "no memory for the result of allgather '" + slot.request->name + "'");
+    return Status(Code::kInternal,
+                  "no memory for the result of allgather '" + slot.request->name + "'");
   }
   return Status();
 }

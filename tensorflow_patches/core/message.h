@@ -1,8 +1,8 @@
 // What the ranks tell one another: announcements to the coordinator, verdicts from it.
 //
-// Plain data and its byte form. Encode and Decode are pure functions; Decode of bytes that Encode did
-// not make returns false. Both ends run the same build (glue/runtime.cc compares them at start), so the
-// form carries no version of its own.
+// Plain data and its byte form. Encode and Decode are pure functions; Decode of bytes that Encode
+// did not make returns false. Both ends run the same build (glue/runtime.cc compares them at
+// start), so the form carries no version of its own.
 
 #ifndef TFMPI_CORE_MESSAGE_H_
 #define TFMPI_CORE_MESSAGE_H_
@@ -27,11 +27,11 @@ struct NamedSignature {
 
 // rank -> coordinator: what has changed since the last announcement.
 struct Announcement {
-  std::vector<NameId> ready;              // sorted; known names that are ready here
-  std::vector<NamedSignature> requests;   // ready here under a name or signature that has no number
-  std::vector<std::string> withdrawn;     // no longer ready here
-  bool joined = false;                    // this rank has no more steps; it contributes zeros
-  std::string leaving;                    // not empty: this rank stops with an error
+  std::vector<NameId> ready;             // sorted; known names that are ready here
+  std::vector<NamedSignature> requests;  // ready here under a name or signature that has no number
+  std::vector<std::string> withdrawn;    // no longer ready here
+  bool joined = false;                   // this rank has no more steps; it contributes zeros
+  std::string leaving;                   // not empty: this rank stops with an error
 
   bool empty() const {
     return ready.empty() && requests.empty() && withdrawn.empty() && !joined && leaving.empty();
@@ -39,9 +39,9 @@ struct Announcement {
 };
 
 struct ResponseItem {
-  NameId id = kNoId;     // known to every rank, or the number that `named` gets
+  NameId id = kNoId;  // known to every rank, or the number that `named` gets
   bool is_new = false;
-  NamedSignature named;  // filled when is_new
+  NamedSignature named;       // filled when is_new
   std::vector<int64_t> rows;  // allgather: first dimension of each rank
 };
 
@@ -65,10 +65,10 @@ struct Withdrawal {
 // coordinator -> every rank.
 struct Verdict {
   std::vector<Response> responses;
-  std::vector<NamedError> errors;       // requests that end with an error on every rank
-  std::vector<Withdrawal> withdrawn;    // requests that were withdrawn in time
-  std::string fatal;                    // not empty: the group cannot go on
-  bool finished = false;                // every rank has joined
+  std::vector<NamedError> errors;     // requests that end with an error on every rank
+  std::vector<Withdrawal> withdrawn;  // requests that were withdrawn in time
+  std::string fatal;                  // not empty: the group cannot go on
+  bool finished = false;              // every rank has joined
 
   bool empty() const {
     return responses.empty() && errors.empty() && withdrawn.empty() && fatal.empty() && !finished;

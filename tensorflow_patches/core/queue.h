@@ -1,7 +1,8 @@
-// What other threads hand to the communication thread: new requests, withdrawals, the wish to leave.
+// What other threads hand to the communication thread: new requests, withdrawals, the wish to
+// leave.
 //
-// Push from any thread; Wait and Drain on the communication thread. Owns what is in it until drained.
-// Nothing is called while the lock is held.
+// Push from any thread; Wait and Drain on the communication thread. Owns what is in it until
+// drained. Nothing is called while the lock is held.
 
 #ifndef TFMPI_CORE_QUEUE_H_
 #define TFMPI_CORE_QUEUE_H_

@@ -21,7 +21,8 @@ float WidenBfloat16(uint16_t value) { return FromBits(static_cast<uint32_t>(valu
 
 uint16_t NarrowBfloat16(float value) {
   const uint32_t bits = ToBits(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);  // NaN
+  if ((bits & 0x7fffffffu) > 0x7f800000u)
+    return static_cast<uint16_t>((bits >> 16) | 0x40u);  // NaN
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 

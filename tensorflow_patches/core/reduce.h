@@ -1,4 +1,5 @@
-// Element kernels on either side of the transport: pack into wire form, unpack with the average's scale.
+// Element kernels on either side of the transport: pack into wire form, unpack with the average's
+// scale.
 //
 // Pure functions, any thread; buffers do not overlap except where in == out is allowed.
 
@@ -25,7 +26,8 @@ void Unpack(DataType type, const void* wire, void* out, size_t count, double sca
 // In place: `count` elements of `type`, in wire form, times `scale`.
 void Scale(DataType type, void* data, size_t count, double scale);
 
-// A 64-bit hash of the bytes, for comparison between ranks; never 0, except that data of zeros gives 0.
+// A 64-bit hash of the bytes, for comparison between ranks; never 0, except that data of zeros
+// gives 0.
 uint64_t Fingerprint(const void* data, size_t bytes);
 
 }  // namespace tfmpi

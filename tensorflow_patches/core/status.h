@@ -1,7 +1,7 @@
 // A result without a value: what every operation of the core returns.
 //
-// Used on any thread; a value type that owns its message. The core knows neither TensorFlow nor absl, so
-// it has its own; glue/ maps the codes one to one onto absl::Status.
+// Used on any thread; a value type that owns its message. The core knows neither TensorFlow nor
+// absl, so it has its own; glue/ maps the codes one to one onto absl::Status.
 
 #ifndef TFMPI_CORE_STATUS_H_
 #define TFMPI_CORE_STATUS_H_

@@ -28,7 +28,8 @@ using tensorflow::TensorValue;
 
 namespace {
 
-// The graph name of a ref variable: its colocation, which optimizers set, else the node it comes from.
+// The graph name of a ref variable: its colocation, which optimizers set, else the node it comes
+// from.
 std::string RefVariableName(const tensorflow::NodeDef& node) {
   std::vector<std::string> colocation;
   if (tensorflow::TryGetNodeAttr(node, "_class", &colocation)) {
@@ -116,7 +117,7 @@ class ApplyKernel::Step {
   std::atomic<int> unfinished_{0};
 
   std::mutex mutex_;
-  Status status_;                // the first failure; guarded by mutex_, as all below
+  Status status_;  // the first failure; guarded by mutex_, as all below
   std::vector<Ticket> tickets_;
   bool cancelled_ = false;
   bool watching_ = false;
@@ -141,16 +142,18 @@ absl::Status ApplyKernel::Step::PrepareGradient(bool first_apply) {
   const int input = kernel_->gradient_;
   DataType dtype;
   if (!ToCoreType(context_->input_dtype(input), &dtype)) {
-    return absl::UnimplementedError(absl::StrCat(
-        "the gradient of '", name_, "' is ", tensorflow::DataTypeString(context_->input_dtype(input)),
-        ", which cannot be averaged over ranks; set TF_MPI_ENABLE=0"));
+    return absl::UnimplementedError(
+        absl::StrCat("the gradient of '", name_, "' is ",
+                     tensorflow::DataTypeString(context_->input_dtype(input)),
+                     ", which cannot be averaged over ranks; set TF_MPI_ENABLE=0"));
   }
   // Before this step holds the gradient too: one that nobody else reads is averaged where it lies.
   const absl::Status status = context_->forward_input_or_allocate_temp(
       {input}, context_->input_dtype(input), context_->input(input).shape(), &average_);
   if (!status.ok()) return status;
   gradient_ = context_->input(input);
-  Request request = NewRequest(name_ + kernel_->request_suffix_, OpKind::kAllreduce, dtype, gradient_);
+  Request request =
+      NewRequest(name_ + kernel_->request_suffix_, OpKind::kAllreduce, dtype, gradient_);
   request.input = Data(gradient_);
   request.output = Data(average_);
   if (first_apply) request.fingerprint = Fingerprint(request.input, gradient_.TotalBytes());
@@ -167,8 +170,9 @@ Request ApplyKernel::Step::NewRequest(std::string name, OpKind kind, DataType dt
   return request;
 }
 
-// The safety net: nothing has brought this variable in step before (a raw op, or an eager variable made
-// inside its first tape), so rank 0's value and slots become every rank's before the first Apply.
+// The safety net: nothing has brought this variable in step before (a raw op, or an eager variable
+// made inside its first tape), so rank 0's value and slots become every rank's before the first
+// Apply.
 void ApplyKernel::Step::AddBroadcasts() {
   for (int input = 0; input < context_->num_inputs(); ++input) {
     Tensor value;
@@ -182,9 +186,8 @@ void ApplyKernel::Step::AddBroadcasts() {
       if (!context_->allocate_temp(value.dtype(), value.shape(), &fresh).ok()) continue;
       value = fresh;
     }
-    Request request =
-        NewRequest("start of " + name_ + " input " + std::to_string(input), OpKind::kBroadcast, dtype,
-                   value);
+    Request request = NewRequest("start of " + name_ + " input " + std::to_string(input),
+                                 OpKind::kBroadcast, dtype, value);
     request.output = Data(value);
     requests_.push_back(std::move(request));
     broadcasts_.push_back({input, value});
@@ -197,7 +200,8 @@ void ApplyKernel::Step::Submit() {
   if (!WatchForCancellation()) {
     std::lock_guard<std::mutex> lock(mutex_);
     cancelled_ = true;
-    status_ = Status(Code::kCancelled, "the step was cancelled before '" + name_ + "' was averaged");
+    status_ =
+        Status(Code::kCancelled, "the step was cancelled before '" + name_ + "' was averaged");
     unfinished_ = 1;
     requests_.clear();
   }
@@ -239,7 +243,8 @@ void ApplyKernel::Step::Ended(const Status& status) {
   }
   if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   (*context_->runner())([this] {
-    // Some runners of eager kernels call on the spot; a kernel must not run on the communication thread.
+    // Some runners of eager kernels call on the spot; a kernel must not run on the communication
+    // thread.
     if (engine_->OnCommunicationThread()) {
       tensorflow::Env::Default()->SchedClosure([this] { Finish(); });
     } else {
@@ -299,7 +304,8 @@ ApplyKernel::ApplyKernel(OpKernelConstruction* construction, const ApplyOp& op,
 
 std::string ApplyKernel::VariableKey(OpKernelContext* context) const {
   const tensorflow::SessionMetadata* session = context->session_metadata();
-  const std::string scope = session != nullptr ? VariableNames::Get().Scope(session->version()) : "";
+  const std::string scope =
+      session != nullptr ? VariableNames::Get().Scope(session->version()) : "";
   if (context->input_is_ref(0)) return HandleKey("", ref_variable_, scope);
   const tensorflow::ResourceHandle& handle = HandleFromInput(context, 0);
   return HandleKey(handle.container(), handle.name(), scope);

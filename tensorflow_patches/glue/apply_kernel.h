@@ -1,7 +1,8 @@
-// The decorated kernel: averages its gradient over the ranks, then runs the stock kernel on the average.
+// The decorated kernel: averages its gradient over the ranks, then runs the stock kernel on the
+// average.
 //
-// Made by the decorating factory (interpose.cc) in place of an optimizer op's stock kernel, which it
-// owns. TensorFlow calls ComputeAsync on an inter-op thread; the engine calls back on the
+// Made by the decorating factory (interpose.cc) in place of an optimizer op's stock kernel, which
+// it owns. TensorFlow calls ComputeAsync on an inter-op thread; the engine calls back on the
 // communication thread, and the stock kernel runs on TensorFlow's own runner.
 
 #ifndef TFMPI_GLUE_APPLY_KERNEL_H_
@@ -31,8 +32,8 @@ class ApplyKernel : public tensorflow::AsyncOpKernel {
   std::string VariableKey(tensorflow::OpKernelContext* context) const;
 
   std::unique_ptr<tensorflow::OpKernel> stock_;
-  int gradient_ = -1;          // input index
-  std::string ref_variable_;   // the variable's graph name, when it is a ref
+  int gradient_ = -1;           // input index
+  std::string ref_variable_;    // the variable's graph name, when it is a ref
   std::string request_suffix_;  // " (ApplyAdam)": tells apart two optimizers of one variable
 };
 

@@ -71,8 +71,9 @@ const std::vector<ApplyOp>& AllApplyOps() {
 const ApplyOp* FindApplyOp(std::string_view name) {
   if (name.find("Apply") == std::string_view::npos) return nullptr;  // 11,000 registrations ask
   const std::vector<ApplyOp>& ops = AllApplyOps();
-  const auto it = std::lower_bound(ops.begin(), ops.end(), name,
-                                   [](const ApplyOp& op, std::string_view n) { return op.name < n; });
+  const auto it =
+      std::lower_bound(ops.begin(), ops.end(), name,
+                       [](const ApplyOp& op, std::string_view n) { return op.name < n; });
   return it != ops.end() && it->name == name ? &*it : nullptr;
 }
 

@@ -80,7 +80,9 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
 
 int32_t tfmpi_join(char* error) { return Report(GetEngine()->Join(), error); }
 
-void tfmpi_leave(const char* reason, double seconds) { GetEngine()->Leave(reason, Seconds(seconds)); }
+void tfmpi_leave(const char* reason, double seconds) {
+  GetEngine()->Leave(reason, Seconds(seconds));
+}
 
 void tfmpi_topology(int32_t out[5]) {
   const tfmpi::Topology& topology = GetEngine()->topology();

@@ -1,7 +1,7 @@
 // What Python's ctypes sees (mpi/_lib.py). C types only; nothing throws across it.
 //
-// Strings are UTF-8; `error` is a buffer of TFMPI_API_ERROR_BYTES, written when a call fails. Codes are
-// core/status.h's Code. All calls may block only as far as they say.
+// Strings are UTF-8; `error` is a buffer of TFMPI_API_ERROR_BYTES, written when a call fails. Codes
+// are core/status.h's Code. All calls may block only as far as they say.
 
 #ifndef TFMPI_GLUE_C_API_H_
 #define TFMPI_GLUE_C_API_H_
@@ -18,10 +18,10 @@ extern "C" {
 struct TfMpiOptions {
   const char* transport_library;  // empty: one rank alone, without MPI
   const char* build_id;
-  int64_t fusion_threshold;  // bytes
-  double stall_warning;      // seconds; 0: never
-  double stall_timeout;      // seconds; 0: never
-  double collective_timeout;  // seconds
+  int64_t fusion_threshold;       // bytes
+  double stall_warning;           // seconds; 0: never
+  double stall_timeout;           // seconds; 0: never
+  double collective_timeout;      // seconds
   void (*log)(const char* line);  // may be null; called on the communication thread
 };
 
@@ -57,7 +57,8 @@ TFMPI_API void tfmpi_declare_variable(const char* container, const char* name, c
 TFMPI_API void tfmpi_mark_in_step(const char* container, const char* name, const char* scope);
 TFMPI_API void tfmpi_set_scope(int64_t session, const char* scope);
 
-// The optimizer ops: name of op `index`, or null beyond the last; its gradient input; whether sparse.
+// The optimizer ops: name of op `index`, or null beyond the last; its gradient input; whether
+// sparse.
 TFMPI_API const char* tfmpi_apply_op(int32_t index, const char** gradient, int32_t* sparse);
 
 #ifdef __cplusplus

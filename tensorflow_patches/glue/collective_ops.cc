@@ -112,7 +112,8 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
 
  protected:
   // Fills in what is particular to the operation, and where its result goes.
-  virtual absl::Status Prepare(OpKernelContext* context, const Tensor& tensor, Request* request) = 0;
+  virtual absl::Status Prepare(OpKernelContext* context, const Tensor& tensor,
+                               Request* request) = 0;
 
   static absl::Status OutputLikeInput(OpKernelContext* context, const Tensor& tensor,
                                       Request* request) {

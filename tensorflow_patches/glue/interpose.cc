@@ -1,8 +1,11 @@
 // The one point through which every kernel of TensorFlow passes: registration.
 //
-// This library is loaded before TensorFlow's own, so the definition below is the one that all of the
-// stock binary's registrations bind to. It runs before this library's static constructors, on the
-// thread that loads TensorFlow: nothing here may need a static that is not constant-initialised.
+// This library is loaded before TensorFlow's own, so the definition below is the one that all of
+// the stock binary's registrations bind to. It runs before this library's static constructors, on
+// the thread that loads TensorFlow: nothing here may need a static that is not
+// constant-initialised.
+
+#include "tensorflow_patches/glue/interpose.h"
 
 #include <dlfcn.h>
 
@@ -15,7 +18,6 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow_patches/glue/apply_kernel.h"
 #include "tensorflow_patches/glue/apply_ops.h"
-#include "tensorflow_patches/glue/interpose.h"
 #include "tensorflow_patches/glue/runtime.h"
 
 namespace tfmpi {
@@ -39,8 +41,10 @@ std::string SparseReason(const OpKernel& stock) {
 
 std::string CompiledReason(const OpKernel& stock) {
   return "'" + stock.name() + "' (" + std::string(stock.type_string_view()) +
-         ") is inside a compiled cluster, where gradients are not averaged over ranks in this release. "
-         "Drop jit_compile=True (or auto-clustering) for the function that applies gradients, or run "
+         ") is inside a compiled cluster, where gradients are not averaged over ranks in this "
+         "release. "
+         "Drop jit_compile=True (or auto-clustering) for the function that applies gradients, or "
+         "run "
          "with TF_MPI_ENABLE=0";
 }
 
@@ -52,10 +56,12 @@ class DecoratingFactory : public OpKernelFactory {
   OpKernel* Create(OpKernelConstruction* construction) override {
     std::unique_ptr<OpKernel> stock(stock_->Create(construction));
     const Engine* const engine = GetEngine();
-    if (engine == nullptr || stock == nullptr || !construction->status().ok()) return stock.release();
+    if (engine == nullptr || stock == nullptr || !construction->status().ok())
+      return stock.release();
     if (compiled_ || op_.sparse) {
       if (engine->topology().size == 1) return stock.release();
-      return new RefusingKernel(construction, compiled_ ? CompiledReason(*stock) : SparseReason(*stock));
+      return new RefusingKernel(construction,
+                                compiled_ ? CompiledReason(*stock) : SparseReason(*stock));
     }
     return new ApplyKernel(construction, op_, std::move(stock));
   }
@@ -74,7 +80,8 @@ RegisterFunction StockRegister() {
   static const auto function = reinterpret_cast<RegisterFunction>(dlsym(
       RTLD_NEXT,
       "_ZN10tensorflow14kernel_factory17OpKernelRegistrar12InitInternalEPKNS_9KernelDefESt17basic_"
-      "string_viewIcSt11char_traitsIcEESt10unique_ptrINS0_15OpKernelFactoryESt14default_deleteISA_EE"));
+      "string_viewIcSt11char_traitsIcEESt10unique_ptrINS0_15OpKernelFactoryESt14default_deleteISA_"
+      "EE"));
   return function;
 }
 

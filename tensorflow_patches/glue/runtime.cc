@@ -21,15 +21,16 @@ Status CompareBuilds(const std::string& build_id, Transport* transport) {
   std::string mine = build_id.substr(0, kBytes);
   mine.resize(kBytes);
   std::string all(kBytes * size, '\0');
-  const Status status = transport->Allgather(mine.data(), all.data(), std::vector<size_t>(size, kBytes),
-                                             Clock::now() + std::chrono::seconds(120));
+  const Status status =
+      transport->Allgather(mine.data(), all.data(), std::vector<size_t>(size, kBytes),
+                           Clock::now() + std::chrono::seconds(120));
   if (!status.ok()) return status;
   for (int rank = 0; rank < size; ++rank) {
     const std::string theirs = all.substr(rank * kBytes, kBytes);
     if (theirs != mine) {
       return Status(Code::kFailedPrecondition,
-                    "rank " + std::to_string(transport->topology().rank) + " runs build " + build_id +
-                        ", rank " + std::to_string(rank) + " build " + theirs.c_str() +
+                    "rank " + std::to_string(transport->topology().rank) + " runs build " +
+                        build_id + ", rank " + std::to_string(rank) + " build " + theirs.c_str() +
                         "; install the same wheel on all nodes");
     }
   }

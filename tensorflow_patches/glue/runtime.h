@@ -1,7 +1,7 @@
 // The process's one engine, between its start from Python and its end at exit.
 //
-// Start, Join and Leave: Python's main thread. Everything else: any thread. Before Start and after the
-// end there is no engine; kernels made then are stock kernels, requests made then fail.
+// Start, Join and Leave: Python's main thread. Everything else: any thread. Before Start and after
+// the end there is no engine; kernels made then are stock kernels, requests made then fail.
 
 #ifndef TFMPI_GLUE_RUNTIME_H_
 #define TFMPI_GLUE_RUNTIME_H_

@@ -1,11 +1,11 @@
 // The names that variables have on every rank.
 //
-// A v1 variable carries its graph name, unique in its session; sessions are told apart by a scope that
-// Python agrees on. An eager variable's handle carries "debug name/per-process id": the id is dropped
-// and variables of one debug name are numbered in the order in which the program first trains them,
-// which Python declares as it traces (mpi/_hooks.py) and which, for eager code, is the order of the
-// first Apply. So variables that only one rank has, or that it never trains, shift no one's number.
-// Thread-safe; owned by the process.
+// A v1 variable carries its graph name, unique in its session; sessions are told apart by a scope
+// that Python agrees on. An eager variable's handle carries "debug name/per-process id": the id is
+// dropped and variables of one debug name are numbered in the order in which the program first
+// trains them, which Python declares as it traces (mpi/_hooks.py) and which, for eager code, is the
+// order of the first Apply. So variables that only one rank has, or that it never trains, shift no
+// one's number. Thread-safe; owned by the process.
 
 #ifndef TFMPI_GLUE_VARIABLE_NAMES_H_
 #define TFMPI_GLUE_VARIABLE_NAMES_H_
@@ -55,7 +55,8 @@ class VariableNames {
 };
 
 // Keys: eager handles are "Anonymous/<debug name>/<id>", all others "<scope>|<name>".
-std::string HandleKey(const std::string& container, const std::string& name, const std::string& scope);
+std::string HandleKey(const std::string& container, const std::string& name,
+                      const std::string& scope);
 
 }  // namespace tfmpi
 

@@ -31,7 +31,8 @@ def update(optimizer: Any, processor: Any, gradient: Any, variable: Any) -> Any:
         raise NotImplementedError(
             f"{type(optimizer).__name__} updated '{variable.name}' without one of TensorFlow's "
             "Apply ops, so its gradient was not averaged over ranks. Use an optimizer of "
-            f"tf.compat.v1.train, average it with tf.mpi.allreduce(gradient) and assign it yourself, {_WAY_OUT}"
+            f"tf.compat.v1.train, average it with tf.mpi.allreduce(gradient) and assign it "
+            f"yourself, {_WAY_OUT}"
         )
     return result
 

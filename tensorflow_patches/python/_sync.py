@@ -333,5 +333,6 @@ def warn_if_nothing_was_averaged() -> None:
         _bootstrap.say(
             "this script computed gradients, but no optimizer op was ever run, so nothing was "
             f"averaged: {_hooks.size} ranks have trained {_hooks.size} models. Apply gradients "
-            "with an optimizer of tf.compat.v1.train, or average them with tf.mpi.allreduce(gradient)"
+            "with an optimizer of tf.compat.v1.train, or average them with "
+            "tf.mpi.allreduce(gradient)"
         )

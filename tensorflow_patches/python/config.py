@@ -135,6 +135,11 @@ def get(name: str, environ: Mapping[str, str] = os.environ) -> Any:
     return parameter.parse(environ.get(name, parameter.default))
 
 
+def given(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The parameters that the environment holds, as text."""
+    return {name: environ[name] for name in PARAMETERS if name in environ}
+
+
 def check(environ: Mapping[str, str] = os.environ) -> None:
     """Raises ConfigError for a bad value, or for a `TF_MPI_` name that does not exist."""
     for name in environ:

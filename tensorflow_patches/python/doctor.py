@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
-import os
 import shutil
 import subprocess
 import sys
@@ -33,9 +32,8 @@ def _report(ok: bool | None) -> list[tuple[str, str]]:
         ("mpirun", _mpirun()),
         ("MPI library", _mpi_library()),
     ]
-    for name in config.PARAMETERS:
-        if name in os.environ:
-            lines.append(("environment", f"{name}={os.environ[name]}"))
+    for name, value in config.given().items():
+        lines.append(("environment", f"{name}={value}"))
     if ok is None:
         lines.append(("allreduce", "not tried; run: mpirun -np 2 python -m tensorflow.mpi doctor"))
     else:

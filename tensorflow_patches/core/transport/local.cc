@@ -15,7 +15,8 @@ struct Part {
   Collective kind;
   const void* in;
   void* out;
-  std::vector<size_t> sizes;  // allreduce: {count}; allgather: bytes of each rank; broadcast: {bytes}
+  std::vector<size_t>
+      sizes;  // allreduce: {count}; allgather: bytes of each rank; broadcast: {bytes}
   DataType type;
   ReduceOp op;
   int root;
@@ -32,10 +33,10 @@ struct LocalGroup::Shared {
   const int size;
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<Part> parts;          // guarded by mutex, as all below
+  std::vector<Part> parts;  // guarded by mutex, as all below
   int arrived = 0;
-  int64_t generation = 0;           // of finished collectives
-  std::string broken;               // not empty: why the group is of no more use
+  int64_t generation = 0;  // of finished collectives
+  std::string broken;      // not empty: why the group is of no more use
   std::vector<std::vector<ControlMessage>> inboxes;
 
   Status Run(int rank, Part part, TimePoint deadline);
@@ -140,7 +141,8 @@ void LocalGroup::Shared::Execute() {
   }
 }
 
-// The last rank to arrive does the work for all, under the lock: nobody's buffer can go away meanwhile.
+// The last rank to arrive does the work for all, under the lock: nobody's buffer can go away
+// meanwhile.
 Status LocalGroup::Shared::Run(int rank, Part part, TimePoint deadline) {
   std::unique_lock<std::mutex> lock(mutex);
   if (!broken.empty()) return Status(Code::kUnavailable, broken);
@@ -164,7 +166,8 @@ namespace {
 
 class LocalTransport : public Transport {
  public:
-  LocalTransport(std::shared_ptr<LocalGroup::Shared> shared, int rank) : shared_(std::move(shared)) {
+  LocalTransport(std::shared_ptr<LocalGroup::Shared> shared, int rank)
+      : shared_(std::move(shared)) {
     topology_ = {rank, shared_->size, rank, shared_->size, 1};
   }
 

@@ -1,8 +1,9 @@
-// Ranks as threads of one process: the transport of the core's tests, and of a single rank on its own.
+// Ranks as threads of one process: the transport of the core's tests, and of a single rank on its
+// own.
 //
-// A group is created once; each rank's engine takes one transport from it. Any thread may use its own
-// rank's transport; the group outlives them through shared ownership. Collectives verify that all
-// ranks call the same operation, so a test fails where real MPI would corrupt.
+// A group is created once; each rank's engine takes one transport from it. Any thread may use its
+// own rank's transport; the group outlives them through shared ownership. Collectives verify that
+// all ranks call the same operation, so a test fails where real MPI would corrupt.
 
 #ifndef TFMPI_CORE_TRANSPORT_LOCAL_H_
 #define TFMPI_CORE_TRANSPORT_LOCAL_H_

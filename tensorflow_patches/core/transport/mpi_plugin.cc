@@ -1,9 +1,10 @@
-// The MPI transport: the only file that includes mpi.h. One library is compiled from it per MPI ABI.
+// The MPI transport: the only file that includes mpi.h. One library is compiled from it per MPI
+// ABI.
 //
-// After init, the communication thread makes every MPI call, so MPI_THREAD_SERIALIZED is enough. Two
-// private communicators keep control messages and data apart from each other and from the script's
-// own MPI (mpi4py). Waits poll with back-off, for two reasons: a thread that spins inside MPI takes a
-// core away from the model, and a blocking call could not end at its deadline.
+// After init, the communication thread makes every MPI call, so MPI_THREAD_SERIALIZED is enough.
+// Two private communicators keep control messages and data apart from each other and from the
+// script's own MPI (mpi4py). Waits poll with back-off, for two reasons: a thread that spins inside
+// MPI takes a core away from the model, and a blocking call could not end at its deadline.
 
 #include <mpi.h>
 #include <sched.h>
@@ -63,10 +64,10 @@ int Fail(const char* what, int mpi_error, char* error) {
   return kTfMpiFailed;
 }
 
-#define TFMPI_RETURN_IF_ERROR(what, call)                                     \
-  do {                                                                        \
-    const int tfmpi_result = (call);                                          \
-    if (tfmpi_result != MPI_SUCCESS) return Fail(what, tfmpi_result, error);  \
+#define TFMPI_RETURN_IF_ERROR(what, call)                                    \
+  do {                                                                       \
+    const int tfmpi_result = (call);                                         \
+    if (tfmpi_result != MPI_SUCCESS) return Fail(what, tfmpi_result, error); \
   } while (false)
 
 // Peers usually arrive within microseconds, so poll hard first; then give the core to the model.
@@ -180,9 +181,9 @@ int Init(TfMpiTransportInfo* info, char* error) {
   info->size = state.size;
 
   MPI_Comm node = MPI_COMM_NULL;
-  TFMPI_RETURN_IF_ERROR("MPI_Comm_split_type",
-                        MPI_Comm_split_type(state.data, MPI_COMM_TYPE_SHARED, state.rank,
-                                            MPI_INFO_NULL, &node));
+  TFMPI_RETURN_IF_ERROR(
+      "MPI_Comm_split_type",
+      MPI_Comm_split_type(state.data, MPI_COMM_TYPE_SHARED, state.rank, MPI_INFO_NULL, &node));
   MPI_Comm_rank(node, &info->local_rank);
   MPI_Comm_size(node, &info->local_size);
   MPI_Comm_free(&node);
@@ -239,8 +240,8 @@ int Receive(void* data, size_t bytes, char* error) {
   State& state = GetState();
   // Matched by Probe already, so this waits for bytes in flight, never for a decision of the peer.
   MPI_Request request = MPI_REQUEST_NULL;
-  TFMPI_RETURN_IF_ERROR("MPI_Imrecv", MPI_Imrecv(data, static_cast<int>(bytes), MPI_BYTE,
-                                                 &state.probed, &request));
+  TFMPI_RETURN_IF_ERROR(
+      "MPI_Imrecv", MPI_Imrecv(data, static_cast<int>(bytes), MPI_BYTE, &state.probed, &request));
   return Wait(&request, DeadlineIn(60), "receiving a control message", error);
 }
 
@@ -260,8 +261,7 @@ int Allreduce(const void* in, void* out, size_t count, int32_t type, int32_t op,
       return result;
     }
     char* target = static_cast<char*>(out) + start * element;
-    const void* source =
-        in == out ? MPI_IN_PLACE : static_cast<const char*>(in) + start * element;
+    const void* source = in == out ? MPI_IN_PLACE : static_cast<const char*>(in) + start * element;
     TFMPI_RETURN_IF_ERROR(
         "MPI_Iallreduce",
         MPI_Iallreduce(source, target, static_cast<int>(std::min(piece, count - start)),
@@ -275,16 +275,17 @@ int Allreduce(const void* in, void* out, size_t count, int32_t type, int32_t op,
   return kTfMpiOk;
 }
 
-// By broadcasts in pieces: counts and displacements of MPI_Allgatherv are ints, and 2 GiB is not much.
+// By broadcasts in pieces: counts and displacements of MPI_Allgatherv are ints, and 2 GiB is not
+// much.
 int Broadcast(void* data, size_t bytes, int32_t root, double seconds, char* error) {
   State& state = GetState();
   const TimePoint deadline = DeadlineIn(seconds);
   for (size_t start = 0; start < bytes; start += kPieceBytes) {
     MPI_Request request = MPI_REQUEST_NULL;
-    TFMPI_RETURN_IF_ERROR("MPI_Ibcast",
-                          MPI_Ibcast(static_cast<char*>(data) + start,
-                                     static_cast<int>(std::min(kPieceBytes, bytes - start)),
-                                     MPI_BYTE, root, state.data, &request));
+    TFMPI_RETURN_IF_ERROR(
+        "MPI_Ibcast", MPI_Ibcast(static_cast<char*>(data) + start,
+                                 static_cast<int>(std::min(kPieceBytes, bytes - start)), MPI_BYTE,
+                                 root, state.data, &request));
     if (const int result = Wait(&request, deadline, "MPI_Ibcast", error); result != kTfMpiOk) {
       return result;
     }
@@ -341,8 +342,7 @@ int Finalize(char* error) {
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const TfMpiTransport* tfmpi_transport_get(void) {
-  static constexpr TfMpiTransport kTransport = {TFMPI_TRANSPORT_ABI, Init,      Send,      Probe,
-                                                Receive,             Allreduce, Allgather, Broadcast,
-                                                Finalize};
+  static constexpr TfMpiTransport kTransport = {
+      TFMPI_TRANSPORT_ABI, Init, Send, Probe, Receive, Allreduce, Allgather, Broadcast, Finalize};
   return &kTransport;
 }

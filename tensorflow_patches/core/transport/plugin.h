@@ -1,9 +1,9 @@
 // The C interface of a transport in a library of its own, loaded when averaging is on.
 //
-// It names no MPI type, so one core serves every MPI: each MPI ABI has one small library that exports
-// `tfmpi_transport_get`. All functions return one of TfMpiTransportResult; on anything but kTfMpiOk
-// they write one line into `error` (always NUL-terminated). Threads: `init` and `finalize` on the
-// thread that starts and stops the engine, all others on the communication thread.
+// It names no MPI type, so one core serves every MPI: each MPI ABI has one small library that
+// exports `tfmpi_transport_get`. All functions return one of TfMpiTransportResult; on anything but
+// kTfMpiOk they write one line into `error` (always NUL-terminated). Threads: `init` and `finalize`
+// on the thread that starts and stops the engine, all others on the communication thread.
 
 #ifndef TFMPI_CORE_TRANSPORT_PLUGIN_H_
 #define TFMPI_CORE_TRANSPORT_PLUGIN_H_
@@ -38,8 +38,8 @@ struct TfMpiTransport {
   // Receives the message that the last probe announced.
   int (*receive)(void* data, size_t bytes, char* error);
   // `type` and `op` are DataType and ReduceOp of core/types.h; `seconds` until the deadline.
-  int (*allreduce)(const void* in, void* out, size_t count, int32_t type, int32_t op, double seconds,
-                   char* error);
+  int (*allreduce)(const void* in, void* out, size_t count, int32_t type, int32_t op,
+                   double seconds, char* error);
   int (*allgather)(const void* in, void* out, const size_t* bytes, double seconds, char* error);
   int (*broadcast)(void* data, size_t bytes, int32_t root, double seconds, char* error);
   int (*finalize)(char* error);

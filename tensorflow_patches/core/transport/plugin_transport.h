@@ -10,8 +10,8 @@
 
 namespace tfmpi {
 
-// Opens `path`, checks its ABI and joins the group (MPI_Init). Call on the process's main thread. The
-// library is never closed: an MPI that was initialised cannot be unloaded.
+// Opens `path`, checks its ABI and joins the group (MPI_Init). Call on the process's main thread.
+// The library is never closed: an MPI that was initialised cannot be unloaded.
 Status LoadPluginTransport(const std::string& path, std::unique_ptr<Transport>* transport);
 
 }  // namespace tfmpi

@@ -1,10 +1,10 @@
 // The one virtual seam between the engine and whatever moves the bytes: MPI, or threads in tests.
 //
-// Who calls: the engine's communication thread alone, from the engine's start to its end. Creation and
-// destruction happen on the thread that creates the engine, before and after that thread exists.
-// Who owns: the caller owns every buffer; a transport keeps no pointer once a call has returned.
-// Every blocking call takes a deadline and returns kDeadlineExceeded when it passes; after any
-// failure the transport's state is undefined and the engine uses it no more.
+// Who calls: the engine's communication thread alone, from the engine's start to its end. Creation
+// and destruction happen on the thread that creates the engine, before and after that thread
+// exists. Who owns: the caller owns every buffer; a transport keeps no pointer once a call has
+// returned. Every blocking call takes a deadline and returns kDeadlineExceeded when it passes;
+// after any failure the transport's state is undefined and the engine uses it no more.
 
 #ifndef TFMPI_CORE_TRANSPORT_TRANSPORT_H_
 #define TFMPI_CORE_TRANSPORT_TRANSPORT_H_
@@ -39,7 +39,8 @@ class Transport {
   // For people: "MPI (Open MPI v5.0.11)".
   virtual std::string description() const = 0;
 
-  // Control plane: small messages, delivered in order between two ranks. Neither call waits for a peer.
+  // Control plane: small messages, delivered in order between two ranks. Neither call waits for a
+  // peer.
   virtual Status Send(int peer, const std::string& bytes) = 0;
   virtual Status Receive(std::vector<ControlMessage>* inbox) = 0;
 
