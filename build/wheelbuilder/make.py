@@ -11,7 +11,7 @@ from .bazel import build_libraries, compiler
 from .elf import symbol_versions
 from .errors import BuildError
 from .files import only_one, sha256_of
-from .layout import DISTRIBUTION, LIBRARY_DIR, Layout
+from .layout import BUILD_INFO, DISTRIBUTION, LIBRARY_DIR, Layout
 from .lock import Lock, read_lock
 from .metadata import edit_metadata, edit_wheel, wheel_tag
 from .mpi import Mpi, find_mpi
@@ -64,8 +64,9 @@ def make(layout: Layout, target: Target, out: Path, jobs: int | None = None) -> 
             # Patches first: what can fail in a second should not wait for the compiler.
             changed = apply_series(patches, wheel.read, layout.scratch)
             libraries = build_libraries(layout, jobs)
-            info = build_info(lock.our_version, lock.version, mpi.name)
-            added = payload(layout.package, libraries, info)
+            added = payload(layout.package, libraries)
+            content = changed | added
+            added[BUILD_INFO] = build_info(lock.our_version, lock.version, mpi.name, content)
             needs = versions_of_wheel(official, layout.cache / "elf" / f"{sha256}.json")
             for path in libraries.values():
                 with path.open("rb") as stream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -16,6 +17,8 @@ _INFO = '''\
 
 VERSION = {version!r}
 TENSORFLOW_VERSION = {tensorflow!r}
+# Hash of all that was added and changed: ranks that train together have the same one.
+BUILD_ID = {build_id!r}
 # The MPI whose headers the transport was compiled with; which one runs is found out at start-up.
 MPI_VERSION = {mpi!r}
 '''
@@ -40,16 +43,22 @@ def package_files(directory: Path) -> dict[str, Path]:
     return found
 
 
-def build_info(version: str, tensorflow: str, mpi: str) -> bytes:
-    return _INFO.format(version=version, tensorflow=tensorflow, mpi=mpi).encode()
-
-
-def payload(package: Path, libraries: dict[str, Path], info: bytes) -> dict[str, bytes]:
-    """Name in the wheel -> content, for everything added."""
+def payload(package: Path, libraries: dict[str, Path]) -> dict[str, bytes]:
+    """Name in the wheel -> content, for everything added but the build info."""
     added = {name: path.read_bytes() for name, path in package_files(package).items()}
-    if f"{PACKAGE}/__init__.py" not in added:
-        raise BuildError(f"{package} has no __init__.py, so there is no tensorflow.mpi: add it")
-    added[BUILD_INFO] = info
+    if f"{PACKAGE}/__init__.py" not in added or BUILD_INFO in added:
+        raise BuildError(
+            f"{package} must have an __init__.py, and no file of the name {BUILD_INFO}"
+        )
     for name, path in libraries.items():
         added[f"{LIBRARY_DIR}/{name}"] = path.read_bytes()
     return added
+
+
+def build_info(version: str, tensorflow: str, mpi: str, content: dict[str, bytes]) -> bytes:
+    """The module that says what was built; `content` is all that was added and changed."""
+    digest = hashlib.sha256()
+    for name in sorted(content):
+        digest.update(f"{name} {hashlib.sha256(content[name]).hexdigest()}\n".encode())
+    build_id = digest.hexdigest()[:16]
+    return _INFO.format(version=version, tensorflow=tensorflow, mpi=mpi, build_id=build_id).encode()

@@ -16,7 +16,7 @@ import pytest
 from standin import INFO, OUR_INFO, WHEN, Checkout
 
 from wheelbuilder.errors import BuildError
-from wheelbuilder.payload import package_files
+from wheelbuilder.payload import build_info, package_files, payload
 from wheelbuilder.rawzip import RawZip, RawZipWriter
 from wheelbuilder.wheeledit import WheelEditor
 
@@ -143,3 +143,23 @@ def test_tests_and_caches_stay_out_of_the_package(tmp_path: Path) -> None:
     (tmp_path / "link.py").symlink_to("__init__.py")
     with pytest.raises(BuildError, match="symbolic link"):
         package_files(tmp_path)
+
+
+def test_the_build_id_is_that_of_the_content(tmp_path: Path) -> None:
+    def info(mpi: str, content: dict[str, bytes]) -> dict[str, str]:
+        values: dict[str, str] = {}
+        exec(build_info("1+mpi.1", "1", mpi, content), values)
+        return values
+
+    first = info("Open MPI 5.0.11", {"a": b"1", "b": b"2"})
+    assert first["VERSION"] == "1+mpi.1" and first["TENSORFLOW_VERSION"] == "1"
+    assert first["BUILD_ID"] == info("Open MPI 4.1.4", {"b": b"2", "a": b"1"})["BUILD_ID"]
+    assert first["BUILD_ID"] != info("Open MPI 5.0.11", {"a": b"1", "b": b"3"})["BUILD_ID"]
+    assert first["BUILD_ID"] != info("Open MPI 5.0.11", {"a": b"12", "": b""})["BUILD_ID"]
+
+
+def test_a_package_without_init_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="must have an __init__.py"):
+        payload(tmp_path, {})
+    (tmp_path / "__init__.py").touch()
+    assert payload(tmp_path, {}) == {"tensorflow/mpi/__init__.py": b""}
