@@ -61,10 +61,13 @@ def _guard(module: ModuleType) -> None:
     optimizer = getattr(module, class_name)
     _refuse(optimizer, method)
     # Subclasses that override the method are made later; each is guarded as it is made.
-    previous = optimizer.__init_subclass__.__func__
+    own = vars(optimizer).get("__init_subclass__")
 
     def init_subclass(cls: Any, **kwargs: Any) -> None:
-        previous(cls, **kwargs)
+        if own is not None:
+            own.__get__(None, cls)(**kwargs)
+        else:
+            super(optimizer, cls).__init_subclass__(**kwargs)
         if method in vars(cls):
             _refuse(cls, method)
 
