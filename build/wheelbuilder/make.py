@@ -49,7 +49,7 @@ def make(layout: Layout, target: Target, out: Path, jobs: int | None = None) -> 
     inputs = digest_of_inputs(layout, lock, target, mpi, compiler())
     key = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:12]
     memory = layout.cache / "made" / f"{target.tag}-{key}.json"
-    made = _made_before(memory, inputs, out)
+    made = made_before(memory, inputs, out)
     if made:
         say(f"nothing changed since {made.name} was made")
         return made
@@ -73,7 +73,7 @@ def make(layout: Layout, target: Target, out: Path, jobs: int | None = None) -> 
                     merge(needs, symbol_versions(stream))
             say(f"packing {len(changed)} changed and {len(added)} added files")
             result = pack(wheel, lock, changed, added, needs, out)
-        _remember(memory, inputs, result)
+        remember(memory, inputs, result)
     say(f"made {result.name}, {result.stat().st_size / 1e6:.1f} MB")
     return result
 
@@ -127,22 +127,35 @@ def _input_files(root: Path) -> list[Path]:
     return found
 
 
-def _made_before(memory: Path, inputs: str, out: Path) -> Path | None:
-    """The wheel made from these inputs, if it is still there and still itself."""
+def _recall(memory: Path) -> Made | None:
     try:
-        made = Made(**json.loads(memory.read_text(encoding="utf-8")))
-        wheel = out / made.wheel
-        found = wheel.stat()
+        return Made(**json.loads(memory.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
-    if made.inputs != inputs or found.st_size != made.size:
+
+
+def made_before(memory: Path, inputs: str, out: Path) -> Path | None:
+    """The wheel made from these inputs, if it is still there and still itself."""
+    made = _recall(memory)
+    if made is None or made.inputs != inputs:
+        return None
+    wheel = out / made.wheel
+    try:
+        found = wheel.stat()
+    except OSError:
+        return None
+    if found.st_size != made.size:
         return None
     if found.st_mtime_ns != made.mtime_ns and sha256_of(wheel) != made.sha256:
         return None
     return wheel
 
 
-def _remember(memory: Path, inputs: str, wheel: Path) -> None:
+def remember(memory: Path, inputs: str, wheel: Path) -> None:
+    """Notes what was made; a wheel made before under another name (platform) is removed."""
+    before = _recall(memory)
+    if before and before.wheel != wheel.name:
+        (wheel.parent / before.wheel).unlink(missing_ok=True)
     found = wheel.stat()
     made = Made(inputs, wheel.name, found.st_size, found.st_mtime_ns, sha256_of(wheel))
     memory.parent.mkdir(parents=True, exist_ok=True)

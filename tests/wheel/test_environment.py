@@ -155,12 +155,26 @@ def test_a_bad_library(
 
 def test_a_lock_with_anything_else_in_it(tmp_path: Path) -> None:
     lock = tmp_path / "cpu.lock"
-    for text in ("", "tensorflow-cpu", "a==1.0", "a==1.0 --hash=md5:00", "a==1 --hash=sha256:00"):
+    good = f"a==1.0 --hash=sha256:{'0' * 64}"
+    lock.write_text(good)
+    assert read_lock(lock).version == "1.0"
+    for text in (
+        f"{good} --hash=md5:00",
+        "",
+        "tensorflow-cpu",
+        "a==1.0",
+        "a==1.0 --hash=md5:00",
+        "a==1 --hash=sha256:00",
+    ):
         lock.write_text(text)
         with pytest.raises(BuildError, match="must hold one 'name==version'"):
             read_lock(lock)
     with pytest.raises(BuildError, match="restore it from git"):
         read_lock(tmp_path / "gone")
+
+
+def test_an_error_is_one_line() -> None:
+    assert str(BuildError("one\n  two")) == "one two"
 
 
 def test_the_real_lock_holds_a_hash_for_each_python() -> None:
@@ -247,6 +261,10 @@ def test_a_linker_script_is_not_taken_for_the_library(
     fake_mpicc(tmp_path / "a", "5.0.11", "libmpi.so.40")
     monkeypatch.setenv("PATH", f"{tmp_path / 'a'}:{os.environ['PATH']}")
     assert mpi.find_mpi().library.name == "libmpi.so.40"
+    (tmp_path / "a" / "lib" / "libmpi.so.40").unlink()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    with pytest.raises(BuildError, match="names no mpi.h or no libmpi.so"):
+        mpi.find_mpi()
 
 
 def test_an_mpi_that_will_not_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
