@@ -110,8 +110,9 @@ class ApplyKernel::Step {
   Engine* const engine_;
 
   std::string name_;
-  Tensor gradient_;  // the input; kept so that its buffer lives as long as the request
-  Tensor average_;   // may share that buffer when nobody else holds it
+  Tensor gradient_;       // the input; kept so that its buffer lives as long as the request
+  Tensor average_;        // may share that buffer when nobody else holds it
+  bool in_step_ = false;  // of the state that AddBroadcasts looked at last
   std::vector<Broadcast> broadcasts_;
   std::vector<Request> requests_;
   std::atomic<int> unfinished_{0};
@@ -125,7 +126,7 @@ class ApplyKernel::Step {
 };
 
 void ApplyKernel::Step::Start(const std::string& key) {
-  const VariableUse use = VariableNames::Get().Use(key);
+  const VariableUse use = VariableNames::Get().Use(key, kernel_->request_suffix_);
   name_ = use.name;
   const absl::Status status = PrepareGradient(use.first_apply);
   if (!status.ok()) {
@@ -134,7 +135,7 @@ void ApplyKernel::Step::Start(const std::string& key) {
     delete this;
     return;
   }
-  if (!use.in_step) AddBroadcasts();
+  if (use.first_apply) AddBroadcasts();
   Submit();
 }
 
@@ -170,15 +171,19 @@ Request ApplyKernel::Step::NewRequest(std::string name, OpKind kind, DataType dt
   return request;
 }
 
-// The safety net: nothing has brought this variable in step before (a raw op, or an eager variable
-// made inside its first tape), so rank 0's value and slots become every rank's before the first
-// Apply.
+// The safety net: rank 0's value becomes every rank's, before the first Apply, for what nothing has
+// brought in step (a raw op, or an eager variable made inside its first tape), slots included.
 void ApplyKernel::Step::AddBroadcasts() {
   for (int input = 0; input < context_->num_inputs(); ++input) {
+    if (!IsState(context_, input)) continue;
+    // Of a ref only the variable itself has a name here; its slots count as it does.
+    const std::string key =
+        kernel_->VariableKey(context_, context_->input_is_ref(input) ? 0 : input);
+    const bool named_slot = !context_->input_is_ref(input) || input == 0;
+    if (named_slot) in_step_ = VariableNames::Get().TestAndMarkInStep(key);
     Tensor value;
     DataType dtype;
-    if (!IsState(context_, input) || !ReadState(context_, input, &value) ||
-        !ToCoreType(value.dtype(), &dtype)) {
+    if (in_step_ || !ReadState(context_, input, &value) || !ToCoreType(value.dtype(), &dtype)) {
       continue;
     }
     if (engine_->topology().rank != 0) {
@@ -302,18 +307,18 @@ ApplyKernel::ApplyKernel(OpKernelConstruction* construction, const ApplyOp& op,
   request_suffix_ += ")";
 }
 
-std::string ApplyKernel::VariableKey(OpKernelContext* context) const {
+std::string ApplyKernel::VariableKey(OpKernelContext* context, int input) const {
   const tensorflow::SessionMetadata* session = context->session_metadata();
   const std::string scope =
       session != nullptr ? VariableNames::Get().Scope(session->version()) : "";
-  if (context->input_is_ref(0)) return HandleKey("", ref_variable_, scope);
-  const tensorflow::ResourceHandle& handle = HandleFromInput(context, 0);
+  if (context->input_is_ref(input)) return HandleKey("", ref_variable_, scope);
+  const tensorflow::ResourceHandle& handle = HandleFromInput(context, input);
   return HandleKey(handle.container(), handle.name(), scope);
 }
 
 void ApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   Engine* const engine = GetEngine();
-  (new Step(this, context, std::move(done), engine))->Start(VariableKey(context));
+  (new Step(this, context, std::move(done), engine))->Start(VariableKey(context, 0));
 }
 
 RefusingKernel::RefusingKernel(OpKernelConstruction* construction, std::string reason)

@@ -28,8 +28,8 @@ class ApplyKernel : public tensorflow::AsyncOpKernel {
  private:
   class Step;
 
-  // Which variable this is, in this process.
-  std::string VariableKey(tensorflow::OpKernelContext* context) const;
+  // Which variable or slot a state input is, in this process.
+  std::string VariableKey(tensorflow::OpKernelContext* context, int input) const;
 
   std::unique_ptr<tensorflow::OpKernel> stock_;
   int gradient_ = -1;           // input index

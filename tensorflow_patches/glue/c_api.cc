@@ -72,9 +72,12 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
   runtime.engine.coordinator.stall_warning = Seconds(options->stall_warning);
   runtime.engine.coordinator.stall_timeout = Seconds(options->stall_timeout);
   runtime.engine.collective_timeout = Seconds(options->collective_timeout);
-  if (auto* const log = options->log; log != nullptr) {
-    runtime.engine.log = [log](const std::string& line) { log(line.c_str()); };
-  }
+  // Not through Python: the communication thread must never wait for its lock.
+  runtime.engine.log = [](const std::string& line) {
+    const tfmpi::Topology& topology = GetEngine()->topology();
+    std::fprintf(stderr, "tensorflow.mpi rank %d/%d: %s\n", topology.rank, topology.size,
+                 line.c_str());
+  };
   return Report(tfmpi::StartRuntime(runtime), error);
 }
 

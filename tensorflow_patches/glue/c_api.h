@@ -18,11 +18,10 @@ extern "C" {
 struct TfMpiOptions {
   const char* transport_library;  // empty: one rank alone, without MPI
   const char* build_id;
-  int64_t fusion_threshold;       // bytes
-  double stall_warning;           // seconds; 0: never
-  double stall_timeout;           // seconds; 0: never
-  double collective_timeout;      // seconds
-  void (*log)(const char* line);  // may be null; called on the communication thread
+  int64_t fusion_threshold;   // bytes
+  double stall_warning;       // seconds; 0: never
+  double stall_timeout;       // seconds; 0: never
+  double collective_timeout;  // seconds
 };
 
 // Python's main thread, once. Waits for all ranks to start.

@@ -37,7 +37,6 @@ VariableNames::Entry& VariableNames::Find(const std::string& key) {
     if (!scope.empty()) entry.name += "@" + scope;
     const int number = counts_[entry.name]++;
     if (number != 0) entry.name += "#" + std::to_string(number);
-    entry.in_step = marked_.erase(key) != 0;
   }
   return entry;
 }
@@ -49,21 +48,18 @@ void VariableNames::Declare(const std::string& key) {
 
 void VariableNames::MarkInStep(const std::string& key) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto it = entries_.find(key);
-  if (it != entries_.end()) {
-    it->second.in_step = true;
-  } else {
-    marked_.insert(key);
-  }
+  in_step_.insert(key);
 }
 
-VariableUse VariableNames::Use(const std::string& key) {
+bool VariableNames::TestAndMarkInStep(const std::string& key) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !in_step_.insert(key).second;
+}
+
+VariableUse VariableNames::Use(const std::string& key, const std::string& suffix) {
   std::lock_guard<std::mutex> lock(mutex_);
   Entry& entry = Find(key);
-  const VariableUse use{entry.name, entry.in_step, !entry.applied};
-  entry.in_step = true;  // the first Apply brings it in step if nothing did before
-  entry.applied = true;
-  return use;
+  return {entry.name, entry.applied.insert(suffix).second};
 }
 
 void VariableNames::SetScope(int64_t session, const std::string& scope) {

@@ -20,8 +20,7 @@ namespace tfmpi {
 
 struct VariableUse {
   std::string name;          // the same on every rank
-  bool in_step = false;      // rank 0's value has been made this rank's before
-  bool first_apply = false;  // no Apply of this variable was seen before
+  bool first_apply = false;  // this kind of Apply op had not been seen for this variable
 };
 
 class VariableNames {
@@ -31,8 +30,10 @@ class VariableNames {
   // `key` names a variable in this process: see HandleKey and RefKey.
   void Declare(const std::string& key);
   void MarkInStep(const std::string& key);
-  // For an Apply op; notes that it was seen.
-  VariableUse Use(const std::string& key);
+  // True if rank 0's value has been made this rank's; from now on it counts as if it had.
+  bool TestAndMarkInStep(const std::string& key);
+  // For an Apply op of the kind that `suffix` tells; notes that it was seen.
+  VariableUse Use(const std::string& key, const std::string& suffix);
 
   // The scope of all variables of the session that carries this number in its metadata.
   void SetScope(int64_t session, const std::string& scope);
@@ -41,8 +42,7 @@ class VariableNames {
  private:
   struct Entry {
     std::string name;
-    bool in_step = false;
-    bool applied = false;
+    std::unordered_set<std::string> applied;  // suffixes
   };
 
   Entry& Find(const std::string& key);
@@ -50,7 +50,7 @@ class VariableNames {
   std::mutex mutex_;
   std::unordered_map<std::string, Entry> entries_;  // guarded by mutex_, as all below
   std::unordered_map<std::string, int> counts_;
-  std::unordered_set<std::string> marked_;  // in step, not yet declared
+  std::unordered_set<std::string> in_step_;  // keys; slots too, which have no entry
   std::unordered_map<int64_t, std::string> scopes_;
 };
 

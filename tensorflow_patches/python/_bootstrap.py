@@ -9,7 +9,6 @@ import atexit
 import os
 import sys
 from types import TracebackType
-from typing import Any
 
 from tensorflow.mpi import _hooks, config
 
@@ -18,7 +17,6 @@ _LEAVE_SECONDS = 5.0
 
 _pid = 0
 _failure: str | None = None
-_log_function: Any = None  # ctypes keeps no reference to a callback
 
 
 def say(line: str) -> None:
@@ -56,11 +54,10 @@ def load() -> None:
 
 
 def _start(gate: config.Gate) -> None:
-    global _pid, _log_function
+    global _pid
     from tensorflow.mpi import _build_info, _lib
 
     ranks = gate.launcher.size if gate.launcher is not None else 1
-    _log_function = _lib.LogFunction(lambda line: say(line.decode("utf-8", "replace")))
     options = _lib.Options(
         transport_library=_transport_library(gate).encode() if ranks > 1 else b"",
         build_id=f"{_build_info.VERSION} {_build_info.BUILD_ID}".encode(),
@@ -68,7 +65,6 @@ def _start(gate: config.Gate) -> None:
         stall_warning=config.get("TF_MPI_STALL_WARNING"),
         stall_timeout=config.get("TF_MPI_STALL_TIMEOUT"),
         collective_timeout=config.get("TF_MPI_COLLECTIVE_TIMEOUT"),
-        log=_log_function,
     )
     error = _lib.error_buffer()
     lib = _lib.load()

@@ -60,21 +60,28 @@ def apply_op_created(graph: Any, op: Any) -> None:
 
 def function_called(graph: Any, captured: Any, eagerly: bool) -> None:
     """concrete_function.py, ConcreteFunction._call_flat: `graph` will run, or be nested."""
-    if not hasattr(graph, "_tf_mpi_trained"):
+    trains, has_tape = hasattr(graph, "_tf_mpi_trained"), hasattr(graph, "_tf_mpi_tape")
+    if not (trains or has_tape):
         return
     from tensorflow.mpi import _naming, _sync
 
-    if eagerly:
+    if not eagerly:
+        _naming.function_nested(graph)
+    elif trains:
         _sync.before_function(graph, captured)
     else:
-        _naming.function_nested(graph)
+        _sync.before_tape()
 
 
 def tape_entered() -> None:
-    """backprop.py, GradientTape._push_tape: a forward pass begins."""
-    from tensorflow.mpi import _sync
+    """backprop.py, GradientTape._push_tape: a forward pass begins, or is traced."""
+    from tensorflow.mpi import _naming, _sync
+    from tensorflow.python.eager import context
 
-    _sync.before_tape()
+    if context.executing_eagerly():
+        _sync.before_tape()
+    else:
+        _naming.mark_tape()
 
 
 def session_config(config: Any) -> Any:
@@ -89,6 +96,13 @@ def session_run(session: Any, fetches: Any) -> None:
     from tensorflow.mpi import _sync
 
     _sync.before_session_run(session, fetches)
+
+
+def optimizer_ready(optimizer: Any, variables: Any) -> None:
+    """optimizer.py, Optimizer.apply_gradients: the slots for `variables` exist."""
+    from tensorflow.mpi import _sync
+
+    _sync.before_optimizer(optimizer, variables)
 
 
 def optimizer_update(optimizer: Any, processor: Any, gradient: Any, variable: Any) -> Any:

@@ -11,7 +11,6 @@ LIBRARY = os.path.join(DIRECTORY, "libtensorflow_mpi.so")
 OPEN_MPI_TRANSPORT = os.path.join(DIRECTORY, "libtfmpi_transport_openmpi.so")
 
 _ERROR_BYTES = 1024
-LogFunction = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 
 # core/status.h
 OK, CANCELLED, INVALID_ARGUMENT, FAILED_PRECONDITION, DEADLINE_EXCEEDED, UNAVAILABLE = range(6)
@@ -27,7 +26,6 @@ class Options(ctypes.Structure):
         ("stall_warning", ctypes.c_double),
         ("stall_timeout", ctypes.c_double),
         ("collective_timeout", ctypes.c_double),
-        ("log", LogFunction),
     ]
 
 

@@ -67,10 +67,23 @@ def _mark(graph: Any, trained: list[Any]) -> None:
 
 
 def function_nested(inner: Any) -> None:
-    """`inner`, which was traced before and trains, is called inside the graph being built."""
+    """`inner`, which trains or takes gradients, is called inside the graph being built."""
     from tensorflow.python.framework import ops
 
-    _mark(ops.get_default_graph(), list(inner._tf_mpi_trained.values()))
+    if hasattr(inner, "_tf_mpi_trained"):
+        _mark(ops.get_default_graph(), list(inner._tf_mpi_trained.values()))
+    if hasattr(inner, "_tf_mpi_tape"):
+        mark_tape()
+
+
+def mark_tape() -> None:
+    """A tape is entered while a function is traced: a call of the function is a forward pass."""
+    from tensorflow.python.framework import ops
+
+    graph = ops.get_default_graph()
+    while graph is not None and hasattr(graph, "outer_graph"):
+        graph._tf_mpi_tape = True
+        graph = graph.outer_graph
 
 
 def _number(graph: Any, op: Any) -> None:

@@ -26,8 +26,8 @@ _RANDOM_STATE = ("StateVar", "seed_generator_state")
 
 _busy = threading.local()  # a sync reads variables through the very calls that are hooked
 _counter = itertools.count()  # of syncs of functions and tapes, in program order
+_optimizer_counter = itertools.count()  # of eager optimizers, in the order of their first update
 _tape_done = False
-_started = False  # a tape, function or session has begun to train
 _session_numbers = itertools.count(1)
 _session_scopes: collections.Counter[str] = collections.Counter()
 
@@ -119,8 +119,6 @@ def _eager_state(handle: Any) -> State | None:
 def _sync_handles(label: str, handles: Iterable[Any]) -> None:
     from tensorflow.python.framework import ops
 
-    global _started
-    _started = True
     _busy.on = True
     try:
         with ops.init_scope():
@@ -150,7 +148,7 @@ def before_function(graph: Any, captured: Any) -> None:
     trained = {_naming.handle_name(handle)[1] for handle in graph._tf_mpi_trained.values()}
     if trained <= _handles_in_step:
         return
-    handles = {id(t): t for t in captured if t.dtype == dtypes.resource}
+    handles = {id(t): t for t in captured if getattr(t, "dtype", None) == dtypes.resource}
     handles.update(graph._tf_mpi_trained)
     fresh = {i: h for i, h in handles.items() if _naming.handle_name(h)[1] not in _handles_in_step}
     _handles_in_step.update(trained)
@@ -159,23 +157,37 @@ def before_function(graph: Any, captured: Any) -> None:
 
 
 def before_tape() -> None:
-    """The first eager tape of the process brings everything that exists in step."""
+    """The first forward pass that is no Session's and trains nothing by itself.
+
+    It brings everything that exists in step.
+    """
     global _tape_done
     if _tape_done or getattr(_busy, "on", False):
         return
+    _tape_done = True
+    _sync_variables(f"start of tape {next(_counter)}", _hooks.live_variables())
+
+
+def before_optimizer(optimizer: Any, variables: list[Any]) -> None:
+    """The first eager update by `optimizer`: its slots and counters exist only now."""
     from tensorflow.python.eager import context
 
-    if not context.executing_eagerly():
+    if getattr(optimizer, "_tf_mpi_in_step", False) or not context.executing_eagerly():
         return
-    _tape_done = True
+    optimizer._tf_mpi_in_step = True
+    label = f"start of optimizer {next(_optimizer_counter)}"
+    _sync_variables(label, [*variables, *optimizer.variables()])
+
+
+def _sync_variables(label: str, variables: list[Any]) -> None:
     handles = {}
-    for variable in _hooks.live_variables():
+    for variable in variables:
         handle = variable.handle
         if hasattr(handle, "_numpy_internal"):
             name = _naming.handle_name(handle)[1]
             if name not in _handles_in_step:
                 handles[name] = handle
-    _sync_handles(f"start of tape {next(_counter)}", handles.values())
+    _sync_handles(label, handles.values())
     _handles_in_step.update(handles)
 
 
@@ -267,8 +279,6 @@ def _state_name(op: Any) -> str:
 
 
 def _sync_session(session: Any, known: _Session, trained: set[str]) -> None:
-    global _started
-    _started = True
     if not known.scope:
         digest = hashlib.sha256("\n".join(sorted(trained)).encode()).hexdigest()[:6]
         known.scope = f"{digest}.{_session_scopes[digest]}"
