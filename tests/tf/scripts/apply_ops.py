@@ -1,0 +1,31 @@
+"""The optimizer ops of TensorFlow's registry, and of the library's table."""
+
+from __future__ import annotations
+
+import re
+
+import tensorflow as tf
+from common import result
+from tensorflow.mpi import _lib
+from tensorflow.python.framework import kernels, op_def_registry
+
+PATTERN = re.compile(r"^(Resource)?(Sparse)?Apply[A-Z]")
+
+registry = {}
+registered = 0
+for name in dir(tf.raw_ops):
+    op = op_def_registry.get(name)
+    if PATTERN.match(name) and op is not None:
+        registry[name] = [arg.name for arg in op.input_arg]
+        found = kernels.get_registered_kernels_for_op(name).kernel
+        registered += sum(k.device_type == "CPU" or k.device_type.startswith("XLA_") for k in found)
+
+decorated = _lib.stats()["decorated"]
+result(
+    {
+        "registry": registry,
+        "table": _lib.apply_ops(),
+        "registered": registered,
+        "decorated": decorated,
+    }
+)

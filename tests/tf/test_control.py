@@ -1,0 +1,20 @@
+"""The control: with averaging off, the comparisons of test_optimizer_ops.py must fail."""
+
+from __future__ import annotations
+
+import pytest
+from compare import assert_close, assert_same
+
+
+def test_ranks_that_average_nothing_are_told_apart(launch, scripts):
+    script, args = scripts / "optimizer_ops.py", ["function"]
+    off = {"TF_MPI_ENABLE": "0", "TEST_UNSYNCHRONISED": "1"}
+    ranks = launch(script, np=2, args=args, env=off, timeout=180).check().results
+    alone = launch(script, np=0, args=args, timeout=180).check().results[0]
+    for case in alone:
+        with pytest.raises(AssertionError, match="differs from rank 0"):
+            assert_same(ranks, case)
+        for rank in ranks:  # neither rank 0, which starts as the plain process does, nor rank 1
+            assert rank[case]["var"] != alone[case]["var"]
+            with pytest.raises(AssertionError, match="further apart"):
+                assert_close(rank[case], alone[case], 1e-5)

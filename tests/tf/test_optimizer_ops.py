@@ -1,0 +1,60 @@
+"""Every dense optimizer op: two ranks on half batches against one process on the whole batch.
+
+The cases are the ops and dtypes that TensorFlow has kernels for; scripts/optimizer_ops.py trains
+all of them in one process, 50 steps each. test_control.py shows that these comparisons can fail.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+from compare import assert_close, assert_same
+
+MODES = ("ref", "resource", "function", "eager")
+WIDE = {"float32": 1e-5, "float64": 1e-12, "complex128": 1e-12}
+BY_PARTS = ("float16", "bfloat16", "complex64")
+NUM_OPS = {"ref": 16, "resource": 18, "function": 18, "eager": 18}
+
+
+class Runs(NamedTuple):
+    """What one mode's processes printed: {case: {state: array}}."""
+
+    mode: str
+    ranks: list[dict[str, Any]]
+    alone: dict[str, Any]
+
+
+@pytest.fixture(scope="module", params=MODES)
+def runs(request, launch, scripts) -> Runs:
+    script, args = scripts / "optimizer_ops.py", [request.param]
+    ranks = launch(script, np=2, args=args, timeout=180).check().results
+    alone = launch(script, np=0, args=args, timeout=180).check().results[0]
+    return Runs(request.param, ranks, alone)
+
+
+def cases(runs: Runs, *dtypes: str) -> list[str]:
+    return [case for case in runs.alone if case.split()[1] in dtypes]
+
+
+def test_every_op_was_trained(runs):
+    assert len({case.split()[0] for case in runs.alone}) == NUM_OPS[runs.mode]
+    assert runs.ranks[0].keys() == runs.alone.keys()
+    assert all(len(cases(runs, dtype)) >= 8 for dtype in (*WIDE, *BY_PARTS))
+
+
+def test_ranks_are_equal_to_the_bit(runs):
+    assert_same(runs.ranks)
+
+
+@pytest.mark.parametrize("dtype", WIDE)
+def test_equals_one_process_on_the_whole_batch(runs, dtype):
+    for case in cases(runs, dtype):
+        assert_close(runs.ranks[1][case], runs.alone[case], WIDE[dtype])
+
+
+@pytest.mark.parametrize("dtype", BY_PARTS)
+def test_equals_the_stock_op_on_the_mean(runs, dtype):
+    """To the bit: narrow gradients are summed in float32 and rounded once."""
+    for case in cases(runs, dtype):
+        assert runs.ranks[1][case] == runs.alone[case], case
