@@ -7,7 +7,6 @@
 // MPI takes a core away from the model, and a blocking call could not end at its deadline.
 
 #include <mpi.h>
-#include <sched.h>
 #include <time.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "tensorflow_patches/core/transport/mpi_exchange.h"
 #include "tensorflow_patches/core/transport/plugin.h"
 #include "tensorflow_patches/core/types.h"
 
@@ -30,11 +30,14 @@ using tfmpi::ReduceOp;
 using tfmpi::TimePoint;
 
 constexpr int kControlTag = 1;
+constexpr int kExchangeTag = 2;  // two tags for each exchange
 // A piece of this size stays in the cache between being reduced and being copied; a 100 MB tensor
 // took 30 ms in pieces against 54 ms whole (docs/design.md, Transport).
 constexpr size_t kPieceBytes = size_t{2} << 20;
-// Pieces under way at once.
-constexpr size_t kPiecesInFlight = 2;
+// Pieces under way at once: one is reduced while the other travels.
+constexpr int kPiecesInFlight = 2;
+// Bytes that each rank must at least get to reduce for an exchange to be worth its messages.
+constexpr size_t kLeastShare = size_t{16} << 10;
 
 struct Outgoing {
   std::string bytes;
@@ -49,6 +52,8 @@ struct State {
   bool we_initialized = false;
   std::list<Outgoing> outgoing;  // a list: MPI holds the addresses until a send is done
   MPI_Message probed = MPI_MESSAGE_NULL;
+  tfmpi::Exchange exchanges[kPiecesInFlight] = {tfmpi::Exchange(kExchangeTag),
+                                                tfmpi::Exchange(kExchangeTag + 2)};
 };
 
 State& GetState() {
@@ -71,24 +76,27 @@ int Fail(const char* what, int mpi_error, char* error) {
   } while (false)
 
 // Peers usually arrive within microseconds, so poll hard first; then give the core to the model.
+// With naps, not sched_yield: on a busy core a yield gives away a whole time slice, 4 ms, while who
+// sleeps for 20 us is run soon after.
 class Backoff {
  public:
   void Pause() {
     if (++polls_ <= kHardPolls) return;
-    if (polls_ <= kYieldPolls) {
-      sched_yield();
-      return;
-    }
     const timespec nap = {0, polls_ <= kShortNaps ? 20'000 : 100'000};
     nanosleep(&nap, nullptr);
   }
 
  private:
-  static constexpr int kHardPolls = 200;
-  static constexpr int kYieldPolls = 600;
+  static constexpr int kHardPolls = 100;
   static constexpr int kShortNaps = 1000;
   int polls_ = 0;
 };
+
+int TimedOut(const char* what, char* error) {
+  std::snprintf(error, TFMPI_ERROR_BYTES,
+                "%s did not end in time: a peer has died or does not take part", what);
+  return kTfMpiTimeout;
+}
 
 int Wait(MPI_Request* request, TimePoint deadline, const char* what, char* error) {
   Backoff backoff;
@@ -96,11 +104,7 @@ int Wait(MPI_Request* request, TimePoint deadline, const char* what, char* error
     int done = 0;
     TFMPI_RETURN_IF_ERROR(what, MPI_Test(request, &done, MPI_STATUS_IGNORE));
     if (done) return kTfMpiOk;
-    if (Clock::now() >= deadline) {
-      std::snprintf(error, TFMPI_ERROR_BYTES,
-                    "%s did not end in time: a peer has died or does not take part", what);
-      return kTfMpiTimeout;
-    }
+    if (Clock::now() >= deadline) return TimedOut(what, error);
     backoff.Pause();
   }
 }
@@ -245,34 +249,73 @@ int Receive(void* data, size_t bytes, char* error) {
   return Wait(&request, DeadlineIn(60), "receiving a control message", error);
 }
 
-int Allreduce(const void* in, void* out, size_t count, int32_t type, int32_t op, double seconds,
-              char* error) {
-  State& state = GetState();
-  const TimePoint deadline = DeadlineIn(seconds);
-  const DataType data_type = static_cast<DataType>(type);
-  const size_t element = tfmpi::SizeOf(data_type);
-  const size_t piece = kPieceBytes / element;
-  MPI_Request requests[kPiecesInFlight];
-  std::fill_n(requests, kPiecesInFlight, MPI_REQUEST_NULL);
-  size_t number = 0;
-  for (size_t start = 0; start < count; start += piece, ++number) {
-    MPI_Request* request = &requests[number % kPiecesInFlight];
-    if (const int result = Wait(request, deadline, "MPI_Iallreduce", error); result != kTfMpiOk) {
-      return result;
+// Small ones in one go: MPI's trees take fewer messages than an exchange.
+int AllreduceSmall(const void* in, void* out, size_t count, const tfmpi::Reduction& reduction,
+                   TimePoint deadline, char* error) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  TFMPI_RETURN_IF_ERROR("MPI_Iallreduce",
+                        MPI_Iallreduce(in == out ? MPI_IN_PLACE : in, out, static_cast<int>(count),
+                                       reduction.type, reduction.op, reduction.comm, &request));
+  return Wait(&request, deadline, "MPI_Iallreduce", error);
+}
+
+// Pieces of equal size, several of them under way at once.
+int AllreduceByExchange(const char* in, char* out, size_t count, const tfmpi::Reduction& reduction,
+                        TimePoint deadline, char* error) {
+  const size_t piece_bytes = std::max(kPieceBytes, kLeastShare * reduction.size);
+  const size_t pieces = (count * reduction.element + piece_bytes - 1) / piece_bytes;
+  tfmpi::Exchange* const exchanges = GetState().exchanges;
+  size_t started = 0;
+  size_t ended = 0;
+  Backoff backoff;
+  while (ended < pieces) {
+    bool moved = false;
+    // In order, so that all ranks run a piece on the same exchange.
+    if (started < pieces && !exchanges[started % kPiecesInFlight].busy()) {
+      const size_t first = count * started / pieces;
+      const size_t last = count * (started + 1) / pieces;
+      const size_t offset = first * reduction.element;
+      TFMPI_RETURN_IF_ERROR("starting an exchange",
+                            exchanges[started++ % kPiecesInFlight].Start(
+                                reduction, in + offset, out + offset, last - first));
+      moved = true;
     }
-    char* target = static_cast<char*>(out) + start * element;
-    const void* source = in == out ? MPI_IN_PLACE : static_cast<const char*>(in) + start * element;
-    TFMPI_RETURN_IF_ERROR(
-        "MPI_Iallreduce",
-        MPI_Iallreduce(source, target, static_cast<int>(std::min(piece, count - start)),
-                       ToMpi(data_type), ToMpi(static_cast<ReduceOp>(op)), state.data, request));
-  }
-  for (MPI_Request& request : requests) {
-    if (const int result = Wait(&request, deadline, "MPI_Iallreduce", error); result != kTfMpiOk) {
-      return result;
+    for (size_t i = 0; i < kPiecesInFlight; ++i) {
+      if (!exchanges[i].busy()) continue;
+      TFMPI_RETURN_IF_ERROR("an exchange", exchanges[i].Advance(&moved));
+      ended += !exchanges[i].busy();
+    }
+    if (moved) {
+      backoff = Backoff();
+    } else if (Clock::now() >= deadline) {
+      return TimedOut("an exchange of gradients", error);
+    } else {
+      backoff.Pause();
     }
   }
   return kTfMpiOk;
+}
+
+int Allreduce(const void* in, void* out, size_t count, int32_t type, int32_t op, double seconds,
+              char* error) {
+  State& state = GetState();
+  const DataType data_type = static_cast<DataType>(type);
+  const tfmpi::Reduction reduction = {state.data,
+                                      state.rank,
+                                      state.size,
+                                      ToMpi(data_type),
+                                      ToMpi(static_cast<ReduceOp>(op)),
+                                      tfmpi::SizeOf(data_type)};
+  const TimePoint deadline = DeadlineIn(seconds);
+  if (state.size == 1) {
+    if (in != out) std::memcpy(out, in, count * reduction.element);
+    return kTfMpiOk;
+  }
+  if (count * reduction.element < kLeastShare * state.size) {
+    return AllreduceSmall(in, out, count, reduction, deadline, error);
+  }
+  return AllreduceByExchange(static_cast<const char*>(in), static_cast<char*>(out), count,
+                             reduction, deadline, error);
 }
 
 // By broadcasts in pieces: counts and displacements of MPI_Allgatherv are ints, and 2 GiB is not
