@@ -1,0 +1,270 @@
+// The engine over a real MPI; test_mpi_engine.py starts it under mpirun. It prints "RESULT {json}".
+//
+//   engine_mpi TRANSPORT check        every dtype, count and operation, in an order that differs by
+//   rank engine_mpi TRANSPORT leave RANK   that rank stops with an error in the midst of training
+//   engine_mpi TRANSPORT kill RANK    that rank dies of SIGKILL in the midst of training
+//   engine_mpi TRANSPORT stop RANK    that rank is stopped (SIGSTOP), as when its machine hangs
+//   engine_mpi TRANSPORT time         the engine against plain MPI, a table on rank 0
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <random>
+
+#include "tensorflow_patches/core/engine.h"
+#include "tensorflow_patches/core/transport/plugin_transport.h"
+#include "tests/core/elements.h"
+#include "tests/core/job.h"
+#include "tests/mpi/timings.h"
+
+namespace tfmpi {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+[[noreturn]] void Die(const std::string& what) {
+  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
+  std::fflush(nullptr);
+  std::_Exit(1);
+}
+
+void Expect(bool condition, const std::string& what) {
+  if (!condition) Die(what);
+}
+
+std::future<Status> Submit(Engine& engine, Request request) {
+  auto promise = std::make_shared<std::promise<Status>>();
+  request.done = [promise](const Status& status) { promise->set_value(status); };
+  std::future<Status> ending = promise->get_future();
+  engine.Submit(std::move(request));
+  return ending;
+}
+
+void ExpectEnd(std::future<Status>& ending) {
+  const Status status = ending.get();
+  Expect(status.ok(), status.message());
+}
+
+EngineOptions Options() {
+  EngineOptions options;
+  options.coordinator.stall_timeout = seconds(30);
+  options.collective_timeout = seconds(30);
+  options.log = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
+  return options;
+}
+
+std::vector<ReduceOp> OpsOf(DataType type) {
+  std::vector<ReduceOp> ops = {ReduceOp::kSum};
+  if (IsFloating(type)) ops.push_back(ReduceOp::kAverage);
+  if (!IsComplex(type)) ops.insert(ops.end(), {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct});
+  return ops;
+}
+
+// Around what the fusion buffer holds, what travels as one message, and what an exchange cuts.
+std::vector<Job> AllJobs(int step) {
+  std::vector<Job> jobs;
+  for (DataType type : kAllTypes) {
+    if (type == DataType::kBool) continue;
+    for (ReduceOp op : OpsOf(type)) {
+      for (size_t count : {0, 1, 2, 3, 1000, 16383, 50001}) {
+        jobs.push_back(
+            {std::string(Name(type)) + Name(op) + std::to_string(count), type, op, count, step});
+      }
+    }
+    // More than the fusion buffer, in several pieces; checking so many elements takes its time.
+    if (step != 0) continue;
+    const ReduceOp op = IsFloating(type) ? ReduceOp::kAverage : ReduceOp::kSum;
+    const size_t wire = WireElements(type) * SizeOf(WireType(type));
+    std::vector<size_t> sizes = {(size_t{4} << 20) + wire};
+    if (type == DataType::kFloat32 || type == DataType::kBfloat16) {
+      sizes.insert(sizes.end(), {(size_t{4} << 20) - wire, size_t{4} << 20, 9999999});
+    }
+    for (size_t bytes : sizes) {
+      jobs.push_back({std::string(Name(type)) + "/large" + std::to_string(bytes), type, op,
+                      bytes / wire, step});
+    }
+  }
+  return jobs;
+}
+
+void CheckAllreduce(Engine& engine, int step) {
+  const int rank = engine.topology().rank;
+  const std::vector<Job> jobs = AllJobs(step);
+  std::vector<size_t> order(jobs.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::mt19937 random(step * 100 + rank);
+  std::shuffle(order.begin(), order.end(), random);
+  std::vector<std::vector<char>> inputs(jobs.size()), outputs(jobs.size());
+  std::vector<std::future<Status>> endings;
+  for (size_t i : order) {
+    inputs[i] = MakeInput(jobs[i], rank);
+    outputs[i] = inputs[i];
+    // Every other one where it lies.
+    const void* in = i % 2 == 0 ? inputs[i].data() : outputs[i].data();
+    endings.push_back(Submit(engine, MakeRequest(jobs[i], in, outputs[i].data())));
+  }
+  for (std::future<Status>& ending : endings) ExpectEnd(ending);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const std::string wrong =
+        CheckOutput(jobs[i], AllRanks(engine.topology().size), outputs[i].data());
+    Expect(wrong.empty(), wrong);
+  }
+}
+
+void CheckAllgather(Engine& engine, int64_t columns) {
+  const Topology& topology = engine.topology();
+  const auto rows_of = [](int rank) { return int64_t{3} * ((rank + 1) % 3); };  // 0 on rank 2
+  std::vector<float> in(rows_of(topology.rank) * columns, static_cast<float>(topology.rank) + 0.5f);
+  std::vector<float> out, expected;
+  for (int r = 0; r < topology.size; ++r) {
+    expected.insert(expected.end(), rows_of(r) * columns, static_cast<float>(r) + 0.5f);
+  }
+  Request request;
+  request.name = "gather" + std::to_string(columns);
+  request.signature.kind = OpKind::kAllgather;
+  request.signature.shape = {rows_of(topology.rank), columns};
+  request.input = in.data();
+  request.allocate = [&](const std::vector<int64_t>& rows) -> void* {
+    int64_t total = 0;
+    for (int64_t n : rows) total += n;
+    out.resize(total * columns);
+    return out.data();
+  };
+  std::future<Status> ending = Submit(engine, std::move(request));
+  ExpectEnd(ending);
+  Expect(out == expected, "allgather: wrong rows");
+}
+
+void CheckBroadcast(Engine& engine, size_t count) {
+  const Topology& topology = engine.topology();
+  for (int root = 0; root < topology.size; ++root) {
+    const Job job = {"from" + std::to_string(root) + "/" + std::to_string(count),
+                     DataType::kFloat64, ReduceOp::kSum, count, root};
+    std::vector<char> data = MakeInput(job, topology.rank);
+    Request request;
+    request.name = job.name;
+    request.signature.kind = OpKind::kBroadcast;
+    request.signature.dtype = job.type;
+    request.signature.root = root;
+    request.signature.shape = {static_cast<int64_t>(count)};
+    request.output = data.data();
+    std::future<Status> ending = Submit(engine, std::move(request));
+    ExpectEnd(ending);
+    Expect(data == MakeInput(job, root), "broadcast: wrong bytes");
+  }
+}
+
+// Rank r takes r more steps than rank 0; the average is over those that still have data.
+void CheckUnevenSteps(Engine& engine) {
+  const Topology& topology = engine.topology();
+  for (int step = 0; step < 3 + topology.rank; ++step) {
+    std::vector<int> contributors;
+    for (int r = 0; r < topology.size; ++r) {
+      if (3 + r > step) contributors.push_back(r);
+    }
+    for (size_t count : {5, 100000, 3000000}) {
+      const Job job = {"uneven" + std::to_string(count), DataType::kFloat32, ReduceOp::kAverage,
+                       count, step};
+      std::vector<char> data = MakeInput(job, topology.rank);
+      std::future<Status> ending = Submit(engine, MakeRequest(job, data.data(), data.data()));
+      ExpectEnd(ending);
+      const std::string wrong = CheckOutput(job, contributors, data.data());
+      Expect(wrong.empty(), wrong);
+    }
+  }
+}
+
+void Check(Engine& engine) {
+  for (int step = 0; step < 2; ++step) CheckAllreduce(engine, step);
+  for (int64_t columns : {1, 7, 500000}) CheckAllgather(engine, columns);
+  for (size_t count : {0, 1, 600001}) CheckBroadcast(engine, count);
+  CheckUnevenSteps(engine);
+  const Status status = engine.Join();
+  Expect(status.ok(), status.message());
+  const EngineStats stats = engine.stats();
+  std::printf("RESULT {\"rank\": %d, \"size\": %d, \"completed\": %llu}\n", engine.topology().rank,
+              engine.topology().size, static_cast<unsigned long long>(stats.completed));
+}
+
+// Trains until something fails; `rank` does `act` on itself after 20 steps.
+void TrainUntilFailure(Engine& engine, int rank, const std::function<void()>& act) {
+  Status status;
+  TimePoint last_step = Clock::now();
+  for (int step = 0; status.ok(); ++step) {
+    if (step == 20 && rank == engine.topology().rank) act();
+    std::vector<std::vector<float>> data(8, std::vector<float>(20000));
+    std::vector<std::future<Status>> endings;
+    last_step = Clock::now();
+    for (size_t i = 0; i < data.size(); ++i) {
+      const Job job = {"w" + std::to_string(i), DataType::kFloat32, ReduceOp::kAverage, 20000, 0};
+      endings.push_back(Submit(engine, MakeRequest(job, data[i].data(), data[i].data())));
+    }
+    for (std::future<Status>& ending : endings) {
+      const Status one = ending.get();
+      if (!one.ok()) status = one;
+    }
+  }
+  const double waited = std::chrono::duration<double>(Clock::now() - last_step).count();
+  std::string message = status.message();
+  for (char& c : message) c = c == '"' || c == '\\' || c == '\n' ? ' ' : c;
+  std::printf("RESULT {\"rank\": %d, \"code\": %d, \"waited\": %.3f, \"message\": \"%s\"}\n",
+              engine.topology().rank, static_cast<int>(status.code()), waited, message.c_str());
+  std::fflush(nullptr);
+  std::this_thread::sleep_for(seconds(1));  // mpirun ends all ranks when the first is gone
+  std::_Exit(3);
+}
+
+void Leave(Engine& engine) {
+  const TimePoint start = Clock::now();
+  engine.Leave("ValueError: no more data", seconds(5));
+  const double waited = std::chrono::duration<double>(Clock::now() - start).count();
+  std::printf("RESULT {\"rank\": %d, \"left\": true, \"waited\": %.3f}\n", engine.topology().rank,
+              waited);
+  std::fflush(nullptr);
+  std::this_thread::sleep_for(seconds(1));
+  std::_Exit(3);
+}
+
+int Main(int argc, char** argv) {
+  if (argc < 3) {
+    std::fprintf(stderr, "usage: %s TRANSPORT check|leave|kill|stop|time [RANK]\n", argv[0]);
+    return 2;
+  }
+  const std::string mode = argv[2];
+  std::unique_ptr<Transport> transport;
+  const Status status = LoadPluginTransport(argv[1], &transport);
+  Expect(status.ok(), status.message());
+  EngineOptions options = Options();
+  if (mode == "stop") {
+    options.coordinator.stall_timeout = seconds(2);
+    options.collective_timeout = seconds(2);
+  }
+  Engine engine(std::move(transport), options);
+  const int rank = argc > 3 ? std::atoi(argv[3]) : 0;
+  if (mode == "check") {
+    Check(engine);
+  } else if (mode == "leave") {
+    TrainUntilFailure(engine, rank, [&] { Leave(engine); });
+  } else if (mode == "kill") {
+    TrainUntilFailure(engine, rank, [] { kill(getpid(), SIGKILL); });
+  } else if (mode == "stop") {
+    TrainUntilFailure(engine, rank, [] { kill(getpid(), SIGSTOP); });
+  } else if (mode == "time") {
+    PrintTimings(engine);
+    Expect(engine.Join().ok(), "Join");
+  } else {
+    Die("unknown mode " + mode);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace tfmpi
+
+int main(int argc, char** argv) { return tfmpi::Main(argc, argv); }

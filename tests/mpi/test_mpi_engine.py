@@ -1,0 +1,104 @@
+"""The engine with the installed MPI transport, under mpirun, without TensorFlow."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from launch import LaunchResult, LaunchTimeout
+
+ROOT = Path(__file__).resolve().parents[2]
+TRANSPORT = "libtfmpi_transport_openmpi.so"
+UNAVAILABLE, DEADLINE_EXCEEDED = 5, 4  # Code of core/status.h
+
+
+def _transport() -> Path:
+    """The transport library of the installed wheel, found without importing TensorFlow."""
+    spec = importlib.util.find_spec("tensorflow")
+    assert spec is not None and spec.submodule_search_locations, "TensorFlow is not installed"
+    return Path(spec.submodule_search_locations[0]) / "mpi" / "lib" / TRANSPORT
+
+
+@pytest.fixture(scope="session")
+def engine_mpi() -> list[Path]:
+    """The test program, built by Bazel, and the transport to give it."""
+    target = "//tests/mpi:engine_mpi"
+    build = subprocess.run(
+        ["bazel", "--batch", "build", target], cwd=ROOT, capture_output=True, text=True, timeout=600
+    )
+    assert build.returncode == 0, build.stderr[-4000:]
+    return [ROOT / ".cache" / "bazel-bin" / "tests" / "mpi" / "engine_mpi", _transport()]
+
+
+Run = Callable[..., LaunchResult]
+
+
+@pytest.fixture(name="run")
+def run_fixture(launch: Callable[..., LaunchResult], engine_mpi: Sequence[Path]) -> Run:
+    """run(mode, rank, np=..., timeout=...) -> how engine_mpi ended."""
+    paths = [str(Path(sys.prefix) / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
+    env = {"LD_LIBRARY_PATH": ":".join(path for path in paths if path)}
+
+    def run(mode: str, rank: int = 0, *, np: int, timeout: float = 120) -> LaunchResult:
+        return launch([*engine_mpi, mode, str(rank)], np=np, env=env, timeout=timeout)
+
+    return run
+
+
+@pytest.mark.parametrize("np", [1, 2, 3, 4])
+def test_every_result_is_right_and_the_end_is_clean(run: Run, np: int) -> None:
+    results = run("check", np=np).check().results
+    assert [(one["rank"], one["size"]) for one in results] == [(rank, np) for rank in range(np)]
+    # Rank r takes r more steps of 3 tensors.
+    assert [one["completed"] - results[0]["completed"] for one in results] == [
+        3 * rank for rank in range(np)
+    ]
+
+
+@pytest.mark.parametrize("leaving", [0, 1, 2])
+def test_a_rank_that_leaves_fails_the_others_with_its_reason(run: Run, leaving: int) -> None:
+    result = run("leave", leaving, np=3, timeout=60)
+    assert result.returncode != 0
+    assert result.wall < 30
+    for rank, one in enumerate(result.results):
+        if rank == leaving:
+            assert one["left"]
+            continue
+        assert one["code"] == UNAVAILABLE
+        assert one["message"] == f"rank {leaving}/3 has stopped: ValueError: no more data"
+        assert one["waited"] < 2
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_no_rank_survives_a_peer_that_was_killed(run: Run, killed: int) -> None:
+    # mpirun itself returns only when its ranks have gone: a survivor would run into the deadline.
+    result = run("kill", killed, np=3, timeout=60)
+    assert result.returncode != 0
+    assert result.wall < 30, "the survivors waited for a timeout instead"
+
+
+def test_a_rank_that_was_stopped_is_named(run: Run) -> None:
+    try:
+        result = run("stop", 1, np=3, timeout=60)
+    except LaunchTimeout as error:
+        raise AssertionError("the others waited for a stopped rank for ever") from error
+    assert result.returncode != 0
+    for rank in (0, 2):
+        lines = [line for line in result.stdout[rank].splitlines() if line.startswith("RESULT")]
+        assert len(lines) == 1, result.report()
+        assert f'"code": {DEADLINE_EXCEEDED}' in lines[0] or f'"code": {UNAVAILABLE}' in lines[0]
+        assert "rank 1 " in lines[0] or "did not end in time" in lines[0], lines[0]
+
+
+def test_timings(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Prints a table; how fast the machine is today is no reason to fail."""
+    result = run("time", np=2, timeout=300).check()
+    with capsys.disabled():
+        print("\n" + result.stdout[0])
+    assert "104857600" in result.stdout[0]
