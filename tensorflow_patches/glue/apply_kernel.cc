@@ -28,6 +28,8 @@ using tensorflow::TensorValue;
 
 namespace {
 
+std::atomic<int64_t> g_gradients_submitted{0};
+
 // The graph name of a ref variable: its colocation, which optimizers set, else the node it comes
 // from.
 std::string RefVariableName(const tensorflow::NodeDef& node) {
@@ -316,8 +318,11 @@ std::string ApplyKernel::VariableKey(OpKernelContext* context, int input) const 
   return HandleKey(handle.container(), handle.name(), scope);
 }
 
+int64_t ApplyKernel::GradientsSubmitted() { return g_gradients_submitted; }
+
 void ApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   Engine* const engine = GetEngine();
+  g_gradients_submitted.fetch_add(1, std::memory_order_relaxed);
   (new Step(this, context, std::move(done), engine))->Start(VariableKey(context, 0));
 }
 

@@ -8,6 +8,7 @@
 #ifndef TFMPI_GLUE_APPLY_KERNEL_H_
 #define TFMPI_GLUE_APPLY_KERNEL_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -24,6 +25,9 @@ class ApplyKernel : public tensorflow::AsyncOpKernel {
               std::unique_ptr<tensorflow::OpKernel> stock);
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override;
+
+  // Gradients handed to the engine by all kernels of the process, so far.
+  static int64_t GradientsSubmitted();
 
  private:
   class Step;

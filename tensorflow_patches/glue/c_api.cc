@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tensorflow_patches/glue/apply_kernel.h"
 #include "tensorflow_patches/glue/apply_ops.h"
 #include "tensorflow_patches/glue/interpose.h"
 #include "tensorflow_patches/glue/runtime.h"
@@ -102,7 +103,7 @@ const char* tfmpi_transport(void) {
   return description->c_str();
 }
 
-void tfmpi_stats(uint64_t out[5]) {
+void tfmpi_stats(uint64_t out[6]) {
   const Engine* const engine = GetEngine();
   const tfmpi::EngineStats stats = engine != nullptr ? engine->stats() : tfmpi::EngineStats();
   out[0] = stats.completed;
@@ -110,6 +111,7 @@ void tfmpi_stats(uint64_t out[5]) {
   out[2] = stats.bytes;
   out[3] = static_cast<uint64_t>(tfmpi::RegistrationsSeen());
   out[4] = static_cast<uint64_t>(tfmpi::RegistrationsDecorated());
+  out[5] = static_cast<uint64_t>(tfmpi::ApplyKernel::GradientsSubmitted());
 }
 
 TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op, int32_t dtype,

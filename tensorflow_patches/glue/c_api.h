@@ -35,8 +35,9 @@ TFMPI_API void tfmpi_leave(const char* reason, double seconds);
 TFMPI_API void tfmpi_topology(int32_t out[5]);
 // Of the transport; lives as long as the process.
 TFMPI_API const char* tfmpi_transport(void);
-// completed requests, collectives, bytes, registrations seen, registrations decorated
-TFMPI_API void tfmpi_stats(uint64_t out[5]);
+// completed requests, collectives, bytes, registrations seen, registrations decorated, gradients
+// submitted by optimizer ops
+TFMPI_API void tfmpi_stats(uint64_t out[6]);
 
 // Starts a collective on memory that the caller keeps until tfmpi_end. For allgather `out` is null.
 // Never blocks; the result is freed by tfmpi_end.

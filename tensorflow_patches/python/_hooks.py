@@ -105,6 +105,13 @@ def optimizer_ready(optimizer: Any, variables: Any) -> None:
     _sync.before_optimizer(optimizer, variables)
 
 
+def optimizer_subclassed(optimizer: Any) -> None:
+    """optimizer.py, Optimizer.__init_subclass__: `optimizer` is a new class."""
+    from tensorflow.mpi import _checks
+
+    _checks.guard_subclass(optimizer)
+
+
 def optimizer_update(optimizer: Any, processor: Any, gradient: Any, variable: Any) -> Any:
     """optimizer.py, Optimizer.apply_gradients: does processor.update_op, or refuses."""
     from tensorflow.mpi import _checks

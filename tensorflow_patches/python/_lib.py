@@ -76,12 +76,11 @@ def topology() -> tuple[int, int, int, int, int]:
 
 
 def stats() -> dict[str, int]:
-    """Counts since start: completed requests, collectives, bytes; kernels seen and decorated."""
-    out = (ctypes.c_uint64 * 5)()
+    """Counts since start, by name; see tfmpi_stats."""
+    names = ("completed", "collectives", "bytes", "registrations", "decorated", "gradients")
+    out = (ctypes.c_uint64 * len(names))()
     load().tfmpi_stats(out)
-    return dict(
-        zip(("completed", "collectives", "bytes", "registrations", "decorated"), out, strict=True)
-    )
+    return dict(zip(names, out, strict=True))
 
 
 def apply_ops() -> dict[str, tuple[str, bool]]:

@@ -338,11 +338,10 @@ def _session_state_of(session: Any, known: _Session) -> Callable[[Any], State | 
 
 
 def warn_if_nothing_was_averaged() -> None:
-    """At exit, rank 0: a script that took gradients, but trained by other ways than Apply ops."""
-    if _hooks.rank == 0 and _hooks.size > 1 and _tape_done and _lib.stats()["completed"] == 0:
+    """At exit, rank 0: a script that trained, if it did, by other ways than Apply ops."""
+    if _hooks.rank == 0 and _hooks.size > 1 and _lib.stats()["gradients"] == 0:
         _bootstrap.say(
-            "this script computed gradients, but no optimizer op was ever run, so nothing was "
-            f"averaged: {_hooks.size} ranks have trained {_hooks.size} models. Apply gradients "
-            "with an optimizer of tf.compat.v1.train, or average them with "
-            "tf.mpi.allreduce(gradient)"
+            "no optimizer op was run, so no gradient was averaged. If this script trains, its "
+            f"{_hooks.size} ranks have trained {_hooks.size} models: apply gradients with an "
+            "optimizer of tf.compat.v1.train, or average them with tf.mpi.allreduce(gradient)"
         )
