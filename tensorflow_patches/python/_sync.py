@@ -287,54 +287,90 @@ def _sync_session(session: Any, known: _Session, trained: set[str]) -> None:
         _lib.load().tfmpi_set_scope(version, known.scope.encode())
     _busy.on = True
     try:
+        variables = {
+            name: variable
+            for name, variable in _variables_of(session.graph).items()
+            if name not in known.in_step and not _is_random_state(name)
+        }
+        values = _read_variables(session, variables)
+        received: dict[str, Any] = {}
         states = [
-            s for s in map(_session_state_of(session, known), _variables_of(session.graph)) if s
+            _session_state(name, variable, values.get(name), received, known.scope)
+            for name, variable in variables.items()
         ]
         digest = hashlib.sha256("\n".join(sorted(trained)).encode()).hexdigest()[:6]
         _bring_in_step(f"start of session {known.scope} {digest} {len(known.in_step)}", states)
+        _write_variables(session, [(variables[name], value) for name, value in received.items()])
         known.in_step.update(trained)
     finally:
         _busy.on = False
 
 
-def _variables_of(graph: Any) -> list[Any]:
+def _variables_of(graph: Any) -> dict[str, Any]:
+    """By the name that the kernels know."""
     from tensorflow.python.framework import ops
 
     found = {}
     for collection in (ops.GraphKeys.GLOBAL_VARIABLES, ops.GraphKeys.TRAINABLE_VARIABLES):
         for variable in graph.get_collection(collection):
             if hasattr(variable, "initializer") and hasattr(variable, "op"):
-                found[variable.name] = variable
-    return list(found.values())
+                found[_state_name(variable.op)] = variable
+    return found
 
 
-def _session_state_of(session: Any, known: _Session) -> Callable[[Any], State | None]:
-    def state(variable: Any) -> State | None:
-        from tensorflow.python.framework import errors
+def _session_state(
+    name: str, variable: Any, value: Any, received: dict[str, Any], scope: str
+) -> State:
+    """`value` is None for a variable that has none. What rank 0 has goes to `received`."""
+    shape = "empty" if value is None else list(value.shape)
+    return State(
+        f"{name} {variable.dtype.base_dtype.name} {shape}",
+        lambda: value,
+        lambda new: received.__setitem__(name, new),
+        lambda: _lib.load().tfmpi_mark_in_step(b"", name.encode(), scope.encode()),
+    )
 
-        name = _state_name(variable.op)
-        if name in known.in_step or _is_random_state(name):
-            return None
+
+# A session takes a pass over the whole graph for each new set of fetches, so variables are read and
+# written together.
+
+
+def _read_variables(session: Any, variables: dict[str, Any]) -> dict[str, Any]:
+    """Their values; a variable that has none is left out."""
+    from tensorflow.python.framework import errors
+
+    def tensor(variable: Any) -> Any:
         element = getattr(variable, "_graph_element", None)
-        tensor = element if element is not None else variable._snapshot
+        return element if element is not None else variable._snapshot
 
-        def read() -> Any:
-            return session.run(tensor)
+    try:
+        found: dict[str, Any] = session.run({name: tensor(v) for name, v in variables.items()})
+        return found
+    except errors.FailedPreconditionError:
+        names = list(variables)
+        if len(names) == 1:
+            return {}
+        middle = len(names) // 2
+        parts = (
+            {name: variables[name] for name in half} for half in (names[:middle], names[middle:])
+        )
+        return {name: v for part in parts for name, v in _read_variables(session, part).items()}
 
-        def write(value: Any) -> None:
-            # Runs the variable's own initializer with another value: adds nothing to the graph.
-            session.run(variable.initializer, {variable.initializer.inputs[1]: value})
 
-        def mark() -> None:
-            _lib.load().tfmpi_mark_in_step(b"", name.encode(), known.scope.encode())
-
-        try:
-            shape = list(read().shape)
-        except errors.FailedPreconditionError:
-            return State(f"{name} {variable.dtype.base_dtype.name} empty", read, write, mark)
-        return State(f"{name} {variable.dtype.base_dtype.name} {shape}", read, write, mark)
-
-    return state
+def _write_variables(session: Any, waiting: list[tuple[Any, Any]]) -> None:
+    """By the variables' own initializers with other values: adds nothing to the graph."""
+    while waiting:
+        feed: dict[str, Any] = {}
+        initializers, others = [], []
+        for variable, value in waiting:
+            initial = variable.initializer.inputs[1].name
+            if initial in feed:  # made from one tensor, so they cannot be fed together
+                others.append((variable, value))
+            else:
+                feed[initial] = value
+                initializers.append(variable.initializer)
+        session.run(initializers, feed)
+        waiting = others
 
 
 def warn_if_nothing_was_averaged() -> None:
