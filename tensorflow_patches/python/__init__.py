@@ -167,6 +167,7 @@ def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
 
 
 def _name(kind: str, name: str | None) -> str:
+    _hooks.asked = True
     if name is not None:
         return f"{kind} {name}"
     with _counters_lock:

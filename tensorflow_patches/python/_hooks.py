@@ -13,6 +13,7 @@ from typing import Any
 active = False  # read by the patches, on their hot paths
 rank = 0
 size = 1
+asked = False  # the script has called a collective of tf.mpi
 apply_ops: dict[str, tuple[str, bool]] = {}
 
 _lock = threading.Lock()

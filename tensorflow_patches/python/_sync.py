@@ -374,8 +374,13 @@ def _write_variables(session: Any, waiting: list[tuple[Any, Any]]) -> None:
 
 
 def warn_if_nothing_was_averaged() -> None:
-    """At exit, rank 0: a script that trained, if it did, by other ways than Apply ops."""
-    if _hooks.rank == 0 and _hooks.size > 1 and _lib.stats()["gradients"] == 0:
+    """At exit, rank 0: a script that trained, if it did, by other ways than Apply ops.
+
+    One that calls collectives of its own knows what it does.
+    """
+    if _hooks.rank != 0 or _hooks.size == 1 or _hooks.asked:
+        return
+    if _lib.stats()["gradients"] == 0:
         _bootstrap.say(
             "no optimizer op was run, so no gradient was averaged. If this script trains, its "
             f"{_hooks.size} ranks have trained {_hooks.size} models: apply gradients with an "
