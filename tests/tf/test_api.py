@@ -1,0 +1,1 @@
+"""tf.mpi: the collectives on every kind of value, and the command line."""

@@ -1,0 +1,1 @@
+"""What must stop with an error that says why, or with a warning, and soon."""

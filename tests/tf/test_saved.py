@@ -1,0 +1,1 @@
+"""What a training run under two ranks writes, stock TensorFlow loads and runs."""
