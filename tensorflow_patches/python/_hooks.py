@@ -87,16 +87,16 @@ def tape_entered() -> None:
 
 def session_config(config: Any) -> Any:
     """session.py, BaseSession.__init__: returns `config` with a number that the kernels can see."""
-    from tensorflow.mpi import _sync
+    from tensorflow.mpi import _sessions
 
-    return _sync.session_config(config)
+    return _sessions.session_config(config)
 
 
 def session_run(session: Any, fetches: Any) -> None:
     """session.py, BaseSession._run: `fetches` are about to be computed."""
-    from tensorflow.mpi import _sync
+    from tensorflow.mpi import _sessions
 
-    _sync.before_session_run(session, fetches)
+    _sessions.before_run(session, fetches)
 
 
 def optimizer_ready(optimizer: Any, variables: Any) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import hashlib
 import itertools
 import json
 import threading
@@ -24,12 +23,10 @@ from tensorflow.mpi import _bootstrap, _collectives, _hooks, _lib, _naming
 # ranks draw different dropout masks and augmentations, as one process does for different samples.
 _RANDOM_STATE = ("StateVar", "seed_generator_state")
 
-_busy = threading.local()  # a sync reads variables through the very calls that are hooked
+busy = threading.local()  # a sync reads variables through the very calls that are hooked
 _counter = itertools.count()  # of syncs of functions and tapes, in program order
 _optimizer_counter = itertools.count()  # of eager optimizers, in the order of their first update
 _tape_done = False
-_session_numbers = itertools.count(1)
-_session_scopes: collections.Counter[str] = collections.Counter()
 
 
 @dataclasses.dataclass
@@ -69,7 +66,7 @@ def _exchange(label: str, text: str) -> list[str]:
     return [gathered[end - n : end].decode() for end, n in zip(ends, sizes, strict=True)]
 
 
-def _bring_in_step(label: str, states: list[State]) -> None:
+def bring_in_step(label: str, states: list[State]) -> None:
     agreed = _agreed(label, states)
     for index, state in enumerate(agreed):
         if not state.key.endswith("empty"):
@@ -81,11 +78,8 @@ def _bring_in_step(label: str, states: list[State]) -> None:
     _bootstrap.debug(f"{label}: {len(agreed)} of {len(states)} variables in step with rank 0")
 
 
-def _is_random_state(name: str) -> bool:
+def is_random_state(name: str) -> bool:
     return any(word in name for word in _RANDOM_STATE)
-
-
-# --- Eager variables: functions and tapes ------------------------------------------------------
 
 
 def _eager_state(handle: Any) -> State | None:
@@ -98,7 +92,7 @@ def _eager_state(handle: Any) -> State | None:
         return None
     container, name = _naming.handle_name(handle)
     debug_name = name.rpartition("/")[0]
-    if container != "Anonymous" or _is_random_state(debug_name):
+    if container != "Anonymous" or is_random_state(debug_name):
         return None
     dtype = dtypes.as_dtype(data.shape_and_type[0].dtype)
     filled = bool(raw.var_is_initialized_op(handle).numpy())
@@ -119,15 +113,15 @@ def _eager_state(handle: Any) -> State | None:
 def _sync_handles(label: str, handles: Iterable[Any]) -> None:
     from tensorflow.python.framework import ops
 
-    _busy.on = True
+    busy.on = True
     try:
         with ops.init_scope():
             # Handle ids grow with creation, so this is the program's order on every rank.
             ordered = sorted(handles, key=_creation)
             states = [state for state in map(_eager_state, ordered) if state is not None]
-            _bring_in_step(label, states)
+            bring_in_step(label, states)
     finally:
-        _busy.on = False
+        busy.on = False
 
 
 def _creation(handle: Any) -> int:
@@ -140,7 +134,7 @@ _handles_in_step: set[str] = set()
 
 def before_function(graph: Any, captured: Any) -> None:
     """A traced function that trains is about to run."""
-    if graph._tf_mpi_in_step or getattr(_busy, "on", False):
+    if graph._tf_mpi_in_step or getattr(busy, "on", False):
         return
     from tensorflow.python.framework import dtypes
 
@@ -162,7 +156,7 @@ def before_tape() -> None:
     It brings everything that exists in step.
     """
     global _tape_done
-    if _tape_done or getattr(_busy, "on", False):
+    if _tape_done or getattr(busy, "on", False):
         return
     _tape_done = True
     _sync_variables(f"start of tape {next(_counter)}", _hooks.live_variables())
@@ -189,188 +183,6 @@ def _sync_variables(label: str, variables: list[Any]) -> None:
                 handles[name] = handle
     _sync_handles(label, handles.values())
     _handles_in_step.update(handles)
-
-
-# --- Sessions ----------------------------------------------------------------------------------
-
-
-def session_config(config: Any) -> Any:
-    """See _hooks.session_config. A number that the script has chosen itself stays."""
-    if config.experimental.HasField("session_metadata"):
-        return config
-    numbered = type(config)()
-    numbered.CopyFrom(config)
-    numbered.experimental.session_metadata.name = "tensorflow.mpi"
-    numbered.experimental.session_metadata.version = next(_session_numbers)
-    return numbered
-
-
-@dataclasses.dataclass
-class _Session:
-    """What is known of one Session."""
-
-    seen: set[frozenset[str]] = dataclasses.field(default_factory=set)
-    in_step: set[str] = dataclasses.field(default_factory=set)
-    scope: str = ""
-
-
-def before_session_run(session: Any, fetches: Any) -> None:
-    """Brings the session's variables in step before its first run that trains."""
-    if getattr(_busy, "on", False):
-        return
-    known: _Session | None = getattr(session, "_tf_mpi_state", None)
-    if known is None:
-        known = session._tf_mpi_state = _Session()
-    names = frozenset(_fetched_names(session.graph, fetches))
-    if names in known.seen:
-        return
-    known.seen.add(names)
-    trained = _trained_by(session.graph, names)
-    if trained and not trained <= known.in_step:
-        _sync_session(session, known, trained)
-
-
-def _fetched_names(graph: Any, fetches: Any) -> list[str]:
-    from tensorflow.python.util import nest
-
-    names = []
-    for fetch in nest.flatten(fetches, expand_composites=True):
-        try:
-            element = graph.as_graph_element(fetch, allow_tensor=True, allow_operation=True)
-        except (TypeError, ValueError, KeyError):
-            continue  # the session itself will say what is wrong with it
-        names.append(element.op.name if hasattr(element, "op") else element.name)
-    return names
-
-
-def _trained_by(graph: Any, names: Iterable[str]) -> set[str]:
-    """The variables and slots that computing these operations trains."""
-    seen = set()
-    todo = [graph.get_operation_by_name(name) for name in names]
-    trained: set[str] = set()
-    while todo:
-        op = todo.pop()
-        if op in seen:
-            continue
-        seen.add(op)
-        todo.extend(tensor.op for tensor in op.inputs)
-        todo.extend(op.control_inputs)
-        if op.type in _hooks.apply_ops:
-            trained.update(_state_name(t.op) for t in op.inputs if _is_state(t))
-        elif any(attr.HasField("func") for attr in op.node_def.attr.values()):
-            # A function or a loop: whatever it is handed may be trained inside.
-            trained.update(_state_name(t.op) for t in op.inputs if _is_state(t))
-    return trained
-
-
-def _is_state(tensor: Any) -> bool:
-    from tensorflow.python.framework import dtypes
-
-    return bool(tensor.dtype._is_ref_dtype) or (
-        tensor.dtype == dtypes.resource and tensor.op.type == "VarHandleOp"
-    )
-
-
-def _state_name(op: Any) -> str:
-    if op.type == "VarHandleOp":
-        shared = op.get_attr("shared_name").decode()
-        return shared or str(op.name)
-    return str(op.name)
-
-
-def _sync_session(session: Any, known: _Session, trained: set[str]) -> None:
-    if not known.scope:
-        digest = hashlib.sha256("\n".join(sorted(trained)).encode()).hexdigest()[:6]
-        known.scope = f"{digest}.{_session_scopes[digest]}"
-        _session_scopes[digest] += 1
-        version = session._config.experimental.session_metadata.version
-        _lib.load().tfmpi_set_scope(version, known.scope.encode())
-    _busy.on = True
-    try:
-        variables = {
-            name: variable
-            for name, variable in _variables_of(session.graph).items()
-            if name not in known.in_step and not _is_random_state(name)
-        }
-        values = _read_variables(session, variables)
-        received: dict[str, Any] = {}
-        states = [
-            _session_state(name, variable, values.get(name), received, known.scope)
-            for name, variable in variables.items()
-        ]
-        digest = hashlib.sha256("\n".join(sorted(trained)).encode()).hexdigest()[:6]
-        _bring_in_step(f"start of session {known.scope} {digest} {len(known.in_step)}", states)
-        _write_variables(session, [(variables[name], value) for name, value in received.items()])
-        known.in_step.update(trained)
-    finally:
-        _busy.on = False
-
-
-def _variables_of(graph: Any) -> dict[str, Any]:
-    """By the name that the kernels know."""
-    from tensorflow.python.framework import ops
-
-    found = {}
-    for collection in (ops.GraphKeys.GLOBAL_VARIABLES, ops.GraphKeys.TRAINABLE_VARIABLES):
-        for variable in graph.get_collection(collection):
-            if hasattr(variable, "initializer") and hasattr(variable, "op"):
-                found[_state_name(variable.op)] = variable
-    return found
-
-
-def _session_state(
-    name: str, variable: Any, value: Any, received: dict[str, Any], scope: str
-) -> State:
-    """`value` is None for a variable that has none. What rank 0 has goes to `received`."""
-    shape = "empty" if value is None else list(value.shape)
-    return State(
-        f"{name} {variable.dtype.base_dtype.name} {shape}",
-        lambda: value,
-        lambda new: received.__setitem__(name, new),
-        lambda: _lib.load().tfmpi_mark_in_step(b"", name.encode(), scope.encode()),
-    )
-
-
-# A session takes a pass over the whole graph for each new set of fetches, so variables are read and
-# written together.
-
-
-def _read_variables(session: Any, variables: dict[str, Any]) -> dict[str, Any]:
-    """Their values; a variable that has none is left out."""
-    from tensorflow.python.framework import errors
-
-    def tensor(variable: Any) -> Any:
-        element = getattr(variable, "_graph_element", None)
-        return element if element is not None else variable._snapshot
-
-    try:
-        found: dict[str, Any] = session.run({name: tensor(v) for name, v in variables.items()})
-        return found
-    except errors.FailedPreconditionError:
-        names = list(variables)
-        if len(names) == 1:
-            return {}
-        middle = len(names) // 2
-        parts = (
-            {name: variables[name] for name in half} for half in (names[:middle], names[middle:])
-        )
-        return {name: v for part in parts for name, v in _read_variables(session, part).items()}
-
-
-def _write_variables(session: Any, waiting: list[tuple[Any, Any]]) -> None:
-    """By the variables' own initializers with other values: adds nothing to the graph."""
-    while waiting:
-        feed: dict[str, Any] = {}
-        initializers, others = [], []
-        for variable, value in waiting:
-            initial = variable.initializer.inputs[1].name
-            if initial in feed:  # made from one tensor, so they cannot be fed together
-                others.append((variable, value))
-            else:
-                feed[initial] = value
-                initializers.append(variable.initializer)
-        session.run(initializers, feed)
-        waiting = others
 
 
 def warn_if_nothing_was_averaged() -> None:

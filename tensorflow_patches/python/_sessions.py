@@ -1,0 +1,199 @@
+"""Sessions: a number and a scope for each, and rank 0's variables before its first training run.
+
+Two sessions may hold variables of one name, so the ranks meet by scope and name. See _sync.py for
+what is brought in step, and _hooks.py for the patches that call this.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from tensorflow.mpi import _hooks, _lib
+from tensorflow.mpi._sync import State, bring_in_step, busy, is_random_state
+
+_session_numbers = itertools.count(1)
+_session_scopes: collections.Counter[str] = collections.Counter()
+
+
+def session_config(config: Any) -> Any:
+    """See _hooks.session_config. A number that the script has chosen itself stays."""
+    if config.experimental.HasField("session_metadata"):
+        return config
+    numbered = type(config)()
+    numbered.CopyFrom(config)
+    numbered.experimental.session_metadata.name = "tensorflow.mpi"
+    numbered.experimental.session_metadata.version = next(_session_numbers)
+    return numbered
+
+
+@dataclasses.dataclass
+class _Session:
+    """What is known of one Session."""
+
+    seen: set[frozenset[str]] = dataclasses.field(default_factory=set)
+    in_step: set[str] = dataclasses.field(default_factory=set)
+    scope: str = ""
+
+
+def before_run(session: Any, fetches: Any) -> None:
+    """Brings the session's variables in step before its first run that trains."""
+    if getattr(busy, "on", False):
+        return
+    known: _Session | None = getattr(session, "_tf_mpi_state", None)
+    if known is None:
+        known = session._tf_mpi_state = _Session()
+    names = frozenset(_fetched_names(session.graph, fetches))
+    if names in known.seen:
+        return
+    known.seen.add(names)
+    trained = _trained_by(session.graph, names)
+    if trained and not trained <= known.in_step:
+        _sync_session(session, known, trained)
+
+
+def _fetched_names(graph: Any, fetches: Any) -> list[str]:
+    from tensorflow.python.util import nest
+
+    names = []
+    for fetch in nest.flatten(fetches, expand_composites=True):
+        try:
+            element = graph.as_graph_element(fetch, allow_tensor=True, allow_operation=True)
+        except (TypeError, ValueError, KeyError):
+            continue  # the session itself will say what is wrong with it
+        names.append(element.op.name if hasattr(element, "op") else element.name)
+    return names
+
+
+def _trained_by(graph: Any, names: Iterable[str]) -> set[str]:
+    """The variables and slots that computing these operations trains."""
+    seen = set()
+    todo = [graph.get_operation_by_name(name) for name in names]
+    trained: set[str] = set()
+    while todo:
+        op = todo.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        todo.extend(tensor.op for tensor in op.inputs)
+        todo.extend(op.control_inputs)
+        if op.type in _hooks.apply_ops:
+            trained.update(_state_name(t.op) for t in op.inputs if _is_state(t))
+        elif any(attr.HasField("func") for attr in op.node_def.attr.values()):
+            # A function or a loop: whatever it is handed may be trained inside.
+            trained.update(_state_name(t.op) for t in op.inputs if _is_state(t))
+    return trained
+
+
+def _is_state(tensor: Any) -> bool:
+    from tensorflow.python.framework import dtypes
+
+    return bool(tensor.dtype._is_ref_dtype) or (
+        tensor.dtype == dtypes.resource and tensor.op.type == "VarHandleOp"
+    )
+
+
+def _state_name(op: Any) -> str:
+    if op.type == "VarHandleOp":
+        shared = op.get_attr("shared_name").decode()
+        return shared or str(op.name)
+    return str(op.name)
+
+
+def _sync_session(session: Any, known: _Session, trained: set[str]) -> None:
+    if not known.scope:
+        digest = hashlib.sha256("\n".join(sorted(trained)).encode()).hexdigest()[:6]
+        known.scope = f"{digest}.{_session_scopes[digest]}"
+        _session_scopes[digest] += 1
+        version = session._config.experimental.session_metadata.version
+        _lib.load().tfmpi_set_scope(version, known.scope.encode())
+    busy.on = True
+    try:
+        variables = {
+            name: variable
+            for name, variable in _variables_of(session.graph).items()
+            if name not in known.in_step and not is_random_state(name)
+        }
+        values = _read_variables(session, variables)
+        received: dict[str, Any] = {}
+        states = [
+            _session_state(name, variable, values.get(name), received, known.scope)
+            for name, variable in variables.items()
+        ]
+        digest = hashlib.sha256("\n".join(sorted(trained)).encode()).hexdigest()[:6]
+        bring_in_step(f"start of session {known.scope} {digest} {len(known.in_step)}", states)
+        _write_variables(session, [(variables[name], value) for name, value in received.items()])
+        known.in_step.update(trained)
+    finally:
+        busy.on = False
+
+
+def _variables_of(graph: Any) -> dict[str, Any]:
+    """By the name that the kernels know."""
+    from tensorflow.python.framework import ops
+
+    found = {}
+    for collection in (ops.GraphKeys.GLOBAL_VARIABLES, ops.GraphKeys.TRAINABLE_VARIABLES):
+        for variable in graph.get_collection(collection):
+            if hasattr(variable, "initializer") and hasattr(variable, "op"):
+                found[_state_name(variable.op)] = variable
+    return found
+
+
+def _session_state(
+    name: str, variable: Any, value: Any, received: dict[str, Any], scope: str
+) -> State:
+    """`value` is None for a variable that has none. What rank 0 has goes to `received`."""
+    shape = "empty" if value is None else list(value.shape)
+    return State(
+        f"{name} {variable.dtype.base_dtype.name} {shape}",
+        lambda: value,
+        lambda new: received.__setitem__(name, new),
+        lambda: _lib.load().tfmpi_mark_in_step(b"", name.encode(), scope.encode()),
+    )
+
+
+# A session takes a pass over the whole graph for each new set of fetches, so variables are read and
+# written together.
+
+
+def _read_variables(session: Any, variables: dict[str, Any]) -> dict[str, Any]:
+    """Their values; a variable that has none is left out."""
+    from tensorflow.python.framework import errors
+
+    def tensor(variable: Any) -> Any:
+        element = getattr(variable, "_graph_element", None)
+        return element if element is not None else variable._snapshot
+
+    try:
+        found: dict[str, Any] = session.run({name: tensor(v) for name, v in variables.items()})
+        return found
+    except errors.FailedPreconditionError:
+        names = list(variables)
+        if len(names) == 1:
+            return {}
+        middle = len(names) // 2
+        parts = (
+            {name: variables[name] for name in half} for half in (names[:middle], names[middle:])
+        )
+        return {name: v for part in parts for name, v in _read_variables(session, part).items()}
+
+
+def _write_variables(session: Any, waiting: list[tuple[Any, Any]]) -> None:
+    """By the variables' own initializers with other values: adds nothing to the graph."""
+    while waiting:
+        feed: dict[str, Any] = {}
+        initializers, others = [], []
+        for variable, value in waiting:
+            initial = variable.initializer.inputs[1].name
+            if initial in feed:  # made from one tensor, so they cannot be fed together
+                others.append((variable, value))
+            else:
+                feed[initial] = value
+                initializers.append(variable.initializer)
+        session.run(initializers, feed)
+        waiting = others
