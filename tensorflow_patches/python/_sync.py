@@ -82,7 +82,7 @@ def is_random_state(name: str) -> bool:
     return any(word in name for word in _RANDOM_STATE)
 
 
-def _eager_state(handle: Any) -> State | None:
+def _eager_state(handle: Any, role: str) -> State | None:
     """None for a resource that is no variable, and for the state of a random generator."""
     from tensorflow.python.framework import dtypes
     from tensorflow.python.ops import gen_resource_variable_ops as raw
@@ -107,10 +107,15 @@ def _eager_state(handle: Any) -> State | None:
         _lib.load().tfmpi_mark_in_step(container.encode(), name.encode(), b"")
 
     shape = raw.variable_shape(handle).numpy().tolist() if filled else "empty"
-    return State(f"{debug_name} {dtype.name} {shape}", read, write, mark)
+    return State(f"{debug_name} {role} {dtype.name} {shape}", read, write, mark)
 
 
-def _sync_handles(label: str, handles: Iterable[Any]) -> None:
+def _sync_handles(label: str, handles: Iterable[Any], trained: Iterable[Any] = ()) -> None:
+    """`trained` are those of `handles` that are known to be trained.
+
+    They are matched among themselves, so that another variable of the same name, dtype and shape
+    that only one rank has cannot be taken for one of them.
+    """
     from tensorflow.python.framework import ops
 
     busy.on = True
@@ -118,7 +123,9 @@ def _sync_handles(label: str, handles: Iterable[Any]) -> None:
         with ops.init_scope():
             # Handle ids grow with creation, so this is the program's order on every rank.
             ordered = sorted(handles, key=_creation)
-            states = [state for state in map(_eager_state, ordered) if state is not None]
+            roles = {id(handle): "trained" for handle in trained}
+            found = [_eager_state(handle, roles.get(id(handle), "other")) for handle in ordered]
+            states = [state for state in found if state is not None]
             bring_in_step(label, states)
     finally:
         busy.on = False
@@ -146,7 +153,8 @@ def before_function(graph: Any, captured: Any) -> None:
     handles.update(graph._tf_mpi_trained)
     fresh = {i: h for i, h in handles.items() if _naming.handle_name(h)[1] not in _handles_in_step}
     _handles_in_step.update(trained)
-    _sync_handles(f"start of function {next(_counter)}", fresh.values())
+    label = f"start of function {next(_counter)}"
+    _sync_handles(label, fresh.values(), graph._tf_mpi_trained.values())
     _handles_in_step.update(_naming.handle_name(h)[1] for h in fresh.values())
 
 
