@@ -1,0 +1,198 @@
+"""Ranks that begin with different variables, slots and counters: one training step in each way.
+
+    start.py CHECKPOINT_FOLDER
+
+Each case prints the loss of the first forward pass (on data that all ranks share), how far
+variable, slot and counter are from what they are when rank 0's values count, and their bytes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from common import encode, result, single_threaded_ops
+
+v1 = tf.compat.v1
+RANK, SIZE = tf.mpi.rank(), tf.mpi.size()
+FOLDER = Path(sys.argv[1])
+RATE, MOMENTUM = 0.1, 0.9
+SAVED = 99  # the seed of what a checkpoint holds
+COMMON = np.random.default_rng(7).normal(size=(4, 3)).astype(np.float32)
+
+
+def values(seed: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """(variable, slot, counter) that a rank begins with."""
+    random = np.random.default_rng(seed)
+    w, m = (random.normal(size=(3, 2)).astype(np.float32) for _ in range(2))
+    return w, m, 1000 * seed
+
+
+def data(rank: int) -> np.ndarray:
+    return np.random.default_rng(500 + rank).normal(size=(4, 3)).astype(np.float32)
+
+
+def report(loss: Any, w: Any, m: Any, counter: Any, seed: int = 0) -> dict[str, Any]:
+    """What came of one step, beside what comes of one from values(seed) on the mean gradient."""
+    w0, m0, counter0 = values(seed)
+    parts = [data(rank) for rank in range(SIZE)]
+    gradient = np.mean([x.T @ x @ w0 * (2 / (4 * 2)) for x in parts], axis=0)
+    m1 = MOMENTUM * m0 + gradient
+    return {
+        "loss": abs(float(loss) - float(np.square(COMMON @ w0).sum())),
+        "variable": float(np.abs(w - (w0 - RATE * m1)).max()),
+        "slot": float(np.abs(m - m1).max()),
+        "counter": int(counter) - (counter0 + 1),
+        "bytes": [encode(w), encode(m), int(counter)],
+    }
+
+
+def common_loss(w: Any) -> Any:
+    return tf.reduce_sum(tf.square(tf.matmul(COMMON, w)))
+
+
+def own_loss(w: Any) -> Any:
+    return tf.reduce_mean(tf.square(tf.matmul(data(RANK), w)))
+
+
+class SessionModel:
+    """One variable, its momentum and a global step, in a graph of their own."""
+
+    def __init__(self, use_resource: bool, seed: int) -> None:
+        w, m, counter = values(seed)
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            self.w = v1.get_variable("w", initializer=w, use_resource=use_resource)
+            self.step = v1.get_variable(
+                "global_step",
+                initializer=np.int64(counter),
+                trainable=False,
+                use_resource=use_resource,
+            )
+            self.loss = common_loss(self.w)
+            with tf.control_dependencies([self.loss]):
+                optimizer = v1.train.MomentumOptimizer(RATE, MOMENTUM)
+                self.train = optimizer.minimize(own_loss(self.w), global_step=self.step)
+            self.slot = optimizer.get_slot(self.w, "momentum")
+            self.begin = tf.group(v1.global_variables_initializer())
+            with tf.control_dependencies([self.begin]):
+                self.fill = v1.assign(self.slot, m)
+            self.saver = v1.train.Saver()
+
+
+def session_case(use_resource: bool, restored: bool = False) -> dict[str, Any]:
+    checkpoint = str(FOLDER / f"v1-{use_resource}")
+    if restored and RANK == 0:
+        saved = SessionModel(use_resource, SAVED)
+        with v1.Session(graph=saved.graph) as session:
+            session.run(saved.fill)
+            saved.saver.save(session, checkpoint)
+    model = SessionModel(use_resource, RANK)
+    with v1.Session(graph=model.graph) as session:
+        session.run(model.fill)
+        if restored and RANK == 0:
+            model.saver.restore(session, checkpoint)
+        loss, _ = session.run([model.loss, model.train])
+        after = session.run([model.w, model.slot, model.step])
+    w, m, counter = after
+    return report(loss, w, m, counter, SAVED if restored else 0)
+
+
+def raw_case(function: bool) -> Callable[[], dict[str, Any]]:
+    """A raw op, whose slot and counter are variables like any other. Returns what trains them."""
+    w, m, counter = (tf.Variable(value) for value in values(RANK))
+
+    def step() -> Any:
+        with tf.GradientTape() as tape:
+            first = common_loss(w)
+            own = own_loss(w)
+        tf.raw_ops.ResourceApplyMomentum(
+            var=w.handle, accum=m.handle, lr=RATE, grad=tape.gradient(own, w), momentum=MOMENTUM
+        )
+        counter.assign_add(1)
+        return first
+
+    def run() -> dict[str, Any]:
+        loss = tf.function(step)() if function else step()
+        return report(loss, w.numpy(), m.numpy(), counter.numpy())
+
+    return run
+
+
+class Eager(tf.Module):
+    """A variable trained by a compat.v1 optimizer, whose slot exists from the first update on."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.w = tf.Variable(values(seed)[0])
+        self.step = tf.Variable(np.int64(values(seed)[2]))
+        self.optimizer = v1.train.MomentumOptimizer(RATE, MOMENTUM)
+
+    def train(self) -> Any:
+        with tf.GradientTape() as tape:
+            first = common_loss(self.w)
+            own = own_loss(self.w)
+        pairs = [(tape.gradient(own, self.w), self.w)]
+        self.optimizer.apply_gradients(pairs, global_step=self.step)
+        return first
+
+    def state(self) -> list[Any]:
+        slot = self.optimizer.get_slot(self.w, "momentum")
+        return [encode(self.w.numpy()), encode(slot.numpy()), int(self.step.numpy())]
+
+
+def checkpoint_case(function: bool) -> Callable[[], dict[str, Any]]:
+    """Trains and saves a model, restores a second one on rank 0 only. Returns what trains both."""
+    first, second = Eager(RANK), Eager(10 + RANK)
+    train_first = tf.function(first.train)
+    train_second = tf.function(second.train) if function else second.train
+    for _ in range(3):
+        train_first()
+    if RANK == 0:
+        path = tf.train.Checkpoint(model=first).write(str(FOLDER / f"v2-{function}"))
+        tf.train.Checkpoint(model=second).read(path)
+
+    def run() -> dict[str, Any]:
+        losses = [float(train_first()), float(train_second())]
+        return {"losses": losses, "first": first.state(), "second": second.state()}
+
+    return run
+
+
+def generator_case() -> list[int]:
+    """The state of a random generator stays each rank's own."""
+    generator = tf.random.Generator.from_seed(1 + RANK)
+    w = tf.Variable([1.0 + RANK])
+
+    @tf.function
+    def step() -> Any:
+        noise = generator.normal([])
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w) * noise
+        pairs = [(tape.gradient(loss, w), w)]
+        v1.train.GradientDescentOptimizer(RATE).apply_gradients(pairs)
+        return noise
+
+    return [int(step().numpy().view(np.int32)), int(w.numpy().view(np.int32)[0])]
+
+
+def main() -> None:
+    single_threaded_ops()
+    eager = {"eager": raw_case(function=False), "checkpoint eager": checkpoint_case(function=False)}
+    printed: dict[str, Any] = {name: run() for name, run in eager.items()}  # the first eager tape
+    printed["late eager"] = raw_case(function=False)()
+    printed["function"] = raw_case(function=True)()
+    printed["checkpoint function"] = checkpoint_case(function=True)()
+    for use_resource in (False, True):
+        kind = "resource" if use_resource else "ref"
+        printed[f"session {kind}"] = session_case(use_resource)
+        printed[f"session {kind}, restored"] = session_case(use_resource, restored=True)
+    printed["generator"] = generator_case()
+    result(printed)
+
+
+main()

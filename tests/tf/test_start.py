@@ -1,0 +1,54 @@
+"""Before the first forward pass rank 0's variables, slots and counters are every rank's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+CASES = (
+    "eager",
+    "function",
+    "session ref",
+    "session resource",
+    "session ref, restored",
+    "session resource, restored",
+)
+
+
+@pytest.fixture(scope="module")
+def ranks(launch, scripts, tmp_path_factory) -> list[dict[str, Any]]:
+    args = [tmp_path_factory.mktemp("checkpoints")]
+    return launch(scripts / "start.py", np=2, args=args).check().results
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rank_0_counts(ranks, case):
+    for rank in ranks:
+        assert rank[case]["loss"] < 1e-4, "the first forward pass saw other values than rank 0's"
+        assert rank[case]["counter"] == 0
+        assert rank[case]["slot"] < 1e-5
+        assert rank[case]["variable"] < 1e-5
+    assert ranks[0][case]["bytes"] == ranks[1][case]["bytes"]
+
+
+@pytest.mark.parametrize("case", ["checkpoint function", "checkpoint eager"])
+def test_a_checkpoint_restored_on_rank_0_only(ranks, case):
+    for rank in ranks:
+        assert rank[case]["losses"][0] == rank[case]["losses"][1]
+        assert rank[case]["first"] == rank[case]["second"] == ranks[0][case]["first"]
+
+
+def test_variables_made_after_the_first_tape(ranks):
+    """Variable and slot come in step at their first update, after a forward pass that was not.
+
+    The counter stays as it is: a raw op does not tell of it.
+    """
+    for first, second in zip(*(rank["late eager"]["bytes"][:2] for rank in ranks)):
+        assert first == second
+
+
+def test_random_generators_stay_apart(ranks):
+    noise, value = zip(*(rank["generator"] for rank in ranks))
+    assert noise[0] != noise[1]
+    assert value[0] == value[1]
