@@ -57,16 +57,15 @@ def before_run(session: Any, fetches: Any) -> None:
 
 
 def _fetched_names(graph: Any, fetches: Any) -> list[str]:
-    from tensorflow.python.util import nest
+    from tensorflow.python.client import session
 
-    names = []
-    for fetch in nest.flatten(fetches, expand_composites=True):
+    with graph.as_default():
         try:
-            element = graph.as_graph_element(fetch, allow_tensor=True, allow_operation=True)
-        except (TypeError, ValueError, KeyError):
-            continue  # the session itself will say what is wrong with it
-        names.append(element.op.name if hasattr(element, "op") else element.name)
-    return names
+            mapper = session._FetchMapper.for_fetch(fetches)
+        except (TypeError, ValueError):
+            return []  # the session itself will say what is wrong with it
+    found = mapper.unique_fetches()
+    return [fetch.op.name if hasattr(fetch, "op") else fetch.name for fetch in found]
 
 
 def _trained_by(graph: Any, names: Iterable[str]) -> set[str]:
