@@ -35,3 +35,44 @@ def test_equals_one_process(runs, case):
 
 def test_an_extra_variable_of_the_same_name_in_an_eager_loop(launch, scripts):
     assert_same(launch(scripts / "cases.py", np=2, args=[SAME_NAME]).check().results)
+
+
+OPPOSITE = pytest.param(
+    "opposite",
+    marks=pytest.mark.xfail(
+        strict=True,
+        reason="sessions with the same variables are paired by the order of their first runs",
+    ),
+)
+
+
+@pytest.mark.parametrize("order", ["same", OPPOSITE])
+def test_two_sessions_in_two_threads(launch, scripts, order):
+    """Of the same names, so that which is which has to be known otherwise."""
+    ranks = launch(scripts / "threads.py", np=2, args=[order]).check().results
+    alone = launch(scripts / "threads.py", np=0, args=[order]).check().results[0]
+    assert_same(ranks)
+    for session, state in alone.items():
+        assert_close(ranks[1][session], state, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "mode, steps",
+    [("function", "15,10,5"), ("session", "5,10,15"), ("eager", "4,9")],
+)
+def test_ranks_with_fewer_steps(launch, scripts, mode, steps):
+    """The others go on, rank 0's coordinator too, and average over those that are left."""
+    args, ranks = [mode, steps], len(steps.split(","))
+    run = launch(scripts / "uneven.py", np=ranks, args=args).check()
+    assert max(rank["distance"] for rank in run.results) < 1e-5
+    assert f"the script has ended on 1 of {ranks} ranks" in run.stderr[0]
+
+
+def test_a_step_that_is_given_up_can_be_repeated(launch, scripts):
+    ranks = launch(scripts / "timeout.py", np=2).check().results
+    alone = launch(scripts / "timeout.py", np=0).check().results[0]
+    assert ranks[0]["error"] in ("DeadlineExceededError", "CancelledError")
+    assert 0.5 < ranks[0]["waited"] < 4
+    assert alone["error"] == ranks[1]["error"] == ""
+    assert_same(ranks, "state")
+    assert_close(ranks[1]["state"], alone["state"], 1e-5)
