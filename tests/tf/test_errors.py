@@ -1,1 +1,152 @@
 """What must stop with an error that says why, or with a warning, and soon."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from compare import decode
+
+SOON = 20  # seconds from the end of one rank to the end of the job
+
+# --- What this release does not average is refused ----------------------------------------------
+
+SPARSE_OP = ["UnimplementedError", "sparse gradients are not averaged", "SparseApply"]
+SPARSE = ["NotImplementedError", "got a sparse gradient for", "tf.convert_to_tensor(gradient)"]
+COMPILED = ["UnimplementedError", "is inside a compiled cluster", "Drop jit_compile=True"]
+KERAS = ["NotImplementedError", " optimizer ", "updates its variables without TensorFlow's Apply"]
+CUSTOM = ["NotImplementedError", "without one of TensorFlow's Apply ops", "tf.mpi.allreduce"]
+DISAGREE = ["InvalidArgumentError", "the ranks disagree on"]
+REFUSED = {
+    "sparse_op_eager": SPARSE_OP,
+    "sparse_op_function": SPARSE_OP,
+    "sparse_op_session": SPARSE_OP,
+    "sparse_optimizer_eager": [*SPARSE, "GradientDescentOptimizer", "'soe:0'"],
+    "sparse_optimizer_session": [*SPARSE, "AdagradOptimizer", "'sos:0'"],
+    "compiled_op": [*COMPILED, "ResourceApplyGradientDescent"],
+    "compiled_optimizer_inside_a_function": [*COMPILED, "ResourceApplyAdam"],
+    "keras_apply": [*KERAS, "SGD"],
+    "keras_apply_gradients": [*KERAS, "Adam"],
+    "keras_subclass": [*KERAS, "Own"],
+    "keras_fit": [*KERAS, "Adam"],
+    "tf_keras_fit": KERAS,
+    "tf_keras_legacy": [*KERAS, "RMSprop"],
+    "AssignsOne eager": [*CUSTOM, "AssignsOne", "'AssignsOne_eager:0'"],
+    "AssignsOne function": [*CUSTOM, "AssignsOne", "'AssignsOne_function:0'"],
+    "AssignsOne session": [*CUSTOM, "AssignsOne", "'c:0'"],
+    "AssignsAll eager": [*CUSTOM, "AssignsAll"],
+    "AssignsAll function": [*CUSTOM, "AssignsAll"],
+    "AssignsAll session": [*CUSTOM, "AssignsAll"],
+    "other_shape": [*DISAGREE, "rank 0 has", "float32 [2, 3]", "rank 1 has", "float32 [3, 3]"],
+    "other_dtype": [*DISAGREE, "rank 0 has", "float32 [2]", "rank 1 has", "float64 [2]"],
+}
+ACCEPTED = ["Wraps eager", "Wraps function", "Wraps session", "agreed"]
+WITH_TF_KERAS = ("tf_keras_fit", "tf_keras_legacy")
+
+
+@pytest.fixture(scope="module")
+def refused(launch, scripts):
+    """By rank and case, what came of it."""
+    return launch(scripts / "errors_refused.py", np=2).check().results
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_with_the_reason_and_the_way_out(refused, case):
+    for rank in refused:
+        if case in WITH_TF_KERAS and case not in rank:
+            pytest.skip("tf_keras is not installed")
+        for words in REFUSED[case]:
+            assert words in rank[case]
+        if REFUSED[case][:2] != DISAGREE:
+            assert "TF_MPI_ENABLE=0" in rank[case]
+
+
+def test_what_averages_is_not_refused(refused):
+    """Also after all those errors, on both ranks: what one error stops is one step."""
+    for rank in refused:
+        assert [rank[case] for case in ACCEPTED] == ["ok"] * len(ACCEPTED)
+        assert rank["value"] == pytest.approx(0.85)
+
+
+def test_one_process_runs_all_of_it(launch, scripts):
+    alone = launch(scripts / "errors_refused.py", np=0, env={"TF_MPI_ENABLE": "1"}).check()
+    outcomes = alone.results[0]
+    assert outcomes.pop("value") == pytest.approx(0.9)
+    assert set(outcomes) >= {*REFUSED, *ACCEPTED} - set(WITH_TF_KERAS)
+    assert {case: text for case, text in outcomes.items() if text != "ok"} == {}
+
+
+def test_auto_clustering_leaves_out_the_optimizer(launch, scripts):
+    """XLA's auto-clustering falls back to the kernels that average."""
+    flags = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=1"
+    run = launch(scripts / "errors_ends.py", args=["clustered"], env={"TF_XLA_FLAGS": flags})
+    for rank, text in zip(run.check().results, run.stderr):
+        assert "Falling back" in text  # else nothing was clustered
+        np.testing.assert_allclose(decode(rank["value"]), [1.0, 2.0])
+
+
+# --- Ranks that end ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way, who", [("raise", 0), ("raise", 1), ("kill", 0), ("kill", 1)])
+def test_when_a_rank_ends_so_do_the_others(launch, scripts, way, who):
+    run = launch(scripts / "errors_ends.py", args=[way, who], timeout=90)
+    since = time.time() - float(run.stdout[who].split("AT")[1])
+    assert run.returncode != 0
+    assert since < SOON
+    if way == "raise":
+        text = f"RuntimeError: the file of rank {who} is broken"
+        assert text in run.stderr[who]
+        assert f"rank {who}/2 has stopped: {text}" in run.stderr[1 - who]
+
+
+# --- Ranks that do not come ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stalled(launch, scripts):
+    env = {"TF_MPI_STALL_WARNING": "1", "TF_MPI_STALL_TIMEOUT": "3"}
+    return launch(scripts / "errors_ends.py", args=["stall"], env=env).check()
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_stall_is_reported_and_then_an_error(stalled, late):
+    waited = f"rank {1 - late}/2: allreduce 'weights (ResourceApplyGradientDescent)' has waited"
+    report = [line for line in stalled.stderr[0].splitlines() if waited in line]
+    assert report and f"for rank {late} (rank {late} last asked for" in report[0]
+    assert "an error follows after TF_MPI_STALL_TIMEOUT" in report[0]
+    error, seconds = stalled.results[1 - late][f"late {late}"]
+    assert error.startswith("DeadlineExceededError: ") and waited in error
+    assert f"for rank {late}" in error and "TF_MPI_STALL_TIMEOUT is over" in error
+    assert 2.5 < seconds < 5.5
+
+
+def test_stalled_rank_hears_of_it_and_all_go_on(stalled):
+    """The late rank's step fails too, so that both have taken as many: two good ones."""
+    for rank in (0, 1):
+        error, seconds = stalled.results[rank][f"late {rank}"]
+        assert error.startswith("DeadlineExceededError: ") and seconds < 2
+        np.testing.assert_array_equal(decode(stalled.results[rank]["value"]), [-3.0, -3.0])
+
+
+# --- Warnings ------------------------------------------------------------------------------------
+
+SAME_DATA = "all ranks are fed the same data"
+NOTHING = "no optimizer op was run, so no gradient was averaged"
+
+
+def test_same_data_is_a_warning_once(launch, scripts):
+    run = launch(scripts / "errors_ends.py", args=["same"]).check()
+    assert [text.count(SAME_DATA) for text in run.stderr] == [1, 0]
+    assert "dataset.shard(tf.mpi.size(), tf.mpi.rank())" in run.stderr[0]
+
+
+def test_different_data_is_no_warning(stalled):
+    assert SAME_DATA not in "".join(stalled.stderr)
+
+
+@pytest.mark.parametrize("mode, lines", [("nothing", 1), ("allreduce", 0)])
+def test_script_that_averaged_nothing_is_told(launch, scripts, mode, lines):
+    run = launch(scripts / "errors_ends.py", args=[mode]).check()
+    assert [text.count(NOTHING) for text in run.stderr] == [lines, 0]

@@ -1,0 +1,117 @@
+"""Runs that end badly, or with a warning.
+
+errors_ends.py raise | kill RANK   that rank stops after some steps; it prints AT and the time
+errors_ends.py stall               rank 1, then rank 0, is late; then all go on
+errors_ends.py same                every rank has the same data
+errors_ends.py clustered           for XLA's auto-clustering
+errors_ends.py nothing             no optimizer op
+errors_ends.py allreduce           no optimizer op either, but a collective
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from common import encode, place, result
+
+v1 = tf.compat.v1
+RANK, SIZE = place()
+MODE = sys.argv[1]
+LATE = 6  # seconds, of a rank in `stall`
+
+
+class Model:
+    """One variable, from which each step takes the mean over the ranks of their points."""
+
+    def __init__(self) -> None:
+        self.variable = tf.Variable(np.zeros(2), name="weights")
+        self.optimizer = v1.train.GradientDescentOptimizer(1.0)
+
+    def step(self, point: float = RANK + 1.0) -> None:
+        self.optimizer.apply_gradients([(tf.fill([2], np.float64(point)), self.variable)])
+
+
+def stop(way: str, who: int) -> None:
+    model = Model()
+    for _ in range(3):
+        model.step()
+    if who == RANK:
+        print("AT", time.time(), flush=True)
+        if way == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise RuntimeError(f"the file of rank {RANK} is broken")
+    while True:
+        model.step()
+
+
+def meet() -> None:
+    """However far apart the ranks are: a barrier that is given up is given up by all."""
+    while True:
+        try:
+            return tf.mpi.barrier()
+        except tf.errors.DeadlineExceededError:
+            pass
+
+
+def attempt(model: Model) -> list[Any]:
+    """[error, seconds] of a step."""
+    start = time.monotonic()
+    try:
+        model.step()
+    except tf.errors.OpError as error:
+        return [f"{type(error).__name__}: {error.message}", time.monotonic() - start]
+    return ["", time.monotonic() - start]
+
+
+def stall() -> None:
+    model = Model()
+    meet()
+    model.step()
+    printed = {}
+    for who in (1, 0):
+        meet()
+        if who == RANK:
+            time.sleep(LATE)
+        printed[f"late {who}"] = attempt(model)
+    meet()
+    model.step()
+    result(printed | {"value": encode(model.variable.numpy())})
+
+
+def clustered() -> None:
+    model = Model()
+
+    @tf.function
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(model.variable - x))
+        gradients = tape.gradient(loss, [model.variable])
+        model.optimizer.apply_gradients(zip(gradients, [model.variable]))
+        return loss
+
+    step(tf.constant([RANK, 1.0], tf.float64))
+    result({"value": encode(model.variable.numpy())})
+
+
+def main() -> None:
+    if MODE in ("raise", "kill"):
+        stop(MODE, int(sys.argv[2]))
+    elif MODE == "stall":
+        stall()
+    elif MODE == "same":
+        model = Model()
+        for _ in range(4):
+            model.step(1.0)
+    elif MODE == "clustered":
+        clustered()
+    elif MODE == "allreduce":
+        tf.mpi.allreduce(1.0)
+
+
+main()

@@ -1,0 +1,291 @@
+"""Everything that this release cannot keep in step, one case after the other.
+
+Prints by case "ok" if the variable was trained, "untrained", or the error: its type and text.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from common import place, result
+
+v1 = tf.compat.v1
+Optimizer: Any = v1.train.Optimizer
+GradientDescent: Any = v1.train.GradientDescentOptimizer
+raw = tf.raw_ops
+RANK, SIZE = place()
+SLICES = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), tf.constant([4, 2]))
+CASES: dict[str, Callable[[], Any]] = {}
+
+
+def case(function: Callable[[], Any]) -> Callable[[], Any]:
+    """A case trains a variable, in a graph of its own, and returns its new value; it was ones."""
+    CASES[function.__name__] = function
+    return function
+
+
+def ones(name: str, shape: tuple[int, ...] = (4, 2), dtype: Any = tf.float32) -> tf.Variable:
+    return tf.Variable(tf.ones(shape, dtype), name=name)
+
+
+def gradient(shape: tuple[int, ...] = (4, 2)) -> Any:
+    return tf.fill(shape, RANK + 1.0)
+
+
+# --- Sparse gradients ----------------------------------------------------------------------------
+
+
+def apply_rows(variable: Any, slot: Any) -> None:
+    raw.ResourceSparseApplyAdagradV2(
+        var=variable.handle,
+        accum=slot.handle,
+        lr=0.1,
+        epsilon=1e-7,
+        grad=SLICES.values,
+        indices=SLICES.indices,
+    )
+
+
+@case
+def sparse_op_eager() -> Any:
+    variable, slot = ones("se"), ones("se_slot")
+    apply_rows(variable, slot)
+    return variable.numpy()
+
+
+@case
+def sparse_op_function() -> Any:
+    variable, slot = ones("sf"), ones("sf_slot")
+    tf.function(lambda: apply_rows(variable, slot))()
+    return variable.numpy()
+
+
+@case
+def sparse_op_session() -> Any:
+    with tf.Graph().as_default(), v1.Session() as session:
+        ref = {
+            name: v1.get_variable(name, initializer=np.ones([4, 2], "f"), use_resource=False)
+            for name in ("ss", "ss_slot")
+        }
+        train = raw.SparseApplyMomentum(
+            var=ref["ss"]._ref(),
+            accum=ref["ss_slot"]._ref(),
+            lr=0.1,
+            grad=tf.ones([1, 2]),
+            indices=[1],
+            momentum=0.9,
+        )
+        session.run(v1.global_variables_initializer())
+        return session.run(train)
+
+
+@case
+def sparse_optimizer_eager() -> Any:
+    """It would scatter: no Apply op at all."""
+    variable = ones("soe")
+    v1.train.GradientDescentOptimizer(0.1).apply_gradients([(SLICES, variable)])
+    return variable.numpy()
+
+
+@case
+def sparse_optimizer_session() -> Any:
+    with tf.Graph().as_default(), v1.Session() as session:
+        variable = v1.get_variable("sos", initializer=np.ones([4, 2], "f"), use_resource=False)
+        loss = tf.reduce_sum(tf.gather(variable, [1]) ** 2)
+        train = v1.train.AdagradOptimizer(0.1).minimize(loss)
+        session.run(v1.global_variables_initializer())
+        session.run(train)
+        return session.run(variable)
+
+
+# --- Compiled functions --------------------------------------------------------------------------
+
+
+@case
+def compiled_op() -> Any:
+    variable = ones("co")
+
+    @tf.function(jit_compile=True)
+    def step(delta: Any) -> None:
+        raw.ResourceApplyGradientDescent(var=variable.handle, alpha=0.1, delta=delta)
+
+    step(gradient())
+    return variable.numpy()
+
+
+@case
+def compiled_optimizer_inside_a_function() -> Any:
+    variable, optimizer = ones("cf"), v1.train.AdamOptimizer(0.1)
+
+    @tf.function(jit_compile=True)
+    def inner(delta: Any) -> None:
+        optimizer.apply_gradients([(delta, variable)])
+
+    tf.function(lambda: inner(gradient()))()
+    return variable.numpy()
+
+
+# --- Keras ---------------------------------------------------------------------------------------
+
+
+@case
+def keras_apply() -> Any:
+    variable = keras.Variable(np.ones([4, 2]))
+    keras.optimizers.SGD(0.1).apply([gradient()], [variable])
+    return variable.numpy()
+
+
+@case
+def keras_apply_gradients() -> Any:
+    variable = ones("ka")
+    keras.optimizers.Adam(0.1).apply_gradients([(gradient(), variable)])
+    return variable.numpy()
+
+
+@case
+def keras_subclass() -> Any:
+    class Own(keras.optimizers.SGD):
+        def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+            for delta, trained in zip(grads, trainable_variables):
+                trained.assign_sub(0.1 * delta)
+
+    variable = keras.Variable(np.ones([4, 2]))
+    Own().apply([gradient()], [variable])
+    return variable.numpy()
+
+
+def fitted(module: Any) -> Any:
+    layer = module.layers.Dense(2, kernel_initializer="ones", use_bias=False)
+    model = module.Sequential([module.Input((4,)), layer])
+    model.compile(optimizer="adam", loss="mse")
+    model.fit(np.ones([8, 4]), np.full([8, 2], RANK), epochs=1, batch_size=4, verbose=0)
+    return np.asarray(layer.kernel)
+
+
+@case
+def keras_fit() -> Any:
+    return fitted(keras)
+
+
+if importlib.util.find_spec("tf_keras"):
+
+    @case
+    def tf_keras_fit() -> Any:
+        import tf_keras
+
+        return fitted(tf_keras)
+
+    @case
+    def tf_keras_legacy() -> Any:
+        import tf_keras
+
+        variable = ones("tkl")
+        tf_keras.optimizers.legacy.RMSprop(0.1).apply_gradients([(gradient(), variable)])
+        return variable.numpy()
+
+
+# --- compat.v1 optimizers of the script's own ----------------------------------------------------
+
+
+class AssignsOne(Optimizer):
+    def __init__(self) -> None:
+        super().__init__(use_locking=False, name="AssignsOne")
+
+    def _apply_dense(self, grad: Any, var: Any) -> Any:
+        return v1.assign_sub(var, 0.1 * grad)
+
+    def _resource_apply_dense(self, grad: Any, handle: Any) -> Any:
+        return raw.AssignSubVariableOp(resource=handle.handle, value=0.1 * grad)
+
+
+class AssignsAll(Optimizer):
+    def __init__(self) -> None:
+        super().__init__(use_locking=False, name="AssignsAll")
+
+    def apply_gradients(self, grads_and_vars: Any, *_: Any) -> Any:
+        return tf.group(*(variable.assign_sub(0.1 * grad) for grad, variable in grads_and_vars))
+
+
+class Wraps(GradientDescent):
+    """Does its own work and then the stock one: nothing to refuse."""
+
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        halved = [(0.5 * grad, variable) for grad, variable in grads_and_vars]
+        return super().apply_gradients(halved, *args, **kwargs)
+
+
+def custom(optimizer: Any, mode: str) -> Any:
+    if mode == "session":
+        with tf.Graph().as_default(), v1.Session() as session:
+            variable = v1.get_variable("c", initializer=np.ones([4, 2], "f"), use_resource=False)
+            train = optimizer.apply_gradients([(gradient(), variable)])
+            session.run(v1.global_variables_initializer())
+            session.run(train)
+            return session.run(variable)
+    variable = ones(f"{type(optimizer).__name__}_{mode}")
+
+    def step() -> None:
+        optimizer.apply_gradients([(gradient(), variable)])
+
+    (tf.function(step) if mode == "function" else step)()
+    return variable.numpy()
+
+
+MAKERS: dict[str, Callable[[], Any]] = {
+    "AssignsOne": AssignsOne,
+    "AssignsAll": AssignsAll,
+    "Wraps": lambda: Wraps(0.1),
+}
+for _name, _make in MAKERS.items():
+    for _mode in ("eager", "function", "session"):
+        CASES[f"{_name} {_mode}"] = functools.partial(
+            lambda make, m: custom(make(), m), _make, _mode
+        )
+
+
+# --- Ranks that disagree, and those that agree again ----------------------------------------------
+
+
+def descend(variable: Any, delta: Any) -> Any:
+    alpha = tf.constant(0.1, variable.dtype)
+    raw.ResourceApplyGradientDescent(var=variable.handle, alpha=alpha, delta=delta)
+    return variable.numpy()
+
+
+@case
+def other_shape() -> Any:
+    shape = (2 + RANK, 3)
+    return descend(ones("other_shape", shape), gradient(shape))
+
+
+@case
+def other_dtype() -> Any:
+    dtype = tf.float64 if RANK else tf.float32
+    return descend(ones("other_dtype", (2,), dtype), tf.ones([2], dtype))
+
+
+@case
+def agreed() -> Any:
+    return descend(ones("agreed"), gradient())
+
+
+def outcome(function: Callable[[], Any]) -> str:
+    try:
+        value = function()
+    except Exception as error:  # whatever it is, the test looks at it
+        return f"{type(error).__name__}: {error}"
+    return "untrained" if np.all(value == 1) else "ok"
+
+
+def main() -> None:
+    outcomes = {name: outcome(function) for name, function in CASES.items()}
+    result(outcomes | {"value": float(agreed()[0, 0])})
+
+
+main()
