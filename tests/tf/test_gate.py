@@ -174,7 +174,8 @@ def test_import_takes_no_more_than_50_ms_longer(stock_python):
     The median of the differences decides. Pairs are run until it is surely on one side, at most 20:
     a machine so busy that they cannot tell neither passes nor fails a median above the limit.
     """
-    limit, differences = 0.050, []
+    limit = 0.050
+    differences: list[float] = []
     import_costs([stock_python, sys.executable])  # reads the files, and writes the .pyc
     while len(differences) < 20:
         order = [stock_python, sys.executable][:: 1 if len(differences) % 2 else -1]

@@ -1,4 +1,4 @@
-"""Trains as one process does, with no word of ranks: prints its losses to the bit, and what is loaded.
+"""Trains as one process does, with no word of ranks: prints losses to the bit, and what is loaded.
 
 Every process has the same data, whoever started it, and the official wheel runs it too.
 """
