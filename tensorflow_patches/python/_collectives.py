@@ -32,7 +32,9 @@ def run(
     Raises tf.errors.OpError subclasses, see errors.error_from_code; TypeError for a dtype that
     cannot travel.
     """
-    array = np.ascontiguousarray(array).reshape(np.shape(array))
+    # In this machine's byte order: dtype.name, and so the ranks, know no other.
+    native = array.dtype.newbyteorder("=")
+    array = np.ascontiguousarray(array, dtype=native).reshape(np.shape(array))
     if array.dtype.name not in DTYPES:
         raise TypeError(
             f"{kind} of {array.dtype.name} is not supported; use one of {', '.join(DTYPES)}"
