@@ -84,6 +84,21 @@ TEST_F(ProtocolTest, AWithdrawalAndAnErrorOfOneNameInOneVerdict) {
   EXPECT_EQ(Await(third).code(), Code::kInvalidArgument);
 }
 
+TEST_F(ProtocolTest, AKnownNameIsAnnouncedByItsNumber) {
+  Announcement barrier;  // which moves no data, so the test need not take part
+  barrier.requests.push_back({"b", MakeBarrier("b").signature, 0});
+  for (int use = 0; use < 3; ++use) {
+    Ending ending = Submit(*engine_, MakeBarrier("b"));
+    const Announcement announcement = NextAnnouncement();
+    EXPECT_EQ(announcement.requests.size(), use == 0 ? 1u : 0u);
+    EXPECT_EQ(announcement.ready, use == 0 ? std::vector<NameId>() : std::vector<NameId>({0}));
+    Announce(1, announcement);
+    for (int rank : {0, 2}) Announce(rank, barrier);
+    SendVerdict();
+    EXPECT_TRUE(Await(ending).ok());
+  }
+}
+
 TEST_F(ProtocolTest, WithdrawnBeforeItWasAnnounced) {
   const Job job = {"w", DataType::kFloat32, ReduceOp::kSum, 2, 0};
   // Both reach the engine in one go, or one after the other: the end is the same.

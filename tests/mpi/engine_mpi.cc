@@ -104,9 +104,10 @@ void CheckAllreduce(Engine& engine, int step) {
   std::vector<std::future<Status>> endings;
   for (size_t i : order) {
     inputs[i] = MakeInput(jobs[i], rank);
-    outputs[i] = inputs[i];
     // Every other one where it lies.
-    const void* in = i % 2 == 0 ? inputs[i].data() : outputs[i].data();
+    const bool in_place = i % 2 == 1;
+    outputs[i] = in_place ? inputs[i] : std::vector<char>(inputs[i].size(), '\x7b');
+    const void* in = in_place ? outputs[i].data() : inputs[i].data();
     endings.push_back(Submit(engine, MakeRequest(jobs[i], in, outputs[i].data())));
   }
   for (std::future<Status>& ending : endings) ExpectEnd(ending);
