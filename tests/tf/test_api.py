@@ -1,1 +1,111 @@
 """tf.mpi: the collectives on every kind of value, and the command line."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import pytest
+
+DOCTOR = [sys.executable, "-m", "tensorflow.mpi", "doctor"]
+RUNS = {
+    "off": (0, {}),
+    "1 rank": (0, {"TF_MPI_ENABLE": "1"}),
+    "2 ranks": (2, {}),
+    "3 ranks": (3, {}),
+    "4 ranks": (4, {}),
+}
+# What the library says whenever averaging is on, then what only ranks can disagree about.
+ERRORS = {
+    "bad op": "ValueError: op='mean'; accepted: average, sum, min, max, product",
+    "average of ints": "InvalidArgumentError: the average of int32 is not a whole number",
+    "average of an int tensor": "InvalidArgumentError: .*the average of int32 is not a whole",
+    "max of complex": "InvalidArgumentError: allreduce max is not defined for complex64",
+    "product of complex": "InvalidArgumentError: .*allreduce product is not defined for complex64",
+    "sum of bools": "InvalidArgumentError: allreduce sum is not defined for bool",
+    "allgather of a number": "InvalidArgumentError: allgather needs a tensor of rank 1 or more",
+    "bad root": r"InvalidArgumentError: broadcast .* from rank (\d) of \1",
+    "text": "TypeError: broadcast of str128 is not supported; use one of float16, .*, bool",
+}
+DISAGREE = {
+    "other shapes": r"rank 0 has allreduce average of float64 \[1\]",
+    "other ops": r"rank 0 has allreduce min of float64 \[\]",
+    "other roots": r"rank 0 has broadcast of float64 \[\] from rank 0",
+    "other columns": r"rank 0 has allgather of float32 \[2, 1\]",
+}
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def run(request, launch, scripts) -> Any:
+    ranks, env = RUNS[request.param]
+    return launch(scripts / "api.py", np=ranks, env=env, timeout=180).check()
+
+
+def test_place(run):
+    size = len(run.results)
+    on = "averaging gradients over" in run.stderr[0]
+    for rank, printed in enumerate(run.results):
+        assert printed["place"] == [on, rank, size, rank, size]
+
+
+def test_collectives(run):
+    """Every dtype, op and root, on numpy arrays, tensors and variables, at once and in graphs."""
+    for printed in run.results:
+        assert printed["cases"] > 600
+        assert printed["wrong"] == {}
+
+
+def test_errors(run):
+    size = len(run.results)
+    for printed in run.results:
+        expected = dict(ERRORS) if printed["place"][0] else {"bad op": ERRORS["bad op"]}
+        if size > 1:
+            expected |= {name: f"InvalidArgumentError.*{text}" for name, text in DISAGREE.items()}
+        assert printed["errors"].keys() == ERRORS.keys() | DISAGREE.keys()
+        for name, text in printed["errors"].items():
+            assert re.match(expected.get(name, "returned"), text), (name, text)
+
+
+def test_script_that_averages_by_itself_is_told_nothing(run):
+    assert "no optimizer op was run" not in "".join(run.stderr)
+
+
+# --- The command line ----------------------------------------------------------------------------
+
+
+def lines_of(text: str) -> dict[str, str]:
+    """The doctor's report: label -> text."""
+    pairs = (re.split(r"\s{2,}|(?<=MPI library) ", line, maxsplit=1) for line in text.splitlines())
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+
+
+def test_doctor_under_two_ranks(launch):
+    run = launch(DOCTOR, np=2).check()
+    report = lines_of(run.stdout[0])
+    assert run.stdout[1] == ""
+    assert report["gate"] == "on"
+    assert report["launcher"] == "Open MPI's mpirun, 2 ranks"
+    assert report["transport"].startswith("MPI (Open MPI v")
+    assert report["allreduce"] == "over 2 ranks: right"
+    assert "no optimizer op was run" not in run.stderr[0]
+
+
+def test_doctor_without_a_launcher(launch):
+    run = launch(DOCTOR, np=0, env={"TF_MPI_LOG_LEVEL": "debug"}).check()
+    report = lines_of(run.stdout[0])
+    assert re.match(r"2\.21\.0\+mpi\.\d+, for TensorFlow 2\.21\.0$", report["version"])
+    assert sys.executable in report["python"]
+    assert report["gate"] == "off: no launcher started this process"
+    assert report["launcher"] == "none"
+    assert "Open MPI" in report["mpirun"] or "not on PATH" in report["mpirun"]
+    assert "libmpi.so" in report["MPI library"]
+    assert report["environment"] == "TF_MPI_LOG_LEVEL=debug"
+    assert report["allreduce"].startswith("not tried; run: mpirun -np 2 python -m tensorflow.mpi")
+
+
+def test_config_prints_every_parameter(launch):
+    run = launch([*DOCTOR[:-1], "config"], np=0).check()
+    headings = re.findall(r"^### `(TF_MPI_\w+)`$", run.stdout[0], re.MULTILINE)
+    assert {"TF_MPI_ENABLE", "TF_MPI_LOG_LEVEL", "TF_MPI_STALL_TIMEOUT"} <= set(headings)
+    assert len(headings) == run.stdout[0].count("Accepted: ") == run.stdout[0].count("Default: ")
