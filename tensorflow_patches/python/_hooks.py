@@ -61,6 +61,10 @@ def apply_op_created(graph: Any, op: Any) -> None:
 
 def function_called(graph: Any, captured: Any, eagerly: bool) -> None:
     """concrete_function.py, ConcreteFunction._call_flat: `graph` will run, or be nested."""
+    if not hasattr(graph, "_tf_mpi_seen"):
+        from tensorflow.mpi import _naming
+
+        _naming.function_first_called(graph, captured)
     trains, has_tape = hasattr(graph, "_tf_mpi_trained"), hasattr(graph, "_tf_mpi_tape")
     if not (trains or has_tape):
         return

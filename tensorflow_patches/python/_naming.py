@@ -7,6 +7,7 @@ which differs from rank to rank; the order in which the program creates the Appl
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from tensorflow.mpi import _hooks, _lib
@@ -64,6 +65,63 @@ def _mark(graph: Any, trained: list[Any]) -> None:
         graph._tf_mpi_trained.update({id(handle): handle for handle in trained})
         graph._tf_mpi_in_step = False
         graph = graph.outer_graph
+
+
+def function_first_called(graph: Any, captured: Any) -> None:
+    """A function whose Apply ops nobody has seen created: from a SavedModel, or an imported graph.
+
+    What it captures is declared in the order of the captures, the same on every rank that has
+    loaded the same.
+    """
+    from tensorflow.python.framework import dtypes
+
+    graph._tf_mpi_seen = True
+    if hasattr(graph, "_tf_mpi_trained") or not _holds_apply_op(graph):
+        return
+    handles = [t for t in captured if getattr(t, "dtype", None) == dtypes.resource and _is_eager(t)]
+    for handle in handles:
+        container, name = handle_name(handle)
+        _lib.load().tfmpi_declare_variable(container.encode(), name.encode(), b"")
+    _mark(graph, handles)
+
+
+def _holds_apply_op(graph: Any) -> bool:
+    """By itself, or in a function that it calls."""
+    from tensorflow.python.eager import context
+
+    operations = graph.get_operations()
+    if any(op.type in _hooks.apply_ops for op in operations):
+        return True
+    todo = {name for op in operations if _calls(op.type) for name in _called(op.node_def)}
+    seen: set[str] = set()
+    while todo:
+        name = todo.pop()
+        seen.add(name)
+        if not context.context().has_function(name):
+            continue
+        for node in context.context().get_function_def(name).node_def:
+            if node.op in _hooks.apply_ops:
+                return True
+            todo.update(called for called in _called(node) if called not in seen)
+    return False
+
+
+@functools.cache
+def _calls(op_type: str) -> bool:
+    """Whether ops of this type call functions."""
+    from tensorflow.python.framework import op_def_registry
+
+    op_def = op_def_registry.get(op_type)
+    return op_def is None or any(
+        attr.type.endswith("func)") or attr.type == "func" for attr in op_def.attr
+    )
+
+
+def _called(node: Any) -> list[str]:
+    """The functions that a node calls."""
+    attributes = node.attr.values()
+    single = [attr.func.name for attr in attributes if attr.HasField("func")]
+    return single + [func.name for attr in attributes for func in attr.list.func]
 
 
 def function_nested(inner: Any) -> None:

@@ -1,1 +1,60 @@
-"""What a training run under two ranks writes, stock TensorFlow loads and runs."""
+"""What a training run under two ranks writes, stock TensorFlow loads and runs; so do two ranks."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+from compare import assert_close
+
+KINDS = ["model", "checkpoint", "session"]
+
+
+class Runs(NamedTuple):
+    """By kind and place, the variables: of each rank, of the official wheel, of ranks that load."""
+
+    ranks: list[dict[str, Any]]
+    stock: dict[str, Any]
+    loaded: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def runs(launch, scripts, stock_python, tmp_path_factory) -> Runs:
+    directory = tmp_path_factory.mktemp("saved")
+    (directory / "v1").mkdir()
+    ranks = launch(scripts / "saved.py", np=2, args=["train", directory]).check().results
+    stock = launch([stock_python, scripts / "saved.py"], np=0, args=["load", directory]).check()
+    loaded = launch(scripts / "saved.py", np=2, args=["load", directory]).check().results
+    return Runs(ranks, stock.results[0], loaded)
+
+
+def test_loaded_by_the_official_wheel(runs):
+    assert runs.stock["stock"] is True
+    assert runs.stock["version"] == "2.21.0"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loads_what_was_saved(runs, kind):
+    """To the bit, and the same on both ranks, who trained between there and the end."""
+    for rank in runs.ranks:
+        assert rank[kind]["saved"] == runs.stock[kind]["saved"]
+        assert rank[kind]["end"] == runs.ranks[0][kind]["end"] != rank[kind]["saved"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_trains_on_as_the_ranks_did(runs, kind):
+    """The training function or op that was saved, alone on the whole batches; slots count."""
+    ours, theirs = runs.ranks[1][kind]["end"], runs.stock[kind]["end"]
+    assert len(ours) == len(theirs) == 3
+    for index, (a, b) in enumerate(zip(ours, theirs)):
+        assert_close({index: a}, {index: b}, 1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_that_load_it_train_on_as_well(runs, kind):
+    """Though no Python built the loaded function's Apply ops, nor named its variables in order."""
+    for rank in runs.loaded:
+        assert rank[kind]["saved"] == runs.stock[kind]["saved"]
+        assert rank[kind]["end"] == runs.loaded[0][kind]["end"]
+        for index, (a, b) in enumerate(zip(rank[kind]["end"], runs.stock[kind]["end"])):
+            assert_close({index: a}, {index: b}, 1e-5)
