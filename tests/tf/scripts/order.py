@@ -9,6 +9,7 @@ distance from what the mean over the ranks gives.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import sys
 import time
@@ -57,13 +58,11 @@ def pairs(variables: list[Any], point: Any) -> list[tuple[Any, Any]]:
     return [(gradient(variables[i], point, i), variables[i]) for i in order]
 
 
-def in_session(threads: int, count: int, steps: int) -> list[np.ndarray]:
-    config = v1.ConfigProto(
-        inter_op_parallelism_threads=threads,
-        intra_op_parallelism_threads=1,
-        use_per_session_threads=True,
-    )
-    with tf.Graph().as_default(), v1.Session(config=config) as session:
+@functools.cache
+def build(count: int) -> tuple[Any, ...]:
+    """(graph, variables, point, train, initialize)"""
+    graph = tf.Graph()
+    with graph.as_default():
         variables = [
             v1.get_variable(f"v{i}", initializer=initial(i, RANK), use_resource=bool(i % 2))
             for i in range(count)
@@ -71,7 +70,18 @@ def in_session(threads: int, count: int, steps: int) -> list[np.ndarray]:
         point = v1.placeholder(tf.float32, [])
         optimizer = v1.train.GradientDescentOptimizer(LEARNING_RATE)
         train = optimizer.apply_gradients(pairs(variables, point))
-        session.run(v1.global_variables_initializer())
+        return graph, variables, point, train, v1.global_variables_initializer()
+
+
+def in_session(threads: int, count: int, steps: int) -> list[np.ndarray]:
+    graph, variables, point, train, initialize = build(count)
+    config = v1.ConfigProto(
+        inter_op_parallelism_threads=threads,
+        intra_op_parallelism_threads=1,
+        use_per_session_threads=True,
+    )
+    with v1.Session(graph=graph, config=config) as session:
+        session.run(initialize)
         step = session.make_callable(train, [point])
         session.run(train, {point: points(steps)[0, RANK]})
         for own in points(steps)[1:, RANK]:
