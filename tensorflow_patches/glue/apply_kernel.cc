@@ -112,9 +112,8 @@ class ApplyKernel::Step {
   Engine* const engine_;
 
   std::string name_;
-  Tensor gradient_;       // the input; kept so that its buffer lives as long as the request
-  Tensor average_;        // may share that buffer when nobody else holds it
-  bool in_step_ = false;  // of the state that AddBroadcasts looked at last
+  Tensor gradient_;  // the input; kept so that its buffer lives as long as the request
+  Tensor average_;   // may share that buffer when nobody else holds it
   std::vector<Broadcast> broadcasts_;
   std::vector<Request> requests_;
   std::atomic<int> unfinished_{0};
@@ -176,16 +175,16 @@ Request ApplyKernel::Step::NewRequest(std::string name, OpKind kind, DataType dt
 // The safety net: rank 0's value becomes every rank's, before the first Apply, for what nothing has
 // brought in step (a raw op, or an eager variable made inside its first tape), slots included.
 void ApplyKernel::Step::AddBroadcasts() {
+  bool in_step = false;
   for (int input = 0; input < context_->num_inputs(); ++input) {
     if (!IsState(context_, input)) continue;
-    // Of a ref only the variable itself has a name here; its slots count as it does.
-    const std::string key =
-        kernel_->VariableKey(context_, context_->input_is_ref(input) ? 0 : input);
-    const bool named_slot = !context_->input_is_ref(input) || input == 0;
-    if (named_slot) in_step_ = VariableNames::Get().TestAndMarkInStep(key);
+    // Of refs only the variable has a name here; its slots are in step if it is.
+    if (input == 0 || !context_->input_is_ref(input)) {
+      in_step = VariableNames::Get().TestAndMarkInStep(kernel_->VariableKey(context_, input));
+    }
     Tensor value;
     DataType dtype;
-    if (in_step_ || !ReadState(context_, input, &value) || !ToCoreType(value.dtype(), &dtype)) {
+    if (in_step || !ReadState(context_, input, &value) || !ToCoreType(value.dtype(), &dtype)) {
       continue;
     }
     if (engine_->topology().rank != 0) {
