@@ -89,11 +89,11 @@ def tape_entered() -> None:
         _naming.mark_tape()
 
 
-def session_config(config: Any) -> Any:
+def session_config(graph: Any, config: Any) -> Any:
     """session.py, BaseSession.__init__: returns `config` with a number that the kernels can see."""
     from tensorflow.mpi import _sessions
 
-    return _sessions.session_config(config)
+    return _sessions.session_config(graph, config)
 
 
 def session_run(session: Any, fetches: Any) -> None:

@@ -92,7 +92,7 @@ def _holds_apply_op(graph: Any) -> bool:
     operations = graph.get_operations()
     if any(op.type in _hooks.apply_ops for op in operations):
         return True
-    todo = {name for op in operations if _calls(op.type) for name in _called(op.node_def)}
+    todo = {name for op in operations if calls_functions(op.type) for name in _called(op.node_def)}
     seen: set[str] = set()
     while todo:
         name = todo.pop()
@@ -107,7 +107,7 @@ def _holds_apply_op(graph: Any) -> bool:
 
 
 @functools.cache
-def _calls(op_type: str) -> bool:
+def calls_functions(op_type: str) -> bool:
     """Whether ops of this type call functions."""
     from tensorflow.python.framework import op_def_registry
 

@@ -13,15 +13,17 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-from tensorflow.mpi import _hooks, _lib
+from tensorflow.mpi import _hooks, _lib, _naming
 from tensorflow.mpi._sync import State, bring_in_step, busy, is_random_state
 
 _session_numbers = itertools.count(1)
-_session_scopes: collections.Counter[str] = collections.Counter()
+_graph_numbers: collections.Counter[str] = collections.Counter()  # graphs that train the same names
 
 
-def session_config(config: Any) -> Any:
+def session_config(graph: Any, config: Any) -> Any:
     """See _hooks.session_config. A number that the script has chosen itself stays."""
+    if not hasattr(graph, "_tf_mpi_identity"):
+        _identify(graph, {name for op in graph.get_operations() for name in _trained_by_op(op)})
     if config.experimental.HasField("session_metadata"):
         return config
     numbered = type(config)()
@@ -29,6 +31,23 @@ def session_config(config: Any) -> Any:
     numbered.experimental.session_metadata.name = "tensorflow.mpi"
     numbered.experimental.session_metadata.version = next(_session_numbers)
     return numbered
+
+
+def _identify(graph: Any, trained: set[str]) -> None:
+    """Gives a graph that trains a name that is the same on all ranks.
+
+    By what it trains, and among graphs that train the same by the order in which the program made
+    their first Sessions: the order of their first runs may differ by rank, if threads run them.
+    """
+    if trained:
+        digest = _digest(trained)
+        graph._tf_mpi_identity = f"{digest}.{_graph_numbers[digest]}"
+        graph._tf_mpi_scopes = itertools.count()
+        _graph_numbers[digest] += 1
+
+
+def _digest(names: set[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:6]
 
 
 @dataclasses.dataclass
@@ -80,12 +99,17 @@ def _trained_by(graph: Any, names: Iterable[str]) -> set[str]:
         seen.add(op)
         todo.extend(tensor.op for tensor in op.inputs)
         todo.extend(op.control_inputs)
-        if op.type in _hooks.apply_ops:
-            trained.update(_state_name(t.op) for t in op.inputs if _is_state(t))
-        elif any(attr.HasField("func") for attr in op.node_def.attr.values()):
+        trained.update(_trained_by_op(op))
+        if op.type not in _hooks.apply_ops and _naming.calls_functions(op.type):
             # A function or a loop: whatever it is handed may be trained inside.
             trained.update(_state_name(t.op) for t in op.inputs if _is_state(t))
     return trained
+
+
+def _trained_by_op(op: Any) -> set[str]:
+    if op.type not in _hooks.apply_ops:
+        return set()
+    return {_state_name(t.op) for t in op.inputs if _is_state(t)}
 
 
 def _is_state(tensor: Any) -> bool:
@@ -105,9 +129,10 @@ def _state_name(op: Any) -> str:
 
 def _sync_session(session: Any, known: _Session, trained: set[str]) -> None:
     if not known.scope:
-        digest = hashlib.sha256("\n".join(sorted(trained)).encode()).hexdigest()[:6]
-        known.scope = f"{digest}.{_session_scopes[digest]}"
-        _session_scopes[digest] += 1
+        graph = session.graph
+        if not hasattr(graph, "_tf_mpi_identity"):  # the Session was made before the Apply ops
+            _identify(graph, trained)
+        known.scope = f"{graph._tf_mpi_identity}.{next(graph._tf_mpi_scopes)}"
         version = session._config.experimental.session_metadata.version
         _lib.load().tfmpi_set_scope(version, known.scope.encode())
     busy.on = True
@@ -123,7 +148,7 @@ def _sync_session(session: Any, known: _Session, trained: set[str]) -> None:
             _session_state(name, variable, values.get(name), received, known.scope)
             for name, variable in variables.items()
         ]
-        digest = hashlib.sha256("\n".join(sorted(trained)).encode()).hexdigest()[:6]
+        digest = _digest(trained)
         bring_in_step(f"start of session {known.scope} {digest} {len(known.in_step)}", states)
         _write_variables(session, [(variables[name], value) for name, value in received.items()])
         known.in_step.update(trained)

@@ -37,16 +37,7 @@ def test_an_extra_variable_of_the_same_name_in_an_eager_loop(launch, scripts):
     assert_same(launch(scripts / "cases.py", np=2, args=[SAME_NAME]).check().results)
 
 
-OPPOSITE = pytest.param(
-    "opposite",
-    marks=pytest.mark.xfail(
-        strict=True,
-        reason="sessions with the same variables are paired by the order of their first runs",
-    ),
-)
-
-
-@pytest.mark.parametrize("order", ["same", OPPOSITE])
+@pytest.mark.parametrize("order", ["same", "opposite"])
 def test_two_sessions_in_two_threads(launch, scripts, order):
     """Of the same names, so that which is which has to be known otherwise."""
     ranks = launch(scripts / "threads.py", np=2, args=[order]).check().results
