@@ -171,13 +171,13 @@ def bounds(values: list[float]) -> tuple[float, float]:
 def test_import_takes_no_more_than_50_ms_longer(stock_python):
     """CPU time, which other processes disturb less than wall time; both of a pair run at once.
 
-    The median of the differences decides. Pairs are run until it is surely on one side, at most 20:
+    The median of the differences decides. Pairs are run until it is surely on one side, at most 16:
     a machine so busy that they cannot tell neither passes nor fails a median above the limit.
     """
     limit = 0.050
     differences: list[float] = []
     import_costs([stock_python, sys.executable])  # reads the files, and writes the .pyc
-    while len(differences) < 20:
+    while len(differences) < 16:
         order = [stock_python, sys.executable][:: 1 if len(differences) % 2 else -1]
         costs = dict(zip(order, import_costs(order)))
         differences.append(costs[sys.executable] - costs[stock_python])
