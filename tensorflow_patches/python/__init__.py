@@ -5,7 +5,8 @@ themselves (`TF_MPI_ENABLE` turns that on and off). This module, also `tf.mpi`, 
 partition their own data, or print on one rank only.
 
 All functions work with averaging off, as on one rank. Collectives must be called by all ranks, with
-the same dtype and shape; each waits for the others, at most TF_MPI_STALL_TIMEOUT seconds.
+the same dtype and shape; each waits for the others, at most TF_MPI_STALL_TIMEOUT seconds. Numbers
+and numpy arrays are exchanged at once, also while a tf.function is traced: pass tensors there.
 """
 
 from __future__ import annotations
