@@ -27,9 +27,16 @@ def runs(launch, scripts) -> Runs:
     return Runs(ranks, launch(scripts / "cases.py", np=0, timeout=180).check().results[0])
 
 
+# TensorFlow runs the two updates in either order, and so rounds them differently on each rank.
+UNORDERED = "two_of_a_kind_in_one_run"
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_equals_one_process(runs, case):
-    assert_same(runs.ranks, case)
+    if case == UNORDERED:
+        assert_close(runs.ranks[0][case], runs.ranks[1][case], 1e-6)
+    else:
+        assert_same(runs.ranks, case)
     assert_close(runs.ranks[1][case], runs.alone[case], 1e-5)
 
 

@@ -130,7 +130,7 @@ def alternating_optimizers_session() -> State:
 def two_of_a_kind_in_one_run() -> State:
     """Two gradients of one variable in one Session.run, which must not be mixed up.
 
-    Neither depends on the variable, so the order of the two updates does not count.
+    Neither depends on the variable, so the order of the two updates counts in the last bit only.
     """
     model = LinearGraph(40)
     with model.graph.as_default():
@@ -259,12 +259,14 @@ def monitored_session() -> State:
     with model.graph.as_default():
         counter = v1.train.get_or_create_global_step()
         model.minimize(v1.train.AdamOptimizer(0.05), global_step=counter)
+        with tf.control_dependencies([model.train]):
+            after = counter.read_value()
         hooks = [v1.train.StopAtStepHook(last_step=6)]
         with v1.train.MonitoredTrainingSession(hooks=hooks) as session:
             number = 0
             while not session.should_stop():
                 _, w, b, count = session.run(
-                    [model.train, model.w, model.b, counter], model.feed(number)
+                    [model.train, model.w, model.b, after], model.feed(number)
                 )
                 number += 1
             raw = session._tf_sess()
