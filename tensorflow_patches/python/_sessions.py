@@ -10,6 +10,8 @@ import collections
 import dataclasses
 import hashlib
 import itertools
+import os
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,7 +25,8 @@ _graph_numbers: collections.Counter[str] = collections.Counter()  # graphs that 
 def session_config(graph: Any, config: Any) -> Any:
     """See _hooks.session_config. A number that the script has chosen itself stays."""
     if not hasattr(graph, "_tf_mpi_identity"):
-        _identify(graph, {name for op in graph.get_operations() for name in _trained_by_op(op)})
+        trained = {name for op in graph.get_operations() for name in _trained_by_op(op)}
+        _identify(graph, trained, _calling_line())
     if config.experimental.HasField("session_metadata"):
         return config
     numbered = type(config)()
@@ -33,17 +36,27 @@ def session_config(graph: Any, config: Any) -> Any:
     return numbered
 
 
-def _identify(graph: Any, trained: set[str]) -> None:
+def _identify(graph: Any, trained: set[str], line: str) -> None:
     """Gives a graph that trains a name that is the same on all ranks.
 
-    By what it trains, and among graphs that train the same by the order in which the program made
-    their first Sessions: the order of their first runs may differ by rank, if threads run them.
+    By what it trains and by the line of the program that made its first Session, so that a graph
+    which only one rank makes shifts no other; among those of one line by their order. Not by the
+    order of first runs, which may differ by rank if threads run them.
     """
     if trained:
-        digest = _digest(trained)
+        digest = _digest(trained | {line})
         graph._tf_mpi_identity = f"{digest}.{_graph_numbers[digest]}"
         graph._tf_mpi_scopes = itertools.count()
         _graph_numbers[digest] += 1
+
+
+def _calling_line() -> str:
+    """Of the script, not of TensorFlow: "train.py:120"."""
+    tensorflow = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(tensorflow):
+        frame = frame.f_back
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def _digest(names: set[str]) -> str:
@@ -131,7 +144,7 @@ def _sync_session(session: Any, known: _Session, trained: set[str]) -> None:
     if not known.scope:
         graph = session.graph
         if not hasattr(graph, "_tf_mpi_identity"):  # the Session was made before the Apply ops
-            _identify(graph, trained)
+            _identify(graph, trained, "")
         known.scope = f"{graph._tf_mpi_identity}.{next(graph._tf_mpi_scopes)}"
         version = session._config.experimental.session_metadata.version
         _lib.load().tfmpi_set_scope(version, known.scope.encode())
