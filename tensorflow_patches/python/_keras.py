@@ -1,22 +1,16 @@
 """Keras optimizers update their variables with assign ops, which this release does not average.
 
 So with more than one rank their outermost update call stops with an error. No Keras module is
-loaded when TensorFlow's libraries are; a finder on sys.meta_path adds the check as each is
-imported, without a change to Keras's files.
+loaded when TensorFlow's libraries are: the check is added as each is imported (_imports.py).
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import sys
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi import _hooks
+from tensorflow.mpi import _hooks, _imports
 
 # module -> (class, method through which every update passes)
 _TARGETS = {
@@ -31,29 +25,7 @@ def install() -> None:
     if _hooks.size == 1:
         return
     for name in _TARGETS:
-        if name in sys.modules:
-            _guard(sys.modules[name])
-    sys.meta_path.insert(0, _Finder())
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the targets as the other finders do, and guards them once they are loaded."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in _TARGETS:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                load(module)
-                _guard(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+        _imports.when_imported(name, _guard)
 
 
 def _guard(module: ModuleType) -> None:
