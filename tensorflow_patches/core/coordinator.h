@@ -32,6 +32,9 @@ class Coordinator {
   // Takes in what `rank` says.
   void Receive(int rank, const Announcement& announcement, TimePoint now);
 
+  // Every rank is told, with the next verdict, that `key` has happened once more.
+  void Post(const std::string& key) { next_.posts.push_back(key); }
+
   // All that has been decided since the last call, stalls included.
   Verdict Decide(TimePoint now);
 

@@ -51,6 +51,23 @@ Ticket Engine::Submit(Request request) {
 
 void Engine::Withdraw(Ticket ticket) { queue_.PushWithdrawal(ticket); }
 
+void Engine::Post(const std::string& key) {
+  if (topology().rank != 0) return;
+  CountPost(key);
+  queue_.PushPost(key);
+}
+
+int64_t Engine::Posted(const std::string& key) const {
+  std::lock_guard<std::mutex> lock(posted_mutex_);
+  const auto it = posted_.find(key);
+  return it != posted_.end() ? it->second : 0;
+}
+
+void Engine::CountPost(const std::string& key) {
+  std::lock_guard<std::mutex> lock(posted_mutex_);
+  ++posted_[key];
+}
+
 EngineStats Engine::stats() const {
   return {completed_.load(), collectives_.load(), bytes_.load()};
 }
@@ -114,6 +131,7 @@ bool Engine::TakeSubmissions() {
   Drained drained = queue_.Drain();
   for (Submission& submission : drained.submissions) Accept(std::move(submission));
   for (Ticket ticket : drained.withdrawals) WithdrawNow(ticket);
+  for (const std::string& key : drained.posts) coordinator_->Post(key);
   return !drained.empty();
 }
 
@@ -177,6 +195,8 @@ void Engine::WithdrawNow(Ticket ticket) {
 }
 
 void Engine::NoteEnd() {
+  // Once more: what was handed in before the wish to end was seen must not be lost.
+  if ((join_requested_ && !joined_) || (leave_requested_ && !left_)) TakeSubmissions();
   if (join_requested_ && !joined_ && pending_.empty()) {
     joined_ = true;
     announcement_.joined = true;
@@ -262,6 +282,9 @@ void Engine::Execute(const Verdict& verdict) {
     } else if (!joined_) {
       early_errors_[error.name] = status;
     }
+  }
+  if (coordinator_ == nullptr) {  // rank 0 has counted its own
+    for (const std::string& key : verdict.posts) CountPost(key);
   }
   if (!verdict.fatal.empty()) Fail(Status(Code::kUnavailable, verdict.fatal));
   if (verdict.finished) finished_ = true;

@@ -12,6 +12,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -55,6 +56,13 @@ class Engine {
   // agreed. A ticket that has ended is ignored.
   void Withdraw(Ticket ticket);
 
+  // Rank 0 only (elsewhere it does nothing), any thread, returns at once: tells every rank that
+  // `key` has happened once more. No request: nobody waits, and a rank that has no requests hears
+  // of it too. What is posted before Join or Leave is delivered before the group ends.
+  void Post(const std::string& key);
+  // How often this rank has been told so; on rank 0, how often it posted. Any thread.
+  int64_t Posted(const std::string& key) const;
+
   // This rank has no more requests. Waits until that holds for every rank, contributing zeros to
   // what the others still average; then leaves the group. No request may be submitted after it.
   Status Join();
@@ -92,6 +100,7 @@ class Engine {
   void CheckCoordinator();
   Clock::duration IdleTime();
   void Stop();
+  void CountPost(const std::string& key);
 
   std::unique_ptr<Transport> transport_;
   const EngineOptions options_;
@@ -119,6 +128,9 @@ class Engine {
   // Errors agreed on for names that were not yet submitted here.
   std::unordered_map<std::string, Status> early_errors_;
   int idle_rounds_ = 0;
+
+  mutable std::mutex posted_mutex_;
+  std::unordered_map<std::string, int64_t> posted_;  // guarded by posted_mutex_
 
   std::atomic<uint64_t> completed_{0};
   std::atomic<uint64_t> collectives_{0};

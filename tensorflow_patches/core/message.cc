@@ -193,6 +193,7 @@ std::string Encode(const Verdict& verdict) {
     w.Unsigned(static_cast<uint64_t>(withdrawal.rank));
     w.String(withdrawal.name);
   });
+  w.List(verdict.posts, [&](const std::string& key) { w.String(key); });
   w.String(verdict.fatal);
   w.Byte(verdict.finished);
   return w.Take();
@@ -219,6 +220,7 @@ bool Decode(const std::string& bytes, Verdict* verdict) {
     withdrawal.name = r.String();
     return withdrawal;
   });
+  verdict->posts = r.List<std::string>([&] { return r.String(); });
   verdict->fatal = r.String();
   verdict->finished = r.Byte() != 0;
   return r.Finished();

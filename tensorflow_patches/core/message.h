@@ -67,11 +67,13 @@ struct Verdict {
   std::vector<Response> responses;
   std::vector<NamedError> errors;     // requests that end with an error on every rank
   std::vector<Withdrawal> withdrawn;  // requests that were withdrawn in time
+  std::vector<std::string> posts;     // keys of what has happened once more on rank 0
   std::string fatal;                  // not empty: the group cannot go on
   bool finished = false;              // every rank has joined
 
   bool empty() const {
-    return responses.empty() && errors.empty() && withdrawn.empty() && fatal.empty() && !finished;
+    return responses.empty() && errors.empty() && withdrawn.empty() && posts.empty() &&
+           fatal.empty() && !finished;
   }
 };
 

@@ -1,5 +1,5 @@
-// What other threads hand to the communication thread: new requests, withdrawals, the wish to
-// leave.
+// What other threads hand to the communication thread: new requests, withdrawals, posts, the wish
+// to leave.
 //
 // Push from any thread; Wait and Drain on the communication thread. Owns what is in it until
 // drained. Nothing is called while the lock is held.
@@ -9,6 +9,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "tensorflow_patches/core/request.h"
@@ -26,8 +27,9 @@ struct Submission {
 struct Drained {
   std::vector<Submission> submissions;
   std::vector<Ticket> withdrawals;
+  std::vector<std::string> posts;
 
-  bool empty() const { return submissions.empty() && withdrawals.empty(); }
+  bool empty() const { return submissions.empty() && withdrawals.empty() && posts.empty(); }
 };
 
 class Queue {
@@ -45,6 +47,12 @@ class Queue {
   void PushWithdrawal(Ticket ticket) {
     std::unique_lock<std::mutex> lock(mutex_);
     drained_.withdrawals.push_back(ticket);
+    Notify(&lock);
+  }
+
+  void PushPost(const std::string& key) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    drained_.posts.push_back(key);
     Notify(&lock);
   }
 

@@ -159,6 +159,10 @@ int32_t tfmpi_end(TfMpiOperation* operation, char* error) {
   return code;
 }
 
+void tfmpi_post(const char* key) { GetEngine()->Post(key); }
+
+int64_t tfmpi_posted(const char* key) { return GetEngine()->Posted(key); }
+
 void tfmpi_declare_variable(const char* container, const char* name, const char* scope) {
   tfmpi::VariableNames::Get().Declare(tfmpi::HandleKey(container, name, scope));
 }

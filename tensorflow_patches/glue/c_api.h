@@ -52,6 +52,12 @@ TFMPI_API const void* tfmpi_gathered(struct TfMpiOperation* operation, int64_t* 
 // Its code. An operation that has not ended is withdrawn, and waited for.
 TFMPI_API int32_t tfmpi_end(struct TfMpiOperation* operation, char* error);
 
+// Rank 0 only, elsewhere it does nothing: tells all ranks, without waiting for them, that `key` has
+// happened once more.
+TFMPI_API void tfmpi_post(const char* key);
+// How often this rank has been told so; on rank 0, how often it posted.
+TFMPI_API int64_t tfmpi_posted(const char* key);
+
 // Names of variables; see variable_names.h.
 TFMPI_API void tfmpi_declare_variable(const char* container, const char* name, const char* scope);
 TFMPI_API void tfmpi_mark_in_step(const char* container, const char* name, const char* scope);

@@ -50,6 +50,9 @@ def load() -> Any:
         lib.tfmpi_gathered.restype = ctypes.c_void_p
         lib.tfmpi_gathered.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64)]
         lib.tfmpi_end.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        lib.tfmpi_post.argtypes = [ctypes.c_char_p]
+        lib.tfmpi_posted.argtypes = [ctypes.c_char_p]
+        lib.tfmpi_posted.restype = ctypes.c_int64
         lib.tfmpi_declare_variable.argtypes = [ctypes.c_char_p] * 3
         lib.tfmpi_mark_in_step.argtypes = [ctypes.c_char_p] * 3
         lib.tfmpi_set_scope.argtypes = [ctypes.c_int64, ctypes.c_char_p]

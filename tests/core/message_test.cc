@@ -89,6 +89,7 @@ class MessageTest : public TimedTest {
     for (int i = Number(3); i > 0; --i)
       verdict.errors.push_back({Text(), Code::kUnavailable, Text()});
     for (int i = Number(3); i > 0; --i) verdict.withdrawn.push_back({Number(10000), Text()});
+    for (int i = Number(3); i > 0; --i) verdict.posts.push_back(Text());
     if (Number(4) == 0) verdict.fatal = Text();
     verdict.finished = Number(2) == 1;
     return verdict;
@@ -137,6 +138,7 @@ void ExpectEqual(const Verdict& a, const Verdict& b) {
     EXPECT_EQ(a.withdrawn[i].rank, b.withdrawn[i].rank);
     EXPECT_EQ(a.withdrawn[i].name, b.withdrawn[i].name);
   }
+  EXPECT_EQ(a.posts, b.posts);
   EXPECT_EQ(a.fatal, b.fatal);
   EXPECT_EQ(a.finished, b.finished);
 }
