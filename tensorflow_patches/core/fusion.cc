@@ -51,6 +51,9 @@ Status Fusion::ReduceInPlace(const Slot& slot, double scale, TimePoint deadline)
   if (slot.request == nullptr) {
     zeros.resize(count * SizeOf(type));
     in = out = zeros.data();
+  } else if (slot.request->scale != 1) {
+    Pack(type, in, out, count, slot.request->scale);
+    in = out;
   }
   const Status status = transport_->Allreduce(in, out, count * WireElements(type), WireType(type),
                                               WireOp(slot.signature.op), deadline);
@@ -67,7 +70,8 @@ Status Fusion::ReduceInChunks(const Slot& slot, double scale, TimePoint deadline
     const size_t n = std::min(chunk, count - start);
     const size_t offset = start * SizeOf(type);
     if (slot.request != nullptr) {
-      Pack(type, static_cast<const char*>(slot.request->input) + offset, buffer, n);
+      Pack(type, static_cast<const char*>(slot.request->input) + offset, buffer, n,
+           slot.request->scale);
     } else {
       std::memset(buffer, 0, WireBytes(type, n));
     }
@@ -92,7 +96,7 @@ Status Fusion::ReduceFused(const std::vector<Slot>& slots, double scale, TimePoi
     const size_t count = Count(slot.signature);
     const size_t size = WireBytes(slot.signature.dtype, count);
     if (slot.request != nullptr) {
-      Pack(slot.signature.dtype, slot.request->input, next, count);
+      Pack(slot.signature.dtype, slot.request->input, next, count, slot.request->scale);
     } else {
       std::memset(next, 0, size);
     }

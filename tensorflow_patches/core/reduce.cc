@@ -63,17 +63,19 @@ void ScaleAs(const void* in, void* out, size_t count, double scale) {
 
 bool IsWireForm(DataType type) { return type != DataType::kFloat16 && type != DataType::kBfloat16; }
 
-void Pack(DataType type, const void* in, void* wire, size_t count) {
-  if (IsWireForm(type)) {
-    if (count != 0) std::memcpy(wire, in, count * SizeOf(type));
+void Pack(DataType type, const void* in, void* wire, size_t count, double scale) {
+  if (scale == 0) {
+    if (count != 0) std::memset(wire, 0, count * WireElements(type) * SizeOf(WireType(type)));
     return;
   }
+  if (IsWireForm(type)) return Unpack(type, in, wire, count, scale);
+  const float factor = static_cast<float>(scale);
   const uint16_t* from = static_cast<const uint16_t*>(in);
   float* to = static_cast<float*>(wire);
   if (type == DataType::kBfloat16) {
-    for (size_t i = 0; i < count; ++i) to[i] = WidenBfloat16(from[i]);
+    for (size_t i = 0; i < count; ++i) to[i] = WidenBfloat16(from[i]) * factor;
   } else {
-    for (size_t i = 0; i < count; ++i) to[i] = WidenFloat16(from[i]);
+    for (size_t i = 0; i < count; ++i) to[i] = WidenFloat16(from[i]) * factor;
   }
 }
 

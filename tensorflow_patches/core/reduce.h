@@ -16,8 +16,10 @@ namespace tfmpi {
 // True when the wire form of `type` is its memory, so that it can be reduced where it lies.
 bool IsWireForm(DataType type);
 
-// `count` elements of `type` to wire form. Half and bfloat16 widen to float32 exactly.
-void Pack(DataType type, const void* in, void* wire, size_t count);
+// `count` elements of `type` to wire form, each times `scale`: 1 leaves every bit as it is, 0 gives
+// zeros whatever `in` holds. Half and bfloat16 widen to float32 exactly, then are multiplied. Where
+// the wire form is the type's memory, `in` may be `wire`. Integers know no scale but 0 and 1.
+void Pack(DataType type, const void* in, void* wire, size_t count, double scale);
 
 // `count` elements from wire form, each times `scale` (1 leaves every bit as it is). The product is
 // taken in the wire type; half and bfloat16 are rounded once, to nearest even.

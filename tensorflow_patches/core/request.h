@@ -45,6 +45,9 @@ struct Request {
   // Broadcast: only `output`, which holds the data on the root.
   const void* input = nullptr;
   void* output = nullptr;
+  // Allreduce of floating types: this rank's data counts times this. With 0 it counts as zeros,
+  // whatever it holds, NaN too. May differ by rank.
+  double scale = 1;
   // Allgather: called once, on the communication thread, with each rank's first dimension; returns
   // where the result goes (all rows, in rank order), or null to fail the request.
   std::function<void*(const std::vector<int64_t>& rows)> allocate;

@@ -1,23 +1,19 @@
 #include "tensorflow_patches/glue/apply_kernel.h"
 
 #include <atomic>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
-#include "tensorflow/core/platform/env.h"
 #include "tensorflow_patches/core/reduce.h"
+#include "tensorflow_patches/glue/request_group.h"
 #include "tensorflow_patches/glue/variable_names.h"
 
 namespace tfmpi {
 
-using tensorflow::CancellationManager;
-using tensorflow::CancellationToken;
 using tensorflow::HandleFromInput;
 using tensorflow::LookupResource;
 using tensorflow::OpKernel;
@@ -28,7 +24,8 @@ using tensorflow::TensorValue;
 
 namespace {
 
-std::atomic<int64_t> g_gradients_submitted{0};
+std::atomic<int64_t> g_applied{0};
+thread_local bool t_averaged = false;
 
 // The graph name of a ref variable: its colocation, which optimizers set, else the node it comes
 // from.
@@ -42,14 +39,6 @@ std::string RefVariableName(const tensorflow::NodeDef& node) {
   if (node.input_size() == 0) return node.name();
   return node.input(0).substr(0, node.input(0).find(':'));
 }
-
-Shape ToShape(const tensorflow::TensorShape& shape) {
-  Shape dims;
-  for (int i = 0; i < shape.dims(); ++i) dims.push_back(shape.dim_size(i));
-  return dims;
-}
-
-void* Data(const Tensor& tensor) { return const_cast<char*>(tensor.tensor_data().data()); }
 
 // The variable and its slots: every ref or resource input of an Apply op.
 bool IsState(OpKernelContext* context, int input) {
@@ -83,13 +72,19 @@ absl::Status WriteState(OpKernelContext* context, int input, const Tensor& value
 
 }  // namespace
 
-// One execution of the kernel. Deletes itself after it has called `done`.
+// One execution of the kernel. Deletes itself before it calls `done`.
 class ApplyKernel::Step {
  public:
   Step(ApplyKernel* kernel, OpKernelContext* context, DoneCallback done, Engine* engine)
-      : kernel_(kernel), context_(context), done_(std::move(done)), engine_(engine) {}
+      : kernel_(kernel),
+        context_(context),
+        done_(std::move(done)),
+        engine_(engine),
+        group_(std::make_unique<RequestGroup>(engine, context->cancellation_manager(),
+                                              *context->runner())) {}
 
-  void Start(const std::string& key);
+  // `averaged`: the gradient is an average already; what is left is the start in step.
+  void Start(const std::string& key, bool averaged);
 
  private:
   struct Broadcast {
@@ -99,11 +94,7 @@ class ApplyKernel::Step {
 
   absl::Status PrepareGradient(bool first_apply);
   void AddBroadcasts();
-  Request NewRequest(std::string name, OpKind kind, DataType dtype, const Tensor& tensor);
-  void Submit();
-  bool WatchForCancellation();
-  void Ended(const Status& status);
-  void Finish();
+  void Finish(absl::Status status);
   void RunStockKernel();
 
   ApplyKernel* const kernel_;
@@ -115,29 +106,22 @@ class ApplyKernel::Step {
   Tensor gradient_;  // the input; kept so that its buffer lives as long as the request
   Tensor average_;   // may share that buffer when nobody else holds it
   std::vector<Broadcast> broadcasts_;
-  std::vector<Request> requests_;
-  std::atomic<int> unfinished_{0};
-
-  std::mutex mutex_;
-  Status status_;  // the first failure; guarded by mutex_, as all below
-  std::vector<Ticket> tickets_;
-  bool cancelled_ = false;
-  bool watching_ = false;
-  CancellationToken token_ = CancellationManager::kInvalidToken;
+  std::unique_ptr<RequestGroup> group_;  // until it is submitted
 };
 
-void ApplyKernel::Step::Start(const std::string& key) {
+void ApplyKernel::Step::Start(const std::string& key, bool averaged) {
   const VariableUse use = VariableNames::Get().Use(key, kernel_->request_suffix_);
   name_ = use.name;
-  const absl::Status status = PrepareGradient(use.first_apply);
-  if (!status.ok()) {
-    context_->SetStatus(status);
-    done_();
-    delete this;
-    return;
+  if (averaged) {
+    average_ = context_->input(kernel_->gradient_);
+  } else {
+    const absl::Status status = PrepareGradient(use.first_apply);
+    if (!status.ok()) return Finish(status);
   }
   if (use.first_apply) AddBroadcasts();
-  Submit();
+  if (averaged && broadcasts_.empty()) return Finish(absl::OkStatus());
+  RequestGroup::Submit(std::move(group_), "'" + name_ + "' was averaged",
+                       [this](const absl::Status& status) { Finish(status); });
 }
 
 absl::Status ApplyKernel::Step::PrepareGradient(bool first_apply) {
@@ -155,21 +139,13 @@ absl::Status ApplyKernel::Step::PrepareGradient(bool first_apply) {
   if (!status.ok()) return status;
   gradient_ = context_->input(input);
   Request request =
-      NewRequest(name_ + kernel_->request_suffix_, OpKind::kAllreduce, dtype, gradient_);
+      RequestFor(OpKind::kAllreduce, name_ + kernel_->request_suffix_, dtype, gradient_);
   request.input = Data(gradient_);
   request.output = Data(average_);
   if (first_apply) request.fingerprint = Fingerprint(request.input, gradient_.TotalBytes());
-  requests_.push_back(std::move(request));
+  group_->Add(std::move(request));
+  CountGradients(1);
   return status;
-}
-
-Request ApplyKernel::Step::NewRequest(std::string name, OpKind kind, DataType dtype,
-                                      const Tensor& tensor) {
-  Request request;
-  request.name = std::move(name);
-  request.signature = {kind, ReduceOp::kAverage, dtype, 0, ToShape(tensor.shape())};
-  request.done = [this](const Status& status) { Ended(status); };
-  return request;
 }
 
 // The safety net: rank 0's value becomes every rank's, before the first Apply, for what nothing has
@@ -192,77 +168,15 @@ void ApplyKernel::Step::AddBroadcasts() {
       if (!context_->allocate_temp(value.dtype(), value.shape(), &fresh).ok()) continue;
       value = fresh;
     }
-    Request request = NewRequest("start of " + name_ + " input " + std::to_string(input),
-                                 OpKind::kBroadcast, dtype, value);
+    Request request = RequestFor(
+        OpKind::kBroadcast, "start of " + name_ + " input " + std::to_string(input), dtype, value);
     request.output = Data(value);
-    requests_.push_back(std::move(request));
+    group_->Add(std::move(request));
     broadcasts_.push_back({input, value});
   }
 }
 
-void ApplyKernel::Step::Submit() {
-  // One more than there are requests: held by this function, so that the step outlives it.
-  unfinished_ = static_cast<int>(requests_.size()) + 1;
-  if (!WatchForCancellation()) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    cancelled_ = true;
-    status_ =
-        Status(Code::kCancelled, "the step was cancelled before '" + name_ + "' was averaged");
-    unfinished_ = 1;
-    requests_.clear();
-  }
-  for (Request& request : requests_) {
-    const Ticket ticket = engine_->Submit(std::move(request));
-    bool withdraw = false;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      tickets_.push_back(ticket);
-      withdraw = cancelled_;
-    }
-    if (withdraw) engine_->Withdraw(ticket);
-  }
-  Ended(Status());
-}
-
-// False when the step is cancelled already.
-bool ApplyKernel::Step::WatchForCancellation() {
-  CancellationManager* manager = context_->cancellation_manager();
-  if (manager == nullptr) return true;
-  token_ = manager->get_cancellation_token();
-  watching_ = manager->RegisterCallback(token_, [this] {
-    std::vector<Ticket> tickets;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      cancelled_ = true;
-      tickets = tickets_;
-    }
-    for (Ticket ticket : tickets) engine_->Withdraw(ticket);
-  });
-  return watching_;
-}
-
-// The communication thread, or Submit.
-void ApplyKernel::Step::Ended(const Status& status) {
-  if (!status.ok()) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (status_.ok()) status_ = status;
-  }
-  if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  (*context_->runner())([this] {
-    // Some runners of eager kernels call on the spot; a kernel must not run on the communication
-    // thread.
-    if (engine_->OnCommunicationThread()) {
-      tensorflow::Env::Default()->SchedClosure([this] { Finish(); });
-    } else {
-      Finish();
-    }
-  });
-}
-
-void ApplyKernel::Step::Finish() {
-  // Waits for a cancellation callback that is running, so none can touch a deleted step.
-  if (watching_) context_->cancellation_manager()->DeregisterCallback(token_);
-  absl::Status status = ToAbsl(status_);
+void ApplyKernel::Step::Finish(absl::Status status) {
   if (engine_->topology().rank != 0) {
     for (const Broadcast& broadcast : broadcasts_) {
       if (status.ok()) status = WriteState(context_, broadcast.input, broadcast.value);
@@ -306,6 +220,7 @@ ApplyKernel::ApplyKernel(OpKernelConstruction* construction, const ApplyOp& op,
     request_suffix_ += " #" + std::to_string(occurrence);
   }
   request_suffix_ += ")";
+  tensorflow::TryGetNodeAttr(def(), "_tf_mpi_averaged", &averaged_);
 }
 
 std::string ApplyKernel::VariableKey(OpKernelContext* context, int input) const {
@@ -317,12 +232,14 @@ std::string ApplyKernel::VariableKey(OpKernelContext* context, int input) const 
   return HandleKey(handle.container(), handle.name(), scope);
 }
 
-int64_t ApplyKernel::GradientsSubmitted() { return g_gradients_submitted; }
+int64_t ApplyKernel::Applied() { return g_applied; }
+bool ApplyKernel::SetThreadAveraged(bool averaged) { return std::exchange(t_averaged, averaged); }
 
 void ApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   Engine* const engine = GetEngine();
-  g_gradients_submitted.fetch_add(1, std::memory_order_relaxed);
-  (new Step(this, context, std::move(done), engine))->Start(VariableKey(context, 0));
+  g_applied.fetch_add(1, std::memory_order_relaxed);
+  (new Step(this, context, std::move(done), engine))
+      ->Start(VariableKey(context, 0), averaged_ || t_averaged);
 }
 
 RefusingKernel::RefusingKernel(OpKernelConstruction* construction, std::string reason)

@@ -1,5 +1,5 @@
-// The decorated kernel: averages its gradient over the ranks, then runs the stock kernel on the
-// average.
+// The decorated kernel: averages its gradient over the ranks, unless that was done before, then
+// runs the stock kernel on the average.
 //
 // Made by the decorating factory (interpose.cc) in place of an optimizer op's stock kernel, which
 // it owns. TensorFlow calls ComputeAsync on an inter-op thread; the engine calls back on the
@@ -26,8 +26,11 @@ class ApplyKernel : public tensorflow::AsyncOpKernel {
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override;
 
-  // Gradients handed to the engine by all kernels of the process, so far.
-  static int64_t GradientsSubmitted();
+  // Optimizer ops run by the process so far, whoever averaged their gradients.
+  static int64_t Applied();
+  // The gradients of optimizer ops that run eagerly on this thread are averages already, from now
+  // on. Returns what it was before.
+  static bool SetThreadAveraged(bool averaged);
 
  private:
   class Step;
@@ -39,6 +42,7 @@ class ApplyKernel : public tensorflow::AsyncOpKernel {
   int gradient_ = -1;           // input index
   std::string ref_variable_;    // the variable's graph name, when it is a ref
   std::string request_suffix_;  // " (ApplyAdam)": tells apart two optimizers of one variable
+  bool averaged_ = false;       // by the attribute _tf_mpi_averaged: its gradient is an average
 };
 
 // Stops what this release cannot keep in step, with an error that names the op and the way out.

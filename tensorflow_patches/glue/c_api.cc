@@ -13,6 +13,7 @@
 #include "tensorflow_patches/glue/apply_kernel.h"
 #include "tensorflow_patches/glue/apply_ops.h"
 #include "tensorflow_patches/glue/interpose.h"
+#include "tensorflow_patches/glue/request_group.h"
 #include "tensorflow_patches/glue/runtime.h"
 #include "tensorflow_patches/glue/variable_names.h"
 
@@ -103,7 +104,7 @@ const char* tfmpi_transport(void) {
   return description->c_str();
 }
 
-void tfmpi_stats(uint64_t out[6]) {
+void tfmpi_stats(uint64_t out[7]) {
   const Engine* const engine = GetEngine();
   const tfmpi::EngineStats stats = engine != nullptr ? engine->stats() : tfmpi::EngineStats();
   out[0] = stats.completed;
@@ -111,7 +112,8 @@ void tfmpi_stats(uint64_t out[6]) {
   out[2] = stats.bytes;
   out[3] = static_cast<uint64_t>(tfmpi::RegistrationsSeen());
   out[4] = static_cast<uint64_t>(tfmpi::RegistrationsDecorated());
-  out[5] = static_cast<uint64_t>(tfmpi::ApplyKernel::GradientsSubmitted());
+  out[5] = static_cast<uint64_t>(tfmpi::GradientsSubmitted());
+  out[6] = static_cast<uint64_t>(tfmpi::ApplyKernel::Applied());
 }
 
 TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op, int32_t dtype,
@@ -173,6 +175,10 @@ void tfmpi_mark_in_step(const char* container, const char* name, const char* sco
 
 void tfmpi_set_scope(int64_t session, const char* scope) {
   tfmpi::VariableNames::Get().SetScope(session, scope);
+}
+
+int32_t tfmpi_set_averaged(int32_t averaged) {
+  return tfmpi::ApplyKernel::SetThreadAveraged(averaged != 0) ? 1 : 0;
 }
 
 const char* tfmpi_apply_op(int32_t index, const char** gradient, int32_t* sparse) {

@@ -36,8 +36,8 @@ TFMPI_API void tfmpi_topology(int32_t out[5]);
 // Of the transport; lives as long as the process.
 TFMPI_API const char* tfmpi_transport(void);
 // completed requests, collectives, bytes, registrations seen, registrations decorated, gradients
-// submitted by optimizer ops
-TFMPI_API void tfmpi_stats(uint64_t out[6]);
+// submitted by kernels, optimizer ops run
+TFMPI_API void tfmpi_stats(uint64_t out[7]);
 
 // Starts a collective on memory that the caller keeps until tfmpi_end. For allgather `out` is null.
 // Never blocks; the result is freed by tfmpi_end.
@@ -62,6 +62,10 @@ TFMPI_API int64_t tfmpi_posted(const char* key);
 TFMPI_API void tfmpi_declare_variable(const char* container, const char* name, const char* scope);
 TFMPI_API void tfmpi_mark_in_step(const char* container, const char* name, const char* scope);
 TFMPI_API void tfmpi_set_scope(int64_t session, const char* scope);
+
+// 1: the gradients of optimizer ops that this thread runs eagerly are averages already; 0: the
+// kernels average them. Returns what it was before.
+TFMPI_API int32_t tfmpi_set_averaged(int32_t averaged);
 
 // The optimizer ops: name of op `index`, or null beyond the last; its gradient input; whether
 // sparse.

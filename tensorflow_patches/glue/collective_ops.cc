@@ -94,8 +94,8 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
     request.name = context->input(1).scalar<tensorflow::tstring>()();
     OP_REQUIRES_ASYNC(context, ToCoreType(tensor.dtype(), &request.signature.dtype),
                       absl::InvalidArgumentError("this dtype cannot travel between ranks"), done);
-    for (int i = 0; i < tensor.dims(); ++i) request.signature.shape.push_back(tensor.dim_size(i));
-    request.input = tensor.tensor_data().data();
+    request.signature.shape = ToShape(tensor.shape());
+    request.input = Data(tensor);
     OP_REQUIRES_OK_ASYNC(context, Prepare(context, tensor, &request), done);
     request.done = [context, done, tensor, engine](const Status& status) {
       (*context->runner())([context, done, status, engine] {
@@ -119,7 +119,7 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
                                       Request* request) {
     Tensor* output = nullptr;
     TF_RETURN_IF_ERROR(context->allocate_output(0, tensor.shape(), &output));
-    request->output = const_cast<char*>(output->tensor_data().data());
+    request->output = Data(*output);
     return absl::OkStatus();
   }
 };
@@ -164,7 +164,7 @@ class AllgatherKernel : public CollectiveKernel {
         context->SetStatus(status);
         return nullptr;
       }
-      return const_cast<char*>(output->tensor_data().data());
+      return Data(*output);
     };
     return absl::OkStatus();
   }

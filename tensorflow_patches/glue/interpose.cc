@@ -18,6 +18,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow_patches/glue/apply_kernel.h"
 #include "tensorflow_patches/glue/apply_ops.h"
+#include "tensorflow_patches/glue/average_kernel.h"
 #include "tensorflow_patches/glue/runtime.h"
 
 namespace tfmpi {
@@ -39,8 +40,15 @@ std::string SparseReason(const OpKernel& stock) {
          "tf.convert_to_tensor(gradient) before apply_gradients, or run with TF_MPI_ENABLE=0";
 }
 
-std::string CompiledReason(const OpKernel& stock) {
-  return "'" + stock.name() + "' (" + std::string(stock.type_string_view()) +
+std::string DeviceReason(const OpKernelConstruction& construction) {
+  return "'" + construction.def().name() + "' averages gradients over ranks, and is placed on " +
+         construction.device_type().type_string() +
+         "; this release averages on the CPU only. Place the optimizer there with "
+         "tf.device('CPU:0'), or run with TF_MPI_ENABLE=0";
+}
+
+std::string CompiledReason(const tensorflow::NodeDef& node) {
+  return "'" + node.name() + "' (" + node.op() +
          ") is inside a compiled cluster, where gradients are not averaged over ranks in this "
          "release. "
          "Drop jit_compile=True (or auto-clustering) for the function that applies gradients, or "
@@ -61,13 +69,37 @@ class DecoratingFactory : public OpKernelFactory {
     if (compiled_ || op_.sparse) {
       if (engine->topology().size == 1) return stock.release();
       return new RefusingKernel(construction,
-                                compiled_ ? CompiledReason(*stock) : SparseReason(*stock));
+                                compiled_ ? CompiledReason(stock->def()) : SparseReason(*stock));
     }
     return new ApplyKernel(construction, op_, std::move(stock));
   }
 
  private:
   const ApplyOp& op_;
+  const bool compiled_;
+  const std::unique_ptr<OpKernelFactory> stock_;
+};
+
+// IdentityN, which is an average where it says so.
+class AverageFactory : public OpKernelFactory {
+ public:
+  AverageFactory(bool compiled, std::unique_ptr<OpKernelFactory> stock)
+      : compiled_(compiled), stock_(std::move(stock)) {}
+
+  OpKernel* Create(OpKernelConstruction* construction) override {
+    const Engine* const engine = GetEngine();
+    if (engine == nullptr || engine->topology().size == 1 ||
+        !AverageSpec::IsMarked(construction->def())) {
+      return stock_->Create(construction);
+    }
+    if (compiled_) return new RefusingKernel(construction, CompiledReason(construction->def()));
+    if (construction->device_type() != tensorflow::DeviceType(tensorflow::DEVICE_CPU)) {
+      return new RefusingKernel(construction, DeviceReason(*construction));
+    }
+    return new AverageKernel(construction);
+  }
+
+ private:
   const bool compiled_;
   const std::unique_ptr<OpKernelFactory> stock_;
 };
@@ -93,9 +125,13 @@ int64_t RegistrationsDecorated() { return g_decorated; }
 std::unique_ptr<OpKernelFactory> MaybeDecorate(const KernelDef& kernel,
                                                std::unique_ptr<OpKernelFactory> factory) {
   ++g_seen;
+  const bool compiled = std::string_view(kernel.device_type()).find("XLA_") == 0;
+  if (kernel.op() == "IdentityN") {
+    ++g_decorated;
+    return std::make_unique<AverageFactory>(compiled, std::move(factory));
+  }
   const ApplyOp* const op = FindApplyOp(kernel.op());
   if (op == nullptr) return factory;
-  const bool compiled = std::string_view(kernel.device_type()).find("XLA_") == 0;
   if (!compiled && kernel.device_type() != "CPU") return factory;
   ++g_decorated;
   return std::make_unique<DecoratingFactory>(*op, compiled, std::move(factory));

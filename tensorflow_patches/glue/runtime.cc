@@ -93,6 +93,16 @@ bool ToCoreType(tensorflow::DataType type, DataType* core) {
   }
 }
 
+Shape ToShape(const tensorflow::TensorShape& shape) {
+  Shape dims;
+  for (int i = 0; i < shape.dims(); ++i) dims.push_back(shape.dim_size(i));
+  return dims;
+}
+
+void* Data(const tensorflow::Tensor& tensor) {
+  return const_cast<char*>(tensor.tensor_data().data());
+}
+
 absl::Status ToAbsl(const Status& status) {
   const std::string& message = status.message();
   switch (status.code()) {

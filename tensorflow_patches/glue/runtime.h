@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow_patches/core/engine.h"
 
@@ -28,6 +29,8 @@ Engine* GetEngine();
 
 // How tensorflow and the core name the same things. False for a dtype that cannot travel.
 bool ToCoreType(tensorflow::DataType type, DataType* core);
+Shape ToShape(const tensorflow::TensorShape& shape);
+void* Data(const tensorflow::Tensor& tensor);
 absl::Status ToAbsl(const Status& status);
 
 }  // namespace tfmpi

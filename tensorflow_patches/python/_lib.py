@@ -56,6 +56,7 @@ def load() -> Any:
         lib.tfmpi_declare_variable.argtypes = [ctypes.c_char_p] * 3
         lib.tfmpi_mark_in_step.argtypes = [ctypes.c_char_p] * 3
         lib.tfmpi_set_scope.argtypes = [ctypes.c_int64, ctypes.c_char_p]
+        lib.tfmpi_set_averaged.argtypes = [ctypes.c_int32]
         lib.tfmpi_apply_op.restype = ctypes.c_char_p
         _lib = lib
     return _lib
@@ -80,7 +81,9 @@ def topology() -> tuple[int, int, int, int, int]:
 
 def stats() -> dict[str, int]:
     """Counts since start, by name; see tfmpi_stats."""
-    names = ("completed", "collectives", "bytes", "registrations", "decorated", "gradients")
+    names = (
+        "completed", "collectives", "bytes", "registrations", "decorated", "gradients", "applied",
+    )  # fmt: skip
     out = (ctypes.c_uint64 * len(names))()
     load().tfmpi_stats(out)
     return dict(zip(names, out, strict=True))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from tensorflow.mpi import _hooks, _lib
+from tensorflow.mpi import _average, _hooks, _lib
 
 
 def handle_name(handle: Any) -> tuple[str, str]:
@@ -55,6 +55,8 @@ def apply_op_created(graph: Any, op: Any) -> None:
         _lib.load().tfmpi_declare_variable(container.encode(), name.encode(), b"")
     _mark(graph, trained)
     _number(graph, op)
+    if _hooks.size > 1:
+        _average.apply_op_created(op)
 
 
 def _mark(graph: Any, trained: list[Any]) -> None:

@@ -2,6 +2,7 @@
 // order.
 
 #include <algorithm>
+#include <limits>
 #include <random>
 
 #include "gtest/gtest.h"
@@ -211,6 +212,53 @@ TEST_F(EngineTest, TheCheckNoticesWhenNothingIsAveraged) {
     }
   }
   ranks.JoinAll();
+}
+
+// Each rank's data counts times a weight of its own; weights of 0 silence whatever a rank holds. Both
+// tensors that share a buffer and ones that travel alone, in place and not.
+TEST_P(AllreduceTest, WeightsDifferByRank) {
+  Ranks ranks(GetParam());
+  for (const DataType type : kAllTypes) {
+    if (!IsFloating(type)) continue;
+    const size_t counts[] = {1, 5, 2 * ThresholdCount(type) + 3};
+    const std::vector<size_t> components = {WireElements(type), 5 * WireElements(type),
+                                            counts[2] * WireElements(type)};
+    std::vector<std::vector<std::vector<char>>> outputs(ranks.size());
+    ranks.Each([&](int rank, Engine& engine) {
+      std::vector<std::vector<char>> inputs;
+      std::vector<Ending> endings;
+      for (size_t i = 0; i < 3; ++i) {
+        const Job job = {"w" + std::to_string(i), type, ReduceOp::kSum, counts[i], 0};
+        inputs.push_back(MakeInput(job, rank));
+        for (size_t k = 0; k < components[i] && rank == 1; ++k) {
+          SetComponent(type, inputs[i].data(), k, std::numeric_limits<double>::quiet_NaN());
+        }
+      }
+      outputs[rank] = inputs;
+      for (size_t i = 0; i < 3; ++i) {
+        const Job job = {"w" + std::to_string(i), type, ReduceOp::kSum, counts[i], 0};
+        const bool in_place = i % 2 == rank % 2;
+        Request request = MakeRequest(job, (in_place ? outputs[rank] : inputs)[i].data(),
+                                      outputs[rank][i].data());
+        request.scale = rank == 1 ? 0 : 1 + rank;
+        endings.push_back(Submit(engine, std::move(request)));
+      }
+      EXPECT_EQ(AwaitAll(endings), "");
+    });
+    for (size_t i = 0; i < 3; ++i) {
+      const Job job = {"w" + std::to_string(i), type, ReduceOp::kSum, counts[i], 0};
+      for (size_t k = 0; k < components[i]; ++k) {
+        double expected = 0;
+        for (int rank = 0; rank < ranks.size(); ++rank) {
+          if (rank != 1) expected += (1 + rank) * InputValue(job, rank, k);
+        }
+        for (int rank = 0; rank < ranks.size(); ++rank) {
+          ASSERT_EQ(GetComponent(type, outputs[rank][i].data(), k), expected)
+              << Name(type) << " of rank " << rank << ", tensor " << i << ", component " << k;
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

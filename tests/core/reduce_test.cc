@@ -44,7 +44,7 @@ std::vector<uint16_t> EveryValue() {
 
 std::vector<float> Widen(DataType type, const std::vector<uint16_t>& values) {
   std::vector<float> wide(values.size());
-  Pack(type, values.data(), wide.data(), values.size());
+  Pack(type, values.data(), wide.data(), values.size(), 1);
   return wide;
 }
 
@@ -161,7 +161,7 @@ TEST(ReduceTest, ScaleOneLeavesEveryBit) {
     for (size_t count : {0, 1, 2, 1000}) {
       const std::vector<char> bytes = RandomBytes(count * SizeOf(type), 3);
       std::vector<char> wire(bytes.size()), out(bytes.size());
-      Pack(type, bytes.data(), wire.data(), count);
+      Pack(type, bytes.data(), wire.data(), count, 1);
       EXPECT_EQ(wire, bytes) << Name(type);
       Unpack(type, wire.data(), out.data(), count, 1);
       EXPECT_EQ(out, bytes) << Name(type);
@@ -181,7 +181,7 @@ TEST(ReduceTest, PackAndUnpackWriteTheirElementsAndNothingElse) {
         SetComponent(type, in.data(), i, static_cast<double>(i % 2));
       }
       std::vector<char> wire(count * wire_size + 16, kGuard), out(in.size() + 16, kGuard);
-      Pack(type, in.data(), wire.data(), count);
+      Pack(type, in.data(), wire.data(), count, 1);
       Unpack(type, wire.data(), out.data(), count, 1);
       EXPECT_EQ(std::vector<char>(out.begin(), out.end() - 16), in) << Name(type);
       for (size_t i = 0; i < 16; ++i) {

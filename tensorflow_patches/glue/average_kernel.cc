@@ -1,0 +1,132 @@
+#include "tensorflow_patches/glue/average_kernel.h"
+
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "tensorflow/core/framework/log_memory.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_patches/core/reduce.h"
+#include "tensorflow_patches/glue/request_group.h"
+
+namespace tfmpi {
+namespace {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TryGetNodeAttr;
+using tensorflow::shape_inference::InferenceContext;
+
+constexpr char kLabel[] = "_tf_mpi_average";
+constexpr char kNames[] = "_tf_mpi_names";
+
+REGISTER_OP("TfMpiAverage")
+    .Input("tensors: T")
+    .Input("weight: float")
+    .Output("averages: T")
+    .Attr("T: list(type) >= 1")
+    .Attr("label: string")
+    .Attr("names: list(string)")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn([](InferenceContext* context) {
+      for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(i));
+      return absl::OkStatus();
+    });
+
+REGISTER_KERNEL_BUILDER(Name("TfMpiAverage").Device(tensorflow::DEVICE_CPU), AverageKernel);
+
+// Constant folding runs kernels of its own while graphs are optimized, which may happen on one rank
+// only. An error makes it leave the node as it is.
+bool IsFolding(OpKernelContext* context) {
+  return context->runner() == nullptr ||
+         context->step_id() == tensorflow::LogMemory::CONSTANT_FOLDING_STEP_ID;
+}
+
+}  // namespace
+
+bool AverageSpec::IsMarked(const tensorflow::NodeDef& node) {
+  return node.attr().count(kLabel) != 0;
+}
+
+absl::Status AverageSpec::Read(const tensorflow::NodeDef& node, AverageSpec* spec) {
+  const bool marked = IsMarked(node);
+  std::string label;
+  tensorflow::DataTypeVector types;
+  if (!TryGetNodeAttr(node, marked ? kLabel : "label", &label) ||
+      !TryGetNodeAttr(node, marked ? kNames : "names", &spec->names) ||
+      !GetNodeAttr(node, "T", &types).ok()) {
+    return absl::InvalidArgumentError("an average without its attributes");
+  }
+  // The weight is one of the T of an IdentityN.
+  if (types.size() != spec->names.size() + (marked ? 1 : 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("the average '", label, "' has ",
+                                                   spec->names.size(), " names for ",
+                                                   types.size() - (marked ? 1 : 0), " tensors"));
+  }
+  spec->dtypes.resize(spec->names.size());
+  for (size_t i = 0; i < spec->names.size(); ++i) {
+    if (!ToCoreType(types[i], &spec->dtypes[i]) || !IsFloating(spec->dtypes[i])) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", spec->names[i], "' of the average '", label, "' is ",
+                       tensorflow::DataTypeString(types[i]),
+                       "; only floating and complex tensors can be averaged over ranks"));
+    }
+    spec->names[i] += " (" + label + ")";
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckWeight(float weight, const std::string& name) {
+  if (std::isfinite(weight) && weight >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the weight of '", name,
+                                                 "' and what is averaged with it is ", weight,
+                                                 "; it must be finite and not negative"));
+}
+
+AverageKernel::AverageKernel(OpKernelConstruction* construction) : AsyncOpKernel(construction) {
+  OP_REQUIRES_OK(construction, AverageSpec::Read(def(), &spec_));
+}
+
+void AverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
+  Engine* const engine = GetEngine();
+  OP_REQUIRES_ASYNC(context, engine != nullptr,
+                    absl::FailedPreconditionError("averaging is off (TF_MPI_ENABLE)"), done);
+  OP_REQUIRES_ASYNC(context, !IsFolding(context),
+                    absl::UnimplementedError("an average over ranks is no constant"), done);
+  const int tensors = static_cast<int>(spec_.names.size());
+  const Tensor weight = context->input(tensors);
+  OP_REQUIRES_ASYNC(context, weight.dtype() == tensorflow::DT_FLOAT && weight.NumElements() == 1,
+                    absl::InvalidArgumentError("the weight of an average is no float32 scalar"),
+                    done);
+  const float scale = weight.flat<float>()(0);
+  OP_REQUIRES_OK_ASYNC(context, CheckWeight(scale, spec_.names[0]), done);
+  const bool first = first_.exchange(false);
+  auto group =
+      std::make_unique<RequestGroup>(engine, context->cancellation_manager(), *context->runner());
+  for (int i = 0; i < tensors; ++i) {
+    const Tensor& tensor = context->input(i);
+    Request request = RequestFor(OpKind::kAllreduce, spec_.names[i], spec_.dtypes[i], tensor);
+    request.input = Data(tensor);
+    request.scale = scale;
+    if (first) request.fingerprint = Fingerprint(request.input, tensor.TotalBytes());
+    // One that nobody else reads is averaged where it lies.
+    Tensor* average = nullptr;
+    OP_REQUIRES_OK_ASYNC(
+        context, context->forward_input_or_allocate_output({i}, i, tensor.shape(), &average), done);
+    request.output = Data(*average);
+    group->Add(std::move(request));
+  }
+  if (context->num_outputs() > tensors) context->set_output(tensors, weight);  // of an IdentityN
+  CountGradients(tensors);
+  RequestGroup::Submit(std::move(group), "'" + spec_.names[0] + "' was averaged",
+                       [context, done](const absl::Status& status) {
+                         if (!status.ok()) context->SetStatus(status);
+                         done();
+                       });
+}
+
+}  // namespace tfmpi

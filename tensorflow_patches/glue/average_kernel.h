@@ -1,0 +1,49 @@
+// The average of many tensors over the ranks, as one op.
+//
+// In graphs the op is a stock IdentityN that carries private attributes (mpi/_average.py makes it;
+// interpose.cc puts this kernel in its place), so that the graph loads in stock TensorFlow, as an
+// identity. In eager code it is the op TfMpiAverage. The last input is a float32 scalar, the weight
+// of this rank's tensors. TensorFlow calls ComputeAsync on an inter-op thread; the rest is
+// request_group.h's.
+
+#ifndef TFMPI_GLUE_AVERAGE_KERNEL_H_
+#define TFMPI_GLUE_AVERAGE_KERNEL_H_
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow_patches/core/types.h"
+
+namespace tfmpi {
+
+// What is averaged, read from a node's attributes.
+struct AverageSpec {
+  std::vector<std::string> names;  // of the engine's requests, one per tensor
+  std::vector<DataType> dtypes;
+
+  // True for an IdentityN that is an average.
+  static bool IsMarked(const tensorflow::NodeDef& node);
+  // Of a marked IdentityN or a TfMpiAverage. Fails for what cannot be averaged, with its name.
+  static absl::Status Read(const tensorflow::NodeDef& node, AverageSpec* spec);
+};
+
+// Ok if `weight` is finite and not negative.
+absl::Status CheckWeight(float weight, const std::string& name);
+
+class AverageKernel : public tensorflow::AsyncOpKernel {
+ public:
+  explicit AverageKernel(tensorflow::OpKernelConstruction* construction);
+
+  void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override;
+
+ private:
+  AverageSpec spec_;
+  std::atomic<bool> first_{true};
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_GLUE_AVERAGE_KERNEL_H_

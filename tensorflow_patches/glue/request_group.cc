@@ -1,0 +1,100 @@
+#include "tensorflow_patches/glue/request_group.h"
+
+#include <utility>
+
+#include "tensorflow/core/platform/env.h"
+
+namespace tfmpi {
+namespace {
+
+std::atomic<int64_t> g_gradients_submitted{0};
+
+}  // namespace
+
+int64_t GradientsSubmitted() { return g_gradients_submitted; }
+
+void CountGradients(int64_t gradients) {
+  g_gradients_submitted.fetch_add(gradients, std::memory_order_relaxed);
+}
+
+Request RequestFor(OpKind kind, std::string name, DataType dtype,
+                   const tensorflow::Tensor& tensor) {
+  Request request;
+  request.name = std::move(name);
+  request.signature = {kind, ReduceOp::kAverage, dtype, 0, ToShape(tensor.shape())};
+  return request;
+}
+
+void RequestGroup::Submit(std::unique_ptr<RequestGroup> group, const std::string& what,
+                          Ended ended) {
+  RequestGroup* const self = group.release();  // Finish deletes it
+  self->ended_ = std::move(ended);
+  // One more than there are requests: held by this function, so that the group outlives it.
+  self->unfinished_ = static_cast<int>(self->requests_.size()) + 1;
+  if (!self->WatchForCancellation()) {
+    std::lock_guard<std::mutex> lock(self->mutex_);
+    self->cancelled_ = true;
+    self->status_ = Status(Code::kCancelled, "the step was cancelled before " + what);
+    self->unfinished_ = 1;
+    self->requests_.clear();
+  }
+  for (Request& request : self->requests_) {
+    request.done = [self](const Status& status) { self->EndOne(status); };
+    const Ticket ticket = self->engine_->Submit(std::move(request));
+    bool withdraw = false;
+    {
+      std::lock_guard<std::mutex> lock(self->mutex_);
+      self->tickets_.push_back(ticket);
+      withdraw = self->cancelled_;
+    }
+    if (withdraw) self->engine_->Withdraw(ticket);
+  }
+  self->EndOne(Status());
+}
+
+// False when the step is cancelled already.
+bool RequestGroup::WatchForCancellation() {
+  if (cancellation_ == nullptr) return true;
+  token_ = cancellation_->get_cancellation_token();
+  watching_ = cancellation_->RegisterCallback(token_, [this] { Withdraw(); });
+  return watching_;
+}
+
+void RequestGroup::Withdraw() {
+  std::vector<Ticket> tickets;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    cancelled_ = true;
+    tickets = tickets_;
+  }
+  for (Ticket ticket : tickets) engine_->Withdraw(ticket);
+}
+
+// The communication thread, or Submit.
+void RequestGroup::EndOne(const Status& status) {
+  if (!status.ok()) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (status_.ok()) status_ = status;
+  }
+  if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  runner_([this] {
+    // Some runners of eager kernels call on the spot; a kernel must not run on the communication
+    // thread.
+    if (engine_->OnCommunicationThread()) {
+      tensorflow::Env::Default()->SchedClosure([this] { Finish(); });
+    } else {
+      Finish();
+    }
+  });
+}
+
+void RequestGroup::Finish() {
+  // Waits for a cancellation callback that is running, so none can touch a deleted group.
+  if (watching_) cancellation_->DeregisterCallback(token_);
+  const absl::Status status = ToAbsl(status_);
+  const Ended ended = std::move(ended_);
+  delete this;
+  ended(status);
+}
+
+}  // namespace tfmpi
