@@ -131,9 +131,11 @@ def verify() -> None:
             "TF_MPI_ENABLE=0"
         )
     debug(f"saw {stats['registrations']} kernels, decorated {stats['decorated']}")
-    from tensorflow.mpi import _keras
+    from tensorflow.mpi import _keras_batch_norm, _keras_fit, _keras_optimizers
 
-    _keras.install()
+    _keras_optimizers.install()
+    _keras_fit.install()
+    _keras_batch_norm.install()
 
 
 def _watch_exceptions() -> None:

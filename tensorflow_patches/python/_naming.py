@@ -59,13 +59,18 @@ def apply_op_created(graph: Any, op: Any) -> None:
         _average.apply_op_created(op)
 
 
+def graph_trains(graph: Any, handles: list[Any]) -> None:
+    """`graph`, which is being built, trains the variables of these handles, not by Apply ops."""
+    _mark(graph, [handle for handle in handles if _is_eager(handle)])
+
+
 def _mark(graph: Any, trained: list[Any]) -> None:
     """Notes on `graph`, and on the graphs that it is nested in, that they train these handles."""
     while graph is not None and hasattr(graph, "outer_graph"):
         if not hasattr(graph, "_tf_mpi_trained"):
             graph._tf_mpi_trained = {}
         graph._tf_mpi_trained.update({id(handle): handle for handle in trained})
-        graph._tf_mpi_in_step = False
+        graph._tf_mpi_in_step = 0
         graph = graph.outer_graph
 
 

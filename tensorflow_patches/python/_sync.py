@@ -12,12 +12,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-import json
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tensorflow.mpi import _bootstrap, _collectives, _hooks, _lib, _naming
+from tensorflow.mpi import _agree, _bootstrap, _hooks, _lib, _naming
 
 # Variables that hold the state of random number generators: they stay different on purpose, so that
 # ranks draw different dropout masks and augmentations, as one process does for different samples.
@@ -27,6 +27,8 @@ busy = threading.local()  # a sync reads variables through the very calls that a
 _counter = itertools.count()  # of syncs of functions and tapes, in program order
 _optimizer_counter = itertools.count()  # of eager optimizers, in the order of their first update
 _tape_done = False
+_generation = 1  # what was brought in step in an earlier one is out of step again
+_changed: str | None = None  # what this rank did to its variables since it was last in step
 
 
 @dataclasses.dataclass
@@ -39,43 +41,43 @@ class State:
     mark: Callable[[], None]  # tells the kernels that it is in step
 
 
-def _agreed(label: str, states: list[State]) -> list[State]:
-    """The states that every rank has, equally often, in an order that is the same on all ranks."""
-    counts = collections.Counter(state.key for state in states)
-    everyone = [
-        collections.Counter(json.loads(text)) for text in _exchange(label, json.dumps(counts))
-    ]
-    agreed = {key for key in counts if all(other.get(key) == counts[key] for other in everyone)}
-    missing = sorted(set().union(*everyone) - agreed)
+def bring_in_step(label: str, states: list[State]) -> None:
+    """Rank 0's values of the variables that every rank has become every rank's.
+
+    Only what differs travels. Every rank must call it, each with what it has.
+    """
+    values = [None if state.key.endswith("empty") else state.read() for state in states]
+    mine: dict[str, list[int]] = collections.defaultdict(list)
+    places: dict[str, list[int]] = collections.defaultdict(list)
+    for index, (state, value) in enumerate(zip(states, values)):
+        mine[state.key].append(0 if value is None else _agree.digest(value))
+        places[state.key].append(index)
+    everyone = _agree.headers(f"{label} manifest", mine)
+    agreed = sorted(
+        key
+        for key, digests in mine.items()
+        if all(len(theirs.get(key, ())) == len(digests) for theirs in everyone)
+    )
+    missing = sorted(set().union(*everyone) - set(agreed))
     if missing:
         _bootstrap.debug(f"{label}: not on all ranks, left as they are: {', '.join(missing[:10])}")
-    by_key: dict[str, list[State]] = collections.defaultdict(list)
-    for state in states:
-        by_key[state.key].append(state)
-    return [state for key in sorted(agreed) for state in by_key[key]]
-
-
-def _exchange(label: str, text: str) -> list[str]:
-    """Every rank's text, by rank."""
-    import numpy as np
-
-    data = np.frombuffer(text.encode(), dtype=np.uint8)
-    sizes = _collectives.run("allgather", np.array([data.size], np.int64), f"{label} sizes")
-    gathered = _collectives.run("allgather", data, f"{label} manifest").tobytes()
-    ends = list(itertools.accumulate(int(n) for n in sizes))
-    return [gathered[end - n : end].decode() for end, n in zip(ends, sizes, strict=True)]
-
-
-def bring_in_step(label: str, states: list[State]) -> None:
-    agreed = _agreed(label, states)
-    for index, state in enumerate(agreed):
-        if not state.key.endswith("empty"):
-            value = state.read()
-            received = _collectives.run("broadcast", value, f"{label} {index}", root=0)
-            if _hooks.rank != 0:
-                state.write(received)
-        state.mark()
-    _bootstrap.debug(f"{label}: {len(agreed)} of {len(states)} variables in step with rank 0")
+    differing = [
+        places[key][n]
+        for key in agreed
+        for n in range(len(mine[key]))
+        if any(theirs[key][n] != everyone[0][key][n] for theirs in everyone)
+    ]
+    received = _agree.broadcast_arrays(label, [values[index] for index in differing])
+    if _hooks.rank != 0:
+        for index, value in zip(differing, received):
+            states[index].write(value)
+    for key in agreed:
+        for index in places[key]:
+            states[index].mark()
+    _bootstrap.debug(
+        f"{label}: {sum(len(mine[key]) for key in agreed)} of {len(states)} variables in step with "
+        f"rank 0, {len(differing)} of them had differed"
+    )
 
 
 def is_random_state(name: str) -> bool:
@@ -95,6 +97,8 @@ def _eager_state(handle: Any, role: str) -> State | None:
     if container != "Anonymous" or is_random_state(debug_name):
         return None
     dtype = dtypes.as_dtype(data.shape_and_type[0].dtype)
+    if dtype in (dtypes.string, dtypes.variant, dtypes.resource):
+        return None
     filled = bool(raw.var_is_initialized_op(handle).numpy())
 
     def read() -> Any:
@@ -141,11 +145,11 @@ _handles_in_step: set[str] = set()
 
 def before_function(graph: Any, captured: Any) -> None:
     """A traced function that trains is about to run."""
-    if graph._tf_mpi_in_step or getattr(busy, "on", False):
+    if graph._tf_mpi_in_step == _generation or getattr(busy, "on", False):
         return
     from tensorflow.python.framework import dtypes
 
-    graph._tf_mpi_in_step = True
+    graph._tf_mpi_in_step = _generation
     trained = {_naming.handle_name(handle)[1] for handle in graph._tf_mpi_trained.values()}
     if trained <= _handles_in_step:
         return
@@ -174,18 +178,72 @@ def before_optimizer(optimizer: Any, variables: list[Any]) -> None:
     """The first eager update by `optimizer`: its slots and counters exist only now."""
     from tensorflow.python.eager import context
 
-    if getattr(optimizer, "_tf_mpi_in_step", False) or not context.executing_eagerly():
+    if getattr(optimizer, "_tf_mpi_in_step", 0) == _generation or not context.executing_eagerly():
         return
-    optimizer._tf_mpi_in_step = True
+    optimizer._tf_mpi_in_step = _generation
     label = f"start of optimizer {next(_optimizer_counter)}"
     _sync_variables(label, [*variables, *optimizer.variables()])
+
+
+def before_keras_optimizer(optimizer: Any, variables: list[Any]) -> None:
+    """An eager update of `variables` by a Keras optimizer: its first, or the first after a restore.
+
+    A graph's first run is before_function's.
+    """
+    if getattr(busy, "on", False) or _keras_optimizers.get(optimizer) == _generation:
+        return
+    _keras_optimizers[optimizer] = _generation
+    label = f"start of optimizer {next(_optimizer_counter)}"
+    _sync_variables(label, [*variables, *optimizer_variables(optimizer)])
+
+
+_keras_optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+
+def optimizer_variables(optimizer: Any) -> list[Any]:
+    """Slots and counters of a Keras optimizer, as far as they exist."""
+    found = getattr(optimizer, "variables", ())
+    return list(found() if callable(found) else found)
+
+
+def state_changed(what: str) -> None:
+    """This rank's variables were restored (`what`: by which call), so ranks may be out of step.
+
+    They come in step again before the next step, which is a meeting of all ranks. A restore on
+    some ranks only is safe before a `fit`, which asks all ranks; a loop of the script's own must
+    restore on all ranks.
+    """
+    global _changed
+    _changed = what
+    _forget()
+
+
+def changed() -> str | None:
+    """What this rank did to its variables, if that is not in step yet."""
+    return _changed
+
+
+def _forget() -> None:
+    global _generation, _tape_done
+    _generation += 1
+    _tape_done = False
+    _handles_in_step.clear()
+
+
+def before_fit(label: str, variables: list[Any], changed_anywhere: bool) -> None:
+    """All ranks are in `fit`: brings these in step, new ones only unless a rank has `changed`."""
+    global _changed
+    if changed_anywhere:
+        _forget()
+    _sync_variables(label, variables)
+    _changed = None
 
 
 def _sync_variables(label: str, variables: list[Any]) -> None:
     handles = {}
     for variable in variables:
-        handle = variable.handle
-        if hasattr(handle, "_numpy_internal"):
+        handle = getattr(variable, "handle", None)
+        if handle is not None and hasattr(handle, "_numpy_internal"):
             name = _naming.handle_name(handle)[1]
             if name not in _handles_in_step:
                 handles[name] = handle

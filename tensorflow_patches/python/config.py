@@ -120,6 +120,14 @@ PARAMETERS = {
             low=1,
         ),
         Parameter(
+            "TF_MPI_SYNC_BATCHNORM",
+            "choice",
+            "0",
+            "1: Keras's batch normalization uses the moments of the whole batch, over all ranks, for "
+            "one exchange per layer and direction. 0: of each rank's part of it.",
+            choices=("0", "1"),
+        ),
+        Parameter(
             "TF_MPI_TRANSPORT_LIBRARY",
             "path",
             "",

@@ -15,7 +15,6 @@ SOON = 20  # seconds from the end of one rank to the end of the job
 SPARSE_OP = ["UnimplementedError", "sparse gradients are not averaged", "SparseApply"]
 SPARSE = ["NotImplementedError", "got a sparse gradient for", "tf.convert_to_tensor(gradient)"]
 COMPILED = ["UnimplementedError", "is inside a compiled cluster", "Drop jit_compile=True"]
-KERAS = ["NotImplementedError", " optimizer ", "updates its variables without TensorFlow's Apply"]
 CUSTOM = ["NotImplementedError", "without one of TensorFlow's Apply ops", "tf.mpi.allreduce"]
 DISAGREE = ["InvalidArgumentError", "the ranks disagree on"]
 REFUSED = {
@@ -26,12 +25,6 @@ REFUSED = {
     "sparse_optimizer_session": [*SPARSE, "AdagradOptimizer", "'sos:0'"],
     "compiled_op": [*COMPILED, "ResourceApplyGradientDescent"],
     "compiled_optimizer_inside_a_function": [*COMPILED, "ResourceApplyAdam"],
-    "keras_apply": [*KERAS, "SGD"],
-    "keras_apply_gradients": [*KERAS, "Adam"],
-    "keras_subclass": [*KERAS, "Own"],
-    "keras_fit": [*KERAS, "Adam"],
-    "tf_keras_fit": KERAS,
-    "tf_keras_legacy": [*KERAS, "RMSprop"],
     "AssignsOne eager": [*CUSTOM, "AssignsOne", "'AssignsOne_eager:0'"],
     "AssignsOne function": [*CUSTOM, "AssignsOne", "'AssignsOne_function:0'"],
     "AssignsOne session": [*CUSTOM, "AssignsOne", "'c:0'"],
@@ -42,7 +35,6 @@ REFUSED = {
     "other_dtype": [*DISAGREE, "rank 0 has", "float32 [2]", "rank 1 has", "float64 [2]"],
 }
 ACCEPTED = ["Wraps eager", "Wraps function", "Wraps session", "agreed"]
-WITH_TF_KERAS = ("tf_keras_fit", "tf_keras_legacy")
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +46,6 @@ def refused(launch, scripts):
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_with_the_reason_and_the_way_out(refused, case):
     for rank in refused:
-        if case in WITH_TF_KERAS and case not in rank:
-            pytest.skip("tf_keras is not installed")
         for words in REFUSED[case]:
             assert words in rank[case]
         if REFUSED[case][:2] != DISAGREE:
@@ -73,7 +63,7 @@ def test_one_process_runs_all_of_it(launch, scripts):
     alone = launch(scripts / "errors_refused.py", np=0, env={"TF_MPI_ENABLE": "1"}).check()
     outcomes = alone.results[0]
     assert outcomes.pop("value") == pytest.approx(0.9)
-    assert set(outcomes) >= {*REFUSED, *ACCEPTED} - set(WITH_TF_KERAS)
+    assert set(outcomes) >= {*REFUSED, *ACCEPTED}
     assert {case: text for case, text in outcomes.items() if text != "ok"} == {}
 
 

@@ -6,11 +6,9 @@ Prints by case "ok" if the variable was trained, "untrained", or the error: its 
 from __future__ import annotations
 
 import functools
-import importlib.util
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 from common import place, result
@@ -129,65 +127,6 @@ def compiled_optimizer_inside_a_function() -> Any:
 
     tf.function(lambda: inner(gradient()))()
     return variable.numpy()
-
-
-# --- Keras ---------------------------------------------------------------------------------------
-
-
-@case
-def keras_apply() -> Any:
-    variable = keras.Variable(np.ones([4, 2]))
-    keras.optimizers.SGD(0.1).apply([gradient()], [variable])
-    return variable.numpy()
-
-
-@case
-def keras_apply_gradients() -> Any:
-    variable = ones("ka")
-    keras.optimizers.Adam(0.1).apply_gradients([(gradient(), variable)])
-    return variable.numpy()
-
-
-@case
-def keras_subclass() -> Any:
-    class Own(keras.optimizers.SGD):
-        def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-            for delta, trained in zip(grads, trainable_variables):
-                trained.assign_sub(0.1 * delta)
-
-    variable = keras.Variable(np.ones([4, 2]))
-    Own().apply([gradient()], [variable])
-    return variable.numpy()
-
-
-def fitted(module: Any) -> Any:
-    layer = module.layers.Dense(2, kernel_initializer="ones", use_bias=False)
-    model = module.Sequential([module.Input((4,)), layer])
-    model.compile(optimizer="adam", loss="mse")
-    model.fit(np.ones([8, 4]), np.full([8, 2], RANK), epochs=1, batch_size=4, verbose=0)
-    return np.asarray(layer.kernel)
-
-
-@case
-def keras_fit() -> Any:
-    return fitted(keras)
-
-
-if importlib.util.find_spec("tf_keras"):
-
-    @case
-    def tf_keras_fit() -> Any:
-        import tf_keras
-
-        return fitted(tf_keras)
-
-    @case
-    def tf_keras_legacy() -> Any:
-        import tf_keras
-
-        variable = ones("tkl")
-        tf_keras.optimizers.legacy.RMSprop(0.1).apply_gradients([(gradient(), variable)])
-        return variable.numpy()
 
 
 # --- compat.v1 optimizers of the script's own ----------------------------------------------------

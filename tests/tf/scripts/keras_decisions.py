@@ -1,0 +1,237 @@
+"""What ranks must know and decide alike in fit and evaluate: prints what each saw and did.
+
+Arguments: names of cases, default all. Those that end in an error end the script.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from common import encode, result, single_threaded_ops
+
+layers = keras.layers
+RANK, SIZE = tf.mpi.rank(), tf.mpi.size()
+SAMPLES, BATCH = 90, 20  # 20 does not divide among 3, and the last batch of an epoch holds 10
+
+
+def data() -> tuple[np.ndarray, np.ndarray]:
+    drawn = np.random.default_rng(3)
+    x = drawn.normal(size=(SAMPLES, 6)).astype(np.float32)
+    return x, (x @ drawn.normal(size=(6, 1)) > 0).astype(np.float32)
+
+
+def classifier(**compile_arguments: Any) -> Any:
+    model = keras.Sequential(
+        [
+            layers.Input((6,)),
+            layers.Dense(8, activation="tanh"),
+            layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+    arguments = {"optimizer": keras.optimizers.Adam(0.02), "loss": "binary_crossentropy"}
+    model.compile(**{**arguments, **compile_arguments})
+    return model
+
+
+def metrics() -> dict[str, Any]:
+    """Of all ranks' samples, in History and from evaluate; those that are no means too."""
+    model = classifier(
+        metrics=["accuracy", keras.metrics.AUC(name="auc"), keras.metrics.Recall(name="recall")],
+        weighted_metrics=[keras.metrics.MeanSquaredError(name="mse")],
+    )
+    x, y = data()
+    weight = np.linspace(0.1, 2, SAMPLES).astype(np.float32)
+    history = model.fit(
+        x, y, sample_weight=weight, batch_size=BATCH, epochs=3, validation_split=0.3, verbose=0
+    )
+    return {"numbers": {**history.history, **model.evaluate(x, y, verbose=0, return_dict=True)}}
+
+
+def callbacks() -> dict[str, Any]:
+    """EarlyStopping and ReduceLROnPlateau decide by values that are the same on all ranks."""
+    model = classifier(optimizer=keras.optimizers.SGD(3.0, momentum=0.95))
+    x, y = data()
+    noise = np.random.default_rng(4).random((SAMPLES, 1)) < 0.3
+    history = model.fit(
+        x,
+        np.where(noise, 1 - y, y),
+        batch_size=BATCH,
+        epochs=40,
+        validation_data=(x, y),
+        verbose=0,
+        callbacks=[
+            keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1),
+            keras.callbacks.EarlyStopping("val_loss", patience=3, restore_best_weights=True),
+        ],
+    )
+    return {
+        "epochs": len(history.epoch),
+        "rates": history.history["learning_rate"],
+        "weights": [encode(w) for w in model.get_weights()],
+    }
+
+
+class StopOn(keras.callbacks.Callback):
+    """Stops on the last rank alone, in the middle of an epoch or at its end."""
+
+    def __init__(self, batch: int = -1, epoch: int = -1) -> None:
+        super().__init__()
+        self.batch, self.epoch, self.seen = batch, epoch, 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.seen += 1
+        if RANK == SIZE - 1 and self.seen == self.batch:
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if RANK == SIZE - 1 and epoch == self.epoch:
+            self.model.stop_training = True
+
+
+def stop() -> dict[str, Any]:
+    """One rank's decision to stop is everyone's."""
+    x, y = data()
+    seen = []
+    for callback in (StopOn(batch=7), StopOn(epoch=1)):
+        model = classifier()
+        history = model.fit(x, y, batch_size=BATCH, epochs=5, verbose=0, callbacks=[callback])
+        seen.append([callback.seen, len(history.epoch), int(model.optimizer.iterations.numpy())])
+    return {"batches, epochs, steps": seen}
+
+
+def nan() -> dict[str, Any]:
+    """A sample that is no number lies on one rank; TerminateOnNaN ends the epoch on all."""
+    model = classifier()
+    x, y = data()
+    x[50] = np.nan
+    history = model.fit(
+        x, y, batch_size=BATCH, epochs=3, shuffle=False, verbose=0,
+        callbacks=[keras.callbacks.TerminateOnNaN()],
+    )  # fmt: skip
+    return {"epochs": len(history.epoch), "steps": int(model.optimizer.iterations.numpy())}
+
+
+class OwnLogs(keras.Model):
+    """Its train_step returns numbers that are no metrics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.out(x)
+
+    def train_step(self, batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(x) - y))
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"own": loss}
+
+
+def own_logs() -> dict[str, Any]:
+    """The last batch's mean over ranks, where the ranks have equal parts of it."""
+    model = OwnLogs()
+    model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+    x, y = data()
+    history = model.fit(x[:84], y[:84], batch_size=12, epochs=3, verbose=0)
+    return {"numbers": history.history}
+
+
+def batch_norm() -> dict[str, Any]:
+    """Moving averages are the same everywhere: the mean of the ranks'."""
+    model = keras.Sequential([layers.Input((6,)), layers.BatchNormalization(), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y = data()
+    model.fit(x, y, batch_size=18, epochs=2, shuffle=False, verbose=0)
+    return {"moving": [encode(w) for w in model.layers[0].get_weights()[2:]]}
+
+
+def graph() -> dict[str, Any]:
+    """How often the step is traced, and what its graph holds."""
+    traces = []
+
+    class Traced(keras.Sequential):
+        def train_step(self, batch: Any) -> Any:
+            traces.append(1)
+            return super().train_step(batch)
+
+    model = Traced([layers.Input((6,)), layers.Dense(8, activation="tanh"), layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(), "mse")
+    x, y = data()
+    model.fit(x[:72], y[:72], batch_size=12, epochs=3, verbose=0)
+    model.fit(x[:72], y[:72], batch_size=12, epochs=1, verbose=0)
+    dataset = iter(tf.data.Dataset.from_tensor_slices((x[:72], y[:72])).batch(12 // SIZE))
+    step = tf.function(model.train_step).get_concrete_function(next(dataset))
+    types = sorted(op.type for op in step.graph.get_operations() if op.type != "Const")
+    return {"traces": len(traces), "types": types}
+
+
+class Unreached(keras.optimizers.SGD):
+    """Updates in a method of its own."""
+
+    def sneak(self, gradients: list[Any], variables: list[Any]) -> None:
+        for gradient, variable in zip(gradients, variables):
+            variable.assign_sub(0.1 * gradient)
+
+
+class Sneaky(OwnLogs):
+    def train_step(self, batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(x) - y))
+        variables = self.trainable_variables
+        self.optimizer.sneak(tape.gradient(loss, variables), variables)
+        return {"own": loss}
+
+
+def unreached() -> dict[str, Any]:
+    model = Sneaky()
+    model.compile(Unreached())
+    model.fit(*data(), batch_size=BATCH, verbose=0)
+    return {}
+
+
+class Tamper(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if RANK == 1:
+            kernel = self.model.layers[0].kernel
+            kernel.assign(kernel + 1)
+
+
+def tampered() -> dict[str, Any]:
+    """One rank changes a weight by itself."""
+    classifier().fit(*data(), batch_size=BATCH, verbose=0, callbacks=[Tamper()])
+    return {}
+
+
+CASES = {
+    "metrics": metrics,
+    "callbacks": callbacks,
+    "stop": stop,
+    "nan": nan,
+    "own logs": own_logs,
+    "batch norm": batch_norm,
+    "graph": graph,
+}
+ERRORS = {"unreached": unreached, "tampered": tampered}
+
+
+def main() -> None:
+    single_threaded_ops()
+    found = {}
+    for name in sys.argv[1:] or CASES:
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(11)
+        random.seed(11 + RANK)  # the seeds of initializers: rank 0's weights must win
+        found[name] = {**CASES, **ERRORS}[name]()
+    result(found)
+
+
+main()

@@ -1,0 +1,115 @@
+"""fit with every kind of Keras optimizer on arrays, shuffled, 50 steps: prints the weights.
+
+Arguments: keras, tf_keras or tf_keras-legacy; then names of cases, default all. The batches of 20
+do not divide among 3 ranks, and the last one of an epoch holds 10.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+FLAVOUR, NAMES = sys.argv[1], sys.argv[2:]
+if FLAVOUR != "keras":
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+from common import encode, result, single_threaded_ops  # noqa: E402
+
+if FLAVOUR == "keras":
+    import keras
+else:
+    import tf_keras as keras
+
+SAMPLES, BATCH, EPOCHS = 490, 20, 2  # 25 steps an epoch
+CLIP = 0.05  # below the norms of the gradients at the start, so that clipping matters
+
+
+def modern(optimizers: Any) -> dict[str, Callable[[], Any]]:
+    """Keras 3, and tf_keras's current optimizers."""
+    cases = {
+        "sgd momentum": lambda: optimizers.SGD(0.02, momentum=0.9, nesterov=True),
+        "adam": lambda: optimizers.Adam(0.01),
+        "adamw global_clipnorm ema": lambda: optimizers.AdamW(
+            0.01, weight_decay=0.01, global_clipnorm=CLIP, use_ema=True, ema_momentum=0.9
+        ),
+        "rmsprop": lambda: optimizers.RMSprop(0.005, momentum=0.5),
+        "adagrad": lambda: optimizers.Adagrad(0.05),
+        "lion": lambda: optimizers.Lion(0.001),
+    }
+    if FLAVOUR == "keras":
+        cases["accumulation clipnorm"] = lambda: optimizers.SGD(
+            0.2, momentum=0.9, clipnorm=CLIP, gradient_accumulation_steps=3
+        )
+        cases["loss scale"] = lambda: optimizers.LossScaleOptimizer(
+            optimizers.Adam(0.01), initial_scale=2.0**120, dynamic_growth_steps=20
+        )
+    else:
+        cases["clipnorm"] = lambda: optimizers.SGD(0.2, momentum=0.9, clipnorm=CLIP)
+        cases["loss scale"] = lambda: keras.mixed_precision.LossScaleOptimizer(
+            optimizers.Adam(0.01), initial_scale=2.0**120, dynamic_growth_steps=20
+        )
+    return cases
+
+
+def legacy(optimizers: Any) -> dict[str, Callable[[], Any]]:
+    """tf_keras's legacy optimizers: some have Apply ops, some assign."""
+    return {
+        "sgd momentum": lambda: optimizers.SGD(0.02, momentum=0.9, nesterov=True),
+        "adam": lambda: optimizers.Adam(0.01),
+        "adam global_clipnorm": lambda: optimizers.Adam(0.01, global_clipnorm=CLIP),
+        "rmsprop": lambda: optimizers.RMSprop(0.005, momentum=0.5),
+        "adagrad": lambda: optimizers.Adagrad(0.05),
+        "nadam": lambda: optimizers.Nadam(0.01),
+        "clipnorm": lambda: optimizers.SGD(0.2, momentum=0.9, clipnorm=CLIP),
+        "loss scale": lambda: keras.mixed_precision.LossScaleOptimizer(
+            optimizers.Adam(0.01), initial_scale=2.0**120, dynamic_growth_steps=20
+        ),
+    }
+
+
+def data() -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(7)
+    x = random.normal(size=(SAMPLES, 6)).astype(np.float32)
+    return x, np.tanh(x @ random.normal(size=(6, 3))).astype(np.float32)
+
+
+def train(make: Callable[[], Any], jit: bool) -> dict[str, Any]:
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(11)
+    layers = keras.layers
+    model = keras.Sequential(
+        [layers.Input((6,)), layers.Dense(8, activation="tanh"), layers.Dense(3)]
+    )
+    optimizer = make()
+    model.compile(optimizer, loss="mse", metrics=["mae"], jit_compile=jit)
+    x, y = data()
+    history = model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, shuffle=True, verbose=0)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return {
+        "weights": [encode(w) for w in model.get_weights()],
+        "loss": history.history["loss"],
+        "mae": history.history["mae"],
+        "iterations": int(inner.iterations.numpy()),
+    }
+
+
+def main() -> None:
+    single_threaded_ops()
+    cases = (
+        legacy(keras.optimizers.legacy) if FLAVOUR.endswith("legacy") else modern(keras.optimizers)
+    )
+    found = {}
+    for name, make in cases.items():
+        for jit in (False, True):
+            full = f"{name}{' jit' if jit else ''}"
+            if not NAMES or full in NAMES:
+                found[full] = train(make, jit)
+    found["registered"] = {"gate": tf.mpi.size()}
+    result(found)
+
+
+main()

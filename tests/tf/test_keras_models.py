@@ -1,0 +1,43 @@
+"""Models and loops as people write them, on 2 and 3 ranks: what one process gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from compare import decode
+
+from launch import launch as start
+
+TOLERANCE = {"weights": 1e-5, "half weights": 1e-3}
+
+
+@pytest.fixture(scope="module")
+def alone(scripts) -> dict[str, Any]:
+    """What one plain process printed."""
+    (result,) = start(scripts / "keras_models.py", np=0, timeout=300).check().results
+    return result
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_equal_one_process(scripts, alone, ranks):
+    results = start(scripts / "keras_models.py", np=ranks, timeout=300).check().results
+    far: dict[str, Any] = {}
+    for case, theirs in alone.items():
+        for ours in (result[case] for result in results):
+            assert ours == results[0][case], f"{case}: ranks differ"
+        for key, expected in theirs.items():
+            ours = results[0][case][key]
+            if key in TOLERANCE:
+                pairs = zip(ours, expected, strict=True)
+                apart = max(float(np.abs(decode(a) - decode(b)).max()) for a, b in pairs)
+                if not apart <= TOLERANCE[key]:
+                    far[f"{case} {key}"] = apart
+            elif key == "losses":
+                for name, values in expected.items():
+                    if not np.allclose(ours[name], values, rtol=1e-5, atol=1e-6):
+                        far[f"{case} {name}"] = (ours[name], values)
+            else:
+                assert ours == expected, (case, key)
+    assert not far, f"further from one process than allowed: {far}"

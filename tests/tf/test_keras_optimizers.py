@@ -1,0 +1,46 @@
+"""Every way into a Keras optimizer averages its gradients, once, before anything else sees them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from compare import decode
+
+# Gradients averaged by each case: one per variable and step, whatever calls what.
+AVERAGED = {"two of a kind": 4, "sparse": 2, "overrides apply": 2}
+
+
+@pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
+def test_every_way_in(launch, scripts, flavour):
+    script = scripts / "keras_optimizers.py"
+    (alone,) = launch(script, np=0, args=[flavour, "3"], timeout=200).check().results
+    ranks = launch(script, np=3, args=[flavour, "3"], timeout=200).check().results
+    far = {}
+    for case, theirs in alone.items():
+        for ours in ranks:
+            assert ours[case] == ranks[0][case], f"{case}: ranks differ"
+        ours = ranks[0][case]
+        assert theirs["averaged"] == 0
+        assert ours["averaged"] == AVERAGED.get(case, 4), case
+        pairs = zip(ours["trained"], theirs["trained"], strict=True)
+        apart = max(float(np.abs(decode(a) - decode(b)).max()) for a, b in pairs)
+        if not apart <= 2e-6:
+            far[case] = apart
+    assert not far, f"not the one process's: {far}"
+
+
+OLD_KERAS = """
+from tensorflow.mpi import _keras_optimizers
+_keras_optimizers._OLDEST_KERAS = (99, 0)
+import keras, numpy as np
+keras.optimizers.SGD().apply([np.ones(2, "f")], [keras.Variable(np.ones(2, "f"))])
+"""
+
+
+def test_a_keras_that_is_too_old_stops(launch, tmp_path):
+    script = tmp_path / "old.py"
+    script.write_text(OLD_KERAS)
+    run = launch(script, np=2)
+    assert run.returncode != 0
+    for words in ("optimizer SGD", "is older than 3.10", "TF_MPI_ENABLE=0"):
+        assert words in run.stderr[0], run.report()
