@@ -131,8 +131,18 @@ def verify() -> None:
             "TF_MPI_ENABLE=0"
         )
     debug(f"saw {stats['registrations']} kernels, decorated {stats['decorated']}")
-    from tensorflow.mpi import _keras_batch_norm, _keras_fit, _keras_optimizers
+    from tensorflow.mpi import (
+        _keras_batch_norm,
+        _keras_data,
+        _keras_fit,
+        _keras_optimizers,
+        _seeds,
+        _tf_keras_data,
+    )
 
+    _seeds.install()
+    _keras_data.install()
+    _tf_keras_data.install()
     _keras_optimizers.install()
     _keras_fit.install()
     _keras_batch_norm.install()

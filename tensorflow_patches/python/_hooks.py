@@ -122,3 +122,21 @@ def optimizer_update(optimizer: Any, processor: Any, gradient: Any, variable: An
     from tensorflow.mpi import _checks
 
     return _checks.update(optimizer, processor, gradient, variable)
+
+
+def shuffle_seed(seed: Any, seed2: Any) -> Any:
+    """random_seed.py of tf.data, get_seed: a dataset will shuffle with these seeds, or None."""
+    if seed is not None or seed2 is not None:
+        return seed, seed2
+    from tensorflow.mpi import _seeds
+
+    return None, _seeds.dataset_seed()
+
+
+def tensor_shuffle_seed(seed: Any, seed2: Any) -> Any:
+    """random_ops.py, random_shuffle: a tensor is shuffled with these seeds, or None."""
+    if seed is not None or seed2 is not None:
+        return seed, seed2
+    from tensorflow.mpi import _seeds
+
+    return None, _seeds.tensor_seed()

@@ -128,6 +128,32 @@ PARAMETERS = {
             choices=("0", "1"),
         ),
         Parameter(
+            "TF_MPI_SHARD",
+            "choice",
+            "auto",
+            "Who gives each rank its part of the data. auto: Keras's fit, evaluate and predict do: "
+            "give every rank all data. off: the script does. dataset: as auto, and every dataset "
+            "that the script iterates itself is split, too.",
+            choices=("auto", "off", "dataset"),
+        ),
+        Parameter(
+            "TF_MPI_BATCH",
+            "choice",
+            "global",
+            "What the script's batch size means in Keras's fit. global: the batch of all ranks "
+            "together, so that N ranks train what one process trains. per-rank: the batch of each "
+            "rank; the global batch is N times larger, and an epoch has N times fewer steps.",
+            choices=("global", "per-rank"),
+        ),
+        Parameter(
+            "TF_MPI_SCALE_LR",
+            "choice",
+            "none",
+            "With TF_MPI_BATCH=per-rank: multiplies the learning rate in Keras's fit by the number "
+            "of ranks (linear) or by its square root (sqrt).",
+            choices=("none", "linear", "sqrt"),
+        ),
+        Parameter(
             "TF_MPI_TRANSPORT_LIBRARY",
             "path",
             "",
@@ -155,6 +181,12 @@ def check(environ: Mapping[str, str] = os.environ) -> None:
             raise ConfigError(f"{name} is no parameter; there are {', '.join(sorted(PARAMETERS))}")
     for name in PARAMETERS:
         get(name, environ)
+    if get("TF_MPI_SCALE_LR", environ) != "none" and get("TF_MPI_BATCH", environ) != "per-rank":
+        raise ConfigError(
+            f"TF_MPI_SCALE_LR={environ['TF_MPI_SCALE_LR']!r} is not accepted with "
+            "TF_MPI_BATCH=global, which keeps the batch of one process; accepted: none, or "
+            "TF_MPI_BATCH=per-rank"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
