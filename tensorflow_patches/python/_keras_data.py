@@ -88,17 +88,19 @@ def _hook_steps(trainer: Any) -> None:
 
 
 def _build_states(model: Any, iterator: Any) -> None:
-    """Makes the metrics' variables before the first step, if it may have to leave them as they are.
+    """Makes variables before the first step, where Keras would make them inside it.
 
-    Else Keras would make them while it traces that step, which could not know their values before.
+    A traced step that may have to leave the metrics as they are must know their values before; an
+    eager one would compute its first gradient from weights that are not in step yet.
     """
     import tensorflow as tf
 
     share = getattr(iterator._distributed_dataset, "element_spec", None)
-    if not isinstance(share, _share.MaybeShare):
+    if share is None or not (model.run_eagerly or isinstance(share, _share.MaybeShare)):
         return
+    data = share.data if _share.is_share(share) else share
     present = tf.nest.map_structure(
-        lambda spec: None if isinstance(spec, tf.OptionalSpec) else spec, share.data
+        lambda spec: None if isinstance(spec, tf.OptionalSpec) else spec, data
     )
     try:
         model._symbolic_build(data_batch=present)

@@ -1,0 +1,104 @@
+"""In fit and evaluate ranks know the same and decide alike, as one process would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from compare import decode
+
+SCRIPT = "keras_decisions.py"
+
+
+@pytest.fixture(scope="module")
+def alone(launch, scripts) -> dict[str, Any]:
+    """What one plain process printed."""
+    return launch(scripts / SCRIPT, np=0, timeout=200).check().results[0]
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def ranks(request, launch, scripts) -> list[dict[str, Any]]:
+    """What every rank printed."""
+    return launch(scripts / SCRIPT, np=request.param, timeout=200).check().results
+
+
+def far(ours: Any, theirs: Any) -> float:
+    pairs = zip(ours, theirs, strict=True)
+    return max(float(np.abs(decode(a) - decode(b)).max()) for a, b in pairs)
+
+
+@pytest.mark.parametrize("case", ["metrics", "own logs"])
+def test_values_are_of_all_ranks_data(alone, ranks, case):
+    for rank in ranks:
+        assert rank[case] == ranks[0][case]
+    ours, theirs = ranks[0][case]["numbers"], alone[case]["numbers"]
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        assert np.allclose(ours[name], value, rtol=1e-5), name
+
+
+def test_callbacks_decide_alike(alone, ranks):
+    for rank in ranks:
+        assert rank["callbacks"] == ranks[0]["callbacks"]
+        assert rank["callbacks"]["epochs"] == alone["callbacks"]["epochs"] < 40
+        assert rank["callbacks"]["rates"] == alone["callbacks"]["rates"]
+    assert min(alone["callbacks"]["rates"]) < 3
+    assert far(ranks[0]["callbacks"]["weights"], alone["callbacks"]["weights"]) < 1e-4
+
+
+@pytest.mark.parametrize("case", ["stop", "nan"])
+def test_one_rank_stops_all(alone, ranks, case):
+    for rank in ranks:
+        assert rank[case] == alone[case]
+
+
+def test_moving_averages_are_the_mean_of_the_ranks(alone, ranks):
+    for rank in ranks:
+        assert rank["batch norm"] == ranks[0]["batch norm"]
+    mean, variance = (decode(array) for array in ranks[0]["batch norm"]["moving"])
+    expected, spread = (decode(array) for array in alone["batch norm"]["moving"])
+    np.testing.assert_allclose(mean, expected, atol=1e-6)  # parts are equal: a mean of means
+    assert (variance < spread).all()  # the spread inside parts of a batch is smaller
+
+
+def test_no_retracing_and_one_operation(alone, ranks):
+    for rank in ranks:
+        assert rank["graph"]["traces"] == alone["graph"]["traces"]
+        added = list(rank["graph"]["types"])
+        for kind in alone["graph"]["types"]:
+            added.remove(kind)
+        assert added == ["IdentityN"]
+
+
+def test_with_synchronised_batch_norm_the_moments_are_the_batchs(launch, scripts):
+    args = ["batch norm", "batch norm trained"]
+    (theirs,) = launch(scripts / SCRIPT, np=0, args=args).check().results
+    results = launch(scripts / SCRIPT, np=3, args=args, env={"TF_MPI_SYNC_BATCHNORM": "1"})
+    for ours in results.check().results:
+        assert far(ours["batch norm"]["moving"], theirs["batch norm"]["moving"]) < 1e-6
+        apart = far(ours["batch norm trained"]["weights"], theirs["batch norm trained"]["weights"])
+        assert apart < 1e-5
+
+
+@pytest.mark.parametrize(
+    "case, words",
+    [
+        (
+            "unreached",
+            [
+                "fit() of model",
+                "Unreached",
+                "averaged no gradient",
+                "apply_gradients",
+                "tf.mpi.all",
+            ],
+        ),
+        ("tampered", ["weight 'kernel' of rank 1", "on one rank only", "broadcast_variables"]),
+    ],
+)
+def test_what_would_train_two_models_stops(launch, scripts, case, words):
+    run = launch(scripts / SCRIPT, np=2, args=[case], timeout=60)
+    assert run.returncode != 0
+    for word in words:
+        assert word in run.stderr[0] + run.stderr[1], run.report()
