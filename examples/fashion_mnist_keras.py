@@ -1,4 +1,4 @@
-"""Keras on Fashion-MNIST: a small convolutional network, trained with fit."""
+"""Keras on Fashion-MNIST: LeNet, a small convolutional network, trained with fit."""
 
 import argparse
 import time
@@ -18,12 +18,12 @@ def build():
     return keras.Sequential(
         [
             keras.layers.Input((28, 28, 1)),
-            keras.layers.Conv2D(16, 5, activation="relu"),
-            keras.layers.MaxPooling2D(),
-            keras.layers.Conv2D(32, 5, activation="relu"),
-            keras.layers.MaxPooling2D(),
+            keras.layers.Conv2D(16, 5, activation="tanh"),
+            keras.layers.AveragePooling2D(2),
+            keras.layers.Conv2D(32, 5, activation="tanh"),
+            keras.layers.AveragePooling2D(2),
             keras.layers.Flatten(),
-            keras.layers.Dense(128, activation="relu"),
+            keras.layers.Dense(128, activation="tanh"),
             keras.layers.Dense(10),
         ]
     )
@@ -39,7 +39,7 @@ def main():
     train, test = load()
     model = build()
     model.compile(
-        optimizer=keras.optimizers.SGD(0.05, momentum=0.9),
+        optimizer=keras.optimizers.Adam(0.002),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
