@@ -95,7 +95,6 @@ class ApplyKernel::Step {
   absl::Status PrepareGradient(bool first_apply);
   void AddBroadcasts();
   void Finish(absl::Status status);
-  void RunStockKernel();
 
   ApplyKernel* const kernel_;
   OpKernelContext* const context_;
@@ -183,7 +182,8 @@ void ApplyKernel::Step::Finish(absl::Status status) {
     }
   }
   if (status.ok()) {
-    RunStockKernel();
+    gradient_ = Tensor();
+    RunOnGradient(kernel_->stock_.get(), context_, kernel_->gradient_, &average_);
   } else {
     context_->SetStatus(status);
   }
@@ -192,35 +192,14 @@ void ApplyKernel::Step::Finish(absl::Status status) {
   done();
 }
 
-// The stock kernel sees its own inputs, but for the gradient.
-void ApplyKernel::Step::RunStockKernel() {
-  OpKernelContext::Params* const params = context_->params();
-  absl::InlinedVector<TensorValue, 8> inputs(params->inputs.begin(), params->inputs.end());
-  gradient_ = Tensor();
-  inputs[kernel_->gradient_] = TensorValue(&average_);
-  OpKernelContext::Params replaced = *params;
-  replaced.op_kernel = kernel_->stock_.get();
-  replaced.inputs = inputs;
-  context_->set_params(&replaced);
-  kernel_->stock_->Compute(context_);
-  context_->set_params(params);
-  replaced.eigen_gpu_device = nullptr;  // the original's; a Params deletes what it holds
-}
-
 ApplyKernel::ApplyKernel(OpKernelConstruction* construction, const ApplyOp& op,
                          std::unique_ptr<OpKernel> stock)
     : AsyncOpKernel(construction), stock_(std::move(stock)) {
   int end = 0;
   OP_REQUIRES_OK(construction, stock_->InputRange(op.gradient, &gradient_, &end));
   ref_variable_ = RefVariableName(def());
-  request_suffix_ = " (" + std::string(op.name);
-  // The second and further Apply ops of one kind on one variable of one graph carry their number.
-  int64_t occurrence = 0;
-  if (tensorflow::TryGetNodeAttr(def(), "_tf_mpi_occurrence", &occurrence)) {
-    request_suffix_ += " #" + std::to_string(occurrence);
-  }
-  request_suffix_ += ")";
-  tensorflow::TryGetNodeAttr(def(), "_tf_mpi_averaged", &averaged_);
+  request_suffix_ = RequestSuffix(def());
+  averaged_ = IsAveraged(def());
 }
 
 std::string ApplyKernel::VariableKey(OpKernelContext* context, int input) const {
@@ -238,8 +217,37 @@ bool ApplyKernel::SetThreadAveraged(bool averaged) { return std::exchange(t_aver
 void ApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   Engine* const engine = GetEngine();
   g_applied.fetch_add(1, std::memory_order_relaxed);
-  (new Step(this, context, std::move(done), engine))
-      ->Start(VariableKey(context, 0), averaged_ || t_averaged);
+  // Only ops that run eagerly have no call frame; a function may run some of its ops on its
+  // caller's thread too.
+  const bool averaged = averaged_ || (t_averaged && context->call_frame() == nullptr);
+  (new Step(this, context, std::move(done), engine))->Start(VariableKey(context, 0), averaged);
+}
+
+std::string RequestSuffix(const tensorflow::NodeDef& node) {
+  std::string suffix = " (" + node.op();
+  int64_t occurrence = 0;
+  if (tensorflow::TryGetNodeAttr(node, "_tf_mpi_occurrence", &occurrence)) {
+    suffix += " #" + std::to_string(occurrence);
+  }
+  return suffix + ")";
+}
+
+bool IsAveraged(const tensorflow::NodeDef& node) {
+  bool averaged = false;
+  return tensorflow::TryGetNodeAttr(node, "_tf_mpi_averaged", &averaged) && averaged;
+}
+
+void RunOnGradient(OpKernel* stock, OpKernelContext* context, int index, Tensor* gradient) {
+  OpKernelContext::Params* const params = context->params();
+  absl::InlinedVector<TensorValue, 8> inputs(params->inputs.begin(), params->inputs.end());
+  inputs[index] = TensorValue(gradient);
+  OpKernelContext::Params replaced = *params;
+  replaced.op_kernel = stock;
+  replaced.inputs = inputs;
+  context->set_params(&replaced);
+  stock->Compute(context);
+  context->set_params(params);
+  replaced.eigen_gpu_device = nullptr;  // the original's; a Params deletes what it holds
 }
 
 RefusingKernel::RefusingKernel(OpKernelConstruction* construction, std::string reason)

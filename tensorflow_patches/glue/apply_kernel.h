@@ -39,11 +39,23 @@ class ApplyKernel : public tensorflow::AsyncOpKernel {
   std::string VariableKey(tensorflow::OpKernelContext* context, int input) const;
 
   std::unique_ptr<tensorflow::OpKernel> stock_;
-  int gradient_ = -1;           // input index
-  std::string ref_variable_;    // the variable's graph name, when it is a ref
-  std::string request_suffix_;  // " (ApplyAdam)": tells apart two optimizers of one variable
-  bool averaged_ = false;       // by the attribute _tf_mpi_averaged: its gradient is an average
+  int gradient_ = -1;         // input index
+  std::string ref_variable_;  // the variable's graph name, when it is a ref
+  std::string request_suffix_;
+  bool averaged_ = false;
 };
+
+// What two Apply kernels, this and the compiled one, know from a node.
+// " (ApplyAdam)": tells apart two optimizers of one variable; the second and further Apply ops of
+// one kind on one variable of one graph carry their number.
+std::string RequestSuffix(const tensorflow::NodeDef& node);
+// Its gradient is an average already.
+bool IsAveraged(const tensorflow::NodeDef& node);
+
+// Runs the stock kernel in `context`, which is another kernel's: it sees that one's inputs, but
+// `gradient` as input number `index`.
+void RunOnGradient(tensorflow::OpKernel* stock, tensorflow::OpKernelContext* context, int index,
+                   tensorflow::Tensor* gradient);
 
 // Stops what this release cannot keep in step, with an error that names the op and the way out.
 class RefusingKernel : public tensorflow::OpKernel {

@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <memory>
+#include <mutex>
+#include <unordered_set>
 #include <utility>
 
 #include "tensorflow/core/framework/log_memory.h"
@@ -87,6 +89,13 @@ absl::Status CheckWeight(float weight, const std::string& name) {
                                                  "; it must be finite and not negative"));
 }
 
+bool IsFirstAverage(const std::string& name) {
+  static auto* const mutex = new std::mutex;
+  static auto* const seen = new std::unordered_set<std::string>;
+  std::lock_guard<std::mutex> lock(*mutex);
+  return seen->insert(name).second;
+}
+
 AverageKernel::AverageKernel(OpKernelConstruction* construction) : AsyncOpKernel(construction) {
   OP_REQUIRES_OK(construction, AverageSpec::Read(def(), &spec_));
 }
@@ -104,7 +113,7 @@ void AverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
                     done);
   const float scale = weight.flat<float>()(0);
   OP_REQUIRES_OK_ASYNC(context, CheckWeight(scale, spec_.names[0]), done);
-  const bool first = first_.exchange(false);
+  const bool first = IsFirstAverage(spec_.names[0]);
   auto group =
       std::make_unique<RequestGroup>(engine, context->cancellation_manager(), *context->runner());
   for (int i = 0; i < tensors; ++i) {

@@ -9,7 +9,6 @@
 #ifndef TFMPI_GLUE_AVERAGE_KERNEL_H_
 #define TFMPI_GLUE_AVERAGE_KERNEL_H_
 
-#include <atomic>
 #include <string>
 #include <vector>
 
@@ -33,6 +32,9 @@ struct AverageSpec {
 // Ok if `weight` is finite and not negative.
 absl::Status CheckWeight(float weight, const std::string& name);
 
+// True once per name in this process: only first gradients are compared between ranks.
+bool IsFirstAverage(const std::string& name);
+
 class AverageKernel : public tensorflow::AsyncOpKernel {
  public:
   explicit AverageKernel(tensorflow::OpKernelConstruction* construction);
@@ -41,7 +43,6 @@ class AverageKernel : public tensorflow::AsyncOpKernel {
 
  private:
   AverageSpec spec_;
-  std::atomic<bool> first_{true};
 };
 
 }  // namespace tfmpi

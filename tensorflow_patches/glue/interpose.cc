@@ -19,6 +19,7 @@
 #include "tensorflow_patches/glue/apply_kernel.h"
 #include "tensorflow_patches/glue/apply_ops.h"
 #include "tensorflow_patches/glue/average_kernel.h"
+#include "tensorflow_patches/glue/compiled_average.h"
 #include "tensorflow_patches/glue/runtime.h"
 
 namespace tfmpi {
@@ -47,13 +48,8 @@ std::string DeviceReason(const OpKernelConstruction& construction) {
          "tf.device('CPU:0'), or run with TF_MPI_ENABLE=0";
 }
 
-std::string CompiledReason(const tensorflow::NodeDef& node) {
-  return "'" + node.name() + "' (" + node.op() +
-         ") is inside a compiled cluster, where gradients are not averaged over ranks in this "
-         "release. "
-         "Drop jit_compile=True (or auto-clustering) for the function that applies gradients, or "
-         "run "
-         "with TF_MPI_ENABLE=0";
+bool IsCompiledForCpu(const OpKernelConstruction& construction) {
+  return construction.device_type().type_string() == "XLA_CPU_JIT";
 }
 
 class DecoratingFactory : public OpKernelFactory {
@@ -68,8 +64,11 @@ class DecoratingFactory : public OpKernelFactory {
       return stock.release();
     if (compiled_ || op_.sparse) {
       if (engine->topology().size == 1) return stock.release();
-      return new RefusingKernel(construction,
-                                compiled_ ? CompiledReason(stock->def()) : SparseReason(*stock));
+      if (op_.sparse) return new RefusingKernel(construction, SparseReason(*stock));
+      if (!IsCompiledForCpu(*construction)) {
+        return new RefusingKernel(construction, DeviceReason(*construction));
+      }
+      return new CompiledApplyKernel(construction, op_, std::move(stock));
     }
     return new ApplyKernel(construction, op_, std::move(stock));
   }
@@ -83,8 +82,7 @@ class DecoratingFactory : public OpKernelFactory {
 // IdentityN, which is an average where it says so.
 class AverageFactory : public OpKernelFactory {
  public:
-  AverageFactory(bool compiled, std::unique_ptr<OpKernelFactory> stock)
-      : compiled_(compiled), stock_(std::move(stock)) {}
+  explicit AverageFactory(std::unique_ptr<OpKernelFactory> stock) : stock_(std::move(stock)) {}
 
   OpKernel* Create(OpKernelConstruction* construction) override {
     const Engine* const engine = GetEngine();
@@ -92,15 +90,16 @@ class AverageFactory : public OpKernelFactory {
         !AverageSpec::IsMarked(construction->def())) {
       return stock_->Create(construction);
     }
-    if (compiled_) return new RefusingKernel(construction, CompiledReason(construction->def()));
-    if (construction->device_type() != tensorflow::DeviceType(tensorflow::DEVICE_CPU)) {
-      return new RefusingKernel(construction, DeviceReason(*construction));
+    if (IsCompiledForCpu(*construction)) {
+      return new CompiledAverageKernel(construction);
     }
-    return new AverageKernel(construction);
+    if (construction->device_type() == tensorflow::DeviceType(tensorflow::DEVICE_CPU)) {
+      return new AverageKernel(construction);
+    }
+    return new RefusingKernel(construction, DeviceReason(*construction));
   }
 
  private:
-  const bool compiled_;
   const std::unique_ptr<OpKernelFactory> stock_;
 };
 
@@ -125,13 +124,13 @@ int64_t RegistrationsDecorated() { return g_decorated; }
 std::unique_ptr<OpKernelFactory> MaybeDecorate(const KernelDef& kernel,
                                                std::unique_ptr<OpKernelFactory> factory) {
   ++g_seen;
-  const bool compiled = std::string_view(kernel.device_type()).find("XLA_") == 0;
   if (kernel.op() == "IdentityN") {
     ++g_decorated;
-    return std::make_unique<AverageFactory>(compiled, std::move(factory));
+    return std::make_unique<AverageFactory>(std::move(factory));
   }
   const ApplyOp* const op = FindApplyOp(kernel.op());
   if (op == nullptr) return factory;
+  const bool compiled = std::string_view(kernel.device_type()).find("XLA_") == 0;
   if (!compiled && kernel.device_type() != "CPU") return factory;
   ++g_decorated;
   return std::make_unique<DecoratingFactory>(*op, compiled, std::move(factory));

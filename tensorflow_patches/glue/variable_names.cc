@@ -62,6 +62,12 @@ VariableUse VariableNames::Use(const std::string& key, const std::string& suffix
   return {entry.name, entry.applied.insert(suffix).second};
 }
 
+std::string VariableNames::CompiledKey(const std::string& handle_name) {
+  const std::string eager = HandleKey(kAnonymous, handle_name, "");
+  std::lock_guard<std::mutex> lock(mutex_);
+  return entries_.count(eager) != 0 ? eager : HandleKey("", handle_name, "");
+}
+
 void VariableNames::SetScope(int64_t session, const std::string& scope) {
   std::lock_guard<std::mutex> lock(mutex_);
   scopes_[session] = scope;

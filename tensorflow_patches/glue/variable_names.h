@@ -35,6 +35,11 @@ class VariableNames {
   // For an Apply op of the kind that `suffix` tells; notes that it was seen.
   VariableUse Use(const std::string& key, const std::string& suffix);
 
+  // The key of a resource variable of which only the handle's name is known, as it is while XLA
+  // compiles: an eager variable's if one was declared under that name. Sessions have no scope
+  // there.
+  std::string CompiledKey(const std::string& handle_name);
+
   // The scope of all variables of the session that carries this number in its metadata.
   void SetScope(int64_t session, const std::string& scope);
   std::string Scope(int64_t session);

@@ -1,7 +1,7 @@
 """The average of many tensors over the ranks as one operation, for gradients that pass no Apply op.
 
-In graphs it is an IdentityN with private attributes, a stock op: a SavedModel that holds one loads in
-stock TensorFlow, as the identity it is on one process. In eager code it is an op of our own.
+In graphs it is an IdentityN with private attributes, a stock op: a SavedModel that holds one loads
+in stock TensorFlow, as the identity it is on one process. In eager code it is an op of our own.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def average(
       names: one per tensor, the same on all ranks: they name a tensor in errors.
       label: of the whole. Name and label together must be unique among what is averaged at the same
         time. In one graph, the second and further average of a label get its number.
-      weight: float32 scalar tensor, not negative; None is 1. Its mean over ranks should be 1. With 0 a
-        rank counts as zeros, whatever its tensors hold.
+      weight: float32 scalar tensor, not negative; None is 1. Its mean over ranks should be 1. With
+        0 a rank counts as zeros, whatever its tensors hold.
 
     Returns:
       Tensors of the shapes and dtypes of `tensors`; these themselves on one rank.
@@ -114,7 +114,7 @@ def _count(graph: Any, label: str) -> int:
 
 @contextlib.contextmanager
 def weighted(weight: Any) -> Iterator[None]:
-    """On this thread, `current_weight()` is `weight` inside: a Keras train step is traced or run."""
+    """On this thread, `current_weight()` is `weight` inside: around a Keras train step."""
     before = current_weight()
     _local.weight = weight
     try:

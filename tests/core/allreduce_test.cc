@@ -214,8 +214,8 @@ TEST_F(EngineTest, TheCheckNoticesWhenNothingIsAveraged) {
   ranks.JoinAll();
 }
 
-// Each rank's data counts times a weight of its own; weights of 0 silence whatever a rank holds. Both
-// tensors that share a buffer and ones that travel alone, in place and not.
+// Each rank's data counts times a weight of its own; weights of 0 silence whatever a rank holds.
+// Both tensors that share a buffer and ones that travel alone, in place and not.
 TEST_P(AllreduceTest, WeightsDifferByRank) {
   Ranks ranks(GetParam());
   for (const DataType type : kAllTypes) {
@@ -237,7 +237,7 @@ TEST_P(AllreduceTest, WeightsDifferByRank) {
       outputs[rank] = inputs;
       for (size_t i = 0; i < 3; ++i) {
         const Job job = {"w" + std::to_string(i), type, ReduceOp::kSum, counts[i], 0};
-        const bool in_place = i % 2 == rank % 2;
+        const bool in_place = i % 2 == static_cast<size_t>(rank % 2);
         Request request = MakeRequest(job, (in_place ? outputs[rank] : inputs)[i].data(),
                                       outputs[rank][i].data());
         request.scale = rank == 1 ? 0 : 1 + rank;

@@ -1,0 +1,167 @@
+#include "tensorflow_patches/glue/compiled_average.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "tensorflow/compiler/tf2xla/xla_expression.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/compiler/tf2xla/xla_resource.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow_patches/glue/apply_kernel.h"
+#include "tensorflow_patches/glue/compiled_call.h"
+#include "tensorflow_patches/glue/variable_names.h"
+#include "xla/hlo/builder/lib/constants.h"
+#include "xla/hlo/builder/xla_builder.h"
+#include "xla/shape_util.h"
+
+namespace tfmpi {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::XlaExpression;
+using tensorflow::XlaOpKernelContext;
+using xla::XlaOp;
+
+// The last call of a computation. Each call takes a number that the one before it gives, so that
+// XLA runs them one after another, in the order of the graph, which is the same on all ranks. Its
+// own order depends on shapes, and a call that waits may hold up all that come after it.
+class Chain : public tensorflow::ResourceBase {
+ public:
+  std::string DebugString() const override { return "the last average of a computation"; }
+  XlaOp last;
+};
+
+// A string of MLIR's: any byte may be written as two hexadecimal digits.
+std::string Quoted(const std::string& text) {
+  constexpr char kDigits[] = "0123456789ABCDEF";
+  std::string quoted = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    quoted += {'\\', kDigits[byte >> 4], kDigits[byte & 15]};
+  }
+  return quoted + "\"";
+}
+
+absl::StatusOr<Chain*> FindChain(OpKernelContext* context, xla::XlaBuilder* builder) {
+  Chain* chain = nullptr;
+  const absl::Status status = context->step_container()->LookupOrCreate<Chain>(
+      context->resource_manager(), "tf_mpi_chain", &chain, [builder](Chain** created) {
+        *created = new Chain;
+        (*created)->last = xla::ConstantR0<float>(builder, 0);
+        return absl::OkStatus();
+      });
+  if (!status.ok()) return status;
+  return chain;
+}
+
+// The averages of `tensors`, as one custom call.
+absl::StatusOr<std::vector<XlaOp>> EmitAverage(OpKernelContext* context,
+                                               const std::vector<std::string>& names,
+                                               const std::vector<XlaOp>& tensors, XlaOp weight) {
+  XlaOpKernelContext compilation(context);
+  xla::XlaBuilder* const builder = compilation.builder();
+  std::vector<xla::Shape> shapes;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const absl::StatusOr<xla::Shape> shape = builder->GetShape(tensors[i]);
+    if (!shape.ok()) return shape.status();
+    if (!shape->is_static()) {
+      return absl::UnimplementedError(
+          absl::StrCat("'", names[i],
+                       "' has a dynamic shape inside a compiled cluster, where it cannot be "
+                       "averaged over ranks; drop jit_compile=True, or set TF_MPI_ENABLE=0"));
+    }
+    // Rows first on every rank, whatever layout XLA prefers.
+    shapes.push_back(xla::ShapeUtil::MakeShape(shape->element_type(), shape->dimensions()));
+  }
+  const absl::StatusOr<Chain*> chain = FindChain(context, builder);
+  if (!chain.ok()) return chain.status();
+  const tensorflow::core::ScopedUnref unref(*chain);
+  const xla::Shape scalar = xla::ShapeUtil::MakeShape(xla::F32, {});
+  const xla::Shape results = [&] {
+    std::vector<xla::Shape> all = shapes;
+    all.push_back(scalar);
+    return xla::ShapeUtil::MakeTupleShape(all);
+  }();
+  std::vector<XlaOp> operands = tensors;
+  operands.insert(operands.end(), {weight, (*chain)->last});
+  shapes.insert(shapes.end(), {scalar, scalar});
+  const XlaOp call = xla::CustomCallWithLayout(
+      builder, kCompiledAverage, operands, results, shapes,
+      absl::StrCat("{names = ", Quoted(absl::StrJoin(names, kNameSeparator)), "}"),
+      /*has_side_effect=*/true, /*output_operand_aliasing=*/{}, /*literal=*/nullptr,
+      xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+  std::vector<XlaOp> averages;
+  for (size_t i = 0; i < tensors.size(); ++i) averages.push_back(xla::GetTupleElement(call, i));
+  (*chain)->last = xla::GetTupleElement(call, tensors.size());
+  return averages;
+}
+
+}  // namespace
+
+CompiledAverageKernel::CompiledAverageKernel(OpKernelConstruction* construction)
+    : OpKernel(construction) {
+  OP_REQUIRES_OK(construction, RegisterCompiledAverage());
+  OP_REQUIRES_OK(construction, AverageSpec::Read(def(), &spec_));
+}
+
+void CompiledAverageKernel::Compute(OpKernelContext* context) {
+  XlaOpKernelContext compilation(context);
+  const int size = static_cast<int>(spec_.names.size());
+  std::vector<XlaOp> tensors;
+  for (int i = 0; i < size; ++i) tensors.push_back(compilation.Input(i));
+  const XlaOp weight = compilation.Input(size);
+  const absl::StatusOr<std::vector<XlaOp>> averages =
+      EmitAverage(context, spec_.names, tensors, weight);
+  OP_REQUIRES_OK(context, averages.status());
+  for (int i = 0; i < size; ++i) compilation.SetOutput(i, (*averages)[i]);
+  compilation.SetOutput(size, weight);
+}
+
+CompiledApplyKernel::CompiledApplyKernel(OpKernelConstruction* construction, const ApplyOp& op,
+                                         std::unique_ptr<OpKernel> stock)
+    : OpKernel(construction), stock_(std::move(stock)) {
+  OP_REQUIRES_OK(construction, RegisterCompiledAverage());
+  int end = 0;
+  OP_REQUIRES_OK(construction, stock_->InputRange(op.gradient, &gradient_, &end));
+  request_suffix_ = RequestSuffix(def());
+  averaged_ = IsAveraged(def());
+}
+
+absl::Status CompiledApplyKernel::EmitAverageOfGradient(OpKernelContext* context, Tensor* average) {
+  XlaOpKernelContext compilation(context);
+  tensorflow::XlaResource* variable = nullptr;
+  absl::Status status = compilation.GetResourceInput(0, &variable);
+  if (!status.ok()) return status;
+  VariableNames& names = VariableNames::Get();
+  const std::string name =
+      names.Use(names.CompiledKey(variable->name()), request_suffix_).name + request_suffix_;
+  DataType dtype;
+  if (!ToCoreType(context->input_dtype(gradient_), &dtype)) {
+    return absl::UnimplementedError(
+        absl::StrCat("the gradient '", name, "' is ",
+                     tensorflow::DataTypeString(context->input_dtype(gradient_)),
+                     ", which cannot be averaged over ranks; set TF_MPI_ENABLE=0"));
+  }
+  const XlaOp one = xla::ConstantR0<float>(compilation.builder(), 1);
+  const absl::StatusOr<std::vector<XlaOp>> averages =
+      EmitAverage(context, {name}, {compilation.Input(gradient_)}, one);
+  if (!averages.ok()) return averages.status();
+  // A tensor of the compiler's holds no data but the expression that it stands for.
+  const tensorflow::DataType type = context->input_dtype(gradient_);
+  status = context->allocate_temp(type, context->input(gradient_).shape(), average);
+  if (!status.ok()) return status;
+  XlaExpression::AssignExpressionToTensor(XlaExpression::XlaOp((*averages)[0], type), average);
+  return status;
+}
+
+void CompiledApplyKernel::Compute(OpKernelContext* context) {
+  Tensor average = context->input(gradient_);
+  if (!averaged_) OP_REQUIRES_OK(context, EmitAverageOfGradient(context, &average));
+  RunOnGradient(stock_.get(), context, gradient_, &average);
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,49 @@
+// Averages inside XLA clusters on the CPU: what the kernels emit while a cluster is compiled.
+//
+// Made by the decorating factories (interpose.cc) for kernels of device type XLA_CPU_JIT. Compute
+// runs once per compilation, on the thread that compiles; it adds a custom call to the computation,
+// which compiled_call.cc carries out at every step.
+
+#ifndef TFMPI_GLUE_COMPILED_AVERAGE_H_
+#define TFMPI_GLUE_COMPILED_AVERAGE_H_
+
+#include <memory>
+#include <string>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow_patches/glue/apply_ops.h"
+#include "tensorflow_patches/glue/average_kernel.h"
+
+namespace tfmpi {
+
+// A marked IdentityN (average_kernel.h).
+class CompiledAverageKernel : public tensorflow::OpKernel {
+ public:
+  explicit CompiledAverageKernel(tensorflow::OpKernelConstruction* construction);
+  void Compute(tensorflow::OpKernelContext* context) override;
+
+ private:
+  AverageSpec spec_;
+};
+
+// A dense optimizer op on a resource variable: the stock kernel emits the update by the average.
+// Nothing here brings the variable in step: Python has, before the function was called.
+class CompiledApplyKernel : public tensorflow::OpKernel {
+ public:
+  CompiledApplyKernel(tensorflow::OpKernelConstruction* construction, const ApplyOp& op,
+                      std::unique_ptr<tensorflow::OpKernel> stock);
+  void Compute(tensorflow::OpKernelContext* context) override;
+
+ private:
+  absl::Status EmitAverageOfGradient(tensorflow::OpKernelContext* context,
+                                     tensorflow::Tensor* average);
+
+  std::unique_ptr<tensorflow::OpKernel> stock_;
+  int gradient_ = -1;  // input index
+  std::string request_suffix_;
+  bool averaged_ = false;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_GLUE_COMPILED_AVERAGE_H_

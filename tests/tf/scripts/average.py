@@ -1,0 +1,253 @@
+"""_average.average: every way in which TensorFlow runs it. Prints by case what this rank got.
+
+    average.py values DIRECTORY    all cases; rank 0 saves a model with an average in DIRECTORY
+    average.py same                the same data on all ranks
+    average.py load DIRECTORY      loads what `values` saved, in whatever TensorFlow there is
+
+With TEST_BROKEN every IdentityN loses its mark: the control.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from common import encode, result, single_threaded_ops
+
+v1 = tf.compat.v1
+MODE = sys.argv[1]
+DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64")
+
+
+def tensor(rank: int, dtype: str = "float32", size: int = 4) -> Any:
+    return tf.cast(tf.range(size) + 1 + 10 * rank, dtype)
+
+
+if MODE != "load":
+    from tensorflow.mpi import _average, _lib
+
+    RANK, SIZE = tf.mpi.rank(), tf.mpi.size()
+
+
+def average(tensors: list[Any], label: str, weight: Any = None) -> list[Any]:
+    names = [f"tensor {i}" for i in range(len(tensors))]
+    averages = _average.average(tensors, names, label, weight)
+    if os.environ.get("TEST_BROKEN") and not tf.executing_eagerly():
+        averages[0].op._clear_attr("_tf_mpi_average")
+    return averages
+
+
+def mine(number: int = 3) -> list[Any]:
+    return [(i + 1) * tensor(RANK) for i in range(number)]
+
+
+# --- What must come out as the mean of the ranks' tensors ----------------------------------------
+
+
+def eager() -> list[Any]:
+    return average(mine(), "eager")
+
+
+def of_a_function() -> list[Any]:
+    """Two of one label, of which one output is not read."""
+
+    @tf.function
+    def step(*tensors: Any) -> Any:
+        first = average(list(tensors), "function")
+        return [*first[:2], average([tensors[2]], "function")[0]]
+
+    return list(step(*mine()))
+
+
+def of_constants() -> list[Any]:
+    """What Grappler could compute while it optimizes the function."""
+    constants = [np.asarray(value) for value in mine()]
+
+    @tf.function
+    def step() -> Any:
+        return average([tf.constant(value) for value in constants], "constants")
+
+    return list(step())
+
+
+def of_a_loop_and_a_branch() -> list[Any]:
+    """The loop's average is (1 .. 4) * 1, so every rank takes the branch."""
+
+    @tf.function
+    def step(value: Any) -> Any:
+        kept = value
+        for _ in tf.range(3):
+            kept = average([value], "control flow")[0]
+        if kept[0] > 0:
+            return average([value], "control flow")[0], average([2 * value], "control flow")[0]
+        return value, value
+
+    return [*step(tensor(RANK)), average([3 * tensor(RANK)], "control flow")[0]]
+
+
+def of_nested_functions() -> list[Any]:
+    """Rank 1 has traced the inner function before, rank 0 traces it inside the outer one."""
+
+    @tf.function
+    def inner(value: Any) -> Any:
+        return average([value], "nested")[0]
+
+    @tf.function
+    def outer(value: Any) -> Any:
+        return inner(value), average([2 * value, 3 * value], "outer")
+
+    if RANK == 1:
+        inner.get_concrete_function(tensor(RANK))
+    first, rest = outer(tensor(RANK))
+    return [first, *rest]
+
+
+def after_a_retrace_on_rank_0() -> list[Any]:
+    @tf.function
+    def step(value: Any, retrace: Any) -> Any:
+        return average([value, 2 * value], "retrace") + average([3 * value], "retrace")
+
+    for i in range(3):
+        averages = step(tensor(RANK), i if RANK == 0 else None)
+    return list(averages)
+
+
+def of_a_session() -> list[Any]:
+    with tf.Graph().as_default(), v1.Session() as session:
+        placeholder = v1.placeholder(tf.float32, [None])
+        averages = average([placeholder, 2 * placeholder, 3 * placeholder], "session")
+        value = np.asarray(VALUE)
+        alone = session.run(averages[2], {placeholder: value})
+        return [*session.run(averages[:2], {placeholder: value}), alone]
+
+
+def with_a_variable_read_in_place() -> list[Any]:
+    """The average must not be taken in the variable's own buffer."""
+    variable = tf.Variable(tensor(RANK))
+
+    @tf.function
+    def step() -> Any:
+        averages = average([variable, 2 * variable, 3 * variable.read_value()], "variable")
+        return averages, variable.read_value()
+
+    averages, kept = step()
+    np.testing.assert_array_equal(kept, tensor(RANK))
+    return list(averages)
+
+
+MEANS = (
+    eager,
+    of_a_function,
+    of_constants,
+    of_a_loop_and_a_branch,
+    of_nested_functions,
+    after_a_retrace_on_rank_0,
+    of_a_session,
+    with_a_variable_read_in_place,
+)
+
+
+# --- Weights, dtypes, errors ---------------------------------------------------------------------
+
+
+def weights() -> dict[str, Any]:
+    """Unequal ones, and 0 on the last rank, which then holds NaN; in every dtype, in both modes."""
+    values = {}
+    own = [2 * (RANK + 1) / (SIZE + 1), 0.0 if RANK == SIZE - 1 else SIZE / (SIZE - 1)]
+    for dtype in DTYPES:
+        for number, weight in enumerate(own):
+            tensors = [tensor(RANK, dtype), tensor(RANK, dtype, 3000)]
+            if weight == 0:
+                tensors = [t * tf.cast(float("nan"), dtype) for t in tensors]
+            for mode, run in (("eager", average), ("function", tf.function(average))):
+                label = f"{dtype} {number}"
+                first, second = run(tensors, label, tf.constant(weight))
+                values[f"{label} {mode}"] = [encode(first.numpy()), encode(second.numpy()[:4])]
+    return values
+
+
+def outcome(function: Callable[[], Any]) -> str:
+    try:
+        function()
+    except Exception as error:  # whatever it is, the test looks at it
+        return f"{type(error).__name__}: {error}"
+    return "ok"
+
+
+def errors() -> dict[str, str]:
+    def function_of(*tensors: Any) -> Any:
+        return tf.function(lambda: average(list(tensors), "errors"))()
+
+    slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), tf.constant([4, 2]))
+    one = tf.ones([2])
+    return {
+        "shape": outcome(lambda: average([one, tf.ones([RANK + 1])], "errors")),
+        "shape in a function": outcome(lambda: function_of(one, tf.ones([RANK + 1]))),
+        "integers": outcome(lambda: average([one, tf.range(3)], "errors")),
+        "integers in a function": outcome(lambda: function_of(one, tf.range(3))),
+        "sparse": outcome(lambda: average([slices], "errors")),
+        "names": outcome(lambda: _average.average([one], [], "errors")),
+        "weight": outcome(lambda: average([one], "errors", tf.constant(-1.0))),
+        "none": outcome(lambda: average([], "errors")),
+        "good": outcome(lambda: average([one], "errors")),
+    }
+
+
+def cancelled() -> dict[str, Any]:
+    """Rank 0 gives up, as rank 1 does not come; then both average."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        averages = average([VALUE, 2 * VALUE], "cancelled")
+        text = "not tried"
+        if RANK == 0:
+            options = v1.RunOptions(timeout_in_ms=300)
+            text = outcome(lambda: session.run(averages, options=options))
+            tf.mpi.barrier("cancelled")
+        else:
+            tf.mpi.barrier("cancelled")
+            time.sleep(0.2)
+        return {"error": text, "after": [encode(value) for value in session.run(averages)]}
+
+
+# --- Saved, and loaded anywhere ------------------------------------------------------------------
+
+
+class Model(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
+    def average(self, value: Any) -> Any:
+        return average([value, 2 * value, 3 * value], "saved")
+
+
+def saved(directory: str) -> list[Any]:
+    if RANK == 0:
+        tf.saved_model.save(Model(), directory)
+    tf.mpi.barrier("saved")
+    return list(tf.saved_model.load(directory).average(tensor(RANK)))
+
+
+def main() -> None:
+    global VALUE
+    single_threaded_ops(inter_op=2)
+    if MODE == "load":
+        averages = tf.saved_model.load(sys.argv[2]).average(tensor(5))
+        return result({"saved": [encode(value.numpy()) for value in averages]})
+    if MODE == "same":
+        for _ in range(3):
+            average([tf.ones([3]), tf.constant([1.0, 2.0])], "same")
+        return None
+    VALUE = np.asarray(tensor(RANK))
+    means = {f.__name__: [encode(np.asarray(v)) for v in f()] for f in MEANS}
+    means["saved"] = [encode(value.numpy()) for value in saved(sys.argv[2])]
+    before = _lib.stats()
+    average(mine(100), "counted")
+    counts = {key: _lib.stats()[key] - before[key] for key in ("gradients", "collectives")}
+    others = {"weights": weights(), "errors": errors(), "cancelled": cancelled()}
+    return result({"means": means, "counts": counts, **others})
+
+
+VALUE: Any = None
+main()

@@ -1,0 +1,123 @@
+"""The average of many tensors as one operation: what Keras and compat.v1 optimizers go through."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from compare import decode
+
+CASES = (
+    "eager",
+    "of_a_function",
+    "of_constants",
+    "of_a_loop_and_a_branch",
+    "of_nested_functions",
+    "after_a_retrace_on_rank_0",
+    "of_a_session",
+    "with_a_variable_read_in_place",
+    "saved",
+)
+PRECISION = {"float16": 2e-3, "bfloat16": 1e-2}
+RANKS = 3
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return tmp_path_factory.mktemp("average")
+
+
+@pytest.fixture(scope="module")
+def ranks(launch, scripts, directory):
+    args = ["values", directory / "model"]
+    return launch(scripts / "average.py", np=RANKS, args=args).check().results
+
+
+def tensor(rank):
+    return np.arange(4.0) + 1 + 10 * rank
+
+
+def mean():
+    return np.mean([tensor(rank) for rank in range(RANKS)], axis=0)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_rank_gets_the_mean(ranks, case):
+    for rank in ranks:
+        values = [decode(value) for value in rank["means"][case]]
+        assert len(values) == 3
+        for number, value in enumerate(values, start=1):
+            np.testing.assert_allclose(value, number * mean(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["eager", "function"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
+def test_weights(ranks, dtype, mode):
+    """Unequal ones; and 0 on the last rank, whose tensors are NaN."""
+    unequal = [2 * (rank + 1) / (RANKS + 1) for rank in range(RANKS)]
+    silent = [RANKS / (RANKS - 1)] * (RANKS - 1) + [0]
+    for number, weights in enumerate([unequal, silent]):
+        expected = sum(weight * tensor(rank) for rank, weight in enumerate(weights)) / RANKS
+        for rank in ranks:
+            for value in rank["weights"][f"{dtype} {number} {mode}"]:
+                got = decode(value)
+                assert got.dtype.name == dtype
+                tolerance = PRECISION.get(dtype, 1e-6)
+                np.testing.assert_allclose(got.astype("complex128"), expected, rtol=tolerance)
+
+
+def test_is_counted_as_gradients_that_share_a_buffer(ranks):
+    for rank in ranks:
+        assert rank["counts"]["gradients"] == 100
+        assert 1 <= rank["counts"]["collectives"] <= 3
+
+
+def test_errors_name_the_tensor(ranks):
+    disagree = ["InvalidArgumentError", "the ranks disagree on 'tensor 1 (errors"]
+    integers = ["InvalidArgumentError", "'tensor 1' of the average 'errors' is int32"]
+    expected = {
+        "shape": disagree,
+        "shape in a function": disagree,
+        "integers": integers,
+        "integers in a function": integers,
+        "sparse": ["TypeError", "'tensor 0' of the average 'errors' is sparse"],
+        "names": ["ValueError", "'errors' averages 1 tensors under 0 names"],
+        "weight": ["InvalidArgumentError", "weight of 'tensor 0 (errors)'", "is -1"],
+        "none": ["ok"],
+        "good": ["ok"],
+    }
+    for rank in ranks:
+        assert rank["errors"].keys() == expected.keys()
+        for case, words in expected.items():
+            for word in words:
+                assert word in rank["errors"][case], case
+
+
+def test_a_cancelled_step_counts_on_no_rank(ranks):
+    errors = [rank["cancelled"]["error"] for rank in ranks]
+    assert errors[0].startswith("DeadlineExceededError")
+    assert errors[1:] == ["not tried"] * (RANKS - 1)
+    for rank in ranks:
+        for number, value in enumerate(rank["cancelled"]["after"], start=1):
+            np.testing.assert_allclose(decode(value), number * mean(), rtol=1e-6)
+
+
+def test_saved_model_is_an_identity_in_stock_tensorflow(
+    ranks, launch, scripts, directory, stock_python
+):
+    command = [stock_python, scripts / "average.py", "load", directory / "model"]
+    run = launch(command, np=0, env={"PYTHONPATH": str(scripts)}).check()
+    for number, value in enumerate(run.results[0]["saved"], start=1):
+        np.testing.assert_array_equal(decode(value), number * tensor(5))
+
+
+def test_same_data_is_a_warning(launch, scripts):
+    run = launch(scripts / "average.py", args=["same"]).check()
+    assert [text.count("all ranks are fed the same data") for text in run.stderr] == [1, 0]
+
+
+def test_control_without_the_mark(launch, scripts, tmp_path):
+    """An IdentityN that has lost its mark gives each rank its own tensor back."""
+    args, broken = ["values", tmp_path / "model"], {"TEST_BROKEN": "1"}
+    for rank, values in enumerate(launch(scripts / "average.py", args=args, env=broken).results):
+        value = decode(values["means"]["of_a_session"][0])
+        np.testing.assert_array_equal(value, tensor(rank))
