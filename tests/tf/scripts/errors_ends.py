@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from common import encode, place, result
+from tensorflow.mpi import _lib
 
 v1 = tf.compat.v1
 RANK, SIZE = place()
@@ -96,7 +97,9 @@ def clustered() -> None:
         return loss
 
     step(tf.constant([RANK, 1.0], tf.float64))
-    result({"value": encode(model.variable.numpy())})
+    stats = _lib.stats()
+    counts = {key: stats[key] for key in ("applied", "gradients")}
+    result(counts | {"value": encode(model.variable.numpy())})
 
 
 def main() -> None:

@@ -1,0 +1,234 @@
+"""Training inside XLA clusters: prints by case the variables that came out.
+
+    compiled.py train     all cases; as a plain process the reference, on the whole batch
+    compiled.py errors    ranks that disagree inside a compiled function, then agree again
+    compiled.py raise     rank 1 stops; prints what rank 0's compiled step says
+
+With TEST_UNSYNCHRONISED ranks take their part of the data and average nothing: the control.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from common import encode, place, result, single_threaded_ops
+from tensorflow.mpi import _average
+
+STEPS, BATCH = 40, 12
+MODE = sys.argv[1]
+RANK, SIZE = place()
+RANDOM = np.random.default_rng(5)
+X = RANDOM.normal(size=(STEPS, BATCH, 4)).astype("f")
+Y = RANDOM.normal(size=(STEPS, BATCH, 3)).astype("f")
+compiled = functools.partial(tf.function, jit_compile=True)
+
+
+def part(step: int) -> tuple[Any, Any]:
+    own = slice(RANK * BATCH // SIZE, (RANK + 1) * BATCH // SIZE)
+    return tf.constant(X[step][own]), tf.constant(Y[step][own])
+
+
+class Model:
+    """Two layers, with values of its own on each rank but rank 0's if those are not `same`."""
+
+    def __init__(self, same: bool = False) -> None:
+        random = np.random.default_rng(0 if same else RANK)
+        shapes = ((4, 5), (5,), (5, 3))
+        self.variables = [tf.Variable(random.normal(size=s).astype("f"), name="v") for s in shapes]
+
+    def gradients(self, x: Any, y: Any) -> list[Any]:
+        w, b, u = self.variables
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((tf.tanh(x @ w + b) @ u - y) ** 2)
+        return list(tape.gradient(loss, self.variables))
+
+    def train(self, step: Callable[[Any, Any], Any]) -> list[Any]:
+        for i in range(STEPS):
+            step(*part(i))
+        return [encode(variable.numpy()) for variable in self.variables]
+
+
+# --- Optimizer ops -------------------------------------------------------------------------------
+
+
+def descend(variable: Any, gradient: Any, slots: list[Any]) -> None:
+    tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=0.1, delta=gradient)
+
+
+def momentum(variable: Any, gradient: Any, slots: list[Any]) -> None:
+    tf.raw_ops.ResourceApplyMomentum(
+        var=variable.handle, accum=slots[0].handle, lr=0.05, grad=gradient, momentum=0.9
+    )
+
+
+def adam(variable: Any, gradient: Any, slots: list[Any]) -> None:
+    tf.raw_ops.ResourceApplyAdam(
+        var=variable.handle,
+        m=slots[0].handle,
+        v=slots[1].handle,
+        beta1_power=0.5,
+        beta2_power=0.6,
+        lr=0.01,
+        beta1=0.9,
+        beta2=0.99,
+        epsilon=1e-3,
+        grad=gradient,
+    )
+
+
+def applied(op: Callable[..., None], decorate: Callable[[Any], Any]) -> list[Any]:
+    model = Model()
+    slots = [
+        [tf.Variable(tf.zeros_like(v) + 0.1, name="slot") for _ in range(2)]
+        for v in model.variables
+    ]
+
+    @decorate
+    def step(x: Any, y: Any) -> None:
+        for variable, gradient, own in zip(model.variables, model.gradients(x, y), slots):
+            op(variable, gradient, own)
+
+    return model.train(step)
+
+
+# --- Averages ------------------------------------------------------------------------------------
+
+
+def update(variables: list[Any], averages: list[Any]) -> None:
+    for variable, average in zip(variables, averages):
+        variable.assign_sub(0.1 * average)
+
+
+def custom_loop() -> list[Any]:
+    model = Model(same=True)
+
+    @compiled
+    def step(x: Any, y: Any) -> None:
+        gradients = model.gradients(x, y)
+        update(model.variables, _average.average(gradients, ["w", "b", "u"], "loop"))
+
+    return model.train(step)
+
+
+def uneven_batches() -> list[Any]:
+    """Rank 0 has all samples but one each: other shapes, so another program, on each rank."""
+    model = Model(same=True)
+
+    @compiled
+    def step(x: Any, y: Any, weight: Any) -> None:
+        gradients = model.gradients(x, y)
+        update(model.variables, _average.average(gradients, ["w", "b", "u"], "uneven", weight))
+
+    for i in range(STEPS):
+        first = i % 2 + 1  # samples of each rank but the first
+        starts = [0, *(BATCH - first * (SIZE - r) for r in range(1, SIZE)), BATCH]
+        own = slice(starts[RANK], starts[RANK + 1])
+        weight = tf.constant((own.stop - own.start) * SIZE / BATCH, tf.float32)
+        step(tf.constant(X[i][own]), tf.constant(Y[i][own]), weight)
+    return [encode(variable.numpy()) for variable in model.variables]
+
+
+def many_at_once() -> list[Any]:
+    """Independent averages in one cluster: XLA may start them in any order."""
+    variables = [tf.Variable(tf.zeros([2 + 300 * (i % 2)]), name="many") for i in range(12)]
+
+    @compiled
+    def step(x: Any, y: Any) -> None:
+        for i, variable in enumerate(variables):
+            size = tf.shape(variable)
+            gradient = tf.fill(size, tf.reduce_mean(x) * (i + 1) + tf.reduce_mean(y))
+            update([variable], _average.average([gradient], [f"v{i}"], f"many {i}"))
+
+    for i in range(5 * STEPS):
+        step(*part(i % STEPS))
+    return [encode(variable.numpy()) for variable in variables]
+
+
+def loop_and_branch() -> list[Any]:
+    model = Model(same=True)
+
+    @compiled
+    def step(x: Any, y: Any) -> None:
+        for _ in tf.range(2):
+            gradients = model.gradients(x, y)
+            update(model.variables, _average.average(gradients, ["w", "b", "u"], "control"))
+        if tf.reduce_sum(model.variables[0]) < 1e6:
+            gradients = model.gradients(x, y)
+            update(model.variables, _average.average(gradients, ["w", "b", "u"], "control"))
+
+    return model.train(step)
+
+
+def inside_a_function() -> list[Any]:
+    """A compiled function and one that is not, which train the same variables in turn."""
+    model = Model()
+
+    @compiled
+    def inner(x: Any, y: Any) -> None:
+        for variable, gradient in zip(model.variables, model.gradients(x, y)):
+            descend(variable, gradient, [])
+
+    @tf.function
+    def step(x: Any, y: Any) -> None:
+        inner(x, y)
+        for variable, gradient in zip(model.variables, model.gradients(x, y)):
+            descend(variable, gradient, [])
+
+    return model.train(step)
+
+
+def train() -> dict[str, Any]:
+    cases: dict[str, Callable[[], list[Any]]] = {
+        f.__name__: f
+        for f in (custom_loop, uneven_batches, many_at_once, loop_and_branch, inside_a_function)
+    }
+    for op in (descend, momentum, adam):
+        cases[f"{op.__name__} compiled"] = functools.partial(applied, op, compiled)
+        cases[f"{op.__name__} plain"] = functools.partial(applied, op, tf.function)
+    return {name: dict(enumerate(case())) for name, case in cases.items()}
+
+
+# --- Errors --------------------------------------------------------------------------------------
+
+
+@compiled
+def average_of(tensor: Any) -> Any:
+    return _average.average([tensor], ["t"], "compiled")[0]
+
+
+def outcome(function: Callable[[], Any]) -> str:
+    try:
+        return f"{float(tf.reduce_sum(function()))}"
+    except Exception as error:  # whatever it is, the test looks at it
+        return f"{type(error).__name__}: {error}"
+
+
+def errors() -> dict[str, str]:
+    return {
+        "shape": outcome(lambda: average_of(tf.ones([RANK + 1]))),
+        "good": outcome(lambda: average_of(tf.fill([2], float(RANK)))),
+        "integers": outcome(lambda: average_of(tf.range(3))),
+        "good again": outcome(lambda: average_of(tf.fill([2], float(RANK)))),
+    }
+
+
+def stop() -> None:
+    average_of(tf.ones([2]))
+    if RANK == 1:
+        raise RuntimeError("rank 1 has had enough")
+    print("HEARD", outcome(lambda: average_of(tf.ones([2]))), flush=True)
+
+
+def main() -> None:
+    single_threaded_ops(inter_op=2)
+    if MODE == "raise":
+        return stop()
+    return result(errors() if MODE == "errors" else train())
+
+
+main()

@@ -1,0 +1,63 @@
+"""Compiled steps: ranks that train inside XLA clusters against one process on the whole batch."""
+
+from __future__ import annotations
+
+import pytest
+from compare import assert_close, assert_same
+
+OPS = ("descend", "momentum", "adam")
+CASES = (
+    "custom_loop",
+    "uneven_batches",
+    "many_at_once",
+    "loop_and_branch",
+    "inside_a_function",
+    *(f"{op} {mode}" for op in OPS for mode in ("compiled", "plain")),
+)
+
+
+@pytest.fixture(scope="module")
+def alone(launch, scripts):
+    return launch(scripts / "compiled.py", np=0, args=["train"]).check().results[0]
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def ranks(request, launch, scripts):
+    return launch(scripts / "compiled.py", np=request.param, args=["train"]).check().results
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equals_one_process(ranks, alone, case):
+    assert alone.keys() == set(CASES)
+    assert_same([rank[case] for rank in ranks])
+    assert_close(ranks[0][case], alone[case], 1e-5)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_equals_the_same_ops_outside_a_cluster(ranks, op):
+    assert_close(ranks[0][f"{op} compiled"], ranks[0][f"{op} plain"], 1e-5)
+
+
+def test_errors_reach_every_rank_and_stop_one_step(launch, scripts):
+    for rank in launch(scripts / "compiled.py", args=["errors"]).check().results:
+        assert rank["shape"].startswith("InvalidArgumentError")
+        assert "the ranks disagree on 't (compiled)': rank" in rank["shape"]
+        assert "'t' of the average 'compiled' is int32" in rank["integers"]
+        assert rank["good"] == rank["good again"] == "1.0"
+
+
+def test_a_rank_that_stops_ends_the_compiled_step_of_the_other(launch, scripts):
+    run = launch(scripts / "compiled.py", args=["raise"], timeout=60)
+    assert run.returncode != 0
+    assert "HEARD UnavailableError" in run.stdout[0]
+    assert "rank 1/2 has stopped: RuntimeError: rank 1 has had enough" in run.stdout[0]
+
+
+def test_control_of_ranks_that_average_nothing(launch, scripts, alone):
+    off = {"TF_MPI_ENABLE": "0", "TEST_UNSYNCHRONISED": "1"}
+    ranks = launch(scripts / "compiled.py", args=["train"], env=off).check().results
+    for case in CASES:
+        with pytest.raises(AssertionError, match="differs from rank 0"):
+            assert_same([rank[case] for rank in ranks])
+        with pytest.raises(AssertionError, match="further apart"):
+            assert_close(ranks[1][case], alone[case], 1e-5)
