@@ -332,11 +332,13 @@ core_tests() {
 
 run_tests() {
     local verdicts=() failed=0 stamp
-    stamp=$(cat "$ROOT"/{tests,build}/requirements.txt | sha256sum)
+    stamp=$(cat "$ROOT"/{tests,build}/requirements*.txt | sha256sum)
     if [[ ! -f $venv/test-tools || $(<"$venv/test-tools") != "$stamp" ]]; then
         step "Installing the test tools"
         logged pip-test "check the network and pip's index" "$python" -m pip install \
             -r "$ROOT/tests/requirements.txt" -r "$ROOT/build/requirements.txt"
+        logged pip-test-no-deps "check the network and pip's index" "$python" -m pip install \
+            --no-deps -r "$ROOT/tests/requirements-no-deps.txt"
         printf '%s' "$stamp" >"$venv/test-tools"
     fi
     export TFMPI_TEST_WHEEL=$wheel

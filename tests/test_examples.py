@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import re
 import struct
 from pathlib import Path
@@ -71,6 +72,34 @@ def test_a_plain_script_ends_with_one_model(launch, keras_home, script, args):
     assert accuracy(first) > 0.8, ranks.report()
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "fashion_mnist_keras.py",
+        "compiled_train_step.py",
+        pytest.param(
+            "tf_keras_fit.py",
+            marks=pytest.mark.skipif(
+                importlib.util.find_spec("tf_keras") is None, reason="tf_keras is not installed"
+            ),
+        ),
+    ],
+)
+def test_a_keras_script_gets_what_one_process_gets(launch, keras_home, script):
+    env, args = {"KERAS_HOME": str(keras_home)}, ["--epochs", "3", "--batch-size", "64"]
+    alone = launch(EXAMPLES / script, np=0, args=args, env=env, timeout=DEADLINE).check()
+    (line,) = verdicts(alone.stdout)
+    assert accuracy(line) > 0.8, alone.report()
+
+    ranks = launch(EXAMPLES / script, np=2, args=args, env=env, timeout=DEADLINE).check()
+    first, second = verdicts(ranks.stdout)
+    assert first == second, ranks.report()
+    assert accuracy(first) > 0.8, ranks.report()
+    if script == "fashion_mnist_keras.py":  # seeded, and smooth: the digits are the same, too
+        loss, other = (float(text.split()[-1]) for text in (line, first))
+        assert loss == pytest.approx(other, rel=1e-4)
+
+
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_partition(launch, keras_home, ranks):
     env = {"KERAS_HOME": str(keras_home)}
@@ -83,5 +112,6 @@ def test_partition(launch, keras_home, ranks):
 
 
 def test_the_plain_scripts_say_nothing_of_mpi():
-    for script in ("lenet_v1.py", "custom_loop_v2.py"):
+    plain = ["lenet_v1.py", "custom_loop_v2.py", "fashion_mnist_keras.py"]
+    for script in [*plain, "compiled_train_step.py", "tf_keras_fit.py"]:
         assert not re.search(r"mpi|rank|horovod", (EXAMPLES / script).read_text(), re.IGNORECASE)

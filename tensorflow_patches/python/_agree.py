@@ -67,8 +67,7 @@ def anywhere(label: str, flag: bool) -> bool:
 
 def digest(array: np.ndarray[Any, Any]) -> int:
     """Of the bytes of `array`: two ranks whose digests are equal hold the same values."""
-    data = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-    return zlib.crc32(data) ^ array.nbytes
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data) ^ array.nbytes
 
 
 def broadcast_arrays(

@@ -123,8 +123,8 @@ PARAMETERS = {
             "TF_MPI_SYNC_BATCHNORM",
             "choice",
             "0",
-            "1: Keras's batch normalization uses the moments of the whole batch, over all ranks, for "
-            "one exchange per layer and direction. 0: of each rank's part of it.",
+            "1: Keras's batch normalization uses the moments of the whole batch, over all ranks, "
+            "for one exchange per layer and direction. 0: of each rank's part of it.",
             choices=("0", "1"),
         ),
         Parameter(

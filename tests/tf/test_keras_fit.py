@@ -32,13 +32,15 @@ def test_matrix_equals_one_process(scripts, flavour, ranks):
     script = str(scripts / "keras_fit_matrix.py")
     (alone,) = matrix(script, flavour, 0)
     everyone = matrix(script, flavour, ranks)
-    assert alone.pop("registered", {"gate": 1}) == {"gate": 1}
+    assert alone["ranks"] == 1
     far = {}
     for rank, together in enumerate(everyone):
-        assert together.pop("registered", {"gate": ranks}) == {"gate": ranks}
         assert together.keys() == alone.keys()
+        assert together["ranks"] == ranks
         for name, theirs in alone.items():
             ours = together[name]
+            if name == "ranks":
+                continue
             assert ours["weights"] == everyone[0][name]["weights"], f"rank {rank} differs: {name}"
             if not (apart := distance(ours, theirs)) <= TOLERANCE:
                 far[f"{name}, rank {rank}"] = apart
@@ -46,3 +48,41 @@ def test_matrix_equals_one_process(scripts, flavour, ranks):
                 assert np.allclose(ours[logs], theirs[logs], rtol=1e-5), (name, logs)
             assert ours["iterations"] == theirs["iterations"]
     assert not far, f"further than {TOLERANCE} from one process: {far}"
+
+
+def test_the_matrix_fails_if_nothing_is_averaged(scripts):
+    """The control, on the cases that are quick to run."""
+    script, cases = str(scripts / "keras_fit_matrix.py"), ["sgd momentum", "adam", "loss scale"]
+    (alone,) = matrix(script, "keras", 0)
+    broken = {"TEST_BREAK_AVERAGE": "1"}
+    run = start(script, np=2, args=["keras", *cases], env=broken, timeout=300).check()
+    for name in cases:
+        first, second = (rank[name] for rank in run.results)
+        assert distance(first, second) > 100 * TOLERANCE
+        for rank in (first, second):
+            assert distance(rank, alone[name]) > 100 * TOLERANCE
+
+
+OFF = """
+import json, os, sys
+import numpy as np, keras, tensorflow as tf
+keras.utils.set_random_seed(3)
+x = np.random.default_rng(0).normal(size=(50, 4)).astype("f")
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+model.compile("adam", "mse")
+history = model.fit(x, x[:, :2], batch_size=8, epochs=2, verbose=0)
+model.save(f"{sys.argv[1]}/{os.getpid()}.keras")
+weights = [w.tobytes().hex() for w in model.get_weights()]
+print("RESULT " + json.dumps({"weights": weights, "history": str(history.history)}))
+"""
+
+
+def test_with_the_gate_closed_ranks_are_stock_processes(scripts, tmp_path):
+    """With TF_MPI_ENABLE=0 two ranks do what two processes do: each trains on all data, saves."""
+    script = tmp_path / "off.py"
+    script.write_text(OFF)
+    alone = start(script, np=0, args=[str(tmp_path)]).check().results
+    off = start(script, np=2, args=[str(tmp_path)], env={"TF_MPI_ENABLE": "0"}).check()
+    assert off.results == [alone[0], alone[0]]
+    assert len(list(tmp_path.glob("*.keras"))) == 3
+    assert off.launcher == "" and "tensorflow.mpi" not in "".join(off.stderr)

@@ -6,6 +6,7 @@ two steps, and how many gradients the library averaged. One process takes the me
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +22,7 @@ else:
     import tf_keras as keras
 
 RANK, SIZE, RANKS = tf.mpi.rank(), tf.mpi.size(), int(sys.argv[2])
-optimizers = keras.optimizers
+optimizers: Any = keras.optimizers
 
 
 def variable(values: list[float]) -> Any:
@@ -55,7 +56,7 @@ def values(*trained: Any) -> list[Any]:
     return [encode(v.numpy()) for v in trained]
 
 
-def plain(make: Callable[[], Any], function: bool | None = False, jit: bool = False) -> Any:
+def plain(make: Callable[[], Any], function: bool = False, jit: bool = False) -> Any:
     """Two steps of apply_gradients on two variables."""
     optimizer, trained = make(), fresh()
     if hasattr(optimizer, "build"):
@@ -71,7 +72,10 @@ def plain(make: Callable[[], Any], function: bool | None = False, jit: bool = Fa
     return values(*trained)
 
 
-class OverridesApplyGradients(optimizers.SGD):
+SGD: Any = optimizers.SGD
+
+
+class OverridesApplyGradients(SGD):
     """Also calls what the base class has: one average."""
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
@@ -79,13 +83,13 @@ class OverridesApplyGradients(optimizers.SGD):
         return super().apply_gradients(doubled, *args, **kwargs)
 
 
-class NeverCallsBase(optimizers.SGD):
+class NeverCallsBase(SGD):
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         for g, v in grads_and_vars:
             v.assign(v - 0.1 * g)
 
 
-class OverridesUpdateStep(optimizers.SGD):
+class OverridesUpdateStep(SGD):
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any = 0.1) -> None:
         variable.assign(variable - 0.1 * tf.sign(gradient))
 
@@ -154,7 +158,7 @@ def keras_only() -> dict[str, Callable[[], Any]]:
         return values(*trained)
 
     def overrides_apply() -> Any:
-        class Own(optimizers.SGD):
+        class Own(SGD):
             def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
                 for delta, trained in zip(grads, trainable_variables):
                     trained.assign(trained - 0.1 * delta)
@@ -172,8 +176,10 @@ def tf_keras_only() -> dict[str, Callable[[], Any]]:
     cases: dict[str, Callable[[], Any]] = {}
     for name in names:
         make = getattr(legacy, name)
-        cases[f"legacy {name}"] = lambda make=make: plain(lambda: make(0.1))
-        cases[f"legacy {name} function"] = lambda make=make: plain(lambda: make(0.1), None or True)
+        cases[f"legacy {name}"] = functools.partial(plain, functools.partial(make, 0.1))
+        cases[f"legacy {name} function"] = functools.partial(
+            plain, functools.partial(make, 0.1), function=True
+        )
     return cases
 
 
