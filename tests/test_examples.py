@@ -27,7 +27,7 @@ def keras_home_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     One label in ten is wrong, so that no model gets all right and two models get equal verdicts.
     """
-    home = tmp_path_factory.mktemp("keras")
+    home = tmp_path_factory.mktemp("home") / ".keras"
     folder = home / "datasets" / "fashion-mnist"
     folder.mkdir(parents=True)
     random = np.random.default_rng(7)
@@ -86,7 +86,9 @@ def test_a_plain_script_ends_with_one_model(launch, keras_home, script, args):
     ],
 )
 def test_a_keras_script_gets_what_one_process_gets(launch, keras_home, script):
-    env, args = {"KERAS_HOME": str(keras_home)}, ["--epochs", "3", "--batch-size", "64"]
+    # tf_keras looks in $HOME/.keras.
+    env = {"KERAS_HOME": str(keras_home), "HOME": str(keras_home.parent)}
+    args = ["--epochs", "3", "--batch-size", "64"]
     alone = launch(EXAMPLES / script, np=0, args=args, env=env, timeout=DEADLINE).check()
     (line,) = verdicts(alone.stdout)
     assert accuracy(line) > 0.8, alone.report()
