@@ -77,29 +77,51 @@ def is_averaged(gradient: Any) -> bool:
         return bool(getattr(gradient, "_tf_mpi_averaged", False))
     if not hasattr(gradient, "op") or not _holds_average(gradient.graph):
         return False
-    found = False
+    graph = gradient.graph
+    if not hasattr(graph, "_tf_mpi_same_on_all_ranks"):
+        graph._tf_mpi_same_on_all_ranks = set()  # operations, so that each is looked at once
+    same: set[Any] = graph._tf_mpi_same_on_all_ranks
     seen: set[Any] = set()
     todo = [gradient]
     while todo:
         tensor = todo.pop()
-        if hasattr(tensor, "_numpy_internal"):  # captured: a constant
-            continue
-        op = tensor.op
-        if op in seen:
-            continue
-        seen.add(op)
-        if op.type == "IdentityN" and _average.averaged_names(op):
-            found = True
-        elif op.type in _OWN_OF_EACH_RANK:
-            outer = _captured(tensor)
-            if outer is None:
+        if hasattr(tensor, "op") and tensor.op not in same and tensor.op not in seen:
+            seen.add(tensor.op)
+            made_of = _made_of(tensor)
+            if made_of is None:
                 return False
-            todo.append(outer)
-        elif op.type not in _SAME_ON_ALL_RANKS:
-            if op.op_def.is_stateful:
-                return False
-            todo.extend(op.inputs)
-    return found
+            todo.extend(made_of)
+    same.update(seen)
+    return _leads_to_average(gradient)
+
+
+def _made_of(tensor: Any) -> list[Any] | None:
+    """What the value of `tensor` follows from on every rank alike; None if it may differ by rank."""
+    op = tensor.op
+    if op.type in _SAME_ON_ALL_RANKS or _is_average(op):
+        return []
+    if op.type in _OWN_OF_EACH_RANK:
+        outer = _captured(tensor)
+        return None if outer is None else [outer]
+    return None if op.op_def.is_stateful else list(op.inputs)
+
+
+def _leads_to_average(gradient: Any) -> bool:
+    seen: set[Any] = set()
+    todo = [gradient]
+    while todo:
+        tensor = todo.pop()
+        if not hasattr(tensor, "op") or tensor.op in seen:  # no op: an eager tensor, captured
+            continue
+        seen.add(tensor.op)
+        if _is_average(tensor.op):
+            return True
+        todo.extend(_made_of(tensor) or [])
+    return False
+
+
+def _is_average(op: Any) -> bool:
+    return op.type == "IdentityN" and bool(_average.averaged_names(op))
 
 
 def _holds_average(graph: Any) -> bool:
