@@ -217,10 +217,8 @@ bool ApplyKernel::SetThreadAveraged(bool averaged) { return std::exchange(t_aver
 void ApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   Engine* const engine = GetEngine();
   g_applied.fetch_add(1, std::memory_order_relaxed);
-  // Only ops that run eagerly have no call frame; a function may run some of its ops on its
-  // caller's thread too.
-  const bool averaged = averaged_ || (t_averaged && context->call_frame() == nullptr);
-  (new Step(this, context, std::move(done), engine))->Start(VariableKey(context, 0), averaged);
+  (new Step(this, context, std::move(done), engine))
+      ->Start(VariableKey(context, 0), averaged_ || t_averaged);
 }
 
 std::string RequestSuffix(const tensorflow::NodeDef& node) {

@@ -12,6 +12,7 @@
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow_patches/core/reduce.h"
 #include "tensorflow_patches/glue/request_group.h"
+#include "tensorflow_patches/glue/variable_names.h"
 
 namespace tfmpi {
 namespace {
@@ -100,6 +101,16 @@ AverageKernel::AverageKernel(OpKernelConstruction* construction) : AsyncOpKernel
   OP_REQUIRES_OK(construction, AverageSpec::Read(def(), &spec_));
 }
 
+std::vector<std::string> AverageKernel::Names(OpKernelContext* context) const {
+  std::vector<std::string> names = spec_.names;
+  const tensorflow::SessionMetadata* const session = context->session_metadata();
+  if (session == nullptr) return names;
+  const std::string scope = VariableNames::Get().Scope(session->version());
+  if (scope.empty()) return names;
+  for (std::string& name : names) name += " @" + scope;
+  return names;
+}
+
 void AverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   Engine* const engine = GetEngine();
   OP_REQUIRES_ASYNC(context, engine != nullptr,
@@ -113,12 +124,13 @@ void AverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
                     done);
   const float scale = weight.flat<float>()(0);
   OP_REQUIRES_OK_ASYNC(context, CheckWeight(scale, spec_.names[0]), done);
-  const bool first = IsFirstAverage(spec_.names[0]);
+  std::vector<std::string> names = Names(context);
+  const bool first = IsFirstAverage(names[0]);
   auto group =
       std::make_unique<RequestGroup>(engine, context->cancellation_manager(), *context->runner());
   for (int i = 0; i < tensors; ++i) {
     const Tensor& tensor = context->input(i);
-    Request request = RequestFor(OpKind::kAllreduce, spec_.names[i], spec_.dtypes[i], tensor);
+    Request request = RequestFor(OpKind::kAllreduce, std::move(names[i]), spec_.dtypes[i], tensor);
     request.input = Data(tensor);
     request.scale = scale;
     if (first) request.fingerprint = Fingerprint(request.input, tensor.TotalBytes());

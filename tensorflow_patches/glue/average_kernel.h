@@ -42,6 +42,9 @@ class AverageKernel : public tensorflow::AsyncOpKernel {
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override;
 
  private:
+  // The names of this step's requests: those of `spec_`, in the scope of the session that runs it.
+  std::vector<std::string> Names(tensorflow::OpKernelContext* context) const;
+
   AverageSpec spec_;
 };
 

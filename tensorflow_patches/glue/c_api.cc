@@ -169,6 +169,13 @@ void tfmpi_declare_variable(const char* container, const char* name, const char*
   tfmpi::VariableNames::Get().Declare(tfmpi::HandleKey(container, name, scope));
 }
 
+void tfmpi_variable_name(const char* container, const char* name, const char* scope, char* out,
+                         int32_t bytes) {
+  const std::string key = tfmpi::HandleKey(container, name, scope);
+  std::snprintf(out, static_cast<size_t>(bytes), "%s",
+                tfmpi::VariableNames::Get().Name(key).c_str());
+}
+
 void tfmpi_mark_in_step(const char* container, const char* name, const char* scope) {
   tfmpi::VariableNames::Get().MarkInStep(tfmpi::HandleKey(container, name, scope));
 }

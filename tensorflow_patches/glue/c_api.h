@@ -60,6 +60,9 @@ TFMPI_API int64_t tfmpi_posted(const char* key);
 
 // Names of variables; see variable_names.h.
 TFMPI_API void tfmpi_declare_variable(const char* container, const char* name, const char* scope);
+// Declares the variable and writes the name that it has on every rank to `out`, cut to `bytes`.
+TFMPI_API void tfmpi_variable_name(const char* container, const char* name, const char* scope,
+                                   char* out, int32_t bytes);
 TFMPI_API void tfmpi_mark_in_step(const char* container, const char* name, const char* scope);
 TFMPI_API void tfmpi_set_scope(int64_t session, const char* scope);
 

@@ -46,6 +46,11 @@ void VariableNames::Declare(const std::string& key) {
   Find(key);
 }
 
+std::string VariableNames::Name(const std::string& key) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return Find(key).name;
+}
+
 void VariableNames::MarkInStep(const std::string& key) {
   std::lock_guard<std::mutex> lock(mutex_);
   in_step_.insert(key);

@@ -29,6 +29,8 @@ class VariableNames {
 
   // `key` names a variable in this process: see HandleKey and RefKey.
   void Declare(const std::string& key);
+  // The name that the variable has on every rank; declares it.
+  std::string Name(const std::string& key);
   void MarkInStep(const std::string& key);
   // True if rank 0's value has been made this rank's; from now on it counts as if it had.
   bool TestAndMarkInStep(const std::string& key);

@@ -15,7 +15,6 @@ from tensorflow.mpi import _hooks, _lib
 
 LABEL = "_tf_mpi_average"
 _NAMES = "_tf_mpi_names"
-_AVERAGED = "_tf_mpi_averaged"
 # Grappler would split off the outputs that nobody reads (the weight), and fold constants.
 _KEEP = "_grappler_do_not_remove"
 
@@ -132,8 +131,8 @@ def current_weight() -> Any:
 def already_averaged() -> Iterator[None]:
     """Apply ops that this thread creates in graphs, or runs eagerly, inside get averages already.
 
-    Their kernels do not average again. Functions that are called inside are not meant, but those
-    that are traced inside are.
+    Their kernels do not average again. Call no tf.function inside in eager code: whether its kernels
+    run on this thread is TensorFlow's affair.
     """
     from tensorflow.python.eager import context
 
@@ -150,9 +149,13 @@ def already_averaged() -> Iterator[None]:
             _lib.load().tfmpi_set_averaged(before)
 
 
-def apply_op_created(op: Any) -> None:
-    """`op`, an Apply op, is new in a graph: marks it if its gradient is an average already."""
-    if getattr(_local, "depth", 0) > 0:
-        from tensorflow.core.framework import attr_value_pb2
+def is_inside_already_averaged() -> bool:
+    """Whether this thread is inside `already_averaged()`."""
+    return getattr(_local, "depth", 0) > 0
 
-        op._set_attr(_AVERAGED, attr_value_pb2.AttrValue(b=True))
+
+def averaged_names(op: Any) -> list[str]:
+    """The names of what `op`, an IdentityN in a graph, averages; none if it is a stock one."""
+    if _NAMES not in op.node_def.attr:
+        return []
+    return [name.decode() for name in op.get_attr(_NAMES)]

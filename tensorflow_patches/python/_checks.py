@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from tensorflow.mpi import _hooks, _lib
+from tensorflow.mpi import _average, _gradients, _hooks, _lib
 
 _WAY_OUT = "or run with TF_MPI_ENABLE=0"
 
@@ -13,8 +13,8 @@ _WAY_OUT = "or run with TF_MPI_ENABLE=0"
 def update(optimizer: Any, processor: Any, gradient: Any, variable: Any) -> Any:
     """One variable's update by an optimizer of tf.compat.v1.train. See _hooks.optimizer_update.
 
-    Raises NotImplementedError for a sparse gradient, and for an optimizer whose update runs no
-    Apply op.
+    Raises NotImplementedError for a sparse gradient; and for an optimizer whose update runs no
+    Apply op, unless the gradient is an average already (_gradients.py).
     """
     from tensorflow.python.framework import indexed_slices
 
@@ -26,9 +26,12 @@ def update(optimizer: Any, processor: Any, gradient: Any, variable: Any) -> Any:
             "gradients are not averaged over ranks in this release. Make it dense with "
             f"tf.convert_to_tensor(gradient) before apply_gradients, {_WAY_OUT}"
         )
+    if hasattr(gradient, "_numpy_internal") and _gradients.is_averaged(gradient):
+        with _average.already_averaged():
+            return processor.update_op(optimizer, gradient)
     before = _applied()
     result = processor.update_op(optimizer, gradient)
-    if _applied() == before:
+    if _applied() == before and not _gradients.is_averaged(gradient):
         raise NotImplementedError(_no_apply_op(optimizer, f"'{variable.name}'"))
     return result
 
@@ -37,17 +40,20 @@ def guard_subclass(optimizer: Any) -> None:
     """A class derived from tf.compat.v1.train.Optimizer. See _hooks.optimizer_subclassed.
 
     One with an apply_gradients of its own may assign by itself: the call then raises
-    NotImplementedError if it ran no Apply op.
+    NotImplementedError if it ran no Apply op, unless all its gradients are averages already.
     """
     original = vars(optimizer).get("apply_gradients")
     if original is None or _hooks.size == 1:
         return
 
     @functools.wraps(original)
-    def apply_gradients(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        pairs = list(grads_and_vars)  # it may be an iterator
         before = _applied()
-        result = original(self, *args, **kwargs)
-        if _applied() == before:
+        result = original(self, pairs, *args, **kwargs)
+        if _applied() == before and not all(
+            gradient is None or _gradients.is_averaged(gradient) for gradient, _ in pairs
+        ):
             raise NotImplementedError(_no_apply_op(self, "its variables"))
         return result
 
@@ -56,9 +62,10 @@ def guard_subclass(optimizer: Any) -> None:
 
 def _no_apply_op(optimizer: Any, what: str) -> str:
     return (
-        f"{type(optimizer).__name__} updated {what} without one of TensorFlow's Apply ops, so the "
-        "gradients were not averaged over ranks. Use an optimizer of tf.compat.v1.train, average "
-        f"them with tf.mpi.allreduce(gradient) and assign them yourself, {_WAY_OUT}"
+        f"{type(optimizer).__name__} updated {what} without one of TensorFlow's Apply ops, by a "
+        "gradient that does not come from compute_gradients, so that it was not averaged over "
+        "ranks. Compute it with the optimizer's compute_gradients or minimize, average it with "
+        f"tf.mpi.allreduce(gradient) and assign it yourself, {_WAY_OUT}"
     )
 
 
@@ -68,5 +75,5 @@ def _applied() -> int:
 
     if context.executing_eagerly():
         context.async_wait()
-        return _lib.stats()["gradients"]
+        return _lib.stats()["applied"]
     return _hooks._applied

@@ -49,14 +49,16 @@ def apply_op_created(graph: Any, op: Any) -> None:
     """ops.py, Graph._create_op_internal: `op`, one of `apply_ops`, is now in `graph`.
 
     Declares its variable, so that variables are numbered in program order, and numbers the second
-    and further Apply ops of one kind on one variable in one graph.
+    and further Apply ops of one kind on one variable in one graph; marks those whose gradient is an
+    average already.
     """
     global _applied
-    from tensorflow.mpi import _naming
+    from tensorflow.mpi import _gradients, _naming
 
     with _lock:
         _applied += 1
     _naming.apply_op_created(graph, op)
+    _gradients.apply_op_created(op)
 
 
 def function_called(graph: Any, captured: Any, eagerly: bool) -> None:
@@ -101,6 +103,13 @@ def session_run(session: Any, fetches: Any) -> None:
     from tensorflow.mpi import _sessions
 
     _sessions.before_run(session, fetches)
+
+
+def gradients_computed(optimizer: Any, gradients: Any, variables: Any) -> list[Any]:
+    """optimizer.py, Optimizer.compute_gradients: returns the averages of `gradients`."""
+    from tensorflow.mpi import _gradients
+
+    return _gradients.average(optimizer, gradients, variables)
 
 
 def optimizer_ready(optimizer: Any, variables: Any) -> None:

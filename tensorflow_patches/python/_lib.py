@@ -54,6 +54,7 @@ def load() -> Any:
         lib.tfmpi_posted.argtypes = [ctypes.c_char_p]
         lib.tfmpi_posted.restype = ctypes.c_int64
         lib.tfmpi_declare_variable.argtypes = [ctypes.c_char_p] * 3
+        lib.tfmpi_variable_name.argtypes = [ctypes.c_char_p] * 4 + [ctypes.c_int32]
         lib.tfmpi_mark_in_step.argtypes = [ctypes.c_char_p] * 3
         lib.tfmpi_set_scope.argtypes = [ctypes.c_int64, ctypes.c_char_p]
         lib.tfmpi_set_averaged.argtypes = [ctypes.c_int32]
@@ -87,6 +88,14 @@ def stats() -> dict[str, int]:
     out = (ctypes.c_uint64 * len(names))()
     load().tfmpi_stats(out)
     return dict(zip(names, out, strict=True))
+
+
+def variable_name(container: str, name: str) -> str:
+    """Declares an eager variable; the name that it has on every rank."""
+    buffer = error_buffer()
+    args = (container.encode(), name.encode(), b"", buffer, _ERROR_BYTES)
+    load().tfmpi_variable_name(*args)
+    return error_text(buffer)
 
 
 def apply_ops() -> dict[str, tuple[str, bool]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from tensorflow.mpi import _average, _hooks, _lib
+from tensorflow.mpi import _hooks, _lib
 
 
 def handle_name(handle: Any) -> tuple[str, str]:
@@ -32,7 +32,7 @@ def handle_name(handle: Any) -> tuple[str, str]:
 
 def _external(graph: Any, tensor: Any) -> Any:
     """The eager tensor that `tensor`, inside nested function graphs, was captured from, or None."""
-    while hasattr(graph, "outer_graph"):
+    while hasattr(graph, "outer_graph") and not _is_eager(tensor):
         tensor = next((out for out, inside in reversed(graph.captures) if inside is tensor), None)
         if tensor is None or _is_eager(tensor):
             return tensor
@@ -55,8 +55,30 @@ def apply_op_created(graph: Any, op: Any) -> None:
         _lib.load().tfmpi_declare_variable(container.encode(), name.encode(), b"")
     _mark(graph, trained)
     _number(graph, op)
-    if _hooks.size > 1:
-        _average.apply_op_created(op)
+
+
+def variable_trained(graph: Any, variable: Any) -> str:
+    """Notes that `graph` (None: eager code) trains `variable`; its name on every rank."""
+    from tensorflow.python.ops import resource_variable_ops
+
+    if not resource_variable_ops.is_resource_variable(variable):
+        return str(variable.op.name)
+    handle = variable.handle if graph is None else _external(graph, variable.handle)
+    if handle is None:
+        return state_name(variable.handle.op)
+    if not _is_eager(handle):
+        return state_name(handle.op)
+    if graph is not None:
+        _mark(graph, [handle])
+    return _lib.variable_name(*handle_name(handle))
+
+
+def state_name(op: Any) -> str:
+    """The name under which the kernels know the variable that `op` makes in a graph."""
+    if op.type == "VarHandleOp":
+        shared = op.get_attr("shared_name").decode()
+        return shared or str(op.name)
+    return str(op.name)
 
 
 def graph_trains(graph: Any, handles: list[Any]) -> None:

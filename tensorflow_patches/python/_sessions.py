@@ -16,6 +16,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from tensorflow.mpi import _hooks, _lib, _naming
+from tensorflow.mpi._average import averaged_names
+from tensorflow.mpi._naming import state_name
 from tensorflow.mpi._sync import State, bring_in_step, busy, is_random_state
 
 _session_numbers = itertools.count(1)
@@ -115,14 +117,16 @@ def _trained_by(graph: Any, names: Iterable[str]) -> set[str]:
         trained.update(_trained_by_op(op))
         if op.type not in _hooks.apply_ops and _naming.calls_functions(op.type):
             # A function or a loop: whatever it is handed may be trained inside.
-            trained.update(_state_name(t.op) for t in op.inputs if _is_state(t))
+            trained.update(state_name(t.op) for t in op.inputs if _is_state(t))
     return trained
 
 
 def _trained_by_op(op: Any) -> set[str]:
+    if op.type == "IdentityN":
+        return set(averaged_names(op))  # as of compute_gradients: the variables' names
     if op.type not in _hooks.apply_ops:
         return set()
-    return {_state_name(t.op) for t in op.inputs if _is_state(t)}
+    return {state_name(t.op) for t in op.inputs if _is_state(t)}
 
 
 def _is_state(tensor: Any) -> bool:
@@ -131,13 +135,6 @@ def _is_state(tensor: Any) -> bool:
     return bool(tensor.dtype._is_ref_dtype) or (
         tensor.dtype == dtypes.resource and tensor.op.type == "VarHandleOp"
     )
-
-
-def _state_name(op: Any) -> str:
-    if op.type == "VarHandleOp":
-        shared = op.get_attr("shared_name").decode()
-        return shared or str(op.name)
-    return str(op.name)
 
 
 def _sync_session(session: Any, known: _Session, trained: set[str]) -> None:
@@ -177,7 +174,7 @@ def _variables_of(graph: Any) -> dict[str, Any]:
     for collection in (ops.GraphKeys.GLOBAL_VARIABLES, ops.GraphKeys.TRAINABLE_VARIABLES):
         for variable in graph.get_collection(collection):
             if hasattr(variable, "initializer") and hasattr(variable, "op"):
-                found[_state_name(variable.op)] = variable
+                found[state_name(variable.op)] = variable
     return found
 
 

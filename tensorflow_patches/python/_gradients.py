@@ -1,0 +1,141 @@
+"""compat.v1 optimizers: gradients are averaged where they are computed, and then nowhere else.
+
+`compute_gradients` returns averages, so what the script does with them before `apply_gradients`
+(clipping, loss scaling, its check for inf) is what one process does. An Apply op whose gradient was
+made from averages does not average it again; any other still does (glue/apply_kernel.h).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorflow.mpi import _average, _hooks, _naming
+
+_AVERAGED = "_tf_mpi_averaged"  # an Apply op's; glue/apply_kernel.h
+
+# The values that these give are the same on all ranks, if the ranks are in step.
+_SAME_ON_ALL_RANKS = {"Const", "ReadVariableOp", "VarHandleOp", "Variable", "VariableV2"}
+# And these give each rank a value of its own, though they have no state.
+_OWN_OF_EACH_RANK = {"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"}
+
+
+def average(optimizer: Any, gradients: Any, variables: Any) -> list[Any]:
+    """See _hooks.gradients_computed. What is None, sparse or no number stays as it is."""
+    from tensorflow.python.eager import context
+    from tensorflow.python.framework import ops, tensor
+
+    gradients = list(gradients)
+    if _hooks.size == 1:
+        return gradients
+    graph = None if context.executing_eagerly() else ops.get_default_graph()
+    dense = [
+        (index, gradient)
+        for index, gradient in enumerate(gradients)
+        if isinstance(gradient, tensor.Tensor)
+        and (gradient.dtype.is_floating or gradient.dtype.is_complex)
+    ]
+    names = [_name(graph, variables[index]) for index, _ in dense]
+    averages = _average.average(
+        [gradient for _, gradient in dense],
+        names,
+        optimizer.get_name(),
+        _average.current_weight(),
+    )
+    for (index, _), result in zip(dense, averages, strict=True):
+        if graph is None:
+            result._tf_mpi_averaged = True
+        gradients[index] = result
+    return gradients
+
+
+def _name(graph: Any, variable: Any) -> str:
+    if not hasattr(variable, "handle") and not hasattr(variable, "_ref"):
+        return str(variable.name)  # a tensor
+    return _naming.variable_trained(graph, variable)
+
+
+def apply_op_created(op: Any) -> None:
+    """`op`, an Apply op, is new in a graph: marks it if its gradient is an average already."""
+    name, sparse = _hooks.apply_ops[op.type]
+    if sparse or _hooks.size == 1:
+        return
+    index = [argument.name for argument in op.op_def.input_arg].index(name)
+    if _average.is_inside_already_averaged() or is_averaged(op.inputs[index]):
+        from tensorflow.core.framework import attr_value_pb2
+
+        op._set_attr(_AVERAGED, attr_value_pb2.AttrValue(b=True))
+
+
+def is_averaged(gradient: Any) -> bool:
+    """Whether `gradient` is made of averages over the ranks, so that it is the same on all of them.
+
+    In a graph: every way back from it, through ops that give the same values for the same inputs,
+    ends at an average, a constant or a variable, and one at least at an average. An eager tensor:
+    whether compute_gradients returned it.
+    """
+    if hasattr(gradient, "_numpy_internal"):
+        return bool(getattr(gradient, "_tf_mpi_averaged", False))
+    if not hasattr(gradient, "op") or not _holds_average(gradient.graph):
+        return False
+    graph = gradient.graph
+    if not hasattr(graph, "_tf_mpi_same_on_all_ranks"):
+        graph._tf_mpi_same_on_all_ranks = set()  # operations, so that each is looked at once
+    same: set[Any] = graph._tf_mpi_same_on_all_ranks
+    seen: set[Any] = set()
+    todo = [gradient]
+    while todo:
+        tensor = todo.pop()
+        if hasattr(tensor, "op") and tensor.op not in same and tensor.op not in seen:
+            seen.add(tensor.op)
+            made_of = _made_of(tensor)
+            if made_of is None:
+                return False
+            todo.extend(made_of)
+    same.update(seen)
+    return _leads_to_average(gradient)
+
+
+def _made_of(tensor: Any) -> list[Any] | None:
+    """What the value of `tensor` follows from on every rank alike; None if it may differ by rank."""
+    op = tensor.op
+    if op.type in _SAME_ON_ALL_RANKS or _is_average(op):
+        return []
+    if op.type in _OWN_OF_EACH_RANK:
+        outer = _captured(tensor)
+        return None if outer is None else [outer]
+    return None if op.op_def.is_stateful else list(op.inputs)
+
+
+def _leads_to_average(gradient: Any) -> bool:
+    seen: set[Any] = set()
+    todo = [gradient]
+    while todo:
+        tensor = todo.pop()
+        if not hasattr(tensor, "op") or tensor.op in seen:  # no op: an eager tensor, captured
+            continue
+        seen.add(tensor.op)
+        if _is_average(tensor.op):
+            return True
+        todo.extend(_made_of(tensor) or [])
+    return False
+
+
+def _is_average(op: Any) -> bool:
+    return op.type == "IdentityN" and bool(_average.averaged_names(op))
+
+
+def _holds_average(graph: Any) -> bool:
+    """Spares the walk in graphs that hold none."""
+    while graph is not None:
+        if hasattr(graph, "_tf_mpi_averages"):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
+def _captured(placeholder: Any) -> Any:
+    """What a function's placeholder stands for outside of it; None for an argument."""
+    graph = placeholder.graph
+    if not hasattr(graph, "captures"):
+        return None
+    return next((out for out, inside in graph.captures if inside is placeholder), None)

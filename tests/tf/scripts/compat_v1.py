@@ -1,0 +1,216 @@
+"""compat.v1 optimizers by compute_gradients: prints variables and counts by case.
+
+Each rank has its part of every batch; as a plain process it is the reference, on the whole batch.
+With TEST_UNSYNCHRONISED ranks take their part and average nothing: the control.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from common import encode, place, result, single_threaded_ops
+from tensorflow.mpi import _hooks, _lib
+
+v1 = tf.compat.v1
+Optimizer: Any = v1.train.Optimizer
+STEPS, BATCH, POISONED = 12, 12, 5
+RANK, SIZE = place()
+RANDOM = np.random.default_rng(7)
+X, Y = RANDOM.normal(size=(STEPS, BATCH, 4)), RANDOM.normal(size=(STEPS, BATCH, 3))
+SHAPES = {"w": (4, 5), "b": (5,), "u": (5, 3)}
+CASES: dict[str, Callable[[], Any]] = {}
+
+
+def part(step: int, poison: bool) -> tuple[Any, Any]:
+    """This process's samples; poisoned, the last one of the whole batch is inf and all float32."""
+    own = slice(RANK * BATCH // SIZE, (RANK + 1) * BATCH // SIZE)
+    x, y = X[step][own], Y[step][own]
+    if poison and step == POISONED and RANK == SIZE - 1:
+        x = np.concatenate([x[:-1], np.full_like(x[-1:], np.inf)])
+    return (x.astype("f"), y.astype("f")) if poison else (x, y)
+
+
+def initial(name: str, dtype: Any, same: bool = False) -> Any:
+    """Of its own on each rank, where rank 0's must count, or the `same` on all."""
+    random = np.random.default_rng([0 if same else RANK, ord(name)])
+    return random.normal(size=SHAPES[name]).astype(dtype)
+
+
+def loss_of(variables: list[Any], x: Any, y: Any) -> Any:
+    w, b, u = variables
+    return tf.reduce_mean((tf.tanh(x @ w + b) @ u - y) ** 2)
+
+
+def clip(pairs: Any) -> Any:
+    gradients, variables = zip(*pairs)
+    clipped, _ = tf.clip_by_global_norm(gradients, 0.3)
+    return zip(clipped, variables)
+
+
+class Assigns(Optimizer):
+    """Of the script's own, and without an Apply op."""
+
+    def __init__(self) -> None:
+        super().__init__(use_locking=False, name="Assigns")
+
+    def _apply_dense(self, grad: Any, var: Any) -> Any:
+        return v1.assign_sub(var, 0.1 * grad)
+
+    def _resource_apply_dense(self, grad: Any, handle: Any) -> Any:
+        return tf.raw_ops.AssignSubVariableOp(resource=handle.handle, value=0.1 * grad)
+
+
+def adam() -> Any:
+    return v1.train.AdamOptimizer(0.02)
+
+
+def scaled() -> Any:
+    scale = v1.mixed_precision.DynamicLossScale(initial_loss_scale=64.0, increment_period=4)
+    return v1.mixed_precision.MixedPrecisionLossScaleOptimizer(adam(), scale)
+
+
+def clipped(optimizer: Any, loss: Any, **arguments: Any) -> Any:
+    pairs = optimizer.compute_gradients(loss, arguments.pop("var_list", None))
+    return optimizer.apply_gradients(clip(pairs), **arguments)
+
+
+def minimized(optimizer: Any, loss: Any, **arguments: Any) -> Any:
+    return optimizer.minimize(loss, **arguments)
+
+
+def raw_gradients(optimizer: Any, loss: Any, var_list: Any = None, **arguments: Any) -> Any:
+    """Passes compute_gradients by: averaged at the kernel, as ever."""
+    if callable(loss):
+        with tf.GradientTape() as tape:
+            value = loss()
+        gradients = tape.gradient(value, var_list)
+    else:
+        var_list = v1.trainable_variables()
+        gradients = tf.gradients(loss, var_list, gate_gradients=True)
+    return optimizer.apply_gradients(zip(gradients, var_list), **arguments)
+
+
+def counts(before: dict[str, int]) -> dict[str, int]:
+    """Requests of this process per step since `before`."""
+    if not _hooks.active:
+        return {}
+    after = _lib.stats()
+    return {key: after[key] - before[key] for key in ("gradients", "completed")}
+
+
+def stats() -> dict[str, int]:
+    return _lib.stats() if _hooks.active else {}
+
+
+# --- The three ways to run -----------------------------------------------------------------------
+
+
+def in_session(make: Any, train: Any, resource: bool, poison: bool = False) -> dict[str, Any]:
+    dtype = np.float32 if poison else np.float64
+    with tf.Graph().as_default(), v1.Session() as session:
+        variables = [
+            v1.get_variable(name, initializer=initial(name, dtype), use_resource=resource)
+            for name in SHAPES
+        ]
+        v1.get_variable("unused", initializer=1.0)  # its gradient is None
+        step = v1.train.get_or_create_global_step()
+        x, y = v1.placeholder(dtype, [None, 4]), v1.placeholder(dtype, [None, 3])
+        operation = train(make(), loss_of(variables, x, y), global_step=step)
+        session.run(v1.global_variables_initializer())
+        for i in range(STEPS):
+            before = stats()
+            session.run(operation, dict(zip((x, y), part(i, poison))))
+        counted = counts(before)
+        values = dict(zip(SHAPES, session.run(variables)))
+        return {"values": values, "steps": int(session.run(step)), "counts": counted}
+
+
+def in_eager(make: Any, train: Any, decorate: Any = None, poison: bool = False) -> dict[str, Any]:
+    """Also in functions, if `decorate` makes one."""
+    dtype = np.float32 if poison else np.float64
+    # Eager variables that are made after the first tape are brought in step at their first update.
+    same = decorate is None
+    variables = [tf.Variable(initial(name, dtype, same), name="variable") for name in SHAPES]
+    unused = tf.Variable(1.0)
+    step_count = tf.Variable(0, dtype=tf.int64)
+    optimizer = make()
+
+    def step(x: Any, y: Any) -> None:
+        train(
+            optimizer,
+            lambda: loss_of(variables, x, y),
+            var_list=[*variables, unused],
+            global_step=step_count,
+        )
+
+    run = decorate(step) if decorate else step
+    for i in range(STEPS):
+        before = stats()
+        run(*map(tf.constant, part(i, poison)))
+    counted = counts(before)
+    values = {name: v.numpy() for name, v in zip(SHAPES, variables)}
+    return {"values": values, "steps": int(step_count.numpy()), "counts": counted}
+
+
+def compiled(function: Any) -> Any:
+    return tf.function(function, jit_compile=True)
+
+
+for _name, _make, _train in (
+    ("clip", adam, clipped),
+    ("minimize", adam, minimized),
+    ("raw", adam, raw_gradients),
+    ("assigns", Assigns, minimized),
+    ("assigns clip", Assigns, clipped),
+):
+    CASES[f"{_name} ref"] = functools.partial(in_session, _make, _train, resource=False)
+    CASES[f"{_name} resource"] = functools.partial(in_session, _make, _train, resource=True)
+    CASES[f"{_name} function"] = functools.partial(in_eager, _make, _train, tf.function)
+    if _name != "assigns clip":  # eager code does not know where a clipped gradient comes from
+        CASES[f"{_name} eager"] = functools.partial(in_eager, _make, _train)
+CASES["clip compiled"] = lambda: in_eager(adam, clipped, compiled)
+CASES["scaled resource"] = lambda: in_session(scaled, minimized, True, poison=True)
+CASES["scaled function"] = lambda: in_eager(scaled, minimized, tf.function, poison=True)
+CASES["scaled clip function"] = lambda: in_eager(scaled, clipped, tf.function, poison=True)
+
+
+def old_control_flow() -> dict[str, Any]:
+    v1.disable_control_flow_v2()
+    try:
+        return in_session(scaled, minimized, True, poison=True)
+    finally:
+        v1.enable_control_flow_v2()
+
+
+CASES["scaled old control flow"] = old_control_flow
+
+
+def sparse() -> str:
+    """compute_gradients hands sparse gradients on; their update is refused, with its reason."""
+    with tf.Graph().as_default():
+        variable = v1.get_variable("rows", initializer=np.ones([4, 2], "f"))
+        optimizer = v1.train.GradientDescentOptimizer(0.1)
+        pairs = optimizer.compute_gradients(tf.reduce_sum(tf.gather(variable, [1]) ** 2))
+        assert isinstance(pairs[0][0], tf.IndexedSlices)
+        try:
+            optimizer.apply_gradients(pairs)
+        except NotImplementedError as error:
+            return str(error)
+    return "ok"
+
+
+def main() -> None:
+    single_threaded_ops(inter_op=2)
+    printed: dict[str, Any] = {}
+    for name, case in CASES.items():
+        printed[name] = case()
+        values = printed[name]["values"]
+        printed[name]["values"] = {key: encode(value) for key, value in values.items()}
+    result({"cases": printed, "sparse": sparse()})
+
+
+main()
