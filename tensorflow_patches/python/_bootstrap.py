@@ -166,8 +166,9 @@ def _end() -> None:
     """At exit. A child made by fork has no engine and leaves MPI alone."""
     if os.getpid() != _pid:
         return
-    from tensorflow.mpi import _lib, _sync
+    from tensorflow.mpi import _io, _lib, _sync
 
+    _io.rank_0_ends()
     if _failure is not None:
         _lib.load().tfmpi_leave(_failure.encode(), _LEAVE_SECONDS)
         return
