@@ -135,6 +135,7 @@ def verify() -> None:
         _keras_batch_norm,
         _keras_data,
         _keras_fit,
+        _keras_io,
         _keras_optimizers,
         _seeds,
         _tf_keras_data,
@@ -143,6 +144,7 @@ def verify() -> None:
     _seeds.install()
     _keras_data.install()
     _tf_keras_data.install()
+    _keras_io.install()  # before what exchanges after fit's callbacks
     _keras_optimizers.install()
     _keras_fit.install()
     _keras_batch_norm.install()

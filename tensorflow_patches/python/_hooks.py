@@ -168,8 +168,8 @@ def saves_checkpoint(function: Any) -> Any:
     def path(self: Any, file_prefix: Any, number: Any = None, *args: Any, **kwargs: Any) -> Any:
         from tensorflow.python.framework import ops
 
-        if ops.inside_function():
-            return None  # it is written when the function runs
+        if ops.inside_function() or getattr(file_prefix, "graph", None) is not None:
+            return None  # it is written when the function or the session runs
         number = kwargs.get("checkpoint_number", number)
         return f"{file_prefix}-{number}" if number else file_prefix
 

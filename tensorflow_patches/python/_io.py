@@ -22,8 +22,8 @@ from typing import Any
 
 from tensorflow.mpi import _bootstrap, _hooks, _lib, config
 
-# Keys of posts. A path follows "saved" and "failed".
-_SAVED, _FAILED, _ANY, _ENDED = "saved ", "failed ", "saves", "the script has ended"
+# Keys of posts. A path follows "saved" and "failed", a place "left".
+_SAVED, _FAILED, _LEFT, _ANY, _ENDED = "saved ", "failed ", "left ", "saves", "the script has ended"
 
 _POLL_SECONDS = (0.001, 0.02)  # the first nap of a wait, and the longest
 
@@ -34,9 +34,12 @@ class _Thread(threading.local):
     writing = False  # rank 0 is inside a save; what that calls in turn is not told
     to_tell: list[str] | None = None  # rank 0: posts that the end of an outer call will make
     waits = True  # another rank waits for rank 0's saves
+    place: str | None = None  # where all ranks pass
+    told = False  # rank 0 has told of a save at that place
 
 
 _thread = _Thread()
+_said_elsewhere = False
 _lock = threading.Lock()
 _saves: collections.Counter[str] = collections.Counter()  # this rank's, by path; under _lock
 _failures: collections.Counter[str] = collections.Counter()  # of rank 0, seen; under _lock
@@ -63,7 +66,8 @@ def saves(
     Args:
       function: the writer.
       path: called with its arguments; returns what it writes: a str, bytes, os.PathLike or eager
-        string tensor. None for what cannot be waited for.
+        string tensor. None for what cannot be waited for. With anything else, an open file, the
+        script has a place of its own on each rank, and `function` runs.
       result: called with its arguments on the other ranks, once rank 0 has written; returns what
         `function` would.
 
@@ -76,7 +80,10 @@ def saves(
     def save(*args: Any, **kwargs: Any) -> Any:
         if _thread.writing:
             return function(*args, **kwargs)
-        key = _key(path(*args, **kwargs))
+        where = path(*args, **kwargs)
+        key = _key(where)
+        if key is None and where is not None:
+            return function(*args, **kwargs)
         if left_to_rank_0():
             if key is not None:
                 wait(key)
@@ -120,8 +127,24 @@ def without_waiting() -> Iterator[None]:
         _thread.waits = before
 
 
+@contextlib.contextmanager
+def passing(place: str) -> Iterator[None]:
+    """All ranks pass `place`, a name used once: no save inside waits longer than rank 0 is there.
+
+    So callbacks of a fit may save under a name that differs by rank, as one made from the time.
+    """
+    before = _thread.place, _thread.told
+    _thread.place, _thread.told = place, False
+    try:
+        yield
+    finally:
+        if _thread.told:
+            _post(_LEFT, place)
+        _thread.place, _thread.told = before
+
+
 def _key(path: Any) -> str | None:
-    """The same text for one file on all ranks; None for a tensor in a graph."""
+    """The same text for one file on all ranks; None for what is no path."""
     if hasattr(path, "_numpy_internal"):
         path = path.numpy()
     if not isinstance(path, (str, bytes, os.PathLike)):
@@ -148,6 +171,7 @@ def _told(key: str | None) -> Iterator[None]:
 
 
 def _post(what: str, key: str) -> None:
+    _thread.told = True
     _lib.load().tfmpi_post((what + key).encode())
     if what == _SAVED:
         _lib.load().tfmpi_post(_ANY.encode())
@@ -179,7 +203,7 @@ def wait(key: str) -> None:
     start = time.monotonic()
     next_warning = warning
     nap = _POLL_SECONDS[0]
-    while not _done(key, number):
+    while not _done(key, number, _thread.place):
         waited = time.monotonic() - start
         if timeout and waited >= timeout:
             raise _error(_lib.DEADLINE_EXCEEDED, _waiting(key, number, waited))
@@ -190,8 +214,9 @@ def wait(key: str) -> None:
         nap = min(2 * nap, _POLL_SECONDS[1])
 
 
-def _done(key: str, number: int) -> bool:
-    ended = _posted(_ENDED) > 0  # read first: it is posted last
+def _done(key: str, number: int, place: str | None) -> bool:
+    ended = _posted(_ENDED) > 0  # both are read first: they are posted last
+    left = place is not None and _posted(_LEFT, place) > 0
     failures = _posted(_FAILED, key)
     with _lock:
         failed = failures > _failures[key]
@@ -204,6 +229,9 @@ def _done(key: str, number: int) -> bool:
         )
     if _posted(_SAVED, key) + failures >= number:
         return True
+    if left:
+        _say_elsewhere(key)
+        return True
     if ended:
         raise _error(
             _lib.UNAVAILABLE,
@@ -211,6 +239,16 @@ def _done(key: str, number: int) -> bool:
             + _WAY_OUT,
         )
     return False
+
+
+def _say_elsewhere(key: str) -> None:
+    global _said_elsewhere
+    if not _said_elsewhere:
+        _said_elsewhere = True
+        _bootstrap.say(
+            f"rank 0 saves under another path than '{key}', which will not be there; a path made "
+            "from the time or at random differs by rank"
+        )
 
 
 _WAY_OUT = (

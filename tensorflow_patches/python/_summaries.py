@@ -12,7 +12,7 @@ from tensorflow.python.ops import control_flow_ops, summary_ops_v2
 from tensorflow.python.trackable import base
 
 
-class SilentWriter(summary_ops_v2.SummaryWriter, base.Trackable):  # type: ignore[misc]
+class SilentWriter(summary_ops_v2.SummaryWriter, base.Trackable):
     """What tf.summary.create_file_writer returns; summaries written to it are not recorded.
 
     summary_ops_v2 knows it by its mark: should_record_summaries() is False under it, so that
