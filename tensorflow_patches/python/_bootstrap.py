@@ -132,6 +132,7 @@ def verify() -> None:
         )
     debug(f"saw {stats['registrations']} kernels, decorated {stats['decorated']}")
     from tensorflow.mpi import (
+        _downloads,
         _keras_batch_norm,
         _keras_data,
         _keras_fit,
@@ -141,10 +142,11 @@ def verify() -> None:
         _tf_keras_data,
     )
 
+    _downloads.install()
+    _keras_io.install()  # before what exchanges after fit's callbacks
     _seeds.install()
     _keras_data.install()
     _tf_keras_data.install()
-    _keras_io.install()  # before what exchanges after fit's callbacks
     _keras_optimizers.install()
     _keras_fit.install()
     _keras_batch_norm.install()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import http.server
+import io
 import re
+import tarfile
+import threading
+import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 from compare import assert_same
@@ -168,3 +173,41 @@ def test_training_goes_on_where_rank_0s_backup_was_made(restored):
         assert rank["epochs"] == [2, 3]
         assert not rank["left"] and not rank["elsewhere"]
     assert_same(restored, "interrupted", "after")
+
+
+class Archive(http.server.BaseHTTPRequestHandler):
+    """Serves one archive, slowly, and counts."""
+
+    sent: ClassVar[list[str]] = []
+    content: ClassVar[bytes]
+
+    def do_GET(self) -> None:  # noqa: N802 (as there)
+        self.sent.append(self.path)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.content)))
+        self.end_headers()
+        for half in (self.content[:9000], self.content[9000:]):
+            self.wfile.write(half)
+            self.wfile.flush()
+            time.sleep(1)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def test_one_rank_downloads(launch, scripts, tmp_path):
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for number in range(20):
+            member = tarfile.TarInfo(f"{number}.bin")
+            member.size = 1000
+            tar.addfile(member, io.BytesIO(bytes(1000)))
+    Archive.content = archive.getvalue()
+    Archive.sent.clear()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Archive) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        args = [f"http://127.0.0.1:{server.server_port}", tmp_path]
+        run = launch(scripts / "files_download.py", np=2, args=args).check()
+        server.shutdown()
+    assert run.results == [{"keras": [20_000, 20_000], "tf_keras": [20_000, 20_000]}] * 2
+    assert sorted(Archive.sent) == ["/keras.tar", "/tf_keras.tar"]
