@@ -242,10 +242,14 @@ def saves_without_waiting() -> Any:
 
 
 def restored(path: Any) -> None:
-    """checkpoint.py and saver.py: this rank's variables have been restored from `path`."""
+    """checkpoint.py and saver.py: this rank's variables have been restored from `path`.
+
+    Those that a SavedModel has made, or that are made later, are new, and come in step as such.
+    """
     from tensorflow.mpi import _sync
 
-    _sync.state_changed(f"restore({str(path)!r})")
+    if path is not None:
+        _sync.state_changed(f"restore({str(path)!r})")
 
 
 def silent_summary_writer() -> Any:

@@ -78,19 +78,18 @@ def _export_once(module: ModuleType) -> None:
 
 
 def _notice_restores(module: ModuleType) -> None:
-    _replace(module, "load_model", lambda f: _noticed(f, "load_model", path_at=0))
-    _replace(module, "load_weights", lambda f: _noticed(f, "load_weights", path_at=1))
+    """load_weights; what load_model makes is new, and comes in step as such."""
 
+    def noticed(function: Any) -> Any:
+        @functools.wraps(function)
+        def load_weights(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+            result = function(model, filepath, *args, **kwargs)
+            _sync.state_changed(f"load_weights({str(filepath)!r})")
+            return result
 
-def _noticed(function: Any, name: str, path_at: int) -> Any:
-    @functools.wraps(function)
-    def load(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        path = args[path_at] if len(args) > path_at else kwargs.get("filepath")
-        _sync.state_changed(f"{name}({str(path)!r})")
-        return result
+        return load_weights
 
-    return load
+    _replace(module, "load_weights", noticed)
 
 
 # Messages and progress bars
