@@ -132,14 +132,18 @@ def verify() -> None:
         )
     debug(f"saw {stats['registrations']} kernels, decorated {stats['decorated']}")
     from tensorflow.mpi import (
+        _downloads,
         _keras_batch_norm,
         _keras_data,
         _keras_fit,
+        _keras_io,
         _keras_optimizers,
         _seeds,
         _tf_keras_data,
     )
 
+    _downloads.install()
+    _keras_io.install()  # before what exchanges after fit's callbacks
     _seeds.install()
     _keras_data.install()
     _tf_keras_data.install()
@@ -166,8 +170,9 @@ def _end() -> None:
     """At exit. A child made by fork has no engine and leaves MPI alone."""
     if os.getpid() != _pid:
         return
-    from tensorflow.mpi import _lib, _sync
+    from tensorflow.mpi import _io, _lib, _sync
 
+    _io.rank_0_ends()
     if _failure is not None:
         _lib.load().tfmpi_leave(_failure.encode(), _LEAVE_SECONDS)
         return

@@ -6,6 +6,8 @@ imported at the top here.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import weakref
 from typing import Any
@@ -149,3 +151,130 @@ def tensor_shuffle_seed(seed: Any, seed2: Any) -> Any:
     from tensorflow.mpi import _seeds
 
     return None, _seeds.tensor_seed()
+
+
+def left_to_rank_0() -> bool:
+    """Where TensorFlow writes a file: True on a rank that writes none (TF_MPI_IO)."""
+    if not active:
+        return False
+    from tensorflow.mpi import _io
+
+    return _io.left_to_rank_0()
+
+
+def _saves(function: Any, path: Any, result: Any) -> Any:
+    """See _io.saves; `function` as it is while not `active`."""
+    if not active:
+        return function
+    from tensorflow.mpi import _io
+
+    return _io.saves(function, path, result)
+
+
+def saves_checkpoint(function: Any) -> Any:
+    """checkpoint.py, decorates TrackableSaver.save."""
+
+    def path(self: Any, file_prefix: Any, number: Any = None, *args: Any, **kwargs: Any) -> Any:
+        from tensorflow.python.framework import ops
+
+        if ops.inside_function() or getattr(file_prefix, "graph", None) is not None:
+            return None  # it is written when the function or the session runs
+        number = kwargs.get("checkpoint_number", number)
+        return f"{file_prefix}-{number}" if number else file_prefix
+
+    def result(self: Any, file_prefix: Any, number: Any = None, *args: Any, **kwargs: Any) -> Any:
+        from tensorflow.python.eager import context
+        from tensorflow.python.framework import dtypes, ops
+
+        saved = path(self, file_prefix, number, *args, **kwargs) or file_prefix
+        if context.executing_eagerly() or ops.inside_function():
+            return ops.convert_to_tensor(saved, dtype=dtypes.string)
+        return saved  # from a session, which the script gave, or the default one
+
+    return _saves(function, path, result)
+
+
+def saves_variables(function: Any) -> Any:
+    """saver.py, decorates Saver._write, the part of Saver.save that writes variables."""
+
+    def result(saver: Any, session: Any, checkpoint_file: str) -> str:
+        sharded_v1 = saver.saver_def and saver.saver_def.sharded and saver.saver_def.version == 1
+        return f"{checkpoint_file}-?????-of-00001" if sharded_v1 else checkpoint_file
+
+    return _saves(function, lambda saver, session, checkpoint_file: checkpoint_file, result)
+
+
+def saves_graph(function: Any) -> Any:
+    """graph_io.py, decorates write_graph."""
+
+    def path(graph_or_graph_def: Any, logdir: Any, name: Any, as_text: bool = True) -> str:
+        return os.path.join(logdir, name)
+
+    return _saves(function, path, path)
+
+
+def saves_model(function: Any) -> Any:
+    """saved_model/save.py, decorates save_and_return_nodes."""
+
+    def path(obj: Any, export_dir: Any, *args: Any, **kwargs: Any) -> Any:
+        return export_dir
+
+    return _saves(function, path, lambda *args, **kwargs: ([], {}))
+
+
+def saves_built_model(function: Any) -> Any:
+    """saved_model/builder_impl.py, decorates _SavedModelBuilder.save."""
+
+    def result(builder: Any, as_text: bool = False, *args: Any, **kwargs: Any) -> bytes:
+        name = "saved_model.pbtxt" if as_text else "saved_model.pb"
+        return os.path.join(os.fsencode(builder._export_dir), name.encode())
+
+    return _saves(function, lambda builder, *args, **kwargs: builder._export_dir, result)
+
+
+def tells_at_end(function: Any) -> Any:
+    """A decorator for what saves and then writes more; nothing is decorated while not `active`."""
+    if not active:
+        return function
+    from tensorflow.mpi import _io
+
+    return _io.tells_at_end(function)
+
+
+def saves_without_waiting() -> Any:
+    """A context for saves that every rank makes by its own clock."""
+    if not active:
+        return contextlib.nullcontext()
+    from tensorflow.mpi import _io
+
+    return _io.without_waiting()
+
+
+def restored(path: Any) -> None:
+    """checkpoint.py and saver.py: this rank's variables have been restored from `path`.
+
+    Those that a SavedModel has made, or that are made later, are new, and come in step as such.
+    """
+    from tensorflow.mpi import _sync
+
+    if path is not None:
+        _sync.state_changed(f"restore({str(path)!r})")
+
+
+def silent_summary_writer() -> Any:
+    """summary_ops_v2.py, create_file_writer: a writer that records nothing."""
+    from tensorflow.mpi import _summaries
+
+    return _summaries.SilentWriter()
+
+
+def silent_events_writer() -> Any:
+    """event_file_writer.py, EventFileWriter.__init__: what takes events and writes none."""
+    from tensorflow.mpi import _summaries
+
+    return _summaries.SilentEvents()
+
+
+def records_nothing(writer: Any) -> bool:
+    """summary_ops_v2.py: whether `writer` is of silent_summary_writer()."""
+    return getattr(writer, "_tf_mpi_silent", False)

@@ -154,6 +154,16 @@ PARAMETERS = {
             choices=("none", "linear", "sqrt"),
         ),
         Parameter(
+            "TF_MPI_IO",
+            "choice",
+            "rank0",
+            "Who writes what TensorFlow and Keras write: checkpoints, models, event files, logs, "
+            "progress bars. rank0: rank 0; a save on another rank returns once rank 0's file is "
+            "there. all: every rank; give each a folder of its own. Files that the script opens "
+            "itself are its own affair.",
+            choices=("rank0", "all"),
+        ),
+        Parameter(
             "TF_MPI_TRANSPORT_LIBRARY",
             "path",
             "",
