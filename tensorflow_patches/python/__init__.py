@@ -42,11 +42,13 @@ def is_enabled() -> bool:
 
 def rank() -> int:
     """This process's number among all ranks, from 0 to size() - 1; 0 with averaging off."""
+    _hooks.asked_rank = True
     return _hooks.rank
 
 
 def size() -> int:
     """The number of ranks; 1 with averaging off."""
+    _hooks.asked_rank = True
     return _hooks.size
 
 

@@ -16,6 +16,8 @@ active = False  # read by the patches, on their hot paths
 rank = 0
 size = 1
 asked = False  # the script has called a collective of tf.mpi
+asked_rank = False  # ... or asked for its rank or the number of ranks: it knows of them
+used_keras = False  # fit, evaluate or predict was called
 apply_ops: dict[str, tuple[str, bool]] = {}
 
 _lock = threading.Lock()

@@ -102,6 +102,7 @@ class _Fit:
 
 def _fit_begins(callbacks: Any) -> None:
     """After every callback's on_train_begin, so after BackupAndRestore."""
+    _hooks.used_keras = True
     fit = _Fit()
     callbacks.__dict__["_tf_mpi_fit"] = fit
     model = callbacks.model
@@ -217,10 +218,12 @@ def _epoch_ends_for(callbacks: Any) -> None:
 
 
 def _evaluation_begins(callbacks: Any) -> None:
+    _hooks.used_keras = True
     _states_in_step(callbacks.model, f"start of evaluation {next(_evaluations)}")
 
 
 def _prediction_begins(callbacks: Any) -> None:
+    _hooks.used_keras = True
     _states_in_step(callbacks.model, f"start of prediction {next(_predictions)}")
 
 

@@ -254,9 +254,10 @@ def _sync_variables(label: str, variables: list[Any]) -> None:
 def warn_if_nothing_was_averaged() -> None:
     """At exit, rank 0: a script that trained, if it did, by other ways than Apply ops.
 
-    One that calls collectives of its own knows what it does.
+    One that calls collectives of its own knows what it does. Keras's fit checks by itself, and
+    evaluate that the ranks hold one model.
     """
-    if _hooks.rank != 0 or _hooks.size == 1 or _hooks.asked:
+    if _hooks.rank != 0 or _hooks.size == 1 or _hooks.asked or _hooks.used_keras:
         return
     if _lib.stats()["gradients"] == 0:
         _bootstrap.say(
