@@ -131,8 +131,8 @@ def current_weight() -> Any:
 def already_averaged() -> Iterator[None]:
     """Apply ops that this thread creates in graphs, or runs eagerly, inside get averages already.
 
-    Their kernels do not average again. Call no tf.function inside in eager code: whether its kernels
-    run on this thread is TensorFlow's affair.
+    Their kernels do not average again. Call no tf.function inside in eager code: whether its
+    kernels run on this thread is TensorFlow's affair.
     """
     from tensorflow.python.eager import context
 

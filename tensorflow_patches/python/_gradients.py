@@ -24,9 +24,9 @@ def average(optimizer: Any, gradients: Any, variables: Any) -> list[Any]:
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops, tensor
 
-    gradients = list(gradients)
     if _hooks.size == 1:
         return gradients
+    gradients = list(gradients)
     graph = None if context.executing_eagerly() else ops.get_default_graph()
     dense = [
         (index, gradient)
@@ -96,7 +96,7 @@ def is_averaged(gradient: Any) -> bool:
 
 
 def _made_of(tensor: Any) -> list[Any] | None:
-    """What the value of `tensor` follows from on every rank alike; None if it may differ by rank."""
+    """What makes the value of `tensor`, alike on all ranks; None if each may have its own."""
     op = tensor.op
     if op.type in _SAME_ON_ALL_RANKS or _is_average(op):
         return []
