@@ -252,15 +252,19 @@ def saves_without_waiting() -> Any:
     return _io.without_waiting()
 
 
-def restored(path: Any) -> None:
-    """checkpoint.py and saver.py: this rank's variables have been restored from `path`.
+def checkpoint_restored(checkpoint: Any, path: Any) -> None:
+    """checkpoint.py, Checkpoint.read and restore: `checkpoint` has been read from `path`.
 
-    Those that a SavedModel has made, or that are made later, are new, and come in step as such.
+    In a graph this says nothing yet, and Sessions bring in step what they train. Variables that do
+    not exist yet are new, and come in step as such; so are those of a SavedModel.
     """
     from tensorflow.mpi import _sync
+    from tensorflow.python.checkpoint import util
+    from tensorflow.python.eager import context
 
-    if path is not None:
-        _sync.state_changed(f"restore({str(path)!r})")
+    if path is not None and context.executing_eagerly():
+        found = util.list_objects(checkpoint._saver._graph_view)
+        _sync.state_changed(f"restore({str(path)!r})", found)
 
 
 def silent_summary_writer() -> Any:

@@ -84,7 +84,8 @@ def _notice_restores(module: ModuleType) -> None:
         @functools.wraps(function)
         def load_weights(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
             result = function(model, filepath, *args, **kwargs)
-            _sync.state_changed(f"load_weights({str(filepath)!r})")
+            found = [*model.weights, *_sync.optimizer_variables(getattr(model, "optimizer", None))]
+            _sync.state_changed(f"load_weights({str(filepath)!r})", found)
             return result
 
         return load_weights

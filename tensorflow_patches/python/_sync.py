@@ -206,16 +206,32 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
     return list(found() if callable(found) else found)
 
 
-def state_changed(what: str) -> None:
+def state_changed(what: str, restored: Iterable[Any] | None = None) -> None:
     """This rank's variables were restored (`what`: by which call), so ranks may be out of step.
 
     They come in step again before the next step, which is a meeting of all ranks. A restore on
     some ranks only is safe before a `fit`, which asks all ranks; a loop of the script's own must
     restore on all ranks.
+
+    Args:
+      what: for messages.
+      restored: what was restored: tf.Variables, Keras's, other objects. If none of them was in step
+        yet, their first step is still to come and brings them in step; a restore on some ranks only
+        is safe then.
     """
     global _changed
+    if restored is not None and not any(map(_in_step, restored)):
+        return
     _changed = what
     _forget()
+
+
+def _in_step(variable: Any) -> bool:
+    variable = getattr(variable, "value", variable) if hasattr(variable, "path") else variable
+    handle = getattr(variable, "handle", None)
+    if handle is None or not hasattr(handle, "_numpy_internal"):
+        return False
+    return _naming.handle_name(handle)[1] in _handles_in_step
 
 
 def changed() -> str | None:
