@@ -28,6 +28,7 @@ __all__ = [
     "local_rank",
     "local_size",
     "rank",
+    "shard",
     "size",
 ]
 
@@ -167,6 +168,34 @@ def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
     """
     for variable in variables:
         variable.assign(broadcast(variable, root))
+
+
+def shard(dataset: Any, batched: bool | None = None) -> Any:
+    """This rank's part of `dataset`, for a loop of the script's own.
+
+    Keras's fit, evaluate and predict take their part by themselves: give them the whole dataset.
+    TF_MPI_SHARD=dataset does this for every dataset that a script iterates.
+
+    Args:
+      dataset: a tf.data.Dataset, the same on all ranks. `shuffle` without a seed draws one
+        permutation on all ranks, unless TF_MPI_SHARD=off.
+      batched: True: elements are batches, and each rank gets its samples of each; a rank that gets
+        none of a small last batch has its first sample. False: each rank gets whole elements, all
+        ranks as many; up to size() - 1 elements at the end are left out. By default it is looked
+        for: a batch() in the dataset, or a first dimension that is not known.
+
+    Returns:
+      A tf.data.Dataset with elements of the same structure; `dataset` itself on one rank.
+
+    Raises:
+      TypeError: it is no tf.data.Dataset.
+      ValueError: `batched` is True, and its elements have no dimension to split.
+    """
+    if not _hooks.active:
+        return dataset
+    from tensorflow.mpi import _loops
+
+    return _loops.shard(dataset, batched)
 
 
 def _name(kind: str, name: str | None) -> str:

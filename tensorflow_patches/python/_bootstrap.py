@@ -138,17 +138,17 @@ def verify() -> None:
         _keras_fit,
         _keras_io,
         _keras_optimizers,
-        _seeds,
+        _learning_rate,
         _tf_keras_data,
     )
 
     _downloads.install()
     _keras_io.install()  # before what exchanges after fit's callbacks
-    _seeds.install()
     _keras_data.install()
     _tf_keras_data.install()
     _keras_optimizers.install()
     _keras_fit.install()
+    _learning_rate.install()
     _keras_batch_norm.install()
 
 

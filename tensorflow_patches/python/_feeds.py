@@ -8,56 +8,128 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
-from tensorflow.mpi import _agree, _average, _hooks, _share, config
+from tensorflow.mpi import _agree, _average, _hooks, _predictions, _share, _streams, config
 
+_KERAS_BATCH = 32  # the batch size of arrays if the script gives none
+_AHEAD = 2  # batches
 _numbers = itertools.count(1)  # of datasets, in program order
 
 
-def sharded() -> bool:
-    """Whether fit, evaluate and predict split what all ranks are given alike."""
+class Feed(NamedTuple):
+    """What Keras iterates in place of a dataset that it was given, and how many batches that has.
+
+    `num_batches` is None if that is unknown, or without end. `in_turn`: a step takes a batch on each
+    rank, so that an epoch has so many times fewer steps.
+    """
+
+    dataset: Any
+    num_batches: int | None
+    in_turn: bool = False
+
+
+def takes_parts() -> bool:
+    """Whether ranks take parts of data that all of them are given."""
     return _hooks.size > 1 and config.get("TF_MPI_SHARD") != "off"
 
 
-def share_out(
-    dataset: Any, what: str, num_batches: int | None, sizes: Collection[int] | None
-) -> Any:
-    """This rank's part of `dataset`; all ranks call it at the same point of the program.
+def batch_per_rank() -> bool:
+    """Whether the script's batch is the batch of each rank, of data that all ranks are given."""
+    return takes_parts() and config.get("TF_MPI_BATCH") == "per-rank"
 
-    Args:
-      dataset: a tf.data.Dataset of batches, the same on all ranks.
-      what: names it in errors.
-      num_batches: in one epoch; None if unknown or without end.
-      sizes: as for _share.kind_of_share, if the caller knows; else they are looked for.
+
+class Given(NamedTuple):
+    """A dataset as Keras has made it of what the script gave it.
+
+    dataset: a tf.data.Dataset of batches: the same on all ranks, or with TF_MPI_SHARD=off each
+      rank's own.
+    what: names it in errors.
+    num_batches: in one epoch; None if unknown or without end.
+    sizes: the numbers of samples that batches can have, if it is made of arrays; their batch size
+      is that of all ranks together.
+    once: it can be iterated only once.
+    all_epochs: it holds as many epochs as there will be, each of num_batches.
+    """
+
+    dataset: Any
+    what: str
+    num_batches: int | None
+    sizes: Collection[int] | None
+    once: bool = False
+    all_epochs: bool = False
+
+
+def of_all_ranks(batch_size: int | None, steps: int | None) -> tuple[int | None, int | None]:
+    """The batch size and steps per epoch for arrays, of those that the script gave."""
+    if not batch_per_rank():
+        return batch_size, steps
+    fewer = math.ceil(steps / _hooks.size) if steps and steps > 0 else steps
+    if batch_size is None and fewer is None:
+        return _KERAS_BATCH * _hooks.size, None
+    return batch_size and batch_size * _hooks.size, fewer
+
+
+def share_out(given: Given) -> Feed:
+    """This rank's part of a dataset; all ranks call it at the same point of the program.
 
     Raises:
       ValueError: the ranks were given datasets of different sizes.
     """
-    sizes = sizes or _share.batch_sizes(dataset)
-    _check_alike(what, num_batches, sizes)
-    return _share.shard_batches(dataset, sizes, _share.kind_of_share(sizes))
+    predicting, call = _predictions.expected()
+    sizes = given.sizes or _share.batch_sizes(given.dataset)
+    endless = _share.length(given.dataset) == math.inf
+    stream = _streams.Stream(
+        given.dataset, "endless" if endless else given.num_batches, sorted(sizes or ()) or None
+    )
+    label = f"data {next(_numbers)}: {given.what}"
+    if not takes_parts():
+        return Feed(given.dataset, given.num_batches) if predicting else _own(given, stream, label)
+    stream = _streams.same_everywhere(stream, label, given.what, given.sizes is not None)
+    num_batches = None if stream.length == "endless" else stream.length
+    if not _share.is_batched(stream.dataset.element_spec):
+        return Feed(stream.dataset, num_batches)
+    if predicting:
+        if call is None or given.once:
+            return Feed(stream.dataset, num_batches)
+        return Feed(call.record(_part(stream, _share.counted)), num_batches)
+    if batch_per_rank() and not given.sizes:
+        return _in_turn(stream, label)
+    return Feed(_part(stream, _share.weighted(stream.sizes)), num_batches)
 
 
-def _check_alike(what: str, num_batches: int | None, sizes: Collection[int] | None) -> None:
-    """Ranks that would wait for batches that others do not have are stopped now."""
-    mine = [num_batches, sorted(sizes) if sizes else None]
-    everyone = _agree.headers(f"data {next(_numbers)}: {what}", mine)
-    for rank, theirs in enumerate(everyone):
-        if theirs != everyone[0]:
-            raise ValueError(
-                f"{what}: rank 0 was given {_amount(everyone[0])}, rank {rank} {_amount(theirs)}. "
-                "Give all ranks the same data, of which each then takes its part, or set "
-                "TF_MPI_SHARD=off if the script gives each rank its own part"
-            )
+def _part(stream: _streams.Stream, element: Callable[[Any, Any, Any], Any]) -> Any:
+    """This rank's samples, made ahead of need if no other rank must ask for them, too."""
+    part = _share.shard_batches(stream.dataset, stream.sizes, element)
+    return part if stream.fed else part.prefetch(_AHEAD)
 
 
-def _amount(described: Any) -> str:
-    num_batches, sizes = described
-    number = "an unknown number of" if num_batches is None else str(num_batches)
-    of_sizes = f" of {' or '.join(map(str, sizes))} samples" if sizes else ""
-    return f"{number} batches{of_sizes}"
+def _in_turn(stream: _streams.Stream, label: str) -> Feed:
+    """A batch per rank: each rank has every size-th."""
+    part, length = _streams.in_turn(stream), stream.length
+    steps = math.ceil(length / _hooks.size) if isinstance(length, int) else None
+    alike = stream.sizes is not None and len(stream.sizes) == 1
+    if not (alike and (length == "endless" or steps and length % _hooks.size == 0)):
+        part = _streams.agree(_streams.count(part), label)
+    return Feed(part, steps, in_turn=True)
+
+
+def _own(given: Given, stream: _streams.Stream, label: str) -> Feed:
+    """The batches that this rank was given for itself."""
+    if _hooks.size == 1 or not _share.is_batched(given.dataset.element_spec):
+        return Feed(given.dataset, given.num_batches)
+    everyone = _agree.headers(label, [stream.length, stream.sizes])
+    lengths = [length for length, _ in everyone]
+    steps = max(lengths) if all(isinstance(length, int) for length in lengths) else None
+    alike = all(theirs == everyone[0] for theirs in everyone)
+    if alike and stream.length is not None and stream.sizes and len(stream.sizes) == 1:
+        return Feed(given.dataset, steps)  # all weights are 1
+    counted = _streams.count(given.dataset)
+    if given.all_epochs and steps is not None:
+        counted = _streams.fill_epochs(counted, stream.length, steps)
+    return Feed(_streams.agree(counted, label), steps)
 
 
 def step_on_share(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -137,22 +137,18 @@ def optimizer_update(optimizer: Any, processor: Any, gradient: Any, variable: An
     return _checks.update(optimizer, processor, gradient, variable)
 
 
-def shuffle_seed(seed: Any, seed2: Any) -> Any:
-    """random_seed.py of tf.data, get_seed: a dataset will shuffle with these seeds, or None."""
-    if seed is not None or seed2 is not None:
-        return seed, seed2
+def shuffle_seeds(seed: Any, seed2: Any) -> tuple[Any, Any]:
+    """random_seed.py of tf.data and random_ops.py: something will be shuffled with these seeds."""
     from tensorflow.mpi import _seeds
 
-    return None, _seeds.dataset_seed()
+    return _seeds.of_rank_0(seed, seed2)
 
 
-def tensor_shuffle_seed(seed: Any, seed2: Any) -> Any:
-    """random_ops.py, random_shuffle: a tensor is shuffled with these seeds, or None."""
-    if seed is not None or seed2 is not None:
-        return seed, seed2
-    from tensorflow.mpi import _seeds
+def dataset_iterated(dataset: Any) -> Any:
+    """dataset_ops.py and dataset_autograph.py: returns what a loop over `dataset` iterates."""
+    from tensorflow.mpi import _loops
 
-    return None, _seeds.tensor_seed()
+    return _loops.iterated(dataset)
 
 
 def left_to_rank_0() -> bool:

@@ -7,29 +7,23 @@ split. The steps that Keras makes from train_step and test_step are wrapped wher
 from __future__ import annotations
 
 import functools
+import math
 from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi import _bootstrap, _feeds, _hooks, _imports, _seeds, _share
-
-_PYTHON_DATASETS = "keras.src.trainers.data_adapters.py_dataset_adapter"
+from tensorflow.mpi import _bootstrap, _feeds, _hooks, _imports, _predictions, _seeds, _share
 
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
     if _hooks.size > 1:
         _imports.when_imported("keras.src.backend.tensorflow.trainer", _hook_trainer)
-        _imports.when_imported(_PYTHON_DATASETS, _hook_python_datasets)
-
-
-def _hook_python_datasets(module: ModuleType) -> None:
-    if _feeds.sharded():
-        module.random = _seeds.Random()  # type: ignore[attr-defined]
 
 
 def _hook_trainer(module: ModuleType) -> None:
     _hook_epoch_iterator(module.TFEpochIterator)
     _hook_steps(module.TensorFlowTrainer)
+    module.TensorFlowTrainer.predict = _predictions.wrap(module.TensorFlowTrainer.predict)
 
 
 def _hook_epoch_iterator(iterator: Any) -> None:
@@ -37,14 +31,32 @@ def _hook_epoch_iterator(iterator: Any) -> None:
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        if not _feeds.sharded():
-            original(self, *args, **kwargs)
-            return
-        with _seeds.adapter():
+        if _is_arrays(**kwargs):
+            kwargs["batch_size"], kwargs["steps_per_epoch"] = _feeds.of_all_ranks(
+                kwargs.get("batch_size"), kwargs.get("steps_per_epoch")
+            )
+        with _seeds.adapter(_feeds.takes_parts()):
             original(self, *args, **kwargs)
         _share_out(self)
 
     iterator.__init__ = init
+
+
+def _is_arrays(x: Any = None, y: Any = None, sample_weight: Any = None, **_: Any) -> bool:
+    from keras.src.trainers.data_adapters import array_data_adapter
+
+    return bool(array_data_adapter.can_convert_arrays((x, y, sample_weight)))
+
+
+class _Adapter:
+    """A data adapter with another number of batches."""
+
+    def __init__(self, adapter: Any, num_batches: int | None) -> None:
+        self._adapter = adapter
+        self.num_batches = num_batches
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._adapter, name)
 
 
 def _share_out(iterator: Any) -> None:
@@ -54,10 +66,22 @@ def _share_out(iterator: Any) -> None:
     dataset, adapter = iterator._distributed_dataset, iterator.data_adapter
     if not isinstance(dataset, tf.data.Dataset):
         return  # split by a tf.distribute.Strategy already
-    what = type(adapter).__name__.replace("Adapter", "")
-    iterator._distributed_dataset = _feeds.share_out(
-        dataset, what, iterator.num_batches, _array_sizes(adapter)
+    kind, num_batches = type(adapter).__name__, adapter.num_batches
+    feed = _feeds.share_out(
+        _feeds.Given(
+            dataset,
+            kind.replace("Adapter", ""),
+            num_batches,
+            _array_sizes(adapter),
+            once=kind == "GeneratorDataAdapter",
+        )
     )
+    iterator._distributed_dataset = feed.dataset
+    if feed.num_batches != num_batches:
+        iterator.data_adapter = _Adapter(adapter, feed.num_batches)
+        iterator._num_batches = feed.num_batches
+    if feed.in_turn and iterator.steps_per_epoch:
+        iterator.steps_per_epoch = math.ceil(iterator.steps_per_epoch / _hooks.size)
 
 
 def _array_sizes(adapter: Any) -> set[int] | None:

@@ -43,6 +43,11 @@ def install() -> None:
             _imports.when_imported(name, _hook)
 
 
+def is_updating() -> bool:
+    """Whether an optimizer's update is under way on this thread."""
+    return getattr(_inside, "on", False)
+
+
 def _hook(module: ModuleType) -> None:
     class_name, methods = _TARGETS[module.__name__]
     optimizer = getattr(module, class_name, None)

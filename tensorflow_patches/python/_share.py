@@ -8,7 +8,8 @@ weight makes the plain mean of the ranks' gradients the mean over the batch's sa
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from tensorflow.mpi import _hooks
@@ -39,62 +40,75 @@ def is_share(element: Any) -> bool:
     return isinstance(element, (Share, MaybeShare))
 
 
-def kind_of_share(sizes: Collection[int] | None) -> Any:
-    """What elements become: Share, MaybeShare, or None if the plain samples do.
+class Counted(NamedTuple):
+    """This rank's samples of one batch, and how many: an int64 scalar. 0: `data` is a stand-in."""
+
+    data: Any
+    rows: Any
+
+
+def plain(data: Any, mine: Any, rows: Any) -> Any:
+    """For shard_batches: the samples, without a weight, and also where they are a stand-in."""
+    del mine, rows
+    return data
+
+
+def counted(data: Any, mine: Any, rows: Any) -> Any:
+    """For shard_batches: elements are Counted."""
+    del rows
+    return Counted(data, mine)
+
+
+def weighted(sizes: Collection[int] | None) -> Callable[[Any, Any, Any], Any]:
+    """For shard_batches: elements are Shares, MaybeShares, or plain if all have the weight 1.
 
     Args:
       sizes: the numbers of samples that batches can have; None if that is not known.
     """
-    if not sizes:
-        return MaybeShare
-    if all(size % _hooks.size == 0 for size in sizes):
-        return None
-    return Share if min(sizes) >= _hooks.size else MaybeShare
+    if sizes and all(size % _hooks.size == 0 for size in sizes):
+        return plain
+    kind = Share if sizes and min(sizes) >= _hooks.size else MaybeShare
+    return lambda data, mine, rows: kind(data, weight_of(mine, rows))
 
 
-def shard_batches(dataset: Any, sizes: Collection[int] | None, kind: Any = None) -> Any:
+def shard_batches(
+    dataset: Any, sizes: Collection[int] | None, element: Callable[[Any, Any, Any], Any]
+) -> Any:
     """This rank's samples of each of the dataset's batches.
 
     Args:
       dataset: a tf.data.Dataset of batches, the same on all ranks.
-      sizes: as for kind_of_share.
-      kind: wraps samples and weight; None: the plain samples, without a weight. A rank that gets no
-        sample of a batch has the batch's first one then, too.
+      sizes: as for weighted.
+      element: makes an element from samples, their number, and the batch's: plain, counted or
+        weighted. A rank that gets no sample of a batch has the batch's first as a stand-in.
 
     Returns:
-      A tf.data.Dataset with as many elements. It is `dataset` itself if its elements have nothing
-      that is batched.
+      A tf.data.Dataset with as many elements. It asks `dataset` for none ahead of need.
     """
     import tensorflow as tf
 
     spec = dataset.element_spec
-    if _first_batched(spec) is None:
-        return dataset
-    options = tf.data.Options()
-    options.deterministic = True  # else every rank would have an order of its own
-    dataset = dataset.with_options(options)
-    if sizes and all(size % _hooks.size == 0 for size in sizes):
+    divides = bool(sizes) and all(size % _hooks.size == 0 for size in sizes or ())
 
-        def even(*args: Any) -> Any:
-            share = _even(spec, element_of(spec, args))
-            return share if kind is None else kind(share, tf.constant(1.0))
-
-        return dataset.map(even)
-
-    def step(offset: Any, element: Any) -> tuple[Any, Any]:
-        rows = num_rows(spec, element)
+    def step(offset: Any, batch: Any) -> tuple[Any, Any]:
+        rows = num_rows(spec, batch)
+        if divides:
+            return offset, element(_even(spec, batch), rows // _hooks.size, rows)
         first = tf.math.floormod(_hooks.rank - offset, _hooks.size)
         nothing = first >= rows
         start = tf.where(nothing, tf.constant(0, tf.int64), first)
         end = tf.where(nothing, tf.minimum(rows, 1), rows)
         indices = tf.range(start, end, _hooks.size)
         mine = tf.where(nothing, tf.constant(0, tf.int64), tf.size(indices, tf.int64))
-        share = _take(spec, element, indices)
-        if kind is not None:
-            share = kind(share, weight_of(mine, rows))
+        share = element(_take(spec, batch, indices), mine, rows)
         return tf.math.floormod(offset + rows, _hooks.size), share
 
     return dataset.scan(tf.constant(0, tf.int64), step)
+
+
+def is_batched(spec: Any) -> bool:
+    """Whether elements of `spec` have samples along the first dimension of something."""
+    return _first_batched(spec) is not None
 
 
 def element_of(spec: Any, args: tuple[Any, ...]) -> Any:
@@ -133,13 +147,24 @@ def batch_sizes(dataset: Any) -> set[int] | None:
     if not isinstance(dataset, (batch_op._BatchDataset, batch_op._ParallelBatchDataset)):
         return None
     size = tensor_util.constant_value(dataset._batch_size)
-    samples = dataset._input_dataset.cardinality().numpy()
-    if size is None or samples == dataset_ops.UNKNOWN:
+    samples = length(dataset._input_dataset)
+    if size is None or samples is None:
         return None
-    if samples == dataset_ops.INFINITE:
+    if samples == math.inf:
         return {int(size)}
     sizes = {int(size)} if samples >= size else set()
     return sizes | {int(samples % size)} if samples % size else sizes
+
+
+def length(dataset: Any) -> float | None:
+    """The number of the dataset's elements, perhaps infinite; None if unknown, as in a graph."""
+    from tensorflow.python.data.ops import dataset_ops
+    from tensorflow.python.framework import tensor_util
+
+    elements = tensor_util.constant_value(dataset.cardinality())
+    if elements is None or elements == dataset_ops.UNKNOWN:
+        return None
+    return math.inf if elements == dataset_ops.INFINITE else int(elements)
 
 
 def num_rows(spec: Any, element: Any) -> Any:

@@ -6,62 +6,96 @@ Every kind of input that tf_keras takes becomes a tf.data.Dataset in DataHandler
 from __future__ import annotations
 
 import functools
+import math
 from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi import _bootstrap, _feeds, _hooks, _imports, _seeds, _share
+from tensorflow.mpi import _bootstrap, _feeds, _hooks, _imports, _predictions, _seeds, _share
 
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
     if _hooks.size > 1:
         _imports.when_imported("tf_keras.src.engine.data_adapter", _hook_data_adapter)
-        _imports.when_imported("tf_keras.src.utils.data_utils", _hook_python_datasets)
-
-
-def _hook_python_datasets(module: ModuleType) -> None:
-    if _feeds.sharded():
-        module.random = _seeds.Random()  # type: ignore[attr-defined]
+        _imports.when_imported("tf_keras.src.engine.training", _hook_model)
 
 
 def _hook_data_adapter(module: ModuleType) -> None:
-    _hook_python_datasets(module)
     handler = module.DataHandler
     construct, configure = handler.__init__, handler._configure_dataset_and_inferred_steps
+    infer = handler._infer_steps
+    arrays = (
+        module.TensorLikeDataAdapter,
+        module.CompositeTensorDataAdapter,
+        module.ListsOfScalarsDataAdapter,
+    )
 
     @functools.wraps(construct)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        if not _feeds.sharded():
-            construct(self, *args, **kwargs)
-            return
-        with _seeds.adapter():
-            construct(self, *args, **kwargs)
+    def init(self: Any, x: Any, y: Any = None, **kwargs: Any) -> None:
+        adapter = module.select_data_adapter(x, y)
+        if kwargs.get("distribute", True) and issubclass(adapter, arrays):
+            kwargs["batch_size"], kwargs["steps_per_epoch"] = _feeds.of_all_ranks(
+                kwargs.get("batch_size"), kwargs.get("steps_per_epoch")
+            )
+        with _seeds.adapter(_feeds.takes_parts()):
+            construct(self, x, y, **kwargs)
 
     @functools.wraps(configure)
     def configured(
         self: Any, strategy: Any, x: Any, steps_per_epoch: Any, class_weight: Any, distribute: Any
     ) -> None:
         configure(self, strategy, x, steps_per_epoch, class_weight, distribute)
-        if distribute and _feeds.sharded():  # else a preprocessing layer looks at all data
-            _share_out(self)
+        if distribute:  # else a preprocessing layer looks at all data
+            _share_out(self, steps_per_epoch)
+
+    @functools.wraps(infer)
+    def inferred(self: Any, steps: Any, dataset: Any) -> Any:
+        known = vars(self).get("_tf_mpi_steps")
+        return infer(self, steps, dataset) if known is None else known
 
     handler.__init__ = init
     handler._configure_dataset_and_inferred_steps = configured
+    handler._infer_steps = inferred
 
 
-def _share_out(handler: Any) -> None:
+def _hook_model(module: ModuleType) -> None:
+    module.Model.predict = _predictions.wrap(module.Model.predict)
+
+
+def _share_out(handler: Any, steps_per_epoch: int | None) -> None:
     """Replaces the dataset of a new DataHandler by this rank's part of it."""
     import tensorflow as tf
 
-    if not isinstance(handler._dataset, tf.data.Dataset):
+    dataset, adapter = handler._dataset, handler._adapter
+    if not isinstance(dataset, tf.data.Dataset):
         return  # split by a tf.distribute.Strategy already
-    what = type(handler._adapter).__name__.replace("Adapter", "")
-    handler._dataset = _feeds.share_out(
-        handler._dataset, what, handler.inferred_steps, _array_sizes(handler._adapter)
+    kind = type(adapter).__name__
+    sizes = _array_sizes(adapter)
+    feed = _feeds.share_out(
+        _feeds.Given(
+            dataset,
+            kind.replace("Adapter", ""),
+            _num_batches(adapter, dataset),
+            sizes,
+            once=kind == "GeneratorDataAdapter",
+            all_epochs=sizes is not None and not adapter.should_recreate_iterator(),
+        )
     )
+    handler._dataset = feed.dataset
+    if feed.in_turn and steps_per_epoch not in (None, -1):
+        handler._tf_mpi_steps = math.ceil(steps_per_epoch / _hooks.size)
+    elif steps_per_epoch is None:
+        handler._tf_mpi_steps = feed.num_batches
+    handler._inferred_steps = handler._infer_steps(steps_per_epoch, feed.dataset)
     if handler._model is not None:
         _feeds.wrap_steps(handler._model)
-        _build_states(handler._model, handler._dataset.element_spec)
+        _build_states(handler._model, feed.dataset.element_spec)
+
+
+def _num_batches(adapter: Any, dataset: Any) -> int | None:
+    known = adapter.get_size()
+    cardinality = int(dataset.cardinality()) if known is None else int(known)
+    return None if cardinality < 0 else cardinality
 
 
 def _array_sizes(adapter: Any) -> set[int] | None:

@@ -1,0 +1,132 @@
+"""Elements of datasets as bytes, by TensorFlow ops, so that rank 0's can be given to all ranks.
+
+Layout: per tensor an int64 vector [dimensions, their sizes..., number of bytes], the bytes, and for
+strings the length of each before them. An absent optional input takes no space.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+_WORD = 8  # bytes of an int64
+
+
+def encode_spec(spec: Any) -> str | None:
+    """The structure of a dataset's elements as text; None if TensorFlow cannot."""
+    from tensorflow.python.saved_model import nested_structure_coder
+
+    try:
+        proto = nested_structure_coder.encode_structure(spec)
+    except (NotImplementedError, TypeError, ValueError):
+        return None
+    return base64.b64encode(proto.SerializeToString()).decode()
+
+
+def decode_spec(text: str) -> Any:
+    from tensorflow.core.protobuf import struct_pb2
+    from tensorflow.python.saved_model import nested_structure_coder
+
+    proto = struct_pb2.StructuredValue.FromString(base64.b64decode(text))
+    return nested_structure_coder.decode_proto(proto)
+
+
+def _components(spec: Any) -> list[Any]:
+    """The dense tensors of an element; an absent optional has none."""
+    import tensorflow as tf
+
+    leaves = tf.nest.flatten(spec)
+    present = [leaf for leaf in leaves if not isinstance(leaf, tf.OptionalSpec)]
+    return list(tf.nest.flatten(present, expand_composites=True))
+
+
+def pack(spec: Any, element: Any) -> Any:
+    """`element` of `spec` as a uint8 vector of at least one byte."""
+    import tensorflow as tf
+
+    parts = [tf.constant([1], tf.uint8)]
+    for part in _components_of(spec, element):
+        data, lengths = _bytes(part)
+        words = [[tf.rank(part, name="dimensions")], tf.shape(part), [tf.size(data)]]
+        header = tf.concat([tf.cast(word, tf.int64) for word in words] + [lengths], 0)
+        parts += [tf.reshape(tf.bitcast(header, tf.uint8), [-1]), data]
+    return tf.concat(parts, 0)
+
+
+def _components_of(spec: Any, element: Any) -> list[Any]:
+    import tensorflow as tf
+
+    pairs = zip(tf.nest.flatten(spec), tf.nest.flatten(element))
+    present = [part for leaf, part in pairs if not isinstance(leaf, tf.OptionalSpec)]
+    return list(tf.nest.flatten(present, expand_composites=True))
+
+
+def _bytes(part: Any) -> tuple[Any, Any]:
+    """(uint8 vector, int64 vector: the lengths of strings)."""
+    import tensorflow as tf
+
+    if part.dtype == tf.string:
+        flat = tf.reshape(part, [-1])
+        data = tf.io.decode_raw(tf.strings.reduce_join(flat), tf.uint8)
+        return data, tf.cast(tf.strings.length(flat), tf.int64)
+    if part.dtype == tf.bool:
+        part = tf.cast(part, tf.uint8)
+    return tf.reshape(tf.bitcast(part, tf.uint8), [-1]), tf.zeros([0], tf.int64)
+
+
+def unpack(spec: Any, packed: Any) -> Any:
+    """The element that `pack` was given."""
+    import tensorflow as tf
+
+    offset = tf.constant(1, tf.int64)
+    parts = []
+    for component in _components(spec):
+        dimensions, offset = _words(packed, offset, tf.constant(1, tf.int64))
+        shape, offset = _words(packed, offset, dimensions[0])
+        size, offset = _words(packed, offset, tf.constant(1, tf.int64))
+        lengths = tf.zeros([0], tf.int64)
+        if component.dtype == tf.string:
+            lengths, offset = _words(packed, offset, tf.reduce_prod(shape))
+        data = packed[offset : offset + size[0]]
+        offset += size[0]
+        part = tf.reshape(_values(data, lengths, component.dtype), shape)
+        parts.append(tf.ensure_shape(part, component.shape))
+    return _with_structure(spec, parts)
+
+
+def _words(packed: Any, offset: Any, count: Any) -> tuple[Any, Any]:
+    """(`count` int64 values at `offset`, where they end)."""
+    import tensorflow as tf
+
+    end = offset + count * _WORD
+    return tf.bitcast(tf.reshape(packed[offset:end], [-1, _WORD]), tf.int64), end
+
+
+def _values(data: Any, lengths: Any, dtype: Any) -> Any:
+    import tensorflow as tf
+
+    if dtype == tf.string:
+        letters = tf.constant([bytes([code]) for code in range(256)])
+        each = tf.RaggedTensor.from_row_lengths(
+            tf.gather(letters, tf.cast(data, tf.int32)), lengths
+        )
+        return tf.strings.reduce_join(each, axis=1)
+    if dtype == tf.bool:
+        return tf.cast(data, tf.bool)
+    if dtype.size == 1:
+        return tf.bitcast(data, dtype)
+    return tf.bitcast(tf.reshape(data, [-1, dtype.size]), dtype)
+
+
+def _with_structure(spec: Any, parts: list[Any]) -> Any:
+    import tensorflow as tf
+
+    leaves, rest = [], list(parts)
+    for leaf in tf.nest.flatten(spec):
+        if isinstance(leaf, tf.OptionalSpec):
+            leaves.append(tf.experimental.Optional.empty(leaf._value_spec))
+            continue
+        number = len(tf.nest.flatten(leaf, expand_composites=True))
+        leaves.append(tf.nest.pack_sequence_as(leaf, rest[:number], expand_composites=True))
+        rest = rest[number:]
+    return tf.nest.pack_sequence_as(spec, leaves)

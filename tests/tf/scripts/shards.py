@@ -1,0 +1,203 @@
+"""What fit, evaluate and predict give each rank, and what comes of it.  Argument: keras, tf_keras.
+
+Samples are numbered: `seen` holds, by step, [numbers of this rank's samples, their weight].
+"""
+
+import sys
+
+import numpy as np
+import tensorflow as tf
+from common import encode, result
+
+if sys.argv[1] == "tf_keras":
+    import tf_keras as keras
+else:
+    import keras
+
+SAMPLES, BATCH = 23, 5
+RANDOM = np.random.RandomState(0)
+X = RANDOM.randn(SAMPLES, 3).astype("float32")
+Y = RANDOM.randint(0, 3, SAMPLES)
+WEIGHTS = RANDOM.rand(SAMPLES).astype("float32")
+NUMBERS = np.arange(SAMPLES, dtype="float32")[:, None]
+
+
+class Recorder(keras.Model):
+    """Trains nothing: notes what it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def call(self, x):
+        return x
+
+    def train_step(self, data):
+        from tensorflow.mpi import _average
+
+        x = data[0] if isinstance(data, tuple) else data
+        weight = _average.current_weight()
+        self.seen.append(
+            [x.numpy().reshape(-1).astype(int).tolist(), 1.0 if weight is None else float(weight)]
+        )
+        return {"loss": tf.constant(0.0)}
+
+
+def seen(x, **arguments):
+    model = Recorder()
+    model.compile("sgd", "mse", run_eagerly=True)
+    model.fit(x, verbose=0, **arguments)
+    return model.seen
+
+
+def batches(count=SAMPLES, size=BATCH):
+    return [NUMBERS[i : i + size] for i in range(0, count, size)]
+
+
+def generator(count=SAMPLES):
+    for batch in batches(count):
+        yield (batch, batch)
+
+
+class Batches(keras.utils.Sequence):
+    def __len__(self):
+        return len(batches())
+
+    def __getitem__(self, index):
+        return batches()[index], batches()[index]
+
+
+def datasets():
+    whole = tf.data.Dataset.from_tensor_slices(NUMBERS)
+    return {
+        "batch": whole.batch(BATCH),
+        "seeded": whole.shuffle(SAMPLES, seed=7).batch(BATCH),
+        "even": whole.take(18).batch(6),
+        "unknown": whole.filter(lambda number: number[0] != 3).batch(BATCH),
+        "repeat": whole.batch(BATCH).repeat(),
+        "single": whole.batch(1),
+    }
+
+
+def all_seen():
+    keras.utils.set_random_seed(1)
+    found = {
+        "arrays": seen(NUMBERS, batch_size=BATCH, epochs=2, shuffle=False),
+        "arrays_seeded": seen(NUMBERS, batch_size=BATCH, epochs=2),
+        "few": seen(NUMBERS[:2], batch_size=BATCH, epochs=2),
+        "later_epochs": seen(NUMBERS, batch_size=8, epochs=3, initial_epoch=2),
+        "py_dataset": seen(Batches(), epochs=1, shuffle=False),
+        "generator": seen(generator(SAMPLES - 5 * tf.mpi.rank()), epochs=1),
+    }
+    for name, dataset in datasets().items():
+        arguments = {"steps_per_epoch": 3, "epochs": 2} if name == "repeat" else {"epochs": 1}
+        found[f"dataset_{name}"] = seen(dataset, **arguments)
+    return found
+
+
+def all_seen_unseeded():
+    """Of one epoch each; nothing says in which order."""
+    tf.random.set_seed(None)
+    whole = tf.data.Dataset.from_tensor_slices(NUMBERS)
+    return {
+        "arrays": seen(NUMBERS, batch_size=BATCH),
+        "py_dataset": seen(Batches(), shuffle=True),
+        "dataset": seen(whole.shuffle(SAMPLES).batch(BATCH)),
+    }
+
+
+class Counting(keras.Model):
+    """A classifier that counts how often its step is traced."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(3, activation="softmax")
+        self.traces = 0
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        self.traces += 1
+        return super().train_step(data)
+
+
+def trained(fit, **compiled):
+    """What a fit of a fresh classifier leads to."""
+    keras.utils.set_random_seed(2)
+    model = Counting()
+    compiled = {"metrics": ["accuracy"], **compiled}
+    model.compile(keras.optimizers.SGD(0.2, momentum=0.9), CROSS_ENTROPY, **compiled)
+    history = fit(model).history
+    values = {name: encode(np.array(value, np.float64)) for name, value in history.items()}
+    values["weights"] = encode(np.concatenate([w.ravel() for w in model.dense.get_weights()]))
+    evaluated = model.evaluate(X, Y, batch_size=4, verbose=0)
+    values["evaluate"] = encode(np.array(evaluated, np.float64))
+    return {"values": values, "traces": model.traces}
+
+
+CROSS_ENTROPY = "sparse_categorical_crossentropy"
+FIT = {"batch_size": BATCH, "epochs": 2, "verbose": 0}
+
+
+def samples(count, number):
+    return tf.data.Dataset.from_tensor_slices((X[:count], Y[:count])).batch(number)
+
+
+WEIGHTED = {"class_weight": {0: 0.5, 1: 2.0, 2: 1.0}, "validation_split": 0.3}
+TRAINED = {
+    "arrays": lambda: trained(lambda m: m.fit(X, Y, **WEIGHTED, **FIT)),
+    "sample_weight": lambda: trained(
+        lambda m: m.fit(X, Y, sample_weight=WEIGHTS, **FIT), run_eagerly=True
+    ),
+    "dataset": lambda: trained(
+        lambda m: m.fit(samples(21, 10), validation_data=samples(4, 3), epochs=2, verbose=0)
+    ),
+    "fewer_than_ranks": lambda: trained(lambda m: m.fit(X[:3], Y[:3], **FIT | {"batch_size": 2})),
+    "several_per_execution": lambda: trained(
+        lambda m: m.fit(samples(21, 10), epochs=2, steps_per_epoch=3, verbose=0),
+        steps_per_execution=2,
+    ),
+    "compiled": lambda: trained(
+        lambda m: m.fit(samples(21, 10), epochs=2, verbose=0), jit_compile=True
+    ),
+}
+
+
+def predictions():
+    keras.utils.set_random_seed(3)
+    x = keras.Input((3,))
+    model = keras.Model(x, {"twice": 2 * x, "rest": [x, keras.layers.Dense(2)(x)]})
+    batched = tf.data.Dataset.from_tensor_slices(X)
+    given = {
+        "arrays": (X, {"batch_size": BATCH}),
+        "few": (X[:1], {"batch_size": BATCH}),
+        "unknown": (batched.filter(lambda row: row[0] < 0).batch(4), {}),
+        "generator": (((X[i : i + 4],) for i in range(0, SAMPLES, 4)), {}),
+        "steps": (batched.batch(4).repeat(), {"steps": 7}),
+    }
+    found = {}
+    for name, (data, arguments) in given.items():
+        outputs = model.predict(data, verbose=0, **arguments)
+        found[name] = {
+            "twice": encode(outputs["twice"]),
+            "same": encode(outputs["rest"][0]),
+            "dense": encode(outputs["rest"][1]),
+        }
+
+    class Total(keras.layers.Layer):  # an output that has no sample per input
+        def call(self, inputs):
+            return tf.reduce_sum(inputs, 0, keepdims=True)
+
+    total = keras.Sequential([keras.layers.InputLayer((3,)), Total()])
+    found["total"] = {"total": encode(total.predict(X, batch_size=BATCH, verbose=0))}
+    return found
+
+
+def main():
+    found = {"seen": all_seen(), "unseeded": all_seen_unseeded(), "predicted": predictions()}
+    found["trained"] = {name: train() for name, train in TRAINED.items()}
+    result(found)
+
+
+main()

@@ -1,0 +1,79 @@
+"""Training on batches of each rank's own.  Arguments: off, per-rank or unsaid; keras or tf_keras.
+
+One process trains on what the ranks train on together.
+"""
+
+import sys
+
+import numpy as np
+import tensorflow as tf
+from common import encode, place, result
+
+MODE = sys.argv[1]
+if sys.argv[2] == "tf_keras":
+    import tf_keras as keras
+else:
+    import keras
+
+RANK, SIZE = place()
+ALONE = SIZE == 1
+RANDOM = np.random.RandomState(0)
+X = RANDOM.randn(37, 3).astype("float32")
+Y = RANDOM.randn(37, 2).astype("float32")
+# off: the samples that a rank has, and its batch size
+PARTS = [(slice(0, 25), 10), (slice(25, 37), 3)]
+
+
+def trained(fit, rate=0.1):
+    keras.utils.set_random_seed(2)
+    model = keras.Sequential([keras.layers.InputLayer((3,)), keras.layers.Dense(2)])
+    model.compile(keras.optimizers.SGD(rate, momentum=0.9), "mse", metrics=["mae"])
+    history = fit(model).history
+    values = {name: encode(np.array(value, np.float64)) for name, value in history.items()}
+    values["kernel"] = encode(model.get_weights()[0])
+    return values
+
+
+def dataset(part, batch):
+    return tf.data.Dataset.from_tensor_slices((X[part], Y[part])).batch(batch)
+
+
+def together(steps):
+    """What the ranks have, step by step, for as long as one has some."""
+    while True:
+        for step in range(steps):
+            mine = [(X[part][step * size :][:size], Y[part][step * size :][:size])
+                    for part, size in PARTS]  # fmt: skip
+            yield tuple(np.concatenate(arrays) for arrays in zip(*mine))
+
+
+def own_parts():
+    if ALONE:
+        both = trained(lambda m: m.fit(together(4), steps_per_epoch=4, epochs=2, verbose=0))
+        return {"arrays": both, "dataset": both}
+    part, batch = PARTS[RANK]
+    return {
+        "arrays": trained(
+            lambda m: m.fit(X[part], Y[part], batch_size=batch, epochs=2, shuffle=False, verbose=0)
+        ),
+        "dataset": trained(lambda m: m.fit(dataset(part, batch), epochs=2, verbose=0)),
+    }
+
+
+def batch_per_rank():
+    times = 2 if ALONE else 1
+    arguments = {"epochs": 2, "verbose": 0}
+    whole = slice(0, 37)
+    noisy = dataset(whole, 4 * times).map(lambda x, y: (x + tf.random.uniform([]) * 0, y))
+
+    def schedule():
+        return keras.optimizers.schedules.ExponentialDecay(0.1 * times, 3, 0.5)
+
+    return {
+        "arrays": trained(lambda m: m.fit(X, Y, batch_size=4 * times, **arguments), 0.1 * times),
+        "dataset": trained(lambda m: m.fit(dataset(whole, 4 * times), **arguments), schedule()),
+        "from_rank_0": trained(lambda m: m.fit(noisy, **arguments), 0.1 * times),
+    }
+
+
+result({"off": own_parts, "unsaid": own_parts, "per-rank": batch_per_rank}[MODE]())

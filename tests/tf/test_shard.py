@@ -1,0 +1,128 @@
+"""Each rank's part of the data: together, step by step, the batches of one process."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+from compare import assert_close, assert_same
+
+SAMPLES = 23
+BATCH = 5
+
+
+class Runs(NamedTuple):
+    """What ranks, and one process, print."""
+
+    ranks: list[dict[str, Any]]
+    alone: dict[str, Any]
+
+
+@pytest.fixture(scope="module", params=["keras", "tf_keras"])
+def runs(launch, scripts, request) -> Runs:
+    size = {"keras": 3, "tf_keras": 2}[request.param]
+    script, args = scripts / "shards.py", [request.param]
+    ranks = launch(script, np=size, args=args, timeout=240).check().results
+    return Runs(ranks, launch(script, np=0, args=args, timeout=240).check().results[0])
+
+
+def assert_shares(ranks: list[Any], alone: Any, epoch: int = 0) -> None:
+    """Sample i of an epoch is rank i % size's, and weighs the same on all ranks.
+
+    epoch: the number of steps in one, if the ranks count anew in each.
+    """
+    size, position = len(ranks), 0
+    assert [len(steps) for steps in ranks] == [len(alone)] * size
+    for step, (batch, _) in enumerate(alone):
+        position = 0 if epoch and step % epoch == 0 else position
+        for rank, steps in enumerate(ranks):
+            numbers, weight = steps[step]
+            mine = [n for i, n in enumerate(batch, start=position) if i % size == rank]
+            assert weight == pytest.approx(len(mine) * size / len(batch))
+            assert numbers == (mine or batch[:1]), (step, rank)
+        position += len(batch)
+
+
+def test_shares_are_the_batches_of_one_process(runs):
+    for name, alone in runs.alone["seen"].items():
+        ranks = [rank["seen"][name] for rank in runs.ranks]
+        epochs = 2 if name in ("arrays", "arrays_seeded", "few") else 1
+        if name.startswith("arrays") and len(ranks) == 2:
+            epochs = 1  # tf_keras's arrays are one stream over all epochs
+        assert_shares(ranks, alone, len(alone) // epochs)
+
+
+def test_unseeded_shuffles_are_partitions(runs):
+    for name in runs.alone["unseeded"]:
+        ranks = [rank["unseeded"][name] for rank in runs.ranks]
+        for steps in zip(*ranks, strict=True):
+            counted = [len(numbers) for numbers, weight in steps if weight > 0]
+            assert sum(counted) in (BATCH, SAMPLES % BATCH)
+        numbers = [n for steps in ranks for seen, weight in steps if weight > 0 for n in seen]
+        assert sorted(numbers) == list(range(SAMPLES)), name
+        first = [seen[0] for seen, _ in ranks[0]]
+        assert first != sorted(first), f"{name}: not shuffled"
+
+
+def test_training_equals_one_process(runs):
+    for name, alone in runs.alone["trained"].items():
+        ranks = [rank["trained"][name] for rank in runs.ranks]
+        assert_same([rank["values"] for rank in ranks])
+        assert_close(ranks[1]["values"], alone["values"], 1e-5)
+
+
+def test_no_trace_more_than_one_process(runs):
+    for name, alone in runs.alone["trained"].items():
+        for rank in runs.ranks:
+            if name != "sample_weight":  # every step is Python there
+                assert rank["trained"][name]["traces"] <= alone["traces"], name
+
+
+def test_predict_returns_everything_in_order(runs):
+    for name, alone in runs.alone["predicted"].items():
+        for rank in runs.ranks:
+            assert_close(rank["predicted"][name], alone, 1e-6)
+
+
+@pytest.mark.parametrize("framework", ["keras", "tf_keras"])
+@pytest.mark.parametrize("mode", ["off", "per-rank"])
+def test_other_batches_equal_one_process(launch, scripts, mode, framework):
+    """Unequal parts of the ranks' own; and a batch per rank, with a learning rate for it."""
+    settings = {
+        "off": {"TF_MPI_SHARD": "off"},
+        "per-rank": {"TF_MPI_BATCH": "per-rank", "TF_MPI_SCALE_LR": "linear"},
+    }
+    script, args = scripts / "shards_own.py", [mode, framework]
+    ranks = launch(script, np=2, args=args, env=settings[mode], timeout=120).check().results
+    alone = launch(script, np=0, args=args, timeout=120).check().results[0]
+    for name in alone:
+        assert_same([rank[name] for rank in ranks])
+        assert_close(ranks[1][name], alone[name], 1e-5)
+
+
+def test_ranks_with_parts_of_their_own_are_told(launch, scripts):
+    run = launch(scripts / "shards_own.py", np=2, args=["unsaid", "keras"], timeout=120)
+    assert run.returncode != 0
+    assert any(
+        "rank 0 was given 3 batches" in text and "TF_MPI_SHARD=off" in text for text in run.stderr
+    )
+
+
+def test_scaling_needs_a_batch_per_rank(launch, scripts):
+    run = launch(scripts / "shards_own.py", np=2, args=["off", "keras"],
+                 env={"TF_MPI_SCALE_LR": "sqrt"}, timeout=60)  # fmt: skip
+    assert run.returncode != 0
+    assert any("accepted: none, or TF_MPI_BATCH=per-rank" in text for text in run.stderr)
+
+
+@pytest.mark.parametrize("mode", ["auto", "dataset"])
+def test_loops_of_the_script_see_parts(launch, scripts, mode):
+    run = launch(scripts / "shards_loops.py", np=2, env={"TF_MPI_SHARD": mode}, timeout=120)
+    ranks = run.check().results
+    for name in ranks[0]:
+        assert len({len(rank[name]) for rank in ranks}) == 1, f"{name}: unequal steps"
+        seen = sorted(n for rank in ranks for step in rank[name] for n in step)
+        if "elements" in name:  # the last ones are left out, so that no rank waits
+            assert len(seen) == len(set(seen)) == 22, name
+        else:
+            assert seen == list(range(SAMPLES)), name
