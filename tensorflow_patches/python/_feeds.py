@@ -22,8 +22,8 @@ _numbers = itertools.count(1)  # of datasets, in program order
 class Feed(NamedTuple):
     """What Keras iterates in place of a dataset that it was given, and how many batches that has.
 
-    `num_batches` is None if that is unknown, or without end. `in_turn`: a step takes a batch on each
-    rank, so that an epoch has so many times fewer steps.
+    `num_batches` is None if that is unknown, or without end. `in_turn`: a step takes a batch on
+    each rank, so that an epoch has so many times fewer steps.
     """
 
     dataset: Any
@@ -145,7 +145,7 @@ def step_on_share(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any
         with _average.weighted(data.weight):
             logs = step(data.data)
         if before:
-            _restore_unless_counted(data.weight, before)
+            _restore_unless(data.counts, before)
         return logs
 
     return run
@@ -168,7 +168,7 @@ def _values(variables: Iterable[Any]) -> list[tuple[Any, Any]]:
     ]
 
 
-def _restore_unless_counted(weight: Any, before: list[tuple[Any, Any]]) -> None:
+def _restore_unless(counts: Any, before: list[tuple[Any, Any]]) -> None:
     import tensorflow as tf
 
     def restore() -> Any:
@@ -176,7 +176,7 @@ def _restore_unless_counted(weight: Any, before: list[tuple[Any, Any]]) -> None:
             variable.assign(value)
         return tf.constant(0)
 
-    tf.cond(weight > 0, lambda: tf.constant(0), restore)
+    tf.cond(counts, lambda: tf.constant(0), restore)
 
 
 def wrap_steps(model: Any) -> None:

@@ -30,10 +30,18 @@ class MaybeShare(NamedTuple):
     """A Share whose weight may be 0: then `data` is a stand-in, and only keeps the ranks in step.
 
     Nothing computed from it may count: no gradient, no metric, no output, no moving average.
+    `counts`, a boolean scalar, says whether it does. It is not told from the weight because the two
+    kinds must differ in structure: tf.function traces anew for another structure, but not for
+    another class of the same one.
     """
 
     data: Any
     weight: Any
+    counts: Any
+
+
+def maybe_share(data: Any, weight: Any) -> MaybeShare:
+    return MaybeShare(data, weight, weight > 0)
 
 
 def is_share(element: Any) -> bool:
@@ -67,7 +75,7 @@ def weighted(sizes: Collection[int] | None) -> Callable[[Any, Any, Any], Any]:
     """
     if sizes and all(size % _hooks.size == 0 for size in sizes):
         return plain
-    kind = Share if sizes and min(sizes) >= _hooks.size else MaybeShare
+    kind = Share if sizes and min(sizes) >= _hooks.size else maybe_share
     return lambda data, mine, rows: kind(data, weight_of(mine, rows))
 
 

@@ -120,7 +120,7 @@ def agree(dataset: Any, label: str) -> Any:
         everyone = tf.ensure_shape(_gather(counted.rows[None], name), [_hooks.size])
         rows = tf.maximum(everyone, 0)
         weight = _share.weight_of(rows[_hooks.rank], tf.reduce_sum(rows))
-        return tf.reduce_any(everyone > _ENDED), _share.MaybeShare(counted.data, weight)
+        return tf.reduce_any(everyone > _ENDED), _share.maybe_share(counted.data, weight)
 
     met = _one_by_one(_named(endless, label), meet).take_while(lambda goes_on, share: goes_on)
     return _one_by_one(met, lambda element: element[1])

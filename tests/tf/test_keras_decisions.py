@@ -38,6 +38,11 @@ def test_values_are_of_all_ranks_data(alone, ranks, case):
         assert np.allclose(ours[name], value, rtol=1e-5), name
 
 
+def test_a_rank_without_samples_counts_none_also_in_a_model_that_had_some(ranks):
+    for rank in ranks:
+        assert rank["retraced"]["counted"] == 90
+
+
 def test_callbacks_decide_alike(alone, ranks):
     for rank in ranks:
         assert rank["callbacks"] == ranks[0]["callbacks"]

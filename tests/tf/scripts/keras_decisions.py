@@ -52,6 +52,17 @@ def metrics() -> dict[str, Any]:
     return {"numbers": {**history.history, **model.evaluate(x, y, verbose=0, return_dict=True)}}
 
 
+def retraced() -> dict[str, Any]:
+    """Evaluations in which every rank has samples of each batch, then one in which one has none."""
+    model = classifier(metrics=["accuracy"])
+    x, y = data()
+    model.fit(
+        x, y, batch_size=2 * SIZE, validation_data=(x, y), validation_batch_size=87, verbose=0
+    )
+    model.evaluate(x, y, batch_size=89, verbose=0)
+    return {"counted": [float(v.numpy()) for v in model.metrics[0].variables][1]}
+
+
 def callbacks() -> dict[str, Any]:
     """EarlyStopping and ReduceLROnPlateau decide by values that are the same on all ranks."""
     model = classifier(optimizer=keras.optimizers.SGD(3.0, momentum=0.95))
@@ -232,6 +243,7 @@ def tampered() -> dict[str, Any]:
 
 CASES = {
     "metrics": metrics,
+    "retraced": retraced,
     "callbacks": callbacks,
     "stop": stop,
     "nan": nan,
