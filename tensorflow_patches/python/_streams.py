@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from typing import Any, NamedTuple
 
-from tensorflow.mpi import _agree, _alike, _hooks, _packing, _share
+from tensorflow.mpi import _agree, _alike, _bootstrap, _hooks, _packing, _share
 
 _ENDED = -1
 
@@ -33,28 +33,49 @@ class Stream(NamedTuple):
     fed: bool = False
 
 
-def same_everywhere(stream: Stream, label: str, what: str, is_alike: bool = False) -> Stream:
+def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False) -> Stream:
     """One stream for all ranks, of each rank's; all ranks call it at the same point.
 
     Args:
       stream: this rank's.
       label: under which the ranks meet.
       what: names it in errors.
-      is_alike: it is known to be the same on all ranks.
+      arrays: it is made of arrays, in an order that is the same on all ranks.
 
     Raises:
-      ValueError: ranks that were given the same kind of data have different amounts of it.
+      ValueError: ranks that were given the same kind of data have different amounts of it; or a
+        script that knows of ranks has given each its own arrays.
     """
-    description = [] if is_alike else _alike.description(stream.dataset)
-    spec = _packing.encode_spec(stream.dataset.element_spec)
-    everyone = _agree.headers(label, [stream.length, stream.sizes, description, spec])
+    dataset = stream.dataset
+    description = _alike.digests(dataset) if arrays else _alike.description(dataset)
+    spec = _packing.encode_spec(dataset.element_spec)
+    mine = [stream.length, stream.sizes, description, spec, _hooks.asked_rank]
+    everyone = _agree.headers(label, mine)
     amounts = [theirs[:2] for theirs in everyone]
-    descriptions = [theirs[2] for theirs in everyone]
-    if description is not None and all(theirs == description for theirs in descriptions):
+    alike = description is not None and all(theirs[2] == description for theirs in everyone)
+    if alike or arrays:
         _check_amounts(what, amounts)
+    if alike:
         return stream
+    if arrays:
+        _other_arrays(what, any(theirs[4] for theirs in everyone))
     length, sizes = amounts[0]
     return Stream(_from_rank_0(stream.dataset, label, everyone[0][3]), length, sizes, fed=True)
+
+
+def _other_arrays(what: str, knows_of_ranks: bool) -> None:
+    """Random data without a seed, or each rank's own part: which one, only the script knows."""
+    if knows_of_ranks:
+        raise ValueError(
+            f"{what}: the ranks were given different arrays of one size. If the script gives each "
+            "rank its own part, set TF_MPI_SHARD=off; else give all ranks the same arrays, of "
+            "which each then takes its part (a seed, if they are drawn at random)"
+        )
+    if _hooks.rank == 0:
+        _bootstrap.say(
+            f"{what}: the ranks have drawn different arrays; rank 0's are used, as one process "
+            "would. If the script gives each rank its own part, set TF_MPI_SHARD=off"
+        )
 
 
 def _check_amounts(what: str, amounts: list[Any]) -> None:
