@@ -36,9 +36,16 @@ def _build_stock() -> str | None:
     if not python.exists():
         STOCK_VENV.parent.mkdir(exist_ok=True)
         subprocess.run([sys.executable, "-m", "venv", STOCK_VENV], check=True, timeout=120)
-    install = [str(python), "-m", "pip", "install", "--quiet", f"tensorflow-cpu=={STOCK_VERSION}"]
-    run = subprocess.run(install, capture_output=True, text=True, timeout=600)
-    return None if run.returncode == 0 else f"pip: {run.stderr.strip()[-300:]}"
+    install = [str(python), "-m", "pip", "install", "--quiet"]
+    wanted = [
+        [f"tensorflow-cpu=={STOCK_VERSION}"],
+        ["--no-deps", "-r", str(Path(__file__).parents[1] / "requirements-no-deps.txt")],
+    ]
+    for packages in wanted:
+        run = subprocess.run([*install, *packages], capture_output=True, text=True, timeout=600)
+        if run.returncode:
+            return f"pip: {run.stderr.strip()[-300:]}"
+    return None
 
 
 @pytest.fixture(scope="session")

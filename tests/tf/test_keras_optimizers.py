@@ -30,9 +30,11 @@ def test_every_way_in(launch, scripts, flavour):
 
 
 OLD_KERAS = """
+import keras, numpy as np
+from keras.src.optimizers import base_optimizer
 from tensorflow.mpi import _keras_optimizers
 _keras_optimizers._OLDEST_KERAS = (99, 0)
-import keras, numpy as np
+_keras_optimizers._hook(base_optimizer)
 keras.optimizers.SGD().apply([np.ones(2, "f")], [keras.Variable(np.ones(2, "f"))])
 """
 
