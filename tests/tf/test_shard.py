@@ -14,6 +14,7 @@ BATCH = 5
 class Runs(NamedTuple):
     """What ranks, and one process, print."""
 
+    framework: str
     ranks: list[dict[str, Any]]
     alone: dict[str, Any]
 
@@ -23,7 +24,8 @@ def runs(launch, scripts, request) -> Runs:
     size = {"keras": 3, "tf_keras": 2}[request.param]
     script, args = scripts / "shards.py", [request.param]
     ranks = launch(script, np=size, args=args, timeout=240).check().results
-    return Runs(ranks, launch(script, np=0, args=args, timeout=240).check().results[0])
+    alone = launch(script, np=0, args=args, timeout=240).check().results[0]
+    return Runs(request.param, ranks, alone)
 
 
 def assert_shares(ranks: list[Any], alone: Any, epoch: int = 0) -> None:
@@ -47,7 +49,7 @@ def test_shares_are_the_batches_of_one_process(runs):
     for name, alone in runs.alone["seen"].items():
         ranks = [rank["seen"][name] for rank in runs.ranks]
         epochs = 2 if name in ("arrays", "arrays_seeded", "few") else 1
-        if name.startswith("arrays") and len(ranks) == 2:
+        if name.startswith("arrays") and runs.framework == "tf_keras":
             epochs = 1  # tf_keras's arrays are one stream over all epochs
         assert_shares(ranks, alone, len(alone) // epochs)
 
@@ -60,8 +62,9 @@ def test_unseeded_shuffles_are_partitions(runs):
             assert sum(counted) in (BATCH, SAMPLES % BATCH)
         numbers = [n for steps in ranks for seen, weight in steps if weight > 0 for n in seen]
         assert sorted(numbers) == list(range(SAMPLES)), name
-        first = [seen[0] for seen, _ in ranks[0]]
-        assert first != sorted(first), f"{name}: not shuffled"
+        order = [n for seen, _ in ranks[0] for n in seen]
+        if name != "py_dataset":  # a shuffle of five batches is in order now and then
+            assert order != sorted(order), f"{name}: not shuffled"
 
 
 def test_training_equals_one_process(runs):
