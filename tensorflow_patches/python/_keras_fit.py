@@ -16,7 +16,6 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-import weakref
 from types import ModuleType
 from typing import Any
 
@@ -146,18 +145,17 @@ def _tf_variable(variable: Any) -> Any:
     return getattr(variable, "value", variable) if hasattr(variable, "path") else variable
 
 
-_drawing: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
 def _draw_differently(model: Any) -> None:
     """Sets the model's random generators (dropout, augmentation) a part of their sequence apart.
 
     With one seed on all ranks every rank would draw the same mask for other samples.
     """
     for variable in getattr(model, "non_trainable_variables", ()):
-        if not _sync.is_random_state(getattr(variable, "path", "")) or variable in _drawing:
+        if not _sync.is_random_state(getattr(variable, "path", "")):
             continue
-        _drawing.add(variable)
+        if hasattr(variable, "_tf_mpi_drawing"):
+            continue
+        variable._tf_mpi_drawing = True
         state = _numpy(variable)
         if state.shape == (2,):
             state[1] += _hooks.rank << 20

@@ -67,6 +67,18 @@ def test_moving_averages_are_the_mean_of_the_ranks(alone, ranks):
     assert (variance < spread).all()  # the spread inside parts of a batch is smaller
 
 
+def test_train_on_batch_takes_what_it_is_given(alone, ranks):
+    for rank in ranks:
+        assert rank["on batch"] == ranks[0]["on batch"]
+    assert far(ranks[0]["on batch"]["weights"], alone["on batch"]["weights"]) < 1e-5
+
+
+def test_dropout_masks_differ_by_rank(alone, ranks):
+    states = [tuple(rank["dropout"]["state"]) for rank in ranks]
+    assert list(states[0]) == alone["dropout"]["state"]
+    assert len(set(states)) == len(states)
+
+
 def test_no_retracing_and_one_operation(alone, ranks):
     for rank in ranks:
         assert rank["graph"]["traces"] == alone["graph"]["traces"]

@@ -183,6 +183,25 @@ def batch_norm_trained() -> dict[str, Any]:
     return {"weights": [encode(w) for w in model.get_weights()]}
 
 
+def on_batch() -> dict[str, Any]:
+    """train_on_batch takes what it is given: here the script's own parts of each batch."""
+    model = classifier(optimizer=keras.optimizers.SGD(0.3, momentum=0.9))
+    x, y = data()
+    for start in range(0, 72, 24):
+        mine = slice(start + RANK, start + 24, SIZE)
+        model.train_on_batch(x[mine], y[mine])
+    return {"weights": [encode(w) for w in model.get_weights()]}
+
+
+def dropout() -> dict[str, Any]:
+    """Where the sequence of masks begins, and that it goes on."""
+    model = keras.Sequential([layers.Input((6,)), layers.Dropout(0.5), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y = data()
+    model.fit(x, y, batch_size=18, epochs=1, verbose=0)
+    return {"state": [int(n) for n in model.layers[0].seed_generator.state.numpy()]}
+
+
 def graph() -> dict[str, Any]:
     """How often the step is traced, and what its graph holds."""
     traces = []
@@ -249,6 +268,8 @@ CASES = {
     "nan": nan,
     "own logs": own_logs,
     "batch norm": batch_norm,
+    "on batch": on_batch,
+    "dropout": dropout,
     "graph": graph,
 }
 ON_DEMAND = {"batch norm trained": batch_norm_trained, "unreached": unreached, "tampered": tampered}

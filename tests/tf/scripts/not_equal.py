@@ -1,0 +1,39 @@
+"""What N ranks do not get as one process does: prints the numbers that docs/semantics.md explains.
+
+One variable, one step of gradient descent with rate 1, from 0. Rank r has the gradient [2r + 1].
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+from common import result
+
+v1 = tf.compat.v1
+RANK, SIZE = tf.mpi.rank(), tf.mpi.size()
+
+
+def summed() -> float:
+    """A loss that is a sum: each rank's part of two samples of one batch."""
+    variable = tf.Variable([0.0])
+    optimizer = v1.train.GradientDescentOptimizer(1.0)
+    samples = [2.0 * RANK + 1] if SIZE > 1 else [1.0, 3.0]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum([-s * variable[0] for s in samples])
+    optimizer.apply_gradients([(tape.gradient(loss, variable), variable)])
+    return float(variable.numpy()[0])
+
+
+def clipped_by_hand() -> float:
+    """compat.v1: gradients from tf.gradients, each rank's clipped to the norm 2, then applied."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        variable = v1.get_variable("w", initializer=[0.0])
+        fed = v1.placeholder(tf.float32, [])
+        (gradient,) = tf.gradients(-fed * variable[0], [variable])
+        clipped = tf.clip_by_norm(gradient, 2.0)
+        train = v1.train.GradientDescentOptimizer(1.0).apply_gradients([(clipped, variable)])
+        session.run(v1.global_variables_initializer())
+        session.run(train, {fed: 2.0 * RANK + 1 if SIZE > 1 else 2.0})
+        return float(session.run(variable)[0])
+
+
+result({"summed": summed(), "clipped by hand": clipped_by_hand()})

@@ -1,0 +1,28 @@
+"""The rows of docs/semantics.md that say no: N ranks get what they say; and each row has a test."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_what_two_ranks_do_not_get_as_one_process(launch, scripts):
+    (alone,) = launch(scripts / "not_equal.py", np=0).check().results
+    assert alone == {"summed": 4.0, "clipped by hand": 2.0}
+    for rank in launch(scripts / "not_equal.py", np=2).check().results:
+        assert rank["summed"] == 2.0  # the mean of 1 and 3, not their sum
+        assert rank["clipped by hand"] == 1.5  # the mean of 1 and 3 clipped to 2, not 2 clipped
+
+
+def test_every_row_names_a_test_that_exists():
+    text = (ROOT / "docs" / "semantics.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "| test |" not in line]
+    rows = [row for row in rows if not row.startswith("| ---")]
+    assert len(rows) > 30
+    for row in rows:
+        found = re.findall(r"`(tests/[\w/]+\.py)`", row.rsplit("|", 2)[1])
+        assert found, f"no test: {row}"
+        for name in found:
+            assert (ROOT / name).exists(), row
