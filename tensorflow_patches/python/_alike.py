@@ -54,7 +54,7 @@ def digests(dataset: Any) -> list[int]:
     for source in _sources(dataset):
         for tensor in getattr(source, "_tensors", ()):
             if hasattr(tensor, "_numpy_internal") and tensor.dtype.is_numpy_compatible:
-                array = tensor.numpy()
+                array = tensor._numpy()  # numpy() would copy it
                 if array.dtype != object:
                     found += [_agree.digest(part) for part in _parts(array)]
     return found

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from tensorflow.mpi import _agree, _alike, _bootstrap, _hooks, _packing, _share
 
 _ENDED = -1
+_said_other_arrays = False
 
 
 class Stream(NamedTuple):
@@ -71,7 +72,9 @@ def _other_arrays(what: str, knows_of_ranks: bool) -> None:
             "rank its own part, set TF_MPI_SHARD=off; else give all ranks the same arrays, of "
             "which each then takes its part (a seed, if they are drawn at random)"
         )
-    if _hooks.rank == 0:
+    global _said_other_arrays
+    if _hooks.rank == 0 and not _said_other_arrays:
+        _said_other_arrays = True
         _bootstrap.say(
             f"{what}: the ranks have drawn different arrays; rank 0's are used, as one process "
             "would. If the script gives each rank its own part, set TF_MPI_SHARD=off"

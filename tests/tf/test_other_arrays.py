@@ -1,0 +1,56 @@
+"""Arrays given to fit that differ by rank: drawn without a seed, or the script's own parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+SCRIPT = """
+import json, os, sys
+import keras, numpy as np, tensorflow as tf
+if "knows" in sys.argv:
+    tf.mpi.rank()
+drawn = np.random.default_rng(int(os.environ.get("OMPI_COMM_WORLD_RANK", 0)))  # as without a seed
+x = drawn.normal(size=(50, 4)).astype("f")
+y = x @ drawn.normal(size=(4, 2)).astype("f")
+keras.utils.set_random_seed(3)
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+model.compile("adam", "mse")
+data = [tf.data.Dataset.from_tensor_slices((x, y)).batch(8)] if "dataset" in sys.argv else [x, y]
+batch = {} if "dataset" in sys.argv else {"batch_size": 8}
+history = model.fit(*data, **batch, epochs=2, verbose=0)
+predicted = model.predict(x[:9], verbose=0)
+weights = np.concatenate([w.ravel() for w in model.get_weights()]).tolist()
+print("RESULT " + json.dumps({"weights": weights, "loss": history.history["loss"],
+                              "predicted": predicted.ravel().tolist()}))
+"""
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    path = tmp_path_factory.mktemp("arrays") / "arrays.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["arrays", "dataset"])
+def test_rank_0s_are_used_as_one_process_would(launch, script, kind):
+    (alone,) = launch(script, np=0, args=[kind]).check().results
+    run = launch(script, np=2, args=[kind]).check()
+    for rank in run.results:
+        for name, value in alone.items():
+            np.testing.assert_allclose(rank[name], value, rtol=2e-5, atol=1e-6)
+    if kind == "arrays":
+        assert run.stderr[0].count("the ranks have drawn different arrays") == 1
+        assert "TF_MPI_SHARD=off" in run.stderr[0]
+
+
+def test_a_script_that_knows_of_ranks_must_say_whose_they_are(launch, script):
+    run = launch(script, np=2, args=["knows"])
+    assert run.returncode != 0
+    for words in ("different arrays of one size", "TF_MPI_SHARD=off", "a seed"):
+        assert words in run.stderr[0], run.report()
+    off = launch(script, np=2, args=["knows"], env={"TF_MPI_SHARD": "off"}).check()
+    first, second = off.results
+    assert first["weights"] == second["weights"]
+    assert first["predicted"] != second["predicted"]  # of each rank's own data
