@@ -45,7 +45,7 @@ def description(dataset: Any) -> list[Any] | None:
 def digests(dataset: Any) -> list[int]:
     """Of the arrays that `dataset` is made of: unequal, if they differ between ranks.
 
-    Of large arrays some parts are looked at. A script that draws random data without a seed, or that
+    Of large arrays some parts are looked at. A script that draws random data without a seed, or
     gives each rank its own part, has others on every rank.
     """
     from tensorflow.mpi import _agree
