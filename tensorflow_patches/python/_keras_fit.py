@@ -1,6 +1,7 @@
 """Keras's fit, evaluate and predict: what all ranks must know or decide alike, besides gradients.
 
-- Before the first step, and after a restore, rank 0's weights, slots and counters are every rank's.
+- Before the first step, evaluation or prediction, and after a restore, rank 0's weights, slots and
+  counters are every rank's.
 - Metrics and losses are those of all ranks' data, so that History, EarlyStopping, ReduceLROnPlateau
   and ModelCheckpoint see the same values everywhere.
 - If a callback stops the training on one rank, it stops on all.
@@ -105,17 +106,20 @@ def _fit_begins(callbacks: Any) -> None:
     fit = _Fit()
     callbacks.__dict__["_tf_mpi_fit"] = fit
     model = callbacks.model
-    changed = _sync.changed()
-    may_stop = any(map(_may_stop_a_batch, callbacks.callbacks))
-    everyone = _agree.headers(fit.name, {"changed": changed, "may stop": may_stop})
-    fit.agree_on_each_batch = any(theirs["may stop"] for theirs in everyone)
-    _sync.before_fit(
-        f"start of {fit.name}",
-        _variables(model),
-        changed_anywhere=any(theirs["changed"] for theirs in everyone),
+    fit.agree_on_each_batch = any(
+        _meet(fit.name, model, any(map(_may_stop_a_batch, callbacks.callbacks)))
     )
     _draw_differently(model)
     fit.weights = _trainable_digests(model)
+
+
+def _meet(label: str, model: Any, flag: bool = False) -> list[bool]:
+    """All ranks begin the same: brings what is new or restored in step; every rank's `flag`."""
+    everyone = _agree.headers(label, [_sync.changed(), flag])
+    _sync.before_model_runs(
+        f"start of {label}", _variables(model), any(changed for changed, _ in everyone)
+    )
+    return [theirs for _, theirs in everyone]
 
 
 def _may_stop_a_batch(callback: Any) -> bool:
@@ -217,12 +221,16 @@ def _epoch_ends_for(callbacks: Any) -> None:
 
 def _evaluation_begins(callbacks: Any) -> None:
     _hooks.used_keras = True
-    _states_in_step(callbacks.model, f"start of evaluation {next(_evaluations)}")
+    label = f"evaluation {next(_evaluations)}"
+    _meet(label, callbacks.model)
+    _states_in_step(callbacks.model, f"start of {label}")
 
 
 def _prediction_begins(callbacks: Any) -> None:
     _hooks.used_keras = True
-    _states_in_step(callbacks.model, f"start of prediction {next(_predictions)}")
+    label = f"prediction {next(_predictions)}"
+    _meet(label, callbacks.model)
+    _states_in_step(callbacks.model, f"start of {label}")
 
 
 def _wrap_metrics(owner: Any, method: str) -> None:

@@ -246,8 +246,14 @@ def _forget() -> None:
     _handles_in_step.clear()
 
 
-def before_fit(label: str, variables: list[Any], changed_anywhere: bool) -> None:
-    """All ranks are in `fit`: brings these in step, new ones only unless a rank has `changed`."""
+def before_model_runs(label: str, variables: list[Any], changed_anywhere: bool) -> None:
+    """All ranks begin to train or to use a model: brings in step what is not, or all of it.
+
+    Args:
+      label: under which the ranks meet.
+      variables: of the model and its optimizer.
+      changed_anywhere: a rank has restored some, so that all are compared.
+    """
     global _changed
     if changed_anywhere:
         _forget()

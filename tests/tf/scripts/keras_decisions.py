@@ -46,10 +46,12 @@ def metrics() -> dict[str, Any]:
     )
     x, y = data()
     weight = np.linspace(0.1, 2, SAMPLES).astype(np.float32)
+    untrained = model.evaluate(x, y, verbose=0)
     history = model.fit(
         x, y, sample_weight=weight, batch_size=BATCH, epochs=3, validation_split=0.3, verbose=0
     )
-    return {"numbers": {**history.history, **model.evaluate(x, y, verbose=0, return_dict=True)}}
+    trained = model.evaluate(x, y, verbose=0, return_dict=True)
+    return {"numbers": {**history.history, **trained, "untrained": untrained}}
 
 
 def retraced() -> dict[str, Any]:
