@@ -1,8 +1,8 @@
 """Gradients averaged over MPI ranks: what a script may ask, if it wants to know.
 
 A script needs nothing of this: under `mpirun -np N` its optimizers average their gradients by
-themselves (`TF_MPI_ENABLE` turns that on and off). This module, also `tf.mpi`, is for scripts that
-partition their own data, or print on one rank only.
+themselves (`TF_MPI_ENABLE` turns that on and off), and Keras takes each rank's part of the data. This
+module, also `tf.mpi`, is for scripts that partition their own data, or print on one rank only.
 
 All functions work with averaging off, as on one rank. Collectives must be called by all ranks, with
 the same dtype and shape; each waits for the others, at most TF_MPI_STALL_TIMEOUT seconds. Numbers
@@ -177,8 +177,9 @@ def shard(dataset: Any, batched: bool | None = None) -> Any:
     TF_MPI_SHARD=dataset does this for every dataset that a script iterates.
 
     Args:
-      dataset: a tf.data.Dataset, the same on all ranks. `shuffle` without a seed draws one
-        permutation on all ranks, unless TF_MPI_SHARD=off.
+      dataset: a tf.data.Dataset of the same data on all ranks, which must all call this. One whose
+        elements differ by rank (a shuffle without a seed, random ops, a generator) is iterated on
+        rank 0 alone, and its elements are sent to all.
       batched: True: elements are batches, and each rank gets its samples of each; a rank that gets
         none of a small last batch has its first sample. False: each rank gets whole elements, all
         ranks as many; up to size() - 1 elements at the end are left out. By default it is looked
