@@ -1,8 +1,8 @@
 """Gradients averaged over MPI ranks: what a script may ask, if it wants to know.
 
 A script needs nothing of this: under `mpirun -np N` its optimizers average their gradients by
-themselves (`TF_MPI_ENABLE` turns that on and off), and Keras takes each rank's part of the data. This
-module, also `tf.mpi`, is for scripts that partition their own data, or print on one rank only.
+themselves (`TF_MPI_ENABLE` turns that on and off), and Keras takes each rank's part of the data.
+This module, also `tf.mpi`, is for scripts that partition their own data, or print on one rank only.
 
 All functions work with averaging off, as on one rank. Collectives must be called by all ranks, with
 the same dtype and shape; each waits for the others, at most TF_MPI_STALL_TIMEOUT seconds. Numbers
