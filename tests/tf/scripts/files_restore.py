@@ -19,7 +19,7 @@ from common import encode, result
 keras: Any = importlib.import_module(sys.argv[1])
 DIRECTORY = Path(sys.argv[2])
 RANK = tf.mpi.rank()
-x = np.random.default_rng(RANK).normal(size=(32, 4)).astype("f")
+x = np.random.default_rng(0).normal(size=(32, 4)).astype("f")
 y = x.sum(1, keepdims=True)
 printed: dict[str, Any] = {}
 
