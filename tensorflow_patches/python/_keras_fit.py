@@ -94,10 +94,9 @@ class _Fit:
     def __init__(self) -> None:
         self.name = f"fit {next(_fits)}"
         self.batches = itertools.count(1)
-        self.epochs = itertools.count(1)
         self.agree_on_each_batch = False
         self.gradients = _lib.stats()["gradients"]
-        self.weights: list[int] | None = None  # digests of the trainable weights; then None
+        self.weights: list[int] | None = None  # digests at the start; None: not built yet
 
 
 def _fit_begins(callbacks: Any) -> None:

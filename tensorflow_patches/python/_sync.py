@@ -285,5 +285,6 @@ def warn_if_nothing_was_averaged() -> None:
         _bootstrap.say(
             "no optimizer op was run, so no gradient was averaged. If this script trains, its "
             f"{_hooks.size} ranks have trained {_hooks.size} models: apply gradients with an "
-            "optimizer of tf.compat.v1.train, or average them with tf.mpi.allreduce(gradient)"
+            "optimizer of Keras or tf.compat.v1.train, or average them with "
+            "tf.mpi.allreduce(gradient)"
         )
