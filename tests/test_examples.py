@@ -116,4 +116,6 @@ def test_partition(launch, keras_home, ranks):
 def test_the_plain_scripts_say_nothing_of_mpi():
     plain = ["lenet_v1.py", "custom_loop_v2.py", "fashion_mnist_keras.py"]
     for script in [*plain, "compiled_train_step.py", "tf_keras_fit.py"]:
-        assert not re.search(r"\bmpi\b|\brank|horovod", (EXAMPLES / script).read_text(), re.IGNORECASE)
+        assert not re.search(
+            r"\bmpi\b|\brank|horovod", (EXAMPLES / script).read_text(), re.IGNORECASE
+        )
