@@ -52,6 +52,18 @@ def accuracy(line: str) -> float:
     return float(found[1])
 
 
+def of_one_process_and_two_ranks(launch, script, args, env) -> tuple[str, str]:
+    """Their verdicts: a good one each, and the same on both ranks."""
+    alone = launch(EXAMPLES / script, np=0, args=args, env=env, timeout=DEADLINE).check()
+    (line,) = verdicts(alone.stdout)
+    assert accuracy(line) > 0.8, alone.report()
+    ranks = launch(EXAMPLES / script, np=2, args=args, env=env, timeout=DEADLINE).check()
+    first, second = verdicts(ranks.stdout)
+    assert first == second, ranks.report()
+    assert accuracy(first) > 0.8, ranks.report()
+    return line, first
+
+
 @pytest.mark.parametrize(
     "script, args",
     [
@@ -61,15 +73,8 @@ def accuracy(line: str) -> float:
 )
 def test_a_plain_script_ends_with_one_model(launch, keras_home, script, args):
     env = {"KERAS_HOME": str(keras_home)}
-    alone = launch(EXAMPLES / script, np=0, args=args, env=env, timeout=DEADLINE).check()
-    (line,) = verdicts(alone.stdout)
-    assert accuracy(line) > 0.8, alone.report()
-
     # Each rank starts from its own values and draws its own batches: equal verdicts mean one model.
-    ranks = launch(EXAMPLES / script, np=2, args=args, env=env, timeout=DEADLINE).check()
-    first, second = verdicts(ranks.stdout)
-    assert first == second, ranks.report()
-    assert accuracy(first) > 0.8, ranks.report()
+    of_one_process_and_two_ranks(launch, script, args, env)
 
 
 @pytest.mark.parametrize(
@@ -89,14 +94,7 @@ def test_a_keras_script_gets_what_one_process_gets(launch, keras_home, script):
     # tf_keras looks in $HOME/.keras.
     env = {"KERAS_HOME": str(keras_home), "HOME": str(keras_home.parent)}
     args = ["--epochs", "3", "--batch-size", "64"]
-    alone = launch(EXAMPLES / script, np=0, args=args, env=env, timeout=DEADLINE).check()
-    (line,) = verdicts(alone.stdout)
-    assert accuracy(line) > 0.8, alone.report()
-
-    ranks = launch(EXAMPLES / script, np=2, args=args, env=env, timeout=DEADLINE).check()
-    first, second = verdicts(ranks.stdout)
-    assert first == second, ranks.report()
-    assert accuracy(first) > 0.8, ranks.report()
+    line, first = of_one_process_and_two_ranks(launch, script, args, env)
     if script == "fashion_mnist_keras.py":  # seeded, and smooth: the digits are the same, too
         loss, other = (float(text.split()[-1]) for text in (line, first))
         assert loss == pytest.approx(other, rel=1e-4)
