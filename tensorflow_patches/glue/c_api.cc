@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tensorflow_patches/core/bench.h"
 #include "tensorflow_patches/glue/apply_kernel.h"
 #include "tensorflow_patches/glue/apply_ops.h"
 #include "tensorflow_patches/glue/interpose.h"
@@ -159,6 +160,29 @@ int32_t tfmpi_end(TfMpiOperation* operation, char* error) {
   const int32_t code = Report(operation->status, error);
   delete operation;
   return code;
+}
+
+int32_t tfmpi_bench(const TfMpiBenchCase* bench_case, double* out, int32_t samples[3],
+                    char* error) {
+  tfmpi::BenchCase what;
+  what.kind = static_cast<tfmpi::OpKind>(bench_case->kind);
+  what.dtype = static_cast<tfmpi::DataType>(bench_case->dtype);
+  what.count = static_cast<size_t>(bench_case->count);
+  what.tensors = bench_case->tensors;
+  what.direct_rounds = bench_case->direct_rounds;
+  what.engine_rounds = bench_case->engine_rounds;
+  what.least_samples = bench_case->least_samples;
+  what.most_samples = bench_case->most_samples;
+  what.budget = bench_case->budget;
+  what.timeout = bench_case->timeout;
+  tfmpi::BenchResult result;
+  const Status status = tfmpi::RunBench(GetEngine(), what, &result);
+  for (int way = 0; way < tfmpi::kNumBenchWays; ++way) {
+    const std::vector<double>& seconds = result.seconds[way];
+    samples[way] = static_cast<int32_t>(seconds.size());
+    std::copy(seconds.begin(), seconds.end(), out + way * bench_case->most_samples);
+  }
+  return Report(status, error);
 }
 
 void tfmpi_post(const char* key) { GetEngine()->Post(key); }

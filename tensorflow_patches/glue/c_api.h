@@ -52,6 +52,18 @@ TFMPI_API const void* tfmpi_gathered(struct TfMpiOperation* operation, int64_t* 
 // Its code. An operation that has not ended is withdrawn, and waited for.
 TFMPI_API int32_t tfmpi_end(struct TfMpiOperation* operation, char* error);
 
+// One measurement of core/bench.h: fields as in its BenchCase. All ranks, Python's main thread.
+struct TfMpiBenchCase {
+  int32_t kind, dtype;
+  int64_t count;
+  int32_t tensors, direct_rounds, engine_rounds, least_samples, most_samples;
+  double budget, timeout;  // seconds
+};
+// Seconds of sample i of way w (BenchWay) go to out[w * most_samples + i], how many there are to
+// samples[w]. Blocks until all are taken, or one takes longer than `timeout`.
+TFMPI_API int32_t tfmpi_bench(const struct TfMpiBenchCase* bench_case, double* out,
+                              int32_t samples[3], char* error);
+
 // Rank 0 only, elsewhere it does nothing: tells all ranks, without waiting for them, that `key` has
 // happened once more.
 TFMPI_API void tfmpi_post(const char* key);

@@ -29,6 +29,23 @@ class Options(ctypes.Structure):
     ]
 
 
+class BenchCase(ctypes.Structure):
+    """TfMpiBenchCase."""
+
+    _fields_ = [
+        ("kind", ctypes.c_int32),
+        ("dtype", ctypes.c_int32),
+        ("count", ctypes.c_int64),
+        ("tensors", ctypes.c_int32),
+        ("direct_rounds", ctypes.c_int32),
+        ("engine_rounds", ctypes.c_int32),
+        ("least_samples", ctypes.c_int32),
+        ("most_samples", ctypes.c_int32),
+        ("budget", ctypes.c_double),
+        ("timeout", ctypes.c_double),
+    ]
+
+
 _lib: Any = None
 
 
@@ -50,6 +67,10 @@ def load() -> Any:
         lib.tfmpi_gathered.restype = ctypes.c_void_p
         lib.tfmpi_gathered.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64)]
         lib.tfmpi_end.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        lib.tfmpi_bench.argtypes = [
+            ctypes.POINTER(BenchCase), ctypes.POINTER(ctypes.c_double),
+            ctypes.POINTER(ctypes.c_int32), ctypes.c_char_p,
+        ]  # fmt: skip
         lib.tfmpi_post.argtypes = [ctypes.c_char_p]
         lib.tfmpi_posted.argtypes = [ctypes.c_char_p]
         lib.tfmpi_posted.restype = ctypes.c_int64
