@@ -32,6 +32,14 @@ struct Signature {
 std::string Describe(const Signature& signature);
 // "[3, 4]"
 std::string Describe(const Shape& shape);
+// Of one tensor, as it lies in memory.
+inline uint64_t Bytes(const Signature& signature) {
+  return static_cast<uint64_t>(NumElements(signature.shape)) * SizeOf(signature.dtype);
+}
+// What traces and statistics take for a gradient.
+inline bool IsGradient(const Signature& signature) {
+  return signature.kind == OpKind::kAllreduce && signature.op == ReduceOp::kAverage;
+}
 // Why the ranks could not carry it out, whatever they agree on; ok if they could.
 Status Validate(const Signature& signature);
 
@@ -48,6 +56,8 @@ struct Request {
   // Allreduce of floating types: this rank's data counts times this. With 0 it counts as zeros,
   // whatever it holds, NaN too. May differ by rank.
   double scale = 1;
+  // Set by Engine::Submit.
+  TimePoint submitted;
   // Allgather: called once, on the communication thread, with each rank's first dimension; returns
   // where the result goes (all rows, in rank order), or null to fail the request.
   std::function<void*(const std::vector<int64_t>& rows)> allocate;

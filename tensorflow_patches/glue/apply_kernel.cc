@@ -9,6 +9,7 @@
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow_patches/core/reduce.h"
+#include "tensorflow_patches/core/timeline.h"
 #include "tensorflow_patches/glue/request_group.h"
 #include "tensorflow_patches/glue/variable_names.h"
 
@@ -183,6 +184,7 @@ void ApplyKernel::Step::Finish(absl::Status status) {
   }
   if (status.ok()) {
     gradient_ = Tensor();
+    const Span span(Stage::kApply, name_, average_.TotalBytes());
     RunOnGradient(kernel_->stock_.get(), context_, kernel_->gradient_, &average_);
   } else {
     context_->SetStatus(status);

@@ -75,6 +75,8 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
   runtime.engine.coordinator.stall_warning = Seconds(options->stall_warning);
   runtime.engine.coordinator.stall_timeout = Seconds(options->stall_timeout);
   runtime.engine.collective_timeout = Seconds(options->collective_timeout);
+  runtime.observation.timeline = options->timeline;
+  runtime.observation.stats = options->stats != 0;
   // Not through Python: the communication thread must never wait for its lock.
   runtime.engine.log = [](const std::string& line) {
     const tfmpi::Topology& topology = GetEngine()->topology();
@@ -84,11 +86,13 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
   return Report(tfmpi::StartRuntime(runtime), error);
 }
 
-int32_t tfmpi_join(char* error) { return Report(GetEngine()->Join(), error); }
+int32_t tfmpi_join(char* error) { return Report(tfmpi::JoinRuntime(), error); }
 
 void tfmpi_leave(const char* reason, double seconds) {
-  GetEngine()->Leave(reason, Seconds(seconds));
+  tfmpi::LeaveRuntime(reason, Seconds(seconds));
 }
+
+const char* tfmpi_stats_report(void) { return tfmpi::StatsReport().c_str(); }
 
 void tfmpi_topology(int32_t out[5]) {
   const tfmpi::Topology& topology = GetEngine()->topology();

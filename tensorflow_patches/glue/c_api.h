@@ -22,6 +22,8 @@ struct TfMpiOptions {
   double stall_warning;       // seconds; 0: never
   double stall_timeout;       // seconds; 0: never
   double collective_timeout;  // seconds
+  const char* timeline;       // rank 0's file; empty: none
+  int32_t stats;              // 1: counts, see tfmpi_stats_report
 };
 
 // Python's main thread, once. Waits for all ranks to start.
@@ -38,6 +40,10 @@ TFMPI_API const char* tfmpi_transport(void);
 // completed requests, collectives, bytes, registrations seen, registrations decorated, gradients
 // submitted by kernels, optimizer ops run
 TFMPI_API void tfmpi_stats(uint64_t out[7]);
+
+// After tfmpi_join, on rank 0, if it asked for `stats`: core/stats.h's FormatStats, else "". Lives
+// as long as the process.
+TFMPI_API const char* tfmpi_stats_report(void);
 
 // Starts a collective on memory that the caller keeps until tfmpi_end. For allgather `out` is null.
 // Never blocks; the result is freed by tfmpi_end.

@@ -26,6 +26,8 @@ class Options(ctypes.Structure):
         ("stall_warning", ctypes.c_double),
         ("stall_timeout", ctypes.c_double),
         ("collective_timeout", ctypes.c_double),
+        ("timeline", ctypes.c_char_p),
+        ("stats", ctypes.c_int32),
     ]
 
 
@@ -57,6 +59,7 @@ def load() -> Any:
         lib.tfmpi_start.argtypes = [ctypes.POINTER(Options), ctypes.c_char_p]
         lib.tfmpi_join.argtypes = [ctypes.c_char_p]
         lib.tfmpi_transport.restype = ctypes.c_char_p
+        lib.tfmpi_stats_report.restype = ctypes.c_char_p
         lib.tfmpi_leave.argtypes = [ctypes.c_char_p, ctypes.c_double]
         lib.tfmpi_begin.restype = ctypes.c_void_p
         lib.tfmpi_begin.argtypes = [
