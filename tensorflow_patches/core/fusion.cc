@@ -55,10 +55,9 @@ Status Fusion::ReduceInPlace(const Slot& slot, double scale, TimePoint deadline)
     Pack(type, in, out, count, slot.request->scale);
     in = out;
   }
-  const Status status = transport_->Allreduce(in, out, count * WireElements(type), WireType(type),
-                                              WireOp(slot.signature.op), deadline);
-  if (status.ok() && scale != 1) Scale(type, out, count, scale);
-  return status;
+  return transport_->Allreduce(
+      in, out, {count * WireElements(type), WireType(type), WireOp(slot.signature.op), scale},
+      deadline);
 }
 
 Status Fusion::ReduceInChunks(const Slot& slot, double scale, TimePoint deadline) {
@@ -75,12 +74,12 @@ Status Fusion::ReduceInChunks(const Slot& slot, double scale, TimePoint deadline
     } else {
       std::memset(buffer, 0, WireBytes(type, n));
     }
-    const Status status =
-        transport_->Allreduce(buffer, buffer, n * WireElements(type), WireType(type),
-                              WireOp(slot.signature.op), deadline);
+    const Status status = transport_->Allreduce(
+        buffer, buffer, {n * WireElements(type), WireType(type), WireOp(slot.signature.op), scale},
+        deadline);
     if (!status.ok()) return status;
     if (slot.request != nullptr) {
-      Unpack(type, buffer, static_cast<char*>(slot.request->output) + offset, n, scale);
+      Unpack(type, buffer, static_cast<char*>(slot.request->output) + offset, n, 1);
     }
   }
   return Status();
@@ -103,14 +102,15 @@ Status Fusion::ReduceFused(const std::vector<Slot>& slots, double scale, TimePoi
     next += size;
   }
   const DataType wire = WireType(slots.front().signature.dtype);
-  const Status status = transport_->Allreduce(buffer, buffer, bytes / SizeOf(wire), wire,
-                                              WireOp(slots.front().signature.op), deadline);
+  const Status status = transport_->Allreduce(
+      buffer, buffer, {bytes / SizeOf(wire), wire, WireOp(slots.front().signature.op), scale},
+      deadline);
   if (!status.ok()) return status;
   next = buffer;
   for (const Slot& slot : slots) {
     const size_t count = Count(slot.signature);
     if (slot.request != nullptr) {
-      Unpack(slot.signature.dtype, next, slot.request->output, count, scale);
+      Unpack(slot.signature.dtype, next, slot.request->output, count, 1);
     }
     next += WireBytes(slot.signature.dtype, count);
   }

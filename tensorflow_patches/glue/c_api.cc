@@ -74,6 +74,8 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
   runtime.engine.coordinator.stall_warning = Seconds(options->stall_warning);
   runtime.engine.coordinator.stall_timeout = Seconds(options->stall_timeout);
   runtime.engine.collective_timeout = Seconds(options->collective_timeout);
+  runtime.plugin.ranks_per_node = options->ranks_per_node;
+  runtime.plugin.node.wire = static_cast<tfmpi::DataType>(options->wire);
   // Not through Python: the communication thread must never wait for its lock.
   runtime.engine.log = [](const std::string& line) {
     const tfmpi::Topology& topology = GetEngine()->topology();
