@@ -208,11 +208,9 @@ Status Bench::Call(BenchWay way, Transport* transport, int round, int tensor) {
   if (case_.kind == OpKind::kAllgather) {
     return transport->Allgather(in, out, std::vector<size_t>(topology_.size, bytes_), deadline);
   }
-  const size_t count = case_.count;
-  if (way == BenchWay::kPlain) {
-    return transport->Allreduce(in, out, count, case_.dtype, ReduceOp::kSum, deadline);  // STANDIN
-  }
-  return transport->Allreduce(in, out, count, case_.dtype, ReduceOp::kSum, deadline);
+  const Reduction reduction = {case_.count, case_.dtype, ReduceOp::kSum, 1};
+  if (way == BenchWay::kPlain) return transport->PlainAllreduce(in, out, reduction);
+  return transport->Allreduce(in, out, reduction, deadline);
 }
 
 // On the communication thread, in a barrier's `done`.
@@ -222,7 +220,7 @@ Timed Bench::RunDirectly(BenchWay way) {
   for (int i = 0; i < 2; ++i) {
     float value = 1;
     const Status status =
-        transport->Allreduce(&value, &value, 1, DataType::kFloat32, ReduceOp::kSum,
+        transport->Allreduce(&value, &value, {1, DataType::kFloat32, ReduceOp::kSum, 1},
                              Clock::now() + std::chrono::minutes(1));
     if (!status.ok()) return {status, 0};
   }

@@ -11,16 +11,10 @@
 namespace tfmpi {
 namespace {
 
-using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// Polls without a pause this often after the last thing that happened, then with longer and longer
-// naps.
-constexpr int kHardRounds = 50;
-constexpr microseconds kShortestNap{20};
-constexpr microseconds kLongestNap{200};
-// A rank that asks for nothing can delay nobody; it looks for verdicts (a peer's failure) this
-// often.
+// A sleeping communication thread is woken when there is something to do; but time itself is
+// something: stalls are looked for this often.
 constexpr milliseconds kIdleNap{20};
 // Beyond the stall timeout, which the coordinator reports better than its peers can.
 constexpr std::chrono::seconds kCoordinatorGrace{30};
@@ -30,6 +24,7 @@ constexpr std::chrono::seconds kCoordinatorGrace{30};
 Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
     : transport_(std::move(transport)),
       options_(std::move(options)),
+      queue_([this] { transport_->Wake(); }),
       fusion_(transport_.get(), options_.coordinator.fusion_threshold),
       communication_stats_(options_.stats) {
   if (topology().rank == 0) {
@@ -44,15 +39,21 @@ Engine::~Engine() {
 }
 
 Ticket Engine::Submit(Request request) {
-  const Span span(Stage::kSubmit, request.name, Bytes(request.signature),
-                  IsGradient(request.signature));
-  if (Recording() != 0) request.submitted = Clock::now();
-  const Ticket ticket = queue_.Push(&request);
-  if (ticket == 0) {
+  std::vector<Request> requests;
+  requests.push_back(std::move(request));
+  std::vector<Ticket> tickets;
+  Submit(std::move(requests), &tickets);
+  return tickets.front();
+}
+
+void Engine::Submit(std::vector<Request> requests, std::vector<Ticket>* tickets) {
+  if (Recording() != 0) NoteSubmitted(&requests);
+  if (queue_.Push(&requests, tickets)) return;
+  for (Request& request : requests) {
+    tickets->push_back(0);
     request.done(Status(Code::kFailedPrecondition,
                         "'" + request.name + "' came after the engine had stopped"));
   }
-  return ticket;
 }
 
 void Engine::Withdraw(Ticket ticket) { queue_.PushWithdrawal(ticket); }
@@ -108,12 +109,9 @@ void Engine::Run() {
     NoteEnd();
     if (failure_.ok()) progress |= Exchange();
     if (!failure_.ok() && (joined_ || left_ || join_requested_ || leave_requested_)) break;
-    if (progress) {
-      idle_rounds_ = 0;
-    } else {
-      CheckCoordinator();
-      queue_.Wait(IdleTime());
-    }
+    if (progress) continue;
+    CheckCoordinator();
+    transport_->Wait(kIdleNap, [this] { return queue_.Stirs(); });
   }
   Stop();
 }
@@ -125,15 +123,6 @@ void Engine::Stop() {
       failure_.ok() ? Status(Code::kFailedPrecondition, "the engine has stopped") : failure_;
   while (!pending_.empty()) Complete(pending_.begin()->first, status);
   ended_ = true;
-}
-
-Clock::duration Engine::IdleTime() {
-  if (!failure_.ok()) return kIdleNap;
-  // Nothing can be agreed on without this rank, unless it has joined.
-  if (pending_.empty() && !joined_ && !left_) return kIdleNap;
-  if (++idle_rounds_ <= kHardRounds) return Clock::duration::zero();
-  const int doublings = std::min((idle_rounds_ - kHardRounds) / 8, 10);
-  return std::min<Clock::duration>(kShortestNap * (1 << doublings), kLongestNap);
 }
 
 bool Engine::TakeSubmissions() {
@@ -363,7 +352,16 @@ void Engine::Execute(const Response& response) {
   if (status.code() == Code::kDeadlineExceeded || status.code() == Code::kUnavailable) Fail(status);
 }
 
-// What the traces and statistics show of a response that begins; its bytes.
+// What the traces and statistics show of requests that are handed in.
+void Engine::NoteSubmitted(std::vector<Request>* requests) {
+  for (Request& request : *requests) {
+    const Span span(Stage::kSubmit, request.name, Bytes(request.signature),
+                    IsGradient(request.signature));
+    request.submitted = Clock::now();
+  }
+}
+
+// What they show of a response that begins; its bytes.
 uint64_t Engine::NoteAgreed(const std::vector<Slot>& slots) {
   uint64_t bytes = 0;
   if (Recording() == 0) return bytes;

@@ -57,13 +57,7 @@ Status Fusion::ReduceInPlace(const Slot& slot, double scale, TimePoint deadline)
     Pack(type, in, out, count, slot.request->scale);
     in = out;
   }
-  const Status status =
-      Reduce(in, out, count * WireElements(type), type, slot.signature.op, deadline);
-  if (status.ok() && scale != 1) {
-    const Span span(Stage::kUnpack, "", count * SizeOf(type));
-    Scale(type, out, count, scale);
-  }
-  return status;
+  return Reduce(in, out, count * WireElements(type), slot.signature, scale, deadline);
 }
 
 Status Fusion::ReduceInChunks(const Slot& slot, double scale, TimePoint deadline) {
@@ -82,11 +76,11 @@ Status Fusion::ReduceInChunks(const Slot& slot, double scale, TimePoint deadline
       std::memset(buffer, 0, WireBytes(type, n));
     }
     const Status status =
-        Reduce(buffer, buffer, n * WireElements(type), type, slot.signature.op, deadline);
+        Reduce(buffer, buffer, n * WireElements(type), slot.signature, scale, deadline);
     if (!status.ok()) return status;
     if (slot.request != nullptr) {
       const Span span(Stage::kUnpack, "", n * SizeOf(type));
-      Unpack(type, buffer, static_cast<char*>(slot.request->output) + offset, n, scale);
+      Unpack(type, buffer, static_cast<char*>(slot.request->output) + offset, n, 1);
     }
   }
   return Status();
@@ -98,18 +92,18 @@ Status Fusion::ReduceFused(const std::vector<Slot>& slots, double scale, TimePoi
   if (bytes == 0) return Status();
   char* const buffer = Buffer(bytes);
   PackAll(slots, buffer, bytes);
-  const DataType type = slots.front().signature.dtype;
-  const Status status = Reduce(buffer, buffer, bytes / SizeOf(WireType(type)), type,
-                               slots.front().signature.op, deadline);
-  if (status.ok()) UnpackAll(slots, buffer, bytes, scale);
+  const Signature& first = slots.front().signature;
+  const size_t count = bytes / SizeOf(WireType(first.dtype));
+  const Status status = Reduce(buffer, buffer, count, first, scale, deadline);
+  if (status.ok()) UnpackAll(slots, buffer, bytes);
   return status;
 }
 
-Status Fusion::Reduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
-                      TimePoint deadline) {
-  const DataType wire = WireType(type);
+Status Fusion::Reduce(const void* in, void* out, size_t count, const Signature& signature,
+                      double scale, TimePoint deadline) {
+  const DataType wire = WireType(signature.dtype);
   const Span span(Stage::kReduce, "", count * SizeOf(wire));
-  return transport_->Allreduce(in, out, count, wire, WireOp(op), deadline);
+  return transport_->Allreduce(in, out, {count, wire, WireOp(signature.op), scale}, deadline);
 }
 
 void Fusion::PackAll(const std::vector<Slot>& slots, char* next, size_t bytes) {
@@ -126,13 +120,12 @@ void Fusion::PackAll(const std::vector<Slot>& slots, char* next, size_t bytes) {
   }
 }
 
-void Fusion::UnpackAll(const std::vector<Slot>& slots, const char* next, size_t bytes,
-                       double scale) {
+void Fusion::UnpackAll(const std::vector<Slot>& slots, const char* next, size_t bytes) {
   const Span span(Stage::kUnpack, "", bytes);
   for (const Slot& slot : slots) {
     const size_t count = Count(slot.signature);
     if (slot.request != nullptr) {
-      Unpack(slot.signature.dtype, next, slot.request->output, count, scale);
+      Unpack(slot.signature.dtype, next, slot.request->output, count, 1);
     }
     next += WireBytes(slot.signature.dtype, count);
   }

@@ -77,6 +77,8 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
   runtime.engine.collective_timeout = Seconds(options->collective_timeout);
   runtime.observation.timeline = options->timeline;
   runtime.observation.stats = options->stats != 0;
+  runtime.plugin.ranks_per_node = options->ranks_per_node;
+  runtime.plugin.node.wire = static_cast<tfmpi::DataType>(options->wire);
   // Not through Python: the communication thread must never wait for its lock.
   runtime.engine.log = [](const std::string& line) {
     const tfmpi::Topology& topology = GetEngine()->topology();

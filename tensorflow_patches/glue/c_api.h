@@ -24,6 +24,8 @@ struct TfMpiOptions {
   double collective_timeout;  // seconds
   const char* timeline;       // rank 0's file; empty: none
   int32_t stats;              // 1: counts, see tfmpi_stats_report
+  int32_t ranks_per_node;     // 0: as the launcher has it
+  int32_t wire;               // DataType in which float32 sums travel between nodes
 };
 
 // Python's main thread, once. Waits for all ranks to start.

@@ -53,6 +53,17 @@ def load() -> None:
     _start(gate)
 
 
+def _ranks_per_node(ranks: int) -> int:
+    shape = config.get("TF_MPI_TOPOLOGY")
+    if shape.nodes is not None and shape.nodes * shape.ranks_per_node != ranks:
+        raise ImportError(
+            f"TF_MPI_TOPOLOGY={shape.nodes}x{shape.ranks_per_node} is a group of "
+            f"{shape.nodes * shape.ranks_per_node} ranks, but {_count(ranks, 'rank')} started; "
+            "leave it at auto, or start as many ranks"
+        )
+    return int(shape.ranks_per_node)
+
+
 def _start(gate: config.Gate) -> None:
     global _pid
     from tensorflow.mpi import _build_info, _lib
@@ -67,6 +78,8 @@ def _start(gate: config.Gate) -> None:
         collective_timeout=config.get("TF_MPI_COLLECTIVE_TIMEOUT"),
         timeline=_timeline(gate).encode(),
         stats=int(config.get("TF_MPI_STATS")),
+        ranks_per_node=_ranks_per_node(ranks),
+        wire=_lib.WIRE[config.get("TF_MPI_COMPRESSION")],
     )
     error = _lib.error_buffer()
     lib = _lib.load()

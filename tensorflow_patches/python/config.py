@@ -14,13 +14,22 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-Kind = Literal["choice", "bytes", "seconds", "path", "output"]
+Kind = Literal["choice", "bytes", "seconds", "path", "output", "topology"]
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
 class ConfigError(ValueError):
     """A variable has a value that is not accepted; the text says which are."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """The shape of the group: `nodes` (None: as many as it takes) of `ranks_per_node` ranks each
+    (0: as the launcher has it)."""
+
+    nodes: int | None
+    ranks_per_node: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,13 +53,16 @@ class Parameter:
             return "the path of a file"
         if self.kind == "output":
             return "the path of a file to write, in a folder that exists"
+        if self.kind == "topology":
+            return "auto, flat, or NODESxRANKS such as 2x4"
         low, high = f"{self.low:.0f}", f"{self.high:.0f}"
         if self.kind == "bytes":
             return f"bytes from {low} to {high}, with an optional suffix k, m or g"
         return f"seconds from {low} to {high}"
 
     def parse(self, text: str) -> Any:
-        """Returns the value as str, int (bytes) or float (seconds); ConfigError if not accepted."""
+        """Returns the value as str, int (bytes), float (seconds) or Topology; ConfigError if not
+        accepted."""
         value: Any = text.strip()
         if self.kind == "choice":
             if value in self.choices:
@@ -61,6 +73,14 @@ class Parameter:
         elif self.kind == "output":
             # Rank 0's folder alone counts; whether it is there, _bootstrap sees.
             return os.path.abspath(value) if value else ""
+        elif self.kind == "topology":
+            match = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})", value)
+            if value == "auto":
+                return Topology(None, 0)
+            if value == "flat":
+                return Topology(None, 1)
+            if match:
+                return Topology(int(match[1]), int(match[2]))
         elif self.kind == "bytes":
             match = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", value.lower())
             if match and self.low <= int(match[1]) * _UNITS[match[2]] <= self.high:
@@ -184,6 +204,24 @@ PARAMETERS = {
             "1: at the end rank 0 prints what communication cost: operations, bytes, fused sizes, "
             "time exposed and hidden, the rank that the others waited for.",
             choices=("0", "1"),
+        ),
+        Parameter(
+            "TF_MPI_TOPOLOGY",
+            "topology",
+            "auto",
+            "Which ranks share a node: they average through shared memory, and each part of a "
+            "gradient leaves the node once. auto: as the launcher says. flat: none; all data "
+            "travels through MPI. 2x4: two nodes of four ranks each, in their order; ranks of one "
+            "node must really share memory.",
+        ),
+        Parameter(
+            "TF_MPI_COMPRESSION",
+            "choice",
+            "none",
+            "Rounds float32 gradients that travel between nodes to 16 bits: half the bytes, for "
+            "averages that are no longer those of one process to rounding. Inside a node nothing "
+            "is rounded.",
+            choices=("none", "fp16", "bf16"),
         ),
         Parameter(
             "TF_MPI_TRANSPORT_LIBRARY",

@@ -239,7 +239,9 @@ int Main(int argc, char** argv) {
   }
   const std::string mode = argv[2];
   std::unique_ptr<Transport> transport;
-  const Status status = LoadPluginTransport(argv[1], &transport);
+  PluginOptions plugin;
+  if (const char* ranks = std::getenv("RANKS_PER_NODE")) plugin.ranks_per_node = std::atoi(ranks);
+  const Status status = LoadPluginTransport(argv[1], plugin, &transport);
   Expect(status.ok(), status.message());
   EngineOptions options = Options();
   if (mode == "stop") {
