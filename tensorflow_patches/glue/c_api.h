@@ -22,6 +22,7 @@ struct TfMpiOptions {
   double stall_warning;       // seconds; 0: never
   double stall_timeout;       // seconds; 0: never
   double collective_timeout;  // seconds
+  int32_t sparse;             // sparse_average.h's SparseMode
 };
 
 // Python's main thread, once. Waits for all ranks to start.

@@ -65,6 +65,7 @@ def _start(gate: config.Gate) -> None:
         stall_warning=config.get("TF_MPI_STALL_WARNING"),
         stall_timeout=config.get("TF_MPI_STALL_TIMEOUT"),
         collective_timeout=config.get("TF_MPI_COLLECTIVE_TIMEOUT"),
+        sparse=config.SPARSE_MODES.index(config.get("TF_MPI_SPARSE")),
     )
     error = _lib.error_buffer()
     lib = _lib.load()

@@ -26,6 +26,7 @@ class Options(ctypes.Structure):
         ("stall_warning", ctypes.c_double),
         ("stall_timeout", ctypes.c_double),
         ("collective_timeout", ctypes.c_double),
+        ("sparse", ctypes.c_int32),
     ]
 
 
