@@ -78,6 +78,7 @@ def _start(gate: config.Gate) -> None:
         collective_timeout=config.get("TF_MPI_COLLECTIVE_TIMEOUT"),
         ranks_per_node=_ranks_per_node(ranks),
         wire=_lib.WIRE[config.get("TF_MPI_COMPRESSION")],
+        sparse=config.SPARSE_MODES.index(config.get("TF_MPI_SPARSE")),
     )
     error = _lib.error_buffer()
     lib = _lib.load()

@@ -31,6 +31,7 @@ class Options(ctypes.Structure):
         ("collective_timeout", ctypes.c_double),
         ("ranks_per_node", ctypes.c_int32),
         ("wire", ctypes.c_int32),
+        ("sparse", ctypes.c_int32),
     ]
 
 
