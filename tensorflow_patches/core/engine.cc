@@ -160,8 +160,12 @@ void Engine::Announce(const std::string& name) {
   named.announced = Clock::now();
   const Request& request = named.submissions.front().request;
   auto it = ids_.find(name);
-  if (it != ids_.end() && by_id_[it->second].signature == request.signature) {
-    announcement_.ready.push_back(it->second);
+  if (it != ids_.end() && by_id_[it->second].signature == WithoutRows(request.signature)) {
+    if (request.signature.kind == OpKind::kAllgather) {
+      announcement_.gathers.push_back({it->second, request.signature.shape[0]});
+    } else {
+      announcement_.ready.push_back(it->second);
+    }
   } else {
     announcement_.requests.push_back({name, request.signature, request.fingerprint});
   }
@@ -315,7 +319,8 @@ Status Engine::Transfer(const std::vector<Slot>& slots, const Response& response
     case OpKind::kAllreduce:
       return fusion_.Allreduce(slots, response.contributors, deadline);
     case OpKind::kAllgather:
-      return fusion_.Allgather(slots.front(), response.items.front().rows, deadline);
+      return fusion_.Allgather(slots.front(), response.items.front().rows, response.contributors,
+                               deadline);
     case OpKind::kBroadcast:
       return fusion_.Broadcast(slots.front(), deadline);
     case OpKind::kBarrier:

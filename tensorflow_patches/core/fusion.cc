@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 
 #include "tensorflow_patches/core/reduce.h"
 #include "tensorflow_patches/core/timeline.h"
@@ -131,12 +132,17 @@ void Fusion::UnpackAll(const std::vector<Slot>& slots, const char* next, size_t 
   }
 }
 
-Status Fusion::Allgather(const Slot& slot, const std::vector<int64_t>& rows, TimePoint deadline) {
+Status Fusion::Allgather(const Slot& slot, const std::vector<int64_t>& rows, int contributors,
+                         TimePoint deadline) {
+  const int64_t limit = slot.signature.row_limit;
+  // All ranks know all rows, so that all decide alike.
+  if (limit >= 0 && std::accumulate(rows.begin(), rows.end(), int64_t{0}) > limit) return Status();
   Shape row = slot.signature.shape;
   row[0] = 1;
   const size_t row_bytes =
       Count(Signature{OpKind::kAllgather, ReduceOp::kSum, DataType::kUint8, 0, row}) *
-      SizeOf(slot.signature.dtype);
+          SizeOf(slot.signature.dtype) +
+      static_cast<size_t>(slot.signature.extra_row_bytes);
   std::vector<size_t> bytes;
   size_t total = 0;
   for (int64_t n : rows) {
@@ -148,7 +154,7 @@ Status Fusion::Allgather(const Slot& slot, const std::vector<int64_t>& rows, Tim
   void* out = nullptr;
   if (slot.request != nullptr) {
     in = slot.request->input;
-    out = slot.request->allocate(rows);
+    out = slot.request->allocate(rows, contributors);
   }
   // A rank that cannot hold the result still takes part: its peers wait in the same collective.
   const bool no_room = slot.request != nullptr && out == nullptr;

@@ -19,11 +19,16 @@ struct Signature {
   ReduceOp op = ReduceOp::kAverage;  // allreduce only
   DataType dtype = DataType::kFloat32;
   int32_t root = 0;  // broadcast only
-  Shape shape;
+  Shape shape;       // allgather: ranks may differ in the first dimension, the rows
+  // Allgather only: bytes that travel for each row beside its elements, as its index.
+  int32_t extra_row_bytes = 0;
+  // Allgather only: with more rows than this in all, no data moves; -1: any number.
+  int64_t row_limit = -1;
 
   bool operator==(const Signature& other) const {
     return kind == other.kind && op == other.op && dtype == other.dtype && root == other.root &&
-           shape == other.shape;
+           shape == other.shape && extra_row_bytes == other.extra_row_bytes &&
+           row_limit == other.row_limit;
   }
   bool operator!=(const Signature& other) const { return !(*this == other); }
 };
@@ -32,14 +37,19 @@ struct Signature {
 std::string Describe(const Signature& signature);
 // "[3, 4]"
 std::string Describe(const Shape& shape);
-// Of one tensor, as it lies in memory.
+// Of one tensor in memory, with what belongs to its rows.
 inline uint64_t Bytes(const Signature& signature) {
-  return static_cast<uint64_t>(NumElements(signature.shape)) * SizeOf(signature.dtype);
+  const int64_t rows = signature.shape.empty() ? 0 : signature.shape[0];
+  return static_cast<uint64_t>(NumElements(signature.shape)) * SizeOf(signature.dtype) +
+         static_cast<uint64_t>(rows * signature.extra_row_bytes);
 }
 // What traces and statistics take for a gradient.
 inline bool IsGradient(const Signature& signature) {
+  if (signature.kind == OpKind::kAllgather) return signature.extra_row_bytes != 0;  // sparse
   return signature.kind == OpKind::kAllreduce && signature.op == ReduceOp::kAverage;
 }
+// As the ranks must agree on it: an allgather has 0 rows, everything else is as it is.
+Signature WithoutRows(Signature signature);
 // Why the ranks could not carry it out, whatever they agree on; ok if they could.
 Status Validate(const Signature& signature);
 
@@ -58,9 +68,11 @@ struct Request {
   double scale = 1;
   // Set by Engine::Submit.
   TimePoint submitted;
-  // Allgather: called once, on the communication thread, with each rank's first dimension; returns
-  // where the result goes (all rows, in rank order), or null to fail the request.
-  std::function<void*(const std::vector<int64_t>& rows)> allocate;
+  // Allgather: called once, on the communication thread, with each rank's first dimension and the
+  // number of ranks that have not joined; returns where the result goes (all rows, in rank order),
+  // or null to fail the request. Not called when there are more rows than the signature's limit:
+  // the request then ends well without data.
+  std::function<void*(const std::vector<int64_t>& rows, int contributors)> allocate;
 
   // Runs exactly once, on the communication thread (or inside Submit when the engine has failed),
   // under no lock. It must not block and must not destroy the engine.

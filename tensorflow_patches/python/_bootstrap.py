@@ -80,6 +80,7 @@ def _start(gate: config.Gate) -> None:
         stats=int(config.get("TF_MPI_STATS")),
         ranks_per_node=_ranks_per_node(ranks),
         wire=_lib.WIRE[config.get("TF_MPI_COMPRESSION")],
+        sparse=config.SPARSE_MODES.index(config.get("TF_MPI_SPARSE")),
     )
     error = _lib.error_buffer()
     lib = _lib.load()

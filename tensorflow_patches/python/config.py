@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 Kind = Literal["choice", "bytes", "seconds", "path", "output", "topology"]
 
+SPARSE_MODES = ("auto", "gather", "dense")  # in the order of glue/sparse_average.h
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
@@ -121,6 +122,16 @@ PARAMETERS = {
             "Small gradients travel together in a buffer of at most this size; a larger one "
             "travels alone. 0: every gradient travels alone.",
             high=2**30,
+        ),
+        Parameter(
+            "TF_MPI_SPARSE",
+            "choice",
+            "auto",
+            "How sparse gradients, as those of an embedding, are averaged. gather: all ranks' rows "
+            "are gathered, with their indices. dense: the whole gradient is reduced, rows of zeros "
+            "included; it takes memory of the table's size. auto: per gradient and step, what "
+            "moves fewer bytes.",
+            choices=SPARSE_MODES,
         ),
         Parameter(
             "TF_MPI_STALL_WARNING",

@@ -125,7 +125,7 @@ TEST_P(NodeTest, GathersAndBroadcastsOfManySizes) {
       gather.name = "gather";
       gather.signature = {OpKind::kAllgather, ReduceOp::kSum, DataType::kInt32, 0, {unit * rank}};
       gather.input = in.data();
-      gather.allocate = [&](const std::vector<int64_t>&) -> void* {
+      gather.allocate = [&](const std::vector<int64_t>&, int) -> void* {
         out.resize(expected.size() + 1);
         return out.data();
       };

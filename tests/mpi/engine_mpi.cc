@@ -131,7 +131,7 @@ void CheckAllgather(Engine& engine, int64_t columns) {
   request.signature.kind = OpKind::kAllgather;
   request.signature.shape = {rows_of(topology.rank), columns};
   request.input = in.data();
-  request.allocate = [&](const std::vector<int64_t>& rows) -> void* {
+  request.allocate = [&](const std::vector<int64_t>& rows, int) -> void* {
     int64_t total = 0;
     for (int64_t n : rows) total += n;
     out.resize(total * columns);

@@ -1,0 +1,1 @@
+"""Measurements of training speed, as users would make them: `python -m benchmarks --help`."""

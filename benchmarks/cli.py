@@ -1,0 +1,155 @@
+"""`python -m benchmarks`: runs the suite, or a part of it, and writes its table.
+
+Run it from the root of the repository, with the Python of an environment that has the wheel:
+
+    .venv/bin/python -m benchmarks                                    everything
+    .venv/bin/python -m benchmarks --workloads a,d --styles v1 --columns independent:2,ours:2
+    .venv/bin/python -m benchmarks --variant small:TF_MPI_FUSION_THRESHOLD=1m \\
+        --columns independent:2,ours:2,ours:2+small                   two settings side by side
+    .venv/bin/python -m benchmarks --variant old:PYTHON=/other/venv/bin/python ...   two builds
+    .venv/bin/python -m benchmarks --resume DIR                       goes on where it was cut
+
+DIR/runs.jsonl holds every run; table.csv, table.md and plots are written anew after each row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from benchmarks import columns, plots, table
+from benchmarks.columns import KINDS, STYLE_HELP, STYLES, Column, Launch
+from benchmarks.runner import ROOT, Cell, Records, cells, run_all
+from benchmarks.workloads.models import WORKLOADS
+
+COLUMNS = "independent:1,independent:2,independent:4,ours:1,ours:2,ours:4,sharded:2,off:2"
+PEERS = "mwms:2,horovod:2"
+QUICK = {
+    "workloads": "tiny",
+    "styles": "v1",
+    "columns": "independent:2,ours:2",
+    "repeats": 1,
+    "seconds": 0.2,
+}
+FULL = {
+    "workloads": ",".join(name for name in WORKLOADS if name != "tiny"),
+    "styles": ",".join(STYLES),
+    "columns": f"{COLUMNS},{PEERS}",
+    "repeats": 3,
+    "seconds": 4.0,
+}
+
+
+def _listing() -> str:
+    lines = ["workloads:"]
+    lines += [f"  {w.letter}  {name}, batch {w.batch} per rank" for name, w in WORKLOADS.items()]
+    lines += ["styles:", *(f"  {name}: {text}" for name, text in STYLE_HELP.items())]
+    lines += ["columns, as KIND:RANKS[+VARIANT]:", *(f"  {k}: {text}" for k, text in KINDS.items())]
+    return "\n".join(lines)
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line; what is not given is the full suite's, or that of --quick."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        epilog=_listing(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--workloads", help=f"names or letters (default {FULL['workloads']})")
+    parser.add_argument("--styles", help=f"(default {FULL['styles']})")
+    parser.add_argument("--columns", help=f"(default {FULL['columns']})")
+    parser.add_argument("--repeats", type=int, help=f"(default {FULL['repeats']})")
+    parser.add_argument("--seconds", type=float, help="timed part of a run (default 4)")
+    parser.add_argument("--rows", type=int, default=200_000, help="of the embedding table")
+    parser.add_argument("--timeout", type=float, default=180, help="seconds per run (default 180)")
+    parser.add_argument(
+        "--variant",
+        action="append",
+        default=[],
+        metavar="NAME:VARIABLE=VALUE[,...]",
+        help="an environment for columns KIND:RANKS+NAME; PYTHON=PATH chooses the interpreter",
+    )
+    parser.add_argument("--horovod-python", default=sys.executable, metavar="PATH")
+    parser.add_argument("--quick", action="store_true", help="seconds: a tiny model, one run each")
+    parser.add_argument("--out", type=Path, help="folder (default benchmarks/results/TIME)")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="goes on in that folder")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="only writes the table anew")
+    parser.add_argument("--list", action="store_true", help="prints the plan and runs nothing")
+    options = parser.parse_args(arguments)
+    for name, value in (QUICK if options.quick else FULL).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    try:
+        options.cells = _plan(options)
+        options.variants = dict(_variant(text) for text in options.variant)
+    except ValueError as error:
+        parser.error(str(error))
+    unknown = {cell.column.variant for cell in options.cells} - {"", *options.variants}
+    if unknown:
+        parser.error(f"no --variant {', '.join(sorted(unknown))}")
+    return options
+
+
+def _variant(text: str) -> tuple[str, dict[str, str]]:
+    name, colon, rest = text.partition(":")
+    pairs = [pair.partition("=") for pair in rest.split(",")]
+    if not name or not colon or any(not equals for _, equals, _ in pairs):
+        raise ValueError(f"variant {text!r}: want NAME:VARIABLE=VALUE[,VARIABLE=VALUE]")
+    return name, {variable: value for variable, _, value in pairs}
+
+
+def _plan(options: argparse.Namespace) -> list[Cell]:
+    letters = {workload.letter: name for name, workload in WORKLOADS.items()}
+    workloads = [letters.get(word, word) for word in options.workloads.split(",")]
+    styles = options.styles.split(",")
+    for word, known in [*((w, WORKLOADS) for w in workloads), *((s, STYLES) for s in styles)]:
+        if word not in known:
+            raise ValueError(f"{word!r} is none of {', '.join(known)}")
+    chosen = [Column.parse(text) for text in options.columns.split(",")]
+    return list(cells(workloads, styles, chosen, options.repeats))
+
+
+def write_report(records: Records, folder: Path) -> str:
+    """Writes table.csv, table.md and the plots; returns the Markdown."""
+    found = table.rows(records.all)
+    (folder / "table.csv").write_text(table.to_csv(found))
+    text = table.to_markdown(found)
+    (folder / "table.md").write_text(text)
+    plots.draw(found, folder)
+    return text
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns 0 also if cells failed: the table says so."""
+    options = parse(arguments)
+    if options.report:
+        print(write_report(Records(options.report / "runs.jsonl"), options.report))
+        return 0
+    if options.list:
+        print("\n".join(" ".join(map(str, cell.key)) for cell in options.cells))
+        return 0
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    folder = options.resume or options.out or ROOT / "benchmarks" / "results" / stamp
+    folder = folder.resolve()
+    records_path = folder / "runs.jsonl"
+    if records_path.exists() and not options.resume:
+        print(f"{records_path} is there: --resume {folder} goes on with it", file=sys.stderr)
+        return 2
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    print(f"{folder}: {len(options.cells)} runs on cores {columns.cores()}", flush=True)
+    records = Records(records_path)
+    launch = Launch(options.seconds, options.rows, options.variants, options.horovod_python)
+    run_all(
+        options.cells,
+        records,
+        launch,
+        options.timeout,
+        folder / "logs",
+        say=lambda line: print(line, flush=True),
+        after=lambda: write_report(records, folder) and None,
+    )
+    print(write_report(records, folder))
+    return 0

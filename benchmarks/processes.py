@@ -1,0 +1,146 @@
+"""Starts the processes of one run, waits for their end or a deadline, and leaves none behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+MARKER = "BENCHMARK_RUN_ID"  # in the environment of each process of a run, at any depth
+LAUNCHER_VARIABLES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_")
+PEER_GRACE = 5.0  # seconds that the others get once one process of a run has failed
+NOTE_LENGTH = 160  # characters
+
+
+@dataclass(frozen=True)
+class Process:
+    """A command line, and what it finds in its environment besides the caller's."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+
+
+class RunFailed(RuntimeError):
+    """A run that did not end well; the message is short enough for a table's notes."""
+
+
+def run(
+    processes: Sequence[Process],
+    log: Path,
+    timeout: float,
+    cwd: Path,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Runs them side by side; their output goes to `log`.
+
+    environment: the base, this process's by default.  Launchers' variables in it are removed, so
+    that a run may itself be started under a launcher.  Raises RunFailed with the last error in the
+    log, or after `timeout` seconds.
+    """
+    marker = uuid.uuid4().hex
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        with open(log, "wb") as output:
+            for process in processes:
+                started.append(
+                    subprocess.Popen(
+                        process.command,
+                        env=_environment(environment, {**process.environment, MARKER: marker}),
+                        cwd=cwd,
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
+                )
+        late = _wait(started, time.monotonic() + timeout)
+    finally:
+        _end(started, marker)
+    if late:
+        raise RunFailed(f"still running after {timeout:g} s, killed: {last_error(log)}")
+    codes = [process.returncode for process in started]
+    if any(codes):
+        raise RunFailed(last_error(log) or f"exit status {codes}")
+
+
+def _environment(base: Mapping[str, str] | None, extra: Mapping[str, str]) -> dict[str, str]:
+    environment = {
+        name: value
+        for name, value in (os.environ if base is None else base).items()
+        if not name.startswith(LAUNCHER_VARIABLES)
+    }
+    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if os.geteuid() == 0:
+        environment["OMPI_ALLOW_RUN_AS_ROOT"] = "1"
+        environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+    return {**environment, **extra}
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]], deadline: float) -> bool:
+    """Returns whether some still run at the deadline.  After a failure it does not wait long."""
+    while any(process.poll() is None for process in processes):
+        if time.monotonic() > deadline:
+            return True
+        if any(process.poll() not in (None, 0) for process in processes):
+            deadline = min(deadline, time.monotonic() + PEER_GRACE)
+            if _all_end(processes, deadline):
+                return False
+            break
+        time.sleep(0.02)
+    return False
+
+
+def _all_end(processes: Sequence[subprocess.Popen[bytes]], deadline: float) -> bool:
+    while any(process.poll() is None for process in processes):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]], marker: str) -> None:
+    """Ends launchers politely, so that they remove their shared memory, then kills the rest."""
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    _all_end(processes, time.monotonic() + 5)
+    deadline = time.monotonic() + 10
+    while pids := _marked(marker):
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        if time.monotonic() > deadline:
+            raise RunFailed(f"processes {pids} outlive SIGKILL")
+        time.sleep(0.02)
+    for process in processes:
+        process.wait(10)
+
+
+def _marked(marker: str) -> list[int]:
+    """The living processes that carry the marker, whatever group or session they are in."""
+    needle = f"{MARKER}={marker}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if needle in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def last_error(log: Path) -> str:
+    """The last line of a log that looks like an exception, else the last line."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if re.search(r"\b\w*(Error|Exception)\b.*: ?\S", line)]
+    line = (errors or lines or [""])[-1]
+    return line if len(line) <= NOTE_LENGTH else line[: NOTE_LENGTH - 3] + "..."

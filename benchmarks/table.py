@@ -1,0 +1,129 @@
+"""From single runs to the table: medians, spreads, shares of the ideal; CSV and Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.columns import Column
+
+FIELDS = [
+    "workload",
+    "style",
+    "column",
+    "ranks",
+    "runs",
+    "rate",
+    "rate_min",
+    "rate_max",
+    "share",
+    "share_min",
+    "share_max",
+    "peak_rss_mb",
+    "status",
+    "note",
+]
+Row = dict[str, Any]
+
+
+def _of(records: Sequence[Row], workload: str, style: str, column: str) -> dict[int, Row]:
+    """The good runs of a cell by their repeat."""
+    return {
+        record["repeat"]: record
+        for record in records
+        if (record["workload"], record["style"], record["column"]) == (workload, style, column)
+        and record["status"] == "ok"
+    }
+
+
+def shares(runs: dict[int, Row], ideal: dict[int, Row]) -> list[float]:
+    """Each run's rate over that of the ideal in the same repeat, else over the ideal's median.
+
+    The runs of one repeat lie side by side in time, so that a machine that slows down slows both.
+    """
+    if not ideal:
+        return []
+    median = statistics.median(record["rate"] for record in ideal.values())
+    return [
+        record["rate"] / (ideal[repeat]["rate"] if repeat in ideal else median)
+        for repeat, record in runs.items()
+    ]
+
+
+def rows(records: Sequence[Row]) -> list[Row]:
+    """One row per cell, in the order in which the cells were first run.
+
+    rate: steps per second and rank; share: of the ideal with as many ranks.  Both are medians over
+    the runs, with the smallest and the largest.
+    """
+    seen: dict[tuple[str, str, str], list[Row]] = {}
+    for record in records:
+        key = (record["workload"], record["style"], record["column"])
+        seen.setdefault(key, []).append(record)
+    table = []
+    for (workload, style, column), all_runs in seen.items():
+        good = _of(records, workload, style, column)
+        row: Row = dict.fromkeys(FIELDS, "")
+        row.update(workload=workload, style=style, column=column, ranks=all_runs[0]["ranks"])
+        row.update(runs=len(good), status="ok" if good else all_runs[-1]["status"])
+        row["note"] = "; ".join(dict.fromkeys(run["note"] for run in all_runs if run["note"]))
+        if good:
+            rates = [record["rate"] for record in good.values()]
+            row.update(rate=statistics.median(rates), rate_min=min(rates), rate_max=max(rates))
+            row["peak_rss_mb"] = max(record["peak_rss"] for record in good.values()) / 1e6
+            found = shares(good, _of(records, workload, style, Column.parse(column).ideal))
+            if found:
+                row.update(share=statistics.median(found))
+                row.update(share_min=min(found), share_max=max(found))
+        table.append(row)
+    return table
+
+
+def to_csv(table: Sequence[Row]) -> str:
+    """All fields; numbers with four significant digits."""
+    output = io.StringIO()
+    writer = csv.DictWriter(output, FIELDS, lineterminator="\n")
+    writer.writeheader()
+    for row in table:
+        writer.writerow({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()})
+    return output.getvalue()
+
+
+def _cell(row: Row | None) -> str:
+    if row is None:
+        return ""
+    if row["status"] != "ok":
+        return "fails" if row["status"] == "fails" else row["note"] or row["status"]
+    if row["column"].startswith("independent:") and "+" not in row["column"]:
+        spread = (row["rate_max"] - row["rate_min"]) / row["rate"] / 2
+        return f"{row['rate']:.1f}/s ± {spread:.0%}"
+    if row["share"] == "":
+        return f"{row['rate']:.1f}/s"
+    text = f"{row['share']:.2f}"
+    return text + (f" ({row['share_min']:.2f}..{row['share_max']:.2f})" if row["runs"] > 1 else "")
+
+
+def to_markdown(table: Sequence[Row]) -> str:
+    """One line per workload and style; notes below."""
+    names = list(dict.fromkeys(row["column"] for row in table))
+    by_key = {(row["workload"], row["style"], row["column"]): row for row in table}
+    lines = [
+        "| workload | style | " + " | ".join(names) + " |",
+        "| --- | --- |" + " --- |" * len(names),
+    ]
+    for workload, style in dict.fromkeys((row["workload"], row["style"]) for row in table):
+        found = [_cell(by_key.get((workload, style, name))) for name in names]
+        lines.append(f"| {workload} | {style} | " + " | ".join(found) + " |")
+    notes = [
+        f"- {row['workload']} {row['style']} {row['column']}: {row['note']}"
+        for row in table
+        if row["note"] and row["status"] != "skipped"
+    ]
+    legend = (
+        "Columns are KIND:RANKS. Independent processes: steps per second and rank, and half the "
+        "spread; all others: their share of as many independent processes, median (min..max)."
+    )
+    return "\n".join([*lines, "", legend, *([""] if notes else []), *notes]) + "\n"
