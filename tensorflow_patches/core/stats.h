@@ -78,12 +78,13 @@ class CommunicationStats {
   void NoteSubmission(const Request& request);
   void NoteOperation(OpKind kind, size_t tensors, uint64_t bytes);
   void NoteEnd(const Request& request, bool well, TimePoint now);
+  bool ComesAgain(const std::string& name) const;
   void EndStep(TimePoint now);
   Clock::duration Busy(TimePoint time) const;
 
   const bool on_;
   RankStats numbers_;
-  std::unordered_map<std::string, uint64_t> last_step_;  // of each gradient
+  std::unordered_map<std::string, uint64_t> last_step_;  // of each gradient; from 1
 
   // Time in which some gradient is outstanding: of intervals that are over, and the present one.
   Clock::duration busy_before_{0};

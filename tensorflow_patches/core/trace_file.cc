@@ -97,9 +97,14 @@ std::string Microseconds(int64_t nanoseconds) {
   return text;
 }
 
-std::string Megabytes(uint64_t bytes) {
+// "16 MB"
+std::string Size(uint64_t bytes) {
+  double size = static_cast<double>(bytes);
+  const char* const units[] = {"B", "KB", "MB", "GB"};
+  int unit = 0;
+  for (; size >= 1024 && unit < 3; ++unit) size /= 1024;
   char text[40];
-  std::snprintf(text, sizeof text, "%.3g MB", static_cast<double>(bytes) * 1e-6);
+  std::snprintf(text, sizeof text, "%.4g %s", size, units[unit]);
   return text;
 }
 
@@ -234,8 +239,8 @@ class RankWriter {
   std::string NameOfResponse(const Event& event) const {
     const size_t tensors = Members(event).size();
     const std::string kind = NameOf(event.name);
-    if (tensors == 1) return kind + " " + Megabytes(event.bytes);
-    return kind + " of " + std::to_string(tensors) + " tensors, " + Megabytes(event.bytes);
+    if (tensors == 1) return kind + " " + Size(event.bytes);
+    return kind + " of " + std::to_string(tensors) + " tensors, " + Size(event.bytes);
   }
 
   std::string Args(const Event& event) const {

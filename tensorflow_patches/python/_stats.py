@@ -27,7 +27,7 @@ def format_report(report: dict[str, Any]) -> list[str]:
     ranks, first = report["ranks"], report["ranks"][0]
     steps = max(1, first["steps"])
     lines = [
-        f"tensorflow.mpi: communication of {len(ranks)} ranks",
+        f"tensorflow.mpi: communication of {len(ranks)} rank{'s' * (len(ranks) > 1)}",
         f"  steps               {first['steps']} ({first['gradients'] / steps:.4g} gradients each)",
         f"  averaged            {_bytes(first['bytes'])} per rank in {first['requests']} requests",
         f"  operations          {first['operations']}, {first['operations'] / steps:.3g} per step",
