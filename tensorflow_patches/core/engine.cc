@@ -23,7 +23,8 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
     : transport_(std::move(transport)),
       options_(std::move(options)),
       queue_([this] { transport_->Wake(); }),
-      fusion_(transport_.get(), options_.coordinator.fusion_threshold) {
+      fusion_(transport_.get(), options_.coordinator.fusion_threshold),
+      communication_stats_(options_.stats) {
   if (topology().rank == 0) {
     coordinator_ =
         std::make_unique<Coordinator>(topology().size, options_.coordinator, Clock::now());
@@ -44,6 +45,7 @@ Ticket Engine::Submit(Request request) {
 }
 
 void Engine::Submit(std::vector<Request> requests, std::vector<Ticket>* tickets) {
+  NoteSubmitted(&requests);
   if (queue_.Push(&requests, tickets)) return;
   for (Request& request : requests) {
     tickets->push_back(0);
@@ -80,6 +82,9 @@ Status Engine::Join() {
   queue_.Wake();
   thread_.join();
   if (!failure_.ok()) return failure_;  // the thread has ended: its state can be read here
+  if (options_.at_end && !options_.at_end(transport_.get())) {
+    return Status(Code::kUnavailable, "the ranks could not gather what they recorded");
+  }
   return transport_->Finalize();
 }
 
@@ -139,6 +144,7 @@ void Engine::Accept(Submission submission) {
     request.done(status);
     return;
   }
+  communication_stats_.Submitted(request);
   const std::string name = request.name;
   names_[submission.ticket] = name;
   Named& named = pending_[name];
@@ -183,6 +189,7 @@ void Engine::WithdrawNow(Ticket ticket) {
   }
   auto queued = std::find_if(submissions.begin(), submissions.end(),
                              [&](const Submission& s) { return s.ticket == ticket; });
+  communication_stats_.Ended(queued->request, false, Clock::now());
   const auto done = std::move(queued->request.done);
   submissions.erase(queued);
   names_.erase(it);
@@ -223,11 +230,14 @@ void Engine::SendAnnouncement() {
     coordinator_->Receive(0, announcement, Clock::now());
     return;
   }
-  const Status status = transport_->Send(0, Encode(announcement));
+  const std::string bytes = Encode(announcement);
+  communication_stats_.Sent(bytes.size());
+  const Status status = transport_->Send(0, bytes);
   if (!status.ok()) Fail(status);
 }
 
 void Engine::Handle(const ControlMessage& message) {
+  communication_stats_.Received();
   if (coordinator_ != nullptr) {
     Announcement announcement;
     if (!Decode(message.bytes, &announcement)) {
@@ -254,6 +264,7 @@ void Engine::Coordinate() {
   if (verdict.empty()) return;
   const std::string bytes = Encode(verdict);
   for (int rank = 1; rank < topology().size; ++rank) {
+    communication_stats_.Sent(bytes.size());
     const Status status = transport_->Send(rank, bytes);
     if (!status.ok()) return Fail(status);
   }
@@ -261,6 +272,7 @@ void Engine::Coordinate() {
 }
 
 void Engine::Execute(const Verdict& verdict) {
+  response_notes_.VerdictBegins(verdict);
   for (const Response& response : verdict.responses) {
     if (failure_.ok()) Execute(response);
   }
@@ -318,6 +330,7 @@ void Engine::Execute(const Response& response) {
   std::vector<Slot> slots;
   slots.reserve(response.items.size());
   for (const ResponseItem& item : response.items) slots.push_back(Resolve(item));
+  const Span span = response_notes_.ResponseBegins(slots);
   const Status status = Transfer(slots, response);
   collectives_.fetch_add(1, std::memory_order_relaxed);
   for (const Slot& slot : slots) {
@@ -347,6 +360,7 @@ void Engine::Complete(const std::string& name, const Status& status) {
   const std::string key = it->first;  // `name` may live in what is erased below
   it->second.submissions.pop_front();
   names_.erase(ended.ticket);
+  communication_stats_.Ended(ended.request, status.ok(), Clock::now());
   if (it->second.submissions.empty()) {
     pending_.erase(it);
   } else {
