@@ -6,6 +6,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow_patches/core/reduce.h"
 #include "tensorflow_patches/core/timeline.h"
 #include "tensorflow_patches/glue/request_group.h"

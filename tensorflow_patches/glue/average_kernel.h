@@ -31,6 +31,15 @@ struct AverageSpec {
   static absl::Status Read(const tensorflow::NodeDef& node, AverageSpec* spec);
 };
 
+// The names of the requests of a marked IdentityN, or of an op with these attributes; none if it
+// lacks them.
+std::vector<std::string> AverageNames(const tensorflow::NodeDef& node);
+// What is added to a request's name in the session that runs it.
+std::string SessionSuffix(tensorflow::OpKernelContext* context);
+// The weight that input number `input` holds; fails where no average can run, and for a bad weight.
+absl::Status ReadWeight(tensorflow::OpKernelContext* context, int input, const std::string& name,
+                        float* weight);
+
 // Ok if `weight` is finite and not negative.
 absl::Status CheckWeight(float weight, const std::string& name);
 
@@ -44,15 +53,15 @@ class AverageKernel : public tensorflow::AsyncOpKernel {
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override;
 
  private:
-  // The names of this step's requests: those of `spec_`, in the scope of the session that runs it.
-  std::vector<std::string> Names(const std::string& scope) const;
+  // Those of `spec_`, with the suffix of the session that runs the step.
+  std::vector<std::string> Names(const std::string& suffix) const;
   // For the shapes of this step's inputs.
   std::shared_ptr<const AveragePlan> PlanFor(tensorflow::OpKernelContext* context);
 
   AverageSpec spec_;
 
   std::mutex mutex_;
-  std::string scope_;                        // of plan_; guarded by mutex_, as plan_
+  std::string suffix_;                       // of plan_'s names; guarded by mutex_, as plan_
   std::shared_ptr<const AveragePlan> plan_;  // of the last step
 };
 
