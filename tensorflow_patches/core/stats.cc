@@ -28,7 +28,7 @@ void CommunicationStats::NoteSubmission(const Request& request) {
   if (last_step_.size() < kMostNames || last_step_.count(request.name) != 0) {
     last_step_[request.name] = numbers_.steps;
   }
-  ++numbers_.gradients;
+  numbers_.gradients += Tensors(request.signature);
   // It may have been handed in while the communication thread still ended the one before.
   if (outstanding_ == 0 && time > busy_until_) {
     busy_before_ += busy_until_ - busy_since_;
@@ -111,6 +111,7 @@ std::string Format(const RankStats& rank) {
   object.Add("steps", rank.steps);
   object.Add("gradients", rank.gradients);
   object.Add("requests", rank.requests);
+  object.Add("waits", rank.waits);
   object.Add("operations", rank.operations);
   object.Add("bytes", rank.bytes);
   object.Add("rounds", rank.rounds);

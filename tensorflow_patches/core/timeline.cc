@@ -27,9 +27,10 @@ struct Buffer {
 // Of the process; never destroyed, since threads may record while it exits.
 struct Recorder {
   std::mutex mutex;
-  std::vector<std::unique_ptr<Buffer>> buffers;  // guarded by mutex, as names and ids
+  std::vector<std::unique_ptr<Buffer>> buffers;  // guarded by mutex, as the next three
   std::vector<std::string> names = {""};
   std::unordered_map<std::string, uint32_t> ids = {{"", 0}};
+  std::map<uint32_t, std::vector<std::string>> parts;
   std::atomic<uint64_t> kept{0};
   std::atomic<uint64_t> dropped{0};
   std::atomic<int64_t> nanoseconds[kNumStages] = {};
@@ -103,6 +104,14 @@ void Record(Stage stage, std::string_view name, uint64_t bytes, uint32_t group, 
   Keep({Nanoseconds(start), Nanoseconds(end), bytes, NumberOf(name), group, stage});
 }
 
+void RecordParts(std::string_view name, const std::vector<std::string>& parts) {
+  const uint32_t number = NumberOf(name);
+  if (number == 0) return;
+  Recorder& recorder = GetRecorder();
+  std::lock_guard<std::mutex> lock(recorder.mutex);
+  recorder.parts.try_emplace(number, parts);
+}
+
 void Span::Begin(Stage stage, std::string_view name, uint64_t bytes, uint32_t group) {
   begun_ = true;
   event_ = {Nanoseconds(Clock::now()), 0, bytes, NumberOf(name), group, stage};
@@ -122,6 +131,7 @@ Events TakeEvents() {
     events.threads.push_back(buffer->thread);
   }
   events.names = recorder.names;
+  events.parts = recorder.parts;
   events.dropped = recorder.dropped;
   return events;
 }

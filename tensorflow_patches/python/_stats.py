@@ -61,13 +61,13 @@ def _slowest(report: dict[str, Any], steps: int) -> list[str]:
     slowest = max(range(len(last)), key=lambda rank: last[rank]["seconds"])
     lines = [
         f"  slowest             rank {slowest}",
-        "  rank  last to be ready   by, on average   waits per gradient   exposed    hidden",
+        "  rank  last to be ready   by, on average   waits, on average   exposed    hidden",
     ]
     for rank, (own, one) in enumerate(zip(ranks, last)):
         behind = one["seconds"] / max(1, one["times"])
         lines.append(
             f"  {rank:>4} {100 * one['times'] / times:>16.0f}% {_time(behind):>16}"
-            f" {_time(own['wait'] / max(1, own['gradients'])):>20}"
+            f" {_time(own['wait'] / max(1, own['waits'])):>20}"
             f" {_time(own['exposed'] / steps):>9} {_time(own['hidden'] / steps):>9}"
         )
     return lines
