@@ -115,14 +115,21 @@ def processes(
     script += ["--seconds", str(launch.seconds), "--rows", str(launch.rows)]
     if column.kind in ("mwms", "horovod"):
         script += ["--peer", column.kind]
-    if column.kind in ("independent", "mwms"):
-        return _side_by_side(column, script, variant)
-    environment = {"TF_MPI_SHARD": "off", **variant}
+    extra = {"TF_MPI_SHARD": "off"}
     if column.kind == "sharded":
-        environment = {"TF_MPI_BATCH": "per-rank", **variant}
+        extra = {"TF_MPI_BATCH": "per-rank"}
         script += ["--whole"]
+    return start(column, python, script, {**extra, **variant})
+
+
+def start(
+    column: Column, python: str, script: Sequence[str], environment: Mapping[str, str]
+) -> list[Process]:
+    """The processes that run a script as a column says, each rank on one core."""
+    if column.kind in ("independent", "mwms"):
+        return _side_by_side(column, script, environment)
     if column.kind in ("off", "horovod"):
-        environment["TF_MPI_ENABLE"] = "0"
+        environment = {**environment, "TF_MPI_ENABLE": "0"}
     return [Process([*_mpirun(python, column.ranks), *script], environment)]
 
 
