@@ -3,6 +3,9 @@
 # The same language and ABI as TensorFlow's own libraries. No -march: a wheel runs on any x86-64.
 COPTS = [
     "-std=c++17",
+    # Reductions are loops that are to be vectorised, which GCC's -O2 hardly does.
+    "-ftree-vectorize",
+    "-fvect-cost-model=dynamic",
     "-D_GLIBCXX_USE_CXX11_ABI=1",
     "-Wall",
     "-Wextra",

@@ -19,17 +19,14 @@ size_t WireBytes(const Signature& signature) {
          SizeOf(WireType(signature.dtype));
 }
 
-bool SameBuffer(const Signature& a, const Signature& b) {
-  return b.kind == OpKind::kAllreduce && a.op == b.op && WireType(a.dtype) == WireType(b.dtype);
+// An allgather of plain rows often has a name that never comes back, as that of a batch of data: it
+// gets no number.
+bool Recurs(const Signature& signature) {
+  return signature.kind != OpKind::kAllgather || signature.extra_row_bytes != 0;
 }
 
-// For allgather the ranks may differ in the first dimension only.
-bool Compatible(Signature a, Signature b) {
-  if (a.kind == OpKind::kAllgather && b.kind == OpKind::kAllgather && !a.shape.empty() &&
-      !b.shape.empty()) {
-    a.shape[0] = b.shape[0] = 0;
-  }
-  return a == b;
+bool SameBuffer(const Signature& a, const Signature& b) {
+  return b.kind == OpKind::kAllreduce && a.op == b.op && WireType(a.dtype) == WireType(b.dtype);
 }
 
 }  // namespace
@@ -42,6 +39,12 @@ Coordinator::Coordinator(int size, const CoordinatorOptions& options, TimePoint 
 void Coordinator::Receive(int rank, const Announcement& announcement, TimePoint now) {
   for (NameId id : announcement.ready) {
     if (id < by_id_.size()) Announce(rank, by_id_[id], now);
+  }
+  for (const KnownGather& gather : announcement.gathers) {
+    if (gather.id >= by_id_.size() || by_id_[gather.id].signature.shape.empty()) continue;
+    NamedSignature named = by_id_[gather.id];
+    named.signature.shape[0] = gather.rows;
+    Announce(rank, named, now);
   }
   for (const NamedSignature& named : announcement.requests) Announce(rank, named, now);
   for (const std::string& name : announcement.withdrawn) Withdraw(rank, name);
@@ -67,7 +70,7 @@ void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now)
   }
   pending.ready[rank] = true;
   ++pending.num_ready;
-  if (!Compatible(pending.named.signature, named.signature)) {
+  if (WithoutRows(pending.named.signature) != WithoutRows(named.signature)) {
     Fail(named.name, Code::kInvalidArgument,
          "the ranks disagree on '" + named.name + "': rank " + std::to_string(pending.first_rank) +
              " has " + Describe(pending.named.signature) + ", rank " + std::to_string(rank) +
@@ -235,9 +238,11 @@ void Coordinator::NoteFingerprints(const Pending& pending, bool is_new) {
 
 ResponseItem Coordinator::MakeItem(Pending* pending) {
   ResponseItem item;
-  const bool cacheable = pending->named.signature.kind != OpKind::kAllgather;
+  item.rows = std::move(pending->rows);
+  pending->named.signature = WithoutRows(std::move(pending->named.signature));
+  const bool recurs = Recurs(pending->named.signature);
   auto it = ids_.find(pending->named.name);
-  if (cacheable && it != ids_.end() && by_id_[it->second].signature == pending->named.signature) {
+  if (recurs && it != ids_.end() && by_id_[it->second].signature == pending->named.signature) {
     item.id = it->second;
     NoteFingerprints(*pending, false);
     return item;
@@ -245,13 +250,11 @@ ResponseItem Coordinator::MakeItem(Pending* pending) {
   NoteFingerprints(*pending, true);
   item.is_new = true;
   item.named = pending->named;
-  item.rows = std::move(pending->rows);
-  if (cacheable) {
-    item.id = static_cast<NameId>(by_id_.size());
-    pending->named.fingerprint = 0;  // only first gradients carry one
-    by_id_.push_back(pending->named);
-    ids_[pending->named.name] = item.id;
-  }
+  if (!recurs) return item;
+  item.id = static_cast<NameId>(by_id_.size());
+  pending->named.fingerprint = 0;  // only first gradients carry one
+  by_id_.push_back(pending->named);
+  ids_[pending->named.name] = item.id;
   return item;
 }
 

@@ -9,16 +9,10 @@
 namespace tfmpi {
 namespace {
 
-using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// Polls without a pause this often after the last thing that happened, then with longer and longer
-// naps.
-constexpr int kHardRounds = 50;
-constexpr microseconds kShortestNap{20};
-constexpr microseconds kLongestNap{200};
-// A rank that asks for nothing can delay nobody; it looks for verdicts (a peer's failure) this
-// often.
+// A sleeping communication thread is woken when there is something to do; but time itself is
+// something: stalls are looked for this often.
 constexpr milliseconds kIdleNap{20};
 // Beyond the stall timeout, which the coordinator reports better than its peers can.
 constexpr std::chrono::seconds kCoordinatorGrace{30};
@@ -28,6 +22,7 @@ constexpr std::chrono::seconds kCoordinatorGrace{30};
 Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
     : transport_(std::move(transport)),
       options_(std::move(options)),
+      queue_([this] { transport_->Wake(); }),
       fusion_(transport_.get(), options_.coordinator.fusion_threshold) {
   if (topology().rank == 0) {
     coordinator_ =
@@ -41,12 +36,20 @@ Engine::~Engine() {
 }
 
 Ticket Engine::Submit(Request request) {
-  const Ticket ticket = queue_.Push(&request);
-  if (ticket == 0) {
+  std::vector<Request> requests;
+  requests.push_back(std::move(request));
+  std::vector<Ticket> tickets;
+  Submit(std::move(requests), &tickets);
+  return tickets.front();
+}
+
+void Engine::Submit(std::vector<Request> requests, std::vector<Ticket>* tickets) {
+  if (queue_.Push(&requests, tickets)) return;
+  for (Request& request : requests) {
+    tickets->push_back(0);
     request.done(Status(Code::kFailedPrecondition,
                         "'" + request.name + "' came after the engine had stopped"));
   }
-  return ticket;
 }
 
 void Engine::Withdraw(Ticket ticket) { queue_.PushWithdrawal(ticket); }
@@ -99,12 +102,9 @@ void Engine::Run() {
     NoteEnd();
     if (failure_.ok()) progress |= Exchange();
     if (!failure_.ok() && (joined_ || left_ || join_requested_ || leave_requested_)) break;
-    if (progress) {
-      idle_rounds_ = 0;
-    } else {
-      CheckCoordinator();
-      queue_.Wait(IdleTime());
-    }
+    if (progress) continue;
+    CheckCoordinator();
+    transport_->Wait(kIdleNap, [this] { return queue_.Stirs(); });
   }
   Stop();
 }
@@ -116,15 +116,6 @@ void Engine::Stop() {
       failure_.ok() ? Status(Code::kFailedPrecondition, "the engine has stopped") : failure_;
   while (!pending_.empty()) Complete(pending_.begin()->first, status);
   ended_ = true;
-}
-
-Clock::duration Engine::IdleTime() {
-  if (!failure_.ok()) return kIdleNap;
-  // Nothing can be agreed on without this rank, unless it has joined.
-  if (pending_.empty() && !joined_ && !left_) return kIdleNap;
-  if (++idle_rounds_ <= kHardRounds) return Clock::duration::zero();
-  const int doublings = std::min((idle_rounds_ - kHardRounds) / 8, 10);
-  return std::min<Clock::duration>(kShortestNap * (1 << doublings), kLongestNap);
 }
 
 bool Engine::TakeSubmissions() {
@@ -161,8 +152,12 @@ void Engine::Announce(const std::string& name) {
   named.announced = Clock::now();
   const Request& request = named.submissions.front().request;
   auto it = ids_.find(name);
-  if (it != ids_.end() && by_id_[it->second].signature == request.signature) {
-    announcement_.ready.push_back(it->second);
+  if (it != ids_.end() && by_id_[it->second].signature == WithoutRows(request.signature)) {
+    if (request.signature.kind == OpKind::kAllgather) {
+      announcement_.gathers.push_back({it->second, request.signature.shape[0]});
+    } else {
+      announcement_.ready.push_back(it->second);
+    }
   } else {
     announcement_.requests.push_back({name, request.signature, request.fingerprint});
   }
@@ -309,7 +304,8 @@ Status Engine::Transfer(const std::vector<Slot>& slots, const Response& response
     case OpKind::kAllreduce:
       return fusion_.Allreduce(slots, response.contributors, deadline);
     case OpKind::kAllgather:
-      return fusion_.Allgather(slots.front(), response.items.front().rows, deadline);
+      return fusion_.Allgather(slots.front(), response.items.front().rows, response.contributors,
+                               deadline);
     case OpKind::kBroadcast:
       return fusion_.Broadcast(slots.front(), deadline);
     case OpKind::kBarrier:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 
 #include "tensorflow_patches/core/reduce.h"
 
@@ -55,10 +56,9 @@ Status Fusion::ReduceInPlace(const Slot& slot, double scale, TimePoint deadline)
     Pack(type, in, out, count, slot.request->scale);
     in = out;
   }
-  const Status status = transport_->Allreduce(in, out, count * WireElements(type), WireType(type),
-                                              WireOp(slot.signature.op), deadline);
-  if (status.ok() && scale != 1) Scale(type, out, count, scale);
-  return status;
+  return transport_->Allreduce(
+      in, out, {count * WireElements(type), WireType(type), WireOp(slot.signature.op), scale},
+      deadline);
 }
 
 Status Fusion::ReduceInChunks(const Slot& slot, double scale, TimePoint deadline) {
@@ -75,12 +75,12 @@ Status Fusion::ReduceInChunks(const Slot& slot, double scale, TimePoint deadline
     } else {
       std::memset(buffer, 0, WireBytes(type, n));
     }
-    const Status status =
-        transport_->Allreduce(buffer, buffer, n * WireElements(type), WireType(type),
-                              WireOp(slot.signature.op), deadline);
+    const Status status = transport_->Allreduce(
+        buffer, buffer, {n * WireElements(type), WireType(type), WireOp(slot.signature.op), scale},
+        deadline);
     if (!status.ok()) return status;
     if (slot.request != nullptr) {
-      Unpack(type, buffer, static_cast<char*>(slot.request->output) + offset, n, scale);
+      Unpack(type, buffer, static_cast<char*>(slot.request->output) + offset, n, 1);
     }
   }
   return Status();
@@ -103,26 +103,32 @@ Status Fusion::ReduceFused(const std::vector<Slot>& slots, double scale, TimePoi
     next += size;
   }
   const DataType wire = WireType(slots.front().signature.dtype);
-  const Status status = transport_->Allreduce(buffer, buffer, bytes / SizeOf(wire), wire,
-                                              WireOp(slots.front().signature.op), deadline);
+  const Status status = transport_->Allreduce(
+      buffer, buffer, {bytes / SizeOf(wire), wire, WireOp(slots.front().signature.op), scale},
+      deadline);
   if (!status.ok()) return status;
   next = buffer;
   for (const Slot& slot : slots) {
     const size_t count = Count(slot.signature);
     if (slot.request != nullptr) {
-      Unpack(slot.signature.dtype, next, slot.request->output, count, scale);
+      Unpack(slot.signature.dtype, next, slot.request->output, count, 1);
     }
     next += WireBytes(slot.signature.dtype, count);
   }
   return Status();
 }
 
-Status Fusion::Allgather(const Slot& slot, const std::vector<int64_t>& rows, TimePoint deadline) {
+Status Fusion::Allgather(const Slot& slot, const std::vector<int64_t>& rows, int contributors,
+                         TimePoint deadline) {
+  const int64_t limit = slot.signature.row_limit;
+  // All ranks know all rows, so that all decide alike.
+  if (limit >= 0 && std::accumulate(rows.begin(), rows.end(), int64_t{0}) > limit) return Status();
   Shape row = slot.signature.shape;
   row[0] = 1;
   const size_t row_bytes =
       Count(Signature{OpKind::kAllgather, ReduceOp::kSum, DataType::kUint8, 0, row}) *
-      SizeOf(slot.signature.dtype);
+          SizeOf(slot.signature.dtype) +
+      static_cast<size_t>(slot.signature.extra_row_bytes);
   std::vector<size_t> bytes;
   size_t total = 0;
   for (int64_t n : rows) {
@@ -134,7 +140,7 @@ Status Fusion::Allgather(const Slot& slot, const std::vector<int64_t>& rows, Tim
   void* out = nullptr;
   if (slot.request != nullptr) {
     in = slot.request->input;
-    out = slot.request->allocate(rows);
+    out = slot.request->allocate(rows, contributors);
   }
   // A rank that cannot hold the result still takes part: its peers wait in the same collective.
   const bool no_room = slot.request != nullptr && out == nullptr;

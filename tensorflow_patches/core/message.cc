@@ -125,6 +125,8 @@ void Write(Writer* w, const NamedSignature& named) {
   w->Byte(static_cast<uint8_t>(named.signature.dtype));
   w->Unsigned(static_cast<uint64_t>(named.signature.root));
   w->List(named.signature.shape, [&](int64_t dim) { w->Signed(dim); });
+  w->Signed(named.signature.extra_row_bytes);
+  w->Signed(named.signature.row_limit);
   w->Unsigned(named.fingerprint);
 }
 
@@ -136,6 +138,8 @@ NamedSignature ReadNamed(Reader* r) {
   named.signature.dtype = static_cast<DataType>(r->Byte() % kNumDataTypes);
   named.signature.root = static_cast<int32_t>(r->Unsigned());
   named.signature.shape = r->List<int64_t>([&] { return r->Signed(); });
+  named.signature.extra_row_bytes = static_cast<int32_t>(r->Signed());
+  named.signature.row_limit = r->Signed();
   named.fingerprint = r->Unsigned();
   return named;
 }
@@ -161,6 +165,10 @@ ResponseItem ReadItem(Reader* r) {
 std::string Encode(const Announcement& announcement) {
   Writer w;
   w.Ids(announcement.ready);
+  w.List(announcement.gathers, [&](const KnownGather& gather) {
+    w.Unsigned(gather.id);
+    w.Signed(gather.rows);
+  });
   w.List(announcement.requests, [&](const NamedSignature& named) { Write(&w, named); });
   w.List(announcement.withdrawn, [&](const std::string& name) { w.String(name); });
   w.Byte(announcement.joined);
@@ -171,6 +179,12 @@ std::string Encode(const Announcement& announcement) {
 bool Decode(const std::string& bytes, Announcement* announcement) {
   Reader r(bytes);
   announcement->ready = r.Ids();
+  announcement->gathers = r.List<KnownGather>([&] {
+    KnownGather gather;
+    gather.id = static_cast<NameId>(r.Unsigned());
+    gather.rows = r.Signed();
+    return gather;
+  });
   announcement->requests = r.List<NamedSignature>([&] { return ReadNamed(&r); });
   announcement->withdrawn = r.List<std::string>([&] { return r.String(); });
   announcement->joined = r.Byte() != 0;

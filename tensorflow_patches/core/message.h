@@ -25,16 +25,24 @@ struct NamedSignature {
   uint64_t fingerprint = 0;
 };
 
+// An allgather that is ready under a known name: the rows are all that may differ from before.
+struct KnownGather {
+  NameId id = kNoId;
+  int64_t rows = 0;
+};
+
 // rank -> coordinator: what has changed since the last announcement.
 struct Announcement {
   std::vector<NameId> ready;             // sorted; known names that are ready here
+  std::vector<KnownGather> gathers;      // known allgathers that are ready here
   std::vector<NamedSignature> requests;  // ready here under a name or signature that has no number
   std::vector<std::string> withdrawn;    // no longer ready here
   bool joined = false;                   // this rank has no more steps; it contributes zeros
   std::string leaving;                   // not empty: this rank stops with an error
 
   bool empty() const {
-    return ready.empty() && requests.empty() && withdrawn.empty() && !joined && leaving.empty();
+    return ready.empty() && gathers.empty() && requests.empty() && withdrawn.empty() && !joined &&
+           leaving.empty();
   }
 };
 

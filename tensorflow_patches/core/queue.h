@@ -1,15 +1,18 @@
 // What other threads hand to the communication thread: new requests, withdrawals, posts, the wish
 // to leave.
 //
-// Push from any thread; Wait and Drain on the communication thread. Owns what is in it until
-// drained. Nothing is called while the lock is held.
+// Push from any thread; Drain on the communication thread. Owns what is in it until drained.
+// Nothing is called while the lock is held.
 
 #ifndef TFMPI_CORE_QUEUE_H_
 #define TFMPI_CORE_QUEUE_H_
 
-#include <condition_variable>
+#include <atomic>
+#include <functional>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "tensorflow_patches/core/request.h"
@@ -34,39 +37,42 @@ struct Drained {
 
 class Queue {
  public:
-  // Returns 0, and leaves `request` as it is, once the queue is closed.
-  Ticket Push(Request* request) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (closed_) return 0;
-    const Ticket ticket = ++last_ticket_;
-    drained_.submissions.push_back({ticket, std::move(*request)});
-    Notify(&lock);
-    return ticket;
+  // `wake` ends the communication thread's sleep. Called by the thread that pushes, with no lock
+  // held, and never after Close.
+  explicit Queue(std::function<void()> wake) : wake_(std::move(wake)) {}
+
+  // Appends a ticket per request; leaves `requests` as they are and returns false once the queue is
+  // closed.
+  bool Push(std::vector<Request>* requests, std::vector<Ticket>* tickets) {
+    return Change([&] {
+      for (Request& request : *requests) {
+        tickets->push_back(++last_ticket_);
+        drained_.submissions.push_back({last_ticket_, std::move(request)});
+      }
+    });
   }
 
   void PushWithdrawal(Ticket ticket) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    drained_.withdrawals.push_back(ticket);
-    Notify(&lock);
+    Change([&] { drained_.withdrawals.push_back(ticket); });
   }
 
   void PushPost(const std::string& key) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    drained_.posts.push_back(key);
-    Notify(&lock);
+    Change([&] { drained_.posts.push_back(key); });
   }
 
-  // Makes the current or the next Wait return.
+  // Makes the communication thread look at what else it is asked.
   void Wake() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    woken_ = true;
-    Notify(&lock);
+    Change([&] { woken_ = true; });
   }
 
-  // Refuses further submissions. What is in it can still be drained.
+  // Refuses everything from now on. What is in it can still be drained.
   void Close() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    closed_ = true;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      closed_ = true;
+    }
+    while (wakers_.load() != 0)
+      std::this_thread::yield();  // they hold no lock and wait for nothing
   }
 
   Drained Drain() {
@@ -75,29 +81,32 @@ class Queue {
     return std::exchange(drained_, Drained());
   }
 
-  // Until something is there to drain, someone calls Wake, or `limit` has passed.
-  void Wait(Clock::duration limit) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    waiting_ = true;
-    changed_.wait_for(lock, limit, [this] { return woken_ || !drained_.empty(); });
-    waiting_ = false;
+  bool Stirs() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return woken_ || !drained_.empty();
   }
 
  private:
-  // A thread that does not wait needs no wake-up: spares a system call per gradient.
-  void Notify(std::unique_lock<std::mutex>* lock) {
-    const bool waiting = waiting_;
-    lock->unlock();
-    if (waiting) changed_.notify_one();
+  template <typename Body>
+  bool Change(const Body& body) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (closed_) return false;
+      body();
+      wakers_.fetch_add(1);
+    }
+    wake_();
+    wakers_.fetch_sub(1);
+    return true;
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  const std::function<void()> wake_;
+  std::atomic<int> wakers_{0};
+  mutable std::mutex mutex_;
   Drained drained_;  // guarded by mutex_, as all below
   Ticket last_ticket_ = 0;
   bool closed_ = false;
   bool woken_ = false;
-  bool waiting_ = false;
 };
 
 }  // namespace tfmpi

@@ -59,6 +59,112 @@ void ScaleAs(const void* in, void* out, size_t count, double scale) {
   for (size_t i = 0; i < count; ++i) to[i] = from[i] * factor;
 }
 
+// Elements that are reduced at a time: their sums stay in the first-level cache.
+constexpr size_t kBlock = 1024;
+
+struct Identity {
+  template <typename T>
+  static T Load(T value) {
+    return value;
+  }
+  template <typename T>
+  static T Store(T value) {
+    return value;
+  }
+};
+
+struct AsFloat16 {
+  static float Load(uint16_t value) { return WidenFloat16(value); }
+  static uint16_t Store(float value) { return NarrowFloat16(value); }
+};
+
+struct AsBfloat16 {
+  static float Load(uint16_t value) { return WidenBfloat16(value); }
+  static uint16_t Store(float value) { return NarrowBfloat16(value); }
+};
+
+struct Sum {
+  template <typename T>
+  static T Of(T a, T b) {
+    return static_cast<T>(a + b);
+  }
+};
+
+struct Min {
+  template <typename T>
+  static T Of(T a, T b) {
+    return b < a ? b : a;
+  }
+};
+
+struct Max {
+  template <typename T>
+  static T Of(T a, T b) {
+    return a < b ? b : a;
+  }
+};
+
+struct Product {
+  template <typename T>
+  static T Of(T a, T b) {
+    return static_cast<T>(a * b);
+  }
+};
+
+// T: as it lies in memory; A: as it is summed. A source may be `out`, element by element, which is
+// what ivdep tells the compiler.
+template <typename T, typename A, typename Form, typename Op>
+void ReduceAs(const void* const* sources, int n, size_t count, double scale, T* out, T* copy) {
+  const A factor = static_cast<A>(scale);
+  A sums[kBlock];
+  for (size_t start = 0; start < count; start += kBlock) {
+    const size_t length = count - start < kBlock ? count - start : kBlock;
+    const T* const first = static_cast<const T*>(sources[0]) + start;
+#pragma GCC ivdep
+    for (size_t i = 0; i < length; ++i) sums[i] = Form::Load(first[i]);
+    for (int r = 1; r < n; ++r) {
+      const T* const source = static_cast<const T*>(sources[r]) + start;
+#pragma GCC ivdep
+      for (size_t i = 0; i < length; ++i) sums[i] = Op::Of(sums[i], A(Form::Load(source[i])));
+    }
+    if (scale != 1) {
+#pragma GCC ivdep
+      for (size_t i = 0; i < length; ++i) sums[i] = static_cast<A>(sums[i] * factor);
+    }
+#pragma GCC ivdep
+    for (size_t i = 0; i < length; ++i) out[start + i] = static_cast<T>(Form::Store(sums[i]));
+    if (copy != nullptr) std::memcpy(copy + start, out + start, length * sizeof(T));
+  }
+}
+
+template <typename T, typename A = T, typename Form = Identity>
+void ReduceOf(const Reduction& reduction, const void* const* sources, int n, size_t count,
+              void* out, void* copy) {
+  T* const to = static_cast<T*>(out);
+  T* const also = static_cast<T*>(copy);
+  switch (reduction.op) {
+    case ReduceOp::kMin:
+      return ReduceAs<T, A, Form, Min>(sources, n, count, reduction.scale, to, also);
+    case ReduceOp::kMax:
+      return ReduceAs<T, A, Form, Max>(sources, n, count, reduction.scale, to, also);
+    case ReduceOp::kProduct:
+      return ReduceAs<T, A, Form, Product>(sources, n, count, reduction.scale, to, also);
+    default:
+      return ReduceAs<T, A, Form, Sum>(sources, n, count, reduction.scale, to, also);
+  }
+}
+
+// What most gradients are: two ranks, float32. One pass.
+void AddTwo(const float* a, const float* b, size_t count, float factor, float* out, float* copy) {
+  if (copy == nullptr) {
+#pragma GCC ivdep
+    for (size_t i = 0; i < count; ++i) out[i] = (a[i] + b[i]) * factor;
+  } else {
+#pragma GCC ivdep
+    for (size_t i = 0; i < count; ++i) out[i] = copy[i] = (a[i] + b[i]) * factor;
+  }
+}
+
 }  // namespace
 
 bool IsWireForm(DataType type) { return type != DataType::kFloat16 && type != DataType::kBfloat16; }
@@ -103,6 +209,41 @@ void Unpack(DataType type, const void* wire, void* out, size_t count, double sca
 
 void Scale(DataType type, void* data, size_t count, double scale) {
   Unpack(type, data, data, count, scale);
+}
+
+void Reduce(const Reduction& reduction, const void* const* sources, int n, size_t count, void* out,
+            void* copy) {
+  switch (reduction.type) {
+    case DataType::kFloat32:
+      if (n == 2 && reduction.op == ReduceOp::kSum) {
+        return AddTwo(static_cast<const float*>(sources[0]), static_cast<const float*>(sources[1]),
+                      count, static_cast<float>(reduction.scale), static_cast<float*>(out),
+                      static_cast<float*>(copy));
+      }
+      return ReduceOf<float>(reduction, sources, n, count, out, copy);
+    case DataType::kFloat64:
+      return ReduceOf<double>(reduction, sources, n, count, out, copy);
+    case DataType::kFloat16:
+      return ReduceOf<uint16_t, float, AsFloat16>(reduction, sources, n, count, out, copy);
+    case DataType::kBfloat16:
+      return ReduceOf<uint16_t, float, AsBfloat16>(reduction, sources, n, count, out, copy);
+    case DataType::kInt8:
+      return ReduceOf<int8_t>(reduction, sources, n, count, out, copy);
+    case DataType::kInt16:
+      return ReduceOf<int16_t>(reduction, sources, n, count, out, copy);
+    case DataType::kInt32:
+      return ReduceOf<int32_t>(reduction, sources, n, count, out, copy);
+    case DataType::kInt64:
+      return ReduceOf<int64_t>(reduction, sources, n, count, out, copy);
+    case DataType::kUint16:
+      return ReduceOf<uint16_t>(reduction, sources, n, count, out, copy);
+    case DataType::kUint32:
+      return ReduceOf<uint32_t>(reduction, sources, n, count, out, copy);
+    case DataType::kUint64:
+      return ReduceOf<uint64_t>(reduction, sources, n, count, out, copy);
+    default:
+      return ReduceOf<uint8_t>(reduction, sources, n, count, out, copy);
+  }
 }
 
 uint64_t Fingerprint(const void* data, size_t bytes) {

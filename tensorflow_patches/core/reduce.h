@@ -28,6 +28,21 @@ void Unpack(DataType type, const void* wire, void* out, size_t count, double sca
 // In place: `count` elements of `type`, in wire form, times `scale`.
 void Scale(DataType type, void* data, size_t count, double scale);
 
+// A sum, minimum, maximum or product over ranks, of `count` elements of a wire type, or of float16
+// or bfloat16, which are summed in float32 and rounded once. The result is multiplied by `scale`,
+// which is 1 for integers.
+struct Reduction {
+  size_t count = 0;
+  DataType type = DataType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  double scale = 1;
+};
+
+// `count` elements (not reduction.count) of each of the `n` sources, in their order, into `out`
+// and, if not null, into `copy`. A source may be `out`.
+void Reduce(const Reduction& reduction, const void* const* sources, int n, size_t count, void* out,
+            void* copy);
+
 // A 64-bit hash of the bytes, for comparison between ranks; never 0, except that data of zeros
 // gives 0.
 uint64_t Fingerprint(const void* data, size_t bytes);

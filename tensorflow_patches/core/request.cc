@@ -17,7 +17,13 @@ std::string Describe(const Signature& signature) {
   if (signature.kind == OpKind::kAllreduce) text += std::string(" ") + Name(signature.op);
   text += std::string(" of ") + Name(signature.dtype) + " " + Describe(signature.shape);
   if (signature.kind == OpKind::kBroadcast) text += " from rank " + std::to_string(signature.root);
+  if (signature.row_limit >= 0) text += " if at most " + std::to_string(signature.row_limit);
   return text;
+}
+
+Signature WithoutRows(Signature signature) {
+  if (signature.kind == OpKind::kAllgather && !signature.shape.empty()) signature.shape[0] = 0;
+  return signature;
 }
 
 Status Validate(const Signature& signature) {

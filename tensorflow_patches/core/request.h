@@ -19,11 +19,16 @@ struct Signature {
   ReduceOp op = ReduceOp::kAverage;  // allreduce only
   DataType dtype = DataType::kFloat32;
   int32_t root = 0;  // broadcast only
-  Shape shape;
+  Shape shape;       // allgather: ranks may differ in the first dimension, the rows
+  // Allgather only: bytes that travel for each row beside its elements, as its index.
+  int32_t extra_row_bytes = 0;
+  // Allgather only: with more rows than this in all, no data moves; -1: any number.
+  int64_t row_limit = -1;
 
   bool operator==(const Signature& other) const {
     return kind == other.kind && op == other.op && dtype == other.dtype && root == other.root &&
-           shape == other.shape;
+           shape == other.shape && extra_row_bytes == other.extra_row_bytes &&
+           row_limit == other.row_limit;
   }
   bool operator!=(const Signature& other) const { return !(*this == other); }
 };
@@ -32,6 +37,8 @@ struct Signature {
 std::string Describe(const Signature& signature);
 // "[3, 4]"
 std::string Describe(const Shape& shape);
+// As the ranks must agree on it: an allgather has 0 rows, everything else is as it is.
+Signature WithoutRows(Signature signature);
 // Why the ranks could not carry it out, whatever they agree on; ok if they could.
 Status Validate(const Signature& signature);
 
@@ -48,9 +55,11 @@ struct Request {
   // Allreduce of floating types: this rank's data counts times this. With 0 it counts as zeros,
   // whatever it holds, NaN too. May differ by rank.
   double scale = 1;
-  // Allgather: called once, on the communication thread, with each rank's first dimension; returns
-  // where the result goes (all rows, in rank order), or null to fail the request.
-  std::function<void*(const std::vector<int64_t>& rows)> allocate;
+  // Allgather: called once, on the communication thread, with each rank's first dimension and the
+  // number of ranks that have not joined; returns where the result goes (all rows, in rank order),
+  // or null to fail the request. Not called when there are more rows than the signature's limit:
+  // the request then ends well without data.
+  std::function<void*(const std::vector<int64_t>& rows, int contributors)> allocate;
 
   // Runs exactly once, on the communication thread (or inside Submit when the engine has failed),
   // under no lock. It must not block and must not destroy the engine.

@@ -9,8 +9,10 @@
 #define TFMPI_GLUE_APPLY_KERNEL_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow_patches/glue/apply_ops.h"
@@ -28,15 +30,14 @@ class ApplyKernel : public tensorflow::AsyncOpKernel {
 
   // Optimizer ops run by the process so far, whoever averaged their gradients.
   static int64_t Applied();
+  static void CountApplied();
   // The gradients of optimizer ops that run eagerly on this thread are averages already, from now
   // on. Returns what it was before.
   static bool SetThreadAveraged(bool averaged);
+  static bool ThreadAveraged();
 
  private:
   class Step;
-
-  // Which variable or slot a state input is, in this process.
-  std::string VariableKey(tensorflow::OpKernelContext* context, int input) const;
 
   std::unique_ptr<tensorflow::OpKernel> stock_;
   int gradient_ = -1;         // input index
@@ -45,15 +46,18 @@ class ApplyKernel : public tensorflow::AsyncOpKernel {
   bool averaged_ = false;
 };
 
-// What two Apply kernels, this and the compiled one, know from a node.
-// " (ApplyAdam)": tells apart two optimizers of one variable; the second and further Apply ops of
-// one kind on one variable of one graph carry their number.
+// What the Apply kernels, this, the sparse and the compiled one, know from a node.
+// " (ApplyAdam)", also for its sparse form: tells apart two optimizers of one variable; the second
+// and further Apply ops of one kind on one variable of one graph carry their number.
 std::string RequestSuffix(const tensorflow::NodeDef& node);
 // Its gradient is an average already.
 bool IsAveraged(const tensorflow::NodeDef& node);
 
 // Runs the stock kernel in `context`, which is another kernel's: it sees that one's inputs, but
-// `gradient` as input number `index`.
+// these tensors as the inputs of these numbers.
+void RunOnInputs(tensorflow::OpKernel* stock, tensorflow::OpKernelContext* context,
+                 std::initializer_list<std::pair<int, tensorflow::Tensor*>> replaced_inputs);
+// Of one input, the gradient.
 void RunOnGradient(tensorflow::OpKernel* stock, tensorflow::OpKernelContext* context, int index,
                    tensorflow::Tensor* gradient);
 

@@ -15,6 +15,7 @@
 #include "tensorflow_patches/glue/interpose.h"
 #include "tensorflow_patches/glue/request_group.h"
 #include "tensorflow_patches/glue/runtime.h"
+#include "tensorflow_patches/glue/sparse_average.h"
 #include "tensorflow_patches/glue/variable_names.h"
 
 namespace {
@@ -74,6 +75,9 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
   runtime.engine.coordinator.stall_warning = Seconds(options->stall_warning);
   runtime.engine.coordinator.stall_timeout = Seconds(options->stall_timeout);
   runtime.engine.collective_timeout = Seconds(options->collective_timeout);
+  runtime.plugin.ranks_per_node = options->ranks_per_node;
+  runtime.plugin.node.wire = static_cast<tfmpi::DataType>(options->wire);
+  tfmpi::SparseAverage::SetMode(static_cast<tfmpi::SparseMode>(options->sparse));
   // Not through Python: the communication thread must never wait for its lock.
   runtime.engine.log = [](const std::string& line) {
     const tfmpi::Topology& topology = GetEngine()->topology();
@@ -132,7 +136,7 @@ TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op, i
   if (request.signature.kind == tfmpi::OpKind::kAllgather && dims > 0) {
     size_t row_bytes = tfmpi::SizeOf(request.signature.dtype);
     for (int32_t i = 1; i < dims; ++i) row_bytes *= static_cast<size_t>(shape[i]);
-    request.allocate = [operation, row_bytes](const std::vector<int64_t>& rows) {
+    request.allocate = [operation, row_bytes](const std::vector<int64_t>& rows, int) {
       return operation->Allocate(rows, row_bytes);
     };
   }

@@ -22,6 +22,9 @@ struct TfMpiOptions {
   double stall_warning;       // seconds; 0: never
   double stall_timeout;       // seconds; 0: never
   double collective_timeout;  // seconds
+  int32_t ranks_per_node;     // 0: as the launcher has it
+  int32_t wire;               // DataType in which float32 sums travel between nodes
+  int32_t sparse;             // sparse_average.h's SparseMode
 };
 
 // Python's main thread, once. Waits for all ranks to start.

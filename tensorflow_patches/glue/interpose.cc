@@ -21,6 +21,7 @@
 #include "tensorflow_patches/glue/average_kernel.h"
 #include "tensorflow_patches/glue/compiled_average.h"
 #include "tensorflow_patches/glue/runtime.h"
+#include "tensorflow_patches/glue/sparse_apply_kernel.h"
 
 namespace tfmpi {
 namespace {
@@ -35,10 +36,10 @@ std::atomic<int64_t> g_seen{0};
 std::atomic<int64_t> g_decorated{0};
 
 std::string SparseReason(const OpKernel& stock) {
-  return "sparse gradients are not averaged over ranks in this release, and '" + stock.name() +
-         "' (" + std::string(stock.type_string_view()) +
-         ") would train each rank's rows on its own. Make the gradient dense with "
-         "tf.convert_to_tensor(gradient) before apply_gradients, or run with TF_MPI_ENABLE=0";
+  return "sparse gradients are not averaged over ranks inside compiled functions, and '" +
+         stock.name() + "' (" + std::string(stock.type_string_view()) +
+         ") would train each rank's rows on its own. Drop jit_compile=True, make the gradient "
+         "dense with tf.convert_to_tensor(gradient), or run with TF_MPI_ENABLE=0";
 }
 
 std::string DeviceReason(const OpKernelConstruction& construction) {
@@ -64,6 +65,7 @@ class DecoratingFactory : public OpKernelFactory {
       return stock.release();
     if (compiled_ || op_.sparse) {
       if (engine->topology().size == 1) return stock.release();
+      if (!compiled_) return new SparseApplyKernel(construction, op_, std::move(stock));
       if (op_.sparse) return new RefusingKernel(construction, SparseReason(*stock));
       if (!IsCompiledForCpu(*construction)) {
         return new RefusingKernel(construction, DeviceReason(*construction));

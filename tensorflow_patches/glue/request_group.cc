@@ -40,14 +40,17 @@ void RequestGroup::Submit(std::unique_ptr<RequestGroup> group, const std::string
   }
   for (Request& request : self->requests_) {
     request.done = [self](const Status& status) { self->EndOne(status); };
-    const Ticket ticket = self->engine_->Submit(std::move(request));
-    bool withdraw = false;
-    {
-      std::lock_guard<std::mutex> lock(self->mutex_);
-      self->tickets_.push_back(ticket);
-      withdraw = self->cancelled_;
-    }
-    if (withdraw) self->engine_->Withdraw(ticket);
+  }
+  std::vector<Ticket> tickets;
+  if (!self->requests_.empty()) self->engine_->Submit(std::move(self->requests_), &tickets);
+  bool withdraw = false;
+  {
+    std::lock_guard<std::mutex> lock(self->mutex_);
+    self->tickets_ = tickets;
+    withdraw = self->cancelled_;
+  }
+  if (withdraw) {
+    for (Ticket ticket : tickets) self->engine_->Withdraw(ticket);
   }
   self->EndOne(Status());
 }

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "tensorflow_patches/core/transport/local.h"
-#include "tensorflow_patches/core/transport/plugin_transport.h"
 
 namespace tfmpi {
 namespace {
@@ -45,7 +44,8 @@ Status StartRuntime(const RuntimeOptions& options) {
   if (options.transport_library.empty()) {
     transport = LocalGroup(1).CreateTransport(0);
   } else {
-    const Status status = LoadPluginTransport(options.transport_library, &transport);
+    const Status status =
+        LoadPluginTransport(options.transport_library, options.plugin, &transport);
     if (!status.ok()) return status;
   }
   const Status status = CompareBuilds(options.build_id, transport.get());

@@ -13,11 +13,13 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow_patches/core/engine.h"
+#include "tensorflow_patches/core/transport/plugin_transport.h"
 
 namespace tfmpi {
 
 struct RuntimeOptions {
   EngineOptions engine;
+  PluginOptions plugin;
   std::string transport_library;  // empty: one rank alone, without MPI
   std::string build_id;           // must be the same on all ranks
 };

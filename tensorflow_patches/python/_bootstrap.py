@@ -53,6 +53,17 @@ def load() -> None:
     _start(gate)
 
 
+def _ranks_per_node(ranks: int) -> int:
+    shape = config.get("TF_MPI_TOPOLOGY")
+    if shape.nodes is not None and shape.nodes * shape.ranks_per_node != ranks:
+        raise ImportError(
+            f"TF_MPI_TOPOLOGY={shape.nodes}x{shape.ranks_per_node} is a group of "
+            f"{shape.nodes * shape.ranks_per_node} ranks, but {_count(ranks, 'rank')} started; "
+            "leave it at auto, or start as many ranks"
+        )
+    return int(shape.ranks_per_node)
+
+
 def _start(gate: config.Gate) -> None:
     global _pid
     from tensorflow.mpi import _build_info, _lib
@@ -65,6 +76,9 @@ def _start(gate: config.Gate) -> None:
         stall_warning=config.get("TF_MPI_STALL_WARNING"),
         stall_timeout=config.get("TF_MPI_STALL_TIMEOUT"),
         collective_timeout=config.get("TF_MPI_COLLECTIVE_TIMEOUT"),
+        ranks_per_node=_ranks_per_node(ranks),
+        wire=_lib.WIRE[config.get("TF_MPI_COMPRESSION")],
+        sparse=config.SPARSE_MODES.index(config.get("TF_MPI_SPARSE")),
     )
     error = _lib.error_buffer()
     lib = _lib.load()

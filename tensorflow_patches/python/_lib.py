@@ -15,6 +15,9 @@ _ERROR_BYTES = 1024
 # core/status.h
 OK, CANCELLED, INVALID_ARGUMENT, FAILED_PRECONDITION, DEADLINE_EXCEEDED, UNAVAILABLE = range(6)
 
+# core/types.h: the DataType in which float32 travels between nodes, by TF_MPI_COMPRESSION
+WIRE = {"none": 2, "fp16": 0, "bf16": 1}
+
 
 class Options(ctypes.Structure):
     """TfMpiOptions."""
@@ -26,6 +29,9 @@ class Options(ctypes.Structure):
         ("stall_warning", ctypes.c_double),
         ("stall_timeout", ctypes.c_double),
         ("collective_timeout", ctypes.c_double),
+        ("ranks_per_node", ctypes.c_int32),
+        ("wire", ctypes.c_int32),
+        ("sparse", ctypes.c_int32),
     ]
 
 

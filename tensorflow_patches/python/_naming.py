@@ -178,7 +178,8 @@ def _number(graph: Any, op: Any) -> None:
 
     if not hasattr(graph, "_tf_mpi_counts"):
         graph._tf_mpi_counts = {}
-    key = (op.type, op.inputs[0].op.name if hasattr(op.inputs[0], "op") else id(op.inputs[0]))
+    kind = op.type.replace("SparseApply", "Apply")  # the kernels' names; glue/apply_kernel.h
+    key = (kind, op.inputs[0].op.name if hasattr(op.inputs[0], "op") else id(op.inputs[0]))
     count = graph._tf_mpi_counts.get(key, 0) + 1
     graph._tf_mpi_counts[key] = count
     if count > 1 and _hooks.size > 1:

@@ -14,13 +14,23 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-Kind = Literal["choice", "bytes", "seconds", "path"]
+Kind = Literal["choice", "bytes", "seconds", "path", "topology"]
 
+SPARSE_MODES = ("auto", "gather", "dense")  # in the order of glue/sparse_average.h
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
 class ConfigError(ValueError):
     """A variable has a value that is not accepted; the text says which are."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """The shape of the group: `nodes` (None: as many as it takes) of `ranks_per_node` ranks each
+    (0: as the launcher has it)."""
+
+    nodes: int | None
+    ranks_per_node: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,13 +52,16 @@ class Parameter:
             return ", ".join("unset" if c == "" else c for c in self.choices)
         if self.kind == "path":
             return "the path of a file"
+        if self.kind == "topology":
+            return "auto, flat, or NODESxRANKS such as 2x4"
         low, high = f"{self.low:.0f}", f"{self.high:.0f}"
         if self.kind == "bytes":
             return f"bytes from {low} to {high}, with an optional suffix k, m or g"
         return f"seconds from {low} to {high}"
 
     def parse(self, text: str) -> Any:
-        """Returns the value as str, int (bytes) or float (seconds); ConfigError if not accepted."""
+        """Returns the value as str, int (bytes), float (seconds) or Topology; ConfigError if not
+        accepted."""
         value: Any = text.strip()
         if self.kind == "choice":
             if value in self.choices:
@@ -56,6 +69,14 @@ class Parameter:
         elif self.kind == "path":
             if value == "" or os.path.exists(value):
                 return value
+        elif self.kind == "topology":
+            match = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})", value)
+            if value == "auto":
+                return Topology(None, 0)
+            if value == "flat":
+                return Topology(None, 1)
+            if match:
+                return Topology(int(match[1]), int(match[2]))
         elif self.kind == "bytes":
             match = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", value.lower())
             if match and self.low <= int(match[1]) * _UNITS[match[2]] <= self.high:
@@ -96,6 +117,16 @@ PARAMETERS = {
             "Small gradients travel together in a buffer of at most this size; a larger one "
             "travels alone. 0: every gradient travels alone.",
             high=2**30,
+        ),
+        Parameter(
+            "TF_MPI_SPARSE",
+            "choice",
+            "auto",
+            "How sparse gradients, as those of an embedding, are averaged. gather: all ranks' rows "
+            "are gathered, with their indices. dense: the whole gradient is reduced, rows of zeros "
+            "included; it takes memory of the table's size. auto: per gradient and step, what "
+            "moves fewer bytes.",
+            choices=SPARSE_MODES,
         ),
         Parameter(
             "TF_MPI_STALL_WARNING",
@@ -162,6 +193,24 @@ PARAMETERS = {
             "there. all: every rank; give each a folder of its own. Files that the script opens "
             "itself are its own affair.",
             choices=("rank0", "all"),
+        ),
+        Parameter(
+            "TF_MPI_TOPOLOGY",
+            "topology",
+            "auto",
+            "Which ranks share a node: they average through shared memory, and each part of a "
+            "gradient leaves the node once. auto: as the launcher says. flat: none; all data "
+            "travels through MPI. 2x4: two nodes of four ranks each, in their order; ranks of one "
+            "node must really share memory.",
+        ),
+        Parameter(
+            "TF_MPI_COMPRESSION",
+            "choice",
+            "none",
+            "Rounds float32 gradients that travel between nodes to 16 bits: half the bytes, for "
+            "averages that are no longer those of one process to rounding. Inside a node nothing "
+            "is rounded.",
+            choices=("none", "fp16", "bf16"),
         ),
         Parameter(
             "TF_MPI_TRANSPORT_LIBRARY",

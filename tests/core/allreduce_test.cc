@@ -174,10 +174,13 @@ class SilentTransport : public Transport {
   std::string description() const override { return "returns its input"; }
   Status Send(int peer, const std::string& bytes) override { return real_->Send(peer, bytes); }
   Status Receive(std::vector<ControlMessage>* inbox) override { return real_->Receive(inbox); }
-  Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp,
-                   TimePoint) override {
-    if (in != out)
-      std::copy_n(static_cast<const char*>(in), count * SizeOf(type), static_cast<char*>(out));
+  void Wait(Clock::duration limit, const std::function<bool()>& ready) override {
+    real_->Wait(limit, ready);
+  }
+  void Wake() override { real_->Wake(); }
+  Status Allreduce(const void* in, void* out, const Reduction& reduction, TimePoint) override {
+    const size_t bytes = reduction.count * SizeOf(reduction.type);
+    if (in != out) std::copy_n(static_cast<const char*>(in), bytes, static_cast<char*>(out));
     return Status();
   }
   Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,

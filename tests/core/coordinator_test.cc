@@ -187,9 +187,58 @@ TEST_F(CoordinatorTest, AllgatherTellsEveryRanksRows) {
     const Verdict verdict = Decide();
     ASSERT_EQ(verdict.responses.size(), 1u);
     const ResponseItem& item = verdict.responses[0].items[0];
-    EXPECT_TRUE(item.is_new) << "rows differ from step to step, so it never gets a number";
+    EXPECT_TRUE(item.is_new) << "its name may never come back, so it gets no number";
     EXPECT_EQ(item.id, kNoId);
     EXPECT_EQ(item.rows, std::vector<int64_t>({0, 2, 4}));
+  }
+}
+
+TEST_F(CoordinatorTest, ASparseAllgatherTravelsByItsNumberAndEachRanksRows) {
+  Start(3);
+  Signature signature;
+  signature.kind = OpKind::kAllgather;
+  signature.extra_row_bytes = 8;
+  signature.row_limit = 100;
+  for (int rank : {1, 2, 0}) {
+    signature.shape = {rank * 2, 5};
+    Ready(rank, "rows", signature);
+  }
+  const ResponseItem first = Decide().responses.at(0).items.at(0);
+  EXPECT_TRUE(first.is_new);
+  EXPECT_EQ(first.named.signature, WithoutRows(signature));
+  EXPECT_EQ(first.rows, std::vector<int64_t>({0, 2, 4}));
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    Announcement announcement;
+    announcement.gathers = {{first.id, 7 + rank}, {99, 1}};  // numbers never given are ignored
+    Send(static_cast<int>(rank), announcement);
+  }
+  const ResponseItem second = Decide().responses.at(0).items.at(0);
+  EXPECT_FALSE(second.is_new);
+  EXPECT_EQ(second.id, first.id);
+  EXPECT_EQ(second.rows, std::vector<int64_t>({7, 8, 9}));
+  // By name from a rank that does not know the number, and nothing from one that has joined.
+  Join(0);
+  Announcement known;
+  known.gathers = {{first.id, 3}};
+  Send(1, known);
+  Ready(2, "rows", signature);
+  const Verdict third = Decide();
+  EXPECT_EQ(third.responses.at(0).contributors, 2);
+  EXPECT_EQ(third.responses.at(0).items.at(0).rows, std::vector<int64_t>({0, 3, 0}));
+}
+
+TEST_F(CoordinatorTest, ASparseAndADenseGradientOfOneNameAreAMismatch) {
+  Start(2);
+  Signature sparse;
+  sparse.kind = OpKind::kAllgather;
+  sparse.shape = {3, 4};
+  sparse.extra_row_bytes = 8;
+  Ready(0, "w", sparse);
+  Ready(1, "w", {10, 4});
+  const Verdict verdict = Decide();
+  ASSERT_EQ(verdict.errors.size(), 1u);
+  for (const char* part : {"rank 0", "allgather", "[3, 4]", "rank 1", "allreduce", "[10, 4]"}) {
+    EXPECT_NE(verdict.errors[0].message.find(part), std::string::npos) << verdict.errors[0].message;
   }
 }
 
@@ -228,10 +277,15 @@ TEST_F(CoordinatorTest, EveryPartOfASignatureMustAgree) {
   gather.kind = wider.kind = OpKind::kAllgather;
   gather.shape = {2, 3};
   wider.shape = {2, 4};
-  Start(2);
-  Ready(0, "x", gather);
-  Ready(1, "x", wider);
-  EXPECT_EQ(Decide().errors.size(), 1u) << "rows may differ in number, not in form";
+  Signature indexed = gather, limited = gather;
+  indexed.extra_row_bytes = 8;
+  limited.row_limit = 5;
+  for (const Signature& other : {wider, indexed, limited}) {
+    Start(2);
+    Ready(0, "x", gather);
+    Ready(1, "x", other);
+    EXPECT_EQ(Decide().errors.size(), 1u) << "rows may differ in number, not in form";
+  }
 }
 
 TEST_F(CoordinatorTest, ALateRankOfAMismatchDoesNotConfuseTheNextUse) {

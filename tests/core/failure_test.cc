@@ -188,10 +188,14 @@ class HangingTransport : public Transport {
   std::string description() const override { return "hangs"; }
   Status Send(int peer, const std::string& bytes) override { return real_->Send(peer, bytes); }
   Status Receive(std::vector<ControlMessage>* inbox) override { return real_->Receive(inbox); }
-  Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
+  void Wait(Clock::duration limit, const std::function<bool()>& ready) override {
+    real_->Wait(limit, ready);
+  }
+  void Wake() override { real_->Wake(); }
+  Status Allreduce(const void* in, void* out, const Reduction& reduction,
                    TimePoint deadline) override {
     while (*hang_) std::this_thread::sleep_for(milliseconds(1));
-    return real_->Allreduce(in, out, count, type, op, deadline);
+    return real_->Allreduce(in, out, reduction, deadline);
   }
   Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
                    TimePoint deadline) override {

@@ -54,6 +54,8 @@ class MessageTest : public TimedTest {
     named.signature.dtype = static_cast<DataType>(Number(kNumDataTypes));
     named.signature.root = Number(3) == 0 ? -1 : Number(1 << 30);
     for (int i = Number(5); i > 0; --i) named.signature.shape.push_back(Integer());
+    named.signature.extra_row_bytes = Number(1 << 30);
+    named.signature.row_limit = Integer();
     named.fingerprint = static_cast<uint64_t>(Integer());
     return named;
   }
@@ -64,6 +66,9 @@ class MessageTest : public TimedTest {
     const NameId first = static_cast<NameId>(Number(1 << 20));
     for (int i = Number(40); i > 0; --i) ids.insert(first + static_cast<NameId>(Number(200)));
     announcement.ready.assign(ids.begin(), ids.end());
+    for (int i = Number(5); i > 0; --i) {
+      announcement.gathers.push_back({static_cast<NameId>(Number(1 << 20)), Integer()});
+    }
     for (int i = Number(5); i > 0; --i) announcement.requests.push_back(Named());
     for (int i = Number(5); i > 0; --i) announcement.withdrawn.push_back(Text());
     announcement.joined = Number(2) == 1;
@@ -106,6 +111,11 @@ void ExpectEqual(const NamedSignature& a, const NamedSignature& b) {
 
 void ExpectEqual(const Announcement& a, const Announcement& b) {
   EXPECT_EQ(a.ready, b.ready);
+  ASSERT_EQ(a.gathers.size(), b.gathers.size());
+  for (size_t i = 0; i < a.gathers.size(); ++i) {
+    EXPECT_EQ(a.gathers[i].id, b.gathers[i].id);
+    EXPECT_EQ(a.gathers[i].rows, b.gathers[i].rows);
+  }
   ASSERT_EQ(a.requests.size(), b.requests.size());
   for (size_t i = 0; i < a.requests.size(); ++i) ExpectEqual(a.requests[i], b.requests[i]);
   EXPECT_EQ(a.withdrawn, b.withdrawn);

@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 int64_t Rows(int rank, int step) { return (rank + step) % 3; }
 
 Request MakeAllgather(const std::string& name, const Shape& shape, const void* in,
-                      std::function<void*(const std::vector<int64_t>&)> allocate) {
+                      std::function<void*(const std::vector<int64_t>&, int)> allocate) {
   Request request;
   request.name = name;
   request.signature.kind = OpKind::kAllgather;
@@ -57,7 +57,7 @@ TEST_P(OperationsTest, AllgatherOfRaggedRows) {
       int calls = 0;
       Ending ending =
           Submit(engine, MakeAllgather("g", {Rows(rank, step), kColumns}, in.data(),
-                                       [&](const std::vector<int64_t>& rows) -> void* {
+                                       [&](const std::vector<int64_t>& rows, int) -> void* {
                                          ++calls;
                                          int64_t total = 0;
                                          for (int64_t n : rows) total += n;
@@ -204,7 +204,7 @@ TEST_F(EngineTest, ARankWithoutRoomForAnAllgatherFailsAlone) {
   ranks.Each([&](int rank, Engine& engine) {
     std::vector<int32_t> in = {rank}, out;
     Ending ending = Submit(
-        engine, MakeAllgather("g", {1}, in.data(), [&](const std::vector<int64_t>&) -> void* {
+        engine, MakeAllgather("g", {1}, in.data(), [&](const std::vector<int64_t>&, int) -> void* {
           if (rank == 1) return nullptr;
           out.resize(3);
           return out.data();

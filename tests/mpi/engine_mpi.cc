@@ -131,7 +131,7 @@ void CheckAllgather(Engine& engine, int64_t columns) {
   request.signature.kind = OpKind::kAllgather;
   request.signature.shape = {rows_of(topology.rank), columns};
   request.input = in.data();
-  request.allocate = [&](const std::vector<int64_t>& rows) -> void* {
+  request.allocate = [&](const std::vector<int64_t>& rows, int) -> void* {
     int64_t total = 0;
     for (int64_t n : rows) total += n;
     out.resize(total * columns);
@@ -239,7 +239,9 @@ int Main(int argc, char** argv) {
   }
   const std::string mode = argv[2];
   std::unique_ptr<Transport> transport;
-  const Status status = LoadPluginTransport(argv[1], &transport);
+  PluginOptions plugin;
+  if (const char* ranks = std::getenv("RANKS_PER_NODE")) plugin.ranks_per_node = std::atoi(ranks);
+  const Status status = LoadPluginTransport(argv[1], plugin, &transport);
   Expect(status.ok(), status.message());
   EngineOptions options = Options();
   if (mode == "stop") {

@@ -12,14 +12,10 @@ SOON = 20  # seconds from the end of one rank to the end of the job
 
 # --- What this release does not average is refused ----------------------------------------------
 
-SPARSE_OP = ["UnimplementedError", "sparse gradients are not averaged", "SparseApply"]
 SPARSE = ["NotImplementedError", "got a sparse gradient for", "tf.convert_to_tensor(gradient)"]
 CUSTOM = ["NotImplementedError", "without one of TensorFlow's Apply ops", "tf.mpi.allreduce"]
 DISAGREE = ["InvalidArgumentError", "the ranks disagree on"]
 REFUSED = {
-    "sparse_op_eager": SPARSE_OP,
-    "sparse_op_function": SPARSE_OP,
-    "sparse_op_session": SPARSE_OP,
     "sparse_optimizer_eager": [*SPARSE, "GradientDescentOptimizer", "'soe:0'"],
     "sparse_optimizer_session": [*SPARSE, "AdagradOptimizer", "'sos:0'"],
     "AssignsOne eager": [*CUSTOM, "AssignsOne", "'AssignsOne_eager:0'"],
@@ -32,6 +28,9 @@ REFUSED = {
     "other_dtype": [*DISAGREE, "rank 0 has", "float32 [2]", "rank 1 has", "float64 [2]"],
 }
 ACCEPTED = [
+    "sparse_op_eager",
+    "sparse_op_function",
+    "sparse_op_session",
     "compiled_op",
     "compiled_optimizer_inside_a_function",
     "Wraps eager",

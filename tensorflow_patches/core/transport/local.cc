@@ -15,20 +15,19 @@ struct Part {
   Collective kind;
   const void* in;
   void* out;
-  std::vector<size_t>
-      sizes;  // allreduce: {count}; allgather: bytes of each rank; broadcast: {bytes}
-  DataType type;
-  ReduceOp op;
-  int root;
+  std::vector<size_t> sizes;  // allgather: bytes of each rank; broadcast: {bytes}
+  Reduction reduction = {};   // allreduce
+  int root = 0;               // broadcast
 
   bool Matches(const Part& other) const {
-    return kind == other.kind && sizes == other.sizes && type == other.type && op == other.op &&
-           root == other.root;
+    return kind == other.kind && sizes == other.sizes && root == other.root &&
+           reduction.count == other.reduction.count && reduction.type == other.reduction.type &&
+           reduction.op == other.reduction.op && reduction.scale == other.reduction.scale;
   }
 };
 
 struct LocalGroup::Shared {
-  explicit Shared(int size) : size(size), parts(size), inboxes(size) {}
+  explicit Shared(int size) : size(size), parts(size), inboxes(size), woken(size) {}
 
   const int size;
   std::mutex mutex;
@@ -38,6 +37,8 @@ struct LocalGroup::Shared {
   int64_t generation = 0;  // of finished collectives
   std::string broken;      // not empty: why the group is of no more use
   std::vector<std::vector<ControlMessage>> inboxes;
+  std::vector<char> woken;  // by rank
+  std::condition_variable rung;
 
   Status Run(int rank, Part part, TimePoint deadline);
   void Execute();
@@ -45,60 +46,15 @@ struct LocalGroup::Shared {
 
 namespace {
 
-template <typename T>
-void ReduceInto(T* sum, const T* in, size_t count, ReduceOp op) {
-  for (size_t i = 0; i < count; ++i) {
-    switch (op) {
-      case ReduceOp::kMin:
-        sum[i] = std::min(sum[i], in[i]);
-        break;
-      case ReduceOp::kMax:
-        sum[i] = std::max(sum[i], in[i]);
-        break;
-      case ReduceOp::kProduct:
-        sum[i] = static_cast<T>(sum[i] * in[i]);
-        break;
-      default:
-        sum[i] = static_cast<T>(sum[i] + in[i]);
-    }
-  }
-}
-
-template <typename T>
 void Allreduce(const std::vector<Part>& parts) {
-  const size_t count = parts[0].sizes[0];
-  const T* first = static_cast<const T*>(parts[0].in);
-  std::vector<T> sum(first, first + count);
-  for (size_t r = 1; r < parts.size(); ++r) {
-    ReduceInto(sum.data(), static_cast<const T*>(parts[r].in), count, parts[r].op);
-  }
+  const Reduction& reduction = parts[0].reduction;
+  std::vector<char> result(reduction.count * SizeOf(reduction.type));
+  std::vector<const void*> sources;
+  for (const Part& part : parts) sources.push_back(part.in);
+  Reduce(reduction, sources.data(), static_cast<int>(sources.size()), reduction.count,
+         result.data(), nullptr);
   for (const Part& part : parts) {
-    if (count != 0) std::memcpy(part.out, sum.data(), count * sizeof(T));
-  }
-}
-
-void AllreduceOf(DataType type, const std::vector<Part>& parts) {
-  switch (type) {
-    case DataType::kFloat32:
-      return Allreduce<float>(parts);
-    case DataType::kFloat64:
-      return Allreduce<double>(parts);
-    case DataType::kInt8:
-      return Allreduce<int8_t>(parts);
-    case DataType::kInt16:
-      return Allreduce<int16_t>(parts);
-    case DataType::kInt32:
-      return Allreduce<int32_t>(parts);
-    case DataType::kInt64:
-      return Allreduce<int64_t>(parts);
-    case DataType::kUint16:
-      return Allreduce<uint16_t>(parts);
-    case DataType::kUint32:
-      return Allreduce<uint32_t>(parts);
-    case DataType::kUint64:
-      return Allreduce<uint64_t>(parts);
-    default:
-      return Allreduce<uint8_t>(parts);
+    if (!result.empty()) std::memcpy(part.out, result.data(), result.size());
   }
 }
 
@@ -131,7 +87,7 @@ void LocalGroup::Shared::Execute() {
   }
   switch (parts[0].kind) {
     case Collective::kAllreduce:
-      return AllreduceOf(parts[0].type, parts);
+      return Allreduce(parts);
     case Collective::kAllgather:
       return Allgather(parts);
     case Collective::kBroadcast:
@@ -178,7 +134,28 @@ class LocalTransport : public Transport {
     std::lock_guard<std::mutex> lock(shared_->mutex);
     if (!shared_->broken.empty()) return Status(Code::kUnavailable, shared_->broken);
     shared_->inboxes[peer].push_back({topology_.rank, bytes});
+    shared_->rung.notify_all();
     return Status();
+  }
+
+  void Wait(Clock::duration limit, const std::function<bool()>& ready) override {
+    std::unique_lock<std::mutex> lock(shared_->mutex);
+    char& woken = shared_->woken[topology_.rank];
+    const auto stirs = [&] { return woken != 0 || !shared_->inboxes[topology_.rank].empty(); };
+    if (!stirs()) {
+      // A Wake that comes while `ready` looks, without the lock, is kept in `woken`.
+      lock.unlock();
+      const bool now = ready();
+      lock.lock();
+      if (!now) shared_->rung.wait_for(lock, limit, stirs);
+    }
+    woken = 0;
+  }
+
+  void Wake() override {
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    shared_->woken[topology_.rank] = 1;
+    shared_->rung.notify_all();
   }
 
   Status Receive(std::vector<ControlMessage>* inbox) override {
@@ -190,31 +167,24 @@ class LocalTransport : public Transport {
     return Status();
   }
 
-  Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
+  Status Allreduce(const void* in, void* out, const Reduction& reduction,
                    TimePoint deadline) override {
-    return shared_->Run(topology_.rank, {Collective::kAllreduce, in, out, {count}, type, op, 0},
-                        deadline);
+    return shared_->Run(topology_.rank, {Collective::kAllreduce, in, out, {}, reduction}, deadline);
   }
 
   Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
                    TimePoint deadline) override {
-    return shared_->Run(
-        topology_.rank,
-        {Collective::kAllgather, in, out, bytes, DataType::kUint8, ReduceOp::kSum, 0}, deadline);
+    return shared_->Run(topology_.rank, {Collective::kAllgather, in, out, bytes}, deadline);
   }
 
   Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) override {
-    return shared_->Run(
-        topology_.rank,
-        {Collective::kBroadcast, data, data, {bytes}, DataType::kUint8, ReduceOp::kSum, root},
-        deadline);
+    return shared_->Run(topology_.rank,
+                        {Collective::kBroadcast, data, data, {bytes}, Reduction(), root}, deadline);
   }
 
   Status Finalize() override {
-    return shared_->Run(
-        topology_.rank,
-        {Collective::kFinalize, nullptr, nullptr, {}, DataType::kUint8, ReduceOp::kSum, 0},
-        Clock::now() + std::chrono::seconds(30));
+    return shared_->Run(topology_.rank, {Collective::kFinalize, nullptr, nullptr, {}},
+                        Clock::now() + std::chrono::seconds(30));
   }
 
  private:
@@ -234,7 +204,9 @@ std::unique_ptr<Transport> LocalGroup::CreateTransport(int rank) {
 void LocalGroup::Break(const std::string& reason) {
   std::lock_guard<std::mutex> lock(shared_->mutex);
   shared_->broken = reason;
+  shared_->woken.assign(shared_->size, 1);
   shared_->changed.notify_all();
+  shared_->rung.notify_all();
 }
 
 }  // namespace tfmpi

@@ -9,19 +9,17 @@
 
 #include <mpi.h>
 
-#include <cstring>
 #include <vector>
+
+#include "tensorflow_patches/core/reduce.h"
 
 namespace tfmpi {
 
-// How a piece is reduced, and between whom.
-struct Reduction {
-  MPI_Comm comm;
-  int rank;
-  int size;
-  MPI_Datatype type;
-  MPI_Op op;
-  size_t element;  // bytes
+// Between whom.
+struct Group {
+  MPI_Comm comm = MPI_COMM_NULL;
+  int rank = 0;
+  int size = 1;
 };
 
 // One piece under way. All ranks start the same pieces in the same order on the exchange of one
@@ -33,24 +31,28 @@ class Exchange {
   bool busy() const { return stage_ != Stage::kIdle; }
 
   // `in` may equal `out`; both stay the caller's and untouched until busy() is false.
-  int Start(const Reduction& reduction, const char* in, char* out, size_t count) {
+  int Start(const Group& group, const Reduction& reduction, const char* in, char* out) {
+    group_ = group;
     reduction_ = reduction;
+    element_ = SizeOf(reduction.type);
     out_ = out;
-    count_ = count;
-    const size_t mine = Bytes(reduction.rank);
-    received_.resize(mine * (reduction.size - 1));  // never given back: page faults cost
+    const size_t mine = Bytes(group.rank);
+    received_.resize(mine * (group.size - 1));  // never given back: page faults cost
+    sources_.resize(group.size);
+    sources_[group.rank] = in + Offset(group.rank);
     requests_.clear();
-    for (int i = 1; i < reduction.size; ++i) {
-      const int from = (reduction.rank + i) % reduction.size;
-      const int result = Receive(received_.data() + mine * (i - 1), reduction.rank, from, tag_);
+    for (int i = 1; i < group.size; ++i) {
+      const int from = (group.rank + i) % group.size;
+      char* const to = received_.data() + mine * (i - 1);
+      sources_[from] = to;
+      const int result = Receive(to, group.rank, from, tag_);
       if (result != MPI_SUCCESS) return result;
     }
-    for (int i = 1; i < reduction.size; ++i) {
-      const int to = (reduction.rank - i + reduction.size) % reduction.size;
+    for (int i = 1; i < group.size; ++i) {
+      const int to = (group.rank - i + group.size) % group.size;
       const int result = Send(in + Offset(to), to, to, tag_);
       if (result != MPI_SUCCESS) return result;
     }
-    if (in != out) std::memcpy(out + Offset(reduction.rank), in + Offset(reduction.rank), mine);
     stage_ = Stage::kReducing;
     return MPI_SUCCESS;
   }
@@ -73,39 +75,35 @@ class Exchange {
  private:
   enum class Stage { kIdle, kReducing, kSharing };
 
-  size_t First(int share) const { return count_ * share / reduction_.size; }
+  size_t First(int share) const { return reduction_.count * share / group_.size; }
   size_t Count(int share) const { return First(share + 1) - First(share); }
-  size_t Offset(int share) const { return First(share) * reduction_.element; }
-  size_t Bytes(int share) const { return Count(share) * reduction_.element; }
+  size_t Offset(int share) const { return First(share) * element_; }
+  size_t Bytes(int share) const { return Count(share) * element_; }
 
+  // As bytes: MPI need not know the type, it reduces nothing.
   int Receive(char* to, int share, int from, int tag) {
     requests_.push_back(MPI_REQUEST_NULL);
-    return MPI_Irecv(to, static_cast<int>(Count(share)), reduction_.type, from, tag,
-                     reduction_.comm, &requests_.back());
+    return MPI_Irecv(to, static_cast<int>(Bytes(share)), MPI_BYTE, from, tag, group_.comm,
+                     &requests_.back());
   }
   int Send(const char* from, int share, int to, int tag) {
     requests_.push_back(MPI_REQUEST_NULL);
-    return MPI_Isend(from, static_cast<int>(Count(share)), reduction_.type, to, tag,
-                     reduction_.comm, &requests_.back());
+    return MPI_Isend(from, static_cast<int>(Bytes(share)), MPI_BYTE, to, tag, group_.comm,
+                     &requests_.back());
   }
 
   int Share() {
-    const int rank = reduction_.rank;
+    const int rank = group_.rank;
     char* const sum = out_ + Offset(rank);
-    for (int i = 0; i + 1 < reduction_.size; ++i) {
-      const int result =
-          MPI_Reduce_local(received_.data() + Bytes(rank) * i, sum, static_cast<int>(Count(rank)),
-                           reduction_.type, reduction_.op);
-      if (result != MPI_SUCCESS) return result;
-    }
+    Reduce(reduction_, sources_.data(), group_.size, Count(rank), sum, nullptr);
     requests_.clear();
-    for (int i = 1; i < reduction_.size; ++i) {
-      const int from = (rank + i) % reduction_.size;
+    for (int i = 1; i < group_.size; ++i) {
+      const int from = (rank + i) % group_.size;
       const int result = Receive(out_ + Offset(from), from, from, tag_ + 1);
       if (result != MPI_SUCCESS) return result;
     }
-    for (int i = 1; i < reduction_.size; ++i) {
-      const int to = (rank - i + reduction_.size) % reduction_.size;
+    for (int i = 1; i < group_.size; ++i) {
+      const int to = (rank - i + group_.size) % group_.size;
       const int result = Send(sum, rank, to, tag_ + 1);
       if (result != MPI_SUCCESS) return result;
     }
@@ -114,10 +112,12 @@ class Exchange {
 
   const int tag_;  // and the next
   Stage stage_ = Stage::kIdle;
-  Reduction reduction_ = {};
+  Group group_;
+  Reduction reduction_;
+  size_t element_ = 1;
   char* out_ = nullptr;
-  size_t count_ = 0;
-  std::vector<char> received_;  // this rank's share, from every other rank
+  std::vector<char> received_;        // this rank's share, from every other rank
+  std::vector<const void*> sources_;  // this rank's share, of every rank
   std::vector<MPI_Request> requests_;
 };
 

@@ -6,12 +6,17 @@
 // script's own MPI (mpi4py). Waits poll with back-off, for two reasons: a thread that spins inside
 // MPI takes a core away from the model, and a blocking call could not end at its deadline.
 
+#include <fcntl.h>
 #include <mpi.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <list>
 #include <memory>
@@ -26,7 +31,9 @@ namespace {
 
 using tfmpi::Clock;
 using tfmpi::DataType;
+using tfmpi::Group;
 using tfmpi::ReduceOp;
+using tfmpi::Reduction;
 using tfmpi::TimePoint;
 
 constexpr int kControlTag = 1;
@@ -46,9 +53,9 @@ struct Outgoing {
 
 struct State {
   MPI_Comm control = MPI_COMM_NULL;
-  MPI_Comm data = MPI_COMM_NULL;
-  int rank = 0;
-  int size = 1;
+  Group data;
+  Group rail;
+  Group node;
   bool we_initialized = false;
   std::list<Outgoing> outgoing;  // a list: MPI holds the addresses until a send is done
   MPI_Message probed = MPI_MESSAGE_NULL;
@@ -172,34 +179,104 @@ int StartMpi(char* error) {
   return kTfMpiOk;
 }
 
-int Init(TfMpiTransportInfo* info, char* error) {
+// `group` over those of `parent` that give the same `color`, in their order.
+int Split(const Group& parent, int color, Group* group, char* error) {
+  TFMPI_RETURN_IF_ERROR("MPI_Comm_split",
+                        MPI_Comm_split(parent.comm, color, parent.rank, &group->comm));
+  MPI_Comm_rank(group->comm, &group->rank);
+  MPI_Comm_size(group->comm, &group->size);
+  return kTfMpiOk;
+}
+
+// Who shares this rank's memory.
+int SplitNodes(int ranks_per_node, char* error) {
+  State& state = GetState();
+  if (ranks_per_node > 0) {
+    return Split(state.data, state.data.rank / ranks_per_node, &state.node, error);
+  }
+  TFMPI_RETURN_IF_ERROR("MPI_Comm_split_type",
+                        MPI_Comm_split_type(state.data.comm, MPI_COMM_TYPE_SHARED, state.data.rank,
+                                            MPI_INFO_NULL, &state.node.comm));
+  MPI_Comm_rank(state.node.comm, &state.node.rank);
+  MPI_Comm_size(state.node.comm, &state.node.size);
+  return kTfMpiOk;
+}
+
+int Init(int32_t ranks_per_node, TfMpiTransportInfo* info, char* error) {
   State& state = GetState();
   if (const int result = StartMpi(error); result != kTfMpiOk) return result;
+  Group& data = state.data;
   TFMPI_RETURN_IF_ERROR("MPI_Comm_dup", MPI_Comm_dup(MPI_COMM_WORLD, &state.control));
-  TFMPI_RETURN_IF_ERROR("MPI_Comm_dup", MPI_Comm_dup(MPI_COMM_WORLD, &state.data));
+  TFMPI_RETURN_IF_ERROR("MPI_Comm_dup", MPI_Comm_dup(MPI_COMM_WORLD, &data.comm));
   MPI_Comm_set_errhandler(state.control, MPI_ERRORS_RETURN);
-  MPI_Comm_set_errhandler(state.data, MPI_ERRORS_RETURN);
-  MPI_Comm_rank(state.data, &state.rank);
-  MPI_Comm_size(state.data, &state.size);
-  info->rank = state.rank;
-  info->size = state.size;
-
-  MPI_Comm node = MPI_COMM_NULL;
-  TFMPI_RETURN_IF_ERROR(
-      "MPI_Comm_split_type",
-      MPI_Comm_split_type(state.data, MPI_COMM_TYPE_SHARED, state.rank, MPI_INFO_NULL, &node));
-  MPI_Comm_rank(node, &info->local_rank);
-  MPI_Comm_size(node, &info->local_size);
-  MPI_Comm_free(&node);
-  int32_t first_on_node = info->local_rank == 0 ? 1 : 0;
+  MPI_Comm_set_errhandler(data.comm, MPI_ERRORS_RETURN);  // and of all that are split from it
+  MPI_Comm_rank(data.comm, &data.rank);
+  MPI_Comm_size(data.comm, &data.size);
+  if (const int result = SplitNodes(ranks_per_node, error); result != kTfMpiOk) return result;
+  if (const int result = Split(data, state.node.rank, &state.rail, error); result != kTfMpiOk) {
+    return result;
+  }
+  const int32_t first_on_node = state.node.rank == 0 ? 1 : 0;
   TFMPI_RETURN_IF_ERROR("MPI_Allreduce", MPI_Allreduce(&first_on_node, &info->nodes, 1, MPI_INT32_T,
-                                                       MPI_SUM, state.data));
+                                                       MPI_SUM, data.comm));
+  const int32_t sizes[] = {state.node.size, -state.node.size};
+  int32_t largest[2] = {};
+  TFMPI_RETURN_IF_ERROR("MPI_Allreduce",
+                        MPI_Allreduce(sizes, largest, 2, MPI_INT32_T, MPI_MAX, data.comm));
+  info->rank = data.rank;
+  info->size = data.size;
+  info->local_rank = state.node.rank;
+  info->local_size = state.node.size;
+  info->rails = largest[0] == -largest[1] ? 1 : 0;
 
   char version[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;
   MPI_Get_library_version(version, &length);
   version[std::strcspn(version, ",\n")] = '\0';
   std::snprintf(info->library, sizeof info->library, "%.255s", version);
+  return kTfMpiOk;
+}
+
+// POSIX shared memory, not an MPI window: Open MPI's windows bring components that complain.
+int MapNode(size_t bytes, size_t zeroed, void** memory, int32_t* ranks, char* error) {
+  State& state = GetState();
+  const Group& node = state.node;
+  const int32_t rank = state.data.rank;
+  TFMPI_RETURN_IF_ERROR("MPI_Allgather",
+                        MPI_Allgather(&rank, 1, MPI_INT32_T, ranks, 1, MPI_INT32_T, node.comm));
+  if (node.size == 1) {
+    *memory = std::calloc(1, bytes);
+    return kTfMpiOk;
+  }
+  char name[64] = {};
+  int file = -1;
+  if (node.rank == 0) {
+    std::snprintf(name, sizeof name, "/tf_mpi.%d.%d", static_cast<int>(getpid()), rank);
+    file = shm_open(name, O_RDWR | O_CREAT | O_EXCL, S_IRUSR | S_IWUSR);
+    // Allocated at once: a file system that is full is an error here, and a SIGBUS later.
+    if (file >= 0 && posix_fallocate(file, 0, static_cast<off_t>(bytes)) != 0) {
+      close(file);
+      file = -1;
+    }
+  }
+  TFMPI_RETURN_IF_ERROR("MPI_Bcast", MPI_Bcast(name, sizeof name, MPI_CHAR, 0, node.comm));
+  if (node.rank != 0) file = shm_open(name, O_RDWR, 0);
+  *memory = MAP_FAILED;
+  if (file >= 0) *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (file >= 0) close(file);
+  int mapped = *memory != MAP_FAILED ? 1 : 0;
+  TFMPI_RETURN_IF_ERROR("MPI_Allreduce",
+                        MPI_Allreduce(MPI_IN_PLACE, &mapped, 1, MPI_INT, MPI_MIN, node.comm));
+  if (node.rank == 0) shm_unlink(name);  // what is mapped stays
+  if (mapped == 0) {
+    std::snprintf(error, TFMPI_ERROR_BYTES,
+                  "the ranks of a node cannot share %zu bytes of memory (/dev/shm); make room "
+                  "there, or set TF_MPI_TOPOLOGY=flat, which does without",
+                  bytes);
+    return kTfMpiFailed;
+  }
+  if (node.rank == 0) std::memset(*memory, 0, zeroed);
+  TFMPI_RETURN_IF_ERROR("MPI_Barrier", MPI_Barrier(node.comm));
   return kTfMpiOk;
 }
 
@@ -250,20 +327,24 @@ int Receive(void* data, size_t bytes, char* error) {
 }
 
 // Small ones in one go: MPI's trees take fewer messages than an exchange.
-int AllreduceSmall(const void* in, void* out, size_t count, const tfmpi::Reduction& reduction,
+int AllreduceSmall(const Group& group, const void* in, void* out, const Reduction& reduction,
                    TimePoint deadline, char* error) {
   MPI_Request request = MPI_REQUEST_NULL;
-  TFMPI_RETURN_IF_ERROR("MPI_Iallreduce",
-                        MPI_Iallreduce(in == out ? MPI_IN_PLACE : in, out, static_cast<int>(count),
-                                       reduction.type, reduction.op, reduction.comm, &request));
-  return Wait(&request, deadline, "MPI_Iallreduce", error);
+  TFMPI_RETURN_IF_ERROR(
+      "MPI_Iallreduce",
+      MPI_Iallreduce(in == out ? MPI_IN_PLACE : in, out, static_cast<int>(reduction.count),
+                     ToMpi(reduction.type), ToMpi(reduction.op), group.comm, &request));
+  const int result = Wait(&request, deadline, "MPI_Iallreduce", error);
+  if (result == kTfMpiOk) tfmpi::Scale(reduction.type, out, reduction.count, reduction.scale);
+  return result;
 }
 
 // Pieces of equal size, several of them under way at once.
-int AllreduceByExchange(const char* in, char* out, size_t count, const tfmpi::Reduction& reduction,
+int AllreduceByExchange(const Group& group, const char* in, char* out, const Reduction& reduction,
                         TimePoint deadline, char* error) {
-  const size_t piece_bytes = std::max(kPieceBytes, kLeastShare * reduction.size);
-  const size_t pieces = (count * reduction.element + piece_bytes - 1) / piece_bytes;
+  const size_t element = tfmpi::SizeOf(reduction.type);
+  const size_t piece_bytes = std::max(kPieceBytes, kLeastShare * group.size);
+  const size_t pieces = (reduction.count * element + piece_bytes - 1) / piece_bytes;
   tfmpi::Exchange* const exchanges = GetState().exchanges;
   size_t started = 0;
   size_t ended = 0;
@@ -272,12 +353,12 @@ int AllreduceByExchange(const char* in, char* out, size_t count, const tfmpi::Re
     bool moved = false;
     // In order, so that all ranks run a piece on the same exchange.
     if (started < pieces && !exchanges[started % kPiecesInFlight].busy()) {
-      const size_t first = count * started / pieces;
-      const size_t last = count * (started + 1) / pieces;
-      const size_t offset = first * reduction.element;
+      const size_t first = reduction.count * started / pieces;
+      Reduction piece = reduction;
+      piece.count = reduction.count * (started + 1) / pieces - first;
       TFMPI_RETURN_IF_ERROR("starting an exchange",
                             exchanges[started++ % kPiecesInFlight].Start(
-                                reduction, in + offset, out + offset, last - first));
+                                group, piece, in + first * element, out + first * element));
       moved = true;
     }
     for (size_t i = 0; i < kPiecesInFlight; ++i) {
@@ -296,26 +377,36 @@ int AllreduceByExchange(const char* in, char* out, size_t count, const tfmpi::Re
   return kTfMpiOk;
 }
 
-int Allreduce(const void* in, void* out, size_t count, int32_t type, int32_t op, double seconds,
+Reduction ToReduction(const TfMpiReduction& terms) {
+  return {terms.count, static_cast<DataType>(terms.type), static_cast<ReduceOp>(terms.op),
+          terms.scale};
+}
+
+int Allreduce(int32_t over, const void* in, void* out, const TfMpiReduction* terms, double seconds,
               char* error) {
-  State& state = GetState();
-  const DataType data_type = static_cast<DataType>(type);
-  const tfmpi::Reduction reduction = {state.data,
-                                      state.rank,
-                                      state.size,
-                                      ToMpi(data_type),
-                                      ToMpi(static_cast<ReduceOp>(op)),
-                                      tfmpi::SizeOf(data_type)};
+  const Group& group = over == kTfMpiRail ? GetState().rail : GetState().data;
+  const Reduction reduction = ToReduction(*terms);
+  const size_t bytes = reduction.count * tfmpi::SizeOf(reduction.type);
   const TimePoint deadline = DeadlineIn(seconds);
-  if (state.size == 1) {
-    if (in != out) std::memcpy(out, in, count * reduction.element);
+  if (group.size == 1) {
+    tfmpi::Reduce(reduction, &in, 1, reduction.count, out, nullptr);
     return kTfMpiOk;
   }
-  if (count * reduction.element < kLeastShare * state.size) {
-    return AllreduceSmall(in, out, count, reduction, deadline, error);
+  // MPI knows no sums of halves.
+  if (bytes < kLeastShare * group.size && tfmpi::IsWireForm(reduction.type)) {
+    return AllreduceSmall(group, in, out, reduction, deadline, error);
   }
-  return AllreduceByExchange(static_cast<const char*>(in), static_cast<char*>(out), count,
+  return AllreduceByExchange(group, static_cast<const char*>(in), static_cast<char*>(out),
                              reduction, deadline, error);
+}
+
+int PlainAllreduce(const void* in, void* out, const TfMpiReduction* terms, char* error) {
+  const Reduction reduction = ToReduction(*terms);
+  TFMPI_RETURN_IF_ERROR(
+      "MPI_Allreduce",
+      MPI_Allreduce(in == out ? MPI_IN_PLACE : in, out, static_cast<int>(reduction.count),
+                    ToMpi(reduction.type), ToMpi(reduction.op), GetState().data.comm));
+  return kTfMpiOk;
 }
 
 // By broadcasts in pieces: counts and displacements of MPI_Allgatherv are ints, and 2 GiB is not
@@ -328,7 +419,7 @@ int Broadcast(void* data, size_t bytes, int32_t root, double seconds, char* erro
     TFMPI_RETURN_IF_ERROR(
         "MPI_Ibcast", MPI_Ibcast(static_cast<char*>(data) + start,
                                  static_cast<int>(std::min(kPieceBytes, bytes - start)), MPI_BYTE,
-                                 root, state.data, &request));
+                                 root, state.data.comm, &request));
     if (const int result = Wait(&request, deadline, "MPI_Ibcast", error); result != kTfMpiOk) {
       return result;
     }
@@ -339,8 +430,8 @@ int Broadcast(void* data, size_t bytes, int32_t root, double seconds, char* erro
 int AllgatherByBroadcasts(const void* in, char* out, const size_t* bytes, TimePoint deadline,
                           char* error) {
   State& state = GetState();
-  for (int r = 0; r < state.size; out += bytes[r], ++r) {
-    if (r == state.rank && bytes[r] != 0) std::memmove(out, in, bytes[r]);
+  for (int r = 0; r < state.data.size; out += bytes[r], ++r) {
+    if (r == state.data.rank && bytes[r] != 0) std::memmove(out, in, bytes[r]);
     const double left = std::chrono::duration<double>(deadline - Clock::now()).count();
     const int result = Broadcast(out, bytes[r], r, left, error);
     if (result != kTfMpiOk) return result;
@@ -351,9 +442,9 @@ int AllgatherByBroadcasts(const void* in, char* out, const size_t* bytes, TimePo
 int Allgather(const void* in, void* out, const size_t* bytes, double seconds, char* error) {
   State& state = GetState();
   const TimePoint deadline = DeadlineIn(seconds);
-  std::vector<int> counts(state.size), offsets(state.size);
+  std::vector<int> counts(state.data.size), offsets(state.data.size);
   size_t total = 0;
-  for (int r = 0; r < state.size; ++r) {
+  for (int r = 0; r < state.data.size; ++r) {
     counts[r] = static_cast<int>(bytes[r]);
     offsets[r] = static_cast<int>(total);
     total += bytes[r];
@@ -363,8 +454,8 @@ int Allgather(const void* in, void* out, const size_t* bytes, double seconds, ch
   }
   MPI_Request request = MPI_REQUEST_NULL;
   TFMPI_RETURN_IF_ERROR("MPI_Iallgatherv",
-                        MPI_Iallgatherv(in, counts[state.rank], MPI_BYTE, out, counts.data(),
-                                        offsets.data(), MPI_BYTE, state.data, &request));
+                        MPI_Iallgatherv(in, counts[state.data.rank], MPI_BYTE, out, counts.data(),
+                                        offsets.data(), MPI_BYTE, state.data.comm, &request));
   return Wait(&request, deadline, "MPI_Iallgatherv", error);
 }
 
@@ -377,7 +468,7 @@ int Finalize(char* error) {
   }
   state.outgoing.clear();
   MPI_Comm_free(&state.control);
-  MPI_Comm_free(&state.data);
+  for (Group* group : {&state.rail, &state.node, &state.data}) MPI_Comm_free(&group->comm);
   if (state.we_initialized) TFMPI_RETURN_IF_ERROR("MPI_Finalize", MPI_Finalize());
   return kTfMpiOk;
 }
@@ -386,6 +477,7 @@ int Finalize(char* error) {
 
 extern "C" __attribute__((visibility("default"))) const TfMpiTransport* tfmpi_transport_get(void) {
   static constexpr TfMpiTransport kTransport = {
-      TFMPI_TRANSPORT_ABI, Init, Send, Probe, Receive, Allreduce, Allgather, Broadcast, Finalize};
+      TFMPI_TRANSPORT_ABI, Init,           MapNode,   Send,      Probe,   Receive,
+      Allreduce,           PlainAllreduce, Allgather, Broadcast, Finalize};
   return &kTransport;
 }

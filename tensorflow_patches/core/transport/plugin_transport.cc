@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <thread>
+#include <vector>
 
 #include "tensorflow_patches/core/transport/plugin.h"
 
@@ -24,10 +26,11 @@ double SecondsUntil(TimePoint deadline) {
   return std::max(0.0, std::chrono::duration<double>(deadline - Clock::now()).count());
 }
 
+// Its Wait is a nap: whoever needs more wraps it (node_transport.h).
 class PluginTransport : public Transport {
  public:
-  PluginTransport(const TfMpiTransport* plugin, const TfMpiTransportInfo& info)
-      : plugin_(plugin), library_(info.library) {
+  PluginTransport(const TfMpiTransport* plugin, const TfMpiTransportInfo& info, TfMpiGroup group)
+      : plugin_(plugin), library_(info.library), group_(group) {
     topology_ = {info.rank, info.size, info.local_rank, info.local_size, info.nodes};
   }
 
@@ -51,11 +54,21 @@ class PluginTransport : public Transport {
     }
   }
 
-  Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
+  void Wait(Clock::duration limit, const std::function<bool()>& ready) override {
+    if (!ready()) std::this_thread::sleep_for(std::min<Clock::duration>(limit, kNap));
+  }
+  void Wake() override {}
+
+  Status Allreduce(const void* in, void* out, const Reduction& reduction,
                    TimePoint deadline) override {
-    return ToStatus(plugin_->allreduce(in, out, count, static_cast<int32_t>(type),
-                                       static_cast<int32_t>(op), SecondsUntil(deadline), error_),
+    const TfMpiReduction terms = ToPlugin(reduction);
+    return ToStatus(plugin_->allreduce(group_, in, out, &terms, SecondsUntil(deadline), error_),
                     error_);
+  }
+
+  Status PlainAllreduce(const void* in, void* out, const Reduction& reduction) override {
+    const TfMpiReduction terms = ToPlugin(reduction);
+    return ToStatus(plugin_->plain_allreduce(in, out, &terms, error_), error_);
   }
 
   Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
@@ -71,15 +84,21 @@ class PluginTransport : public Transport {
   Status Finalize() override { return ToStatus(plugin_->finalize(error_), error_); }
 
  private:
+  static constexpr std::chrono::microseconds kNap{100};
+
+  static TfMpiReduction ToPlugin(const Reduction& reduction) {
+    return {reduction.count, static_cast<int32_t>(reduction.type),
+            static_cast<int32_t>(reduction.op), reduction.scale};
+  }
+
   const TfMpiTransport* plugin_;
   std::string library_;
+  const TfMpiGroup group_;
   Topology topology_;
   char error_[TFMPI_ERROR_BYTES] = {};  // communication thread only, as all callers of plugin_
 };
 
-}  // namespace
-
-Status LoadPluginTransport(const std::string& path, std::unique_ptr<Transport>* transport) {
+Status Load(const std::string& path, const TfMpiTransport** plugin) {
   // RTLD_GLOBAL: Open MPI's own plugins look its symbols up in the global scope.
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (handle == nullptr) return Status(Code::kUnavailable, dlerror());
@@ -88,16 +107,41 @@ Status LoadPluginTransport(const std::string& path, std::unique_ptr<Transport>* 
   if (getter == nullptr) {
     return Status(Code::kInternal, path + " exports no tfmpi_transport_get");
   }
-  const TfMpiTransport* plugin = getter();
-  if (plugin->abi != TFMPI_TRANSPORT_ABI) {
+  *plugin = getter();
+  if ((*plugin)->abi != TFMPI_TRANSPORT_ABI) {
     return Status(Code::kInternal, path + " was built for transport ABI " +
-                                       std::to_string(plugin->abi) + ", this library needs " +
+                                       std::to_string((*plugin)->abi) + ", this library needs " +
                                        std::to_string(TFMPI_TRANSPORT_ABI));
   }
+  return Status();
+}
+
+}  // namespace
+
+Status LoadPluginTransport(const std::string& path, const PluginOptions& options,
+                           std::unique_ptr<Transport>* transport) {
+  const TfMpiTransport* plugin = nullptr;
+  Status status = Load(path, &plugin);
+  if (!status.ok()) return status;
   TfMpiTransportInfo info = {};
   char error[TFMPI_ERROR_BYTES] = {};
-  Status status = ToStatus(plugin->init(&info, error), error);
-  if (status.ok()) *transport = std::make_unique<PluginTransport>(plugin, info);
+  status = ToStatus(plugin->init(options.ranks_per_node, &info, error), error);
+  if (!status.ok()) return status;
+  std::vector<int> node_ranks(info.local_size);
+  void* memory = nullptr;
+  status = ToStatus(plugin->map_node(NodeMemory::BytesFor(info.local_size),
+                                     NodeMemory::BytesToClear(info.local_size), &memory,
+                                     node_ranks.data(), error),
+                    error);
+  if (!status.ok()) return status;
+  auto all = std::make_unique<PluginTransport>(plugin, info, kTfMpiAll);
+  std::unique_ptr<Transport> rail;
+  if (info.nodes > 1 && info.rails != 0) {
+    rail = std::make_unique<PluginTransport>(plugin, info, kTfMpiRail);
+  }
+  *transport = MakeNodeTransport(std::move(all), std::move(rail),
+                                 NodeMemory(memory, info.local_rank, info.local_size), node_ranks,
+                                 options.node);
   return status;
 }
 

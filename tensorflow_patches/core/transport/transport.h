@@ -10,9 +10,11 @@
 #define TFMPI_CORE_TRANSPORT_TRANSPORT_H_
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "tensorflow_patches/core/reduce.h"
 #include "tensorflow_patches/core/status.h"
 #include "tensorflow_patches/core/types.h"
 
@@ -43,11 +45,20 @@ class Transport {
   // peer.
   virtual Status Send(int peer, const std::string& bytes) = 0;
   virtual Status Receive(std::vector<ControlMessage>* inbox) = 0;
+  // Sleeps until a message may be there, Wake is called, or `limit` has passed; not at all if
+  // `ready` is true once others can know of the sleeper. May return early.
+  virtual void Wait(Clock::duration limit, const std::function<bool()>& ready) = 0;
+  // Any thread. Cheap when nobody waits.
+  virtual void Wake() = 0;
 
-  // Data plane: collective, called by all ranks in one agreed order. `type` is a wire type; `op` is
-  // kSum, kMin, kMax or kProduct. `in` may equal `out`. The result has the same bits on every rank.
-  virtual Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
+  // Data plane: collective, called by all ranks in one agreed order. `in` may equal `out`. The
+  // result has the same bits on every rank. The op is not kAverage.
+  virtual Status Allreduce(const void* in, void* out, const Reduction& reduction,
                            TimePoint deadline) = 0;
+  // What the MPI library does itself, for comparison: blocks, knows no deadline and no scale.
+  virtual Status PlainAllreduce(const void* in, void* out, const Reduction& reduction) {
+    return Allreduce(in, out, reduction, Clock::now() + std::chrono::seconds(60));
+  }
   // `bytes[r]` comes from rank r; `out` holds them one after another.
   virtual Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
                            TimePoint deadline) = 0;

@@ -1,0 +1,65 @@
+// Whole control messages over two rings of bytes, between the leader of a node and one other rank.
+//
+// Communication thread only. What does not fit into the ring is kept, and written when the reader
+// has made room.
+
+#ifndef TFMPI_CORE_TRANSPORT_CONTROL_CHANNEL_H_
+#define TFMPI_CORE_TRANSPORT_CONTROL_CHANNEL_H_
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "tensorflow_patches/core/transport/node_memory.h"
+
+namespace tfmpi {
+
+class ControlChannel {
+ public:
+  ControlChannel(ControlRing* out, ControlRing* in) : out_(out), in_(in) {}
+
+  void Send(const std::string& message) {
+    const uint64_t length = message.size();
+    waiting_.append(reinterpret_cast<const char*>(&length), sizeof length);
+    waiting_ += message;
+    Flush();
+  }
+
+  // True if it moved anything, which the peer may wait for.
+  bool Flush() {
+    if (waiting_.empty()) return false;
+    const size_t written = out_->Write(waiting_.data(), waiting_.size());
+    waiting_.erase(0, written);
+    return written != 0;
+  }
+
+  // False when no whole message is there. `made_room`: the peer may have more to write.
+  bool Receive(std::string* message, bool* made_room) {
+    const size_t before = received_.size();
+    if (const size_t readable = in_->Readable(); readable != 0) {
+      received_.resize(before + readable);
+      in_->Read(&received_[before], readable);
+      *made_room = true;
+    }
+    uint64_t length = 0;
+    if (received_.size() < sizeof length) return false;
+    std::memcpy(&length, received_.data(), sizeof length);
+    if (received_.size() - sizeof length < length) return false;
+    message->assign(received_, sizeof length, length);
+    received_.erase(0, sizeof length + length);
+    return true;
+  }
+
+  bool Readable() const { return in_->Readable() != 0; }
+  bool Blocked() const { return !waiting_.empty(); }
+
+ private:
+  ControlRing* const out_;
+  ControlRing* const in_;
+  std::string waiting_;
+  std::string received_;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_TRANSPORT_CONTROL_CHANNEL_H_

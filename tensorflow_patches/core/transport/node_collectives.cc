@@ -1,0 +1,267 @@
+#include "tensorflow_patches/core/transport/node_collectives.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "tensorflow_patches/core/reduce.h"
+
+namespace tfmpi {
+namespace {
+
+// Up to this size of a tensor every rank reduces all of it, which spares one wait of two.
+constexpr size_t kWholeBytes = size_t{8} << 10;
+// A peer that is at work in the same operation comes within this time; sleeping and being woken
+// take about as long.
+constexpr std::chrono::microseconds kSpin{30};
+// Nobody rings when a process dies: the deadline is looked at this often.
+constexpr std::chrono::milliseconds kLongestNap{50};
+
+}  // namespace
+
+// How a tensor of `count` elements is cut: a share for each rank, and each share into blocks, of
+// which one piece holds one of every share.
+struct NodeCollectives::Shares {
+  Shares(const NodeCollectives& node, size_t count, size_t element)
+      : node(node), count(count), element(element) {
+    const size_t ranks = node.memory_.ranks();
+    block = node.memory_.slot_bytes() / ranks / kCacheLine * kCacheLine;
+    per_block = block / element;
+    size_t largest = 0;
+    for (size_t r = 0; r < ranks; ++r) {
+      largest = std::max(largest, node.ShareStart(count, r + 1) - node.ShareStart(count, r));
+    }
+    pieces = (largest + per_block - 1) / per_block;
+  }
+
+  // Elements of block `piece` of the share of `rank`.
+  size_t Start(int rank, uint64_t piece) const {
+    return std::min(node.ShareStart(count, rank) + piece * per_block,
+                    node.ShareStart(count, rank + 1));
+  }
+  size_t Count(int rank, uint64_t piece) const {
+    return Start(rank, piece + 1) - Start(rank, piece);
+  }
+  size_t Bytes(int rank, uint64_t piece) const { return Count(rank, piece) * element; }
+  // Where in the tensor, and where in a slot, that block lies.
+  size_t Offset(int rank, uint64_t piece) const { return Start(rank, piece) * element; }
+  size_t InSlot(int rank) const { return rank * block; }
+
+  const NodeCollectives& node;
+  size_t count;
+  size_t element;
+  size_t block;
+  size_t per_block;
+  uint64_t pieces;
+};
+
+size_t NodeCollectives::ShareStart(size_t count, int rank) const {
+  // Whole cache lines of the widest type, so that no two ranks write to one.
+  constexpr size_t kGrain = 16;
+  const size_t grains = (count + kGrain - 1) / kGrain;
+  return std::min(count, grains * rank / memory_.ranks() * kGrain);
+}
+
+template <typename Counter>
+bool NodeCollectives::AllPeersPast(Counter counter, uint64_t pieces) const {
+  for (int r = 0; r < memory_.ranks(); ++r) {
+    if (r != memory_.rank() &&
+        (memory_.state(r).*counter).load(std::memory_order_seq_cst) < pieces) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Every stage of every piece as soon as it can be; of what can be, the oldest piece first, which is
+// still in the cache. `reduces`: what is taken was made by a peer after all had put their parts.
+template <typename Put, typename Reduce, typename Take>
+Status NodeCollectives::Run(uint64_t pieces, bool reduces, const Put& put, const Reduce& reduce,
+                            const Take& take, TimePoint deadline) {
+  RankState& mine = memory_.mine();
+  uint64_t to_put = 0, to_reduce = reduces ? 0 : pieces, to_take = 0;
+  const auto publish = [&](std::atomic<uint64_t> RankState::*counter, uint64_t done) {
+    (mine.*counter).store(base_ + done, std::memory_order_seq_cst);
+    memory_.RingPeers();
+  };
+  Nap nap(memory_, kSpin);
+  while (to_take < pieces) {
+    bool moved = false;
+    if (to_take < std::min(to_put, to_reduce) &&
+        AllPeersPast(reduces ? &RankState::reduced : &RankState::put, base_ + to_take + 1)) {
+      take(to_take, base_ + to_take);
+      publish(&RankState::taken, ++to_take);
+      moved = true;
+    } else if (to_reduce < to_put && AllPeersPast(&RankState::put, base_ + to_reduce + 1)) {
+      reduce(to_reduce, base_ + to_reduce);
+      publish(&RankState::reduced, ++to_reduce);
+      moved = true;
+    } else if (to_put < pieces && to_put < to_take + NodeMemory::kSlots &&
+               (base_ + to_put < NodeMemory::kSlots ||
+                AllPeersPast(&RankState::taken, base_ + to_put + 1 - NodeMemory::kSlots))) {
+      put(to_put, base_ + to_put);
+      publish(&RankState::put, ++to_put);
+      moved = true;
+    }
+    if (moved) {
+      nap.Reset();
+    } else {
+      nap.Pause(kLongestNap);
+      if (Clock::now() >= deadline) {
+        return Status(Code::kDeadlineExceeded,
+                      "an operation inside the node did not end in time: a peer has died or does "
+                      "not take part");
+      }
+    }
+  }
+  base_ += pieces;
+  // For ranks whose operation skips a stage, too.
+  mine.put.store(base_, std::memory_order_seq_cst);
+  mine.reduced.store(base_, std::memory_order_seq_cst);
+  return Status();
+}
+
+Status NodeCollectives::Allreduce(const void* in, void* out, const Reduction& reduction,
+                                  TimePoint deadline) {
+  const size_t element = SizeOf(reduction.type);
+  if (reduction.count * element <= std::min(kWholeBytes, memory_.slot_bytes())) {
+    return AllreduceWhole(in, out, reduction, deadline);
+  }
+  const Shares shares(*this, reduction.count, element);
+  const char* const from = static_cast<const char*>(in);
+  char* const to = static_cast<char*>(out);
+  const int rank = memory_.rank();
+  const int ranks = memory_.ranks();
+  const auto put = [&](uint64_t piece, uint64_t number) {
+    char* const slot = memory_.slot(rank, number);
+    for (int r = 0; r < ranks; ++r) {
+      if (r == rank) continue;
+      std::memcpy(slot + shares.InSlot(r), from + shares.Offset(r, piece), shares.Bytes(r, piece));
+    }
+  };
+  const auto reduce = [&](uint64_t piece, uint64_t number) {
+    for (int r = 0; r < ranks; ++r) {
+      sources_[r] = r == rank ? from + shares.Offset(rank, piece)
+                              : memory_.slot(r, number) + shares.InSlot(rank);
+    }
+    Reduce(reduction, sources_.data(), ranks, shares.Count(rank, piece),
+           to + shares.Offset(rank, piece), memory_.slot(rank, number) + shares.InSlot(rank));
+  };
+  const auto take = [&](uint64_t piece, uint64_t number) {
+    for (int r = 0; r < ranks; ++r) {
+      if (r == rank) continue;
+      std::memcpy(to + shares.Offset(r, piece), memory_.slot(r, number) + shares.InSlot(r),
+                  shares.Bytes(r, piece));
+    }
+  };
+  sources_.resize(ranks);
+  return Run(shares.pieces, true, put, reduce, take, deadline);
+}
+
+Status NodeCollectives::AllreduceWhole(const void* in, void* out, const Reduction& reduction,
+                                       TimePoint deadline) {
+  if (reduction.count == 0) return Status();
+  const size_t bytes = reduction.count * SizeOf(reduction.type);
+  sources_.resize(memory_.ranks());
+  const auto put = [&](uint64_t, uint64_t number) {
+    std::memcpy(memory_.slot(memory_.rank(), number), in, bytes);
+  };
+  const auto take = [&](uint64_t, uint64_t number) {
+    for (int r = 0; r < memory_.ranks(); ++r) sources_[r] = memory_.slot(r, number);
+    Reduce(reduction, sources_.data(), memory_.ranks(), reduction.count, out, nullptr);
+  };
+  return Run(
+      1, false, put, [](uint64_t, uint64_t) {}, take, deadline);
+}
+
+Status NodeCollectives::ReduceScatter(const void* in, void* out, const Reduction& reduction,
+                                      TimePoint deadline) {
+  const Shares shares(*this, reduction.count, SizeOf(reduction.type));
+  const char* const from = static_cast<const char*>(in);
+  char* const to = static_cast<char*>(out);
+  const int rank = memory_.rank();
+  const int ranks = memory_.ranks();
+  const auto put = [&](uint64_t piece, uint64_t number) {
+    char* const slot = memory_.slot(rank, number);
+    for (int r = 0; r < ranks; ++r) {
+      if (r == rank) continue;
+      std::memcpy(slot + shares.InSlot(r), from + shares.Offset(r, piece), shares.Bytes(r, piece));
+    }
+  };
+  const auto take = [&](uint64_t piece, uint64_t number) {
+    for (int r = 0; r < ranks; ++r) {
+      sources_[r] = r == rank ? from + shares.Offset(rank, piece)
+                              : memory_.slot(r, number) + shares.InSlot(rank);
+    }
+    Reduce(reduction, sources_.data(), ranks, shares.Count(rank, piece),
+           to + shares.Offset(rank, piece), nullptr);
+  };
+  sources_.resize(ranks);
+  return Run(
+      shares.pieces, false, put, [](uint64_t, uint64_t) {}, take, deadline);
+}
+
+Status NodeCollectives::AllgatherShares(void* data, size_t count, DataType type,
+                                        TimePoint deadline) {
+  const Shares shares(*this, count, SizeOf(type));
+  char* const bytes = static_cast<char*>(data);
+  const int rank = memory_.rank();
+  const auto put = [&](uint64_t piece, uint64_t number) {
+    std::memcpy(memory_.slot(rank, number) + shares.InSlot(rank),
+                bytes + shares.Offset(rank, piece), shares.Bytes(rank, piece));
+  };
+  const auto take = [&](uint64_t piece, uint64_t number) {
+    for (int r = 0; r < memory_.ranks(); ++r) {
+      if (r == rank) continue;
+      std::memcpy(bytes + shares.Offset(r, piece), memory_.slot(r, number) + shares.InSlot(r),
+                  shares.Bytes(r, piece));
+    }
+  };
+  return Run(
+      shares.pieces, false, put, [](uint64_t, uint64_t) {}, take, deadline);
+}
+
+Status NodeCollectives::Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
+                                  TimePoint deadline) {
+  const size_t piece_bytes = memory_.slot_bytes();
+  const size_t largest = *std::max_element(bytes.begin(), bytes.end());
+  const int rank = memory_.rank();
+  const auto length = [&](int r, uint64_t piece) {
+    const size_t start = piece * piece_bytes;
+    return start < bytes[r] ? std::min(piece_bytes, bytes[r] - start) : 0;
+  };
+  const auto put = [&](uint64_t piece, uint64_t number) {
+    const size_t n = length(rank, piece);
+    if (n == 0) return;
+    std::memcpy(memory_.slot(rank, number), static_cast<const char*>(in) + piece * piece_bytes, n);
+  };
+  const auto take = [&](uint64_t piece, uint64_t number) {
+    char* to = static_cast<char*>(out);
+    for (int r = 0; r < memory_.ranks(); to += bytes[r], ++r) {
+      const size_t n = length(r, piece);
+      if (n != 0) std::memcpy(to + piece * piece_bytes, memory_.slot(r, number), n);
+    }
+  };
+  return Run((largest + piece_bytes - 1) / piece_bytes, false, put, [](uint64_t, uint64_t) {}, take,
+             deadline);
+}
+
+Status NodeCollectives::Broadcast(void* data, size_t bytes, int root, TimePoint deadline) {
+  const size_t piece_bytes = memory_.slot_bytes();
+  char* const all = static_cast<char*>(data);
+  const auto length = [&](uint64_t piece) {
+    return std::min(piece_bytes, bytes - piece * piece_bytes);
+  };
+  const auto put = [&](uint64_t piece, uint64_t number) {
+    if (memory_.rank() != root) return;
+    std::memcpy(memory_.slot(root, number), all + piece * piece_bytes, length(piece));
+  };
+  const auto take = [&](uint64_t piece, uint64_t number) {
+    if (memory_.rank() == root) return;
+    std::memcpy(all + piece * piece_bytes, memory_.slot(root, number), length(piece));
+  };
+  return Run((bytes + piece_bytes - 1) / piece_bytes, false, put, [](uint64_t, uint64_t) {}, take,
+             deadline);
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,56 @@
+// Collectives between the ranks of one node, through the memory they share.
+//
+// A tensor is cut into one share per rank, and travels in pieces that stay in the caches: every
+// rank puts what is not its own share into its slot, reduces its own share from its memory and the
+// peers' slots, and takes the other shares from theirs. Nobody waits for a peer while there is
+// anything to do for another piece. All calls on the communication thread, by all ranks of the node
+// in one order; the caller owns all buffers. After a failure the node's memory is of no more use.
+
+#ifndef TFMPI_CORE_TRANSPORT_NODE_COLLECTIVES_H_
+#define TFMPI_CORE_TRANSPORT_NODE_COLLECTIVES_H_
+
+#include <vector>
+
+#include "tensorflow_patches/core/status.h"
+#include "tensorflow_patches/core/transport/node_memory.h"
+#include "tensorflow_patches/core/transport/transport.h"
+
+namespace tfmpi {
+
+class NodeCollectives {
+ public:
+  explicit NodeCollectives(const NodeMemory& memory) : memory_(memory) {}
+
+  // `in` may equal `out`. Every rank gets the same bits: each element is reduced once, in the order
+  // of the ranks.
+  Status Allreduce(const void* in, void* out, const Reduction& reduction, TimePoint deadline);
+
+  // The two halves of an allreduce: after the first, `out` holds this rank's share, and nothing
+  // else of use; before the second, `data` must hold it.
+  Status ReduceScatter(const void* in, void* out, const Reduction& reduction, TimePoint deadline);
+  Status AllgatherShares(void* data, size_t count, DataType type, TimePoint deadline);
+  // First element of the share of `rank`; that of the rank after the last is `count`.
+  size_t ShareStart(size_t count, int rank) const;
+
+  // `bytes[r]` from the node's rank r; `out` holds them one after another.
+  Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes, TimePoint deadline);
+  Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline);
+
+ private:
+  struct Shares;
+
+  Status AllreduceWhole(const void* in, void* out, const Reduction& reduction, TimePoint deadline);
+  template <typename Put, typename Reduce, typename Take>
+  Status Run(uint64_t pieces, bool reduces, const Put& put, const Reduce& reduce, const Take& take,
+             TimePoint deadline);
+  template <typename Counter>
+  bool AllPeersPast(Counter counter, uint64_t pieces) const;
+
+  const NodeMemory memory_;
+  uint64_t base_ = 0;  // pieces of all operations so far
+  std::vector<const void*> sources_;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_TRANSPORT_NODE_COLLECTIVES_H_

@@ -1,0 +1,185 @@
+#include "tensorflow_patches/core/transport/node_transport.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tensorflow_patches/core/transport/control_channel.h"
+
+namespace tfmpi {
+namespace {
+
+// With several nodes: reduced inside the node, between nodes and shared out, so much at a time.
+constexpr size_t kStageBytes = size_t{4} << 20;
+// Messages of other nodes wake nobody: looked for after pauses that grow from the first to the
+// last.
+constexpr std::chrono::microseconds kShortestPoll{20};
+constexpr std::chrono::microseconds kLongestPoll{200};
+constexpr int kPollsPerDoubling = 16;
+
+class NodeTransport : public Transport {
+ public:
+  NodeTransport(std::unique_ptr<Transport> all, std::unique_ptr<Transport> rail,
+                const NodeMemory& memory, const std::vector<int>& node_ranks,
+                const NodeOptions& options)
+      : all_(std::move(all)),
+        rail_(std::move(rail)),
+        memory_(memory),
+        options_(options),
+        node_(memory),
+        topology_(all_->topology()),
+        one_node_(memory.ranks() == topology_.size) {
+    // Messages go to and from rank 0: the ranks beside it use their rings.
+    if (node_ranks[0] != 0) return;
+    for (int r = 1; r < memory_.ranks(); ++r) {
+      RankState& state = memory_.state(r);
+      if (topology_.rank == 0) {
+        peers_.push_back({node_ranks[r], r, {&state.from_leader, &state.to_leader}});
+      } else if (memory_.rank() == r) {
+        peers_.push_back({0, 0, {&state.to_leader, &state.from_leader}});
+      }
+    }
+  }
+
+  const Topology& topology() const override { return topology_; }
+  std::string description() const override { return all_->description(); }
+
+  Status Send(int peer, const std::string& bytes) override {
+    for (Peer& near : peers_) {
+      if (near.rank != peer) continue;
+      near.channel.Send(bytes);
+      memory_.Ring(near.local_rank);
+      return Status();
+    }
+    return all_->Send(peer, bytes);
+  }
+
+  Status Receive(std::vector<ControlMessage>* inbox) override {
+    for (Peer& near : peers_) {
+      bool moved = near.channel.Flush();
+      ControlMessage message{near.rank, ""};
+      while (near.channel.Receive(&message.bytes, &moved)) inbox->push_back(message);
+      if (moved) memory_.Ring(near.local_rank);
+    }
+    if (one_node_) return Status();
+    const size_t before = inbox->size();
+    const Status status = all_->Receive(inbox);
+    if (inbox->size() != before) polls_ = 0;
+    return status;
+  }
+
+  void Wait(Clock::duration limit, const std::function<bool()>& ready) override {
+    if (!one_node_) {
+      const int doublings = std::min(polls_++ / kPollsPerDoubling, 10);
+      limit = std::min<Clock::duration>(
+          limit, std::min<Clock::duration>(kShortestPoll * (1 << doublings), kLongestPoll));
+    }
+    Nap nap(memory_, Clock::duration::zero());
+    nap.Pause(limit);  // lies down
+    if (ready()) return;
+    for (const Peer& near : peers_) {
+      if (near.channel.Readable()) return;
+      if (near.channel.Blocked()) limit = std::min<Clock::duration>(limit, kLongestPoll);
+    }
+    nap.Pause(limit);
+  }
+
+  void Wake() override { memory_.Wake(); }
+
+  Status Allreduce(const void* in, void* out, const Reduction& reduction,
+                   TimePoint deadline) override {
+    if (one_node_) return node_.Allreduce(in, out, reduction, deadline);
+    if (rail_ == nullptr) return all_->Allreduce(in, out, reduction, deadline);
+    if (memory_.ranks() == 1 && options_.wire == DataType::kFloat32) {
+      return rail_->Allreduce(in, out, reduction, deadline);
+    }
+    const size_t element = SizeOf(reduction.type);
+    for (size_t start = 0; start < reduction.count; start += kStageBytes / element) {
+      Reduction stage = reduction;
+      stage.count = std::min(kStageBytes / element, reduction.count - start);
+      const Status status =
+          AllreduceStage(static_cast<const char*>(in) + start * element,
+                         static_cast<char*>(out) + start * element, stage, deadline);
+      if (!status.ok()) return status;
+    }
+    return Status();
+  }
+
+  Status PlainAllreduce(const void* in, void* out, const Reduction& reduction) override {
+    return all_->PlainAllreduce(in, out, reduction);
+  }
+
+  Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
+                   TimePoint deadline) override {
+    if (one_node_) return node_.Allgather(in, out, bytes, deadline);
+    return all_->Allgather(in, out, bytes, deadline);
+  }
+
+  Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) override {
+    if (one_node_) return node_.Broadcast(data, bytes, root, deadline);
+    return all_->Broadcast(data, bytes, root, deadline);
+  }
+
+  Status Finalize() override { return all_->Finalize(); }
+
+ private:
+  // A rank of this node that this rank exchanges control messages with.
+  struct Peer {
+    int rank;
+    int local_rank;
+    ControlChannel channel;
+  };
+
+  Status AllreduceStage(const char* in, char* out, const Reduction& reduction, TimePoint deadline) {
+    Reduction inside = reduction;
+    inside.scale = 1;
+    Status status = node_.ReduceScatter(in, out, inside, deadline);
+    if (!status.ok()) return status;
+    const size_t start = node_.ShareStart(reduction.count, memory_.rank());
+    Reduction between = reduction;
+    between.count = node_.ShareStart(reduction.count, memory_.rank() + 1) - start;
+    status = AllreduceBetween(out + start * SizeOf(reduction.type), between, deadline);
+    if (!status.ok()) return status;
+    return node_.AllgatherShares(out, reduction.count, reduction.type, deadline);
+  }
+
+  // In place.
+  Status AllreduceBetween(char* data, Reduction reduction, TimePoint deadline) {
+    const DataType wire = options_.wire;
+    if (wire == DataType::kFloat32 || reduction.type != DataType::kFloat32 ||
+        reduction.op != ReduceOp::kSum) {
+      return rail_->Allreduce(data, data, reduction, deadline);
+    }
+    narrow_.resize(reduction.count * SizeOf(wire));
+    // The scale first, so that the sum of many ranks stays in the range of a float16.
+    Unpack(wire, data, narrow_.data(), reduction.count, reduction.scale);
+    reduction.type = wire;
+    reduction.scale = 1;
+    const Status status = rail_->Allreduce(narrow_.data(), narrow_.data(), reduction, deadline);
+    if (status.ok()) Pack(wire, narrow_.data(), data, reduction.count, 1);
+    return status;
+  }
+
+  const std::unique_ptr<Transport> all_;
+  const std::unique_ptr<Transport> rail_;
+  const NodeMemory memory_;
+  const NodeOptions options_;
+  NodeCollectives node_;
+  const Topology topology_;
+  const bool one_node_;
+  std::vector<Peer> peers_;
+  std::vector<char> narrow_;
+  int polls_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> MakeNodeTransport(std::unique_ptr<Transport> all,
+                                             std::unique_ptr<Transport> rail,
+                                             const NodeMemory& memory,
+                                             const std::vector<int>& node_ranks,
+                                             const NodeOptions& options) {
+  return std::make_unique<NodeTransport>(std::move(all), std::move(rail), memory, node_ranks,
+                                         options);
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,104 @@
+#include "tensorflow_patches/glue/sparse_apply_kernel.h"
+
+#include <utility>
+
+#include "tensorflow_patches/glue/apply_kernel.h"
+#include "tensorflow_patches/glue/runtime.h"
+#include "tensorflow_patches/glue/sparse_average.h"
+#include "tensorflow_patches/glue/start_in_step.h"
+#include "tensorflow_patches/glue/variable_names.h"
+
+namespace tfmpi {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+// One execution of the kernel. Deletes itself before it calls `done`.
+class SparseApplyKernel::Step {
+ public:
+  Step(SparseApplyKernel* kernel, OpKernelContext* context, DoneCallback done)
+      : kernel_(kernel), context_(context), done_(std::move(done)) {}
+
+  void Start(Engine* engine);
+
+ private:
+  int64_t TableRows() const;
+  void Exchanged(const absl::Status& status);
+  void Finish(const absl::Status& status);
+
+  SparseApplyKernel* const kernel_;
+  OpKernelContext* const context_;
+  DoneCallback done_;
+  StartInStep start_;
+  std::unique_ptr<SparseAverage> average_;  // null: the rows are averages already
+};
+
+void SparseApplyKernel::Step::Start(Engine* engine) {
+  const VariableUse use = VariableNames::Get().Use(StateKey(context_, 0, kernel_->ref_variable_),
+                                                   kernel_->request_suffix_);
+  auto group =
+      std::make_unique<RequestGroup>(engine, context_->cancellation_manager(), *context_->runner());
+  const bool averaged = kernel_->averaged_ || ApplyKernel::ThreadAveraged();
+  if (!averaged) {
+    average_ =
+        std::make_unique<SparseAverage>(context_, engine, use.name + kernel_->request_suffix_);
+    const absl::Status status =
+        average_->AddTo(group.get(), context_->input(kernel_->gradient_),
+                        context_->input(kernel_->indices_), TableRows(), /*weight=*/1);
+    if (!status.ok()) return Finish(status);
+  }
+  if (use.first_apply) {
+    start_.AddBroadcasts(context_, use.name, kernel_->ref_variable_, engine->topology().rank,
+                         group.get());
+  }
+  if (averaged && start_.empty()) return Finish(absl::OkStatus());
+  RequestGroup::Submit(std::move(group), "'" + use.name + "' was averaged",
+                       [this](const absl::Status& status) { Exchanged(status); });
+}
+
+// -1 for a variable without a value, of which the stock kernel will complain.
+int64_t SparseApplyKernel::Step::TableRows() const {
+  Tensor value;
+  return ReadState(context_, 0, &value) && value.dims() > 0 ? value.dim_size(0) : -1;
+}
+
+void SparseApplyKernel::Step::Exchanged(const absl::Status& status) {
+  if (!status.ok() || average_ == nullptr) return Finish(status);
+  average_->Finish([this](const absl::Status& averaged) { Finish(averaged); });
+}
+
+void SparseApplyKernel::Step::Finish(const absl::Status& status) {
+  const absl::Status written = status.ok() ? start_.Write(context_) : status;
+  if (!written.ok()) {
+    context_->SetStatus(written);
+  } else if (average_ == nullptr) {
+    RunOnInputs(kernel_->stock_.get(), context_, {});
+  } else {
+    RunOnInputs(
+        kernel_->stock_.get(), context_,
+        {{kernel_->gradient_, average_->values()}, {kernel_->indices_, average_->indices()}});
+  }
+  const DoneCallback done = std::move(done_);
+  delete this;
+  done();
+}
+
+SparseApplyKernel::SparseApplyKernel(OpKernelConstruction* construction, const ApplyOp& op,
+                                     std::unique_ptr<OpKernel> stock)
+    : AsyncOpKernel(construction), stock_(std::move(stock)) {
+  int end = 0;
+  OP_REQUIRES_OK(construction, stock_->InputRange(op.gradient, &gradient_, &end));
+  OP_REQUIRES_OK(construction, stock_->InputRange("indices", &indices_, &end));
+  ref_variable_ = RefVariableName(def());
+  request_suffix_ = RequestSuffix(def());
+  averaged_ = IsAveraged(def());
+}
+
+void SparseApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
+  ApplyKernel::CountApplied();
+  (new Step(this, context, std::move(done)))->Start(GetEngine());
+}
+
+}  // namespace tfmpi

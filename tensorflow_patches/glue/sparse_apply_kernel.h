@@ -1,0 +1,39 @@
+// The decorated kernel of a sparse optimizer op: averages its rows over the ranks, unless that was
+// done before, then runs the stock kernel on the rows of all ranks.
+//
+// Made by the decorating factory (interpose.cc) when there is more than one rank; it owns the stock
+// kernel. Threads as for apply_kernel.h.
+
+#ifndef TFMPI_GLUE_SPARSE_APPLY_KERNEL_H_
+#define TFMPI_GLUE_SPARSE_APPLY_KERNEL_H_
+
+#include <memory>
+#include <string>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow_patches/glue/apply_ops.h"
+
+namespace tfmpi {
+
+class SparseApplyKernel : public tensorflow::AsyncOpKernel {
+ public:
+  // `op` is sparse.
+  SparseApplyKernel(tensorflow::OpKernelConstruction* construction, const ApplyOp& op,
+                    std::unique_ptr<tensorflow::OpKernel> stock);
+
+  void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override;
+
+ private:
+  class Step;
+
+  std::unique_ptr<tensorflow::OpKernel> stock_;
+  int gradient_ = -1;  // input indices
+  int indices_ = -1;
+  std::string ref_variable_;  // the variable's graph name, when it is a ref
+  std::string request_suffix_;
+  bool averaged_ = false;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_GLUE_SPARSE_APPLY_KERNEL_H_

@@ -1,0 +1,129 @@
+#include "tensorflow_patches/glue/start_in_step.h"
+
+#include <utility>
+
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow_patches/glue/variable_names.h"
+
+namespace tfmpi {
+namespace {
+
+using tensorflow::HandleFromInput;
+using tensorflow::LookupResource;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using Variable = tensorflow::core::RefCountPtr<tensorflow::Var>;
+
+// The variable and its slots: every ref or resource input of an Apply op.
+bool IsState(OpKernelContext* context, int input) {
+  return context->input_is_ref(input) || context->input_dtype(input) == tensorflow::DT_RESOURCE;
+}
+
+// The variable's own memory if nobody else reads it, else as much of other memory.
+absl::Status ReceiveInto(OpKernelContext* context, int input, Tensor* value) {
+  bool own = false;
+  if (context->input_is_ref(input)) {
+    *value = Tensor();  // it shares the memory
+    const tensorflow::TensorValue& ref = context->params()->inputs[input];
+    tensorflow::mutex_lock lock(*ref.mutex_if_ref);
+    own = ref.tensor->RefCountIsOne();
+    *value = *ref.tensor;
+  } else {
+    Variable variable;
+    const absl::Status status = LookupResource(context, HandleFromInput(context, input), &variable);
+    if (!status.ok()) return status;
+    *value = Tensor();
+    tensorflow::mutex_lock lock(*variable->mu());
+    own = variable->tensor()->RefCountIsOne();
+    *value = *variable->tensor();
+  }
+  if (own) return absl::OkStatus();
+  Tensor fresh;
+  const absl::Status status = context->allocate_temp(value->dtype(), value->shape(), &fresh);
+  if (status.ok()) *value = fresh;
+  return status;
+}
+
+absl::Status WriteState(OpKernelContext* context, int input, const Tensor& value) {
+  if (context->input_is_ref(input)) {
+    context->replace_ref_input(input, value, /*lock_held=*/false);
+    return absl::OkStatus();
+  }
+  Variable variable;
+  absl::Status status = LookupResource(context, HandleFromInput(context, input), &variable);
+  if (!status.ok()) return status;
+  tensorflow::mutex_lock lock(*variable->mu());
+  *variable->tensor() = value;
+  return status;
+}
+
+}  // namespace
+
+std::string RefVariableName(const tensorflow::NodeDef& node) {
+  std::vector<std::string> colocation;
+  if (tensorflow::TryGetNodeAttr(node, "_class", &colocation)) {
+    for (const std::string& location : colocation) {
+      if (location.compare(0, 5, "loc:@") == 0) return location.substr(5);
+    }
+  }
+  if (node.input_size() == 0) return node.name();
+  return node.input(0).substr(0, node.input(0).find(':'));
+}
+
+std::string StateKey(OpKernelContext* context, int input, const std::string& ref_variable) {
+  const tensorflow::SessionMetadata* session = context->session_metadata();
+  const std::string scope =
+      session != nullptr ? VariableNames::Get().Scope(session->version()) : "";
+  if (context->input_is_ref(input)) return HandleKey("", ref_variable, scope);
+  const tensorflow::ResourceHandle& handle = HandleFromInput(context, input);
+  return HandleKey(handle.container(), handle.name(), scope);
+}
+
+bool ReadState(OpKernelContext* context, int input, Tensor* value) {
+  if (context->input_is_ref(input)) {
+    *value = context->mutable_input(input, /*lock_held=*/false);
+    return value->IsInitialized();
+  }
+  Variable variable;
+  if (!LookupResource(context, HandleFromInput(context, input), &variable).ok()) return false;
+  tensorflow::tf_shared_lock lock(*variable->mu());
+  *value = *variable->tensor();
+  return variable->is_initialized;
+}
+
+void StartInStep::AddBroadcasts(OpKernelContext* context, const std::string& name,
+                                const std::string& ref_variable, int rank, RequestGroup* group) {
+  rank_ = rank;
+  bool in_step = false;
+  for (int input = 0; input < context->num_inputs(); ++input) {
+    if (!IsState(context, input)) continue;
+    // Of refs only the variable has a name here; its slots are in step if it is.
+    if (input == 0 || !context->input_is_ref(input)) {
+      in_step = VariableNames::Get().TestAndMarkInStep(StateKey(context, input, ref_variable));
+    }
+    Tensor value;
+    DataType dtype;
+    if (in_step || !ReadState(context, input, &value) || !ToCoreType(value.dtype(), &dtype)) {
+      continue;
+    }
+    if (rank != 0 && !ReceiveInto(context, input, &value).ok()) continue;
+    Request request = RequestFor(
+        OpKind::kBroadcast, "start of " + name + " input " + std::to_string(input), dtype, value);
+    request.output = Data(value);
+    group->Add(std::move(request));
+    received_.push_back({input, value});
+  }
+}
+
+absl::Status StartInStep::Write(OpKernelContext* context) {
+  absl::Status status;
+  for (const Received& received : received_) {
+    if (status.ok() && rank_ != 0) status = WriteState(context, received.input, received.value);
+  }
+  received_.clear();  // before the stock kernel, which copies a variable that is held elsewhere
+  return status;
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,53 @@
+// The safety net of the decorated kernels: at a variable's first Apply, rank 0's value becomes
+// every rank's, for what nothing has brought in step before (a raw op, or an eager variable made
+// inside its first tape), slots included.
+//
+// One object per execution of a kernel, made and asked by it on an inter-op thread; Write runs on
+// TensorFlow's runner. A large table is received where it lies, never beside itself.
+
+#ifndef TFMPI_GLUE_START_IN_STEP_H_
+#define TFMPI_GLUE_START_IN_STEP_H_
+
+#include <string>
+#include <vector>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow_patches/glue/request_group.h"
+
+namespace tfmpi {
+
+// The graph name of an Apply op's ref variable: its colocation, which optimizers set, else the node
+// it comes from.
+std::string RefVariableName(const tensorflow::NodeDef& node);
+
+// Which variable or slot a state input is, in this process; `ref_variable` is its name if it is a
+// ref.
+std::string StateKey(tensorflow::OpKernelContext* context, int input,
+                     const std::string& ref_variable);
+
+// The value of a state input, which shares the variable's memory; false if it has none.
+bool ReadState(tensorflow::OpKernelContext* context, int input, tensorflow::Tensor* value);
+
+class StartInStep {
+ public:
+  // Adds to `group` what is not in step yet, under names made of `name`; the memory is this
+  // object's or the variables'.
+  void AddBroadcasts(tensorflow::OpKernelContext* context, const std::string& name,
+                     const std::string& ref_variable, int rank, RequestGroup* group);
+  bool empty() const { return received_.empty(); }
+  // When the group has ended well: what came becomes the variables' value.
+  absl::Status Write(tensorflow::OpKernelContext* context);
+
+ private:
+  struct Received {
+    int input;
+    tensorflow::Tensor value;
+  };
+
+  int rank_ = 0;
+  std::vector<Received> received_;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_GLUE_START_IN_STEP_H_

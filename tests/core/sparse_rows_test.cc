@@ -1,0 +1,190 @@
+// Rows of sparse gradients: packed, gathered by the engine, summed; against plain loops.
+
+#include "tensorflow_patches/core/sparse_rows.h"
+
+#include <cstring>
+#include <map>
+#include <random>
+
+#include "gtest/gtest.h"
+#include "tests/core/elements.h"
+#include "tests/core/ranks.h"
+
+namespace tfmpi {
+namespace {
+
+using Rows = std::map<int64_t, std::vector<float>>;
+
+struct Gradient {
+  std::vector<int64_t> indices;
+  std::vector<float> values;
+};
+
+constexpr size_t kWidth = 19;  // a block and a rest
+
+// Small whole numbers: their sums are exact in any order.
+Gradient MakeGradient(int rank, int rows, int64_t table) {
+  std::mt19937 random(rank + 1);
+  Gradient gradient;
+  for (int i = 0; i < rows; ++i) {
+    gradient.indices.push_back(static_cast<int64_t>(random()) % table);
+    for (size_t k = 0; k < kWidth; ++k) gradient.values.push_back(random() % 16);
+  }
+  return gradient;
+}
+
+void AddTo(const Gradient& gradient, float scale, Rows* rows) {
+  for (size_t i = 0; i < gradient.indices.size(); ++i) {
+    std::vector<float>& sum = (*rows)[gradient.indices[i]];
+    sum.resize(kWidth);
+    for (size_t k = 0; k < kWidth; ++k) sum[k] += scale * gradient.values[i * kWidth + k];
+  }
+}
+
+Rows ToRows(const std::vector<int64_t>& indices, const std::vector<float>& values) {
+  Rows rows;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    EXPECT_EQ(rows.count(indices[i]), 0u) << "twice: " << indices[i];
+    const auto begin = values.begin() + i * kWidth;
+    rows[indices[i]] = std::vector<float>(begin, begin + kWidth);
+  }
+  return rows;
+}
+
+TEST(SparseRowsTest, PlacesAreInOrderOfAppearanceWhateverTheIndices) {
+  const std::vector<int64_t> odd = {7, -1, int64_t{1} << 62, 0, INT64_MIN, INT64_MAX};
+  DistinctIndices distinct(odd.size());
+  for (size_t i = 0; i < odd.size(); ++i) EXPECT_EQ(distinct.Place(odd[i]), i);
+  for (size_t i = 0; i < odd.size(); ++i) EXPECT_EQ(distinct.Place(odd[i]), i);
+  EXPECT_EQ(distinct.indices(), odd);
+  // One after another, and far apart: what hashes badly.
+  for (const int64_t stride : {int64_t{1}, int64_t{1} << 32, int64_t{1} << 40}) {
+    DistinctIndices many(5000);
+    for (int64_t i = 0; i < 5000; ++i) EXPECT_EQ(many.Place(i * stride), static_cast<size_t>(i));
+  }
+}
+
+TEST(SparseRowsTest, NoRowsAndNoWeightPackToNothing) {
+  const RowFormat format{DataType::kFloat32, kWidth};
+  EXPECT_EQ(PackRows(format, {}, nullptr, 1).rows, 0u);
+  const Gradient gradient = MakeGradient(0, 3, 10);
+  EXPECT_EQ(PackRows(format, gradient.indices, gradient.values.data(), 0).rows, 0u);
+  const RowSum sum(format, nullptr, {0, 0, 0});
+  EXPECT_TRUE(sum.indices().empty());
+  sum.Write(0.5, nullptr);
+}
+
+TEST(SparseRowsTest, HalfRowsAreSummedWide) {
+  // 1 + 2^-7 three times, whose sum no bfloat16 holds.
+  const RowFormat format{DataType::kBfloat16, 1};
+  const std::vector<uint16_t> one_and = {0x3f81, 0x3f81, 0x3f81};
+  const PackedRows packed = PackRows(format, {4, 4, 4}, one_and.data(), 1);
+  ASSERT_EQ(packed.rows, 1u);
+  EXPECT_EQ(format.packed_bytes(), sizeof(int64_t) + sizeof(float));
+  float sum;
+  std::memcpy(&sum, packed.row(format, 0), sizeof sum);
+  EXPECT_EQ(sum, 3.0234375f);
+  uint16_t third;
+  RowSum(format, packed.data.get(), {1}).Write(1.0 / 3, &third);
+  EXPECT_EQ(third, one_and[0]);
+}
+
+class SparseEngineTest : public TimedTest, public ::testing::WithParamInterface<int> {
+ protected:
+  // One rank's part: packs, gathers, sums. `limit` as of Signature.
+  static Status Average(Engine& engine, const Gradient& gradient, float weight, int64_t limit,
+                        Rows* rows) {
+    const RowFormat format{DataType::kFloat32, kWidth};
+    const PackedRows packed = PackRows(format, gradient.indices, gradient.values.data(), weight);
+    std::vector<int64_t> counts;
+    std::unique_ptr<char[]> gathered;
+    int contributors = 0;
+    Request request;
+    request.name = "rows";
+    request.signature.kind = OpKind::kAllgather;
+    request.signature.shape = {static_cast<int64_t>(packed.rows), kWidth};
+    request.signature.extra_row_bytes = sizeof(int64_t);
+    request.signature.row_limit = limit;
+    request.input = packed.data.get();
+    request.allocate = [&](const std::vector<int64_t>& by_rank, int ranks) {
+      counts = by_rank;
+      contributors = ranks;
+      size_t total = 0;
+      for (int64_t n : by_rank) total += static_cast<size_t>(n);
+      gathered.reset(new char[total * format.packed_bytes() + 1]);
+      return gathered.get();
+    };
+    Ending ending = Submit(engine, std::move(request));
+    const Status status = Await(ending);
+    if (!status.ok() || gathered == nullptr) return status;
+    const RowSum sum(format, gathered.get(), counts);
+    std::vector<float> values(sum.indices().size() * kWidth);
+    sum.Write(1.0 / contributors, values.data());
+    *rows = ToRows(sum.indices(), values);
+    return status;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Ranks, SparseEngineTest, ::testing::Values(1, 2, 4, 7));
+
+TEST_P(SparseEngineTest, RaggedRowsWithDuplicatesGiveTheMeanOfAllRanks) {
+  Ranks ranks(GetParam());
+  const auto gradient = [](int rank, int step) {
+    return MakeGradient(rank + 10 * step, (rank + step) % 3 * 20, 15);
+  };
+  for (int step = 0; step < 5; ++step) {
+    Rows expected;
+    for (int rank = 0; rank < ranks.size(); ++rank) {
+      AddTo(gradient(rank, step), rank == 1 ? 0.5f : 1, &expected);
+    }
+    for (auto& [index, row] : expected) {
+      for (float& value : row) value = value * static_cast<float>(1.0 / ranks.size());
+    }
+    ranks.Each([&](int rank, Engine& engine) {
+      Rows rows;
+      const Status status = Average(engine, gradient(rank, step), rank == 1 ? 0.5f : 1, -1, &rows);
+      EXPECT_TRUE(status.ok()) << status.message();
+      EXPECT_EQ(rows, expected) << "rank " << rank << " step " << step;
+    });
+  }
+  ranks.JoinAll();
+}
+
+TEST_P(SparseEngineTest, BeyondTheLimitNothingMovesAndAllRanksKnow) {
+  Ranks ranks(GetParam());
+  // Every rank has `own` rows; distinct, so that none is summed away before it travels.
+  const auto run = [&](int64_t own, bool moves) {
+    Gradient gradient;
+    for (int64_t i = 0; i < own; ++i) gradient.indices.push_back(i);
+    gradient.values.assign(gradient.indices.size() * kWidth, 1);
+    ranks.Each([&](int, Engine& engine) {
+      Rows rows;
+      const Status status = Average(engine, gradient, 1, 3 * ranks.size(), &rows);
+      EXPECT_TRUE(status.ok()) << status.message();
+      EXPECT_EQ(rows.size(), static_cast<size_t>(moves ? own : 0));
+    });
+  };
+  run(3, true);
+  run(4, false);
+  run(2, true);
+  run(4, false);
+  ranks.JoinAll();
+}
+
+TEST_F(SparseEngineTest, ARankThatHasJoinedBringsNoRowsAndDoesNotCount) {
+  Ranks ranks(3);
+  Rows expected;
+  for (int rank : {0, 2}) AddTo(MakeGradient(rank, 10, 6), 0.5f, &expected);
+  ranks.Each([&](int rank, Engine& engine) {
+    if (rank != 1) {
+      for (const int64_t limit : {int64_t{1}, int64_t{-1}}) {
+        Rows rows;
+        EXPECT_TRUE(Average(engine, MakeGradient(rank, 10, 6), 1, limit, &rows).ok());
+        EXPECT_EQ(rows, limit < 0 ? expected : Rows());
+      }
+    }
+    EXPECT_TRUE(engine.Join().ok());
+  });
+}
+
+}  // namespace
+}  // namespace tfmpi
