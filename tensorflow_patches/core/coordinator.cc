@@ -32,7 +32,7 @@ bool SameBuffer(const Signature& a, const Signature& b) {
 }  // namespace
 
 Coordinator::Coordinator(int size, const CoordinatorOptions& options, TimePoint now)
-    : size_(size), options_(options), peers_(size), last_stall_check_(now) {
+    : size_(size), options_(options), peers_(size), last_ready_(size), last_stall_check_(now) {
   for (Peer& peer : peers_) peer.last_time = now;
 }
 
@@ -70,6 +70,7 @@ void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now)
   }
   pending.ready[rank] = true;
   ++pending.num_ready;
+  NoteReady(rank, &pending, now);
   if (WithoutRows(pending.named.signature) != WithoutRows(named.signature)) {
     Fail(named.name, Code::kInvalidArgument,
          "the ranks disagree on '" + named.name + "': rank " + std::to_string(pending.first_rank) +
@@ -83,6 +84,15 @@ void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now)
   }
   pending.same_fingerprint &= named.fingerprint == pending.named.fingerprint;
   CheckReady(named.name);
+}
+
+void Coordinator::NoteReady(int rank, Pending* pending, TimePoint now) {
+  if (pending->num_ready == size_ - num_joined_ && pending->num_ready > 1 &&
+      IsGradient(pending->named.signature)) {
+    ++last_ready_[rank].times;
+    last_ready_[rank].seconds += std::chrono::duration<double>(now - pending->latest).count();
+  }
+  pending->latest = now;
 }
 
 void Coordinator::Withdraw(int rank, const std::string& name) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tensorflow_patches/core/message.h"
+#include "tensorflow_patches/core/stats.h"
 
 namespace tfmpi {
 
@@ -38,6 +39,9 @@ class Coordinator {
   // All that has been decided since the last call, stalls included.
   Verdict Decide(TimePoint now);
 
+  // By rank, of gradients, since the start.
+  const std::vector<LastReady>& last_ready() const { return last_ready_; }
+
   // Lines for people, to be printed by rank 0: stall reports, ranks that have finished, equal data.
   std::vector<std::string> TakeNotices();
 
@@ -52,6 +56,7 @@ class Coordinator {
     bool same_fingerprint = true;
     TimePoint since;
     TimePoint warned;
+    TimePoint latest;  // announcement
   };
 
   struct Peer {
@@ -66,6 +71,7 @@ class Coordinator {
   void Leave(int rank, const std::string& why);
   void CheckReady(const std::string& name);
   void NoteJoined(const Pending& pending);
+  void NoteReady(int rank, Pending* pending, TimePoint now);
   void Fail(const std::string& name, Code code, const std::string& message);
   void CheckStalls(TimePoint now);
   void Plan(Verdict* verdict);
@@ -76,6 +82,7 @@ class Coordinator {
   const int size_;
   const CoordinatorOptions options_;
   std::vector<Peer> peers_;
+  std::vector<LastReady> last_ready_;
   int num_joined_ = 0;
   int noted_contributors_ = 1 << 30;  // of the last notice about finished ranks
   std::unordered_map<std::string, Pending> pending_;

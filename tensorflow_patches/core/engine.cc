@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tensorflow_patches/core/timeline.h"
+
 namespace tfmpi {
 namespace {
 
@@ -23,7 +25,8 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
     : transport_(std::move(transport)),
       options_(std::move(options)),
       queue_([this] { transport_->Wake(); }),
-      fusion_(transport_.get(), options_.coordinator.fusion_threshold) {
+      fusion_(transport_.get(), options_.coordinator.fusion_threshold),
+      communication_stats_(options_.stats) {
   if (topology().rank == 0) {
     coordinator_ =
         std::make_unique<Coordinator>(topology().size, options_.coordinator, Clock::now());
@@ -44,6 +47,7 @@ Ticket Engine::Submit(Request request) {
 }
 
 void Engine::Submit(std::vector<Request> requests, std::vector<Ticket>* tickets) {
+  if (Recording() != 0) NoteSubmitted(&requests);
   if (queue_.Push(&requests, tickets)) return;
   for (Request& request : requests) {
     tickets->push_back(0);
@@ -80,6 +84,9 @@ Status Engine::Join() {
   queue_.Wake();
   thread_.join();
   if (!failure_.ok()) return failure_;  // the thread has ended: its state can be read here
+  if (options_.at_end && !options_.at_end(transport_.get())) {
+    return Status(Code::kUnavailable, "the ranks could not gather what they recorded");
+  }
   return transport_->Finalize();
 }
 
@@ -139,6 +146,7 @@ void Engine::Accept(Submission submission) {
     request.done(status);
     return;
   }
+  communication_stats_.Submitted(request);
   const std::string name = request.name;
   names_[submission.ticket] = name;
   Named& named = pending_[name];
@@ -183,6 +191,7 @@ void Engine::WithdrawNow(Ticket ticket) {
   }
   auto queued = std::find_if(submissions.begin(), submissions.end(),
                              [&](const Submission& s) { return s.ticket == ticket; });
+  communication_stats_.Ended(queued->request, false);
   const auto done = std::move(queued->request.done);
   submissions.erase(queued);
   names_.erase(it);
@@ -223,11 +232,14 @@ void Engine::SendAnnouncement() {
     coordinator_->Receive(0, announcement, Clock::now());
     return;
   }
-  const Status status = transport_->Send(0, Encode(announcement));
+  const std::string bytes = Encode(announcement);
+  communication_stats_.Sent(bytes.size());
+  const Status status = transport_->Send(0, bytes);
   if (!status.ok()) Fail(status);
 }
 
 void Engine::Handle(const ControlMessage& message) {
+  communication_stats_.Received();
   if (coordinator_ != nullptr) {
     Announcement announcement;
     if (!Decode(message.bytes, &announcement)) {
@@ -254,6 +266,7 @@ void Engine::Coordinate() {
   if (verdict.empty()) return;
   const std::string bytes = Encode(verdict);
   for (int rank = 1; rank < topology().size; ++rank) {
+    communication_stats_.Sent(bytes.size());
     const Status status = transport_->Send(rank, bytes);
     if (!status.ok()) return Fail(status);
   }
@@ -261,6 +274,8 @@ void Engine::Coordinate() {
 }
 
 void Engine::Execute(const Verdict& verdict) {
+  communication_stats_.Verdict(!verdict.responses.empty());
+  if (Recording() != 0) agreed_ = Clock::now();
   for (const Response& response : verdict.responses) {
     if (failure_.ok()) Execute(response);
   }
@@ -318,6 +333,8 @@ void Engine::Execute(const Response& response) {
   std::vector<Slot> slots;
   slots.reserve(response.items.size());
   for (const ResponseItem& item : response.items) slots.push_back(Resolve(item));
+  const uint64_t bytes = NoteAgreed(slots);
+  const Span span(Stage::kResponse, Name(slots.front().signature.kind), bytes, response_);
   const Status status = Transfer(slots, response);
   collectives_.fetch_add(1, std::memory_order_relaxed);
   for (const Slot& slot : slots) {
@@ -340,6 +357,32 @@ void Engine::Execute(const Response& response) {
   if (status.code() == Code::kDeadlineExceeded || status.code() == Code::kUnavailable) Fail(status);
 }
 
+// What the traces and statistics show of requests that are handed in.
+void Engine::NoteSubmitted(std::vector<Request>* requests) {
+  for (Request& request : *requests) {
+    const Span span(Stage::kSubmit, request.name, Bytes(request.signature),
+                    IsGradient(request.signature));
+    request.submitted = Clock::now();
+  }
+}
+
+// What they show of a response that begins; its bytes.
+uint64_t Engine::NoteAgreed(const std::vector<Slot>& slots) {
+  uint64_t bytes = 0;
+  if (Recording() == 0) return bytes;
+  ++response_;
+  for (const Slot& slot : slots) {
+    bytes += Bytes(slot.signature);
+    if (slot.request == nullptr) continue;
+    const Request& request = *slot.request;
+    Record(Stage::kWait, request.name, Bytes(request.signature), response_, request.submitted,
+           agreed_);
+    communication_stats_.Agreed(request, agreed_);
+  }
+  communication_stats_.Carried(slots.front().signature.kind, slots.size(), bytes);
+  return bytes;
+}
+
 void Engine::Complete(const std::string& name, const Status& status) {
   auto it = pending_.find(name);
   if (it == pending_.end()) return;
@@ -347,6 +390,7 @@ void Engine::Complete(const std::string& name, const Status& status) {
   const std::string key = it->first;  // `name` may live in what is erased below
   it->second.submissions.pop_front();
   names_.erase(ended.ticket);
+  communication_stats_.Ended(ended.request, status.ok());
   if (it->second.submissions.empty()) {
     pending_.erase(it);
   } else {

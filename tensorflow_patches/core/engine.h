@@ -22,6 +22,7 @@
 #include "tensorflow_patches/core/fusion.h"
 #include "tensorflow_patches/core/queue.h"
 #include "tensorflow_patches/core/request.h"
+#include "tensorflow_patches/core/stats.h"
 #include "tensorflow_patches/core/transport/transport.h"
 
 namespace tfmpi {
@@ -32,6 +33,10 @@ struct EngineOptions {
   Clock::duration collective_timeout = std::chrono::seconds(300);
   // A line for people, on the communication thread.
   std::function<void(const std::string&)> log;
+  bool stats = false;  // counts for TF_MPI_STATS
+  // When every rank has joined, on the thread that calls Join: the last use of the transport, by
+  // all ranks alike. False: it has failed.
+  std::function<bool(Transport*)> at_end;
 };
 
 // Counts since start; each is exact, together they are a snapshot.
@@ -50,6 +55,8 @@ class Engine {
 
   const Topology& topology() const { return transport_->topology(); }
   std::string transport_description() const { return transport_->description(); }
+  // For bench.h alone: to be driven in the `done` of a barrier, by all ranks alike.
+  Transport* transport() { return transport_.get(); }
 
   Ticket Submit(Request request);
   // All at once, which spares the communication thread being woken for each. Appends their tickets,
@@ -75,6 +82,11 @@ class Engine {
 
   bool OnCommunicationThread() const { return std::this_thread::get_id() == thread_.get_id(); }
   EngineStats stats() const;
+  // Only when the communication thread has ended, as in EngineOptions::at_end.
+  CommunicationStats& communication_stats() { return communication_stats_; }
+  std::vector<LastReady> last_ready() const {
+    return coordinator_ != nullptr ? coordinator_->last_ready() : std::vector<LastReady>();
+  }
 
  private:
   // Requests of one name run one after the other; the first of them is the one announced.
@@ -97,6 +109,8 @@ class Engine {
   void Execute(const Response& response);
   Slot Resolve(const ResponseItem& item);
   Status Transfer(const std::vector<Slot>& slots, const Response& response);
+  static void NoteSubmitted(std::vector<Request>* requests);
+  uint64_t NoteAgreed(const std::vector<Slot>& slots);
   void Complete(const std::string& name, const Status& status);
   void Fail(const Status& status);
   void TellPeers(const Status& status);
@@ -129,6 +143,9 @@ class Engine {
   std::unordered_map<std::string, NameId> ids_;
   // Errors agreed on for names that were not yet submitted here.
   std::unordered_map<std::string, Status> early_errors_;
+  CommunicationStats communication_stats_;
+  TimePoint agreed_;       // the verdict under way, while something is recorded
+  uint32_t response_ = 0;  // number of the response under way, for traces
 
   mutable std::mutex posted_mutex_;
   std::unordered_map<std::string, int64_t> posted_;  // guarded by posted_mutex_

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "tensorflow_patches/core/reduce.h"
+#include "tensorflow_patches/core/timeline.h"
 
 namespace tfmpi {
 namespace {
@@ -53,12 +54,11 @@ Status Fusion::ReduceInPlace(const Slot& slot, double scale, TimePoint deadline)
     zeros.resize(count * SizeOf(type));
     in = out = zeros.data();
   } else if (slot.request->scale != 1) {
+    const Span span(Stage::kPack, "", count * SizeOf(type));
     Pack(type, in, out, count, slot.request->scale);
     in = out;
   }
-  return transport_->Allreduce(
-      in, out, {count * WireElements(type), WireType(type), WireOp(slot.signature.op), scale},
-      deadline);
+  return Reduce(in, out, count * WireElements(type), slot.signature, scale, deadline);
 }
 
 Status Fusion::ReduceInChunks(const Slot& slot, double scale, TimePoint deadline) {
@@ -70,16 +70,17 @@ Status Fusion::ReduceInChunks(const Slot& slot, double scale, TimePoint deadline
     const size_t n = std::min(chunk, count - start);
     const size_t offset = start * SizeOf(type);
     if (slot.request != nullptr) {
+      const Span span(Stage::kPack, "", n * SizeOf(type));
       Pack(type, static_cast<const char*>(slot.request->input) + offset, buffer, n,
            slot.request->scale);
     } else {
       std::memset(buffer, 0, WireBytes(type, n));
     }
-    const Status status = transport_->Allreduce(
-        buffer, buffer, {n * WireElements(type), WireType(type), WireOp(slot.signature.op), scale},
-        deadline);
+    const Status status =
+        Reduce(buffer, buffer, n * WireElements(type), slot.signature, scale, deadline);
     if (!status.ok()) return status;
     if (slot.request != nullptr) {
+      const Span span(Stage::kUnpack, "", n * SizeOf(type));
       Unpack(type, buffer, static_cast<char*>(slot.request->output) + offset, n, 1);
     }
   }
@@ -91,7 +92,23 @@ Status Fusion::ReduceFused(const std::vector<Slot>& slots, double scale, TimePoi
   for (const Slot& slot : slots) bytes += WireBytes(slot.signature.dtype, Count(slot.signature));
   if (bytes == 0) return Status();
   char* const buffer = Buffer(bytes);
-  char* next = buffer;
+  PackAll(slots, buffer, bytes);
+  const Signature& first = slots.front().signature;
+  const size_t count = bytes / SizeOf(WireType(first.dtype));
+  const Status status = Reduce(buffer, buffer, count, first, scale, deadline);
+  if (status.ok()) UnpackAll(slots, buffer, bytes);
+  return status;
+}
+
+Status Fusion::Reduce(const void* in, void* out, size_t count, const Signature& signature,
+                      double scale, TimePoint deadline) {
+  const DataType wire = WireType(signature.dtype);
+  const Span span(Stage::kReduce, "", count * SizeOf(wire));
+  return transport_->Allreduce(in, out, {count, wire, WireOp(signature.op), scale}, deadline);
+}
+
+void Fusion::PackAll(const std::vector<Slot>& slots, char* next, size_t bytes) {
+  const Span span(Stage::kPack, "", bytes);
   for (const Slot& slot : slots) {
     const size_t count = Count(slot.signature);
     const size_t size = WireBytes(slot.signature.dtype, count);
@@ -102,12 +119,10 @@ Status Fusion::ReduceFused(const std::vector<Slot>& slots, double scale, TimePoi
     }
     next += size;
   }
-  const DataType wire = WireType(slots.front().signature.dtype);
-  const Status status = transport_->Allreduce(
-      buffer, buffer, {bytes / SizeOf(wire), wire, WireOp(slots.front().signature.op), scale},
-      deadline);
-  if (!status.ok()) return status;
-  next = buffer;
+}
+
+void Fusion::UnpackAll(const std::vector<Slot>& slots, const char* next, size_t bytes) {
+  const Span span(Stage::kUnpack, "", bytes);
   for (const Slot& slot : slots) {
     const size_t count = Count(slot.signature);
     if (slot.request != nullptr) {
@@ -115,7 +130,6 @@ Status Fusion::ReduceFused(const std::vector<Slot>& slots, double scale, TimePoi
     }
     next += WireBytes(slot.signature.dtype, count);
   }
-  return Status();
 }
 
 Status Fusion::Allgather(const Slot& slot, const std::vector<int64_t>& rows, int contributors,
@@ -149,6 +163,7 @@ Status Fusion::Allgather(const Slot& slot, const std::vector<int64_t>& rows, int
     out = dropped.data();
   }
   if (total != 0) {
+    const Span span(Stage::kReduce, "allgather", total);
     const Status status = transport_->Allgather(in, out, bytes, deadline);
     if (!status.ok()) return status;
   }
@@ -164,6 +179,7 @@ Status Fusion::Broadcast(const Slot& slot, TimePoint deadline) {
   if (bytes == 0) return Status();
   std::vector<char> dropped(slot.request == nullptr ? bytes : 0);
   void* data = slot.request != nullptr ? slot.request->output : dropped.data();
+  const Span span(Stage::kReduce, "broadcast", bytes);
   return transport_->Broadcast(data, bytes, slot.signature.root, deadline);
 }
 

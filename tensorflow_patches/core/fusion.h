@@ -38,6 +38,12 @@ class Fusion {
   Status ReduceInPlace(const Slot& slot, double scale, TimePoint deadline);
   Status ReduceInChunks(const Slot& slot, double scale, TimePoint deadline);
   Status ReduceFused(const std::vector<Slot>& slots, double scale, TimePoint deadline);
+  // Over all ranks; `count` elements of the wire form of a tensor like `signature`.
+  Status Reduce(const void* in, void* out, size_t count, const Signature& signature, double scale,
+                TimePoint deadline);
+  // `bytes` in all, on the wire.
+  static void PackAll(const std::vector<Slot>& slots, char* next, size_t bytes);
+  static void UnpackAll(const std::vector<Slot>& slots, const char* next, size_t bytes);
   char* Buffer(size_t bytes);
 
   struct Free {

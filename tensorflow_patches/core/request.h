@@ -37,6 +37,17 @@ struct Signature {
 std::string Describe(const Signature& signature);
 // "[3, 4]"
 std::string Describe(const Shape& shape);
+// Of one tensor in memory, with what belongs to its rows.
+inline uint64_t Bytes(const Signature& signature) {
+  const int64_t rows = signature.shape.empty() ? 0 : signature.shape[0];
+  return static_cast<uint64_t>(NumElements(signature.shape)) * SizeOf(signature.dtype) +
+         static_cast<uint64_t>(rows * signature.extra_row_bytes);
+}
+// What traces and statistics take for a gradient.
+inline bool IsGradient(const Signature& signature) {
+  if (signature.kind == OpKind::kAllgather) return signature.extra_row_bytes != 0;  // sparse
+  return signature.kind == OpKind::kAllreduce && signature.op == ReduceOp::kAverage;
+}
 // As the ranks must agree on it: an allgather has 0 rows, everything else is as it is.
 Signature WithoutRows(Signature signature);
 // Why the ranks could not carry it out, whatever they agree on; ok if they could.
@@ -55,6 +66,8 @@ struct Request {
   // Allreduce of floating types: this rank's data counts times this. With 0 it counts as zeros,
   // whatever it holds, NaN too. May differ by rank.
   double scale = 1;
+  // Set by Engine::Submit.
+  TimePoint submitted;
   // Allgather: called once, on the communication thread, with each rank's first dimension and the
   // number of ranks that have not joined; returns where the result goes (all rows, in rank order),
   // or null to fail the request. Not called when there are more rows than the signature's limit:

@@ -7,6 +7,7 @@
 #include "absl/container/inlined_vector.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow_patches/core/reduce.h"
+#include "tensorflow_patches/core/timeline.h"
 #include "tensorflow_patches/glue/request_group.h"
 #include "tensorflow_patches/glue/start_in_step.h"
 #include "tensorflow_patches/glue/variable_names.h"
@@ -102,6 +103,7 @@ void ApplyKernel::Step::Finish(absl::Status status) {
   if (status.ok()) status = start_.Write(context_);
   if (status.ok()) {
     gradient_ = Tensor();
+    const Span span(Stage::kApply, name_, average_.TotalBytes());
     RunOnGradient(kernel_->stock_.get(), context_, kernel_->gradient_, &average_);
   } else {
     context_->SetStatus(status);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tensorflow_patches/core/bench.h"
 #include "tensorflow_patches/glue/apply_kernel.h"
 #include "tensorflow_patches/glue/apply_ops.h"
 #include "tensorflow_patches/glue/interpose.h"
@@ -75,6 +76,8 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
   runtime.engine.coordinator.stall_warning = Seconds(options->stall_warning);
   runtime.engine.coordinator.stall_timeout = Seconds(options->stall_timeout);
   runtime.engine.collective_timeout = Seconds(options->collective_timeout);
+  runtime.observation.timeline = options->timeline;
+  runtime.observation.stats = options->stats != 0;
   runtime.plugin.ranks_per_node = options->ranks_per_node;
   runtime.plugin.node.wire = static_cast<tfmpi::DataType>(options->wire);
   tfmpi::SparseAverage::SetMode(static_cast<tfmpi::SparseMode>(options->sparse));
@@ -87,11 +90,13 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
   return Report(tfmpi::StartRuntime(runtime), error);
 }
 
-int32_t tfmpi_join(char* error) { return Report(GetEngine()->Join(), error); }
+int32_t tfmpi_join(char* error) { return Report(tfmpi::JoinRuntime(), error); }
 
 void tfmpi_leave(const char* reason, double seconds) {
-  GetEngine()->Leave(reason, Seconds(seconds));
+  tfmpi::LeaveRuntime(reason, Seconds(seconds));
 }
+
+const char* tfmpi_stats_report(void) { return tfmpi::StatsReport().c_str(); }
 
 void tfmpi_topology(int32_t out[5]) {
   const tfmpi::Topology& topology = GetEngine()->topology();
@@ -163,6 +168,29 @@ int32_t tfmpi_end(TfMpiOperation* operation, char* error) {
   const int32_t code = Report(operation->status, error);
   delete operation;
   return code;
+}
+
+int32_t tfmpi_bench(const TfMpiBenchCase* bench_case, double* out, int32_t samples[3],
+                    char* error) {
+  tfmpi::BenchCase what;
+  what.kind = static_cast<tfmpi::OpKind>(bench_case->kind);
+  what.dtype = static_cast<tfmpi::DataType>(bench_case->dtype);
+  what.count = static_cast<size_t>(bench_case->count);
+  what.tensors = bench_case->tensors;
+  what.direct_rounds = bench_case->direct_rounds;
+  what.engine_rounds = bench_case->engine_rounds;
+  what.least_samples = bench_case->least_samples;
+  what.most_samples = bench_case->most_samples;
+  what.budget = bench_case->budget;
+  what.timeout = bench_case->timeout;
+  tfmpi::BenchResult result;
+  const Status status = tfmpi::RunBench(GetEngine(), what, &result);
+  for (int way = 0; way < tfmpi::kNumBenchWays; ++way) {
+    const std::vector<double>& seconds = result.seconds[way];
+    samples[way] = static_cast<int32_t>(seconds.size());
+    std::copy(seconds.begin(), seconds.end(), out + way * bench_case->most_samples);
+  }
+  return Report(status, error);
 }
 
 void tfmpi_post(const char* key) { GetEngine()->Post(key); }

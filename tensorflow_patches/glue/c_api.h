@@ -22,6 +22,8 @@ struct TfMpiOptions {
   double stall_warning;       // seconds; 0: never
   double stall_timeout;       // seconds; 0: never
   double collective_timeout;  // seconds
+  const char* timeline;       // rank 0's file; empty: none
+  int32_t stats;              // 1: counts, see tfmpi_stats_report
   int32_t ranks_per_node;     // 0: as the launcher has it
   int32_t wire;               // DataType in which float32 sums travel between nodes
   int32_t sparse;             // sparse_average.h's SparseMode
@@ -42,6 +44,10 @@ TFMPI_API const char* tfmpi_transport(void);
 // submitted by kernels, optimizer ops run
 TFMPI_API void tfmpi_stats(uint64_t out[7]);
 
+// After tfmpi_join, on rank 0, if it asked for `stats`: core/stats.h's FormatStats, else "". Lives
+// as long as the process.
+TFMPI_API const char* tfmpi_stats_report(void);
+
 // Starts a collective on memory that the caller keeps until tfmpi_end. For allgather `out` is null.
 // Never blocks; the result is freed by tfmpi_end.
 struct TfMpiOperation;
@@ -54,6 +60,18 @@ TFMPI_API int32_t tfmpi_wait(struct TfMpiOperation* operation, double seconds);
 TFMPI_API const void* tfmpi_gathered(struct TfMpiOperation* operation, int64_t* rows);
 // Its code. An operation that has not ended is withdrawn, and waited for.
 TFMPI_API int32_t tfmpi_end(struct TfMpiOperation* operation, char* error);
+
+// One measurement of core/bench.h: fields as in its BenchCase. All ranks, Python's main thread.
+struct TfMpiBenchCase {
+  int32_t kind, dtype;
+  int64_t count;
+  int32_t tensors, direct_rounds, engine_rounds, least_samples, most_samples;
+  double budget, timeout;  // seconds
+};
+// Seconds of sample i of way w (BenchWay) go to out[w * most_samples + i], how many there are to
+// samples[w]. Blocks until all are taken, or one takes longer than `timeout`.
+TFMPI_API int32_t tfmpi_bench(const struct TfMpiBenchCase* bench_case, double* out,
+                              int32_t samples[3], char* error);
 
 // Rank 0 only, elsewhere it does nothing: tells all ranks, without waiting for them, that `key` has
 // happened once more.

@@ -13,6 +13,18 @@ namespace {
 // Set once, never destroyed: kernels may still run while the process exits.
 std::atomic<Engine*> g_engine{nullptr};
 
+// What stays from the start to the end. Python's main thread.
+struct State {
+  EngineOptions options;
+  Observation observation;
+  std::string stats_report;
+};
+
+State& GetState() {
+  static State* const state = new State;
+  return *state;
+}
+
 // Ranks that start different builds would not understand each other's messages.
 Status CompareBuilds(const std::string& build_id, Transport* transport) {
   constexpr size_t kBytes = 64;
@@ -36,7 +48,47 @@ Status CompareBuilds(const std::string& build_id, Transport* transport) {
   return Status();
 }
 
+void Log(const std::string& line) {
+  const EngineOptions& options = GetState().options;
+  if (options.log) options.log(line);
+}
+
+// Collective. False when the transport is of no more use.
+bool GatherObservation(Transport* transport) {
+  State& state = GetState();
+  if (!state.observation.stats && state.observation.timeline.empty()) return true;
+  std::vector<RankStats> all;
+  const Status status =
+      Gather(transport, state.observation, GetEngine()->communication_stats().Finish(), &all);
+  if (!all.empty()) state.stats_report = FormatStats(all, GetEngine()->last_ready());
+  if (!status.ok()) Log(status.message());
+  return status.code() != Code::kDeadlineExceeded && status.code() != Code::kUnavailable;
+}
+
+// The ranks did not end together, so each keeps what it has.
+void WriteOwn() {
+  const State& state = GetState();
+  if (state.observation.timeline.empty()) return;
+  std::string path;
+  const Status status = WriteOwnTimeline(GetEngine()->topology(), state.observation, &path);
+  Log(status.ok() ? "the ranks did not end together; the timeline of this one is in " + path
+                  : status.message());
+}
+
 }  // namespace
+
+Status JoinRuntime() {
+  const Status status = GetEngine()->Join();
+  if (!status.ok()) WriteOwn();
+  return status;
+}
+
+void LeaveRuntime(const std::string& reason, Clock::duration grace) {
+  GetEngine()->Leave(reason, grace);
+  WriteOwn();
+}
+
+const std::string& StatsReport() { return GetState().stats_report; }
 
 Status StartRuntime(const RuntimeOptions& options) {
   if (g_engine.load() != nullptr) return Status(Code::kFailedPrecondition, "already started");
@@ -48,9 +100,16 @@ Status StartRuntime(const RuntimeOptions& options) {
         LoadPluginTransport(options.transport_library, options.plugin, &transport);
     if (!status.ok()) return status;
   }
-  const Status status = CompareBuilds(options.build_id, transport.get());
+  Status status = CompareBuilds(options.build_id, transport.get());
   if (!status.ok()) return status;
-  g_engine = new Engine(std::move(transport), options.engine);
+  State& state = GetState();
+  state.options = options.engine;
+  state.observation = options.observation;
+  status = StartObserving(transport.get(), &state.observation);
+  if (!status.ok()) return status;
+  state.options.stats = state.observation.stats;
+  state.options.at_end = GatherObservation;
+  g_engine = new Engine(std::move(transport), state.options);
   return Status();
 }
 

@@ -13,6 +13,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow_patches/core/engine.h"
+#include "tensorflow_patches/core/observe.h"
 #include "tensorflow_patches/core/transport/plugin_transport.h"
 
 namespace tfmpi {
@@ -22,10 +23,16 @@ struct RuntimeOptions {
   PluginOptions plugin;
   std::string transport_library;  // empty: one rank alone, without MPI
   std::string build_id;           // must be the same on all ranks
+  Observation observation;        // of rank 0 counts
 };
 
 // Starts the engine; fails with one line that says what to do.
 Status StartRuntime(const RuntimeOptions& options);
+// Engine::Join and Leave, and the end of what is observed: its files are written.
+Status JoinRuntime();
+void LeaveRuntime(const std::string& reason, Clock::duration grace);
+// Of all ranks, on rank 0, once it has joined; see FormatStats. Else empty.
+const std::string& StatsReport();
 // Null unless started.
 Engine* GetEngine();
 

@@ -1,7 +1,9 @@
 #include "tensorflow_patches/glue/sparse_apply_kernel.h"
 
+#include <string>
 #include <utility>
 
+#include "tensorflow_patches/core/timeline.h"
 #include "tensorflow_patches/glue/apply_kernel.h"
 #include "tensorflow_patches/glue/runtime.h"
 #include "tensorflow_patches/glue/sparse_average.h"
@@ -31,6 +33,7 @@ class SparseApplyKernel::Step {
   SparseApplyKernel* const kernel_;
   OpKernelContext* const context_;
   DoneCallback done_;
+  std::string name_;  // the variable's, for traces
   StartInStep start_;
   std::unique_ptr<SparseAverage> average_;  // null: the rows are averages already
 };
@@ -38,6 +41,7 @@ class SparseApplyKernel::Step {
 void SparseApplyKernel::Step::Start(Engine* engine) {
   const VariableUse use = VariableNames::Get().Use(StateKey(context_, 0, kernel_->ref_variable_),
                                                    kernel_->request_suffix_);
+  name_ = use.name;
   auto group =
       std::make_unique<RequestGroup>(engine, context_->cancellation_manager(), *context_->runner());
   const bool averaged = kernel_->averaged_ || ApplyKernel::ThreadAveraged();
@@ -76,6 +80,7 @@ void SparseApplyKernel::Step::Finish(const absl::Status& status) {
   } else if (average_ == nullptr) {
     RunOnInputs(kernel_->stock_.get(), context_, {});
   } else {
+    const Span span(Stage::kApply, name_, average_->values()->TotalBytes());
     RunOnInputs(
         kernel_->stock_.get(), context_,
         {{kernel_->gradient_, average_->values()}, {kernel_->indices_, average_->indices()}});

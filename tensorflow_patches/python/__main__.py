@@ -1,10 +1,10 @@
-"""`python -m tensorflow.mpi doctor | config`."""
+"""`python -m tensorflow.mpi doctor | config | bench`."""
 
 from __future__ import annotations
 
 import argparse
 
-from tensorflow.mpi import config, doctor
+from tensorflow.mpi import _bench, config, doctor
 
 
 def main() -> int:
@@ -17,8 +17,15 @@ def main() -> int:
         "doctor", help="prints what is installed, what the launcher says, and tries an allreduce"
     )
     commands.add_parser("config", help="prints every TF_MPI_ variable with its help (Markdown)")
-    if parser.parse_args().command == "doctor":
+    bench = commands.add_parser(
+        "bench", help="under mpirun: times collectives by size, against plain MPI"
+    )
+    _bench.add_arguments(bench)
+    options = parser.parse_args()
+    if options.command == "doctor":
         return doctor.main()
+    if options.command == "bench":
+        return _bench.main(options)
     print(config.describe())
     return 0
 

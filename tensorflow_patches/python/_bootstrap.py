@@ -76,6 +76,8 @@ def _start(gate: config.Gate) -> None:
         stall_warning=config.get("TF_MPI_STALL_WARNING"),
         stall_timeout=config.get("TF_MPI_STALL_TIMEOUT"),
         collective_timeout=config.get("TF_MPI_COLLECTIVE_TIMEOUT"),
+        timeline=_timeline(gate).encode(),
+        stats=int(config.get("TF_MPI_STATS")),
         ranks_per_node=_ranks_per_node(ranks),
         wire=_lib.WIRE[config.get("TF_MPI_COMPRESSION")],
         sparse=config.SPARSE_MODES.index(config.get("TF_MPI_SPARSE")),
@@ -101,6 +103,18 @@ def _start(gate: config.Gate) -> None:
             f"averaging gradients over {_count(size, 'rank')} on {_count(nodes, 'node')}, "
             f"{lib.tfmpi_transport().decode()}, tensorflow {_build_info.VERSION}"
         )
+
+
+def _timeline(gate: config.Gate) -> str:
+    """The file of TF_MPI_TIMELINE; ImportError on rank 0 if it could not be written."""
+    path: str = config.get("TF_MPI_TIMELINE")
+    writes = gate.launcher is None or gate.launcher.rank == 0
+    if path and writes and not os.access(os.path.dirname(path), os.W_OK):
+        raise ImportError(
+            f"TF_MPI_TIMELINE={path!r} is not accepted; accepted: "
+            f"{config.PARAMETERS['TF_MPI_TIMELINE'].accepted}"
+        )
+    return path
 
 
 def _count(number: int, noun: str) -> str:
@@ -184,7 +198,7 @@ def _end() -> None:
     """At exit. A child made by fork has no engine and leaves MPI alone."""
     if os.getpid() != _pid:
         return
-    from tensorflow.mpi import _io, _lib, _sync
+    from tensorflow.mpi import _io, _lib, _stats, _sync
 
     _io.rank_0_ends()
     if _failure is not None:
@@ -194,3 +208,4 @@ def _end() -> None:
     error = _lib.error_buffer()
     if _lib.load().tfmpi_join(error) != _lib.OK:
         say(f"could not end in order: {_lib.error_text(error)}")
+    _stats.show(_lib.load().tfmpi_stats_report().decode())

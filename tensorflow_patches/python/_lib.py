@@ -29,9 +29,28 @@ class Options(ctypes.Structure):
         ("stall_warning", ctypes.c_double),
         ("stall_timeout", ctypes.c_double),
         ("collective_timeout", ctypes.c_double),
+        ("timeline", ctypes.c_char_p),
+        ("stats", ctypes.c_int32),
         ("ranks_per_node", ctypes.c_int32),
         ("wire", ctypes.c_int32),
         ("sparse", ctypes.c_int32),
+    ]
+
+
+class BenchCase(ctypes.Structure):
+    """TfMpiBenchCase."""
+
+    _fields_ = [
+        ("kind", ctypes.c_int32),
+        ("dtype", ctypes.c_int32),
+        ("count", ctypes.c_int64),
+        ("tensors", ctypes.c_int32),
+        ("direct_rounds", ctypes.c_int32),
+        ("engine_rounds", ctypes.c_int32),
+        ("least_samples", ctypes.c_int32),
+        ("most_samples", ctypes.c_int32),
+        ("budget", ctypes.c_double),
+        ("timeout", ctypes.c_double),
     ]
 
 
@@ -46,6 +65,7 @@ def load() -> Any:
         lib.tfmpi_start.argtypes = [ctypes.POINTER(Options), ctypes.c_char_p]
         lib.tfmpi_join.argtypes = [ctypes.c_char_p]
         lib.tfmpi_transport.restype = ctypes.c_char_p
+        lib.tfmpi_stats_report.restype = ctypes.c_char_p
         lib.tfmpi_leave.argtypes = [ctypes.c_char_p, ctypes.c_double]
         lib.tfmpi_begin.restype = ctypes.c_void_p
         lib.tfmpi_begin.argtypes = [
@@ -56,6 +76,10 @@ def load() -> Any:
         lib.tfmpi_gathered.restype = ctypes.c_void_p
         lib.tfmpi_gathered.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64)]
         lib.tfmpi_end.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        lib.tfmpi_bench.argtypes = [
+            ctypes.POINTER(BenchCase), ctypes.POINTER(ctypes.c_double),
+            ctypes.POINTER(ctypes.c_int32), ctypes.c_char_p,
+        ]  # fmt: skip
         lib.tfmpi_post.argtypes = [ctypes.c_char_p]
         lib.tfmpi_posted.argtypes = [ctypes.c_char_p]
         lib.tfmpi_posted.restype = ctypes.c_int64

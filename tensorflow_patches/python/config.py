@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-Kind = Literal["choice", "bytes", "seconds", "path", "topology"]
+Kind = Literal["choice", "bytes", "seconds", "path", "output", "topology"]
 
 SPARSE_MODES = ("auto", "gather", "dense")  # in the order of glue/sparse_average.h
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
@@ -52,6 +52,8 @@ class Parameter:
             return ", ".join("unset" if c == "" else c for c in self.choices)
         if self.kind == "path":
             return "the path of a file"
+        if self.kind == "output":
+            return "the path of a file to write, in a folder that exists"
         if self.kind == "topology":
             return "auto, flat, or NODESxRANKS such as 2x4"
         low, high = f"{self.low:.0f}", f"{self.high:.0f}"
@@ -69,6 +71,9 @@ class Parameter:
         elif self.kind == "path":
             if value == "" or os.path.exists(value):
                 return value
+        elif self.kind == "output":
+            # Rank 0's folder alone counts; whether it is there, _bootstrap sees.
+            return os.path.abspath(value) if value else ""
         elif self.kind == "topology":
             match = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})", value)
             if value == "auto":
@@ -193,6 +198,23 @@ PARAMETERS = {
             "there. all: every rank; give each a folder of its own. Files that the script opens "
             "itself are its own affair.",
             choices=("rank0", "all"),
+        ),
+        Parameter(
+            "TF_MPI_TIMELINE",
+            "output",
+            "",
+            "Rank 0 writes a trace of all ranks to this file at the end, for ui.perfetto.dev or "
+            "chrome://tracing: when each gradient was handed in, waited for, packed, reduced, "
+            "unpacked and applied. At most 262144 events per rank. Of ranks that do not end "
+            "together each writes its own, as trace.rank3.json.",
+        ),
+        Parameter(
+            "TF_MPI_STATS",
+            "choice",
+            "0",
+            "1: at the end rank 0 prints what communication cost: operations, bytes, fused sizes, "
+            "time exposed and hidden, the rank that the others waited for.",
+            choices=("0", "1"),
         ),
         Parameter(
             "TF_MPI_TOPOLOGY",

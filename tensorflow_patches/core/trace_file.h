@@ -1,0 +1,48 @@
+// A trace of all ranks in one file: the Trace Event Format, which Perfetto and chrome://tracing
+// open.
+//
+// A process per rank; in it a track of steps, one of the communication thread, one per other
+// thread, and the waits, which overlap. Encode and Decode carry a rank's events to rank 0; all
+// functions are pure but WriteTrace. Any thread.
+
+#ifndef TFMPI_CORE_TRACE_FILE_H_
+#define TFMPI_CORE_TRACE_FILE_H_
+
+#include <string>
+#include <vector>
+
+#include "tensorflow_patches/core/status.h"
+#include "tensorflow_patches/core/timeline.h"
+
+namespace tfmpi {
+
+struct RankEvents {
+  int rank = 0;
+  std::string host;
+  int64_t clock_offset = 0;  // ns that this rank's clock is ahead of rank 0's
+  Events events;
+};
+
+// At most about `most_bytes`: the last events of each thread are left out, and counted as dropped.
+std::string Encode(const RankEvents& events, size_t most_bytes);
+bool Decode(const std::string& bytes, RankEvents* events);
+
+// One training step as its gradients show it, ns.
+struct Step {
+  int64_t begin = 0;         // the end of the step before; of the first step, its first submission
+  int64_t first_submit = 0;  // of a gradient; what comes before is data and forward pass
+  int64_t last_submit = 0;   // the backward pass has ended
+  int64_t last_response = 0;
+  int64_t end = 0;  // of its last response and last stock kernel
+  int gradients = 0;
+};
+// A step ends where a gradient is handed in once more.
+std::vector<Step> FindSteps(const Events& events);
+
+// The JSON text. Times are microseconds since the first event, on rank 0's clock.
+std::string FormatTrace(const std::vector<RankEvents>& ranks);
+Status WriteTrace(const std::string& path, const std::vector<RankEvents>& ranks);
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_TRACE_FILE_H_

@@ -1,0 +1,105 @@
+"""TF_MPI_STATS=1: what rank 0 prints when all ranks have ended. See core/stats.h for the numbers.
+
+A gradient is outstanding from its submission until its average is there. Exposed communication is
+time in which a gradient is outstanding while no further one of the same step is to come: nothing of
+the backward pass is left to hide it. Hidden is the rest of the time in which one is outstanding.
+Both hold what a rank waits for its peers.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+_BAR = 30  # characters of the longest bar
+
+
+def show(report: str) -> None:
+    """Prints `report`, the JSON of tfmpi_stats_report; nothing if it is empty."""
+    if report:
+        lines = format_report(json.loads(report))
+        print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def format_report(report: dict[str, Any]) -> list[str]:
+    """The lines of a report: totals over ranks, then rank 0's operations, then the ranks."""
+    ranks, first = report["ranks"], report["ranks"][0]
+    steps = max(1, first["steps"])
+    lines = [
+        f"tensorflow.mpi: communication of {len(ranks)} ranks",
+        f"  steps               {first['steps']} ({first['gradients'] / steps:.4g} gradients each)",
+        f"  averaged            {_bytes(first['bytes'])} per rank in {first['requests']} requests",
+        f"  operations          {first['operations']}, {first['operations'] / steps:.3g} per step",
+        f"  rounds              {first['rounds']}, {first['rounds'] / steps:.3g} per step",
+        f"  messages of a rank  {_per_rank(ranks, 'messages_sent') / steps:.3g} per step, "
+        f"{_bytes(_per_rank(ranks, 'message_bytes') / steps)}; rank 0 sent "
+        f"{first['messages_sent'] / steps:.3g}",
+        "  per step and rank   "
+        + ", ".join(f"{key} {_time(_per_rank(ranks, key) / steps)}" for key in _STAGES),
+        f"  exposed             {_time(_per_rank(ranks, 'exposed') / steps)} per step and rank",
+        f"  hidden              {_time(_per_rank(ranks, 'hidden') / steps)} per step and rank",
+    ]
+    lines += _histogram("allreduces by size", first["by_bytes"], _size_label)
+    lines += _histogram("allreduces by tensors fused", first["by_tensors"], _tensors_label)
+    return lines + _slowest(report, steps)
+
+
+_STAGES = ("pack", "reduce", "unpack", "apply")
+
+
+def _per_rank(ranks: list[dict[str, Any]], key: str) -> float:
+    return float(sum(rank[key] for rank in ranks)) / len(ranks)
+
+
+def _slowest(report: dict[str, Any], steps: int) -> list[str]:
+    """Who was waited for. Rank 0 saw which rank was the last to be ready for each gradient."""
+    ranks, last = report["ranks"], report["last_ready"]
+    times = sum(one["times"] for one in last)
+    if not times:
+        return []
+    slowest = max(range(len(last)), key=lambda rank: last[rank]["seconds"])
+    lines = [
+        f"  slowest             rank {slowest}",
+        "  rank  last to be ready   by, on average   waits per gradient   exposed    hidden",
+    ]
+    for rank, (own, one) in enumerate(zip(ranks, last)):
+        behind = one["seconds"] / max(1, one["times"])
+        lines.append(
+            f"  {rank:>4} {100 * one['times'] / times:>16.0f}% {_time(behind):>16}"
+            f" {_time(own['wait'] / max(1, own['gradients'])):>20}"
+            f" {_time(own['exposed'] / steps):>9} {_time(own['hidden'] / steps):>9}"
+        )
+    return lines
+
+
+def _histogram(title: str, counts: list[int], label: Any) -> list[str]:
+    if not any(counts):
+        return []
+    used = [i for i, count in enumerate(counts) if count]
+    lines = [f"  {title}, on rank 0"]
+    for i in range(used[0], used[-1] + 1):
+        bar = "#" * -(-_BAR * counts[i] // max(counts))
+        lines.append(f"    {label(i, i + 1 == len(counts)):>16} {counts[i]:>9} {bar}".rstrip())
+    return lines
+
+
+def _size_label(bucket: int, last: bool) -> str:
+    return f"> {_bytes(4096 * 4 ** (bucket - 1))}" if last else f"<= {_bytes(4096 * 4**bucket)}"
+
+
+def _tensors_label(bucket: int, last: bool) -> str:
+    low, high = 2**bucket, 2 ** (bucket + 1) - 1
+    return f">= {low}" if last else str(low) if low == high else f"{low} to {high}"
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1024 or unit == "GB":
+            break
+        count /= 1024
+    return f"{count:.4g} {unit}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"

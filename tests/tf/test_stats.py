@@ -1,0 +1,43 @@
+"""TF_MPI_STATS=1: what rank 0 prints at the end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from launch import LaunchResult
+
+STEPS, LATE_MS = 10, 50
+
+
+def milliseconds(text: str) -> float:
+    number, unit = text.split()
+    return float(number) / (1000 if unit == "us" else 1)
+
+
+def test_report(launch: Callable[..., LaunchResult], scripts: Path) -> None:
+    args, env = [str(STEPS), "late"], {"TF_MPI_STATS": "1"}
+    run = launch(scripts / "timeline.py", args=args, env=env).check()
+    assert "communication of" not in run.stderr[1] + run.stdout[0]
+    text = run.stderr[0]
+    lines = dict(re.findall(r"^  (\S[^#\n]*?\S?) {2,}(\S.*)$", text, re.MULTILINE))
+    steps = int(lines["steps"].split()[0])
+    assert 2 * STEPS - 1 <= steps <= 2 * STEPS
+    megabytes = float(lines["averaged"].split()[0])
+    sent = STEPS * run.results[0]["bytes"] / 2**20
+    assert sent <= megabytes <= sent * 1.2  # and once the initial values
+    rounds, per_step = lines["rounds"].removesuffix(" per step").split(", ")
+    assert 0 < int(rounds) <= 14 * STEPS + 20
+    assert abs(int(rounds) / steps - float(per_step)) < 0.1
+    assert lines["slowest"] == "rank 1"
+    rows = re.findall(
+        r"^ +(\d) +(\d+)% +([\d.]+ .s) +([\d.]+ .s) +([\d.]+ .s) +([\d.]+ .s)$", text, re.MULTILINE
+    )
+    assert [row[0] for row in rows] == ["0", "1"]
+    waits = [milliseconds(row[3]) for row in rows]
+    # Rank 0 waits for the late rank with 6 of its 14 gradients; in the backward pass or after it.
+    assert waits[0] > waits[1] + LATE_MS * 6 / 14 / 2
+    outstanding = [milliseconds(row[4]) + milliseconds(row[5]) for row in rows]
+    assert outstanding[0] > LATE_MS / 4  # of the small model's steps, too
+    assert milliseconds(rows[1][2]) > 1
