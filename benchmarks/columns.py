@@ -27,12 +27,14 @@ KINDS = {
 }
 STYLES = {
     "v1": ("v1_loop", []),
+    "raw": ("v1_loop", ["--raw"]),
     "fit": ("keras_fit", []),
     "compiled": ("function_loop", ["--jit"]),
     "function": ("function_loop", []),
 }
 STYLE_HELP = {
-    "v1": "a compat.v1 Session and its optimizer's Apply ops",
+    "v1": "a compat.v1 Session, optimizer.minimize",
+    "raw": "a compat.v1 Session, tf.gradients, then the optimizer's Apply ops",
     "fit": "Keras 3 fit on arrays",
     "compiled": "tf.function(jit_compile=True), a tape, a compat.v1 optimizer",
     "function": "the same without jit_compile",
@@ -85,7 +87,7 @@ def not_applicable(column: Column, style: str) -> str:
     """Why this cell cannot be measured; empty if it can."""
     if column.kind == "sharded" and style != "fit":
         return "only fit shards data"
-    if column.kind == "mwms" and style == "v1":
+    if column.kind == "mwms" and style in ("v1", "raw"):
         return "MultiWorkerMirroredStrategy has no Session loop: see style function"
     return ""
 
