@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "tensorflow_patches/core/timeline.h"
-
 namespace tfmpi {
 namespace {
 
@@ -47,7 +45,7 @@ Ticket Engine::Submit(Request request) {
 }
 
 void Engine::Submit(std::vector<Request> requests, std::vector<Ticket>* tickets) {
-  if (Recording() != 0) NoteSubmitted(&requests);
+  NoteSubmitted(&requests);
   if (queue_.Push(&requests, tickets)) return;
   for (Request& request : requests) {
     tickets->push_back(0);
@@ -191,7 +189,7 @@ void Engine::WithdrawNow(Ticket ticket) {
   }
   auto queued = std::find_if(submissions.begin(), submissions.end(),
                              [&](const Submission& s) { return s.ticket == ticket; });
-  communication_stats_.Ended(queued->request, false);
+  communication_stats_.Ended(queued->request, false, Clock::now());
   const auto done = std::move(queued->request.done);
   submissions.erase(queued);
   names_.erase(it);
@@ -274,8 +272,7 @@ void Engine::Coordinate() {
 }
 
 void Engine::Execute(const Verdict& verdict) {
-  communication_stats_.Verdict(!verdict.responses.empty());
-  if (Recording() != 0) agreed_ = Clock::now();
+  response_notes_.VerdictBegins(verdict);
   for (const Response& response : verdict.responses) {
     if (failure_.ok()) Execute(response);
   }
@@ -333,8 +330,7 @@ void Engine::Execute(const Response& response) {
   std::vector<Slot> slots;
   slots.reserve(response.items.size());
   for (const ResponseItem& item : response.items) slots.push_back(Resolve(item));
-  const uint64_t bytes = NoteAgreed(slots);
-  const Span span(Stage::kResponse, Name(slots.front().signature.kind), bytes, response_);
+  const Span span = response_notes_.ResponseBegins(slots);
   const Status status = Transfer(slots, response);
   collectives_.fetch_add(1, std::memory_order_relaxed);
   for (const Slot& slot : slots) {
@@ -357,32 +353,6 @@ void Engine::Execute(const Response& response) {
   if (status.code() == Code::kDeadlineExceeded || status.code() == Code::kUnavailable) Fail(status);
 }
 
-// What the traces and statistics show of requests that are handed in.
-void Engine::NoteSubmitted(std::vector<Request>* requests) {
-  for (Request& request : *requests) {
-    const Span span(Stage::kSubmit, request.name, Bytes(request.signature),
-                    IsGradient(request.signature));
-    request.submitted = Clock::now();
-  }
-}
-
-// What they show of a response that begins; its bytes.
-uint64_t Engine::NoteAgreed(const std::vector<Slot>& slots) {
-  uint64_t bytes = 0;
-  if (Recording() == 0) return bytes;
-  ++response_;
-  for (const Slot& slot : slots) {
-    bytes += Bytes(slot.signature);
-    if (slot.request == nullptr) continue;
-    const Request& request = *slot.request;
-    Record(Stage::kWait, request.name, Bytes(request.signature), response_, request.submitted,
-           agreed_);
-    communication_stats_.Agreed(request, agreed_);
-  }
-  communication_stats_.Carried(slots.front().signature.kind, slots.size(), bytes);
-  return bytes;
-}
-
 void Engine::Complete(const std::string& name, const Status& status) {
   auto it = pending_.find(name);
   if (it == pending_.end()) return;
@@ -390,7 +360,7 @@ void Engine::Complete(const std::string& name, const Status& status) {
   const std::string key = it->first;  // `name` may live in what is erased below
   it->second.submissions.pop_front();
   names_.erase(ended.ticket);
-  communication_stats_.Ended(ended.request, status.ok());
+  communication_stats_.Ended(ended.request, status.ok(), Clock::now());
   if (it->second.submissions.empty()) {
     pending_.erase(it);
   } else {

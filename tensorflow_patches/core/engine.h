@@ -22,6 +22,7 @@
 #include "tensorflow_patches/core/fusion.h"
 #include "tensorflow_patches/core/queue.h"
 #include "tensorflow_patches/core/request.h"
+#include "tensorflow_patches/core/request_notes.h"
 #include "tensorflow_patches/core/stats.h"
 #include "tensorflow_patches/core/transport/transport.h"
 
@@ -109,8 +110,6 @@ class Engine {
   void Execute(const Response& response);
   Slot Resolve(const ResponseItem& item);
   Status Transfer(const std::vector<Slot>& slots, const Response& response);
-  static void NoteSubmitted(std::vector<Request>* requests);
-  uint64_t NoteAgreed(const std::vector<Slot>& slots);
   void Complete(const std::string& name, const Status& status);
   void Fail(const Status& status);
   void TellPeers(const Status& status);
@@ -144,8 +143,7 @@ class Engine {
   // Errors agreed on for names that were not yet submitted here.
   std::unordered_map<std::string, Status> early_errors_;
   CommunicationStats communication_stats_;
-  TimePoint agreed_;       // the verdict under way, while something is recorded
-  uint32_t response_ = 0;  // number of the response under way, for traces
+  ResponseNotes response_notes_{&communication_stats_};
 
   mutable std::mutex posted_mutex_;
   std::unordered_map<std::string, int64_t> posted_;  // guarded by posted_mutex_

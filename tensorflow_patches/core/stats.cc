@@ -59,8 +59,8 @@ void CommunicationStats::NoteEnd(const Request& request, bool well, TimePoint no
   if (--outstanding_ == 0) busy_until_ = now;
 }
 
-RankStats CommunicationStats::Finish() {
-  if (numbers_.gradients != 0) EndStep(Clock::now());
+RankStats CommunicationStats::Finish(TimePoint now) {
+  if (numbers_.gradients != 0) EndStep(now);
   numbers_.pack = SecondsIn(Stage::kPack);
   numbers_.reduce = SecondsIn(Stage::kReduce);
   numbers_.unpack = SecondsIn(Stage::kUnpack);

@@ -57,8 +57,8 @@ class CommunicationStats {
   void Carried(OpKind kind, size_t tensors, uint64_t bytes) {
     if (on_) NoteOperation(kind, tensors, bytes);
   }
-  void Ended(const Request& request, bool well) {
-    if (on_) NoteEnd(request, well, Clock::now());
+  void Ended(const Request& request, bool well, TimePoint now) {
+    if (on_) NoteEnd(request, well, now);
   }
   void Sent(size_t bytes) {
     if (!on_) return;
@@ -69,7 +69,7 @@ class CommunicationStats {
   void Verdict(bool starts_something) { numbers_.rounds += on_ && starts_something; }
 
   // Ends the step under way and adds the time of the stages (timeline.h).
-  RankStats Finish();
+  RankStats Finish(TimePoint now);
 
  private:
   static double Seconds(Clock::duration duration) {

@@ -27,18 +27,6 @@ struct RankEvents {
 std::string Encode(const RankEvents& events, size_t most_bytes);
 bool Decode(const std::string& bytes, RankEvents* events);
 
-// One training step as its gradients show it, ns.
-struct Step {
-  int64_t begin = 0;         // the end of the step before; of the first step, its first submission
-  int64_t first_submit = 0;  // of a gradient; what comes before is data and forward pass
-  int64_t last_submit = 0;   // the backward pass has ended
-  int64_t last_response = 0;
-  int64_t end = 0;  // of its last response and last stock kernel
-  int gradients = 0;
-};
-// A step ends where a gradient is handed in once more.
-std::vector<Step> FindSteps(const Events& events);
-
 // The JSON text. Times are microseconds since the first event, on rank 0's clock.
 std::string FormatTrace(const std::vector<RankEvents>& ranks);
 Status WriteTrace(const std::string& path, const std::vector<RankEvents>& ranks);

@@ -58,8 +58,8 @@ bool GatherObservation(Transport* transport) {
   State& state = GetState();
   if (!state.observation.stats && state.observation.timeline.empty()) return true;
   std::vector<RankStats> all;
-  const Status status =
-      Gather(transport, state.observation, GetEngine()->communication_stats().Finish(), &all);
+  const Status status = Gather(transport, state.observation,
+                               GetEngine()->communication_stats().Finish(Clock::now()), &all);
   if (!all.empty()) state.stats_report = FormatStats(all, GetEngine()->last_ready());
   if (!status.ok()) Log(status.message());
   return status.code() != Code::kDeadlineExceeded && status.code() != Code::kUnavailable;

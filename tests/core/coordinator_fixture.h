@@ -87,6 +87,7 @@ class CoordinatorTest : public ::testing::Test {
   }
 
   std::vector<std::string> Notices() { return coordinator_->TakeNotices(); }
+  const std::vector<LastReady>& Last() const { return coordinator_->last_ready(); }
   void Advance(std::chrono::milliseconds time) { now_ += time; }
 
   static Signature Average(const Shape& shape, DataType type = DataType::kFloat32) {

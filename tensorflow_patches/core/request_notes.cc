@@ -1,0 +1,36 @@
+#include "tensorflow_patches/core/request_notes.h"
+
+namespace tfmpi {
+
+void NoteSubmitted(std::vector<Request>* requests) {
+  if (Recording() == 0) return;
+  for (Request& request : *requests) {
+    const Span span(Stage::kSubmit, request.name, Bytes(request.signature),
+                    IsGradient(request.signature));
+    request.submitted = Clock::now();
+  }
+}
+
+void ResponseNotes::VerdictBegins(const Verdict& verdict) {
+  stats_->Verdict(!verdict.responses.empty());
+  if (Recording() != 0) agreed_ = Clock::now();
+}
+
+Span ResponseNotes::ResponseBegins(const std::vector<Slot>& slots) {
+  if (Recording() == 0) return Span(Stage::kResponse);
+  ++number_;
+  uint64_t bytes = 0;
+  for (const Slot& slot : slots) {
+    if (slot.request == nullptr) continue;  // this rank has joined
+    const Request& request = *slot.request;
+    const uint64_t own = Bytes(request.signature);
+    bytes += own;
+    Record(Stage::kWait, request.name, own, number_, request.submitted, agreed_);
+    stats_->Agreed(request, agreed_);
+  }
+  const OpKind kind = slots.front().signature.kind;
+  stats_->Carried(kind, slots.size(), bytes);
+  return Span(Stage::kResponse, Name(kind), bytes, number_);
+}
+
+}  // namespace tfmpi
