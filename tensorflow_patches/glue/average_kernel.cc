@@ -57,30 +57,61 @@ bool AverageSpec::IsMarked(const tensorflow::NodeDef& node) {
 
 absl::Status AverageSpec::Read(const tensorflow::NodeDef& node, AverageSpec* spec) {
   const bool marked = IsMarked(node);
-  std::string label;
+  spec->names = AverageNames(node);
   tensorflow::DataTypeVector types;
-  if (!TryGetNodeAttr(node, marked ? kLabel : "label", &label) ||
-      !TryGetNodeAttr(node, marked ? kNames : "names", &spec->names) ||
-      !GetNodeAttr(node, "T", &types).ok()) {
+  if (spec->names.empty() || !GetNodeAttr(node, "T", &types).ok()) {
     return absl::InvalidArgumentError("an average without its attributes");
   }
   // The weight is one of the T of an IdentityN.
   if (types.size() != spec->names.size() + (marked ? 1 : 0)) {
-    return absl::InvalidArgumentError(absl::StrCat("the average '", label, "' has ",
+    return absl::InvalidArgumentError(absl::StrCat("the average of '", spec->names[0], "' has ",
                                                    spec->names.size(), " names for ",
                                                    types.size() - (marked ? 1 : 0), " tensors"));
   }
   spec->dtypes.resize(spec->names.size());
   for (size_t i = 0; i < spec->names.size(); ++i) {
     if (!ToCoreType(types[i], &spec->dtypes[i]) || !IsFloating(spec->dtypes[i])) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", spec->names[i], "' of the average '", label, "' is ",
-                       tensorflow::DataTypeString(types[i]),
-                       "; only floating and complex tensors can be averaged over ranks"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the average of '", spec->names[i], "' is ", tensorflow::DataTypeString(types[i]),
+          "; only floating and complex tensors can be averaged over ranks"));
     }
-    spec->names[i] += " (" + label + ")";
   }
   return absl::OkStatus();
+}
+
+std::vector<std::string> AverageNames(const tensorflow::NodeDef& node) {
+  const bool marked = AverageSpec::IsMarked(node);
+  std::string label;
+  std::vector<std::string> names;
+  if (!TryGetNodeAttr(node, marked ? kLabel : "label", &label) ||
+      !TryGetNodeAttr(node, marked ? kNames : "names", &names)) {
+    return {};
+  }
+  for (std::string& name : names) name += " (" + label + ")";
+  return names;
+}
+
+std::string SessionSuffix(OpKernelContext* context) {
+  const tensorflow::SessionMetadata* const session = context->session_metadata();
+  if (session == nullptr) return "";
+  const std::string scope = VariableNames::Get().Scope(session->version());
+  return scope.empty() ? "" : " @" + scope;
+}
+
+absl::Status ReadWeight(OpKernelContext* context, int input, const std::string& name,
+                        float* weight) {
+  if (GetEngine() == nullptr) {
+    return absl::FailedPreconditionError("averaging is off (TF_MPI_ENABLE)");
+  }
+  if (IsFolding(context)) {
+    return absl::UnimplementedError("an average over ranks is no constant");
+  }
+  const Tensor& tensor = context->input(input);
+  if (tensor.dtype() != tensorflow::DT_FLOAT || tensor.NumElements() != 1) {
+    return absl::InvalidArgumentError("the weight of an average is no float32 scalar");
+  }
+  *weight = tensor.flat<float>()(0);
+  return CheckWeight(*weight, name);
 }
 
 absl::Status CheckWeight(float weight, const std::string& name) {
@@ -103,27 +134,16 @@ AverageKernel::AverageKernel(OpKernelConstruction* construction) : AsyncOpKernel
 
 std::vector<std::string> AverageKernel::Names(OpKernelContext* context) const {
   std::vector<std::string> names = spec_.names;
-  const tensorflow::SessionMetadata* const session = context->session_metadata();
-  if (session == nullptr) return names;
-  const std::string scope = VariableNames::Get().Scope(session->version());
-  if (scope.empty()) return names;
-  for (std::string& name : names) name += " @" + scope;
+  const std::string suffix = SessionSuffix(context);
+  for (std::string& name : names) name += suffix;
   return names;
 }
 
 void AverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   Engine* const engine = GetEngine();
-  OP_REQUIRES_ASYNC(context, engine != nullptr,
-                    absl::FailedPreconditionError("averaging is off (TF_MPI_ENABLE)"), done);
-  OP_REQUIRES_ASYNC(context, !IsFolding(context),
-                    absl::UnimplementedError("an average over ranks is no constant"), done);
   const int tensors = static_cast<int>(spec_.names.size());
-  const Tensor weight = context->input(tensors);
-  OP_REQUIRES_ASYNC(context, weight.dtype() == tensorflow::DT_FLOAT && weight.NumElements() == 1,
-                    absl::InvalidArgumentError("the weight of an average is no float32 scalar"),
-                    done);
-  const float scale = weight.flat<float>()(0);
-  OP_REQUIRES_OK_ASYNC(context, CheckWeight(scale, spec_.names[0]), done);
+  float scale = 0;
+  OP_REQUIRES_OK_ASYNC(context, ReadWeight(context, tensors, spec_.names[0], &scale), done);
   std::vector<std::string> names = Names(context);
   const bool first = IsFirstAverage(names[0]);
   auto group =
@@ -141,7 +161,9 @@ void AverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
     request.output = Data(*average);
     group->Add(std::move(request));
   }
-  if (context->num_outputs() > tensors) context->set_output(tensors, weight);  // of an IdentityN
+  if (context->num_outputs() > tensors) {  // of an IdentityN
+    context->set_output(tensors, context->input(tensors));
+  }
   CountGradients(tensors);
   RequestGroup::Submit(std::move(group), "'" + spec_.names[0] + "' was averaged",
                        [context, done](const absl::Status& status) {

@@ -29,6 +29,15 @@ struct AverageSpec {
   static absl::Status Read(const tensorflow::NodeDef& node, AverageSpec* spec);
 };
 
+// The names of the requests of a marked IdentityN, or of an op with these attributes; none if it
+// lacks them.
+std::vector<std::string> AverageNames(const tensorflow::NodeDef& node);
+// What is added to a request's name in the session that runs it.
+std::string SessionSuffix(tensorflow::OpKernelContext* context);
+// The weight that input number `input` holds; fails where no average can run, and for a bad weight.
+absl::Status ReadWeight(tensorflow::OpKernelContext* context, int input, const std::string& name,
+                        float* weight);
+
 // Ok if `weight` is finite and not negative.
 absl::Status CheckWeight(float weight, const std::string& name);
 

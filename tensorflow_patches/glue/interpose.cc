@@ -22,6 +22,7 @@
 #include "tensorflow_patches/glue/compiled_average.h"
 #include "tensorflow_patches/glue/runtime.h"
 #include "tensorflow_patches/glue/sparse_apply_kernel.h"
+#include "tensorflow_patches/glue/sparse_average_kernel.h"
 
 namespace tfmpi {
 namespace {
@@ -35,9 +36,9 @@ using tensorflow::kernel_factory::OpKernelRegistrar;
 std::atomic<int64_t> g_seen{0};
 std::atomic<int64_t> g_decorated{0};
 
-std::string SparseReason(const OpKernel& stock) {
+std::string SparseReason(const tensorflow::NodeDef& node) {
   return "sparse gradients are not averaged over ranks inside compiled functions, and '" +
-         stock.name() + "' (" + std::string(stock.type_string_view()) +
+         node.name() + "' (" + node.op() +
          ") would train each rank's rows on its own. Drop jit_compile=True, make the gradient "
          "dense with tf.convert_to_tensor(gradient), or run with TF_MPI_ENABLE=0";
 }
@@ -66,7 +67,7 @@ class DecoratingFactory : public OpKernelFactory {
     if (compiled_ || op_.sparse) {
       if (engine->topology().size == 1) return stock.release();
       if (!compiled_) return new SparseApplyKernel(construction, op_, std::move(stock));
-      if (op_.sparse) return new RefusingKernel(construction, SparseReason(*stock));
+      if (op_.sparse) return new RefusingKernel(construction, SparseReason(construction->def()));
       if (!IsCompiledForCpu(*construction)) {
         return new RefusingKernel(construction, DeviceReason(*construction));
       }
@@ -92,10 +93,13 @@ class AverageFactory : public OpKernelFactory {
         !AverageSpec::IsMarked(construction->def())) {
       return stock_->Create(construction);
     }
+    const bool sparse = SparseAverageKernel::IsMarked(construction->def());
     if (IsCompiledForCpu(*construction)) {
+      if (sparse) return new RefusingKernel(construction, SparseReason(construction->def()));
       return new CompiledAverageKernel(construction);
     }
     if (construction->device_type() == tensorflow::DeviceType(tensorflow::DEVICE_CPU)) {
+      if (sparse) return new SparseAverageKernel(construction);
       return new AverageKernel(construction);
     }
     return new RefusingKernel(construction, DeviceReason(*construction));

@@ -95,7 +95,6 @@ bool ReadState(OpKernelContext* context, int input, Tensor* value) {
 
 void StartInStep::AddBroadcasts(OpKernelContext* context, const std::string& name,
                                 const std::string& ref_variable, int rank, RequestGroup* group) {
-  rank_ = rank;
   bool in_step = false;
   for (int input = 0; input < context->num_inputs(); ++input) {
     if (!IsState(context, input)) continue;
@@ -103,18 +102,33 @@ void StartInStep::AddBroadcasts(OpKernelContext* context, const std::string& nam
     if (input == 0 || !context->input_is_ref(input)) {
       in_step = VariableNames::Get().TestAndMarkInStep(StateKey(context, input, ref_variable));
     }
-    Tensor value;
-    DataType dtype;
-    if (in_step || !ReadState(context, input, &value) || !ToCoreType(value.dtype(), &dtype)) {
-      continue;
-    }
-    if (rank != 0 && !ReceiveInto(context, input, &value).ok()) continue;
-    Request request = RequestFor(
-        OpKind::kBroadcast, "start of " + name + " input " + std::to_string(input), dtype, value);
-    request.output = Data(value);
-    group->Add(std::move(request));
-    received_.push_back({input, value});
+    if (in_step) continue;
+    // What has no value, or none that can travel, is left to the stock kernel.
+    AddBroadcast(context, input, "start of " + name + " input " + std::to_string(input), rank,
+                 group)
+        .IgnoreError();
   }
+}
+
+absl::Status StartInStep::AddBroadcast(OpKernelContext* context, int input,
+                                       const std::string& request_name, int rank,
+                                       RequestGroup* group) {
+  rank_ = rank;
+  Tensor value;
+  DataType dtype;
+  if (!ReadState(context, input, &value) || !ToCoreType(value.dtype(), &dtype)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("'", request_name, "' has no value that can travel between ranks"));
+  }
+  if (rank != 0) {
+    const absl::Status status = ReceiveInto(context, input, &value);
+    if (!status.ok()) return status;
+  }
+  Request request = RequestFor(OpKind::kBroadcast, request_name, dtype, value);
+  request.output = Data(value);
+  group->Add(std::move(request));
+  received_.push_back({input, value});
+  return absl::OkStatus();
 }
 
 absl::Status StartInStep::Write(OpKernelContext* context) {

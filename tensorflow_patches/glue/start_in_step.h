@@ -34,6 +34,9 @@ class StartInStep {
   // object's or the variables'.
   void AddBroadcasts(tensorflow::OpKernelContext* context, const std::string& name,
                      const std::string& ref_variable, int rank, RequestGroup* group);
+  // One state input of any op, whether in step or not, under the name `request`.
+  absl::Status AddBroadcast(tensorflow::OpKernelContext* context, int input,
+                            const std::string& request, int rank, RequestGroup* group);
   bool empty() const { return received_.empty(); }
   // When the group has ended well: what came becomes the variables' value.
   absl::Status Write(tensorflow::OpKernelContext* context);

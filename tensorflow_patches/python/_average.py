@@ -15,6 +15,7 @@ from tensorflow.mpi import _hooks, _lib
 
 LABEL = "_tf_mpi_average"
 _NAMES = "_tf_mpi_names"
+_TABLE_ROWS = "_tf_mpi_table_rows"  # makes it an average of a sparse gradient
 # Grappler would split off the outputs that nobody reads (the weight), and fold constants.
 _KEEP = "_grappler_do_not_remove"
 
@@ -40,7 +41,7 @@ def average(
 
     Raises:
       ValueError: there are not as many names as tensors.
-      TypeError: a tensor is sparse.
+      TypeError: a tensor is sparse; see average_slices.
       When it runs: tf.errors.InvalidArgumentError, DeadlineExceededError, UnavailableError, as
       tensorflow.mpi.allreduce.
     """
@@ -76,23 +77,144 @@ def _eager(tensors: list[Any], names: list[str], label: str, weight: Any) -> lis
 
 
 def _in_graph(tensors: list[Any], names: list[str], label: str, weight: Any) -> list[Any]:
-    from tensorflow.core.framework import attr_value_pb2
     from tensorflow.python.framework import ops
-    from tensorflow.python.ops import gen_array_ops
 
     number = _count(ops.get_default_graph(), label)
-    if number > 1:
-        label += f" #{number}"
+    return _marked_identity(tensors, names, _numbered(label, number), weight)
+
+
+def _numbered(label: str, number: int) -> str:
+    return label if number == 1 else f"{label} #{number}"
+
+
+def _marked_identity(
+    tensors: list[Any], names: list[str], label: str, weight: Any, **more: Any
+) -> list[Any]:
+    """The averages. `more`: further attributes, as fields of an AttrValue."""
+    from tensorflow.core.framework import attr_value_pb2
+    from tensorflow.python.ops import gen_array_ops
+
     outputs: list[Any] = gen_array_ops.identity_n([*tensors, weight], name="mpi_average")
     encoded = [name.encode() for name in names]
     attributes = {
-        LABEL: attr_value_pb2.AttrValue(s=label.encode()),
-        _NAMES: attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(s=encoded)),
-        _KEEP: attr_value_pb2.AttrValue(b=True),
+        LABEL: {"s": label.encode()},
+        _NAMES: {"list": attr_value_pb2.AttrValue.ListValue(s=encoded)},
+        _KEEP: {"b": True},
+        **more,
     }
     for key, value in attributes.items():
-        outputs[0].op._set_attr(key, value)
+        outputs[0].op._set_attr(key, attr_value_pb2.AttrValue(**value))
     return list(outputs[:-1])
+
+
+def average_slices(slices: Any, name: str, label: str, weight: Any = None) -> Any:
+    """The average over all ranks of `weight * slices`, a sparse gradient, row by row.
+
+    What one process has for the whole batch, with the duplicates of each row summed.
+
+    Args:
+      slices: tf.IndexedSlices, values [n, ...] of a floating or complex dtype, indices [n] int32 or
+        int64, any of them as often as it likes. n may differ by rank, and be 0. `dense_shape`, if
+        it is there and known, must be the same on all ranks.
+      name, label, weight: as of `average`; in one graph, the second and further average of a name
+        and label get their number.
+
+    Returns:
+      tf.IndexedSlices, values [m, ...], indices [m], each of them once, the same on all ranks;
+      `slices` itself on one rank. Inside a compiled function, whose shapes are static, a dense
+      tensor.
+
+    Raises:
+      As `average`.
+    """
+    from tensorflow.python.eager import context
+    from tensorflow.python.framework import dtypes, indexed_slices, ops
+    from tensorflow.python.ops import control_flow_util
+
+    if _hooks.size == 1:
+        return slices
+    eagerly = context.executing_eagerly()
+    if not eagerly and control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()):
+        return average([ops.convert_to_tensor(slices)], [name], label, weight)[0]
+    scale = ops.convert_to_tensor(1.0 if weight is None else weight, dtype=dtypes.float32)
+    run = _slices_eagerly if eagerly else _slices_in_graph
+    values, indices = run(slices, name, label, scale, _table_rows(slices))
+    return indexed_slices.IndexedSlices(values, indices, slices.dense_shape)
+
+
+def _table_rows(slices: Any) -> int:
+    """The first dimension of the dense gradient; -1 if unknown here, as it then is on all ranks."""
+    from tensorflow.python.framework import tensor_util
+
+    if slices.dense_shape is None:
+        return -1
+    shape = tensor_util.constant_value(slices.dense_shape)
+    return -1 if shape is None else int(shape[0])
+
+
+def _of_unknown_length(slices: Any) -> list[Any]:
+    """Values and indices, whose number neither TensorFlow nor Grappler can infer.
+
+    Other rows come out of an average than go in. Both would take the number of those that go in
+    for that of those that come out, and make constants of it, also through PlaceholderWithDefault.
+    """
+    from tensorflow.python.framework import dtypes
+    from tensorflow.python.ops import gen_logging_ops, math_ops
+
+    # The time is not known beforehand, nor that it is not negative. The slices copy nothing.
+    zero = math_ops.cast(math_ops.minimum(gen_logging_ops.timestamp(), 0.0), dtypes.int32)
+    return [slices.values[zero:], slices.indices[zero:]]
+
+
+def average_all(gradients: Sequence[Any], names: Sequence[str], label: str) -> list[Any]:
+    """The averages of tensors and tf.IndexedSlices, with this thread's weight.
+
+    The dense ones in one operation, each sparse one in its own. See `average`, `average_slices`.
+    """
+    from tensorflow.python.framework import indexed_slices
+
+    averages: dict[int, Any] = {}
+    dense: list[int] = []
+    for number, gradient in enumerate(gradients):
+        if isinstance(gradient, indexed_slices.IndexedSlices):
+            averages[number] = average_slices(gradient, names[number], label, current_weight())
+        else:
+            dense.append(number)
+    averaged = average(
+        [gradients[n] for n in dense], [names[n] for n in dense], label, current_weight()
+    )
+    averages.update(zip(dense, averaged, strict=True))
+    return [averages[number] for number in range(len(gradients))]
+
+
+def _slices_eagerly(slices: Any, name: str, label: str, weight: Any, table_rows: int) -> list[Any]:
+    from tensorflow.python.eager import context, execute
+
+    types = (slices.values.dtype.as_datatype_enum, slices.indices.dtype.as_datatype_enum)
+    found: list[Any] = execute.execute(
+        b"TfMpiSparseAverage",
+        2,
+        inputs=[slices.values, slices.indices, weight],
+        attrs=(
+            *("T", types[0], "Tindices", types[1], "label", label),
+            *("names", [name], "table_rows", table_rows),
+        ),
+        ctx=context.context(),
+    )
+    return found
+
+
+def _slices_in_graph(slices: Any, name: str, label: str, weight: Any, table_rows: int) -> list[Any]:
+    from tensorflow.python.framework import ops
+
+    number = _count(ops.get_default_graph(), f"{name} ({label})")
+    return _marked_identity(
+        _of_unknown_length(slices),
+        [name],
+        _numbered(label, number),
+        weight,
+        **{_TABLE_ROWS: {"i": table_rows}, "_XlaCompile": {"b": False}},
+    )
 
 
 def _count(graph: Any, label: str) -> int:

@@ -13,19 +13,19 @@ _WAY_OUT = "or run with TF_MPI_ENABLE=0"
 def update(optimizer: Any, processor: Any, gradient: Any, variable: Any) -> Any:
     """One variable's update by an optimizer of tf.compat.v1.train. See _hooks.optimizer_update.
 
-    Raises NotImplementedError for a sparse gradient; and for an optimizer whose update runs no
-    Apply op, unless the gradient is an average already (_gradients.py).
+    A sparse gradient that is no average yet is averaged here, since many optimizers update its rows
+    by other ops than an Apply op. Raises NotImplementedError for an optimizer whose update by a
+    dense gradient runs no Apply op, unless the gradient is an average already (_gradients.py).
     """
     from tensorflow.python.framework import indexed_slices
 
     if _hooks.size == 1:
         return processor.update_op(optimizer, gradient)
     if isinstance(gradient, indexed_slices.IndexedSlices):
-        raise NotImplementedError(
-            f"{type(optimizer).__name__} got a sparse gradient for '{variable.name}'; sparse "
-            "gradients are not averaged over ranks in this release. Make it dense with "
-            f"tf.convert_to_tensor(gradient) before apply_gradients, {_WAY_OUT}"
-        )
+        if not _gradients.is_averaged(gradient):
+            gradient = _gradients.average_slices(optimizer, gradient, variable)
+        with _average.already_averaged():
+            return processor.update_op(optimizer, gradient)
     if hasattr(gradient, "_numpy_internal") and _gradients.is_averaged(gradient):
         with _average.already_averaged():
             return processor.update_op(optimizer, gradient)

@@ -20,32 +20,44 @@ _OWN_OF_EACH_RANK = {"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"}
 
 
 def average(optimizer: Any, gradients: Any, variables: Any) -> list[Any]:
-    """See _hooks.gradients_computed. What is None, sparse or no number stays as it is."""
+    """See _hooks.gradients_computed. What is None or no number stays as it is."""
     from tensorflow.python.eager import context
-    from tensorflow.python.framework import ops, tensor
+    from tensorflow.python.framework import indexed_slices, ops, tensor
 
     if _hooks.size == 1:
         return gradients
     gradients = list(gradients)
     graph = None if context.executing_eagerly() else ops.get_default_graph()
-    dense = [
+    numbers = [
         (index, gradient)
         for index, gradient in enumerate(gradients)
-        if isinstance(gradient, tensor.Tensor)
+        if isinstance(gradient, (tensor.Tensor, indexed_slices.IndexedSlices))
         and (gradient.dtype.is_floating or gradient.dtype.is_complex)
     ]
-    names = [_name(graph, variables[index]) for index, _ in dense]
-    averages = _average.average(
-        [gradient for _, gradient in dense],
-        names,
-        optimizer.get_name(),
-        _average.current_weight(),
+    names = [_name(graph, variables[index]) for index, _ in numbers]
+    averages = _average.average_all(
+        [gradient for _, gradient in numbers], names, optimizer.get_name()
     )
-    for (index, _), result in zip(dense, averages, strict=True):
+    for (index, _), result in zip(numbers, averages, strict=True):
         if graph is None:
-            result._tf_mpi_averaged = True
+            _values(result)._tf_mpi_averaged = True
         gradients[index] = result
     return gradients
+
+
+def average_slices(optimizer: Any, gradient: Any, variable: Any) -> Any:
+    """The average of one sparse gradient that is to be applied to `variable`."""
+    from tensorflow.python.eager import context
+    from tensorflow.python.framework import ops
+
+    graph = None if context.executing_eagerly() else ops.get_default_graph()
+    name = _name(graph, variable)
+    return _average.average_slices(gradient, name, optimizer.get_name(), _average.current_weight())
+
+
+def _values(gradient: Any) -> Any:
+    """The tensor of a gradient: of a sparse one, its rows."""
+    return getattr(gradient, "values", gradient) if hasattr(gradient, "indices") else gradient
 
 
 def _name(graph: Any, variable: Any) -> str:
@@ -56,11 +68,12 @@ def _name(graph: Any, variable: Any) -> str:
 
 def apply_op_created(op: Any) -> None:
     """`op`, an Apply op, is new in a graph: marks it if its gradient is an average already."""
-    name, sparse = _hooks.apply_ops[op.type]
-    if sparse or _hooks.size == 1:
+    if _hooks.size == 1:
         return
-    index = [argument.name for argument in op.op_def.input_arg].index(name)
-    if _average.is_inside_already_averaged() or is_averaged(op.inputs[index]):
+    name, sparse = _hooks.apply_ops[op.type]
+    inputs = dict(zip((argument.name for argument in op.op_def.input_arg), op.inputs, strict=True))
+    gradient = [inputs[name], inputs["indices"]] if sparse else [inputs[name]]
+    if _average.is_inside_already_averaged() or all(map(is_averaged, gradient)):
         from tensorflow.core.framework import attr_value_pb2
 
         op._set_attr(_AVERAGED, attr_value_pb2.AttrValue(b=True))
@@ -69,10 +82,11 @@ def apply_op_created(op: Any) -> None:
 def is_averaged(gradient: Any) -> bool:
     """Whether `gradient` is made of averages over the ranks, so that it is the same on all of them.
 
-    In a graph: every way back from it, through ops that give the same values for the same inputs,
-    ends at an average, a constant or a variable, and one at least at an average. An eager tensor:
-    whether compute_gradients returned it.
+    `gradient` is a tensor, or tf.IndexedSlices. In a graph: every way back from it, through ops
+    that give the same values for the same inputs, ends at an average, a constant or a variable, and
+    one at least at an average. An eager tensor: whether compute_gradients returned it.
     """
+    gradient = _values(gradient)
     if hasattr(gradient, "_numpy_internal"):
         return bool(getattr(gradient, "_tf_mpi_averaged", False))
     if not hasattr(gradient, "op") or not _holds_average(gradient.graph):

@@ -20,7 +20,7 @@ import threading
 from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi import _agree, _hooks, _imports, _lib, _sync
+from tensorflow.mpi import _agree, _hooks, _imports, _large, _lib, _sync
 from tensorflow.mpi._keras_optimizers import outermost
 
 _fits = itertools.count(1)
@@ -171,10 +171,16 @@ def _numpy(variable: Any) -> Any:
     return np.array(_tf_variable(variable).numpy())
 
 
+def _digest(variable: Any) -> int:
+    """Of its value on this rank; of a large one without a copy of it."""
+    large = _large.handle(_tf_variable(variable))
+    return _agree.digest(_numpy(variable)) if large is None else _large.digest(large)
+
+
 def _trainable_digests(model: Any) -> list[int] | None:
     if not model.built:
         return None
-    return [_agree.digest(_numpy(variable)) for variable in model.trainable_weights]
+    return [_digest(variable) for variable in model.trainable_weights]
 
 
 def _batch_ends(callbacks: Any) -> None:
@@ -328,14 +334,13 @@ def _states_in_step(model: Any, label: str) -> None:
         return
     trained = list(model.trainable_weights)
     states = [*trained, *(v for v in model.non_trainable_weights if _is_float(v))]
-    values = [_numpy(variable) for variable in states]
-    everyone = _agree.headers(label, [_agree.digest(value) for value in values])
+    everyone = _agree.headers(label, [_digest(variable) for variable in states])
     if any(len(theirs) != len(everyone[0]) for theirs in everyone):
         return  # not one model: a rank has built more of it
     differing = [i for i in range(len(states)) if len({theirs[i] for theirs in everyone}) > 1]
     if not differing:
         return
-    gathered = _agree.gather(f"{label}: state", None, [values[i] for i in differing])
+    gathered = _agree.gather(f"{label}: state", None, [_numpy(states[i]) for i in differing])
     for place, i in enumerate(differing):
         parts = [arrays[place] for _, arrays in gathered]
         if i < len(trained):
@@ -343,7 +348,7 @@ def _states_in_step(model: Any, label: str) -> None:
             states[i].assign(parts[0])
         else:
             mean = np.mean([part.astype(np.float64) for part in parts], axis=0)
-            states[i].assign(mean.astype(values[i].dtype))
+            states[i].assign(mean.astype(parts[0].dtype))
 
 
 def _is_float(variable: Any) -> bool:

@@ -146,20 +146,24 @@ def _averaged_pairs(optimizer: Any, grads: Any, *_: Any, **__: Any) -> list[tupl
 def _averaged(optimizer: Any, grads: list[Any], variables: list[Any]) -> list[Any]:
     """The gradients averaged over ranks; None stays None.
 
-    A sparse gradient becomes dense: Keras's updates give the same result for both.
+    A sparse gradient stays sparse, each of its rows once; in a compiled step it becomes dense.
     """
+    from tensorflow.python.framework import indexed_slices, ops
+
     present = [i for i, gradient in enumerate(grads) if gradient is not None]
     if not present:
         return grads
     if len(grads) != len(variables):
         return grads  # the optimizer says what is wrong with that
     names = [_path(variables[i]) for i in present]
-    tensors = [_dense(grads[i], names[n]) for n, i in enumerate(present)]
-    label = _label(optimizer, names, tensors)
-    _bring_in_step(optimizer, [variables[i] for i in present])
-    averages = _average.average(tensors, names, label, _average.current_weight())
     averaged = list(grads)
-    for i, value in zip(present, averages):
+    for i in present:
+        if not isinstance(grads[i], indexed_slices.IndexedSlices):
+            averaged[i] = ops.convert_to_tensor(grads[i])
+    label = _label(optimizer, names, [averaged[i] for i in present])
+    _bring_in_step(optimizer, [variables[i] for i in present])
+    averages = _average.average_all([averaged[i] for i in present], names, label)
+    for i, value in zip(present, averages, strict=True):
         averaged[i] = value
     return averaged
 
@@ -168,17 +172,9 @@ def _path(variable: Any) -> str:
     return str(getattr(variable, "path", None) or variable.name)
 
 
-def _dense(gradient: Any, name: str) -> Any:
-    from tensorflow.python.framework import indexed_slices, ops
-
-    if isinstance(gradient, indexed_slices.IndexedSlices):
-        return ops.convert_to_tensor(gradient, name=f"dense_{name.replace(':', '_')}")
-    return ops.convert_to_tensor(gradient)
-
-
-def _label(optimizer: Any, names: list[str], tensors: list[Any]) -> str:
+def _label(optimizer: Any, names: list[str], grads: list[Any]) -> str:
     """Under which the ranks meet: the same on all ranks, whatever else each of them trains."""
-    what = "; ".join(f"{name} {tensor.dtype.name}" for name, tensor in zip(names, tensors))
+    what = "; ".join(f"{name} {grad.dtype.name}" for name, grad in zip(names, grads))
     key = f"{type(optimizer).__name__} {zlib.crc32(what.encode()):08x}"
     with _labels_lock:
         users = _label_users[key]

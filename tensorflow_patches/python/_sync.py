@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tensorflow.mpi import _agree, _bootstrap, _hooks, _lib, _naming
+from tensorflow.mpi import _agree, _bootstrap, _hooks, _large, _lib, _naming
 
 # Variables that hold the state of random number generators: they stay different on purpose, so that
 # ranks draw different dropout masks and augmentations, as one process does for different samples.
@@ -39,6 +39,7 @@ class State:
     read: Callable[[], Any]  # -> numpy array
     write: Callable[[Any], None]
     mark: Callable[[], None]  # tells the kernels that it is in step
+    large: Any = None  # the handle of a variable that is not to be read or written as a whole
 
 
 def bring_in_step(label: str, states: list[State]) -> None:
@@ -46,11 +47,14 @@ def bring_in_step(label: str, states: list[State]) -> None:
 
     Only what differs travels. Every rank must call it, each with what it has.
     """
-    values = [None if state.key.endswith("empty") else state.read() for state in states]
+    values = [
+        None if state.key.endswith("empty") or state.large is not None else state.read()
+        for state in states
+    ]
     mine: dict[str, list[int]] = collections.defaultdict(list)
     places: dict[str, list[int]] = collections.defaultdict(list)
     for index, (state, value) in enumerate(zip(states, values)):
-        mine[state.key].append(0 if value is None else _agree.digest(value))
+        mine[state.key].append(_digest(state, value))
         places[state.key].append(index)
     everyone = _agree.headers(f"{label} manifest", mine)
     agreed = sorted(
@@ -67,10 +71,14 @@ def bring_in_step(label: str, states: list[State]) -> None:
         for n in range(len(mine[key]))
         if any(theirs[key][n] != everyone[0][key][n] for theirs in everyone)
     ]
-    received = _agree.broadcast_arrays(label, [values[index] for index in differing])
+    small = [index for index in differing if states[index].large is None]
+    received = _agree.broadcast_arrays(label, [values[index] for index in small])
     if _hooks.rank != 0:
-        for index, value in zip(differing, received):
+        for index, value in zip(small, received):
             states[index].write(value)
+    large = [states[index].large for index in differing if states[index].large is not None]
+    for number, handle in enumerate(large):
+        _large.receive(handle, f"{label}: large {number}")
     for key in agreed:
         for index in places[key]:
             states[index].mark()
@@ -78,6 +86,12 @@ def bring_in_step(label: str, states: list[State]) -> None:
         f"{label}: {sum(len(mine[key]) for key in agreed)} of {len(states)} variables in step with "
         f"rank 0, {len(differing)} of them had differed"
     )
+
+
+def _digest(state: State, value: Any) -> int:
+    if state.large is not None:
+        return _large.digest(state.large)
+    return 0 if value is None else _agree.digest(value)
 
 
 def is_random_state(name: str) -> bool:
@@ -111,7 +125,8 @@ def _eager_state(handle: Any, role: str) -> State | None:
         _lib.load().tfmpi_mark_in_step(container.encode(), name.encode(), b"")
 
     shape = raw.variable_shape(handle).numpy().tolist() if filled else "empty"
-    return State(f"{debug_name} {role} {dtype.name} {shape}", read, write, mark)
+    large = handle if filled and _large.is_large(dtype, shape) else None
+    return State(f"{debug_name} {role} {dtype.name} {shape}", read, write, mark, large)
 
 
 def _sync_handles(label: str, handles: Iterable[Any], trained: Iterable[Any] = ()) -> None:

@@ -73,7 +73,7 @@ def test_is_counted_as_gradients_that_share_a_buffer(ranks):
 
 def test_errors_name_the_tensor(ranks):
     disagree = ["InvalidArgumentError", "the ranks disagree on 'tensor 1 (errors"]
-    integers = ["InvalidArgumentError", "'tensor 1' of the average 'errors' is int32"]
+    integers = ["InvalidArgumentError", "'tensor 1 (errors)' is int32"]
     expected = {
         "shape": disagree,
         "shape in a function": disagree,

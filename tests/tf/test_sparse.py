@@ -1,49 +1,104 @@
-"""Sparse gradients: N ranks with rows of their own against one process with the mean of all rows."""
+"""Sparse gradients: N ranks, each with rows of its own, against one process with their mean."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import pytest
-from compare import assert_close, assert_same
+from compare import assert_close, assert_same, decode
 
-# bfloat16 rows are summed in float32 and rounded once; a dense reduction rounds a rank's own
+NUM_OPS = 11 + 12  # SparseApply*, ResourceSparseApply*
+# bfloat16 rows are summed in float32 and rounded once; only a dense reduction rounds a rank's own
 # duplicates before.
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 1e-5}
-NUM_OPS = 11 + 12  # SparseApply*, ResourceSparseApply*
 
 
-class Runs(NamedTuple):
-    """What the processes printed: {case: {state: array}}."""
-
-    ranks: list[dict[str, Any]]
-    alone: dict[str, Any]
-
-
-@pytest.fixture(scope="module", params=["2 auto", "3 dense", "3 gather"])
-def ops(request, launch, scripts) -> Runs:
-    size, mode = request.param.split()
-    script = scripts / "sparse_ops.py"
-    ranks = launch(script, np=int(size), args=[size], env={"TF_MPI_SPARSE": mode}).check().results
-    alone = launch(script, np=0, args=[size]).check().results[0]
-    if mode == "dense":
-        alone = {case: states for case, states in alone.items() if "bfloat16" not in case}
-    return Runs(ranks, alone)
+@pytest.fixture(scope="module")
+def ops_alone(launch, scripts):
+    """By number of ranks, what one process printed: {case: {state: array}}."""
+    return launch(scripts / "sparse_ops.py", np=0).check().results[0]
 
 
-def test_every_sparse_op_equals_one_process(ops):
-    assert len({case.split()[0] for case in ops.alone}) == NUM_OPS
-    for case, states in ops.alone.items():
-        assert_close(ops.ranks[-1][case], states, TOLERANCE[case.split()[2]])
+@pytest.mark.parametrize("size, mode", [(2, "auto"), (3, "dense")])
+def test_every_sparse_op_equals_one_process(launch, scripts, ops_alone, size, mode):
+    env = {"TF_MPI_SPARSE": mode}
+    ranks = launch(scripts / "sparse_ops.py", np=size, env=env).check().results
+    alone = ops_alone[str(size)]
+    assert len({case.split()[0] for case in alone}) == NUM_OPS
+    assert_same(ranks)
+    for case, states in alone.items():
+        dtype = case.split()[2]
+        if (mode, dtype) != ("dense", "bfloat16"):
+            assert_close(ranks[-1][case], states, TOLERANCE[dtype])
 
 
-def test_ranks_are_equal_to_the_bit(ops):
-    assert_same(ops.ranks)
+@pytest.fixture(scope="module")
+def v1_alone(launch, scripts):
+    return launch(scripts / "sparse_v1.py", np=0).check().results[0]
 
 
-def test_control_of_ranks_that_average_nothing(launch, scripts):
+def test_every_compat_v1_optimizer_equals_one_process(launch, scripts, v1_alone):
+    ranks = launch(scripts / "sparse_v1.py", np=2).check().results
+    assert_same(ranks)
+    for case, values in v1_alone.items():
+        assert_close(ranks[0][case], values, 1e-5)
+
+
+def test_an_embedding_in_fit_equals_one_process(launch, scripts):
+    """And its gradients stay sparse, but where they are compiled."""
+    (alone,) = launch(scripts / "sparse_keras.py", np=0).check().results
+    ranks = launch(scripts / "sparse_keras.py", np=2).check().results
+    for case, theirs in alone.items():
+        assert_same([rank[case]["values"] for rank in ranks])
+        assert_close(ranks[0][case]["values"], theirs["values"], 1e-5)
+        assert theirs["kinds"] == ["dense", "sparse"]
+        kinds = ["dense"] if "compiled" in case else theirs["kinds"]
+        assert ranks[0][case]["kinds"] == kinds, case
+
+
+def test_control_of_ranks_that_average_nothing(launch, scripts, v1_alone):
     off = {"TF_MPI_ENABLE": "0", "TEST_UNSYNCHRONISED": "1"}
-    results = launch(scripts / "sparse_ops.py", args=["2"], env=off).check().results
-    for case in results[0]:
+    results = launch(scripts / "sparse_v1.py", env=off).check().results
+    for case, values in v1_alone.items():
         with pytest.raises(AssertionError, match="differs from rank 0"):
             assert_same(results, case)
+        with pytest.raises(AssertionError, match="further apart"):
+            assert_close(results[1][case], values, 1e-5)
+
+
+@pytest.fixture(scope="module")
+def edges(launch, scripts):
+    return launch(scripts / "sparse_edges.py", np=2).check().results
+
+
+def test_weights_rows_and_modes(edges):
+    for rank in edges:
+        assert rank["weighted"] == {"2": 1.0, "5": 3.0}
+        # Where it moves fewer bytes the whole is reduced: the first of its requests moves nothing.
+        full, requests = rank["every_row_of_every_rank"]
+        assert full == {str(row): row + 5.0 for row in range(6)} and requests == 2
+        some, requests = rank["some_rows"]
+        assert some == {"0": 0.5, "1": 6.0, "3": 0.5} and requests == 1
+        shape, size, rows = rank["function_that_knows_its_shapes"]
+        assert (shape, size, rows) == ([3, 2], 3, {"0": 0.5, "1": 1.0, "5": 1.5})
+
+
+def test_a_dense_gradient_on_one_rank_is_an_error_that_names_both(edges):
+    for rank in edges:
+        for case, sparse in (("mixed_in_raw_ops", 1), ("mixed_in_keras", 0)):
+            text = rank[case]
+            assert "the ranks disagree on 'mixed (" in text
+            assert f"rank {sparse} has allgather of float32 [1, 2]" in text
+            assert f"rank {1 - sparse} has allreduce average of float32 [6, 2]" in text
+        assert rank["bad_index"].startswith("InvalidArgumentError") and "42" in rank["bad_index"]
+
+
+def test_a_large_table_is_never_allocated_again(edges):
+    """256 MB, of which a step touches 32 KB, from the broadcast of rank 0's values on."""
+    for rank in edges:
+        assert max(rank["big_table"]["grown"].values()) < 16 * 2**20
+        assert len(rank["big_table"]["values"]) == 3
+        for values in rank["big_table"]["values"].values():
+            assert values == [0.5, 0.0, 0.5, 1.0]
+
+
+def test_a_rank_that_has_ended_brings_no_rows(edges):
+    assert decode(edges[0]["alone_at_the_end"]).tolist() == [[8.0, 8.0]]

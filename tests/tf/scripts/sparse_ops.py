@@ -1,15 +1,12 @@
 """Every sparse optimizer op, five steps of rows: prints variables and slots by case.
 
-    sparse_ops.py RANKS
-
 Under a launcher each rank has its own rows, as many as it likes, some of them twice, and initial
-values of its own. As a plain process it is the reference: the mean of the rows of RANKS ranks, each
-row once.
+values of its own. As a plain process it is the reference, for 2 and for 3 ranks: the mean of their
+rows, each row once.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -21,7 +18,6 @@ v1 = tf.compat.v1
 STEPS, ROWS, WIDTH = 5, 12, 5
 EMPTY_STEP = 3  # in which no rank has rows
 RANK, SIZE = place()
-RANKS = int(sys.argv[1])
 KINDS = [(tf.float32, tf.int64), (tf.float64, tf.int32), (tf.bfloat16, tf.int32)]
 NUMBERS = {
     "lr": 0.05,
@@ -45,13 +41,13 @@ def slices(case: str, dtype: Any, step: int, rank: int) -> tuple[np.ndarray, np.
     return random.normal(size=(count, WIDTH)).astype(dtype), indices
 
 
-def own(case: str, dtype: Any, step: int) -> tuple[np.ndarray, np.ndarray]:
+def own(case: str, dtype: Any, step: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
     if SIZE > 1:
         return slices(case, dtype, step, RANK)
-    parts = [slices(case, dtype, step, rank) for rank in range(RANKS)]
+    parts = [slices(case, dtype, step, rank) for rank in range(ranks)]
     indices, places = np.unique(np.concatenate([i for _, i in parts]), return_inverse=True)
     values = np.zeros((len(indices), WIDTH))
-    np.add.at(values, places, np.concatenate([v for v, _ in parts]).astype(float) / RANKS)
+    np.add.at(values, places, np.concatenate([v for v, _ in parts]).astype(float) / ranks)
     return values, indices
 
 
@@ -77,9 +73,9 @@ class Case:
         name = f"{self.key}/{name}".replace(" ", "_")
         return v1.get_variable(name, initializer=initial, use_resource=self.mode == "resource")
 
-    def data(self, step: int) -> list[np.ndarray]:
+    def data(self, step: int, ranks: int) -> list[np.ndarray]:
         dtype = self.dtype.as_numpy_dtype
-        values, indices = own(self.key, dtype, step)
+        values, indices = own(self.key, dtype, step, ranks)
         return [values.astype(dtype), indices.astype(self.index_dtype.as_numpy_dtype)]
 
     def update(self, grad: Any, indices: Any) -> Any:
@@ -116,7 +112,7 @@ def make_cases(mode: str) -> list[Case]:
     return cases
 
 
-def in_session(mode: str) -> dict[str, Any]:
+def in_session(mode: str, ranks: int) -> dict[str, Any]:
     with tf.Graph().as_default(), v1.Session() as session:
         cases = make_cases(mode)
         feeds = [
@@ -127,28 +123,30 @@ def in_session(mode: str) -> dict[str, Any]:
         train = tf.group(*(getattr(update, "op", update) for update in updates))
         session.run(v1.global_variables_initializer())
         for step in range(STEPS):
-            pairs = [zip(feed, case.data(step)) for case, feed in zip(cases, feeds)]
+            pairs = [zip(feed, case.data(step, ranks)) for case, feed in zip(cases, feeds)]
             session.run(train, {t: value for pair in pairs for t, value in pair})
         return {c.key: session.run(c.variables) for c in cases}
 
 
-def in_eager() -> dict[str, Any]:
+def in_eager(ranks: int) -> dict[str, Any]:
     cases = make_cases("eager")
     for step in range(STEPS):
         for case in cases:
-            case.update(*map(tf.constant, case.data(step)))
+            case.update(*map(tf.constant, case.data(step, ranks)))
     return {c.key: {name: v.numpy() for name, v in c.variables.items()} for c in cases}
+
+
+def run(ranks: int) -> dict[str, Any]:
+    found = {**in_session("ref", ranks), **in_session("resource", ranks), **in_eager(ranks)}
+    return {
+        key: {name: encode(value) for name, value in states.items()}
+        for key, states in found.items()
+    }
 
 
 def main() -> None:
     single_threaded_ops(inter_op=2)
-    found = {**in_session("ref"), **in_session("resource"), **in_eager()}
-    result(
-        {
-            key: {name: encode(value) for name, value in states.items()}
-            for key, states in found.items()
-        }
-    )
+    result(run(SIZE) if SIZE > 1 else {str(ranks): run(ranks) for ranks in (2, 3)})
 
 
 main()

@@ -1,0 +1,187 @@
+"""Sparse gradients at the edges, two ranks: prints by case what came of it.
+
+Rank 1 ends before rank 0, which goes on alone for a step.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from common import encode, place, result
+from tensorflow.mpi import _average, _lib
+
+raw = tf.raw_ops
+RANK, SIZE = place()
+ROWS, WIDTH = 6, 2
+SHAPE = BIG_ROWS, BIG_WIDTH = 1_000_000, 64  # 256 MB
+
+
+def slices(values: Any, indices: Any, rows: int = ROWS) -> tf.IndexedSlices:
+    values = np.broadcast_to(np.array(values, "f").reshape(-1, 1), (len(indices), WIDTH))
+    return tf.IndexedSlices(
+        tf.constant(values), tf.constant(indices, tf.int64), tf.constant([rows, WIDTH])
+    )
+
+
+def shown(average: tf.IndexedSlices) -> dict[str, float]:
+    """Row by index; its elements are all the same."""
+    values, indices = average.values.numpy(), average.indices.numpy()
+    assert len(set(indices)) == len(indices) and np.ptp(values, axis=-1).sum() == 0
+    return {str(i): float(v) for i, v in sorted(zip(indices, values[:, 0]))}
+
+
+def completed(run: Callable[[], Any]) -> tuple[Any, int]:
+    """What `run` returns, and how many requests of this rank it took."""
+    before = _lib.stats()["completed"]
+    value = run()
+    return value, _lib.stats()["completed"] - before
+
+
+def weighted() -> Any:
+    """Rank 1 counts as nothing, and what it has is poison."""
+    own = slices([1.0, 3.0], [2, 5]) if RANK == 0 else slices([np.nan], [4])
+    return shown(_average.average_slices(own, "table", "weighted", 2.0 - 2.0 * RANK))
+
+
+def every_row_of_every_rank() -> Any:
+    """Dense moves fewer bytes: two requests, of which one moves nothing."""
+    own = slices(np.arange(ROWS) + 10.0 * RANK, list(range(ROWS)))
+    average, requests = completed(lambda: _average.average_slices(own, "table", "full"))
+    return [shown(average), requests]
+
+
+def some_rows() -> Any:
+    own = slices([1.0, 2.0, 4.0], [3 * RANK, 1, 1])
+    average, requests = completed(lambda: _average.average_slices(own, "table", "some"))
+    return [shown(average), requests]
+
+
+def function_that_knows_its_shapes() -> Any:
+    """Two rows in, three out: nothing may be folded from what the trace knew."""
+
+    @tf.function
+    def run(values: Any) -> Any:
+        own = tf.IndexedSlices(values, tf.constant([RANK, 5]), tf.constant([ROWS, WIDTH]))
+        average = _average.average_slices(own, "table", "function")
+        return tf.shape(average.values), tf.size(average.indices), average
+
+    shape, size, average = run(tf.ones([2, WIDTH]) * (RANK + 1.0))
+    return [shape.numpy().tolist(), int(size), shown(average)]
+
+
+def error_of(run: Callable[[], Any]) -> str:
+    try:
+        run()
+    except Exception as error:  # whatever it is, the test looks at it
+        return f"{type(error).__name__}: {error}"
+    return "none"
+
+
+def mixed_in_raw_ops() -> str:
+    var, accum = (tf.Variable(tf.ones([ROWS, WIDTH]), name="mixed") for _ in range(2))
+    state = {"var": var.handle, "accum": accum.handle, "lr": 0.1, "momentum": 0.9}
+    dense, own = tf.ones([ROWS, WIDTH]), slices([1.0], [2])
+
+    def apply() -> None:
+        if RANK == 0:
+            raw.ResourceApplyMomentum(**state, grad=dense)
+        else:
+            raw.ResourceSparseApplyMomentum(**state, grad=own.values, indices=own.indices)
+
+    return error_of(apply)
+
+
+def mixed_in_keras() -> str:
+    variable = keras.Variable(np.ones([ROWS, WIDTH], "f"), name="mixed")
+    own = slices([1.0], [2]) if RANK == 0 else tf.ones([ROWS, WIDTH])
+    return error_of(lambda: keras.optimizers.SGD(0.1).apply_gradients([(own, variable)]))
+
+
+def bad_index() -> str:
+    """Of rank 1 alone: the stock kernel of every rank says so."""
+    var = tf.Variable(tf.ones([ROWS, WIDTH]), name="bad")
+    own = slices([1.0], [2 + 40 * RANK])
+    return error_of(lambda: descend(var, own))
+
+
+def descend(var: tf.Variable, own: tf.IndexedSlices) -> None:
+    """By an op without slots: var -= 0.5 * gradient."""
+    raw.ResourceSparseApplyProximalGradientDescent(
+        var=var.handle, alpha=0.5, l1=0.0, l2=0.0, grad=own.values, indices=own.indices
+    )
+
+
+def memory(key: str) -> int:
+    """Of this process in bytes: VmHWM, the peak, or VmRSS."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(key)) * 1024
+
+
+def grown(run: Callable[[], Any]) -> int:
+    """By how much the peak of memory rises over what there is."""
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+    before = memory("VmRSS")
+    run()
+    return memory("VmHWM") - before
+
+
+def big_table() -> dict[str, Any]:
+    """Starts in step, and trains, without a second table; each rank's values are its own."""
+    wrapped = keras.Variable(lambda shape, dtype: tf.fill(shape, 1.0 + RANK), SHAPE, name="keras")
+    tables = {
+        "op": tf.Variable(tf.fill(SHAPE, 1.0 + RANK), name="op"),
+        "keras": wrapped.value,
+        "compat_v1": tf.Variable(tf.fill(SHAPE, 1.0 + RANK), name="compat_v1"),
+    }
+    shape = tf.constant(SHAPE)
+    rows = tf.IndexedSlices(tf.ones([64, BIG_WIDTH]), tf.range(RANK, RANK + 64), shape)
+
+    def step(table: tf.Variable) -> None:
+        if table is tables["op"]:
+            descend(table, rows)
+        elif table is tables["keras"]:
+            sgd.apply_gradients([(rows, wrapped)])
+        else:
+            with tf.GradientTape():  # the first: all variables come in step
+                pass
+            descent.apply_gradients([(rows, table)])
+
+    def two_steps(table: tf.Variable) -> None:
+        step(table)
+        step(table)
+
+    sgd, descent = keras.optimizers.SGD(0.5), tf.compat.v1.train.GradientDescentOptimizer(0.5)
+    rise = {name: grown(functools.partial(two_steps, table)) for name, table in tables.items()}
+    picked = [0, 1, 64, BIG_ROWS - 1]
+    values = {name: tf.gather(t, picked)[:, 0].numpy().tolist() for name, t in tables.items()}
+    return {"grown": rise, "values": values}
+
+
+def alone_at_the_end() -> Any:
+    return encode(_average.average_slices(slices([8.0], [3]), "table", "end").values)
+
+
+def main() -> None:
+    cases = [
+        weighted,
+        every_row_of_every_rank,
+        some_rows,
+        function_that_knows_its_shapes,
+        mixed_in_raw_ops,
+        mixed_in_keras,
+        bad_index,
+        big_table,
+    ]
+    found = {case.__name__: case() for case in cases}
+    if RANK == 0:
+        found["alone_at_the_end"] = alone_at_the_end()
+    result(found)
+
+
+main()
