@@ -132,7 +132,7 @@ def start(
         return _side_by_side(column, script, environment)
     if column.kind in ("off", "horovod"):
         environment = {**environment, "TF_MPI_ENABLE": "0"}
-    return [Process([*_mpirun(python, column.ranks), *script], environment)]
+    return [Process([*mpirun(python, column.ranks), *script], environment)]
 
 
 def _side_by_side(
@@ -163,7 +163,7 @@ def _addresses(count: int) -> list[str]:
     return addresses
 
 
-def _mpirun(python: str, ranks: int) -> list[str]:
+def mpirun(python: str, ranks: int) -> list[str]:
     """Open MPI's mpirun beside that Python, else the one on PATH: one core per rank."""
     beside = Path(python).parent / "mpirun"
     path = str(beside) if beside.exists() else shutil.which("mpirun")

@@ -108,9 +108,7 @@ def python(code: str) -> processes.Process:
     return processes.Process([sys.executable, "-c", code], {})
 
 
-def test_a_run_ends_with_all_its_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_ends_with_all_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "PEER_GRACE", 0.5)
     log = tmp_path / "log"
     child = "import subprocess, sys; subprocess.Popen(['sleep', '61.7'], start_new_session=True)"

@@ -1,0 +1,65 @@
+"""The cost model's arithmetic, with given numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks import scaling, scaling_model
+from benchmarks.scaling_model import Network, Parameters, Sample
+
+PARAMETERS = Parameters(start=1e-5, rank=2e-5, peer=3e-6, touch=4e-11, piece=5e-12)
+NETWORK = Network(latency=2e-6, bandwidth=10e9, message=1e-6)
+
+
+def test_what_ranks_of_one_node_cost() -> None:
+    assert scaling_model.volume(1) == 0
+    assert scaling_model.volume(2) == 2 + 1 + 1
+    # one core each: 10 + 20 + 3 us, and 1 MB x (40 ps x 4 + 5 ps)
+    assert scaling_model.node_seconds(PARAMETERS, 2, 2, 1e6) == pytest.approx(33e-6 + 165e-6)
+    # 4 on 2 cores: what each does takes twice as long; volume(4) = 3 + 1 + 0.5
+    expected = 10e-6 + 2 * (20e-6 + 9e-6) + 2 * (4.5 * 40e-6 + 3 * 5e-6)
+    assert scaling_model.node_seconds(PARAMETERS, 4, 2, 1e6) == pytest.approx(expected)
+
+
+def test_what_nodes_cost() -> None:
+    assert scaling_model.between_seconds(NETWORK, 1, 8, 1e6) == 0
+    # A small share: 2 x log2(8) rounds of 2 us, and 8 KB twice over an eighth of 10 GB/s.
+    small = scaling_model.between_seconds(NETWORK, 8, 8, 8e3)
+    assert small == pytest.approx(6 * 2e-6 + 2 * 8e3 / 1.25e9)
+    # Two pieces of 2 MB between 2 nodes.
+    large = scaling_model.between_seconds(NETWORK, 2, 1, 4 << 20)
+    assert large == pytest.approx(2 * 2 * 2e-6 + 2 * (4 << 20) / 2 / 10e9)
+    one = scaling_model.job_seconds(PARAMETERS, NETWORK, 1, 8, 1e6)
+    assert one == scaling_model.node_seconds(PARAMETERS, 8, 8, 1e6)
+    two = scaling_model.job_seconds(PARAMETERS, NETWORK, 2, 8, 1e6)
+    between = scaling_model.between_seconds(NETWORK, 2, 8, 1e6 / 8)
+    assert two - one == pytest.approx(8 * 1e-6 + 2 * 2e-6 + between)
+
+
+def test_parameters_are_found_again() -> None:
+    places = [(2, 2), (3, 2), (4, 2), (4, 1)]
+    samples = [
+        Sample(n, c, size, scaling_model.node_seconds(PARAMETERS, n, c, size))
+        for n, c in places
+        for size in (4, 65536, 1 << 20, 16 << 20)
+    ]
+    found = scaling_model.fit(samples)
+    for name, value in vars(PARAMETERS).items():
+        assert getattr(found, name) == pytest.approx(value, rel=1e-3), name
+    with pytest.raises(ValueError, match="measure more"):
+        scaling_model.fit(samples[:4])
+
+
+def test_no_parameter_is_negative() -> None:
+    matrix = np.array([[1.0, 1.0], [1.0, 2.0], [1.0, 3.0]])
+    found = scaling_model.non_negative(matrix, np.array([3.0, 2.0, 1.0]))
+    assert found.tolist() == pytest.approx([2.0, 0.0])
+
+
+def test_errors_are_shares_of_the_measured_time() -> None:
+    measured = Sample(8, 2, 1000, 2e-3)
+    predicted = scaling_model.node_seconds(PARAMETERS, 8, 2, 1000)
+    (line,) = scaling.checked(PARAMETERS, [measured])
+    assert line.predicted == predicted
+    assert line.error == pytest.approx(predicted / 2e-3 - 1)
