@@ -78,10 +78,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--fit", default="2,3,4", help="ranks that the model is fitted to")
+    parser.add_argument("--fit", default="2,3,4,6", help="ranks that the model is fitted to")
     parser.add_argument("--check", default="8,16", help="ranks that it must predict")
     parser.add_argument("--sizes", default=SIZES, help=f"bytes (default {SIZES})")
-    parser.add_argument("--seconds", type=float, default=1.0, help="per size")
+    parser.add_argument("--seconds", type=float, default=2.0, help="per size")
     parser.add_argument("--timeout", type=float, default=300, help="seconds per number of ranks")
     parser.add_argument(
         "--data", type=Path, help="folder (default benchmarks/results/scaling-TIME)"

@@ -1,7 +1,7 @@
 """`python -m benchmarks.compare`: trains one language model in several ways and compares them.
 
-    .venv/bin/python -m benchmarks.compare                     SGD, on the Python documentation
-    .venv/bin/python -m benchmarks.compare --optimizer adam --systems one,control,ours:2
+    .venv/bin/python -m benchmarks.compare                     Adam, on the Python documentation
+    .venv/bin/python -m benchmarks.compare --optimizer sgd --systems one,control,ours:2
 
 Writes report.md, variables.csv, throughput.csv and, with matplotlib, plots.  Systems: `one` is one
 process on the whole batch; `control` is one process on the same batches with their rows in another
@@ -31,8 +31,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--corpus", choices=text.CORPORA, default="python-docs")
     parser.add_argument("--systems", default="one,control,ours:2,mwms:2,horovod:2")
-    parser.add_argument("--optimizer", choices=["sgd", "adagrad", "adam"], default="sgd")
-    parser.add_argument("--iterations", type=int, default=300)
+    parser.add_argument("--optimizer", choices=["adam", "adagrad", "sgd"], default="adam")
+    parser.add_argument("--iterations", type=int, default=500)
     parser.add_argument("--skip", type=int, default=100, help="first iterations not timed")
     parser.add_argument("--batch", type=int, default=32, help="rows, over all ranks")
     parser.add_argument("--length", type=int, default=20, help="words per row")

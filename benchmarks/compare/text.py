@@ -24,7 +24,7 @@ PACKAGES = {
     ),
 }
 CORPORA = ("installed", *PACKAGES)
-WORD = re.compile(r"[a-z]+|[0-9]+|[^\sa-z0-9]")
+WORD = re.compile(r"[a-z]+|[0-9]+|([^\sa-z0-9])\1*")  # a row of one sign is one word
 UNKNOWN = 0  # the number of words outside the vocabulary
 
 
@@ -39,7 +39,9 @@ def read(corpus: str) -> str:
         folder = Path(name)
         folder.chmod(0o755)  # apt-get gives its rights up
         _unpack(package, folder)
-        paths = sorted(path for path in folder.glob(pattern) if path.is_file())
+        # Resolved: a package may link to the folder of another.
+        found = (path.resolve() for path in folder.glob(pattern) if path.is_file())
+        paths = sorted({path for path in found if path.is_relative_to(folder.resolve())})
         if not paths:
             raise FileNotFoundError(f"no {pattern} in the Debian package {package}")
         return "\n".join(_text(path) for path in paths)
@@ -73,7 +75,7 @@ def _run(command: list[str], folder: Path) -> str:
 
 def tokens(text: str, vocabulary: int) -> np.ndarray:
     """The text as numbers [words], int32: 1 to vocabulary - 1 by frequency, else UNKNOWN."""
-    words = WORD.findall(text.lower())
+    words = [match[0] for match in WORD.finditer(text.lower())]
     counts = collections.Counter(words)
     # Words of one frequency come in alphabetical order: the same numbers in every run.
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[: vocabulary - 1]

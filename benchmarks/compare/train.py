@@ -42,7 +42,7 @@ def parse() -> argparse.Namespace:
 
 
 OPTIMIZERS = {
-    "sgd": lambda: tf.compat.v1.train.GradientDescentOptimizer(0.5),
+    "sgd": lambda: tf.compat.v1.train.GradientDescentOptimizer(0.1),
     "adagrad": lambda: tf.compat.v1.train.AdagradOptimizer(0.1),
     "adam": lambda: tf.compat.v1.train.AdamOptimizer(1e-3),
 }
