@@ -127,7 +127,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _head(parameters: Parameters, options: argparse.Namespace) -> list[str]:
-    units = {"start": 1e6, "rank": 1e6, "peer": 1e6, "touch": 1e12, "piece": 1e12}
+    units = {name: 1e6 for name in ("start", "rank", "wake")}
+    units.update(touch=1e12, wake_byte=1e12)
     cells = [f"{value * units[name]:.3g}" for name, value in asdict(parameters).items()]
     return [
         "# Cost by the number of ranks",
@@ -193,8 +194,8 @@ def _assumptions(network: Network, node_ranks: int) -> list[str]:
         f"{node_ranks} cores usually has less per core: then large tensors cost more.",
         f"- Between nodes {network.latency * 1e6:g} µs and {network.bandwidth / 1e9:g} GB/s per "
         "node and direction, with no congestion: figures of a 100 Gbit/s network, not measured.",
-        f"- Rank 0 spends {network.message * 1e6:g} µs per remote rank and step on control "
-        "messages: not measured on a network.",
+        f"- Rank 0 spends {network.message * 1e6:g} µs per other rank and step on control "
+        "messages: not measured on more ranks than fit here without sharing cores.",
         "- One round of agreement per step: all gradients are ready together. No rank is late.",
     ]
 

@@ -1,17 +1,18 @@
 """How long the engine takes to average tensors of so many bytes on so many ranks: a cost model.
 
 Inside a node, n ranks on c cores.  Cores are shared: whatever every rank does takes n / c times as
-long where n > c (`crowding`).
+long where n > c (`crowding`).  Then ranks also sleep while they wait, and each step that a rank has
+done wakes those that are not on a core, n - c of them (`sleepers`).
 
-    seconds = start + crowding (rank + peer (n - 1))               coordination, waking, meeting
-            + crowding bytes (touch volume(n) + piece (n - 1))     moving and adding the data
+    seconds = start + crowding (rank + wake sleepers)                agreeing, meeting
+            + crowding bytes (touch volume(n) + wake_byte sleepers)  moving and adding the data
 
-Rank 0 handles a message from and to each other rank, and each rank looks at each peer's state:
-`peer`.  `volume` is how often each byte is read or written by a rank: it puts what others reduce
-into its slot, reads n sources of its share, writes it twice, takes the other shares.  `piece` is
-the look at each peer that every piece of the data costs.
+`volume` is how often each byte is read or written by a rank: it puts what others reduce into its
+slot, reads n sources of its share, writes it twice, takes the other shares.  `wake_byte` is the
+waking for every piece of the data.
 
-Between nodes the ranks of one place on all nodes sum their share by sending parts to one another.
+Between nodes the ranks of one place on all nodes sum their share by sending parts to one another,
+and rank 0 handles a message from and to each other rank.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ class Sample:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Seconds, but for `touch` and `piece`, seconds per byte; see the module's formula."""
+    """Seconds, but for `touch` and `wake_byte`, seconds per byte; see the module's formula."""
 
     start: float
     rank: float
-    peer: float
+    wake: float
     touch: float
-    piece: float
+    wake_byte: float
 
 
 @dataclass(frozen=True)
 class Network:
-    """Between nodes.  Assumptions: nothing here can be measured on one machine."""
+    """Assumptions: nothing here can be measured on one machine of few cores."""
 
     latency: float  # seconds from one rank to a rank on another node
     bandwidth: float  # bytes per second and direction of one node
@@ -73,8 +74,9 @@ def volume(ranks: int) -> float:
 def _features(ranks: int, cores: int, size: float) -> list[float]:
     """What each parameter is multiplied with, in their order."""
     crowd = crowding(ranks, cores)
-    peers = ranks - 1
-    return [1.0, crowd, crowd * peers, crowd * size * volume(ranks), crowd * size * peers]
+    sleepers = max(0, ranks - cores)
+    meeting = [1.0, crowd, crowd * sleepers]
+    return [*meeting, crowd * size * volume(ranks), crowd * size * sleepers]
 
 
 def node_seconds(parameters: Parameters, ranks: int, cores: int, size: float) -> float:
@@ -128,7 +130,8 @@ def job_seconds(
 ) -> float:
     """The engine's time on several nodes, one core per rank."""
     inside = node_seconds(parameters, ranks_per_node, ranks_per_node, size)
-    messages = (nodes - 1) * ranks_per_node * network.message
+    # What was measured on 2 ranks holds the messages of one other rank.
+    messages = max(0, nodes * ranks_per_node - 2) * network.message
     if nodes > 1:
         messages += 2 * network.latency
     stages = max(1, math.ceil(size / STAGE))
