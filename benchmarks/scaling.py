@@ -127,8 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _head(parameters: Parameters, options: argparse.Namespace) -> list[str]:
-    units = {name: 1e6 for name in ("start", "rank", "wake")}
-    units.update(touch=1e12, wake_byte=1e12)
+    units = {"start": 1e6, "touch": 1e12, "crowded_start": 1e6, "crowded_touch": 1e12, "turns": 1}
     cells = [f"{value * units[name]:.3g}" for name, value in asdict(parameters).items()]
     return [
         "# Cost by the number of ranks",
@@ -136,8 +135,8 @@ def _head(parameters: Parameters, options: argparse.Namespace) -> list[str]:
         "Printed by `python -m benchmarks.scaling --write docs/scaling.md`; the model and its "
         "reasons are in `benchmarks/scaling_model.py`.",
         "",
-        f"Parameters, fitted to {options.fit} ranks on {len(columns.cores())} cores (µs; ps per "
-        "byte):",
+        f"Parameters, fitted to {options.fit} ranks on {len(columns.cores())} cores (starts in "
+        "µs, touches in ps per byte):",
         "",
         "| " + " | ".join(units) + " |",
         "| " + " | ".join("---" for _ in units) + " |",

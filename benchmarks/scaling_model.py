@@ -1,15 +1,17 @@
 """How long the engine takes to average tensors of so many bytes on so many ranks: a cost model.
 
-Inside a node, n ranks on c cores.  Cores are shared: whatever every rank does takes n / c times as
-long where n > c (`crowding`).  Then ranks also sleep while they wait, and each step that a rank has
-done wakes those that are not on a core, n - c of them (`sleepers`).
+Inside a node, n ranks on c cores.  Ranks that have a core each poll for one another:
 
-    seconds = start + crowding (rank + wake sleepers)                agreeing, meeting
-            + crowding bytes (touch volume(n) + wake_byte sleepers)  moving and adding the data
+    seconds = start + bytes touch volume(n)
 
 `volume` is how often each byte is read or written by a rank: it puts what others reduce into its
-slot, reads n sources of its share, writes it twice, takes the other shares.  `wake_byte` is the
-waking for every piece of the data.
+slot, reads n sources of its share, writes it twice, takes the other shares.  Ranks that share cores
+(n > c) do not poll: they sleep and are woken, and take turns, so they have parameters of their own:
+
+    seconds = (n / c) ** turns (crowded_start + bytes crowded_touch volume(n))
+
+`turns` would be 1 if sharing a core only halved what each rank gets of it; it is measured, because
+ranks also lose turns in which what they wait for has not been made yet.
 
 Between nodes the ranks of one place on all nodes sum their share by sending parts to one another,
 and rank 0 handles a message from and to each other rank.
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -40,13 +42,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Seconds, but for `touch` and `wake_byte`, seconds per byte; see the module's formula."""
+    """Starts in seconds, touches in seconds per byte; see the module's formulas."""
 
     start: float
-    rank: float
-    wake: float
     touch: float
-    wake_byte: float
+    crowded_start: float
+    crowded_touch: float
+    turns: float
 
 
 @dataclass(frozen=True)
@@ -71,29 +73,46 @@ def volume(ranks: int) -> float:
     return 2 * moved + 1 + 2 / ranks
 
 
-def _features(ranks: int, cores: int, size: float) -> list[float]:
-    """What each parameter is multiplied with, in their order."""
-    crowd = crowding(ranks, cores)
-    sleepers = max(0, ranks - cores)
-    meeting = [1.0, crowd, crowd * sleepers]
-    return [*meeting, crowd * size * volume(ranks), crowd * size * sleepers]
-
-
 def node_seconds(parameters: Parameters, ranks: int, cores: int, size: float) -> float:
     """The engine's time for `size` bytes on `ranks` ranks of one node with `cores` cores."""
-    values = asdict(parameters).values()
-    return sum(p * f for p, f in zip(values, _features(ranks, cores, size)))
+    p = parameters
+    if ranks == 1:
+        return 0.0  # nothing is averaged
+    if ranks <= cores:
+        return p.start + size * p.touch * volume(ranks)
+    own = p.crowded_start + size * p.crowded_touch * volume(ranks)
+    return crowding(ranks, cores) ** p.turns * own
 
 
 def fit(samples: Sequence[Sample]) -> Parameters:
-    """Least squares of the relative error, no parameter below 0."""
-    names = [field.name for field in fields(Parameters)]
-    if len(samples) < len(names):
-        raise ValueError(f"{len(samples)} samples for {len(names)} parameters: measure more sizes")
-    matrix = np.array([_features(s.ranks, s.cores, s.bytes) for s in samples])
-    seconds = np.array([s.seconds for s in samples])
-    found = non_negative(matrix / seconds[:, None], np.ones(len(samples)))
-    return Parameters(**dict(zip(names, map(float, found))))
+    """Least squares of the relative errors; nothing below 0.
+
+    Needs measurements with a core per rank, and some with 2 different numbers of ranks per core.
+    """
+    alone = [s for s in samples if s.ranks <= s.cores]
+    crowded = [s for s in samples if s.ranks > s.cores]
+    levels = {crowding(s.ranks, s.cores) for s in crowded}
+    if len({s.bytes for s in alone}) < 2 or len(levels) < 2:
+        raise ValueError(
+            "the model needs 2 sizes with a core per rank, and 2 numbers of ranks above that of "
+            f"cores: got {len(alone)} samples of the first kind, and crowdings {sorted(levels)}"
+        )
+    start, touch, _ = _line(alone, 0.0)
+    turns = min(np.arange(1.0, 2.001, 0.01), key=lambda exponent: _line(crowded, exponent)[2])
+    crowded_start, crowded_touch, _ = _line(crowded, turns)
+    return Parameters(start, touch, crowded_start, crowded_touch, float(turns))
+
+
+def _line(samples: Sequence[Sample], turns: float) -> tuple[float, float, float]:
+    """Start and touch for an exponent, and the norm of their relative errors."""
+    rows = [
+        crowding(s.ranks, s.cores) ** turns * np.array([1.0, s.bytes * volume(s.ranks)]) / s.seconds
+        for s in samples
+    ]
+    matrix = np.array(rows)
+    found = non_negative(matrix, np.ones(len(samples)))
+    error = float(np.linalg.norm(matrix @ found - 1))
+    return float(found[0]), float(found[1]), error
 
 
 def non_negative(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:

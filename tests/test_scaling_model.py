@@ -8,18 +8,19 @@ import pytest
 from benchmarks import scaling, scaling_model
 from benchmarks.scaling_model import Network, Parameters, Sample
 
-PARAMETERS = Parameters(start=1e-5, rank=2e-5, wake=1e-6, touch=4e-11, wake_byte=5e-12)
+PARAMETERS = Parameters(start=3e-5, touch=2e-11, crowded_start=4e-5, crowded_touch=3e-11, turns=1.5)
 NETWORK = Network(latency=2e-6, bandwidth=10e9, message=1e-6)
 
 
 def test_what_ranks_of_one_node_cost() -> None:
     assert scaling_model.volume(1) == 0
     assert scaling_model.volume(2) == 2 + 1 + 1
-    # one core each, nobody sleeps: 10 + 20 us, and 1 MB x 40 ps x 4
-    assert scaling_model.node_seconds(PARAMETERS, 2, 2, 1e6) == pytest.approx(30e-6 + 160e-6)
-    # 4 on 2 cores: what each does takes twice as long, and 2 sleep; volume(4) = 3 + 1 + 0.5
-    expected = 10e-6 + 2 * (20e-6 + 2e-6) + 2 * (4.5 * 40e-6 + 2 * 5e-6)
-    assert scaling_model.node_seconds(PARAMETERS, 4, 2, 1e6) == pytest.approx(expected)
+    assert scaling_model.node_seconds(PARAMETERS, 1, 2, 1e6) == 0
+    # one core each: 30 us, and 1 MB x 20 ps x 4
+    assert scaling_model.node_seconds(PARAMETERS, 2, 2, 1e6) == pytest.approx(30e-6 + 80e-6)
+    # 8 on 2 cores: 4 ** 1.5 = 8 times as long; volume(8) = 2 x 2 x 7 / 8 + 1 + 2 / 8 = 4.75
+    expected = 8 * (40e-6 + 4.75 * 30e-6)
+    assert scaling_model.node_seconds(PARAMETERS, 8, 2, 1e6) == pytest.approx(expected)
 
 
 def test_what_nodes_cost() -> None:
@@ -48,8 +49,8 @@ def test_parameters_are_found_again() -> None:
     found = scaling_model.fit(samples)
     for name, value in vars(PARAMETERS).items():
         assert getattr(found, name) == pytest.approx(value, rel=1e-3), name
-    with pytest.raises(ValueError, match="measure more"):
-        scaling_model.fit(samples[:4])
+    with pytest.raises(ValueError, match="2 numbers of ranks"):
+        scaling_model.fit([s for s in samples if s.ranks < 4])
 
 
 def test_no_parameter_is_negative() -> None:
