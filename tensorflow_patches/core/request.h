@@ -61,6 +61,9 @@ inline uint64_t Bytes(const Signature& signature) {
   return static_cast<uint64_t>(NumElements(signature.shape)) * SizeOf(signature.dtype) +
          static_cast<uint64_t>(rows * signature.extra_row_bytes);
 }
+inline size_t Tensors(const Signature& signature) {
+  return signature.parts != nullptr ? signature.parts->names.size() : 1;
+}
 // What traces and statistics take for a gradient.
 inline bool IsGradient(const Signature& signature) {
   if (signature.kind == OpKind::kAllgather) return signature.extra_row_bytes != 0;  // sparse

@@ -7,6 +7,8 @@ void NoteSubmitted(std::vector<Request>* requests) {
   for (Request& request : *requests) {
     const Span span(Stage::kSubmit, request.name, Bytes(request.signature),
                     IsGradient(request.signature));
+    const Parts* const parts = request.signature.parts.get();
+    if (parts != nullptr) RecordParts(request.name, parts->names);
     request.submitted = Clock::now();
   }
 }
@@ -20,16 +22,18 @@ Span ResponseNotes::ResponseBegins(const std::vector<Slot>& slots) {
   if (Recording() == 0) return Span(Stage::kResponse);
   ++number_;
   uint64_t bytes = 0;
+  size_t tensors = 0;
   for (const Slot& slot : slots) {
     if (slot.request == nullptr) continue;  // this rank has joined
     const Request& request = *slot.request;
     const uint64_t own = Bytes(request.signature);
     bytes += own;
+    tensors += Tensors(request.signature);
     Record(Stage::kWait, request.name, own, number_, request.submitted, agreed_);
     stats_->Agreed(request, agreed_);
   }
   const OpKind kind = slots.front().signature.kind;
-  stats_->Carried(kind, slots.size(), bytes);
+  stats_->Carried(kind, tensors, bytes);
   return Span(Stage::kResponse, Name(kind), bytes, number_);
 }
 
