@@ -179,10 +179,10 @@ def is_distinct(values: Any, indices: Any) -> bool:
         return getattr(values, "_tf_mpi_distinct", None) is indices
     if getattr(values, "op", None) is None or values.op.type != "IdentityN":
         return False
-    op = values.op
-    if getattr(indices, "op", None) is not op:
+    if getattr(indices, "op", None) is not values.op:
         return False
-    return (values.value_index, indices.value_index) == (0, 1) and _TABLE_ROWS in op.node_def.attr
+    parts = (values.value_index, indices.value_index)
+    return parts == (0, 1) and _TABLE_ROWS in values.op.node_def.attr
 
 
 def _table_rows(slices: Any) -> int:
