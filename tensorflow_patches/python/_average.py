@@ -145,14 +145,15 @@ def average_slices(slices: Any, name: str, label: str, weight: Any = None) -> An
 
 
 def is_distinct(values: Any, indices: Any) -> bool:
-    """Whether these are the two parts of what `average_slices` returned, so that no index is there
-    twice."""
+    """Whether these two are what one `average_slices` returned: then no index is there twice."""
     if hasattr(values, "_numpy_internal"):
         return getattr(values, "_tf_mpi_distinct", None) is indices
-    op = getattr(values, "op", None)
-    if op is None or op.type != "IdentityN" or getattr(indices, "op", None) is not op:
+    if not hasattr(values, "op") or not hasattr(indices, "op"):
         return False
-    return (values.value_index, indices.value_index) == (0, 1) and _TABLE_ROWS in op.node_def.attr
+    if values.op is not indices.op or values.op.type != "IdentityN":
+        return False
+    in_place = (values.value_index, indices.value_index) == (0, 1)
+    return in_place and _TABLE_ROWS in values.op.node_def.attr
 
 
 def _table_rows(slices: Any) -> int:

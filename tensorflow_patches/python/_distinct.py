@@ -48,7 +48,7 @@ def _hook_method(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def deduplicate(self: Any, grads: Any) -> list[Any]:
-        done = []
+        done: list[Any] = []
         for gradient in grads:
             values, indices = (getattr(gradient, name, None) for name in ("values", "indices"))
             distinct = indices is not None and _average.is_distinct(values, indices)
