@@ -105,9 +105,10 @@ def _plan(options: argparse.Namespace) -> list[Cell]:
     letters = {workload.letter: name for name, workload in WORKLOADS.items()}
     workloads = [letters.get(word, word) for word in options.workloads.split(",")]
     styles = options.styles.split(",")
-    for word, known in [*((w, WORKLOADS) for w in workloads), *((s, STYLES) for s in styles)]:
-        if word not in known:
-            raise ValueError(f"{word!r} is none of {', '.join(known)}")
+    for words, known in ((workloads, list(WORKLOADS)), (styles, list(STYLES))):
+        for word in words:
+            if word not in known:
+                raise ValueError(f"{word!r} is none of {', '.join(known)}")
     chosen = [Column.parse(text) for text in options.columns.split(",")]
     return list(cells(workloads, styles, chosen, options.repeats))
 
@@ -149,7 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.timeout,
         folder / "logs",
         say=lambda line: print(line, flush=True),
-        after=lambda: write_report(records, folder) and None,
+        after=lambda: write_report(records, folder),
     )
     print(write_report(records, folder))
     return 0

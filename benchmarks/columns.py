@@ -27,12 +27,14 @@ KINDS = {
 }
 STYLES = {
     "v1": ("v1_loop", []),
+    "raw": ("v1_loop", ["--raw"]),
     "fit": ("keras_fit", []),
     "compiled": ("function_loop", ["--jit"]),
     "function": ("function_loop", []),
 }
 STYLE_HELP = {
-    "v1": "a compat.v1 Session and its optimizer's Apply ops",
+    "v1": "a compat.v1 Session, optimizer.minimize",
+    "raw": "a compat.v1 Session, tf.gradients, then the optimizer's Apply ops",
     "fit": "Keras 3 fit on arrays",
     "compiled": "tf.function(jit_compile=True), a tape, a compat.v1 optimizer",
     "function": "the same without jit_compile",
@@ -85,7 +87,7 @@ def not_applicable(column: Column, style: str) -> str:
     """Why this cell cannot be measured; empty if it can."""
     if column.kind == "sharded" and style != "fit":
         return "only fit shards data"
-    if column.kind == "mwms" and style == "v1":
+    if column.kind == "mwms" and style in ("v1", "raw"):
         return "MultiWorkerMirroredStrategy has no Session loop: see style function"
     return ""
 
@@ -115,15 +117,22 @@ def processes(
     script += ["--seconds", str(launch.seconds), "--rows", str(launch.rows)]
     if column.kind in ("mwms", "horovod"):
         script += ["--peer", column.kind]
-    if column.kind in ("independent", "mwms"):
-        return _side_by_side(column, script, variant)
-    environment = {"TF_MPI_SHARD": "off", **variant}
+    extra = {"TF_MPI_SHARD": "off"}
     if column.kind == "sharded":
-        environment = {"TF_MPI_BATCH": "per-rank", **variant}
+        extra = {"TF_MPI_BATCH": "per-rank"}
         script += ["--whole"]
+    return start(column, python, script, {**extra, **variant})
+
+
+def start(
+    column: Column, python: str, script: Sequence[str], environment: Mapping[str, str]
+) -> list[Process]:
+    """The processes that run a script as a column says, each rank on one core."""
+    if column.kind in ("independent", "mwms"):
+        return _side_by_side(column, script, environment)
     if column.kind in ("off", "horovod"):
-        environment["TF_MPI_ENABLE"] = "0"
-    return [Process([*_mpirun(python, column.ranks), *script], environment)]
+        environment = {**environment, "TF_MPI_ENABLE": "0"}
+    return [Process([*mpirun(python, column.ranks), *script], environment)]
 
 
 def _side_by_side(
@@ -154,7 +163,7 @@ def _addresses(count: int) -> list[str]:
     return addresses
 
 
-def _mpirun(python: str, ranks: int) -> list[str]:
+def mpirun(python: str, ranks: int) -> list[str]:
     """Open MPI's mpirun beside that Python, else the one on PATH: one core per rank."""
     beside = Path(python).parent / "mpirun"
     path = str(beside) if beside.exists() else shutil.which("mpirun")

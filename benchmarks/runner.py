@@ -75,7 +75,7 @@ def run_all(
     timeout: float,
     logs: Path,
     say: Callable[[str], None],
-    after: Callable[[], None],
+    after: Callable[[], object],
 ) -> None:
     """Runs what is planned and not yet recorded; calls `after` when a row is complete."""
     done = records.keys()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTHON = ["tensorflow_patches/python", "build", "tests", "examples"]
+PYTHON = ["tensorflow_patches/python", "build", "tests", "examples", "benchmarks"]
 CPP = [
     str(path.relative_to(ROOT))
     for folder in ("tensorflow_patches", "tests")

@@ -34,6 +34,7 @@ class Options:
     rows: int
     seconds: float
     jit: bool
+    raw: bool
     whole: bool
     peer: str
     folder: Path
@@ -48,6 +49,7 @@ def options() -> Options:
     parser.add_argument("--rows", type=int, default=200_000, help="of the embedding table")
     parser.add_argument("--seconds", type=float, default=4.0, help="of the timed part")
     parser.add_argument("--jit", action="store_true", help="compile the step with XLA")
+    parser.add_argument("--raw", action="store_true", help="tf.gradients, then apply_gradients")
     parser.add_argument("--whole", action="store_true", help="fit is given all ranks' data")
     parser.add_argument("--peer", choices=["none", "mwms", "horovod"], default="none")
     parser.add_argument("--folder", type=Path, required=True, help="where processes meet")

@@ -26,7 +26,9 @@ def main() -> None:
         with peer.tape(tf.GradientTape()) as tape:
             logits = workload.forward(variables, x)
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            scaled = peer.loss(loss)
+        gradients = tape.gradient(scaled, variables)
+        optimizer.apply_gradients(zip(gradients, variables))
         return loss
 
     @tf.function(jit_compile=options.jit)

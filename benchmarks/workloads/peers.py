@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
-
-from benchmarks.workloads.clock import Options
 
 
 class Nothing:
@@ -31,11 +30,19 @@ class Nothing:
     def tape(self, tape: Any) -> Any:
         return tape
 
+    def loss(self, loss: Any) -> Any:
+        """What to differentiate, of the mean over this rank's samples."""
+        return loss
+
     def run(self, step: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         return step(*arguments)
 
     def local(self, variable: Any) -> Any:
         return variable
+
+    def checkpoint_path(self, path: Path, rank: int) -> Path | None:
+        """Where this rank writes what it saves under `path`; None: it does not save."""
+        return path
 
 
 class MultiWorkerMirrored(Nothing):
@@ -52,11 +59,17 @@ class MultiWorkerMirrored(Nothing):
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return self.strategy.scope()
 
+    def loss(self, loss: Any) -> Any:
+        return loss / self.strategy.num_replicas_in_sync  # its gradients are summed, not averaged
+
     def run(self, step: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         return self.strategy.run(step, args=arguments)
 
     def local(self, variable: Any) -> Any:
         return self.strategy.experimental_local_results(variable)[0]
+
+    def checkpoint_path(self, path: Path, rank: int) -> Path | None:
+        return path if rank == 0 else path.with_name(f"{path.name}.worker{rank}")
 
 
 class Horovod(Nothing):
@@ -87,9 +100,15 @@ class Horovod(Nothing):
     def tape(self, tape: Any) -> Any:
         return self.hvd.DistributedGradientTape(tape)
 
+    def checkpoint_path(self, path: Path, rank: int) -> Path | None:
+        return path if rank == 0 else None
 
-def start(options: Options) -> Nothing:
-    """Called before TensorFlow makes any tensor, as MultiWorkerMirroredStrategy demands."""
+
+def start(options: Any) -> Nothing:
+    """The peer that options.peer names.
+
+    Called before TensorFlow makes any tensor, as MultiWorkerMirroredStrategy demands.
+    """
     if options.peer == "mwms":
         assert "TF_CONFIG" in os.environ
         return MultiWorkerMirrored()

@@ -1,4 +1,7 @@
-"""A compat.v1 graph and Session: feeds, GradientDescentOptimizer (Adagrad for the embedding)."""
+"""A compat.v1 graph and Session: feeds, GradientDescentOptimizer (Adagrad for the embedding).
+
+With --raw the gradients are tf.gradients', and the optimizer only applies them.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,11 @@ def main() -> None:
     else:
         optimizer = v1.train.GradientDescentOptimizer(LEARNING_RATE)
     peer = peers.start(options)
-    train = peer.v1_optimizer(optimizer).minimize(loss)
+    optimizer = peer.v1_optimizer(optimizer)
+    if options.raw:
+        train = optimizer.apply_gradients(zip(tf.gradients(loss, variables), variables))
+    else:
+        train = optimizer.minimize(loss)
 
     config = v1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
     with v1.Session(config=config) as session:

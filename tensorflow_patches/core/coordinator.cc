@@ -73,9 +73,9 @@ void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now)
   NoteReady(rank, &pending, now);
   if (WithoutRows(pending.named.signature) != WithoutRows(named.signature)) {
     Fail(named.name, Code::kInvalidArgument,
-         "the ranks disagree on '" + named.name + "': rank " + std::to_string(pending.first_rank) +
-             " has " + Describe(pending.named.signature) + ", rank " + std::to_string(rank) +
-             " has " + Describe(named.signature) +
+         "the ranks disagree on " +
+             DescribeDifference(named.name, pending.first_rank, pending.named.signature, rank,
+                                named.signature) +
              "; the script must build the same model on all ranks");
     return;
   }
@@ -277,9 +277,9 @@ void Coordinator::Plan(Verdict* verdict) {
   for (Pending& pending : agreed_) {
     const Signature signature = pending.named.signature;
     const size_t bytes = signature.kind == OpKind::kAllreduce ? WireBytes(signature) : 0;
-    const bool fits = open != nullptr && SameBuffer(open_signature, signature) &&
-                      open_bytes + bytes <= options_.fusion_threshold &&
-                      open->contributors == pending.num_ready;
+    const bool fits =
+        open != nullptr && bytes < kAloneBytes && SameBuffer(open_signature, signature) &&
+        open_bytes + bytes <= options_.fusion_threshold && open->contributors == pending.num_ready;
     if (!fits) {
       verdict->responses.push_back({{}, pending.num_ready});
       open = signature.kind == OpKind::kAllreduce ? &verdict->responses.back() : nullptr;

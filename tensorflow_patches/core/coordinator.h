@@ -20,6 +20,10 @@
 
 namespace tfmpi {
 
+// A tensor of this size travels alone, from where it lies: copying it into a buffer and out would
+// cost more than a transfer of its own.
+inline constexpr size_t kAloneBytes = size_t{256} << 10;
+
 struct CoordinatorOptions {
   size_t fusion_threshold = size_t{4} << 20;                   // bytes on the wire
   Clock::duration stall_warning = std::chrono::seconds(60);    // 0: never

@@ -55,6 +55,7 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   const Topology& topology() const { return transport_->topology(); }
+  size_t fusion_threshold() const { return options_.coordinator.fusion_threshold; }
   std::string transport_description() const { return transport_->description(); }
   // For bench.h alone: to be driven in the `done` of a barrier, by all ranks alike.
   Transport* transport() { return transport_.get(); }

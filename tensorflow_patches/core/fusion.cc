@@ -22,6 +22,32 @@ size_t WireBytes(DataType type, size_t count) {
 // An average is a sum on the wire.
 ReduceOp WireOp(ReduceOp op) { return op == ReduceOp::kAverage ? ReduceOp::kSum : op; }
 
+void PackOne(const Slot& slot, char* next) {
+  const DataType type = slot.signature.dtype;
+  const Request& request = *slot.request;
+  if (slot.signature.parts == nullptr) {
+    return Pack(type, request.input, next, Count(slot.signature), request.scale);
+  }
+  for (size_t i = 0; i < request.parts.size(); ++i) {
+    const size_t count = static_cast<size_t>(NumElements(slot.signature.parts->shapes[i]));
+    Pack(type, request.parts[i].input, next, count, request.scale);
+    next += WireBytes(type, count);
+  }
+}
+
+void UnpackOne(const Slot& slot, const char* next) {
+  const DataType type = slot.signature.dtype;
+  const Request& request = *slot.request;
+  if (slot.signature.parts == nullptr) {
+    return Unpack(type, next, request.output, Count(slot.signature), 1);
+  }
+  for (size_t i = 0; i < request.parts.size(); ++i) {
+    const size_t count = static_cast<size_t>(NumElements(slot.signature.parts->shapes[i]));
+    Unpack(type, next, request.parts[i].output, count, 1);
+    next += WireBytes(type, count);
+  }
+}
+
 }  // namespace
 
 void Fusion::Free::operator()(char* memory) const { std::free(memory); }
@@ -38,7 +64,9 @@ char* Fusion::Buffer(size_t bytes) {
 Status Fusion::Allreduce(const std::vector<Slot>& slots, int contributors, TimePoint deadline) {
   const Slot& first = slots.front();
   const double scale = first.signature.op == ReduceOp::kAverage ? 1.0 / contributors : 1.0;
-  if (slots.size() > 1) return ReduceFused(slots, scale, deadline);
+  if (slots.size() > 1 || first.signature.parts != nullptr) {
+    return ReduceFused(slots, scale, deadline);
+  }
   if (Count(first.signature) == 0) return Status();
   if (IsWireForm(first.signature.dtype)) return ReduceInPlace(first, scale, deadline);
   return ReduceInChunks(first, scale, deadline);
@@ -110,12 +138,11 @@ Status Fusion::Reduce(const void* in, void* out, size_t count, const Signature& 
 void Fusion::PackAll(const std::vector<Slot>& slots, char* next, size_t bytes) {
   const Span span(Stage::kPack, "", bytes);
   for (const Slot& slot : slots) {
-    const size_t count = Count(slot.signature);
-    const size_t size = WireBytes(slot.signature.dtype, count);
-    if (slot.request != nullptr) {
-      Pack(slot.signature.dtype, slot.request->input, next, count, slot.request->scale);
-    } else {
+    const size_t size = WireBytes(slot.signature.dtype, Count(slot.signature));
+    if (slot.request == nullptr) {
       std::memset(next, 0, size);
+    } else {
+      PackOne(slot, next);
     }
     next += size;
   }
@@ -124,11 +151,8 @@ void Fusion::PackAll(const std::vector<Slot>& slots, char* next, size_t bytes) {
 void Fusion::UnpackAll(const std::vector<Slot>& slots, const char* next, size_t bytes) {
   const Span span(Stage::kUnpack, "", bytes);
   for (const Slot& slot : slots) {
-    const size_t count = Count(slot.signature);
-    if (slot.request != nullptr) {
-      Unpack(slot.signature.dtype, next, slot.request->output, count, 1);
-    }
-    next += WireBytes(slot.signature.dtype, count);
+    if (slot.request != nullptr) UnpackOne(slot, next);
+    next += WireBytes(slot.signature.dtype, Count(slot.signature));
   }
 }
 

@@ -128,6 +128,11 @@ void Write(Writer* w, const NamedSignature& named) {
   w->Signed(named.signature.extra_row_bytes);
   w->Signed(named.signature.row_limit);
   w->Unsigned(named.fingerprint);
+  static const Parts kNone;
+  const Parts& parts = named.signature.parts != nullptr ? *named.signature.parts : kNone;
+  w->List(parts.names, [&](const std::string& name) { w->String(name); });
+  w->List(parts.shapes,
+          [&](const Shape& shape) { w->List(shape, [&](int64_t dim) { w->Signed(dim); }); });
 }
 
 NamedSignature ReadNamed(Reader* r) {
@@ -141,6 +146,10 @@ NamedSignature ReadNamed(Reader* r) {
   named.signature.extra_row_bytes = static_cast<int32_t>(r->Signed());
   named.signature.row_limit = r->Signed();
   named.fingerprint = r->Unsigned();
+  Parts parts;
+  parts.names = r->List<std::string>([&] { return r->String(); });
+  parts.shapes = r->List<Shape>([&] { return r->List<int64_t>([&] { return r->Signed(); }); });
+  if (!parts.names.empty()) named.signature.parts = std::make_shared<const Parts>(std::move(parts));
   return named;
 }
 

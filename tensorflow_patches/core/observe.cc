@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 
 #include "tensorflow_patches/core/trace_file.h"
 
@@ -12,7 +11,9 @@ namespace tfmpi {
 namespace {
 
 constexpr std::chrono::seconds kPatience{60};
-constexpr int kPings = 8;
+constexpr int kLeastPings = 8;
+constexpr int kMostPings = 200;
+constexpr int64_t kQuick = 100'000;  // ns there and back
 constexpr size_t kPathBytes = 4096;
 // Of all ranks' events together, since every rank receives them on their way to rank 0.
 constexpr size_t kMostGathered = size_t{256} << 20;
@@ -27,32 +28,35 @@ int64_t SteadyNanoseconds() {
       .count();
 }
 
-// The next message, whoever sent it. Naps until the first has come, since others may have to wait
-// for their turn.
-Status AwaitMessage(Transport* transport, bool first, TimePoint deadline, std::string* bytes) {
+// The next message, whoever sent it. Sleeps meanwhile: on a busy core a process that polls is kept
+// from running for milliseconds at a time, one that was asleep is not.
+Status AwaitMessage(Transport* transport, TimePoint deadline, std::string* bytes) {
   std::vector<ControlMessage> inbox;
-  while (inbox.empty()) {
+  while (true) {
     const Status status = transport->Receive(&inbox);
     if (!status.ok()) return status;
     if (!inbox.empty()) break;
     if (Clock::now() >= deadline) {
       return Status(Code::kDeadlineExceeded, "a rank did not answer when clocks were compared");
     }
-    if (first) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    transport->Wait(std::chrono::milliseconds(10), [] { return false; });
   }
   *bytes = inbox.front().bytes;
   return Status();
 }
 
-// On rank 0: exchanges a few messages with `peer`.
+constexpr char kQuestion[] = "?";
+constexpr char kEnough[] = ".";
+
+// On rank 0: exchanges messages with `peer`, until one was quick.
 Status Ping(Transport* transport, int peer, const std::function<int64_t()>& now, TimePoint deadline,
             int64_t* offset) {
   int64_t quickest = INT64_MAX;
-  for (int i = 0; i < kPings; ++i) {
+  for (int i = 0; i < kMostPings && (i < kLeastPings || quickest > kQuick); ++i) {
     const int64_t sent = now();
-    Status status = transport->Send(peer, "?");
+    Status status = transport->Send(peer, kQuestion);
     std::string answer;
-    if (status.ok()) status = AwaitMessage(transport, false, deadline, &answer);
+    if (status.ok()) status = AwaitMessage(transport, deadline, &answer);
     if (!status.ok()) return status;
     const int64_t received = now();
     int64_t theirs = 0;
@@ -63,20 +67,20 @@ Status Ping(Transport* transport, int peer, const std::function<int64_t()>& now,
       *offset = theirs - (sent + (received - sent) / 2);
     }
   }
-  return Status();
+  return transport->Send(peer, kEnough);
 }
 
 Status Answer(Transport* transport, const std::function<int64_t()>& now, TimePoint deadline) {
-  for (int i = 0; i < kPings; ++i) {
+  while (true) {
     std::string question;
-    Status status = AwaitMessage(transport, i == 0, deadline, &question);
+    Status status = AwaitMessage(transport, deadline, &question);
     const int64_t time = now();
+    if (status.ok() && question == kEnough) return status;
     if (status.ok()) {
       status = transport->Send(0, std::string(reinterpret_cast<const char*>(&time), sizeof time));
     }
     if (!status.ok()) return status;
   }
-  return Status();
 }
 
 std::string HostName() {

@@ -21,6 +21,35 @@ std::string Describe(const Signature& signature) {
   return text;
 }
 
+std::string DescribeDifference(const std::string& name, int first_rank, const Signature& first,
+                               int second_rank, const Signature& second) {
+  const auto sentence = [&](const std::string& what, const std::string& one,
+                            const std::string& other) {
+    return "'" + what + "': rank " + std::to_string(first_rank) + " has " + one + ", rank " +
+           std::to_string(second_rank) + " has " + other;
+  };
+  if (first.parts == nullptr || second.parts == nullptr || first.parts == second.parts) {
+    return sentence(name, Describe(first), Describe(second));
+  }
+  const Parts& a = *first.parts;
+  const Parts& b = *second.parts;
+  const auto part = [](const Signature& signature, size_t i) {
+    Signature one = signature;
+    one.shape = signature.parts->shapes[i];
+    return Describe(one);
+  };
+  for (size_t i = 0; i < a.names.size() && i < b.names.size(); ++i) {
+    if (a.names[i] != b.names[i]) {
+      return sentence(name, "'" + a.names[i] + "'", "'" + b.names[i] + "' in its place");
+    }
+    if (part(first, i) != part(second, i)) {
+      return sentence(a.names[i], part(first, i), part(second, i));
+    }
+  }
+  return sentence(name, std::to_string(a.names.size()) + " tensors",
+                  std::to_string(b.names.size()));
+}
+
 Signature WithoutRows(Signature signature) {
   if (signature.kind == OpKind::kAllgather && !signature.shape.empty()) signature.shape[0] = 0;
   return signature;

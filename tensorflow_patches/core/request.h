@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,17 @@
 #include "tensorflow_patches/core/types.h"
 
 namespace tfmpi {
+
+// Tensors that are always handed in together, as one request: agreeing on each would cost more than
+// moving a small one does.
+struct Parts {
+  std::vector<std::string> names;
+  std::vector<Shape> shapes;
+
+  bool operator==(const Parts& other) const {
+    return names == other.names && shapes == other.shapes;
+  }
+};
 
 // What the ranks must agree on before any data moves. The name is the same on every rank.
 struct Signature {
@@ -25,9 +37,15 @@ struct Signature {
   // Allgather only: with more rows than this in all, no data moves; -1: any number.
   int64_t row_limit = -1;
 
+  // Allreduce only: null for one tensor. Else `shape` is the number of elements of all. Shared: it
+  // is compared by address first.
+  std::shared_ptr<const Parts> parts = nullptr;
+
   bool operator==(const Signature& other) const {
-    return kind == other.kind && op == other.op && dtype == other.dtype && root == other.root &&
-           shape == other.shape && extra_row_bytes == other.extra_row_bytes &&
+    const bool same_parts = parts == other.parts ||
+                            (parts != nullptr && other.parts != nullptr && *parts == *other.parts);
+    return same_parts && kind == other.kind && op == other.op && dtype == other.dtype &&
+           root == other.root && shape == other.shape && extra_row_bytes == other.extra_row_bytes &&
            row_limit == other.row_limit;
   }
   bool operator!=(const Signature& other) const { return !(*this == other); }
@@ -43,6 +61,9 @@ inline uint64_t Bytes(const Signature& signature) {
   return static_cast<uint64_t>(NumElements(signature.shape)) * SizeOf(signature.dtype) +
          static_cast<uint64_t>(rows * signature.extra_row_bytes);
 }
+inline size_t Tensors(const Signature& signature) {
+  return signature.parts != nullptr ? signature.parts->names.size() : 1;
+}
 // What traces and statistics take for a gradient.
 inline bool IsGradient(const Signature& signature) {
   if (signature.kind == OpKind::kAllgather) return signature.extra_row_bytes != 0;  // sparse
@@ -50,6 +71,10 @@ inline bool IsGradient(const Signature& signature) {
 }
 // As the ranks must agree on it: an allgather has 0 rows, everything else is as it is.
 Signature WithoutRows(Signature signature);
+// "'w': rank 0 has allreduce ..., rank 1 has allreduce ...": where the signatures of a name differ,
+// in the first part that does if there are parts.
+std::string DescribeDifference(const std::string& name, int first_rank, const Signature& first,
+                               int second_rank, const Signature& second);
 // Why the ranks could not carry it out, whatever they agree on; ok if they could.
 Status Validate(const Signature& signature);
 
@@ -63,6 +88,12 @@ struct Request {
   // Broadcast: only `output`, which holds the data on the root.
   const void* input = nullptr;
   void* output = nullptr;
+  // In their place, for each of signature.parts.
+  struct Buffers {
+    const void* input;
+    void* output;
+  };
+  std::vector<Buffers> parts;
   // Allreduce of floating types: this rank's data counts times this. With 0 it counts as zeros,
   // whatever it holds, NaN too. May differ by rank.
   double scale = 1;

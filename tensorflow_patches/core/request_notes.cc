@@ -4,9 +4,14 @@ namespace tfmpi {
 
 void NoteSubmitted(std::vector<Request>* requests) {
   if (Recording() == 0) return;
+  const TimePoint now = Clock::now();
   for (Request& request : *requests) {
+    request.submitted = now;
+    if ((Recording() & kRecordEvents) == 0) continue;
     const Span span(Stage::kSubmit, request.name, Bytes(request.signature),
                     IsGradient(request.signature));
+    const Parts* const parts = request.signature.parts.get();
+    if (parts != nullptr) RecordParts(request.name, parts->names);
     request.submitted = Clock::now();
   }
 }
@@ -20,16 +25,20 @@ Span ResponseNotes::ResponseBegins(const std::vector<Slot>& slots) {
   if (Recording() == 0) return Span(Stage::kResponse);
   ++number_;
   uint64_t bytes = 0;
+  size_t tensors = 0;
   for (const Slot& slot : slots) {
     if (slot.request == nullptr) continue;  // this rank has joined
     const Request& request = *slot.request;
     const uint64_t own = Bytes(request.signature);
     bytes += own;
-    Record(Stage::kWait, request.name, own, number_, request.submitted, agreed_);
+    tensors += Tensors(request.signature);
+    if ((Recording() & kRecordEvents) != 0) {
+      Record(Stage::kWait, request.name, own, number_, request.submitted, agreed_);
+    }
     stats_->Agreed(request, agreed_);
   }
   const OpKind kind = slots.front().signature.kind;
-  stats_->Carried(kind, slots.size(), bytes);
+  stats_->Carried(kind, tensors, bytes);
   return Span(Stage::kResponse, Name(kind), bytes, number_);
 }
 

@@ -6,6 +6,12 @@
 #include "tensorflow_patches/core/timeline.h"
 
 namespace tfmpi {
+namespace {
+
+// A script that averages under a new name each time has no steps that could be told apart.
+constexpr size_t kMostNames = size_t{1} << 16;
+
+}  // namespace
 
 // How long some gradient was outstanding, up to `time`, which is not before the present interval.
 Clock::duration CommunicationStats::Busy(TimePoint time) const {
@@ -15,13 +21,11 @@ Clock::duration CommunicationStats::Busy(TimePoint time) const {
 
 void CommunicationStats::NoteSubmission(const Request& request) {
   const TimePoint time = request.submitted;
-  uint64_t& last = last_step_[request.name];  // 0: never, else one more than the step's number
-  if (numbers_.gradients == 0 || last == numbers_.steps) {
+  if (ComesAgain(request.name)) {
     if (numbers_.gradients != 0) EndStep(time);
     ++numbers_.steps;
   }
-  last = numbers_.steps;
-  ++numbers_.gradients;
+  numbers_.gradients += Tensors(request.signature);
   // It may have been handed in while the communication thread still ended the one before.
   if (outstanding_ == 0 && time > busy_until_) {
     busy_before_ += busy_until_ - busy_since_;
@@ -29,6 +33,15 @@ void CommunicationStats::NoteSubmission(const Request& request) {
   }
   ++outstanding_;
   busy_at_last_submit_ = std::max(busy_at_last_submit_, Busy(time));
+}
+
+// True for what begins a step: the first gradient of all, and one that came in this step already.
+bool CommunicationStats::ComesAgain(const std::string& name) {
+  if (last_step_.size() >= kMostNames && last_step_.count(name) == 0) return false;
+  uint64_t& last = last_step_[name];  // 0: never
+  const bool again = last == numbers_.steps;
+  last = numbers_.steps + (again ? 1 : 0);
+  return again;
 }
 
 void CommunicationStats::EndStep(TimePoint now) {
@@ -49,7 +62,7 @@ void CommunicationStats::NoteOperation(OpKind kind, size_t tensors, uint64_t byt
   ++numbers_.by_tensors[fused];
 }
 
-void CommunicationStats::NoteEnd(const Request& request, bool well, TimePoint now) {
+void CommunicationStats::EndedAt(const Request& request, bool well, TimePoint now) {
   const Signature& signature = request.signature;
   if (well) {
     ++numbers_.requests;
@@ -98,6 +111,7 @@ std::string Format(const RankStats& rank) {
   object.Add("steps", rank.steps);
   object.Add("gradients", rank.gradients);
   object.Add("requests", rank.requests);
+  object.Add("waits", rank.waits);
   object.Add("operations", rank.operations);
   object.Add("bytes", rank.bytes);
   object.Add("rounds", rank.rounds);

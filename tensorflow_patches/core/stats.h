@@ -18,8 +18,9 @@ namespace tfmpi {
 // Plain data: travels between ranks of one build as it is.
 struct RankStats {
   uint64_t steps = 0;       // of training; a step ends where a gradient comes once more
-  uint64_t gradients = 0;   // requests that are gradients
-  uint64_t requests = 0;    // that ended well
+  uint64_t gradients = 0;   // tensors
+  uint64_t requests = 0;    // of one tensor or several, that ended well
+  uint64_t waits = 0;       // requests that `wait` sums over
   uint64_t operations = 0;  // agreed operations carried out
   uint64_t bytes = 0;       // of the requests' tensors
   uint64_t rounds = 0;      // verdicts that let something begin
@@ -33,7 +34,7 @@ struct RankStats {
   // Seconds. A gradient is outstanding from its submission to its end.
   double exposed = 0;  // some gradient outstanding, and no more to come in this step
   double hidden = 0;   // some gradient outstanding, while others of the step were still computed
-  double wait = 0;     // sum over gradients, from submission until all ranks had agreed
+  double wait = 0;     // sum over requests, from submission until all ranks had agreed
   double pack = 0, reduce = 0, unpack = 0, apply = 0;
 };
 
@@ -52,14 +53,17 @@ class CommunicationStats {
     if (on_ && IsGradient(request.signature)) NoteSubmission(request);
   }
   void Agreed(const Request& request, TimePoint now) {
-    if (on_ && IsGradient(request.signature)) numbers_.wait += Seconds(now - request.submitted);
+    if (!on_ || !IsGradient(request.signature)) return;
+    ++numbers_.waits;
+    numbers_.wait += Seconds(now - request.submitted);
   }
   void Carried(OpKind kind, size_t tensors, uint64_t bytes) {
     if (on_) NoteOperation(kind, tensors, bytes);
   }
-  void Ended(const Request& request, bool well, TimePoint now) {
-    if (on_) NoteEnd(request, well, now);
+  void Ended(const Request& request, bool well) {
+    if (on_) EndedAt(request, well, Clock::now());
   }
+  void EndedAt(const Request& request, bool well, TimePoint now);
   void Sent(size_t bytes) {
     if (!on_) return;
     ++numbers_.messages_sent;
@@ -77,13 +81,13 @@ class CommunicationStats {
   }
   void NoteSubmission(const Request& request);
   void NoteOperation(OpKind kind, size_t tensors, uint64_t bytes);
-  void NoteEnd(const Request& request, bool well, TimePoint now);
+  bool ComesAgain(const std::string& name);
   void EndStep(TimePoint now);
   Clock::duration Busy(TimePoint time) const;
 
   const bool on_;
   RankStats numbers_;
-  std::unordered_map<std::string, uint64_t> last_step_;  // of each gradient
+  std::unordered_map<std::string, uint64_t> last_step_;  // of each gradient; from 1
 
   // Time in which some gradient is outstanding: of intervals that are over, and the present one.
   Clock::duration busy_before_{0};

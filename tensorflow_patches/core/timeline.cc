@@ -27,9 +27,10 @@ struct Buffer {
 // Of the process; never destroyed, since threads may record while it exits.
 struct Recorder {
   std::mutex mutex;
-  std::vector<std::unique_ptr<Buffer>> buffers;  // guarded by mutex, as names and ids
+  std::vector<std::unique_ptr<Buffer>> buffers;  // guarded by mutex, as the next three
   std::vector<std::string> names = {""};
   std::unordered_map<std::string, uint32_t> ids = {{"", 0}};
+  std::map<uint32_t, std::vector<std::string>> parts;
   std::atomic<uint64_t> kept{0};
   std::atomic<uint64_t> dropped{0};
   std::atomic<int64_t> nanoseconds[kNumStages] = {};
@@ -51,9 +52,12 @@ Buffer* NewBuffer() {
   return recorder.buffers.back().get();
 }
 
-// The number of `name`. A thread asks the others' table once for each name.
+bool IsFull() { return GetRecorder().kept.load(std::memory_order_relaxed) >= kMostEvents; }
+
+// The number of `name`. A thread asks the others' table once for each name. What will be dropped
+// needs none: names may be new for ever.
 uint32_t NumberOf(std::string_view name) {
-  if (name.empty()) return 0;
+  if (name.empty() || (Recording() & kRecordEvents) == 0 || IsFull()) return 0;
   thread_local std::unordered_map<std::string, uint32_t> known;
   thread_local std::string key;  // keeps its memory from call to call
   key.assign(name);
@@ -75,7 +79,7 @@ void Keep(const Event& event) {
                                                                   std::memory_order_relaxed);
   }
   if ((recording & kRecordEvents) == 0) return;
-  if (recorder.kept.fetch_add(1, std::memory_order_relaxed) >= kMostEvents) {
+  if (IsFull() || recorder.kept.fetch_add(1, std::memory_order_relaxed) >= kMostEvents) {
     recorder.dropped.fetch_add(1, std::memory_order_relaxed);
     return;
   }
@@ -96,16 +100,21 @@ void StartRecording(uint32_t what) { internal::g_recording = what; }
 
 void Record(Stage stage, std::string_view name, uint64_t bytes, uint32_t group, TimePoint start,
             TimePoint end) {
-  const uint32_t recording = Recording();
-  if (recording == 0) return;
-  const uint32_t number = (recording & kRecordEvents) != 0 ? NumberOf(name) : 0;
-  Keep({Nanoseconds(start), Nanoseconds(end), bytes, number, group, stage});
+  if (Recording() == 0) return;
+  Keep({Nanoseconds(start), Nanoseconds(end), bytes, NumberOf(name), group, stage});
+}
+
+void RecordParts(std::string_view name, const std::vector<std::string>& parts) {
+  const uint32_t number = NumberOf(name);
+  if (number == 0) return;
+  Recorder& recorder = GetRecorder();
+  std::lock_guard<std::mutex> lock(recorder.mutex);
+  recorder.parts.try_emplace(number, parts);
 }
 
 void Span::Begin(Stage stage, std::string_view name, uint64_t bytes, uint32_t group) {
   begun_ = true;
-  const uint32_t number = (Recording() & kRecordEvents) != 0 ? NumberOf(name) : 0;
-  event_ = {Nanoseconds(Clock::now()), 0, bytes, number, group, stage};
+  event_ = {Nanoseconds(Clock::now()), 0, bytes, NumberOf(name), group, stage};
 }
 
 void Span::End() {
@@ -122,6 +131,7 @@ Events TakeEvents() {
     events.threads.push_back(buffer->thread);
   }
   events.names = recorder.names;
+  events.parts = recorder.parts;
   events.dropped = recorder.dropped;
   return events;
 }

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,6 +59,8 @@ struct ThreadEvents {
 // All that one process has recorded.
 struct Events {
   std::vector<std::string> names;
+  // What travels under one name, for names that stand for several tensors.
+  std::map<uint32_t, std::vector<std::string>> parts;
   std::vector<ThreadEvents> threads;
   uint64_t dropped = 0;
 };
@@ -66,6 +69,9 @@ struct Events {
 // it belongs to.
 void Record(Stage stage, std::string_view name, uint64_t bytes, uint32_t group, TimePoint start,
             TimePoint end);
+
+// `name` stands for these tensors. Once is enough.
+void RecordParts(std::string_view name, const std::vector<std::string>& parts);
 
 // A copy of all that was recorded so far.
 Events TakeEvents();

@@ -46,6 +46,14 @@ class Reader {
     return true;
   }
 
+  bool GetTexts(uint64_t count, std::vector<std::string>* texts) {
+    for (uint64_t i = 0; i < count; ++i) {
+      texts->emplace_back();
+      if (!GetText(&texts->back())) return false;
+    }
+    return true;
+  }
+
   bool GetEvents(std::vector<Event>* events) {
     uint64_t count = 0;
     if (!Get(&count) || (bytes_.size() - at_) / sizeof(Event) < count) return false;
@@ -97,9 +105,14 @@ std::string Microseconds(int64_t nanoseconds) {
   return text;
 }
 
-std::string Megabytes(uint64_t bytes) {
+// "16 MB"
+std::string Size(uint64_t bytes) {
+  double size = static_cast<double>(bytes);
+  const char* const units[] = {"B", "KB", "MB", "GB"};
+  int unit = 0;
+  for (; size >= 1024 && unit < 3; ++unit) size /= 1024;
   char text[40];
-  std::snprintf(text, sizeof text, "%.3g MB", static_cast<double>(bytes) * 1e-6);
+  std::snprintf(text, sizeof text, "%.4g %s", size, units[unit]);
   return text;
 }
 
@@ -153,11 +166,18 @@ class RankWriter {
     Line(json + ",\"dur\":" + Microseconds(end - start) + ",\"args\":{" + args + "}}");
   }
 
-  // What each response held: a wait knows the tensor's name and the number of the response.
+  // What each response held: a wait knows the request's name and the number of the response.
   void CollectGroups() {
     for (const ThreadEvents& thread : rank_.events.threads) {
       for (const Event& event : thread.events) {
-        if (event.stage == Stage::kWait) groups_[event.group].push_back(event.name);
+        if (event.stage != Stage::kWait) continue;
+        std::vector<std::string>& members = groups_[event.group];
+        const auto parts = rank_.events.parts.find(event.name);
+        if (parts == rank_.events.parts.end()) {
+          members.push_back(NameOf(event.name));
+        } else {
+          members.insert(members.end(), parts->second.begin(), parts->second.end());
+        }
       }
     }
   }
@@ -219,8 +239,8 @@ class RankWriter {
     return number < rank_.events.names.size() ? rank_.events.names[number] : *kUnknown;
   }
 
-  const std::vector<uint32_t>& Members(const Event& response) const {
-    static const std::vector<uint32_t>* const kNone = new std::vector<uint32_t>;
+  const std::vector<std::string>& Members(const Event& response) const {
+    static const std::vector<std::string>* const kNone = new std::vector<std::string>;
     const auto it = groups_.find(response.group);
     return it != groups_.end() ? it->second : *kNone;
   }
@@ -234,17 +254,17 @@ class RankWriter {
   std::string NameOfResponse(const Event& event) const {
     const size_t tensors = Members(event).size();
     const std::string kind = NameOf(event.name);
-    if (tensors == 1) return kind + " " + Megabytes(event.bytes);
-    return kind + " of " + std::to_string(tensors) + " tensors, " + Megabytes(event.bytes);
+    if (tensors == 1) return kind + " " + Size(event.bytes);
+    return kind + " of " + std::to_string(tensors) + " tensors, " + Size(event.bytes);
   }
 
   std::string Args(const Event& event) const {
     std::string args = "\"bytes\":" + std::to_string(event.bytes);
     if (event.stage == Stage::kResponse) {
-      const std::vector<uint32_t>& members = Members(event);
+      const std::vector<std::string>& members = Members(event);
       const size_t shown = std::min(members.size(), kMostNamesShown);
       args += ",\"response\":" + std::to_string(event.group) + ",\"tensors\":[";
-      for (size_t i = 0; i < shown; ++i) args += (i > 0 ? "," : "") + Quoted(NameOf(members[i]));
+      for (size_t i = 0; i < shown; ++i) args += (i > 0 ? "," : "") + Quoted(members[i]);
       args += "]";
       if (shown < members.size()) {
         args += ",\"more_tensors\":" + std::to_string(members.size() - shown);
@@ -260,7 +280,7 @@ class RankWriter {
   const RankEvents& rank_;
   const int64_t zero_;
   std::string* const out_;
-  std::unordered_map<uint32_t, std::vector<uint32_t>> groups_;
+  std::unordered_map<uint32_t, std::vector<std::string>> groups_;  // tensors by response
   unsigned waits_ = 0;
 };
 
@@ -273,6 +293,12 @@ std::string Encode(const RankEvents& rank, size_t most_bytes) {
   Put(&bytes, rank.clock_offset);
   Put(&bytes, static_cast<uint64_t>(rank.events.names.size()));
   for (const std::string& name : rank.events.names) PutText(&bytes, name);
+  Put(&bytes, static_cast<uint64_t>(rank.events.parts.size()));
+  for (const auto& [name, parts] : rank.events.parts) {
+    Put(&bytes, name);
+    Put(&bytes, static_cast<uint64_t>(parts.size()));
+    for (const std::string& part : parts) PutText(&bytes, part);
+  }
   const size_t left = most_bytes > bytes.size() ? most_bytes - bytes.size() : 0;
   const int64_t cut = CutTime(rank.events, left / sizeof(Event));
   uint64_t dropped = rank.events.dropped;
@@ -294,15 +320,20 @@ std::string Encode(const RankEvents& rank, size_t most_bytes) {
 bool Decode(const std::string& bytes, RankEvents* rank) {
   Reader reader(bytes);
   int32_t number = 0;
-  uint64_t names = 0, threads = 0;
+  uint64_t names = 0, groups = 0, threads = 0;
   if (!reader.Get(&number) || !reader.GetText(&rank->host) || !reader.Get(&rank->clock_offset) ||
       !reader.Get(&names)) {
     return false;
   }
   rank->rank = number;
-  for (uint64_t i = 0; i < names; ++i) {
-    rank->events.names.emplace_back();
-    if (!reader.GetText(&rank->events.names.back())) return false;
+  if (!reader.GetTexts(names, &rank->events.names) || !reader.Get(&groups)) return false;
+  for (uint64_t i = 0; i < groups; ++i) {
+    uint32_t name = 0;
+    uint64_t parts = 0;
+    if (!reader.Get(&name) || !reader.Get(&parts) ||
+        !reader.GetTexts(parts, &rank->events.parts[name])) {
+      return false;
+    }
   }
   if (!reader.Get(&threads)) return false;
   for (uint64_t i = 0; i < threads; ++i) {

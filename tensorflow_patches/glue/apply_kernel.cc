@@ -6,6 +6,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow_patches/core/reduce.h"
 #include "tensorflow_patches/core/timeline.h"
 #include "tensorflow_patches/glue/request_group.h"
@@ -70,7 +71,10 @@ void ApplyKernel::Step::Start(const std::string& key, bool averaged) {
     start_.AddBroadcasts(context_, name_, kernel_->ref_variable_, engine_->topology().rank,
                          group_.get());
   }
-  if (averaged && start_.empty()) return Finish(absl::OkStatus());
+  if (averaged) {
+    if (!use.first_apply) kernel_->Settle(context_);
+    if (start_.empty()) return Finish(absl::OkStatus());
+  }
   RequestGroup::Submit(std::move(group_), "'" + name_ + "' was averaged",
                        [this](const absl::Status& status) { Finish(status); });
 }
@@ -128,9 +132,30 @@ void ApplyKernel::CountApplied() { g_applied.fetch_add(1, std::memory_order_rela
 bool ApplyKernel::ThreadAveraged() { return t_averaged; }
 bool ApplyKernel::SetThreadAveraged(bool averaged) { return std::exchange(t_averaged, averaged); }
 
+bool ApplyKernel::IsSettled(OpKernelContext* context) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!settled_ || context->input_is_ref(0)) return settled_;
+  const tensorflow::ResourceHandle& handle = tensorflow::HandleFromInput(context, 0);
+  return handle.name() == settled_variable_ && handle.container() == settled_container_;
+}
+
+void ApplyKernel::Settle(OpKernelContext* context) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  settled_ = true;
+  if (context->input_is_ref(0)) return;
+  const tensorflow::ResourceHandle& handle = tensorflow::HandleFromInput(context, 0);
+  settled_variable_ = handle.name();
+  settled_container_ = handle.container();
+}
+
 void ApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   Engine* const engine = GetEngine();
   CountApplied();
+  if (engine->topology().size == 1 || ((averaged_ || t_averaged) && IsSettled(context))) {
+    const Span span(Stage::kApply, name(), 0);
+    RunOnInputs(stock_.get(), context, {});
+    return done();
+  }
   (new Step(this, context, std::move(done), engine))
       ->Start(StateKey(context, 0, ref_variable_), averaged_ || t_averaged);
 }

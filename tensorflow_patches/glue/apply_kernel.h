@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -39,11 +40,21 @@ class ApplyKernel : public tensorflow::AsyncOpKernel {
  private:
   class Step;
 
+  // Whether the last step was of this step's variable, and none of its state had to be brought in
+  // step.
+  bool IsSettled(tensorflow::OpKernelContext* context) const;
+  void Settle(tensorflow::OpKernelContext* context);
+
   std::unique_ptr<tensorflow::OpKernel> stock_;
   int gradient_ = -1;         // input index
   std::string ref_variable_;  // the variable's graph name, when it is a ref
   std::string request_suffix_;
   bool averaged_ = false;
+
+  mutable std::mutex mutex_;
+  bool settled_ = false;          // guarded by mutex_, as all below
+  std::string settled_variable_;  // its handle's name
+  std::string settled_container_;
 };
 
 // What the Apply kernels, this, the sparse and the compiled one, know from a node.

@@ -42,6 +42,14 @@ REGISTER_OP("TfMpiAverage")
 
 REGISTER_KERNEL_BUILDER(Name("TfMpiAverage").Device(tensorflow::DEVICE_CPU), AverageKernel);
 
+bool HasShape(const tensorflow::TensorShape& shape, const Shape& dims) {
+  if (shape.dims() != static_cast<int>(dims.size())) return false;
+  for (int i = 0; i < shape.dims(); ++i) {
+    if (shape.dim_size(i) != dims[i]) return false;
+  }
+  return true;
+}
+
 // Constant folding runs kernels of its own while graphs are optimized, which may happen on one rank
 // only. An error makes it leave the node as it is.
 bool IsFolding(OpKernelContext* context) {
@@ -132,11 +140,29 @@ AverageKernel::AverageKernel(OpKernelConstruction* construction) : AsyncOpKernel
   OP_REQUIRES_OK(construction, AverageSpec::Read(def(), &spec_));
 }
 
-std::vector<std::string> AverageKernel::Names(OpKernelContext* context) const {
+std::vector<std::string> AverageKernel::Names(const std::string& suffix) const {
   std::vector<std::string> names = spec_.names;
-  const std::string suffix = SessionSuffix(context);
   for (std::string& name : names) name += suffix;
   return names;
+}
+
+std::shared_ptr<const AveragePlan> AverageKernel::PlanFor(OpKernelContext* context) {
+  const std::string suffix = SessionSuffix(context);
+  std::lock_guard<std::mutex> lock(mutex_);
+  const size_t tensors = spec_.names.size();
+  bool fits = plan_ != nullptr && suffix_ == suffix;
+  for (size_t i = 0; fits && i < tensors; ++i) {
+    fits = HasShape(context->input(static_cast<int>(i)).shape(), plan_->shapes()[i]);
+  }
+  if (fits) return plan_;
+  std::vector<Shape> shapes;
+  for (size_t i = 0; i < tensors; ++i) {
+    shapes.push_back(ToShape(context->input(static_cast<int>(i)).shape()));
+  }
+  suffix_ = suffix;
+  plan_ = std::make_shared<const AveragePlan>(Names(suffix), spec_.dtypes, std::move(shapes),
+                                              GetEngine()->fusion_threshold());
+  return plan_;
 }
 
 void AverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
@@ -144,21 +170,20 @@ void AverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   const int tensors = static_cast<int>(spec_.names.size());
   float scale = 0;
   OP_REQUIRES_OK_ASYNC(context, ReadWeight(context, tensors, spec_.names[0], &scale), done);
-  std::vector<std::string> names = Names(context);
-  const bool first = IsFirstAverage(names[0]);
-  auto group =
-      std::make_unique<RequestGroup>(engine, context->cancellation_manager(), *context->runner());
+  const std::shared_ptr<const AveragePlan> plan = PlanFor(context);
+  std::vector<Request::Buffers> buffers(tensors);
   for (int i = 0; i < tensors; ++i) {
     const Tensor& tensor = context->input(i);
-    Request request = RequestFor(OpKind::kAllreduce, std::move(names[i]), spec_.dtypes[i], tensor);
-    request.input = Data(tensor);
-    request.scale = scale;
-    if (first) request.fingerprint = Fingerprint(request.input, tensor.TotalBytes());
+    buffers[i].input = Data(tensor);
     // One that nobody else reads is averaged where it lies.
     Tensor* average = nullptr;
     OP_REQUIRES_OK_ASYNC(
         context, context->forward_input_or_allocate_output({i}, i, tensor.shape(), &average), done);
-    request.output = Data(*average);
+    buffers[i].output = Data(*average);
+  }
+  auto group =
+      std::make_unique<RequestGroup>(engine, context->cancellation_manager(), *context->runner());
+  for (Request& request : plan->Requests(buffers, scale, IsFirstAverage(spec_.names[0]))) {
     group->Add(std::move(request));
   }
   if (context->num_outputs() > tensors) {  // of an IdentityN

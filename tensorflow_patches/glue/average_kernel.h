@@ -9,12 +9,14 @@
 #ifndef TFMPI_GLUE_AVERAGE_KERNEL_H_
 #define TFMPI_GLUE_AVERAGE_KERNEL_H_
 
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow_patches/core/types.h"
+#include "tensorflow_patches/core/average_plan.h"
 
 namespace tfmpi {
 
@@ -51,10 +53,16 @@ class AverageKernel : public tensorflow::AsyncOpKernel {
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override;
 
  private:
-  // The names of this step's requests: those of `spec_`, in the scope of the session that runs it.
-  std::vector<std::string> Names(tensorflow::OpKernelContext* context) const;
+  // Those of `spec_`, with the suffix of the session that runs the step.
+  std::vector<std::string> Names(const std::string& suffix) const;
+  // For the shapes of this step's inputs.
+  std::shared_ptr<const AveragePlan> PlanFor(tensorflow::OpKernelContext* context);
 
   AverageSpec spec_;
+
+  std::mutex mutex_;
+  std::string suffix_;                       // of plan_'s names; guarded by mutex_, as plan_
+  std::shared_ptr<const AveragePlan> plan_;  // of the last step
 };
 
 }  // namespace tfmpi

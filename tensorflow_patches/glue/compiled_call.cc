@@ -1,8 +1,10 @@
 #include "tensorflow_patches/glue/compiled_call.h"
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -48,29 +50,62 @@ ffi::Error ToFfi(const absl::Status& status) {
   return ffi::Error(static_cast<ffi::ErrorCode>(status.code()), std::string(status.message()));
 }
 
-absl::Status AddRequests(const std::vector<std::string>& names, ffi::RemainingArgs args,
-                         ffi::RemainingRets rets, RequestGroup* group) {
-  const size_t tensors = names.size();
-  if (args.size() != tensors + 2 || rets.size() != tensors + 1) {
+absl::StatusOr<std::shared_ptr<const AveragePlan>> MakePlan(std::string_view joined,
+                                                            ffi::RemainingArgs args) {
+  const std::vector<std::string> names = absl::StrSplit(joined, kNameSeparator);
+  if (args.size() != names.size() + 2) {
     return absl::InternalError("the compiled average has other operands than names");
   }
-  const float weight = args.get<ffi::AnyBuffer>(tensors)->typed_data<float>()[0];
-  const absl::Status status = CheckWeight(weight, names[0]);
-  if (!status.ok()) return status;
-  const bool first = IsFirstAverage(names[0]);
-  for (size_t i = 0; i < tensors; ++i) {
+  std::vector<DataType> dtypes(names.size());
+  std::vector<Shape> shapes;
+  for (size_t i = 0; i < names.size(); ++i) {
     const ffi::AnyBuffer tensor = *args.get<ffi::AnyBuffer>(i);
-    Request request;
-    request.name = names[i];
-    if (!ToCoreType(tensor.element_type(), &request.signature.dtype)) {
+    if (!ToCoreType(tensor.element_type(), &dtypes[i])) {
       return absl::InvalidArgumentError("'" + names[i] + "' has a dtype that cannot be averaged");
     }
     const auto dims = tensor.dimensions();
-    request.signature.shape.assign(dims.begin(), dims.end());
-    request.input = tensor.untyped_data();
-    request.output = (*rets.get<ffi::AnyBuffer>(i))->untyped_data();
-    request.scale = weight;
-    if (first) request.fingerprint = Fingerprint(request.input, tensor.size_bytes());
+    shapes.emplace_back(dims.begin(), dims.end());
+  }
+  return std::make_shared<const AveragePlan>(names, dtypes, std::move(shapes),
+                                             GetEngine()->fusion_threshold());
+}
+
+// That of `joined`, if its shapes are those of `args`: shapes are static, but two programs may
+// share their names.
+absl::StatusOr<std::shared_ptr<const AveragePlan>> PlanFor(std::string_view joined,
+                                                           ffi::RemainingArgs args) {
+  using Plans = std::unordered_map<std::string, std::shared_ptr<const AveragePlan>>;
+  static auto* const mutex = new std::mutex;
+  static auto* const plans = new Plans;
+  const std::string key(joined);
+  std::lock_guard<std::mutex> lock(*mutex);
+  std::shared_ptr<const AveragePlan>& plan = (*plans)[key];
+  bool fits = plan != nullptr;
+  for (size_t i = 0; fits && i < plan->shapes().size(); ++i) {
+    const auto dims = args.get<ffi::AnyBuffer>(i)->dimensions();
+    fits = plan->shapes()[i] == Shape(dims.begin(), dims.end());
+  }
+  if (fits) return plan;
+  absl::StatusOr<std::shared_ptr<const AveragePlan>> made = MakePlan(joined, args);
+  if (made.ok()) plan = *made;
+  return made;
+}
+
+absl::Status AddRequests(std::string_view joined, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                         RequestGroup* group) {
+  const absl::StatusOr<std::shared_ptr<const AveragePlan>> plan = PlanFor(joined, args);
+  if (!plan.ok()) return plan.status();
+  const size_t tensors = (*plan)->shapes().size();
+  const std::string first(joined.substr(0, joined.find(kNameSeparator)));
+  const float weight = args.get<ffi::AnyBuffer>(tensors)->typed_data<float>()[0];
+  const absl::Status status = CheckWeight(weight, first);
+  if (!status.ok()) return status;
+  std::vector<Request::Buffers> buffers(tensors);
+  for (size_t i = 0; i < tensors; ++i) {
+    buffers[i] = {args.get<ffi::AnyBuffer>(i)->untyped_data(),
+                  (*rets.get<ffi::AnyBuffer>(i))->untyped_data()};
+  }
+  for (Request& request : (*plan)->Requests(buffers, weight, IsFirstAverage(first))) {
     group->Add(std::move(request));
   }
   (*rets.get<ffi::AnyBuffer>(tensors))->typed_data<float>()[0] = 0;
@@ -90,13 +125,12 @@ ffi::Future Average(ffi::RemainingArgs args, ffi::RemainingRets rets, std::strin
   auto group = std::make_unique<RequestGroup>(engine, nullptr, [](std::function<void()> function) {
     tensorflow::Env::Default()->SchedClosure(std::move(function));
   });
-  const std::vector<std::string> names = absl::StrSplit(joined, kNameSeparator);
-  const absl::Status status = AddRequests(names, args, rets, group.get());
+  const absl::Status status = AddRequests(joined, args, rets, group.get());
   if (!status.ok()) {
     promise.SetError(ToFfi(status));
     return future;
   }
-  RequestGroup::Submit(std::move(group), "'" + names[0] + "' was averaged",
+  RequestGroup::Submit(std::move(group), "the compiled step's gradients were averaged",
                        [promise](const absl::Status& ended) mutable {
                          if (ended.ok()) {
                            promise.SetAvailable();

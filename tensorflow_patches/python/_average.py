@@ -19,13 +19,16 @@ _TABLE_ROWS = "_tf_mpi_table_rows"  # makes it an average of a sparse gradient
 # Grappler would split off the outputs that nobody reads (the weight), and fold constants.
 _KEEP = "_grappler_do_not_remove"
 
+# An op is closed when it holds this much (docs/design.md, Speed).
+_BUCKET_BYTES = 2 << 20
+
 _local = threading.local()  # weight, depth
 
 
 def average(
     tensors: Sequence[Any], names: Sequence[str], label: str, weight: Any = None
 ) -> list[Any]:
-    """The averages over all ranks of `weight * tensor`, in one operation.
+    """The averages over all ranks of `weight * tensor`, in as few operations as overlap allows.
 
     Args:
       tensors: dense tensors or variables of floating or complex dtypes; the same number, dtypes and
@@ -78,9 +81,34 @@ def _eager(tensors: list[Any], names: list[str], label: str, weight: Any) -> lis
 
 def _in_graph(tensors: list[Any], names: list[str], label: str, weight: Any) -> list[Any]:
     from tensorflow.python.framework import ops
+    from tensorflow.python.ops import control_flow_util
 
-    number = _count(ops.get_default_graph(), label)
-    return _marked_identity(tensors, names, _numbered(label, number), weight)
+    graph = ops.get_default_graph()
+    numbered = _numbered(label, _count(graph, label))
+    averages: list[Any] = [None] * len(tensors)
+    # A compiled step has nothing to gain: XLA waits where the first of them stands.
+    compiled = control_flow_util.GraphOrParentsInXlaContext(graph)
+    for bucket in [range(len(tensors))] if compiled else _buckets(tensors):
+        results = _marked_identity(
+            [tensors[i] for i in bucket], [names[i] for i in bucket], numbered, weight
+        )
+        for i, result in zip(bucket, results, strict=True):
+            averages[i] = result
+    return averages
+
+
+def _buckets(tensors: list[Any]) -> list[list[int]]:
+    """Indices of tensors that are averaged by one op: from the last, whose gradients come first, so
+    that these travel while the others are computed, and while they are still in the cache."""
+    buckets: list[list[int]] = [[]]
+    size = 0
+    for i in reversed(range(len(tensors))):
+        if size >= _BUCKET_BYTES:
+            buckets.append([])
+            size = 0
+        buckets[-1].append(i)
+        size += (tensors[i].shape.num_elements() or 0) * tensors[i].dtype.size
+    return buckets
 
 
 def _numbered(label: str, number: int) -> str:

@@ -171,7 +171,7 @@ def _heading(options: argparse.Namespace) -> list[str]:
     what = "sum, in place" if options.collective == "allreduce" else "rows of all ranks"
     title = "".join(f" {way + ' us':>12} {'busbw':>7}" for way in WAYS)
     return [
-        f"{place['ranks']} ranks, {place['local_ranks']} on this node, "
+        f"{place['ranks']} rank{'s' * (place['ranks'] > 1)}, {place['local_ranks']} on this node, "
         f"{place['cores_per_rank']:.3g} cores each, {place['transport']}",
         f"{options.collective}{many}, {options.dtype}, {what}; medians of samples by turns on the "
         "slowest rank; busbw in GB/s",

@@ -27,7 +27,7 @@ def format_report(report: dict[str, Any]) -> list[str]:
     ranks, first = report["ranks"], report["ranks"][0]
     steps = max(1, first["steps"])
     lines = [
-        f"tensorflow.mpi: communication of {len(ranks)} ranks",
+        f"tensorflow.mpi: communication of {len(ranks)} rank{'s' * (len(ranks) > 1)}",
         f"  steps               {first['steps']} ({first['gradients'] / steps:.4g} gradients each)",
         f"  averaged            {_bytes(first['bytes'])} per rank in {first['requests']} requests",
         f"  operations          {first['operations']}, {first['operations'] / steps:.3g} per step",
@@ -61,13 +61,13 @@ def _slowest(report: dict[str, Any], steps: int) -> list[str]:
     slowest = max(range(len(last)), key=lambda rank: last[rank]["seconds"])
     lines = [
         f"  slowest             rank {slowest}",
-        "  rank  last to be ready   by, on average   waits per gradient   exposed    hidden",
+        "  rank  last to be ready   by, on average   waits, on average   exposed    hidden",
     ]
     for rank, (own, one) in enumerate(zip(ranks, last)):
         behind = one["seconds"] / max(1, one["times"])
         lines.append(
             f"  {rank:>4} {100 * one['times'] / times:>16.0f}% {_time(behind):>16}"
-            f" {_time(own['wait'] / max(1, own['gradients'])):>20}"
+            f" {_time(own['wait'] / max(1, own['waits'])):>20}"
             f" {_time(own['exposed'] / steps):>9} {_time(own['hidden'] / steps):>9}"
         )
     return lines

@@ -86,6 +86,7 @@ Event At(Stage stage, uint32_t name, uint32_t group, int64_t start, int64_t end)
 Events TwoSteps() {
   Events events;
   events.names = {"", "a \"quoted\"", "b", "allreduce"};
+  events.parts = {{2, {"b1", "b2", "b3"}}};
   ThreadEvents compute{"tf_Compute", {}}, communication{"tf_mpi_comm", {}};
   for (uint32_t step = 0; step < 2; ++step) {
     const int64_t t = 1000 * step;
@@ -163,6 +164,7 @@ TEST_F(TimelineTest, ATraceIsOnRankZerosClock) {
     EXPECT_NE(trace.find(line), std::string::npos) << trace;
   }
   EXPECT_NE(trace.find("\"a \\\"quoted\\\"\""), std::string::npos);
+  EXPECT_NE(trace.find("\"tensors\":[\"b1\",\"b2\",\"b3\"]"), std::string::npos);
 }
 
 TEST_F(TimelineTest, ClocksAreComparedThroughMessages) {

@@ -56,6 +56,18 @@ class Trace:
         events = [e for track in self.complete[rank].values() for e in track if e["name"] == name]
         return sorted(events, key=lambda event: event["ts"])
 
+    def share_of_responses_at_one_time(self) -> float:
+        """Of what all ranks do together: the share whose spans overlap on all of them."""
+        by_rank = [
+            [event for event in tracks["communication"] if "response" in event["args"]]
+            for tracks in self.complete.values()
+        ]
+        together = 0
+        for events in zip(*by_rank, strict=True):
+            assert all(e["args"]["tensors"] == events[0]["args"]["tensors"] for e in events)
+            together += max(event["ts"] for event in events) < min(map(end, events))
+        return together / len(by_rank[0])
+
 
 def end(event: Event) -> float:
     """Microseconds."""

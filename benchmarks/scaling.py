@@ -1,0 +1,203 @@
+"""`python -m benchmarks.scaling`: what averaging costs by the number of ranks, up to 4,096.
+
+    .venv/bin/python -m benchmarks.scaling                     measures, fits, checks, prints
+    .venv/bin/python -m benchmarks.scaling --write docs/scaling.md
+    .venv/bin/python -m benchmarks.scaling --data DIR          from measurements that are there
+
+The engine is timed without TensorFlow's steps (`python -m tensorflow.mpi bench`) on few ranks; the
+model of benchmarks/scaling_model.py is fitted to that, and its prediction is checked against more
+ranks than there are cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks import columns, scaling_model
+from benchmarks.processes import Process, RunFailed, run
+from benchmarks.runner import ROOT
+from benchmarks.scaling_model import Network, Parameters, Sample
+
+SIZES = "4,64k,1m,16m,64m"
+# Gradients of the suite's workloads, bytes: see benchmarks/workloads/models.py.
+GRADIENTS = {"0.8 MB": 0.845e6, "6.7 MB": 6.65e6, "23 MB": 23.3e6, "100 MB": 100.7e6}
+TABLE_RANKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A measurement beside its prediction, seconds; `error` is a share of the measured time."""
+
+    sample: Sample
+    predicted: float
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.sample.seconds - 1
+
+
+def checked(parameters: Parameters, samples: Sequence[Sample]) -> list[Checked]:
+    """Each sample with what the model says of it."""
+    return [
+        Checked(s, scaling_model.node_seconds(parameters, s.ranks, s.cores, s.bytes))
+        for s in samples
+    ]
+
+
+def measure(ranks: int, folder: Path, options: argparse.Namespace) -> list[Sample]:
+    """Times the engine on that many ranks of this machine, or reads the file that says so."""
+    path = folder / f"bench.{ranks}.json"
+    if not path.exists():
+        command = [*_mpirun(ranks), sys.executable, "-m", "tensorflow.mpi", "bench"]
+        command += ["--sizes", options.sizes, "--seconds", str(options.seconds)]
+        process = Process([*command, "--json", str(path)], {"TF_MPI_ENABLE": "1"})
+        run([process], path.with_suffix(".log"), options.timeout, ROOT)
+    found = json.loads(path.read_text())
+    return [
+        Sample(ranks, found["node_cores"], row["bytes"], row["engine"]["median"])
+        for row in found["results"]
+    ]
+
+
+def _mpirun(ranks: int) -> list[str]:
+    """One rank per core where there are as many cores; else the kernel shares the cores out."""
+    if ranks <= len(columns.cores()):
+        return columns.mpirun(sys.executable, ranks)
+    return [*columns.mpirun(sys.executable, ranks)[:3], "--oversubscribe", "--bind-to", "none"]
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.scaling",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--fit", default="2,3,4,6", help="ranks that the model is fitted to")
+    parser.add_argument("--check", default="8,16", help="ranks that it must predict")
+    parser.add_argument("--sizes", default=SIZES, help=f"bytes (default {SIZES})")
+    parser.add_argument("--seconds", type=float, default=2.0, help="per size")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds per number of ranks")
+    parser.add_argument(
+        "--data", type=Path, help="folder (default benchmarks/results/scaling-TIME)"
+    )
+    parser.add_argument("--write", type=Path, metavar="FILE", help="Markdown, docs/scaling.md")
+    parser.add_argument("--node-ranks", type=int, default=64, help="ranks, and cores, of a node")
+    parser.add_argument("--latency", type=float, default=2e-6, help="between nodes, seconds")
+    parser.add_argument("--bandwidth", type=float, default=12.5e9, help="of a node, bytes/s")
+    parser.add_argument("--message", type=float, default=1e-6, help="rank 0, per rank, seconds")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns 1 if a measurement failed; a prediction that is off is for the reader to see."""
+    options = parse(arguments)
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    folder = (options.data or ROOT / "benchmarks" / "results" / f"scaling-{stamp}").resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    samples: dict[int, list[Sample]] = {}
+    for ranks in [int(word) for word in f"{options.fit},{options.check}".split(",")]:
+        try:
+            samples[ranks] = measure(ranks, folder, options)
+        except RunFailed as error:
+            print(f"{ranks} ranks: {error}", file=sys.stderr)
+            return 1
+        print(f"{ranks} ranks measured", flush=True)
+    fitted = [s for word in options.fit.split(",") for s in samples[int(word)]]
+    unseen = [s for word in options.check.split(",") for s in samples[int(word)]]
+    parameters = scaling_model.fit(fitted)
+    network = Network(options.latency, options.bandwidth, options.message)
+    text = "\n".join(
+        [
+            *_head(parameters, options),
+            *_check_table(checked(parameters, fitted), checked(parameters, unseen)),
+            *_scaling_table(parameters, network, options.node_ranks),
+            *_assumptions(network, options.node_ranks),
+        ]
+    )
+    print(text)
+    if options.write:
+        options.write.write_text(text + "\n")
+    return 0
+
+
+def _head(parameters: Parameters, options: argparse.Namespace) -> list[str]:
+    units = {"start": 1e6, "touch": 1e12, "crowded_start": 1e6, "crowded_touch": 1e12, "turns": 1}
+    cells = [f"{value * units[name]:.3g}" for name, value in asdict(parameters).items()]
+    return [
+        "# Cost by the number of ranks",
+        "",
+        "Printed by `python -m benchmarks.scaling --write docs/scaling.md`; the model and its "
+        "reasons are in `benchmarks/scaling_model.py`.",
+        "",
+        f"Parameters, fitted to {options.fit} ranks on {len(columns.cores())} cores (starts in "
+        "µs, touches in ps per byte):",
+        "",
+        "| " + " | ".join(units) + " |",
+        "| " + " | ".join("---" for _ in units) + " |",
+        "| " + " | ".join(cells) + " |",
+        "",
+    ]
+
+
+def _check_table(fitted: Sequence[Checked], unseen: Sequence[Checked]) -> list[str]:
+    lines = [
+        "## Against the engine",
+        "",
+        "Medians of the engine's time for one allreduce, without TensorFlow's steps.",
+        "",
+        "| ranks | cores | bytes | measured, ms | predicted, ms | error | |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for use, found in (("fitted", fitted), ("predicted", unseen)):
+        for line in found:
+            s = line.sample
+            lines.append(
+                f"| {s.ranks} | {s.cores} | {s.bytes} | {s.seconds * 1e3:.3f} | "
+                f"{line.predicted * 1e3:.3f} | {line.error:+.0%} | {use} |"
+            )
+    return [*lines, ""]
+
+
+def _scaling_table(parameters: Parameters, network: Network, node_ranks: int) -> list[str]:
+    lines = [
+        "## To 4,096 ranks",
+        "",
+        f"Milliseconds to average all gradients once, {node_ranks} ranks and cores per node, "
+        "nothing hidden behind the computation.",
+        "",
+        "| ranks | nodes | " + " | ".join(GRADIENTS) + " |",
+        "| --- | --- |" + " --- |" * len(GRADIENTS),
+    ]
+    for ranks in TABLE_RANKS:
+        nodes = max(1, ranks // node_ranks)
+        times = [
+            scaling_model.job_seconds(parameters, network, nodes, min(ranks, node_ranks), size)
+            for size in GRADIENTS.values()
+        ]
+        cells = " | ".join(f"{seconds * 1e3:.2f}" for seconds in times)
+        lines.append(f"| {ranks} | {nodes} | {cells} |")
+    return [*lines, ""]
+
+
+def _assumptions(network: Network, node_ranks: int) -> list[str]:
+    return [
+        "## Assumptions",
+        "",
+        "- One core per rank; a node's memory bandwidth grows with its cores. A node of "
+        f"{node_ranks} cores usually has less per core: then large tensors cost more.",
+        f"- Between nodes {network.latency * 1e6:g} µs and {network.bandwidth / 1e9:g} GB/s per "
+        "node and direction, with no congestion: figures of a 100 Gbit/s network, not measured.",
+        f"- Rank 0 spends {network.message * 1e6:g} µs per other rank and step on control "
+        "messages: not measured on more ranks than fit here without sharing cores.",
+        "- One round of agreement per step: all gradients are ready together. No rank is late.",
+    ]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

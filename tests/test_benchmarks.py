@@ -1,0 +1,184 @@
+"""The benchmark suite: arithmetic with given numbers, its processes, a quick run of each."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import cli, columns, processes, runner, table
+from benchmarks.columns import Column, Launch
+from benchmarks.compare import report, text
+from benchmarks.compare.systems import System
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def record(column: str, repeat: int, rate: float | None, note: str = "") -> dict:
+    """One run as runner.py records it; a rate of None: it failed."""
+    found = {"workload": "mlp", "style": "v1", "column": column, "repeat": repeat, "ranks": 2}
+    if rate is None:
+        return {**found, "status": "fails", "note": note}
+    return {**found, "status": "ok", "rate": rate, "peak_rss": 2e6, "note": note}
+
+
+def test_shares_are_of_the_same_repeat() -> None:
+    runs = [
+        record("independent:2", 0, 10.0),
+        record("ours:2", 0, 9.0),
+        record("independent:2", 1, 5.0),  # the machine slowed down, for both
+        record("ours:2", 1, 4.0),
+        record("independent:2", 2, 8.0),
+        record("ours:2", 2, 4.0),
+        record("ours:2", 3, 4.0),  # its ideal is missing: the median ideal, 8
+    ]
+    ideal, ours = table.rows(runs)
+    assert (ideal["rate"], ideal["rate_min"], ideal["rate_max"]) == (8.0, 5.0, 10.0)
+    assert (ideal["share"], ours["runs"], ours["rate"]) == (1.0, 4, 4.0)
+    # 0.9, 0.8, 0.5, 0.5
+    assert ours["share"] == pytest.approx(0.65)
+    assert (ours["share_min"], ours["share_max"]) == (0.5, 0.9)
+    assert "| mlp | v1 | 8.0/s ± 31% | 0.65 (0.50..0.90) |" in table.to_markdown([ideal, ours])
+    (_, line) = csv.DictReader(table.to_csv([ideal, ours]).splitlines())
+    assert (line["column"], line["share"], line["peak_rss_mb"]) == ("ours:2", "0.65", "2")
+
+
+def test_a_failed_cell_is_a_note_in_the_table() -> None:
+    runs = [record("independent:2", 0, 10.0), record("mwms:2", 0, None, "ValueError: no")]
+    text = table.to_markdown(table.rows(runs))
+    assert "| mlp | v1 | 10.0/s ± 0% | fails |" in text
+    assert "- mlp v1 mwms:2: ValueError: no" in text
+
+
+def test_columns_and_variants() -> None:
+    assert Column.parse("ours:4+small") == Column("ours", 4, "small")
+    for wrong in ("ours", "ours:0", "theirs:2"):
+        with pytest.raises(ValueError, match="KIND:RANKS"):
+            Column.parse(wrong)
+    words = ["--variant", "small:A=1,B=2", "--columns", "ours:2+small", "--workloads", "a,cnn"]
+    options = cli.parse(words)
+    assert options.variants == {"small": {"A": "1", "B": "2"}}
+    assert {cell.workload for cell in options.cells} == {"mlp", "cnn"}
+    launch = Launch(1.0, 10, options.variants)
+    started = columns.processes(Column.parse("ours:2+small"), "mlp", "v1", Path("x"), launch)
+    assert [process.environment["B"] for process in started] == ["2"]
+    with pytest.raises(SystemExit):
+        cli.parse(["--columns", "ours:2+unknown"])
+
+
+def test_runs_of_a_row_lie_side_by_side_and_are_resumed(tmp_path: Path) -> None:
+    planned = list(runner.cells(["mlp", "cnn"], ["v1"], [Column("off", 2), Column("ours", 2)], 2))
+    assert [cell.key[0] for cell in planned] == ["mlp", "mlp", "cnn", "cnn"] * 2
+    records = runner.Records(tmp_path / "runs.jsonl")
+    records.add(record("ours:2", 0, 3.0))
+    again = runner.Records(tmp_path / "runs.jsonl")
+    assert again.keys() == {("mlp", "v1", "ours:2", 0)}
+
+
+def result(core: int, digest: int) -> dict:
+    return {
+        "affinity": [core],
+        "digest": digest,
+        "steps": 10,
+        "seconds": 2.0,
+        "median_step": 0.2,
+        "peak_rss": 1,
+    }
+
+
+def test_a_record_says_what_makes_it_doubtful() -> None:
+    ours = Column("ours", 2)
+    assert runner.summary(ours, [result(0, 7), result(1, 7)])["rate"] == 5.0
+    assert runner.summary(ours, [result(0, 7), result(1, 7)])["note"] == ""
+    assert "nothing was averaged" in runner.summary(ours, [result(0, 7), result(1, 8)])["note"]
+    assert runner.summary(Column("off", 2), [result(0, 7), result(1, 8)])["note"] == ""
+    if len(columns.cores()) > 1:
+        assert "share cores" in runner.summary(ours, [result(0, 7), result(0, 7)])["note"]
+
+
+def python(code: str) -> processes.Process:
+    return processes.Process([sys.executable, "-c", code], {})
+
+
+def test_a_run_ends_with_all_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "PEER_GRACE", 0.5)
+    log = tmp_path / "log"
+    child = "import subprocess, sys; subprocess.Popen(['sleep', '61.7'], start_new_session=True)"
+    begin = time.monotonic()
+    with pytest.raises(processes.RunFailed, match="after 1 s"):
+        processes.run([python(f"{child}; import time; time.sleep(60)")], log, 1, tmp_path)
+    with pytest.raises(processes.RunFailed, match="ValueError: the reason"):
+        pair = [python("raise ValueError('the reason')"), python("import time; time.sleep(60)")]
+        processes.run(pair, log, 50, tmp_path)
+    assert time.monotonic() - begin < 30
+    left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    assert "sleep 61.7" not in left.stdout
+
+
+def test_differences_of_checkpoints() -> None:
+    reference = np.array([1.0, -4.0], np.float32)
+    assert report.differences(reference + np.array([0, 0.5], np.float32), reference) == (0.5, 0.125)
+    assert "rounding" in report.explanation(2e-6, 1e-6, 1e-4)
+    assert "not rounding" in report.explanation(5e-5, 1e-6, 1e-4)
+    assert "OVER" in report.explanation(2e-4, None, 1e-4)
+    with pytest.raises(ValueError, match="models of their own"):
+        System.parse("off:2")
+
+
+def test_words_are_numbered_by_frequency() -> None:
+    # the: 3, of: 2, then by the alphabet; a vocabulary of 4 has 3 words and the unknown
+    found = text.tokens("The of the ---- THE of Apple", 4)
+    assert found.tolist() == [1, 2, 1, 3, 1, 2, 0]
+    assert len(text.read("installed")) > 100_000
+
+
+def run_module(module: str, *words: str | Path, seconds: float) -> None:
+    """As a user: python -m module, from the root."""
+    command = [sys.executable, "-m", module, *map(str, words)]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+
+def check_quick_run(folder: Path, read: Callable[[str], str]) -> None:
+    runs = [json.loads(line) for line in read("runs.jsonl").splitlines()]
+    assert [(run["style"], run["column"]) for run in runs] == [
+        ("v1", "independent:2"),
+        ("v1", "ours:2"),
+        ("fit", "independent:2"),
+        ("fit", "ours:2"),
+    ]
+    logs = "\n".join(path.read_text() for path in (folder / "logs").iterdir())
+    for run in runs:
+        assert run["status"] == "ok", logs[-4000:]
+        assert run["rate"] > 0
+        assert "averaged" not in run["note"]  # that is: ranks ended with one model
+
+
+def test_the_suite_runs(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run_module("benchmarks", "--quick", "--styles", "v1,fit", "--out", out, seconds=240)
+    check_quick_run(out, lambda name: (out / name).read_text())
+    assert "| tiny | fit |" in (out / "table.md").read_text()
+
+
+def test_the_comparison_runs(tmp_path: Path) -> None:
+    systems = ["--systems", "one,control,ours:2"]
+    run_module("benchmarks.compare", "--quick", "--out", tmp_path, *systems, seconds=240)
+    rows = list(csv.DictReader((tmp_path / "variables.csv").read_text().splitlines()))
+    logs = "\n".join(path.read_text() for path in tmp_path.glob("*/log"))
+    assert {row["system"] for row in rows} == {"control", "ours:2"}, logs
+    assert len(rows) == 2 * 5
+    assert max(float(row["largest_difference"]) for row in rows) < 1e-5
+    # The ranks' rows are real: what each rank trained on alone is far from it (see train.py).
+    assert "different models" not in (tmp_path / "report.md").read_text()

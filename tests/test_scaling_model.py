@@ -1,0 +1,67 @@
+"""The cost model's arithmetic, with given numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks import scaling, scaling_model
+from benchmarks.scaling_model import Network, Parameters, Sample
+
+PARAMETERS = Parameters(start=3e-5, touch=2e-11, crowded_start=4e-5, crowded_touch=3e-11, turns=1.5)
+NETWORK = Network(latency=2e-6, bandwidth=10e9, message=1e-6)
+
+
+def test_what_ranks_of_one_node_cost() -> None:
+    assert scaling_model.volume(1) == 0
+    assert scaling_model.volume(2) == 2 + 1 + 1
+    assert scaling_model.node_seconds(PARAMETERS, 1, 2, 1e6) == 0
+    # one core each: 30 us, and 1 MB x 20 ps x 4
+    assert scaling_model.node_seconds(PARAMETERS, 2, 2, 1e6) == pytest.approx(30e-6 + 80e-6)
+    # 8 on 2 cores: 4 ** 1.5 = 8 times as long; volume(8) = 2 x 2 x 7 / 8 + 1 + 2 / 8 = 4.75
+    expected = 8 * (40e-6 + 4.75 * 30e-6)
+    assert scaling_model.node_seconds(PARAMETERS, 8, 2, 1e6) == pytest.approx(expected)
+
+
+def test_what_nodes_cost() -> None:
+    assert scaling_model.between_seconds(NETWORK, 1, 8, 1e6) == 0
+    # A small share: 2 x log2(8) rounds of 2 us, and 8 KB twice over an eighth of 10 GB/s.
+    small = scaling_model.between_seconds(NETWORK, 8, 8, 8e3)
+    assert small == pytest.approx(6 * 2e-6 + 2 * 8e3 / 1.25e9)
+    # Two pieces of 2 MB between 2 nodes.
+    large = scaling_model.between_seconds(NETWORK, 2, 1, 4 << 20)
+    assert large == pytest.approx(2 * 2 * 2e-6 + 2 * (4 << 20) / 2 / 10e9)
+    one = scaling_model.job_seconds(PARAMETERS, NETWORK, 1, 8, 1e6)
+    # Rank 0 exchanges messages with 6 more than in the measurement on 2 ranks.
+    assert one == pytest.approx(scaling_model.node_seconds(PARAMETERS, 8, 8, 1e6) + 6e-6)
+    two = scaling_model.job_seconds(PARAMETERS, NETWORK, 2, 8, 1e6)
+    between = scaling_model.between_seconds(NETWORK, 2, 8, 1e6 / 8)
+    assert two - one == pytest.approx(8 * 1e-6 + 2 * 2e-6 + between)
+
+
+def test_parameters_are_found_again() -> None:
+    places = [(2, 2), (3, 2), (4, 2), (6, 2)]
+    samples = [
+        Sample(n, c, size, scaling_model.node_seconds(PARAMETERS, n, c, size))
+        for n, c in places
+        for size in (4, 65536, 1 << 20, 16 << 20)
+    ]
+    found = scaling_model.fit(samples)
+    for name, value in vars(PARAMETERS).items():
+        assert getattr(found, name) == pytest.approx(value, rel=1e-3), name
+    with pytest.raises(ValueError, match="2 numbers of ranks"):
+        scaling_model.fit([s for s in samples if s.ranks < 4])
+
+
+def test_no_parameter_is_negative() -> None:
+    matrix = np.array([[1.0, 1.0], [1.0, 2.0], [1.0, 3.0]])
+    found = scaling_model.non_negative(matrix, np.array([3.0, 2.0, 1.0]))
+    assert found.tolist() == pytest.approx([2.0, 0.0])
+
+
+def test_errors_are_shares_of_the_measured_time() -> None:
+    measured = Sample(8, 2, 1000, 2e-3)
+    predicted = scaling_model.node_seconds(PARAMETERS, 8, 2, 1000)
+    (line,) = scaling.checked(PARAMETERS, [measured])
+    assert line.predicted == predicted
+    assert line.error == pytest.approx(predicted / 2e-3 - 1)
