@@ -16,11 +16,6 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using Variable = tensorflow::core::RefCountPtr<tensorflow::Var>;
 
-// The variable and its slots: every ref or resource input of an Apply op.
-bool IsState(OpKernelContext* context, int input) {
-  return context->input_is_ref(input) || context->input_dtype(input) == tensorflow::DT_RESOURCE;
-}
-
 // The variable's own memory if nobody else reads it, else as much of other memory.
 absl::Status ReceiveInto(OpKernelContext* context, int input, Tensor* value) {
   bool own = false;
@@ -79,6 +74,10 @@ std::string StateKey(OpKernelContext* context, int input, const std::string& ref
   if (context->input_is_ref(input)) return HandleKey("", ref_variable, scope);
   const tensorflow::ResourceHandle& handle = HandleFromInput(context, input);
   return HandleKey(handle.container(), handle.name(), scope);
+}
+
+bool IsState(OpKernelContext* context, int input) {
+  return context->input_is_ref(input) || context->input_dtype(input) == tensorflow::DT_RESOURCE;
 }
 
 bool ReadState(OpKernelContext* context, int input, Tensor* value) {

@@ -25,6 +25,8 @@ std::string RefVariableName(const tensorflow::NodeDef& node);
 std::string StateKey(tensorflow::OpKernelContext* context, int input,
                      const std::string& ref_variable);
 
+// The variable and its slots: every ref or resource input of an Apply op.
+bool IsState(tensorflow::OpKernelContext* context, int input);
 // The value of a state input, which shares the variable's memory; false if it has none.
 bool ReadState(tensorflow::OpKernelContext* context, int input, tensorflow::Tensor* value);
 

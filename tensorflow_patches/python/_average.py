@@ -173,8 +173,7 @@ def average_slices(slices: Any, name: str, label: str, weight: Any = None) -> An
 
 
 def is_distinct(values: Any, indices: Any) -> bool:
-    """Whether these are the two parts of what `average_slices` returned, so that no index is there
-    twice."""
+    """Whether these two are what one `average_slices` returned: then no index is there twice."""
     if hasattr(values, "_numpy_internal"):
         return getattr(values, "_tf_mpi_distinct", None) is indices
     if getattr(values, "op", None) is None or values.op.type != "IdentityN":

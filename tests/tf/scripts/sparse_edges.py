@@ -163,6 +163,18 @@ def big_table() -> dict[str, Any]:
     return {"grown": rise, "values": values}
 
 
+def many_rows() -> float:
+    """More than the kernel updates at once: how far from what numpy says."""
+    parts = [np.random.default_rng(rank).permutation(2000)[:700] for rank in range(2)]
+    table = tf.Variable(tf.ones([2000, 3]), name="many")
+    values = [np.repeat(part[:, None] / 1000.0 + rank, 3, 1) for rank, part in enumerate(parts)]
+    descend(table, tf.IndexedSlices(tf.constant(values[RANK], tf.float32), parts[RANK]))
+    expected = np.ones([2000, 3])
+    for value, part in zip(values, parts):
+        expected[part] -= 0.5 * value / 2
+    return float(np.abs(table.numpy() - expected).max())
+
+
 def alone_at_the_end() -> Any:
     return encode(_average.average_slices(slices([8.0], [3]), "table", "end").values)
 
@@ -176,6 +188,7 @@ def main() -> None:
         mixed_in_raw_ops,
         mixed_in_keras,
         bad_index,
+        many_rows,
         big_table,
     ]
     found = {case.__name__: case() for case in cases}

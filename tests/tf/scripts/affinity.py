@@ -1,0 +1,27 @@
+"""Binds itself to one core before TensorFlow is imported, as mpirun --bind-to core does; prints the
+threads that TensorFlow and the engine started, and where they may run."""
+
+from __future__ import annotations
+
+import os
+
+CORES = sorted(os.sched_getaffinity(0))
+MINE = CORES[int(os.environ["OMPI_COMM_WORLD_RANK"]) % len(CORES)]
+os.sched_setaffinity(0, {MINE})
+
+import tensorflow as tf  # noqa: E402
+from common import result  # noqa: E402
+
+matrix = tf.random.normal([400, 400])
+tf.function(lambda x: x @ x)(matrix)
+tf.mpi.allreduce(matrix, name="m")
+
+threads: dict[str, int] = {}
+masks = set()
+for task in os.listdir("/proc/self/task"):
+    with open(f"/proc/self/task/{task}/comm", encoding="utf-8") as file:
+        name = file.read().strip()
+    threads[name] = threads.get(name, 0) + 1
+    if name.startswith("tf_"):
+        masks.add(frozenset(os.sched_getaffinity(int(task))))
+result({"threads": threads, "stay": masks == {frozenset({MINE})}})
