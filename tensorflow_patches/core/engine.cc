@@ -189,7 +189,7 @@ void Engine::WithdrawNow(Ticket ticket) {
   }
   auto queued = std::find_if(submissions.begin(), submissions.end(),
                              [&](const Submission& s) { return s.ticket == ticket; });
-  communication_stats_.Ended(queued->request, false, Clock::now());
+  communication_stats_.Ended(queued->request, false);
   const auto done = std::move(queued->request.done);
   submissions.erase(queued);
   names_.erase(it);
@@ -360,7 +360,7 @@ void Engine::Complete(const std::string& name, const Status& status) {
   const std::string key = it->first;  // `name` may live in what is erased below
   it->second.submissions.pop_front();
   names_.erase(ended.ticket);
-  communication_stats_.Ended(ended.request, status.ok(), Clock::now());
+  communication_stats_.Ended(ended.request, status.ok());
   if (it->second.submissions.empty()) {
     pending_.erase(it);
   } else {

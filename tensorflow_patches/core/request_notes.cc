@@ -4,7 +4,10 @@ namespace tfmpi {
 
 void NoteSubmitted(std::vector<Request>* requests) {
   if (Recording() == 0) return;
+  const TimePoint now = Clock::now();
   for (Request& request : *requests) {
+    request.submitted = now;
+    if ((Recording() & kRecordEvents) == 0) continue;
     const Span span(Stage::kSubmit, request.name, Bytes(request.signature),
                     IsGradient(request.signature));
     const Parts* const parts = request.signature.parts.get();
@@ -29,7 +32,9 @@ Span ResponseNotes::ResponseBegins(const std::vector<Slot>& slots) {
     const uint64_t own = Bytes(request.signature);
     bytes += own;
     tensors += Tensors(request.signature);
-    Record(Stage::kWait, request.name, own, number_, request.submitted, agreed_);
+    if ((Recording() & kRecordEvents) != 0) {
+      Record(Stage::kWait, request.name, own, number_, request.submitted, agreed_);
+    }
     stats_->Agreed(request, agreed_);
   }
   const OpKind kind = slots.front().signature.kind;

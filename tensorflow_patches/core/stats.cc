@@ -21,12 +21,9 @@ Clock::duration CommunicationStats::Busy(TimePoint time) const {
 
 void CommunicationStats::NoteSubmission(const Request& request) {
   const TimePoint time = request.submitted;
-  if (numbers_.gradients == 0 || ComesAgain(request.name)) {
+  if (ComesAgain(request.name)) {
     if (numbers_.gradients != 0) EndStep(time);
     ++numbers_.steps;
-  }
-  if (last_step_.size() < kMostNames || last_step_.count(request.name) != 0) {
-    last_step_[request.name] = numbers_.steps;
   }
   numbers_.gradients += Tensors(request.signature);
   // It may have been handed in while the communication thread still ended the one before.
@@ -38,10 +35,13 @@ void CommunicationStats::NoteSubmission(const Request& request) {
   busy_at_last_submit_ = std::max(busy_at_last_submit_, Busy(time));
 }
 
-// In the step under way.
-bool CommunicationStats::ComesAgain(const std::string& name) const {
-  const auto it = last_step_.find(name);
-  return it != last_step_.end() && it->second == numbers_.steps;
+// True for what begins a step: the first gradient of all, and one that came in this step already.
+bool CommunicationStats::ComesAgain(const std::string& name) {
+  if (last_step_.size() >= kMostNames && last_step_.count(name) == 0) return false;
+  uint64_t& last = last_step_[name];  // 0: never
+  const bool again = last == numbers_.steps;
+  last = numbers_.steps + (again ? 1 : 0);
+  return again;
 }
 
 void CommunicationStats::EndStep(TimePoint now) {
@@ -62,7 +62,7 @@ void CommunicationStats::NoteOperation(OpKind kind, size_t tensors, uint64_t byt
   ++numbers_.by_tensors[fused];
 }
 
-void CommunicationStats::NoteEnd(const Request& request, bool well, TimePoint now) {
+void CommunicationStats::EndedAt(const Request& request, bool well, TimePoint now) {
   const Signature& signature = request.signature;
   if (well) {
     ++numbers_.requests;

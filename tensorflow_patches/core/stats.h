@@ -60,9 +60,10 @@ class CommunicationStats {
   void Carried(OpKind kind, size_t tensors, uint64_t bytes) {
     if (on_) NoteOperation(kind, tensors, bytes);
   }
-  void Ended(const Request& request, bool well, TimePoint now) {
-    if (on_) NoteEnd(request, well, now);
+  void Ended(const Request& request, bool well) {
+    if (on_) EndedAt(request, well, Clock::now());
   }
+  void EndedAt(const Request& request, bool well, TimePoint now);
   void Sent(size_t bytes) {
     if (!on_) return;
     ++numbers_.messages_sent;
@@ -80,8 +81,7 @@ class CommunicationStats {
   }
   void NoteSubmission(const Request& request);
   void NoteOperation(OpKind kind, size_t tensors, uint64_t bytes);
-  void NoteEnd(const Request& request, bool well, TimePoint now);
-  bool ComesAgain(const std::string& name) const;
+  bool ComesAgain(const std::string& name);
   void EndStep(TimePoint now);
   Clock::duration Busy(TimePoint time) const;
 

@@ -167,7 +167,20 @@ def average_slices(slices: Any, name: str, label: str, weight: Any = None) -> An
     scale = ops.convert_to_tensor(1.0 if weight is None else weight, dtype=dtypes.float32)
     run = _slices_eagerly if eagerly else _slices_in_graph
     values, indices = run(slices, name, label, scale, _table_rows(slices))
+    if eagerly:
+        values._tf_mpi_distinct = indices
     return indexed_slices.IndexedSlices(values, indices, slices.dense_shape)
+
+
+def is_distinct(values: Any, indices: Any) -> bool:
+    """Whether these are the two parts of what `average_slices` returned, so that no index is there
+    twice."""
+    if hasattr(values, "_numpy_internal"):
+        return getattr(values, "_tf_mpi_distinct", None) is indices
+    op: Any = getattr(values, "op", None)
+    if op is None or op.type != "IdentityN" or getattr(indices, "op", None) is not op:
+        return False
+    return (values.value_index, indices.value_index) == (0, 1) and _TABLE_ROWS in op.node_def.attr
 
 
 def _table_rows(slices: Any) -> int:

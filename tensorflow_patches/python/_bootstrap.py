@@ -160,6 +160,7 @@ def verify() -> None:
         )
     debug(f"saw {stats['registrations']} kernels, decorated {stats['decorated']}")
     from tensorflow.mpi import (
+        _distinct,
         _downloads,
         _keras_batch_norm,
         _keras_data,
@@ -170,6 +171,7 @@ def verify() -> None:
         _tf_keras_data,
     )
 
+    _distinct.install()
     _downloads.install()
     _keras_io.install()  # before what exchanges after fit's callbacks
     _keras_data.install()

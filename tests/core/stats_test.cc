@@ -18,7 +18,7 @@ class StatsTest : public ::testing::Test {
     stats_.Submitted(MakeRequest(name, ms, op));
   }
   void End(const std::string& name, int ms, ReduceOp op = ReduceOp::kAverage) {
-    stats_.Ended(MakeRequest(name, 0, op), true, At(ms));
+    stats_.EndedAt(MakeRequest(name, 0, op), true, At(ms));
   }
 
   Request MakeRequest(const std::string& name, int ms, ReduceOp op) const {
