@@ -177,8 +177,10 @@ def is_distinct(values: Any, indices: Any) -> bool:
     twice."""
     if hasattr(values, "_numpy_internal"):
         return getattr(values, "_tf_mpi_distinct", None) is indices
-    op: Any = getattr(values, "op", None)
-    if op is None or op.type != "IdentityN" or getattr(indices, "op", None) is not op:
+    if getattr(values, "op", None) is None or values.op.type != "IdentityN":
+        return False
+    op = values.op
+    if getattr(indices, "op", None) is not op:
         return False
     return (values.value_index, indices.value_index) == (0, 1) and _TABLE_ROWS in op.node_def.attr
 
