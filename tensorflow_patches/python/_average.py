@@ -176,12 +176,12 @@ def is_distinct(values: Any, indices: Any) -> bool:
     """Whether these two are what one `average_slices` returned: then no index is there twice."""
     if hasattr(values, "_numpy_internal"):
         return getattr(values, "_tf_mpi_distinct", None) is indices
-    if getattr(values, "op", None) is None or values.op.type != "IdentityN":
+    if not hasattr(values, "op") or not hasattr(indices, "op"):
         return False
-    if getattr(indices, "op", None) is not values.op:
+    if values.op is not indices.op or values.op.type != "IdentityN":
         return False
-    parts = (values.value_index, indices.value_index)
-    return parts == (0, 1) and _TABLE_ROWS in values.op.node_def.attr
+    in_place = (values.value_index, indices.value_index) == (0, 1)
+    return in_place and _TABLE_ROWS in values.op.node_def.attr
 
 
 def _table_rows(slices: Any) -> int:
