@@ -109,7 +109,9 @@ void Engine::Run() {
     if (!failure_.ok() && (joined_ || left_ || join_requested_ || leave_requested_)) break;
     if (progress) continue;
     CheckCoordinator();
-    transport_->Wait(kIdleNap, [this] { return queue_.Stirs(); });
+    // Nothing can be agreed on without this rank, unless it has joined.
+    const bool expecting = !pending_.empty() || joined_ || left_;
+    transport_->Wait(kIdleNap, expecting, [this] { return queue_.Stirs(); });
   }
   Stop();
 }

@@ -2,6 +2,14 @@
 
 #include <cstring>
 
+// A function that is compiled for several generations of x86-64 and chosen when the library is
+// loaded. Not under the sanitizers, which are not ready then.
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#define TFMPI_FOR_EACH_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define TFMPI_FOR_EACH_CPU
+#endif
+
 namespace tfmpi {
 namespace {
 
@@ -155,6 +163,7 @@ void ReduceOf(const Reduction& reduction, const void* const* sources, int n, siz
 }
 
 // What most gradients are: two ranks, float32. One pass.
+TFMPI_FOR_EACH_CPU
 void AddTwo(const float* a, const float* b, size_t count, float factor, float* out, float* copy) {
   if (copy == nullptr) {
 #pragma GCC ivdep

@@ -271,7 +271,7 @@ TEST_F(NodesTest, MessagesLargerThanTheRingArriveWhole) {
         EXPECT_EQ(message.source, 1 - rank);
         received[rank].push_back(std::move(message.bytes));
       }
-      if (inbox.empty()) ends[rank]->Wait(milliseconds(5), [] { return false; });
+      if (inbox.empty()) ends[rank]->Wait(milliseconds(5), true, [] { return false; });
     }
     // What the peer still has to read may not be written yet.
     for (int i = 0; i < 200; ++i) {
@@ -297,7 +297,7 @@ TEST_F(NodesTest, WhoSleepsIsWoken) {
     std::atomic<bool> asleep{false};
     std::thread sleeper([&] {
       const TimePoint start = Clock::now();
-      one->Wait(seconds(20), [&] {
+      one->Wait(seconds(20), true, [&] {
         asleep = true;
         return false;
       });

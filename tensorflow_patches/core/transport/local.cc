@@ -138,7 +138,7 @@ class LocalTransport : public Transport {
     return Status();
   }
 
-  void Wait(Clock::duration limit, const std::function<bool()>& ready) override {
+  void Wait(Clock::duration limit, bool, const std::function<bool()>& ready) override {
     std::unique_lock<std::mutex> lock(shared_->mutex);
     char& woken = shared_->woken[topology_.rank];
     const auto stirs = [&] { return woken != 0 || !shared_->inboxes[topology_.rank].empty(); };

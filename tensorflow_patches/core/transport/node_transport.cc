@@ -67,8 +67,8 @@ class NodeTransport : public Transport {
     return status;
   }
 
-  void Wait(Clock::duration limit, const std::function<bool()>& ready) override {
-    if (!one_node_) {
+  void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready) override {
+    if (!one_node_ && expecting) {
       const int doublings = std::min(polls_++ / kPollsPerDoubling, 10);
       limit = std::min<Clock::duration>(
           limit, std::min<Clock::duration>(kShortestPoll * (1 << doublings), kLongestPoll));

@@ -46,8 +46,9 @@ class Transport {
   virtual Status Send(int peer, const std::string& bytes) = 0;
   virtual Status Receive(std::vector<ControlMessage>* inbox) = 0;
   // Sleeps until a message may be there, Wake is called, or `limit` has passed; not at all if
-  // `ready` is true once others can know of the sleeper. May return early.
-  virtual void Wait(Clock::duration limit, const std::function<bool()>& ready) = 0;
+  // `ready` is true once others can know of the sleeper. May return early. `expecting`: a message
+  // should come soon; else one may lie there until `limit`, where messages wake nobody.
+  virtual void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready) = 0;
   // Any thread. Cheap when nobody waits.
   virtual void Wake() = 0;
 
