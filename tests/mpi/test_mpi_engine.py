@@ -41,19 +41,25 @@ Run = Callable[..., LaunchResult]
 
 @pytest.fixture(name="run")
 def run_fixture(launch: Callable[..., LaunchResult], engine_mpi: Sequence[Path]) -> Run:
-    """run(mode, rank, np=..., timeout=...) -> how engine_mpi ended."""
+    """run(mode, rank, np=..., timeout=..., ranks_per_node=...) -> how engine_mpi ended."""
     paths = [str(Path(sys.prefix) / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
     env = {"LD_LIBRARY_PATH": ":".join(path for path in paths if path)}
 
-    def run(mode: str, rank: int = 0, *, np: int, timeout: float = 120) -> LaunchResult:
-        return launch([*engine_mpi, mode, str(rank)], np=np, env=env, timeout=timeout)
+    def run(
+        mode: str, rank: int = 0, *, np: int, timeout: float = 120, ranks_per_node: int = 0
+    ) -> LaunchResult:
+        shape = {"RANKS_PER_NODE": str(ranks_per_node)}
+        return launch([*engine_mpi, mode, str(rank)], np=np, env=env | shape, timeout=timeout)
 
     return run
 
 
-@pytest.mark.parametrize("np", [1, 2, 3, 4])
-def test_every_result_is_right_and_the_end_is_clean(run: Run, np: int) -> None:
-    results = run("check", np=np).check().results
+# The last two: two nodes of two ranks, and two nodes of two ranks and one.
+@pytest.mark.parametrize(
+    "np, ranks_per_node", [(1, 0), (2, 0), (3, 0), (4, 0), (3, 1), (4, 2), (3, 2)]
+)
+def test_every_result_is_right_and_the_end_is_clean(run: Run, np: int, ranks_per_node: int) -> None:
+    results = run("check", np=np, ranks_per_node=ranks_per_node).check().results
     assert [(one["rank"], one["size"]) for one in results] == [(rank, np) for rank in range(np)]
     # Rank r takes r more steps of 3 tensors.
     assert [one["completed"] - results[0]["completed"] for one in results] == [
