@@ -42,7 +42,7 @@ struct EngineOptions {
 
 // Counts since start; each is exact, together they are a snapshot.
 struct EngineStats {
-  uint64_t completed = 0;    // requests that ended well
+  uint64_t completed = 0;    // tensors of requests that ended well
   uint64_t collectives = 0;  // data operations on the transport
   uint64_t bytes = 0;        // of these requests' tensors
 };

@@ -81,7 +81,11 @@ Status Fusion::ReduceInPlace(const Slot& slot, double scale, TimePoint deadline)
   if (slot.request == nullptr) {
     zeros.resize(count * SizeOf(type));
     in = out = zeros.data();
-  } else if (slot.request->scale != 1) {
+  } else {
+    huge_pages_.Prefer(in, count * SizeOf(type));
+    huge_pages_.Prefer(out, count * SizeOf(type));
+  }
+  if (slot.request != nullptr && slot.request->scale != 1) {
     const Span span(Stage::kPack, "", count * SizeOf(type));
     Pack(type, in, out, count, slot.request->scale);
     in = out;

@@ -40,7 +40,7 @@ TFMPI_API void tfmpi_leave(const char* reason, double seconds);
 TFMPI_API void tfmpi_topology(int32_t out[5]);
 // Of the transport; lives as long as the process.
 TFMPI_API const char* tfmpi_transport(void);
-// completed requests, collectives, bytes, registrations seen, registrations decorated, gradients
+// tensors that ended well, collectives, bytes, registrations seen, registrations decorated, gradients
 // submitted by kernels, optimizer ops run
 TFMPI_API void tfmpi_stats(uint64_t out[7]);
 

@@ -119,8 +119,8 @@ PARAMETERS = {
             "TF_MPI_FUSION_THRESHOLD",
             "bytes",
             "4m",
-            "Small gradients travel together in a buffer of at most this size; a larger one "
-            "travels alone. 0: every gradient travels alone.",
+            "Small gradients travel together in a buffer of at most this size; one of 256 KB or "
+            "more travels alone. 0: every gradient travels alone.",
             high=2**30,
         ),
         Parameter(
