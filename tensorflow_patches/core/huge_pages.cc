@@ -10,8 +10,8 @@ constexpr uintptr_t kPage = uintptr_t{2} << 20;
 constexpr size_t kLeastBytes = size_t{4} << 20;
 // A script whose buffers never come back must not fill the memory with their addresses.
 constexpr size_t kMostPages = size_t{1} << 20;
-// Linux 6.1: moves to large pages what is there, at once. Older headers lack its name, older kernels
-// refuse it.
+// Linux 6.1: moves to large pages what is there, at once. Older headers lack its name, older
+// kernels refuse it.
 constexpr int kCollapse = 25;
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Large gradients on large pages: walking through 100 MB touches 25,600 small pages, and 50 large ones.
+// Large gradients on large pages: walking through 100 MB touches 25,600 small pages, and 50 large
+// ones.
 
 #ifndef TFMPI_CORE_HUGE_PAGES_H_
 #define TFMPI_CORE_HUGE_PAGES_H_

@@ -40,8 +40,8 @@ TFMPI_API void tfmpi_leave(const char* reason, double seconds);
 TFMPI_API void tfmpi_topology(int32_t out[5]);
 // Of the transport; lives as long as the process.
 TFMPI_API const char* tfmpi_transport(void);
-// tensors that ended well, collectives, bytes, registrations seen, registrations decorated, gradients
-// submitted by kernels, optimizer ops run
+// tensors that ended well, collectives, bytes, registrations seen, registrations decorated,
+// gradients submitted by kernels, optimizer ops run
 TFMPI_API void tfmpi_stats(uint64_t out[7]);
 
 // After tfmpi_join, on rank 0, if it asked for `stats`: core/stats.h's FormatStats, else "". Lives
