@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <numeric>
 
 #include "gtest/gtest.h"
@@ -285,6 +286,40 @@ TEST_F(NodesTest, MessagesLargerThanTheRingArriveWhole) {
   other.join();
   EXPECT_EQ(received[0], sent);
   EXPECT_EQ(received[1], sent);
+}
+
+// The names of a first step may not fit into a ring: what rank 0 says of them must have left before
+// it waits for the others in the first operation.
+TEST_F(NodesTest, AVerdictLargerThanTheRingIsHeardBeforeItIsCarriedOut) {
+  Nodes nodes(1, 3);
+  Ranks ranks(3, TestOptions(), nodes.Decorator());
+  constexpr int kTensors = 600;
+  ranks.Each([&](int rank, Engine& engine) {
+    for (int step = 0; step < 2; ++step) {
+      std::vector<Job> jobs;
+      std::vector<std::vector<char>> data;
+      for (int i = 0; i < kTensors; ++i) {
+        const std::string name = std::string(200, 'n') + std::to_string(i);
+        jobs.push_back({name, DataType::kFloat32, ReduceOp::kAverage, 3, step + i});
+        data.push_back(MakeInput(jobs.back(), rank));
+      }
+      std::vector<Request> requests;
+      std::vector<Ending> endings;
+      for (int i = 0; i < kTensors; ++i) {
+        auto promise = std::make_shared<std::promise<Status>>();
+        endings.push_back(promise->get_future());
+        requests.push_back(MakeRequest(jobs[i], data[i].data(), data[i].data()));
+        requests.back().done = [promise](const Status& status) { promise->set_value(status); };
+      }
+      std::vector<Ticket> tickets;
+      engine.Submit(std::move(requests), &tickets);
+      EXPECT_EQ(AwaitAll(endings), "");
+      for (int i = 0; i < kTensors; ++i) {
+        EXPECT_EQ(CheckOutput(jobs[i], AllRanks(3), data[i].data()), "");
+      }
+    }
+  });
+  ranks.JoinAll();
 }
 
 // A sleeper is woken by a message and by Wake, long before its limit.

@@ -87,6 +87,7 @@ class NodeTransport : public Transport {
 
   Status Allreduce(const void* in, void* out, const Reduction& reduction,
                    TimePoint deadline) override {
+    if (const Status status = FlushVerdicts(deadline); !status.ok()) return status;
     if (one_node_) return node_.Allreduce(in, out, reduction, deadline);
     if (rail_ == nullptr) return all_->Allreduce(in, out, reduction, deadline);
     if (memory_.ranks() == 1 && options_.wire == DataType::kFloat32) {
@@ -110,16 +111,21 @@ class NodeTransport : public Transport {
 
   Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
                    TimePoint deadline) override {
+    if (const Status status = FlushVerdicts(deadline); !status.ok()) return status;
     if (one_node_) return node_.Allgather(in, out, bytes, deadline);
     return all_->Allgather(in, out, bytes, deadline);
   }
 
   Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) override {
+    if (const Status status = FlushVerdicts(deadline); !status.ok()) return status;
     if (one_node_) return node_.Broadcast(data, bytes, root, deadline);
     return all_->Broadcast(data, bytes, root, deadline);
   }
 
-  Status Finalize() override { return all_->Finalize(); }
+  Status Finalize() override {
+    const Status status = FlushVerdicts(Clock::now() + std::chrono::seconds(30));
+    return status.ok() ? all_->Finalize() : status;
+  }
 
  private:
   // A rank of this node that this rank exchanges control messages with.
@@ -128,6 +134,30 @@ class NodeTransport : public Transport {
     int local_rank;
     ControlChannel channel;
   };
+
+  // What rank 0 has said may not fit into the rings at once. Before it takes part in an operation
+  // that its peers begin when they have read all of it, it waits until they have room; they read
+  // whenever they are in no operation. Other ranks must not wait so: rank 0 reads nothing
+  // meanwhile.
+  Status FlushVerdicts(TimePoint deadline) {
+    if (topology_.rank != 0) return Status();
+    for (Peer& near : peers_) {
+      Nap nap(memory_, Clock::duration::zero());
+      while (near.channel.Blocked()) {
+        if (near.channel.Flush()) {
+          memory_.Ring(near.local_rank);
+          nap.Reset();
+        } else if (Clock::now() >= deadline) {
+          return Status(Code::kDeadlineExceeded, "rank " + std::to_string(near.rank) +
+                                                     " does not read what rank 0 tells it: its "
+                                                     "process hangs or has died");
+        } else {
+          nap.Pause(kLongestPoll);
+        }
+      }
+    }
+    return Status();
+  }
 
   Status AllreduceStage(const char* in, char* out, const Reduction& reduction, TimePoint deadline) {
     Reduction inside = reduction;
