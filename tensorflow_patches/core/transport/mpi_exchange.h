@@ -1,8 +1,8 @@
 // A sum over all ranks by point-to-point messages, a piece at a time. For mpi_plugin.cc alone.
 //
 // Each rank reduces its share of a piece, which every other rank sends to it, and sends the result
-// to all. Open MPI's MPI_Iallreduce took 3 to 10 times as long at 4 MB (docs/design.md, Transport),
-// and its blocking MPI_Allreduce cannot end at a deadline. All calls on the communication thread.
+// to all. Open MPI's MPI_Iallreduce takes longer (docs/design.md, Between nodes), and its blocking
+// MPI_Allreduce cannot end at a deadline. All calls on the communication thread.
 
 #ifndef TFMPI_CORE_TRANSPORT_MPI_EXCHANGE_H_
 #define TFMPI_CORE_TRANSPORT_MPI_EXCHANGE_H_

@@ -47,6 +47,37 @@ struct NodeCollectives::Shares {
   size_t Offset(int rank, uint64_t piece) const { return Start(rank, piece) * element; }
   size_t InSlot(int rank) const { return rank * block; }
 
+  // This rank's part of the other ranks' shares of a piece, into its slot; `number`: of the piece,
+  // over all operations.
+  void PutOthers(const char* from, uint64_t piece, uint64_t number) const {
+    const NodeMemory& memory = node.memory_;
+    char* const slot = memory.slot(memory.rank(), number);
+    for (int r = 0; r < memory.ranks(); ++r) {
+      if (r != memory.rank()) {
+        std::memcpy(slot + InSlot(r), from + Offset(r, piece), Bytes(r, piece));
+      }
+    }
+  }
+  // Where each rank's part of this rank's share lies.
+  void FindMine(const char* from, uint64_t piece, uint64_t number,
+                std::vector<const void*>* sources) const {
+    const NodeMemory& memory = node.memory_;
+    sources->resize(memory.ranks());
+    for (int r = 0; r < memory.ranks(); ++r) {
+      (*sources)[r] = memory.slot(r, number) + InSlot(memory.rank());
+    }
+    (*sources)[memory.rank()] = from + Offset(memory.rank(), piece);
+  }
+  // The other ranks' shares, from their slots.
+  void TakeOthers(char* to, uint64_t piece, uint64_t number) const {
+    const NodeMemory& memory = node.memory_;
+    for (int r = 0; r < memory.ranks(); ++r) {
+      if (r != memory.rank()) {
+        std::memcpy(to + Offset(r, piece), memory.slot(r, number) + InSlot(r), Bytes(r, piece));
+      }
+    }
+  }
+
   const NodeCollectives& node;
   size_t count;
   size_t element;
@@ -131,30 +162,13 @@ Status NodeCollectives::Allreduce(const void* in, void* out, const Reduction& re
   const char* const from = static_cast<const char*>(in);
   char* const to = static_cast<char*>(out);
   const int rank = memory_.rank();
-  const int ranks = memory_.ranks();
-  const auto put = [&](uint64_t piece, uint64_t number) {
-    char* const slot = memory_.slot(rank, number);
-    for (int r = 0; r < ranks; ++r) {
-      if (r == rank) continue;
-      std::memcpy(slot + shares.InSlot(r), from + shares.Offset(r, piece), shares.Bytes(r, piece));
-    }
-  };
+  const auto put = [&](uint64_t piece, uint64_t number) { shares.PutOthers(from, piece, number); };
   const auto reduce = [&](uint64_t piece, uint64_t number) {
-    for (int r = 0; r < ranks; ++r) {
-      sources_[r] = r == rank ? from + shares.Offset(rank, piece)
-                              : memory_.slot(r, number) + shares.InSlot(rank);
-    }
-    Reduce(reduction, sources_.data(), ranks, shares.Count(rank, piece),
+    shares.FindMine(from, piece, number, &sources_);
+    Reduce(reduction, sources_.data(), memory_.ranks(), shares.Count(rank, piece),
            to + shares.Offset(rank, piece), memory_.slot(rank, number) + shares.InSlot(rank));
   };
-  const auto take = [&](uint64_t piece, uint64_t number) {
-    for (int r = 0; r < ranks; ++r) {
-      if (r == rank) continue;
-      std::memcpy(to + shares.Offset(r, piece), memory_.slot(r, number) + shares.InSlot(r),
-                  shares.Bytes(r, piece));
-    }
-  };
-  sources_.resize(ranks);
+  const auto take = [&](uint64_t piece, uint64_t number) { shares.TakeOthers(to, piece, number); };
   return Run(shares.pieces, true, put, reduce, take, deadline);
 }
 
@@ -180,23 +194,12 @@ Status NodeCollectives::ReduceScatter(const void* in, void* out, const Reduction
   const char* const from = static_cast<const char*>(in);
   char* const to = static_cast<char*>(out);
   const int rank = memory_.rank();
-  const int ranks = memory_.ranks();
-  const auto put = [&](uint64_t piece, uint64_t number) {
-    char* const slot = memory_.slot(rank, number);
-    for (int r = 0; r < ranks; ++r) {
-      if (r == rank) continue;
-      std::memcpy(slot + shares.InSlot(r), from + shares.Offset(r, piece), shares.Bytes(r, piece));
-    }
-  };
+  const auto put = [&](uint64_t piece, uint64_t number) { shares.PutOthers(from, piece, number); };
   const auto take = [&](uint64_t piece, uint64_t number) {
-    for (int r = 0; r < ranks; ++r) {
-      sources_[r] = r == rank ? from + shares.Offset(rank, piece)
-                              : memory_.slot(r, number) + shares.InSlot(rank);
-    }
-    Reduce(reduction, sources_.data(), ranks, shares.Count(rank, piece),
+    shares.FindMine(from, piece, number, &sources_);
+    Reduce(reduction, sources_.data(), memory_.ranks(), shares.Count(rank, piece),
            to + shares.Offset(rank, piece), nullptr);
   };
-  sources_.resize(ranks);
   return Run(
       shares.pieces, false, put, [](uint64_t, uint64_t) {}, take, deadline);
 }
@@ -211,11 +214,7 @@ Status NodeCollectives::AllgatherShares(void* data, size_t count, DataType type,
                 bytes + shares.Offset(rank, piece), shares.Bytes(rank, piece));
   };
   const auto take = [&](uint64_t piece, uint64_t number) {
-    for (int r = 0; r < memory_.ranks(); ++r) {
-      if (r == rank) continue;
-      std::memcpy(bytes + shares.Offset(r, piece), memory_.slot(r, number) + shares.InSlot(r),
-                  shares.Bytes(r, piece));
-    }
+    shares.TakeOthers(bytes, piece, number);
   };
   return Run(
       shares.pieces, false, put, [](uint64_t, uint64_t) {}, take, deadline);
