@@ -78,6 +78,7 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
   runtime.engine.collective_timeout = Seconds(options->collective_timeout);
   runtime.observation.timeline = options->timeline;
   runtime.observation.stats = options->stats != 0;
+  runtime.keep_memory = options->keep_memory != 0;
   runtime.plugin.ranks_per_node = options->ranks_per_node;
   runtime.plugin.node.wire = static_cast<tfmpi::DataType>(options->wire);
   tfmpi::SparseAverage::SetMode(static_cast<tfmpi::SparseMode>(options->sparse));

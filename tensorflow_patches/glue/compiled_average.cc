@@ -1,5 +1,6 @@
 #include "tensorflow_patches/glue/compiled_average.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,8 @@ using tensorflow::Tensor;
 using tensorflow::XlaExpression;
 using tensorflow::XlaOpKernelContext;
 using xla::XlaOp;
+
+constexpr char kRows[] = "_tf_mpi_rows";
 
 // The last call of a computation. Each call takes a number that the one before it gives, so that
 // XLA runs them one after another, in the order of the graph, which is the same on all ranks. Its
@@ -58,24 +61,38 @@ absl::StatusOr<Chain*> FindChain(OpKernelContext* context, xla::XlaBuilder* buil
   return chain;
 }
 
-// The averages of `tensors`, as one custom call.
-absl::StatusOr<std::vector<XlaOp>> EmitAverage(OpKernelContext* context,
-                                               const std::vector<std::string>& names,
-                                               const std::vector<XlaOp>& tensors, XlaOp weight) {
+std::string NamesAttribute(const std::vector<std::string>& names) {
+  return absl::StrCat("names = ", Quoted(absl::StrJoin(names, kNameSeparator)));
+}
+
+absl::Status CheckStatic(const std::string& name, const xla::Shape& shape) {
+  if (shape.is_static()) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("'", name,
+                   "' has a dynamic shape inside a compiled cluster, where it cannot be "
+                   "averaged over ranks; drop jit_compile=True, or set TF_MPI_ENABLE=0"));
+}
+
+// The averages of `tensors`, as one custom call of `target`. `names`: one for all, or of each.
+absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, const char* target,
+                                            const std::string& attributes,
+                                            const std::vector<std::string>& names,
+                                            const std::vector<XlaOp>& tensors, XlaOp weight) {
   XlaOpKernelContext compilation(context);
   xla::XlaBuilder* const builder = compilation.builder();
   std::vector<xla::Shape> shapes;
+  // In place: XLA copies what it still needs for something else.
+  std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> in_place;
+  const xla::ShapeIndex whole;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const absl::StatusOr<xla::Shape> shape = builder->GetShape(tensors[i]);
     if (!shape.ok()) return shape.status();
-    if (!shape->is_static()) {
-      return absl::UnimplementedError(
-          absl::StrCat("'", names[i],
-                       "' has a dynamic shape inside a compiled cluster, where it cannot be "
-                       "averaged over ranks; drop jit_compile=True, or set TF_MPI_ENABLE=0"));
-    }
+    const absl::Status status = CheckStatic(names[std::min(i, names.size() - 1)], *shape);
+    if (!status.ok()) return status;
     // Rows first on every rank, whatever layout XLA prefers.
     shapes.push_back(xla::ShapeUtil::MakeShape(shape->element_type(), shape->dimensions()));
+    const auto place = static_cast<int64_t>(i);
+    in_place.emplace_back(xla::ShapeIndex({place}), std::make_pair(place, whole));
   }
   const absl::StatusOr<Chain*> chain = FindChain(context, builder);
   if (!chain.ok()) return chain.status();
@@ -90,9 +107,8 @@ absl::StatusOr<std::vector<XlaOp>> EmitAverage(OpKernelContext* context,
   operands.insert(operands.end(), {weight, (*chain)->last});
   shapes.insert(shapes.end(), {scalar, scalar});
   const XlaOp call = xla::CustomCallWithLayout(
-      builder, kCompiledAverage, operands, results, shapes,
-      absl::StrCat("{names = ", Quoted(absl::StrJoin(names, kNameSeparator)), "}"),
-      /*has_side_effect=*/true, /*output_operand_aliasing=*/{}, /*literal=*/nullptr,
+      builder, target, operands, results, shapes, absl::StrCat("{", attributes, "}"),
+      /*has_side_effect=*/true, in_place, /*literal=*/nullptr,
       xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
   std::vector<XlaOp> averages;
   for (size_t i = 0; i < tensors.size(); ++i) averages.push_back(xla::GetTupleElement(call, i));
@@ -100,31 +116,57 @@ absl::StatusOr<std::vector<XlaOp>> EmitAverage(OpKernelContext* context,
   return averages;
 }
 
+// Input i becomes output i, averaged, but for the last, which is the weight.
+absl::Status EmitOutputs(OpKernelContext* context, const char* target,
+                         const std::string& attributes, const std::vector<std::string>& names) {
+  XlaOpKernelContext compilation(context);
+  const int tensors = context->num_inputs() - 1;
+  std::vector<XlaOp> inputs;
+  for (int i = 0; i < tensors; ++i) inputs.push_back(compilation.Input(i));
+  const XlaOp weight = compilation.Input(tensors);
+  const absl::StatusOr<std::vector<XlaOp>> averages =
+      EmitCall(context, target, attributes, names, inputs, weight);
+  if (!averages.ok()) return averages.status();
+  for (int i = 0; i < tensors; ++i) compilation.SetOutput(i, (*averages)[i]);
+  compilation.SetOutput(tensors, weight);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 CompiledAverageKernel::CompiledAverageKernel(OpKernelConstruction* construction)
     : OpKernel(construction) {
-  OP_REQUIRES_OK(construction, RegisterCompiledAverage());
+  OP_REQUIRES_OK(construction, RegisterCompiledCalls());
   OP_REQUIRES_OK(construction, AverageSpec::Read(def(), &spec_));
 }
 
 void CompiledAverageKernel::Compute(OpKernelContext* context) {
-  XlaOpKernelContext compilation(context);
-  const int size = static_cast<int>(spec_.names.size());
-  std::vector<XlaOp> tensors;
-  for (int i = 0; i < size; ++i) tensors.push_back(compilation.Input(i));
-  const XlaOp weight = compilation.Input(size);
-  const absl::StatusOr<std::vector<XlaOp>> averages =
-      EmitAverage(context, spec_.names, tensors, weight);
-  OP_REQUIRES_OK(context, averages.status());
-  for (int i = 0; i < size; ++i) compilation.SetOutput(i, (*averages)[i]);
-  compilation.SetOutput(size, weight);
+  OP_REQUIRES_OK(context,
+                 EmitOutputs(context, kCompiledAverage, NamesAttribute(spec_.names), spec_.names));
+}
+
+CompiledSlicesKernel::CompiledSlicesKernel(OpKernelConstruction* construction)
+    : OpKernel(construction), names_(AverageNames(def())) {
+  OP_REQUIRES_OK(construction, RegisterCompiledCalls());
+  OP_REQUIRES(
+      construction,
+      names_.size() == 1 && num_inputs() == 3 && tensorflow::TryGetNodeAttr(def(), kRows, &rows_),
+      absl::InvalidArgumentError("a compiled sparse average without its attributes"));
+}
+
+bool CompiledSlicesKernel::IsMarked(const tensorflow::NodeDef& node) {
+  return node.attr().count(kRows) != 0;
+}
+
+void CompiledSlicesKernel::Compute(OpKernelContext* context) {
+  const std::string attributes = absl::StrCat(NamesAttribute(names_), ", rows = ", rows_, " : i64");
+  OP_REQUIRES_OK(context, EmitOutputs(context, kCompiledSlices, attributes, names_));
 }
 
 CompiledApplyKernel::CompiledApplyKernel(OpKernelConstruction* construction, const ApplyOp& op,
                                          std::unique_ptr<OpKernel> stock)
     : OpKernel(construction), stock_(std::move(stock)) {
-  OP_REQUIRES_OK(construction, RegisterCompiledAverage());
+  OP_REQUIRES_OK(construction, RegisterCompiledCalls());
   int end = 0;
   OP_REQUIRES_OK(construction, stock_->InputRange(op.gradient, &gradient_, &end));
   request_suffix_ = RequestSuffix(def());
@@ -148,7 +190,8 @@ absl::Status CompiledApplyKernel::EmitAverageOfGradient(OpKernelContext* context
   }
   const XlaOp one = xla::ConstantR0<float>(compilation.builder(), 1);
   const absl::StatusOr<std::vector<XlaOp>> averages =
-      EmitAverage(context, {name}, {compilation.Input(gradient_)}, one);
+      EmitCall(context, kCompiledAverage, NamesAttribute({name}), {name},
+               {compilation.Input(gradient_)}, one);
   if (!averages.ok()) return averages.status();
   // A tensor of the compiler's holds no data but the expression that it stands for.
   const tensorflow::DataType type = context->input_dtype(gradient_);

@@ -7,8 +7,10 @@
 #ifndef TFMPI_GLUE_COMPILED_AVERAGE_H_
 #define TFMPI_GLUE_COMPILED_AVERAGE_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow_patches/glue/apply_ops.h"
@@ -24,6 +26,21 @@ class CompiledAverageKernel : public tensorflow::OpKernel {
 
  private:
   AverageSpec spec_;
+};
+
+// A marked IdentityN of a sparse gradient (sparse_average_kernel.h) that was made for a compiled
+// function: its values and indices have room for the rows of all ranks (compiled_call.h).
+class CompiledSlicesKernel : public tensorflow::OpKernel {
+ public:
+  explicit CompiledSlicesKernel(tensorflow::OpKernelConstruction* construction);
+  void Compute(tensorflow::OpKernelContext* context) override;
+
+  // True for such an IdentityN.
+  static bool IsMarked(const tensorflow::NodeDef& node);
+
+ private:
+  std::vector<std::string> names_;  // of the engine's request: one
+  int64_t rows_ = 0;                // of this rank
 };
 
 // A dense optimizer op on a resource variable: the stock kernel emits the update by the average.

@@ -1,5 +1,7 @@
 #include "tensorflow_patches/glue/compiled_call.h"
 
+#include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,10 +15,11 @@
 #include "tensorflow_patches/core/reduce.h"
 #include "tensorflow_patches/glue/average_kernel.h"
 #include "tensorflow_patches/glue/request_group.h"
+#include "tensorflow_patches/glue/sparse_average.h"
 #include "xla/ffi/api/ffi.h"
 
 // Of xla/ffi/ffi_api.h, which needs headers of LLVM that the wheel does not hold. The linker checks
-// the name, RegisterCompiledAverage the version of what it returns.
+// the name, RegisterCompiledCalls the version of what it returns.
 namespace xla::ffi {
 const XLA_FFI_Api* GetXlaFfiApi();
 }  // namespace xla::ffi
@@ -113,7 +116,10 @@ absl::Status AddRequests(std::string_view joined, ffi::RemainingArgs args, ffi::
   return absl::OkStatus();
 }
 
-ffi::Future Average(ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view joined) {
+// `add` fills the group; `finish` runs when it has ended well, on a thread of its own, on which
+// what comes after the call then runs.
+ffi::Future Submit(const std::function<absl::Status(RequestGroup*)>& add,
+                   std::function<absl::Status()> finish) {
   ffi::Promise promise;
   ffi::Future future(promise);
   Engine* const engine = GetEngine();
@@ -121,43 +127,157 @@ ffi::Future Average(ffi::RemainingArgs args, ffi::RemainingRets rets, std::strin
     promise.SetError(ToFfi(absl::FailedPreconditionError("averaging is off (TF_MPI_ENABLE)")));
     return future;
   }
-  // What comes after the average runs where the future is set, so on a thread of its own.
   auto group = std::make_unique<RequestGroup>(engine, nullptr, [](std::function<void()> function) {
     tensorflow::Env::Default()->SchedClosure(std::move(function));
   });
-  const absl::Status status = AddRequests(joined, args, rets, group.get());
+  const absl::Status status = add(group.get());
   if (!status.ok()) {
     promise.SetError(ToFfi(status));
     return future;
   }
   RequestGroup::Submit(std::move(group), "the compiled step's gradients were averaged",
-                       [promise](const absl::Status& ended) mutable {
-                         if (ended.ok()) {
+                       [promise, finish = std::move(finish)](const absl::Status& ended) mutable {
+                         const absl::Status finished = ended.ok() ? finish() : ended;
+                         if (finished.ok()) {
                            promise.SetAvailable();
                          } else {
-                           promise.SetError(ToFfi(ended));
+                           promise.SetError(ToFfi(finished));
                          }
                        });
   return future;
+}
+
+ffi::Future Average(ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view joined) {
+  return Submit([&](RequestGroup* group) { return AddRequests(joined, args, rets, group); },
+                [] { return absl::OkStatus(); });
 }
 
 XLA_FFI_DEFINE_HANDLER(
     kAverageHandler, Average,
     ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<std::string_view>("names"));
 
+// One sparse gradient, from the call to the end of its request. XLA's buffers outlive it.
+struct Slices {
+  std::string name;
+  RowFormat format;
+  PackedRows packed;
+  char* values = nullptr;  // the results', with room for so many rows
+  void* indices = nullptr;
+  bool narrow = false;  // int32 indices
+  size_t room = 0;
+
+  std::unique_ptr<char[]> gathered;
+  std::vector<int64_t> rows_by_rank;
+  int contributors = 1;
+
+  absl::Status Write() const;
+  void WriteIndex(size_t place, int64_t index) const;
+};
+
+void Slices::WriteIndex(size_t place, int64_t index) const {
+  if (narrow) {
+    static_cast<int32_t*>(indices)[place] = static_cast<int32_t>(index);
+  } else {
+    static_cast<int64_t*>(indices)[place] = index;
+  }
+}
+
+absl::Status Slices::Write() const {
+  const RowSum sum(format, gathered.get(), rows_by_rank);
+  const std::vector<int64_t>& found = sum.indices();
+  if (found.size() > room) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the ranks' rows of the sparse gradient of '", name, "' are ", found.size(),
+        ", and this rank's compiled step has room for ", room,
+        ", as the other ranks have many more rows than this one. Give the ranks batches of about "
+        "the same size, drop jit_compile=True, or set TF_MPI_SPARSE=dense"));
+  }
+  sum.Write(1.0 / contributors, values);
+  std::memset(values + found.size() * format.bytes(), 0, (room - found.size()) * format.bytes());
+  for (size_t i = 0; i < room; ++i) {
+    WriteIndex(i, i < found.size() ? found[i] : found.empty() ? 0 : found[0]);
+  }
+  return absl::OkStatus();
+}
+
+std::vector<int64_t> ReadIndices(const ffi::AnyBuffer& buffer, size_t rows) {
+  if (buffer.element_type() == ffi::DataType::S32) {
+    const int32_t* const from = buffer.typed_data<int32_t>();
+    return std::vector<int64_t>(from, from + rows);
+  }
+  const int64_t* const from = buffer.typed_data<int64_t>();
+  return std::vector<int64_t>(from, from + rows);
+}
+
+absl::Status AddSlices(std::string_view name, int64_t rows, ffi::RemainingArgs args,
+                       ffi::RemainingRets rets, const std::shared_ptr<Slices>& slices,
+                       RequestGroup* group) {
+  const ffi::AnyBuffer values = *args.get<ffi::AnyBuffer>(0);
+  const ffi::AnyBuffer indices = *args.get<ffi::AnyBuffer>(1);
+  const auto dims = values.dimensions();
+  slices->name = std::string(name);
+  slices->narrow = indices.element_type() == ffi::DataType::S32;
+  if (!ToCoreType(values.element_type(), &slices->format.dtype) ||
+      (!slices->narrow && indices.element_type() != ffi::DataType::S64) || dims.size() == 0 ||
+      rows > dims[0]) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the sparse gradient of '", name, "' has a dtype that cannot be averaged"));
+  }
+  const float weight = args.get<ffi::AnyBuffer>(2)->typed_data<float>()[0];
+  const absl::Status status = CheckWeight(weight, slices->name);
+  if (!status.ok()) return status;
+  Shape shape(dims.begin(), dims.end());
+  slices->room = static_cast<size_t>(shape[0]);
+  shape[0] = 1;
+  slices->format.elements = static_cast<size_t>(NumElements(shape));
+  slices->values = static_cast<char*>((*rets.get<ffi::AnyBuffer>(0))->untyped_data());
+  slices->indices = (*rets.get<ffi::AnyBuffer>(1))->untyped_data();
+  slices->packed = PackRows(slices->format, ReadIndices(indices, static_cast<size_t>(rows)),
+                            values.untyped_data(), weight);
+  shape[0] = static_cast<int64_t>(slices->packed.rows);
+  Request request = GatherRequest(slices->name, slices->format, std::move(shape));
+  request.input = slices->packed.data.get();
+  request.allocate = [slices](const std::vector<int64_t>& by_rank, int contributors) {
+    slices->rows_by_rank = by_rank;
+    slices->contributors = contributors;
+    slices->gathered = RoomFor(slices->format, by_rank);
+    return slices->gathered.get();
+  };
+  group->Add(std::move(request));
+  (*rets.get<ffi::AnyBuffer>(2))->typed_data<float>()[0] = 0;
+  CountGradients(1);
+  return status;
+}
+
+ffi::Future AverageSlices(ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view name,
+                          int64_t rows) {
+  const auto slices = std::make_shared<Slices>();
+  return Submit(
+      [&](RequestGroup* group) { return AddSlices(name, rows, args, rets, slices, group); },
+      [slices] { return slices->Write(); });
+}
+
+XLA_FFI_DEFINE_HANDLER(
+    kAverageSlicesHandler, AverageSlices,
+    ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<std::string_view>("names").Attr<int64_t>(
+        "rows"));
+
 }  // namespace
 
-absl::Status RegisterCompiledAverage() {
+absl::Status RegisterCompiledCalls() {
   static const absl::Status* const status = new absl::Status([] {
     const XLA_FFI_Api* const api = ffi::GetXlaFfiApi();
     if (api->struct_size < XLA_FFI_Api_STRUCT_SIZE ||
         api->api_version.major_version != XLA_FFI_API_MAJOR) {
       return absl::InternalError("tensorflow.mpi was built for another version of XLA's FFI");
     }
-    const XLA_FFI_Error* const error =
-        ffi::Ffi::RegisterStaticHandler(api, kCompiledAverage, "Host", kAverageHandler);
-    return error == nullptr ? absl::OkStatus()
-                            : absl::InternalError("XLA refused the call that averages");
+    for (const auto& [name, handler] : {std::make_pair(kCompiledAverage, kAverageHandler),
+                                        std::make_pair(kCompiledSlices, kAverageSlicesHandler)}) {
+      if (ffi::Ffi::RegisterStaticHandler(api, name, "Host", handler) != nullptr) {
+        return absl::InternalError("XLA refused the calls that average");
+      }
+    }
+    return absl::OkStatus();
   }());
   return *status;
 }

@@ -43,6 +43,12 @@ std::string SparseReason(const tensorflow::NodeDef& node) {
          "dense with tf.convert_to_tensor(gradient), or run with TF_MPI_ENABLE=0";
 }
 
+std::string UncompiledReason(const tensorflow::NodeDef& node) {
+  return "'" + node.name() +
+         "' averages a sparse gradient as a compiled function does, and runs outside of one. Trace "
+         "the step where it runs, or run with TF_MPI_ENABLE=0";
+}
+
 std::string DeviceReason(const OpKernelConstruction& construction) {
   return "'" + construction.def().name() + "' averages gradients over ranks, and is placed on " +
          construction.device_type().type_string() +
@@ -95,10 +101,16 @@ class AverageFactory : public OpKernelFactory {
     }
     const bool sparse = SparseAverageKernel::IsMarked(construction->def());
     if (IsCompiledForCpu(*construction)) {
+      if (CompiledSlicesKernel::IsMarked(construction->def())) {
+        return new CompiledSlicesKernel(construction);
+      }
       if (sparse) return new RefusingKernel(construction, SparseReason(construction->def()));
       return new CompiledAverageKernel(construction);
     }
     if (construction->device_type() == tensorflow::DeviceType(tensorflow::DEVICE_CPU)) {
+      if (CompiledSlicesKernel::IsMarked(construction->def())) {
+        return new RefusingKernel(construction, UncompiledReason(construction->def()));
+      }
       if (sparse) return new SparseAverageKernel(construction);
       return new AverageKernel(construction);
     }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorflow_patches/core/freed_memory.h"
 #include "tensorflow_patches/core/transport/local.h"
 
 namespace tfmpi {
@@ -102,6 +103,7 @@ Status StartRuntime(const RuntimeOptions& options) {
   }
   Status status = CompareBuilds(options.build_id, transport.get());
   if (!status.ok()) return status;
+  if (options.keep_memory && transport->topology().size > 1) KeepFreedMemory();
   State& state = GetState();
   state.options = options.engine;
   state.observation = options.observation;

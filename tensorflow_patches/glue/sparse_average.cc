@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "tensorflow_patches/core/reduce.h"
@@ -37,6 +38,22 @@ bool IsZero(const char* data, size_t bytes) {
 }
 
 }  // namespace
+
+Request GatherRequest(std::string name, const RowFormat& format, Shape shape) {
+  Request request;
+  request.name = std::move(name);
+  request.signature.kind = OpKind::kAllgather;
+  request.signature.dtype = format.dtype;
+  request.signature.shape = std::move(shape);
+  request.signature.extra_row_bytes = static_cast<int32_t>(format.packed_bytes() - format.bytes());
+  return request;
+}
+
+std::unique_ptr<char[]> RoomFor(const RowFormat& format, const std::vector<int64_t>& rows_by_rank) {
+  const int64_t rows = std::accumulate(rows_by_rank.begin(), rows_by_rank.end(), int64_t{0});
+  const size_t bytes = static_cast<size_t>(rows) * format.packed_bytes();
+  return std::unique_ptr<char[]>(new char[std::max<size_t>(1, bytes)]);
+}
 
 void SparseAverage::SetMode(SparseMode mode) { g_mode = mode; }
 
@@ -88,23 +105,16 @@ int64_t SparseAverage::MostGathered() const {
 }
 
 void SparseAverage::AddGather(RequestGroup* group) {
-  Request request;
-  request.name = name_;
-  Signature& signature = request.signature;
-  signature.kind = OpKind::kAllgather;
-  signature.dtype = format_.dtype;
-  signature.shape = ToShape(row_shape_);
-  signature.shape.insert(signature.shape.begin(), static_cast<int64_t>(packed_.rows));
-  signature.extra_row_bytes = static_cast<int32_t>(format_.packed_bytes() - format_.bytes());
-  signature.row_limit = MostGathered();
+  Shape shape = ToShape(row_shape_);
+  shape.insert(shape.begin(), static_cast<int64_t>(packed_.rows));
+  Request request = GatherRequest(name_, format_, std::move(shape));
+  request.signature.row_limit = MostGathered();
   request.input = packed_.data.get();
   request.allocate = [this](const std::vector<int64_t>& rows, int contributors) {
     is_gathered_ = true;
     rows_by_rank_ = rows;
     contributors_ = contributors;
-    size_t total = 0;
-    for (const int64_t n : rows) total += static_cast<size_t>(n);
-    gathered_.reset(new char[std::max<size_t>(1, total * format_.packed_bytes())]);
+    gathered_ = RoomFor(format_, rows);
     return gathered_.get();
   };
   group->Add(std::move(request));

@@ -25,6 +25,11 @@ namespace tfmpi {
 // TF_MPI_SPARSE.
 enum class SparseMode : int32_t { kAuto = 0, kGather = 1, kDense = 2 };
 
+// An allgather of packed rows without its data; `shape` [this rank's rows, ...].
+Request GatherRequest(std::string name, const RowFormat& format, Shape shape);
+// For the packed rows of all ranks.
+std::unique_ptr<char[]> RoomFor(const RowFormat& format, const std::vector<int64_t>& rows_by_rank);
+
 class SparseAverage {
  public:
   using Done = std::function<void(const absl::Status&)>;

@@ -7,6 +7,7 @@ in stock TensorFlow, as the identity it is on one process. In eager code it is a
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from tensorflow.mpi import _hooks, _lib
 LABEL = "_tf_mpi_average"
 _NAMES = "_tf_mpi_names"
 _TABLE_ROWS = "_tf_mpi_table_rows"  # makes it an average of a sparse gradient
+_ROWS = "_tf_mpi_rows"  # ... in a compiled function: this rank's rows, before the room for others'
 # Grappler would split off the outputs that nobody reads (the weight), and fold constants.
 _KEEP = "_grappler_do_not_remove"
 
@@ -85,6 +87,7 @@ def _in_graph(tensors: list[Any], names: list[str], label: str, weight: Any) -> 
 
     graph = ops.get_default_graph()
     numbered = _numbered(label, _count(graph, label))
+    tensors = [_not_constant(tensor) if _is_constant(tensor) else tensor for tensor in tensors]
     averages: list[Any] = [None] * len(tensors)
     # A compiled step has nothing to gain: XLA waits where the first of them stands.
     compiled = control_flow_util.GraphOrParentsInXlaContext(graph)
@@ -149,8 +152,9 @@ def average_slices(slices: Any, name: str, label: str, weight: Any = None) -> An
 
     Returns:
       tf.IndexedSlices, values [m, ...], indices [m], each of them once, the same on all ranks;
-      `slices` itself on one rank. Inside a compiled function, whose shapes are static, a dense
-      tensor.
+      `slices` itself on one rank. Inside a compiled function, whose shapes are static, one of the
+      indices may follow again and again, with values of 0; or it is a dense tensor, where that
+      moves fewer bytes or the number of rows is not static.
 
     Raises:
       As `average`.
@@ -162,10 +166,13 @@ def average_slices(slices: Any, name: str, label: str, weight: Any = None) -> An
     if _hooks.size == 1:
         return slices
     eagerly = context.executing_eagerly()
-    if not eagerly and control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()):
-        return average([ops.convert_to_tensor(slices)], [name], label, weight)[0]
     scale = ops.convert_to_tensor(1.0 if weight is None else weight, dtype=dtypes.float32)
     run = _slices_eagerly if eagerly else _slices_in_graph
+    if not eagerly and control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()):
+        rows = _static_rows(slices)
+        if rows is None:
+            return average([ops.convert_to_tensor(slices)], [name], label, weight)[0]
+        run = functools.partial(_slices_in_compiled, rows=rows)
     values, indices = run(slices, name, label, scale, _table_rows(slices))
     if eagerly:
         values._tf_mpi_distinct = indices
@@ -181,7 +188,8 @@ def is_distinct(values: Any, indices: Any) -> bool:
     if values.op is not indices.op or values.op.type != "IdentityN":
         return False
     in_place = (values.value_index, indices.value_index) == (0, 1)
-    return in_place and _TABLE_ROWS in values.op.node_def.attr
+    attributes = values.op.node_def.attr
+    return in_place and _TABLE_ROWS in attributes and _ROWS not in attributes
 
 
 def _table_rows(slices: Any) -> int:
@@ -201,11 +209,36 @@ def _of_unknown_length(slices: Any) -> list[Any]:
     for that of those that come out, and make constants of it, also through PlaceholderWithDefault.
     """
     from tensorflow.python.framework import dtypes
+
+    zero = _hidden_zero(dtypes.int32)  # the slices copy nothing
+    return [slices.values[zero:], slices.indices[zero:]]
+
+
+def _hidden_zero(dtype: Any) -> Any:
+    """0, as a tensor of which nobody can know that: the time is not known, nor its sign."""
     from tensorflow.python.ops import gen_logging_ops, math_ops
 
-    # The time is not known beforehand, nor that it is not negative. The slices copy nothing.
-    zero = math_ops.cast(math_ops.minimum(gen_logging_ops.timestamp(), 0.0), dtypes.int32)
-    return [slices.values[zero:], slices.indices[zero:]]
+    return math_ops.cast(math_ops.minimum(gen_logging_ops.timestamp(), 0.0), dtype)
+
+
+def _is_constant(tensor: Any) -> bool:
+    """Whether Grappler may know the value of `tensor` when it optimizes the graph.
+
+    It then knows that of an IdentityN, too, which for us is another on every rank.
+    """
+    seen: set[Any] = set()
+    todo = [tensor.op]
+    while todo:
+        op = todo.pop()
+        if op.type.startswith("Placeholder") or op.op_def.is_stateful:
+            return False
+        todo += [source.op for source in op.inputs if source.op not in seen]
+        seen.update(source.op for source in op.inputs)
+    return True
+
+
+def _not_constant(tensor: Any) -> Any:
+    return tensor + _hidden_zero(tensor.dtype)
 
 
 def average_all(gradients: Sequence[Any], names: Sequence[str], label: str) -> list[Any]:
@@ -256,6 +289,55 @@ def _slices_in_graph(slices: Any, name: str, label: str, weight: Any, table_rows
         _numbered(label, number),
         weight,
         **{_TABLE_ROWS: {"i": table_rows}, "_XlaCompile": {"b": False}},
+    )
+
+
+def _static_rows(slices: Any) -> int | None:
+    """This rank's rows, if the sparse gradient of a compiled function is to travel as rows.
+
+    The ranks' numbers may differ a little. With so many rows that a dense tensor moves fewer bytes
+    it travels as one; ranks that do not agree on that hear so from the engine.
+    """
+    from tensorflow.mpi import config
+
+    mode = config.get("TF_MPI_SPARSE")
+    shape = slices.values.shape
+    if mode == "dense" or not shape.is_fully_defined():
+        return None
+    rows = int(shape[0])
+    table = _table_rows(slices)
+    # Per rank a reduction moves every element twice, a gathering every row and its index once.
+    size = slices.values.dtype.size
+    row_bytes = (shape.num_elements() // max(1, rows)) * size
+    gathered = _hooks.size * rows * (row_bytes + 8)
+    if mode == "auto" and table >= 0 and gathered > 2 * table * (row_bytes + size):
+        return None
+    return rows
+
+
+def _slices_in_compiled(
+    slices: Any, name: str, label: str, weight: Any, table_rows: int, rows: int
+) -> list[Any]:
+    """Shapes are static: what goes in has room for what comes out. See glue/compiled_call.h."""
+    from tensorflow.python.framework import ops
+    from tensorflow.python.ops import array_ops
+
+    # Of parts of one batch, or a few hundred rows, one rank may have that many more than another.
+    more = (_hooks.size - 1) * rows + _hooks.size * max(rows // 8, min(rows, 1024), 1)
+    # As one process sees it, which may load this: rows of zeros, for an index that is there.
+    index = slices.indices[:1] if rows else array_ops.zeros([1], slices.indices.dtype)
+    empty = array_ops.zeros([more, *slices.values.shape[1:]], slices.values.dtype)
+    room = [
+        array_ops.concat([slices.values, empty], axis=0),
+        array_ops.concat([slices.indices, array_ops.repeat(index, more)], axis=0),
+    ]
+    number = _count(ops.get_default_graph(), f"{name} ({label})")
+    return _marked_identity(
+        room,
+        [name],
+        _numbered(label, number),
+        weight,
+        **{_TABLE_ROWS: {"i": table_rows}, _ROWS: {"i": rows}},
     )
 
 

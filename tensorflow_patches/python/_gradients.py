@@ -1,8 +1,10 @@
 """compat.v1 optimizers: gradients are averaged where they are computed, and then nowhere else.
 
 `compute_gradients` returns averages, so what the script does with them before `apply_gradients`
-(clipping, loss scaling, its check for inf) is what one process does. An Apply op whose gradient was
-made from averages does not average it again; any other still does (glue/apply_kernel.h).
+(clipping, loss scaling, its check for inf) is what one process does. Gradients that it has from
+elsewhere are averaged as `apply_gradients` begins, all together, which costs less than one by one.
+An Apply op whose gradient was made from averages does not average it again; any other still does
+(glue/apply_kernel.h).
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from typing import Any
 from tensorflow.mpi import _average, _hooks, _naming
 
 _AVERAGED = "_tf_mpi_averaged"  # an Apply op's; glue/apply_kernel.h
+
+updates = 0  # of one variable, by an optimizer; for _checks
 
 # The values that these give are the same on all ranks, if the ranks are in step.
 _SAME_ON_ALL_RANKS = {"Const", "ReadVariableOp", "VarHandleOp", "Variable", "VariableV2"}
@@ -45,14 +49,31 @@ def average(optimizer: Any, gradients: Any, variables: Any) -> list[Any]:
     return gradients
 
 
-def average_slices(optimizer: Any, gradient: Any, variable: Any) -> Any:
-    """The average of one sparse gradient that is to be applied to `variable`."""
-    from tensorflow.python.eager import context
-    from tensorflow.python.framework import ops
+def average_applied(optimizer: Any, pending: Any) -> Any:
+    """See _hooks.gradients_applied. What is None, or made of averages, stays as it is."""
+    if _hooks.size == 1:
+        return pending
+    new = [
+        index
+        for index, (gradient, _, _) in enumerate(pending)
+        if gradient is not None and not is_averaged(gradient)
+    ]
+    gradients = [pending[index][0] for index in new]
+    variables = [pending[index][1] for index in new]
+    averaged = list(pending)
+    for index, gradient in zip(new, average(optimizer, gradients, variables), strict=True):
+        averaged[index] = (gradient, *pending[index][1:])
+    return tuple(averaged)
 
-    graph = None if context.executing_eagerly() else ops.get_default_graph()
-    name = _name(graph, variable)
-    return _average.average_slices(gradient, name, optimizer.get_name(), _average.current_weight())
+
+def update(optimizer: Any, processor: Any, gradient: Any) -> Any:
+    """See _hooks.optimizer_update. Whatever ops it updates by, its gradient is an average."""
+    global updates
+    updates += 1
+    if _hooks.size == 1:
+        return processor.update_op(optimizer, gradient)
+    with _average.already_averaged():
+        return processor.update_op(optimizer, gradient)
 
 
 def _values(gradient: Any) -> Any:

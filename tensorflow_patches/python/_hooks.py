@@ -116,6 +116,14 @@ def gradients_computed(optimizer: Any, gradients: Any, variables: Any) -> list[A
     return _gradients.average(optimizer, gradients, variables)
 
 
+def gradients_applied(optimizer: Any, pending: Any) -> Any:
+    """optimizer.py, Optimizer.apply_gradients: returns `pending`, tuples of a gradient, a variable
+    and its processor, with averages for gradients."""
+    from tensorflow.mpi import _gradients
+
+    return _gradients.average_applied(optimizer, pending)
+
+
 def optimizer_ready(optimizer: Any, variables: Any) -> None:
     """optimizer.py, Optimizer.apply_gradients: the slots for `variables` exist."""
     from tensorflow.mpi import _sync
@@ -130,11 +138,11 @@ def optimizer_subclassed(optimizer: Any) -> None:
     _checks.guard_subclass(optimizer)
 
 
-def optimizer_update(optimizer: Any, processor: Any, gradient: Any, variable: Any) -> Any:
-    """optimizer.py, Optimizer.apply_gradients: does processor.update_op, or refuses."""
-    from tensorflow.mpi import _checks
+def optimizer_update(optimizer: Any, processor: Any, gradient: Any) -> Any:
+    """optimizer.py, Optimizer.apply_gradients: does processor.update_op by an average."""
+    from tensorflow.mpi import _gradients
 
-    return _checks.update(optimizer, processor, gradient, variable)
+    return _gradients.update(optimizer, processor, gradient)
 
 
 def shuffle_seeds(seed: Any, seed2: Any) -> tuple[Any, Any]:

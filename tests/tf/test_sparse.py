@@ -43,15 +43,14 @@ def test_every_compat_v1_optimizer_equals_one_process(launch, scripts, v1_alone)
 
 
 def test_an_embedding_in_fit_equals_one_process(launch, scripts):
-    """And its gradients stay sparse, but where they are compiled."""
+    """And its gradients stay sparse, also where they are compiled."""
     (alone,) = launch(scripts / "sparse_keras.py", np=0).check().results
     ranks = launch(scripts / "sparse_keras.py", np=2).check().results
     for case, theirs in alone.items():
         assert_same([rank[case]["values"] for rank in ranks])
         assert_close(ranks[0][case]["values"], theirs["values"], 1e-5)
         assert theirs["kinds"] == ["dense", "sparse"]
-        kinds = ["dense"] if "compiled" in case else theirs["kinds"]
-        assert ranks[0][case]["kinds"] == kinds, case
+        assert ranks[0][case]["kinds"] == theirs["kinds"], case
 
 
 def test_control_of_ranks_that_average_nothing(launch, scripts, v1_alone):
