@@ -10,8 +10,13 @@ from typing import BinaryIO
 from .errors import BuildError
 from .layout import Library
 
-# The one TensorFlow symbol that we define, see docs/design.md; all else we export is our C API.
-INTERPOSED = "_ZN10tensorflow14kernel_factory17OpKernelRegistrar12InitInternalE"
+# TensorFlow's symbols that we define, see docs/design.md; all else we export is our C API.
+INTERPOSED = (
+    "_ZN10tensorflow14kernel_factory17OpKernelRegistrar12InitInternalE",
+    "_ZN3tsl4port13AlignedMallocE",
+    "_ZN3tsl4port11AlignedFreeE",
+    "_ZN3tsl4port16AlignedSizedFreeE",
+)
 OUR_PREFIX = "tfmpi_"
 
 # library -> the symbol versions wanted of it, as auditwheel's policies take them.
@@ -78,7 +83,7 @@ def check_library(path: Path, library: Library, forbidden: list[bytes]) -> None:
     """Refuses a library of ours that would not load in the wheel, or not leave TensorFlow alone."""
     with path.open("rb") as stream:
         dynamic = read_dynamic(stream)
-    strange = [name for name in dynamic.exports if not name.startswith((INTERPOSED, OUR_PREFIX))]
+    strange = [name for name in dynamic.exports if not name.startswith((*INTERPOSED, OUR_PREFIX))]
     missing = [name for name in library.needs if name not in dynamic.needed]
     data = path.read_bytes()
     fault = None

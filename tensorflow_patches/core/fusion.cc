@@ -82,8 +82,6 @@ Status Fusion::ReduceInPlace(const Slot& slot, double scale, TimePoint deadline)
     zeros.resize(count * SizeOf(type));
     in = out = zeros.data();
   } else {
-    huge_pages_.Prefer(in, count * SizeOf(type));
-    huge_pages_.Prefer(out, count * SizeOf(type));
   }
   if (slot.request != nullptr && slot.request->scale != 1) {
     const Span span(Stage::kPack, "", count * SizeOf(type));

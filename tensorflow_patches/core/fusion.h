@@ -10,7 +10,6 @@
 #include <memory>
 #include <vector>
 
-#include "tensorflow_patches/core/huge_pages.h"
 #include "tensorflow_patches/core/message.h"
 #include "tensorflow_patches/core/request.h"
 #include "tensorflow_patches/core/transport/transport.h"
@@ -53,7 +52,6 @@ class Fusion {
 
   Transport* const transport_;
   const size_t threshold_;
-  HugePages huge_pages_;
   std::unique_ptr<char, Free> buffer_;
   size_t buffer_bytes_ = 0;
 };

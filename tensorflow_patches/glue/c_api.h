@@ -27,7 +27,7 @@ struct TfMpiOptions {
   int32_t ranks_per_node;     // 0: as the launcher has it
   int32_t wire;               // DataType in which float32 sums travel between nodes
   int32_t sparse;             // sparse_average.h's SparseMode
-  int32_t keep_memory;        // 1: see core/freed_memory.h
+  int32_t keep_memory;        // 1: see tensor_memory.h
 };
 
 // Python's main thread, once. Waits for all ranks to start.

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow_patches/core/freed_memory.h"
 #include "tensorflow_patches/core/transport/local.h"
+#include "tensorflow_patches/glue/tensor_memory.h"
 
 namespace tfmpi {
 namespace {
@@ -103,7 +103,7 @@ Status StartRuntime(const RuntimeOptions& options) {
   }
   Status status = CompareBuilds(options.build_id, transport.get());
   if (!status.ok()) return status;
-  if (options.keep_memory && transport->topology().size > 1) KeepFreedMemory();
+  if (options.keep_memory && transport->topology().size > 1) KeepTensorMemory();
   State& state = GetState();
   state.options = options.engine;
   state.observation = options.observation;

@@ -146,7 +146,7 @@ def _averaged_pairs(optimizer: Any, grads: Any, *_: Any, **__: Any) -> list[tupl
 def _averaged(optimizer: Any, grads: list[Any], variables: list[Any]) -> list[Any]:
     """The gradients averaged over ranks; None stays None.
 
-    A sparse gradient stays sparse, each of its rows once; in a compiled step it becomes dense.
+    A sparse gradient stays sparse, each of its rows once.
     """
     from tensorflow.python.framework import indexed_slices, ops
 

@@ -137,10 +137,10 @@ PARAMETERS = {
             "TF_MPI_MEMORY",
             "choice",
             "keep",
-            "What becomes of large blocks of memory that a step has freed. keep: the process keeps "
-            "them for the next step, where glibc would return them to the kernel and get them "
-            "anew; at most 2 GB beyond what it uses, and holes. return: as without this library. "
-            "Variables of glibc's own, as MALLOC_TRIM_THRESHOLD_, count more.",
+            "What becomes of tensors of 4 MB and more that a step has freed. keep: their memory "
+            "waits for the next step, up to 30 seconds, where glibc would return it to the kernel "
+            "and get it anew. With what is in use it is never more than once was in use at a "
+            "time. return: as in stock TensorFlow.",
             choices=("keep", "return"),
         ),
         Parameter(
@@ -263,13 +263,6 @@ def get(name: str, environ: Mapping[str, str] = os.environ) -> Any:
 def given(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The parameters that the environment holds, as text."""
     return {name: environ[name] for name in PARAMETERS if name in environ}
-
-
-def keeps_memory(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether malloc is to keep what is freed: not where the user has tuned malloc."""
-    tuned = any(name.startswith("MALLOC_") for name in environ)
-    tuned |= "glibc.malloc." in environ.get("GLIBC_TUNABLES", "")
-    return get("TF_MPI_MEMORY", environ) == "keep" and not tuned
 
 
 def check(environ: Mapping[str, str] = os.environ) -> None:

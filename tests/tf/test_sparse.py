@@ -81,6 +81,17 @@ def test_weights_rows_and_modes(edges):
         assert (shape, size, rows) == ([3, 2], 3, {"0": 0.5, "1": 1.0, "5": 1.5})
 
 
+def test_rows_in_compiled_steps(edges):
+    for rank in edges:
+        once = {"0": 0.5, "1": 0.5, "3": 0.5, "7": 3.5, "9": 0.5}
+        assert rank["compiled_rows"] == [once, once, {"2": 1.0, "5": 3.0}]
+        assert rank["compiled_full_table"] == {str(row): row + 5.0 for row in range(6)}
+    assert edges[0]["compiled_without_room"] == "none"
+    text = edges[1]["compiled_without_room"]
+    assert "'table (room)' are 3000" in text and "has room for 4" in text
+    assert "TF_MPI_SPARSE=dense" in text
+
+
 def test_a_dense_gradient_on_one_rank_is_an_error_that_names_both(edges):
     for rank in edges:
         for case, sparse in (("mixed_in_raw_ops", 1), ("mixed_in_keras", 0)):

@@ -120,7 +120,7 @@ def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **facts: object) ->
         "needed": ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2"),
         "runpath": ("$ORIGIN/../..",),
         "rpath": (),
-        "exports": (elf.INTERPOSED + "PK", "tfmpi_rank"),
+        "exports": (elf.INTERPOSED[0] + "PK", "tfmpi_rank"),
     }
     dynamic = Dynamic(**(good | facts))  # type: ignore[arg-type]
     monkeypatch.setattr(elf, "read_dynamic", lambda stream: dynamic)

@@ -74,6 +74,52 @@ def function_that_knows_its_shapes() -> Any:
     return [shape.numpy().tolist(), int(size), shown(average)]
 
 
+def compiled(own: tf.IndexedSlices, label: str, weight: float = 1.0) -> dict[str, float]:
+    """The average in a compiled step, duplicates summed: all but one of an index must be zeros."""
+
+    @tf.function(jit_compile=True)
+    def run(values: Any, indices: Any) -> Any:
+        rows = tf.IndexedSlices(values, indices, own.dense_shape)
+        average = _average.average_slices(rows, "table", label, tf.constant(weight))
+        if not isinstance(average, tf.IndexedSlices):
+            return average, tf.range(average.shape[0])
+        return average.values, average.indices
+
+    values, indices = (tensor.numpy() for tensor in run(own.values, own.indices))
+    assert np.ptp(values, axis=-1).sum() == 0
+    found: dict[str, float] = {}
+    for index, value in zip(indices.tolist(), values[:, 0].tolist()):
+        assert value == 0.0 or found.get(str(index), 0.0) == 0.0
+        found[str(index)] = found.get(str(index), 0.0) + value
+    return dict(sorted(found.items()))
+
+
+def compiled_rows() -> Any:
+    """Duplicates within and across ranks; rank 1 has a row more. Then int32, and poison."""
+    own = slices([1.0, 2.0, 4.0], [0, 7, 7], 1000) if RANK == 0 else slices([1.0] * 4, [7, 3, 1, 9])
+    shape = tf.constant([1000, WIDTH])
+    wide = tf.IndexedSlices(own.values, own.indices, shape)
+    narrow = tf.IndexedSlices(own.values, tf.cast(own.indices, tf.int32), shape)
+    poison = slices([1.0, 3.0], [2, 5], 1000) if RANK == 0 else slices([np.nan] * 2, [4, 4], 1000)
+    return [
+        compiled(wide, "compiled"),
+        compiled(narrow, "narrow"),
+        compiled(poison, "compiled weight", 2.0 - 2.0 * RANK),
+    ]
+
+
+def compiled_full_table() -> Any:
+    """Where it moves fewer bytes the whole is reduced."""
+    return compiled(slices(np.arange(ROWS) + 10.0 * RANK, list(range(ROWS))), "compiled full")
+
+
+def compiled_without_room() -> str:
+    """Rank 0 has many more rows than the room that rank 1 left for them."""
+    count = 1 if RANK else 3000
+    own = slices([1.0] * count, list(range(count)), 100_000)
+    return error_of(lambda: compiled(own, "room"))
+
+
 def error_of(run: Callable[[], Any]) -> str:
     try:
         run()
@@ -185,6 +231,9 @@ def main() -> None:
         every_row_of_every_rank,
         some_rows,
         function_that_knows_its_shapes,
+        compiled_rows,
+        compiled_full_table,
+        compiled_without_room,
         mixed_in_raw_ops,
         mixed_in_keras,
         bad_index,

@@ -1,0 +1,100 @@
+// What a freed block waits for, and for how long.
+
+#include "tensorflow_patches/core/block_cache.h"
+
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace tfmpi {
+namespace {
+
+constexpr size_t kMega = size_t{1} << 20;
+const TimePoint kNow = Clock::now();
+
+TEST(BlockCacheTest, AFreedBlockIsTheNextOfItsSize) {
+  BlockCache cache;
+  void* const first = cache.Allocate(10 * kMega, kNow);
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(first) % BlockCache::kAlignment, 0u);
+  std::memset(first, 7, 10 * kMega);
+  void* const second = cache.Allocate(20 * kMega, kNow);
+  std::memset(second, 8, 20 * kMega);
+  EXPECT_TRUE(cache.Free(first, kNow));
+  EXPECT_EQ(cache.bytes_waiting(), 10 * kMega);
+  EXPECT_EQ(cache.Allocate(9 * kMega + 1, kNow), first);
+  EXPECT_EQ(cache.bytes_in_use(), 30 * kMega);
+  EXPECT_EQ(static_cast<char*>(first)[0], 7);
+}
+
+TEST(BlockCacheTest, ABlockMuchLargerThanNeededGoesOnWaiting) {
+  BlockCache cache;
+  void* const large = cache.Allocate(100 * kMega, kNow);
+  void* const small = cache.Allocate(10 * kMega, kNow);
+  EXPECT_TRUE(cache.Free(small, kNow));
+  EXPECT_TRUE(cache.Free(large, kNow));
+  EXPECT_EQ(cache.Allocate(10 * kMega, kNow), small);
+  EXPECT_EQ(cache.Allocate(99 * kMega, kNow), large);
+}
+
+TEST(BlockCacheTest, WithWhatWaitsItNeverHoldsMoreThanWasInUse) {
+  BlockCache cache;
+  size_t most = 0;
+  std::vector<void*> blocks;
+  for (size_t i = 0; i < 200; ++i) {
+    const size_t bytes = (4 + i * 37 % 61) * kMega;
+    if (blocks.size() > 3) {
+      EXPECT_TRUE(cache.Free(blocks[i % 4], kNow));
+      blocks.erase(blocks.begin() + i % 4);
+    }
+    blocks.push_back(cache.Allocate(bytes, kNow));
+    ASSERT_NE(blocks.back(), nullptr);
+    most = std::max(most, cache.bytes_in_use());
+    EXPECT_LE(cache.bytes_in_use() + cache.bytes_waiting(), most);
+  }
+}
+
+TEST(BlockCacheTest, NoBlockWaitsForLong) {
+  BlockCache cache;
+  void* const old = cache.Allocate(10 * kMega, kNow);
+  void* const other = cache.Allocate(50 * kMega, kNow);
+  EXPECT_TRUE(cache.Free(old, kNow));
+  EXPECT_TRUE(cache.Free(other, kNow + BlockCache::kLongestWait));
+  cache.Allocate(4 * kMega, kNow + BlockCache::kLongestWait + std::chrono::seconds(1));
+  EXPECT_EQ(cache.bytes_waiting(), 50 * kMega);
+}
+
+TEST(BlockCacheTest, LeavesTheRestToMalloc) {
+  BlockCache cache;
+  EXPECT_EQ(cache.Allocate(BlockCache::kLeastBytes - 1, kNow), nullptr);
+  EXPECT_EQ(cache.Allocate(SIZE_MAX - 5, kNow), nullptr);
+  EXPECT_EQ(cache.Allocate(SIZE_MAX / 4, kNow), nullptr) << "there is not so much memory";
+  EXPECT_EQ(cache.bytes_in_use(), 0u);
+  alignas(BlockCache::kAlignment) static char foreign[16];
+  EXPECT_FALSE(cache.Free(foreign, kNow));
+  EXPECT_FALSE(cache.Free(foreign + 8, kNow));
+}
+
+TEST(BlockCacheTest, ManyThreads) {
+  BlockCache cache;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&cache, t] {
+      for (int i = 0; i < 50; ++i) {
+        char* const block = static_cast<char*>(cache.Allocate((4 + i % 5) * kMega, Clock::now()));
+        block[0] = static_cast<char>(t);
+        block[4 * kMega - 1] = static_cast<char>(i);
+        EXPECT_EQ(block[0], t);
+        EXPECT_TRUE(cache.Free(block, Clock::now()));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(cache.bytes_in_use(), 0u);
+}
+
+}  // namespace
+}  // namespace tfmpi

@@ -1,0 +1,26 @@
+"""Allocates and frees 100 MB five times; prints the pages that the last four times fetched."""
+
+from __future__ import annotations
+
+import resource
+
+import tensorflow as tf
+from common import result
+
+BYTES = 100 * 2**20
+
+
+def faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def step() -> None:
+    with tf.device("CPU:0"):
+        tf.fill([BYTES // 4], 1.0)  # freed at once
+
+
+step()
+before = faults()
+for _ in range(4):
+    step()
+result({"faults": faults() - before})

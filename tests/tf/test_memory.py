@@ -1,0 +1,16 @@
+"""TF_MPI_MEMORY: what a step has freed, the next step finds."""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+
+PAGES = 4 * 100 * 2**20 // resource.getpagesize()
+
+
+@pytest.mark.parametrize("mode, kept", [("keep", True), ("return", False)])
+def test_freed_memory(launch, scripts, mode, kept):
+    ranks = launch(scripts / "memory.py", np=2, env={"TF_MPI_MEMORY": mode}).check().results
+    for rank in ranks:
+        assert (rank["faults"] < PAGES // 20) == kept, rank["faults"]
