@@ -322,8 +322,8 @@ def _slices_in_compiled(
     from tensorflow.python.framework import ops
     from tensorflow.python.ops import array_ops
 
-    # Of parts of one batch, or a few hundred rows, one rank may have that many more than another.
-    more = (_hooks.size - 1) * rows + _hooks.size * max(rows // 8, min(rows, 1024), 1)
+    # A rank may have more rows than another, as one has a sample more of a batch in parts: so many.
+    more = (_hooks.size - 1) * rows + _hooks.size * max(rows // 8, min(rows, 512), 1)
     # As one process sees it, which may load this: rows of zeros, for an index that is there.
     index = slices.indices[:1] if rows else array_ops.zeros([1], slices.indices.dtype)
     empty = array_ops.zeros([more, *slices.values.shape[1:]], slices.values.dtype)

@@ -9,6 +9,7 @@ An Apply op whose gradient was made from averages does not average it again; any
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from tensorflow.mpi import _average, _hooks, _naming
@@ -51,6 +52,9 @@ def average(optimizer: Any, gradients: Any, variables: Any) -> list[Any]:
 
 def average_applied(optimizer: Any, pending: Any) -> Any:
     """See _hooks.gradients_applied. What is None, or made of averages, stays as it is."""
+    from tensorflow.python.eager import context
+    from tensorflow.python.framework import ops
+
     if _hooks.size == 1:
         return pending
     new = [
@@ -58,12 +62,20 @@ def average_applied(optimizer: Any, pending: Any) -> Any:
         for index, (gradient, _, _) in enumerate(pending)
         if gradient is not None and not is_averaged(gradient)
     ]
+    # The script may list them in an order of this rank's own.
+    graph = None if context.executing_eagerly() else ops.get_default_graph()
+    new.sort(key=lambda index: _natural(_name(graph, pending[index][1])))
     gradients = [pending[index][0] for index in new]
     variables = [pending[index][1] for index in new]
     averaged = list(pending)
     for index, gradient in zip(new, average(optimizer, gradients, variables), strict=True):
         averaged[index] = (gradient, *pending[index][1:])
     return tuple(averaged)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sorts layer_2 before layer_10: in the order of a model's layers, if they are numbered."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def update(optimizer: Any, processor: Any, gradient: Any) -> Any:
