@@ -72,7 +72,7 @@ void ApplyKernel::Step::Start(const std::string& key, bool averaged) {
                          group_.get());
   }
   if (averaged) {
-    if (!use.first_apply) kernel_->Settle(context_);
+    if (!use.first_apply) kernel_->Settle(context_, name_);
     if (start_.empty()) return Finish(absl::OkStatus());
   }
   RequestGroup::Submit(std::move(group_), "'" + name_ + "' was averaged",
@@ -139,9 +139,16 @@ bool ApplyKernel::IsSettled(OpKernelContext* context) const {
   return handle.name() == settled_variable_ && handle.container() == settled_container_;
 }
 
-void ApplyKernel::Settle(OpKernelContext* context) {
+std::string ApplyKernel::TraceName() const {
+  if (Recording() == 0) return "";
+  std::lock_guard<std::mutex> lock(mutex_);
+  return settled_ ? settled_name_ : name();
+}
+
+void ApplyKernel::Settle(OpKernelContext* context, const std::string& name) {
   std::lock_guard<std::mutex> lock(mutex_);
   settled_ = true;
+  settled_name_ = name;
   if (context->input_is_ref(0)) return;
   const tensorflow::ResourceHandle& handle = tensorflow::HandleFromInput(context, 0);
   settled_variable_ = handle.name();
@@ -152,7 +159,8 @@ void ApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   Engine* const engine = GetEngine();
   CountApplied();
   if (engine->topology().size == 1 || ((averaged_ || t_averaged) && IsSettled(context))) {
-    const Span span(Stage::kApply, name(), 0);
+    const std::string traced = TraceName();
+    const Span span(Stage::kApply, traced, context->input(gradient_).TotalBytes());
     RunOnInputs(stock_.get(), context, {});
     return done();
   }

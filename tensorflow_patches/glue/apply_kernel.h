@@ -43,7 +43,9 @@ class ApplyKernel : public tensorflow::AsyncOpKernel {
   // Whether the last step was of this step's variable, and none of its state had to be brought in
   // step.
   bool IsSettled(tensorflow::OpKernelContext* context) const;
-  void Settle(tensorflow::OpKernelContext* context);
+  void Settle(tensorflow::OpKernelContext* context, const std::string& name);
+  // The variable's, for traces; empty while there are none.
+  std::string TraceName() const;
 
   std::unique_ptr<tensorflow::OpKernel> stock_;
   int gradient_ = -1;         // input index
@@ -55,6 +57,7 @@ class ApplyKernel : public tensorflow::AsyncOpKernel {
   bool settled_ = false;          // guarded by mutex_, as all below
   std::string settled_variable_;  // its handle's name
   std::string settled_container_;
+  std::string settled_name_;  // as on every rank
 };
 
 // What the Apply kernels, this, the sparse and the compiled one, know from a node.
