@@ -3,7 +3,8 @@
 // glibc gives a large block back to the kernel when it is freed, and gets it anew, page by page and
 // full of zeros, for the next step: of 100 MB of gradients that takes longer than averaging them.
 // Here a freed block waits for its next use, on large pages. Blocks in use and waiting are never
-// more than were once in use at a time, and none waits for long.
+// more than were once in use at a time, and what has waited for long goes when the next is asked
+// for.
 //
 // Any thread. Owns all blocks; those that are not freed stay until the process ends.
 
