@@ -75,7 +75,9 @@ def average_applied(optimizer: Any, pending: Any) -> Any:
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """Sorts layer_2 before layer_10: in the order of a model's layers, if they are numbered."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+    return [
+        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
+    ]
 
 
 def update(optimizer: Any, processor: Any, gradient: Any) -> Any:
