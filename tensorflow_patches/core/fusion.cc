@@ -188,6 +188,10 @@ Status Fusion::Allgather(const Slot& slot, const std::vector<int64_t>& rows, int
     dropped.resize(total);
     out = dropped.data();
   }
+  if (in == nullptr) {
+    const auto own = bytes.begin() + transport_->topology().rank;
+    in = static_cast<char*>(out) + std::accumulate(bytes.begin(), own, size_t{0});
+  }
   if (total != 0) {
     const Span span(Stage::kReduce, "allgather", total);
     const Status status = transport_->Allgather(in, out, bytes, deadline);

@@ -85,7 +85,8 @@ struct Request {
   uint64_t fingerprint = 0;
 
   // Owned by the submitter, untouched by it until `done` has run. `input` may equal `output`.
-  // Broadcast: only `output`, which holds the data on the root.
+  // Broadcast: only `output`, which holds the data on the root. Allgather: with no `input`,
+  // `allocate` writes this rank's part to its place in the result, which it always returns.
   const void* input = nullptr;
   void* output = nullptr;
   // In their place, for each of signature.parts.

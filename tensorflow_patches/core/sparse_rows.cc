@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <numeric>
 
 #include "tensorflow_patches/core/reduce.h"
@@ -80,33 +81,33 @@ size_t DistinctIndices::Place(int64_t index) {
   return indices_.size() - 1;
 }
 
-PackedRows PackRows(const RowFormat& format, const std::vector<int64_t>& indices,
-                    const void* values, double scale) {
-  PackedRows packed;
-  if (scale == 0 || indices.empty()) return packed;
+OwnRows::OwnRows(const RowFormat& format, const std::vector<int64_t>& indices, const void* values,
+                 double weight)
+    : format_(format), values_(values), weight_(weight) {
+  if (weight == 0) return;
   DistinctIndices distinct(indices.size());
-  std::vector<size_t> places(indices.size());
-  for (size_t i = 0; i < indices.size(); ++i) places[i] = distinct.Place(indices[i]);
-  packed.rows = distinct.indices().size();
-  packed.data.reset(new char[packed.rows * format.packed_bytes()]);
-  const size_t index_bytes = packed.rows * sizeof(int64_t);
-  std::memcpy(packed.data.get(), distinct.indices().data(), index_bytes);
-  char* const sums = packed.data.get() + index_bytes;
-  if (packed.rows == indices.size()) {
-    Pack(format.dtype, values, sums, packed.rows * format.elements, scale);
-    return packed;
+  places_.reserve(indices.size());
+  for (const int64_t index : indices) places_.push_back(distinct.Place(index));
+  indices_ = distinct.indices();
+}
+
+void OwnRows::Pack(double scale, char* to) const {
+  scale *= weight_;
+  if (rows() != 0) std::memcpy(to, indices_.data(), rows() * sizeof(int64_t));
+  char* const sums = to + rows() * sizeof(int64_t);
+  if (rows() == places_.size()) {
+    return tfmpi::Pack(format_.dtype, values_, sums, rows() * format_.elements, scale);
   }
-  const char* own = static_cast<const char*>(values);
+  const char* own = static_cast<const char*>(values_);
   std::unique_ptr<char[]> scaled;
-  if (!IsWireForm(format.dtype) || scale != 1) {
-    scaled.reset(new char[indices.size() * format.wire_bytes()]);
-    Pack(format.dtype, values, scaled.get(), indices.size() * format.elements, scale);
+  if (!IsWireForm(format_.dtype) || scale != 1) {
+    scaled.reset(new char[places_.size() * format_.wire_bytes()]);
+    tfmpi::Pack(format_.dtype, values_, scaled.get(), places_.size() * format_.elements, scale);
     own = scaled.get();
   }
-  std::vector<const char*> rows(indices.size());
-  for (size_t i = 0; i < rows.size(); ++i) rows[i] = own + i * format.wire_bytes();
-  SumRows(format, rows, places, sums);
-  return packed;
+  std::vector<const char*> all(places_.size());
+  for (size_t i = 0; i < all.size(); ++i) all[i] = own + i * format_.wire_bytes();
+  SumRows(format_, all, places_, sums);
 }
 
 RowSum::RowSum(const RowFormat& format, const char* gathered,
@@ -128,16 +129,13 @@ RowSum::RowSum(const RowFormat& format, const char* gathered,
   }
 }
 
-void RowSum::Write(double scale, void* values) const {
-  const size_t elements = indices().size() * format_.elements;
+void RowSum::Write(void* values) const {
   if (IsWireForm(format_.dtype)) {
-    SumRows(format_, rows_, places_, static_cast<char*>(values));
-    if (scale != 1) Scale(format_.dtype, values, elements, scale);
-    return;
+    return SumRows(format_, rows_, places_, static_cast<char*>(values));
   }
   const std::unique_ptr<char[]> sums(new char[indices().size() * format_.wire_bytes()]);
   SumRows(format_, rows_, places_, sums.get());
-  Unpack(format_.dtype, sums.get(), values, elements, scale);
+  Unpack(format_.dtype, sums.get(), values, indices().size() * format_.elements, 1);
 }
 
 }  // namespace tfmpi

@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "tensorflow_patches/core/types.h"
@@ -41,22 +40,29 @@ class DistinctIndices {
   int shift_ = 0;
 };
 
-// One rank's rows in wire form.
-struct PackedRows {
-  std::unique_ptr<char[]> data;
-  size_t rows = 0;
+// One rank's rows: which they are is known at once, packed they are when it is known where to.
+class OwnRows {
+ public:
+  OwnRows() = default;
+  // `values` holds a row of `format` for each of `indices`; it outlives this object. Each counts
+  // times `weight`; with 0 there are no rows.
+  OwnRows(const RowFormat& format, const std::vector<int64_t>& indices, const void* values,
+          double weight);
 
-  // Unaligned: to be read with memcpy.
-  const char* indices() const { return data.get(); }
-  const char* row(const RowFormat& format, size_t place) const {
-    return data.get() + rows * sizeof(int64_t) + place * format.wire_bytes();
-  }
+  // Distinct, in the order of their first appearance.
+  const std::vector<int64_t>& indices() const { return indices_; }
+  size_t rows() const { return indices_.size(); }
+  size_t packed_bytes() const { return rows() * format_.packed_bytes(); }
+  // Writes packed_bytes(): the rows, duplicates summed, times `scale`.
+  void Pack(double scale, char* to) const;
+
+ private:
+  RowFormat format_;
+  const void* values_ = nullptr;
+  double weight_ = 1;
+  std::vector<int64_t> indices_;
+  std::vector<size_t> places_;  // of each row of values
 };
-
-// `values` holds a row of `format` for each of `indices`; each counts times `scale`. With 0 there
-// are no rows.
-PackedRows PackRows(const RowFormat& format, const std::vector<int64_t>& indices,
-                    const void* values, double scale);
 
 // The sum over ranks, in rank order.
 class RowSum {
@@ -66,8 +72,8 @@ class RowSum {
 
   // In the order of their first appearance.
   const std::vector<int64_t>& indices() const { return distinct_.indices(); }
-  // Writes a row of `format` for each of indices(): the sum times `scale`.
-  void Write(double scale, void* values) const;
+  // Writes a row of `format` for each of indices().
+  void Write(void* values) const;
 
  private:
   const RowFormat format_;

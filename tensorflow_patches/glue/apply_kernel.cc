@@ -1,5 +1,6 @@
 #include "tensorflow_patches/glue/apply_kernel.h"
 
+#include <algorithm>
 #include <atomic>
 #include <string_view>
 #include <utility>
@@ -133,26 +134,34 @@ bool ApplyKernel::ThreadAveraged() { return t_averaged; }
 bool ApplyKernel::SetThreadAveraged(bool averaged) { return std::exchange(t_averaged, averaged); }
 
 bool ApplyKernel::IsSettled(OpKernelContext* context) const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (!settled_ || context->input_is_ref(0)) return settled_;
+  const Settled* const settled = settled_.load(std::memory_order_acquire);
+  if (settled == nullptr || context->input_is_ref(0)) return settled != nullptr;
   const tensorflow::ResourceHandle& handle = tensorflow::HandleFromInput(context, 0);
-  return handle.name() == settled_variable_ && handle.container() == settled_container_;
+  return handle.name() == settled->handle && handle.container() == settled->container;
 }
 
 std::string ApplyKernel::TraceName() const {
   if (Recording() == 0) return "";
-  std::lock_guard<std::mutex> lock(mutex_);
-  return settled_ ? settled_name_ : name();
+  const Settled* const settled = settled_.load(std::memory_order_acquire);
+  return settled != nullptr ? settled->name : name();
 }
 
 void ApplyKernel::Settle(OpKernelContext* context, const std::string& name) {
+  auto settled = std::make_unique<Settled>();
+  settled->name = name;
+  if (!context->input_is_ref(0)) {
+    const tensorflow::ResourceHandle& handle = tensorflow::HandleFromInput(context, 0);
+    settled->handle = handle.name();
+    settled->container = handle.container();
+  }
   std::lock_guard<std::mutex> lock(mutex_);
-  settled_ = true;
-  settled_name_ = name;
-  if (context->input_is_ref(0)) return;
-  const tensorflow::ResourceHandle& handle = tensorflow::HandleFromInput(context, 0);
-  settled_variable_ = handle.name();
-  settled_container_ = handle.container();
+  const auto known = std::find_if(all_settled_.begin(), all_settled_.end(), [&](const auto& other) {
+    return other->name == settled->name && other->handle == settled->handle &&
+           other->container == settled->container;
+  });
+  const Settled* const now = known == all_settled_.end() ? settled.get() : known->get();
+  if (now == settled.get()) all_settled_.push_back(std::move(settled));
+  settled_.store(now, std::memory_order_release);
 }
 
 void ApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
@@ -161,7 +170,7 @@ void ApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   if (engine->topology().size == 1 || ((averaged_ || t_averaged) && IsSettled(context))) {
     const std::string traced = TraceName();
     const Span span(Stage::kApply, traced, context->input(gradient_).TotalBytes());
-    RunOnInputs(stock_.get(), context, {});
+    stock_->Compute(context);  // its node is this kernel's, and so are its inputs
     return done();
   }
   (new Step(this, context, std::move(done), engine))

@@ -8,12 +8,14 @@
 #ifndef TFMPI_GLUE_APPLY_KERNEL_H_
 #define TFMPI_GLUE_APPLY_KERNEL_H_
 
+#include <atomic>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow_patches/glue/apply_ops.h"
@@ -53,11 +55,15 @@ class ApplyKernel : public tensorflow::AsyncOpKernel {
   std::string request_suffix_;
   bool averaged_ = false;
 
-  mutable std::mutex mutex_;
-  bool settled_ = false;          // guarded by mutex_, as all below
-  std::string settled_variable_;  // its handle's name
-  std::string settled_container_;
-  std::string settled_name_;  // as on every rank
+  // A variable that was in step when the kernel ran on it.
+  struct Settled {
+    std::string name;    // as on every rank
+    std::string handle;  // its handle's name and container, unless it is a ref
+    std::string container;
+  };
+  std::atomic<const Settled*> settled_{nullptr};  // the last one; read by every step, so no lock
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<const Settled>> all_settled_;  // guarded by mutex_; one of a variable
 };
 
 // What the Apply kernels, this, the sparse and the compiled one, know from a node.

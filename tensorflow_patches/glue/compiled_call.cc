@@ -160,15 +160,11 @@ XLA_FFI_DEFINE_HANDLER(
 struct Slices {
   std::string name;
   RowFormat format;
-  PackedRows packed;
+  GatheredRows gathered;
   char* values = nullptr;  // the results', with room for so many rows
   void* indices = nullptr;
   bool narrow = false;  // int32 indices
   size_t room = 0;
-
-  std::unique_ptr<char[]> gathered;
-  std::vector<int64_t> rows_by_rank;
-  int contributors = 1;
 
   absl::Status Write() const;
   void WriteIndex(size_t place, int64_t index) const;
@@ -183,7 +179,7 @@ void Slices::WriteIndex(size_t place, int64_t index) const {
 }
 
 absl::Status Slices::Write() const {
-  const RowSum sum(format, gathered.get(), rows_by_rank);
+  const RowSum sum(format, gathered.data.get(), gathered.rows_by_rank);
   const std::vector<int64_t>& found = sum.indices();
   if (found.size() > room) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -192,11 +188,11 @@ absl::Status Slices::Write() const {
         ", as the other ranks have many more rows than this one. Give the ranks batches of about "
         "the same size, drop jit_compile=True, or set TF_MPI_SPARSE=dense"));
   }
-  sum.Write(1.0 / contributors, values);
+  sum.Write(values);
   std::memset(values + found.size() * format.bytes(), 0, (room - found.size()) * format.bytes());
-  for (size_t i = 0; i < room; ++i) {
-    WriteIndex(i, i < found.size() ? found[i] : found.empty() ? 0 : found[0]);
-  }
+  // XLA's scatters leave out what is in no table: the rest costs little, and changes nothing even
+  // where rows are read, changed and written back.
+  for (size_t i = 0; i < room; ++i) WriteIndex(i, i < found.size() ? found[i] : -1);
   return absl::OkStatus();
 }
 
@@ -228,22 +224,14 @@ absl::Status AddSlices(std::string_view name, int64_t rows, ffi::RemainingArgs a
   if (!status.ok()) return status;
   Shape shape(dims.begin(), dims.end());
   slices->room = static_cast<size_t>(shape[0]);
-  shape[0] = 1;
+  shape.erase(shape.begin());
   slices->format.elements = static_cast<size_t>(NumElements(shape));
   slices->values = static_cast<char*>((*rets.get<ffi::AnyBuffer>(0))->untyped_data());
   slices->indices = (*rets.get<ffi::AnyBuffer>(1))->untyped_data();
-  slices->packed = PackRows(slices->format, ReadIndices(indices, static_cast<size_t>(rows)),
-                            values.untyped_data(), weight);
-  shape[0] = static_cast<int64_t>(slices->packed.rows);
-  Request request = GatherRequest(slices->name, slices->format, std::move(shape));
-  request.input = slices->packed.data.get();
-  request.allocate = [slices](const std::vector<int64_t>& by_rank, int contributors) {
-    slices->rows_by_rank = by_rank;
-    slices->contributors = contributors;
-    slices->gathered = RoomFor(slices->format, by_rank);
-    return slices->gathered.get();
-  };
-  group->Add(std::move(request));
+  slices->gathered.own = OwnRows(slices->format, ReadIndices(indices, static_cast<size_t>(rows)),
+                                 values.untyped_data(), weight);
+  group->Add(GatherRequest(slices->name, slices->format, shape, /*limit=*/-1,
+                           GetEngine()->topology().rank, &slices->gathered));
   (*rets.get<ffi::AnyBuffer>(2))->typed_data<float>()[0] = 0;
   CountGradients(1);
   return status;

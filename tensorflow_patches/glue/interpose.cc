@@ -16,6 +16,7 @@
 
 #include "tensorflow/core/framework/kernel_def.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow_patches/core/timeline.h"
 #include "tensorflow_patches/glue/apply_kernel.h"
 #include "tensorflow_patches/glue/apply_ops.h"
 #include "tensorflow_patches/glue/average_kernel.h"
@@ -70,8 +71,11 @@ class DecoratingFactory : public OpKernelFactory {
     const Engine* const engine = GetEngine();
     if (engine == nullptr || stock == nullptr || !construction->status().ok())
       return stock.release();
+    // One rank averages nothing and pays nothing, unless it was asked for a trace.
+    if (engine->topology().size == 1 && (compiled_ || op_.sparse || Recording() == 0)) {
+      return stock.release();
+    }
     if (compiled_ || op_.sparse) {
-      if (engine->topology().size == 1) return stock.release();
       if (!compiled_) return new SparseApplyKernel(construction, op_, std::move(stock));
       if (op_.sparse) return new RefusingKernel(construction, SparseReason(construction->def()));
       if (!IsCompiledForCpu(*construction)) {

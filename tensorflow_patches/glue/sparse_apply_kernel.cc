@@ -130,11 +130,11 @@ void SparseApplyKernel::Step::Finish(const absl::Status& status) {
   const absl::Status written = status.ok() ? start_.Write(context_) : status;
   if (!written.ok()) {
     context_->SetStatus(written);
-  } else if (average_ == nullptr) {
-    RunOnRows(context_->input(kernel_->gradient_), context_->input(kernel_->indices_));
   } else {
-    const Span span(Stage::kApply, name_, average_->values()->TotalBytes());
-    RunOnRows(*average_->values(), *average_->indices());
+    const bool averaged = average_ == nullptr;
+    const Tensor& values = averaged ? context_->input(kernel_->gradient_) : *average_->values();
+    const Span span(Stage::kApply, name_, values.TotalBytes());
+    RunOnRows(values, averaged ? context_->input(kernel_->indices_) : *average_->indices());
   }
   const DoneCallback done = std::move(done_);
   delete this;

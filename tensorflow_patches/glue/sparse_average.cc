@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tensorflow_patches/core/reduce.h"
+#include "tensorflow_patches/core/timeline.h"
 
 namespace tfmpi {
 namespace {
@@ -39,20 +40,30 @@ bool IsZero(const char* data, size_t bytes) {
 
 }  // namespace
 
-Request GatherRequest(std::string name, const RowFormat& format, Shape shape) {
+Request GatherRequest(std::string name, const RowFormat& format, const Shape& row, int64_t limit,
+                      int rank, GatheredRows* gathered) {
   Request request;
   request.name = std::move(name);
   request.signature.kind = OpKind::kAllgather;
   request.signature.dtype = format.dtype;
-  request.signature.shape = std::move(shape);
+  request.signature.shape = row;
+  request.signature.shape.insert(request.signature.shape.begin(),
+                                 static_cast<int64_t>(gathered->own.rows()));
   request.signature.extra_row_bytes = static_cast<int32_t>(format.packed_bytes() - format.bytes());
+  request.signature.row_limit = limit;
+  // Packed only now, where the rows go and by the right number: that spares two copies.
+  request.allocate = [gathered, format, rank](const std::vector<int64_t>& rows, int contributors) {
+    const auto before = [&](int r) {
+      return static_cast<size_t>(std::accumulate(rows.begin(), rows.begin() + r, int64_t{0})) *
+             format.packed_bytes();
+    };
+    gathered->done = true;
+    gathered->rows_by_rank = rows;
+    gathered->data.reset(new char[std::max<size_t>(1, before(static_cast<int>(rows.size())))]);
+    gathered->own.Pack(1.0 / contributors, gathered->data.get() + before(rank));
+    return gathered->data.get();
+  };
   return request;
-}
-
-std::unique_ptr<char[]> RoomFor(const RowFormat& format, const std::vector<int64_t>& rows_by_rank) {
-  const int64_t rows = std::accumulate(rows_by_rank.begin(), rows_by_rank.end(), int64_t{0});
-  const size_t bytes = static_cast<size_t>(rows) * format.packed_bytes();
-  return std::unique_ptr<char[]>(new char[std::max<size_t>(1, bytes)]);
 }
 
 void SparseAverage::SetMode(SparseMode mode) { g_mode = mode; }
@@ -83,7 +94,7 @@ absl::Status SparseAverage::AddTo(RequestGroup* group, const Tensor& values, con
   row_shape_.RemoveDim(0);
   format_.elements = static_cast<size_t>(row_shape_.num_elements());
   table_rows_ = table_rows;
-  packed_ = PackRows(
+  gathered_.own = OwnRows(
       format_,
       index_type_ == tensorflow::DT_INT32 ? Widen<int32_t>(indices) : Widen<int64_t>(indices),
       Data(values), weight);
@@ -105,19 +116,8 @@ int64_t SparseAverage::MostGathered() const {
 }
 
 void SparseAverage::AddGather(RequestGroup* group) {
-  Shape shape = ToShape(row_shape_);
-  shape.insert(shape.begin(), static_cast<int64_t>(packed_.rows));
-  Request request = GatherRequest(name_, format_, std::move(shape));
-  request.signature.row_limit = MostGathered();
-  request.input = packed_.data.get();
-  request.allocate = [this](const std::vector<int64_t>& rows, int contributors) {
-    is_gathered_ = true;
-    rows_by_rank_ = rows;
-    contributors_ = contributors;
-    gathered_ = RoomFor(format_, rows);
-    return gathered_.get();
-  };
-  group->Add(std::move(request));
+  group->Add(GatherRequest(name_, format_, ToShape(row_shape_), MostGathered(),
+                           engine_->topology().rank, &gathered_));
 }
 
 absl::Status SparseAverage::AddDense(RequestGroup* group) {
@@ -131,17 +131,19 @@ absl::Status SparseAverage::AddDense(RequestGroup* group) {
   char* const flags = rows + static_cast<size_t>(table_rows_) * format_.bytes();
   std::memset(rows, 0, dense_.TotalBytes());
   const One one;
-  for (size_t i = 0; i < packed_.rows; ++i) {
-    int64_t index;
-    std::memcpy(&index, packed_.indices() + i * sizeof index, sizeof index);
+  const OwnRows& own = gathered_.own;
+  const std::unique_ptr<char[]> packed(new char[std::max<size_t>(1, own.packed_bytes())]);
+  own.Pack(1, packed.get());
+  const char* row = packed.get() + own.rows() * sizeof(int64_t);
+  for (const int64_t index : own.indices()) {
+    const char* const from = std::exchange(row, row + format_.wire_bytes());
     if (index < 0 || index >= table_rows_) {
       // Said after the reduction, for which the other ranks wait.
       bad_index_ = absl::InvalidArgumentError(absl::StrCat(
           "index ", index, " of the gradient of '", name_, "' is not in [0, ", table_rows_, ")"));
       continue;
     }
-    Unpack(format_.dtype, packed_.row(format_, i), rows + index * format_.bytes(), format_.elements,
-           1);
+    Unpack(format_.dtype, from, rows + index * format_.bytes(), format_.elements, 1);
     Unpack(format_.dtype, one.in(WireType(format_.dtype)), flags + index * flag_bytes, 1, 1);
   }
   Request request = RequestFor(OpKind::kAllreduce, name_ + " as dense", format_.dtype, dense_);
@@ -153,7 +155,7 @@ absl::Status SparseAverage::AddDense(RequestGroup* group) {
 
 void SparseAverage::Finish(Done done) {
   if (is_dense_) return done(TakeTouched());
-  if (is_gathered_) return done(SumGathered());
+  if (gathered_.done) return done(SumGathered());
   // Too many rows, on which all ranks agree.
   auto group = std::make_unique<RequestGroup>(engine_, context_->cancellation_manager(),
                                               *context_->runner());
@@ -182,11 +184,12 @@ void SparseAverage::WriteIndices(const std::vector<int64_t>& from) {
 }
 
 absl::Status SparseAverage::SumGathered() {
-  const RowSum sum(format_, gathered_.get(), rows_by_rank_);
+  const Span span(Stage::kUnpack, "sum of rows", 0);
+  const RowSum sum(format_, gathered_.data.get(), gathered_.rows_by_rank);
   const absl::Status status = Allocate(static_cast<int64_t>(sum.indices().size()));
   if (!status.ok()) return status;
   WriteIndices(sum.indices());
-  sum.Write(1.0 / contributors_, Data(values_));
+  sum.Write(Data(values_));
   return status;
 }
 

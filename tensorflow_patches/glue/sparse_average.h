@@ -25,10 +25,19 @@ namespace tfmpi {
 // TF_MPI_SPARSE.
 enum class SparseMode : int32_t { kAuto = 0, kGather = 1, kDense = 2 };
 
-// An allgather of packed rows without its data; `shape` [this rank's rows, ...].
-Request GatherRequest(std::string name, const RowFormat& format, Shape shape);
-// For the packed rows of all ranks.
-std::unique_ptr<char[]> RoomFor(const RowFormat& format, const std::vector<int64_t>& rows_by_rank);
+// The rows of all ranks, packed, in rank order: as many times 1/ranks as makes their sum an
+// average.
+struct GatheredRows {
+  OwnRows own;
+  bool done = false;  // false after a request that ended well: there were more than the limit
+  std::unique_ptr<char[]> data;
+  std::vector<int64_t> rows_by_rank;
+};
+
+// The request that fills `gathered`, which outlives it and has its own rows; `row`: the shape of
+// one row, `limit`: as of Signature.
+Request GatherRequest(std::string name, const RowFormat& format, const Shape& row, int64_t limit,
+                      int rank, GatheredRows* gathered);
 
 class SparseAverage {
  public:
@@ -43,7 +52,7 @@ class SparseAverage {
 
   // `values` [n, ...]: a row for each of `indices` [n], int32 or int64; `table_rows`: the first
   // dimension of what they are rows of, the same on all ranks, or -1. This rank's rows count times
-  // `weight`; with 0 it has none.
+  // `weight`; with 0 it has none. `values` stays as it is until the group has ended.
   absl::Status AddTo(RequestGroup* group, const tensorflow::Tensor& values,
                      const tensorflow::Tensor& indices, int64_t table_rows, double weight);
   // `done` runs exactly once, never on the communication thread; this object lives until then.
@@ -72,15 +81,11 @@ class SparseAverage {
   tensorflow::DataType index_type_ = tensorflow::DT_INT64;
   tensorflow::DataType value_type_ = tensorflow::DT_FLOAT;
 
-  PackedRows packed_;
+  GatheredRows gathered_;
   bool is_dense_ = false;
   tensorflow::Tensor
       dense_;  // [table rows, row elements] and then [table rows], which were touched
   absl::Status bad_index_;
-  bool is_gathered_ = false;
-  std::unique_ptr<char[]> gathered_;
-  std::vector<int64_t> rows_by_rank_;
-  int contributors_ = 1;
   tensorflow::Tensor values_;
   tensorflow::Tensor indices_;
 };

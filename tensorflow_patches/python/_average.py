@@ -152,9 +152,9 @@ def average_slices(slices: Any, name: str, label: str, weight: Any = None) -> An
 
     Returns:
       tf.IndexedSlices, values [m, ...], indices [m], each of them once, the same on all ranks;
-      `slices` itself on one rank. Inside a compiled function, whose shapes are static, one of the
-      indices may follow again and again, with values of 0; or it is a dense tensor, where that
-      moves fewer bytes or the number of rows is not static.
+      `slices` itself on one rank. Inside a compiled function, whose shapes are static, rows of 0
+      may follow, for the index -1, which compiled scatters leave out; or it is a dense tensor,
+      where that moves fewer bytes or the number of rows is not static.
 
     Raises:
       As `average`.
@@ -180,7 +180,7 @@ def average_slices(slices: Any, name: str, label: str, weight: Any = None) -> An
 
 
 def is_distinct(values: Any, indices: Any) -> bool:
-    """Whether these two are what one `average_slices` returned: then no index is there twice."""
+    """Whether these are what one `average_slices` returned: then no row is there twice."""
     if hasattr(values, "_numpy_internal"):
         return getattr(values, "_tf_mpi_distinct", None) is indices
     if not hasattr(values, "op") or not hasattr(indices, "op"):
@@ -188,8 +188,7 @@ def is_distinct(values: Any, indices: Any) -> bool:
     if values.op is not indices.op or values.op.type != "IdentityN":
         return False
     in_place = (values.value_index, indices.value_index) == (0, 1)
-    attributes = values.op.node_def.attr
-    return in_place and _TABLE_ROWS in attributes and _ROWS not in attributes
+    return in_place and _TABLE_ROWS in values.op.node_def.attr
 
 
 def _table_rows(slices: Any) -> int:

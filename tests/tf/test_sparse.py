@@ -85,6 +85,8 @@ def test_rows_in_compiled_steps(edges):
     for rank in edges:
         once = {"0": 0.5, "1": 0.5, "3": 0.5, "7": 3.5, "9": 0.5}
         assert rank["compiled_rows"] == [once, once, {"2": 1.0, "5": 3.0}]
+        written = {"0": 3.0, "1": 1.0, "5": 3.0, "6": 3.0, "999": 1.0}
+        assert rank["compiled_read_and_write_back"] == written
         assert rank["compiled_full_table"] == {str(row): row + 5.0 for row in range(6)}
     assert edges[0]["compiled_without_room"] == "none"
     text = edges[1]["compiled_without_room"]

@@ -451,9 +451,12 @@ int Allgather(const void* in, void* out, const size_t* bytes, double seconds, ch
   if (total >= (size_t{1} << 30)) {
     return AllgatherByBroadcasts(in, static_cast<char*>(out), bytes, deadline, error);
   }
+  // In place on all ranks, as MPI wants it, whether or not it is so on this one.
+  char* const own = static_cast<char*>(out) + offsets[state.data.rank];
+  if (in != own && bytes[state.data.rank] != 0) std::memcpy(own, in, bytes[state.data.rank]);
   MPI_Request request = MPI_REQUEST_NULL;
   TFMPI_RETURN_IF_ERROR("MPI_Iallgatherv",
-                        MPI_Iallgatherv(in, counts[state.data.rank], MPI_BYTE, out, counts.data(),
+                        MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, out, counts.data(),
                                         offsets.data(), MPI_BYTE, state.data.comm, &request));
   return Wait(&request, deadline, "MPI_Iallgatherv", error);
 }

@@ -238,7 +238,8 @@ Status NodeCollectives::Allgather(const void* in, void* out, const std::vector<s
     char* to = static_cast<char*>(out);
     for (int r = 0; r < memory_.ranks(); to += bytes[r], ++r) {
       const size_t n = length(r, piece);
-      if (n != 0) std::memcpy(to + piece * piece_bytes, memory_.slot(r, number), n);
+      if (n == 0 || (r == rank && to == in)) continue;
+      std::memcpy(to + piece * piece_bytes, memory_.slot(r, number), n);
     }
   };
   return Run((largest + piece_bytes - 1) / piece_bytes, false, put, [](uint64_t, uint64_t) {}, take,

@@ -60,7 +60,7 @@ class Transport {
   virtual Status PlainAllreduce(const void* in, void* out, const Reduction& reduction) {
     return Allreduce(in, out, reduction, Clock::now() + std::chrono::seconds(60));
   }
-  // `bytes[r]` comes from rank r; `out` holds them one after another.
+  // `bytes[r]` comes from rank r; `out` holds them one after another. `in` may be its place there.
   virtual Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
                            TimePoint deadline) = 0;
   virtual Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) = 0;

@@ -75,7 +75,7 @@ def function_that_knows_its_shapes() -> Any:
 
 
 def compiled(own: tf.IndexedSlices, label: str, weight: float = 1.0) -> dict[str, float]:
-    """The average in a compiled step, duplicates summed: all but one of an index must be zeros."""
+    """The average in a compiled step; what fills the room must be zeros, and of no row."""
 
     @tf.function(jit_compile=True)
     def run(values: Any, indices: Any) -> Any:
@@ -89,8 +89,11 @@ def compiled(own: tf.IndexedSlices, label: str, weight: float = 1.0) -> dict[str
     assert np.ptp(values, axis=-1).sum() == 0
     found: dict[str, float] = {}
     for index, value in zip(indices.tolist(), values[:, 0].tolist()):
-        assert value == 0.0 or found.get(str(index), 0.0) == 0.0
-        found[str(index)] = found.get(str(index), 0.0) + value
+        assert str(index) not in found
+        if index >= 0:
+            found[str(index)] = value
+        else:
+            assert (index, value) == (-1, 0.0)
     return dict(sorted(found.items()))
 
 
@@ -106,6 +109,22 @@ def compiled_rows() -> Any:
         compiled(narrow, "narrow"),
         compiled(poison, "compiled weight", 2.0 - 2.0 * RANK),
     ]
+
+
+def compiled_read_and_write_back() -> dict[str, float]:
+    """As a lazy optimizer does: what fills the room must not undo an update of row 0."""
+    table = tf.Variable(tf.ones([1000, WIDTH]))
+
+    @tf.function(jit_compile=True)
+    def run(values: Any, indices: Any) -> None:
+        rows = tf.IndexedSlices(values, indices, tf.constant([1000, WIDTH]))
+        average = _average.average_slices(rows, "table", "lazy")
+        changed = 2 * tf.gather(table, average.indices) + average.values
+        table.scatter_update(tf.IndexedSlices(changed, average.indices))
+
+    own = slices([1.0, 2.0], [0, 5 + RANK], 1000)
+    run(own.values, own.indices)
+    return {str(i): float(table[i, 0]) for i in (0, 1, 5, 6, 999)}
 
 
 def compiled_full_table() -> Any:
@@ -232,6 +251,7 @@ def main() -> None:
         some_rows,
         function_that_knows_its_shapes,
         compiled_rows,
+        compiled_read_and_write_back,
         compiled_full_table,
         compiled_without_room,
         mixed_in_raw_ops,
