@@ -18,8 +18,6 @@ RUNS = [
     ("session", 3, "2,4"),
     ("session", 4, "1,3"),
     ("function", 3, "1"),
-    ("function", 4, "2"),
-    ("function", 3, "3"),
     ("function", 4, "4"),
 ]
 

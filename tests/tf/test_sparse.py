@@ -101,6 +101,9 @@ def test_a_dense_gradient_on_one_rank_is_an_error_that_names_both(edges):
             assert "the ranks disagree on 'mixed (" in text
             assert f"rank {sparse} has allgather of float32 [1, 2]" in text
             assert f"rank {1 - sparse} has allreduce average of float32 [6, 2]" in text
+        text = rank["mixed_in_compiled_steps"]
+        assert "the ranks disagree on 'table (compiled mixed)'" in text
+        assert "rank 0 has allgather" in text and "rank 1 has allreduce average" in text
         assert rank["bad_index"].startswith("InvalidArgumentError") and "42" in rank["bad_index"]
 
 

@@ -139,6 +139,12 @@ def compiled_without_room() -> str:
     return error_of(lambda: compiled(own, "room"))
 
 
+def mixed_in_compiled_steps() -> str:
+    """Rank 1 has so many rows that it takes a dense tensor, rank 0 has not."""
+    own = slices(np.arange(ROWS), list(range(ROWS))) if RANK else slices([1.0], [2])
+    return error_of(lambda: compiled(own, "compiled mixed"))
+
+
 def error_of(run: Callable[[], Any]) -> str:
     try:
         run()
@@ -254,6 +260,7 @@ def main() -> None:
         compiled_read_and_write_back,
         compiled_full_table,
         compiled_without_room,
+        mixed_in_compiled_steps,
         mixed_in_raw_ops,
         mixed_in_keras,
         bad_index,
