@@ -9,8 +9,12 @@
 namespace tfmpi {
 namespace {
 
+size_t PaddedElements(DataType type, const Shape& shape) {
+  return tfmpi::PaddedElements(type, static_cast<size_t>(NumElements(shape)));
+}
+
 size_t WireBytes(DataType type, const Shape& shape) {
-  return static_cast<size_t>(NumElements(shape)) * WireElements(type) * SizeOf(WireType(type));
+  return PaddedElements(type, shape) * WireElements(type) * SizeOf(WireType(type));
 }
 
 uint64_t FingerprintOf(DataType type, const Shape& shape, const void* data) {
@@ -55,20 +59,22 @@ void AveragePlan::Finish(const std::vector<std::string>& names, Entry entry) {
   } else {
     entry.name += " and " + std::to_string(entry.tensors.size() - 1) + " more";
     auto parts = std::make_shared<Parts>();
-    int64_t elements = 0;
+    size_t elements = 0;
     for (size_t i : entry.tensors) {
       parts->names.push_back(names[i]);
       parts->shapes.push_back(shapes_[i]);
-      elements += NumElements(shapes_[i]);
+      entry.starts.push_back(elements);
+      elements += PaddedElements(entry.signature.dtype, shapes_[i]);
     }
-    entry.signature.shape = {elements};
+    entry.signature.shape = {static_cast<int64_t>(elements)};
     entry.signature.parts = std::move(parts);
   }
   entries_.push_back(std::move(entry));
 }
 
 std::vector<Request> AveragePlan::Requests(const std::vector<Request::Buffers>& buffers,
-                                           double scale, bool fingerprints) const {
+                                           const std::vector<void*>& outputs, double scale,
+                                           bool fingerprints) const {
   std::vector<Request> requests;
   requests.reserve(entries_.size());
   for (const Entry& entry : entries_) {
@@ -80,6 +86,7 @@ std::vector<Request> AveragePlan::Requests(const std::vector<Request::Buffers>& 
       request.input = buffers[entry.tensors[0]].input;
       request.output = buffers[entry.tensors[0]].output;
     } else {
+      request.output = outputs[requests.size()];
       request.parts.reserve(entry.tensors.size());
       for (size_t i : entry.tensors) request.parts.push_back(buffers[i]);
     }

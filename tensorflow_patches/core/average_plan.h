@@ -21,18 +21,23 @@ class AveragePlan {
 
   const std::vector<Shape>& shapes() const { return shapes_; }
 
-  // For one step, without `done`. `buffers` by tensor: as Request::input and output.
-  // `fingerprints`: whether to compare the data with that of other ranks.
-  std::vector<Request> Requests(const std::vector<Request::Buffers>& buffers, double scale,
-                                bool fingerprints) const;
-
- private:
+  // One request.
   struct Entry {
     std::string name;
     Signature signature;
-    std::vector<size_t> tensors;
+    std::vector<size_t> tensors;  // by number
+    std::vector<size_t> starts;   // of each, in elements, if there are several
   };
+  const std::vector<Entry>& entries() const { return entries_; }
 
+  // For one step, without `done`. `buffers` by tensor: as Request::input and output; `outputs`: as
+  // Request::output of each entry of several tensors, which then need none. `fingerprints`: whether
+  // to compare the data with that of other ranks.
+  std::vector<Request> Requests(const std::vector<Request::Buffers>& buffers,
+                                const std::vector<void*>& outputs, double scale,
+                                bool fingerprints) const;
+
+ private:
   void Finish(const std::vector<std::string>& names, Entry entry);
 
   std::vector<Shape> shapes_;

@@ -338,8 +338,7 @@ void Engine::Execute(const Response& response) {
   for (const Slot& slot : slots) {
     if (slot.request == nullptr) continue;
     if (status.ok()) {
-      completed_.fetch_add(std::max<size_t>(1, slot.request->parts.size()),
-                           std::memory_order_relaxed);
+      completed_.fetch_add(Tensors(slot.request->signature), std::memory_order_relaxed);
       const Signature& own = slot.request->signature;  // allgather: rows differ by rank
       bytes_.fetch_add(NumElements(own.shape) * SizeOf(own.dtype), std::memory_order_relaxed);
     }

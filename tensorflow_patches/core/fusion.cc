@@ -31,7 +31,10 @@ void PackOne(const Slot& slot, char* next) {
   for (size_t i = 0; i < request.parts.size(); ++i) {
     const size_t count = static_cast<size_t>(NumElements(slot.signature.parts->shapes[i]));
     Pack(type, request.parts[i].input, next, count, request.scale);
-    next += WireBytes(type, count);
+    const size_t bytes = WireBytes(type, count);
+    const size_t room = WireBytes(type, PaddedElements(type, count));
+    std::memset(next + bytes, 0, room - bytes);
+    next += room;
   }
 }
 
@@ -41,10 +44,14 @@ void UnpackOne(const Slot& slot, const char* next) {
   if (slot.signature.parts == nullptr) {
     return Unpack(type, next, request.output, Count(slot.signature), 1);
   }
+  if (request.output != nullptr) {
+    std::memcpy(request.output, next, WireBytes(type, Count(slot.signature)));
+    return;
+  }
   for (size_t i = 0; i < request.parts.size(); ++i) {
     const size_t count = static_cast<size_t>(NumElements(slot.signature.parts->shapes[i]));
     Unpack(type, next, request.parts[i].output, count, 1);
-    next += WireBytes(type, count);
+    next += WireBytes(type, PaddedElements(type, count));
   }
 }
 
@@ -121,12 +128,15 @@ Status Fusion::ReduceFused(const std::vector<Slot>& slots, double scale, TimePoi
   size_t bytes = 0;
   for (const Slot& slot : slots) bytes += WireBytes(slot.signature.dtype, Count(slot.signature));
   if (bytes == 0) return Status();
-  char* const buffer = Buffer(bytes);
+  // Alone and with room of its own for the result, a request needs none here.
+  const Request* const only = slots.size() == 1 ? slots.front().request : nullptr;
+  const bool in_place = only != nullptr && only->output != nullptr;
+  char* const buffer = in_place ? static_cast<char*>(only->output) : Buffer(bytes);
   PackAll(slots, buffer, bytes);
   const Signature& first = slots.front().signature;
   const size_t count = bytes / SizeOf(WireType(first.dtype));
   const Status status = Reduce(buffer, buffer, count, first, scale, deadline);
-  if (status.ok()) UnpackAll(slots, buffer, bytes);
+  if (status.ok() && !in_place) UnpackAll(slots, buffer, bytes);
   return status;
 }
 

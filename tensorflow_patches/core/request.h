@@ -37,8 +37,8 @@ struct Signature {
   // Allgather only: with more rows than this in all, no data moves; -1: any number.
   int64_t row_limit = -1;
 
-  // Allreduce only: null for one tensor. Else `shape` is the number of elements of all. Shared: it
-  // is compared by address first.
+  // Allreduce only: null for one tensor. Else `shape` is the number of elements of all, each of
+  // which takes up PaddedElements. Shared: it is compared by address first.
   std::shared_ptr<const Parts> parts = nullptr;
 
   bool operator==(const Signature& other) const {
@@ -89,7 +89,9 @@ struct Request {
   // `allocate` writes this rank's part to its place in the result, which it always returns.
   const void* input = nullptr;
   void* output = nullptr;
-  // In their place, for each of signature.parts.
+  // In place of `input`, for each of signature.parts. In place of the outputs, which are null then,
+  // there may be an `output`: where the results go as they lie on the wire, if that is their type's
+  // memory (IsWireForm). It spares a copy.
   struct Buffers {
     const void* input;
     void* output;

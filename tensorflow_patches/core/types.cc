@@ -54,6 +54,12 @@ bool IsComplex(DataType type) { return Info(type).complex; }
 DataType WireType(DataType type) { return Info(type).wire; }
 size_t WireElements(DataType type) { return Info(type).complex ? 2 : 1; }
 
+size_t PaddedElements(DataType type, size_t count) {
+  constexpr size_t kLineBytes = 64;
+  const size_t line = kLineBytes / (WireElements(type) * SizeOf(WireType(type)));
+  return (count + line - 1) / line * line;
+}
+
 int64_t NumElements(const Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<int64_t>());
 }

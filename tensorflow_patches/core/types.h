@@ -55,6 +55,10 @@ DataType WireType(DataType type);
 // How many wire elements one element of `type` becomes: 2 for complex types, else 1.
 size_t WireElements(DataType type);
 
+// Of tensors that travel together each begins on a cache line, on the wire: so many elements of
+// `type` does one of `count` take up.
+size_t PaddedElements(DataType type, size_t count);
+
 using Shape = std::vector<int64_t>;
 int64_t NumElements(const Shape& shape);
 

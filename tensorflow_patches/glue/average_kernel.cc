@@ -6,6 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/log_memory.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
@@ -41,6 +42,27 @@ REGISTER_OP("TfMpiAverage")
     });
 
 REGISTER_KERNEL_BUILDER(Name("TfMpiAverage").Device(tensorflow::DEVICE_CPU), AverageKernel);
+
+// One of several tensors in one piece of memory, which lives as long as any of them.
+class PartBuffer : public tensorflow::TensorBuffer {
+ public:
+  PartBuffer(tensorflow::TensorBuffer* whole, void* data, size_t bytes)
+      : TensorBuffer(data), whole_(whole), bytes_(bytes) {
+    whole_->Ref();
+  }
+
+  size_t size() const override { return bytes_; }
+  tensorflow::TensorBuffer* root_buffer() override { return whole_; }
+  void FillAllocationDescription(tensorflow::AllocationDescription* description) const override {
+    whole_->FillAllocationDescription(description);
+  }
+
+ private:
+  ~PartBuffer() override { whole_->Unref(); }
+
+  tensorflow::TensorBuffer* const whole_;
+  const size_t bytes_;
+};
 
 bool HasShape(const tensorflow::TensorShape& shape, const Shape& dims) {
   if (shape.dims() != static_cast<int>(dims.size())) return false;
@@ -165,6 +187,53 @@ std::shared_ptr<const AveragePlan> AverageKernel::PlanFor(OpKernelContext* conte
   return plan_;
 }
 
+// The averages lie where they are reduced, which spares 400 small ones a copy each.
+absl::Status AverageKernel::AllocateTogether(OpKernelContext* context,
+                                             const AveragePlan::Entry& entry, void** data) const {
+  const tensorflow::DataType type = context->input_dtype(static_cast<int>(entry.tensors[0]));
+  Tensor whole;
+  const absl::Status status =
+      context->allocate_temp(type, tensorflow::TensorShape({entry.signature.shape[0]}), &whole);
+  if (!status.ok()) return status;
+  *data = Data(whole);
+  for (size_t k = 0; k < entry.tensors.size(); ++k) {
+    const int i = static_cast<int>(entry.tensors[k]);
+    const tensorflow::TensorShape& shape = context->input(i).shape();
+    const size_t size = SizeOf(entry.signature.dtype);
+    tensorflow::core::RefCountPtr<tensorflow::TensorBuffer> part(new PartBuffer(
+        tensorflow::DMAHelper::buffer(&whole), static_cast<char*>(*data) + entry.starts[k] * size,
+        static_cast<size_t>(shape.num_elements()) * size));
+    context->set_output(i, Tensor(type, shape, std::move(part)));
+  }
+  return status;
+}
+
+absl::Status AverageKernel::Allocate(OpKernelContext* context, const AveragePlan& plan,
+                                     std::vector<Request::Buffers>* buffers,
+                                     std::vector<void*>* outputs) const {
+  for (const AveragePlan::Entry& entry : plan.entries()) {
+    outputs->push_back(nullptr);
+    const bool together = entry.tensors.size() > 1 && IsWireForm(entry.signature.dtype);
+    if (together) {
+      const absl::Status status = AllocateTogether(context, entry, &outputs->back());
+      if (!status.ok()) return status;
+    }
+    for (const size_t tensor : entry.tensors) {
+      const int i = static_cast<int>(tensor);
+      const Tensor& input = context->input(i);
+      (*buffers)[tensor] = {Data(input), nullptr};
+      if (together) continue;
+      // One that nobody else reads is averaged where it lies.
+      Tensor* average = nullptr;
+      const absl::Status status =
+          context->forward_input_or_allocate_output({i}, i, input.shape(), &average);
+      if (!status.ok()) return status;
+      (*buffers)[tensor].output = Data(*average);
+    }
+  }
+  return absl::OkStatus();
+}
+
 void AverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   Engine* const engine = GetEngine();
   const int tensors = static_cast<int>(spec_.names.size());
@@ -172,18 +241,11 @@ void AverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   OP_REQUIRES_OK_ASYNC(context, ReadWeight(context, tensors, spec_.names[0], &scale), done);
   const std::shared_ptr<const AveragePlan> plan = PlanFor(context);
   std::vector<Request::Buffers> buffers(tensors);
-  for (int i = 0; i < tensors; ++i) {
-    const Tensor& tensor = context->input(i);
-    buffers[i].input = Data(tensor);
-    // One that nobody else reads is averaged where it lies.
-    Tensor* average = nullptr;
-    OP_REQUIRES_OK_ASYNC(
-        context, context->forward_input_or_allocate_output({i}, i, tensor.shape(), &average), done);
-    buffers[i].output = Data(*average);
-  }
+  std::vector<void*> outputs;
+  OP_REQUIRES_OK_ASYNC(context, Allocate(context, *plan, &buffers, &outputs), done);
   auto group =
       std::make_unique<RequestGroup>(engine, context->cancellation_manager(), *context->runner());
-  for (Request& request : plan->Requests(buffers, scale, IsFirstAverage(spec_.names[0]))) {
+  for (Request& request : plan->Requests(buffers, outputs, scale, IsFirstAverage(spec_.names[0]))) {
     group->Add(std::move(request));
   }
   if (context->num_outputs() > tensors) {  // of an IdentityN

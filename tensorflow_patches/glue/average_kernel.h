@@ -57,6 +57,12 @@ class AverageKernel : public tensorflow::AsyncOpKernel {
   std::vector<std::string> Names(const std::string& suffix) const;
   // For the shapes of this step's inputs.
   std::shared_ptr<const AveragePlan> PlanFor(tensorflow::OpKernelContext* context);
+  // Sets the outputs, and where requests read and write: `buffers` by tensor, `outputs` by entry.
+  absl::Status Allocate(tensorflow::OpKernelContext* context, const AveragePlan& plan,
+                        std::vector<Request::Buffers>* buffers, std::vector<void*>* outputs) const;
+  // The outputs of one entry in one piece of memory, `data`, as they lie on the wire.
+  absl::Status AllocateTogether(tensorflow::OpKernelContext* context,
+                                const AveragePlan::Entry& entry, void** data) const;
 
   AverageSpec spec_;
 

@@ -108,7 +108,8 @@ absl::Status AddRequests(std::string_view joined, ffi::RemainingArgs args, ffi::
     buffers[i] = {args.get<ffi::AnyBuffer>(i)->untyped_data(),
                   (*rets.get<ffi::AnyBuffer>(i))->untyped_data()};
   }
-  for (Request& request : (*plan)->Requests(buffers, weight, IsFirstAverage(first))) {
+  const std::vector<void*> none((*plan)->entries().size());
+  for (Request& request : (*plan)->Requests(buffers, none, weight, IsFirstAverage(first))) {
     group->Add(std::move(request));
   }
   (*rets.get<ffi::AnyBuffer>(tensors))->typed_data<float>()[0] = 0;

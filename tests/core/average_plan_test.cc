@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "tensorflow_patches/core/coordinator.h"
+#include "tensorflow_patches/core/reduce.h"
 #include "tests/core/job.h"
 #include "tests/core/ranks.h"
 
@@ -45,7 +46,41 @@ class AveragePlanTest : public TimedTest {
   struct Data {
     std::vector<std::vector<char>> tensors;
     std::vector<Request::Buffers> buffers;
+    std::vector<std::vector<char>> together;  // by entry: where the results of several go
+    std::vector<void*> outputs;
   };
+
+  // Entries of several tensors get an output if `together`, as far as that can be.
+  static void AddOutputs(const AveragePlan& plan, bool together, Data* data) {
+    for (const AveragePlan::Entry& entry : plan.entries()) {
+      const Signature& signature = entry.signature;
+      const bool one = together && entry.tensors.size() > 1 && IsWireForm(signature.dtype);
+      data->together.emplace_back(one ? Bytes(signature) : 0, '\x7f');
+      data->outputs.push_back(one ? data->together.back().data() : nullptr);
+      for (size_t i : entry.tensors) {
+        if (one) data->buffers[i].output = nullptr;
+      }
+    }
+  }
+
+  // What lies together back to where each tensor came from.
+  static void TakeApart(const AveragePlan& plan, Data* data) {
+    for (size_t e = 0; e < plan.entries().size(); ++e) {
+      if (data->outputs[e] == nullptr) continue;
+      const AveragePlan::Entry& entry = plan.entries()[e];
+      for (size_t k = 0; k < entry.tensors.size(); ++k) {
+        const size_t start = entry.starts[k] * SizeOf(entry.signature.dtype);
+        EXPECT_EQ(start % 64, 0u);
+        std::vector<char>& tensor = data->tensors[entry.tensors[k]];
+        std::copy_n(data->together[e].data() + start, tensor.size(), tensor.data());
+      }
+    }
+  }
+
+  static std::vector<Request> Requests(const AveragePlan& plan,
+                                       const std::vector<Request::Buffers>& buffers, double scale) {
+    return plan.Requests(buffers, std::vector<void*>(plan.entries().size()), scale, false);
+  }
 
   // In place.
   static Data DataFor(const std::vector<Job>& jobs, int rank) {
@@ -62,7 +97,7 @@ TEST_F(AveragePlanTest, SmallTensorsOfOneTypeShareARequestUpToTheThreshold) {
   const std::vector<Job> jobs = SomeJobs(0);
   Data data = DataFor(jobs, 0);
   size_t tensors = 0, alone = 0;
-  for (const Request& request : PlanFor(jobs, 1000).Requests(data.buffers, 1, false)) {
+  for (const Request& request : Requests(PlanFor(jobs, 1000), data.buffers, 1)) {
     tensors += std::max<size_t>(1, request.parts.size());
     if (request.signature.parts == nullptr) {
       ++alone;
@@ -75,7 +110,7 @@ TEST_F(AveragePlanTest, SmallTensorsOfOneTypeShareARequestUpToTheThreshold) {
   }
   EXPECT_EQ(tensors, jobs.size());
   EXPECT_GE(alone, 3u) << "the large ones";
-  EXPECT_EQ(PlanFor(jobs, 0).Requests(data.buffers, 1, false).size(), jobs.size())
+  EXPECT_EQ(Requests(PlanFor(jobs, 0), data.buffers, 1).size(), jobs.size())
       << "a threshold of 0 lets every tensor travel alone";
 }
 
@@ -87,11 +122,14 @@ TEST_F(AveragePlanTest, EveryTensorIsAveraged) {
       const std::vector<int> contributors = AllRanks(step < 2 ? 3 : 2);
       const std::vector<Job> jobs = SomeJobs(step);
       Data data = DataFor(jobs, rank);
+      const AveragePlan plan = PlanFor(jobs, 2000);
+      AddOutputs(plan, (rank + step) % 2 == 0, &data);  // a rank's own affair
       std::vector<Ending> endings;
-      for (Request& request : PlanFor(jobs, 2000).Requests(data.buffers, 1, step == 0)) {
+      for (Request& request : plan.Requests(data.buffers, data.outputs, 1, step == 0)) {
         endings.push_back(Submit(engine, std::move(request)));
       }
       EXPECT_EQ(AwaitAll(endings), "");
+      TakeApart(plan, &data);
       for (size_t i = 0; i < jobs.size(); ++i) {
         EXPECT_EQ(CheckOutput(jobs[i], contributors, data.tensors[i].data()), "") << jobs[i].name;
       }
@@ -108,7 +146,7 @@ TEST_F(AveragePlanTest, AWeightOfZeroCountsAsZeros) {
     const AveragePlan plan({"a", "b"}, {DataType::kFloat32, DataType::kFloat32}, {{2}, {1}}, 1000);
     const std::vector<Request::Buffers> buffers = {{a.data(), a.data()}, {b.data(), b.data()}};
     std::vector<Ending> endings;
-    for (Request& request : plan.Requests(buffers, rank == 0 ? 2 : 0, false)) {
+    for (Request& request : Requests(plan, buffers, rank == 0 ? 2 : 0)) {
       endings.push_back(Submit(engine, std::move(request)));
     }
     EXPECT_EQ(AwaitAll(endings), "");
@@ -133,7 +171,7 @@ TEST_F(AveragePlanTest, TheTensorThatDiffersIsNamed) {
       float data[9] = {};
       const std::vector<Request::Buffers> buffers(names.size(), {data, data});
       std::vector<Ending> endings;
-      for (Request& request : plan.Requests(buffers, 1, false)) {
+      for (Request& request : Requests(plan, buffers, 1)) {
         endings.push_back(Submit(engine, std::move(request)));
       }
       errors[rank] = AwaitAll(endings);
