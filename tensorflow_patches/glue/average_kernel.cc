@@ -213,7 +213,8 @@ absl::Status AverageKernel::Allocate(OpKernelContext* context, const AveragePlan
                                      std::vector<void*>* outputs) const {
   for (const AveragePlan::Entry& entry : plan.entries()) {
     outputs->push_back(nullptr);
-    const bool together = entry.tensors.size() > 1 && IsWireForm(entry.signature.dtype);
+    const bool together = entry.tensors.size() > 1 && IsWireForm(entry.signature.dtype) &&
+                          entry.signature.shape[0] != 0;  // without elements there is no memory
     if (together) {
       const absl::Status status = AllocateTogether(context, entry, &outputs->back());
       if (!status.ok()) return status;

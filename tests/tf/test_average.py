@@ -71,6 +71,11 @@ def test_is_counted_as_gradients_that_share_a_buffer(ranks):
         assert 1 <= rank["counts"]["collectives"] <= 3
 
 
+def test_tensors_without_elements_keep_their_shapes(ranks):
+    for rank in ranks:
+        assert rank["empty"] == [[0], [2, 0]]
+
+
 def test_errors_name_the_tensor(ranks):
     disagree = ["InvalidArgumentError", "the ranks disagree on 'tensor 1 (errors"]
     integers = ["InvalidArgumentError", "'tensor 1 (errors)' is int32"]

@@ -250,7 +250,8 @@ def main() -> None:
     before = _lib.stats()
     average(mine(100), "counted")
     counts = {key: _lib.stats()[key] - before[key] for key in ("gradients", "collectives")}
-    others = {"weights": weights(), "errors": errors(), "cancelled": cancelled()}
+    empty = [value.shape.as_list() for value in average([tf.zeros([0]), tf.zeros([2, 0])], "empty")]
+    others = {"empty": empty, "weights": weights(), "errors": errors(), "cancelled": cancelled()}
     return result({"means": means, "counts": counts, **others})
 
 
