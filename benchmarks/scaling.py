@@ -141,8 +141,8 @@ def _head(parameters: Parameters, options: argparse.Namespace) -> list[str]:
     return [
         "# Cost by the number of ranks",
         "",
-        "Printed by `python -m benchmarks.scaling --write docs/scaling.md`; the model and its "
-        "reasons are in `benchmarks/scaling_model.py`.",
+        f"Printed by `python -m benchmarks.scaling --seconds {options.seconds:g} --write "
+        "docs/scaling.md`; the model and its reasons are in `benchmarks/scaling_model.py`.",
         "",
         f"Parameters, fitted to {options.fit} ranks on {len(columns.cores())} cores (starts in "
         "µs, touches in ps per byte):",
