@@ -52,7 +52,7 @@ class SparseAverage {
 
   // `values` [n, ...]: a row for each of `indices` [n], int32 or int64; `table_rows`: the first
   // dimension of what they are rows of, the same on all ranks, or -1. This rank's rows count times
-  // `weight`; with 0 it has none. `values` stays as it is until the group has ended.
+  // `weight`; with 0 it has none. `values` is read again, until Finish is done.
   absl::Status AddTo(RequestGroup* group, const tensorflow::Tensor& values,
                      const tensorflow::Tensor& indices, int64_t table_rows, double weight);
   // `done` runs exactly once, never on the communication thread; this object lives until then.
