@@ -241,7 +241,7 @@ Request Bench::MakeRequest(int round, int tensor) {
       case_.kind, ReduceOp::kSum, case_.dtype, 0, {static_cast<int64_t>(case_.count)}};
   request.input = Input(round, tensor);
   if (case_.kind == OpKind::kAllgather) {
-    request.allocate = [this, round, tensor](const std::vector<int64_t>&, int) -> void* {
+    request.allocate = [this, round, tensor](const std::vector<int64_t>&) -> void* {
       return Output(round, tensor);
     };
   } else {

@@ -21,9 +21,7 @@ size_t WireBytes(const Signature& signature) {
 
 // An allgather of plain rows often has a name that never comes back, as that of a batch of data: it
 // gets no number.
-bool Recurs(const Signature& signature) {
-  return signature.kind != OpKind::kAllgather || signature.extra_row_bytes != 0;
-}
+bool Recurs(const Signature& signature) { return signature.kind != OpKind::kAllgather; }
 
 bool SameBuffer(const Signature& a, const Signature& b) {
   return b.kind == OpKind::kAllreduce && a.op == b.op && WireType(a.dtype) == WireType(b.dtype);
@@ -65,7 +63,7 @@ void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now)
     pending.named = named;
     pending.first_rank = rank;
     pending.ready.resize(size_);
-    pending.rows.resize(named.signature.kind == OpKind::kAllgather ? size_ : 0);
+    pending.rows.resize(GathersRows(named.signature.kind) ? size_ : 0);
     pending.since = pending.warned = now;
   }
   pending.ready[rank] = true;
@@ -136,7 +134,7 @@ void Coordinator::CheckReady(const std::string& name) {
       if (!pending.ready[r]) joined += (joined.empty() ? "" : ", ") + std::to_string(r);
     }
     const bool zeros_do =
-        signature.kind == OpKind::kBarrier || signature.kind == OpKind::kAllgather ||
+        signature.kind == OpKind::kBarrier || GathersRows(signature.kind) ||
         (signature.kind == OpKind::kAllreduce &&
          (signature.op == ReduceOp::kAverage || signature.op == ReduceOp::kSum)) ||
         (signature.kind == OpKind::kBroadcast && pending.ready[signature.root]);

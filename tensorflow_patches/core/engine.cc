@@ -161,7 +161,7 @@ void Engine::Announce(const std::string& name) {
   const Request& request = named.submissions.front().request;
   auto it = ids_.find(name);
   if (it != ids_.end() && by_id_[it->second].signature == WithoutRows(request.signature)) {
-    if (request.signature.kind == OpKind::kAllgather) {
+    if (GathersRows(request.signature.kind)) {
       announcement_.gathers.push_back({it->second, request.signature.shape[0]});
     } else {
       announcement_.ready.push_back(it->second);
@@ -318,8 +318,10 @@ Status Engine::Transfer(const std::vector<Slot>& slots, const Response& response
     case OpKind::kAllreduce:
       return fusion_.Allreduce(slots, response.contributors, deadline);
     case OpKind::kAllgather:
-      return fusion_.Allgather(slots.front(), response.items.front().rows, response.contributors,
-                               deadline);
+      return fusion_.Allgather(slots.front(), response.items.front().rows, deadline);
+    case OpKind::kExchange:
+      return fusion_.Exchange(slots.front(), response.items.front().rows, response.contributors,
+                              deadline);
     case OpKind::kBroadcast:
       return fusion_.Broadcast(slots.front(), deadline);
     case OpKind::kBarrier:

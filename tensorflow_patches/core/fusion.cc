@@ -55,6 +55,18 @@ void UnpackOne(const Slot& slot, const char* next) {
   }
 }
 
+int64_t Total(const std::vector<int64_t>& rows) {
+  return std::accumulate(rows.begin(), rows.end(), int64_t{0});
+}
+
+// Of a rank that has joined: it has none, and wants none.
+class DroppedRows : public RowAccess {
+ public:
+  void Begin(const std::vector<int64_t>&, int) override {}
+  void Put(int64_t, int64_t, char*) override {}
+  void Take(int, int64_t, int64_t, const char*) override {}
+};
+
 }  // namespace
 
 void Fusion::Free::operator()(char* memory) const { std::free(memory); }
@@ -168,17 +180,8 @@ void Fusion::UnpackAll(const std::vector<Slot>& slots, const char* next, size_t 
   }
 }
 
-Status Fusion::Allgather(const Slot& slot, const std::vector<int64_t>& rows, int contributors,
-                         TimePoint deadline) {
-  const int64_t limit = slot.signature.row_limit;
-  // All ranks know all rows, so that all decide alike.
-  if (limit >= 0 && std::accumulate(rows.begin(), rows.end(), int64_t{0}) > limit) return Status();
-  Shape row = slot.signature.shape;
-  row[0] = 1;
-  const size_t row_bytes =
-      Count(Signature{OpKind::kAllgather, ReduceOp::kSum, DataType::kUint8, 0, row}) *
-          SizeOf(slot.signature.dtype) +
-      static_cast<size_t>(slot.signature.extra_row_bytes);
+Status Fusion::Allgather(const Slot& slot, const std::vector<int64_t>& rows, TimePoint deadline) {
+  const size_t row_bytes = RowBytes(slot.signature);
   std::vector<size_t> bytes;
   size_t total = 0;
   for (int64_t n : rows) {
@@ -190,17 +193,13 @@ Status Fusion::Allgather(const Slot& slot, const std::vector<int64_t>& rows, int
   void* out = nullptr;
   if (slot.request != nullptr) {
     in = slot.request->input;
-    out = slot.request->allocate(rows, contributors);
+    out = slot.request->allocate(rows);
   }
   // A rank that cannot hold the result still takes part: its peers wait in the same collective.
   const bool no_room = slot.request != nullptr && out == nullptr;
   if (out == nullptr) {
     dropped.resize(total);
     out = dropped.data();
-  }
-  if (in == nullptr) {
-    const auto own = bytes.begin() + transport_->topology().rank;
-    in = static_cast<char*>(out) + std::accumulate(bytes.begin(), own, size_t{0});
   }
   if (total != 0) {
     const Span span(Stage::kReduce, "allgather", total);
@@ -212,6 +211,19 @@ Status Fusion::Allgather(const Slot& slot, const std::vector<int64_t>& rows, int
                   "no memory for the result of allgather '" + slot.request->name + "'");
   }
   return Status();
+}
+
+Status Fusion::Exchange(const Slot& slot, const std::vector<int64_t>& rows, int contributors,
+                        TimePoint deadline) {
+  // All ranks know all rows, so that all decide alike.
+  const int64_t limit = slot.signature.row_limit;
+  if (limit >= 0 && Total(rows) > limit) return Status();
+  const size_t row_bytes = RowBytes(slot.signature);
+  DroppedRows dropped;
+  RowAccess* const access = slot.request != nullptr ? slot.request->rows : &dropped;
+  access->Begin(rows, contributors);
+  const Span span(Stage::kReduce, "exchange", row_bytes * static_cast<size_t>(Total(rows)));
+  return transport_->Exchange(rows, row_bytes, access, deadline);
 }
 
 Status Fusion::Broadcast(const Slot& slot, TimePoint deadline) {

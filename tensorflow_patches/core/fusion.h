@@ -30,8 +30,9 @@ class Fusion {
   // All slots have one reduction and one wire type. `contributors` divides an average.
   Status Allreduce(const std::vector<Slot>& slots, int contributors, TimePoint deadline);
   // `rows` by rank.
-  Status Allgather(const Slot& slot, const std::vector<int64_t>& rows, int contributors,
-                   TimePoint deadline);
+  Status Allgather(const Slot& slot, const std::vector<int64_t>& rows, TimePoint deadline);
+  Status Exchange(const Slot& slot, const std::vector<int64_t>& rows, int contributors,
+                  TimePoint deadline);
   Status Broadcast(const Slot& slot, TimePoint deadline);
 
  private:

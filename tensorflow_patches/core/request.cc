@@ -51,13 +51,23 @@ std::string DescribeDifference(const std::string& name, int first_rank, const Si
 }
 
 Signature WithoutRows(Signature signature) {
-  if (signature.kind == OpKind::kAllgather && !signature.shape.empty()) signature.shape[0] = 0;
+  if (GathersRows(signature.kind) && !signature.shape.empty()) signature.shape[0] = 0;
   return signature;
 }
 
+size_t RowBytes(const Signature& signature) {
+  const Shape row(signature.shape.begin() + 1, signature.shape.end());
+  return static_cast<size_t>(NumElements(row)) * SizeOf(signature.dtype) +
+         static_cast<size_t>(signature.extra_row_bytes);
+}
+
 Status Validate(const Signature& signature) {
-  if (signature.kind == OpKind::kAllgather && signature.shape.empty()) {
-    return Status(Code::kInvalidArgument, "allgather needs a tensor of rank 1 or more");
+  if (GathersRows(signature.kind) && signature.shape.empty()) {
+    return Status(Code::kInvalidArgument,
+                  std::string(Name(signature.kind)) + " needs a tensor of rank 1 or more");
+  }
+  if (signature.kind == OpKind::kExchange && RowBytes(signature) == 0) {
+    return Status(Code::kInvalidArgument, "exchange needs rows that are not empty");
   }
   if (signature.kind != OpKind::kAllreduce) return Status();
   const bool sums = signature.op == ReduceOp::kAverage || signature.op == ReduceOp::kSum;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tensorflow_patches/core/row_access.h"
 #include "tensorflow_patches/core/status.h"
 #include "tensorflow_patches/core/types.h"
 
@@ -31,10 +32,10 @@ struct Signature {
   ReduceOp op = ReduceOp::kAverage;  // allreduce only
   DataType dtype = DataType::kFloat32;
   int32_t root = 0;  // broadcast only
-  Shape shape;       // allgather: ranks may differ in the first dimension, the rows
-  // Allgather only: bytes that travel for each row beside its elements, as its index.
+  Shape shape;       // GathersRows: ranks may differ in the first dimension, the rows
+  // Exchange only: bytes that travel for each row beside its elements, as its index.
   int32_t extra_row_bytes = 0;
-  // Allgather only: with more rows than this in all, no data moves; -1: any number.
+  // Exchange only: with more rows than this in all, no data moves; -1: any number.
   int64_t row_limit = -1;
 
   // Allreduce only: null for one tensor. Else `shape` is the number of elements of all, each of
@@ -61,12 +62,14 @@ inline uint64_t Bytes(const Signature& signature) {
   return static_cast<uint64_t>(NumElements(signature.shape)) * SizeOf(signature.dtype) +
          static_cast<uint64_t>(rows * signature.extra_row_bytes);
 }
+// GathersRows: of one row on the way.
+size_t RowBytes(const Signature& signature);
 inline size_t Tensors(const Signature& signature) {
   return signature.parts != nullptr ? signature.parts->names.size() : 1;
 }
 // What traces and statistics take for a gradient.
 inline bool IsGradient(const Signature& signature) {
-  if (signature.kind == OpKind::kAllgather) return signature.extra_row_bytes != 0;  // sparse
+  if (signature.kind == OpKind::kExchange) return signature.extra_row_bytes != 0;  // sparse
   return signature.kind == OpKind::kAllreduce && signature.op == ReduceOp::kAverage;
 }
 // As the ranks must agree on it: an allgather has 0 rows, everything else is as it is.
@@ -85,8 +88,7 @@ struct Request {
   uint64_t fingerprint = 0;
 
   // Owned by the submitter, untouched by it until `done` has run. `input` may equal `output`.
-  // Broadcast: only `output`, which holds the data on the root. Allgather: with no `input`,
-  // `allocate` writes this rank's part to its place in the result, which it always returns.
+  // Broadcast: only `output`, which holds the data on the root.
   const void* input = nullptr;
   void* output = nullptr;
   // In place of `input`, for each of signature.parts. In place of the outputs, which are null then,
@@ -102,11 +104,12 @@ struct Request {
   double scale = 1;
   // Set by Engine::Submit.
   TimePoint submitted;
-  // Allgather: called once, on the communication thread, with each rank's first dimension and the
-  // number of ranks that have not joined; returns where the result goes (all rows, in rank order),
-  // or null to fail the request. Not called when there are more rows than the signature's limit:
-  // the request then ends well without data.
-  std::function<void*(const std::vector<int64_t>& rows, int contributors)> allocate;
+  // Allgather: called once, on the communication thread, with each rank's first dimension; returns
+  // where the result goes (all rows, in rank order), or null to fail the request.
+  std::function<void*(const std::vector<int64_t>& rows)> allocate;
+  // Exchange: the rows, in place of all memory above. Untouched if there are more than the
+  // signature's limit: the request then ends well.
+  RowAccess* rows = nullptr;
 
   // Runs exactly once, on the communication thread (or inside Submit when the engine has failed),
   // under no lock. It must not block and must not destroy the engine.

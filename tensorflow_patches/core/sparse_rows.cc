@@ -54,10 +54,6 @@ void SumRows(const RowFormat& format, const std::vector<const char*>& rows,
   }
 }
 
-size_t Total(const std::vector<int64_t>& rows_by_rank) {
-  return static_cast<size_t>(std::accumulate(rows_by_rank.begin(), rows_by_rank.end(), int64_t{0}));
-}
-
 }  // namespace
 
 DistinctIndices::DistinctIndices(size_t most) {
@@ -91,14 +87,13 @@ OwnRows::OwnRows(const RowFormat& format, const std::vector<int64_t>& indices, c
   indices_ = distinct.indices();
 }
 
-void OwnRows::Pack(double scale, char* to) const {
+void OwnRows::Pack(double scale, size_t begin, size_t end, char* to) const {
   scale *= weight_;
-  if (rows() != 0) std::memcpy(to, indices_.data(), rows() * sizeof(int64_t));
-  char* const sums = to + rows() * sizeof(int64_t);
-  if (rows() == places_.size()) {
-    return tfmpi::Pack(format_.dtype, values_, sums, rows() * format_.elements, scale);
-  }
   const char* own = static_cast<const char*>(values_);
+  if (in_parts()) {
+    return tfmpi::Pack(format_.dtype, own + begin * format_.bytes(), to,
+                       (end - begin) * format_.elements, scale);
+  }
   std::unique_ptr<char[]> scaled;
   if (!IsWireForm(format_.dtype) || scale != 1) {
     scaled.reset(new char[places_.size() * format_.wire_bytes()]);
@@ -107,35 +102,60 @@ void OwnRows::Pack(double scale, char* to) const {
   }
   std::vector<const char*> all(places_.size());
   for (size_t i = 0; i < all.size(); ++i) all[i] = own + i * format_.wire_bytes();
-  SumRows(format_, all, places_, sums);
+  SumRows(format_, all, places_, to);
 }
 
-RowSum::RowSum(const RowFormat& format, const char* gathered,
-               const std::vector<int64_t>& rows_by_rank)
-    : format_(format), distinct_(Total(rows_by_rank)) {
-  const size_t total = Total(rows_by_rank);
-  rows_.reserve(total);
-  places_.reserve(total);
-  for (const int64_t count : rows_by_rank) {
-    const auto n = static_cast<size_t>(count);
-    const char* const rows = gathered + n * sizeof(int64_t);
-    for (size_t i = 0; i < n; ++i) {
-      int64_t index;
-      std::memcpy(&index, gathered + i * sizeof index, sizeof index);
-      places_.push_back(distinct_.Place(index));
-      rows_.push_back(rows + i * format.wire_bytes());
+void GatheredRows::Begin(const std::vector<int64_t>& rows, int contributors) {
+  gathered_ = true;
+  scale_ = 1.0 / contributors;
+  starts_.assign(1, 0);
+  for (const int64_t n : rows) starts_.push_back(starts_.back() + static_cast<size_t>(n));
+  indices_.resize(starts_.back());
+  rows_ = allocate_(starts_.back());
+  if (own_.rows() == 0) return;
+  std::copy(own_.indices().begin(), own_.indices().end(), indices_.begin() + starts_[rank_]);
+  if (!own_.in_parts()) {
+    if (rows_ == nullptr) summed_.reset(new char[own_.rows() * format_.wire_bytes()]);
+    own_.Pack(scale_, 0, own_.rows(), rows_ != nullptr ? Row(starts_[rank_]) : summed_.get());
+  }
+}
+
+// A piece is [n indices, int64][n rows]. Packed only now, piece by piece: they are in the cache
+// when they are copied.
+void GatheredRows::Put(int64_t begin, int64_t end, char* to) {
+  const auto first = static_cast<size_t>(begin), last = static_cast<size_t>(end);
+  const size_t rows = last - first;
+  std::memcpy(to, own_.indices().data() + first, rows * sizeof(int64_t));
+  to += rows * sizeof(int64_t);
+  if (rows_ == nullptr && own_.in_parts()) return own_.Pack(scale_, first, last, to);
+  if (own_.in_parts()) own_.Pack(scale_, first, last, Row(starts_[rank_] + first));
+  const char* const from =
+      rows_ != nullptr ? Row(starts_[rank_] + first) : summed_.get() + first * format_.wire_bytes();
+  std::memcpy(to, from, rows * format_.wire_bytes());
+}
+
+void GatheredRows::Take(int rank, int64_t begin, int64_t end, const char* from) {
+  if (rows_ == nullptr) return;
+  const auto rows = static_cast<size_t>(end - begin);
+  const size_t place = starts_[rank] + static_cast<size_t>(begin);
+  std::memcpy(indices_.data() + place, from, rows * sizeof(int64_t));
+  std::memcpy(Row(place), from + rows * sizeof(int64_t), rows * format_.wire_bytes());
+}
+
+size_t GatheredRows::Sum() {
+  DistinctIndices distinct(indices_.size());
+  size_t sums = 0;
+  for (size_t i = 0; i < indices_.size(); ++i) {
+    const size_t place = distinct.Place(indices_[i]);
+    if (place != sums) {
+      AddRow(format_, Row(i), Row(place));
+      continue;
     }
-    gathered = rows + n * format.wire_bytes();
+    if (i != sums) std::memcpy(Row(sums), Row(i), format_.wire_bytes());
+    ++sums;
   }
-}
-
-void RowSum::Write(void* values) const {
-  if (IsWireForm(format_.dtype)) {
-    return SumRows(format_, rows_, places_, static_cast<char*>(values));
-  }
-  const std::unique_ptr<char[]> sums(new char[indices().size() * format_.wire_bytes()]);
-  SumRows(format_, rows_, places_, sums.get());
-  Unpack(format_.dtype, sums.get(), values, indices().size() * format_.elements, 1);
+  indices_ = distinct.indices();
+  return sums;
 }
 
 }  // namespace tfmpi

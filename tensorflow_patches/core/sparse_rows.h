@@ -1,16 +1,19 @@
-// The rows of a sparse gradient: duplicates summed, packed for the wire, summed over ranks.
+// The rows of a sparse gradient: duplicates summed, exchanged, summed over ranks.
 //
-// On the wire a rank's rows are [n indices, int64][n rows, in wire form], its indices distinct. All
-// ranks run the same sums in the same order on the same bytes, so they get the same bits. Pure
-// functions, any thread; cost in proportion to the rows, whatever the table's size.
+// A rank's indices are distinct on the wire. All ranks run the same sums in the same order on the
+// same bytes, so they get the same bits. Cost in proportion to the rows, whatever the table's size.
 
 #ifndef TFMPI_CORE_SPARSE_ROWS_H_
 #define TFMPI_CORE_SPARSE_ROWS_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
 #include <vector>
 
+#include "tensorflow_patches/core/row_access.h"
 #include "tensorflow_patches/core/types.h"
 
 namespace tfmpi {
@@ -52,9 +55,10 @@ class OwnRows {
   // Distinct, in the order of their first appearance.
   const std::vector<int64_t>& indices() const { return indices_; }
   size_t rows() const { return indices_.size(); }
-  size_t packed_bytes() const { return rows() * format_.packed_bytes(); }
-  // Writes packed_bytes(): the rows, duplicates summed, times `scale`.
-  void Pack(double scale, char* to) const;
+  // Whether Pack can begin anywhere: no two of the values are summed.
+  bool in_parts() const { return rows() == places_.size(); }
+  // Writes the rows [begin, end) in wire form, times `scale`; all of them unless in_parts().
+  void Pack(double scale, size_t begin, size_t end, char* to) const;
 
  private:
   RowFormat format_;
@@ -64,22 +68,47 @@ class OwnRows {
   std::vector<size_t> places_;  // of each row of values
 };
 
-// The sum over ranks, in rank order.
-class RowSum {
+// The rows of all ranks, in rank order: what an exchange makes of every rank's own. Each counts
+// times 1/contributors, so that a sum of them is an average.
+class GatheredRows : public RowAccess {
  public:
-  // `gathered`: every rank's packed rows, one rank after another; it outlives this object.
-  RowSum(const RowFormat& format, const char* gathered, const std::vector<int64_t>& rows_by_rank);
+  // On the communication thread: memory for so many rows in wire form, which outlives the sum; null
+  // if there is none.
+  using Allocate = std::function<char*(size_t rows)>;
 
-  // In the order of their first appearance.
-  const std::vector<int64_t>& indices() const { return distinct_.indices(); }
-  // Writes a row of `format` for each of indices().
-  void Write(void* values) const;
+  GatheredRows(const RowFormat& format, OwnRows own, int rank, Allocate allocate)
+      : format_(format), own_(std::move(own)), rank_(rank), allocate_(std::move(allocate)) {}
+
+  const OwnRows& own() const { return own_; }
+  // False after a request that ended well: there were more rows than its limit.
+  bool gathered() const { return gathered_; }
+  // False: there was no memory.
+  bool has_memory() const { return rows_ != nullptr; }
+
+  // Once the request has ended well and all is there, on any thread: sums the rows of each index,
+  // in rank order, and moves the sums together, where the rows are. Returns how many there are.
+  size_t Sum();
+  // Of the sums, in the order of their first appearance.
+  const std::vector<int64_t>& indices() const { return indices_; }
+  const char* rows() const { return rows_; }
+
+  void Begin(const std::vector<int64_t>& rows, int contributors) override;
+  void Put(int64_t begin, int64_t end, char* to) override;
+  void Take(int rank, int64_t begin, int64_t end, const char* from) override;
 
  private:
+  char* Row(size_t place) const { return rows_ + place * format_.wire_bytes(); }
+
   const RowFormat format_;
-  std::vector<const char*> rows_;  // of each packed row, in rank order
-  std::vector<size_t> places_;
-  DistinctIndices distinct_;
+  const OwnRows own_;
+  const int rank_;
+  const Allocate allocate_;
+  bool gathered_ = false;
+  double scale_ = 1;
+  std::vector<size_t> starts_;  // of each rank's rows; at the end, how many there are
+  std::vector<int64_t> indices_;
+  char* rows_ = nullptr;
+  std::unique_ptr<char[]> summed_;  // this rank's, if it has duplicates and rows_ is null
 };
 
 }  // namespace tfmpi

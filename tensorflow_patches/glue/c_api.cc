@@ -13,6 +13,7 @@
 #include "tensorflow_patches/core/bench.h"
 #include "tensorflow_patches/glue/apply_kernel.h"
 #include "tensorflow_patches/glue/apply_ops.h"
+#include "tensorflow_patches/glue/divided_update.h"
 #include "tensorflow_patches/glue/interpose.h"
 #include "tensorflow_patches/glue/request_group.h"
 #include "tensorflow_patches/glue/runtime.h"
@@ -82,6 +83,7 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
   runtime.plugin.ranks_per_node = options->ranks_per_node;
   runtime.plugin.node.wire = static_cast<tfmpi::DataType>(options->wire);
   tfmpi::SparseAverage::SetMode(static_cast<tfmpi::SparseMode>(options->sparse));
+  tfmpi::DividedUpdate::SetMode(static_cast<tfmpi::SparseUpdate>(options->sparse_update));
   // Not through Python: the communication thread must never wait for its lock.
   runtime.engine.log = [](const std::string& line) {
     const tfmpi::Topology& topology = GetEngine()->topology();
@@ -142,7 +144,7 @@ TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op, i
   if (request.signature.kind == tfmpi::OpKind::kAllgather && dims > 0) {
     size_t row_bytes = tfmpi::SizeOf(request.signature.dtype);
     for (int32_t i = 1; i < dims; ++i) row_bytes *= static_cast<size_t>(shape[i]);
-    request.allocate = [operation, row_bytes](const std::vector<int64_t>& rows, int) {
+    request.allocate = [operation, row_bytes](const std::vector<int64_t>& rows) {
       return operation->Allocate(rows, row_bytes);
     };
   }

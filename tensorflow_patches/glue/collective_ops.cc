@@ -150,7 +150,7 @@ class AllgatherKernel : public CollectiveKernel {
   absl::Status Prepare(OpKernelContext* context, const Tensor& tensor, Request* request) override {
     request->signature.kind = OpKind::kAllgather;
     const TensorShape shape = tensor.shape();
-    request->allocate = [context, shape](const std::vector<int64_t>& rows, int) -> void* {
+    request->allocate = [context, shape](const std::vector<int64_t>& rows) -> void* {
       TensorShape gathered = shape;
       int64_t total = 0;
       for (int64_t n : rows) total += n;

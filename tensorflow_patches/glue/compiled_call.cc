@@ -161,7 +161,8 @@ XLA_FFI_DEFINE_HANDLER(
 struct Slices {
   std::string name;
   RowFormat format;
-  GatheredRows gathered;
+  std::unique_ptr<GatheredRows> gathered;
+  std::unique_ptr<char[]> rows;
   char* values = nullptr;  // the results', with room for so many rows
   void* indices = nullptr;
   bool narrow = false;  // int32 indices
@@ -180,8 +181,8 @@ void Slices::WriteIndex(size_t place, int64_t index) const {
 }
 
 absl::Status Slices::Write() const {
-  const RowSum sum(format, gathered.data.get(), gathered.rows_by_rank);
-  const std::vector<int64_t>& found = sum.indices();
+  gathered->Sum();
+  const std::vector<int64_t>& found = gathered->indices();
   if (found.size() > room) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the ranks' rows of the sparse gradient of '", name, "' are ", found.size(),
@@ -189,7 +190,7 @@ absl::Status Slices::Write() const {
         ", as the other ranks have many more rows than this one. Give the ranks batches of about "
         "the same size, drop jit_compile=True, or set TF_MPI_SPARSE=dense"));
   }
-  sum.Write(values);
+  Unpack(format.dtype, gathered->rows(), values, found.size() * format.elements, 1);
   std::memset(values + found.size() * format.bytes(), 0, (room - found.size()) * format.bytes());
   // XLA's scatters leave out what is in no table: the rest costs little, and changes nothing even
   // where rows are read, changed and written back.
@@ -229,10 +230,17 @@ absl::Status AddSlices(std::string_view name, int64_t rows, ffi::RemainingArgs a
   slices->format.elements = static_cast<size_t>(NumElements(shape));
   slices->values = static_cast<char*>((*rets.get<ffi::AnyBuffer>(0))->untyped_data());
   slices->indices = (*rets.get<ffi::AnyBuffer>(1))->untyped_data();
-  slices->gathered.own = OwnRows(slices->format, ReadIndices(indices, static_cast<size_t>(rows)),
-                                 values.untyped_data(), weight);
-  group->Add(GatherRequest(slices->name, slices->format, shape, /*limit=*/-1,
-                           GetEngine()->topology().rank, &slices->gathered));
+  OwnRows own(slices->format, ReadIndices(indices, static_cast<size_t>(rows)),
+              values.untyped_data(), weight);
+  // Not the results' memory, which may be that of `values`.
+  const auto allocate = [slices = slices.get()](size_t all) {
+    slices->rows.reset(new char[all * slices->format.wire_bytes() + 1]);
+    return slices->rows.get();
+  };
+  slices->gathered = std::make_unique<GatheredRows>(slices->format, std::move(own),
+                                                    GetEngine()->topology().rank, allocate);
+  group->Add(
+      GatherRequest(slices->name, slices->format, shape, /*limit=*/-1, slices->gathered.get()));
   (*rets.get<ffi::AnyBuffer>(2))->typed_data<float>()[0] = 0;
   CountGradients(1);
   return status;

@@ -1,12 +1,15 @@
 #include "tensorflow_patches/glue/sparse_apply_kernel.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow_patches/core/timeline.h"
 #include "tensorflow_patches/glue/apply_kernel.h"
+#include "tensorflow_patches/glue/divided_update.h"
 #include "tensorflow_patches/glue/runtime.h"
 #include "tensorflow_patches/glue/sparse_average.h"
 #include "tensorflow_patches/glue/start_in_step.h"
@@ -21,21 +24,42 @@ using tensorflow::Tensor;
 
 namespace {
 
-// The memory of a variable or slot, of which only addresses are made here.
-struct StateRows {
-  const char* data;
-  int64_t rows;
-  int64_t row_bytes;
-};
+constexpr int64_t kBlock = 128;  // rows; so each slice is as well aligned as the whole
 
-void Prefetch(const StateRows& state, const Tensor& indices) {
+// Else the stock kernel will complain.
+bool IsRows(const Tensor& values, const Tensor& indices) {
+  return values.dims() > 0 && indices.dims() == 1 && values.dim_size(0) == indices.dim_size(0);
+}
+
+template <typename Index>
+void TouchRows(const Tensor& state, const Tensor& indices) {
   constexpr int64_t kLine = 64;
-  const bool narrow = indices.dtype() == tensorflow::DT_INT32;
+  const int64_t rows = state.dim_size(0);
+  const int64_t row_bytes = static_cast<int64_t>(state.TotalBytes()) / rows;
+  const char* const data = static_cast<const char*>(Data(state));
+  const Index* const index = indices.flat<Index>().data();
   for (int64_t i = 0; i < indices.NumElements(); ++i) {
-    const int64_t row = narrow ? indices.flat<int32_t>()(i) : indices.flat<int64_t>()(i);
-    if (row < 0 || row >= state.rows) continue;  // the stock kernel will say so
-    const char* const begin = state.data + row * state.row_bytes;
-    for (int64_t byte = 0; byte < state.row_bytes; byte += kLine) __builtin_prefetch(begin + byte);
+    if (index[i] < 0 || index[i] >= rows) continue;  // the stock kernel will say so
+    for (int64_t byte = 0; byte < row_bytes; byte += kLine) {
+      static_cast<void>(*static_cast<const volatile char*>(data + index[i] * row_bytes + byte));
+    }
+  }
+}
+
+// The rows of other ranks lie in no cache. A stock kernel waits for memory row by row; here a block
+// of rows is read at once, and then updated. (Of as many prefetches most are dropped.)
+void Touch(OpKernelContext* context, const Tensor& indices) {
+  for (int input = 0; input < context->num_inputs(); ++input) {
+    Tensor state;
+    if (!IsState(context, input) || !ReadState(context, input, &state) ||
+        state.NumElements() == 0) {
+      continue;
+    }
+    if (indices.dtype() == tensorflow::DT_INT32) {
+      TouchRows<int32_t>(state, indices);
+    } else {
+      TouchRows<int64_t>(state, indices);
+    }
   }
 }
 
@@ -44,15 +68,27 @@ void Prefetch(const StateRows& state, const Tensor& indices) {
 // One execution of the kernel. Deletes itself before it calls `done`.
 class SparseApplyKernel::Step {
  public:
-  Step(SparseApplyKernel* kernel, OpKernelContext* context, DoneCallback done)
-      : kernel_(kernel), context_(context), done_(std::move(done)) {}
+  Step(SparseApplyKernel* kernel, OpKernelContext* context, DoneCallback done, Engine* engine)
+      : kernel_(kernel),
+        context_(context),
+        done_(std::move(done)),
+        engine_(engine),
+        divided_(engine->topology()) {}
 
-  void Start(Engine* engine);
+  void Start();
 
  private:
   int64_t TableRows() const;
   void Exchanged(const absl::Status& status);
-  void RunOnRows(const Tensor& values, const Tensor& indices);
+  std::unique_ptr<RequestGroup> NewGroup() const;
+  const Tensor& values() const;
+  const Tensor& indices() const;
+  void Update(const absl::Status& status);
+  // The stock kernel, in blocks of rows.
+  absl::Status RunOnAllRows();
+  absl::Status RunOnRows(const std::vector<int64_t>& places);
+  void RunOnBlock(Tensor values, Tensor indices);
+  void Divided(absl::Status status);
   void Finish(const absl::Status& status);
 
   SparseApplyKernel* const kernel_;
@@ -60,29 +96,35 @@ class SparseApplyKernel::Step {
   DoneCallback done_;
   std::string name_;  // the variable's, for traces
   StartInStep start_;
+  Engine* const engine_;
   std::unique_ptr<SparseAverage> average_;  // null: the rows are averages already
+  DividedUpdate divided_;
 };
 
-void SparseApplyKernel::Step::Start(Engine* engine) {
+std::unique_ptr<RequestGroup> SparseApplyKernel::Step::NewGroup() const {
+  return std::make_unique<RequestGroup>(engine_, context_->cancellation_manager(),
+                                        *context_->runner());
+}
+
+void SparseApplyKernel::Step::Start() {
   const VariableUse use = VariableNames::Get().Use(StateKey(context_, 0, kernel_->ref_variable_),
                                                    kernel_->request_suffix_);
   name_ = use.name;
-  auto group =
-      std::make_unique<RequestGroup>(engine, context_->cancellation_manager(), *context_->runner());
+  std::unique_ptr<RequestGroup> group = NewGroup();
   const bool averaged = kernel_->averaged_ || ApplyKernel::ThreadAveraged();
   if (!averaged) {
     average_ =
-        std::make_unique<SparseAverage>(context_, engine, use.name + kernel_->request_suffix_);
+        std::make_unique<SparseAverage>(context_, engine_, use.name + kernel_->request_suffix_);
     const absl::Status status =
         average_->AddTo(group.get(), context_->input(kernel_->gradient_),
                         context_->input(kernel_->indices_), TableRows(), /*weight=*/1);
     if (!status.ok()) return Finish(status);
   }
   if (use.first_apply) {
-    start_.AddBroadcasts(context_, use.name, kernel_->ref_variable_, engine->topology().rank,
+    start_.AddBroadcasts(context_, use.name, kernel_->ref_variable_, engine_->topology().rank,
                          group.get());
   }
-  if (averaged && start_.empty()) return Finish(absl::OkStatus());
+  if (averaged && start_.empty()) return Update(absl::OkStatus());
   RequestGroup::Submit(std::move(group), "'" + use.name + "' was averaged",
                        [this](const absl::Status& status) { Exchanged(status); });
 }
@@ -94,48 +136,97 @@ int64_t SparseApplyKernel::Step::TableRows() const {
 }
 
 void SparseApplyKernel::Step::Exchanged(const absl::Status& status) {
-  if (!status.ok() || average_ == nullptr) return Finish(status);
-  average_->Finish([this](const absl::Status& averaged) { Finish(averaged); });
+  if (!status.ok() || average_ == nullptr) return Update(status);
+  average_->Finish([this](const absl::Status& averaged) { Update(averaged); });
 }
 
-// The rows of other ranks lie in no cache. A stock kernel waits for memory row by row; here a block
-// of rows is fetched at once, and then updated. The update of a row depends on no other.
-void SparseApplyKernel::Step::RunOnRows(const Tensor& values, const Tensor& indices) {
-  constexpr int64_t kBlock = 256;  // rows; so each slice is as well aligned as the whole
-  std::vector<StateRows> states;
-  for (int input = 0; input < context_->num_inputs(); ++input) {
-    Tensor state;
-    if (IsState(context_, input) && ReadState(context_, input, &state) && state.dims() > 0 &&
-        state.dim_size(0) > 0) {
-      states.push_back({static_cast<const char*>(Data(state)), state.dim_size(0),
-                        static_cast<int64_t>(state.TotalBytes()) / state.dim_size(0)});
-    }
-  }
-  const bool sliced = values.dims() > 0 && indices.dims() == 1 &&
-                      values.dim_size(0) == indices.dim_size(0) && values.dim_size(0) > kBlock;
-  const int64_t rows = sliced ? values.dim_size(0) : 0;
+const Tensor& SparseApplyKernel::Step::values() const {
+  return average_ != nullptr ? *average_->values() : context_->input(kernel_->gradient_);
+}
+
+const Tensor& SparseApplyKernel::Step::indices() const {
+  return average_ != nullptr ? *average_->indices() : context_->input(kernel_->indices_);
+}
+
+void SparseApplyKernel::Step::Update(const absl::Status& status) {
+  const absl::Status written = status.ok() ? start_.Write(context_) : status;
+  if (!written.ok()) return Finish(written);
+  const bool divided =
+      kernel_->alone_ && IsRows(values(), indices()) && divided_.Divide(context_, indices());
+  const absl::Status updated = [&] {
+    const Span span(Stage::kApply, name_, values().TotalBytes());
+    return divided ? RunOnRows(divided_.PlacesOf(engine_->topology().rank)) : RunOnAllRows();
+  }();
+  if (!divided || !updated.ok()) return Finish(updated);
+  std::unique_ptr<RequestGroup> group = NewGroup();
+  divided_.AddTo(group.get(), context_, name_ + kernel_->request_suffix_ + " rows");
+  RequestGroup::Submit(std::move(group), "'" + name_ + "' was updated",
+                       [this](const absl::Status& ended) { Divided(ended); });
+}
+
+absl::Status SparseApplyKernel::Step::RunOnAllRows() {
+  const bool sliced = IsRows(values(), indices()) && values().dim_size(0) > kBlock;
+  const int64_t rows = sliced ? values().dim_size(0) : 0;
   int64_t begin = 0;
   do {
     const int64_t end = std::min(begin + kBlock, rows);
-    Tensor block_values = sliced ? values.Slice(begin, end) : values;
-    Tensor block_indices = sliced ? indices.Slice(begin, end) : indices;
-    for (const StateRows& state : states) Prefetch(state, block_indices);
-    RunOnInputs(kernel_->stock_.get(), context_,
-                {{kernel_->gradient_, &block_values}, {kernel_->indices_, &block_indices}});
+    RunOnBlock(sliced ? values().Slice(begin, end) : values(),
+               sliced ? indices().Slice(begin, end) : indices());
     begin = end;
   } while (begin < rows && context_->status().ok());
+  return context_->status();
+}
+
+// Once at least, for what stock kernels do to a variable whatever the rows.
+absl::Status SparseApplyKernel::Step::RunOnRows(const std::vector<int64_t>& places) {
+  const auto rows = static_cast<int64_t>(places.size());
+  const int64_t room = std::min(rows, kBlock);
+  tensorflow::TensorShape shape = values().shape();
+  shape.set_dim(0, room);
+  Tensor block_values, block_indices;
+  absl::Status status = context_->allocate_temp(values().dtype(), shape, &block_values);
+  if (!status.ok()) return status;
+  status = context_->allocate_temp(indices().dtype(), {room}, &block_indices);
+  if (!status.ok()) return status;
+  const size_t row_bytes = values().TotalBytes() / std::max<size_t>(1, values().dim_size(0));
+  const size_t index_bytes = tensorflow::DataTypeSize(indices().dtype());
+  const auto* const from = static_cast<const char*>(Data(values()));
+  const auto* const index_from = static_cast<const char*>(Data(indices()));
+  int64_t begin = 0;
+  do {
+    const int64_t n = std::min(kBlock, rows - begin);
+    auto* to = static_cast<char*>(Data(block_values));
+    auto* index_to = static_cast<char*>(Data(block_indices));
+    for (int64_t i = begin; i < begin + n; ++i) {
+      std::memcpy(to, from + places[i] * row_bytes, row_bytes);
+      std::memcpy(index_to, index_from + places[i] * index_bytes, index_bytes);
+      to += row_bytes;
+      index_to += index_bytes;
+    }
+    RunOnBlock(n == room ? block_values : block_values.Slice(0, n),
+               n == room ? block_indices : block_indices.Slice(0, n));
+    begin += n;
+  } while (begin < rows && context_->status().ok());
+  return context_->status();
+}
+
+void SparseApplyKernel::Step::RunOnBlock(Tensor values, Tensor indices) {
+  Touch(context_, indices);
+  RunOnInputs(kernel_->stock_.get(), context_,
+              {{kernel_->gradient_, &values}, {kernel_->indices_, &indices}});
+}
+
+void SparseApplyKernel::Step::Divided(absl::Status status) {
+  const absl::Status finished = divided_.Finish();
+  if (status.ok()) status = finished;
+  for (const int rank : divided_.absent()) {
+    if (status.ok()) status = RunOnRows(divided_.PlacesOf(rank));
+  }
+  Finish(status);
 }
 
 void SparseApplyKernel::Step::Finish(const absl::Status& status) {
-  const absl::Status written = status.ok() ? start_.Write(context_) : status;
-  if (!written.ok()) {
-    context_->SetStatus(written);
-  } else {
-    const bool averaged = average_ == nullptr;
-    const Tensor& values = averaged ? context_->input(kernel_->gradient_) : *average_->values();
-    const Span span(Stage::kApply, name_, values.TotalBytes());
-    RunOnRows(values, averaged ? context_->input(kernel_->indices_) : *average_->indices());
-  }
+  if (!status.ok()) context_->SetStatus(status);
   const DoneCallback done = std::move(done_);
   delete this;
   done();
@@ -150,11 +241,12 @@ SparseApplyKernel::SparseApplyKernel(OpKernelConstruction* construction, const A
   ref_variable_ = RefVariableName(def());
   request_suffix_ = RequestSuffix(def());
   averaged_ = IsAveraged(def());
+  alone_ = !tensorflow::HasNodeAttr(def(), "_tf_mpi_one_of_many");
 }
 
 void SparseApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   ApplyKernel::CountApplied();
-  (new Step(this, context, std::move(done)))->Start(GetEngine());
+  (new Step(this, context, std::move(done), GetEngine()))->Start();
 }
 
 }  // namespace tfmpi

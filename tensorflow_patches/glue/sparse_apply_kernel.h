@@ -1,5 +1,6 @@
 // The decorated kernel of a sparse optimizer op: averages its rows over the ranks, unless that was
-// done before, then runs the stock kernel on the rows of all ranks.
+// done before, then runs the stock kernel on the rows of all ranks: on all of them, or, of many, on
+// this rank's part (divided_update.h).
 //
 // Made by the decorating factory (interpose.cc) when there is more than one rank; it owns the stock
 // kernel. Threads as for apply_kernel.h.
@@ -32,6 +33,7 @@ class SparseApplyKernel : public tensorflow::AsyncOpKernel {
   std::string ref_variable_;  // the variable's graph name, when it is a ref
   std::string request_suffix_;
   bool averaged_ = false;
+  bool alone_ = true;  // no other Apply op of its graph updates the variable
 };
 
 }  // namespace tfmpi

@@ -41,28 +41,17 @@ bool IsZero(const char* data, size_t bytes) {
 }  // namespace
 
 Request GatherRequest(std::string name, const RowFormat& format, const Shape& row, int64_t limit,
-                      int rank, GatheredRows* gathered) {
+                      GatheredRows* gathered) {
   Request request;
   request.name = std::move(name);
-  request.signature.kind = OpKind::kAllgather;
+  request.signature.kind = OpKind::kExchange;
   request.signature.dtype = format.dtype;
   request.signature.shape = row;
   request.signature.shape.insert(request.signature.shape.begin(),
-                                 static_cast<int64_t>(gathered->own.rows()));
+                                 static_cast<int64_t>(gathered->own().rows()));
   request.signature.extra_row_bytes = static_cast<int32_t>(format.packed_bytes() - format.bytes());
   request.signature.row_limit = limit;
-  // Packed only now, where the rows go and by the right number: that spares two copies.
-  request.allocate = [gathered, format, rank](const std::vector<int64_t>& rows, int contributors) {
-    const auto before = [&](int r) {
-      return static_cast<size_t>(std::accumulate(rows.begin(), rows.begin() + r, int64_t{0})) *
-             format.packed_bytes();
-    };
-    gathered->done = true;
-    gathered->rows_by_rank = rows;
-    gathered->data.reset(new char[std::max<size_t>(1, before(static_cast<int>(rows.size())))]);
-    gathered->own.Pack(1.0 / contributors, gathered->data.get() + before(rank));
-    return gathered->data.get();
-  };
+  request.rows = gathered;
   return request;
 }
 
@@ -94,10 +83,12 @@ absl::Status SparseAverage::AddTo(RequestGroup* group, const Tensor& values, con
   row_shape_.RemoveDim(0);
   format_.elements = static_cast<size_t>(row_shape_.num_elements());
   table_rows_ = table_rows;
-  gathered_.own = OwnRows(
+  OwnRows own(
       format_,
       index_type_ == tensorflow::DT_INT32 ? Widen<int32_t>(indices) : Widen<int64_t>(indices),
       Data(values), weight);
+  gathered_ = std::make_unique<GatheredRows>(format_, std::move(own), engine_->topology().rank,
+                                             [this](size_t rows) { return AllocateRows(rows); });
   CountGradients(1);
   if (g_mode == SparseMode::kDense && table_rows_ >= 0) return AddDense(group);
   AddGather(group);
@@ -116,8 +107,7 @@ int64_t SparseAverage::MostGathered() const {
 }
 
 void SparseAverage::AddGather(RequestGroup* group) {
-  group->Add(GatherRequest(name_, format_, ToShape(row_shape_), MostGathered(),
-                           engine_->topology().rank, &gathered_));
+  group->Add(GatherRequest(name_, format_, ToShape(row_shape_), MostGathered(), gathered_.get()));
 }
 
 absl::Status SparseAverage::AddDense(RequestGroup* group) {
@@ -131,10 +121,10 @@ absl::Status SparseAverage::AddDense(RequestGroup* group) {
   char* const flags = rows + static_cast<size_t>(table_rows_) * format_.bytes();
   std::memset(rows, 0, dense_.TotalBytes());
   const One one;
-  const OwnRows& own = gathered_.own;
-  const std::unique_ptr<char[]> packed(new char[std::max<size_t>(1, own.packed_bytes())]);
-  own.Pack(1, packed.get());
-  const char* row = packed.get() + own.rows() * sizeof(int64_t);
+  const OwnRows& own = gathered_->own();
+  const std::unique_ptr<char[]> packed(new char[own.rows() * format_.wire_bytes() + 1]);
+  own.Pack(1, 0, own.rows(), packed.get());
+  const char* row = packed.get();
   for (const int64_t index : own.indices()) {
     const char* const from = std::exchange(row, row + format_.wire_bytes());
     if (index < 0 || index >= table_rows_) {
@@ -155,7 +145,7 @@ absl::Status SparseAverage::AddDense(RequestGroup* group) {
 
 void SparseAverage::Finish(Done done) {
   if (is_dense_) return done(TakeTouched());
-  if (gathered_.done) return done(SumGathered());
+  if (gathered_->gathered()) return done(SumGathered());
   // Too many rows, on which all ranks agree.
   auto group = std::make_unique<RequestGroup>(engine_, context_->cancellation_manager(),
                                               *context_->runner());
@@ -170,27 +160,49 @@ void SparseAverage::Finish(Done done) {
 absl::Status SparseAverage::Allocate(int64_t rows) {
   TensorShape shape = row_shape_;
   shape.InsertDim(0, rows);
-  const absl::Status status = context_->allocate_temp(value_type_, shape, &values_);
-  if (!status.ok()) return status;
-  return context_->allocate_temp(index_type_, TensorShape({rows}), &indices_);
+  return context_->allocate_temp(value_type_, shape, &values_);
 }
 
-void SparseAverage::WriteIndices(const std::vector<int64_t>& from) {
+absl::Status SparseAverage::WriteIndices(const std::vector<int64_t>& from) {
+  const absl::Status status = context_->allocate_temp(
+      index_type_, TensorShape({static_cast<int64_t>(from.size())}), &indices_);
+  if (!status.ok()) return status;
   if (index_type_ == tensorflow::DT_INT32) {
     std::copy(from.begin(), from.end(), indices_.flat<int32_t>().data());
   } else {
     std::copy(from.begin(), from.end(), indices_.flat<int64_t>().data());
   }
+  return status;
+}
+
+// On the communication thread. The result itself, if rows are summed as they are.
+char* SparseAverage::AllocateRows(size_t rows) {
+  if (!IsWireForm(format_.dtype)) {
+    wide_.reset(new char[rows * format_.wire_bytes() + 1]);
+    return wide_.get();
+  }
+  static char none;  // a tensor without rows has no memory
+  if (!Allocate(static_cast<int64_t>(rows)).ok()) return nullptr;
+  return rows == 0 ? &none : static_cast<char*>(Data(values_));
 }
 
 absl::Status SparseAverage::SumGathered() {
   const Span span(Stage::kUnpack, "sum of rows", 0);
-  const RowSum sum(format_, gathered_.data.get(), gathered_.rows_by_rank);
-  const absl::Status status = Allocate(static_cast<int64_t>(sum.indices().size()));
-  if (!status.ok()) return status;
-  WriteIndices(sum.indices());
-  sum.Write(Data(values_));
-  return status;
+  if (!gathered_->has_memory()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for the rows of all ranks of the gradient of '", name_, "'"));
+  }
+  const auto rows = static_cast<int64_t>(gathered_->Sum());
+  absl::Status status;
+  if (wide_ == nullptr) {
+    if (values_.dim_size(0) != rows) values_ = values_.Slice(0, rows);
+  } else {
+    status = Allocate(rows);
+    if (!status.ok()) return status;
+    Unpack(format_.dtype, wide_.get(), Data(values_),
+           gathered_->indices().size() * format_.elements, 1);
+  }
+  return WriteIndices(gathered_->indices());
 }
 
 absl::Status SparseAverage::TakeTouched() {
@@ -202,9 +214,9 @@ absl::Status SparseAverage::TakeTouched() {
   for (int64_t row = 0; row < table_rows_; ++row) {
     if (!IsZero(flags + row * flag_bytes, flag_bytes)) touched.push_back(row);
   }
-  const absl::Status status = Allocate(static_cast<int64_t>(touched.size()));
+  absl::Status status = Allocate(static_cast<int64_t>(touched.size()));
+  if (status.ok()) status = WriteIndices(touched);
   if (!status.ok()) return status;
-  WriteIndices(touched);
   char* to = static_cast<char*>(Data(values_));
   for (const int64_t row : touched) {
     std::memcpy(to, rows + row * format_.bytes(), format_.bytes());

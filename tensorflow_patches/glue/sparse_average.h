@@ -25,19 +25,10 @@ namespace tfmpi {
 // TF_MPI_SPARSE.
 enum class SparseMode : int32_t { kAuto = 0, kGather = 1, kDense = 2 };
 
-// The rows of all ranks, packed, in rank order: as many times 1/ranks as makes their sum an
-// average.
-struct GatheredRows {
-  OwnRows own;
-  bool done = false;  // false after a request that ended well: there were more than the limit
-  std::unique_ptr<char[]> data;
-  std::vector<int64_t> rows_by_rank;
-};
-
-// The request that fills `gathered`, which outlives it and has its own rows; `row`: the shape of
-// one row, `limit`: as of Signature.
+// The request that fills `gathered`, which outlives it; `row`: the shape of one row, `limit`: as of
+// Signature.
 Request GatherRequest(std::string name, const RowFormat& format, const Shape& row, int64_t limit,
-                      int rank, GatheredRows* gathered);
+                      GatheredRows* gathered);
 
 class SparseAverage {
  public:
@@ -69,8 +60,9 @@ class SparseAverage {
   int64_t MostGathered() const;
   absl::Status SumGathered();
   absl::Status TakeTouched();
+  char* AllocateRows(size_t rows);
   absl::Status Allocate(int64_t rows);
-  void WriteIndices(const std::vector<int64_t>& from);
+  absl::Status WriteIndices(const std::vector<int64_t>& from);
 
   tensorflow::OpKernelContext* const context_;
   Engine* const engine_;
@@ -81,7 +73,8 @@ class SparseAverage {
   tensorflow::DataType index_type_ = tensorflow::DT_INT64;
   tensorflow::DataType value_type_ = tensorflow::DT_FLOAT;
 
-  GatheredRows gathered_;
+  std::unique_ptr<GatheredRows> gathered_;
+  std::unique_ptr<char[]> wide_;  // the rows, where their type is not summed as it is
   bool is_dense_ = false;
   tensorflow::Tensor
       dense_;  // [table rows, row elements] and then [table rows], which were touched

@@ -81,6 +81,7 @@ def _start(gate: config.Gate) -> None:
         ranks_per_node=_ranks_per_node(ranks),
         wire=_lib.WIRE[config.get("TF_MPI_COMPRESSION")],
         sparse=config.SPARSE_MODES.index(config.get("TF_MPI_SPARSE")),
+        sparse_update=config.SPARSE_UPDATES.index(config.get("TF_MPI_SPARSE_UPDATE")),
         keep_memory=int(config.get("TF_MPI_MEMORY") == "keep"),
     )
     error = _lib.error_buffer()

@@ -182,5 +182,14 @@ def _number(graph: Any, op: Any) -> None:
     key = (kind, op.inputs[0].op.name if hasattr(op.inputs[0], "op") else id(op.inputs[0]))
     count = graph._tf_mpi_counts.get(key, 0) + 1
     graph._tf_mpi_counts[key] = count
-    if count > 1 and _hooks.size > 1:
+    if _hooks.size == 1:
+        return
+    if count > 1:
         op._set_attr("_tf_mpi_occurrence", attr_value_pb2.AttrValue(i=count))
+    if not hasattr(graph, "_tf_mpi_updates"):
+        graph._tf_mpi_updates = {}
+    updates = graph._tf_mpi_updates.setdefault(key[1], [])
+    updates.append(op)
+    # Nothing may order them: a rank must not take rows that one of them has yet to update.
+    for update in updates[-2:] if len(updates) > 1 else ():
+        update._set_attr("_tf_mpi_one_of_many", attr_value_pb2.AttrValue(b=True))

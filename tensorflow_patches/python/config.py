@@ -17,6 +17,7 @@ from typing import Any, Literal
 Kind = Literal["choice", "bytes", "seconds", "path", "output", "topology"]
 
 SPARSE_MODES = ("auto", "gather", "dense")  # in the order of glue/sparse_average.h
+SPARSE_UPDATES = ("auto", "every", "divided")  # in the order of glue/divided_update.h
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
@@ -132,6 +133,16 @@ PARAMETERS = {
             "included; it takes memory of the table's size. auto: per gradient and step, what "
             "moves fewer bytes.",
             choices=SPARSE_MODES,
+        ),
+        Parameter(
+            "TF_MPI_SPARSE_UPDATE",
+            "choice",
+            "auto",
+            "Who updates the rows of a table and its slots in a sparse optimizer op, once their "
+            "gradients are averaged. every: every rank updates all of them. divided: each row is "
+            "updated by one rank, and the others copy what came out; the bits are the same. auto: "
+            "divided if all ranks are on one node and there are 512 KB of such rows or more.",
+            choices=SPARSE_UPDATES,
         ),
         Parameter(
             "TF_MPI_MEMORY",

@@ -165,14 +165,15 @@ TEST_F(FusionPlanTest, HalfTensorsCountWithTheirWireBytes) {
 TEST_F(FusionPlanTest, OtherOperationsNeverFuse) {
   Start(1);
   for (int i = 0; i < 2; ++i) {
-    for (OpKind kind : {OpKind::kAllgather, OpKind::kBroadcast, OpKind::kBarrier}) {
+    for (OpKind kind :
+         {OpKind::kAllgather, OpKind::kExchange, OpKind::kBroadcast, OpKind::kBarrier}) {
       Signature signature;
       signature.kind = kind;
       signature.shape = {1};
       Ready(0, Name(kind) + std::to_string(i), signature);
     }
   }
-  EXPECT_EQ(Decide().responses.size(), 6u);
+  EXPECT_EQ(Decide().responses.size(), 8u);
 }
 
 TEST_F(CoordinatorTest, AllgatherTellsEveryRanksRows) {
@@ -196,7 +197,7 @@ TEST_F(CoordinatorTest, AllgatherTellsEveryRanksRows) {
 TEST_F(CoordinatorTest, ASparseAllgatherTravelsByItsNumberAndEachRanksRows) {
   Start(3);
   Signature signature;
-  signature.kind = OpKind::kAllgather;
+  signature.kind = OpKind::kExchange;
   signature.extra_row_bytes = 8;
   signature.row_limit = 100;
   for (int rank : {1, 2, 0}) {
@@ -230,7 +231,7 @@ TEST_F(CoordinatorTest, ASparseAllgatherTravelsByItsNumberAndEachRanksRows) {
 TEST_F(CoordinatorTest, ASparseAndADenseGradientOfOneNameAreAMismatch) {
   Start(2);
   Signature sparse;
-  sparse.kind = OpKind::kAllgather;
+  sparse.kind = OpKind::kExchange;
   sparse.shape = {3, 4};
   sparse.extra_row_bytes = 8;
   Ready(0, "w", sparse);
@@ -274,7 +275,7 @@ TEST_F(CoordinatorTest, EveryPartOfASignatureMustAgree) {
     EXPECT_EQ(Decide().errors.size(), 1u) << Describe(other);
   }
   Signature gather, wider;
-  gather.kind = wider.kind = OpKind::kAllgather;
+  gather.kind = wider.kind = OpKind::kExchange;
   gather.shape = {2, 3};
   wider.shape = {2, 4};
   Signature indexed = gather, limited = gather;

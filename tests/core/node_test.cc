@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "tensorflow_patches/core/transport/control_channel.h"
 #include "tensorflow_patches/core/transport/node_transport.h"
+#include "tests/core/counting_rows.h"
 #include "tests/core/elements.h"
 #include "tests/core/job.h"
 #include "tests/core/ranks.h"
@@ -126,7 +127,7 @@ TEST_P(NodeTest, GathersAndBroadcastsOfManySizes) {
       gather.name = "gather";
       gather.signature = {OpKind::kAllgather, ReduceOp::kSum, DataType::kInt32, 0, {unit * rank}};
       gather.input = in.data();
-      gather.allocate = [&](const std::vector<int64_t>&, int) -> void* {
+      gather.allocate = [&](const std::vector<int64_t>&) -> void* {
         out.resize(expected.size() + 1);
         return out.data();
       };
@@ -144,6 +145,26 @@ TEST_P(NodeTest, GathersAndBroadcastsOfManySizes) {
       Ending sent = Submit(engine, std::move(broadcast));
       EXPECT_TRUE(Await(sent).ok());
       EXPECT_EQ(data, std::vector<int32_t>(unit, root));
+    });
+  }
+  ranks.JoinAll();
+}
+
+TEST_P(NodeTest, ExchangesOfNarrowAndWideRows) {
+  Nodes nodes(GetParam().nodes, GetParam().per_node);
+  Ranks ranks(GetParam().nodes * GetParam().per_node, TestOptions(), nodes.Decorator());
+  // Wider than a slot; as wide as half of one and a little; many in one.
+  for (const size_t width : {40000, 17000, 100, 1}) {
+    const int64_t unit = width > 10000 ? 2 : 3000;
+    ranks.Each([&](int rank, Engine& engine) {
+      CountingRows rows(rank, width);
+      const std::string name = "rows of " + std::to_string(width);
+      Ending ending = Submit(engine, MakeExchange(name, unit * rank, width, &rows));
+      const Status status = Await(ending);
+      EXPECT_TRUE(status.ok()) << status.message();
+      for (int r = 0; r < ranks.size(); ++r) {
+        EXPECT_EQ(rows.seen_[r], std::vector<bool>(unit * r, true)) << name;
+      }
     });
   }
   ranks.JoinAll();

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "gtest/gtest.h"
+#include "tests/core/counting_rows.h"
 #include "tests/core/elements.h"
 #include "tests/core/job.h"
 #include "tests/core/ranks.h"
@@ -17,7 +18,7 @@ using std::chrono::milliseconds;
 int64_t Rows(int rank, int step) { return (rank + step) % 3; }
 
 Request MakeAllgather(const std::string& name, const Shape& shape, const void* in,
-                      std::function<void*(const std::vector<int64_t>&, int)> allocate) {
+                      std::function<void*(const std::vector<int64_t>&)> allocate) {
   Request request;
   request.name = name;
   request.signature.kind = OpKind::kAllgather;
@@ -57,7 +58,7 @@ TEST_P(OperationsTest, AllgatherOfRaggedRows) {
       int calls = 0;
       Ending ending =
           Submit(engine, MakeAllgather("g", {Rows(rank, step), kColumns}, in.data(),
-                                       [&](const std::vector<int64_t>& rows, int) -> void* {
+                                       [&](const std::vector<int64_t>& rows) -> void* {
                                          ++calls;
                                          int64_t total = 0;
                                          for (int64_t n : rows) total += n;
@@ -73,6 +74,47 @@ TEST_P(OperationsTest, AllgatherOfRaggedRows) {
       EXPECT_EQ(engine.stats().bytes, brought[rank]);
     });
   }
+  ranks.JoinAll();
+}
+
+TEST_P(OperationsTest, ExchangeOfRaggedRows) {
+  Ranks ranks(GetParam());
+  for (int step = 0; step < 6; ++step) {
+    ranks.Each([&](int rank, Engine& engine) {
+      CountingRows rows(rank, 3);
+      Ending ending = Submit(engine, MakeExchange("rows", Rows(rank, step), 3, &rows));
+      const Status status = Await(ending);
+      EXPECT_TRUE(status.ok()) << status.message();
+      ASSERT_EQ(rows.seen_.size(), static_cast<size_t>(ranks.size()));
+      for (int r = 0; r < ranks.size(); ++r) {
+        EXPECT_EQ(rows.seen_[r], std::vector<bool>(Rows(r, step), true));
+      }
+    });
+  }
+  ranks.JoinAll();
+}
+
+TEST_F(OperationsTest, ARankThatHasJoinedExchangesNothing) {
+  Ranks ranks(3);
+  ranks.Each([&](int rank, Engine& engine) {
+    if (rank != 1) {
+      CountingRows rows(rank, 2);
+      Ending ending = Submit(engine, MakeExchange("rows", 5, 2, &rows));
+      EXPECT_TRUE(Await(ending).ok());
+      EXPECT_EQ(rows.seen_[1].size(), 0u);
+      EXPECT_EQ(rows.seen_[2 - rank], std::vector<bool>(5, true));
+    }
+    EXPECT_TRUE(engine.Join().ok());
+  });
+}
+
+TEST_F(OperationsTest, RowsOfNothingCannotBeExchanged) {
+  Ranks ranks(2);
+  ranks.Each([&](int rank, Engine& engine) {
+    CountingRows rows(rank, 0);
+    Ending ending = Submit(engine, MakeExchange("rows", 5, 0, &rows));
+    EXPECT_EQ(Await(ending).code(), Code::kInvalidArgument);
+  });
   ranks.JoinAll();
 }
 
@@ -204,7 +246,7 @@ TEST_F(EngineTest, ARankWithoutRoomForAnAllgatherFailsAlone) {
   ranks.Each([&](int rank, Engine& engine) {
     std::vector<int32_t> in = {rank}, out;
     Ending ending = Submit(
-        engine, MakeAllgather("g", {1}, in.data(), [&](const std::vector<int64_t>&, int) -> void* {
+        engine, MakeAllgather("g", {1}, in.data(), [&](const std::vector<int64_t>&) -> void* {
           if (rank == 1) return nullptr;
           out.resize(3);
           return out.data();

@@ -164,7 +164,7 @@ TEST_F(EngineTest, AFinishedRankTakesPartWithNothing) {
     gather.signature.dtype = DataType::kUint8;
     gather.signature.shape = {2, 2};
     gather.input = row.data();
-    gather.allocate = [&](const std::vector<int64_t>& counts, int) -> void* {
+    gather.allocate = [&](const std::vector<int64_t>& counts) -> void* {
       EXPECT_EQ(counts, std::vector<int64_t>({2, 0, 2}));
       rows.resize(8);
       return rows.data();

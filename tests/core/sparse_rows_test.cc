@@ -2,11 +2,12 @@
 
 #include "tensorflow_patches/core/sparse_rows.h"
 
-#include <cstring>
+#include <algorithm>
 #include <map>
 #include <random>
 
 #include "gtest/gtest.h"
+#include "tensorflow_patches/core/reduce.h"
 #include "tests/core/elements.h"
 #include "tests/core/ranks.h"
 
@@ -72,32 +73,68 @@ TEST(SparseRowsTest, PlacesAreInOrderOfAppearanceWhateverTheIndices) {
   }
 }
 
-TEST(SparseRowsTest, NoRowsAndNoWeightPackToNothing) {
+// As an exchange of one rank, in pieces of `piece` rows.
+std::vector<char> PutAll(GatheredRows* rows, size_t row_bytes, int64_t piece) {
+  const auto n = static_cast<int64_t>(rows->own().rows());
+  rows->Begin({n}, 1);
+  std::vector<char> wire;
+  for (int64_t begin = 0; begin < n; begin += piece) {
+    const int64_t end = std::min(begin + piece, n);
+    std::vector<char> part(static_cast<size_t>(end - begin) * row_bytes);
+    rows->Put(begin, end, part.data());
+    wire.insert(wire.end(), part.begin(), part.end());
+  }
+  return wire;
+}
+
+TEST(SparseRowsTest, NoRowsAndNoWeightAreNothing) {
   const RowFormat format{DataType::kFloat32, kWidth};
   EXPECT_EQ(OwnRows(format, {}, nullptr, 1).rows(), 0u);
   const Gradient gradient = MakeGradient(0, 3, 10);
   const OwnRows none(format, gradient.indices, gradient.values.data(), 0);
   EXPECT_EQ(none.rows(), 0u);
-  none.Pack(1, nullptr);
-  const RowSum sum(format, nullptr, {0, 0, 0});
-  EXPECT_TRUE(sum.indices().empty());
-  sum.Write(nullptr);
+  char memory;
+  GatheredRows gathered(format, none, 0, [&](size_t rows) {
+    EXPECT_EQ(rows, 0u);
+    return &memory;
+  });
+  EXPECT_FALSE(gathered.gathered());
+  EXPECT_TRUE(PutAll(&gathered, format.packed_bytes(), 1).empty());
+  EXPECT_TRUE(gathered.gathered());
+  EXPECT_EQ(gathered.Sum(), 0u);
+  EXPECT_TRUE(gathered.indices().empty());
+}
+
+// Its peers wait for them.
+TEST(SparseRowsTest, ARankWithoutMemoryForTheResultStillSendsItsRows) {
+  const RowFormat format{DataType::kFloat32, kWidth};
+  for (const int64_t table : {int64_t{1} << 40, int64_t{5}}) {  // distinct, and with duplicates
+    const Gradient gradient = MakeGradient(0, 40, table);
+    const OwnRows own(format, gradient.indices, gradient.values.data(), 1);
+    EXPECT_EQ(own.in_parts(), table != 5);
+    std::vector<char> memory(own.rows() * format.wire_bytes());
+    GatheredRows with(format, own, 0, [&](size_t) { return memory.data(); });
+    GatheredRows without(format, own, 0, [](size_t) { return nullptr; });
+    EXPECT_EQ(PutAll(&with, format.packed_bytes(), 3), PutAll(&without, format.packed_bytes(), 3));
+    EXPECT_TRUE(with.has_memory());
+    EXPECT_FALSE(without.has_memory());
+  }
 }
 
 TEST(SparseRowsTest, HalfRowsAreSummedWide) {
   // 1 + 2^-7 three times, whose sum no bfloat16 holds.
   const RowFormat format{DataType::kBfloat16, 1};
   const std::vector<uint16_t> one_and = {0x3f81, 0x3f81, 0x3f81};
-  const OwnRows rows(format, {4, 4, 4}, one_and.data(), 1);
-  ASSERT_EQ(rows.packed_bytes(), sizeof(int64_t) + sizeof(float));
-  char packed[sizeof(int64_t) + sizeof(float)];
-  rows.Pack(1, packed);
-  float sum;
-  std::memcpy(&sum, packed + sizeof(int64_t), sizeof sum);
+  const OwnRows own(format, {4, 4, 4}, one_and.data(), 1);
+  ASSERT_EQ(format.packed_bytes(), sizeof(int64_t) + sizeof(float));
+  float sum = 0;
+  GatheredRows gathered(format, own, 0, [&](size_t) { return reinterpret_cast<char*>(&sum); });
+  PutAll(&gathered, format.packed_bytes(), 1);
+  EXPECT_EQ(gathered.Sum(), 1u);
   EXPECT_EQ(sum, 3.0234375f);
-  rows.Pack(1.0 / 3, packed);
+  own.Pack(1.0 / 3, 0, 1, reinterpret_cast<char*>(&sum));
   uint16_t third;
-  RowSum(format, packed, {1}).Write(&third);
+  Unpack(DataType::kBfloat16, &sum, &third, 1, 1);
   EXPECT_EQ(third, one_and[0]);
 }
 
@@ -108,31 +145,23 @@ class SparseEngineTest : public TimedTest, public ::testing::WithParamInterface<
                         Rows* rows) {
     const RowFormat format{DataType::kFloat32, kWidth};
     const OwnRows own(format, gradient.indices, gradient.values.data(), weight);
-    const int rank = engine.topology().rank;
-    std::vector<int64_t> counts;
-    std::unique_ptr<char[]> gathered;
+    std::vector<float> values;
+    GatheredRows gathered(format, own, engine.topology().rank, [&](size_t all) {
+      values.resize(all * kWidth + 1);
+      return reinterpret_cast<char*>(values.data());
+    });
     Request request;
     request.name = "rows";
-    request.signature.kind = OpKind::kAllgather;
+    request.signature.kind = OpKind::kExchange;
     request.signature.shape = {static_cast<int64_t>(own.rows()), kWidth};
     request.signature.extra_row_bytes = sizeof(int64_t);
     request.signature.row_limit = limit;
-    request.allocate = [&](const std::vector<int64_t>& by_rank, int ranks) {
-      counts = by_rank;
-      int64_t before = 0, total = 0;
-      for (int64_t n : by_rank) total += n;
-      for (int r = 0; r < rank; ++r) before += by_rank[r];
-      gathered.reset(new char[static_cast<size_t>(total) * format.packed_bytes() + 1]);
-      own.Pack(1.0 / ranks, gathered.get() + static_cast<size_t>(before) * format.packed_bytes());
-      return gathered.get();
-    };
+    request.rows = &gathered;
     Ending ending = Submit(engine, std::move(request));
     const Status status = Await(ending);
-    if (!status.ok() || gathered == nullptr) return status;
-    const RowSum sum(format, gathered.get(), counts);
-    std::vector<float> values(sum.indices().size() * kWidth);
-    sum.Write(values.data());
-    *rows = ToRows(sum.indices(), values);
+    if (!status.ok() || !gathered.gathered()) return status;
+    values.resize(gathered.Sum() * kWidth);
+    *rows = ToRows(gathered.indices(), values);
     return status;
   }
 };

@@ -17,9 +17,9 @@ def ops_alone(launch, scripts):
     return launch(scripts / "sparse_ops.py", np=0).check().results[0]
 
 
-@pytest.mark.parametrize("size, mode", [(2, "auto"), (3, "dense")])
-def test_every_sparse_op_equals_one_process(launch, scripts, ops_alone, size, mode):
-    env = {"TF_MPI_SPARSE": mode}
+@pytest.mark.parametrize("size, mode, update", [(2, "auto", "divided"), (3, "dense", "every")])
+def test_every_sparse_op_equals_one_process(launch, scripts, ops_alone, size, mode, update):
+    env = {"TF_MPI_SPARSE": mode, "TF_MPI_SPARSE_UPDATE": update}
     ranks = launch(scripts / "sparse_ops.py", np=size, env=env).check().results
     alone = ops_alone[str(size)]
     assert len({case.split()[0] for case in alone}) == NUM_OPS
@@ -99,16 +99,16 @@ def test_a_dense_gradient_on_one_rank_is_an_error_that_names_both(edges):
         for case, sparse in (("mixed_in_raw_ops", 1), ("mixed_in_keras", 0)):
             text = rank[case]
             assert "the ranks disagree on 'mixed (" in text
-            assert f"rank {sparse} has allgather of float32 [1, 2]" in text
+            assert f"rank {sparse} has allgather of rows of float32 [1, 2]" in text
             assert f"rank {1 - sparse} has allreduce average of float32 [6, 2]" in text
         text = rank["mixed_in_compiled_steps"]
         assert "the ranks disagree on 'table (compiled mixed)'" in text
-        assert "rank 0 has allgather" in text and "rank 1 has allreduce average" in text
+        assert "rank 0 has allgather of rows" in text and "rank 1 has allreduce average" in text
         assert rank["bad_index"].startswith("InvalidArgumentError") and "42" in rank["bad_index"]
 
 
 def test_a_large_table_is_never_allocated_again(edges):
-    """256 MB, of which a step touches 32 KB, from the broadcast of rank 0's values on."""
+    """256 MB, of which a step touches 1 MB, from the broadcast of rank 0's values on."""
     for rank in edges:
         assert max(rank["big_table"]["grown"].values()) < 16 * 2**20
         assert len(rank["big_table"]["values"]) == 3
@@ -118,3 +118,36 @@ def test_a_large_table_is_never_allocated_again(edges):
 
 def test_a_rank_that_has_ended_brings_no_rows(edges):
     assert decode(edges[0]["alone_at_the_end"]).tolist() == [[8.0, 8.0]]
+
+
+@pytest.fixture(scope="module")
+def divided(launch, scripts):
+    return launch(scripts / "sparse_divided.py", np=3).check().results
+
+
+def test_a_divided_update_has_the_bits_of_one_by_every_rank(launch, scripts, divided):
+    env = {"TF_MPI_SPARSE_UPDATE": "every"}
+    every = launch(scripts / "sparse_divided.py", np=3, env=env).check().results
+    for ranks, requests in ((divided, 2), (every, 1)):  # the average, and the rows
+        for rank in ranks:
+            for case in ("resource", "ref", "eager"):
+                assert rank[case]["requests"] == requests
+                assert rank[case]["distance"] < 1e-5
+                assert rank[case]["digest"] == divided[0][case]["digest"], case
+            assert rank["two_ops"] == 2, "an average of each, and no rows"
+        # Of those that go on when one has ended.
+        alone = [rank["alone"] for rank in ranks if "alone" in rank]
+        assert [one["requests"] for one in alone] == [requests] * 2
+        for one in alone:
+            assert one["distance"] < 1e-5
+            assert one["digest"] == next(r["alone"]["digest"] for r in divided if "alone" in r)
+
+
+def test_averaged_rows_that_differ_are_an_error_that_names_both_ranks(divided):
+    texts = [rank["differ"] for rank in divided]
+    for text in (text for both in texts for text in both):
+        assert text.startswith("InvalidArgumentError")
+        assert "(ResourceApplyAdagrad) rows': the averaged rows differ from those of rank" in text
+        assert "must be the same on all ranks" in text
+    assert sum("rank 0/3" in fewer and "in number" in fewer for fewer, _ in texts) == 1
+    assert sum("of rank 0 in their indices" in another for _, another in texts) == 2

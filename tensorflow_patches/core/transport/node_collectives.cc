@@ -246,6 +246,28 @@ Status NodeCollectives::Allgather(const void* in, void* out, const std::vector<s
              deadline);
 }
 
+Status NodeCollectives::Exchange(const std::vector<int64_t>& rows, size_t row_bytes,
+                                 RowAccess* access, TimePoint deadline) {
+  const auto per_piece = static_cast<int64_t>(memory_.slot_bytes() / row_bytes);
+  const int64_t most = *std::max_element(rows.begin(), rows.end());
+  const int rank = memory_.rank();
+  const auto put = [&](uint64_t piece, uint64_t number) {
+    const int64_t begin = static_cast<int64_t>(piece) * per_piece;
+    const int64_t end = std::min(begin + per_piece, rows[rank]);
+    if (begin < end) access->Put(begin, end, memory_.slot(rank, number));
+  };
+  const auto take = [&](uint64_t piece, uint64_t number) {
+    const int64_t begin = static_cast<int64_t>(piece) * per_piece;
+    for (int r = 0; r < memory_.ranks(); ++r) {
+      const int64_t end = std::min(begin + per_piece, rows[r]);
+      if (r != rank && begin < end) access->Take(r, begin, end, memory_.slot(r, number));
+    }
+  };
+  return Run(
+      static_cast<uint64_t>((most + per_piece - 1) / per_piece), false, put,
+      [](uint64_t, uint64_t) {}, take, deadline);
+}
+
 Status NodeCollectives::Broadcast(void* data, size_t bytes, int root, TimePoint deadline) {
   const size_t piece_bytes = memory_.slot_bytes();
   char* const all = static_cast<char*>(data);

@@ -34,6 +34,10 @@ class NodeCollectives {
 
   // `bytes[r]` from the node's rank r; `out` holds them one after another.
   Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes, TimePoint deadline);
+  // `rows[r]` of the node's rank r, none larger than a slot. Read into the slots, and taken from
+  // there.
+  Status Exchange(const std::vector<int64_t>& rows, size_t row_bytes, RowAccess* access,
+                  TimePoint deadline);
   Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline);
 
  private:

@@ -116,6 +116,15 @@ class NodeTransport : public Transport {
     return all_->Allgather(in, out, bytes, deadline);
   }
 
+  Status Exchange(const std::vector<int64_t>& rows, size_t row_bytes, RowAccess* access,
+                  TimePoint deadline) override {
+    if (!one_node_ || row_bytes > memory_.slot_bytes()) {
+      return Transport::Exchange(rows, row_bytes, access, deadline);
+    }
+    if (const Status status = FlushVerdicts(deadline); !status.ok()) return status;
+    return node_.Exchange(rows, row_bytes, access, deadline);
+  }
+
   Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) override {
     if (const Status status = FlushVerdicts(deadline); !status.ok()) return status;
     if (one_node_) return node_.Broadcast(data, bytes, root, deadline);

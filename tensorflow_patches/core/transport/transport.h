@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tensorflow_patches/core/reduce.h"
+#include "tensorflow_patches/core/row_access.h"
 #include "tensorflow_patches/core/status.h"
 #include "tensorflow_patches/core/types.h"
 
@@ -63,6 +64,9 @@ class Transport {
   // `bytes[r]` comes from rank r; `out` holds them one after another. `in` may be its place there.
   virtual Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
                            TimePoint deadline) = 0;
+  // `rows[r]` rows of rank r, of `row_bytes` each. Calls Put and Take of `access`.
+  virtual Status Exchange(const std::vector<int64_t>& rows, size_t row_bytes, RowAccess* access,
+                          TimePoint deadline);
   virtual Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) = 0;
 
   // Leaves the group in order; the last call. Only after all ranks have agreed to end.

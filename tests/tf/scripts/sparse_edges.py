@@ -211,7 +211,7 @@ def big_table() -> dict[str, Any]:
         "compat_v1": tf.Variable(tf.fill(SHAPE, 1.0 + RANK), name="compat_v1"),
     }
     shape = tf.constant(SHAPE)
-    rows = tf.IndexedSlices(tf.ones([64, BIG_WIDTH]), tf.range(RANK, RANK + 64), shape)
+    rows = tf.IndexedSlices(tf.ones([4096, BIG_WIDTH]), tf.range(RANK, RANK + 4096), shape)
 
     def step(table: tf.Variable) -> None:
         if table is tables["op"]:
@@ -229,7 +229,7 @@ def big_table() -> dict[str, Any]:
 
     sgd, descent = keras.optimizers.SGD(0.5), tf.compat.v1.train.GradientDescentOptimizer(0.5)
     rise = {name: grown(functools.partial(two_steps, table)) for name, table in tables.items()}
-    picked = [0, 1, 64, BIG_ROWS - 1]
+    picked = [0, 1, 4096, BIG_ROWS - 1]
     values = {name: tf.gather(t, picked)[:, 0].numpy().tolist() for name, t in tables.items()}
     return {"grown": rise, "values": values}
 
