@@ -56,7 +56,7 @@ class Coordinator {
     int first_rank = 0;
     std::vector<bool> ready;  // by rank
     int num_ready = 0;
-    std::vector<int64_t> rows;  // allgather
+    std::vector<int64_t> rows;  // GathersRows
     bool same_fingerprint = true;
     TimePoint since;
     TimePoint warned;

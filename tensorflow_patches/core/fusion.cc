@@ -100,7 +100,6 @@ Status Fusion::ReduceInPlace(const Slot& slot, double scale, TimePoint deadline)
   if (slot.request == nullptr) {
     zeros.resize(count * SizeOf(type));
     in = out = zeros.data();
-  } else {
   }
   if (slot.request != nullptr && slot.request->scale != 1) {
     const Span span(Stage::kPack, "", count * SizeOf(type));

@@ -25,7 +25,8 @@ struct NamedSignature {
   uint64_t fingerprint = 0;
 };
 
-// An allgather that is ready under a known name: the rows are all that may differ from before.
+// An allgather of rows that is ready under a known name: the rows are all that may differ from
+// before.
 struct KnownGather {
   NameId id = kNoId;
   int64_t rows = 0;
@@ -34,7 +35,7 @@ struct KnownGather {
 // rank -> coordinator: what has changed since the last announcement.
 struct Announcement {
   std::vector<NameId> ready;             // sorted; known names that are ready here
-  std::vector<KnownGather> gathers;      // known allgathers that are ready here
+  std::vector<KnownGather> gathers;      // known ones that are ready here
   std::vector<NamedSignature> requests;  // ready here under a name or signature that has no number
   std::vector<std::string> withdrawn;    // no longer ready here
   bool joined = false;                   // this rank has no more steps; it contributes zeros
@@ -50,7 +51,7 @@ struct ResponseItem {
   NameId id = kNoId;  // known to every rank, or the number that `named` gets
   bool is_new = false;
   NamedSignature named;       // filled when is_new
-  std::vector<int64_t> rows;  // allgather: first dimension of each rank
+  std::vector<int64_t> rows;  // GathersRows: first dimension of each rank
 };
 
 // All ranks carry out the same responses in the same order.

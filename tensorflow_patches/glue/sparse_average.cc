@@ -181,9 +181,9 @@ char* SparseAverage::AllocateRows(size_t rows) {
     wide_.reset(new char[rows * format_.wire_bytes() + 1]);
     return wide_.get();
   }
-  static char none;  // a tensor without rows has no memory
+  static char none;  // a tensor without elements has no memory
   if (!Allocate(static_cast<int64_t>(rows)).ok()) return nullptr;
-  return rows == 0 ? &none : static_cast<char*>(Data(values_));
+  return values_.NumElements() == 0 ? &none : static_cast<char*>(Data(values_));
 }
 
 absl::Status SparseAverage::SumGathered() {
