@@ -131,7 +131,7 @@ void CheckAllgather(Engine& engine, int64_t columns) {
   request.signature.kind = OpKind::kAllgather;
   request.signature.shape = {rows_of(topology.rank), columns};
   request.input = in.data();
-  request.allocate = [&](const std::vector<int64_t>& rows, int) -> void* {
+  request.allocate = [&](const std::vector<int64_t>& rows) -> void* {
     int64_t total = 0;
     for (int64_t n : rows) total += n;
     out.resize(total * columns);
@@ -140,6 +140,57 @@ void CheckAllgather(Engine& engine, int64_t columns) {
   std::future<Status> ending = Submit(engine, std::move(request));
   ExpectEnd(ending);
   Expect(out == expected, "allgather: wrong rows");
+}
+
+// Rank r's row i is all r + i.
+class Rows : public RowAccess {
+ public:
+  Rows(int rank, size_t columns) : rank_(rank), columns_(columns) {}
+
+  static int64_t Of(int rank) { return int64_t{3} * ((rank + 1) % 3); }  // 0 on rank 2
+
+  void Begin(const std::vector<int64_t>& rows, int contributors) override {
+    Expect(static_cast<size_t>(contributors) == rows.size(), "exchange: not all ranks");
+    for (const int64_t n : rows) missing += n;
+  }
+  void Put(int64_t begin, int64_t end, char* to) override {
+    for (int64_t i = begin; i < end; ++i, --missing) {
+      const std::vector<float> row = Row(rank_, i);
+      std::memcpy(to + (i - begin) * row.size() * sizeof(float), row.data(),
+                  row.size() * sizeof(float));
+    }
+  }
+  void Take(int rank, int64_t begin, int64_t end, const char* from) override {
+    for (int64_t i = begin; i < end; ++i, --missing) {
+      const std::vector<float> row = Row(rank, i);
+      Expect(std::memcmp(from + (i - begin) * row.size() * sizeof(float), row.data(),
+                         row.size() * sizeof(float)) == 0,
+             "exchange: wrong rows");
+    }
+  }
+
+  int64_t missing = 0;
+
+ private:
+  std::vector<float> Row(int rank, int64_t i) const {
+    return std::vector<float>(columns_, static_cast<float>(rank + i));
+  }
+
+  const int rank_;
+  const size_t columns_;
+};
+
+void CheckExchange(Engine& engine, int64_t columns) {
+  const int rank = engine.topology().rank;
+  Rows rows(rank, static_cast<size_t>(columns));
+  Request request;
+  request.name = "exchange" + std::to_string(columns);
+  request.signature.kind = OpKind::kExchange;
+  request.signature.shape = {Rows::Of(rank), columns};
+  request.rows = &rows;
+  std::future<Status> ending = Submit(engine, std::move(request));
+  ExpectEnd(ending);
+  Expect(rows.missing == 0, "exchange: rows are missing, or came twice");
 }
 
 void CheckBroadcast(Engine& engine, size_t count) {
@@ -184,6 +235,7 @@ void CheckUnevenSteps(Engine& engine) {
 void Check(Engine& engine) {
   for (int step = 0; step < 2; ++step) CheckAllreduce(engine, step);
   for (int64_t columns : {1, 7, 500000}) CheckAllgather(engine, columns);
+  for (int64_t columns : {1, 7, 500000}) CheckExchange(engine, columns);
   for (size_t count : {0, 1, 600001}) CheckBroadcast(engine, count);
   CheckUnevenSteps(engine);
   const Status status = engine.Join();
