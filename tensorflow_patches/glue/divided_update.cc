@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "tensorflow_patches/core/reduce.h"
+#include "tensorflow_patches/glue/sparse_average.h"
 #include "tensorflow_patches/glue/start_in_step.h"
 
 namespace tfmpi {
@@ -48,12 +49,6 @@ void StreamCopy(const char* from, char* to, size_t bytes) { std::memcpy(to, from
 void EndStreams() {}
 #endif
 
-template <typename Index>
-std::vector<int64_t> Widened(const Tensor& indices) {
-  const auto flat = indices.flat<Index>();
-  return std::vector<int64_t>(flat.data(), flat.data() + flat.size());
-}
-
 }  // namespace
 
 void DividedUpdate::SetMode(SparseUpdate mode) { g_mode = mode; }
@@ -85,8 +80,7 @@ bool DividedUpdate::Divide(OpKernelContext* context, const Tensor& indices) {
       indices.NumElements() * static_cast<int64_t>(row_bytes_) < kLeastBytes) {
     return false;
   }
-  indices_ = indices.dtype() == tensorflow::DT_INT32 ? Widened<int32_t>(indices)
-                                                     : Widened<int64_t>(indices);
+  indices_ = WideIndices(indices);
   // Every rank's stock kernel complains of an index that is out of range.
   const int64_t table_rows = states.front().value.dim_size(0);
   if (std::any_of(indices_.begin(), indices_.end(),

@@ -40,7 +40,7 @@ class DividedUpdate : public RowAccess {
   // Which of the indices are a rank's.
   const std::vector<int64_t>& PlacesOf(int rank) const { return places_[rank]; }
 
-  // Once the stock kernel has updated this rank's rows. Outlived by this object.
+  // Once the stock kernel has updated this rank's rows. This object outlives the group.
   void AddTo(RequestGroup* group, tensorflow::OpKernelContext* context, const std::string& name);
   // The ranks that did not take part, for their script has ended.
   const std::vector<int>& absent() const { return absent_; }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "tensorflow_patches/core/reduce.h"
@@ -39,6 +38,11 @@ bool IsZero(const char* data, size_t bytes) {
 }
 
 }  // namespace
+
+std::vector<int64_t> WideIndices(const Tensor& indices) {
+  return indices.dtype() == tensorflow::DT_INT32 ? Widen<int32_t>(indices)
+                                                 : Widen<int64_t>(indices);
+}
 
 Request GatherRequest(std::string name, const RowFormat& format, const Shape& row, int64_t limit,
                       GatheredRows* gathered) {
@@ -83,10 +87,7 @@ absl::Status SparseAverage::AddTo(RequestGroup* group, const Tensor& values, con
   row_shape_.RemoveDim(0);
   format_.elements = static_cast<size_t>(row_shape_.num_elements());
   table_rows_ = table_rows;
-  OwnRows own(
-      format_,
-      index_type_ == tensorflow::DT_INT32 ? Widen<int32_t>(indices) : Widen<int64_t>(indices),
-      Data(values), weight);
+  OwnRows own(format_, WideIndices(indices), Data(values), weight);
   gathered_ = std::make_unique<GatheredRows>(format_, std::move(own), engine_->topology().rank,
                                              [this](size_t rows) { return AllocateRows(rows); });
   CountGradients(1);

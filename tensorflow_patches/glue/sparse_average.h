@@ -25,6 +25,9 @@ namespace tfmpi {
 // TF_MPI_SPARSE.
 enum class SparseMode : int32_t { kAuto = 0, kGather = 1, kDense = 2 };
 
+// Of int32 or int64.
+std::vector<int64_t> WideIndices(const tensorflow::Tensor& indices);
+
 // The request that fills `gathered`, which outlives it; `row`: the shape of one row, `limit`: as of
 // Signature.
 Request GatherRequest(std::string name, const RowFormat& format, const Shape& row, int64_t limit,
