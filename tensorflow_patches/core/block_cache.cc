@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 namespace tfmpi {
 namespace {
@@ -11,6 +12,9 @@ namespace {
 constexpr size_t kPage = BlockCache::kAlignment;  // a large one
 
 size_t Rounded(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+// A block may lie on so many mappings in all, of the 65,530 that the kernel gives a process.
+constexpr size_t kMostMappings = size_t{1} << 14;
 
 // `bytes` are whole pages; null if there are none.
 char* Map(size_t bytes) {
@@ -36,14 +40,18 @@ void* BlockCache::Allocate(size_t bytes, TimePoint now) {
   char* block = TakeWaiting(whole);
   if (block == nullptr) {
     const size_t most = std::max(most_in_use_, bytes_in_use_ + whole);
-    while (!waiting_.empty() && bytes_in_use_ + whole + bytes_waiting_ > most) {
-      Unmap(waiting_.begin());
+    const size_t fresh = std::min(whole, most - bytes_in_use_ - bytes_waiting_);
+    Block made;
+    if (!MapFromWaiting(whole, whole - fresh, &made)) {
+      while (bytes_in_use_ + whole + bytes_waiting_ > most) Unmap(waiting_.begin());
+      made = {Map(whole), whole, {whole}, {}};
+      if (made.start == nullptr) return nullptr;
     }
-    block = Map(whole);
-    if (block == nullptr) return nullptr;
-    in_use_[block] = whole;
+    mappings_ += made.mappings.size();
+    block = made.start;
+    in_use_[block] = std::move(made);
   }
-  bytes_in_use_ += in_use_[block];
+  bytes_in_use_ += in_use_[block].bytes;
   most_in_use_ = std::max(most_in_use_, bytes_in_use_);
   return block;
 }
@@ -57,11 +65,42 @@ char* BlockCache::TakeWaiting(size_t bytes) {
     if (fits && (best == waiting_.end() || it->bytes <= best->bytes)) best = it;
   }
   if (best == waiting_.end()) return nullptr;
-  char* const block = best->block;
-  in_use_[block] = best->bytes;
+  char* const block = best->start;
   bytes_waiting_ -= best->bytes;
+  in_use_[block] = std::move(*best);
   waiting_.erase(best);
   return block;
+}
+
+// A block whose first `moved` bytes are pages of those that wait. False, with some of these lost,
+// if the kernel refuses.
+bool BlockCache::MapFromWaiting(size_t bytes, size_t moved, Block* made) {
+  *made = {Map(bytes), bytes, {}, {}};
+  if (made->start == nullptr) return false;
+  size_t done = 0;
+  while (done < moved) {
+    Block& from = waiting_.front();
+    size_t& mapping = from.mappings.back();
+    const size_t part = std::min(mapping, moved - done);
+    if (mappings_ + made->mappings.size() > kMostMappings ||
+        mremap(from.start + from.bytes - part, part, part, MREMAP_MAYMOVE | MREMAP_FIXED,
+               made->start + done) == MAP_FAILED) {
+      munmap(made->start, bytes);
+      return false;
+    }
+    made->mappings.push_back(part);
+    done += part;
+    bytes_waiting_ -= part;
+    from.bytes -= part;
+    mapping -= part;
+    if (mapping == 0) {
+      from.mappings.pop_back();
+      --mappings_;
+    }
+    if (from.bytes == 0) waiting_.pop_front();
+  }
+  if (done < bytes) made->mappings.push_back(bytes - done);
+  return true;
 }
 
 bool BlockCache::Free(void* block, TimePoint now) {
@@ -69,16 +108,18 @@ bool BlockCache::Free(void* block, TimePoint now) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto it = in_use_.find(block);
   if (it == in_use_.end()) return false;
-  bytes_in_use_ -= it->second;
-  bytes_waiting_ += it->second;
-  waiting_.push_back({static_cast<char*>(block), it->second, now});
+  bytes_in_use_ -= it->second.bytes;
+  bytes_waiting_ += it->second.bytes;
+  it->second.since = now;
+  waiting_.push_back(std::move(it->second));
   in_use_.erase(it);
   return true;
 }
 
-void BlockCache::Unmap(std::list<Waiting>::iterator waiting) {
-  munmap(waiting->block, waiting->bytes);
+void BlockCache::Unmap(std::list<Block>::iterator waiting) {
+  munmap(waiting->start, waiting->bytes);
   bytes_waiting_ -= waiting->bytes;
+  mappings_ -= waiting->mappings.size();
   waiting_.erase(waiting);
 }
 

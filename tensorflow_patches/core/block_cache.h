@@ -3,8 +3,9 @@
 // glibc gives a large block back to the kernel when it is freed, and gets it anew, page by page and
 // full of zeros, for the next step: of 100 MB of gradients that takes longer than averaging them.
 // Here a freed block waits for its next use, on large pages. Blocks in use and waiting are never
-// more than were once in use at a time, and what has waited for long goes when the next is asked
-// for.
+// more than were once in use at a time: where none that waits has the size asked for, the pages of
+// those that wait move to a new one (mremap), which the kernel need not fill with zeros. What has
+// waited for long goes when the next is asked for.
 //
 // Any thread. Owns all blocks; those that are not freed stay until the process ends.
 
@@ -15,6 +16,7 @@
 #include <list>
 #include <mutex>
 #include <unordered_map>
+#include <vector>
 
 #include "tensorflow_patches/core/types.h"
 
@@ -38,21 +40,26 @@ class BlockCache {
   size_t bytes_waiting() const;
 
  private:
-  struct Waiting {
-    char* block;
+  struct Block {
+    char* start;
     size_t bytes;
-    TimePoint since;
+    // The bytes of each, in order. The kernel does not join those whose pages were moved, and moves
+    // one at a time.
+    std::vector<size_t> mappings;
+    TimePoint since;  // it waits
   };
 
   char* TakeWaiting(size_t bytes);
-  void Unmap(std::list<Waiting>::iterator waiting);
+  bool MapFromWaiting(size_t bytes, size_t moved, Block* made);
+  void Unmap(std::list<Block>::iterator waiting);
 
   mutable std::mutex mutex_;  // guards all below
-  std::unordered_map<const void*, size_t> in_use_;
-  std::list<Waiting> waiting_;  // longest first
+  std::unordered_map<const void*, Block> in_use_;
+  std::list<Block> waiting_;  // longest first
   size_t bytes_in_use_ = 0;
   size_t bytes_waiting_ = 0;
   size_t most_in_use_ = 0;
+  size_t mappings_ = 0;  // of all blocks
 };
 
 }  // namespace tfmpi

@@ -2,6 +2,7 @@
 
 #include "tensorflow_patches/core/block_cache.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <thread>
@@ -54,7 +55,41 @@ TEST(BlockCacheTest, WithWhatWaitsItNeverHoldsMoreThanWasInUse) {
     ASSERT_NE(blocks.back(), nullptr);
     most = std::max(most, cache.bytes_in_use());
     EXPECT_LE(cache.bytes_in_use() + cache.bytes_waiting(), most);
+    for (size_t at = 0; at < bytes; at += 4096) static_cast<char*>(blocks.back())[at] = 1;
   }
+}
+
+// Pages that a new block gets from the kernel are zeros.
+TEST(BlockCacheTest, ASizeThatNoneHasIsMadeOfPagesThatWait) {
+  BlockCache cache;
+  std::vector<char*> small;
+  for (int i = 0; i < 3; ++i) {
+    small.push_back(static_cast<char*>(cache.Allocate(10 * kMega, kNow)));
+    std::memset(small.back(), 1 + i, 10 * kMega);
+  }
+  for (char* const block : small) EXPECT_TRUE(cache.Free(block, kNow));
+  char* const large = static_cast<char*>(cache.Allocate(24 * kMega, kNow));
+  EXPECT_EQ(cache.bytes_waiting(), 6 * kMega);
+  EXPECT_EQ(std::count(large, large + 24 * kMega, 0), 0);
+  EXPECT_EQ(std::count(large, large + 24 * kMega, 1), 10 * kMega);
+  EXPECT_EQ(std::count(large, large + 24 * kMega, 3), 4 * kMega);
+
+  // A block of several mappings is divided as well, across them.
+  std::memset(large, 9, 24 * kMega);
+  EXPECT_TRUE(cache.Free(large, kNow));
+  char* const half = static_cast<char*>(cache.Allocate(12 * kMega, kNow));
+  EXPECT_EQ(std::count(half, half + 12 * kMega, 0), 0);
+  EXPECT_EQ(std::count(half, half + 12 * kMega, 3), 6 * kMega);
+  char* const other = static_cast<char*>(cache.Allocate(18 * kMega, kNow));
+  EXPECT_EQ(std::count(other, other + 18 * kMega, 9), 18 * kMega);
+  EXPECT_EQ(cache.bytes_waiting(), 0u);
+
+  // With more than was ever in use come fresh pages, at its end.
+  EXPECT_TRUE(cache.Free(other, kNow));
+  char* const grown = static_cast<char*>(cache.Allocate(20 * kMega, kNow));
+  EXPECT_EQ(std::count(grown, grown + 18 * kMega, 9), 18 * kMega);
+  EXPECT_EQ(std::count(grown + 18 * kMega, grown + 20 * kMega, 0), 2 * kMega);
+  EXPECT_EQ(cache.bytes_in_use(), 32 * kMega);
 }
 
 TEST(BlockCacheTest, NoBlockWaitsForLong) {
