@@ -1,13 +1,11 @@
 #include "tensorflow_patches/glue/apply_kernel.h"
 
-#include <algorithm>
 #include <atomic>
 #include <string_view>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "tensorflow/core/framework/node_def_util.h"
-#include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow_patches/core/reduce.h"
 #include "tensorflow_patches/core/timeline.h"
 #include "tensorflow_patches/glue/request_group.h"
@@ -73,7 +71,7 @@ void ApplyKernel::Step::Start(const std::string& key, bool averaged) {
                          group_.get());
   }
   if (averaged) {
-    if (!use.first_apply) kernel_->Settle(context_, name_);
+    if (!use.first_apply) kernel_->settled_.Add(context_, name_);
     if (start_.empty()) return Finish(absl::OkStatus());
   }
   RequestGroup::Submit(std::move(group_), "'" + name_ + "' was averaged",
@@ -133,42 +131,11 @@ void ApplyKernel::CountApplied() { g_applied.fetch_add(1, std::memory_order_rela
 bool ApplyKernel::ThreadAveraged() { return t_averaged; }
 bool ApplyKernel::SetThreadAveraged(bool averaged) { return std::exchange(t_averaged, averaged); }
 
-bool ApplyKernel::IsSettled(OpKernelContext* context) const {
-  const Settled* const settled = settled_.load(std::memory_order_acquire);
-  if (settled == nullptr || context->input_is_ref(0)) return settled != nullptr;
-  const tensorflow::ResourceHandle& handle = tensorflow::HandleFromInput(context, 0);
-  return handle.name() == settled->handle && handle.container() == settled->container;
-}
-
-std::string ApplyKernel::TraceName() const {
-  if (Recording() == 0) return "";
-  const Settled* const settled = settled_.load(std::memory_order_acquire);
-  return settled != nullptr ? settled->name : name();
-}
-
-void ApplyKernel::Settle(OpKernelContext* context, const std::string& name) {
-  auto settled = std::make_unique<Settled>();
-  settled->name = name;
-  if (!context->input_is_ref(0)) {
-    const tensorflow::ResourceHandle& handle = tensorflow::HandleFromInput(context, 0);
-    settled->handle = handle.name();
-    settled->container = handle.container();
-  }
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto known = std::find_if(all_settled_.begin(), all_settled_.end(), [&](const auto& other) {
-    return other->name == settled->name && other->handle == settled->handle &&
-           other->container == settled->container;
-  });
-  const Settled* const now = known == all_settled_.end() ? settled.get() : known->get();
-  if (now == settled.get()) all_settled_.push_back(std::move(settled));
-  settled_.store(now, std::memory_order_release);
-}
-
 void ApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   Engine* const engine = GetEngine();
   CountApplied();
-  if (engine->topology().size == 1 || ((averaged_ || t_averaged) && IsSettled(context))) {
-    const std::string traced = TraceName();
+  if (engine->topology().size == 1 || ((averaged_ || t_averaged) && settled_.Holds(context))) {
+    const std::string traced = Recording() == 0 ? "" : settled_.LastName();
     const Span span(Stage::kApply, traced, context->input(gradient_).TotalBytes());
     stock_->Compute(context);  // its node is this kernel's, and so are its inputs
     return done();

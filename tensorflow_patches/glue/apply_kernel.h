@@ -8,18 +8,16 @@
 #ifndef TFMPI_GLUE_APPLY_KERNEL_H_
 #define TFMPI_GLUE_APPLY_KERNEL_H_
 
-#include <atomic>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow_patches/glue/apply_ops.h"
 #include "tensorflow_patches/glue/runtime.h"
+#include "tensorflow_patches/glue/settled_variables.h"
 
 namespace tfmpi {
 
@@ -42,28 +40,12 @@ class ApplyKernel : public tensorflow::AsyncOpKernel {
  private:
   class Step;
 
-  // Whether the last step was of this step's variable, and none of its state had to be brought in
-  // step.
-  bool IsSettled(tensorflow::OpKernelContext* context) const;
-  void Settle(tensorflow::OpKernelContext* context, const std::string& name);
-  // The variable's, for traces; empty while there are none.
-  std::string TraceName() const;
-
   std::unique_ptr<tensorflow::OpKernel> stock_;
   int gradient_ = -1;         // input index
   std::string ref_variable_;  // the variable's graph name, when it is a ref
   std::string request_suffix_;
   bool averaged_ = false;
-
-  // A variable that was in step when the kernel ran on it.
-  struct Settled {
-    std::string name;    // as on every rank
-    std::string handle;  // its handle's name and container, unless it is a ref
-    std::string container;
-  };
-  std::atomic<const Settled*> settled_{nullptr};  // the last one; read by every step, so no lock
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<const Settled>> all_settled_;  // guarded by mutex_; one of a variable
+  SettledVariables settled_;
 };
 
 // What the Apply kernels, this, the sparse and the compiled one, know from a node.

@@ -18,6 +18,7 @@
 #include "tensorflow_patches/glue/request_group.h"
 #include "tensorflow_patches/glue/runtime.h"
 #include "tensorflow_patches/glue/sparse_average.h"
+#include "tensorflow_patches/glue/update_kernel.h"
 #include "tensorflow_patches/glue/variable_names.h"
 
 namespace {
@@ -116,7 +117,7 @@ const char* tfmpi_transport(void) {
   return description->c_str();
 }
 
-void tfmpi_stats(uint64_t out[7]) {
+void tfmpi_stats(uint64_t out[8]) {
   const Engine* const engine = GetEngine();
   const tfmpi::EngineStats stats = engine != nullptr ? engine->stats() : tfmpi::EngineStats();
   out[0] = stats.completed;
@@ -126,6 +127,7 @@ void tfmpi_stats(uint64_t out[7]) {
   out[4] = static_cast<uint64_t>(tfmpi::RegistrationsDecorated());
   out[5] = static_cast<uint64_t>(tfmpi::GradientsSubmitted());
   out[6] = static_cast<uint64_t>(tfmpi::ApplyKernel::Applied());
+  out[7] = static_cast<uint64_t>(tfmpi::UpdateKernel::Updated());
 }
 
 TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op, int32_t dtype,

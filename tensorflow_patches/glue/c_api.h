@@ -43,8 +43,8 @@ TFMPI_API void tfmpi_topology(int32_t out[5]);
 // Of the transport; lives as long as the process.
 TFMPI_API const char* tfmpi_transport(void);
 // tensors that ended well, collectives, bytes, registrations seen, registrations decorated,
-// gradients submitted by kernels, optimizer ops run
-TFMPI_API void tfmpi_stats(uint64_t out[7]);
+// gradients submitted by kernels, optimizer ops run, of these by UpdateKernels
+TFMPI_API void tfmpi_stats(uint64_t out[8]);
 
 // After tfmpi_join, on rank 0, if it asked for `stats`: core/stats.h's FormatStats, else "". Lives
 // as long as the process.

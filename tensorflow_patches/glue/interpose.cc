@@ -24,6 +24,7 @@
 #include "tensorflow_patches/glue/runtime.h"
 #include "tensorflow_patches/glue/sparse_apply_kernel.h"
 #include "tensorflow_patches/glue/sparse_average_kernel.h"
+#include "tensorflow_patches/glue/update_kernel.h"
 
 namespace tfmpi {
 namespace {
@@ -82,6 +83,9 @@ class DecoratingFactory : public OpKernelFactory {
         return new RefusingKernel(construction, DeviceReason(*construction));
       }
       return new CompiledApplyKernel(construction, op_, std::move(stock));
+    }
+    if (UpdateKernel::Serves(construction->def())) {
+      return new UpdateKernel(construction, std::string(op_.gradient), std::move(stock));
     }
     return new ApplyKernel(construction, op_, std::move(stock));
   }

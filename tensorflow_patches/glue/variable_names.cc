@@ -1,5 +1,7 @@
 #include "tensorflow_patches/glue/variable_names.h"
 
+#include <algorithm>
+
 namespace tfmpi {
 namespace {
 
@@ -54,6 +56,14 @@ std::string VariableNames::Name(const std::string& key) {
 void VariableNames::MarkInStep(const std::string& key) {
   std::lock_guard<std::mutex> lock(mutex_);
   in_step_.insert(key);
+  const size_t bar = key.find('|');
+  if (bar != std::string::npos) in_step_.insert(kAnySession + key.substr(bar));
+}
+
+bool VariableNames::AreInStep(const std::vector<std::string>& keys) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::all_of(keys.begin(), keys.end(),
+                     [this](const std::string& key) { return in_step_.count(key) != 0; });
 }
 
 bool VariableNames::TestAndMarkInStep(const std::string& key) {

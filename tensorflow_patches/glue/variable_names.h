@@ -15,8 +15,11 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 namespace tfmpi {
+
+inline constexpr char kAnySession[] = "*";
 
 struct VariableUse {
   std::string name;          // the same on every rank
@@ -32,6 +35,8 @@ class VariableNames {
   // The name that the variable has on every rank; declares it.
   std::string Name(const std::string& key);
   void MarkInStep(const std::string& key);
+  // Whether all of them are; a key of the scope kAnySession is if it is in one session at least.
+  bool AreInStep(const std::vector<std::string>& keys);
   // True if rank 0's value has been made this rank's; from now on it counts as if it had.
   bool TestAndMarkInStep(const std::string& key);
   // For an Apply op of the kind that `suffix` tells; notes that it was seen.

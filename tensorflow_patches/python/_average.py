@@ -24,6 +24,10 @@ _KEEP = "_grappler_do_not_remove"
 # An op is closed when it holds this much (docs/design.md, Speed).
 _BUCKET_BYTES = 2 << 20
 
+# The executor gives a closure to its thread pool for each op that follows an asynchronous one, but
+# runs those that follow this one, if they are cheap, one after the other.
+_FAN_OUT = 8
+
 _local = threading.local()  # weight, depth
 
 
@@ -95,6 +99,8 @@ def _in_graph(tensors: list[Any], names: list[str], label: str, weight: Any) -> 
         results = _marked_identity(
             [tensors[i] for i in bucket], [names[i] for i in bucket], numbered, weight
         )
+        if len(results) >= _FAN_OUT and not compiled:
+            results = _kept_identity(results, "mpi_averages")
         for i, result in zip(bucket, results, strict=True):
             averages[i] = result
     return averages
@@ -122,20 +128,21 @@ def _marked_identity(
     tensors: list[Any], names: list[str], label: str, weight: Any, **more: Any
 ) -> list[Any]:
     """The averages. `more`: further attributes, as fields of an AttrValue."""
+    encoded = [name.encode() for name in names]
+    attributes = {LABEL: {"s": label.encode()}, _NAMES: {"list": {"s": encoded}}, **more}
+    outputs = _kept_identity([*tensors, weight], "mpi_average", **attributes)
+    return outputs[:-1]
+
+
+def _kept_identity(tensors: list[Any], name: str, **attributes: Any) -> list[Any]:
+    """An IdentityN that Grappler leaves as it is. `attributes`: fields of an AttrValue each."""
     from tensorflow.core.framework import attr_value_pb2
     from tensorflow.python.ops import gen_array_ops
 
-    outputs: list[Any] = gen_array_ops.identity_n([*tensors, weight], name="mpi_average")
-    encoded = [name.encode() for name in names]
-    attributes = {
-        LABEL: {"s": label.encode()},
-        _NAMES: {"list": attr_value_pb2.AttrValue.ListValue(s=encoded)},
-        _KEEP: {"b": True},
-        **more,
-    }
-    for key, value in attributes.items():
+    outputs: list[Any] = gen_array_ops.identity_n(tensors, name=name)
+    for key, value in {_KEEP: {"b": True}, **attributes}.items():
         outputs[0].op._set_attr(key, attr_value_pb2.AttrValue(**value))
-    return list(outputs[:-1])
+    return list(outputs)
 
 
 def average_slices(slices: Any, name: str, label: str, weight: Any = None) -> Any:

@@ -18,6 +18,8 @@ _AVERAGED = "_tf_mpi_averaged"  # an Apply op's; glue/apply_kernel.h
 
 updates = 0  # of one variable, by an optimizer; for _checks
 
+_STATES = "_tf_mpi_states"  # its variable and slots, as keys of glue/variable_names.h
+
 # The values that these give are the same on all ranks, if the ranks are in step.
 _SAME_ON_ALL_RANKS = {"Const", "ReadVariableOp", "VarHandleOp", "Variable", "VariableV2"}
 # And these give each rank a value of its own, though they have no state.
@@ -112,6 +114,10 @@ def apply_op_created(op: Any) -> None:
         from tensorflow.core.framework import attr_value_pb2
 
         op._set_attr(_AVERAGED, attr_value_pb2.AttrValue(b=True))
+        keys = [key.encode() for key in _naming.state_keys(op)]
+        if keys:
+            listed = attr_value_pb2.AttrValue.ListValue(s=keys)
+            op._set_attr(_STATES, attr_value_pb2.AttrValue(list=listed))
 
 
 def is_averaged(gradient: Any) -> bool:

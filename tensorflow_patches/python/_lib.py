@@ -116,6 +116,7 @@ def stats() -> dict[str, int]:
     """Counts since start, by name; see tfmpi_stats."""
     names = (
         "completed", "collectives", "bytes", "registrations", "decorated", "gradients", "applied",
+        "updated",
     )  # fmt: skip
     out = (ctypes.c_uint64 * len(names))()
     load().tfmpi_stats(out)

@@ -81,6 +81,27 @@ def state_name(op: Any) -> str:
     return str(op.name)
 
 
+def state_keys(op: Any) -> list[str]:
+    """The keys of the variable and slots of `op`, an Apply op in a graph; none if one is unknown.
+
+    As glue/variable_names.h has them, those of a session in the scope "*".
+    """
+    from tensorflow.python.framework import dtypes
+
+    if op.inputs[0].dtype._is_ref_dtype:  # its slots are in step if it is
+        return [f"*|{state_name(op.inputs[0].op)}"]
+    keys = []
+    for state in (tensor for tensor in op.inputs if tensor.dtype == dtypes.resource):
+        handle = _external(op.graph, state)
+        if handle is not None:
+            keys.append("/".join(handle_name(handle)))
+        elif state.op.type == "VarHandleOp":
+            keys.append(f"*|{state_name(state.op)}")
+        else:
+            return []
+    return keys
+
+
 def graph_trains(graph: Any, handles: list[Any]) -> None:
     """`graph`, which is being built, trains the variables of these handles, not by Apply ops."""
     _mark(graph, [handle for handle in handles if _is_eager(handle)])

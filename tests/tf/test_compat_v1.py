@@ -56,7 +56,16 @@ def test_each_gradient_travels_once(ranks):
     for rank in ranks:
         for case, values in rank["cases"].items():
             expected = 6 if case == "clip eager" else 3
-            assert values["counts"] == {"gradients": expected, "completed": expected}, case
+            counts = {key: values["counts"][key] for key in ("gradients", "completed")}
+            assert counts == {"gradients": expected, "completed": expected}, case
+
+
+def test_averages_are_applied_without_a_detour(ranks):
+    """In graphs, where all is in step: by kernels that the executor runs at once."""
+    for rank in ranks:
+        for how in ("clip", "minimize", "raw"):
+            for mode in ("ref", "resource", "function"):
+                assert rank["cases"][f"{how} {mode}"]["counts"]["updated"] == 3, (how, mode)
 
 
 def test_sparse_gradients_stay_sparse(ranks, alone):

@@ -48,6 +48,10 @@ def test_variables_made_after_the_first_tape(ranks):
         assert first == second
 
 
+def test_a_kernel_meets_another_variable_than_it_was_made_for(ranks):
+    assert ranks[0]["other variable"] == ranks[1]["other variable"]
+
+
 def test_random_generators_stay_apart(ranks):
     noise, value = zip(*(rank["generator"] for rank in ranks))
     assert noise[0] != noise[1]

@@ -99,7 +99,7 @@ def counts(before: dict[str, int]) -> dict[str, int]:
     if not _hooks.active:
         return {}
     after = _lib.stats()
-    return {key: after[key] - before[key] for key in ("gradients", "completed")}
+    return {key: after[key] - before[key] for key in ("gradients", "completed", "updated")}
 
 
 def stats() -> dict[str, int]:

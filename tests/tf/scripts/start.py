@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from common import encode, result, single_threaded_ops
+from tensorflow.core.framework import attr_value_pb2
+from tensorflow.mpi import _average, _lib
 
 v1 = tf.compat.v1
 RANK, SIZE = tf.mpi.rank(), tf.mpi.size()
@@ -180,6 +182,31 @@ def generator_case() -> list[int]:
     return [int(step().numpy().view(np.int32)), int(w.numpy().view(np.int32)[0])]
 
 
+def other_variable_case() -> list[int]:
+    """A kernel that was made for a variable in step meets another, which is not."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        known = v1.get_variable("known", initializer=[1.0], use_resource=True)
+        other = v1.get_variable(
+            "other",
+            initializer=[1.0 + RANK],
+            use_resource=True,
+            trainable=False,
+            collections=["no session's"],
+        )
+        train = [v1.train.GradientDescentOptimizer(RATE).minimize(tf.reduce_sum(known))]
+        with _average.already_averaged():
+            train.append(
+                tf.raw_ops.ResourceApplyGradientDescent(var=other.handle, alpha=RATE, delta=[1.0])
+            )
+        states = attr_value_pb2.AttrValue.ListValue(s=[b"*|known"])
+        train[1]._set_attr("_tf_mpi_states", attr_value_pb2.AttrValue(list=states))
+        session.run([known.initializer, other.initializer])
+        before = _lib.stats()["updated"]
+        session.run(train)
+        assert _lib.stats()["updated"] - before == 2
+        return encode(session.run(other))
+
+
 def main() -> None:
     single_threaded_ops()
     eager = {"eager": raw_case(function=False), "checkpoint eager": checkpoint_case(function=False)}
@@ -192,6 +219,7 @@ def main() -> None:
         printed[f"session {kind}"] = session_case(use_resource)
         printed[f"session {kind}, restored"] = session_case(use_resource, restored=True)
     printed["generator"] = generator_case()
+    printed["other variable"] = other_variable_case()
     result(printed)
 
 

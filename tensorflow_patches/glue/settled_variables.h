@@ -1,0 +1,40 @@
+// The variables that were in step when a kernel ran on them, so that its next run need not look
+// them up. A kernel's own; thread-safe.
+
+#ifndef TFMPI_GLUE_SETTLED_VARIABLES_H_
+#define TFMPI_GLUE_SETTLED_VARIABLES_H_
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tfmpi {
+
+class SettledVariables {
+ public:
+  // Whether the last one that was added is this step's, its input 0.
+  bool Holds(tensorflow::OpKernelContext* context) const;
+  // `name`: as on every rank.
+  void Add(tensorflow::OpKernelContext* context, const std::string& name);
+  // Of the last one; empty if there is none.
+  std::string LastName() const;
+
+ private:
+  struct Variable {
+    std::string name;
+    std::string handle;  // its handle's name and container, unless it is a ref
+    std::string container;
+  };
+
+  std::atomic<const Variable*> last_{nullptr};  // read by every step, so no lock
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<const Variable>> all_;  // guarded by mutex_; one of a variable
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_GLUE_SETTLED_VARIABLES_H_
