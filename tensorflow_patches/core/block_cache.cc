@@ -4,29 +4,36 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
+#include <numeric>
 #include <utility>
 
 namespace tfmpi {
 namespace {
 
 constexpr size_t kPage = BlockCache::kAlignment;  // a large one
+// Of a block of fewer bytes too much of its last large page would be unused.
+constexpr size_t kLeastLarge = 2 * kPage;
+constexpr size_t kSmallUnit = size_t{64} << 10;
 
-size_t Rounded(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+size_t RoundedTo(size_t unit, size_t bytes) { return (bytes + unit - 1) / unit * unit; }
+size_t Rounded(size_t bytes) { return RoundedTo(bytes >= kLeastLarge ? kPage : kSmallUnit, bytes); }
 
 // A block may lie on so many mappings in all, of the 65,530 that the kernel gives a process.
 constexpr size_t kMostMappings = size_t{1} << 14;
 
-// `bytes` are whole pages; null if there are none.
+// `bytes` are rounded; null if there are none.
 char* Map(size_t bytes) {
   void* const all =
       mmap(nullptr, bytes + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (all == MAP_FAILED) return nullptr;
   char* const start = static_cast<char*>(all);
   const size_t before =
-      Rounded(reinterpret_cast<uintptr_t>(all)) - reinterpret_cast<uintptr_t>(all);
+      RoundedTo(kPage, reinterpret_cast<uintptr_t>(all)) - reinterpret_cast<uintptr_t>(all);
   if (before != 0) munmap(start, before);
   if (before != kPage) munmap(start + before + bytes, kPage - before);
-  madvise(start + before, bytes, MADV_HUGEPAGE);  // a wish
+  const bool large = bytes >= kLeastLarge;
+  madvise(start + before, bytes, large ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);  // a wish
   return start + before;
 }
 
@@ -41,12 +48,16 @@ void* BlockCache::Allocate(size_t bytes, TimePoint now) {
   if (block == nullptr) {
     const size_t most = std::max(most_in_use_, bytes_in_use_ + whole);
     const size_t fresh = std::min(whole, most - bytes_in_use_ - bytes_waiting_);
-    Block made;
-    if (!MapFromWaiting(whole, whole - fresh, &made)) {
-      while (bytes_in_use_ + whole + bytes_waiting_ > most) Unmap(waiting_.begin());
-      made = {Map(whole), whole, {whole}, {}};
+    Block made = {Map(whole), whole, {}, {}};
+    if (made.start == nullptr) return nullptr;
+    if (whole >= kLeastLarge && !MoveWaitingPages(RoundedTo(kPage, whole - fresh), &made)) {
+      munmap(made.start, whole);
+      made = {Map(whole), whole, {}, {}};
       if (made.start == nullptr) return nullptr;
     }
+    const size_t moved = std::accumulate(made.mappings.begin(), made.mappings.end(), size_t{0});
+    if (moved < whole) made.mappings.push_back(whole - moved);
+    while (bytes_in_use_ + whole + bytes_waiting_ > most) Unmap(waiting_.begin());
     mappings_ += made.mappings.size();
     block = made.start;
     in_use_[block] = std::move(made);
@@ -72,34 +83,32 @@ char* BlockCache::TakeWaiting(size_t bytes) {
   return block;
 }
 
-// A block whose first `moved` bytes are pages of those that wait. False, with some of these lost,
-// if the kernel refuses.
-bool BlockCache::MapFromWaiting(size_t bytes, size_t moved, Block* made) {
-  *made = {Map(bytes), bytes, {}, {}};
-  if (made->start == nullptr) return false;
-  size_t done = 0;
-  while (done < moved) {
-    Block& from = waiting_.front();
-    size_t& mapping = from.mappings.back();
-    const size_t part = std::min(mapping, moved - done);
-    if (mappings_ + made->mappings.size() > kMostMappings ||
-        mremap(from.start + from.bytes - part, part, part, MREMAP_MAYMOVE | MREMAP_FIXED,
-               made->start + done) == MAP_FAILED) {
-      munmap(made->start, bytes);
-      return false;
+// Fills the beginning of a block that was just mapped with large pages of those that wait, the
+// longest first: so many bytes, or as many as there are. False, with some of them lost, if the
+// kernel refuses.
+bool BlockCache::MoveWaitingPages(size_t bytes, Block* to) {
+  size_t moved = 0;
+  for (auto from = waiting_.begin(); from != waiting_.end() && moved < bytes;) {
+    while (from->bytes != 0 && from->bytes % kPage == 0 && moved < bytes) {
+      size_t& mapping = from->mappings.back();
+      const size_t part = std::min(mapping, bytes - moved);
+      if (mappings_ + to->mappings.size() > kMostMappings ||
+          mremap(from->start + from->bytes - part, part, part, MREMAP_MAYMOVE | MREMAP_FIXED,
+                 to->start + moved) == MAP_FAILED) {
+        return false;
+      }
+      to->mappings.push_back(part);
+      moved += part;
+      bytes_waiting_ -= part;
+      from->bytes -= part;
+      mapping -= part;
+      if (mapping == 0) {
+        from->mappings.pop_back();
+        --mappings_;
+      }
     }
-    made->mappings.push_back(part);
-    done += part;
-    bytes_waiting_ -= part;
-    from.bytes -= part;
-    mapping -= part;
-    if (mapping == 0) {
-      from.mappings.pop_back();
-      --mappings_;
-    }
-    if (from.bytes == 0) waiting_.pop_front();
+    from = from->bytes == 0 ? waiting_.erase(from) : std::next(from);
   }
-  if (done < bytes) made->mappings.push_back(bytes - done);
   return true;
 }
 

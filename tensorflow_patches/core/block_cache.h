@@ -2,10 +2,10 @@
 //
 // glibc gives a large block back to the kernel when it is freed, and gets it anew, page by page and
 // full of zeros, for the next step: of 100 MB of gradients that takes longer than averaging them.
-// Here a freed block waits for its next use, on large pages. Blocks in use and waiting are never
-// more than were once in use at a time: where none that waits has the size asked for, the pages of
-// those that wait move to a new one (mremap), which the kernel need not fill with zeros. What has
-// waited for long goes when the next is asked for.
+// Here a freed block waits for its next use, from 4 MB on large pages. Blocks in use and waiting
+// are never more than were once in use at a time: where none that waits has the size asked for, the
+// pages of those that wait move to a new large one (mremap), which the kernel need not fill with
+// zeros. What has waited for long goes when the next is asked for.
 //
 // Any thread. Owns all blocks; those that are not freed stay until the process ends.
 
@@ -25,7 +25,7 @@ namespace tfmpi {
 class BlockCache {
  public:
   // Smaller blocks are malloc's affair, which keeps them.
-  static constexpr size_t kLeastBytes = size_t{4} << 20;
+  static constexpr size_t kLeastBytes = size_t{1} << 20;
   static constexpr size_t kAlignment = size_t{2} << 20;
   // Of a block that nobody asks for.
   static constexpr std::chrono::seconds kLongestWait{30};
@@ -50,7 +50,7 @@ class BlockCache {
   };
 
   char* TakeWaiting(size_t bytes);
-  bool MapFromWaiting(size_t bytes, size_t moved, Block* made);
+  bool MoveWaitingPages(size_t bytes, Block* to);
   void Unmap(std::list<Block>::iterator waiting);
 
   mutable std::mutex mutex_;  // guards all below

@@ -1,6 +1,7 @@
 #include "tensorflow_patches/glue/compiled_average.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -29,13 +30,15 @@ using xla::XlaOp;
 
 constexpr char kRows[] = "_tf_mpi_rows";
 
-// The last call of a computation. Each call takes a number that the one before it gives, so that
-// XLA runs them one after another, in the order of the graph, which is the same on all ranks. Its
-// own order depends on shapes, and a call that waits may hold up all that come after it.
-class Chain : public tensorflow::ResourceBase {
+// What the kernels of one computation know of each other. `last` is its last call: each takes a
+// number that the one before it gives, so that XLA runs them one after another, in the order of the
+// graph, which is the same on all ranks. Its own order depends on shapes, and a call that waits may
+// hold up all that come after it.
+class Averages : public tensorflow::ResourceBase {
  public:
-  std::string DebugString() const override { return "the last average of a computation"; }
+  std::string DebugString() const override { return "the averages of a computation"; }
   XlaOp last;
+  std::vector<XlaOp> indices;  // of the sparse ones, whose rows are distinct
 };
 
 // A string of MLIR's: any byte may be written as two hexadecimal digits.
@@ -49,16 +52,17 @@ std::string Quoted(const std::string& text) {
   return quoted + "\"";
 }
 
-absl::StatusOr<Chain*> FindChain(OpKernelContext* context, xla::XlaBuilder* builder) {
-  Chain* chain = nullptr;
-  const absl::Status status = context->step_container()->LookupOrCreate<Chain>(
-      context->resource_manager(), "tf_mpi_chain", &chain, [builder](Chain** created) {
-        *created = new Chain;
+// A reference, which the caller gives up.
+absl::StatusOr<Averages*> AveragesOf(OpKernelContext* context, xla::XlaBuilder* builder) {
+  Averages* averages = nullptr;
+  const absl::Status status = context->step_container()->LookupOrCreate<Averages>(
+      context->resource_manager(), "tf_mpi_averages", &averages, [builder](Averages** created) {
+        *created = new Averages;
         (*created)->last = xla::ConstantR0<float>(builder, 0);
         return absl::OkStatus();
       });
   if (!status.ok()) return status;
-  return chain;
+  return averages;
 }
 
 std::string NamesAttribute(const std::vector<std::string>& names) {
@@ -74,7 +78,7 @@ absl::Status CheckStatic(const std::string& name, const xla::Shape& shape) {
 }
 
 // The averages of `tensors`, as one custom call of `target`. `names`: one for all, or of each.
-absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, const char* target,
+absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, std::string_view target,
                                             const std::string& attributes,
                                             const std::vector<std::string>& names,
                                             const std::vector<XlaOp>& tensors, XlaOp weight) {
@@ -94,30 +98,31 @@ absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, const char
     const auto place = static_cast<int64_t>(i);
     in_place.emplace_back(xla::ShapeIndex({place}), std::make_pair(place, whole));
   }
-  const absl::StatusOr<Chain*> chain = FindChain(context, builder);
-  if (!chain.ok()) return chain.status();
-  const tensorflow::core::ScopedUnref unref(*chain);
+  const absl::StatusOr<Averages*> all = AveragesOf(context, builder);
+  if (!all.ok()) return all.status();
+  const tensorflow::core::ScopedUnref unref(*all);
   const xla::Shape scalar = xla::ShapeUtil::MakeShape(xla::F32, {});
   const xla::Shape results = [&] {
-    std::vector<xla::Shape> all = shapes;
-    all.push_back(scalar);
-    return xla::ShapeUtil::MakeTupleShape(all);
+    std::vector<xla::Shape> parts = shapes;
+    parts.push_back(scalar);
+    return xla::ShapeUtil::MakeTupleShape(parts);
   }();
   std::vector<XlaOp> operands = tensors;
-  operands.insert(operands.end(), {weight, (*chain)->last});
+  operands.insert(operands.end(), {weight, (*all)->last});
   shapes.insert(shapes.end(), {scalar, scalar});
   const XlaOp call = xla::CustomCallWithLayout(
-      builder, target, operands, results, shapes, absl::StrCat("{", attributes, "}"),
+      builder, std::string(target), operands, results, shapes, absl::StrCat("{", attributes, "}"),
       /*has_side_effect=*/true, in_place, /*literal=*/nullptr,
       xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
   std::vector<XlaOp> averages;
   for (size_t i = 0; i < tensors.size(); ++i) averages.push_back(xla::GetTupleElement(call, i));
-  (*chain)->last = xla::GetTupleElement(call, tensors.size());
+  if (target == kCompiledSlices) (*all)->indices.push_back(averages[1]);
+  (*all)->last = xla::GetTupleElement(call, tensors.size());
   return averages;
 }
 
 // Input i becomes output i, averaged, but for the last, which is the weight.
-absl::Status EmitOutputs(OpKernelContext* context, const char* target,
+absl::Status EmitOutputs(OpKernelContext* context, std::string_view target,
                          const std::string& attributes, const std::vector<std::string>& names) {
   XlaOpKernelContext compilation(context);
   const int tensors = context->num_inputs() - 1;
@@ -205,6 +210,70 @@ void CompiledApplyKernel::Compute(OpKernelContext* context) {
   Tensor average = context->input(gradient_);
   if (!averaged_) OP_REQUIRES_OK(context, EmitAverageOfGradient(context, &average));
   RunOnGradient(stock_.get(), context, gradient_, &average);
+}
+
+namespace {
+
+// Whether `indices` are those of an average's rows, as they came from it.
+absl::StatusOr<bool> AreAveraged(OpKernelContext* context, xla::XlaBuilder* builder,
+                                 XlaOp indices) {
+  const absl::StatusOr<Averages*> all = AveragesOf(context, builder);
+  if (!all.ok()) return all.status();
+  const tensorflow::core::ScopedUnref unref(*all);
+  return std::any_of((*all)->indices.begin(), (*all)->indices.end(),
+                     [&](const XlaOp known) { return known.IsIdenticalTo(indices); });
+}
+
+// One row of `updates` for each index, of the form of the variable's.
+bool AreRowsOf(const xla::Shape& variable, const xla::Shape& indices, const xla::Shape& updates) {
+  const auto type = variable.element_type();
+  return (type == xla::F32 || type == xla::F64) && updates.element_type() == type &&
+         variable.is_static() && updates.is_static() && variable.dimensions().size() != 0 &&
+         indices.dimensions().size() == 1 &&
+         updates.dimensions().size() == variable.dimensions().size() &&
+         updates.dimensions(0) == indices.dimensions(0) &&
+         std::equal(updates.dimensions().begin() + 1, updates.dimensions().end(),
+                    variable.dimensions().begin() + 1);
+}
+
+}  // namespace
+
+bool CompiledScatterKernel::Serves(const std::string& op) {
+  return op == "ResourceScatterAdd" || op == "ResourceScatterSub";
+}
+
+CompiledScatterKernel::CompiledScatterKernel(OpKernelConstruction* construction,
+                                             std::unique_ptr<OpKernel> stock)
+    : OpKernel(construction), stock_(std::move(stock)) {
+  OP_REQUIRES_OK(construction, RegisterCompiledCalls());
+}
+
+void CompiledScatterKernel::Compute(OpKernelContext* context) {
+  XlaOpKernelContext compilation(context);
+  xla::XlaBuilder* const builder = compilation.builder();
+  const XlaOp indices = compilation.Input(1);
+  const XlaOp updates = compilation.Input(2);
+  const absl::StatusOr<bool> averaged = AreAveraged(context, builder, indices);
+  OP_REQUIRES_OK(context, averaged.status());
+  if (!*averaged) return stock_->Compute(context);
+  const tensorflow::DataType type = compilation.input_type(2);
+  XlaOp variable;
+  OP_REQUIRES_OK(context, compilation.ReadVariableInput(0, type, /*shape=*/nullptr, &variable));
+  std::vector<xla::Shape> shapes;
+  for (const XlaOp operand : {variable, indices, updates}) {
+    const absl::StatusOr<xla::Shape> shape = builder->GetShape(operand);
+    OP_REQUIRES_OK(context, shape.status());
+    // Rows first, whatever layout XLA prefers.
+    shapes.push_back(xla::ShapeUtil::MakeShape(shape->element_type(), shape->dimensions()));
+  }
+  if (!AreRowsOf(shapes[0], shapes[1], shapes[2])) return stock_->Compute(context);
+  const bool subtract = def().op() == "ResourceScatterSub";
+  const XlaOp updated = xla::CustomCallWithLayout(
+      builder, std::string(kCompiledScatter), {variable, indices, updates}, shapes[0], shapes,
+      subtract ? "{subtract = true}" : "{subtract = false}", /*has_side_effect=*/false,
+      {{{}, {0, {}}}}, /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
+      xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+  OP_REQUIRES_OK(context, compilation.AssignVariable(0, type, updated));
 }
 
 }  // namespace tfmpi

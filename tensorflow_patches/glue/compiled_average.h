@@ -61,6 +61,21 @@ class CompiledApplyKernel : public tensorflow::OpKernel {
   bool averaged_ = false;
 };
 
+// ResourceScatterAdd and ResourceScatterSub. By the rows of an average (CompiledSlicesKernel) a
+// call of ours updates the variable: XLA's loop takes each row, also those for the index -1, as
+// long as computing one. By any others the stock kernel does.
+class CompiledScatterKernel : public tensorflow::OpKernel {
+ public:
+  static bool Serves(const std::string& op);
+
+  CompiledScatterKernel(tensorflow::OpKernelConstruction* construction,
+                        std::unique_ptr<tensorflow::OpKernel> stock);
+  void Compute(tensorflow::OpKernelContext* context) override;
+
+ private:
+  const std::unique_ptr<tensorflow::OpKernel> stock_;
+};
+
 }  // namespace tfmpi
 
 #endif  // TFMPI_GLUE_COMPILED_AVERAGE_H_

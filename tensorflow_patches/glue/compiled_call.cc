@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
-#include "tensorflow/core/platform/env.h"
 #include "tensorflow_patches/core/reduce.h"
 #include "tensorflow_patches/glue/average_kernel.h"
 #include "tensorflow_patches/glue/request_group.h"
@@ -128,9 +127,7 @@ ffi::Future Submit(const std::function<absl::Status(RequestGroup*)>& add,
     promise.SetError(ToFfi(absl::FailedPreconditionError("averaging is off (TF_MPI_ENABLE)")));
     return future;
   }
-  auto group = std::make_unique<RequestGroup>(engine, nullptr, [](std::function<void()> function) {
-    tensorflow::Env::Default()->SchedClosure(std::move(function));
-  });
+  auto group = std::make_unique<RequestGroup>(engine, nullptr, RunOnOwnThread);
   const absl::Status status = add(group.get());
   if (!status.ok()) {
     promise.SetError(ToFfi(status));
@@ -259,6 +256,73 @@ XLA_FFI_DEFINE_HANDLER(
     ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<std::string_view>("names").Attr<int64_t>(
         "rows"));
 
+// The rows of a large table lie in no cache.
+constexpr int64_t kRowsAhead = 8;
+
+template <typename T, typename Index, bool kSubtract>
+void Scatter(T* table, int64_t table_rows, const Index* indices, int64_t rows, const T* updates,
+             int64_t elements) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+  const auto row = [=](int64_t i) -> T* {
+    const auto index = static_cast<int64_t>(indices[i]);
+    return index >= 0 && index < table_rows ? table + index * elements : nullptr;
+  };
+  for (int64_t i = 0; i < rows; ++i) {
+    if (const T* const ahead = i + kRowsAhead < rows ? row(i + kRowsAhead) : nullptr) {
+      for (int64_t k = 0; k < elements; k += kLine) __builtin_prefetch(ahead + k, 1);
+    }
+    T* const into = row(i);
+    if (into == nullptr) continue;
+    const T* const update = updates + i * elements;
+    for (int64_t k = 0; k < elements; ++k) {
+      into[k] = kSubtract ? into[k] - update[k] : into[k] + update[k];
+    }
+  }
+}
+
+template <typename T, typename Index>
+void ScatterRows(const ffi::AnyBuffer& table, const Index* indices, const ffi::AnyBuffer& updates,
+                 bool subtract, T* result) {
+  const int64_t table_rows = table.dimensions()[0];
+  const int64_t rows = updates.dimensions()[0];
+  if (table_rows == 0 || rows == 0) return;
+  const auto elements = static_cast<int64_t>(updates.element_count()) / rows;
+  const auto scatter = subtract ? &Scatter<T, Index, true> : &Scatter<T, Index, false>;
+  scatter(result, table_rows, indices, rows, updates.typed_data<T>(), elements);
+}
+
+template <typename T>
+void ScatterInto(const ffi::AnyBuffer& table, const ffi::AnyBuffer& indices,
+                 const ffi::AnyBuffer& updates, bool subtract, void* result) {
+  T* const into = static_cast<T*>(result);
+  if (indices.element_type() == ffi::DataType::S32) {
+    ScatterRows<T>(table, indices.typed_data<int32_t>(), updates, subtract, into);
+  } else {
+    ScatterRows<T>(table, indices.typed_data<int64_t>(), updates, subtract, into);
+  }
+}
+
+// Shapes and dtypes are as CompiledScatterKernel has checked them.
+ffi::Error ScatterTable(ffi::AnyBuffer table, ffi::AnyBuffer indices, ffi::AnyBuffer updates,
+                        ffi::Result<ffi::AnyBuffer> result, bool subtract) {
+  void* const into = result->untyped_data();
+  if (into != table.untyped_data()) std::memcpy(into, table.untyped_data(), table.size_bytes());
+  if (table.element_type() == ffi::DataType::F64) {
+    ScatterInto<double>(table, indices, updates, subtract, into);
+  } else {
+    ScatterInto<float>(table, indices, updates, subtract, into);
+  }
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(kScatterHandler, ScatterTable,
+                       ffi::Ffi::Bind()
+                           .Arg<ffi::AnyBuffer>()
+                           .Arg<ffi::AnyBuffer>()
+                           .Arg<ffi::AnyBuffer>()
+                           .Ret<ffi::AnyBuffer>()
+                           .Attr<bool>("subtract"));
+
 }  // namespace
 
 absl::Status RegisterCompiledCalls() {
@@ -269,7 +333,8 @@ absl::Status RegisterCompiledCalls() {
       return absl::InternalError("tensorflow.mpi was built for another version of XLA's FFI");
     }
     for (const auto& [name, handler] : {std::make_pair(kCompiledAverage, kAverageHandler),
-                                        std::make_pair(kCompiledSlices, kAverageSlicesHandler)}) {
+                                        std::make_pair(kCompiledSlices, kAverageSlicesHandler),
+                                        std::make_pair(kCompiledScatter, kScatterHandler)}) {
       if (ffi::Ffi::RegisterStaticHandler(api, name, "Host", handler) != nullptr) {
         return absl::InternalError("XLA refused the calls that average");
       }

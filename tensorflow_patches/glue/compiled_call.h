@@ -7,17 +7,23 @@
 //
 // The tensors of kCompiledSlices are the values and indices of a sparse gradient. Shapes are
 // static, so both have room for the rows of all ranks: this rank's are the first "rows", an int64
-// attribute; what is left over at the end is rows of zeros for an index that is there anyway.
+// attribute; what is left over at the end is rows of zeros for the index -1.
+//
+// kCompiledScatter adds rows to those of a table, or subtracts them ("subtract"). Operands: the
+// table, indices, rows. Result: the table, in its memory. An index that is in no table is left out.
 
 #ifndef TFMPI_GLUE_COMPILED_CALL_H_
 #define TFMPI_GLUE_COMPILED_CALL_H_
+
+#include <string_view>
 
 #include "absl/status/status.h"
 
 namespace tfmpi {
 
-inline constexpr char kCompiledAverage[] = "tfmpi_average";
-inline constexpr char kCompiledSlices[] = "tfmpi_average_slices";
+inline constexpr std::string_view kCompiledAverage = "tfmpi_average";
+inline constexpr std::string_view kCompiledSlices = "tfmpi_average_slices";
+inline constexpr std::string_view kCompiledScatter = "tfmpi_scatter_rows";
 inline constexpr char kNameSeparator[] = "\n";
 
 // Makes the calls known to XLA for the CPU, once.

@@ -129,6 +129,25 @@ class AverageFactory : public OpKernelFactory {
   const std::unique_ptr<OpKernelFactory> stock_;
 };
 
+// While a cluster is compiled for the CPU.
+class ScatterFactory : public OpKernelFactory {
+ public:
+  explicit ScatterFactory(std::unique_ptr<OpKernelFactory> stock) : stock_(std::move(stock)) {}
+
+  OpKernel* Create(OpKernelConstruction* construction) override {
+    std::unique_ptr<OpKernel> stock(stock_->Create(construction));
+    const Engine* const engine = GetEngine();
+    if (engine == nullptr || engine->topology().size == 1 || stock == nullptr ||
+        !construction->status().ok() || !IsCompiledForCpu(*construction)) {
+      return stock.release();
+    }
+    return new CompiledScatterKernel(construction, std::move(stock));
+  }
+
+ private:
+  const std::unique_ptr<OpKernelFactory> stock_;
+};
+
 using RegisterFunction = void (*)(OpKernelRegistrar*, const KernelDef*, absl::string_view,
                                   std::unique_ptr<OpKernelFactory>);
 
@@ -154,9 +173,13 @@ std::unique_ptr<OpKernelFactory> MaybeDecorate(const KernelDef& kernel,
     ++g_decorated;
     return std::make_unique<AverageFactory>(std::move(factory));
   }
+  const bool compiled = std::string_view(kernel.device_type()).find("XLA_") == 0;
+  if (compiled && CompiledScatterKernel::Serves(kernel.op())) {
+    ++g_decorated;
+    return std::make_unique<ScatterFactory>(std::move(factory));
+  }
   const ApplyOp* const op = FindApplyOp(kernel.op());
   if (op == nullptr) return factory;
-  const bool compiled = std::string_view(kernel.device_type()).find("XLA_") == 0;
   if (!compiled && kernel.device_type() != "CPU") return factory;
   ++g_decorated;
   return std::make_unique<DecoratingFactory>(*op, compiled, std::move(factory));

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/unbounded_work_queue.h"
 
 namespace tfmpi {
 namespace {
@@ -12,6 +13,12 @@ std::atomic<int64_t> g_gradients_submitted{0};
 }  // namespace
 
 int64_t GradientsSubmitted() { return g_gradients_submitted; }
+
+void RunOnOwnThread(std::function<void()> closure) {
+  static auto* const queue =
+      new tensorflow::UnboundedWorkQueue(tensorflow::Env::Default(), "tf_mpi_closures");
+  queue->Schedule(std::move(closure));
+}
 
 void CountGradients(int64_t gradients) {
   g_gradients_submitted.fetch_add(gradients, std::memory_order_relaxed);
@@ -84,7 +91,7 @@ void RequestGroup::EndOne(const Status& status) {
     // Some runners of eager kernels call on the spot; a kernel must not run on the communication
     // thread.
     if (engine_->OnCommunicationThread()) {
-      tensorflow::Env::Default()->SchedClosure([this] { Finish(); });
+      RunOnOwnThread([this] { Finish(); });
     } else {
       Finish();
     }

@@ -27,6 +27,9 @@ void CountGradients(int64_t gradients);
 // A request for `tensor`, without data: an allreduce is an average.
 Request RequestFor(OpKind kind, std::string name, DataType dtype, const tensorflow::Tensor& tensor);
 
+// Runs `closure` on a thread that nobody else waits for. Threads are kept for the next one.
+void RunOnOwnThread(std::function<void()> closure);
+
 class RequestGroup {
  public:
   using Runner = std::function<void(std::function<void()>)>;

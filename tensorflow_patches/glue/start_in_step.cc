@@ -57,6 +57,10 @@ absl::Status WriteState(OpKernelContext* context, int input, const Tensor& value
 }  // namespace
 
 std::string RefVariableName(const tensorflow::NodeDef& node) {
+  std::vector<std::string> states;
+  if (tensorflow::TryGetNodeAttr(node, kStates, &states) && states.size() == 1) {
+    return states[0].substr(states[0].find('|') + 1);
+  }
   std::vector<std::string> colocation;
   if (tensorflow::TryGetNodeAttr(node, "_class", &colocation)) {
     for (const std::string& location : colocation) {

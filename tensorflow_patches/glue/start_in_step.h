@@ -16,8 +16,13 @@
 
 namespace tfmpi {
 
-// The graph name of an Apply op's ref variable: its colocation, which optimizers set, else the node
-// it comes from.
+// An attribute of Apply ops in graphs: the keys (variable_names.h) of the variable and its slots,
+// of a ref variable only its own, a session's in the scope kAnySession. Missing where Python does
+// not know one of them.
+inline constexpr char kStates[] = "_tf_mpi_states";
+
+// The graph name of an Apply op's ref variable: what Python has written, else its colocation, else
+// the node it comes from.
 std::string RefVariableName(const tensorflow::NodeDef& node);
 
 // Which variable or slot a state input is, in this process; `ref_variable` is its name if it is a

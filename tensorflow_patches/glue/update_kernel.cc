@@ -1,15 +1,13 @@
 #include "tensorflow_patches/glue/update_kernel.h"
 
 #include <atomic>
-#include <functional>
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
+#include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow_patches/core/timeline.h"
 #include "tensorflow_patches/glue/apply_kernel.h"
-#include "tensorflow_patches/glue/request_group.h"
 #include "tensorflow_patches/glue/start_in_step.h"
 #include "tensorflow_patches/glue/variable_names.h"
 
@@ -29,7 +27,7 @@ int64_t UpdateKernel::Updated() { return g_updated; }
 
 bool UpdateKernel::Serves(const tensorflow::NodeDef& node) {
   std::vector<std::string> states;
-  return IsAveraged(node) && tensorflow::TryGetNodeAttr(node, "_tf_mpi_states", &states) &&
+  return IsAveraged(node) && tensorflow::TryGetNodeAttr(node, kStates, &states) &&
          VariableNames::Get().AreInStep(states);
 }
 
@@ -52,30 +50,23 @@ void UpdateKernel::Compute(OpKernelContext* context) {
 }
 
 // The first time; or the graph was given another variable than the one it was made for, as a loaded
-// function may be. That one is brought in step while this thread waits.
+// function may be. Waiting for the other ranks is out of the question here: this thread may be the
+// only one that runs what they wait for.
 absl::Status UpdateKernel::Settle(OpKernelContext* context) {
-  const VariableUse use =
-      VariableNames::Get().Use(StateKey(context, 0, ref_variable_), request_suffix_);
-  if (use.first_apply) {
-    Engine* const engine = GetEngine();
-    // Its end must not wait for this thread, which may be the only one that runs closures.
-    auto group =
-        std::make_unique<RequestGroup>(engine, context->cancellation_manager(),
-                                       [](const std::function<void()>& closure) { closure(); });
-    StartInStep start;
-    start.AddBroadcasts(context, use.name, ref_variable_, engine->topology().rank, group.get());
-    if (!start.empty()) {
-      absl::Notification ended;
-      absl::Status received;
-      RequestGroup::Submit(std::move(group), "'" + use.name + "' was brought in step",
-                           [&received, &ended](const absl::Status& status) {
-                             received = status;
-                             ended.Notify();
-                           });
-      ended.WaitForNotification();
-      if (received.ok()) received = start.Write(context);
-      if (!received.ok()) return received;
+  std::vector<std::string> keys;
+  for (int input = 0; input < context->num_inputs(); ++input) {
+    // Of refs only the variable has a name here; its slots are in step if it is.
+    if (IsState(context, input) && (input == 0 || !context->input_is_ref(input))) {
+      keys.push_back(StateKey(context, input, ref_variable_));
     }
+  }
+  VariableNames& names = VariableNames::Get();
+  const VariableUse use = names.Use(keys[0], request_suffix_);
+  if (!names.AreInStep(keys)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "'", name(), "' (", def().op(), ") was made for variables that are in step with the other ",
+        "ranks, and now is to update '", use.name, "', of which, or of whose slots, nobody knows ",
+        "that. Train that variable by a function or a graph of its own"));
   }
   settled_.Add(context, use.name);
   return absl::OkStatus();

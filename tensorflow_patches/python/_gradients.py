@@ -15,10 +15,9 @@ from typing import Any
 from tensorflow.mpi import _average, _hooks, _naming
 
 _AVERAGED = "_tf_mpi_averaged"  # an Apply op's; glue/apply_kernel.h
+_STATES = "_tf_mpi_states"  # ... the keys of what it updates; glue/start_in_step.h
 
 updates = 0  # of one variable, by an optimizer; for _checks
-
-_STATES = "_tf_mpi_states"  # its variable and slots, as keys of glue/variable_names.h
 
 # The values that these give are the same on all ranks, if the ranks are in step.
 _SAME_ON_ALL_RANKS = {"Const", "ReadVariableOp", "VarHandleOp", "Variable", "VariableV2"}

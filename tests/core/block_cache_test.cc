@@ -46,7 +46,7 @@ TEST(BlockCacheTest, WithWhatWaitsItNeverHoldsMoreThanWasInUse) {
   size_t most = 0;
   std::vector<void*> blocks;
   for (size_t i = 0; i < 200; ++i) {
-    const size_t bytes = (4 + i * 37 % 61) * kMega;
+    const size_t bytes = (1 + i * 37 % 61) * kMega;
     if (blocks.size() > 3) {
       EXPECT_TRUE(cache.Free(blocks[i % 4], kNow));
       blocks.erase(blocks.begin() + i % 4);
@@ -90,6 +90,26 @@ TEST(BlockCacheTest, ASizeThatNoneHasIsMadeOfPagesThatWait) {
   EXPECT_EQ(std::count(grown, grown + 18 * kMega, 9), 18 * kMega);
   EXPECT_EQ(std::count(grown + 18 * kMega, grown + 20 * kMega, 0), 2 * kMega);
   EXPECT_EQ(cache.bytes_in_use(), 32 * kMega);
+}
+
+TEST(BlockCacheTest, ASmallBlockTakesLittleMoreThanItNeeds) {
+  BlockCache cache;
+  void* const first = cache.Allocate(kMega + 1, kNow);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(first) % BlockCache::kAlignment, 0u);
+  EXPECT_LE(cache.bytes_in_use(), kMega + kMega / 16);
+  std::memset(first, 1, kMega + 1);
+  char* const large = static_cast<char*>(cache.Allocate(10 * kMega, kNow));
+  std::memset(large, 2, 10 * kMega);
+  EXPECT_TRUE(cache.Free(first, kNow));
+  EXPECT_TRUE(cache.Free(large, kNow));
+  EXPECT_EQ(cache.Allocate(kMega + 1, kNow), first);
+  EXPECT_TRUE(cache.Free(first, kNow));
+
+  // A large one is made of large pages only, and what is small goes.
+  char* const grown = static_cast<char*>(cache.Allocate(11 * kMega, kNow));
+  EXPECT_EQ(std::count(grown, grown + 12 * kMega, 2), 10 * kMega);
+  EXPECT_EQ(cache.bytes_in_use() + cache.bytes_waiting(), 12 * kMega);
+  EXPECT_EQ(cache.bytes_waiting(), 0u);
 }
 
 TEST(BlockCacheTest, NoBlockWaitsForLong) {

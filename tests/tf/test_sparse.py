@@ -82,12 +82,17 @@ def test_weights_rows_and_modes(edges):
 
 
 def test_rows_in_compiled_steps(edges):
-    for rank in edges:
+    for number, rank in enumerate(edges):
         once = {"0": 0.5, "1": 0.5, "3": 0.5, "7": 3.5, "9": 0.5}
         assert rank["compiled_rows"] == [once, once, {"2": 1.0, "5": 3.0}]
         written = {"0": 3.0, "1": 1.0, "5": 3.0, "6": 3.0, "999": 1.0}
         assert rank["compiled_read_and_write_back"] == written
         assert rank["compiled_full_table"] == {str(row): row + 5.0 for row in range(6)}
+        ones = [[1.0, 1.0], [1.0, 1.0]]
+        own = 2.0 + number  # row 905
+        rows = {"0": 0.0, "1": -1.0, "5": -2.0, "6": 1.0, "905": own, "999": 1.0}
+        after = {row: [value, value] for row, value in rows.items()}
+        assert rank["compiled_scatters"] == [[ones, after, 2]] * 2
     assert edges[0]["compiled_without_room"] == "none"
     text = edges[1]["compiled_without_room"]
     assert "'table (room)' are 3000" in text and "has room for 4" in text

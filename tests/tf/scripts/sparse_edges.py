@@ -127,6 +127,32 @@ def compiled_read_and_write_back() -> dict[str, float]:
     return {str(i): float(table[i, 0]) for i in (0, 1, 5, 6, 999)}
 
 
+def compiled_scatters() -> list[Any]:
+    return [compiled_scatter(tf.float32, tf.int32), compiled_scatter(tf.float64, tf.int64)]
+
+
+def compiled_scatter(dtype: Any, index: Any) -> list[Any]:
+    """Two updates of a table by averaged rows: what was read before, the table, calls of ours."""
+    table = tf.Variable(tf.ones([1000, WIDTH], dtype))
+
+    @tf.function(jit_compile=True)
+    def run(values: Any, indices: Any) -> Any:
+        rows = tf.IndexedSlices(values, indices, tf.constant([1000, WIDTH]))
+        before = tf.gather(table, [0, 5])
+        average = _average.average_slices(rows, "table", f"scatter {dtype.name}")
+        table.scatter_add(average)
+        table.scatter_sub(tf.IndexedSlices(3 * average.values, average.indices))
+        table.scatter_add(tf.IndexedSlices(values, indices + 900))  # no average
+        return before
+
+    own = slices([1.0 + RANK] * 2, [RANK, 5], 1000)
+    arguments = tf.cast(own.values, dtype), tf.cast(own.indices, index)
+    before = run(*arguments).numpy().tolist()
+    calls = run.experimental_get_compiler_ir(*arguments)(stage="hlo").count("tfmpi_scatter_rows")
+    after = {str(i): table[i].numpy().tolist() for i in (0, 1, 5, 6, 905, 999)}
+    return [before, after, calls]
+
+
 def compiled_full_table() -> Any:
     """Where it moves fewer bytes the whole is reduced."""
     return compiled(slices(np.arange(ROWS) + 10.0 * RANK, list(range(ROWS))), "compiled full")
@@ -258,6 +284,7 @@ def main() -> None:
         function_that_knows_its_shapes,
         compiled_rows,
         compiled_read_and_write_back,
+        compiled_scatters,
         compiled_full_table,
         compiled_without_room,
         mixed_in_compiled_steps,
