@@ -135,7 +135,7 @@ void ApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   Engine* const engine = GetEngine();
   CountApplied();
   if (engine->topology().size == 1 || ((averaged_ || t_averaged) && settled_.Holds(context))) {
-    const std::string traced = Recording() == 0 ? "" : settled_.LastName();
+    const std::string traced = settled_.TraceName(*this);
     const Span span(Stage::kApply, traced, context->input(gradient_).TotalBytes());
     stock_->Compute(context);  // its node is this kernel's, and so are its inputs
     return done();

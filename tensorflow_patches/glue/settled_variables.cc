@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow_patches/core/timeline.h"
 
 namespace tfmpi {
 
@@ -35,9 +36,10 @@ void SettledVariables::Add(OpKernelContext* context, const std::string& name) {
   last_.store(last, std::memory_order_release);
 }
 
-std::string SettledVariables::LastName() const {
+std::string SettledVariables::TraceName(const tensorflow::OpKernel& kernel) const {
+  if (Recording() == 0) return "";
   const Variable* const last = last_.load(std::memory_order_acquire);
-  return last != nullptr ? last->name : "";
+  return last != nullptr ? last->name : kernel.name();
 }
 
 }  // namespace tfmpi

@@ -20,8 +20,9 @@ class SettledVariables {
   bool Holds(tensorflow::OpKernelContext* context) const;
   // `name`: as on every rank.
   void Add(tensorflow::OpKernelContext* context, const std::string& name);
-  // Of the last one; empty if there is none.
-  std::string LastName() const;
+  // For traces: the last one's name, the kernel's if there is none; empty while nothing is
+  // recorded.
+  std::string TraceName(const tensorflow::OpKernel& kernel) const;
 
  private:
   struct Variable {

@@ -44,7 +44,7 @@ void UpdateKernel::Compute(OpKernelContext* context) {
   ApplyKernel::CountApplied();
   g_updated.fetch_add(1, std::memory_order_relaxed);
   if (!settled_.Holds(context)) OP_REQUIRES_OK(context, Settle(context));
-  const std::string traced = Recording() == 0 ? "" : settled_.LastName();
+  const std::string traced = settled_.TraceName(*this);
   const Span span(Stage::kApply, traced, context->input(gradient_).TotalBytes());
   stock_->Compute(context);  // its node is this kernel's, and so are its inputs
 }
