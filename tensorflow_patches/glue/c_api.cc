@@ -217,6 +217,8 @@ void tfmpi_mark_in_step(const char* container, const char* name, const char* sco
   tfmpi::VariableNames::Get().MarkInStep(tfmpi::HandleKey(container, name, scope));
 }
 
+void tfmpi_set_thread_scope(const char* scope) { tfmpi::VariableNames::SetThreadScope(scope); }
+
 void tfmpi_set_scope(int64_t session, const char* scope) {
   tfmpi::VariableNames::Get().SetScope(session, scope);
 }

@@ -84,7 +84,7 @@ class DecoratingFactory : public OpKernelFactory {
       }
       return new CompiledApplyKernel(construction, op_, std::move(stock));
     }
-    if (UpdateKernel::Serves(construction->def())) {
+    if (UpdateKernel::Serves(*construction)) {
       return new UpdateKernel(construction, std::string(op_.gradient), std::move(stock));
     }
     return new ApplyKernel(construction, op_, std::move(stock));

@@ -57,9 +57,12 @@ absl::Status WriteState(OpKernelContext* context, int input, const Tensor& value
 }  // namespace
 
 std::string RefVariableName(const tensorflow::NodeDef& node) {
+  const std::string from =
+      node.input_size() == 0 ? node.name() : node.input(0).substr(0, node.input(0).find(':'));
   std::vector<std::string> states;
-  if (tensorflow::TryGetNodeAttr(node, kStates, &states) && states.size() == 1) {
-    return states[0].substr(states[0].find('|') + 1);
+  if (tensorflow::TryGetNodeAttr(node, kStates, &states) && states.size() == 1 &&
+      states[0] == HandleKey("", from, kOfSession)) {
+    return from;
   }
   std::vector<std::string> colocation;
   if (tensorflow::TryGetNodeAttr(node, "_class", &colocation)) {
@@ -67,8 +70,7 @@ std::string RefVariableName(const tensorflow::NodeDef& node) {
       if (location.compare(0, 5, "loc:@") == 0) return location.substr(5);
     }
   }
-  if (node.input_size() == 0) return node.name();
-  return node.input(0).substr(0, node.input(0).find(':'));
+  return from;
 }
 
 std::string StateKey(OpKernelContext* context, int input, const std::string& ref_variable) {

@@ -17,12 +17,13 @@
 namespace tfmpi {
 
 // An attribute of Apply ops in graphs: the keys (variable_names.h) of the variable and its slots,
-// of a ref variable only its own, a session's in the scope kAnySession. Missing where Python does
-// not know one of them.
+// of a ref variable only its own; those of a session in the scope kOfSession. Missing where Python
+// does not know one of them. A graph that was imported may bring those of another.
 inline constexpr char kStates[] = "_tf_mpi_states";
+inline constexpr char kOfSession[] = "*";
 
-// The graph name of an Apply op's ref variable: what Python has written, else its colocation, else
-// the node it comes from.
+// The graph name of an Apply op's ref variable: the node that it comes from, if that is what Python
+// has written, else the op's colocation, which optimizers set, else that node.
 std::string RefVariableName(const tensorflow::NodeDef& node);
 
 // Which variable or slot a state input is, in this process; `ref_variable` is its name if it is a

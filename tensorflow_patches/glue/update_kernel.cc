@@ -25,10 +25,20 @@ std::atomic<int64_t> g_updated{0};
 
 int64_t UpdateKernel::Updated() { return g_updated; }
 
-bool UpdateKernel::Serves(const tensorflow::NodeDef& node) {
-  std::vector<std::string> states;
-  return IsAveraged(node) && tensorflow::TryGetNodeAttr(node, kStates, &states) &&
-         VariableNames::Get().AreInStep(states);
+bool UpdateKernel::Serves(const OpKernelConstruction& construction) {
+  const tensorflow::NodeDef& node = construction.def();
+  std::vector<std::string> keys;
+  if (!IsAveraged(node) || !tensorflow::TryGetNodeAttr(node, kStates, &keys)) return false;
+  const std::string of_session = HandleKey("", "", kOfSession);
+  const std::string& scope = VariableNames::ThreadScope();
+  for (std::string& key : keys) {
+    if (key.compare(0, of_session.size(), of_session) != 0) continue;
+    const bool ref = tensorflow::IsRefType(construction.input_type(0));
+    const std::string name = ref ? RefVariableName(node) : key.substr(of_session.size());
+    if (scope.empty()) return false;
+    key = HandleKey("", name, scope);
+  }
+  return VariableNames::Get().AreInStep(keys);
 }
 
 UpdateKernel::UpdateKernel(OpKernelConstruction* construction, const std::string& gradient,

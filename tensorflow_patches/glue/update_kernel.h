@@ -20,10 +20,9 @@ namespace tfmpi {
 
 class UpdateKernel : public tensorflow::OpKernel {
  public:
-  // Whether Python has said what the node's variable and slots are, and all of them are in step. A
-  // session's are if those of that name of any session are: sessions have no number yet here.
-  // A step that then meets one which is not ends with an error.
-  static bool Serves(const tensorflow::NodeDef& node);
+  // Whether the gradient is an average, Python has said what the variable and its slots are, and
+  // all of them are in step. A step that then meets one which is not ends with an error.
+  static bool Serves(const tensorflow::OpKernelConstruction& construction);
 
   // `gradient`: the name of the stock kernel's input.
   UpdateKernel(tensorflow::OpKernelConstruction* construction, const std::string& gradient,

@@ -7,6 +7,8 @@ namespace {
 
 constexpr char kAnonymous[] = "Anonymous";
 
+thread_local std::string t_scope;
+
 // "Anonymous/dense/kernel/42" -> "dense/kernel"; "scope|dense/kernel" -> "dense/kernel".
 std::string DebugName(const std::string& key, std::string* scope) {
   const std::string anonymous = std::string(kAnonymous) + "/";
@@ -56,8 +58,6 @@ std::string VariableNames::Name(const std::string& key) {
 void VariableNames::MarkInStep(const std::string& key) {
   std::lock_guard<std::mutex> lock(mutex_);
   in_step_.insert(key);
-  const size_t bar = key.find('|');
-  if (bar != std::string::npos) in_step_.insert(kAnySession + key.substr(bar));
 }
 
 bool VariableNames::AreInStep(const std::vector<std::string>& keys) {
@@ -82,6 +82,9 @@ std::string VariableNames::CompiledKey(const std::string& handle_name) {
   std::lock_guard<std::mutex> lock(mutex_);
   return entries_.count(eager) != 0 ? eager : HandleKey("", handle_name, "");
 }
+
+void VariableNames::SetThreadScope(const std::string& scope) { t_scope = scope; }
+const std::string& VariableNames::ThreadScope() { return t_scope; }
 
 void VariableNames::SetScope(int64_t session, const std::string& scope) {
   std::lock_guard<std::mutex> lock(mutex_);

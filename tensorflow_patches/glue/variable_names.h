@@ -19,8 +19,6 @@
 
 namespace tfmpi {
 
-inline constexpr char kAnySession[] = "*";
-
 struct VariableUse {
   std::string name;          // the same on every rank
   bool first_apply = false;  // this kind of Apply op had not been seen for this variable
@@ -35,7 +33,6 @@ class VariableNames {
   // The name that the variable has on every rank; declares it.
   std::string Name(const std::string& key);
   void MarkInStep(const std::string& key);
-  // Whether all of them are; a key of the scope kAnySession is if it is in one session at least.
   bool AreInStep(const std::vector<std::string>& keys);
   // True if rank 0's value has been made this rank's; from now on it counts as if it had.
   bool TestAndMarkInStep(const std::string& key);
@@ -50,6 +47,9 @@ class VariableNames {
   // The scope of all variables of the session that carries this number in its metadata.
   void SetScope(int64_t session, const std::string& scope);
   std::string Scope(int64_t session);
+  // That of the session whose kernels this thread is going to make; empty if it is not known.
+  static void SetThreadScope(const std::string& scope);
+  static const std::string& ThreadScope();
 
  private:
   struct Entry {

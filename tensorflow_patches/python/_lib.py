@@ -88,6 +88,7 @@ def load() -> Any:
         lib.tfmpi_declare_variable.argtypes = [ctypes.c_char_p] * 3
         lib.tfmpi_variable_name.argtypes = [ctypes.c_char_p] * 4 + [ctypes.c_int32]
         lib.tfmpi_mark_in_step.argtypes = [ctypes.c_char_p] * 3
+        lib.tfmpi_set_thread_scope.argtypes = [ctypes.c_char_p]
         lib.tfmpi_set_scope.argtypes = [ctypes.c_int64, ctypes.c_char_p]
         lib.tfmpi_set_averaged.argtypes = [ctypes.c_int32]
         lib.tfmpi_apply_op.restype = ctypes.c_char_p

@@ -84,7 +84,8 @@ def state_name(op: Any) -> str:
 def state_keys(op: Any) -> list[str]:
     """The keys of the variable and slots of `op`, an Apply op in a graph; none if one is unknown.
 
-    As glue/variable_names.h has them, those of a session in the scope "*".
+    As glue/variable_names.h has them, those of a session in the scope "*", which
+    glue/start_in_step.h explains.
     """
     from tensorflow.python.framework import dtypes
 

@@ -88,6 +88,8 @@ def before_run(session: Any, fetches: Any) -> None:
     trained = _trained_by(session.graph, names)
     if trained and not trained <= known.in_step:
         _sync_session(session, known, trained)
+    # The run makes the kernels of these fetches on this thread.
+    _lib.load().tfmpi_set_thread_scope(known.scope.encode())
 
 
 def _fetched_names(graph: Any, fetches: Any) -> list[str]:

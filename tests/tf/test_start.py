@@ -48,6 +48,11 @@ def test_variables_made_after_the_first_tape(ranks):
         assert first == second
 
 
+@pytest.mark.parametrize("kind", ["ref", "resource"])
+def test_an_imported_graph_comes_in_step_by_itself(ranks, kind):
+    assert ranks[0][f"imported {kind}"] == ranks[1][f"imported {kind}"]
+
+
 def test_a_kernel_meets_another_variable_than_it_was_made_for(ranks):
     """It must not wait for the other ranks, so it says so."""
     for rank in ranks:

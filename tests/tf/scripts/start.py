@@ -209,6 +209,19 @@ def other_variable_case() -> str:
         return "no error"
 
 
+def imported_case(use_resource: bool) -> list[int]:
+    """A graph that was trained is imported under the same names, without its collections."""
+    model = SessionModel(use_resource, RANK)
+    with v1.Session(graph=model.graph) as session:
+        session.run(model.fill)
+        session.run(model.train)
+    with tf.Graph().as_default(), v1.Session() as session:
+        tf.import_graph_def(model.graph.as_graph_def(), name="")
+        session.run(model.fill.name.removesuffix(":0"))
+        session.run(model.train.name)
+        return encode(session.run("w/Read/ReadVariableOp:0" if use_resource else "w:0"))
+
+
 def main() -> None:
     single_threaded_ops()
     eager = {"eager": raw_case(function=False), "checkpoint eager": checkpoint_case(function=False)}
@@ -219,6 +232,7 @@ def main() -> None:
     for use_resource in (False, True):
         kind = "resource" if use_resource else "ref"
         printed[f"session {kind}"] = session_case(use_resource)
+        printed[f"imported {kind}"] = imported_case(use_resource)
         printed[f"session {kind}, restored"] = session_case(use_resource, restored=True)
     printed["generator"] = generator_case()
     printed["other variable"] = other_variable_case()
