@@ -87,7 +87,7 @@ TFMPI_API void tfmpi_declare_variable(const char* container, const char* name, c
 TFMPI_API void tfmpi_variable_name(const char* container, const char* name, const char* scope,
                                    char* out, int32_t bytes);
 TFMPI_API void tfmpi_mark_in_step(const char* container, const char* name, const char* scope);
-// The scope of the session whose kernels this thread may now make.
+// The scope of the session whose kernels this thread makes from now on; empty: of none.
 TFMPI_API void tfmpi_set_thread_scope(const char* scope);
 TFMPI_API void tfmpi_set_scope(int64_t session, const char* scope);
 

@@ -47,7 +47,7 @@ class VariableNames {
   // The scope of all variables of the session that carries this number in its metadata.
   void SetScope(int64_t session, const std::string& scope);
   std::string Scope(int64_t session);
-  // That of the session whose kernels this thread is going to make; empty if it is not known.
+  // That of the session whose kernels this thread makes from now on; empty if it is not known.
   static void SetThreadScope(const std::string& scope);
   static const std::string& ThreadScope();
 

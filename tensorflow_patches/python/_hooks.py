@@ -103,10 +103,19 @@ def session_config(graph: Any, config: Any) -> Any:
 
 
 def session_run(session: Any, fetches: Any) -> None:
-    """session.py, BaseSession._run: `fetches` are about to be computed."""
+    """session.py, BaseSession._run and its callables: `fetches` are about to be computed."""
     from tensorflow.mpi import _sessions
 
     _sessions.before_run(session, fetches)
+
+
+def in_session(session: Any) -> contextlib.AbstractContextManager[None]:
+    """session.py, BaseSession._run: around the call that runs what session_run announced."""
+    if not active:
+        return contextlib.nullcontext()
+    from tensorflow.mpi import _sessions
+
+    return _sessions.ScopeOfRun(session)
 
 
 def gradients_computed(optimizer: Any, gradients: Any, variables: Any) -> list[Any]:

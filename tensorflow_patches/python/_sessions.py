@@ -88,8 +88,21 @@ def before_run(session: Any, fetches: Any) -> None:
     trained = _trained_by(session.graph, names)
     if trained and not trained <= known.in_step:
         _sync_session(session, known, trained)
-    # The run makes the kernels of these fetches on this thread.
-    _lib.load().tfmpi_set_thread_scope(known.scope.encode())
+
+
+class ScopeOfRun:
+    """A context: kernels that this thread makes are those of `session`. See _hooks.in_session."""
+
+    def __init__(self, session: Any) -> None:
+        known: _Session | None = getattr(session, "_tf_mpi_state", None)
+        self._scope = known.scope.encode() if known is not None else b""
+
+    def __enter__(self) -> None:
+        _lib.load().tfmpi_set_thread_scope(self._scope)
+
+    def __exit__(self, *error: object) -> None:
+        # What makes kernels without this context, as callables do, gets no other session's.
+        _lib.load().tfmpi_set_thread_scope(b"")
 
 
 def _fetched_names(graph: Any, fetches: Any) -> list[str]:

@@ -13,6 +13,10 @@ CASES = (
     "session resource",
     "session ref, restored",
     "session resource, restored",
+    "callable ref",
+    "callable resource",
+    "callable ref, options",
+    "callable resource, options",
 )
 
 

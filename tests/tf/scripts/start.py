@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 from common import encode, result, single_threaded_ops
 from tensorflow.core.framework import attr_value_pb2
+from tensorflow.core.protobuf import config_pb2
 from tensorflow.mpi import _average
 
 v1 = tf.compat.v1
@@ -222,6 +223,27 @@ def imported_case(use_resource: bool) -> list[int]:
         return encode(session.run("w/Read/ReadVariableOp:0" if use_resource else "w:0"))
 
 
+def callable_case(use_resource: bool, options: bool = False) -> dict[str, Any]:
+    """A callable trains, after another session whose variables have the same names has."""
+    models = [SessionModel(use_resource, RANK) for _ in range(2)]
+    sessions = [v1.Session(graph=model.graph) for model in models]
+    for session, model in zip(sessions, models):
+        session.run(model.fill)
+    sessions[0].run(models[0].train)
+    _, model = models
+    _, session = sessions
+    if options:
+        wanted = config_pb2.CallableOptions(fetch=[model.loss.name], target=[model.train.name])
+        train = session._make_callable_from_options(wanted)
+    else:
+        train = session.make_callable([model.loss, model.train])
+    loss = train()[0]
+    after = session.run([model.w, model.slot, model.step])
+    for one in sessions:
+        one.close()
+    return report(loss, *after)
+
+
 def main() -> None:
     single_threaded_ops()
     eager = {"eager": raw_case(function=False), "checkpoint eager": checkpoint_case(function=False)}
@@ -233,6 +255,8 @@ def main() -> None:
         kind = "resource" if use_resource else "ref"
         printed[f"session {kind}"] = session_case(use_resource)
         printed[f"imported {kind}"] = imported_case(use_resource)
+        printed[f"callable {kind}"] = callable_case(use_resource)
+        printed[f"callable {kind}, options"] = callable_case(use_resource, options=True)
         printed[f"session {kind}, restored"] = session_case(use_resource, restored=True)
     printed["generator"] = generator_case()
     printed["other variable"] = other_variable_case()
