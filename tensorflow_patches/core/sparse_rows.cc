@@ -37,22 +37,6 @@ void AddRow(const RowFormat& format, const char* from, char* to) {
   }
 }
 
-// Sums `rows[i]` into row places[i] of `sums`; places grow by one at each first appearance.
-void SumRows(const RowFormat& format, const std::vector<const char*>& rows,
-             const std::vector<size_t>& places, char* sums) {
-  const size_t bytes = format.wire_bytes();
-  size_t seen = 0;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    char* const sum = sums + places[i] * bytes;
-    if (places[i] == seen) {
-      std::memcpy(sum, rows[i], bytes);
-      ++seen;
-    } else {
-      AddRow(format, rows[i], sum);
-    }
-  }
-}
-
 }  // namespace
 
 DistinctIndices::DistinctIndices(size_t most) {
@@ -71,7 +55,7 @@ size_t DistinctIndices::Place(int64_t index) {
     if (indices_[table_[slot]] == index) return static_cast<size_t>(table_[slot]);
     slot = (slot + 1) & mask;
   }
-  table_[slot] = static_cast<int64_t>(indices_.size());
+  table_[slot] = static_cast<int32_t>(indices_.size());
   indices_.push_back(index);
   return indices_.size() - 1;
 }
@@ -81,27 +65,36 @@ OwnRows::OwnRows(const RowFormat& format, const std::vector<int64_t>& indices, c
     : format_(format), values_(values), weight_(weight) {
   if (weight == 0) return;
   DistinctIndices distinct(indices.size());
-  places_.reserve(indices.size());
-  for (const int64_t index : indices) places_.push_back(distinct.Place(index));
+  sources_.reserve(indices.size());
+  for (size_t source = 0; source < indices.size(); ++source) {
+    const size_t row = distinct.Place(indices[source]);
+    if (row == sources_.size()) {
+      sources_.push_back(source);
+    } else {
+      duplicates_.push_back({row, source});
+    }
+  }
+  std::stable_sort(duplicates_.begin(), duplicates_.end(),
+                   [](const Duplicate& a, const Duplicate& b) { return a.row < b.row; });
   indices_ = distinct.indices();
 }
 
 void OwnRows::Pack(double scale, size_t begin, size_t end, char* to) const {
   scale *= weight_;
-  const char* own = static_cast<const char*>(values_);
-  if (in_parts()) {
-    return tfmpi::Pack(format_.dtype, own + begin * format_.bytes(), to,
-                       (end - begin) * format_.elements, scale);
+  for (size_t row = begin; row < end;) {  // what lies together is packed together
+    size_t last = row + 1;
+    while (last < end && sources_[last] - sources_[row] == last - row) ++last;
+    tfmpi::Pack(format_.dtype, Value(sources_[row]), to + (row - begin) * format_.wire_bytes(),
+                (last - row) * format_.elements, scale);
+    row = last;
   }
-  std::unique_ptr<char[]> scaled;
-  if (!IsWireForm(format_.dtype) || scale != 1) {
-    scaled.reset(new char[places_.size() * format_.wire_bytes()]);
-    tfmpi::Pack(format_.dtype, values_, scaled.get(), places_.size() * format_.elements, scale);
-    own = scaled.get();
+  std::vector<char> scaled(duplicates_.empty() ? 0 : format_.wire_bytes());
+  auto next = std::lower_bound(duplicates_.begin(), duplicates_.end(), begin,
+                               [](const Duplicate& one, size_t row) { return one.row < row; });
+  for (; next != duplicates_.end() && next->row < end; ++next) {
+    tfmpi::Pack(format_.dtype, Value(next->source), scaled.data(), format_.elements, scale);
+    AddRow(format_, scaled.data(), to + (next->row - begin) * format_.wire_bytes());
   }
-  std::vector<const char*> all(places_.size());
-  for (size_t i = 0; i < all.size(); ++i) all[i] = own + i * format_.wire_bytes();
-  SumRows(format_, all, places_, to);
 }
 
 void GatheredRows::Begin(const std::vector<int64_t>& rows, int contributors) {
@@ -111,12 +104,7 @@ void GatheredRows::Begin(const std::vector<int64_t>& rows, int contributors) {
   for (const int64_t n : rows) starts_.push_back(starts_.back() + static_cast<size_t>(n));
   indices_.resize(starts_.back());
   rows_ = allocate_(starts_.back());
-  if (own_.rows() == 0) return;
   std::copy(own_.indices().begin(), own_.indices().end(), indices_.begin() + starts_[rank_]);
-  if (!own_.in_parts()) {
-    if (rows_ == nullptr) summed_.reset(new char[own_.rows() * format_.wire_bytes()]);
-    own_.Pack(scale_, 0, own_.rows(), rows_ != nullptr ? Row(starts_[rank_]) : summed_.get());
-  }
 }
 
 // A piece is [n indices, int64][n rows]. Packed only now, piece by piece: they are in the cache
@@ -126,11 +114,10 @@ void GatheredRows::Put(int64_t begin, int64_t end, char* to) {
   const size_t rows = last - first;
   std::memcpy(to, own_.indices().data() + first, rows * sizeof(int64_t));
   to += rows * sizeof(int64_t);
-  if (rows_ == nullptr && own_.in_parts()) return own_.Pack(scale_, first, last, to);
-  if (own_.in_parts()) own_.Pack(scale_, first, last, Row(starts_[rank_] + first));
-  const char* const from =
-      rows_ != nullptr ? Row(starts_[rank_] + first) : summed_.get() + first * format_.wire_bytes();
-  std::memcpy(to, from, rows * format_.wire_bytes());
+  if (rows_ == nullptr) return own_.Pack(scale_, first, last, to);
+  char* const packed = Row(starts_[rank_] + first);
+  own_.Pack(scale_, first, last, packed);
+  std::memcpy(to, packed, rows * format_.wire_bytes());
 }
 
 void GatheredRows::Take(int rank, int64_t begin, int64_t end, const char* from) {
@@ -143,18 +130,28 @@ void GatheredRows::Take(int rank, int64_t begin, int64_t end, const char* from) 
 
 size_t GatheredRows::Sum() {
   DistinctIndices distinct(indices_.size());
-  size_t sums = 0;
-  for (size_t i = 0; i < indices_.size(); ++i) {
-    const size_t place = distinct.Place(indices_[i]);
-    if (place != sums) {
-      AddRow(format_, Row(i), Row(place));
-      continue;
+  std::vector<size_t> firsts;  // of each distinct index its first row
+  std::vector<size_t> gaps;    // rows that were added to others
+  firsts.reserve(indices_.size());
+  for (size_t row = 0; row < indices_.size(); ++row) {
+    const size_t place = distinct.Place(indices_[row]);
+    if (place == firsts.size()) {
+      firsts.push_back(row);
+    } else {
+      AddRow(format_, Row(row), Row(firsts[place]));
+      gaps.push_back(row);
     }
-    if (i != sums) std::memcpy(Row(sums), Row(i), format_.wire_bytes());
-    ++sums;
   }
-  indices_ = distinct.indices();
-  return sums;
+  size_t rows = indices_.size();
+  for (size_t gap = 0; gap < gaps.size(); ++gap) {
+    for (; gap < gaps.size() && gaps.back() == rows - 1; --rows) gaps.pop_back();
+    if (gap == gaps.size()) break;
+    --rows;
+    indices_[gaps[gap]] = indices_[rows];
+    std::memcpy(Row(gaps[gap]), Row(rows), format_.wire_bytes());
+  }
+  indices_.resize(rows);
+  return rows;
 }
 
 }  // namespace tfmpi

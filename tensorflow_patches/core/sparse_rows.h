@@ -32,14 +32,14 @@ struct RowFormat {
 // Distinct indices in the order of their first appearance: a hash table of places in that order.
 class DistinctIndices {
  public:
-  explicit DistinctIndices(size_t most);
+  explicit DistinctIndices(size_t most);  // indices: fewer than 2^31
   // The place of `index`; the next one if it is new.
   size_t Place(int64_t index);
   const std::vector<int64_t>& indices() const { return indices_; }
 
  private:
   std::vector<int64_t> indices_;
-  std::vector<int64_t> table_;  // places, or -1; a power of two, at most half of it used
+  std::vector<int32_t> table_;  // places, or -1; a power of two, at most half of it used
   int shift_ = 0;
 };
 
@@ -55,17 +55,25 @@ class OwnRows {
   // Distinct, in the order of their first appearance.
   const std::vector<int64_t>& indices() const { return indices_; }
   size_t rows() const { return indices_.size(); }
-  // Whether Pack can begin anywhere: no two of the values are summed.
-  bool in_parts() const { return rows() == places_.size(); }
-  // Writes the rows [begin, end) in wire form, times `scale`; all of them unless in_parts().
+  // Writes the rows [begin, end), duplicates summed, in wire form, times `scale`.
   void Pack(double scale, size_t begin, size_t end, char* to) const;
 
  private:
+  struct Duplicate {
+    size_t row;     // of `indices_`
+    size_t source;  // the row of `values_` that is added to it
+  };
+
+  const char* Value(size_t source) const {
+    return static_cast<const char*>(values_) + source * format_.bytes();
+  }
+
   RowFormat format_;
   const void* values_ = nullptr;
   double weight_ = 1;
   std::vector<int64_t> indices_;
-  std::vector<size_t> places_;  // of each row of values
+  std::vector<size_t> sources_;        // of each of `indices_` its first row of `values_`
+  std::vector<Duplicate> duplicates_;  // by row, those of one row in the order of the values
 };
 
 // The rows of all ranks, in rank order: what an exchange makes of every rank's own. Each counts
@@ -86,9 +94,10 @@ class GatheredRows : public RowAccess {
   bool has_memory() const { return rows_ != nullptr; }
 
   // Once the request has ended well and all is there, on any thread: sums the rows of each index,
-  // in rank order, and moves the sums together, where the rows are. Returns how many there are.
+  // in rank order, where the first of them is, and fills the gaps with the last rows. Returns how
+  // many there are.
   size_t Sum();
-  // Of the sums, in the order of their first appearance.
+  // Of the sums, in their order, the same on all ranks.
   const std::vector<int64_t>& indices() const { return indices_; }
   const char* rows() const { return rows_; }
 
@@ -108,7 +117,6 @@ class GatheredRows : public RowAccess {
   std::vector<size_t> starts_;  // of each rank's rows; at the end, how many there are
   std::vector<int64_t> indices_;
   char* rows_ = nullptr;
-  std::unique_ptr<char[]> summed_;  // this rank's, if it has duplicates and rows_ is null
 };
 
 }  // namespace tfmpi

@@ -100,13 +100,17 @@ absl::Status AverageSpec::Read(const tensorflow::NodeDef& node, AverageSpec* spe
   }
   spec->dtypes.resize(spec->names.size());
   for (size_t i = 0; i < spec->names.size(); ++i) {
-    if (!ToCoreType(types[i], &spec->dtypes[i]) || !IsFloating(spec->dtypes[i])) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the average of '", spec->names[i], "' is ", tensorflow::DataTypeString(types[i]),
-          "; only floating and complex tensors can be averaged over ranks"));
-    }
+    const absl::Status status = CheckAveraged(spec->names[i], types[i], &spec->dtypes[i]);
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckAveraged(const std::string& name, tensorflow::DataType type, DataType* core) {
+  if (ToCoreType(type, core) && IsFloating(*core)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the average of '", name, "' is ", tensorflow::DataTypeString(type),
+                   "; only floating and complex tensors can be averaged over ranks"));
 }
 
 std::vector<std::string> AverageNames(const tensorflow::NodeDef& node) {

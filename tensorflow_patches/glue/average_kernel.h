@@ -34,6 +34,8 @@ struct AverageSpec {
 // The names of the requests of a marked IdentityN, or of an op with these attributes; none if it
 // lacks them.
 std::vector<std::string> AverageNames(const tensorflow::NodeDef& node);
+// Fails for what cannot be averaged, with its name.
+absl::Status CheckAveraged(const std::string& name, tensorflow::DataType type, DataType* core);
 // What is added to a request's name in the session that runs it.
 std::string SessionSuffix(tensorflow::OpKernelContext* context);
 // The weight that input number `input` holds; fails where no average can run, and for a bad weight.

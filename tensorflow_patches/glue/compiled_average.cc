@@ -28,7 +28,7 @@ using tensorflow::XlaExpression;
 using tensorflow::XlaOpKernelContext;
 using xla::XlaOp;
 
-constexpr char kRows[] = "_tf_mpi_rows";
+constexpr char kRows[] = "_tf_mpi_rows";  // by sparse gradient
 
 // What the kernels of one computation know of each other. `last` is its last call: each takes a
 // number that the one before it gives, so that XLA runs them one after another, in the order of the
@@ -65,10 +65,6 @@ absl::StatusOr<Averages*> AveragesOf(OpKernelContext* context, xla::XlaBuilder* 
   return averages;
 }
 
-std::string NamesAttribute(const std::vector<std::string>& names) {
-  return absl::StrCat("names = ", Quoted(absl::StrJoin(names, kNameSeparator)));
-}
-
 absl::Status CheckStatic(const std::string& name, const xla::Shape& shape) {
   if (shape.is_static()) return absl::OkStatus();
   return absl::UnimplementedError(
@@ -77,95 +73,106 @@ absl::Status CheckStatic(const std::string& name, const xla::Shape& shape) {
                    "averaged over ranks; drop jit_compile=True, or set TF_MPI_ENABLE=0"));
 }
 
-// The averages of `tensors`, as one custom call of `target`. `names`: one for all, or of each.
-absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, std::string_view target,
-                                            const std::string& attributes,
-                                            const std::vector<std::string>& names,
-                                            const std::vector<XlaOp>& tensors, XlaOp weight) {
+// The operands of one custom call: values and indices of each sparse gradient, then dense tensors.
+struct Call {
+  std::vector<std::string> names;  // of each gradient
+  std::vector<XlaOp> tensors;
+  std::vector<int64_t> rows;  // of this rank, by sparse gradient; the rest of each is room
+
+  size_t of_slices() const { return 2 * rows.size(); }
+  const std::string& NameOf(size_t tensor) const {
+    return names[tensor < of_slices() ? tensor / 2 : tensor - rows.size()];
+  }
+};
+
+// Rows first on every rank, whatever layout XLA prefers.
+absl::StatusOr<std::vector<xla::Shape>> RowsFirst(xla::XlaBuilder* builder, const Call& call) {
+  std::vector<xla::Shape> shapes;
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    const absl::StatusOr<xla::Shape> shape = builder->GetShape(call.tensors[i]);
+    if (!shape.ok()) return shape.status();
+    const absl::Status status = CheckStatic(call.NameOf(i), *shape);
+    if (!status.ok()) return status;
+    shapes.push_back(xla::ShapeUtil::MakeShape(shape->element_type(), shape->dimensions()));
+  }
+  return shapes;
+}
+
+// The averages of the tensors.
+absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, const Call& call,
+                                            XlaOp weight) {
   XlaOpKernelContext compilation(context);
   xla::XlaBuilder* const builder = compilation.builder();
-  std::vector<xla::Shape> shapes;
-  // In place: XLA copies what it still needs for something else.
-  std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> in_place;
-  const xla::ShapeIndex whole;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const absl::StatusOr<xla::Shape> shape = builder->GetShape(tensors[i]);
-    if (!shape.ok()) return shape.status();
-    const absl::Status status = CheckStatic(names[std::min(i, names.size() - 1)], *shape);
-    if (!status.ok()) return status;
-    // Rows first on every rank, whatever layout XLA prefers.
-    shapes.push_back(xla::ShapeUtil::MakeShape(shape->element_type(), shape->dimensions()));
-    const auto place = static_cast<int64_t>(i);
-    in_place.emplace_back(xla::ShapeIndex({place}), std::make_pair(place, whole));
-  }
+  absl::StatusOr<std::vector<xla::Shape>> shapes = RowsFirst(builder, call);
+  if (!shapes.ok()) return shapes.status();
   const absl::StatusOr<Averages*> all = AveragesOf(context, builder);
   if (!all.ok()) return all.status();
   const tensorflow::core::ScopedUnref unref(*all);
   const xla::Shape scalar = xla::ShapeUtil::MakeShape(xla::F32, {});
-  const xla::Shape results = [&] {
-    std::vector<xla::Shape> parts = shapes;
-    parts.push_back(scalar);
-    return xla::ShapeUtil::MakeTupleShape(parts);
-  }();
-  std::vector<XlaOp> operands = tensors;
+  std::vector<xla::Shape> results = *shapes;
+  results.push_back(scalar);
+  std::vector<XlaOp> operands = call.tensors;
+  // The results of slices have memory of their own, so XLA never makes the room of an operand.
+  for (size_t i = 0; i < call.of_slices(); ++i) {
+    (*shapes)[i].set_dimensions(0, call.rows[i / 2]);
+    operands[i] = xla::SliceInDim(operands[i], 0, call.rows[i / 2], 1, 0);
+  }
+  // The others' are in place: XLA copies what it still needs for something else.
+  std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> in_place;
+  const xla::ShapeIndex whole;
+  const auto tensors = static_cast<int64_t>(operands.size());
+  for (auto i = static_cast<int64_t>(call.of_slices()); i < tensors; ++i) {
+    in_place.emplace_back(xla::ShapeIndex({i}), std::make_pair(i, whole));
+  }
   operands.insert(operands.end(), {weight, (*all)->last});
-  shapes.insert(shapes.end(), {scalar, scalar});
-  const XlaOp call = xla::CustomCallWithLayout(
-      builder, std::string(target), operands, results, shapes, absl::StrCat("{", attributes, "}"),
-      /*has_side_effect=*/true, in_place, /*literal=*/nullptr,
+  shapes->insert(shapes->end(), {scalar, scalar});
+  const std::string attributes =
+      absl::StrCat("{names = ", Quoted(absl::StrJoin(call.names, kNameSeparator)),
+                   ", slices = ", call.rows.size(), " : i64}");
+  const XlaOp called = xla::CustomCallWithLayout(
+      builder, std::string(kCompiledAverage), operands, xla::ShapeUtil::MakeTupleShape(results),
+      *shapes, attributes, /*has_side_effect=*/true, in_place, /*literal=*/nullptr,
       xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
   std::vector<XlaOp> averages;
-  for (size_t i = 0; i < tensors.size(); ++i) averages.push_back(xla::GetTupleElement(call, i));
-  if (target == kCompiledSlices) (*all)->indices.push_back(averages[1]);
-  (*all)->last = xla::GetTupleElement(call, tensors.size());
+  for (int64_t i = 0; i < tensors; ++i) averages.push_back(xla::GetTupleElement(called, i));
+  for (size_t i = 1; i < call.of_slices(); i += 2) (*all)->indices.push_back(averages[i]);
+  (*all)->last = xla::GetTupleElement(called, tensors);
   return averages;
-}
-
-// Input i becomes output i, averaged, but for the last, which is the weight.
-absl::Status EmitOutputs(OpKernelContext* context, std::string_view target,
-                         const std::string& attributes, const std::vector<std::string>& names) {
-  XlaOpKernelContext compilation(context);
-  const int tensors = context->num_inputs() - 1;
-  std::vector<XlaOp> inputs;
-  for (int i = 0; i < tensors; ++i) inputs.push_back(compilation.Input(i));
-  const XlaOp weight = compilation.Input(tensors);
-  const absl::StatusOr<std::vector<XlaOp>> averages =
-      EmitCall(context, target, attributes, names, inputs, weight);
-  if (!averages.ok()) return averages.status();
-  for (int i = 0; i < tensors; ++i) compilation.SetOutput(i, (*averages)[i]);
-  compilation.SetOutput(tensors, weight);
-  return absl::OkStatus();
 }
 
 }  // namespace
 
 CompiledAverageKernel::CompiledAverageKernel(OpKernelConstruction* construction)
-    : OpKernel(construction) {
-  OP_REQUIRES_OK(construction, RegisterCompiledCalls());
-  OP_REQUIRES_OK(construction, AverageSpec::Read(def(), &spec_));
-}
-
-void CompiledAverageKernel::Compute(OpKernelContext* context) {
-  OP_REQUIRES_OK(context,
-                 EmitOutputs(context, kCompiledAverage, NamesAttribute(spec_.names), spec_.names));
-}
-
-CompiledSlicesKernel::CompiledSlicesKernel(OpKernelConstruction* construction)
     : OpKernel(construction), names_(AverageNames(def())) {
   OP_REQUIRES_OK(construction, RegisterCompiledCalls());
+  if (HasRows(def())) OP_REQUIRES_OK(construction, construction->GetAttr(kRows, &rows_));
   OP_REQUIRES(
       construction,
-      names_.size() == 1 && num_inputs() == 3 && tensorflow::TryGetNodeAttr(def(), kRows, &rows_),
-      absl::InvalidArgumentError("a compiled sparse average without its attributes"));
+      !names_.empty() && names_.size() + rows_.size() + 1 == static_cast<size_t>(num_inputs()),
+      absl::InvalidArgumentError("a compiled average without its attributes"));
+  for (size_t i = 0; i < names_.size(); ++i) {
+    const size_t input = i < rows_.size() ? 2 * i : i + rows_.size();
+    DataType core;
+    OP_REQUIRES_OK(construction,
+                   CheckAveraged(names_[i], input_type(static_cast<int>(input)), &core));
+  }
 }
 
-bool CompiledSlicesKernel::IsMarked(const tensorflow::NodeDef& node) {
+bool CompiledAverageKernel::HasRows(const tensorflow::NodeDef& node) {
   return node.attr().count(kRows) != 0;
 }
 
-void CompiledSlicesKernel::Compute(OpKernelContext* context) {
-  const std::string attributes = absl::StrCat(NamesAttribute(names_), ", rows = ", rows_, " : i64");
-  OP_REQUIRES_OK(context, EmitOutputs(context, kCompiledSlices, attributes, names_));
+// Input i becomes output i, averaged, but for the last, which is the weight.
+void CompiledAverageKernel::Compute(OpKernelContext* context) {
+  XlaOpKernelContext compilation(context);
+  const int tensors = context->num_inputs() - 1;
+  Call call = {names_, {}, rows_};
+  for (int i = 0; i < tensors; ++i) call.tensors.push_back(compilation.Input(i));
+  const XlaOp weight = compilation.Input(tensors);
+  const absl::StatusOr<std::vector<XlaOp>> averages = EmitCall(context, call, weight);
+  OP_REQUIRES_OK(context, averages.status());
+  for (int i = 0; i < tensors; ++i) compilation.SetOutput(i, (*averages)[i]);
+  compilation.SetOutput(tensors, weight);
 }
 
 CompiledApplyKernel::CompiledApplyKernel(OpKernelConstruction* construction, const ApplyOp& op,
@@ -195,8 +202,7 @@ absl::Status CompiledApplyKernel::EmitAverageOfGradient(OpKernelContext* context
   }
   const XlaOp one = xla::ConstantR0<float>(compilation.builder(), 1);
   const absl::StatusOr<std::vector<XlaOp>> averages =
-      EmitCall(context, kCompiledAverage, NamesAttribute({name}), {name},
-               {compilation.Input(gradient_)}, one);
+      EmitCall(context, {{name}, {compilation.Input(gradient_)}, {}}, one);
   if (!averages.ok()) return averages.status();
   // A tensor of the compiler's holds no data but the expression that it stands for.
   const tensorflow::DataType type = context->input_dtype(gradient_);

@@ -18,29 +18,19 @@
 
 namespace tfmpi {
 
-// A marked IdentityN (average_kernel.h).
+// A marked IdentityN (average_kernel.h). Its first tensors may be the values and indices of sparse
+// gradients, with room for the rows of all ranks (compiled_call.h).
 class CompiledAverageKernel : public tensorflow::OpKernel {
  public:
   explicit CompiledAverageKernel(tensorflow::OpKernelConstruction* construction);
   void Compute(tensorflow::OpKernelContext* context) override;
 
- private:
-  AverageSpec spec_;
-};
-
-// A marked IdentityN of a sparse gradient (sparse_average_kernel.h) that was made for a compiled
-// function: its values and indices have room for the rows of all ranks (compiled_call.h).
-class CompiledSlicesKernel : public tensorflow::OpKernel {
- public:
-  explicit CompiledSlicesKernel(tensorflow::OpKernelConstruction* construction);
-  void Compute(tensorflow::OpKernelContext* context) override;
-
-  // True for such an IdentityN.
-  static bool IsMarked(const tensorflow::NodeDef& node);
+  // True for an IdentityN with sparse gradients: it was made for a compiled function.
+  static bool HasRows(const tensorflow::NodeDef& node);
 
  private:
-  std::vector<std::string> names_;  // of the engine's request: one
-  int64_t rows_ = 0;                // of this rank
+  std::vector<std::string> names_;  // of the engine's requests, the sparse gradients' first
+  std::vector<int64_t> rows_;       // of this rank, by sparse gradient
 };
 
 // A dense optimizer op on a resource variable: the stock kernel emits the update by the average.
@@ -61,7 +51,7 @@ class CompiledApplyKernel : public tensorflow::OpKernel {
   bool averaged_ = false;
 };
 
-// ResourceScatterAdd and ResourceScatterSub. By the rows of an average (CompiledSlicesKernel) a
+// ResourceScatterAdd and ResourceScatterSub. By the rows of an average a
 // call of ours updates the variable: XLA's loop takes each row, also those for the index -1, as
 // long as computing one. By any others the stock kernel does.
 class CompiledScatterKernel : public tensorflow::OpKernel {

@@ -52,68 +52,64 @@ ffi::Error ToFfi(const absl::Status& status) {
   return ffi::Error(static_cast<ffi::ErrorCode>(status.code()), std::string(status.message()));
 }
 
-absl::StatusOr<std::shared_ptr<const AveragePlan>> MakePlan(std::string_view joined,
-                                                            ffi::RemainingArgs args) {
+// What a call averages, kept from step to step.
+struct CallPlan {
+  std::vector<std::string> slices;  // names
+  // The others; null if there are none.
+  std::shared_ptr<const AveragePlan> dense;
+
+  // Whether it is that of these operands: shapes are static, but two programs may share their
+  // names.
+  bool Fits(size_t with_slices, ffi::RemainingArgs args) const;
+};
+
+bool CallPlan::Fits(size_t with_slices, ffi::RemainingArgs args) const {
+  if (slices.size() != with_slices) return false;
+  if (dense == nullptr) return true;
+  for (size_t i = 0; i < dense->shapes().size(); ++i) {
+    const auto dims = args.get<ffi::AnyBuffer>(2 * with_slices + i)->dimensions();
+    if (dense->shapes()[i] != Shape(dims.begin(), dims.end())) return false;
+  }
+  return true;
+}
+
+absl::StatusOr<std::shared_ptr<const CallPlan>> MakePlan(std::string_view joined, size_t slices,
+                                                         ffi::RemainingArgs args) {
   const std::vector<std::string> names = absl::StrSplit(joined, kNameSeparator);
-  if (args.size() != names.size() + 2) {
+  if (args.size() != names.size() + slices + 2 || names.size() < slices) {
     return absl::InternalError("the compiled average has other operands than names");
   }
-  std::vector<DataType> dtypes(names.size());
+  auto plan = std::make_shared<CallPlan>();
+  plan->slices.assign(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(slices));
+  const std::vector<std::string> dense(names.begin() + static_cast<std::ptrdiff_t>(slices),
+                                       names.end());
+  if (dense.empty()) return plan;
+  std::vector<DataType> dtypes(dense.size());
   std::vector<Shape> shapes;
-  for (size_t i = 0; i < names.size(); ++i) {
-    const ffi::AnyBuffer tensor = *args.get<ffi::AnyBuffer>(i);
+  for (size_t i = 0; i < dense.size(); ++i) {
+    const ffi::AnyBuffer tensor = *args.get<ffi::AnyBuffer>(2 * slices + i);
     if (!ToCoreType(tensor.element_type(), &dtypes[i])) {
-      return absl::InvalidArgumentError("'" + names[i] + "' has a dtype that cannot be averaged");
+      return absl::InvalidArgumentError("'" + dense[i] + "' has a dtype that cannot be averaged");
     }
     const auto dims = tensor.dimensions();
     shapes.emplace_back(dims.begin(), dims.end());
   }
-  return std::make_shared<const AveragePlan>(names, dtypes, std::move(shapes),
-                                             GetEngine()->fusion_threshold());
+  plan->dense = std::make_shared<const AveragePlan>(dense, dtypes, std::move(shapes),
+                                                    GetEngine()->fusion_threshold());
+  return plan;
 }
 
-// That of `joined`, if its shapes are those of `args`: shapes are static, but two programs may
-// share their names.
-absl::StatusOr<std::shared_ptr<const AveragePlan>> PlanFor(std::string_view joined,
-                                                           ffi::RemainingArgs args) {
-  using Plans = std::unordered_map<std::string, std::shared_ptr<const AveragePlan>>;
+absl::StatusOr<std::shared_ptr<const CallPlan>> PlanFor(std::string_view joined, size_t slices,
+                                                        ffi::RemainingArgs args) {
   static auto* const mutex = new std::mutex;
-  static auto* const plans = new Plans;
+  static auto* const plans = new std::unordered_map<std::string, std::shared_ptr<const CallPlan>>;
   const std::string key(joined);
   std::lock_guard<std::mutex> lock(*mutex);
-  std::shared_ptr<const AveragePlan>& plan = (*plans)[key];
-  bool fits = plan != nullptr;
-  for (size_t i = 0; fits && i < plan->shapes().size(); ++i) {
-    const auto dims = args.get<ffi::AnyBuffer>(i)->dimensions();
-    fits = plan->shapes()[i] == Shape(dims.begin(), dims.end());
-  }
-  if (fits) return plan;
-  absl::StatusOr<std::shared_ptr<const AveragePlan>> made = MakePlan(joined, args);
+  std::shared_ptr<const CallPlan>& plan = (*plans)[key];
+  if (plan != nullptr && plan->Fits(slices, args)) return plan;
+  absl::StatusOr<std::shared_ptr<const CallPlan>> made = MakePlan(joined, slices, args);
   if (made.ok()) plan = *made;
   return made;
-}
-
-absl::Status AddRequests(std::string_view joined, ffi::RemainingArgs args, ffi::RemainingRets rets,
-                         RequestGroup* group) {
-  const absl::StatusOr<std::shared_ptr<const AveragePlan>> plan = PlanFor(joined, args);
-  if (!plan.ok()) return plan.status();
-  const size_t tensors = (*plan)->shapes().size();
-  const std::string first(joined.substr(0, joined.find(kNameSeparator)));
-  const float weight = args.get<ffi::AnyBuffer>(tensors)->typed_data<float>()[0];
-  const absl::Status status = CheckWeight(weight, first);
-  if (!status.ok()) return status;
-  std::vector<Request::Buffers> buffers(tensors);
-  for (size_t i = 0; i < tensors; ++i) {
-    buffers[i] = {args.get<ffi::AnyBuffer>(i)->untyped_data(),
-                  (*rets.get<ffi::AnyBuffer>(i))->untyped_data()};
-  }
-  const std::vector<void*> none((*plan)->entries().size());
-  for (Request& request : (*plan)->Requests(buffers, none, weight, IsFirstAverage(first))) {
-    group->Add(std::move(request));
-  }
-  (*rets.get<ffi::AnyBuffer>(tensors))->typed_data<float>()[0] = 0;
-  CountGradients(static_cast<int64_t>(tensors));
-  return absl::OkStatus();
 }
 
 // `add` fills the group; `finish` runs when it has ended well, on a thread of its own, on which
@@ -145,26 +141,19 @@ ffi::Future Submit(const std::function<absl::Status(RequestGroup*)>& add,
   return future;
 }
 
-ffi::Future Average(ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view joined) {
-  return Submit([&](RequestGroup* group) { return AddRequests(joined, args, rets, group); },
-                [] { return absl::OkStatus(); });
-}
-
-XLA_FFI_DEFINE_HANDLER(
-    kAverageHandler, Average,
-    ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<std::string_view>("names"));
-
 // One sparse gradient, from the call to the end of its request. XLA's buffers outlive it.
 struct Slices {
   std::string name;
   RowFormat format;
   std::unique_ptr<GatheredRows> gathered;
-  std::unique_ptr<char[]> rows;
-  char* values = nullptr;  // the results', with room for so many rows
+  std::unique_ptr<char[]> rows;  // unless they are gathered where they go
+  char* values = nullptr;        // the results', with room for so many rows
   void* indices = nullptr;
   bool narrow = false;  // int32 indices
   size_t room = 0;
 
+  // As GatheredRows::Allocate.
+  char* AllocateRows(size_t all);
   absl::Status Write() const;
   void WriteIndex(size_t place, int64_t index) const;
 };
@@ -177,6 +166,12 @@ void Slices::WriteIndex(size_t place, int64_t index) const {
   }
 }
 
+char* Slices::AllocateRows(size_t all) {
+  if (all <= room && IsWireForm(format.dtype)) return values;
+  rows.reset(new char[all * format.wire_bytes() + 1]);
+  return rows.get();
+}
+
 absl::Status Slices::Write() const {
   gathered->Sum();
   const std::vector<int64_t>& found = gathered->indices();
@@ -187,7 +182,9 @@ absl::Status Slices::Write() const {
         ", as the other ranks have many more rows than this one. Give the ranks batches of about "
         "the same size, drop jit_compile=True, or set TF_MPI_SPARSE=dense"));
   }
-  Unpack(format.dtype, gathered->rows(), values, found.size() * format.elements, 1);
+  if (rows != nullptr) {
+    Unpack(format.dtype, rows.get(), values, found.size() * format.elements, 1);
+  }
   std::memset(values + found.size() * format.bytes(), 0, (room - found.size()) * format.bytes());
   // XLA's scatters leave out what is in no table: the rest costs little, and changes nothing even
   // where rows are read, changed and written back.
@@ -204,57 +201,88 @@ std::vector<int64_t> ReadIndices(const ffi::AnyBuffer& buffer, size_t rows) {
   return std::vector<int64_t>(from, from + rows);
 }
 
-absl::Status AddSlices(std::string_view name, int64_t rows, ffi::RemainingArgs args,
-                       ffi::RemainingRets rets, const std::shared_ptr<Slices>& slices,
+absl::Status AddSlices(const std::string& name, const ffi::AnyBuffer& values,
+                       const ffi::AnyBuffer& indices, const ffi::AnyBuffer& values_result,
+                       const ffi::AnyBuffer& indices_result, float weight, Slices* slices,
                        RequestGroup* group) {
-  const ffi::AnyBuffer values = *args.get<ffi::AnyBuffer>(0);
-  const ffi::AnyBuffer indices = *args.get<ffi::AnyBuffer>(1);
   const auto dims = values.dimensions();
-  slices->name = std::string(name);
+  slices->name = name;
   slices->narrow = indices.element_type() == ffi::DataType::S32;
   if (!ToCoreType(values.element_type(), &slices->format.dtype) ||
-      (!slices->narrow && indices.element_type() != ffi::DataType::S64) || dims.size() == 0 ||
-      rows > dims[0]) {
+      (!slices->narrow && indices.element_type() != ffi::DataType::S64) || dims.size() == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("the sparse gradient of '", name, "' has a dtype that cannot be averaged"));
   }
-  const float weight = args.get<ffi::AnyBuffer>(2)->typed_data<float>()[0];
-  const absl::Status status = CheckWeight(weight, slices->name);
-  if (!status.ok()) return status;
-  Shape shape(dims.begin(), dims.end());
-  slices->room = static_cast<size_t>(shape[0]);
-  shape.erase(shape.begin());
-  slices->format.elements = static_cast<size_t>(NumElements(shape));
-  slices->values = static_cast<char*>((*rets.get<ffi::AnyBuffer>(0))->untyped_data());
-  slices->indices = (*rets.get<ffi::AnyBuffer>(1))->untyped_data();
-  OwnRows own(slices->format, ReadIndices(indices, static_cast<size_t>(rows)),
+  const Shape row(dims.begin() + 1, dims.end());
+  slices->format.elements = static_cast<size_t>(NumElements(row));
+  slices->room = static_cast<size_t>(values_result.dimensions()[0]);
+  slices->values = static_cast<char*>(values_result.untyped_data());
+  slices->indices = indices_result.untyped_data();
+  OwnRows own(slices->format, ReadIndices(indices, static_cast<size_t>(dims[0])),
               values.untyped_data(), weight);
-  // Not the results' memory, which may be that of `values`.
-  const auto allocate = [slices = slices.get()](size_t all) {
-    slices->rows.reset(new char[all * slices->format.wire_bytes() + 1]);
-    return slices->rows.get();
-  };
-  slices->gathered = std::make_unique<GatheredRows>(slices->format, std::move(own),
-                                                    GetEngine()->topology().rank, allocate);
-  group->Add(
-      GatherRequest(slices->name, slices->format, shape, /*limit=*/-1, slices->gathered.get()));
-  (*rets.get<ffi::AnyBuffer>(2))->typed_data<float>()[0] = 0;
-  CountGradients(1);
+  slices->gathered =
+      std::make_unique<GatheredRows>(slices->format, std::move(own), GetEngine()->topology().rank,
+                                     [slices](size_t all) { return slices->AllocateRows(all); });
+  group->Add(GatherRequest(name, slices->format, row, /*limit=*/-1, slices->gathered.get()));
+  return absl::OkStatus();
+}
+
+void AddDense(const AveragePlan& plan, size_t first, ffi::RemainingArgs args,
+              ffi::RemainingRets rets, float weight, bool first_time, RequestGroup* group) {
+  std::vector<Request::Buffers> buffers(plan.shapes().size());
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    buffers[i] = {args.get<ffi::AnyBuffer>(first + i)->untyped_data(),
+                  (*rets.get<ffi::AnyBuffer>(first + i))->untyped_data()};
+  }
+  const std::vector<void*> none(plan.entries().size());
+  for (Request& request : plan.Requests(buffers, none, weight, first_time)) {
+    group->Add(std::move(request));
+  }
+}
+
+absl::Status AddRequests(std::string_view joined, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                         std::vector<Slices>* slices, RequestGroup* group) {
+  const absl::StatusOr<std::shared_ptr<const CallPlan>> plan =
+      PlanFor(joined, slices->size(), args);
+  if (!plan.ok()) return plan.status();
+  const size_t weight_place = args.size() - 2;
+  const float weight = args.get<ffi::AnyBuffer>(weight_place)->typed_data<float>()[0];
+  const std::string first(joined.substr(0, joined.find(kNameSeparator)));
+  absl::Status status = CheckWeight(weight, first);
+  for (size_t i = 0; status.ok() && i < slices->size(); ++i) {
+    status = AddSlices((*plan)->slices[i], *args.get<ffi::AnyBuffer>(2 * i),
+                       *args.get<ffi::AnyBuffer>(2 * i + 1), **rets.get<ffi::AnyBuffer>(2 * i),
+                       **rets.get<ffi::AnyBuffer>(2 * i + 1), weight, &(*slices)[i], group);
+  }
+  if (!status.ok()) return status;
+  if ((*plan)->dense != nullptr) {
+    AddDense(*(*plan)->dense, 2 * slices->size(), args, rets, weight, IsFirstAverage(first), group);
+  }
+  (*rets.get<ffi::AnyBuffer>(weight_place))->typed_data<float>()[0] = 0;
+  CountGradients(static_cast<int64_t>(weight_place - slices->size()));
   return status;
 }
 
-ffi::Future AverageSlices(ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view name,
-                          int64_t rows) {
-  const auto slices = std::make_shared<Slices>();
+absl::Status WriteAll(const std::vector<Slices>& slices) {
+  for (const Slices& one : slices) {
+    const absl::Status status = one.Write();
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+ffi::Future Average(ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view joined,
+                    int64_t sparse) {
+  const auto slices = std::make_shared<std::vector<Slices>>(static_cast<size_t>(sparse));
   return Submit(
-      [&](RequestGroup* group) { return AddSlices(name, rows, args, rets, slices, group); },
-      [slices] { return slices->Write(); });
+      [&](RequestGroup* group) { return AddRequests(joined, args, rets, slices.get(), group); },
+      [slices] { return WriteAll(*slices); });
 }
 
 XLA_FFI_DEFINE_HANDLER(
-    kAverageSlicesHandler, AverageSlices,
+    kAverageHandler, Average,
     ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<std::string_view>("names").Attr<int64_t>(
-        "rows"));
+        "slices"));
 
 // The rows of a large table lie in no cache.
 constexpr int64_t kRowsAhead = 8;
@@ -333,7 +361,6 @@ absl::Status RegisterCompiledCalls() {
       return absl::InternalError("tensorflow.mpi was built for another version of XLA's FFI");
     }
     for (const auto& [name, handler] : {std::make_pair(kCompiledAverage, kAverageHandler),
-                                        std::make_pair(kCompiledSlices, kAverageSlicesHandler),
                                         std::make_pair(kCompiledScatter, kScatterHandler)}) {
       if (ffi::Ffi::RegisterStaticHandler(api, name, "Host", handler) != nullptr) {
         return absl::InternalError("XLA refused the calls that average");

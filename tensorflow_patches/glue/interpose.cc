@@ -109,14 +109,11 @@ class AverageFactory : public OpKernelFactory {
     }
     const bool sparse = SparseAverageKernel::IsMarked(construction->def());
     if (IsCompiledForCpu(*construction)) {
-      if (CompiledSlicesKernel::IsMarked(construction->def())) {
-        return new CompiledSlicesKernel(construction);
-      }
       if (sparse) return new RefusingKernel(construction, SparseReason(construction->def()));
       return new CompiledAverageKernel(construction);
     }
     if (construction->device_type() == tensorflow::DeviceType(tensorflow::DEVICE_CPU)) {
-      if (CompiledSlicesKernel::IsMarked(construction->def())) {
+      if (CompiledAverageKernel::HasRows(construction->def())) {
         return new RefusingKernel(construction, UncompiledReason(construction->def()));
       }
       if (sparse) return new SparseAverageKernel(construction);

@@ -7,7 +7,6 @@ in stock TensorFlow, as the identity it is on one process. In eager code it is a
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,7 +16,9 @@ from tensorflow.mpi import _hooks, _lib
 LABEL = "_tf_mpi_average"
 _NAMES = "_tf_mpi_names"
 _TABLE_ROWS = "_tf_mpi_table_rows"  # makes it an average of a sparse gradient
-_ROWS = "_tf_mpi_rows"  # ... in a compiled function: this rank's rows, before the room for others'
+# In a compiled function one op averages everything, the sparse gradients first, each as values and
+# indices: how many of its rows are this rank's, before the room for others'.
+_ROWS = "_tf_mpi_rows"
 # Grappler would split off the outputs that nobody reads (the weight), and fold constants.
 _KEEP = "_grappler_do_not_remove"
 
@@ -87,14 +88,13 @@ def _eager(tensors: list[Any], names: list[str], label: str, weight: Any) -> lis
 
 def _in_graph(tensors: list[Any], names: list[str], label: str, weight: Any) -> list[Any]:
     from tensorflow.python.framework import ops
-    from tensorflow.python.ops import control_flow_util
 
     graph = ops.get_default_graph()
     numbered = _numbered(label, _count(graph, label))
-    tensors = [_not_constant(tensor) if _is_constant(tensor) else tensor for tensor in tensors]
+    tensors = [_not_constant(tensor) for tensor in tensors]
     averages: list[Any] = [None] * len(tensors)
     # A compiled step has nothing to gain: XLA waits where the first of them stands.
-    compiled = control_flow_util.GraphOrParentsInXlaContext(graph)
+    compiled = _is_compiled()
     for bucket in [range(len(tensors))] if compiled else _buckets(tensors):
         results = _marked_identity(
             [tensors[i] for i in bucket], [names[i] for i in bucket], numbered, weight
@@ -168,18 +168,14 @@ def average_slices(slices: Any, name: str, label: str, weight: Any = None) -> An
     """
     from tensorflow.python.eager import context
     from tensorflow.python.framework import dtypes, indexed_slices, ops
-    from tensorflow.python.ops import control_flow_util
 
     if _hooks.size == 1:
         return slices
+    if _is_compiled():
+        return _all_in_compiled([slices], [name], label, weight)[0]
     eagerly = context.executing_eagerly()
     scale = ops.convert_to_tensor(1.0 if weight is None else weight, dtype=dtypes.float32)
     run = _slices_eagerly if eagerly else _slices_in_graph
-    if not eagerly and control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()):
-        rows = _static_rows(slices)
-        if rows is None:
-            return average([ops.convert_to_tensor(slices)], [name], label, weight)[0]
-        run = functools.partial(_slices_in_compiled, rows=rows)
     values, indices = run(slices, name, label, scale, _table_rows(slices))
     if eagerly:
         values._tf_mpi_distinct = indices
@@ -194,8 +190,10 @@ def is_distinct(values: Any, indices: Any) -> bool:
         return False
     if values.op is not indices.op or values.op.type != "IdentityN":
         return False
-    in_place = (values.value_index, indices.value_index) == (0, 1)
-    return in_place and _TABLE_ROWS in values.op.node_def.attr
+    attributes = values.op.node_def.attr
+    pairs = len(attributes[_ROWS].list.i) if _ROWS in attributes else int(_TABLE_ROWS in attributes)
+    place = values.value_index
+    return place % 2 == 0 and indices.value_index == place + 1 < 2 * pairs
 
 
 def _table_rows(slices: Any) -> int:
@@ -221,10 +219,10 @@ def _of_unknown_length(slices: Any) -> list[Any]:
 
 
 def _hidden_zero(dtype: Any) -> Any:
-    """0, as a tensor of which nobody can know that: the time is not known, nor its sign."""
-    from tensorflow.python.ops import gen_logging_ops, math_ops
+    """0, as a tensor of which nobody can know that: to TensorFlow its op has a state."""
+    from tensorflow.python.ops import gen_array_ops
 
-    return math_ops.cast(math_ops.minimum(gen_logging_ops.timestamp(), 0.0), dtype)
+    return gen_array_ops.empty([], dtype, init=True)
 
 
 def _is_constant(tensor: Any) -> bool:
@@ -244,16 +242,19 @@ def _is_constant(tensor: Any) -> bool:
 
 
 def _not_constant(tensor: Any) -> Any:
-    return tensor + _hidden_zero(tensor.dtype)
+    return tensor + _hidden_zero(tensor.dtype) if _is_constant(tensor) else tensor
 
 
 def average_all(gradients: Sequence[Any], names: Sequence[str], label: str) -> list[Any]:
     """The averages of tensors and tf.IndexedSlices, with this thread's weight.
 
-    The dense ones in one operation, each sparse one in its own. See `average`, `average_slices`.
+    The dense ones in one operation, each sparse one in its own; in a compiled function all in one.
+    See `average`, `average_slices`.
     """
     from tensorflow.python.framework import indexed_slices
 
+    if _hooks.size > 1 and _is_compiled():
+        return _all_in_compiled(gradients, names, label, current_weight())
     averages: dict[int, Any] = {}
     dense: list[int] = []
     for number, gradient in enumerate(gradients):
@@ -321,11 +322,49 @@ def _static_rows(slices: Any) -> int | None:
     return rows
 
 
-def _slices_in_compiled(
-    slices: Any, name: str, label: str, weight: Any, table_rows: int, rows: int
-) -> list[Any]:
-    """Shapes are static: what goes in has room for what comes out. See glue/compiled_call.h."""
+def _is_compiled() -> bool:
+    """Whether what is traced now is compiled as a whole."""
+    from tensorflow.python.eager import context
     from tensorflow.python.framework import ops
+    from tensorflow.python.ops import control_flow_util
+
+    if context.executing_eagerly():
+        return False
+    return bool(control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()))
+
+
+def _all_in_compiled(
+    gradients: Sequence[Any], names: Sequence[str], label: str, weight: Any
+) -> list[Any]:
+    """One call for all: XLA would wait where the first of several stands."""
+    from tensorflow.python.framework import dtypes, indexed_slices, ops
+
+    rows = [
+        _static_rows(g) if isinstance(g, indexed_slices.IndexedSlices) else None for g in gradients
+    ]
+    sparse = [number for number, own in enumerate(rows) if own is not None]
+    dense = [number for number, own in enumerate(rows) if own is None]
+    if not sparse:
+        return average([ops.convert_to_tensor(g) for g in gradients], names, label, weight)
+    graph = ops.get_default_graph()
+    results = _marked_identity(
+        [tensor for n in sparse for tensor in _with_room(gradients[n], int(rows[n] or 0))]
+        + [_not_constant(ops.convert_to_tensor(gradients[n])) for n in dense],
+        [names[number] for number in [*sparse, *dense]],
+        _numbered(label, _count(graph, label)),
+        ops.convert_to_tensor(1.0 if weight is None else weight, dtype=dtypes.float32),
+        **{_ROWS: {"list": {"i": [rows[number] for number in sparse]}}},
+    )
+    averages: dict[int, Any] = dict(zip(dense, results[2 * len(sparse) :], strict=True))
+    for place, number in enumerate(sparse):
+        values, indices = results[2 * place : 2 * place + 2]
+        shape = gradients[number].dense_shape
+        averages[number] = indexed_slices.IndexedSlices(values, indices, shape)
+    return [averages[number] for number in range(len(gradients))]
+
+
+def _with_room(slices: Any, rows: int) -> list[Any]:
+    """Shapes are static: what goes in has room for what comes out. See glue/compiled_call.h."""
     from tensorflow.python.ops import array_ops
 
     # A rank may have more rows than another, as one has a sample more of a batch in parts: so many.
@@ -337,14 +376,7 @@ def _slices_in_compiled(
         array_ops.concat([slices.values, empty], axis=0),
         array_ops.concat([slices.indices, array_ops.repeat(index, more)], axis=0),
     ]
-    number = _count(ops.get_default_graph(), f"{name} ({label})")
-    return _marked_identity(
-        room,
-        [name],
-        _numbered(label, number),
-        weight,
-        **{_TABLE_ROWS: {"i": table_rows}, _ROWS: {"i": rows}},
-    )
+    return [_not_constant(tensor) for tensor in room]
 
 
 def _count(graph: Any, label: str) -> int:

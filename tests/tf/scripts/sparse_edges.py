@@ -153,6 +153,22 @@ def compiled_scatter(dtype: Any, index: Any) -> list[Any]:
     return [before, after, calls]
 
 
+def compiled_constants() -> list[float]:
+    """Gradients of which nothing depends on a variable or an input: a dense one, and rows."""
+    bias, table = tf.Variable(0.0), tf.Variable(tf.zeros([1000, WIDTH]))
+    optimizer = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+
+    @tf.function(jit_compile=True)
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = (1.0 + RANK) * (bias + tf.reduce_sum(tf.gather(table, [0, 1 + RANK])))
+        gradients = tape.gradient(loss, [bias, table])
+        optimizer.apply_gradients(zip(gradients, [bias, table]))
+
+    requests = completed(step)[1]
+    return [float(bias), *table[:3, 0].numpy().tolist(), requests]
+
+
 def compiled_full_table() -> Any:
     """Where it moves fewer bytes the whole is reduced."""
     return compiled(slices(np.arange(ROWS) + 10.0 * RANK, list(range(ROWS))), "compiled full")
@@ -285,6 +301,7 @@ def main() -> None:
         compiled_rows,
         compiled_read_and_write_back,
         compiled_scatters,
+        compiled_constants,
         compiled_full_table,
         compiled_without_room,
         mixed_in_compiled_steps,
