@@ -4,6 +4,8 @@ Run it from the root of the repository, with the Python of an environment that h
 
     .venv/bin/python -m benchmarks                                    everything
     .venv/bin/python -m benchmarks --workloads a,d --styles v1 --columns independent:2,ours:2
+    .venv/bin/python -m benchmarks --turns 20 --seconds 0.5 --repeats 1 \\
+        --columns independent:2,ours:2                                a machine with slow minutes
     .venv/bin/python -m benchmarks --variant small:TF_MPI_FUSION_THRESHOLD=1m \\
         --columns independent:2,ours:2,ours:2+small                   two settings side by side
     .venv/bin/python -m benchmarks --variant old:PYTHON=/other/venv/bin/python ...   two builds
@@ -63,6 +65,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--columns", help=f"(default {FULL['columns']})")
     parser.add_argument("--repeats", type=int, help=f"(default {FULL['repeats']})")
     parser.add_argument("--seconds", type=float, help="timed part of a run (default 4)")
+    parser.add_argument(
+        "--turns",
+        type=int,
+        default=0,
+        help="the columns of a row run at once and take so many turns of --seconds: a machine that "
+        "slows down slows all of them (all must fit in memory)",
+    )
     parser.add_argument("--rows", type=int, default=200_000, help="of the embedding table")
     parser.add_argument("--timeout", type=float, default=180, help="seconds per run (default 180)")
     parser.add_argument(
@@ -142,7 +151,9 @@ def main(arguments: list[str] | None = None) -> int:
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     print(f"{folder}: {len(options.cells)} runs on cores {columns.cores()}", flush=True)
     records = Records(records_path)
-    launch = Launch(options.seconds, options.rows, options.variants, options.horovod_python)
+    launch = Launch(
+        options.seconds, options.rows, options.variants, options.horovod_python, options.turns
+    )
     run_all(
         options.cells,
         records,

@@ -76,6 +76,7 @@ class Launch:
     rows: int
     variants: Mapping[str, Mapping[str, str]]  # by name: what it adds to the environment
     horovod_python: str = sys.executable
+    turns: int = 0  # of `seconds`, which the columns of a row take in turn; 0: one after another
 
 
 def cores() -> list[int]:
@@ -115,6 +116,7 @@ def processes(
     script = [python, "-m", f"benchmarks.workloads.{module}", *options]
     script += ["--workload", workload, "--folder", str(folder)]
     script += ["--seconds", str(launch.seconds), "--rows", str(launch.rows)]
+    script += ["--turns", str(launch.turns)]
     if column.kind in ("mwms", "horovod"):
         script += ["--peer", column.kind]
     extra = {"TF_MPI_SHARD": "off"}

@@ -1,9 +1,13 @@
-"""Starts the processes of one run, waits for their end or a deadline, and leaves none behind."""
+"""Starts the processes of runs, waits for their end or a deadline, and leaves none behind.
+
+Several runs may be alive at once and take turns, which pipes in their folders give.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import subprocess
 import time
@@ -30,6 +34,68 @@ class RunFailed(RuntimeError):
     """A run that did not end well; the message is short enough for a table's notes."""
 
 
+class Run:
+    """Processes side by side; their output goes to `log`. A context: none outlives it.
+
+    environment: the base, this process's by default.  Launchers' variables in it are removed, so
+    that a run may itself be started under a launcher.
+    """
+
+    def __init__(
+        self,
+        processes: Sequence[Process],
+        log: Path,
+        cwd: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._processes = processes
+        self._log = log
+        self._cwd = cwd
+        self._base = environment
+        self._marker = uuid.uuid4().hex
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Run:
+        try:
+            with open(self._log, "wb") as output:
+                for process in self._processes:
+                    extra = {**process.environment, MARKER: self._marker}
+                    self._started.append(
+                        subprocess.Popen(
+                            process.command,
+                            env=_environment(self._base, extra),
+                            cwd=self._cwd,
+                            stdin=subprocess.DEVNULL,
+                            stdout=output,
+                            stderr=subprocess.STDOUT,
+                            start_new_session=True,
+                        )
+                    )
+        except BaseException:
+            _end(self._started, self._marker)
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _end(self._started, self._marker)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether one of its processes has."""
+        return any(process.poll() is not None for process in self._started)
+
+    def wait(self, timeout: float) -> None:
+        """Raises RunFailed with the last error in the log, or after `timeout` seconds."""
+        if _wait(self._started, time.monotonic() + timeout):
+            _end(self._started, self._marker)
+            error = last_error(self._log)
+            raise RunFailed(f"still running after {timeout:g} s, killed: {error}")
+        _end(self._started, self._marker)
+        codes = [process.returncode for process in self._started]
+        if any(codes):
+            raise RunFailed(last_error(self._log) or f"exit status {codes}")
+
+
 def run(
     processes: Sequence[Process],
     log: Path,
@@ -37,36 +103,59 @@ def run(
     cwd: Path,
     environment: Mapping[str, str] | None = None,
 ) -> None:
-    """Runs them side by side; their output goes to `log`.
+    """Runs them side by side; as Run and Run.wait."""
+    with Run(processes, log, cwd, environment) as started:
+        started.wait(timeout)
 
-    environment: the base, this process's by default.  Launchers' variables in it are removed, so
-    that a run may itself be started under a launcher.  Raises RunFailed with the last error in the
-    log, or after `timeout` seconds.
+
+class Pipes:
+    """The pipes by which the ranks of one run are given turns, in its folder."""
+
+    def __init__(self, folder: Path, ranks: int) -> None:
+        self._turns, self._passed = (
+            [self._pipe(folder / f"{name}.{rank}") for rank in range(ranks)]
+            for name in ("turn", "passed")
+        )
+
+    @staticmethod
+    def _pipe(path: Path) -> int:
+        os.mkfifo(path)
+        return os.open(path, os.O_RDWR)  # so that neither end waits for the other to open it
+
+    def give(self) -> None:
+        """All ranks' turn begins."""
+        for turn in self._turns:
+            os.write(turn, b".")
+
+    def wait(self, run: Run, deadline: float) -> bool:
+        """Until all ranks have passed it on; whether they did before the run or the time ended."""
+        waiting = set(self._passed)
+        while waiting and not run.has_ended and time.monotonic() < deadline:
+            ready, _, _ = select.select(list(waiting), [], [], 0.5)
+            for passed in ready:
+                os.read(passed, 1)
+                waiting.remove(passed)
+        return not waiting
+
+    def close(self) -> None:
+        for pipe in [*self._turns, *self._passed]:
+            os.close(pipe)
+
+
+def take_turns(runs: Sequence[tuple[Run, Pipes]], turns: int, deadline: float) -> None:
+    """Gives each a turn to warm up, then `turns` more one after another, then all one to end in.
+
+    A run that ends before gets none.  The caller waits for the runs.
     """
-    marker = uuid.uuid4().hex
-    started: list[subprocess.Popen[bytes]] = []
-    try:
-        with open(log, "wb") as output:
-            for process in processes:
-                started.append(
-                    subprocess.Popen(
-                        process.command,
-                        env=_environment(environment, {**process.environment, MARKER: marker}),
-                        cwd=cwd,
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                    )
-                )
-        late = _wait(started, time.monotonic() + timeout)
-    finally:
-        _end(started, marker)
-    if late:
-        raise RunFailed(f"still running after {timeout:g} s, killed: {last_error(log)}")
-    codes = [process.returncode for process in started]
-    if any(codes):
-        raise RunFailed(last_error(log) or f"exit status {codes}")
+    alive = list(runs)
+    for _ in range(1 + turns):
+        for one in list(alive):
+            run, pipes = one
+            pipes.give()
+            if not pipes.wait(run, deadline):
+                alive.remove(one)
+    for _, pipes in alive:
+        pipes.give()
 
 
 def _environment(base: Mapping[str, str] | None, extra: Mapping[str, str]) -> dict[str, str]:

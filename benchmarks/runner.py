@@ -1,10 +1,18 @@
-"""Runs cells of the table one after another and keeps each result as soon as it is there."""
+"""Runs cells of the table and keeps each result as soon as it is there.
+
+One after another; or the columns of a row at once, in turns.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
 import json
 import shutil
+import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +20,7 @@ from typing import Any
 
 from benchmarks import columns as columns_module
 from benchmarks.columns import Column, Launch, not_applicable
-from benchmarks.processes import RunFailed, run
+from benchmarks.processes import Pipes, Run, RunFailed, take_turns
 
 ROOT = Path(__file__).resolve().parent.parent
 AVERAGING = ("ours", "sharded", "mwms", "horovod")
@@ -79,45 +87,69 @@ def run_all(
 ) -> None:
     """Runs what is planned and not yet recorded; calls `after` when a row is complete."""
     done = records.keys()
-    horovod: bool | None = None
-    for index, cell in enumerate(planned):
-        if cell.key in done or records.failed_before(cell):
-            continue
-        reason = not_applicable(cell.column, cell.style)
-        if not reason and cell.column.kind == "horovod":
-            if horovod is None:
-                horovod = columns_module.has_horovod(launch.horovod_python)
-            reason = "" if horovod else "not installed"
-        record = (
-            {"status": "skipped", "note": reason}
-            if reason
-            else _measure(cell, launch, timeout, logs)
-        )
+    has_horovod = functools.cache(lambda: columns_module.has_horovod(launch.horovod_python))
+
+    def keep(cell: Cell, record: dict[str, Any]) -> None:
         identity = dict(zip(("workload", "style", "column", "repeat"), cell.key))
         records.add({**identity, "ranks": cell.column.ranks, **record})
         rate = f"{record['rate']:.2f} steps/s" if record["status"] == "ok" else record["status"]
         say(
-            f"[{index + 1}/{len(planned)}] {cell.workload} {cell.style} {cell.column.name} "
-            f"#{cell.repeat + 1}: {rate} {record['note']}".rstrip()
+            f"[{planned.index(cell) + 1}/{len(planned)}] {cell.workload} {cell.style} "
+            f"{cell.column.name} #{cell.repeat + 1}: {rate} {record['note']}".rstrip()
         )
-        following = planned[index + 1] if index + 1 < len(planned) else None
-        if following is None or following.key[:2] != cell.key[:2]:
-            after()
+
+    for _, row in itertools.groupby(planned, lambda cell: (*cell.key[:2], cell.repeat)):
+        runnable = []
+        for cell in row:
+            if cell.key in done or records.failed_before(cell):
+                continue
+            reason = not_applicable(cell.column, cell.style)
+            if not reason and cell.column.kind == "horovod" and not has_horovod():
+                reason = "not installed"
+            if reason:
+                keep(cell, {"status": "skipped", "note": reason})
+            else:
+                runnable.append(cell)
+        for together in [runnable] if launch.turns else [[cell] for cell in runnable]:
+            for cell, record in zip(together, _measure(together, launch, timeout, logs)):
+                keep(cell, record)
+        after()
 
 
-def _measure(cell: Cell, launch: Launch, timeout: float, logs: Path) -> dict[str, Any]:
-    folder = Path(tempfile.mkdtemp(prefix="benchmark-"))
-    name = ".".join(
-        [cell.workload, cell.style, cell.column.name.replace(":", ""), str(cell.repeat)]
-    )
+def _measure(
+    together: list[Cell], launch: Launch, timeout: float, logs: Path
+) -> list[dict[str, Any]]:
+    """One record per cell; several cells run at once, in turns."""
     try:
-        started = columns_module.processes(cell.column, cell.workload, cell.style, folder, launch)
-        run(started, logs / f"{name}.log", timeout, ROOT)
+        with contextlib.ExitStack() as stack:
+            folders, pipes, runs = [], [], []
+            for cell in together:
+                folders.append(Path(tempfile.mkdtemp(prefix="benchmark-")))
+                stack.callback(shutil.rmtree, folders[-1], ignore_errors=True)
+                if launch.turns:
+                    pipes.append(Pipes(folders[-1], cell.column.ranks))
+                    stack.callback(pipes[-1].close)
+            for cell, folder in zip(together, folders):
+                column = cell.column
+                log = f"{cell.workload}.{cell.style}.{column.name.replace(':', '')}.{cell.repeat}"
+                started = columns_module.processes(
+                    column, cell.workload, cell.style, folder, launch
+                )
+                runs.append(stack.enter_context(Run(started, logs / f"{log}.log", ROOT)))
+            deadline = time.monotonic() + timeout
+            if launch.turns:
+                take_turns(list(zip(runs, pipes)), launch.turns, deadline)
+            return [_record(*one, deadline) for one in zip(together, runs, folders)]
+    except OSError as error:
+        return [{"status": "fails", "note": " ".join(str(error).split())}] * len(together)
+
+
+def _record(cell: Cell, run: Run, folder: Path, deadline: float) -> dict[str, Any]:
+    try:
+        run.wait(max(1.0, deadline - time.monotonic()))
         return summary(cell.column, read_results(folder, cell.column.ranks))
     except (RunFailed, OSError, ValueError) as error:
         return {"status": "fails", "note": " ".join(str(error).split())}
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_results(folder: Path, ranks: int) -> list[dict[str, Any]]:
@@ -140,10 +172,12 @@ def summary(column: Column, results: list[dict[str, Any]]) -> dict[str, Any]:
     if column.kind in AVERAGING and len({result["digest"] for result in results}) > 1:
         notes.append("ranks end with different models: nothing was averaged")
     rates = [result["steps"] / result["seconds"] for result in results]
+    turn_rates = [statistics.mean(turn) for turn in zip(*(r["turn_rates"] for r in results))]
     return {
         "status": "ok",
-        "rate": sum(rates) / len(rates),
+        "rate": statistics.median(turn_rates),
         "rates": rates,
+        "turn_rates": turn_rates,
         "steps": results[0]["steps"],
         "median_step": max(result["median_step"] for result in results),
         "peak_rss": max(result["peak_rss"] for result in results),

@@ -16,6 +16,7 @@ FIELDS = [
     "column",
     "ranks",
     "runs",
+    "turns",
     "rate",
     "rate_min",
     "rate_max",
@@ -43,21 +44,42 @@ def shares(runs: dict[int, Row], ideal: dict[int, Row]) -> list[float]:
     """Each run's rate over that of the ideal in the same repeat, else over the ideal's median.
 
     The runs of one repeat lie side by side in time, so that a machine that slows down slows both.
+    Of runs that took turns, each turn's rate over that of the ideal's turn before or after it.
     """
     if not ideal:
         return []
     median = statistics.median(record["rate"] for record in ideal.values())
-    return [
-        record["rate"] / (ideal[repeat]["rate"] if repeat in ideal else median)
-        for repeat, record in runs.items()
-    ]
+    found = []
+    for repeat, record in runs.items():
+        if repeat not in ideal:
+            found.append(record["rate"] / median)
+        elif took_turns(record) and took_turns(ideal[repeat]):
+            pairs = zip(record["turn_rates"], ideal[repeat]["turn_rates"])
+            found += [own / other for own, other in pairs]
+        else:
+            found.append(record["rate"] / ideal[repeat]["rate"])
+    return found
+
+
+def took_turns(record: Row) -> bool:
+    """Whether this run's rate is the median of several turns."""
+    return len(record.get("turn_rates", [])) > 1
+
+
+def _spread(values: Sequence[float], turns: bool) -> tuple[float, float]:
+    """The smallest and the largest; of turns, which are many, the quartiles."""
+    if not turns or len(values) < 2:
+        return min(values), max(values)
+    quartiles = statistics.quantiles(values, n=4, method="inclusive")
+    return quartiles[0], quartiles[2]
 
 
 def rows(records: Sequence[Row]) -> list[Row]:
     """One row per cell, in the order in which the cells were first run.
 
     rate: steps per second and rank; share: of the ideal with as many ranks.  Both are medians over
-    the runs, with the smallest and the largest.
+    the runs, with the smallest and the largest; of runs that took turns over the turns, with the
+    quartiles.
     """
     seen: dict[tuple[str, str, str], list[Row]] = {}
     for record in records:
@@ -71,13 +93,20 @@ def rows(records: Sequence[Row]) -> list[Row]:
         row.update(runs=len(good), status="ok" if good else all_runs[-1]["status"])
         row["note"] = "; ".join(dict.fromkeys(run["note"] for run in all_runs if run["note"]))
         if good:
-            rates = [record["rate"] for record in good.values()]
-            row.update(rate=statistics.median(rates), rate_min=min(rates), rate_max=max(rates))
+            turns = any(took_turns(record) for record in good.values())
+            rates = [
+                rate
+                for record in good.values()
+                for rate in (record["turn_rates"] if turns else [record["rate"]])
+            ]
+            low, high = _spread(rates, turns)
+            row.update(rate=statistics.median(rates), rate_min=low, rate_max=high)
+            row["turns"] = len(rates) if turns else ""
             row["peak_rss_mb"] = max(record["peak_rss"] for record in good.values()) / 1e6
             found = shares(good, _of(records, workload, style, Column.parse(column).ideal))
             if found:
-                row.update(share=statistics.median(found))
-                row.update(share_min=min(found), share_max=max(found))
+                low, high = _spread(found, turns)
+                row.update(share=statistics.median(found), share_min=low, share_max=high)
         table.append(row)
     return table
 
@@ -103,7 +132,11 @@ def _cell(row: Row | None) -> str:
     if row["share"] == "":
         return f"{row['rate']:.1f}/s"
     text = f"{row['share']:.2f}"
-    return text + (f" ({row['share_min']:.2f}..{row['share_max']:.2f})" if row["runs"] > 1 else "")
+    return text + (
+        f" ({row['share_min']:.2f}..{row['share_max']:.2f})"
+        if row["runs"] > 1 or row["turns"]
+        else ""
+    )
 
 
 def to_markdown(table: Sequence[Row]) -> str:
@@ -126,4 +159,6 @@ def to_markdown(table: Sequence[Row]) -> str:
         "Columns are KIND:RANKS. Independent processes: steps per second and rank, and half the "
         "spread; all others: their share of as many independent processes, median (min..max)."
     )
+    if any(row["turns"] for row in table):
+        legend = legend.replace("min..max", "quartiles of the turns")
     return "\n".join([*lines, "", legend, *([""] if notes else []), *notes]) + "\n"

@@ -51,6 +51,17 @@ def test_shares_are_of_the_same_repeat() -> None:
     assert (line["column"], line["share"], line["peak_rss_mb"]) == ("ours:2", "0.65", "2")
 
 
+def test_shares_of_turns_are_of_the_turn_beside_them() -> None:
+    runs = [record("independent:2", 0, 8.0), record("ours:2", 0, 4.0)]
+    runs[0]["turn_rates"] = [10.0, 5.0, 8.0, 8.0, 10.0]
+    runs[1]["turn_rates"] = [9.0, 4.0, 4.0, 6.0, 10.0]
+    ideal, ours = table.rows(runs)
+    assert ours["share"] == pytest.approx(0.8)  # of 0.9, 0.8, 0.5, 0.75, 1
+    assert (ours["share_min"], ours["share_max"], ours["turns"]) == (0.75, 0.9, 5)
+    text = table.to_markdown([ideal, ours])
+    assert "0.80 (0.75..0.90)" in text and "quartiles of the turns" in text
+
+
 def test_a_failed_cell_is_a_note_in_the_table() -> None:
     runs = [record("independent:2", 0, 10.0), record("mwms:2", 0, None, "ValueError: no")]
     text = table.to_markdown(table.rows(runs))
@@ -89,6 +100,7 @@ def result(core: int, digest: int) -> dict:
         "digest": digest,
         "steps": 10,
         "seconds": 2.0,
+        "turn_rates": [5.0],
         "median_step": 0.2,
         "peak_rss": 1,
     }
@@ -170,6 +182,20 @@ def test_the_suite_runs(tmp_path: Path) -> None:
     run_module("benchmarks", "--quick", "--styles", "v1,fit", "--out", out, seconds=240)
     check_quick_run(out, lambda name: (out / name).read_text())
     assert "| tiny | fit |" in (out / "table.md").read_text()
+
+
+def test_the_columns_of_a_row_take_turns(tmp_path: Path) -> None:
+    """One that fails leaves the others their turns."""
+    out = tmp_path / "out"
+    words = ["--turns", "3", "--variant", "broken:TF_MPI_STALL_TIMEOUT=never"]
+    words += ["--styles", "v1,fit", "--columns", "independent:2,ours:2+broken,ours:2"]
+    run_module("benchmarks", "--quick", "--out", out, *words, seconds=240)
+    runs = [json.loads(line) for line in (out / "runs.jsonl").read_text().splitlines()]
+    logs = "\n".join(path.read_text() for path in (out / "logs").iterdir())
+    assert [run["status"] for run in runs] == ["ok", "fails", "ok"] * 2, logs[-4000:]
+    for run in runs:
+        assert run["status"] == "fails" or len(run["turn_rates"]) == 3
+        assert "averaged" not in run["note"]
 
 
 def test_the_comparison_runs(tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 The clock is each rank's own: no barrier and no communication in the timed part.  Before it, the
 processes of a run meet through files, so that they run side by side even where nothing else
 connects them, and agree on a number of steps that takes `--seconds`.
+
+With `--turns` several runs are alive at once and take turns of so many seconds, between steps: a
+machine that slows down for a minute then slows all of them. benchmarks/processes.py gives turns.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ class Options:
     whole: bool
     peer: str
     folder: Path
+    turns: int
     rank: int
     size: int
 
@@ -53,6 +57,7 @@ def options() -> Options:
     parser.add_argument("--whole", action="store_true", help="fit is given all ranks' data")
     parser.add_argument("--peer", choices=["none", "mwms", "horovod"], default="none")
     parser.add_argument("--folder", type=Path, required=True, help="where processes meet")
+    parser.add_argument("--turns", type=int, default=0, help="of --seconds; 0: one, without pipes")
     given = vars(parser.parse_args())
     environment = os.environ
     rank = environment.get("OMPI_COMM_WORLD_RANK", environment.get("RANK", "0"))
@@ -83,12 +88,41 @@ def meet(options: Options, step_seconds: float) -> int:
     return max(5, round(options.seconds / slowest))
 
 
-def report(options: Options, times: list[float], digest: int) -> None:
-    """Writes this rank's result: `times` are seconds per timed step, `digest` is of its model."""
+class Turns:
+    """This process's turns: one to warm up, then the timed ones, then one to end in.
+
+    Without `--turns` one timed turn, which nobody gives.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.count = max(1, options.turns)
+        self._pipes: tuple[int, int] | None = None
+        if options.turns:
+            names = (f"turn.{options.rank}", f"passed.{options.rank}")
+            flags = (os.O_RDONLY, os.O_WRONLY)
+            turn, passed = (os.open(options.folder / n, f) for n, f in zip(names, flags))
+            self._pipes = turn, passed
+
+    def wait(self) -> None:
+        """Until it is this process's turn; no core is used meanwhile."""
+        if self._pipes is not None and not os.read(self._pipes[0], 1):
+            raise RuntimeError("nobody gives turns any more")
+
+    def pass_on(self) -> None:
+        """Ends this process's turn, and waits for its next one."""
+        if self._pipes is not None:
+            os.write(self._pipes[1], b".")
+            self.wait()
+
+
+def report(options: Options, turns: list[list[float]], digest: int) -> None:
+    """Writes this rank's result: `turns` are seconds per timed step, `digest` is of its model."""
+    times = [seconds for turn in turns for seconds in turn]
     result = {
         "rank": options.rank,
         "steps": len(times),
         "seconds": sum(times),
+        "turn_rates": [len(turn) / sum(turn) for turn in turns],
         "median_step": float(np.median(times)),
         "affinity": sorted(os.sched_getaffinity(0)),
         "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -102,8 +136,8 @@ def digest(values: np.ndarray) -> int:
     return zlib.crc32(np.ascontiguousarray(values).tobytes())
 
 
-def timed_loop(options: Options, step: Callable[[int], Any]) -> list[float]:
-    """Runs step(i), i = 0, 1, ...: warm-up, meeting, timed part; returns seconds per timed step."""
+def timed_loop(options: Options, step: Callable[[int], Any]) -> list[list[float]]:
+    """Runs step(i), i = 0, 1, ...: warm-up, meeting, timed turns; seconds per step, by turn."""
     count = 0
 
     def run(steps: int) -> list[float]:
@@ -118,8 +152,15 @@ def timed_loop(options: Options, step: Callable[[int], Any]) -> list[float]:
             begin = end
         return times
 
+    turns = Turns(options)
+    turns.wait()
     run(WARM_UP)
     probe = run(PROBE)
     steps = meet(options, sum(probe) / len(probe))
-    run(SETTLE)
-    return run(steps)
+    timed = []
+    for _ in range(turns.count):
+        turns.pass_on()
+        run(SETTLE)
+        timed.append(run(steps))
+    turns.pass_on()
+    return timed

@@ -13,13 +13,24 @@ from benchmarks.workloads.models import BATCHES, LEARNING_RATE, WORKLOADS
 
 
 class Stopwatch(keras.callbacks.Callback):
-    """When each batch ended, in seconds of time.perf_counter()."""
+    """The seconds that each batch took, time between turns left out."""
+
+    def __init__(self, turns: clock.Turns) -> None:
+        super().__init__()
+        self._turns = turns
+        self.turn = 0  # batches of a turn; 0: no turns
 
     def on_train_begin(self, logs: dict | None = None) -> None:
-        self.ends: list[float] = []
+        self.times: list[float] = []
+        self._begin = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        self.ends.append(time.perf_counter())
+        now = time.perf_counter()
+        self.times.append(now - self._begin)
+        if self.turn and len(self.times) % self.turn == 0:
+            self._turns.pass_on()
+            now = time.perf_counter()
+        self._begin = now
 
 
 def main() -> None:
@@ -39,10 +50,11 @@ def main() -> None:
     ranks = options.size if options.whole else 1  # whose samples fit is given
     rank = 0 if options.whole else options.rank
     inputs, labels = workload.data(rank, BATCHES * workload.batch, options.rows)
-    stopwatch = Stopwatch()
+    turns = clock.Turns(options)
+    stopwatch = Stopwatch(turns)
 
     def fit(steps: int) -> list[float]:
-        """Trains that many batches; returns the seconds that each but the first took."""
+        """Trains that many batches; returns the seconds that each took."""
         places = np.arange(ranks * steps * workload.batch) % len(labels)
         model.fit(
             inputs[places],
@@ -51,12 +63,18 @@ def main() -> None:
             callbacks=[stopwatch, *peer.callbacks()],
             verbose=0,
         )
-        return list(np.diff(stopwatch.ends))
+        return stopwatch.times
 
+    turns.wait()
     probe = fit(clock.WARM_UP + clock.PROBE)[-clock.PROBE :]
-    steps = clock.meet(options, sum(probe) / len(probe))
-    times = fit(steps + clock.SETTLE)[clock.SETTLE - 1 :]
-    clock.report(options, times, clock.digest(model.trainable_variables[-1].numpy()))
+    stopwatch.turn = clock.SETTLE + clock.meet(options, sum(probe) / len(probe))
+    turns.pass_on()
+    times = fit(turns.count * stopwatch.turn)
+    timed = [
+        times[begin + clock.SETTLE : begin + stopwatch.turn]
+        for begin in range(0, len(times), stopwatch.turn)
+    ]
+    clock.report(options, timed, clock.digest(model.trainable_variables[-1].numpy()))
 
 
 if __name__ == "__main__":
