@@ -46,7 +46,8 @@ void* BlockCache::Allocate(size_t bytes, TimePoint now) {
   while (!waiting_.empty() && now - waiting_.front().since > kLongestWait) Unmap(waiting_.begin());
   char* block = TakeWaiting(whole);
   if (block == nullptr) {
-    const size_t most = std::max(most_in_use_, bytes_in_use_ + whole);
+    size_t most = std::max(most_in_use_, bytes_in_use_ + whole);
+    most += std::min(most / 2, most_spare_);
     const size_t fresh = std::min(whole, most - bytes_in_use_ - bytes_waiting_);
     Block made = {Map(whole), whole, {}, {}};
     if (made.start == nullptr) return nullptr;
@@ -84,11 +85,12 @@ char* BlockCache::TakeWaiting(size_t bytes) {
 }
 
 // Fills the beginning of a block that was just mapped with large pages of those that wait, the
-// longest first: so many bytes, or as many as there are. False, with some of them lost, if the
-// kernel refuses.
+// last that came first, which a step that goes round in circles needs last: so many bytes, or as
+// many as there are. False, with some of them lost, if the kernel refuses.
 bool BlockCache::MoveWaitingPages(size_t bytes, Block* to) {
   size_t moved = 0;
-  for (auto from = waiting_.begin(); from != waiting_.end() && moved < bytes;) {
+  for (auto after = waiting_.end(); after != waiting_.begin() && moved < bytes;) {
+    const auto from = std::prev(after);
     while (from->bytes != 0 && from->bytes % kPage == 0 && moved < bytes) {
       size_t& mapping = from->mappings.back();
       const size_t part = std::min(mapping, bytes - moved);
@@ -107,7 +109,7 @@ bool BlockCache::MoveWaitingPages(size_t bytes, Block* to) {
         --mappings_;
       }
     }
-    from = from->bytes == 0 ? waiting_.erase(from) : std::next(from);
+    after = from->bytes == 0 ? waiting_.erase(from) : from;
   }
   return true;
 }
