@@ -167,7 +167,7 @@ void Slices::WriteIndex(size_t place, int64_t index) const {
 }
 
 char* Slices::AllocateRows(size_t all) {
-  if (all <= room && IsWireForm(format.dtype)) return values;
+  if (all <= room && IsWireForm(format.dtype) && values != nullptr) return values;
   rows.reset(new char[all * format.wire_bytes() + 1]);
   return rows.get();
 }
