@@ -136,7 +136,7 @@ def _measure(
                     column, cell.workload, cell.style, folder, launch
                 )
                 runs.append(stack.enter_context(Run(started, logs / f"{log}.log", ROOT)))
-            deadline = time.monotonic() + timeout
+            deadline = time.monotonic() + timeout * len(together)
             if launch.turns:
                 take_turns(list(zip(runs, pipes)), launch.turns, deadline)
             return [_record(*one, deadline) for one in zip(together, runs, folders)]
