@@ -54,6 +54,7 @@ class Run:
         self._base = environment
         self._marker = uuid.uuid4().hex
         self._started: list[subprocess.Popen[bytes]] = []
+        self._begin = time.monotonic()
 
     def __enter__(self) -> Run:
         try:
@@ -87,9 +88,10 @@ class Run:
     def wait(self, timeout: float) -> None:
         """Raises RunFailed with the last error in the log, or after `timeout` seconds."""
         if _wait(self._started, time.monotonic() + timeout):
+            seconds = time.monotonic() - self._begin
             _end(self._started, self._marker)
             error = last_error(self._log)
-            raise RunFailed(f"still running after {timeout:g} s, killed: {error}")
+            raise RunFailed(f"still running after {seconds:.0f} s, killed: {error}")
         _end(self._started, self._marker)
         codes = [process.returncode for process in self._started]
         if any(codes):

@@ -100,7 +100,12 @@ class Turns:
         if options.turns:
             names = (f"turn.{options.rank}", f"passed.{options.rank}")
             flags = (os.O_RDONLY, os.O_WRONLY)
-            turn, passed = (os.open(options.folder / n, f) for n, f in zip(names, flags))
+            # Whoever gives turns has both open; if it died, opening does not wait for another.
+            turn, passed = (
+                os.open(options.folder / name, flag | os.O_NONBLOCK)
+                for name, flag in zip(names, flags)
+            )
+            os.set_blocking(turn, True)
             self._pipes = turn, passed
 
     def wait(self) -> None:

@@ -84,9 +84,9 @@ char* BlockCache::TakeWaiting(size_t bytes) {
   return block;
 }
 
-// Fills the beginning of a block that was just mapped with large pages of those that wait, the
-// last that came first, which a step that goes round in circles needs last: so many bytes, or as
-// many as there are. False, with some of them lost, if the kernel refuses.
+// Fills the beginning of a block that was just mapped with large pages of those that wait,
+// of the one freed last first, which a step that goes round in circles needs last: so many bytes,
+// or as many as there are. False, with some of them lost, if the kernel refuses.
 bool BlockCache::MoveWaitingPages(size_t bytes, Block* to) {
   size_t moved = 0;
   for (auto after = waiting_.end(); after != waiting_.begin() && moved < bytes;) {

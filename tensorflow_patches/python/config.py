@@ -150,9 +150,9 @@ PARAMETERS = {
             "keep",
             "What becomes of tensors of 1 MB and more that a step has freed. keep: their memory "
             "waits for the next step, where glibc would return it to the kernel and get it anew. "
-            "With what is in use it is at most half, and 256 MB, more than once was in use at a "
-            "time; what nobody has used for 30 seconds goes at the next such allocation. return: "
-            "as in stock TensorFlow.",
+            "With what is in use it is more than once was in use at a time by at most half of that "
+            "and at most 256 MB; what nobody has used for 30 seconds goes at the next such "
+            "allocation. return: as in stock TensorFlow.",
             choices=("keep", "return"),
         ),
         Parameter(
