@@ -1,6 +1,7 @@
 #include "tensorflow_patches/glue/compiled_average.h"
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -15,6 +16,8 @@
 #include "tensorflow_patches/glue/variable_names.h"
 #include "xla/hlo/builder/lib/constants.h"
 #include "xla/hlo/builder/xla_builder.h"
+#include "xla/hlo/ir/hlo_opcode.h"
+#include "xla/service/hlo.pb.h"
 #include "xla/shape_util.h"
 
 namespace tfmpi {
@@ -36,9 +39,14 @@ constexpr char kRows[] = "_tf_mpi_rows";  // by sparse gradient
 // hold up all that come after it.
 class Averages : public tensorflow::ResourceBase {
  public:
+  struct Rows {
+    XlaOp values;
+    XlaOp indices;  // distinct
+  };
+
   std::string DebugString() const override { return "the averages of a computation"; }
   XlaOp last;
-  std::vector<XlaOp> indices;  // of the sparse ones, whose rows are distinct
+  std::vector<Rows> rows;  // the averages of sparse gradients
 };
 
 // A string of MLIR's: any byte may be written as two hexadecimal digits.
@@ -135,7 +143,9 @@ absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, const Call
       xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
   std::vector<XlaOp> averages;
   for (int64_t i = 0; i < tensors; ++i) averages.push_back(xla::GetTupleElement(called, i));
-  for (size_t i = 1; i < call.of_slices(); i += 2) (*all)->indices.push_back(averages[i]);
+  for (size_t i = 0; i < call.of_slices(); i += 2) {
+    (*all)->rows.push_back({averages[i], averages[i + 1]});
+  }
   (*all)->last = xla::GetTupleElement(called, tensors);
   return averages;
 }
@@ -220,14 +230,67 @@ void CompiledApplyKernel::Compute(OpKernelContext* context) {
 
 namespace {
 
-// Whether `indices` are those of an average's rows, as they came from it.
-absl::StatusOr<bool> AreAveraged(OpKernelContext* context, xla::XlaBuilder* builder,
-                                 XlaOp indices) {
-  const absl::StatusOr<Averages*> all = AveragesOf(context, builder);
-  if (!all.ok()) return all.status();
-  const tensorflow::core::ScopedUnref unref(*all);
-  return std::any_of((*all)->indices.begin(), (*all)->indices.end(),
-                     [&](const XlaOp known) { return known.IsIdenticalTo(indices); });
+using Instruction = xla::HloInstructionProto;
+using xla::internal::XlaBuilderFriend;
+
+bool Is(const Instruction& instruction, xla::HloOpcode opcode) {
+  return instruction.opcode() == xla::HloOpcodeString(opcode);
+}
+
+const Instruction& Operand(xla::XlaBuilder* builder, const Instruction& instruction, int place) {
+  return *XlaBuilderFriend::GetInstructionByHandle(builder, instruction.operand_ids(place));
+}
+
+bool IsOfScalar(xla::XlaBuilder* builder, const Instruction& instruction) {
+  return Is(instruction, xla::HloOpcode::kBroadcast) &&
+         Operand(builder, instruction, 0).shape().dimensions_size() == 0;
+}
+
+// By what the rows of an average are multiplied.
+struct Factor {
+  static constexpr int64_t kOne = -1;
+
+  int64_t instruction = kOne;  // a scalar
+  bool negative = false;
+};
+
+// None if `updates` are anything but such a product. Of two factors the second is no part of it:
+// taken together they would be rounded once.
+std::optional<Factor> FactorOf(xla::XlaBuilder* builder, XlaOp updates, XlaOp rows) {
+  const int64_t end = XlaBuilderFriend::GetInstruction(rows)->id();
+  Factor factor;
+  for (const Instruction* at = XlaBuilderFriend::GetInstruction(updates); at->id() != end;) {
+    if (Is(*at, xla::HloOpcode::kNegate)) {
+      factor.negative = !factor.negative;
+      at = &Operand(builder, *at, 0);
+    } else if (Is(*at, xla::HloOpcode::kMultiply) && factor.instruction == Factor::kOne) {
+      const int scalar = IsOfScalar(builder, Operand(builder, *at, 0)) ? 0 : 1;
+      if (!IsOfScalar(builder, Operand(builder, *at, scalar))) return std::nullopt;
+      factor.instruction = Operand(builder, *at, scalar).operand_ids(0);
+      at = &Operand(builder, *at, 1 - scalar);
+    } else {
+      return std::nullopt;
+    }
+  }
+  return factor;
+}
+
+XlaOp Emit(xla::XlaBuilder* builder, const Factor& factor, xla::PrimitiveType type) {
+  const XlaOp one = xla::One(builder, type);
+  if (factor.instruction == Factor::kOne) return factor.negative ? xla::Neg(one) : one;
+  // The builder makes no XlaOp of an instruction's number, but what is made for another operand may
+  // take it for its own.
+  const XlaOp negative = xla::Neg(one);
+  XlaBuilderFriend::GetInstruction(negative)->set_operand_ids(0, factor.instruction);
+  return factor.negative ? negative : xla::Neg(negative);
+}
+
+// The average of which `indices` are, as they came from it; null if they are of none.
+const Averages::Rows* AverageOf(const Averages& averages, XlaOp indices) {
+  const auto known =
+      std::find_if(averages.rows.begin(), averages.rows.end(),
+                   [&](const Averages::Rows& rows) { return rows.indices.IsIdenticalTo(indices); });
+  return known == averages.rows.end() ? nullptr : &*known;
 }
 
 // One row of `updates` for each index, of the form of the variable's.
@@ -257,28 +320,37 @@ CompiledScatterKernel::CompiledScatterKernel(OpKernelConstruction* construction,
 void CompiledScatterKernel::Compute(OpKernelContext* context) {
   XlaOpKernelContext compilation(context);
   xla::XlaBuilder* const builder = compilation.builder();
-  const XlaOp indices = compilation.Input(1);
-  const XlaOp updates = compilation.Input(2);
-  const absl::StatusOr<bool> averaged = AreAveraged(context, builder, indices);
-  OP_REQUIRES_OK(context, averaged.status());
-  if (!*averaged) return stock_->Compute(context);
+  const absl::StatusOr<Averages*> all = AveragesOf(context, builder);
+  OP_REQUIRES_OK(context, all.status());
+  const tensorflow::core::ScopedUnref unref(*all);
+  const Averages::Rows* const average = AverageOf(**all, compilation.Input(1));
+  if (average == nullptr) return stock_->Compute(context);
   const tensorflow::DataType type = compilation.input_type(2);
   XlaOp variable;
   OP_REQUIRES_OK(context, compilation.ReadVariableInput(0, type, /*shape=*/nullptr, &variable));
+  XlaOp rows = compilation.Input(2);
+  // To multiply while rows are added saves a pass over memory.
+  std::optional<Factor> factor = FactorOf(builder, rows, average->values);
+  if (factor.has_value()) rows = average->values;
+  if (def().op() == "ResourceScatterSub") {
+    factor = factor.value_or(Factor());
+    factor->negative = !factor->negative;
+  }
   std::vector<xla::Shape> shapes;
-  for (const XlaOp operand : {variable, indices, updates}) {
+  for (const XlaOp operand : {variable, average->indices, rows}) {
     const absl::StatusOr<xla::Shape> shape = builder->GetShape(operand);
     OP_REQUIRES_OK(context, shape.status());
     // Rows first, whatever layout XLA prefers.
     shapes.push_back(xla::ShapeUtil::MakeShape(shape->element_type(), shape->dimensions()));
   }
   if (!AreRowsOf(shapes[0], shapes[1], shapes[2])) return stock_->Compute(context);
-  const bool subtract = def().op() == "ResourceScatterSub";
+  const xla::Shape table = shapes[0];
+  shapes.push_back(xla::ShapeUtil::MakeShape(table.element_type(), {}));
+  const XlaOp scale = Emit(builder, factor.value_or(Factor()), table.element_type());
   const XlaOp updated = xla::CustomCallWithLayout(
-      builder, std::string(kCompiledScatter), {variable, indices, updates}, shapes[0], shapes,
-      subtract ? "{subtract = true}" : "{subtract = false}", /*has_side_effect=*/false,
-      {{{}, {0, {}}}}, /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
-      xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+      builder, std::string(kCompiledScatter), {variable, average->indices, rows, scale}, table,
+      shapes, /*opaque=*/"", /*has_side_effect=*/false, {{{}, {0, {}}}}, /*literal=*/nullptr,
+      xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
   OP_REQUIRES_OK(context, compilation.AssignVariable(0, type, updated));
 }
 

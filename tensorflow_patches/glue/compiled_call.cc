@@ -287,9 +287,9 @@ XLA_FFI_DEFINE_HANDLER(
 // The rows of a large table lie in no cache.
 constexpr int64_t kRowsAhead = 8;
 
-template <typename T, typename Index, bool kSubtract>
-void Scatter(T* table, int64_t table_rows, const Index* indices, int64_t rows, const T* updates,
-             int64_t elements) {
+template <typename T, typename Index>
+void Scatter(T* table, int64_t table_rows, const Index* indices, int64_t rows, const T* values,
+             int64_t elements, T factor) {
   constexpr int64_t kLine = 64 / sizeof(T);
   const auto row = [=](int64_t i) -> T* {
     const auto index = static_cast<int64_t>(indices[i]);
@@ -301,44 +301,36 @@ void Scatter(T* table, int64_t table_rows, const Index* indices, int64_t rows, c
     }
     T* const into = row(i);
     if (into == nullptr) continue;
-    const T* const update = updates + i * elements;
-    for (int64_t k = 0; k < elements; ++k) {
-      into[k] = kSubtract ? into[k] - update[k] : into[k] + update[k];
-    }
+    const T* const value = values + i * elements;
+    for (int64_t k = 0; k < elements; ++k) into[k] += factor * value[k];
   }
-}
-
-template <typename T, typename Index>
-void ScatterRows(const ffi::AnyBuffer& table, const Index* indices, const ffi::AnyBuffer& updates,
-                 bool subtract, T* result) {
-  const int64_t table_rows = table.dimensions()[0];
-  const int64_t rows = updates.dimensions()[0];
-  if (table_rows == 0 || rows == 0) return;
-  const auto elements = static_cast<int64_t>(updates.element_count()) / rows;
-  const auto scatter = subtract ? &Scatter<T, Index, true> : &Scatter<T, Index, false>;
-  scatter(result, table_rows, indices, rows, updates.typed_data<T>(), elements);
 }
 
 template <typename T>
 void ScatterInto(const ffi::AnyBuffer& table, const ffi::AnyBuffer& indices,
-                 const ffi::AnyBuffer& updates, bool subtract, void* result) {
+                 const ffi::AnyBuffer& values, T factor, void* result) {
+  const int64_t table_rows = table.dimensions()[0];
+  const int64_t rows = values.dimensions()[0];
+  if (table_rows == 0 || rows == 0) return;
+  const auto elements = static_cast<int64_t>(values.element_count()) / rows;
   T* const into = static_cast<T*>(result);
+  const T* const from = values.typed_data<T>();
   if (indices.element_type() == ffi::DataType::S32) {
-    ScatterRows<T>(table, indices.typed_data<int32_t>(), updates, subtract, into);
+    Scatter(into, table_rows, indices.typed_data<int32_t>(), rows, from, elements, factor);
   } else {
-    ScatterRows<T>(table, indices.typed_data<int64_t>(), updates, subtract, into);
+    Scatter(into, table_rows, indices.typed_data<int64_t>(), rows, from, elements, factor);
   }
 }
 
 // Shapes and dtypes are as CompiledScatterKernel has checked them.
-ffi::Error ScatterTable(ffi::AnyBuffer table, ffi::AnyBuffer indices, ffi::AnyBuffer updates,
-                        ffi::Result<ffi::AnyBuffer> result, bool subtract) {
+ffi::Error ScatterTable(ffi::AnyBuffer table, ffi::AnyBuffer indices, ffi::AnyBuffer values,
+                        ffi::AnyBuffer factor, ffi::Result<ffi::AnyBuffer> result) {
   void* const into = result->untyped_data();
   if (into != table.untyped_data()) std::memcpy(into, table.untyped_data(), table.size_bytes());
   if (table.element_type() == ffi::DataType::F64) {
-    ScatterInto<double>(table, indices, updates, subtract, into);
+    ScatterInto<double>(table, indices, values, *factor.typed_data<double>(), into);
   } else {
-    ScatterInto<float>(table, indices, updates, subtract, into);
+    ScatterInto<float>(table, indices, values, *factor.typed_data<float>(), into);
   }
   return ffi::Error::Success();
 }
@@ -348,8 +340,8 @@ XLA_FFI_DEFINE_HANDLER(kScatterHandler, ScatterTable,
                            .Arg<ffi::AnyBuffer>()
                            .Arg<ffi::AnyBuffer>()
                            .Arg<ffi::AnyBuffer>()
-                           .Ret<ffi::AnyBuffer>()
-                           .Attr<bool>("subtract"));
+                           .Arg<ffi::AnyBuffer>()
+                           .Ret<ffi::AnyBuffer>());
 
 }  // namespace
 

@@ -8,8 +8,9 @@
 // engine's requests, separated, one per gradient. XLA calls on a thread of its own, which the call
 // gives back at once.
 //
-// kCompiledScatter adds rows to those of a table, or subtracts them ("subtract"). Operands: the
-// table, indices, rows. Result: the table, in its memory. An index that is in no table is left out.
+// kCompiledScatter adds rows, times a factor, to those of a table. Operands: the table, indices,
+// rows, the factor, a scalar of their dtype. Result: the table, in its memory. An index that is in
+// no table is left out.
 
 #ifndef TFMPI_GLUE_COMPILED_CALL_H_
 #define TFMPI_GLUE_COMPILED_CALL_H_

@@ -90,9 +90,10 @@ def test_rows_in_compiled_steps(edges):
         assert rank["compiled_full_table"] == {str(row): row + 5.0 for row in range(6)}
         ones = [[1.0, 1.0], [1.0, 1.0]]
         own = 2.0 + number  # row 905
-        rows = {"0": 0.0, "1": -1.0, "5": -2.0, "6": 1.0, "905": own, "999": 1.0}
+        # The average v adds v - 3 v + 2 v + 3 * 2 v - v * v.
+        rows = {"0": 3.75, "1": 6.0, "5": 7.75, "6": 1.0, "905": own, "999": 1.0}
         after = {row: [value, value] for row, value in rows.items()}
-        assert rank["compiled_scatters"] == [[ones, after, 2]] * 2
+        assert rank["compiled_scatters"] == [[ones, after, 5]] * 2
         assert rank["compiled_constants"] == [-1.5, -1.5, -0.5, -1.0]
     assert edges[0]["compiled_without_room"] == "none"
     text = edges[1]["compiled_without_room"]

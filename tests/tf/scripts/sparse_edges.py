@@ -132,21 +132,24 @@ def compiled_scatters() -> list[Any]:
 
 
 def compiled_scatter(dtype: Any, index: Any) -> list[Any]:
-    """Two updates of a table by averaged rows: what was read before, the table, calls of ours."""
+    """Updates of a table by averaged rows: what was read before, the table, calls of ours."""
     table = tf.Variable(tf.ones([1000, WIDTH], dtype))
 
     @tf.function(jit_compile=True)
-    def run(values: Any, indices: Any) -> Any:
+    def run(values: Any, indices: Any, rate: Any) -> Any:
         rows = tf.IndexedSlices(values, indices, tf.constant([1000, WIDTH]))
         before = tf.gather(table, [0, 5])
         average = _average.average_slices(rows, "table", f"scatter {dtype.name}")
         table.scatter_add(average)
         table.scatter_sub(tf.IndexedSlices(3 * average.values, average.indices))
+        table.scatter_sub(tf.IndexedSlices(-average.values * rate, average.indices))
+        table.scatter_add(tf.IndexedSlices(3 * (average.values * rate), average.indices))
+        table.scatter_sub(tf.IndexedSlices(average.values**2, average.indices))
         table.scatter_add(tf.IndexedSlices(values, indices + 900))  # no average
         return before
 
     own = slices([1.0 + RANK] * 2, [RANK, 5], 1000)
-    arguments = tf.cast(own.values, dtype), tf.cast(own.indices, index)
+    arguments = tf.cast(own.values, dtype), tf.cast(own.indices, index), tf.constant(2, dtype)
     before = run(*arguments).numpy().tolist()
     calls = run.experimental_get_compiler_ir(*arguments)(stage="hlo").count("tfmpi_scatter_rows")
     after = {str(i): table[i].numpy().tolist() for i in (0, 1, 5, 6, 905, 999)}
