@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
+#include <utility>
 
 #include "tensorflow_patches/core/reduce.h"
 
 namespace tfmpi {
 namespace {
+
+constexpr size_t kBlockBytes = size_t{16} << 10;  // packed, then copied at once
 
 // In blocks of a fixed size, which compilers vectorise at -O2 too.
 template <typename T>
@@ -39,52 +41,64 @@ void AddRow(const RowFormat& format, const char* from, char* to) {
 
 }  // namespace
 
-DistinctIndices::DistinctIndices(size_t most) {
+std::vector<Repeat> FindRepeats(const std::vector<int64_t>& indices) {
+  // Open addressing, between an eighth and a quarter full: a taken slot is a branch that no
+  // processor foresees.
   int bits = 4;
-  while ((size_t{1} << bits) < 2 * most) ++bits;
-  table_.assign(size_t{1} << bits, -1);
-  shift_ = 64 - bits;
-  indices_.reserve(most);
-}
-
-size_t DistinctIndices::Place(int64_t index) {
-  const size_t mask = table_.size() - 1;
-  // Fibonacci hashing: the upper bits of the product depend on all bits of the index.
-  size_t slot = (static_cast<uint64_t>(index) * 0x9e3779b97f4a7c15u) >> shift_;
-  while (table_[slot] >= 0) {
-    if (indices_[table_[slot]] == index) return static_cast<size_t>(table_[slot]);
-    slot = (slot + 1) & mask;
+  while ((size_t{1} << bits) < 4 * indices.size()) ++bits;
+  std::vector<int32_t> firsts(size_t{1} << bits, -1);
+  std::vector<Repeat> repeats;
+  for (size_t row = 0; row < indices.size(); ++row) {
+    // Fibonacci hashing: the upper bits of the product depend on all bits of the index.
+    size_t slot = (static_cast<uint64_t>(indices[row]) * 0x9e3779b97f4a7c15u) >> (64 - bits);
+    int32_t first;
+    while ((first = firsts[slot]) >= 0 && indices[first] != indices[row]) {
+      slot = (slot + 1) & (firsts.size() - 1);
+    }
+    if (first < 0) {
+      firsts[slot] = static_cast<int32_t>(row);
+    } else {
+      repeats.push_back({static_cast<size_t>(first), row});
+    }
   }
-  table_[slot] = static_cast<int32_t>(indices_.size());
-  indices_.push_back(index);
-  return indices_.size() - 1;
+  return repeats;
 }
 
-OwnRows::OwnRows(const RowFormat& format, const std::vector<int64_t>& indices, const void* values,
+OwnRows::OwnRows(const RowFormat& format, std::vector<int64_t> indices, const void* values,
                  double weight)
     : format_(format), values_(values), weight_(weight) {
   if (weight == 0) return;
-  DistinctIndices distinct(indices.size());
-  sources_.reserve(indices.size());
-  for (size_t source = 0; source < indices.size(); ++source) {
-    const size_t row = distinct.Place(indices[source]);
-    if (row == sources_.size()) {
-      sources_.push_back(source);
+  indices_ = std::move(indices);
+  const std::vector<Repeat> repeats = FindRepeats(indices_);
+  if (!repeats.empty()) Separate(repeats);
+}
+
+// `indices_` are those of all rows; after it, of distinct ones.
+void OwnRows::Separate(const std::vector<Repeat>& repeats) {
+  std::vector<size_t> places(indices_.size());  // of each row that repeats none
+  sources_.reserve(indices_.size() - repeats.size());
+  auto next = repeats.begin();
+  for (size_t row = 0; row < indices_.size(); ++row) {
+    if (next != repeats.end() && next->row == row) {
+      duplicates_.push_back({places[next->first], row});
+      ++next;
     } else {
-      duplicates_.push_back({row, source});
+      places[row] = sources_.size();
+      indices_[sources_.size()] = indices_[row];
+      sources_.push_back(row);
     }
   }
+  indices_.resize(sources_.size());
   std::stable_sort(duplicates_.begin(), duplicates_.end(),
                    [](const Duplicate& a, const Duplicate& b) { return a.row < b.row; });
-  indices_ = distinct.indices();
 }
 
 void OwnRows::Pack(double scale, size_t begin, size_t end, char* to) const {
   scale *= weight_;
   for (size_t row = begin; row < end;) {  // what lies together is packed together
     size_t last = row + 1;
-    while (last < end && sources_[last] - sources_[row] == last - row) ++last;
-    tfmpi::Pack(format_.dtype, Value(sources_[row]), to + (row - begin) * format_.wire_bytes(),
+    while (last < end && Source(last) - Source(row) == last - row) ++last;
+    tfmpi::Pack(format_.dtype, Value(Source(row)), to + (row - begin) * format_.wire_bytes(),
                 (last - row) * format_.elements, scale);
     row = last;
   }
@@ -107,17 +121,23 @@ void GatheredRows::Begin(const std::vector<int64_t>& rows, int contributors) {
   std::copy(own_.indices().begin(), own_.indices().end(), indices_.begin() + starts_[rank_]);
 }
 
-// A piece is [n indices, int64][n rows]. Packed only now, piece by piece: they are in the cache
-// when they are copied.
+// A piece is [n indices, int64][n rows]. Packed only now, in blocks: they are in the cache when
+// they are copied.
 void GatheredRows::Put(int64_t begin, int64_t end, char* to) {
   const auto first = static_cast<size_t>(begin), last = static_cast<size_t>(end);
   const size_t rows = last - first;
   std::memcpy(to, own_.indices().data() + first, rows * sizeof(int64_t));
   to += rows * sizeof(int64_t);
   if (rows_ == nullptr) return own_.Pack(scale_, first, last, to);
-  char* const packed = Row(starts_[rank_] + first);
-  own_.Pack(scale_, first, last, packed);
-  std::memcpy(to, packed, rows * format_.wire_bytes());
+  if (format_.wire_bytes() == 0) return;
+  const size_t block = kBlockBytes / format_.wire_bytes() + 1;
+  for (size_t row = first; row < last; row += block) {
+    const size_t end_of_block = std::min(row + block, last);
+    char* const packed = Row(starts_[rank_] + row);
+    own_.Pack(scale_, row, end_of_block, packed);
+    std::memcpy(to + (row - first) * format_.wire_bytes(), packed,
+                (end_of_block - row) * format_.wire_bytes());
+  }
 }
 
 void GatheredRows::Take(int rank, int64_t begin, int64_t end, const char* from) {
@@ -129,18 +149,10 @@ void GatheredRows::Take(int rank, int64_t begin, int64_t end, const char* from) 
 }
 
 size_t GatheredRows::Sum() {
-  DistinctIndices distinct(indices_.size());
-  std::vector<size_t> firsts;  // of each distinct index its first row
-  std::vector<size_t> gaps;    // rows that were added to others
-  firsts.reserve(indices_.size());
-  for (size_t row = 0; row < indices_.size(); ++row) {
-    const size_t place = distinct.Place(indices_[row]);
-    if (place == firsts.size()) {
-      firsts.push_back(row);
-    } else {
-      AddRow(format_, Row(row), Row(firsts[place]));
-      gaps.push_back(row);
-    }
+  std::vector<size_t> gaps;
+  for (const Repeat& repeat : FindRepeats(indices_)) {
+    AddRow(format_, Row(repeat.row), Row(repeat.first));
+    gaps.push_back(repeat.row);
   }
   size_t rows = indices_.size();
   for (size_t gap = 0; gap < gaps.size(); ++gap) {

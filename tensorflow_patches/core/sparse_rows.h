@@ -29,19 +29,14 @@ struct RowFormat {
   size_t packed_bytes() const { return sizeof(int64_t) + wire_bytes(); }
 };
 
-// Distinct indices in the order of their first appearance: a hash table of places in that order.
-class DistinctIndices {
- public:
-  explicit DistinctIndices(size_t most);  // indices: fewer than 2^31
-  // The place of `index`; the next one if it is new.
-  size_t Place(int64_t index);
-  const std::vector<int64_t>& indices() const { return indices_; }
-
- private:
-  std::vector<int64_t> indices_;
-  std::vector<int32_t> table_;  // places, or -1; a power of two, at most half of it used
-  int shift_ = 0;
+// A row whose index an earlier row has.
+struct Repeat {
+  size_t first;  // the first row with that index
+  size_t row;
 };
+
+// Those of `indices`, of which there are fewer than 2^31, in order.
+std::vector<Repeat> FindRepeats(const std::vector<int64_t>& indices);
 
 // One rank's rows: which they are is known at once, packed they are when it is known where to.
 class OwnRows {
@@ -49,8 +44,7 @@ class OwnRows {
   OwnRows() = default;
   // `values` holds a row of `format` for each of `indices`; it outlives this object. Each counts
   // times `weight`; with 0 there are no rows.
-  OwnRows(const RowFormat& format, const std::vector<int64_t>& indices, const void* values,
-          double weight);
+  OwnRows(const RowFormat& format, std::vector<int64_t> indices, const void* values, double weight);
 
   // Distinct, in the order of their first appearance.
   const std::vector<int64_t>& indices() const { return indices_; }
@@ -64,6 +58,9 @@ class OwnRows {
     size_t source;  // the row of `values_` that is added to it
   };
 
+  void Separate(const std::vector<Repeat>& repeats);
+  // The place among `values_` of one of `indices_`.
+  size_t Source(size_t row) const { return sources_.empty() ? row : sources_[row]; }
   const char* Value(size_t source) const {
     return static_cast<const char*>(values_) + source * format_.bytes();
   }
@@ -72,7 +69,7 @@ class OwnRows {
   const void* values_ = nullptr;
   double weight_ = 1;
   std::vector<int64_t> indices_;
-  std::vector<size_t> sources_;        // of each of `indices_` its first row of `values_`
+  std::vector<size_t> sources_;        // see Source; empty if nothing is repeated
   std::vector<Duplicate> duplicates_;  // by row, those of one row in the order of the values
 };
 

@@ -1,5 +1,6 @@
 #include "tensorflow_patches/glue/compiled_call.h"
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -155,15 +156,17 @@ struct Slices {
   // As GatheredRows::Allocate.
   char* AllocateRows(size_t all);
   absl::Status Write() const;
-  void WriteIndex(size_t place, int64_t index) const;
+  template <typename Index>
+  void WriteIndices(const std::vector<int64_t>& from) const;
 };
 
-void Slices::WriteIndex(size_t place, int64_t index) const {
-  if (narrow) {
-    static_cast<int32_t*>(indices)[place] = static_cast<int32_t>(index);
-  } else {
-    static_cast<int64_t*>(indices)[place] = index;
-  }
+// XLA's scatters leave out what is in no table: the rest costs little, and changes nothing even
+// where rows are read, changed and written back.
+template <typename Index>
+void Slices::WriteIndices(const std::vector<int64_t>& from) const {
+  Index* const to = static_cast<Index*>(indices);
+  std::copy(from.begin(), from.end(), to);
+  std::fill(to + from.size(), to + room, Index{-1});
 }
 
 char* Slices::AllocateRows(size_t all) {
@@ -186,9 +189,7 @@ absl::Status Slices::Write() const {
     Unpack(format.dtype, rows.get(), values, found.size() * format.elements, 1);
   }
   std::memset(values + found.size() * format.bytes(), 0, (room - found.size()) * format.bytes());
-  // XLA's scatters leave out what is in no table: the rest costs little, and changes nothing even
-  // where rows are read, changed and written back.
-  for (size_t i = 0; i < room; ++i) WriteIndex(i, i < found.size() ? found[i] : -1);
+  narrow ? WriteIndices<int32_t>(found) : WriteIndices<int64_t>(found);
   return absl::OkStatus();
 }
 

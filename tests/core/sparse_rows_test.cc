@@ -60,16 +60,37 @@ void ExpectClose(const Rows& rows, const Rows& expected) {
   }
 }
 
-TEST(SparseRowsTest, PlacesAreInOrderOfAppearanceWhateverTheIndices) {
+TEST(SparseRowsTest, RepeatsAreFoundWhateverTheIndices) {
+  const auto repeats = [](const std::vector<int64_t>& indices) {
+    std::vector<std::pair<size_t, size_t>> pairs;
+    for (const Repeat& repeat : FindRepeats(indices)) pairs.emplace_back(repeat.first, repeat.row);
+    return pairs;
+  };
+  using Pairs = std::vector<std::pair<size_t, size_t>>;
+  EXPECT_EQ(repeats({}), Pairs());
   const std::vector<int64_t> odd = {7, -1, int64_t{1} << 62, 0, INT64_MIN, INT64_MAX};
-  DistinctIndices distinct(odd.size());
-  for (size_t i = 0; i < odd.size(); ++i) EXPECT_EQ(distinct.Place(odd[i]), i);
-  for (size_t i = 0; i < odd.size(); ++i) EXPECT_EQ(distinct.Place(odd[i]), i);
-  EXPECT_EQ(distinct.indices(), odd);
+  EXPECT_EQ(repeats(odd), Pairs());
+  EXPECT_EQ(repeats({7, 7, -1, 7, INT64_MIN, -1}), (Pairs{{0, 1}, {0, 3}, {2, 5}}));
   // One after another, and far apart: what hashes badly.
   for (const int64_t stride : {int64_t{1}, int64_t{1} << 32, int64_t{1} << 40}) {
-    DistinctIndices many(5000);
-    for (int64_t i = 0; i < 5000; ++i) EXPECT_EQ(many.Place(i * stride), static_cast<size_t>(i));
+    std::vector<int64_t> many;
+    for (int64_t i = 0; i < 5000; ++i) many.push_back(i * stride);
+    EXPECT_EQ(repeats(many), Pairs());
+    many.push_back(many[1234]);
+    EXPECT_EQ(repeats(many), (Pairs{{1234, 5000}}));
+  }
+  // Against a map, from few repeats to almost nothing else.
+  std::mt19937 random(1);
+  for (const int64_t table : {1000000, 3000, 50, 1}) {
+    std::vector<int64_t> indices;
+    std::map<int64_t, size_t> firsts;
+    Pairs expected;
+    for (size_t row = 0; row < 3000; ++row) {
+      indices.push_back(static_cast<int64_t>(random()) % table);
+      const auto [first, is_new] = firsts.emplace(indices.back(), row);
+      if (!is_new) expected.emplace_back(first->second, row);
+    }
+    EXPECT_EQ(repeats(indices), expected) << table;
   }
 }
 
