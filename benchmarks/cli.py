@@ -9,6 +9,8 @@ Run it from the root of the repository, with the Python of an environment that h
     .venv/bin/python -m benchmarks --variant small:TF_MPI_FUSION_THRESHOLD=1m \\
         --columns independent:2,ours:2,ours:2+small                   two settings side by side
     .venv/bin/python -m benchmarks --variant old:PYTHON=/other/venv/bin/python ...   two builds
+    .venv/bin/python -m benchmarks --workloads e --variant large:ROWS=4000000 \\
+        --columns independent:2,ours:2,ours:2+large                   two tables
     .venv/bin/python -m benchmarks --resume DIR                       goes on where it was cut
 
 DIR/runs.jsonl holds every run; table.csv, table.md and plots are written anew after each row.
@@ -79,7 +81,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         action="append",
         default=[],
         metavar="NAME:VARIABLE=VALUE[,...]",
-        help="an environment for columns KIND:RANKS+NAME; PYTHON=PATH chooses the interpreter",
+        help="an environment for columns KIND:RANKS+NAME; PYTHON=PATH chooses the interpreter, "
+        "ROWS=N the rows of the embedding table",
     )
     parser.add_argument("--horovod-python", default=sys.executable, metavar="PATH")
     parser.add_argument("--quick", action="store_true", help="seconds: a tiny model, one run each")

@@ -74,7 +74,7 @@ class Launch:
 
     seconds: float
     rows: int
-    variants: Mapping[str, Mapping[str, str]]  # by name: what it adds to the environment
+    variants: Mapping[str, Mapping[str, str]]  # by name: see cli.py
     horovod_python: str = sys.executable
     turns: int = 0  # of `seconds`, which the columns of a row take in turn; 0: one after another
 
@@ -111,11 +111,12 @@ def processes(
     module, options = STYLES[style]
     variant = dict(launch.variants.get(column.variant, {}))
     python = variant.pop("PYTHON", sys.executable)
+    rows = variant.pop("ROWS", str(launch.rows))
     if column.kind == "horovod":
         python = launch.horovod_python
     script = [python, "-m", f"benchmarks.workloads.{module}", *options]
     script += ["--workload", workload, "--folder", str(folder)]
-    script += ["--seconds", str(launch.seconds), "--rows", str(launch.rows)]
+    script += ["--seconds", str(launch.seconds), "--rows", rows]
     script += ["--turns", str(launch.turns)]
     if column.kind in ("mwms", "horovod"):
         script += ["--peer", column.kind]

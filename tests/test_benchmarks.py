@@ -74,13 +74,15 @@ def test_columns_and_variants() -> None:
     for wrong in ("ours", "ours:0", "theirs:2"):
         with pytest.raises(ValueError, match="KIND:RANKS"):
             Column.parse(wrong)
-    words = ["--variant", "small:A=1,B=2", "--columns", "ours:2+small", "--workloads", "a,cnn"]
+    words = ["--variant", "small:B=2,ROWS=7", "--columns", "ours:2+small", "--workloads", "a,cnn"]
     options = cli.parse(words)
-    assert options.variants == {"small": {"A": "1", "B": "2"}}
+    assert options.variants == {"small": {"B": "2", "ROWS": "7"}}
     assert {cell.workload for cell in options.cells} == {"mlp", "cnn"}
     launch = Launch(1.0, 10, options.variants)
     started = columns.processes(Column.parse("ours:2+small"), "mlp", "v1", Path("x"), launch)
     assert [process.environment["B"] for process in started] == ["2"]
+    command = started[0].command
+    assert command[command.index("--rows") + 1] == "7" and "ROWS" not in started[0].environment
     with pytest.raises(SystemExit):
         cli.parse(["--columns", "ours:2+unknown"])
 

@@ -56,8 +56,15 @@ class DividedUpdate : public RowAccess {
   // One state input: the variable, or a slot. `value` shares its memory.
   struct State {
     tensorflow::Tensor value;
+    char* rows;
     size_t row_bytes;
   };
+
+  // The row that the index at `place` names.
+  char* Row(const State& state, int64_t place) const {
+    return state.rows + static_cast<size_t>(indices_[place]) * state.row_bytes;
+  }
+  void Prefetch(int64_t place) const;
 
   void NoteDifference(int rank, const std::string& what);
   static bool ReadStates(tensorflow::OpKernelContext* context, std::vector<State>* states);
