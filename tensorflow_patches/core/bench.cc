@@ -270,8 +270,9 @@ Timed Bench::RunRound(std::vector<Request> requests, const std::string& what) {
     request.done = [self = shared_from_this(), round](const Status& status) {
       round->EndOne(status);
     };
-    engine_->Submit(std::move(request));
   }
+  std::vector<Ticket> tickets;
+  engine_->Submit(std::move(requests), &tickets);  // at once, as a step's gradients are
   return Await(round->over.get_future(), what);
 }
 
