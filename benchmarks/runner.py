@@ -85,7 +85,7 @@ def run_all(
     say: Callable[[str], None],
     after: Callable[[], object],
 ) -> None:
-    """Runs what is planned and not yet recorded; calls `after` when a row is complete."""
+    """Runs what is planned and not yet recorded; calls `after` when a row has been added to."""
     done = records.keys()
     has_horovod = functools.cache(lambda: columns_module.has_horovod(launch.horovod_python))
 
@@ -99,6 +99,7 @@ def run_all(
         )
 
     for _, row in itertools.groupby(planned, lambda cell: (*cell.key[:2], cell.repeat)):
+        before = len(records.all)
         runnable = []
         for cell in row:
             if cell.key in done or records.failed_before(cell):
@@ -113,7 +114,8 @@ def run_all(
         for together in [runnable] if launch.turns else [[cell] for cell in runnable]:
             for cell, record in zip(together, _measure(together, launch, timeout, logs)):
                 keep(cell, record)
-        after()
+        if len(records.all) != before:
+            after()
 
 
 def _measure(

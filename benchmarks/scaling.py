@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks import columns, scaling_model
 from benchmarks.processes import Process, RunFailed, run
 from benchmarks.runner import ROOT
-from benchmarks.scaling_model import Network, Parameters, Sample
+from benchmarks.scaling_model import Network, Node, Parameters, Sample
 
 SIZES = "4,64k,1m,16m,64m"
 # Gradients of the suite's workloads, bytes: see benchmarks/workloads/models.py.
@@ -45,7 +45,7 @@ class Checked:
 def checked(parameters: Parameters, samples: Sequence[Sample]) -> list[Checked]:
     """Each sample with what the model says of it."""
     return [
-        Checked(s, scaling_model.node_seconds(parameters, s.ranks, s.cores, s.bytes))
+        Checked(s, scaling_model.node_seconds(parameters, s.ranks, s.node, s.bytes))
         for s in samples
     ]
 
@@ -59,10 +59,22 @@ def measure(ranks: int, turn: int, folder: Path, options: argparse.Namespace) ->
         process = Process([*command, "--json", str(path)], {"TF_MPI_ENABLE": "1"})
         run([process], path.with_suffix(".log"), options.timeout, ROOT)
     found = json.loads(path.read_text())
-    return [
-        Sample(ranks, found["node_cores"], row["bytes"], row["engine"]["median"])
-        for row in found["results"]
-    ]
+    node = Node(found["node_cores"], options.cache)
+    return [Sample(ranks, node, row["bytes"], row["engine"]["median"]) for row in found["results"]]
+
+
+def cache_bytes(cores: Sequence[int], root: Path = Path("/sys/devices/system/cpu")) -> int:
+    """Of the last level of these cores' caches; 0 if the machine does not say.
+
+    `root` holds cpuN/cache/indexI/{size,shared_cpu_list}, as Linux writes them.
+    """
+    found = {}
+    for core in cores:
+        levels = sorted((root / f"cpu{core}" / "cache").glob("index*"))
+        if levels:
+            size = (levels[-1] / "size").read_text().strip().removesuffix("K")
+            found[(levels[-1] / "shared_cpu_list").read_text()] = int(size) << 10
+    return sum(found.values())
 
 
 def quietest(turns: Sequence[list[Sample]]) -> list[Sample]:
@@ -93,7 +105,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--data", type=Path, help="folder (default benchmarks/results/scaling-TIME)"
     )
     parser.add_argument("--write", type=Path, metavar="FILE", help="Markdown, docs/scaling.md")
+    parser.add_argument(
+        "--cache", type=int, default=cache_bytes(columns.cores()), help="of the last level, bytes"
+    )
     parser.add_argument("--node-ranks", type=int, default=64, help="ranks, and cores, of a node")
+    parser.add_argument(
+        "--rank-cache", type=float, default=4 << 20, help="of a rank of such a node, bytes"
+    )
     parser.add_argument("--latency", type=float, default=2e-6, help="between nodes, seconds")
     parser.add_argument("--bandwidth", type=float, default=12.5e9, help="of a node, bytes/s")
     parser.add_argument("--message", type=float, default=1e-6, help="rank 0, per rank, seconds")
@@ -125,8 +143,8 @@ def main(arguments: list[str] | None = None) -> int:
         [
             *_head(parameters, options),
             *_check_table(checked(parameters, fitted), checked(parameters, unseen), options),
-            *_scaling_table(parameters, network, options.node_ranks),
-            *_assumptions(network, options.node_ranks),
+            *_scaling_table(parameters, network, options),
+            *_assumptions(network, options),
         ]
     )
     print(text)
@@ -136,19 +154,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _head(parameters: Parameters, options: argparse.Namespace) -> list[str]:
-    units = {"start": 1e6, "touch": 1e12, "crowded_start": 1e6, "crowded_touch": 1e12, "turns": 1}
-    cells = [f"{value * units[name]:.3g}" for name, value in asdict(parameters).items()]
+    values = asdict(parameters)
+    cells = [f"{value * (1e12 if 'touch' in name else 1e6):.3g}" for name, value in values.items()]
     return [
         "# Cost by the number of ranks",
         "",
         f"Printed by `python -m benchmarks.scaling --seconds {options.seconds:g} --write "
         "docs/scaling.md`; the model and its reasons are in `benchmarks/scaling_model.py`.",
         "",
-        f"Parameters, fitted to {options.fit} ranks on {len(columns.cores())} cores (starts in "
-        "µs, touches in ps per byte):",
+        f"Parameters, fitted to {options.fit} ranks on {len(columns.cores())} cores with "
+        f"{options.cache / 2**20:g} MiB of cache (µs, touches in ps per byte):",
         "",
-        "| " + " | ".join(units) + " |",
-        "| " + " | ".join("---" for _ in units) + " |",
+        "| " + " | ".join(values) + " |",
+        "| " + " | ".join("---" for _ in values) + " |",
         "| " + " | ".join(cells) + " |",
         "",
     ]
@@ -170,13 +188,16 @@ def _check_table(
         for line in found:
             s = line.sample
             lines.append(
-                f"| {s.ranks} | {s.cores} | {s.bytes} | {s.seconds * 1e3:.3f} | "
+                f"| {s.ranks} | {s.node.cores} | {s.bytes} | {s.seconds * 1e3:.3f} | "
                 f"{line.predicted * 1e3:.3f} | {line.error:+.0%} | {use} |"
             )
     return [*lines, ""]
 
 
-def _scaling_table(parameters: Parameters, network: Network, node_ranks: int) -> list[str]:
+def _scaling_table(
+    parameters: Parameters, network: Network, options: argparse.Namespace
+) -> list[str]:
+    node_ranks = options.node_ranks
     lines = [
         "## To 4,096 ranks",
         "",
@@ -189,7 +210,9 @@ def _scaling_table(parameters: Parameters, network: Network, node_ranks: int) ->
     for ranks in TABLE_RANKS:
         nodes = max(1, ranks // node_ranks)
         times = [
-            scaling_model.job_seconds(parameters, network, nodes, min(ranks, node_ranks), size)
+            scaling_model.job_seconds(
+                parameters, network, nodes, min(ranks, node_ranks), options.rank_cache, size
+            )
             for size in GRADIENTS.values()
         ]
         cells = " | ".join(f"{seconds * 1e3:.2f}" for seconds in times)
@@ -197,12 +220,13 @@ def _scaling_table(parameters: Parameters, network: Network, node_ranks: int) ->
     return [*lines, ""]
 
 
-def _assumptions(network: Network, node_ranks: int) -> list[str]:
+def _assumptions(network: Network, options: argparse.Namespace) -> list[str]:
     return [
         "## Assumptions",
         "",
         "- One core per rank; a node's memory bandwidth grows with its cores. A node of "
-        f"{node_ranks} cores usually has less per core: then large tensors cost more.",
+        f"{options.node_ranks} cores usually has less per core: then large tensors cost more.",
+        f"- {options.rank_cache / 2**20:g} MiB of the last cache per core.",
         f"- Between nodes {network.latency * 1e6:g} µs and {network.bandwidth / 1e9:g} GB/s per "
         "node and direction, with no congestion: figures of a 100 Gbit/s network, not measured.",
         f"- Rank 0 spends {network.message * 1e6:g} µs per other rank and step on control "

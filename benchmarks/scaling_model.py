@@ -5,13 +5,13 @@ Inside a node, n ranks on c cores.  Ranks that have a core each poll for one ano
     seconds = start + bytes touch volume(n)
 
 `volume` is how often each byte is read or written by a rank: it puts what others reduce into its
-slot, reads n sources of its share, writes it twice, takes the other shares.  Ranks that share cores
-(n > c) do not poll: they sleep and are woken, and take turns, so they have parameters of their own:
+slot, reads n sources of its share, writes it twice, takes the other shares.  `touch` is one number
+where the last cache holds the tensors and slots of all ranks, and another where it does not.  Ranks
+that share cores (n > c) do not poll: they sleep and are woken.  Each rank beyond the cores adds a
+turn of its own, and n / c ranks take turns in touching the data and in waking their n - 1 peers for
+every piece of a tensor, as it passes through the slots:
 
-    seconds = (n / c) ** turns (crowded_start + bytes crowded_touch volume(n))
-
-`turns` would be 1 if sharing a core only halved what each rank gets of it; it is measured, because
-ranks also lose turns in which what they wait for has not been made yet.
+    seconds = (n - c) turn + n / c (bytes touch' volume(n) + pieces (n - 1) ring)
 
 Between nodes the ranks of one place on all nodes sum their share by sending parts to one another,
 and rank 0 handles a message from and to each other rank.
@@ -21,13 +21,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
+WHOLE = 8 << 10  # bytes up to which every rank reduces all: one wait, which `turn` holds
+PIECE = 128 << 10  # bytes of a slot, of which a rank has SLOTS (core/transport/node_memory.cc)
+SLOTS = 4
 EXCHANGE_PIECE = 2 << 20  # bytes that travel between nodes at a time
 LEAST_SHARE = 16 << 10  # bytes per node: below, one MPI_Iallreduce of about log2(nodes) rounds
 STAGE = 4 << 20  # bytes that are reduced inside the node, between nodes and shared out at a time
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine, or what the ranks may use of it."""
+
+    cores: int
+    cache: float  # bytes of the last level, of all cores together
 
 
 @dataclass(frozen=True)
@@ -35,20 +46,25 @@ class Sample:
     """One measurement on one node."""
 
     ranks: int
-    cores: int
+    node: Node
     bytes: int
     seconds: float
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Starts in seconds, touches in seconds per byte; see the module's formulas."""
+    """Seconds, touches in seconds per byte in the cache and beyond it; see the module's formulas.
+
+    The second three are of ranks that share cores.
+    """
 
     start: float
     touch: float
-    crowded_start: float
+    far_touch: float
+    turn: float
     crowded_touch: float
-    turns: float
+    crowded_far_touch: float
+    ring: float
 
 
 @dataclass(frozen=True)
@@ -60,9 +76,9 @@ class Network:
     message: float  # seconds of rank 0 for one control message in and one out
 
 
-def crowding(ranks: int, cores: int) -> float:
-    """How many ranks share a core, at least 1."""
-    return max(1.0, ranks / cores)
+def pieces(size: float) -> float:
+    """How many times the ranks of a node wait for one another, but for the first."""
+    return max(1.0, size / PIECE) if size > WHOLE else 0.0
 
 
 def volume(ranks: int) -> float:
@@ -73,46 +89,46 @@ def volume(ranks: int) -> float:
     return 2 * moved + 1 + 2 / ranks
 
 
-def node_seconds(parameters: Parameters, ranks: int, cores: int, size: float) -> float:
-    """The engine's time for `size` bytes on `ranks` ranks of one node with `cores` cores."""
-    p = parameters
+def node_seconds(parameters: Parameters, ranks: int, node: Node, size: float) -> float:
+    """The engine's time for `size` bytes on `ranks` ranks of one node."""
     if ranks == 1:
         return 0.0  # nothing is averaged
-    if ranks <= cores:
-        return p.start + size * p.touch * volume(ranks)
-    own = p.crowded_start + size * p.crowded_touch * volume(ranks)
-    return crowding(ranks, cores) ** p.turns * own
+    own = astuple(parameters)
+    return float(_terms(ranks, node, size) @ (own[3:] if ranks > node.cores else own[:3]))
+
+
+def _terms(ranks: int, node: Node, size: float) -> np.ndarray:
+    """By what each parameter of that case is multiplied."""
+    crowding = max(1.0, ranks / node.cores)
+    touched = crowding * size * volume(ranks)
+    cached = ranks * (size + SLOTS * PIECE) <= node.cache
+    touches = [touched, 0.0] if cached else [0.0, touched]
+    if ranks <= node.cores:
+        return np.array([1.0, *touches])
+    return np.array([ranks - node.cores, *touches, crowding * pieces(size) * (ranks - 1)])
 
 
 def fit(samples: Sequence[Sample]) -> Parameters:
     """Least squares of the relative errors; nothing below 0.
 
-    Needs measurements with a core per rank, and some with 2 different numbers of ranks per core.
+    Needs measurements with a core per rank, some with 2 different numbers of ranks above that, and
+    of both kinds sizes that the cache holds and sizes that it does not.
     """
-    alone = [s for s in samples if s.ranks <= s.cores]
-    crowded = [s for s in samples if s.ranks > s.cores]
-    levels = {crowding(s.ranks, s.cores) for s in crowded}
-    if len({s.bytes for s in alone}) < 2 or len(levels) < 2:
+    alone = [s for s in samples if s.ranks <= s.node.cores]
+    crowded = [s for s in samples if s.ranks > s.node.cores]
+    if len({s.ranks / s.node.cores for s in crowded}) < 2:
+        raise ValueError("the model needs 2 numbers of ranks above that of cores")
+    return Parameters(*_fitted(alone), *_fitted(crowded))
+
+
+def _fitted(samples: Sequence[Sample]) -> list[float]:
+    rows = np.array([_terms(s.ranks, s.node, s.bytes) / s.seconds for s in samples])
+    if len(samples) < 3 or not rows.any(axis=0).all():
         raise ValueError(
-            "the model needs 2 sizes with a core per rank, and 2 numbers of ranks above that of "
-            f"cores: got {len(alone)} samples of the first kind, and crowdings {sorted(levels)}"
+            "the model needs 3 sizes or more, some in the cache and some beyond it, with a core "
+            f"per rank and without: got {len(samples)} samples of one of these"
         )
-    start, touch, _ = _line(alone, 0.0)
-    turns = min(np.arange(1.0, 2.001, 0.01), key=lambda exponent: _line(crowded, exponent)[2])
-    crowded_start, crowded_touch, _ = _line(crowded, turns)
-    return Parameters(start, touch, crowded_start, crowded_touch, float(turns))
-
-
-def _line(samples: Sequence[Sample], turns: float) -> tuple[float, float, float]:
-    """Start and touch for an exponent, and the norm of their relative errors."""
-    rows = [
-        crowding(s.ranks, s.cores) ** turns * np.array([1.0, s.bytes * volume(s.ranks)]) / s.seconds
-        for s in samples
-    ]
-    matrix = np.array(rows)
-    found = non_negative(matrix, np.ones(len(samples)))
-    error = float(np.linalg.norm(matrix @ found - 1))
-    return float(found[0]), float(found[1]), error
+    return [float(value) for value in non_negative(rows, np.ones(len(rows)))]
 
 
 def non_negative(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -145,10 +161,16 @@ def between_seconds(network: Network, nodes: int, ranks_per_node: int, share: fl
 
 
 def job_seconds(
-    parameters: Parameters, network: Network, nodes: int, ranks_per_node: int, size: float
+    parameters: Parameters,
+    network: Network,
+    nodes: int,
+    ranks_per_node: int,
+    cache: float,
+    size: float,
 ) -> float:
-    """The engine's time on several nodes, one core per rank."""
-    inside = node_seconds(parameters, ranks_per_node, ranks_per_node, size)
+    """The engine's time on several nodes, one core and so many bytes of cache per rank."""
+    node = Node(ranks_per_node, ranks_per_node * cache)
+    inside = node_seconds(parameters, ranks_per_node, node, size)
     # What was measured on 2 ranks holds the messages of one other rank.
     messages = max(0, nodes * ranks_per_node - 2) * network.message
     if nodes > 1:

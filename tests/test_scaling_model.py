@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from benchmarks import scaling, scaling_model
-from benchmarks.scaling_model import Network, Parameters, Sample
+from benchmarks.scaling_model import Network, Node, Parameters, Sample
 
-PARAMETERS = Parameters(start=3e-5, touch=2e-11, crowded_start=4e-5, crowded_touch=3e-11, turns=1.5)
+PARAMETERS = Parameters(
+    start=3e-5,
+    touch=2e-11,
+    far_touch=2.5e-11,
+    turn=4e-5,
+    crowded_touch=3e-11,
+    crowded_far_touch=5e-11,
+    ring=3e-6,
+)
+NODE = Node(cores=2, cache=32 << 20)
 NETWORK = Network(latency=2e-6, bandwidth=10e9, message=1e-6)
 
 
 def test_what_ranks_of_one_node_cost() -> None:
     assert scaling_model.volume(1) == 0
     assert scaling_model.volume(2) == 2 + 1 + 1
-    assert scaling_model.node_seconds(PARAMETERS, 1, 2, 1e6) == 0
+    assert scaling_model.node_seconds(PARAMETERS, 1, NODE, 1e6) == 0
     # one core each: 30 us, and 1 MB x 20 ps x 4
-    assert scaling_model.node_seconds(PARAMETERS, 2, 2, 1e6) == pytest.approx(30e-6 + 80e-6)
-    # 8 on 2 cores: 4 ** 1.5 = 8 times as long; volume(8) = 2 x 2 x 7 / 8 + 1 + 2 / 8 = 4.75
-    expected = 8 * (40e-6 + 4.75 * 30e-6)
-    assert scaling_model.node_seconds(PARAMETERS, 8, 2, 1e6) == pytest.approx(expected)
+    assert scaling_model.node_seconds(PARAMETERS, 2, NODE, 1e6) == pytest.approx(30e-6 + 80e-6)
+    # What the cache does not hold costs 25 ps a touch: twice 16 MB, and the slots.
+    expected = 30e-6 + 4 * (16 << 20) * 25e-12
+    assert scaling_model.node_seconds(PARAMETERS, 2, NODE, 16 << 20) == pytest.approx(expected)
+    # 8 on 2 cores: 6 turns of 40 us; volume(8) = 2 x 2 x 7 / 8 + 1 + 2 / 8 = 4.75
+    turns = scaling_model.node_seconds(PARAMETERS, 8, NODE, 4)
+    assert turns == pytest.approx(6 * 40e-6 + 4 * 4 * 4.75 * 30e-12)
+    expected = 6 * 40e-6 + 4 * (4.75 * 8 * 131072 * 30e-12 + 8 * 7 * 3e-6)
+    assert scaling_model.node_seconds(PARAMETERS, 8, NODE, 1 << 20) == pytest.approx(expected)
+    assert [scaling_model.pieces(size) for size in (8192, 8193, 1 << 18)] == [0, 1, 2]
 
 
 def test_what_nodes_cost() -> None:
@@ -31,19 +48,20 @@ def test_what_nodes_cost() -> None:
     # Two pieces of 2 MB between 2 nodes.
     large = scaling_model.between_seconds(NETWORK, 2, 1, 4 << 20)
     assert large == pytest.approx(2 * 2 * 2e-6 + 2 * (4 << 20) / 2 / 10e9)
-    one = scaling_model.job_seconds(PARAMETERS, NETWORK, 1, 8, 1e6)
+    one = scaling_model.job_seconds(PARAMETERS, NETWORK, 1, 8, 4 << 20, 1e6)
     # Rank 0 exchanges messages with 6 more than in the measurement on 2 ranks.
-    assert one == pytest.approx(scaling_model.node_seconds(PARAMETERS, 8, 8, 1e6) + 6e-6)
-    two = scaling_model.job_seconds(PARAMETERS, NETWORK, 2, 8, 1e6)
+    assert one == pytest.approx(
+        scaling_model.node_seconds(PARAMETERS, 8, Node(8, 32 << 20), 1e6) + 6e-6
+    )
+    two = scaling_model.job_seconds(PARAMETERS, NETWORK, 2, 8, 4 << 20, 1e6)
     between = scaling_model.between_seconds(NETWORK, 2, 8, 1e6 / 8)
     assert two - one == pytest.approx(8 * 1e-6 + 2 * 2e-6 + between)
 
 
 def test_parameters_are_found_again() -> None:
-    places = [(2, 2), (3, 2), (4, 2), (6, 2)]
     samples = [
-        Sample(n, c, size, scaling_model.node_seconds(PARAMETERS, n, c, size))
-        for n, c in places
+        Sample(n, NODE, size, scaling_model.node_seconds(PARAMETERS, n, NODE, size))
+        for n in (2, 3, 4, 6)
         for size in (4, 65536, 1 << 20, 16 << 20)
     ]
     found = scaling_model.fit(samples)
@@ -51,6 +69,20 @@ def test_parameters_are_found_again() -> None:
         assert getattr(found, name) == pytest.approx(value, rel=1e-3), name
     with pytest.raises(ValueError, match="2 numbers of ranks"):
         scaling_model.fit([s for s in samples if s.ranks < 4])
+    with pytest.raises(ValueError, match="some in the cache and some beyond"):
+        scaling_model.fit([s for s in samples if s.bytes <= 1 << 20])
+
+
+def test_cores_that_share_a_cache_have_it_once(tmp_path: Path) -> None:
+    for core, shared in enumerate(("0-1", "0-1", "2-3")):
+        for index, size in enumerate(("32K", "512K", "32768K")):
+            folder = tmp_path / f"cpu{core}" / "cache" / f"index{index}"
+            folder.mkdir(parents=True)
+            (folder / "size").write_text(size + "\n")
+            (folder / "shared_cpu_list").write_text(shared if index == 2 else str(core))
+    assert scaling.cache_bytes([0, 1], tmp_path) == 32 << 20
+    assert scaling.cache_bytes([0, 1, 2], tmp_path) == 64 << 20
+    assert scaling.cache_bytes([9], tmp_path) == 0
 
 
 def test_no_parameter_is_negative() -> None:
@@ -60,8 +92,8 @@ def test_no_parameter_is_negative() -> None:
 
 
 def test_errors_are_shares_of_the_measured_time() -> None:
-    measured = Sample(8, 2, 1000, 2e-3)
-    predicted = scaling_model.node_seconds(PARAMETERS, 8, 2, 1000)
+    measured = Sample(8, NODE, 1000, 2e-3)
+    predicted = scaling_model.node_seconds(PARAMETERS, 8, NODE, 1000)
     (line,) = scaling.checked(PARAMETERS, [measured])
     assert line.predicted == predicted
     assert line.error == pytest.approx(predicted / 2e-3 - 1)
