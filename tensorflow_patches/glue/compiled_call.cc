@@ -289,8 +289,9 @@ XLA_FFI_DEFINE_HANDLER(
 constexpr int64_t kRowsAhead = 8;
 
 template <typename T, typename Index>
-void Scatter(T* table, int64_t table_rows, const Index* indices, int64_t rows, const T* values,
-             int64_t elements, T factor) {
+[[gnu::always_inline]] inline void ScatterRows(T* table, int64_t table_rows, const Index* indices,
+                                               int64_t rows, const T* values, int64_t elements,
+                                               T factor) {
   constexpr int64_t kLine = 64 / sizeof(T);
   const auto row = [=](int64_t i) -> T* {
     const auto index = static_cast<int64_t>(indices[i]);
@@ -305,6 +306,28 @@ void Scatter(T* table, int64_t table_rows, const Index* indices, int64_t rows, c
     const T* const value = values + i * elements;
     for (int64_t k = 0; k < elements; ++k) into[k] += factor * value[k];
   }
+}
+
+#ifdef __x86_64__
+// Half as many instructions: a processor is ahead by twice the rows. No fma, so the same bits.
+template <typename T, typename Index>
+__attribute__((target("avx2"))) void ScatterRowsWide(T* table, int64_t table_rows,
+                                                     const Index* indices, int64_t rows,
+                                                     const T* values, int64_t elements, T factor) {
+  ScatterRows(table, table_rows, indices, rows, values, elements, factor);
+}
+#endif
+
+template <typename T, typename Index>
+void Scatter(T* table, int64_t table_rows, const Index* indices, int64_t rows, const T* values,
+             int64_t elements, T factor) {
+#ifdef __x86_64__
+  static const bool wide = __builtin_cpu_supports("avx2");
+  if (wide) {
+    return ScatterRowsWide(table, table_rows, indices, rows, values, elements, factor);
+  }
+#endif
+  ScatterRows(table, table_rows, indices, rows, values, elements, factor);
 }
 
 template <typename T>
