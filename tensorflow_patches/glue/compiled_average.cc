@@ -254,8 +254,8 @@ struct Factor {
   bool negative = false;
 };
 
-// None if `updates` are anything but such a product. Of two factors the second is no part of it:
-// taken together they would be rounded once.
+// None if `updates`, whose shape is known, are anything but such a product. A product of two
+// factors is none: taken together they would be rounded once.
 std::optional<Factor> FactorOf(xla::XlaBuilder* builder, XlaOp updates, XlaOp rows) {
   const int64_t end = XlaBuilderFriend::GetInstruction(rows)->id();
   Factor factor;
@@ -326,18 +326,11 @@ void CompiledScatterKernel::Compute(OpKernelContext* context) {
   const Averages::Rows* const average = AverageOf(**all, compilation.Input(1));
   if (average == nullptr) return stock_->Compute(context);
   const tensorflow::DataType type = compilation.input_type(2);
+  const XlaOp updates = compilation.Input(2);
   XlaOp variable;
   OP_REQUIRES_OK(context, compilation.ReadVariableInput(0, type, /*shape=*/nullptr, &variable));
-  XlaOp rows = compilation.Input(2);
-  // To multiply while rows are added saves a pass over memory.
-  std::optional<Factor> factor = FactorOf(builder, rows, average->values);
-  if (factor.has_value()) rows = average->values;
-  if (def().op() == "ResourceScatterSub") {
-    factor = factor.value_or(Factor());
-    factor->negative = !factor->negative;
-  }
   std::vector<xla::Shape> shapes;
-  for (const XlaOp operand : {variable, average->indices, rows}) {
+  for (const XlaOp operand : {variable, average->indices, updates}) {
     const absl::StatusOr<xla::Shape> shape = builder->GetShape(operand);
     OP_REQUIRES_OK(context, shape.status());
     // Rows first, whatever layout XLA prefers.
@@ -346,10 +339,15 @@ void CompiledScatterKernel::Compute(OpKernelContext* context) {
   if (!AreRowsOf(shapes[0], shapes[1], shapes[2])) return stock_->Compute(context);
   const xla::Shape table = shapes[0];
   shapes.push_back(xla::ShapeUtil::MakeShape(table.element_type(), {}));
-  const XlaOp scale = Emit(builder, factor.value_or(Factor()), table.element_type());
+  // To multiply while rows are added saves a pass over memory.
+  const std::optional<Factor> found = FactorOf(builder, updates, average->values);
+  Factor factor = found.value_or(Factor());
+  if (def().op() == "ResourceScatterSub") factor.negative = !factor.negative;
   const XlaOp updated = xla::CustomCallWithLayout(
-      builder, std::string(kCompiledScatter), {variable, average->indices, rows, scale}, table,
-      shapes, /*opaque=*/"", /*has_side_effect=*/false, {{{}, {0, {}}}}, /*literal=*/nullptr,
+      builder, std::string(kCompiledScatter),
+      {variable, average->indices, found.has_value() ? average->values : updates,
+       Emit(builder, factor, table.element_type())},
+      table, shapes, /*opaque=*/"", /*has_side_effect=*/false, {{{}, {0, {}}}}, /*literal=*/nullptr,
       xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
   OP_REQUIRES_OK(context, compilation.AssignVariable(0, type, updated));
 }
