@@ -55,7 +55,7 @@ class Sample:
 class Parameters:
     """Seconds, touches in seconds per byte in the cache and beyond it; see the module's formulas.
 
-    The second three are of ranks that share cores.
+    The last four are of ranks that share cores.
     """
 
     start: float
@@ -77,7 +77,7 @@ class Network:
 
 
 def pieces(size: float) -> float:
-    """How many times the ranks of a node wait for one another, but for the first."""
+    """In which a tensor passes through the slots; none if every rank reduces it whole."""
     return max(1.0, size / PIECE) if size > WHOLE else 0.0
 
 
