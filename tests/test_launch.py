@@ -127,6 +127,20 @@ def test_a_rank_that_ended_before_the_deadline_is_named(script):
     assert "script.py" in caught.value.stacks[0]
 
 
+def test_a_launcher_that_outlives_its_ranks_is_killed_and_said(
+    script, tmp_path, monkeypatch, capfd
+):
+    fake = tmp_path / "mpirun"
+    fake.write_text('until [ "$1" = sh ]; do shift; done; "$@"; sleep 600\n')
+    monkeypatch.setattr(launcher, "_mpirun", lambda: ["sh", str(fake)])
+    monkeypatch.setattr(launcher, "_oversubscribe", lambda: [])
+    run = launch(script("print('is up')"), np=1, timeout=3)
+    assert run.returncode != 0 and run.stdout == ["is up\n"]
+    assert "the launcher outlived its ranks" in capfd.readouterr().err
+    with pytest.raises(LaunchError, match="return code"):
+        run.check()
+
+
 def test_a_rank_that_ignores_signals_is_killed(script, tmp_path):
     deaf = "import signal\nfor number in (15, 18, 6): signal.signal(number, signal.SIG_IGN)\n"
     with pytest.raises(LaunchTimeout):
