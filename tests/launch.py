@@ -137,7 +137,7 @@ def launch(
             stacks = _stacks(directory, ranks, process)
             _kill(process, marker)
             if set(stacks) == {ENDED}:
-                # Open MPI's, in rare cases, when a rank fails while another connects to it.
+                # Seen once of Open MPI 5.0.11's prterun, after ranks that failed at their start.
                 result = _collect(directory, ranks, -signal.SIGKILL, time.monotonic() - start)
                 print(f"the launcher outlived its ranks\n{result.report()}", file=sys.stderr)
                 return result
