@@ -106,7 +106,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--write", type=Path, metavar="FILE", help="Markdown, docs/scaling.md")
     parser.add_argument(
-        "--cache", type=int, default=cache_bytes(columns.cores()), help="of the last level, bytes"
+        "--cache",
+        type=int,
+        default=cache_bytes(columns.cores()),
+        help="of the last level, bytes; say it where /sys does not",
     )
     parser.add_argument("--node-ranks", type=int, default=64, help="ranks, and cores, of a node")
     parser.add_argument(

@@ -126,7 +126,8 @@ def _fitted(samples: Sequence[Sample]) -> list[float]:
     if len(samples) < 3 or not rows.any(axis=0).all():
         raise ValueError(
             "the model needs 3 sizes or more, some in the cache and some beyond it, with a core "
-            f"per rank and without: got {len(samples)} samples of one of these"
+            f"per rank and without: got {len(samples)} samples of one of these, and a cache of "
+            f"{samples[0].node.cache if samples else 0:g} bytes"
         )
     return [float(value) for value in non_negative(rows, np.ones(len(rows)))]
 
