@@ -16,6 +16,7 @@ INTERPOSED = (
     "_ZN3tsl4port13AlignedMallocE",
     "_ZN3tsl4port11AlignedFreeE",
     "_ZN3tsl4port16AlignedSizedFreeE",
+    "_ZNK10tensorflow15TensorInterface7CanMoveE",
 )
 OUR_PREFIX = "tfmpi_"
 

@@ -17,6 +17,7 @@
 #include "tensorflow_patches/glue/interpose.h"
 #include "tensorflow_patches/glue/request_group.h"
 #include "tensorflow_patches/glue/runtime.h"
+#include "tensorflow_patches/glue/shared_fetches.h"
 #include "tensorflow_patches/glue/sparse_average.h"
 #include "tensorflow_patches/glue/update_kernel.h"
 #include "tensorflow_patches/glue/variable_names.h"
@@ -222,6 +223,10 @@ void tfmpi_set_thread_scope(const char* scope) { tfmpi::VariableNames::SetThread
 void tfmpi_set_scope(int64_t session, const char* scope) {
   tfmpi::VariableNames::Get().SetScope(session, scope);
 }
+
+void tfmpi_share_fetches(int32_t share) { tfmpi::ShareFetches(share != 0); }
+
+int32_t tfmpi_is_lone_variable(const void* data) { return tfmpi::IsLoneVariable(data) ? 1 : 0; }
 
 int32_t tfmpi_set_averaged(int32_t averaged) {
   return tfmpi::ApplyKernel::SetThreadAveraged(averaged != 0) ? 1 : 0;

@@ -91,6 +91,10 @@ TFMPI_API void tfmpi_mark_in_step(const char* container, const char* name, const
 TFMPI_API void tfmpi_set_thread_scope(const char* scope);
 TFMPI_API void tfmpi_set_scope(int64_t session, const char* scope);
 
+// Fetches of variables that are not copied; see shared_fetches.h. `data`: of a fetched array.
+TFMPI_API void tfmpi_share_fetches(int32_t share);
+TFMPI_API int32_t tfmpi_is_lone_variable(const void* data);
+
 // 1: the gradients of optimizer ops that this thread runs eagerly are averages already; 0: the
 // kernels average them. Returns what it was before.
 TFMPI_API int32_t tfmpi_set_averaged(int32_t averaged);

@@ -25,9 +25,18 @@ _WAIT_SECONDS = 0.1
 
 
 def run(
-    kind: str, array: np.ndarray[Any, Any], name: str, *, op: str = "average", root: int = 0
+    kind: str,
+    array: np.ndarray[Any, Any],
+    name: str,
+    *,
+    op: str = "average",
+    root: int = 0,
+    in_place: bool = False,
 ) -> np.ndarray[Any, Any]:
     """Carries out one collective under `name` and returns its result; waits for all ranks.
+
+    `in_place`: the result of a broadcast or an allreduce takes the place of `array`, which must be
+    contiguous.
 
     Raises tf.errors.OpError subclasses, see errors.error_from_code; TypeError for a dtype that
     cannot travel.
@@ -39,7 +48,7 @@ def run(
         raise TypeError(
             f"{kind} of {array.dtype.name} is not supported; use one of {', '.join(DTYPES)}"
         )
-    out = None if kind == "allgather" else np.array(array, copy=True)
+    out = None if kind == "allgather" else array if in_place else np.array(array, copy=True)
     lib = _lib.load()
     operation = lib.tfmpi_begin(
         name.encode(),

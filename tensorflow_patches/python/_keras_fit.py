@@ -173,8 +173,8 @@ def _numpy(variable: Any) -> Any:
 
 def _digest(variable: Any) -> int:
     """Of its value on this rank; of a large one without a copy of it."""
-    large = _large.handle(_tf_variable(variable))
-    return _agree.digest(_numpy(variable)) if large is None else _large.digest(large)
+    large = _large.eager_variable(_tf_variable(variable))
+    return _agree.digest(_numpy(variable)) if large is None else large.digest()
 
 
 def _trainable_digests(model: Any) -> list[int] | None:

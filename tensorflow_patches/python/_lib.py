@@ -90,6 +90,8 @@ def load() -> Any:
         lib.tfmpi_mark_in_step.argtypes = [ctypes.c_char_p] * 3
         lib.tfmpi_set_thread_scope.argtypes = [ctypes.c_char_p]
         lib.tfmpi_set_scope.argtypes = [ctypes.c_int64, ctypes.c_char_p]
+        lib.tfmpi_share_fetches.argtypes = [ctypes.c_int32]
+        lib.tfmpi_is_lone_variable.argtypes = [ctypes.c_void_p]
         lib.tfmpi_set_averaged.argtypes = [ctypes.c_int32]
         lib.tfmpi_apply_op.restype = ctypes.c_char_p
         _lib = lib

@@ -138,23 +138,35 @@ def function_first_called(graph: Any, captured: Any) -> None:
 
 def _holds_apply_op(graph: Any) -> bool:
     """By itself, or in a function that it calls."""
-    from tensorflow.python.eager import context
-
     operations = graph.get_operations()
     if any(op.type in _hooks.apply_ops for op in operations):
         return True
-    todo = {name for op in operations if calls_functions(op.type) for name in _called(op.node_def)}
-    seen: set[str] = set()
+    return any(calls_apply_op(op) for op in operations if calls_functions(op.type))
+
+
+def calls_apply_op(op: Any) -> bool:
+    """Whether a function that `op` calls, or one that is called there, holds an Apply op."""
+    todo, seen = set(_called(op.node_def)), set()
     while todo:
         name = todo.pop()
         seen.add(name)
-        if not context.context().has_function(name):
-            continue
-        for node in context.context().get_function_def(name).node_def:
+        definition = _function_def(op.graph, name)
+        for node in definition.node_def if definition is not None else ():
             if node.op in _hooks.apply_ops:
                 return True
             todo.update(called for called in _called(node) if called not in seen)
     return False
+
+
+def _function_def(graph: Any, name: str) -> Any:
+    """None if neither the graph nor eager code knows the function."""
+    from tensorflow.python.eager import context
+
+    function = graph._get_function(name)
+    if function is not None:
+        return function.cached_definition
+    known = context.context().has_function(name)
+    return context.context().get_function_def(name) if known else None
 
 
 @functools.cache

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from tensorflow.mpi import _hooks, _lib, _naming
+from tensorflow.mpi import _hooks, _large, _lib, _naming
 from tensorflow.mpi._average import averaged_names
 from tensorflow.mpi._naming import state_name
 from tensorflow.mpi._sync import State, bring_in_step, busy, is_random_state
@@ -130,8 +130,8 @@ def _trained_by(graph: Any, names: Iterable[str]) -> set[str]:
         todo.extend(tensor.op for tensor in op.inputs)
         todo.extend(op.control_inputs)
         trained.update(_trained_by_op(op))
-        if op.type not in _hooks.apply_ops and _naming.calls_functions(op.type):
-            # A function or a loop: whatever it is handed may be trained inside.
+        if _naming.calls_functions(op.type) and _naming.calls_apply_op(op):
+            # A function or a loop that trains: which of what it is handed is not known.
             trained.update(state_name(t.op) for t in op.inputs if _is_state(t))
     return trained
 
@@ -167,18 +167,31 @@ def _sync_session(session: Any, known: _Session, trained: set[str]) -> None:
             for name, variable in _variables_of(session.graph).items()
             if name not in known.in_step and not is_random_state(name)
         }
-        values = _read_variables(session, variables)
-        received: dict[str, Any] = {}
-        states = [
-            _session_state(name, variable, values.get(name), received, known.scope)
-            for name, variable in variables.items()
-        ]
         digest = _digest(trained)
-        bring_in_step(f"start of session {known.scope} {digest} {len(known.in_step)}", states)
+        label = f"start of session {known.scope} {digest} {len(known.in_step)}"
+        received, empty = _receive_variables(session, label, variables, known.scope)
         _write_variables(session, [(variables[name], value) for name, value in received.items()])
-        known.in_step.update(trained)
+        known.in_step.update(trained - empty)
     finally:
         busy.on = False
+
+
+def _receive_variables(
+    session: Any, label: str, variables: dict[str, Any], scope: str
+) -> tuple[dict[str, Any], set[str]]:
+    """What of rank 0's values is still to be written on this rank; which variables have none."""
+    received: dict[str, Any] = {}
+    with _large.shared_fetches():
+        values = _read_variables(session, variables)
+        states = {
+            name: _session_state(name, variables[name], value, received, scope)
+            for name, value in values.items()
+        }
+        bring_in_step(label, list(states.values()))
+    for name, state in states.items():
+        if isinstance(state.large, _large.FetchedVariable) and state.large.received is not None:
+            received[name] = state.large.received
+    return received, variables.keys() - values.keys()
 
 
 def _variables_of(graph: Any) -> dict[str, Any]:
@@ -196,13 +209,14 @@ def _variables_of(graph: Any) -> dict[str, Any]:
 def _session_state(
     name: str, variable: Any, value: Any, received: dict[str, Any], scope: str
 ) -> State:
-    """`value` is None for a variable that has none. What rank 0 has goes to `received`."""
-    shape = "empty" if value is None else list(value.shape)
+    """What rank 0 has goes to `received`, where it does not go to the variable itself."""
+    dtype, shape = variable.dtype.base_dtype, list(value.shape)
     return State(
-        f"{name} {variable.dtype.base_dtype.name} {shape}",
+        f"{name} {dtype.name} {shape}",
         lambda: value,
         lambda new: received.__setitem__(name, new),
         lambda: _lib.load().tfmpi_mark_in_step(b"", name.encode(), scope.encode()),
+        _large.FetchedVariable(value) if _large.is_large(dtype, shape) else None,
     )
 
 

@@ -33,13 +33,14 @@ _changed: str | None = None  # what this rank did to its variables since it was 
 
 @dataclasses.dataclass
 class State:
-    """One variable on this rank: how it is known on all ranks, and how to read and write it."""
+    """One variable that has a value here: how all ranks know it, and how to read and write it."""
 
-    key: str  # name, dtype, shape, and whether it has a value
+    key: str  # name, dtype, shape
     read: Callable[[], Any]  # -> numpy array
     write: Callable[[Any], None]
     mark: Callable[[], None]  # tells the kernels that it is in step
-    large: Any = None  # the handle of a variable that is not to be read or written as a whole
+    # A variable that is not to be read or written as a whole.
+    large: _large.EagerVariable | _large.FetchedVariable | None = None
 
 
 def bring_in_step(label: str, states: list[State]) -> None:
@@ -47,14 +48,12 @@ def bring_in_step(label: str, states: list[State]) -> None:
 
     Only what differs travels. Every rank must call it, each with what it has.
     """
-    values = [
-        None if state.key.endswith("empty") or state.large is not None else state.read()
-        for state in states
-    ]
+    values = [None if state.large is not None else state.read() for state in states]
     mine: dict[str, list[int]] = collections.defaultdict(list)
     places: dict[str, list[int]] = collections.defaultdict(list)
     for index, (state, value) in enumerate(zip(states, values)):
-        mine[state.key].append(_digest(state, value))
+        digest = _agree.digest(value) if state.large is None else state.large.digest()
+        mine[state.key].append(digest)
         places[state.key].append(index)
     everyone = _agree.headers(f"{label} manifest", mine)
     agreed = sorted(
@@ -76,9 +75,10 @@ def bring_in_step(label: str, states: list[State]) -> None:
     if _hooks.rank != 0:
         for index, value in zip(small, received):
             states[index].write(value)
-    large = [states[index].large for index in differing if states[index].large is not None]
-    for number, handle in enumerate(large):
-        _large.receive(handle, f"{label}: large {number}")
+    large = [states[index] for index in differing if states[index].large is not None]
+    for number, state in enumerate(large):
+        assert state.large is not None
+        state.large.receive(f"{label}: large {number}")
     for key in agreed:
         for index in places[key]:
             states[index].mark()
@@ -88,18 +88,12 @@ def bring_in_step(label: str, states: list[State]) -> None:
     )
 
 
-def _digest(state: State, value: Any) -> int:
-    if state.large is not None:
-        return _large.digest(state.large)
-    return 0 if value is None else _agree.digest(value)
-
-
 def is_random_state(name: str) -> bool:
     return any(word in name for word in _RANDOM_STATE)
 
 
 def _eager_state(handle: Any, role: str) -> State | None:
-    """None for a resource that is no variable, and for the state of a random generator."""
+    """None for what is no variable, has no value, or is the state of a random generator."""
     from tensorflow.python.framework import dtypes
     from tensorflow.python.ops import gen_resource_variable_ops as raw
 
@@ -113,7 +107,8 @@ def _eager_state(handle: Any, role: str) -> State | None:
     dtype = dtypes.as_dtype(data.shape_and_type[0].dtype)
     if dtype in (dtypes.string, dtypes.variant, dtypes.resource):
         return None
-    filled = bool(raw.var_is_initialized_op(handle).numpy())
+    if not raw.var_is_initialized_op(handle).numpy():
+        return None
 
     def read() -> Any:
         return raw.read_variable_op(handle, dtype).numpy()
@@ -124,8 +119,8 @@ def _eager_state(handle: Any, role: str) -> State | None:
     def mark() -> None:
         _lib.load().tfmpi_mark_in_step(container.encode(), name.encode(), b"")
 
-    shape = raw.variable_shape(handle).numpy().tolist() if filled else "empty"
-    large = handle if filled and _large.is_large(dtype, shape) else None
+    shape = raw.variable_shape(handle).numpy().tolist()
+    large = _large.EagerVariable(handle) if _large.is_large(dtype, shape) else None
     return State(f"{debug_name} {role} {dtype.name} {shape}", read, write, mark, large)
 
 

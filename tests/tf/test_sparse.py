@@ -114,15 +114,6 @@ def test_a_dense_gradient_on_one_rank_is_an_error_that_names_both(edges):
         assert rank["bad_index"].startswith("InvalidArgumentError") and "42" in rank["bad_index"]
 
 
-def test_a_large_table_is_never_allocated_again(edges):
-    """256 MB, of which a step touches 1 MB, from the broadcast of rank 0's values on."""
-    for rank in edges:
-        assert max(rank["big_table"]["grown"].values()) < 16 * 2**20
-        assert len(rank["big_table"]["values"]) == 3
-        for values in rank["big_table"]["values"].values():
-            assert values == [0.5, 0.0, 0.5, 1.0]
-
-
 def test_a_rank_that_has_ended_brings_no_rows(edges):
     assert decode(edges[0]["alone_at_the_end"]).tolist() == [[8.0, 8.0]]
 

@@ -57,6 +57,11 @@ def test_an_imported_graph_comes_in_step_by_itself(ranks, kind):
     assert ranks[0][f"imported {kind}"] == ranks[1][f"imported {kind}"]
 
 
+@pytest.mark.parametrize("case", ["averaged", "looked at ref", "looked at resource"])
+def test_functions_that_do_not_train_start_nothing(ranks, case):
+    assert ranks[0][case] == ranks[1][case]
+
+
 def test_a_kernel_meets_another_variable_than_it_was_made_for(ranks):
     """It must not wait for the other ranks, so it says so."""
     for rank in ranks:

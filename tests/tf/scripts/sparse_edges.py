@@ -5,7 +5,6 @@ Rank 1 ends before rank 0, which goes on alone for a step.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +17,6 @@ from tensorflow.mpi import _average, _lib
 raw = tf.raw_ops
 RANK, SIZE = place()
 ROWS, WIDTH = 6, 2
-SHAPE = BIG_ROWS, BIG_WIDTH = 1_000_000, 64  # 256 MB
 
 
 def slices(values: Any, indices: Any, rows: int = ROWS) -> tf.IndexedSlices:
@@ -232,53 +230,6 @@ def descend(var: tf.Variable, own: tf.IndexedSlices) -> None:
     )
 
 
-def memory(key: str) -> int:
-    """Of this process in bytes: VmHWM, the peak, or VmRSS."""
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith(key)) * 1024
-
-
-def grown(run: Callable[[], Any]) -> int:
-    """By how much the peak of memory rises over what there is."""
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
-    before = memory("VmRSS")
-    run()
-    return memory("VmHWM") - before
-
-
-def big_table() -> dict[str, Any]:
-    """Starts in step, and trains, without a second table; each rank's values are its own."""
-    wrapped = keras.Variable(lambda shape, dtype: tf.fill(shape, 1.0 + RANK), SHAPE, name="keras")
-    tables = {
-        "op": tf.Variable(tf.fill(SHAPE, 1.0 + RANK), name="op"),
-        "keras": wrapped.value,
-        "compat_v1": tf.Variable(tf.fill(SHAPE, 1.0 + RANK), name="compat_v1"),
-    }
-    shape = tf.constant(SHAPE)
-    rows = tf.IndexedSlices(tf.ones([4096, BIG_WIDTH]), tf.range(RANK, RANK + 4096), shape)
-
-    def step(table: tf.Variable) -> None:
-        if table is tables["op"]:
-            descend(table, rows)
-        elif table is tables["keras"]:
-            sgd.apply_gradients([(rows, wrapped)])
-        else:
-            with tf.GradientTape():  # the first: all variables come in step
-                pass
-            descent.apply_gradients([(rows, table)])
-
-    def two_steps(table: tf.Variable) -> None:
-        step(table)
-        step(table)
-
-    sgd, descent = keras.optimizers.SGD(0.5), tf.compat.v1.train.GradientDescentOptimizer(0.5)
-    rise = {name: grown(functools.partial(two_steps, table)) for name, table in tables.items()}
-    picked = [0, 1, 4096, BIG_ROWS - 1]
-    values = {name: tf.gather(t, picked)[:, 0].numpy().tolist() for name, t in tables.items()}
-    return {"grown": rise, "values": values}
-
-
 def many_rows() -> float:
     """More than the kernel updates at once: how far from what numpy says."""
     parts = [np.random.default_rng(rank).permutation(2000)[:700] for rank in range(2)]
@@ -312,7 +263,6 @@ def main() -> None:
         mixed_in_keras,
         bad_index,
         many_rows,
-        big_table,
     ]
     found = {case.__name__: case() for case in cases}
     if RANK == 0:

@@ -244,6 +244,34 @@ def callable_case(use_resource: bool, options: bool = False) -> dict[str, Any]:
     return report(loss, *after)
 
 
+def averaged_case() -> list[Any]:
+    """A moving average's initializer hands the variable, without a value yet, to a function."""
+    w, _, _ = values(RANK)
+    with tf.Graph().as_default(), v1.Session() as session:
+        variable = v1.get_variable("w", initializer=w, use_resource=True)
+        train = v1.train.GradientDescentOptimizer(RATE).minimize(own_loss(variable))
+        with tf.control_dependencies([train]):
+            average = tf.train.ExponentialMovingAverage(0.5).apply([variable])
+        session.run(v1.global_variables_initializer())
+        session.run(average)
+        return [encode(value) for value in session.run(v1.global_variables())]
+
+
+def looked_at_case(use_resource: bool) -> list[int]:
+    """Rank 0 alone hands its variable to a function that does not train, before any step."""
+    w, _, _ = values(RANK)
+    with tf.Graph().as_default(), v1.Session() as session:
+        variable = v1.get_variable("w", initializer=w, use_resource=use_resource)
+        seen = tf.cond(variable[0, 0] > 0, lambda: variable + 0, lambda: variable + 0)
+        train = v1.train.GradientDescentOptimizer(RATE).minimize(own_loss(variable))
+        session.run(variable.initializer)
+        if RANK == 0:
+            session.run(seen)
+        tf.mpi.barrier()
+        session.run(train)
+        return encode(session.run(variable))
+
+
 def main() -> None:
     single_threaded_ops()
     eager = {"eager": raw_case(function=False), "checkpoint eager": checkpoint_case(function=False)}
@@ -255,9 +283,11 @@ def main() -> None:
         kind = "resource" if use_resource else "ref"
         printed[f"session {kind}"] = session_case(use_resource)
         printed[f"imported {kind}"] = imported_case(use_resource)
+        printed[f"looked at {kind}"] = looked_at_case(use_resource)
         printed[f"callable {kind}"] = callable_case(use_resource)
         printed[f"callable {kind}, options"] = callable_case(use_resource, options=True)
         printed[f"session {kind}, restored"] = session_case(use_resource, restored=True)
+    printed["averaged"] = averaged_case()
     printed["generator"] = generator_case()
     printed["other variable"] = other_variable_case()
     result(printed)

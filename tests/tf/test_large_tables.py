@@ -1,0 +1,28 @@
+"""A large table is never allocated a second time, and starts as rank 0's all the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def ranks(launch, scripts) -> list[dict[str, Any]]:
+    return launch(scripts / "large_tables.py", np=2).check().results
+
+
+@pytest.mark.parametrize("case", ["op", "keras", "compat_v1", "session ref", "session resource"])
+def test_memory_does_not_grow_by_the_table(ranks, case):
+    """256 MB, of which a step touches 1 MB, from the broadcast of rank 0's values on."""
+    for rank in ranks:
+        assert rank[case]["grown"] < 16 * 2**20
+        assert rank[case]["values"] == [0.5, 0.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("kind", ["ref", "resource"])
+def test_memory_that_is_not_one_variable_s_is_not_written_to(ranks, kind):
+    for number, rank in enumerate(ranks):
+        found = rank[f"shared {kind}"]
+        assert found["values"] == [[0.75, 0.75, 1.0], [1.0] * 3, [10.0] * 3]
+        assert found["fed"] == 10.0 + number, "the script's own array was written to"
