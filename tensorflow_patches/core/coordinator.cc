@@ -275,12 +275,13 @@ void Coordinator::Plan(Verdict* verdict) {
   for (Pending& pending : agreed_) {
     const Signature signature = pending.named.signature;
     const size_t bytes = signature.kind == OpKind::kAllreduce ? WireBytes(signature) : 0;
+    const bool shares = signature.kind == OpKind::kAllreduce && bytes < kAloneBytes;
     const bool fits =
-        open != nullptr && bytes < kAloneBytes && SameBuffer(open_signature, signature) &&
+        open != nullptr && shares && SameBuffer(open_signature, signature) &&
         open_bytes + bytes <= options_.fusion_threshold && open->contributors == pending.num_ready;
     if (!fits) {
       verdict->responses.push_back({{}, pending.num_ready});
-      open = signature.kind == OpKind::kAllreduce ? &verdict->responses.back() : nullptr;
+      open = shares ? &verdict->responses.back() : nullptr;
       open_signature = signature;
       open_bytes = 0;
     }

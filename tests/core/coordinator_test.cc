@@ -126,6 +126,14 @@ TEST_F(FusionPlanTest, ATensorLargerThanTheBufferTravelsAlone) {
   EXPECT_EQ(Plan(400, {100}), Sizes({1}));
 }
 
+// Not even a small one that comes after it: both would be copied into the buffer, and out.
+TEST_F(FusionPlanTest, ALargeTensorTravelsAlone) {
+  constexpr int64_t kLarge = kAloneBytes / sizeof(float);
+  EXPECT_EQ(Plan(4 * kAloneBytes, {kLarge, 1, 1}), Sizes({1, 2}));
+  EXPECT_EQ(Plan(4 * kAloneBytes, {1, kLarge, 1, 1}), Sizes({1, 1, 2}));
+  EXPECT_EQ(Plan(4 * kAloneBytes, {kLarge - 1, 1, kLarge}), Sizes({2, 1}));
+}
+
 TEST_F(FusionPlanTest, NoBufferMeansNoFusionButForEmptyTensors) {
   EXPECT_EQ(Plan(0, {1, 1, 1}), Sizes({1, 1, 1}));
   EXPECT_EQ(Plan(0, {0, 0}), Sizes({2}));
