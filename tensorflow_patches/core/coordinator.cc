@@ -276,9 +276,9 @@ void Coordinator::Plan(Verdict* verdict) {
     const Signature signature = pending.named.signature;
     const size_t bytes = signature.kind == OpKind::kAllreduce ? WireBytes(signature) : 0;
     const bool shares = signature.kind == OpKind::kAllreduce && bytes < kAloneBytes;
-    const bool fits =
-        open != nullptr && shares && SameBuffer(open_signature, signature) &&
-        open_bytes + bytes <= options_.fusion_threshold && open->contributors == pending.num_ready;
+    const bool fits = open != nullptr && shares && SameBuffer(open_signature, signature) &&
+                      open_bytes + bytes <= options_.fusion_threshold &&
+                      open->contributors == pending.num_ready;
     if (!fits) {
       verdict->responses.push_back({{}, pending.num_ready});
       open = shares ? &verdict->responses.back() : nullptr;

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tensorflow.mpi import _hooks, _lib
+from tensorflow.mpi._naming import NAMES
 
 LABEL = "_tf_mpi_average"
-_NAMES = "_tf_mpi_names"
 _TABLE_ROWS = "_tf_mpi_table_rows"  # makes it an average of a sparse gradient
 # In a compiled function one op averages everything, the sparse gradients first, each as values and
 # indices: how many of its rows are this rank's, before the room for others'.
@@ -129,7 +129,7 @@ def _marked_identity(
 ) -> list[Any]:
     """The averages. `more`: further attributes, as fields of an AttrValue."""
     encoded = [name.encode() for name in names]
-    attributes = {LABEL: {"s": label.encode()}, _NAMES: {"list": {"s": encoded}}, **more}
+    attributes = {LABEL: {"s": label.encode()}, NAMES: {"list": {"s": encoded}}, **more}
     outputs = _kept_identity([*tensors, weight], "mpi_average", **attributes)
     return outputs[:-1]
 
@@ -440,6 +440,6 @@ def is_inside_already_averaged() -> bool:
 
 def averaged_names(op: Any) -> list[str]:
     """The names of what `op`, an IdentityN in a graph, averages; none if it is a stock one."""
-    if _NAMES not in op.node_def.attr:
+    if NAMES not in op.node_def.attr:
         return []
-    return [name.decode() for name in op.get_attr(_NAMES)]
+    return [name.decode() for name in op.get_attr(NAMES)]

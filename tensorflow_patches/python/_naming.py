@@ -12,6 +12,8 @@ from typing import Any
 
 from tensorflow.mpi import _hooks, _lib
 
+NAMES = "_tf_mpi_names"  # the attribute of an average: what its variables are called
+
 
 def handle_name(handle: Any) -> tuple[str, str]:
     """(container, name) of an eager resource handle, as the kernels see it; cached on it."""
@@ -127,7 +129,7 @@ def function_first_called(graph: Any, captured: Any) -> None:
     from tensorflow.python.framework import dtypes
 
     graph._tf_mpi_seen = True
-    if hasattr(graph, "_tf_mpi_trained") or not _holds_apply_op(graph):
+    if hasattr(graph, "_tf_mpi_trained") or not _holds_training(graph):
         return
     handles = [t for t in captured if getattr(t, "dtype", None) == dtypes.resource and _is_eager(t)]
     for handle in handles:
@@ -136,26 +138,31 @@ def function_first_called(graph: Any, captured: Any) -> None:
     _mark(graph, handles)
 
 
-def _holds_apply_op(graph: Any) -> bool:
+def _holds_training(graph: Any) -> bool:
     """By itself, or in a function that it calls."""
     operations = graph.get_operations()
-    if any(op.type in _hooks.apply_ops for op in operations):
+    if any(_trains(op.node_def) for op in operations):
         return True
-    return any(calls_apply_op(op) for op in operations if calls_functions(op.type))
+    return any(calls_training(op) for op in operations if calls_functions(op.type))
 
 
-def calls_apply_op(op: Any) -> bool:
-    """Whether a function that `op` calls, or one that is called there, holds an Apply op."""
+def calls_training(op: Any) -> bool:
+    """Whether a function that `op` calls, or one that is called there, trains."""
     todo, seen = set(_called(op.node_def)), set()
     while todo:
         name = todo.pop()
         seen.add(name)
         definition = _function_def(op.graph, name)
         for node in definition.node_def if definition is not None else ():
-            if node.op in _hooks.apply_ops:
+            if _trains(node):
                 return True
             todo.update(called for called in _called(node) if called not in seen)
     return False
+
+
+def _trains(node: Any) -> bool:
+    """Whether it is an Apply op, or averages gradients: not all of these pass an Apply op."""
+    return node.op in _hooks.apply_ops or NAMES in node.attr
 
 
 def _function_def(graph: Any, name: str) -> Any:

@@ -130,7 +130,7 @@ def _trained_by(graph: Any, names: Iterable[str]) -> set[str]:
         todo.extend(tensor.op for tensor in op.inputs)
         todo.extend(op.control_inputs)
         trained.update(_trained_by_op(op))
-        if _naming.calls_functions(op.type) and _naming.calls_apply_op(op):
+        if _naming.calls_functions(op.type) and _naming.calls_training(op):
             # A function or a loop that trains: which of what it is handed is not known.
             trained.update(state_name(t.op) for t in op.inputs if _is_state(t))
     return trained

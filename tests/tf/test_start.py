@@ -62,6 +62,10 @@ def test_functions_that_do_not_train_start_nothing(ranks, case):
     assert ranks[0][case] == ranks[1][case]
 
 
+def test_a_condition_that_trains_starts_in_step(ranks):
+    assert ranks[0]["conditional"] == ranks[1]["conditional"]
+
+
 def test_a_kernel_meets_another_variable_than_it_was_made_for(ranks):
     """It must not wait for the other ranks, so it says so."""
     for rank in ranks:

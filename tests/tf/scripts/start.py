@@ -272,6 +272,25 @@ def looked_at_case(use_resource: bool) -> list[int]:
         return encode(session.run(variable))
 
 
+def conditional_case() -> list[int]:
+    """A condition trains a variable, by rows that pass no Apply op."""
+    w, _, _ = values(RANK)
+    with tf.Graph().as_default(), v1.Session() as session:
+        variable = v1.get_variable("w", initializer=w, use_resource=True)
+
+        def update() -> Any:
+            row = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([RANK]), tf.constant([3, 2]))
+            train = v1.train.GradientDescentOptimizer(RATE).apply_gradients([(row, variable)])
+            with tf.control_dependencies([train]):
+                return tf.constant(1)
+
+        wanted = v1.placeholder(tf.bool, [])
+        done = tf.cond(wanted, update, lambda: tf.constant(0))
+        session.run(variable.initializer)
+        assert session.run(done, {wanted: True}) == 1
+        return encode(session.run(variable))
+
+
 def main() -> None:
     single_threaded_ops()
     eager = {"eager": raw_case(function=False), "checkpoint eager": checkpoint_case(function=False)}
@@ -288,6 +307,7 @@ def main() -> None:
         printed[f"callable {kind}, options"] = callable_case(use_resource, options=True)
         printed[f"session {kind}, restored"] = session_case(use_resource, restored=True)
     printed["averaged"] = averaged_case()
+    printed["conditional"] = conditional_case()
     printed["generator"] = generator_case()
     printed["other variable"] = other_variable_case()
     result(printed)
