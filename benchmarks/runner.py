@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks import columns as columns_module
 from benchmarks.columns import Column, Launch, not_applicable
+from benchmarks.cores import round_trip
 from benchmarks.processes import Pipes, Run, RunFailed, take_turns
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -112,8 +113,13 @@ def run_all(
             else:
                 runnable.append(cell)
         for together in [runnable] if launch.turns else [[cell] for cell in runnable]:
-            for cell, record in zip(together, _measure(together, launch, timeout, logs)):
-                keep(cell, record)
+            if not together:
+                continue
+            round_trips = [round_trip(columns_module.cores())]
+            measured = _measure(together, launch, timeout, logs)
+            round_trips.append(round_trip(columns_module.cores()))
+            for cell, record in zip(together, measured):
+                keep(cell, {**record, "round_trips": round_trips})
         if len(records.all) != before:
             after()
 

@@ -24,6 +24,8 @@ FIELDS = [
     "share_min",
     "share_max",
     "peak_rss_mb",
+    "round_trip_min",
+    "round_trip_max",
     "status",
     "note",
 ]
@@ -92,6 +94,9 @@ def rows(records: Sequence[Row]) -> list[Row]:
         row.update(workload=workload, style=style, column=column, ranks=all_runs[0]["ranks"])
         row.update(runs=len(good), status="ok" if good else all_runs[-1]["status"])
         row["note"] = "; ".join(dict.fromkeys(run["note"] for run in all_runs if run["note"]))
+        around = [ns for run in good.values() for ns in run.get("round_trips", []) if ns]
+        if around:
+            row.update(round_trip_min=min(around), round_trip_max=max(around))
         if good:
             turns = any(took_turns(record) for record in good.values())
             rates = [
@@ -140,15 +145,26 @@ def _cell(row: Row | None) -> str:
 
 
 def to_markdown(table: Sequence[Row]) -> str:
-    """One line per workload and style; notes below."""
+    """One line per workload and style; notes below.
+
+    Last what a round trip between two cores took before and after the runs (benchmarks/cores.py).
+    """
     names = list(dict.fromkeys(row["column"] for row in table))
     by_key = {(row["workload"], row["style"], row["column"]): row for row in table}
     lines = [
-        "| workload | style | " + " | ".join(names) + " |",
-        "| --- | --- |" + " --- |" * len(names),
+        "| workload | style | " + " | ".join(names) + " | round trip |",
+        "| --- | --- |" + " --- |" * (len(names) + 1),
     ]
     for workload, style in dict.fromkeys((row["workload"], row["style"]) for row in table):
         found = [_cell(by_key.get((workload, style, name))) for name in names]
+        around = [
+            row[edge]
+            for row in table
+            if (row["workload"], row["style"]) == (workload, style)
+            for edge in ("round_trip_min", "round_trip_max")
+            if row[edge] != ""
+        ]
+        found.append(f"{min(around):.0f}..{max(around):.0f} ns" if around else "")
         lines.append(f"| {workload} | {style} | " + " | ".join(found) + " |")
     notes = [
         f"- {row['workload']} {row['style']} {row['column']}: {row['note']}"

@@ -124,7 +124,7 @@ def launch(
         with open(directory / "launcher", "wb") as output:
             process = subprocess.Popen(
                 command,
-                env=_environment(env, marker, np),
+                env=_environment(env, marker, np, directory),
                 cwd=cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -155,7 +155,9 @@ def _command(script: str | Path | Sequence[str | Path]) -> list[str]:
     return [str(word) for word in script]
 
 
-def _environment(extra: Mapping[str, str | None] | None, marker: str, np: int) -> dict[str, str]:
+def _environment(
+    extra: Mapping[str, str | None] | None, marker: str, np: int, directory: Path
+) -> dict[str, str]:
     environment = dict(os.environ)
     if np == 0:
         for name in list(environment):
@@ -164,6 +166,9 @@ def _environment(extra: Mapping[str, str | None] | None, marker: str, np: int) -
     else:
         environment["OMPI_ALLOW_RUN_AS_ROOT"] = "1"
         environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+        # A launcher that was killed leaves its files in a folder named by its process number, and
+        # Open MPI 5.0.11's next one of that number stops: "listener thread failed to start".
+        environment["TMPDIR"] = str(directory)
     environment["PYTHONUNBUFFERED"] = "1"
     environment["PYTHONFAULTHANDLER"] = "1"
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")

@@ -18,6 +18,7 @@ from benchmarks import cli, columns, processes, runner, table
 from benchmarks.columns import Column, Launch
 from benchmarks.compare import report, text
 from benchmarks.compare.systems import System
+from benchmarks.cores import round_trip
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -60,6 +61,21 @@ def test_shares_of_turns_are_of_the_turn_beside_them() -> None:
     assert (ours["share_min"], ours["share_max"], ours["turns"]) == (0.75, 0.9, 5)
     text = table.to_markdown([ideal, ours])
     assert "0.80 (0.75..0.90)" in text and "quartiles of the turns" in text
+
+
+def test_the_table_says_how_far_apart_the_cores_were() -> None:
+    runs = [record("independent:2", 0, 8.0), record("ours:2", 0, 4.0), record("ours:2", 1, 4.0)]
+    runs[1]["round_trips"], runs[2]["round_trips"] = [320.4, 290.0], [300.0, 570.0]
+    ideal, ours = table.rows(runs)
+    assert (ideal["round_trip_min"], ours["round_trip_max"]) == ("", 570.0)
+    assert "| 290..570 ns |" in table.to_markdown([ideal, ours])
+    assert round_trip([0]) is None
+    both = columns.cores()[:2]
+    if len(both) > 1:
+        before = os.sched_getaffinity(0)
+        found = round_trip(both)
+        assert found is not None and 50 < found < 1e6, "ns; more than a switch of processes takes"
+        assert os.sched_getaffinity(0) == before
 
 
 def test_a_failed_cell_is_a_note_in_the_table() -> None:

@@ -78,6 +78,14 @@ def test_without_a_launcher(script, monkeypatch):
     assert run.results == [{"seen": [], "extra": "1", "home": False}]
 
 
+def test_a_launch_leaves_no_files_that_another_could_meet(script):
+    """Each has a folder of its own, which goes with it, also where the launcher is killed."""
+    run = launch(script("print(os.environ['TMPDIR'], os.listdir(os.environ['TMPDIR']))"), np=2)
+    (folder, _, listed), (same, _, _) = (text.partition(" ") for text in run.check().stdout)
+    assert folder == same and "launcher" in listed and "ompi" in listed
+    assert not Path(folder).exists()
+
+
 def test_a_command_line(tmp_path):
     run = launch([sys.executable, "-c", "print('x')"], np=2, cwd=tmp_path, timeout=60).check()
     assert run.stdout == ["x\n", "x\n"]

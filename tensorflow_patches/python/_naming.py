@@ -8,6 +8,7 @@ which differs from rank to rank; the order in which the program creates the Appl
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from tensorflow.mpi import _hooks, _lib
@@ -129,7 +130,7 @@ def function_first_called(graph: Any, captured: Any) -> None:
     from tensorflow.python.framework import dtypes
 
     graph._tf_mpi_seen = True
-    if hasattr(graph, "_tf_mpi_trained") or not _holds_training(graph):
+    if hasattr(graph, "_tf_mpi_trained") or not _holds_apply_op(graph):
         return
     handles = [t for t in captured if getattr(t, "dtype", None) == dtypes.resource and _is_eager(t)]
     for handle in handles:
@@ -138,31 +139,38 @@ def function_first_called(graph: Any, captured: Any) -> None:
     _mark(graph, handles)
 
 
-def _holds_training(graph: Any) -> bool:
+def _holds_apply_op(graph: Any) -> bool:
     """By itself, or in a function that it calls."""
     operations = graph.get_operations()
-    if any(_trains(op.node_def) for op in operations):
+    if any(_is_apply_op(op.node_def) for op in operations):
         return True
-    return any(calls_training(op) for op in operations if calls_functions(op.type))
+    return any(_calls(op, _is_apply_op) for op in operations if calls_functions(op.type))
 
 
 def calls_training(op: Any) -> bool:
-    """Whether a function that `op` calls, or one that is called there, trains."""
+    """Whether a function that `op` calls, or one that is called there, trains what it is handed.
+
+    By Apply ops, or by averages of gradients, which need not pass an Apply op.
+    """
+    return _calls(op, lambda node: _is_apply_op(node) or NAMES in node.attr)
+
+
+def _is_apply_op(node: Any) -> bool:
+    return node.op in _hooks.apply_ops
+
+
+def _calls(op: Any, wanted: Callable[[Any], bool]) -> bool:
+    """Whether a function that `op` calls, or one that is called there, has a wanted node."""
     todo, seen = set(_called(op.node_def)), set()
     while todo:
         name = todo.pop()
         seen.add(name)
         definition = _function_def(op.graph, name)
         for node in definition.node_def if definition is not None else ():
-            if _trains(node):
+            if wanted(node):
                 return True
             todo.update(called for called in _called(node) if called not in seen)
     return False
-
-
-def _trains(node: Any) -> bool:
-    """Whether it is an Apply op, or averages gradients: not all of these pass an Apply op."""
-    return node.op in _hooks.apply_ops or NAMES in node.attr
 
 
 def _function_def(graph: Any, name: str) -> Any:

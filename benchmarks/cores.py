@@ -1,0 +1,91 @@
+"""How far apart two cores are: how long a number takes from one to the other and back.
+
+The host of a virtual machine may put its cores on one chiplet in one minute and on two in the next.
+What ranks exchange then takes twice as long, while what each computes alone takes what it took.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+
+_ASK, _ANSWER = 0, 32  # places among 64-bit numbers, on cache lines of their own
+_STOP = 2**64 - 1
+_PATIENCE = 10_000_000  # looks at one place, some tenths of a second
+_BATCH = 500
+
+
+def round_trip(cores: Sequence[int], seconds: float = 0.1) -> float | None:
+    """Nanoseconds between the first two of these cores; None if there is but one.
+
+    Python's loops add about 0.2 us to what the cores take.
+    """
+    if len(cores) < 2:
+        return None
+    before = os.sched_getaffinity(0)
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(bytes(mmap.PAGESIZE))
+        file.flush()
+        with mmap.mmap(file.fileno(), mmap.PAGESIZE) as memory:
+            numbers = memoryview(memory).cast("Q")
+            other = [sys.executable, __file__, file.name, str(cores[1])]
+            with subprocess.Popen(other) as process:
+                try:
+                    os.sched_setaffinity(0, {cores[0]})
+                    return _measure(numbers, seconds)
+                finally:
+                    os.sched_setaffinity(0, before)
+                    numbers[_ASK] = _STOP
+                    process.wait(timeout=60)
+                    numbers.release()
+
+
+def _measure(numbers: memoryview, seconds: float) -> float:
+    _ask(numbers, 1, wait=60)  # until the other process has started
+    first, batches = 2, []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        begin = time.perf_counter_ns()
+        for number in range(first, first + _BATCH):
+            _ask(numbers, number)
+        first += _BATCH
+        batches.append((time.perf_counter_ns() - begin) / _BATCH)
+    return statistics.median(batches)
+
+
+def _ask(numbers: memoryview, number: int, wait: float = 1) -> None:
+    numbers[_ASK] = number
+    end = time.monotonic() + wait
+    while True:
+        for _ in range(_PATIENCE):
+            if numbers[_ANSWER] == number:
+                return
+        if time.monotonic() > end:
+            raise TimeoutError("the process on the other core does not answer")
+
+
+def _answer(path: str, core: int) -> None:
+    """Until it is told to stop, or its parent is gone."""
+    os.sched_setaffinity(0, {core})
+    parent = os.getppid()
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as memory:
+        numbers = memoryview(memory).cast("Q")
+        last = 0
+        while last != _STOP and os.getppid() == parent:
+            for _ in range(_PATIENCE):
+                number = numbers[_ASK]
+                if number != last:
+                    numbers[_ANSWER] = last = number
+                    if number == _STOP:
+                        break
+        numbers.release()
+
+
+if __name__ == "__main__":
+    _answer(sys.argv[1], int(sys.argv[2]))
