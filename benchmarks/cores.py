@@ -1,7 +1,7 @@
 """How far apart two cores are: how long a number takes from one to the other and back.
 
-The host of a virtual machine may put its cores on one chiplet in one minute and on two in the next.
-What ranks exchange then takes twice as long, while what each computes alone takes what it took.
+On a virtual machine it may change from minute to minute, most likely as its host puts the cores on
+one chiplet or on two. What ranks exchange then takes longer, what each computes alone does not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import time
 from collections.abc import Sequence
 
 _ASK, _ANSWER = 0, 32  # places among 64-bit numbers, on cache lines of their own
-_STOP = 2**64 - 1
 _PATIENCE = 10_000_000  # looks at one place, some tenths of a second
 _BATCH = 500
 
@@ -41,8 +40,7 @@ def round_trip(cores: Sequence[int], seconds: float = 0.1) -> float | None:
                     return _measure(numbers, seconds)
                 finally:
                     os.sched_setaffinity(0, before)
-                    numbers[_ASK] = _STOP
-                    process.wait(timeout=60)
+                    process.kill()
                     numbers.release()
 
 
@@ -71,19 +69,17 @@ def _ask(numbers: memoryview, number: int, wait: float = 1) -> None:
 
 
 def _answer(path: str, core: int) -> None:
-    """Until it is told to stop, or its parent is gone."""
+    """Until it is killed, or its parent is gone."""
     os.sched_setaffinity(0, {core})
     parent = os.getppid()
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as memory:
         numbers = memoryview(memory).cast("Q")
         last = 0
-        while last != _STOP and os.getppid() == parent:
+        while os.getppid() == parent:
             for _ in range(_PATIENCE):
                 number = numbers[_ASK]
                 if number != last:
                     numbers[_ANSWER] = last = number
-                    if number == _STOP:
-                        break
         numbers.release()
 
 

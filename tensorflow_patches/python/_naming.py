@@ -142,7 +142,7 @@ def function_first_called(graph: Any, captured: Any) -> None:
 def _holds_apply_op(graph: Any) -> bool:
     """By itself, or in a function that it calls."""
     operations = graph.get_operations()
-    if any(_is_apply_op(op.node_def) for op in operations):
+    if any(op.type in _hooks.apply_ops for op in operations):
         return True
     return any(_calls(op, _is_apply_op) for op in operations if calls_functions(op.type))
 

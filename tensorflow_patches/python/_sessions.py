@@ -196,12 +196,15 @@ def _receive_variables(
 
 def _variables_of(graph: Any) -> dict[str, Any]:
     """By the name that the kernels know."""
-    from tensorflow.python.framework import ops
+    from tensorflow.python.framework import dtypes, ops
 
+    unread = (dtypes.string, dtypes.variant, dtypes.resource)  # no gradient changes what is of them
     found = {}
     for collection in (ops.GraphKeys.GLOBAL_VARIABLES, ops.GraphKeys.TRAINABLE_VARIABLES):
         for variable in graph.get_collection(collection):
-            if hasattr(variable, "initializer") and hasattr(variable, "op"):
+            if not (hasattr(variable, "initializer") and hasattr(variable, "op")):
+                continue
+            if variable.dtype.base_dtype not in unread:
                 found[state_name(variable.op)] = variable
     return found
 
