@@ -258,13 +258,17 @@ def averaged_case() -> list[Any]:
 
 
 def looked_at_case(use_resource: bool) -> list[int]:
-    """Rank 0 alone hands its variable to a function that does not train, before any step."""
+    """Rank 0 alone hands its variable to a function that does not train, before any step.
+
+    Beside it is a variable of strings, which are not compared.
+    """
     w, _, _ = values(RANK)
     with tf.Graph().as_default(), v1.Session() as session:
         variable = v1.get_variable("w", initializer=w, use_resource=use_resource)
+        words = v1.get_variable("words", initializer=["a", "bc"], trainable=False)
         seen = tf.cond(variable[0, 0] > 0, lambda: variable + 0, lambda: variable + 0)
         train = v1.train.GradientDescentOptimizer(RATE).minimize(own_loss(variable))
-        session.run(variable.initializer)
+        session.run([variable.initializer, words.initializer])
         if RANK == 0:
             session.run(seen)
         tf.mpi.barrier()
