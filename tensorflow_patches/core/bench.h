@@ -32,7 +32,8 @@ struct BenchCase {
 };
 
 // Seconds of one round by sample: the mean over the sample's rounds, on the slowest rank. The same
-// on all ranks. A round of the engine's way lasts from the first Submit to the last `done`.
+// on all ranks. A round of the engine's way lasts from before Submit to the last `done`; its caller
+// carries it (CallerProgress).
 struct BenchResult {
   std::vector<double> seconds[kNumBenchWays];
 };

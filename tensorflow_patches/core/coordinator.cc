@@ -180,9 +180,11 @@ std::string Coordinator::StallReport(const Pending& pending, TimePoint now) cons
     const std::string rank = std::to_string(r);
     missing += (missing.empty() ? "" : ", ") + rank;
     doing += (doing.empty() ? "rank " : "; rank ") + rank;
-    doing += peers_[r].last_name.empty() ? " has not asked for anything yet"
-                                         : " last asked for '" + peers_[r].last_name + "' " +
-                                               Seconds(now - peers_[r].last_time) + " ago";
+    const bool foreseen = foreseen_ != kNoId && foreseen_at_ > peers_[r].last_time;
+    const std::string& last = foreseen ? by_id_[foreseen_].name : peers_[r].last_name;
+    const TimePoint last_time = foreseen ? foreseen_at_ : peers_[r].last_time;
+    doing += last.empty() ? " has not asked for anything yet"
+                          : " last asked for '" + last + "' " + Seconds(now - last_time) + " ago";
   }
   return "rank " + std::to_string(pending.first_rank) + "/" + std::to_string(size_) + ": " +
          Name(pending.named.signature.kind) + " '" + pending.named.name + "' has waited " +

@@ -37,6 +37,12 @@ class Coordinator {
   // Takes in what `rank` says.
   void Receive(int rank, const Announcement& announcement, TimePoint now);
 
+  // All ranks have agreed among themselves on this name, and maybe others.
+  void Foreseen(NameId id, TimePoint now) {
+    foreseen_ = id;
+    foreseen_at_ = now;
+  }
+
   // Every rank is told, with the next verdict, that `key` has happened once more.
   void Post(const std::string& key) { next_.posts.push_back(key); }
 
@@ -92,6 +98,8 @@ class Coordinator {
   std::unordered_map<std::string, Pending> pending_;
   std::vector<Pending> agreed_;  // ready everywhere, in the order in which they became so
   std::vector<NamedSignature> by_id_;
+  NameId foreseen_ = kNoId;
+  TimePoint foreseen_at_;
   std::unordered_map<std::string, NameId> ids_;
   // Ranks whose next announcement of a name was answered already, by an error sent to all.
   std::unordered_map<std::string, std::set<int>> answered_;

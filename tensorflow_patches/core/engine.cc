@@ -16,6 +16,15 @@ using std::chrono::milliseconds;
 constexpr milliseconds kIdleNap{20};
 // Beyond the stall timeout, which the coordinator reports better than its peers can.
 constexpr std::chrono::seconds kCoordinatorGrace{30};
+// A caller in the communication thread's place polls this long for its peers.
+constexpr std::chrono::microseconds kCallerPatience{50};
+// On the core that it shares with its caller, the communication thread is interrupted by whom it
+// has just woken, before it could give the turn up: who only tried would never get it. Nothing is
+// lost where an operation is under way: no other begins before it ends.
+constexpr std::chrono::microseconds kTurnPatience{100};
+// After so long a wait for the others' votes the coordinator is told, which knows who is missing,
+// and says so.
+constexpr milliseconds kVotePatience{10};
 
 }  // namespace
 
@@ -24,6 +33,10 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
       options_(std::move(options)),
       queue_([this] { transport_->Wake(); }),
       fusion_(transport_.get(), options_.coordinator.fusion_threshold),
+      // Statistics tell which rank came last: the coordinator's knowledge.
+      ballot_(options_.forecasts && !options_.stats ? transport_->SharedWord() : nullptr,
+              topology().size),
+      forecast_(topology().size),
       communication_stats_(options_.stats) {
   if (topology().rank == 0) {
     coordinator_ =
@@ -74,7 +87,7 @@ void Engine::CountPost(const std::string& key) {
 }
 
 EngineStats Engine::stats() const {
-  return {completed_.load(), collectives_.load(), bytes_.load()};
+  return {completed_.load(), collectives_.load(), bytes_.load(), foreseen_.load()};
 }
 
 Status Engine::Join() {
@@ -102,18 +115,54 @@ void Engine::Leave(const std::string& reason, Clock::duration grace) {
 void Engine::Run() {
   pthread_setname_np(pthread_self(), "tf_mpi_comm");
   prctl(PR_SET_TIMERSLACK, 1000);  // ns; the default of 50 µs is longer than our short naps
+  std::unique_lock<Turn> turn(turn_);
+  has_turn_ = communication_thread_ = std::this_thread::get_id();
   while (!finished_ && !stop_requested_) {
     bool progress = TakeSubmissions();
     NoteEnd();
-    if (failure_.ok()) progress |= Exchange();
+    if (failure_.ok()) progress |= Exchange(/*news=*/true);  // time may have passed
     if (!failure_.ok() && (joined_ || left_ || join_requested_ || leave_requested_)) break;
     if (progress) continue;
     CheckCoordinator();
     // Nothing can be agreed on without this rank, unless it has joined.
     const bool expecting = !pending_.empty() || joined_ || left_;
-    transport_->Wait(kIdleNap, expecting, [this] { return queue_.Stirs(); });
+    transport_->Wait(
+        kIdleNap, expecting, [this] { return Stirs(); }, &turn);
   }
   Stop();
+}
+
+bool Engine::BeginCallerProgress() {
+  if (!turn_.try_lock_for(kTurnPatience)) return false;
+  if (ended_ || !transport_->BeginCallerProgress()) {
+    turn_.unlock();
+    return false;
+  }
+  has_turn_ = std::this_thread::get_id();
+  return true;
+}
+
+void Engine::Progress(const std::function<bool()>& over) {
+  constexpr int kPollsPerLook = 16;  // at the clock
+  TimePoint until;
+  int polls = 0;
+  while (!over() && failure_.ok() && !finished_ && !IsAskedToEnd()) {
+    const bool submitted = TakeSubmissions();
+    if (Exchange(submitted) || submitted) {
+      polls = 0;
+    } else if (polls++ == 0) {
+      until = Clock::now() + kCallerPatience;
+    } else if (polls % kPollsPerLook == 0 && Clock::now() >= until) {
+      return;
+    }
+  }
+}
+
+void Engine::EndCallerProgress() {
+  transport_->EndCallerProgress(
+      [this] { return Stirs() || !failure_.ok() || finished_ || IsAskedToEnd(); });
+  has_turn_ = communication_thread_;
+  turn_.unlock();
 }
 
 void Engine::Stop() {
@@ -123,6 +172,11 @@ void Engine::Stop() {
       failure_.ok() ? Status(Code::kFailedPrecondition, "the engine has stopped") : failure_;
   while (!pending_.empty()) Complete(pending_.begin()->first, status);
   ended_ = true;
+}
+
+// Something to do that no message tells of.
+bool Engine::Stirs() const {
+  return queue_.Stirs() || (voted_ && ballot_.Look(position_) != Outcome::kOpen);
 }
 
 bool Engine::TakeSubmissions() {
@@ -147,11 +201,9 @@ void Engine::Accept(Submission submission) {
     return;
   }
   communication_stats_.Submitted(request);
-  const std::string name = request.name;
-  names_[submission.ticket] = name;
-  Named& named = pending_[name];
-  named.submissions.push_back(std::move(submission));
-  if (named.submissions.size() == 1) Announce(name);
+  const auto [it, is_first] = pending_.try_emplace(request.name);
+  it->second.submissions.push_back(std::move(submission));
+  if (is_first) Announce(it->first);
 }
 
 // The first request of `name` becomes known to the coordinator with the next announcement.
@@ -160,41 +212,50 @@ void Engine::Announce(const std::string& name) {
   named.announced = Clock::now();
   const Request& request = named.submissions.front().request;
   auto it = ids_.find(name);
-  if (it != ids_.end() && by_id_[it->second].signature == WithoutRows(request.signature)) {
-    if (GathersRows(request.signature.kind)) {
-      announcement_.gathers.push_back({it->second, request.signature.shape[0]});
+  const Signature& signature = request.signature;
+  const bool gathers = GathersRows(signature.kind);
+  const auto known = [&](NameId id) {
+    return gathers ? by_id_[id].signature == WithoutRows(signature)
+                   : by_id_[id].signature == signature;
+  };
+  if (it != ids_.end() && known(it->second)) {
+    if (gathers) {
+      announcement_.gathers.push_back({it->second, signature.shape[0]});
     } else {
       announcement_.ready.push_back(it->second);
     }
   } else {
-    announcement_.requests.push_back({name, request.signature, request.fingerprint});
+    announcement_.requests.push_back({name, signature, request.fingerprint});
   }
   if (auto early = early_errors_.find(name); early != early_errors_.end()) {
     const Status status = early->second;
     early_errors_.erase(early);
     // Said at once: the next request of this name must not share a message with this one, in which
     // a number counts once and comes before every name.
-    if (failure_.ok()) SendAnnouncement();
+    if (failure_.ok()) TellCoordinator();
     Complete(name, status);
   }
 }
 
 void Engine::WithdrawNow(Ticket ticket) {
-  auto it = names_.find(ticket);
-  if (it == names_.end()) return;
-  const std::string name = it->second;
-  std::deque<Submission>& submissions = pending_.at(name).submissions;
-  if (submissions.front().ticket == ticket) {
+  const auto has_ticket = [ticket](const Submission& s) { return s.ticket == ticket; };
+  std::vector<Submission>::iterator queued;
+  const auto it = std::find_if(pending_.begin(), pending_.end(), [&](auto& entry) {
+    std::vector<Submission>& submissions = entry.second.submissions;
+    queued = std::find_if(submissions.begin(), submissions.end(), has_ticket);
+    return queued != submissions.end();
+  });
+  if (it == pending_.end()) return;
+  const std::string name = it->first;
+  std::vector<Submission>& submissions = it->second.submissions;
+  if (queued == submissions.begin()) {
     // Its data stays until the coordinator has answered: the ranks may be agreeing on it now.
     announcement_.withdrawn.push_back(name);
     return;
   }
-  auto queued = std::find_if(submissions.begin(), submissions.end(),
-                             [&](const Submission& s) { return s.ticket == ticket; });
   communication_stats_.Ended(queued->request, false);
   const auto done = std::move(queued->request.done);
   submissions.erase(queued);
-  names_.erase(it);
   done(Status(Code::kCancelled, "'" + name + "' was withdrawn"));
 }
 
@@ -211,9 +272,8 @@ void Engine::NoteEnd() {
   }
 }
 
-bool Engine::Exchange() {
-  bool progress = !announcement_.empty();
-  if (progress) SendAnnouncement();
+bool Engine::Exchange(bool news) {
+  bool progress = Say();
   std::vector<ControlMessage> inbox;
   const Status status = transport_->Receive(&inbox);
   if (!status.ok()) Fail(status);
@@ -221,8 +281,70 @@ bool Engine::Exchange() {
     if (failure_.ok()) Handle(message);
   }
   progress |= !inbox.empty();
-  if (coordinator_ != nullptr && failure_.ok()) Coordinate();
-  return progress;
+  if (coordinator_ != nullptr && failure_.ok() && (news || progress)) Coordinate();
+  return progress || (!voted_ && !announcement_.empty());
+}
+
+// What this rank has to say: as a vote, if it is what is expected, else to the coordinator. At one
+// position a rank does one or the other.
+bool Engine::Say() {
+  if (announcement_.empty()) return false;
+  const bool fits = forecast_.Fits(announcement_);
+  if (voted_) {
+    const bool open = ballot_.Look(position_) == Outcome::kOpen;
+    if (open && fits && Clock::now() < voted_at_ + kVotePatience) return false;
+    const uint64_t position = position_;
+    EndVote();
+    if (position_ != position) return true;  // carried
+  } else if (fits) {
+    const Outcome outcome = ballot_.Vote(position_);
+    if (outcome == Outcome::kCarried) {
+      transport_->WakePeers();
+      ExecuteForecast();
+      return true;
+    }
+    if (outcome == Outcome::kOpen) {
+      voted_ = true;
+      voted_at_ = Clock::now();
+      return true;
+    }
+  }
+  TellCoordinator();
+  return true;
+}
+
+// Decides the vote at this position, if it is open, and does what is carried there.
+void Engine::EndVote() {
+  const bool open = ballot_.Look(position_) == Outcome::kOpen;
+  if (ballot_.Reject(position_) == Outcome::kCarried) return ExecuteForecast();
+  if (open) transport_->WakePeers();
+  voted_ = false;
+}
+
+// All that is to be said. Nobody votes any more at the position where this ends.
+void Engine::TellCoordinator() {
+  do {
+    EndVote();
+  } while (failure_.ok() && ballot_.Look(position_) != Outcome::kRejected);
+  if (failure_.ok() && !announcement_.empty()) SendAnnouncement();
+}
+
+// All have voted, this rank too.
+void Engine::ExecuteForecast() {
+  voted_ = false;
+  // More may have been added since the vote.
+  std::vector<NameId>& ready = announcement_.ready;
+  const std::vector<NameId>& names = forecast_.names();
+  const auto foreseen = [&](NameId id) {
+    return std::binary_search(names.begin(), names.end(), id);
+  };
+  if (coordinator_ != nullptr) coordinator_->Foreseen(names.back(), Clock::now());
+  ready.erase(std::remove_if(ready.begin(), ready.end(), foreseen), ready.end());
+  foreseen_.fetch_add(1, std::memory_order_relaxed);
+  const Verdict& verdict = forecast_.verdict();
+  ++position_;
+  forecast_.CameTrue();
+  Execute(verdict);
 }
 
 void Engine::SendAnnouncement() {
@@ -255,20 +377,42 @@ void Engine::Handle(const ControlMessage& message) {
     Fail(Status(Code::kInternal, "cannot read a verdict of rank 0"));
     return;
   }
-  Execute(verdict);
+  ExecuteVerdict(verdict);
 }
 
 void Engine::Coordinate() {
-  const Verdict verdict = coordinator_->Decide(Clock::now());
+  Verdict verdict = coordinator_->Decide(Clock::now());
   for (const std::string& line : coordinator_->TakeNotices()) {
     if (options_.log) options_.log(line);
   }
   if (verdict.empty()) return;
+  // A vote is carried before what stands in the verdict, or not at all.
+  if (!verdict.responses.empty()) TellCoordinator();
+  if (!failure_.ok()) return;
+  verdict.position = position_;
   const std::string bytes = Encode(verdict);
   for (int rank = 1; rank < topology().size; ++rank) {
     communication_stats_.Sent(bytes.size());
     const Status status = transport_->Send(rank, bytes);
     if (!status.ok()) return Fail(status);
+  }
+  ExecuteVerdict(verdict);
+}
+
+void Engine::ExecuteVerdict(const Verdict& verdict) {
+  // An error answers what every rank announces, those too that have not yet.
+  const bool unsaid = !verdict.errors.empty() && !announcement_.empty();
+  if (unsaid || (voted_ && !verdict.responses.empty())) TellCoordinator();
+  if (!failure_.ok()) return;
+  if (!verdict.responses.empty()) {
+    if (verdict.position != position_) {
+      return Fail(Status(Code::kInternal, "rank " + std::to_string(topology().rank) +
+                                              " has agreed " + std::to_string(position_) +
+                                              " times, and rank 0 " +
+                                              std::to_string(verdict.position)));
+    }
+    ++position_;
+    forecast_.Came(verdict, by_id_);
   }
   Execute(verdict);
 }
@@ -344,33 +488,35 @@ void Engine::Execute(const Response& response) {
       const Signature& own = slot.request->signature;  // allgather: rows differ by rank
       bytes_.fetch_add(NumElements(own.shape) * SizeOf(own.dtype), std::memory_order_relaxed);
     }
-    const std::string name = slot.request->name;  // Complete ends the request's life
+    const auto it = pending_.find(slot.request->name);
     if (status.code() == Code::kDeadlineExceeded || status.code() == Code::kUnavailable) {
-      Complete(name, Status(status.code(), "rank " + std::to_string(topology().rank) + "/" +
-                                               std::to_string(topology().size) + ": " +
-                                               Name(slot.signature.kind) + " '" + name +
-                                               "': " + status.message()));
+      Complete(it, Status(status.code(), "rank " + std::to_string(topology().rank) + "/" +
+                                             std::to_string(topology().size) + ": " +
+                                             Name(slot.signature.kind) + " '" + it->first +
+                                             "': " + status.message()));
     } else {
-      Complete(name, status);
+      Complete(it, status);
     }
   }
   if (status.code() == Code::kDeadlineExceeded || status.code() == Code::kUnavailable) Fail(status);
 }
 
 void Engine::Complete(const std::string& name, const Status& status) {
-  auto it = pending_.find(name);
-  if (it == pending_.end()) return;
-  Submission ended = std::move(it->second.submissions.front());
-  const std::string key = it->first;  // `name` may live in what is erased below
-  it->second.submissions.pop_front();
-  names_.erase(ended.ticket);
-  communication_stats_.Ended(ended.request, status.ok());
-  if (it->second.submissions.empty()) {
-    pending_.erase(it);
+  const auto it = pending_.find(name);
+  if (it != pending_.end()) Complete(it, status);
+}
+
+void Engine::Complete(Pending::iterator ended, const Status& status) {
+  std::vector<Submission>& submissions = ended->second.submissions;
+  const Submission submission = std::move(submissions.front());
+  communication_stats_.Ended(submission.request, status.ok());
+  if (submissions.size() == 1) {
+    pending_.erase(ended);
   } else {
-    Announce(key);
+    submissions.erase(submissions.begin());
+    Announce(ended->first);
   }
-  ended.request.done(status);
+  submission.request.done(status);
 }
 
 // After this nothing is communicated any more; what is pending and what still comes fails with

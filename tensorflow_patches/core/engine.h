@@ -1,15 +1,16 @@
-// The engine: one per process, one communication thread, which makes every transport call.
+// The engine: one per process. Whoever has its turn makes every transport call: its communication
+// thread, or, in its place, a caller that would only wait for that one (CallerProgress). Comments
+// here and below call it the communication thread in both cases.
 //
 // Submit, Withdraw: any thread, never block on communication. Completion callbacks run on the
-// communication thread with no lock held. The engine owns the transport and all requests between
-// Submit and completion. The order of requests, and which of them a step submits, may differ by
-// rank.
+// communication thread with no lock held but the turn. The engine owns the transport and all
+// requests between Submit and completion. The order of requests, and which of them a step submits,
+// may differ by rank.
 
 #ifndef TFMPI_CORE_ENGINE_H_
 #define TFMPI_CORE_ENGINE_H_
 
 #include <atomic>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -18,13 +19,16 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tensorflow_patches/core/ballot.h"
 #include "tensorflow_patches/core/coordinator.h"
+#include "tensorflow_patches/core/forecast.h"
 #include "tensorflow_patches/core/fusion.h"
 #include "tensorflow_patches/core/queue.h"
 #include "tensorflow_patches/core/request.h"
 #include "tensorflow_patches/core/request_notes.h"
 #include "tensorflow_patches/core/stats.h"
 #include "tensorflow_patches/core/transport/transport.h"
+#include "tensorflow_patches/core/turn.h"
 
 namespace tfmpi {
 
@@ -35,6 +39,8 @@ struct EngineOptions {
   // A line for people, on the communication thread.
   std::function<void(const std::string&)> log;
   bool stats = false;  // counts for TF_MPI_STATS
+  // Ranks that share a word agree on a repeated step without a message (ballot.h).
+  bool forecasts = true;
   // When every rank has joined, on the thread that calls Join: the last use of the transport, by
   // all ranks alike. False: it has failed.
   std::function<bool(Transport*)> at_end;
@@ -45,6 +51,7 @@ struct EngineStats {
   uint64_t completed = 0;    // tensors of requests that ended well
   uint64_t collectives = 0;  // data operations on the transport
   uint64_t bytes = 0;        // of these requests' tensors
+  uint64_t foreseen = 0;     // agreements without a message
 };
 
 class Engine {
@@ -82,7 +89,7 @@ class Engine {
   // `grace` for the coordinator to have heard.
   void Leave(const std::string& reason, Clock::duration grace);
 
-  bool OnCommunicationThread() const { return std::this_thread::get_id() == thread_.get_id(); }
+  bool OnCommunicationThread() const { return std::this_thread::get_id() == has_turn_; }
   EngineStats stats() const;
   // Only when the communication thread has ended, as in EngineOptions::at_end.
   CommunicationStats& communication_stats() { return communication_stats_; }
@@ -91,27 +98,43 @@ class Engine {
   }
 
  private:
+  friend class CallerProgress;
+
   // Requests of one name run one after the other; the first of them is the one announced.
   struct Named {
-    std::deque<Submission> submissions;
+    std::vector<Submission> submissions;  // seldom more than one
     TimePoint announced;
   };
 
   void Run();
+  bool BeginCallerProgress();
+  void Progress(const std::function<bool()>& over);
+  void EndCallerProgress();
+  bool IsAskedToEnd() const { return join_requested_ || leave_requested_ || stop_requested_; }
+  bool Stirs() const;
   bool TakeSubmissions();
   void Accept(Submission submission);
   void WithdrawNow(Ticket ticket);
   void Announce(const std::string& name);
   void NoteEnd();
-  bool Exchange();
+  // True if anything was done. `news`: the coordinator has some, beside messages.
+  bool Exchange(bool news);
+  bool Say();
+  void EndVote();
+  void TellCoordinator();
+  void ExecuteForecast();
   void SendAnnouncement();
   void Handle(const ControlMessage& message);
   void Coordinate();
+  void ExecuteVerdict(const Verdict& verdict);
   void Execute(const Verdict& verdict);
   void Execute(const Response& response);
   Slot Resolve(const ResponseItem& item);
   Status Transfer(const std::vector<Slot>& slots, const Response& response);
+  using Pending = std::unordered_map<std::string, Named>;
+
   void Complete(const std::string& name, const Status& status);
+  void Complete(Pending::iterator ended, const Status& status);
   void Fail(const Status& status);
   void TellPeers(const Status& status);
   void CheckCoordinator();
@@ -129,16 +152,25 @@ class Engine {
   std::string leave_reason_;  // written before leave_requested_ is set
   std::atomic<bool> ended_{false};
 
-  // Everything below belongs to the communication thread.
+  Turn turn_;
+  std::atomic<std::thread::id> has_turn_;  // unless the communication thread sleeps
+  std::thread::id communication_thread_;   // guarded by turn_
+
+  // Everything below belongs to whoever has the turn.
   std::unique_ptr<Coordinator> coordinator_;  // rank 0 only
   Fusion fusion_;
   Announcement announcement_;  // what is to be said next
+  // Agreements that had responses, so far: the same on all ranks at the same one.
+  uint64_t position_ = 0;
+  Ballot ballot_;
+  Forecast forecast_;
+  bool voted_ = false;  // at position_: for announcement_, which is what was expected there
+  TimePoint voted_at_;
   bool joined_ = false;
   bool left_ = false;
   bool finished_ = false;
   Status failure_;
-  std::unordered_map<std::string, Named> pending_;
-  std::unordered_map<Ticket, std::string> names_;  // of pending tickets
+  Pending pending_;
   std::vector<NamedSignature> by_id_;
   std::unordered_map<std::string, NameId> ids_;
   // Errors agreed on for names that were not yet submitted here.
@@ -152,8 +184,40 @@ class Engine {
   std::atomic<uint64_t> completed_{0};
   std::atomic<uint64_t> collectives_{0};
   std::atomic<uint64_t> bytes_{0};
+  std::atomic<uint64_t> foreseen_{0};
 
   std::thread thread_;  // last: started when all else exists
+};
+
+// For a thread that submits requests and can do nothing until they have ended: it does the
+// communication thread's work itself, which spares waking that one and being woken by it.
+//
+//   CallerProgress progress(engine);  // before Submit, which then wakes nobody
+//   engine->Submit(...);
+//   progress.Until(over);
+//
+// Does nothing where another thread is at work, or where the transport does not allow it. Callbacks
+// of anyone's requests may run inside Until, as on the communication thread.
+class CallerProgress {
+ public:
+  explicit CallerProgress(Engine* engine)
+      : engine_(engine), begun_(engine->BeginCallerProgress()) {}
+  ~CallerProgress() {
+    if (begun_) engine_->EndCallerProgress();
+  }
+  CallerProgress(const CallerProgress&) = delete;
+  CallerProgress& operator=(const CallerProgress&) = delete;
+
+  // Until `over`, or until peers have let this rank wait for a while: a
+  // thread that sleeps is no quicker than the communication thread. A collective that has begun is
+  // carried to its end.
+  void Until(const std::function<bool()>& over) {
+    if (begun_) engine_->Progress(over);
+  }
+
+ private:
+  Engine* const engine_;
+  const bool begun_;
 };
 
 }  // namespace tfmpi

@@ -219,6 +219,7 @@ std::string Encode(const Verdict& verdict) {
   w.List(verdict.posts, [&](const std::string& key) { w.String(key); });
   w.String(verdict.fatal);
   w.Byte(verdict.finished);
+  w.Unsigned(verdict.position);
   return w.Take();
 }
 
@@ -246,6 +247,7 @@ bool Decode(const std::string& bytes, Verdict* verdict) {
   verdict->posts = r.List<std::string>([&] { return r.String(); });
   verdict->fatal = r.String();
   verdict->finished = r.Byte() != 0;
+  verdict->position = r.Unsigned();
   return r.Finished();
 }
 

@@ -79,6 +79,7 @@ struct Verdict {
   std::vector<std::string> posts;     // keys of what has happened once more on rank 0
   std::string fatal;                  // not empty: the group cannot go on
   bool finished = false;              // every rank has joined
+  uint64_t position = 0;              // agreements with responses before this one
 
   bool empty() const {
     return responses.empty() && errors.empty() && withdrawn.empty() && posts.empty() &&

@@ -216,11 +216,15 @@ class RankWriter {
         WriteWait(event, track);
       } else {
         const bool response = event.stage == Stage::kResponse;
-        Complete(response ? NameOfResponse(event) : NameOfSpan(event),
-                 communication ? "communication" : "tensorflow", track, event.start, event.end,
-                 Args(event));
+        Complete(response ? NameOfResponse(event) : NameOfSpan(event), Category(event.stage), track,
+                 event.start, event.end, Args(event));
       }
     }
+  }
+
+  // By what is done, not by who does it: a caller may work in the communication thread's place.
+  static const char* Category(Stage stage) {
+    return stage == Stage::kSubmit || stage == Stage::kApply ? "tensorflow" : "communication";
   }
 
   // Waits overlap, so they are asynchronous events: a pair with an id of its own.

@@ -116,15 +116,15 @@ def _measure(options: argparse.Namespace, size: int) -> Row:
     gathers = options.collective == "allgather"
     count = max(1, size // DTYPES[options.dtype] // (ranks if gathers else 1))
     own = count * DTYPES[options.dtype]
-    round_bytes = own * options.tensors
+    # A sample of what takes microseconds is the mean over many; what is in use stays in cache.
+    rounds = min(256, max(1, 2**18 // (own * options.tensors)))
     case = _lib.BenchCase(
         kind=_collectives.KINDS[options.collective],
         dtype=_collectives.DTYPES[options.dtype],
         count=count,
         tensors=options.tensors,
-        # A sample of what takes microseconds is the mean over many; what is in use stays in cache.
-        direct_rounds=min(256, max(1, 2**18 // round_bytes)),
-        engine_rounds=min(8, max(1, 2**18 // round_bytes)),
+        direct_rounds=rounds,
+        engine_rounds=rounds,
         least_samples=min(3, options.iterations),
         most_samples=options.iterations,
         budget=options.seconds,

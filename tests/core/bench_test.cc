@@ -55,8 +55,9 @@ class Spoiling : public Transport {
   std::string description() const override { return next_->description(); }
   Status Send(int peer, const std::string& bytes) override { return next_->Send(peer, bytes); }
   Status Receive(std::vector<ControlMessage>* inbox) override { return next_->Receive(inbox); }
-  void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready) override {
-    next_->Wait(limit, expecting, ready);
+  void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready,
+            std::unique_lock<Turn>* turn) override {
+    next_->Wait(limit, expecting, ready, turn);
   }
   void Wake() override { next_->Wake(); }
   Status Allreduce(const void* in, void* out, const Reduction& reduction,

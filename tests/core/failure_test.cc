@@ -188,8 +188,9 @@ class HangingTransport : public Transport {
   std::string description() const override { return "hangs"; }
   Status Send(int peer, const std::string& bytes) override { return real_->Send(peer, bytes); }
   Status Receive(std::vector<ControlMessage>* inbox) override { return real_->Receive(inbox); }
-  void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready) override {
-    real_->Wait(limit, expecting, ready);
+  void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready,
+            std::unique_lock<Turn>* turn) override {
+    real_->Wait(limit, expecting, ready, turn);
   }
   void Wake() override { real_->Wake(); }
   Status Allreduce(const void* in, void* out, const Reduction& reduction,

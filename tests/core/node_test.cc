@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <future>
-#include <numeric>
 
 #include "gtest/gtest.h"
 #include "tensorflow_patches/core/transport/control_channel.h"
@@ -12,6 +10,7 @@
 #include "tests/core/counting_rows.h"
 #include "tests/core/elements.h"
 #include "tests/core/job.h"
+#include "tests/core/nodes.h"
 #include "tests/core/ranks.h"
 
 namespace tfmpi {
@@ -19,43 +18,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-// `nodes` nodes of `per_node` ranks each, in their order, with their memory.
-class Nodes {
- public:
-  Nodes(int nodes, int per_node, const NodeOptions& options = NodeOptions())
-      : per_node_(per_node), options_(options) {
-    const size_t bytes = NodeMemory::BytesFor(per_node);
-    for (int n = 0; n < nodes; ++n) {
-      memories_.emplace_back(std::aligned_alloc(kCacheLine, bytes), &std::free);
-      std::memset(memories_.back().get(), 0, bytes);
-    }
-    for (int r = 0; r < per_node; ++r) rails_.push_back(std::make_unique<LocalGroup>(nodes));
-  }
-
-  NodeMemory MemoryOf(int rank) const {
-    return NodeMemory(memories_[rank / per_node_].get(), rank % per_node_, per_node_);
-  }
-
-  // For Ranks: the transport of `rank` over `all`.
-  std::unique_ptr<Transport> Wrap(std::unique_ptr<Transport> all, int rank) {
-    std::vector<int> node_ranks(per_node_);
-    std::iota(node_ranks.begin(), node_ranks.end(), rank / per_node_ * per_node_);
-    std::unique_ptr<Transport> rail;
-    if (memories_.size() > 1) rail = rails_[rank % per_node_]->CreateTransport(rank / per_node_);
-    return MakeNodeTransport(std::move(all), std::move(rail), MemoryOf(rank), node_ranks, options_);
-  }
-
-  Ranks::Decorate Decorator() {
-    return [this](std::unique_ptr<Transport> all, int rank) { return Wrap(std::move(all), rank); };
-  }
-
- private:
-  const int per_node_;
-  const NodeOptions options_;
-  std::vector<std::unique_ptr<void, decltype(&std::free)>> memories_;
-  std::vector<std::unique_ptr<LocalGroup>> rails_;
-};
 
 struct Form {
   int nodes;
@@ -293,7 +255,9 @@ TEST_F(NodesTest, MessagesLargerThanTheRingArriveWhole) {
         EXPECT_EQ(message.source, 1 - rank);
         received[rank].push_back(std::move(message.bytes));
       }
-      if (inbox.empty()) ends[rank]->Wait(milliseconds(5), true, [] { return false; });
+      if (inbox.empty())
+        ends[rank]->Wait(
+            milliseconds(5), true, [] { return false; }, nullptr);
     }
     // What the peer still has to read may not be written yet.
     for (int i = 0; i < 200; ++i) {
@@ -352,11 +316,15 @@ TEST_F(NodesTest, WhoSleepsIsWoken) {
   for (int round = 0; round < 20; ++round) {
     std::atomic<bool> asleep{false};
     std::thread sleeper([&] {
-      const TimePoint start = Clock::now();
-      one->Wait(seconds(20), true, [&] {
+      Turn mutex;
+      std::unique_lock<Turn> turn(mutex);
+      const auto lies = [&] {
         asleep = true;
         return false;
-      });
+      };
+      const TimePoint start = Clock::now();
+      one->Wait(seconds(20), true, lies, &turn);
+      EXPECT_TRUE(turn.owns_lock());
       EXPECT_LT(Clock::now() - start, seconds(10));
       std::vector<ControlMessage> inbox;
       EXPECT_TRUE(one->Receive(&inbox).ok());

@@ -46,7 +46,10 @@ class ProtocolTest : public TimedTest {
   }
 
   void SendVerdict() {
-    EXPECT_TRUE(coordinator_side_->Send(1, Encode(coordinator_.Decide(Clock::now()))).ok());
+    Verdict verdict = coordinator_.Decide(Clock::now());
+    verdict.position = agreements_;
+    agreements_ += !verdict.responses.empty();
+    EXPECT_TRUE(coordinator_side_->Send(1, Encode(verdict)).ok());
   }
 
   Ending SubmitValue(const Job& job, Ticket* ticket = nullptr) {
@@ -55,6 +58,7 @@ class ProtocolTest : public TimedTest {
   }
 
   LocalGroup group_;
+  uint64_t agreements_ = 0;
   std::unique_ptr<Transport> coordinator_side_;
   Coordinator coordinator_;
   std::deque<ControlMessage> inbox_;

@@ -33,13 +33,14 @@ class ControlChannel {
     return written != 0;
   }
 
-  // False when no whole message is there. `made_room`: the peer may have more to write.
+  // False when no whole message is there. `made_room`: the peer may have more to write, for which
+  // the ring was too full.
   bool Receive(std::string* message, bool* made_room) {
     const size_t before = received_.size();
     if (const size_t readable = in_->Readable(); readable != 0) {
       received_.resize(before + readable);
       in_->Read(&received_[before], readable);
-      *made_room = true;
+      *made_room |= readable == ControlRing::kBytes;
     }
     uint64_t length = 0;
     if (received_.size() < sizeof length) return false;

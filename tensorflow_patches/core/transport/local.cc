@@ -1,6 +1,7 @@
 #include "tensorflow_patches/core/transport/local.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
@@ -39,6 +40,7 @@ struct LocalGroup::Shared {
   std::vector<std::vector<ControlMessage>> inboxes;
   std::vector<char> woken;  // by rank
   std::condition_variable rung;
+  std::atomic<uint64_t> word{0};  // not guarded
 
   Status Run(int rank, Part part, TimePoint deadline);
   void Execute();
@@ -138,18 +140,32 @@ class LocalTransport : public Transport {
     return Status();
   }
 
-  void Wait(Clock::duration limit, bool, const std::function<bool()>& ready) override {
-    std::unique_lock<std::mutex> lock(shared_->mutex);
-    char& woken = shared_->woken[topology_.rank];
-    const auto stirs = [&] { return woken != 0 || !shared_->inboxes[topology_.rank].empty(); };
-    if (!stirs()) {
-      // A Wake that comes while `ready` looks, without the lock, is kept in `woken`.
-      lock.unlock();
-      const bool now = ready();
-      lock.lock();
+  void Wait(Clock::duration limit, bool, const std::function<bool()>& ready,
+            std::unique_lock<Turn>* turn) override {
+    // A Wake that comes while `ready` looks, without the lock, is kept in `woken`.
+    const bool now = ready();
+    if (turn != nullptr) turn->unlock();
+    {
+      std::unique_lock<std::mutex> lock(shared_->mutex);
+      char& woken = shared_->woken[topology_.rank];
+      const auto stirs = [&] { return woken != 0 || !shared_->inboxes[topology_.rank].empty(); };
       if (!now) shared_->rung.wait_for(lock, limit, stirs);
+      woken = 0;
     }
-    woken = 0;
+    if (turn != nullptr) turn->lock();
+  }
+
+  // The sleeper wakes for every message as before, and waits for its turn.
+  bool BeginCallerProgress() override { return true; }
+  void EndCallerProgress(const std::function<bool()>& ready) override {
+    if (ready()) Wake();
+  }
+
+  std::atomic<uint64_t>* SharedWord() override { return &shared_->word; }
+  void WakePeers() override {
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    shared_->woken.assign(shared_->size, 1);
+    shared_->rung.notify_all();
   }
 
   void Wake() override {

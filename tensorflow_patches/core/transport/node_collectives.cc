@@ -113,9 +113,9 @@ Status NodeCollectives::Run(uint64_t pieces, bool reduces, const Put& put, const
   uint64_t to_put = 0, to_reduce = reduces ? 0 : pieces, to_take = 0;
   const auto publish = [&](std::atomic<uint64_t> RankState::*counter, uint64_t done) {
     (mine.*counter).store(base_ + done, std::memory_order_seq_cst);
-    memory_.RingPeers();
+    memory_.RingPeers(Asleep::kInside);
   };
-  Nap nap(memory_, kSpin);
+  Nap nap(memory_, Asleep::kInside, kSpin);
   while (to_take < pieces) {
     bool moved = false;
     if (to_take < std::min(to_put, to_reduce) &&

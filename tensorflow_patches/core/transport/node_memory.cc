@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstring>
 #include <ctime>
 
@@ -29,8 +30,9 @@ void FutexWait(std::atomic<uint32_t>* word, uint32_t value, Clock::duration limi
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT, value, &time, nullptr, 0);
 }
 
+// All: the communication thread may sleep while a caller, in its place, sleeps in an operation.
 void FutexWake(std::atomic<uint32_t>* word) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAKE, 1, nullptr, nullptr, 0);
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 void Relax() {
@@ -79,24 +81,28 @@ NodeMemory::NodeMemory(void* memory, int rank, int ranks)
       slots_(static_cast<char*>(memory) + ranks * sizeof(RankState)),
       crowded_(ranks > sysconf(_SC_NPROCESSORS_ONLN)) {}
 
-void NodeMemory::Ring(int rank) const {
+void NodeMemory::Ring(int rank, Asleep least) const {
   RankState& state = states_[rank];
-  if (state.asleep.load(std::memory_order_seq_cst) == 0) return;
+  if (state.asleep.load(std::memory_order_seq_cst) < least) return;
   state.bell.fetch_add(1, std::memory_order_seq_cst);
   FutexWake(&state.bell);
 }
 
-void NodeMemory::RingPeers() const {
-  for (int i = 1; i < ranks_; ++i) Ring((rank_ + i) % ranks_);
+void NodeMemory::SetAsleep(Asleep sleep) const {
+  mine().asleep.store(sleep, std::memory_order_seq_cst);
 }
 
-Nap::Nap(const NodeMemory& memory, Clock::duration spin)
-    : memory_(memory), spin_(memory.crowded_ ? Clock::duration::zero() : spin) {}
+void NodeMemory::RingPeers(Asleep least) const {
+  for (int i = 1; i < ranks_; ++i) Ring((rank_ + i) % ranks_, least);
+}
+
+Nap::Nap(const NodeMemory& memory, Asleep sleep, Clock::duration spin)
+    : memory_(memory), sleep_(sleep), spin_(memory.crowded_ ? Clock::duration::zero() : spin) {}
 
 void Nap::Pause(Clock::duration limit) {
   constexpr int kPollsPerLook = 32;  // at the clock
   if (lying_) {
-    FutexWait(&memory_.mine().bell, heard_, limit);
+    Sleep(limit);
     GetUp();
     return;
   }
@@ -104,11 +110,12 @@ void Nap::Pause(Clock::duration limit) {
   if (spin_.count() != 0 && (polls_ % kPollsPerLook != 0 || Clock::now() < spin_until_)) {
     return Relax();
   }
-  RankState& mine = memory_.mine();
-  heard_ = mine.bell.load(std::memory_order_seq_cst);
-  mine.asleep.store(1, std::memory_order_seq_cst);
+  heard_ = memory_.mine().bell.load(std::memory_order_seq_cst);
+  memory_.SetAsleep(sleep_);
   lying_ = true;
 }
+
+void Nap::Sleep(Clock::duration limit) { FutexWait(&memory_.mine().bell, heard_, limit); }
 
 void Nap::Reset() {
   GetUp();
@@ -116,7 +123,7 @@ void Nap::Reset() {
 }
 
 void Nap::GetUp() {
-  if (lying_) memory_.mine().asleep.store(0, std::memory_order_seq_cst);
+  if (lying_) memory_.SetAsleep(Asleep::kAwake);
   lying_ = false;
 }
 

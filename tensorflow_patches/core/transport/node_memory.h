@@ -32,15 +32,24 @@ struct ControlRing {
   size_t Readable() const;
 };
 
+// Of a rank: what it must be rung for.
+enum class Asleep : uint32_t {
+  kAwake = 0,  // nothing
+  kBetween,    // between two operations: messages, votes, requests
+  kInside,     // in an operation: what peers have done in it, too
+};
+
 // What one rank says of itself. Counts go up for as long as the group lives, over all operations.
 struct RankState {
   // Written by this rank, read by its peers.
   alignas(kCacheLine) std::atomic<uint64_t> put;  // pieces whose data lies in its slots
   std::atomic<uint64_t> reduced;                  // pieces whose share it has reduced
   std::atomic<uint64_t> taken;                    // pieces it needs no peer's slot for any more
-  // A futex, rung by peers when something changed and its owner is asleep.
+  // A futex, rung by peers when something changed that its owner sleeps for.
   alignas(kCacheLine) std::atomic<uint32_t> bell;
-  std::atomic<uint32_t> asleep;
+  std::atomic<Asleep> asleep;
+  // Of the node's first rank alone: Transport::SharedWord.
+  alignas(kCacheLine) std::atomic<uint64_t> word;
   ControlRing to_leader;
   ControlRing from_leader;
 };
@@ -67,11 +76,17 @@ class NodeMemory {
     return slots_ + (rank * kSlots + piece % kSlots) * slot_bytes_;
   }
 
-  // After a change that others may wait for.
-  void Ring(int rank) const;
-  void RingPeers() const;
+  // After a change: wakes those whose sleep is at least so deep. Waking costs both sides some
+  // microseconds, and what peers do in an operation does not concern who has left it.
+  void Ring(int rank, Asleep least = Asleep::kBetween) const;
+  void RingPeers(Asleep least) const;
   // Any thread: ends the sleep of this rank's communication thread, or prevents the next.
   void Wake() const { Ring(rank_); }
+  // Also for a thread that does the sleeper's work, and lets it sleep.
+  void SetAsleep(Asleep sleep) const;
+
+  // More ranks than cores: who spins keeps from running whom it waits for.
+  bool crowded() const { return crowded_; }
 
  private:
   friend class Nap;
@@ -81,7 +96,7 @@ class NodeMemory {
   const size_t slot_bytes_;
   RankState* const states_;
   char* const slots_;
-  const bool crowded_;  // more ranks than cores: who spins keeps from running whom it waits for
+  const bool crowded_;
 };
 
 // A wait for something that the caller looks for between two pauses: polls a while, then sleeps
@@ -92,7 +107,7 @@ class NodeMemory {
 class Nap {
  public:
   // Polls for `spin` before it sleeps; not at all where cores are scarce.
-  Nap(const NodeMemory& memory, Clock::duration spin);
+  Nap(const NodeMemory& memory, Asleep sleep, Clock::duration spin);
   ~Nap() { GetUp(); }
   Nap(const Nap&) = delete;
   Nap& operator=(const Nap&) = delete;
@@ -100,6 +115,9 @@ class Nap {
   // The first pause that would sleep returns at once: what happened before others could know of
   // the sleeper must be looked for again.
   void Pause(Clock::duration limit);
+  // After such a pause: sleeps, and may go on when it is over without touching what a peer reads.
+  // Call Reset, or destroy this, to get up.
+  void Sleep(Clock::duration limit);
   // Something was there: polls again before the next sleep.
   void Reset();
 
@@ -107,6 +125,7 @@ class Nap {
   void GetUp();
 
   const NodeMemory& memory_;
+  const Asleep sleep_;
   const Clock::duration spin_;
   TimePoint spin_until_;
   int polls_ = 0;

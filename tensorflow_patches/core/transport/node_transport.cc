@@ -67,23 +67,39 @@ class NodeTransport : public Transport {
     return status;
   }
 
-  void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready) override {
+  void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready,
+            std::unique_lock<Turn>* turn) override {
     if (!one_node_ && expecting) {
       const int doublings = std::min(polls_++ / kPollsPerDoubling, 10);
       limit = std::min<Clock::duration>(
           limit, std::min<Clock::duration>(kShortestPoll * (1 << doublings), kLongestPoll));
     }
-    Nap nap(memory_, Clock::duration::zero());
+    Nap nap(memory_, Asleep::kBetween, Clock::duration::zero());
     nap.Pause(limit);  // lies down
-    if (ready()) return;
-    for (const Peer& near : peers_) {
-      if (near.channel.Readable()) return;
-      if (near.channel.Blocked()) limit = std::min<Clock::duration>(limit, kLongestPoll);
-    }
-    nap.Pause(limit);
+    if (ready() || Readable()) return;
+    if (Blocked()) limit = std::min<Clock::duration>(limit, kLongestPoll);
+    if (turn != nullptr) turn->unlock();
+    nap.Sleep(limit);
+    if (turn != nullptr) turn->lock();  // first: a caller in its place may have lain down
+  }
+
+  bool BeginCallerProgress() override {
+    if (!one_node_ || memory_.crowded()) return false;
+    memory_.SetAsleep(Asleep::kAwake);
+    return true;
+  }
+
+  void EndCallerProgress(const std::function<bool()>& ready) override {
+    memory_.SetAsleep(Asleep::kBetween);
+    if (ready() || Readable() || Blocked()) memory_.Wake();
   }
 
   void Wake() override { memory_.Wake(); }
+
+  std::atomic<uint64_t>* SharedWord() override {
+    return one_node_ ? &memory_.state(0).word : nullptr;
+  }
+  void WakePeers() override { memory_.RingPeers(Asleep::kBetween); }
 
   Status Allreduce(const void* in, void* out, const Reduction& reduction,
                    TimePoint deadline) override {
@@ -144,6 +160,15 @@ class NodeTransport : public Transport {
     ControlChannel channel;
   };
 
+  bool Readable() const {
+    return std::any_of(peers_.begin(), peers_.end(),
+                       [](const Peer& near) { return near.channel.Readable(); });
+  }
+  bool Blocked() const {
+    return std::any_of(peers_.begin(), peers_.end(),
+                       [](const Peer& near) { return near.channel.Blocked(); });
+  }
+
   // What rank 0 has said may not fit into the rings at once. Before it takes part in an operation
   // that its peers begin when they have read all of it, it waits until they have room; they read
   // whenever they are in no operation. Other ranks must not wait so: rank 0 reads nothing
@@ -151,7 +176,7 @@ class NodeTransport : public Transport {
   Status FlushVerdicts(TimePoint deadline) {
     if (topology_.rank != 0) return Status();
     for (Peer& near : peers_) {
-      Nap nap(memory_, Clock::duration::zero());
+      Nap nap(memory_, Asleep::kBetween, Clock::duration::zero());
       while (near.channel.Blocked()) {
         if (near.channel.Flush()) {
           memory_.Ring(near.local_rank);

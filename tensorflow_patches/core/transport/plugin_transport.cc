@@ -54,7 +54,8 @@ class PluginTransport : public Transport {
     }
   }
 
-  void Wait(Clock::duration limit, bool, const std::function<bool()>& ready) override {
+  void Wait(Clock::duration limit, bool, const std::function<bool()>& ready,
+            std::unique_lock<Turn>*) override {
     if (!ready()) std::this_thread::sleep_for(std::min<Clock::duration>(limit, kNap));
   }
   void Wake() override {}

@@ -1,22 +1,27 @@
 // The one virtual seam between the engine and whatever moves the bytes: MPI, or threads in tests.
 //
-// Who calls: the engine's communication thread alone, from the engine's start to its end. Creation
-// and destruction happen on the thread that creates the engine, before and after that thread
-// exists. Who owns: the caller owns every buffer; a transport keeps no pointer once a call has
-// returned. Every blocking call takes a deadline and returns kDeadlineExceeded when it passes;
-// after any failure the transport's state is undefined and the engine uses it no more.
+// Who calls: whoever has the engine's turn, one thread at a time (engine.h): its communication
+// thread, or a caller in its place. Creation and destruction happen on the thread that creates the
+// engine, before and after the communication thread exists. Who owns: the caller owns every buffer;
+// a transport keeps no pointer once a call has returned. Every blocking call takes a deadline and
+// returns kDeadlineExceeded when it passes; after any failure the transport's state is undefined
+// and the engine uses it no more.
 
 #ifndef TFMPI_CORE_TRANSPORT_TRANSPORT_H_
 #define TFMPI_CORE_TRANSPORT_TRANSPORT_H_
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "tensorflow_patches/core/reduce.h"
 #include "tensorflow_patches/core/row_access.h"
 #include "tensorflow_patches/core/status.h"
+#include "tensorflow_patches/core/turn.h"
 #include "tensorflow_patches/core/types.h"
 
 namespace tfmpi {
@@ -48,10 +53,24 @@ class Transport {
   virtual Status Receive(std::vector<ControlMessage>* inbox) = 0;
   // Sleeps until a message may be there, Wake is called, or `limit` has passed; not at all if
   // `ready` is true once others can know of the sleeper. May return early. `expecting`: a message
-  // should come soon; else one may lie there until `limit`, where messages wake nobody.
-  virtual void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready) = 0;
+  // should come soon; else one may lie there until `limit`, where messages wake nobody. `turn` is
+  // held; as by a condition variable, it may be given up while this thread sleeps. Null where
+  // nobody else calls.
+  virtual void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready,
+                    std::unique_lock<Turn>* turn) = 0;
+  // A caller that has just taken the turn begins to call in the sleeper's place: nothing needs to
+  // wake that one. False if only one thread may call, ever, or if callers must not spin.
+  virtual bool BeginCallerProgress() { return false; }
+  // Before it gives the turn up: the sleeper is woken again by what comes, and now if a message is
+  // there or `ready` is true.
+  virtual void EndCallerProgress(const std::function<bool()>& ready) { (void)ready; }
   // Any thread. Cheap when nobody waits.
   virtual void Wake() = 0;
+
+  // A word that all ranks share, zero at first, for the engine's votes; null where there is none.
+  virtual std::atomic<uint64_t>* SharedWord() { return nullptr; }
+  // After a change of it: ends the sleep of all who sleep in Wait.
+  virtual void WakePeers() {}
 
   // Data plane: collective, called by all ranks in one agreed order. `in` may equal `out`. The
   // result has the same bits on every rank. The op is not kAverage.

@@ -1,0 +1,73 @@
+// How all ranks of a node agree on what each of them expects next, without a message.
+//
+// Agreements have positions, counted alike on all ranks. At a position each rank may vote for what
+// is expected there; it is carried when all have voted, and rejected when a rank rejects it before
+// that. Both are final, and the same for all. A rank that has not voted may be sure that nothing is
+// carried.
+//
+// Who calls: whoever has the engine's turn. The word is shared by the ranks; it is zero at first.
+
+#ifndef TFMPI_CORE_BALLOT_H_
+#define TFMPI_CORE_BALLOT_H_
+
+#include <atomic>
+#include <cstdint>
+
+namespace tfmpi {
+
+enum class Outcome { kOpen, kCarried, kRejected };
+
+class Ballot {
+ public:
+  // Null: every vote is rejected.
+  Ballot(std::atomic<uint64_t>* word, int ranks)
+      : word_(word), ranks_(static_cast<uint64_t>(ranks)) {}
+
+  // A rank votes at a position at most once, and passes a position only when its vote there has
+  // been decided and what was carried has been done by all.
+  Outcome Vote(uint64_t position) {
+    return Change(position, [](uint64_t votes) { return votes + 1; });
+  }
+  Outcome Reject(uint64_t position) {
+    return Change(position, [](uint64_t) { return kRejection; });
+  }
+  Outcome Look(uint64_t position) const {
+    return word_ == nullptr ? Outcome::kRejected
+                            : Judge(position, word_->load(std::memory_order_seq_cst));
+  }
+
+ private:
+  // The word: a position and the votes there.
+  static constexpr int kVoteBits = 20;
+  static constexpr uint64_t kRejection = (uint64_t{1} << kVoteBits) - 1;
+
+  // A word of a later position: nobody can have passed this one carried without this rank.
+  Outcome Judge(uint64_t position, uint64_t word) const {
+    const uint64_t at = word >> kVoteBits, votes = word & kRejection;
+    if (at != position) return at < position ? Outcome::kOpen : Outcome::kRejected;
+    if (votes == kRejection) return Outcome::kRejected;
+    return votes == ranks_ ? Outcome::kCarried : Outcome::kOpen;
+  }
+
+  template <typename Next>
+  Outcome Change(uint64_t position, const Next& next) {
+    if (word_ == nullptr) return Outcome::kRejected;
+    uint64_t word = word_->load(std::memory_order_seq_cst);
+    while (true) {
+      const Outcome outcome = Judge(position, word);
+      if (outcome != Outcome::kOpen) return outcome;
+      const uint64_t votes = word >> kVoteBits == position ? word & kRejection : 0;
+      const uint64_t changed = position << kVoteBits | next(votes);
+      if (word_->compare_exchange_weak(word, changed, std::memory_order_seq_cst)) {
+        return Judge(position, changed);
+      }
+    }
+  }
+
+  std::atomic<uint64_t>* const word_;
+  const uint64_t ranks_;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_BALLOT_H_

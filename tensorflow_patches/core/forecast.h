@@ -1,0 +1,57 @@
+// What the ranks will agree on next, as training repeats its steps.
+//
+// A pure function of the verdicts so far, which all ranks see alike, so all expect the same. Used
+// by whoever has the engine's turn.
+
+#ifndef TFMPI_CORE_FORECAST_H_
+#define TFMPI_CORE_FORECAST_H_
+
+#include <deque>
+#include <vector>
+
+#include "tensorflow_patches/core/message.h"
+
+namespace tfmpi {
+
+class Forecast {
+ public:
+  explicit Forecast(int ranks) : ranks_(ranks) {}
+
+  // The ranks have agreed on `verdict`, which has responses. `by_id`: what names are numbered.
+  void Came(const Verdict& verdict, const std::vector<NamedSignature>& by_id);
+  // They have agreed on what was expected.
+  void CameTrue() { now_ = known_[now_].successor; }
+
+  // Whether a rank that has exactly this to announce may vote for what is expected.
+  bool Fits(const Announcement& announcement) const;
+  // The numbers of the names that are expected, ascending; empty if nothing is.
+  const std::vector<NameId>& names() const;
+  // What is expected. Lives until Came is called.
+  const Verdict& verdict() const { return known_[known_[now_].successor].verdict; }
+
+ private:
+  // One that followed so often on the one before is expected.
+  static constexpr int kTimes = 2;
+  static constexpr size_t kMostKnown = 32;
+  static constexpr size_t kMostNames = 64;
+  static constexpr int kNone = -1;
+
+  struct Known {
+    std::vector<NameId> names;  // of all items, in their order
+    std::vector<NameId> sorted;
+    Verdict verdict;
+    int successor = kNone;
+    int times = 0;  // in a row
+  };
+
+  bool MayBeExpected(const Verdict& verdict, const std::vector<NamedSignature>& by_id) const;
+  int Find(const Verdict& verdict);
+
+  const int ranks_;
+  std::deque<Known> known_;
+  int now_ = kNone;  // the last agreement
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_FORECAST_H_
