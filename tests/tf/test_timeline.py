@@ -102,11 +102,11 @@ def test_communication_overlaps_with_the_backward_pass(trace: Trace) -> None:
         reduces = [e for e in trace.named(rank, "reduce") if e["args"]["bytes"] > 2**24 - 1]
         last_submits = of_tensor(trace, rank, "submit", "w0")
         inside = 0
-        # But for the first step: its gradients wait until their variables are in step, in any order.
-        for submit, span in list(zip(last_submits, backward))[1:]:
-            assert span["ts"] < submit["ts"] <= end(span) + 1
+        for submit, span in zip(last_submits, backward):
+            assert span["ts"] <= submit["ts"] <= end(span) + 1
             inside += any(span["ts"] < e["ts"] and end(e) < submit["ts"] for e in reduces)
-        # Handed in together it is none; a rank whose core is busy elsewhere comes too late.
+        # Handed in together it is none; a rank whose core is busy elsewhere comes too late, and a
+        # thread that the machine keeps from running may hand in the last layer's after the first's.
         assert inside >= 2
 
 
