@@ -19,6 +19,7 @@ from common import result, single_threaded_ops
 STEPS, MODE = int(sys.argv[1]), "".join(sys.argv[2:])
 LATE_SECONDS = 0.05
 SMALL_VARIABLES = 8
+BATCH = 512  # so that the first layer's gradient takes longer than the second's takes to travel
 RANK, SIZE = tf.mpi.rank(), tf.mpi.size()
 
 single_threaded_ops(inter_op=2)
@@ -59,8 +60,8 @@ for _ in range(STEPS):
     if RANK == 1 and MODE == "late":
         time.sleep(LATE_SECONDS)
     step(
-        tf.constant(random.normal(size=(64, 784)).astype(np.float32)),
-        tf.constant(random.normal(size=(64, 10)).astype(np.float32)),
+        tf.constant(random.normal(size=(BATCH, 784)).astype(np.float32)),
+        tf.constant(random.normal(size=(BATCH, 10)).astype(np.float32)),
     )
 for _ in range(STEPS):
     small_step()
