@@ -258,6 +258,30 @@ TEST_P(ForecastingTest, StepsThatDeviate) {
   ranks->JoinAll();
 }
 
+// What one thread repeats is voted for while what another has announced becomes ready.
+TEST_P(ForecastingTest, ThreadsThatRepeatTheirOwn) {
+  const std::unique_ptr<Ranks> ranks = MakeRanks();
+  std::atomic<uint64_t> foreseen{0};
+  ranks->Each([&](int rank, Engine& engine) {
+    const auto repeat = [&](const char* name, int pause) {
+      std::mt19937 own(rank + pause);
+      for (int step = 0; step < kSteps; ++step) {
+        if (pause != 0 && own() % pause == 0) std::this_thread::yield();
+        Average(engine, rank, ranks->size(), {{name, DataType::kFloat32, ReduceOp::kSum, 4, step}});
+      }
+    };
+    std::thread second([&] { repeat("b", 3); });
+    std::thread third([&] { repeat("c", 7); });
+    repeat("a", 0);
+    second.join();
+    third.join();
+    foreseen += engine.stats().foreseen;
+  });
+  std::printf("%d of %d agreements were foreseen\n", static_cast<int>(foreseen / ranks->size()),
+              3 * kSteps);
+  ranks->JoinAll();
+}
+
 constexpr int kRepeats = 6;
 
 void Repeat(Ranks& ranks, int times = kRepeats) {
@@ -325,6 +349,130 @@ TEST_P(ForecastingTest, ARankThatEnds) {
     }
     EXPECT_TRUE(engine.Join().ok());
   });
+}
+
+// Runs `then` when a message has been received, before the engine hears of it.
+class Interrupted : public Transport {
+ public:
+  Interrupted(std::unique_ptr<Transport> next, std::function<void()> then)
+      : next_(std::move(next)), then_(std::move(then)) {}
+
+  const Topology& topology() const override { return next_->topology(); }
+  std::string description() const override { return next_->description(); }
+  Status Send(int peer, const std::string& bytes) override { return next_->Send(peer, bytes); }
+  Status Receive(std::vector<ControlMessage>* inbox) override {
+    const Status status = next_->Receive(inbox);
+    if (!inbox->empty()) then_();
+    return status;
+  }
+  void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready,
+            std::unique_lock<Turn>* turn) override {
+    next_->Wait(limit, expecting, ready, turn);
+  }
+  void Wake() override { next_->Wake(); }
+  std::atomic<uint64_t>* SharedWord() override { return next_->SharedWord(); }
+  Status Allreduce(const void* in, void* out, const Reduction& reduction,
+                   TimePoint deadline) override {
+    return next_->Allreduce(in, out, reduction, deadline);
+  }
+  Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
+                   TimePoint deadline) override {
+    return next_->Allgather(in, out, bytes, deadline);
+  }
+  Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) override {
+    return next_->Broadcast(data, bytes, root, deadline);
+  }
+  Status Finalize() override { return next_->Finalize(); }
+
+ private:
+  const std::unique_ptr<Transport> next_;
+  const std::function<void()> then_;
+};
+
+// Rank 0 has voted for "a". An announcement that rank 2 made before makes "b" ready, and meanwhile
+// the others vote, too: "a" is carried, and comes before "b" on every rank. The test plays the
+// others.
+TEST_F(ForecastTest, WhatIsCarriedComesBeforeAVerdict) {
+  LocalGroup group(3);
+  std::atomic<bool> vote{false};
+  uint64_t position = 0;
+  std::unique_ptr<Transport> one = group.CreateTransport(1), two = group.CreateTransport(2);
+  Ballot ballot(one->SharedWord(), 3);
+  Engine engine(std::make_unique<Interrupted>(group.CreateTransport(0),
+                                              [&] {
+                                                if (!vote) return;
+                                                EXPECT_EQ(ballot.Vote(position), Outcome::kOpen);
+                                                EXPECT_EQ(ballot.Vote(position), Outcome::kCarried);
+                                              }),
+                TestOptions());
+  const auto named = [](const char* name) {
+    NamedSignature named;
+    named.name = name;
+    named.signature.op = ReduceOp::kSum;
+    named.signature.shape = {1};
+    return named;
+  };
+  const auto say = [&](Transport& transport, const std::vector<const char*>& names) {
+    Announcement announcement;
+    for (const char* name : names) announcement.requests.push_back(named(name));
+    EXPECT_TRUE(transport.Send(0, Encode(announcement)).ok());
+  };
+  float values[2] = {1, 10};
+  const auto submit = [&](int i) {
+    Request request;
+    request.name = i == 0 ? "a" : "b";
+    request.signature = named("").signature;
+    request.input = request.output = &values[i];
+    return Submit(engine, std::move(request));
+  };
+  const auto next_verdict = [&](Transport& transport) {
+    std::vector<ControlMessage> inbox;
+    while (inbox.empty()) {
+      EXPECT_TRUE(transport.Receive(&inbox).ok());
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(inbox.size(), 1u);
+    Verdict verdict;
+    EXPECT_TRUE(Decode(inbox[0].bytes, &verdict));
+    return verdict;
+  };
+  // Both, at once: rank 0 is in it already.
+  const auto add = [&](float number) {
+    const auto reduce = [&](Transport& transport) {
+      float value = number;
+      EXPECT_TRUE(transport
+                      .Allreduce(&value, &value, {1, DataType::kFloat32, ReduceOp::kSum, 1},
+                                 Clock::now() + std::chrono::seconds(20))
+                      .ok());
+    };
+    std::thread other([&] { reduce(*two); });
+    reduce(*one);
+    other.join();
+  };
+  Ending b;
+  for (int step = 0; step < 5; ++step) {
+    Ending a = submit(0);
+    if (step == 4) b = submit(1);
+    say(*one, step == 4 ? std::vector<const char*>{"a", "b"} : std::vector<const char*>{"a"});
+    say(*two, {"a"});
+    EXPECT_EQ(next_verdict(*one).position, position);
+    EXPECT_EQ(next_verdict(*two).position, position);
+    ++position;
+    add(100);
+    EXPECT_TRUE(Await(a).ok());
+  }
+  vote = true;
+  Ending a = submit(0);
+  while (one->SharedWord()->load() >> 20 != position) std::this_thread::yield();  // it has voted
+  say(*two, {"b"});
+  add(1000);
+  EXPECT_TRUE(Await(a).ok());
+  EXPECT_EQ(values[0], 5 * 200 + 1 + 2000);
+  vote = false;
+  EXPECT_EQ(next_verdict(*one).position, position + 1);
+  add(10000);
+  EXPECT_TRUE(Await(b).ok());
+  EXPECT_EQ(values[1], 10 + 20000);
 }
 
 // Who waits for a vote that does not come is told by the coordinator who is missing.
