@@ -33,9 +33,7 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
       options_(std::move(options)),
       queue_([this] { transport_->Wake(); }),
       fusion_(transport_.get(), options_.coordinator.fusion_threshold),
-      // Statistics tell which rank came last: the coordinator's knowledge.
-      ballot_(options_.forecasts && !options_.stats ? transport_->SharedWord() : nullptr,
-              topology().size),
+      ballot_(transport_->SharedWord(), topology().size),
       forecast_(topology().size),
       communication_stats_(options_.stats) {
   if (topology().rank == 0) {
@@ -289,7 +287,10 @@ bool Engine::Exchange(bool news) {
 // position a rank does one or the other.
 bool Engine::Say() {
   if (announcement_.empty()) return false;
-  const bool fits = forecast_.Fits(announcement_);
+  // Statistics tell which rank came last: the coordinator's knowledge. Who does not vote still
+  // rejects, for the others' sake.
+  const bool votes = options_.forecasts && !options_.stats;
+  const bool fits = votes && forecast_.Fits(announcement_);
   if (voted_) {
     const bool open = ballot_.Look(position_) == Outcome::kOpen;
     if (open && fits && Clock::now() < voted_at_ + kVotePatience) return false;
@@ -394,6 +395,10 @@ void Engine::Coordinate() {
   for (int rank = 1; rank < topology().size; ++rank) {
     communication_stats_.Sent(bytes.size());
     const Status status = transport_->Send(rank, bytes);
+    if (!status.ok()) return Fail(status);
+  }
+  if (!verdict.responses.empty()) {
+    const Status status = transport_->Flush(Clock::now() + options_.collective_timeout);
     if (!status.ok()) return Fail(status);
   }
   ExecuteVerdict(verdict);

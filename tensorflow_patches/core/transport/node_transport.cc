@@ -67,6 +67,28 @@ class NodeTransport : public Transport {
     return status;
   }
 
+  // What rank 0 has said may not fit into the rings at once. Other ranks must not wait so: rank 0
+  // reads nothing meanwhile.
+  Status Flush(TimePoint deadline) override {
+    if (topology_.rank != 0) return Status();
+    for (Peer& near : peers_) {
+      Nap nap(memory_, Asleep::kBetween, Clock::duration::zero());
+      while (near.channel.Blocked()) {
+        if (near.channel.Flush()) {
+          memory_.Ring(near.local_rank);
+          nap.Reset();
+        } else if (Clock::now() >= deadline) {
+          return Status(Code::kDeadlineExceeded, "rank " + std::to_string(near.rank) +
+                                                     " does not read what rank 0 tells it: its "
+                                                     "process hangs or has died");
+        } else {
+          nap.Pause(kLongestPoll);
+        }
+      }
+    }
+    return Status();
+  }
+
   void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready,
             std::unique_lock<Turn>* turn) override {
     if (!one_node_ && expecting) {
@@ -103,7 +125,6 @@ class NodeTransport : public Transport {
 
   Status Allreduce(const void* in, void* out, const Reduction& reduction,
                    TimePoint deadline) override {
-    if (const Status status = FlushVerdicts(deadline); !status.ok()) return status;
     if (one_node_) return node_.Allreduce(in, out, reduction, deadline);
     if (rail_ == nullptr) return all_->Allreduce(in, out, reduction, deadline);
     if (memory_.ranks() == 1 && options_.wire == DataType::kFloat32) {
@@ -127,7 +148,6 @@ class NodeTransport : public Transport {
 
   Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
                    TimePoint deadline) override {
-    if (const Status status = FlushVerdicts(deadline); !status.ok()) return status;
     if (one_node_) return node_.Allgather(in, out, bytes, deadline);
     return all_->Allgather(in, out, bytes, deadline);
   }
@@ -137,18 +157,16 @@ class NodeTransport : public Transport {
     if (!one_node_ || row_bytes > memory_.slot_bytes()) {
       return Transport::Exchange(rows, row_bytes, access, deadline);
     }
-    if (const Status status = FlushVerdicts(deadline); !status.ok()) return status;
     return node_.Exchange(rows, row_bytes, access, deadline);
   }
 
   Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) override {
-    if (const Status status = FlushVerdicts(deadline); !status.ok()) return status;
     if (one_node_) return node_.Broadcast(data, bytes, root, deadline);
     return all_->Broadcast(data, bytes, root, deadline);
   }
 
   Status Finalize() override {
-    const Status status = FlushVerdicts(Clock::now() + std::chrono::seconds(30));
+    const Status status = Flush(Clock::now() + std::chrono::seconds(30));
     return status.ok() ? all_->Finalize() : status;
   }
 
@@ -167,30 +185,6 @@ class NodeTransport : public Transport {
   bool Blocked() const {
     return std::any_of(peers_.begin(), peers_.end(),
                        [](const Peer& near) { return near.channel.Blocked(); });
-  }
-
-  // What rank 0 has said may not fit into the rings at once. Before it takes part in an operation
-  // that its peers begin when they have read all of it, it waits until they have room; they read
-  // whenever they are in no operation. Other ranks must not wait so: rank 0 reads nothing
-  // meanwhile.
-  Status FlushVerdicts(TimePoint deadline) {
-    if (topology_.rank != 0) return Status();
-    for (Peer& near : peers_) {
-      Nap nap(memory_, Asleep::kBetween, Clock::duration::zero());
-      while (near.channel.Blocked()) {
-        if (near.channel.Flush()) {
-          memory_.Ring(near.local_rank);
-          nap.Reset();
-        } else if (Clock::now() >= deadline) {
-          return Status(Code::kDeadlineExceeded, "rank " + std::to_string(near.rank) +
-                                                     " does not read what rank 0 tells it: its "
-                                                     "process hangs or has died");
-        } else {
-          nap.Pause(kLongestPoll);
-        }
-      }
-    }
-    return Status();
   }
 
   Status AllreduceStage(const char* in, char* out, const Reduction& reduction, TimePoint deadline) {

@@ -47,10 +47,16 @@ class Transport {
   // For people: "MPI (Open MPI v5.0.11)".
   virtual std::string description() const = 0;
 
-  // Control plane: small messages, delivered in order between two ranks. Neither call waits for a
-  // peer.
+  // Control plane: small messages, delivered in order between two ranks. Send and
+  // Receive wait for no peer.
   virtual Status Send(int peer, const std::string& bytes) = 0;
   virtual Status Receive(std::vector<ControlMessage>* inbox) = 0;
+  // Rank 0, before it takes part in an operation that its peers begin when they have read all that
+  // was sent: waits until that has left. They read whenever they are in no operation.
+  virtual Status Flush(TimePoint deadline) {
+    (void)deadline;
+    return Status();
+  }
   // Sleeps until a message may be there, Wake is called, or `limit` has passed; not at all if
   // `ready` is true once others can know of the sleeper. May return early. `expecting`: a message
   // should come soon; else one may lie there until `limit`, where messages wake nobody. `turn` is
