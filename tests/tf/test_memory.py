@@ -11,8 +11,8 @@ PAGES = 4 * 100 * 2**20 // resource.getpagesize()
 
 @pytest.mark.parametrize("mode, kept", [("keep", True), ("return", False)])
 def test_freed_memory(launch, scripts, mode, kept):
-    # oneDNN, which TensorFlow turns on by itself on processors with AVX512_VNNI, brings an allocator
-    # of its own, which keeps what is freed whatever the mode.
+    # oneDNN, which TensorFlow turns on by itself on processors with AVX512_VNNI, brings its own
+    # allocator, which keeps what is freed whatever the mode.
     env = {"TF_MPI_MEMORY": mode, "TF_ENABLE_ONEDNN_OPTS": "0"}
     ranks = launch(scripts / "memory.py", np=2, env=env).check().results
     for rank in ranks:
