@@ -28,8 +28,15 @@ class Ballot {
   Outcome Vote(uint64_t position) {
     return Change(position, [](uint64_t votes) { return votes + 1; });
   }
-  Outcome Reject(uint64_t position) {
-    return Change(position, [](uint64_t) { return kRejection; });
+  // `disappointed`: this call rejected what some rank had voted for, which may sleep.
+  Outcome Reject(uint64_t position, bool* disappointed) {
+    uint64_t voters = 0;
+    const Outcome outcome = Change(position, [&voters](uint64_t votes) {
+      voters = votes;
+      return kRejection;
+    });
+    *disappointed = outcome == Outcome::kRejected && voters != 0;
+    return outcome;
   }
   Outcome Look(uint64_t position) const {
     return word_ == nullptr ? Outcome::kRejected

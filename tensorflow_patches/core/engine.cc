@@ -316,9 +316,9 @@ bool Engine::Say() {
 
 // Decides the vote at this position, if it is open, and does what is carried there.
 void Engine::EndVote() {
-  const bool open = ballot_.Look(position_) == Outcome::kOpen;
-  if (ballot_.Reject(position_) == Outcome::kCarried) return ExecuteForecast();
-  if (open) transport_->WakePeers();
+  bool disappointed = false;
+  if (ballot_.Reject(position_, &disappointed) == Outcome::kCarried) return ExecuteForecast();
+  if (disappointed) transport_->WakePeers();
   voted_ = false;
 }
 

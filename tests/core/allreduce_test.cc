@@ -6,6 +6,7 @@
 #include <random>
 
 #include "gtest/gtest.h"
+#include "tests/core/decorated.h"
 #include "tests/core/elements.h"
 #include "tests/core/job.h"
 #include "tests/core/ranks.h"
@@ -166,35 +167,15 @@ TEST_F(EngineTest, SmallTensorsShareCollectives) {
 }
 
 // Decorates a transport whose reduction does nothing: every rank keeps its own gradient.
-class SilentTransport : public Transport {
+class SilentTransport : public Decorated {
  public:
-  explicit SilentTransport(std::unique_ptr<Transport> real) : real_(std::move(real)) {}
+  using Decorated::Decorated;
 
-  const Topology& topology() const override { return real_->topology(); }
-  std::string description() const override { return "returns its input"; }
-  Status Send(int peer, const std::string& bytes) override { return real_->Send(peer, bytes); }
-  Status Receive(std::vector<ControlMessage>* inbox) override { return real_->Receive(inbox); }
-  void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready,
-            std::unique_lock<Turn>* turn) override {
-    real_->Wait(limit, expecting, ready, turn);
-  }
-  void Wake() override { real_->Wake(); }
   Status Allreduce(const void* in, void* out, const Reduction& reduction, TimePoint) override {
     const size_t bytes = reduction.count * SizeOf(reduction.type);
     if (in != out) std::copy_n(static_cast<const char*>(in), bytes, static_cast<char*>(out));
     return Status();
   }
-  Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
-                   TimePoint deadline) override {
-    return real_->Allgather(in, out, bytes, deadline);
-  }
-  Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) override {
-    return real_->Broadcast(data, bytes, root, deadline);
-  }
-  Status Finalize() override { return real_->Finalize(); }
-
- private:
-  std::unique_ptr<Transport> real_;
 };
 
 // The check of all the tests above must be able to fail: here nothing is averaged, on purpose.

@@ -3,6 +3,7 @@
 #include "tensorflow_patches/core/bench.h"
 
 #include "gtest/gtest.h"
+#include "tests/core/decorated.h"
 #include "tests/core/ranks.h"
 
 namespace tfmpi {
@@ -47,19 +48,10 @@ TEST_F(BenchTest, EveryRankGetsTheSameSamples) {
 }
 
 // Passes everything on, and spoils the last byte of long sums on rank 1.
-class Spoiling : public Transport {
+class Spoiling : public Decorated {
  public:
-  Spoiling(std::unique_ptr<Transport> next, int rank) : next_(std::move(next)), rank_(rank) {}
+  Spoiling(std::unique_ptr<Transport> next, int rank) : Decorated(std::move(next)), rank_(rank) {}
 
-  const Topology& topology() const override { return next_->topology(); }
-  std::string description() const override { return next_->description(); }
-  Status Send(int peer, const std::string& bytes) override { return next_->Send(peer, bytes); }
-  Status Receive(std::vector<ControlMessage>* inbox) override { return next_->Receive(inbox); }
-  void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready,
-            std::unique_lock<Turn>* turn) override {
-    next_->Wait(limit, expecting, ready, turn);
-  }
-  void Wake() override { next_->Wake(); }
   Status Allreduce(const void* in, void* out, const Reduction& reduction,
                    TimePoint deadline) override {
     const Status status = next_->Allreduce(in, out, reduction, deadline);
@@ -67,17 +59,8 @@ class Spoiling : public Transport {
     if (rank_ == 1 && reduction.count > 10) static_cast<char*>(out)[bytes - 1] ^= 1;
     return status;
   }
-  Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
-                   TimePoint deadline) override {
-    return next_->Allgather(in, out, bytes, deadline);
-  }
-  Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) override {
-    return next_->Broadcast(data, bytes, root, deadline);
-  }
-  Status Finalize() override { return next_->Finalize(); }
 
  private:
-  const std::unique_ptr<Transport> next_;
   const int rank_;
 };
 

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "gtest/gtest.h"
+#include "tests/core/decorated.h"
 #include "tests/core/job.h"
 #include "tests/core/ranks.h"
 
@@ -179,36 +180,18 @@ TEST_F(FailureTest, ARankThatNeverSubmitsIsNamed) {
 }
 
 // A transport whose reduction hangs on one rank, as when its process is stopped after all agreed.
-class HangingTransport : public Transport {
+class HangingTransport : public Decorated {
  public:
-  HangingTransport(std::unique_ptr<Transport> real, std::atomic<bool>* hang)
-      : real_(std::move(real)), hang_(hang) {}
+  HangingTransport(std::unique_ptr<Transport> next, std::atomic<bool>* hang)
+      : Decorated(std::move(next)), hang_(hang) {}
 
-  const Topology& topology() const override { return real_->topology(); }
-  std::string description() const override { return "hangs"; }
-  Status Send(int peer, const std::string& bytes) override { return real_->Send(peer, bytes); }
-  Status Receive(std::vector<ControlMessage>* inbox) override { return real_->Receive(inbox); }
-  void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready,
-            std::unique_lock<Turn>* turn) override {
-    real_->Wait(limit, expecting, ready, turn);
-  }
-  void Wake() override { real_->Wake(); }
   Status Allreduce(const void* in, void* out, const Reduction& reduction,
                    TimePoint deadline) override {
     while (*hang_) std::this_thread::sleep_for(milliseconds(1));
-    return real_->Allreduce(in, out, reduction, deadline);
+    return next_->Allreduce(in, out, reduction, deadline);
   }
-  Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
-                   TimePoint deadline) override {
-    return real_->Allgather(in, out, bytes, deadline);
-  }
-  Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) override {
-    return real_->Broadcast(data, bytes, root, deadline);
-  }
-  Status Finalize() override { return real_->Finalize(); }
 
  private:
-  std::unique_ptr<Transport> real_;
   std::atomic<bool>* const hang_;
 };
 

@@ -8,6 +8,7 @@
 
 #include "gtest/gtest.h"
 #include "tensorflow_patches/core/ballot.h"
+#include "tests/core/decorated.h"
 #include "tests/core/job.h"
 #include "tests/core/nodes.h"
 #include "tests/core/ranks.h"
@@ -26,11 +27,18 @@ TEST_F(BallotTest, IsCarriedByAllAndRejectedByOne) {
   EXPECT_EQ(ballot.Vote(0), Outcome::kOpen);
   EXPECT_EQ(ballot.Vote(0), Outcome::kOpen);
   EXPECT_EQ(ballot.Vote(0), Outcome::kCarried);
-  EXPECT_EQ(ballot.Reject(0), Outcome::kCarried) << "too late";
+  bool disappointed = true;
+  EXPECT_EQ(ballot.Reject(0, &disappointed), Outcome::kCarried) << "too late";
+  EXPECT_FALSE(disappointed);
   EXPECT_EQ(ballot.Vote(1), Outcome::kOpen);
-  EXPECT_EQ(ballot.Reject(1), Outcome::kRejected);
+  EXPECT_EQ(ballot.Reject(1, &disappointed), Outcome::kRejected);
+  EXPECT_TRUE(disappointed) << "who has voted waits for it";
+  EXPECT_EQ(ballot.Reject(1, &disappointed), Outcome::kRejected);
+  EXPECT_FALSE(disappointed) << "it has been told";
   EXPECT_EQ(ballot.Vote(1), Outcome::kRejected);
   EXPECT_EQ(ballot.Vote(2), Outcome::kOpen);
+  EXPECT_EQ(ballot.Reject(3, &disappointed), Outcome::kRejected);
+  EXPECT_FALSE(disappointed) << "nobody has voted";
   EXPECT_EQ(ballot.Look(1), Outcome::kRejected) << "others have passed it without this rank";
   EXPECT_EQ(Ballot(nullptr, 3).Vote(0), Outcome::kRejected);
 }
@@ -43,16 +51,17 @@ TEST_F(BallotTest, IsDecidedAlikeForAll) {
   const auto rank = [&](int rank) {
     std::mt19937 random(rank);
     Ballot ballot(&word, kRanks);
+    bool disappointed = false;
     for (int p = 0; p < kPositions; ++p) {
       Outcome outcome = Outcome::kOpen;
       if (random() % 16 == 0) {
-        outcome = ballot.Reject(p);
+        outcome = ballot.Reject(p, &disappointed);
       } else {
         ++votes[p];
         outcome = ballot.Vote(p);
         const bool impatient = random() % 16 == 0;
         while (outcome == Outcome::kOpen) {
-          outcome = impatient ? ballot.Reject(p) : ballot.Look(p);
+          outcome = impatient ? ballot.Reject(p, &disappointed) : ballot.Look(p);
           std::this_thread::yield();
         }
       }
@@ -352,40 +361,18 @@ TEST_P(ForecastingTest, ARankThatEnds) {
 }
 
 // Runs `then` when a message has been received, before the engine hears of it.
-class Interrupted : public Transport {
+class Interrupted : public Decorated {
  public:
   Interrupted(std::unique_ptr<Transport> next, std::function<void()> then)
-      : next_(std::move(next)), then_(std::move(then)) {}
+      : Decorated(std::move(next)), then_(std::move(then)) {}
 
-  const Topology& topology() const override { return next_->topology(); }
-  std::string description() const override { return next_->description(); }
-  Status Send(int peer, const std::string& bytes) override { return next_->Send(peer, bytes); }
   Status Receive(std::vector<ControlMessage>* inbox) override {
     const Status status = next_->Receive(inbox);
     if (!inbox->empty()) then_();
     return status;
   }
-  void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready,
-            std::unique_lock<Turn>* turn) override {
-    next_->Wait(limit, expecting, ready, turn);
-  }
-  void Wake() override { next_->Wake(); }
-  std::atomic<uint64_t>* SharedWord() override { return next_->SharedWord(); }
-  Status Allreduce(const void* in, void* out, const Reduction& reduction,
-                   TimePoint deadline) override {
-    return next_->Allreduce(in, out, reduction, deadline);
-  }
-  Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
-                   TimePoint deadline) override {
-    return next_->Allgather(in, out, bytes, deadline);
-  }
-  Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) override {
-    return next_->Broadcast(data, bytes, root, deadline);
-  }
-  Status Finalize() override { return next_->Finalize(); }
 
  private:
-  const std::unique_ptr<Transport> next_;
   const std::function<void()> then_;
 };
 

@@ -47,8 +47,8 @@ class Transport {
   // For people: "MPI (Open MPI v5.0.11)".
   virtual std::string description() const = 0;
 
-  // Control plane: small messages, delivered in order between two ranks. Send and
-  // Receive wait for no peer.
+  // Control plane: small messages, delivered in order between two ranks. Send and Receive wait for
+  // no peer.
   virtual Status Send(int peer, const std::string& bytes) = 0;
   virtual Status Receive(std::vector<ControlMessage>* inbox) = 0;
   // Rank 0, before it takes part in an operation that its peers begin when they have read all that
