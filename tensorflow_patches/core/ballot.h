@@ -13,6 +13,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "tensorflow_patches/core/relax.h"
+
 namespace tfmpi {
 
 enum class Outcome { kOpen, kCarried, kRejected };
@@ -42,8 +44,18 @@ class Ballot {
     return word_ == nullptr ? Outcome::kRejected
                             : Judge(position, word_->load(std::memory_order_seq_cst));
   }
+  // For some tenths of a microsecond, unless it is decided before.
+  Outcome Watch(uint64_t position) const {
+    for (int look = 0; look < kLooks; ++look) {
+      const Outcome outcome = Look(position);
+      if (outcome != Outcome::kOpen) return outcome;
+      Relax();
+    }
+    return Outcome::kOpen;
+  }
 
  private:
+  static constexpr int kLooks = 16;
   // The word: a position and the votes there.
   static constexpr int kVoteBits = 20;
   static constexpr uint64_t kRejection = (uint64_t{1} << kVoteBits) - 1;

@@ -75,15 +75,22 @@ double SecondsSince(TimePoint start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// The requests of one round. Shared with their callbacks, which may outlive a wait that gave up.
+// The requests of one round, of which `owner` has the memory. It lives until the last of them has
+// ended, which may be after a wait that gave up.
 class Round {
  public:
-  explicit Round(size_t requests) : unfinished_(requests) {}
+  static std::shared_ptr<Round> Make(size_t requests, std::shared_ptr<void> owner) {
+    const std::shared_ptr<Round> round(new Round(requests, std::move(owner)));
+    round->self_ = round;
+    return round;
+  }
 
   void EndOne(const Status& ended) {
+    std::shared_ptr<Round> self;  // given up when the mutex has been
     std::lock_guard<std::mutex> lock(mutex_);
     if (timed_.status.ok()) timed_.status = ended;
     if (--unfinished_ != 0) return;
+    self = std::move(self_);
     timed_.seconds = SecondsSince(start_);
     is_over_ = true;
     over_.notify_all();
@@ -99,15 +106,20 @@ class Round {
   }
 
  private:
+  Round(size_t requests, std::shared_ptr<void> owner)
+      : owner_(std::move(owner)), unfinished_(requests) {}
+
+  const std::shared_ptr<void> owner_;
   const TimePoint start_ = Clock::now();
   std::mutex mutex_;
   std::condition_variable over_;
-  size_t unfinished_;  // guarded by mutex_, as timed_
+  size_t unfinished_;  // guarded by mutex_, as all below
+  std::shared_ptr<Round> self_;
   Timed timed_;
   std::atomic<bool> is_over_{false};
 };
 
-// Shared with callbacks, as Round.
+// Shared with rounds and callbacks.
 class Bench : public std::enable_shared_from_this<Bench> {
  public:
   Bench(Engine* engine, const BenchCase& bench_case);
@@ -290,16 +302,13 @@ Timed Bench::TooLong(const std::string& what) const {
 }
 
 Timed Bench::RunRound(std::vector<Request> requests, const std::string& what) {
-  auto round = std::make_shared<Round>(requests.size());
+  const std::shared_ptr<Round> round = Round::Make(requests.size(), shared_from_this());
   for (Request& request : requests) {
-    request.done = [self = shared_from_this(), round](const Status& status) {
-      round->EndOne(status);
-    };
+    request.done = [self = round.get()](const Status& status) { self->EndOne(status); };
   }
   {
-    CallerProgress progress(engine_);  // as a compiled step
-    std::vector<Ticket> tickets;
-    engine_->Submit(std::move(requests), &tickets);  // at once, as a step's gradients are
+    CallerProgress progress(engine_);               // as a compiled step
+    engine_->Submit(std::move(requests), nullptr);  // at once, as a step's gradients are
     progress.Until([&] { return round->is_over(); });
   }
   Timed timed;

@@ -59,7 +59,7 @@ void Engine::Submit(std::vector<Request> requests, std::vector<Ticket>* tickets)
   NoteSubmitted(&requests);
   if (queue_.Push(&requests, tickets)) return;
   for (Request& request : requests) {
-    tickets->push_back(0);
+    if (tickets != nullptr) tickets->push_back(0);
     request.done(Status(Code::kFailedPrecondition,
                         "'" + request.name + "' came after the engine had stopped"));
   }
@@ -116,6 +116,7 @@ void Engine::Run() {
   std::unique_lock<Turn> turn(turn_);
   has_turn_ = communication_thread_ = std::this_thread::get_id();
   while (!finished_ && !stop_requested_) {
+    now_ = Clock::now();
     bool progress = TakeSubmissions();
     NoteEnd();
     if (failure_.ok()) progress |= Exchange(/*news=*/true);  // time may have passed
@@ -123,7 +124,7 @@ void Engine::Run() {
     if (progress) continue;
     CheckCoordinator();
     // Nothing can be agreed on without this rank, unless it has joined.
-    const bool expecting = !pending_.empty() || joined_ || left_;
+    const bool expecting = !names_.nothing_pending() || joined_ || left_;
     transport_->Wait(
         kIdleNap, expecting, [this] { return Stirs(); }, &turn);
   }
@@ -137,6 +138,7 @@ bool Engine::BeginCallerProgress() {
     return false;
   }
   has_turn_ = std::this_thread::get_id();
+  now_ = Clock::now();
   return true;
 }
 
@@ -148,10 +150,10 @@ void Engine::Progress(const std::function<bool()>& over) {
     const bool submitted = TakeSubmissions();
     if (Exchange(submitted) || submitted) {
       polls = 0;
-    } else if (polls++ == 0) {
-      until = Clock::now() + kCallerPatience;
-    } else if (polls % kPollsPerLook == 0 && Clock::now() >= until) {
-      return;
+    } else if (++polls % kPollsPerLook == 0) {
+      now_ = Clock::now();
+      if (polls == kPollsPerLook) until = now_ + kCallerPatience;
+      if (now_ >= until) return;
     }
   }
 }
@@ -168,7 +170,7 @@ void Engine::Stop() {
   TakeSubmissions();
   const Status status =
       failure_.ok() ? Status(Code::kFailedPrecondition, "the engine has stopped") : failure_;
-  while (!pending_.empty()) Complete(pending_.begin()->first, status);
+  CompleteAll(status);
   ended_ = true;
 }
 
@@ -178,15 +180,16 @@ bool Engine::Stirs() const {
 }
 
 bool Engine::TakeSubmissions() {
-  Drained drained = queue_.Drain();
-  for (Submission& submission : drained.submissions) Accept(std::move(submission));
-  for (Ticket ticket : drained.withdrawals) WithdrawNow(ticket);
-  for (const std::string& key : drained.posts) coordinator_->Post(key);
-  return !drained.empty();
+  queue_.Drain(&drained_);
+  for (Submission& submission : drained_.submissions) Accept(&submission);
+  for (Ticket ticket : drained_.withdrawals) WithdrawNow(ticket);
+  for (const std::string& key : drained_.posts) coordinator_->Post(key);
+  return !drained_.empty();
 }
 
-void Engine::Accept(Submission submission) {
-  const Request& request = submission.request;
+// Takes it over.
+void Engine::Accept(Submission* submission) {
+  const Request& request = submission->request;
   Status status = failure_.ok() ? Validate(request.signature) : failure_;
   if (status.ok() && request.signature.kind == OpKind::kBroadcast &&
       (request.signature.root < 0 || request.signature.root >= topology().size)) {
@@ -199,68 +202,62 @@ void Engine::Accept(Submission submission) {
     return;
   }
   communication_stats_.Submitted(request);
-  const auto [it, is_first] = pending_.try_emplace(request.name);
-  it->second.submissions.push_back(std::move(submission));
-  if (is_first) Announce(it->first);
+  NameTable::Entry* const entry = names_.Add(std::move(*submission));
+  if (entry->submissions.size() == 1) Announce(entry);
 }
 
-// The first request of `name` becomes known to the coordinator with the next announcement.
-void Engine::Announce(const std::string& name) {
-  Named& named = pending_.at(name);
-  named.announced = Clock::now();
-  const Request& request = named.submissions.front().request;
-  auto it = ids_.find(name);
+// Its first request becomes known to the coordinator with the next announcement.
+void Engine::Announce(NameTable::Entry* entry) {
+  entry->announced = now_;
+  const Request& request = entry->submissions.front().request;
   const Signature& signature = request.signature;
   const bool gathers = GathersRows(signature.kind);
-  const auto known = [&](NameId id) {
-    return gathers ? by_id_[id].signature == WithoutRows(signature)
-                   : by_id_[id].signature == signature;
+  const auto is_known = [&] {
+    if (entry->id == kNoId) return false;
+    const Signature& known = names_.signature(entry->id);
+    return gathers ? known == WithoutRows(signature) : known == signature;
   };
-  if (it != ids_.end() && known(it->second)) {
-    if (gathers) {
-      announcement_.gathers.push_back({it->second, signature.shape[0]});
-    } else {
-      announcement_.ready.push_back(it->second);
-    }
+  if (!is_known()) {
+    announcement_.requests.push_back({entry->name, signature, request.fingerprint});
+  } else if (gathers) {
+    announcement_.gathers.push_back({entry->id, signature.shape[0]});
   } else {
-    announcement_.requests.push_back({name, signature, request.fingerprint});
+    announcement_.ready.push_back(entry->id);
   }
-  if (auto early = early_errors_.find(name); early != early_errors_.end()) {
+  if (early_errors_.empty()) return;
+  if (auto early = early_errors_.find(entry->name); early != early_errors_.end()) {
     const Status status = early->second;
     early_errors_.erase(early);
     // Said at once: the next request of this name must not share a message with this one, in which
     // a number counts once and comes before every name.
+    const std::string name = entry->name;
     if (failure_.ok()) TellCoordinator();
-    Complete(name, status);
+    if (NameTable::Entry* const pending = names_.FindPending(name)) Complete(pending, status);
   }
 }
 
 void Engine::WithdrawNow(Ticket ticket) {
-  const auto has_ticket = [ticket](const Submission& s) { return s.ticket == ticket; };
-  std::vector<Submission>::iterator queued;
-  const auto it = std::find_if(pending_.begin(), pending_.end(), [&](auto& entry) {
-    std::vector<Submission>& submissions = entry.second.submissions;
-    queued = std::find_if(submissions.begin(), submissions.end(), has_ticket);
-    return queued != submissions.end();
-  });
-  if (it == pending_.end()) return;
-  const std::string name = it->first;
-  std::vector<Submission>& submissions = it->second.submissions;
-  if (queued == submissions.begin()) {
+  NameTable::Entry* const entry = names_.FindPending(ticket);
+  if (entry == nullptr) return;
+  std::vector<Submission>& submissions = entry->submissions;
+  if (submissions.front().ticket == ticket) {
     // Its data stays until the coordinator has answered: the ranks may be agreeing on it now.
-    announcement_.withdrawn.push_back(name);
+    announcement_.withdrawn.push_back(entry->name);
     return;
   }
+  const auto queued =
+      std::find_if(submissions.begin(), submissions.end(),
+                   [ticket](const Submission& submission) { return submission.ticket == ticket; });
   communication_stats_.Ended(queued->request, false);
   const auto done = std::move(queued->request.done);
   submissions.erase(queued);
-  done(Status(Code::kCancelled, "'" + name + "' was withdrawn"));
+  done(Status(Code::kCancelled, "'" + entry->name + "' was withdrawn"));
 }
 
 void Engine::NoteEnd() {
   // Once more: what was handed in before the wish to end was seen must not be lost.
   if ((join_requested_ && !joined_) || (leave_requested_ && !left_)) TakeSubmissions();
-  if (join_requested_ && !joined_ && pending_.empty()) {
+  if (join_requested_ && !joined_ && names_.nothing_pending()) {
     joined_ = true;
     announcement_.joined = true;
   }
@@ -291,24 +288,23 @@ bool Engine::Say() {
   // rejects, for the others' sake.
   const bool votes = options_.forecasts && !options_.stats;
   const bool fits = votes && forecast_.Fits(announcement_);
-  if (voted_) {
-    const bool open = ballot_.Look(position_) == Outcome::kOpen;
-    if (open && fits && Clock::now() < voted_at_ + kVotePatience) return false;
-    const uint64_t position = position_;
-    EndVote();
-    if (position_ != position) return true;  // carried
-  } else if (fits) {
+  const bool had_voted = voted_;
+  if (!voted_ && fits) {
     const Outcome outcome = ballot_.Vote(position_);
     if (outcome == Outcome::kCarried) {
       transport_->WakePeers();
       ExecuteForecast();
       return true;
     }
-    if (outcome == Outcome::kOpen) {
-      voted_ = true;
-      voted_at_ = Clock::now();
-      return true;
-    }
+    voted_ = outcome == Outcome::kOpen;
+    voted_at_ = now_;
+  }
+  if (voted_) {
+    const bool open = ballot_.Watch(position_) == Outcome::kOpen;
+    if (open && fits && now_ < voted_at_ + kVotePatience) return !had_voted;
+    const uint64_t position = position_;
+    EndVote();
+    if (position_ != position) return true;  // carried
   }
   TellCoordinator();
   return true;
@@ -339,7 +335,7 @@ void Engine::ExecuteForecast() {
   const auto foreseen = [&](NameId id) {
     return std::binary_search(names.begin(), names.end(), id);
   };
-  if (coordinator_ != nullptr) coordinator_->Foreseen(names.back(), Clock::now());
+  if (coordinator_ != nullptr) coordinator_->Foreseen(names.back(), now_);
   ready.erase(std::remove_if(ready.begin(), ready.end(), foreseen), ready.end());
   foreseen_.fetch_add(1, std::memory_order_relaxed);
   const Verdict& verdict = forecast_.verdict();
@@ -417,7 +413,7 @@ void Engine::ExecuteVerdict(const Verdict& verdict) {
                                               std::to_string(verdict.position)));
     }
     ++position_;
-    forecast_.Came(verdict, by_id_);
+    forecast_.Came(verdict, names_);
   }
   Execute(verdict);
 }
@@ -430,13 +426,14 @@ void Engine::Execute(const Verdict& verdict) {
   // Before the errors: one that the other ranks ran into after this rank had withdrawn answers its
   // next request of that name.
   for (const Withdrawal& withdrawal : verdict.withdrawn) {
-    if (withdrawal.rank != topology().rank) continue;
-    Complete(withdrawal.name, Status(Code::kCancelled, "'" + withdrawal.name + "' was withdrawn"));
+    NameTable::Entry* const entry = names_.FindPending(withdrawal.name);
+    if (withdrawal.rank != topology().rank || entry == nullptr) continue;
+    Complete(entry, Status(Code::kCancelled, "'" + withdrawal.name + "' was withdrawn"));
   }
   for (const NamedError& error : verdict.errors) {
     const Status status(error.code, error.message);
-    if (pending_.count(error.name) != 0) {
-      Complete(error.name, status);
+    if (NameTable::Entry* const entry = names_.FindPending(error.name)) {
+      Complete(entry, status);
     } else if (!joined_) {
       early_errors_[error.name] = status;
     }
@@ -448,21 +445,20 @@ void Engine::Execute(const Verdict& verdict) {
   if (verdict.finished) finished_ = true;
 }
 
-Slot Engine::Resolve(const ResponseItem& item) {
-  if (item.is_new && item.id != kNoId) {
-    if (by_id_.size() <= item.id) by_id_.resize(item.id + 1);
-    by_id_[item.id] = item.named;
-    ids_[item.named.name] = item.id;
-  }
-  const NamedSignature& named = item.is_new ? item.named : by_id_.at(item.id);
-  auto it = pending_.find(named.name);
-  Slot slot{named.signature, nullptr};
-  if (it != pending_.end()) slot.request = &it->second.submissions.front().request;
-  return slot;
+// The item's part of slots_ and entries_.
+void Engine::Resolve(const ResponseItem& item) {
+  if (item.is_new && item.id != kNoId) names_.Number(item.id, item.named);
+  NameTable::Entry* const entry =
+      item.id != kNoId ? names_.entry(item.id) : names_.FindPending(item.named.name);
+  const Signature& signature = item.id != kNoId ? names_.signature(item.id) : item.named.signature;
+  const bool takes_part = entry != nullptr && !entry->submissions.empty();
+  slots_.push_back({signature, takes_part ? &entry->submissions.front().request : nullptr});
+  entries_.push_back(entry);
 }
 
-Status Engine::Transfer(const std::vector<Slot>& slots, const Response& response) {
-  const TimePoint deadline = Clock::now() + options_.collective_timeout;
+Status Engine::Transfer(const Response& response) {
+  const std::vector<Slot>& slots = slots_;
+  const TimePoint deadline = now_ + options_.collective_timeout;
   switch (slots.front().signature.kind) {
     case OpKind::kAllreduce:
       return fusion_.Allreduce(slots, response.contributors, deadline);
@@ -480,48 +476,56 @@ Status Engine::Transfer(const std::vector<Slot>& slots, const Response& response
 }
 
 void Engine::Execute(const Response& response) {
-  std::vector<Slot> slots;
-  slots.reserve(response.items.size());
-  for (const ResponseItem& item : response.items) slots.push_back(Resolve(item));
-  const Span span = response_notes_.ResponseBegins(slots);
-  const Status status = Transfer(slots, response);
-  collectives_.fetch_add(1, std::memory_order_relaxed);
-  for (const Slot& slot : slots) {
+  slots_.clear();
+  entries_.clear();
+  for (const ResponseItem& item : response.items) Resolve(item);
+  const Span span = response_notes_.ResponseBegins(slots_);
+  const Status status = Transfer(response);
+  const bool fatal =
+      status.code() == Code::kDeadlineExceeded || status.code() == Code::kUnavailable;
+  uint64_t tensors = 0, bytes = 0;
+  for (const Slot& slot : slots_) {
     if (slot.request == nullptr) continue;
-    if (status.ok()) {
-      completed_.fetch_add(Tensors(slot.request->signature), std::memory_order_relaxed);
-      const Signature& own = slot.request->signature;  // allgather: rows differ by rank
-      bytes_.fetch_add(NumElements(own.shape) * SizeOf(own.dtype), std::memory_order_relaxed);
-    }
-    const auto it = pending_.find(slot.request->name);
-    if (status.code() == Code::kDeadlineExceeded || status.code() == Code::kUnavailable) {
-      Complete(it, Status(status.code(), "rank " + std::to_string(topology().rank) + "/" +
-                                             std::to_string(topology().size) + ": " +
-                                             Name(slot.signature.kind) + " '" + it->first +
-                                             "': " + status.message()));
+    const Signature& own = slot.request->signature;  // allgather: rows differ by rank
+    tensors += Tensors(own);
+    bytes += static_cast<uint64_t>(NumElements(own.shape)) * SizeOf(own.dtype);
+  }
+  collectives_.fetch_add(1, std::memory_order_relaxed);
+  if (status.ok()) {
+    completed_.fetch_add(tensors, std::memory_order_relaxed);
+    bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  if (bytes >= kAloneBytes) now_ = Clock::now();  // that took a while
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    if (slot.request == nullptr) continue;
+    if (fatal) {
+      Complete(entries_[i],
+               Status(status.code(), "rank " + std::to_string(topology().rank) + "/" +
+                                         std::to_string(topology().size) + ": " +
+                                         Name(slot.signature.kind) + " '" + slot.request->name +
+                                         "': " + status.message()));
     } else {
-      Complete(it, status);
+      Complete(entries_[i], status);
     }
+    if (!failure_.ok()) return;  // all else has ended with it
   }
-  if (status.code() == Code::kDeadlineExceeded || status.code() == Code::kUnavailable) Fail(status);
+  if (fatal) Fail(status);
 }
 
-void Engine::Complete(const std::string& name, const Status& status) {
-  const auto it = pending_.find(name);
-  if (it != pending_.end()) Complete(it, status);
-}
-
-void Engine::Complete(Pending::iterator ended, const Status& status) {
-  std::vector<Submission>& submissions = ended->second.submissions;
-  const Submission submission = std::move(submissions.front());
+// Its first request has ended. The entry may be gone after this.
+void Engine::Complete(NameTable::Entry* entry, const Status& status) {
+  Submission submission;
+  NameTable::Entry* const left = names_.TakeFirst(entry, &submission);
   communication_stats_.Ended(submission.request, status.ok());
-  if (submissions.size() == 1) {
-    pending_.erase(ended);
-  } else {
-    submissions.erase(submissions.begin());
-    Announce(ended->first);
-  }
+  if (left != nullptr && !left->submissions.empty()) Announce(left);
   submission.request.done(status);
+}
+
+void Engine::CompleteAll(const Status& status) {
+  for (const std::string& name : names_.PendingNames()) {
+    while (NameTable::Entry* const entry = names_.FindPending(name)) Complete(entry, status);
+  }
 }
 
 // After this nothing is communicated any more; what is pending and what still comes fails with
@@ -530,7 +534,7 @@ void Engine::Fail(const Status& status) {
   if (!failure_.ok()) return;
   failure_ = status;
   TellPeers(status);
-  while (!pending_.empty()) Complete(std::string(pending_.begin()->first), status);
+  CompleteAll(status);
 }
 
 // Best effort, over a transport that may be what has failed: peers that are not told time out.
@@ -550,15 +554,15 @@ void Engine::TellPeers(const Status& status) {
 void Engine::CheckCoordinator() {
   const Clock::duration timeout = options_.coordinator.stall_timeout;
   if (coordinator_ != nullptr || timeout.count() == 0 || !failure_.ok()) return;
-  const TimePoint now = Clock::now();
-  for (const auto& [name, named] : pending_) {
-    if (now - named.announced < timeout + kCoordinatorGrace) continue;
-    return Fail(
-        Status(Code::kDeadlineExceeded,
-               "rank " + std::to_string(topology().rank) + "/" + std::to_string(topology().size) +
-                   ": rank 0 has not answered about '" + name +
-                   "' for longer than TF_MPI_STALL_TIMEOUT; its process hangs or has died"));
-  }
+  std::string unanswered;
+  names_.ForEachPending([&](const NameTable::Entry& entry) {
+    if (now_ - entry.announced >= timeout + kCoordinatorGrace) unanswered = entry.name;
+  });
+  if (unanswered.empty()) return;
+  Fail(Status(Code::kDeadlineExceeded,
+              "rank " + std::to_string(topology().rank) + "/" + std::to_string(topology().size) +
+                  ": rank 0 has not answered about '" + unanswered +
+                  "' for longer than TF_MPI_STALL_TIMEOUT; its process hangs or has died"));
 }
 
 }  // namespace tfmpi

@@ -23,6 +23,7 @@
 #include "tensorflow_patches/core/coordinator.h"
 #include "tensorflow_patches/core/forecast.h"
 #include "tensorflow_patches/core/fusion.h"
+#include "tensorflow_patches/core/name_table.h"
 #include "tensorflow_patches/core/queue.h"
 #include "tensorflow_patches/core/request.h"
 #include "tensorflow_patches/core/request_notes.h"
@@ -69,7 +70,7 @@ class Engine {
 
   Ticket Submit(Request request);
   // All at once, which spares the communication thread being woken for each. Appends their tickets,
-  // in their order.
+  // in their order; null where none will be withdrawn.
   void Submit(std::vector<Request> requests, std::vector<Ticket>* tickets);
   // The request ends with kCancelled, unless the ranks have agreed on it already: then it ends as
   // agreed. A ticket that has ended is ignored.
@@ -100,12 +101,6 @@ class Engine {
  private:
   friend class CallerProgress;
 
-  // Requests of one name run one after the other; the first of them is the one announced.
-  struct Named {
-    std::vector<Submission> submissions;  // seldom more than one
-    TimePoint announced;
-  };
-
   void Run();
   bool BeginCallerProgress();
   void Progress(const std::function<bool()>& over);
@@ -113,9 +108,9 @@ class Engine {
   bool IsAskedToEnd() const { return join_requested_ || leave_requested_ || stop_requested_; }
   bool Stirs() const;
   bool TakeSubmissions();
-  void Accept(Submission submission);
+  void Accept(Submission* submission);
   void WithdrawNow(Ticket ticket);
-  void Announce(const std::string& name);
+  void Announce(NameTable::Entry* entry);
   void NoteEnd();
   // True if anything was done. `news`: the coordinator has some, beside messages.
   bool Exchange(bool news);
@@ -129,12 +124,10 @@ class Engine {
   void ExecuteVerdict(const Verdict& verdict);
   void Execute(const Verdict& verdict);
   void Execute(const Response& response);
-  Slot Resolve(const ResponseItem& item);
-  Status Transfer(const std::vector<Slot>& slots, const Response& response);
-  using Pending = std::unordered_map<std::string, Named>;
-
-  void Complete(const std::string& name, const Status& status);
-  void Complete(Pending::iterator ended, const Status& status);
+  void Resolve(const ResponseItem& item);
+  Status Transfer(const Response& response);
+  void Complete(NameTable::Entry* entry, const Status& status);
+  void CompleteAll(const Status& status);
   void Fail(const Status& status);
   void TellPeers(const Status& status);
   void CheckCoordinator();
@@ -166,13 +159,17 @@ class Engine {
   Forecast forecast_;
   bool voted_ = false;  // at position_: for announcement_, which is what was expected there
   TimePoint voted_at_;
+  // Read once per turn and wait, or every few polls: exact enough for what takes milliseconds.
+  TimePoint now_;
   bool joined_ = false;
   bool left_ = false;
   bool finished_ = false;
   Status failure_;
-  Pending pending_;
-  std::vector<NamedSignature> by_id_;
-  std::unordered_map<std::string, NameId> ids_;
+  NameTable names_;
+  Drained drained_;          // while it is taken in
+  std::vector<Slot> slots_;  // of the response under way
+  std::vector<NameTable::Entry*>
+      entries_;  // of the slots; null, or without requests: no part in it
   // Errors agreed on for names that were not yet submitted here.
   std::unordered_map<std::string, Status> early_errors_;
   CommunicationStats communication_stats_;

@@ -7,8 +7,7 @@ namespace tfmpi {
 
 // Allreduces with data, of all ranks, under known names: nobody passes them without every rank
 // (ballot.h), and nothing in them may differ from one time to the next.
-bool Forecast::MayBeExpected(const Verdict& verdict,
-                             const std::vector<NamedSignature>& by_id) const {
+bool Forecast::MayBeExpected(const Verdict& verdict, const NameTable& table) const {
   if (!verdict.errors.empty() || !verdict.withdrawn.empty() || !verdict.fatal.empty() ||
       verdict.finished) {
     return false;
@@ -18,7 +17,7 @@ bool Forecast::MayBeExpected(const Verdict& verdict,
     if (response.contributors != ranks_) return false;
     for (const ResponseItem& item : response.items) {
       if (item.id == kNoId || item.is_new || ++items > kMostNames) return false;
-      const Signature& signature = by_id[item.id].signature;
+      const Signature& signature = table.signature(item.id);
       if (signature.kind != OpKind::kAllreduce || NumElements(signature.shape) == 0) return false;
     }
   }
@@ -46,8 +45,8 @@ int Forecast::Find(const Verdict& verdict) {
   return static_cast<int>(known_.size()) - 1;
 }
 
-void Forecast::Came(const Verdict& verdict, const std::vector<NamedSignature>& by_id) {
-  if (!MayBeExpected(verdict, by_id)) {
+void Forecast::Came(const Verdict& verdict, const NameTable& table) {
+  if (!MayBeExpected(verdict, table)) {
     now_ = kNone;
     return;
   }

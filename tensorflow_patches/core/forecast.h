@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tensorflow_patches/core/message.h"
+#include "tensorflow_patches/core/name_table.h"
 
 namespace tfmpi {
 
@@ -17,8 +18,8 @@ class Forecast {
  public:
   explicit Forecast(int ranks) : ranks_(ranks) {}
 
-  // The ranks have agreed on `verdict`, which has responses. `by_id`: what names are numbered.
-  void Came(const Verdict& verdict, const std::vector<NamedSignature>& by_id);
+  // The ranks have agreed on `verdict`, which has responses. `table`: what names are numbered.
+  void Came(const Verdict& verdict, const NameTable& table);
   // They have agreed on what was expected.
   void CameTrue() { now_ = known_[now_].successor; }
 
@@ -44,7 +45,7 @@ class Forecast {
     int times = 0;  // in a row
   };
 
-  bool MayBeExpected(const Verdict& verdict, const std::vector<NamedSignature>& by_id) const;
+  bool MayBeExpected(const Verdict& verdict, const NameTable& table) const;
   int Find(const Verdict& verdict);
 
   const int ranks_;

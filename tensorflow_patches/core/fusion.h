@@ -17,9 +17,9 @@
 namespace tfmpi {
 
 // One tensor of a response. `request` is null on a rank that has joined: it contributes zeros and
-// drops the result.
+// drops the result. Both outlive the call.
 struct Slot {
-  Signature signature;
+  const Signature& signature;
   Request* request = nullptr;
 };
 

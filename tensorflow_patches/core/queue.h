@@ -33,6 +33,11 @@ struct Drained {
   std::vector<std::string> posts;
 
   bool empty() const { return submissions.empty() && withdrawals.empty() && posts.empty(); }
+  void clear() {
+    submissions.clear();
+    withdrawals.clear();
+    posts.clear();
+  }
 };
 
 class Queue {
@@ -41,13 +46,13 @@ class Queue {
   // held, and never after Close.
   explicit Queue(std::function<void()> wake) : wake_(std::move(wake)) {}
 
-  // Appends a ticket per request; leaves `requests` as they are and returns false once the queue is
-  // closed.
+  // Appends a ticket per request, unless `tickets` is null; leaves `requests` as they are and
+  // returns false once the queue is closed.
   bool Push(std::vector<Request>* requests, std::vector<Ticket>* tickets) {
     return Change([&] {
       for (Request& request : *requests) {
-        tickets->push_back(++last_ticket_);
-        drained_.submissions.push_back({last_ticket_, std::move(request)});
+        drained_.submissions.push_back({++last_ticket_, std::move(request)});
+        if (tickets != nullptr) tickets->push_back(last_ticket_);
       }
     });
   }
@@ -62,7 +67,7 @@ class Queue {
 
   // Makes the communication thread look at what else it is asked.
   void Wake() {
-    Change([&] { woken_ = true; });
+    Change([] {});
   }
 
   // Refuses everything from now on. What is in it can still be drained.
@@ -75,16 +80,17 @@ class Queue {
       std::this_thread::yield();  // they hold no lock and wait for nothing
   }
 
-  Drained Drain() {
+  // Replaces what is in `drained`, whose memory it keeps for later.
+  void Drain(Drained* drained) {
+    drained->clear();
+    if (!Stirs()) return;
     std::lock_guard<std::mutex> lock(mutex_);
-    woken_ = false;
-    return std::exchange(drained_, Drained());
+    std::swap(*drained, drained_);
+    stirs_ = false;
   }
 
-  bool Stirs() const {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return woken_ || !drained_.empty();
-  }
+  // Changed, or woken, since it was drained.
+  bool Stirs() const { return stirs_; }
 
  private:
   template <typename Body>
@@ -93,6 +99,7 @@ class Queue {
       std::lock_guard<std::mutex> lock(mutex_);
       if (closed_) return false;
       body();
+      stirs_ = true;
       wakers_.fetch_add(1);
     }
     wake_();
@@ -102,11 +109,11 @@ class Queue {
 
   const std::function<void()> wake_;
   std::atomic<int> wakers_{0};
-  mutable std::mutex mutex_;
-  Drained drained_;  // guarded by mutex_, as all below
+  std::mutex mutex_;
+  std::atomic<bool> stirs_{false};  // written under mutex_
+  Drained drained_;                 // guarded by mutex_, as all below
   Ticket last_ticket_ = 0;
   bool closed_ = false;
-  bool woken_ = false;
 };
 
 }  // namespace tfmpi

@@ -66,7 +66,10 @@ void RequestGroup::HandIn(RequestGroup* self, const std::string& what, Ended end
     request.done = [self](const Status& status) { self->EndOne(status); };
   }
   std::vector<Ticket> tickets;
-  if (!self->requests_.empty()) self->engine_->Submit(std::move(self->requests_), &tickets);
+  const bool may_withdraw = self->cancellation_ != nullptr;
+  if (!self->requests_.empty()) {
+    self->engine_->Submit(std::move(self->requests_), may_withdraw ? &tickets : nullptr);
+  }
   bool withdraw = false;
   {
     std::lock_guard<std::mutex> lock(self->mutex_);

@@ -90,11 +90,7 @@ TEST_F(BallotTest, IsDecidedAlikeForAll) {
 class ForecastTest : public TimedTest {
  protected:
   ForecastTest() {
-    for (int i = 0; i < 4; ++i) {
-      by_id_.emplace_back();
-      by_id_.back().name = "w" + std::to_string(i);
-      by_id_.back().signature.shape = {5};
-    }
+    for (NameId i = 0; i < 4; ++i) Number(i, {5});
   }
 
   Verdict Of(const std::vector<NameId>& ids, int contributors = 2) const {
@@ -105,9 +101,16 @@ class ForecastTest : public TimedTest {
     }
     return verdict;
   }
-  void Came(const Verdict& verdict) { forecast_.Came(verdict, by_id_); }
+  void Number(NameId id, const Shape& shape, OpKind kind = OpKind::kAllreduce) {
+    NamedSignature named;
+    named.name = "w" + std::to_string(id);
+    named.signature.kind = kind;
+    named.signature.shape = shape;
+    table_.Number(id, named);
+  }
+  void Came(const Verdict& verdict) { forecast_.Came(verdict, table_); }
 
-  std::vector<NamedSignature> by_id_;
+  NameTable table_;
   Forecast forecast_{2};
 };
 
@@ -137,9 +140,9 @@ TEST_F(ForecastTest, ExpectsOnlyAveragesOfAll) {
   };
   EXPECT_TRUE(expects(Of({1})));
   EXPECT_FALSE(expects(Of({1}, /*contributors=*/1))) << "a rank has ended";
-  by_id_[2].signature.kind = OpKind::kBroadcast;
+  Number(2, {5}, OpKind::kBroadcast);
   EXPECT_FALSE(expects(Of({2})));
-  by_id_[3].signature.shape = {0};
+  Number(3, {0});
   EXPECT_FALSE(expects(Of({3}))) << "no rank waits for another in it";
   Verdict fresh = Of({0});
   fresh.responses[0].items[0].is_new = true;
@@ -161,9 +164,9 @@ TEST_F(ForecastTest, FitsWhatIsExactlyExpected) {
 }
 
 TEST_F(ForecastTest, ForgetsAScriptThatNeverRepeatsItself) {
-  for (int i = 0; i < 500; ++i) {
-    by_id_.push_back(by_id_[0]);
-    Came(Of({static_cast<NameId>(by_id_.size() - 1)}));
+  for (NameId id = 4; id < 500; ++id) {
+    Number(id, {5});
+    Came(Of({id}));
   }
   for (int i = 0; i < 4; ++i) Came(Of({1}));
   EXPECT_EQ(forecast_.names(), Names({1}));

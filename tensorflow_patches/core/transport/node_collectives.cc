@@ -137,8 +137,7 @@ Status NodeCollectives::Run(uint64_t pieces, bool reduces, const Put& put, const
     if (moved) {
       nap.Reset();
     } else {
-      nap.Pause(kLongestNap);
-      if (Clock::now() >= deadline) {
+      if (nap.Pause(kLongestNap) && Clock::now() >= deadline) {
         return Status(Code::kDeadlineExceeded,
                       "an operation inside the node did not end in time: a peer has died or does "
                       "not take part");
@@ -146,9 +145,9 @@ Status NodeCollectives::Run(uint64_t pieces, bool reduces, const Put& put, const
     }
   }
   base_ += pieces;
-  // For ranks whose operation skips a stage, too.
-  mine.put.store(base_, std::memory_order_seq_cst);
-  mine.reduced.store(base_, std::memory_order_seq_cst);
+  // For ranks whose operation skips a stage, too; who waits inside one skips what its peers skip.
+  mine.put.store(base_, std::memory_order_release);
+  mine.reduced.store(base_, std::memory_order_release);
   return Status();
 }
 

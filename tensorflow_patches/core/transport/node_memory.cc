@@ -9,6 +9,8 @@
 #include <cstring>
 #include <ctime>
 
+#include "tensorflow_patches/core/relax.h"
+
 namespace tfmpi {
 namespace {
 
@@ -33,12 +35,6 @@ void FutexWait(std::atomic<uint32_t>* word, uint32_t value, Clock::duration limi
 // All: the communication thread may sleep while a caller, in its place, sleeps in an operation.
 void FutexWake(std::atomic<uint32_t>* word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
-void Relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
 }
 
 }  // namespace
@@ -99,20 +95,24 @@ void NodeMemory::RingPeers(Asleep least) const {
 Nap::Nap(const NodeMemory& memory, Asleep sleep, Clock::duration spin)
     : memory_(memory), sleep_(sleep), spin_(memory.crowded_ ? Clock::duration::zero() : spin) {}
 
-void Nap::Pause(Clock::duration limit) {
+bool Nap::Pause(Clock::duration limit) {
   constexpr int kPollsPerLook = 32;  // at the clock
   if (lying_) {
     Sleep(limit);
     GetUp();
-    return;
+    return true;
   }
-  if (polls_++ == 0) spin_until_ = Clock::now() + spin_;
-  if (spin_.count() != 0 && (polls_ % kPollsPerLook != 0 || Clock::now() < spin_until_)) {
-    return Relax();
+  if (spin_.count() != 0) {
+    Relax();
+    if (++polls_ % kPollsPerLook != 0) return false;
+    const TimePoint now = Clock::now();
+    if (polls_ == kPollsPerLook) spin_until_ = now + spin_;
+    if (now < spin_until_) return true;
   }
   heard_ = memory_.mine().bell.load(std::memory_order_seq_cst);
   memory_.SetAsleep(sleep_);
   lying_ = true;
+  return true;
 }
 
 void Nap::Sleep(Clock::duration limit) { FutexWait(&memory_.mine().bell, heard_, limit); }

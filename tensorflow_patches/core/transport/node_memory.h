@@ -113,8 +113,8 @@ class Nap {
   Nap& operator=(const Nap&) = delete;
 
   // The first pause that would sleep returns at once: what happened before others could know of
-  // the sleeper must be looked for again.
-  void Pause(Clock::duration limit);
+  // the sleeper must be looked for again. False where hardly any time has passed.
+  bool Pause(Clock::duration limit);
   // After such a pause: sleeps, and may go on when it is over without touching what a peer reads.
   // Call Reset, or destroy this, to get up.
   void Sleep(Clock::duration limit);
