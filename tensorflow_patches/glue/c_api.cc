@@ -89,6 +89,7 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
   runtime.keep_memory = options->keep_memory != 0;
   runtime.plugin.ranks_per_node = options->ranks_per_node;
   runtime.plugin.node.wire = static_cast<tfmpi::DataType>(options->wire);
+  runtime.plugin.node.stores = static_cast<tfmpi::Stores>(options->stores);
   tfmpi::SparseAverage::SetMode(static_cast<tfmpi::SparseMode>(options->sparse));
   tfmpi::DividedUpdate::SetMode(static_cast<tfmpi::SparseUpdate>(options->sparse_update));
   // Not through Python: the communication thread must never wait for its lock.

@@ -26,6 +26,7 @@ struct TfMpiOptions {
   int32_t stats;              // 1: counts, see tfmpi_stats_report
   int32_t ranks_per_node;     // 0: as the launcher has it
   int32_t wire;               // DataType in which float32 sums travel between nodes
+  int32_t stores;             // transport/slot_writer.h: Stores
   int32_t sparse;             // sparse_average.h's SparseMode
   int32_t sparse_update;      // divided_update.h's SparseUpdate
   int32_t keep_memory;        // 1: see tensor_memory.h

@@ -1,14 +1,11 @@
 #include "tensorflow_patches/glue/divided_update.h"
 
-#ifdef __x86_64__
-#include <immintrin.h>
-#endif
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 
 #include "tensorflow_patches/core/reduce.h"
+#include "tensorflow_patches/core/stream_copy.h"
 #include "tensorflow_patches/glue/sparse_average.h"
 #include "tensorflow_patches/glue/start_in_step.h"
 
@@ -33,41 +30,6 @@ constexpr size_t kLine = 64;
 // The rows of a large table lie in no cache.
 constexpr int64_t kRowsAhead = 8;
 constexpr size_t kMostAhead = 1024;  // bytes of each
-
-#ifdef __x86_64__
-void StreamLines(const char* from, char* to, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += sizeof(__m128i)) {
-    _mm_stream_si128(reinterpret_cast<__m128i*>(to + i),
-                     _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
-  }
-}
-
-// A processor finds the pages of as many rows at a time as it holds stores that wait: half as many
-// stores, twice the rows.
-__attribute__((target("avx2"))) void StreamLinesWide(const char* from, char* to, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += sizeof(__m256i)) {
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i),
-                        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i)));
-  }
-}
-
-// Past the caches: the lines of `to` are overwritten whole, so none needs to be read, and this rank
-// has no use for them soon.
-void StreamCopy(const char* from, char* to, size_t bytes) {
-  static const bool wide = __builtin_cpu_supports("avx2");
-  if (reinterpret_cast<uintptr_t>(to) % kLine != 0 || bytes % kLine != 0) {
-    std::memcpy(to, from, bytes);
-  } else if (wide) {
-    StreamLinesWide(from, to, bytes);
-  } else {
-    StreamLines(from, to, bytes);
-  }
-}
-void EndStreams() { _mm_sfence(); }
-#else
-void StreamCopy(const char* from, char* to, size_t bytes) { std::memcpy(to, from, bytes); }
-void EndStreams() {}
-#endif
 
 }  // namespace
 
@@ -194,7 +156,8 @@ void DividedUpdate::Take(int rank, int64_t begin, int64_t end, const char* from)
     if (i == 0) continue;
     const char* next = from;
     for (const State& state : states_) {
-      StreamCopy(next, Row(state, places[i - 1]), state.row_bytes);
+      // This rank has no use for them soon.
+      StreamCopy(Row(state, places[i - 1]), next, state.row_bytes);
       next += state.row_bytes;
     }
   }

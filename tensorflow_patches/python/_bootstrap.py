@@ -80,6 +80,7 @@ def _start(gate: config.Gate) -> None:
         stats=int(config.get("TF_MPI_STATS")),
         ranks_per_node=_ranks_per_node(ranks),
         wire=_lib.WIRE[config.get("TF_MPI_COMPRESSION")],
+        stores=config.STORES.index(config.get("TF_MPI_STORES")),
         sparse=config.SPARSE_MODES.index(config.get("TF_MPI_SPARSE")),
         sparse_update=config.SPARSE_UPDATES.index(config.get("TF_MPI_SPARSE_UPDATE")),
         keep_memory=int(config.get("TF_MPI_MEMORY") == "keep"),

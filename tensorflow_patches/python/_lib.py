@@ -33,6 +33,7 @@ class Options(ctypes.Structure):
         ("stats", ctypes.c_int32),
         ("ranks_per_node", ctypes.c_int32),
         ("wire", ctypes.c_int32),
+        ("stores", ctypes.c_int32),
         ("sparse", ctypes.c_int32),
         ("sparse_update", ctypes.c_int32),
         ("keep_memory", ctypes.c_int32),

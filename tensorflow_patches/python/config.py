@@ -18,6 +18,7 @@ Kind = Literal["choice", "bytes", "seconds", "path", "output", "topology"]
 
 SPARSE_MODES = ("auto", "gather", "dense")  # in the order of glue/sparse_average.h
 SPARSE_UPDATES = ("auto", "every", "divided")  # in the order of glue/divided_update.h
+STORES = ("auto", "cached", "streamed")  # in the order of core/transport/slot_writer.h
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
@@ -255,6 +256,15 @@ PARAMETERS = {
             "averages that are no longer those of one process to rounding. Inside a node nothing "
             "is rounded.",
             choices=("none", "fp16", "bf16"),
+        ),
+        Parameter(
+            "TF_MPI_STORES",
+            "choice",
+            "auto",
+            "How a rank writes what the other ranks of its node read: through its caches (cached) "
+            "or past them (streamed). auto: as is quicker, by timing both now and then; past them "
+            "where cores share no cache.",
+            choices=STORES,
         ),
         Parameter(
             "TF_MPI_TRANSPORT_LIBRARY",

@@ -22,16 +22,28 @@ using std::chrono::seconds;
 struct Form {
   int nodes;
   int per_node;
+  Stores stores = Stores::kAuto;
 };
 
+NodeOptions OptionsOf(const Form& form) {
+  NodeOptions options;
+  options.stores = form.stores;
+  return options;
+}
+
+std::string NameOf(const Form& form) {
+  const char* const stores[] = {"", "_cached", "_streamed"};
+  return std::to_string(form.nodes) + "x" + std::to_string(form.per_node) +
+         stores[static_cast<int>(form.stores)];
+}
+
 class NodeTest : public TimedTest, public ::testing::WithParamInterface<Form> {};
-INSTANTIATE_TEST_SUITE_P(Forms, NodeTest,
-                         ::testing::Values(Form{1, 1}, Form{1, 2}, Form{1, 3}, Form{1, 5},
-                                           Form{2, 1}, Form{2, 2}, Form{3, 2}),
-                         [](const auto& test) {
-                           return std::to_string(test.param.nodes) + "x" +
-                                  std::to_string(test.param.per_node);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Forms, NodeTest,
+    ::testing::Values(Form{1, 1}, Form{1, 2}, Form{1, 3}, Form{1, 5}, Form{2, 1}, Form{2, 2},
+                      Form{3, 2}, Form{1, 2, Stores::kStreamed}, Form{1, 3, Stores::kStreamed},
+                      Form{2, 2, Stores::kStreamed}, Form{1, 2, Stores::kCached}),
+    [](const auto& test) { return NameOf(test.param); });
 
 // Around the sizes at which the algorithm changes: nothing, whole, one block, many pieces.
 std::vector<Job> SomeJobs(int step) {
@@ -51,7 +63,7 @@ std::vector<Job> SomeJobs(int step) {
 }
 
 TEST_P(NodeTest, EveryReductionIsRight) {
-  Nodes nodes(GetParam().nodes, GetParam().per_node);
+  Nodes nodes(GetParam().nodes, GetParam().per_node, OptionsOf(GetParam()));
   Ranks ranks(GetParam().nodes * GetParam().per_node, TestOptions(), nodes.Decorator());
   for (int step = 0; step < 3; ++step) {
     const std::vector<Job> jobs = SomeJobs(step);
@@ -77,7 +89,7 @@ TEST_P(NodeTest, EveryReductionIsRight) {
 }
 
 TEST_P(NodeTest, GathersAndBroadcastsOfManySizes) {
-  Nodes nodes(GetParam().nodes, GetParam().per_node);
+  Nodes nodes(GetParam().nodes, GetParam().per_node, OptionsOf(GetParam()));
   Ranks ranks(GetParam().nodes * GetParam().per_node, TestOptions(), nodes.Decorator());
   const int size = ranks.size();
   for (int64_t unit : {0, 1, 1000, 200000}) {
@@ -113,7 +125,7 @@ TEST_P(NodeTest, GathersAndBroadcastsOfManySizes) {
 }
 
 TEST_P(NodeTest, ExchangesOfNarrowAndWideRows) {
-  Nodes nodes(GetParam().nodes, GetParam().per_node);
+  Nodes nodes(GetParam().nodes, GetParam().per_node, OptionsOf(GetParam()));
   Ranks ranks(GetParam().nodes * GetParam().per_node, TestOptions(), nodes.Decorator());
   // Wider than a slot; as wide as half of one and a little; many in one.
   for (const size_t width : {40000, 17000, 100, 1}) {
@@ -134,7 +146,7 @@ TEST_P(NodeTest, ExchangesOfNarrowAndWideRows) {
 
 // As a script that stops on one rank first: the others go on without it.
 TEST_P(NodeTest, ARankThatHasJoinedContributesZeros) {
-  Nodes nodes(GetParam().nodes, GetParam().per_node);
+  Nodes nodes(GetParam().nodes, GetParam().per_node, OptionsOf(GetParam()));
   Ranks ranks(GetParam().nodes * GetParam().per_node, TestOptions(), nodes.Decorator());
   const int size = ranks.size();
   ranks.Each([&](int rank, Engine& engine) {

@@ -16,6 +16,8 @@ constexpr size_t kWholeBytes = size_t{8} << 10;
 constexpr std::chrono::microseconds kSpin{30};
 // Nobody rings when a process dies: the deadline is looked at this often.
 constexpr std::chrono::milliseconds kLongestNap{50};
+// Reduced, then copied for the peers while it is in the first-level cache.
+constexpr size_t kReducedAtOnce = size_t{8} << 10;
 
 }  // namespace
 
@@ -49,14 +51,17 @@ struct NodeCollectives::Shares {
 
   // This rank's part of the other ranks' shares of a piece, into its slot; `number`: of the piece,
   // over all operations.
-  void PutOthers(const char* from, uint64_t piece, uint64_t number) const {
+  void PutOthers(SlotWriter::Copy copy, const char* from, uint64_t piece, uint64_t number) const {
     const NodeMemory& memory = node.memory_;
     char* const slot = memory.slot(memory.rank(), number);
     for (int r = 0; r < memory.ranks(); ++r) {
-      if (r != memory.rank()) {
-        std::memcpy(slot + InSlot(r), from + Offset(r, piece), Bytes(r, piece));
-      }
+      if (r != memory.rank()) copy(slot + InSlot(r), from + Offset(r, piece), Bytes(r, piece));
     }
+  }
+  // About as much.
+  size_t BytesOfOthers(uint64_t piece) const {
+    const NodeMemory& memory = node.memory_;
+    return Bytes(memory.rank(), piece) * static_cast<size_t>(memory.ranks() - 1);
   }
   // Where each rank's part of this rank's share lies.
   void FindMine(const char* from, uint64_t piece, uint64_t number,
@@ -161,14 +166,33 @@ Status NodeCollectives::Allreduce(const void* in, void* out, const Reduction& re
   const char* const from = static_cast<const char*>(in);
   char* const to = static_cast<char*>(out);
   const int rank = memory_.rank();
-  const auto put = [&](uint64_t piece, uint64_t number) { shares.PutOthers(from, piece, number); };
+  const auto put = [&](uint64_t piece, uint64_t number) {
+    writer_.Put(shares.BytesOfOthers(piece),
+                [&](SlotWriter::Copy copy) { shares.PutOthers(copy, from, piece, number); });
+  };
   const auto reduce = [&](uint64_t piece, uint64_t number) {
     shares.FindMine(from, piece, number, &sources_);
-    Reduce(reduction, sources_.data(), memory_.ranks(), shares.Count(rank, piece),
-           to + shares.Offset(rank, piece), memory_.slot(rank, number) + shares.InSlot(rank));
+    ReduceForAll(reduction, shares.Count(rank, piece), to + shares.Offset(rank, piece),
+                 memory_.slot(rank, number) + shares.InSlot(rank));
   };
   const auto take = [&](uint64_t piece, uint64_t number) { shares.TakeOthers(to, piece, number); };
   return Run(shares.pieces, true, put, reduce, take, deadline);
+}
+
+void NodeCollectives::ReduceForAll(const Reduction& reduction, size_t count, char* out,
+                                   char* slot) {
+  const size_t element = SizeOf(reduction.type);
+  const size_t bytes = count * element;
+  if (!writer_.Streams(bytes)) {
+    return Reduce(reduction, sources_.data(), memory_.ranks(), count, out, slot);
+  }
+  for (size_t start = 0; start < bytes; start += kReducedAtOnce) {
+    const size_t length = std::min(kReducedAtOnce, bytes - start);
+    Reduce(reduction, sources_.data(), memory_.ranks(), length / element, out + start, nullptr);
+    StreamCopy(slot + start, out + start, length);
+    for (const void*& source : sources_) source = static_cast<const char*>(source) + length;
+  }
+  EndStreams();
 }
 
 Status NodeCollectives::AllreduceWhole(const void* in, void* out, const Reduction& reduction,
@@ -177,7 +201,9 @@ Status NodeCollectives::AllreduceWhole(const void* in, void* out, const Reductio
   const size_t bytes = reduction.count * SizeOf(reduction.type);
   sources_.resize(memory_.ranks());
   const auto put = [&](uint64_t, uint64_t number) {
-    std::memcpy(memory_.slot(memory_.rank(), number), in, bytes);
+    writer_.Put(bytes, [&](SlotWriter::Copy copy) {
+      copy(memory_.slot(memory_.rank(), number), in, bytes);
+    });
   };
   const auto take = [&](uint64_t, uint64_t number) {
     for (int r = 0; r < memory_.ranks(); ++r) sources_[r] = memory_.slot(r, number);
@@ -193,7 +219,10 @@ Status NodeCollectives::ReduceScatter(const void* in, void* out, const Reduction
   const char* const from = static_cast<const char*>(in);
   char* const to = static_cast<char*>(out);
   const int rank = memory_.rank();
-  const auto put = [&](uint64_t piece, uint64_t number) { shares.PutOthers(from, piece, number); };
+  const auto put = [&](uint64_t piece, uint64_t number) {
+    writer_.Put(shares.BytesOfOthers(piece),
+                [&](SlotWriter::Copy copy) { shares.PutOthers(copy, from, piece, number); });
+  };
   const auto take = [&](uint64_t piece, uint64_t number) {
     shares.FindMine(from, piece, number, &sources_);
     Reduce(reduction, sources_.data(), memory_.ranks(), shares.Count(rank, piece),
@@ -209,8 +238,10 @@ Status NodeCollectives::AllgatherShares(void* data, size_t count, DataType type,
   char* const bytes = static_cast<char*>(data);
   const int rank = memory_.rank();
   const auto put = [&](uint64_t piece, uint64_t number) {
-    std::memcpy(memory_.slot(rank, number) + shares.InSlot(rank),
-                bytes + shares.Offset(rank, piece), shares.Bytes(rank, piece));
+    writer_.Put(shares.Bytes(rank, piece), [&](SlotWriter::Copy copy) {
+      copy(memory_.slot(rank, number) + shares.InSlot(rank), bytes + shares.Offset(rank, piece),
+           shares.Bytes(rank, piece));
+    });
   };
   const auto take = [&](uint64_t piece, uint64_t number) {
     shares.TakeOthers(bytes, piece, number);
@@ -230,8 +261,9 @@ Status NodeCollectives::Allgather(const void* in, void* out, const std::vector<s
   };
   const auto put = [&](uint64_t piece, uint64_t number) {
     const size_t n = length(rank, piece);
-    if (n == 0) return;
-    std::memcpy(memory_.slot(rank, number), static_cast<const char*>(in) + piece * piece_bytes, n);
+    writer_.Put(n, [&](SlotWriter::Copy copy) {
+      copy(memory_.slot(rank, number), static_cast<const char*>(in) + piece * piece_bytes, n);
+    });
   };
   const auto take = [&](uint64_t piece, uint64_t number) {
     char* to = static_cast<char*>(out);
@@ -253,7 +285,14 @@ Status NodeCollectives::Exchange(const std::vector<int64_t>& rows, size_t row_by
   const auto put = [&](uint64_t piece, uint64_t number) {
     const int64_t begin = static_cast<int64_t>(piece) * per_piece;
     const int64_t end = std::min(begin + per_piece, rows[rank]);
-    if (begin < end) access->Put(begin, end, memory_.slot(rank, number));
+    if (begin >= end) return;
+    const size_t bytes = static_cast<size_t>(end - begin) * row_bytes;
+    char* const slot = memory_.slot(rank, number);
+    const SlotWriter::Plan plan = writer_.Next(bytes);
+    if (plan.needs_no_copy()) return access->Put(begin, end, slot);
+    rows_.resize(memory_.slot_bytes());
+    access->Put(begin, end, rows_.data());
+    writer_.Put(plan, [&](SlotWriter::Copy copy) { copy(slot, rows_.data(), bytes); });
   };
   const auto take = [&](uint64_t piece, uint64_t number) {
     const int64_t begin = static_cast<int64_t>(piece) * per_piece;
@@ -275,7 +314,9 @@ Status NodeCollectives::Broadcast(void* data, size_t bytes, int root, TimePoint 
   };
   const auto put = [&](uint64_t piece, uint64_t number) {
     if (memory_.rank() != root) return;
-    std::memcpy(memory_.slot(root, number), all + piece * piece_bytes, length(piece));
+    writer_.Put(length(piece), [&](SlotWriter::Copy copy) {
+      copy(memory_.slot(root, number), all + piece * piece_bytes, length(piece));
+    });
   };
   const auto take = [&](uint64_t piece, uint64_t number) {
     if (memory_.rank() == root) return;

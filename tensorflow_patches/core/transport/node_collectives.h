@@ -13,13 +13,15 @@
 
 #include "tensorflow_patches/core/status.h"
 #include "tensorflow_patches/core/transport/node_memory.h"
+#include "tensorflow_patches/core/transport/slot_writer.h"
 #include "tensorflow_patches/core/transport/transport.h"
 
 namespace tfmpi {
 
 class NodeCollectives {
  public:
-  explicit NodeCollectives(const NodeMemory& memory) : memory_(memory) {}
+  explicit NodeCollectives(const NodeMemory& memory, Stores stores = Stores::kAuto)
+      : memory_(memory), writer_(stores) {}
 
   // `in` may equal `out`. Every rank gets the same bits: each element is reduced once, in the order
   // of the ranks.
@@ -47,12 +49,16 @@ class NodeCollectives {
   template <typename Put, typename Reduce, typename Take>
   Status Run(uint64_t pieces, bool reduces, const Put& put, const Reduce& reduce, const Take& take,
              TimePoint deadline);
+  // `count` elements of sources_ to `out` and, for the peers, to `slot`.
+  void ReduceForAll(const Reduction& reduction, size_t count, char* out, char* slot);
   template <typename Counter>
   bool AllPeersPast(Counter counter, uint64_t pieces) const;
 
   const NodeMemory memory_;
   uint64_t base_ = 0;  // pieces of all operations so far
+  SlotWriter writer_;
   std::vector<const void*> sources_;
+  std::vector<char> rows_;  // of a piece, until they are copied into the slot
 };
 
 }  // namespace tfmpi

@@ -25,7 +25,7 @@ class NodeTransport : public Transport {
         rail_(std::move(rail)),
         memory_(memory),
         options_(options),
-        node_(memory),
+        node_(memory, options.stores),
         topology_(all_->topology()),
         one_node_(memory.ranks() == topology_.size) {
     // Messages go to and from rank 0: the ranks beside it use their rings.

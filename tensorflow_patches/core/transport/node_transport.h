@@ -21,6 +21,7 @@ struct NodeOptions {
   // The type in which a float32 sum travels between nodes: kFloat32, or rounded to kFloat16 or
   // kBfloat16.
   DataType wire = DataType::kFloat32;
+  Stores stores = Stores::kAuto;
 };
 
 // `all` reaches every rank. `rail` reaches the ranks with this local rank, one per node, in the
