@@ -233,8 +233,10 @@ def _assumptions(network: Network, options: argparse.Namespace) -> list[str]:
         f"- Between nodes {network.latency * 1e6:g} µs and {network.bandwidth / 1e9:g} GB/s per "
         "node and direction, with no congestion: figures of a 100 Gbit/s network, not measured.",
         f"- Rank 0 spends {network.message * 1e6:g} µs per other rank and step on control "
-        "messages: not measured on more ranks than fit here without sharing cores.",
-        "- One round of agreement per step: all gradients are ready together. No rank is late.",
+        "messages: not measured on more ranks than fit here without sharing cores. Inside a node a "
+        "step that repeats itself needs none.",
+        "- One round of agreement per step: all gradients are ready together. No rank is late, and "
+        "each carries the average by the thread that waits for it, as a compiled step does.",
     ]
 
 

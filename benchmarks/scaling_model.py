@@ -7,11 +7,11 @@ Inside a node, n ranks on c cores.  Ranks that have a core each poll for one ano
 `volume` is how often each byte is read or written by a rank: it puts what others reduce into its
 slot, reads n sources of its share, writes it twice, takes the other shares.  `touch` is one number
 where the last cache holds the tensors and slots of all ranks, and another where it does not.  Ranks
-that share cores (n > c) do not poll: they sleep and are woken.  Each rank beyond the cores adds a
-turn of its own, and n / c ranks take turns in touching the data and in waking their n - 1 peers for
-every piece of a tensor, as it passes through the slots:
+that share cores (n > c) do not poll: they sleep and are woken, once for the agreement.  Each rank
+beyond the cores adds a turn of its own, and n / c ranks take turns in touching the data and in
+waking their n - 1 peers for every piece of a tensor, as it passes through the slots:
 
-    seconds = (n - c) turn + n / c (bytes touch' volume(n) + pieces (n - 1) ring)
+    seconds = wake + (n - c) turn + n / c (bytes touch' volume(n) + pieces (n - 1) ring)
 
 Between nodes the ranks of one place on all nodes sum their share by sending parts to one another,
 and rank 0 handles a message from and to each other rank.
@@ -55,12 +55,13 @@ class Sample:
 class Parameters:
     """Seconds, touches in seconds per byte in the cache and beyond it; see the module's formulas.
 
-    The last four are of ranks that share cores.
+    From `wake` on they are of ranks that share cores.
     """
 
     start: float
     touch: float
     far_touch: float
+    wake: float
     turn: float
     crowded_touch: float
     crowded_far_touch: float
@@ -105,7 +106,7 @@ def _terms(ranks: int, node: Node, size: float) -> np.ndarray:
     touches = [touched, 0.0] if cached else [0.0, touched]
     if ranks <= node.cores:
         return np.array([1.0, *touches])
-    return np.array([ranks - node.cores, *touches, crowding * pieces(size) * (ranks - 1)])
+    return np.array([1.0, ranks - node.cores, *touches, crowding * pieces(size) * (ranks - 1)])
 
 
 def fit(samples: Sequence[Sample]) -> Parameters:

@@ -14,6 +14,7 @@ PARAMETERS = Parameters(
     start=3e-5,
     touch=2e-11,
     far_touch=2.5e-11,
+    wake=5e-5,
     turn=4e-5,
     crowded_touch=3e-11,
     crowded_far_touch=5e-11,
@@ -32,10 +33,10 @@ def test_what_ranks_of_one_node_cost() -> None:
     # What the cache does not hold costs 25 ps a touch: twice 16 MB, and the slots.
     expected = 30e-6 + 4 * (16 << 20) * 25e-12
     assert scaling_model.node_seconds(PARAMETERS, 2, NODE, 16 << 20) == pytest.approx(expected)
-    # 8 on 2 cores: 6 turns of 40 us; volume(8) = 2 x 2 x 7 / 8 + 1 + 2 / 8 = 4.75
+    # 8 on 2 cores: 50 us, and 6 turns of 40; volume(8) = 2 x 2 x 7 / 8 + 1 + 2 / 8 = 4.75
     turns = scaling_model.node_seconds(PARAMETERS, 8, NODE, 4)
-    assert turns == pytest.approx(6 * 40e-6 + 4 * 4 * 4.75 * 30e-12)
-    expected = 6 * 40e-6 + 4 * (4.75 * 8 * 131072 * 30e-12 + 8 * 7 * 3e-6)
+    assert turns == pytest.approx(50e-6 + 6 * 40e-6 + 4 * 4 * 4.75 * 30e-12)
+    expected = 50e-6 + 6 * 40e-6 + 4 * (4.75 * 8 * 131072 * 30e-12 + 8 * 7 * 3e-6)
     assert scaling_model.node_seconds(PARAMETERS, 8, NODE, 1 << 20) == pytest.approx(expected)
     assert [scaling_model.pieces(size) for size in (8192, 8193, 1 << 18)] == [0, 1, 2]
 
