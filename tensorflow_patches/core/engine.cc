@@ -184,7 +184,9 @@ bool Engine::TakeSubmissions() {
   for (Submission& submission : drained_.submissions) Accept(&submission);
   for (Ticket ticket : drained_.withdrawals) WithdrawNow(ticket);
   for (const std::string& key : drained_.posts) coordinator_->Post(key);
-  return !drained_.empty();
+  const bool any = !drained_.empty();
+  drained_.clear();  // what was refused holds its submitter's memory
+  return any;
 }
 
 // Takes it over.

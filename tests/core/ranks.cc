@@ -71,11 +71,11 @@ EngineOptions TestOptions() {
   return options;
 }
 
-Ranks::Ranks(int size, const EngineOptions& options, const Decorate& decorate) : group_(size) {
+Ranks::Ranks(int size, const OptionsOf& options_of, const Decorate& decorate) : group_(size) {
   for (int rank = 0; rank < size; ++rank) {
     std::unique_ptr<Transport> transport = group_.CreateTransport(rank);
     if (decorate) transport = decorate(std::move(transport), rank);
-    engines_.push_back(std::make_unique<Engine>(std::move(transport), options));
+    engines_.push_back(std::make_unique<Engine>(std::move(transport), options_of(rank)));
   }
 }
 

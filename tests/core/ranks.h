@@ -69,8 +69,13 @@ class Ranks {
  public:
   using Decorate = std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>, int rank)>;
 
+  using OptionsOf = std::function<EngineOptions(int rank)>;
+
   explicit Ranks(int size, const EngineOptions& options = TestOptions(),
-                 const Decorate& decorate = nullptr);
+                 const Decorate& decorate = nullptr)
+      : Ranks(
+            size, [&options](int) { return options; }, decorate) {}
+  Ranks(int size, const OptionsOf& options_of, const Decorate& decorate = nullptr);
   // Engines that were not joined leave.
   ~Ranks() = default;
 
