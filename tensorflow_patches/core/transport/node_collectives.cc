@@ -116,9 +116,10 @@ Status NodeCollectives::Run(uint64_t pieces, bool reduces, const Put& put, const
                             const Take& take, TimePoint deadline) {
   RankState& mine = memory_.mine();
   uint64_t to_put = 0, to_reduce = reduces ? 0 : pieces, to_take = 0;
+  // Whoever waits inside an operation waits until all have come so far: the last one rings.
   const auto publish = [&](std::atomic<uint64_t> RankState::*counter, uint64_t done) {
     (mine.*counter).store(base_ + done, std::memory_order_seq_cst);
-    memory_.RingPeers(Asleep::kInside);
+    if (AllPeersPast(counter, base_ + done)) memory_.RingPeers(Asleep::kInside);
   };
   Nap nap(memory_, Asleep::kInside, kSpin);
   while (to_take < pieces) {
