@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from benchmarks import columns, scaling_model
 from benchmarks.processes import Process, RunFailed, run
 from benchmarks.runner import ROOT
 from benchmarks.scaling_model import Network, Node, Parameters, Sample
+from benchmarks.switches import switch_seconds
 
 SIZES = "4,64k,1m,16m,64m"
 # Gradients of the suite's workloads, bytes: see benchmarks/workloads/models.py.
@@ -53,14 +56,25 @@ def checked(parameters: Parameters, samples: Sequence[Sample]) -> list[Checked]:
 def measure(ranks: int, turn: int, folder: Path, options: argparse.Namespace) -> list[Sample]:
     """Times the engine on that many ranks of this machine, or reads the file that says so."""
     path = folder / f"bench.{ranks}.{turn}.json"
-    if not path.exists():
+    if path.exists():
+        found = json.loads(path.read_text())
+    else:
         command = [*_mpirun(ranks), sys.executable, "-m", "tensorflow.mpi", "bench"]
         command += ["--sizes", options.sizes, "--seconds", str(options.seconds)]
         process = Process([*command, "--json", str(path)], {"TF_MPI_ENABLE": "1"})
         run([process], path.with_suffix(".log"), options.timeout, ROOT)
-    found = json.loads(path.read_text())
-    node = Node(found["node_cores"], options.cache)
+        found = json.loads(path.read_text())
+        found["switch"] = slower_switch(columns.cores()[0], math.ceil(ranks / found["node_cores"]))
+        path.write_text(json.dumps(found))
+    node = Node(found["node_cores"], options.cache, found["switch"])
     return [Sample(ranks, node, row["bytes"], row["engine"]["median"]) for row in found["results"]]
+
+
+def slower_switch(core: int, processes: int) -> float:
+    """The time from one to the next of so many on a core, by the time of two."""
+    if processes <= 2:
+        return 1.0
+    return switch_seconds(core, processes) / switch_seconds(core, 2)
 
 
 def cache_bytes(cores: Sequence[int], root: Path = Path("/sys/devices/system/cpu")) -> int:
@@ -77,9 +91,14 @@ def cache_bytes(cores: Sequence[int], root: Path = Path("/sys/devices/system/cpu
     return sum(found.values())
 
 
-def quietest(turns: Sequence[list[Sample]]) -> list[Sample]:
-    """Of each size the least of its medians: other work on the machine only ever adds."""
-    return [min(same, key=lambda sample: sample.seconds) for same in zip(*turns, strict=True)]
+def typical(turns: Sequence[list[Sample]]) -> list[Sample]:
+    """Of each size the median of the turns, in time and in what a switch took."""
+    found = []
+    for same in zip(*turns, strict=True):
+        node = replace(same[0].node, switch=statistics.median(s.node.switch for s in same))
+        seconds = statistics.median(s.seconds for s in same)
+        found.append(replace(same[0], node=node, seconds=seconds))
+    return found
 
 
 def _mpirun(ranks: int) -> list[str]:
@@ -95,11 +114,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--fit", default="2,3,4,6", help="ranks that the model is fitted to")
+    parser.add_argument("--fit", default="2,3,4,6,12", help="ranks that the model is fitted to")
     parser.add_argument("--check", default="8,16", help="ranks that it must predict")
     parser.add_argument("--sizes", default=SIZES, help=f"bytes (default {SIZES})")
     parser.add_argument("--seconds", type=float, default=2.0, help="per size")
-    parser.add_argument("--turns", type=int, default=3, help="how often each number of ranks")
+    parser.add_argument("--turns", type=int, default=5, help="how often each number of ranks")
     parser.add_argument("--timeout", type=float, default=300, help="seconds per number of ranks")
     parser.add_argument(
         "--data", type=Path, help="folder (default benchmarks/results/scaling-TIME)"
@@ -137,7 +156,7 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"{ranks} ranks: {error}", file=sys.stderr)
                 return 1
         print(f"turn {turn + 1} of {options.turns} measured", flush=True)
-    samples = {ranks: quietest(found) for ranks, found in turns.items()}
+    samples = {ranks: typical(found) for ranks, found in turns.items()}
     fitted = [s for word in options.fit.split(",") for s in samples[int(word)]]
     unseen = [s for word in options.check.split(",") for s in samples[int(word)]]
     parameters = scaling_model.fit(fitted)
@@ -181,17 +200,19 @@ def _check_table(
     lines = [
         "## Against the engine",
         "",
-        "The engine's time for one allreduce, without TensorFlow's steps: of "
-        f"{options.turns} medians, taken at different times, the least.",
+        "The engine's time for one allreduce, without TensorFlow's steps: the median of "
+        f"{options.turns} medians, taken at different times. `switch`: how long a core takes from "
+        "one of its ranks to the next, by what it takes where two share it.",
         "",
-        "| ranks | cores | bytes | measured, ms | predicted, ms | error | |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| ranks | cores | switch | bytes | measured, ms | predicted, ms | error | |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for use, found in (("fitted", fitted), ("predicted", unseen)):
         for line in found:
             s = line.sample
             lines.append(
-                f"| {s.ranks} | {s.node.cores} | {s.bytes} | {s.seconds * 1e3:.3f} | "
+                f"| {s.ranks} | {s.node.cores} | {s.node.switch:.2f} | {s.bytes} | "
+                f"{s.seconds * 1e3:.3f} | "
                 f"{line.predicted * 1e3:.3f} | {line.error:+.0%} | {use} |"
             )
     return [*lines, ""]

@@ -8,13 +8,14 @@ Inside a node, n ranks on c cores.  Ranks that have a core each poll for one ano
 slot, reads n sources of its share, writes it twice, takes the other shares.  `touch` is one number
 where the last cache holds the tensors and slots of all ranks, and another where it does not.  Ranks
 that share cores (n > c) do not poll: they sleep and are woken, once for the agreement.  Each rank
-beyond the cores adds a turn of its own, and n / c ranks take turns in touching the data and in
-waking their n - 1 peers for every piece of a tensor, as it passes through the slots:
+beyond the cores then adds a `turn`, and, where the tensor passes through the slots, a `round` for
+each time that a rank goes through about half of its slots before it waits again.  n / c ranks take
+turns in touching the data:
 
-    seconds = wake + (n - c) turn + n / c (bytes touch' volume(n) + pieces (n - 1) ring)
+    seconds = wake + (n - c) slow (turn + rounds round) + n / c bytes touch' volume(n)
 
-Between nodes the ranks of one place on all nodes sum their share by sending parts to one another,
-and rank 0 handles a message from and to each other rank.
+`slow` is 1 where two processes share a core, and grows with their number: half of a turn is put
+down to the switch from one process to the next, whose time is measured (benchmarks/switches.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
-WHOLE = 8 << 10  # bytes up to which every rank reduces all: one wait, which `turn` holds
+WHOLE = 8 << 10  # bytes up to which every rank reduces all: no rounds
 PIECE = 128 << 10  # bytes of a slot, of which a rank has SLOTS (core/transport/node_memory.cc)
 SLOTS = 4
 EXCHANGE_PIECE = 2 << 20  # bytes that travel between nodes at a time
@@ -39,6 +40,7 @@ class Node:
 
     cores: int
     cache: float  # bytes of the last level, of all cores together
+    switch: float = 1.0  # how long from one rank on a core to the next, by what it is with 2 there
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Seconds, touches in seconds per byte in the cache and beyond it; see the module's formulas.
+    """See the module's formulas; from `wake` on they are of ranks that share cores.
 
-    From `wake` on they are of ranks that share cores.
+    Seconds; touches in seconds per byte in the cache and beyond it.
     """
 
     start: float
@@ -65,7 +67,7 @@ class Parameters:
     turn: float
     crowded_touch: float
     crowded_far_touch: float
-    ring: float
+    round: float
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,9 @@ class Network:
     message: float  # seconds of rank 0 for one control message in and one out
 
 
-def pieces(size: float) -> float:
+def rounds(size: float) -> float:
     """In which a tensor passes through the slots; none if every rank reduces it whole."""
-    return max(1.0, size / PIECE) if size > WHOLE else 0.0
+    return 1 + max(0.0, size / PIECE - 1) / (SLOTS / 2) if size > WHOLE else 0.0
 
 
 def volume(ranks: int) -> float:
@@ -106,7 +108,8 @@ def _terms(ranks: int, node: Node, size: float) -> np.ndarray:
     touches = [touched, 0.0] if cached else [0.0, touched]
     if ranks <= node.cores:
         return np.array([1.0, *touches])
-    return np.array([1.0, ranks - node.cores, *touches, crowding * pieces(size) * (ranks - 1)])
+    turns = (ranks - node.cores) * (1 + node.switch) / 2
+    return np.array([1.0, turns, *touches, turns * rounds(size)])
 
 
 def fit(samples: Sequence[Sample]) -> Parameters:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import scaling, scaling_model
+from benchmarks import columns, scaling, scaling_model
 from benchmarks.scaling_model import Network, Node, Parameters, Sample
+from benchmarks.switches import switch_seconds
 
 PARAMETERS = Parameters(
     start=3e-5,
@@ -18,7 +20,7 @@ PARAMETERS = Parameters(
     turn=4e-5,
     crowded_touch=3e-11,
     crowded_far_touch=5e-11,
-    ring=3e-6,
+    round=3e-5,
 )
 NODE = Node(cores=2, cache=32 << 20)
 NETWORK = Network(latency=2e-6, bandwidth=10e9, message=1e-6)
@@ -34,11 +36,17 @@ def test_what_ranks_of_one_node_cost() -> None:
     expected = 30e-6 + 4 * (16 << 20) * 25e-12
     assert scaling_model.node_seconds(PARAMETERS, 2, NODE, 16 << 20) == pytest.approx(expected)
     # 8 on 2 cores: 50 us, and 6 turns of 40; volume(8) = 2 x 2 x 7 / 8 + 1 + 2 / 8 = 4.75
-    turns = scaling_model.node_seconds(PARAMETERS, 8, NODE, 4)
-    assert turns == pytest.approx(50e-6 + 6 * 40e-6 + 4 * 4 * 4.75 * 30e-12)
-    expected = 50e-6 + 6 * 40e-6 + 4 * (4.75 * 8 * 131072 * 30e-12 + 8 * 7 * 3e-6)
+    small = scaling_model.node_seconds(PARAMETERS, 8, NODE, 4)
+    assert small == pytest.approx(50e-6 + 6 * 40e-6 + 4 * 4 * 4.75 * 30e-12)
+    # 1 MiB are 8 pieces of 128 KiB; after the first 2 make a round, of 4 slots.
+    touched = 4 * 4.75 * (1 << 20) * 30e-12
+    expected = 50e-6 + 6 * (40e-6 + 4.5 * 30e-6) + touched
     assert scaling_model.node_seconds(PARAMETERS, 8, NODE, 1 << 20) == pytest.approx(expected)
-    assert [scaling_model.pieces(size) for size in (8192, 8193, 1 << 18)] == [0, 1, 2]
+    # Switches that take twice as long make the turns half as long again.
+    slow = replace(NODE, switch=2)
+    expected = 50e-6 + 1.5 * 6 * (40e-6 + 4.5 * 30e-6) + touched
+    assert scaling_model.node_seconds(PARAMETERS, 8, slow, 1 << 20) == pytest.approx(expected)
+    assert [scaling_model.rounds(size) for size in (8192, 8193, 1 << 18)] == [0, 1, 1.5]
 
 
 def test_what_nodes_cost() -> None:
@@ -98,3 +106,19 @@ def test_errors_are_shares_of_the_measured_time() -> None:
     (line,) = scaling.checked(PARAMETERS, [measured])
     assert line.predicted == predicted
     assert line.error == pytest.approx(predicted / 2e-3 - 1)
+
+
+def test_the_median_of_the_turns_counts() -> None:
+    turns = [
+        [Sample(8, replace(NODE, switch=switch), 1000, seconds)]
+        for seconds, switch in ((3.0, 1.5), (1.0, 1.7), (2.0, 1.4))
+    ]
+    assert scaling.typical(turns) == [Sample(8, replace(NODE, switch=1.5), 1000, 2.0)]
+
+
+def test_a_switch_of_a_core_takes_time() -> None:
+    """Between a system call and what no core of today needs."""
+    core = columns.cores()[0]
+    assert 1e-7 < switch_seconds(core, 2, seconds=0.05) < 1e-3
+    assert 1e-7 < switch_seconds(core, 5, seconds=0.05) < 1e-3
+    assert scaling.slower_switch(core, 2) == 1
