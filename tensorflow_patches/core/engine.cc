@@ -126,7 +126,7 @@ void Engine::Run() {
     // Nothing can be agreed on without this rank, unless it has joined.
     const bool expecting = !names_.nothing_pending() || joined_ || left_;
     transport_->Wait(
-        kIdleNap, expecting, [this] { return Stirs(); }, &turn);
+        voted_ ? kVotePatience : kIdleNap, expecting, [this] { return Stirs(); }, &turn);
   }
   Stop();
 }
@@ -282,8 +282,9 @@ bool Engine::Exchange(bool news) {
   return progress || (!voted_ && !announcement_.empty());
 }
 
-// What this rank has to say: as a vote, if it is what is expected, else to the coordinator. At one
-// position a rank does one or the other.
+// What this rank has to say: as a vote, if what is expected is among it, else to the coordinator.
+// At one position a rank does one or the other. What it has beyond a vote waits until that is
+// decided.
 bool Engine::Say() {
   if (announcement_.empty()) return false;
   // Statistics tell which rank came last: the coordinator's knowledge. Who does not vote still
@@ -292,7 +293,7 @@ bool Engine::Say() {
   const bool fits = votes && forecast_.Fits(announcement_);
   const bool had_voted = voted_;
   if (!voted_ && fits) {
-    const Outcome outcome = ballot_.Vote(position_);
+    const Outcome outcome = Vote();
     if (outcome == Outcome::kCarried) {
       transport_->WakePeers();
       ExecuteForecast();
@@ -310,6 +311,18 @@ bool Engine::Say() {
   }
   TellCoordinator();
   return true;
+}
+
+// For what is expected. How many rows this rank has is said first: who finds all votes reads it,
+// and has done so before this rank writes it again, as all take part in what is carried.
+Outcome Engine::Vote() {
+  std::atomic<int64_t>* const numbers = transport_->SharedNumbers(topology().rank);
+  const std::vector<NameId>& expected = forecast_.gathers();
+  for (const KnownGather& gather : announcement_.gathers) {
+    const auto place = std::find(expected.begin(), expected.end(), gather.id) - expected.begin();
+    numbers[place].store(gather.rows, std::memory_order_relaxed);
+  }
+  return ballot_.Vote(position_);
 }
 
 // Decides the vote at this position, if it is open, and does what is carried there.
@@ -339,16 +352,47 @@ void Engine::ExecuteForecast() {
   };
   if (coordinator_ != nullptr) coordinator_->Foreseen(names.back(), now_);
   ready.erase(std::remove_if(ready.begin(), ready.end(), foreseen), ready.end());
+  std::vector<KnownGather>& gathers = announcement_.gathers;
+  const auto gather_foreseen = [&](const KnownGather& gather) { return foreseen(gather.id); };
+  gathers.erase(std::remove_if(gathers.begin(), gathers.end(), gather_foreseen), gathers.end());
+  for (size_t i = 0; i < forecast_.gathers().size(); ++i) {
+    forecast_.SetRows(i, [&](int rank) {
+      return transport_->SharedNumbers(rank)[i].load(std::memory_order_relaxed);
+    });
+  }
   foreseen_.fetch_add(1, std::memory_order_relaxed);
   const Verdict& verdict = forecast_.verdict();
   ++position_;
   forecast_.CameTrue();
   Execute(verdict);
+  RejectWhatWasTold();
+}
+
+// What is expected next may be something that this rank has told the coordinator before, together
+// with what has just come: it will not vote, and whoever has, or would, need not wait.
+void Engine::RejectWhatWasTold() {
+  if (told_ == 0 || !failure_.ok()) return;
+  const auto told = [this](NameId id) { return names_.entry(id)->told; };
+  const std::vector<NameId>& names = forecast_.names();
+  if (std::none_of(names.begin(), names.end(), told)) return;
+  bool disappointed = false;
+  ballot_.Reject(position_, &disappointed);
+  if (disappointed) transport_->WakePeers();
+}
+
+void Engine::NoteTold(NameTable::Entry* entry) {
+  if (entry == nullptr || entry->submissions.empty() || entry->told) return;
+  entry->told = true;
+  ++told_;
 }
 
 void Engine::SendAnnouncement() {
   std::sort(announcement_.ready.begin(), announcement_.ready.end());
   const Announcement announcement = std::exchange(announcement_, Announcement());
+  for (const NameId id : announcement.ready) NoteTold(names_.entry(id));
+  for (const KnownGather& gather : announcement.gathers) NoteTold(names_.entry(gather.id));
+  for (const NamedSignature& named : announcement.requests)
+    NoteTold(names_.FindPending(named.name));
   if (coordinator_ != nullptr) {
     coordinator_->Receive(0, announcement, Clock::now());
     return;
@@ -418,6 +462,7 @@ void Engine::ExecuteVerdict(const Verdict& verdict) {
     forecast_.Came(verdict, names_);
   }
   Execute(verdict);
+  if (!verdict.responses.empty()) RejectWhatWasTold();
 }
 
 void Engine::Execute(const Verdict& verdict) {
@@ -518,6 +563,8 @@ void Engine::Execute(const Response& response) {
 // Its first request has ended. The entry may be gone after this.
 void Engine::Complete(NameTable::Entry* entry, const Status& status) {
   Submission submission;
+  told_ -= entry->told;
+  entry->told = false;
   NameTable::Entry* const left = names_.TakeFirst(entry, &submission);
   communication_stats_.Ended(submission.request, status.ok());
   if (left != nullptr && !left->submissions.empty()) Announce(left);

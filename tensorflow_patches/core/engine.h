@@ -115,9 +115,12 @@ class Engine {
   // True if anything was done. `news`: the coordinator has some, beside messages.
   bool Exchange(bool news);
   bool Say();
+  Outcome Vote();
   void EndVote();
   void TellCoordinator();
   void ExecuteForecast();
+  void NoteTold(NameTable::Entry* entry);
+  void RejectWhatWasTold();
   void SendAnnouncement();
   void Handle(const ControlMessage& message);
   void Coordinate();
@@ -159,6 +162,7 @@ class Engine {
   Forecast forecast_;
   bool voted_ = false;  // at position_: for announcement_, which is what was expected there
   TimePoint voted_at_;
+  int told_ = 0;  // entries that are told
   // Read once per turn and wait, or every few polls: exact enough for what takes milliseconds.
   TimePoint now_;
   bool joined_ = false;

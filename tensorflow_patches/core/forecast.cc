@@ -5,26 +5,31 @@
 
 namespace tfmpi {
 
-// Allreduces with data, of all ranks, under known names: nobody passes them without every rank
-// (ballot.h), and nothing in them may differ from one time to the next.
+// Of all ranks, under known names: allreduces with data, at least one, which nobody passes without
+// every rank (ballot.h), and exchanges of rows, in which only the rows may differ from one time to
+// the next.
 bool Forecast::MayBeExpected(const Verdict& verdict, const NameTable& table) const {
   if (!verdict.errors.empty() || !verdict.withdrawn.empty() || !verdict.fatal.empty() ||
       verdict.finished) {
     return false;
   }
-  size_t items = 0;
+  size_t items = 0, gathers = 0;
   for (const Response& response : verdict.responses) {
     if (response.contributors != ranks_) return false;
     for (const ResponseItem& item : response.items) {
       if (item.id == kNoId || item.is_new || ++items > kMostNames) return false;
       const Signature& signature = table.signature(item.id);
-      if (signature.kind != OpKind::kAllreduce || NumElements(signature.shape) == 0) return false;
+      if (signature.kind == OpKind::kExchange) {
+        if (++gathers > kMostGathers) return false;
+      } else if (signature.kind != OpKind::kAllreduce || NumElements(signature.shape) == 0) {
+        return false;
+      }
     }
   }
-  return true;
+  return items != gathers;
 }
 
-int Forecast::Find(const Verdict& verdict) {
+int Forecast::Find(const Verdict& verdict, const NameTable& table) {
   std::vector<NameId> names;
   for (const Response& response : verdict.responses) {
     for (const ResponseItem& item : response.items) names.push_back(item.id);
@@ -38,6 +43,10 @@ int Forecast::Find(const Verdict& verdict) {
   }
   Known known;
   known.names = names;
+  for (const NameId id : names) {
+    const bool gathers = table.signature(id).kind == OpKind::kExchange;
+    if (gathers) known.gathers.push_back(id);
+  }
   std::sort(names.begin(), names.end());
   known.sorted = std::move(names);
   known.verdict.responses = verdict.responses;
@@ -50,7 +59,7 @@ void Forecast::Came(const Verdict& verdict, const NameTable& table) {
     now_ = kNone;
     return;
   }
-  const int came = Find(verdict);
+  const int came = Find(verdict, table);
   if (now_ != kNone) {
     Known& before = known_[now_];
     before.times = before.successor == came ? before.times + 1 : 1;
@@ -59,18 +68,48 @@ void Forecast::Came(const Verdict& verdict, const NameTable& table) {
   now_ = came;
 }
 
+namespace {
+
+const std::vector<NameId>& Nothing() {
+  static const std::vector<NameId>* const nothing = new std::vector<NameId>;
+  return *nothing;
+}
+
+}  // namespace
+
 const std::vector<NameId>& Forecast::names() const {
-  static const std::vector<NameId>* const kNothing = new std::vector<NameId>;
-  if (now_ == kNone || known_[now_].times < kTimes) return *kNothing;
-  return known_[known_[now_].successor].sorted;
+  return IsExpecting() ? known_[known_[now_].successor].sorted : Nothing();
+}
+
+const std::vector<NameId>& Forecast::gathers() const {
+  return IsExpecting() ? known_[known_[now_].successor].gathers : Nothing();
+}
+
+void Forecast::SetRows(size_t gather, const std::function<int64_t(int rank)>& rows) {
+  Known& expected = known_[known_[now_].successor];
+  for (Response& response : expected.verdict.responses) {
+    for (ResponseItem& item : response.items) {
+      if (item.id != expected.gathers[gather]) continue;
+      for (int rank = 0; rank < ranks_; ++rank) item.rows[rank] = rows(rank);
+    }
+  }
 }
 
 bool Forecast::Fits(const Announcement& announcement) const {
-  const std::vector<NameId>& expected = names();
-  return !expected.empty() && announcement.ready.size() == expected.size() &&
-         announcement.gathers.empty() && announcement.requests.empty() &&
-         announcement.withdrawn.empty() && !announcement.joined && announcement.leaving.empty() &&
-         std::is_permutation(expected.begin(), expected.end(), announcement.ready.begin());
+  if (!IsExpecting() || !announcement.requests.empty() || !announcement.withdrawn.empty() ||
+      announcement.joined || !announcement.leaving.empty()) {
+    return false;
+  }
+  const Known& expected = known_[known_[now_].successor];
+  const auto count = [&expected](const auto& items, const auto& id_of) {
+    return std::count_if(items.begin(), items.end(), [&](const auto& item) {
+      return std::binary_search(expected.sorted.begin(), expected.sorted.end(), id_of(item));
+    });
+  };
+  // Announced names are distinct, and a name is ready as what it is known for.
+  const auto ready = count(announcement.ready, [](NameId id) { return id; });
+  const auto gathers = count(announcement.gathers, [](const KnownGather& one) { return one.id; });
+  return static_cast<size_t>(ready + gathers) == expected.sorted.size();
 }
 
 }  // namespace tfmpi

@@ -7,10 +7,12 @@
 #define TFMPI_CORE_FORECAST_H_
 
 #include <deque>
+#include <functional>
 #include <vector>
 
 #include "tensorflow_patches/core/message.h"
 #include "tensorflow_patches/core/name_table.h"
+#include "tensorflow_patches/core/transport/transport.h"
 
 namespace tfmpi {
 
@@ -23,10 +25,15 @@ class Forecast {
   // They have agreed on what was expected.
   void CameTrue() { now_ = known_[now_].successor; }
 
-  // Whether a rank that has exactly this to announce may vote for what is expected.
+  // Whether a rank that has this to announce may vote for what is expected: all of that is in it.
   bool Fits(const Announcement& announcement) const;
   // The numbers of the names that are expected, ascending; empty if nothing is.
   const std::vector<NameId>& names() const;
+  // Those of them whose rows differ by rank and time, in the order of the verdict: each rank says
+  // how many it has, next to its vote.
+  const std::vector<NameId>& gathers() const;
+  // How many rows each rank has of one of `gathers`; of all, before the verdict is used.
+  void SetRows(size_t gather, const std::function<int64_t(int rank)>& rows);
   // What is expected. Lives until Came is called.
   const Verdict& verdict() const { return known_[known_[now_].successor].verdict; }
 
@@ -35,18 +42,21 @@ class Forecast {
   static constexpr int kTimes = 2;
   static constexpr size_t kMostKnown = 32;
   static constexpr size_t kMostNames = 64;
+  static constexpr size_t kMostGathers = Transport::kSharedNumbers;
   static constexpr int kNone = -1;
 
   struct Known {
     std::vector<NameId> names;  // of all items, in their order
     std::vector<NameId> sorted;
+    std::vector<NameId> gathers;
     Verdict verdict;
     int successor = kNone;
     int times = 0;  // in a row
   };
 
   bool MayBeExpected(const Verdict& verdict, const NameTable& table) const;
-  int Find(const Verdict& verdict);
+  int Find(const Verdict& verdict, const NameTable& table);
+  bool IsExpecting() const { return now_ != kNone && known_[now_].times >= kTimes; }
 
   const int ranks_;
   std::deque<Known> known_;

@@ -25,6 +25,7 @@ class NameTable {
     std::vector<Submission> submissions;
     TimePoint announced;
     NameId id = kNoId;  // of the signature that was agreed on last
+    bool told = false;  // the coordinator knows of the first, and has not answered
   };
 
   // Of its name. Entries stay where they are until TakeFirst forgets them.

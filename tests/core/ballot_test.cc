@@ -94,6 +94,7 @@ class ForecastTest : public TimedTest {
     for (NameId id : ids) {
       verdict.responses.push_back({{ResponseItem()}, contributors});
       verdict.responses.back().items[0].id = id;
+      if (GathersRows(table_.signature(id).kind)) verdict.responses.back().items[0].rows = {1, 1};
     }
     return verdict;
   }
@@ -140,23 +141,43 @@ TEST_F(ForecastTest, ExpectsOnlyAveragesOfAll) {
   EXPECT_FALSE(expects(Of({2})));
   Number(3, {0});
   EXPECT_FALSE(expects(Of({3}))) << "no rank waits for another in it";
+  Number(1, {5, 2}, OpKind::kExchange);
+  EXPECT_FALSE(expects(Of({1}))) << "nor in this, if no rank has rows";
+  EXPECT_TRUE(expects(Of({1, 0})));
   Verdict fresh = Of({0});
   fresh.responses[0].items[0].is_new = true;
   EXPECT_FALSE(expects(fresh));
 }
 
-TEST_F(ForecastTest, FitsWhatIsExactlyExpected) {
+TEST_F(ForecastTest, FitsWhatHoldsAllThatIsExpected) {
   for (int i = 0; i < 4; ++i) Came(Of({2, 0}));
   Announcement announcement;
   announcement.ready = {2, 0};
   EXPECT_TRUE(forecast_.Fits(announcement));
   announcement.ready = {0, 2, 1};
+  EXPECT_TRUE(forecast_.Fits(announcement)) << "1 is for later";
+  announcement.ready = {0, 1, 3};
   EXPECT_FALSE(forecast_.Fits(announcement));
   announcement.ready = {0};
   EXPECT_FALSE(forecast_.Fits(announcement));
   announcement.ready = {0, 2};
   announcement.withdrawn = {"w0"};
   EXPECT_FALSE(forecast_.Fits(announcement));
+}
+
+TEST_F(ForecastTest, TheRowsAreNotExpected) {
+  Number(3, {5, 2}, OpKind::kExchange);
+  for (int i = 0; i < 4; ++i) Came(Of({3, 0}));
+  Announcement announcement;
+  announcement.ready = {0};
+  EXPECT_FALSE(forecast_.Fits(announcement));
+  announcement.gathers = {{3, 7}};
+  EXPECT_TRUE(forecast_.Fits(announcement));
+  announcement.gathers = {{2, 7}};
+  EXPECT_FALSE(forecast_.Fits(announcement));
+  EXPECT_EQ(forecast_.gathers(), Names({3}));
+  forecast_.SetRows(0, [](int rank) { return 10 + rank; });
+  EXPECT_EQ(forecast_.verdict().responses[0].items[0].rows, std::vector<int64_t>({10, 11}));
 }
 
 TEST_F(ForecastTest, ForgetsAScriptThatNeverRepeatsItself) {

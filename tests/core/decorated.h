@@ -28,6 +28,7 @@ class Decorated : public Transport {
   }
   void Wake() override { next_->Wake(); }
   std::atomic<uint64_t>* SharedWord() override { return next_->SharedWord(); }
+  std::atomic<int64_t>* SharedNumbers(int rank) override { return next_->SharedNumbers(rank); }
   void WakePeers() override { next_->WakePeers(); }
   Status Allreduce(const void* in, void* out, const Reduction& reduction,
                    TimePoint deadline) override {

@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "tensorflow_patches/core/ballot.h"
+#include "tests/core/counting_rows.h"
 #include "tests/core/decorated.h"
 #include "tests/core/job.h"
 #include "tests/core/nodes.h"
@@ -44,20 +45,27 @@ INSTANTIATE_TEST_SUITE_P(Groups, ForecastingTest,
 
 constexpr int kSteps = TFMPI_SANITIZED ? 60 : 400;
 
-// Submits at once, as a step does, and checks what comes out.
+// At once, as a step does.
+std::vector<Ending> SubmitAll(Engine& engine, std::vector<Request> requests) {
+  std::vector<Ending> endings;
+  for (Request& request : requests) {
+    auto promise = std::make_shared<std::promise<Status>>();
+    endings.push_back(promise->get_future());
+    request.done = [promise](const Status& status) { promise->set_value(status); };
+  }
+  engine.Submit(std::move(requests), nullptr);
+  return endings;
+}
+
+// Submits them and checks what comes out.
 void Average(Engine& engine, int rank, int ranks, const std::vector<Job>& jobs) {
   std::vector<std::vector<char>> data;
   std::vector<Request> requests;
-  std::vector<Ending> endings;
   for (const Job& job : jobs) {
     data.push_back(MakeInput(job, rank));
-    auto promise = std::make_shared<std::promise<Status>>();
-    endings.push_back(promise->get_future());
     requests.push_back(MakeRequest(job, data.back().data(), data.back().data()));
-    requests.back().done = [promise](const Status& status) { promise->set_value(status); };
   }
-  std::vector<Ticket> tickets;
-  engine.Submit(std::move(requests), &tickets);
+  std::vector<Ending> endings = SubmitAll(engine, std::move(requests));
   ASSERT_EQ(AwaitAll(endings), "");
   for (size_t i = 0; i < jobs.size(); ++i) {
     ASSERT_EQ(CheckOutput(jobs[i], AllRanks(ranks), data[i].data()), "") << jobs[i].name;
@@ -82,6 +90,33 @@ TEST_P(ForecastingTest, ARepeatedStepTakesNoMessage) {
 
 // What each rank submits when, by a random number that all share: what follows what changes all
 // the time, and some ranks are early or late.
+// Some have none in some steps.
+int64_t RowsOf(int rank, int step) { return (rank * 7 + step * 3) % 5; }
+
+TEST_P(ForecastingTest, RowsThatDifferByRankAndStep) {
+  const std::unique_ptr<Ranks> ranks = MakeRanks();
+  ranks->Each([&](int rank, Engine& engine) {
+    for (int step = 0; step < kSteps; ++step) {
+      const Job job = {"a", DataType::kFloat32, ReduceOp::kAverage, 30, step};
+      std::vector<char> data = MakeInput(job, rank);
+      CountingRows narrow(rank, 3), wide(rank, 70);
+      std::vector<Request> requests;
+      requests.push_back(MakeExchange("narrow", RowsOf(rank, step), 3, &narrow));
+      requests.push_back(MakeRequest(job, data.data(), data.data()));
+      requests.push_back(MakeExchange("wide", RowsOf(rank, step + 1), 70, &wide));
+      std::vector<Ending> endings = SubmitAll(engine, std::move(requests));
+      ASSERT_EQ(AwaitAll(endings), "");
+      ASSERT_EQ(CheckOutput(job, AllRanks(ranks->size()), data.data()), "");
+      for (int r = 0; r < ranks->size(); ++r) {
+        ASSERT_EQ(narrow.seen_[r], std::vector<bool>(RowsOf(r, step), true));
+        ASSERT_EQ(wide.seen_[r], std::vector<bool>(RowsOf(r, step + 1), true));
+      }
+    }
+    EXPECT_GT(engine.stats().foreseen, static_cast<uint64_t>(TFMPI_SANITIZED ? 0 : kSteps / 4));
+  });
+  ranks->JoinAll();
+}
+
 TEST_P(ForecastingTest, StepsThatDeviate) {
   const std::unique_ptr<Ranks> ranks = MakeRanks();
   std::atomic<uint64_t> foreseen{0};
@@ -154,6 +189,34 @@ TEST_P(ForecastingTest, ARankWithStatisticsVotesForNothing) {
     }
     EXPECT_EQ(engine.stats().foreseen, 0u);
   });
+  ranks->JoinAll();
+}
+
+// The other ranks hand in both of a step's at once, and tell the coordinator: at the second's
+// position none of them votes any more, and rank 0 must not wait until its patience is over.
+TEST_P(ForecastingTest, NobodyWaitsForAVoteOfWhoHasToldBefore) {
+  const std::unique_ptr<Ranks> ranks = MakeRanks([](int rank) {
+    EngineOptions options = TestOptions();
+    options.stats = rank != 0;  // such a rank does not vote
+    return options;
+  });
+  constexpr int kPairs = 40;
+  int slow = 0;
+  ranks->Each([&](int rank, Engine& engine) {
+    for (int step = 0; step < kPairs; ++step) {
+      const Job first = {"first", DataType::kFloat32, ReduceOp::kAverage, 30, step};
+      const Job second = {"second", DataType::kFloat16, ReduceOp::kAverage, 9, step};
+      if (rank != 0) {
+        Average(engine, rank, ranks->size(), {first, second});
+        continue;
+      }
+      Average(engine, rank, ranks->size(), {first});
+      const TimePoint begin = Clock::now();
+      Average(engine, rank, ranks->size(), {second});
+      slow += Clock::now() - begin > milliseconds(8);
+    }
+  });
+  EXPECT_LT(slow, kPairs / 2);
   ranks->JoinAll();
 }
 

@@ -28,7 +28,12 @@ struct Part {
 };
 
 struct LocalGroup::Shared {
-  explicit Shared(int size) : size(size), parts(size), inboxes(size), woken(size) {}
+  explicit Shared(int size)
+      : size(size),
+        parts(size),
+        inboxes(size),
+        woken(size),
+        numbers(size * Transport::kSharedNumbers) {}
 
   const int size;
   std::mutex mutex;
@@ -40,7 +45,8 @@ struct LocalGroup::Shared {
   std::vector<std::vector<ControlMessage>> inboxes;
   std::vector<char> woken;  // by rank
   std::condition_variable rung;
-  std::atomic<uint64_t> word{0};  // not guarded
+  std::atomic<uint64_t> word{0};  // not guarded, nor are the numbers
+  std::vector<std::atomic<int64_t>> numbers;
 
   Status Run(int rank, Part part, TimePoint deadline);
   void Execute();
@@ -162,6 +168,9 @@ class LocalTransport : public Transport {
   }
 
   std::atomic<uint64_t>* SharedWord() override { return &shared_->word; }
+  std::atomic<int64_t>* SharedNumbers(int rank) override {
+    return &shared_->numbers[rank * kSharedNumbers];
+  }
   void WakePeers() override {
     std::lock_guard<std::mutex> lock(shared_->mutex);
     shared_->woken.assign(shared_->size, 1);

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tensorflow_patches/core/transport/transport.h"
 #include "tensorflow_patches/core/types.h"
 
 namespace tfmpi {
@@ -50,6 +51,7 @@ struct RankState {
   std::atomic<Asleep> asleep;
   // Of the node's first rank alone: Transport::SharedWord.
   alignas(kCacheLine) std::atomic<uint64_t> word;
+  alignas(kCacheLine) std::atomic<int64_t> numbers[Transport::kSharedNumbers];
   ControlRing to_leader;
   ControlRing from_leader;
 };

@@ -75,7 +75,13 @@ class Transport {
 
   // A word that all ranks share, zero at first, for the engine's votes; null where there is none.
   virtual std::atomic<uint64_t>* SharedWord() { return nullptr; }
-  // After a change of it: ends the sleep of all who sleep in Wait.
+  // Where there is one: so many numbers of each rank, which that rank writes and all may read.
+  static constexpr size_t kSharedNumbers = 8;
+  virtual std::atomic<int64_t>* SharedNumbers(int rank) {
+    (void)rank;
+    return nullptr;
+  }
+  // After a change of the word: ends the sleep of all who sleep in Wait.
   virtual void WakePeers() {}
 
   // Data plane: collective, called by all ranks in one agreed order. `in` may equal `out`. The
