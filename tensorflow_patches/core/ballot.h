@@ -25,6 +25,8 @@ class Ballot {
   Ballot(std::atomic<uint64_t>* word, int ranks)
       : word_(word), ranks_(static_cast<uint64_t>(ranks)) {}
 
+  // False: every vote is rejected.
+  bool is_held() const { return word_ != nullptr; }
   // A rank votes at a position at most once, and passes a position only when its vote there has
   // been decided and what was carried has been done by all.
   Outcome Vote(uint64_t position) {

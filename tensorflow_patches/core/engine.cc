@@ -289,7 +289,7 @@ bool Engine::Say() {
   if (announcement_.empty()) return false;
   // Statistics tell which rank came last: the coordinator's knowledge. Who does not vote still
   // rejects, for the others' sake.
-  const bool votes = options_.forecasts && !options_.stats;
+  const bool votes = ballot_.is_held() && options_.forecasts && !options_.stats;
   const bool fits = votes && forecast_.Fits(announcement_);
   const bool had_voted = voted_;
   if (!voted_ && fits) {

@@ -93,25 +93,29 @@ TEST_P(ForecastingTest, ARepeatedStepTakesNoMessage) {
 // Some have none in some steps.
 int64_t RowsOf(int rank, int step) { return (rank * 7 + step * 3) % 5; }
 
+void StepsWithRows(Engine& engine, int rank, int ranks) {
+  for (int step = 0; step < kSteps; ++step) {
+    const Job job = {"a", DataType::kFloat32, ReduceOp::kAverage, 30, step};
+    std::vector<char> data = MakeInput(job, rank);
+    CountingRows narrow(rank, 3), wide(rank, 70);
+    std::vector<Request> requests;
+    requests.push_back(MakeExchange("narrow", RowsOf(rank, step), 3, &narrow));
+    requests.push_back(MakeRequest(job, data.data(), data.data()));
+    requests.push_back(MakeExchange("wide", RowsOf(rank, step + 1), 70, &wide));
+    std::vector<Ending> endings = SubmitAll(engine, std::move(requests));
+    ASSERT_EQ(AwaitAll(endings), "");
+    ASSERT_EQ(CheckOutput(job, AllRanks(ranks), data.data()), "");
+    for (int r = 0; r < ranks; ++r) {
+      ASSERT_EQ(narrow.seen_[r], std::vector<bool>(RowsOf(r, step), true));
+      ASSERT_EQ(wide.seen_[r], std::vector<bool>(RowsOf(r, step + 1), true));
+    }
+  }
+}
+
 TEST_P(ForecastingTest, RowsThatDifferByRankAndStep) {
   const std::unique_ptr<Ranks> ranks = MakeRanks();
   ranks->Each([&](int rank, Engine& engine) {
-    for (int step = 0; step < kSteps; ++step) {
-      const Job job = {"a", DataType::kFloat32, ReduceOp::kAverage, 30, step};
-      std::vector<char> data = MakeInput(job, rank);
-      CountingRows narrow(rank, 3), wide(rank, 70);
-      std::vector<Request> requests;
-      requests.push_back(MakeExchange("narrow", RowsOf(rank, step), 3, &narrow));
-      requests.push_back(MakeRequest(job, data.data(), data.data()));
-      requests.push_back(MakeExchange("wide", RowsOf(rank, step + 1), 70, &wide));
-      std::vector<Ending> endings = SubmitAll(engine, std::move(requests));
-      ASSERT_EQ(AwaitAll(endings), "");
-      ASSERT_EQ(CheckOutput(job, AllRanks(ranks->size()), data.data()), "");
-      for (int r = 0; r < ranks->size(); ++r) {
-        ASSERT_EQ(narrow.seen_[r], std::vector<bool>(RowsOf(r, step), true));
-        ASSERT_EQ(wide.seen_[r], std::vector<bool>(RowsOf(r, step + 1), true));
-      }
-    }
+    StepsWithRows(engine, rank, ranks->size());
     EXPECT_GT(engine.stats().foreseen, static_cast<uint64_t>(TFMPI_SANITIZED ? 0 : kSteps / 4));
   });
   ranks->JoinAll();
@@ -330,6 +334,18 @@ class Interrupted : public Decorated {
 };
 
 class VotingTest : public TimedTest {};
+
+// They share no word, and no numbers.
+TEST_F(VotingTest, NobodyVotesOnSeveralNodes) {
+  Nodes nodes(2, 2);
+  Ranks ranks(
+      4, [](int) { return TestOptions(); }, nodes.Decorator());
+  ranks.Each([&](int rank, Engine& engine) {
+    StepsWithRows(engine, rank, ranks.size());
+    EXPECT_EQ(engine.stats().foreseen, 0u);
+  });
+  ranks.JoinAll();
+}
 
 // Rank 0 has voted for "a". An announcement that rank 2 made before makes "b" ready, and meanwhile
 // the others vote, too: "a" is carried, and comes before "b" on every rank. The test plays the

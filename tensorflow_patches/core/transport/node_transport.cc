@@ -121,7 +121,9 @@ class NodeTransport : public Transport {
   std::atomic<uint64_t>* SharedWord() override {
     return one_node_ ? &memory_.state(0).word : nullptr;
   }
-  std::atomic<int64_t>* SharedNumbers(int rank) override { return memory_.state(rank).numbers; }
+  std::atomic<int64_t>* SharedNumbers(int rank) override {
+    return one_node_ ? memory_.state(rank).numbers : nullptr;
+  }
   void WakePeers() override { memory_.RingPeers(Asleep::kBetween); }
 
   Status Allreduce(const void* in, void* out, const Reduction& reduction,
