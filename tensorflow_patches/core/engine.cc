@@ -318,9 +318,10 @@ bool Engine::Say() {
 Outcome Engine::Vote() {
   std::atomic<int64_t>* const numbers = transport_->SharedNumbers(topology().rank);
   const std::vector<NameId>& expected = forecast_.gathers();
-  for (const KnownGather& gather : announcement_.gathers) {
-    const auto place = std::find(expected.begin(), expected.end(), gather.id) - expected.begin();
-    numbers[place].store(gather.rows, std::memory_order_relaxed);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    for (const KnownGather& gather : announcement_.gathers) {
+      if (gather.id == expected[i]) numbers[i].store(gather.rows, std::memory_order_relaxed);
+    }
   }
   return ballot_.Vote(position_);
 }
@@ -391,8 +392,9 @@ void Engine::SendAnnouncement() {
   const Announcement announcement = std::exchange(announcement_, Announcement());
   for (const NameId id : announcement.ready) NoteTold(names_.entry(id));
   for (const KnownGather& gather : announcement.gathers) NoteTold(names_.entry(gather.id));
-  for (const NamedSignature& named : announcement.requests)
+  for (const NamedSignature& named : announcement.requests) {
     NoteTold(names_.FindPending(named.name));
+  }
   if (coordinator_ != nullptr) {
     coordinator_->Receive(0, announcement, Clock::now());
     return;

@@ -160,7 +160,8 @@ class Engine {
   uint64_t position_ = 0;
   Ballot ballot_;
   Forecast forecast_;
-  bool voted_ = false;  // at position_: for announcement_, which is what was expected there
+  bool voted_ =
+      false;  // at position_: for what is expected there, all of which announcement_ holds
   TimePoint voted_at_;
   int told_ = 0;  // entries that are told
   // Read once per turn and wait, or every few polls: exact enough for what takes milliseconds.

@@ -4,6 +4,14 @@
 #include <utility>
 
 namespace tfmpi {
+namespace {
+
+const std::vector<NameId>& Nothing() {
+  static const std::vector<NameId>* const nothing = new std::vector<NameId>;
+  return *nothing;
+}
+
+}  // namespace
 
 // Of all ranks, under known names: allreduces with data, at least one, which nobody passes without
 // every rank (ballot.h), and exchanges of rows, in which only the rows may differ from one time to
@@ -44,8 +52,7 @@ int Forecast::Find(const Verdict& verdict, const NameTable& table) {
   Known known;
   known.names = names;
   for (const NameId id : names) {
-    const bool gathers = table.signature(id).kind == OpKind::kExchange;
-    if (gathers) known.gathers.push_back(id);
+    if (table.signature(id).kind == OpKind::kExchange) known.gathers.push_back(id);
   }
   std::sort(names.begin(), names.end());
   known.sorted = std::move(names);
@@ -67,15 +74,6 @@ void Forecast::Came(const Verdict& verdict, const NameTable& table) {
   }
   now_ = came;
 }
-
-namespace {
-
-const std::vector<NameId>& Nothing() {
-  static const std::vector<NameId>* const nothing = new std::vector<NameId>;
-  return *nothing;
-}
-
-}  // namespace
 
 const std::vector<NameId>& Forecast::names() const {
   return IsExpecting() ? known_[known_[now_].successor].sorted : Nothing();
