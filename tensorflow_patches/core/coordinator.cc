@@ -135,6 +135,7 @@ void Coordinator::CheckReady(const std::string& name) {
     }
     const bool zeros_do =
         signature.kind == OpKind::kBarrier || GathersRows(signature.kind) ||
+        signature.kind == OpKind::kUpdate ||
         (signature.kind == OpKind::kAllreduce &&
          (signature.op == ReduceOp::kAverage || signature.op == ReduceOp::kSum)) ||
         (signature.kind == OpKind::kBroadcast && pending.ready[signature.root]);
@@ -224,8 +225,7 @@ void Coordinator::CheckStalls(TimePoint now) {
 
 void Coordinator::NoteFingerprints(const Pending& pending, bool is_new) {
   const Signature& signature = pending.named.signature;
-  const bool average = signature.kind == OpKind::kAllreduce && signature.op == ReduceOp::kAverage;
-  if (fingerprints_judged_ || size_ == 1 || !average) return;
+  if (fingerprints_judged_ || size_ == 1 || !IsAverage(signature)) return;
   // Zeros on all ranks say nothing about the data; zeros on one rank only are a difference.
   if (is_new && (pending.named.fingerprint != 0 || !pending.same_fingerprint)) {
     ++first_gradients_;

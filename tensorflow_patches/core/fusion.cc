@@ -1,7 +1,6 @@
 #include "tensorflow_patches/core/fusion.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <numeric>
 
@@ -67,15 +66,19 @@ class DroppedRows : public RowAccess {
   void Take(int, int64_t, int64_t, const char*) override {}
 };
 
+class DroppedStates : public StateAccess {
+ public:
+  std::vector<char*> Begin() override { return {}; }
+  void Update(size_t, size_t, const void*) override {}
+  void End() override {}
+};
+
 }  // namespace
 
-void Fusion::Free::operator()(char* memory) const { std::free(memory); }
-
 char* Fusion::Buffer(size_t bytes) {
-  constexpr size_t kAlignment = 64;
   if (bytes > buffer_bytes_) {
-    buffer_bytes_ = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    buffer_.reset(static_cast<char*>(std::aligned_alloc(kAlignment, buffer_bytes_)));
+    buffer_ = NewLineMemory(bytes);
+    buffer_bytes_ = bytes;
   }
   return buffer_.get();
 }
@@ -223,6 +226,22 @@ Status Fusion::Exchange(const Slot& slot, const std::vector<int64_t>& rows, int 
   access->Begin(rows, contributors);
   const Span span(Stage::kReduce, "exchange", row_bytes * static_cast<size_t>(Total(rows)));
   return transport_->Exchange(rows, row_bytes, access, deadline);
+}
+
+Status Fusion::Update(const Slot& slot, int contributors, TimePoint deadline) {
+  const Signature& signature = slot.signature;
+  const Reduction reduction{Count(signature), signature.dtype, ReduceOp::kSum, 1.0 / contributors};
+  const Span span(Stage::kReduce, "update", reduction.count * SizeOf(reduction.type));
+  DroppedStates dropped;
+  const bool joined = slot.request == nullptr;
+  StateAccess* const access = joined ? &dropped : slot.request->states;
+  const void* const gradient = joined ? nullptr : slot.request->input;
+  const bool all = contributors == transport_->topology().size;
+  const Status status =
+      all ? transport_->Update(gradient, reduction, signature.states, access, deadline)
+          : transport_->Transport::Update(gradient, reduction, signature.states, access, deadline);
+  if (status.ok()) access->End();
+  return status;
 }
 
 Status Fusion::Broadcast(const Slot& slot, TimePoint deadline) {

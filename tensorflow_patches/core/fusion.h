@@ -7,9 +7,9 @@
 #ifndef TFMPI_CORE_FUSION_H_
 #define TFMPI_CORE_FUSION_H_
 
-#include <memory>
 #include <vector>
 
+#include "tensorflow_patches/core/line_memory.h"
 #include "tensorflow_patches/core/message.h"
 #include "tensorflow_patches/core/request.h"
 #include "tensorflow_patches/core/transport/transport.h"
@@ -33,6 +33,8 @@ class Fusion {
   Status Allgather(const Slot& slot, const std::vector<int64_t>& rows, TimePoint deadline);
   Status Exchange(const Slot& slot, const std::vector<int64_t>& rows, int contributors,
                   TimePoint deadline);
+  // Divided among the ranks, unless some have joined: their shares would stay as they were.
+  Status Update(const Slot& slot, int contributors, TimePoint deadline);
   Status Broadcast(const Slot& slot, TimePoint deadline);
 
  private:
@@ -47,13 +49,9 @@ class Fusion {
   static void UnpackAll(const std::vector<Slot>& slots, const char* next, size_t bytes);
   char* Buffer(size_t bytes);
 
-  struct Free {
-    void operator()(char* memory) const;
-  };
-
   Transport* const transport_;
   const size_t threshold_;
-  std::unique_ptr<char, Free> buffer_;
+  LineMemory buffer_;
   size_t buffer_bytes_ = 0;
 };
 

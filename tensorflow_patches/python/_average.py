@@ -24,6 +24,8 @@ _KEEP = "_grappler_do_not_remove"
 
 # An op is closed when it holds this much (docs/design.md, Speed).
 _BUCKET_BYTES = 2 << 20
+# An Apply op may average so much itself (glue/dense_update.h).
+_LARGE_BYTES = 1 << 20
 
 # The executor gives a closure to its thread pool for each op that follows an asynchronous one, but
 # runs those that follow this one, if they are cheap, one after the other.
@@ -94,7 +96,7 @@ def _in_graph(tensors: list[Any], names: list[str], label: str, weight: Any) -> 
     tensors = [_not_constant(tensor) for tensor in tensors]
     averages: list[Any] = [None] * len(tensors)
     # A compiled step has nothing to gain: XLA waits where the first of them stands.
-    compiled = _is_compiled()
+    compiled = is_compiled()
     for bucket in [range(len(tensors))] if compiled else _buckets(tensors):
         results = _marked_identity(
             [tensors[i] for i in bucket], [names[i] for i in bucket], numbered, weight
@@ -108,16 +110,32 @@ def _in_graph(tensors: list[Any], names: list[str], label: str, weight: Any) -> 
 
 def _buckets(tensors: list[Any]) -> list[list[int]]:
     """Indices of tensors that are averaged by one op: from the last, whose gradients come first, so
-    that these travel while the others are computed, and while they are still in the cache."""
-    buckets: list[list[int]] = [[]]
-    size = 0
+    that these travel while the others are computed, and while they are still in the cache. A large
+    one has an op of its own."""
+    buckets: list[list[int]] = []
+    size = _BUCKET_BYTES  # of the last that is open
+    small: list[int] = []
     for i in reversed(range(len(tensors))):
+        if is_large(tensors[i]):
+            buckets.append([i])
+            continue
         if size >= _BUCKET_BYTES:
-            buckets.append([])
+            small = []
+            buckets.append(small)
             size = 0
-        buckets[-1].append(i)
-        size += (tensors[i].shape.num_elements() or 0) * tensors[i].dtype.size
+        small.append(i)
+        size += _bytes(tensors[i])
     return buckets
+
+
+def is_large(tensor: Any) -> bool:
+    """Whether `tensor` is averaged by an op of its own, unless it is compiled."""
+    return _bytes(tensor) >= _LARGE_BYTES
+
+
+def _bytes(tensor: Any) -> int:
+    """0 if unknown."""
+    return (tensor.shape.num_elements() or 0) * int(tensor.dtype.size)
 
 
 def _numbered(label: str, number: int) -> str:
@@ -171,7 +189,7 @@ def average_slices(slices: Any, name: str, label: str, weight: Any = None) -> An
 
     if _hooks.size == 1:
         return slices
-    if _is_compiled():
+    if is_compiled():
         return _all_in_compiled([slices], [name], label, weight)[0]
     eagerly = context.executing_eagerly()
     scale = ops.convert_to_tensor(1.0 if weight is None else weight, dtype=dtypes.float32)
@@ -253,7 +271,7 @@ def average_all(gradients: Sequence[Any], names: Sequence[str], label: str) -> l
     """
     from tensorflow.python.framework import indexed_slices
 
-    if _hooks.size > 1 and _is_compiled():
+    if _hooks.size > 1 and is_compiled():
         return _all_in_compiled(gradients, names, label, current_weight())
     averages: dict[int, Any] = {}
     dense: list[int] = []
@@ -322,7 +340,7 @@ def _static_rows(slices: Any) -> int | None:
     return rows
 
 
-def _is_compiled() -> bool:
+def is_compiled() -> bool:
     """Whether what is traced now is compiled as a whole."""
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops

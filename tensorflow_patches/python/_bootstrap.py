@@ -82,7 +82,8 @@ def _start(gate: config.Gate) -> None:
         wire=_lib.WIRE[config.get("TF_MPI_COMPRESSION")],
         stores=config.STORES.index(config.get("TF_MPI_STORES")),
         sparse=config.SPARSE_MODES.index(config.get("TF_MPI_SPARSE")),
-        sparse_update=config.SPARSE_UPDATES.index(config.get("TF_MPI_SPARSE_UPDATE")),
+        sparse_update=config.UPDATES.index(config.get("TF_MPI_SPARSE_UPDATE")),
+        dense_update=config.UPDATES.index(config.get("TF_MPI_DENSE_UPDATE")),
         keep_memory=int(config.get("TF_MPI_MEMORY") == "keep"),
     )
     error = _lib.error_buffer()

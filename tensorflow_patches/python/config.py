@@ -17,7 +17,7 @@ from typing import Any, Literal
 Kind = Literal["choice", "bytes", "seconds", "path", "output", "topology"]
 
 SPARSE_MODES = ("auto", "gather", "dense")  # in the order of glue/sparse_average.h
-SPARSE_UPDATES = ("auto", "every", "divided")  # in the order of glue/divided_update.h
+UPDATES = ("auto", "every", "divided")  # as in glue/divided_update.h and glue/dense_update.h
 STORES = ("auto", "cached", "streamed")  # in the order of core/transport/slot_writer.h
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
@@ -143,7 +143,20 @@ PARAMETERS = {
             "gradients are averaged. every: every rank updates all of them. divided: each row is "
             "updated by one rank, and the others copy what came out; the bits are the same. auto: "
             "divided if all ranks are on one node and there are 512 KB of such rows or more.",
-            choices=SPARSE_UPDATES,
+            choices=UPDATES,
+        ),
+        Parameter(
+            "TF_MPI_DENSE_UPDATE",
+            "choice",
+            "auto",
+            "Who updates a variable and its slots in a dense optimizer op that averages its "
+            "gradient itself, as those of compat.v1's optimizers do if they get the gradient as "
+            "compute_gradients returned it. every: every rank updates all of them. divided: each "
+            "element is updated by one rank as soon as its average is there, and the others copy "
+            "what came out; the bits are the same. auto: divided if all ranks are on one node, the "
+            "gradient has 1 MB or more, and the variable has no slots or each rank fewer than "
+            "three cores. Optimizers with use_locking, and ref variables, are never divided.",
+            choices=UPDATES,
         ),
         Parameter(
             "TF_MPI_MEMORY",

@@ -194,6 +194,16 @@ def run_eagerly(cases: list[Case]) -> Callable[[Any], Any]:
     return lambda variables: {name: variable.numpy() for name, variable in variables.items()}
 
 
+def trained(cases: list[Case]) -> dict[str, Any]:
+    """{case: {state: array}} after all steps."""
+    values = run_session(cases) if MODE in ("ref", "resource") else run_eagerly(cases)
+    printed = {}
+    for case in cases:
+        arrays = values(case.variables)
+        printed[case.key] = {name: encode(array) for name, array in arrays.items()}
+    return printed
+
+
 def main() -> None:
     single_threaded_ops(inter_op=2)
     if MODE in ("ref", "resource"):
@@ -201,12 +211,8 @@ def main() -> None:
     cases = make_cases()
     for case in cases:
         case.create()
-    values = run_session(cases) if MODE in ("ref", "resource") else run_eagerly(cases)
-    printed = {}
-    for case in cases:
-        arrays = values(case.variables)
-        printed[case.key] = {name: encode(array) for name, array in arrays.items()}
-    result(printed)
+    result(trained(cases))
 
 
-main()
+if __name__ == "__main__":
+    main()
