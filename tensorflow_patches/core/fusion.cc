@@ -231,7 +231,7 @@ Status Fusion::Exchange(const Slot& slot, const std::vector<int64_t>& rows, int 
 Status Fusion::Update(const Slot& slot, int contributors, TimePoint deadline) {
   const Signature& signature = slot.signature;
   const Reduction reduction{Count(signature), signature.dtype, ReduceOp::kSum, 1.0 / contributors};
-  const Span span(Stage::kReduce, "update", reduction.count * SizeOf(reduction.type));
+  const Span span(Stage::kReduce, "", reduction.count * SizeOf(reduction.type));
   DroppedStates dropped;
   const bool joined = slot.request == nullptr;
   StateAccess* const access = joined ? &dropped : slot.request->states;

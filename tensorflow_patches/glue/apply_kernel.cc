@@ -87,7 +87,7 @@ void ApplyKernel::Step::Start(const std::string& key, bool averaged) {
 
 void ApplyKernel::Step::PrepareUpdate() {
   update_ = std::make_unique<DenseUpdate>(kernel_->stock_.get(), context_, kernel_->gradient_);
-  update_->AddTo(group_.get(), name_ + kernel_->request_suffix_);
+  update_->AddTo(group_.get(), name_ + kernel_->request_suffix_, name_);
   CountGradients(1);
 }
 

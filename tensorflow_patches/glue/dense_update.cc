@@ -104,7 +104,8 @@ DenseUpdate::DenseUpdate(OpKernel* stock, OpKernelContext* context, int gradient
   }
 }
 
-void DenseUpdate::AddTo(RequestGroup* group, const std::string& name) {
+void DenseUpdate::AddTo(RequestGroup* group, const std::string& name, const std::string& variable) {
+  variable_ = variable;
   DataType dtype;
   ToCoreType(gradient_.dtype(), &dtype);
   Request request = RequestFor(OpKind::kUpdate, name, dtype, gradient_);
@@ -158,6 +159,7 @@ absl::Status DenseUpdate::Open(State* state) {
 }
 
 std::vector<char*> DenseUpdate::Begin() {
+  span_.emplace(Stage::kApply, variable_, gradient_.TotalBytes());
   std::vector<char*> memory;
   inputs_.assign(context_->params()->inputs.begin(), context_->params()->inputs.end());
   for (State& state : states_) {
@@ -218,6 +220,7 @@ void DenseUpdate::End() {
   }
   states_.clear();
   gradient_ = Tensor();
+  span_.reset();
   g_divided.fetch_add(status_.ok(), std::memory_order_relaxed);
 }
 

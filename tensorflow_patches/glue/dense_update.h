@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow_patches/core/state_access.h"
+#include "tensorflow_patches/core/timeline.h"
 #include "tensorflow_patches/glue/request_group.h"
 
 namespace tfmpi {
@@ -44,8 +46,8 @@ class DenseUpdate : public StateAccess {
   // `stock`'s input number `gradient` is the gradient. Both outlive this.
   DenseUpdate(tensorflow::OpKernel* stock, tensorflow::OpKernelContext* context, int gradient);
 
-  // Under the name `name`. This object outlives the group.
-  void AddTo(RequestGroup* group, const std::string& name);
+  // Under the name `name`; `variable` names it for traces. This object outlives the group.
+  void AddTo(RequestGroup* group, const std::string& name, const std::string& variable);
   // When the group has ended well: not ok if the stock kernel has failed.
   const absl::Status& status() const { return status_; }
 
@@ -78,6 +80,8 @@ class DenseUpdate : public StateAccess {
   tensorflow::Tensor gradient_;
   std::vector<State> states_;
   absl::Status status_;
+  std::string variable_;
+  std::optional<Span> span_;  // from Begin to End
 
   // The stock kernel's, from Begin to End.
   tensorflow::Tensor average_;

@@ -9,7 +9,10 @@ An Apply op whose gradient was made from averages does not average it again; any
 
 from __future__ import annotations
 
+import contextlib
 import re
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 from tensorflow.mpi import _average, _hooks, _naming
@@ -18,6 +21,8 @@ _AVERAGED = "_tf_mpi_averaged"  # an Apply op's; glue/apply_kernel.h
 _STATES = "_tf_mpi_states"  # ... the keys of what it updates; glue/start_in_step.h
 
 updates = 0  # of one variable, by an optimizer; for _checks
+
+_local = threading.local()  # minimizing
 
 # The values that these give are the same on all ranks, if the ranks are in step.
 _SAME_ON_ALL_RANKS = {"Const", "ReadVariableOp", "VarHandleOp", "Variable", "VariableV2"}
@@ -44,6 +49,8 @@ def average(optimizer: Any, gradients: Any, variables: Any) -> list[Any]:
     averages = _average.average_all(
         [gradient for _, gradient in numbers], names, optimizer.get_name()
     )
+    if graph is not None and getattr(_local, "minimizing", False):
+        _hide(averages)
     for (index, _), result in zip(numbers, averages, strict=True):
         if graph is None:
             _values(result)._tf_mpi_averaged = True
@@ -69,9 +76,33 @@ def average_applied(optimizer: Any, pending: Any) -> Any:
     gradients = [pending[index][0] for index in new]
     variables = [pending[index][1] for index in new]
     averaged = list(pending)
-    for index, gradient in zip(new, average(optimizer, gradients, variables), strict=True):
+    averages = average(optimizer, gradients, variables)
+    if graph is not None:
+        _hide(averages)
+    for index, gradient in zip(new, averages, strict=True):
         averaged[index] = (gradient, *pending[index][1:])
     return tuple(averaged)
+
+
+@contextlib.contextmanager
+def minimizing(optimizer: Any) -> Iterator[None]:
+    """See _hooks.minimizing. A subclass may show its gradients to others on some ranks only."""
+    from tensorflow.python.training import optimizer as module
+
+    methods = ("compute_gradients", "apply_gradients")
+    stock = module.Optimizer
+    _local.minimizing = all(getattr(type(optimizer), m) is getattr(stock, m) for m in methods)
+    try:
+        yield
+    finally:
+        _local.minimizing = False
+
+
+def _hide(averages: list[Any]) -> None:
+    """Marks what the script has no name for, so that no op of its own reads it."""
+    for tensor in averages:
+        if hasattr(tensor, "op"):
+            tensor.op._tf_mpi_hidden = True
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
@@ -128,9 +159,11 @@ def _own_gradient(op: Any, average: Any) -> Any:
     """What `average` is the average of, if `op` had better average that itself; else None.
 
     Its kernel then updates the variable as the average comes (glue/dense_update.h). Only for what
-    nobody but `op` reads, so that nothing travels twice.
+    nobody but `op` can ever read: where one rank reads an average, all ranks must make it.
     """
-    if not _may_divide(op) or not _is_average(average.op) or average.graph is not op.graph:
+    if not getattr(average.op, "_tf_mpi_hidden", False) or not _is_average(average.op):
+        return None
+    if not _may_divide(op) or average.graph is not op.graph:
         return None
     tensor, *more = average.op.inputs
     if len(more) != 1 or average.consumers() != [op]:

@@ -32,8 +32,8 @@ def found(launch, scripts):
     }
 
 
-DIVISIBLE = ("descent", "momentum", "adam", "raw")
-OTHERS = ("clipped", "read", "locking", "ref")
+DIVISIBLE = ("descent", "momentum", "adam", "raw", "applied")
+OTHERS = ("clipped", "read", "watched", "locking", "ref")
 
 
 def test_the_bits_are_those_of_an_update_by_every_rank(found):
@@ -44,7 +44,7 @@ def test_the_bits_are_those_of_an_update_by_every_rank(found):
 
 def test_equals_one_process_on_the_whole_batch(found):
     """By numpy. The averages of momentum and Adam are compared by their bits only."""
-    for case in ("descent", "raw", *OTHERS, "twice", "held"):
+    for case in ("descent", "raw", "applied", *OTHERS, "twice", "held"):
         for ranks in found.values():
             for rank in ranks:
                 assert rank[case]["distance"] < 1e-5, case

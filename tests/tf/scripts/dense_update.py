@@ -89,12 +89,30 @@ def clipped(optimizer: Any, loss: Any) -> Any:
     return optimizer.apply_gradients([(tf.clip_by_value(g, -1e9, 1e9), v) for g, v in pairs])
 
 
-def read(optimizer: Any, loss: Any) -> Any:
-    """Another op reads each average, too."""
+def read_by_one(optimizer: Any, loss: Any) -> Any:
+    """Rank 0 alone looks at the averages, as for a summary."""
     pairs = optimizer.compute_gradients(loss)
-    norms = [tf.norm(gradient) for gradient, _ in pairs]
-    with tf.control_dependencies(norms):
-        return optimizer.apply_gradients(pairs)
+    train = optimizer.apply_gradients(pairs)
+    return [train, [tf.norm(gradient) for gradient, _ in pairs]] if RANK == 0 else train
+
+
+class Watched(tf.compat.v1.train.GradientDescentOptimizer):
+    """Rank 0 alone looks at the averages, inside minimize."""
+
+    def compute_gradients(self, *args: Any, **arguments: Any) -> Any:
+        pairs = super().compute_gradients(*args, **arguments)
+        self.seen = [tf.norm(gradient) for gradient, _ in pairs] if RANK == 0 else []
+        return pairs
+
+
+def watched(optimizer: Any, loss: Any) -> Any:
+    return [optimizer.minimize(loss), optimizer.seen]
+
+
+def applied(optimizer: Any, loss: Any) -> Any:
+    """Averaged as apply_gradients begins."""
+    layers = v1.trainable_variables()
+    return optimizer.apply_gradients(zip(tf.gradients(loss, layers), layers))
 
 
 def raw(optimizer: Any, loss: Any) -> Any:
@@ -165,7 +183,9 @@ def main() -> None:
         "adam": Model(lambda: v1.train.AdamOptimizer(RATE)),
         "raw": Model(descent, raw),
         "clipped": Model(descent, clipped),
-        "read": Model(descent, read),
+        "applied": Model(descent, applied),
+        "read": Model(descent, read_by_one),
+        "watched": Model(lambda: Watched(RATE * WIDTH), watched),
         "locking": Model(lambda: descent(use_locking=True)),
         "ref": Model(descent, use_resource=False),
         "twice": Model(lambda: v1.train.GradientDescentOptimizer(RATE * WIDTH / 2), twice),
