@@ -1,7 +1,5 @@
 #include "tensorflow_patches/glue/dense_update.h"
 
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -30,9 +28,6 @@ std::atomic<int64_t> g_divided{0};
 
 // Smaller ones stay in the caches between their average and their update.
 constexpr size_t kLeastBytes = size_t{1} << 20;
-// A variable with slots is updated by more than memory's speed. With so many cores of its own, or
-// more, a rank updates all of it sooner than its communication thread a share.
-constexpr long kManyCores = 3;
 
 // Some of the elements of a tensor that somebody else keeps.
 class ElementsBuffer : public TensorBuffer {
@@ -51,10 +46,6 @@ Tensor Elements(tensorflow::DataType type, size_t count, const void* data) {
   tensorflow::core::RefCountPtr<TensorBuffer> buffer(
       new ElementsBuffer(const_cast<void*>(data), count * tensorflow::DataTypeSize(type)));
   return Tensor(type, TensorShape({static_cast<int64_t>(count)}), std::move(buffer));
-}
-
-long CoresPerRank(const Topology& topology) {
-  return sysconf(_SC_NPROCESSORS_ONLN) / topology.local_size;
 }
 
 }  // namespace
@@ -88,8 +79,8 @@ bool DenseUpdate::Serves(OpKernelContext* context, const Tensor& gradient,
     ++states;
   }
   if (mode == DenseUpdates::kDivided) return true;
-  return topology.nodes == 1 && gradient.TotalBytes() >= kLeastBytes &&
-         (states == 1 || CoresPerRank(topology) < kManyCores);
+  // Slots would have to travel, too: what that costs is about what the update in the caches spares.
+  return topology.nodes == 1 && gradient.TotalBytes() >= kLeastBytes && states == 1;
 }
 
 DenseUpdate::DenseUpdate(OpKernel* stock, OpKernelContext* context, int gradient)

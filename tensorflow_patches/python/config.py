@@ -155,8 +155,8 @@ PARAMETERS = {
             "other means. every: every rank updates all of them. divided: each "
             "element is updated by one rank as soon as its average is there, and the others copy "
             "what came out; the bits are the same. auto: divided if all ranks are on one node, the "
-            "gradient has 1 MB or more, and the variable has no slots or each rank fewer than "
-            "three cores. Optimizers with use_locking, and ref variables, are never divided.",
+            "gradient has 1 MB or more, and the variable has no slots. Optimizers with "
+            "use_locking, and ref variables, are never divided.",
             choices=UPDATES,
         ),
         Parameter(
