@@ -22,6 +22,7 @@
 #include "tensorflow_patches/glue/average_kernel.h"
 #include "tensorflow_patches/glue/compiled_average.h"
 #include "tensorflow_patches/glue/runtime.h"
+#include "tensorflow_patches/glue/scatter_kernel.h"
 #include "tensorflow_patches/glue/sparse_apply_kernel.h"
 #include "tensorflow_patches/glue/sparse_average_kernel.h"
 #include "tensorflow_patches/glue/update_kernel.h"
@@ -126,10 +127,28 @@ class AverageFactory : public OpKernelFactory {
   const std::unique_ptr<OpKernelFactory> stock_;
 };
 
-// While a cluster is compiled for the CPU.
 class ScatterFactory : public OpKernelFactory {
  public:
   explicit ScatterFactory(std::unique_ptr<OpKernelFactory> stock) : stock_(std::move(stock)) {}
+
+  OpKernel* Create(OpKernelConstruction* construction) override {
+    std::unique_ptr<OpKernel> stock(stock_->Create(construction));
+    if (GetEngine() == nullptr || stock == nullptr || !construction->status().ok() ||
+        !ScatterKernel::Serves(*construction)) {
+      return stock.release();
+    }
+    return new ScatterKernel(construction, std::move(stock));
+  }
+
+ private:
+  const std::unique_ptr<OpKernelFactory> stock_;
+};
+
+// While a cluster is compiled for the CPU.
+class CompiledScatterFactory : public OpKernelFactory {
+ public:
+  explicit CompiledScatterFactory(std::unique_ptr<OpKernelFactory> stock)
+      : stock_(std::move(stock)) {}
 
   OpKernel* Create(OpKernelConstruction* construction) override {
     std::unique_ptr<OpKernel> stock(stock_->Create(construction));
@@ -172,6 +191,10 @@ std::unique_ptr<OpKernelFactory> MaybeDecorate(const KernelDef& kernel,
   }
   const bool compiled = std::string_view(kernel.device_type()).find("XLA_") == 0;
   if (compiled && CompiledScatterKernel::Serves(kernel.op())) {
+    ++g_decorated;
+    return std::make_unique<CompiledScatterFactory>(std::move(factory));
+  }
+  if (kernel.device_type() == "CPU" && ScatterKernel::Serves(kernel.op())) {
     ++g_decorated;
     return std::make_unique<ScatterFactory>(std::move(factory));
   }

@@ -13,6 +13,7 @@
 #include "tensorflow_patches/glue/runtime.h"
 #include "tensorflow_patches/glue/sparse_average.h"
 #include "tensorflow_patches/glue/start_in_step.h"
+#include "tensorflow_patches/glue/touch_rows.h"
 #include "tensorflow_patches/glue/variable_names.h"
 
 namespace tfmpi {
@@ -24,47 +25,9 @@ using tensorflow::Tensor;
 
 namespace {
 
-constexpr int64_t kBlock = 128;  // rows; so each slice is as well aligned as the whole
-// Of what is read ahead. In wide rows the processor reads ahead itself, and more would push out
-// what came first.
-constexpr int64_t kMostTouched = 256 << 10;
-
 // Else the stock kernel will complain.
 bool IsRows(const Tensor& values, const Tensor& indices) {
   return values.dims() > 0 && indices.dims() == 1 && values.dim_size(0) == indices.dim_size(0);
-}
-
-template <typename Index>
-void TouchRows(const Tensor& state, const Tensor& indices) {
-  constexpr int64_t kLine = 64;
-  const int64_t rows = state.dim_size(0);
-  const int64_t row_bytes = static_cast<int64_t>(state.TotalBytes()) / rows;
-  if (row_bytes * indices.NumElements() > kMostTouched) return;
-  const char* const data = static_cast<const char*>(Data(state));
-  const Index* const index = indices.flat<Index>().data();
-  for (int64_t i = 0; i < indices.NumElements(); ++i) {
-    if (index[i] < 0 || index[i] >= rows) continue;  // the stock kernel will say so
-    for (int64_t byte = 0; byte < row_bytes; byte += kLine) {
-      static_cast<void>(*static_cast<const volatile char*>(data + index[i] * row_bytes + byte));
-    }
-  }
-}
-
-// The rows of other ranks lie in no cache. A stock kernel waits for memory row by row; here a block
-// of rows is read at once, and then updated. (Of as many prefetches most are dropped.)
-void Touch(OpKernelContext* context, const Tensor& indices) {
-  for (int input = 0; input < context->num_inputs(); ++input) {
-    Tensor state;
-    if (!IsState(context, input) || !ReadState(context, input, &state) ||
-        state.NumElements() == 0) {
-      continue;
-    }
-    if (indices.dtype() == tensorflow::DT_INT32) {
-      TouchRows<int32_t>(state, indices);
-    } else {
-      TouchRows<int64_t>(state, indices);
-    }
-  }
 }
 
 }  // namespace
@@ -169,11 +132,11 @@ void SparseApplyKernel::Step::Update(const absl::Status& status) {
 }
 
 absl::Status SparseApplyKernel::Step::RunOnAllRows() {
-  const bool sliced = IsRows(values(), indices()) && values().dim_size(0) > kBlock;
+  const bool sliced = IsRows(values(), indices()) && values().dim_size(0) > kBlockOfRows;
   const int64_t rows = sliced ? values().dim_size(0) : 0;
   int64_t begin = 0;
   do {
-    const int64_t end = std::min(begin + kBlock, rows);
+    const int64_t end = std::min(begin + kBlockOfRows, rows);
     RunOnBlock(sliced ? values().Slice(begin, end) : values(),
                sliced ? indices().Slice(begin, end) : indices());
     begin = end;
@@ -184,7 +147,7 @@ absl::Status SparseApplyKernel::Step::RunOnAllRows() {
 // Once at least, for what stock kernels do to a variable whatever the rows.
 absl::Status SparseApplyKernel::Step::RunOnRows(const std::vector<int64_t>& places) {
   const auto rows = static_cast<int64_t>(places.size());
-  const int64_t room = std::min(rows, kBlock);
+  const int64_t room = std::min(rows, kBlockOfRows);
   tensorflow::TensorShape shape = values().shape();
   shape.set_dim(0, room);
   Tensor block_values, block_indices;
@@ -198,7 +161,7 @@ absl::Status SparseApplyKernel::Step::RunOnRows(const std::vector<int64_t>& plac
   const auto* const index_from = static_cast<const char*>(Data(indices()));
   int64_t begin = 0;
   do {
-    const int64_t n = std::min(kBlock, rows - begin);
+    const int64_t n = std::min(kBlockOfRows, rows - begin);
     auto* to = static_cast<char*>(Data(block_values));
     auto* index_to = static_cast<char*>(Data(block_indices));
     for (int64_t i = begin; i < begin + n; ++i) {
@@ -215,7 +178,13 @@ absl::Status SparseApplyKernel::Step::RunOnRows(const std::vector<int64_t>& plac
 }
 
 void SparseApplyKernel::Step::RunOnBlock(Tensor values, Tensor indices) {
-  Touch(context_, indices);
+  for (int input = 0; input < context_->num_inputs(); ++input) {
+    Tensor state;
+    if (IsState(context_, input) && ReadState(context_, input, &state) &&
+        state.NumElements() != 0) {
+      TouchRows(state, indices);
+    }
+  }
   RunOnInputs(kernel_->stock_.get(), context_,
               {{kernel_->gradient_, &values}, {kernel_->indices_, &indices}});
 }

@@ -9,14 +9,20 @@ import pytest
 
 @pytest.fixture(scope="module")
 def ranks(launch, scripts) -> list[dict[str, Any]]:
-    return launch(scripts / "large_tables.py", np=2).check().results
+    # Each rank has samples of its own.
+    run = launch(scripts / "large_tables.py", np=2, env={"TF_MPI_SHARD": "off"})
+    return run.check().results
 
 
-@pytest.mark.parametrize("case", ["op", "keras", "compat_v1", "session ref", "session resource"])
+CASES = ["op", "keras", "keras fit", "compat_v1", "session ref", "session resource"]
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_memory_does_not_grow_by_the_table(ranks, case):
     """256 MB, of which a step touches 1 MB, from the broadcast of rank 0's values on."""
     for rank in ranks:
-        assert rank[case]["grown"] < 16 * 2**20
+        # fit also traces its function, which takes some MB of its own.
+        assert rank[case]["grown"] < (64 if case == "keras fit" else 16) * 2**20
         assert rank[case]["values"] == [0.5, 0.0, 0.5, 1.0]
 
 

@@ -14,6 +14,9 @@ PATTERN = re.compile(r"^(Resource)?(Sparse)?Apply[A-Z]")
 registry = {}
 # An average in a graph is an IdentityN, whatever its device.
 registered = len(kernels.get_registered_kernels_for_op("IdentityN").kernel)
+for name in ("ResourceScatterAdd", "ResourceScatterSub", "ResourceScatterUpdate"):
+    found = kernels.get_registered_kernels_for_op(name).kernel
+    registered += sum(k.device_type == "CPU" for k in found)
 for name in dir(tf.raw_ops):
     op = op_def_registry.get(name)
     if PATTERN.match(name) and op is not None:

@@ -44,7 +44,11 @@ def gradient() -> tf.IndexedSlices:
 
 
 def eager(step: Callable[[], Any], table: tf.Variable) -> dict[str, Any]:
-    rise = grown(lambda: [step(), step()])
+    return after(lambda: [step(), step()], table)
+
+
+def after(steps: Callable[[], Any], table: tf.Variable) -> dict[str, Any]:
+    rise = grown(steps)
     return {"grown": rise, "values": tf.gather(table, PICKED)[:, 0].numpy().tolist()}
 
 
@@ -64,6 +68,23 @@ def of_keras() -> dict[str, Any]:
     table = keras.Variable(lambda shape, dtype: filled(), SHAPE, name="keras")
     sgd, rows = keras.optimizers.SGD(0.5), gradient()
     return eager(lambda: sgd.apply_gradients([(rows, table)]), table.value)
+
+
+def keras_fit() -> dict[str, Any]:
+    """Keras's Embedding reads the whole table in each step, which stock TensorFlow then copies."""
+    ids = np.arange(RANK, RANK + 4096, dtype=np.int32)
+    table = keras.layers.Embedding(*SHAPE, lambda shape, dtype: filled())
+    model = keras.Sequential([keras.Input((), dtype="int32"), table])
+    model.compile(
+        keras.optimizers.SGD(0.5 * len(ids)),  # Keras takes the mean over the rows
+        loss=lambda _, rows: tf.reduce_sum(rows, axis=-1),
+        jit_compile=False,
+    )
+
+    def fit() -> None:
+        model.fit(ids, ids, batch_size=len(ids), epochs=2, shuffle=False, verbose=0)
+
+    return after(fit, table.embeddings.value)
 
 
 def compat_v1() -> dict[str, Any]:
@@ -120,6 +141,7 @@ def main() -> None:
     tables: dict[str, Callable[[], Any]] = {
         "op": raw_op,
         "keras": of_keras,
+        "keras fit": keras_fit,
         "compat_v1": compat_v1,
         "session ref": lambda: session(False),
         "session resource": lambda: session(True),

@@ -1,0 +1,42 @@
+"""Scatters, as of Keras's embeddings: stock's values, without stock's copy of the table per read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def ranks(launch, scripts) -> list[dict[str, Any]]:
+    return launch(scripts / "scatter.py", np=2).check().results
+
+
+@pytest.fixture(scope="module")
+def stock(launch, scripts) -> dict[str, Any]:
+    run = launch(scripts / "scatter.py", np=1, env={"TF_MPI_ENABLE": "0"}).check()
+    return run.results[0]
+
+
+@pytest.mark.parametrize("case", ["tables", "errors", "strings", "beside"])
+def test_is_as_in_stock(ranks, stock, case):
+    for rank in ranks:
+        assert rank[case] == stock[case]
+
+
+def test_the_cases_reach_what_they_are_about(stock):
+    assert len(stock["tables"]) == 3 * 6 * 2 * 4
+    assert "indices[200] = 50 is not in [0, 50)" in stock["errors"]["range"]
+    assert all("no error" not in error for error in stock["errors"].values())
+    assert stock["beside"] == [1.0, 2.0, 0.0, 162.0, 163.0, 1.0]
+
+
+def test_what_was_read_stays_as_it_was(ranks):
+    for rank in ranks:
+        assert rank["held"] == {"reads": [[0.0], [1.0], [2.0], [3.0]], "table": [4.0]}
+
+
+def test_threads_lose_nothing_and_read_no_half_of_an_update(ranks):
+    """In stock TensorFlow they do."""
+    for rank in ranks:
+        assert rank["threads"] == {"reads": 60, "mixed": 0, "table": [600.0]}
