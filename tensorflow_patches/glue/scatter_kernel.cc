@@ -63,8 +63,8 @@ void ScatterKernel::Run(OpKernelContext* context, Tensor handle, const Tensor& t
 
 void ScatterKernel::Compute(OpKernelContext* context) {
   tensorflow::core::RefCountPtr<Var> variable;
-  OP_REQUIRES_OK(context, LookupResource(context, tensorflow::HandleFromInput(context, kHandle),
-                                         &variable));
+  OP_REQUIRES_OK(context,
+                 LookupResource(context, tensorflow::HandleFromInput(context, kHandle), &variable));
   {
     const tsl::mutex_lock lock(*variable->mu());
     Tensor* const value = variable->tensor();

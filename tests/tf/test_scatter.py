@@ -1,4 +1,4 @@
-"""Scatters, as of Keras's embeddings: stock's values, without stock's copy of the table per read."""
+"""Scatters, as of Keras's embeddings: stock's values, without a copy of the table per read."""
 
 from __future__ import annotations
 

@@ -139,9 +139,9 @@ def shared_memory(use_resource: bool) -> dict[str, Any]:
 
 def main() -> None:
     tables: dict[str, Callable[[], Any]] = {
+        "keras fit": keras_fit,  # first: what others have freed might serve for another table
         "op": raw_op,
         "keras": of_keras,
-        "keras fit": keras_fit,
         "compat_v1": compat_v1,
         "session ref": lambda: session(False),
         "session resource": lambda: session(True),
