@@ -24,15 +24,17 @@ namespace {
 
 constexpr int kHandle = 0, kIndices = 1, kUpdates = 2;  // inputs
 
+// The stock kernel shares out the rows among its threads, if it has some. Of what it refuses it
+// names the place or the shape, which would be those of a block.
 bool InBlocks(OpKernelContext* context, const Tensor& table) {
   const Tensor& indices = context->input(kIndices);
-  const Tensor& updates = context->input(kUpdates);
-  // The stock kernel shares out the rows among its threads, if it has some, and names an index that
-  // is out of range by its place among all.
-  return context->device()->tensorflow_cpu_worker_threads()->num_threads == 1 &&
-         indices.dims() == 1 && indices.NumElements() > kBlockOfRows && updates.dims() > 0 &&
-         updates.dim_size(0) == indices.dim_size(0) && table.dims() > 0 &&
-         table.NumElements() > 0 && AreRows(indices, table.dim_size(0));
+  if (context->device()->tensorflow_cpu_worker_threads()->num_threads != 1 || indices.dims() != 1 ||
+      indices.NumElements() <= kBlockOfRows || table.dims() == 0 || table.NumElements() == 0) {
+    return false;
+  }
+  TensorShape of_updates = table.shape();
+  of_updates.set_dim(0, indices.NumElements());
+  return context->input(kUpdates).shape() == of_updates && AreRows(indices, table.dim_size(0));
 }
 
 }  // namespace

@@ -52,7 +52,9 @@ def errors() -> dict[str, str]:
     indices[200] = ROWS
     calls = {
         "range": lambda: scatter("Add", tf.Variable(tf.zeros([ROWS])), indices, tf.ones([300])),
-        "shape": lambda: scatter("Add", tf.Variable(tf.zeros([ROWS])), [0], tf.ones([1, 2])),
+        "shape": lambda: scatter(
+            "Add", tf.Variable(tf.zeros([ROWS])), [0] * 300, tf.ones([300, 2])
+        ),
         "no value": lambda: tf.raw_ops.ResourceScatterAdd(
             resource=tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[ROWS], shared_name="none"),
             indices=[0],
