@@ -19,6 +19,7 @@ from benchmarks.processes import Process
 
 KINDS = {
     "independent": "processes side by side that know nothing of one another: the ideal",
+    "lockstep": "the same, but none begins a step before all have ended the one before",
     "ours": "this project under mpirun, each rank with data of its own",
     "sharded": "this project under mpirun, fit given all data by every rank",
     "off": "the same under mpirun with TF_MPI_ENABLE=0: the averaging is off",
@@ -121,6 +122,8 @@ def processes(
     if column.kind in ("mwms", "horovod"):
         script += ["--peer", column.kind]
     extra = {"TF_MPI_SHARD": "off"}
+    if column.kind == "lockstep":
+        script += ["--lockstep"]
     if column.kind == "sharded":
         extra = {"TF_MPI_BATCH": "per-rank"}
         script += ["--whole"]
@@ -131,7 +134,7 @@ def start(
     column: Column, python: str, script: Sequence[str], environment: Mapping[str, str]
 ) -> list[Process]:
     """The processes that run a script as a column says, each rank on one core."""
-    if column.kind in ("independent", "mwms"):
+    if column.kind in ("independent", "lockstep", "mwms"):
         return _side_by_side(column, script, environment)
     if column.kind in ("off", "horovod"):
         environment = {**environment, "TF_MPI_ENABLE": "0"}

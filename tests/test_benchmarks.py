@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from benchmarks.columns import Column, Launch
 from benchmarks.compare import report, text
 from benchmarks.compare.systems import System
 from benchmarks.cores import round_trip
+from benchmarks.workloads import clock
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -202,11 +204,44 @@ def test_the_suite_runs(tmp_path: Path) -> None:
     assert "| tiny | fit |" in (out / "table.md").read_text()
 
 
+def test_in_lockstep_no_process_is_a_step_ahead(tmp_path: Path) -> None:
+    ended = [0, 0]
+
+    def process(rank: int) -> list[int]:
+        """How many steps the other had ended whenever this one began one."""
+        options = clock.Options(
+            workload="tiny",
+            rows=1,
+            seconds=1.0,
+            jit=False,
+            raw=False,
+            whole=False,
+            peer="none",
+            lockstep=True,
+            folder=tmp_path,
+            turns=0,
+            rank=rank,
+            size=2,
+        )
+        lockstep = clock.Lockstep(options)
+        seen = []
+        for _ in range(20):
+            seen.append(ended[1 - rank])
+            time.sleep(0.003 * rank)
+            ended[rank] += 1
+            lockstep.step_ended()
+        return seen
+
+    with ThreadPoolExecutor(2) as threads:
+        for seen in threads.map(process, range(2)):
+            assert all(step <= other <= step + 1 for step, other in enumerate(seen)), seen
+
+
 def test_the_columns_of_a_row_take_turns(tmp_path: Path) -> None:
     """One that fails leaves the others their turns."""
     out = tmp_path / "out"
     words = ["--turns", "3", "--variant", "broken:TF_MPI_STALL_TIMEOUT=never"]
-    words += ["--styles", "v1,fit", "--columns", "independent:2,ours:2+broken,ours:2"]
+    words += ["--styles", "v1,fit", "--columns", "lockstep:2,ours:2+broken,ours:2"]
     run_module("benchmarks", "--quick", "--out", out, *words, seconds=240)
     runs = [json.loads(line) for line in (out / "runs.jsonl").read_text().splitlines()]
     logs = "\n".join(path.read_text() for path in (out / "logs").iterdir())

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import resource
 import time
@@ -40,6 +41,7 @@ class Options:
     raw: bool
     whole: bool
     peer: str
+    lockstep: bool
     folder: Path
     turns: int
     rank: int
@@ -56,6 +58,7 @@ def options() -> Options:
     parser.add_argument("--raw", action="store_true", help="tf.gradients, then apply_gradients")
     parser.add_argument("--whole", action="store_true", help="fit is given all ranks' data")
     parser.add_argument("--peer", choices=["none", "mwms", "horovod"], default="none")
+    parser.add_argument("--lockstep", action="store_true", help="no rank is a step ahead")
     parser.add_argument("--folder", type=Path, required=True, help="where processes meet")
     parser.add_argument("--turns", type=int, default=0, help="of --seconds; 0: one, without pipes")
     given = vars(parser.parse_args())
@@ -72,10 +75,8 @@ def _write(path: Path, value: Any) -> None:
     draft.rename(path)
 
 
-def meet(options: Options, step_seconds: float) -> int:
-    """Waits for all processes of the run; returns the number of steps to time, alike on all."""
-    _write(options.folder / f"ready.{options.rank}.json", step_seconds)
-    paths = [options.folder / f"ready.{rank}.json" for rank in range(options.size)]
+def wait_for(options: Options, paths: list[Path]) -> None:
+    """Until all processes of the run have left their files."""
     deadline = time.monotonic() + MEETING_TIMEOUT
     while missing := [path.name for path in paths if not path.exists()]:
         if time.monotonic() > deadline:
@@ -84,8 +85,53 @@ def meet(options: Options, step_seconds: float) -> int:
                 f"{options.folder}: see the log for what these ranks did"
             )
         time.sleep(0.002)
+
+
+def meet(options: Options, step_seconds: float) -> int:
+    """Waits for all processes of the run; returns the number of steps to time, alike on all."""
+    _write(options.folder / f"ready.{options.rank}.json", step_seconds)
+    paths = [options.folder / f"ready.{rank}.json" for rank in range(options.size)]
+    wait_for(options, paths)
     slowest = max(json.loads(path.read_text()) for path in paths)
     return max(5, round(options.seconds / slowest))
+
+
+class Lockstep:
+    """With `--lockstep`: no process begins a step before all have ended the one before.
+
+    What ranks that average in every step must wait for one another, however cheap the average. Each
+    process counts its steps in a page of its own that all map, and spins on the others'.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._own: mmap.mmap | None = None
+        if not options.lockstep:
+            return
+        paths = [options.folder / f"steps.{rank}" for rank in range(options.size)]
+        draft = options.folder / f".steps.{options.rank}"
+        draft.write_bytes(bytes(mmap.PAGESIZE))
+        draft.rename(paths[options.rank])
+        wait_for(options, paths)
+        pages = []
+        for path in paths:
+            with path.open("r+b") as file:
+                pages.append(mmap.mmap(file.fileno(), mmap.PAGESIZE))
+        self._own = pages.pop(options.rank)
+        self._others = [memoryview(page).cast("Q") for page in pages]
+        self._count = memoryview(self._own).cast("Q")
+
+    def step_ended(self) -> None:
+        """Until this step has ended in all processes."""
+        if self._own is None:
+            return
+        self._count[0] += 1
+        count = self._count[0]
+        deadline = time.monotonic() + MEETING_TIMEOUT
+        for other in self._others:
+            while other[0] < count:
+                os.sched_yield()
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"a process did not end step {count}: see the logs")
 
 
 class Turns:
@@ -144,6 +190,7 @@ def digest(values: np.ndarray) -> int:
 def timed_loop(options: Options, step: Callable[[int], Any]) -> list[list[float]]:
     """Runs step(i), i = 0, 1, ...: warm-up, meeting, timed turns; seconds per step, by turn."""
     count = 0
+    lockstep = Lockstep(options)
 
     def run(steps: int) -> list[float]:
         nonlocal count
@@ -151,6 +198,7 @@ def timed_loop(options: Options, step: Callable[[int], Any]) -> list[list[float]
         begin = time.perf_counter()
         for _ in range(steps):
             step(count)
+            lockstep.step_ended()
             count += 1
             end = time.perf_counter()
             times.append(end - begin)

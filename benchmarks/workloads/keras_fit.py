@@ -15,9 +15,10 @@ from benchmarks.workloads.models import BATCHES, LEARNING_RATE, WORKLOADS
 class Stopwatch(keras.callbacks.Callback):
     """The seconds that each batch took, time between turns left out."""
 
-    def __init__(self, turns: clock.Turns) -> None:
+    def __init__(self, turns: clock.Turns, lockstep: clock.Lockstep) -> None:
         super().__init__()
         self._turns = turns
+        self._lockstep = lockstep
         self.turn = 0  # batches of a turn; 0: no turns
 
     def on_train_begin(self, logs: dict | None = None) -> None:
@@ -25,6 +26,7 @@ class Stopwatch(keras.callbacks.Callback):
         self._begin = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        self._lockstep.step_ended()
         now = time.perf_counter()
         self.times.append(now - self._begin)
         if self.turn and len(self.times) % self.turn == 0:
@@ -51,7 +53,7 @@ def main() -> None:
     rank = 0 if options.whole else options.rank
     inputs, labels = workload.data(rank, BATCHES * workload.batch, options.rows)
     turns = clock.Turns(options)
-    stopwatch = Stopwatch(turns)
+    stopwatch = Stopwatch(turns, clock.Lockstep(options))
 
     def fit(steps: int) -> list[float]:
         """Trains that many batches; returns the seconds that each took."""
