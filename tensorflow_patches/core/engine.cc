@@ -33,8 +33,8 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
       options_(std::move(options)),
       queue_([this] { transport_->Wake(); }),
       fusion_(transport_.get(), options_.coordinator.fusion_threshold),
-      ballot_(transport_->SharedWord(), topology().size),
-      forecast_(topology().size),
+      // Statistics tell which rank came last: the coordinator's knowledge.
+      votes_(transport_.get(), options_.forecasts && !options_.stats),
       communication_stats_(options_.stats) {
   if (topology().rank == 0) {
     coordinator_ =
@@ -126,7 +126,7 @@ void Engine::Run() {
     // Nothing can be agreed on without this rank, unless it has joined.
     const bool expecting = !names_.nothing_pending() || joined_ || left_;
     transport_->Wait(
-        voted_ ? kVotePatience : kIdleNap, expecting, [this] { return Stirs(); }, &turn);
+        votes_.voted() ? kVotePatience : kIdleNap, expecting, [this] { return Stirs(); }, &turn);
   }
   Stop();
 }
@@ -176,7 +176,7 @@ void Engine::Stop() {
 
 // Something to do that no message tells of.
 bool Engine::Stirs() const {
-  return queue_.Stirs() || (voted_ && ballot_.Look(position_) != Outcome::kOpen);
+  return queue_.Stirs() || (votes_.voted() && votes_.Look() != Outcome::kOpen);
 }
 
 bool Engine::TakeSubmissions() {
@@ -279,7 +279,7 @@ bool Engine::Exchange(bool news) {
   }
   progress |= !inbox.empty();
   if (coordinator_ != nullptr && failure_.ok() && (news || progress)) Coordinate();
-  return progress || (!voted_ && !announcement_.empty());
+  return progress || (!votes_.voted() && !announcement_.empty());
 }
 
 // What this rank has to say: as a vote, if what is expected is among it, else to the coordinator.
@@ -287,85 +287,41 @@ bool Engine::Exchange(bool news) {
 // decided.
 bool Engine::Say() {
   if (announcement_.empty()) return false;
-  // Statistics tell which rank came last: the coordinator's knowledge. Who does not vote still
-  // rejects, for the others' sake.
-  const bool votes = ballot_.is_held() && options_.forecasts && !options_.stats;
-  const bool fits = votes && forecast_.Fits(announcement_);
-  const bool had_voted = voted_;
-  if (!voted_ && fits) {
-    const Outcome outcome = Vote();
-    if (outcome == Outcome::kCarried) {
-      transport_->WakePeers();
-      ExecuteForecast();
-      return true;
-    }
-    voted_ = outcome == Outcome::kOpen;
-    voted_at_ = now_;
+  const bool fits = votes_.Fits(announcement_);
+  const bool had_voted = votes_.voted();
+  if (!had_voted && fits && votes_.Vote(announcement_, now_) == Outcome::kCarried) {
+    ExecuteForecast();
+    return true;
   }
-  if (voted_) {
-    const bool open = ballot_.Watch(position_) == Outcome::kOpen;
-    if (open && fits && now_ < voted_at_ + kVotePatience) return !had_voted;
-    const uint64_t position = position_;
+  if (votes_.voted()) {
+    const bool open = votes_.Watch() == Outcome::kOpen;
+    if (open && fits && now_ < votes_.voted_at() + kVotePatience) return !had_voted;
+    const uint64_t position = votes_.position();
     EndVote();
-    if (position_ != position) return true;  // carried
+    if (votes_.position() != position) return true;  // carried
   }
   TellCoordinator();
   return true;
 }
 
-// For what is expected. How many rows this rank has is said first: who finds all votes reads it,
-// and has done so before this rank writes it again, as all take part in what is carried.
-Outcome Engine::Vote() {
-  std::atomic<int64_t>* const numbers = transport_->SharedNumbers(topology().rank);
-  const std::vector<NameId>& expected = forecast_.gathers();
-  for (size_t i = 0; i < expected.size(); ++i) {
-    for (const KnownGather& gather : announcement_.gathers) {
-      if (gather.id == expected[i]) numbers[i].store(gather.rows, std::memory_order_relaxed);
-    }
-  }
-  return ballot_.Vote(position_);
-}
-
 // Decides the vote at this position, if it is open, and does what is carried there.
 void Engine::EndVote() {
-  bool disappointed = false;
-  if (ballot_.Reject(position_, &disappointed) == Outcome::kCarried) return ExecuteForecast();
-  if (disappointed) transport_->WakePeers();
-  voted_ = false;
+  if (votes_.End() == Outcome::kCarried) ExecuteForecast();
 }
 
 // All that is to be said. Nobody votes any more at the position where this ends.
 void Engine::TellCoordinator() {
   do {
     EndVote();
-  } while (failure_.ok() && ballot_.Look(position_) != Outcome::kRejected);
+  } while (failure_.ok() && votes_.Look() != Outcome::kRejected);
   if (failure_.ok() && !announcement_.empty()) SendAnnouncement();
 }
 
 // All have voted, this rank too.
 void Engine::ExecuteForecast() {
-  voted_ = false;
-  // More may have been added since the vote.
-  std::vector<NameId>& ready = announcement_.ready;
-  const std::vector<NameId>& names = forecast_.names();
-  const auto foreseen = [&](NameId id) {
-    return std::binary_search(names.begin(), names.end(), id);
-  };
-  if (coordinator_ != nullptr) coordinator_->Foreseen(names.back(), now_);
-  ready.erase(std::remove_if(ready.begin(), ready.end(), foreseen), ready.end());
-  std::vector<KnownGather>& gathers = announcement_.gathers;
-  const auto gather_foreseen = [&](const KnownGather& gather) { return foreseen(gather.id); };
-  gathers.erase(std::remove_if(gathers.begin(), gathers.end(), gather_foreseen), gathers.end());
-  for (size_t i = 0; i < forecast_.gathers().size(); ++i) {
-    forecast_.SetRows(i, [&](int rank) {
-      return transport_->SharedNumbers(rank)[i].load(std::memory_order_relaxed);
-    });
-  }
+  if (coordinator_ != nullptr) coordinator_->Foreseen(votes_.expected().back(), now_);
   foreseen_.fetch_add(1, std::memory_order_relaxed);
-  const Verdict& verdict = forecast_.verdict();
-  ++position_;
-  forecast_.CameTrue();
-  Execute(verdict);
+  Execute(votes_.Carry(&announcement_));
   RejectWhatWasTold();
 }
 
@@ -374,11 +330,8 @@ void Engine::ExecuteForecast() {
 void Engine::RejectWhatWasTold() {
   if (told_ == 0 || !failure_.ok()) return;
   const auto told = [this](NameId id) { return names_.entry(id)->told; };
-  const std::vector<NameId>& names = forecast_.names();
-  if (std::none_of(names.begin(), names.end(), told)) return;
-  bool disappointed = false;
-  ballot_.Reject(position_, &disappointed);
-  if (disappointed) transport_->WakePeers();
+  const std::vector<NameId>& names = votes_.expected();
+  if (std::any_of(names.begin(), names.end(), told)) votes_.End();
 }
 
 void Engine::NoteTold(NameTable::Entry* entry) {
@@ -434,7 +387,7 @@ void Engine::Coordinate() {
   // A vote is carried before what stands in the verdict, or not at all.
   if (!verdict.responses.empty()) TellCoordinator();
   if (!failure_.ok()) return;
-  verdict.position = position_;
+  verdict.position = votes_.position();
   const std::string bytes = Encode(verdict);
   for (int rank = 1; rank < topology().size; ++rank) {
     communication_stats_.Sent(bytes.size());
@@ -451,17 +404,16 @@ void Engine::Coordinate() {
 void Engine::ExecuteVerdict(const Verdict& verdict) {
   // An error answers what every rank announces, those too that have not yet.
   const bool unsaid = !verdict.errors.empty() && !announcement_.empty();
-  if (unsaid || (voted_ && !verdict.responses.empty())) TellCoordinator();
+  if (unsaid || (votes_.voted() && !verdict.responses.empty())) TellCoordinator();
   if (!failure_.ok()) return;
   if (!verdict.responses.empty()) {
-    if (verdict.position != position_) {
+    if (verdict.position != votes_.position()) {
       return Fail(Status(Code::kInternal, "rank " + std::to_string(topology().rank) +
-                                              " has agreed " + std::to_string(position_) +
+                                              " has agreed " + std::to_string(votes_.position()) +
                                               " times, and rank 0 " +
                                               std::to_string(verdict.position)));
     }
-    ++position_;
-    forecast_.Came(verdict, names_);
+    votes_.Came(verdict, names_);
   }
   Execute(verdict);
   if (!verdict.responses.empty()) RejectWhatWasTold();

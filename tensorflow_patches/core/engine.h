@@ -19,9 +19,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tensorflow_patches/core/ballot.h"
 #include "tensorflow_patches/core/coordinator.h"
-#include "tensorflow_patches/core/forecast.h"
 #include "tensorflow_patches/core/fusion.h"
 #include "tensorflow_patches/core/name_table.h"
 #include "tensorflow_patches/core/queue.h"
@@ -30,6 +28,7 @@
 #include "tensorflow_patches/core/stats.h"
 #include "tensorflow_patches/core/transport/transport.h"
 #include "tensorflow_patches/core/turn.h"
+#include "tensorflow_patches/core/votes.h"
 
 namespace tfmpi {
 
@@ -115,7 +114,6 @@ class Engine {
   // True if anything was done. `news`: the coordinator has some, beside messages.
   bool Exchange(bool news);
   bool Say();
-  Outcome Vote();
   void EndVote();
   void TellCoordinator();
   void ExecuteForecast();
@@ -156,14 +154,8 @@ class Engine {
   std::unique_ptr<Coordinator> coordinator_;  // rank 0 only
   Fusion fusion_;
   Announcement announcement_;  // what is to be said next
-  // Agreements that had responses, so far: the same on all ranks at the same one.
-  uint64_t position_ = 0;
-  Ballot ballot_;
-  Forecast forecast_;
-  bool voted_ =
-      false;  // at position_: for what is expected there, all of which announcement_ holds
-  TimePoint voted_at_;
-  int told_ = 0;  // entries that are told
+  Votes votes_;                // where voted: announcement_ holds all that is expected
+  int told_ = 0;               // entries that are told
   // Read once per turn and wait, or every few polls: exact enough for what takes milliseconds.
   TimePoint now_;
   bool joined_ = false;
