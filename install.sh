@@ -345,13 +345,18 @@ run_tests() {
     cd "$ROOT"
     local config
     for config in plain tsan asan; do check "googletest-$config" core_tests "$config"; done
-    check pytest "$python" -m pytest tests
+    # Ranks wait for one another, and imports have one thread: two files of tests at once.
+    check pytest "$python" -m pytest tests -m "not alone" --numprocesses 2 --dist loadfile
+    check pytest-alone "$python" -m pytest tests -m alone
     step "Results"
     for config in plain tsan asan; do
         sed -n "s/^\[  PASSED  \]/        googletest $config: &/p" \
             "$LOG/test-googletest-$config.log"
     done
-    printf '        pytest: %s\n' "$(tail -n 1 "$LOG/test-pytest.log")"
+    local part
+    for part in pytest pytest-alone; do
+        printf '        %s: %s\n' "$part" "$(tail -n 1 "$LOG/test-$part.log")"
+    done
     printf '        %s\n' "${verdicts[@]}"
     ((!failed)) || die "some tests failed"
 }

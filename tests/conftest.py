@@ -20,7 +20,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: takes more than a minute")
+    config.addinivalue_line(
+        "markers", "alone: looks at times, so nothing else should run beside it (./install.sh)"
+    )
 
 
 def installed_wheel() -> str | None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from wheelbuilder.files import only_one
+
 SCRIPTS = Path(__file__).parent / "scripts"
 STOCK_VERSION = "2.21.0"
 STOCK_VENV = Path(__file__).parents[2] / ".cache" / "stock"
@@ -34,7 +36,6 @@ def _build_stock() -> str | None:
     """Makes STOCK_VENV; None if that worked, else why not."""
     python = STOCK_VENV / "bin" / "python"
     if not python.exists():
-        STOCK_VENV.parent.mkdir(exist_ok=True)
         subprocess.run([sys.executable, "-m", "venv", STOCK_VENV], check=True, timeout=120)
     install = [str(python), "-m", "pip", "install", "--quiet"]
     wanted = [
@@ -58,11 +59,13 @@ def stock_python() -> str:
             pytest.fail(f"TFMPI_STOCK_PYTHON: {why}")
         return given
     python = str(STOCK_VENV / "bin" / "python")
-    if not Path(python).exists() or _is_stock(python) is not None:
-        try:
-            why = _build_stock()
-        except (subprocess.SubprocessError, OSError) as error:
-            why = str(error)
+    with only_one(STOCK_VENV):  # pytest may have several workers
+        why = None
+        if not Path(python).exists() or _is_stock(python) is not None:
+            try:
+                why = _build_stock()
+            except (subprocess.SubprocessError, OSError) as error:
+                why = str(error)
         if why is not None:
             pytest.skip(f"no stock TensorFlow to compare with ({why}); set TFMPI_STOCK_PYTHON")
     return python

@@ -168,6 +168,7 @@ def bounds(values: list[float]) -> tuple[float, float]:
     return ordered[skipped], ordered[-1 - skipped]
 
 
+@pytest.mark.alone
 def test_import_takes_no_more_than_50_ms_longer(stock_python):
     """CPU time, which other processes disturb less than wall time; both of a pair run at once.
 

@@ -10,6 +10,7 @@ from trace_events import Event, Trace, end
 
 from launch import LaunchResult
 
+pytestmark = pytest.mark.alone
 RANKS, STEPS = 2, 15
 LAYERS = ("w0", "w1")  # the others are handed in together
 Launch = Callable[..., LaunchResult]
