@@ -42,7 +42,7 @@ class ScatterKernel : public tensorflow::OpKernel {
            const tensorflow::Tensor& table);
 
   // Until nobody else holds the variable's value, if that is soon. Takes the variable's lock now
-  // and then; whoever is waited for needs none of this thread's.
+  // and then. In vain where an op holds it that can only run when this one has ended.
   void AwaitReaders(tensorflow::Var* variable);
 
   const std::unique_ptr<tensorflow::OpKernel> stock_;
