@@ -7,8 +7,8 @@
 // optimizer op; what else it takes is the variable's lock, which a stock scatter shares with
 // readers. What another op has put into copy-on-read mode stays in it.
 //
-// Who holds it may be an op of this step that only wants the table's shape, and that the executor
-// has not come to yet. So a copy is first waited for, for as long as it would take.
+// Who holds it may let go soon, as an op of this step that the executor has not come to yet. So the
+// scatter waits first, for at most as long as the copy would take.
 //
 // Made by the decorating factory (interpose.cc), owns the stock kernel. TensorFlow calls Compute on
 // an inter-op thread.
