@@ -1,9 +1,7 @@
 #include "tensorflow_patches/glue/scatter_kernel.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "tensorflow/core/framework/device_base.h"
@@ -25,8 +23,6 @@ using tensorflow::Var;
 namespace {
 
 constexpr int kHandle = 0, kIndices = 1, kUpdates = 2;  // inputs
-constexpr int64_t kBytesPerMicrosecond = 4096;          // of a copy of a large table, about
-constexpr int kMostHalvings = 10;
 
 // The stock kernel shares out the rows among its threads, if it has some. Of what it refuses it
 // names the place or the shape, which would be those of a block.
@@ -67,34 +63,10 @@ void ScatterKernel::Run(OpKernelContext* context, Tensor handle, const Tensor& t
   }
 }
 
-void ScatterKernel::AwaitReaders(Var* variable) {
-  using Clock = std::chrono::steady_clock;
-  const int vain = vain_.load(std::memory_order_relaxed);
-  Clock::time_point until;
-  for (bool first = true;; first = false) {
-    {
-      const tsl::tf_shared_lock lock(*variable->mu());
-      const Tensor& value = *variable->tensor();
-      if (variable->copy_on_read_mode.load() || !value.IsInitialized() || value.RefCountIsOne()) {
-        if (!first) vain_.store(0, std::memory_order_relaxed);
-        return;
-      }
-      if (first) {
-        const auto copy = static_cast<int64_t>(value.TotalBytes()) / kBytesPerMicrosecond;
-        until = Clock::now() + std::chrono::microseconds(copy >> vain);
-      }
-    }
-    if (Clock::now() >= until) break;
-    std::this_thread::yield();
-  }
-  vain_.store(std::min(vain + 1, kMostHalvings), std::memory_order_relaxed);
-}
-
 void ScatterKernel::Compute(OpKernelContext* context) {
   tensorflow::core::RefCountPtr<Var> variable;
   OP_REQUIRES_OK(context,
                  LookupResource(context, tensorflow::HandleFromInput(context, kHandle), &variable));
-  AwaitReaders(variable.get());
   {
     const tsl::mutex_lock lock(*variable->mu());
     Tensor* const value = variable->tensor();

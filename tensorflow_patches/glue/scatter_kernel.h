@@ -7,16 +7,12 @@
 // optimizer op; what else it takes is the variable's lock, which a stock scatter shares with
 // readers. What another op has put into copy-on-read mode stays in it.
 //
-// Who holds it may let go soon, as an op of this step that the executor has not come to yet. So the
-// scatter waits first, for at most as long as the copy would take.
-//
 // Made by the decorating factory (interpose.cc), owns the stock kernel. TensorFlow calls Compute on
 // an inter-op thread.
 
 #ifndef TFMPI_GLUE_SCATTER_KERNEL_H_
 #define TFMPI_GLUE_SCATTER_KERNEL_H_
 
-#include <atomic>
 #include <memory>
 #include <string>
 
@@ -41,13 +37,7 @@ class ScatterKernel : public tensorflow::OpKernel {
   void Run(tensorflow::OpKernelContext* context, tensorflow::Tensor handle,
            const tensorflow::Tensor& table);
 
-  // Until nobody else holds the variable's value, if that is soon. Takes the variable's lock now
-  // and then. In vain where an op holds it that can only run when this one has ended.
-  void AwaitReaders(tensorflow::Var* variable);
-
   const std::unique_ptr<tensorflow::OpKernel> stock_;
-  // So often in a row nobody let go in time: each halves the next wait.
-  std::atomic<int> vain_{0};
 };
 
 }  // namespace tfmpi

@@ -36,11 +36,6 @@ def test_what_was_read_stays_as_it_was(ranks):
         assert rank["held"] == {"reads": [[0.0], [1.0], [2.0], [3.0]], "table": [4.0]}
 
 
-def test_who_lets_go_soon_is_waited_for(ranks):
-    for rank in ranks:
-        assert rank["passing"] == {"copies": 0, "table": [4.0, 0.0]}
-
-
 def test_threads_lose_nothing_and_read_no_half_of_an_update(ranks):
     """In stock TensorFlow they do."""
     for rank in ranks:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -92,29 +91,6 @@ def held() -> dict[str, Any]:
     }
 
 
-def passing() -> dict[str, Any]:
-    """Of a reader that is slower than the scatter beside it a table is not copied."""
-    table = tf.Variable(tf.zeros([2**20, 64]))  # 256 MB: a copy takes some 64 ms
-
-    def look(value: np.ndarray) -> np.float32:
-        time.sleep(0.02)
-        return np.float32(0)
-
-    @tf.function
-    def step() -> tf.Tensor:
-        value = tf.raw_ops.ReadVariableOp(resource=table.handle, dtype=tf.float32)
-        slow = tf.numpy_function(look, [value], tf.float32)
-        with tf.control_dependencies([value]):
-            scatter("Add", table, [0], tf.ones([1, 64]))
-        return slow
-
-    places = []
-    for _ in range(4):
-        step()
-        places.append(np.asarray(memoryview(table.read_value())).ctypes.data)
-    return {"copies": len(set(places)) - 1, "table": [float(table[0, 0]), float(table[1, 0])]}
-
-
 def beside_copy_on_read() -> list[float]:
     """Another op has set the mode; this library's ops then follow it."""
     table = tf.Variable(tf.zeros([ROWS]))
@@ -159,7 +135,6 @@ def main() -> None:
             "errors": errors(),
             "strings": strings(),
             "held": held(),
-            "passing": passing(),
             "beside": beside_copy_on_read(),
             "threads": threads(),
         }
