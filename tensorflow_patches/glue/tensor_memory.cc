@@ -1,6 +1,7 @@
 #include "tensorflow_patches/glue/tensor_memory.h"
 
 #include <dlfcn.h>
+#include <malloc.h>
 
 #include <atomic>
 #include <cstddef>
@@ -8,20 +9,20 @@
 #include <new>
 
 #include "tensorflow_patches/core/block_cache.h"
+#include "tensorflow_patches/core/small_blocks.h"
 
 namespace tfmpi {
 namespace {
 
 // Null: off. Never destroyed: tensors are freed while the process exits.
 std::atomic<BlockCache*> g_blocks{nullptr};
+MemoryBudget g_small_budget(size_t{64} << 20);  // of all threads; parameters.md tells it
 
 using Malloc = void* (*)(size_t, std::align_val_t);
 using Free = void (*)(void*);
-using SizedFree = void (*)(void*, size_t, std::align_val_t);
 
 constexpr char kMalloc[] = "_ZN3tsl4port13AlignedMallocEmSt11align_val_t";
 constexpr char kFree[] = "_ZN3tsl4port11AlignedFreeEPv";
-constexpr char kSizedFree[] = "_ZN3tsl4port16AlignedSizedFreeEPvmSt11align_val_t";
 
 // The definition in libtensorflow_framework, which ours hides. No static with a guard: TensorFlow's
 // static constructors call it.
@@ -36,11 +37,54 @@ Function Stock() {
   return function;
 }
 
-// Every tensor passes here when it is freed: most are told apart by their address.
-bool Take(void* block) {
-  if (reinterpret_cast<uintptr_t>(block) % BlockCache::kAlignment != 0) return false;
+void StockFree(void* memory) { Stock<Free, kFree>()(memory); }
+
+// Pointer and flag have no destructor: other destructors of a thread that ends may free tensors
+// after this one.
+thread_local SmallBlocks* t_small = nullptr;
+thread_local bool t_ended = false;
+
+struct Ending {
+  ~Ending() {
+    t_ended = true;
+    delete t_small;
+    t_small = nullptr;
+  }
+};
+
+// This thread's; null while it ends.
+SmallBlocks* Small() {
+  if (t_small == nullptr && !t_ended) {
+    static thread_local Ending ending;
+    t_small = new SmallBlocks(&g_small_budget, StockFree);
+  }
+  return t_small;
+}
+
+void* Allocate(size_t size, std::align_val_t alignment) {
+  const size_t align = static_cast<size_t>(alignment);
   BlockCache* const blocks = g_blocks.load(std::memory_order_acquire);
-  return blocks != nullptr && blocks->Free(block, Clock::now());
+  if (blocks == nullptr) return Stock<Malloc, kMalloc>()(size, alignment);
+  void* block = nullptr;
+  if (size >= BlockCache::kLeastBytes && align <= BlockCache::kAlignment) {
+    block = blocks->Allocate(size, Clock::now());
+  } else if (size <= SmallBlocks::kMostBytes && align <= SmallBlocks::kUnit) {
+    size = SmallBlocks::Rounded(size);  // so that it will serve whoever asks for as many units
+    if (SmallBlocks* const small = Small()) block = small->Take(size);
+  }
+  return block != nullptr ? block : Stock<Malloc, kMalloc>()(size, alignment);
+}
+
+// Every tensor passes here when it is freed: large ones are told apart by their address.
+bool Take(void* memory) {
+  BlockCache* const blocks = g_blocks.load(std::memory_order_acquire);
+  if (blocks == nullptr || memory == nullptr) return false;
+  if (reinterpret_cast<uintptr_t>(memory) % BlockCache::kAlignment == 0 &&
+      blocks->Free(memory, Clock::now())) {
+    return true;
+  }
+  SmallBlocks* const small = Small();
+  return small != nullptr && small->Keep(memory, malloc_usable_size(memory));
 }
 
 }  // namespace
@@ -54,24 +98,16 @@ namespace port {
 
 __attribute__((visibility("default"))) void* AlignedMalloc(size_t size,
                                                            std::align_val_t alignment) {
-  using tfmpi::BlockCache;
-  BlockCache* const blocks = tfmpi::g_blocks.load(std::memory_order_acquire);
-  if (blocks != nullptr && size >= BlockCache::kLeastBytes &&
-      static_cast<size_t>(alignment) <= BlockCache::kAlignment) {
-    void* const block = blocks->Allocate(size, tfmpi::Clock::now());
-    if (block != nullptr) return block;
-  }
-  return tfmpi::Stock<tfmpi::Malloc, tfmpi::kMalloc>()(size, alignment);
+  return tfmpi::Allocate(size, alignment);
 }
 
 __attribute__((visibility("default"))) void AlignedFree(void* memory) {
-  if (!tfmpi::Take(memory)) tfmpi::Stock<tfmpi::Free, tfmpi::kFree>()(memory);
+  if (!tfmpi::Take(memory)) tfmpi::StockFree(memory);
 }
 
-__attribute__((visibility("default"))) void AlignedSizedFree(void* memory, size_t size,
-                                                             std::align_val_t alignment) {
-  if (tfmpi::Take(memory)) return;
-  tfmpi::Stock<tfmpi::SizedFree, tfmpi::kSizedFree>()(memory, size, alignment);
+__attribute__((visibility("default"))) void AlignedSizedFree(void* memory, size_t /*size*/,
+                                                             std::align_val_t /*alignment*/) {
+  if (!tfmpi::Take(memory)) tfmpi::StockFree(memory);
 }
 
 }  // namespace port

@@ -167,7 +167,8 @@ PARAMETERS = {
             "waits for the next step, where glibc would return it to the kernel and get it anew. "
             "With what is in use it is more than once was in use at a time by at most half of that "
             "and at most 256 MB; what nobody has used for 30 seconds goes at the next such "
-            "allocation. return: as in stock TensorFlow.",
+            "allocation. Freed tensors of up to 64 KB wait, too, for the thread that has freed "
+            "them, at most 64 MB in all. return: as in stock TensorFlow.",
             choices=("keep", "return"),
         ),
         Parameter(

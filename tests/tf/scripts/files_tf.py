@@ -42,6 +42,12 @@ def save(name: str, function: Any, *files: str) -> None:
     there[name] = all((DIRECTORY / file).exists() for file in files)
 
 
+def until_all_have_looked() -> None:
+    """Before rank 0 removes an old file, which a slower rank may be about to look for."""
+    if hasattr(tf, "mpi"):
+        tf.mpi.barrier()
+
+
 class Module(tf.Module):
     def __init__(self, value: tf.Variable) -> None:
         super().__init__()
@@ -64,6 +70,7 @@ def checkpoints(value: tf.Variable) -> None:
     manager = tf.train.CheckpointManager(checkpoint, DIRECTORY / "managed", max_to_keep=2)
     for number in range(2, 5):
         save(f"managed {number}", manager.save, f"managed/ckpt-{number}.index")
+        until_all_have_looked()
     save("managed", lambda: " ".join(manager.checkpoints))
     save("module", lambda: tf.saved_model.save(Module(value), DIRECTORY / "module"),
          "module/saved_model.pb", "module/variables/variables.index")  # fmt: skip
@@ -99,6 +106,7 @@ def session() -> None:
         for step in range(3):
             files = (f"v1/model-{step}.index", f"v1/model-{step}.meta", "v1/checkpoint")
             save(f"v1 {step}", lambda s=step: saver.save(sess, str(path / "model"), s), *files)
+            until_all_have_looked()
         save("v1", lambda: " ".join(saver.last_checkpoints))
         for name, kwargs in {"events": {}, "session": {"session": sess}}.items():
             writer = v1.summary.FileWriter(str(path / name), sess.graph, **kwargs)
