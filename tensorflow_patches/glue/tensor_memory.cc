@@ -105,6 +105,7 @@ __attribute__((visibility("default"))) void AlignedFree(void* memory) {
   if (!tfmpi::Take(memory)) tfmpi::StockFree(memory);
 }
 
+// The stock one does not look at the size either.
 __attribute__((visibility("default"))) void AlignedSizedFree(void* memory, size_t /*size*/,
                                                              std::align_val_t /*alignment*/) {
   if (!tfmpi::Take(memory)) tfmpi::StockFree(memory);
