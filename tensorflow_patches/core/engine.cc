@@ -22,9 +22,6 @@ constexpr std::chrono::microseconds kCallerPatience{50};
 // has just woken, before it could give the turn up: who only tried would never get it. Nothing is
 // lost where an operation is under way: no other begins before it ends.
 constexpr std::chrono::microseconds kTurnPatience{100};
-// After so long a wait for the others' votes the coordinator is told, which knows who is missing,
-// and says so.
-constexpr milliseconds kVotePatience{10};
 
 }  // namespace
 
@@ -126,7 +123,8 @@ void Engine::Run() {
     // Nothing can be agreed on without this rank, unless it has joined.
     const bool expecting = !names_.nothing_pending() || joined_ || left_;
     transport_->Wait(
-        votes_.voted() ? kVotePatience : kIdleNap, expecting, [this] { return Stirs(); }, &turn);
+        votes_.voted() ? std::min<Clock::duration>(options_.vote_patience, kIdleNap) : kIdleNap,
+        expecting, [this] { return Stirs(); }, &turn);
   }
   Stop();
 }
@@ -295,7 +293,7 @@ bool Engine::Say() {
   }
   if (votes_.voted()) {
     const bool open = votes_.Watch() == Outcome::kOpen;
-    if (open && fits && now_ < votes_.voted_at() + kVotePatience) return !had_voted;
+    if (open && fits && now_ < votes_.voted_at() + options_.vote_patience) return !had_voted;
     const uint64_t position = votes_.position();
     EndVote();
     if (votes_.position() != position) return true;  // carried

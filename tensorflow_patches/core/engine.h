@@ -41,6 +41,9 @@ struct EngineOptions {
   bool stats = false;  // counts for TF_MPI_STATS
   // Ranks that share a word agree on a repeated step without a message (ballot.h).
   bool forecasts = true;
+  // After so long a wait for the others' votes the coordinator is told, which knows who is missing,
+  // and says so.
+  Clock::duration vote_patience = std::chrono::milliseconds(10);
   // When every rank has joined, on the thread that calls Join: the last use of the transport, by
   // all ranks alike. False: it has failed.
   std::function<bool(Transport*)> at_end;

@@ -72,8 +72,18 @@ void Average(Engine& engine, int rank, int ranks, const std::vector<Job>& jobs) 
   }
 }
 
+// The first step brings new names, the next three show that they repeat themselves.
+constexpr uint64_t kForeseen = kSteps - 4;
+
+// However long the machine keeps a rank from running, nobody goes another way meanwhile.
+EngineOptions PatientOptions(int) {
+  EngineOptions options = TestOptions();
+  options.vote_patience = std::chrono::hours(1);
+  return options;
+}
+
 TEST_P(ForecastingTest, ARepeatedStepTakesNoMessage) {
-  const std::unique_ptr<Ranks> ranks = MakeRanks();
+  const std::unique_ptr<Ranks> ranks = MakeRanks(PatientOptions);
   ranks->Each([&](int rank, Engine& engine) {
     for (int step = 0; step < kSteps; ++step) {
       Average(engine, rank, ranks->size(),
@@ -81,9 +91,7 @@ TEST_P(ForecastingTest, ARepeatedStepTakesNoMessage) {
                {"large", DataType::kFloat32, ReduceOp::kAverage, 70'000, step},
                {"half", DataType::kFloat16, ReduceOp::kSum, 9, step}});
     }
-    // All of one step are handed in at once, so that only a rank that the machine keeps from
-    // running for longer than a vote's patience makes it go another way; sanitizers are as slow.
-    EXPECT_GT(engine.stats().foreseen, static_cast<uint64_t>(TFMPI_SANITIZED ? 0 : kSteps / 4));
+    EXPECT_EQ(engine.stats().foreseen, kForeseen);
   });
   ranks->JoinAll();
 }
@@ -113,10 +121,10 @@ void StepsWithRows(Engine& engine, int rank, int ranks) {
 }
 
 TEST_P(ForecastingTest, RowsThatDifferByRankAndStep) {
-  const std::unique_ptr<Ranks> ranks = MakeRanks();
+  const std::unique_ptr<Ranks> ranks = MakeRanks(PatientOptions);
   ranks->Each([&](int rank, Engine& engine) {
     StepsWithRows(engine, rank, ranks->size());
-    EXPECT_GT(engine.stats().foreseen, static_cast<uint64_t>(TFMPI_SANITIZED ? 0 : kSteps / 4));
+    EXPECT_EQ(engine.stats().foreseen, kForeseen);
   });
   ranks->JoinAll();
 }
@@ -150,7 +158,10 @@ TEST_P(ForecastingTest, StepsThatDeviate) {
     foreseen += engine.stats().foreseen;
   });
   std::printf("%d of %d steps were foreseen\n", static_cast<int>(foreseen / ranks->size()), kSteps);
-  EXPECT_GT(foreseen, 0u);
+  // Under a sanitizer, on a busy machine, every vote may take longer than its patience.
+  if (!TFMPI_SANITIZED) {
+    EXPECT_GT(foreseen, 0u);
+  }
   ranks->JoinAll();
 }
 
