@@ -16,8 +16,11 @@ using std::chrono::milliseconds;
 constexpr milliseconds kIdleNap{20};
 // Beyond the stall timeout, which the coordinator reports better than its peers can.
 constexpr std::chrono::seconds kCoordinatorGrace{30};
-// A caller in the communication thread's place polls this long for its peers.
-constexpr std::chrono::microseconds kCallerPatience{50};
+// A caller in the communication thread's place polls this long for its peers: to be woken by that
+// thread costs a step more than to poll while a peer is late. After the first part of it, other
+// threads that wait for this core come first.
+constexpr std::chrono::microseconds kCallerPatience{1000};
+constexpr std::chrono::microseconds kCallerKeepsCore{50};
 // On the core that it shares with its caller, the communication thread is interrupted by whom it
 // has just woken, before it could give the turn up: who only tried would never get it. Nothing is
 // lost where an operation is under way: no other begins before it ends.
@@ -142,7 +145,7 @@ bool Engine::BeginCallerProgress() {
 
 void Engine::Progress(const std::function<bool()>& over) {
   constexpr int kPollsPerLook = 16;  // at the clock
-  TimePoint until;
+  TimePoint began;
   int polls = 0;
   while (!over() && failure_.ok() && !finished_ && !IsAskedToEnd()) {
     const bool submitted = TakeSubmissions();
@@ -150,8 +153,10 @@ void Engine::Progress(const std::function<bool()>& over) {
       polls = 0;
     } else if (++polls % kPollsPerLook == 0) {
       now_ = Clock::now();
-      if (polls == kPollsPerLook) until = now_ + kCallerPatience;
-      if (now_ >= until) return;
+      if (polls == kPollsPerLook) began = now_;
+      const Clock::duration waited = now_ - began;
+      if (waited >= kCallerPatience) return;
+      if (waited >= kCallerKeepsCore) std::this_thread::yield();
     }
   }
 }

@@ -91,7 +91,9 @@ TEST_P(CallerProgressTest, RanksMixCallersAndCommunicationThreads) {
                        count, step};
       std::vector<char> data = MakeInput(job, rank);
       Request request = MakeRequest(job, data.data(), data.data());
-      if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+      if (random() % 8 == 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 2 == 0 ? 200 : 1500));
+      }
       if (random() % 4 == 0) {
         Ending ending = Submit(engine, std::move(request));
         ASSERT_TRUE(Await(ending).ok());
