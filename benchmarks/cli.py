@@ -84,7 +84,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="an environment for columns KIND:RANKS+NAME; PYTHON=PATH chooses the interpreter, "
         "ROWS=N the rows of the embedding table",
     )
-    parser.add_argument("--horovod-python", default=sys.executable, metavar="PATH")
+    parser.add_argument("--horovod-python", default=columns.horovod_python(), metavar="PATH")
     parser.add_argument("--quick", action="store_true", help="seconds: a tiny model, one run each")
     parser.add_argument("--out", type=Path, help="folder (default benchmarks/results/TIME)")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="goes on in that folder")

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from benchmarks.processes import Process
 
+# Where benchmarks/install_horovod.py puts it.
+HOROVOD = Path(__file__).resolve().parent.parent / ".cache" / "horovod"
 KINDS = {
     "independent": "processes side by side that know nothing of one another: the ideal",
     "lockstep": "the same, but none begins a step before all have ended the one before",
@@ -92,6 +94,12 @@ def not_applicable(column: Column, style: str) -> str:
     if column.kind == "mwms" and style in ("v1", "raw"):
         return "MultiWorkerMirroredStrategy has no Session loop: see style function"
     return ""
+
+
+def horovod_python() -> str:
+    """The Python that benchmarks/install_horovod.py made, else this one."""
+    made = HOROVOD / "bin" / "python"
+    return str(made) if made.exists() else sys.executable
 
 
 def has_horovod(python: str) -> bool:

@@ -5,6 +5,7 @@ Several runs may be alive at once and take turns, which pipes in their folders g
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -12,7 +13,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ MARKER = "BENCHMARK_RUN_ID"  # in the environment of each process of a run, at a
 LAUNCHER_VARIABLES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_")
 PEER_GRACE = 5.0  # seconds that the others get once one process of a run has failed
 NOTE_LENGTH = 160  # characters
+PID_BYTES = 4  # little-endian: what a rank writes to pass its turn on
 
 
 @dataclass(frozen=True)
@@ -111,9 +113,14 @@ def run(
 
 
 class Pipes:
-    """The pipes by which the ranks of one run are given turns, in its folder."""
+    """The pipes by which the ranks of one run are given turns, in its folder.
+
+    Who has passed its turn on is stopped (SIGSTOP) until the next: a peer's thread that polls, as
+    Horovod's does, would take the core from whose turn it is.
+    """
 
     def __init__(self, folder: Path, ranks: int) -> None:
+        self._stopped: list[int] = []
         self._turns, self._passed = (
             [self._pipe(folder / f"{name}.{rank}") for rank in range(ranks)]
             for name in ("turn", "passed")
@@ -126,18 +133,28 @@ class Pipes:
 
     def give(self) -> None:
         """All ranks' turn begins."""
+        _signal(self._stopped, signal.SIGCONT)
+        self._stopped = []
         for turn in self._turns:
             os.write(turn, b".")
 
     def wait(self, run: Run, deadline: float) -> bool:
-        """Until all ranks have passed it on; whether they did before the run or the time ended."""
+        """Until all ranks have passed it on; whether they did before the run or the time ended.
+
+        If they did, they are stopped when this returns.
+        """
         waiting = set(self._passed)
+        pids = []
         while waiting and not run.has_ended and time.monotonic() < deadline:
             ready, _, _ = select.select(list(waiting), [], [], 0.5)
             for passed in ready:
-                os.read(passed, 1)
+                pids.append(int.from_bytes(os.read(passed, PID_BYTES), "little"))
                 waiting.remove(passed)
-        return not waiting
+        if waiting:
+            return False
+        _signal(pids, signal.SIGSTOP)
+        self._stopped = pids
+        return True
 
     def close(self) -> None:
         for pipe in [*self._turns, *self._passed]:
@@ -158,6 +175,13 @@ def take_turns(runs: Sequence[tuple[Run, Pipes]], turns: int, deadline: float) -
                 alive.remove(one)
     for _, pipes in alive:
         pipes.give()
+
+
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+    """To those that are still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _environment(base: Mapping[str, str] | None, extra: Mapping[str, str]) -> dict[str, str]:
@@ -203,11 +227,7 @@ def _end(processes: Sequence[subprocess.Popen[bytes]], marker: str) -> None:
     _all_end(processes, time.monotonic() + 5)
     deadline = time.monotonic() + 10
     while pids := _marked(marker):
-        for pid in pids:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        _signal(pids, signal.SIGKILL)
         if time.monotonic() > deadline:
             raise RunFailed(f"processes {pids} outlive SIGKILL")
         time.sleep(0.02)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import cli, columns, processes, runner, table
+from benchmarks import cli, columns, install_horovod, processes, runner, table
 from benchmarks.columns import Column, Launch
 from benchmarks.compare import report, text
 from benchmarks.compare.systems import System
@@ -249,6 +249,39 @@ def test_the_columns_of_a_row_take_turns(tmp_path: Path) -> None:
     for run in runs:
         assert run["status"] == "fails" or len(run["turn_rates"]) == 3
         assert "averaged" not in run["note"]
+
+
+def test_who_has_passed_its_turn_on_is_stopped(tmp_path: Path) -> None:
+    """Else a thread that polls would take the core from the others."""
+    code = (
+        "import os, sys; turn, passed = (open(os.path.join(sys.argv[1], name), mode, buffering=0)"
+        " for name, mode in (('turn.0', 'rb'), ('passed.0', 'wb')))\n"
+        "while turn.read(1): passed.write(os.getpid().to_bytes(4, 'little'))"
+    )
+    pipes = processes.Pipes(tmp_path, 1)
+    polls = processes.Process([sys.executable, "-c", code, str(tmp_path)], {})
+
+    def state() -> str:
+        (pid,) = (process.pid for process in run._started)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+    with processes.Run([polls], tmp_path / "log", tmp_path) as run:
+        for _ in range(3):
+            pipes.give()
+            assert state() != "T"
+            deadline = time.monotonic() + 30
+            assert pipes.wait(run, deadline), (tmp_path / "log").read_text()
+            while state() != "T":
+                assert time.monotonic() < deadline, state()
+    pipes.close()
+
+
+def test_horovods_sources_are_changed_in_one_line() -> None:
+    text = "list(APPEND A a.cc)\nlist(APPEND A x/xla_mpi_ops.cc)\nend()\n"
+    assert install_horovod.without_xla(text) == "list(APPEND A a.cc)\nend()\n"
+    with pytest.raises(ValueError, match="in 0 lines"):
+        install_horovod.without_xla("")
+    assert cli.parse([]).horovod_python in (str(columns.HOROVOD / "bin/python"), sys.executable)
 
 
 def test_the_comparison_runs(tmp_path: Path) -> None:

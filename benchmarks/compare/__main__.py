@@ -12,12 +12,12 @@ each rank trains on its part of the batch.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks import columns
 from benchmarks.compare import report, systems, text
 from benchmarks.compare.systems import Outcome, System
 from benchmarks.runner import ROOT
@@ -41,7 +41,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--goal", type=float, default=1e-4, help="largest difference wanted")
     parser.add_argument("--timeout", type=float, default=600, help="seconds per system")
-    parser.add_argument("--horovod-python", default=sys.executable, metavar="PATH")
+    parser.add_argument("--horovod-python", default=columns.horovod_python(), metavar="PATH")
     parser.add_argument("--quick", action="store_true", help="a toy, with no download")
     parser.add_argument("--out", type=Path, help="folder (default benchmarks/results/compare-TIME)")
     options = parser.parse_args(arguments)

@@ -24,6 +24,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.processes import PID_BYTES
+
 WARM_UP = 10  # steps before anything is timed: tracing, compilation, first touch of memory
 PROBE = 5  # steps from which the number of timed steps is estimated
 SETTLE = 3  # untimed steps after the meeting
@@ -160,9 +162,9 @@ class Turns:
             raise RuntimeError("nobody gives turns any more")
 
     def pass_on(self) -> None:
-        """Ends this process's turn, and waits for its next one."""
+        """Ends this process's turn, and waits for its next one, stopped as a whole."""
         if self._pipes is not None:
-            os.write(self._pipes[1], b".")
+            os.write(self._pipes[1], os.getpid().to_bytes(PID_BYTES, "little"))
             self.wait()
 
 
