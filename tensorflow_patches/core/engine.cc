@@ -16,10 +16,10 @@ using std::chrono::milliseconds;
 constexpr milliseconds kIdleNap{20};
 // Beyond the stall timeout, which the coordinator reports better than its peers can.
 constexpr std::chrono::seconds kCoordinatorGrace{30};
-// A caller in the communication thread's place polls this long for its peers: to be woken by that
-// thread costs a step more than to poll while a peer is late. After the first part of it, other
-// threads that wait for this core come first.
-constexpr std::chrono::microseconds kCallerPatience{1000};
+// Whoever has voted, or carries its own requests, polls this long for its peers: to sleep and be
+// woken costs a step more. Other threads that wait for this core come first; where it is a caller's
+// own, after the first part.
+constexpr std::chrono::microseconds kPollPatience{1000};
 constexpr std::chrono::microseconds kCallerKeepsCore{50};
 // On the core that it shares with its caller, the communication thread is interrupted by whom it
 // has just woken, before it could give the turn up: who only tried would never get it. Nothing is
@@ -122,6 +122,10 @@ void Engine::Run() {
     if (failure_.ok()) progress |= Exchange(/*news=*/true);  // time may have passed
     if (!failure_.ok() && (joined_ || left_ || join_requested_ || leave_requested_)) break;
     if (progress) continue;
+    if (votes_.voted() && transport_->MayPoll()) {
+      Poll([this] { return !votes_.voted(); }, /*keeps_core=*/Clock::duration::zero());
+      if (!votes_.voted()) continue;
+    }
     CheckCoordinator();
     // Nothing can be agreed on without this rank, unless it has joined.
     const bool expecting = !names_.nothing_pending() || joined_ || left_;
@@ -143,7 +147,9 @@ bool Engine::BeginCallerProgress() {
   return true;
 }
 
-void Engine::Progress(const std::function<bool()>& over) {
+void Engine::Progress(const std::function<bool()>& over) { Poll(over, kCallerKeepsCore); }
+
+void Engine::Poll(const std::function<bool()>& over, Clock::duration keeps_core) {
   constexpr int kPollsPerLook = 16;  // at the clock
   TimePoint began;
   int polls = 0;
@@ -155,8 +161,8 @@ void Engine::Progress(const std::function<bool()>& over) {
       now_ = Clock::now();
       if (polls == kPollsPerLook) began = now_;
       const Clock::duration waited = now_ - began;
-      if (waited >= kCallerPatience) return;
-      if (waited >= kCallerKeepsCore) std::this_thread::yield();
+      if (waited >= kPollPatience) return;
+      if (waited >= keeps_core) std::this_thread::yield();
     }
   }
 }

@@ -107,6 +107,9 @@ class Engine {
   bool BeginCallerProgress();
   void Progress(const std::function<bool()>& over);
   void EndCallerProgress();
+  // Works until `over`, or until nothing has happened for a while. After `keeps_core` without
+  // progress other threads of this core come first.
+  void Poll(const std::function<bool()>& over, Clock::duration keeps_core);
   bool IsAskedToEnd() const { return join_requested_ || leave_requested_ || stop_requested_; }
   bool Stirs() const;
   bool TakeSubmissions();

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 namespace tfmpi {
@@ -161,6 +162,9 @@ class LocalTransport : public Transport {
     if (turn != nullptr) turn->lock();
   }
 
+  bool MayPoll() const override {
+    return static_cast<unsigned>(topology_.size) <= std::thread::hardware_concurrency();
+  }
   // The sleeper wakes for every message as before, and waits for its turn.
   bool BeginCallerProgress() override { return true; }
   void EndCallerProgress(const std::function<bool()>& ready) override {

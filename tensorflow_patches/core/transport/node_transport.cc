@@ -105,8 +105,10 @@ class NodeTransport : public Transport {
     if (turn != nullptr) turn->lock();  // first: a caller in its place may have lain down
   }
 
+  bool MayPoll() const override { return one_node_ && !memory_.crowded(); }
+
   bool BeginCallerProgress() override {
-    if (!one_node_ || memory_.crowded()) return false;
+    if (!MayPoll()) return false;
     memory_.SetAsleep(Asleep::kAwake);
     return true;
   }

@@ -65,6 +65,9 @@ class Transport {
   // nobody else calls.
   virtual void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready,
                     std::unique_lock<Turn>* turn) = 0;
+  // Whether a thread that waits for peers may poll for them: each rank has a core of its own, and
+  // nothing has to be asked of a library.
+  virtual bool MayPoll() const { return false; }
   // A caller that has just taken the turn begins to call in the sleeper's place: nothing needs to
   // wake that one. False if only one thread may call, ever, or if callers must not spin.
   virtual bool BeginCallerProgress() { return false; }
