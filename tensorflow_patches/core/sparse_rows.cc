@@ -10,6 +10,7 @@ namespace tfmpi {
 namespace {
 
 constexpr size_t kBlockBytes = size_t{16} << 10;  // packed, then copied at once
+constexpr size_t kMostKept = size_t{256} << 10;   // slots of FindRepeats, by each thread
 
 // In blocks of a fixed size, which compilers vectorise at -O2 too.
 template <typename T>
@@ -46,7 +47,9 @@ std::vector<Repeat> FindRepeats(const std::vector<int64_t>& indices) {
   // processor foresees.
   int bits = 4;
   while ((size_t{1} << bits) < 4 * indices.size()) ++bits;
-  std::vector<int32_t> firsts(size_t{1} << bits, -1);
+  // Kept from step to step: where glibc frees so much it tidies up the whole heap.
+  thread_local std::vector<int32_t> firsts;
+  firsts.assign(size_t{1} << bits, -1);
   std::vector<Repeat> repeats;
   for (size_t row = 0; row < indices.size(); ++row) {
     // Fibonacci hashing: the upper bits of the product depend on all bits of the index.
@@ -61,6 +64,7 @@ std::vector<Repeat> FindRepeats(const std::vector<int64_t>& indices) {
       repeats.push_back({static_cast<size_t>(first), row});
     }
   }
+  if (firsts.size() > kMostKept) std::vector<int32_t>().swap(firsts);
   return repeats;
 }
 

@@ -40,8 +40,9 @@ constexpr char kRows[] = "_tf_mpi_rows";  // by sparse gradient
 class Averages : public tensorflow::ResourceBase {
  public:
   struct Rows {
-    XlaOp values;
+    XlaOp values;   // what the graph sees
     XlaOp indices;  // distinct
+    XlaOp written;  // the same values, but that the rest of their room may hold anything
   };
 
   std::string DebugString() const override { return "the averages of a computation"; }
@@ -106,6 +107,16 @@ absl::StatusOr<std::vector<xla::Shape>> RowsFirst(xla::XlaBuilder* builder, cons
   return shapes;
 }
 
+// `values` with zeros in the rows from `found` on. A call of its own: who can do without them
+// takes what is written, and XLA drops what nobody takes.
+XlaOp EmitRest(xla::XlaBuilder* builder, XlaOp values, const xla::Shape& shape, XlaOp found) {
+  return xla::CustomCallWithLayout(builder, std::string(kCompiledRest), {values, found}, shape,
+                                   {shape, xla::ShapeUtil::MakeShape(xla::S64, {1})}, /*opaque=*/"",
+                                   /*has_side_effect=*/false, {{{}, {0, {}}}}, /*literal=*/nullptr,
+                                   xla::CustomCallSchedule::SCHEDULE_NONE,
+                                   xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+}
+
 // The averages of the tensors.
 absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, const Call& call,
                                             XlaOp weight) {
@@ -117,8 +128,10 @@ absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, const Call
   if (!all.ok()) return all.status();
   const tensorflow::core::ScopedUnref unref(*all);
   const xla::Shape scalar = xla::ShapeUtil::MakeShape(xla::F32, {});
+  const auto slices = static_cast<int64_t>(call.rows.size());
   std::vector<xla::Shape> results = *shapes;
   results.push_back(scalar);
+  if (slices != 0) results.push_back(xla::ShapeUtil::MakeShape(xla::S64, {slices}));
   std::vector<XlaOp> operands = call.tensors;
   // The results of slices have memory of their own, so XLA never makes the room of an operand.
   for (size_t i = 0; i < call.of_slices(); ++i) {
@@ -143,8 +156,13 @@ absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, const Call
       xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
   std::vector<XlaOp> averages;
   for (int64_t i = 0; i < tensors; ++i) averages.push_back(xla::GetTupleElement(called, i));
-  for (size_t i = 0; i < call.of_slices(); i += 2) {
-    (*all)->rows.push_back({averages[i], averages[i + 1]});
+  for (int64_t slice = 0; slice < slices; ++slice) {
+    const XlaOp found = xla::GetTupleElement(called, tensors + 1);
+    XlaOp& values = averages[2 * slice];
+    const XlaOp written = values;
+    values = EmitRest(builder, written, results[2 * slice],
+                      xla::SliceInDim(found, slice, slice + 1, 1, 0));
+    (*all)->rows.push_back({values, averages[2 * slice + 1], written});
   }
   (*all)->last = xla::GetTupleElement(called, tensors);
   return averages;
@@ -345,7 +363,7 @@ void CompiledScatterKernel::Compute(OpKernelContext* context) {
   if (def().op() == "ResourceScatterSub") factor.negative = !factor.negative;
   const XlaOp updated = xla::CustomCallWithLayout(
       builder, std::string(kCompiledScatter),
-      {variable, average->indices, found.has_value() ? average->values : updates,
+      {variable, average->indices, found.has_value() ? average->written : updates,
        Emit(builder, factor, table.element_type())},
       table, shapes, /*opaque=*/"", /*has_side_effect=*/false, {{{}, {0, {}}}}, /*literal=*/nullptr,
       xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);

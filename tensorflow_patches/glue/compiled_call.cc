@@ -151,7 +151,8 @@ struct Slices {
   std::unique_ptr<char[]> rows;  // unless they are gathered where they go
   char* values = nullptr;        // the results', with room for so many rows
   void* indices = nullptr;
-  bool narrow = false;  // int32 indices
+  int64_t* count = nullptr;  // the result's; how many rows were found
+  bool narrow = false;       // int32 indices
   size_t room = 0;
 
   // As GatheredRows::Allocate.
@@ -189,7 +190,7 @@ absl::Status Slices::Write() const {
   if (rows != nullptr) {
     Unpack(format.dtype, rows.get(), values, found.size() * format.elements, 1);
   }
-  std::memset(values + found.size() * format.bytes(), 0, (room - found.size()) * format.bytes());
+  *count = static_cast<int64_t>(found.size());
   narrow ? WriteIndices<int32_t>(found) : WriteIndices<int64_t>(found);
   return absl::OkStatus();
 }
@@ -205,8 +206,8 @@ std::vector<int64_t> ReadIndices(const ffi::AnyBuffer& buffer, size_t rows) {
 
 absl::Status AddSlices(const std::string& name, const ffi::AnyBuffer& values,
                        const ffi::AnyBuffer& indices, const ffi::AnyBuffer& values_result,
-                       const ffi::AnyBuffer& indices_result, float weight, Slices* slices,
-                       RequestGroup* group) {
+                       const ffi::AnyBuffer& indices_result, int64_t* count, float weight,
+                       Slices* slices, RequestGroup* group) {
   const auto dims = values.dimensions();
   slices->name = name;
   slices->narrow = indices.element_type() == ffi::DataType::S32;
@@ -220,6 +221,7 @@ absl::Status AddSlices(const std::string& name, const ffi::AnyBuffer& values,
   slices->room = static_cast<size_t>(values_result.dimensions()[0]);
   slices->values = static_cast<char*>(values_result.untyped_data());
   slices->indices = indices_result.untyped_data();
+  slices->count = count;
   OwnRows own(slices->format, ReadIndices(indices, static_cast<size_t>(dims[0])),
               values.untyped_data(), weight);
   slices->gathered =
@@ -251,10 +253,14 @@ absl::Status AddRequests(std::string_view joined, ffi::RemainingArgs args, ffi::
   const float weight = args.get<ffi::AnyBuffer>(weight_place)->typed_data<float>()[0];
   const std::string first(joined.substr(0, joined.find(kNameSeparator)));
   absl::Status status = CheckWeight(weight, first);
+  int64_t* const counts =
+      slices->empty() ? nullptr
+                      : (*rets.get<ffi::AnyBuffer>(weight_place + 1))->typed_data<int64_t>();
   for (size_t i = 0; status.ok() && i < slices->size(); ++i) {
-    status = AddSlices((*plan)->slices[i], *args.get<ffi::AnyBuffer>(2 * i),
-                       *args.get<ffi::AnyBuffer>(2 * i + 1), **rets.get<ffi::AnyBuffer>(2 * i),
-                       **rets.get<ffi::AnyBuffer>(2 * i + 1), weight, &(*slices)[i], group);
+    status =
+        AddSlices((*plan)->slices[i], *args.get<ffi::AnyBuffer>(2 * i),
+                  *args.get<ffi::AnyBuffer>(2 * i + 1), **rets.get<ffi::AnyBuffer>(2 * i),
+                  **rets.get<ffi::AnyBuffer>(2 * i + 1), counts + i, weight, &(*slices)[i], group);
   }
   if (!status.ok()) return status;
   if ((*plan)->dense != nullptr) {
@@ -286,8 +292,27 @@ XLA_FFI_DEFINE_HANDLER(
     ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<std::string_view>("names").Attr<int64_t>(
         "slices"));
 
-// The rows of a large table lie in no cache: so many are asked for ahead.
-constexpr int64_t kRowsAhead = 12;
+// Shapes and dtypes are as EmitRest has given them.
+ffi::Error ClearRest(ffi::AnyBuffer values, ffi::AnyBuffer found,
+                     ffi::Result<ffi::AnyBuffer> result) {
+  const size_t bytes = values.size_bytes();
+  const auto room = static_cast<size_t>(values.dimensions()[0]);
+  const size_t written =
+      room == 0 ? 0 : bytes / room * static_cast<size_t>(*found.typed_data<int64_t>());
+  char* const into = static_cast<char*>(result->untyped_data());
+  if (into != values.untyped_data()) std::memcpy(into, values.untyped_data(), written);
+  std::memset(into + written, 0, bytes - written);
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(
+    kRestHandler, ClearRest,
+    ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
+
+// The rows of a large table lie in no cache: so many are asked for ahead, for the second-level
+// cache, which can wait for more lines at a time than the first; so many, from there, for that one.
+constexpr int64_t kRowsToSecondCache = 32;
+constexpr int64_t kRowsToFirstCache = 8;
 constexpr int64_t kCacheLine = 64;
 
 // Of half a cache line, wherever it lies; a compiler without registers so wide uses two. (GCC
@@ -310,20 +335,28 @@ template <typename T, typename Index>
   for (int64_t i = 0; i < rows; ++i) {
     T* const into = row(i);
     if (into == nullptr) continue;
-    const T* ahead = i + kRowsAhead < rows ? row(i + kRowsAhead) : nullptr;
-    if (ahead == nullptr) ahead = into;
+    const auto ahead = [=](int64_t by) {
+      const T* const found = i + by < rows ? row(i + by) : nullptr;
+      return found == nullptr ? into : found;
+    };
+    const T* const far = ahead(kRowsToSecondCache);
+    const T* const near = ahead(kRowsToFirstCache);
+    const auto ask = [=](int64_t k) {
+      __builtin_prefetch(far + k, 0, 2);
+      __builtin_prefetch(near + k, 1);
+    };
     const T* const value = values + i * elements;
     int64_t k = 0;
     // A line is asked for while one is added: a processor that is asked for a whole row at once
     // has no room to wait for so many, and stops.
     for (; k + 2 * kVector <= elements; k += 2 * kVector) {
-      __builtin_prefetch(ahead + k, 1);
+      ask(k);
       for (int64_t half = k; half < k + 2 * kVector; half += kVector) {
         *reinterpret_cast<Vector*>(into + half) +=
             factor * *reinterpret_cast<const Vector*>(value + half);
       }
     }
-    if (k < elements) __builtin_prefetch(ahead + k, 1);
+    if (k < elements) ask(k);
     for (; k < elements; ++k) into[k] += factor * value[k];
   }
 }
@@ -397,6 +430,7 @@ absl::Status RegisterCompiledCalls() {
       return absl::InternalError("tensorflow.mpi was built for another version of XLA's FFI");
     }
     for (const auto& [name, handler] : {std::make_pair(kCompiledAverage, kAverageHandler),
+                                        std::make_pair(kCompiledRest, kRestHandler),
                                         std::make_pair(kCompiledScatter, kScatterHandler)}) {
       if (ffi::Ffi::RegisterStaticHandler(api, name, "Host", handler) != nullptr) {
         return absl::InternalError("XLA refused the calls that average");

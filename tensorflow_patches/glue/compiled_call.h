@@ -2,11 +2,14 @@
 //
 // Operands: values and indices of sparse gradients, as many as the int64 attribute "slices" says,
 // dense tensors, this rank's weight (a float32 scalar), a float32 scalar that only orders calls.
-// Results: the averages, those of dense tensors in their memory, and the scalar for the next call.
-// Shapes are static, so the results of a sparse gradient have room for the rows of all ranks; what
-// is left over at the end is rows of zeros for the index -1. Attribute "names": the names of the
-// engine's requests, separated, one per gradient. XLA calls on a thread of its own, which the call
-// gives back at once.
+// Results: the averages, those of dense tensors in their memory, the scalar for the next call, and,
+// if there are sparse gradients, how many rows each has, int64. Shapes are static, so the results
+// of a sparse gradient have room for the rows of all ranks; the indices that are left over are -1,
+// the values anything. Attribute "names": the names of the engine's requests, separated, one per
+// gradient. XLA calls on a thread of its own, which the call gives back at once.
+//
+// kCompiledRest makes zeros of the values that are left over. Operands: the values, how many rows
+// they have, as an int64 tensor of one element. Result: the values, in their memory.
 //
 // kCompiledScatter adds rows, times a factor, to those of a table. Operands: the table, indices,
 // rows, the factor, a scalar of their dtype. Result: the table, in its memory. An index that is in
@@ -22,6 +25,7 @@
 namespace tfmpi {
 
 inline constexpr std::string_view kCompiledAverage = "tfmpi_average";
+inline constexpr std::string_view kCompiledRest = "tfmpi_clear_rest";
 inline constexpr std::string_view kCompiledScatter = "tfmpi_scatter_rows";
 inline constexpr char kNameSeparator[] = "\n";
 
