@@ -19,6 +19,7 @@ DIR/runs.jsonl holds every run; table.csv, table.md and plots are written anew a
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from pathlib import Path
@@ -157,6 +158,8 @@ def main(arguments: list[str] | None = None) -> int:
     launch = Launch(
         options.seconds, options.rows, options.variants, options.horovod_python, options.turns
     )
+    # As Ctrl-C: else ranks that wait for their turn would stay, stopped.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     run_all(
         options.cells,
         records,

@@ -116,10 +116,11 @@ class Pipes:
     """The pipes by which the ranks of one run are given turns, in its folder.
 
     Who has passed its turn on is stopped (SIGSTOP) until the next: a peer's thread that polls, as
-    Horovod's does, would take the core from whose turn it is.
+    Horovod's does, would take the core from whose turn it is.  Not so with `stops=False`.
     """
 
-    def __init__(self, folder: Path, ranks: int) -> None:
+    def __init__(self, folder: Path, ranks: int, *, stops: bool = True) -> None:
+        self._stops = stops
         self._stopped: list[int] = []
         self._turns, self._passed = (
             [self._pipe(folder / f"{name}.{rank}") for rank in range(ranks)]
@@ -141,7 +142,7 @@ class Pipes:
     def wait(self, run: Run, deadline: float) -> bool:
         """Until all ranks have passed it on; whether they did before the run or the time ended.
 
-        If they did, they are stopped when this returns.
+        If they did, they are stopped when this returns, if they are to be.
         """
         waiting = set(self._passed)
         pids = []
@@ -152,8 +153,9 @@ class Pipes:
                 waiting.remove(passed)
         if waiting:
             return False
-        _signal(pids, signal.SIGSTOP)
-        self._stopped = pids
+        if self._stops:
+            _signal(pids, signal.SIGSTOP)
+            self._stopped = pids
         return True
 
     def close(self) -> None:

@@ -135,7 +135,9 @@ def _measure(
                 folders.append(Path(tempfile.mkdtemp(prefix="benchmark-")))
                 stack.callback(shutil.rmtree, folders[-1], ignore_errors=True)
                 if launch.turns:
-                    pipes.append(Pipes(folders[-1], cell.column.ranks))
+                    # Without heartbeats, every few seconds, MultiWorkerMirroredStrategy ends.
+                    stops = cell.column.kind != "mwms"
+                    pipes.append(Pipes(folders[-1], cell.column.ranks, stops=stops))
                     stack.callback(pipes[-1].close)
             for cell, folder in zip(together, folders):
                 column = cell.column

@@ -251,14 +251,15 @@ def test_the_columns_of_a_row_take_turns(tmp_path: Path) -> None:
         assert "averaged" not in run["note"]
 
 
-def test_who_has_passed_its_turn_on_is_stopped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stops", [True, False])
+def test_who_has_passed_its_turn_on_is_stopped(tmp_path: Path, stops: bool) -> None:
     """Else a thread that polls would take the core from the others."""
     code = (
         "import os, sys; turn, passed = (open(os.path.join(sys.argv[1], name), mode, buffering=0)"
         " for name, mode in (('turn.0', 'rb'), ('passed.0', 'wb')))\n"
         "while turn.read(1): passed.write(os.getpid().to_bytes(4, 'little'))"
     )
-    pipes = processes.Pipes(tmp_path, 1)
+    pipes = processes.Pipes(tmp_path, 1, stops=stops)
     polls = processes.Process([sys.executable, "-c", code, str(tmp_path)], {})
 
     def state() -> str:
@@ -271,8 +272,9 @@ def test_who_has_passed_its_turn_on_is_stopped(tmp_path: Path) -> None:
             assert state() != "T"
             deadline = time.monotonic() + 30
             assert pipes.wait(run, deadline), (tmp_path / "log").read_text()
-            while state() != "T":
+            while stops and state() != "T":
                 assert time.monotonic() < deadline, state()
+            assert (state() == "T") == stops
     pipes.close()
 
 
