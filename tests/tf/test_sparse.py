@@ -94,6 +94,7 @@ def test_rows_in_compiled_steps(edges):
         rows = {"0": 3.75, "1": 6.0, "5": 7.75, "6": 1.0, "905": own, "999": 1.0}
         after = {row: [value, value] for row, value in rows.items()}
         assert rank["compiled_scatters"] == [[ones, after, 5]] * 2
+        assert rank["compiled_clears"] == [0, 1]
         assert rank["compiled_constants"] == [-1.5, -1.5, -0.5, -1.0]
     assert edges[0]["compiled_without_room"] == "none"
     text = edges[1]["compiled_without_room"]

@@ -154,6 +154,25 @@ def compiled_scatter(dtype: Any, index: Any) -> list[Any]:
     return [before, after, calls]
 
 
+def compiled_clears() -> list[int]:
+    """Calls that clear the rest of the room: none where only scatters of ours read the rows."""
+    table = tf.Variable(tf.ones([1000, WIDTH]))
+
+    def clears(reads_values: bool) -> int:
+        @tf.function(jit_compile=True)
+        def run(values: Any, indices: Any) -> Any:
+            rows = tf.IndexedSlices(values, indices, tf.constant([1000, WIDTH]))
+            average = _average.average_slices(rows, "table", f"clears {reads_values}")
+            table.scatter_sub(tf.IndexedSlices(0.5 * average.values, average.indices))
+            return tf.norm(average.values) if reads_values else tf.constant(0.0)
+
+        own = slices([1.0], [RANK], 1000)
+        program = run.experimental_get_compiler_ir(own.values, own.indices)
+        return str(program(stage="optimized_hlo")).count('custom_call_target="tfmpi_clear_rest"')
+
+    return [clears(False), clears(True)]
+
+
 def compiled_constants() -> list[float]:
     """Gradients of which nothing depends on a variable or an input: a dense one, and rows."""
     bias, table = tf.Variable(0.0), tf.Variable(tf.zeros([1000, WIDTH]))
@@ -255,6 +274,7 @@ def main() -> None:
         compiled_rows,
         compiled_read_and_write_back,
         compiled_scatters,
+        compiled_clears,
         compiled_constants,
         compiled_full_table,
         compiled_without_room,
