@@ -50,7 +50,7 @@ def average(optimizer: Any, gradients: Any, variables: Any) -> list[Any]:
         [gradient for _, gradient in numbers], names, optimizer.get_name()
     )
     if graph is not None and getattr(_local, "minimizing", False):
-        _hide(averages)
+        hide(averages)
     for (index, _), result in zip(numbers, averages, strict=True):
         if graph is None:
             _values(result)._tf_mpi_averaged = True
@@ -78,7 +78,7 @@ def average_applied(optimizer: Any, pending: Any) -> Any:
     averaged = list(pending)
     averages = average(optimizer, gradients, variables)
     if graph is not None:
-        _hide(averages)
+        hide(averages)
     for index, gradient in zip(new, averages, strict=True):
         averaged[index] = (gradient, *pending[index][1:])
     return tuple(averaged)
@@ -98,7 +98,7 @@ def minimizing(optimizer: Any) -> Iterator[None]:
         _local.minimizing = False
 
 
-def _hide(averages: list[Any]) -> None:
+def hide(averages: list[Any]) -> None:
     """Marks what the script has no name for, so that no op of its own reads it."""
     for tensor in averages:
         if hasattr(tensor, "op"):
@@ -155,37 +155,59 @@ def apply_op_created(op: Any) -> None:
             op._set_attr(_STATES, attr_value_pb2.AttrValue(list=listed))
 
 
+def may_leave_to_update(average: Any, variable: Any) -> bool:
+    """Whether ResourceApplyGradientDescent, made now, would average what `average` is of.
+
+    `average`: a gradient in a graph, an average or not. The bits of `variable` are those of an
+    update by its average.
+    """
+    from tensorflow.python.framework import dtypes, ops
+
+    if not getattr(getattr(average, "op", None), "_tf_mpi_hidden", False):
+        return False
+    return (
+        average.dtype in (dtypes.float32, dtypes.float64)
+        and variable.dtype == average.dtype
+        and variable.handle.dtype == dtypes.resource
+        and average.graph is ops.get_default_graph()
+        and not average.consumers()
+        and _is_of_one(average)
+        and _may_divide()
+    )
+
+
 def _own_gradient(op: Any, average: Any) -> Any:
     """What `average` is the average of, if `op` had better average that itself; else None.
 
     Its kernel then updates the variable as the average comes (glue/dense_update.h). Only for what
     nobody but `op` can ever read: where one rank reads an average, all ranks must make it.
     """
-    if not getattr(average.op, "_tf_mpi_hidden", False) or not _is_average(average.op):
-        return None
-    if not _may_divide(op) or average.graph is not op.graph:
-        return None
-    tensor, *more = average.op.inputs
-    if len(more) != 1 or average.consumers() != [op]:
-        return None
-    if not _average.is_large(tensor) or not _is_one(more[0]):
-        return None
-    contexts = {id(each._get_control_flow_context()) for each in (op, average.op)}
-    return tensor if len(contexts) == 1 else None
-
-
-def _may_divide(op: Any) -> bool:
-    from tensorflow.mpi import _lib, config
     from tensorflow.python.framework import dtypes
 
+    if not getattr(average.op, "_tf_mpi_hidden", False) or not _is_of_one(average):
+        return None
+    if op.get_attr("use_locking") or op.inputs[0].dtype != dtypes.resource or not _may_divide():
+        return None
+    if average.graph is not op.graph or average.consumers() != [op]:
+        return None
+    contexts = {id(each._get_control_flow_context()) for each in (op, average.op)}
+    return average.op.inputs[0] if len(contexts) == 1 else None
+
+
+def _is_of_one(average: Any) -> bool:
+    """Whether it is the average of one large gradient, with the weight 1."""
+    if not _is_average(average.op):
+        return False
+    tensor, *more = average.op.inputs
+    return len(more) == 1 and _average.is_large(tensor) and _is_one(more[0])
+
+
+def _may_divide() -> bool:
+    from tensorflow.mpi import _lib, config
+
     *_, nodes = _lib.topology()
-    return (
-        nodes == 1
-        and config.get("TF_MPI_DENSE_UPDATE") != "every"
-        and not op.get_attr("use_locking")
-        and op.inputs[0].dtype == dtypes.resource
-        and not _average.is_compiled()
-    )
+    every = config.get("TF_MPI_DENSE_UPDATE") == "every"
+    return nodes == 1 and not every and not _average.is_compiled()
 
 
 def _is_one(weight: Any) -> bool:

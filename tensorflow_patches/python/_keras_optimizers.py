@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi import _average, _hooks, _imports
+from tensorflow.mpi import _average, _gradients, _hooks, _imports
 
 # module -> (class, methods in which an update begins)
 _TARGETS = {
@@ -41,6 +41,8 @@ def install() -> None:
     if _hooks.size > 1:
         for name in _TARGETS:
             _imports.when_imported(name, _hook)
+        _imports.when_imported("keras.src.backend.tensorflow.optimizer", _hook_replicas)
+        _imports.when_imported("keras.src.optimizers.sgd", _hook_sgd)
 
 
 def is_updating() -> bool:
@@ -55,6 +57,51 @@ def _hook(module: ModuleType) -> None:
     if optimizer is None:
         raise ImportError(reason)
     outermost(optimizer, methods, functools.partial(_wrap, reason=reason))
+
+
+def _hook_replicas(module: ModuleType) -> None:
+    """The sum over a strategy's replicas, of which there is one, joins all gradients in one op.
+
+    With it, no variable would be updated before the last average is there.
+    """
+    optimizer = module.TFOptimizer
+    original = getattr(optimizer, "_all_reduce_sum_gradients", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def sum_over_replicas(self: Any, grads_and_vars: Any) -> Any:
+        from tensorflow.python.distribute import distribute_lib
+
+        if is_updating() and not distribute_lib.has_strategy():
+            return grads_and_vars
+        return original(self, grads_and_vars)
+
+    optimizer._all_reduce_sum_gradients = sum_over_replicas
+
+
+def _hook_sgd(module: ModuleType) -> None:
+    """What stock code does in two ops, variable - rate * gradient, the Apply op does, too."""
+    sgd = module.SGD
+    original = sgd.update_step
+
+    @functools.wraps(original)
+    def update_step(self: Any, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        trained = _variable(variable)
+        if (
+            type(self) is not sgd
+            or self.momentum != 0
+            or not _gradients.may_leave_to_update(gradient, trained)
+        ):
+            original(self, gradient, variable, learning_rate)
+            return
+        from keras.src import ops
+        from tensorflow.python.ops import gen_training_ops
+
+        rate = ops.cast(learning_rate, trained.dtype.name)
+        gen_training_ops.resource_apply_gradient_descent(trained.handle, rate, gradient)
+
+    sgd.update_step = update_step
 
 
 def _unsupported(module: ModuleType, optimizer: Any, methods: Sequence[str]) -> str | None:
@@ -163,9 +210,17 @@ def _averaged(optimizer: Any, grads: list[Any], variables: list[Any]) -> list[An
     label = _label(optimizer, names, [averaged[i] for i in present])
     _bring_in_step(optimizer, [variables[i] for i in present])
     averages = _average.average_all([averaged[i] for i in present], names, label)
+    if _is_plain_sgd(optimizer):
+        _gradients.hide(averages)
     for i, value in zip(present, averages, strict=True):
         averaged[i] = value
     return averaged
+
+
+def _is_plain_sgd(optimizer: Any) -> bool:
+    """Whether nothing but Keras's own code sees the averages."""
+    kind = type(optimizer)
+    return kind.__name__ == "SGD" and kind.__module__ == "keras.src.optimizers.sgd"
 
 
 def _path(variable: Any) -> str:

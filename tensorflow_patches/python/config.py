@@ -150,9 +150,10 @@ PARAMETERS = {
             "choice",
             "auto",
             "Who updates a variable and its slots in a dense optimizer op that averages its "
-            "gradient itself, as those of compat.v1's optimizers do for gradients of 1 MB or more "
-            "that minimize computes, or that come to apply_gradients as they were computed by "
-            "other means. every: every rank updates all of them. divided: each "
+            "gradient itself. For gradients of 1 MB or more those are the ops of compat.v1's "
+            "optimizers, if minimize computes the gradients or they come to apply_gradients as "
+            "they were computed by other means, and of Keras 3's SGD without momentum in a graph, "
+            "if it changes no gradient. every: every rank updates all of them. divided: each "
             "element is updated by one rank as soon as its average is there, and the others copy "
             "what came out; the bits are the same. auto: divided if all ranks are on one node, the "
             "gradient has 1 MB or more, and the variable has no slots. Optimizers with "

@@ -79,3 +79,42 @@ def test_those_that_go_on_update_the_share_of_one_that_has_ended(found):
             assert one["distance"] < 1e-5, mode
             assert one["digest"] == alone[0]["digest"]
             assert one["divided"] == (0 if mode == "every" else 2)
+
+
+DIVISIBLE_BY_KERAS = ("fit", "loop", "looks", "constraint", "decay")
+OTHERS_BY_KERAS = ("subclass", "clipped", "momentum")
+
+
+@pytest.fixture(scope="module")
+def by_keras(launch, scripts):
+    """As `found`, of Keras's SGD. Every rank has data of its own."""
+    script, off = scripts / "dense_update_keras.py", {"TF_MPI_SHARD": "off"}
+    return {
+        mode: launch(script, np=np, env=off | mode_env).check().results
+        for mode, np, mode_env in (("auto", 2, {}), ("every", 2, EVERY), ("divided", 3, DIVIDED))
+    }
+
+
+def test_keras_sgd_has_the_bits_of_its_own_update(by_keras):
+    for case in (*DIVISIBLE_BY_KERAS, *OTHERS_BY_KERAS):
+        digests = {rank[case]["digest"] for mode in ("auto", "every") for rank in by_keras[mode]}
+        assert len(digests) == 1, case
+
+
+def test_keras_sgd_equals_one_process_on_the_whole_batch(by_keras):
+    for ranks in by_keras.values():
+        for case in (*DIVISIBLE_BY_KERAS, *OTHERS_BY_KERAS):
+            for rank in ranks:
+                assert rank[case]["distance"] < 1e-5, case
+                assert rank[case]["digest"] == ranks[0][case]["digest"], case
+
+
+def test_what_is_divided_of_keras_sgd(by_keras):
+    """Not where code of the script's own has the average, nor with momentum."""
+    for mode, ranks in by_keras.items():
+        for rank in ranks:
+            variables = 0 if mode == "every" else 2
+            for case in DIVISIBLE_BY_KERAS:
+                assert rank[case]["divided"][1:] == [variables] * 4, (mode, case)
+            for case in OTHERS_BY_KERAS:
+                assert rank[case]["divided"] == [0] * 5, (mode, case)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -82,10 +83,11 @@ def test_dropout_masks_differ_by_rank(alone, ranks):
 def test_no_retracing_and_one_operation(alone, ranks):
     for rank in ranks:
         assert rank["graph"]["traces"] == alone["graph"]["traces"]
-        added = list(rank["graph"]["types"])
-        for kind in alone["graph"]["types"]:
-            added.remove(kind)
-        assert added == ["IdentityN"]
+        # Keras joins all gradients for tf.distribute, in an IdentityN with an Identity for each;
+        # no variable would be updated before the last average is there. The average stands there.
+        stock, ours = (Counter(types["graph"]["types"]) for types in (alone, rank))
+        assert stock - ours == {"Identity": rank["graph"]["variables"]}
+        assert ours - stock == {}
 
 
 def test_with_synchronised_batch_norm_the_moments_are_the_batchs(launch, scripts):

@@ -221,7 +221,8 @@ def graph() -> dict[str, Any]:
     dataset = iter(tf.data.Dataset.from_tensor_slices((x[:72], y[:72])).batch(12 // SIZE))
     step = tf.function(model.train_step).get_concrete_function(next(dataset))
     types = sorted(op.type for op in step.graph.get_operations() if op.type != "Const")
-    return {"traces": len(traces), "types": types}
+    variables = len(model.trainable_variables)
+    return {"traces": len(traces), "types": types, "variables": variables}
 
 
 class Unreached(keras.optimizers.SGD):
