@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_split.h"
 #include "tensorflow_patches/core/reduce.h"
+#include "tensorflow_patches/core/table_rows.h"
 #include "tensorflow_patches/glue/average_kernel.h"
 #include "tensorflow_patches/glue/request_group.h"
 #include "tensorflow_patches/glue/sparse_average.h"
@@ -309,80 +310,6 @@ XLA_FFI_DEFINE_HANDLER(
     kRestHandler, ClearRest,
     ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
 
-// The rows of a large table lie in no cache: so many are asked for ahead, for the second-level
-// cache, which can wait for more lines at a time than the first; so many, from there, for that one.
-constexpr int64_t kRowsToSecondCache = 32;
-constexpr int64_t kRowsToFirstCache = 8;
-constexpr int64_t kCacheLine = 64;
-
-// Of half a cache line, wherever it lies; a compiler without registers so wide uses two. (GCC
-// vectorises no loop at -O2 whose length it does not know.)
-template <typename T>
-struct VectorOf {
-  typedef T Type [[gnu::vector_size(kCacheLine / 2), gnu::aligned(alignof(T)), gnu::may_alias]];
-};
-
-template <typename T, typename Index>
-[[gnu::always_inline]] inline void ScatterRows(T* table, int64_t table_rows, const Index* indices,
-                                               int64_t rows, const T* values, int64_t elements,
-                                               T factor) {
-  using Vector = typename VectorOf<T>::Type;
-  constexpr int64_t kVector = sizeof(Vector) / sizeof(T);
-  const auto row = [=](int64_t i) -> T* {
-    const auto index = static_cast<int64_t>(indices[i]);
-    return index >= 0 && index < table_rows ? table + index * elements : nullptr;
-  };
-  for (int64_t i = 0; i < rows; ++i) {
-    T* const into = row(i);
-    if (into == nullptr) continue;
-    const auto ahead = [=](int64_t by) {
-      const T* const found = i + by < rows ? row(i + by) : nullptr;
-      return found == nullptr ? into : found;
-    };
-    const T* const far = ahead(kRowsToSecondCache);
-    const T* const near = ahead(kRowsToFirstCache);
-    const auto ask = [=](int64_t k) {
-      __builtin_prefetch(far + k, 0, 2);
-      __builtin_prefetch(near + k, 1);
-    };
-    const T* const value = values + i * elements;
-    int64_t k = 0;
-    // A line is asked for while one is added: a processor that is asked for a whole row at once
-    // has no room to wait for so many, and stops.
-    for (; k + 2 * kVector <= elements; k += 2 * kVector) {
-      ask(k);
-      for (int64_t half = k; half < k + 2 * kVector; half += kVector) {
-        *reinterpret_cast<Vector*>(into + half) +=
-            factor * *reinterpret_cast<const Vector*>(value + half);
-      }
-    }
-    if (k < elements) ask(k);
-    for (; k < elements; ++k) into[k] += factor * value[k];
-  }
-}
-
-#ifdef __x86_64__
-// Half as many instructions: a processor is ahead by twice the rows. No fma, so the same bits.
-template <typename T, typename Index>
-__attribute__((target("avx2"))) void ScatterRowsWide(T* table, int64_t table_rows,
-                                                     const Index* indices, int64_t rows,
-                                                     const T* values, int64_t elements, T factor) {
-  ScatterRows(table, table_rows, indices, rows, values, elements, factor);
-}
-#endif
-
-template <typename T, typename Index>
-void Scatter(T* table, int64_t table_rows, const Index* indices, int64_t rows, const T* values,
-             int64_t elements, T factor) {
-#ifdef __x86_64__
-  static const bool wide = __builtin_cpu_supports("avx2");
-  if (wide) {
-    return ScatterRowsWide(table, table_rows, indices, rows, values, elements, factor);
-  }
-#endif
-  ScatterRows(table, table_rows, indices, rows, values, elements, factor);
-}
-
 template <typename T>
 void ScatterInto(const ffi::AnyBuffer& table, const ffi::AnyBuffer& indices,
                  const ffi::AnyBuffer& values, T factor, void* result) {
@@ -393,9 +320,9 @@ void ScatterInto(const ffi::AnyBuffer& table, const ffi::AnyBuffer& indices,
   T* const into = static_cast<T*>(result);
   const T* const from = values.typed_data<T>();
   if (indices.element_type() == ffi::DataType::S32) {
-    Scatter(into, table_rows, indices.typed_data<int32_t>(), rows, from, elements, factor);
+    AddRows(into, table_rows, indices.typed_data<int32_t>(), rows, from, elements, factor);
   } else {
-    Scatter(into, table_rows, indices.typed_data<int64_t>(), rows, from, elements, factor);
+    AddRows(into, table_rows, indices.typed_data<int64_t>(), rows, from, elements, factor);
   }
 }
 
@@ -420,6 +347,26 @@ XLA_FFI_DEFINE_HANDLER(kScatterHandler, ScatterTable,
                            .Arg<ffi::AnyBuffer>()
                            .Ret<ffi::AnyBuffer>());
 
+// Shapes and dtypes are as CompiledGatherKernel has checked them.
+ffi::Error GatherTable(ffi::AnyBuffer table, ffi::AnyBuffer indices,
+                       ffi::Result<ffi::AnyBuffer> result) {
+  const int64_t table_rows = table.dimensions()[0];
+  const auto rows = static_cast<int64_t>(indices.element_count());
+  const int64_t row_bytes = static_cast<int64_t>(table.size_bytes()) / table_rows;
+  const char* const from = static_cast<const char*>(table.untyped_data());
+  char* const to = static_cast<char*>(result->untyped_data());
+  if (indices.element_type() == ffi::DataType::S32) {
+    CopyRows(from, table_rows, row_bytes, indices.typed_data<int32_t>(), rows, to);
+  } else {
+    CopyRows(from, table_rows, row_bytes, indices.typed_data<int64_t>(), rows, to);
+  }
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(
+    kGatherHandler, GatherTable,
+    ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
+
 }  // namespace
 
 absl::Status RegisterCompiledCalls() {
@@ -431,7 +378,8 @@ absl::Status RegisterCompiledCalls() {
     }
     for (const auto& [name, handler] : {std::make_pair(kCompiledAverage, kAverageHandler),
                                         std::make_pair(kCompiledRest, kRestHandler),
-                                        std::make_pair(kCompiledScatter, kScatterHandler)}) {
+                                        std::make_pair(kCompiledScatter, kScatterHandler),
+                                        std::make_pair(kCompiledGather, kGatherHandler)}) {
       if (ffi::Ffi::RegisterStaticHandler(api, name, "Host", handler) != nullptr) {
         return absl::InternalError("XLA refused the calls that average");
       }

@@ -145,10 +145,10 @@ class ScatterFactory : public OpKernelFactory {
 };
 
 // While a cluster is compiled for the CPU.
-class CompiledScatterFactory : public OpKernelFactory {
+template <typename Kernel>
+class CompiledRowsFactory : public OpKernelFactory {
  public:
-  explicit CompiledScatterFactory(std::unique_ptr<OpKernelFactory> stock)
-      : stock_(std::move(stock)) {}
+  explicit CompiledRowsFactory(std::unique_ptr<OpKernelFactory> stock) : stock_(std::move(stock)) {}
 
   OpKernel* Create(OpKernelConstruction* construction) override {
     std::unique_ptr<OpKernel> stock(stock_->Create(construction));
@@ -157,7 +157,7 @@ class CompiledScatterFactory : public OpKernelFactory {
         !construction->status().ok() || !IsCompiledForCpu(*construction)) {
       return stock.release();
     }
-    return new CompiledScatterKernel(construction, std::move(stock));
+    return new Kernel(construction, std::move(stock));
   }
 
  private:
@@ -192,7 +192,11 @@ std::unique_ptr<OpKernelFactory> MaybeDecorate(const KernelDef& kernel,
   const bool compiled = std::string_view(kernel.device_type()).find("XLA_") == 0;
   if (compiled && CompiledScatterKernel::Serves(kernel.op())) {
     ++g_decorated;
-    return std::make_unique<CompiledScatterFactory>(std::move(factory));
+    return std::make_unique<CompiledRowsFactory<CompiledScatterKernel>>(std::move(factory));
+  }
+  if (compiled && CompiledGatherKernel::Serves(kernel.op())) {
+    ++g_decorated;
+    return std::make_unique<CompiledRowsFactory<CompiledGatherKernel>>(std::move(factory));
   }
   if (kernel.device_type() == "CPU" && ScatterKernel::Serves(kernel.op())) {
     ++g_decorated;
