@@ -21,6 +21,7 @@
 #include "tensorflow_patches/glue/apply_ops.h"
 #include "tensorflow_patches/glue/average_kernel.h"
 #include "tensorflow_patches/glue/compiled_average.h"
+#include "tensorflow_patches/glue/compiled_gather.h"
 #include "tensorflow_patches/glue/runtime.h"
 #include "tensorflow_patches/glue/scatter_kernel.h"
 #include "tensorflow_patches/glue/sparse_apply_kernel.h"

@@ -88,11 +88,7 @@ def _hook_sgd(module: ModuleType) -> None:
     @functools.wraps(original)
     def update_step(self: Any, gradient: Any, variable: Any, learning_rate: Any) -> None:
         trained = _variable(variable)
-        if (
-            type(self) is not sgd
-            or self.momentum != 0
-            or not _gradients.may_leave_to_update(gradient, trained)
-        ):
+        if self.momentum != 0 or not _gradients.may_leave_to_update(gradient, trained):
             original(self, gradient, variable, learning_rate)
             return
         from keras.src import ops

@@ -90,7 +90,7 @@ def by_keras(launch, scripts):
     """As `found`, of Keras's SGD. Every rank has data of its own."""
     script, off = scripts / "dense_update_keras.py", {"TF_MPI_SHARD": "off"}
     return {
-        mode: launch(script, np=np, env=off | mode_env).check().results
+        mode: launch(script, np=np, args=["own"], env=off | mode_env).check().results
         for mode, np, mode_env in (("auto", 2, {}), ("every", 2, EVERY), ("divided", 3, DIVIDED))
     }
 
@@ -118,3 +118,20 @@ def test_what_is_divided_of_keras_sgd(by_keras):
                 assert rank[case]["divided"][1:] == [variables] * 4, (mode, case)
             for case in OTHERS_BY_KERAS:
                 assert rank[case]["divided"] == [0] * 5, (mode, case)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_parts_of_a_batch_that_fit_gives_the_ranks(launch, scripts, ranks):
+    """All ranks decide alike: by weights where parts are unequal, which no update of shares has."""
+    results = launch(
+        scripts / "dense_update_keras.py",
+        np=ranks,
+        args=["shared"],
+        env=DIVIDED,
+    )
+    for rank in results.check().results:
+        assert rank["equal"]["divided"][1:] == [2] * 4
+        assert rank["unequal"]["divided"] == [0] * 5
+        for case in ("equal", "unequal"):
+            assert rank[case]["distance"] < 1e-5, case
+            assert rank[case]["digest"] == results.results[0][case]["digest"]

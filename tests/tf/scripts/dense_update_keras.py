@@ -1,5 +1,8 @@
 """Keras's SGD on variables so large that the ranks divide their update.
 
+    dense_update_keras.py own      every rank has data of its own (TF_MPI_SHARD=off)
+    dense_update_keras.py shared   all have the same, of which fit gives each a part
+
 Prints by case a digest of all variables, how far they are from numpy's, and how many updates of
 a step were divided.
 """
@@ -7,6 +10,7 @@ a step were divided.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,11 +35,16 @@ def initial(layer: int) -> np.ndarray:
     return (random.normal(size=(WIDTH, WIDTH)) / WIDTH**0.5).astype("f")
 
 
-def expected(first: np.ndarray, second: np.ndarray) -> list[np.ndarray]:
+def whole(step: int, extra: int = 0) -> np.ndarray:
+    """All ranks' rows, and some that make the parts unequal."""
+    return np.concatenate([*(batch(rank, step) for rank in range(SIZE)), batch(SIZE, step)[:extra]])
+
+
+def expected(first: np.ndarray, second: np.ndarray, extra: int) -> list[np.ndarray]:
     """Two linear layers, by gradient descent on the mean of squares, for the whole batch."""
     first, second = first.astype(float), second.astype(float)
     for step in range(STEPS):
-        x = np.concatenate([batch(rank, step) for rank in range(SIZE)]).astype(float)
+        x = whole(step, extra).astype(float)
         out = x @ first @ second
         back = 2 * out / out.size
         d_second, d_first = (x @ first).T @ back, x.T @ (back @ second.T)
@@ -52,7 +61,7 @@ def model(optimizer: Optimizer, fit_model: type = keras.Sequential, **layer: Any
     return made
 
 
-def run(steps: Iterator[None], made: Any) -> dict[str, Any]:
+def run(steps: Iterator[None], made: Any, extra: int = 0) -> dict[str, Any]:
     """`steps` trains by one batch each time that it is asked."""
     start = tf.mpi.broadcast([v.numpy() for v in made.trainable_variables])
     divided = []
@@ -61,7 +70,7 @@ def run(steps: Iterator[None], made: Any) -> dict[str, Any]:
         divided.append(_lib.stats()["divided"] - before)
         before += divided[-1]
     layers = [v.numpy() for v in made.trainable_variables]
-    pairs = zip(layers, expected(*(np.asarray(s) for s in start)))
+    pairs = zip(layers, expected(np.asarray(start[0]), np.asarray(start[1]), extra))
     return {
         "digest": hashlib.sha256(b"".join(layer.tobytes() for layer in layers)).hexdigest(),
         "distance": max(float(np.abs(a - b).max()) for a, b in pairs),
@@ -70,15 +79,20 @@ def run(steps: Iterator[None], made: Any) -> dict[str, Any]:
 
 
 def fitted(made: Any) -> dict[str, Any]:
-    """By fit, a batch at a time; every rank has a dataset of its own (TF_MPI_SHARD=off)."""
-    zeros = np.zeros((ROWS, WIDTH), "f")
+    """By fit, a batch at a time."""
+    return run(fits(made, lambda step: batch(RANK, step)), made)
 
-    def steps() -> Iterator[None]:
-        for step in range(STEPS):
-            made.fit(batch(RANK, step), zeros, batch_size=ROWS, verbose=0, shuffle=False)
-            yield
 
-    return run(steps(), made)
+def shared(made: Any, extra: int) -> dict[str, Any]:
+    """As `fitted`, by the whole batch on every rank."""
+    return run(fits(made, lambda step: whole(step, extra)), made, extra)
+
+
+def fits(made: Any, inputs: Callable[[int], np.ndarray]) -> Iterator[None]:
+    for step in range(STEPS):
+        x = inputs(step)
+        made.fit(x, np.zeros_like(x), batch_size=len(x), verbose=0, shuffle=False)
+        yield
 
 
 def looped(made: Any) -> dict[str, Any]:
@@ -134,6 +148,9 @@ class Same(keras.constraints.Constraint):
 
 def main() -> None:
     single_threaded_ops()
+    if sys.argv[1] == "shared":
+        result({"equal": shared(model(plain), 0), "unequal": shared(model(plain), 1)})
+        return
     found = {
         "fit": fitted(model(plain)),
         "loop": looped(model(plain)),
