@@ -23,9 +23,7 @@ def test_parameters_are_printed_from_the_registry() -> None:
     assert text.endswith(config.describe() + "\n"), "print it anew: python -m tensorflow.mpi config"
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", "docs/semantics.md", "docs/design.md"]
-)
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/semantics.md"])
 def test_files_that_a_page_names_exist(page: str) -> None:
     named = re.findall(
         r"`((?:docs|tests|examples|tensorflow_patches|build)/[\w./-]+)`", (ROOT / page).read_text()
