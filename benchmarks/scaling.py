@@ -1,7 +1,7 @@
 """`python -m benchmarks.scaling`: what averaging costs by the number of ranks, up to 4,096.
 
     .venv/bin/python -m benchmarks.scaling                     measures, fits, checks, prints
-    .venv/bin/python -m benchmarks.scaling --write docs/scaling.md
+    .venv/bin/python -m benchmarks.scaling --write FILE.md
     .venv/bin/python -m benchmarks.scaling --data DIR          from measurements that are there
 
 The engine is timed without TensorFlow's steps (`python -m tensorflow.mpi bench`) on few ranks, each
@@ -16,6 +16,7 @@ import json
 import math
 import statistics
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -123,7 +124,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--data", type=Path, help="folder (default benchmarks/results/scaling-TIME)"
     )
-    parser.add_argument("--write", type=Path, metavar="FILE", help="Markdown, docs/scaling.md")
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE", help="Markdown, for docs/measurements"
+    )
     parser.add_argument(
         "--cache",
         type=int,
@@ -161,18 +164,30 @@ def main(arguments: list[str] | None = None) -> int:
     unseen = [s for word in options.check.split(",") for s in samples[int(word)]]
     parameters = scaling_model.fit(fitted)
     network = Network(options.latency, options.bandwidth, options.message)
-    text = "\n".join(
-        [
-            *_head(parameters, options),
-            *_check_table(checked(parameters, fitted), checked(parameters, unseen), options),
-            *_scaling_table(parameters, network, options),
-            *_assumptions(network, options),
-        ]
-    )
+    lines = [
+        *_head(parameters, options),
+        *_check_table(checked(parameters, fitted), checked(parameters, unseen), options),
+        *_scaling_table(parameters, network, options),
+        *_assumptions(network, options),
+    ]
+    text = "\n".join(map(_wrapped, lines))
     print(text)
     if options.write:
         options.write.write_text(text + "\n")
     return 0
+
+
+def _wrapped(line: str) -> str:
+    """A line of prose as the lines of a page; those of tables stay as they are."""
+    if line.startswith("|"):
+        return line
+    return textwrap.fill(
+        line,
+        98,
+        subsequent_indent="  " if line.startswith("- ") else "",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _head(parameters: Parameters, options: argparse.Namespace) -> list[str]:
@@ -181,8 +196,8 @@ def _head(parameters: Parameters, options: argparse.Namespace) -> list[str]:
     return [
         "# Cost by the number of ranks",
         "",
-        f"Printed by `python -m benchmarks.scaling --seconds {options.seconds:g} --write "
-        "docs/scaling.md`; the model and its reasons are in `benchmarks/scaling_model.py`.",
+        f"Printed by `python -m benchmarks.scaling --seconds {options.seconds:g} --write FILE`; "
+        "the model and its reasons are in `benchmarks/scaling_model.py`.",
         "",
         f"Parameters, fitted to {options.fit} ranks on {len(columns.cores())} cores with "
         f"{options.cache / 2**20:g} MiB of cache (µs, touches in ps per byte):",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import textwrap
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ Kind = Literal["choice", "bytes", "seconds", "path", "output", "topology"]
 SPARSE_MODES = ("auto", "gather", "dense")  # in the order of glue/sparse_average.h
 UPDATES = ("auto", "every", "divided")  # as in glue/divided_update.h and glue/dense_update.h
 STORES = ("auto", "cached", "streamed")  # in the order of core/transport/slot_writer.h
+_WIDTH = 98  # of a page
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
@@ -405,5 +407,6 @@ def describe(environ: Mapping[str, str] = os.environ) -> str:
     lines = []
     for p in PARAMETERS.values():
         default = p.default or "unset"
-        lines.append(f"### `{p.name}`\n\n{p.help}\n\nAccepted: {p.accepted}. Default: {default}.\n")
+        lines += [f"### `{p.name}`", "", *textwrap.wrap(p.help, _WIDTH, break_on_hyphens=False), ""]
+        lines += [f"Accepted: {p.accepted}. Default: {default}.", ""]
     return "\n".join(lines)
