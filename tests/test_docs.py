@@ -57,7 +57,7 @@ def test_parameters_are_printed_from_the_registry() -> None:
     assert text.endswith(config.describe() + "\n"), "print it anew: python -m tensorflow.mpi config"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "INSTALL.txt"])
 def test_lines_are_under_100_characters(page: str) -> None:
     """But for rows of figures, which cannot be broken."""
     figures = page.startswith("docs/measurements/")
