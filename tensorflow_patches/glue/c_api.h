@@ -1,4 +1,4 @@
-// What Python's ctypes sees (mpi/_lib.py). C types only; nothing throws across it.
+// What Python's ctypes sees (mpi/_src/runtime/c_api.py). C types only; nothing throws across it.
 //
 // Strings are UTF-8; `error` is a buffer of TFMPI_API_ERROR_BYTES, written when a call fails. Codes
 // are core/status.h's Code. All calls may block only as far as they say.

@@ -3,7 +3,7 @@
 // TensorFlow moves a fetched tensor to Python if nobody else holds its memory, and copies it if
 // somebody does, as the variable whose value it is. The function that decides is interposed, as
 // interpose.cc does with registration: while a thread shares its fetches, all of them are moved.
-// _sessions.py compares the ranks' variables in this way, and receives rank 0's values into them,
+// sessions.py compares the ranks' variables in this way, and receives rank 0's values into them,
 // without memory for another table.
 
 #ifndef TFMPI_GLUE_SHARED_FETCHES_H_

@@ -3,7 +3,7 @@
 // A v1 variable carries its graph name, unique in its session; sessions are told apart by a scope
 // that Python agrees on. An eager variable's handle carries "debug name/per-process id": the id is
 // dropped and variables of one debug name are numbered in the order in which the program first
-// trains them, which Python declares as it traces (mpi/_hooks.py) and which, for eager code, is the
+// trains them, which Python declares as it traces (mpi/_src/runtime/hooks.py) and which, for eager code, is the
 // order of the first Apply. So variables that only one rank has, or that it never trains, shift no
 // one's number. Thread-safe; owned by the process.
 

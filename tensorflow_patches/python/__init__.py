@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from tensorflow.mpi import _hooks
+from tensorflow.mpi._src.runtime import hooks
 
 __all__ = [
     "allgather",
@@ -38,19 +38,19 @@ _counters_lock = threading.Lock()
 
 def is_enabled() -> bool:
     """True if the optimizers of this process average their gradients over the ranks."""
-    return _hooks.active
+    return hooks.active
 
 
 def rank() -> int:
     """This process's number among all ranks, from 0 to size() - 1; 0 with averaging off."""
-    _hooks.asked_rank = True
-    return _hooks.rank
+    hooks.asked_rank = True
+    return hooks.rank
 
 
 def size() -> int:
     """The number of ranks; 1 with averaging off."""
-    _hooks.asked_rank = True
-    return _hooks.size
+    hooks.asked_rank = True
+    return hooks.size
 
 
 def local_rank() -> int:
@@ -64,11 +64,11 @@ def local_size() -> int:
 
 
 def _topology() -> tuple[int, int, int, int, int]:
-    if not _hooks.active:
+    if not hooks.active:
         return (0, 1, 0, 1, 1)
-    from tensorflow.mpi import _lib
+    from tensorflow.mpi._src.runtime import c_api
 
-    return _lib.topology()
+    return c_api.topology()
 
 
 def barrier(name: str | None = None) -> None:
@@ -84,12 +84,12 @@ def barrier(name: str | None = None) -> None:
       tf.errors.DeadlineExceededError: some ranks did not come within TF_MPI_STALL_TIMEOUT.
       tf.errors.UnavailableError: a rank has stopped, or the transport has failed.
     """
-    if not _hooks.active:
+    if not hooks.active:
         return
     import numpy as np
-    from tensorflow.mpi import _collectives
+    from tensorflow.mpi._src.runtime import collectives
 
-    _collectives.run("barrier", np.empty(0, np.uint8), _name("barrier", name))
+    collectives.run("barrier", np.empty(0, np.uint8), _name("barrier", name))
 
 
 def allreduce(tensor: Any, op: str = "average", name: str | None = None) -> Any:
@@ -192,15 +192,15 @@ def shard(dataset: Any, batched: bool | None = None) -> Any:
       TypeError: it is no tf.data.Dataset.
       ValueError: `batched` is True, and its elements have no dimension to split.
     """
-    if not _hooks.active:
+    if not hooks.active:
         return dataset
-    from tensorflow.mpi import _loops
+    from tensorflow.mpi._src.data import dataset_shard
 
-    return _loops.shard(dataset, batched)
+    return dataset_shard.shard(dataset, batched)
 
 
 def _name(kind: str, name: str | None) -> str:
-    _hooks.asked = True
+    hooks.asked = True
     if name is not None:
         return f"{kind} {name}"
     with _counters_lock:
@@ -211,6 +211,6 @@ def _name(kind: str, name: str | None) -> str:
 def _collective(
     kind: str, tensor: Any, name: str | None, op: str = "average", root: int = 0
 ) -> Any:
-    from tensorflow.mpi import _graph_ops
+    from tensorflow.mpi._src.runtime import graph_collectives
 
-    return _graph_ops.collective(kind, tensor, name, op, root)
+    return graph_collectives.collective(kind, tensor, name, op, root)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from tensorflow.mpi import _bench, config, doctor
+from tensorflow.mpi import config, doctor
+from tensorflow.mpi._src.observability import bench
 
 
 def main() -> int:
@@ -17,15 +18,15 @@ def main() -> int:
         "doctor", help="prints what is installed, what the launcher says, and tries an allreduce"
     )
     commands.add_parser("config", help="prints every TF_MPI_ variable with its help (Markdown)")
-    bench = commands.add_parser(
+    bench_parser = commands.add_parser(
         "bench", help="under mpirun: times collectives by size, against plain MPI"
     )
-    _bench.add_arguments(bench)
+    bench.add_arguments(bench_parser)
     options = parser.parse_args()
     if options.command == "doctor":
         return doctor.main()
     if options.command == "bench":
-        return _bench.main(options)
+        return bench.main(options)
     print(config.describe())
     return 0
 

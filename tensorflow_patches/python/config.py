@@ -76,7 +76,7 @@ class Parameter:
             if value == "" or os.path.exists(value):
                 return value
         elif self.kind == "output":
-            # Rank 0's folder alone counts; whether it is there, _bootstrap sees.
+            # Rank 0's folder alone counts; whether it is there, bootstrap.py sees.
             return os.path.abspath(value) if value else ""
         elif self.kind == "topology":
             match = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})", value)

@@ -9,7 +9,8 @@ import subprocess
 import sys
 
 from tensorflow import mpi
-from tensorflow.mpi import _build_info, _lib, config
+from tensorflow.mpi import _build_info, config
+from tensorflow.mpi._src.runtime import c_api
 
 
 def main() -> int:
@@ -37,7 +38,7 @@ def _report(ok: bool | None) -> list[tuple[str, str]]:
     if ok is None:
         lines.append(("allreduce", "not tried; run: mpirun -np 2 python -m tensorflow.mpi doctor"))
     else:
-        lines.append(("transport", _lib.load().tfmpi_transport().decode()))
+        lines.append(("transport", c_api.load().tfmpi_transport().decode()))
         result = "right" if ok else "WRONG"
         lines.append(("allreduce", f"over {mpi.size()} ranks: {result}"))
     return lines
@@ -73,7 +74,7 @@ def _mpi_library() -> str:
     if mpi.is_enabled() and mpi.size() == 1:
         return "none loaded: one rank needs none"
     try:
-        ctypes.CDLL(_lib.OPEN_MPI_TRANSPORT)
+        ctypes.CDLL(c_api.OPEN_MPI_TRANSPORT)
     except OSError as error:
         return f"not usable: {error}"
     with open("/proc/self/maps", encoding="utf-8") as maps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorflow.mpi import _lib
+from tensorflow.mpi._src.runtime import c_api
 
 
 def error_from_code(code: int, message: str) -> Exception:
@@ -10,11 +10,11 @@ def error_from_code(code: int, message: str) -> Exception:
     from tensorflow.python.framework import errors
 
     kinds = {
-        _lib.CANCELLED: errors.CancelledError,
-        _lib.INVALID_ARGUMENT: errors.InvalidArgumentError,
-        _lib.FAILED_PRECONDITION: errors.FailedPreconditionError,
-        _lib.DEADLINE_EXCEEDED: errors.DeadlineExceededError,
-        _lib.UNAVAILABLE: errors.UnavailableError,
+        c_api.CANCELLED: errors.CancelledError,
+        c_api.INVALID_ARGUMENT: errors.InvalidArgumentError,
+        c_api.FAILED_PRECONDITION: errors.FailedPreconditionError,
+        c_api.DEADLINE_EXCEEDED: errors.DeadlineExceededError,
+        c_api.UNAVAILABLE: errors.UnavailableError,
     }
     error: Exception = kinds.get(code, errors.InternalError)(None, None, message)
     return error

@@ -14,7 +14,13 @@ import pytest
 from compare import decode
 
 ON = "averaging gradients over"
-CLOSED = ["tensorflow.mpi", "tensorflow.mpi._bootstrap", "tensorflow.mpi._hooks"]
+CLOSED = [
+    "tensorflow.mpi",
+    "tensorflow.mpi._src",
+    "tensorflow.mpi._src.bootstrap",
+    "tensorflow.mpi._src.runtime",
+    "tensorflow.mpi._src.runtime.hooks",
+]
 IMPORT = [sys.executable, "-c", "import tensorflow"]
 
 

@@ -32,9 +32,9 @@ def test_every_way_in(launch, scripts, flavour):
 OLD_KERAS = """
 import keras, numpy as np
 from keras.src.optimizers import base_optimizer
-from tensorflow.mpi import _keras_optimizers
-_keras_optimizers._OLDEST_KERAS = (99, 0)
-_keras_optimizers._hook(base_optimizer)
+from tensorflow.mpi._src.keras import optimizers
+optimizers._OLDEST_KERAS = (99, 0)
+optimizers._hook(base_optimizer)
 keras.optimizers.SGD().apply([np.ones(2, "f")], [keras.Variable(np.ones(2, "f"))])
 """
 

@@ -6,7 +6,7 @@ import re
 
 import tensorflow as tf
 from common import result
-from tensorflow.mpi import _lib
+from tensorflow.mpi._src.runtime import c_api
 from tensorflow.python.framework import kernels, op_def_registry
 
 PATTERN = re.compile(r"^(Resource)?(Sparse)?Apply[A-Z]")
@@ -24,11 +24,11 @@ for name in dir(tf.raw_ops):
         found = kernels.get_registered_kernels_for_op(name).kernel
         registered += sum(k.device_type == "CPU" or k.device_type.startswith("XLA_") for k in found)
 
-decorated = _lib.stats()["decorated"]
+decorated = c_api.stats()["decorated"]
 result(
     {
         "registry": registry,
-        "table": _lib.apply_ops(),
+        "table": c_api.apply_ops(),
         "registered": registered,
         "decorated": decorated,
     }

@@ -1,4 +1,4 @@
-"""_average.average: every way in which TensorFlow runs it. Prints by case what this rank got.
+"""averaging.average: every way in which TensorFlow runs it. Prints by case what this rank got.
 
     average.py values DIRECTORY    all cases; rank 0 saves a model with an average in DIRECTORY
     average.py same                the same data on all ranks
@@ -30,14 +30,15 @@ def tensor(rank: int, dtype: str = "float32", size: int = 4) -> Any:
 
 
 if MODE != "load":
-    from tensorflow.mpi import _average, _lib
+    from tensorflow.mpi._src.average import averaging
+    from tensorflow.mpi._src.runtime import c_api
 
     RANK, SIZE = tf.mpi.rank(), tf.mpi.size()
 
 
 def average(tensors: list[Any], label: str, weight: Any = None) -> list[Any]:
     names = [f"tensor {i}" for i in range(len(tensors))]
-    averages = _average.average(tensors, names, label, weight)
+    averages = averaging.average(tensors, names, label, weight)
     if os.environ.get("TEST_BROKEN") and not tf.executing_eagerly():
         averages[0].op._clear_attr("_tf_mpi_average")
     return averages
@@ -192,7 +193,7 @@ def errors() -> dict[str, str]:
         "integers": outcome(lambda: average([one, tf.range(3)], "errors")),
         "integers in a function": outcome(lambda: function_of(one, tf.range(3))),
         "sparse": outcome(lambda: average([slices], "errors")),
-        "names": outcome(lambda: _average.average([one], [], "errors")),
+        "names": outcome(lambda: averaging.average([one], [], "errors")),
         "weight": outcome(lambda: average([one], "errors", tf.constant(-1.0))),
         "none": outcome(lambda: average([], "errors")),
         "good": outcome(lambda: average([one], "errors")),
@@ -247,9 +248,9 @@ def main() -> None:
     VALUE = np.asarray(tensor(RANK))
     means = {f.__name__: [encode(np.asarray(v)) for v in f()] for f in MEANS}
     means["saved"] = [encode(value.numpy()) for value in saved(sys.argv[2])]
-    before = _lib.stats()
+    before = c_api.stats()
     average(mine(100), "counted")
-    counts = {key: _lib.stats()[key] - before[key] for key in ("gradients", "collectives")}
+    counts = {key: c_api.stats()[key] - before[key] for key in ("gradients", "collectives")}
     empty = [value.shape.as_list() for value in average([tf.zeros([0]), tf.zeros([2, 0])], "empty")]
     others = {"empty": empty, "weights": weights(), "errors": errors(), "cancelled": cancelled()}
     return result({"means": means, "counts": counts, **others})

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from common import encode, place, result, single_threaded_ops
-from tensorflow.mpi import _hooks, _lib
+from tensorflow.mpi._src.runtime import c_api, hooks
 
 v1 = tf.compat.v1
 Optimizer: Any = v1.train.Optimizer
@@ -96,14 +96,14 @@ def raw_gradients(optimizer: Any, loss: Any, var_list: Any = None, **arguments: 
 
 def counts(before: dict[str, int]) -> dict[str, int]:
     """Requests of this process per step since `before`."""
-    if not _hooks.active:
+    if not hooks.active:
         return {}
-    after = _lib.stats()
+    after = c_api.stats()
     return {key: after[key] - before[key] for key in ("gradients", "completed", "updated")}
 
 
 def stats() -> dict[str, int]:
-    return _lib.stats() if _hooks.active else {}
+    return c_api.stats() if hooks.active else {}
 
 
 # --- The three ways to run -----------------------------------------------------------------------

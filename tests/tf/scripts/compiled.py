@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from common import encode, place, result, single_threaded_ops
-from tensorflow.mpi import _average
+from tensorflow.mpi._src.average import averaging
 
 STEPS, BATCH = 40, 12
 MODE = sys.argv[1]
@@ -110,7 +110,7 @@ def custom_loop() -> list[Any]:
     @compiled
     def step(x: Any, y: Any) -> None:
         gradients = model.gradients(x, y)
-        update(model.variables, _average.average(gradients, ["w", "b", "u"], "loop"))
+        update(model.variables, averaging.average(gradients, ["w", "b", "u"], "loop"))
 
     return model.train(step)
 
@@ -122,7 +122,7 @@ def uneven_batches() -> list[Any]:
     @compiled
     def step(x: Any, y: Any, weight: Any) -> None:
         gradients = model.gradients(x, y)
-        update(model.variables, _average.average(gradients, ["w", "b", "u"], "uneven", weight))
+        update(model.variables, averaging.average(gradients, ["w", "b", "u"], "uneven", weight))
 
     for i in range(STEPS):
         first = i % 2 + 1  # samples of each rank but the first
@@ -142,7 +142,7 @@ def many_at_once() -> list[Any]:
         for i, variable in enumerate(variables):
             size = tf.shape(variable)
             gradient = tf.fill(size, tf.reduce_mean(x) * (i + 1) + tf.reduce_mean(y))
-            update([variable], _average.average([gradient], [f"v{i}"], f"many {i}"))
+            update([variable], averaging.average([gradient], [f"v{i}"], f"many {i}"))
 
     for i in range(5 * STEPS):
         step(*part(i % STEPS))
@@ -156,10 +156,10 @@ def loop_and_branch() -> list[Any]:
     def step(x: Any, y: Any) -> None:
         for _ in tf.range(2):
             gradients = model.gradients(x, y)
-            update(model.variables, _average.average(gradients, ["w", "b", "u"], "control"))
+            update(model.variables, averaging.average(gradients, ["w", "b", "u"], "control"))
         if tf.reduce_sum(model.variables[0]) < 1e6:
             gradients = model.gradients(x, y)
-            update(model.variables, _average.average(gradients, ["w", "b", "u"], "control"))
+            update(model.variables, averaging.average(gradients, ["w", "b", "u"], "control"))
 
     return model.train(step)
 
@@ -198,7 +198,7 @@ def train() -> dict[str, Any]:
 
 @compiled
 def average_of(tensor: Any) -> Any:
-    return _average.average([tensor], ["t"], "compiled")[0]
+    return averaging.average([tensor], ["t"], "compiled")[0]
 
 
 def outcome(function: Callable[[], Any]) -> str:

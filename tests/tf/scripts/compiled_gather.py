@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from common import place, result
-from tensorflow.mpi import _average
+from tensorflow.mpi._src.average import averaging
 
 RANK, SIZE = place()
 ROWS, WIDTH, COUNT = 20_000, 64, 200  # float32 [20,000, 64] is 5 MB
@@ -73,7 +73,7 @@ def trained() -> dict[str, Any]:
     def run(ids: Any) -> Any:
         rows = tf.gather(variable, ids)
         own = tf.IndexedSlices(rows, ids, tf.constant([ROWS, WIDTH]))
-        average = _average.average_slices(own, "table", "trained")
+        average = averaging.average_slices(own, "table", "trained")
         variable.scatter_sub(tf.IndexedSlices(0.5 * average.values, average.indices))
         return rows
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from common import place, result, single_threaded_ops
-from tensorflow.mpi import _lib
+from tensorflow.mpi._src.runtime import c_api
 
 v1 = tf.compat.v1
 RANK, SIZE = place()
@@ -63,9 +63,9 @@ class Model:
 
     def step(self, step: int) -> int:
         """How many of its updates were divided."""
-        before = _lib.stats()["divided"]
+        before = c_api.stats()["divided"]
         self.session.run(self.train, {self.x: batch(RANK, step)})
-        return _lib.stats()["divided"] - before
+        return c_api.stats()["divided"] - before
 
     def run(self) -> dict[str, Any]:
         divided = [self.step(step) for step in range(STEPS)]
@@ -148,9 +148,9 @@ def held() -> dict[str, Any]:
         value = layer.read_value()
         kept = value.numpy().copy()
         gradient = np.outer(batch(RANK, step)[0], np.arange(WIDTH)).astype("f") / WIDTH
-        before = _lib.stats()["divided"]
+        before = c_api.stats()["divided"]
         tf.raw_ops.ResourceApplyGradientDescent(var=layer.handle, alpha=RATE, delta=gradient)
-        divided.append(_lib.stats()["divided"] - before)
+        divided.append(c_api.stats()["divided"] - before)
         same = same and np.array_equal(value.numpy(), kept) and not np.array_equal(layer, kept)
         mean = sum(batch(rank, step)[0].astype(float) for rank in range(SIZE)) / SIZE
         wanted = wanted - RATE * np.outer(mean, np.arange(WIDTH)) / WIDTH

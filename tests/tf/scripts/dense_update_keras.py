@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from common import place, result, single_threaded_ops
-from tensorflow.mpi import _lib
+from tensorflow.mpi._src.runtime import c_api
 
 RANK, SIZE = place()
 WIDTH, ROWS, STEPS, RATE = 600, 4, 5, 6.0  # float32 [600, 600] is 1.4 MB
@@ -65,9 +65,9 @@ def run(steps: Iterator[None], made: Any, extra: int = 0) -> dict[str, Any]:
     """`steps` trains by one batch each time that it is asked."""
     start = tf.mpi.broadcast([v.numpy() for v in made.trainable_variables])
     divided = []
-    before = _lib.stats()["divided"]
+    before = c_api.stats()["divided"]
     for _ in steps:
-        divided.append(_lib.stats()["divided"] - before)
+        divided.append(c_api.stats()["divided"] - before)
         before += divided[-1]
     layers = [v.numpy() for v in made.trainable_variables]
     pairs = zip(layers, expected(np.asarray(start[0]), np.asarray(start[1]), extra))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import optimizer_ops as ops
 import tensorflow as tf
 from common import result, single_threaded_ops
-from tensorflow.mpi import _lib
+from tensorflow.mpi._src.runtime import c_api
 
 ops.SHAPE = (13, 10)  # no whole number of cache lines, nor of packets
 ops.STEPS = 5
@@ -25,7 +25,7 @@ def main() -> None:
     result(
         {
             "arrays": arrays,
-            "divided": _lib.stats()["divided"],
+            "divided": c_api.stats()["divided"],
             "divisible": len(divisible) * (ops.STEPS - 1),
         }
     )

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from common import encode, place, result
-from tensorflow.mpi import _lib
+from tensorflow.mpi._src.runtime import c_api
 
 v1 = tf.compat.v1
 RANK, SIZE = place()
@@ -97,7 +97,7 @@ def clustered() -> None:
         return loss
 
     step(tf.constant([RANK, 1.0], tf.float64))
-    stats = _lib.stats()
+    stats = c_api.stats()
     counts = {key: stats[key] for key in ("applied", "gradients")}
     result(counts | {"value": encode(model.variable.numpy())})
 

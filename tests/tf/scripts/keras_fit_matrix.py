@@ -100,10 +100,11 @@ def train(make: Callable[[], Any], jit: bool) -> dict[str, Any]:
 def main() -> None:
     single_threaded_ops()
     if os.environ.get("TEST_BREAK_AVERAGE"):  # the control: nothing is averaged
-        from tensorflow.mpi import _average, _keras_fit
+        from tensorflow.mpi._src.average import averaging
+        from tensorflow.mpi._src.keras import fit
 
-        _average.average = lambda tensors, *_: list(tensors)
-        _keras_fit._check_averaged = _keras_fit._states_in_step = lambda *_: None
+        averaging.average = lambda tensors, *_: list(tensors)
+        fit._check_averaged = fit._states_in_step = lambda *_: None
     cases = (
         legacy(keras.optimizers.legacy) if FLAVOUR.endswith("legacy") else modern(keras.optimizers)
     )

@@ -201,15 +201,15 @@ def cases() -> dict[str, Callable[[], Any]]:
 
 
 def main() -> None:
-    from tensorflow.mpi import _hooks, _lib
+    from tensorflow.mpi._src.runtime import c_api, hooks
 
     found = {}
     for name, run in cases().items():
         if sys.argv[3:] and name not in sys.argv[3:]:
             continue
-        before = _lib.stats()["gradients"] if _hooks.active else 0
+        before = c_api.stats()["gradients"] if hooks.active else 0
         trained = run()
-        count = (_lib.stats()["gradients"] if _hooks.active else 0) - before
+        count = (c_api.stats()["gradients"] if hooks.active else 0) - before
         found[name] = {"trained": trained, "averaged": count}
     result(found)
 

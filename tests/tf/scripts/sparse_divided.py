@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from common import place, result, single_threaded_ops
-from tensorflow.mpi import _lib
+from tensorflow.mpi._src.runtime import c_api
 
 v1 = tf.compat.v1
 RANK, SIZE = place()
@@ -58,9 +58,9 @@ def summary(found: tuple[Any, Any], wanted: tuple[Any, Any], requests: int) -> d
 
 def completed(run: Callable[[], Any]) -> int:
     """Requests of this rank that `run` took."""
-    before = _lib.stats()["completed"]
+    before = c_api.stats()["completed"]
     run()
-    return _lib.stats()["completed"] - before
+    return c_api.stats()["completed"] - before
 
 
 class Session:

@@ -12,7 +12,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 from common import encode, place, result
-from tensorflow.mpi import _average, _lib
+from tensorflow.mpi._src.average import averaging
+from tensorflow.mpi._src.runtime import c_api
 
 raw = tf.raw_ops
 RANK, SIZE = place()
@@ -35,27 +36,27 @@ def shown(average: tf.IndexedSlices) -> dict[str, float]:
 
 def completed(run: Callable[[], Any]) -> tuple[Any, int]:
     """What `run` returns, and how many requests of this rank it took."""
-    before = _lib.stats()["completed"]
+    before = c_api.stats()["completed"]
     value = run()
-    return value, _lib.stats()["completed"] - before
+    return value, c_api.stats()["completed"] - before
 
 
 def weighted() -> Any:
     """Rank 1 counts as nothing, and what it has is poison."""
     own = slices([1.0, 3.0], [2, 5]) if RANK == 0 else slices([np.nan], [4])
-    return shown(_average.average_slices(own, "table", "weighted", 2.0 - 2.0 * RANK))
+    return shown(averaging.average_slices(own, "table", "weighted", 2.0 - 2.0 * RANK))
 
 
 def every_row_of_every_rank() -> Any:
     """Dense moves fewer bytes: two requests, of which one moves nothing."""
     own = slices(np.arange(ROWS) + 10.0 * RANK, list(range(ROWS)))
-    average, requests = completed(lambda: _average.average_slices(own, "table", "full"))
+    average, requests = completed(lambda: averaging.average_slices(own, "table", "full"))
     return [shown(average), requests]
 
 
 def some_rows() -> Any:
     own = slices([1.0, 2.0, 4.0], [3 * RANK, 1, 1])
-    average, requests = completed(lambda: _average.average_slices(own, "table", "some"))
+    average, requests = completed(lambda: averaging.average_slices(own, "table", "some"))
     return [shown(average), requests]
 
 
@@ -65,7 +66,7 @@ def function_that_knows_its_shapes() -> Any:
     @tf.function
     def run(values: Any) -> Any:
         own = tf.IndexedSlices(values, tf.constant([RANK, 5]), tf.constant([ROWS, WIDTH]))
-        average = _average.average_slices(own, "table", "function")
+        average = averaging.average_slices(own, "table", "function")
         return tf.shape(average.values), tf.size(average.indices), average
 
     shape, size, average = run(tf.ones([2, WIDTH]) * (RANK + 1.0))
@@ -78,7 +79,7 @@ def compiled(own: tf.IndexedSlices, label: str, weight: float = 1.0) -> dict[str
     @tf.function(jit_compile=True)
     def run(values: Any, indices: Any) -> Any:
         rows = tf.IndexedSlices(values, indices, own.dense_shape)
-        average = _average.average_slices(rows, "table", label, tf.constant(weight))
+        average = averaging.average_slices(rows, "table", label, tf.constant(weight))
         if not isinstance(average, tf.IndexedSlices):
             return average, tf.range(average.shape[0])
         return average.values, average.indices
@@ -116,7 +117,7 @@ def compiled_read_and_write_back() -> dict[str, float]:
     @tf.function(jit_compile=True)
     def run(values: Any, indices: Any) -> None:
         rows = tf.IndexedSlices(values, indices, tf.constant([1000, WIDTH]))
-        average = _average.average_slices(rows, "table", "lazy")
+        average = averaging.average_slices(rows, "table", "lazy")
         changed = 2 * tf.gather(table, average.indices) + average.values
         table.scatter_update(tf.IndexedSlices(changed, average.indices))
 
@@ -137,7 +138,7 @@ def compiled_scatter(dtype: Any, index: Any) -> list[Any]:
     def run(values: Any, indices: Any, rate: Any) -> Any:
         rows = tf.IndexedSlices(values, indices, tf.constant([1000, WIDTH]))
         before = tf.gather(table, [0, 5])
-        average = _average.average_slices(rows, "table", f"scatter {dtype.name}")
+        average = averaging.average_slices(rows, "table", f"scatter {dtype.name}")
         table.scatter_add(average)
         table.scatter_sub(tf.IndexedSlices(3 * average.values, average.indices))
         table.scatter_sub(tf.IndexedSlices(-average.values * rate, average.indices))
@@ -162,7 +163,7 @@ def compiled_clears() -> list[int]:
         @tf.function(jit_compile=True)
         def run(values: Any, indices: Any) -> Any:
             rows = tf.IndexedSlices(values, indices, tf.constant([1000, WIDTH]))
-            average = _average.average_slices(rows, "table", f"clears {reads_values}")
+            average = averaging.average_slices(rows, "table", f"clears {reads_values}")
             table.scatter_sub(tf.IndexedSlices(0.5 * average.values, average.indices))
             return tf.norm(average.values) if reads_values else tf.constant(0.0)
 
@@ -262,7 +263,7 @@ def many_rows() -> float:
 
 
 def alone_at_the_end() -> Any:
-    return encode(_average.average_slices(slices([8.0], [3]), "table", "end").values)
+    return encode(averaging.average_slices(slices([8.0], [3]), "table", "end").values)
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""What tensorflow.mpi is made of. Scripts use the modules above it."""

@@ -1,0 +1,1 @@
+"""Averages of gradients over the ranks, as operations."""

@@ -1,0 +1,275 @@
+"""Sessions: a number and a scope for each, and rank 0's variables before its first training run.
+
+Two sessions may hold variables of one name, so the ranks meet by scope and name. See
+variables/initial_broadcast.py for what is brought in step, and runtime/hooks.py for the patches
+that call this.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import itertools
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from tensorflow.mpi._src.average.averaging import averaged_names
+from tensorflow.mpi._src.runtime import c_api, hooks
+from tensorflow.mpi._src.variables import large_variables, naming
+from tensorflow.mpi._src.variables.initial_broadcast import (
+    State,
+    bring_in_step,
+    busy,
+    is_random_state,
+)
+from tensorflow.mpi._src.variables.naming import state_name
+
+_session_numbers = itertools.count(1)
+_graph_numbers: collections.Counter[str] = collections.Counter()  # graphs that train the same names
+
+
+def session_config(graph: Any, config: Any) -> Any:
+    """See hooks.session_config. A number that the script has chosen itself stays."""
+    if not hasattr(graph, "_tf_mpi_identity"):
+        trained = {name for op in graph.get_operations() for name in _trained_by_op(op)}
+        _identify(graph, trained, _calling_line())
+    if config.experimental.HasField("session_metadata"):
+        return config
+    numbered = type(config)()
+    numbered.CopyFrom(config)
+    numbered.experimental.session_metadata.name = "tensorflow.mpi"
+    numbered.experimental.session_metadata.version = next(_session_numbers)
+    return numbered
+
+
+def _identify(graph: Any, trained: set[str], line: str) -> None:
+    """Gives a graph that trains a name that is the same on all ranks.
+
+    By what it trains and by the line of the program that made its first Session, so that a graph
+    which only one rank makes shifts no other; among those of one line by their order. Not by the
+    order of first runs, which may differ by rank if threads run them.
+    """
+    if trained:
+        digest = _digest(trained | {line})
+        graph._tf_mpi_identity = f"{digest}.{_graph_numbers[digest]}"
+        graph._tf_mpi_scopes = itertools.count()
+        _graph_numbers[digest] += 1
+
+
+def _calling_line() -> str:
+    """Of the script, not of TensorFlow: "train.py:120"."""
+    tensorflow = os.path.dirname(sys.modules["tensorflow"].__file__ or "")
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(tensorflow):
+        frame = frame.f_back
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _digest(names: set[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:6]
+
+
+@dataclasses.dataclass
+class _Session:
+    """What is known of one Session."""
+
+    seen: set[frozenset[str]] = dataclasses.field(default_factory=set)
+    in_step: set[str] = dataclasses.field(default_factory=set)
+    scope: str = ""
+
+
+def before_run(session: Any, fetches: Any) -> None:
+    """Brings the session's variables in step before its first run that trains."""
+    if getattr(busy, "on", False):
+        return
+    known: _Session | None = getattr(session, "_tf_mpi_state", None)
+    if known is None:
+        known = session._tf_mpi_state = _Session()
+    names = frozenset(_fetched_names(session.graph, fetches))
+    if names in known.seen:
+        return
+    known.seen.add(names)
+    trained = _trained_by(session.graph, names)
+    if trained and not trained <= known.in_step:
+        _sync_session(session, known, trained)
+
+
+class ScopeOfRun:
+    """A context: kernels that this thread makes are those of `session`. See hooks.in_session."""
+
+    def __init__(self, session: Any) -> None:
+        known: _Session | None = getattr(session, "_tf_mpi_state", None)
+        self._scope = known.scope.encode() if known is not None else b""
+
+    def __enter__(self) -> None:
+        c_api.load().tfmpi_set_thread_scope(self._scope)
+
+    def __exit__(self, *error: object) -> None:
+        # What makes kernels without this context, as callables do, gets no other session's.
+        c_api.load().tfmpi_set_thread_scope(b"")
+
+
+def _fetched_names(graph: Any, fetches: Any) -> list[str]:
+    from tensorflow.python.client import session
+
+    with graph.as_default():
+        try:
+            mapper = session._FetchMapper.for_fetch(fetches)
+        except (TypeError, ValueError):
+            return []  # the session itself will say what is wrong with it
+    found = mapper.unique_fetches()
+    return [fetch.op.name if hasattr(fetch, "op") else fetch.name for fetch in found]
+
+
+def _trained_by(graph: Any, names: Iterable[str]) -> set[str]:
+    """The variables and slots that computing these operations trains."""
+    seen = set()
+    todo = [graph.get_operation_by_name(name) for name in names]
+    trained: set[str] = set()
+    while todo:
+        op = todo.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        todo.extend(tensor.op for tensor in op.inputs)
+        todo.extend(op.control_inputs)
+        trained.update(_trained_by_op(op))
+        if naming.calls_functions(op.type) and naming.calls_training(op):
+            # A function or a loop that trains: which of what it is handed is not known.
+            trained.update(state_name(t.op) for t in op.inputs if _is_state(t))
+    return trained
+
+
+def _trained_by_op(op: Any) -> set[str]:
+    if op.type == "IdentityN":
+        return set(averaged_names(op))  # as of compute_gradients: the variables' names
+    if op.type not in hooks.apply_ops:
+        return set()
+    return {state_name(t.op) for t in op.inputs if _is_state(t)}
+
+
+def _is_state(tensor: Any) -> bool:
+    from tensorflow.python.framework import dtypes
+
+    return bool(tensor.dtype._is_ref_dtype) or (
+        tensor.dtype == dtypes.resource and tensor.op.type == "VarHandleOp"
+    )
+
+
+def _sync_session(session: Any, known: _Session, trained: set[str]) -> None:
+    if not known.scope:
+        graph = session.graph
+        if not hasattr(graph, "_tf_mpi_identity"):  # the Session was made before the Apply ops
+            _identify(graph, trained, "")
+        known.scope = f"{graph._tf_mpi_identity}.{next(graph._tf_mpi_scopes)}"
+        version = session._config.experimental.session_metadata.version
+        c_api.load().tfmpi_set_scope(version, known.scope.encode())
+    busy.on = True
+    try:
+        variables = {
+            name: variable
+            for name, variable in _variables_of(session.graph).items()
+            if name not in known.in_step and not is_random_state(name)
+        }
+        digest = _digest(trained)
+        label = f"start of session {known.scope} {digest} {len(known.in_step)}"
+        received, empty = _receive_variables(session, label, variables, known.scope)
+        _write_variables(session, [(variables[name], value) for name, value in received.items()])
+        known.in_step.update(trained - empty)
+    finally:
+        busy.on = False
+
+
+def _receive_variables(
+    session: Any, label: str, variables: dict[str, Any], scope: str
+) -> tuple[dict[str, Any], set[str]]:
+    """What of rank 0's values is still to be written on this rank; which variables have none."""
+    received: dict[str, Any] = {}
+    with large_variables.shared_fetches():
+        values = _read_variables(session, variables)
+        states = {
+            name: _session_state(name, variables[name], value, received, scope)
+            for name, value in values.items()
+        }
+        bring_in_step(label, list(states.values()))
+    for name, state in states.items():
+        if (
+            isinstance(state.large, large_variables.FetchedVariable)
+            and state.large.received is not None
+        ):
+            received[name] = state.large.received
+    return received, variables.keys() - values.keys()
+
+
+def _variables_of(graph: Any) -> dict[str, Any]:
+    """By the name that the kernels know."""
+    from tensorflow.python.framework import dtypes, ops
+
+    unread = (dtypes.string, dtypes.variant, dtypes.resource)  # no gradient changes what is of them
+    found = {}
+    for collection in (ops.GraphKeys.GLOBAL_VARIABLES, ops.GraphKeys.TRAINABLE_VARIABLES):
+        for variable in graph.get_collection(collection):
+            if not (hasattr(variable, "initializer") and hasattr(variable, "op")):
+                continue
+            if variable.dtype.base_dtype not in unread:
+                found[state_name(variable.op)] = variable
+    return found
+
+
+def _session_state(
+    name: str, variable: Any, value: Any, received: dict[str, Any], scope: str
+) -> State:
+    """What rank 0 has goes to `received`, where it does not go to the variable itself."""
+    dtype, shape = variable.dtype.base_dtype, list(value.shape)
+    return State(
+        f"{name} {dtype.name} {shape}",
+        lambda: value,
+        lambda new: received.__setitem__(name, new),
+        lambda: c_api.load().tfmpi_mark_in_step(b"", name.encode(), scope.encode()),
+        large_variables.FetchedVariable(value) if large_variables.is_large(dtype, shape) else None,
+    )
+
+
+# A session takes a pass over the whole graph for each new set of fetches, so variables are read and
+# written together.
+
+
+def _read_variables(session: Any, variables: dict[str, Any]) -> dict[str, Any]:
+    """Their values; a variable that has none is left out."""
+    from tensorflow.python.framework import errors
+
+    def tensor(variable: Any) -> Any:
+        element = getattr(variable, "_graph_element", None)
+        return element if element is not None else variable._snapshot
+
+    try:
+        found: dict[str, Any] = session.run({name: tensor(v) for name, v in variables.items()})
+        return found
+    except errors.FailedPreconditionError:
+        names = list(variables)
+        if len(names) == 1:
+            return {}
+        middle = len(names) // 2
+        parts = (
+            {name: variables[name] for name in half} for half in (names[:middle], names[middle:])
+        )
+        return {name: v for part in parts for name, v in _read_variables(session, part).items()}
+
+
+def _write_variables(session: Any, waiting: list[tuple[Any, Any]]) -> None:
+    """By the variables' own initializers with other values: adds nothing to the graph."""
+    while waiting:
+        feed: dict[str, Any] = {}
+        initializers, others = [], []
+        for variable, value in waiting:
+            initial = variable.initializer.inputs[1].name
+            if initial in feed:  # made from one tensor, so they cannot be fed together
+                others.append((variable, value))
+            else:
+                feed[initial] = value
+                initializers.append(variable.initializer)
+        session.run(initializers, feed)
+        waiting = others

@@ -1,0 +1,55 @@
+"""Stops what this release cannot keep in step: no N unsynchronised models in silence."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from tensorflow.mpi._src.compat_v1 import gradients
+from tensorflow.mpi._src.runtime import c_api, hooks
+
+_WAY_OUT = "or run with TF_MPI_ENABLE=0"
+
+
+def guard_subclass(optimizer: Any) -> None:
+    """A class derived from tf.compat.v1.train.Optimizer. See hooks.optimizer_subclassed.
+
+    One with an apply_gradients of its own may assign by itself: the call then raises
+    NotImplementedError if it ran neither an Apply op nor the stock apply_gradients, unless all its
+    gradients are averages already.
+    """
+    original = vars(optimizer).get("apply_gradients")
+    if original is None or hooks.size == 1:
+        return
+
+    @functools.wraps(original)
+    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        pairs = list(grads_and_vars)  # it may be an iterator
+        before = _applied()
+        result = original(self, pairs, *args, **kwargs)
+        if _applied() == before and not all(
+            gradient is None or gradients.is_averaged(gradient) for gradient, _ in pairs
+        ):
+            raise NotImplementedError(_no_apply_op(self))
+        return result
+
+    optimizer.apply_gradients = apply_gradients
+
+
+def _no_apply_op(optimizer: Any) -> str:
+    return (
+        f"{type(optimizer).__name__} updated its variables without one of TensorFlow's Apply ops, "
+        "by a gradient that does not come from compute_gradients, so that it was not averaged over "
+        "ranks. Compute it with the optimizer's compute_gradients or minimize, average it with "
+        f"tf.mpi.allreduce(gradient) and assign it yourself, {_WAY_OUT}"
+    )
+
+
+def _applied() -> int:
+    """Updates by Apply ops, created in graphs or run eagerly, and by stock code, so far."""
+    from tensorflow.python.eager import context
+
+    if context.executing_eagerly():
+        context.async_wait()
+        return gradients.updates + int(c_api.stats()["applied"])
+    return gradients.updates + hooks._applied

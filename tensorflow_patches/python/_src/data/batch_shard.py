@@ -1,0 +1,250 @@
+"""This rank's part of a dataset of batches: which samples, with what weight.
+
+Every rank runs the same input pipeline, so that all see the same batches, and takes from each batch
+the samples whose position in the stream, modulo the number of ranks, is its rank. A batch that does
+not divide evenly gives ranks unequal numbers of samples: each element then becomes a `Share`, whose
+weight makes the plain mean of the ranks' gradients the mean over the batch's samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+from tensorflow.mpi._src.runtime import hooks
+
+
+class Share(NamedTuple):
+    """An element of a sharded dataset: this rank's samples of one batch, at least one of them.
+
+    `data` has the structure of the script's batches. `weight`, a float32 scalar, is (samples here)
+    * (ranks) / (samples of the batch on all ranks).
+    """
+
+    data: Any
+    weight: Any
+
+
+class MaybeShare(NamedTuple):
+    """A Share whose weight may be 0: then `data` is a stand-in, and only keeps the ranks in step.
+
+    Nothing computed from it may count: no gradient, no metric, no output, no moving average.
+    `counts`, a boolean scalar, says whether it does. It is not told from the weight because the two
+    kinds must differ in structure: tf.function traces anew for another structure, but not for
+    another class of the same one.
+    """
+
+    data: Any
+    weight: Any
+    counts: Any
+
+
+def maybe_share(data: Any, weight: Any) -> MaybeShare:
+    return MaybeShare(data, weight, weight > 0)
+
+
+def is_share(element: Any) -> bool:
+    return isinstance(element, (Share, MaybeShare))
+
+
+class Counted(NamedTuple):
+    """This rank's samples of one batch, and how many: an int64 scalar. 0: `data` is a stand-in."""
+
+    data: Any
+    rows: Any
+
+
+def plain(data: Any, mine: Any, rows: Any) -> Any:
+    """For shard_batches: the samples, without a weight, and also where they are a stand-in."""
+    del mine, rows
+    return data
+
+
+def counted(data: Any, mine: Any, rows: Any) -> Any:
+    """For shard_batches: elements are Counted."""
+    del rows
+    return Counted(data, mine)
+
+
+def weighted(sizes: Collection[int] | None) -> Callable[[Any, Any, Any], Any]:
+    """For shard_batches: elements are Shares, MaybeShares, or plain if all have the weight 1.
+
+    Args:
+      sizes: the numbers of samples that batches can have; None if that is not known.
+    """
+    if sizes and all(size % hooks.size == 0 for size in sizes):
+        return plain
+    kind = Share if sizes and min(sizes) >= hooks.size else maybe_share
+    return lambda data, mine, rows: kind(data, weight_of(mine, rows))
+
+
+def shard_batches(
+    dataset: Any, sizes: Collection[int] | None, element: Callable[[Any, Any, Any], Any]
+) -> Any:
+    """This rank's samples of each of the dataset's batches.
+
+    Args:
+      dataset: a tf.data.Dataset of batches, the same on all ranks.
+      sizes: as for weighted.
+      element: makes an element from samples, their number, and the batch's: plain, counted or
+        weighted. A rank that gets no sample of a batch has the batch's first as a stand-in.
+
+    Returns:
+      A tf.data.Dataset with as many elements. It asks `dataset` for none ahead of need.
+    """
+    import tensorflow as tf
+
+    spec = dataset.element_spec
+    divides = bool(sizes) and all(size % hooks.size == 0 for size in sizes or ())
+
+    def step(offset: Any, batch: Any) -> tuple[Any, Any]:
+        rows = num_rows(spec, batch)
+        if divides:
+            return offset, element(_even(spec, batch), rows // hooks.size, rows)
+        first = tf.math.floormod(hooks.rank - offset, hooks.size)
+        nothing = first >= rows
+        start = tf.where(nothing, tf.constant(0, tf.int64), first)
+        end = tf.where(nothing, tf.minimum(rows, 1), rows)
+        indices = tf.range(start, end, hooks.size)
+        mine = tf.where(nothing, tf.constant(0, tf.int64), tf.size(indices, tf.int64))
+        share = element(_take(spec, batch, indices), mine, rows)
+        return tf.math.floormod(offset + rows, hooks.size), share
+
+    return dataset.scan(tf.constant(0, tf.int64), step)
+
+
+def is_batched(spec: Any) -> bool:
+    """Whether elements of `spec` have samples along the first dimension of something."""
+    return _first_batched(spec) is not None
+
+
+def element_of(spec: Any, args: tuple[Any, ...]) -> Any:
+    """The element that a function of tf.data was given as `args`: only tuples are unpacked."""
+    return args if type(spec) is tuple else args[0]
+
+
+def weight_of(mine: Any, all_ranks: Any) -> Any:
+    """A Share's weight, from the numbers of samples; 0 if nobody has any."""
+    import tensorflow as tf
+
+    return tf.math.divide_no_nan(
+        tf.cast(mine * hooks.size, tf.float32), tf.cast(all_ranks, tf.float32)
+    )
+
+
+def static_rows(spec: Any) -> int | None:
+    """The number of samples that every batch of `spec` has, if it is part of it."""
+    leaf = _first_batched(spec)
+    return None if leaf is None or leaf.shape.rank is None else leaf.shape[0]
+
+
+def batch_sizes(dataset: Any) -> set[int] | None:
+    """All numbers of samples that a batch of `dataset` can have; None if that cannot be told.
+
+    Told from the shapes, or from a batch() behind which nothing changes elements.
+    """
+    from tensorflow.python.data.ops import batch_op, dataset_ops
+    from tensorflow.python.framework import tensor_util
+
+    rows = static_rows(dataset.element_spec)
+    if rows is not None:
+        return {rows}
+    while isinstance(dataset, dataset_ops.UnaryUnchangedStructureDataset):
+        dataset = dataset._input_dataset
+    if not isinstance(dataset, (batch_op._BatchDataset, batch_op._ParallelBatchDataset)):
+        return None
+    size = tensor_util.constant_value(dataset._batch_size)
+    samples = length(dataset._input_dataset)
+    if size is None or samples is None:
+        return None
+    if samples == math.inf:
+        return {int(size)}
+    sizes = {int(size)} if samples >= size else set()
+    return sizes | {int(samples % size)} if samples % size else sizes
+
+
+def length(dataset: Any) -> float | None:
+    """The number of the dataset's elements, perhaps infinite; None if unknown, as in a graph."""
+    from tensorflow.python.data.ops import dataset_ops
+    from tensorflow.python.framework import tensor_util
+
+    elements = tensor_util.constant_value(dataset.cardinality())
+    if elements is None or elements == dataset_ops.UNKNOWN:
+        return None
+    return math.inf if elements == dataset_ops.INFINITE else int(elements)
+
+
+def num_rows(spec: Any, element: Any) -> Any:
+    """The number of samples in a batch: an int64 scalar tensor."""
+    import tensorflow as tf
+
+    specs, parts = _leaves(spec), _leaves(element)
+    part = parts[next(i for i, leaf in enumerate(specs) if _is_batched(leaf))]
+    if isinstance(part, tf.SparseTensor):
+        return part.dense_shape[0]
+    if isinstance(part, tf.RaggedTensor):
+        return tf.cast(part.nrows(), tf.int64)
+    return tf.shape(part, tf.int64)[0]
+
+
+def _leaves(structure: Any) -> list[Any]:
+    import tensorflow as tf
+
+    return list(tf.nest.flatten(structure))
+
+
+def _first_batched(spec: Any) -> Any:
+    return next((leaf for leaf in _leaves(spec) if _is_batched(leaf)), None)
+
+
+def _is_batched(spec: Any) -> bool:
+    """Whether what `spec` describes has samples along its first dimension."""
+    import tensorflow as tf
+
+    kinds = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
+    return isinstance(spec, kinds) and (spec.shape.rank is None or spec.shape.rank > 0)
+
+
+def _even(spec: Any, element: Any) -> Any:
+    """Of a batch that divides evenly: its length, if known, stays part of the shape."""
+    import tensorflow as tf
+
+    rows = static_rows(spec)
+    if rows is None:
+        return _take(spec, element, tf.range(hooks.rank, num_rows(spec, element), hooks.size))
+    indices = range(hooks.rank, rows, hooks.size)
+    return _take(spec, element, tf.constant(list(indices), tf.int64))
+
+
+def _take(spec: Any, element: Any, indices: Any) -> Any:
+    """The samples of `element` at `indices`, an int64 vector that counts up in equal steps.
+
+    What is no batch (a scalar, a length of its own, an absent input) stays as it is.
+    """
+    import tensorflow as tf
+
+    rows = static_rows(spec)
+
+    def take(leaf: Any, part: Any) -> Any:
+        if not _is_batched(leaf):
+            return part
+        if leaf.shape.rank and leaf.shape[0] is not None and rows not in (None, leaf.shape[0]):
+            return part
+        if isinstance(part, tf.SparseTensor):
+            return _take_sparse(part, indices)
+        return tf.gather(part, indices)
+
+    return tf.nest.map_structure(take, spec, element)
+
+
+def _take_sparse(part: Any, indices: Any) -> Any:
+    import tensorflow as tf
+
+    first, count = indices[0], tf.size(indices, tf.int64)
+    row = part.indices[:, 0] - first
+    keep = (row >= 0) & (row % hooks.size == 0) & (row // hooks.size < count)
+    kept = tf.sparse.retain(part, keep)
+    rows = tf.boolean_mask(row // hooks.size, keep)
+    shape = tf.concat([[count], part.dense_shape[1:]], 0)
+    return tf.SparseTensor(tf.concat([rows[:, None], kept.indices[:, 1:]], 1), kept.values, shape)

@@ -1,0 +1,210 @@
+"""What Keras 3 and tf_keras have in common: datasets given to fit, evaluate and predict.
+
+A dataset is replaced by this rank's part of it (batch_shard.py). A train or test step gets the
+samples as the script's own step expects them, and runs under the weight that they have in the
+average.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, NamedTuple
+
+from tensorflow.mpi import config
+from tensorflow.mpi._src.average import averaging
+from tensorflow.mpi._src.data import batch_shard, predictions, streams
+from tensorflow.mpi._src.runtime import control_plane, hooks
+
+_KERAS_BATCH = 32  # the batch size of arrays if the script gives none
+_AHEAD = 2  # batches
+_numbers = itertools.count(1)  # of datasets, in program order
+
+
+class Feed(NamedTuple):
+    """What Keras iterates in place of a dataset that it was given, and how many batches that has.
+
+    `num_batches` is None if that is unknown, or without end. `in_turn`: a step takes a batch on
+    each rank, so that an epoch has so many times fewer steps.
+    """
+
+    dataset: Any
+    num_batches: int | None
+    in_turn: bool = False
+
+
+def takes_parts() -> bool:
+    """Whether ranks take parts of data that all of them are given."""
+    return hooks.size > 1 and config.get("TF_MPI_SHARD") != "off"
+
+
+def batch_per_rank() -> bool:
+    """Whether the script's batch is the batch of each rank, of data that all ranks are given."""
+    return takes_parts() and config.get("TF_MPI_BATCH") == "per-rank"
+
+
+class Given(NamedTuple):
+    """A dataset as Keras has made it of what the script gave it.
+
+    dataset: a tf.data.Dataset of batches: the same on all ranks, or with TF_MPI_SHARD=off each
+      rank's own.
+    what: names it in errors.
+    num_batches: in one epoch; None if unknown or without end.
+    sizes: the numbers of samples that batches can have, if it is made of arrays; their batch size
+      is that of all ranks together.
+    once: it can be iterated only once.
+    all_epochs: it holds as many epochs as there will be, each of num_batches.
+    """
+
+    dataset: Any
+    what: str
+    num_batches: int | None
+    sizes: Collection[int] | None
+    once: bool = False
+    all_epochs: bool = False
+
+
+def of_all_ranks(batch_size: int | None, steps: int | None) -> tuple[int | None, int | None]:
+    """The batch size and steps per epoch for arrays, of those that the script gave."""
+    if not batch_per_rank():
+        return batch_size, steps
+    fewer = math.ceil(steps / hooks.size) if steps and steps > 0 else steps
+    if batch_size is None and fewer is None:
+        return _KERAS_BATCH * hooks.size, None
+    return batch_size and batch_size * hooks.size, fewer
+
+
+def share_out(given: Given) -> Feed:
+    """This rank's part of a dataset; all ranks call it at the same point of the program.
+
+    Raises:
+      ValueError: the ranks were given datasets of different sizes.
+    """
+    predicting, call = predictions.expected()
+    sizes = given.sizes or batch_shard.batch_sizes(given.dataset)
+    endless = batch_shard.length(given.dataset) == math.inf
+    stream = streams.Stream(
+        given.dataset, "endless" if endless else given.num_batches, sorted(sizes or ()) or None
+    )
+    label = f"data {next(_numbers)}: {given.what}"
+    if not takes_parts():
+        return Feed(given.dataset, given.num_batches) if predicting else _own(given, stream, label)
+    stream = streams.same_everywhere(stream, label, given.what, given.sizes is not None)
+    num_batches = None if stream.length == "endless" else stream.length
+    if not batch_shard.is_batched(stream.dataset.element_spec):
+        return Feed(stream.dataset, num_batches)
+    if predicting:
+        if call is None or given.once:
+            return Feed(stream.dataset, num_batches)
+        return Feed(call.record(_part(stream, batch_shard.counted)), num_batches)
+    if batch_per_rank() and not given.sizes:
+        return _in_turn(stream, label)
+    return Feed(_part(stream, batch_shard.weighted(stream.sizes)), num_batches)
+
+
+def _part(stream: streams.Stream, element: Callable[[Any, Any, Any], Any]) -> Any:
+    """This rank's samples, made ahead of need if no other rank must ask for them, too."""
+    part = batch_shard.shard_batches(stream.dataset, stream.sizes, element)
+    return part if stream.fed else part.prefetch(_AHEAD)
+
+
+def _in_turn(stream: streams.Stream, label: str) -> Feed:
+    """A batch per rank: each rank has every size-th."""
+    part, length = streams.in_turn(stream), stream.length
+    steps = math.ceil(length / hooks.size) if isinstance(length, int) else None
+    alike = stream.sizes is not None and len(stream.sizes) == 1
+    if not (alike and (length == "endless" or steps and length % hooks.size == 0)):
+        part = streams.agree(streams.count(part), label)
+    return Feed(part, steps, in_turn=True)
+
+
+def _own(given: Given, stream: streams.Stream, label: str) -> Feed:
+    """The batches that this rank was given for itself."""
+    if hooks.size == 1 or not batch_shard.is_batched(given.dataset.element_spec):
+        return Feed(given.dataset, given.num_batches)
+    everyone = control_plane.headers(label, [stream.length, stream.sizes])
+    lengths = [length for length, _ in everyone]
+    steps = max(lengths) if all(isinstance(length, int) for length in lengths) else None
+    alike = all(theirs == everyone[0] for theirs in everyone)
+    if alike and stream.length is not None and stream.sizes and len(stream.sizes) == 1:
+        return Feed(given.dataset, steps)  # all weights are 1
+    counted = streams.count(given.dataset)
+    if given.all_epochs and steps is not None:
+        counted = streams.fill_epochs(counted, stream.length, steps)
+    return Feed(streams.agree(counted, label), steps)
+
+
+def step_on_share(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A train_step or test_step of `model` that takes elements of share_out's datasets, too.
+
+    A share without weight leaves metrics and moving averages as they are.
+    """
+
+    def run(data: Any) -> Any:
+        if not batch_shard.is_share(data):
+            return step(data)
+        before = _values(_states(model)) if isinstance(data, batch_shard.MaybeShare) else []
+        with averaging.weighted(data.weight):
+            logs = step(data.data)
+        if before:
+            _restore_unless(data.counts, before)
+        return logs
+
+    return run
+
+
+def _states(model: Any) -> list[Any]:
+    """What a step changes besides what the optimizer does: metrics, and moving averages."""
+    metrics = [variable for metric in model.metrics for variable in metric.variables]
+    return [*metrics, *model.non_trainable_variables]
+
+
+def _values(variables: Iterable[Any]) -> list[tuple[Any, Any]]:
+    import tensorflow as tf
+
+    found = [getattr(variable, "_value", variable) for variable in variables]
+    return [
+        (variable, tf.identity(variable))
+        for variable in {id(v): v for v in found}.values()
+        if isinstance(variable, tf.Variable)
+    ]
+
+
+def _restore_unless(counts: Any, before: list[tuple[Any, Any]]) -> None:
+    import tensorflow as tf
+
+    def restore() -> Any:
+        for variable, value in before:
+            variable.assign(value)
+        return tf.constant(0)
+
+    tf.cond(counts, lambda: tf.constant(0), restore)
+
+
+def wrap_steps(model: Any) -> None:
+    """Lets the model's train_step and test_step take elements of share_out's datasets.
+
+    Wherever the script has defined them: in the model's class, in a mixin, or on the model itself.
+    """
+    for name in ("train_step", "test_step"):
+        if name in vars(model):
+            step = vars(model)[name]
+            if not hasattr(step, "_tf_mpi_step"):
+                vars(model)[name] = _marked(step_on_share(model, step))
+        elif not hasattr(getattr(type(model), name), "_tf_mpi_step"):
+            setattr(type(model), name, _method_on_share(getattr(type(model), name)))
+
+
+def _marked(step: Any) -> Any:
+    step._tf_mpi_step = True
+    return step
+
+
+def _method_on_share(original: Any) -> Any:
+    @functools.wraps(original)
+    def step(self: Any, data: Any) -> Any:
+        return step_on_share(self, functools.partial(original, self))(data)
+
+    return _marked(step)

@@ -1,0 +1,43 @@
+"""One permutation on all ranks of the arrays that Keras is given: rank 0's.
+
+Keras's data adapters shuffle arrays with ops whose seeds are drawn as they are made, by every rank
+for itself. Inside them all ranks take rank 0's seeds. All other random ops draw as they always do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from tensorflow.mpi._src.runtime import collectives
+
+_inside = threading.local()  # .adapter: a data adapter is being built on this thread
+_numbers = itertools.count(1)
+
+
+@contextlib.contextmanager
+def adapter(active: bool) -> Iterator[None]:
+    """While one of Keras's data adapters builds its dataset; all ranks are at the same point."""
+    before = getattr(_inside, "adapter", False)
+    _inside.adapter = active
+    try:
+        yield
+    finally:
+        _inside.adapter = before
+
+
+def of_rank_0(seed: Any, seed2: Any) -> tuple[Any, Any]:
+    """What an op that shuffles takes as seeds, of those that it has: None, None for none."""
+    if not getattr(_inside, "adapter", False):
+        return seed, seed2
+    import numpy as np
+
+    if seed is None and seed2 is None:
+        seed, seed2 = 0, random.SystemRandom().getrandbits(31) | 1
+    seeds = np.array([seed or 0, seed2 or 0], np.int64)
+    seed, seed2 = collectives.run("broadcast", seeds, f"seeds of a shuffle {next(_numbers)}")
+    return int(seed), int(seed2)

@@ -1,0 +1,269 @@
+"""Streams of batches over all ranks: one rank's for all, or each rank's own in step.
+
+- Where ranks would not all get the same batches (unseeded shuffles, random augmentation, Python
+  generators), only rank 0's dataset is iterated, and its batches go to all ranks.
+- Where each rank has batches of its own (data that the script partitions itself, a batch per rank),
+  the ranks tell each other before each batch how many samples they have.
+
+The ranks meet when a batch is asked for, and not ahead of that.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NamedTuple
+
+from tensorflow.mpi._src import bootstrap
+from tensorflow.mpi._src.data import batch_shard, determinism, packing
+from tensorflow.mpi._src.runtime import control_plane, hooks
+
+_ENDED = -1
+_said_other_arrays = False
+
+
+class Stream(NamedTuple):
+    """Batches that are the same on all ranks.
+
+    dataset: a tf.data.Dataset.
+    length: "endless", a number of batches, or None if unknown.
+    sizes: the numbers of samples that batches can have, sorted; None if unknown.
+    fed: they come from rank 0, so that all ranks must ask for each of them.
+    """
+
+    dataset: Any
+    length: Any
+    sizes: list[int] | None
+    fed: bool = False
+
+
+def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False) -> Stream:
+    """One stream for all ranks, of each rank's; all ranks call it at the same point.
+
+    Args:
+      stream: this rank's.
+      label: under which the ranks meet.
+      what: names it in errors.
+      arrays: it is made of arrays, in an order that is the same on all ranks.
+
+    Raises:
+      ValueError: ranks that were given the same kind of data have different amounts of it; or a
+        script that knows of ranks has given each its own arrays.
+    """
+    dataset = stream.dataset
+    description = determinism.digests(dataset) if arrays else determinism.description(dataset)
+    spec = packing.encode_spec(dataset.element_spec)
+    mine = [stream.length, stream.sizes, description, spec, hooks.asked_rank]
+    everyone = control_plane.headers(label, mine)
+    amounts = [theirs[:2] for theirs in everyone]
+    alike = description is not None and all(theirs[2] == description for theirs in everyone)
+    if alike or arrays:
+        _check_amounts(what, amounts)
+    if alike:
+        return stream
+    if arrays:
+        _other_arrays(what, any(theirs[4] for theirs in everyone))
+    length, sizes = amounts[0]
+    return Stream(_from_rank_0(stream.dataset, label, everyone[0][3]), length, sizes, fed=True)
+
+
+def _other_arrays(what: str, knows_of_ranks: bool) -> None:
+    """Random data without a seed, or each rank's own part: which one, only the script knows."""
+    if knows_of_ranks:
+        raise ValueError(
+            f"{what}: the ranks were given different arrays of one size. If the script gives each "
+            "rank its own part, set TF_MPI_SHARD=off; else give all ranks the same arrays, of "
+            "which each then takes its part (a seed, if they are drawn at random)"
+        )
+    global _said_other_arrays
+    if hooks.rank == 0 and not _said_other_arrays:
+        _said_other_arrays = True
+        bootstrap.say(
+            f"{what}: the ranks have drawn different arrays; rank 0's are used, as one process "
+            "would. If the script gives each rank its own part, set TF_MPI_SHARD=off"
+        )
+
+
+def _check_amounts(what: str, amounts: list[Any]) -> None:
+    """Ranks that would wait for batches that others do not have are stopped now."""
+    for rank, theirs in enumerate(amounts):
+        if theirs != amounts[0]:
+            raise ValueError(
+                f"{what}: rank 0 was given {_amount(amounts[0])}, rank {rank} {_amount(theirs)}. "
+                "Give all ranks the same data, of which each then takes its part, or set "
+                "TF_MPI_SHARD=off if the script gives each rank its own part"
+            )
+
+
+def _amount(described: Any) -> str:
+    length, sizes = described
+    number = "an unknown number of" if length is None else str(length)
+    of_sizes = f" of {' or '.join(map(str, sizes))} samples" if sizes else ""
+    return f"{number} batches{of_sizes}"
+
+
+def _from_rank_0(dataset: Any, label: str, spec_of_rank_0: str | None) -> Any:
+    """Rank 0's elements, on all ranks."""
+    import tensorflow as tf
+
+    spec = dataset.element_spec
+    if spec_of_rank_0 is not None:
+        spec = packing.decode_spec(spec_of_rank_0)
+    nothing = tf.data.Dataset.from_tensors(tf.zeros([0], tf.uint8)).repeat()
+    if hooks.rank == 0:
+        packed = dataset.map(lambda *args: packing.pack(spec, batch_shard.element_of(spec, args)))
+        packed = packed.concatenate(nothing)
+    else:
+        packed = nothing
+    received = _one_by_one(_named(packed, label), _gathered)
+    received = received.take_while(lambda packed: tf.size(packed) > 0)
+    return _one_by_one(received, lambda packed: packing.unpack(spec, packed))
+
+
+def _gathered(element: Any) -> Any:
+    packed, name = element
+    return _gather(packed, name)
+
+
+def agree(dataset: Any, label: str) -> Any:
+    """Batches of each rank's own, weighted by how many samples each rank has.
+
+    Args:
+      dataset: of batch_shard.Counted elements, with the same structure on all ranks.
+      label: under which the ranks meet.
+
+    Returns:
+      A tf.data.Dataset of batch_shard.MaybeShare elements, as many on all ranks: it ends when the
+      last rank's dataset ends, and a rank whose own has ended has a stand-in of weight 0 from
+      there on.
+    """
+    import tensorflow as tf
+
+    spec = dataset.element_spec
+    end = batch_shard.Counted(stand_in(spec.data), tf.constant(_ENDED, tf.int64))
+    endless = dataset.concatenate(tf.data.Dataset.from_tensors(end).repeat())
+
+    def meet(element: Any) -> tuple[Any, Any]:
+        counted, name = element
+        everyone = tf.ensure_shape(_gather(counted.rows[None], name), [hooks.size])
+        rows = tf.maximum(everyone, 0)
+        weight = batch_shard.weight_of(rows[hooks.rank], tf.reduce_sum(rows))
+        return tf.reduce_any(everyone > _ENDED), batch_shard.maybe_share(counted.data, weight)
+
+    met = _one_by_one(_named(endless, label), meet).take_while(lambda goes_on, share: goes_on)
+    return _one_by_one(met, lambda element: element[1])
+
+
+def count(dataset: Any) -> Any:
+    """The batches of `dataset` as batch_shard.Counted elements."""
+    spec = dataset.element_spec
+    return _one_by_one(
+        dataset, lambda batch: batch_shard.Counted(batch, batch_shard.num_rows(spec, batch))
+    )
+
+
+def in_turn(stream: Stream) -> Any:
+    """Batch i is rank i % size's, of a stream that is the same on all ranks."""
+    if not stream.fed:
+        return stream.dataset.shard(hooks.size, hooks.rank)
+    # All ranks must ask for all batches of a turn before any of them trains on its own.
+    return every_nth(stream.dataset, drop_remainder=False)
+
+
+def every_nth(dataset: Any, drop_remainder: bool) -> Any:
+    """Element i is rank i % size's; each rank asks for a whole turn at a time."""
+    import tensorflow as tf
+
+    spec = dataset.element_spec
+
+    def mine(*window: Any) -> Any:
+        turn = tf.data.Dataset.zip(batch_shard.element_of(spec, window))
+        return turn.skip(hooks.rank).take(1)
+
+    return dataset.window(hooks.size, drop_remainder=drop_remainder).flat_map(mine)
+
+
+def _named(dataset: Any, label: str) -> Any:
+    """(element, name): the name is another one for each iterator, on all ranks the same.
+
+    An iterator that ends early may leave a request behind, which none of the next may answer.
+    """
+    import tensorflow as tf
+
+    numbers = itertools.count()
+
+    def draw(_: Any) -> Any:
+        def next_name() -> bytes:
+            return f"allgather {label}, iterator {next(numbers)}".encode()
+
+        name = tf.numpy_function(next_name, [], tf.string)
+        return tf.ensure_shape(name, [])
+
+    names = tf.data.Dataset.from_tensors(0).map(draw)
+    names = names.flat_map(lambda name: tf.data.Dataset.from_tensors(name).repeat())
+    return tf.data.Dataset.zip((dataset, names))
+
+
+def _gather(vector: Any, name: Any) -> Any:
+    """Every rank's vector, one after another."""
+    from tensorflow.python.framework import op_def_library
+
+    return op_def_library.apply_op("TfMpiAllgather", tensor=vector, tensor_name=name)
+
+
+def _one_by_one(dataset: Any, function: Any) -> Any:
+    """dataset.map(function), but surely only when the next element is asked for.
+
+    tf.data makes a plain map run ahead where it can, and then waits for it when the iterator goes.
+    """
+    import tensorflow as tf
+
+    return dataset.scan(tf.constant(0), lambda state, element: (state, function(element)))
+
+
+def fill_epochs(dataset: Any, num_batches: int, steps: int) -> Any:
+    """Lengthens each epoch of `num_batches` Counted elements to `steps`, which may be more."""
+    import tensorflow as tf
+
+    spec = dataset.element_spec
+    missing = steps - num_batches
+
+    def fill(number: Any, element: Any) -> Any:
+        at_end = tf.math.floormod(number + 1, num_batches) == 0
+        nothing = batch_shard.Counted(stand_in(spec.data), tf.constant(0, tf.int64))
+        filling = tf.data.Dataset.from_tensors(nothing).repeat(missing)
+        return tf.data.Dataset.from_tensors(element).concatenate(
+            filling.take(tf.where(at_end, tf.constant(missing, tf.int64), 0))
+        )
+
+    return dataset if missing == 0 else dataset.enumerate().flat_map(fill)
+
+
+def stand_in(spec: Any) -> Any:
+    """One batch of `spec` that holds nothing of use: zeros, and one sample where it may."""
+    import tensorflow as tf
+
+    return tf.nest.map_structure(_stand_in, spec)
+
+
+def _stand_in(spec: Any) -> Any:
+    import tensorflow as tf
+
+    if isinstance(spec, tf.OptionalSpec):
+        return tf.experimental.Optional.empty(spec._value_spec)
+    shape = [1 if size is None else size for size in spec.shape]
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return _ragged_stand_in(spec, shape)
+    if isinstance(spec, tf.SparseTensorSpec):
+        nowhere = tf.zeros([0, len(shape)], tf.int64)
+        return tf.SparseTensor(nowhere, tf.zeros([0], spec.dtype), shape)
+    return tf.zeros(shape, spec.dtype)
+
+
+def _ragged_stand_in(spec: Any, shape: list[int]) -> Any:
+    """Of as many empty rows as the spec asks for, or one."""
+    import tensorflow as tf
+
+    values = tf.zeros([0, *shape[spec.ragged_rank + 1 :]], spec.dtype)
+    inner = [tf.zeros([1], spec.row_splits_dtype)] * (spec.ragged_rank - 1)
+    outer = tf.zeros([shape[0] + 1], spec.row_splits_dtype)
+    return tf.RaggedTensor.from_nested_row_splits(values, [outer, *inner])

@@ -1,0 +1,1 @@
+"""One set of files: rank 0's."""

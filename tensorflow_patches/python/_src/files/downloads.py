@@ -1,0 +1,101 @@
+"""keras.utils.get_file, and so keras.datasets, by several ranks of a node: one of them downloads.
+
+get_file writes straight into the file that it looks for, and extracts over what is there, so ranks
+that call it at once read one another's halves. Here they take turns, and who comes second gets what
+the first has fetched. Between nodes that share a cache nothing is ordered.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import fcntl
+import functools
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from tensorflow.mpi import config
+from tensorflow.mpi._src import bootstrap
+from tensorflow.mpi._src.runtime import c_api, hooking, hooks
+from tensorflow.mpi.errors import error_from_code
+
+_started = time.time()
+_calls: collections.Counter[str] = collections.Counter()  # of this process, by arguments
+
+_POLL_SECONDS = 0.05
+
+
+def install() -> None:
+    """Called once, when TensorFlow's libraries are loaded."""
+    if hooks.size == 1:
+        return
+    for module in ("keras.src.utils.file_utils", "tf_keras.src.utils.data_utils"):
+        hooking.when_imported(module, _take_turns)
+
+
+def _take_turns(module: ModuleType) -> None:
+    get_file = module.get_file
+
+    @functools.wraps(get_file)
+    def in_turn(*args: Any, **kwargs: Any) -> Any:
+        call = repr((args, sorted(kwargs.items())))
+        _calls[call] += 1
+        # Ranks of one node have one parent. Where they do not, each calls get_file in its turn.
+        turn = f"{os.getppid()} {_calls[call]} "
+        with _locked(call) as file:
+            text = os.read(file, os.fstat(file).st_size).decode()
+            path = text[len(turn) :]
+            fresh = os.fstat(file).st_mtime >= _started
+            if fresh and text.startswith(turn) and os.path.exists(path):
+                return path
+            path = get_file(*args, **kwargs)
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{turn}{path}".encode(), 0)
+            return path
+
+    module.get_file = in_turn  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def _locked(call: str) -> Iterator[int]:
+    """A file of this user's for `call`, on this node, that one process holds at a time.
+
+    The system releases it if its holder dies. Raises tf.errors.DeadlineExceededError after
+    TF_MPI_STALL_TIMEOUT.
+    """
+    name = hashlib.sha256(call.encode()).hexdigest()[:20]
+    path = os.path.join(tempfile.gettempdir(), f"tensorflow-mpi-{os.getuid()}-{name}")
+    # Not through a link that another user has left there.
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        _wait_for(file, call)
+        yield file
+    finally:
+        os.close(file)
+
+
+def _wait_for(file: int, call: str) -> None:
+    warning, timeout = config.get("TF_MPI_STALL_WARNING"), config.get("TF_MPI_STALL_TIMEOUT")
+    start = time.monotonic()
+    next_warning = warning
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waited = time.monotonic() - start
+        what = (
+            f"rank {hooks.rank} has waited {waited:.0f} s for another process of this node to "
+            f"end get_file{call}"
+        )
+        if timeout and waited >= timeout:
+            how = "fetch the file before the run, or set TF_MPI_STALL_TIMEOUT higher"
+            raise error_from_code(c_api.DEADLINE_EXCEEDED, f"{what}; {how}")
+        if warning and waited >= next_warning:
+            next_warning += warning
+            bootstrap.say(what)
+        time.sleep(_POLL_SECONDS)

@@ -1,0 +1,134 @@
+"""Keras 3 on ranks: each trains, evaluates and predicts on its part of the data (data/feeds.py).
+
+Every kind of input that Keras 3 takes becomes a tf.data.Dataset in TFEpochIterator; there it is
+split. The steps that Keras makes from train_step and test_step are wrapped where it makes them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from types import ModuleType
+from typing import Any
+
+from tensorflow.mpi._src import bootstrap
+from tensorflow.mpi._src.data import batch_shard, feeds, predictions, seeds
+from tensorflow.mpi._src.runtime import hooking, hooks
+
+
+def install() -> None:
+    """Called once, when TensorFlow's libraries are loaded."""
+    if hooks.size > 1:
+        hooking.when_imported("keras.src.backend.tensorflow.trainer", _hook_trainer)
+
+
+def _hook_trainer(module: ModuleType) -> None:
+    _hook_epoch_iterator(module.TFEpochIterator)
+    _hook_steps(module.TensorFlowTrainer)
+    module.TensorFlowTrainer.predict = predictions.wrap(module.TensorFlowTrainer.predict)
+
+
+def _hook_epoch_iterator(iterator: Any) -> None:
+    original = iterator.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if _is_arrays(**kwargs):
+            kwargs["batch_size"], kwargs["steps_per_epoch"] = feeds.of_all_ranks(
+                kwargs.get("batch_size"), kwargs.get("steps_per_epoch")
+            )
+        with seeds.adapter(feeds.takes_parts()):
+            original(self, *args, **kwargs)
+        _share_out(self)
+
+    iterator.__init__ = init
+
+
+def _is_arrays(x: Any = None, y: Any = None, sample_weight: Any = None, **_: Any) -> bool:
+    from keras.src.trainers.data_adapters import array_data_adapter
+
+    return bool(array_data_adapter.can_convert_arrays((x, y, sample_weight)))
+
+
+class _Adapter:
+    """A data adapter with another number of batches."""
+
+    def __init__(self, adapter: Any, num_batches: int | None) -> None:
+        self._adapter = adapter
+        self.num_batches = num_batches
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._adapter, name)
+
+
+def _share_out(iterator: Any) -> None:
+    """Replaces the dataset of a new TFEpochIterator by this rank's part of it."""
+    import tensorflow as tf
+
+    dataset, adapter = iterator._distributed_dataset, iterator.data_adapter
+    if not isinstance(dataset, tf.data.Dataset):
+        return  # split by a tf.distribute.Strategy already
+    kind, num_batches = type(adapter).__name__, adapter.num_batches
+    feed = feeds.share_out(
+        feeds.Given(
+            dataset,
+            kind.replace("Adapter", ""),
+            num_batches,
+            _array_sizes(adapter),
+            once=kind == "GeneratorDataAdapter",
+        )
+    )
+    iterator._distributed_dataset = feed.dataset
+    if feed.num_batches != num_batches:
+        iterator.data_adapter = _Adapter(adapter, feed.num_batches)
+        iterator._num_batches = feed.num_batches
+    if feed.in_turn and iterator.steps_per_epoch:
+        iterator.steps_per_epoch = math.ceil(iterator.steps_per_epoch / hooks.size)
+
+
+def _array_sizes(adapter: Any) -> set[int] | None:
+    """The numbers of samples that batches of arrays have; None for other inputs."""
+    if type(adapter).__name__ != "ArrayDataAdapter":
+        return None
+    partial = adapter.partial_batch_size
+    full = {adapter.batch_size} if adapter.num_batches > bool(partial) else set()
+    return full | ({partial} if partial else set())
+
+
+def _hook_steps(trainer: Any) -> None:
+    make, build = trainer._make_function, trainer._maybe_symbolic_build
+
+    @functools.wraps(make)
+    def make_function(self: Any, step_function: Any, *args: Any, **kwargs: Any) -> Any:
+        return make(self, feeds.step_on_share(self, step_function), *args, **kwargs)
+
+    @functools.wraps(build)
+    def maybe_build(self: Any, iterator: Any = None, data_batch: Any = None) -> Any:
+        if iterator is not None:  # fit or evaluate has just made it
+            feeds.wrap_steps(self)
+            _build_states(self, iterator)
+        return build(self, iterator=iterator, data_batch=data_batch)
+
+    trainer._make_function = make_function
+    trainer._maybe_symbolic_build = maybe_build
+
+
+def _build_states(model: Any, iterator: Any) -> None:
+    """Makes variables before the first step, where Keras would make them inside it.
+
+    A traced step that may have to leave the metrics as they are must know their values before; an
+    eager one would compute its first gradient from weights that are not in step yet.
+    """
+    import tensorflow as tf
+
+    share = getattr(iterator._distributed_dataset, "element_spec", None)
+    if share is None or not (model.run_eagerly or isinstance(share, batch_shard.MaybeShare)):
+        return
+    data = share.data if batch_shard.is_share(share) else share
+    present = tf.nest.map_structure(
+        lambda spec: None if isinstance(spec, tf.OptionalSpec) else spec, data
+    )
+    try:
+        model._symbolic_build(data_batch=present)
+    except Exception as error:  # a model that only real tensors can build: its first step does
+        bootstrap.debug(f"model '{model.name}' is built by its first step: {error}")

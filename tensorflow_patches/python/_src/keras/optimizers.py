@@ -1,0 +1,255 @@
+"""Keras optimizers average their gradients at their outermost update call.
+
+They update variables with assign ops, so no decorated kernel sees their gradients. Every path of
+an update begins in one of a few methods (_TARGETS); the outermost call of any of them, in the class
+itself or in a subclass's override, averages all gradients in one op before anything else sees
+them: clipping, accumulation, unscaling and the check for finite values then decide alike on all
+ranks. Covers Keras 3 on the TensorFlow backend, and tf_keras's current and legacy optimizers.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import re
+import threading
+import weakref
+import zlib
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from tensorflow.mpi._src.average import averaging
+from tensorflow.mpi._src.compat_v1 import gradients
+from tensorflow.mpi._src.runtime import hooking, hooks
+
+# module -> (class, methods in which an update begins)
+_TARGETS = {
+    "keras.src.optimizers.base_optimizer": ("BaseOptimizer", ("apply", "apply_gradients")),
+    "tf_keras.src.optimizers.optimizer": ("_BaseOptimizer", ("apply_gradients",)),
+    "tf_keras.src.optimizers.legacy.optimizer_v2": ("OptimizerV2", ("apply_gradients",)),
+}
+_OLDEST_KERAS = (3, 10)
+
+_inside = threading.local()  # .on: an update is under way on this thread
+_labels_lock = threading.Lock()
+# Of gradients that are alike on all ranks: the optimizers that have them, in the order in which the
+# program first updates with each.
+_label_users: dict[str, list[weakref.ref[Any]]] = collections.defaultdict(list)
+
+
+def install() -> None:
+    """Called once, when TensorFlow's libraries are loaded."""
+    if hooks.size > 1:
+        for name in _TARGETS:
+            hooking.when_imported(name, _hook)
+        hooking.when_imported("keras.src.backend.tensorflow.optimizer", _hook_replicas)
+        hooking.when_imported("keras.src.optimizers.sgd", _hook_sgd)
+
+
+def is_updating() -> bool:
+    """Whether an optimizer's update is under way on this thread."""
+    return getattr(_inside, "on", False)
+
+
+def _hook(module: ModuleType) -> None:
+    class_name, methods = _TARGETS[module.__name__]
+    optimizer = getattr(module, class_name, None)
+    reason = _unsupported(module, optimizer, methods)
+    if optimizer is None:
+        raise ImportError(reason)
+    outermost(optimizer, methods, functools.partial(_wrap, reason=reason))
+
+
+def _hook_replicas(module: ModuleType) -> None:
+    """The sum over a strategy's replicas, of which there is one, joins all gradients in one op.
+
+    With it, no variable would be updated before the last average is there.
+    """
+    optimizer = module.TFOptimizer
+    original = getattr(optimizer, "_all_reduce_sum_gradients", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def sum_over_replicas(self: Any, grads_and_vars: Any) -> Any:
+        from tensorflow.python.distribute import distribute_lib
+
+        if is_updating() and not distribute_lib.has_strategy():
+            return grads_and_vars
+        return original(self, grads_and_vars)
+
+    optimizer._all_reduce_sum_gradients = sum_over_replicas
+
+
+def _hook_sgd(module: ModuleType) -> None:
+    """What stock code does in two ops, variable - rate * gradient, the Apply op does, too."""
+    sgd = module.SGD
+    original = sgd.update_step
+
+    @functools.wraps(original)
+    def update_step(self: Any, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        trained = _variable(variable)
+        if self.momentum != 0 or not gradients.may_leave_to_update(gradient, trained):
+            original(self, gradient, variable, learning_rate)
+            return
+        from keras.src import ops
+        from tensorflow.python.ops import gen_training_ops
+
+        rate = ops.cast(learning_rate, trained.dtype.name)
+        gen_training_ops.resource_apply_gradient_descent(trained.handle, rate, gradient)
+
+    sgd.update_step = update_step
+
+
+def _unsupported(module: ModuleType, optimizer: Any, methods: Sequence[str]) -> str | None:
+    """Why this Keras cannot be averaged, with the way out, or None."""
+    package = module.__name__.partition(".")[0]
+    way_out = (
+        "so its gradients would not be averaged over ranks. Install keras>=3.10 or tf_keras, or "
+        "run with TF_MPI_ENABLE=0"
+    )
+    if not all(hasattr(optimizer, method) for method in methods):
+        return f"{module.__name__} is not as tensorflow.mpi knows it, {way_out}"
+    if package != "keras":
+        return None
+    from keras.src.version import __version__
+
+    numbers = tuple(int(n) for n in re.findall(r"\d+", __version__)[:2])
+    if numbers < _OLDEST_KERAS:
+        return f"Keras {__version__} is older than 3.10, {way_out}"
+    from keras.src import backend
+
+    if backend.backend() != "tensorflow":
+        return (
+            f"Keras runs on the backend {backend.backend()}, whose gradients tensorflow.mpi does "
+            "not average over ranks. Set KERAS_BACKEND=tensorflow, or run with TF_MPI_ENABLE=0"
+        )
+    return None
+
+
+def outermost(owner: Any, methods: Sequence[str], wrap: Callable[[Any, str], None]) -> None:
+    """Runs wrap(class, method) for `owner` and each of its subclasses that overrides a method.
+
+    Subclasses are made later: each is wrapped as it is made, through __init_subclass__.
+    """
+    for method in methods:
+        wrap(owner, method)
+    own = vars(owner).get("__init_subclass__")
+
+    def init_subclass(cls: Any, **kwargs: Any) -> None:
+        if own is not None:
+            own.__get__(None, cls)(**kwargs)
+        else:
+            super(owner, cls).__init_subclass__(**kwargs)
+        for method in methods:
+            if method in vars(cls):
+                wrap(cls, method)
+
+    owner.__init_subclass__ = classmethod(init_subclass)
+
+
+def _wrap(optimizer_class: Any, method: str, reason: str | None) -> None:
+    original = getattr(optimizer_class, method)
+    average = _averaged_lists if method == "apply" else _averaged_pairs
+
+    @functools.wraps(original)
+    def update(self: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(_inside, "on", False):
+            return original(self, grads, *args, **kwargs)
+        if reason is not None:
+            raise NotImplementedError(f"optimizer {type(self).__name__}: {reason}")
+        _inside.on = True
+        try:
+            grads = average(self, grads, *args, **kwargs)
+            with averaging.already_averaged():
+                return original(self, grads, *args, **kwargs)
+        finally:
+            _inside.on = False
+
+    setattr(optimizer_class, method, update)
+
+
+def _averaged_lists(
+    optimizer: Any, grads: Any, trainable_variables: Any = None, **_: Any
+) -> list[Any]:
+    """For apply(grads, trainable_variables=None)."""
+    grads = list(grads)
+    if trainable_variables is None:
+        trainable_variables = optimizer._trainable_variables
+    return _averaged(optimizer, grads, list(trainable_variables))
+
+
+def _averaged_pairs(optimizer: Any, grads: Any, *_: Any, **__: Any) -> list[tuple[Any, Any]]:
+    """For apply_gradients(grads_and_vars, ...)."""
+    pairs = list(grads)
+    variables = [variable for _, variable in pairs]
+    averages = _averaged(optimizer, [gradient for gradient, _ in pairs], variables)
+    return list(zip(averages, variables))
+
+
+def _averaged(optimizer: Any, grads: list[Any], variables: list[Any]) -> list[Any]:
+    """The gradients averaged over ranks; None stays None.
+
+    A sparse gradient stays sparse, each of its rows once.
+    """
+    from tensorflow.python.framework import indexed_slices, ops
+
+    present = [i for i, gradient in enumerate(grads) if gradient is not None]
+    if not present:
+        return grads
+    if len(grads) != len(variables):
+        return grads  # the optimizer says what is wrong with that
+    names = [_path(variables[i]) for i in present]
+    averaged = list(grads)
+    for i in present:
+        if not isinstance(grads[i], indexed_slices.IndexedSlices):
+            averaged[i] = ops.convert_to_tensor(grads[i])
+    label = _label(optimizer, names, [averaged[i] for i in present])
+    _bring_in_step(optimizer, [variables[i] for i in present])
+    averages = averaging.average_all([averaged[i] for i in present], names, label)
+    if _is_plain_sgd(optimizer):
+        gradients.hide(averages)
+    for i, value in zip(present, averages, strict=True):
+        averaged[i] = value
+    return averaged
+
+
+def _is_plain_sgd(optimizer: Any) -> bool:
+    """Whether nothing but Keras's own code sees the averages."""
+    kind = type(optimizer)
+    return kind.__name__ == "SGD" and kind.__module__ == "keras.src.optimizers.sgd"
+
+
+def _path(variable: Any) -> str:
+    return str(getattr(variable, "path", None) or variable.name)
+
+
+def _label(optimizer: Any, names: list[str], grads: list[Any]) -> str:
+    """Under which the ranks meet: the same on all ranks, whatever else each of them trains."""
+    what = "; ".join(f"{name} {grad.dtype.name}" for name, grad in zip(names, grads))
+    key = f"{type(optimizer).__name__} {zlib.crc32(what.encode()):08x}"
+    with _labels_lock:
+        users = _label_users[key]
+        number = next((n for n, user in enumerate(users) if user() is optimizer), len(users))
+        if number == len(users):
+            users.append(weakref.ref(optimizer))
+    return key if number == 0 else f"{key} optimizer {number + 1}"
+
+
+def _bring_in_step(optimizer: Any, variables: list[Any]) -> None:
+    """Before the first step with these variables, rank 0's values become every rank's."""
+    from tensorflow.mpi._src.variables import initial_broadcast, naming
+    from tensorflow.python.eager import context
+    from tensorflow.python.framework import ops
+
+    if context.executing_eagerly():
+        initial_broadcast.before_keras_optimizer(optimizer, variables)
+    else:
+        handles = [_variable(v).handle for v in variables]
+        naming.graph_trains(ops.get_default_graph(), handles)
+
+
+def _variable(variable: Any) -> Any:
+    """The tf.Variable in a Keras 3 variable; tf_keras's are tf.Variables."""
+    return getattr(variable, "_value", None) if hasattr(variable, "_value") else variable

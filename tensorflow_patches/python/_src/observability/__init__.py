@@ -1,0 +1,1 @@
+"""What communication cost: the report at the end, and the benchmark."""

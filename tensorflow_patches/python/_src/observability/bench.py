@@ -1,0 +1,263 @@
+"""`mpirun -np N python -m tensorflow.mpi bench`: allreduce and allgather by size, in three ways.
+
+Plain MPI is a blocking MPI_Allreduce; transport is this project's own form of it; engine is the
+whole way of a gradient, from its submission over the agreement of all ranks to its end. See
+core/bench.h, which does the measuring. Rank 0 prints and writes.
+
+algbw is bytes / time, busbw what that asks of the slowest link, as NCCL's tests define them: algbw
+times 2 (n - 1) / n for allreduce of n ranks, times (n - 1) / n for allgather.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import ctypes
+import dataclasses
+import json
+import os
+import statistics
+import sys
+from typing import Any
+
+from tensorflow import mpi
+from tensorflow.mpi import _build_info, config
+from tensorflow.mpi._src.runtime import c_api, collectives, hooks
+
+WAYS = ("plain", "transport", "engine")
+DTYPES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
+# Powers of 4 up to 64 MB, and 100 MB, in the units that people read.
+DEFAULT_SIZES = ",".join([str(4**i) for i in range(1, 14)] + ["100m"])
+_SIZE = config.Parameter("--sizes", "bytes", "", "", low=1, high=2**34)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One measurement. `seconds` by way: one number per sample, of all tensors together."""
+
+    tensor_bytes: int
+    total_bytes: int
+    seconds: dict[str, list[float]]
+    bus_factor: float
+
+    def median(self, way: str) -> float:
+        """Seconds."""
+        return statistics.median(self.seconds[way])
+
+    def algbw(self, way: str) -> float:
+        """Bytes per second."""
+        return self.total_bytes / self.median(way)
+
+    def busbw(self, way: str) -> float:
+        """Bytes per second."""
+        return self.algbw(way) * self.bus_factor
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `bench`. All ranks are given the same."""
+    parser.add_argument("--collective", choices=("allreduce", "allgather"), default="allreduce")
+    parser.add_argument(
+        "--sizes",
+        type=_sizes,
+        default=DEFAULT_SIZES,
+        help="bytes of one tensor (allgather: of its result), comma-separated, with an optional "
+        "suffix k, m or g; default: powers of 4 from 4 to 64m, and 100m",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=sorted(DTYPES),
+        default="float32",
+        help="float16 and bfloat16 travel as float32, so only the engine's way takes them",
+    )
+    parser.add_argument("--tensors", type=int, default=1, help="so many tensors at once")
+    parser.add_argument("--iterations", type=int, default=100, help="samples at most (default 100)")
+    parser.add_argument(
+        "--seconds", type=float, default=1, help="time for each size, after 3 samples (default 1)"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=120, help="seconds for one sample (default 120)"
+    )
+    parser.add_argument("--json", metavar="FILE", help="writes medians, extremes and samples")
+    parser.add_argument("--csv", metavar="FILE", help="writes a line per size and way")
+    parser.add_argument("--plot", metavar="FILE.png", help="draws time and busbw (matplotlib)")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Measures and reports; 0 if every result was right."""
+    if not mpi.is_enabled():
+        reason = config.gate().reason
+        print(
+            f"averaging is off ({reason}); run: mpirun -np 2 python -m tensorflow.mpi bench",
+            file=sys.stderr,
+        )
+        return 2
+    hooks.asked = True
+    report = mpi.rank() == 0
+    if report:
+        print("\n".join(_heading(options)), flush=True)
+    rows = []
+    for size in options.sizes:
+        rows.append(_measure(options, size))
+        if report:
+            print(_line(rows[-1]), flush=True)
+    if report:
+        _write(options, rows)
+    return 0
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        return [_SIZE.parse(word) for word in text.split(",")]
+    except config.ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _measure(options: argparse.Namespace, size: int) -> Row:
+    ranks = mpi.size()
+    gathers = options.collective == "allgather"
+    count = max(1, size // DTYPES[options.dtype] // (ranks if gathers else 1))
+    own = count * DTYPES[options.dtype]
+    # A sample of what takes microseconds is the mean over many; what is in use stays in cache.
+    rounds = min(256, max(1, 2**18 // (own * options.tensors)))
+    case = c_api.BenchCase(
+        kind=collectives.KINDS[options.collective],
+        dtype=collectives.DTYPES[options.dtype],
+        count=count,
+        tensors=options.tensors,
+        direct_rounds=rounds,
+        engine_rounds=rounds,
+        least_samples=min(3, options.iterations),
+        most_samples=options.iterations,
+        budget=options.seconds,
+        timeout=options.timeout,
+    )
+    out = (ctypes.c_double * (len(WAYS) * options.iterations))()
+    taken = (ctypes.c_int32 * len(WAYS))()
+    error = c_api.error_buffer()
+    code = c_api.load().tfmpi_bench(case, out, taken, error)
+    if code == c_api.DEADLINE_EXCEEDED:
+        # The communication thread may be inside MPI for ever: there is no end in order.
+        print(f"tensorflow.mpi bench: {c_api.error_text(error)}", file=sys.stderr, flush=True)
+        os._exit(1)
+    if code != c_api.OK:
+        raise RuntimeError(c_api.error_text(error))
+    seconds = {
+        way: list(out[i * options.iterations : i * options.iterations + taken[i]])
+        for i, way in enumerate(WAYS)
+        if taken[i]
+    }
+    tensor_bytes = own * ranks if gathers else own
+    factor = (ranks - 1) / ranks * (1 if gathers else 2)
+    return Row(tensor_bytes, tensor_bytes * options.tensors, seconds, factor)
+
+
+def _place() -> dict[str, Any]:
+    node_cores = os.cpu_count() or 1
+    own_cores = len(os.sched_getaffinity(0))
+    return {
+        "ranks": mpi.size(),
+        "local_ranks": mpi.local_size(),
+        "nodes": c_api.topology()[4],
+        "node_cores": node_cores,
+        "affinity_cores": own_cores,
+        "cores_per_rank": min(own_cores, node_cores / mpi.local_size()),
+        "transport": c_api.load().tfmpi_transport().decode(),
+        "version": _build_info.VERSION,
+    }
+
+
+def _heading(options: argparse.Namespace) -> list[str]:
+    place = _place()
+    many = f" of {options.tensors} tensors at once" if options.tensors > 1 else ""
+    what = "sum, in place" if options.collective == "allreduce" else "rows of all ranks"
+    title = "".join(f" {way + ' us':>12} {'busbw':>7}" for way in WAYS)
+    return [
+        f"{place['ranks']} rank{'s' * (place['ranks'] > 1)}, {place['local_ranks']} on this node, "
+        f"{place['cores_per_rank']:.3g} cores each, {place['transport']}",
+        f"{options.collective}{many}, {options.dtype}, {what}; medians of samples by turns on the "
+        "slowest rank; busbw in GB/s",
+        f"{'bytes':>12} {'samples':>7}{title} {'engine/plain':>12}",
+    ]
+
+
+def _line(row: Row) -> str:
+    text = f"{row.total_bytes:>12} {len(row.seconds['engine']):>7}"
+    for way in WAYS:
+        if way in row.seconds:
+            text += f" {row.median(way) * 1e6:>12.2f} {row.busbw(way) / 1e9:>7.3f}"
+        else:
+            text += f" {'-':>12} {'-':>7}"
+    if "plain" in row.seconds:
+        text += f" {row.median('engine') / row.median('plain'):>12.2f}"
+    return text
+
+
+def _record(row: Row) -> dict[str, Any]:
+    """Seconds and bytes per second, by way."""
+    return {
+        "bytes": row.total_bytes,
+        "tensor_bytes": row.tensor_bytes,
+        **{
+            way: {
+                "median": row.median(way),
+                "min": min(samples),
+                "max": max(samples),
+                "algbw": row.algbw(way),
+                "busbw": row.busbw(way),
+                "samples": samples,
+            }
+            for way, samples in row.seconds.items()
+        },
+    }
+
+
+def _write(options: argparse.Namespace, rows: list[Row]) -> None:
+    if options.json:
+        what = {key: getattr(options, key) for key in ("collective", "dtype", "tensors")}
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump({**_place(), **what, "results": [_record(row) for row in rows]}, file)
+    if options.csv:
+        with open(options.csv, "w", encoding="utf-8", newline="") as file:
+            lines = csv.writer(file)
+            columns = ("median", "min", "max", "algbw", "busbw")
+            lines.writerow(("collective", "dtype", "tensors", "ranks", "bytes", "way", *columns))
+            head = (options.collective, options.dtype, options.tensors, mpi.size())
+            for row in rows:
+                for way in row.seconds:
+                    record = _record(row)[way]
+                    values = (record[column] for column in columns)
+                    lines.writerow((*head, row.total_bytes, way, *values))
+    if options.plot:
+        _plot(options, rows)
+
+
+def _plot(options: argparse.Namespace, rows: list[Row]) -> None:
+    try:
+        import matplotlib
+    except ImportError:
+        print("no plot: matplotlib is not installed (pip install matplotlib)", file=sys.stderr)
+        return
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (times, speeds) = pyplot.subplots(1, 2, figsize=(11, 4.5))
+    sizes = [row.total_bytes for row in rows]
+    for way in rows[0].seconds:
+        times.plot(sizes, [row.median(way) * 1e6 for row in rows], marker="o", label=way)
+        times.fill_between(
+            sizes,
+            [min(row.seconds[way]) * 1e6 for row in rows],
+            [max(row.seconds[way]) * 1e6 for row in rows],
+            alpha=0.15,
+        )
+        speeds.plot(sizes, [row.busbw(way) / 1e9 for row in rows], marker="o", label=way)
+    for axes, label in ((times, "time (us), median and range"), (speeds, "busbw (GB/s)")):
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("bytes")
+        axes.set_ylabel(label)
+        axes.grid(alpha=0.3)
+    times.set_yscale("log")
+    times.legend()
+    figure.suptitle(f"{options.collective}, {options.dtype}, {mpi.size()} ranks")
+    figure.tight_layout()
+    figure.savefig(options.plot, dpi=120)

@@ -1,0 +1,152 @@
+"""The library's C API (glue/c_api.h) through ctypes: thin, and the only place that knows it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+DIRECTORY = os.path.join(_PACKAGE, "lib")
+LIBRARY = os.path.join(DIRECTORY, "libtensorflow_mpi.so")
+OPEN_MPI_TRANSPORT = os.path.join(DIRECTORY, "libtfmpi_transport_openmpi.so")
+
+_ERROR_BYTES = 1024
+
+# core/status.h
+OK, CANCELLED, INVALID_ARGUMENT, FAILED_PRECONDITION, DEADLINE_EXCEEDED, UNAVAILABLE = range(6)
+
+# core/types.h: the DataType in which float32 travels between nodes, by TF_MPI_COMPRESSION
+WIRE = {"none": 2, "fp16": 0, "bf16": 1}
+
+
+class Options(ctypes.Structure):
+    """TfMpiOptions."""
+
+    _fields_ = [
+        ("transport_library", ctypes.c_char_p),
+        ("build_id", ctypes.c_char_p),
+        ("fusion_threshold", ctypes.c_int64),
+        ("stall_warning", ctypes.c_double),
+        ("stall_timeout", ctypes.c_double),
+        ("collective_timeout", ctypes.c_double),
+        ("timeline", ctypes.c_char_p),
+        ("stats", ctypes.c_int32),
+        ("ranks_per_node", ctypes.c_int32),
+        ("wire", ctypes.c_int32),
+        ("stores", ctypes.c_int32),
+        ("sparse", ctypes.c_int32),
+        ("sparse_update", ctypes.c_int32),
+        ("dense_update", ctypes.c_int32),
+        ("keep_memory", ctypes.c_int32),
+    ]
+
+
+class BenchCase(ctypes.Structure):
+    """TfMpiBenchCase."""
+
+    _fields_ = [
+        ("kind", ctypes.c_int32),
+        ("dtype", ctypes.c_int32),
+        ("count", ctypes.c_int64),
+        ("tensors", ctypes.c_int32),
+        ("direct_rounds", ctypes.c_int32),
+        ("engine_rounds", ctypes.c_int32),
+        ("least_samples", ctypes.c_int32),
+        ("most_samples", ctypes.c_int32),
+        ("budget", ctypes.c_double),
+        ("timeout", ctypes.c_double),
+    ]
+
+
+_lib: Any = None
+
+
+def load() -> Any:
+    """Loads the library, and with it TensorFlow's own. Must come before TensorFlow is loaded."""
+    global _lib
+    if _lib is None:
+        lib = ctypes.CDLL(LIBRARY, mode=os.RTLD_LOCAL | os.RTLD_NOW)
+        lib.tfmpi_start.argtypes = [ctypes.POINTER(Options), ctypes.c_char_p]
+        lib.tfmpi_join.argtypes = [ctypes.c_char_p]
+        lib.tfmpi_transport.restype = ctypes.c_char_p
+        lib.tfmpi_stats_report.restype = ctypes.c_char_p
+        lib.tfmpi_leave.argtypes = [ctypes.c_char_p, ctypes.c_double]
+        lib.tfmpi_begin.restype = ctypes.c_void_p
+        lib.tfmpi_begin.argtypes = [
+            ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_int32, ctypes.c_int32,
+            ctypes.POINTER(ctypes.c_int64), ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p,
+        ]  # fmt: skip
+        lib.tfmpi_wait.argtypes = [ctypes.c_void_p, ctypes.c_double]
+        lib.tfmpi_gathered.restype = ctypes.c_void_p
+        lib.tfmpi_gathered.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64)]
+        lib.tfmpi_end.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        lib.tfmpi_bench.argtypes = [
+            ctypes.POINTER(BenchCase), ctypes.POINTER(ctypes.c_double),
+            ctypes.POINTER(ctypes.c_int32), ctypes.c_char_p,
+        ]  # fmt: skip
+        lib.tfmpi_post.argtypes = [ctypes.c_char_p]
+        lib.tfmpi_posted.argtypes = [ctypes.c_char_p]
+        lib.tfmpi_posted.restype = ctypes.c_int64
+        lib.tfmpi_declare_variable.argtypes = [ctypes.c_char_p] * 3
+        lib.tfmpi_variable_name.argtypes = [ctypes.c_char_p] * 4 + [ctypes.c_int32]
+        lib.tfmpi_mark_in_step.argtypes = [ctypes.c_char_p] * 3
+        lib.tfmpi_set_thread_scope.argtypes = [ctypes.c_char_p]
+        lib.tfmpi_set_scope.argtypes = [ctypes.c_int64, ctypes.c_char_p]
+        lib.tfmpi_share_fetches.argtypes = [ctypes.c_int32]
+        lib.tfmpi_is_lone_variable.argtypes = [ctypes.c_void_p]
+        lib.tfmpi_set_averaged.argtypes = [ctypes.c_int32]
+        lib.tfmpi_apply_op.restype = ctypes.c_char_p
+        _lib = lib
+    return _lib
+
+
+def error_buffer() -> Any:
+    """A buffer for the `error` argument of a call."""
+    return ctypes.create_string_buffer(_ERROR_BYTES)
+
+
+def error_text(buffer: Any) -> str:
+    """What a failed call wrote into its buffer."""
+    return str(buffer.value.decode("utf-8", "replace"))
+
+
+def topology() -> tuple[int, int, int, int, int]:
+    """(rank, size, local_rank, local_size, nodes) of the running engine."""
+    out = (ctypes.c_int32 * 5)()
+    load().tfmpi_topology(out)
+    return tuple(out)
+
+
+def stats() -> dict[str, int]:
+    """Counts since start, by name; see tfmpi_stats."""
+    names = (
+        "completed", "collectives", "bytes", "registrations", "decorated", "gradients", "applied",
+        "updated",
+        "divided",
+    )  # fmt: skip
+    out = (ctypes.c_uint64 * len(names))()
+    load().tfmpi_stats(out)
+    return dict(zip(names, out, strict=True))
+
+
+def variable_name(container: str, name: str) -> str:
+    """Declares an eager variable; the name that it has on every rank."""
+    buffer = error_buffer()
+    args = (container.encode(), name.encode(), b"", buffer, _ERROR_BYTES)
+    load().tfmpi_variable_name(*args)
+    return error_text(buffer)
+
+
+def apply_ops() -> dict[str, tuple[str, bool]]:
+    """The optimizer ops: name -> (gradient input, sparse)."""
+    table: dict[str, tuple[str, bool]] = {}
+    gradient, sparse = ctypes.c_char_p(), ctypes.c_int32()
+    index = 0
+    while True:
+        name = load().tfmpi_apply_op(index, ctypes.byref(gradient), ctypes.byref(sparse))
+        if name is None:
+            return table
+        assert gradient.value is not None
+        table[name.decode()] = (gradient.value.decode(), bool(sparse.value))
+        index += 1

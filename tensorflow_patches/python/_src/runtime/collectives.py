@@ -1,0 +1,86 @@
+"""Collectives on numpy arrays, straight through the library: they need no TensorFlow session."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+from tensorflow.mpi._src.runtime import c_api
+from tensorflow.mpi.errors import error_from_code
+
+KINDS = {"allreduce": 0, "allgather": 1, "broadcast": 2, "barrier": 3}
+REDUCE_OPS = {"average": 0, "sum": 1, "min": 2, "max": 3, "product": 4}
+# core/types.h; half and bfloat16 are summed in float32.
+DTYPES = {
+    name: code
+    for code, name in enumerate(
+        "float16 bfloat16 float32 float64 complex64 complex128 int8 int16 int32 int64 "
+        "uint8 uint16 uint32 uint64 bool".split()
+    )
+}
+
+# A signal (Ctrl-C) is handled between waits of this length.
+_WAIT_SECONDS = 0.1
+
+
+def run(
+    kind: str,
+    array: np.ndarray[Any, Any],
+    name: str,
+    *,
+    op: str = "average",
+    root: int = 0,
+    in_place: bool = False,
+) -> np.ndarray[Any, Any]:
+    """Carries out one collective under `name` and returns its result; waits for all ranks.
+
+    `in_place`: the result of a broadcast or an allreduce takes the place of `array`, which must be
+    contiguous.
+
+    Raises tf.errors.OpError subclasses, see errors.error_from_code; TypeError for a dtype that
+    cannot travel.
+    """
+    # In this machine's byte order: dtype.name, and so the ranks, know no other.
+    native = array.dtype.newbyteorder("=")
+    array = np.ascontiguousarray(array, dtype=native).reshape(np.shape(array))
+    if array.dtype.name not in DTYPES:
+        raise TypeError(
+            f"{kind} of {array.dtype.name} is not supported; use one of {', '.join(DTYPES)}"
+        )
+    out = None if kind == "allgather" else array if in_place else np.array(array, copy=True)
+    lib = c_api.load()
+    operation = lib.tfmpi_begin(
+        name.encode(),
+        KINDS[kind],
+        REDUCE_OPS[op],
+        DTYPES[array.dtype.name],
+        root,
+        (ctypes.c_int64 * max(1, array.ndim))(*array.shape),
+        array.ndim,
+        array.ctypes.data,
+        None if out is None else out.ctypes.data,
+    )
+    error = c_api.error_buffer()
+    ended = False
+    try:
+        while not lib.tfmpi_wait(operation, _WAIT_SECONDS):
+            pass
+        if kind == "allgather":
+            out = _gathered(lib, operation, array)
+        ended = True
+    finally:
+        code = lib.tfmpi_end(operation, error)
+        if ended and code != c_api.OK:
+            raise error_from_code(code, c_api.error_text(error))
+    assert out is not None
+    return out
+
+
+def _gathered(lib: Any, operation: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    rows = ctypes.c_int64()
+    data = lib.tfmpi_gathered(operation, ctypes.byref(rows))
+    out = np.empty((rows.value, *array.shape[1:]), array.dtype)
+    if data is not None and out.nbytes:
+        ctypes.memmove(out.ctypes.data, data, out.nbytes)
+    return out

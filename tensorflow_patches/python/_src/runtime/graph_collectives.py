@@ -1,0 +1,80 @@
+"""Collectives on tensors, as ops: in eager code, in tf.function and in v1 graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorflow.mpi import _name
+from tensorflow.mpi._src.runtime import collectives, hooks
+
+_OPS = {
+    "allreduce": "TfMpiAllreduce",
+    "allgather": "TfMpiAllgather",
+    "broadcast": "TfMpiBroadcast",
+}
+
+
+def collective(kind: str, value: Any, name: str | None, op: str, root: int) -> Any:
+    """See tensorflow.mpi.allreduce, allgather and broadcast."""
+    import numpy as np
+    from tensorflow.python.framework import ops, tensor
+    from tensorflow.python.ops import variables
+
+    if not isinstance(value, (tensor.Tensor, variables.Variable)) and not _is_variable(value):
+        array = np.asarray(value)
+        if not hooks.active:
+            return array
+        return collectives.run(kind, array, _name(kind, name), op=op, root=root)
+    value = ops.convert_to_tensor(value)
+    if not hooks.active:
+        return value
+    attributes: dict[str, Any] = {}
+    if kind == "allreduce":
+        attributes["reduce_op"] = collectives.REDUCE_OPS[op]
+    if kind == "broadcast":
+        attributes["root"] = root
+    if isinstance(value, ops.EagerTensor):
+        return _eager(kind, value, _name(kind, name), attributes)
+    return _in_graph(kind, value, name, attributes)
+
+
+def _is_variable(value: Any) -> bool:
+    """Keras's variables, which are none of TensorFlow's."""
+    return hasattr(value, "__tf_tensor__")
+
+
+def _eager(kind: str, value: Any, name: str, attributes: dict[str, Any]) -> Any:
+    from tensorflow.python.eager import context, execute
+    from tensorflow.python.framework import ops
+
+    flat: list[Any] = ["T", value.dtype.as_datatype_enum]
+    for key, attribute in attributes.items():
+        flat += [key, attribute]
+    (result,) = execute.execute(
+        _OPS[kind].encode(),
+        1,
+        inputs=[value, ops.convert_to_tensor(name)],
+        attrs=tuple(flat),
+        ctx=context.context(),
+    )
+    return result
+
+
+def _in_graph(kind: str, value: Any, name: str | None, attributes: dict[str, Any]) -> Any:
+    """The ranks meet by the function's name and the op's: the same after a retrace."""
+    from tensorflow.python.framework import constant_op, op_def_library, ops
+
+    graph = ops.get_default_graph()
+    with ops.name_scope(f"mpi_{kind}"):
+        meeting = name
+        if meeting is None:
+            meeting = (
+                f"{getattr(graph, 'name', 'graph')}/{graph.unique_name(kind, mark_as_used=False)}"
+            )
+        result = op_def_library.apply_op(
+            _OPS[kind],
+            tensor=value,
+            tensor_name=constant_op.constant(f"{kind} {meeting}"),
+            **attributes,
+        )
+    return result

@@ -1,0 +1,1 @@
+"""tf_keras: what it does otherwise than Keras 3."""

@@ -1,0 +1,127 @@
+"""tf_keras on ranks: each trains, evaluates and predicts on its part of the data (data/feeds.py).
+
+Every kind of input that tf_keras takes becomes a tf.data.Dataset in DataHandler; there it is split.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from types import ModuleType
+from typing import Any
+
+from tensorflow.mpi._src import bootstrap
+from tensorflow.mpi._src.data import batch_shard, feeds, predictions, seeds
+from tensorflow.mpi._src.runtime import hooking, hooks
+
+
+def install() -> None:
+    """Called once, when TensorFlow's libraries are loaded."""
+    if hooks.size > 1:
+        hooking.when_imported("tf_keras.src.engine.data_adapter", _hook_data_adapter)
+        hooking.when_imported("tf_keras.src.engine.training", _hook_model)
+
+
+def _hook_data_adapter(module: ModuleType) -> None:
+    handler = module.DataHandler
+    construct, configure = handler.__init__, handler._configure_dataset_and_inferred_steps
+    infer = handler._infer_steps
+    arrays = (
+        module.TensorLikeDataAdapter,
+        module.CompositeTensorDataAdapter,
+        module.ListsOfScalarsDataAdapter,
+    )
+
+    @functools.wraps(construct)
+    def init(self: Any, x: Any, y: Any = None, **kwargs: Any) -> None:
+        adapter = module.select_data_adapter(x, y)
+        if kwargs.get("distribute", True) and issubclass(adapter, arrays):
+            kwargs["batch_size"], kwargs["steps_per_epoch"] = feeds.of_all_ranks(
+                kwargs.get("batch_size"), kwargs.get("steps_per_epoch")
+            )
+        with seeds.adapter(feeds.takes_parts()):
+            construct(self, x, y, **kwargs)
+
+    @functools.wraps(configure)
+    def configured(
+        self: Any, strategy: Any, x: Any, steps_per_epoch: Any, class_weight: Any, distribute: Any
+    ) -> None:
+        configure(self, strategy, x, steps_per_epoch, class_weight, distribute)
+        if distribute:  # else a preprocessing layer looks at all data
+            _share_out(self, steps_per_epoch)
+
+    @functools.wraps(infer)
+    def inferred(self: Any, steps: Any, dataset: Any) -> Any:
+        known = vars(self).get("_tf_mpi_steps")
+        return infer(self, steps, dataset) if known is None else known
+
+    handler.__init__ = init
+    handler._configure_dataset_and_inferred_steps = configured
+    handler._infer_steps = inferred
+
+
+def _hook_model(module: ModuleType) -> None:
+    module.Model.predict = predictions.wrap(module.Model.predict)
+
+
+def _share_out(handler: Any, steps_per_epoch: int | None) -> None:
+    """Replaces the dataset of a new DataHandler by this rank's part of it."""
+    import tensorflow as tf
+
+    dataset, adapter = handler._dataset, handler._adapter
+    if not isinstance(dataset, tf.data.Dataset):
+        return  # split by a tf.distribute.Strategy already
+    kind = type(adapter).__name__
+    sizes = _array_sizes(adapter)
+    feed = feeds.share_out(
+        feeds.Given(
+            dataset,
+            kind.replace("Adapter", ""),
+            _num_batches(adapter, dataset),
+            sizes,
+            once=kind == "GeneratorDataAdapter",
+            all_epochs=sizes is not None and not adapter.should_recreate_iterator(),
+        )
+    )
+    handler._dataset = feed.dataset
+    if feed.in_turn and steps_per_epoch not in (None, -1):
+        handler._tf_mpi_steps = math.ceil(steps_per_epoch / hooks.size)
+    elif steps_per_epoch is None:
+        handler._tf_mpi_steps = feed.num_batches
+    handler._inferred_steps = handler._infer_steps(steps_per_epoch, feed.dataset)
+    if handler._model is not None:
+        feeds.wrap_steps(handler._model)
+        _build_states(handler._model, feed.dataset.element_spec)
+
+
+def _num_batches(adapter: Any, dataset: Any) -> int | None:
+    known = adapter.get_size()
+    cardinality = int(dataset.cardinality()) if known is None else int(known)
+    return None if cardinality < 0 else cardinality
+
+
+def _array_sizes(adapter: Any) -> set[int] | None:
+    """The numbers of samples that batches of arrays have; None for other inputs."""
+    full, partial, batches = adapter.batch_size(), adapter.partial_batch_size(), adapter.get_size()
+    if full is None or batches is None:
+        return None
+    sizes = {int(full)} if batches > bool(partial) else set()
+    return sizes | ({int(partial)} if partial else set())
+
+
+def _build_states(model: Any, share: Any) -> None:
+    """Makes the metrics' variables before the first step, if it may have to leave them as they are.
+
+    Else tf_keras would make them while it traces that step, which could not know their values.
+    """
+    import tensorflow as tf
+
+    metrics = getattr(model, "compiled_metrics", None)
+    if not isinstance(share, batch_shard.MaybeShare) or metrics is None:
+        return
+    if model.built and getattr(metrics, "built", True) and model.compiled_loss.built:
+        return
+    try:
+        tf.function(model.test_step).get_concrete_function(share.data)
+    except Exception as error:  # a model that only real tensors can build: its first step does
+        bootstrap.debug(f"model '{model.name}' is built by its first step: {error}")

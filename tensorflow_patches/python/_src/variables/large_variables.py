@@ -1,0 +1,93 @@
+"""Large variables, as embeddings: compared and brought in step where they lie, without a copy."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from tensorflow.mpi._src.runtime import c_api, collectives, control_plane, hooks
+
+LIMIT = 2**26  # bytes; what is smaller travels packed with others (runtime/control_plane.py)
+
+
+def is_large(dtype: Any, shape: list[int]) -> bool:
+    """Whether a tensor of this TensorFlow dtype and shape is."""
+    size = int(dtype.size)
+    for dimension in shape:
+        size *= dimension
+    return size >= LIMIT
+
+
+@dataclasses.dataclass
+class EagerVariable:
+    """By its handle; the ops are glue/variable_ops.cc's."""
+
+    handle: Any
+
+    def digest(self) -> int:
+        """Two ranks whose digests are equal hold the same value."""
+        (result,) = self._execute(b"TfMpiVariableDigest", 1, [self.handle])
+        return int(result.numpy())
+
+    def receive(self, label: str) -> None:
+        """Rank 0's value becomes every rank's; they meet under `label`."""
+        from tensorflow.python.framework import ops
+
+        self._execute(b"TfMpiBroadcastVariable", 0, [self.handle, ops.convert_to_tensor(label)])
+
+    @staticmethod
+    def _execute(op: bytes, outputs: int, inputs: list[Any]) -> list[Any]:
+        from tensorflow.python.eager import context, execute
+
+        found: list[Any] = execute.execute(
+            op, outputs, inputs=inputs, attrs=None, ctx=context.context()
+        )
+        return found
+
+
+def eager_variable(variable: Any) -> EagerVariable | None:
+    """Of an eager tf.Variable that is large, else None."""
+    found = getattr(variable, "handle", None)
+    shape = getattr(variable, "shape", None)
+    if not hasattr(found, "_numpy_internal") or shape is None or not shape.is_fully_defined():
+        return None
+    return EagerVariable(found) if is_large(variable.dtype, shape.as_list()) else None
+
+
+@contextlib.contextmanager
+def shared_fetches() -> Iterator[None]:
+    """What this thread fetches of a Session meanwhile is not copied, see glue/shared_fetches.h.
+
+    For variables only. Whoever fetches them lets go of them before the Session runs a step.
+    """
+    c_api.load().tfmpi_share_fetches(1)
+    try:
+        yield
+    finally:
+        c_api.load().tfmpi_share_fetches(0)
+
+
+@dataclasses.dataclass
+class FetchedVariable:
+    """A Session's variable, inside shared_fetches(). `array` is what was fetched.
+
+    `received` is rank 0's value where that must still be written, because the array's memory is not
+    this variable's alone.
+    """
+
+    array: np.ndarray[Any, Any]
+    received: np.ndarray[Any, Any] | None = None
+
+    def digest(self) -> int:
+        """As EagerVariable's."""
+        return control_plane.digest(self.array)
+
+    def receive(self, label: str) -> None:
+        """As EagerVariable's."""
+        array = self.array
+        if hooks.rank != 0 and not c_api.load().tfmpi_is_lone_variable(array.ctypes.data):
+            array = self.received = np.empty_like(array)
+        collectives.run("broadcast", array.reshape(-1).view(np.uint8), label, in_place=True)

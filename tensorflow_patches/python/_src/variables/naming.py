@@ -1,0 +1,244 @@
+"""Names of trained variables, declared in program order while graphs are built.
+
+The library numbers eager variables of one debug name in the order in which it first hears of them
+(glue/variable_names.h). Inside tf.function the kernels would be heard in the executor's order,
+which differs from rank to rank; the order in which the program creates the Apply ops does not.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from tensorflow.mpi._src.runtime import c_api, hooks
+
+NAMES = "_tf_mpi_names"  # the attribute of an average: what its variables are called
+
+
+def handle_name(handle: Any) -> tuple[str, str]:
+    """(container, name) of an eager resource handle, as the kernels see it; cached on it."""
+    known: tuple[str, str] | None = getattr(handle, "_tf_mpi_name", None)
+    if known is None:
+        from tensorflow.python.eager import context, execute
+        from tensorflow.python.framework import ops
+
+        with ops.init_scope():
+            (result,) = execute.execute(
+                b"TfMpiHandleName", 1, inputs=[handle], attrs=None, ctx=context.context()
+            )
+        container, name = result.numpy()
+        known = (container.decode(), name.decode())
+        handle._tf_mpi_name = known
+    return known
+
+
+def _external(graph: Any, tensor: Any) -> Any:
+    """The eager tensor that `tensor`, inside nested function graphs, was captured from, or None."""
+    while hasattr(graph, "outer_graph") and not _is_eager(tensor):
+        tensor = next((out for out, inside in reversed(graph.captures) if inside is tensor), None)
+        if tensor is None or _is_eager(tensor):
+            return tensor
+        graph = tensor.graph
+    return tensor if _is_eager(tensor) else None
+
+
+def _is_eager(tensor: Any) -> bool:
+    return hasattr(tensor, "_numpy_internal")
+
+
+def apply_op_created(graph: Any, op: Any) -> None:
+    """See hooks.apply_op_created."""
+    from tensorflow.python.framework import dtypes
+
+    states = [t for t in op.inputs if t.dtype == dtypes.resource]
+    trained = [handle for handle in (_external(graph, t) for t in states) if handle is not None]
+    if trained and op.inputs[0].dtype == dtypes.resource:
+        container, name = handle_name(trained[0])
+        c_api.load().tfmpi_declare_variable(container.encode(), name.encode(), b"")
+    _mark(graph, trained)
+    _number(graph, op)
+
+
+def variable_trained(graph: Any, variable: Any) -> str:
+    """Notes that `graph` (None: eager code) trains `variable`; its name on every rank."""
+    from tensorflow.python.ops import resource_variable_ops
+
+    if not resource_variable_ops.is_resource_variable(variable):
+        return str(variable.op.name)
+    handle = variable.handle if graph is None else _external(graph, variable.handle)
+    if handle is None:
+        return state_name(variable.handle.op)
+    if not _is_eager(handle):
+        return state_name(handle.op)
+    if graph is not None:
+        _mark(graph, [handle])
+    return c_api.variable_name(*handle_name(handle))
+
+
+def state_name(op: Any) -> str:
+    """The name under which the kernels know the variable that `op` makes in a graph."""
+    if op.type == "VarHandleOp":
+        shared = op.get_attr("shared_name").decode()
+        return shared or str(op.name)
+    return str(op.name)
+
+
+def state_keys(op: Any) -> list[str]:
+    """The keys of the variable and slots of `op`, an Apply op in a graph; none if one is unknown.
+
+    As glue/variable_names.h has them, those of a session in the scope "*", which
+    glue/start_in_step.h explains.
+    """
+    from tensorflow.python.framework import dtypes
+
+    if op.inputs[0].dtype._is_ref_dtype:  # its slots are in step if it is
+        return [f"*|{state_name(op.inputs[0].op)}"]
+    keys = []
+    for state in (tensor for tensor in op.inputs if tensor.dtype == dtypes.resource):
+        handle = _external(op.graph, state)
+        if handle is not None:
+            keys.append("/".join(handle_name(handle)))
+        elif state.op.type == "VarHandleOp":
+            keys.append(f"*|{state_name(state.op)}")
+        else:
+            return []
+    return keys
+
+
+def graph_trains(graph: Any, handles: list[Any]) -> None:
+    """`graph`, which is being built, trains the variables of these handles, not by Apply ops."""
+    _mark(graph, [handle for handle in handles if _is_eager(handle)])
+
+
+def _mark(graph: Any, trained: list[Any]) -> None:
+    """Notes on `graph`, and on the graphs that it is nested in, that they train these handles."""
+    while graph is not None and hasattr(graph, "outer_graph"):
+        if not hasattr(graph, "_tf_mpi_trained"):
+            graph._tf_mpi_trained = {}
+        graph._tf_mpi_trained.update({id(handle): handle for handle in trained})
+        graph._tf_mpi_in_step = 0
+        graph = graph.outer_graph
+
+
+def function_first_called(graph: Any, captured: Any) -> None:
+    """A function whose Apply ops nobody has seen created: from a SavedModel, or an imported graph.
+
+    What it captures is declared in the order of the captures, the same on every rank that has
+    loaded the same.
+    """
+    from tensorflow.python.framework import dtypes
+
+    graph._tf_mpi_seen = True
+    if hasattr(graph, "_tf_mpi_trained") or not _holds_apply_op(graph):
+        return
+    handles = [t for t in captured if getattr(t, "dtype", None) == dtypes.resource and _is_eager(t)]
+    for handle in handles:
+        container, name = handle_name(handle)
+        c_api.load().tfmpi_declare_variable(container.encode(), name.encode(), b"")
+    _mark(graph, handles)
+
+
+def _holds_apply_op(graph: Any) -> bool:
+    """By itself, or in a function that it calls."""
+    operations = graph.get_operations()
+    if any(op.type in hooks.apply_ops for op in operations):
+        return True
+    return any(_calls(op, _is_apply_op) for op in operations if calls_functions(op.type))
+
+
+def calls_training(op: Any) -> bool:
+    """Whether a function that `op` calls, or one that is called there, trains what it is handed.
+
+    By Apply ops, or by averages of gradients, which need not pass an Apply op.
+    """
+    return _calls(op, lambda node: _is_apply_op(node) or NAMES in node.attr)
+
+
+def _is_apply_op(node: Any) -> bool:
+    return node.op in hooks.apply_ops
+
+
+def _calls(op: Any, wanted: Callable[[Any], bool]) -> bool:
+    """Whether a function that `op` calls, or one that is called there, has a wanted node."""
+    todo, seen = set(_called(op.node_def)), set()
+    while todo:
+        name = todo.pop()
+        seen.add(name)
+        definition = _function_def(op.graph, name)
+        for node in definition.node_def if definition is not None else ():
+            if wanted(node):
+                return True
+            todo.update(called for called in _called(node) if called not in seen)
+    return False
+
+
+def _function_def(graph: Any, name: str) -> Any:
+    """None if neither the graph nor eager code knows the function."""
+    from tensorflow.python.eager import context
+
+    function = graph._get_function(name)
+    if function is not None:
+        return function.cached_definition
+    known = context.context().has_function(name)
+    return context.context().get_function_def(name) if known else None
+
+
+@functools.cache
+def calls_functions(op_type: str) -> bool:
+    """Whether ops of this type call functions."""
+    from tensorflow.python.framework import op_def_registry
+
+    op_def = op_def_registry.get(op_type)
+    return op_def is None or any(
+        attr.type.endswith("func)") or attr.type == "func" for attr in op_def.attr
+    )
+
+
+def _called(node: Any) -> list[str]:
+    """The functions that a node calls."""
+    attributes = node.attr.values()
+    single = [attr.func.name for attr in attributes if attr.HasField("func")]
+    return single + [func.name for attr in attributes for func in attr.list.func]
+
+
+def function_nested(inner: Any) -> None:
+    """`inner`, which trains or takes gradients, is called inside the graph being built."""
+    from tensorflow.python.framework import ops
+
+    if hasattr(inner, "_tf_mpi_trained"):
+        _mark(ops.get_default_graph(), list(inner._tf_mpi_trained.values()))
+    if hasattr(inner, "_tf_mpi_tape"):
+        mark_tape()
+
+
+def mark_tape() -> None:
+    """A tape is entered while a function is traced: a call of the function is a forward pass."""
+    from tensorflow.python.framework import ops
+
+    graph = ops.get_default_graph()
+    while graph is not None and hasattr(graph, "outer_graph"):
+        graph._tf_mpi_tape = True
+        graph = graph.outer_graph
+
+
+def _number(graph: Any, op: Any) -> None:
+    from tensorflow.core.framework import attr_value_pb2
+
+    if not hasattr(graph, "_tf_mpi_counts"):
+        graph._tf_mpi_counts = {}
+    kind = op.type.replace("SparseApply", "Apply")  # the kernels' names; glue/apply_kernel.h
+    key = (kind, op.inputs[0].op.name if hasattr(op.inputs[0], "op") else id(op.inputs[0]))
+    count = graph._tf_mpi_counts.get(key, 0) + 1
+    graph._tf_mpi_counts[key] = count
+    if hooks.size == 1:
+        return
+    if count > 1:
+        op._set_attr("_tf_mpi_occurrence", attr_value_pb2.AttrValue(i=count))
+    if not hasattr(graph, "_tf_mpi_updates"):
+        graph._tf_mpi_updates = {}
+    updates = graph._tf_mpi_updates.setdefault(key[1], [])
+    updates.append(op)
+    # Nothing may order them: a rank must not take rows that one of them has yet to update.
+    for update in updates[-2:] if len(updates) > 1 else ():
+        update._set_attr("_tf_mpi_one_of_many", attr_value_pb2.AttrValue(b=True))
