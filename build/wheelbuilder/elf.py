@@ -10,7 +10,7 @@ from typing import BinaryIO
 from .errors import BuildError
 from .layout import Library
 
-# TensorFlow's symbols that we define, see docs/design.md; all else we export is our C API.
+# TensorFlow's symbols that we define, see docs/tensorflow-internals.md; else only our C API.
 INTERPOSED = (
     "_ZN10tensorflow14kernel_factory17OpKernelRegistrar12InitInternalE",
     "_ZN3tsl4port13AlignedMallocE",

@@ -22,7 +22,7 @@ _ROWS = "_tf_mpi_rows"
 # Grappler would split off the outputs that nobody reads (the weight), and fold constants.
 _KEEP = "_grappler_do_not_remove"
 
-# An op is closed when it holds this much (docs/design.md, Speed).
+# An op is closed when it holds this much (docs/decisions/006-fusion.md).
 _BUCKET_BYTES = 2 << 20
 # An Apply op may average so much itself (glue/dense_update.h).
 _LARGE_BYTES = 1 << 20
