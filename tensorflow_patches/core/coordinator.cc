@@ -135,7 +135,6 @@ void Coordinator::CheckReady(const std::string& name) {
     }
     const bool zeros_do =
         signature.kind == OpKind::kBarrier || GathersRows(signature.kind) ||
-        signature.kind == OpKind::kUpdate ||
         (signature.kind == OpKind::kAllreduce &&
          (signature.op == ReduceOp::kAverage || signature.op == ReduceOp::kSum)) ||
         (signature.kind == OpKind::kBroadcast && pending.ready[signature.root]);

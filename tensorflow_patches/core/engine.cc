@@ -477,8 +477,6 @@ Status Engine::Transfer(const Response& response) {
     case OpKind::kExchange:
       return fusion_.Exchange(slots.front(), response.items.front().rows, response.contributors,
                               deadline);
-    case OpKind::kUpdate:
-      return fusion_.Update(slots.front(), response.contributors, deadline);
     case OpKind::kBroadcast:
       return fusion_.Broadcast(slots.front(), deadline);
     case OpKind::kBarrier:

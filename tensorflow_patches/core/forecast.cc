@@ -13,7 +13,7 @@ const std::vector<NameId>& Nothing() {
 
 }  // namespace
 
-// Of all ranks, under known names: allreduces and updates with data, at least one, which nobody
+// Of all ranks, under known names: allreduces with data, at least one, which nobody
 // passes without every rank (ballot.h), and exchanges of rows, in which only the rows may differ
 // from one time to the next.
 bool Forecast::MayBeExpected(const Verdict& verdict, const NameTable& table) const {
@@ -29,8 +29,7 @@ bool Forecast::MayBeExpected(const Verdict& verdict, const NameTable& table) con
       const Signature& signature = table.signature(item.id);
       if (signature.kind == OpKind::kExchange) {
         if (++gathers > kMostGathers) return false;
-      } else if ((signature.kind != OpKind::kAllreduce && signature.kind != OpKind::kUpdate) ||
-                 NumElements(signature.shape) == 0) {
+      } else if (signature.kind != OpKind::kAllreduce || NumElements(signature.shape) == 0) {
         return false;
       }
     }

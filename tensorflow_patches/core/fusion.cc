@@ -66,13 +66,6 @@ class DroppedRows : public RowAccess {
   void Take(int, int64_t, int64_t, const char*) override {}
 };
 
-class DroppedStates : public StateAccess {
- public:
-  std::vector<char*> Begin() override { return {}; }
-  void Update(size_t, size_t, const void*) override {}
-  void End() override {}
-};
-
 }  // namespace
 
 char* Fusion::Buffer(size_t bytes) {
@@ -226,22 +219,6 @@ Status Fusion::Exchange(const Slot& slot, const std::vector<int64_t>& rows, int 
   access->Begin(rows, contributors);
   const Span span(Stage::kReduce, "exchange", row_bytes * static_cast<size_t>(Total(rows)));
   return transport_->Exchange(rows, row_bytes, access, deadline);
-}
-
-Status Fusion::Update(const Slot& slot, int contributors, TimePoint deadline) {
-  const Signature& signature = slot.signature;
-  const Reduction reduction{Count(signature), signature.dtype, ReduceOp::kSum, 1.0 / contributors};
-  const Span span(Stage::kReduce, "", reduction.count * SizeOf(reduction.type));
-  DroppedStates dropped;
-  const bool joined = slot.request == nullptr;
-  StateAccess* const access = joined ? &dropped : slot.request->states;
-  const void* const gradient = joined ? nullptr : slot.request->input;
-  const bool all = contributors == transport_->topology().size;
-  const Status status =
-      all ? transport_->Update(gradient, reduction, signature.states, access, deadline)
-          : transport_->Transport::Update(gradient, reduction, signature.states, access, deadline);
-  if (status.ok()) access->End();
-  return status;
 }
 
 Status Fusion::Broadcast(const Slot& slot, TimePoint deadline) {

@@ -33,8 +33,6 @@ class Fusion {
   Status Allgather(const Slot& slot, const std::vector<int64_t>& rows, TimePoint deadline);
   Status Exchange(const Slot& slot, const std::vector<int64_t>& rows, int contributors,
                   TimePoint deadline);
-  // Divided among the ranks, unless some have joined: their shares would stay as they were.
-  Status Update(const Slot& slot, int contributors, TimePoint deadline);
   Status Broadcast(const Slot& slot, TimePoint deadline);
 
  private:

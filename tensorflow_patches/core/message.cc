@@ -127,7 +127,6 @@ void Write(Writer* w, const NamedSignature& named) {
   w->List(named.signature.shape, [&](int64_t dim) { w->Signed(dim); });
   w->Signed(named.signature.extra_row_bytes);
   w->Signed(named.signature.row_limit);
-  w->Unsigned(static_cast<uint64_t>(named.signature.states));
   w->Unsigned(named.fingerprint);
   static const Parts kNone;
   const Parts& parts = named.signature.parts != nullptr ? *named.signature.parts : kNone;
@@ -146,7 +145,6 @@ NamedSignature ReadNamed(Reader* r) {
   named.signature.shape = r->List<int64_t>([&] { return r->Signed(); });
   named.signature.extra_row_bytes = static_cast<int32_t>(r->Signed());
   named.signature.row_limit = r->Signed();
-  named.signature.states = static_cast<int32_t>(r->Unsigned());
   named.fingerprint = r->Unsigned();
   Parts parts;
   parts.names = r->List<std::string>([&] { return r->String(); });

@@ -17,7 +17,6 @@ std::string Describe(const Signature& signature) {
   if (signature.kind == OpKind::kAllreduce) text += std::string(" ") + Name(signature.op);
   text += std::string(" of ") + Name(signature.dtype) + " " + Describe(signature.shape);
   if (signature.kind == OpKind::kBroadcast) text += " from rank " + std::to_string(signature.root);
-  if (signature.kind == OpKind::kUpdate) text += " and " + std::to_string(signature.states);
   if (signature.row_limit >= 0) text += " if at most " + std::to_string(signature.row_limit);
   return text;
 }
@@ -69,11 +68,6 @@ Status Validate(const Signature& signature) {
   }
   if (signature.kind == OpKind::kExchange && RowBytes(signature) == 0) {
     return Status(Code::kInvalidArgument, "exchange needs rows that are not empty");
-  }
-  if (signature.kind == OpKind::kUpdate &&
-      (!IsFloating(signature.dtype) || WireType(signature.dtype) != signature.dtype ||
-       signature.states < 1)) {
-    return Status(Code::kInvalidArgument, "an update needs float32 or float64, and a variable");
   }
   if (signature.kind != OpKind::kAllreduce) return Status();
   const bool sums = signature.op == ReduceOp::kAverage || signature.op == ReduceOp::kSum;

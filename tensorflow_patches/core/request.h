@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "tensorflow_patches/core/row_access.h"
-#include "tensorflow_patches/core/state_access.h"
 #include "tensorflow_patches/core/status.h"
 #include "tensorflow_patches/core/types.h"
 
@@ -38,9 +37,6 @@ struct Signature {
   int32_t extra_row_bytes = 0;
   // Exchange only: with more rows than this in all, no data moves; -1: any number.
   int64_t row_limit = -1;
-  // Update only: the variable and its slots, each like `shape`.
-  int32_t states = 0;
-
   // Allreduce only: null for one tensor. Else `shape` is the number of elements of all, each of
   // which takes up PaddedElements. Shared: it is compared by address first.
   std::shared_ptr<const Parts> parts = nullptr;
@@ -50,7 +46,7 @@ struct Signature {
                             (parts != nullptr && other.parts != nullptr && *parts == *other.parts);
     return same_parts && kind == other.kind && op == other.op && dtype == other.dtype &&
            root == other.root && shape == other.shape && extra_row_bytes == other.extra_row_bytes &&
-           row_limit == other.row_limit && states == other.states;
+           row_limit == other.row_limit;
   }
   bool operator!=(const Signature& other) const { return !(*this == other); }
 };
@@ -72,8 +68,7 @@ inline size_t Tensors(const Signature& signature) {
 }
 // Of a dense tensor over all ranks.
 inline bool IsAverage(const Signature& signature) {
-  return signature.kind == OpKind::kUpdate ||
-         (signature.kind == OpKind::kAllreduce && signature.op == ReduceOp::kAverage);
+  return signature.kind == OpKind::kAllreduce && signature.op == ReduceOp::kAverage;
 }
 // What traces and statistics take for a gradient.
 inline bool IsGradient(const Signature& signature) {
@@ -118,8 +113,6 @@ struct Request {
   // Exchange: the rows, in place of all memory above. Untouched if there are more than the
   // signature's limit: the request then ends well.
   RowAccess* rows = nullptr;
-  // Update: what `input`, the gradient, updates. There is no output.
-  StateAccess* states = nullptr;
 
   // Runs exactly once, on the communication thread (or inside Submit when the engine has failed),
   // under no lock. It must not block and must not destroy the engine.

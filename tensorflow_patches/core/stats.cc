@@ -53,7 +53,7 @@ void CommunicationStats::EndStep(TimePoint now) {
 
 void CommunicationStats::NoteOperation(OpKind kind, size_t tensors, uint64_t bytes) {
   ++numbers_.operations;
-  if ((kind != OpKind::kAllreduce && kind != OpKind::kUpdate) || tensors == 0) return;
+  if (kind != OpKind::kAllreduce || tensors == 0) return;
   size_t size = 0;
   while (size + 1 < numbers_.by_bytes.size() && bytes > (uint64_t{4096} << (2 * size))) ++size;
   ++numbers_.by_bytes[size];

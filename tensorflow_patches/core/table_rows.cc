@@ -1,8 +1,5 @@
 #include "tensorflow_patches/core/table_rows.h"
 
-#include <algorithm>
-#include <cstring>
-
 namespace tfmpi {
 namespace {
 
@@ -82,34 +79,9 @@ void AddRows(T* table, int64_t table_rows, const Index* indices, int64_t rows, c
   AddRowsOf(table, table_rows, indices, rows, values, elements, factor);
 }
 
-template <typename Index>
-void CopyRows(const char* table, int64_t table_rows, int64_t row_bytes, const Index* indices,
-              int64_t rows, char* to) {
-  const auto row = [=](int64_t i) {
-    const int64_t index = indices[std::min(i, rows - 1)];
-    return table + std::clamp<int64_t>(index, 0, table_rows - 1) * row_bytes;
-  };
-  for (int64_t i = 0; i < rows; ++i, to += row_bytes) {
-    const char* const from = row(i);
-    const char* const far = row(i + kRowsToSecondCache);
-    const char* const near = row(i + kRowsToFirstCache);
-    for (int64_t byte = 0; byte < row_bytes; byte += kCacheLine) {
-      __builtin_prefetch(far + byte, 0, 2);
-      __builtin_prefetch(near + byte, 0, 3);
-      if (byte + kCacheLine <= row_bytes) {
-        std::memcpy(to + byte, from + byte, kCacheLine);
-      } else {
-        std::memcpy(to + byte, from + byte, static_cast<size_t>(row_bytes - byte));
-      }
-    }
-  }
-}
-
 template void AddRows(float*, int64_t, const int32_t*, int64_t, const float*, int64_t, float);
 template void AddRows(float*, int64_t, const int64_t*, int64_t, const float*, int64_t, float);
 template void AddRows(double*, int64_t, const int32_t*, int64_t, const double*, int64_t, double);
 template void AddRows(double*, int64_t, const int64_t*, int64_t, const double*, int64_t, double);
-template void CopyRows(const char*, int64_t, int64_t, const int32_t*, int64_t, char*);
-template void CopyRows(const char*, int64_t, int64_t, const int64_t*, int64_t, char*);
 
 }  // namespace tfmpi

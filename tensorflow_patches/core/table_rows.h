@@ -13,12 +13,6 @@ template <typename T, typename Index>
 void AddRows(T* table, int64_t table_rows, const Index* indices, int64_t rows, const T* values,
              int64_t elements, T factor);
 
-// Copies the rows `indices` of `table` to `to`. An index outside of the table, which has rows,
-// counts as the next one inside. Index: int32_t or int64_t.
-template <typename Index>
-void CopyRows(const char* table, int64_t table_rows, int64_t row_bytes, const Index* indices,
-              int64_t rows, char* to);
-
 }  // namespace tfmpi
 
 #endif  // TFMPI_CORE_TABLE_ROWS_H_

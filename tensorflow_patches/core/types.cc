@@ -44,8 +44,8 @@ const char* Name(ReduceOp op) {
 }
 
 const char* Name(OpKind kind) {
-  constexpr const char* kNames[kNumOpKinds] = {"allreduce", "allgather",         "broadcast",
-                                               "barrier",   "allgather of rows", "update"};
+  constexpr const char* kNames[kNumOpKinds] = {"allreduce", "allgather", "broadcast", "barrier",
+                                               "allgather of rows"};
   return kNames[static_cast<size_t>(kind)];
 }
 

@@ -38,17 +38,15 @@ inline constexpr int kNumDataTypes = 15;
 enum class ReduceOp : uint8_t { kAverage = 0, kSum = 1, kMin = 2, kMax = 3, kProduct = 4 };
 inline constexpr int kNumReduceOps = 5;
 
-// kExchange is an allgather of rows that are read and written where they lie. kUpdate is an average
-// by which the ranks update a variable together (state_access.h).
+// kExchange is an allgather of rows that are read and written where they lie.
 enum class OpKind : uint8_t {
   kAllreduce = 0,
   kAllgather = 1,
   kBroadcast = 2,
   kBarrier = 3,
   kExchange = 4,
-  kUpdate = 5,
 };
-inline constexpr int kNumOpKinds = 6;
+inline constexpr int kNumOpKinds = 5;
 // Whether the ranks may differ in the first dimension.
 inline bool GathersRows(OpKind kind) {
   return kind == OpKind::kAllgather || kind == OpKind::kExchange;

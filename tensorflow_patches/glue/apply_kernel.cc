@@ -8,7 +8,6 @@
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow_patches/core/reduce.h"
 #include "tensorflow_patches/core/timeline.h"
-#include "tensorflow_patches/glue/dense_update.h"
 #include "tensorflow_patches/glue/request_group.h"
 #include "tensorflow_patches/glue/start_in_step.h"
 #include "tensorflow_patches/glue/variable_names.h"
@@ -43,7 +42,6 @@ class ApplyKernel::Step {
   void Start(const std::string& key, bool averaged);
 
  private:
-  void PrepareUpdate();
   absl::Status PrepareGradient(bool first_apply);
   void Finish(absl::Status status);
 
@@ -55,7 +53,6 @@ class ApplyKernel::Step {
   std::string name_;
   Tensor gradient_;  // the input; kept so that its buffer lives as long as the request
   Tensor average_;   // may share that buffer when nobody else holds it
-  std::unique_ptr<DenseUpdate> update_;  // null: the stock kernel runs on average_
   StartInStep start_;
   std::unique_ptr<RequestGroup> group_;  // until it is submitted
 };
@@ -65,10 +62,6 @@ void ApplyKernel::Step::Start(const std::string& key, bool averaged) {
   name_ = use.name;
   if (averaged) {
     average_ = context_->input(kernel_->gradient_);
-  } else if (!use.first_apply && kernel_->may_divide_ &&
-             DenseUpdate::Serves(context_, context_->input(kernel_->gradient_),
-                                 engine_->topology())) {
-    PrepareUpdate();
   } else {
     const absl::Status status = PrepareGradient(use.first_apply);
     if (!status.ok()) return Finish(status);
@@ -83,12 +76,6 @@ void ApplyKernel::Step::Start(const std::string& key, bool averaged) {
   }
   RequestGroup::Submit(std::move(group_), "'" + name_ + "' was averaged",
                        [this](const absl::Status& status) { Finish(status); });
-}
-
-void ApplyKernel::Step::PrepareUpdate() {
-  update_ = std::make_unique<DenseUpdate>(kernel_->stock_.get(), context_, kernel_->gradient_);
-  update_->AddTo(group_.get(), name_ + kernel_->request_suffix_, name_);
-  CountGradients(1);
 }
 
 absl::Status ApplyKernel::Step::PrepareGradient(bool first_apply) {
@@ -117,10 +104,7 @@ absl::Status ApplyKernel::Step::PrepareGradient(bool first_apply) {
 
 void ApplyKernel::Step::Finish(absl::Status status) {
   if (status.ok()) status = start_.Write(context_);
-  if (status.ok() && update_ != nullptr) {
-    status = update_->status();
-    if (!status.ok()) context_->SetStatus(status);
-  } else if (status.ok()) {
+  if (status.ok()) {
     gradient_ = Tensor();
     const Span span(Stage::kApply, name_, average_.TotalBytes());
     RunOnGradient(kernel_->stock_.get(), context_, kernel_->gradient_, &average_);
@@ -140,7 +124,6 @@ ApplyKernel::ApplyKernel(OpKernelConstruction* construction, const ApplyOp& op,
   ref_variable_ = RefVariableName(def());
   request_suffix_ = RequestSuffix(def());
   averaged_ = IsAveraged(def());
-  may_divide_ = DenseUpdate::MayServe(*construction);
 }
 
 int64_t ApplyKernel::Applied() { return g_applied; }

@@ -45,7 +45,6 @@ class ApplyKernel : public tensorflow::AsyncOpKernel {
   std::string ref_variable_;  // the variable's graph name, when it is a ref
   std::string request_suffix_;
   bool averaged_ = false;
-  bool may_divide_ = false;  // dense_update.h
   SettledVariables settled_;
 };
 

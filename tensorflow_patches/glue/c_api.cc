@@ -13,7 +13,6 @@
 #include "tensorflow_patches/core/bench.h"
 #include "tensorflow_patches/glue/apply_kernel.h"
 #include "tensorflow_patches/glue/apply_ops.h"
-#include "tensorflow_patches/glue/dense_update.h"
 #include "tensorflow_patches/glue/divided_update.h"
 #include "tensorflow_patches/glue/interpose.h"
 #include "tensorflow_patches/glue/request_group.h"
@@ -92,7 +91,6 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
   runtime.plugin.node.wire = static_cast<tfmpi::DataType>(options->wire);
   runtime.plugin.node.stores = static_cast<tfmpi::Stores>(options->stores);
   tfmpi::SparseAverage::SetMode(static_cast<tfmpi::SparseMode>(options->sparse));
-  tfmpi::DenseUpdate::SetMode(static_cast<tfmpi::DenseUpdates>(options->dense_update));
   tfmpi::DividedUpdate::SetMode(static_cast<tfmpi::SparseUpdate>(options->sparse_update));
   // Not through Python: the communication thread must never wait for its lock.
   runtime.engine.log = [](const std::string& line) {
@@ -126,7 +124,7 @@ const char* tfmpi_transport(void) {
   return description->c_str();
 }
 
-void tfmpi_stats(uint64_t out[9]) {
+void tfmpi_stats(uint64_t out[8]) {
   const Engine* const engine = GetEngine();
   const tfmpi::EngineStats stats = engine != nullptr ? engine->stats() : tfmpi::EngineStats();
   out[0] = stats.completed;
@@ -137,7 +135,6 @@ void tfmpi_stats(uint64_t out[9]) {
   out[5] = static_cast<uint64_t>(tfmpi::GradientsSubmitted());
   out[6] = static_cast<uint64_t>(tfmpi::ApplyKernel::Applied());
   out[7] = static_cast<uint64_t>(tfmpi::UpdateKernel::Updated());
-  out[8] = static_cast<uint64_t>(tfmpi::DenseUpdate::Divided());
 }
 
 TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op, int32_t dtype,

@@ -29,7 +29,6 @@ struct TfMpiOptions {
   int32_t stores;             // transport/slot_writer.h: Stores
   int32_t sparse;             // sparse_average.h's SparseMode
   int32_t sparse_update;      // divided_update.h's SparseUpdate
-  int32_t dense_update;       // dense_update.h's DenseUpdates
   int32_t keep_memory;        // 1: see tensor_memory.h
 };
 
@@ -45,9 +44,8 @@ TFMPI_API void tfmpi_topology(int32_t out[5]);
 // Of the transport; lives as long as the process.
 TFMPI_API const char* tfmpi_transport(void);
 // tensors that ended well, collectives, bytes, registrations seen, registrations decorated,
-// gradients submitted by kernels, optimizer ops run, of these by UpdateKernels, of these divided
-// among the ranks (dense_update.h)
-TFMPI_API void tfmpi_stats(uint64_t out[9]);
+// gradients submitted by kernels, optimizer ops run, of these by UpdateKernels
+TFMPI_API void tfmpi_stats(uint64_t out[8]);
 
 // After tfmpi_join, on rank 0, if it asked for `stats`: core/stats.h's FormatStats, else "". Lives
 // as long as the process.

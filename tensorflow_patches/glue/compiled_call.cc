@@ -347,26 +347,6 @@ XLA_FFI_DEFINE_HANDLER(kScatterHandler, ScatterTable,
                            .Arg<ffi::AnyBuffer>()
                            .Ret<ffi::AnyBuffer>());
 
-// Shapes and dtypes are as CompiledGatherKernel has checked them.
-ffi::Error GatherTable(ffi::AnyBuffer table, ffi::AnyBuffer indices,
-                       ffi::Result<ffi::AnyBuffer> result) {
-  const int64_t table_rows = table.dimensions()[0];
-  const auto rows = static_cast<int64_t>(indices.element_count());
-  const int64_t row_bytes = static_cast<int64_t>(table.size_bytes()) / table_rows;
-  const char* const from = static_cast<const char*>(table.untyped_data());
-  char* const to = static_cast<char*>(result->untyped_data());
-  if (indices.element_type() == ffi::DataType::S32) {
-    CopyRows(from, table_rows, row_bytes, indices.typed_data<int32_t>(), rows, to);
-  } else {
-    CopyRows(from, table_rows, row_bytes, indices.typed_data<int64_t>(), rows, to);
-  }
-  return ffi::Error::Success();
-}
-
-XLA_FFI_DEFINE_HANDLER(
-    kGatherHandler, GatherTable,
-    ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
-
 }  // namespace
 
 absl::Status RegisterCompiledCalls() {
@@ -378,8 +358,7 @@ absl::Status RegisterCompiledCalls() {
     }
     for (const auto& [name, handler] : {std::make_pair(kCompiledAverage, kAverageHandler),
                                         std::make_pair(kCompiledRest, kRestHandler),
-                                        std::make_pair(kCompiledScatter, kScatterHandler),
-                                        std::make_pair(kCompiledGather, kGatherHandler)}) {
+                                        std::make_pair(kCompiledScatter, kScatterHandler)}) {
       if (ffi::Ffi::RegisterStaticHandler(api, name, "Host", handler) != nullptr) {
         return absl::InternalError("XLA refused the calls that average");
       }

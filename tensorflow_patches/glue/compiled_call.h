@@ -14,9 +14,6 @@
 // kCompiledScatter adds rows, times a factor, to those of a table. Operands: the table, indices,
 // rows, the factor, a scalar of their dtype. Result: the table, in its memory. An index that is in
 // no table is left out.
-//
-// kCompiledGather reads rows. Operands: a table that has some, indices, int32 or int64. Result: a
-// row for each. An index outside of the table counts as the next one inside, as in XLA.
 
 #ifndef TFMPI_GLUE_COMPILED_CALL_H_
 #define TFMPI_GLUE_COMPILED_CALL_H_
@@ -30,7 +27,6 @@ namespace tfmpi {
 inline constexpr std::string_view kCompiledAverage = "tfmpi_average";
 inline constexpr std::string_view kCompiledRest = "tfmpi_clear_rest";
 inline constexpr std::string_view kCompiledScatter = "tfmpi_scatter_rows";
-inline constexpr std::string_view kCompiledGather = "tfmpi_gather_rows";
 inline constexpr char kNameSeparator[] = "\n";
 
 // Makes the calls known to XLA for the CPU, once.

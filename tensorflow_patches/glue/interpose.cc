@@ -21,7 +21,6 @@
 #include "tensorflow_patches/glue/apply_ops.h"
 #include "tensorflow_patches/glue/average_kernel.h"
 #include "tensorflow_patches/glue/compiled_average.h"
-#include "tensorflow_patches/glue/compiled_gather.h"
 #include "tensorflow_patches/glue/runtime.h"
 #include "tensorflow_patches/glue/scatter_kernel.h"
 #include "tensorflow_patches/glue/sparse_apply_kernel.h"
@@ -194,10 +193,6 @@ std::unique_ptr<OpKernelFactory> MaybeDecorate(const KernelDef& kernel,
   if (compiled && CompiledScatterKernel::Serves(kernel.op())) {
     ++g_decorated;
     return std::make_unique<CompiledRowsFactory<CompiledScatterKernel>>(std::move(factory));
-  }
-  if (compiled && CompiledGatherKernel::Serves(kernel.op())) {
-    ++g_decorated;
-    return std::make_unique<CompiledRowsFactory<CompiledGatherKernel>>(std::move(factory));
   }
   if (kernel.device_type() == "CPU" && ScatterKernel::Serves(kernel.op())) {
     ++g_decorated;

@@ -1,7 +1,6 @@
 #include "tensorflow_patches/glue/tensor_memory.h"
 
 #include <dlfcn.h>
-#include <malloc.h>
 
 #include <atomic>
 #include <cstddef>
@@ -9,14 +8,12 @@
 #include <new>
 
 #include "tensorflow_patches/core/block_cache.h"
-#include "tensorflow_patches/core/small_blocks.h"
 
 namespace tfmpi {
 namespace {
 
 // Null: off. Never destroyed: tensors are freed while the process exits.
 std::atomic<BlockCache*> g_blocks{nullptr};
-MemoryBudget g_small_budget(size_t{64} << 20);  // of all threads; parameters.md tells it
 
 using Malloc = void* (*)(size_t, std::align_val_t);
 using Free = void (*)(void*);
@@ -39,28 +36,6 @@ Function Stock() {
 
 void StockFree(void* memory) { Stock<Free, kFree>()(memory); }
 
-// Pointer and flag have no destructor: other destructors of a thread that ends may free tensors
-// after this one.
-thread_local SmallBlocks* t_small = nullptr;
-thread_local bool t_ended = false;
-
-struct Ending {
-  ~Ending() {
-    t_ended = true;
-    delete t_small;
-    t_small = nullptr;
-  }
-};
-
-// This thread's; null while it ends.
-SmallBlocks* Small() {
-  if (t_small == nullptr && !t_ended) {
-    static thread_local Ending ending;
-    t_small = new SmallBlocks(&g_small_budget, StockFree);
-  }
-  return t_small;
-}
-
 void* Allocate(size_t size, std::align_val_t alignment) {
   const size_t align = static_cast<size_t>(alignment);
   BlockCache* const blocks = g_blocks.load(std::memory_order_acquire);
@@ -68,9 +43,6 @@ void* Allocate(size_t size, std::align_val_t alignment) {
   void* block = nullptr;
   if (size >= BlockCache::kLeastBytes && align <= BlockCache::kAlignment) {
     block = blocks->Allocate(size, Clock::now());
-  } else if (size <= SmallBlocks::kMostBytes && align <= SmallBlocks::kUnit) {
-    size = SmallBlocks::Rounded(size);  // so that it will serve whoever asks for as many units
-    if (SmallBlocks* const small = Small()) block = small->Take(size);
   }
   return block != nullptr ? block : Stock<Malloc, kMalloc>()(size, alignment);
 }
@@ -79,12 +51,8 @@ void* Allocate(size_t size, std::align_val_t alignment) {
 bool Take(void* memory) {
   BlockCache* const blocks = g_blocks.load(std::memory_order_acquire);
   if (blocks == nullptr || memory == nullptr) return false;
-  if (reinterpret_cast<uintptr_t>(memory) % BlockCache::kAlignment == 0 &&
-      blocks->Free(memory, Clock::now())) {
-    return true;
-  }
-  SmallBlocks* const small = Small();
-  return small != nullptr && small->Keep(memory, malloc_usable_size(memory));
+  return reinterpret_cast<uintptr_t>(memory) % BlockCache::kAlignment == 0 &&
+         blocks->Free(memory, Clock::now());
 }
 
 }  // namespace

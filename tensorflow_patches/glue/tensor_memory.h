@@ -2,8 +2,8 @@
 // interpose.cc does with registration.
 //
 // Until KeepTensorMemory they are the stock functions; then large blocks come from
-// core/block_cache.h, and small ones that were freed wait in core/small_blocks.h. What was
-// allocated before, and what TensorFlow allocates by other functions, is malloc's.
+// core/block_cache.h. What was allocated before, and what TensorFlow allocates by other functions,
+// is malloc's.
 
 #ifndef TFMPI_GLUE_TENSOR_MEMORY_H_
 #define TFMPI_GLUE_TENSOR_MEMORY_H_

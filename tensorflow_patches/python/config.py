@@ -18,7 +18,7 @@ from typing import Any, Literal
 Kind = Literal["choice", "bytes", "seconds", "path", "output", "topology"]
 
 SPARSE_MODES = ("auto", "gather", "dense")  # in the order of glue/sparse_average.h
-UPDATES = ("auto", "every", "divided")  # as in glue/divided_update.h and glue/dense_update.h
+UPDATES = ("auto", "every", "divided")  # in the order of glue/divided_update.h
 STORES = ("auto", "cached", "streamed")  # in the order of core/transport/slot_writer.h
 _WIDTH = 98  # of a page
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
@@ -148,21 +148,6 @@ PARAMETERS = {
             choices=UPDATES,
         ),
         Parameter(
-            "TF_MPI_DENSE_UPDATE",
-            "choice",
-            "auto",
-            "Who updates a variable and its slots in a dense optimizer op that averages its "
-            "gradient itself. For gradients of 1 MB or more those are the ops of compat.v1's "
-            "optimizers, if minimize computes the gradients or they come to apply_gradients as "
-            "they were computed by other means, and of Keras 3's SGD without momentum in a graph, "
-            "if it changes no gradient. every: every rank updates all of them. divided: each "
-            "element is updated by one rank as soon as its average is there, and the others copy "
-            "what came out; the bits are the same. auto: divided if all ranks are on one node, the "
-            "gradient has 1 MB or more, and the variable has no slots. Optimizers with "
-            "use_locking, and ref variables, are never divided.",
-            choices=UPDATES,
-        ),
-        Parameter(
             "TF_MPI_MEMORY",
             "choice",
             "keep",
@@ -170,8 +155,7 @@ PARAMETERS = {
             "waits for the next step, where glibc would return it to the kernel and get it anew. "
             "With what is in use it is more than once was in use at a time by at most half of that "
             "and at most 256 MB; what nobody has used for 30 seconds goes at the next such "
-            "allocation. Freed tensors of up to 64 KB wait, too, for the thread that has freed "
-            "them, at most 64 MB in all. return: as in stock TensorFlow.",
+            "allocation. return: as in stock TensorFlow.",
             choices=("keep", "return"),
         ),
         Parameter(

@@ -8,7 +8,7 @@ from compare import assert_close, assert_same
 STEPS = 12
 PLAIN = [
     f"{how} {mode}"
-    for how in ("clip", "minimize", "raw", "assigns", "assigns clip")
+    for how in ("clip", "minimize", "looked at", "raw", "assigns", "assigns clip")
     for mode in ("ref", "resource", "function", "eager")
     if (how, mode) != ("assigns clip", "eager")
 ] + ["clip compiled"]

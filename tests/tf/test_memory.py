@@ -7,7 +7,6 @@ import resource
 import pytest
 
 PAGES = 4 * 100 * 2**20 // resource.getpagesize()
-SMALL = 2000 * 4000  # bytes
 
 
 @pytest.mark.parametrize("mode, kept", [("keep", True), ("return", False)])
@@ -18,5 +17,3 @@ def test_freed_memory(launch, scripts, mode, kept):
     ranks = launch(scripts / "memory.py", np=2, env=env).check().results
     for rank in ranks:
         assert (rank["faults"] < PAGES // 20) == kept, rank["faults"]
-        assert (rank["waiting"] > 0.9 * SMALL) == kept, rank
-        assert (rank["anew"] < 0.2 * SMALL) == kept, rank

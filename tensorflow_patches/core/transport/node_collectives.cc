@@ -23,13 +23,12 @@ constexpr size_t kReducedAtOnce = size_t{8} << 10;
 }  // namespace
 
 // How a tensor of `count` elements is cut: a share for each rank, and each share into blocks, of
-// which one piece holds one of every share. A slot has room for a block of each other rank's share,
-// and for so many `results` of this rank's.
+// which one piece holds one of every share, as a slot does.
 struct NodeCollectives::Shares {
-  Shares(const NodeCollectives& node, size_t count, size_t element, size_t results = 1)
+  Shares(const NodeCollectives& node, size_t count, size_t element)
       : node(node), count(count), element(element) {
     const size_t ranks = node.memory_.ranks();
-    block = node.memory_.slot_bytes() / (ranks + results - 1) / kCacheLine * kCacheLine;
+    block = node.memory_.slot_bytes() / ranks / kCacheLine * kCacheLine;
     per_block = block / element;
     size_t largest = 0;
     for (size_t r = 0; r < ranks; ++r) {
@@ -50,10 +49,6 @@ struct NodeCollectives::Shares {
   // Where in the tensor, and where in a slot, that block lies.
   size_t Offset(int rank, uint64_t piece) const { return Start(rank, piece) * element; }
   size_t InSlot(int rank) const { return rank * block; }
-  // Where in the slot of `rank` a result of its share lies.
-  size_t ResultInSlot(int rank, size_t result) const {
-    return result == 0 ? InSlot(rank) : (node.memory_.ranks() + result - 1) * block;
-  }
 
   // This rank's part of the other ranks' shares of a piece, into its slot; `number`: of the piece,
   // over all operations.
@@ -311,48 +306,6 @@ Status NodeCollectives::Exchange(const std::vector<int64_t>& rows, size_t row_by
   return Run(
       static_cast<uint64_t>((most + per_piece - 1) / per_piece), false, put,
       [](uint64_t, uint64_t) {}, take, deadline);
-}
-
-Status NodeCollectives::Update(const void* gradient, const Reduction& reduction, int states,
-                               StateAccess* access, TimePoint deadline) {
-  const Shares shares(*this, reduction.count, SizeOf(reduction.type), static_cast<size_t>(states));
-  const char* const from = static_cast<const char*>(gradient);
-  const std::vector<char*> to = access->Begin();
-  if (average_ == nullptr) average_ = NewLineMemory(memory_.slot_bytes());
-  const int rank = memory_.rank();
-  const auto put = [&](uint64_t piece, uint64_t number) {
-    writer_.Put(shares.BytesOfOthers(piece),
-                [&](SlotWriter::Copy copy) { shares.PutOthers(copy, from, piece, number); });
-  };
-  const auto update = [&](uint64_t piece, uint64_t number) {
-    const size_t count = shares.Count(rank, piece);
-    if (count == 0) return;
-    shares.FindMine(from, piece, number, &sources_);
-    Reduce(reduction, sources_.data(), memory_.ranks(), count, average_.get(), nullptr);
-    const size_t start = shares.Start(rank, piece);
-    access->Update(start, start + count, average_.get());
-    const size_t bytes = shares.Bytes(rank, piece);
-    writer_.Put(bytes * to.size(), [&](SlotWriter::Copy copy) {
-      for (size_t s = 0; s < to.size(); ++s) {
-        if (to[s] == nullptr) continue;
-        copy(memory_.slot(rank, number) + shares.ResultInSlot(rank, s),
-             to[s] + shares.Offset(rank, piece), bytes);
-      }
-    });
-  };
-  const auto take = [&](uint64_t piece, uint64_t number) {
-    for (int r = 0; r < memory_.ranks(); ++r) {
-      if (r == rank) continue;
-      for (size_t s = 0; s < to.size(); ++s) {
-        if (to[s] == nullptr) continue;
-        // This rank has no use for them before its next step.
-        StreamCopy(to[s] + shares.Offset(r, piece),
-                   memory_.slot(r, number) + shares.ResultInSlot(r, s), shares.Bytes(r, piece));
-      }
-    }
-    EndStreams();
-  };
-  return Run(shares.pieces, true, put, update, take, deadline);
 }
 
 Status NodeCollectives::Broadcast(void* data, size_t bytes, int root, TimePoint deadline) {

@@ -11,7 +11,6 @@
 
 #include <vector>
 
-#include "tensorflow_patches/core/line_memory.h"
 #include "tensorflow_patches/core/status.h"
 #include "tensorflow_patches/core/transport/node_memory.h"
 #include "tensorflow_patches/core/transport/slot_writer.h"
@@ -41,9 +40,6 @@ class NodeCollectives {
   // there.
   Status Exchange(const std::vector<int64_t>& rows, size_t row_bytes, RowAccess* access,
                   TimePoint deadline);
-  // Each rank reduces and updates its share, and the others take what came out.
-  Status Update(const void* gradient, const Reduction& reduction, int states, StateAccess* access,
-                TimePoint deadline);
   Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline);
 
  private:
@@ -63,7 +59,6 @@ class NodeCollectives {
   SlotWriter writer_;
   std::vector<const void*> sources_;
   std::vector<char> rows_;  // of a piece, until they are copied into the slot
-  LineMemory average_;      // of a block, of as many bytes as a slot; null before it is needed
 };
 
 }  // namespace tfmpi

@@ -165,12 +165,6 @@ class NodeTransport : public Transport {
     return node_.Exchange(rows, row_bytes, access, deadline);
   }
 
-  Status Update(const void* gradient, const Reduction& reduction, int states, StateAccess* access,
-                TimePoint deadline) override {
-    if (!one_node_) return Transport::Update(gradient, reduction, states, access, deadline);
-    return node_.Update(gradient, reduction, states, access, deadline);
-  }
-
   Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) override {
     if (one_node_) return node_.Broadcast(data, bytes, root, deadline);
     return all_->Broadcast(data, bytes, root, deadline);

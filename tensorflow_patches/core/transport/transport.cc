@@ -1,10 +1,7 @@
 #include "tensorflow_patches/core/transport/transport.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
-
-#include "tensorflow_patches/core/line_memory.h"
 
 namespace tfmpi {
 
@@ -24,31 +21,6 @@ Status Transport::Exchange(const std::vector<int64_t>& rows, size_t row_bytes, R
     if (r != rank && rows[r] != 0) access->Take(r, 0, rows[r], from);
   }
   return status;
-}
-
-Status Transport::Update(const void* gradient, const Reduction& reduction, int states,
-                         StateAccess* access, TimePoint deadline) {
-  (void)states;
-  // An average is read where it lies in the cache.
-  constexpr size_t kPieceBytes = size_t{256} << 10;
-  const size_t element = SizeOf(reduction.type);
-  const size_t most = std::min(reduction.count, kPieceBytes / element);
-  const LineMemory average = NewLineMemory(most * element);
-  access->Begin();
-  for (size_t start = 0; start < reduction.count; start += most) {
-    Reduction piece = reduction;
-    piece.count = std::min(most, reduction.count - start);
-    const void* in = average.get();
-    if (gradient != nullptr) {
-      in = static_cast<const char*>(gradient) + start * element;
-    } else {
-      std::memset(average.get(), 0, piece.count * element);
-    }
-    const Status status = Allreduce(in, average.get(), piece, deadline);
-    if (!status.ok()) return status;
-    access->Update(start, start + piece.count, average.get());
-  }
-  return Status();
 }
 
 }  // namespace tfmpi

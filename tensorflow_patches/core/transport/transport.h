@@ -20,7 +20,6 @@
 
 #include "tensorflow_patches/core/reduce.h"
 #include "tensorflow_patches/core/row_access.h"
-#include "tensorflow_patches/core/state_access.h"
 #include "tensorflow_patches/core/status.h"
 #include "tensorflow_patches/core/turn.h"
 #include "tensorflow_patches/core/types.h"
@@ -102,11 +101,6 @@ class Transport {
   // `rows[r]` rows of rank r, of `row_bytes` each. Calls Put and Take of `access`.
   virtual Status Exchange(const std::vector<int64_t>& rows, size_t row_bytes, RowAccess* access,
                           TimePoint deadline);
-  // Calls `access`, but for its End, with the reduction of `gradient`, which is left as it is; null
-  // counts as zeros. Here every rank updates all elements of its `states` states. A transport may
-  // divide them among the ranks, if all have states.
-  virtual Status Update(const void* gradient, const Reduction& reduction, int states,
-                        StateAccess* access, TimePoint deadline);
   virtual Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) = 0;
 
   // Leaves the group in order; the last call. Only after all ranks have agreed to end.

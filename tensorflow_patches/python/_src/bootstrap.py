@@ -85,7 +85,6 @@ def _start(gate: config.Gate) -> None:
         stores=config.STORES.index(config.get("TF_MPI_STORES")),
         sparse=config.SPARSE_MODES.index(config.get("TF_MPI_SPARSE")),
         sparse_update=config.UPDATES.index(config.get("TF_MPI_SPARSE_UPDATE")),
-        dense_update=config.UPDATES.index(config.get("TF_MPI_DENSE_UPDATE")),
         keep_memory=int(config.get("TF_MPI_MEMORY") == "keep"),
     )
     error = c_api.error_buffer()

@@ -82,6 +82,13 @@ def minimized(optimizer: Any, loss: Any, **arguments: Any) -> Any:
     return optimizer.minimize(loss, **arguments)
 
 
+def looked_at(optimizer: Any, loss: Any, **arguments: Any) -> Any:
+    """Rank 0 alone reads the averages, as for a summary."""
+    pairs = optimizer.compute_gradients(loss, arguments.pop("var_list", None))
+    seen = [tf.norm(g) for g, _ in pairs if g is not None] if RANK == 0 else []
+    return tf.group(optimizer.apply_gradients(pairs, **arguments), *seen)
+
+
 def raw_gradients(optimizer: Any, loss: Any, var_list: Any = None, **arguments: Any) -> Any:
     """Passes compute_gradients by: averaged at the kernel, as ever."""
     if callable(loss):
@@ -163,6 +170,7 @@ def compiled(function: Any) -> Any:
 for _name, _make, _train in (
     ("clip", adam, clipped),
     ("minimize", adam, minimized),
+    ("looked at", adam, looked_at),
     ("raw", adam, raw_gradients),
     ("assigns", Assigns, minimized),
     ("assigns clip", Assigns, clipped),

@@ -102,6 +102,17 @@ def some_none() -> Any:
     return values(*trained)
 
 
+def large() -> Any:
+    """Gradients that travel in operations of their own, beside a small one: prints their sums."""
+    trained = [variable([1.0, 2.0, 3.0]), *(variable([0.5] * 600_000) for _ in range(2))]
+    optimizer = optimizers.SGD(0.1)
+    step = tf.function(lambda gradients: optimizer.apply_gradients(zip(gradients, trained)))
+    for seed in (0, 1):
+        step([gradient(seed, 1.0 + i, int(np.size(v))) for i, v in enumerate(trained)])
+    every = [np.asarray(v.numpy(), np.float64) for v in trained]
+    return [encode(np.array([np.mean(v), np.mean(v**2), v[0], v[-1]])) for v in every]
+
+
 def two_of_a_kind() -> Any:
     """Two optimizers of one class on variables alike, and updates in another order on each rank."""
     first, second = optimizers.SGD(0.1), optimizers.SGD(0.2)
@@ -192,6 +203,7 @@ def cases() -> dict[str, Callable[[], Any]]:
         "never calls base": lambda: plain(lambda: NeverCallsBase(0.1)),
         "overrides update_step": lambda: plain(lambda: OverridesUpdateStep(0.1)),
         "none": some_none,
+        "large": large,
         "two of a kind": two_of_a_kind,
         "sparse": sparse,
         "function": lambda: plain(lambda: optimizers.Adam(0.1), True),

@@ -24,7 +24,7 @@ _KEEP = "_grappler_do_not_remove"
 
 # An op is closed when it holds this much (docs/decisions/006-fusion.md).
 _BUCKET_BYTES = 2 << 20
-# An Apply op may average so much itself (glue/dense_update.h).
+# Travels alone, as soon as it is there.
 _LARGE_BYTES = 1 << 20
 
 # The executor gives a closure to its thread pool for each op that follows an asynchronous one, but
@@ -116,7 +116,7 @@ def _buckets(tensors: list[Any]) -> list[list[int]]:
     size = _BUCKET_BYTES  # of the last that is open
     small: list[int] = []
     for i in reversed(range(len(tensors))):
-        if is_large(tensors[i]):
+        if _bytes(tensors[i]) >= _LARGE_BYTES:
             buckets.append([i])
             continue
         if size >= _BUCKET_BYTES:
@@ -126,11 +126,6 @@ def _buckets(tensors: list[Any]) -> list[list[int]]:
         small.append(i)
         size += _bytes(tensors[i])
     return buckets
-
-
-def is_large(tensor: Any) -> bool:
-    """Whether `tensor` is averaged by an op of its own, unless it is compiled."""
-    return _bytes(tensor) >= _LARGE_BYTES
 
 
 def _bytes(tensor: Any) -> int:

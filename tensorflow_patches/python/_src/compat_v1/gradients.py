@@ -9,10 +9,7 @@ An Apply op whose gradient was made from averages does not average it again; any
 
 from __future__ import annotations
 
-import contextlib
 import re
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 from tensorflow.mpi._src.average import averaging
@@ -23,8 +20,6 @@ _AVERAGED = "_tf_mpi_averaged"  # an Apply op's; glue/apply_kernel.h
 _STATES = "_tf_mpi_states"  # ... the keys of what it updates; glue/start_in_step.h
 
 updates = 0  # of one variable, by an optimizer; for subclasses.py
-
-_local = threading.local()  # minimizing
 
 # The values that these give are the same on all ranks, if the ranks are in step.
 _SAME_ON_ALL_RANKS = {"Const", "ReadVariableOp", "VarHandleOp", "Variable", "VariableV2"}
@@ -51,8 +46,6 @@ def average(optimizer: Any, gradients: Any, variables: Any) -> list[Any]:
     averages = averaging.average_all(
         [gradient for _, gradient in numbers], names, optimizer.get_name()
     )
-    if graph is not None and getattr(_local, "minimizing", False):
-        hide(averages)
     for (index, _), result in zip(numbers, averages, strict=True):
         if graph is None:
             _values(result)._tf_mpi_averaged = True
@@ -79,32 +72,9 @@ def average_applied(optimizer: Any, pending: Any) -> Any:
     variables = [pending[index][1] for index in new]
     averaged = list(pending)
     averages = average(optimizer, gradients, variables)
-    if graph is not None:
-        hide(averages)
     for index, gradient in zip(new, averages, strict=True):
         averaged[index] = (gradient, *pending[index][1:])
     return tuple(averaged)
-
-
-@contextlib.contextmanager
-def minimizing(optimizer: Any) -> Iterator[None]:
-    """See hooks.minimizing. A subclass may show its gradients to others on some ranks only."""
-    from tensorflow.python.training import optimizer as module
-
-    methods = ("compute_gradients", "apply_gradients")
-    stock = module.Optimizer
-    _local.minimizing = all(getattr(type(optimizer), m) is getattr(stock, m) for m in methods)
-    try:
-        yield
-    finally:
-        _local.minimizing = False
-
-
-def hide(averages: list[Any]) -> None:
-    """Marks what the script has no name for, so that no op of its own reads it."""
-    for tensor in averages:
-        if hasattr(tensor, "op"):
-            tensor.op._tf_mpi_hidden = True
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
@@ -141,11 +111,6 @@ def apply_op_created(op: Any) -> None:
         return
     name, sparse = hooks.apply_ops[op.type]
     inputs = dict(zip((argument.name for argument in op.op_def.input_arg), op.inputs, strict=True))
-    if not sparse:
-        own = _own_gradient(op, inputs[name])
-        if own is not None:
-            op._update_input(list(inputs).index(name), own)
-            return
     gradient = [inputs[name], inputs["indices"]] if sparse else [inputs[name]]
     if averaging.is_inside_already_averaged() or all(map(is_averaged, gradient)):
         from tensorflow.core.framework import attr_value_pb2
@@ -155,69 +120,6 @@ def apply_op_created(op: Any) -> None:
         if keys:
             listed = attr_value_pb2.AttrValue.ListValue(s=keys)
             op._set_attr(_STATES, attr_value_pb2.AttrValue(list=listed))
-
-
-def may_leave_to_update(average: Any, variable: Any) -> bool:
-    """Whether ResourceApplyGradientDescent, made now, would average what `average` is of.
-
-    `average`: a gradient in a graph, an average or not. The bits of `variable` are those of an
-    update by its average.
-    """
-    from tensorflow.python.framework import dtypes, ops
-
-    if not getattr(getattr(average, "op", None), "_tf_mpi_hidden", False):
-        return False
-    return (
-        average.dtype in (dtypes.float32, dtypes.float64)
-        and variable.dtype == average.dtype
-        and variable.handle.dtype == dtypes.resource
-        and average.graph is ops.get_default_graph()
-        and not average.consumers()
-        and _is_of_one(average)
-        and _may_divide()
-    )
-
-
-def _own_gradient(op: Any, average: Any) -> Any:
-    """What `average` is the average of, if `op` had better average that itself; else None.
-
-    Its kernel then updates the variable as the average comes (glue/dense_update.h). Only for what
-    nobody but `op` can ever read: where one rank reads an average, all ranks must make it.
-    """
-    from tensorflow.python.framework import dtypes
-
-    if not getattr(average.op, "_tf_mpi_hidden", False) or not _is_of_one(average):
-        return None
-    if op.get_attr("use_locking") or op.inputs[0].dtype != dtypes.resource or not _may_divide():
-        return None
-    if average.graph is not op.graph or average.consumers() != [op]:
-        return None
-    contexts = {id(each._get_control_flow_context()) for each in (op, average.op)}
-    return average.op.inputs[0] if len(contexts) == 1 else None
-
-
-def _is_of_one(average: Any) -> bool:
-    """Whether it is the average of one large gradient, with the weight 1."""
-    if not _is_average(average.op):
-        return False
-    tensor, *more = average.op.inputs
-    return len(more) == 1 and averaging.is_large(tensor) and _is_one(more[0])
-
-
-def _may_divide() -> bool:
-    from tensorflow.mpi import config
-    from tensorflow.mpi._src.runtime import c_api
-
-    *_, nodes = c_api.topology()
-    every = config.get("TF_MPI_DENSE_UPDATE") == "every"
-    return nodes == 1 and not every and not averaging.is_compiled()
-
-
-def _is_one(weight: Any) -> bool:
-    from tensorflow.python.framework import tensor_util
-
-    value = tensor_util.constant_value(weight)
-    return value is not None and float(value) == 1.0
 
 
 def is_averaged(gradient: Any) -> bool:

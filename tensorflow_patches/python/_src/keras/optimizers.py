@@ -20,7 +20,6 @@ from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.average import averaging
-from tensorflow.mpi._src.compat_v1 import gradients
 from tensorflow.mpi._src.runtime import hooking, hooks
 
 # module -> (class, methods in which an update begins)
@@ -44,7 +43,6 @@ def install() -> None:
         for name in _TARGETS:
             hooking.when_imported(name, _hook)
         hooking.when_imported("keras.src.backend.tensorflow.optimizer", _hook_replicas)
-        hooking.when_imported("keras.src.optimizers.sgd", _hook_sgd)
 
 
 def is_updating() -> bool:
@@ -80,26 +78,6 @@ def _hook_replicas(module: ModuleType) -> None:
         return original(self, grads_and_vars)
 
     optimizer._all_reduce_sum_gradients = sum_over_replicas
-
-
-def _hook_sgd(module: ModuleType) -> None:
-    """What stock code does in two ops, variable - rate * gradient, the Apply op does, too."""
-    sgd = module.SGD
-    original = sgd.update_step
-
-    @functools.wraps(original)
-    def update_step(self: Any, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        trained = _variable(variable)
-        if self.momentum != 0 or not gradients.may_leave_to_update(gradient, trained):
-            original(self, gradient, variable, learning_rate)
-            return
-        from keras.src import ops
-        from tensorflow.python.ops import gen_training_ops
-
-        rate = ops.cast(learning_rate, trained.dtype.name)
-        gen_training_ops.resource_apply_gradient_descent(trained.handle, rate, gradient)
-
-    sgd.update_step = update_step
 
 
 def _unsupported(module: ModuleType, optimizer: Any, methods: Sequence[str]) -> str | None:
@@ -208,17 +186,9 @@ def _averaged(optimizer: Any, grads: list[Any], variables: list[Any]) -> list[An
     label = _label(optimizer, names, [averaged[i] for i in present])
     _bring_in_step(optimizer, [variables[i] for i in present])
     averages = averaging.average_all([averaged[i] for i in present], names, label)
-    if _is_plain_sgd(optimizer):
-        gradients.hide(averages)
     for i, value in zip(present, averages, strict=True):
         averaged[i] = value
     return averaged
-
-
-def _is_plain_sgd(optimizer: Any) -> bool:
-    """Whether nothing but Keras's own code sees the averages."""
-    kind = type(optimizer)
-    return kind.__name__ == "SGD" and kind.__module__ == "keras.src.optimizers.sgd"
 
 
 def _path(variable: Any) -> str:

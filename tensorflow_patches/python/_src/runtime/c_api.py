@@ -37,7 +37,6 @@ class Options(ctypes.Structure):
         ("stores", ctypes.c_int32),
         ("sparse", ctypes.c_int32),
         ("sparse_update", ctypes.c_int32),
-        ("dense_update", ctypes.c_int32),
         ("keep_memory", ctypes.c_int32),
     ]
 
@@ -123,7 +122,6 @@ def stats() -> dict[str, int]:
     names = (
         "completed", "collectives", "bytes", "registrations", "decorated", "gradients", "applied",
         "updated",
-        "divided",
     )  # fmt: skip
     out = (ctypes.c_uint64 * len(names))()
     load().tfmpi_stats(out)

@@ -119,15 +119,6 @@ def in_session(session: Any) -> contextlib.AbstractContextManager[None]:
     return sessions.ScopeOfRun(session)
 
 
-def minimizing(optimizer: Any) -> contextlib.AbstractContextManager[None]:
-    """optimizer.py, Optimizer.minimize: nobody else sees what compute_gradients returns inside."""
-    if not active:
-        return contextlib.nullcontext()
-    from tensorflow.mpi._src.compat_v1 import gradients as v1_gradients
-
-    return v1_gradients.minimizing(optimizer)
-
-
 def gradients_computed(optimizer: Any, gradients: Any, variables: Any) -> list[Any]:
     """optimizer.py, Optimizer.compute_gradients: returns the averages of `gradients`."""
     from tensorflow.mpi._src.compat_v1 import gradients as v1_gradients
