@@ -41,7 +41,7 @@ LIBRARIES = (
         "//tensorflow_patches/glue:libtensorflow_mpi.so", "$ORIGIN/../..", TENSORFLOW_LIBRARIES
     ),
     Library(
-        "//tensorflow_patches/core/transport:libtfmpi_transport_openmpi.so",
+        "//tensorflow_patches/core/transport/mpi:libtfmpi_transport_openmpi.so",
         "$ORIGIN/../../../../..",
         ("libmpi.so.40",),
     ),

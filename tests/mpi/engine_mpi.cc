@@ -16,10 +16,10 @@
 #include <future>
 #include <random>
 
-#include "tensorflow_patches/core/engine.h"
-#include "tensorflow_patches/core/transport/plugin_transport.h"
-#include "tests/core/elements.h"
-#include "tests/core/job.h"
+#include "tensorflow_patches/core/engine/engine.h"
+#include "tensorflow_patches/core/transport/mpi/plugin_transport.h"
+#include "tests/core/support/elements.h"
+#include "tests/core/support/job.h"
 #include "tests/mpi/timings.h"
 
 namespace tfmpi {
@@ -77,7 +77,7 @@ std::vector<Job> AllJobs(int step) {
             {std::string(Name(type)) + Name(op) + std::to_string(count), type, op, count, step});
       }
     }
-    // More than the fusion buffer, in several pieces; checking so many elements takes its time.
+    // More than the fusion buffer, in several chunks; checking so many elements takes its time.
     if (step != 0) continue;
     const ReduceOp op = IsFloating(type) ? ReduceOp::kAverage : ReduceOp::kSum;
     const size_t wire = WireElements(type) * SizeOf(WireType(type));
@@ -180,12 +180,12 @@ class Rows : public RowAccess {
   const size_t columns_;
 };
 
-void CheckExchange(Engine& engine, int64_t columns) {
+void CheckSparseAllgather(Engine& engine, int64_t columns) {
   const int rank = engine.topology().rank;
   Rows rows(rank, static_cast<size_t>(columns));
   Request request;
   request.name = "exchange" + std::to_string(columns);
-  request.signature.kind = OpKind::kExchange;
+  request.signature.kind = OpKind::kSparseAllgather;
   request.signature.shape = {Rows::Of(rank), columns};
   request.rows = &rows;
   std::future<Status> ending = Submit(engine, std::move(request));
@@ -235,7 +235,7 @@ void CheckUnevenSteps(Engine& engine) {
 void Check(Engine& engine) {
   for (int step = 0; step < 2; ++step) CheckAllreduce(engine, step);
   for (int64_t columns : {1, 7, 500000}) CheckAllgather(engine, columns);
-  for (int64_t columns : {1, 7, 500000}) CheckExchange(engine, columns);
+  for (int64_t columns : {1, 7, 500000}) CheckSparseAllgather(engine, columns);
   for (size_t count : {0, 1, 600001}) CheckBroadcast(engine, count);
   CheckUnevenSteps(engine);
   const Status status = engine.Join();

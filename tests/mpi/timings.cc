@@ -9,28 +9,28 @@
 #include <string>
 #include <vector>
 
-#include "tests/core/job.h"
+#include "tests/core/support/job.h"
 
 namespace tfmpi {
 namespace {
 
-constexpr size_t kPieceElements = (size_t{2} << 20) / sizeof(float);
+constexpr size_t kChunkElements = (size_t{2} << 20) / sizeof(float);
 
 void Whole(float* data, size_t count) {
   MPI_Allreduce(MPI_IN_PLACE, data, static_cast<int>(count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 
-void BlockingPieces(float* data, size_t count) {
-  for (size_t start = 0; start < count; start += kPieceElements) {
-    Whole(data + start, std::min(kPieceElements, count - start));
+void BlockingChunks(float* data, size_t count) {
+  for (size_t start = 0; start < count; start += kChunkElements) {
+    Whole(data + start, std::min(kChunkElements, count - start));
   }
 }
 
-void NonblockingPieces(float* data, size_t count) {
-  for (size_t start = 0; start < count; start += kPieceElements) {
+void NonblockingChunks(float* data, size_t count) {
+  for (size_t start = 0; start < count; start += kChunkElements) {
     MPI_Request request = MPI_REQUEST_NULL;
     MPI_Iallreduce(MPI_IN_PLACE, data + start,
-                   static_cast<int>(std::min(kPieceElements, count - start)), MPI_FLOAT, MPI_SUM,
+                   static_cast<int>(std::min(kChunkElements, count - start)), MPI_FLOAT, MPI_SUM,
                    MPI_COMM_WORLD, &request);
     MPI_Wait(&request, MPI_STATUS_IGNORE);
   }
@@ -62,12 +62,12 @@ void PrintTimings(Engine& engine) {
     engine.Submit(std::move(request));
     over.get_future().wait();
   };
-  const std::vector<std::function<void(float*, size_t)>> forms = {engine_sum, Whole, BlockingPieces,
-                                                                  NonblockingPieces};
+  const std::vector<std::function<void(float*, size_t)>> forms = {engine_sum, Whole, BlockingChunks,
+                                                                  NonblockingChunks};
   const bool print = engine.topology().rank == 0;
   if (print) {
     std::printf("%d ranks, median ms (least)\n%12s %20s %20s %20s %20s\n", engine.topology().size,
-                "bytes", "engine", "MPI_Allreduce", "in 2 MB pieces", "MPI_Iallreduce 2 MB");
+                "bytes", "engine", "MPI_Allreduce", "in 2 MB chunks", "MPI_Iallreduce 2 MB");
   }
   std::vector<float> data((size_t{100} << 20) / sizeof(float));
   for (size_t bytes : {size_t{4}, size_t{4} << 10, size_t{64} << 10, size_t{256} << 10,

@@ -3,7 +3,7 @@
 #ifndef TFMPI_TESTS_MPI_TIMINGS_H_
 #define TFMPI_TESTS_MPI_TIMINGS_H_
 
-#include "tensorflow_patches/core/engine.h"
+#include "tensorflow_patches/core/engine/engine.h"
 
 namespace tfmpi {
 

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <string>
 
-#include "tensorflow_patches/core/transport/node_memory.h"
+#include "tensorflow_patches/core/transport/shm/node_memory.h"
 
 namespace tfmpi {
 

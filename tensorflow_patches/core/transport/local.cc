@@ -45,7 +45,7 @@ struct LocalGroup::Shared {
   std::string broken;      // not empty: why the group is of no more use
   std::vector<std::vector<ControlMessage>> inboxes;
   std::vector<char> woken;  // by rank
-  std::condition_variable rung;
+  std::condition_variable notified;
   std::atomic<uint64_t> word{0};  // not guarded, nor are the numbers
   std::vector<std::atomic<int64_t>> numbers;
 
@@ -143,31 +143,31 @@ class LocalTransport : public Transport {
     std::lock_guard<std::mutex> lock(shared_->mutex);
     if (!shared_->broken.empty()) return Status(Code::kUnavailable, shared_->broken);
     shared_->inboxes[peer].push_back({topology_.rank, bytes});
-    shared_->rung.notify_all();
+    shared_->notified.notify_all();
     return Status();
   }
 
   void Wait(Clock::duration limit, bool, const std::function<bool()>& ready,
-            std::unique_lock<Turn>* turn) override {
+            std::unique_lock<ProgressLock>* progress_lock) override {
     // A Wake that comes while `ready` looks, without the lock, is kept in `woken`.
     const bool now = ready();
-    if (turn != nullptr) turn->unlock();
+    if (progress_lock != nullptr) progress_lock->unlock();
     {
       std::unique_lock<std::mutex> lock(shared_->mutex);
       char& woken = shared_->woken[topology_.rank];
       const auto stirs = [&] { return woken != 0 || !shared_->inboxes[topology_.rank].empty(); };
-      if (!now) shared_->rung.wait_for(lock, limit, stirs);
+      if (!now) shared_->notified.wait_for(lock, limit, stirs);
       woken = 0;
     }
-    if (turn != nullptr) turn->lock();
+    if (progress_lock != nullptr) progress_lock->lock();
   }
 
   bool MayPoll() const override {
     return static_cast<unsigned>(topology_.size) <= std::thread::hardware_concurrency();
   }
-  // The sleeper wakes for every message as before, and waits for its turn.
-  bool BeginCallerProgress() override { return true; }
-  void EndCallerProgress(const std::function<bool()>& ready) override {
+  // The waiter wakes for every message as before, and waits for the progress lock.
+  bool BeginInlineProgress() override { return true; }
+  void EndInlineProgress(const std::function<bool()>& ready) override {
     if (ready()) Wake();
   }
 
@@ -178,13 +178,13 @@ class LocalTransport : public Transport {
   void WakePeers() override {
     std::lock_guard<std::mutex> lock(shared_->mutex);
     shared_->woken.assign(shared_->size, 1);
-    shared_->rung.notify_all();
+    shared_->notified.notify_all();
   }
 
   void Wake() override {
     std::lock_guard<std::mutex> lock(shared_->mutex);
     shared_->woken[topology_.rank] = 1;
-    shared_->rung.notify_all();
+    shared_->notified.notify_all();
   }
 
   Status Receive(std::vector<ControlMessage>* inbox) override {
@@ -235,7 +235,7 @@ void LocalGroup::Break(const std::string& reason) {
   shared_->broken = reason;
   shared_->woken.assign(shared_->size, 1);
   shared_->changed.notify_all();
-  shared_->rung.notify_all();
+  shared_->notified.notify_all();
 }
 
 }  // namespace tfmpi

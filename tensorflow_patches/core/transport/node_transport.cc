@@ -47,7 +47,7 @@ class NodeTransport : public Transport {
     for (Peer& near : peers_) {
       if (near.rank != peer) continue;
       near.channel.Send(bytes);
-      memory_.Ring(near.local_rank);
+      memory_.Notify(near.local_rank);
       return Status();
     }
     return all_->Send(peer, bytes);
@@ -58,7 +58,7 @@ class NodeTransport : public Transport {
       bool moved = near.channel.Flush();
       ControlMessage message{near.rank, ""};
       while (near.channel.Receive(&message.bytes, &moved)) inbox->push_back(message);
-      if (moved) memory_.Ring(near.local_rank);
+      if (moved) memory_.Notify(near.local_rank);
     }
     if (one_node_) return Status();
     const size_t before = inbox->size();
@@ -72,17 +72,17 @@ class NodeTransport : public Transport {
   Status Flush(TimePoint deadline) override {
     if (topology_.rank != 0) return Status();
     for (Peer& near : peers_) {
-      Nap nap(memory_, Asleep::kBetween, Clock::duration::zero());
+      SpinWait wait(memory_, WaitState::kBetween, Clock::duration::zero());
       while (near.channel.Blocked()) {
         if (near.channel.Flush()) {
-          memory_.Ring(near.local_rank);
-          nap.Reset();
+          memory_.Notify(near.local_rank);
+          wait.Reset();
         } else if (Clock::now() >= deadline) {
           return Status(Code::kDeadlineExceeded, "rank " + std::to_string(near.rank) +
                                                      " does not read what rank 0 tells it: its "
                                                      "process hangs or has died");
         } else {
-          nap.Pause(kLongestPoll);
+          wait.Pause(kLongestPoll);
         }
       }
     }
@@ -90,31 +90,32 @@ class NodeTransport : public Transport {
   }
 
   void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready,
-            std::unique_lock<Turn>* turn) override {
+            std::unique_lock<ProgressLock>* progress_lock) override {
     if (!one_node_ && expecting) {
       const int doublings = std::min(polls_++ / kPollsPerDoubling, 10);
       limit = std::min<Clock::duration>(
           limit, std::min<Clock::duration>(kShortestPoll * (1 << doublings), kLongestPoll));
     }
-    Nap nap(memory_, Asleep::kBetween, Clock::duration::zero());
-    nap.Pause(limit);  // lies down
+    SpinWait wait(memory_, WaitState::kBetween, Clock::duration::zero());
+    wait.Pause(limit);  // lies down
     if (ready() || Readable()) return;
     if (Blocked()) limit = std::min<Clock::duration>(limit, kLongestPoll);
-    if (turn != nullptr) turn->unlock();
-    nap.Sleep(limit);
-    if (turn != nullptr) turn->lock();  // first: a caller in its place may have lain down
+    if (progress_lock != nullptr) progress_lock->unlock();
+    wait.Sleep(limit);
+    if (progress_lock != nullptr)
+      progress_lock->lock();  // first: a caller in its place may have lain down
   }
 
   bool MayPoll() const override { return one_node_ && !memory_.crowded(); }
 
-  bool BeginCallerProgress() override {
+  bool BeginInlineProgress() override {
     if (!MayPoll()) return false;
-    memory_.SetAsleep(Asleep::kAwake);
+    memory_.SetWaitState(WaitState::kAwake);
     return true;
   }
 
-  void EndCallerProgress(const std::function<bool()>& ready) override {
-    memory_.SetAsleep(Asleep::kBetween);
+  void EndInlineProgress(const std::function<bool()>& ready) override {
+    memory_.SetWaitState(WaitState::kBetween);
     if (ready() || Readable() || Blocked()) memory_.Wake();
   }
 
@@ -126,7 +127,7 @@ class NodeTransport : public Transport {
   std::atomic<int64_t>* SharedNumbers(int rank) override {
     return one_node_ ? memory_.state(rank).numbers : nullptr;
   }
-  void WakePeers() override { memory_.RingPeers(Asleep::kBetween); }
+  void WakePeers() override { memory_.NotifyPeers(WaitState::kBetween); }
 
   Status Allreduce(const void* in, void* out, const Reduction& reduction,
                    TimePoint deadline) override {
@@ -157,12 +158,12 @@ class NodeTransport : public Transport {
     return all_->Allgather(in, out, bytes, deadline);
   }
 
-  Status Exchange(const std::vector<int64_t>& rows, size_t row_bytes, RowAccess* access,
-                  TimePoint deadline) override {
+  Status SparseAllgather(const std::vector<int64_t>& rows, size_t row_bytes, RowAccess* access,
+                         TimePoint deadline) override {
     if (!one_node_ || row_bytes > memory_.slot_bytes()) {
-      return Transport::Exchange(rows, row_bytes, access, deadline);
+      return Transport::SparseAllgather(rows, row_bytes, access, deadline);
     }
-    return node_.Exchange(rows, row_bytes, access, deadline);
+    return node_.SparseAllgather(rows, row_bytes, access, deadline);
   }
 
   Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) override {

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "tensorflow_patches/core/transport/node_collectives.h"
-#include "tensorflow_patches/core/transport/node_memory.h"
+#include "tensorflow_patches/core/transport/shm/node_collectives.h"
+#include "tensorflow_patches/core/transport/shm/node_memory.h"
 #include "tensorflow_patches/core/transport/transport.h"
 
 namespace tfmpi {

@@ -6,8 +6,8 @@
 namespace tfmpi {
 
 // By way of memory of its own.
-Status Transport::Exchange(const std::vector<int64_t>& rows, size_t row_bytes, RowAccess* access,
-                           TimePoint deadline) {
+Status Transport::SparseAllgather(const std::vector<int64_t>& rows, size_t row_bytes,
+                                  RowAccess* access, TimePoint deadline) {
   std::vector<size_t> bytes;
   for (const int64_t n : rows) bytes.push_back(static_cast<size_t>(n) * row_bytes);
   std::vector<char> all(std::accumulate(bytes.begin(), bytes.end(), size_t{0}));

@@ -1,6 +1,6 @@
 // The one virtual seam between the engine and whatever moves the bytes: MPI, or threads in tests.
 //
-// Who calls: whoever has the engine's turn, one thread at a time (engine.h): its communication
+// Who calls: whoever holds the progress lock, one thread at a time (engine.h): its communication
 // thread, or a caller in its place. Creation and destruction happen on the thread that creates the
 // engine, before and after the communication thread exists. Who owns: the caller owns every buffer;
 // a transport keeps no pointer once a call has returned. Every blocking call takes a deadline and
@@ -18,11 +18,11 @@
 #include <string>
 #include <vector>
 
-#include "tensorflow_patches/core/reduce.h"
-#include "tensorflow_patches/core/row_access.h"
-#include "tensorflow_patches/core/status.h"
-#include "tensorflow_patches/core/turn.h"
-#include "tensorflow_patches/core/types.h"
+#include "tensorflow_patches/core/base/progress_lock.h"
+#include "tensorflow_patches/core/base/row_access.h"
+#include "tensorflow_patches/core/base/status.h"
+#include "tensorflow_patches/core/base/types.h"
+#include "tensorflow_patches/core/cpu/reduce.h"
 
 namespace tfmpi {
 
@@ -58,21 +58,21 @@ class Transport {
     return Status();
   }
   // Sleeps until a message may be there, Wake is called, or `limit` has passed; not at all if
-  // `ready` is true once others can know of the sleeper. May return early. `expecting`: a message
-  // should come soon; else one may lie there until `limit`, where messages wake nobody. `turn` is
-  // held; as by a condition variable, it may be given up while this thread sleeps. Null where
-  // nobody else calls.
+  // `ready` is true once others can know of the waiter. May return early. `expecting`: a message
+  // should come soon; else one may lie there until `limit`, where messages wake nobody.
+  // `progress_lock` is held; as by a condition variable, it may be given up while this thread
+  // sleeps. Null where nobody else calls.
   virtual void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready,
-                    std::unique_lock<Turn>* turn) = 0;
+                    std::unique_lock<ProgressLock>* progress_lock) = 0;
   // Whether a thread that waits for peers may poll for them: each rank has a core of its own, and
   // nothing has to be asked of a library.
   virtual bool MayPoll() const { return false; }
-  // A caller that has just taken the turn begins to call in the sleeper's place: nothing needs to
-  // wake that one. False if only one thread may call, ever, or if callers must not spin.
-  virtual bool BeginCallerProgress() { return false; }
-  // Before it gives the turn up: the sleeper is woken again by what comes, and now if a message is
-  // there or `ready` is true.
-  virtual void EndCallerProgress(const std::function<bool()>& ready) { (void)ready; }
+  // A caller that has just taken the progress lock begins to call in the waiter's place: nothing
+  // needs to wake that one. False if only one thread may call, ever, or if callers must not spin.
+  virtual bool BeginInlineProgress() { return false; }
+  // Before it gives the progress lock up: the waiter is woken again by what comes, and now if a
+  // message is there or `ready` is true.
+  virtual void EndInlineProgress(const std::function<bool()>& ready) { (void)ready; }
   // Any thread. Cheap when nobody waits.
   virtual void Wake() = 0;
 
@@ -99,8 +99,8 @@ class Transport {
   virtual Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
                            TimePoint deadline) = 0;
   // `rows[r]` rows of rank r, of `row_bytes` each. Calls Put and Take of `access`.
-  virtual Status Exchange(const std::vector<int64_t>& rows, size_t row_bytes, RowAccess* access,
-                          TimePoint deadline);
+  virtual Status SparseAllgather(const std::vector<int64_t>& rows, size_t row_bytes,
+                                 RowAccess* access, TimePoint deadline);
   virtual Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) = 0;
 
   // Leaves the group in order; the last call. Only after all ranks have agreed to end.

@@ -228,7 +228,7 @@ def _session_state(
         f"{name} {dtype.name} {shape}",
         lambda: value,
         lambda new: received.__setitem__(name, new),
-        lambda: c_api.load().tfmpi_mark_in_step(b"", name.encode(), scope.encode()),
+        lambda: c_api.load().tfmpi_mark_synchronized(b"", name.encode(), scope.encode()),
         large_variables.FetchedVariable(value) if large_variables.is_large(dtype, shape) else None,
     )
 

@@ -89,7 +89,7 @@ def load() -> Any:
         lib.tfmpi_posted.restype = ctypes.c_int64
         lib.tfmpi_declare_variable.argtypes = [ctypes.c_char_p] * 3
         lib.tfmpi_variable_name.argtypes = [ctypes.c_char_p] * 4 + [ctypes.c_int32]
-        lib.tfmpi_mark_in_step.argtypes = [ctypes.c_char_p] * 3
+        lib.tfmpi_mark_synchronized.argtypes = [ctypes.c_char_p] * 3
         lib.tfmpi_set_thread_scope.argtypes = [ctypes.c_char_p]
         lib.tfmpi_set_scope.argtypes = [ctypes.c_int64, ctypes.c_char_p]
         lib.tfmpi_share_fetches.argtypes = [ctypes.c_int32]

@@ -119,7 +119,7 @@ def _eager_state(handle: Any, role: str) -> State | None:
         raw.assign_variable_op(handle, value)
 
     def mark() -> None:
-        c_api.load().tfmpi_mark_in_step(container.encode(), name.encode(), b"")
+        c_api.load().tfmpi_mark_synchronized(container.encode(), name.encode(), b"")
 
     shape = raw.variable_shape(handle).numpy().tolist()
     large = (

@@ -1,0 +1,304 @@
+#include "tensorflow_patches/core/agreement/coordinator.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace tfmpi {
+namespace {
+
+std::string Seconds(Clock::duration duration) {
+  char text[32];
+  const double seconds = std::chrono::duration<double>(duration).count();
+  std::snprintf(text, sizeof text, seconds < 10 ? "%.1f s" : "%.0f s", seconds);
+  return text;
+}
+
+size_t WireBytes(const Signature& signature) {
+  return static_cast<size_t>(NumElements(signature.shape)) * WireElements(signature.dtype) *
+         SizeOf(WireType(signature.dtype));
+}
+
+// An allgather of plain rows often has a name that never comes back, as that of a batch of data: it
+// gets no number.
+bool Recurs(const Signature& signature) { return signature.kind != OpKind::kAllgather; }
+
+bool SameBuffer(const Signature& a, const Signature& b) {
+  return b.kind == OpKind::kAllreduce && a.op == b.op && WireType(a.dtype) == WireType(b.dtype);
+}
+
+}  // namespace
+
+Coordinator::Coordinator(int size, const CoordinatorOptions& options, TimePoint now)
+    : size_(size), options_(options), peers_(size), last_ready_(size), last_stall_check_(now) {
+  for (Peer& peer : peers_) peer.last_time = now;
+}
+
+void Coordinator::Receive(int rank, const ReadyList& ready_list, TimePoint now) {
+  for (NameId id : ready_list.ready) {
+    if (id < by_id_.size()) Announce(rank, by_id_[id], now);
+  }
+  for (const KnownGather& gather : ready_list.gathers) {
+    if (gather.id >= by_id_.size() || by_id_[gather.id].signature.shape.empty()) continue;
+    NamedSignature named = by_id_[gather.id];
+    named.signature.shape[0] = gather.rows;
+    Announce(rank, named, now);
+  }
+  for (const NamedSignature& named : ready_list.requests) Announce(rank, named, now);
+  for (const std::string& name : ready_list.withdrawn) Withdraw(rank, name);
+  if (ready_list.joined) Join(rank);
+  if (!ready_list.leaving.empty()) Leave(rank, ready_list.leaving);
+}
+
+void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now) {
+  peers_[rank].last_name = named.name;
+  peers_[rank].last_time = now;
+  if (auto it = answered_.find(named.name); it != answered_.end() && it->second.erase(rank) != 0) {
+    if (it->second.empty()) answered_.erase(it);
+    return;
+  }
+  auto [it, is_first] = pending_.try_emplace(named.name);
+  Pending& pending = it->second;
+  if (is_first) {
+    pending.named = named;
+    pending.first_rank = rank;
+    pending.ready.resize(size_);
+    pending.rows.resize(GathersRows(named.signature.kind) ? size_ : 0);
+    pending.since = pending.warned = now;
+  }
+  pending.ready[rank] = true;
+  ++pending.num_ready;
+  NoteReady(rank, &pending, now);
+  if (WithoutRows(pending.named.signature) != WithoutRows(named.signature)) {
+    Fail(named.name, Code::kInvalidArgument,
+         "the ranks disagree on " +
+             DescribeDifference(named.name, pending.first_rank, pending.named.signature, rank,
+                                named.signature) +
+             "; the script must build the same model on all ranks");
+    return;
+  }
+  if (!pending.rows.empty() && !named.signature.shape.empty()) {
+    pending.rows[rank] = named.signature.shape[0];
+  }
+  pending.same_fingerprint &= named.fingerprint == pending.named.fingerprint;
+  CheckReady(named.name);
+}
+
+void Coordinator::NoteReady(int rank, Pending* pending, TimePoint now) {
+  if (pending->num_ready == size_ - num_joined_ && pending->num_ready > 1 &&
+      IsGradient(pending->named.signature)) {
+    ++last_ready_[rank].times;
+    last_ready_[rank].seconds += std::chrono::duration<double>(now - pending->latest).count();
+  }
+  pending->latest = now;
+}
+
+void Coordinator::Withdraw(int rank, const std::string& name) {
+  auto it = pending_.find(name);
+  // Not there: it was agreed on, or failed, before the withdrawal came; that response list stands.
+  if (it == pending_.end() || !it->second.ready[rank]) return;
+  it->second.ready[rank] = false;
+  if (--it->second.num_ready == 0) pending_.erase(it);
+  next_.withdrawn.push_back({rank, name});
+}
+
+void Coordinator::Join(int rank) {
+  if (std::exchange(peers_[rank].joined, true)) return;
+  if (++num_joined_ == size_) {
+    next_.finished = true;
+    return;
+  }
+  std::vector<std::string> names;
+  for (const auto& entry : pending_) names.push_back(entry.first);
+  std::sort(names.begin(), names.end());
+  for (const std::string& name : names) CheckReady(name);
+}
+
+void Coordinator::Leave(int rank, const std::string& why) {
+  if (next_.fatal.empty()) {
+    next_.fatal =
+        "rank " + std::to_string(rank) + "/" + std::to_string(size_) + " has stopped: " + why;
+  }
+}
+
+void Coordinator::CheckReady(const std::string& name) {
+  auto it = pending_.find(name);
+  Pending& pending = it->second;
+  int num_ready = 0;
+  for (int r = 0; r < size_; ++r) num_ready += pending.ready[r] || peers_[r].joined;
+  if (num_ready < size_) return;
+  const Signature& signature = pending.named.signature;
+  if (pending.num_ready < size_) {
+    std::string joined;
+    for (int r = 0; r < size_; ++r) {
+      if (!pending.ready[r]) joined += (joined.empty() ? "" : ", ") + std::to_string(r);
+    }
+    const bool zeros_do =
+        signature.kind == OpKind::kBarrier || GathersRows(signature.kind) ||
+        (signature.kind == OpKind::kAllreduce &&
+         (signature.op == ReduceOp::kAverage || signature.op == ReduceOp::kSum)) ||
+        (signature.kind == OpKind::kBroadcast && pending.ready[signature.root]);
+    if (!zeros_do) {
+      Fail(name, Code::kFailedPrecondition,
+           Describe(signature) + " '" + name +
+               "' needs all ranks, but the script has ended on rank " + joined);
+      return;
+    }
+  }
+  NoteJoined(pending);
+  agreed_.push_back(std::move(pending));
+  pending_.erase(it);
+}
+
+// A script usually ends on all ranks within moments, so a finished rank is worth a line only when
+// others go on without it.
+void Coordinator::NoteJoined(const Pending& pending) {
+  if (pending.num_ready >= noted_contributors_ || pending.num_ready == size_) return;
+  noted_contributors_ = pending.num_ready;
+  notices_.push_back("the script has ended on " + std::to_string(size_ - pending.num_ready) +
+                     " of " + std::to_string(size_) +
+                     " ranks; averages are now over the remaining " +
+                     std::to_string(pending.num_ready));
+}
+
+void Coordinator::Fail(const std::string& name, Code code, const std::string& message) {
+  auto it = pending_.find(name);
+  std::set<int>& late = answered_[name];
+  for (int r = 0; r < size_; ++r) {
+    if (!it->second.ready[r] && !peers_[r].joined) late.insert(r);
+  }
+  if (late.empty()) answered_.erase(name);
+  pending_.erase(it);
+  next_.errors.push_back({name, code, message});
+}
+
+std::string Coordinator::StallReport(const Pending& pending, TimePoint now) const {
+  std::string missing;
+  std::string doing;
+  for (int r = 0; r < size_; ++r) {
+    if (pending.ready[r] || peers_[r].joined) continue;
+    const std::string rank = std::to_string(r);
+    missing += (missing.empty() ? "" : ", ") + rank;
+    doing += (doing.empty() ? "rank " : "; rank ") + rank;
+    const bool predicted = predicted_ != kNoId && predicted_at_ > peers_[r].last_time;
+    const std::string& last = predicted ? by_id_[predicted_].name : peers_[r].last_name;
+    const TimePoint last_time = predicted ? predicted_at_ : peers_[r].last_time;
+    doing += last.empty() ? " has not asked for anything yet"
+                          : " last asked for '" + last + "' " + Seconds(now - last_time) + " ago";
+  }
+  return "rank " + std::to_string(pending.first_rank) + "/" + std::to_string(size_) + ": " +
+         Name(pending.named.signature.kind) + " '" + pending.named.name + "' has waited " +
+         Seconds(now - pending.since) + " for rank " + missing + " (" + doing + ")";
+}
+
+void Coordinator::CheckStalls(TimePoint now) {
+  constexpr auto kInterval = std::chrono::milliseconds(50);
+  if (now - last_stall_check_ < kInterval || pending_.empty()) return;
+  last_stall_check_ = now;
+  Pending* oldest = nullptr;
+  int stalled = 0;
+  std::vector<std::pair<std::string, std::string>> expired;
+  for (auto& [name, pending] : pending_) {
+    const auto age = now - pending.since;
+    if (options_.stall_timeout.count() > 0 && age >= options_.stall_timeout) {
+      expired.emplace_back(name, StallReport(pending, now));
+    } else if (options_.stall_warning.count() > 0 &&
+               now - pending.warned >= options_.stall_warning) {
+      pending.warned = now;
+      ++stalled;
+      if (oldest == nullptr || pending.since < oldest->since) oldest = &pending;
+    }
+  }
+  if (oldest != nullptr) {
+    std::string line = StallReport(*oldest, now);
+    if (stalled > 1) line += " and " + std::to_string(stalled - 1) + " more tensors wait";
+    notices_.push_back(line + "; an error follows after TF_MPI_STALL_TIMEOUT");
+  }
+  for (const auto& [name, report] : expired) {
+    Fail(name, Code::kDeadlineExceeded,
+         report +
+             "; TF_MPI_STALL_TIMEOUT is over: see that every rank takes the same steps, or raise "
+             "it");
+  }
+}
+
+void Coordinator::NoteFingerprints(const Pending& pending, bool is_new) {
+  const Signature& signature = pending.named.signature;
+  if (fingerprints_judged_ || size_ == 1 || !IsAverage(signature)) return;
+  // Zeros on all ranks say nothing about the data; zeros on one rank only are a difference.
+  if (is_new && (pending.named.fingerprint != 0 || !pending.same_fingerprint)) {
+    ++first_gradients_;
+    equal_gradients_ += pending.same_fingerprint;
+  }
+  if (is_new || first_gradients_ == 0) return;
+  // A name comes round for the second time: the first step is over.
+  fingerprints_judged_ = true;
+  if (equal_gradients_ == first_gradients_) {
+    notices_.push_back(
+        "every rank's first gradients are identical to the bit: all ranks are fed the same data, "
+        "so " +
+        std::to_string(size_) +
+        " ranks do the work of one. Give each rank its own part, for example "
+        "dataset.shard(tf.mpi.size(), tf.mpi.rank()) or x[tf.mpi.rank()::tf.mpi.size()], or "
+        "shuffle "
+        "with a seed that differs by rank");
+  }
+}
+
+ResponseItem Coordinator::MakeItem(Pending* pending) {
+  ResponseItem item;
+  item.rows = std::move(pending->rows);
+  pending->named.signature = WithoutRows(std::move(pending->named.signature));
+  const bool recurs = Recurs(pending->named.signature);
+  auto it = ids_.find(pending->named.name);
+  if (recurs && it != ids_.end() && by_id_[it->second].signature == pending->named.signature) {
+    item.id = it->second;
+    NoteFingerprints(*pending, false);
+    return item;
+  }
+  NoteFingerprints(*pending, true);
+  item.is_new = true;
+  item.named = pending->named;
+  if (!recurs) return item;
+  item.id = static_cast<NameId>(by_id_.size());
+  pending->named.fingerprint = 0;  // only first gradients carry one
+  by_id_.push_back(pending->named);
+  ids_[pending->named.name] = item.id;
+  return item;
+}
+
+// Allreduces that can share a buffer are fused in the order in which they became ready, up to the
+// threshold; one that fills a buffer alone travels alone, from where it lies.
+void Coordinator::Plan(ResponseList* response_list) {
+  Response* open = nullptr;
+  Signature open_signature;
+  size_t open_bytes = 0;
+  for (Pending& pending : agreed_) {
+    const Signature signature = pending.named.signature;
+    const size_t bytes = signature.kind == OpKind::kAllreduce ? WireBytes(signature) : 0;
+    const bool shares = signature.kind == OpKind::kAllreduce && bytes < kAloneBytes;
+    const bool fits = open != nullptr && shares && SameBuffer(open_signature, signature) &&
+                      open_bytes + bytes <= options_.fusion_threshold &&
+                      open->contributors == pending.num_ready;
+    if (!fits) {
+      response_list->responses.push_back({{}, pending.num_ready});
+      open = shares ? &response_list->responses.back() : nullptr;
+      open_signature = signature;
+      open_bytes = 0;
+    }
+    open_bytes += bytes;
+    response_list->responses.back().items.push_back(MakeItem(&pending));
+  }
+  agreed_.clear();
+}
+
+ResponseList Coordinator::Decide(TimePoint now) {
+  CheckStalls(now);
+  ResponseList response_list = std::exchange(next_, ResponseList());
+  Plan(&response_list);
+  return response_list;
+}
+
+std::vector<std::string> Coordinator::TakeNotices() { return std::exchange(notices_, {}); }
+
+}  // namespace tfmpi

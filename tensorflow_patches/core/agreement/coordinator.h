@@ -1,0 +1,119 @@
+// Decides, on rank 0, what all ranks do next: which tensors are ready everywhere, in which order,
+// fused how.
+//
+// TensorFlow runs Apply ops in an order that differs from rank to rank and from step to step. Each
+// rank announces what is ready; the coordinator answers with response lists that every rank carries
+// out in one order. It does no input or output: the engine of rank 0 feeds it and sends what it
+// returns, on the communication thread alone. It owns all its state; time comes in as an argument,
+// so tests need no clock.
+
+#ifndef TFMPI_CORE_AGREEMENT_COORDINATOR_H_
+#define TFMPI_CORE_AGREEMENT_COORDINATOR_H_
+
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tensorflow_patches/core/agreement/message.h"
+#include "tensorflow_patches/core/observability/stats.h"
+
+namespace tfmpi {
+
+// A tensor of this size travels alone, from where it lies: copying it into a buffer and out would
+// cost more than a transfer of its own.
+inline constexpr size_t kAloneBytes = size_t{256} << 10;
+
+struct CoordinatorOptions {
+  size_t fusion_threshold = size_t{4} << 20;                   // bytes on the wire
+  Clock::duration stall_warning = std::chrono::seconds(60);    // 0: never
+  Clock::duration stall_timeout = std::chrono::seconds(1800);  // 0: never
+};
+
+class Coordinator {
+ public:
+  Coordinator(int size, const CoordinatorOptions& options, TimePoint now);
+
+  // Takes in what `rank` says.
+  void Receive(int rank, const ReadyList& ready_list, TimePoint now);
+
+  // All ranks have agreed among themselves on this name, and maybe others.
+  void Predicted(NameId id, TimePoint now) {
+    predicted_ = id;
+    predicted_at_ = now;
+  }
+
+  // Every rank is told, with the next response list, that `key` has happened once more.
+  void Post(const std::string& key) { next_.posts.push_back(key); }
+
+  // All that has been decided since the last call, stalls included.
+  ResponseList Decide(TimePoint now);
+
+  // By rank, of gradients, since the start.
+  const std::vector<LastReady>& last_ready() const { return last_ready_; }
+
+  // Lines for people, to be printed by rank 0: stall reports, ranks that have finished, equal data.
+  std::vector<std::string> TakeNotices();
+
+ private:
+  // A name that some ranks are ready for.
+  struct Pending {
+    NamedSignature named;  // as the first rank announced it
+    int first_rank = 0;
+    std::vector<bool> ready;  // by rank
+    int num_ready = 0;
+    std::vector<int64_t> rows;  // GathersRows
+    bool same_fingerprint = true;
+    TimePoint since;
+    TimePoint warned;
+    TimePoint latest;  // ready list
+  };
+
+  struct Peer {
+    bool joined = false;
+    std::string last_name;  // what it announced last
+    TimePoint last_time;
+  };
+
+  void Announce(int rank, const NamedSignature& named, TimePoint now);
+  void Withdraw(int rank, const std::string& name);
+  void Join(int rank);
+  void Leave(int rank, const std::string& why);
+  void CheckReady(const std::string& name);
+  void NoteJoined(const Pending& pending);
+  void NoteReady(int rank, Pending* pending, TimePoint now);
+  void Fail(const std::string& name, Code code, const std::string& message);
+  void CheckStalls(TimePoint now);
+  void Plan(ResponseList* response_list);
+  ResponseItem MakeItem(Pending* pending);
+  void NoteFingerprints(const Pending& pending, bool is_new);
+  std::string StallReport(const Pending& pending, TimePoint now) const;
+
+  const int size_;
+  const CoordinatorOptions options_;
+  std::vector<Peer> peers_;
+  std::vector<LastReady> last_ready_;
+  int num_joined_ = 0;
+  int noted_contributors_ = 1 << 30;  // of the last notice about finished ranks
+  std::unordered_map<std::string, Pending> pending_;
+  std::vector<Pending> agreed_;  // ready everywhere, in the order in which they became so
+  std::vector<NamedSignature> by_id_;
+  NameId predicted_ = kNoId;
+  TimePoint predicted_at_;
+  std::unordered_map<std::string, NameId> ids_;
+  // Ranks whose next ready list of a name was answered already, by an error sent to all.
+  std::unordered_map<std::string, std::set<int>> answered_;
+  ResponseList next_;
+  std::vector<std::string> notices_;
+  TimePoint last_stall_check_;
+
+  // For the warning that all ranks are fed the same data: first gradients, and how many of them had
+  // the same bits on all ranks.
+  int first_gradients_ = 0;
+  int equal_gradients_ = 0;
+  bool fingerprints_judged_ = false;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_AGREEMENT_COORDINATOR_H_

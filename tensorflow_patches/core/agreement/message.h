@@ -1,0 +1,97 @@
+// What the ranks tell one another: ready lists to the coordinator, response lists from it.
+//
+// Plain data and its byte form. Encode and Decode are pure functions; Decode of bytes that Encode
+// did not make returns false. Both ends run the same build (glue/runtime.cc compares them at
+// start), so the form carries no version of its own.
+
+#ifndef TFMPI_CORE_AGREEMENT_MESSAGE_H_
+#define TFMPI_CORE_AGREEMENT_MESSAGE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tensorflow_patches/core/request/request.h"
+
+namespace tfmpi {
+
+// Names are given a number when they are first agreed on; from then on a name costs one bit.
+using NameId = uint32_t;
+inline constexpr NameId kNoId = UINT32_MAX;
+
+struct NamedSignature {
+  std::string name;
+  Signature signature;
+  uint64_t fingerprint = 0;
+};
+
+// An allgather of rows that is ready under a known name: the rows are all that may differ from
+// before.
+struct KnownGather {
+  NameId id = kNoId;
+  int64_t rows = 0;
+};
+
+// rank -> coordinator: what has changed since the last ready list.
+struct ReadyList {
+  std::vector<NameId> ready;             // sorted; known names that are ready here
+  std::vector<KnownGather> gathers;      // known ones that are ready here
+  std::vector<NamedSignature> requests;  // ready here under a name or signature that has no number
+  std::vector<std::string> withdrawn;    // no longer ready here
+  bool joined = false;                   // this rank has no more steps; it contributes zeros
+  std::string leaving;                   // not empty: this rank stops with an error
+
+  bool empty() const {
+    return ready.empty() && gathers.empty() && requests.empty() && withdrawn.empty() && !joined &&
+           leaving.empty();
+  }
+};
+
+struct ResponseItem {
+  NameId id = kNoId;  // known to every rank, or the number that `named` gets
+  bool is_new = false;
+  NamedSignature named;       // filled when is_new
+  std::vector<int64_t> rows;  // GathersRows: first dimension of each rank
+};
+
+// All ranks carry out the same responses in the same order.
+struct Response {
+  std::vector<ResponseItem> items;  // one, or allreduces that share a fusion buffer
+  int32_t contributors = 0;         // ranks whose data counts; an average divides by it
+};
+
+struct NamedError {
+  std::string name;
+  Code code = Code::kInternal;
+  std::string message;
+};
+
+struct Withdrawal {
+  int32_t rank = 0;
+  std::string name;
+};
+
+// coordinator -> every rank.
+struct ResponseList {
+  std::vector<Response> responses;
+  std::vector<NamedError> errors;     // requests that end with an error on every rank
+  std::vector<Withdrawal> withdrawn;  // requests that were withdrawn in time
+  std::vector<std::string> posts;     // keys of what has happened once more on rank 0
+  std::string fatal;                  // not empty: the group cannot go on
+  bool finished = false;              // every rank has joined
+  uint64_t position = 0;              // agreements with responses before this one
+
+  bool empty() const {
+    return responses.empty() && errors.empty() && withdrawn.empty() && posts.empty() &&
+           fatal.empty() && !finished;
+  }
+};
+
+std::string Encode(const ReadyList& ready_list);
+std::string Encode(const ResponseList& response_list);
+bool Decode(const std::string& bytes, ReadyList* ready_list);
+bool Decode(const std::string& bytes, ResponseList* response_list);
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_AGREEMENT_MESSAGE_H_

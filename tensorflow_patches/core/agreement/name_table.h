@@ -1,0 +1,70 @@
+// What this rank knows of each name: its requests that have not ended, and the number that the
+// ranks have given it.
+//
+// Used by whoever holds the progress lock. Owns the submissions in it. A step that repeats itself
+// looks a name up once and allocates nothing.
+
+#ifndef TFMPI_CORE_AGREEMENT_NAME_TABLE_H_
+#define TFMPI_CORE_AGREEMENT_NAME_TABLE_H_
+
+#include <deque>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tensorflow_patches/core/agreement/message.h"
+#include "tensorflow_patches/core/request/queue.h"
+
+namespace tfmpi {
+
+class NameTable {
+ public:
+  struct Entry {
+    std::string name;
+    // They run one after the other; the first is the one announced. Seldom more than one.
+    std::vector<Submission> submissions;
+    TimePoint announced;
+    NameId id = kNoId;  // of the signature that was agreed on last
+    bool told = false;  // the coordinator knows of the first, and has not answered
+  };
+
+  // Of its name. Entries stay where they are until TakeFirst forgets them.
+  Entry* Add(Submission&& submission);
+  // Null if nothing is pending under it.
+  Entry* FindPending(const std::string& name);
+  // Of a request that has not ended; null if there is none.
+  Entry* FindPending(Ticket ticket);
+  std::vector<std::string> PendingNames() const;
+  bool nothing_pending() const { return pending_ == 0; }
+  template <typename Body>
+  void ForEachPending(const Body& body) const {
+    for (const auto& [name, entry] : entries_) {
+      if (!entry.submissions.empty()) body(entry);
+    }
+  }
+  // The first request leaves the table. Returns the entry, or null: with neither a request nor a
+  // number it is forgotten.
+  Entry* TakeFirst(Entry* entry, Submission* submission);
+
+  // All ranks know `named` by this number from now on.
+  void Number(NameId id, const NamedSignature& named);
+  // Of a number that was given; lives as long as the table.
+  const Signature& signature(NameId id) const { return numbered_.at(id).signature; }
+  Entry* entry(NameId id) const { return numbered_.at(id).entry; }
+
+ private:
+  struct Numbered {
+    Entry* entry = nullptr;
+    Signature signature;
+  };
+
+  Entry* Find(const std::string& name);
+
+  std::unordered_map<std::string, Entry> entries_;
+  std::deque<Numbered> numbered_;  // by number
+  size_t pending_ = 0;             // entries with requests
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_AGREEMENT_NAME_TABLE_H_

@@ -1,0 +1,40 @@
+// A result without a value: what every operation of the core returns.
+//
+// Used on any thread; a value type that owns its message. The core knows neither TensorFlow nor
+// absl, so it has its own; glue/ maps the codes one to one onto absl::Status.
+
+#ifndef TFMPI_CORE_BASE_STATUS_H_
+#define TFMPI_CORE_BASE_STATUS_H_
+
+#include <string>
+#include <utility>
+
+namespace tfmpi {
+
+enum class Code {
+  kOk,
+  kCancelled,           // the caller withdrew the request
+  kInvalidArgument,     // the ranks asked for different things, or the request makes no sense
+  kFailedPrecondition,  // the engine is not running, or a needed rank has finished
+  kDeadlineExceeded,    // a wait came to its end
+  kUnavailable,         // a peer or the transport has failed; nothing more can be averaged
+  kInternal,            // a bug of ours
+};
+
+class Status {
+ public:
+  Status() = default;
+  Status(Code code, std::string message) : code_(code), message_(std::move(message)) {}
+
+  bool ok() const { return code_ == Code::kOk; }
+  Code code() const { return code_; }
+  const std::string& message() const { return message_; }
+
+ private:
+  Code code_ = Code::kOk;
+  std::string message_;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_BASE_STATUS_H_

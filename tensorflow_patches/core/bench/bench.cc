@@ -1,0 +1,412 @@
+#include "tensorflow_patches/core/bench/bench.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "tensorflow_patches/core/cpu/reduce.h"
+
+namespace tfmpi {
+namespace {
+
+// Small whole numbers, whose sums are exact, that differ by rank and place, and repeat.
+constexpr size_t kPeriod = 84;
+
+double InputValue(size_t place, int rank) {
+  return static_cast<double>((place + static_cast<size_t>(rank)) % 4 + place / 7 % 3);
+}
+
+double SumValue(size_t place, int size) {
+  double sum = 0;
+  for (int rank = 0; rank < size; ++rank) sum += InputValue(place, rank);
+  return sum;
+}
+
+// One period of `value` as `type`.
+template <typename Wire, typename Value>
+std::vector<char> Block(DataType type, const Value& value) {
+  std::vector<Wire> wire;
+  for (size_t i = 0; i < kPeriod; ++i) wire.push_back(static_cast<Wire>(value(i)));
+  std::vector<char> block(kPeriod * SizeOf(type));
+  Unpack(type, wire.data(), block.data(), kPeriod, 1);
+  return block;
+}
+
+template <typename Value>
+std::vector<char> MakeBlock(DataType type, const Value& value) {
+  switch (WireType(type)) {
+    case DataType::kFloat64:
+      return Block<double>(type, value);
+    case DataType::kInt32:
+      return Block<int32_t>(type, value);
+    case DataType::kInt64:
+      return Block<int64_t>(type, value);
+    default:
+      return Block<float>(type, value);
+  }
+}
+
+void Fill(char* data, size_t bytes, const std::vector<char>& block) {
+  for (size_t at = 0; at < bytes; at += block.size()) {
+    std::memcpy(data + at, block.data(), std::min(block.size(), bytes - at));
+  }
+}
+
+bool Holds(const char* data, size_t bytes, const std::vector<char>& block) {
+  for (size_t at = 0; at < bytes; at += block.size()) {
+    if (std::memcmp(data + at, block.data(), std::min(block.size(), bytes - at)) != 0) return false;
+  }
+  return true;
+}
+
+struct Timed {
+  Status status;
+  double seconds = 0;
+};
+
+double SecondsSince(TimePoint start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The requests of one round, of which `owner` has the memory. It lives until the last of them has
+// ended, which may be after a wait that gave up.
+class Round {
+ public:
+  static std::shared_ptr<Round> Make(size_t requests, std::shared_ptr<void> owner) {
+    const std::shared_ptr<Round> round(new Round(requests, std::move(owner)));
+    round->self_ = round;
+    return round;
+  }
+
+  void EndOne(const Status& ended) {
+    std::shared_ptr<Round> self;  // given up when the mutex has been
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (timed_.status.ok()) timed_.status = ended;
+    if (--unfinished_ != 0) return;
+    self = std::move(self_);
+    timed_.seconds = SecondsSince(start_);
+    is_over_ = true;
+    over_.notify_all();
+  }
+  bool is_over() const { return is_over_; }
+  // False if it has not ended within `seconds`.
+  bool Await(double seconds, Timed* timed) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const std::chrono::duration<double> limit(seconds);
+    if (!over_.wait_for(lock, limit, [this] { return is_over_.load(); })) return false;
+    *timed = timed_;
+    return true;
+  }
+
+ private:
+  Round(size_t requests, std::shared_ptr<void> owner)
+      : owner_(std::move(owner)), unfinished_(requests) {}
+
+  const std::shared_ptr<void> owner_;
+  const TimePoint start_ = Clock::now();
+  std::mutex mutex_;
+  std::condition_variable over_;
+  size_t unfinished_;  // guarded by mutex_, as all below
+  std::shared_ptr<Round> self_;
+  Timed timed_;
+  std::atomic<bool> is_over_{false};
+};
+
+// Shared with rounds and callbacks.
+class Bench : public std::enable_shared_from_this<Bench> {
+ public:
+  Bench(Engine* engine, const BenchCase& bench_case);
+  Status Run(BenchResult* result);
+
+ private:
+  struct Free {
+    void operator()(char* memory) const { std::free(memory); }
+  };
+  using Memory = std::unique_ptr<char, Free>;
+  static Memory Allocate(size_t bytes);
+
+  int Rounds(BenchWay way) const;
+  char* Input(int round, int tensor) const;
+  char* Output(int round, int tensor) const;
+  void FillAll(BenchWay way);
+  Status CheckAll(BenchWay way) const;
+  Status TakeSample(BenchWay way, double* seconds);
+  Timed RunDirectly(BenchWay way);
+  Status Call(BenchWay way, Transport* transport, int round, int tensor);
+  Request MakeRequest(int round, int tensor);
+  Request MakeNothing();
+  Timed RunRound(std::vector<Request> requests, const std::string& what);
+  Timed TooLong(const std::string& what) const;
+  Status Agree();
+  Status TakeSlowest();
+  std::vector<BenchWay> Ways() const;
+
+  Engine* const engine_;
+  const BenchCase case_;
+  const Topology topology_;
+  const size_t bytes_;  // of one tensor on one rank
+  std::string label_;
+  std::vector<char> input_;                  // a period of this rank's numbers
+  std::vector<std::vector<char>> expected_;  // allreduce: one; allgather: by rank
+  Memory inputs_;
+  Memory outputs_;  // null: in place
+  uint8_t more_ = 1;
+  float nothing_ = 0;
+  std::vector<double> seconds_;  // sample by sample, the ways by turns
+};
+
+Bench::Bench(Engine* engine, const BenchCase& bench_case)
+    : engine_(engine),
+      case_(bench_case),
+      topology_(engine->topology()),
+      bytes_(bench_case.count * SizeOf(bench_case.dtype)),
+      label_("bench " + std::string(Name(case_.kind)) + " " + Name(case_.dtype) + " " +
+             std::to_string(case_.count) + " x " + std::to_string(case_.tensors)) {
+  const auto of_rank = [&](int rank) {
+    return MakeBlock(case_.dtype, [rank](size_t i) { return InputValue(i, rank); });
+  };
+  input_ = of_rank(topology_.rank);
+  const size_t tensors =
+      static_cast<size_t>(case_.tensors) * std::max(case_.direct_rounds, case_.engine_rounds);
+  inputs_ = Allocate(tensors * bytes_);
+  if (case_.kind == OpKind::kAllgather) {
+    for (int rank = 0; rank < topology_.size; ++rank) expected_.push_back(of_rank(rank));
+    outputs_ = Allocate(tensors * bytes_ * topology_.size);
+  } else {
+    expected_.push_back(
+        MakeBlock(case_.dtype, [this](size_t i) { return SumValue(i, topology_.size); }));
+  }
+}
+
+Bench::Memory Bench::Allocate(size_t bytes) {
+  constexpr size_t kAlignment = 64;  // as TensorFlow's
+  const size_t whole = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return Memory(static_cast<char*>(std::aligned_alloc(kAlignment, std::max(kAlignment, whole))));
+}
+
+int Bench::Rounds(BenchWay way) const {
+  return way == BenchWay::kEngine ? case_.engine_rounds : case_.direct_rounds;
+}
+
+char* Bench::Input(int round, int tensor) const {
+  return inputs_.get() + (static_cast<size_t>(round) * case_.tensors + tensor) * bytes_;
+}
+
+char* Bench::Output(int round, int tensor) const {
+  if (outputs_ == nullptr) return Input(round, tensor);
+  const size_t index = static_cast<size_t>(round) * case_.tensors + tensor;
+  return outputs_.get() + index * bytes_ * topology_.size;
+}
+
+void Bench::FillAll(BenchWay way) {
+  for (int round = 0; round < Rounds(way); ++round) {
+    for (int tensor = 0; tensor < case_.tensors; ++tensor) {
+      if (outputs_ != nullptr) {
+        std::memset(Output(round, tensor), 0x7b, bytes_ * topology_.size);
+      }
+      Fill(Input(round, tensor), bytes_, input_);
+    }
+  }
+}
+
+Status Bench::CheckAll(BenchWay way) const {
+  for (int round = 0; round < Rounds(way); ++round) {
+    for (int tensor = 0; tensor < case_.tensors; ++tensor) {
+      const char* out = Output(round, tensor);
+      for (const std::vector<char>& block : expected_) {
+        if (!Holds(out, bytes_, block)) {
+          return Status(Code::kInternal, "rank " + std::to_string(topology_.rank) + "/" +
+                                             std::to_string(topology_.size) + ": " + label_ +
+                                             " gave a wrong result");
+        }
+        out += bytes_;
+      }
+    }
+  }
+  return Status();
+}
+
+Status Bench::Call(BenchWay way, Transport* transport, int round, int tensor) {
+  const TimePoint deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                                std::chrono::duration<double>(case_.timeout));
+  const void* in = Input(round, tensor);
+  void* out = Output(round, tensor);
+  if (case_.kind == OpKind::kAllgather) {
+    return transport->Allgather(in, out, std::vector<size_t>(topology_.size, bytes_), deadline);
+  }
+  const Reduction reduction = {case_.count, case_.dtype, ReduceOp::kSum, 1};
+  if (way == BenchWay::kPlain) return transport->PlainAllreduce(in, out, reduction);
+  return transport->Allreduce(in, out, reduction, deadline);
+}
+
+// On the communication thread, in a barrier's `done`.
+Timed Bench::RunDirectly(BenchWay way) {
+  Transport* const transport = engine_->transport();
+  // The ranks leave the barrier microseconds apart; after this they are as close as they can be.
+  for (int i = 0; i < 2; ++i) {
+    float value = 1;
+    const Status status =
+        transport->Allreduce(&value, &value, {1, DataType::kFloat32, ReduceOp::kSum, 1},
+                             Clock::now() + std::chrono::minutes(1));
+    if (!status.ok()) return {status, 0};
+  }
+  const TimePoint start = Clock::now();
+  for (int round = 0; round < case_.direct_rounds; ++round) {
+    for (int tensor = 0; tensor < case_.tensors; ++tensor) {
+      const Status status = Call(way, transport, round, tensor);
+      if (!status.ok()) return {status, 0};
+    }
+  }
+  return {Status(), SecondsSince(start) / case_.direct_rounds};
+}
+
+Request Bench::MakeRequest(int round, int tensor) {
+  Request request;
+  request.name = label_ + " #" + std::to_string(tensor);
+  request.signature = {
+      case_.kind, ReduceOp::kSum, case_.dtype, 0, {static_cast<int64_t>(case_.count)}};
+  request.input = Input(round, tensor);
+  if (case_.kind == OpKind::kAllgather) {
+    request.allocate = [this, round, tensor](const std::vector<int64_t>&) -> void* {
+      return Output(round, tensor);
+    };
+  } else {
+    request.output = Output(round, tensor);
+  }
+  return request;
+}
+
+// One number.
+Request Bench::MakeNothing() {
+  Request request;
+  request.name = label_ + " together";
+  request.signature = {OpKind::kAllreduce, ReduceOp::kSum, DataType::kFloat32, 0, {1}};
+  request.input = request.output = &nothing_;
+  return request;
+}
+
+Timed Bench::TooLong(const std::string& what) const {
+  return {Status(Code::kDeadlineExceeded,
+                 "rank " + std::to_string(topology_.rank) + "/" + std::to_string(topology_.size) +
+                     ": '" + what + "' did not end within " +
+                     std::to_string(static_cast<int>(case_.timeout)) +
+                     " s; a rank has stopped or runs another case, or --timeout is too short"),
+          0};
+}
+
+Timed Bench::RunRound(std::vector<Request> requests, const std::string& what) {
+  const std::shared_ptr<Round> round = Round::Make(requests.size(), shared_from_this());
+  for (Request& request : requests) {
+    request.done = [self = round.get()](const Status& status) { self->EndOne(status); };
+  }
+  {
+    InlineProgress progress(engine_);               // as a compiled step
+    engine_->Submit(std::move(requests), nullptr);  // at once, as a step's gradients are
+    progress.Until([&] { return round->is_over(); });
+  }
+  Timed timed;
+  return round->Await(case_.timeout, &timed) ? timed : TooLong(what);
+}
+
+Status Bench::TakeSample(BenchWay way, double* seconds) {
+  FillAll(way);
+  Request barrier;
+  barrier.name = label_ + (way == BenchWay::kEngine ? " start" : " directly");
+  barrier.signature.kind = OpKind::kBarrier;
+  Timed timed;
+  if (way == BenchWay::kEngine) {
+    timed = RunRound({std::move(barrier)}, label_);
+    // As where the transport is driven: the ranks leave the barrier microseconds apart.
+    for (int i = 0; i < 2 && timed.status.ok(); ++i) timed = RunRound({MakeNothing()}, label_);
+    double sum = 0;
+    for (int round = 0; round < case_.engine_rounds && timed.status.ok(); ++round) {
+      std::vector<Request> requests;
+      for (int t = 0; t < case_.tensors; ++t) requests.push_back(MakeRequest(round, t));
+      timed = RunRound(std::move(requests), label_);
+      sum += timed.seconds;
+    }
+    *seconds = sum / case_.engine_rounds;
+  } else {
+    auto over = std::make_shared<std::promise<Timed>>();
+    barrier.done = [self = shared_from_this(), over, way](const Status& status) {
+      over->set_value(status.ok() ? self->RunDirectly(way) : Timed{status, 0});
+    };
+    engine_->Submit(std::move(barrier));
+    std::future<Timed> result = over->get_future();
+    const auto limit = std::chrono::duration<double>(case_.timeout);
+    timed = result.wait_for(limit) == std::future_status::ready ? result.get() : TooLong(label_);
+    *seconds = timed.seconds;
+  }
+  return timed.status.ok() ? CheckAll(way) : timed.status;
+}
+
+// Rank 0's `more_` becomes every rank's.
+Status Bench::Agree() {
+  Request request;
+  request.name = label_ + " once more";
+  request.signature = {OpKind::kBroadcast, ReduceOp::kSum, DataType::kUint8, 0, {1}};
+  request.input = request.output = &more_;
+  const std::string what = request.name;
+  return RunRound({std::move(request)}, what).status;
+}
+
+// Each of `seconds_` becomes the largest of all ranks'.
+Status Bench::TakeSlowest() {
+  Request request;
+  request.name = label_ + " slowest";
+  request.signature = {OpKind::kAllreduce,
+                       ReduceOp::kMax,
+                       DataType::kFloat64,
+                       0,
+                       {static_cast<int64_t>(seconds_.size())}};
+  request.input = request.output = seconds_.data();
+  const std::string what = request.name;
+  return RunRound({std::move(request)}, what).status;
+}
+
+// Half and bfloat16 travel as float32: only the engine can take them as they are.
+std::vector<BenchWay> Bench::Ways() const {
+  if (case_.kind == OpKind::kAllgather) return {BenchWay::kTransport, BenchWay::kEngine};
+  if (!IsWireForm(case_.dtype)) return {BenchWay::kEngine};
+  return {BenchWay::kPlain, BenchWay::kTransport, BenchWay::kEngine};
+}
+
+Status Bench::Run(BenchResult* result) {
+  const std::vector<BenchWay> ways = Ways();
+  const TimePoint start = Clock::now();
+  more_ = 1;
+  for (int sample = -1; more_ != 0; ++sample) {  // the first warms up
+    for (BenchWay way : ways) {
+      double seconds = 0;
+      const Status status = TakeSample(way, &seconds);
+      if (!status.ok()) return status;
+      if (sample >= 0) seconds_.push_back(seconds);
+    }
+    const int taken = sample + 1;
+    more_ = taken < case_.least_samples ||
+            (taken < case_.most_samples && SecondsSince(start) < case_.budget);
+    const Status status = Agree();
+    if (!status.ok()) return status;
+  }
+  const Status status = TakeSlowest();
+  if (!status.ok()) return status;
+  for (size_t i = 0; i < seconds_.size(); ++i) {
+    result->seconds[static_cast<int>(ways[i % ways.size()])].push_back(seconds_[i]);
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status RunBench(Engine* engine, const BenchCase& bench_case, BenchResult* result) {
+  return std::make_shared<Bench>(engine, bench_case)->Run(result);
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,276 @@
+#include "tensorflow_patches/core/cpu/reduce.h"
+
+#include <cstring>
+
+// A function that is compiled for several generations of x86-64 and chosen when the library is
+// loaded. Not under the sanitizers, which are not ready then.
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#define TFMPI_FOR_EACH_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define TFMPI_FOR_EACH_CPU
+#endif
+
+namespace tfmpi {
+namespace {
+
+float FromBits(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+uint32_t ToBits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+float WidenBfloat16(uint16_t value) { return FromBits(static_cast<uint32_t>(value) << 16); }
+
+uint16_t NarrowBfloat16(float value) {
+  const uint32_t bits = ToBits(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u)
+    return static_cast<uint16_t>((bits >> 16) | 0x40u);  // NaN
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+float WidenFloat16(uint16_t value) {
+  const uint32_t sign = static_cast<uint32_t>(value & 0x8000u) << 16;
+  const uint32_t magnitude = value & 0x7fffu;
+  if (magnitude >= 0x7c00u) return FromBits(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
+  if (magnitude >= 0x0400u) return FromBits(sign | ((magnitude << 13) + 0x38000000u));
+  // Zero and subnormals: magnitude * 2^-24, exact in float32.
+  return FromBits(sign | ToBits(static_cast<float>(magnitude) * 0x1p-24f));
+}
+
+uint16_t NarrowFloat16(float value) {
+  const uint32_t bits = ToBits(value);
+  const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return sign | 0x7e00u;   // NaN
+  if (magnitude >= 0x47800000u) return sign | 0x7c00u;  // 2^16 and more
+  if (magnitude < 0x38800000u) {
+    // Below 2^-14: adding 2^-1 leaves the subnormal's bits, rounded to nearest even, at the end of
+    // the sum's mantissa, whose last place is worth 2^-24.
+    return static_cast<uint16_t>(sign | (ToBits(FromBits(magnitude) + 0.5f) - 0x3f000000u));
+  }
+  // Rebias the exponent and round; a carry moves on into the exponent, up to infinity.
+  const uint32_t rounded = magnitude - 0x38000000u + 0x0fffu + ((magnitude >> 13) & 1u);
+  return static_cast<uint16_t>(sign | (rounded >> 13));
+}
+
+template <typename T>
+void ScaleAs(const void* in, void* out, size_t count, double scale) {
+  const T factor = static_cast<T>(scale);
+  const T* from = static_cast<const T*>(in);
+  T* to = static_cast<T*>(out);
+  for (size_t i = 0; i < count; ++i) to[i] = from[i] * factor;
+}
+
+// Elements that are reduced at a time: their sums stay in the first-level cache.
+constexpr size_t kBlock = 1024;
+
+struct Identity {
+  template <typename T>
+  static T Load(T value) {
+    return value;
+  }
+  template <typename T>
+  static T Store(T value) {
+    return value;
+  }
+};
+
+struct AsFloat16 {
+  static float Load(uint16_t value) { return WidenFloat16(value); }
+  static uint16_t Store(float value) { return NarrowFloat16(value); }
+};
+
+struct AsBfloat16 {
+  static float Load(uint16_t value) { return WidenBfloat16(value); }
+  static uint16_t Store(float value) { return NarrowBfloat16(value); }
+};
+
+struct Sum {
+  template <typename T>
+  static T Of(T a, T b) {
+    return static_cast<T>(a + b);
+  }
+};
+
+struct Min {
+  template <typename T>
+  static T Of(T a, T b) {
+    return b < a ? b : a;
+  }
+};
+
+struct Max {
+  template <typename T>
+  static T Of(T a, T b) {
+    return a < b ? b : a;
+  }
+};
+
+struct Product {
+  template <typename T>
+  static T Of(T a, T b) {
+    return static_cast<T>(a * b);
+  }
+};
+
+// T: as it lies in memory; A: as it is summed. A source may be `out`, element by element, which is
+// what ivdep tells the compiler.
+template <typename T, typename A, typename Form, typename Op>
+void ReduceAs(const void* const* sources, int n, size_t count, double scale, T* out, T* copy) {
+  const A factor = static_cast<A>(scale);
+  A sums[kBlock];
+  for (size_t start = 0; start < count; start += kBlock) {
+    const size_t length = count - start < kBlock ? count - start : kBlock;
+    const T* const first = static_cast<const T*>(sources[0]) + start;
+#pragma GCC ivdep
+    for (size_t i = 0; i < length; ++i) sums[i] = Form::Load(first[i]);
+    for (int r = 1; r < n; ++r) {
+      const T* const source = static_cast<const T*>(sources[r]) + start;
+#pragma GCC ivdep
+      for (size_t i = 0; i < length; ++i) sums[i] = Op::Of(sums[i], A(Form::Load(source[i])));
+    }
+    if (scale != 1) {
+#pragma GCC ivdep
+      for (size_t i = 0; i < length; ++i) sums[i] = static_cast<A>(sums[i] * factor);
+    }
+#pragma GCC ivdep
+    for (size_t i = 0; i < length; ++i) out[start + i] = static_cast<T>(Form::Store(sums[i]));
+    if (copy != nullptr) std::memcpy(copy + start, out + start, length * sizeof(T));
+  }
+}
+
+template <typename T, typename A = T, typename Form = Identity>
+void ReduceOf(const Reduction& reduction, const void* const* sources, int n, size_t count,
+              void* out, void* copy) {
+  T* const to = static_cast<T*>(out);
+  T* const also = static_cast<T*>(copy);
+  switch (reduction.op) {
+    case ReduceOp::kMin:
+      return ReduceAs<T, A, Form, Min>(sources, n, count, reduction.scale, to, also);
+    case ReduceOp::kMax:
+      return ReduceAs<T, A, Form, Max>(sources, n, count, reduction.scale, to, also);
+    case ReduceOp::kProduct:
+      return ReduceAs<T, A, Form, Product>(sources, n, count, reduction.scale, to, also);
+    default:
+      return ReduceAs<T, A, Form, Sum>(sources, n, count, reduction.scale, to, also);
+  }
+}
+
+// What most gradients are: two ranks, float32. One pass.
+TFMPI_FOR_EACH_CPU
+void AddTwo(const float* a, const float* b, size_t count, float factor, float* out, float* copy) {
+  if (copy == nullptr) {
+#pragma GCC ivdep
+    for (size_t i = 0; i < count; ++i) out[i] = (a[i] + b[i]) * factor;
+  } else {
+#pragma GCC ivdep
+    for (size_t i = 0; i < count; ++i) out[i] = copy[i] = (a[i] + b[i]) * factor;
+  }
+}
+
+}  // namespace
+
+bool IsWireForm(DataType type) { return type != DataType::kFloat16 && type != DataType::kBfloat16; }
+
+void Pack(DataType type, const void* in, void* wire, size_t count, double scale) {
+  if (scale == 0) {
+    if (count != 0) std::memset(wire, 0, count * WireElements(type) * SizeOf(WireType(type)));
+    return;
+  }
+  if (IsWireForm(type)) return Unpack(type, in, wire, count, scale);
+  const float factor = static_cast<float>(scale);
+  const uint16_t* from = static_cast<const uint16_t*>(in);
+  float* to = static_cast<float*>(wire);
+  if (type == DataType::kBfloat16) {
+    for (size_t i = 0; i < count; ++i) to[i] = WidenBfloat16(from[i]) * factor;
+  } else {
+    for (size_t i = 0; i < count; ++i) to[i] = WidenFloat16(from[i]) * factor;
+  }
+}
+
+void Unpack(DataType type, const void* wire, void* out, size_t count, double scale) {
+  const size_t elements = count * WireElements(type);
+  if (IsWireForm(type)) {
+    if (scale != 1 && WireType(type) == DataType::kFloat32) {
+      ScaleAs<float>(wire, out, elements, scale);
+    } else if (scale != 1 && WireType(type) == DataType::kFloat64) {
+      ScaleAs<double>(wire, out, elements, scale);
+    } else if (wire != out && count != 0) {
+      std::memcpy(out, wire, count * SizeOf(type));
+    }
+    return;
+  }
+  const float factor = static_cast<float>(scale);
+  const float* from = static_cast<const float*>(wire);
+  uint16_t* to = static_cast<uint16_t*>(out);
+  if (type == DataType::kBfloat16) {
+    for (size_t i = 0; i < count; ++i) to[i] = NarrowBfloat16(from[i] * factor);
+  } else {
+    for (size_t i = 0; i < count; ++i) to[i] = NarrowFloat16(from[i] * factor);
+  }
+}
+
+void Scale(DataType type, void* data, size_t count, double scale) {
+  Unpack(type, data, data, count, scale);
+}
+
+void Reduce(const Reduction& reduction, const void* const* sources, int n, size_t count, void* out,
+            void* copy) {
+  switch (reduction.type) {
+    case DataType::kFloat32:
+      if (n == 2 && reduction.op == ReduceOp::kSum) {
+        return AddTwo(static_cast<const float*>(sources[0]), static_cast<const float*>(sources[1]),
+                      count, static_cast<float>(reduction.scale), static_cast<float*>(out),
+                      static_cast<float*>(copy));
+      }
+      return ReduceOf<float>(reduction, sources, n, count, out, copy);
+    case DataType::kFloat64:
+      return ReduceOf<double>(reduction, sources, n, count, out, copy);
+    case DataType::kFloat16:
+      return ReduceOf<uint16_t, float, AsFloat16>(reduction, sources, n, count, out, copy);
+    case DataType::kBfloat16:
+      return ReduceOf<uint16_t, float, AsBfloat16>(reduction, sources, n, count, out, copy);
+    case DataType::kInt8:
+      return ReduceOf<int8_t>(reduction, sources, n, count, out, copy);
+    case DataType::kInt16:
+      return ReduceOf<int16_t>(reduction, sources, n, count, out, copy);
+    case DataType::kInt32:
+      return ReduceOf<int32_t>(reduction, sources, n, count, out, copy);
+    case DataType::kInt64:
+      return ReduceOf<int64_t>(reduction, sources, n, count, out, copy);
+    case DataType::kUint16:
+      return ReduceOf<uint16_t>(reduction, sources, n, count, out, copy);
+    case DataType::kUint32:
+      return ReduceOf<uint32_t>(reduction, sources, n, count, out, copy);
+    case DataType::kUint64:
+      return ReduceOf<uint64_t>(reduction, sources, n, count, out, copy);
+    default:
+      return ReduceOf<uint8_t>(reduction, sources, n, count, out, copy);
+  }
+}
+
+uint64_t Fingerprint(const void* data, size_t bytes) {
+  const char* next = static_cast<const char*>(data);
+  uint64_t hash = 0x9e3779b97f4a7c15u ^ bytes;
+  uint64_t any = 0;
+  while (bytes != 0) {
+    uint64_t word = 0;
+    const size_t step = bytes < sizeof word ? bytes : sizeof word;
+    std::memcpy(&word, next, step);
+    any |= word;
+    hash = (hash ^ word) * 0xff51afd7ed558ccdu;
+    hash ^= hash >> 32;
+    next += step;
+    bytes -= step;
+  }
+  if (any == 0) return 0;
+  return hash == 0 ? 1 : hash;
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,147 @@
+#include "tensorflow_patches/core/memory/block_cache.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+namespace tfmpi {
+namespace {
+
+constexpr size_t kPage = BlockCache::kAlignment;  // a large one
+// Of a block of fewer bytes too much of its last large page would be unused.
+constexpr size_t kLeastLarge = 2 * kPage;
+constexpr size_t kSmallUnit = size_t{64} << 10;
+
+size_t RoundedTo(size_t unit, size_t bytes) { return (bytes + unit - 1) / unit * unit; }
+size_t Rounded(size_t bytes) { return RoundedTo(bytes >= kLeastLarge ? kPage : kSmallUnit, bytes); }
+
+// A block may lie on so many mappings in all, of the 65,530 that the kernel gives a process.
+constexpr size_t kMostMappings = size_t{1} << 14;
+
+// `bytes` are rounded; null if there are none.
+char* Map(size_t bytes) {
+  void* const all =
+      mmap(nullptr, bytes + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (all == MAP_FAILED) return nullptr;
+  char* const start = static_cast<char*>(all);
+  const size_t before =
+      RoundedTo(kPage, reinterpret_cast<uintptr_t>(all)) - reinterpret_cast<uintptr_t>(all);
+  if (before != 0) munmap(start, before);
+  if (before != kPage) munmap(start + before + bytes, kPage - before);
+  const bool large = bytes >= kLeastLarge;
+  madvise(start + before, bytes, large ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);  // a wish
+  return start + before;
+}
+
+}  // namespace
+
+void* BlockCache::Allocate(size_t bytes, TimePoint now) {
+  if (bytes < kLeastBytes || bytes > SIZE_MAX / 2) return nullptr;
+  const size_t whole = Rounded(bytes);
+  std::lock_guard<std::mutex> lock(mutex_);
+  while (!waiting_.empty() && now - waiting_.front().since > kLongestWait) Unmap(waiting_.begin());
+  char* block = TakeWaiting(whole);
+  if (block == nullptr) {
+    size_t most = std::max(most_in_use_, bytes_in_use_ + whole);
+    most += std::min(most / 2, most_spare_);
+    const size_t fresh = std::min(whole, most - bytes_in_use_ - bytes_waiting_);
+    Block made = {Map(whole), whole, {}, {}};
+    if (made.start == nullptr) return nullptr;
+    if (whole >= kLeastLarge && !MoveWaitingPages(RoundedTo(kPage, whole - fresh), &made)) {
+      munmap(made.start, whole);
+      made = {Map(whole), whole, {}, {}};
+      if (made.start == nullptr) return nullptr;
+    }
+    const size_t moved = std::accumulate(made.mappings.begin(), made.mappings.end(), size_t{0});
+    if (moved < whole) made.mappings.push_back(whole - moved);
+    while (bytes_in_use_ + whole + bytes_waiting_ > most) Unmap(waiting_.begin());
+    mappings_ += made.mappings.size();
+    block = made.start;
+    in_use_[block] = std::move(made);
+  }
+  bytes_in_use_ += in_use_[block].bytes;
+  most_in_use_ = std::max(most_in_use_, bytes_in_use_);
+  return block;
+}
+
+// The smallest that fits and is not much larger; of equals the one that was freed last, which may
+// still be in a cache.
+char* BlockCache::TakeWaiting(size_t bytes) {
+  auto best = waiting_.end();
+  for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
+    const bool fits = it->bytes >= bytes && it->bytes - bytes <= bytes / 8;
+    if (fits && (best == waiting_.end() || it->bytes <= best->bytes)) best = it;
+  }
+  if (best == waiting_.end()) return nullptr;
+  char* const block = best->start;
+  bytes_waiting_ -= best->bytes;
+  in_use_[block] = std::move(*best);
+  waiting_.erase(best);
+  return block;
+}
+
+// Fills the beginning of a block that was just mapped with large pages of those that wait,
+// of the one freed last first, which a step that goes round in circles needs last: so many bytes,
+// or as many as there are. False, with some of them lost, if the kernel refuses.
+bool BlockCache::MoveWaitingPages(size_t bytes, Block* to) {
+  size_t moved = 0;
+  for (auto after = waiting_.end(); after != waiting_.begin() && moved < bytes;) {
+    const auto from = std::prev(after);
+    while (from->bytes != 0 && from->bytes % kPage == 0 && moved < bytes) {
+      size_t& mapping = from->mappings.back();
+      const size_t part = std::min(mapping, bytes - moved);
+      if (mappings_ + to->mappings.size() > kMostMappings ||
+          mremap(from->start + from->bytes - part, part, part, MREMAP_MAYMOVE | MREMAP_FIXED,
+                 to->start + moved) == MAP_FAILED) {
+        return false;
+      }
+      to->mappings.push_back(part);
+      moved += part;
+      bytes_waiting_ -= part;
+      from->bytes -= part;
+      mapping -= part;
+      if (mapping == 0) {
+        from->mappings.pop_back();
+        --mappings_;
+      }
+    }
+    after = from->bytes == 0 ? waiting_.erase(from) : from;
+  }
+  return true;
+}
+
+bool BlockCache::Free(void* block, TimePoint now) {
+  if (reinterpret_cast<uintptr_t>(block) % kPage != 0) return false;  // most are not of this cache
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = in_use_.find(block);
+  if (it == in_use_.end()) return false;
+  bytes_in_use_ -= it->second.bytes;
+  bytes_waiting_ += it->second.bytes;
+  it->second.since = now;
+  waiting_.push_back(std::move(it->second));
+  in_use_.erase(it);
+  return true;
+}
+
+void BlockCache::Unmap(std::list<Block>::iterator waiting) {
+  munmap(waiting->start, waiting->bytes);
+  bytes_waiting_ -= waiting->bytes;
+  mappings_ -= waiting->mappings.size();
+  waiting_.erase(waiting);
+}
+
+size_t BlockCache::bytes_in_use() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return bytes_in_use_;
+}
+
+size_t BlockCache::bytes_waiting() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return bytes_waiting_;
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,202 @@
+#include "tensorflow_patches/core/observability/observe.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "tensorflow_patches/core/observability/trace_file.h"
+
+namespace tfmpi {
+namespace {
+
+constexpr std::chrono::seconds kPatience{60};
+constexpr int kLeastPings = 8;
+constexpr int kMostPings = 200;
+constexpr int64_t kQuick = 100'000;  // ns there and back
+constexpr size_t kPathBytes = 4096;
+// Of all ranks' events together, since every rank receives them on their way to rank 0.
+constexpr size_t kMostGathered = size_t{256} << 20;
+
+struct Wishes {
+  bool stats;
+  char timeline[kPathBytes];
+};
+
+int64_t SteadyNanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+      .count();
+}
+
+// The next message, whoever sent it. Sleeps meanwhile: on a busy core a process that polls is kept
+// from running for milliseconds at a time, one that was waiting is not.
+Status AwaitMessage(Transport* transport, TimePoint deadline, std::string* bytes) {
+  std::vector<ControlMessage> inbox;
+  while (true) {
+    const Status status = transport->Receive(&inbox);
+    if (!status.ok()) return status;
+    if (!inbox.empty()) break;
+    if (Clock::now() >= deadline) {
+      return Status(Code::kDeadlineExceeded, "a rank did not answer when clocks were compared");
+    }
+    transport->Wait(
+        std::chrono::milliseconds(10), true, [] { return false; }, nullptr);
+  }
+  *bytes = inbox.front().bytes;
+  return Status();
+}
+
+constexpr char kQuestion[] = "?";
+constexpr char kEnough[] = ".";
+
+// On rank 0: exchanges messages with `peer`, until one was quick.
+Status Ping(Transport* transport, int peer, const std::function<int64_t()>& now, TimePoint deadline,
+            int64_t* offset) {
+  int64_t quickest = INT64_MAX;
+  for (int i = 0; i < kMostPings && (i < kLeastPings || quickest > kQuick); ++i) {
+    const int64_t sent = now();
+    Status status = transport->Send(peer, kQuestion);
+    std::string answer;
+    if (status.ok()) status = AwaitMessage(transport, deadline, &answer);
+    if (!status.ok()) return status;
+    const int64_t received = now();
+    int64_t theirs = 0;
+    if (answer.size() != sizeof theirs) return Status(Code::kInternal, "a clock's odd answer");
+    std::memcpy(&theirs, answer.data(), sizeof theirs);
+    if (received - sent < quickest) {
+      quickest = received - sent;
+      *offset = theirs - (sent + (received - sent) / 2);
+    }
+  }
+  return transport->Send(peer, kEnough);
+}
+
+Status Answer(Transport* transport, const std::function<int64_t()>& now, TimePoint deadline) {
+  while (true) {
+    std::string question;
+    Status status = AwaitMessage(transport, deadline, &question);
+    const int64_t time = now();
+    if (status.ok() && question == kEnough) return status;
+    if (status.ok()) {
+      status = transport->Send(0, std::string(reinterpret_cast<const char*>(&time), sizeof time));
+    }
+    if (!status.ok()) return status;
+  }
+}
+
+std::string HostName() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+RankEvents OwnEvents(const Topology& topology, const Observation& observation) {
+  return {topology.rank, HostName(), observation.clock_offset, TakeEvents()};
+}
+
+// Every rank's `own`, of any length, in rank order.
+Status SparseAllgather(Transport* transport, const std::string& own, TimePoint deadline,
+                       std::vector<std::string>* all) {
+  const int size = transport->topology().size;
+  const uint64_t mine = own.size();
+  std::vector<uint64_t> lengths(size);
+  Status status =
+      transport->Allgather(&mine, lengths.data(), std::vector<size_t>(size, sizeof mine), deadline);
+  if (!status.ok()) return status;
+  size_t total = 0;
+  for (uint64_t length : lengths) total += length;
+  std::string joined(total, '\0');
+  status = transport->Allgather(own.data(), joined.data(),
+                                std::vector<size_t>(lengths.begin(), lengths.end()), deadline);
+  if (!status.ok()) return status;
+  size_t at = 0;
+  for (uint64_t length : lengths) {
+    all->push_back(joined.substr(at, length));
+    at += length;
+  }
+  return status;
+}
+
+Status GatherTimeline(Transport* transport, const Observation& observation, TimePoint deadline) {
+  const Topology& topology = transport->topology();
+  const std::string own =
+      Encode(OwnEvents(topology, observation), kMostGathered / static_cast<size_t>(topology.size));
+  std::vector<std::string> all;
+  const Status status = SparseAllgather(transport, own, deadline, &all);
+  if (!status.ok() || topology.rank != 0) return status;
+  std::vector<RankEvents> ranks(all.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (!Decode(all[i], &ranks[i])) {
+      return Status(Code::kInternal, "cannot read the events of rank " + std::to_string(i));
+    }
+  }
+  return WriteTrace(observation.timeline, ranks);
+}
+
+}  // namespace
+
+Status MeasureClockOffset(Transport* transport, const std::function<int64_t()>& now,
+                          int64_t* offset) {
+  const Topology& topology = transport->topology();
+  const TimePoint deadline = Clock::now() + kPatience;
+  std::vector<int64_t> offsets(topology.size, 0);
+  if (topology.rank == 0) {
+    for (int peer = 1; peer < topology.size; ++peer) {
+      const Status status = Ping(transport, peer, now, deadline, &offsets[peer]);
+      if (!status.ok()) return status;
+    }
+  } else {
+    const Status status = Answer(transport, now, deadline);
+    if (!status.ok()) return status;
+  }
+  // Also keeps the engines' first messages out of what rank 0 receives here.
+  const Status status =
+      transport->Broadcast(offsets.data(), offsets.size() * sizeof offsets[0], 0, deadline);
+  *offset = offsets[topology.rank];
+  return status;
+}
+
+Status StartObserving(Transport* transport, Observation* observation) {
+  Wishes wishes = {};
+  wishes.stats = observation->stats;
+  observation->timeline.copy(wishes.timeline, kPathBytes - 1);
+  Status status = transport->Broadcast(&wishes, sizeof wishes, 0, Clock::now() + kPatience);
+  if (!status.ok()) return status;
+  observation->stats = wishes.stats;
+  observation->timeline = wishes.timeline;
+  const bool timeline = !observation->timeline.empty();
+  if (timeline && transport->topology().nodes > 1) {
+    status = MeasureClockOffset(transport, SteadyNanoseconds, &observation->clock_offset);
+    if (!status.ok()) return status;
+  }
+  StartRecording((timeline ? kRecordEvents : 0) | (observation->stats ? kRecordTotals : 0));
+  return status;
+}
+
+Status Gather(Transport* transport, const Observation& observation, const RankStats& own,
+              std::vector<RankStats>* all) {
+  const TimePoint deadline = Clock::now() + kPatience;
+  const Topology& topology = transport->topology();
+  if (observation.stats) {
+    std::vector<RankStats> ranks(topology.size);
+    const Status status = transport->Allgather(
+        &own, ranks.data(), std::vector<size_t>(topology.size, sizeof own), deadline);
+    if (!status.ok()) return status;
+    if (topology.rank == 0) *all = std::move(ranks);
+  }
+  return observation.timeline.empty() ? Status() : GatherTimeline(transport, observation, deadline);
+}
+
+Status WriteOwnTimeline(const Topology& topology, const Observation& observation,
+                        std::string* path) {
+  const std::string& whole = observation.timeline;
+  const size_t dot = whole.rfind('.');
+  const size_t slash = whole.rfind('/');
+  const bool has_suffix =
+      dot != std::string::npos && (slash == std::string::npos || dot > slash + 1);
+  const size_t stem = has_suffix ? dot : whole.size();
+  *path = whole.substr(0, stem) + ".rank" + std::to_string(topology.rank) + whole.substr(stem);
+  return WriteTrace(*path, {OwnEvents(topology, observation)});
+}
+
+}  // namespace tfmpi

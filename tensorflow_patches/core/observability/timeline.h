@@ -1,0 +1,107 @@
+// Where the time goes: what each thread of this process did, and when.
+//
+// Any thread records; each has a buffer of its own, so none waits for another. One recorder per
+// process, off until StartRecording; then a Span costs two reads of the clock, and before that one
+// relaxed atomic load. Memory is bounded: what comes when it is full is counted and dropped.
+
+#ifndef TFMPI_CORE_OBSERVABILITY_TIMELINE_H_
+#define TFMPI_CORE_OBSERVABILITY_TIMELINE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensorflow_patches/core/base/types.h"
+
+namespace tfmpi {
+
+enum class Stage : uint8_t {
+  kSubmit = 0,    // a thread of TensorFlow hands a tensor to the engine
+  kWait = 1,      // from there until all ranks have agreed on it
+  kResponse = 2,  // communication thread: all of one agreed operation; holds the next three
+  kPack = 3,
+  kReduce = 4,  // inside the transport
+  kUnpack = 5,
+  kApply = 6,  // the stock kernel
+};
+inline constexpr int kNumStages = 7;
+const char* Name(Stage stage);
+
+// What is being recorded: bits of Recording().
+inline constexpr uint32_t kRecordEvents = 1;  // every span, for a trace
+inline constexpr uint32_t kRecordTotals = 2;  // the time of each stage
+
+namespace internal {
+extern std::atomic<uint32_t> g_recording;
+}  // namespace internal
+
+inline uint32_t Recording() { return internal::g_recording.load(std::memory_order_relaxed); }
+// `what`: bits as above. Before other threads record.
+void StartRecording(uint32_t what);
+
+struct Event {
+  int64_t start = 0;  // ns of the steady clock
+  int64_t end = 0;
+  uint64_t bytes = 0;
+  uint32_t name = 0;   // index into Events::names
+  uint32_t group = 0;  // kResponse, kWait: the response's number, from 1. kSubmit: 1 for a gradient
+  Stage stage = Stage::kSubmit;
+};
+
+struct ThreadEvents {
+  std::string name;
+  std::vector<Event> events;  // in the order in which they ended
+};
+
+// All that one process has recorded.
+struct Events {
+  std::vector<std::string> names;
+  // What travels under one name, for names that stand for several tensors.
+  std::map<uint32_t, std::vector<std::string>> parts;
+  std::vector<ThreadEvents> threads;
+  uint64_t dropped = 0;
+};
+
+// For what begins and ends on different threads; a Span is for the rest. On the thread whose track
+// it belongs to.
+void Record(Stage stage, std::string_view name, uint64_t bytes, uint32_t group, TimePoint start,
+            TimePoint end);
+
+// `name` stands for these tensors. Once is enough.
+void RecordParts(std::string_view name, const std::vector<std::string>& parts);
+
+// A copy of all that was recorded so far.
+Events TakeEvents();
+// Seconds spent in a stage so far, over all threads.
+double SecondsIn(Stage stage);
+
+// At most this many events are kept per process (10 MB).
+inline constexpr uint64_t kMostEvents = uint64_t{1} << 18;
+
+// Records its own lifetime.
+class Span {
+ public:
+  // `name` is read here, not later.
+  explicit Span(Stage stage, std::string_view name = {}, uint64_t bytes = 0, uint32_t group = 0) {
+    if (Recording() != 0) Begin(stage, name, bytes, group);
+  }
+  ~Span() {
+    if (begun_) End();
+  }
+  Span(const Span&) = delete;
+  Span& operator=(const Span&) = delete;
+
+ private:
+  void Begin(Stage stage, std::string_view name, uint64_t bytes, uint32_t group);
+  void End();
+
+  bool begun_ = false;
+  Event event_;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_OBSERVABILITY_TIMELINE_H_

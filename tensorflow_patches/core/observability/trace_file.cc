@@ -1,0 +1,382 @@
+#include "tensorflow_patches/core/observability/trace_file.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <unordered_map>
+#include <utility>
+
+#include "tensorflow_patches/core/observability/trace_steps.h"
+
+namespace tfmpi {
+namespace {
+
+constexpr char kCommunicationThread[] = "tf_mpi_comm";
+constexpr size_t kMostNamesShown = 64;  // of one response
+
+// ---------------------------------------------------------------- bytes
+
+template <typename T>
+void Put(std::string* bytes, const T& value) {
+  bytes->append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+void PutText(std::string* bytes, const std::string& text) {
+  Put(bytes, static_cast<uint64_t>(text.size()));
+  bytes->append(text);
+}
+
+class Reader {
+ public:
+  explicit Reader(const std::string& bytes) : bytes_(bytes) {}
+
+  template <typename T>
+  bool Get(T* value) {
+    if (bytes_.size() - at_ < sizeof *value) return false;
+    std::memcpy(value, bytes_.data() + at_, sizeof *value);
+    at_ += sizeof *value;
+    return true;
+  }
+
+  bool GetText(std::string* text) {
+    uint64_t size = 0;
+    if (!Get(&size) || bytes_.size() - at_ < size) return false;
+    text->assign(bytes_, at_, size);
+    at_ += size;
+    return true;
+  }
+
+  bool GetTexts(uint64_t count, std::vector<std::string>* texts) {
+    for (uint64_t i = 0; i < count; ++i) {
+      texts->emplace_back();
+      if (!GetText(&texts->back())) return false;
+    }
+    return true;
+  }
+
+  bool GetEvents(std::vector<Event>* events) {
+    uint64_t count = 0;
+    if (!Get(&count) || (bytes_.size() - at_) / sizeof(Event) < count) return false;
+    events->resize(count);
+    for (Event& event : *events) Get(&event);
+    return true;
+  }
+
+  bool AtEnd() const { return at_ == bytes_.size(); }
+
+ private:
+  const std::string& bytes_;
+  size_t at_ = 0;
+};
+
+// The time after which events are left out, so that `most` are kept.
+int64_t CutTime(const Events& events, size_t most) {
+  std::vector<int64_t> ends;
+  for (const ThreadEvents& thread : events.threads) {
+    for (const Event& event : thread.events) ends.push_back(event.end);
+  }
+  if (ends.size() <= most) return INT64_MAX;
+  std::nth_element(ends.begin(), ends.begin() + static_cast<int64_t>(most), ends.end());
+  return ends[most] - 1;
+}
+
+// ---------------------------------------------------------------- text
+
+std::string Quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof escaped, "\\u%04x", static_cast<unsigned>(c));
+      out += escaped;
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+std::string Microseconds(int64_t nanoseconds) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.3f", static_cast<double>(nanoseconds) * 1e-3);
+  return text;
+}
+
+// "16 MB"
+std::string Size(uint64_t bytes) {
+  double size = static_cast<double>(bytes);
+  const char* const units[] = {"B", "KB", "MB", "GB"};
+  int unit = 0;
+  for (; size >= 1024 && unit < 3; ++unit) size /= 1024;
+  char text[40];
+  std::snprintf(text, sizeof text, "%.4g %s", size, units[unit]);
+  return text;
+}
+
+// Tracks of a process.
+constexpr int kStepsTrack = 0;
+constexpr int kCommunicationTrack = 1;
+constexpr int kFirstOtherTrack = 2;
+
+// Writes one rank's part.
+class RankWriter {
+ public:
+  RankWriter(const RankEvents& rank, int64_t zero, std::string* out)
+      : rank_(rank), zero_(zero + rank.clock_offset), out_(out) {}
+
+  void Write() {
+    NameTrack("process_name", 0, "rank " + std::to_string(rank_.rank) + " (" + rank_.host + ")");
+    Line("{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":" + std::to_string(rank_.rank) +
+         ",\"tid\":0,\"args\":{\"sort_index\":" + std::to_string(rank_.rank) + "}}");
+    CollectGroups();
+    WriteSteps();
+    int track = kFirstOtherTrack;
+    for (const ThreadEvents& thread : rank_.events.threads) {
+      const bool communication = thread.name == kCommunicationThread;
+      WriteThread(thread, communication ? kCommunicationTrack : track++);
+    }
+  }
+
+ private:
+  void Line(const std::string& json) {
+    *out_ += ",\n";
+    *out_ += json;
+  }
+
+  void NameTrack(const char* what, int track, const std::string& name) {
+    Line(std::string("{\"ph\":\"M\",\"name\":\"") + what +
+         "\",\"pid\":" + std::to_string(rank_.rank) + ",\"tid\":" + std::to_string(track) +
+         ",\"args\":{\"name\":" + Quoted(name) + "}}");
+  }
+
+  void Head(const char* phase, const std::string& name, const char* category, int track,
+            int64_t time, std::string* json) const {
+    *json = std::string("{\"ph\":\"") + phase + "\",\"name\":" + Quoted(name) + ",\"cat\":\"" +
+            category + "\",\"pid\":" + std::to_string(rank_.rank) +
+            ",\"tid\":" + std::to_string(track) + ",\"ts\":" + Microseconds(time - zero_);
+  }
+
+  void Complete(const std::string& name, const char* category, int track, int64_t start,
+                int64_t end, const std::string& args) {
+    std::string json;
+    Head("X", name, category, track, start, &json);
+    Line(json + ",\"dur\":" + Microseconds(end - start) + ",\"args\":{" + args + "}}");
+  }
+
+  // What each response held: a wait knows the request's name and the number of the response.
+  void CollectGroups() {
+    for (const ThreadEvents& thread : rank_.events.threads) {
+      for (const Event& event : thread.events) {
+        if (event.stage != Stage::kWait) continue;
+        std::vector<std::string>& members = groups_[event.group];
+        const auto parts = rank_.events.parts.find(event.name);
+        if (parts == rank_.events.parts.end()) {
+          members.push_back(NameOf(event.name));
+        } else {
+          members.insert(members.end(), parts->second.begin(), parts->second.end());
+        }
+      }
+    }
+  }
+
+  void WriteSteps() {
+    const std::vector<Step> steps = FindSteps(rank_.events);
+    if (steps.empty()) return;
+    NameTrack("thread_name", kStepsTrack, "steps");
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const Step& step = steps[i];
+      const std::string number = "\"step\":" + std::to_string(i);
+      Complete("step " + std::to_string(i), "step", kStepsTrack, step.begin, step.end, number);
+      if (step.begin < step.first_submit) {
+        Complete("until the first gradient", "step", kStepsTrack, step.begin, step.first_submit,
+                 number);
+      }
+      Complete("backward, first to last gradient", "step", kStepsTrack, step.first_submit,
+               step.last_submit, number + ",\"gradients\":" + std::to_string(step.gradients));
+      if (step.last_submit < step.last_response) {
+        Complete("exposed communication", "step", kStepsTrack, step.last_submit, step.last_response,
+                 number);
+      }
+    }
+  }
+
+  void WriteThread(const ThreadEvents& thread, int track) {
+    const bool communication = track == kCommunicationTrack;
+    NameTrack("thread_name", track, communication ? "communication" : "thread " + thread.name);
+    // The longer of two that begin together first: it holds the other.
+    std::vector<Event> events = thread.events;
+    std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
+      return a.start != b.start ? a.start < b.start : a.end > b.end;
+    });
+    for (const Event& event : events) {
+      if (event.stage == Stage::kWait) {
+        WriteWait(event, track);
+      } else {
+        const bool response = event.stage == Stage::kResponse;
+        Complete(response ? NameOfResponse(event) : NameOfSpan(event), Category(event.stage), track,
+                 event.start, event.end, Args(event));
+      }
+    }
+  }
+
+  // By what is done, not by who does it: a caller may work in the communication thread's place.
+  static const char* Category(Stage stage) {
+    return stage == Stage::kSubmit || stage == Stage::kApply ? "tensorflow" : "communication";
+  }
+
+  // Waits overlap, so they are asynchronous events: a pair with an id of its own.
+  void WriteWait(const Event& event, int track) {
+    char id[40];
+    std::snprintf(id, sizeof id, "\"0x%x%08x\"", static_cast<unsigned>(rank_.rank), ++waits_);
+    for (const char* phase : {"b", "e"}) {
+      std::string json;
+      Head(phase, Name(event.stage), "wait", track, *phase == 'b' ? event.start : event.end, &json);
+      Line(json + ",\"id\":" + id + ",\"args\":{" + (*phase == 'b' ? Args(event) : "") + "}}");
+    }
+  }
+
+  const std::string& NameOf(uint32_t number) const {
+    static const std::string* const kUnknown = new std::string("?");
+    return number < rank_.events.names.size() ? rank_.events.names[number] : *kUnknown;
+  }
+
+  const std::vector<std::string>& Members(const Event& response) const {
+    static const std::vector<std::string>* const kNone = new std::vector<std::string>;
+    const auto it = groups_.find(response.group);
+    return it != groups_.end() ? it->second : *kNone;
+  }
+
+  // The transport's other operations say so.
+  std::string NameOfSpan(const Event& event) const {
+    const bool named = event.stage == Stage::kReduce && event.name != 0;
+    return named ? NameOf(event.name) : Name(event.stage);
+  }
+
+  std::string NameOfResponse(const Event& event) const {
+    const size_t tensors = Members(event).size();
+    const std::string kind = NameOf(event.name);
+    if (tensors == 1) return kind + " " + Size(event.bytes);
+    return kind + " of " + std::to_string(tensors) + " tensors, " + Size(event.bytes);
+  }
+
+  std::string Args(const Event& event) const {
+    std::string args = "\"bytes\":" + std::to_string(event.bytes);
+    if (event.stage == Stage::kResponse) {
+      const std::vector<std::string>& members = Members(event);
+      const size_t shown = std::min(members.size(), kMostNamesShown);
+      args += ",\"response\":" + std::to_string(event.group) + ",\"tensors\":[";
+      for (size_t i = 0; i < shown; ++i) args += (i > 0 ? "," : "") + Quoted(members[i]);
+      args += "]";
+      if (shown < members.size()) {
+        args += ",\"more_tensors\":" + std::to_string(members.size() - shown);
+      }
+      return args;
+    }
+    if (event.stage == Stage::kWait) args += ",\"response\":" + std::to_string(event.group);
+    if (event.name != 0 && event.stage != Stage::kReduce)
+      args += ",\"tensor\":" + Quoted(NameOf(event.name));
+    return args;
+  }
+
+  const RankEvents& rank_;
+  const int64_t zero_;
+  std::string* const out_;
+  std::unordered_map<uint32_t, std::vector<std::string>> groups_;  // tensors by response
+  unsigned waits_ = 0;
+};
+
+}  // namespace
+
+std::string Encode(const RankEvents& rank, size_t most_bytes) {
+  std::string bytes;
+  Put(&bytes, static_cast<int32_t>(rank.rank));
+  PutText(&bytes, rank.host);
+  Put(&bytes, rank.clock_offset);
+  Put(&bytes, static_cast<uint64_t>(rank.events.names.size()));
+  for (const std::string& name : rank.events.names) PutText(&bytes, name);
+  Put(&bytes, static_cast<uint64_t>(rank.events.parts.size()));
+  for (const auto& [name, parts] : rank.events.parts) {
+    Put(&bytes, name);
+    Put(&bytes, static_cast<uint64_t>(parts.size()));
+    for (const std::string& part : parts) PutText(&bytes, part);
+  }
+  const size_t left = most_bytes > bytes.size() ? most_bytes - bytes.size() : 0;
+  const int64_t cut = CutTime(rank.events, left / sizeof(Event));
+  uint64_t dropped = rank.events.dropped;
+  Put(&bytes, static_cast<uint64_t>(rank.events.threads.size()));
+  for (const ThreadEvents& thread : rank.events.threads) {
+    PutText(&bytes, thread.name);
+    std::vector<Event> kept;
+    for (const Event& event : thread.events) {
+      if (event.end <= cut) kept.push_back(event);
+    }
+    dropped += thread.events.size() - kept.size();
+    Put(&bytes, static_cast<uint64_t>(kept.size()));
+    for (const Event& event : kept) Put(&bytes, event);
+  }
+  Put(&bytes, dropped);
+  return bytes;
+}
+
+bool Decode(const std::string& bytes, RankEvents* rank) {
+  Reader reader(bytes);
+  int32_t number = 0;
+  uint64_t names = 0, groups = 0, threads = 0;
+  if (!reader.Get(&number) || !reader.GetText(&rank->host) || !reader.Get(&rank->clock_offset) ||
+      !reader.Get(&names)) {
+    return false;
+  }
+  rank->rank = number;
+  if (!reader.GetTexts(names, &rank->events.names) || !reader.Get(&groups)) return false;
+  for (uint64_t i = 0; i < groups; ++i) {
+    uint32_t name = 0;
+    uint64_t parts = 0;
+    if (!reader.Get(&name) || !reader.Get(&parts) ||
+        !reader.GetTexts(parts, &rank->events.parts[name])) {
+      return false;
+    }
+  }
+  if (!reader.Get(&threads)) return false;
+  for (uint64_t i = 0; i < threads; ++i) {
+    rank->events.threads.emplace_back();
+    ThreadEvents& thread = rank->events.threads.back();
+    if (!reader.GetText(&thread.name) || !reader.GetEvents(&thread.events)) return false;
+  }
+  return reader.Get(&rank->events.dropped) && reader.AtEnd();
+}
+
+std::string FormatTrace(const std::vector<RankEvents>& ranks) {
+  int64_t zero = INT64_MAX;
+  uint64_t dropped = 0;
+  for (const RankEvents& rank : ranks) {
+    dropped += rank.events.dropped;
+    for (const ThreadEvents& thread : rank.events.threads) {
+      for (const Event& event : thread.events) {
+        zero = std::min(zero, event.start - rank.clock_offset);
+      }
+    }
+  }
+  std::string out =
+      "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"ranks\":" + std::to_string(ranks.size()) +
+      ",\"events_dropped\":" + std::to_string(dropped) +
+      "},\"traceEvents\":[\n{\"ph\":\"M\",\"name\":\"process_labels\",\"pid\":0,"
+      "\"tid\":0,\"args\":{\"labels\":\"tensorflow.mpi\"}}";
+  for (const RankEvents& rank : ranks) RankWriter(rank, zero, &out).Write();
+  return out + "\n]}\n";
+}
+
+Status WriteTrace(const std::string& path, const std::vector<RankEvents>& ranks) {
+  const std::string text = FormatTrace(ranks);
+  std::FILE* const file = std::fopen(path.c_str(), "w");
+  if (file == nullptr) {
+    return Status(Code::kFailedPrecondition, "cannot write the trace to " + path);
+  }
+  const bool whole = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (std::fclose(file) == 0 && whole) return Status();
+  return Status(Code::kInternal, "the trace in " + path + " is not whole: the disk may be full");
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,37 @@
+// A trace of all ranks in one file: the Trace Event Format, which Perfetto and chrome://tracing
+// open.
+//
+// A process per rank; in it a track of steps, one of the communication thread, one per other
+// thread, and the waits, which overlap. What a caller does in the communication thread's place is
+// on its own track. Encode and Decode carry a rank's events to rank 0; all
+// functions are pure but WriteTrace. Any thread.
+
+#ifndef TFMPI_CORE_OBSERVABILITY_TRACE_FILE_H_
+#define TFMPI_CORE_OBSERVABILITY_TRACE_FILE_H_
+
+#include <string>
+#include <vector>
+
+#include "tensorflow_patches/core/base/status.h"
+#include "tensorflow_patches/core/observability/timeline.h"
+
+namespace tfmpi {
+
+struct RankEvents {
+  int rank = 0;
+  std::string host;
+  int64_t clock_offset = 0;  // ns that this rank's clock is ahead of rank 0's
+  Events events;
+};
+
+// At most about `most_bytes`: the last events of each thread are left out, and counted as dropped.
+std::string Encode(const RankEvents& events, size_t most_bytes);
+bool Decode(const std::string& bytes, RankEvents* events);
+
+// The JSON text. Times are microseconds since the first event, on rank 0's clock.
+std::string FormatTrace(const std::vector<RankEvents>& ranks);
+Status WriteTrace(const std::string& path, const std::vector<RankEvents>& ranks);
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_OBSERVABILITY_TRACE_FILE_H_

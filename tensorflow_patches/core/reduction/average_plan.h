@@ -1,0 +1,49 @@
+// How the tensors of one average become requests: small ones of one type share a request.
+//
+// Made once per set of shapes and used every step; immutable, so any thread may use it.
+
+#ifndef TFMPI_CORE_REDUCTION_AVERAGE_PLAN_H_
+#define TFMPI_CORE_REDUCTION_AVERAGE_PLAN_H_
+
+#include <string>
+#include <vector>
+
+#include "tensorflow_patches/core/request/request.h"
+
+namespace tfmpi {
+
+class AveragePlan {
+ public:
+  // `names`, `dtypes` and `shapes` by tensor; names differ from each other. Requests of several
+  // tensors hold at most `threshold` bytes on the wire.
+  AveragePlan(const std::vector<std::string>& names, const std::vector<DataType>& dtypes,
+              std::vector<Shape> shapes, size_t threshold);
+
+  const std::vector<Shape>& shapes() const { return shapes_; }
+
+  // One request.
+  struct Entry {
+    std::string name;
+    Signature signature;
+    std::vector<size_t> tensors;  // by number
+    std::vector<size_t> starts;   // of each, in elements, if there are several
+  };
+  const std::vector<Entry>& entries() const { return entries_; }
+
+  // For one step, without `done`. `buffers` by tensor: as Request::input and output; `outputs`: as
+  // Request::output of each entry of several tensors, which then need none. `fingerprints`: whether
+  // to compare the data with that of other ranks.
+  std::vector<Request> Requests(const std::vector<Request::Buffers>& buffers,
+                                const std::vector<void*>& outputs, double scale,
+                                bool fingerprints) const;
+
+ private:
+  void Finish(const std::vector<std::string>& names, Entry entry);
+
+  std::vector<Shape> shapes_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_REDUCTION_AVERAGE_PLAN_H_

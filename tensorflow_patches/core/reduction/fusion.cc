@@ -1,0 +1,237 @@
+#include "tensorflow_patches/core/reduction/fusion.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "tensorflow_patches/core/cpu/reduce.h"
+#include "tensorflow_patches/core/observability/timeline.h"
+
+namespace tfmpi {
+namespace {
+
+size_t Count(const Signature& signature) {
+  return static_cast<size_t>(NumElements(signature.shape));
+}
+
+size_t WireBytes(DataType type, size_t count) {
+  return count * WireElements(type) * SizeOf(WireType(type));
+}
+
+// An average is a sum on the wire.
+ReduceOp WireOp(ReduceOp op) { return op == ReduceOp::kAverage ? ReduceOp::kSum : op; }
+
+void PackOne(const FusionEntry& entry, char* next) {
+  const DataType type = entry.signature.dtype;
+  const Request& request = *entry.request;
+  if (entry.signature.parts == nullptr) {
+    return Pack(type, request.input, next, Count(entry.signature), request.scale);
+  }
+  for (size_t i = 0; i < request.parts.size(); ++i) {
+    const size_t count = static_cast<size_t>(NumElements(entry.signature.parts->shapes[i]));
+    Pack(type, request.parts[i].input, next, count, request.scale);
+    const size_t bytes = WireBytes(type, count);
+    const size_t room = WireBytes(type, PaddedElements(type, count));
+    std::memset(next + bytes, 0, room - bytes);
+    next += room;
+  }
+}
+
+void UnpackOne(const FusionEntry& entry, const char* next) {
+  const DataType type = entry.signature.dtype;
+  const Request& request = *entry.request;
+  if (entry.signature.parts == nullptr) {
+    return Unpack(type, next, request.output, Count(entry.signature), 1);
+  }
+  if (request.output != nullptr) {
+    std::memcpy(request.output, next, WireBytes(type, Count(entry.signature)));
+    return;
+  }
+  for (size_t i = 0; i < request.parts.size(); ++i) {
+    const size_t count = static_cast<size_t>(NumElements(entry.signature.parts->shapes[i]));
+    Unpack(type, next, request.parts[i].output, count, 1);
+    next += WireBytes(type, PaddedElements(type, count));
+  }
+}
+
+int64_t Total(const std::vector<int64_t>& rows) {
+  return std::accumulate(rows.begin(), rows.end(), int64_t{0});
+}
+
+// Of a rank that has joined: it has none, and wants none.
+class DroppedRows : public RowAccess {
+ public:
+  void Begin(const std::vector<int64_t>&, int) override {}
+  void Put(int64_t, int64_t, char*) override {}
+  void Take(int, int64_t, int64_t, const char*) override {}
+};
+
+}  // namespace
+
+char* Fusion::Buffer(size_t bytes) {
+  if (bytes > buffer_bytes_) {
+    buffer_ = NewLineMemory(bytes);
+    buffer_bytes_ = bytes;
+  }
+  return buffer_.get();
+}
+
+Status Fusion::Allreduce(const std::vector<FusionEntry>& entries, int contributors,
+                         TimePoint deadline) {
+  const FusionEntry& first = entries.front();
+  const double scale = first.signature.op == ReduceOp::kAverage ? 1.0 / contributors : 1.0;
+  if (entries.size() > 1 || first.signature.parts != nullptr) {
+    return ReduceFused(entries, scale, deadline);
+  }
+  if (Count(first.signature) == 0) return Status();
+  if (IsWireForm(first.signature.dtype)) return ReduceInPlace(first, scale, deadline);
+  return ReduceInChunks(first, scale, deadline);
+}
+
+Status Fusion::ReduceInPlace(const FusionEntry& entry, double scale, TimePoint deadline) {
+  const DataType type = entry.signature.dtype;
+  const size_t count = Count(entry.signature);
+  const void* in = entry.request != nullptr ? entry.request->input : nullptr;
+  void* out = entry.request != nullptr ? entry.request->output : nullptr;
+  std::vector<char> zeros;
+  if (entry.request == nullptr) {
+    zeros.resize(count * SizeOf(type));
+    in = out = zeros.data();
+  }
+  if (entry.request != nullptr && entry.request->scale != 1) {
+    const Span span(Stage::kPack, "", count * SizeOf(type));
+    Pack(type, in, out, count, entry.request->scale);
+    in = out;
+  }
+  return Reduce(in, out, count * WireElements(type), entry.signature, scale, deadline);
+}
+
+Status Fusion::ReduceInChunks(const FusionEntry& entry, double scale, TimePoint deadline) {
+  const DataType type = entry.signature.dtype;
+  const size_t count = Count(entry.signature);
+  const size_t chunk = std::min(count, std::max<size_t>(1, threshold_ / WireBytes(type, 1)));
+  char* buffer = Buffer(WireBytes(type, chunk));
+  for (size_t start = 0; start < count; start += chunk) {
+    const size_t n = std::min(chunk, count - start);
+    const size_t offset = start * SizeOf(type);
+    if (entry.request != nullptr) {
+      const Span span(Stage::kPack, "", n * SizeOf(type));
+      Pack(type, static_cast<const char*>(entry.request->input) + offset, buffer, n,
+           entry.request->scale);
+    } else {
+      std::memset(buffer, 0, WireBytes(type, n));
+    }
+    const Status status =
+        Reduce(buffer, buffer, n * WireElements(type), entry.signature, scale, deadline);
+    if (!status.ok()) return status;
+    if (entry.request != nullptr) {
+      const Span span(Stage::kUnpack, "", n * SizeOf(type));
+      Unpack(type, buffer, static_cast<char*>(entry.request->output) + offset, n, 1);
+    }
+  }
+  return Status();
+}
+
+Status Fusion::ReduceFused(const std::vector<FusionEntry>& entries, double scale,
+                           TimePoint deadline) {
+  size_t bytes = 0;
+  for (const FusionEntry& entry : entries)
+    bytes += WireBytes(entry.signature.dtype, Count(entry.signature));
+  if (bytes == 0) return Status();
+  // Alone and with room of its own for the result, a request needs none here.
+  const Request* const only = entries.size() == 1 ? entries.front().request : nullptr;
+  const bool in_place = only != nullptr && only->output != nullptr;
+  char* const buffer = in_place ? static_cast<char*>(only->output) : Buffer(bytes);
+  PackAll(entries, buffer, bytes);
+  const Signature& first = entries.front().signature;
+  const size_t count = bytes / SizeOf(WireType(first.dtype));
+  const Status status = Reduce(buffer, buffer, count, first, scale, deadline);
+  if (status.ok() && !in_place) UnpackAll(entries, buffer, bytes);
+  return status;
+}
+
+Status Fusion::Reduce(const void* in, void* out, size_t count, const Signature& signature,
+                      double scale, TimePoint deadline) {
+  const DataType wire = WireType(signature.dtype);
+  const Span span(Stage::kReduce, "", count * SizeOf(wire));
+  return transport_->Allreduce(in, out, {count, wire, WireOp(signature.op), scale}, deadline);
+}
+
+void Fusion::PackAll(const std::vector<FusionEntry>& entries, char* next, size_t bytes) {
+  const Span span(Stage::kPack, "", bytes);
+  for (const FusionEntry& entry : entries) {
+    const size_t size = WireBytes(entry.signature.dtype, Count(entry.signature));
+    if (entry.request == nullptr) {
+      std::memset(next, 0, size);
+    } else {
+      PackOne(entry, next);
+    }
+    next += size;
+  }
+}
+
+void Fusion::UnpackAll(const std::vector<FusionEntry>& entries, const char* next, size_t bytes) {
+  const Span span(Stage::kUnpack, "", bytes);
+  for (const FusionEntry& entry : entries) {
+    if (entry.request != nullptr) UnpackOne(entry, next);
+    next += WireBytes(entry.signature.dtype, Count(entry.signature));
+  }
+}
+
+Status Fusion::Allgather(const FusionEntry& entry, const std::vector<int64_t>& rows,
+                         TimePoint deadline) {
+  const size_t row_bytes = RowBytes(entry.signature);
+  std::vector<size_t> bytes;
+  size_t total = 0;
+  for (int64_t n : rows) {
+    bytes.push_back(static_cast<size_t>(n) * row_bytes);
+    total += bytes.back();
+  }
+  std::vector<char> dropped;
+  const void* in = nullptr;
+  void* out = nullptr;
+  if (entry.request != nullptr) {
+    in = entry.request->input;
+    out = entry.request->allocate(rows);
+  }
+  // A rank that cannot hold the result still takes part: its peers wait in the same collective.
+  const bool no_room = entry.request != nullptr && out == nullptr;
+  if (out == nullptr) {
+    dropped.resize(total);
+    out = dropped.data();
+  }
+  if (total != 0) {
+    const Span span(Stage::kReduce, "allgather", total);
+    const Status status = transport_->Allgather(in, out, bytes, deadline);
+    if (!status.ok()) return status;
+  }
+  if (no_room && total != 0) {
+    return Status(Code::kInternal,
+                  "no memory for the result of allgather '" + entry.request->name + "'");
+  }
+  return Status();
+}
+
+Status Fusion::SparseAllgather(const FusionEntry& entry, const std::vector<int64_t>& rows,
+                               int contributors, TimePoint deadline) {
+  // All ranks know all rows, so that all decide alike.
+  const int64_t limit = entry.signature.row_limit;
+  if (limit >= 0 && Total(rows) > limit) return Status();
+  const size_t row_bytes = RowBytes(entry.signature);
+  DroppedRows dropped;
+  RowAccess* const access = entry.request != nullptr ? entry.request->rows : &dropped;
+  access->Begin(rows, contributors);
+  const Span span(Stage::kReduce, "exchange", row_bytes * static_cast<size_t>(Total(rows)));
+  return transport_->SparseAllgather(rows, row_bytes, access, deadline);
+}
+
+Status Fusion::Broadcast(const FusionEntry& entry, TimePoint deadline) {
+  const size_t bytes = Count(entry.signature) * SizeOf(entry.signature.dtype);
+  if (bytes == 0) return Status();
+  std::vector<char> dropped(entry.request == nullptr ? bytes : 0);
+  void* data = entry.request != nullptr ? entry.request->output : dropped.data();
+  const Span span(Stage::kReduce, "broadcast", bytes);
+  return transport_->Broadcast(data, bytes, entry.signature.root, deadline);
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,57 @@
+// Carries out one agreed response on this rank: pack, transport, unpack.
+//
+// Small tensors share a buffer; a tensor in wire form that travels alone is reduced where it lies.
+// Called by the communication thread; it owns the fusion buffer, which it keeps from step to step,
+// since memory given back to the kernel costs its page faults again.
+
+#ifndef TFMPI_CORE_REDUCTION_FUSION_H_
+#define TFMPI_CORE_REDUCTION_FUSION_H_
+
+#include <vector>
+
+#include "tensorflow_patches/core/memory/line_memory.h"
+#include "tensorflow_patches/core/request/request.h"
+#include "tensorflow_patches/core/transport/transport.h"
+
+namespace tfmpi {
+
+// One tensor of a response. `request` is null on a rank that has joined: it contributes zeros and
+// drops the result. Both outlive the call.
+struct FusionEntry {
+  const Signature& signature;
+  Request* request = nullptr;
+};
+
+class Fusion {
+ public:
+  Fusion(Transport* transport, size_t threshold) : transport_(transport), threshold_(threshold) {}
+
+  // All entries have one reduction and one wire type. `contributors` divides an average.
+  Status Allreduce(const std::vector<FusionEntry>& entries, int contributors, TimePoint deadline);
+  // `rows` by rank.
+  Status Allgather(const FusionEntry& entry, const std::vector<int64_t>& rows, TimePoint deadline);
+  Status SparseAllgather(const FusionEntry& entry, const std::vector<int64_t>& rows,
+                         int contributors, TimePoint deadline);
+  Status Broadcast(const FusionEntry& entry, TimePoint deadline);
+
+ private:
+  Status ReduceInPlace(const FusionEntry& entry, double scale, TimePoint deadline);
+  Status ReduceInChunks(const FusionEntry& entry, double scale, TimePoint deadline);
+  Status ReduceFused(const std::vector<FusionEntry>& entries, double scale, TimePoint deadline);
+  // Over all ranks; `count` elements of the wire form of a tensor like `signature`.
+  Status Reduce(const void* in, void* out, size_t count, const Signature& signature, double scale,
+                TimePoint deadline);
+  // `bytes` in all, on the wire.
+  static void PackAll(const std::vector<FusionEntry>& entries, char* next, size_t bytes);
+  static void UnpackAll(const std::vector<FusionEntry>& entries, const char* next, size_t bytes);
+  char* Buffer(size_t bytes);
+
+  Transport* const transport_;
+  const size_t threshold_;
+  LineMemory buffer_;
+  size_t buffer_bytes_ = 0;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_REDUCTION_FUSION_H_

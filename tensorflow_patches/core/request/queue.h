@@ -1,0 +1,121 @@
+// What other threads hand to the communication thread: new requests, withdrawals, posts, the wish
+// to leave.
+//
+// Push from any thread; Drain on the communication thread. Owns what is in it until drained.
+// Nothing is called while the lock is held.
+
+#ifndef TFMPI_CORE_REQUEST_QUEUE_H_
+#define TFMPI_CORE_REQUEST_QUEUE_H_
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tensorflow_patches/core/request/request.h"
+
+namespace tfmpi {
+
+// Names one submission for as long as the engine lives.
+using Ticket = uint64_t;
+
+struct Submission {
+  Ticket ticket = 0;
+  Request request;
+};
+
+struct Drained {
+  std::vector<Submission> submissions;
+  std::vector<Ticket> withdrawals;
+  std::vector<std::string> posts;
+
+  bool empty() const { return submissions.empty() && withdrawals.empty() && posts.empty(); }
+  void clear() {
+    submissions.clear();
+    withdrawals.clear();
+    posts.clear();
+  }
+};
+
+class Queue {
+ public:
+  // `wake` ends the communication thread's sleep. Called by the thread that pushes, with no lock
+  // held, and never after Close.
+  explicit Queue(std::function<void()> wake) : wake_(std::move(wake)) {}
+
+  // Appends a ticket per request, unless `tickets` is null; leaves `requests` as they are and
+  // returns false once the queue is closed.
+  bool Push(std::vector<Request>* requests, std::vector<Ticket>* tickets) {
+    return Change([&] {
+      for (Request& request : *requests) {
+        drained_.submissions.push_back({++last_ticket_, std::move(request)});
+        if (tickets != nullptr) tickets->push_back(last_ticket_);
+      }
+    });
+  }
+
+  void PushWithdrawal(Ticket ticket) {
+    Change([&] { drained_.withdrawals.push_back(ticket); });
+  }
+
+  void PushPost(const std::string& key) {
+    Change([&] { drained_.posts.push_back(key); });
+  }
+
+  // Makes the communication thread look at what else it is asked.
+  void Wake() {
+    Change([] {});
+  }
+
+  // Refuses everything from now on. What is in it can still be drained.
+  void Close() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      closed_ = true;
+    }
+    while (wakers_.load() != 0)
+      std::this_thread::yield();  // they hold no lock and wait for nothing
+  }
+
+  // Replaces what is in `drained`, whose memory it keeps for later.
+  void Drain(Drained* drained) {
+    drained->clear();
+    if (!Stirs()) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::swap(*drained, drained_);
+    stirs_ = false;
+  }
+
+  // Changed, or woken, since it was drained.
+  bool Stirs() const { return stirs_; }
+
+ private:
+  template <typename Body>
+  bool Change(const Body& body) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (closed_) return false;
+      body();
+      stirs_ = true;
+      wakers_.fetch_add(1);
+    }
+    wake_();
+    wakers_.fetch_sub(1);
+    return true;
+  }
+
+  const std::function<void()> wake_;
+  std::atomic<int> wakers_{0};
+  std::mutex mutex_;
+  std::atomic<bool> stirs_{false};  // written under mutex_
+  Drained drained_;                 // guarded by mutex_, as all below
+  Ticket last_ticket_ = 0;
+  bool closed_ = false;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_REQUEST_QUEUE_H_

@@ -1,0 +1,85 @@
+#include "tensorflow_patches/core/request/request.h"
+
+namespace tfmpi {
+
+std::string Describe(const Shape& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (i != 0) text += ", ";
+    text += std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+std::string Describe(const Signature& signature) {
+  std::string text = Name(signature.kind);
+  if (signature.kind == OpKind::kBarrier) return text;
+  if (signature.kind == OpKind::kAllreduce) text += std::string(" ") + Name(signature.op);
+  text += std::string(" of ") + Name(signature.dtype) + " " + Describe(signature.shape);
+  if (signature.kind == OpKind::kBroadcast) text += " from rank " + std::to_string(signature.root);
+  if (signature.row_limit >= 0) text += " if at most " + std::to_string(signature.row_limit);
+  return text;
+}
+
+std::string DescribeDifference(const std::string& name, int first_rank, const Signature& first,
+                               int second_rank, const Signature& second) {
+  const auto sentence = [&](const std::string& what, const std::string& one,
+                            const std::string& other) {
+    return "'" + what + "': rank " + std::to_string(first_rank) + " has " + one + ", rank " +
+           std::to_string(second_rank) + " has " + other;
+  };
+  if (first.parts == nullptr || second.parts == nullptr || first.parts == second.parts) {
+    return sentence(name, Describe(first), Describe(second));
+  }
+  const Parts& a = *first.parts;
+  const Parts& b = *second.parts;
+  const auto part = [](const Signature& signature, size_t i) {
+    Signature one = signature;
+    one.shape = signature.parts->shapes[i];
+    return Describe(one);
+  };
+  for (size_t i = 0; i < a.names.size() && i < b.names.size(); ++i) {
+    if (a.names[i] != b.names[i]) {
+      return sentence(name, "'" + a.names[i] + "'", "'" + b.names[i] + "' in its place");
+    }
+    if (part(first, i) != part(second, i)) {
+      return sentence(a.names[i], part(first, i), part(second, i));
+    }
+  }
+  return sentence(name, std::to_string(a.names.size()) + " tensors",
+                  std::to_string(b.names.size()));
+}
+
+Signature WithoutRows(Signature signature) {
+  if (GathersRows(signature.kind) && !signature.shape.empty()) signature.shape[0] = 0;
+  return signature;
+}
+
+size_t RowBytes(const Signature& signature) {
+  const Shape row(signature.shape.begin() + 1, signature.shape.end());
+  return static_cast<size_t>(NumElements(row)) * SizeOf(signature.dtype) +
+         static_cast<size_t>(signature.extra_row_bytes);
+}
+
+Status Validate(const Signature& signature) {
+  if (GathersRows(signature.kind) && signature.shape.empty()) {
+    return Status(Code::kInvalidArgument,
+                  std::string(Name(signature.kind)) + " needs a tensor of rank 1 or more");
+  }
+  if (signature.kind == OpKind::kSparseAllgather && RowBytes(signature) == 0) {
+    return Status(Code::kInvalidArgument, "exchange needs rows that are not empty");
+  }
+  if (signature.kind != OpKind::kAllreduce) return Status();
+  const bool sums = signature.op == ReduceOp::kAverage || signature.op == ReduceOp::kSum;
+  if (signature.op == ReduceOp::kAverage && !IsFloating(signature.dtype)) {
+    return Status(Code::kInvalidArgument, std::string("the average of ") + Name(signature.dtype) +
+                                              " is not a whole number; use op='sum'");
+  }
+  if (signature.dtype == DataType::kBool || (IsComplex(signature.dtype) && !sums)) {
+    return Status(Code::kInvalidArgument, std::string("allreduce ") + Name(signature.op) +
+                                              " is not defined for " + Name(signature.dtype));
+  }
+  return Status();
+}
+
+}  // namespace tfmpi

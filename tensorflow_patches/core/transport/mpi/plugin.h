@@ -1,0 +1,75 @@
+// The C interface of a transport in a library of its own, loaded when averaging is on.
+//
+// It names no MPI type, so one core serves every MPI: each MPI ABI has one small library that
+// exports `tfmpi_transport_get`. All functions return one of TfMpiTransportResult; on anything but
+// kTfMpiOk they write one line into `error` (always NUL-terminated). Threads: `init` and `finalize`
+// on the thread that starts and stops the engine, all others on the communication thread.
+
+#ifndef TFMPI_CORE_TRANSPORT_MPI_PLUGIN_H_
+#define TFMPI_CORE_TRANSPORT_MPI_PLUGIN_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TFMPI_TRANSPORT_ABI 2u
+#define TFMPI_ERROR_BYTES 512u
+
+enum TfMpiTransportResult {
+  kTfMpiOk = 0,
+  kTfMpiTimeout = 1,
+  kTfMpiFailed = 2,
+};
+
+enum TfMpiGroup {
+  kTfMpiAll = 0,   // every rank
+  kTfMpiRail = 1,  // the ranks with this local rank, one per node; only if `rails` is not 0
+};
+
+struct TfMpiTransportInfo {
+  int32_t rank, size, local_rank, local_size, nodes;
+  int32_t rails;      // 1: every node has the same number of ranks
+  char library[256];  // the MPI library and its version, one line
+};
+
+struct TfMpiReduction {
+  size_t count;
+  int32_t type;  // DataType of core/types.h
+  int32_t op;    // ReduceOp of core/types.h
+  double scale;
+};
+
+struct TfMpiTransport {
+  uint32_t abi;  // TFMPI_TRANSPORT_ABI of the header it was compiled with
+  // `ranks_per_node`: 0 for the nodes as they are, else so many ranks, in their order, count as
+  // one.
+  int (*init)(int32_t ranks_per_node, struct TfMpiTransportInfo* info, char* error);
+  // Collective over the node: `bytes` of memory that its ranks share, whose first `zeroed` are 0,
+  // until `finalize`. Writes the node's ranks, ascending, into `ranks` (local_size of them).
+  int (*map_node)(size_t bytes, size_t zeroed, void** memory, int32_t* ranks, char* error);
+  int (*send)(int32_t peer, const void* data, size_t bytes, char* error);
+  // Sets *source to -1 when no message waits, else to its sender and *bytes to its length.
+  int (*probe)(int32_t* source, size_t* bytes, char* error);
+  // Receives the message that the last probe announced.
+  int (*receive)(void* data, size_t bytes, char* error);
+  // `seconds` until the deadline.
+  int (*allreduce)(int32_t group, const void* in, void* out, const struct TfMpiReduction* reduction,
+                   double seconds, char* error);
+  // MPI_Allreduce and nothing else; no scale, no deadline.
+  int (*plain_allreduce)(const void* in, void* out, const struct TfMpiReduction* reduction,
+                         char* error);
+  int (*allgather)(const void* in, void* out, const size_t* bytes, double seconds, char* error);
+  int (*broadcast)(void* data, size_t bytes, int32_t root, double seconds, char* error);
+  int (*finalize)(char* error);
+};
+
+const struct TfMpiTransport* tfmpi_transport_get(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // TFMPI_CORE_TRANSPORT_MPI_PLUGIN_H_

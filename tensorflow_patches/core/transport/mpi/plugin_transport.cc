@@ -1,0 +1,149 @@
+#include "tensorflow_patches/core/transport/mpi/plugin_transport.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <thread>
+#include <vector>
+
+#include "tensorflow_patches/core/transport/mpi/plugin.h"
+
+namespace tfmpi {
+namespace {
+
+Status ToStatus(int result, const char* error) {
+  switch (result) {
+    case kTfMpiOk:
+      return Status();
+    case kTfMpiTimeout:
+      return Status(Code::kDeadlineExceeded, error);
+    default:
+      return Status(Code::kUnavailable, error);
+  }
+}
+
+double SecondsUntil(TimePoint deadline) {
+  return std::max(0.0, std::chrono::duration<double>(deadline - Clock::now()).count());
+}
+
+// Its Wait only sleeps: whoever needs more wraps it (node_transport.h).
+class PluginTransport : public Transport {
+ public:
+  PluginTransport(const TfMpiTransport* plugin, const TfMpiTransportInfo& info, TfMpiGroup group)
+      : plugin_(plugin), library_(info.library), group_(group) {
+    topology_ = {info.rank, info.size, info.local_rank, info.local_size, info.nodes};
+  }
+
+  const Topology& topology() const override { return topology_; }
+  std::string description() const override { return "MPI (" + library_ + ")"; }
+
+  Status Send(int peer, const std::string& bytes) override {
+    return ToStatus(plugin_->send(peer, bytes.data(), bytes.size(), error_), error_);
+  }
+
+  Status Receive(std::vector<ControlMessage>* inbox) override {
+    while (true) {
+      int32_t source = -1;
+      size_t bytes = 0;
+      int result = plugin_->probe(&source, &bytes, error_);
+      if (result != kTfMpiOk || source < 0) return ToStatus(result, error_);
+      ControlMessage message{source, std::string(bytes, '\0')};
+      result = plugin_->receive(message.bytes.data(), bytes, error_);
+      if (result != kTfMpiOk) return ToStatus(result, error_);
+      inbox->push_back(std::move(message));
+    }
+  }
+
+  void Wait(Clock::duration limit, bool, const std::function<bool()>& ready,
+            std::unique_lock<ProgressLock>*) override {
+    if (!ready()) std::this_thread::sleep_for(std::min<Clock::duration>(limit, kWait));
+  }
+  void Wake() override {}
+
+  Status Allreduce(const void* in, void* out, const Reduction& reduction,
+                   TimePoint deadline) override {
+    const TfMpiReduction terms = ToPlugin(reduction);
+    return ToStatus(plugin_->allreduce(group_, in, out, &terms, SecondsUntil(deadline), error_),
+                    error_);
+  }
+
+  Status PlainAllreduce(const void* in, void* out, const Reduction& reduction) override {
+    const TfMpiReduction terms = ToPlugin(reduction);
+    return ToStatus(plugin_->plain_allreduce(in, out, &terms, error_), error_);
+  }
+
+  Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
+                   TimePoint deadline) override {
+    return ToStatus(plugin_->allgather(in, out, bytes.data(), SecondsUntil(deadline), error_),
+                    error_);
+  }
+
+  Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) override {
+    return ToStatus(plugin_->broadcast(data, bytes, root, SecondsUntil(deadline), error_), error_);
+  }
+
+  Status Finalize() override { return ToStatus(plugin_->finalize(error_), error_); }
+
+ private:
+  static constexpr std::chrono::microseconds kWait{100};
+
+  static TfMpiReduction ToPlugin(const Reduction& reduction) {
+    return {reduction.count, static_cast<int32_t>(reduction.type),
+            static_cast<int32_t>(reduction.op), reduction.scale};
+  }
+
+  const TfMpiTransport* plugin_;
+  std::string library_;
+  const TfMpiGroup group_;
+  Topology topology_;
+  char error_[TFMPI_ERROR_BYTES] = {};  // communication thread only, as all callers of plugin_
+};
+
+Status Load(const std::string& path, const TfMpiTransport** plugin) {
+  // RTLD_GLOBAL: Open MPI's own plugins look its symbols up in the global scope.
+  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (handle == nullptr) return Status(Code::kUnavailable, dlerror());
+  using Getter = const TfMpiTransport* (*)();
+  auto getter = reinterpret_cast<Getter>(dlsym(handle, "tfmpi_transport_get"));
+  if (getter == nullptr) {
+    return Status(Code::kInternal, path + " exports no tfmpi_transport_get");
+  }
+  *plugin = getter();
+  if ((*plugin)->abi != TFMPI_TRANSPORT_ABI) {
+    return Status(Code::kInternal, path + " was built for transport ABI " +
+                                       std::to_string((*plugin)->abi) + ", this library needs " +
+                                       std::to_string(TFMPI_TRANSPORT_ABI));
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status LoadPluginTransport(const std::string& path, const PluginOptions& options,
+                           std::unique_ptr<Transport>* transport) {
+  const TfMpiTransport* plugin = nullptr;
+  Status status = Load(path, &plugin);
+  if (!status.ok()) return status;
+  TfMpiTransportInfo info = {};
+  char error[TFMPI_ERROR_BYTES] = {};
+  status = ToStatus(plugin->init(options.ranks_per_node, &info, error), error);
+  if (!status.ok()) return status;
+  std::vector<int> node_ranks(info.local_size);
+  void* memory = nullptr;
+  status = ToStatus(plugin->map_node(NodeMemory::BytesFor(info.local_size),
+                                     NodeMemory::BytesToClear(info.local_size), &memory,
+                                     node_ranks.data(), error),
+                    error);
+  if (!status.ok()) return status;
+  auto all = std::make_unique<PluginTransport>(plugin, info, kTfMpiAll);
+  std::unique_ptr<Transport> rail;
+  if (info.nodes > 1 && info.rails != 0) {
+    rail = std::make_unique<PluginTransport>(plugin, info, kTfMpiRail);
+  }
+  *transport = MakeNodeTransport(std::move(all), std::move(rail),
+                                 NodeMemory(memory, info.local_rank, info.local_size), node_ranks,
+                                 options.node);
+  return status;
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,331 @@
+#include "tensorflow_patches/core/transport/shm/node_collectives.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "tensorflow_patches/core/cpu/reduce.h"
+#include "tensorflow_patches/core/cpu/stream_copy.h"
+
+namespace tfmpi {
+namespace {
+
+// Up to this size of a tensor every rank reduces all of it, which spares one wait of two.
+constexpr size_t kWholeBytes = size_t{8} << 10;
+// A peer that is at work in the same operation comes within this time; sleeping and being woken
+// take about as long.
+constexpr std::chrono::microseconds kSpin{30};
+// Nobody notifies when a process dies: the deadline is looked at this often.
+constexpr std::chrono::milliseconds kLongestWait{50};
+// Reduced, then copied for the peers while it is in the first-level cache.
+constexpr size_t kReducedAtOnce = size_t{8} << 10;
+
+}  // namespace
+
+// How a tensor of `count` elements is cut: a share for each rank, and each share into blocks, of
+// which one chunk holds one of every share, as a slot does.
+struct NodeCollectives::Shares {
+  Shares(const NodeCollectives& node, size_t count, size_t element)
+      : node(node), count(count), element(element) {
+    const size_t ranks = node.memory_.ranks();
+    block = node.memory_.slot_bytes() / ranks / kCacheLine * kCacheLine;
+    per_block = block / element;
+    size_t largest = 0;
+    for (size_t r = 0; r < ranks; ++r) {
+      largest = std::max(largest, node.ShareStart(count, r + 1) - node.ShareStart(count, r));
+    }
+    chunks = (largest + per_block - 1) / per_block;
+  }
+
+  // Elements of block `chunk` of the share of `rank`.
+  size_t Start(int rank, uint64_t chunk) const {
+    return std::min(node.ShareStart(count, rank) + chunk * per_block,
+                    node.ShareStart(count, rank + 1));
+  }
+  size_t Count(int rank, uint64_t chunk) const {
+    return Start(rank, chunk + 1) - Start(rank, chunk);
+  }
+  size_t Bytes(int rank, uint64_t chunk) const { return Count(rank, chunk) * element; }
+  // Where in the tensor, and where in a slot, that block lies.
+  size_t Offset(int rank, uint64_t chunk) const { return Start(rank, chunk) * element; }
+  size_t InSlot(int rank) const { return rank * block; }
+
+  // This rank's part of the other ranks' shares of a chunk, into its slot; `number`: of the chunk,
+  // over all operations.
+  void PutOthers(ChunkWriter::Copy copy, const char* from, uint64_t chunk, uint64_t number) const {
+    const NodeMemory& memory = node.memory_;
+    char* const slot = memory.slot(memory.rank(), number);
+    for (int r = 0; r < memory.ranks(); ++r) {
+      if (r != memory.rank()) copy(slot + InSlot(r), from + Offset(r, chunk), Bytes(r, chunk));
+    }
+  }
+  // About as much.
+  size_t BytesOfOthers(uint64_t chunk) const {
+    const NodeMemory& memory = node.memory_;
+    return Bytes(memory.rank(), chunk) * static_cast<size_t>(memory.ranks() - 1);
+  }
+  // Where each rank's part of this rank's share lies.
+  void FindMine(const char* from, uint64_t chunk, uint64_t number,
+                std::vector<const void*>* sources) const {
+    const NodeMemory& memory = node.memory_;
+    sources->resize(memory.ranks());
+    for (int r = 0; r < memory.ranks(); ++r) {
+      (*sources)[r] = memory.slot(r, number) + InSlot(memory.rank());
+    }
+    (*sources)[memory.rank()] = from + Offset(memory.rank(), chunk);
+  }
+  // The other ranks' shares, from their slots.
+  void TakeOthers(char* to, uint64_t chunk, uint64_t number) const {
+    const NodeMemory& memory = node.memory_;
+    for (int r = 0; r < memory.ranks(); ++r) {
+      if (r != memory.rank()) {
+        std::memcpy(to + Offset(r, chunk), memory.slot(r, number) + InSlot(r), Bytes(r, chunk));
+      }
+    }
+  }
+
+  const NodeCollectives& node;
+  size_t count;
+  size_t element;
+  size_t block;
+  size_t per_block;
+  uint64_t chunks;
+};
+
+size_t NodeCollectives::ShareStart(size_t count, int rank) const {
+  // Whole cache lines of the widest type, so that no two ranks write to one.
+  constexpr size_t kGrain = 16;
+  const size_t grains = (count + kGrain - 1) / kGrain;
+  return std::min(count, grains * rank / memory_.ranks() * kGrain);
+}
+
+template <typename Counter>
+bool NodeCollectives::AllPeersPast(Counter counter, uint64_t chunks) const {
+  for (int r = 0; r < memory_.ranks(); ++r) {
+    if (r != memory_.rank() &&
+        (memory_.state(r).*counter).load(std::memory_order_seq_cst) < chunks) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Every stage of every chunk as soon as it can be; of what can be, the oldest chunk first, which is
+// still in the cache. `reduces`: what is taken was made by a peer after all had put their parts.
+template <typename Put, typename Reduce, typename Take>
+Status NodeCollectives::Run(uint64_t chunks, bool reduces, const Put& put, const Reduce& reduce,
+                            const Take& take, TimePoint deadline) {
+  RankState& mine = memory_.mine();
+  uint64_t to_put = 0, to_reduce = reduces ? 0 : chunks, to_take = 0;
+  // Whoever waits inside an operation waits until all have come so far: the last one notifies.
+  const auto publish = [&](std::atomic<uint64_t> RankState::*counter, uint64_t done) {
+    (mine.*counter).store(base_ + done, std::memory_order_seq_cst);
+    if (AllPeersPast(counter, base_ + done)) memory_.NotifyPeers(WaitState::kInside);
+  };
+  SpinWait wait(memory_, WaitState::kInside, kSpin);
+  while (to_take < chunks) {
+    bool moved = false;
+    if (to_take < std::min(to_put, to_reduce) &&
+        AllPeersPast(reduces ? &RankState::reduced : &RankState::put, base_ + to_take + 1)) {
+      take(to_take, base_ + to_take);
+      publish(&RankState::taken, ++to_take);
+      moved = true;
+    } else if (to_reduce < to_put && AllPeersPast(&RankState::put, base_ + to_reduce + 1)) {
+      reduce(to_reduce, base_ + to_reduce);
+      publish(&RankState::reduced, ++to_reduce);
+      moved = true;
+    } else if (to_put < chunks && to_put < to_take + NodeMemory::kSlots &&
+               (base_ + to_put < NodeMemory::kSlots ||
+                AllPeersPast(&RankState::taken, base_ + to_put + 1 - NodeMemory::kSlots))) {
+      put(to_put, base_ + to_put);
+      publish(&RankState::put, ++to_put);
+      moved = true;
+    }
+    if (moved) {
+      wait.Reset();
+    } else {
+      if (wait.Pause(kLongestWait) && Clock::now() >= deadline) {
+        return Status(Code::kDeadlineExceeded,
+                      "an operation inside the node did not end in time: a peer has died or does "
+                      "not take part");
+      }
+    }
+  }
+  base_ += chunks;
+  // For ranks whose operation skips a stage, too; who waits inside one skips what its peers skip.
+  mine.put.store(base_, std::memory_order_release);
+  mine.reduced.store(base_, std::memory_order_release);
+  return Status();
+}
+
+Status NodeCollectives::Allreduce(const void* in, void* out, const Reduction& reduction,
+                                  TimePoint deadline) {
+  const size_t element = SizeOf(reduction.type);
+  if (reduction.count * element <= std::min(kWholeBytes, memory_.slot_bytes())) {
+    return AllreduceWhole(in, out, reduction, deadline);
+  }
+  const Shares shares(*this, reduction.count, element);
+  const char* const from = static_cast<const char*>(in);
+  char* const to = static_cast<char*>(out);
+  const int rank = memory_.rank();
+  const auto put = [&](uint64_t chunk, uint64_t number) {
+    writer_.Put(shares.BytesOfOthers(chunk),
+                [&](ChunkWriter::Copy copy) { shares.PutOthers(copy, from, chunk, number); });
+  };
+  const auto reduce = [&](uint64_t chunk, uint64_t number) {
+    shares.FindMine(from, chunk, number, &sources_);
+    ReduceForAll(reduction, shares.Count(rank, chunk), to + shares.Offset(rank, chunk),
+                 memory_.slot(rank, number) + shares.InSlot(rank));
+  };
+  const auto take = [&](uint64_t chunk, uint64_t number) { shares.TakeOthers(to, chunk, number); };
+  return Run(shares.chunks, true, put, reduce, take, deadline);
+}
+
+void NodeCollectives::ReduceForAll(const Reduction& reduction, size_t count, char* out,
+                                   char* slot) {
+  const size_t element = SizeOf(reduction.type);
+  const size_t bytes = count * element;
+  if (!writer_.Streams(bytes)) {
+    return Reduce(reduction, sources_.data(), memory_.ranks(), count, out, slot);
+  }
+  for (size_t start = 0; start < bytes; start += kReducedAtOnce) {
+    const size_t length = std::min(kReducedAtOnce, bytes - start);
+    Reduce(reduction, sources_.data(), memory_.ranks(), length / element, out + start, nullptr);
+    StreamCopy(slot + start, out + start, length);
+    for (const void*& source : sources_) source = static_cast<const char*>(source) + length;
+  }
+  EndStreams();
+}
+
+Status NodeCollectives::AllreduceWhole(const void* in, void* out, const Reduction& reduction,
+                                       TimePoint deadline) {
+  if (reduction.count == 0) return Status();
+  const size_t bytes = reduction.count * SizeOf(reduction.type);
+  sources_.resize(memory_.ranks());
+  const auto put = [&](uint64_t, uint64_t number) {
+    writer_.Put(bytes, [&](ChunkWriter::Copy copy) {
+      copy(memory_.slot(memory_.rank(), number), in, bytes);
+    });
+  };
+  const auto take = [&](uint64_t, uint64_t number) {
+    for (int r = 0; r < memory_.ranks(); ++r) sources_[r] = memory_.slot(r, number);
+    Reduce(reduction, sources_.data(), memory_.ranks(), reduction.count, out, nullptr);
+  };
+  return Run(
+      1, false, put, [](uint64_t, uint64_t) {}, take, deadline);
+}
+
+Status NodeCollectives::ReduceScatter(const void* in, void* out, const Reduction& reduction,
+                                      TimePoint deadline) {
+  const Shares shares(*this, reduction.count, SizeOf(reduction.type));
+  const char* const from = static_cast<const char*>(in);
+  char* const to = static_cast<char*>(out);
+  const int rank = memory_.rank();
+  const auto put = [&](uint64_t chunk, uint64_t number) {
+    writer_.Put(shares.BytesOfOthers(chunk),
+                [&](ChunkWriter::Copy copy) { shares.PutOthers(copy, from, chunk, number); });
+  };
+  const auto take = [&](uint64_t chunk, uint64_t number) {
+    shares.FindMine(from, chunk, number, &sources_);
+    Reduce(reduction, sources_.data(), memory_.ranks(), shares.Count(rank, chunk),
+           to + shares.Offset(rank, chunk), nullptr);
+  };
+  return Run(
+      shares.chunks, false, put, [](uint64_t, uint64_t) {}, take, deadline);
+}
+
+Status NodeCollectives::AllgatherShares(void* data, size_t count, DataType type,
+                                        TimePoint deadline) {
+  const Shares shares(*this, count, SizeOf(type));
+  char* const bytes = static_cast<char*>(data);
+  const int rank = memory_.rank();
+  const auto put = [&](uint64_t chunk, uint64_t number) {
+    writer_.Put(shares.Bytes(rank, chunk), [&](ChunkWriter::Copy copy) {
+      copy(memory_.slot(rank, number) + shares.InSlot(rank), bytes + shares.Offset(rank, chunk),
+           shares.Bytes(rank, chunk));
+    });
+  };
+  const auto take = [&](uint64_t chunk, uint64_t number) {
+    shares.TakeOthers(bytes, chunk, number);
+  };
+  return Run(
+      shares.chunks, false, put, [](uint64_t, uint64_t) {}, take, deadline);
+}
+
+Status NodeCollectives::Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
+                                  TimePoint deadline) {
+  const size_t chunk_bytes = memory_.slot_bytes();
+  const size_t largest = *std::max_element(bytes.begin(), bytes.end());
+  const int rank = memory_.rank();
+  const auto length = [&](int r, uint64_t chunk) {
+    const size_t start = chunk * chunk_bytes;
+    return start < bytes[r] ? std::min(chunk_bytes, bytes[r] - start) : 0;
+  };
+  const auto put = [&](uint64_t chunk, uint64_t number) {
+    const size_t n = length(rank, chunk);
+    writer_.Put(n, [&](ChunkWriter::Copy copy) {
+      copy(memory_.slot(rank, number), static_cast<const char*>(in) + chunk * chunk_bytes, n);
+    });
+  };
+  const auto take = [&](uint64_t chunk, uint64_t number) {
+    char* to = static_cast<char*>(out);
+    for (int r = 0; r < memory_.ranks(); to += bytes[r], ++r) {
+      const size_t n = length(r, chunk);
+      if (n == 0 || (r == rank && to == in)) continue;
+      std::memcpy(to + chunk * chunk_bytes, memory_.slot(r, number), n);
+    }
+  };
+  return Run((largest + chunk_bytes - 1) / chunk_bytes, false, put, [](uint64_t, uint64_t) {}, take,
+             deadline);
+}
+
+Status NodeCollectives::SparseAllgather(const std::vector<int64_t>& rows, size_t row_bytes,
+                                        RowAccess* access, TimePoint deadline) {
+  const auto per_chunk = static_cast<int64_t>(memory_.slot_bytes() / row_bytes);
+  const int64_t most = *std::max_element(rows.begin(), rows.end());
+  const int rank = memory_.rank();
+  const auto put = [&](uint64_t chunk, uint64_t number) {
+    const int64_t begin = static_cast<int64_t>(chunk) * per_chunk;
+    const int64_t end = std::min(begin + per_chunk, rows[rank]);
+    if (begin >= end) return;
+    const size_t bytes = static_cast<size_t>(end - begin) * row_bytes;
+    char* const slot = memory_.slot(rank, number);
+    const ChunkWriter::Plan plan = writer_.Next(bytes);
+    if (plan.needs_no_copy()) return access->Put(begin, end, slot);
+    rows_.resize(memory_.slot_bytes());
+    access->Put(begin, end, rows_.data());
+    writer_.Put(plan, [&](ChunkWriter::Copy copy) { copy(slot, rows_.data(), bytes); });
+  };
+  const auto take = [&](uint64_t chunk, uint64_t number) {
+    const int64_t begin = static_cast<int64_t>(chunk) * per_chunk;
+    for (int r = 0; r < memory_.ranks(); ++r) {
+      const int64_t end = std::min(begin + per_chunk, rows[r]);
+      if (r != rank && begin < end) access->Take(r, begin, end, memory_.slot(r, number));
+    }
+  };
+  return Run(
+      static_cast<uint64_t>((most + per_chunk - 1) / per_chunk), false, put,
+      [](uint64_t, uint64_t) {}, take, deadline);
+}
+
+Status NodeCollectives::Broadcast(void* data, size_t bytes, int root, TimePoint deadline) {
+  const size_t chunk_bytes = memory_.slot_bytes();
+  char* const all = static_cast<char*>(data);
+  const auto length = [&](uint64_t chunk) {
+    return std::min(chunk_bytes, bytes - chunk * chunk_bytes);
+  };
+  const auto put = [&](uint64_t chunk, uint64_t number) {
+    if (memory_.rank() != root) return;
+    writer_.Put(length(chunk), [&](ChunkWriter::Copy copy) {
+      copy(memory_.slot(root, number), all + chunk * chunk_bytes, length(chunk));
+    });
+  };
+  const auto take = [&](uint64_t chunk, uint64_t number) {
+    if (memory_.rank() == root) return;
+    std::memcpy(all + chunk * chunk_bytes, memory_.slot(root, number), length(chunk));
+  };
+  return Run((bytes + chunk_bytes - 1) / chunk_bytes, false, put, [](uint64_t, uint64_t) {}, take,
+             deadline);
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,66 @@
+// Collectives between the ranks of one node, through the memory they share.
+//
+// A tensor is cut into one share per rank, and travels in chunks that stay in the caches: every
+// rank puts what is not its own share into its slot, reduces its own share from its memory and the
+// peers' slots, and takes the other shares from theirs. Nobody waits for a peer while there is
+// anything to do for another chunk. All calls on the communication thread, by all ranks of the node
+// in one order; the caller owns all buffers. After a failure the node's memory is of no more use.
+
+#ifndef TFMPI_CORE_TRANSPORT_SHM_NODE_COLLECTIVES_H_
+#define TFMPI_CORE_TRANSPORT_SHM_NODE_COLLECTIVES_H_
+
+#include <vector>
+
+#include "tensorflow_patches/core/base/status.h"
+#include "tensorflow_patches/core/transport/shm/chunk_writer.h"
+#include "tensorflow_patches/core/transport/shm/node_memory.h"
+#include "tensorflow_patches/core/transport/transport.h"
+
+namespace tfmpi {
+
+class NodeCollectives {
+ public:
+  explicit NodeCollectives(const NodeMemory& memory, Stores stores = Stores::kAuto)
+      : memory_(memory), writer_(stores) {}
+
+  // `in` may equal `out`. Every rank gets the same bits: each element is reduced once, in the order
+  // of the ranks.
+  Status Allreduce(const void* in, void* out, const Reduction& reduction, TimePoint deadline);
+
+  // The two halves of an allreduce: after the first, `out` holds this rank's share, and nothing
+  // else of use; before the second, `data` must hold it.
+  Status ReduceScatter(const void* in, void* out, const Reduction& reduction, TimePoint deadline);
+  Status AllgatherShares(void* data, size_t count, DataType type, TimePoint deadline);
+  // First element of the share of `rank`; that of the rank after the last is `count`.
+  size_t ShareStart(size_t count, int rank) const;
+
+  // `bytes[r]` from the node's rank r; `out` holds them one after another.
+  Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes, TimePoint deadline);
+  // `rows[r]` of the node's rank r, none larger than a slot. Read into the slots, and taken from
+  // there.
+  Status SparseAllgather(const std::vector<int64_t>& rows, size_t row_bytes, RowAccess* access,
+                         TimePoint deadline);
+  Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline);
+
+ private:
+  struct Shares;
+
+  Status AllreduceWhole(const void* in, void* out, const Reduction& reduction, TimePoint deadline);
+  template <typename Put, typename Reduce, typename Take>
+  Status Run(uint64_t chunks, bool reduces, const Put& put, const Reduce& reduce, const Take& take,
+             TimePoint deadline);
+  // `count` elements of sources_ to `out` and, for the peers, to `slot`.
+  void ReduceForAll(const Reduction& reduction, size_t count, char* out, char* slot);
+  template <typename Counter>
+  bool AllPeersPast(Counter counter, uint64_t chunks) const;
+
+  const NodeMemory memory_;
+  uint64_t base_ = 0;  // chunks of all operations so far
+  ChunkWriter writer_;
+  std::vector<const void*> sources_;
+  std::vector<char> rows_;  // of a chunk, until they are copied into the slot
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_TRANSPORT_SHM_NODE_COLLECTIVES_H_

@@ -1,0 +1,132 @@
+#include "tensorflow_patches/core/transport/shm/node_memory.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <ctime>
+
+#include "tensorflow_patches/core/cpu/relax.h"
+
+namespace tfmpi {
+namespace {
+
+// A chunk passes through the second-level caches of its two ranks (docs/design.md, Transport).
+constexpr size_t kSlotBytes = size_t{128} << 10;
+// Of all slots of a node with very many ranks.
+constexpr size_t kMostBytes = size_t{64} << 20;
+constexpr size_t kLeastSlotBytes = size_t{32} << 10;
+
+size_t SlotBytes(int ranks) {
+  const size_t fair = kMostBytes / (NodeMemory::kSlots * ranks) / kCacheLine * kCacheLine;
+  return std::min(kSlotBytes, std::max(kLeastSlotBytes, fair));
+}
+
+// Not FUTEX_PRIVATE: the ranks are processes.
+void FutexWait(std::atomic<uint32_t>* word, uint32_t value, Clock::duration limit) {
+  const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(limit).count();
+  const timespec time = {ns / 1'000'000'000, ns % 1'000'000'000};
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT, value, &time, nullptr, 0);
+}
+
+// All: the communication thread may sleep while a caller, in its place, sleeps in an operation.
+void FutexWake(std::atomic<uint32_t>* word) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+size_t ControlRing::Write(const char* from, size_t bytes) {
+  const uint64_t start = written.load(std::memory_order_relaxed);
+  const size_t room = kBytes - static_cast<size_t>(start - read.load(std::memory_order_acquire));
+  const size_t n = std::min(bytes, room);
+  const size_t first = std::min(n, kBytes - start % kBytes);
+  std::memcpy(data + start % kBytes, from, first);
+  std::memcpy(data, from + first, n - first);
+  written.store(start + n, std::memory_order_seq_cst);
+  return n;
+}
+
+size_t ControlRing::Read(char* to, size_t bytes) {
+  const uint64_t start = read.load(std::memory_order_relaxed);
+  const size_t n = std::min(bytes, Readable());
+  const size_t first = std::min(n, kBytes - start % kBytes);
+  std::memcpy(to, data + start % kBytes, first);
+  std::memcpy(to + first, data, n - first);
+  read.store(start + n, std::memory_order_seq_cst);
+  return n;
+}
+
+size_t ControlRing::Readable() const {
+  return static_cast<size_t>(written.load(std::memory_order_seq_cst) -
+                             read.load(std::memory_order_seq_cst));
+}
+
+size_t NodeMemory::BytesFor(int ranks) {
+  return ranks * (sizeof(RankState) + kSlots * SlotBytes(ranks));
+}
+
+NodeMemory::NodeMemory(void* memory, int rank, int ranks)
+    : rank_(rank),
+      ranks_(ranks),
+      slot_bytes_(SlotBytes(ranks)),
+      states_(static_cast<RankState*>(memory)),
+      slots_(static_cast<char*>(memory) + ranks * sizeof(RankState)),
+      crowded_(ranks > sysconf(_SC_NPROCESSORS_ONLN)) {}
+
+void NodeMemory::Notify(int rank, WaitState least) const {
+  RankState& state = states_[rank];
+  if (state.wait_state.load(std::memory_order_seq_cst) < least) return;
+  state.notifications.fetch_add(1, std::memory_order_seq_cst);
+  FutexWake(&state.notifications);
+}
+
+void NodeMemory::SetWaitState(WaitState sleep) const {
+  mine().wait_state.store(sleep, std::memory_order_seq_cst);
+}
+
+void NodeMemory::NotifyPeers(WaitState least) const {
+  for (int i = 1; i < ranks_; ++i) Notify((rank_ + i) % ranks_, least);
+}
+
+SpinWait::SpinWait(const NodeMemory& memory, WaitState sleep, Clock::duration spin)
+    : memory_(memory), sleep_(sleep), spin_(memory.crowded_ ? Clock::duration::zero() : spin) {}
+
+bool SpinWait::Pause(Clock::duration limit) {
+  constexpr int kPollsPerLook = 32;  // at the clock
+  if (lying_) {
+    Sleep(limit);
+    GetUp();
+    return true;
+  }
+  if (spin_.count() != 0) {
+    Relax();
+    if (++polls_ % kPollsPerLook != 0) return false;
+    const TimePoint now = Clock::now();
+    if (polls_ == kPollsPerLook) spin_until_ = now + spin_;
+    if (now < spin_until_) return true;
+  }
+  heard_ = memory_.mine().notifications.load(std::memory_order_seq_cst);
+  memory_.SetWaitState(sleep_);
+  lying_ = true;
+  return true;
+}
+
+void SpinWait::Sleep(Clock::duration limit) {
+  FutexWait(&memory_.mine().notifications, heard_, limit);
+}
+
+void SpinWait::Reset() {
+  GetUp();
+  polls_ = 0;
+}
+
+void SpinWait::GetUp() {
+  if (lying_) memory_.SetWaitState(WaitState::kAwake);
+  lying_ = false;
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,167 @@
+#include "tensorflow_patches/glue/extras/divided_update.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "tensorflow_patches/core/cpu/reduce.h"
+#include "tensorflow_patches/core/cpu/stream_copy.h"
+#include "tensorflow_patches/glue/kernels/sparse_average.h"
+#include "tensorflow_patches/glue/variables/initial_broadcast.h"
+
+namespace tfmpi {
+namespace {
+
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+std::atomic<SparseUpdate> g_mode{SparseUpdate::kAuto};
+
+// Less is updated faster than the ranks can agree that it was.
+constexpr int64_t kLeastBytes = 512 << 10;
+
+// Consecutive indices are dealt out evenly, and so are those with a common factor.
+int OwnerOf(int64_t index, int ranks) {
+  const uint64_t mixed = static_cast<uint64_t>(index) * 0x9e3779b97f4a7c15u;
+  return static_cast<int>((mixed >> 32) * static_cast<uint64_t>(ranks) >> 32);
+}
+
+constexpr size_t kLine = 64;
+// The rows of a large table lie in no cache.
+constexpr int64_t kRowsAhead = 8;
+constexpr size_t kMostAhead = 1024;  // bytes of each
+
+}  // namespace
+
+void DividedUpdate::SetMode(SparseUpdate mode) { g_mode = mode; }
+
+// False if they do not have a row for every row of the variable.
+bool DividedUpdate::ReadStates(OpKernelContext* context, std::vector<State>* states) {
+  for (int input = 0; input < context->num_inputs(); ++input) {
+    if (!IsState(context, input)) continue;
+    State state;
+    if (!ReadState(context, input, &state.value) || state.value.dims() == 0 ||
+        state.value.NumElements() == 0 ||
+        (!states->empty() && state.value.dim_size(0) != states->front().value.dim_size(0))) {
+      return false;
+    }
+    state.rows = static_cast<char*>(Data(state.value));
+    state.row_bytes = state.value.TotalBytes() / static_cast<size_t>(state.value.dim_size(0));
+    states->push_back(state);
+  }
+  return !states->empty();
+}
+
+bool DividedUpdate::Divide(OpKernelContext* context, const Tensor& indices) {
+  const SparseUpdate mode = g_mode;
+  if (mode == SparseUpdate::kEvery || topology_.size == 1) return false;
+  if (mode == SparseUpdate::kAuto && topology_.nodes != 1) return false;
+  std::vector<State> states;
+  if (!ReadStates(context, &states)) return false;
+  for (const State& state : states) row_bytes_ += state.row_bytes;
+  if (mode == SparseUpdate::kAuto &&
+      indices.NumElements() * static_cast<int64_t>(row_bytes_) < kLeastBytes) {
+    return false;
+  }
+  indices_ = WideIndices(indices);
+  // Every rank's stock kernel complains of an index that is out of range.
+  const int64_t table_rows = states.front().value.dim_size(0);
+  if (std::any_of(indices_.begin(), indices_.end(),
+                  [&](int64_t index) { return index < 0 || index >= table_rows; })) {
+    return false;
+  }
+  fingerprint_ = Fingerprint(indices_.data(), indices_.size() * sizeof(int64_t));
+  places_.resize(static_cast<size_t>(topology_.size));
+  for (size_t i = 0; i < indices_.size(); ++i) {
+    places_[static_cast<size_t>(OwnerOf(indices_[i], topology_.size))].push_back(
+        static_cast<int64_t>(i));
+  }
+  return true;
+}
+
+// On the way each rank's rows follow a header, a row with the fingerprint of all indices.
+void DividedUpdate::AddTo(RequestGroup* group, OpKernelContext* context, const std::string& name) {
+  name_ = name;
+  ReadStates(context, &states_);
+  row_bytes_ = std::max(row_bytes_, sizeof fingerprint_);
+  Request request;
+  request.name = name;
+  request.signature.kind = OpKind::kSparseAllgather;
+  request.signature.dtype = DataType::kUint8;
+  request.signature.shape = {1 + static_cast<int64_t>(PlacesOf(topology_.rank).size()),
+                             static_cast<int64_t>(row_bytes_)};
+  request.rows = this;
+  group->Add(std::move(request));
+}
+
+absl::Status DividedUpdate::Finish() {
+  states_.clear();
+  return status_;
+}
+
+void DividedUpdate::NoteDifference(int rank, const std::string& what) {
+  if (!status_.ok()) return;
+  status_ = absl::InvalidArgumentError(absl::StrCat(
+      "rank ", topology_.rank, "/", topology_.size, ": '", name_,
+      "': the averaged rows differ from those of rank ", rank, " ", what,
+      "; what the script does to gradients after their average must be the same on all ranks"));
+}
+
+void DividedUpdate::Begin(const std::vector<int64_t>& rows, int) {
+  for (int r = 0; r < topology_.size; ++r) {
+    const auto expected = 1 + static_cast<int64_t>(PlacesOf(r).size());
+    if (rows[r] == 0) {
+      absent_.push_back(r);
+    } else if (rows[r] != expected) {
+      NoteDifference(r, absl::StrCat("in number: ", rows[r] - 1, " in place of ", expected - 1));
+    }
+  }
+}
+
+void DividedUpdate::Prefetch(int64_t place) const {
+  for (const State& state : states_) {
+    const char* const row = Row(state, place);
+    for (size_t i = 0; i < std::min(state.row_bytes, kMostAhead); i += kLine) {
+      __builtin_prefetch(row + i);
+    }
+  }
+}
+
+void DividedUpdate::Put(int64_t begin, int64_t end, char* to) {
+  const std::vector<int64_t>& places = PlacesOf(topology_.rank);
+  for (int64_t i = begin; i < end; ++i) {
+    if (i + kRowsAhead < end) Prefetch(places[i - 1 + kRowsAhead]);
+    if (i == 0) {
+      std::memset(to, 0, row_bytes_);
+      std::memcpy(to, &fingerprint_, sizeof fingerprint_);
+      to += row_bytes_;
+      continue;
+    }
+    char* next = to;
+    for (const State& state : states_) {
+      std::memcpy(next, Row(state, places[i - 1]), state.row_bytes);
+      next += state.row_bytes;
+    }
+    to += row_bytes_;
+  }
+}
+
+void DividedUpdate::Take(int rank, int64_t begin, int64_t end, const char* from) {
+  const std::vector<int64_t>& places = PlacesOf(rank);
+  for (int64_t i = begin; i < end; ++i, from += row_bytes_) {
+    if (i == 0 && std::memcmp(from, &fingerprint_, sizeof fingerprint_) != 0) {
+      NoteDifference(rank, "in their indices");
+    }
+    if (!status_.ok()) return;
+    if (i == 0) continue;
+    const char* next = from;
+    for (const State& state : states_) {
+      // This rank has no use for them soon.
+      StreamCopy(Row(state, places[i - 1]), next, state.row_bytes);
+      next += state.row_bytes;
+    }
+  }
+  EndStreams();
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,85 @@
+// The update of the rows of one sparse Apply, divided among the ranks of a node.
+//
+// Every rank has the same averaged rows, and would update every row of the variable and its slots
+// in the same way. Instead each row is updated by one rank, its owner, and the others copy what
+// came out: an update reads and computes, a copy only writes. The bits are the same. A row has the
+// same owner in every step, so that of updates that run side by side none is lost; copies are made
+// on the communication thread, in one order on all ranks.
+//
+// A kernel makes one per execution, on an inter-op thread: Divide, then the stock kernel on
+// PlacesOf this rank, then AddTo a group. When the group has ended, Finish; PlacesOf each of
+// absent() are left for the stock kernel then. The engine calls the rest on the communication
+// thread.
+
+#ifndef TFMPI_GLUE_EXTRAS_DIVIDED_UPDATE_H_
+#define TFMPI_GLUE_EXTRAS_DIVIDED_UPDATE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow_patches/core/base/row_access.h"
+#include "tensorflow_patches/glue/kernels/request_group.h"
+
+namespace tfmpi {
+
+// TF_MPI_SPARSE_UPDATE.
+enum class SparseUpdate : int32_t { kAuto = 0, kEvery = 1, kDivided = 2 };
+
+class DividedUpdate : public RowAccess {
+ public:
+  // Of the process; set before kernels run.
+  static void SetMode(SparseUpdate mode);
+
+  explicit DividedUpdate(const Topology& topology) : topology_(topology) {}
+
+  // False if every rank is to update all rows: then nothing is done. `indices` [n], int32 or int64,
+  // of `context`'s op; the answer is the same on all ranks if they are.
+  bool Divide(tensorflow::OpKernelContext* context, const tensorflow::Tensor& indices);
+  // Which of the indices are a rank's.
+  const std::vector<int64_t>& PlacesOf(int rank) const { return places_[rank]; }
+
+  // Once the stock kernel has updated this rank's rows. This object outlives the group.
+  void AddTo(RequestGroup* group, tensorflow::OpKernelContext* context, const std::string& name);
+  // The ranks that did not take part, for their script has ended.
+  const std::vector<int>& absent() const { return absent_; }
+
+  // When the group has ended, however. Not ok if the ranks' rows were not the same.
+  absl::Status Finish();
+
+  void Begin(const std::vector<int64_t>& rows, int contributors) override;
+  void Put(int64_t begin, int64_t end, char* to) override;
+  void Take(int rank, int64_t begin, int64_t end, const char* from) override;
+
+ private:
+  // One state input: the variable, or a slot. `value` shares its memory.
+  struct State {
+    tensorflow::Tensor value;
+    char* rows;
+    size_t row_bytes;
+  };
+
+  // The row that the index at `place` names.
+  char* Row(const State& state, int64_t place) const {
+    return state.rows + static_cast<size_t>(indices_[place]) * state.row_bytes;
+  }
+  void Prefetch(int64_t place) const;
+
+  void NoteDifference(int rank, const std::string& what);
+  static bool ReadStates(tensorflow::OpKernelContext* context, std::vector<State>* states);
+
+  const Topology topology_;
+  std::string name_;
+  size_t row_bytes_ = 0;  // of all states
+  uint64_t fingerprint_ = 0;
+  std::vector<int64_t> indices_;
+  std::vector<std::vector<int64_t>> places_;  // by rank
+  std::vector<State> states_;                 // while the request is under way
+  std::vector<int> absent_;
+  absl::Status status_;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_GLUE_EXTRAS_DIVIDED_UPDATE_H_

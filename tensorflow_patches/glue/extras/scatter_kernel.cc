@@ -1,0 +1,103 @@
+#include "tensorflow_patches/glue/extras/scatter_kernel.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "tensorflow/core/framework/device_base.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow_patches/glue/extras/touch_rows.h"
+#include "tensorflow_patches/glue/kernels/apply_kernel.h"
+#include "tensorflow_patches/glue/runtime/runtime.h"
+
+namespace tfmpi {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::Var;
+
+namespace {
+
+constexpr int kHandle = 0, kIndices = 1, kUpdates = 2;  // inputs
+
+// The stock kernel shares out the rows among its threads, if it has some. Of what it refuses it
+// names the place or the shape, which would be those of a block.
+bool InBlocks(OpKernelContext* context, const Tensor& table) {
+  const Tensor& indices = context->input(kIndices);
+  if (context->device()->tensorflow_cpu_worker_threads()->num_threads != 1 || indices.dims() != 1 ||
+      indices.NumElements() <= kBlockOfRows || table.dims() == 0 || table.NumElements() == 0) {
+    return false;
+  }
+  TensorShape of_updates = table.shape();
+  of_updates.set_dim(0, indices.NumElements());
+  return context->input(kUpdates).shape() == of_updates && AreRows(indices, table.dim_size(0));
+}
+
+}  // namespace
+
+bool ScatterKernel::Serves(const std::string& op) {
+  return op == "ResourceScatterAdd" || op == "ResourceScatterSub" || op == "ResourceScatterUpdate";
+}
+
+bool ScatterKernel::Serves(const OpKernelConstruction& construction) {
+  return tensorflow::DataTypeCanUseMemcpy(construction.input_type(kUpdates));
+}
+
+ScatterKernel::ScatterKernel(OpKernelConstruction* construction, std::unique_ptr<OpKernel> stock)
+    : OpKernel(construction), stock_(std::move(stock)) {}
+
+void ScatterKernel::Run(OpKernelContext* context, Tensor handle, const Tensor& table) {
+  if (!InBlocks(context, table)) return RunOnInputs(stock_.get(), context, {{kHandle, &handle}});
+  const int64_t rows = context->input(kIndices).NumElements();
+  for (int64_t begin = 0; begin < rows && context->status().ok(); begin += kBlockOfRows) {
+    const int64_t end = std::min(begin + kBlockOfRows, rows);
+    Tensor indices = context->input(kIndices).Slice(begin, end);
+    Tensor updates = context->input(kUpdates).Slice(begin, end);
+    TouchRows(table, indices);
+    RunOnInputs(stock_.get(), context,
+                {{kHandle, &handle}, {kIndices, &indices}, {kUpdates, &updates}});
+  }
+}
+
+void ScatterKernel::Compute(OpKernelContext* context) {
+  tensorflow::core::RefCountPtr<Var> variable;
+  OP_REQUIRES_OK(context,
+                 LookupResource(context, tensorflow::HandleFromInput(context, kHandle), &variable));
+  {
+    const tsl::mutex_lock lock(*variable->mu());
+    Tensor* const value = variable->tensor();
+    if (!variable->copy_on_read_mode.load() && variable->is_initialized && value->IsInitialized() &&
+        value->dtype() == context->input_dtype(kUpdates)) {
+      if (!value->RefCountIsOne()) {
+        Tensor copy;
+        OP_REQUIRES_OK(context, context->allocate_temp(value->dtype(), value->shape(), &copy));
+        std::memcpy(Data(copy), Data(*value), value->TotalBytes());
+        *value = copy;
+      }
+      // The stock kernel takes the lock of the variable that it is given, and sets its mode: these
+      // are another's, of the same memory.
+      const tensorflow::core::RefCountPtr<Var> same(new Var(value->dtype()));
+      *same->tensor() = *value;
+      same->is_initialized = true;
+      same->copy_on_read_mode.store(true);
+      same->Ref();  // the handle's
+      Tensor handle(tensorflow::DT_RESOURCE, TensorShape({}));
+      handle.scalar<tensorflow::ResourceHandle>()() =
+          tensorflow::ResourceHandle::MakeRefCountingHandle(same.get(),
+                                                            context->device()->attributes().name());
+      return Run(context, handle, *value);
+    }
+  }
+  Tensor table;
+  {
+    const tsl::tf_shared_lock lock(*variable->mu());
+    table = *variable->tensor();
+  }
+  Run(context, context->input(kHandle), table);
+}
+
+}  // namespace tfmpi

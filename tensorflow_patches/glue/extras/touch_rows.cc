@@ -1,0 +1,52 @@
+#include "tensorflow_patches/glue/extras/touch_rows.h"
+
+#include <algorithm>
+
+#include "tensorflow_patches/glue/runtime/runtime.h"
+
+namespace tfmpi {
+
+using tensorflow::Tensor;
+
+namespace {
+
+constexpr int64_t kLine = 64;
+// Of a block. In wide rows the processor reads ahead itself, and more would push out what came
+// first.
+constexpr int64_t kMostTouched = 256 << 10;
+
+template <typename Index>
+void Touch(const Tensor& table, const Tensor& indices) {
+  const int64_t rows = table.dim_size(0);
+  const int64_t row_bytes = static_cast<int64_t>(table.TotalBytes()) / rows;
+  if (row_bytes * indices.NumElements() > kMostTouched) return;
+  const char* const data = static_cast<const char*>(Data(table));
+  const Index* const index = indices.flat<Index>().data();
+  for (int64_t i = 0; i < indices.NumElements(); ++i) {
+    if (index[i] < 0 || index[i] >= rows) continue;
+    for (int64_t byte = 0; byte < row_bytes; byte += kLine) {
+      static_cast<void>(*static_cast<const volatile char*>(data + index[i] * row_bytes + byte));
+    }
+  }
+}
+
+template <typename Index>
+bool AllBelow(const Tensor& indices, int64_t rows) {
+  const Index* const index = indices.flat<Index>().data();
+  return std::all_of(index, index + indices.NumElements(),
+                     [rows](Index i) { return i >= 0 && i < rows; });
+}
+
+}  // namespace
+
+void TouchRows(const Tensor& table, const Tensor& indices) {
+  if (indices.dtype() == tensorflow::DT_INT32) return Touch<int32_t>(table, indices);
+  Touch<int64_t>(table, indices);
+}
+
+bool AreRows(const Tensor& indices, int64_t table_rows) {
+  return indices.dtype() == tensorflow::DT_INT32 ? AllBelow<int32_t>(indices, table_rows)
+                                                 : AllBelow<int64_t>(indices, table_rows);
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,18 @@
+// Where TensorFlow's tensors and XLA's buffers lie: its functions for aligned memory, interposed as
+// interpose.cc does with registration.
+//
+// Until KeepTensorMemory they are the stock functions; then large blocks come from
+// core/block_cache.h. What was allocated before, and what TensorFlow allocates by other functions,
+// is malloc's.
+
+#ifndef TFMPI_GLUE_INTERNALS_TENSOR_MEMORY_H_
+#define TFMPI_GLUE_INTERNALS_TENSOR_MEMORY_H_
+
+namespace tfmpi {
+
+// Any thread, once.
+void KeepTensorMemory();
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_GLUE_INTERNALS_TENSOR_MEMORY_H_

@@ -1,0 +1,191 @@
+#include "tensorflow_patches/glue/kernels/apply_kernel.h"
+
+#include <atomic>
+#include <string_view>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow_patches/core/cpu/reduce.h"
+#include "tensorflow_patches/core/observability/timeline.h"
+#include "tensorflow_patches/glue/kernels/request_group.h"
+#include "tensorflow_patches/glue/variables/initial_broadcast.h"
+#include "tensorflow_patches/glue/variables/variable_names.h"
+
+namespace tfmpi {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorValue;
+
+namespace {
+
+std::atomic<int64_t> g_applied{0};
+thread_local bool t_averaged = false;
+
+}  // namespace
+
+// One execution of the kernel. Deletes itself before it calls `done`.
+class ApplyKernel::Step {
+ public:
+  Step(ApplyKernel* kernel, OpKernelContext* context, DoneCallback done, Engine* engine)
+      : kernel_(kernel),
+        context_(context),
+        done_(std::move(done)),
+        engine_(engine),
+        group_(std::make_unique<RequestGroup>(engine, context->cancellation_manager(),
+                                              *context->runner())) {}
+
+  // `averaged`: the gradient is an average already; what is left is the initial broadcast.
+  void Start(const std::string& key, bool averaged);
+
+ private:
+  absl::Status PrepareGradient(bool first_apply);
+  void Finish(absl::Status status);
+
+  ApplyKernel* const kernel_;
+  OpKernelContext* const context_;
+  DoneCallback done_;
+  Engine* const engine_;
+
+  std::string name_;
+  Tensor gradient_;  // the input; kept so that its buffer lives as long as the request
+  Tensor average_;   // may share that buffer when nobody else holds it
+  InitialBroadcast start_;
+  std::unique_ptr<RequestGroup> group_;  // until it is submitted
+};
+
+void ApplyKernel::Step::Start(const std::string& key, bool averaged) {
+  const VariableUse use = VariableNames::Get().Use(key, kernel_->request_suffix_);
+  name_ = use.name;
+  if (averaged) {
+    average_ = context_->input(kernel_->gradient_);
+  } else {
+    const absl::Status status = PrepareGradient(use.first_apply);
+    if (!status.ok()) return Finish(status);
+  }
+  if (use.first_apply) {
+    start_.AddBroadcasts(context_, name_, kernel_->ref_variable_, engine_->topology().rank,
+                         group_.get());
+  }
+  if (averaged) {
+    if (!use.first_apply) kernel_->synchronized_.Add(context_, name_);
+    if (start_.empty()) return Finish(absl::OkStatus());
+  }
+  RequestGroup::Submit(std::move(group_), "'" + name_ + "' was averaged",
+                       [this](const absl::Status& status) { Finish(status); });
+}
+
+absl::Status ApplyKernel::Step::PrepareGradient(bool first_apply) {
+  const int input = kernel_->gradient_;
+  DataType dtype;
+  if (!ToCoreType(context_->input_dtype(input), &dtype)) {
+    return absl::UnimplementedError(
+        absl::StrCat("the gradient of '", name_, "' is ",
+                     tensorflow::DataTypeString(context_->input_dtype(input)),
+                     ", which cannot be averaged over ranks; set TF_MPI_ENABLE=0"));
+  }
+  // Before this step holds the gradient too: one that nobody else reads is averaged where it lies.
+  const absl::Status status = context_->forward_input_or_allocate_temp(
+      {input}, context_->input_dtype(input), context_->input(input).shape(), &average_);
+  if (!status.ok()) return status;
+  gradient_ = context_->input(input);
+  Request request =
+      RequestFor(OpKind::kAllreduce, name_ + kernel_->request_suffix_, dtype, gradient_);
+  request.input = Data(gradient_);
+  request.output = Data(average_);
+  if (first_apply) request.fingerprint = Fingerprint(request.input, gradient_.TotalBytes());
+  group_->Add(std::move(request));
+  CountGradients(1);
+  return status;
+}
+
+void ApplyKernel::Step::Finish(absl::Status status) {
+  if (status.ok()) status = start_.Write(context_);
+  if (status.ok()) {
+    gradient_ = Tensor();
+    const Span span(Stage::kApply, name_, average_.TotalBytes());
+    RunOnGradient(kernel_->stock_.get(), context_, kernel_->gradient_, &average_);
+  } else {
+    context_->SetStatus(status);
+  }
+  const DoneCallback done = std::move(done_);
+  delete this;
+  done();
+}
+
+ApplyKernel::ApplyKernel(OpKernelConstruction* construction, const ApplyOp& op,
+                         std::unique_ptr<OpKernel> stock)
+    : AsyncOpKernel(construction), stock_(std::move(stock)) {
+  int end = 0;
+  OP_REQUIRES_OK(construction, stock_->InputRange(op.gradient, &gradient_, &end));
+  ref_variable_ = RefVariableName(def());
+  request_suffix_ = RequestSuffix(def());
+  averaged_ = IsAveraged(def());
+}
+
+int64_t ApplyKernel::Applied() { return g_applied; }
+void ApplyKernel::CountApplied() { g_applied.fetch_add(1, std::memory_order_relaxed); }
+bool ApplyKernel::ThreadAveraged() { return t_averaged; }
+bool ApplyKernel::SetThreadAveraged(bool averaged) { return std::exchange(t_averaged, averaged); }
+
+void ApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
+  Engine* const engine = GetEngine();
+  CountApplied();
+  if (engine->topology().size == 1 || ((averaged_ || t_averaged) && synchronized_.Holds(context))) {
+    const std::string traced = synchronized_.TraceName(*this);
+    const Span span(Stage::kApply, traced, context->input(gradient_).TotalBytes());
+    stock_->Compute(context);  // its node is this kernel's, and so are its inputs
+    return done();
+  }
+  (new Step(this, context, std::move(done), engine))
+      ->Start(StateKey(context, 0, ref_variable_), averaged_ || t_averaged);
+}
+
+std::string RequestSuffix(const tensorflow::NodeDef& node) {
+  // Dense and sparse gradients of one variable meet, so that ranks which disagree hear of it.
+  std::string op = node.op();
+  if (const size_t sparse = op.find("SparseApply"); sparse != std::string::npos) {
+    op.erase(sparse, std::string_view("Sparse").size());
+  }
+  std::string suffix = " (" + op;
+  int64_t occurrence = 0;
+  if (tensorflow::TryGetNodeAttr(node, "_tf_mpi_occurrence", &occurrence)) {
+    suffix += " #" + std::to_string(occurrence);
+  }
+  return suffix + ")";
+}
+
+bool IsAveraged(const tensorflow::NodeDef& node) {
+  bool averaged = false;
+  return tensorflow::TryGetNodeAttr(node, "_tf_mpi_averaged", &averaged) && averaged;
+}
+
+void RunOnInputs(OpKernel* stock, OpKernelContext* context,
+                 std::initializer_list<std::pair<int, Tensor*>> replaced_inputs) {
+  OpKernelContext::Params* const params = context->params();
+  absl::InlinedVector<TensorValue, 8> inputs(params->inputs.begin(), params->inputs.end());
+  for (const auto& [index, tensor] : replaced_inputs) inputs[index] = TensorValue(tensor);
+  OpKernelContext::Params replaced = *params;
+  replaced.op_kernel = stock;
+  replaced.inputs = inputs;
+  context->set_params(&replaced);
+  stock->Compute(context);
+  context->set_params(params);
+  replaced.eigen_gpu_device = nullptr;  // the original's; a Params deletes what it holds
+}
+
+void RunOnGradient(OpKernel* stock, OpKernelContext* context, int index, Tensor* gradient) {
+  RunOnInputs(stock, context, {{index, gradient}});
+}
+
+RefusingKernel::RefusingKernel(OpKernelConstruction* construction, std::string reason)
+    : OpKernel(construction), reason_(std::move(reason)) {}
+
+void RefusingKernel::Compute(OpKernelContext* context) {
+  context->SetStatus(absl::UnimplementedError(reason_));
+}
+
+}  // namespace tfmpi

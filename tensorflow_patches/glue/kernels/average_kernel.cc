@@ -1,0 +1,267 @@
+#include "tensorflow_patches/glue/kernels/average_kernel.h"
+
+#include <cmath>
+#include <memory>
+#include <mutex>
+#include <unordered_set>
+#include <utility>
+
+#include "tensorflow/core/common_runtime/dma_helper.h"
+#include "tensorflow/core/framework/log_memory.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_patches/core/cpu/reduce.h"
+#include "tensorflow_patches/glue/kernels/request_group.h"
+#include "tensorflow_patches/glue/variables/variable_names.h"
+
+namespace tfmpi {
+namespace {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TryGetNodeAttr;
+using tensorflow::shape_inference::InferenceContext;
+
+constexpr char kLabel[] = "_tf_mpi_average";
+constexpr char kNames[] = "_tf_mpi_names";
+
+REGISTER_OP("TfMpiAverage")
+    .Input("tensors: T")
+    .Input("weight: float")
+    .Output("averages: T")
+    .Attr("T: list(type) >= 1")
+    .Attr("label: string")
+    .Attr("names: list(string)")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn([](InferenceContext* context) {
+      for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(i));
+      return absl::OkStatus();
+    });
+
+REGISTER_KERNEL_BUILDER(Name("TfMpiAverage").Device(tensorflow::DEVICE_CPU), AverageKernel);
+
+// One of several tensors in one block of memory, which lives as long as any of them.
+class PartBuffer : public tensorflow::TensorBuffer {
+ public:
+  PartBuffer(tensorflow::TensorBuffer* whole, void* data, size_t bytes)
+      : TensorBuffer(data), whole_(whole), bytes_(bytes) {
+    whole_->Ref();
+  }
+
+  size_t size() const override { return bytes_; }
+  tensorflow::TensorBuffer* root_buffer() override { return whole_; }
+  void FillAllocationDescription(tensorflow::AllocationDescription* description) const override {
+    whole_->FillAllocationDescription(description);
+  }
+
+ private:
+  ~PartBuffer() override { whole_->Unref(); }
+
+  tensorflow::TensorBuffer* const whole_;
+  const size_t bytes_;
+};
+
+bool HasShape(const tensorflow::TensorShape& shape, const Shape& dims) {
+  if (shape.dims() != static_cast<int>(dims.size())) return false;
+  for (int i = 0; i < shape.dims(); ++i) {
+    if (shape.dim_size(i) != dims[i]) return false;
+  }
+  return true;
+}
+
+// Constant folding runs kernels of its own while graphs are optimized, which may happen on one rank
+// only. An error makes it leave the node as it is.
+bool IsFolding(OpKernelContext* context) {
+  return context->runner() == nullptr ||
+         context->step_id() == tensorflow::LogMemory::CONSTANT_FOLDING_STEP_ID;
+}
+
+}  // namespace
+
+bool AverageSpec::IsMarked(const tensorflow::NodeDef& node) {
+  return node.attr().count(kLabel) != 0;
+}
+
+absl::Status AverageSpec::Read(const tensorflow::NodeDef& node, AverageSpec* spec) {
+  const bool marked = IsMarked(node);
+  spec->names = AverageNames(node);
+  tensorflow::DataTypeVector types;
+  if (spec->names.empty() || !GetNodeAttr(node, "T", &types).ok()) {
+    return absl::InvalidArgumentError("an average without its attributes");
+  }
+  // The weight is one of the T of an IdentityN.
+  if (types.size() != spec->names.size() + (marked ? 1 : 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("the average of '", spec->names[0], "' has ",
+                                                   spec->names.size(), " names for ",
+                                                   types.size() - (marked ? 1 : 0), " tensors"));
+  }
+  spec->dtypes.resize(spec->names.size());
+  for (size_t i = 0; i < spec->names.size(); ++i) {
+    const absl::Status status = CheckAveraged(spec->names[i], types[i], &spec->dtypes[i]);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAveraged(const std::string& name, tensorflow::DataType type, DataType* core) {
+  if (ToCoreType(type, core) && IsFloating(*core)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the average of '", name, "' is ", tensorflow::DataTypeString(type),
+                   "; only floating and complex tensors can be averaged over ranks"));
+}
+
+std::vector<std::string> AverageNames(const tensorflow::NodeDef& node) {
+  const bool marked = AverageSpec::IsMarked(node);
+  std::string label;
+  std::vector<std::string> names;
+  if (!TryGetNodeAttr(node, marked ? kLabel : "label", &label) ||
+      !TryGetNodeAttr(node, marked ? kNames : "names", &names)) {
+    return {};
+  }
+  for (std::string& name : names) name += " (" + label + ")";
+  return names;
+}
+
+std::string SessionSuffix(OpKernelContext* context) {
+  const tensorflow::SessionMetadata* const session = context->session_metadata();
+  if (session == nullptr) return "";
+  const std::string scope = VariableNames::Get().Scope(session->version());
+  return scope.empty() ? "" : " @" + scope;
+}
+
+absl::Status ReadWeight(OpKernelContext* context, int input, const std::string& name,
+                        float* weight) {
+  if (GetEngine() == nullptr) {
+    return absl::FailedPreconditionError("averaging is off (TF_MPI_ENABLE)");
+  }
+  if (IsFolding(context)) {
+    return absl::UnimplementedError("an average over ranks is no constant");
+  }
+  const Tensor& tensor = context->input(input);
+  if (tensor.dtype() != tensorflow::DT_FLOAT || tensor.NumElements() != 1) {
+    return absl::InvalidArgumentError("the weight of an average is no float32 scalar");
+  }
+  *weight = tensor.flat<float>()(0);
+  return CheckWeight(*weight, name);
+}
+
+absl::Status CheckWeight(float weight, const std::string& name) {
+  if (std::isfinite(weight) && weight >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the weight of '", name,
+                                                 "' and what is averaged with it is ", weight,
+                                                 "; it must be finite and not negative"));
+}
+
+bool IsFirstAverage(const std::string& name) {
+  static auto* const mutex = new std::mutex;
+  static auto* const seen = new std::unordered_set<std::string>;
+  std::lock_guard<std::mutex> lock(*mutex);
+  return seen->insert(name).second;
+}
+
+AverageKernel::AverageKernel(OpKernelConstruction* construction) : AsyncOpKernel(construction) {
+  OP_REQUIRES_OK(construction, AverageSpec::Read(def(), &spec_));
+}
+
+std::vector<std::string> AverageKernel::Names(const std::string& suffix) const {
+  std::vector<std::string> names = spec_.names;
+  for (std::string& name : names) name += suffix;
+  return names;
+}
+
+std::shared_ptr<const AveragePlan> AverageKernel::PlanFor(OpKernelContext* context) {
+  const std::string suffix = SessionSuffix(context);
+  std::lock_guard<std::mutex> lock(mutex_);
+  const size_t tensors = spec_.names.size();
+  bool fits = plan_ != nullptr && suffix_ == suffix;
+  for (size_t i = 0; fits && i < tensors; ++i) {
+    fits = HasShape(context->input(static_cast<int>(i)).shape(), plan_->shapes()[i]);
+  }
+  if (fits) return plan_;
+  std::vector<Shape> shapes;
+  for (size_t i = 0; i < tensors; ++i) {
+    shapes.push_back(ToShape(context->input(static_cast<int>(i)).shape()));
+  }
+  suffix_ = suffix;
+  plan_ = std::make_shared<const AveragePlan>(Names(suffix), spec_.dtypes, std::move(shapes),
+                                              GetEngine()->fusion_threshold());
+  return plan_;
+}
+
+// The averages lie where they are reduced, which spares 400 small ones a copy each.
+absl::Status AverageKernel::AllocateTogether(OpKernelContext* context,
+                                             const AveragePlan::Entry& entry, void** data) const {
+  const tensorflow::DataType type = context->input_dtype(static_cast<int>(entry.tensors[0]));
+  Tensor whole;
+  const absl::Status status =
+      context->allocate_temp(type, tensorflow::TensorShape({entry.signature.shape[0]}), &whole);
+  if (!status.ok()) return status;
+  *data = Data(whole);
+  for (size_t k = 0; k < entry.tensors.size(); ++k) {
+    const int i = static_cast<int>(entry.tensors[k]);
+    const tensorflow::TensorShape& shape = context->input(i).shape();
+    const size_t size = SizeOf(entry.signature.dtype);
+    tensorflow::core::RefCountPtr<tensorflow::TensorBuffer> part(new PartBuffer(
+        tensorflow::DMAHelper::buffer(&whole), static_cast<char*>(*data) + entry.starts[k] * size,
+        static_cast<size_t>(shape.num_elements()) * size));
+    context->set_output(i, Tensor(type, shape, std::move(part)));
+  }
+  return status;
+}
+
+absl::Status AverageKernel::Allocate(OpKernelContext* context, const AveragePlan& plan,
+                                     std::vector<Request::Buffers>* buffers,
+                                     std::vector<void*>* outputs) const {
+  for (const AveragePlan::Entry& entry : plan.entries()) {
+    outputs->push_back(nullptr);
+    const bool together = entry.tensors.size() > 1 && IsWireForm(entry.signature.dtype) &&
+                          entry.signature.shape[0] != 0;  // without elements there is no memory
+    if (together) {
+      const absl::Status status = AllocateTogether(context, entry, &outputs->back());
+      if (!status.ok()) return status;
+    }
+    for (const size_t tensor : entry.tensors) {
+      const int i = static_cast<int>(tensor);
+      const Tensor& input = context->input(i);
+      (*buffers)[tensor] = {Data(input), nullptr};
+      if (together) continue;
+      // One that nobody else reads is averaged where it lies.
+      Tensor* average = nullptr;
+      const absl::Status status =
+          context->forward_input_or_allocate_output({i}, i, input.shape(), &average);
+      if (!status.ok()) return status;
+      (*buffers)[tensor].output = Data(*average);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void AverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
+  Engine* const engine = GetEngine();
+  const int tensors = static_cast<int>(spec_.names.size());
+  float scale = 0;
+  OP_REQUIRES_OK_ASYNC(context, ReadWeight(context, tensors, spec_.names[0], &scale), done);
+  const std::shared_ptr<const AveragePlan> plan = PlanFor(context);
+  std::vector<Request::Buffers> buffers(tensors);
+  std::vector<void*> outputs;
+  OP_REQUIRES_OK_ASYNC(context, Allocate(context, *plan, &buffers, &outputs), done);
+  auto group =
+      std::make_unique<RequestGroup>(engine, context->cancellation_manager(), *context->runner());
+  for (Request& request : plan->Requests(buffers, outputs, scale, IsFirstAverage(spec_.names[0]))) {
+    group->Add(std::move(request));
+  }
+  if (context->num_outputs() > tensors) {  // of an IdentityN
+    context->set_output(tensors, context->input(tensors));
+  }
+  CountGradients(tensors);
+  RequestGroup::Submit(std::move(group), "'" + spec_.names[0] + "' was averaged",
+                       [context, done](const absl::Status& status) {
+                         if (!status.ok()) context->SetStatus(status);
+                         done();
+                       });
+}
+
+}  // namespace tfmpi

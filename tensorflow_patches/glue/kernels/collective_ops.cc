@@ -1,0 +1,210 @@
+// The collectives of tensorflow.mpi as ops, for eager code, tf.function and graphs.
+//
+// Each has a string input, the name under which the ranks meet. The kernels run on inter-op threads
+// and complete on TensorFlow's runner; a step that is cancelled withdraws. See request_group.h.
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_patches/glue/kernels/request_group.h"
+
+namespace tfmpi {
+namespace {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+constexpr char kNumbers[] =
+    "T: {half, bfloat16, float, double, complex64, complex128, int8, int16, int32, int64, uint8, "
+    "uint16, uint32, uint64}";
+constexpr char kAnything[] =
+    "T: {half, bfloat16, float, double, complex64, complex128, int8, int16, int32, int64, uint8, "
+    "uint16, uint32, uint64, bool}";
+
+absl::Status GatheredShape(InferenceContext* context) {
+  ShapeHandle shape;
+  TF_RETURN_IF_ERROR(context->WithRankAtLeast(context->input(0), 1, &shape));
+  ShapeHandle gathered;
+  TF_RETURN_IF_ERROR(context->ReplaceDim(shape, 0, context->UnknownDim(), &gathered));
+  context->set_output(0, gathered);
+  return absl::OkStatus();
+}
+
+REGISTER_OP("TfMpiAllreduce")
+    .Input("tensor: T")
+    .Input("tensor_name: string")
+    .Output("reduced: T")
+    .Attr(kNumbers)
+    .Attr("reduce_op: int")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(tensorflow::shape_inference::UnchangedShape);
+
+REGISTER_OP("TfMpiAllgather")
+    .Input("tensor: T")
+    .Input("tensor_name: string")
+    .Output("gathered: T")
+    .Attr(kAnything)
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(GatheredShape);
+
+REGISTER_OP("TfMpiBroadcast")
+    .Input("tensor: T")
+    .Input("tensor_name: string")
+    .Output("received: T")
+    .Attr(kAnything)
+    .Attr("root: int")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(tensorflow::shape_inference::UnchangedShape);
+
+// Container and name of a resource: how Python learns which handle an eager variable has.
+REGISTER_OP("TfMpiHandleName")
+    .Input("resource: resource")
+    .Output("container_and_name: string")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* context) {
+      context->set_output(0, context->Vector(2));
+      return absl::OkStatus();
+    });
+
+class CollectiveKernel : public tensorflow::AsyncOpKernel {
+ public:
+  using AsyncOpKernel::AsyncOpKernel;
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    Engine* const engine = GetEngine();
+    OP_REQUIRES_ASYNC(context, engine != nullptr,
+                      absl::FailedPreconditionError("averaging is off (TF_MPI_ENABLE)"), done);
+    const Tensor tensor = context->input(0);
+    Request request;
+    request.name = context->input(1).scalar<tensorflow::tstring>()();
+    OP_REQUIRES_ASYNC(context, ToCoreType(tensor.dtype(), &request.signature.dtype),
+                      absl::InvalidArgumentError("this dtype cannot travel between ranks"), done);
+    request.signature.shape = ToShape(tensor.shape());
+    request.input = Data(tensor);
+    OP_REQUIRES_OK_ASYNC(context, Prepare(context, tensor, &request), done);
+    const std::string what = "'" + request.name + "' was exchanged";
+    auto group =
+        std::make_unique<RequestGroup>(engine, context->cancellation_manager(), *context->runner());
+    group->Add(std::move(request));
+    RequestGroup::Submit(std::move(group), what,
+                         [context, done, tensor](const absl::Status& ended) {
+                           if (!ended.ok()) context->SetStatus(ended);
+                           done();
+                         });
+  }
+
+ protected:
+  // Fills in what is particular to the operation, and where its result goes.
+  virtual absl::Status Prepare(OpKernelContext* context, const Tensor& tensor,
+                               Request* request) = 0;
+
+  static absl::Status OutputLikeInput(OpKernelContext* context, const Tensor& tensor,
+                                      Request* request) {
+    Tensor* output = nullptr;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, tensor.shape(), &output));
+    request->output = Data(*output);
+    return absl::OkStatus();
+  }
+};
+
+class AllreduceKernel : public CollectiveKernel {
+ public:
+  explicit AllreduceKernel(OpKernelConstruction* construction) : CollectiveKernel(construction) {
+    int64_t op = 0;
+    OP_REQUIRES_OK(construction, construction->GetAttr("reduce_op", &op));
+    OP_REQUIRES(construction, op >= 0 && op < kNumReduceOps,
+                absl::InvalidArgumentError("reduce_op is out of range"));
+    op_ = static_cast<ReduceOp>(op);
+  }
+
+ protected:
+  absl::Status Prepare(OpKernelContext* context, const Tensor& tensor, Request* request) override {
+    request->signature.kind = OpKind::kAllreduce;
+    request->signature.op = op_;
+    return OutputLikeInput(context, tensor, request);
+  }
+
+ private:
+  ReduceOp op_ = ReduceOp::kAverage;
+};
+
+class AllgatherKernel : public CollectiveKernel {
+ public:
+  using CollectiveKernel::CollectiveKernel;
+
+ protected:
+  absl::Status Prepare(OpKernelContext* context, const Tensor& tensor, Request* request) override {
+    request->signature.kind = OpKind::kAllgather;
+    const TensorShape shape = tensor.shape();
+    request->allocate = [context, shape](const std::vector<int64_t>& rows) -> void* {
+      TensorShape gathered = shape;
+      int64_t total = 0;
+      for (int64_t n : rows) total += n;
+      gathered.set_dim(0, total);
+      Tensor* output = nullptr;
+      const absl::Status status = context->allocate_output(0, gathered, &output);
+      if (!status.ok()) {
+        context->SetStatus(status);
+        return nullptr;
+      }
+      return Data(*output);
+    };
+    return absl::OkStatus();
+  }
+};
+
+class BroadcastKernel : public CollectiveKernel {
+ public:
+  explicit BroadcastKernel(OpKernelConstruction* construction) : CollectiveKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("root", &root_));
+  }
+
+ protected:
+  absl::Status Prepare(OpKernelContext* context, const Tensor& tensor, Request* request) override {
+    request->signature.kind = OpKind::kBroadcast;
+    request->signature.root = static_cast<int32_t>(root_);
+    TF_RETURN_IF_ERROR(OutputLikeInput(context, tensor, request));
+    if (tensor.TotalBytes() != 0) {
+      std::memcpy(request->output, request->input, tensor.TotalBytes());
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  int64_t root_ = 0;
+};
+
+class HandleNameKernel : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const tensorflow::ResourceHandle& handle = tensorflow::HandleFromInput(context, 0);
+    Tensor* output = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({2}), &output));
+    output->vec<tensorflow::tstring>()(0) = handle.container();
+    output->vec<tensorflow::tstring>()(1) = handle.name();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfMpiAllreduce").Device(tensorflow::DEVICE_CPU), AllreduceKernel);
+REGISTER_KERNEL_BUILDER(Name("TfMpiAllgather").Device(tensorflow::DEVICE_CPU), AllgatherKernel);
+REGISTER_KERNEL_BUILDER(Name("TfMpiBroadcast").Device(tensorflow::DEVICE_CPU), BroadcastKernel);
+REGISTER_KERNEL_BUILDER(Name("TfMpiHandleName").Device(tensorflow::DEVICE_CPU), HandleNameKernel);
+
+}  // namespace
+}  // namespace tfmpi

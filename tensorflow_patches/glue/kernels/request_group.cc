@@ -1,0 +1,132 @@
+#include "tensorflow_patches/glue/kernels/request_group.h"
+
+#include <utility>
+
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/unbounded_work_queue.h"
+
+namespace tfmpi {
+namespace {
+
+std::atomic<int64_t> g_gradients_submitted{0};
+
+}  // namespace
+
+int64_t GradientsSubmitted() { return g_gradients_submitted; }
+
+void RunOnOwnThread(std::function<void()> closure) {
+  static auto* const queue =
+      new tensorflow::UnboundedWorkQueue(tensorflow::Env::Default(), "tf_mpi_closures");
+  queue->Schedule(std::move(closure));
+}
+
+void CountGradients(int64_t gradients) {
+  g_gradients_submitted.fetch_add(gradients, std::memory_order_relaxed);
+}
+
+Request RequestFor(OpKind kind, std::string name, DataType dtype,
+                   const tensorflow::Tensor& tensor) {
+  Request request;
+  request.name = std::move(name);
+  request.signature = {kind, ReduceOp::kAverage, dtype, 0, ToShape(tensor.shape())};
+  return request;
+}
+
+void RequestGroup::Submit(std::unique_ptr<RequestGroup> group, const std::string& what,
+                          Ended ended) {
+  HandIn(group.release(), what, std::move(ended));  // Finish deletes it
+}
+
+void RequestGroup::SubmitAndProgress(std::unique_ptr<RequestGroup> group, const std::string& what,
+                                     Ended ended) {
+  RequestGroup* const self = group.release();
+  self->finisher_ = Finisher::kSubmitterIfInTime;
+  {
+    InlineProgress progress(self->engine_);
+    HandIn(self, what, std::move(ended));
+    progress.Until([self] { return self->finisher_ == Finisher::kSubmitter; });
+  }
+  Finisher expected = Finisher::kSubmitterIfInTime;
+  if (self->finisher_.compare_exchange_strong(expected, Finisher::kRunner)) return;
+  self->Finish();
+}
+
+void RequestGroup::HandIn(RequestGroup* self, const std::string& what, Ended ended) {
+  self->ended_ = std::move(ended);
+  // One more than there are requests: held by this function, so that the group outlives it.
+  self->unfinished_ = static_cast<int>(self->requests_.size()) + 1;
+  if (!self->WatchForCancellation()) {
+    std::lock_guard<std::mutex> lock(self->mutex_);
+    self->cancelled_ = true;
+    self->status_ = Status(Code::kCancelled, "the step was cancelled before " + what);
+    self->unfinished_ = 1;
+    self->requests_.clear();
+  }
+  for (Request& request : self->requests_) {
+    request.done = [self](const Status& status) { self->EndOne(status); };
+  }
+  std::vector<Ticket> tickets;
+  const bool may_withdraw = self->cancellation_ != nullptr;
+  if (!self->requests_.empty()) {
+    self->engine_->Submit(std::move(self->requests_), may_withdraw ? &tickets : nullptr);
+  }
+  bool withdraw = false;
+  {
+    std::lock_guard<std::mutex> lock(self->mutex_);
+    self->tickets_ = tickets;
+    withdraw = self->cancelled_;
+  }
+  if (withdraw) {
+    for (Ticket ticket : tickets) self->engine_->Withdraw(ticket);
+  }
+  self->EndOne(Status());
+}
+
+// False when the step is cancelled already.
+bool RequestGroup::WatchForCancellation() {
+  if (cancellation_ == nullptr) return true;
+  token_ = cancellation_->get_cancellation_token();
+  watching_ = cancellation_->RegisterCallback(token_, [this] { Withdraw(); });
+  return watching_;
+}
+
+void RequestGroup::Withdraw() {
+  std::vector<Ticket> tickets;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    cancelled_ = true;
+    tickets = tickets_;
+  }
+  for (Ticket ticket : tickets) engine_->Withdraw(ticket);
+}
+
+// The communication thread, or Submit.
+void RequestGroup::EndOne(const Status& status) {
+  if (!status.ok()) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (status_.ok()) status_ = status;
+  }
+  if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  Finisher expected = Finisher::kSubmitterIfInTime;
+  if (finisher_.compare_exchange_strong(expected, Finisher::kSubmitter)) return;
+  runner_([this] {
+    // Some runners of eager kernels call on the spot; a kernel must not run on the communication
+    // thread.
+    if (engine_->OnCommunicationThread()) {
+      RunOnOwnThread([this] { Finish(); });
+    } else {
+      Finish();
+    }
+  });
+}
+
+void RequestGroup::Finish() {
+  // Waits for a cancellation callback that is running, so none can touch a deleted group.
+  if (watching_) cancellation_->DeregisterCallback(token_);
+  const absl::Status status = ToAbsl(status_);
+  const Ended ended = std::move(ended_);
+  delete this;
+  ended(status);
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,225 @@
+#include "tensorflow_patches/glue/kernels/sparse_apply_kernel.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow_patches/core/observability/timeline.h"
+#include "tensorflow_patches/glue/extras/divided_update.h"
+#include "tensorflow_patches/glue/extras/touch_rows.h"
+#include "tensorflow_patches/glue/kernels/apply_kernel.h"
+#include "tensorflow_patches/glue/kernels/sparse_average.h"
+#include "tensorflow_patches/glue/runtime/runtime.h"
+#include "tensorflow_patches/glue/variables/initial_broadcast.h"
+#include "tensorflow_patches/glue/variables/variable_names.h"
+
+namespace tfmpi {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+namespace {
+
+// Else the stock kernel will complain.
+bool IsRows(const Tensor& values, const Tensor& indices) {
+  return values.dims() > 0 && indices.dims() == 1 && values.dim_size(0) == indices.dim_size(0);
+}
+
+}  // namespace
+
+// One execution of the kernel. Deletes itself before it calls `done`.
+class SparseApplyKernel::Step {
+ public:
+  Step(SparseApplyKernel* kernel, OpKernelContext* context, DoneCallback done, Engine* engine)
+      : kernel_(kernel),
+        context_(context),
+        done_(std::move(done)),
+        engine_(engine),
+        divided_(engine->topology()) {}
+
+  void Start();
+
+ private:
+  int64_t TableRows() const;
+  void Exchanged(const absl::Status& status);
+  std::unique_ptr<RequestGroup> NewGroup() const;
+  const Tensor& values() const;
+  const Tensor& indices() const;
+  void Update(const absl::Status& status);
+  // The stock kernel, in blocks of rows.
+  absl::Status RunOnAllRows();
+  absl::Status RunOnRows(const std::vector<int64_t>& places);
+  void RunOnBlock(Tensor values, Tensor indices);
+  void Divided(absl::Status status);
+  void Finish(const absl::Status& status);
+
+  SparseApplyKernel* const kernel_;
+  OpKernelContext* const context_;
+  DoneCallback done_;
+  std::string name_;  // the variable's, for traces
+  InitialBroadcast start_;
+  Engine* const engine_;
+  std::unique_ptr<SparseAverage> average_;  // null: the rows are averages already
+  DividedUpdate divided_;
+};
+
+std::unique_ptr<RequestGroup> SparseApplyKernel::Step::NewGroup() const {
+  return std::make_unique<RequestGroup>(engine_, context_->cancellation_manager(),
+                                        *context_->runner());
+}
+
+void SparseApplyKernel::Step::Start() {
+  const VariableUse use = VariableNames::Get().Use(StateKey(context_, 0, kernel_->ref_variable_),
+                                                   kernel_->request_suffix_);
+  name_ = use.name;
+  std::unique_ptr<RequestGroup> group = NewGroup();
+  const bool averaged = kernel_->averaged_ || ApplyKernel::ThreadAveraged();
+  if (!averaged) {
+    average_ =
+        std::make_unique<SparseAverage>(context_, engine_, use.name + kernel_->request_suffix_);
+    const absl::Status status =
+        average_->AddTo(group.get(), context_->input(kernel_->gradient_),
+                        context_->input(kernel_->indices_), TableRows(), /*weight=*/1);
+    if (!status.ok()) return Finish(status);
+  }
+  if (use.first_apply) {
+    start_.AddBroadcasts(context_, use.name, kernel_->ref_variable_, engine_->topology().rank,
+                         group.get());
+  }
+  if (averaged && start_.empty()) return Update(absl::OkStatus());
+  RequestGroup::Submit(std::move(group), "'" + use.name + "' was averaged",
+                       [this](const absl::Status& status) { Exchanged(status); });
+}
+
+// -1 for a variable without a value, of which the stock kernel will complain.
+int64_t SparseApplyKernel::Step::TableRows() const {
+  Tensor value;
+  return ReadState(context_, 0, &value) && value.dims() > 0 ? value.dim_size(0) : -1;
+}
+
+void SparseApplyKernel::Step::Exchanged(const absl::Status& status) {
+  if (!status.ok() || average_ == nullptr) return Update(status);
+  average_->Finish([this](const absl::Status& averaged) { Update(averaged); });
+}
+
+const Tensor& SparseApplyKernel::Step::values() const {
+  return average_ != nullptr ? *average_->values() : context_->input(kernel_->gradient_);
+}
+
+const Tensor& SparseApplyKernel::Step::indices() const {
+  return average_ != nullptr ? *average_->indices() : context_->input(kernel_->indices_);
+}
+
+void SparseApplyKernel::Step::Update(const absl::Status& status) {
+  const absl::Status written = status.ok() ? start_.Write(context_) : status;
+  if (!written.ok()) return Finish(written);
+  const bool divided =
+      kernel_->alone_ && IsRows(values(), indices()) && divided_.Divide(context_, indices());
+  const absl::Status updated = [&] {
+    const Span span(Stage::kApply, name_, values().TotalBytes());
+    return divided ? RunOnRows(divided_.PlacesOf(engine_->topology().rank)) : RunOnAllRows();
+  }();
+  if (!divided || !updated.ok()) return Finish(updated);
+  std::unique_ptr<RequestGroup> group = NewGroup();
+  divided_.AddTo(group.get(), context_, name_ + kernel_->request_suffix_ + " rows");
+  RequestGroup::Submit(std::move(group), "'" + name_ + "' was updated",
+                       [this](const absl::Status& ended) { Divided(ended); });
+}
+
+absl::Status SparseApplyKernel::Step::RunOnAllRows() {
+  const bool sliced = IsRows(values(), indices()) && values().dim_size(0) > kBlockOfRows;
+  const int64_t rows = sliced ? values().dim_size(0) : 0;
+  int64_t begin = 0;
+  do {
+    const int64_t end = std::min(begin + kBlockOfRows, rows);
+    RunOnBlock(sliced ? values().Slice(begin, end) : values(),
+               sliced ? indices().Slice(begin, end) : indices());
+    begin = end;
+  } while (begin < rows && context_->status().ok());
+  return context_->status();
+}
+
+// Once at least, for what stock kernels do to a variable whatever the rows.
+absl::Status SparseApplyKernel::Step::RunOnRows(const std::vector<int64_t>& places) {
+  const auto rows = static_cast<int64_t>(places.size());
+  const int64_t room = std::min(rows, kBlockOfRows);
+  tensorflow::TensorShape shape = values().shape();
+  shape.set_dim(0, room);
+  Tensor block_values, block_indices;
+  absl::Status status = context_->allocate_temp(values().dtype(), shape, &block_values);
+  if (!status.ok()) return status;
+  status = context_->allocate_temp(indices().dtype(), {room}, &block_indices);
+  if (!status.ok()) return status;
+  const size_t row_bytes = values().TotalBytes() / std::max<size_t>(1, values().dim_size(0));
+  const size_t index_bytes = tensorflow::DataTypeSize(indices().dtype());
+  const auto* const from = static_cast<const char*>(Data(values()));
+  const auto* const index_from = static_cast<const char*>(Data(indices()));
+  int64_t begin = 0;
+  do {
+    const int64_t n = std::min(kBlockOfRows, rows - begin);
+    auto* to = static_cast<char*>(Data(block_values));
+    auto* index_to = static_cast<char*>(Data(block_indices));
+    for (int64_t i = begin; i < begin + n; ++i) {
+      std::memcpy(to, from + places[i] * row_bytes, row_bytes);
+      std::memcpy(index_to, index_from + places[i] * index_bytes, index_bytes);
+      to += row_bytes;
+      index_to += index_bytes;
+    }
+    RunOnBlock(n == room ? block_values : block_values.Slice(0, n),
+               n == room ? block_indices : block_indices.Slice(0, n));
+    begin += n;
+  } while (begin < rows && context_->status().ok());
+  return context_->status();
+}
+
+void SparseApplyKernel::Step::RunOnBlock(Tensor values, Tensor indices) {
+  for (int input = 0; input < context_->num_inputs(); ++input) {
+    Tensor state;
+    if (IsState(context_, input) && ReadState(context_, input, &state) &&
+        state.NumElements() != 0) {
+      TouchRows(state, indices);
+    }
+  }
+  RunOnInputs(kernel_->stock_.get(), context_,
+              {{kernel_->gradient_, &values}, {kernel_->indices_, &indices}});
+}
+
+void SparseApplyKernel::Step::Divided(absl::Status status) {
+  const absl::Status finished = divided_.Finish();
+  if (status.ok()) status = finished;
+  for (const int rank : divided_.absent()) {
+    if (status.ok()) status = RunOnRows(divided_.PlacesOf(rank));
+  }
+  Finish(status);
+}
+
+void SparseApplyKernel::Step::Finish(const absl::Status& status) {
+  if (!status.ok()) context_->SetStatus(status);
+  const DoneCallback done = std::move(done_);
+  delete this;
+  done();
+}
+
+SparseApplyKernel::SparseApplyKernel(OpKernelConstruction* construction, const ApplyOp& op,
+                                     std::unique_ptr<OpKernel> stock)
+    : AsyncOpKernel(construction), stock_(std::move(stock)) {
+  int end = 0;
+  OP_REQUIRES_OK(construction, stock_->InputRange(op.gradient, &gradient_, &end));
+  OP_REQUIRES_OK(construction, stock_->InputRange("indices", &indices_, &end));
+  ref_variable_ = RefVariableName(def());
+  request_suffix_ = RequestSuffix(def());
+  averaged_ = IsAveraged(def());
+  alone_ = !tensorflow::HasNodeAttr(def(), "_tf_mpi_one_of_many");
+}
+
+void SparseApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
+  ApplyKernel::CountApplied();
+  (new Step(this, context, std::move(done), GetEngine()))->Start();
+}
+
+}  // namespace tfmpi

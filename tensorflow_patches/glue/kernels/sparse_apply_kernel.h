@@ -1,0 +1,41 @@
+// The decorated kernel of a sparse optimizer op: averages its rows over the ranks, unless that was
+// done before, then runs the stock kernel on the rows of all ranks: on all of them, or, of many, on
+// this rank's part (divided_update.h).
+//
+// Made by the decorating factory (interpose.cc) when there is more than one rank; it owns the stock
+// kernel. Threads as for apply_kernel.h.
+
+#ifndef TFMPI_GLUE_KERNELS_SPARSE_APPLY_KERNEL_H_
+#define TFMPI_GLUE_KERNELS_SPARSE_APPLY_KERNEL_H_
+
+#include <memory>
+#include <string>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow_patches/glue/registration/apply_ops.h"
+
+namespace tfmpi {
+
+class SparseApplyKernel : public tensorflow::AsyncOpKernel {
+ public:
+  // `op` is sparse.
+  SparseApplyKernel(tensorflow::OpKernelConstruction* construction, const ApplyOp& op,
+                    std::unique_ptr<tensorflow::OpKernel> stock);
+
+  void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override;
+
+ private:
+  class Step;
+
+  std::unique_ptr<tensorflow::OpKernel> stock_;
+  int gradient_ = -1;  // input indices
+  int indices_ = -1;
+  std::string ref_variable_;  // the variable's graph name, when it is a ref
+  std::string request_suffix_;
+  bool averaged_ = false;
+  bool alone_ = true;  // no other Apply op of its graph updates the variable
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_GLUE_KERNELS_SPARSE_APPLY_KERNEL_H_

@@ -1,0 +1,91 @@
+// The average over the ranks of one sparse gradient: a set of rows and their indices in, the
+// distinct rows of all ranks out.
+//
+// A kernel makes one on an inter-op thread, adds its request to a group with AddTo, and calls
+// Finish when the group has ended well, on TensorFlow's runner, where the rows are summed. Row for
+// row the result is what one process has for the whole batch, duplicates summed. It is gathered, in
+// proportion to the rows; or, where that moves more bytes, reduced as a dense tensor of the table's
+// size.
+
+#ifndef TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_H_
+#define TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow_patches/core/reduction/sparse_rows.h"
+#include "tensorflow_patches/glue/kernels/request_group.h"
+
+namespace tfmpi {
+
+// TF_MPI_SPARSE.
+enum class SparseMode : int32_t { kAuto = 0, kGather = 1, kDense = 2 };
+
+// Of int32 or int64.
+std::vector<int64_t> WideIndices(const tensorflow::Tensor& indices);
+
+// The request that fills `gathered`, which outlives it; `row`: the shape of one row, `limit`: as of
+// Signature.
+Request GatherRequest(std::string name, const RowFormat& format, const Shape& row, int64_t limit,
+                      GatheredRows* gathered);
+
+class SparseAverage {
+ public:
+  using Done = std::function<void(const absl::Status&)>;
+
+  // Of the process; set before kernels run.
+  static void SetMode(SparseMode mode);
+
+  // `context` and `engine` outlive it; `name` is the same on all ranks.
+  SparseAverage(tensorflow::OpKernelContext* context, Engine* engine, std::string name)
+      : context_(context), engine_(engine), name_(std::move(name)) {}
+
+  // `values` [n, ...]: a row for each of `indices` [n], int32 or int64; `table_rows`: the first
+  // dimension of what they are rows of, the same on all ranks, or -1. This rank's rows count times
+  // `weight`; with 0 it has none. `values` is read again, until Finish is done.
+  absl::Status AddTo(RequestGroup* group, const tensorflow::Tensor& values,
+                     const tensorflow::Tensor& indices, int64_t table_rows, double weight);
+  // `done` runs exactly once, never on the communication thread; this object lives until then.
+  void Finish(Done done);
+
+  // The result, once done: [m, ...] and [m], no index twice, the same bits on all ranks.
+  tensorflow::Tensor* values() { return &values_; }
+  tensorflow::Tensor* indices() { return &indices_; }
+
+ private:
+  absl::Status Check(const tensorflow::Tensor& values, const tensorflow::Tensor& indices);
+  void AddGather(RequestGroup* group);
+  absl::Status AddDense(RequestGroup* group);
+  int64_t MostGathered() const;
+  absl::Status SumGathered();
+  absl::Status TakeTouched();
+  char* AllocateRows(size_t rows);
+  absl::Status Allocate(int64_t rows);
+  absl::Status WriteIndices(const std::vector<int64_t>& from);
+
+  tensorflow::OpKernelContext* const context_;
+  Engine* const engine_;
+  const std::string name_;
+  RowFormat format_;
+  tensorflow::TensorShape row_shape_;
+  int64_t table_rows_ = -1;
+  tensorflow::DataType index_type_ = tensorflow::DT_INT64;
+  tensorflow::DataType value_type_ = tensorflow::DT_FLOAT;
+
+  std::unique_ptr<GatheredRows> gathered_;
+  std::unique_ptr<char[]> wide_;  // the rows, where their type is not summed as it is
+  bool is_dense_ = false;
+  tensorflow::Tensor
+      dense_;  // [table rows, row elements] and then [table rows], which were touched
+  absl::Status bad_index_;
+  tensorflow::Tensor values_;
+  tensorflow::Tensor indices_;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_H_

@@ -1,0 +1,96 @@
+#include "tensorflow_patches/glue/kernels/sparse_average_kernel.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_patches/glue/kernels/average_kernel.h"
+#include "tensorflow_patches/glue/kernels/sparse_average.h"
+
+namespace tfmpi {
+namespace {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::shape_inference::InferenceContext;
+
+constexpr char kTableRows[] = "_tf_mpi_table_rows";
+
+absl::Status DistinctRows(InferenceContext* context) {
+  tensorflow::shape_inference::ShapeHandle values;
+  TF_RETURN_IF_ERROR(context->WithRankAtLeast(context->input(0), 1, &values));
+  TF_RETURN_IF_ERROR(context->ReplaceDim(values, 0, context->UnknownDim(), &values));
+  context->set_output(0, values);
+  context->set_output(1, context->Vector(InferenceContext::kUnknownDim));
+  return absl::OkStatus();
+}
+
+REGISTER_OP("TfMpiSparseAverage")
+    .Input("values: T")
+    .Input("indices: Tindices")
+    .Input("weight: float")
+    .Output("average_values: T")
+    .Output("average_indices: Tindices")
+    .Attr("T: {half, bfloat16, float, double, complex64, complex128}")
+    .Attr("Tindices: {int32, int64}")
+    .Attr("label: string")
+    .Attr("names: list(string)")
+    .Attr("table_rows: int")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(DistinctRows);
+
+REGISTER_KERNEL_BUILDER(Name("TfMpiSparseAverage").Device(tensorflow::DEVICE_CPU),
+                        SparseAverageKernel);
+
+}  // namespace
+
+bool SparseAverageKernel::IsMarked(const tensorflow::NodeDef& node) {
+  return node.attr().count(kTableRows) != 0;
+}
+
+SparseAverageKernel::SparseAverageKernel(OpKernelConstruction* construction)
+    : AsyncOpKernel(construction) {
+  const std::vector<std::string> names = AverageNames(def());
+  OP_REQUIRES(construction, names.size() == 1 && num_inputs() == 3,
+              absl::InvalidArgumentError("an average of a sparse gradient has one name, values, "
+                                         "indices and a weight"));
+  name_ = names[0];
+  OP_REQUIRES(
+      construction,
+      tensorflow::TryGetNodeAttr(def(), IsMarked(def()) ? kTableRows : "table_rows", &table_rows_),
+      absl::InvalidArgumentError("a sparse average without its attributes"));
+}
+
+void SparseAverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
+  Engine* const engine = GetEngine();
+  float weight = 0;
+  OP_REQUIRES_OK_ASYNC(context, ReadWeight(context, 2, name_, &weight), done);
+  auto average = std::make_shared<SparseAverage>(context, engine, name_ + SessionSuffix(context));
+  auto group =
+      std::make_unique<RequestGroup>(engine, context->cancellation_manager(), *context->runner());
+  OP_REQUIRES_OK_ASYNC(
+      context,
+      average->AddTo(group.get(), context->input(0), context->input(1), table_rows_, weight), done);
+  if (context->num_outputs() > 2) context->set_output(2, context->input(2));  // of an IdentityN
+  const auto finished = [context, done, average](const absl::Status& status) {
+    if (status.ok()) {
+      context->set_output(0, *average->values());
+      context->set_output(1, *average->indices());
+    } else {
+      context->SetStatus(status);
+    }
+    done();
+  };
+  RequestGroup::Submit(std::move(group), "'" + name_ + "' was averaged",
+                       [average, finished](const absl::Status& status) {
+                         if (!status.ok()) return finished(status);
+                         average->Finish(finished);
+                       });
+}
+
+}  // namespace tfmpi

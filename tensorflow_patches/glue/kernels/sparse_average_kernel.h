@@ -1,0 +1,34 @@
+// The average of one sparse gradient over the ranks, as an op: for gradients that pass no Apply op.
+//
+// As average_kernel.h: in graphs a stock IdentityN with private attributes, of values, indices and
+// the weight (mpi/_src/average/averaging.py makes it; interpose.cc puts this kernel in its place);
+// in eager code the op TfMpiSparseAverage. The result has other rows than what goes in, and each
+// only once.
+
+#ifndef TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_KERNEL_H_
+#define TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_KERNEL_H_
+
+#include <cstdint>
+#include <string>
+
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tfmpi {
+
+class SparseAverageKernel : public tensorflow::AsyncOpKernel {
+ public:
+  explicit SparseAverageKernel(tensorflow::OpKernelConstruction* construction);
+
+  void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override;
+
+  // True for an IdentityN that is an average of a sparse gradient.
+  static bool IsMarked(const tensorflow::NodeDef& node);
+
+ private:
+  std::string name_;         // of the engine's request
+  int64_t table_rows_ = -1;  // -1: not known
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_KERNEL_H_

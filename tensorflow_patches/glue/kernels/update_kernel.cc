@@ -1,0 +1,86 @@
+#include "tensorflow_patches/glue/kernels/update_kernel.h"
+
+#include <atomic>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow_patches/core/observability/timeline.h"
+#include "tensorflow_patches/glue/kernels/apply_kernel.h"
+#include "tensorflow_patches/glue/variables/initial_broadcast.h"
+#include "tensorflow_patches/glue/variables/variable_names.h"
+
+namespace tfmpi {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+
+namespace {
+
+std::atomic<int64_t> g_updated{0};
+
+}  // namespace
+
+int64_t UpdateKernel::Updated() { return g_updated; }
+
+bool UpdateKernel::Serves(const OpKernelConstruction& construction) {
+  const tensorflow::NodeDef& node = construction.def();
+  std::vector<std::string> keys;
+  if (!IsAveraged(node) || !tensorflow::TryGetNodeAttr(node, kStates, &keys)) return false;
+  const std::string of_session = HandleKey("", "", kOfSession);
+  const std::string& scope = VariableNames::ThreadScope();
+  for (std::string& key : keys) {
+    if (key.compare(0, of_session.size(), of_session) != 0) continue;
+    const bool ref = tensorflow::IsRefType(construction.input_type(0));
+    const std::string name = ref ? RefVariableName(node) : key.substr(of_session.size());
+    if (scope.empty()) return false;
+    key = HandleKey("", name, scope);
+  }
+  return VariableNames::Get().AreSynchronized(keys);
+}
+
+UpdateKernel::UpdateKernel(OpKernelConstruction* construction, const std::string& gradient,
+                           std::unique_ptr<OpKernel> stock)
+    : OpKernel(construction), stock_(std::move(stock)) {
+  int end = 0;
+  OP_REQUIRES_OK(construction, stock_->InputRange(gradient, &gradient_, &end));
+  ref_variable_ = RefVariableName(def());
+  request_suffix_ = RequestSuffix(def());
+}
+
+void UpdateKernel::Compute(OpKernelContext* context) {
+  ApplyKernel::CountApplied();
+  g_updated.fetch_add(1, std::memory_order_relaxed);
+  if (!synchronized_.Holds(context)) OP_REQUIRES_OK(context, Synchronize(context));
+  const std::string traced = synchronized_.TraceName(*this);
+  const Span span(Stage::kApply, traced, context->input(gradient_).TotalBytes());
+  stock_->Compute(context);  // its node is this kernel's, and so are its inputs
+}
+
+// The first time; or the graph was given another variable than the one it was made for, as a loaded
+// function may be. Waiting for the other ranks is out of the question here: this thread may be the
+// only one that runs what they wait for.
+absl::Status UpdateKernel::Synchronize(OpKernelContext* context) {
+  std::vector<std::string> keys;
+  for (int input = 0; input < context->num_inputs(); ++input) {
+    // Of refs only the variable has a name here; its slots are synchronized if it is.
+    if (IsState(context, input) && (input == 0 || !context->input_is_ref(input))) {
+      keys.push_back(StateKey(context, input, ref_variable_));
+    }
+  }
+  VariableNames& names = VariableNames::Get();
+  const VariableUse use = names.Use(keys[0], request_suffix_);
+  if (!names.AreSynchronized(keys)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "'", name(), "' (", def().op(),
+        ") was made for variables that are synchronized with the other ",
+        "ranks, and now is to update '", use.name, "', of which, or of whose slots, nobody knows ",
+        "that. Train that variable by a function or a graph of its own"));
+  }
+  synchronized_.Add(context, use.name);
+  return absl::OkStatus();
+}
+
+}  // namespace tfmpi

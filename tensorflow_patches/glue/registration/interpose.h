@@ -1,0 +1,16 @@
+// What the interposed registration has seen. Any thread.
+
+#ifndef TFMPI_GLUE_REGISTRATION_INTERPOSE_H_
+#define TFMPI_GLUE_REGISTRATION_INTERPOSE_H_
+
+#include <cstdint>
+
+namespace tfmpi {
+
+// 0 means that TensorFlow was loaded before this library: nothing would be averaged.
+int64_t RegistrationsSeen();
+int64_t RegistrationsDecorated();
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_GLUE_REGISTRATION_INTERPOSE_H_

@@ -1,0 +1,112 @@
+// What Python's ctypes sees (mpi/_src/runtime/c_api.py). C types only; nothing throws across it.
+//
+// Strings are UTF-8; `error` is a buffer of TFMPI_API_ERROR_BYTES, written when a call fails. Codes
+// are core/status.h's Code. All calls may block only as far as they say.
+
+#ifndef TFMPI_GLUE_RUNTIME_C_API_H_
+#define TFMPI_GLUE_RUNTIME_C_API_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TFMPI_API_ERROR_BYTES 1024
+#define TFMPI_API __attribute__((visibility("default")))
+
+struct TfMpiOptions {
+  const char* transport_library;  // empty: one rank alone, without MPI
+  const char* build_id;
+  int64_t fusion_threshold;   // bytes
+  double stall_warning;       // seconds; 0: never
+  double stall_timeout;       // seconds; 0: never
+  double collective_timeout;  // seconds
+  const char* timeline;       // rank 0's file; empty: none
+  int32_t stats;              // 1: counts, see tfmpi_stats_report
+  int32_t ranks_per_node;     // 0: as the launcher has it
+  int32_t wire;               // DataType in which float32 sums travel between nodes
+  int32_t stores;             // transport/slot_writer.h: Stores
+  int32_t sparse;             // sparse_average.h's SparseMode
+  int32_t sparse_update;      // divided_update.h's SparseUpdate
+  int32_t keep_memory;        // 1: see tensor_memory.h
+};
+
+// Python's main thread, once. Waits for all ranks to start.
+TFMPI_API int32_t tfmpi_start(const struct TfMpiOptions* options, char* error);
+// Waits until every rank has joined. Nothing may be submitted after it.
+TFMPI_API int32_t tfmpi_join(char* error);
+// Tells the other ranks that this one stops; waits at most `seconds`.
+TFMPI_API void tfmpi_leave(const char* reason, double seconds);
+
+// rank, size, local_rank, local_size, nodes
+TFMPI_API void tfmpi_topology(int32_t out[5]);
+// Of the transport; lives as long as the process.
+TFMPI_API const char* tfmpi_transport(void);
+// tensors that ended well, collectives, bytes, registrations seen, registrations decorated,
+// gradients submitted by kernels, optimizer ops run, of these by UpdateKernels
+TFMPI_API void tfmpi_stats(uint64_t out[8]);
+
+// After tfmpi_join, on rank 0, if it asked for `stats`: core/stats.h's FormatStats, else "". Lives
+// as long as the process.
+TFMPI_API const char* tfmpi_stats_report(void);
+
+// Starts a collective on memory that the caller keeps until tfmpi_end. For allgather `out` is null.
+// The result is freed by tfmpi_end. For a caller that waits next: it works on the operation itself
+// while peers keep it busy (core/engine.h, InlineProgress).
+struct TfMpiOperation;
+TFMPI_API struct TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op,
+                                             int32_t dtype, int32_t root, const int64_t* shape,
+                                             int32_t dims, const void* in, void* out);
+// 1 when it has ended, 0 after `seconds`.
+TFMPI_API int32_t tfmpi_wait(struct TfMpiOperation* operation, double seconds);
+// Allgather that has ended well: its data, and the first dimension in all. Valid until tfmpi_end.
+TFMPI_API const void* tfmpi_gathered(struct TfMpiOperation* operation, int64_t* rows);
+// Its code. An operation that has not ended is withdrawn, and waited for.
+TFMPI_API int32_t tfmpi_end(struct TfMpiOperation* operation, char* error);
+
+// One measurement of core/bench.h: fields as in its BenchCase. All ranks, Python's main thread.
+struct TfMpiBenchCase {
+  int32_t kind, dtype;
+  int64_t count;
+  int32_t tensors, direct_rounds, engine_rounds, least_samples, most_samples;
+  double budget, timeout;  // seconds
+};
+// Seconds of sample i of way w (BenchWay) go to out[w * most_samples + i], how many there are to
+// samples[w]. Blocks until all are taken, or one takes longer than `timeout`.
+TFMPI_API int32_t tfmpi_bench(const struct TfMpiBenchCase* bench_case, double* out,
+                              int32_t samples[3], char* error);
+
+// Rank 0 only, elsewhere it does nothing: tells all ranks, without waiting for them, that `key` has
+// happened once more.
+TFMPI_API void tfmpi_post(const char* key);
+// How often this rank has been told so; on rank 0, how often it posted.
+TFMPI_API int64_t tfmpi_posted(const char* key);
+
+// Names of variables; see variable_names.h.
+TFMPI_API void tfmpi_declare_variable(const char* container, const char* name, const char* scope);
+// Declares the variable and writes the name that it has on every rank to `out`, cut to `bytes`.
+TFMPI_API void tfmpi_variable_name(const char* container, const char* name, const char* scope,
+                                   char* out, int32_t bytes);
+TFMPI_API void tfmpi_mark_synchronized(const char* container, const char* name, const char* scope);
+// The scope of the session whose kernels this thread makes from now on; empty: of none.
+TFMPI_API void tfmpi_set_thread_scope(const char* scope);
+TFMPI_API void tfmpi_set_scope(int64_t session, const char* scope);
+
+// Fetches of variables that are not copied; see shared_fetches.h. `data`: of a fetched array.
+TFMPI_API void tfmpi_share_fetches(int32_t share);
+TFMPI_API int32_t tfmpi_is_lone_variable(const void* data);
+
+// 1: the gradients of optimizer ops that this thread runs eagerly are averages already; 0: the
+// kernels average them. Returns what it was before.
+TFMPI_API int32_t tfmpi_set_averaged(int32_t averaged);
+
+// The optimizer ops: name of op `index`, or null beyond the last; its gradient input; whether
+// sparse.
+TFMPI_API const char* tfmpi_apply_op(int32_t index, const char** gradient, int32_t* sparse);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // TFMPI_GLUE_RUNTIME_C_API_H_

@@ -1,0 +1,188 @@
+#include "tensorflow_patches/glue/runtime/runtime.h"
+
+#include <atomic>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "tensorflow_patches/core/transport/local.h"
+#include "tensorflow_patches/glue/internals/tensor_memory.h"
+
+namespace tfmpi {
+namespace {
+
+// Set once, never destroyed: kernels may still run while the process exits.
+std::atomic<Engine*> g_engine{nullptr};
+
+// What stays from the start to the end. Python's main thread.
+struct State {
+  EngineOptions options;
+  Observation observation;
+  std::string stats_report;
+};
+
+State& GetState() {
+  static State* const state = new State;
+  return *state;
+}
+
+// Ranks that start different builds would not understand each other's messages.
+Status CompareBuilds(const std::string& build_id, Transport* transport) {
+  constexpr size_t kBytes = 64;
+  const int size = transport->topology().size;
+  std::string mine = build_id.substr(0, kBytes);
+  mine.resize(kBytes);
+  std::string all(kBytes * size, '\0');
+  const Status status =
+      transport->Allgather(mine.data(), all.data(), std::vector<size_t>(size, kBytes),
+                           Clock::now() + std::chrono::seconds(120));
+  if (!status.ok()) return status;
+  for (int rank = 0; rank < size; ++rank) {
+    const std::string theirs = all.substr(rank * kBytes, kBytes);
+    if (theirs != mine) {
+      return Status(Code::kFailedPrecondition,
+                    "rank " + std::to_string(transport->topology().rank) + " runs build " +
+                        build_id + ", rank " + std::to_string(rank) + " build " + theirs.c_str() +
+                        "; install the same wheel on all nodes");
+    }
+  }
+  return Status();
+}
+
+void Log(const std::string& line) {
+  const EngineOptions& options = GetState().options;
+  if (options.log) options.log(line);
+}
+
+// Collective. False when the transport is of no more use.
+bool GatherObservation(Transport* transport) {
+  State& state = GetState();
+  if (!state.observation.stats && state.observation.timeline.empty()) return true;
+  std::vector<RankStats> all;
+  const Status status = Gather(transport, state.observation,
+                               GetEngine()->communication_stats().Finish(Clock::now()), &all);
+  if (!all.empty()) state.stats_report = FormatStats(all, GetEngine()->last_ready());
+  if (!status.ok()) Log(status.message());
+  return status.code() != Code::kDeadlineExceeded && status.code() != Code::kUnavailable;
+}
+
+// The ranks did not end together, so each keeps what it has.
+void WriteOwn() {
+  const State& state = GetState();
+  if (state.observation.timeline.empty()) return;
+  std::string path;
+  const Status status = WriteOwnTimeline(GetEngine()->topology(), state.observation, &path);
+  Log(status.ok() ? "the ranks did not end together; the timeline of this one is in " + path
+                  : status.message());
+}
+
+}  // namespace
+
+Status JoinRuntime() {
+  const Status status = GetEngine()->Join();
+  if (!status.ok()) WriteOwn();
+  return status;
+}
+
+void LeaveRuntime(const std::string& reason, Clock::duration grace) {
+  GetEngine()->Leave(reason, grace);
+  WriteOwn();
+}
+
+const std::string& StatsReport() { return GetState().stats_report; }
+
+Status StartRuntime(const RuntimeOptions& options) {
+  if (g_engine.load() != nullptr) return Status(Code::kFailedPrecondition, "already started");
+  std::unique_ptr<Transport> transport;
+  if (options.transport_library.empty()) {
+    transport = LocalGroup(1).CreateTransport(0);
+  } else {
+    const Status status =
+        LoadPluginTransport(options.transport_library, options.plugin, &transport);
+    if (!status.ok()) return status;
+  }
+  Status status = CompareBuilds(options.build_id, transport.get());
+  if (!status.ok()) return status;
+  if (options.keep_memory && transport->topology().size > 1) KeepTensorMemory();
+  State& state = GetState();
+  state.options = options.engine;
+  state.observation = options.observation;
+  status = StartObserving(transport.get(), &state.observation);
+  if (!status.ok()) return status;
+  state.options.stats = state.observation.stats;
+  state.options.at_end = GatherObservation;
+  g_engine = new Engine(std::move(transport), state.options);
+  return Status();
+}
+
+Engine* GetEngine() { return g_engine.load(std::memory_order_acquire); }
+
+bool ToCoreType(tensorflow::DataType type, DataType* core) {
+  switch (type) {
+    case tensorflow::DT_HALF:
+      return *core = DataType::kFloat16, true;
+    case tensorflow::DT_BFLOAT16:
+      return *core = DataType::kBfloat16, true;
+    case tensorflow::DT_FLOAT:
+      return *core = DataType::kFloat32, true;
+    case tensorflow::DT_DOUBLE:
+      return *core = DataType::kFloat64, true;
+    case tensorflow::DT_COMPLEX64:
+      return *core = DataType::kComplex64, true;
+    case tensorflow::DT_COMPLEX128:
+      return *core = DataType::kComplex128, true;
+    case tensorflow::DT_INT8:
+      return *core = DataType::kInt8, true;
+    case tensorflow::DT_INT16:
+      return *core = DataType::kInt16, true;
+    case tensorflow::DT_INT32:
+      return *core = DataType::kInt32, true;
+    case tensorflow::DT_INT64:
+      return *core = DataType::kInt64, true;
+    case tensorflow::DT_UINT8:
+      return *core = DataType::kUint8, true;
+    case tensorflow::DT_UINT16:
+      return *core = DataType::kUint16, true;
+    case tensorflow::DT_UINT32:
+      return *core = DataType::kUint32, true;
+    case tensorflow::DT_UINT64:
+      return *core = DataType::kUint64, true;
+    case tensorflow::DT_BOOL:
+      return *core = DataType::kBool, true;
+    default:
+      return false;
+  }
+}
+
+Shape ToShape(const tensorflow::TensorShape& shape) {
+  Shape dims;
+  for (int i = 0; i < shape.dims(); ++i) dims.push_back(shape.dim_size(i));
+  return dims;
+}
+
+void* Data(const tensorflow::Tensor& tensor) {
+  return const_cast<char*>(tensor.tensor_data().data());
+}
+
+absl::Status ToAbsl(const Status& status) {
+  const std::string& message = status.message();
+  switch (status.code()) {
+    case Code::kOk:
+      return absl::OkStatus();
+    case Code::kCancelled:
+      return absl::CancelledError(message);
+    case Code::kInvalidArgument:
+      return absl::InvalidArgumentError(message);
+    case Code::kFailedPrecondition:
+      return absl::FailedPreconditionError(message);
+    case Code::kDeadlineExceeded:
+      return absl::DeadlineExceededError(message);
+    case Code::kUnavailable:
+      return absl::UnavailableError(message);
+    case Code::kInternal:
+      break;
+  }
+  return absl::InternalError(message);
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,150 @@
+#include "tensorflow_patches/glue/variables/initial_broadcast.h"
+
+#include <utility>
+
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow_patches/glue/variables/variable_names.h"
+
+namespace tfmpi {
+namespace {
+
+using tensorflow::HandleFromInput;
+using tensorflow::LookupResource;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using Variable = tensorflow::core::RefCountPtr<tensorflow::Var>;
+
+// The variable's own memory if nobody else reads it, else as much of other memory.
+absl::Status ReceiveInto(OpKernelContext* context, int input, Tensor* value) {
+  bool own = false;
+  if (context->input_is_ref(input)) {
+    *value = Tensor();  // it shares the memory
+    const tensorflow::TensorValue& ref = context->params()->inputs[input];
+    tensorflow::mutex_lock lock(*ref.mutex_if_ref);
+    own = ref.tensor->RefCountIsOne();
+    *value = *ref.tensor;
+  } else {
+    Variable variable;
+    const absl::Status status = LookupResource(context, HandleFromInput(context, input), &variable);
+    if (!status.ok()) return status;
+    *value = Tensor();
+    tensorflow::mutex_lock lock(*variable->mu());
+    own = variable->tensor()->RefCountIsOne();
+    *value = *variable->tensor();
+  }
+  if (own) return absl::OkStatus();
+  Tensor fresh;
+  const absl::Status status = context->allocate_temp(value->dtype(), value->shape(), &fresh);
+  if (status.ok()) *value = fresh;
+  return status;
+}
+
+absl::Status WriteState(OpKernelContext* context, int input, const Tensor& value) {
+  if (context->input_is_ref(input)) {
+    context->replace_ref_input(input, value, /*lock_held=*/false);
+    return absl::OkStatus();
+  }
+  Variable variable;
+  absl::Status status = LookupResource(context, HandleFromInput(context, input), &variable);
+  if (!status.ok()) return status;
+  tensorflow::mutex_lock lock(*variable->mu());
+  *variable->tensor() = value;
+  return status;
+}
+
+}  // namespace
+
+std::string RefVariableName(const tensorflow::NodeDef& node) {
+  const std::string from =
+      node.input_size() == 0 ? node.name() : node.input(0).substr(0, node.input(0).find(':'));
+  std::vector<std::string> states;
+  if (tensorflow::TryGetNodeAttr(node, kStates, &states) && states.size() == 1 &&
+      states[0] == HandleKey("", from, kOfSession)) {
+    return from;
+  }
+  std::vector<std::string> colocation;
+  if (tensorflow::TryGetNodeAttr(node, "_class", &colocation)) {
+    for (const std::string& location : colocation) {
+      if (location.compare(0, 5, "loc:@") == 0) return location.substr(5);
+    }
+  }
+  return from;
+}
+
+std::string StateKey(OpKernelContext* context, int input, const std::string& ref_variable) {
+  const tensorflow::SessionMetadata* session = context->session_metadata();
+  const std::string scope =
+      session != nullptr ? VariableNames::Get().Scope(session->version()) : "";
+  if (context->input_is_ref(input)) return HandleKey("", ref_variable, scope);
+  const tensorflow::ResourceHandle& handle = HandleFromInput(context, input);
+  return HandleKey(handle.container(), handle.name(), scope);
+}
+
+bool IsState(OpKernelContext* context, int input) {
+  return context->input_is_ref(input) || context->input_dtype(input) == tensorflow::DT_RESOURCE;
+}
+
+bool ReadState(OpKernelContext* context, int input, Tensor* value) {
+  if (context->input_is_ref(input)) {
+    *value = context->mutable_input(input, /*lock_held=*/false);
+    return value->IsInitialized();
+  }
+  Variable variable;
+  if (!LookupResource(context, HandleFromInput(context, input), &variable).ok()) return false;
+  tensorflow::tf_shared_lock lock(*variable->mu());
+  *value = *variable->tensor();
+  return variable->is_initialized;
+}
+
+void InitialBroadcast::AddBroadcasts(OpKernelContext* context, const std::string& name,
+                                     const std::string& ref_variable, int rank,
+                                     RequestGroup* group) {
+  bool synchronized = false;
+  for (int input = 0; input < context->num_inputs(); ++input) {
+    if (!IsState(context, input)) continue;
+    // Of refs only the variable has a name here; its slots are synchronized if it is.
+    if (input == 0 || !context->input_is_ref(input)) {
+      synchronized =
+          VariableNames::Get().TestAndMarkSynchronized(StateKey(context, input, ref_variable));
+    }
+    if (synchronized) continue;
+    // What has no value, or none that can travel, is left to the stock kernel.
+    AddBroadcast(context, input, "start of " + name + " input " + std::to_string(input), rank,
+                 group)
+        .IgnoreError();
+  }
+}
+
+absl::Status InitialBroadcast::AddBroadcast(OpKernelContext* context, int input,
+                                            const std::string& request_name, int rank,
+                                            RequestGroup* group) {
+  rank_ = rank;
+  Tensor value;
+  DataType dtype;
+  if (!ReadState(context, input, &value) || !ToCoreType(value.dtype(), &dtype)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("'", request_name, "' has no value that can travel between ranks"));
+  }
+  if (rank != 0) {
+    const absl::Status status = ReceiveInto(context, input, &value);
+    if (!status.ok()) return status;
+  }
+  Request request = RequestFor(OpKind::kBroadcast, request_name, dtype, value);
+  request.output = Data(value);
+  group->Add(std::move(request));
+  received_.push_back({input, value});
+  return absl::OkStatus();
+}
+
+absl::Status InitialBroadcast::Write(OpKernelContext* context) {
+  absl::Status status;
+  for (const Received& received : received_) {
+    if (status.ok() && rank_ != 0) status = WriteState(context, received.input, received.value);
+  }
+  received_.clear();  // before the stock kernel, which copies a variable that is held elsewhere
+  return status;
+}
+
+}  // namespace tfmpi

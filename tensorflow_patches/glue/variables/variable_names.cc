@@ -1,0 +1,100 @@
+#include "tensorflow_patches/glue/variables/variable_names.h"
+
+#include <algorithm>
+
+namespace tfmpi {
+namespace {
+
+constexpr char kAnonymous[] = "Anonymous";
+
+thread_local std::string t_scope;
+
+// "Anonymous/dense/kernel/42" -> "dense/kernel"; "scope|dense/kernel" -> "dense/kernel".
+std::string DebugName(const std::string& key, std::string* scope) {
+  const std::string anonymous = std::string(kAnonymous) + "/";
+  if (key.compare(0, anonymous.size(), anonymous) == 0) {
+    return key.substr(anonymous.size(), key.rfind('/') - anonymous.size());
+  }
+  const size_t bar = key.find('|');
+  *scope = key.substr(0, bar);
+  return key.substr(bar + 1);
+}
+
+}  // namespace
+
+std::string HandleKey(const std::string& container, const std::string& name,
+                      const std::string& scope) {
+  return container == kAnonymous ? container + "/" + name : scope + "|" + name;
+}
+
+VariableNames& VariableNames::Get() {
+  static VariableNames* names = new VariableNames;
+  return *names;
+}
+
+VariableNames::Entry& VariableNames::Find(const std::string& key) {
+  auto [it, is_new] = entries_.try_emplace(key);
+  Entry& entry = it->second;
+  if (is_new) {
+    std::string scope;
+    entry.name = DebugName(key, &scope);
+    if (!scope.empty()) entry.name += "@" + scope;
+    const int number = counts_[entry.name]++;
+    if (number != 0) entry.name += "#" + std::to_string(number);
+  }
+  return entry;
+}
+
+void VariableNames::Declare(const std::string& key) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Find(key);
+}
+
+std::string VariableNames::Name(const std::string& key) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return Find(key).name;
+}
+
+void VariableNames::MarkSynchronized(const std::string& key) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  synchronized_.insert(key);
+}
+
+bool VariableNames::AreSynchronized(const std::vector<std::string>& keys) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::all_of(keys.begin(), keys.end(),
+                     [this](const std::string& key) { return synchronized_.count(key) != 0; });
+}
+
+bool VariableNames::TestAndMarkSynchronized(const std::string& key) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !synchronized_.insert(key).second;
+}
+
+VariableUse VariableNames::Use(const std::string& key, const std::string& suffix) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Entry& entry = Find(key);
+  return {entry.name, entry.applied.insert(suffix).second};
+}
+
+std::string VariableNames::CompiledKey(const std::string& handle_name) {
+  const std::string eager = HandleKey(kAnonymous, handle_name, "");
+  std::lock_guard<std::mutex> lock(mutex_);
+  return entries_.count(eager) != 0 ? eager : HandleKey("", handle_name, "");
+}
+
+void VariableNames::SetThreadScope(const std::string& scope) { t_scope = scope; }
+const std::string& VariableNames::ThreadScope() { return t_scope; }
+
+void VariableNames::SetScope(int64_t session, const std::string& scope) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  scopes_[session] = scope;
+}
+
+std::string VariableNames::Scope(int64_t session) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = scopes_.find(session);
+  return it != scopes_.end() ? it->second : "";
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,85 @@
+// What Python does with a large variable where it lies: no copy of it is made, in Python or here.
+//
+// Eager code alone runs these ops (mpi/_src/variables/large_variables.py), on resource variables.
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow_patches/core/cpu/reduce.h"
+#include "tensorflow_patches/glue/kernels/request_group.h"
+#include "tensorflow_patches/glue/variables/initial_broadcast.h"
+
+namespace tfmpi {
+namespace {
+
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+// Rank 0's value becomes every rank's. The ranks meet by the name.
+REGISTER_OP("TfMpiBroadcastVariable")
+    .Input("resource: resource")
+    .Input("request_name: string")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
+// A number that differs, all but surely, if a bit of the value does.
+REGISTER_OP("TfMpiVariableDigest")
+    .Input("resource: resource")
+    .Output("digest: int64")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape);
+
+class BroadcastVariableKernel : public tensorflow::AsyncOpKernel {
+ public:
+  using AsyncOpKernel::AsyncOpKernel;
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    Engine* const engine = GetEngine();
+    OP_REQUIRES_ASYNC(context, engine != nullptr,
+                      absl::FailedPreconditionError("averaging is off (TF_MPI_ENABLE)"), done);
+    const std::string name = context->input(1).scalar<tensorflow::tstring>()();
+    auto start = std::make_shared<InitialBroadcast>();
+    auto group =
+        std::make_unique<RequestGroup>(engine, context->cancellation_manager(), *context->runner());
+    OP_REQUIRES_OK_ASYNC(
+        context, start->AddBroadcast(context, 0, name, engine->topology().rank, group.get()), done);
+    RequestGroup::Submit(std::move(group), "'" + name + "' was exchanged",
+                         [context, done, start](const absl::Status& ended) {
+                           const absl::Status status = ended.ok() ? start->Write(context) : ended;
+                           if (!status.ok()) context->SetStatus(status);
+                           done();
+                         });
+  }
+};
+
+class VariableDigestKernel : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+    OP_REQUIRES_OK(context, tensorflow::LookupResource(
+                                context, tensorflow::HandleFromInput(context, 0), &variable));
+    Tensor* digest = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &digest));
+    tensorflow::tf_shared_lock lock(*variable->mu());
+    const Tensor& value = *variable->tensor();
+    digest->scalar<int64_t>()() =
+        static_cast<int64_t>(Fingerprint(Data(value), value.TotalBytes()));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfMpiBroadcastVariable").Device(tensorflow::DEVICE_CPU),
+                        BroadcastVariableKernel);
+REGISTER_KERNEL_BUILDER(Name("TfMpiVariableDigest").Device(tensorflow::DEVICE_CPU),
+                        VariableDigestKernel);
+
+}  // namespace
+}  // namespace tfmpi

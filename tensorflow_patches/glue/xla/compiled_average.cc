@@ -1,0 +1,373 @@
+#include "tensorflow_patches/glue/xla/compiled_average.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "tensorflow/compiler/tf2xla/xla_expression.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/compiler/tf2xla/xla_resource.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow_patches/glue/kernels/apply_kernel.h"
+#include "tensorflow_patches/glue/variables/variable_names.h"
+#include "tensorflow_patches/glue/xla/compiled_call.h"
+#include "xla/hlo/builder/lib/constants.h"
+#include "xla/hlo/builder/xla_builder.h"
+#include "xla/hlo/ir/hlo_opcode.h"
+#include "xla/service/hlo.pb.h"
+#include "xla/shape_util.h"
+
+namespace tfmpi {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::XlaExpression;
+using tensorflow::XlaOpKernelContext;
+using xla::XlaOp;
+
+constexpr char kRows[] = "_tf_mpi_rows";  // by sparse gradient
+
+// What the kernels of one computation know of each other. `last` is its last call: each takes a
+// number that the one before it gives, so that XLA runs them one after another, in the order of the
+// graph, which is the same on all ranks. Its own order depends on shapes, and a call that waits may
+// hold up all that come after it.
+class Averages : public tensorflow::ResourceBase {
+ public:
+  struct Rows {
+    XlaOp values;   // what the graph sees
+    XlaOp indices;  // distinct
+    XlaOp written;  // the same values, but that the rest of their room may hold anything
+  };
+
+  std::string DebugString() const override { return "the averages of a computation"; }
+  XlaOp last;
+  std::vector<Rows> rows;  // the averages of sparse gradients
+};
+
+// A string of MLIR's: any byte may be written as two hexadecimal digits.
+std::string Quoted(const std::string& text) {
+  constexpr char kDigits[] = "0123456789ABCDEF";
+  std::string quoted = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    quoted += {'\\', kDigits[byte >> 4], kDigits[byte & 15]};
+  }
+  return quoted + "\"";
+}
+
+// A reference, which the caller gives up.
+absl::StatusOr<Averages*> AveragesOf(OpKernelContext* context, xla::XlaBuilder* builder) {
+  Averages* averages = nullptr;
+  const absl::Status status = context->step_container()->LookupOrCreate<Averages>(
+      context->resource_manager(), "tf_mpi_averages", &averages, [builder](Averages** created) {
+        *created = new Averages;
+        (*created)->last = xla::ConstantR0<float>(builder, 0);
+        return absl::OkStatus();
+      });
+  if (!status.ok()) return status;
+  return averages;
+}
+
+absl::Status CheckStatic(const std::string& name, const xla::Shape& shape) {
+  if (shape.is_static()) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("'", name,
+                   "' has a dynamic shape inside a compiled cluster, where it cannot be "
+                   "averaged over ranks; drop jit_compile=True, or set TF_MPI_ENABLE=0"));
+}
+
+// The operands of one custom call: values and indices of each sparse gradient, then dense tensors.
+struct Call {
+  std::vector<std::string> names;  // of each gradient
+  std::vector<XlaOp> tensors;
+  std::vector<int64_t> rows;  // of this rank, by sparse gradient; the rest of each is room
+
+  size_t of_slices() const { return 2 * rows.size(); }
+  const std::string& NameOf(size_t tensor) const {
+    return names[tensor < of_slices() ? tensor / 2 : tensor - rows.size()];
+  }
+};
+
+// Rows first on every rank, whatever layout XLA prefers.
+absl::StatusOr<std::vector<xla::Shape>> RowsFirst(xla::XlaBuilder* builder, const Call& call) {
+  std::vector<xla::Shape> shapes;
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    const absl::StatusOr<xla::Shape> shape = builder->GetShape(call.tensors[i]);
+    if (!shape.ok()) return shape.status();
+    const absl::Status status = CheckStatic(call.NameOf(i), *shape);
+    if (!status.ok()) return status;
+    shapes.push_back(xla::ShapeUtil::MakeShape(shape->element_type(), shape->dimensions()));
+  }
+  return shapes;
+}
+
+// `values` with zeros in the rows from `found` on. A call of its own: who can do without them
+// takes what is written, and XLA drops what nobody takes.
+XlaOp EmitRest(xla::XlaBuilder* builder, XlaOp values, const xla::Shape& shape, XlaOp found) {
+  return xla::CustomCallWithLayout(builder, std::string(kCompiledRest), {values, found}, shape,
+                                   {shape, xla::ShapeUtil::MakeShape(xla::S64, {1})}, /*opaque=*/"",
+                                   /*has_side_effect=*/false, {{{}, {0, {}}}}, /*literal=*/nullptr,
+                                   xla::CustomCallSchedule::SCHEDULE_NONE,
+                                   xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+}
+
+// The averages of the tensors.
+absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, const Call& call,
+                                            XlaOp weight) {
+  XlaOpKernelContext compilation(context);
+  xla::XlaBuilder* const builder = compilation.builder();
+  absl::StatusOr<std::vector<xla::Shape>> shapes = RowsFirst(builder, call);
+  if (!shapes.ok()) return shapes.status();
+  const absl::StatusOr<Averages*> all = AveragesOf(context, builder);
+  if (!all.ok()) return all.status();
+  const tensorflow::core::ScopedUnref unref(*all);
+  const xla::Shape scalar = xla::ShapeUtil::MakeShape(xla::F32, {});
+  const auto slices = static_cast<int64_t>(call.rows.size());
+  std::vector<xla::Shape> results = *shapes;
+  results.push_back(scalar);
+  if (slices != 0) results.push_back(xla::ShapeUtil::MakeShape(xla::S64, {slices}));
+  std::vector<XlaOp> operands = call.tensors;
+  // The results of slices have memory of their own, so XLA never makes the room of an operand.
+  for (size_t i = 0; i < call.of_slices(); ++i) {
+    (*shapes)[i].set_dimensions(0, call.rows[i / 2]);
+    operands[i] = xla::SliceInDim(operands[i], 0, call.rows[i / 2], 1, 0);
+  }
+  // The others' are in place: XLA copies what it still needs for something else.
+  std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> in_place;
+  const xla::ShapeIndex whole;
+  const auto tensors = static_cast<int64_t>(operands.size());
+  for (auto i = static_cast<int64_t>(call.of_slices()); i < tensors; ++i) {
+    in_place.emplace_back(xla::ShapeIndex({i}), std::make_pair(i, whole));
+  }
+  operands.insert(operands.end(), {weight, (*all)->last});
+  shapes->insert(shapes->end(), {scalar, scalar});
+  const std::string attributes =
+      absl::StrCat("{names = ", Quoted(absl::StrJoin(call.names, kNameSeparator)),
+                   ", slices = ", call.rows.size(), " : i64}");
+  const XlaOp called = xla::CustomCallWithLayout(
+      builder, std::string(kCompiledAverage), operands, xla::ShapeUtil::MakeTupleShape(results),
+      *shapes, attributes, /*has_side_effect=*/true, in_place, /*literal=*/nullptr,
+      xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+  std::vector<XlaOp> averages;
+  for (int64_t i = 0; i < tensors; ++i) averages.push_back(xla::GetTupleElement(called, i));
+  for (int64_t slice = 0; slice < slices; ++slice) {
+    const XlaOp found = xla::GetTupleElement(called, tensors + 1);
+    XlaOp& values = averages[2 * slice];
+    const XlaOp written = values;
+    values = EmitRest(builder, written, results[2 * slice],
+                      xla::SliceInDim(found, slice, slice + 1, 1, 0));
+    (*all)->rows.push_back({values, averages[2 * slice + 1], written});
+  }
+  (*all)->last = xla::GetTupleElement(called, tensors);
+  return averages;
+}
+
+}  // namespace
+
+CompiledAverageKernel::CompiledAverageKernel(OpKernelConstruction* construction)
+    : OpKernel(construction), names_(AverageNames(def())) {
+  OP_REQUIRES_OK(construction, RegisterCompiledCalls());
+  if (HasRows(def())) OP_REQUIRES_OK(construction, construction->GetAttr(kRows, &rows_));
+  OP_REQUIRES(
+      construction,
+      !names_.empty() && names_.size() + rows_.size() + 1 == static_cast<size_t>(num_inputs()),
+      absl::InvalidArgumentError("a compiled average without its attributes"));
+  for (size_t i = 0; i < names_.size(); ++i) {
+    const size_t input = i < rows_.size() ? 2 * i : i + rows_.size();
+    DataType core;
+    OP_REQUIRES_OK(construction,
+                   CheckAveraged(names_[i], input_type(static_cast<int>(input)), &core));
+  }
+}
+
+bool CompiledAverageKernel::HasRows(const tensorflow::NodeDef& node) {
+  return node.attr().count(kRows) != 0;
+}
+
+// Input i becomes output i, averaged, but for the last, which is the weight.
+void CompiledAverageKernel::Compute(OpKernelContext* context) {
+  XlaOpKernelContext compilation(context);
+  const int tensors = context->num_inputs() - 1;
+  Call call = {names_, {}, rows_};
+  for (int i = 0; i < tensors; ++i) call.tensors.push_back(compilation.Input(i));
+  const XlaOp weight = compilation.Input(tensors);
+  const absl::StatusOr<std::vector<XlaOp>> averages = EmitCall(context, call, weight);
+  OP_REQUIRES_OK(context, averages.status());
+  for (int i = 0; i < tensors; ++i) compilation.SetOutput(i, (*averages)[i]);
+  compilation.SetOutput(tensors, weight);
+}
+
+CompiledApplyKernel::CompiledApplyKernel(OpKernelConstruction* construction, const ApplyOp& op,
+                                         std::unique_ptr<OpKernel> stock)
+    : OpKernel(construction), stock_(std::move(stock)) {
+  OP_REQUIRES_OK(construction, RegisterCompiledCalls());
+  int end = 0;
+  OP_REQUIRES_OK(construction, stock_->InputRange(op.gradient, &gradient_, &end));
+  request_suffix_ = RequestSuffix(def());
+  averaged_ = IsAveraged(def());
+}
+
+absl::Status CompiledApplyKernel::EmitAverageOfGradient(OpKernelContext* context, Tensor* average) {
+  XlaOpKernelContext compilation(context);
+  tensorflow::XlaResource* variable = nullptr;
+  absl::Status status = compilation.GetResourceInput(0, &variable);
+  if (!status.ok()) return status;
+  VariableNames& names = VariableNames::Get();
+  const std::string name =
+      names.Use(names.CompiledKey(variable->name()), request_suffix_).name + request_suffix_;
+  DataType dtype;
+  if (!ToCoreType(context->input_dtype(gradient_), &dtype)) {
+    return absl::UnimplementedError(
+        absl::StrCat("the gradient '", name, "' is ",
+                     tensorflow::DataTypeString(context->input_dtype(gradient_)),
+                     ", which cannot be averaged over ranks; set TF_MPI_ENABLE=0"));
+  }
+  const XlaOp one = xla::ConstantR0<float>(compilation.builder(), 1);
+  const absl::StatusOr<std::vector<XlaOp>> averages =
+      EmitCall(context, {{name}, {compilation.Input(gradient_)}, {}}, one);
+  if (!averages.ok()) return averages.status();
+  // A tensor of the compiler's holds no data but the expression that it stands for.
+  const tensorflow::DataType type = context->input_dtype(gradient_);
+  status = context->allocate_temp(type, context->input(gradient_).shape(), average);
+  if (!status.ok()) return status;
+  XlaExpression::AssignExpressionToTensor(XlaExpression::XlaOp((*averages)[0], type), average);
+  return status;
+}
+
+void CompiledApplyKernel::Compute(OpKernelContext* context) {
+  Tensor average = context->input(gradient_);
+  if (!averaged_) OP_REQUIRES_OK(context, EmitAverageOfGradient(context, &average));
+  RunOnGradient(stock_.get(), context, gradient_, &average);
+}
+
+namespace {
+
+using Instruction = xla::HloInstructionProto;
+using xla::internal::XlaBuilderFriend;
+
+bool Is(const Instruction& instruction, xla::HloOpcode opcode) {
+  return instruction.opcode() == xla::HloOpcodeString(opcode);
+}
+
+const Instruction& Operand(xla::XlaBuilder* builder, const Instruction& instruction, int place) {
+  return *XlaBuilderFriend::GetInstructionByHandle(builder, instruction.operand_ids(place));
+}
+
+bool IsOfScalar(xla::XlaBuilder* builder, const Instruction& instruction) {
+  return Is(instruction, xla::HloOpcode::kBroadcast) &&
+         Operand(builder, instruction, 0).shape().dimensions_size() == 0;
+}
+
+// By what the rows of an average are multiplied.
+struct Factor {
+  static constexpr int64_t kOne = -1;
+
+  int64_t instruction = kOne;  // a scalar
+  bool negative = false;
+};
+
+// None if `updates`, whose shape is known, are anything but such a product. A product of two
+// factors is none: taken together they would be rounded once.
+std::optional<Factor> FactorOf(xla::XlaBuilder* builder, XlaOp updates, XlaOp rows) {
+  const int64_t end = XlaBuilderFriend::GetInstruction(rows)->id();
+  Factor factor;
+  for (const Instruction* at = XlaBuilderFriend::GetInstruction(updates); at->id() != end;) {
+    if (Is(*at, xla::HloOpcode::kNegate)) {
+      factor.negative = !factor.negative;
+      at = &Operand(builder, *at, 0);
+    } else if (Is(*at, xla::HloOpcode::kMultiply) && factor.instruction == Factor::kOne) {
+      const int scalar = IsOfScalar(builder, Operand(builder, *at, 0)) ? 0 : 1;
+      if (!IsOfScalar(builder, Operand(builder, *at, scalar))) return std::nullopt;
+      factor.instruction = Operand(builder, *at, scalar).operand_ids(0);
+      at = &Operand(builder, *at, 1 - scalar);
+    } else {
+      return std::nullopt;
+    }
+  }
+  return factor;
+}
+
+XlaOp Emit(xla::XlaBuilder* builder, const Factor& factor, xla::PrimitiveType type) {
+  const XlaOp one = xla::One(builder, type);
+  if (factor.instruction == Factor::kOne) return factor.negative ? xla::Neg(one) : one;
+  // The builder makes no XlaOp of an instruction's number, but what is made for another operand may
+  // take it for its own.
+  const XlaOp negative = xla::Neg(one);
+  XlaBuilderFriend::GetInstruction(negative)->set_operand_ids(0, factor.instruction);
+  return factor.negative ? negative : xla::Neg(negative);
+}
+
+// The average of which `indices` are, as they came from it; null if they are of none.
+const Averages::Rows* AverageOf(const Averages& averages, XlaOp indices) {
+  const auto known =
+      std::find_if(averages.rows.begin(), averages.rows.end(),
+                   [&](const Averages::Rows& rows) { return rows.indices.IsIdenticalTo(indices); });
+  return known == averages.rows.end() ? nullptr : &*known;
+}
+
+// One row of `updates` for each index, of the form of the variable's.
+bool AreRowsOf(const xla::Shape& variable, const xla::Shape& indices, const xla::Shape& updates) {
+  const auto type = variable.element_type();
+  return (type == xla::F32 || type == xla::F64) && updates.element_type() == type &&
+         variable.is_static() && updates.is_static() && variable.dimensions().size() != 0 &&
+         indices.dimensions().size() == 1 &&
+         updates.dimensions().size() == variable.dimensions().size() &&
+         updates.dimensions(0) == indices.dimensions(0) &&
+         std::equal(updates.dimensions().begin() + 1, updates.dimensions().end(),
+                    variable.dimensions().begin() + 1);
+}
+
+}  // namespace
+
+bool CompiledScatterKernel::Serves(const std::string& op) {
+  return op == "ResourceScatterAdd" || op == "ResourceScatterSub";
+}
+
+CompiledScatterKernel::CompiledScatterKernel(OpKernelConstruction* construction,
+                                             std::unique_ptr<OpKernel> stock)
+    : OpKernel(construction), stock_(std::move(stock)) {
+  OP_REQUIRES_OK(construction, RegisterCompiledCalls());
+}
+
+void CompiledScatterKernel::Compute(OpKernelContext* context) {
+  XlaOpKernelContext compilation(context);
+  xla::XlaBuilder* const builder = compilation.builder();
+  const absl::StatusOr<Averages*> all = AveragesOf(context, builder);
+  OP_REQUIRES_OK(context, all.status());
+  const tensorflow::core::ScopedUnref unref(*all);
+  const Averages::Rows* const average = AverageOf(**all, compilation.Input(1));
+  if (average == nullptr) return stock_->Compute(context);
+  const tensorflow::DataType type = compilation.input_type(2);
+  const XlaOp updates = compilation.Input(2);
+  XlaOp variable;
+  OP_REQUIRES_OK(context, compilation.ReadVariableInput(0, type, /*shape=*/nullptr, &variable));
+  std::vector<xla::Shape> shapes;
+  for (const XlaOp operand : {variable, average->indices, updates}) {
+    const absl::StatusOr<xla::Shape> shape = builder->GetShape(operand);
+    OP_REQUIRES_OK(context, shape.status());
+    // Rows first, whatever layout XLA prefers.
+    shapes.push_back(xla::ShapeUtil::MakeShape(shape->element_type(), shape->dimensions()));
+  }
+  if (!AreRowsOf(shapes[0], shapes[1], shapes[2])) return stock_->Compute(context);
+  const xla::Shape table = shapes[0];
+  shapes.push_back(xla::ShapeUtil::MakeShape(table.element_type(), {}));
+  // To multiply while rows are added saves a pass over memory.
+  const std::optional<Factor> found = FactorOf(builder, updates, average->values);
+  Factor factor = found.value_or(Factor());
+  if (def().op() == "ResourceScatterSub") factor.negative = !factor.negative;
+  const XlaOp updated = xla::CustomCallWithLayout(
+      builder, std::string(kCompiledScatter),
+      {variable, average->indices, found.has_value() ? average->written : updates,
+       Emit(builder, factor, table.element_type())},
+      table, shapes, /*opaque=*/"", /*has_side_effect=*/false, {{{}, {0, {}}}}, /*literal=*/nullptr,
+      xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+  OP_REQUIRES_OK(context, compilation.AssignVariable(0, type, updated));
+}
+
+}  // namespace tfmpi

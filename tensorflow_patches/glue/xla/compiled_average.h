@@ -1,0 +1,71 @@
+// Averages inside XLA clusters on the CPU: what the kernels emit while a cluster is compiled.
+//
+// Made by the decorating factories (interpose.cc) for kernels of device type XLA_CPU_JIT. Compute
+// runs once per compilation, on the thread that compiles; it adds a custom call to the computation,
+// which compiled_call.cc carries out at every step.
+
+#ifndef TFMPI_GLUE_XLA_COMPILED_AVERAGE_H_
+#define TFMPI_GLUE_XLA_COMPILED_AVERAGE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow_patches/glue/kernels/average_kernel.h"
+#include "tensorflow_patches/glue/registration/apply_ops.h"
+
+namespace tfmpi {
+
+// A marked IdentityN (average_kernel.h). Its first tensors may be the values and indices of sparse
+// gradients, with room for the rows of all ranks (compiled_call.h).
+class CompiledAverageKernel : public tensorflow::OpKernel {
+ public:
+  explicit CompiledAverageKernel(tensorflow::OpKernelConstruction* construction);
+  void Compute(tensorflow::OpKernelContext* context) override;
+
+  // True for an IdentityN with sparse gradients: it was made for a compiled function.
+  static bool HasRows(const tensorflow::NodeDef& node);
+
+ private:
+  std::vector<std::string> names_;  // of the engine's requests, the sparse gradients' first
+  std::vector<int64_t> rows_;       // of this rank, by sparse gradient
+};
+
+// A dense optimizer op on a resource variable: the stock kernel emits the update by the average.
+// Nothing here brings the variable synchronized: Python has, before the function was called.
+class CompiledApplyKernel : public tensorflow::OpKernel {
+ public:
+  CompiledApplyKernel(tensorflow::OpKernelConstruction* construction, const ApplyOp& op,
+                      std::unique_ptr<tensorflow::OpKernel> stock);
+  void Compute(tensorflow::OpKernelContext* context) override;
+
+ private:
+  absl::Status EmitAverageOfGradient(tensorflow::OpKernelContext* context,
+                                     tensorflow::Tensor* average);
+
+  std::unique_ptr<tensorflow::OpKernel> stock_;
+  int gradient_ = -1;  // input index
+  std::string request_suffix_;
+  bool averaged_ = false;
+};
+
+// ResourceScatterAdd and ResourceScatterSub. By the rows of an average a
+// call of ours updates the variable: XLA's loop takes each row, also those for the index -1, as
+// long as computing one. By any others the stock kernel does.
+class CompiledScatterKernel : public tensorflow::OpKernel {
+ public:
+  static bool Serves(const std::string& op);
+
+  CompiledScatterKernel(tensorflow::OpKernelConstruction* construction,
+                        std::unique_ptr<tensorflow::OpKernel> stock);
+  void Compute(tensorflow::OpKernelContext* context) override;
+
+ private:
+  const std::unique_ptr<tensorflow::OpKernel> stock_;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_GLUE_XLA_COMPILED_AVERAGE_H_

@@ -1,0 +1,371 @@
+#include "tensorflow_patches/glue/xla/compiled_call.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "tensorflow_patches/core/cpu/reduce.h"
+#include "tensorflow_patches/core/reduction/table_rows.h"
+#include "tensorflow_patches/glue/kernels/average_kernel.h"
+#include "tensorflow_patches/glue/kernels/request_group.h"
+#include "tensorflow_patches/glue/kernels/sparse_average.h"
+#include "xla/ffi/api/ffi.h"
+
+// Of xla/ffi/ffi_api.h, which needs headers of LLVM that the wheel does not hold. The linker checks
+// the name, RegisterCompiledCalls the version of what it returns.
+namespace xla::ffi {
+const XLA_FFI_Api* GetXlaFfiApi();
+}  // namespace xla::ffi
+
+namespace tfmpi {
+namespace {
+
+namespace ffi = xla::ffi;
+
+// False for what XLA knows and no gradient is.
+bool ToCoreType(ffi::DataType type, DataType* core) {
+  switch (type) {
+    case ffi::DataType::F16:
+      return *core = DataType::kFloat16, true;
+    case ffi::DataType::BF16:
+      return *core = DataType::kBfloat16, true;
+    case ffi::DataType::F32:
+      return *core = DataType::kFloat32, true;
+    case ffi::DataType::F64:
+      return *core = DataType::kFloat64, true;
+    case ffi::DataType::C64:
+      return *core = DataType::kComplex64, true;
+    case ffi::DataType::C128:
+      return *core = DataType::kComplex128, true;
+    default:
+      return false;
+  }
+}
+
+ffi::Error ToFfi(const absl::Status& status) {
+  return ffi::Error(static_cast<ffi::ErrorCode>(status.code()), std::string(status.message()));
+}
+
+// What a call averages, kept from step to step.
+struct CallPlan {
+  std::vector<std::string> slices;  // names
+  // The others; null if there are none.
+  std::shared_ptr<const AveragePlan> dense;
+
+  // Whether it is that of these operands: shapes are static, but two programs may share their
+  // names.
+  bool Fits(size_t with_slices, ffi::RemainingArgs args) const;
+};
+
+bool CallPlan::Fits(size_t with_slices, ffi::RemainingArgs args) const {
+  if (slices.size() != with_slices) return false;
+  if (dense == nullptr) return true;
+  for (size_t i = 0; i < dense->shapes().size(); ++i) {
+    const auto dims = args.get<ffi::AnyBuffer>(2 * with_slices + i)->dimensions();
+    if (dense->shapes()[i] != Shape(dims.begin(), dims.end())) return false;
+  }
+  return true;
+}
+
+absl::StatusOr<std::shared_ptr<const CallPlan>> MakePlan(std::string_view joined, size_t slices,
+                                                         ffi::RemainingArgs args) {
+  const std::vector<std::string> names = absl::StrSplit(joined, kNameSeparator);
+  if (args.size() != names.size() + slices + 2 || names.size() < slices) {
+    return absl::InternalError("the compiled average has other operands than names");
+  }
+  auto plan = std::make_shared<CallPlan>();
+  plan->slices.assign(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(slices));
+  const std::vector<std::string> dense(names.begin() + static_cast<std::ptrdiff_t>(slices),
+                                       names.end());
+  if (dense.empty()) return plan;
+  std::vector<DataType> dtypes(dense.size());
+  std::vector<Shape> shapes;
+  for (size_t i = 0; i < dense.size(); ++i) {
+    const ffi::AnyBuffer tensor = *args.get<ffi::AnyBuffer>(2 * slices + i);
+    if (!ToCoreType(tensor.element_type(), &dtypes[i])) {
+      return absl::InvalidArgumentError("'" + dense[i] + "' has a dtype that cannot be averaged");
+    }
+    const auto dims = tensor.dimensions();
+    shapes.emplace_back(dims.begin(), dims.end());
+  }
+  plan->dense = std::make_shared<const AveragePlan>(dense, dtypes, std::move(shapes),
+                                                    GetEngine()->fusion_threshold());
+  return plan;
+}
+
+absl::StatusOr<std::shared_ptr<const CallPlan>> PlanFor(std::string_view joined, size_t slices,
+                                                        ffi::RemainingArgs args) {
+  static auto* const mutex = new std::mutex;
+  static auto* const plans = new std::unordered_map<std::string, std::shared_ptr<const CallPlan>>;
+  const std::string key(joined);
+  std::lock_guard<std::mutex> lock(*mutex);
+  std::shared_ptr<const CallPlan>& plan = (*plans)[key];
+  if (plan != nullptr && plan->Fits(slices, args)) return plan;
+  absl::StatusOr<std::shared_ptr<const CallPlan>> made = MakePlan(joined, slices, args);
+  if (made.ok()) plan = *made;
+  return made;
+}
+
+// `add` fills the group; `finish` runs when it has ended well: before this returns, or on a thread
+// of its own, on which what comes after the call then runs.
+ffi::Future Submit(const std::function<absl::Status(RequestGroup*)>& add,
+                   std::function<absl::Status()> finish) {
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  Engine* const engine = GetEngine();
+  if (engine == nullptr) {
+    promise.SetError(ToFfi(absl::FailedPreconditionError("averaging is off (TF_MPI_ENABLE)")));
+    return future;
+  }
+  auto group = std::make_unique<RequestGroup>(engine, nullptr, RunOnOwnThread);
+  const absl::Status status = add(group.get());
+  if (!status.ok()) {
+    promise.SetError(ToFfi(status));
+    return future;
+  }
+  RequestGroup::SubmitAndProgress(
+      std::move(group), "the compiled step's gradients were averaged",
+      [promise, finish = std::move(finish)](const absl::Status& ended) mutable {
+        const absl::Status finished = ended.ok() ? finish() : ended;
+        if (finished.ok()) {
+          promise.SetAvailable();
+        } else {
+          promise.SetError(ToFfi(finished));
+        }
+      });
+  return future;
+}
+
+// One sparse gradient, from the call to the end of its request. XLA's buffers outlive it.
+struct Slices {
+  std::string name;
+  RowFormat format;
+  std::unique_ptr<GatheredRows> gathered;
+  std::unique_ptr<char[]> rows;  // unless they are gathered where they go
+  char* values = nullptr;        // the results', with room for so many rows
+  void* indices = nullptr;
+  int64_t* count = nullptr;  // the result's; how many rows were found
+  bool narrow = false;       // int32 indices
+  size_t room = 0;
+
+  // As GatheredRows::Allocate.
+  char* AllocateRows(size_t all);
+  absl::Status Write() const;
+  template <typename Index>
+  void WriteIndices(const std::vector<int64_t>& from) const;
+};
+
+// XLA's scatters leave out what is in no table: the rest costs little, and changes nothing even
+// where rows are read, changed and written back.
+template <typename Index>
+void Slices::WriteIndices(const std::vector<int64_t>& from) const {
+  Index* const to = static_cast<Index*>(indices);
+  std::copy(from.begin(), from.end(), to);
+  std::fill(to + from.size(), to + room, Index{-1});
+}
+
+char* Slices::AllocateRows(size_t all) {
+  if (all <= room && IsWireForm(format.dtype) && values != nullptr) return values;
+  rows.reset(new char[all * format.wire_bytes() + 1]);
+  return rows.get();
+}
+
+absl::Status Slices::Write() const {
+  gathered->Sum();
+  const std::vector<int64_t>& found = gathered->indices();
+  if (found.size() > room) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the ranks' rows of the sparse gradient of '", name, "' are ", found.size(),
+        ", and this rank's compiled step has room for ", room,
+        ", as the other ranks have many more rows than this one. Give the ranks batches of about "
+        "the same size, drop jit_compile=True, or set TF_MPI_SPARSE=dense"));
+  }
+  if (rows != nullptr) {
+    Unpack(format.dtype, rows.get(), values, found.size() * format.elements, 1);
+  }
+  *count = static_cast<int64_t>(found.size());
+  narrow ? WriteIndices<int32_t>(found) : WriteIndices<int64_t>(found);
+  return absl::OkStatus();
+}
+
+std::vector<int64_t> ReadIndices(const ffi::AnyBuffer& buffer, size_t rows) {
+  if (buffer.element_type() == ffi::DataType::S32) {
+    const int32_t* const from = buffer.typed_data<int32_t>();
+    return std::vector<int64_t>(from, from + rows);
+  }
+  const int64_t* const from = buffer.typed_data<int64_t>();
+  return std::vector<int64_t>(from, from + rows);
+}
+
+absl::Status AddSlices(const std::string& name, const ffi::AnyBuffer& values,
+                       const ffi::AnyBuffer& indices, const ffi::AnyBuffer& values_result,
+                       const ffi::AnyBuffer& indices_result, int64_t* count, float weight,
+                       Slices* slices, RequestGroup* group) {
+  const auto dims = values.dimensions();
+  slices->name = name;
+  slices->narrow = indices.element_type() == ffi::DataType::S32;
+  if (!ToCoreType(values.element_type(), &slices->format.dtype) ||
+      (!slices->narrow && indices.element_type() != ffi::DataType::S64) || dims.size() == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the sparse gradient of '", name, "' has a dtype that cannot be averaged"));
+  }
+  const Shape row(dims.begin() + 1, dims.end());
+  slices->format.elements = static_cast<size_t>(NumElements(row));
+  slices->room = static_cast<size_t>(values_result.dimensions()[0]);
+  slices->values = static_cast<char*>(values_result.untyped_data());
+  slices->indices = indices_result.untyped_data();
+  slices->count = count;
+  OwnRows own(slices->format, ReadIndices(indices, static_cast<size_t>(dims[0])),
+              values.untyped_data(), weight);
+  slices->gathered =
+      std::make_unique<GatheredRows>(slices->format, std::move(own), GetEngine()->topology().rank,
+                                     [slices](size_t all) { return slices->AllocateRows(all); });
+  group->Add(GatherRequest(name, slices->format, row, /*limit=*/-1, slices->gathered.get()));
+  return absl::OkStatus();
+}
+
+void AddDense(const AveragePlan& plan, size_t first, ffi::RemainingArgs args,
+              ffi::RemainingRets rets, float weight, bool first_time, RequestGroup* group) {
+  std::vector<Request::Buffers> buffers(plan.shapes().size());
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    buffers[i] = {args.get<ffi::AnyBuffer>(first + i)->untyped_data(),
+                  (*rets.get<ffi::AnyBuffer>(first + i))->untyped_data()};
+  }
+  const std::vector<void*> none(plan.entries().size());
+  for (Request& request : plan.Requests(buffers, none, weight, first_time)) {
+    group->Add(std::move(request));
+  }
+}
+
+absl::Status AddRequests(std::string_view joined, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                         std::vector<Slices>* slices, RequestGroup* group) {
+  const absl::StatusOr<std::shared_ptr<const CallPlan>> plan =
+      PlanFor(joined, slices->size(), args);
+  if (!plan.ok()) return plan.status();
+  const size_t weight_place = args.size() - 2;
+  const float weight = args.get<ffi::AnyBuffer>(weight_place)->typed_data<float>()[0];
+  const std::string first(joined.substr(0, joined.find(kNameSeparator)));
+  absl::Status status = CheckWeight(weight, first);
+  int64_t* const counts =
+      slices->empty() ? nullptr
+                      : (*rets.get<ffi::AnyBuffer>(weight_place + 1))->typed_data<int64_t>();
+  for (size_t i = 0; status.ok() && i < slices->size(); ++i) {
+    status =
+        AddSlices((*plan)->slices[i], *args.get<ffi::AnyBuffer>(2 * i),
+                  *args.get<ffi::AnyBuffer>(2 * i + 1), **rets.get<ffi::AnyBuffer>(2 * i),
+                  **rets.get<ffi::AnyBuffer>(2 * i + 1), counts + i, weight, &(*slices)[i], group);
+  }
+  if (!status.ok()) return status;
+  if ((*plan)->dense != nullptr) {
+    AddDense(*(*plan)->dense, 2 * slices->size(), args, rets, weight, IsFirstAverage(first), group);
+  }
+  (*rets.get<ffi::AnyBuffer>(weight_place))->typed_data<float>()[0] = 0;
+  CountGradients(static_cast<int64_t>(weight_place - slices->size()));
+  return status;
+}
+
+absl::Status WriteAll(const std::vector<Slices>& slices) {
+  for (const Slices& one : slices) {
+    const absl::Status status = one.Write();
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+ffi::Future Average(ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view joined,
+                    int64_t sparse) {
+  const auto slices = std::make_shared<std::vector<Slices>>(static_cast<size_t>(sparse));
+  return Submit(
+      [&](RequestGroup* group) { return AddRequests(joined, args, rets, slices.get(), group); },
+      [slices] { return WriteAll(*slices); });
+}
+
+XLA_FFI_DEFINE_HANDLER(
+    kAverageHandler, Average,
+    ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<std::string_view>("names").Attr<int64_t>(
+        "slices"));
+
+// Shapes and dtypes are as EmitRest has given them.
+ffi::Error ClearRest(ffi::AnyBuffer values, ffi::AnyBuffer found,
+                     ffi::Result<ffi::AnyBuffer> result) {
+  const size_t bytes = values.size_bytes();
+  const auto room = static_cast<size_t>(values.dimensions()[0]);
+  const size_t written =
+      room == 0 ? 0 : bytes / room * static_cast<size_t>(*found.typed_data<int64_t>());
+  char* const into = static_cast<char*>(result->untyped_data());
+  if (into != values.untyped_data()) std::memcpy(into, values.untyped_data(), written);
+  std::memset(into + written, 0, bytes - written);
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(
+    kRestHandler, ClearRest,
+    ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
+
+template <typename T>
+void ScatterInto(const ffi::AnyBuffer& table, const ffi::AnyBuffer& indices,
+                 const ffi::AnyBuffer& values, T factor, void* result) {
+  const int64_t table_rows = table.dimensions()[0];
+  const int64_t rows = values.dimensions()[0];
+  if (table_rows == 0 || rows == 0) return;
+  const auto elements = static_cast<int64_t>(values.element_count()) / rows;
+  T* const into = static_cast<T*>(result);
+  const T* const from = values.typed_data<T>();
+  if (indices.element_type() == ffi::DataType::S32) {
+    AddRows(into, table_rows, indices.typed_data<int32_t>(), rows, from, elements, factor);
+  } else {
+    AddRows(into, table_rows, indices.typed_data<int64_t>(), rows, from, elements, factor);
+  }
+}
+
+// Shapes and dtypes are as CompiledScatterKernel has checked them.
+ffi::Error ScatterTable(ffi::AnyBuffer table, ffi::AnyBuffer indices, ffi::AnyBuffer values,
+                        ffi::AnyBuffer factor, ffi::Result<ffi::AnyBuffer> result) {
+  void* const into = result->untyped_data();
+  if (into != table.untyped_data()) std::memcpy(into, table.untyped_data(), table.size_bytes());
+  if (table.element_type() == ffi::DataType::F64) {
+    ScatterInto<double>(table, indices, values, *factor.typed_data<double>(), into);
+  } else {
+    ScatterInto<float>(table, indices, values, *factor.typed_data<float>(), into);
+  }
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(kScatterHandler, ScatterTable,
+                       ffi::Ffi::Bind()
+                           .Arg<ffi::AnyBuffer>()
+                           .Arg<ffi::AnyBuffer>()
+                           .Arg<ffi::AnyBuffer>()
+                           .Arg<ffi::AnyBuffer>()
+                           .Ret<ffi::AnyBuffer>());
+
+}  // namespace
+
+absl::Status RegisterCompiledCalls() {
+  static const absl::Status* const status = new absl::Status([] {
+    const XLA_FFI_Api* const api = ffi::GetXlaFfiApi();
+    if (api->struct_size < XLA_FFI_Api_STRUCT_SIZE ||
+        api->api_version.major_version != XLA_FFI_API_MAJOR) {
+      return absl::InternalError("tensorflow.mpi was built for another version of XLA's FFI");
+    }
+    for (const auto& [name, handler] : {std::make_pair(kCompiledAverage, kAverageHandler),
+                                        std::make_pair(kCompiledRest, kRestHandler),
+                                        std::make_pair(kCompiledScatter, kScatterHandler)}) {
+      if (ffi::Ffi::RegisterStaticHandler(api, name, "Host", handler) != nullptr) {
+        return absl::InternalError("XLA refused the calls that average");
+      }
+    }
+    return absl::OkStatus();
+  }());
+  return *status;
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,485 @@
+// Engines that agree without a message: by the vote (ballot_test.cc) for what is expected.
+
+#include <atomic>
+#include <cstdio>
+#include <random>
+
+#include "gtest/gtest.h"
+#include "tensorflow_patches/core/agreement/consensus.h"
+#include "tests/core/reduction/counting_rows.h"
+#include "tests/core/support/decorated.h"
+#include "tests/core/support/job.h"
+#include "tests/core/support/nodes.h"
+#include "tests/core/support/ranks.h"
+
+namespace tfmpi {
+namespace {
+
+using std::chrono::milliseconds;
+
+struct Group {
+  bool node;
+  int ranks;
+};
+
+class BypassTest : public TimedTest, public ::testing::WithParamInterface<Group> {
+ protected:
+  std::unique_ptr<Ranks> MakeRanks(const Ranks::OptionsOf& options_of = nullptr) {
+    const Group group = GetParam();
+    const auto options = [&](int rank) { return options_of ? options_of(rank) : TestOptions(); };
+    if (!group.node) return std::make_unique<Ranks>(group.ranks, options);
+    nodes_ = std::make_unique<Nodes>(1, group.ranks);
+    return std::make_unique<Ranks>(group.ranks, options, nodes_->Decorator());
+  }
+
+ private:
+  std::unique_ptr<Nodes> nodes_;
+};
+INSTANTIATE_TEST_SUITE_P(Groups, BypassTest,
+                         ::testing::Values(Group{false, 1}, Group{false, 3}, Group{true, 2},
+                                           Group{true, 4}),
+                         [](const auto& test) {
+                           return (test.param.node ? "Node" : "Local") +
+                                  std::to_string(test.param.ranks);
+                         });
+
+constexpr int kSteps = TFMPI_SANITIZED ? 60 : 400;
+
+// At once, as a step does.
+std::vector<Ending> SubmitAll(Engine& engine, std::vector<Request> requests) {
+  std::vector<Ending> endings;
+  for (Request& request : requests) {
+    auto promise = std::make_shared<std::promise<Status>>();
+    endings.push_back(promise->get_future());
+    request.done = [promise](const Status& status) { promise->set_value(status); };
+  }
+  engine.Submit(std::move(requests), nullptr);
+  return endings;
+}
+
+// Submits them and checks what comes out.
+void Average(Engine& engine, int rank, int ranks, const std::vector<Job>& jobs) {
+  std::vector<std::vector<char>> data;
+  std::vector<Request> requests;
+  for (const Job& job : jobs) {
+    data.push_back(MakeInput(job, rank));
+    requests.push_back(MakeRequest(job, data.back().data(), data.back().data()));
+  }
+  std::vector<Ending> endings = SubmitAll(engine, std::move(requests));
+  ASSERT_EQ(AwaitAll(endings), "");
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    ASSERT_EQ(CheckOutput(jobs[i], AllRanks(ranks), data[i].data()), "") << jobs[i].name;
+  }
+}
+
+// The first step brings new names, the next three show that they repeat themselves.
+constexpr uint64_t kPredicted = kSteps - 4;
+
+// However long the machine keeps a rank from running, nobody goes another way meanwhile.
+EngineOptions PatientOptions(int) {
+  EngineOptions options = TestOptions();
+  options.vote_patience = std::chrono::hours(1);
+  return options;
+}
+
+TEST_P(BypassTest, ARepeatedStepTakesNoMessage) {
+  const std::unique_ptr<Ranks> ranks = MakeRanks(PatientOptions);
+  ranks->Each([&](int rank, Engine& engine) {
+    for (int step = 0; step < kSteps; ++step) {
+      Average(engine, rank, ranks->size(),
+              {{"a", DataType::kFloat32, ReduceOp::kAverage, 30, step},
+               {"large", DataType::kFloat32, ReduceOp::kAverage, 70'000, step},
+               {"half", DataType::kFloat16, ReduceOp::kSum, 9, step}});
+    }
+    EXPECT_EQ(engine.stats().predicted, kPredicted);
+  });
+  ranks->JoinAll();
+}
+
+// What each rank submits when, by a random number that all share: what follows what changes all
+// the time, and some ranks are early or late.
+// Some have none in some steps.
+int64_t RowsOf(int rank, int step) { return (rank * 7 + step * 3) % 5; }
+
+void StepsWithRows(Engine& engine, int rank, int ranks) {
+  for (int step = 0; step < kSteps; ++step) {
+    const Job job = {"a", DataType::kFloat32, ReduceOp::kAverage, 30, step};
+    std::vector<char> data = MakeInput(job, rank);
+    CountingRows narrow(rank, 3), wide(rank, 70);
+    std::vector<Request> requests;
+    requests.push_back(MakeSparseAllgather("narrow", RowsOf(rank, step), 3, &narrow));
+    requests.push_back(MakeRequest(job, data.data(), data.data()));
+    requests.push_back(MakeSparseAllgather("wide", RowsOf(rank, step + 1), 70, &wide));
+    std::vector<Ending> endings = SubmitAll(engine, std::move(requests));
+    ASSERT_EQ(AwaitAll(endings), "");
+    ASSERT_EQ(CheckOutput(job, AllRanks(ranks), data.data()), "");
+    for (int r = 0; r < ranks; ++r) {
+      ASSERT_EQ(narrow.seen_[r], std::vector<bool>(RowsOf(r, step), true));
+      ASSERT_EQ(wide.seen_[r], std::vector<bool>(RowsOf(r, step + 1), true));
+    }
+  }
+}
+
+TEST_P(BypassTest, RowsThatDifferByRankAndStep) {
+  const std::unique_ptr<Ranks> ranks = MakeRanks(PatientOptions);
+  ranks->Each([&](int rank, Engine& engine) {
+    StepsWithRows(engine, rank, ranks->size());
+    EXPECT_EQ(engine.stats().predicted, kPredicted);
+  });
+  ranks->JoinAll();
+}
+
+TEST_P(BypassTest, StepsThatDeviate) {
+  const std::unique_ptr<Ranks> ranks = MakeRanks();
+  std::atomic<uint64_t> predicted{0};
+  ranks->Each([&](int rank, Engine& engine) {
+    std::mt19937 common(5), own(100 + rank);
+    for (int step = 0; step < kSteps; ++step) {
+      const auto job = [&](const char* name, size_t count) {
+        return Job{name, DataType::kFloat32, ReduceOp::kAverage, count, step};
+      };
+      const unsigned kind = common() % 12;
+      if (own() % 40 == 0) std::this_thread::sleep_for(milliseconds(own() % 30));
+      if (kind == 0) {
+        Average(engine, rank, ranks->size(), {job("a", 30), job("extra", 3)});
+      } else if (kind == 1) {  // another shape under the same name
+        Average(engine, rank, ranks->size(), {job("a", 31)});
+      } else if (kind == 2) {
+        Ending ending = Submit(engine, MakeBarrier("barrier"));
+        ASSERT_TRUE(Await(ending).ok());
+      } else if (kind == 3) {  // in parts, in an order of the rank's own
+        std::thread other([&] { Average(engine, rank, ranks->size(), {job("b", 8)}); });
+        Average(engine, rank, ranks->size(), {job("a", 30)});
+        other.join();
+      } else {
+        Average(engine, rank, ranks->size(), {job("a", 30), job("b", 8)});
+      }
+    }
+    predicted += engine.stats().predicted;
+  });
+  std::printf("%d of %d steps were predicted\n", static_cast<int>(predicted / ranks->size()),
+              kSteps);
+  // Under a sanitizer, on a busy machine, every vote may take longer than its patience.
+  if (!TFMPI_SANITIZED) {
+    EXPECT_GT(predicted, 0u);
+  }
+  ranks->JoinAll();
+}
+
+// What one thread repeats is voted for while what another has announced becomes ready.
+TEST_P(BypassTest, ThreadsThatRepeatTheirOwn) {
+  const std::unique_ptr<Ranks> ranks = MakeRanks();
+  std::atomic<uint64_t> predicted{0};
+  ranks->Each([&](int rank, Engine& engine) {
+    const auto repeat = [&](const char* name, int pause) {
+      std::mt19937 own(rank + pause);
+      for (int step = 0; step < kSteps; ++step) {
+        if (pause != 0 && own() % pause == 0) std::this_thread::yield();
+        Average(engine, rank, ranks->size(), {{name, DataType::kFloat32, ReduceOp::kSum, 4, step}});
+      }
+    };
+    std::thread second([&] { repeat("b", 3); });
+    std::thread third([&] { repeat("c", 7); });
+    repeat("a", 0);
+    second.join();
+    third.join();
+    predicted += engine.stats().predicted;
+  });
+  std::printf("%d of %d agreements were predicted\n", static_cast<int>(predicted / ranks->size()),
+              3 * kSteps);
+  ranks->JoinAll();
+}
+
+// Its statistics must not change what the others do: it announces, and they end their votes.
+TEST_P(BypassTest, ARankWithStatisticsVotesForNothing) {
+  const int watched = GetParam().ranks - 1;
+  const std::unique_ptr<Ranks> ranks = MakeRanks([watched](int rank) {
+    EngineOptions options = TestOptions();
+    options.stats = rank == watched;
+    return options;
+  });
+  ranks->Each([&](int rank, Engine& engine) {
+    for (int step = 0; step < kSteps; ++step) {
+      Average(engine, rank, ranks->size(),
+              {{"a", DataType::kFloat32, ReduceOp::kAverage, 9, step}});
+    }
+    EXPECT_EQ(engine.stats().predicted, 0u);
+  });
+  ranks->JoinAll();
+}
+
+// The other ranks hand in both of a step's at once, and tell the coordinator: at the second's
+// position none of them votes any more, and rank 0 must not wait until its patience is over.
+TEST_P(BypassTest, NobodyWaitsForAVoteOfWhoHasToldBefore) {
+  const std::unique_ptr<Ranks> ranks = MakeRanks([](int rank) {
+    EngineOptions options = TestOptions();
+    options.stats = rank != 0;  // such a rank does not vote
+    return options;
+  });
+  constexpr int kPairs = 40;
+  int slow = 0;
+  ranks->Each([&](int rank, Engine& engine) {
+    for (int step = 0; step < kPairs; ++step) {
+      const Job first = {"first", DataType::kFloat32, ReduceOp::kAverage, 30, step};
+      const Job second = {"second", DataType::kFloat16, ReduceOp::kAverage, 9, step};
+      if (rank != 0) {
+        Average(engine, rank, ranks->size(), {first, second});
+        continue;
+      }
+      Average(engine, rank, ranks->size(), {first});
+      const TimePoint begin = Clock::now();
+      Average(engine, rank, ranks->size(), {second});
+      slow += Clock::now() - begin > milliseconds(8);
+    }
+  });
+  EXPECT_LT(slow, kPairs / 2);
+  ranks->JoinAll();
+}
+
+// More than the rings hold, while all others know what to do next without hearing of it.
+TEST_P(BypassTest, PostsWhileStepsAreForeseen) {
+  constexpr int kPosts = 2000;
+  const std::string key(200, 'k');
+  const std::unique_ptr<Ranks> ranks = MakeRanks();
+  ranks->Each([&](int rank, Engine& engine) {
+    std::thread poster;
+    if (rank == 0) {
+      poster = std::thread([&] {
+        for (int post = 0; post < kPosts; ++post) engine.Post(key);
+      });
+    }
+    for (int step = 0; step < kSteps; ++step) {
+      Average(engine, rank, ranks->size(),
+              {{"a", DataType::kFloat32, ReduceOp::kAverage, 9, step}});
+    }
+    if (poster.joinable()) poster.join();
+  });
+  ranks->JoinAll();
+  for (int rank = 0; rank < ranks->size(); ++rank) {
+    EXPECT_EQ((*ranks)[rank].Posted(key), kPosts) << rank;
+  }
+}
+
+constexpr int kRepeats = 6;
+
+void Repeat(Ranks& ranks, int times = kRepeats) {
+  ranks.Each([&](int rank, Engine& engine) {
+    for (int step = 0; step < times; ++step) {
+      Average(engine, rank, ranks.size(), {{"a", DataType::kFloat32, ReduceOp::kAverage, 3, step}});
+    }
+  });
+}
+
+// One rank's shape differs where all expect the same: a mismatch, as without a vote.
+TEST_P(BypassTest, AMismatchIsStillNamed) {
+  const std::unique_ptr<Ranks> ranks = MakeRanks();
+  if (ranks->size() == 1) return ranks->JoinAll();  // one rank agrees with itself
+  for (int odd = 0; odd < 2; ++odd) {
+    Repeat(*ranks);
+    ranks->Each([&](int rank, Engine& engine) {
+      const Job job = {"a", DataType::kFloat32, ReduceOp::kAverage, rank == odd ? 4u : 3u, 0};
+      std::vector<char> data = MakeInput(job, rank);
+      Ending ending = Submit(engine, MakeRequest(job, data.data(), data.data()));
+      const Status status = Await(ending);
+      EXPECT_EQ(status.code(), Code::kInvalidArgument);
+      EXPECT_NE(status.message().find("the ranks disagree on 'a'"), std::string::npos)
+          << status.message();
+    });
+  }
+  Repeat(*ranks);
+  ranks->JoinAll();
+}
+
+// Withdrawn while the others have not voted yet: the step can be taken again.
+TEST_P(BypassTest, AVoteCanBeWithdrawn) {
+  const std::unique_ptr<Ranks> ranks = MakeRanks();
+  if (ranks->size() == 1) return ranks->JoinAll();  // it waits for nobody
+  for (int round = 0; round < 3; ++round) {
+    Repeat(*ranks);
+    const int rank = round % 2;
+    const Job job = {"a", DataType::kFloat32, ReduceOp::kAverage, 3, 0};
+    std::vector<char> data = MakeInput(job, rank);
+    Ticket ticket = 0;
+    Ending ending = Submit((*ranks)[rank], MakeRequest(job, data.data(), data.data()), &ticket);
+    if (round == 2) std::this_thread::sleep_for(milliseconds(50));  // the coordinator knows of it
+    (*ranks)[rank].Withdraw(ticket);
+    EXPECT_EQ(Await(ending).code(), Code::kCancelled);
+  }
+  Repeat(*ranks);
+  ranks->JoinAll();
+}
+
+// A rank that has ended contributes zeros, where all expected it.
+TEST_P(BypassTest, ARankThatEnds) {
+  const std::unique_ptr<Ranks> ranks = MakeRanks();
+  if (ranks->size() == 1) return ranks->JoinAll();
+  Repeat(*ranks);
+  const int last = ranks->size() - 1;
+  ranks->Each([&](int rank, Engine& engine) {
+    if (rank < last) {
+      for (int step = 0; step < 5; ++step) {
+        const Job job = {"a", DataType::kFloat32, ReduceOp::kAverage, 3, step};
+        std::vector<char> data = MakeInput(job, rank);
+        Ending ending = Submit(engine, MakeRequest(job, data.data(), data.data()));
+        EXPECT_TRUE(Await(ending).ok());
+        EXPECT_EQ(CheckOutput(job, AllRanks(last), data.data()), "");
+      }
+    }
+    EXPECT_TRUE(engine.Join().ok());
+  });
+}
+
+// Runs `then` when a message has been received, before the engine hears of it.
+class Interrupted : public Decorated {
+ public:
+  Interrupted(std::unique_ptr<Transport> next, std::function<void()> then)
+      : Decorated(std::move(next)), then_(std::move(then)) {}
+
+  Status Receive(std::vector<ControlMessage>* inbox) override {
+    const Status status = next_->Receive(inbox);
+    if (!inbox->empty()) then_();
+    return status;
+  }
+
+ private:
+  const std::function<void()> then_;
+};
+
+class VotingTest : public TimedTest {};
+
+// They share no word, and no numbers.
+TEST_F(VotingTest, NobodyVotesOnSeveralNodes) {
+  Nodes nodes(2, 2);
+  Ranks ranks(
+      4, [](int) { return TestOptions(); }, nodes.Decorator());
+  ranks.Each([&](int rank, Engine& engine) {
+    StepsWithRows(engine, rank, ranks.size());
+    EXPECT_EQ(engine.stats().predicted, 0u);
+  });
+  ranks.JoinAll();
+}
+
+// Rank 0 has voted for "a". A ready list that rank 2 made before makes "b" ready, and meanwhile
+// the others vote, too: "a" is committed, and comes before "b" on every rank. The test plays the
+// others.
+TEST_F(VotingTest, WhatIsCarriedComesBeforeAResponseList) {
+  LocalGroup group(3);
+  std::atomic<bool> vote{false};
+  uint64_t position = 0;
+  std::unique_ptr<Transport> one = group.CreateTransport(1), two = group.CreateTransport(2);
+  Consensus consensus(one->SharedWord(), 3);
+  Engine engine(std::make_unique<Interrupted>(group.CreateTransport(0),
+                                              [&] {
+                                                if (!vote) return;
+                                                EXPECT_EQ(consensus.Vote(position), Outcome::kOpen);
+                                                EXPECT_EQ(consensus.Vote(position),
+                                                          Outcome::kCommitted);
+                                              }),
+                TestOptions());
+  const auto named = [](const char* name) {
+    NamedSignature named;
+    named.name = name;
+    named.signature.op = ReduceOp::kSum;
+    named.signature.shape = {1};
+    return named;
+  };
+  const auto say = [&](Transport& transport, const std::vector<const char*>& names) {
+    ReadyList ready_list;
+    for (const char* name : names) ready_list.requests.push_back(named(name));
+    EXPECT_TRUE(transport.Send(0, Encode(ready_list)).ok());
+  };
+  float values[2] = {1, 10};
+  const auto submit = [&](int i) {
+    Request request;
+    request.name = i == 0 ? "a" : "b";
+    request.signature = named("").signature;
+    request.input = request.output = &values[i];
+    return Submit(engine, std::move(request));
+  };
+  const auto next_response_list = [&](Transport& transport) {
+    std::vector<ControlMessage> inbox;
+    while (inbox.empty()) {
+      EXPECT_TRUE(transport.Receive(&inbox).ok());
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(inbox.size(), 1u);
+    ResponseList response_list;
+    EXPECT_TRUE(Decode(inbox[0].bytes, &response_list));
+    return response_list;
+  };
+  // Both, at once: rank 0 is in it already.
+  const auto add = [&](float number) {
+    const auto reduce = [&](Transport& transport) {
+      float value = number;
+      EXPECT_TRUE(transport
+                      .Allreduce(&value, &value, {1, DataType::kFloat32, ReduceOp::kSum, 1},
+                                 Clock::now() + std::chrono::seconds(20))
+                      .ok());
+    };
+    std::thread other([&] { reduce(*two); });
+    reduce(*one);
+    other.join();
+  };
+  Ending b;
+  for (int step = 0; step < 5; ++step) {
+    Ending a = submit(0);
+    if (step == 4) b = submit(1);
+    say(*one, step == 4 ? std::vector<const char*>{"a", "b"} : std::vector<const char*>{"a"});
+    say(*two, {"a"});
+    EXPECT_EQ(next_response_list(*one).position, position);
+    EXPECT_EQ(next_response_list(*two).position, position);
+    ++position;
+    add(100);
+    EXPECT_TRUE(Await(a).ok());
+  }
+  vote = true;
+  Ending a = submit(0);
+  while (one->SharedWord()->load() >> 20 != position) std::this_thread::yield();  // it has voted
+  say(*two, {"b"});
+  add(1000);
+  EXPECT_TRUE(Await(a).ok());
+  EXPECT_EQ(values[0], 5 * 200 + 1 + 2000);
+  vote = false;
+  EXPECT_EQ(next_response_list(*one).position, position + 1);
+  add(10000);
+  EXPECT_TRUE(Await(b).ok());
+  EXPECT_EQ(values[1], 10 + 20000);
+}
+
+// Who waits for a vote that does not come is told by the coordinator who is missing.
+TEST_F(VotingTest, AStallIsStillReported) {
+  for (int missing = 0; missing < 2; ++missing) {
+    EngineOptions options = TestOptions();
+    std::mutex mutex;
+    std::vector<std::string> lines;
+    options.coordinator.stall_warning = milliseconds(100);
+    options.coordinator.stall_timeout = milliseconds(400);
+    options.log = [&](const std::string& line) {
+      std::lock_guard<std::mutex> lock(mutex);
+      lines.push_back(line);
+    };
+    Nodes nodes(1, 2);
+    Ranks ranks(2, options, nodes.Decorator());
+    Repeat(ranks);
+    const Job job = {"a", DataType::kFloat32, ReduceOp::kAverage, 3, 0};
+    std::vector<char> data = MakeInput(job, 1 - missing);
+    Ending ending = Submit(ranks[1 - missing], MakeRequest(job, data.data(), data.data()));
+    const Status status = Await(ending);
+    EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
+    const std::string wanted = "for rank " + std::to_string(missing) + " (rank " +
+                               std::to_string(missing) + " last asked for 'a' ";
+    EXPECT_NE(status.message().find(wanted), std::string::npos) << status.message();
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      ASSERT_FALSE(lines.empty());
+      EXPECT_NE(lines[0].find(wanted), std::string::npos) << lines[0];
+    }
+    Ending late = Submit(ranks[missing], MakeRequest(job, data.data(), data.data()));
+    EXPECT_EQ(Await(late).code(), Code::kDeadlineExceeded) << "answered already";
+    Repeat(ranks);
+    ranks.JoinAll();
+  }
+}
+
+}  // namespace
+}  // namespace tfmpi

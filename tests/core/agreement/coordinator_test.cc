@@ -1,0 +1,367 @@
+// The coordinator alone, with time as an argument: which response lists follow from which ready
+// lists.
+
+#include <algorithm>
+#include <random>
+
+#include "tests/core/agreement/coordinator_fixture.h"
+
+namespace tfmpi {
+namespace {
+
+TEST_F(CoordinatorTest, NothingIsAgreedBeforeEveryRankIsReady) {
+  Start(3);
+  for (int rank : {2, 0}) {
+    Ready(rank, "w", {4});
+    EXPECT_TRUE(Decide().empty());
+  }
+  Ready(1, "w", {4});
+  const ResponseList response_list = Decide();
+  ASSERT_EQ(response_list.responses.size(), 1u);
+  EXPECT_EQ(response_list.responses[0].contributors, 3);
+  ASSERT_EQ(response_list.responses[0].items.size(), 1u);
+  const ResponseItem& item = response_list.responses[0].items[0];
+  EXPECT_TRUE(item.is_new);
+  EXPECT_EQ(item.named.name, "w");
+  EXPECT_EQ(item.named.signature.shape, Shape({4}));
+  EXPECT_TRUE(Decide().empty());
+}
+
+TEST_F(CoordinatorTest, AnyOrderPerRankGivesOneOrderForAll) {
+  Start(4);
+  std::mt19937 random(5);
+  std::vector<std::string> names;
+  for (int i = 0; i < 30; ++i) names.push_back("v" + std::to_string(i));
+  for (int step = 0; step < 20; ++step) {
+    std::vector<std::string> order = names;
+    for (int rank = 0; rank < 4; ++rank) {
+      std::shuffle(order.begin(), order.end(), random);
+      for (const std::string& name : order) ReadyByNumber(rank, name, {2});
+    }
+    // Ready everywhere when the last rank says so, hence in its order.
+    EXPECT_EQ(Names(Decide()), order);
+  }
+}
+
+TEST_F(CoordinatorTest, SubsetsAreAgreedOnAndTheRestStays) {
+  Start(2);
+  for (const char* name : {"a", "b", "c"}) Ready(0, name, {1});
+  Ready(1, "c", {1});
+  EXPECT_EQ(Names(Decide()), std::vector<std::string>({"c"}));
+  Ready(1, "a", {1});
+  EXPECT_EQ(Names(Decide()), std::vector<std::string>({"a"}));
+  Ready(1, "b", {1});
+  EXPECT_EQ(Names(Decide()), std::vector<std::string>({"b"}));
+}
+
+TEST_F(CoordinatorTest, ANameTravelsOnceThenItsNumber) {
+  Start(2);
+  for (int step = 0; step < 3; ++step) {
+    for (int rank : {0, 1}) ReadyByNumber(rank, "w", {3});
+    const ResponseList response_list = Decide();
+    ASSERT_EQ(response_list.responses.size(), 1u);
+    EXPECT_EQ(response_list.responses[0].items[0].is_new, step == 0);
+    EXPECT_EQ(response_list.responses[0].items[0].id, 0u);
+  }
+}
+
+TEST_F(CoordinatorTest, AnotherShapeUnderAKnownNameGetsANewNumber) {
+  Start(2);
+  ReadyEverywhere("w", {3});
+  EXPECT_EQ(Decide().responses[0].items[0].id, 0u);
+  for (int rank : {0, 1}) Ready(rank, "w", {5});  // the model was built again
+  const ResponseList rebuilt = Decide();
+  ASSERT_EQ(rebuilt.responses.size(), 1u);
+  EXPECT_TRUE(rebuilt.responses[0].items[0].is_new);
+  EXPECT_EQ(rebuilt.responses[0].items[0].id, 1u);
+  EXPECT_EQ(rebuilt.responses[0].items[0].named.signature.shape, Shape({5}));
+  ReadyEverywhere("w", {5});
+  const ResponseList known = Decide();
+  EXPECT_FALSE(known.responses[0].items[0].is_new);
+  EXPECT_EQ(known.responses[0].items[0].id, 1u);
+  // Rebuilt on one rank only: its old number means the old shape.
+  ReadyList old;
+  old.ready = {0};
+  Send(0, old);
+  Ready(1, "w", {5});
+  EXPECT_EQ(Decide().errors.size(), 1u);
+}
+
+TEST_F(CoordinatorTest, NumbersThatWereNeverGivenAreIgnored) {
+  Start(1);
+  ReadyList ready_list;
+  ready_list.ready = {0, 7, kNoId};
+  Send(0, ready_list);
+  EXPECT_TRUE(Decide().empty());
+}
+
+class FusionPlanTest : public CoordinatorTest {
+ protected:
+  // Bytes of float32 tensors -> how many travel in each collective.
+  std::vector<size_t> Plan(size_t threshold, const std::vector<int64_t>& counts) {
+    CoordinatorOptions options;
+    options.fusion_threshold = threshold;
+    Start(2, options);
+    for (size_t i = 0; i < counts.size(); ++i) {
+      ReadyEverywhere("t" + std::to_string(i), {counts[i]});
+    }
+    std::vector<size_t> sizes;
+    for (const Response& response : Decide().responses) sizes.push_back(response.items.size());
+    return sizes;
+  }
+};
+
+using Sizes = std::vector<size_t>;
+
+TEST_F(FusionPlanTest, FillsABufferToTheByteAndNoFurther) {
+  EXPECT_EQ(Plan(400, {50, 50}), Sizes({2}));     // exactly
+  EXPECT_EQ(Plan(400, {50, 51}), Sizes({1, 1}));  // one element more
+  EXPECT_EQ(Plan(399, {50, 50}), Sizes({1, 1}));  // one byte less
+  EXPECT_EQ(Plan(401, {50, 50}), Sizes({2}));     // one byte more
+  EXPECT_EQ(Plan(400, {25, 25, 25, 25, 1}), Sizes({4, 1}));
+}
+
+TEST_F(FusionPlanTest, ATensorLargerThanTheBufferTravelsAlone) {
+  EXPECT_EQ(Plan(400, {101, 1, 1}), Sizes({1, 2}));
+  EXPECT_EQ(Plan(400, {1, 101, 1}), Sizes({1, 1, 1}));
+  EXPECT_EQ(Plan(400, {100}), Sizes({1}));
+}
+
+// Not even a small one that comes after it: both would be copied into the buffer, and out.
+TEST_F(FusionPlanTest, ALargeTensorTravelsAlone) {
+  constexpr int64_t kLarge = kAloneBytes / sizeof(float);
+  EXPECT_EQ(Plan(4 * kAloneBytes, {kLarge, 1, 1}), Sizes({1, 2}));
+  EXPECT_EQ(Plan(4 * kAloneBytes, {1, kLarge, 1, 1}), Sizes({1, 1, 2}));
+  EXPECT_EQ(Plan(4 * kAloneBytes, {kLarge - 1, 1, kLarge}), Sizes({2, 1}));
+}
+
+TEST_F(FusionPlanTest, NoBufferMeansNoFusionButForEmptyTensors) {
+  EXPECT_EQ(Plan(0, {1, 1, 1}), Sizes({1, 1, 1}));
+  EXPECT_EQ(Plan(0, {0, 0}), Sizes({2}));
+}
+
+TEST_F(FusionPlanTest, OnlyOneReductionAndOneWireTypeShareABuffer) {
+  Start(1);
+  Ready(0, "f", {1}, DataType::kFloat32);
+  Ready(0, "h", {1}, DataType::kFloat16);    // summed in float32
+  Ready(0, "b", {1}, DataType::kBfloat16);   // too
+  Ready(0, "c", {1}, DataType::kComplex64);  // two float32
+  Ready(0, "d", {1}, DataType::kFloat64);
+  Ready(0, "z", {1}, DataType::kComplex128);  // two float64
+  Signature sum;
+  sum.op = ReduceOp::kSum;
+  sum.dtype = DataType::kFloat64;
+  sum.shape = {1};
+  Ready(0, "s", sum);
+  const ResponseList response_list = Decide();
+  std::vector<size_t> sizes;
+  for (const Response& response : response_list.responses) sizes.push_back(response.items.size());
+  EXPECT_EQ(sizes, Sizes({4, 2, 1}));
+}
+
+TEST_F(FusionPlanTest, HalfTensorsCountWithTheirWireBytes) {
+  CoordinatorOptions options;
+  options.fusion_threshold = 400;
+  Start(1, options);
+  Ready(0, "a", {50}, DataType::kFloat16);  // 100 bytes, 200 on the wire
+  Ready(0, "b", {50}, DataType::kFloat16);
+  Ready(0, "c", {1}, DataType::kFloat16);
+  const ResponseList response_list = Decide();
+  ASSERT_EQ(response_list.responses.size(), 2u);
+  EXPECT_EQ(response_list.responses[0].items.size(), 2u);
+}
+
+TEST_F(FusionPlanTest, OtherOperationsNeverFuse) {
+  Start(1);
+  for (int i = 0; i < 2; ++i) {
+    for (OpKind kind :
+         {OpKind::kAllgather, OpKind::kSparseAllgather, OpKind::kBroadcast, OpKind::kBarrier}) {
+      Signature signature;
+      signature.kind = kind;
+      signature.shape = {1};
+      Ready(0, Name(kind) + std::to_string(i), signature);
+    }
+  }
+  EXPECT_EQ(Decide().responses.size(), 8u);
+}
+
+TEST_F(CoordinatorTest, AllgatherTellsEveryRanksRows) {
+  Start(3);
+  Signature signature;
+  signature.kind = OpKind::kAllgather;
+  for (int step = 0; step < 2; ++step) {
+    for (int rank : {1, 2, 0}) {
+      signature.shape = {rank * 2, 5};  // rank 0 has none
+      Ready(rank, "g", signature);
+    }
+    const ResponseList response_list = Decide();
+    ASSERT_EQ(response_list.responses.size(), 1u);
+    const ResponseItem& item = response_list.responses[0].items[0];
+    EXPECT_TRUE(item.is_new) << "its name may never come back, so it gets no number";
+    EXPECT_EQ(item.id, kNoId);
+    EXPECT_EQ(item.rows, std::vector<int64_t>({0, 2, 4}));
+  }
+}
+
+TEST_F(CoordinatorTest, ASparseAllgatherTravelsByItsNumberAndEachRanksRows) {
+  Start(3);
+  Signature signature;
+  signature.kind = OpKind::kSparseAllgather;
+  signature.extra_row_bytes = 8;
+  signature.row_limit = 100;
+  for (int rank : {1, 2, 0}) {
+    signature.shape = {rank * 2, 5};
+    Ready(rank, "rows", signature);
+  }
+  const ResponseItem first = Decide().responses.at(0).items.at(0);
+  EXPECT_TRUE(first.is_new);
+  EXPECT_EQ(first.named.signature, WithoutRows(signature));
+  EXPECT_EQ(first.rows, std::vector<int64_t>({0, 2, 4}));
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    ReadyList ready_list;
+    ready_list.gathers = {{first.id, 7 + rank}, {99, 1}};  // numbers never given are ignored
+    Send(static_cast<int>(rank), ready_list);
+  }
+  const ResponseItem second = Decide().responses.at(0).items.at(0);
+  EXPECT_FALSE(second.is_new);
+  EXPECT_EQ(second.id, first.id);
+  EXPECT_EQ(second.rows, std::vector<int64_t>({7, 8, 9}));
+  // By name from a rank that does not know the number, and nothing from one that has joined.
+  Join(0);
+  ReadyList known;
+  known.gathers = {{first.id, 3}};
+  Send(1, known);
+  Ready(2, "rows", signature);
+  const ResponseList third = Decide();
+  EXPECT_EQ(third.responses.at(0).contributors, 2);
+  EXPECT_EQ(third.responses.at(0).items.at(0).rows, std::vector<int64_t>({0, 3, 0}));
+}
+
+TEST_F(CoordinatorTest, ASparseAndADenseGradientOfOneNameAreAMismatch) {
+  Start(2);
+  Signature sparse;
+  sparse.kind = OpKind::kSparseAllgather;
+  sparse.shape = {3, 4};
+  sparse.extra_row_bytes = 8;
+  Ready(0, "w", sparse);
+  Ready(1, "w", {10, 4});
+  const ResponseList response_list = Decide();
+  ASSERT_EQ(response_list.errors.size(), 1u);
+  for (const char* part : {"rank 0", "allgather", "[3, 4]", "rank 1", "allreduce", "[10, 4]"}) {
+    EXPECT_NE(response_list.errors[0].message.find(part), std::string::npos)
+        << response_list.errors[0].message;
+  }
+}
+
+TEST_F(CoordinatorTest, AMismatchNamesBothRanksAndWhatTheyHave) {
+  Start(4);
+  Ready(2, "w", {3, 4});
+  Ready(1, "w", {3, 5});
+  const ResponseList response_list = Decide();
+  EXPECT_TRUE(response_list.responses.empty());
+  ASSERT_EQ(response_list.errors.size(), 1u);
+  EXPECT_EQ(response_list.errors[0].name, "w");
+  EXPECT_EQ(response_list.errors[0].code, Code::kInvalidArgument);
+  for (const char* part : {"'w'", "rank 2", "rank 1", "[3, 4]", "[3, 5]"}) {
+    EXPECT_NE(response_list.errors[0].message.find(part), std::string::npos)
+        << response_list.errors[0].message;
+  }
+}
+
+TEST_F(CoordinatorTest, EveryPartOfASignatureMustAgree) {
+  Signature base;
+  base.kind = OpKind::kBroadcast;
+  base.shape = {2, 3};
+  Signature kind = base, op = base, type = base, root = base, shape = base, rank = base;
+  kind.kind = OpKind::kAllreduce;
+  op.op = ReduceOp::kMax;
+  type.dtype = DataType::kFloat64;
+  root.root = 1;
+  shape.shape = {3, 2};
+  rank.shape = {6};
+  for (const Signature& other : {kind, op, type, root, shape, rank}) {
+    Start(2);
+    Ready(0, "x", base);
+    Ready(1, "x", other);
+    EXPECT_EQ(Decide().errors.size(), 1u) << Describe(other);
+  }
+  Signature gather, wider;
+  gather.kind = wider.kind = OpKind::kSparseAllgather;
+  gather.shape = {2, 3};
+  wider.shape = {2, 4};
+  Signature indexed = gather, limited = gather;
+  indexed.extra_row_bytes = 8;
+  limited.row_limit = 5;
+  for (const Signature& other : {wider, indexed, limited}) {
+    Start(2);
+    Ready(0, "x", gather);
+    Ready(1, "x", other);
+    EXPECT_EQ(Decide().errors.size(), 1u) << "rows may differ in number, not in form";
+  }
+}
+
+TEST_F(CoordinatorTest, ALateRankOfAMismatchDoesNotConfuseTheNextUse) {
+  Start(3);
+  Ready(0, "w", {1});
+  Ready(1, "w", {2});
+  ASSERT_EQ(Decide().errors.size(), 1u);
+  // Ranks 0 and 1 have their error and try again, rightly, before rank 2 comes for the first time.
+  Ready(0, "w", {1});
+  Ready(1, "w", {1});
+  Ready(2, "w", {2});  // the engine of rank 2 answers this one with the error it was sent
+  EXPECT_TRUE(Decide().empty());
+  Ready(2, "w", {1});
+  const ResponseList response_list = Decide();
+  ASSERT_EQ(response_list.responses.size(), 1u);
+  EXPECT_EQ(response_list.responses[0].items[0].named.signature.shape, Shape({1}));
+}
+
+TEST_F(CoordinatorTest, WithdrawalBeforeAgreementIsGranted) {
+  Start(2);
+  Ready(0, "w", {1});
+  Withdraw(0, "w");
+  const ResponseList response_list = Decide();
+  ASSERT_EQ(response_list.withdrawn.size(), 1u);
+  EXPECT_EQ(response_list.withdrawn[0].rank, 0);
+  EXPECT_EQ(response_list.withdrawn[0].name, "w");
+  Ready(1, "w", {1});
+  EXPECT_TRUE(Decide().empty()) << "rank 0 is no longer ready";
+  Ready(0, "w", {1});
+  EXPECT_EQ(Decide().responses.size(), 1u);
+}
+
+TEST_F(CoordinatorTest, WithdrawalKeepsTheOthersReady) {
+  Start(3);
+  for (int rank : {0, 1}) Ready(rank, "w", {1});
+  Withdraw(0, "w");
+  Ready(2, "w", {1});
+  EXPECT_TRUE(Decide().responses.empty());
+  Ready(0, "w", {1});
+  EXPECT_EQ(Decide().responses.size(), 1u);
+}
+
+TEST_F(CoordinatorTest, WithdrawalAfterAgreementComesTooLate) {
+  Start(2);
+  ReadyEverywhere("w", {1});
+  Withdraw(0, "w");
+  const ResponseList response_list = Decide();
+  EXPECT_EQ(response_list.responses.size(), 1u);
+  EXPECT_TRUE(response_list.withdrawn.empty());
+  Withdraw(1, "never heard of");
+  EXPECT_TRUE(Decide().empty());
+}
+
+TEST_F(CoordinatorTest, LeavingIsFatalForAllAndTheFirstReasonStands) {
+  Start(3);
+  ReadyList ready_list;
+  ready_list.leaving = "ValueError in train.py";
+  Send(1, ready_list);
+  ready_list.leaving = "because rank 1 left";
+  Send(2, ready_list);
+  const std::string fatal = Decide().fatal;
+  EXPECT_NE(fatal.find("rank 1/3"), std::string::npos) << fatal;
+  EXPECT_NE(fatal.find("ValueError in train.py"), std::string::npos) << fatal;
+}
+
+}  // namespace
+}  // namespace tfmpi

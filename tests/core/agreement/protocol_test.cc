@@ -1,0 +1,158 @@
+// One engine alone, with the test as its peers: messages in an order that threads meet too seldom.
+
+#include <deque>
+#include <list>
+
+#include "gtest/gtest.h"
+#include "tests/core/support/job.h"
+#include "tests/core/support/ranks.h"
+
+namespace tfmpi {
+namespace {
+
+using std::chrono::milliseconds;
+
+// The engine of rank 1 of 3, and a coordinator fed by hand.
+class ProtocolTest : public TimedTest {
+ protected:
+  ProtocolTest()
+      : group_(3),
+        coordinator_side_(group_.CreateTransport(0)),
+        coordinator_(3, TestOptions().coordinator, Clock::now()),
+        engine_(std::make_unique<Engine>(group_.CreateTransport(1), TestOptions())) {}
+
+  // On a slow machine the engine may have sent several by the time one looks.
+  ReadyList NextReadyList() {
+    while (inbox_.empty()) {  // the watchdog ends a wait that is too long
+      std::vector<ControlMessage> received;
+      EXPECT_TRUE(coordinator_side_->Receive(&received).ok());
+      inbox_.insert(inbox_.end(), received.begin(), received.end());
+      if (inbox_.empty()) std::this_thread::sleep_for(milliseconds(1));
+    }
+    ReadyList ready_list;
+    EXPECT_TRUE(Decode(inbox_.front().bytes, &ready_list));
+    inbox_.pop_front();
+    return ready_list;
+  }
+
+  void Announce(int rank, const ReadyList& ready_list) {
+    coordinator_.Receive(rank, ready_list, Clock::now());
+  }
+
+  static ReadyList Ready(const Job& job) {
+    ReadyList ready_list;
+    ready_list.requests.push_back({job.name, MakeRequest(job, nullptr, nullptr).signature, 0});
+    return ready_list;
+  }
+
+  void SendResponseList() {
+    ResponseList response_list = coordinator_.Decide(Clock::now());
+    response_list.position = agreements_;
+    agreements_ += !response_list.responses.empty();
+    EXPECT_TRUE(coordinator_side_->Send(1, Encode(response_list)).ok());
+  }
+
+  Ending SubmitValue(const Job& job, Ticket* ticket = nullptr) {
+    values_.emplace_back(job.count);
+    return Submit(*engine_, MakeRequest(job, values_.back().data(), values_.back().data()), ticket);
+  }
+
+  LocalGroup group_;
+  uint64_t agreements_ = 0;
+  std::unique_ptr<Transport> coordinator_side_;
+  Coordinator coordinator_;
+  std::deque<ControlMessage> inbox_;
+  std::list<std::vector<float>> values_;
+  std::unique_ptr<Engine> engine_;
+};
+
+// The withdrawal was granted before two other ranks disagreed, and one response list tells both:
+// the withdrawn request is cancelled, and the error belongs to the next one of that name.
+TEST_F(ProtocolTest, AWithdrawalAndAnErrorOfOneNameInOneResponseList) {
+  const Job job = {"w", DataType::kFloat32, ReduceOp::kSum, 2, 0};
+  const Job other = {"w", DataType::kFloat32, ReduceOp::kSum, 3, 0};
+  Ticket ticket = 0;
+  Ending withdrawn = SubmitValue(job, &ticket);
+  Announce(1, NextReadyList());
+  Ending next = SubmitValue(job);  // waits behind it
+  engine_->Withdraw(ticket);
+  Announce(1, NextReadyList());
+  Announce(0, Ready(job));
+  Announce(2, Ready(other));
+  SendResponseList();
+  const Status first = Await(withdrawn), second = Await(next);
+  EXPECT_EQ(first.code(), Code::kCancelled) << first.message();
+  EXPECT_EQ(second.code(), Code::kInvalidArgument) << second.message();
+  // And coordinator and engine agree on what comes next.
+  Announce(1, NextReadyList());
+  Ending third = SubmitValue(job);
+  Announce(1, NextReadyList());
+  Announce(0, Ready(other));
+  SendResponseList();
+  EXPECT_EQ(Await(third).code(), Code::kInvalidArgument);
+}
+
+TEST_F(ProtocolTest, AKnownNameIsAnnouncedByItsNumber) {
+  ReadyList barrier;  // which moves no data, so the test need not take part
+  barrier.requests.push_back({"b", MakeBarrier("b").signature, 0});
+  for (int use = 0; use < 3; ++use) {
+    Ending ending = Submit(*engine_, MakeBarrier("b"));
+    const ReadyList ready_list = NextReadyList();
+    EXPECT_EQ(ready_list.requests.size(), use == 0 ? 1u : 0u);
+    EXPECT_EQ(ready_list.ready, use == 0 ? std::vector<NameId>() : std::vector<NameId>({0}));
+    Announce(1, ready_list);
+    for (int rank : {0, 2}) Announce(rank, barrier);
+    SendResponseList();
+    EXPECT_TRUE(Await(ending).ok());
+  }
+}
+
+TEST_F(ProtocolTest, WithdrawnBeforeItWasAnnounced) {
+  const Job job = {"w", DataType::kFloat32, ReduceOp::kSum, 2, 0};
+  // Both reach the engine in one go, or one after the other: the end is the same.
+  for (int i = 0; i < 20; ++i) {
+    Ticket ticket = 0;
+    Ending ending = SubmitValue(job, &ticket);
+    engine_->Withdraw(ticket);
+    ReadyList ready_list = NextReadyList();
+    Announce(1, ready_list);
+    if (ready_list.withdrawn.empty()) Announce(1, NextReadyList());
+    SendResponseList();
+    EXPECT_EQ(Await(ending).code(), Code::kCancelled);
+  }
+}
+
+TEST_F(ProtocolTest, AResponseListThatCannotBeReadEndsTheEngine) {
+  Ending ending = SubmitValue({"w", DataType::kFloat32, ReduceOp::kSum, 2, 0});
+  NextReadyList();
+  EXPECT_TRUE(coordinator_side_->Send(1, "\xff\xff\xff garbage").ok());
+  const Status status = Await(ending);
+  EXPECT_EQ(status.code(), Code::kInternal);
+  EXPECT_NE(NextReadyList().leaving, "") << "the others are told";
+}
+
+TEST_F(ProtocolTest, AnErrorOfAnotherNameEndsNothing) {
+  Ending ending = SubmitValue({"w", DataType::kFloat32, ReduceOp::kSum, 2, 0});
+  Announce(1, NextReadyList());
+  Announce(0, Ready({"x", DataType::kFloat32, ReduceOp::kSum, 2, 0}));
+  Announce(2, Ready({"x", DataType::kFloat32, ReduceOp::kSum, 3, 0}));
+  SendResponseList();
+  EXPECT_EQ(ending.wait_for(milliseconds(100)), std::future_status::timeout);
+  engine_.reset();
+  EXPECT_FALSE(Await(ending).ok());
+}
+
+TEST(CoordinatorEngineTest, AnReadyListThatCannotBeReadEndsAll) {
+  Watchdog watchdog(std::chrono::seconds(20));
+  LocalGroup group(2);
+  std::unique_ptr<Transport> peer = group.CreateTransport(1);
+  Engine engine(group.CreateTransport(0), TestOptions());
+  Ending ending = Submit(engine, MakeBarrier("b"));
+  EXPECT_TRUE(peer->Send(0, "\xff\xff\xff").ok());
+  const Status status = Await(ending);
+  EXPECT_EQ(status.code(), Code::kInternal);
+  EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status.message();
+}
+
+}  // namespace
+}  // namespace tfmpi

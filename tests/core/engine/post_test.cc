@@ -1,0 +1,102 @@
+// Posts: what rank 0 tells all ranks without anybody waiting.
+
+#include "gtest/gtest.h"
+#include "tests/core/support/job.h"
+#include "tests/core/support/ranks.h"
+
+namespace tfmpi {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr auto kPromptly = milliseconds(TFMPI_SANITIZED ? 10000 : 1000);
+
+class PostTest : public TimedTest, public ::testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, PostTest, ::testing::Values(1, 2, 3, 5));
+
+// Waits until `engine` has been told `times` times; the watchdog ends a wait that is too long.
+void AwaitPosted(const Engine& engine, const std::string& key, int64_t times) {
+  while (engine.Posted(key) < times) std::this_thread::sleep_for(milliseconds(1));
+}
+
+TEST_P(PostTest, ReachesRanksThatAskForNothing) {
+  Ranks ranks(GetParam());
+  std::this_thread::sleep_for(milliseconds(50));  // all are idle
+  const TimePoint start = Clock::now();
+  ranks[0].Post("saved");
+  EXPECT_EQ(ranks[0].Posted("saved"), 1);
+  ranks.Each([](int, Engine& engine) { AwaitPosted(engine, "saved", 1); });
+  EXPECT_LT(Clock::now() - start, kPromptly);
+  ranks.Each([](int, Engine& engine) { EXPECT_EQ(engine.Posted("other"), 0); });
+  ranks.JoinAll();
+}
+
+TEST_P(PostTest, IsCountedByKeyWhileRanksAverage) {
+  Ranks ranks(GetParam());
+  constexpr int kSteps = 60;
+  ranks.Each([&](int rank, Engine& engine) {
+    for (int step = 0; step < kSteps; ++step) {
+      if (rank == 0) engine.Post("step");
+      if (rank == 0 && step % 3 == 0) engine.Post("third");
+      float value = static_cast<float>(rank);
+      const Job job = {"w", DataType::kFloat32, ReduceOp::kSum, 1, step};
+      Ending ending = Submit(engine, MakeRequest(job, &value, &value));
+      ASSERT_TRUE(Await(ending).ok());
+    }
+    AwaitPosted(engine, "step", kSteps);
+    AwaitPosted(engine, "third", kSteps / 3);
+  });
+  ranks.JoinAll();
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    EXPECT_EQ(ranks[rank].Posted("step"), kSteps);
+    EXPECT_EQ(ranks[rank].Posted("third"), kSteps / 3);
+  }
+}
+
+TEST_P(PostTest, BeforeJoinIsDeliveredBeforeTheEnd) {
+  for (int i = 0; i < 20; ++i) {
+    Ranks ranks(GetParam());
+    ranks.Each([](int rank, Engine& engine) {
+      if (rank == 0) engine.Post("last");
+      EXPECT_TRUE(engine.Join().ok());
+      EXPECT_EQ(engine.Posted("last"), 1) << "rank " << rank;
+    });
+  }
+}
+
+TEST_P(PostTest, BeforeLeaveIsDeliveredBeforeTheEnd) {
+  if (GetParam() == 1) return;
+  Ranks ranks(GetParam());
+  ranks[0].Post("last");
+  ranks[0].Leave("rank 0 is tired", std::chrono::seconds(5));
+  for (int rank = 1; rank < ranks.size(); ++rank) {
+    Ending ending = Submit(ranks[rank], MakeBarrier("never"));
+    EXPECT_EQ(Await(ending).code(), Code::kUnavailable);
+    EXPECT_EQ(ranks[rank].Posted("last"), 1) << "rank " << rank;
+  }
+}
+
+// A post is no request: a rank that has joined hears of it, and the others still end in order.
+TEST_P(PostTest, ReachesRanksThatHaveJoined) {
+  if (GetParam() == 1) return;
+  Ranks ranks(GetParam());
+  ranks.Each([](int rank, Engine& engine) {
+    if (rank == 0) {
+      std::this_thread::sleep_for(milliseconds(50));  // the others have joined
+      engine.Post("late");
+    }
+    EXPECT_TRUE(engine.Join().ok());
+    EXPECT_EQ(engine.Posted("late"), 1) << "rank " << rank;
+  });
+}
+
+TEST_P(PostTest, OfAnotherRankThanTheFirstDoesNothing) {
+  if (GetParam() == 1) return;
+  Ranks ranks(GetParam());
+  ranks[1].Post("x");
+  ranks.JoinAll();
+  for (int rank = 0; rank < ranks.size(); ++rank) EXPECT_EQ(ranks[rank].Posted("x"), 0);
+}
+
+}  // namespace
+}  // namespace tfmpi

@@ -1,0 +1,52 @@
+// A transport of a test that does most as another one.
+
+#ifndef TFMPI_TESTS_CORE_SUPPORT_DECORATED_H_
+#define TFMPI_TESTS_CORE_SUPPORT_DECORATED_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorflow_patches/core/transport/transport.h"
+
+namespace tfmpi {
+
+// Passes everything on but callers' progress; override what differs.
+class Decorated : public Transport {
+ public:
+  explicit Decorated(std::unique_ptr<Transport> next) : next_(std::move(next)) {}
+
+  const Topology& topology() const override { return next_->topology(); }
+  std::string description() const override { return next_->description(); }
+  Status Send(int peer, const std::string& bytes) override { return next_->Send(peer, bytes); }
+  Status Receive(std::vector<ControlMessage>* inbox) override { return next_->Receive(inbox); }
+  Status Flush(TimePoint deadline) override { return next_->Flush(deadline); }
+  void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready,
+            std::unique_lock<ProgressLock>* progress_lock) override {
+    next_->Wait(limit, expecting, ready, progress_lock);
+  }
+  void Wake() override { next_->Wake(); }
+  std::atomic<uint64_t>* SharedWord() override { return next_->SharedWord(); }
+  std::atomic<int64_t>* SharedNumbers(int rank) override { return next_->SharedNumbers(rank); }
+  void WakePeers() override { next_->WakePeers(); }
+  Status Allreduce(const void* in, void* out, const Reduction& reduction,
+                   TimePoint deadline) override {
+    return next_->Allreduce(in, out, reduction, deadline);
+  }
+  Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
+                   TimePoint deadline) override {
+    return next_->Allgather(in, out, bytes, deadline);
+  }
+  Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) override {
+    return next_->Broadcast(data, bytes, root, deadline);
+  }
+  Status Finalize() override { return next_->Finalize(); }
+
+ protected:
+  const std::unique_ptr<Transport> next_;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_TESTS_CORE_SUPPORT_DECORATED_H_

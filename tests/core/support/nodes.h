@@ -1,0 +1,56 @@
+// Nodes of a test, whose ranks are threads: what they share, and their transports.
+
+#ifndef TFMPI_TESTS_CORE_SUPPORT_NODES_H_
+#define TFMPI_TESTS_CORE_SUPPORT_NODES_H_
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "tensorflow_patches/core/transport/node_transport.h"
+#include "tests/core/support/ranks.h"
+
+namespace tfmpi {
+
+// `nodes` nodes of `per_node` ranks each, in their order, with their memory.
+class Nodes {
+ public:
+  Nodes(int nodes, int per_node, const NodeOptions& options = NodeOptions())
+      : per_node_(per_node), options_(options) {
+    const size_t bytes = NodeMemory::BytesFor(per_node);
+    for (int n = 0; n < nodes; ++n) {
+      memories_.emplace_back(std::aligned_alloc(kCacheLine, bytes), &std::free);
+      std::memset(memories_.back().get(), 0, bytes);
+    }
+    for (int r = 0; r < per_node; ++r) rails_.push_back(std::make_unique<LocalGroup>(nodes));
+  }
+
+  NodeMemory MemoryOf(int rank) const {
+    return NodeMemory(memories_[rank / per_node_].get(), rank % per_node_, per_node_);
+  }
+
+  // For Ranks: the transport of `rank` over `all`.
+  std::unique_ptr<Transport> Wrap(std::unique_ptr<Transport> all, int rank) {
+    std::vector<int> node_ranks(per_node_);
+    std::iota(node_ranks.begin(), node_ranks.end(), rank / per_node_ * per_node_);
+    std::unique_ptr<Transport> rail;
+    if (memories_.size() > 1) rail = rails_[rank % per_node_]->CreateTransport(rank / per_node_);
+    return MakeNodeTransport(std::move(all), std::move(rail), MemoryOf(rank), node_ranks, options_);
+  }
+
+  Ranks::Decorate Decorator() {
+    return [this](std::unique_ptr<Transport> all, int rank) { return Wrap(std::move(all), rank); };
+  }
+
+ private:
+  const int per_node_;
+  const NodeOptions options_;
+  std::vector<std::unique_ptr<void, decltype(&std::free)>> memories_;
+  std::vector<std::unique_ptr<LocalGroup>> rails_;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_TESTS_CORE_SUPPORT_NODES_H_
