@@ -37,6 +37,21 @@ def test_style(folder: str, command: list[str]) -> None:
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
 
 
+def test_progress_lock_is_held() -> None:
+    """What the progress lock guards is touched by its holder alone, as Clang's checker sees it."""
+    tool = Path(sys.executable).parent / "clang-tidy"
+    engine = sorted((ROOT / "tensorflow_patches/core/engine").glob("*.cc"))
+    checks = "-*,clang-diagnostic-thread-safety*,misc-static-assert"
+    options = ["--quiet", f"--checks={checks}", "--warnings-as-errors=*"]
+    result = subprocess.run(
+        [tool, *options, *engine, "--", "-std=c++17", "-Wthread-safety", f"-I{ROOT}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+
+
 def test_environment_is_read_in_one_file() -> None:
     """Only config.py may look at the environment; everything else is told."""
     readers = [

@@ -1,6 +1,8 @@
-// Who may work in the engine: one thread at a time.
+// Who makes progress in the engine: one thread at a time, the communication thread or a caller in
+// its place (inline progress).
 //
-// A mutex that can be waited for with an end, in std::unique_lock's terms.
+// A mutex that can be waited for with an end. Clang checks that what it guards is touched by its
+// holder alone.
 
 #ifndef TFMPI_CORE_BASE_PROGRESS_LOCK_H_
 #define TFMPI_CORE_BASE_PROGRESS_LOCK_H_
@@ -8,35 +10,38 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "tensorflow_patches/core/base/thread_annotations.h"
 #include "tensorflow_patches/core/base/types.h"
 
 namespace tfmpi {
 
-class ProgressLock {
+class TFMPI_CAPABILITY("progress lock") ProgressLock {
  public:
-  void lock() {
+  void lock() TFMPI_ACQUIRE() {
     std::unique_lock<std::mutex> lock(mutex_);
-    given_up_.wait(lock, [this] { return !taken_; });
-    taken_ = true;
+    released_.wait(lock, [this] { return !held_; });
+    held_ = true;
   }
-  bool try_lock_for(Clock::duration limit) {
+  bool try_lock_for(Clock::duration limit) TFMPI_TRY_ACQUIRE(true) {
     std::unique_lock<std::mutex> lock(mutex_);
     // Without a look at the clock where nobody has it.
-    if (taken_ && !given_up_.wait_for(lock, limit, [this] { return !taken_; })) return false;
-    return taken_ = true;
+    if (held_ && !released_.wait_for(lock, limit, [this] { return !held_; })) return false;
+    return held_ = true;
   }
-  void unlock() {
+  void unlock() TFMPI_RELEASE() {
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      taken_ = false;
+      held_ = false;
     }
-    given_up_.notify_one();
+    released_.notify_one();
   }
+  // For the checker alone: the caller knows that nobody else can hold it.
+  void AssertHeld() const TFMPI_ASSERT_CAPABILITY(this) {}
 
  private:
   std::mutex mutex_;
-  std::condition_variable given_up_;
-  bool taken_ = false;  // guarded by mutex_
+  std::condition_variable released_;
+  bool held_ = false;  // guarded by mutex_
 };
 
 }  // namespace tfmpi

@@ -23,6 +23,7 @@
 #include "tensorflow_patches/core/agreement/coordinator.h"
 #include "tensorflow_patches/core/agreement/name_table.h"
 #include "tensorflow_patches/core/base/progress_lock.h"
+#include "tensorflow_patches/core/base/thread_annotations.h"
 #include "tensorflow_patches/core/engine/request_notes.h"
 #include "tensorflow_patches/core/observability/stats.h"
 #include "tensorflow_patches/core/reduction/fusion.h"
@@ -94,52 +95,65 @@ class Engine {
 
   bool OnCommunicationThread() const { return std::this_thread::get_id() == progress_lock_holder_; }
   EngineStats stats() const;
-  // Only when the communication thread has ended, as in EngineOptions::at_end.
-  CommunicationStats& communication_stats() { return communication_stats_; }
+  // Only when the communication thread has ended, as in EngineOptions::at_end: nobody can hold the
+  // lock then.
+  CommunicationStats& communication_stats() TFMPI_NO_THREAD_SAFETY_ANALYSIS {
+    return communication_stats_;
+  }
   std::vector<LastReady> last_ready() const {
+    progress_lock_.AssertHeld();
     return coordinator_ != nullptr ? coordinator_->last_ready() : std::vector<LastReady>();
   }
 
  private:
   friend class InlineProgress;
 
+  // Held by whoever makes progress: the communication thread, or an InlineProgress in its place.
+  ProgressLock progress_lock_;
+
+  // engine.cc: the communication thread's loop.
   void Run();
-  bool BeginInlineProgress();
-  void Progress(const std::function<bool()>& over);
-  void EndInlineProgress();
+  bool BeginInlineProgress() TFMPI_TRY_ACQUIRE(true, progress_lock_);
+  void Progress(const std::function<bool()>& over) TFMPI_REQUIRES(progress_lock_);
+  void EndInlineProgress() TFMPI_RELEASE(progress_lock_);
   // Works until `over`, or until nothing has happened for a while. After `keeps_core` without
   // progress other threads of this core come first.
-  void Poll(const std::function<bool()>& over, Clock::duration keeps_core);
+  void Poll(const std::function<bool()>& over, Clock::duration keeps_core)
+      TFMPI_REQUIRES(progress_lock_);
   bool IsAskedToEnd() const { return join_requested_ || leave_requested_ || stop_requested_; }
-  bool Stirs() const;
-  bool TakeSubmissions();
-  void Accept(Submission* submission);
-  void WithdrawNow(Ticket ticket);
-  void Announce(NameTable::Entry* entry);
-  void NoteEnd();
-  // True if anything was done. `news`: the coordinator has some, beside messages.
-  bool ExchangeMessages(bool news);
-  bool Say();
-  void EndBypass();
-  void TellCoordinator();
-  void ExecutePredicted();
-  void NoteTold(NameTable::Entry* entry);
-  void RejectWhatWasTold();
-  void SendReadyList();
-  void Handle(const ControlMessage& message);
-  void Coordinate();
-  void ExecuteResponseList(const ResponseList& response_list);
-  void Execute(const ResponseList& response_list);
-  void Execute(const Response& response);
-  void Resolve(const ResponseItem& item);
-  Status Transfer(const Response& response);
-  void Complete(NameTable::Entry* entry, const Status& status);
-  void CompleteAll(const Status& status);
-  void Fail(const Status& status);
-  void TellPeers(const Status& status);
-  void CheckCoordinator();
-  void Stop();
+  bool Stirs() const TFMPI_REQUIRES(progress_lock_);
+  void CheckCoordinator() TFMPI_REQUIRES(progress_lock_);
+  void Stop() TFMPI_REQUIRES(progress_lock_);
   void CountPost(const std::string& key);
+
+  // engine_agreement.cc: what this rank says and hears.
+  bool TakeSubmissions() TFMPI_REQUIRES(progress_lock_);
+  void Accept(Submission* submission) TFMPI_REQUIRES(progress_lock_);
+  void WithdrawNow(Ticket ticket) TFMPI_REQUIRES(progress_lock_);
+  void Announce(NameTable::Entry* entry) TFMPI_REQUIRES(progress_lock_);
+  void NoteEnd() TFMPI_REQUIRES(progress_lock_);
+  // True if anything was done. `news`: the coordinator has some, beside messages.
+  bool ExchangeMessages(bool news) TFMPI_REQUIRES(progress_lock_);
+  bool Say() TFMPI_REQUIRES(progress_lock_);
+  void EndBypass() TFMPI_REQUIRES(progress_lock_);
+  void TellCoordinator() TFMPI_REQUIRES(progress_lock_);
+  void ExecutePredicted() TFMPI_REQUIRES(progress_lock_);
+  void NoteTold(NameTable::Entry* entry) TFMPI_REQUIRES(progress_lock_);
+  void RejectWhatWasTold() TFMPI_REQUIRES(progress_lock_);
+  void SendReadyList() TFMPI_REQUIRES(progress_lock_);
+  void Handle(const ControlMessage& message) TFMPI_REQUIRES(progress_lock_);
+  void Coordinate() TFMPI_REQUIRES(progress_lock_);
+  void ExecuteResponseList(const ResponseList& response_list) TFMPI_REQUIRES(progress_lock_);
+
+  // engine_execute.cc: what the ranks have agreed on.
+  void Execute(const ResponseList& response_list) TFMPI_REQUIRES(progress_lock_);
+  void Execute(const Response& response) TFMPI_REQUIRES(progress_lock_);
+  void Resolve(const ResponseItem& item) TFMPI_REQUIRES(progress_lock_);
+  Status Transfer(const Response& response) TFMPI_REQUIRES(progress_lock_);
+  void Complete(NameTable::Entry* entry, const Status& status) TFMPI_REQUIRES(progress_lock_);
+  void CompleteAll(const Status& status) TFMPI_REQUIRES(progress_lock_);
+  void Fail(const Status& status) TFMPI_REQUIRES(progress_lock_);
+  void TellPeers(const Status& status) TFMPI_REQUIRES(progress_lock_);
 
   std::unique_ptr<Transport> transport_;
   const EngineOptions options_;
@@ -152,31 +166,31 @@ class Engine {
   std::string leave_reason_;  // written before leave_requested_ is set
   std::atomic<bool> ended_{false};
 
-  ProgressLock progress_lock_;
   std::atomic<std::thread::id> progress_lock_holder_;  // unless the communication thread sleeps
-  std::thread::id communication_thread_;               // guarded by progress_lock_
+  std::thread::id communication_thread_ TFMPI_GUARDED_BY(progress_lock_);
 
-  // Everything below belongs to whoever holds the progress lock.
-  std::unique_ptr<Coordinator> coordinator_;  // rank 0 only
-  Fusion fusion_;
-  ReadyList ready_list_;   // what is to be said next
-  ResponseBypass bypass_;  // where voted: ready_list_ holds all that is expected
-  int told_ = 0;           // entries that are told
+  std::unique_ptr<Coordinator> coordinator_ TFMPI_GUARDED_BY(progress_lock_);  // rank 0 only
+  Fusion fusion_ TFMPI_GUARDED_BY(progress_lock_);
+  ReadyList ready_list_ TFMPI_GUARDED_BY(progress_lock_);  // what is to be said next
+  ResponseBypass bypass_
+      TFMPI_GUARDED_BY(progress_lock_);  // where voted: ready_list_ holds all that is expected
+  int told_ TFMPI_GUARDED_BY(progress_lock_) = 0;  // entries that are told
   // Read once per hold and wait, or every few polls: exact enough for what takes milliseconds.
-  TimePoint now_;
-  bool joined_ = false;
-  bool left_ = false;
-  bool finished_ = false;
-  Status failure_;
-  NameTable names_;
-  Drained drained_;                          // while it is taken in
-  std::vector<FusionEntry> fusion_entries_;  // of the response under way
-  std::vector<NameTable::Entry*>
-      entries_;  // of the entries; null, or without requests: no part in it
+  TimePoint now_ TFMPI_GUARDED_BY(progress_lock_);
+  bool joined_ TFMPI_GUARDED_BY(progress_lock_) = false;
+  bool left_ TFMPI_GUARDED_BY(progress_lock_) = false;
+  bool finished_ TFMPI_GUARDED_BY(progress_lock_) = false;
+  Status failure_ TFMPI_GUARDED_BY(progress_lock_);
+  NameTable names_ TFMPI_GUARDED_BY(progress_lock_);
+  Drained drained_ TFMPI_GUARDED_BY(progress_lock_);  // while it is taken in
+  std::vector<FusionEntry> fusion_entries_
+      TFMPI_GUARDED_BY(progress_lock_);  // of the response under way
+  std::vector<NameTable::Entry*> entries_
+      TFMPI_GUARDED_BY(progress_lock_);  // of the entries; null, or without requests: no part in it
   // Errors agreed on for names that were not yet submitted here.
-  std::unordered_map<std::string, Status> early_errors_;
-  CommunicationStats communication_stats_;
-  ResponseNotes response_notes_{&communication_stats_};
+  std::unordered_map<std::string, Status> early_errors_ TFMPI_GUARDED_BY(progress_lock_);
+  CommunicationStats communication_stats_ TFMPI_GUARDED_BY(progress_lock_);
+  ResponseNotes response_notes_ TFMPI_GUARDED_BY(progress_lock_){&communication_stats_};
 
   mutable std::mutex posted_mutex_;
   std::unordered_map<std::string, int64_t> posted_;  // guarded by posted_mutex_
@@ -200,18 +214,19 @@ class Engine {
 // of anyone's requests may run inside Until, as on the communication thread.
 class InlineProgress {
  public:
-  explicit InlineProgress(Engine* engine)
-      : engine_(engine), begun_(engine->BeginInlineProgress()) {}
-  ~InlineProgress() {
+  // The lock's fate hangs on begun_, which the checker cannot follow.
+  explicit InlineProgress(Engine* engine) TFMPI_NO_THREAD_SAFETY_ANALYSIS
+      : engine_(engine),
+        begun_(engine->BeginInlineProgress()) {}
+  ~InlineProgress() TFMPI_NO_THREAD_SAFETY_ANALYSIS {
     if (begun_) engine_->EndInlineProgress();
   }
   InlineProgress(const InlineProgress&) = delete;
   InlineProgress& operator=(const InlineProgress&) = delete;
 
-  // Until `over`, or until peers have let this rank wait for a while: a
-  // thread that sleeps is no quicker than the communication thread. A collective that has begun is
-  // carried to its end.
-  void Until(const std::function<bool()>& over) {
+  // Until `over`, or until peers have let this rank wait for a while: a thread that sleeps is no
+  // quicker than the communication thread. A collective that has begun is carried to its end.
+  void Until(const std::function<bool()>& over) TFMPI_NO_THREAD_SAFETY_ANALYSIS {
     if (begun_) engine_->Progress(over);
   }
 

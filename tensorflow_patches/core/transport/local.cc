@@ -148,7 +148,7 @@ class LocalTransport : public Transport {
   }
 
   void Wait(Clock::duration limit, bool, const std::function<bool()>& ready,
-            std::unique_lock<ProgressLock>* progress_lock) override {
+            ProgressLock* progress_lock) override TFMPI_NO_THREAD_SAFETY_ANALYSIS {
     // A Wake that comes while `ready` looks, without the lock, is kept in `woken`.
     const bool now = ready();
     if (progress_lock != nullptr) progress_lock->unlock();

@@ -90,7 +90,7 @@ class NodeTransport : public Transport {
   }
 
   void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready,
-            std::unique_lock<ProgressLock>* progress_lock) override {
+            ProgressLock* progress_lock) override TFMPI_NO_THREAD_SAFETY_ANALYSIS {
     if (!one_node_ && expecting) {
       const int doublings = std::min(polls_++ / kPollsPerDoubling, 10);
       limit = std::min<Clock::duration>(

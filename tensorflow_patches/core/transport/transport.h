@@ -61,9 +61,9 @@ class Transport {
   // `ready` is true once others can know of the waiter. May return early. `expecting`: a message
   // should come soon; else one may lie there until `limit`, where messages wake nobody.
   // `progress_lock` is held; as by a condition variable, it may be given up while this thread
-  // sleeps. Null where nobody else calls.
+  // sleeps. Null where nobody else calls, so the checker cannot follow what is done to it.
   virtual void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready,
-                    std::unique_lock<ProgressLock>* progress_lock) = 0;
+                    ProgressLock* progress_lock) = 0;
   // Whether a thread that waits for peers may poll for them: each rank has a core of its own, and
   // nothing has to be asked of a library.
   virtual bool MayPoll() const { return false; }

@@ -23,7 +23,7 @@ class Decorated : public Transport {
   Status Receive(std::vector<ControlMessage>* inbox) override { return next_->Receive(inbox); }
   Status Flush(TimePoint deadline) override { return next_->Flush(deadline); }
   void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready,
-            std::unique_lock<ProgressLock>* progress_lock) override {
+            ProgressLock* progress_lock) override {
     next_->Wait(limit, expecting, ready, progress_lock);
   }
   void Wake() override { next_->Wake(); }

@@ -328,15 +328,16 @@ TEST_F(NodesTest, WhoSleepsIsWoken) {
   for (int round = 0; round < 20; ++round) {
     std::atomic<bool> wait_state{false};
     std::thread sleeper([&] {
-      ProgressLock mutex;
-      std::unique_lock<ProgressLock> progress_lock(mutex);
+      ProgressLock progress_lock;
+      progress_lock.lock();
       const auto lies = [&] {
         wait_state = true;
         return false;
       };
       const TimePoint start = Clock::now();
       one->Wait(seconds(20), true, lies, &progress_lock);
-      EXPECT_TRUE(progress_lock.owns_lock());
+      EXPECT_FALSE(progress_lock.try_lock_for(seconds(0))) << "it is held again";
+      progress_lock.unlock();
       EXPECT_LT(Clock::now() - start, seconds(10));
       std::vector<ControlMessage> inbox;
       EXPECT_TRUE(one->Receive(&inbox).ok());

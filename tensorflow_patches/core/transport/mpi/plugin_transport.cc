@@ -55,7 +55,7 @@ class PluginTransport : public Transport {
   }
 
   void Wait(Clock::duration limit, bool, const std::function<bool()>& ready,
-            std::unique_lock<ProgressLock>*) override {
+            ProgressLock*) override TFMPI_NO_THREAD_SAFETY_ANALYSIS {
     if (!ready()) std::this_thread::sleep_for(std::min<Clock::duration>(limit, kWait));
   }
   void Wake() override {}

@@ -1,0 +1,252 @@
+// What this rank says and hears: requests become known, votes and ready lists go out, response
+// lists come in.
+
+#include <algorithm>
+#include <utility>
+
+#include "tensorflow_patches/core/engine/engine.h"
+
+namespace tfmpi {
+
+bool Engine::TakeSubmissions() {
+  queue_.Drain(&drained_);
+  for (Submission& submission : drained_.submissions) Accept(&submission);
+  for (Ticket ticket : drained_.withdrawals) WithdrawNow(ticket);
+  for (const std::string& key : drained_.posts) coordinator_->Post(key);
+  const bool any = !drained_.empty();
+  drained_.clear();  // what was refused holds its submitter's memory
+  return any;
+}
+
+// Takes it over.
+void Engine::Accept(Submission* submission) {
+  const Request& request = submission->request;
+  Status status = failure_.ok() ? Validate(request.signature) : failure_;
+  if (status.ok() && request.signature.kind == OpKind::kBroadcast &&
+      (request.signature.root < 0 || request.signature.root >= topology().size)) {
+    status = Status(Code::kInvalidArgument, "broadcast '" + request.name + "' from rank " +
+                                                std::to_string(request.signature.root) + " of " +
+                                                std::to_string(topology().size));
+  }
+  if (!status.ok()) {
+    request.done(status);
+    return;
+  }
+  communication_stats_.Submitted(request);
+  NameTable::Entry* const entry = names_.Add(std::move(*submission));
+  if (entry->submissions.size() == 1) Announce(entry);
+}
+
+// Its first request becomes known to the coordinator with the next ready list.
+void Engine::Announce(NameTable::Entry* entry) {
+  entry->announced = now_;
+  const Request& request = entry->submissions.front().request;
+  const Signature& signature = request.signature;
+  const bool gathers = GathersRows(signature.kind);
+  const auto is_known = [&]() TFMPI_REQUIRES(progress_lock_) {
+    if (entry->id == kNoId) return false;
+    const Signature& known = names_.signature(entry->id);
+    return gathers ? known == WithoutRows(signature) : known == signature;
+  };
+  if (!is_known()) {
+    ready_list_.requests.push_back({entry->name, signature, request.fingerprint});
+  } else if (gathers) {
+    ready_list_.gathers.push_back({entry->id, signature.shape[0]});
+  } else {
+    ready_list_.ready.push_back(entry->id);
+  }
+  if (early_errors_.empty()) return;
+  if (auto early = early_errors_.find(entry->name); early != early_errors_.end()) {
+    const Status status = early->second;
+    early_errors_.erase(early);
+    // Said at once: the next request of this name must not share a message with this one, in which
+    // a number counts once and comes before every name.
+    const std::string name = entry->name;
+    if (failure_.ok()) TellCoordinator();
+    if (NameTable::Entry* const pending = names_.FindPending(name)) Complete(pending, status);
+  }
+}
+
+void Engine::WithdrawNow(Ticket ticket) {
+  NameTable::Entry* const entry = names_.FindPending(ticket);
+  if (entry == nullptr) return;
+  std::vector<Submission>& submissions = entry->submissions;
+  if (submissions.front().ticket == ticket) {
+    // Its data stays until the coordinator has answered: the ranks may be agreeing on it now.
+    ready_list_.withdrawn.push_back(entry->name);
+    return;
+  }
+  const auto queued =
+      std::find_if(submissions.begin(), submissions.end(),
+                   [ticket](const Submission& submission) { return submission.ticket == ticket; });
+  communication_stats_.Ended(queued->request, false);
+  const auto done = std::move(queued->request.done);
+  submissions.erase(queued);
+  done(Status(Code::kCancelled, "'" + entry->name + "' was withdrawn"));
+}
+
+void Engine::NoteEnd() {
+  // Once more: what was handed in before the wish to end was seen must not be lost.
+  if ((join_requested_ && !joined_) || (leave_requested_ && !left_)) TakeSubmissions();
+  if (join_requested_ && !joined_ && names_.nothing_pending()) {
+    joined_ = true;
+    ready_list_.joined = true;
+  }
+  if (leave_requested_ && !left_) {
+    left_ = true;
+    ready_list_.leaving = leave_reason_;
+  }
+}
+
+bool Engine::ExchangeMessages(bool news) {
+  bool progress = Say();
+  std::vector<ControlMessage> inbox;
+  const Status status = transport_->Receive(&inbox);
+  if (!status.ok()) Fail(status);
+  for (const ControlMessage& message : inbox) {
+    if (failure_.ok()) Handle(message);
+  }
+  progress |= !inbox.empty();
+  if (coordinator_ != nullptr && failure_.ok() && (news || progress)) Coordinate();
+  return progress || (!bypass_.voted() && !ready_list_.empty());
+}
+
+// What this rank has to say: as a vote, if what is expected is among it, else to the coordinator.
+// At one position a rank does one or the other. What it has beyond a vote waits until that is
+// decided.
+bool Engine::Say() {
+  if (ready_list_.empty()) return false;
+  const bool fits = bypass_.Fits(ready_list_);
+  const bool had_voted = bypass_.voted();
+  if (!had_voted && fits && bypass_.Vote(ready_list_, now_) == Outcome::kCommitted) {
+    ExecutePredicted();
+    return true;
+  }
+  if (bypass_.voted()) {
+    const bool open = bypass_.Watch() == Outcome::kOpen;
+    if (open && fits && now_ < bypass_.voted_at() + options_.vote_patience) return !had_voted;
+    const uint64_t position = bypass_.position();
+    EndBypass();
+    if (bypass_.position() != position) return true;  // carried
+  }
+  TellCoordinator();
+  return true;
+}
+
+// Decides the vote at this position, if it is open, and does what is committed there.
+void Engine::EndBypass() {
+  if (bypass_.End() == Outcome::kCommitted) ExecutePredicted();
+}
+
+// All that is to be said. Nobody votes any more at the position where this ends.
+void Engine::TellCoordinator() {
+  do {
+    EndBypass();
+  } while (failure_.ok() && bypass_.Look() != Outcome::kRejected);
+  if (failure_.ok() && !ready_list_.empty()) SendReadyList();
+}
+
+// All have voted, this rank too.
+void Engine::ExecutePredicted() {
+  if (coordinator_ != nullptr) coordinator_->Predicted(bypass_.expected().back(), now_);
+  predicted_.fetch_add(1, std::memory_order_relaxed);
+  Execute(bypass_.Commit(&ready_list_));
+  RejectWhatWasTold();
+}
+
+// What is expected next may be something that this rank has told the coordinator before, together
+// with what has just come: it will not vote, and whoever has, or would, need not wait.
+void Engine::RejectWhatWasTold() {
+  if (told_ == 0 || !failure_.ok()) return;
+  const auto told = [this](NameId id)
+                        TFMPI_REQUIRES(progress_lock_) { return names_.entry(id)->told; };
+  const std::vector<NameId>& names = bypass_.expected();
+  if (std::any_of(names.begin(), names.end(), told)) bypass_.End();
+}
+
+void Engine::NoteTold(NameTable::Entry* entry) {
+  if (entry == nullptr || entry->submissions.empty() || entry->told) return;
+  entry->told = true;
+  ++told_;
+}
+
+void Engine::SendReadyList() {
+  std::sort(ready_list_.ready.begin(), ready_list_.ready.end());
+  const ReadyList ready_list = std::exchange(ready_list_, ReadyList());
+  for (const NameId id : ready_list.ready) NoteTold(names_.entry(id));
+  for (const KnownGather& gather : ready_list.gathers) NoteTold(names_.entry(gather.id));
+  for (const NamedSignature& named : ready_list.requests) {
+    NoteTold(names_.FindPending(named.name));
+  }
+  if (coordinator_ != nullptr) {
+    coordinator_->Receive(0, ready_list, Clock::now());
+    return;
+  }
+  const std::string bytes = Encode(ready_list);
+  communication_stats_.Sent(bytes.size());
+  const Status status = transport_->Send(0, bytes);
+  if (!status.ok()) Fail(status);
+}
+
+void Engine::Handle(const ControlMessage& message) {
+  communication_stats_.Received();
+  if (coordinator_ != nullptr) {
+    ReadyList ready_list;
+    if (!Decode(message.bytes, &ready_list)) {
+      Fail(Status(Code::kInternal,
+                  "rank 0 cannot read a ready list of rank " + std::to_string(message.source)));
+      return;
+    }
+    coordinator_->Receive(message.source, ready_list, Clock::now());
+    return;
+  }
+  ResponseList response_list;
+  if (!Decode(message.bytes, &response_list)) {
+    Fail(Status(Code::kInternal, "cannot read a response list of rank 0"));
+    return;
+  }
+  ExecuteResponseList(response_list);
+}
+
+void Engine::Coordinate() {
+  ResponseList response_list = coordinator_->Decide(Clock::now());
+  for (const std::string& line : coordinator_->TakeNotices()) {
+    if (options_.log) options_.log(line);
+  }
+  if (response_list.empty()) return;
+  // A vote is committed before what stands in the response list, or not at all.
+  if (!response_list.responses.empty()) TellCoordinator();
+  if (!failure_.ok()) return;
+  response_list.position = bypass_.position();
+  const std::string bytes = Encode(response_list);
+  for (int rank = 1; rank < topology().size; ++rank) {
+    communication_stats_.Sent(bytes.size());
+    const Status status = transport_->Send(rank, bytes);
+    if (!status.ok()) return Fail(status);
+  }
+  if (!response_list.responses.empty()) {
+    const Status status = transport_->Flush(Clock::now() + options_.collective_timeout);
+    if (!status.ok()) return Fail(status);
+  }
+  ExecuteResponseList(response_list);
+}
+
+void Engine::ExecuteResponseList(const ResponseList& response_list) {
+  // An error answers what every rank announces, those too that have not yet.
+  const bool unsaid = !response_list.errors.empty() && !ready_list_.empty();
+  if (unsaid || (bypass_.voted() && !response_list.responses.empty())) TellCoordinator();
+  if (!failure_.ok()) return;
+  if (!response_list.responses.empty()) {
+    if (response_list.position != bypass_.position()) {
+      return Fail(Status(Code::kInternal, "rank " + std::to_string(topology().rank) +
+                                              " has agreed " + std::to_string(bypass_.position()) +
+                                              " times, and rank 0 " +
+                                              std::to_string(response_list.position)));
+    }
+    bypass_.Came(response_list, names_);
+  }
+  Execute(response_list);
+  if (!response_list.responses.empty()) RejectWhatWasTold();
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,145 @@
+// What the ranks have agreed on is done, and requests end.
+
+#include <string>
+#include <utility>
+
+#include "tensorflow_patches/core/engine/engine.h"
+
+namespace tfmpi {
+
+void Engine::Execute(const ResponseList& response_list) {
+  response_notes_.ResponseListBegins(response_list);
+  for (const Response& response : response_list.responses) {
+    if (failure_.ok()) Execute(response);
+  }
+  // Before the errors: one that the other ranks ran into after this rank had withdrawn answers its
+  // next request of that name.
+  for (const Withdrawal& withdrawal : response_list.withdrawn) {
+    NameTable::Entry* const entry = names_.FindPending(withdrawal.name);
+    if (withdrawal.rank != topology().rank || entry == nullptr) continue;
+    Complete(entry, Status(Code::kCancelled, "'" + withdrawal.name + "' was withdrawn"));
+  }
+  for (const NamedError& error : response_list.errors) {
+    const Status status(error.code, error.message);
+    if (NameTable::Entry* const entry = names_.FindPending(error.name)) {
+      Complete(entry, status);
+    } else if (!joined_) {
+      early_errors_[error.name] = status;
+    }
+  }
+  if (coordinator_ == nullptr) {  // rank 0 has counted its own
+    for (const std::string& key : response_list.posts) CountPost(key);
+  }
+  if (!response_list.fatal.empty()) Fail(Status(Code::kUnavailable, response_list.fatal));
+  if (response_list.finished) finished_ = true;
+}
+
+// The item's part of fusion_entries_ and entries_.
+void Engine::Resolve(const ResponseItem& item) {
+  if (item.is_new && item.id != kNoId) names_.Number(item.id, item.named);
+  NameTable::Entry* const entry =
+      item.id != kNoId ? names_.entry(item.id) : names_.FindPending(item.named.name);
+  const Signature& signature = item.id != kNoId ? names_.signature(item.id) : item.named.signature;
+  const bool takes_part = entry != nullptr && !entry->submissions.empty();
+  fusion_entries_.push_back(
+      {signature, takes_part ? &entry->submissions.front().request : nullptr});
+  entries_.push_back(entry);
+}
+
+Status Engine::Transfer(const Response& response) {
+  const std::vector<FusionEntry>& fusion_entries = fusion_entries_;
+  const TimePoint deadline = now_ + options_.collective_timeout;
+  switch (fusion_entries.front().signature.kind) {
+    case OpKind::kAllreduce:
+      return fusion_.Allreduce(fusion_entries, response.contributors, deadline);
+    case OpKind::kAllgather:
+      return fusion_.Allgather(fusion_entries.front(), response.items.front().rows, deadline);
+    case OpKind::kSparseAllgather:
+      return fusion_.SparseAllgather(fusion_entries.front(), response.items.front().rows,
+                                     response.contributors, deadline);
+    case OpKind::kBroadcast:
+      return fusion_.Broadcast(fusion_entries.front(), deadline);
+    case OpKind::kBarrier:
+      return Status();
+  }
+  return Status(Code::kInternal, "unknown operation");
+}
+
+void Engine::Execute(const Response& response) {
+  fusion_entries_.clear();
+  entries_.clear();
+  for (const ResponseItem& item : response.items) Resolve(item);
+  const Span span = response_notes_.ResponseBegins(fusion_entries_);
+  const Status status = Transfer(response);
+  const bool fatal =
+      status.code() == Code::kDeadlineExceeded || status.code() == Code::kUnavailable;
+  uint64_t tensors = 0, bytes = 0;
+  for (const FusionEntry& fusion_entry : fusion_entries_) {
+    if (fusion_entry.request == nullptr) continue;
+    const Signature& own = fusion_entry.request->signature;  // allgather: rows differ by rank
+    tensors += Tensors(own);
+    bytes += static_cast<uint64_t>(NumElements(own.shape)) * SizeOf(own.dtype);
+  }
+  collectives_.fetch_add(1, std::memory_order_relaxed);
+  if (status.ok()) {
+    completed_.fetch_add(tensors, std::memory_order_relaxed);
+    bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  if (bytes >= kAloneBytes) now_ = Clock::now();  // that took a while
+  for (size_t i = 0; i < fusion_entries_.size(); ++i) {
+    const FusionEntry& fusion_entry = fusion_entries_[i];
+    if (fusion_entry.request == nullptr) continue;
+    if (fatal) {
+      Complete(entries_[i],
+               Status(status.code(), "rank " + std::to_string(topology().rank) + "/" +
+                                         std::to_string(topology().size) + ": " +
+                                         Name(fusion_entry.signature.kind) + " '" +
+                                         fusion_entry.request->name + "': " + status.message()));
+    } else {
+      Complete(entries_[i], status);
+    }
+    if (!failure_.ok()) return;  // all else has ended with it
+  }
+  if (fatal) Fail(status);
+}
+
+// Its first request has ended. The entry may be gone after this.
+void Engine::Complete(NameTable::Entry* entry, const Status& status) {
+  Submission submission;
+  told_ -= entry->told;
+  entry->told = false;
+  NameTable::Entry* const left = names_.TakeFirst(entry, &submission);
+  communication_stats_.Ended(submission.request, status.ok());
+  if (left != nullptr && !left->submissions.empty()) Announce(left);
+  submission.request.done(status);
+}
+
+void Engine::CompleteAll(const Status& status) {
+  for (const std::string& name : names_.PendingNames()) {
+    while (NameTable::Entry* const entry = names_.FindPending(name)) Complete(entry, status);
+  }
+}
+
+// After this nothing is communicated any more; what is pending and what still comes fails with
+// `status`.
+void Engine::Fail(const Status& status) {
+  if (!failure_.ok()) return;
+  failure_ = status;
+  TellPeers(status);
+  CompleteAll(status);
+}
+
+// Best effort, over a transport that may be what has failed: peers that are not told time out.
+void Engine::TellPeers(const Status& status) {
+  if (coordinator_ == nullptr) {
+    ReadyList ready_list;
+    ready_list.leaving = status.message();
+    transport_->Send(0, Encode(ready_list));
+    return;
+  }
+  ResponseList response_list;
+  response_list.fatal = status.message();
+  for (int rank = 1; rank < topology().size; ++rank) transport_->Send(rank, Encode(response_list));
+}
+
+}  // namespace tfmpi
