@@ -27,7 +27,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 
 WHOLE = 8 << 10  # bytes up to which every rank reduces all: no rounds
-PIECE = 128 << 10  # bytes of a slot, of which a rank has SLOTS (core/transport/node_memory.cc)
+PIECE = 128 << 10  # bytes of a slot, of which a rank has SLOTS (core/transport/shm/node_memory.cc)
 SLOTS = 4
 EXCHANGE_PIECE = 2 << 20  # bytes that travel between nodes at a time
 LEAST_SHARE = 16 << 10  # bytes per node: below, one MPI_Iallreduce of about log2(nodes) rounds

@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 Kind = Literal["choice", "bytes", "seconds", "path", "output", "topology"]
 
-SPARSE_MODES = ("auto", "gather", "dense")  # in the order of glue/sparse_average.h
-UPDATES = ("auto", "every", "divided")  # in the order of glue/divided_update.h
-STORES = ("auto", "cached", "streamed")  # in the order of core/transport/slot_writer.h
+SPARSE_MODES = ("auto", "gather", "dense")  # in the order of glue/kernels/sparse_average.h
+UPDATES = ("auto", "every", "divided")  # in the order of glue/extras/divided_update.h
+STORES = ("auto", "cached", "streamed")  # in the order of core/transport/shm/chunk_writer.h
 _WIDTH = 98  # of a page
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 

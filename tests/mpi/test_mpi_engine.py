@@ -15,7 +15,7 @@ from launch import LaunchResult, LaunchTimeout
 
 ROOT = Path(__file__).resolve().parents[2]
 TRANSPORT = "libtfmpi_transport_openmpi.so"
-UNAVAILABLE, DEADLINE_EXCEEDED = 5, 4  # Code of core/status.h
+UNAVAILABLE, DEADLINE_EXCEEDED = 5, 4  # Code of core/base/status.h
 
 
 def _transport() -> Path:

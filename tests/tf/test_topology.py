@@ -1,5 +1,5 @@
 """TF_MPI_TOPOLOGY and TF_MPI_COMPRESSION as a user sets them; the shapes themselves: tests/mpi and
-tests/core/node_test.cc."""
+tests/core/transport/node_test.cc."""
 
 from __future__ import annotations
 

@@ -377,7 +377,7 @@ def _all_in_compiled(
 
 
 def _with_room(slices: Any, rows: int) -> list[Any]:
-    """Shapes are static: what goes in has room for what comes out. See glue/compiled_call.h."""
+    """Shapes are static: what goes in has room for what comes out. See glue/xla/compiled_call.h."""
     from tensorflow.python.ops import array_ops
 
     # A rank may have more rows than another, as one has a sample more of a batch in parts: so many.

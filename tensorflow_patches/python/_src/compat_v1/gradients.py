@@ -4,7 +4,7 @@
 (clipping, loss scaling, its check for inf) is what one process does. Gradients that it has from
 elsewhere are averaged as `apply_gradients` begins, all together, which costs less than one by one.
 An Apply op whose gradient was made from averages does not average it again; any other still does
-(glue/apply_kernel.h).
+(glue/kernels/apply_kernel.h).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tensorflow.mpi._src.average import averaging
 from tensorflow.mpi._src.runtime import hooks
 from tensorflow.mpi._src.variables import naming
 
-_AVERAGED = "_tf_mpi_averaged"  # an Apply op's; glue/apply_kernel.h
-_STATES = "_tf_mpi_states"  # ... the keys of what it updates; glue/start_in_step.h
+_AVERAGED = "_tf_mpi_averaged"  # an Apply op's; glue/kernels/apply_kernel.h
+_STATES = "_tf_mpi_states"  # ... the keys of what it updates; glue/variables/initial_broadcast.h
 
 updates = 0  # of one variable, by an optimizer; for subclasses.py
 

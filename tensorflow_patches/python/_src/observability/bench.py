@@ -2,7 +2,7 @@
 
 Plain MPI is a blocking MPI_Allreduce; transport is this project's own form of it; engine is the
 whole way of a gradient, from its submission over the agreement of all ranks to its end. See
-core/bench.h, which does the measuring. Rank 0 prints and writes.
+core/bench/bench.h, which does the measuring. Rank 0 prints and writes.
 
 algbw is bytes / time, busbw what that asks of the slowest link, as NCCL's tests define them: algbw
 times 2 (n - 1) / n for allreduce of n ranks, times (n - 1) / n for allgather.

@@ -1,9 +1,9 @@
-"""TF_MPI_STATS=1: what rank 0 prints when all ranks have ended. See core/stats.h for the numbers.
+"""TF_MPI_STATS=1: what rank 0 prints when all ranks have ended.
 
 A gradient is outstanding from its submission until its average is there. Exposed communication is
 time in which a gradient is outstanding while no further one of the same step is to come: nothing of
 the backward pass is left to hide it. Hidden is the rest of the time in which one is outstanding.
-Both hold what a rank waits for its peers.
+Both hold what a rank waits for its peers. core/observability/stats.h has the numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The library's C API (glue/c_api.h) through ctypes: thin, and the only place that knows it."""
+"""The library's C API (glue/runtime/c_api.h) through ctypes: thin; nothing else knows it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ OPEN_MPI_TRANSPORT = os.path.join(DIRECTORY, "libtfmpi_transport_openmpi.so")
 
 _ERROR_BYTES = 1024
 
-# core/status.h
+# core/base/status.h
 OK, CANCELLED, INVALID_ARGUMENT, FAILED_PRECONDITION, DEADLINE_EXCEEDED, UNAVAILABLE = range(6)
 
-# core/types.h: the DataType in which float32 travels between nodes, by TF_MPI_COMPRESSION
+# core/base/types.h: the DataType in which float32 travels between nodes, by TF_MPI_COMPRESSION
 WIRE = {"none": 2, "fp16": 0, "bf16": 1}
 
 

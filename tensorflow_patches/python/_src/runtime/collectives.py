@@ -11,7 +11,7 @@ from tensorflow.mpi.errors import error_from_code
 
 KINDS = {"allreduce": 0, "allgather": 1, "broadcast": 2, "barrier": 3}
 REDUCE_OPS = {"average": 0, "sum": 1, "min": 2, "max": 3, "product": 4}
-# core/types.h; half and bfloat16 are summed in float32.
+# core/base/types.h; half and bfloat16 are summed in float32.
 DTYPES = {
     name: code
     for code, name in enumerate(

@@ -23,7 +23,7 @@ def is_large(dtype: Any, shape: list[int]) -> bool:
 
 @dataclasses.dataclass
 class EagerVariable:
-    """By its handle; the ops are glue/variable_ops.cc's."""
+    """By its handle; the ops are glue/variables/variable_ops.cc's."""
 
     handle: Any
 
@@ -59,7 +59,8 @@ def eager_variable(variable: Any) -> EagerVariable | None:
 
 @contextlib.contextmanager
 def shared_fetches() -> Iterator[None]:
-    """What this thread fetches of a Session meanwhile is not copied, see glue/shared_fetches.h.
+    """What this thread fetches of a Session meanwhile is not copied: see
+    glue/internals/shared_fetches.h.
 
     For variables only. Whoever fetches them lets go of them before the Session runs a step.
     """

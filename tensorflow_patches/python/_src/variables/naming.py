@@ -1,8 +1,8 @@
 """Names of trained variables, declared in program order while graphs are built.
 
 The library numbers eager variables of one debug name in the order in which it first hears of them
-(glue/variable_names.h). Inside tf.function the kernels would be heard in the executor's order,
-which differs from rank to rank; the order in which the program creates the Apply ops does not.
+(glue/variables/variable_names.h). Inside tf.function the kernels would be heard in the executor's
+order, which differs from rank to rank; the order in which the program creates the Apply ops does not.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def state_name(op: Any) -> str:
 def state_keys(op: Any) -> list[str]:
     """The keys of the variable and slots of `op`, an Apply op in a graph; none if one is unknown.
 
-    As glue/variable_names.h has them, those of a session in the scope "*", which
-    glue/start_in_step.h explains.
+    As glue/variables/variable_names.h has them, those of a session in the scope "*", which
+    glue/variables/initial_broadcast.h explains.
     """
     from tensorflow.python.framework import dtypes
 
@@ -227,7 +227,8 @@ def _number(graph: Any, op: Any) -> None:
 
     if not hasattr(graph, "_tf_mpi_counts"):
         graph._tf_mpi_counts = {}
-    kind = op.type.replace("SparseApply", "Apply")  # the kernels' names; glue/apply_kernel.h
+    # The kernels' names; see glue/kernels/apply_kernel.h.
+    kind = op.type.replace("SparseApply", "Apply")
     key = (kind, op.inputs[0].op.name if hasattr(op.inputs[0], "op") else id(op.inputs[0]))
     count = graph._tf_mpi_counts.get(key, 0) + 1
     graph._tf_mpi_counts[key] = count
