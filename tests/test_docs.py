@@ -18,8 +18,6 @@ PAGES = sorted(
     for page in ROOT.rglob("*.md")
     if not any(part[0] == "." or part == "results" for part in page.relative_to(ROOT).parts)
 )
-# TODO: the files that these name are being moved.
-_MOVING = {"docs/architecture.md", "docs/tensorflow-internals.md"}
 _PATH = re.compile(r"(?:[\w.+-]+/)+[\w.+-]*")
 # What is made while one builds, runs or installs.
 _NOT_IN_THE_TREE = re.compile(
@@ -75,7 +73,7 @@ def test_links_lead_to_files(page: str) -> None:
     assert not [t for t in targets if not ((ROOT / page).parent / t).exists()]
 
 
-@pytest.mark.parametrize("page", sorted(set(PAGES) - _MOVING))
+@pytest.mark.parametrize("page", PAGES)
 def test_paths_are_in_the_tree(page: str) -> None:
     paths = [name for name in _quoted(page) if _PATH.fullmatch(name)]
     named = [path for path in paths if not _NOT_IN_THE_TREE.match(path)]
@@ -104,7 +102,7 @@ def test_every_name_on_the_way_of_a_gradient_is_a_file_or_in_the_glossary() -> N
     prose = re.sub(r"`[^`]+`|\]\([^)]+\)", "", _prose(page))
     names = set(re.findall(r"\b[A-Z][a-z]+[A-Z]\w*|\b[a-z]+_[a-z_]+\b", prose)) - {"TensorFlow"}
     unknown += [name for name in names if name not in _text("docs/glossary.md")]
-    assert page in _MOVING or not unknown
+    assert not unknown
 
 
 def test_each_assumption_names_its_file_and_its_test() -> None:

@@ -1,7 +1,7 @@
 // A sum over all ranks by point-to-point messages, a chunk at a time. For mpi_plugin.cc alone.
 //
 // Each rank reduces its share of a chunk, which every other rank sends to it, and sends the result
-// to all. Open MPI's MPI_Iallreduce takes longer (docs/design.md, Between nodes), and its blocking
+// to all. Open MPI's MPI_Iallreduce takes longer (docs/decisions/008), and its blocking
 // MPI_Allreduce cannot end at a deadline. All calls on the communication thread.
 
 #ifndef TFMPI_CORE_TRANSPORT_MPI_PAIRWISE_ALLREDUCE_H_

@@ -2,9 +2,9 @@
 //
 // Where the cores of two ranks share a cache, a line is quickest written where it lies, and read
 // from there. Where they do not (other chiplets, other sockets), it must first be taken back from
-// the core that has read it; past the caches, whole lines are written without that (docs/design.md,
-// Transport, has the times). Each rank finds out for itself, by timing a chunk in both ways now and
-// then: a virtual machine's cores may be near each other in one minute and far in the next.
+// the core that has read it; past the caches, whole lines are written without that. Each rank finds
+// out for itself, by timing a chunk in both ways now and then: a virtual machine's cores may be
+// near each other in one minute and far in the next. docs/decisions/024 has the times.
 //
 // Communication thread only.
 
@@ -38,7 +38,7 @@ class StoreTrials {
  private:
   // Smaller ones take as long as the clock is exact.
   static constexpr size_t kLeastBytes = size_t{4} << 10;
-  // Cores that share a cache: 1.2 to 3.9 times as long; others: 5 to 11 (docs/design.md).
+  // Cores that share a cache: 1.2 to 3.9 times as long; others: 5 to 11.
   static constexpr int kTimesSlower = 4;
 
   bool streams_ = false;

@@ -14,7 +14,7 @@
 namespace tfmpi {
 namespace {
 
-// A chunk passes through the second-level caches of its two ranks (docs/design.md, Transport).
+// A chunk passes through the second-level caches of its two ranks (docs/decisions/007).
 constexpr size_t kSlotBytes = size_t{128} << 10;
 // Of all slots of a node with very many ranks.
 constexpr size_t kMostBytes = size_t{64} << 20;
