@@ -105,6 +105,15 @@ def test_every_name_on_the_way_of_a_gradient_is_a_file_or_in_the_glossary() -> N
     assert not unknown
 
 
+def test_the_glossary_names_classes_of_the_code() -> None:
+    code = "".join(
+        path.read_text() for path in sorted(PRODUCT.rglob("*")) if path.suffix in (".h", ".py")
+    )
+    names = [n for n in _quoted("docs/glossary.md") if re.fullmatch(r"k?[A-Z][a-z]+\w*", n)]
+    assert len(names) > 15
+    assert not [n for n in names if not re.search(rf"\b(class|struct)\b.*\b{n}\b|\b{n}[,;=]", code)]
+
+
 def test_each_assumption_names_its_file_and_its_test() -> None:
     text = _text("docs/tensorflow-internals.md")
     found = re.findall(r"^- (.+?)(?=\n\n|\n- |\n*\Z)", text, re.M | re.S)

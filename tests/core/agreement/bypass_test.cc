@@ -1,4 +1,4 @@
-// Engines that agree without a message: by the vote (ballot_test.cc) for what is expected.
+// Engines that agree without a message: by the vote (consensus_test.cc) for what is expected.
 
 #include <atomic>
 #include <cstdio>

@@ -104,7 +104,7 @@ class NodeMemory {
 // A wait for something that the caller looks for between two pauses: polls a while, then sleeps
 // until a peer notifies or `limit` has passed.
 //
-//   Nap wait(memory, spin);
+//   SpinWait wait(memory, WaitState::kInside, spin);
 //   while (!there) wait.Pause(limit);
 class SpinWait {
  public:
