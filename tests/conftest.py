@@ -20,9 +20,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "alone: looks at times, so nothing else should run beside it (./install.sh)"
-    )
+    for marker in (
+        "full: in ./install.sh --test-all only; everything else is in the quick tier, --test",
+        "alone: looks at times, so nothing else should run beside it; in the full tier, too",
+    ):
+        config.addinivalue_line("markers", marker)
+
+
+# First, so that no worker is left alone with one of them at the end (--no-loadscope-reorder).
+LONGEST = (
+    "test_keras_fit.py",
+    "test_files.py",
+    "test_keras_decisions.py",
+    "test_errors.py",
+    "test_keras_models.py",
+    "test_order.py",
+    "test_optimizer_ops.py",
+    "test_sparse.py",
+    "test_shard.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    last = len(LONGEST)
+    items.sort(key=lambda i: LONGEST.index(i.path.name) if i.path.name in LONGEST else last)
 
 
 def installed_wheel() -> str | None:

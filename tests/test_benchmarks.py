@@ -197,6 +197,7 @@ def check_quick_run(folder: Path, read: Callable[[str], str]) -> None:
         assert "averaged" not in run["note"]  # that is: ranks ended with one model
 
 
+@pytest.mark.full
 def test_the_suite_runs(tmp_path: Path) -> None:
     out = tmp_path / "out"
     run_module("benchmarks", "--quick", "--styles", "v1,fit", "--out", out, seconds=240)
@@ -204,6 +205,7 @@ def test_the_suite_runs(tmp_path: Path) -> None:
     assert "| tiny | fit |" in (out / "table.md").read_text()
 
 
+@pytest.mark.full
 def test_in_lockstep_no_process_is_a_step_ahead(tmp_path: Path) -> None:
     ended = [0, 0]
 
@@ -237,6 +239,7 @@ def test_in_lockstep_no_process_is_a_step_ahead(tmp_path: Path) -> None:
             assert all(step <= other <= step + 1 for step, other in enumerate(seen)), seen
 
 
+@pytest.mark.full
 def test_the_columns_of_a_row_take_turns(tmp_path: Path) -> None:
     """One that fails leaves the others their turns."""
     out = tmp_path / "out"
@@ -286,6 +289,7 @@ def test_horovods_sources_are_changed_in_one_line() -> None:
     assert cli.parse([]).horovod_python in (str(columns.HOROVOD / "bin/python"), sys.executable)
 
 
+@pytest.mark.full
 def test_the_comparison_runs(tmp_path: Path) -> None:
     systems = ["--systems", "one,control,ours:2"]
     run_module("benchmarks.compare", "--quick", "--out", tmp_path, *systems, seconds=240)

@@ -64,6 +64,7 @@ def of_one_process_and_two_ranks(launch, script, args, env) -> tuple[str, str]:
     return line, first
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "script, args",
     [
@@ -100,6 +101,7 @@ def test_a_keras_script_gets_what_one_process_gets(launch, keras_home, script):
         assert loss == pytest.approx(other, rel=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_partition(launch, keras_home, ranks):
     env = {"KERAS_HOME": str(keras_home)}

@@ -102,6 +102,7 @@ def test_a_rank_that_was_stopped_is_named(run: Run) -> None:
         assert "rank 1 " in lines[0] or "did not end in time" in lines[0], lines[0]
 
 
+@pytest.mark.full
 def test_timings(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     """Prints a table; how fast the machine is today is no reason to fail."""
     result = run("time", np=2, timeout=300).check()

@@ -5,11 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from wheelbuilder.errors import BuildError
 from wheelbuilder.files import only_one
+from wheelbuilder.layout import Layout
+from wheelbuilder.lock import read_lock
+from wheelbuilder.official import official_wheel
+from wheelbuilder.target import describe
 
 SCRIPTS = Path(__file__).parent / "scripts"
 STOCK_VERSION = "2.21.0"
@@ -32,40 +39,37 @@ def _is_stock(python: str) -> str | None:
     return f"{python} has no tensorflow-cpu {STOCK_VERSION}: {found}"
 
 
-def _build_stock() -> str | None:
-    """Makes STOCK_VENV; None if that worked, else why not."""
-    python = STOCK_VENV / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", STOCK_VENV], check=True, timeout=120)
-    install = [str(python), "-m", "pip", "install", "--quiet"]
-    wanted = [
-        [f"tensorflow-cpu=={STOCK_VERSION}"],
-        ["--no-deps", "-r", str(Path(__file__).parents[1] / "requirements-no-deps.txt")],
-    ]
-    for packages in wanted:
-        run = subprocess.run([*install, *packages], capture_output=True, text=True, timeout=600)
-        if run.returncode:
-            return f"pip: {run.stderr.strip()[-300:]}"
-    return None
+def _build_stock() -> None:
+    """Makes STOCK_VENV: the official wheel, before the packages of this environment."""
+    layout = Layout.of_checkout()
+    wheel = official_wheel(layout, read_lock(layout.lock), describe(None))
+    make = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(STOCK_VENV)]
+    subprocess.run(make, check=True, timeout=120)
+    places = {"base": str(STOCK_VENV), "platbase": str(STOCK_VENV)}
+    site = Path(sysconfig.get_path("platlib", "venv", places))
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    (site / "behind.pth").write_text(sysconfig.get_path("platlib") + "\n")
 
 
 @pytest.fixture(scope="session")
 def stock_python() -> str:
-    """A Python with the official wheel: $TFMPI_STOCK_PYTHON, else a venv made in .cache."""
+    """A Python with the official wheel: $TFMPI_STOCK_PYTHON, else an environment in .cache."""
     given = os.environ.get("TFMPI_STOCK_PYTHON")
     if given:
         why = _is_stock(given)
         if why is not None:
             pytest.fail(f"TFMPI_STOCK_PYTHON: {why}")
         return given
-    python = str(STOCK_VENV / "bin" / "python")
-    with only_one(STOCK_VENV):  # pytest may have several workers
-        why = None
-        if not Path(python).exists() or _is_stock(python) is not None:
-            try:
-                why = _build_stock()
-            except (subprocess.SubprocessError, OSError) as error:
-                why = str(error)
+    python = STOCK_VENV / "bin" / "python"
+    with only_one(STOCK_VENV.with_name("stock-lock")):  # pytest may have several workers
+        why = _is_stock(str(python)) if python.exists() else "it was never made"
         if why is not None:
-            pytest.skip(f"no stock TensorFlow to compare with ({why}); set TFMPI_STOCK_PYTHON")
-    return python
+            try:
+                _build_stock()
+                why = _is_stock(str(python))
+            except (BuildError, subprocess.SubprocessError, OSError) as error:
+                why = str(error)
+    if why is not None:
+        pytest.fail(f"no stock TensorFlow to compare with ({why}): set TFMPI_STOCK_PYTHON")
+    return str(python)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytestmark = pytest.mark.full
+
 
 def test_threads_of_a_rank_with_one_core(launch, scripts):
     for one in launch(scripts / "affinity.py", np=2, timeout=120).check().results:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tiers import full
+
 DOCTOR = [sys.executable, "-m", "tensorflow.mpi", "doctor"]
 RUNS = {
     "off": (0, {}),
@@ -41,7 +43,13 @@ def disagreement(what: str) -> str:
     return rf"InvalidArgumentError: .*rank (\d) has {what}, rank (?!\1)\d has {what}"
 
 
-@pytest.fixture(scope="module", params=RUNS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        "2 ranks",
+        *(full(name) for name in RUNS if name != "2 ranks"),
+    ],
+)
 def run(request, launch, scripts) -> Any:
     ranks, env = RUNS[request.param]
     return launch(scripts / "api.py", np=ranks, env=env, timeout=180).check()

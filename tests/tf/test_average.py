@@ -106,6 +106,7 @@ def test_a_cancelled_step_counts_on_no_rank(ranks):
             np.testing.assert_allclose(decode(value), number * mean(), rtol=1e-6)
 
 
+@pytest.mark.full
 def test_saved_model_is_an_identity_in_stock_tensorflow(
     ranks, launch, scripts, directory, stock_python
 ):
@@ -120,6 +121,7 @@ def test_same_data_is_a_warning(launch, scripts):
     assert [text.count("all ranks are fed the same data") for text in run.stderr] == [1, 0]
 
 
+@pytest.mark.full
 def test_control_without_the_mark(launch, scripts, tmp_path):
     """An IdentityN that has lost its mark gives each rank its own tensor back."""
     args, broken = ["values", tmp_path / "model"], {"TEST_BROKEN": "1"}

@@ -13,6 +13,8 @@ import pytest
 
 from launch import LaunchResult
 
+pytestmark = pytest.mark.full
+
 BENCH = [sys.executable, "-m", "tensorflow.mpi", "bench", "--seconds", "0.1", "--timeout", "60"]
 WAYS = {"allreduce": {"plain", "transport", "engine"}, "allgather": {"transport", "engine"}}
 Launch = Callable[..., LaunchResult]

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from compare import assert_close, assert_same
 
+from reference import reference
+from tiers import full
+
 STEPS = 12
 PLAIN = [
     f"{how} {mode}"
@@ -22,10 +25,10 @@ SCALED = [
 
 @pytest.fixture(scope="module")
 def alone(launch, scripts):
-    return launch(scripts / "compat_v1.py", np=0).check().results[0]
+    return reference(scripts / "compat_v1.py")[0]
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[2, full(3)])
 def ranks(request, launch, scripts):
     return launch(scripts / "compat_v1.py", np=request.param, timeout=180).check().results
 
@@ -72,6 +75,7 @@ def test_sparse_gradients_stay_sparse(ranks, alone):
     assert {run["sparse"] for run in [*ranks, alone]} == {"ok"}
 
 
+@pytest.mark.full
 def test_control_of_ranks_that_average_nothing(launch, scripts, alone):
     off = {"TF_MPI_ENABLE": "0", "TEST_UNSYNCHRONISED": "1"}
     results = launch(scripts / "compat_v1.py", env=off).check().results

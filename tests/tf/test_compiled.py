@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from compare import assert_close, assert_same
 
+from reference import reference
+from tiers import full
+
 OPS = ("descend", "momentum", "adam")
 CASES = (
     "custom_loop",
@@ -18,10 +21,10 @@ CASES = (
 
 @pytest.fixture(scope="module")
 def alone(launch, scripts):
-    return launch(scripts / "compiled.py", np=0, args=["train"]).check().results[0]
+    return reference(scripts / "compiled.py", args=["train"])[0]
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[2, full(3)])
 def ranks(request, launch, scripts):
     return launch(scripts / "compiled.py", np=request.param, args=["train"]).check().results
 
@@ -46,6 +49,7 @@ def test_errors_reach_every_rank_and_stop_one_step(launch, scripts):
         assert rank["good"] == rank["good again"] == "1.0"
 
 
+@pytest.mark.full
 def test_a_rank_that_stops_ends_the_compiled_step_of_the_other(launch, scripts):
     run = launch(scripts / "compiled.py", args=["raise"], timeout=60)
     assert run.returncode != 0
@@ -55,6 +59,7 @@ def test_a_rank_that_stops_ends_the_compiled_step_of_the_other(launch, scripts):
     assert "rank 1/2 has stopped: RuntimeError: rank 1 has had enough" in heard
 
 
+@pytest.mark.full
 def test_control_of_ranks_that_average_nothing(launch, scripts, alone):
     off = {"TF_MPI_ENABLE": "0", "TEST_UNSYNCHRONISED": "1"}
     ranks = launch(scripts / "compiled.py", args=["train"], env=off).check().results

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from compare import decode
 
+from tiers import full
+
 SOON = 20  # seconds from the end of one rank to the end of the job
 
 # --- What this release does not average is refused ----------------------------------------------
@@ -62,6 +64,7 @@ def test_what_averages_is_not_refused(refused):
         assert rank["assigned"] == pytest.approx([0.85] * 3)
 
 
+@pytest.mark.full
 def test_one_process_runs_all_of_it(launch, scripts):
     alone = launch(scripts / "errors_refused.py", np=0, env={"TF_MPI_ENABLE": "1"}).check()
     outcomes = alone.results[0]
@@ -71,6 +74,7 @@ def test_one_process_runs_all_of_it(launch, scripts):
     assert {case: text for case, text in outcomes.items() if text != "ok"} == {}
 
 
+@pytest.mark.full
 def test_auto_clustering_takes_in_the_optimizer(launch, scripts):
     """XLA compiles the optimizer op with its average; no kernel of its own runs."""
     flags = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=1"
@@ -83,7 +87,15 @@ def test_auto_clustering_takes_in_the_optimizer(launch, scripts):
 # --- Ranks that end ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way, who", [("raise", 0), ("raise", 1), ("kill", 0), ("kill", 1)])
+@pytest.mark.parametrize(
+    "way, who",
+    [
+        full("raise", 0),
+        ("raise", 1),
+        ("kill", 0),
+        full("kill", 1),
+    ],
+)
 def test_when_a_rank_ends_so_do_the_others(launch, scripts, way, who):
     run = launch(scripts / "errors_ends.py", args=[way, who], timeout=90)
     since = time.time() - float(run.stdout[who].split("AT")[1])
@@ -130,6 +142,7 @@ SAME_DATA = "all ranks are fed the same data"
 NOTHING = "no optimizer op was run, so no gradient was averaged"
 
 
+@pytest.mark.full
 def test_same_data_is_a_warning_once(launch, scripts):
     run = launch(scripts / "errors_ends.py", args=["same"]).check()
     assert [text.count(SAME_DATA) for text in run.stderr] == [1, 0]
@@ -140,7 +153,7 @@ def test_different_data_is_no_warning(stalled):
     assert SAME_DATA not in "".join(stalled.stderr)
 
 
-@pytest.mark.parametrize("mode, lines", [("nothing", 1), ("allreduce", 0)])
+@pytest.mark.parametrize("mode, lines", [("nothing", 1), full("allreduce", 0)])
 def test_script_that_averaged_nothing_is_told(launch, scripts, mode, lines):
     run = launch(scripts / "errors_ends.py", args=[mode]).check()
     assert [text.count(NOTHING) for text in run.stderr] == [lines, 0]

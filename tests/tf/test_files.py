@@ -14,6 +14,8 @@ from typing import Any, ClassVar, NamedTuple
 import pytest
 from compare import assert_same
 
+from tiers import full
+
 ONE_MEMBER = 300_000  # bytes: less than the smallest model that the scripts save
 LATE = 0.2  # seconds: rank 0 comes later than this to each save
 
@@ -35,7 +37,10 @@ class Files(NamedTuple):
     read: tuple[dict[str, Any], dict[str, Any]]
 
 
-@pytest.fixture(scope="module", params=["tensorflow", "keras", "tf_keras"])
+@pytest.fixture(
+    scope="module",
+    params=["tensorflow", "keras", full("tf_keras")],
+)
 def files(request, launch, scripts, stock_python, tmp_path_factory) -> Files:
     kind = request.param
     root = tmp_path_factory.mktemp("files")
@@ -109,6 +114,7 @@ def test_only_rank_0_shows_progress(files):
     assert shown[0] or "best" not in files.ranks[0]
 
 
+@pytest.mark.full
 def test_each_rank_writes_its_own_with_TF_MPI_IO_all(launch, scripts, tmp_path):
     run = launch(
         scripts / "files_tf.py", np=2, args=[tmp_path / "{rank}"], env={"TF_MPI_IO": "all"}
@@ -153,7 +159,7 @@ def test_after_rank_0s_end_nothing_is_waited_for(ends):
     assert "rank 0's script has ended" in case["raised"] and case["seconds"] < 1.5
 
 
-@pytest.fixture(scope="module", params=["keras", "tf_keras"])
+@pytest.fixture(scope="module", params=["keras", full("tf_keras")])
 def restored(request, launch, scripts, tmp_path_factory) -> list[dict[str, Any]]:
     args = [request.param, tmp_path_factory.mktemp("restored")]
     return launch(scripts / "files_restore.py", np=2, args=args).check().results
@@ -195,6 +201,7 @@ class Archive(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.full
 def test_one_rank_downloads(launch, scripts, tmp_path):
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:

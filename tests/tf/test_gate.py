@@ -130,12 +130,14 @@ def test_rank_that_had_children_still_averages(ranks):
         np.testing.assert_array_equal(decode(rank["variable"]), np.full(4, -3.0))
 
 
+@pytest.mark.full
 def test_log_level_warning_is_silent(launch, scripts):
     run = launch(scripts / "gate_child.py", np=2, env={"TF_MPI_LOG_LEVEL": "warning"}).check()
     assert [mpi_lines(text) for text in run.stderr] == [[], []]
     assert [rank["size"] for rank in run.results] == [2, 2]
 
 
+@pytest.mark.full
 def test_log_level_debug_says_more(launch, scripts):
     run = launch(scripts / "gate_child.py", np=2, env={"TF_MPI_LOG_LEVEL": "debug"}).check()
     for rank, text in enumerate(run.stderr):
@@ -176,6 +178,7 @@ def bounds(values: list[float]) -> tuple[float, float]:
     return ordered[skipped], ordered[-1 - skipped]
 
 
+@pytest.mark.full
 @pytest.mark.alone
 def test_import_takes_no_more_than_50_ms_longer(stock_python):
     """CPU time, which other processes disturb less than wall time; both of a pair run at once.

@@ -9,16 +9,19 @@ import numpy as np
 import pytest
 from compare import decode
 
+from reference import reference
+from tiers import full
+
 SCRIPT = "keras_decisions.py"
 
 
 @pytest.fixture(scope="module")
 def alone(launch, scripts) -> dict[str, Any]:
     """What one plain process printed."""
-    return launch(scripts / SCRIPT, np=0, timeout=200).check().results[0]
+    return reference(scripts / SCRIPT)[0]
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[2, full(3)])
 def ranks(request, launch, scripts) -> list[dict[str, Any]]:
     """What every rank printed."""
     return launch(scripts / SCRIPT, np=request.param, timeout=200).check().results
@@ -90,9 +93,10 @@ def test_no_retracing_and_one_operation(alone, ranks):
         assert ours - stock == {}
 
 
+@pytest.mark.full
 def test_with_synchronised_batch_norm_the_moments_are_the_batchs(launch, scripts):
     args = ["batch norm", "batch norm trained"]
-    (theirs,) = launch(scripts / SCRIPT, np=0, args=args).check().results
+    (theirs,) = reference(scripts / SCRIPT, args=args)
     results = launch(scripts / SCRIPT, np=3, args=args, env={"TF_MPI_SYNC_BATCHNORM": "1"})
     for ours in results.check().results:
         assert far(ours["batch norm"]["moving"], theirs["batch norm"]["moving"]) < 1e-6

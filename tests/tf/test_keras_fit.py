@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from compare import decode
 
 from launch import launch as start
+from reference import reference
+from tiers import full
 
-FLAVOURS = ("keras", "tf_keras", "tf_keras-legacy")
 TOLERANCE = 1e-5
 
 
@@ -20,7 +22,10 @@ def matrix(
     script: str, flavour: str, np_: int, cases: tuple[str, ...] = ()
 ) -> list[dict[str, Any]]:
     """What every rank (0 ranks: one plain process) printed; of all cases, unless some are named."""
-    return start(script, np=np_, args=[flavour, *cases], timeout=600).check().results
+    args = [flavour, *cases]
+    if np_ == 0:
+        return reference(Path(script), args=args)
+    return start(script, np=np_, args=args, timeout=600).check().results
 
 
 def distance(ours: Any, theirs: Any) -> float:
@@ -28,11 +33,35 @@ def distance(ours: Any, theirs: Any) -> float:
     return max(float(np.abs(decode(a) - decode(b)).max()) for a, b in pairs)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_matrix_equals_one_process(scripts, flavour, ranks):
+# The quick tier trains with each optimizer of Keras 3, as a function or compiled, and of tf_keras
+# with what is not as there: its clipping, its loss scale, legacy optimizers (some have Apply ops).
+QUICK = {
+    "keras": (
+        "sgd momentum",
+        "adam jit",
+        "adamw global_clipnorm ema",
+        "rmsprop jit",
+        "adagrad",
+        "lion jit",
+        "accumulation clipnorm",
+        "loss scale jit",
+    ),
+    "tf_keras": ("clipnorm", "loss scale jit"),
+    "tf_keras-legacy": ("adam", "nadam jit", "loss scale"),
+}
+
+
+@pytest.mark.parametrize(
+    "flavour, ranks, cases",
+    [
+        *((flavour, 2, cases) for flavour, cases in QUICK.items()),
+        *(full(flavour, ranks, ()) for ranks in (2, 3) for flavour in QUICK),
+    ],
+)
+def test_matrix_equals_one_process(scripts, flavour, ranks, cases):
+    """Of these cases, or of all."""
     script = str(scripts / "keras_fit_matrix.py")
-    (alone,) = matrix(script, flavour, 0)
+    (alone,) = matrix(script, flavour, 0, cases)
     assert alone["ranks"] == 1
     cases = [name for name in alone if name != "ranks"]
     if ranks == 3:  # each optimizer once, as a function or compiled: time, on two cores
@@ -53,6 +82,7 @@ def test_matrix_equals_one_process(scripts, flavour, ranks):
     assert not far, f"further than {TOLERANCE} from one process: {far}"
 
 
+@pytest.mark.full
 def test_the_matrix_fails_if_nothing_is_averaged(scripts):
     """The control, on the cases that are quick to run."""
     script, cases = str(scripts / "keras_fit_matrix.py"), ["sgd momentum", "adam", "loss scale"]

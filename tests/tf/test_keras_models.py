@@ -9,6 +9,8 @@ import pytest
 from compare import decode
 
 from launch import launch as start
+from reference import reference
+from tiers import full
 
 TOLERANCE = {"weights": 1e-5, "half weights": 1e-3}
 
@@ -16,11 +18,11 @@ TOLERANCE = {"weights": 1e-5, "half weights": 1e-3}
 @pytest.fixture(scope="module")
 def alone(scripts) -> dict[str, Any]:
     """What one plain process printed."""
-    (result,) = start(scripts / "keras_models.py", np=0, timeout=300).check().results
+    (result,) = reference(scripts / "keras_models.py")
     return result
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, full(3)])
 def test_equal_one_process(scripts, alone, ranks):
     results = start(scripts / "keras_models.py", np=ranks, timeout=300).check().results
     far: dict[str, Any] = {}

@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 from compare import decode
 
+from reference import reference
+from tiers import full
+
 # Gradients averaged by each case: one per variable and step, whatever calls what.
 AVERAGED = {"large": 6, "two of a kind": 4, "sparse": 2, "overrides apply": 2}
 
 
-@pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
+@pytest.mark.parametrize("flavour", ["keras", full("tf_keras")])
 def test_every_way_in(launch, scripts, flavour):
     script = scripts / "keras_optimizers.py"
-    (alone,) = launch(script, np=0, args=[flavour, "3"], timeout=200).check().results
+    (alone,) = reference(script, args=[flavour, "3"])
     ranks = launch(script, np=3, args=[flavour, "3"], timeout=200).check().results
     far = {}
     for case, theirs in alone.items():
@@ -39,6 +42,7 @@ keras.optimizers.SGD().apply([np.ones(2, "f")], [keras.Variable(np.ones(2, "f"))
 """
 
 
+@pytest.mark.full
 def test_a_keras_that_is_too_old_stops(launch, tmp_path):
     script = tmp_path / "old.py"
     script.write_text(OLD_KERAS)

@@ -6,6 +6,8 @@ import resource
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 PAGES = 4 * 100 * 2**20 // resource.getpagesize()
 
 

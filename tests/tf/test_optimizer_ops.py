@@ -11,7 +11,11 @@ from typing import Any, NamedTuple
 import pytest
 from compare import assert_close, assert_same
 
+from reference import reference
+from tiers import full
+
 MODES = ("ref", "resource", "function", "eager")
+QUICK = "function"  # the others: in the full tier
 WIDE = {"float32": 1e-5, "float64": 1e-12, "complex128": 1e-12}
 BY_PARTS = ("float16", "bfloat16", "complex64")
 NUM_OPS = {"ref": 16, "resource": 18, "function": 18, "eager": 18}
@@ -25,11 +29,14 @@ class Runs(NamedTuple):
     alone: dict[str, Any]
 
 
-@pytest.fixture(scope="module", params=MODES)
+@pytest.fixture(
+    scope="module",
+    params=[mode if mode == QUICK else full(mode) for mode in MODES],
+)
 def runs(request, launch, scripts) -> Runs:
     script, args = scripts / "optimizer_ops.py", [request.param]
     ranks = launch(script, np=2, args=args, timeout=180).check().results
-    alone = launch(script, np=0, args=args, timeout=180).check().results[0]
+    alone = reference(script, args=args)[0]
     return Runs(request.param, ranks, alone)
 
 

@@ -10,6 +10,8 @@ import os
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 STEPS = int(os.environ.get("TFMPI_TEST_ORDER_STEPS", "1000"))
 TIMEOUT = 300
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from reference import reference
+from tiers import full
+
 SCRIPT = """
 import json, os, sys
 import keras, numpy as np, tensorflow as tf
@@ -33,9 +36,9 @@ def script(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("kind", ["arrays", "dataset"])
+@pytest.mark.parametrize("kind", ["arrays", full("dataset")])
 def test_rank_0s_are_used_as_one_process_would(launch, script, kind):
-    (alone,) = launch(script, np=0, args=[kind]).check().results
+    (alone,) = reference(script, args=[kind])
     run = launch(script, np=2, args=[kind]).check()
     for rank in run.results:
         for name, value in alone.items():
@@ -45,6 +48,7 @@ def test_rank_0s_are_used_as_one_process_would(launch, script, kind):
         assert "TF_MPI_SHARD=off" in run.stderr[0]
 
 
+@pytest.mark.full
 def test_a_script_that_knows_of_ranks_must_say_whose_they_are(launch, script):
     run = launch(script, np=2, args=["knows"])
     assert run.returncode != 0

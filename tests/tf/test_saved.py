@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import pytest
 from compare import assert_close
 
+pytestmark = pytest.mark.full
+
 KINDS = ["model", "checkpoint", "session"]
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def ranks(launch, scripts) -> list[dict[str, Any]]:

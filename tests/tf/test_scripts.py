@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 import pytest
 from compare import assert_close, assert_same
 
+from reference import reference
+from tiers import full
+
 TEXT = (Path(__file__).parent / "scripts" / "cases.py").read_text()
 SAME_NAME = "extra_variable_of_the_same_name_eager"
 CASES = [name for name in re.findall(r"^@case\ndef (\w+)", TEXT, re.M) if name != SAME_NAME]
@@ -24,7 +27,7 @@ class Runs(NamedTuple):
 @pytest.fixture(scope="module")
 def runs(launch, scripts) -> Runs:
     ranks = launch(scripts / "cases.py", np=2, timeout=180).check().results
-    return Runs(ranks, launch(scripts / "cases.py", np=0, timeout=180).check().results[0])
+    return Runs(ranks, reference(scripts / "cases.py")[0])
 
 
 # TensorFlow runs the two updates in either order, and so rounds them differently on each rank.
@@ -40,15 +43,16 @@ def test_equals_one_process(runs, case):
     assert_close(runs.ranks[1][case], runs.alone[case], 1e-5)
 
 
+@pytest.mark.full
 def test_an_extra_variable_of_the_same_name_in_an_eager_loop(launch, scripts):
     assert_same(launch(scripts / "cases.py", np=2, args=[SAME_NAME]).check().results)
 
 
-@pytest.mark.parametrize("order", ["same", "opposite"])
+@pytest.mark.parametrize("order", [full("same"), "opposite"])
 def test_two_sessions_in_two_threads(launch, scripts, order):
     """Of the same names, so that which is which has to be known otherwise."""
     ranks = launch(scripts / "threads.py", np=2, args=[order]).check().results
-    alone = launch(scripts / "threads.py", np=0, args=[order]).check().results[0]
+    alone = reference(scripts / "threads.py", args=[order])[0]
     assert_same(ranks)
     for session, state in alone.items():
         assert_close(ranks[1][session], state, 1e-5)
@@ -56,7 +60,11 @@ def test_two_sessions_in_two_threads(launch, scripts, order):
 
 @pytest.mark.parametrize(
     "mode, steps",
-    [("function", "15,10,5"), ("session", "5,10,15"), ("eager", "4,9")],
+    [
+        ("function", "15,10,5"),
+        full("session", "5,10,15"),
+        full("eager", "4,9"),
+    ],
 )
 def test_ranks_with_fewer_steps(launch, scripts, mode, steps):
     """The others go on, rank 0's coordinator too, and average over those that are left."""
@@ -66,9 +74,10 @@ def test_ranks_with_fewer_steps(launch, scripts, mode, steps):
     assert f"the script has ended on 1 of {ranks} ranks" in run.stderr[0]
 
 
+@pytest.mark.full
 def test_a_step_that_is_given_up_can_be_repeated(launch, scripts):
     ranks = launch(scripts / "timeout.py", np=2).check().results
-    alone = launch(scripts / "timeout.py", np=0).check().results[0]
+    alone = reference(scripts / "timeout.py")[0]
     assert ranks[0]["error"] in ("DeadlineExceededError", "CancelledError")
     assert 0.5 < ranks[0]["waited"] < 4
     assert alone["error"] == ranks[1]["error"] == ""

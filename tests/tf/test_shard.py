@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 import pytest
 from compare import assert_close, assert_same
 
+from reference import reference
+from tiers import full
+
 SAMPLES = 23
 BATCH = 5
 
@@ -19,12 +22,12 @@ class Runs(NamedTuple):
     alone: dict[str, Any]
 
 
-@pytest.fixture(scope="module", params=["keras", "tf_keras"])
+@pytest.fixture(scope="module", params=["keras", full("tf_keras")])
 def runs(launch, scripts, request) -> Runs:
     size = {"keras": 3, "tf_keras": 2}[request.param]
     script, args = scripts / "shards.py", [request.param]
     ranks = launch(script, np=size, args=args, timeout=240).check().results
-    alone = launch(script, np=0, args=args, timeout=240).check().results[0]
+    alone = reference(script, args=args)[0]
     return Runs(request.param, ranks, alone)
 
 
@@ -87,7 +90,7 @@ def test_predict_returns_everything_in_order(runs):
             assert_close(rank["predicted"][name], alone, 1e-6)
 
 
-@pytest.mark.parametrize("framework", ["keras", "tf_keras"])
+@pytest.mark.parametrize("framework", ["keras", full("tf_keras")])
 @pytest.mark.parametrize("mode", ["off", "per-rank"])
 def test_other_batches_equal_one_process(launch, scripts, mode, framework):
     """Unequal parts of the ranks' own; and a batch per rank, with a learning rate for it."""
@@ -97,7 +100,7 @@ def test_other_batches_equal_one_process(launch, scripts, mode, framework):
     }
     script, args = scripts / "shards_own.py", [mode, framework]
     ranks = launch(script, np=2, args=args, env=settings[mode], timeout=120).check().results
-    alone = launch(script, np=0, args=args, timeout=120).check().results[0]
+    alone = reference(script, args=args)[0]
     for name in alone:
         assert_same([rank[name] for rank in ranks])
         assert_close(ranks[1][name], alone[name], 1e-5)
@@ -111,6 +114,7 @@ def test_ranks_with_parts_of_their_own_are_told(launch, scripts):
     )
 
 
+@pytest.mark.full
 def test_scaling_needs_a_batch_per_rank(launch, scripts):
     run = launch(scripts / "shards_own.py", np=2, args=["off", "keras"],
                  env={"TF_MPI_SCALE_LR": "sqrt"}, timeout=60)  # fmt: skip
@@ -118,7 +122,7 @@ def test_scaling_needs_a_batch_per_rank(launch, scripts):
     assert any("accepted: none, or TF_MPI_BATCH=per-rank" in text for text in run.stderr)
 
 
-@pytest.mark.parametrize("mode", ["auto", "dataset"])
+@pytest.mark.parametrize("mode", [full("auto"), "dataset"])
 def test_loops_of_the_script_see_parts(launch, scripts, mode):
     run = launch(scripts / "shards_loops.py", np=2, env={"TF_MPI_SHARD": mode}, timeout=120)
     ranks = run.check().results

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from compare import assert_close, assert_same, decode
 
+from reference import reference
+from tiers import full
+
 NUM_OPS = 11 + 12  # SparseApply*, ResourceSparseApply*
 # bfloat16 rows are summed in float32 and rounded once; only a dense reduction rounds a rank's own
 # duplicates before.
@@ -14,10 +17,13 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 1e-5}
 @pytest.fixture(scope="module")
 def ops_alone(launch, scripts):
     """By number of ranks, what one process printed: {case: {state: array}}."""
-    return launch(scripts / "sparse_ops.py", np=0).check().results[0]
+    return reference(scripts / "sparse_ops.py")[0]
 
 
-@pytest.mark.parametrize("size, mode, update", [(2, "auto", "divided"), (3, "dense", "every")])
+@pytest.mark.parametrize(
+    "size, mode, update",
+    [(2, "auto", "divided"), full(3, "dense", "every")],
+)
 def test_every_sparse_op_equals_one_process(launch, scripts, ops_alone, size, mode, update):
     env = {"TF_MPI_SPARSE": mode, "TF_MPI_SPARSE_UPDATE": update}
     ranks = launch(scripts / "sparse_ops.py", np=size, env=env).check().results
@@ -32,9 +38,10 @@ def test_every_sparse_op_equals_one_process(launch, scripts, ops_alone, size, mo
 
 @pytest.fixture(scope="module")
 def v1_alone(launch, scripts):
-    return launch(scripts / "sparse_v1.py", np=0).check().results[0]
+    return reference(scripts / "sparse_v1.py")[0]
 
 
+@pytest.mark.full
 def test_every_compat_v1_optimizer_equals_one_process(launch, scripts, v1_alone):
     ranks = launch(scripts / "sparse_v1.py", np=2).check().results
     assert_same(ranks)
@@ -44,7 +51,7 @@ def test_every_compat_v1_optimizer_equals_one_process(launch, scripts, v1_alone)
 
 def test_an_embedding_in_fit_equals_one_process(launch, scripts):
     """And its gradients stay sparse, also where they are compiled."""
-    (alone,) = launch(scripts / "sparse_keras.py", np=0).check().results
+    (alone,) = reference(scripts / "sparse_keras.py")
     ranks = launch(scripts / "sparse_keras.py", np=2).check().results
     for case, theirs in alone.items():
         assert_same([rank[case]["values"] for rank in ranks])
@@ -53,6 +60,7 @@ def test_an_embedding_in_fit_equals_one_process(launch, scripts):
         assert ranks[0][case]["kinds"] == theirs["kinds"], case
 
 
+@pytest.mark.full
 def test_control_of_ranks_that_average_nothing(launch, scripts, v1_alone):
     off = {"TF_MPI_ENABLE": "0", "TEST_UNSYNCHRONISED": "1"}
     results = launch(scripts / "sparse_v1.py", env=off).check().results
@@ -124,6 +132,7 @@ def divided(launch, scripts):
     return launch(scripts / "sparse_divided.py", np=3).check().results
 
 
+@pytest.mark.full
 def test_a_divided_update_has_the_bits_of_one_by_every_rank(launch, scripts, divided):
     env = {"TF_MPI_SPARSE_UPDATE": "every"}
     every = launch(scripts / "sparse_divided.py", np=3, env=env).check().results
@@ -142,6 +151,7 @@ def test_a_divided_update_has_the_bits_of_one_by_every_rank(launch, scripts, div
             assert one["digest"] == next(r["alone"]["digest"] for r in divided if "alone" in r)
 
 
+@pytest.mark.full
 def test_averaged_rows_that_differ_are_an_error_that_names_both_ranks(divided):
     texts = [rank["differ"] for rank in divided]
     for text in (text for both in texts for text in both):

@@ -10,7 +10,7 @@ from trace_events import Event, Trace, end
 
 from launch import LaunchResult
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.full]
 RANKS, STEPS = 2, 15
 LAYERS = ("w0", "w1")  # the others are handed in together
 Launch = Callable[..., LaunchResult]

@@ -5,8 +5,17 @@ from __future__ import annotations
 
 import pytest
 
+from tiers import full
 
-@pytest.mark.parametrize("shape, wire", [("auto", "bf16"), ("2x1", "none"), ("2x1", "bf16")])
+
+@pytest.mark.parametrize(
+    "shape, wire",
+    [
+        full("auto", "bf16"),
+        full("2x1", "none"),
+        ("2x1", "bf16"),
+    ],
+)
 def test_halves_travel_between_nodes_only(launch, scripts, shape, wire):
     env = {"TF_MPI_TOPOLOGY": shape, "TF_MPI_COMPRESSION": wire}
     one, other = launch(scripts / "topology.py", np=2, env=env, timeout=120).check().results
@@ -20,6 +29,7 @@ def test_halves_travel_between_nodes_only(launch, scripts, shape, wire):
         assert average == pytest.approx(1.001, rel=1e-6)
 
 
+@pytest.mark.full
 def test_a_shape_for_another_number_of_ranks_is_refused(launch, scripts):
     env = {"TF_MPI_TOPOLOGY": "2x4"}
     ended = launch(scripts / "topology.py", np=2, env=env, timeout=120)

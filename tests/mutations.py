@@ -1,0 +1,176 @@
+"""Breaks the product on purpose, one way after the other: does the quick tier of the tests notice?
+
+    .venv/bin/python tests/mutations.py            # all; some minutes
+    .venv/bin/python tests/mutations.py apart off  # these
+
+A mutation replaces a line of the product in a copy of it (.cache/mutations: the environment as hard
+links; for C++ the sources, built there), so nothing of the checkout or the environment changes. The
+files of tests that it should break are then run as `./install.sh --test` runs them. It is caught if
+tests fail, and missed if all pass; a mutation whose line is no longer there is an error: the code
+has changed, so write the mutation anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PLACE = ROOT / ".cache" / "mutations"
+TREE, VENV = PLACE / "tree", PLACE / "venv"
+LIBRARY = "tensorflow_patches/glue/libtensorflow_mpi.so"
+QUICK = "not full and not alone"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`old`, which is in one file of the product, becomes `new`; these tests must notice."""
+
+    name: str
+    what: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    cpp: bool = False
+
+
+MUTATIONS = (
+    Mutation(
+        "average",
+        "an average returns its input",
+        "  const DataType wire = WireType(signature.dtype);\n",
+        "  const DataType wire = WireType(signature.dtype);\n"
+        "  if (signature.op == ReduceOp::kAverage) {\n"
+        "    if (in != out) std::memcpy(out, in, count * SizeOf(wire));\n"
+        "    return Status();\n"
+        "  }\n",
+        ("test_optimizer_ops.py", "test_compiled.py", "test_keras_fit.py"),
+        cpp=True,
+    ),
+    Mutation(
+        "apart",
+        "a rank keeps its own first variables",
+        "            states[index].write(value)\n",
+        "            pass\n",
+        ("test_start.py", "test_keras_models.py"),
+    ),
+    Mutation(
+        "lost",
+        "a rank that stops with an error is taken for one that has ended",
+        "    if _failure is not None:\n",
+        "    if False:\n",
+        ("test_errors.py",),
+    ),
+    Mutation(
+        "off",
+        "with averaging off the library is loaded",
+        "    if not gate.on:\n",
+        "    if not gate.on:\n        from tensorflow.mpi import _lib\n\n        _lib.load()\n",
+        ("test_gate.py",),
+    ),
+    Mutation(
+        "on",
+        "TF_MPI_ENABLE=0 averages all the same",
+        '        return Gate(False, "TF_MPI_ENABLE=0", found)\n',
+        '        return Gate(True, "TF_MPI_ENABLE=0", found)\n',
+        ("test_gate.py", "test_keras_fit.py"),
+    ),
+)
+
+
+def places(mutation: Mutation) -> Iterator[Path]:
+    """The files that hold `old`, in the copy."""
+    if mutation.cpp:
+        root, ending = TREE / "tensorflow_patches", ".cc"
+    else:
+        (root,) = VENV.glob("lib/python3*/site-packages/tensorflow/mpi")
+        ending = ".py"
+    for path in root.rglob(f"*{ending}"):
+        if mutation.old in path.read_text():
+            yield path
+
+
+def run(command: list[str], log: Path, cwd: Path = ROOT) -> int:
+    with log.open("w") as output:
+        return subprocess.run(
+            command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        ).returncode
+
+
+def copy_environment() -> None:
+    """Hard links: a file that is to change is removed first, and written anew."""
+    shutil.rmtree(VENV, ignore_errors=True)
+    PLACE.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["cp", "-al", sys.prefix, VENV], check=True)
+
+
+def copy_tree() -> None:
+    shutil.rmtree(TREE, ignore_errors=True)
+    ignored = shutil.ignore_patterns(".cache", ".git", ".venv", "wheels", "bazel-*", "__pycache__")
+    shutil.copytree(ROOT, TREE, ignore=ignored, symlinks=True)
+    (TREE / ".cache").mkdir()
+    (TREE / ".cache" / "external").symlink_to(ROOT / ".cache" / "external")
+
+
+def build_library() -> None:
+    """Builds the copied sources, and puts their library into the copied environment."""
+    log = PLACE / "bazel.log"
+    root = f"--output_user_root={PLACE / 'bazel'}"
+    if run(["bazel", "--batch", root, "build", f"//{LIBRARY.replace('/lib', ':lib')}"], log, TREE):
+        raise SystemExit(f"the mutated library does not compile: {log}")
+    (target,) = VENV.glob(f"lib/python3*/site-packages/tensorflow/mpi/lib/{Path(LIBRARY).name}")
+    target.unlink()
+    shutil.copy(TREE / ".cache" / "bazel-bin" / LIBRARY, target)
+
+
+def failures(text: str) -> list[str]:
+    return sorted(set(re.findall(r"^(?:FAILED|ERROR) tests/(?:.*/)?(\S+?)(?: -|$)", text, re.M)))
+
+
+def caught(mutation: Mutation) -> bool:
+    """Applies the mutation to fresh copies and runs its tests."""
+    begin = time.monotonic()
+    copy_environment()
+    if mutation.cpp:
+        copy_tree()
+    found = list(places(mutation))
+    if len(found) != 1 or found[0].read_text().count(mutation.old) != 1:
+        raise SystemExit(f"{mutation.name}: its line is not in one place: {found}; write it anew")
+    text = found[0].read_text().replace(mutation.old, mutation.new)
+    found[0].unlink()
+    found[0].write_text(text)
+    if mutation.cpp:
+        build_library()
+    files = [str(path) for name in mutation.tests for path in (ROOT / "tests").rglob(name)]
+    log = PLACE / f"{mutation.name}.log"
+    pytest = [str(VENV / "bin" / "python"), "-m", "pytest", "-m", QUICK, "--numprocesses", "2"]
+    code = run([*pytest, "--dist", "loadfile", *files], log)
+    failed = failures(log.read_text())
+    verdict = "caught" if code == 1 and failed else "MISSED" if code == 0 else f"pytest: {code}"
+    print(f"{mutation.name}: {mutation.what}: {verdict}, {time.monotonic() - begin:.0f} s")
+    for name in failed[:5]:
+        print(f"    {name}")
+    if len(failed) > 5:
+        print(f"    and {len(failed) - 5} more; {log}")
+    return code == 1 and bool(failed)
+
+
+def main() -> int:
+    names = [mutation.name for mutation in MUTATIONS]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("names", nargs="*", choices=[*names, []], metavar="NAME", help=str(names))
+    chosen = parser.parse_args().names or names
+    missed = [m.name for m in MUTATIONS if m.name in chosen and not caught(m)]
+    print(f"missed: {', '.join(missed)}" if missed else "all were caught")
+    return bool(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

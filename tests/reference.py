@@ -1,0 +1,99 @@
+"""What one plain process prints, kept from run to run: the reference that ranks are compared with.
+
+    (alone,) = reference(scripts / "compiled.py", args=["train"])
+
+A plain process runs what the closed gate leaves, so its results change with the script, with the
+Python files of the environment's TensorFlow and with the processor, not with the library that
+averages: what is kept under .cache/references is used again while all of those are the same, to the
+byte.  `rm -r .cache/references`, or ./install.sh --test-all, has everything computed anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from launch import launch
+from wheelbuilder.files import only_one
+
+KEPT = Path(__file__).resolve().parents[1] / ".cache" / "references"
+ENVIRONMENTS = 4  # a script's results are kept for as many
+# Results depend on what these say, too; no test sets them.
+VARIABLES = ("TF_", "KERAS_", "OMP_", "XLA_")
+
+
+def reference(
+    script: Path, *, args: Sequence[str] = (), timeout: float = 300
+) -> list[dict[str, Any]]:
+    """The results of `launch(script, np=0, args=args).check()`, computed once.
+
+    args: words, no paths of this run's own.
+    """
+    words = [script.name, *args]
+    name = f"{script.stem}-{hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]}"
+    path = KEPT / f"{name}-{_key(script, words)[:32]}.json"
+    with only_one(KEPT / "locks" / name):
+        if not path.exists():
+            results = launch(script, np=0, args=args, timeout=timeout).check().results
+            fresh = path.with_suffix(".new")
+            fresh.write_text(json.dumps(results))
+            fresh.replace(path)
+            for old in sorted(KEPT.glob(f"{name}-*.json"), key=os.path.getmtime)[:-ENVIRONMENTS]:
+                old.unlink()
+        return list(json.loads(path.read_text()))
+
+
+def _key(script: Path, words: Sequence[str]) -> str:
+    digest = hashlib.sha256(json.dumps([list(words), _environment()]).encode())
+    for file in sorted(set(_modules(script))):
+        digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _modules(script: Path) -> Iterator[Path]:
+    """The script, and the files beside it that it imports."""
+    yield script
+    for node in ast.walk(ast.parse(script.read_text())):
+        names = [node.module] if isinstance(node, ast.ImportFrom) else []
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        for name in names:
+            beside = script.parent / f"{name}.py"
+            if name and beside.exists():
+                yield from _modules(beside)
+
+
+@functools.cache
+def _environment() -> list[str]:
+    """What a plain process computes with: processor, versions, TensorFlow's Python files."""
+    cpu = [
+        line
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith(("model name", "flags"))
+    ]
+    packages = [f"{d.name} {d.version}" for d in importlib.metadata.distributions()]
+    variables = [f"{k}={v}" for k, v in os.environ.items() if k.startswith(VARIABLES)]
+    (distribution,) = importlib.metadata.distributions(name="tensorflow-cpu")
+    files = hashlib.sha256()
+    for file in sorted(map(str, distribution.files or ())):
+        path = Path(str(distribution.locate_file(file)))
+        if file.endswith(".py"):
+            files.update(file.encode() + path.read_bytes())
+        elif not file.startswith("tensorflow/mpi/") and path.exists():
+            files.update(f"{file} {path.stat().st_size}".encode())
+    return [
+        platform.machine(),
+        sys.version,
+        *sorted(set(cpu)),
+        *sorted(packages),
+        *sorted(variables),
+        files.hexdigest(),
+    ]
