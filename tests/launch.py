@@ -33,6 +33,7 @@ from typing import Any
 MARKER = "TEST_LAUNCH_ID"
 RESULT_PREFIX = "RESULT "
 ENDED = "(had ended)"  # in place of a rank's stacks
+SHARED = Path(__file__).resolve().parent / "tf"  # has common.py, which scripts import
 TAIL = 4000  # characters of each stream shown in a message
 LAUNCHER_VARIABLES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_")
 
@@ -169,6 +170,8 @@ def _environment(
         # A launcher that was killed leaves its files in a folder named by its process number, and
         # Open MPI 5.0.11's next one of that number stops: "listener thread failed to start".
         environment["TMPDIR"] = str(directory)
+    paths = [str(SHARED), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     environment["PYTHONUNBUFFERED"] = "1"
     environment["PYTHONFAULTHANDLER"] = "1"
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")

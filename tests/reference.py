@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launch import launch
+from launch import SHARED, launch
 from wheelbuilder.files import only_one
 
 KEPT = Path(__file__).resolve().parents[1] / ".cache" / "references"
@@ -60,15 +60,15 @@ def _key(script: Path, words: Sequence[str]) -> str:
 
 
 def _modules(script: Path) -> Iterator[Path]:
-    """The script, and the files beside it that it imports."""
+    """The script, and the files of these tests that it imports."""
     yield script
     for node in ast.walk(ast.parse(script.read_text())):
         names = [node.module] if isinstance(node, ast.ImportFrom) else []
         names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         for name in names:
-            beside = script.parent / f"{name}.py"
-            if name and beside.exists():
-                yield from _modules(beside)
+            for file in (script.parent / f"{name}.py", SHARED / f"{name}.py"):
+                if name and file.exists():
+                    yield from _modules(file)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ _NARROW = {"bfloat16": ml_dtypes.bfloat16}
 
 
 def decode(encoded: Sequence[Any]) -> np.ndarray:
-    """What scripts/common.py encoded."""
+    """What common.py encoded."""
     name, shape, digits = encoded
     dtype = np.dtype(_NARROW.get(name, name))
     return np.frombuffer(bytes.fromhex(digits), dtype).reshape(shape)

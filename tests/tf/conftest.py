@@ -1,4 +1,4 @@
-"""What the tests that run TensorFlow share: the scripts' folder and a stock TensorFlow."""
+"""What the tests that run TensorFlow share: their scripts' folder and a stock TensorFlow."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ STOCK_VERSION = "2.21.0"
 STOCK_VENV = Path(__file__).parents[2] / ".cache" / "stock"
 
 
-@pytest.fixture(scope="session")
-def scripts() -> Path:
-    """The folder of the scripts that ranks run."""
-    return SCRIPTS
+@pytest.fixture(scope="module")
+def scripts(request: pytest.FixtureRequest) -> Path:
+    """The folder of the scripts that ranks run: they lie beside their tests."""
+    return request.path.parent
 
 
 def _is_stock(python: str) -> str | None:

@@ -12,7 +12,7 @@ from compare import assert_close, assert_same
 from reference import reference
 from tiers import full
 
-TEXT = (Path(__file__).parent / "scripts" / "cases.py").read_text()
+TEXT = (Path(__file__).parent / "cases.py").read_text()
 SAME_NAME = "extra_variable_of_the_same_name_eager"
 CASES = [name for name in re.findall(r"^@case\ndef (\w+)", TEXT, re.M) if name != SAME_NAME]
 

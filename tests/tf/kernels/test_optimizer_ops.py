@@ -1,6 +1,6 @@
 """Every dense optimizer op: two ranks on half batches against one process on the whole batch.
 
-The cases are the ops and dtypes that TensorFlow has kernels for; scripts/optimizer_ops.py trains
+The cases are the ops and dtypes that TensorFlow has kernels for; optimizer_ops.py trains
 all of them in one process, 50 steps each. test_control.py shows that these comparisons can fail.
 """
 

@@ -111,7 +111,7 @@ def test_saved_model_is_an_identity_in_stock_tensorflow(
     ranks, launch, scripts, directory, stock_python
 ):
     command = [stock_python, scripts / "average.py", "load", directory / "model"]
-    run = launch(command, np=0, env={"PYTHONPATH": str(scripts)}).check()
+    run = launch(command, np=0).check()
     for number, value in enumerate(run.results[0]["saved"], start=1):
         np.testing.assert_array_equal(decode(value), number * tensor(5))
 

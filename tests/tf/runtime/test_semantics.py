@@ -7,7 +7,7 @@ from pathlib import Path
 
 from reference import reference
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_what_two_ranks_do_not_get_as_one_process(launch, scripts):
