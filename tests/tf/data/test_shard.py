@@ -22,13 +22,16 @@ class Runs(NamedTuple):
     alone: dict[str, Any]
 
 
-@pytest.fixture(scope="module", params=["keras", full("tf_keras")])
+@pytest.fixture(
+    scope="module",
+    params=["keras on 2 ranks", full("keras on 3 ranks"), full("tf_keras on 2 ranks")],
+)
 def runs(launch, scripts, request) -> Runs:
-    size = {"keras": 3, "tf_keras": 2}[request.param]
-    script, args = scripts / "shards.py", [request.param]
+    framework, size = request.param.split()[0], int(request.param.split()[2])
+    script, args = scripts / "shards.py", [framework]
     ranks = launch(script, np=size, args=args, timeout=240).check().results
     alone = reference(script, args=args)[0]
-    return Runs(request.param, ranks, alone)
+    return Runs(framework, ranks, alone)
 
 
 def assert_shares(ranks: list[Any], alone: Any, epoch: int = 0) -> None:
