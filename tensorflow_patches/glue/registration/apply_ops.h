@@ -1,7 +1,7 @@
 // The optimizer ops of TensorFlow: which there are, and which input of each is the gradient.
 //
-// A test (tests/tf/kernels/test_apply_ops.py) compares this table with TensorFlow's registry and fails when
-// TensorFlow gains an Apply op that the table lacks. Constant data, read on any thread.
+// A test (tests/tf/kernels/test_apply_ops.py) compares this table with TensorFlow's registry and
+// fails when TensorFlow gains an Apply op that the table lacks. Constant data, read on any thread.
 
 #ifndef TFMPI_GLUE_REGISTRATION_APPLY_OPS_H_
 #define TFMPI_GLUE_REGISTRATION_APPLY_OPS_H_

@@ -6,6 +6,7 @@ What everything depends on has a test of its own: docs/tensorflow-internals.md.
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -23,7 +24,7 @@ LOOKED_FOR = {
 
 
 def has(module: str, path: str) -> bool:
-    found = importlib.import_module(module)
+    found: Any = importlib.import_module(module)
     for name in path.split("."):
         found = getattr(found, name, None)
     return found is not None

@@ -2,7 +2,8 @@
 
 The library numbers eager variables of one debug name in the order in which it first hears of them
 (glue/variables/variable_names.h). Inside tf.function the kernels would be heard in the executor's
-order, which differs from rank to rank; the order in which the program creates the Apply ops does not.
+order, which differs from rank to rank; the order in which the program creates the Apply ops does
+not.
 """
 
 from __future__ import annotations
