@@ -99,7 +99,20 @@ def clustered() -> None:
     step(tf.constant([RANK, 1.0], tf.float64))
     stats = c_api.stats()
     counts = {key: stats[key] for key in ("applied", "gradients")}
-    result(counts | {"value": encode(model.variable.numpy())})
+
+    table = tf.Variable(np.zeros([4, 2]), name="table")
+
+    @tf.function
+    def step_by_rows(indices: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(tf.gather(table, indices) - 1.0))
+        gradients = tape.gradient(loss, [table])
+        model.optimizer.apply_gradients(zip(gradients, [table]))
+        return loss
+
+    step_by_rows(tf.constant([0, 1 + RANK]))
+    values = {"value": encode(model.variable.numpy()), "table": encode(table.numpy())}
+    result(counts | values)
 
 
 def main() -> None:

@@ -82,6 +82,8 @@ def test_auto_clustering_takes_in_the_optimizer(launch, scripts):
     for rank in run.check().results:
         assert (rank["applied"], rank["gradients"]) == (0, 1)
         np.testing.assert_allclose(decode(rank["value"]), [1.0, 2.0])
+        # An average of rows stays outside: its number of rows is not known before.
+        np.testing.assert_allclose(decode(rank["table"])[:, 0], [2.0, 1.0, 1.0, 0.0])
 
 
 # --- Ranks that end ------------------------------------------------------------------------------
