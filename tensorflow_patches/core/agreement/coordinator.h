@@ -16,13 +16,10 @@
 #include <vector>
 
 #include "tensorflow_patches/core/agreement/message.h"
+#include "tensorflow_patches/core/base/sizes.h"
 #include "tensorflow_patches/core/observability/stats.h"
 
 namespace tfmpi {
-
-// A tensor of this size travels alone, from where it lies: copying it into a buffer and out would
-// cost more than a transfer of its own.
-inline constexpr size_t kAloneBytes = size_t{256} << 10;
 
 struct CoordinatorOptions {
   size_t fusion_threshold = size_t{4} << 20;                   // bytes on the wire

@@ -3,7 +3,7 @@
 #include <map>
 #include <utility>
 
-#include "tensorflow_patches/core/agreement/coordinator.h"
+#include "tensorflow_patches/core/base/sizes.h"
 #include "tensorflow_patches/core/cpu/reduce.h"
 
 namespace tfmpi {

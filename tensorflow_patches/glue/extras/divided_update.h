@@ -20,7 +20,7 @@
 
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow_patches/core/base/row_access.h"
-#include "tensorflow_patches/glue/kernels/request_group.h"
+#include "tensorflow_patches/glue/runtime/request_group.h"
 
 namespace tfmpi {
 

@@ -8,7 +8,7 @@
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow_patches/core/cpu/reduce.h"
 #include "tensorflow_patches/core/observability/timeline.h"
-#include "tensorflow_patches/glue/kernels/request_group.h"
+#include "tensorflow_patches/glue/runtime/request_group.h"
 #include "tensorflow_patches/glue/variables/initial_broadcast.h"
 #include "tensorflow_patches/glue/variables/variable_names.h"
 

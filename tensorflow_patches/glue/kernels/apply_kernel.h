@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow_patches/glue/registration/apply_ops.h"
+#include "tensorflow_patches/glue/kernels/apply_ops.h"
 #include "tensorflow_patches/glue/runtime/runtime.h"
 #include "tensorflow_patches/glue/variables/synchronized_variables.h"
 

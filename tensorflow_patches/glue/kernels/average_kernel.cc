@@ -12,7 +12,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow_patches/core/cpu/reduce.h"
-#include "tensorflow_patches/glue/kernels/request_group.h"
+#include "tensorflow_patches/glue/runtime/request_group.h"
 #include "tensorflow_patches/glue/variables/variable_names.h"
 
 namespace tfmpi {

@@ -13,7 +13,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow_patches/glue/kernels/request_group.h"
+#include "tensorflow_patches/glue/runtime/request_group.h"
 
 namespace tfmpi {
 namespace {

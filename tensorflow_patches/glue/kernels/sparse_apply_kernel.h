@@ -12,7 +12,7 @@
 #include <string>
 
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow_patches/glue/registration/apply_ops.h"
+#include "tensorflow_patches/glue/kernels/apply_ops.h"
 
 namespace tfmpi {
 

@@ -18,7 +18,7 @@
 
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow_patches/core/reduction/sparse_rows.h"
-#include "tensorflow_patches/glue/kernels/request_group.h"
+#include "tensorflow_patches/glue/runtime/request_group.h"
 
 namespace tfmpi {
 

@@ -19,11 +19,11 @@
 #include "tensorflow_patches/core/observability/timeline.h"
 #include "tensorflow_patches/glue/extras/scatter_kernel.h"
 #include "tensorflow_patches/glue/kernels/apply_kernel.h"
+#include "tensorflow_patches/glue/kernels/apply_ops.h"
 #include "tensorflow_patches/glue/kernels/average_kernel.h"
 #include "tensorflow_patches/glue/kernels/sparse_apply_kernel.h"
 #include "tensorflow_patches/glue/kernels/sparse_average_kernel.h"
 #include "tensorflow_patches/glue/kernels/update_kernel.h"
-#include "tensorflow_patches/glue/registration/apply_ops.h"
 #include "tensorflow_patches/glue/runtime/runtime.h"
 #include "tensorflow_patches/glue/xla/compiled_average.h"
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow_patches/glue/kernels/request_group.h"
+#include "tensorflow_patches/glue/runtime/request_group.h"
 
 namespace tfmpi {
 

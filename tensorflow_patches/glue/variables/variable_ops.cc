@@ -12,7 +12,7 @@
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow_patches/core/cpu/reduce.h"
-#include "tensorflow_patches/glue/kernels/request_group.h"
+#include "tensorflow_patches/glue/runtime/request_group.h"
 #include "tensorflow_patches/glue/variables/initial_broadcast.h"
 
 namespace tfmpi {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow_patches/glue/kernels/apply_ops.h"
 #include "tensorflow_patches/glue/kernels/average_kernel.h"
-#include "tensorflow_patches/glue/registration/apply_ops.h"
 
 namespace tfmpi {
 

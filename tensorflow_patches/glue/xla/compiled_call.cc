@@ -15,8 +15,8 @@
 #include "tensorflow_patches/core/cpu/reduce.h"
 #include "tensorflow_patches/core/reduction/table_rows.h"
 #include "tensorflow_patches/glue/kernels/average_kernel.h"
-#include "tensorflow_patches/glue/kernels/request_group.h"
 #include "tensorflow_patches/glue/kernels/sparse_average.h"
+#include "tensorflow_patches/glue/runtime/request_group.h"
 #include "xla/ffi/api/ffi.h"
 
 // Of xla/ffi/ffi_api.h, which needs headers of LLVM that the wheel does not hold. The linker checks

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "gtest/gtest.h"
-#include "tensorflow_patches/core/agreement/coordinator.h"
+#include "tensorflow_patches/core/base/sizes.h"
 #include "tensorflow_patches/core/cpu/reduce.h"
 #include "tests/core/support/job.h"
 #include "tests/core/support/ranks.h"

@@ -1,4 +1,4 @@
-#include "tensorflow_patches/glue/runtime/c_api.h"
+#include "tensorflow_patches/glue/c_api/c_api.h"
 
 #include <algorithm>
 #include <chrono>
@@ -14,11 +14,11 @@
 #include "tensorflow_patches/glue/extras/divided_update.h"
 #include "tensorflow_patches/glue/internals/shared_fetches.h"
 #include "tensorflow_patches/glue/kernels/apply_kernel.h"
-#include "tensorflow_patches/glue/kernels/request_group.h"
+#include "tensorflow_patches/glue/kernels/apply_ops.h"
 #include "tensorflow_patches/glue/kernels/sparse_average.h"
 #include "tensorflow_patches/glue/kernels/update_kernel.h"
-#include "tensorflow_patches/glue/registration/apply_ops.h"
 #include "tensorflow_patches/glue/registration/interpose.h"
+#include "tensorflow_patches/glue/runtime/request_group.h"
 #include "tensorflow_patches/glue/runtime/runtime.h"
 #include "tensorflow_patches/glue/variables/variable_names.h"
 

@@ -3,8 +3,8 @@
 // Strings are UTF-8; `error` is a buffer of TFMPI_API_ERROR_BYTES, written when a call fails. Codes
 // are core/status.h's Code. All calls may block only as far as they say.
 
-#ifndef TFMPI_GLUE_RUNTIME_C_API_H_
-#define TFMPI_GLUE_RUNTIME_C_API_H_
+#ifndef TFMPI_GLUE_C_API_C_API_H_
+#define TFMPI_GLUE_C_API_C_API_H_
 
 #include <stdint.h>
 
@@ -109,4 +109,4 @@ TFMPI_API const char* tfmpi_apply_op(int32_t index, const char** gradient, int32
 }  // extern "C"
 #endif
 
-#endif  // TFMPI_GLUE_RUNTIME_C_API_H_
+#endif  // TFMPI_GLUE_C_API_C_API_H_

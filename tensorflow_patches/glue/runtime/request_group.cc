@@ -1,4 +1,4 @@
-#include "tensorflow_patches/glue/kernels/request_group.h"
+#include "tensorflow_patches/glue/runtime/request_group.h"
 
 #include <utility>
 

@@ -4,8 +4,8 @@
 // on the communication thread; when the last request has ended, `ended` runs on the runner. The
 // group owns itself from Submit to that moment. The memory that requests name is the kernel's.
 
-#ifndef TFMPI_GLUE_KERNELS_REQUEST_GROUP_H_
-#define TFMPI_GLUE_KERNELS_REQUEST_GROUP_H_
+#ifndef TFMPI_GLUE_RUNTIME_REQUEST_GROUP_H_
+#define TFMPI_GLUE_RUNTIME_REQUEST_GROUP_H_
 
 #include <atomic>
 #include <functional>
@@ -79,4 +79,4 @@ class RequestGroup {
 
 }  // namespace tfmpi
 
-#endif  // TFMPI_GLUE_KERNELS_REQUEST_GROUP_H_
+#endif  // TFMPI_GLUE_RUNTIME_REQUEST_GROUP_H_

@@ -3,8 +3,8 @@
 // A test (tests/tf/kernels/test_apply_ops.py) compares this table with TensorFlow's registry and
 // fails when TensorFlow gains an Apply op that the table lacks. Constant data, read on any thread.
 
-#ifndef TFMPI_GLUE_REGISTRATION_APPLY_OPS_H_
-#define TFMPI_GLUE_REGISTRATION_APPLY_OPS_H_
+#ifndef TFMPI_GLUE_KERNELS_APPLY_OPS_H_
+#define TFMPI_GLUE_KERNELS_APPLY_OPS_H_
 
 #include <string_view>
 #include <vector>
@@ -23,4 +23,4 @@ const std::vector<ApplyOp>& AllApplyOps();
 
 }  // namespace tfmpi
 
-#endif  // TFMPI_GLUE_REGISTRATION_APPLY_OPS_H_
+#endif  // TFMPI_GLUE_KERNELS_APPLY_OPS_H_

@@ -1,4 +1,4 @@
-#include "tensorflow_patches/glue/registration/apply_ops.h"
+#include "tensorflow_patches/glue/kernels/apply_ops.h"
 
 #include <algorithm>
 

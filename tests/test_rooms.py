@@ -1,0 +1,88 @@
+"""The rooms of the C++: a folder knows only those below it, and holds few files."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PRODUCT = ROOT / "tensorflow_patches"
+# From the lowest on: a file includes files of its own room and of those named before it.
+CORE = [
+    "base",
+    "cpu",
+    "memory",
+    "transport",
+    "request",
+    "observability",
+    "reduction",
+    "agreement",
+    "engine",
+    "bench",
+]
+GLUE = [
+    "internals",
+    "runtime",
+    "variables",
+    "kernels and extras",
+    "xla",
+    "registration",
+    "c_api",
+]
+# An extra replaces a kernel of the spine, or a part of one's work.
+_LEVEL = {"kernels": "kernels and extras", "extras": "kernels and extras"}
+MOST_FILES = 15
+
+
+def _includes(part: str) -> list[tuple[Path, str, str]]:
+    """(file, its room, the room that it includes a file of)."""
+    folder = PRODUCT / part
+    found = []
+    for path in sorted(folder.rglob("*")):
+        if path.suffix not in (".cc", ".h"):
+            continue
+        room = _LEVEL.get(path.relative_to(folder).parts[0], path.relative_to(folder).parts[0])
+        for match in re.finditer(rf'#include "tensorflow_patches/{part}/(\w+)/', path.read_text()):
+            found.append((path, room, _LEVEL.get(match.group(1), match.group(1))))
+    return found
+
+
+@pytest.mark.parametrize(("part", "rooms"), [("core", CORE), ("glue", GLUE)])
+def test_rooms_know_only_those_below(part: str, rooms: list[str]) -> None:
+    found = _includes(part)
+    assert {room for _, room, _ in found} <= set(rooms), "a room that this test does not know"
+    assert len(found) > 50
+    upwards = [
+        f"{path.relative_to(ROOT)} includes a file of {included}/"
+        for path, room, included in found
+        if rooms.index(included) > rooms.index(room)
+    ]
+    assert upwards == []
+
+
+def test_the_core_knows_no_tensorflow_and_the_glue_no_mpi() -> None:
+    for path in (PRODUCT / "core").rglob("*.[ch]*"):
+        assert '#include "tensorflow/' not in path.read_text(), path
+        mpi = "transport/mpi" in path.as_posix()
+        assert mpi or "#include <mpi.h>" not in path.read_text(), path
+    for path in (PRODUCT / "glue").rglob("*.[ch]*"):
+        assert "#include <mpi.h>" not in path.read_text(), path
+
+
+def test_no_folder_of_the_product_is_crowded() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "tensorflow_patches"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    counts: dict[str, int] = {}
+    for name in listed.stdout.split():
+        folder = Path(name).parent.as_posix()
+        counts[folder] = counts.get(folder, 0) + 1
+    assert counts
+    assert {folder: n for folder, n in counts.items() if n > MOST_FILES} == {}
