@@ -7,22 +7,22 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .bazel import build_libraries, compiler
-from .elf import symbol_versions
 from .errors import BuildError
 from .files import only_one, sha256_of
+from .inputs.bazel import build_libraries, compiler
+from .inputs.mpi import Mpi, find_mpi
+from .inputs.official import check_hash, official_wheel
+from .inputs.staging import stage_mpi, stage_tensorflow
 from .layout import BUILD_INFO, DISTRIBUTION, LIBRARY_DIR, Layout
 from .lock import Lock, read_lock
-from .metadata import edit_metadata, edit_wheel, wheel_tag
-from .mpi import Mpi, find_mpi
-from .official import check_hash, official_wheel
-from .payload import build_info, payload
-from .platform_tag import merge, platform_tag, versions_of_wheel
 from .progress import say
 from .series import apply_series, read_series
-from .staging import stage_mpi, stage_tensorflow
 from .target import Target
-from .wheeledit import WheelEditor
+from .wheelfile.elf import symbol_versions
+from .wheelfile.metadata import edit_metadata, edit_wheel, wheel_tag
+from .wheelfile.payload import build_info, payload
+from .wheelfile.platform_tag import merge, platform_tag, versions_of_wheel
+from .wheelfile.wheeledit import WheelEditor
 
 # The parts of the checkout that decide what is in the wheel.
 _INPUTS = ("tensorflow_patches", "third_party", "build")

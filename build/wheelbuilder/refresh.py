@@ -15,12 +15,12 @@ from pathlib import Path
 from . import process
 from .errors import BuildError
 from .files import only_one
+from .inputs.official import official_wheel
 from .layout import Layout
 from .lock import read_lock
-from .official import official_wheel
-from .rawzip import RawZip
 from .series import Patch, apply_patch, read_series, split, touched
 from .target import Target
+from .wheelfile.rawzip import RawZip
 
 _NAME = re.compile(r"^[0-9a-z][0-9a-zA-Z_.-]*\.patch$")
 _NOISE = re.compile(r"^(?:diff --git|index|old mode|new mode|similarity index) .*\n", re.M)

@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import record
 from .errors import BuildError
+from .inputs.official import check_hash
 from .layout import DISTRIBUTION, PACKAGE, Layout
 from .lock import Lock, read_lock
 from .make import official_for
-from .metadata import edit_metadata, edit_wheel, wheel_tag
-from .official import check_hash
-from .rawzip import RawZip
 from .series import Patch, apply_series, read_series
+from .wheelfile import record
+from .wheelfile.metadata import edit_metadata, edit_wheel, wheel_tag
+from .wheelfile.rawzip import RawZip
 
 
 @dataclass

@@ -13,9 +13,9 @@ import pytest
 
 from wheelbuilder.errors import BuildError
 from wheelbuilder.files import only_one
+from wheelbuilder.inputs.official import official_wheel
 from wheelbuilder.layout import Layout
 from wheelbuilder.lock import read_lock
-from wheelbuilder.official import official_wheel
 from wheelbuilder.target import describe
 
 SCRIPTS = Path(__file__).parent / "scripts"

@@ -7,12 +7,12 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from wheelbuilder import record
 from wheelbuilder.layout import Layout
 from wheelbuilder.lock import Lock, read_lock
 from wheelbuilder.make import pack
 from wheelbuilder.series import apply_series, read_series
-from wheelbuilder.wheeledit import WheelEditor
+from wheelbuilder.wheelfile import record
+from wheelbuilder.wheelfile.wheeledit import WheelEditor
 
 VERSION = "9.9.0"
 INFO = f"tensorflow_cpu-{VERSION}.dist-info"

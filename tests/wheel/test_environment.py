@@ -11,15 +11,17 @@ from pathlib import Path
 import pytest
 from standin import Checkout
 
-from wheelbuilder import bazel, elf, mpi, official, process
 from wheelbuilder import make as make_module
+from wheelbuilder import process
 from wheelbuilder.cli import main
-from wheelbuilder.elf import Dynamic, symbol_versions
 from wheelbuilder.errors import BuildError
+from wheelbuilder.inputs import bazel, mpi, official
 from wheelbuilder.layout import LIBRARIES, Layout
 from wheelbuilder.lock import read_lock
-from wheelbuilder.platform_tag import platform_tag, versions_of_wheel
 from wheelbuilder.target import Target, describe
+from wheelbuilder.wheelfile import elf
+from wheelbuilder.wheelfile.elf import Dynamic, symbol_versions
+from wheelbuilder.wheelfile.platform_tag import platform_tag, versions_of_wheel
 
 OFFICIAL_TAG = "manylinux_2_27_x86_64"
 

@@ -16,9 +16,9 @@ import pytest
 from standin import INFO, OUR_INFO, WHEN, Checkout
 
 from wheelbuilder.errors import BuildError
-from wheelbuilder.payload import build_info, package_files, payload
-from wheelbuilder.rawzip import RawZip, RawZipWriter
-from wheelbuilder.wheeledit import WheelEditor
+from wheelbuilder.wheelfile.payload import build_info, package_files, payload
+from wheelbuilder.wheelfile.rawzip import RawZip, RawZipWriter
+from wheelbuilder.wheelfile.wheeledit import WheelEditor
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from standin import Checkout
 
+from wheelbuilder.inputs.mpi import Mpi
 from wheelbuilder.make import digest_of_inputs, made_before, remember
-from wheelbuilder.mpi import Mpi
 from wheelbuilder.target import Target
 
 

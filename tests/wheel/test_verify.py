@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from standin import OUR_INFO, Checkout
 
-from wheelbuilder import record
 from wheelbuilder.cli import main
 from wheelbuilder.errors import BuildError
 from wheelbuilder.layout import Layout
 from wheelbuilder.lock import read_lock
 from wheelbuilder.verify import compare, verify
+from wheelbuilder.wheelfile import record
 
 Files = dict[str, bytes]
 RECORD = f"{OUR_INFO}/RECORD"

@@ -7,13 +7,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from . import process
-from .errors import BuildError, disk_full
-from .files import sha256_of
-from .layout import DISTRIBUTION, Layout
-from .lock import Lock
-from .progress import say
-from .target import Target
+from .. import process
+from ..errors import BuildError, disk_full
+from ..files import sha256_of
+from ..layout import DISTRIBUTION, Layout
+from ..lock import Lock
+from ..progress import say
+from ..target import Target
 
 
 def official_wheel(layout: Layout, lock: Lock, target: Target) -> Path:

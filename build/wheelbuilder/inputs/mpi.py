@@ -9,8 +9,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import process
-from .errors import BuildError
+from .. import process
+from ..errors import BuildError
 
 _OLDEST = (4, 1)
 # In PyPI's package libmpi.so is a linker script; Debian's library directory has no libmpi.so.40.

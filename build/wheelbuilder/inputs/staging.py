@@ -6,12 +6,12 @@ import hashlib
 import shutil
 from pathlib import Path
 
-from .errors import BuildError
-from .files import whole_directory
-from .layout import TENSORFLOW_LIBRARIES, Layout
+from ..errors import BuildError
+from ..files import whole_directory
+from ..layout import TENSORFLOW_LIBRARIES, Layout
+from ..progress import say
+from ..wheelfile.rawzip import RawZip
 from .mpi import Mpi
-from .progress import say
-from .rawzip import RawZip
 
 _STAMP = "stamp"
 _INCLUDE = "tensorflow/include/"

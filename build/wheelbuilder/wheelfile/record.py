@@ -7,7 +7,7 @@ import csv
 import hashlib
 import io
 
-from .errors import BuildError
+from ..errors import BuildError
 
 # name -> (hash, size), both as RECORD spells them and empty for RECORD itself.
 Rows = dict[str, tuple[str, str]]

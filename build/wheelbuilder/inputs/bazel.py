@@ -6,11 +6,11 @@ import os
 import shutil
 from pathlib import Path
 
-from . import process
-from .elf import check_library
-from .errors import BuildError, disk_full
-from .layout import LIBRARIES, Layout
-from .progress import say
+from .. import process
+from ..errors import BuildError, disk_full
+from ..layout import LIBRARIES, Layout
+from ..progress import say
+from ..wheelfile.elf import check_library
 
 _NO_BAZEL = (
     "the program bazel is missing: apt-get install --no-install-recommends bazel-bootstrap"

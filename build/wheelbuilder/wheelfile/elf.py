@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from .errors import BuildError
-from .layout import Library
+from ..errors import BuildError
+from ..layout import Library
 
 # TensorFlow's symbols that we define, see docs/tensorflow-internals.md; else only our C API.
 INTERPOSED = (

@@ -13,9 +13,9 @@ import os
 from pathlib import Path
 from types import TracebackType
 
+from ..errors import BuildError
+from ..files import whole_file
 from . import record
-from .errors import BuildError
-from .files import whole_file
 from .rawzip import RawZip, RawZipWriter
 
 _FILE = 0o644

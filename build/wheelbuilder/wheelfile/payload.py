@@ -6,8 +6,8 @@ import hashlib
 import os
 from pathlib import Path
 
-from .errors import BuildError
-from .layout import BUILD_INFO, LIBRARY_DIR, PACKAGE
+from ..errors import BuildError
+from ..layout import BUILD_INFO, LIBRARY_DIR, PACKAGE
 
 _SKIPPED_DIRECTORIES = {"__pycache__", "tests"}
 _SKIPPED_SUFFIXES = {".pyc", ".pyo", ".bazel"}

@@ -13,8 +13,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from ..errors import BuildError
 from .elf import Versions, symbol_versions
-from .errors import BuildError
 from .rawzip import RawZip
 
 _MANYLINUX = re.compile(r"^manylinux_(\d+)_(\d+)_x86_64$")
