@@ -11,8 +11,6 @@ and numpy arrays are exchanged at once, also while a tf.function is traced: pass
 
 from __future__ import annotations
 
-import itertools
-import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -31,9 +29,6 @@ __all__ = [
     "shard",
     "size",
 ]
-
-_counters: dict[str, Any] = {}
-_counters_lock = threading.Lock()
 
 
 def is_enabled() -> bool:
@@ -86,10 +81,9 @@ def barrier(name: str | None = None) -> None:
     """
     if not hooks.active:
         return
-    import numpy as np
     from tensorflow.mpi._src.runtime import collectives
 
-    collectives.run("barrier", np.empty(0, np.uint8), _name("barrier", name))
+    collectives.barrier(name)
 
 
 def allreduce(tensor: Any, op: str = "average", name: str | None = None) -> Any:
@@ -197,15 +191,6 @@ def shard(dataset: Any, batched: bool | None = None) -> Any:
     from tensorflow.mpi._src.data import dataset_shard
 
     return dataset_shard.shard(dataset, batched)
-
-
-def _name(kind: str, name: str | None) -> str:
-    hooks.asked = True
-    if name is not None:
-        return f"{kind} {name}"
-    with _counters_lock:
-        counter = _counters.setdefault(kind, itertools.count())
-        return f"{kind} {next(counter)}"
 
 
 def _collective(

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from tensorflow.mpi._src.runtime import c_api
+# What the library's calls return; core/status.h.
+OK, CANCELLED, INVALID_ARGUMENT, FAILED_PRECONDITION, DEADLINE_EXCEEDED, UNAVAILABLE = range(6)
 
 
 def error_from_code(code: int, message: str) -> Exception:
     """The exception for a code of the library: a tf.errors.OpError subclass."""
-    from tensorflow.python.framework import errors
+    from tensorflow.python.framework import errors  # late: this is loaded before TensorFlow
 
     kinds = {
-        c_api.CANCELLED: errors.CancelledError,
-        c_api.INVALID_ARGUMENT: errors.InvalidArgumentError,
-        c_api.FAILED_PRECONDITION: errors.FailedPreconditionError,
-        c_api.DEADLINE_EXCEEDED: errors.DeadlineExceededError,
-        c_api.UNAVAILABLE: errors.UnavailableError,
+        CANCELLED: errors.CancelledError,
+        INVALID_ARGUMENT: errors.InvalidArgumentError,
+        FAILED_PRECONDITION: errors.FailedPreconditionError,
+        DEADLINE_EXCEEDED: errors.DeadlineExceededError,
+        UNAVAILABLE: errors.UnavailableError,
     }
     error: Exception = kinds.get(code, errors.InternalError)(None, None, message)
     return error

@@ -5,14 +5,12 @@ They would, one by one, with a hash table and a copy of all rows: half the time 
 
 from __future__ import annotations
 
-import functools
 from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.average import averaging
-from tensorflow.mpi._src.runtime import hooking, hooks
+from tensorflow.mpi._src.runtime import hooking
 
-_FUNCTION = "_deduplicate_indexed_slices"  # (values, indices) -> the same, each index once
 _MODULES = (
     "tensorflow.python.training.optimizer",
     "tf_keras.src.optimizers.legacy.optimizer_v2",
@@ -21,33 +19,29 @@ _MODULES = (
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
-    if hooks.size > 1:
-        for name in _MODULES:
-            hooking.when_imported(name, _hook_function)
-        hooking.when_imported("tf_keras.src.optimizers.optimizer", _hook_method)
+    for name in _MODULES:
+        hooking.when_imported(name, _hook_function)
+    hooking.when_imported("tf_keras.src.optimizers.optimizer", _hook_method)
 
 
 def _hook_function(module: ModuleType) -> None:
-    original = getattr(module, _FUNCTION, None)
-    if original is None:
-        return  # another version, which does it otherwise: slower, and right
+    hooking.wrap(module, "_deduplicate_indexed_slices", _unless_distinct)
 
-    @functools.wraps(original)
+
+def _unless_distinct(original: Any) -> Any:
     def deduplicate(values: Any, indices: Any) -> Any:
         if averaging.is_distinct(values, indices):
             return values, indices
         return original(values, indices)
 
-    setattr(module, _FUNCTION, deduplicate)
+    return deduplicate
 
 
 def _hook_method(module: ModuleType) -> None:
-    optimizer = getattr(module, "_BaseOptimizer", None)
-    original = getattr(optimizer, "_deduplicate_sparse_grad", None)
-    if optimizer is None or original is None:
-        return
+    hooking.wrap(module, "_BaseOptimizer._deduplicate_sparse_grad", _but_for_distinct)
 
-    @functools.wraps(original)
+
+def _but_for_distinct(original: Any) -> Any:
     def deduplicate(self: Any, grads: Any) -> list[Any]:
         done: list[Any] = []
         for gradient in grads:
@@ -56,4 +50,4 @@ def _hook_method(module: ModuleType) -> None:
             done += [gradient] if distinct else original(self, [gradient])
         return done
 
-    optimizer._deduplicate_sparse_grad = deduplicate
+    return deduplicate

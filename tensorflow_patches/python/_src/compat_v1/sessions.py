@@ -31,7 +31,12 @@ _session_numbers = itertools.count(1)
 _graph_numbers: collections.Counter[str] = collections.Counter()  # graphs that train the same names
 
 
-def session_config(graph: Any, config: Any) -> Any:
+def install() -> None:
+    """Called once, when TensorFlow's libraries are loaded."""
+    hooks.fill(session_config=_session_config, session_run=_before_run, in_session=_ScopeOfRun)
+
+
+def _session_config(graph: Any, config: Any) -> Any:
     """See hooks.session_config. A number that the script has chosen itself stays."""
     if not hasattr(graph, "_tf_mpi_identity"):
         trained = {name for op in graph.get_operations() for name in _trained_by_op(op)}
@@ -81,8 +86,8 @@ class _Session:
     scope: str = ""
 
 
-def before_run(session: Any, fetches: Any) -> None:
-    """Brings the session's variables in step before its first run that trains."""
+def _before_run(session: Any, fetches: Any) -> None:
+    """See hooks.session_run. At the first run that trains, rank 0's values are every rank's."""
     if getattr(busy, "on", False):
         return
     known: _Session | None = getattr(session, "_tf_mpi_state", None)
@@ -97,7 +102,7 @@ def before_run(session: Any, fetches: Any) -> None:
         _sync_session(session, known, trained)
 
 
-class ScopeOfRun:
+class _ScopeOfRun:
     """A context: kernels that this thread makes are those of `session`. See hooks.in_session."""
 
     def __init__(self, session: Any) -> None:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from tensorflow.mpi._src.average import apply_ops
 from tensorflow.mpi._src.compat_v1 import gradients
 from tensorflow.mpi._src.runtime import c_api, hooks
 
 _WAY_OUT = "or run with TF_MPI_ENABLE=0"
 
 
-def guard_subclass(optimizer: Any) -> None:
+def install() -> None:
+    """Called once, when TensorFlow's libraries are loaded."""
+    hooks.fill(optimizer_subclassed=_guard_subclass)
+
+
+def _guard_subclass(optimizer: Any) -> None:
     """A class derived from tf.compat.v1.train.Optimizer. See hooks.optimizer_subclassed.
 
     One with an apply_gradients of its own may assign by itself: the call then raises
@@ -28,7 +34,7 @@ def guard_subclass(optimizer: Any) -> None:
         before = _applied()
         result = original(self, pairs, *args, **kwargs)
         if _applied() == before and not all(
-            gradient is None or gradients.is_averaged(gradient) for gradient, _ in pairs
+            gradient is None or apply_ops.is_averaged(gradient) for gradient, _ in pairs
         ):
             raise NotImplementedError(_no_apply_op(self))
         return result
@@ -52,4 +58,4 @@ def _applied() -> int:
     if context.executing_eagerly():
         context.async_wait()
         return gradients.updates + int(c_api.stats()["applied"])
-    return gradients.updates + hooks._applied
+    return gradients.updates + apply_ops.created

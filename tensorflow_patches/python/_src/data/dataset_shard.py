@@ -17,6 +17,11 @@ from tensorflow.mpi._src.runtime import hooks
 _numbers = itertools.count(1)  # of datasets, in program order
 
 
+def install() -> None:
+    """Called once, when TensorFlow's libraries are loaded."""
+    hooks.fill(dataset_iterated=_iterated)
+
+
 def shard(dataset: Any, batched: bool | None) -> Any:
     """See tensorflow.mpi.shard."""
     import tensorflow as tf
@@ -74,8 +79,8 @@ def _made_by_batch(dataset: Any) -> bool:
     return "Batch" in kind or any(map(_made_by_batch, dataset._inputs()))
 
 
-def iterated(dataset: Any) -> Any:
-    """What a loop over `dataset` iterates: this rank's part with TF_MPI_SHARD=dataset.
+def _iterated(dataset: Any) -> Any:
+    """See hooks.dataset_iterated. With TF_MPI_SHARD=dataset it is this rank's part.
 
     Not where Keras iterates: it has made its part, or looks at all data on purpose. Not what is a
     part already.

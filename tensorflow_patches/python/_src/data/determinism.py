@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tensorflow.mpi._src.runtime import control_plane
+
 _DATASETS = "tensorflow.python.data."
 _LOOKED_AT = 2**16  # elements, at the beginning, in the middle and at the end of an array
 
@@ -48,8 +50,6 @@ def digests(dataset: Any) -> list[int]:
     Of large arrays some parts are looked at. A script that draws random data without a seed, or
     gives each rank its own part, has others on every rank.
     """
-    from tensorflow.mpi._src.runtime import control_plane
-
     found = []
     for source in _sources(dataset):
         for tensor in getattr(source, "_tensors", ()):

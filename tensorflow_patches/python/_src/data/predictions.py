@@ -7,7 +7,6 @@ whole, by every rank.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import threading
 from typing import Any
@@ -75,7 +74,6 @@ def expected() -> tuple[bool, Prediction | None]:
 def wrap(predict: Any) -> Any:
     """Makes predict(model, ...) predict this rank's part and return the whole."""
 
-    @functools.wraps(predict)
     def whole(self: Any, *args: Any, **kwargs: Any) -> Any:
         call = Prediction()
         outputs = _run(predict, call, self, *args, **kwargs)

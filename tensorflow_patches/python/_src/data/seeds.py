@@ -13,10 +13,16 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from tensorflow.mpi._src.runtime import collectives
+import numpy as np
+from tensorflow.mpi._src.runtime import collectives, hooks
 
 _inside = threading.local()  # .adapter: a data adapter is being built on this thread
 _numbers = itertools.count(1)
+
+
+def install() -> None:
+    """Called once, when TensorFlow's libraries are loaded."""
+    hooks.fill(shuffle_seeds=_of_rank_0)
 
 
 @contextlib.contextmanager
@@ -30,12 +36,10 @@ def adapter(active: bool) -> Iterator[None]:
         _inside.adapter = before
 
 
-def of_rank_0(seed: Any, seed2: Any) -> tuple[Any, Any]:
-    """What an op that shuffles takes as seeds, of those that it has: None, None for none."""
+def _of_rank_0(seed: Any, seed2: Any) -> tuple[Any, Any]:
+    """See hooks.shuffle_seeds. Of the seeds that an op has, None for none, those that it takes."""
     if not getattr(_inside, "adapter", False):
         return seed, seed2
-    import numpy as np
-
     if seed is None and seed2 is None:
         seed, seed2 = 0, random.SystemRandom().getrandbits(31) | 1
     seeds = np.array([seed or 0, seed2 or 0], np.int64)

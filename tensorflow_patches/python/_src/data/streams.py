@@ -13,9 +13,8 @@ from __future__ import annotations
 import itertools
 from typing import Any, NamedTuple
 
-from tensorflow.mpi._src import bootstrap
 from tensorflow.mpi._src.data import batch_shard, determinism, packing
-from tensorflow.mpi._src.runtime import control_plane, hooks
+from tensorflow.mpi._src.runtime import control_plane, hooks, log
 
 _ENDED = -1
 _said_other_arrays = False
@@ -77,7 +76,7 @@ def _other_arrays(what: str, knows_of_ranks: bool) -> None:
     global _said_other_arrays
     if hooks.rank == 0 and not _said_other_arrays:
         _said_other_arrays = True
-        bootstrap.say(
+        log.say(
             f"{what}: the ranks have drawn different arrays; rank 0's are used, as one process "
             "would. If the script gives each rank its own part, set TF_MPI_SHARD=off"
         )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import fcntl
-import functools
 import hashlib
 import os
 import tempfile
@@ -19,10 +18,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi import config
-from tensorflow.mpi._src import bootstrap
-from tensorflow.mpi._src.runtime import c_api, hooking, hooks
-from tensorflow.mpi.errors import error_from_code
+from tensorflow.mpi import config, errors
+from tensorflow.mpi._src.runtime import hooking, hooks, log
 
 _started = time.time()
 _calls: collections.Counter[str] = collections.Counter()  # of this process, by arguments
@@ -32,16 +29,15 @@ _POLL_SECONDS = 0.05
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
-    if hooks.size == 1:
-        return
     for module in ("keras.src.utils.file_utils", "tf_keras.src.utils.data_utils"):
-        hooking.when_imported(module, _take_turns)
+        hooking.when_imported(module, _hook)
 
 
-def _take_turns(module: ModuleType) -> None:
-    get_file = module.get_file
+def _hook(module: ModuleType) -> None:
+    hooking.wrap(module, "get_file", _in_turn)
 
-    @functools.wraps(get_file)
+
+def _in_turn(get_file: Any) -> Any:
     def in_turn(*args: Any, **kwargs: Any) -> Any:
         call = repr((args, sorted(kwargs.items())))
         _calls[call] += 1
@@ -58,7 +54,7 @@ def _take_turns(module: ModuleType) -> None:
             os.pwrite(file, f"{turn}{path}".encode(), 0)
             return path
 
-    module.get_file = in_turn  # type: ignore[attr-defined]
+    return in_turn
 
 
 @contextlib.contextmanager
@@ -94,8 +90,8 @@ def _wait_for(file: int, call: str) -> None:
         )
         if timeout and waited >= timeout:
             how = "fetch the file before the run, or set TF_MPI_STALL_TIMEOUT higher"
-            raise error_from_code(c_api.DEADLINE_EXCEEDED, f"{what}; {how}")
+            raise errors.error_from_code(errors.DEADLINE_EXCEEDED, f"{what}; {how}")
         if warning and waited >= next_warning:
             next_warning += warning
-            bootstrap.say(what)
+            log.say(what)
         time.sleep(_POLL_SECONDS)

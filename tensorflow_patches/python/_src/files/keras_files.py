@@ -7,16 +7,14 @@ same.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import types
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.files import saves
-from tensorflow.mpi._src.runtime import control_plane, hooking, hooks
+from tensorflow.mpi._src.runtime import control_plane, hooking
 from tensorflow.mpi._src.variables import initial_broadcast
 
 _trainings = itertools.count(1)  # that BackupAndRestore takes part in, the same on all ranks
@@ -26,13 +24,11 @@ _callbacks = itertools.count(1)  # calls of callbacks that may save, the same on
 _SAVING = ("on_epoch_end", "on_train_batch_end", "on_train_end")
 
 # Functions of Keras 3's file_utils that change the disk; others leave that to rank 0.
-_CHANGES = ("copy", "makedirs", "remove", "remote_copy", "rmtree")
+_CHANGES = {"copy", "makedirs", "remove", "remote_copy", "rmtree"}
 
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
-    if hooks.size == 1:
-        return
     for keras in ("keras", "tf_keras"):
         hooking.when_imported(f"{keras}.src.saving.saving_api", _notice_restores)
     hooking.when_imported("keras.src.callbacks.backup_and_restore", _agree_on_backup)
@@ -52,10 +48,6 @@ def install() -> None:
     hooking.when_imported("tf_keras.src.distribute.worker_training_state", _delete_backup_once)
 
 
-def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    setattr(owner, name, make(getattr(owner, name)))
-
-
 # Saves
 
 
@@ -64,7 +56,7 @@ def _save_once(module: ModuleType) -> None:
         return filepath
 
     for name in ("save_model", "save_weights"):
-        _replace(module, name, lambda function: saves.saves(function, path))
+        hooking.wrap(module, name, lambda function: saves.saves(function, path))
 
 
 def _export_once(module: ModuleType) -> None:
@@ -73,7 +65,7 @@ def _export_once(module: ModuleType) -> None:
     def path(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         return filepath
 
-    _replace(module.Model, "export", lambda function: saves.saves(function, path))
+    hooking.wrap(module, "Model.export", lambda function: saves.saves(function, path))
 
 
 # Restores
@@ -83,7 +75,6 @@ def _notice_restores(module: ModuleType) -> None:
     """load_weights; what load_model makes is new, and comes in step as such."""
 
     def noticed(function: Any) -> Any:
-        @functools.wraps(function)
         def load_weights(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
             result = function(model, filepath, *args, **kwargs)
             found = [
@@ -95,7 +86,7 @@ def _notice_restores(module: ModuleType) -> None:
 
         return load_weights
 
-    _replace(module, "load_weights", noticed)
+    hooking.wrap(module, "load_weights", noticed)
 
 
 # Messages and progress bars
@@ -103,21 +94,13 @@ def _notice_restores(module: ModuleType) -> None:
 
 def _print_once(module: ModuleType) -> None:
     if saves.left_to_rank_0():
-
-        def silent(print_msg: Any) -> Any:
-            @functools.wraps(print_msg)
-            def print_nothing(*args: Any, **kwargs: Any) -> None:
-                pass
-
-            return print_nothing
-
-        _replace(module, "print_msg", silent)
+        hooking.wrap(module, "print_msg", _nothing)
 
 
 def _print_summaries(module: Any) -> None:
     """model.summary() is the script's own print, on every rank."""
     if saves.left_to_rank_0():
-        print_msg = module.io_utils.print_msg.__wrapped__
+        print_msg = getattr(*hooking.find(module, "io_utils.print_msg")).__wrapped__
         module.io_utils = types.SimpleNamespace(**{**vars(module.io_utils), "print_msg": print_msg})
 
 
@@ -128,7 +111,6 @@ def _pass_callbacks(module: ModuleType) -> None:
     """All ranks of a fit call their callbacks at the same places."""
 
     def passing(function: Any) -> Any:
-        @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             with saves.passing(f"callbacks {next(_callbacks)}"):
                 return function(*args, **kwargs)
@@ -136,11 +118,10 @@ def _pass_callbacks(module: ModuleType) -> None:
         return call
 
     for name in _SAVING:
-        _replace(module.CallbackList, name, passing)
+        hooking.wrap(module, f"CallbackList.{name}", passing)
 
 
 def _nothing(function: Any) -> Any:
-    @functools.wraps(function)
     def do_nothing(*args: Any, **kwargs: Any) -> None:
         pass
 
@@ -150,14 +131,14 @@ def _nothing(function: Any) -> Any:
 def _silent_files(module: Any) -> None:
     """The module's file_utils reads as ever, and changes nothing on disk."""
     if saves.left_to_rank_0():
-        names = dict(vars(module.file_utils))
-        names.update({name: _nothing(names[name]) for name in _CHANGES if name in names})
-        names["File"] = _silent_open(names["File"])
+        names = dict(vars(getattr(*hooking.find(module, "file_utils"))))
         module.file_utils = types.SimpleNamespace(**names)
+        for name in names.keys() & _CHANGES:  # an older version has fewer
+            hooking.wrap(module, f"file_utils.{name}", _nothing)
+        hooking.wrap(module, "file_utils.File", _silent_open)
 
 
 def _silent_open(function: Any) -> Any:
-    @functools.wraps(function)
     def silent(path: Any, mode: str = "r") -> Any:
         return function(path if mode.startswith("r") else os.devnull, mode)
 
@@ -170,7 +151,6 @@ def _silent_log(module: ModuleType) -> None:
         return
 
     def nowhere(function: Any) -> Any:
-        @functools.wraps(function)
         def on_train_begin(self: Any, *args: Any, **kwargs: Any) -> None:
             filename, self.filename = self.filename, os.devnull
             try:
@@ -180,7 +160,7 @@ def _silent_log(module: ModuleType) -> None:
 
         return on_train_begin
 
-    _replace(module.CSVLogger, "on_train_begin", nowhere)
+    hooking.wrap(module, "CSVLogger.on_train_begin", nowhere)
 
 
 def _silent_board(module: ModuleType) -> None:
@@ -189,26 +169,25 @@ def _silent_board(module: ModuleType) -> None:
     With that gone, and the writers silent, nothing but `set_model` is left that makes folders.
     """
     if saves.left_to_rank_0():
-        _replace(module.TensorBoard, "_configure_embeddings", _nothing)
+        hooking.wrap(module, "TensorBoard._configure_embeddings", _nothing)
 
 
 def _save_training_once(module: ModuleType) -> None:
     """BackupAndRestore: weights, then their epoch; the folder is removed at the end."""
     _silent_files(module)
-    callback = module.BackupAndRestore
-    _replace(callback, "_save_model", saves.tells_at_end)
+    hooking.wrap(module, "BackupAndRestore._save_model", saves.tells_at_end)
 
     def path(self: Any, logs: Any = None) -> str:
         return f"{self.backup_dir} (end of training)"
 
-    _replace(callback, "on_train_end", lambda function: saves.saves(function, path))
+    hooking.wrap(module, "BackupAndRestore.on_train_end", lambda f: saves.saves(f, path))
 
 
 def _save_orbax_once(module: ModuleType) -> None:
     def path(self: Any, step: int, logs: Any = None) -> str:
         return os.path.join(self.directory, str(step))
 
-    _replace(module.OrbaxCheckpoint, "_save_checkpoint", lambda f: saves.saves(f, path))
+    hooking.wrap(module, "OrbaxCheckpoint._save_checkpoint", lambda f: saves.saves(f, path))
 
 
 _KERAS_CALLBACKS = {
@@ -231,7 +210,7 @@ def _delete_backup_once(module: ModuleType) -> None:
     def path(self: Any) -> str:
         return f"{self.write_checkpoint_manager.directory} (end of training)"
 
-    _replace(module.WorkerTrainingState, "delete_backup", lambda f: saves.saves(f, path))
+    hooking.wrap(module, "WorkerTrainingState.delete_backup", lambda f: saves.saves(f, path))
 
 
 # What training goes on from
@@ -241,7 +220,6 @@ def _agree_on_backup(module: ModuleType) -> None:
     """BackupAndRestore goes on, on all ranks, from where rank 0 does."""
 
     def agreed(function: Any) -> Any:
-        @functools.wraps(function)
         def on_train_begin(self: Any, *args: Any, **kwargs: Any) -> None:
             mine: dict[str, Any] = {}
             error = None
@@ -267,7 +245,7 @@ def _agree_on_backup(module: ModuleType) -> None:
 
         return on_train_begin
 
-    _replace(module.BackupAndRestore, "on_train_begin", agreed)
+    hooking.wrap(module, "BackupAndRestore.on_train_begin", agreed)
 
 
 def _progress(callback: Any) -> dict[str, Any]:

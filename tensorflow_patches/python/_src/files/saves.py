@@ -5,8 +5,7 @@ has written, which waits for nobody, and a rank that saves a path for the k-th t
 0 has posted it k times. So a script that saves on rank 0 only holds up no rank, and where all ranks
 save, the file is there when the call returns.
 
-Called by hooks (TensorFlow's own writers) and keras_files (Keras's); imports nothing of TensorFlow
-at the top, as TensorFlow's modules use it while they are being imported.
+tensorflow_files.py hooks it into TensorFlow's own writers, keras_files.py into Keras's.
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tensorflow.mpi import config
-from tensorflow.mpi._src import bootstrap
-from tensorflow.mpi._src.runtime import c_api, hooks
+from tensorflow.mpi import config, errors
+from tensorflow.mpi._src.runtime import c_api, hooks, log
 
 # Keys of posts. A path follows "saved" and "failed", a place "left".
 _SAVED, _FAILED, _LEFT, _ANY, _ENDED = "saved ", "failed ", "left ", "saves", "the script has ended"
@@ -45,6 +43,15 @@ _said_elsewhere = False
 _lock = threading.Lock()
 _saves: collections.Counter[str] = collections.Counter()  # this rank's, by path; under _lock
 _failures: collections.Counter[str] = collections.Counter()  # of rank 0, seen; under _lock
+
+
+def install() -> None:
+    """Called once, when TensorFlow's libraries are loaded."""
+    hooks.fill(
+        left_to_rank_0=left_to_rank_0,
+        tells_at_end=tells_at_end,
+        saves_without_waiting=without_waiting,
+    )
 
 
 @functools.cache
@@ -208,10 +215,10 @@ def wait(key: str) -> None:
     while not _done(key, number, _thread.place):
         waited = time.monotonic() - start
         if timeout and waited >= timeout:
-            raise _error(c_api.DEADLINE_EXCEEDED, _waiting(key, number, waited))
+            raise errors.error_from_code(errors.DEADLINE_EXCEEDED, _waiting(key, number, waited))
         if warning and waited >= next_warning:
             next_warning += warning
-            bootstrap.say(_waiting(key, number, waited))
+            log.say(_waiting(key, number, waited))
         time.sleep(nap)
         nap = min(2 * nap, _POLL_SECONDS[1])
 
@@ -224,8 +231,8 @@ def _done(key: str, number: int, place: str | None) -> bool:
         failed = failures > _failures[key]
         _failures[key] += failed
     if failed:
-        raise _error(
-            c_api.UNAVAILABLE,
+        raise errors.error_from_code(
+            errors.UNAVAILABLE,
             f"rank 0 could not save '{key}', which rank {hooks.rank} saves too: see the error of "
             "rank 0",
         )
@@ -235,8 +242,8 @@ def _done(key: str, number: int, place: str | None) -> bool:
         _say_elsewhere(key)
         return True
     if ended:
-        raise _error(
-            c_api.UNAVAILABLE,
+        raise errors.error_from_code(
+            errors.UNAVAILABLE,
             f"rank {hooks.rank} saves '{key}', but rank 0's script has ended without that. "
             + _WAY_OUT,
         )
@@ -247,7 +254,7 @@ def _say_elsewhere(key: str) -> None:
     global _said_elsewhere
     if not _said_elsewhere:
         _said_elsewhere = True
-        bootstrap.say(
+        log.say(
             f"rank 0 saves under another path than '{key}', which will not be there; a path made "
             "from the time or at random differs by rank"
         )
@@ -267,9 +274,3 @@ def _waiting(key: str, number: int, seconds: float) -> str:
         f"{number} for this path; rank 0 has saved it {_posted(_SAVED, key)} times, other paths "
         f"{others} times). {_WAY_OUT}"
     )
-
-
-def _error(code: int, message: str) -> Exception:
-    from tensorflow.mpi.errors import error_from_code
-
-    return error_from_code(code, message)

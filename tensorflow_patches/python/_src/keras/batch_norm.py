@@ -7,13 +7,12 @@ average is the same average of the gradients, so a step is the one process's ste
 
 from __future__ import annotations
 
-import functools
 from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import averaging
-from tensorflow.mpi._src.runtime import hooking, hooks
+from tensorflow.mpi._src.runtime import hooking
 
 _MODULES = {
     "keras.src.layers.normalization.batch_normalization": "BatchNormalization",
@@ -23,35 +22,34 @@ _MODULES = {
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
-    if hooks.size > 1 and config.get("TF_MPI_SYNC_BATCHNORM") == "1":
+    if config.get("TF_MPI_SYNC_BATCHNORM") == "1":
         for name in _MODULES:
             hooking.when_imported(name, _hook)
 
 
 def _hook(module: ModuleType) -> None:
-    layer = getattr(module, _MODULES[module.__name__])
-    own_moments = layer._moments
+    layer = _MODULES[module.__name__]
+    hooking.wrap(module, f"{layer}._moments", _over_ranks)
+    if module.__name__.startswith("tf_keras"):
+        hooking.wrap(module, f"{layer}.build", _unfused)
 
-    @functools.wraps(own_moments)
+
+def _over_ranks(own_moments: Any) -> Any:
     def moments(self: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         mean, variance = own_moments(self, *args, **kwargs)
         return _of_all_ranks(mean, variance, f"batch norm {self.name}")
 
-    layer._moments = moments
-    if module.__name__.startswith("tf_keras"):
-        _never_fuse(layer)
+    return moments
 
 
-def _never_fuse(layer: Any) -> None:
+def _unfused(build: Any) -> Any:
     """tf_keras's fused kernel computes the moments inside, of this rank's samples."""
-    build = layer.build
 
-    @functools.wraps(build)
     def build_unfused(self: Any, input_shape: Any) -> Any:
         self.fused = False
         return build(self, input_shape)
 
-    layer.build = build_unfused
+    return build_unfused
 
 
 def _of_all_ranks(mean: Any, variance: Any, name: str) -> tuple[Any, Any]:

@@ -6,32 +6,27 @@ split. The steps that Keras makes from train_step and test_step are wrapped wher
 
 from __future__ import annotations
 
-import functools
 import math
 from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi._src import bootstrap
 from tensorflow.mpi._src.data import batch_shard, feeds, predictions, seeds
-from tensorflow.mpi._src.runtime import hooking, hooks
+from tensorflow.mpi._src.runtime import hooking, hooks, log
 
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
-    if hooks.size > 1:
-        hooking.when_imported("keras.src.backend.tensorflow.trainer", _hook_trainer)
+    hooking.when_imported("keras.src.backend.tensorflow.trainer", _hook_trainer)
 
 
 def _hook_trainer(module: ModuleType) -> None:
-    _hook_epoch_iterator(module.TFEpochIterator)
-    _hook_steps(module.TensorFlowTrainer)
-    module.TensorFlowTrainer.predict = predictions.wrap(module.TensorFlowTrainer.predict)
+    hooking.wrap(module, "TFEpochIterator.__init__", _on_part)
+    hooking.wrap(module, "TensorFlowTrainer._make_function", _made_on_part)
+    hooking.wrap(module, "TensorFlowTrainer._maybe_symbolic_build", _built_on_part)
+    hooking.wrap(module, "TensorFlowTrainer.predict", predictions.wrap)
 
 
-def _hook_epoch_iterator(iterator: Any) -> None:
-    original = iterator.__init__
-
-    @functools.wraps(original)
+def _on_part(original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         if _is_arrays(**kwargs):
             kwargs["batch_size"], kwargs["steps_per_epoch"] = feeds.of_all_ranks(
@@ -41,7 +36,7 @@ def _hook_epoch_iterator(iterator: Any) -> None:
             original(self, *args, **kwargs)
         _share_out(self)
 
-    iterator.__init__ = init
+    return init
 
 
 def _is_arrays(x: Any = None, y: Any = None, sample_weight: Any = None, **_: Any) -> bool:
@@ -95,22 +90,21 @@ def _array_sizes(adapter: Any) -> set[int] | None:
     return full | ({partial} if partial else set())
 
 
-def _hook_steps(trainer: Any) -> None:
-    make, build = trainer._make_function, trainer._maybe_symbolic_build
-
-    @functools.wraps(make)
+def _made_on_part(make: Any) -> Any:
     def make_function(self: Any, step_function: Any, *args: Any, **kwargs: Any) -> Any:
         return make(self, feeds.step_on_share(self, step_function), *args, **kwargs)
 
-    @functools.wraps(build)
+    return make_function
+
+
+def _built_on_part(build: Any) -> Any:
     def maybe_build(self: Any, iterator: Any = None, data_batch: Any = None) -> Any:
         if iterator is not None:  # fit or evaluate has just made it
             feeds.wrap_steps(self)
             _build_states(self, iterator)
         return build(self, iterator=iterator, data_batch=data_batch)
 
-    trainer._make_function = make_function
-    trainer._maybe_symbolic_build = maybe_build
+    return maybe_build
 
 
 def _build_states(model: Any, iterator: Any) -> None:
@@ -131,4 +125,4 @@ def _build_states(model: Any, iterator: Any) -> None:
     try:
         model._symbolic_build(data_batch=present)
     except Exception as error:  # a model that only real tensors can build: its first step does
-        bootstrap.debug(f"model '{model.name}' is built by its first step: {error}")
+        log.debug(f"model '{model.name}' is built by its first step: {error}")

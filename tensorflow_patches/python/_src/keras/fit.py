@@ -14,13 +14,11 @@ thread that calls fit, at points that all ranks pass.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import threading
 from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi._src.keras.optimizers import outermost
 from tensorflow.mpi._src.runtime import c_api, control_plane, hooking, hooks
 from tensorflow.mpi._src.variables import initial_broadcast, large_variables
 
@@ -41,8 +39,6 @@ _BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_tr
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
-    if hooks.size == 1:
-        return
     hooking.when_imported("keras.src.callbacks.callback_list", _hook_callbacks)
     hooking.when_imported("tf_keras.src.callbacks", _hook_callbacks)
     hooking.when_imported("keras.src.trainers.trainer", _hook_keras_metrics)
@@ -50,43 +46,19 @@ def install() -> None:
 
 
 def _hook_callbacks(module: ModuleType) -> None:
-    callbacks = module.CallbackList
-    _after(callbacks, "on_train_begin", _fit_begins)
-    _after(callbacks, "on_train_batch_end", _batch_ends)
-    _after(callbacks, "on_epoch_end", _epoch_ends_for)
-    _before(callbacks, "on_test_begin", _evaluation_begins)
-    _before(callbacks, "on_predict_begin", _prediction_begins)
-
-
-def _after(owner: Any, method: str, function: Any) -> None:
-    original = getattr(owner, method)
-
-    @functools.wraps(original)
-    def both(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        function(self)
-        return result
-
-    setattr(owner, method, both)
-
-
-def _before(owner: Any, method: str, function: Any) -> None:
-    original = getattr(owner, method)
-
-    @functools.wraps(original)
-    def both(self: Any, *args: Any, **kwargs: Any) -> Any:
-        function(self)
-        return original(self, *args, **kwargs)
-
-    setattr(owner, method, both)
+    hooking.after(module, "CallbackList.on_train_begin", _fit_begins)
+    hooking.after(module, "CallbackList.on_train_batch_end", _batch_ends)
+    hooking.after(module, "CallbackList.on_epoch_end", _epoch_ends_for)
+    hooking.before(module, "CallbackList.on_test_begin", _evaluation_begins)
+    hooking.before(module, "CallbackList.on_predict_begin", _prediction_begins)
 
 
 def _hook_keras_metrics(module: ModuleType) -> None:
-    outermost(module.Trainer, ("_get_metrics_result_or_logs",), _wrap_metrics)
+    hooking.wrap_in_subclasses(module, "Trainer", {"_get_metrics_result_or_logs": _over_ranks})
 
 
 def _hook_tf_keras_metrics(module: ModuleType) -> None:
-    outermost(module.Model, ("_validate_and_get_metrics_result",), _wrap_metrics)
+    hooking.wrap_in_subclasses(module, "Model", {"_validate_and_get_metrics_result": _over_ranks})
 
 
 class _Fit:
@@ -239,11 +211,9 @@ def _prediction_begins(callbacks: Any) -> None:
     _states_in_step(callbacks.model, f"start of {label}")
 
 
-def _wrap_metrics(owner: Any, method: str) -> None:
+def _over_ranks(original: Any) -> Any:
     """Runs once at the end of an epoch of fit, and of an evaluation, on all ranks."""
-    original = getattr(owner, method)
 
-    @functools.wraps(original)
     def over_ranks(self: Any, logs: Any) -> Any:
         if getattr(_inside, "on", False):
             return original(self, logs)
@@ -259,7 +229,7 @@ def _wrap_metrics(owner: Any, method: str) -> None:
         finally:
             _inside.on = False
 
-    setattr(owner, method, over_ranks)
+    return over_ranks
 
 
 def _metric_variables(model: Any) -> list[Any]:

@@ -7,7 +7,6 @@ never applied twice.
 
 from __future__ import annotations
 
-import functools
 import math
 from types import ModuleType
 from typing import Any
@@ -21,7 +20,7 @@ _FACTOR = "_tf_mpi_learning_rate_factor"
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
-    if hooks.size == 1 or config.get("TF_MPI_SCALE_LR") == "none":
+    if config.get("TF_MPI_SCALE_LR") == "none":
         return
     hooking.when_imported("keras.src.callbacks.callback_list", _hook_callbacks)
     hooking.when_imported("tf_keras.src.callbacks", _hook_callbacks)
@@ -37,14 +36,7 @@ def factor() -> float:
 
 
 def _hook_callbacks(module: ModuleType) -> None:
-    original = module.CallbackList.on_train_begin
-
-    @functools.wraps(original)
-    def on_train_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _fit_begins(self.model)
-        return original(self, *args, **kwargs)
-
-    module.CallbackList.on_train_begin = on_train_begin
+    hooking.before(module, "CallbackList.on_train_begin", lambda self: _fit_begins(self.model))
 
 
 def _fit_begins(model: Any) -> None:
@@ -71,29 +63,24 @@ def _scaled(optimizer: Any, rate: Any) -> Any:
 
 
 def _hook_keras(module: ModuleType) -> None:
-    original = module.BaseOptimizer._get_current_learning_rate
-
-    @functools.wraps(original)
-    def current(self: Any) -> Any:
-        return _scaled(self, original(self))
-
-    module.BaseOptimizer._get_current_learning_rate = current
+    hooking.wrap(
+        module,
+        "BaseOptimizer._get_current_learning_rate",
+        lambda original: lambda self: _scaled(self, original(self)),
+    )
 
 
 def _hook_tf_keras(module: ModuleType) -> None:
-    original = module._BaseOptimizer.learning_rate
-
-    def current(self: Any) -> Any:
-        return _scaled(self, original.fget(self))
-
-    module._BaseOptimizer.learning_rate = property(current, original.fset)
+    hooking.wrap(
+        module,
+        "_BaseOptimizer.learning_rate",
+        lambda original: property(lambda self: _scaled(self, original.fget(self)), original.fset),
+    )
 
 
 def _hook_legacy(module: ModuleType) -> None:
-    original = module.OptimizerV2._decayed_lr
-
-    @functools.wraps(original)
-    def decayed(self: Any, var_dtype: Any) -> Any:
-        return _scaled(self, original(self, var_dtype))
-
-    module.OptimizerV2._decayed_lr = decayed
+    hooking.wrap(
+        module,
+        "OptimizerV2._decayed_lr",
+        lambda original: lambda self, dtype: _scaled(self, original(self, dtype)),
+    )

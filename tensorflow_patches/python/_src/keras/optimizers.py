@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import collections
 import functools
-import re
 import threading
 import weakref
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.average import averaging
-from tensorflow.mpi._src.runtime import hooking, hooks
+from tensorflow.mpi._src.runtime import hooking
+from tensorflow.mpi._src.variables import initial_broadcast, naming
 
 # module -> (class, methods in which an update begins)
 _TARGETS = {
@@ -39,10 +39,9 @@ _label_users: dict[str, list[weakref.ref[Any]]] = collections.defaultdict(list)
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
-    if hooks.size > 1:
-        for name in _TARGETS:
-            hooking.when_imported(name, _hook)
-        hooking.when_imported("keras.src.backend.tensorflow.optimizer", _hook_replicas)
+    for name in _TARGETS:
+        hooking.when_imported(name, _hook)
+    hooking.when_imported("keras.src.backend.tensorflow.optimizer", _hook_replicas)
 
 
 def is_updating() -> bool:
@@ -51,12 +50,11 @@ def is_updating() -> bool:
 
 
 def _hook(module: ModuleType) -> None:
-    class_name, methods = _TARGETS[module.__name__]
-    optimizer = getattr(module, class_name, None)
-    reason = _unsupported(module, optimizer, methods)
-    if optimizer is None:
-        raise ImportError(reason)
-    outermost(optimizer, methods, functools.partial(_wrap, reason=reason))
+    owner, methods = _TARGETS[module.__name__]
+    reason = _unsupported() if module.__name__.startswith("keras.") else None
+    average = {"apply": _averaged_lists, "apply_gradients": _averaged_pairs}
+    makes = {name: functools.partial(_averaging, average[name], reason) for name in methods}
+    hooking.wrap_in_subclasses(module, owner, makes)
 
 
 def _hook_replicas(module: ModuleType) -> None:
@@ -64,12 +62,10 @@ def _hook_replicas(module: ModuleType) -> None:
 
     With it, no variable would be updated before the last average is there.
     """
-    optimizer = module.TFOptimizer
-    original = getattr(optimizer, "_all_reduce_sum_gradients", None)
-    if original is None:
-        return
+    hooking.wrap(module, "TFOptimizer._all_reduce_sum_gradients", _unless_averaged)
 
-    @functools.wraps(original)
+
+def _unless_averaged(original: Any) -> Any:
     def sum_over_replicas(self: Any, grads_and_vars: Any) -> Any:
         from tensorflow.python.distribute import distribute_lib
 
@@ -77,26 +73,22 @@ def _hook_replicas(module: ModuleType) -> None:
             return grads_and_vars
         return original(self, grads_and_vars)
 
-    optimizer._all_reduce_sum_gradients = sum_over_replicas
+    return sum_over_replicas
 
 
-def _unsupported(module: ModuleType, optimizer: Any, methods: Sequence[str]) -> str | None:
-    """Why this Keras cannot be averaged, with the way out, or None."""
-    package = module.__name__.partition(".")[0]
-    way_out = (
-        "so its gradients would not be averaged over ranks. Install keras>=3.10 or tf_keras, or "
-        "run with TF_MPI_ENABLE=0"
-    )
-    if not all(hasattr(optimizer, method) for method in methods):
-        return f"{module.__name__} is not as tensorflow.mpi knows it, {way_out}"
-    if package != "keras":
-        return None
-    from keras.src.version import __version__
+def _unsupported() -> str | None:
+    """Why this Keras 3 cannot be averaged, with the way out, or None.
 
-    numbers = tuple(int(n) for n in re.findall(r"\d+", __version__)[:2])
-    if numbers < _OLDEST_KERAS:
-        return f"Keras {__version__} is older than 3.10, {way_out}"
+    An update says so, and not the import: `import tensorflow` imports Keras, used or not.
+    """
     from keras.src import backend
+
+    version = hooking.version_of("keras")
+    if hooking.numbers(version) < _OLDEST_KERAS:
+        return (
+            f"Keras {version} is older than 3.10, so its gradients would not be averaged over "
+            "ranks. Install keras>=3.10 or tf_keras, or run with TF_MPI_ENABLE=0"
+        )
 
     if backend.backend() != "tensorflow":
         return (
@@ -106,32 +98,9 @@ def _unsupported(module: ModuleType, optimizer: Any, methods: Sequence[str]) -> 
     return None
 
 
-def outermost(owner: Any, methods: Sequence[str], wrap: Callable[[Any, str], None]) -> None:
-    """Runs wrap(class, method) for `owner` and each of its subclasses that overrides a method.
+def _averaging(average: Callable[..., Any], reason: str | None, original: Any) -> Any:
+    """A method in which an update begins: averages first. `reason`: why that cannot be."""
 
-    Subclasses are made later: each is wrapped as it is made, through __init_subclass__.
-    """
-    for method in methods:
-        wrap(owner, method)
-    own = vars(owner).get("__init_subclass__")
-
-    def init_subclass(cls: Any, **kwargs: Any) -> None:
-        if own is not None:
-            own.__get__(None, cls)(**kwargs)
-        else:
-            super(owner, cls).__init_subclass__(**kwargs)
-        for method in methods:
-            if method in vars(cls):
-                wrap(cls, method)
-
-    owner.__init_subclass__ = classmethod(init_subclass)
-
-
-def _wrap(optimizer_class: Any, method: str, reason: str | None) -> None:
-    original = getattr(optimizer_class, method)
-    average = _averaged_lists if method == "apply" else _averaged_pairs
-
-    @functools.wraps(original)
     def update(self: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(_inside, "on", False):
             return original(self, grads, *args, **kwargs)
@@ -145,7 +114,7 @@ def _wrap(optimizer_class: Any, method: str, reason: str | None) -> None:
         finally:
             _inside.on = False
 
-    setattr(optimizer_class, method, update)
+    return update
 
 
 def _averaged_lists(
@@ -209,7 +178,6 @@ def _label(optimizer: Any, names: list[str], grads: list[Any]) -> str:
 
 def _bring_in_step(optimizer: Any, variables: list[Any]) -> None:
     """Before the first step with these variables, rank 0's values become every rank's."""
-    from tensorflow.mpi._src.variables import initial_broadcast, naming
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops
 

@@ -20,8 +20,7 @@ import statistics
 import sys
 from typing import Any
 
-from tensorflow import mpi
-from tensorflow.mpi import _build_info, config
+from tensorflow.mpi import _build_info, config, errors
 from tensorflow.mpi._src.runtime import c_api, collectives, hooks
 
 WAYS = ("plain", "transport", "engine")
@@ -84,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Measures and reports; 0 if every result was right."""
-    if not mpi.is_enabled():
+    if not hooks.active:
         reason = config.gate().reason
         print(
             f"averaging is off ({reason}); run: mpirun -np 2 python -m tensorflow.mpi bench",
@@ -92,7 +91,7 @@ def main(options: argparse.Namespace) -> int:
         )
         return 2
     hooks.asked = True
-    report = mpi.rank() == 0
+    report = hooks.rank == 0
     if report:
         print("\n".join(_heading(options)), flush=True)
     rows = []
@@ -113,7 +112,7 @@ def _sizes(text: str) -> list[int]:
 
 
 def _measure(options: argparse.Namespace, size: int) -> Row:
-    ranks = mpi.size()
+    ranks = hooks.size
     gathers = options.collective == "allgather"
     count = max(1, size // DTYPES[options.dtype] // (ranks if gathers else 1))
     own = count * DTYPES[options.dtype]
@@ -135,11 +134,11 @@ def _measure(options: argparse.Namespace, size: int) -> Row:
     taken = (ctypes.c_int32 * len(WAYS))()
     error = c_api.error_buffer()
     code = c_api.load().tfmpi_bench(case, out, taken, error)
-    if code == c_api.DEADLINE_EXCEEDED:
+    if code == errors.DEADLINE_EXCEEDED:
         # The communication thread may be inside MPI for ever: there is no end in order.
         print(f"tensorflow.mpi bench: {c_api.error_text(error)}", file=sys.stderr, flush=True)
         os._exit(1)
-    if code != c_api.OK:
+    if code != errors.OK:
         raise RuntimeError(c_api.error_text(error))
     seconds = {
         way: list(out[i * options.iterations : i * options.iterations + taken[i]])
@@ -154,13 +153,14 @@ def _measure(options: argparse.Namespace, size: int) -> Row:
 def _place() -> dict[str, Any]:
     node_cores = os.cpu_count() or 1
     own_cores = len(os.sched_getaffinity(0))
+    _, _, _, local_size, nodes = c_api.topology()
     return {
-        "ranks": mpi.size(),
-        "local_ranks": mpi.local_size(),
-        "nodes": c_api.topology()[4],
+        "ranks": hooks.size,
+        "local_ranks": local_size,
+        "nodes": nodes,
         "node_cores": node_cores,
         "affinity_cores": own_cores,
-        "cores_per_rank": min(own_cores, node_cores / mpi.local_size()),
+        "cores_per_rank": min(own_cores, node_cores / local_size),
         "transport": c_api.load().tfmpi_transport().decode(),
         "version": _build_info.VERSION,
     }
@@ -221,7 +221,7 @@ def _write(options: argparse.Namespace, rows: list[Row]) -> None:
             lines = csv.writer(file)
             columns = ("median", "min", "max", "algbw", "busbw")
             lines.writerow(("collective", "dtype", "tensors", "ranks", "bytes", "way", *columns))
-            head = (options.collective, options.dtype, options.tensors, mpi.size())
+            head = (options.collective, options.dtype, options.tensors, hooks.size)
             for row in rows:
                 for way in row.seconds:
                     record = _record(row)[way]
@@ -258,6 +258,6 @@ def _plot(options: argparse.Namespace, rows: list[Row]) -> None:
         axes.grid(alpha=0.3)
     times.set_yscale("log")
     times.legend()
-    figure.suptitle(f"{options.collective}, {options.dtype}, {mpi.size()} ranks")
+    figure.suptitle(f"{options.collective}, {options.dtype}, {hooks.size} ranks")
     figure.tight_layout()
     figure.savefig(options.plot, dpi=120)

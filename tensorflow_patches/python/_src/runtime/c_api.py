@@ -13,10 +13,7 @@ OPEN_MPI_TRANSPORT = os.path.join(DIRECTORY, "libtfmpi_transport_openmpi.so")
 
 _ERROR_BYTES = 1024
 
-# core/base/status.h
-OK, CANCELLED, INVALID_ARGUMENT, FAILED_PRECONDITION, DEADLINE_EXCEEDED, UNAVAILABLE = range(6)
-
-# core/base/types.h: the DataType in which float32 travels between nodes, by TF_MPI_COMPRESSION
+# core/types.h: the DataType in which float32 travels between nodes, by TF_MPI_COMPRESSION
 WIRE = {"none": 2, "fp16": 0, "bf16": 1}
 
 

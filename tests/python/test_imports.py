@@ -1,0 +1,151 @@
+"""Who imports whom in tensorflow.mpi: no cycle, and only what a room may know.
+
+Computed from the source. Imports inside functions and for type checkers count like any other, so a
+cycle cannot hide in them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[2] / "tensorflow_patches" / "python"
+NAME = "tensorflow.mpi"
+MOST_FILES = 15  # in a folder
+
+# What the modules of each room may import, besides their own room. "public" is what scripts may
+# use; "top" is what knows all rooms, directly below _src.
+PUBLIC_BELOW = {"config", "errors"}  # public, and used by every room
+MAY_IMPORT: dict[str, set[str]] = {
+    "config": set(),
+    "errors": set(),
+    "runtime": {"config", "errors"},
+    "observability": {"config", "errors", "runtime"},
+    "variables": {"config", "runtime"},
+    "average": {"config", "runtime", "variables"},
+    "data": {"config", "runtime", "average"},
+    "files": {"config", "errors", "runtime", "variables"},
+    "compat_v1": {"config", "runtime", "variables", "average"},
+    "keras": {"config", "runtime", "variables", "average", "data"},
+    "tf_keras": {"config", "runtime", "variables", "average", "data", "keras"},
+    "top": {
+        *("config", "runtime", "observability", "variables", "average", "data", "files"),
+        *("compat_v1", "keras", "tf_keras"),
+    },
+    "public": {"config", "errors", "runtime", "observability", "data"},
+}
+
+
+def modules() -> dict[str, Path]:
+    """All modules of the package, by name."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join([NAME, *(part for part in parts if part != "__init__")])] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imported(name: str) -> Iterator[str]:
+    """The modules of the package that `name` imports, anywhere in its code."""
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+        if isinstance(node, ast.Import):
+            wanted = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name}: relative imports are not used here"
+            # A name is a submodule (_build_info is the builder's), or what an __init__ holds.
+            names = [alias.name for alias in node.names if alias.name != "_build_info"]
+            inner = [f"{node.module}.{name}" for name in names]
+            wanted = [full if full in MODULES else str(node.module) for full in inner]
+        else:
+            continue
+        yield from (module for module in wanted if module in MODULES and module != name)
+
+
+GRAPH = {name: set(imported(name)) for name in MODULES}
+
+
+def components(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Tarjan's strongly connected components of more than one module."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in sorted(graph[name]):
+            if other not in index:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            place = stack.index(name)
+            component = stack[place:]
+            del stack[place:]
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for name in sorted(graph):
+        if name not in index:
+            visit(name)
+    return found
+
+
+def room(module: str) -> str:
+    parts = module.removeprefix(NAME).split(".")[1:]
+    if parts[:1] != ["_src"]:
+        return parts[0] if parts and parts[0] in PUBLIC_BELOW else "public"
+    folder = MODULES[module].parent
+    return folder.name if folder.name != "_src" else "top"
+
+
+def test_components_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"e2"}, "e2": {"e"}}
+    assert components(graph) == [["b", "c"], ["e", "e2"]]
+
+
+def test_no_cycle() -> None:
+    assert len(GRAPH) > 30 and any(GRAPH.values())
+    assert components(GRAPH) == []
+
+
+def test_rooms_know_only_what_is_below() -> None:
+    rooms = {room(module) for module in MODULES}
+    assert rooms == set(MAY_IMPORT)
+    wrong = [
+        f"{module} imports {other}"
+        for module in MODULES
+        for other in sorted(GRAPH[module])
+        if room(other) not in {room(module), *MAY_IMPORT[room(module)]}
+    ]
+    assert not wrong
+
+
+def test_the_rooms_themselves_have_an_order() -> None:
+    assert components({name: set(below) for name, below in MAY_IMPORT.items()}) == []
+
+
+def test_no_folder_is_crowded() -> None:
+    folders = {path.parent for path in MODULES.values()}
+    crowded = {
+        str(folder): n for folder in folders if (n := len(list(folder.glob("*.py")))) > MOST_FILES
+    }
+    assert not crowded
+
+
+def test_patches_call_the_hooks_that_there_are() -> None:
+    """The table of hooks.py is what the patches call: no less, and nothing that nobody calls."""
+    tree = ast.parse((PACKAGE / "_src/runtime/hooks.py").read_text())
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    table = {f.name for f in functions if any(ast.unparse(d) == "_hook" for d in f.decorator_list)}
+    called: set[str] = set()
+    for patch in (PACKAGE.parent / "patches").glob("*.patch"):
+        called |= set(re.findall(r"_mpi_hooks\.(\w+)", patch.read_text()))
+    assert called - {"active", "apply_ops"} == table
