@@ -116,7 +116,7 @@ PARAMETERS = {
             "choice",
             "info",
             "What goes to stderr. warning: only what needs attention. info: also one line at "
-            "start, on rank 0. debug: also what each rank registers, names and brings in step.",
+            "start, on rank 0. debug: also what each rank registers, names and synchronizes.",
             choices=("warning", "info", "debug"),
         ),
         Parameter(

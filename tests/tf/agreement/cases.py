@@ -3,7 +3,7 @@
     cases.py [CASE ...]
 
 Eager cases make their models first and train afterwards: the first eager tape of a process is where
-what exists comes in step.
+what exists is synchronized.
 """
 
 from __future__ import annotations

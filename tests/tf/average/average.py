@@ -205,7 +205,7 @@ def cancelled() -> dict[str, Any]:
     with tf.Graph().as_default(), v1.Session() as session:
         averages = average([VALUE, 2 * VALUE], "cancelled")
         gathered = tf.mpi.allgather(tf.constant([RANK]))
-        session.run(averages)  # a session's first average brings its variables in step
+        session.run(averages)  # a session's first average synchronizes its variables
         errors = []
         if RANK == 0:
             options = v1.RunOptions(timeout_in_ms=300)

@@ -139,7 +139,7 @@ def in_session(make: Any, train: Any, resource: bool, poison: bool = False) -> d
 def in_eager(make: Any, train: Any, decorate: Any = None, poison: bool = False) -> dict[str, Any]:
     """Also in functions, if `decorate` makes one."""
     dtype = np.float32 if poison else np.float64
-    # Eager variables that are made after the first tape are brought in step at their first update.
+    # Eager variables that are made after the first tape are synchronized at their first update.
     same = decorate is None
     variables = [tf.Variable(initial(name, dtype, same), name="variable") for name in SHAPES]
     unused = tf.Variable(1.0)

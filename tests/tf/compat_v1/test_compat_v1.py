@@ -64,7 +64,7 @@ def test_each_gradient_travels_once(ranks):
 
 
 def test_averages_are_applied_without_a_detour(ranks):
-    """In graphs, where all is in step: by kernels that the executor runs at once."""
+    """In graphs, where all is synchronized: by kernels that the executor runs at once."""
     for rank in ranks:
         for how in ("clip", "minimize", "raw"):
             for mode in ("ref", "resource", "function"):

@@ -104,7 +104,7 @@ def main() -> None:
         from tensorflow.mpi._src.keras import fit
 
         averaging.average = lambda tensors, *_: list(tensors)
-        fit._check_averaged = fit._states_in_step = lambda *_: None
+        fit._check_averaged = fit._synchronize_states = lambda *_: None
     cases = (
         legacy(keras.optimizers.legacy) if FLAVOUR.endswith("legacy") else modern(keras.optimizers)
     )

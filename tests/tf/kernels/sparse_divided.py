@@ -95,7 +95,7 @@ class Session:
 
 def in_session(width: int, use_resource: bool) -> dict[str, Any]:
     session = Session(width, use_resource)
-    session.step(0)  # it has more requests: what brings the table in step
+    session.step(0)  # it has more requests: what synchronizes the table
     requests = [completed(functools.partial(session.step, step)) for step in range(1, STEPS)]
     assert len(set(requests)) == 1, requests
     return session.summary(expected(width, SIZE, STEPS), requests[0])

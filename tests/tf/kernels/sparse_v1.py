@@ -43,7 +43,7 @@ def part(step: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def initial(shape: tuple[int, ...]) -> np.ndarray:
-    """The same on all ranks: eager variables are otherwise brought in step after the first tape."""
+    """The same on all ranks: eager variables are otherwise synchronized after the first tape."""
     return np.random.default_rng(11).normal(size=shape).astype("f")
 
 

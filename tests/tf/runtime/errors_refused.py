@@ -1,4 +1,4 @@
-"""Everything that this release cannot keep in step, one case after the other.
+"""Everything that this release refuses, one case after the other.
 
 Prints by case "ok" if the variable was trained, "untrained", or the error: its type and text.
 """

@@ -144,7 +144,7 @@ def test_log_level_debug_says_more(launch, scripts):
         lines = mpi_lines(text)
         assert all(line.startswith(f"tensorflow.mpi rank {rank}/2: ") for line in lines)
         assert any("decorated" in line for line in lines)
-        assert any("in step with rank 0" in line for line in lines)
+        assert any("synchronized with rank 0" in line for line in lines)
         assert (ON in text) == (rank == 0)
 
 

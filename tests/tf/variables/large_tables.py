@@ -95,7 +95,7 @@ def compat_v1() -> dict[str, Any]:
     descent, rows = v1.train.GradientDescentOptimizer(0.5), gradient()
 
     def step() -> None:
-        with tf.GradientTape():  # the first: all variables come in step
+        with tf.GradientTape():  # the first: all variables are synchronized
             pass
         descent.apply_gradients([(rows, table)])
 

@@ -184,7 +184,7 @@ def generator_case() -> list[int]:
 
 
 def other_variable_case() -> str:
-    """A kernel that was made for a variable in step meets another, which is not: the error."""
+    """A kernel that was made for a synchronized variable meets another, which is not: the error."""
     with tf.Graph().as_default(), v1.Session() as session:
         known = v1.get_variable("known", initializer=[1.0], use_resource=True)
         other = v1.get_variable(

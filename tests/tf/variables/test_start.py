@@ -44,7 +44,7 @@ def test_a_checkpoint_restored_on_rank_0_only(ranks, case):
 
 
 def test_variables_made_after_the_first_tape(ranks):
-    """Variable and slot come in step at their first update, after a forward pass that was not.
+    """Variable and slot are synchronized at their first update, after a forward pass that was not.
 
     The counter stays as it is: a raw op does not tell of it.
     """
@@ -62,7 +62,7 @@ def test_functions_that_do_not_train_start_nothing(ranks, case):
     assert ranks[0][case] == ranks[1][case]
 
 
-def test_a_condition_that_trains_starts_in_step(ranks):
+def test_a_condition_that_trains_starts_synchronized(ranks):
     assert ranks[0]["conditional"] == ranks[1]["conditional"]
 
 

@@ -17,7 +17,7 @@ from tensorflow.mpi._src.variables import naming
 _AVERAGED = "_tf_mpi_averaged"  # an Apply op's; glue/apply_kernel.h
 _STATES = "_tf_mpi_states"  # ... the keys of what it updates; glue/start_in_step.h
 
-# The values that these give are the same on all ranks, if the ranks are in step.
+# The values that these give are the same on all ranks, if the ranks are synchronized.
 _SAME_ON_ALL_RANKS = {"Const", "ReadVariableOp", "VarHandleOp", "Variable", "VariableV2"}
 # And these give each rank a value of its own, though they have no state.
 _OWN_OF_EACH_RANK = {"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"}

@@ -1,7 +1,7 @@
 """Sessions: a number and a scope for each, and rank 0's variables before its first training run.
 
 Two sessions may hold variables of one name, so the ranks meet by scope and name. See
-variables/initial_broadcast.py for what is brought in step, and runtime/hooks.py for the patches
+variables/initial_broadcast.py for what is synchronized, and runtime/hooks.py for the patches
 that call this.
 """
 
@@ -21,9 +21,9 @@ from tensorflow.mpi._src.runtime import c_api, hooks
 from tensorflow.mpi._src.variables import large_variables, naming
 from tensorflow.mpi._src.variables.initial_broadcast import (
     State,
-    bring_in_step,
     busy,
     is_random_state,
+    synchronize,
 )
 from tensorflow.mpi._src.variables.naming import state_name
 
@@ -82,7 +82,7 @@ class _Session:
     """What is known of one Session."""
 
     seen: set[frozenset[str]] = dataclasses.field(default_factory=set)
-    in_step: set[str] = dataclasses.field(default_factory=set)
+    synchronized: set[str] = dataclasses.field(default_factory=set)
     scope: str = ""
 
 
@@ -98,7 +98,7 @@ def _before_run(session: Any, fetches: Any) -> None:
         return
     known.seen.add(names)
     trained = _trained_by(session.graph, names)
-    if trained and not trained <= known.in_step:
+    if trained and not trained <= known.synchronized:
         _sync_session(session, known, trained)
 
 
@@ -177,13 +177,13 @@ def _sync_session(session: Any, known: _Session, trained: set[str]) -> None:
         variables = {
             name: variable
             for name, variable in _variables_of(session.graph).items()
-            if name not in known.in_step and not is_random_state(name)
+            if name not in known.synchronized and not is_random_state(name)
         }
         digest = _digest(trained)
-        label = f"start of session {known.scope} {digest} {len(known.in_step)}"
+        label = f"start of session {known.scope} {digest} {len(known.synchronized)}"
         received, empty = _receive_variables(session, label, variables, known.scope)
         _write_variables(session, [(variables[name], value) for name, value in received.items()])
-        known.in_step.update(trained - empty)
+        known.synchronized.update(trained - empty)
     finally:
         busy.on = False
 
@@ -199,7 +199,7 @@ def _receive_variables(
             name: _session_state(name, variables[name], value, received, scope)
             for name, value in values.items()
         }
-        bring_in_step(label, list(states.values()))
+        synchronize(label, list(states.values()))
     for name, state in states.items():
         if (
             isinstance(state.large, large_variables.FetchedVariable)

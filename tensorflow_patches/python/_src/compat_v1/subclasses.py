@@ -1,4 +1,4 @@
-"""Stops what this release cannot keep in step: no N unsynchronised models in silence."""
+"""Stops updates that escape the averages: no N models in silence."""
 
 from __future__ import annotations
 

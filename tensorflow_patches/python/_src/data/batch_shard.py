@@ -27,7 +27,7 @@ class Share(NamedTuple):
 
 
 class MaybeShare(NamedTuple):
-    """A Share whose weight may be 0: then `data` is a stand-in, and only keeps the ranks in step.
+    """A Share whose weight may be 0: then `data` is a stand-in, and only keeps the ranks together.
 
     Nothing computed from it may count: no gradient, no metric, no output, no moving average.
     `counts`, a boolean scalar, says whether it does. It is not told from the weight because the two

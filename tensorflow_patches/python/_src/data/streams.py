@@ -1,4 +1,4 @@
-"""Streams of batches over all ranks: one rank's for all, or each rank's own in step.
+"""Streams of batches over all ranks: one rank's for all, or each rank's own, step by step.
 
 - Where ranks would not all get the same batches (unseeded shuffles, random augmentation, Python
   generators), only rank 0's dataset is iterated, and its batches go to all ranks.

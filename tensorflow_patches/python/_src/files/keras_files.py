@@ -72,7 +72,7 @@ def _export_once(module: ModuleType) -> None:
 
 
 def _notice_restores(module: ModuleType) -> None:
-    """load_weights; what load_model makes is new, and comes in step as such."""
+    """load_weights; what load_model makes is new, and is synchronized as such."""
 
     def noticed(function: Any) -> Any:
         def load_weights(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:

@@ -111,7 +111,7 @@ def _build_states(model: Any, iterator: Any) -> None:
     """Makes variables before the first step, where Keras would make them inside it.
 
     A traced step that may have to leave the metrics as they are must know their values before; an
-    eager one would compute its first gradient from weights that are not in step yet.
+    eager one would compute its first gradient from weights that are not synchronized yet.
     """
     import tensorflow as tf
 

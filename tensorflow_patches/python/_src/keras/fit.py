@@ -86,7 +86,7 @@ def _fit_begins(callbacks: Any) -> None:
 
 
 def _meet(label: str, model: Any, flag: bool = False) -> list[bool]:
-    """All ranks begin the same: brings what is new or restored in step; every rank's `flag`."""
+    """All ranks begin the same: synchronizes what is new or restored; every rank's `flag`."""
     everyone = control_plane.headers(label, [initial_broadcast.changed(), flag])
     initial_broadcast.before_model_runs(
         f"start of {label}", _variables(model), any(changed for changed, _ in everyone)
@@ -108,7 +108,7 @@ def _may_stop_a_batch(callback: Any) -> bool:
 
 
 def _variables(model: Any) -> list[Any]:
-    """Weights, slots and counters that exist by now; a metric's state is not in step on purpose."""
+    """Weights, slots and counters that exist by now; a metric's state is each rank's own."""
     found = [*model.weights] if model.built or getattr(model, "inputs", None) else []
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
@@ -201,14 +201,14 @@ def _evaluation_begins(callbacks: Any) -> None:
     hooks.used_keras = True
     label = f"evaluation {next(_evaluations)}"
     _meet(label, callbacks.model)
-    _states_in_step(callbacks.model, f"start of {label}")
+    _synchronize_states(callbacks.model, f"start of {label}")
 
 
 def _prediction_begins(callbacks: Any) -> None:
     hooks.used_keras = True
     label = f"prediction {next(_predictions)}"
     _meet(label, callbacks.model)
-    _states_in_step(callbacks.model, f"start of {label}")
+    _synchronize_states(callbacks.model, f"start of {label}")
 
 
 def _over_ranks(original: Any) -> Any:
@@ -224,7 +224,7 @@ def _over_ranks(original: Any) -> Any:
             result = original(self, logs)
             if result is logs:
                 result = _average_logs(logs, f"logs {number}")
-            _states_in_step(self, f"end of epoch {number}")
+            _synchronize_states(self, f"end of epoch {number}")
             return result
         finally:
             _inside.on = False
@@ -293,7 +293,7 @@ def _average_logs(logs: Any, label: str) -> Any:
     return result
 
 
-def _states_in_step(model: Any, label: str) -> None:
+def _synchronize_states(model: Any, label: str) -> None:
     """State that steps change on each rank, as batch-norm's moving averages, becomes the mean.
 
     Only what differs between ranks is touched. Weights that differ, which averaging would have kept

@@ -153,7 +153,7 @@ def _averaged(optimizer: Any, grads: list[Any], variables: list[Any]) -> list[An
         if not isinstance(grads[i], indexed_slices.IndexedSlices):
             averaged[i] = ops.convert_to_tensor(grads[i])
     label = _label(optimizer, names, [averaged[i] for i in present])
-    _bring_in_step(optimizer, [variables[i] for i in present])
+    _synchronize(optimizer, [variables[i] for i in present])
     averages = averaging.average_all([averaged[i] for i in present], names, label)
     for i, value in zip(present, averages, strict=True):
         averaged[i] = value
@@ -176,7 +176,7 @@ def _label(optimizer: Any, names: list[str], grads: list[Any]) -> str:
     return key if number == 0 else f"{key} optimizer {number + 1}"
 
 
-def _bring_in_step(optimizer: Any, variables: list[Any]) -> None:
+def _synchronize(optimizer: Any, variables: list[Any]) -> None:
     """Before the first step with these variables, rank 0's values become every rank's."""
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops

@@ -2,8 +2,8 @@
 
 Three places where a first step begins: a Session run that reaches an Apply op, a call of a traced
 function that holds one, and an eager GradientTape. At each, the ranks exchange what they have and
-bring in step what all of them have; a variable that only some ranks have stays as it is. What none
-of this reaches (raw ops, variables made inside the first eager tape) is brought in step by the
+synchronize what all of them have; a variable that only some ranks have stays as it is. What none
+of this reaches (raw ops, variables made inside the first eager tape) is synchronized by the
 kernel itself, at the variable's first Apply.
 """
 
@@ -30,8 +30,8 @@ _optimizer_counter = itertools.count()  # of eager optimizers, in the order of t
 _lock = threading.Lock()
 _variables: list[weakref.ref[Any]] = []  # eager variables, in creation order; guarded by _lock
 _tape_done = False
-_generation = 1  # what was brought in step in an earlier one is out of step again
-_changed: str | None = None  # what this rank did to its variables since it was last in step
+_generation = 1  # what was synchronized in an earlier one must be synchronized again
+_changed: str | None = None  # what this rank did to its variables since it was last synchronized
 
 
 def install() -> None:
@@ -88,8 +88,8 @@ def _tape_entered() -> None:
 def _checkpoint_restored(checkpoint: Any, path: Any) -> None:
     """See hooks.checkpoint_restored.
 
-    In a graph this says nothing yet, and Sessions bring in step what they train. Variables that do
-    not exist yet are new, and come in step as such; so are those of a SavedModel.
+    In a graph this says nothing yet, and Sessions synchronize what they train. Variables that do
+    not exist yet are new, and are synchronized as such; so are those of a SavedModel.
     """
     from tensorflow.python.checkpoint import util
     from tensorflow.python.eager import context
@@ -106,12 +106,12 @@ class State:
     key: str  # name, dtype, shape
     read: Callable[[], Any]  # -> numpy array
     write: Callable[[Any], None]
-    mark: Callable[[], None]  # tells the kernels that it is in step
+    mark: Callable[[], None]  # tells the kernels that it is synchronized
     # A variable that is not to be read or written as a whole.
     large: large_variables.EagerVariable | large_variables.FetchedVariable | None = None
 
 
-def bring_in_step(label: str, states: list[State]) -> None:
+def synchronize(label: str, states: list[State]) -> None:
     """Rank 0's values of the variables that every rank has become every rank's.
 
     Only what differs travels. Every rank must call it, each with what it has.
@@ -151,8 +151,8 @@ def bring_in_step(label: str, states: list[State]) -> None:
         for index in places[key]:
             states[index].mark()
     log.debug(
-        f"{label}: {sum(len(mine[key]) for key in agreed)} of {len(states)} variables in step with "
-        f"rank 0, {len(differing)} of them had differed"
+        f"{label}: {sum(len(mine[key]) for key in agreed)} of {len(states)} variables "
+        f"synchronized with rank 0, {len(differing)} of them had differed"
     )
 
 
@@ -210,7 +210,7 @@ def _sync_handles(label: str, handles: Iterable[Any], trained: Iterable[Any] = (
             roles = {id(handle): "trained" for handle in trained}
             found = [_eager_state(handle, roles.get(id(handle), "other")) for handle in ordered]
             states = [state for state in found if state is not None]
-            bring_in_step(label, states)
+            synchronize(label, states)
     finally:
         busy.on = False
 
@@ -220,32 +220,34 @@ def _creation(handle: Any) -> int:
     return int(number) if number.isdigit() else -1
 
 
-_handles_in_step: set[str] = set()
+_synchronized_handles: set[str] = set()
 
 
 def _before_function(graph: Any, captured: Any) -> None:
     """A traced function that trains is about to run."""
-    if graph._tf_mpi_in_step == _generation or getattr(busy, "on", False):
+    if graph._tf_mpi_synchronized == _generation or getattr(busy, "on", False):
         return
     from tensorflow.python.framework import dtypes
 
-    graph._tf_mpi_in_step = _generation
+    graph._tf_mpi_synchronized = _generation
     trained = {naming.handle_name(handle)[1] for handle in graph._tf_mpi_trained.values()}
-    if trained <= _handles_in_step:
+    if trained <= _synchronized_handles:
         return
     handles = {id(t): t for t in captured if getattr(t, "dtype", None) == dtypes.resource}
     handles.update(graph._tf_mpi_trained)
-    fresh = {i: h for i, h in handles.items() if naming.handle_name(h)[1] not in _handles_in_step}
-    _handles_in_step.update(trained)
+    fresh = {
+        i: h for i, h in handles.items() if naming.handle_name(h)[1] not in _synchronized_handles
+    }
+    _synchronized_handles.update(trained)
     label = f"start of function {next(_counter)}"
     _sync_handles(label, fresh.values(), graph._tf_mpi_trained.values())
-    _handles_in_step.update(naming.handle_name(h)[1] for h in fresh.values())
+    _synchronized_handles.update(naming.handle_name(h)[1] for h in fresh.values())
 
 
 def _before_tape() -> None:
     """The first forward pass that is no Session's and trains nothing by itself.
 
-    It brings everything that exists in step.
+    It synchronizes everything that exists.
     """
     global _tape_done
     if _tape_done or getattr(busy, "on", False):
@@ -258,9 +260,12 @@ def _before_optimizer(optimizer: Any, variables: list[Any]) -> None:
     """See hooks.optimizer_ready. An eager optimizer's slots and counters exist only now."""
     from tensorflow.python.eager import context
 
-    if getattr(optimizer, "_tf_mpi_in_step", 0) == _generation or not context.executing_eagerly():
+    if (
+        getattr(optimizer, "_tf_mpi_synchronized", 0) == _generation
+        or not context.executing_eagerly()
+    ):
         return
-    optimizer._tf_mpi_in_step = _generation
+    optimizer._tf_mpi_synchronized = _generation
     label = f"start of optimizer {next(_optimizer_counter)}"
     _sync_variables(label, [*variables, *optimizer.variables()])
 
@@ -287,35 +292,35 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
 
 
 def state_changed(what: str, restored: Iterable[Any] | None = None) -> None:
-    """This rank's variables were restored (`what`: by which call), so ranks may be out of step.
+    """This rank's variables were restored (`what`: by which call), so ranks may differ.
 
-    They come in step again before the next step, which is a meeting of all ranks. A restore on
+    They are synchronized again before the next step, which is a meeting of all ranks. A restore on
     some ranks only is safe before a `fit`, which asks all ranks; a loop of the script's own must
     restore on all ranks.
 
     Args:
       what: for messages.
-      restored: what was restored: tf.Variables, Keras's, other objects. If none of them was in step
-        yet, their first step is still to come and brings them in step; a restore on some ranks only
-        is safe then.
+      restored: what was restored: tf.Variables, Keras's, other objects. If none of them was
+        synchronized yet, their first step is still to come and does so; a restore on some ranks
+        only is safe then.
     """
     global _changed
-    if restored is not None and not any(map(_in_step, restored)):
+    if restored is not None and not any(map(_is_synchronized, restored)):
         return
     _changed = what
     _forget()
 
 
-def _in_step(variable: Any) -> bool:
+def _is_synchronized(variable: Any) -> bool:
     variable = getattr(variable, "value", variable) if hasattr(variable, "path") else variable
     handle = getattr(variable, "handle", None)
     if handle is None or not hasattr(handle, "_numpy_internal"):
         return False
-    return naming.handle_name(handle)[1] in _handles_in_step
+    return naming.handle_name(handle)[1] in _synchronized_handles
 
 
 def changed() -> str | None:
-    """What this rank did to its variables, if that is not in step yet."""
+    """What this rank did to its variables, if that is not synchronized yet."""
     return _changed
 
 
@@ -323,11 +328,11 @@ def _forget() -> None:
     global _generation, _tape_done
     _generation += 1
     _tape_done = False
-    _handles_in_step.clear()
+    _synchronized_handles.clear()
 
 
 def before_model_runs(label: str, variables: list[Any], changed_anywhere: bool) -> None:
-    """All ranks begin to train or to use a model: brings in step what is not, or all of it.
+    """All ranks begin to train or to use a model: synchronizes what is not, or all of it.
 
     Args:
       label: under which the ranks meet.
@@ -347,10 +352,10 @@ def _sync_variables(label: str, variables: list[Any]) -> None:
         handle = getattr(variable, "handle", None)
         if handle is not None and hasattr(handle, "_numpy_internal"):
             name = naming.handle_name(handle)[1]
-            if name not in _handles_in_step:
+            if name not in _synchronized_handles:
                 handles[name] = handle
     _sync_handles(label, handles.values())
-    _handles_in_step.update(handles)
+    _synchronized_handles.update(handles)
 
 
 def warn_if_nothing_was_averaged() -> None:

@@ -1,4 +1,4 @@
-"""Large variables, as embeddings: compared and brought in step where they lie, without a copy."""
+"""Large variables, as embeddings: compared and synchronized where they lie, without a copy."""
 
 from __future__ import annotations
 

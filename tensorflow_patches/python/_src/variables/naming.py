@@ -93,7 +93,7 @@ def state_keys(op: Any) -> list[str]:
     """
     from tensorflow.python.framework import dtypes
 
-    if op.inputs[0].dtype._is_ref_dtype:  # its slots are in step if it is
+    if op.inputs[0].dtype._is_ref_dtype:  # its slots are synchronized if it is
         return [f"*|{state_name(op.inputs[0].op)}"]
     keys = []
     for state in (tensor for tensor in op.inputs if tensor.dtype == dtypes.resource):
@@ -118,7 +118,7 @@ def _mark(graph: Any, trained: list[Any]) -> None:
         if not hasattr(graph, "_tf_mpi_trained"):
             graph._tf_mpi_trained = {}
         graph._tf_mpi_trained.update({id(handle): handle for handle in trained})
-        graph._tf_mpi_in_step = 0
+        graph._tf_mpi_synchronized = 0
         graph = graph.outer_graph
 
 
