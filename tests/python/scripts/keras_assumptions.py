@@ -1,0 +1,169 @@
+"""What we take Keras 3 and tf_keras for, where a class's name or a stack walk decides: the facts.
+
+One process, averaging off. Iterates datasets with hooks.active set, so that the patches call the
+hooks, of which one listens here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import types
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+import tf_keras
+from keras.src.backend.tensorflow import trainer
+from keras.src.trainers import data_adapters  # noqa: F401 (loads the adapters' modules)
+from keras.src.trainers.data_adapters import array_data_adapter, generator_data_adapter
+from tensorflow.mpi._src.data import dataset_shard
+from tensorflow.mpi._src.keras import data as keras_data
+from tensorflow.mpi._src.keras import fit
+from tensorflow.mpi._src.runtime import hooking, hooks
+from tensorflow.mpi._src.tf_keras import data as tf_keras_data
+from tensorflow.mpi._src.variables import initial_broadcast
+from tf_keras.src.engine import data_adapter
+
+ROWS = np.ones((6, 2), np.float32)
+FLAVOURS: dict[str, Any] = {"keras": keras, "tf_keras": tf_keras}
+
+
+def versions() -> dict[str, Any]:
+    return {name: [hooking.version_of(name), hooking.LAST_TESTED[name]] for name in FLAVOURS}
+
+
+def stops_a_batch(callback: Any) -> bool:
+    """Whether the code of one of its functions for batches, as Keras wrote it, stops a training."""
+    functions = [getattr(callback, hook) for hook in fit._BATCH_HOOKS]
+    return any("stop_training" in inspect.getsource(function) for function in functions)
+
+
+def callbacks() -> dict[str, Any]:
+    facts = {}
+    for name, flavour in FLAVOURS.items():
+        kinds = {k: v for k, v in vars(flavour.callbacks).items() if inspect.isclass(v)}
+        facts[name] = {
+            "known": sorted(kinds),
+            "modules": sorted({kind.__module__.partition(".")[0] for kind in kinds.values()}),
+            "stop": sorted(k for k, v in kinds.items() if stops_a_batch(v)),
+            "may stop": sorted(
+                k
+                for k, v in kinds.items()
+                if fit._may_stop_a_batch(v.__new__(v)) and k != "Callback"
+            ),
+            "own": own_callbacks(flavour),
+        }
+    return facts
+
+
+def own_callbacks(flavour: Any) -> list[bool]:
+    """Of a script's callbacks: one that looks at batches, and one that does not."""
+
+    class Batches(flavour.callbacks.Callback):
+        def on_train_batch_end(self, batch: Any, logs: Any = None) -> None:
+            self.model.stop_training = True
+
+    class Epochs(flavour.callbacks.EarlyStopping):
+        pass
+
+    return [fit._may_stop_a_batch(Batches()), fit._may_stop_a_batch(Epochs())]
+
+
+def iterations() -> dict[str, list[bool]]:
+    """Who iterates a dataset, by the stack walk: Keras, for each way."""
+    seen: list[bool] = []
+
+    def iterated(dataset: Any) -> Any:
+        seen.append(dataset_shard.caller_is_keras())
+        return dataset
+
+    # As if it stood in TensorFlow, where the hook's own function does.
+    names = {**globals(), "__name__": "tensorflow.listens"}
+    listens = types.FunctionType(iterated.__code__, names, closure=iterated.__closure__)
+    dataset = tf.data.Dataset.from_tensor_slices((ROWS, ROWS[:, :1])).batch(3)
+    inputs = dataset.map(lambda x, y: x)
+
+    def loop() -> None:
+        for _ in dataset:
+            pass
+
+    ways: dict[str, Any] = {
+        "a loop": loop,
+        "a loop in a function": tf.function(loop),
+    }
+    for name, flavour in FLAVOURS.items():
+        model = flavour.Sequential([flavour.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        ways[f"{name} fit"] = lambda model=model: model.fit(dataset, verbose=0)
+        ways[f"{name} evaluate"] = lambda model=model: model.evaluate(dataset, verbose=0)
+        ways[f"{name} predict"] = lambda model=model: model.predict(inputs, verbose=0)
+        ways[f"{name} adapt"] = lambda f=flavour: f.layers.Normalization().adapt(inputs)
+    found = {}
+    hooks.fill(dataset_iterated=listens)
+    hooks.active = True
+    for name, way in ways.items():
+        seen.clear()
+        way()
+        found[name] = list(seen)
+    hooks.active = False
+    return found
+
+
+def adapters() -> dict[str, Any]:
+    """By the names that decide: the class, and the sizes of batches that are read off it."""
+    arrays = array_data_adapter.ArrayDataAdapter(ROWS, batch_size=4)
+    generator = generator_data_adapter.GeneratorDataAdapter(iter([(ROWS, ROWS)]))
+    iterator = trainer.TFEpochIterator(
+        x=ROWS, batch_size=4, distribute_strategy=tf.distribute.get_strategy()
+    )
+    handler = data_adapter.DataHandler(ROWS, batch_size=4)
+    tf_generator = data_adapter.GeneratorDataAdapter(iter([(ROWS, ROWS)]))
+    return {
+        "keras sizes": sorted(keras_data._array_sizes(arrays) or ()),
+        "keras none": keras_data._array_sizes(generator),
+        "keras generator": type(generator).__name__,
+        "keras arrays": keras_data._is_arrays(x=ROWS) and not keras_data._is_arrays(x=iter([ROWS])),
+        "keras iterator": sorted(
+            {"_distributed_dataset", "data_adapter", "_num_batches", "steps_per_epoch"}
+            & vars(iterator).keys()
+        ),
+        "keras dataset": isinstance(iterator._distributed_dataset, tf.data.Dataset),
+        "tf_keras sizes": sorted(tf_keras_data._array_sizes(handler._adapter) or ()),
+        "tf_keras generator": type(tf_generator).__name__,
+        "tf_keras arrays": [hasattr(data_adapter, name) for name in tf_keras_data._ARRAYS],
+        "tf_keras handler": sorted(
+            {"_dataset", "_adapter", "_inferred_steps", "_model"} & vars(handler).keys()
+        ),
+    }
+
+
+def random_states() -> dict[str, Any]:
+    seed = keras.random.SeedGenerator(1).state
+    dropout = keras.layers.Dropout(0.5)
+    generator = tf.random.Generator.from_seed(1)
+    weight = keras.Variable(np.ones(2, np.float32), name="kernel")
+    return {
+        "keras": initial_broadcast.is_random_state(seed.path),
+        "keras dropout": initial_broadcast.is_random_state(dropout.seed_generator.state.path),
+        "keras shape": list(seed.shape),
+        "tensorflow": initial_broadcast.is_random_state(generator.state.name),
+        "weight": initial_broadcast.is_random_state(weight.path),
+        "value": isinstance(fit._tf_variable(weight), tf.Variable),
+        "aggregation": keras.metrics.Mean().variables[0].aggregation,
+    }
+
+
+print(
+    "RESULT",
+    json.dumps(
+        {
+            "versions": versions(),
+            "callbacks": callbacks(),
+            "iterations": iterations(),
+            "adapters": adapters(),
+            "random states": random_states(),
+        }
+    ),
+)

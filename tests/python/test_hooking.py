@@ -1,0 +1,42 @@
+"""Hooks into Keras: what is not there is one error that names it, and a newer version is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "scripts" / "hooking.py"
+NEWER = "is newer than"
+
+
+@pytest.fixture(scope="module")
+def run(launch):
+    return launch(SCRIPT, np=2).check()
+
+
+def test_what_is_there_is_wrapped(run):
+    assert run.results[0]["wrapped"] == ["fit, wrapped", "Trains."]
+
+
+def test_what_is_not_there_is_named(run):
+    """The module, the attribute, the version and the way out, by whatever way we hook in."""
+    said = run.results[0]["said"]
+    assert len(said) == 5 + 5 + 4
+    for path, text in said:
+        assert text.startswith("keras.src.trainers.trainer of keras 3."), path
+        assert f"has no {path}, which tensorflow.mpi hooks into" in text
+        assert "install keras==3." in text and text.endswith("set TF_MPI_ENABLE=0")
+
+
+def test_rank_0_names_a_version_that_is_newer_than_the_last_tested(run):
+    """tf_keras, which the script takes for older; Keras is as tested."""
+    (line,) = [line for line in run.stderr[0].splitlines() if NEWER in line]
+    assert line.startswith("tensorflow.mpi rank 0/2: tf_keras 2."), line
+    assert f"{NEWER} 2.15.9" in line and "install tf_keras==2.15.9" in line
+    assert NEWER not in run.stderr[1]
+
+
+def test_off_says_nothing(launch):
+    run = launch(SCRIPT, np=0, env={"TF_MPI_ENABLE": "0"}).check()
+    assert NEWER not in run.stderr[0]

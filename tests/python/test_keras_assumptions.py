@@ -1,0 +1,90 @@
+"""Where a class's name or a stack walk decides what ranks do with Keras: it is what we take it for.
+
+Fails when a new Keras renames, moves or adds what the decision is made by.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "scripts" / "keras_assumptions.py"
+FLAVOURS = ("keras", "tf_keras")
+
+
+@pytest.fixture(scope="module")
+def facts(launch) -> dict[str, Any]:
+    return launch(SCRIPT, np=0, env={"TF_MPI_ENABLE": "0"}).check().results[0]
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_the_last_tested_version_is_this_one(facts, flavour):
+    """Run all tests with a newer one, then raise hooking.LAST_TESTED."""
+    found, last_tested = facts["versions"][flavour]
+    assert found == last_tested
+
+
+def test_callbacks_that_never_stop_a_batch(facts):
+    """By name (keras/fit.py): each exists, and its functions for batches stop no training."""
+    from_source = {flavour: set(facts["callbacks"][flavour]["stop"]) for flavour in FLAVOURS}
+    may = {flavour: set(facts["callbacks"][flavour]["may stop"]) for flavour in FLAVOURS}
+    known = {flavour: set(facts["callbacks"][flavour]["known"]) for flavour in FLAVOURS}
+    for flavour in FLAVOURS:
+        assert from_source[flavour] == {"TerminateOnNaN"}
+        assert from_source[flavour] <= may[flavour]
+        assert facts["callbacks"][flavour]["modules"] == [flavour]
+    never = {flavour: known[flavour] - may[flavour] - {"Callback"} for flavour in FLAVOURS}
+    both = {
+        *("BackupAndRestore", "CSVLogger", "EarlyStopping", "History", "LearningRateScheduler"),
+        *("ModelCheckpoint", "ProgbarLogger", "ReduceLROnPlateau", "RemoteMonitor", "TensorBoard"),
+    }
+    assert never == {"keras": both | {"SwapEMAWeights"}, "tf_keras": both}
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_a_scripts_callback_may_stop_a_batch_if_it_looks_at_batches(facts, flavour):
+    assert facts["callbacks"][flavour]["own"] == [True, False]
+
+
+def test_who_iterates_a_dataset(facts):
+    """caller_is_keras(): Keras in all of its ways, and no loop of a script's own."""
+    loops = ("a loop", "a loop in a function")
+    for way, found in facts["iterations"].items():
+        assert found and all(keras is (way not in loops) for keras in found), (way, found)
+    assert len(facts["iterations"]) == 2 + 2 * 4
+
+
+def test_data_adapters(facts):
+    """Their names and the sizes of their batches: six rows in batches of four."""
+    assert facts["adapters"] == {
+        "keras sizes": [2, 4],
+        "keras none": None,
+        "keras generator": "GeneratorDataAdapter",
+        "keras arrays": True,
+        "keras iterator": [
+            "_distributed_dataset",
+            "_num_batches",
+            "data_adapter",
+            "steps_per_epoch",
+        ],
+        "keras dataset": True,
+        "tf_keras sizes": [2, 4],
+        "tf_keras generator": "GeneratorDataAdapter",
+        "tf_keras arrays": [True, True, True],
+        "tf_keras handler": ["_adapter", "_dataset", "_inferred_steps", "_model"],
+    }
+
+
+def test_random_states_are_known_by_their_names(facts):
+    """initial_broadcast.py leaves them different, and fit.py sets them apart."""
+    assert facts["random states"] == {
+        "keras": True,
+        "keras dropout": True,
+        "keras shape": [2],
+        "tensorflow": True,
+        "weight": False,
+        "value": True,
+        "aggregation": "sum",
+    }
