@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# What the library's calls return; core/status.h.
+# What the library's calls return; core/base/status.h.
 OK, CANCELLED, INVALID_ARGUMENT, FAILED_PRECONDITION, DEADLINE_EXCEEDED, UNAVAILABLE = range(6)
 
 

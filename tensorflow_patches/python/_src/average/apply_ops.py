@@ -1,8 +1,8 @@
 """Apply ops: the optimizer ops of TensorFlow, whose kernels average their gradient themselves.
 
 Unless it was made from averages already: then Python, which sees how, marks the op as it is
-created, and its kernel only updates (glue/apply_kernel.h). In eager code already_averaged() says
-so.
+created, and its kernel only updates (glue/kernels/apply_kernel.h). In eager code
+already_averaged() says so.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tensorflow.mpi._src.average import averaging
 from tensorflow.mpi._src.runtime import hooks
 from tensorflow.mpi._src.variables import naming
 
-_AVERAGED = "_tf_mpi_averaged"  # an Apply op's; glue/apply_kernel.h
-_STATES = "_tf_mpi_states"  # ... the keys of what it updates; glue/start_in_step.h
+_AVERAGED = "_tf_mpi_averaged"  # an Apply op's; glue/kernels/apply_kernel.h
+_STATES = "_tf_mpi_states"  # ... the keys of what it updates; glue/variables/initial_broadcast.h
 
 # The values that these give are the same on all ranks, if the ranks are synchronized.
 _SAME_ON_ALL_RANKS = {"Const", "ReadVariableOp", "VarHandleOp", "Variable", "VariableV2"}

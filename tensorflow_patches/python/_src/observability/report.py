@@ -1,5 +1,7 @@
 """TF_MPI_STATS=1: what rank 0 prints when all ranks have ended.
 
+The numbers are those of core/observability/stats.h.
+
 A gradient is outstanding from its submission until its average is there. Exposed communication is
 time in which a gradient is outstanding while no further one of the same step is to come: nothing of
 the backward pass is left to hide it. Hidden is the rest of the time in which one is outstanding.

@@ -1,4 +1,4 @@
-"""The library's C API (glue/c_api/c_api.h) through ctypes: thin; nothing else knows it."""
+"""The library's C API (glue/runtime/c_api.h) by ctypes: thin, and the only place that knows it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OPEN_MPI_TRANSPORT = os.path.join(DIRECTORY, "libtfmpi_transport_openmpi.so")
 
 _ERROR_BYTES = 1024
 
-# core/types.h: the DataType in which float32 travels between nodes, by TF_MPI_COMPRESSION
+# core/base/types.h: the DataType in which float32 travels between nodes, by TF_MPI_COMPRESSION
 WIRE = {"none": 2, "fp16": 0, "bf16": 1}
 
 

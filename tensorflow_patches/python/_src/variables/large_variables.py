@@ -59,8 +59,7 @@ def eager_variable(variable: Any) -> EagerVariable | None:
 
 @contextlib.contextmanager
 def shared_fetches() -> Iterator[None]:
-    """What this thread fetches of a Session meanwhile is not copied: see
-    glue/internals/shared_fetches.h.
+    """What this thread fetches of a Session meanwhile is not copied: glue/internals/shared_fetches.h.
 
     For variables only. Whoever fetches them lets go of them before the Session runs a step.
     """

@@ -228,7 +228,7 @@ def _number(graph: Any, op: Any) -> None:
 
     if not hasattr(graph, "_tf_mpi_counts"):
         graph._tf_mpi_counts = {}
-    # The kernels' names; see glue/kernels/apply_kernel.h.
+    # The kernels' names; glue/kernels/apply_kernel.h.
     kind = op.type.replace("SparseApply", "Apply")
     key = (kind, op.inputs[0].op.name if hasattr(op.inputs[0], "op") else id(op.inputs[0]))
     count = graph._tf_mpi_counts.get(key, 0) + 1
