@@ -33,10 +33,10 @@ class Recorder(keras.Model):
         return x
 
     def train_step(self, data):
-        from tensorflow.mpi._src.average import averaging
+        from tensorflow.mpi._src.average import scope
 
         x = data[0] if isinstance(data, tuple) else data
-        weight = averaging.current_weight()
+        weight = scope.current_weight()
         self.seen.append(
             [x.numpy().reshape(-1).astype(int).tolist(), 1.0 if weight is None else float(weight)]
         )

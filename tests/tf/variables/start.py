@@ -18,7 +18,7 @@ import tensorflow as tf
 from common import encode, result, single_threaded_ops
 from tensorflow.core.framework import attr_value_pb2
 from tensorflow.core.protobuf import config_pb2
-from tensorflow.mpi._src.average import averaging
+from tensorflow.mpi._src.average import scope
 
 v1 = tf.compat.v1
 RANK, SIZE = tf.mpi.rank(), tf.mpi.size()
@@ -195,7 +195,7 @@ def other_variable_case() -> str:
             collections=["no session's"],
         )
         train = [v1.train.GradientDescentOptimizer(RATE).minimize(tf.reduce_sum(known))]
-        with averaging.already_averaged():
+        with scope.already_averaged():
             train.append(
                 tf.raw_ops.ResourceApplyGradientDescent(var=other.handle, alpha=RATE, delta=[1.0])
             )

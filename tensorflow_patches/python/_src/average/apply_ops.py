@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from tensorflow.mpi._src.average import averaging
+from tensorflow.mpi._src.average import carrier, scope
 from tensorflow.mpi._src.runtime import hooks
 from tensorflow.mpi._src.variables import naming
 
@@ -47,7 +47,7 @@ def _apply_op_created(graph: Any, op: Any) -> None:
     name, sparse = hooks.apply_ops[op.type]
     inputs = dict(zip((argument.name for argument in op.op_def.input_arg), op.inputs, strict=True))
     gradient = [inputs[name], inputs["indices"]] if sparse else [inputs[name]]
-    if averaging.is_inside_already_averaged() or all(map(is_averaged, gradient)):
+    if scope.is_inside_already_averaged() or all(map(is_averaged, gradient)):
         _mark(op)
 
 
@@ -122,7 +122,7 @@ def _leads_to_average(gradient: Any) -> bool:
 
 
 def _is_average(op: Any) -> bool:
-    return op.type == "IdentityN" and bool(averaging.averaged_names(op))
+    return op.type == "IdentityN" and bool(carrier.averaged_names(op))
 
 
 def _holds_average(graph: Any) -> bool:

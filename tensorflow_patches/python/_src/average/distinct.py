@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi._src.average import averaging
+from tensorflow.mpi._src.average import carrier
 from tensorflow.mpi._src.runtime import hooking
 
 _MODULES = (
@@ -30,7 +30,7 @@ def _hook_function(module: ModuleType) -> None:
 
 def _unless_distinct(original: Any) -> Any:
     def deduplicate(values: Any, indices: Any) -> Any:
-        if averaging.is_distinct(values, indices):
+        if carrier.is_distinct(values, indices):
             return values, indices
         return original(values, indices)
 
@@ -46,7 +46,7 @@ def _but_for_distinct(original: Any) -> Any:
         done: list[Any] = []
         for gradient in grads:
             values, indices = (getattr(gradient, name, None) for name in ("values", "indices"))
-            distinct = indices is not None and averaging.is_distinct(values, indices)
+            distinct = indices is not None and carrier.is_distinct(values, indices)
             done += [gradient] if distinct else original(self, [gradient])
         return done
 

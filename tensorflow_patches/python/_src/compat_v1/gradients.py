@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tensorflow.mpi._src.average import apply_ops, averaging
+from tensorflow.mpi._src.average import apply_ops, averaging, scope
 from tensorflow.mpi._src.runtime import hooks
 from tensorflow.mpi._src.variables import naming
 
@@ -91,7 +91,7 @@ def _update(optimizer: Any, processor: Any, gradient: Any) -> Any:
     updates += 1
     if hooks.size == 1:
         return processor.update_op(optimizer, gradient)
-    with averaging.already_averaged():
+    with scope.already_averaged():
         return processor.update_op(optimizer, gradient)
 
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from tensorflow.mpi._src.average.averaging import averaged_names
+from tensorflow.mpi._src.average.carrier import averaged_names
 from tensorflow.mpi._src.runtime import c_api, hooks
 from tensorflow.mpi._src.variables import large_variables, naming
 from tensorflow.mpi._src.variables.initial_broadcast import (

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 from tensorflow.mpi import config
-from tensorflow.mpi._src.average import averaging
+from tensorflow.mpi._src.average import scope
 from tensorflow.mpi._src.data import batch_shard, predictions, streams
 from tensorflow.mpi._src.runtime import control_plane, hooks
 
@@ -146,7 +146,7 @@ def step_on_share(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any
         if not batch_shard.is_share(data):
             return step(data)
         before = _values(_states(model)) if isinstance(data, batch_shard.MaybeShare) else []
-        with averaging.weighted(data.weight):
+        with scope.weighted(data.weight):
             logs = step(data.data)
         if before:
             _restore_unless(data.counts, before)

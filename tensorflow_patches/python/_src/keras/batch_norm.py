@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi import config
-from tensorflow.mpi._src.average import averaging
+from tensorflow.mpi._src.average import averaging, scope
 from tensorflow.mpi._src.runtime import hooking
 
 _MODULES = {
@@ -56,7 +56,7 @@ def _of_all_ranks(mean: Any, variance: Any, name: str) -> tuple[Any, Any]:
     """In float64, in which E[x^2] - E[x]^2 loses nothing that float32 could show."""
     import tensorflow as tf
 
-    weight = averaging.current_weight()
+    weight = scope.current_weight()
 
     @tf.custom_gradient
     def average(first: Any, second: Any) -> tuple[tuple[Any, Any], Any]:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi._src.average import averaging
+from tensorflow.mpi._src.average import averaging, scope
 from tensorflow.mpi._src.runtime import hooking
 from tensorflow.mpi._src.variables import initial_broadcast, naming
 
@@ -109,7 +109,7 @@ def _averaging(average: Callable[..., Any], reason: str | None, original: Any) -
         _inside.on = True
         try:
             grads = average(self, grads, *args, **kwargs)
-            with averaging.already_averaged():
+            with scope.already_averaged():
                 return original(self, grads, *args, **kwargs)
         finally:
             _inside.on = False

@@ -59,7 +59,9 @@ def eager_variable(variable: Any) -> EagerVariable | None:
 
 @contextlib.contextmanager
 def shared_fetches() -> Iterator[None]:
-    """What this thread fetches of a Session meanwhile is not copied: glue/internals/shared_fetches.h.
+    """What this thread fetches of a Session meanwhile is not copied.
+
+    See glue/internals/shared_fetches.h.
 
     For variables only. Whoever fetches them lets go of them before the Session runs a step.
     """

@@ -1,0 +1,108 @@
+"""The stock op that carries an average in graphs: an IdentityN with private attributes.
+
+A SavedModel that holds one loads in stock TensorFlow, as the identity it is on one process. Its
+kernel is decorated at registration, as the optimizer ops' are (glue/kernels/average_kernel.h).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorflow.mpi._src.variables.naming import NAMES
+
+LABEL = "_tf_mpi_average"
+TABLE_ROWS = "_tf_mpi_table_rows"  # makes it an average of a sparse gradient
+# In a compiled function one op averages everything, the sparse gradients first, each as values and
+# indices: how many of its rows are this rank's, before the room for others'.
+ROWS = "_tf_mpi_rows"
+# Grappler would split off the outputs that nobody reads (the weight), and fold constants.
+_KEEP = "_grappler_do_not_remove"
+
+
+def marked_identity(
+    tensors: list[Any], names: list[str], label: str, weight: Any, **more: Any
+) -> list[Any]:
+    """The averages. `more`: further attributes, as fields of an AttrValue."""
+    encoded = [name.encode() for name in names]
+    attributes = {LABEL: {"s": label.encode()}, NAMES: {"list": {"s": encoded}}, **more}
+    outputs = kept_identity([*tensors, weight], "mpi_average", **attributes)
+    return outputs[:-1]
+
+
+def kept_identity(tensors: list[Any], name: str, **attributes: Any) -> list[Any]:
+    """An IdentityN that Grappler leaves as it is. `attributes`: fields of an AttrValue each."""
+    from tensorflow.core.framework import attr_value_pb2
+    from tensorflow.python.ops import gen_array_ops
+
+    outputs: list[Any] = gen_array_ops.identity_n(tensors, name=name)
+    for key, value in {_KEEP: {"b": True}, **attributes}.items():
+        outputs[0].op._set_attr(key, attr_value_pb2.AttrValue(**value))
+    return list(outputs)
+
+
+def averaged_names(op: Any) -> list[str]:
+    """The names of what `op`, an IdentityN in a graph, averages; none if it is a stock one."""
+    if NAMES not in op.node_def.attr:
+        return []
+    return [name.decode() for name in op.get_attr(NAMES)]
+
+
+def is_distinct(values: Any, indices: Any) -> bool:
+    """Whether these are what one `average_slices` returned: then no row is there twice."""
+    if hasattr(values, "_numpy_internal"):
+        return getattr(values, "_tf_mpi_distinct", None) is indices
+    if not hasattr(values, "op") or not hasattr(indices, "op"):
+        return False
+    if values.op is not indices.op or values.op.type != "IdentityN":
+        return False
+    attributes = values.op.node_def.attr
+    pairs = len(attributes[ROWS].list.i) if ROWS in attributes else int(TABLE_ROWS in attributes)
+    place = values.value_index
+    return place % 2 == 0 and indices.value_index == place + 1 < 2 * pairs
+
+
+def numbered(label: str, number: int) -> str:
+    return label if number == 1 else f"{label} #{number}"
+
+
+def count_in_graph(graph: Any, label: str) -> int:
+    """How many averages of `label` the function has with this one; its branches and loops count in.
+
+    Not those of the function in which it is nested: whether it is traced together with that
+    one may differ by rank.
+    """
+    from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
+
+    while isinstance(graph, control_flow.ControlFlowFuncGraph):
+        graph = graph.outer_graph
+    if not hasattr(graph, "_tf_mpi_averages"):
+        graph._tf_mpi_averages = {}
+    graph._tf_mpi_averages[label] = graph._tf_mpi_averages.get(label, 0) + 1
+    return int(graph._tf_mpi_averages[label])
+
+
+def hidden_zero(dtype: Any) -> Any:
+    """0, as a tensor of which nobody can know that: to TensorFlow its op has a state."""
+    from tensorflow.python.ops import gen_array_ops
+
+    return gen_array_ops.empty([], dtype, init=True)
+
+
+def _is_constant(tensor: Any) -> bool:
+    """Whether Grappler may know the value of `tensor` when it optimizes the graph.
+
+    It then knows that of an IdentityN, too, which for us is another on every rank.
+    """
+    seen: set[Any] = set()
+    todo = [tensor.op]
+    while todo:
+        op = todo.pop()
+        if op.type.startswith("Placeholder") or op.op_def.is_stateful:
+            return False
+        todo += [source.op for source in op.inputs if source.op not in seen]
+        seen.update(source.op for source in op.inputs)
+    return True
+
+
+def not_constant(tensor: Any) -> Any:
+    return tensor + hidden_zero(tensor.dtype) if _is_constant(tensor) else tensor

@@ -1,0 +1,103 @@
+"""Averages in compiled functions, whose shapes are static: one call for all of a step's gradients.
+
+Room for the rows of all ranks is part of a sparse gradient's shape. glue/xla/compiled_call.h is the
+other side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensorflow.mpi import config
+from tensorflow.mpi._src.average import carrier
+from tensorflow.mpi._src.runtime import hooks
+
+
+def is_compiled() -> bool:
+    """Whether what is traced now is compiled as a whole."""
+    from tensorflow.python.eager import context
+    from tensorflow.python.framework import ops
+    from tensorflow.python.ops import control_flow_util
+
+    if context.executing_eagerly():
+        return False
+    return bool(control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()))
+
+
+def average_in_one_call(
+    gradients: Sequence[Any], names: Sequence[str], label: str, weight: Any
+) -> list[Any]:
+    """The averages of tensors and tf.IndexedSlices, in the compiled function that is traced now.
+
+    One call for all: XLA would wait where the first of several stands.
+    """
+    from tensorflow.python.framework import dtypes, indexed_slices, ops
+
+    rows = [
+        _static_rows(g) if isinstance(g, indexed_slices.IndexedSlices) else None for g in gradients
+    ]
+    sparse = [number for number, own in enumerate(rows) if own is not None]
+    dense = [number for number, own in enumerate(rows) if own is None]
+    graph = ops.get_default_graph()
+    results = carrier.marked_identity(
+        [tensor for n in sparse for tensor in _with_room(gradients[n], int(rows[n] or 0))]
+        + [carrier.not_constant(ops.convert_to_tensor(gradients[n])) for n in dense],
+        [names[number] for number in [*sparse, *dense]],
+        carrier.numbered(label, carrier.count_in_graph(graph, label)),
+        ops.convert_to_tensor(1.0 if weight is None else weight, dtype=dtypes.float32),
+        **({carrier.ROWS: {"list": {"i": [rows[number] for number in sparse]}}} if sparse else {}),
+    )
+    averages: dict[int, Any] = dict(zip(dense, results[2 * len(sparse) :], strict=True))
+    for place, number in enumerate(sparse):
+        values, indices = results[2 * place : 2 * place + 2]
+        shape = gradients[number].dense_shape
+        averages[number] = indexed_slices.IndexedSlices(values, indices, shape)
+    return [averages[number] for number in range(len(gradients))]
+
+
+def _static_rows(slices: Any) -> int | None:
+    """This rank's rows, if the sparse gradient of a compiled function is to travel as rows.
+
+    The ranks' numbers may differ a little. With so many rows that a dense tensor moves fewer bytes
+    it travels as one; ranks that do not agree on that hear so from the engine.
+    """
+    mode = config.get("TF_MPI_SPARSE")
+    shape = slices.values.shape
+    if mode == "dense" or not shape.is_fully_defined():
+        return None
+    rows = int(shape[0])
+    table = table_rows(slices)
+    # Per rank a reduction moves every element twice, a gathering every row and its index once.
+    size = slices.values.dtype.size
+    row_bytes = (shape.num_elements() // max(1, rows)) * size
+    gathered = hooks.size * rows * (row_bytes + 8)
+    if mode == "auto" and table >= 0 and gathered > 2 * table * (row_bytes + size):
+        return None
+    return rows
+
+
+def _with_room(slices: Any, rows: int) -> list[Any]:
+    """Shapes are static: what goes in has room for what comes out. See glue/xla/compiled_call.h."""
+    from tensorflow.python.ops import array_ops
+
+    # A rank may have more rows than another, as one has a sample more of a batch in parts: so many.
+    more = (hooks.size - 1) * rows + hooks.size * max(rows // 8, min(rows, 512), 1)
+    # As one process sees it, which may load this: rows of zeros, for an index that is there.
+    index = slices.indices[:1] if rows else array_ops.zeros([1], slices.indices.dtype)
+    empty = array_ops.zeros([more, *slices.values.shape[1:]], slices.values.dtype)
+    room = [
+        array_ops.concat([slices.values, empty], axis=0),
+        array_ops.concat([slices.indices, array_ops.repeat(index, more)], axis=0),
+    ]
+    return [carrier.not_constant(tensor) for tensor in room]
+
+
+def table_rows(slices: Any) -> int:
+    """The first dimension of the dense gradient; -1 if unknown here, as it then is on all ranks."""
+    from tensorflow.python.framework import tensor_util
+
+    if slices.dense_shape is None:
+        return -1
+    shape = tensor_util.constant_value(slices.dense_shape)
+    return -1 if shape is None else int(shape[0])
