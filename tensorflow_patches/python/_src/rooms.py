@@ -5,7 +5,7 @@ Loaded after TensorFlow's libraries and before its Python modules.
 
 from __future__ import annotations
 
-from tensorflow.mpi._src.average import apply_ops, distinct
+from tensorflow.mpi._src.average import apply_ops
 from tensorflow.mpi._src.compat_v1 import gradients, sessions, subclasses
 from tensorflow.mpi._src.data import dataset_shard, seeds
 from tensorflow.mpi._src.files import downloads, keras_files, saves, tensorflow_files
@@ -14,6 +14,8 @@ from tensorflow.mpi._src.keras import data as keras_data
 from tensorflow.mpi._src.observability import report
 from tensorflow.mpi._src.runtime import engine, hooking, hooks
 from tensorflow.mpi._src.tf_keras import data as tf_keras_data
+from tensorflow.mpi._src.tf_keras import optimizers as tf_keras_optimizers
+from tensorflow.mpi._src.tf_keras import training
 from tensorflow.mpi._src.variables import initial_broadcast
 
 
@@ -42,14 +44,15 @@ def install() -> None:
         return
     hooking.warn_of_newer_versions()
     for room in (
-        distinct,
         downloads,
         keras_files,  # before what exchanges after fit's callbacks
         keras_data,
         tf_keras_data,
         optimizers,
+        tf_keras_optimizers,
         fit,
         learning_rate,
         batch_norm,
+        training,
     ):
         room.install()

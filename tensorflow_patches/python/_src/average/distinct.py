@@ -5,30 +5,14 @@ They would, one by one, with a hash table and a copy of all rows: half the time 
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.average import carrier
-from tensorflow.mpi._src.runtime import hooking
-
-_MODULES = (
-    "tensorflow.python.training.optimizer",
-    "tf_keras.src.optimizers.legacy.optimizer_v2",
-)
 
 
-def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
-    for name in _MODULES:
-        hooking.when_imported(name, _hook_function)
-    hooking.when_imported("tf_keras.src.optimizers.optimizer", _hook_method)
+def unless_distinct(original: Any) -> Any:
+    """For hooking.wrap, of a function that takes values and indices."""
 
-
-def _hook_function(module: ModuleType) -> None:
-    hooking.wrap(module, "_deduplicate_indexed_slices", _unless_distinct)
-
-
-def _unless_distinct(original: Any) -> Any:
     def deduplicate(values: Any, indices: Any) -> Any:
         if carrier.is_distinct(values, indices):
             return values, indices
@@ -37,11 +21,9 @@ def _unless_distinct(original: Any) -> Any:
     return deduplicate
 
 
-def _hook_method(module: ModuleType) -> None:
-    hooking.wrap(module, "_BaseOptimizer._deduplicate_sparse_grad", _but_for_distinct)
+def but_for_distinct(original: Any) -> Any:
+    """For hooking.wrap, of a method that takes gradients."""
 
-
-def _but_for_distinct(original: Any) -> Any:
     def deduplicate(self: Any, grads: Any) -> list[Any]:
         done: list[Any] = []
         for gradient in grads:

@@ -10,10 +10,11 @@ An Apply op whose gradient was made from averages does not average it again; any
 from __future__ import annotations
 
 import re
+from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi._src.average import apply_ops, averaging, scope
-from tensorflow.mpi._src.runtime import hooks
+from tensorflow.mpi._src.average import apply_ops, averaging, distinct, scope
+from tensorflow.mpi._src.runtime import hooking, hooks
 from tensorflow.mpi._src.variables import naming
 
 updates = 0  # of one variable, by an optimizer; for subclasses.py
@@ -26,6 +27,12 @@ def install() -> None:
         gradients_applied=_average_applied,
         optimizer_update=_update,
     )
+    if hooks.size > 1:
+        hooking.when_imported("tensorflow.python.training.optimizer", _hook)
+
+
+def _hook(module: ModuleType) -> None:
+    hooking.wrap(module, "_deduplicate_indexed_slices", distinct.unless_distinct)
 
 
 def _average(optimizer: Any, gradients: Any, variables: Any) -> list[Any]:

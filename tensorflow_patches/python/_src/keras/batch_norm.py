@@ -14,42 +14,30 @@ from tensorflow.mpi import config
 from tensorflow.mpi._src.average import averaging, scope
 from tensorflow.mpi._src.runtime import hooking
 
-_MODULES = {
-    "keras.src.layers.normalization.batch_normalization": "BatchNormalization",
-    "tf_keras.src.layers.normalization.batch_normalization": "BatchNormalizationBase",
-}
-
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
-    if config.get("TF_MPI_SYNC_BATCHNORM") == "1":
-        for name in _MODULES:
-            hooking.when_imported(name, _hook)
+    if is_synchronized():
+        hooking.when_imported("keras.src.layers.normalization.batch_normalization", _hook)
+
+
+def is_synchronized() -> bool:
+    """Whether the ranks normalize by one another's samples, too."""
+    return bool(config.get("TF_MPI_SYNC_BATCHNORM") == "1")
 
 
 def _hook(module: ModuleType) -> None:
-    layer = _MODULES[module.__name__]
-    hooking.wrap(module, f"{layer}._moments", _over_ranks)
-    if module.__name__.startswith("tf_keras"):
-        hooking.wrap(module, f"{layer}.build", _unfused)
+    hooking.wrap(module, "BatchNormalization._moments", over_ranks)
 
 
-def _over_ranks(own_moments: Any) -> Any:
+def over_ranks(own_moments: Any) -> Any:
+    """For hooking.wrap, of a layer's method that returns mean and variance."""
+
     def moments(self: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         mean, variance = own_moments(self, *args, **kwargs)
         return _of_all_ranks(mean, variance, f"batch norm {self.name}")
 
     return moments
-
-
-def _unfused(build: Any) -> Any:
-    """tf_keras's fused kernel computes the moments inside, of this rank's samples."""
-
-    def build_unfused(self: Any, input_shape: Any) -> Any:
-        self.fused = False
-        return build(self, input_shape)
-
-    return build_unfused
 
 
 def _of_all_ranks(mean: Any, variance: Any, name: str) -> tuple[Any, Any]:

@@ -8,7 +8,7 @@
 - Batch-norm statistics are averaged before they are saved or evaluated.
 - A step that trains without averaging anything is an error.
 
-Installed on Keras 3 and tf_keras as their modules are imported; the functions here run on the
+Of Keras 3, and of tf_keras (tf_keras/training.py). The functions here run on the
 thread that calls fit, at points that all ranks pass.
 """
 
@@ -39,13 +39,12 @@ _BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_tr
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
-    hooking.when_imported("keras.src.callbacks.callback_list", _hook_callbacks)
-    hooking.when_imported("tf_keras.src.callbacks", _hook_callbacks)
-    hooking.when_imported("keras.src.trainers.trainer", _hook_keras_metrics)
-    hooking.when_imported("tf_keras.src.engine.training", _hook_tf_keras_metrics)
+    hooking.when_imported("keras.src.callbacks.callback_list", hook_callbacks)
+    hooking.when_imported("keras.src.trainers.trainer", _hook_metrics)
 
 
-def _hook_callbacks(module: ModuleType) -> None:
+def hook_callbacks(module: ModuleType) -> None:
+    """Of a module that has the CallbackList."""
     hooking.after(module, "CallbackList.on_train_begin", _fit_begins)
     hooking.after(module, "CallbackList.on_train_batch_end", _batch_ends)
     hooking.after(module, "CallbackList.on_epoch_end", _epoch_ends_for)
@@ -53,12 +52,8 @@ def _hook_callbacks(module: ModuleType) -> None:
     hooking.before(module, "CallbackList.on_predict_begin", _prediction_begins)
 
 
-def _hook_keras_metrics(module: ModuleType) -> None:
-    hooking.wrap_in_subclasses(module, "Trainer", {"_get_metrics_result_or_logs": _over_ranks})
-
-
-def _hook_tf_keras_metrics(module: ModuleType) -> None:
-    hooking.wrap_in_subclasses(module, "Model", {"_validate_and_get_metrics_result": _over_ranks})
+def _hook_metrics(module: ModuleType) -> None:
+    hooking.wrap_in_subclasses(module, "Trainer", {"_get_metrics_result_or_logs": over_ranks})
 
 
 class _Fit:
@@ -211,8 +206,11 @@ def _prediction_begins(callbacks: Any) -> None:
     _synchronize_states(callbacks.model, f"start of {label}")
 
 
-def _over_ranks(original: Any) -> Any:
-    """Runs once at the end of an epoch of fit, and of an evaluation, on all ranks."""
+def over_ranks(original: Any) -> Any:
+    """For hooking.wrap, of the method that makes logs of metrics.
+
+    It runs once at the end of an epoch of fit, and of an evaluation, on all ranks.
+    """
 
     def over_ranks(self: Any, logs: Any) -> Any:
         if getattr(_inside, "on", False):

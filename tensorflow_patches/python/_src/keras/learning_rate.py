@@ -20,13 +20,14 @@ _FACTOR = "_tf_mpi_learning_rate_factor"
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
-    if config.get("TF_MPI_SCALE_LR") == "none":
-        return
-    hooking.when_imported("keras.src.callbacks.callback_list", _hook_callbacks)
-    hooking.when_imported("tf_keras.src.callbacks", _hook_callbacks)
-    hooking.when_imported("keras.src.optimizers.base_optimizer", _hook_keras)
-    hooking.when_imported("tf_keras.src.optimizers.optimizer", _hook_tf_keras)
-    hooking.when_imported("tf_keras.src.optimizers.legacy.optimizer_v2", _hook_legacy)
+    if is_scaled():
+        hooking.when_imported("keras.src.callbacks.callback_list", hook_callbacks)
+        hooking.when_imported("keras.src.optimizers.base_optimizer", _hook_optimizer)
+
+
+def is_scaled() -> bool:
+    """Whether learning rates are multiplied by anything."""
+    return bool(config.get("TF_MPI_SCALE_LR") != "none")
 
 
 def factor() -> float:
@@ -35,7 +36,8 @@ def factor() -> float:
     return scaling[config.get("TF_MPI_SCALE_LR")]
 
 
-def _hook_callbacks(module: ModuleType) -> None:
+def hook_callbacks(module: ModuleType) -> None:
+    """Of a module that has the CallbackList."""
     hooking.before(module, "CallbackList.on_train_begin", lambda self: _fit_begins(self.model))
 
 
@@ -57,30 +59,15 @@ def _with_inner(optimizer: Any) -> list[Any]:
     return [optimizer, *(one for each in inner for one in _with_inner(each))]
 
 
-def _scaled(optimizer: Any, rate: Any) -> Any:
+def scaled(optimizer: Any, rate: Any) -> Any:
+    """`rate` as `optimizer` updates by it, if an update is under way."""
     own = vars(optimizer).get(_FACTOR)
     return rate if own is None or not keras_optimizers.is_updating() else rate * own
 
 
-def _hook_keras(module: ModuleType) -> None:
+def _hook_optimizer(module: ModuleType) -> None:
     hooking.wrap(
         module,
         "BaseOptimizer._get_current_learning_rate",
-        lambda original: lambda self: _scaled(self, original(self)),
-    )
-
-
-def _hook_tf_keras(module: ModuleType) -> None:
-    hooking.wrap(
-        module,
-        "_BaseOptimizer.learning_rate",
-        lambda original: property(lambda self: _scaled(self, original.fget(self)), original.fset),
-    )
-
-
-def _hook_legacy(module: ModuleType) -> None:
-    hooking.wrap(
-        module,
-        "OptimizerV2._decayed_lr",
-        lambda original: lambda self, dtype: _scaled(self, original(self, dtype)),
+        lambda rate: lambda self: scaled(self, rate(self)),
     )

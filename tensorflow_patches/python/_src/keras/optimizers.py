@@ -1,7 +1,7 @@
 """Keras optimizers average their gradients at their outermost update call.
 
 They update variables with assign ops, so no decorated kernel sees their gradients. Every path of
-an update begins in one of a few methods (_TARGETS); the outermost call of any of them, in the class
+an update begins in one or two methods; the outermost call of any of them, in the class
 itself or in a subclass's override, averages all gradients in one op before anything else sees
 them: clipping, accumulation, unscaling and the check for finite values then decide alike on all
 ranks. Covers Keras 3 on the TensorFlow backend, and tf_keras's current and legacy optimizers.
@@ -14,7 +14,7 @@ import functools
 import threading
 import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -22,12 +22,6 @@ from tensorflow.mpi._src.average import averaging, scope
 from tensorflow.mpi._src.runtime import hooking
 from tensorflow.mpi._src.variables import initial_broadcast, naming
 
-# module -> (class, methods in which an update begins)
-_TARGETS = {
-    "keras.src.optimizers.base_optimizer": ("BaseOptimizer", ("apply", "apply_gradients")),
-    "tf_keras.src.optimizers.optimizer": ("_BaseOptimizer", ("apply_gradients",)),
-    "tf_keras.src.optimizers.legacy.optimizer_v2": ("OptimizerV2", ("apply_gradients",)),
-}
 _OLDEST_KERAS = (3, 10)
 
 _inside = threading.local()  # .on: an update is under way on this thread
@@ -39,8 +33,7 @@ _label_users: dict[str, list[weakref.ref[Any]]] = collections.defaultdict(list)
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
-    for name in _TARGETS:
-        hooking.when_imported(name, _hook)
+    hooking.when_imported("keras.src.optimizers.base_optimizer", _hook)
     hooking.when_imported("keras.src.backend.tensorflow.optimizer", _hook_replicas)
 
 
@@ -50,8 +43,18 @@ def is_updating() -> bool:
 
 
 def _hook(module: ModuleType) -> None:
-    owner, methods = _TARGETS[module.__name__]
-    reason = _unsupported() if module.__name__.startswith("keras.") else None
+    average_in(module, "BaseOptimizer", ["apply", "apply_gradients"], _unsupported())
+
+
+def average_in(
+    module: ModuleType, owner: str, methods: Sequence[str], reason: str | None = None
+) -> None:
+    """Has updates average first: those by the class `owner` of `module`, and by its subclasses.
+
+    Args:
+      methods: in which an update begins.
+      reason: why nothing can be averaged; the update is then an error that says so.
+    """
     average = {"apply": _averaged_lists, "apply_gradients": _averaged_pairs}
     makes = {name: functools.partial(_averaging, average[name], reason) for name in methods}
     hooking.wrap_in_subclasses(module, owner, makes)
