@@ -63,7 +63,9 @@ def wrap(module: ModuleType, path: str, make: Callable[[Any], Any]) -> None:
 def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     original = getattr(owner, name)
     made = make(original)
-    setattr(owner, name, functools.update_wrapper(made, original) if callable(made) else made)
+    if callable(made) and made is not original:
+        functools.update_wrapper(made, original)
+    setattr(owner, name, made)
 
 
 def find(module: ModuleType, path: str) -> tuple[Any, str]:
