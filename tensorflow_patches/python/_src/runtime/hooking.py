@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import importlib.abc
 import importlib.machinery
-import importlib.metadata
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -95,6 +94,8 @@ def version_of(package: str) -> str:
     module = sys.modules.get(_VERSIONS.get(package, package))
     known = getattr(module, "__version__", None)
     if known is None:
+        import importlib.metadata  # late: it takes longer to load than all else here
+
         try:
             known = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
