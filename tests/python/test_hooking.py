@@ -29,6 +29,19 @@ def test_what_is_not_there_is_named(run):
         assert "install keras==3." in text and text.endswith("set TF_MPI_ENABLE=0")
 
 
+def test_a_keras_that_has_lost_a_method_cannot_be_imported(launch):
+    """Each import says why, and each rank does; TensorFlow, which imports Keras, goes on."""
+    run = launch(SCRIPT.parent / "lost_method.py", np=2).check()
+    lost = "tensorflow.trainer of keras 3."
+    for rank, text in zip(run.results, run.stderr):
+        assert rank["sum"] == 2
+        assert len(rank["said"]) == 3
+        for said in rank["said"][:2]:
+            assert lost in said and "has no TensorFlowTrainer._make_function" in said
+        assert "Keras cannot be imported" in rank["said"][2]  # tf.keras's own words
+        assert text.count(lost) == 1
+
+
 def test_rank_0_names_a_version_that_is_newer_than_the_last_tested(run):
     """tf_keras, which the script takes for older; Keras is as tested."""
     (line,) = [line for line in run.stderr[0].splitlines() if NEWER in line]

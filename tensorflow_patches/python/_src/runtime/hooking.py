@@ -26,6 +26,7 @@ _VERSIONS = {"keras": "keras.src.version", "tf_keras": "tf_keras.src"}
 
 _callbacks: dict[str, list[Callable[[ModuleType], None]]] = {}
 _loaded: set[str] = set()
+_said: set[str] = set()  # errors
 
 
 class HookError(ImportError):
@@ -74,7 +75,11 @@ def find(module: ModuleType, path: str) -> tuple[Any, str]:
     for part in outer:
         owner = getattr(owner, part, None)
     if not hasattr(owner, name):
-        raise HookError(_not_found(module.__name__, path))
+        error = _not_found(module.__name__, path)
+        if hooks.active and error not in _said:
+            _said.add(error)
+            log.say(error)  # tf.keras tells only that Keras cannot be imported
+        raise HookError(error)
     return owner, name
 
 

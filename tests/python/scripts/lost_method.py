@@ -1,0 +1,48 @@
+"""A Keras that has lost a method that we hook into: TensorFlow goes on, Keras's import fails."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import json
+import sys
+from typing import Any
+
+LOST = "keras.src.backend.tensorflow.trainer"
+
+
+class Takes(importlib.abc.MetaPathFinder):
+    """Has the method removed before anybody hooks into it."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != "tensorflow.mpi._src.runtime.hooking":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        assert spec is not None and spec.loader is not None
+        load = spec.loader.exec_module
+
+        def take(trainer: Any) -> None:
+            del trainer.TensorFlowTrainer._make_function
+
+        def exec_module(module: Any) -> None:
+            load(module)
+            module.when_imported(LOST, take)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+sys.meta_path.insert(0, Takes())
+import tensorflow as tf  # noqa: E402
+
+said = []
+for _ in range(2):
+    try:
+        import keras  # noqa: F401
+    except ImportError as error:
+        said.append(str(error))
+try:
+    tf.keras.Sequential()
+except ImportError as error:
+    said.append(str(error))
+print("RESULT", json.dumps({"said": said, "sum": tf.mpi.allreduce(1.0, op="sum").item()}))
