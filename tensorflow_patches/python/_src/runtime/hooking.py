@@ -19,7 +19,7 @@ from typing import Any
 
 from tensorflow.mpi._src.runtime import hooks, log
 
-# The newest versions that the tests have run with. tests/python/test_keras_assumptions.py compares.
+# The newest versions that the tests have run with. tests/tf/internals/ compares.
 LAST_TESTED = {"keras": "3.15.1", "tf_keras": "2.21.0"}
 # The modules that know the version, once they are loaded.
 _VERSIONS = {"keras": "keras.src.version", "tf_keras": "tf_keras.src"}

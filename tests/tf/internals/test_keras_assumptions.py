@@ -5,18 +5,17 @@ Fails when a new Keras renames, moves or adds what the decision is made by.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parent / "scripts" / "keras_assumptions.py"
 FLAVOURS = ("keras", "tf_keras")
 
 
 @pytest.fixture(scope="module")
-def facts(launch) -> dict[str, Any]:
-    return launch(SCRIPT, np=0, env={"TF_MPI_ENABLE": "0"}).check().results[0]
+def facts(launch, scripts) -> dict[str, Any]:
+    script = scripts / "keras_assumptions.py"
+    return launch(script, np=0, env={"TF_MPI_ENABLE": "0"}).check().results[0]
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

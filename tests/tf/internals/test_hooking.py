@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-SCRIPT = Path(__file__).parent / "scripts" / "hooking.py"
 NEWER = "is newer than"
 
 
 @pytest.fixture(scope="module")
-def run(launch):
-    return launch(SCRIPT, np=2).check()
+def run(launch, scripts):
+    return launch(scripts / "hooking.py", np=2).check()
 
 
 def test_what_is_there_is_wrapped(run):
@@ -29,9 +26,10 @@ def test_what_is_not_there_is_named(run):
         assert "install keras==3." in text and text.endswith("set TF_MPI_ENABLE=0")
 
 
-def test_a_keras_that_has_lost_a_method_cannot_be_imported(launch):
+@pytest.mark.full
+def test_a_keras_that_has_lost_a_method_cannot_be_imported(launch, scripts):
     """Each import says why, and each rank does; TensorFlow, which imports Keras, goes on."""
-    run = launch(SCRIPT.parent / "lost_method.py", np=2).check()
+    run = launch(scripts / "lost_method.py", np=2).check()
     lost = "tensorflow.trainer of keras 3."
     for rank, text in zip(run.results, run.stderr):
         assert rank["sum"] == 2
@@ -50,6 +48,7 @@ def test_rank_0_names_a_version_that_is_newer_than_the_last_tested(run):
     assert NEWER not in run.stderr[1]
 
 
-def test_off_says_nothing(launch):
-    run = launch(SCRIPT, np=0, env={"TF_MPI_ENABLE": "0"}).check()
+@pytest.mark.full
+def test_off_says_nothing(launch, scripts):
+    run = launch(scripts / "hooking.py", np=0, env={"TF_MPI_ENABLE": "0"}).check()
     assert NEWER not in run.stderr[0]
