@@ -1,4 +1,4 @@
-"""The library's C API (glue/runtime/c_api.h) by ctypes: thin, and the only place that knows it."""
+"""The library's C API (glue/c_api/c_api.h) by ctypes: thin, and the only place that knows it."""
 
 from __future__ import annotations
 
