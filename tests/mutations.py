@@ -72,7 +72,9 @@ MUTATIONS = (
         "off",
         "with averaging off the library is loaded",
         "    if not gate.on:\n",
-        "    if not gate.on:\n        from tensorflow.mpi import _lib\n\n        _lib.load()\n",
+        "    if not gate.on:\n"
+        "        from tensorflow.mpi._src.runtime import c_api\n"
+        "        c_api.load()\n",
         ("test_gate.py",),
     ),
     Mutation(
