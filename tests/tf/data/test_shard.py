@@ -94,7 +94,7 @@ def test_predict_returns_everything_in_order(runs):
 
 
 @pytest.mark.parametrize("framework", ["keras", full("tf_keras")])
-@pytest.mark.parametrize("mode", ["off", "per-rank"])
+@pytest.mark.parametrize("mode", ["off", full("per-rank")])
 def test_other_batches_equal_one_process(launch, scripts, mode, framework):
     """Unequal parts of the ranks' own; and a batch per rank, with a learning rate for it."""
     settings = {

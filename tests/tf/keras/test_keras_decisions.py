@@ -107,7 +107,7 @@ def test_with_synchronised_batch_norm_the_moments_are_the_batchs(launch, scripts
 @pytest.mark.parametrize(
     "case, words",
     [
-        (
+        full(
             "unreached",
             [
                 "fit() of model",
