@@ -2,7 +2,7 @@
 
 Every rank runs the same input pipeline, so that all see the same batches, and takes from each batch
 the samples whose position in the stream, modulo the number of ranks, is its rank. A batch that does
-not divide evenly gives ranks unequal numbers of samples: each element then becomes a `Share`, whose
+not divide evenly gives ranks unequal numbers of samples: each element then becomes a `Shard`, whose
 weight makes the plain mean of the ranks' gradients the mean over the batch's samples.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tensorflow.mpi._src.runtime import hooks
 
 
-class Share(NamedTuple):
+class Shard(NamedTuple):
     """An element of a sharded dataset: this rank's samples of one batch, at least one of them.
 
     `data` has the structure of the script's batches. `weight`, a float32 scalar, is (samples here)
@@ -26,8 +26,8 @@ class Share(NamedTuple):
     weight: Any
 
 
-class MaybeShare(NamedTuple):
-    """A Share whose weight may be 0: then `data` is a stand-in, and only keeps the ranks together.
+class MaybeShard(NamedTuple):
+    """A Shard whose weight may be 0: then `data` is a stand-in, and only keeps the ranks together.
 
     Nothing computed from it may count: no gradient, no metric, no output, no moving average.
     `counts`, a boolean scalar, says whether it does. It is not told from the weight because the two
@@ -40,12 +40,12 @@ class MaybeShare(NamedTuple):
     counts: Any
 
 
-def maybe_share(data: Any, weight: Any) -> MaybeShare:
-    return MaybeShare(data, weight, weight > 0)
+def maybe_shard(data: Any, weight: Any) -> MaybeShard:
+    return MaybeShard(data, weight, weight > 0)
 
 
-def is_share(element: Any) -> bool:
-    return isinstance(element, (Share, MaybeShare))
+def is_shard(element: Any) -> bool:
+    return isinstance(element, (Shard, MaybeShard))
 
 
 class Counted(NamedTuple):
@@ -68,14 +68,14 @@ def counted(data: Any, mine: Any, rows: Any) -> Any:
 
 
 def weighted(sizes: Collection[int] | None) -> Callable[[Any, Any, Any], Any]:
-    """For shard_batches: elements are Shares, MaybeShares, or plain if all have the weight 1.
+    """For shard_batches: elements are Shards, MaybeShards, or plain if all have the weight 1.
 
     Args:
       sizes: the numbers of samples that batches can have; None if that is not known.
     """
     if sizes and all(size % hooks.size == 0 for size in sizes):
         return plain
-    kind = Share if sizes and min(sizes) >= hooks.size else maybe_share
+    kind = Shard if sizes and min(sizes) >= hooks.size else maybe_shard
     return lambda data, mine, rows: kind(data, weight_of(mine, rows))
 
 
@@ -108,8 +108,8 @@ def shard_batches(
         end = tf.where(nothing, tf.minimum(rows, 1), rows)
         indices = tf.range(start, end, hooks.size)
         mine = tf.where(nothing, tf.constant(0, tf.int64), tf.size(indices, tf.int64))
-        share = element(_take(spec, batch, indices), mine, rows)
-        return tf.math.floormod(offset + rows, hooks.size), share
+        shard = element(_take(spec, batch, indices), mine, rows)
+        return tf.math.floormod(offset + rows, hooks.size), shard
 
     return dataset.scan(tf.constant(0, tf.int64), step)
 
@@ -125,7 +125,7 @@ def element_of(spec: Any, args: tuple[Any, ...]) -> Any:
 
 
 def weight_of(mine: Any, all_ranks: Any) -> Any:
-    """A Share's weight, from the numbers of samples; 0 if nobody has any."""
+    """A Shard's weight, from the numbers of samples; 0 if nobody has any."""
     import tensorflow as tf
 
     return tf.math.divide_no_nan(

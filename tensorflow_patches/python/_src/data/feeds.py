@@ -76,7 +76,7 @@ def of_all_ranks(batch_size: int | None, steps: int | None) -> tuple[int | None,
     return batch_size and batch_size * hooks.size, fewer
 
 
-def share_out(given: Given) -> Feed:
+def shard_of(given: Given) -> Feed:
     """This rank's part of a dataset; all ranks call it at the same point of the program.
 
     Raises:
@@ -136,16 +136,16 @@ def _own(given: Given, stream: streams.Stream, label: str) -> Feed:
     return Feed(streams.agree(counted, label), steps)
 
 
-def step_on_share(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A train_step or test_step of `model` that takes elements of share_out's datasets, too.
+def step_on_shard(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A train_step or test_step of `model` that takes elements of shard_of's datasets, too.
 
-    A share without weight leaves metrics and moving averages as they are.
+    A shard without weight leaves metrics and moving averages as they are.
     """
 
     def run(data: Any) -> Any:
-        if not batch_shard.is_share(data):
+        if not batch_shard.is_shard(data):
             return step(data)
-        before = _values(_states(model)) if isinstance(data, batch_shard.MaybeShare) else []
+        before = _values(_states(model)) if isinstance(data, batch_shard.MaybeShard) else []
         with scope.weighted(data.weight):
             logs = step(data.data)
         if before:
@@ -184,7 +184,7 @@ def _restore_unless(counts: Any, before: list[tuple[Any, Any]]) -> None:
 
 
 def wrap_steps(model: Any) -> None:
-    """Lets the model's train_step and test_step take elements of share_out's datasets.
+    """Lets the model's train_step and test_step take elements of shard_of's datasets.
 
     Wherever the script has defined them: in the model's class, in a mixin, or on the model itself.
     """
@@ -192,9 +192,9 @@ def wrap_steps(model: Any) -> None:
         if name in vars(model):
             step = vars(model)[name]
             if not hasattr(step, "_tf_mpi_step"):
-                vars(model)[name] = _marked(step_on_share(model, step))
+                vars(model)[name] = _marked(step_on_shard(model, step))
         elif not hasattr(getattr(type(model), name), "_tf_mpi_step"):
-            setattr(type(model), name, _method_on_share(getattr(type(model), name)))
+            setattr(type(model), name, _method_on_shard(getattr(type(model), name)))
 
 
 def _marked(step: Any) -> Any:
@@ -202,9 +202,9 @@ def _marked(step: Any) -> Any:
     return step
 
 
-def _method_on_share(original: Any) -> Any:
+def _method_on_shard(original: Any) -> Any:
     @functools.wraps(original)
     def step(self: Any, data: Any) -> Any:
-        return step_on_share(self, functools.partial(original, self))(data)
+        return step_on_shard(self, functools.partial(original, self))(data)
 
     return _marked(step)

@@ -131,7 +131,7 @@ def agree(dataset: Any, label: str) -> Any:
       label: under which the ranks meet.
 
     Returns:
-      A tf.data.Dataset of batch_shard.MaybeShare elements, as many on all ranks: it ends when the
+      A tf.data.Dataset of batch_shard.MaybeShard elements, as many on all ranks: it ends when the
       last rank's dataset ends, and a rank whose own has ended has a stand-in of weight 0 from
       there on.
     """
@@ -146,9 +146,9 @@ def agree(dataset: Any, label: str) -> Any:
         everyone = tf.ensure_shape(_gather(counted.rows[None], name), [hooks.size])
         rows = tf.maximum(everyone, 0)
         weight = batch_shard.weight_of(rows[hooks.rank], tf.reduce_sum(rows))
-        return tf.reduce_any(everyone > _ENDED), batch_shard.maybe_share(counted.data, weight)
+        return tf.reduce_any(everyone > _ENDED), batch_shard.maybe_shard(counted.data, weight)
 
-    met = _one_by_one(_named(endless, label), meet).take_while(lambda goes_on, share: goes_on)
+    met = _one_by_one(_named(endless, label), meet).take_while(lambda goes_on, shard: goes_on)
     return _one_by_one(met, lambda element: element[1])
 
 

@@ -34,7 +34,7 @@ def _on_part(original: Any) -> Any:
             )
         with seeds.adapter(feeds.takes_parts()):
             original(self, *args, **kwargs)
-        _share_out(self)
+        _take_shard(self)
 
     return init
 
@@ -56,7 +56,7 @@ class _Adapter:
         return getattr(self._adapter, name)
 
 
-def _share_out(iterator: Any) -> None:
+def _take_shard(iterator: Any) -> None:
     """Replaces the dataset of a new TFEpochIterator by this rank's part of it."""
     import tensorflow as tf
 
@@ -64,7 +64,7 @@ def _share_out(iterator: Any) -> None:
     if not isinstance(dataset, tf.data.Dataset):
         return  # split by a tf.distribute.Strategy already
     kind, num_batches = type(adapter).__name__, adapter.num_batches
-    feed = feeds.share_out(
+    feed = feeds.shard_of(
         feeds.Given(
             dataset,
             kind.replace("Adapter", ""),
@@ -92,7 +92,7 @@ def _array_sizes(adapter: Any) -> set[int] | None:
 
 def _made_on_part(make: Any) -> Any:
     def make_function(self: Any, step_function: Any, *args: Any, **kwargs: Any) -> Any:
-        return make(self, feeds.step_on_share(self, step_function), *args, **kwargs)
+        return make(self, feeds.step_on_shard(self, step_function), *args, **kwargs)
 
     return make_function
 
@@ -115,10 +115,10 @@ def _build_states(model: Any, iterator: Any) -> None:
     """
     import tensorflow as tf
 
-    share = getattr(iterator._distributed_dataset, "element_spec", None)
-    if share is None or not (model.run_eagerly or isinstance(share, batch_shard.MaybeShare)):
+    shard = getattr(iterator._distributed_dataset, "element_spec", None)
+    if shard is None or not (model.run_eagerly or isinstance(shard, batch_shard.MaybeShard)):
         return
-    data = share.data if batch_shard.is_share(share) else share
+    data = shard.data if batch_shard.is_shard(shard) else shard
     present = tf.nest.map_structure(
         lambda spec: None if isinstance(spec, tf.OptionalSpec) else spec, data
     )

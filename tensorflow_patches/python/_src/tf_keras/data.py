@@ -48,7 +48,7 @@ def _configured(configure: Any) -> Any:
     ) -> None:
         configure(self, strategy, x, steps_per_epoch, class_weight, distribute)
         if distribute:  # else a preprocessing layer looks at all data
-            _share_out(self, steps_per_epoch)
+            _take_shard(self, steps_per_epoch)
 
     return configured
 
@@ -65,7 +65,7 @@ def _hook_model(module: ModuleType) -> None:
     hooking.wrap(module, "Model.predict", predictions.wrap)
 
 
-def _share_out(handler: Any, steps_per_epoch: int | None) -> None:
+def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
     """Replaces the dataset of a new DataHandler by this rank's part of it."""
     import tensorflow as tf
 
@@ -74,7 +74,7 @@ def _share_out(handler: Any, steps_per_epoch: int | None) -> None:
         return  # split by a tf.distribute.Strategy already
     kind = type(adapter).__name__
     sizes = _array_sizes(adapter)
-    feed = feeds.share_out(
+    feed = feeds.shard_of(
         feeds.Given(
             dataset,
             kind.replace("Adapter", ""),
@@ -110,7 +110,7 @@ def _array_sizes(adapter: Any) -> set[int] | None:
     return sizes | ({int(partial)} if partial else set())
 
 
-def _build_states(model: Any, share: Any) -> None:
+def _build_states(model: Any, shard: Any) -> None:
     """Makes the metrics' variables before the first step, if it may have to leave them as they are.
 
     Else tf_keras would make them while it traces that step, which could not know their values.
@@ -118,11 +118,11 @@ def _build_states(model: Any, share: Any) -> None:
     import tensorflow as tf
 
     metrics = getattr(model, "compiled_metrics", None)
-    if not isinstance(share, batch_shard.MaybeShare) or metrics is None:
+    if not isinstance(shard, batch_shard.MaybeShard) or metrics is None:
         return
     if model.built and getattr(metrics, "built", True) and model.compiled_loss.built:
         return
     try:
-        tf.function(model.test_step).get_concrete_function(share.data)
+        tf.function(model.test_step).get_concrete_function(shard.data)
     except Exception as error:  # a model that only real tensors can build: its first step does
         log.debug(f"model '{model.name}' is built by its first step: {error}")
