@@ -21,12 +21,13 @@ def load() -> None:
         gate = config.gate()
     except config.ConfigError as error:
         raise ImportError(str(error)) from None
-    if gate.on:
-        from tensorflow.mpi._src.runtime import engine
+    if not gate.on:
+        if gate.launcher is not None and "child of process" in gate.reason:
+            print(f"tensorflow.mpi: {gate.reason}; no gradients are averaged here", file=sys.stderr)
+        return
+    from tensorflow.mpi._src.runtime import engine
 
-        engine.start(gate)
-    elif gate.launcher is not None and "child of process" in gate.reason:
-        print(f"tensorflow.mpi: {gate.reason}; no gradients are averaged here", file=sys.stderr)
+    engine.start(gate)
 
 
 def verify() -> None:
