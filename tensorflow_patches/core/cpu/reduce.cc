@@ -1,11 +1,14 @@
 #include "tensorflow_patches/core/cpu/reduce.h"
 
 #include <cstring>
+#include <type_traits>
 
-// A function that is compiled for several generations of x86-64 and chosen when the library is
-// loaded. Not under the sanitizers, which are not ready then.
+// A function that is compiled for newer x86-64, too, with all that it calls, and chosen when the
+// library is loaded: the wheel runs on any, and the oldest has no vectors to speak of for half of
+// the types. Not under the sanitizers, which are not ready then. The bits are the same: AVX2 brings
+// no fused multiply-add.
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-#define TFMPI_FOR_EACH_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
+#define TFMPI_FOR_EACH_CPU __attribute__((target_clones("avx2", "default"), flatten))
 #else
 #define TFMPI_FOR_EACH_CPU
 #endif
@@ -34,29 +37,39 @@ uint16_t NarrowBfloat16(float value) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+// As arithmetic: a branch, which a conditional expression may become, keeps a loop from being
+// vectorised.
+uint32_t If(bool condition, uint32_t then, uint32_t otherwise) {
+  const uint32_t mask = -static_cast<uint32_t>(condition);
+  return (then & mask) | (otherwise & ~mask);
+}
+
+// These two compute every case, then choose; signed, as vectors of AVX2 compare.
 float WidenFloat16(uint16_t value) {
   const uint32_t sign = static_cast<uint32_t>(value & 0x8000u) << 16;
-  const uint32_t magnitude = value & 0x7fffu;
-  if (magnitude >= 0x7c00u) return FromBits(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
-  if (magnitude >= 0x0400u) return FromBits(sign | ((magnitude << 13) + 0x38000000u));
+  const int32_t magnitude = value & 0x7fff;
+  const uint32_t normal = (static_cast<uint32_t>(magnitude) << 13) + 0x38000000u;
+  const uint32_t special = 0x7f800000u | ((static_cast<uint32_t>(magnitude) & 0x3ffu) << 13);
   // Zero and subnormals: magnitude * 2^-24, exact in float32.
-  return FromBits(sign | ToBits(static_cast<float>(magnitude) * 0x1p-24f));
+  const uint32_t small = ToBits(static_cast<float>(magnitude) * 0x1p-24f);
+  const uint32_t finite = If(magnitude < 0x0400, small, normal);
+  return FromBits(sign | If(magnitude >= 0x7c00, special, finite));
 }
 
 uint16_t NarrowFloat16(float value) {
   const uint32_t bits = ToBits(value);
-  const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
-  const uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return sign | 0x7e00u;   // NaN
-  if (magnitude >= 0x47800000u) return sign | 0x7c00u;  // 2^16 and more
-  if (magnitude < 0x38800000u) {
-    // Below 2^-14: adding 2^-1 leaves the subnormal's bits, rounded to nearest even, at the end of
-    // the sum's mantissa, whose last place is worth 2^-24.
-    return static_cast<uint16_t>(sign | (ToBits(FromBits(magnitude) + 0.5f) - 0x3f000000u));
-  }
+  const uint32_t sign = (bits >> 16) & 0x8000u;
+  const int32_t magnitude = static_cast<int32_t>(bits & 0x7fffffffu);
+  // Below 2^-14: adding 2^-1 leaves the subnormal's bits, rounded to nearest even, at the end of
+  // the sum's mantissa, whose last place is worth 2^-24.
+  const uint32_t small = ToBits(FromBits(bits & 0x7fffffffu) + 0.5f) - 0x3f000000u;
   // Rebias the exponent and round; a carry moves on into the exponent, up to infinity.
-  const uint32_t rounded = magnitude - 0x38000000u + 0x0fffu + ((magnitude >> 13) & 1u);
-  return static_cast<uint16_t>(sign | (rounded >> 13));
+  const uint32_t rebiased = (bits & 0x7fffffffu) - 0x38000000u;
+  const uint32_t rounded = (rebiased + 0x0fffu + ((bits >> 13) & 1u)) >> 13;
+  uint32_t half = If(magnitude < 0x38800000, small, rounded);
+  half = If(magnitude >= 0x47800000, 0x7c00u, half);  // 2^16 and more
+  half = If(magnitude > 0x7f800000, 0x7e00u, half);   // NaN
+  return static_cast<uint16_t>(sign | half);
 }
 
 template <typename T>
@@ -121,27 +134,53 @@ struct Product {
 
 // T: as it lies in memory; A: as it is summed. A source may be `out`, element by element, which is
 // what ivdep tells the compiler.
+
+// `partial` and, if there is one, the last source, to where the result lies.
+template <typename Form, typename Op, typename T, typename A, typename Finish>
+void Write(const A* partial, const T* last, size_t length, const Finish& finish, T* to) {
+  if (last == nullptr) {
+#pragma GCC ivdep
+    for (size_t i = 0; i < length; ++i) to[i] = static_cast<T>(Form::Store(finish(partial[i])));
+  } else {
+#pragma GCC ivdep
+    for (size_t i = 0; i < length; ++i) {
+      const A sum = Op::Of(partial[i], A(Form::Load(last[i])));
+      to[i] = static_cast<T>(Form::Store(finish(sum)));
+    }
+  }
+}
+
+// A pass for each source but the first, which needs one where it is widened.
 template <typename T, typename A, typename Form, typename Op>
 void ReduceAs(const void* const* sources, int n, size_t count, double scale, T* out, T* copy) {
   const A factor = static_cast<A>(scale);
   A sums[kBlock];
   for (size_t start = 0; start < count; start += kBlock) {
     const size_t length = count - start < kBlock ? count - start : kBlock;
-    const T* const first = static_cast<const T*>(sources[0]) + start;
-#pragma GCC ivdep
-    for (size_t i = 0; i < length; ++i) sums[i] = Form::Load(first[i]);
-    for (int r = 1; r < n; ++r) {
-      const T* const source = static_cast<const T*>(sources[r]) + start;
-#pragma GCC ivdep
-      for (size_t i = 0; i < length; ++i) sums[i] = Op::Of(sums[i], A(Form::Load(source[i])));
+    const auto source = [&](int r) { return static_cast<const T*>(sources[r]) + start; };
+    const T* const first = source(0);
+    const A* partial = sums;  // of the sources so far
+    if constexpr (std::is_same_v<Form, Identity>) {
+      partial = first;
+    } else {
+      for (size_t i = 0; i < length; ++i) sums[i] = Form::Load(first[i]);
     }
-    if (scale != 1) {
+    for (int r = 1; r < n - 1; ++r) {
+      const T* const next = source(r);
 #pragma GCC ivdep
-      for (size_t i = 0; i < length; ++i) sums[i] = static_cast<A>(sums[i] * factor);
+      for (size_t i = 0; i < length; ++i) sums[i] = Op::Of(partial[i], A(Form::Load(next[i])));
+      partial = sums;
     }
-#pragma GCC ivdep
-    for (size_t i = 0; i < length; ++i) out[start + i] = static_cast<T>(Form::Store(sums[i]));
-    if (copy != nullptr) std::memcpy(copy + start, out + start, length * sizeof(T));
+    const T* const last = n > 1 ? source(n - 1) : nullptr;
+    T* const to = out + start;
+    if (scale == 1) {
+      Write<Form, Op>(
+          partial, last, length, [](A sum) { return sum; }, to);
+    } else {
+      Write<Form, Op>(
+          partial, last, length, [factor](A sum) { return static_cast<A>(sum * factor); }, to);
+    }
+    if (copy != nullptr) std::memcpy(copy + start, to, length * sizeof(T));
   }
 }
 
@@ -162,22 +201,11 @@ void ReduceOf(const Reduction& reduction, const void* const* sources, int n, siz
   }
 }
 
-// What most gradients are: two ranks, float32. One pass.
-TFMPI_FOR_EACH_CPU
-void AddTwo(const float* a, const float* b, size_t count, float factor, float* out, float* copy) {
-  if (copy == nullptr) {
-#pragma GCC ivdep
-    for (size_t i = 0; i < count; ++i) out[i] = (a[i] + b[i]) * factor;
-  } else {
-#pragma GCC ivdep
-    for (size_t i = 0; i < count; ++i) out[i] = copy[i] = (a[i] + b[i]) * factor;
-  }
-}
-
 }  // namespace
 
 bool IsWireForm(DataType type) { return type != DataType::kFloat16 && type != DataType::kBfloat16; }
 
+TFMPI_FOR_EACH_CPU
 void Pack(DataType type, const void* in, void* wire, size_t count, double scale) {
   if (scale == 0) {
     if (count != 0) std::memset(wire, 0, count * WireElements(type) * SizeOf(WireType(type)));
@@ -194,6 +222,7 @@ void Pack(DataType type, const void* in, void* wire, size_t count, double scale)
   }
 }
 
+TFMPI_FOR_EACH_CPU
 void Unpack(DataType type, const void* wire, void* out, size_t count, double scale) {
   const size_t elements = count * WireElements(type);
   if (IsWireForm(type)) {
@@ -220,15 +249,11 @@ void Scale(DataType type, void* data, size_t count, double scale) {
   Unpack(type, data, data, count, scale);
 }
 
+TFMPI_FOR_EACH_CPU
 void Reduce(const Reduction& reduction, const void* const* sources, int n, size_t count, void* out,
             void* copy) {
   switch (reduction.type) {
     case DataType::kFloat32:
-      if (n == 2 && reduction.op == ReduceOp::kSum) {
-        return AddTwo(static_cast<const float*>(sources[0]), static_cast<const float*>(sources[1]),
-                      count, static_cast<float>(reduction.scale), static_cast<float*>(out),
-                      static_cast<float*>(copy));
-      }
       return ReduceOf<float>(reduction, sources, n, count, out, copy);
     case DataType::kFloat64:
       return ReduceOf<double>(reduction, sources, n, count, out, copy);

@@ -211,6 +211,40 @@ TEST(ReduceTest, ScaleMultipliesInTheWireType) {
   }
 }
 
+// Small whole numbers, which every type holds and every order of summation gives. `out` is memory
+// of its own, or the first source's, or the last's.
+TEST(ReduceTest, ReducesEveryTypeOverAnyNumberOfRanks) {
+  for (DataType type : kAllTypes) {
+    if (WireElements(type) != 1 || type == DataType::kBool) continue;  // sent as another type
+    for (int ranks : {1, 2, 3, 5}) {
+      for (size_t count : {size_t{0}, size_t{1}, size_t{1023}, size_t{2050}}) {
+        for (int out_is : {-1, 0, ranks - 1}) {
+          const size_t size = count * SizeOf(type);
+          std::vector<std::vector<char>> memory(ranks + 1, std::vector<char>(size));
+          std::vector<const void*> sources;
+          for (int r = 0; r < ranks; ++r) {
+            for (size_t i = 0; i < count; ++i) {
+              SetComponent(type, memory[r].data(), i, static_cast<double>((i + r) % 5));
+            }
+            sources.push_back(memory[r].data());
+          }
+          std::vector<char>& out = memory[out_is < 0 ? ranks : out_is];
+          std::vector<char> copy(size);
+          const double scale = IsFloating(type) ? 0.5 : 1;
+          Reduce({count, type, ReduceOp::kSum, scale}, sources.data(), ranks, count, out.data(),
+                 copy.data());
+          EXPECT_EQ(copy, out) << Name(type);
+          for (size_t i = 0; i < count; ++i) {
+            double sum = 0;
+            for (int r = 0; r < ranks; ++r) sum += static_cast<double>((i + r) % 5);
+            ASSERT_EQ(GetComponent(type, out.data(), i), sum * scale) << Name(type) << " " << ranks;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(ReduceTest, FingerprintOfZerosIsZero) {
   const std::vector<char> zeros(100, 0);
   for (size_t size = 0; size <= zeros.size(); ++size)
