@@ -32,7 +32,7 @@ def build_libraries(layout: Layout, jobs: int | None = None) -> dict[str, Path]:
     """Runs Bazel and returns our libraries by name, each checked."""
     say("compiling the C++ with Bazel (a minute or two the first time)")
     log = layout.logs / "bazel.log"
-    jobs = jobs or min(os.cpu_count() or 1, _MAX_JOBS)
+    jobs = jobs or min(len(os.sched_getaffinity(0)), _MAX_JOBS)
     links = layout.cache / "bazel-"
     command = [
         *("bazel", "--batch", f"--output_user_root={layout.cache / 'bazel'}"),

@@ -5,8 +5,9 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
-#include <thread>
 #include <utility>
+
+#include "tensorflow_patches/core/cpu/cores.h"
 
 namespace tfmpi {
 
@@ -133,7 +134,8 @@ class LocalTransport : public Transport {
  public:
   LocalTransport(std::shared_ptr<LocalGroup::Shared> shared, int rank)
       : shared_(std::move(shared)) {
-    topology_ = {rank, shared_->size, rank, shared_->size, 1};
+    topology_ = {
+        rank, shared_->size, rank, shared_->size, 1, CountCores(AllowedCores(), QuotaCores())};
   }
 
   const Topology& topology() const override { return topology_; }
@@ -162,9 +164,7 @@ class LocalTransport : public Transport {
     if (progress_lock != nullptr) progress_lock->lock();
   }
 
-  bool MayPoll() const override {
-    return static_cast<unsigned>(topology_.size) <= std::thread::hardware_concurrency();
-  }
+  bool MayPoll() const override { return topology_.size <= topology_.cores; }
   // The waiter wakes for every message as before, and waits for the progress lock.
   bool BeginInlineProgress() override { return true; }
   void EndInlineProgress(const std::function<bool()>& ready) override {

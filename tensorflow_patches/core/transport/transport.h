@@ -32,6 +32,7 @@ struct Topology {
   int local_rank = 0;  // rank among the ranks of this node
   int local_size = 1;  // ranks on this node
   int nodes = 1;
+  int cores = 1;  // that the ranks of this node may use together
 };
 
 struct ControlMessage {

@@ -109,13 +109,14 @@ void tfmpi_leave(const char* reason, double seconds) {
 
 const char* tfmpi_stats_report(void) { return tfmpi::StatsReport().c_str(); }
 
-void tfmpi_topology(int32_t out[5]) {
+void tfmpi_topology(int32_t out[6]) {
   const tfmpi::Topology& topology = GetEngine()->topology();
   out[0] = topology.rank;
   out[1] = topology.size;
   out[2] = topology.local_rank;
   out[3] = topology.local_size;
   out[4] = topology.nodes;
+  out[5] = topology.cores;
 }
 
 const char* tfmpi_transport(void) {

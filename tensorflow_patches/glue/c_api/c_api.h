@@ -39,8 +39,8 @@ TFMPI_API int32_t tfmpi_join(char* error);
 // Tells the other ranks that this one stops; waits at most `seconds`.
 TFMPI_API void tfmpi_leave(const char* reason, double seconds);
 
-// rank, size, local_rank, local_size, nodes
-TFMPI_API void tfmpi_topology(int32_t out[5]);
+// rank, size, local_rank, local_size, nodes, cores that the ranks of this node may use together
+TFMPI_API void tfmpi_topology(int32_t out[6]);
 // Of the transport; lives as long as the process.
 TFMPI_API const char* tfmpi_transport(void);
 // tensors that ended well, collectives, bytes, registrations seen, registrations decorated,

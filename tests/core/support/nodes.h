@@ -9,6 +9,7 @@
 #include <numeric>
 #include <vector>
 
+#include "tensorflow_patches/core/cpu/cores.h"
 #include "tensorflow_patches/core/transport/node_transport.h"
 #include "tests/core/support/ranks.h"
 
@@ -28,7 +29,8 @@ class Nodes {
   }
 
   NodeMemory MemoryOf(int rank) const {
-    return NodeMemory(memories_[rank / per_node_].get(), rank % per_node_, per_node_);
+    return NodeMemory(memories_[rank / per_node_].get(), rank % per_node_, per_node_,
+                      CountCores(AllowedCores(), QuotaCores()));
   }
 
   // For Ranks: the transport of `rank` over `all`.

@@ -11,6 +11,7 @@ os.sched_setaffinity(0, {MINE})
 
 import tensorflow as tf  # noqa: E402
 from common import result  # noqa: E402
+from tensorflow.mpi._src.runtime import c_api  # noqa: E402
 
 matrix = tf.random.normal([400, 400])
 tf.function(lambda x: x @ x)(matrix)
@@ -24,4 +25,4 @@ for task in os.listdir("/proc/self/task"):
     threads[name] = threads.get(name, 0) + 1
     if name.startswith("tf_"):
         masks.add(frozenset(os.sched_getaffinity(int(task))))
-result({"threads": threads, "stay": masks == {frozenset({MINE})}})
+result({"cores": c_api.node_cores(), "threads": threads, "stay": masks == {frozenset({MINE})}})

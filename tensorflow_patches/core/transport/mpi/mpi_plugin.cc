@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "tensorflow_patches/core/base/types.h"
+#include "tensorflow_patches/core/cpu/cores.h"
 #include "tensorflow_patches/core/transport/mpi/pairwise_allreduce.h"
 #include "tensorflow_patches/core/transport/mpi/plugin.h"
 
@@ -222,6 +223,14 @@ int Init(int32_t ranks_per_node, TfMpiTransportInfo* info, char* error) {
   int32_t largest[2] = {};
   TFMPI_RETURN_IF_ERROR("MPI_Allreduce",
                         MPI_Allreduce(sizes, largest, 2, MPI_INT32_T, MPI_MAX, data.comm));
+  // mpirun binds each rank to cores of its own, so a rank's own mask says nothing of its peers.
+  cpu_set_t mask = tfmpi::AllowedCores();
+  int32_t quota = tfmpi::QuotaCores();
+  TFMPI_RETURN_IF_ERROR("MPI_Allreduce", MPI_Allreduce(MPI_IN_PLACE, &mask, sizeof mask, MPI_BYTE,
+                                                       MPI_BOR, state.node.comm));
+  TFMPI_RETURN_IF_ERROR("MPI_Allreduce", MPI_Allreduce(MPI_IN_PLACE, &quota, 1, MPI_INT32_T,
+                                                       MPI_MIN, state.node.comm));
+  info->cores = tfmpi::CountCores(mask, quota);
   info->rank = data.rank;
   info->size = data.size;
   info->local_rank = state.node.rank;

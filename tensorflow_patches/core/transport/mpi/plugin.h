@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define TFMPI_TRANSPORT_ABI 2u
+#define TFMPI_TRANSPORT_ABI 3u
 #define TFMPI_ERROR_BYTES 512u
 
 enum TfMpiTransportResult {
@@ -31,6 +31,7 @@ enum TfMpiGroup {
 
 struct TfMpiTransportInfo {
   int32_t rank, size, local_rank, local_size, nodes;
+  int32_t cores;      // that the ranks of this node may use together
   int32_t rails;      // 1: every node has the same number of ranks
   char library[256];  // the MPI library and its version, one line
 };

@@ -31,7 +31,7 @@ class PluginTransport : public Transport {
  public:
   PluginTransport(const TfMpiTransport* plugin, const TfMpiTransportInfo& info, TfMpiGroup group)
       : plugin_(plugin), library_(info.library), group_(group) {
-    topology_ = {info.rank, info.size, info.local_rank, info.local_size, info.nodes};
+    topology_ = {info.rank, info.size, info.local_rank, info.local_size, info.nodes, info.cores};
   }
 
   const Topology& topology() const override { return topology_; }
@@ -141,8 +141,8 @@ Status LoadPluginTransport(const std::string& path, const PluginOptions& options
     rail = std::make_unique<PluginTransport>(plugin, info, kTfMpiRail);
   }
   *transport = MakeNodeTransport(std::move(all), std::move(rail),
-                                 NodeMemory(memory, info.local_rank, info.local_size), node_ranks,
-                                 options.node);
+                                 NodeMemory(memory, info.local_rank, info.local_size, info.cores),
+                                 node_ranks, options.node);
   return status;
 }
 

@@ -69,13 +69,13 @@ size_t NodeMemory::BytesFor(int ranks) {
   return ranks * (sizeof(RankState) + kSlots * SlotBytes(ranks));
 }
 
-NodeMemory::NodeMemory(void* memory, int rank, int ranks)
+NodeMemory::NodeMemory(void* memory, int rank, int ranks, int cores)
     : rank_(rank),
       ranks_(ranks),
       slot_bytes_(SlotBytes(ranks)),
       states_(static_cast<RankState*>(memory)),
       slots_(static_cast<char*>(memory) + ranks * sizeof(RankState)),
-      crowded_(ranks > sysconf(_SC_NPROCESSORS_ONLN)) {}
+      crowded_(ranks > cores) {}
 
 void NodeMemory::Notify(int rank, WaitState least) const {
   RankState& state = states_[rank];

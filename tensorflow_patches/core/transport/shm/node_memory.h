@@ -65,8 +65,8 @@ class NodeMemory {
   static size_t BytesFor(int ranks);
   static size_t BytesToClear(int ranks) { return ranks * sizeof(RankState); }
 
-  // Rank `rank` of the `ranks` ranks of this node.
-  NodeMemory(void* memory, int rank, int ranks);
+  // Rank `rank` of the `ranks` ranks of this node, which may use so many cores together.
+  NodeMemory(void* memory, int rank, int ranks, int cores);
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }

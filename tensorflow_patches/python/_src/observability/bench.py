@@ -151,7 +151,7 @@ def _measure(options: argparse.Namespace, size: int) -> Row:
 
 
 def _place() -> dict[str, Any]:
-    node_cores = os.cpu_count() or 1
+    node_cores = c_api.node_cores()
     own_cores = len(os.sched_getaffinity(0))
     _, _, _, local_size, nodes = c_api.topology()
     return {

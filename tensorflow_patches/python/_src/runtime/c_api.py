@@ -109,9 +109,19 @@ def error_text(buffer: Any) -> str:
 
 def topology() -> tuple[int, int, int, int, int]:
     """(rank, size, local_rank, local_size, nodes) of the running engine."""
-    out = (ctypes.c_int32 * 5)()
+    rank, size, local_rank, local_size, nodes, _ = _topology()
+    return rank, size, local_rank, local_size, nodes
+
+
+def node_cores() -> int:
+    """Cores that the ranks of this node may use together, by their masks and cgroups."""
+    return int(_topology()[5])
+
+
+def _topology() -> ctypes.Array[ctypes.c_int32]:
+    out = (ctypes.c_int32 * 6)()
     load().tfmpi_topology(out)
-    return tuple(out)
+    return out
 
 
 def stats() -> dict[str, int]:
