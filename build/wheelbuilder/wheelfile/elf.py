@@ -17,6 +17,7 @@ INTERPOSED = (
     "_ZN3tsl4port11AlignedFreeE",
     "_ZN3tsl4port16AlignedSizedFreeE",
     "_ZNK10tensorflow15TensorInterface7CanMoveE",
+    "_ZN10tensorflow4data5model5Model12OptimizeLoopE",
 )
 OUR_PREFIX = "tfmpi_"
 

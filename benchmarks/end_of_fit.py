@@ -1,0 +1,91 @@
+"""`python -m benchmarks.end_of_fit`: how late `fit`, and a loop over tf.data, come to their end.
+
+    .venv/bin/python -m benchmarks.end_of_fit                    20 runs of each, 25 s or more
+    .venv/bin/python -m benchmarks.end_of_fit --columns off:2 --runs 4      averaging is off
+
+Each run trains on ranks that have a core each, and says how long it took from the last epoch's
+end, or the last step's, until `fit`, or the loop, was over: the slowest rank's time. One line per
+run, as it comes; a table at the end. `off` is stock TensorFlow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks import columns
+from benchmarks.columns import Column
+from benchmarks.processes import RunFailed, run
+from benchmarks.runner import ROOT
+
+KINDS = ("fit", "loop")
+CALIBRATION_STEPS = 2000
+SPARE = 1.15  # more steps than the calibration says, so that no run is too short
+
+
+def one_run(column: Column, kind: str, steps: int, timeout: float) -> tuple[float, float]:
+    """(shortest training, longest end) of the ranks, seconds."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        script = [sys.executable, "-m", "benchmarks.workloads.ends", "--kind", kind]
+        script += ["--steps", str(steps), "--folder", name]
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+        processes = columns.start(column, sys.executable, script, environment)
+        run(processes, folder / "log", timeout, ROOT)
+        found = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    if len(found) != column.ranks:
+        raise RunFailed(f"{len(found)} of {column.ranks} ranks came to the end")
+    return min(rank["trained"] for rank in found), max(rank["end"] for rank in found)
+
+
+def runs(column: Column, kind: str, options: argparse.Namespace) -> str:
+    """The row of a table; prints a line for each run."""
+    seconds, _ = one_run(column, kind, CALIBRATION_STEPS, 120)
+    steps = round(SPARE * options.seconds / seconds * CALIBRATION_STEPS / options.at_once)
+    timeout = 60 + 10 * options.seconds
+    ends = []
+    with concurrent.futures.ThreadPoolExecutor(options.at_once) as pool:
+        work = [pool.submit(one_run, column, kind, steps, timeout) for _ in range(options.runs)]
+        for done in concurrent.futures.as_completed(work):
+            trained, end = done.result()
+            print(f"{column.name} {kind}: {trained:.1f} s, end {end:.3f} s", flush=True)
+            ends.append(end)
+    median, most = statistics.median(ends), max(ends)
+    return f"| {column.name} | {kind} | {len(ends)} | {steps} | {median:.3f} | {most:.3f} |"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse(arguments)
+    rows = [runs(column, kind, options) for column in options.columns for kind in options.kinds]
+    print("\n| column | kind | runs | steps | median end, s | longest end, s |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    print("\n".join(rows))
+    return 0
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.end_of_fit",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--runs", type=int, default=20, help="of each kind (default 20)")
+    parser.add_argument("--at-once", type=int, default=1, help="runs that share the cores")
+    parser.add_argument("--seconds", type=float, default=25, help="of training (default 25)")
+    parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS))
+    parser.add_argument(
+        "--columns",
+        type=lambda text: [Column.parse(column) for column in text.split(",")],
+        default=[Column.parse("ours:2")],
+        help="ours:N or off:N (default ours:2)",
+    )
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

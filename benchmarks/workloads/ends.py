@@ -1,0 +1,80 @@
+"""Trains for some seconds and writes how long the end took: an ordinary script, but for its clock.
+
+The end is what lies between the last epoch, or the last step, and the line after `fit`, or after
+the loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+BATCH = 32
+
+
+def build() -> keras.Model:
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Input((8,)), keras.layers.Dense(8), keras.layers.Dense(1)]
+    return keras.Sequential(layers)
+
+
+def samples(steps: int) -> tuple[np.ndarray, np.ndarray]:
+    x = np.random.default_rng(0).standard_normal((steps * BATCH, 8), np.float32)
+    return x, x.sum(axis=1, keepdims=True)
+
+
+class Clock(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch: int, logs: object = None) -> None:
+        self.ended = time.monotonic()
+
+
+def fit(steps: int) -> tuple[float, float]:
+    """(begin, end) of the end."""
+    model, clock = build(), Clock()
+    model.compile("sgd", "mse")
+    model.fit(*samples(steps), batch_size=BATCH, verbose=0, callbacks=[clock])
+    return clock.ended, time.monotonic()
+
+
+def loop(steps: int) -> tuple[float, float]:
+    model = build()
+    optimizer = keras.optimizers.SGD(0.01)
+    model.build((None, 8))
+    optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def step(x: tf.Tensor, y: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+    data = tf.data.Dataset.from_tensor_slices(samples(steps)).shuffle(64, seed=1).batch(BATCH)
+    for x, y in data.prefetch(tf.data.AUTOTUNE):
+        step(x, y)
+        begin = time.monotonic()
+    return begin, time.monotonic()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kind", choices=("fit", "loop"), required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    options = parser.parse_args()
+    start = time.monotonic()
+    begin, end = {"fit": fit, "loop": loop}[options.kind](options.steps)
+    rank = os.environ["OMPI_COMM_WORLD_RANK"]
+    found = {"trained": begin - start, "end": end - begin}
+    (options.folder / f"{rank}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
