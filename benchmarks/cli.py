@@ -11,6 +11,7 @@ Run it from the root of the repository, with the Python of an environment that h
     .venv/bin/python -m benchmarks --variant old:PYTHON=/other/venv/bin/python ...   two builds
     .venv/bin/python -m benchmarks --workloads e --variant large:ROWS=4000000 \\
         --columns independent:2,ours:2,ours:2+large                   two tables
+    .venv/bin/python -m benchmarks --extras                           each extra, with and without
     .venv/bin/python -m benchmarks --resume DIR                       goes on where it was cut
 
 DIR/runs.jsonl holds every run; table.csv, table.md and plots are written anew after each row.
@@ -24,7 +25,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks import columns, plots, table
+from benchmarks import columns, extras, plots, table
 from benchmarks.columns import KINDS, STYLE_HELP, STYLES, Column, Launch
 from benchmarks.runner import ROOT, Cell, Records, cells, run_all
 from benchmarks.workloads.models import WORKLOADS
@@ -37,13 +38,16 @@ QUICK = {
     "columns": "independent:2,ours:2",
     "repeats": 1,
     "seconds": 0.2,
+    "turns": 0,
 }
+EXTRAS = {"repeats": 2, "seconds": 0.5, "turns": 12}
 FULL = {
     "workloads": ",".join(name for name in WORKLOADS if name != "tiny"),
     "styles": ",".join(STYLES),
     "columns": f"{COLUMNS},{PEERS}",
     "repeats": 3,
     "seconds": 4.0,
+    "turns": 0,
 }
 
 
@@ -71,7 +75,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--turns",
         type=int,
-        default=0,
         help="the columns of a row run at once and take so many turns of --seconds: a machine that "
         "slows down slows all of them (all must fit in memory)",
     )
@@ -87,17 +90,24 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--horovod-python", default=columns.horovod_python(), metavar="PATH")
     parser.add_argument("--quick", action="store_true", help="seconds: a tiny model, one run each")
+    parser.add_argument(
+        "--extras",
+        action="store_true",
+        help="each extra of docs/extras.md on the rows where it should matter, with and without it",
+    )
     parser.add_argument("--out", type=Path, help="folder (default benchmarks/results/TIME)")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="goes on in that folder")
     parser.add_argument("--report", type=Path, metavar="DIR", help="only writes the table anew")
     parser.add_argument("--list", action="store_true", help="prints the plan and runs nothing")
     options = parser.parse_args(arguments)
-    for name, value in (QUICK if options.quick else FULL).items():
+    preset = EXTRAS if options.extras else QUICK if options.quick else FULL
+    for name, value in preset.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
     try:
-        options.cells = _plan(options)
         options.variants = dict(_variant(text) for text in options.variant)
+        options.cells = list(extras.cells(options.repeats)) if options.extras else _plan(options)
+        options.variants.update(extras.variants() if options.extras else {})
     except ValueError as error:
         parser.error(str(error))
     unknown = {cell.column.variant for cell in options.cells} - {"", *options.variants}
@@ -131,6 +141,8 @@ def write_report(records: Records, folder: Path) -> str:
     found = table.rows(records.all)
     (folder / "table.csv").write_text(table.to_csv(found))
     text = table.to_markdown(found)
+    if any(record["column"].startswith(f"{extras.BASE}+without_") for record in records.all):
+        text += "\n" + extras.to_markdown(records.all)
     (folder / "table.md").write_text(text)
     plots.draw(found, folder)
     return text

@@ -15,11 +15,29 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any, Literal
 
-Kind = Literal["choice", "bytes", "seconds", "path", "output", "topology"]
+Kind = Literal["choice", "bytes", "seconds", "path", "output", "topology", "extras"]
 
 SPARSE_MODES = ("auto", "gather", "dense")  # in the order of glue/kernels/sparse_average.h
-UPDATES = ("auto", "every", "divided")  # in the order of glue/extras/divided_update.h
-STORES = ("auto", "cached", "streamed")  # in the order of core/transport/shm/chunk_writer.h
+# What only makes steps faster: name -> what it does. As in glue/runtime/extras.cc.
+EXTRAS = {
+    "kept_memory": "tensors of 1 MB and more that a step has freed wait for the next step, where "
+    "glibc would return them to the kernel and get them anew. With what is in use that is more "
+    "than once was in use at a time by at most half of it and at most 256 MB; what nobody has used "
+    "for 30 seconds goes at the next such allocation",
+    "scatter_in_place": "a scatter leaves its variable readable without a copy, as Keras's "
+    "Embedding reads it in each step",
+    "rows_ahead": "rows of large tables that a sparse update is about to change are read ahead",
+    "compiled_scatter": "in compiled steps the rows of an average are added to their variable by a "
+    "call of ours",
+    "divided_updates": "in a sparse optimizer op with 512 KB of averaged rows or more each row is "
+    "updated by one rank of the node, and the others copy what came out; the bits are the same",
+    "distinct_rows": "optimizers do not look for duplicates among averaged rows, which have none",
+    "response_bypass": "ranks of one node agree on a step that repeats itself without a message",
+    "inline_progress": "a thread that waits for its average does the communication meanwhile",
+    "streaming_stores": "where cores share no cache, as each rank finds out by timing both ways, "
+    "it writes past its caches what the other ranks of its node read",
+    "synchronous_updates": "what follows an average runs at once, without TensorFlow's thread pool",
+}
 _WIDTH = 98  # of a page
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
@@ -35,6 +53,18 @@ class Topology:
 
     nodes: int | None
     ranks_per_node: int
+
+
+def _extras(text: str) -> tuple[str, ...] | None:
+    """The names that `text` asks for, in the order of EXTRAS; None if it cannot be read."""
+    if text in ("all", "none"):
+        return tuple(EXTRAS) if text == "all" else ()
+    words = text.split(",")
+    without = all(word.startswith("-") for word in words)
+    names = {word[1:] if without else word for word in words}
+    if not names <= set(EXTRAS):
+        return None
+    return tuple(name for name in EXTRAS if (name in names) != without)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +88,11 @@ class Parameter:
             return "the path of a file"
         if self.kind == "output":
             return "the path of a file to write, in a folder that exists"
+        if self.kind == "extras":
+            return (
+                "all, none, the names of those that are wanted, with commas between them, or names "
+                f"with - before each for all but these; there are {', '.join(EXTRAS)}"
+            )
         if self.kind == "topology":
             return "auto, flat, or NODESxRANKS such as 2x4"
         low, high = f"{self.low:.0f}", f"{self.high:.0f}"
@@ -66,8 +101,8 @@ class Parameter:
         return f"seconds from {low} to {high}"
 
     def parse(self, text: str) -> Any:
-        """Returns the value as str, int (bytes), float (seconds) or Topology; ConfigError if not
-        accepted."""
+        """Returns the value as str, int (bytes), float (seconds), Topology or names of EXTRAS;
+        ConfigError if not accepted."""
         value: Any = text.strip()
         if self.kind == "choice":
             if value in self.choices:
@@ -78,6 +113,10 @@ class Parameter:
         elif self.kind == "output":
             # Rank 0's folder alone counts; whether it is there, bootstrap.py sees.
             return os.path.abspath(value) if value else ""
+        elif self.kind == "extras":
+            extras = _extras(value)
+            if extras is not None:
+                return extras
         elif self.kind == "topology":
             match = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})", value)
             if value == "auto":
@@ -138,25 +177,12 @@ PARAMETERS = {
             choices=SPARSE_MODES,
         ),
         Parameter(
-            "TF_MPI_SPARSE_UPDATE",
-            "choice",
-            "auto",
-            "Who updates the rows of a table and its slots in a sparse optimizer op, once their "
-            "gradients are averaged. every: every rank updates all of them. divided: each row is "
-            "updated by one rank, and the others copy what came out; the bits are the same. auto: "
-            "divided if all ranks are on one node and there are 512 KB of such rows or more.",
-            choices=UPDATES,
-        ),
-        Parameter(
-            "TF_MPI_MEMORY",
-            "choice",
-            "keep",
-            "What becomes of tensors of 1 MB and more that a step has freed. keep: their memory "
-            "waits for the next step, where glibc would return it to the kernel and get it anew. "
-            "With what is in use it is more than once was in use at a time by at most half of that "
-            "and at most 256 MB; what nobody has used for 30 seconds goes at the next such "
-            "allocation. return: as in stock TensorFlow.",
-            choices=("keep", "return"),
+            "TF_MPI_EXTRAS",
+            "extras",
+            "all",
+            "What only makes steps faster; averages are the same with all of these or none. All "
+            "ranks must have the same. "
+            + " ".join(f"{name}: {what}." for name, what in EXTRAS.items()),
         ),
         Parameter(
             "TF_MPI_STALL_WARNING",
@@ -258,15 +284,6 @@ PARAMETERS = {
             "averages that are no longer those of one process to rounding. Inside a node nothing "
             "is rounded.",
             choices=("none", "fp16", "bf16"),
-        ),
-        Parameter(
-            "TF_MPI_STORES",
-            "choice",
-            "auto",
-            "How a rank writes what the other ranks of its node read: through its caches (cached) "
-            "or past them (streamed). auto: as is quicker, by timing both now and then; past them "
-            "where cores share no cache.",
-            choices=STORES,
         ),
         Parameter(
             "TF_MPI_TRANSPORT_LIBRARY",
@@ -386,11 +403,15 @@ def gate(environ: Mapping[str, str] = os.environ) -> Gate:
     return Gate(True, f"{found.name} started {found.size} ranks", found)
 
 
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, break_on_hyphens=False)
+
+
 def describe(environ: Mapping[str, str] = os.environ) -> str:
     """All parameters with their present values, defaults, ranges and help, as Markdown."""
     lines = []
     for p in PARAMETERS.values():
         default = p.default or "unset"
-        lines += [f"### `{p.name}`", "", *textwrap.wrap(p.help, _WIDTH, break_on_hyphens=False), ""]
-        lines += [f"Accepted: {p.accepted}. Default: {default}.", ""]
+        lines += [f"### `{p.name}`", "", *_wrapped(p.help), ""]
+        lines += [*_wrapped(f"Accepted: {p.accepted}. Default: {default}."), ""]
     return "\n".join(lines)

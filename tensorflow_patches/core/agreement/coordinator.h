@@ -22,7 +22,7 @@
 namespace tfmpi {
 
 struct CoordinatorOptions {
-  size_t fusion_threshold = size_t{4} << 20;                   // bytes on the wire
+  size_t fusion_threshold = kFusionBytes;                      // bytes on the wire
   Clock::duration stall_warning = std::chrono::seconds(60);    // 0: never
   Clock::duration stall_timeout = std::chrono::seconds(1800);  // 0: never
 };

@@ -34,7 +34,7 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
       queue_([this] { transport_->Wake(); }),
       fusion_(transport_.get(), options_.coordinator.fusion_threshold),
       // Statistics tell which rank came last: the coordinator's knowledge.
-      bypass_(transport_.get(), options_.forecasts && !options_.stats),
+      bypass_(transport_.get(), options_.response_bypass && !options_.stats),
       communication_stats_(options_.stats) {
   if (topology().rank == 0) {
     coordinator_ =
@@ -140,6 +140,7 @@ void Engine::Run() {
 }
 
 bool Engine::BeginInlineProgress() {
+  if (!options_.inline_progress) return false;
   if (!progress_lock_.try_lock_for(kProgressLockPatience)) return false;
   if (ended_ || !transport_->BeginInlineProgress()) {
     progress_lock_.unlock();

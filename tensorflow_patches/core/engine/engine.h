@@ -41,7 +41,9 @@ struct EngineOptions {
   std::function<void(const std::string&)> log;
   bool stats = false;  // counts for TF_MPI_STATS
   // Ranks that share a word agree on a repeated step without a message (consensus.h).
-  bool forecasts = true;
+  bool response_bypass = true;
+  // A caller that waits may do the communication thread's work (InlineProgress).
+  bool inline_progress = true;
   // After so long a wait for the others' votes the coordinator is told, which knows who is missing,
   // and says so.
   Clock::duration vote_patience = std::chrono::milliseconds(10);

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "tensorflow_patches/core/base/sizes.h"
 #include "tensorflow_patches/core/transport/control_channel.h"
 
 namespace tfmpi {
 namespace {
 
-// With several nodes: reduced inside the node, between nodes and shared out, so much at a time.
-constexpr size_t kStageBytes = size_t{4} << 20;
 // Messages of other nodes wake nobody: looked for after pauses that grow from the first to the
 // last.
 constexpr std::chrono::microseconds kShortestPoll{20};

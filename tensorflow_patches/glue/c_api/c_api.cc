@@ -10,14 +10,16 @@
 #include <string>
 #include <vector>
 
+#include "tensorflow_patches/core/base/sizes.h"
 #include "tensorflow_patches/core/bench/bench.h"
-#include "tensorflow_patches/glue/extras/divided_update.h"
+#include "tensorflow_patches/glue/extras/kept_memory.h"
+#include "tensorflow_patches/glue/extras/synchronous_update.h"
 #include "tensorflow_patches/glue/internals/shared_fetches.h"
 #include "tensorflow_patches/glue/kernels/apply_kernel.h"
 #include "tensorflow_patches/glue/kernels/apply_ops.h"
 #include "tensorflow_patches/glue/kernels/sparse_average.h"
-#include "tensorflow_patches/glue/kernels/update_kernel.h"
 #include "tensorflow_patches/glue/registration/interpose.h"
+#include "tensorflow_patches/glue/runtime/extras.h"
 #include "tensorflow_patches/glue/runtime/request_group.h"
 #include "tensorflow_patches/glue/runtime/runtime.h"
 #include "tensorflow_patches/glue/variables/variable_names.h"
@@ -86,19 +88,21 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
   runtime.engine.collective_timeout = Seconds(options->collective_timeout);
   runtime.observation.timeline = options->timeline;
   runtime.observation.stats = options->stats != 0;
-  runtime.keep_memory = options->keep_memory != 0;
+  runtime.extras = options->extras;
   runtime.plugin.ranks_per_node = options->ranks_per_node;
   runtime.plugin.node.wire = static_cast<tfmpi::DataType>(options->wire);
-  runtime.plugin.node.stores = static_cast<tfmpi::Stores>(options->stores);
   tfmpi::SparseAverage::SetMode(static_cast<tfmpi::SparseMode>(options->sparse));
-  tfmpi::DividedUpdate::SetMode(static_cast<tfmpi::SparseUpdate>(options->sparse_update));
   // Not through Python: the communication thread must never wait for its lock.
   runtime.engine.log = [](const std::string& line) {
     const tfmpi::Topology& topology = GetEngine()->topology();
     std::fprintf(stderr, "tensorflow.mpi rank %d/%d: %s\n", topology.rank, topology.size,
                  line.c_str());
   };
-  return Report(tfmpi::StartRuntime(runtime), error);
+  const Status status = tfmpi::StartRuntime(runtime);
+  if (status.ok() && tfmpi::ExtrasThatAreOn().kept_memory && GetEngine()->topology().size > 1) {
+    tfmpi::KeepTensorMemory();
+  }
+  return Report(status, error);
 }
 
 int32_t tfmpi_join(char* error) { return Report(tfmpi::JoinRuntime(), error); }
@@ -108,6 +112,11 @@ void tfmpi_leave(const char* reason, double seconds) {
 }
 
 const char* tfmpi_stats_report(void) { return tfmpi::StatsReport().c_str(); }
+
+void tfmpi_op_sizes(int64_t out[2]) {
+  out[0] = tfmpi::kOpBytes;
+  out[1] = tfmpi::kOwnOpBytes;
+}
 
 void tfmpi_topology(int32_t out[6]) {
   const tfmpi::Topology& topology = GetEngine()->topology();
@@ -135,7 +144,7 @@ void tfmpi_stats(uint64_t out[8]) {
   out[4] = static_cast<uint64_t>(tfmpi::RegistrationsDecorated());
   out[5] = static_cast<uint64_t>(tfmpi::GradientsSubmitted());
   out[6] = static_cast<uint64_t>(tfmpi::ApplyKernel::Applied());
-  out[7] = static_cast<uint64_t>(tfmpi::UpdateKernel::Updated());
+  out[7] = static_cast<uint64_t>(tfmpi::SynchronousUpdate::Updated());
 }
 
 TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op, int32_t dtype,

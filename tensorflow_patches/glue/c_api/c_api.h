@@ -26,10 +26,8 @@ struct TfMpiOptions {
   int32_t stats;              // 1: counts, see tfmpi_stats_report
   int32_t ranks_per_node;     // 0: as the launcher has it
   int32_t wire;               // DataType in which float32 sums travel between nodes
-  int32_t stores;             // transport/slot_writer.h: Stores
   int32_t sparse;             // sparse_average.h's SparseMode
-  int32_t sparse_update;      // divided_update.h's SparseUpdate
-  int32_t keep_memory;        // 1: see tensor_memory.h
+  const char* extras;         // names, with commas between them; see extras.h
 };
 
 // Python's main thread, once. Waits for all ranks to start.
@@ -39,12 +37,14 @@ TFMPI_API int32_t tfmpi_join(char* error);
 // Tells the other ranks that this one stops; waits at most `seconds`.
 TFMPI_API void tfmpi_leave(const char* reason, double seconds);
 
+// core/base/sizes.h: kOpBytes, kOwnOpBytes
+TFMPI_API void tfmpi_op_sizes(int64_t out[2]);
 // rank, size, local_rank, local_size, nodes, cores that the ranks of this node may use together
 TFMPI_API void tfmpi_topology(int32_t out[6]);
 // Of the transport; lives as long as the process.
 TFMPI_API const char* tfmpi_transport(void);
 // tensors that ended well, collectives, bytes, registrations seen, registrations decorated,
-// gradients submitted by kernels, optimizer ops run, of these by UpdateKernels
+// gradients submitted by kernels, optimizer ops run, of these by SynchronousUpdates
 TFMPI_API void tfmpi_stats(uint64_t out[8]);
 
 // After tfmpi_join, on rank 0, if it asked for `stats`: core/stats.h's FormatStats, else "". Lives

@@ -1,12 +1,12 @@
 #include "tensorflow_patches/glue/extras/divided_update.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include "tensorflow_patches/core/cpu/reduce.h"
 #include "tensorflow_patches/core/cpu/stream_copy.h"
 #include "tensorflow_patches/glue/kernels/sparse_average.h"
+#include "tensorflow_patches/glue/runtime/extras.h"
 #include "tensorflow_patches/glue/variables/initial_broadcast.h"
 
 namespace tfmpi {
@@ -14,8 +14,6 @@ namespace {
 
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
-
-std::atomic<SparseUpdate> g_mode{SparseUpdate::kAuto};
 
 // Less is updated faster than the ranks can agree that it was.
 constexpr int64_t kLeastBytes = 512 << 10;
@@ -32,8 +30,6 @@ constexpr int64_t kRowsAhead = 8;
 constexpr size_t kMostAhead = 1024;  // bytes of each
 
 }  // namespace
-
-void DividedUpdate::SetMode(SparseUpdate mode) { g_mode = mode; }
 
 // False if they do not have a row for every row of the variable.
 bool DividedUpdate::ReadStates(OpKernelContext* context, std::vector<State>* states) {
@@ -53,16 +49,11 @@ bool DividedUpdate::ReadStates(OpKernelContext* context, std::vector<State>* sta
 }
 
 bool DividedUpdate::Divide(OpKernelContext* context, const Tensor& indices) {
-  const SparseUpdate mode = g_mode;
-  if (mode == SparseUpdate::kEvery || topology_.size == 1) return false;
-  if (mode == SparseUpdate::kAuto && topology_.nodes != 1) return false;
+  if (!ExtrasThatAreOn().divided_updates || topology_.nodes != 1) return false;
   std::vector<State> states;
   if (!ReadStates(context, &states)) return false;
   for (const State& state : states) row_bytes_ += state.row_bytes;
-  if (mode == SparseUpdate::kAuto &&
-      indices.NumElements() * static_cast<int64_t>(row_bytes_) < kLeastBytes) {
-    return false;
-  }
+  if (indices.NumElements() * static_cast<int64_t>(row_bytes_) < kLeastBytes) return false;
   indices_ = WideIndices(indices);
   // Every rank's stock kernel complains of an index that is out of range.
   const int64_t table_rows = states.front().value.dim_size(0);

@@ -24,14 +24,8 @@
 
 namespace tfmpi {
 
-// TF_MPI_SPARSE_UPDATE.
-enum class SparseUpdate : int32_t { kAuto = 0, kEvery = 1, kDivided = 2 };
-
 class DividedUpdate : public RowAccess {
  public:
-  // Of the process; set before kernels run.
-  static void SetMode(SparseUpdate mode);
-
   explicit DividedUpdate(const Topology& topology) : topology_(topology) {}
 
   // False if every rank is to update all rows: then nothing is done. `indices` [n], int32 or int64,

@@ -1,9 +1,9 @@
 // The decorated kernel: averages its gradient over the ranks, unless that was done before, then
 // runs the stock kernel on the average.
 //
-// Made by the decorating factory (interpose.cc) in place of an optimizer op's stock kernel, which
-// it owns. TensorFlow calls ComputeAsync on an inter-op thread; the engine calls back on the
-// communication thread, and the stock kernel runs on TensorFlow's own runner.
+// Made by the decorating factory (registration/decorators.cc) in place of an optimizer op's stock
+// kernel, which it owns. TensorFlow calls ComputeAsync on an inter-op thread; the engine calls back
+// on the communication thread, and the stock kernel runs on TensorFlow's own runner.
 
 #ifndef TFMPI_GLUE_KERNELS_APPLY_KERNEL_H_
 #define TFMPI_GLUE_KERNELS_APPLY_KERNEL_H_

@@ -9,9 +9,10 @@
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow_patches/core/observability/timeline.h"
 #include "tensorflow_patches/glue/extras/divided_update.h"
-#include "tensorflow_patches/glue/extras/touch_rows.h"
+#include "tensorflow_patches/glue/extras/rows_ahead.h"
 #include "tensorflow_patches/glue/kernels/apply_kernel.h"
 #include "tensorflow_patches/glue/kernels/sparse_average.h"
+#include "tensorflow_patches/glue/runtime/extras.h"
 #include "tensorflow_patches/glue/runtime/runtime.h"
 #include "tensorflow_patches/glue/variables/initial_broadcast.h"
 #include "tensorflow_patches/glue/variables/variable_names.h"
@@ -132,7 +133,8 @@ void SparseApplyKernel::Step::Update(const absl::Status& status) {
 }
 
 absl::Status SparseApplyKernel::Step::RunOnAllRows() {
-  const bool sliced = IsRows(values(), indices()) && values().dim_size(0) > kBlockOfRows;
+  const bool sliced = ExtrasThatAreOn().rows_ahead && IsRows(values(), indices()) &&
+                      values().dim_size(0) > kBlockOfRows;
   const int64_t rows = sliced ? values().dim_size(0) : 0;
   int64_t begin = 0;
   do {
@@ -180,8 +182,8 @@ absl::Status SparseApplyKernel::Step::RunOnRows(const std::vector<int64_t>& plac
 void SparseApplyKernel::Step::RunOnBlock(Tensor values, Tensor indices) {
   for (int input = 0; input < context_->num_inputs(); ++input) {
     Tensor state;
-    if (IsState(context_, input) && ReadState(context_, input, &state) &&
-        state.NumElements() != 0) {
+    if (ExtrasThatAreOn().rows_ahead && IsState(context_, input) &&
+        ReadState(context_, input, &state) && state.NumElements() != 0) {
       TouchRows(state, indices);
     }
   }

@@ -2,8 +2,8 @@
 // done before, then runs the stock kernel on the rows of all ranks: on all of them, or, of many, on
 // this rank's part (divided_update.h).
 //
-// Made by the decorating factory (interpose.cc) when there is more than one rank; it owns the stock
-// kernel. Threads as for apply_kernel.h.
+// Made by the decorating factory (registration/decorators.cc) when there is more than one rank; it
+// owns the stock kernel. Threads as for apply_kernel.h.
 
 #ifndef TFMPI_GLUE_KERNELS_SPARSE_APPLY_KERNEL_H_
 #define TFMPI_GLUE_KERNELS_SPARSE_APPLY_KERNEL_H_

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tensorflow_patches/core/transport/local.h"
-#include "tensorflow_patches/glue/internals/tensor_memory.h"
+#include "tensorflow_patches/glue/runtime/extras.h"
 
 namespace tfmpi {
 namespace {
@@ -26,27 +26,37 @@ State& GetState() {
   return *state;
 }
 
-// Ranks that start different builds would not understand each other's messages.
-Status CompareBuilds(const std::string& build_id, Transport* transport) {
-  constexpr size_t kBytes = 64;
+// Not ok if a rank has another text, of which the first `kBytes` count: "rank 0 has A, rank 1 has
+// B", between `what` and `advice`.
+Status CompareTexts(const std::string& what, std::string text, const std::string& advice,
+                    Transport* transport) {
+  constexpr size_t kBytes = 256;
   const int size = transport->topology().size;
-  std::string mine = build_id.substr(0, kBytes);
-  mine.resize(kBytes);
+  text.resize(kBytes);
   std::string all(kBytes * size, '\0');
   const Status status =
-      transport->Allgather(mine.data(), all.data(), std::vector<size_t>(size, kBytes),
+      transport->Allgather(text.data(), all.data(), std::vector<size_t>(size, kBytes),
                            Clock::now() + std::chrono::seconds(120));
   if (!status.ok()) return status;
   for (int rank = 0; rank < size; ++rank) {
     const std::string theirs = all.substr(rank * kBytes, kBytes);
-    if (theirs != mine) {
+    if (theirs != text) {
       return Status(Code::kFailedPrecondition,
-                    "rank " + std::to_string(transport->topology().rank) + " runs build " +
-                        build_id + ", rank " + std::to_string(rank) + " build " + theirs.c_str() +
-                        "; install the same wheel on all nodes");
+                    what + ": rank " + std::to_string(transport->topology().rank) + " has '" +
+                        text.c_str() + "', rank " + std::to_string(rank) + " has '" +
+                        theirs.c_str() + "'; " + advice);
     }
   }
   return Status();
+}
+
+// Ranks of different builds would not understand each other's messages.
+Status CompareRanks(const RuntimeOptions& options, Transport* transport) {
+  const Status status = CompareTexts("the ranks run different builds", options.build_id,
+                                     "install the same wheel on all nodes", transport);
+  if (!status.ok()) return status;
+  return CompareTexts("TF_MPI_EXTRAS is not the same on all ranks", options.extras,
+                      "set it alike everywhere, with mpirun -x TF_MPI_EXTRAS", transport);
 }
 
 void Log(const std::string& line) {
@@ -93,19 +103,27 @@ const std::string& StatsReport() { return GetState().stats_report; }
 
 Status StartRuntime(const RuntimeOptions& options) {
   if (g_engine.load() != nullptr) return Status(Code::kFailedPrecondition, "already started");
+  Extras extras;
+  if (!ParseExtras(options.extras, &extras)) {
+    return Status(Code::kInvalidArgument,
+                  "an extra of '" + options.extras + "' is not known to the library of this wheel");
+  }
+  SetExtras(extras);
   std::unique_ptr<Transport> transport;
   if (options.transport_library.empty()) {
     transport = LocalGroup(1).CreateTransport(0);
   } else {
-    const Status status =
-        LoadPluginTransport(options.transport_library, options.plugin, &transport);
+    PluginOptions plugin = options.plugin;
+    plugin.node.stores = extras.streaming_stores ? Stores::kAuto : Stores::kCached;
+    const Status status = LoadPluginTransport(options.transport_library, plugin, &transport);
     if (!status.ok()) return status;
   }
-  Status status = CompareBuilds(options.build_id, transport.get());
+  Status status = CompareRanks(options, transport.get());
   if (!status.ok()) return status;
-  if (options.keep_memory && transport->topology().size > 1) KeepTensorMemory();
   State& state = GetState();
   state.options = options.engine;
+  state.options.response_bypass = extras.response_bypass;
+  state.options.inline_progress = extras.inline_progress;
   state.observation = options.observation;
   status = StartObserving(transport.get(), &state.observation);
   if (!status.ok()) return status;

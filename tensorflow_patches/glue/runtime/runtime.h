@@ -24,7 +24,7 @@ struct RuntimeOptions {
   std::string transport_library;  // empty: one rank alone, without MPI
   std::string build_id;           // must be the same on all ranks
   Observation observation;        // of rank 0 counts
-  bool keep_memory = true;        // with more than one rank; see tensor_memory.h
+  std::string extras;             // names (extras.h); must be the same on all ranks
 };
 
 // Starts the engine; fails with one line that says what to do.

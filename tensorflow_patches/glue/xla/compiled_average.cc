@@ -1,7 +1,5 @@
 #include "tensorflow_patches/glue/xla/compiled_average.h"
 
-#include <algorithm>
-#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -13,11 +11,10 @@
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow_patches/glue/kernels/apply_kernel.h"
 #include "tensorflow_patches/glue/variables/variable_names.h"
+#include "tensorflow_patches/glue/xla/averages.h"
 #include "tensorflow_patches/glue/xla/compiled_call.h"
 #include "xla/hlo/builder/lib/constants.h"
 #include "xla/hlo/builder/xla_builder.h"
-#include "xla/hlo/ir/hlo_opcode.h"
-#include "xla/service/hlo.pb.h"
 #include "xla/shape_util.h"
 
 namespace tfmpi {
@@ -33,23 +30,6 @@ using xla::XlaOp;
 
 constexpr char kRows[] = "_tf_mpi_rows";  // by sparse gradient
 
-// What the kernels of one computation know of each other. `last` is its last call: each takes a
-// number that the one before it gives, so that XLA runs them one after another, in the order of the
-// graph, which is the same on all ranks. Its own order depends on shapes, and a call that waits may
-// hold up all that come after it.
-class Averages : public tensorflow::ResourceBase {
- public:
-  struct Rows {
-    XlaOp values;   // what the graph sees
-    XlaOp indices;  // distinct
-    XlaOp written;  // the same values, but that the rest of their room may hold anything
-  };
-
-  std::string DebugString() const override { return "the averages of a computation"; }
-  XlaOp last;
-  std::vector<Rows> rows;  // the averages of sparse gradients
-};
-
 // A string of MLIR's: any byte may be written as two hexadecimal digits.
 std::string Quoted(const std::string& text) {
   constexpr char kDigits[] = "0123456789ABCDEF";
@@ -59,19 +39,6 @@ std::string Quoted(const std::string& text) {
     quoted += {'\\', kDigits[byte >> 4], kDigits[byte & 15]};
   }
   return quoted + "\"";
-}
-
-// A reference, which the caller gives up.
-absl::StatusOr<Averages*> AveragesOf(OpKernelContext* context, xla::XlaBuilder* builder) {
-  Averages* averages = nullptr;
-  const absl::Status status = context->step_container()->LookupOrCreate<Averages>(
-      context->resource_manager(), "tf_mpi_averages", &averages, [builder](Averages** created) {
-        *created = new Averages;
-        (*created)->last = xla::ConstantR0<float>(builder, 0);
-        return absl::OkStatus();
-      });
-  if (!status.ok()) return status;
-  return averages;
 }
 
 absl::Status CheckStatic(const std::string& name, const xla::Shape& shape) {
@@ -170,6 +137,18 @@ absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, const Call
 
 }  // namespace
 
+absl::StatusOr<Averages*> AveragesOf(OpKernelContext* context, xla::XlaBuilder* builder) {
+  Averages* averages = nullptr;
+  const absl::Status status = context->step_container()->LookupOrCreate<Averages>(
+      context->resource_manager(), "tf_mpi_averages", &averages, [builder](Averages** created) {
+        *created = new Averages;
+        (*created)->last = xla::ConstantR0<float>(builder, 0);
+        return absl::OkStatus();
+      });
+  if (!status.ok()) return status;
+  return averages;
+}
+
 CompiledAverageKernel::CompiledAverageKernel(OpKernelConstruction* construction)
     : OpKernel(construction), names_(AverageNames(def())) {
   OP_REQUIRES_OK(construction, RegisterCompiledCalls());
@@ -244,130 +223,6 @@ void CompiledApplyKernel::Compute(OpKernelContext* context) {
   Tensor average = context->input(gradient_);
   if (!averaged_) OP_REQUIRES_OK(context, EmitAverageOfGradient(context, &average));
   RunOnGradient(stock_.get(), context, gradient_, &average);
-}
-
-namespace {
-
-using Instruction = xla::HloInstructionProto;
-using xla::internal::XlaBuilderFriend;
-
-bool Is(const Instruction& instruction, xla::HloOpcode opcode) {
-  return instruction.opcode() == xla::HloOpcodeString(opcode);
-}
-
-const Instruction& Operand(xla::XlaBuilder* builder, const Instruction& instruction, int place) {
-  return *XlaBuilderFriend::GetInstructionByHandle(builder, instruction.operand_ids(place));
-}
-
-bool IsOfScalar(xla::XlaBuilder* builder, const Instruction& instruction) {
-  return Is(instruction, xla::HloOpcode::kBroadcast) &&
-         Operand(builder, instruction, 0).shape().dimensions_size() == 0;
-}
-
-// By what the rows of an average are multiplied.
-struct Factor {
-  static constexpr int64_t kOne = -1;
-
-  int64_t instruction = kOne;  // a scalar
-  bool negative = false;
-};
-
-// None if `updates`, whose shape is known, are anything but such a product. A product of two
-// factors is none: taken together they would be rounded once.
-std::optional<Factor> FactorOf(xla::XlaBuilder* builder, XlaOp updates, XlaOp rows) {
-  const int64_t end = XlaBuilderFriend::GetInstruction(rows)->id();
-  Factor factor;
-  for (const Instruction* at = XlaBuilderFriend::GetInstruction(updates); at->id() != end;) {
-    if (Is(*at, xla::HloOpcode::kNegate)) {
-      factor.negative = !factor.negative;
-      at = &Operand(builder, *at, 0);
-    } else if (Is(*at, xla::HloOpcode::kMultiply) && factor.instruction == Factor::kOne) {
-      const int scalar = IsOfScalar(builder, Operand(builder, *at, 0)) ? 0 : 1;
-      if (!IsOfScalar(builder, Operand(builder, *at, scalar))) return std::nullopt;
-      factor.instruction = Operand(builder, *at, scalar).operand_ids(0);
-      at = &Operand(builder, *at, 1 - scalar);
-    } else {
-      return std::nullopt;
-    }
-  }
-  return factor;
-}
-
-XlaOp Emit(xla::XlaBuilder* builder, const Factor& factor, xla::PrimitiveType type) {
-  const XlaOp one = xla::One(builder, type);
-  if (factor.instruction == Factor::kOne) return factor.negative ? xla::Neg(one) : one;
-  // The builder makes no XlaOp of an instruction's number, but what is made for another operand may
-  // take it for its own.
-  const XlaOp negative = xla::Neg(one);
-  XlaBuilderFriend::GetInstruction(negative)->set_operand_ids(0, factor.instruction);
-  return factor.negative ? negative : xla::Neg(negative);
-}
-
-// The average of which `indices` are, as they came from it; null if they are of none.
-const Averages::Rows* AverageOf(const Averages& averages, XlaOp indices) {
-  const auto known =
-      std::find_if(averages.rows.begin(), averages.rows.end(),
-                   [&](const Averages::Rows& rows) { return rows.indices.IsIdenticalTo(indices); });
-  return known == averages.rows.end() ? nullptr : &*known;
-}
-
-// One row of `updates` for each index, of the form of the variable's.
-bool AreRowsOf(const xla::Shape& variable, const xla::Shape& indices, const xla::Shape& updates) {
-  const auto type = variable.element_type();
-  return (type == xla::F32 || type == xla::F64) && updates.element_type() == type &&
-         variable.is_static() && updates.is_static() && variable.dimensions().size() != 0 &&
-         indices.dimensions().size() == 1 &&
-         updates.dimensions().size() == variable.dimensions().size() &&
-         updates.dimensions(0) == indices.dimensions(0) &&
-         std::equal(updates.dimensions().begin() + 1, updates.dimensions().end(),
-                    variable.dimensions().begin() + 1);
-}
-
-}  // namespace
-
-bool CompiledScatterKernel::Serves(const std::string& op) {
-  return op == "ResourceScatterAdd" || op == "ResourceScatterSub";
-}
-
-CompiledScatterKernel::CompiledScatterKernel(OpKernelConstruction* construction,
-                                             std::unique_ptr<OpKernel> stock)
-    : OpKernel(construction), stock_(std::move(stock)) {
-  OP_REQUIRES_OK(construction, RegisterCompiledCalls());
-}
-
-void CompiledScatterKernel::Compute(OpKernelContext* context) {
-  XlaOpKernelContext compilation(context);
-  xla::XlaBuilder* const builder = compilation.builder();
-  const absl::StatusOr<Averages*> all = AveragesOf(context, builder);
-  OP_REQUIRES_OK(context, all.status());
-  const tensorflow::core::ScopedUnref unref(*all);
-  const Averages::Rows* const average = AverageOf(**all, compilation.Input(1));
-  if (average == nullptr) return stock_->Compute(context);
-  const tensorflow::DataType type = compilation.input_type(2);
-  const XlaOp updates = compilation.Input(2);
-  XlaOp variable;
-  OP_REQUIRES_OK(context, compilation.ReadVariableInput(0, type, /*shape=*/nullptr, &variable));
-  std::vector<xla::Shape> shapes;
-  for (const XlaOp operand : {variable, average->indices, updates}) {
-    const absl::StatusOr<xla::Shape> shape = builder->GetShape(operand);
-    OP_REQUIRES_OK(context, shape.status());
-    // Rows first, whatever layout XLA prefers.
-    shapes.push_back(xla::ShapeUtil::MakeShape(shape->element_type(), shape->dimensions()));
-  }
-  if (!AreRowsOf(shapes[0], shapes[1], shapes[2])) return stock_->Compute(context);
-  const xla::Shape table = shapes[0];
-  shapes.push_back(xla::ShapeUtil::MakeShape(table.element_type(), {}));
-  // To multiply while rows are added saves a pass over memory.
-  const std::optional<Factor> found = FactorOf(builder, updates, average->values);
-  Factor factor = found.value_or(Factor());
-  if (def().op() == "ResourceScatterSub") factor.negative = !factor.negative;
-  const XlaOp updated = xla::CustomCallWithLayout(
-      builder, std::string(kCompiledScatter),
-      {variable, average->indices, found.has_value() ? average->written : updates,
-       Emit(builder, factor, table.element_type())},
-      table, shapes, /*opaque=*/"", /*has_side_effect=*/false, {{{}, {0, {}}}}, /*literal=*/nullptr,
-      xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
-  OP_REQUIRES_OK(context, compilation.AssignVariable(0, type, updated));
 }
 
 }  // namespace tfmpi

@@ -1,8 +1,8 @@
 // Averages inside XLA clusters on the CPU: what the kernels emit while a cluster is compiled.
 //
-// Made by the decorating factories (interpose.cc) for kernels of device type XLA_CPU_JIT. Compute
-// runs once per compilation, on the thread that compiles; it adds a custom call to the computation,
-// which compiled_call.cc carries out at every step.
+// Made by the decorating factory (registration/decorators.cc) for kernels of device type
+// XLA_CPU_JIT. Compute runs once per compilation, on the thread that compiles; it adds a custom
+// call to the computation, which compiled_call.cc carries out at every step.
 
 #ifndef TFMPI_GLUE_XLA_COMPILED_AVERAGE_H_
 #define TFMPI_GLUE_XLA_COMPILED_AVERAGE_H_
@@ -49,21 +49,6 @@ class CompiledApplyKernel : public tensorflow::OpKernel {
   int gradient_ = -1;  // input index
   std::string request_suffix_;
   bool averaged_ = false;
-};
-
-// ResourceScatterAdd and ResourceScatterSub. By the rows of an average a
-// call of ours updates the variable: XLA's loop takes each row, also those for the index -1, as
-// long as computing one. By any others the stock kernel does.
-class CompiledScatterKernel : public tensorflow::OpKernel {
- public:
-  static bool Serves(const std::string& op);
-
-  CompiledScatterKernel(tensorflow::OpKernelConstruction* construction,
-                        std::unique_ptr<tensorflow::OpKernel> stock);
-  void Compute(tensorflow::OpKernelContext* context) override;
-
- private:
-  const std::unique_ptr<tensorflow::OpKernel> stock_;
 };
 
 }  // namespace tfmpi

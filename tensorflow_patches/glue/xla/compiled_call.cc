@@ -13,7 +13,6 @@
 
 #include "absl/strings/str_split.h"
 #include "tensorflow_patches/core/cpu/reduce.h"
-#include "tensorflow_patches/core/reduction/table_rows.h"
 #include "tensorflow_patches/glue/kernels/average_kernel.h"
 #include "tensorflow_patches/glue/kernels/sparse_average.h"
 #include "tensorflow_patches/glue/runtime/request_group.h"
@@ -310,60 +309,25 @@ XLA_FFI_DEFINE_HANDLER(
     kRestHandler, ClearRest,
     ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
 
-template <typename T>
-void ScatterInto(const ffi::AnyBuffer& table, const ffi::AnyBuffer& indices,
-                 const ffi::AnyBuffer& values, T factor, void* result) {
-  const int64_t table_rows = table.dimensions()[0];
-  const int64_t rows = values.dimensions()[0];
-  if (table_rows == 0 || rows == 0) return;
-  const auto elements = static_cast<int64_t>(values.element_count()) / rows;
-  T* const into = static_cast<T*>(result);
-  const T* const from = values.typed_data<T>();
-  if (indices.element_type() == ffi::DataType::S32) {
-    AddRows(into, table_rows, indices.typed_data<int32_t>(), rows, from, elements, factor);
-  } else {
-    AddRows(into, table_rows, indices.typed_data<int64_t>(), rows, from, elements, factor);
-  }
-}
-
-// Shapes and dtypes are as CompiledScatterKernel has checked them.
-ffi::Error ScatterTable(ffi::AnyBuffer table, ffi::AnyBuffer indices, ffi::AnyBuffer values,
-                        ffi::AnyBuffer factor, ffi::Result<ffi::AnyBuffer> result) {
-  void* const into = result->untyped_data();
-  if (into != table.untyped_data()) std::memcpy(into, table.untyped_data(), table.size_bytes());
-  if (table.element_type() == ffi::DataType::F64) {
-    ScatterInto<double>(table, indices, values, *factor.typed_data<double>(), into);
-  } else {
-    ScatterInto<float>(table, indices, values, *factor.typed_data<float>(), into);
-  }
-  return ffi::Error::Success();
-}
-
-XLA_FFI_DEFINE_HANDLER(kScatterHandler, ScatterTable,
-                       ffi::Ffi::Bind()
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<ffi::AnyBuffer>()
-                           .Arg<ffi::AnyBuffer>()
-                           .Ret<ffi::AnyBuffer>());
-
 }  // namespace
+
+absl::Status RegisterCompiledCall(std::string_view name, XLA_FFI_Handler* handler) {
+  const XLA_FFI_Api* const api = ffi::GetXlaFfiApi();
+  if (api->struct_size < XLA_FFI_Api_STRUCT_SIZE ||
+      api->api_version.major_version != XLA_FFI_API_MAJOR) {
+    return absl::InternalError("tensorflow.mpi was built for another version of XLA's FFI");
+  }
+  if (ffi::Ffi::RegisterStaticHandler(api, name, "Host", handler) != nullptr) {
+    return absl::InternalError("XLA refused the calls that average");
+  }
+  return absl::OkStatus();
+}
 
 absl::Status RegisterCompiledCalls() {
   static const absl::Status* const status = new absl::Status([] {
-    const XLA_FFI_Api* const api = ffi::GetXlaFfiApi();
-    if (api->struct_size < XLA_FFI_Api_STRUCT_SIZE ||
-        api->api_version.major_version != XLA_FFI_API_MAJOR) {
-      return absl::InternalError("tensorflow.mpi was built for another version of XLA's FFI");
-    }
-    for (const auto& [name, handler] : {std::make_pair(kCompiledAverage, kAverageHandler),
-                                        std::make_pair(kCompiledRest, kRestHandler),
-                                        std::make_pair(kCompiledScatter, kScatterHandler)}) {
-      if (ffi::Ffi::RegisterStaticHandler(api, name, "Host", handler) != nullptr) {
-        return absl::InternalError("XLA refused the calls that average");
-      }
-    }
-    return absl::OkStatus();
+    absl::Status registered = RegisterCompiledCall(kCompiledAverage, kAverageHandler);
+    registered.Update(RegisterCompiledCall(kCompiledRest, kRestHandler));
+    return registered;
   }());
   return *status;
 }

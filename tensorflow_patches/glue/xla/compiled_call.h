@@ -10,10 +10,6 @@
 //
 // kCompiledRest makes zeros of the values that are left over. Operands: the values, how many rows
 // they have, as an int64 tensor of one element. Result: the values, in their memory.
-//
-// kCompiledScatter adds rows, times a factor, to those of a table. Operands: the table, indices,
-// rows, the factor, a scalar of their dtype. Result: the table, in its memory. An index that is in
-// no table is left out.
 
 #ifndef TFMPI_GLUE_XLA_COMPILED_CALL_H_
 #define TFMPI_GLUE_XLA_COMPILED_CALL_H_
@@ -21,16 +17,18 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "xla/ffi/api/c_api.h"
 
 namespace tfmpi {
 
 inline constexpr std::string_view kCompiledAverage = "tfmpi_average";
 inline constexpr std::string_view kCompiledRest = "tfmpi_clear_rest";
-inline constexpr std::string_view kCompiledScatter = "tfmpi_scatter_rows";
 inline constexpr char kNameSeparator[] = "\n";
 
 // Makes the calls known to XLA for the CPU, once.
 absl::Status RegisterCompiledCalls();
+// Another one.
+absl::Status RegisterCompiledCall(std::string_view name, XLA_FFI_Handler* handler);
 
 }  // namespace tfmpi
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from compare import assert_close, assert_same
 
+from extras import needs
 from reference import reference
 from tiers import full
 
@@ -63,6 +64,7 @@ def test_each_gradient_travels_once(ranks):
             assert counts == {"gradients": expected, "completed": expected}, case
 
 
+@needs("synchronous_updates")
 def test_averages_are_applied_without_a_detour(ranks):
     """In graphs, where all is synchronized: by kernels that the executor runs at once."""
     for rank in ranks:

@@ -11,7 +11,8 @@ pytestmark = pytest.mark.full
 
 @pytest.fixture(scope="module")
 def ranks(launch, scripts) -> list[dict[str, Any]]:
-    return launch(scripts / "scatter.py", np=2).check().results
+    env = {"TF_MPI_EXTRAS": "scatter_in_place,rows_ahead"}
+    return launch(scripts / "scatter.py", np=2, env=env).check().results
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ pytestmark = pytest.mark.full
 @pytest.fixture(scope="module")
 def ranks(launch, scripts) -> list[dict[str, Any]]:
     # Each rank has samples of its own.
-    run = launch(scripts / "large_tables.py", np=2, env={"TF_MPI_SHARD": "off"})
+    env = {"TF_MPI_SHARD": "off", "TF_MPI_EXTRAS": "scatter_in_place"}
+    run = launch(scripts / "large_tables.py", np=2, env=env)
     return run.check().results
 
 

@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "tensorflow_patches/core/base/sizes.h"
 #include "tensorflow_patches/core/base/types.h"
 #include "tensorflow_patches/core/cpu/cores.h"
 #include "tensorflow_patches/core/transport/mpi/pairwise_allreduce.h"
@@ -39,12 +40,8 @@ using tfmpi::TimePoint;
 
 constexpr int kControlTag = 1;
 constexpr int kPairwiseTag = 2;  // two tags for each exchange
-// A chunk of this size stays in the cache between being reduced and being copied.
-constexpr size_t kChunkBytes = size_t{2} << 20;
 // Chunks under way at once: one is reduced while the other travels.
 constexpr int kChunksInFlight = 2;
-// Bytes that each rank must at least get to reduce for an exchange to be worth its messages.
-constexpr size_t kLeastShare = size_t{16} << 10;
 
 struct Outgoing {
   std::string bytes;
@@ -351,7 +348,7 @@ int AllreduceSmall(const Group& group, const void* in, void* out, const Reductio
 int AllreducePairwise(const Group& group, const char* in, char* out, const Reduction& reduction,
                       TimePoint deadline, char* error) {
   const size_t element = tfmpi::SizeOf(reduction.type);
-  const size_t chunk_bytes = std::max(kChunkBytes, kLeastShare * group.size);
+  const size_t chunk_bytes = std::max(tfmpi::kMpiChunkBytes, tfmpi::kLeastMpiShare * group.size);
   const size_t chunks = (reduction.count * element + chunk_bytes - 1) / chunk_bytes;
   tfmpi::PairwiseAllreduce* const exchanges = GetState().exchanges;
   size_t started = 0;
@@ -401,7 +398,7 @@ int Allreduce(int32_t over, const void* in, void* out, const TfMpiReduction* ter
     return kTfMpiOk;
   }
   // MPI knows no sums of halves.
-  if (bytes < kLeastShare * group.size && tfmpi::IsWireForm(reduction.type)) {
+  if (bytes < tfmpi::kLeastMpiShare * group.size && tfmpi::IsWireForm(reduction.type)) {
     return AllreduceSmall(group, in, out, reduction, deadline, error);
   }
   return AllreducePairwise(group, static_cast<const char*>(in), static_cast<char*>(out), reduction,
@@ -422,12 +419,12 @@ int PlainAllreduce(const void* in, void* out, const TfMpiReduction* terms, char*
 int Broadcast(void* data, size_t bytes, int32_t root, double seconds, char* error) {
   State& state = GetState();
   const TimePoint deadline = DeadlineIn(seconds);
-  for (size_t start = 0; start < bytes; start += kChunkBytes) {
+  for (size_t start = 0; start < bytes; start += tfmpi::kMpiChunkBytes) {
     MPI_Request request = MPI_REQUEST_NULL;
     TFMPI_RETURN_IF_ERROR(
         "MPI_Ibcast", MPI_Ibcast(static_cast<char*>(data) + start,
-                                 static_cast<int>(std::min(kChunkBytes, bytes - start)), MPI_BYTE,
-                                 root, state.data.comm, &request));
+                                 static_cast<int>(std::min(tfmpi::kMpiChunkBytes, bytes - start)),
+                                 MPI_BYTE, root, state.data.comm, &request));
     if (const int result = Wait(&request, deadline, "MPI_Ibcast", error); result != kTfMpiOk) {
       return result;
     }

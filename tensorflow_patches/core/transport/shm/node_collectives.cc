@@ -4,14 +4,13 @@
 #include <cstring>
 #include <string>
 
+#include "tensorflow_patches/core/base/sizes.h"
 #include "tensorflow_patches/core/cpu/reduce.h"
 #include "tensorflow_patches/core/cpu/stream_copy.h"
 
 namespace tfmpi {
 namespace {
 
-// Up to this size of a tensor every rank reduces all of it, which spares one wait of two.
-constexpr size_t kWholeBytes = size_t{8} << 10;
 // A peer that is at work in the same operation comes within this time; sleeping and being woken
 // take about as long.
 constexpr std::chrono::microseconds kSpin{30};

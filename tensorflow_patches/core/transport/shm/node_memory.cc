@@ -9,20 +9,15 @@
 #include <cstring>
 #include <ctime>
 
+#include "tensorflow_patches/core/base/sizes.h"
 #include "tensorflow_patches/core/cpu/relax.h"
 
 namespace tfmpi {
 namespace {
 
-// A chunk passes through the second-level caches of its two ranks (docs/decisions/007).
-constexpr size_t kSlotBytes = size_t{128} << 10;
-// Of all slots of a node with very many ranks.
-constexpr size_t kMostBytes = size_t{64} << 20;
-constexpr size_t kLeastSlotBytes = size_t{32} << 10;
-
 size_t SlotBytes(int ranks) {
-  const size_t fair = kMostBytes / (NodeMemory::kSlots * ranks) / kCacheLine * kCacheLine;
-  return std::min(kSlotBytes, std::max(kLeastSlotBytes, fair));
+  const size_t fair = kMostChunksBytes / (NodeMemory::kSlots * ranks) / kCacheLine * kCacheLine;
+  return std::min(kChunkBytes, std::max(kLeastChunkBytes, fair));
 }
 
 // Not FUTEX_PRIVATE: the ranks are processes.

@@ -6,16 +6,13 @@ one call for all (compiled.py).
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Sequence
 from typing import Any
 
+from tensorflow.mpi import config
 from tensorflow.mpi._src.average import carrier, compiled, scope
-from tensorflow.mpi._src.runtime import hooks
-
-# An op is closed when it holds this much (docs/decisions/006-fusion.md).
-_BUCKET_BYTES = 2 << 20
-# Travels alone, as soon as it is there.
-_LARGE_BYTES = 1 << 20
+from tensorflow.mpi._src.runtime import c_api, hooks
 
 # The executor gives a closure to its thread pool for each op that follows an asynchronous one, but
 # runs those that follow this one, if they are cheap, one after the other.
@@ -89,7 +86,7 @@ def _in_graph(tensors: list[Any], names: list[str], label: str, weight: Any) -> 
         results = carrier.marked_identity(
             [tensors[i] for i in bucket], [names[i] for i in bucket], numbered, weight
         )
-        if len(results) >= _FAN_OUT:
+        if len(results) >= _FAN_OUT and "synchronous_updates" in config.get("TF_MPI_EXTRAS"):
             results = carrier.kept_identity(results, "mpi_averages")
         for i, result in zip(bucket, results, strict=True):
             averages[i] = result
@@ -101,13 +98,14 @@ def _buckets(tensors: list[Any]) -> list[list[int]]:
     that these travel while the others are computed, and while they are still in the cache. A large
     one has an op of its own."""
     buckets: list[list[int]] = []
-    size = _BUCKET_BYTES  # of the last that is open
+    most, large = c_api.op_sizes()
+    size = most  # of the last that is open
     small: list[int] = []
     for i in reversed(range(len(tensors))):
-        if _bytes(tensors[i]) >= _LARGE_BYTES:
+        if _bytes(tensors[i]) >= large:
             buckets.append([i])
             continue
-        if size >= _BUCKET_BYTES:
+        if size >= most:
             small = []
             buckets.append(small)
             size = 0
@@ -156,6 +154,19 @@ def average_slices(slices: Any, name: str, label: str, weight: Any = None) -> An
     if eagerly:
         values._tf_mpi_distinct = indices
     return indexed_slices.IndexedSlices(values, indices, slices.dense_shape)
+
+
+def _told_apart(names: Sequence[str]) -> list[str]:
+    """The second and further of a name get their number: tf.Variables may share one.
+
+    Each op of a step hands in its own, in an order that may differ by rank.
+    """
+    seen: collections.Counter[str] = collections.Counter()
+    told = []
+    for name in names:
+        seen[name] += 1
+        told.append(carrier.numbered(name, seen[name]))
+    return told
 
 
 def _slices_eagerly(slices: Any, name: str, label: str, weight: Any, table_rows: int) -> list[Any]:
@@ -208,6 +219,7 @@ def average_all(gradients: Sequence[Any], names: Sequence[str], label: str) -> l
     """
     from tensorflow.python.framework import indexed_slices
 
+    names = _told_apart(names)
     if gradients and hooks.size > 1 and compiled.is_compiled():
         return compiled.average_in_one_call(gradients, names, label, scope.current_weight())
     averages: dict[int, Any] = {}

@@ -1,4 +1,4 @@
-"""A sparse average holds each row once, so optimizers need not look for duplicates in it.
+"""An extra. A sparse average holds each row once, so optimizers need not look for duplicates in it.
 
 They would, one by one, with a hash table and a copy of all rows: half the time of an update.
 """
@@ -7,11 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from tensorflow.mpi import config
 from tensorflow.mpi._src.average import carrier
+
+
+def _is_on() -> bool:
+    return "distinct_rows" in config.get("TF_MPI_EXTRAS")
 
 
 def unless_distinct(original: Any) -> Any:
     """For hooking.wrap, of a function that takes values and indices."""
+    if not _is_on():
+        return original
 
     def deduplicate(values: Any, indices: Any) -> Any:
         if carrier.is_distinct(values, indices):
@@ -23,6 +30,8 @@ def unless_distinct(original: Any) -> Any:
 
 def but_for_distinct(original: Any) -> Any:
     """For hooking.wrap, of a method that takes gradients."""
+    if not _is_on():
+        return original
 
     def deduplicate(self: Any, grads: Any) -> list[Any]:
         done: list[Any] = []

@@ -31,10 +31,8 @@ class Options(ctypes.Structure):
         ("stats", ctypes.c_int32),
         ("ranks_per_node", ctypes.c_int32),
         ("wire", ctypes.c_int32),
-        ("stores", ctypes.c_int32),
         ("sparse", ctypes.c_int32),
-        ("sparse_update", ctypes.c_int32),
-        ("keep_memory", ctypes.c_int32),
+        ("extras", ctypes.c_char_p),
     ]
 
 
@@ -105,6 +103,14 @@ def error_buffer() -> Any:
 def error_text(buffer: Any) -> str:
     """What a failed call wrote into its buffer."""
     return str(buffer.value.decode("utf-8", "replace"))
+
+
+def op_sizes() -> tuple[int, int]:
+    """Bytes at which an average of many tensors in a graph is closed, and of a gradient that has
+    one of its own (core/base/sizes.h)."""
+    out = (ctypes.c_int64 * 2)()
+    load().tfmpi_op_sizes(out)
+    return out[0], out[1]
 
 
 def topology() -> tuple[int, int, int, int, int]:

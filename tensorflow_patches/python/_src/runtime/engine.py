@@ -87,10 +87,8 @@ def _options(gate: config.Gate, ranks: int) -> c_api.Options:
         stats=int(config.get("TF_MPI_STATS")),
         ranks_per_node=_ranks_per_node(ranks),
         wire=c_api.WIRE[config.get("TF_MPI_COMPRESSION")],
-        stores=config.STORES.index(config.get("TF_MPI_STORES")),
         sparse=config.SPARSE_MODES.index(config.get("TF_MPI_SPARSE")),
-        sparse_update=config.UPDATES.index(config.get("TF_MPI_SPARSE_UPDATE")),
-        keep_memory=int(config.get("TF_MPI_MEMORY") == "keep"),
+        extras=",".join(config.get("TF_MPI_EXTRAS")).encode(),
     )
 
 

@@ -1,4 +1,4 @@
-#include "tensorflow_patches/glue/extras/touch_rows.h"
+#include "tensorflow_patches/glue/extras/rows_ahead.h"
 
 #include <algorithm>
 

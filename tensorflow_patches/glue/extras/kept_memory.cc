@@ -1,4 +1,4 @@
-#include "tensorflow_patches/glue/internals/tensor_memory.h"
+#include "tensorflow_patches/glue/extras/kept_memory.h"
 
 #include <dlfcn.h>
 

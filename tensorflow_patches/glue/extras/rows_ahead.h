@@ -4,8 +4,8 @@
 // blocks of rows, each of which is read at once before it is updated. (Of as many prefetches most
 // are dropped.)
 
-#ifndef TFMPI_GLUE_EXTRAS_TOUCH_ROWS_H_
-#define TFMPI_GLUE_EXTRAS_TOUCH_ROWS_H_
+#ifndef TFMPI_GLUE_EXTRAS_ROWS_AHEAD_H_
+#define TFMPI_GLUE_EXTRAS_ROWS_AHEAD_H_
 
 #include <cstdint>
 
@@ -25,4 +25,4 @@ bool AreRows(const tensorflow::Tensor& indices, int64_t table_rows);
 
 }  // namespace tfmpi
 
-#endif  // TFMPI_GLUE_EXTRAS_TOUCH_ROWS_H_
+#endif  // TFMPI_GLUE_EXTRAS_ROWS_AHEAD_H_

@@ -5,8 +5,8 @@
 // core/block_cache.h. What was allocated before, and what TensorFlow allocates by other functions,
 // is malloc's.
 
-#ifndef TFMPI_GLUE_INTERNALS_TENSOR_MEMORY_H_
-#define TFMPI_GLUE_INTERNALS_TENSOR_MEMORY_H_
+#ifndef TFMPI_GLUE_EXTRAS_KEPT_MEMORY_H_
+#define TFMPI_GLUE_EXTRAS_KEPT_MEMORY_H_
 
 namespace tfmpi {
 
@@ -15,4 +15,4 @@ void KeepTensorMemory();
 
 }  // namespace tfmpi
 
-#endif  // TFMPI_GLUE_INTERNALS_TENSOR_MEMORY_H_
+#endif  // TFMPI_GLUE_EXTRAS_KEPT_MEMORY_H_

@@ -1,4 +1,4 @@
-#include "tensorflow_patches/glue/kernels/update_kernel.h"
+#include "tensorflow_patches/glue/extras/synchronous_update.h"
 
 #include <atomic>
 #include <utility>
@@ -23,9 +23,9 @@ std::atomic<int64_t> g_updated{0};
 
 }  // namespace
 
-int64_t UpdateKernel::Updated() { return g_updated; }
+int64_t SynchronousUpdate::Updated() { return g_updated; }
 
-bool UpdateKernel::Serves(const OpKernelConstruction& construction) {
+bool SynchronousUpdate::Serves(const OpKernelConstruction& construction) {
   const tensorflow::NodeDef& node = construction.def();
   std::vector<std::string> keys;
   if (!IsAveraged(node) || !tensorflow::TryGetNodeAttr(node, kStates, &keys)) return false;
@@ -41,8 +41,8 @@ bool UpdateKernel::Serves(const OpKernelConstruction& construction) {
   return VariableNames::Get().AreSynchronized(keys);
 }
 
-UpdateKernel::UpdateKernel(OpKernelConstruction* construction, const std::string& gradient,
-                           std::unique_ptr<OpKernel> stock)
+SynchronousUpdate::SynchronousUpdate(OpKernelConstruction* construction,
+                                     const std::string& gradient, std::unique_ptr<OpKernel> stock)
     : OpKernel(construction), stock_(std::move(stock)) {
   int end = 0;
   OP_REQUIRES_OK(construction, stock_->InputRange(gradient, &gradient_, &end));
@@ -50,7 +50,7 @@ UpdateKernel::UpdateKernel(OpKernelConstruction* construction, const std::string
   request_suffix_ = RequestSuffix(def());
 }
 
-void UpdateKernel::Compute(OpKernelContext* context) {
+void SynchronousUpdate::Compute(OpKernelContext* context) {
   ApplyKernel::CountApplied();
   g_updated.fetch_add(1, std::memory_order_relaxed);
   if (!synchronized_.Holds(context)) OP_REQUIRES_OK(context, Synchronize(context));
@@ -62,7 +62,7 @@ void UpdateKernel::Compute(OpKernelContext* context) {
 // The first time; or the graph was given another variable than the one it was made for, as a loaded
 // function may be. Waiting for the other ranks is out of the question here: this thread may be the
 // only one that runs what they wait for.
-absl::Status UpdateKernel::Synchronize(OpKernelContext* context) {
+absl::Status SynchronousUpdate::Synchronize(OpKernelContext* context) {
   std::vector<std::string> keys;
   for (int input = 0; input < context->num_inputs(); ++input) {
     // Of refs only the variable has a name here; its slots are synchronized if it is.

@@ -7,11 +7,11 @@
 // optimizer op; what else it takes is the variable's lock, which a stock scatter shares with
 // readers. What another op has put into copy-on-read mode stays in it.
 //
-// Made by the decorating factory (interpose.cc), owns the stock kernel. TensorFlow calls Compute on
-// an inter-op thread.
+// Made by the decorating factory (registration/decorators.cc), owns the stock kernel. TensorFlow
+// calls Compute on an inter-op thread.
 
-#ifndef TFMPI_GLUE_EXTRAS_SCATTER_KERNEL_H_
-#define TFMPI_GLUE_EXTRAS_SCATTER_KERNEL_H_
+#ifndef TFMPI_GLUE_EXTRAS_SCATTER_IN_PLACE_H_
+#define TFMPI_GLUE_EXTRAS_SCATTER_IN_PLACE_H_
 
 #include <memory>
 #include <string>
@@ -21,14 +21,13 @@
 
 namespace tfmpi {
 
-class ScatterKernel : public tensorflow::OpKernel {
+class ScatterInPlace : public tensorflow::OpKernel {
  public:
-  static bool Serves(const std::string& op);
   // Of a variable of numbers.
   static bool Serves(const tensorflow::OpKernelConstruction& construction);
 
-  ScatterKernel(tensorflow::OpKernelConstruction* construction,
-                std::unique_ptr<tensorflow::OpKernel> stock);
+  ScatterInPlace(tensorflow::OpKernelConstruction* construction,
+                 std::unique_ptr<tensorflow::OpKernel> stock);
 
   void Compute(tensorflow::OpKernelContext* context) override;
 
@@ -42,4 +41,4 @@ class ScatterKernel : public tensorflow::OpKernel {
 
 }  // namespace tfmpi
 
-#endif  // TFMPI_GLUE_EXTRAS_SCATTER_KERNEL_H_
+#endif  // TFMPI_GLUE_EXTRAS_SCATTER_IN_PLACE_H_

@@ -3,11 +3,11 @@
 // thread. An ApplyKernel would do; but to TensorFlow's executor it is asynchronous, which costs a
 // model of many small variables more than updating them.
 //
-// Made by the decorating factory (interpose.cc) in place of an optimizer op's stock kernel, which
-// it owns. TensorFlow calls Compute on an inter-op thread.
+// Made by the decorating factory (registration/decorators.cc) in place of an optimizer op's stock
+// kernel, which it owns. TensorFlow calls Compute on an inter-op thread.
 
-#ifndef TFMPI_GLUE_KERNELS_UPDATE_KERNEL_H_
-#define TFMPI_GLUE_KERNELS_UPDATE_KERNEL_H_
+#ifndef TFMPI_GLUE_EXTRAS_SYNCHRONOUS_UPDATE_H_
+#define TFMPI_GLUE_EXTRAS_SYNCHRONOUS_UPDATE_H_
 
 #include <cstdint>
 #include <memory>
@@ -18,15 +18,15 @@
 
 namespace tfmpi {
 
-class UpdateKernel : public tensorflow::OpKernel {
+class SynchronousUpdate : public tensorflow::OpKernel {
  public:
   // Whether the gradient is an average, Python has said what the variable and its slots are, and
   // all of them are synchronized. A step that then meets one which is not ends with an error.
   static bool Serves(const tensorflow::OpKernelConstruction& construction);
 
   // `gradient`: the name of the stock kernel's input.
-  UpdateKernel(tensorflow::OpKernelConstruction* construction, const std::string& gradient,
-               std::unique_ptr<tensorflow::OpKernel> stock);
+  SynchronousUpdate(tensorflow::OpKernelConstruction* construction, const std::string& gradient,
+                    std::unique_ptr<tensorflow::OpKernel> stock);
 
   // Optimizer ops run by such kernels so far.
   static int64_t Updated();
@@ -45,4 +45,4 @@ class UpdateKernel : public tensorflow::OpKernel {
 
 }  // namespace tfmpi
 
-#endif  // TFMPI_GLUE_KERNELS_UPDATE_KERNEL_H_
+#endif  // TFMPI_GLUE_EXTRAS_SYNCHRONOUS_UPDATE_H_

@@ -1,4 +1,4 @@
-#include "tensorflow_patches/glue/extras/scatter_kernel.h"
+#include "tensorflow_patches/glue/extras/scatter_in_place.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,8 +7,9 @@
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
-#include "tensorflow_patches/glue/extras/touch_rows.h"
+#include "tensorflow_patches/glue/extras/rows_ahead.h"
 #include "tensorflow_patches/glue/kernels/apply_kernel.h"
+#include "tensorflow_patches/glue/runtime/extras.h"
 #include "tensorflow_patches/glue/runtime/runtime.h"
 
 namespace tfmpi {
@@ -28,6 +29,7 @@ constexpr int kHandle = 0, kIndices = 1, kUpdates = 2;  // inputs
 // names the place or the shape, which would be those of a block.
 bool InBlocks(OpKernelContext* context, const Tensor& table) {
   const Tensor& indices = context->input(kIndices);
+  if (!ExtrasThatAreOn().rows_ahead) return false;
   if (context->device()->tensorflow_cpu_worker_threads()->num_threads != 1 || indices.dims() != 1 ||
       indices.NumElements() <= kBlockOfRows || table.dims() == 0 || table.NumElements() == 0) {
     return false;
@@ -39,18 +41,14 @@ bool InBlocks(OpKernelContext* context, const Tensor& table) {
 
 }  // namespace
 
-bool ScatterKernel::Serves(const std::string& op) {
-  return op == "ResourceScatterAdd" || op == "ResourceScatterSub" || op == "ResourceScatterUpdate";
-}
-
-bool ScatterKernel::Serves(const OpKernelConstruction& construction) {
+bool ScatterInPlace::Serves(const OpKernelConstruction& construction) {
   return tensorflow::DataTypeCanUseMemcpy(construction.input_type(kUpdates));
 }
 
-ScatterKernel::ScatterKernel(OpKernelConstruction* construction, std::unique_ptr<OpKernel> stock)
+ScatterInPlace::ScatterInPlace(OpKernelConstruction* construction, std::unique_ptr<OpKernel> stock)
     : OpKernel(construction), stock_(std::move(stock)) {}
 
-void ScatterKernel::Run(OpKernelContext* context, Tensor handle, const Tensor& table) {
+void ScatterInPlace::Run(OpKernelContext* context, Tensor handle, const Tensor& table) {
   if (!InBlocks(context, table)) return RunOnInputs(stock_.get(), context, {{kHandle, &handle}});
   const int64_t rows = context->input(kIndices).NumElements();
   for (int64_t begin = 0; begin < rows && context->status().ok(); begin += kBlockOfRows) {
@@ -63,7 +61,7 @@ void ScatterKernel::Run(OpKernelContext* context, Tensor handle, const Tensor& t
   }
 }
 
-void ScatterKernel::Compute(OpKernelContext* context) {
+void ScatterInPlace::Compute(OpKernelContext* context) {
   tensorflow::core::RefCountPtr<Var> variable;
   OP_REQUIRES_OK(context,
                  LookupResource(context, tensorflow::HandleFromInput(context, kHandle), &variable));

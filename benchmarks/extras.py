@@ -1,0 +1,79 @@
+"""`python -m benchmarks --extras`: what each extra of docs/extras.md is worth, in whole steps.
+
+On the rows where an extra should matter most, ranks that have all extras take turns with ranks that
+have all but that one.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from benchmarks.columns import Column
+from benchmarks.runner import Cell
+
+BASE = "ours:2"
+WHERE = {
+    "kept_memory": (("dense100mb", "compiled"), ("dense100mb", "v1")),
+    "scatter_in_place": (("embedding", "fit"),),
+    "rows_ahead": (("embedding", "v1"), ("embedding", "fit")),
+    "compiled_scatter": (("embedding", "compiled"),),
+    "divided_updates": (("embedding", "v1"),),
+    "distinct_rows": (("embedding", "v1"),),
+    "response_bypass": (("layers200", "v1"), ("layers200", "compiled")),
+    "inline_progress": (("layers200", "compiled"),),
+    "streaming_stores": (("dense100mb", "v1"),),
+    "synchronous_updates": (("layers200", "v1"),),
+}
+
+
+def variant(extra: str) -> str:
+    """The name of the variant that has all but `extra`."""
+    return f"without_{extra}"
+
+
+def variants() -> dict[str, dict[str, str]]:
+    """By name, as of --variant."""
+    return {variant(extra): {"TF_MPI_EXTRAS": f"-{extra}"} for extra in WHERE}
+
+
+def cells(repeats: int) -> Iterator[Cell]:
+    """A row per workload and style, with a column for each extra that should matter there."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for extra, places in WHERE.items():
+        for place in places:
+            rows.setdefault(place, []).append(extra)
+    for repeat in range(repeats):
+        for (workload, style), extras in rows.items():
+            names = ["independent:2", BASE, *(f"{BASE}+{variant(extra)}" for extra in extras)]
+            for name in names:
+                yield Cell(workload, style, Column.parse(name), repeat)
+
+
+def to_markdown(records: Sequence[dict[str, Any]]) -> str:
+    """One line per extra and row: the median over the turns, with the quartiles, of its steps over
+    those of the turn without it beside it; and the standard error of the mean."""
+    rates: dict[tuple[str, str, str], list[float]] = {}
+    for record in records:
+        if record["status"] == "ok":
+            key = (record["workload"], record["style"], record["column"])
+            rates.setdefault(key, []).extend(record["turn_rates"])
+    lines = [
+        "| extra | workload | style | with / without | standard error | turns |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for extra, places in WHERE.items():
+        for workload, style in places:
+            own = rates.get((workload, style, BASE), [])
+            other = rates.get((workload, style, f"{BASE}+{variant(extra)}"), [])
+            ratios = [one / two for one, two in zip(own, other)]
+            if len(ratios) < 2:
+                continue
+            low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+            error = statistics.stdev(ratios) / len(ratios) ** 0.5
+            lines.append(
+                f"| {extra} | {workload} | {style} | {middle:.3f} ({low:.2f}..{high:.2f}) "
+                f"| {error:.3f} | {len(ratios)} |"
+            )
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,200 @@
+#include "tensorflow_patches/glue/registration/decorators.h"
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tensorflow_patches/core/observability/timeline.h"
+#include "tensorflow_patches/glue/extras/scatter_in_place.h"
+#include "tensorflow_patches/glue/extras/synchronous_update.h"
+#include "tensorflow_patches/glue/kernels/apply_kernel.h"
+#include "tensorflow_patches/glue/kernels/apply_ops.h"
+#include "tensorflow_patches/glue/kernels/average_kernel.h"
+#include "tensorflow_patches/glue/kernels/sparse_apply_kernel.h"
+#include "tensorflow_patches/glue/kernels/sparse_average_kernel.h"
+#include "tensorflow_patches/glue/runtime/extras.h"
+#include "tensorflow_patches/glue/runtime/runtime.h"
+#include "tensorflow_patches/glue/xla/compiled_average.h"
+#include "tensorflow_patches/glue/xla/compiled_scatter.h"
+
+namespace tfmpi {
+namespace {
+
+using tensorflow::KernelDef;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::kernel_factory::OpKernelFactory;
+
+std::string SparseReason(const tensorflow::NodeDef& node) {
+  return "sparse gradients are not averaged over ranks inside compiled functions, and '" +
+         node.name() + "' (" + node.op() +
+         ") would train each rank's rows on its own. Drop jit_compile=True, make the gradient "
+         "dense with tf.convert_to_tensor(gradient), or run with TF_MPI_ENABLE=0";
+}
+
+std::string UncompiledReason(const tensorflow::NodeDef& node) {
+  return "'" + node.name() +
+         "' averages a sparse gradient as a compiled function does, and runs outside of one. Trace "
+         "the step where it runs, or run with TF_MPI_ENABLE=0";
+}
+
+std::string DeviceReason(const OpKernelConstruction& construction) {
+  return "'" + construction.def().name() + "' averages gradients over ranks, and is placed on " +
+         construction.device_type().type_string() +
+         "; this release averages on the CPU only. Place the optimizer there with "
+         "tf.device('CPU:0'), or run with TF_MPI_ENABLE=0";
+}
+
+constexpr std::string_view kXlaCpu = "XLA_CPU_JIT";
+
+bool IsOn(const OpKernelConstruction& construction, std::string_view device) {
+  return construction.device_type().type_string() == device;
+}
+
+// What a maker gets: it takes over the stock kernel if it returns one of its own, and leaves it
+// where it returns null.
+using Stock = std::unique_ptr<OpKernel>;
+using Maker = OpKernel* (*)(OpKernelConstruction* construction, Stock& stock);
+
+const ApplyOp& ApplyOpOf(const OpKernelConstruction& construction) {
+  return *FindApplyOp(construction.def().op());
+}
+
+OpKernel* MakeApply(OpKernelConstruction* construction, Stock& stock) {
+  return new ApplyKernel(construction, ApplyOpOf(*construction), std::move(stock));
+}
+
+OpKernel* MakeSparseApply(OpKernelConstruction* construction, Stock& stock) {
+  return new SparseApplyKernel(construction, ApplyOpOf(*construction), std::move(stock));
+}
+
+OpKernel* MakeCompiledApply(OpKernelConstruction* construction, Stock& stock) {
+  if (!IsOn(*construction, kXlaCpu)) {
+    return new RefusingKernel(construction, DeviceReason(*construction));
+  }
+  return new CompiledApplyKernel(construction, ApplyOpOf(*construction), std::move(stock));
+}
+
+OpKernel* RefuseSparse(OpKernelConstruction* construction, Stock&) {
+  return new RefusingKernel(construction, SparseReason(construction->def()));
+}
+
+// IdentityN, which is an average where it says so.
+OpKernel* MakeAverage(OpKernelConstruction* construction, Stock& stock) {
+  const tensorflow::NodeDef& node = construction->def();
+  if (!AverageSpec::IsMarked(node)) return nullptr;
+  const bool sparse = SparseAverageKernel::IsMarked(node);
+  if (IsOn(*construction, kXlaCpu)) {
+    if (sparse) return RefuseSparse(construction, stock);
+    return new CompiledAverageKernel(construction);
+  }
+  if (!IsOn(*construction, tensorflow::DEVICE_CPU)) {
+    return new RefusingKernel(construction, DeviceReason(*construction));
+  }
+  if (CompiledAverageKernel::HasRows(node)) {
+    return new RefusingKernel(construction, UncompiledReason(node));
+  }
+  if (sparse) return new SparseAverageKernel(construction);
+  return new AverageKernel(construction);
+}
+
+OpKernel* MakeSynchronousUpdate(OpKernelConstruction* construction, Stock& stock) {
+  if (!SynchronousUpdate::Serves(*construction)) return nullptr;
+  const std::string gradient(ApplyOpOf(*construction).gradient);
+  return new SynchronousUpdate(construction, gradient, std::move(stock));
+}
+
+OpKernel* MakeScatterInPlace(OpKernelConstruction* construction, Stock& stock) {
+  if (!ScatterInPlace::Serves(*construction)) return nullptr;
+  return new ScatterInPlace(construction, std::move(stock));
+}
+
+OpKernel* MakeCompiledScatter(OpKernelConstruction* construction, Stock& stock) {
+  if (!IsOn(*construction, kXlaCpu)) return nullptr;
+  return new CompiledScatter(construction, std::move(stock));
+}
+
+// The optimizer ops of apply_ops.h.
+constexpr std::string_view kDense = "dense optimizer ops", kSparse = "sparse optimizer ops";
+
+enum class Devices { kAll, kCpu, kXla };
+
+struct Decorator {
+  std::string_view ops;  // names, with | between them; or one of the above
+  Devices devices;
+  Maker make;
+  bool Extras::*extra = nullptr;  // null: averaging itself
+  bool traced = false;            // also on one rank alone, if it is asked for a trace
+};
+
+constexpr Decorator kDecorators[] = {
+    {"IdentityN", Devices::kAll, MakeAverage},
+    {kDense, Devices::kCpu, MakeSynchronousUpdate, &Extras::synchronous_updates},
+    {kDense, Devices::kCpu, MakeApply, nullptr, /*traced=*/true},
+    {kSparse, Devices::kCpu, MakeSparseApply},
+    {kDense, Devices::kXla, MakeCompiledApply},
+    {kSparse, Devices::kXla, RefuseSparse},
+    {"ResourceScatterAdd|ResourceScatterSub|ResourceScatterUpdate", Devices::kCpu,
+     MakeScatterInPlace, &Extras::scatter_in_place},
+    {"ResourceScatterAdd|ResourceScatterSub", Devices::kXla, MakeCompiledScatter,
+     &Extras::compiled_scatter},
+};
+
+bool IsAmong(std::string_view name, std::string_view names) {
+  while (true) {
+    const size_t end = names.find('|');
+    if (names.substr(0, end) == name) return true;
+    if (end == std::string_view::npos) return false;
+    names.remove_prefix(end + 1);
+  }
+}
+
+bool IsFor(const Decorator& line, const KernelDef& kernel) {
+  const std::string& device = kernel.device_type();
+  if (line.devices == Devices::kCpu && device != tensorflow::DEVICE_CPU) return false;
+  if (line.devices == Devices::kXla && device.compare(0, 4, "XLA_") != 0) return false;
+  if (line.ops != kDense && line.ops != kSparse) return IsAmong(kernel.op(), line.ops);
+  const ApplyOp* const op = FindApplyOp(kernel.op());
+  return op != nullptr && op->sparse == (line.ops == kSparse);
+}
+
+class DecoratingFactory : public OpKernelFactory {
+ public:
+  DecoratingFactory(std::vector<const Decorator*> lines, std::unique_ptr<OpKernelFactory> stock)
+      : lines_(std::move(lines)), stock_(std::move(stock)) {}
+
+  OpKernel* Create(OpKernelConstruction* construction) override {
+    Stock stock(stock_->Create(construction));
+    const Engine* const engine = GetEngine();
+    if (engine == nullptr || stock == nullptr || !construction->status().ok()) {
+      return stock.release();
+    }
+    const bool alone = engine->topology().size == 1;
+    for (const Decorator* const line : lines_) {
+      // One rank averages nothing and pays nothing.
+      if (alone && !(line->traced && Recording() != 0)) continue;
+      if (line->extra != nullptr && !(ExtrasThatAreOn().*(line->extra))) continue;
+      if (OpKernel* const kernel = line->make(construction, stock)) return kernel;
+    }
+    return stock.release();
+  }
+
+ private:
+  const std::vector<const Decorator*> lines_;
+  const std::unique_ptr<OpKernelFactory> stock_;
+};
+
+}  // namespace
+
+std::unique_ptr<OpKernelFactory> Decorate(const KernelDef& kernel,
+                                          std::unique_ptr<OpKernelFactory> stock) {
+  std::vector<const Decorator*> lines;
+  for (const Decorator& line : kDecorators) {
+    if (IsFor(line, kernel)) lines.push_back(&line);
+  }
+  if (lines.empty()) return stock;
+  return std::make_unique<DecoratingFactory>(std::move(lines), std::move(stock));
+}
+
+}  // namespace tfmpi

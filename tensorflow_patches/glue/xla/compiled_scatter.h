@@ -1,0 +1,29 @@
+// Rows of an average added to their variable inside an XLA cluster on the CPU.
+//
+// An extra. XLA's scatter is a loop that takes a row of the average's unused room, which has the
+// index -1, as long as one that counts. Made and run as the kernels of xla/compiled_average.h.
+
+#ifndef TFMPI_GLUE_XLA_COMPILED_SCATTER_H_
+#define TFMPI_GLUE_XLA_COMPILED_SCATTER_H_
+
+#include <memory>
+
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tfmpi {
+
+// ResourceScatterAdd and ResourceScatterSub: by the rows of an average a custom call updates the
+// variable, by any others the stock kernel does.
+class CompiledScatter : public tensorflow::OpKernel {
+ public:
+  CompiledScatter(tensorflow::OpKernelConstruction* construction,
+                  std::unique_ptr<tensorflow::OpKernel> stock);
+  void Compute(tensorflow::OpKernelContext* context) override;
+
+ private:
+  const std::unique_ptr<tensorflow::OpKernel> stock_;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_GLUE_XLA_COMPILED_SCATTER_H_
