@@ -133,6 +133,7 @@ def test_each_assumption_names_its_file_and_its_test() -> None:
 def test_decisions_are_complete_and_short() -> None:
     pages = sorted((DOCS / "decisions").glob("[0-9]*.md"))
     index = _text("docs/decisions/README.md")
+    assert len({page.name[:3] for page in pages}) == len(pages)
     for page in pages:
         text = page.read_text()
         assert page.name in index
