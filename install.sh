@@ -356,14 +356,16 @@ run_tests() {
     fi
     for config in "${configs[@]}"; do check "googletest-$config" core_tests "$config"; done
     # Ranks wait for one another, and imports have one thread: two files of tests at once.
-    local together=("$python" -m pytest tests --numprocesses 2 --dist loadfile)
+    local together=("$python" -m pytest --numprocesses 2 --dist loadfile)
     together+=(--no-loadscope-reorder) # tests/conftest.py puts the longest files first
+    local quick="not full and not alone"
     if [[ $tests == quick ]]; then
-        check pytest "${together[@]}" -m "not full and not alone"
+        check pytest "${together[@]}" tests -m "$quick"
     else
-        check pytest "${together[@]}" -m "not alone"
+        check pytest "${together[@]}" tests -m "not alone"
+        check pytest-no-extras env TF_MPI_EXTRAS=none "${together[@]}" tests/tf -m "$quick"
         check pytest-alone "$python" -m pytest tests -m alone
-        parts+=(pytest-alone)
+        parts+=(pytest-no-extras pytest-alone)
     fi
     step "Results"
     for config in "${configs[@]}"; do

@@ -80,7 +80,9 @@ def _environment() -> list[str]:
         if line.startswith(("model name", "flags"))
     ]
     packages = [f"{d.name} {d.version}" for d in importlib.metadata.distributions()]
-    variables = [f"{k}={v}" for k, v in os.environ.items() if k.startswith(VARIABLES)]
+    known = {k: v for k, v in os.environ.items() if k.startswith(VARIABLES)}
+    known.pop("TF_MPI_EXTRAS", None)  # of averaging, which is off here
+    variables = [f"{name}={value}" for name, value in known.items()]
     (distribution,) = importlib.metadata.distributions(name="tensorflow-cpu")
     files = hashlib.sha256()
     for file in sorted(map(str, distribution.files or ())):
