@@ -1,5 +1,5 @@
 // Who must hold which lock, in words that Clang checks (-Wthread-safety); other compilers pass over
-// them. tests/test_style.py runs the check.
+// them. tests/tree/test_style.py runs the check.
 
 #ifndef TFMPI_CORE_BASE_THREAD_ANNOTATIONS_H_
 #define TFMPI_CORE_BASE_THREAD_ANNOTATIONS_H_

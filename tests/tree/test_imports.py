@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1] / "tensorflow_patches" / "python"
+PACKAGE = Path(__file__).resolve().parents[2] / "tensorflow_patches" / "python"
 NAME = "tensorflow.mpi"
 MOST_FILES = 15  # in a folder
 

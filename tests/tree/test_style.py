@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ["tensorflow_patches/python", "build", "tests", "examples", "benchmarks"]
 CPP = [
     str(path.relative_to(ROOT))

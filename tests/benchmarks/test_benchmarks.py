@@ -22,7 +22,7 @@ from benchmarks.compare.systems import System
 from benchmarks.cores import round_trip
 from benchmarks.workloads import clock
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def record(column: str, repeat: int, rate: float | None, note: str = "") -> dict:

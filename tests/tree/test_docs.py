@@ -10,7 +10,7 @@ import pytest
 
 from extras import load_config
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ROOT / "tensorflow_patches"
 DOCS = ROOT / "docs"
 PAGES = sorted(
