@@ -15,12 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import cli, columns, install_horovod, processes, runner, table
+from benchmarks import cli, columns, extras, install_horovod, processes, runner, table
 from benchmarks.columns import Column, Launch
 from benchmarks.compare import report, text
 from benchmarks.compare.systems import System
 from benchmarks.cores import round_trip
 from benchmarks.workloads import clock
+from extras import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -138,6 +139,27 @@ def test_a_record_says_what_makes_it_doubtful() -> None:
 
 def python(code: str) -> processes.Process:
     return processes.Process([sys.executable, "-c", code], {})
+
+
+def test_every_extra_has_rows_with_and_without_it() -> None:
+    assert set(extras.WHERE) == set(load_config().EXTRAS)
+    options = cli.parse(["--extras", "--repeats", "1"])
+    assert options.turns > 1
+    for extra, places in extras.WHERE.items():
+        assert options.variants[f"without_{extra}"] == {"TF_MPI_EXTRAS": f"-{extra}"}
+        for place in places:
+            row = {cell.column.name for cell in options.cells if cell.key[:2] == place}
+            assert {"independent:2", "ours:2", f"ours:2+without_{extra}"} <= row
+
+
+def test_what_an_extra_is_worth_is_told_by_turns() -> None:
+    place = dict(zip(("workload", "style"), extras.WHERE["divided_updates"][0]))
+    runs = [
+        {**record("ours:2", 0, 1.0), **place, "turn_rates": [2.0, 3.0, 4.0]},
+        {**record("ours:2+without_divided_updates", 0, 1.0), **place, "turn_rates": [2.0] * 3},
+    ]
+    line = extras.to_markdown(runs).splitlines()[-1]
+    assert line.startswith("| divided_updates | embedding | v1 | 1.500 (1.25..1.75) | ")
 
 
 def test_a_run_ends_with_all_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
