@@ -73,8 +73,12 @@ def test_lines_are_under_100_characters(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_to_files(page: str) -> None:
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)", _prose(page))
-    assert not [t for t in targets if not ((ROOT / page).parent / t).exists()]
+    text = _prose(page)
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    by_name = dict(re.findall(r"^\[([^\]]+)\]: (\S+)$", text, re.M))
+    assert not [t for t in [*targets, *by_name.values()] if not ((ROOT / page).parent / t).exists()]
+    used = re.findall(r"\[(\d+)\](?![(:])", text)
+    assert set(used) == set(by_name)
 
 
 @pytest.mark.parametrize("page", PAGES)
