@@ -24,19 +24,17 @@ from benchmarks.processes import RunFailed, run
 from benchmarks.runner import ROOT
 
 KINDS = ("fit", "loop")
-CALIBRATION_STEPS = 2000
-SPARE = 1.15  # more steps than the calibration says, so that no run is too short
 
 
-def one_run(column: Column, kind: str, steps: int, timeout: float) -> tuple[float, float]:
+def one_run(column: Column, kind: str, seconds: float) -> tuple[float, float]:
     """(shortest training, longest end) of the ranks, seconds."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         script = [sys.executable, "-m", "benchmarks.workloads.ends", "--kind", kind]
-        script += ["--steps", str(steps), "--folder", name]
+        script += ["--seconds", str(seconds), "--folder", name]
         environment = {"TF_CPP_MIN_LOG_LEVEL": "2"}
         processes = columns.start(column, sys.executable, script, environment)
-        run(processes, folder / "log", timeout, ROOT)
+        run(processes, folder / "log", 60 + 10 * seconds, ROOT)
         found = [json.loads(path.read_text()) for path in folder.glob("*.json")]
     if len(found) != column.ranks:
         raise RunFailed(f"{len(found)} of {column.ranks} ranks came to the end")
@@ -45,24 +43,24 @@ def one_run(column: Column, kind: str, steps: int, timeout: float) -> tuple[floa
 
 def runs(column: Column, kind: str, options: argparse.Namespace) -> str:
     """The row of a table; prints a line for each run."""
-    seconds, _ = one_run(column, kind, CALIBRATION_STEPS, 120)
-    steps = round(SPARE * options.seconds / seconds * CALIBRATION_STEPS / options.at_once)
-    timeout = 60 + 10 * options.seconds
-    ends = []
+    found = []
     with concurrent.futures.ThreadPoolExecutor(options.at_once) as pool:
-        work = [pool.submit(one_run, column, kind, steps, timeout) for _ in range(options.runs)]
+        work = [pool.submit(one_run, column, kind, options.seconds) for _ in range(options.runs)]
         for done in concurrent.futures.as_completed(work):
             trained, end = done.result()
             print(f"{column.name} {kind}: {trained:.1f} s, end {end:.3f} s", flush=True)
-            ends.append(end)
-    median, most = statistics.median(ends), max(ends)
-    return f"| {column.name} | {kind} | {len(ends)} | {steps} | {median:.3f} | {most:.3f} |"
+            found.append((trained, end))
+    trainings, ends = zip(*found, strict=True)
+    return (
+        f"| {column.name} | {kind} | {len(ends)} | {min(trainings):.1f}..{max(trainings):.1f} | "
+        f"{statistics.median(ends):.3f} | {max(ends):.3f} |"
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     rows = [runs(column, kind, options) for column in options.columns for kind in options.kinds]
-    print("\n| column | kind | runs | steps | median end, s | longest end, s |")
+    print("\n| column | kind | runs | training, s | median end, s | longest end, s |")
     print("| --- | --- | --- | --- | --- | --- |")
     print("\n".join(rows))
     return 0
