@@ -38,7 +38,7 @@ class StoreTrials {
  private:
   // Smaller ones take as long as the clock is exact.
   static constexpr size_t kLeastBytes = size_t{4} << 10;
-  // Cores that share a cache: 1.2 to 3.9 times as long; others: 5 to 11.
+  // Cores that share a cache take less than that, others more.
   static constexpr int kTimesSlower = 4;
 
   bool streams_ = false;
