@@ -6,6 +6,8 @@ it end them at once by itself, those of stock TensorFlow are not, and the defini
 
 from __future__ import annotations
 
+import pytest
+
 KINDS = ("eager", "session")
 
 
@@ -14,6 +16,7 @@ def test_iterators_end_at_once_with_averaging(launch, scripts):
         assert all(rank[kind] < 1 for kind in KINDS), rank
 
 
+@pytest.mark.full
 def test_iterators_end_late_without(launch, scripts):
     env = {"TF_MPI_ENABLE": "0"}
     (process,) = launch(scripts / "iterators.py", np=0, env=env).check().results
