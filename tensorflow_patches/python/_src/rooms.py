@@ -42,7 +42,7 @@ def install() -> None:
     assert not hooks.unfilled(), hooks.unfilled()
     if hooks.size == 1:
         return
-    hooking.warn_of_newer_versions()
+    hooking.check_versions()
     for room in (
         downloads,
         keras_files,  # before what exchanges after fit's callbacks

@@ -27,17 +27,23 @@ def test_what_is_not_there_is_named(run):
 
 
 @pytest.mark.full
-def test_a_keras_that_has_lost_a_method_cannot_be_imported(launch, scripts):
+@pytest.mark.parametrize(
+    ("what", "where", "lost"),
+    [
+        ("method", "tensorflow.trainer of keras 3.", "TensorFlowTrainer._make_function"),
+        ("module", "keras 3.", "module keras.src.gone.trainer"),
+    ],
+)
+def test_a_keras_that_has_lost_something_cannot_be_imported(launch, scripts, what, where, lost):
     """Each import says why, and each rank does; TensorFlow, which imports Keras, goes on."""
-    run = launch(scripts / "lost_method.py", np=2).check()
-    lost = "tensorflow.trainer of keras 3."
+    run = launch(scripts / "lost_something.py", np=2, args=[what]).check()
     for rank, text in zip(run.results, run.stderr):
         assert rank["sum"] == 2
         assert len(rank["said"]) == 3
         for said in rank["said"][:2]:
-            assert lost in said and "has no TensorFlowTrainer._make_function" in said
+            assert where in said and f"has no {lost}, which" in said
         assert "Keras cannot be imported" in rank["said"][2]  # tf.keras's own words
-        assert text.count(lost) == 1
+        assert text.count(f"has no {lost}") == 1
 
 
 def test_rank_0_names_a_version_that_is_newer_than_the_last_tested(run):

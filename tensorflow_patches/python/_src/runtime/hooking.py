@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,8 @@ from tensorflow.mpi._src.runtime import hooks, log
 LAST_TESTED = {"keras": "3.15.1", "tf_keras": "2.21.0"}
 # The modules that know the version, once they are loaded.
 _VERSIONS = {"keras": "keras.src.version", "tf_keras": "tf_keras.src"}
+# A Keras that lacks these lacks what they do, too.
+_OPTIONAL = {"keras.src.callbacks.orbax_checkpoint"}
 
 _callbacks: dict[str, list[Callable[[ModuleType], None]]] = {}
 _loaded: set[str] = set()
@@ -75,23 +78,22 @@ def find(module: ModuleType, path: str) -> tuple[Any, str]:
     for part in outer:
         owner = getattr(owner, part, None)
     if not hasattr(owner, name):
-        error = _not_found(module.__name__, path)
-        if hooks.active and error not in _said:
-            _said.add(error)
-            log.say(error)  # tf.keras tells only that Keras cannot be imported
-        raise HookError(error)
+        raise _lost(f"{module.__name__} of", module.__name__.partition(".")[0], path)
     return owner, name
 
 
-def _not_found(module: str, path: str) -> str:
-    package = module.partition(".")[0]
-    found = version_of(package)
+def _lost(where: str, package: str, what: str) -> HookError:
     tested = LAST_TESTED.get(package)
     install = f"install {package}=={tested}, the last version that was tested, or "
-    return (
-        f"{module} of {package} {found} has no {path}, which tensorflow.mpi hooks into: without it "
-        f"the ranks would not train one model; {install if tested else ''}set TF_MPI_ENABLE=0"
-    )
+    error = (
+        f"{where} {package} {version_of(package)} has no {what}, which tensorflow.mpi hooks into: "
+        "without it the ranks would not train one model; "
+        f"{install if tested else ''}set TF_MPI_ENABLE=0"
+    ).lstrip()
+    if hooks.active and error not in _said:
+        _said.add(error)
+        log.say(error)  # tf.keras tells only that Keras cannot be imported
+    return HookError(error)
 
 
 def version_of(package: str) -> str:
@@ -108,11 +110,25 @@ def version_of(package: str) -> str:
     return str(known)
 
 
-def warn_of_newer_versions() -> None:
-    """Has rank 0 say so once if Keras is newer than what was tested. Called once, at the start."""
+def check_versions() -> None:
+    """Called once, at the start. When Keras is imported, rank 0 says if it is newer than what was
+    tested, and a module that we wait for in vain is a HookError."""
     for package, module in _VERSIONS.items():
+        when_imported(package, _check_modules)
         if hooks.rank == 0:
             when_imported(module, functools.partial(_warn_if_newer, package))
+
+
+def _check_modules(package: ModuleType) -> None:
+    for name in list(_callbacks):
+        if not name.startswith(f"{package.__name__}.") or name in _OPTIONAL or name in sys.modules:
+            continue
+        try:
+            there = importlib.util.find_spec(name) is not None
+        except ModuleNotFoundError:  # nor is the package that it should be in
+            there = False
+        if not there:
+            raise _lost("", package.__name__, f"module {name}")
 
 
 def _warn_if_newer(package: str, module: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""A Keras that has lost a method that we hook into: TensorFlow goes on, Keras's import fails."""
+"""A Keras that has lost what we hook into: TensorFlow goes on, Keras's import fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOST = "keras.src.backend.tensorflow.trainer"
 
 
 class Takes(importlib.abc.MetaPathFinder):
-    """Has the method removed before anybody hooks into it."""
+    """Removes a method before anybody hooks into it, or waits for a module that is not there."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != "tensorflow.mpi._src.runtime.hooking":
@@ -26,7 +26,10 @@ class Takes(importlib.abc.MetaPathFinder):
 
         def exec_module(module: Any) -> None:
             load(module)
-            module.when_imported(LOST, take)
+            if "module" in sys.argv:
+                module.when_imported("keras.src.gone.trainer", print)
+            else:
+                module.when_imported(LOST, take)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
