@@ -1,4 +1,4 @@
-// The update of the rows of one sparse Apply, divided among the ranks of a node.
+// An extra: the update of the rows of one sparse Apply, divided among the ranks of a node.
 //
 // Every rank has the same averaged rows, and would update every row of the variable and its slots
 // in the same way. Instead each row is updated by one rank, its owner, and the others copy what

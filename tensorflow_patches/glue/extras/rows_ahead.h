@@ -1,4 +1,4 @@
-// The rows of a table that a stock kernel is about to update, read ahead.
+// An extra: the rows of a table that a stock kernel is about to update, read ahead.
 //
 // Those of other ranks lie in no cache, and a stock kernel waits for memory row by row. So it gets
 // blocks of rows, each of which is read at once before it is updated. (Of as many prefetches most

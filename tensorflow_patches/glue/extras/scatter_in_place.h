@@ -1,5 +1,5 @@
-// The decorated kernel of ResourceScatterAdd, Sub and Update, by which Keras and tf_keras update
-// the rows of an embedding.
+// An extra: the decorated kernel of ResourceScatterAdd, Sub and Update, by which Keras and tf_keras
+// update the rows of an embedding.
 //
 // A stock scatter puts its variable into copy-on-read mode for good: every op that reads the whole
 // of it, as Keras's Embedding does in each step, then copies the table. Here a variable stays as it

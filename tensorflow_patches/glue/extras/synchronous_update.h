@@ -1,7 +1,7 @@
-// The decorated kernel of an Apply op whose gradient is an average and whose variable and slots
-// were synchronized when it was made: nothing is left but the stock kernel, on the executor's own
-// thread. An ApplyKernel would do; but to TensorFlow's executor it is asynchronous, which costs a
-// model of many small variables more than updating them.
+// An extra: the decorated kernel of an Apply op whose gradient is an average and whose variable and
+// slots were synchronized when it was made. Nothing is left but the stock kernel, on the executor's
+// own thread. An ApplyKernel would do; but to TensorFlow's executor it is asynchronous, which costs
+// a model of many small variables more than updating them.
 //
 // Made by the decorating factory (registration/decorators.cc) in place of an optimizer op's stock
 // kernel, which it owns. TensorFlow calls Compute on an inter-op thread.

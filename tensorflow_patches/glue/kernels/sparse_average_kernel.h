@@ -1,7 +1,7 @@
 // The average of one sparse gradient over the ranks, as an op: for gradients that pass no Apply op.
 //
 // As average_kernel.h: in graphs a stock IdentityN with private attributes, of values, indices and
-// the weight (mpi/_src/average/averaging.py makes it; interpose.cc puts this kernel in its place);
+// the weight (mpi/_src/average/averaging.py makes it; decorators.cc puts this kernel in its place);
 // in eager code the op TfMpiSparseAverage. The result has other rows than what goes in, and each
 // only once.
 

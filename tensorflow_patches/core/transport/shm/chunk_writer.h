@@ -19,7 +19,7 @@
 
 namespace tfmpi {
 
-// What TF_MPI_STORES asks for.
+// kAuto: as each rank finds out, an extra; kCached without it. kStreamed is for tests.
 enum class Stores { kAuto = 0, kCached = 1, kStreamed = 2 };
 
 // Judges by the time of two copies of one size, one after the other. Takes times as arguments, so
