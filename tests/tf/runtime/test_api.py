@@ -105,7 +105,8 @@ def test_doctor_under_two_ranks(launch):
 
 
 def test_doctor_without_a_launcher(launch):
-    run = launch(DOCTOR, np=0, env={"TF_MPI_LOG_LEVEL": "debug"}).check()
+    env = {"TF_MPI_LOG_LEVEL": "debug", "TF_MPI_EXTRAS": None}
+    run = launch(DOCTOR, np=0, env=env).check()
     report = lines_of(run.stdout[0])
     assert re.match(r"2\.21\.0\+mpi\.\d+, for TensorFlow 2\.21\.0$", report["version"])
     assert sys.executable in report["python"]

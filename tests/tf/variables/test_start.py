@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from extras import needs
+
 CASES = (
     "eager",
     "function",
@@ -66,6 +68,7 @@ def test_a_condition_that_trains_starts_synchronized(ranks):
     assert ranks[0]["conditional"] == ranks[1]["conditional"]
 
 
+@needs("synchronous_updates")
 def test_a_kernel_meets_another_variable_than_it_was_made_for(ranks):
     """It must not wait for the other ranks, so it says so."""
     for rank in ranks:
