@@ -1,17 +1,16 @@
 """`python -m benchmarks.end_of_fit`: how late `fit`, and a loop over tf.data, come to their end.
 
     .venv/bin/python -m benchmarks.end_of_fit                    20 runs of each, 25 s or more
-    .venv/bin/python -m benchmarks.end_of_fit --columns off:2 --runs 4      averaging is off
+    .venv/bin/python -m benchmarks.end_of_fit --columns off:2    averaging is off
 
 Each run trains on ranks that have a core each, and says how long it took from the last epoch's
-end, or the last step's, until `fit`, or the loop, was over: the slowest rank's time. One line per
-run, as it comes; a table at the end. `off` is stock TensorFlow.
+end, or the last step's, until `fit`, or the loop, was over: the slowest rank's time. A line per
+run, a table at the end. `off` is stock TensorFlow. Steps rest, so this needs a tenth of a core.
 """
 
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import json
 import statistics
 import sys
@@ -26,28 +25,30 @@ from benchmarks.runner import ROOT
 KINDS = ("fit", "loop")
 
 
-def one_run(column: Column, kind: str, seconds: float) -> tuple[float, float]:
-    """(shortest training, longest end) of the ranks, seconds."""
+def runs(column: Column, kind: str, times: int, seconds: float) -> list[tuple[float, float]]:
+    """(shortest training, longest end) of the ranks, seconds, of each run of one start."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         script = [sys.executable, "-m", "benchmarks.workloads.ends", "--kind", kind]
-        script += ["--seconds", str(seconds), "--folder", name]
+        script += ["--seconds", str(seconds), "--times", str(times), "--folder", name]
         environment = {"TF_CPP_MIN_LOG_LEVEL": "2"}
         processes = columns.start(column, sys.executable, script, environment)
-        run(processes, folder / "log", 60 + 10 * seconds, ROOT)
-        found = [json.loads(path.read_text()) for path in folder.glob("*.json")]
-    if len(found) != column.ranks:
-        raise RunFailed(f"{len(found)} of {column.ranks} ranks came to the end")
-    return min(rank["trained"] for rank in found), max(rank["end"] for rank in found)
+        # A period of the autotuning thread lasts 60 s at most.
+        run(processes, folder / "log", 60 + times * (2 * seconds + 60), ROOT)
+        ranks = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    if len(ranks) != column.ranks:
+        raise RunFailed(f"{len(ranks)} of {column.ranks} ranks came to the end")
+    return [
+        (min(trained for trained, _ in same), max(end for _, end in same))
+        for same in zip(*ranks, strict=True)
+    ]
 
 
-def runs(column: Column, kind: str, options: argparse.Namespace) -> str:
-    """The row of a table; prints a line for each run."""
+def row(column: Column, kind: str, options: argparse.Namespace) -> str:
+    """Of the table; prints a line for each run."""
     found = []
-    with concurrent.futures.ThreadPoolExecutor(options.at_once) as pool:
-        work = [pool.submit(one_run, column, kind, options.seconds) for _ in range(options.runs)]
-        for done in concurrent.futures.as_completed(work):
-            trained, end = done.result()
+    for _ in range(options.starts):
+        for trained, end in runs(column, kind, options.times, options.seconds):
             print(f"{column.name} {kind}: {trained:.1f} s, end {end:.3f} s", flush=True)
             found.append((trained, end))
     trainings, ends = zip(*found, strict=True)
@@ -59,7 +60,7 @@ def runs(column: Column, kind: str, options: argparse.Namespace) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
-    rows = [runs(column, kind, options) for column in options.columns for kind in options.kinds]
+    rows = [row(column, kind, options) for column in options.columns for kind in options.kinds]
     print("\n| column | kind | runs | training, s | median end, s | longest end, s |")
     print("| --- | --- | --- | --- | --- | --- |")
     print("\n".join(rows))
@@ -72,8 +73,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--runs", type=int, default=20, help="of each kind (default 20)")
-    parser.add_argument("--at-once", type=int, default=1, help="runs that share the cores")
+    parser.add_argument("--starts", type=int, default=4, help="of the ranks (default 4)")
+    parser.add_argument("--times", type=int, default=5, help="runs of each start (default 5)")
     parser.add_argument("--seconds", type=float, default=25, help="of training (default 25)")
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS))
     parser.add_argument(

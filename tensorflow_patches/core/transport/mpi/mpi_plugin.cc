@@ -156,6 +156,24 @@ MPI_Op ToMpi(ReduceOp op) {
   }
 }
 
+// Before MPI_Init, which Open MPI's component btl/ofi makes a second longer: it sleeps for that
+// long when it is closed, which it is where it finds no network that it can use. It serves
+// one-sided communication alone, and there is none here. Whoever has chosen components, by the
+// environment, a file or mpirun's options, has what they chose.
+void LeaveOutOfi() {
+  int index = 0, length = 0;
+  MPI_T_cvar_handle chosen;
+  if (MPI_T_cvar_get_index("btl", &index) != MPI_SUCCESS ||
+      MPI_T_cvar_handle_alloc(index, nullptr, &chosen, &length) != MPI_SUCCESS) {
+    return;
+  }
+  std::string names(static_cast<size_t>(length) + 1, '\0');
+  if (MPI_T_cvar_read(chosen, names.data()) == MPI_SUCCESS && names[0] == '\0') {
+    MPI_T_cvar_write(chosen, "^ofi");
+  }
+  MPI_T_cvar_handle_free(&chosen);
+}
+
 int StartMpi(char* error) {
   State& state = GetState();
   int initialized = 0;
@@ -164,8 +182,12 @@ int StartMpi(char* error) {
   if (initialized) {
     MPI_Query_thread(&provided);
   } else {
-    TFMPI_RETURN_IF_ERROR("MPI_Init_thread",
-                          MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
+    int ignored = 0;
+    const bool has_tools = MPI_T_init_thread(MPI_THREAD_SINGLE, &ignored) == MPI_SUCCESS;
+    if (has_tools) LeaveOutOfi();
+    const int result = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+    if (has_tools) MPI_T_finalize();  // what was written holds for MPI_Init if it comes before this
+    TFMPI_RETURN_IF_ERROR("MPI_Init_thread", result);
     state.we_initialized = true;
   }
   if (provided < MPI_THREAD_SERIALIZED) {
