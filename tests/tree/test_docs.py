@@ -158,7 +158,8 @@ def test_measurements_are_dated_and_listed() -> None:
 
 def test_the_chart_shows_the_table() -> None:
     """Made by `python -m benchmarks.chart`; each bar is labelled with its share."""
-    with (DOCS / "measurements/2026-11-25-shares.csv").open(newline="") as lines:
+    newest = max((DOCS / "measurements").glob("*-shares.csv"))
+    with newest.open(newline="") as lines:
         rows = [row for row in csv.DictReader(lines) if row["column"] != "independent:2"]
     labels = re.findall(r">(\d\.\d\d)</text>", _text("docs/shares.svg"))
     assert sorted(labels) == sorted(f"{float(row['share']):.2f}" for row in rows)
