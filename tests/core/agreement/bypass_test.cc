@@ -237,7 +237,7 @@ TEST_P(BypassTest, NobodyWaitsForAVoteOfWhoHasToldBefore) {
 }
 
 // More than the rings hold, while all others know what to do next without hearing of it.
-TEST_P(BypassTest, PostsWhileStepsAreForeseen) {
+TEST_P(BypassTest, PostsWhileStepsArePredicted) {
   constexpr int kPosts = 2000;
   const std::string key(200, 'k');
   const std::unique_ptr<Ranks> ranks = MakeRanks();

@@ -55,7 +55,7 @@ def test_variables_made_after_the_first_tape(ranks):
 
 
 @pytest.mark.parametrize("kind", ["ref", "resource"])
-def test_an_imported_graph_comes_in_step_by_itself(ranks, kind):
+def test_an_imported_graph_is_synchronized_by_itself(ranks, kind):
     assert ranks[0][f"imported {kind}"] == ranks[1][f"imported {kind}"]
 
 
