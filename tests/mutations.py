@@ -5,8 +5,8 @@
 
 A mutation replaces a line of the product in a copy of it (.cache/mutations: the environment as hard
 links; for C++ the sources, built there), so nothing of the checkout or the environment changes. The
-files of tests that it should break are then run as `./install.sh --test` runs them. It is caught if
-tests fail, and missed if all pass; a mutation whose line is no longer there is an error: the code
+tests that it should break are then run as `./install.sh --test` runs them. It is caught if some
+fail, and missed if all pass; a mutation whose line is no longer there is an error: the code
 has changed, so write the mutation anew.
 """
 
@@ -51,7 +51,12 @@ MUTATIONS = (
         "    if (in != out) std::memcpy(out, in, count * SizeOf(wire));\n"
         "    return Status();\n"
         "  }\n",
-        ("test_optimizer_ops.py", "test_compiled.py", "test_keras_fit.py"),
+        (
+            "test_optimizer_ops.py::test_equals_one_process_on_the_whole_batch",
+            "test_compiled.py::test_equals_one_process",
+            "test_compat_v1.py::test_equals_one_process",
+            "test_keras_models.py",
+        ),
         cpp=True,
     ),
     Mutation(
@@ -59,14 +64,14 @@ MUTATIONS = (
         "a rank keeps its own first variables",
         "            states[index].write(value)\n",
         "            pass\n",
-        ("test_start.py", "test_keras_models.py"),
+        ("test_start.py",),
     ),
     Mutation(
         "lost",
         "a rank that stops with an error is taken for one that has ended",
         "    if _failure is not None:\n",
         "    if False:\n",
-        ("test_errors.py",),
+        ("test_errors.py::test_when_a_rank_ends_so_do_the_others",),
     ),
     Mutation(
         "off",
@@ -75,14 +80,17 @@ MUTATIONS = (
         "    if not gate.on:\n"
         "        from tensorflow.mpi._src.runtime import c_api\n"
         "        c_api.load()\n",
-        ("test_gate.py",),
+        ("test_gate.py::test_closed_nothing_is_loaded",),
     ),
     Mutation(
         "on",
         "TF_MPI_ENABLE=0 averages all the same",
         '        return Gate(False, "TF_MPI_ENABLE=0", found)\n',
         '        return Gate(True, "TF_MPI_ENABLE=0", found)\n',
-        ("test_gate.py", "test_keras_fit.py"),
+        (
+            "test_gate.py::test_closed_nothing_is_loaded",
+            "test_keras_fit.py::test_with_the_gate_closed_ranks_are_stock_processes",
+        ),
     ),
 )
 
@@ -133,7 +141,7 @@ def build_library() -> None:
 
 
 def failures(text: str) -> list[str]:
-    return sorted(set(re.findall(r"^(?:FAILED|ERROR) tests/(?:.*/)?(\S+?)(?: -|$)", text, re.M)))
+    return sorted(set(re.findall(r"^(?:FAILED|ERROR) tests/(.+?)(?: - .*)?$", text, re.M)))
 
 
 def caught(mutation: Mutation) -> bool:
@@ -150,10 +158,14 @@ def caught(mutation: Mutation) -> bool:
     found[0].write_text(text)
     if mutation.cpp:
         build_library()
-    files = [str(path) for name in mutation.tests for path in (ROOT / "tests").rglob(name)]
+    tests = []
+    for name in mutation.tests:
+        file, _, test = name.partition("::")
+        (path,) = (ROOT / "tests").rglob(file)
+        tests.append(f"{path}::{test}" if test else str(path))
     log = PLACE / f"{mutation.name}.log"
     pytest = [str(VENV / "bin" / "python"), "-m", "pytest", "-m", QUICK, "--numprocesses", "2"]
-    code = run([*pytest, "--dist", "loadfile", *files], log)
+    code = run([*pytest, "--dist", "loadfile", *tests], log)
     failed = failures(log.read_text())
     verdict = "caught" if code == 1 and failed else "MISSED" if code == 0 else f"pytest: {code}"
     print(f"{mutation.name}: {mutation.what}: {verdict}, {time.monotonic() - begin:.0f} s")
