@@ -48,8 +48,12 @@ MUTATIONS = (
         "  const DataType wire = WireType(signature.dtype);\n",
         "  const DataType wire = WireType(signature.dtype);\n"
         "  if (signature.op == ReduceOp::kAverage) {\n"
-        "    if (in != out) std::memcpy(out, in, count * SizeOf(wire));\n"
-        "    return Status();\n"
+        "    const char* const from = static_cast<const char*>(in);\n"
+        "    const std::vector<char> own(from, from + count * SizeOf(wire));\n"
+        "    const Reduction sum = {count, wire, WireOp(signature.op), scale};\n"
+        "    const Status status = transport_->Allreduce(in, out, sum, deadline);\n"
+        "    std::memcpy(out, own.data(), own.size());\n"
+        "    return status;\n"
         "  }\n",
         (
             "test_optimizer_ops.py::test_equals_one_process_on_the_whole_batch",
@@ -130,10 +134,15 @@ def copy_tree() -> None:
 
 
 def build_library() -> None:
-    """Builds the copied sources, and puts their library into the copied environment."""
+    """Builds the copied sources, and puts their library into the copied environment.
+
+    With Bazel's cache of the checkout, whose next build compiles the mutated file once more.
+    """
     log = PLACE / "bazel.log"
-    root = f"--output_user_root={PLACE / 'bazel'}"
-    if run(["bazel", "--batch", root, "build", f"//{LIBRARY.replace('/lib', ':lib')}"], log, TREE):
+    asked = ["bazel", "--batch", "info", "output_base"]
+    base = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    bazel = ["bazel", "--batch", f"--output_base={base.strip()}"]
+    if run([*bazel, "build", f"//{LIBRARY.replace('/lib', ':lib')}"], log, TREE):
         raise SystemExit(f"the mutated library does not compile: {log}")
     (target,) = VENV.glob(f"lib/python3*/site-packages/tensorflow/mpi/lib/{Path(LIBRARY).name}")
     target.unlink()
