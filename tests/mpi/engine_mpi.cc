@@ -1,7 +1,7 @@
 // The engine over a real MPI; test_mpi_engine.py starts it under mpirun. It prints "RESULT {json}".
 //
-//   engine_mpi TRANSPORT check        every dtype, count and operation, in an order that differs by
-//   rank engine_mpi TRANSPORT leave RANK   that rank stops with an error in the midst of training
+//   engine_mpi TRANSPORT check        every dtype, count and operation; the order differs by rank
+//   engine_mpi TRANSPORT leave RANK   that rank stops with an error in the midst of training
 //   engine_mpi TRANSPORT kill RANK    that rank dies of SIGKILL in the midst of training
 //   engine_mpi TRANSPORT stop RANK    that rank is stopped (SIGSTOP), as when its machine hangs
 //   engine_mpi TRANSPORT time         the engine against plain MPI, a table on rank 0

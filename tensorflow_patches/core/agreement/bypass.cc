@@ -12,7 +12,7 @@ ResponseBypass::ResponseBypass(Transport* transport, bool takes_part)
       predictor_(transport->topology().size) {}
 
 bool ResponseBypass::Fits(const ReadyList& ready_list) const {
-  return takes_part_ && consensus_.is_held() && predictor_.Fits(ready_list);
+  return takes_part_ && consensus_.takes_votes() && predictor_.Fits(ready_list);
 }
 
 // How many rows this rank has is said first: who finds all votes reads it, and has done so before

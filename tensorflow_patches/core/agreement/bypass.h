@@ -1,6 +1,6 @@
 // This rank's votes: how it agrees with the others on a step that repeats, without a message.
 //
-// Position after position, the ranks of a node either carry what all of them expect (predictor.h)
+// Position after position, the ranks of a node either commit what all of them expect (predictor.h)
 // by voting for it (consensus.h), or do what a response list of the coordinator says. A rank votes,
 // or tells the coordinator; what it has told it must not vote for.
 //

@@ -3,7 +3,7 @@
 // Agreements have positions, counted alike on all ranks. At a position each rank may vote for what
 // is expected there; it is committed when all have voted, and rejected when a rank rejects it
 // before that. Both are final, and the same for all. A rank that has not voted may be sure that
-// nothing is carried.
+// nothing is committed.
 //
 // Who calls: whoever holds the progress lock. The word is shared by the ranks; it is zero at first.
 
@@ -26,13 +26,13 @@ class Consensus {
       : word_(word), ranks_(static_cast<uint64_t>(ranks)) {}
 
   // False: every vote is rejected.
-  bool is_held() const { return word_ != nullptr; }
+  bool takes_votes() const { return word_ != nullptr; }
   // A rank votes at a position at most once, and passes a position only when its vote there has
   // been decided and what was committed has been done by all.
   Outcome Vote(uint64_t position) {
     return Change(position, [](uint64_t votes) { return votes + 1; });
   }
-  // `disappointed`: this call rejected what some rank had voted for, which may sleep.
+  // `rejected_votes`: this call rejected what some rank had voted for, which may sleep.
   Outcome Reject(uint64_t position, bool* rejected_votes) {
     uint64_t voters = 0;
     const Outcome outcome = Change(position, [&voters](uint64_t votes) {
@@ -62,7 +62,8 @@ class Consensus {
   static constexpr int kVoteBits = 20;
   static constexpr uint64_t kRejection = (uint64_t{1} << kVoteBits) - 1;
 
-  // A word of a later position: nobody can have passed this one carried without this rank.
+  // A word of a later position: this one was rejected, since nothing can be committed without this
+  // rank.
   Outcome Judge(uint64_t position, uint64_t word) const {
     const uint64_t at = word >> kVoteBits, votes = word & kRejection;
     if (at != position) return at < position ? Outcome::kOpen : Outcome::kRejected;

@@ -63,7 +63,7 @@ class Coordinator {
     bool same_fingerprint = true;
     TimePoint since;
     TimePoint warned;
-    TimePoint latest;  // ready list
+    TimePoint latest;  // when a rank last became ready
   };
 
   struct Peer {
@@ -98,7 +98,7 @@ class Coordinator {
   NameId predicted_ = kNoId;
   TimePoint predicted_at_;
   std::unordered_map<std::string, NameId> ids_;
-  // Ranks whose next ready list of a name was answered already, by an error sent to all.
+  // By name, the ranks whose next request was answered already, by an error sent to all.
   std::unordered_map<std::string, std::set<int>> answered_;
   ResponseList next_;
   std::vector<std::string> notices_;

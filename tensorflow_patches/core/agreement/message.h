@@ -1,8 +1,8 @@
 // What the ranks tell one another: ready lists to the coordinator, response lists from it.
 //
 // Plain data and its byte form. Encode and Decode are pure functions; Decode of bytes that Encode
-// did not make returns false. Both ends run the same build (glue/runtime.cc compares them at
-// start), so the form carries no version of its own.
+// did not make returns false. Both ends run the same build (glue/runtime/runtime.cc compares them
+// at start), so the form carries no version of its own.
 
 #ifndef TFMPI_CORE_AGREEMENT_MESSAGE_H_
 #define TFMPI_CORE_AGREEMENT_MESSAGE_H_

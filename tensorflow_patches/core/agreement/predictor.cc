@@ -13,9 +13,9 @@ const std::vector<NameId>& Nothing() {
 
 }  // namespace
 
-// Of all ranks, under known names: allreduces with data, at least one, which nobody
-// passes without every rank (consensus.h), and exchanges of rows, in which only the rows may differ
-// from one time to the next.
+// Of all ranks, under known names: allreduces with data, at least one, which nobody passes without
+// every rank (consensus.h), and exchanges of rows, in which only the rows may differ from one time
+// to the next.
 bool ResponsePredictor::MayBeExpected(const ResponseList& response_list,
                                       const NameTable& table) const {
   if (!response_list.errors.empty() || !response_list.withdrawn.empty() ||

@@ -20,8 +20,7 @@ class ResponsePredictor {
  public:
   explicit ResponsePredictor(int ranks) : ranks_(ranks) {}
 
-  // The ranks have agreed on `response list`, which has responses. `table`: what names are
-  // numbered.
+  // The ranks have agreed on `response_list`, which has responses. `table`: the names' numbers.
   void Came(const ResponseList& response_list, const NameTable& table);
   // They have agreed on what was expected.
   void CameTrue() { now_ = known_[now_].successor; }

@@ -177,7 +177,8 @@ class Engine {
   ResponseBypass bypass_
       TFMPI_GUARDED_BY(progress_lock_);  // where voted: ready_list_ holds all that is expected
   int told_ TFMPI_GUARDED_BY(progress_lock_) = 0;  // entries that are told
-  // Read once per hold and wait, or every few polls: exact enough for what takes milliseconds.
+  // Read when the lock is taken, after a wait, and every few polls: exact enough for what takes
+  // milliseconds.
   TimePoint now_ TFMPI_GUARDED_BY(progress_lock_);
   bool joined_ TFMPI_GUARDED_BY(progress_lock_) = false;
   bool left_ TFMPI_GUARDED_BY(progress_lock_) = false;

@@ -127,7 +127,7 @@ bool Engine::Say() {
     if (open && fits && now_ < bypass_.voted_at() + options_.vote_patience) return !had_voted;
     const uint64_t position = bypass_.position();
     EndBypass();
-    if (bypass_.position() != position) return true;  // carried
+    if (bypass_.position() != position) return true;  // it was committed
   }
   TellCoordinator();
   return true;

@@ -38,7 +38,7 @@ Span ResponseNotes::ResponseBegins(const std::vector<FusionEntry>& entries) {
     stats_->Agreed(request, agreed_);
   }
   const OpKind kind = entries.front().signature.kind;
-  stats_->Committed(kind, tensors, bytes);
+  stats_->OperationBegins(kind, tensors, bytes);
   return Span(Stage::kResponse, Name(kind), bytes, number_);
 }
 

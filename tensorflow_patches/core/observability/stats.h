@@ -57,7 +57,7 @@ class CommunicationStats {
     ++numbers_.waits;
     numbers_.wait += Seconds(now - request.submitted);
   }
-  void Committed(OpKind kind, size_t tensors, uint64_t bytes) {
+  void OperationBegins(OpKind kind, size_t tensors, uint64_t bytes) {
     if (on_) NoteOperation(kind, tensors, bytes);
   }
   void Ended(const Request& request, bool well) {

@@ -15,8 +15,8 @@
 
 namespace tfmpi {
 
-// One tensor of a response. `request` is null on a rank that has joined: it contributes zeros and
-// drops the result. Both outlive the call.
+// One item of a response: a tensor, or those that share a request. `request` is null on a rank that
+// has joined: it contributes zeros and drops the result. Both outlive the call.
 struct FusionEntry {
   const Signature& signature;
   Request* request = nullptr;

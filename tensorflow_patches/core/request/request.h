@@ -1,4 +1,5 @@
-// A request: one tensor's part in one operation over all ranks, from submission to completion.
+// A request: this rank's part in one operation over all ranks, from submission to completion. It is
+// of one tensor, or of several that are always handed in together.
 
 #ifndef TFMPI_CORE_REQUEST_REQUEST_H_
 #define TFMPI_CORE_REQUEST_REQUEST_H_

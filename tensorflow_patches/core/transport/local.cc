@@ -165,7 +165,7 @@ class LocalTransport : public Transport {
   }
 
   bool MayPoll() const override { return topology_.size <= topology_.cores; }
-  // The waiter wakes for every message as before, and waits for the progress lock.
+  // The waiter still wakes for every message, and then waits for the progress lock.
   bool BeginInlineProgress() override { return true; }
   void EndInlineProgress(const std::function<bool()>& ready) override {
     if (ready()) Wake();

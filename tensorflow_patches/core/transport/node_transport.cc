@@ -43,21 +43,21 @@ class NodeTransport : public Transport {
   std::string description() const override { return all_->description(); }
 
   Status Send(int peer, const std::string& bytes) override {
-    for (Peer& near : peers_) {
-      if (near.rank != peer) continue;
-      near.channel.Send(bytes);
-      memory_.Notify(near.local_rank);
+    for (Peer& neighbour : peers_) {
+      if (neighbour.rank != peer) continue;
+      neighbour.channel.Send(bytes);
+      memory_.Notify(neighbour.local_rank);
       return Status();
     }
     return all_->Send(peer, bytes);
   }
 
   Status Receive(std::vector<ControlMessage>* inbox) override {
-    for (Peer& near : peers_) {
-      bool moved = near.channel.Flush();
-      ControlMessage message{near.rank, ""};
-      while (near.channel.Receive(&message.bytes, &moved)) inbox->push_back(message);
-      if (moved) memory_.Notify(near.local_rank);
+    for (Peer& neighbour : peers_) {
+      bool moved = neighbour.channel.Flush();
+      ControlMessage message{neighbour.rank, ""};
+      while (neighbour.channel.Receive(&message.bytes, &moved)) inbox->push_back(message);
+      if (moved) memory_.Notify(neighbour.local_rank);
     }
     if (one_node_) return Status();
     const size_t before = inbox->size();
@@ -70,14 +70,14 @@ class NodeTransport : public Transport {
   // reads nothing meanwhile.
   Status Flush(TimePoint deadline) override {
     if (topology_.rank != 0) return Status();
-    for (Peer& near : peers_) {
+    for (Peer& neighbour : peers_) {
       SpinWait wait(memory_, WaitState::kBetween, Clock::duration::zero());
-      while (near.channel.Blocked()) {
-        if (near.channel.Flush()) {
-          memory_.Notify(near.local_rank);
+      while (neighbour.channel.Blocked()) {
+        if (neighbour.channel.Flush()) {
+          memory_.Notify(neighbour.local_rank);
           wait.Reset();
         } else if (Clock::now() >= deadline) {
-          return Status(Code::kDeadlineExceeded, "rank " + std::to_string(near.rank) +
+          return Status(Code::kDeadlineExceeded, "rank " + std::to_string(neighbour.rank) +
                                                      " does not read what rank 0 tells it: its "
                                                      "process hangs or has died");
         } else {
@@ -185,11 +185,11 @@ class NodeTransport : public Transport {
 
   bool Readable() const {
     return std::any_of(peers_.begin(), peers_.end(),
-                       [](const Peer& near) { return near.channel.Readable(); });
+                       [](const Peer& neighbour) { return neighbour.channel.Readable(); });
   }
   bool Blocked() const {
     return std::any_of(peers_.begin(), peers_.end(),
-                       [](const Peer& near) { return near.channel.Blocked(); });
+                       [](const Peer& neighbour) { return neighbour.channel.Blocked(); });
   }
 
   Status AllreduceStage(const char* in, char* out, const Reduction& reduction, TimePoint deadline) {

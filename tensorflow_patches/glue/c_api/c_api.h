@@ -1,7 +1,7 @@
-// What Python's ctypes sees (mpi/_src/runtime/c_api.py). C types only; nothing throws across it.
+// What Python's ctypes sees (python/_src/runtime/c_api.py). C types only; nothing throws across it.
 //
 // Strings are UTF-8; `error` is a buffer of TFMPI_API_ERROR_BYTES, written when a call fails. Codes
-// are core/status.h's Code. All calls may block only as far as they say.
+// are core/base/status.h's Code. All calls may block only as far as they say.
 
 #ifndef TFMPI_GLUE_C_API_C_API_H_
 #define TFMPI_GLUE_C_API_C_API_H_
@@ -44,16 +44,16 @@ TFMPI_API void tfmpi_topology(int32_t out[6]);
 // Of the transport; lives as long as the process.
 TFMPI_API const char* tfmpi_transport(void);
 // tensors that ended well, collectives, bytes, registrations seen, registrations decorated,
-// gradients submitted by kernels, optimizer ops run, of these by SynchronousUpdates
+// gradients submitted by kernels, optimizer ops run, of these as a SynchronousUpdate
 TFMPI_API void tfmpi_stats(uint64_t out[8]);
 
-// After tfmpi_join, on rank 0, if it asked for `stats`: core/stats.h's FormatStats, else "". Lives
-// as long as the process.
+// After tfmpi_join, on rank 0, if it asked for `stats`: core/observability/stats.h's FormatStats,
+// else "". Lives as long as the process.
 TFMPI_API const char* tfmpi_stats_report(void);
 
 // Starts a collective on memory that the caller keeps until tfmpi_end. For allgather `out` is null.
 // The result is freed by tfmpi_end. For a caller that waits next: it works on the operation itself
-// while peers keep it busy (core/engine.h, InlineProgress).
+// while peers keep it busy (core/engine/engine.h, InlineProgress).
 struct TfMpiOperation;
 TFMPI_API struct TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op,
                                              int32_t dtype, int32_t root, const int64_t* shape,
@@ -65,7 +65,8 @@ TFMPI_API const void* tfmpi_gathered(struct TfMpiOperation* operation, int64_t* 
 // Its code. An operation that has not ended is withdrawn, and waited for.
 TFMPI_API int32_t tfmpi_end(struct TfMpiOperation* operation, char* error);
 
-// One measurement of core/bench.h: fields as in its BenchCase. All ranks, Python's main thread.
+// One measurement of core/bench/bench.h: fields as in its BenchCase. All ranks, Python's main
+// thread.
 struct TfMpiBenchCase {
   int32_t kind, dtype;
   int64_t count;

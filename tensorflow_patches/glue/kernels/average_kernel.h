@@ -1,7 +1,7 @@
 // The average of many tensors over the ranks, as one op.
 //
 // In graphs the op is a stock IdentityN that carries private attributes
-// (mpi/_src/average/averaging.py makes it; decorators.cc puts this kernel in its place), so that
+// (python/_src/average/averaging.py makes it; decorators.cc puts this kernel in its place), so that
 // the graph loads in stock TensorFlow, as an identity. In eager code it is the op TfMpiAverage. The
 // last input is a float32 scalar, the weight of this rank's tensors. TensorFlow calls ComputeAsync
 // on an inter-op thread; the rest is request_group.h's.

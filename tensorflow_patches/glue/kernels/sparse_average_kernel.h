@@ -1,9 +1,9 @@
 // The average of one sparse gradient over the ranks, as an op: for gradients that pass no Apply op.
 //
 // As average_kernel.h: in graphs a stock IdentityN with private attributes, of values, indices and
-// the weight (mpi/_src/average/averaging.py makes it; decorators.cc puts this kernel in its place);
-// in eager code the op TfMpiSparseAverage. The result has other rows than what goes in, and each
-// only once.
+// the weight (python/_src/average/averaging.py makes it; decorators.cc puts this kernel in its
+// place); in eager code the op TfMpiSparseAverage. The result has other rows than what goes in, and
+// each only once.
 
 #ifndef TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_KERNEL_H_
 #define TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_KERNEL_H_

@@ -1,6 +1,6 @@
 // The table of what we put in the place of TensorFlow's kernels: one line per kind of op.
 //
-// A line has a pattern for the op's name, the devices, and the function that makes the kernel.
+// A line has the names of ops, the devices, and the function that makes the kernel.
 // Lines that name an extra count only if it is on (extras.h); without them gradients are averaged
 // as with them.
 

@@ -3,9 +3,9 @@
 // A v1 variable carries its graph name, unique in its session; sessions are told apart by a scope
 // that Python agrees on. An eager variable's handle carries "debug name/per-process id": the id is
 // dropped and variables of one debug name are numbered in the order in which the program first
-// trains them, which Python declares as it traces (mpi/_src/runtime/hooks.py) and which, for eager
-// code, is the order of the first Apply. So variables that only one rank has, or that it never
-// trains, shift no one's number. Thread-safe; owned by the process.
+// trains them, which Python declares as it traces (python/_src/runtime/hooks.py) and which, for
+// eager code, is the order of the first Apply. So variables that only one rank has, or that it
+// never trains, shift no one's number. Thread-safe; owned by the process.
 
 #ifndef TFMPI_GLUE_VARIABLES_VARIABLE_NAMES_H_
 #define TFMPI_GLUE_VARIABLES_VARIABLE_NAMES_H_
@@ -28,7 +28,7 @@ class VariableNames {
  public:
   static VariableNames& Get();
 
-  // `key` names a variable in this process: see HandleKey and RefKey.
+  // `key` names a variable in this process: see HandleKey.
   void Declare(const std::string& key);
   // The name that the variable has on every rank; declares it.
   std::string Name(const std::string& key);

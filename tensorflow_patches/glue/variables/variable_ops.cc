@@ -1,6 +1,7 @@
 // What Python does with a large variable where it lies: no copy of it is made, in Python or here.
 //
-// Eager code alone runs these ops (mpi/_src/variables/large_variables.py), on resource variables.
+// Eager code alone runs these ops (python/_src/variables/large_variables.py), on resource
+// variables.
 
 #include <memory>
 #include <string>

@@ -34,7 +34,7 @@ class CompiledAverageKernel : public tensorflow::OpKernel {
 };
 
 // A dense optimizer op on a resource variable: the stock kernel emits the update by the average.
-// Nothing here brings the variable synchronized: Python has, before the function was called.
+// Nothing here synchronizes the variable: Python has, before the function was called.
 class CompiledApplyKernel : public tensorflow::OpKernel {
  public:
   CompiledApplyKernel(tensorflow::OpKernelConstruction* construction, const ApplyOp& op,

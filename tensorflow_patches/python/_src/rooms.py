@@ -1,4 +1,4 @@
-"""The one module that knows all rooms: has each of them hook in, in order.
+"""The one module that knows all rooms: has their modules hook in, in order.
 
 Loaded after TensorFlow's libraries and before its Python modules.
 """
@@ -27,7 +27,7 @@ def install() -> None:
         in_order=initial_broadcast.warn_if_nothing_was_averaged,
         report=report.show,
     )
-    for room in (
+    for module in (
         initial_broadcast,
         apply_ops,
         gradients,
@@ -38,12 +38,12 @@ def install() -> None:
         saves,
         tensorflow_files,
     ):
-        room.install()
+        module.install()
     assert not hooks.unfilled(), hooks.unfilled()
     if hooks.size == 1:
         return
     hooking.check_versions()
-    for room in (
+    for module in (
         downloads,
         keras_files,  # before what exchanges after fit's callbacks
         keras_data,
@@ -55,4 +55,4 @@ def install() -> None:
         batch_norm,
         training,
     ):
-        room.install()
+        module.install()

@@ -362,7 +362,7 @@ TEST_F(VotingTest, NobodyVotesOnSeveralNodes) {
 // Rank 0 has voted for "a". A ready list that rank 2 made before makes "b" ready, and meanwhile
 // the others vote, too: "a" is committed, and comes before "b" on every rank. The test plays the
 // others.
-TEST_F(VotingTest, WhatIsCarriedComesBeforeAResponseList) {
+TEST_F(VotingTest, WhatIsCommittedComesBeforeAResponseList) {
   LocalGroup group(3);
   std::atomic<bool> vote{false};
   uint64_t position = 0;

@@ -16,7 +16,7 @@ namespace {
 
 class ConsensusTest : public TimedTest {};
 
-TEST_F(ConsensusTest, IsCarriedByAllAndRejectedByOne) {
+TEST_F(ConsensusTest, IsCommittedByAllAndRejectedByOne) {
   std::atomic<uint64_t> word{0};
   Consensus consensus(&word, 3);
   EXPECT_EQ(consensus.Look(0), Outcome::kOpen);
@@ -43,7 +43,7 @@ TEST_F(ConsensusTest, IsCarriedByAllAndRejectedByOne) {
 TEST_F(ConsensusTest, IsDecidedAlikeForAll) {
   constexpr int kRanks = 4, kPositions = TFMPI_SANITIZED ? 2000 : 20000;
   std::atomic<uint64_t> word{0};
-  std::vector<std::atomic<int>> votes(kPositions), carried(kPositions), rejected(kPositions);
+  std::vector<std::atomic<int>> votes(kPositions), committed(kPositions), rejected(kPositions);
   const auto rank = [&](int rank) {
     std::mt19937 random(rank);
     Consensus consensus(&word, kRanks);
@@ -61,9 +61,9 @@ TEST_F(ConsensusTest, IsDecidedAlikeForAll) {
           std::this_thread::yield();
         }
       }
-      ++(outcome == Outcome::kCommitted ? carried : rejected)[p];
+      ++(outcome == Outcome::kCommitted ? committed : rejected)[p];
       // What is committed is done by all before anyone goes on.
-      while (outcome == Outcome::kCommitted && carried[p] < kRanks) {
+      while (outcome == Outcome::kCommitted && committed[p] < kRanks) {
         ASSERT_EQ(rejected[p], 0);
         std::this_thread::yield();
       }
@@ -74,11 +74,11 @@ TEST_F(ConsensusTest, IsDecidedAlikeForAll) {
   for (std::thread& thread : threads) thread.join();
   int times = 0;
   for (int p = 0; p < kPositions; ++p) {
-    EXPECT_TRUE(carried[p] == 0 || carried[p] == kRanks) << p;
-    EXPECT_TRUE(carried[p] == 0 || votes[p] == kRanks) << p;
-    times += carried[p] != 0;
+    EXPECT_TRUE(committed[p] == 0 || committed[p] == kRanks) << p;
+    EXPECT_TRUE(committed[p] == 0 || votes[p] == kRanks) << p;
+    times += committed[p] != 0;
   }
-  std::printf("%d of %d carried\n", times, kPositions);
+  std::printf("%d of %d committed\n", times, kPositions);
   EXPECT_GT(times, kPositions / 20);
   EXPECT_LT(times, kPositions);
 }

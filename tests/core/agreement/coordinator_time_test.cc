@@ -153,7 +153,7 @@ TEST_F(StallTest, TheTimeoutIsAnErrorThatListsTheMissingRanks) {
   EXPECT_TRUE(Contains(response_list.errors[0].message, "'w'")) << response_list.errors[0].message;
   EXPECT_TRUE(Contains(response_list.errors[0].message, "for rank 1, 3 "))
       << response_list.errors[0].message;
-  // The late ranks' ready lists were answered by that error.
+  // The late ranks' requests were answered by that error.
   Ready(1, "w", {1});
   Ready(3, "w", {1});
   EXPECT_TRUE(Decide().empty());

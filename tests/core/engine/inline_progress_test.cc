@@ -1,4 +1,4 @@
-// Callers that carry their requests themselves, in the communication thread's place.
+// Callers that do the communication themselves, in the communication thread's place.
 
 #include <atomic>
 #include <cstdio>
@@ -23,8 +23,8 @@ struct Ended {
   std::thread::id thread;
 };
 
-// Submits, works on it, and waits for the end.
-std::shared_ptr<Ended> Commit(Engine& engine, Request request) {
+// Works on it meanwhile.
+std::shared_ptr<Ended> SubmitAndWait(Engine& engine, Request request) {
   auto ended = std::make_shared<Ended>();
   request.done = [ended, &engine](const Status& status) {
     EXPECT_TRUE(engine.OnCommunicationThread());
@@ -68,7 +68,7 @@ TEST_P(InlineProgressTest, CallbacksRunOnTheCallersThread) {
   for (int step = 0; step < 20; ++step) {
     const Job job = {"w", DataType::kFloat32, ReduceOp::kAverage, 5, step};
     std::vector<char> data = MakeInput(job, 0);
-    const auto ended = Commit((*ranks)[0], MakeRequest(job, data.data(), data.data()));
+    const auto ended = SubmitAndWait((*ranks)[0], MakeRequest(job, data.data(), data.data()));
     EXPECT_TRUE(ended->status.ok());
     EXPECT_EQ(CheckOutput(job, {0}, data.data()), "");
     carried += ended->thread == std::this_thread::get_id();
@@ -98,7 +98,7 @@ TEST_P(InlineProgressTest, RanksMixCallersAndCommunicationThreads) {
         Ending ending = Submit(engine, std::move(request));
         ASSERT_TRUE(Await(ending).ok());
       } else {
-        const auto ended = Commit(engine, std::move(request));
+        const auto ended = SubmitAndWait(engine, std::move(request));
         ASSERT_TRUE(ended->status.ok()) << ended->status.message();
         carried += ended->thread == std::this_thread::get_id();
       }
@@ -111,7 +111,7 @@ TEST_P(InlineProgressTest, RanksMixCallersAndCommunicationThreads) {
 }
 
 // Two threads of a rank want the progress lock, and a third submits without it: a callback of one's
-// may run in another's hold of the lock.
+// may run while another holds it.
 TEST_P(InlineProgressTest, OneThreadAtATimeHoldsTheProgressLock) {
   constexpr int kRanks = 2;
   const std::unique_ptr<Ranks> ranks = MakeRanks(kRanks);
@@ -126,7 +126,7 @@ TEST_P(InlineProgressTest, OneThreadAtATimeHoldsTheProgressLock) {
           Ending ending = Submit(engine, std::move(request));
           ASSERT_TRUE(Await(ending).ok());
         } else {
-          ASSERT_TRUE(Commit(engine, std::move(request))->status.ok());
+          ASSERT_TRUE(SubmitAndWait(engine, std::move(request))->status.ok());
         }
         ASSERT_EQ(CheckOutput(job, AllRanks(kRanks), data.data()), "") << "step " << step;
       }
@@ -152,7 +152,7 @@ TEST_P(InlineProgressTest, WhoRunsOutOfPatienceIsAnsweredAtOnce) {
       std::vector<char> data = MakeInput(job, rank);
       if (rank == late) std::this_thread::sleep_for(milliseconds(5));
       const TimePoint start = Clock::now();
-      const auto ended = Commit(engine, MakeRequest(job, data.data(), data.data()));
+      const auto ended = SubmitAndWait(engine, MakeRequest(job, data.data(), data.data()));
       EXPECT_TRUE(ended->status.ok());
       if (rank == 0 && rank == late) slowest = std::max(slowest, Clock::now() - start);
       EXPECT_EQ(CheckOutput(job, AllRanks(2), data.data()), "");
@@ -173,7 +173,7 @@ TEST_P(InlineProgressTest, AFailureEndsTheWait) {
   const Job job = {"w", DataType::kFloat32, ReduceOp::kAverage, 3, 0};
   for (int step = 0; step < 3; ++step) {
     std::vector<char> data = MakeInput(job, 0);
-    const auto ended = Commit((*ranks)[0], MakeRequest(job, data.data(), data.data()));
+    const auto ended = SubmitAndWait((*ranks)[0], MakeRequest(job, data.data(), data.data()));
     EXPECT_FALSE(ended->status.ok());
   }
   leaver.join();

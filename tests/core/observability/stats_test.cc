@@ -79,10 +79,10 @@ TEST_F(StatsTest, OtherRequestsAreNoGradients) {
 }
 
 TEST_F(StatsTest, OperationsFallIntoBuckets) {
-  stats_.Committed(OpKind::kAllreduce, 1, 4096);
-  stats_.Committed(OpKind::kAllreduce, 3, 4097);
-  stats_.Committed(OpKind::kAllreduce, 100000, uint64_t{1} << 40);
-  stats_.Committed(OpKind::kBarrier, 1, 0);
+  stats_.OperationBegins(OpKind::kAllreduce, 1, 4096);
+  stats_.OperationBegins(OpKind::kAllreduce, 3, 4097);
+  stats_.OperationBegins(OpKind::kAllreduce, 100000, uint64_t{1} << 40);
+  stats_.OperationBegins(OpKind::kBarrier, 1, 0);
   const RankStats numbers = stats_.Finish(At(0));
   EXPECT_EQ(numbers.operations, 4u);
   EXPECT_EQ(numbers.by_bytes, (std::array<uint64_t, 9>{1, 1, 0, 0, 0, 0, 0, 0, 1}));

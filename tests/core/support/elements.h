@@ -1,5 +1,5 @@
 // Elements of any DataType as doubles, converted by arithmetic that shares nothing with
-// core/reduce.cc.
+// core/cpu/reduce.cc.
 
 #ifndef TFMPI_TESTS_CORE_SUPPORT_ELEMENTS_H_
 #define TFMPI_TESTS_CORE_SUPPORT_ELEMENTS_H_

@@ -326,12 +326,12 @@ TEST_F(NodesTest, WhoSleepsIsWoken) {
   std::unique_ptr<Transport> zero = nodes.Wrap(group.CreateTransport(0), 0);
   std::unique_ptr<Transport> one = nodes.Wrap(group.CreateTransport(1), 1);
   for (int round = 0; round < 20; ++round) {
-    std::atomic<bool> wait_state{false};
+    std::atomic<bool> looked{false};
     std::thread sleeper([&] {
       ProgressLock progress_lock;
       progress_lock.lock();
       const auto lies = [&] {
-        wait_state = true;
+        looked = true;
         return false;
       };
       const TimePoint start = Clock::now();
@@ -343,7 +343,7 @@ TEST_F(NodesTest, WhoSleepsIsWoken) {
       EXPECT_TRUE(one->Receive(&inbox).ok());
       EXPECT_EQ(inbox.size(), round % 2 == 0 ? 1u : 0u);
     });
-    while (!wait_state) std::this_thread::yield();
+    while (!looked) std::this_thread::yield();
     if (round % 3 == 0) std::this_thread::sleep_for(milliseconds(1));
     if (round % 2 == 0) {
       EXPECT_TRUE(zero->Send(1, "hello").ok());

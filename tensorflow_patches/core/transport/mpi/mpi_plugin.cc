@@ -1,5 +1,5 @@
-// The MPI transport: the only file that includes mpi.h. One library is compiled from it per MPI
-// ABI.
+// The MPI transport: with pairwise_allreduce.h, its own, all of the product that includes mpi.h.
+// One library is compiled from it per MPI ABI.
 //
 // After init, the communication thread makes every MPI call, so MPI_THREAD_SERIALIZED is enough.
 // Two private communicators keep control messages and data apart from each other and from the

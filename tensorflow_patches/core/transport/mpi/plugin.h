@@ -38,8 +38,8 @@ struct TfMpiTransportInfo {
 
 struct TfMpiReduction {
   size_t count;
-  int32_t type;  // DataType of core/types.h
-  int32_t op;    // ReduceOp of core/types.h
+  int32_t type;  // DataType of core/base/types.h
+  int32_t op;    // ReduceOp of core/base/types.h
   double scale;
 };
 

@@ -5,7 +5,7 @@ The numbers are those of core/observability/stats.h.
 A gradient is outstanding from its submission until its average is there. Exposed communication is
 time in which a gradient is outstanding while no further one of the same step is to come: nothing of
 the backward pass is left to hide it. Hidden is the rest of the time in which one is outstanding.
-Both hold what a rank waits for its peers. core/observability/stats.h has the numbers.
+Both hold what a rank waits for its peers.
 """
 
 from __future__ import annotations
