@@ -27,9 +27,9 @@ from dataclasses import astuple, dataclass
 import numpy as np
 
 WHOLE = 8 << 10  # bytes up to which every rank reduces all: no rounds
-PIECE = 128 << 10  # bytes of a slot, of which a rank has SLOTS (core/transport/shm/node_memory.cc)
+CHUNK = 128 << 10  # bytes of a slot, of which a rank has SLOTS (core/transport/shm/node_memory.h)
 SLOTS = 4
-EXCHANGE_PIECE = 2 << 20  # bytes that travel between nodes at a time
+MPI_CHUNK = 2 << 20  # bytes that travel between nodes at a time
 LEAST_SHARE = 16 << 10  # bytes per node: below, one MPI_Iallreduce of about log2(nodes) rounds
 STAGE = 4 << 20  # bytes that are reduced inside the node, between nodes and shared out at a time
 
@@ -81,7 +81,7 @@ class Network:
 
 def rounds(size: float) -> float:
     """In which a tensor passes through the slots; none if every rank reduces it whole."""
-    return 1 + max(0.0, size / PIECE - 1) / (SLOTS / 2) if size > WHOLE else 0.0
+    return 1 + max(0.0, size / CHUNK - 1) / (SLOTS / 2) if size > WHOLE else 0.0
 
 
 def volume(ranks: int) -> float:
@@ -104,7 +104,7 @@ def _terms(ranks: int, node: Node, size: float) -> np.ndarray:
     """By what each parameter of that case is multiplied."""
     crowding = max(1.0, ranks / node.cores)
     touched = crowding * size * volume(ranks)
-    cached = ranks * (size + SLOTS * PIECE) <= node.cache
+    cached = ranks * (size + SLOTS * CHUNK) <= node.cache
     touches = [touched, 0.0] if cached else [0.0, touched]
     if ranks <= node.cores:
         return np.array([1.0, *touches])
@@ -159,9 +159,9 @@ def between_seconds(network: Network, nodes: int, ranks_per_node: int, share: fl
     if share / nodes < LEAST_SHARE:
         rounds = 2 * math.ceil(math.log2(nodes))
         return rounds * network.latency + 2 * share / per_rank
-    pieces = math.ceil(share / EXCHANGE_PIECE)
+    chunks = math.ceil(share / MPI_CHUNK)
     # A rank starts a message to each other node, in both halves of the exchange.
-    starts = 2 * pieces * (network.latency + (nodes - 2) * network.message)
+    starts = 2 * chunks * (network.latency + (nodes - 2) * network.message)
     return starts + 2 * share * (nodes - 1) / nodes / per_rank
 
 

@@ -38,7 +38,7 @@ def test_what_ranks_of_one_node_cost() -> None:
     # 8 on 2 cores: 50 us, and 6 turns of 40; volume(8) = 2 x 2 x 7 / 8 + 1 + 2 / 8 = 4.75
     small = scaling_model.node_seconds(PARAMETERS, 8, NODE, 4)
     assert small == pytest.approx(50e-6 + 6 * 40e-6 + 4 * 4 * 4.75 * 30e-12)
-    # 1 MiB are 8 pieces of 128 KiB; after the first 2 make a round, of 4 slots.
+    # 1 MiB are 8 chunks of 128 KiB; after the first 2 make a round, of 4 slots.
     touched = 4 * 4.75 * (1 << 20) * 30e-12
     expected = 50e-6 + 6 * (40e-6 + 4.5 * 30e-6) + touched
     assert scaling_model.node_seconds(PARAMETERS, 8, NODE, 1 << 20) == pytest.approx(expected)
@@ -54,7 +54,7 @@ def test_what_nodes_cost() -> None:
     # A small share: 2 x log2(8) rounds of 2 us, and 8 KB twice over an eighth of 10 GB/s.
     small = scaling_model.between_seconds(NETWORK, 8, 8, 8e3)
     assert small == pytest.approx(6 * 2e-6 + 2 * 8e3 / 1.25e9)
-    # Two pieces of 2 MB between 2 nodes.
+    # Two chunks of 2 MB between 2 nodes.
     large = scaling_model.between_seconds(NETWORK, 2, 1, 4 << 20)
     assert large == pytest.approx(2 * 2 * 2e-6 + 2 * (4 << 20) / 2 / 10e9)
     one = scaling_model.job_seconds(PARAMETERS, NETWORK, 1, 8, 4 << 20, 1e6)

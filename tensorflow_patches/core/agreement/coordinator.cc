@@ -240,8 +240,7 @@ void Coordinator::NoteFingerprints(const Pending& pending, bool is_new) {
         std::to_string(size_) +
         " ranks do the work of one. Give each rank its own part, for example "
         "dataset.shard(tf.mpi.size(), tf.mpi.rank()) or x[tf.mpi.rank()::tf.mpi.size()], or "
-        "shuffle "
-        "with a seed that differs by rank");
+        "shuffle with a seed that differs by rank");
   }
 }
 

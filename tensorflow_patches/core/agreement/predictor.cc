@@ -14,7 +14,7 @@ const std::vector<NameId>& Nothing() {
 }  // namespace
 
 // Of all ranks, under known names: allreduces with data, at least one, which nobody passes without
-// every rank (consensus.h), and exchanges of rows, in which only the rows may differ from one time
+// every rank (consensus.h), and sparse allgathers, in which only the rows may differ from one time
 // to the next.
 bool ResponsePredictor::MayBeExpected(const ResponseList& response_list,
                                       const NameTable& table) const {

@@ -1,4 +1,4 @@
-// Rows that an exchange reads and writes where they lie, whatever memory that is.
+// Rows that a sparse allgather reads and writes where they lie, whatever memory that is.
 //
 // The submitter of a request implements it and owns it, until `done` has run. All calls on the
 // communication thread, in this order: Begin once, then Put and Take, in chunks, in the order of

@@ -176,7 +176,7 @@ class Engine {
   ReadyList ready_list_ TFMPI_GUARDED_BY(progress_lock_);  // what is to be said next
   ResponseBypass bypass_
       TFMPI_GUARDED_BY(progress_lock_);  // where voted: ready_list_ holds all that is expected
-  int told_ TFMPI_GUARDED_BY(progress_lock_) = 0;  // entries that are told
+  int told_ TFMPI_GUARDED_BY(progress_lock_) = 0;  // entries of names_ that are told
   // Read when the lock is taken, after a wait, and every few polls: exact enough for what takes
   // milliseconds.
   TimePoint now_ TFMPI_GUARDED_BY(progress_lock_);
@@ -189,7 +189,7 @@ class Engine {
   std::vector<FusionEntry> fusion_entries_
       TFMPI_GUARDED_BY(progress_lock_);  // of the response under way
   std::vector<NameTable::Entry*> entries_
-      TFMPI_GUARDED_BY(progress_lock_);  // of the entries; null, or without requests: no part in it
+      TFMPI_GUARDED_BY(progress_lock_);  // of fusion_entries_; null, or empty: no part in it
   // Errors agreed on for names that were not yet submitted here.
   std::unordered_map<std::string, Status> early_errors_ TFMPI_GUARDED_BY(progress_lock_);
   CommunicationStats communication_stats_ TFMPI_GUARDED_BY(progress_lock_);

@@ -95,8 +95,8 @@ RankEvents OwnEvents(const Topology& topology, const Observation& observation) {
 }
 
 // Every rank's `own`, of any length, in rank order.
-Status SparseAllgather(Transport* transport, const std::string& own, TimePoint deadline,
-                       std::vector<std::string>* all) {
+Status AllgatherStrings(Transport* transport, const std::string& own, TimePoint deadline,
+                        std::vector<std::string>* all) {
   const int size = transport->topology().size;
   const uint64_t mine = own.size();
   std::vector<uint64_t> lengths(size);
@@ -122,7 +122,7 @@ Status GatherTimeline(Transport* transport, const Observation& observation, Time
   const std::string own =
       Encode(OwnEvents(topology, observation), kMostGathered / static_cast<size_t>(topology.size));
   std::vector<std::string> all;
-  const Status status = SparseAllgather(transport, own, deadline, &all);
+  const Status status = AllgatherStrings(transport, own, deadline, &all);
   if (!status.ok() || topology.rank != 0) return status;
   std::vector<RankEvents> ranks(all.size());
   for (size_t i = 0; i < all.size(); ++i) {

@@ -73,8 +73,8 @@ class OwnRows {
   std::vector<Duplicate> duplicates_;  // by row, those of one row in the order of the values
 };
 
-// The rows of all ranks, in rank order: what an exchange makes of every rank's own. Each counts
-// times 1/contributors, so that a sum of them is an average.
+// The rows of all ranks, in rank order: what a sparse allgather makes of every rank's own. Each
+// counts times 1/contributors, so that a sum of them is an average.
 class GatheredRows : public RowAccess {
  public:
   // On the communication thread: memory for so many rows in wire form, which outlives the sum; null

@@ -96,8 +96,6 @@ TEST_P(BypassTest, ARepeatedStepTakesNoMessage) {
   ranks->JoinAll();
 }
 
-// What each rank submits when, by a random number that all share: what follows what changes all
-// the time, and some ranks are early or late.
 // Some have none in some steps.
 int64_t RowsOf(int rank, int step) { return (rank * 7 + step * 3) % 5; }
 
@@ -129,6 +127,8 @@ TEST_P(BypassTest, RowsThatDifferByRankAndStep) {
   ranks->JoinAll();
 }
 
+// What each rank submits when, by a random number that all share: what follows what changes all
+// the time, and some ranks are early or late.
 TEST_P(BypassTest, StepsThatDeviate) {
   const std::unique_ptr<Ranks> ranks = MakeRanks();
   std::atomic<uint64_t> predicted{0};

@@ -142,7 +142,7 @@ TEST_F(ProtocolTest, AnErrorOfAnotherNameEndsNothing) {
   EXPECT_FALSE(Await(ending).ok());
 }
 
-TEST(CoordinatorEngineTest, AnReadyListThatCannotBeReadEndsAll) {
+TEST(CoordinatorEngineTest, AReadyListThatCannotBeReadEndsAll) {
   Watchdog watchdog(std::chrono::seconds(20));
   LocalGroup group(2);
   std::unique_ptr<Transport> peer = group.CreateTransport(1);

@@ -77,7 +77,7 @@ TEST_P(OperationsTest, AllgatherOfRaggedRows) {
   ranks.JoinAll();
 }
 
-TEST_P(OperationsTest, ExchangeOfRaggedRows) {
+TEST_P(OperationsTest, SparseAllgatherOfRaggedRows) {
   Ranks ranks(GetParam());
   for (int step = 0; step < 6; ++step) {
     ranks.Each([&](int rank, Engine& engine) {
@@ -94,7 +94,7 @@ TEST_P(OperationsTest, ExchangeOfRaggedRows) {
   ranks.JoinAll();
 }
 
-TEST_F(OperationsTest, ARankThatHasJoinedExchangesNothing) {
+TEST_F(OperationsTest, ARankThatHasJoinedBringsNoRows) {
   Ranks ranks(3);
   ranks.Each([&](int rank, Engine& engine) {
     if (rank != 1) {
@@ -108,7 +108,7 @@ TEST_F(OperationsTest, ARankThatHasJoinedExchangesNothing) {
   });
 }
 
-TEST_F(OperationsTest, RowsOfNothingCannotBeExchanged) {
+TEST_F(OperationsTest, RowsOfNothingCannotBeGathered) {
   Ranks ranks(2);
   ranks.Each([&](int rank, Engine& engine) {
     CountingRows rows(rank, 0);

@@ -1,4 +1,4 @@
-// Rows that an exchange moves, which know whether each came once, and as it was put.
+// Rows that a sparse allgather moves, which know whether each came once, and as it was put.
 
 #ifndef TFMPI_TESTS_CORE_REDUCTION_COUNTING_ROWS_H_
 #define TFMPI_TESTS_CORE_REDUCTION_COUNTING_ROWS_H_

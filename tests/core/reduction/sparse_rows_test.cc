@@ -94,7 +94,7 @@ TEST(SparseRowsTest, RepeatsAreFoundWhateverTheIndices) {
   }
 }
 
-// As an exchange of one rank, in chunks of `chunk` rows.
+// As a sparse allgather of one rank, in chunks of `chunk` rows.
 std::vector<char> PutAll(GatheredRows* rows, size_t row_bytes, int64_t chunk) {
   const auto n = static_cast<int64_t>(rows->own().rows());
   rows->Begin({n}, 1);

@@ -124,7 +124,7 @@ TEST_P(NodeTest, GathersAndBroadcastsOfManySizes) {
   ranks.JoinAll();
 }
 
-TEST_P(NodeTest, ExchangesOfNarrowAndWideRows) {
+TEST_P(NodeTest, SparseAllgathersOfNarrowAndWideRows) {
   Nodes nodes(GetParam().nodes, GetParam().per_node, OptionsOf(GetParam()));
   Ranks ranks(GetParam().nodes * GetParam().per_node, TestOptions(), nodes.Decorator());
   // Wider than a slot; as wide as half of one and a little; many in one.
