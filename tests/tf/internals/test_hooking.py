@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 NEWER = "is newer than"
@@ -52,6 +54,21 @@ def test_rank_0_names_a_version_that_is_newer_than_the_last_tested(run):
     assert line.startswith("tensorflow.mpi rank 0/2: tf_keras 2."), line
     assert f"{NEWER} 2.15.9" in line and "install tf_keras==2.15.9" in line
     assert NEWER not in run.stderr[1]
+
+
+@pytest.mark.parametrize("first", ["keras", "tf_keras"])
+def test_keras_may_be_imported_before_tensorflow(launch, first):
+    """TensorFlow is then imported from within it, when half of its modules are there."""
+    script = (
+        f"import {first} as keras, tensorflow as tf; assert tf.mpi.size() == 2\n"
+        "model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])\n"
+        "model.compile('sgd', 'mse')\n"
+        "model.fit(tf.ones([4, 2]), tf.ones([4, 1]), verbose=0)\n"
+        "print('RESULT', '{\"weights\": %s}' % model.get_weights()[0].tolist())"
+    )
+    run = launch([sys.executable, "-c", script], np=2).check()
+    assert run.results[0] == run.results[1]
+    assert NEWER not in run.stderr[0]
 
 
 @pytest.mark.full

@@ -131,8 +131,9 @@ def _check_modules(package: ModuleType) -> None:
             raise _lost("", package.__name__, f"module {name}")
 
 
-def _warn_if_newer(package: str, module: ModuleType) -> None:
-    found, tested = str(module.__version__), LAST_TESTED[package]
+def _warn_if_newer(package: str, _module: ModuleType) -> None:
+    # Who imports tf_keras first imports TensorFlow from within it: it has no __version__ yet.
+    found, tested = version_of(package), LAST_TESTED[package]
     if numbers(found) > numbers(tested):
         log.say(
             f"{package} {found} is newer than {tested}, the last version that was tested with "
