@@ -369,8 +369,9 @@ run_tests() {
     fi
     step "Results"
     for config in "${configs[@]}"; do
-        sed -n "s/^\[  PASSED  \]/        googletest $config: &/p" \
-            "$LOG/test-googletest-$config.log"
+        awk -v config="$config" '/^\[  PASSED  \]/ { tests += $4; files++ }
+            END { printf "        googletest %s: %d tests of %d files passed\n",
+                config, tests, files }' "$LOG/test-googletest-$config.log"
     done
     for part in "${parts[@]}"; do
         printf '        %s: %s\n' "$part" "$(tail -n 1 "$LOG/test-$part.log")"
