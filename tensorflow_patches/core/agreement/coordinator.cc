@@ -235,12 +235,11 @@ void Coordinator::NoteFingerprints(const Pending& pending, bool is_new) {
   fingerprints_judged_ = true;
   if (equal_gradients_ == first_gradients_) {
     notices_.push_back(
-        "every rank's first gradients are identical to the bit: all ranks are fed the same data, "
-        "so " +
+        "in the first step every rank's gradients are identical to the bit, as if all ranks were "
+        "given the same samples: then " +
         std::to_string(size_) +
-        " ranks do the work of one. Give each rank its own part, for example "
-        "dataset.shard(tf.mpi.size(), tf.mpi.rank()) or x[tf.mpi.rank()::tf.mpi.size()], or "
-        "shuffle with a seed that differs by rank");
+        " ranks do the work of one. In a loop of the script's own, tf.mpi.shard(dataset) or "
+        "TF_MPI_SHARD=dataset gives each rank its part");
   }
 }
 

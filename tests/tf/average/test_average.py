@@ -118,7 +118,7 @@ def test_saved_model_is_an_identity_in_stock_tensorflow(
 
 def test_same_data_is_a_warning(launch, scripts):
     run = launch(scripts / "average.py", args=["same"]).check()
-    assert [text.count("all ranks are fed the same data") for text in run.stderr] == [1, 0]
+    assert [text.count("were given the same samples") for text in run.stderr] == [1, 0]
 
 
 @pytest.mark.full

@@ -96,10 +96,13 @@ def shard_batches(
     import tensorflow as tf
 
     spec = dataset.element_spec
+    check_rows = _more_than_one_length(spec)
     divides = bool(sizes) and all(size % hooks.size == 0 for size in sizes or ())
 
     def step(offset: Any, batch: Any) -> tuple[Any, Any]:
         rows = num_rows(spec, batch)
+        if check_rows:
+            rows = _all_of(rows, spec, batch)
         if divides:
             return offset, element(_even(spec, batch), rows // hooks.size, rows)
         first = tf.math.floormod(hooks.rank - offset, hooks.size)
@@ -137,6 +140,39 @@ def static_rows(spec: Any) -> int | None:
     """The number of samples that every batch of `spec` has, if it is part of it."""
     leaf = _first_batched(spec)
     return None if leaf is None or leaf.shape.rank is None else leaf.shape[0]
+
+
+def differing_rows(spec: Any) -> list[int] | None:
+    """The first dimensions of the tensors of a batch, where they are known to be no one number."""
+    known = {leaf.shape[0] for leaf in _leaves(spec) if _is_batched(leaf) and leaf.shape.rank}
+    found = sorted(rows for rows in known if rows is not None)
+    return found if len(found) > 1 else None
+
+
+def _more_than_one_length(spec: Any) -> bool:
+    """Whether first dimensions are only seen to be equal when a batch is there."""
+    batched = [leaf for leaf in _leaves(spec) if _is_batched(leaf)]
+    known = {leaf.shape[0] if leaf.shape.rank else None for leaf in batched}
+    return len(batched) > 1 and (None in known or len(known) > 1)
+
+
+def _all_of(rows: Any, spec: Any, batch: Any) -> Any:
+    """`rows`, after a look whether all tensors of `batch` have as many."""
+    import tensorflow as tf
+
+    parts = zip(_leaves(spec), _leaves(batch))
+    lengths = [_length(part) for leaf, part in parts if _is_batched(leaf)]
+    same = [
+        tf.debugging.assert_equal(
+            length,
+            rows,
+            "The tensors of a batch have different first dimensions: these are not samples that "
+            "ranks could share. Set TF_MPI_SHARD=off, with which each rank has whole batches",
+        )
+        for length in lengths[1:]
+    ]
+    with tf.control_dependencies(same):
+        return tf.identity(rows)
 
 
 def batch_sizes(dataset: Any) -> set[int] | None:
@@ -177,10 +213,13 @@ def length(dataset: Any) -> float | None:
 
 def num_rows(spec: Any, element: Any) -> Any:
     """The number of samples in a batch: an int64 scalar tensor."""
+    specs, parts = _leaves(spec), _leaves(element)
+    return _length(parts[next(i for i, leaf in enumerate(specs) if _is_batched(leaf))])
+
+
+def _length(part: Any) -> Any:
     import tensorflow as tf
 
-    specs, parts = _leaves(spec), _leaves(element)
-    part = parts[next(i for i, leaf in enumerate(specs) if _is_batched(leaf))]
     if isinstance(part, tf.SparseTensor):
         return part.dense_shape[0]
     if isinstance(part, tf.RaggedTensor):

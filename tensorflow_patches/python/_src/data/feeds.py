@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import scope
 from tensorflow.mpi._src.data import batch_shard, predictions, streams
-from tensorflow.mpi._src.runtime import control_plane, hooks
+from tensorflow.mpi._src.runtime import control_plane, hooks, log
 
 _KERAS_BATCH = 32  # the batch size of arrays if the script gives none
 _AHEAD = 2  # batches
@@ -27,12 +27,14 @@ class Feed(NamedTuple):
     """What Keras iterates in place of a dataset that it was given, and how many batches that has.
 
     `num_batches` is None if that is unknown, or without end. `in_turn`: a step takes a batch on
-    each rank, so that an epoch has so many times fewer steps.
+    each rank, so that an epoch has so many times fewer steps. `split`: a rank has some rows of each
+    batch.
     """
 
     dataset: Any
     num_batches: int | None
     in_turn: bool = False
+    split: bool = False
 
 
 def takes_parts() -> bool:
@@ -95,13 +97,30 @@ def shard_of(given: Given) -> Feed:
     num_batches = None if stream.length == "endless" else stream.length
     if not batch_shard.is_batched(stream.dataset.element_spec):
         return Feed(stream.dataset, num_batches)
+    if (rows := batch_shard.differing_rows(stream.dataset.element_spec)) is not None:
+        _say_whole(given.what, rows)
+        return Feed(stream.dataset, num_batches)
     if predicting:
         if call is None or given.once:
             return Feed(stream.dataset, num_batches)
-        return Feed(call.record(_part(stream, batch_shard.counted)), num_batches)
+        return Feed(call.record(_part(stream, batch_shard.counted)), num_batches, split=True)
     if batch_per_rank() and not given.sizes:
         return _in_turn(stream, label)
-    return Feed(_part(stream, batch_shard.weighted(stream.sizes)), num_batches)
+    return Feed(_part(stream, batch_shard.weighted(stream.sizes)), num_batches, split=True)
+
+
+_said_whole = False
+
+
+def _say_whole(what: str, rows: list[int]) -> None:
+    global _said_whole
+    if hooks.rank == 0 and not _said_whole:
+        _said_whole = True
+        log.say(
+            f"{what}: the tensors of a batch have different first dimensions "
+            f"({' and '.join(map(str, rows))}), so these are not samples that ranks could share: "
+            "every rank computes whole batches, which is right but no faster than one process"
+        )
 
 
 def _part(stream: streams.Stream, element: Callable[[Any, Any, Any], Any]) -> Any:
@@ -152,7 +171,14 @@ def step_on_shard(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any
             _restore_unless(data.counts, before)
         return logs
 
-    return run
+    def marked(data: Any) -> Any:
+        try:
+            return run(data)
+        except Exception as error:
+            error._tf_mpi_in_step = True  # type: ignore[attr-defined]  # see keras/calls.py
+            raise
+
+    return marked
 
 
 def _states(model: Any) -> list[Any]:

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.data import batch_shard, feeds, predictions, seeds
+from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.runtime import hooking, hooks, log
 
 
@@ -24,6 +25,9 @@ def _hook_trainer(module: ModuleType) -> None:
     hooking.wrap(module, "TensorFlowTrainer._make_function", _made_on_part)
     hooking.wrap(module, "TensorFlowTrainer._maybe_symbolic_build", _built_on_part)
     hooking.wrap(module, "TensorFlowTrainer.predict", predictions.wrap)
+    for kind in ("fit", "evaluate", "predict"):
+        hooking.wrap(module, f"TensorFlowTrainer.{kind}", calls.wrap(kind))
+    hooking.wrap(module, "TensorFlowTrainer.make_predict_function", _built_before_predict)
 
 
 def _on_part(original: Any) -> Any:
@@ -77,6 +81,7 @@ def _take_shard(iterator: Any) -> None:
     if feed.num_batches != num_batches:
         iterator.data_adapter = _Adapter(adapter, feed.num_batches)
         iterator._num_batches = feed.num_batches
+    calls.note_data(feed.dataset.element_spec, feed.split)
     if feed.in_turn and iterator.steps_per_epoch:
         iterator.steps_per_epoch = math.ceil(iterator.steps_per_epoch / hooks.size)
 
@@ -101,22 +106,34 @@ def _built_on_part(build: Any) -> Any:
     def maybe_build(self: Any, iterator: Any = None, data_batch: Any = None) -> Any:
         if iterator is not None:  # fit or evaluate has just made it
             feeds.wrap_steps(self)
-            _build_states(self, iterator)
+            _build_states(self, getattr(iterator._distributed_dataset, "element_spec", None))
         return build(self, iterator=iterator, data_batch=data_batch)
 
     return maybe_build
 
 
-def _build_states(model: Any, iterator: Any) -> None:
+def _built_before_predict(make: Any) -> Any:
+    def make_predict_function(self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = calls.innermost()
+        if call is not None and call.kind == "predict" and call.model is self:
+            _build_states(self, call.spec)
+        return make(self, *args, **kwargs)
+
+    return make_predict_function
+
+
+def _build_states(model: Any, shard: Any) -> None:
     """Makes variables before the first step, where Keras would make them inside it.
 
-    A traced step that may have to leave the metrics as they are must know their values before; an
-    eager one would compute its first gradient from weights that are not synchronized yet.
+    Ranks would evaluate and predict with values of their own. A traced step that may have to leave
+    the metrics as they are must know their values before; an eager one would compute its first
+    gradient from weights that are not synchronized yet.
     """
     import tensorflow as tf
 
-    shard = getattr(iterator._distributed_dataset, "element_spec", None)
-    if shard is None or not (model.run_eagerly or isinstance(shard, batch_shard.MaybeShard)):
+    if shard is None:
+        return
+    if model.built and not (model.run_eagerly or isinstance(shard, batch_shard.MaybeShard)):
         return
     data = shard.data if batch_shard.is_shard(shard) else shard
     present = tf.nest.map_structure(

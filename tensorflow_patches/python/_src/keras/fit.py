@@ -19,6 +19,7 @@ import threading
 from types import ModuleType
 from typing import Any
 
+from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.runtime import c_api, control_plane, hooking, hooks
 from tensorflow.mpi._src.variables import initial_broadcast, large_variables
 
@@ -50,6 +51,8 @@ def hook_callbacks(module: ModuleType) -> None:
     hooking.after(module, "CallbackList.on_epoch_end", _epoch_ends_for)
     hooking.before(module, "CallbackList.on_test_begin", _evaluation_begins)
     hooking.before(module, "CallbackList.on_predict_begin", _prediction_begins)
+    hooking.before(module, "CallbackList.on_test_end", _use_ends)
+    hooking.before(module, "CallbackList.on_predict_end", _use_ends)
 
 
 def _hook_metrics(module: ModuleType) -> None:
@@ -69,6 +72,8 @@ class _Fit:
 
 def _fit_begins(callbacks: Any) -> None:
     """After every callback's on_train_begin, so after BackupAndRestore."""
+    if calls.innermost() is None:
+        return  # the script drives its callbacks itself
     hooks.used_keras = True
     fit = _Fit()
     callbacks.__dict__["_tf_mpi_fit"] = fit
@@ -121,7 +126,11 @@ def _draw_differently(model: Any) -> None:
 
     With one seed on all ranks every rank would draw the same mask for other samples.
     """
-    for variable in getattr(model, "non_trainable_variables", ()):
+    try:
+        variables = getattr(model, "non_trainable_variables", ())
+    except ValueError:  # of tf_keras, a Sequential that its first step will build
+        return
+    for variable in variables:
         if not initial_broadcast.is_random_state(getattr(variable, "path", "")):
             continue
         if hasattr(variable, "_tf_mpi_drawing"):
@@ -155,6 +164,8 @@ def _batch_ends(callbacks: Any) -> None:
     fit: _Fit | None = callbacks.__dict__.get("_tf_mpi_fit")
     if fit is None:
         return
+    if (call := calls.innermost()) is not None:
+        call.batches += 1
     if next(fit.batches) == 1:
         _check_averaged(fit, callbacks.model)
     if fit.agree_on_each_batch:
@@ -193,17 +204,37 @@ def _epoch_ends_for(callbacks: Any) -> None:
 
 
 def _evaluation_begins(callbacks: Any) -> None:
-    hooks.used_keras = True
-    label = f"evaluation {next(_evaluations)}"
-    _meet(label, callbacks.model)
-    _synchronize_states(callbacks.model, f"start of {label}")
+    if calls.innermost() is not None:
+        _use_begins(f"evaluation {next(_evaluations)}", callbacks.model)
 
 
 def _prediction_begins(callbacks: Any) -> None:
+    if calls.innermost() is not None:
+        _use_begins(f"prediction {next(_predictions)}", callbacks.model)
+
+
+def _use_begins(label: str, model: Any) -> None:
     hooks.used_keras = True
-    label = f"prediction {next(_predictions)}"
-    _meet(label, callbacks.model)
-    _synchronize_states(callbacks.model, f"start of {label}")
+    call = calls.innermost()
+    assert call is not None
+    call.label, call.unbuilt = label, not model.built
+    _meet(label, model)
+    _synchronize_states(model, f"start of {label}")
+
+
+def _use_ends(callbacks: Any) -> None:
+    """At the end of evaluate and predict: what its first step has built was not synchronized."""
+    call, model = calls.innermost(), callbacks.model
+    if call is None or not call.unbuilt or not model.built or call.model is not model:
+        return
+    call.unbuilt = False
+    everyone = control_plane.headers(f"end of {call.label}", _trainable_digests(model))
+    if any(theirs != everyone[0] for theirs in everyone):
+        raise RuntimeError(
+            f"{call.kind}() of model '{model.name}', which was not built yet, has built another "
+            "one on each rank: their weights were drawn without a common seed. Build it before "
+            "(model.build(input_shape), or keras.Input as its first layer)"
+        )
 
 
 def over_ranks(original: Any) -> Any:

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.data import batch_shard, feeds, predictions, seeds
+from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.runtime import hooking, hooks, log
 
 # The adapters of arrays, whose batch size is the script's.
@@ -63,6 +64,8 @@ def _inferred(infer: Any) -> Any:
 
 def _hook_model(module: ModuleType) -> None:
     hooking.wrap(module, "Model.predict", predictions.wrap)
+    for kind in ("fit", "evaluate", "predict"):
+        hooking.wrap(module, f"Model.{kind}", calls.wrap(kind))
 
 
 def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
@@ -85,6 +88,7 @@ def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
         )
     )
     handler._dataset = feed.dataset
+    calls.note_data(feed.dataset.element_spec, feed.split)
     if feed.in_turn and steps_per_epoch not in (None, -1):
         handler._tf_mpi_steps = math.ceil(steps_per_epoch / hooks.size)
     elif steps_per_epoch is None:
@@ -111,18 +115,32 @@ def _array_sizes(adapter: Any) -> set[int] | None:
 
 
 def _build_states(model: Any, shard: Any) -> None:
-    """Makes the metrics' variables before the first step, if it may have to leave them as they are.
+    """Makes variables before the first step, where tf_keras would make them while it traces it.
 
-    Else tf_keras would make them while it traces that step, which could not know their values.
+    Of a model that evaluate or predict builds every rank would use values of its own; and a step
+    that may have to leave the metrics as they are could not know their values.
     """
-    import tensorflow as tf
-
+    data = shard.data if batch_shard.is_shard(shard) else shard
+    call = calls.innermost()
+    if not model.built and call is not None and call.kind != "fit":
+        _try(model, lambda batch: model(_inputs(batch), training=False), data)
     metrics = getattr(model, "compiled_metrics", None)
     if not isinstance(shard, batch_shard.MaybeShard) or metrics is None:
         return
     if model.built and getattr(metrics, "built", True) and model.compiled_loss.built:
         return
+    _try(model, model.test_step, data)
+
+
+def _inputs(batch: Any) -> Any:
+    return batch[0] if isinstance(batch, tuple) else batch
+
+
+def _try(model: Any, step: Any, data: Any) -> None:
+    """Traces `step`, which makes variables."""
+    import tensorflow as tf
+
     try:
-        tf.function(model.test_step).get_concrete_function(shard.data)
+        tf.function(step).get_concrete_function(data)
     except Exception as error:  # a model that only real tensors can build: its first step does
         log.debug(f"model '{model.name}' is built by its first step: {error}")

@@ -1,0 +1,175 @@
+"""fit, evaluate and predict of models that are not built yet, on batches that are no samples; and a
+CallbackList that the script drives itself. Prints what came out.
+
+Arguments: keras or tf_keras, then names of cases, default all of it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import keras as keras_3
+import numpy as np
+import tensorflow as tf
+import tf_keras
+from common import encode, result, single_threaded_ops
+
+keras = {"keras": keras_3, "tf_keras": tf_keras}[sys.argv[1]]
+RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))
+X = np.random.default_rng(3).normal(size=(20, 5)).astype(np.float32)
+
+
+def unbuilt(compute: Any) -> Any:
+    """Weights that every rank draws for itself: with another seed."""
+    keras.utils.set_random_seed(1 + RANK)
+    model = keras.Sequential([keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return encode(np.asarray(compute(model))), [encode(weight) for weight in model.get_weights()]
+
+
+def evaluated() -> Any:
+    return unbuilt(lambda model: model.evaluate(X, X[:, :1], verbose=0))
+
+
+def predicted() -> Any:
+    return unbuilt(lambda model: model.predict(np.ones((6, 5), np.float32), verbose=0))
+
+
+class Pool(keras.Model):  # type: ignore[name-defined]
+    """One answer for a whole graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(4, kernel_initializer="ones")
+
+    def call(self, nodes: Any) -> Any:
+        return tf.reduce_mean(tf.tanh(self.dense(nodes)), 0, keepdims=True)
+
+
+class Edges(Pool):
+    def call(self, inputs: Any) -> Any:
+        nodes, edges = inputs
+        return tf.gather(self.dense(nodes), edges)
+
+
+class Graph(Pool):
+    def call(self, inputs: Any) -> Any:
+        nodes, adjacency = inputs
+        return tf.matmul(adjacency, self.dense(nodes))
+
+
+class Pairs(Pool):
+    def train_step(self, data: Any) -> Any:
+        anchors, positives = data[0], data[1]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.dense(anchors) - self.dense(positives)) ** 2)
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return {"loss": loss}
+
+
+def whole(model: Any, dataset: Any) -> Any:
+    model.compile("sgd", "mse")
+    history = model.fit(dataset, epochs=3, verbose=0).history
+    return history["loss"], [encode(weight) for weight in model.get_weights()]
+
+
+def pooled() -> Any:
+    answer = np.zeros((1, 4), np.float32)
+    return whole(Pool(), tf.data.Dataset.from_tensors((X, answer)))
+
+
+EDGES = np.random.default_rng(5).integers(0, 20, 57).astype(np.int32)
+
+
+def gathered() -> Any:
+    answer = np.zeros((57, 4), np.float32)
+    return whole(Edges(), tf.data.Dataset.from_tensors(((X, EDGES), answer)))
+
+
+def failure(model: Any, dataset: Any) -> Any:
+    model.compile("sgd", "mse")
+    try:
+        model.fit(dataset, verbose=0)
+    except Exception as error:
+        return "\n".join([str(error), *getattr(error, "__notes__", [])])
+    return "none"
+
+
+def graph() -> Any:
+    adjacency, answer = np.eye(20, dtype=np.float32), np.zeros((20, 4), np.float32)
+    return failure(Graph(), tf.data.Dataset.from_tensors(((X, adjacency), answer)))
+
+
+def pairs() -> Any:
+    return failure(Pairs(), tf.data.Dataset.from_tensors(np.stack([X, -X])))
+
+
+def lengths_seen_late() -> Any:
+    signature = (
+        (tf.TensorSpec((None, 5)), tf.TensorSpec((None,), tf.int32)),
+        tf.TensorSpec((None, 4)),
+    )
+    elements = [((X, EDGES), np.zeros((57, 4), np.float32))]
+    dataset = tf.data.Dataset.from_generator(lambda: iter(elements), output_signature=signature)
+    return failure(Edges(), dataset)
+
+
+def other_error() -> Any:
+    """An error that has nothing to do with shapes: not ours to explain."""
+
+    def fails(y: Any, guess: Any) -> Any:
+        raise RuntimeError("of the loss")
+
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", fails)
+    try:
+        model.fit(X, X[:, :1], verbose=0)
+    except Exception as error:
+        return "\n".join([str(error), *getattr(error, "__notes__", [])])
+    return "none"
+
+
+def driven() -> Any:
+    """A loop of the script's own that calls callbacks: of other ranks it asks nothing."""
+    model = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(1)])
+    stop = keras.callbacks.EarlyStopping("loss", patience=1)
+    callbacks = keras.callbacks.CallbackList([stop], add_history=True, model=model)
+    for _ in range(1 + RANK):
+        callbacks.on_train_begin()
+        for epoch in range(2):
+            callbacks.on_epoch_begin(epoch)
+            callbacks.on_train_batch_begin(0)
+            callbacks.on_train_batch_end(0, {"loss": 1.0})
+            callbacks.on_epoch_end(epoch, {"loss": 1.0})
+        callbacks.on_test_begin()
+        callbacks.on_test_end()
+        callbacks.on_train_end()
+    without_model = keras.callbacks.CallbackList([])
+    without_model.on_train_begin()
+    without_model.on_train_end()
+    return model.stop_training
+
+
+CASES = {
+    "evaluated": evaluated,
+    "predicted": predicted,
+    "pooled": pooled,
+    "gathered": gathered,
+    "driven": driven,
+    "graph": graph,
+    "pairs": pairs,
+    "lengths seen late": lengths_seen_late,
+    "other error": other_error,
+}
+
+
+def main() -> None:
+    single_threaded_ops()
+    result({name: CASES[name]() for name in sys.argv[2:] or CASES})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""fit, evaluate and predict as a first call, and of what cannot be split by samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from compare import decode
+
+from reference import reference
+from tiers import full
+
+SCRIPT = "keras_calls.py"
+ERRORS = ("graph", "pairs", "lengths seen late", "other error")
+WAY_OUT = "set TF_MPI_SHARD=off"
+
+
+@pytest.fixture(scope="module", params=["keras", "tf_keras"])
+def package(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def alone(launch, scripts, package) -> dict[str, Any]:
+    """What one plain process printed."""
+    return reference(scripts / SCRIPT, args=[package])[0]
+
+
+@pytest.fixture(scope="module", params=[2, full(3)])
+def run(request, launch, scripts, package) -> Any:
+    return launch(scripts / SCRIPT, np=request.param, args=[package], timeout=200).check()
+
+
+@pytest.mark.parametrize("case", ["evaluated", "predicted"])
+def test_a_model_that_its_first_use_builds_is_one_model(alone, run, case):
+    """Each rank has a seed of its own: rank 0's weights count."""
+    for rank in run.results:
+        values, weights = rank[case]
+        np.testing.assert_allclose(decode(values), decode(alone[case][0]), rtol=1e-5)
+        for ours, theirs in zip(weights, alone[case][1], strict=True):
+            np.testing.assert_array_equal(decode(ours), decode(theirs))
+
+
+@pytest.mark.parametrize("case", ["pooled", "gathered"])
+def test_tensors_of_different_lengths_are_whole_on_every_rank(alone, run, case):
+    for rank in run.results:
+        np.testing.assert_allclose(rank[case][0], alone[case][0], rtol=1e-6)
+        for ours, theirs in zip(rank[case][1], alone[case][1], strict=True):
+            np.testing.assert_allclose(decode(ours), decode(theirs), atol=1e-6)
+    said = [text.count("every rank computes whole batches") for text in run.stderr]
+    assert said == [1] + [0] * (len(said) - 1)
+
+
+@pytest.mark.parametrize("case", ["graph", "pairs"])
+def test_an_error_of_a_part_of_a_batch_says_what_fit_splits(run, case):
+    for rank in run.results:
+        assert "fit() of model" in rank[case] and WAY_OUT in rank[case]
+
+
+def test_lengths_that_only_the_data_tell(run):
+    for rank in run.results:
+        assert "different first dimensions" in rank["lengths seen late"]
+        assert "Set TF_MPI_SHARD=off" in rank["lengths seen late"]
+
+
+def test_other_errors_are_left_alone(alone, run):
+    for rank in run.results:
+        assert rank["other error"].splitlines()[-1] == alone["other error"].splitlines()[-1]
+
+
+def test_callbacks_that_the_script_drives_meet_nobody(run):
+    for rank in run.results:
+        assert rank["driven"] is True
