@@ -9,8 +9,9 @@ from pathlib import Path
 DISTRIBUTION = "tensorflow_cpu"
 # Our part of the version: 2.21.0+mpi.1. Raised with every release on the same TensorFlow.
 RELEASE = "mpi.1"
-# Where everything of ours goes in the wheel.
+# Where everything of ours goes in the wheel, but for what Python's `site` reads at every start.
 PACKAGE = "tensorflow/mpi"
+START_FILE = "tensorflow_mpi.pth"
 LIBRARY_DIR = f"{PACKAGE}/lib"
 BUILD_INFO = f"{PACKAGE}/_build_info.py"
 
@@ -71,6 +72,10 @@ class Layout:
     @property
     def package(self) -> Path:
         return self.root / "tensorflow_patches" / "python"
+
+    @property
+    def start_file(self) -> Path:
+        return self.root / "tensorflow_patches" / "start" / START_FILE
 
     @property
     def official(self) -> Path:

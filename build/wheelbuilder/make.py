@@ -64,7 +64,7 @@ def make(layout: Layout, target: Target, out: Path, jobs: int | None = None) -> 
             # Patches first: what can fail in a second should not wait for the compiler.
             changed = apply_series(patches, wheel.read, layout.scratch)
             libraries = build_libraries(layout, jobs)
-            added = payload(layout.package, libraries)
+            added = payload(layout.package, layout.start_file, libraries)
             content = changed | added
             added[BUILD_INFO] = build_info(lock.our_version, lock.version, mpi.name, content)
             needs = versions_of_wheel(official, layout.cache / "elf" / f"{sha256}.json")

@@ -2,7 +2,7 @@
 
 The official wheel is pinned by the sha256 in the lock. An entry is untouched when its raw bytes in
 the archive and its RECORD line are the official ones; any other must be one that the series names,
-and be what the series makes of it, or lie in tensorflow/mpi.
+and be what the series makes of it, or be ours: in tensorflow/mpi, or tensorflow_mpi.pth.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .errors import BuildError
 from .inputs.official import check_hash
-from .layout import DISTRIBUTION, PACKAGE, Layout
+from .layout import DISTRIBUTION, PACKAGE, START_FILE, Layout
 from .lock import Lock, read_lock
 from .make import official_for
 from .series import Patch, apply_series, read_series
@@ -124,7 +124,8 @@ class _Comparison:
             )
 
     def _check_added(self, name: str) -> None:
-        if not name.startswith(f"{PACKAGE}/") or name.endswith("/"):
+        ours = name.startswith(f"{PACKAGE}/") or name == START_FILE
+        if not ours or name.endswith("/"):
             raise BuildError(f"{name} is added and not in {PACKAGE}: do not use this wheel")
         self._checked(name)
 

@@ -104,6 +104,7 @@ class Checkout:
         """The part of `make` after the compiler."""
         added = {
             "tensorflow/mpi/__init__.py": b"VERSION = 1\n",
+            "tensorflow_mpi.pth": b"import os\n",
             "tensorflow/mpi/lib/libtensorflow_mpi.so": b"\x7fELF not really" * 100,
         }
         with WheelEditor(self.official, INFO) as wheel:

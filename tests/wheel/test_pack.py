@@ -159,7 +159,14 @@ def test_the_build_id_is_that_of_the_content(tmp_path: Path) -> None:
 
 
 def test_a_package_without_init_is_refused(tmp_path: Path) -> None:
+    package = tmp_path / "python"
+    package.mkdir()
+    start = tmp_path / "tensorflow_mpi.pth"
+    start.write_bytes(b"import os\n")
     with pytest.raises(BuildError, match="must have an __init__.py"):
-        payload(tmp_path, {})
-    (tmp_path / "__init__.py").touch()
-    assert payload(tmp_path, {}) == {"tensorflow/mpi/__init__.py": b""}
+        payload(package, start, {})
+    (package / "__init__.py").touch()
+    assert payload(package, start, {}) == {
+        "tensorflow/mpi/__init__.py": b"",
+        "tensorflow_mpi.pth": b"import os\n",
+    }

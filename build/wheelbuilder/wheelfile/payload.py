@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from ..errors import BuildError
-from ..layout import BUILD_INFO, LIBRARY_DIR, PACKAGE
+from ..layout import BUILD_INFO, LIBRARY_DIR, PACKAGE, START_FILE
 
 _SKIPPED_DIRECTORIES = {"__pycache__", "tests"}
 _SKIPPED_SUFFIXES = {".pyc", ".pyo", ".bazel"}
@@ -43,13 +43,14 @@ def package_files(directory: Path) -> dict[str, Path]:
     return found
 
 
-def payload(package: Path, libraries: dict[str, Path]) -> dict[str, bytes]:
+def payload(package: Path, start_file: Path, libraries: dict[str, Path]) -> dict[str, bytes]:
     """Name in the wheel -> content, for everything added but the build info."""
     added = {name: path.read_bytes() for name, path in package_files(package).items()}
     if f"{PACKAGE}/__init__.py" not in added or BUILD_INFO in added:
         raise BuildError(
             f"{package} must have an __init__.py, and no file of the name {BUILD_INFO}"
         )
+    added[START_FILE] = start_file.read_bytes()
     for name, path in libraries.items():
         added[f"{LIBRARY_DIR}/{name}"] = path.read_bytes()
     return added

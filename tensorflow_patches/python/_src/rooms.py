@@ -8,6 +8,8 @@ from __future__ import annotations
 from tensorflow.mpi._src.average import apply_ops
 from tensorflow.mpi._src.compat_v1 import gradients, sessions, subclasses
 from tensorflow.mpi._src.data import dataset_shard, seeds
+from tensorflow.mpi._src.draws import host, keras_ops
+from tensorflow.mpi._src.draws import ops as random_ops
 from tensorflow.mpi._src.files import downloads, keras_files, saves, tensorflow_files
 from tensorflow.mpi._src.keras import batch_norm, fit, learning_rate, optimizers
 from tensorflow.mpi._src.keras import data as keras_data
@@ -33,6 +35,8 @@ def install() -> None:
         gradients,
         sessions,
         subclasses,
+        host,
+        random_ops,
         seeds,
         dataset_shard,
         saves,
@@ -45,6 +49,7 @@ def install() -> None:
     hooking.check_versions()
     for module in (
         downloads,
+        keras_ops,
         keras_files,  # before what exchanges after fit's callbacks
         keras_data,
         tf_keras_data,

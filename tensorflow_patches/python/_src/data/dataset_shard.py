@@ -12,6 +12,7 @@ from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.data import batch_shard, streams
+from tensorflow.mpi._src.draws import ops
 from tensorflow.mpi._src.runtime import hooks
 
 _numbers = itertools.count(1)  # of datasets, in program order
@@ -51,6 +52,7 @@ def shard(dataset: Any, batched: bool | None) -> Any:
     else:
         part = _every_nth(stream)
     part._tf_mpi_part = True
+    ops.takes_parts()
     return part
 
 

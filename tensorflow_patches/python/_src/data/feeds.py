@@ -7,6 +7,7 @@ average.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import scope
 from tensorflow.mpi._src.data import batch_shard, predictions, streams
+from tensorflow.mpi._src.draws import ops
 from tensorflow.mpi._src.runtime import control_plane, hooks, log
 
 _KERAS_BATCH = 32  # the batch size of arrays if the script gives none
@@ -163,9 +165,10 @@ def step_on_shard(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any
 
     def run(data: Any) -> Any:
         if not batch_shard.is_shard(data):
-            return step(data)
+            with _for_samples(data):
+                return step(data)
         before = _values(_states(model)) if isinstance(data, batch_shard.MaybeShard) else []
-        with scope.weighted(data.weight):
+        with scope.weighted(data.weight), _for_samples(data.data):
             logs = step(data.data)
         if before:
             _restore_unless(data.counts, before)
@@ -179,6 +182,11 @@ def step_on_shard(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any
             raise
 
     return marked
+
+
+def _for_samples(data: Any) -> Any:
+    """Around a step on `data`: draws are for its samples, where ranks have parts of a batch."""
+    return ops.for_samples(batch_shard.rows_of(data)) if takes_parts() else contextlib.nullcontext()
 
 
 def _states(model: Any) -> list[Any]:

@@ -1,0 +1,62 @@
+"""What a script draws without a seed, by every way that there is; and what a step draws."""
+
+import os
+import random
+import sys
+import tempfile
+
+import numpy as np
+import tensorflow as tf
+from common import result
+
+RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))
+
+
+def of_the_host():
+    if RANK == 0:  # what one rank draws elsewhere moves nothing of the others
+        for _ in range(3):
+            random.Random(), np.random.default_rng(), tf.random.normal([2])
+    drawn: dict = {"random": random.random(), "numpy": np.random.rand()}
+    random.seed(None)
+    np.random.seed(None)
+    drawn |= {"random anew": random.random(), "numpy anew": np.random.rand()}
+    drawn["Random"] = [random.Random().random() for _ in range(2)]
+    drawn["default_rng"] = [np.random.default_rng().random() for _ in range(2)]
+    drawn["RandomState"] = np.random.RandomState().rand()
+    drawn["SeedSequence"] = int(np.random.SeedSequence().generate_state(1)[0])
+    drawn["a set"] = list({f"word {i}" for i in range(20)})
+    return drawn
+
+
+def of_tensorflow():
+    import keras
+    import tf_keras
+
+    @tf.function
+    def traced():
+        return tf.random.normal([2])
+
+    def shuffled():
+        return [int(i) for i in tf.data.Dataset.range(20).shuffle(20)]
+
+    drawn = {"eager": [tf.random.normal([]).numpy().tolist() for _ in range(2)]}
+    tf.keras.backend.clear_session()
+    drawn["eager"] += [tf.random.normal([]).numpy().tolist() for _ in range(2)]
+    drawn["traced"] = [traced().numpy().tolist() for _ in range(2)]
+    drawn["dataset"] = [shuffled(), shuffled()]
+    drawn["generator"] = tf.random.Generator.from_non_deterministic_state().normal([2]).numpy()
+    drawn["global generator"] = tf.random.get_global_generator().normal([2]).numpy()
+    drawn["keras"] = keras.random.normal((2,)).numpy()
+    drawn["initial"] = keras.layers.Dense(2)(tf.ones((1, 2))).numpy()
+    drawn["tf_keras"] = tf_keras.layers.Dense(2)(tf.ones((1, 2))).numpy()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        drawn["session"] = session.run(tf.random.uniform([2]))
+    return {name: np.asarray(value).tolist() for name, value in drawn.items()}
+
+
+def different_names():
+    return {"name": os.path.basename(tempfile.mktemp()), "bytes": os.urandom(4).hex()}
+
+
+result({"host": of_the_host(), "tensorflow": of_tensorflow(), "own": different_names(),
+        "started with": sys.argv[1:]})  # fmt: skip

@@ -1,0 +1,56 @@
+"""What a train_step draws: for its samples, and for the whole batch.  Argument: keras, tf_keras."""
+
+import sys
+
+import numpy as np
+import tensorflow as tf
+from common import result
+
+if sys.argv[1] == "tf_keras":
+    import tf_keras as keras
+else:
+    import keras
+
+BATCH = 8
+GENERATOR = tf.random.Generator.from_seed(3)
+seen: list = []
+
+
+def note(*drawn):
+    seen.append([part.tolist() for part in drawn])
+    return np.float32(0)
+
+
+class Model(keras.Model):
+    def train_step(self, data):
+        x, y = data
+        rows = tf.shape(x)[0]
+        drawn = [
+            tf.random.normal(tf.shape(x)),
+            tf.random.uniform((rows, 2), seed=4),
+            tf.random.categorical(tf.zeros([rows, 1000]), 1),
+            GENERATOR.normal((rows, 2)),
+            tf.random.gamma([], tf.ones([rows])),
+            tf.random.normal([]),
+            tf.random.uniform([3]),
+            GENERATOR.normal([3]),
+        ]
+        if sys.argv[1] == "keras":
+            drawn.append(keras.random.normal(tf.shape(x)))
+        tf.numpy_function(note, drawn, tf.float32)
+        return super().train_step(data)
+
+
+def steps(samples, seed):
+    seen.clear()
+    if seed is not None:
+        keras.utils.set_random_seed(seed)
+    inputs = keras.Input((3,))
+    model = Model(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse", jit_compile=False)
+    x = np.zeros((samples, 3), "f")
+    model.fit(x, np.zeros((samples, 1), "f"), batch_size=BATCH, epochs=1, verbose=0)
+    return [list(step) for step in seen]
+
+
+result({"even": steps(16, None), "uneven": steps(15, None), "seeded": steps(16, 1)})

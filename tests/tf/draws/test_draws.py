@@ -1,0 +1,69 @@
+"""One random state: unseeded draws are alike on all ranks, and other samples get other numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from reference import reference
+from tiers import full
+
+APART = {0, 1, 2, 3, 4, 8}  # of what steps.py draws: these are for the samples
+
+
+@pytest.fixture(scope="module")
+def drawn(launch, scripts):
+    return [launch(scripts / "draws.py", np=2).check() for _ in range(2)]
+
+
+def test_all_ranks_draw_alike(drawn):
+    first, second = drawn[0].results
+    assert first["host"] == second["host"]
+    assert first["tensorflow"] == second["tensorflow"]
+
+
+def test_and_nothing_is_drawn_twice(drawn):
+    for kind in ("host", "tensorflow"):
+        for name, value in drawn[0].results[0][kind].items():
+            if isinstance(value, list):
+                assert len({str(part) for part in value}) == len(value), name
+
+
+def test_another_run_draws_other_numbers(drawn):
+    for kind in ("host", "tensorflow"):
+        first, second = (run.results[0][kind] for run in drawn)
+        same = {name for name in first if first[name] == second[name]}
+        assert same <= {"a set"}
+
+
+def test_names_and_secrets_stay_each_ranks_own(drawn):
+    first, second = drawn[0].results
+    assert first["own"]["name"] != second["own"]["name"]
+    assert first["own"]["bytes"] != second["own"]["bytes"]
+
+
+def test_what_was_seeded_before_the_import_goes_on(launch, scripts):
+    (alone,) = reference(scripts / "seeded.py")
+    run = launch(scripts / "seeded.py", np=2).check()
+    for rank in run.results:
+        assert [rank["before"], rank["after"]] == [alone["before"], alone["after"]]
+        assert len({str(child) for child in rank["children"]}) == 2, "children draw their own"
+
+
+@pytest.mark.parametrize("kind", ["keras", full("tf_keras")])
+def test_a_step_draws_for_its_own_samples(launch, scripts, kind):
+    run = launch(scripts / "steps.py", np=2, args=[kind]).check()
+    first, second = run.results
+    for case in ("even", "uneven", "seeded"):
+        assert len(first[case]) == len(second[case]) == 2
+        for mine, theirs in zip(first[case], second[case]):
+            for place, (a, b) in enumerate(zip(mine, theirs)):
+                apart = place in APART
+                assert a[:1] != b[:1] if apart else a == b, (case, place, a, b)
+
+
+@pytest.mark.full
+def test_with_shard_off_each_rank_draws_its_own(launch, scripts):
+    run = launch(scripts / "draws.py", np=2, env={"TF_MPI_SHARD": "off"}).check()
+    first, second = run.results
+    for kind in ("host", "tensorflow"):
+        assert not [name for name in first[kind] if first[kind][name] == second[kind][name]]
