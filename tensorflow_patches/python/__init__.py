@@ -4,7 +4,8 @@ A script needs nothing of this: under `mpirun -np N` its optimizers average thei
 themselves (`TF_MPI_ENABLE` turns that on and off), and Keras takes each rank's part of the data.
 This module, also `tf.mpi`, is for scripts that partition their own data, or print on one rank only.
 
-All functions work with averaging off, as on one rank. Collectives must be called by all ranks, with
+All functions work with averaging off, as on one rank; in a process that a rank has forked, which is
+no rank, collectives raise RuntimeError. Collectives must be called by all ranks, with
 the same dtype and shape; each waits for the others, at most TF_MPI_STALL_TIMEOUT seconds. Numbers
 and numpy arrays are exchanged at once, also while a tf.function is traced: pass tensors there.
 """
@@ -79,7 +80,7 @@ def barrier(name: str | None = None) -> None:
       tf.errors.DeadlineExceededError: some ranks did not come within TF_MPI_STALL_TIMEOUT.
       tf.errors.UnavailableError: a rank has stopped, or the transport has failed.
     """
-    if not hooks.active:
+    if not hooks.active and hooks.forked_from is None:
         return
     from tensorflow.mpi._src.runtime import collectives
 

@@ -42,6 +42,10 @@ class BlockCache {
   // False if `block` is not of this cache.
   bool Free(void* block, TimePoint now);
 
+  // Around a fork, on the thread that forks, so that the child finds the cache whole and unlocked.
+  void BeforeFork() { mutex_.lock(); }
+  void AfterFork() { mutex_.unlock(); }
+
   size_t bytes_in_use() const;
   size_t bytes_waiting() const;
 

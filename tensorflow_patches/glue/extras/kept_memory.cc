@@ -1,6 +1,7 @@
 #include "tensorflow_patches/glue/extras/kept_memory.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <cstddef>
@@ -57,7 +58,11 @@ bool Take(void* memory) {
 
 }  // namespace
 
-void KeepTensorMemory() { g_blocks = new BlockCache; }
+void KeepTensorMemory() {
+  g_blocks = new BlockCache;
+  pthread_atfork([] { g_blocks.load()->BeforeFork(); }, [] { g_blocks.load()->AfterFork(); },
+                 [] { g_blocks.load()->AfterFork(); });
+}
 
 }  // namespace tfmpi
 

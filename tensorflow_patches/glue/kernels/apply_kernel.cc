@@ -134,7 +134,8 @@ bool ApplyKernel::SetThreadAveraged(bool averaged) { return std::exchange(t_aver
 void ApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   Engine* const engine = GetEngine();
   CountApplied();
-  if (engine->topology().size == 1 || ((averaged_ || t_averaged) && synchronized_.Holds(context))) {
+  if (engine == nullptr || engine->topology().size == 1 ||
+      ((averaged_ || t_averaged) && synchronized_.Holds(context))) {
     const std::string traced = synchronized_.TraceName(*this);
     const Span span(Stage::kApply, traced, context->input(gradient_).TotalBytes());
     stock_->Compute(context);  // its node is this kernel's, and so are its inputs

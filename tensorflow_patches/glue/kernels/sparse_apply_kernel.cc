@@ -221,7 +221,12 @@ SparseApplyKernel::SparseApplyKernel(OpKernelConstruction* construction, const A
 
 void SparseApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   ApplyKernel::CountApplied();
-  (new Step(this, context, std::move(done), GetEngine()))->Start();
+  Engine* const engine = GetEngine();
+  if (engine == nullptr) {  // in a forked child
+    stock_->Compute(context);
+    return done();
+  }
+  (new Step(this, context, std::move(done), engine))->Start();
 }
 
 }  // namespace tfmpi

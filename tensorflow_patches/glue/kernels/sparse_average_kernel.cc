@@ -68,6 +68,10 @@ SparseAverageKernel::SparseAverageKernel(OpKernelConstruction* construction)
 
 void SparseAverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   Engine* const engine = GetEngine();
+  if (engine == nullptr) {  // in a forked child
+    for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(i));
+    return done();
+  }
   float weight = 0;
   OP_REQUIRES_OK_ASYNC(context, ReadWeight(context, 2, name_, &weight), done);
   auto average = std::make_shared<SparseAverage>(context, engine, name_ + SessionSuffix(context));

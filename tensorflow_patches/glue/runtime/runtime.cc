@@ -1,5 +1,7 @@
 #include "tensorflow_patches/glue/runtime/runtime.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstring>
 #include <utility>
@@ -130,6 +132,7 @@ Status StartRuntime(const RuntimeOptions& options) {
   state.options.stats = state.observation.stats;
   state.options.at_end = GatherObservation;
   g_engine = new Engine(std::move(transport), state.options);
+  pthread_atfork(nullptr, nullptr, [] { g_engine = nullptr; });
   return Status();
 }
 

@@ -1,7 +1,9 @@
 // The process's one engine, between its start from Python and its end at exit.
 //
 // Start, Join and Leave: Python's main thread. Everything else: any thread. Before Start and after
-// the end there is no engine; kernels made then are stock kernels, requests made then fail.
+// the end there is no engine; kernels made then are stock kernels, requests made then fail. Nor is
+// there one in a child that this process forks: its kernels do what stock ones do, as on one rank,
+// and it has nothing of the memory that ranks share.
 
 #ifndef TFMPI_GLUE_RUNTIME_RUNTIME_H_
 #define TFMPI_GLUE_RUNTIME_RUNTIME_H_

@@ -1,6 +1,6 @@
 """Runs that end badly, or with a warning.
 
-errors_ends.py raise | kill RANK   that rank stops after some steps; it prints AT and the time
+errors_ends.py WAY RANK            that rank ends in a way of ENDS; it prints AT and the time
 errors_ends.py stall               rank 1, then rank 0, is late; then all go on
 errors_ends.py same                every rank has the same data
 errors_ends.py clustered           for XLA's auto-clustering
@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from typing import Any
 
@@ -42,13 +43,55 @@ def stop(way: str, who: int) -> None:
     model = Model()
     for _ in range(3):
         model.step()
+    with tf.GradientTape():  # the first is a meeting of all ranks
+        pass
     if who == RANK:
         print("AT", time.time(), flush=True)
-        if way == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        raise RuntimeError(f"the file of rank {RANK} is broken")
+        return ENDS[way](model)
+    if way == "well":
+        return model.step()  # the average of those that are left
     while True:
         model.step()
+
+
+def broken() -> None:
+    raise RuntimeError(f"the file of rank {RANK} is broken")
+
+
+def exits(code: Any) -> None:
+    try:
+        broken()
+    except RuntimeError:
+        sys.exit(code)
+
+
+def with_another_hook(_: Model) -> None:
+    sys.excepthook = lambda *_: print("shown by another package", file=sys.stderr)
+    broken()
+
+
+def in_a_thread(_: Model) -> None:
+    def train() -> None:
+        model = Model()
+        with tf.GradientTape():
+            tf.reduce_sum(model.variable)
+        broken()
+
+    thread = threading.Thread(target=train, name="trainer")
+    thread.start()
+    thread.join()
+    time.sleep(30)
+
+
+ENDS: dict[str, Any] = {
+    "raise": lambda _: broken(),
+    "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    "exit code": lambda _: exits(3),
+    "exit words": lambda _: exits("no such file"),
+    "another hook": with_another_hook,
+    "thread": in_a_thread,
+    "well": lambda _: sys.exit(0),
+}
 
 
 def meet() -> None:
@@ -116,7 +159,7 @@ def clustered() -> None:
 
 
 def main() -> None:
-    if MODE in ("raise", "kill"):
+    if MODE in ENDS:
         stop(MODE, int(sys.argv[2]))
     elif MODE == "stall":
         stall()

@@ -2,15 +2,17 @@
 
     gate_child.py [child]
 
-With `child`, between two steps it forks a process that ends at once, and starts one that imports
-TensorFlow; what that one says, and on stderr, is printed too.
+With `child`, between two steps it forks a process that ends at once, one that trains, and starts
+one that imports TensorFlow; what these say, and on stderr, is printed too.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -33,6 +35,41 @@ def forked() -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def trains_forked(step: Any) -> dict[str, Any]:
+    """What a forked child sees that trains, by kernels that its parent has made and by its own."""
+    there, here = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            said = in_child(step)
+        except BaseException as error:
+            said = {"error": repr(error)}
+        os.write(here, json.dumps(said).encode())
+        os._exit(0)
+    os.close(here)
+    with open(there, "rb") as pipe:
+        said = json.loads(pipe.read())
+    return said | {"status": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}
+
+
+def in_child(step: Any) -> dict[str, Any]:
+    shared = step()
+    own = tf.Variable(np.zeros(3), name="own")
+    tf.raw_ops.ResourceApplyGradientDescent(var=own.handle, alpha=np.float64(1), delta=np.ones(3))
+    said = {"shared": shared, "own": encode(own.numpy())}
+    said["on"] = [tf.mpi.is_enabled(), tf.mpi.rank(), tf.mpi.size()]
+    for name, collective in {
+        "barrier": tf.mpi.barrier,
+        "allreduce": lambda: tf.mpi.allreduce(1.0),
+        "allgather": lambda: tf.mpi.allgather(tf.ones([2])),
+    }.items():
+        try:
+            collective()
+        except RuntimeError as error:
+            said[name] = str(error)
+    return said
+
+
 def main() -> None:
     variable = tf.Variable(np.zeros(4), name="v")
     optimizer = v1.train.GradientDescentOptimizer(1.0)
@@ -41,9 +78,14 @@ def main() -> None:
     def step() -> None:
         optimizer.apply_gradients([(tf.fill([4], np.float64(RANK + 1)), variable)])
 
+    def stepped() -> Any:
+        step()
+        return encode(variable.numpy())
+
     step()
     if "child" in sys.argv:
         printed["forked"] = forked()
+        printed["trains"] = trains_forked(stepped)
         child = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True)
         printed |= {"child": child.stdout.split(), "child_stderr": child.stderr}
     step()

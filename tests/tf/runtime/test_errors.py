@@ -109,6 +109,29 @@ def test_when_a_rank_ends_so_do_the_others(launch, scripts, way, who):
         assert f"rank {who}/2 has stopped: {text}" in run.stderr[1 - who]
 
 
+ENDS = {
+    "exit code": "its script has ended with exit code 3",
+    "exit words": "its script has ended: no such file",
+    "another hook": "RuntimeError: the file of rank 1 is broken",
+    "thread": "in trainer, which trains: RuntimeError: the file of rank 1 is broken",
+}
+
+
+@pytest.mark.parametrize("way", ["exit code", full("exit words"), full("another hook"), "thread"])
+def test_any_end_but_a_good_one_is_a_failure_of_the_job(launch, scripts, way):
+    run = launch(scripts / "errors_ends.py", args=[way, 1], timeout=90)
+    since = time.time() - float(run.stdout[1].split("AT")[1])
+    assert run.returncode != 0
+    assert since < SOON
+    assert f"rank 1/2 has stopped: {ENDS[way]}" in run.stderr[0]
+
+
+@pytest.mark.full
+def test_an_end_with_code_0_is_a_good_one(launch, scripts):
+    run = launch(scripts / "errors_ends.py", args=["well", 1], timeout=90).check()
+    assert "has stopped" not in "".join(run.stderr)
+
+
 # --- Ranks that do not come ----------------------------------------------------------------------
 
 

@@ -125,6 +125,19 @@ def test_child_of_a_rank_is_off_and_says_so(ranks):
         assert rank["forked"] == 3
 
 
+def test_a_forked_child_trains_as_one_process(ranks):
+    """With kernels that average in its parent, too; the parent's variable is another."""
+    for number, rank in enumerate(ranks.results):
+        child = rank["trains"]
+        assert child["status"] == 0 and "error" not in child, child
+        mean = 1.5  # of the step before the fork, which was averaged
+        np.testing.assert_array_equal(decode(child["shared"]), np.full(4, -mean - (number + 1)))
+        np.testing.assert_array_equal(decode(child["own"]), np.full(3, -1.0))
+        assert child["on"] == [False, 0, 1]
+        for name in ("barrier", "allreduce", "allgather"):
+            assert f"tf.mpi.{name} in a process that rank {number} has forked" in child[name]
+
+
 def test_rank_that_had_children_still_averages(ranks):
     for rank in ranks.results:
         np.testing.assert_array_equal(decode(rank["variable"]), np.full(4, -3.0))

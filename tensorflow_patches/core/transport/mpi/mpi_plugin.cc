@@ -302,6 +302,7 @@ int MapNode(size_t bytes, size_t zeroed, void** memory, int32_t* ranks, char* er
                   bytes);
     return kTfMpiFailed;
   }
+  madvise(*memory, bytes, MADV_DONTFORK);  // a child of this rank is none
   if (node.rank == 0) std::memset(*memory, 0, zeroed);
   TFMPI_RETURN_IF_ERROR("MPI_Barrier", MPI_Barrier(node.comm));
   return kTfMpiOk;

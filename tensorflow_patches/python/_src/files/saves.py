@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tensorflow.mpi import config, errors
-from tensorflow.mpi._src.runtime import c_api, hooks, log
+from tensorflow.mpi._src.runtime import c_api, engine, hooks, log
 
 # Keys of posts. A path follows "saved" and "failed", a place "left".
 _SAVED, _FAILED, _LEFT, _ANY, _ENDED = "saved ", "failed ", "left ", "saves", "the script has ended"
@@ -47,6 +47,7 @@ _failures: collections.Counter[str] = collections.Counter()  # of rank 0, seen; 
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
+    engine.when_forked(shared.cache_clear)  # a forked child writes its own files
     hooks.fill(
         left_to_rank_0=left_to_rank_0,
         tells_at_end=tells_at_end,

@@ -31,12 +31,22 @@ _WAIT_SECONDS = 0.1
 
 def meeting_name(kind: str, name: str | None) -> str:
     """Under which the ranks meet for a call of the script: by `name`, else in program order."""
+    refuse_in_child(kind)
     hooks.asked = True
     if name is not None:
         return f"{kind} {name}"
     with _lock:
         counter = _counters.setdefault(kind, itertools.count())
         return f"{kind} {next(counter)}"
+
+
+def refuse_in_child(kind: str) -> None:
+    """Raises RuntimeError in a process that a rank has forked."""
+    if hooks.forked_from is not None:
+        raise RuntimeError(
+            f"tf.mpi.{kind} in a process that rank {hooks.forked_from} has forked: it is no rank, "
+            "and the others do not know of it. Call it in the rank itself"
+        )
 
 
 def barrier(name: str | None) -> None:
@@ -68,6 +78,8 @@ def run(
         raise TypeError(
             f"{kind} of {array.dtype.name} is not supported; use one of {', '.join(DTYPES)}"
         )
+    if hooks.forked_from is not None:  # what the runtime itself asks for, as one rank alone
+        return array if in_place else np.array(array, copy=True)
     out = None if kind == "allgather" else array if in_place else np.array(array, copy=True)
     lib = c_api.load()
     operation = lib.tfmpi_begin(

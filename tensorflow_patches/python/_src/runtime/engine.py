@@ -6,16 +6,16 @@ import atexit
 import os
 import sys
 from collections.abc import Callable
-from types import TracebackType
 
 from tensorflow.mpi import _build_info, config, errors
-from tensorflow.mpi._src.runtime import c_api, hooks, log
+from tensorflow.mpi._src.runtime import c_api, ends, hooks, log
 
 # How long a rank that stops with an error waits for the others to hear of it.
 _LEAVE_SECONDS = 5.0
 
 _pid = 0
-_failure: str | None = None
+_forked: list[Callable[[], None]] = []
+_left = False
 _at_end: tuple[Callable[[], None], Callable[[], None], Callable[[str], None]] | None = None
 
 
@@ -41,7 +41,9 @@ def start(gate: config.Gate) -> None:
     config.mark_started()
     hooks.activate(rank, size, c_api.apply_ops())
     atexit.register(_end)
-    _watch_exceptions()
+    os.register_at_fork(after_in_child=_in_child)
+    ends.watch()
+    ends.when_a_thread_fails(_leave)
     if rank == 0 and config.get("TF_MPI_LOG_LEVEL") != "warning":
         log.say(
             f"averaging gradients over {_count(size, 'rank')} on {_count(nodes, 'node')}, "
@@ -61,6 +63,18 @@ def when_it_ends(
     """
     global _at_end
     _at_end = (always, in_order, report)
+
+
+def when_forked(function: Callable[[], None]) -> None:
+    """`function` is called in each process that this rank forks, right after that."""
+    _forked.append(function)
+
+
+def _in_child() -> None:
+    """In a process that this one has forked; the library turns itself off (runtime.cc)."""
+    hooks.deactivate_in_child()
+    for function in _forked:
+        function()
 
 
 def check_kernels_were_seen() -> None:
@@ -141,18 +155,12 @@ def _start_failed(gate: config.Gate, why: str) -> str:
     return f"{gate.reason}, but MPI did not start: {why}"
 
 
-def _watch_exceptions() -> None:
-    """An uncaught exception tells the other ranks, so that none waits for this one."""
-    previous = sys.excepthook
-
-    def hook(
-        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-    ) -> None:
-        global _failure
-        _failure = f"{kind.__name__}: {error}".strip().splitlines()[0][:300]
-        previous(kind, error, traceback)
-
-    sys.excepthook = hook
+def _leave(why: str) -> None:
+    """Tells the other ranks, so that none waits for this one; nothing may be submitted after it."""
+    global _left
+    if os.getpid() == _pid and not _left:
+        _left = True
+        c_api.load().tfmpi_leave(why.encode(), _LEAVE_SECONDS)
 
 
 def _end() -> None:
@@ -162,8 +170,11 @@ def _end() -> None:
     library = c_api.load()
     if _at_end is not None:
         _at_end[0]()
-    if _failure is not None:
-        library.tfmpi_leave(_failure.encode(), _LEAVE_SECONDS)
+    why = ends.failure()
+    if why is not None:
+        _leave(why)
+        if ends.thread_failed():
+            _exit_with_failure()
         return
     if _at_end is not None:
         _at_end[1]()
@@ -172,3 +183,10 @@ def _end() -> None:
         log.say(f"could not end in order: {c_api.error_text(error)}")
     if _at_end is not None:
         _at_end[2](library.tfmpi_stats_report().decode())
+
+
+def _exit_with_failure() -> None:
+    """The main thread may have ended well; the rank has not, and the launcher must see so."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)

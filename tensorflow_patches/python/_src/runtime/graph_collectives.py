@@ -19,6 +19,8 @@ def collective(kind: str, value: Any, name: str | None, op: str, root: int) -> A
     from tensorflow.python.framework import ops, tensor
     from tensorflow.python.ops import variables
 
+    collectives.refuse_in_child(kind)
+
     if not isinstance(value, (tensor.Tensor, variables.Variable)) and not _is_variable(value):
         array = np.asarray(value)
         if not hooks.active:

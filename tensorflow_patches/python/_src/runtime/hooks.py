@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 active = False  # read by the patches, on their hot paths
 rank = 0
 size = 1
+forked_from: int | None = None  # the rank that forked this process, which averages nothing
 asked = False  # the script has called a collective of tf.mpi
 asked_rank = False  # ... or asked for its rank or the number of ranks: it knows of them
 used_keras = False  # fit, evaluate or predict was called
@@ -29,6 +30,12 @@ def activate(this_rank: int, num_ranks: int, optimizer_ops: dict[str, tuple[str,
     global active, rank, size, apply_ops
     apply_ops = optimizer_ops
     rank, size, active = this_rank, num_ranks, True
+
+
+def deactivate_in_child() -> None:
+    """Called in a process that this rank has forked: what it computes is its own affair."""
+    global active, rank, size, forked_from
+    forked_from, rank, size, active = rank, 0, 1, False
 
 
 def fill(**functions: Callable[..., Any]) -> None:

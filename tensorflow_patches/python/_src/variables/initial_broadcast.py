@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tensorflow.mpi._src.runtime import c_api, control_plane, hooks, log
+from tensorflow.mpi._src.runtime import c_api, control_plane, ends, hooks, log
 from tensorflow.mpi._src.variables import large_variables, naming
 
 # Variables that hold the state of random number generators: they stay different on purpose, so that
@@ -70,6 +70,7 @@ def _function_called(graph: Any, captured: Any, eagerly: bool) -> None:
     if not eagerly:
         naming.function_nested(graph)
     elif trains:
+        ends.thread_trains()
         _before_function(graph, captured)
     else:
         _before_tape()
@@ -79,6 +80,7 @@ def _tape_entered() -> None:
     """See hooks.tape_entered."""
     from tensorflow.python.eager import context
 
+    ends.thread_trains()
     if context.executing_eagerly():
         _before_tape()
     else:
