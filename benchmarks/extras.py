@@ -22,7 +22,6 @@ WHERE = {
     "divided_updates": (("embedding", "v1"),),
     "distinct_rows": (("embedding", "v1"),),
     "response_bypass": (("layers200", "v1"), ("layers200", "compiled")),
-    "inline_progress": (("layers200", "compiled"),),
     "streaming_stores": (("dense100mb", "v1"),),
     "synchronous_updates": (("layers200", "v1"),),
 }

@@ -271,8 +271,7 @@ def _assumptions(network: Network, options: argparse.Namespace) -> list[str]:
         f"- Rank 0 spends {network.message * 1e6:g} µs per other rank and step on control "
         "messages: not measured on more ranks than fit here without sharing cores. Inside a node a "
         "step that repeats itself needs none.",
-        "- One round of agreement per step: all gradients are ready together. No rank is late, and "
-        "each carries the average by the thread that waits for it, as a compiled step does.",
+        "- One round of agreement per step: all gradients are ready together. No rank is late.",
     ]
 
 

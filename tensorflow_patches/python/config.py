@@ -33,7 +33,6 @@ EXTRAS = {
     "updated by one rank of the node, and the others copy what came out; the bits are the same",
     "distinct_rows": "optimizers do not look for duplicates among averaged rows, which have none",
     "response_bypass": "ranks of one node agree on a step that repeats itself without a message",
-    "inline_progress": "a thread that waits for its average does the communication meanwhile",
     "streaming_stores": "where cores share no cache, as each rank finds out by timing both ways, "
     "it writes past its caches what the other ranks of its node read",
     "synchronous_updates": "what follows an average runs at once, without TensorFlow's thread pool",

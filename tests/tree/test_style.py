@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -37,19 +38,52 @@ def test_style(folder: str, command: list[str]) -> None:
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
 
 
-def test_progress_lock_is_held() -> None:
-    """What the progress lock guards is touched by its holder alone, as Clang's checker sees it."""
+def _check_threads(files: list[Path]) -> subprocess.CompletedProcess[str]:
+    """Clang's checker: what a role guards is touched only by functions that require it."""
     tool = Path(sys.executable).parent / "clang-tidy"
-    engine = sorted((ROOT / "tensorflow_patches/core/engine").glob("*.cc"))
     checks = "-*,clang-diagnostic-thread-safety*,misc-static-assert"
     options = ["--quiet", f"--checks={checks}", "--warnings-as-errors=*"]
-    result = subprocess.run(
-        [tool, *options, *engine, "--", "-std=c++17", "-Wthread-safety", f"-I{ROOT}"],
+    return subprocess.run(
+        [tool, *options, *files, "--", "-std=c++17", "-Wthread-safety", f"-I{ROOT}"],
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def test_only_the_communication_thread_does_its_work() -> None:
+    result = _check_threads(sorted((ROOT / "tensorflow_patches/core/engine").glob("*.cc")))
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+
+
+def test_a_thread_without_the_role_is_found(tmp_path: Path) -> None:
+    """Each line that breaks the contract, and no other: the check is no formality."""
+    file = tmp_path / "role.cc"
+    file.write_text(
+        """
+#include <memory>
+#include "tensorflow_patches/core/base/thread_role.h"
+struct Engine {
+  tfmpi::ThreadRole role;
+  int state TFMPI_GUARDED_BY(role) = 0;
+  std::unique_ptr<int> transport TFMPI_PT_GUARDED_BY(role);
+  void Work() TFMPI_REQUIRES(role) { ++state, ++*transport; }
+  void Run() { role.Take(); Work(); role.GiveUp(); }
+  void Callback() { role.AssertMine(); Work(); }
+  void Joined() { role.AssertGivenUp(); Work(); }
+  void Touches() { ++state; }              // broken
+  void Calls() { Work(); }                 // broken
+  void Sends() { ++*transport; }           // broken
+  void Late() { Run(); ++state; }          // broken
+  void Keeps() { role.Take(); }            // broken
+};
+"""
+    )
+    result = _check_threads([file])
+    lines = file.read_text().splitlines()
+    broken = [number for number, line in enumerate(lines, 1) if "// broken" in line]
+    found = re.findall(r"role\.cc:(\d+):\d+: error: .*thread-safety", result.stdout)
+    assert sorted({int(number) for number in found}) == broken, result.stdout[-4000:]
 
 
 def test_environment_is_read_in_one_file() -> None:

@@ -4,7 +4,7 @@
 // by voting for it (consensus.h), or do what a response list of the coordinator says. A rank votes,
 // or tells the coordinator; what it has told it must not vote for.
 //
-// Used by whoever holds the progress lock.
+// Used by the communication thread.
 
 #ifndef TFMPI_CORE_AGREEMENT_BYPASS_H_
 #define TFMPI_CORE_AGREEMENT_BYPASS_H_

@@ -5,7 +5,7 @@
 // before that. Both are final, and the same for all. A rank that has not voted may be sure that
 // nothing is committed.
 //
-// Who calls: whoever holds the progress lock. The word is shared by the ranks; it is zero at first.
+// Who calls: the communication thread. The word is shared by the ranks; it is zero at first.
 
 #ifndef TFMPI_CORE_AGREEMENT_CONSENSUS_H_
 #define TFMPI_CORE_AGREEMENT_CONSENSUS_H_

@@ -1,7 +1,7 @@
 // What this rank knows of each name: its requests that have not ended, and the number that the
 // ranks have given it.
 //
-// Used by whoever holds the progress lock. Owns the submissions in it. A step that repeats itself
+// Used by the communication thread. Owns the submissions in it. A step that repeats itself
 // looks a name up once and allocates nothing.
 
 #ifndef TFMPI_CORE_AGREEMENT_NAME_TABLE_H_

@@ -1,7 +1,7 @@
 // What the ranks will agree on next, as training repeats its steps.
 //
 // A pure function of the response lists so far, which all ranks see alike, so all expect the same.
-// Used by whoever holds the progress lock.
+// Used by the communication thread.
 
 #ifndef TFMPI_CORE_AGREEMENT_PREDICTOR_H_
 #define TFMPI_CORE_AGREEMENT_PREDICTOR_H_

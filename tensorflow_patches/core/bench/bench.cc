@@ -1,7 +1,6 @@
 #include "tensorflow_patches/core/bench/bench.h"
 
 #include <algorithm>
-#include <atomic>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -95,12 +94,11 @@ class Round {
     is_over_ = true;
     over_.notify_all();
   }
-  bool is_over() const { return is_over_; }
   // False if it has not ended within `seconds`.
   bool Await(double seconds, Timed* timed) {
     std::unique_lock<std::mutex> lock(mutex_);
     const std::chrono::duration<double> limit(seconds);
-    if (!over_.wait_for(lock, limit, [this] { return is_over_.load(); })) return false;
+    if (!over_.wait_for(lock, limit, [this] { return is_over_; })) return false;
     *timed = timed_;
     return true;
   }
@@ -116,7 +114,7 @@ class Round {
   size_t unfinished_;  // guarded by mutex_, as all below
   std::shared_ptr<Round> self_;
   Timed timed_;
-  std::atomic<bool> is_over_{false};
+  bool is_over_ = false;
 };
 
 // Shared with rounds and callbacks.
@@ -306,11 +304,7 @@ Timed Bench::RunRound(std::vector<Request> requests, const std::string& what) {
   for (Request& request : requests) {
     request.done = [self = round.get()](const Status& status) { self->EndOne(status); };
   }
-  {
-    InlineProgress progress(engine_);               // as a compiled step
-    engine_->Submit(std::move(requests), nullptr);  // at once, as a step's gradients are
-    progress.Until([&] { return round->is_over(); });
-  }
+  engine_->Submit(std::move(requests), nullptr);  // at once, as a step's gradients are
   Timed timed;
   return round->Await(case_.timeout, &timed) ? timed : TooLong(what);
 }

@@ -32,8 +32,7 @@ struct BenchCase {
 };
 
 // Seconds of one round by sample: the mean over the sample's rounds, on the slowest rank. The same
-// on all ranks. A round of the engine's way lasts from before Submit to the last `done`; its caller
-// carries it (InlineProgress).
+// on all ranks. A round of the engine's way lasts from before Submit to the last `done`.
 struct BenchResult {
   std::vector<double> seconds[kNumBenchWays];
 };

@@ -16,22 +16,15 @@ using std::chrono::milliseconds;
 constexpr milliseconds kIdleWait{20};
 // Beyond the stall timeout, which the coordinator reports better than its peers can.
 constexpr std::chrono::seconds kCoordinatorGrace{30};
-// Whoever has voted, or carries its own requests, polls this long for its peers: to sleep and be
-// woken costs a step more. Other threads that wait for this core come first; where it is a caller's
-// own, after the first part.
+// Whoever has voted polls this long for its peers.
 constexpr std::chrono::microseconds kPollPatience{1000};
-constexpr std::chrono::microseconds kCallerKeepsCore{50};
-// On the core that it shares with its caller, the communication thread is interrupted by whom it
-// has just woken, before it could give the progress lock up: who only tried would never get it.
-// Nothing is lost where an operation is under way: no other begins before it ends.
-constexpr std::chrono::microseconds kProgressLockPatience{100};
 
 }  // namespace
 
 Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
     : transport_(std::move(transport)),
       options_(std::move(options)),
-      queue_([this] { transport_->Wake(); }),
+      queue_([this] { this->transport()->Wake(); }),
       fusion_(transport_.get(), options_.coordinator.fusion_threshold),
       // Statistics tell which rank came last: the coordinator's knowledge.
       bypass_(transport_.get(), options_.response_bypass && !options_.stats),
@@ -92,7 +85,7 @@ Status Engine::Join() {
   join_requested_ = true;
   queue_.Wake();
   thread_.join();
-  progress_lock_.AssertHeld();  // the thread has ended: its state can be read here
+  communication_thread_.AssertGivenUp();
   if (!failure_.ok()) return failure_;
   if (options_.at_end && !options_.at_end(transport_.get())) {
     return Status(Code::kUnavailable, "the ranks could not gather what they recorded");
@@ -114,8 +107,7 @@ void Engine::Leave(const std::string& reason, Clock::duration grace) {
 void Engine::Run() {
   pthread_setname_np(pthread_self(), "tf_mpi_comm");
   prctl(PR_SET_TIMERSLACK, 1000);  // ns; the default of 50 µs is longer than our short waits
-  progress_lock_.lock();
-  progress_lock_holder_ = communication_thread_ = std::this_thread::get_id();
+  communication_thread_.Take();
   while (!finished_ && !stop_requested_) {
     now_ = Clock::now();
     bool progress = TakeSubmissions();
@@ -124,8 +116,7 @@ void Engine::Run() {
     if (!failure_.ok() && (joined_ || left_ || join_requested_ || leave_requested_)) break;
     if (progress) continue;
     if (bypass_.voted() && transport_->MayPoll()) {
-      Poll([this]() TFMPI_REQUIRES(progress_lock_) { return !bypass_.voted(); },
-           /*keeps_core=*/Clock::duration::zero());
+      PollForVotes();
       if (!bypass_.voted()) continue;
     }
     CheckCoordinator();
@@ -133,50 +124,32 @@ void Engine::Run() {
     const bool expecting = !names_.nothing_pending() || joined_ || left_;
     transport_->Wait(
         bypass_.voted() ? std::min<Clock::duration>(options_.vote_patience, kIdleWait) : kIdleWait,
-        expecting, [this]() TFMPI_REQUIRES(progress_lock_) { return Stirs(); }, &progress_lock_);
+        expecting, [this] {
+          communication_thread_.AssertMine();
+          return Stirs();
+        });
   }
   Stop();
-  progress_lock_.unlock();
+  communication_thread_.GiveUp();
 }
 
-bool Engine::BeginInlineProgress() {
-  if (!options_.inline_progress) return false;
-  if (!progress_lock_.try_lock_for(kProgressLockPatience)) return false;
-  if (ended_ || !transport_->BeginInlineProgress()) {
-    progress_lock_.unlock();
-    return false;
-  }
-  progress_lock_holder_ = std::this_thread::get_id();
-  now_ = Clock::now();
-  return true;
-}
-
-void Engine::Progress(const std::function<bool()>& over) { Poll(over, kCallerKeepsCore); }
-
-void Engine::Poll(const std::function<bool()>& over, Clock::duration keeps_core) {
+// Its peers should vote at any moment: to sleep and be woken costs a step more. Ends when they have
+// voted, when there is something else to do, or when its patience is over.
+void Engine::PollForVotes() {
   constexpr int kPollsPerLook = 16;  // at the clock
   TimePoint began;
   int polls = 0;
-  while (!over() && failure_.ok() && !finished_ && !IsAskedToEnd()) {
+  while (bypass_.voted() && failure_.ok() && !finished_ && !IsAskedToEnd()) {
     const bool submitted = TakeSubmissions();
     if (ExchangeMessages(submitted) || submitted) {
       polls = 0;
     } else if (++polls % kPollsPerLook == 0) {
       now_ = Clock::now();
       if (polls == kPollsPerLook) began = now_;
-      const Clock::duration waited = now_ - began;
-      if (waited >= kPollPatience) return;
-      if (waited >= keeps_core) std::this_thread::yield();
+      if (now_ - began >= kPollPatience) return;
+      std::this_thread::yield();  // others that wait for this core come first
     }
   }
-}
-
-void Engine::EndInlineProgress() {
-  transport_->EndInlineProgress([this]() TFMPI_REQUIRES(progress_lock_) {
-    return Stirs() || !failure_.ok() || finished_ || IsAskedToEnd();
-  });
-  progress_lock_holder_ = communication_thread_;
-  progress_lock_.unlock();
 }
 
 void Engine::Stop() {

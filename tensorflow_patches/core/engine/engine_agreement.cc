@@ -43,7 +43,7 @@ void Engine::Announce(NameTable::Entry* entry) {
   const Request& request = entry->submissions.front().request;
   const Signature& signature = request.signature;
   const bool gathers = GathersRows(signature.kind);
-  const auto is_known = [&]() TFMPI_REQUIRES(progress_lock_) {
+  const auto is_known = [&]() TFMPI_REQUIRES(communication_thread_) {
     if (entry->id == kNoId) return false;
     const Signature& known = names_.signature(entry->id);
     return gathers ? known == WithoutRows(signature) : known == signature;
@@ -159,7 +159,7 @@ void Engine::ExecutePredicted() {
 void Engine::RejectWhatWasTold() {
   if (told_ == 0 || !failure_.ok()) return;
   const auto told = [this](NameId id)
-                        TFMPI_REQUIRES(progress_lock_) { return names_.entry(id)->told; };
+                        TFMPI_REQUIRES(communication_thread_) { return names_.entry(id)->told; };
   const std::vector<NameId>& names = bypass_.expected();
   if (std::any_of(names.begin(), names.end(), told)) bypass_.End();
 }

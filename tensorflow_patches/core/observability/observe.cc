@@ -39,8 +39,7 @@ Status AwaitMessage(Transport* transport, TimePoint deadline, std::string* bytes
     if (Clock::now() >= deadline) {
       return Status(Code::kDeadlineExceeded, "a rank did not answer when clocks were compared");
     }
-    transport->Wait(
-        std::chrono::milliseconds(10), true, [] { return false; }, nullptr);
+    transport->Wait(std::chrono::milliseconds(10), true, [] { return false; });
   }
   *bytes = inbox.front().bytes;
   return Status();

@@ -222,7 +222,6 @@ class RankWriter {
     }
   }
 
-  // By what is done, not by who does it: a caller may work in the communication thread's place.
   static const char* Category(Stage stage) {
     return stage == Stage::kSubmit || stage == Stage::kApply ? "tensorflow" : "communication";
   }

@@ -2,9 +2,8 @@
 // open.
 //
 // A process per rank; in it a track of steps, one of the communication thread, one per other
-// thread, and the waits, which overlap. What a caller does in the communication thread's place is
-// on its own track. Encode and Decode carry a rank's events to rank 0; all functions are pure but
-// WriteTrace. Any thread.
+// thread, and the waits, which overlap. Encode and Decode carry a rank's events to rank 0; all
+// functions are pure but WriteTrace. Any thread.
 
 #ifndef TFMPI_CORE_OBSERVABILITY_TRACE_FILE_H_
 #define TFMPI_CORE_OBSERVABILITY_TRACE_FILE_H_

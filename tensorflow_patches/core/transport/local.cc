@@ -149,27 +149,17 @@ class LocalTransport : public Transport {
     return Status();
   }
 
-  void Wait(Clock::duration limit, bool, const std::function<bool()>& ready,
-            ProgressLock* progress_lock) override TFMPI_NO_THREAD_SAFETY_ANALYSIS {
+  void Wait(Clock::duration limit, bool, const std::function<bool()>& ready) override {
     // A Wake that comes while `ready` looks, without the lock, is kept in `woken`.
     const bool now = ready();
-    if (progress_lock != nullptr) progress_lock->unlock();
-    {
-      std::unique_lock<std::mutex> lock(shared_->mutex);
-      char& woken = shared_->woken[topology_.rank];
-      const auto stirs = [&] { return woken != 0 || !shared_->inboxes[topology_.rank].empty(); };
-      if (!now) shared_->notified.wait_for(lock, limit, stirs);
-      woken = 0;
-    }
-    if (progress_lock != nullptr) progress_lock->lock();
+    std::unique_lock<std::mutex> lock(shared_->mutex);
+    char& woken = shared_->woken[topology_.rank];
+    const auto stirs = [&] { return woken != 0 || !shared_->inboxes[topology_.rank].empty(); };
+    if (!now) shared_->notified.wait_for(lock, limit, stirs);
+    woken = 0;
   }
 
   bool MayPoll() const override { return topology_.size <= topology_.cores; }
-  // The waiter still wakes for every message, and then waits for the progress lock.
-  bool BeginInlineProgress() override { return true; }
-  void EndInlineProgress(const std::function<bool()>& ready) override {
-    if (ready()) Wake();
-  }
 
   std::atomic<uint64_t>* SharedWord() override { return &shared_->word; }
   std::atomic<int64_t>* SharedNumbers(int rank) override {

@@ -88,8 +88,7 @@ class NodeTransport : public Transport {
     return Status();
   }
 
-  void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready,
-            ProgressLock* progress_lock) override TFMPI_NO_THREAD_SAFETY_ANALYSIS {
+  void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready) override {
     if (!one_node_ && expecting) {
       const int doublings = std::min(polls_++ / kPollsPerDoubling, 10);
       limit = std::min<Clock::duration>(
@@ -99,24 +98,10 @@ class NodeTransport : public Transport {
     wait.Pause(limit);  // lies down
     if (ready() || Readable()) return;
     if (Blocked()) limit = std::min<Clock::duration>(limit, kLongestPoll);
-    if (progress_lock != nullptr) progress_lock->unlock();
-    wait.Sleep(limit);
-    if (progress_lock != nullptr)
-      progress_lock->lock();  // first: a caller in its place may have lain down
+    wait.Pause(limit);  // sleeps
   }
 
   bool MayPoll() const override { return one_node_ && !memory_.crowded(); }
-
-  bool BeginInlineProgress() override {
-    if (!MayPoll()) return false;
-    memory_.SetWaitState(WaitState::kAwake);
-    return true;
-  }
-
-  void EndInlineProgress(const std::function<bool()>& ready) override {
-    memory_.SetWaitState(WaitState::kBetween);
-    if (ready() || Readable() || Blocked()) memory_.Wake();
-  }
 
   void Wake() override { memory_.Wake(); }
 

@@ -1,11 +1,10 @@
 // The one virtual seam between the engine and whatever moves the bytes: MPI, or threads in tests.
 //
-// Who calls: whoever holds the progress lock, one thread at a time (engine.h): its communication
-// thread, or a caller in its place. Creation and destruction happen on the thread that creates the
-// engine, before and after the communication thread exists. Who owns: the caller owns every buffer;
-// a transport keeps no pointer once a call has returned. Every blocking call takes a deadline and
-// returns kDeadlineExceeded when it passes; after any failure the transport's state is undefined
-// and the engine uses it no more.
+// Who calls: the engine's communication thread, but for what says "any thread"; before that thread
+// exists, and when it has ended, the thread that creates the engine. Who owns: the caller owns
+// every buffer; a transport keeps no pointer once a call has returned. Every blocking call takes a
+// deadline and returns kDeadlineExceeded when it passes; after any failure the transport's state is
+// undefined and the engine uses it no more.
 
 #ifndef TFMPI_CORE_TRANSPORT_TRANSPORT_H_
 #define TFMPI_CORE_TRANSPORT_TRANSPORT_H_
@@ -14,11 +13,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <vector>
 
-#include "tensorflow_patches/core/base/progress_lock.h"
 #include "tensorflow_patches/core/base/row_access.h"
 #include "tensorflow_patches/core/base/status.h"
 #include "tensorflow_patches/core/base/types.h"
@@ -44,8 +41,9 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
+  // Any thread.
   virtual const Topology& topology() const = 0;
-  // For people: "MPI (Open MPI v5.0.11)".
+  // Any thread. For people: "MPI (Open MPI v5.0.11)".
   virtual std::string description() const = 0;
 
   // Control plane: small messages, delivered in order between two ranks. Send and Receive wait for
@@ -61,19 +59,10 @@ class Transport {
   // Sleeps until a message may be there, Wake is called, or `limit` has passed; not at all if
   // `ready` is true once others can know of the waiter. May return early. `expecting`: a message
   // should come soon; else one may lie there until `limit`, where messages wake nobody.
-  // `progress_lock` is held; as by a condition variable, it may be given up while this thread
-  // sleeps. Null where nobody else calls, so the checker cannot follow what is done to it.
-  virtual void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready,
-                    ProgressLock* progress_lock) = 0;
+  virtual void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready) = 0;
   // Whether a thread that waits for peers may poll for them: each rank has a core of its own, and
   // nothing has to be asked of a library.
   virtual bool MayPoll() const { return false; }
-  // A caller that has just taken the progress lock begins to call in the waiter's place: nothing
-  // needs to wake that one. False if only one thread may call, ever, or if callers must not spin.
-  virtual bool BeginInlineProgress() { return false; }
-  // Before it gives the progress lock up: the waiter is woken again by what comes, and now if a
-  // message is there or `ready` is true.
-  virtual void EndInlineProgress(const std::function<bool()>& ready) { (void)ready; }
   // Any thread. Cheap when nobody waits.
   virtual void Wake() = 0;
 

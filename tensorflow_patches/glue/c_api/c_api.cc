@@ -67,11 +67,6 @@ struct TfMpiOperation {
     ended_changed.notify_all();  // under the lock: the waiter deletes this object
   }
 
-  bool HasEnded() {
-    std::lock_guard<std::mutex> lock(mutex);
-    return ended;
-  }
-
   bool Wait(double seconds) {
     std::unique_lock<std::mutex> lock(mutex);
     return ended_changed.wait_for(lock, Seconds(seconds), [this] { return ended; });
@@ -168,9 +163,7 @@ TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op, i
     };
   }
   request.done = [operation](const Status& status) { operation->End(status); };
-  tfmpi::InlineProgress progress(GetEngine());
   operation->ticket = GetEngine()->Submit(std::move(request));
-  progress.Until([operation] { return operation->HasEnded(); });
   return operation;
 }
 

@@ -52,8 +52,7 @@ TFMPI_API void tfmpi_stats(uint64_t out[8]);
 TFMPI_API const char* tfmpi_stats_report(void);
 
 // Starts a collective on memory that the caller keeps until tfmpi_end. For allgather `out` is null.
-// The result is freed by tfmpi_end. For a caller that waits next: it works on the operation itself
-// while peers keep it busy (core/engine/engine.h, InlineProgress).
+// The result is freed by tfmpi_end. Returns at once.
 struct TfMpiOperation;
 TFMPI_API struct TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op,
                                              int32_t dtype, int32_t root, const int64_t* shape,

@@ -19,7 +19,6 @@ constexpr Named kNames[] = {
     {"divided_updates", &Extras::divided_updates},
     {"distinct_rows", &Extras::distinct_rows},
     {"response_bypass", &Extras::response_bypass},
-    {"inline_progress", &Extras::inline_progress},
     {"streaming_stores", &Extras::streaming_stores},
     {"synchronous_updates", &Extras::synchronous_updates},
 };

@@ -19,7 +19,6 @@ struct Extras {
   bool divided_updates = false;      // extras/divided_update.h
   bool distinct_rows = false;        // python/_src/average/distinct.py
   bool response_bypass = false;      // core/agreement/bypass.h
-  bool inline_progress = false;      // core/engine/engine.h
   bool streaming_stores = false;     // core/transport/shm/chunk_writer.h
   bool synchronous_updates = false;  // extras/synchronous_update.h
 };

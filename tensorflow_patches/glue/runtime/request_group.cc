@@ -34,24 +34,7 @@ Request RequestFor(OpKind kind, std::string name, DataType dtype,
 
 void RequestGroup::Submit(std::unique_ptr<RequestGroup> group, const std::string& what,
                           Ended ended) {
-  HandIn(group.release(), what, std::move(ended));  // Finish deletes it
-}
-
-void RequestGroup::SubmitAndProgress(std::unique_ptr<RequestGroup> group, const std::string& what,
-                                     Ended ended) {
-  RequestGroup* const self = group.release();
-  self->finisher_ = Finisher::kSubmitterIfInTime;
-  {
-    InlineProgress progress(self->engine_);
-    HandIn(self, what, std::move(ended));
-    progress.Until([self] { return self->finisher_ == Finisher::kSubmitter; });
-  }
-  Finisher expected = Finisher::kSubmitterIfInTime;
-  if (self->finisher_.compare_exchange_strong(expected, Finisher::kRunner)) return;
-  self->Finish();
-}
-
-void RequestGroup::HandIn(RequestGroup* self, const std::string& what, Ended ended) {
+  RequestGroup* const self = group.release();  // Finish deletes it
   self->ended_ = std::move(ended);
   // One more than there are requests: held by this function, so that the group outlives it.
   self->unfinished_ = static_cast<int>(self->requests_.size()) + 1;
@@ -107,8 +90,6 @@ void RequestGroup::EndOne(const Status& status) {
     if (status_.ok()) status_ = status;
   }
   if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  Finisher expected = Finisher::kSubmitterIfInTime;
-  if (finisher_.compare_exchange_strong(expected, Finisher::kSubmitter)) return;
   runner_([this] {
     // Some runners of eager kernels call on the spot; a kernel must not run on the communication
     // thread.

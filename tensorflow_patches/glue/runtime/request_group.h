@@ -46,16 +46,8 @@ class RequestGroup {
   // communication thread, with the first failure; if the step is cancelled, the requests are
   // withdrawn. `what` names the whole for the error of a step that was cancelled before.
   static void Submit(std::unique_ptr<RequestGroup> group, const std::string& what, Ended ended);
-  // As Submit, from a thread that has nothing else to do: it works on the requests itself for as
-  // long as peers keep it busy. `ended` then runs on it, before this returns.
-  static void SubmitAndProgress(std::unique_ptr<RequestGroup> group, const std::string& what,
-                                Ended ended);
 
  private:
-  // Who runs `ended`.
-  enum class Finisher { kRunner, kSubmitterIfInTime, kSubmitter };
-
-  static void HandIn(RequestGroup* self, const std::string& what, Ended ended);
   bool WatchForCancellation();
   void Withdraw();
   void EndOne(const Status& status);
@@ -67,7 +59,6 @@ class RequestGroup {
   std::vector<Request> requests_;
   Ended ended_;
   std::atomic<int> unfinished_{0};
-  std::atomic<Finisher> finisher_{Finisher::kRunner};
 
   std::mutex mutex_;
   Status status_;  // the first failure; guarded by mutex_, as all below

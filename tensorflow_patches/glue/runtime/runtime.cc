@@ -71,8 +71,7 @@ bool GatherObservation(Transport* transport) {
   State& state = GetState();
   if (!state.observation.stats && state.observation.timeline.empty()) return true;
   std::vector<RankStats> all;
-  const Status status = Gather(transport, state.observation,
-                               GetEngine()->communication_stats().Finish(Clock::now()), &all);
+  const Status status = Gather(transport, state.observation, GetEngine()->FinishStats(), &all);
   if (!all.empty()) state.stats_report = FormatStats(all, GetEngine()->last_ready());
   if (!status.ok()) Log(status.message());
   return status.code() != Code::kDeadlineExceeded && status.code() != Code::kUnavailable;
@@ -125,7 +124,6 @@ Status StartRuntime(const RuntimeOptions& options) {
   State& state = GetState();
   state.options = options.engine;
   state.options.response_bypass = extras.response_bypass;
-  state.options.inline_progress = extras.inline_progress;
   state.observation = options.observation;
   status = StartObserving(transport.get(), &state.observation);
   if (!status.ok()) return status;

@@ -113,8 +113,8 @@ absl::StatusOr<std::shared_ptr<const CallPlan>> PlanFor(std::string_view joined,
   return made;
 }
 
-// `add` fills the group; `finish` runs when it has ended well: before this returns, or on a thread
-// of its own, on which what comes after the call then runs.
+// `add` fills the group; `finish` runs when it has ended well, on a thread of its own, on which
+// what comes after the call then runs.
 ffi::Future Submit(const std::function<absl::Status(RequestGroup*)>& add,
                    std::function<absl::Status()> finish) {
   ffi::Promise promise;
@@ -130,16 +130,15 @@ ffi::Future Submit(const std::function<absl::Status(RequestGroup*)>& add,
     promise.SetError(ToFfi(status));
     return future;
   }
-  RequestGroup::SubmitAndProgress(
-      std::move(group), "the compiled step's gradients were averaged",
-      [promise, finish = std::move(finish)](const absl::Status& ended) mutable {
-        const absl::Status finished = ended.ok() ? finish() : ended;
-        if (finished.ok()) {
-          promise.SetAvailable();
-        } else {
-          promise.SetError(ToFfi(finished));
-        }
-      });
+  RequestGroup::Submit(std::move(group), "the compiled step's gradients were averaged",
+                       [promise, finish = std::move(finish)](const absl::Status& ended) mutable {
+                         const absl::Status finished = ended.ok() ? finish() : ended;
+                         if (finished.ok()) {
+                           promise.SetAvailable();
+                         } else {
+                           promise.SetError(ToFfi(finished));
+                         }
+                       });
   return future;
 }
 

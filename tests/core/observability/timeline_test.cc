@@ -227,7 +227,7 @@ TEST_F(TimelineTest, RanksGatherWhenAllHaveJoined) {
         EXPECT_TRUE(Await(ending).ok());
       }
       EXPECT_TRUE(engine.Join().ok());
-      EXPECT_EQ(engine.communication_stats().Finish(Clock::now()).steps, 1u + rank);
+      EXPECT_EQ(engine.FinishStats().steps, 1u + rank);
     });
   }
   ASSERT_EQ(all.size(), 3u);

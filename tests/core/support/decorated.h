@@ -12,7 +12,7 @@
 
 namespace tfmpi {
 
-// Passes everything on but callers' progress; override what differs.
+// Passes everything on; override what differs.
 class Decorated : public Transport {
  public:
   explicit Decorated(std::unique_ptr<Transport> next) : next_(std::move(next)) {}
@@ -22,9 +22,8 @@ class Decorated : public Transport {
   Status Send(int peer, const std::string& bytes) override { return next_->Send(peer, bytes); }
   Status Receive(std::vector<ControlMessage>* inbox) override { return next_->Receive(inbox); }
   Status Flush(TimePoint deadline) override { return next_->Flush(deadline); }
-  void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready,
-            ProgressLock* progress_lock) override {
-    next_->Wait(limit, expecting, ready, progress_lock);
+  void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready) override {
+    next_->Wait(limit, expecting, ready);
   }
   void Wake() override { next_->Wake(); }
   std::atomic<uint64_t>* SharedWord() override { return next_->SharedWord(); }

@@ -58,10 +58,9 @@ class Trace:
 
     def share_of_responses_at_one_time(self) -> float:
         """Of what all ranks do together: the share whose spans overlap on all of them."""
-        # On the track of whoever carried it: the communication thread, or a caller in its place.
         by_rank = [
             sorted(
-                (e for track in tracks.values() for e in track if "response" in e["args"]),
+                (event for event in tracks["communication"] if "response" in event["args"]),
                 key=lambda event: event["args"]["response"],
             )
             for tracks in self.complete.values()

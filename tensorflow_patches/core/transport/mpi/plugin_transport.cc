@@ -54,8 +54,7 @@ class PluginTransport : public Transport {
     }
   }
 
-  void Wait(Clock::duration limit, bool, const std::function<bool()>& ready,
-            ProgressLock*) override TFMPI_NO_THREAD_SAFETY_ANALYSIS {
+  void Wait(Clock::duration limit, bool, const std::function<bool()>& ready) override {
     if (!ready()) std::this_thread::sleep_for(std::min<Clock::duration>(limit, kWait));
   }
   void Wake() override {}

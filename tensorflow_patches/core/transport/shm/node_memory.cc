@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstring>
 #include <ctime>
 
@@ -27,9 +26,8 @@ void FutexWait(std::atomic<uint32_t>* word, uint32_t value, Clock::duration limi
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT, value, &time, nullptr, 0);
 }
 
-// All: the communication thread may sleep while a caller, in its place, sleeps in an operation.
 void FutexWake(std::atomic<uint32_t>* word) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
 }  // namespace
@@ -79,21 +77,17 @@ void NodeMemory::Notify(int rank, WaitState least) const {
   FutexWake(&state.notifications);
 }
 
-void NodeMemory::SetWaitState(WaitState sleep) const {
-  mine().wait_state.store(sleep, std::memory_order_seq_cst);
-}
-
 void NodeMemory::NotifyPeers(WaitState least) const {
   for (int i = 1; i < ranks_; ++i) Notify((rank_ + i) % ranks_, least);
 }
 
 SpinWait::SpinWait(const NodeMemory& memory, WaitState sleep, Clock::duration spin)
-    : memory_(memory), sleep_(sleep), spin_(memory.crowded_ ? Clock::duration::zero() : spin) {}
+    : memory_(memory), sleep_(sleep), spin_(memory.crowded() ? Clock::duration::zero() : spin) {}
 
 bool SpinWait::Pause(Clock::duration limit) {
   constexpr int kPollsPerLook = 32;  // at the clock
   if (lying_) {
-    Sleep(limit);
+    FutexWait(&memory_.mine().notifications, heard_, limit);
     GetUp();
     return true;
   }
@@ -105,13 +99,9 @@ bool SpinWait::Pause(Clock::duration limit) {
     if (now < spin_until_) return true;
   }
   heard_ = memory_.mine().notifications.load(std::memory_order_seq_cst);
-  memory_.SetWaitState(sleep_);
+  memory_.mine().wait_state.store(sleep_, std::memory_order_seq_cst);
   lying_ = true;
   return true;
-}
-
-void SpinWait::Sleep(Clock::duration limit) {
-  FutexWait(&memory_.mine().notifications, heard_, limit);
 }
 
 void SpinWait::Reset() {
@@ -120,7 +110,7 @@ void SpinWait::Reset() {
 }
 
 void SpinWait::GetUp() {
-  if (lying_) memory_.SetWaitState(WaitState::kAwake);
+  if (lying_) memory_.mine().wait_state.store(WaitState::kAwake, std::memory_order_seq_cst);
   lying_ = false;
 }
 

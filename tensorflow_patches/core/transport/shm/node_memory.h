@@ -84,15 +84,11 @@ class NodeMemory {
   void NotifyPeers(WaitState least) const;
   // Any thread: ends the sleep of this rank's communication thread, or prevents the next.
   void Wake() const { Notify(rank_); }
-  // Also for a thread that does the waiter's work, and lets it sleep.
-  void SetWaitState(WaitState sleep) const;
 
   // More ranks than cores: who spins keeps from running whom it waits for.
   bool crowded() const { return crowded_; }
 
  private:
-  friend class SpinWait;
-
   const int rank_;
   const int ranks_;
   const size_t slot_bytes_;
@@ -117,9 +113,6 @@ class SpinWait {
   // The first pause that would sleep returns at once: what happened before others could know of
   // the waiter must be looked for again. False where hardly any time has passed.
   bool Pause(Clock::duration limit);
-  // After such a pause: sleeps, and may go on when it is over without touching what a peer reads.
-  // Call Reset, or destroy this, to get up.
-  void Sleep(Clock::duration limit);
   // Something was there: polls again before the next sleep.
   void Reset();
 
