@@ -6,6 +6,7 @@ Keras's global generator is alike on all ranks. Generators that a model holds ar
 
 from __future__ import annotations
 
+import inspect
 import threading
 from types import ModuleType
 from typing import Any
@@ -32,11 +33,17 @@ def _hook(module: ModuleType) -> None:
 
 
 def _apart(op: Any) -> Any:
-    def drawn(of: Any, *args: Any, seed: Any = None, **kwargs: Any) -> Any:
+    signature = inspect.signature(op)
+
+    def drawn(*args: Any, **kwargs: Any) -> Any:
         before = getattr(_local, "apart", False)
-        _local.apart = hooks.rank > 0 and _is_shared(seed) and ops.is_drawn_apart(_shape(op, of))
+        _local.apart = False
+        if hooks.rank > 0 and ops.is_in_step():
+            given = signature.bind(*args, **kwargs).arguments
+            if _is_shared(given.get("seed")):
+                _local.apart = ops.is_drawn_apart(_shape(op, next(iter(given.values()))))
         try:
-            return op(of, *args, seed=seed, **kwargs)
+            return op(*args, **kwargs)
         finally:
             _local.apart = before
 

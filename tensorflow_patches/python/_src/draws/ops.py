@@ -151,6 +151,11 @@ def takes_parts() -> None:
     _takes_parts = True
 
 
+def is_in_step() -> bool:
+    """Whether is_drawn_apart may be true here; cheap."""
+    return getattr(_local, "samples", None) is not None or _takes_parts or hooks.asked_rank
+
+
 def is_drawn_apart(shape: Any) -> bool:
     """Whether what is drawn here, of `shape`, is for this rank's samples."""
     if not entropy.is_shared():
