@@ -65,6 +65,11 @@ def exits(code: Any) -> None:
         sys.exit(code)
 
 
+@tf.function
+def checked(value: Any) -> Any:
+    return tf.debugging.check_numerics(tf.math.log(value), "the loss is bad")
+
+
 def with_another_hook(_: Model) -> None:
     sys.excepthook = lambda *_: print("shown by another package", file=sys.stderr)
     broken()
@@ -90,6 +95,7 @@ ENDS: dict[str, Any] = {
     "exit words": lambda _: exits("no such file"),
     "another hook": with_another_hook,
     "thread": in_a_thread,
+    "graph": lambda _: checked(tf.constant([-1.0])),
     "well": lambda _: sys.exit(0),
 }
 

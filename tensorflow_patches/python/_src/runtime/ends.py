@@ -16,6 +16,8 @@ import sys
 import threading
 from typing import Any
 
+from tensorflow.mpi._src.runtime import log, reasons
+
 _BEGINNINGS = ("<module>", "_run_module_as_main")  # of a script, and of python -m
 
 _exit_code: Any = 0
@@ -42,16 +44,12 @@ def failure() -> str | None:
         return _thread_failure
     error = _uncaught or _last_error()
     if error is not None:
-        return _line(error)
+        return reasons.reason(error)
     if _exit_code in (None, 0):
         return None
     if isinstance(_exit_code, int):
         return f"its script has ended with exit code {_exit_code}"
     return f"its script has ended: {_exit_code}".splitlines()[0][:300]
-
-
-def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
 
 
 def _watch_excepthook() -> None:
@@ -60,7 +58,11 @@ def _watch_excepthook() -> None:
     def hook(kind: Any, error: BaseException, traceback: Any) -> None:
         global _uncaught
         _uncaught = error
-        previous(kind, error, traceback)
+        cause = reasons.of_another_rank(error)
+        if cause is None:
+            previous(kind, error, traceback)
+        else:  # whose own traceback is that rank's to show
+            log.say(f"ends, because {cause}")
 
     sys.excepthook = hook
 
@@ -82,7 +84,7 @@ def _watch_threads() -> None:
         global _thread_failure
         if getattr(_thread, "trains", False) and args.exc_type is not SystemExit:
             name = args.thread.name if args.thread is not None else "a thread"
-            _thread_failure = f"in {name}, which trains: {_line(args.exc_value)}"
+            _thread_failure = f"in {name}, which trains: {reasons.reason(args.exc_value)}"
         previous(args)
         if _thread_failure is not None and _leave is not None:
             _leave(_thread_failure)

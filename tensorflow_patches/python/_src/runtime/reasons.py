@@ -1,0 +1,64 @@
+"""One line that says why: of an exception, for the ranks that only hear of it.
+
+TensorFlow's errors begin with "Graph execution error:" and a list of places; what says something
+comes after it, the op after that. The script's own line is the last place that is in no package.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+import traceback
+
+_LONGEST = 300  # characters
+_SAYS_NOTHING = re.compile(
+    r"Graph execution error:|Detected at node|File \"|<stack traces unavailable>|in user code:"
+    r"|Exception encountered when calling|Arguments received by|\[\[|\d+ root error"
+)
+_PLACE = re.compile(r"File \"([^\"]+)\", line (\d+), in (\S+)")
+_NODE = re.compile(r"\{\{node ([^}]+)\}\}")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_STOPPED = re.compile(r"rank \d+/\d+ has stopped: .*")
+
+
+def reason(error: BaseException) -> str:
+    """Its class, what it says, the op if it names one, and the script's own line."""
+    text = _COLOUR.sub("", str(error))
+    says = next((line for line in _lines(text) if not _SAYS_NOTHING.match(line)), "")
+    found = _NODE.search(text)
+    node = [found[1]] if found is not None and found[0] not in says else []
+    where = ", ".join([*node, *_place(error, text)])
+    line = f"{type(error).__name__}: {says}".removesuffix(": ")
+    return f"{line[: _LONGEST - len(where)]} ({where})" if where else line[:_LONGEST]
+
+
+def of_another_rank(error: BaseException) -> str | None:
+    """ "rank 1/2 has stopped: why", if that is what this error says."""
+    found = _STOPPED.search(str(error))
+    return None if found is None else found[0]
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _place(error: BaseException, text: str) -> list[str]:
+    """Where the script's own code was; the innermost place, of a graph the op's own."""
+    told = [(path, int(line), name) for path, line, name in _PLACE.findall(text)]
+    ran = [
+        (frame.filename, frame.lineno or 0, frame.name)
+        for frame in traceback.extract_tb(error.__traceback__)
+    ]
+    for places in (told, ran):
+        own = [place for place in places if not _is_of_a_package(place[0])]
+        if own:
+            path, line, name = own[-1]
+            inside = "" if name.startswith("<") else f" in {name}"
+            return [f"{os.path.basename(path)}:{line}{inside}"]
+    return []
+
+
+def _is_of_a_package(path: str) -> bool:
+    known = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return path.startswith(("<", *filter(None, known))) or "site-packages" in path
