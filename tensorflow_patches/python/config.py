@@ -361,15 +361,28 @@ def without_launcher(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 _STARTED_BY = "_TF_MPI_STARTED_BY"
 
 
+_JOB = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID")
+
+
+def _job(environ: Mapping[str, str]) -> str:
+    """What launchers tell a job's ranks by; "" if none says."""
+    return " ".join(environ[name] for name in _JOB if name in environ)
+
+
 def mark_started(environ: Any = os.environ) -> None:
-    """Notes in the environment that this process has become a rank."""
-    environ[_STARTED_BY] = str(os.getpid())
+    """Notes in the environment that this process has become a rank, and of which job."""
+    environ[_STARTED_BY] = f"{os.getpid()} {_job(environ)}"
 
 
 def started_by_ancestor(environ: Mapping[str, str] = os.environ) -> int | None:
-    """The process that became the rank, if this one is a child of it."""
-    pid = environ.get(_STARTED_BY, "")
-    return int(pid) if pid.isdigit() and int(pid) != os.getpid() else None
+    """The process that became the rank, if this one is a child of it.
+
+    Not of a launcher that the rank has started: its ranks are a job of their own.
+    """
+    pid, _, job = environ.get(_STARTED_BY, "").partition(" ")
+    if not pid.isdigit() or int(pid) == os.getpid() or job != _job(environ):
+        return None
+    return int(pid)
 
 
 @dataclasses.dataclass(frozen=True)

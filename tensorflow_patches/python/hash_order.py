@@ -20,6 +20,7 @@ from collections.abc import Mapping
 
 _SEED = "0"  # not a random one: all ranks must know it before they can talk
 _RESTARTED = "_TF_MPI_RESTARTED"
+_JOB = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID")
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
@@ -30,8 +31,15 @@ def ranks_share_work(environ: Mapping[str, str]) -> bool:
         int(size) > 1
         and environ.get("TF_MPI_ENABLE", "").strip() != "0"
         and environ.get("TF_MPI_SHARD", "").strip() != "off"
-        and "_TF_MPI_STARTED_BY" not in environ
+        and not _is_child_of_a_rank(environ)
     )
+
+
+def _is_child_of_a_rank(environ: Mapping[str, str]) -> bool:
+    """As config.started_by_ancestor tells, before this process is a rank itself."""
+    _, _, job = environ.get("_TF_MPI_STARTED_BY", "").partition(" ")
+    known = " ".join(environ[name] for name in _JOB if name in environ)
+    return "_TF_MPI_STARTED_BY" in environ and job == known
 
 
 def _is_python(path: str) -> bool:

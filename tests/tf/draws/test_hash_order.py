@@ -65,16 +65,20 @@ def test_different_hashes_are_said(launch):
     assert "strings" not in run.stderr[1]
 
 
+TWO_RANKS = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
 ENVIRONMENTS = [
     {},
     {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"},
-    {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"},
+    TWO_RANKS,
     {"PMI_SIZE": "2", "PMI_RANK": "1"},
     {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"},
-    {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "TF_MPI_ENABLE": "0"},
-    {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "TF_MPI_ENABLE": "1"},
-    {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "TF_MPI_SHARD": "off"},
-    {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "_TF_MPI_STARTED_BY": "1"},
+    {**TWO_RANKS, "TF_MPI_ENABLE": "0"},
+    {**TWO_RANKS, "TF_MPI_ENABLE": "1"},
+    {**TWO_RANKS, "TF_MPI_SHARD": "off"},
+    {**TWO_RANKS, "_TF_MPI_STARTED_BY": "1"},
+    {**TWO_RANKS, "_TF_MPI_STARTED_BY": "1 job", "PMIX_NAMESPACE": "job"},
+    {**TWO_RANKS, "_TF_MPI_STARTED_BY": "1 job", "PMIX_NAMESPACE": "another"},
+    {**TWO_RANKS, "_TF_MPI_STARTED_BY": "1 job"},
 ]
 
 

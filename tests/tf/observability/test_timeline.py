@@ -125,10 +125,11 @@ def test_ranks_that_do_not_end_together_write_their_own(
     assert not (tmp_path / "trace.json").exists()
 
 
+@pytest.mark.parametrize("place", ["no/trace.json", "."])
 def test_a_file_that_cannot_be_written_is_refused_at_the_start(
-    launch: Launch, scripts: Path, tmp_path: Path
+    launch: Launch, scripts: Path, tmp_path: Path, place: str
 ) -> None:
-    env = {"TF_MPI_TIMELINE": str(tmp_path / "no" / "trace.json")}
+    env = {"TF_MPI_TIMELINE": str(tmp_path / place)}
     result = launch(scripts / "timeline.py", args=["1"], env=env, timeout=60)
     assert result.returncode != 0
     assert "in a folder that exists" in result.stderr[0]

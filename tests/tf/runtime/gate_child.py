@@ -1,7 +1,8 @@
 """Trains a little on data that differ by rank.
 
-    gate_child.py [child]
+    gate_child.py [child] [nested]
 
+With `nested`, rank 0 starts two ranks of another job; what these say is printed.
 With `child`, between two steps it forks a process that ends at once, one that trains, and starts
 one that imports TensorFlow; what these say, and on stderr, is printed too.
 """
@@ -24,6 +25,11 @@ CHILD = """
 import tensorflow as tf
 libraries = [line for line in open("/proc/self/maps") if "libmpi" in line or "tfmpi" in line]
 print(tf.mpi.is_enabled(), tf.mpi.rank(), tf.mpi.size(), len(libraries))
+"""
+
+NESTED = """
+import tensorflow as tf
+print(tf.mpi.is_enabled(), tf.mpi.rank(), tf.mpi.allreduce(float(tf.mpi.rank()), "sum"))
 """
 
 
@@ -88,6 +94,10 @@ def main() -> None:
         printed["trains"] = trains_forked(stepped)
         child = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True)
         printed |= {"child": child.stdout.split(), "child_stderr": child.stderr}
+    if "nested" in sys.argv and RANK == 0:
+        command = ["mpirun", "-np", "2", "--oversubscribe", sys.executable, "-c", NESTED]
+        nested = subprocess.run(command, capture_output=True, text=True)
+        printed["nested"] = sorted(nested.stdout.splitlines())
     step()
     result(printed | {"variable": encode(variable.numpy())})
 

@@ -138,6 +138,14 @@ def test_a_forked_child_trains_as_one_process(ranks):
             assert f"tf.mpi.{name} in a process that rank {number} has forked" in child[name]
 
 
+@pytest.mark.full
+def test_a_launcher_that_a_rank_starts_has_ranks_of_its_own(launch, scripts):
+    run = launch(scripts / "gate_child.py", np=2, args=["nested"], timeout=120).check()
+    assert run.results[0]["nested"] == ["True 0 1.0", "True 1 1.0"]
+    for rank in run.results:
+        np.testing.assert_array_equal(decode(rank["variable"]), np.full(4, -3.0))
+
+
 def test_rank_that_had_children_still_averages(ranks):
     for rank in ranks.results:
         np.testing.assert_array_equal(decode(rank["variable"]), np.full(4, -3.0))

@@ -121,7 +121,8 @@ def _timeline(gate: config.Gate) -> str:
     """The file of TF_MPI_TIMELINE; ImportError on rank 0 if it could not be written."""
     path: str = config.get("TF_MPI_TIMELINE")
     writes = gate.launcher is None or gate.launcher.rank == 0
-    if path and writes and not os.access(os.path.dirname(path), os.W_OK):
+    folder = os.path.dirname(path)
+    if path and writes and (os.path.isdir(path) or not os.access(folder, os.W_OK)):
         raise ImportError(
             f"TF_MPI_TIMELINE={path!r} is not accepted; accepted: "
             f"{config.PARAMETERS['TF_MPI_TIMELINE'].accepted}"
