@@ -12,7 +12,7 @@
 
 namespace tfmpi {
 
-// Passes everything on; override what differs.
+// Passes everything on, sparse rows by way of Allgather; override what differs.
 class Decorated : public Transport {
  public:
   explicit Decorated(std::unique_ptr<Transport> next) : next_(std::move(next)) {}
@@ -25,6 +25,7 @@ class Decorated : public Transport {
   void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready) override {
     next_->Wait(limit, expecting, ready);
   }
+  bool MayPoll() const override { return next_->MayPoll(); }
   void Wake() override { next_->Wake(); }
   std::atomic<uint64_t>* SharedWord() override { return next_->SharedWord(); }
   std::atomic<int64_t>* SharedNumbers(int rank) override { return next_->SharedNumbers(rank); }
