@@ -191,10 +191,22 @@ std::string Coordinator::StallReport(const Pending& pending, TimePoint now) cons
          Seconds(now - pending.since) + " for rank " + missing + " (" + doing + ")";
 }
 
+void Coordinator::TellThatRank0Waits(TimePoint now) {
+  constexpr auto kPatience = std::chrono::milliseconds(200);
+  if (now - told_that_rank_0_waits_ < kPatience) return;
+  for (const auto& [name, pending] : pending_) {
+    if (!pending.ready[0] || now - pending.since < kPatience) continue;
+    told_that_rank_0_waits_ = now;
+    Post(kRank0Waits);
+    return;
+  }
+}
+
 void Coordinator::CheckStalls(TimePoint now) {
   constexpr auto kInterval = std::chrono::milliseconds(50);
   if (now - last_stall_check_ < kInterval || pending_.empty()) return;
   last_stall_check_ = now;
+  TellThatRank0Waits(now);
   Pending* oldest = nullptr;
   int stalled = 0;
   std::vector<std::pair<std::string, std::string>> expired;

@@ -27,6 +27,10 @@ struct CoordinatorOptions {
   Clock::duration stall_timeout = std::chrono::seconds(1800);  // 0: never
 };
 
+// What every rank is told, again and again, while rank 0 waits for ranks that have not asked for
+// the same. Who hears it twice since it last asked for something knows what rank 0 is not doing.
+constexpr char kRank0Waits[] = "rank 0 waits";
+
 class Coordinator {
  public:
   Coordinator(int size, const CoordinatorOptions& options, TimePoint now);
@@ -81,6 +85,7 @@ class Coordinator {
   void NoteReady(int rank, Pending* pending, TimePoint now);
   void Fail(const std::string& name, Code code, const std::string& message);
   void CheckStalls(TimePoint now);
+  void TellThatRank0Waits(TimePoint now);
   void Plan(ResponseList* response_list);
   ResponseItem MakeItem(Pending* pending);
   void NoteFingerprints(const Pending& pending, bool is_new);
@@ -103,6 +108,7 @@ class Coordinator {
   ResponseList next_;
   std::vector<std::string> notices_;
   TimePoint last_stall_check_;
+  TimePoint told_that_rank_0_waits_;
 
   // For the warning that all ranks are fed the same data: first gradients, and how many of them had
   // the same bits on all ranks.

@@ -69,12 +69,22 @@ void Engine::Post(const std::string& key) {
 int64_t Engine::Posted(const std::string& key) const {
   std::lock_guard<std::mutex> lock(posted_mutex_);
   const auto it = posted_.find(key);
-  return it != posted_.end() ? it->second : 0;
+  return it != posted_.end() ? static_cast<int64_t>(it->second.size()) : 0;
 }
 
-void Engine::CountPost(const std::string& key) {
+std::string Engine::PostedValue(const std::string& key, int64_t number) const {
   std::lock_guard<std::mutex> lock(posted_mutex_);
-  ++posted_[key];
+  const auto it = posted_.find(key);
+  const bool there =
+      it != posted_.end() && number >= 0 && number < static_cast<int64_t>(it->second.size());
+  return there ? it->second[number] : std::string();
+}
+
+void Engine::CountPost(const std::string& post) {
+  const size_t end = post.find('\n');
+  const bool says = end != std::string::npos;
+  std::lock_guard<std::mutex> lock(posted_mutex_);
+  posted_[post.substr(0, end)].push_back(says ? post.substr(end + 1) : std::string());
 }
 
 EngineStats Engine::stats() const {

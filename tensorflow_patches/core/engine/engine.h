@@ -79,11 +79,14 @@ class Engine {
   void Withdraw(Ticket ticket);
 
   // Rank 0 only (elsewhere it does nothing), any thread, returns at once: tells every rank that
-  // `key` has happened once more. No request: nobody waits, and a rank that has no requests hears
-  // of it too. What is posted before Join or Leave is delivered before the group ends.
+  // `key` has happened once more, and what stands in it after a line break. No request: nobody
+  // waits, and a rank that has no requests hears of it too. What is posted before Join or Leave is
+  // delivered before the group ends.
   void Post(const std::string& key);
   // How often this rank has been told so; on rank 0, how often it posted. Any thread.
   int64_t Posted(const std::string& key) const;
+  // What the `number`-th post of this key, from 0, said after a line break. Any thread.
+  std::string PostedValue(const std::string& key, int64_t number) const;
 
   // This rank has no more requests. Waits until that holds for every rank, contributing zeros to
   // what the others still average; then leaves the group. No request may be submitted after it.
@@ -115,7 +118,7 @@ class Engine {
   bool Stirs() const TFMPI_REQUIRES(communication_thread_);
   void CheckCoordinator() TFMPI_REQUIRES(communication_thread_);
   void Stop() TFMPI_REQUIRES(communication_thread_);
-  void CountPost(const std::string& key);
+  void CountPost(const std::string& post);
 
   // engine_agreement.cc: what this rank says and hears.
   bool TakeSubmissions() TFMPI_REQUIRES(communication_thread_);
@@ -181,7 +184,8 @@ class Engine {
   ResponseNotes response_notes_ TFMPI_GUARDED_BY(communication_thread_){&communication_stats_};
 
   mutable std::mutex posted_mutex_;
-  std::unordered_map<std::string, int64_t> posted_;  // guarded by posted_mutex_
+  // By key, what each post said after it; guarded by posted_mutex_.
+  std::unordered_map<std::string, std::vector<std::string>> posted_;
 
   std::atomic<uint64_t> completed_{0};
   std::atomic<uint64_t> collectives_{0};

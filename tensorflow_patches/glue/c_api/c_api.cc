@@ -214,6 +214,11 @@ void tfmpi_post(const char* key) { GetEngine()->Post(key); }
 
 int64_t tfmpi_posted(const char* key) { return GetEngine()->Posted(key); }
 
+void tfmpi_posted_value(const char* key, int64_t number, char* out, int32_t bytes) {
+  const std::string value = GetEngine()->PostedValue(key, number);
+  std::snprintf(out, bytes, "%s", value.c_str());
+}
+
 void tfmpi_declare_variable(const char* container, const char* name, const char* scope) {
   tfmpi::VariableNames::Get().Declare(tfmpi::HandleKey(container, name, scope));
 }

@@ -78,10 +78,12 @@ TFMPI_API int32_t tfmpi_bench(const struct TfMpiBenchCase* bench_case, double* o
                               int32_t samples[3], char* error);
 
 // Rank 0 only, elsewhere it does nothing: tells all ranks, without waiting for them, that `key` has
-// happened once more.
+// happened once more, and what stands in it after a line break.
 TFMPI_API void tfmpi_post(const char* key);
 // How often this rank has been told so; on rank 0, how often it posted.
 TFMPI_API int64_t tfmpi_posted(const char* key);
+// Writes what the `number`-th post of this key, from 0, said after a line break, cut to `bytes`.
+TFMPI_API void tfmpi_posted_value(const char* key, int64_t number, char* out, int32_t bytes);
 
 // Names of variables; see variable_names.h.
 TFMPI_API void tfmpi_declare_variable(const char* container, const char* name, const char* scope);

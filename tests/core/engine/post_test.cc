@@ -53,6 +53,37 @@ TEST_P(PostTest, IsCountedByKeyWhileRanksAverage) {
   }
 }
 
+TEST_P(PostTest, SaysWhatStandsAfterALineBreak) {
+  Ranks ranks(GetParam());
+  ranks[0].Post("saved\n/a");
+  ranks[0].Post("saved");
+  ranks[0].Post("saved\n/b\nc");
+  ranks.Each([](int, Engine& engine) {
+    AwaitPosted(engine, "saved", 3);
+    EXPECT_EQ(engine.PostedValue("saved", 0), "/a");
+    EXPECT_EQ(engine.PostedValue("saved", 1), "");
+    EXPECT_EQ(engine.PostedValue("saved", 2), "/b\nc");
+    EXPECT_EQ(engine.PostedValue("saved", 3), "");
+    EXPECT_EQ(engine.PostedValue("other", 0), "");
+  });
+  ranks.JoinAll();
+}
+
+// Not for a rank that waits itself, and not once all have come.
+TEST_P(PostTest, TellThatRank0Waits) {
+  if (GetParam() == 1) return;
+  Ranks ranks(GetParam());
+  ranks.Each([&](int rank, Engine& engine) {
+    if (rank == ranks.size() - 1) AwaitPosted(engine, kRank0Waits, 3);
+    Ending ending = Submit(engine, MakeBarrier("late"));
+    EXPECT_TRUE(Await(ending).ok());
+    const int64_t told = engine.Posted(kRank0Waits);
+    std::this_thread::sleep_for(milliseconds(500));
+    EXPECT_EQ(engine.Posted(kRank0Waits), told);
+  });
+  ranks.JoinAll();
+}
+
 TEST_P(PostTest, BeforeJoinIsDeliveredBeforeTheEnd) {
   for (int i = 0; i < 20; ++i) {
     Ranks ranks(GetParam());

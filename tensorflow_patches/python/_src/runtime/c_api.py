@@ -82,6 +82,9 @@ def load() -> Any:
         lib.tfmpi_post.argtypes = [ctypes.c_char_p]
         lib.tfmpi_posted.argtypes = [ctypes.c_char_p]
         lib.tfmpi_posted.restype = ctypes.c_int64
+        lib.tfmpi_posted_value.argtypes = [
+            ctypes.c_char_p, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int32
+        ]  # fmt: skip
         lib.tfmpi_declare_variable.argtypes = [ctypes.c_char_p] * 3
         lib.tfmpi_variable_name.argtypes = [ctypes.c_char_p] * 4 + [ctypes.c_int32]
         lib.tfmpi_mark_synchronized.argtypes = [ctypes.c_char_p] * 3
