@@ -28,12 +28,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "draws": {"config", "runtime"},
     "data": {"config", "runtime", "average", "draws"},
     "files": {"config", "errors", "runtime", "variables"},
+    "distribute": {"config", "runtime", "average", "keras"},
     "compat_v1": {"config", "runtime", "variables", "average"},
     "keras": {"config", "runtime", "variables", "average", "draws", "data"},
     "tf_keras": {"config", "runtime", "variables", "average", "draws", "data", "keras"},
     "top": {
         *("config", "runtime", "observability", "variables", "average", "data", "files"),
-        *("compat_v1", "keras", "tf_keras", "draws"),
+        *("compat_v1", "keras", "tf_keras", "draws", "distribute"),
     },
     "public": {"config", "errors", "runtime", "observability", "data"},
 }

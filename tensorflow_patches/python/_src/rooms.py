@@ -8,9 +8,17 @@ from __future__ import annotations
 from tensorflow.mpi._src.average import apply_ops
 from tensorflow.mpi._src.compat_v1 import gradients, sessions, subclasses
 from tensorflow.mpi._src.data import dataset_shard, seeds
+from tensorflow.mpi._src.distribute import average_loss, strategies
 from tensorflow.mpi._src.draws import host, keras_ops
 from tensorflow.mpi._src.draws import ops as random_ops
-from tensorflow.mpi._src.files import downloads, keras_files, saves, tensorflow_files
+from tensorflow.mpi._src.files import (
+    dataset_files,
+    downloads,
+    explanations,
+    keras_files,
+    saves,
+    tensorflow_files,
+)
 from tensorflow.mpi._src.keras import batch_norm, fit, learning_rate, optimizers
 from tensorflow.mpi._src.keras import data as keras_data
 from tensorflow.mpi._src.observability import report
@@ -25,7 +33,7 @@ def install() -> None:
     """Called once. Raises ImportError if TensorFlow's libraries were loaded before ours."""
     engine.check_kernels_were_seen()
     engine.when_it_ends(
-        always=saves.rank_0_ends,
+        always=saves.at_end,
         in_order=initial_broadcast.warn_if_nothing_was_averaged,
         report=report.show,
     )
@@ -41,6 +49,8 @@ def install() -> None:
         dataset_shard,
         saves,
         tensorflow_files,
+        dataset_files,
+        explanations,
     ):
         module.install()
     assert not hooks.unfilled(), hooks.unfilled()
@@ -48,6 +58,8 @@ def install() -> None:
         return
     hooking.check_versions()
     for module in (
+        strategies,
+        average_loss,
         downloads,
         keras_ops,
         keras_files,  # before what exchanges after fit's callbacks

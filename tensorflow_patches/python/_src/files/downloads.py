@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -62,13 +63,21 @@ def _locked(call: str) -> Iterator[int]:
     """A file of this user's for `call`, on this node, that one process holds at a time.
 
     The system releases it if its holder dies. Raises tf.errors.DeadlineExceededError after
-    TF_MPI_STALL_TIMEOUT.
+    TF_MPI_STALL_TIMEOUT; PermissionError if somebody else may write the file, whose name can be
+    guessed.
     """
     name = hashlib.sha256(call.encode()).hexdigest()[:20]
     path = os.path.join(tempfile.gettempdir(), f"tensorflow-mpi-{os.getuid()}-{name}")
     # Not through a link that another user has left there.
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
+        status = os.fstat(file)
+        mine = status.st_uid == os.getuid() and stat.S_ISREG(status.st_mode)
+        if not mine or status.st_nlink != 1 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise PermissionError(
+                f"'{path}', by which the ranks of a node take turns to download, is another "
+                "user's: remove it, or set TMPDIR to a folder of your own"
+            )
         _wait_for(file, call)
         yield file
     finally:

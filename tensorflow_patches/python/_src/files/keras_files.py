@@ -13,7 +13,7 @@ import types
 from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi._src.files import saves
+from tensorflow.mpi._src.files import names, saves
 from tensorflow.mpi._src.runtime import control_plane, hooking
 from tensorflow.mpi._src.variables import initial_broadcast
 
@@ -146,7 +146,15 @@ def _silent_open(function: Any) -> Any:
 
 
 def _silent_log(module: ModuleType) -> None:
-    """CSVLogger: its rows go nowhere."""
+    """CSVLogger: its rows go nowhere; the file counts as saved when the training ends."""
+
+    def path(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.filename
+
+    def closes(function: Any) -> Any:
+        return saves.saves(function, path, result=function)
+
+    hooking.wrap(module, "CSVLogger.on_train_end", closes)
     if not saves.left_to_rank_0():
         return
 
@@ -168,6 +176,14 @@ def _silent_board(module: ModuleType) -> None:
 
     With that gone, and the writers silent, nothing but `set_model` is left that makes folders.
     """
+
+    def path(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self, "log_dir", None)
+
+    def closes(function: Any) -> Any:
+        return saves.saves(function, path, result=function)
+
+    hooking.wrap(module, "TensorBoard.on_train_end", closes)
     if saves.left_to_rank_0():
         hooking.wrap(module, "TensorBoard._configure_embeddings", _nothing)
 
@@ -180,7 +196,10 @@ def _save_training_once(module: ModuleType) -> None:
     def path(self: Any, logs: Any = None) -> str:
         return f"{self.backup_dir} (end of training)"
 
-    hooking.wrap(module, "BackupAndRestore.on_train_end", lambda f: saves.saves(f, path))
+    def result(self: Any, logs: Any = None) -> None:
+        names.remove(os.fspath(self.backup_dir))
+
+    hooking.wrap(module, "BackupAndRestore.on_train_end", lambda f: saves.saves(f, path, result))
 
 
 def _save_orbax_once(module: ModuleType) -> None:

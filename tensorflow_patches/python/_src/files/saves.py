@@ -1,48 +1,42 @@
 """Rank 0's files: with TF_MPI_IO=rank0 the other ranks write none, and wait for rank 0's.
 
-A save on another rank returns once rank 0 has made the same save. Rank 0 posts the path of what it
-has written, which waits for nobody, and a rank that saves a path for the k-th time waits until rank
-0 has posted it k times. So a script that saves on rank 0 only holds up no rank, and where all ranks
-save, the file is there when the call returns.
+A save on another rank returns once rank 0 has made the same save (waits.py). Rank 0 posts the path
+of what it has written, which waits for nobody. So a script that saves on rank 0 only holds up no
+rank, and where all ranks save, the file is there when the call returns, under the name that each
+rank has for it (names.py).
 
 tensorflow_files.py hooks it into TensorFlow's own writers, keras_files.py into Keras's.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tensorflow.mpi import config, errors
-from tensorflow.mpi._src.runtime import c_api, engine, hooks, log
+from tensorflow.mpi import config
+from tensorflow.mpi._src.files import names, waits
+from tensorflow.mpi._src.runtime import engine, hooks
 
-# Keys of posts. A path follows "saved" and "failed", a place "left".
-_SAVED, _FAILED, _LEFT, _ANY, _ENDED = "saved ", "failed ", "left ", "saves", "the script has ended"
-
-_POLL_SECONDS = (0.001, 0.02)  # the first nap of a wait, and the longest
+_IN_MEMORY = "ram://"  # of the process: TensorFlow's file system, in which tf_keras copies models
 
 
 class _Thread(threading.local):
     """What this thread is doing."""
 
     writing = False  # rank 0 is inside a save; what that calls in turn is not told
-    to_tell: list[str] | None = None  # rank 0: posts that the end of an outer call will make
+    # On rank 0: kinds and paths of posts that the end of an outer call will make.
+    to_tell: list[tuple[str, str]] | None = None
     waits = True  # another rank waits for rank 0's saves
     place: str | None = None  # where all ranks pass
     told = False  # rank 0 has told of a save at that place
+    own = False  # what is written is of this process alone
 
 
 _thread = _Thread()
-_said_elsewhere = False
-_lock = threading.Lock()
-_saves: collections.Counter[str] = collections.Counter()  # this rank's, by path; under _lock
-_failures: collections.Counter[str] = collections.Counter()  # of rank 0, seen; under _lock
 
 
 def install() -> None:
@@ -53,6 +47,9 @@ def install() -> None:
         tells_at_end=tells_at_end,
         saves_without_waiting=without_waiting,
     )
+    if shared():
+        names.install()
+        engine.after_the_end(names.remove_all)
 
 
 @functools.cache
@@ -63,7 +60,7 @@ def shared() -> bool:
 
 def left_to_rank_0() -> bool:
     """True on a rank that writes no files."""
-    return hooks.rank != 0 and shared()
+    return hooks.rank != 0 and shared() and not _thread.own
 
 
 def saves(
@@ -81,10 +78,11 @@ def saves(
       result: called with its arguments on the other ranks, once rank 0 has written; returns what
         `function` would.
 
-    The wrapper raises, on the other ranks, what `wait` raises.
+    The wrapper raises, on the other ranks, what `waits.wait` raises.
     """
     if not shared():
         return function
+    kind = str(getattr(function, "__qualname__", function))
 
     @functools.wraps(function)
     def save(*args: Any, **kwargs: Any) -> Any:
@@ -94,11 +92,14 @@ def saves(
         key = _key(where)
         if key is None and where is not None:
             return function(*args, **kwargs)
+        if key is not None and key.startswith(_IN_MEMORY):
+            with _own_files():
+                return function(*args, **kwargs)
         if left_to_rank_0():
             if key is not None:
-                wait(key)
+                _wait(kind, key)
             return result(*args, **kwargs)
-        with _told(key):
+        with _told(kind, key):
             return function(*args, **kwargs)
 
     return save
@@ -114,15 +115,15 @@ def tells_at_end(function: Callable[..., Any]) -> Callable[..., Any]:
         if _thread.to_tell is not None:
             return function(*args, **kwargs)
         _thread.to_tell = []
-        told = _FAILED
+        failed = True
         try:
             result = function(*args, **kwargs)
-            told = _SAVED
+            failed = False
             return result
         finally:
-            keys, _thread.to_tell = _thread.to_tell, None
-            for key in keys:
-                _post(told, key)
+            pending, _thread.to_tell = _thread.to_tell, None
+            for kind, key in pending:
+                _tell(failed, kind, key)
 
     return outer
 
@@ -149,8 +150,18 @@ def passing(place: str) -> Iterator[None]:
         yield
     finally:
         if _thread.told:
-            _post(_LEFT, place)
+            waits.tell_left(place)
         _thread.place, _thread.told = before
+
+
+@contextlib.contextmanager
+def _own_files() -> Iterator[None]:
+    """Files that no other process can see: every rank writes them."""
+    before, _thread.own = _thread.own, True
+    try:
+        yield
+    finally:
+        _thread.own = before
 
 
 def _key(path: Any) -> str | None:
@@ -159,119 +170,40 @@ def _key(path: Any) -> str | None:
         path = path.numpy()
     if not isinstance(path, (str, bytes, os.PathLike)):
         return None
-    text = os.fsdecode(path)
+    text = os.fsdecode(path).replace("\n", "\\n")  # a post says more after a line break
     return text if "://" in text else os.path.abspath(text)
 
 
 @contextlib.contextmanager
-def _told(key: str | None) -> Iterator[None]:
+def _told(kind: str, key: str | None) -> Iterator[None]:
     """Rank 0 writes `key`; afterwards the other ranks hear of it."""
     _thread.writing = True
-    told = _FAILED
+    failed = True
     try:
         yield
-        told = _SAVED
+        failed = False
     finally:
         _thread.writing = False
         if key is not None:
-            if told == _SAVED and _thread.to_tell is not None:
-                _thread.to_tell.append(key)
+            if not failed and _thread.to_tell is not None:
+                _thread.to_tell.append((kind, key))
             else:
-                _post(told, key)
+                _tell(failed, kind, key)
 
 
-def _post(what: str, key: str) -> None:
+def _wait(kind: str, key: str) -> None:
+    if _thread.waits:
+        waits.wait(kind, key, _thread.place)
+
+
+def _tell(failed: bool, kind: str, key: str) -> None:
+    if not shared():
+        return  # a forked child, which writes its own files
     _thread.told = True
-    c_api.load().tfmpi_post((what + key).encode())
-    if what == _SAVED:
-        c_api.load().tfmpi_post(_ANY.encode())
+    waits.tell(failed, kind if _thread.waits else waits.BY_ITS_CLOCK, key)
 
 
-def rank_0_ends() -> None:
+def at_end() -> None:
     """At exit: what rank 0 has not saved by now it never will."""
     if shared() and hooks.rank == 0:
-        _post(_ENDED, "")
-
-
-def _posted(what: str, key: str = "") -> int:
-    return int(c_api.load().tfmpi_posted((what + key).encode()))
-
-
-def wait(key: str) -> None:
-    """Waits until rank 0 has saved `key` as often as this rank has, this time included.
-
-    Raises:
-      tf.errors.DeadlineExceededError: it has not within TF_MPI_STALL_TIMEOUT.
-      tf.errors.UnavailableError: its save has failed, or its script has ended without it.
-    """
-    if not _thread.waits:
-        return
-    with _lock:
-        _saves[key] += 1
-        number = _saves[key]
-    warning, timeout = config.get("TF_MPI_STALL_WARNING"), config.get("TF_MPI_STALL_TIMEOUT")
-    start = time.monotonic()
-    next_warning = warning
-    nap = _POLL_SECONDS[0]
-    while not _done(key, number, _thread.place):
-        waited = time.monotonic() - start
-        if timeout and waited >= timeout:
-            raise errors.error_from_code(errors.DEADLINE_EXCEEDED, _waiting(key, number, waited))
-        if warning and waited >= next_warning:
-            next_warning += warning
-            log.say(_waiting(key, number, waited))
-        time.sleep(nap)
-        nap = min(2 * nap, _POLL_SECONDS[1])
-
-
-def _done(key: str, number: int, place: str | None) -> bool:
-    ended = _posted(_ENDED) > 0  # both are read first: they are posted last
-    left = place is not None and _posted(_LEFT, place) > 0
-    failures = _posted(_FAILED, key)
-    with _lock:
-        failed = failures > _failures[key]
-        _failures[key] += failed
-    if failed:
-        raise errors.error_from_code(
-            errors.UNAVAILABLE,
-            f"rank 0 could not save '{key}', which rank {hooks.rank} saves too: see the error of "
-            "rank 0",
-        )
-    if _posted(_SAVED, key) + failures >= number:
-        return True
-    if left:
-        _say_elsewhere(key)
-        return True
-    if ended:
-        raise errors.error_from_code(
-            errors.UNAVAILABLE,
-            f"rank {hooks.rank} saves '{key}', but rank 0's script has ended without that. "
-            + _WAY_OUT,
-        )
-    return False
-
-
-def _say_elsewhere(key: str) -> None:
-    global _said_elsewhere
-    if not _said_elsewhere:
-        _said_elsewhere = True
-        log.say(
-            f"rank 0 saves under another path than '{key}', which will not be there; a path made "
-            "from the time or at random differs by rank"
-        )
-
-
-_WAY_OUT = (
-    "Save on all ranks under one path (a name made from the time, at random or in a temporary "
-    "folder differs by rank) or on rank 0 only; or set TF_MPI_IO=all, and each rank writes its own "
-    "files"
-)
-
-
-def _waiting(key: str, number: int, seconds: float) -> str:
-    others = _posted(_ANY) - _posted(_SAVED, key)
-    return (
-        f"rank {hooks.rank} has waited {seconds:.0f} s for rank 0 to save '{key}' (time "
-        f"{number} for this path; rank 0 has saved it {_posted(_SAVED, key)} times, other paths "
-        f"{others} times). {_WAY_OUT}"
-    )
+        waits.tell_ended()

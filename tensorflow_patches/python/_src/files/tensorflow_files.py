@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi._src.files import saves
-from tensorflow.mpi._src.runtime import hooks
+from tensorflow.mpi._src.files import names, saves
+from tensorflow.mpi._src.runtime import hooking, hooks
 
 
 def install() -> None:
@@ -21,6 +22,22 @@ def install() -> None:
         silent_events_writer=_silent_events_writer,
         records_nothing=_records_nothing,
     )
+    if saves.left_to_rank_0():
+        hooking.when_imported(
+            "tensorflow.python.checkpoint.checkpoint_management", _remove_other_names
+        )
+
+
+def _remove_other_names(module: ModuleType) -> None:
+    """Of an old checkpoint, which rank 0 removes."""
+
+    def removes(function: Any) -> Any:
+        def delete_file_if_exists(filespec: Any) -> None:
+            names.remove(os.fsdecode(filespec))
+
+        return delete_file_if_exists
+
+    hooking.wrap(module, "_delete_file_if_exists", removes)
 
 
 def _saves_checkpoint(function: Any) -> Any:

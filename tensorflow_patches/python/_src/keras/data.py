@@ -6,6 +6,7 @@ split. The steps that Keras makes from train_step and test_step are wrapped wher
 
 from __future__ import annotations
 
+import contextlib
 import math
 from types import ModuleType
 from typing import Any
@@ -66,7 +67,7 @@ def _take_shard(iterator: Any) -> None:
 
     dataset, adapter = iterator._distributed_dataset, iterator.data_adapter
     if not isinstance(dataset, tf.data.Dataset):
-        return  # split by a tf.distribute.Strategy already
+        return  # a strategy without replicas, or one that was made before TensorFlow was hooked
     kind, num_batches = type(adapter).__name__, adapter.num_batches
     feed = feeds.shard_of(
         feeds.Given(
@@ -104,10 +105,18 @@ def _made_on_part(make: Any) -> Any:
 
 def _built_on_part(build: Any) -> Any:
     def maybe_build(self: Any, iterator: Any = None, data_batch: Any = None) -> Any:
-        if iterator is not None:  # fit or evaluate has just made it
-            feeds.wrap_steps(self)
-            _build_states(self, getattr(iterator._distributed_dataset, "element_spec", None))
-        return build(self, iterator=iterator, data_batch=data_batch)
+        if iterator is None:
+            return build(self, iterator=iterator, data_batch=data_batch)
+        feeds.wrap_steps(self)  # fit or evaluate has just made it
+        _build_states(self, getattr(iterator._distributed_dataset, "element_spec", None))
+        if self._distribute_strategy is None:
+            return build(self, iterator=iterator, data_batch=data_batch)
+        # Keras would build it from the first batch, which is a shard here. It takes that batch, and
+        # what shuffles is an order further when it is iterated again.
+        for _, _, batches in iterator:
+            next(batches, None)
+            break
+        return None
 
     return maybe_build
 
@@ -133,13 +142,16 @@ def _build_states(model: Any, shard: Any) -> None:
 
     if shard is None:
         return
-    if model.built and not (model.run_eagerly or isinstance(shard, batch_shard.MaybeShard)):
+    needed = model.run_eagerly or isinstance(shard, batch_shard.MaybeShard)
+    if model.built and not needed and model._distribute_strategy is None:
         return
     data = shard.data if batch_shard.is_shard(shard) else shard
     present = tf.nest.map_structure(
         lambda spec: None if isinstance(spec, tf.OptionalSpec) else spec, data
     )
     try:
-        model._symbolic_build(data_batch=present)
+        strategy = model._distribute_strategy
+        with strategy.scope() if strategy is not None else contextlib.nullcontext():
+            model._symbolic_build(data_batch=present)
     except Exception as error:  # a model that only real tensors can build: its first step does
         log.debug(f"model '{model.name}' is built by its first step: {error}")

@@ -72,7 +72,9 @@ def _unless_averaged(original: Any) -> Any:
     def sum_over_replicas(self: Any, grads_and_vars: Any) -> Any:
         from tensorflow.python.distribute import distribute_lib
 
-        if is_updating() and not distribute_lib.has_strategy():
+        replicas = distribute_lib.get_strategy().extended
+        alone = getattr(replicas, "_tf_mpi_one_rank", not distribute_lib.has_strategy())
+        if is_updating() and alone:
             return grads_and_vars
         return original(self, grads_and_vars)
 

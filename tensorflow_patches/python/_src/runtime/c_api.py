@@ -98,9 +98,9 @@ def load() -> Any:
     return _lib
 
 
-def error_buffer() -> Any:
-    """A buffer for the `error` argument of a call."""
-    return ctypes.create_string_buffer(_ERROR_BYTES)
+def error_buffer(size: int = _ERROR_BYTES) -> Any:
+    """A buffer for the `error` argument of a call, or for other text."""
+    return ctypes.create_string_buffer(size)
 
 
 def error_text(buffer: Any) -> str:

@@ -11,6 +11,8 @@ import numpy as np
 from tensorflow.mpi import errors
 from tensorflow.mpi._src.runtime import c_api, hooks
 
+started, met = 0, 0  # the number of the last exchange that has begun, and that has ended
+
 KINDS = {"allreduce": 0, "allgather": 1, "broadcast": 2, "barrier": 3}
 REDUCE_OPS = {"average": 0, "sum": 1, "min": 2, "max": 3, "product": 4}
 # core/base/types.h; half and bfloat16 are summed in float32.
@@ -81,6 +83,9 @@ def run(
     if hooks.forked_from is not None:  # what the runtime itself asks for, as one rank alone
         return array if in_place else np.array(array, copy=True)
     out = None if kind == "allgather" else array if in_place else np.array(array, copy=True)
+    global started, met
+    started += 1
+    number = started
     lib = c_api.load()
     operation = lib.tfmpi_begin(
         name.encode(),
@@ -105,6 +110,7 @@ def run(
         code = lib.tfmpi_end(operation, error)
         if ended and code != errors.OK:
             raise errors.error_from_code(code, c_api.error_text(error))
+    met = max(met, number)
     assert out is not None
     return out
 

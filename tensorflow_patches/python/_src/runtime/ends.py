@@ -14,12 +14,14 @@ import ctypes
 import gc
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from tensorflow.mpi._src.runtime import log, reasons
 
 _BEGINNINGS = ("<module>", "_run_module_as_main")  # of a script, and of python -m
 
+_explanations: list[Callable[[BaseException], str | None]] = []
 _exit_code: Any = 0
 _uncaught: BaseException | None = None
 _thread_failure: str | None = None
@@ -44,12 +46,24 @@ def failure() -> str | None:
         return _thread_failure
     error = _uncaught or _last_error()
     if error is not None:
-        return reasons.reason(error)
+        return reasons.reason(error) + _explained(error)
     if _exit_code in (None, 0):
         return None
     if isinstance(_exit_code, int):
         return f"its script has ended with exit code {_exit_code}"
     return f"its script has ended: {_exit_code}".splitlines()[0][:300]
+
+
+def explain_by(explain: Callable[[BaseException], str | None]) -> None:
+    """What `explain` says of an exception that nobody caught follows it, and tells other ranks."""
+    _explanations.append(explain)
+
+
+def _explained(error: BaseException) -> str:
+    found = [why for why in (explain(error) for explain in _explanations) if why is not None]
+    for why in found:
+        log.say(why)
+    return "".join(f" ({why})" for why in found)
 
 
 def _watch_excepthook() -> None:

@@ -16,6 +16,7 @@ _LEAVE_SECONDS = 5.0
 _pid = 0
 _forked: list[Callable[[], None]] = []
 _left = False
+_after: list[Callable[[], None]] = []
 _at_end: tuple[Callable[[], None], Callable[[], None], Callable[[str], None]] | None = None
 
 
@@ -75,6 +76,11 @@ def _in_child() -> None:
     hooks.deactivate_in_child()
     for function in _forked:
         function()
+
+
+def after_the_end(function: Callable[[], None]) -> None:
+    """Calls `function` when all ranks have ended, or this one has stopped with an error."""
+    _after.append(function)
 
 
 def check_kernels_were_seen() -> None:
@@ -168,14 +174,22 @@ def _end() -> None:
     """At exit. A child made by fork has no engine and leaves MPI alone."""
     if os.getpid() != _pid:
         return
+    try:
+        _leave_or_join()
+    finally:
+        for function in _after:
+            function()
+    if ends.thread_failed():
+        _exit_with_failure()
+
+
+def _leave_or_join() -> None:
     library = c_api.load()
     if _at_end is not None:
         _at_end[0]()
     why = ends.failure()
     if why is not None:
         _leave(why)
-        if ends.thread_failed():
-            _exit_with_failure()
         return
     if _at_end is not None:
         _at_end[1]()

@@ -1,0 +1,1 @@
+"""tf.distribute's strategies on ranks."""

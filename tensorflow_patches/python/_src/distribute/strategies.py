@@ -1,0 +1,130 @@
+"""tf.distribute's strategies on ranks: the ranks are what a strategy would have distributed to.
+
+A rank has one device. Each strategy that keeps replicas in step becomes one of one device
+(one_rank.py): the script's objects stay of their classes, its global batch the global batch, and
+what is split is split among the ranks, as without a strategy. The number of replicas by which a
+script multiplies its batch stays what it is in one process: of the devices that it names, or of the
+workers of TF_CONFIG. Strategies with servers of parameters are refused.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from tensorflow.mpi._src.runtime import hooking, hooks, log
+
+_ROOM = "tensorflow.python.distribute"
+_said: set[str] = set()
+
+
+def install() -> None:
+    """Called once, when TensorFlow's libraries are loaded."""
+    for module, classes, count in (
+        ("one_device_strategy", ("OneDeviceStrategy", "OneDeviceStrategyV1"), _one_device),
+        ("mirrored_strategy", ("MirroredStrategy", "MirroredStrategyV1"), _devices),
+        ("central_storage_strategy", _CENTRAL, _devices),
+        ("collective_all_reduce_strategy", _WORKERS, _workers),
+    ):
+        hooking.when_imported(f"{_ROOM}.{module}", _hook(classes, count))
+    for version, module in (("V1", ""), ("V2", "_v2")):
+        hooking.when_imported(
+            f"{_ROOM}.parameter_server_strategy{module}",
+            _refuse(f"ParameterServerStrategy{version}"),
+        )
+
+
+_CENTRAL = ("CentralStorageStrategy", "CentralStorageStrategyV1")
+_WORKERS = ("CollectiveAllReduceStrategy", "CollectiveAllReduceStrategyV1")
+
+
+def _hook(
+    classes: tuple[str, ...], count: Callable[..., tuple[int, Any]]
+) -> Callable[[ModuleType], None]:
+    """Has the classes of a module made for one rank.
+
+    count: called with the arguments of a class; returns how many replicas it has in one process,
+      and the cluster resolver, if it has one.
+    """
+
+    def of_one_rank(original: Any) -> Any:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            replicas, resolver = count(*args, **kwargs)
+            one_rank = importlib.import_module("tensorflow.mpi._src.distribute.one_rank")
+            one_rank.initialize(self, replicas, resolver)
+
+        return init
+
+    def hook(module: ModuleType) -> None:
+        for name in classes:
+            hooking.wrap(module, f"{name}.__init__", of_one_rank)
+
+    return hook
+
+
+def _one_device(device: Any) -> tuple[int, Any]:
+    return 1, None
+
+
+def _devices(devices: Any = None, *_: Any, compute_devices: Any = None, **__: Any) -> Any:
+    from tensorflow.python.distribute import mirrored_strategy
+
+    named = devices or compute_devices or mirrored_strategy.all_local_devices()
+    if len(named) > 1:
+        _say(
+            f"a strategy of {len(named)} devices: each rank computes its part of a batch on one; "
+            "start a rank per core instead"
+        )
+    return len(named), None
+
+
+def _workers(*args: Any, cluster_resolver: Any = None, **_: Any) -> tuple[int, Any]:
+    """MultiWorkerMirroredStrategy(cluster_resolver, ...), or v1's (communication, resolver)."""
+    from tensorflow.python.distribute.cluster_resolver import cluster_resolver as base
+    from tensorflow.python.distribute.cluster_resolver import tfconfig_cluster_resolver
+
+    resolver = cluster_resolver
+    for argument in args:
+        if isinstance(argument, base.ClusterResolver):
+            resolver = argument
+    if resolver is None:
+        resolver = tfconfig_cluster_resolver.TFConfigClusterResolver()
+    jobs = resolver.cluster_spec().as_dict()
+    if resolver.task_type in ("ps", "evaluator"):
+        raise NotImplementedError(
+            f"rank {hooks.rank} of {hooks.size} is a '{resolver.task_type}' by its TF_CONFIG: the "
+            "ranks of MPI are all workers. Leave TF_CONFIG unset and start workers only, or set "
+            "TF_MPI_ENABLE=0"
+        )
+    workers = sum(len(jobs.get(job, ())) for job in ("chief", "worker")) or 1
+    if workers not in (1, hooks.size):
+        _say(
+            f"TF_CONFIG names {workers} workers, and {hooks.size} ranks run: they split the global "
+            f"batch of {workers} workers"
+        )
+    return workers, resolver
+
+
+def _refuse(name: str) -> Callable[[ModuleType], None]:
+    def refused(original: Any) -> Any:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            raise NotImplementedError(
+                f"tf.distribute's {type(self).__name__} has servers that hold the parameters; here "
+                f"{hooks.size} ranks train one model in step, and need no strategy. Use "
+                "tf.distribute.MirroredStrategy() or none, or set TF_MPI_ENABLE=0"
+            )
+
+        return init
+
+    def hook(module: ModuleType) -> None:
+        hooking.wrap(module, f"{name}.__init__", refused)
+
+    return hook
+
+
+def _say(line: str) -> None:
+    if hooks.rank == 0 and line not in _said:
+        _said.add(line)
+        log.say(line)

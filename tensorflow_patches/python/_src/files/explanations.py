@@ -1,0 +1,59 @@
+"""Why a file call of the script's own may have failed here: every rank makes it, on one disk.
+
+os.makedirs, os.remove, os.rename, open and their like are the script's, and run on all ranks. The
+second rank finds made what it makes, and gone what it removes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+
+from tensorflow.mpi._src.files import saves
+from tensorflow.mpi._src.runtime import ends, hooks
+
+_started = time.time()
+_EXISTS = (errno.EEXIST, errno.ENOTEMPTY)
+# What TensorFlow's own file calls say, by the name of their error's class.
+_MESSAGES = {"AlreadyExistsError": errno.EEXIST, "NotFoundError": errno.ENOENT}
+
+
+def install() -> None:
+    """Called once, when TensorFlow's libraries are loaded."""
+    if saves.shared():
+        ends.explain_by(explanation)
+
+
+def explanation(error: BaseException) -> str | None:
+    """Of an error that nobody has caught; None if it is not of this kind."""
+    code, path = _missing_or_there(error)
+    if path is None or "://" in path:
+        return None
+    who = f"all {hooks.size} ranks run the script's own file calls, and one may be first"
+    guard = "on rank 0 alone (if tf.mpi.rank() == 0) before the others need it"
+    if code in _EXISTS and _changed(path):
+        return f"{who}: '{path}' was made during this run. Make it with exist_ok=True, or {guard}"
+    if code == errno.ENOENT and _changed(os.path.dirname(os.path.abspath(path))):
+        return (
+            f"{who}: if '{path}' was there, another rank has removed or renamed it. Allow for that "
+            f"(missing_ok=True, ignore_errors=True), or do it {guard}"
+        )
+    return None
+
+
+def _missing_or_there(error: BaseException) -> tuple[int | None, str | None]:
+    if isinstance(error, OSError) and isinstance(error.filename, (str, bytes, os.PathLike)):
+        return error.errno, os.fsdecode(error.filename)
+    code = _MESSAGES.get(type(error).__name__)
+    found = re.match(r"(/?[^;]+); (?:No such file|File exists)", str(error))
+    return (code, found.group(1)) if code is not None and found else (None, None)
+
+
+def _changed(path: str) -> bool:
+    """Since this process has started: of a folder, what it holds."""
+    try:
+        return os.stat(path).st_ctime >= _started
+    except OSError:
+        return False

@@ -1,0 +1,232 @@
+"""How a rank that writes no files waits for rank 0's: by path, else by order.
+
+A rank that saves a path for the k-th time waits until rank 0 has posted it k times; or a path that
+is the same but for what tempfile has drawn and for the process number (names.py). Where rank 0 goes
+on without that, its next save of the same kind that this rank has not met is this one, under
+another name: rank 0 has gone on when it waits for this rank in a meeting, has left the callbacks in
+which both are, or has ended. So a wait ends at the latest when rank 0 needs this rank.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import re
+import threading
+import time
+from typing import NamedTuple
+
+from tensorflow.mpi import config, errors
+from tensorflow.mpi._src.files import names
+from tensorflow.mpi._src.runtime import c_api, hooks, log
+
+# Keys of posts: of all saves, of places that rank 0 has left, of its end.
+_SAVES, _LEFT, _ENDED = "saves", "left ", "the script has ended"
+BY_ITS_CLOCK = "by its clock"  # the kind of saves that no other rank waits for
+_RANK_0_WAITS = "rank 0 waits"  # core/agreement/coordinator.h posts it
+
+_POLL_SECONDS = (0.001, 0.02)  # the first nap of a wait, and the longest
+_GOES_ON = 2  # posts of _RANK_0_WAITS, one in 0.2 s: it waits for what this rank has not asked for
+_GOES_ON_WITHOUT = 25  # ... and is not about to save
+
+_lock = threading.Lock()
+_own: collections.Counter[str] = collections.Counter()  # this rank's saves by path; under _lock
+_said = False
+
+
+class _Save(NamedTuple):
+    """One of rank 0's."""
+
+    failed: bool
+    kind: str
+    path: str
+    pattern: str  # names.pattern of it
+    kept: str  # where it stays if the script removes it; empty: nowhere
+
+
+_rank_0: list[_Save] = []  # in their order; under _lock
+_by_path: dict[str, list[int]] = collections.defaultdict(list)  # places in _rank_0; under _lock
+_met: set[int] = set()  # places of those that were this rank's, too; under _lock
+
+
+def tell(failed: bool, kind: str, path: str) -> None:
+    """On rank 0: a save has ended."""
+    kept = "" if failed else names.keep(path)
+    _post(f"{_SAVES}\n{failed:d}\n{kind}\n{path}\n{names.pattern(path)}\n{kept}")
+
+
+def tell_left(place: str) -> None:
+    """On rank 0: nothing is saved at `place` any more."""
+    _post(_LEFT + place)
+
+
+def tell_ended() -> None:
+    """On rank 0: nothing is saved any more."""
+    _post(_ENDED)
+
+
+def _post(text: str) -> None:
+    c_api.load().tfmpi_post(text.encode())
+
+
+def _posted(key: str) -> int:
+    return int(c_api.load().tfmpi_posted(key.encode()))
+
+
+class _Wait:
+    """One save of this rank."""
+
+    def __init__(self, kind: str, path: str, place: str | None) -> None:
+        self.kind, self.path, self.place = kind, path, place
+        self.there, self.pattern = names.of_rank_0(path), names.pattern(path)
+        self.waits_before = _posted(_RANK_0_WAITS)
+        with _lock:
+            _own[self.path] += 1
+            self.number = _own[self.path]
+
+    def over(self) -> bool:
+        """Whether rank 0 has made this save; raises if it never will."""
+        # Read first: these are posted last.
+        ended, left = (
+            _posted(_ENDED) > 0,
+            self.place is not None and _posted(_LEFT + self.place) > 0,
+        )
+        waits = _posted(_RANK_0_WAITS) - self.waits_before
+        with _lock:
+            _read()
+            found = self._by_path()
+            goes_on = ended or left or waits >= _GOES_ON
+            if found is None and goes_on:
+                found = self._by_order()
+            if found is not None:
+                _met.add(found)
+        if found is not None:
+            self._is(found)
+        elif left:
+            _say(f"rank 0 has not saved what rank {hooks.rank} saves as '{self.path}'")
+        elif ended or waits >= _GOES_ON_WITHOUT:
+            raise errors.error_from_code(
+                errors.UNAVAILABLE,
+                f"rank {hooks.rank} saves '{self.path}', but "
+                f"{_SCRIPT_ENDED if ended else _WENT_ON} without that. {_WAY_OUT}",
+            )
+        return found is not None or left
+
+    def _by_path(self) -> int | None:
+        """The place of rank 0's save that this one is; under _lock."""
+        alike = [*_by_path[self.path], *_by_path[self.there]]
+        if self.pattern != self.path:
+            alike += (
+                place
+                for place, save in enumerate(_rank_0)
+                if save.pattern == self.pattern != save.path and save.kind == self.kind
+            )
+        return next((place for place in alike if place not in _met), None)
+
+    def _by_order(self) -> int | None:
+        """The place of rank 0's next save of this kind that this rank has not met; under _lock."""
+        # What this rank has saved under rank 0's path, rank 0 has saved once more by itself.
+        open_ = [
+            place
+            for place, save in enumerate(_rank_0)
+            if place not in _met and save.kind == self.kind and not _own[save.path]
+        ]
+        alike = {place: _likeness(self.path, _rank_0[place].path) for place in open_}
+        if hooks.asked_rank:  # such a script may save something else on each rank
+            open_ = [place for place in open_ if alike[place] > 1]
+        return min(open_, key=lambda place: (-alike[place], place), default=None)
+
+    def _is(self, place: int) -> None:
+        """This save is rank 0's at `place`, whose file is found under this rank's path, too."""
+        save = _rank_0[place]
+        if save.path != self.path:
+            names.learn(self.path, save.path)
+        if save.failed:
+            raise errors.error_from_code(
+                errors.UNAVAILABLE,
+                f"rank 0 could not save '{save.path}', which rank {hooks.rank} saves too: see the "
+                "error of rank 0",
+            )
+        if save.path == self.path or _by_path.get(self.path):
+            return
+        seen = names.stand_for(self.path, save.path, save.kept)
+        _say(
+            f"rank 0 has saved '{save.path}' where rank {hooks.rank} saves '{self.path}', which "
+            + (_STANDS if seen else f"will not be there. {_WAY_OUT}")
+        )
+
+    def waiting(self, seconds: float) -> str:
+        times = len(_by_path[self.there])
+        return (
+            f"rank {hooks.rank} has waited {seconds:.0f} s for rank 0 to save '{self.there}' (time "
+            f"{self.number} for this path; rank 0 has saved it "
+            f"{times} times, other paths {len(_rank_0) - times} times). {_WAY_OUT}"
+        )
+
+
+def wait(kind: str, path: str, place: str | None) -> None:
+    """Waits until rank 0 has made the save of `path` that this rank makes.
+
+    Args:
+      kind: of saves, the same on all ranks.
+      place: in which all ranks are, and after which rank 0 posts that it has left; None if that is
+        not known.
+
+    Raises:
+      tf.errors.DeadlineExceededError: it has not within TF_MPI_STALL_TIMEOUT.
+      tf.errors.UnavailableError: its save has failed, or it has gone on or ended without it.
+    """
+    one = _Wait(kind, path, place)
+    warning, timeout = config.get("TF_MPI_STALL_WARNING"), config.get("TF_MPI_STALL_TIMEOUT")
+    start = time.monotonic()
+    next_warning = warning
+    nap = _POLL_SECONDS[0]
+    while not one.over():
+        waited = time.monotonic() - start
+        if timeout and waited >= timeout:
+            raise errors.error_from_code(errors.DEADLINE_EXCEEDED, one.waiting(waited))
+        if warning and waited >= next_warning:
+            next_warning += warning
+            log.say(one.waiting(waited))
+        time.sleep(nap)
+        nap = min(2 * nap, _POLL_SECONDS[1])
+
+
+def _read() -> None:
+    """What rank 0 has saved since the last look; under _lock."""
+    buffer = c_api.error_buffer(2**15)
+    for number in range(len(_rank_0), _posted(_SAVES)):
+        c_api.load().tfmpi_posted_value(_SAVES.encode(), number, buffer, len(buffer))
+        failed, kind, path, pattern, kept = c_api.error_text(buffer).split("\n")
+        _rank_0.append(_Save(failed == "1", kind, path, pattern, kept))
+        _by_path[path].append(number)
+
+
+def _likeness(one: str, other: str) -> int:
+    """3: the same name, in another folder; 2: but for numbers; 1: another name of one format."""
+    name, other_name = os.path.basename(one), os.path.basename(other)
+    if name == other_name:
+        return 3
+    if re.sub(r"\d+", "0", name) == re.sub(r"\d+", "0", other_name):
+        return 2
+    return int(os.path.splitext(name)[1] == os.path.splitext(other_name)[1])
+
+
+def _say(line: str) -> None:
+    global _said
+    if not _said:
+        _said = True
+        log.say(line)
+
+
+_STANDS = (
+    "stands for the same file until the end (a temporary folder, a time or a process number in a "
+    "name differs by rank)"
+)
+_SCRIPT_ENDED = "rank 0's script has ended"
+_WENT_ON = "rank 0 has gone on"
+_WAY_OUT = (
+    "Save on all ranks under one path (a name made from the time, at random or in a temporary "
+    "folder differs by rank) or on rank 0 only; or set TF_MPI_IO=all, and each rank writes its own "
+    "files"
+)

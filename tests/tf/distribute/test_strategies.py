@@ -1,0 +1,45 @@
+"""tf.distribute's strategies: ranks share the work of one process, and walk its trajectory."""
+
+from __future__ import annotations
+
+import pytest
+from compare import assert_same, distance
+
+from reference import reference
+from tiers import full
+
+
+@pytest.mark.parametrize(
+    ("case", "ranks"),
+    [("quick", 2), full("quick", 3), full("keras", 2), full("workers", 2), full("tf_keras", 2)],
+)
+def test_ranks_equal_one_process(launch, scripts, case, ranks):
+    run = launch(scripts / "strategies.py", np=ranks, args=[case], timeout=240).check()
+    (one,) = reference(scripts / "strategies.py", args=[case])
+    told = {"refused", "chief", "rows"}
+    assert_same(run.results, *run.results[0].keys() - told)
+    for name in one.keys() - told:
+        ours, theirs = run.results[0][name], one[name]
+        if not isinstance(theirs, list):
+            assert ours == theirs, name
+            continue
+        assert len(ours) == len(theirs)
+        assert max(map(distance, ours, theirs)) < 1e-5, name
+    if case == "quick":
+        assert all("need no strategy" in printed["refused"] for printed in run.results)
+        assert "need no strategy" not in one["refused"]
+        assert one["rows"] == [16, 2]
+        for rank, printed in enumerate(run.results):  # a part of each batch; of nothing, a stand-in
+            assert printed["rows"] == [len(range(rank, 16, ranks)), 1]
+    if case == "workers":
+        assert [printed["chief"] for printed in run.results] == [True, False]
+
+
+@pytest.mark.full
+def test_a_loop_over_parts_equals_one_process(launch, scripts):
+    """7 batches of 8 of 50 samples: the last one does not divide among ranks."""
+    env = {"TF_MPI_SHARD": "dataset"}
+    run = launch(scripts / "strategies.py", np=3, args=["loop"], env=env, timeout=240).check()
+    (one,) = reference(scripts / "strategies.py", args=["loop"])
+    assert_same(run.results, "weights")
+    assert max(map(distance, run.results[0]["weights"], one["weights"])) < 1e-5

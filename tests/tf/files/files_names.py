@@ -1,0 +1,137 @@
+"""Saves under names that differ by rank, and files that tf.data writes, as one process makes them.
+
+    files_names.py DIR
+
+No word of ranks, but for a number that stands for the time of a run. Prints what is found under
+each rank's names, how many seconds its saves took, and the sum of the weights that it has loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from common import result
+
+DIRECTORY = Path(sys.argv[1])
+TIME = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
+x = np.random.default_rng(0).normal(size=(48, 4)).astype("f")
+y = x.sum(1, keepdims=True)
+printed: dict[str, Any] = {}
+
+
+def make() -> Any:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def weights(model: Any) -> float:
+    return float(sum(np.abs(value).sum() for value in model.get_weights()))
+
+
+def temporary_folder(model: Any) -> None:
+    """Saves, looks, loads and removes in one, without a meeting of all ranks in between."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model.save(folder / "model.keras")
+        printed["zip"] = sorted(zipfile.ZipFile(folder / "model.keras").namelist())
+        printed["loaded"] = weights(keras.models.load_model(folder / "model.keras"))
+        checkpoint = tf.train.Checkpoint(model=model)
+        manager = tf.train.CheckpointManager(checkpoint, str(folder / "some"), max_to_keep=2)
+        for _ in range(3):
+            manager.save()
+        latest = tf.train.latest_checkpoint(folder / "some")
+        printed["checkpoints"] = sorted(tf.io.gfile.listdir(str(folder / "some")))
+        printed["latest"] = [Path(latest).name, Path(manager.latest_checkpoint).name]
+        other = make()
+        tf.train.Checkpoint(model=other).restore(latest).assert_existing_objects_matched()
+        printed["restored"] = weights(other)
+        model.export(folder / "exported", verbose=False)
+        exported = tf.saved_model.load(folder / "exported")
+        printed["served"] = float(np.abs(exported.serve(x[:2]) - model(x[:2])).max()) < 1e-5
+        shutil.rmtree(folder / "exported")
+        printed["folder"] = sorted(os.listdir(folder))
+    file, name = tempfile.mkstemp(suffix=".weights.h5")
+    os.close(file)
+    model.save_weights(name)
+    other.load_weights(name)
+    os.remove(name)
+    printed["mkstemp"] = weights(other)
+
+
+def in_memory() -> None:
+    """A file system of the process, in which each rank finds its own."""
+    tf.saved_model.save(tf.Module(), "ram://module")
+    printed["in memory"] = sorted(tf.io.gfile.listdir("ram://module"))
+    tf.saved_model.load("ram://module")
+
+
+def process_number(model: Any) -> None:
+    name = DIRECTORY / f"model-{os.getpid()}.keras"
+    model.save(name)
+    printed["size"] = name.stat().st_size > 1000
+    os.replace(name, DIRECTORY / "model.keras")
+    printed["replaced"] = weights(keras.models.load_model(DIRECTORY / "model.keras"))
+
+
+def one_run(model: Any) -> None:
+    """A folder that is named by the time, in fit and after it."""
+    run = DIRECTORY / "runs" / f"120{TIME}"
+    callbacks = keras.callbacks
+    used = [
+        callbacks.ModelCheckpoint(f"{run}/{{epoch}}-{{loss:.3f}}.keras"),
+        callbacks.CSVLogger(DIRECTORY / "log.csv"),
+        callbacks.BackupAndRestore(f"{run}/backup"),
+    ]
+    run.mkdir(parents=True, exist_ok=True)
+    model.fit(x, y, epochs=2, verbose=0, callbacks=used)
+    printed["run"] = sorted(os.listdir(run))
+    printed["rows"] = len((DIRECTORY / "log.csv").read_text().splitlines())
+    last = DIRECTORY / f"last-of-120{TIME}.keras"
+    model.save(last)
+    other = keras.models.load_model(last)
+    printed["last"] = [weights(other), other.evaluate(x, y, verbose=0)]
+
+
+def rank_0_saves_more(model: Any) -> None:
+    """What has no counterpart does not stand for the save that all ranks make next."""
+    if TIME == 0:
+        model.save(DIRECTORY / "extra.keras")
+    model.set_weights([value + 1 for value in model.get_weights()])
+    time.sleep(0.3 if TIME == 0 else 0)
+    model.save(DIRECTORY / "common.keras")
+    printed["common"] = weights(keras.models.load_model(DIRECTORY / "common.keras"))
+    printed["all"] = weights(model)
+
+
+def datasets() -> None:
+    numbers = tf.data.Dataset.range(20)
+    cached, snapshot = numbers.cache(str(DIRECTORY / "cache")), numbers.snapshot("snapshot")
+    for _ in range(2):
+        printed["cached"] = [int(n) for n in cached]
+        printed["taken"] = sorted(int(n) for n in snapshot)
+    numbers.save(str(DIRECTORY / "saved"))
+    printed["saved"] = [int(n) for n in tf.data.Dataset.load(str(DIRECTORY / "saved"))]
+
+
+os.chdir(DIRECTORY)
+keras.utils.set_random_seed(1)
+the_model = make()
+the_model.fit(x, y, verbose=0)
+temporary_folder(the_model)
+in_memory()
+process_number(the_model)
+one_run(the_model)
+rank_0_saves_more(the_model)
+datasets()
+result(printed)

@@ -1,0 +1,74 @@
+"""Names that differ by rank, files that tf.data writes, and file calls of the script's own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tiers import full
+
+
+def files(directory: Path) -> list[str]:
+    """All that is left, without the numbers that snapshots draw."""
+    found = (str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file())
+    return sorted(re.sub(r"\d{15,}", "number", name) for name in found)
+
+
+@pytest.fixture(scope="module", params=[2, full(3)])
+def named(request, launch, scripts, tmp_path_factory) -> Any:
+    """What the ranks and one process have printed, and what they have left."""
+    root = tmp_path_factory.mktemp("names")
+    (root / "ranks").mkdir()
+    (root / "one").mkdir()
+    env = {"TF_MPI_STALL_TIMEOUT": "30"}
+    run = launch(scripts / "files_names.py", np=request.param, args=[root / "ranks"], env=env)
+    one = launch(scripts / "files_names.py", np=0, args=[root / "one"]).check()
+    return run.check(), one.results[0], root
+
+
+def test_each_rank_finds_what_one_process_finds(named):
+    run, one, _ = named
+    for printed in run.results:
+        for case, found in one.items():
+            if case in ("last", "loaded", "restored", "mkstemp", "replaced", "common", "all"):
+                found = pytest.approx(found, rel=1e-4)
+            assert printed[case] == found, case
+
+
+def test_a_rank_loads_what_was_saved(named):
+    run, _, _ = named
+    for printed in run.results:
+        assert printed["loaded"] == printed["restored"] == printed["mkstemp"]
+        assert printed["common"] == printed["all"]
+
+
+def test_the_names_of_one_process_are_left(named):
+    _, _, root = named
+    assert files(root / "ranks") == files(root / "one")
+
+
+def test_the_line_names_both_files(named):
+    run, _, _ = named
+    for rank, text in enumerate(run.stderr[1:], start=1):
+        lines = [line for line in text.splitlines() if "stands for the same file" in line]
+        assert len(lines) == 1 and f"where rank {rank} saves" in lines[0]
+
+
+@pytest.mark.parametrize("case", ["makedirs", full("remove")])
+def test_the_scripts_own_file_call_is_explained(launch, scripts, tmp_path, case):
+    run = launch(scripts / "files_calls.py", np=2, args=[case, tmp_path])
+    assert run.returncode != 0
+    way_out = {"makedirs": "exist_ok=True", "remove": "missing_ok=True"}[case]
+    for text in run.stderr:
+        assert "run the script's own file calls" in text and way_out in text
+        assert str(tmp_path) in text
+
+
+@pytest.mark.full
+def test_a_save_that_rank_0_does_not_make_ends_when_rank_0_waits(launch, scripts, tmp_path):
+    run = launch(scripts / "files_calls.py", np=2, args=["gone", tmp_path], timeout=60)
+    assert run.returncode != 0 and run.wall < 40
+    assert "but rank 0 has gone on without that" in run.stderr[1]
