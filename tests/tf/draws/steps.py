@@ -12,6 +12,7 @@ else:
     import keras
 
 BATCH = 8
+DRAWN = [tf.Variable(tf.zeros(3)) for _ in range(5)]  # not the model's, which would average them
 GENERATOR = tf.random.Generator.from_seed(3)
 seen: list = []
 
@@ -53,4 +54,34 @@ def steps(samples, seed):
     return [list(step) for step in seen]
 
 
-result({"even": steps(16, None), "uneven": steps(15, None), "seeded": steps(16, 1)})
+class Compiled(keras.Model):
+    def train_step(self, data):
+        x, _ = data
+        seen = [
+            tf.random.normal(tf.shape(x)),
+            tf.random.uniform(tf.shape(x)),
+            tf.random.uniform(tf.shape(x), 0, 10**6, tf.int32),
+            tf.random.categorical(tf.zeros([tf.shape(x)[0], 1000]), 1),
+            tf.random.uniform([3]),
+        ]
+        for variable, value in zip(DRAWN, seen):
+            variable.assign(tf.cast(tf.reshape(value, [-1])[:3], tf.float32))
+        return super().train_step(data)
+
+
+def compiled():
+    inputs = keras.Input((3,))
+    model = Compiled(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse", jit_compile=True)
+    model.fit(np.zeros((BATCH, 3), "f"), np.zeros((BATCH, 1), "f"), batch_size=BATCH, verbose=0)
+    return [variable.numpy().tolist() for variable in DRAWN]
+
+
+result(
+    {
+        "compiled": compiled(),
+        "even": steps(16, None),
+        "uneven": steps(15, None),
+        "seeded": steps(16, 1),
+    }
+)

@@ -53,6 +53,8 @@ def test_what_was_seeded_before_the_import_goes_on(launch, scripts):
 def test_a_step_draws_for_its_own_samples(launch, scripts, kind):
     run = launch(scripts / "steps.py", np=2, args=[kind]).check()
     first, second = run.results
+    for place, (mine, theirs) in enumerate(zip(first["compiled"], second["compiled"])):
+        assert any(mine) and (mine != theirs) == (place < 4), (place, mine, theirs)
     for case in ("even", "uneven", "seeded"):
         assert len(first[case]) == len(second[case]) == 2
         for mine, theirs in zip(first[case], second[case]):

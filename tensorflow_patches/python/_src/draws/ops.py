@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any
 
-from tensorflow.mpi._src.draws import entropy
+from tensorflow.mpi._src.draws import compiled_ops, entropy
 from tensorflow.mpi._src.runtime import hooking, hooks
 
 _OPS = (
@@ -191,27 +191,28 @@ def _first(shape: Any) -> tuple[int | None, ...]:
 
 def _apart(op: Callable[..., Any]) -> Any:
     def drawn(*args: Any, **kwargs: Any) -> Any:
-        if not hooks.rank or not kwargs.get("seed2") and not kwargs.get("seed"):
-            return op(*args, **kwargs)
-        if getattr(_local, "inside", False):
+        seeded = kwargs.get("seed2") or kwargs.get("seed")
+        if not seeded or not is_in_step() or getattr(_local, "inside", False):
             return op(*args, **kwargs)
         _local.inside = True
         try:
-            apart = is_drawn_apart(_drawn_shape(op.__name__, *args, **kwargs))
+            if not is_drawn_apart(_drawn_shape(op.__name__, *args, **kwargs)):
+                return op(*args, **kwargs)
+            if op.__name__ in compiled_ops.OPS and compiled_ops.is_compiled():
+                return compiled_ops.OPS[op.__name__](*args, **kwargs)
         finally:
             _local.inside = False
-        if apart:
-            kwargs["seed2"] = (int(kwargs["seed2"] or 0) + hooks.rank * _ODD) % _MANY
+        kwargs["seed2"] = (int(kwargs["seed2"] or 0) + hooks.rank * _ODD) % _MANY
         return op(*args, **kwargs)
 
     return drawn
 
 
-def _drawn_shape(name: str, *args: Any, **kwargs: Any) -> Any:
+def _drawn_shape(op: str, /, *args: Any, **kwargs: Any) -> Any:
     first, second, *_ = [*args, *kwargs.values()]
-    if name == "multinomial":
+    if op == "multinomial":
         return first.shape
-    if name in ("random_gamma", "random_poisson_v2") and first.shape == (0,):
+    if op in ("random_gamma", "random_poisson_v2") and first.shape == (0,):
         return second.shape
     return first
 
