@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from tensorflow.mpi import config
-from tensorflow.mpi._src.data import batch_shard, streams
+from tensorflow.mpi._src.data import batch_shard, determinism, streams
 from tensorflow.mpi._src.draws import ops
 from tensorflow.mpi._src.runtime import hooks
 
@@ -87,6 +87,8 @@ def _iterated(dataset: Any) -> Any:
     Not where Keras iterates: it has made its part, or looks at all data on purpose. Not what is a
     part already.
     """
+    if hooks.size > 1:
+        determinism.note_iteration(dataset)
     if hooks.size == 1 or config.get("TF_MPI_SHARD") != "dataset":
         return dataset
     if _is_part(dataset) or caller_is_keras():

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tensorflow.mpi._src.runtime import control_plane
+from tensorflow.mpi._src.data import contents
 
 _DATASETS = "tensorflow.python.data."
-_LOOKED_AT = 2**16  # elements, at the beginning, in the middle and at the end of an array
+_ITERATED = "_tf_mpi_iterated_times"
 
 # Ops that TensorFlow calls stateful, and that give every rank the same.
 _HARMLESS = {
@@ -27,7 +27,7 @@ _HARMLESS = {
 def description(dataset: Any) -> list[Any] | None:
     """Ranks whose descriptions are equal have the same elements. None: that cannot be told.
 
-    It is assumed that files are the same on all ranks.
+    It is assumed that files of the same name are the same on all ranks.
     """
     found: list[Any] = [digests(dataset)]
     for source in _sources(dataset):
@@ -37,35 +37,42 @@ def description(dataset: Any) -> list[Any] | None:
             seeds = [_constant(source._seed), _constant(source._seed2)]
             if None in seeds or seeds == [0, 0]:  # drawn at random, by every rank for itself
                 return None
-            found.append(seeds)
-        if not all(map(_is_function_of_its_input, source._functions())):
-            return None
+            found.append([*seeds, vars(source).get(_ITERATED, 0)])
+        for wrapped in source._functions():
+            graph = wrapped.function.graph.as_graph_def()
+            if not all(map(_is_harmless, contents.node_ops(graph))):
+                return None
+            found.append(contents.of_function(wrapped.function, graph))
         found.append(type(source).__name__)
     return found
 
 
 def digests(dataset: Any) -> list[int]:
-    """Of the arrays that `dataset` is made of: unequal, if they differ between ranks.
+    """Of what `dataset` is made of: unequal, if that differs between ranks.
 
-    Of large arrays some parts are looked at. A script that draws random data without a seed, or
-    gives each rank its own part, has others on every rank.
+    A script that draws random data without a seed, or gives each rank its own part, has others on
+    every rank.
     """
-    found = []
+    return [digest for source in _sources(dataset) for digest in contents.of_source(source)]
+
+
+def note_iteration(dataset: Any) -> None:
+    """An iterator of `dataset` is made: its shuffles go on to their next order."""
     for source in _sources(dataset):
-        for tensor in getattr(source, "_tensors", ()):
-            if hasattr(tensor, "_numpy_internal") and tensor.dtype.is_numpy_compatible:
-                array = tensor._numpy()  # numpy() would copy it
-                if array.dtype != object:
-                    found += [control_plane.digest(part) for part in _parts(array)]
-    return found
+        if hasattr(source, "_seed2"):
+            vars(source)[_ITERATED] = vars(source).get(_ITERATED, 0) + 1
 
 
-def _parts(array: Any) -> list[Any]:
-    flat = array.reshape(-1)
-    if flat.size <= 3 * _LOOKED_AT:
-        return [flat]
-    middle = flat.size // 2
-    return [flat[:_LOOKED_AT], flat[middle : middle + _LOOKED_AT], flat[-_LOOKED_AT:]]
+def is_made_by_python(dataset: Any) -> bool:
+    """Whether functions of Python's yield or change its elements, and may note what they do."""
+    for source in _sources(dataset):
+        if "Generator" in type(source).__name__:
+            return True
+        for wrapped in source._functions():
+            ops = contents.node_ops(wrapped.function.graph.as_graph_def())
+            if any("PyFunc" in op for op in ops):
+                return True
+    return False
 
 
 def _sources(dataset: Any) -> Iterator[Any]:
@@ -86,15 +93,6 @@ def _constant(tensor: Any) -> int | None:
 
     value = tensor_util.constant_value(tensor)
     return None if value is None else int(value)
-
-
-def _is_function_of_its_input(function: Any) -> bool:
-    """Whether no op of a StructuredFunctionWrapper, or of what it calls, draws or asks Python."""
-    graph = function.function.graph.as_graph_def()
-    nodes = [node.op for node in graph.node]
-    called = {inner.signature.name for inner in graph.library.function}
-    nodes += [node.op for inner in graph.library.function for node in inner.node_def]
-    return all(node in called or _is_harmless(node) for node in nodes)
 
 
 def _is_harmless(op: str) -> bool:

@@ -95,6 +95,8 @@ def shard_of(given: Given) -> Feed:
     label = f"data {next(_numbers)}: {given.what}"
     if not takes_parts():
         return Feed(given.dataset, given.num_batches) if predicting else _own(given, stream, label)
+    if predicting:
+        return _to_predict(given, stream, label, call)
     stream = streams.same_everywhere(stream, label, given.what, given.sizes is not None)
     num_batches = None if stream.length == "endless" else stream.length
     if not batch_shard.is_batched(stream.dataset.element_spec):
@@ -102,13 +104,41 @@ def shard_of(given: Given) -> Feed:
     if (rows := batch_shard.differing_rows(stream.dataset.element_spec)) is not None:
         _say_whole(given.what, rows)
         return Feed(stream.dataset, num_batches)
-    if predicting:
-        if call is None or given.once:
-            return Feed(stream.dataset, num_batches)
-        return Feed(call.record(_part(stream, batch_shard.counted)), num_batches, split=True)
     if batch_per_rank() and not given.sizes:
         return _in_turn(stream, label)
     return Feed(_part(stream, batch_shard.weighted(stream.sizes)), num_batches, split=True)
+
+
+def _to_predict(
+    given: Given, stream: streams.Stream, label: str, call: predictions.Prediction | None
+) -> Feed:
+    """This rank's part of what all ranks have alike; all of what is this rank's own.
+
+    Whether data of a kind that cannot be compared ahead are alike is seen at the end.
+    """
+    whole = Feed(given.dataset, given.num_batches)
+    if call is None:
+        return whole  # again, as what the parts gave was not the whole
+    everyone, alike, unlike = streams.compare(stream, label, given.sizes is not None)
+    spec = given.dataset.element_spec
+    if not batch_shard.is_batched(spec):
+        return whole
+    if (rows := batch_shard.differing_rows(spec)) is not None:
+        _say_whole(given.what, rows)
+        return whole
+    same_form = all([*theirs[:2], theirs[3]] == [*everyone[0][:2], everyone[0][3]]
+                    for theirs in everyone)  # fmt: skip
+    if unlike or given.once or not same_form:
+        if not given.once:
+            predictions.say_own(given.what)
+        return whole
+    if not alike:
+        stream = stream._replace(dataset=call.note_elements(given.dataset))
+    return Feed(
+        call.record(_part(stream, batch_shard.counted)),
+        None if stream.length == "endless" else stream.length,
+        split=True,
+    )
 
 
 _said_whole = False

@@ -3,16 +3,21 @@
 Sample i of the data is rank i % size's, so the ranks' outputs go back by turns. What
 cannot be gathered so (ragged outputs, outputs that have no sample per input) is predicted anew,
 whole, by every rank.
+
+Predictions belong to the rows that a script has given: where the ranks' rows differ, each rank
+predicts its own, whole. A generator is each rank's own, too: what it notes while it yields goes
+with what it has yielded.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
+import zlib
 from typing import Any
 
-from tensorflow.mpi._src.data import batch_shard
-from tensorflow.mpi._src.runtime import collectives, control_plane, hooks
+from tensorflow.mpi._src.data import batch_shard, contents
+from tensorflow.mpi._src.runtime import collectives, control_plane, hooks, log
 
 _numbers = itertools.count(1)  # of predict calls, in program order
 
@@ -24,6 +29,29 @@ class Prediction:
         self.number = next(_numbers)
         self.expects_data = True  # its dataset has not been made yet
         self.rows: list[tuple[int, int]] | None = None  # by batch: of its outputs; those that count
+        self.elements = 0  # a digest of the elements of data that could not be compared ahead
+
+    def note_elements(self, dataset: Any) -> Any:
+        """`dataset`, whose elements are looked at as they come."""
+        import tensorflow as tf
+
+        self.elements = 0
+
+        def note(*parts: Any) -> bool:
+            for part in parts:
+                self.elements = zlib.crc32(repr(contents.of_array(part)).encode(), self.elements)
+            return True
+
+        def noted(element: Any) -> Any:
+            parts = tf.nest.flatten(element, expand_composites=True)
+            present = [part for part in parts if tf.is_tensor(part) and part.dtype != tf.variant]
+            with tf.control_dependencies([tf.numpy_function(note, present, tf.bool)]):
+                return tf.nest.map_structure(
+                    lambda part: tf.identity(part) if tf.is_tensor(part) else part, element
+                )
+
+        # In their order, and all of them: scan() is not made parallel.
+        return dataset.scan(tf.constant(0), lambda state, element: (state, noted(element)))
 
     def record(self, dataset: Any) -> Any:
         """The samples of a dataset of batch_shard.Counted elements; notes how many count."""
@@ -85,6 +113,20 @@ def wrap(predict: Any) -> Any:
     return whole
 
 
+_said_own = False
+
+
+def say_own(what: str) -> None:
+    """Once, on rank 0; all ranks see at the same time that their data differ."""
+    global _said_own
+    if hooks.rank == 0 and not _said_own:
+        _said_own = True
+        log.say(
+            f"predict, {what}: the ranks were given different data, so each rank predicts its own, "
+            "whole, as it would alone"
+        )
+
+
 def _run(predict: Any, call: Prediction | None, *args: Any, **kwargs: Any) -> Any:
     _calls.stack.append(call)
     try:
@@ -105,7 +147,11 @@ def _gather(call: Prediction, outputs: Any) -> Any:
     mine = sum(count for _, count in call.rows)
     kinds = [_kind(leaf, num_outputs) for leaf in leaves]
     label = f"predict {call.number}"
-    everyone = control_plane.headers(label, [mine, kinds])
+    told = control_plane.headers(label, [mine, kinds, call.elements])
+    if any(theirs[2] != told[0][2] for theirs in told):
+        say_own("the data")
+        return None
+    everyone = [theirs[:2] for theirs in told]
     total = sum(theirs for theirs, _ in everyone)
     for rank, (theirs, their_kinds) in enumerate(everyone):
         by_turns = len(range(rank, total, hooks.size))

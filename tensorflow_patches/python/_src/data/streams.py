@@ -13,11 +13,13 @@ from __future__ import annotations
 import itertools
 from typing import Any, NamedTuple
 
+import numpy as np
 from tensorflow.mpi._src.data import batch_shard, determinism, packing
 from tensorflow.mpi._src.runtime import control_plane, hooks, log
 
 _ENDED = -1
-_said_other_arrays = False
+_said_other_data = False
+_said_other_elements = False
 
 
 class Stream(NamedTuple):
@@ -35,6 +37,31 @@ class Stream(NamedTuple):
     fed: bool = False
 
 
+class Comparison(NamedTuple):
+    """What the ranks know of each other's streams.
+
+    everyone: by rank [length, sizes, description, spec, whether the script knows of ranks].
+    alike: they have the same elements in the same order.
+    unlike: it is known that they have not.
+    """
+
+    everyone: list[Any]
+    alike: bool
+    unlike: bool
+
+
+def compare(stream: Stream, label: str, arrays: bool = False) -> Comparison:
+    """All ranks call it at the same point. The arguments: see same_everywhere."""
+    dataset = stream.dataset
+    description = determinism.digests(dataset) if arrays else determinism.description(dataset)
+    spec = packing.encode_spec(dataset.element_spec)
+    mine = [stream.length, stream.sizes, description, spec, hooks.asked_rank]
+    everyone = control_plane.headers(label, mine)
+    known = [theirs[2] for theirs in everyone]
+    alike = description is not None and all(theirs == description for theirs in known)
+    return Comparison(everyone, alike, not alike and None not in known)
+
+
 def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False) -> Stream:
     """One stream for all ranks, of each rank's; all ranks call it at the same point.
 
@@ -46,39 +73,36 @@ def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False)
 
     Raises:
       ValueError: ranks that were given the same kind of data have different amounts of it; or a
-        script that knows of ranks has given each its own arrays.
+        script that knows of ranks has given each its own data.
     """
-    dataset = stream.dataset
-    description = determinism.digests(dataset) if arrays else determinism.description(dataset)
-    spec = packing.encode_spec(dataset.element_spec)
-    mine = [stream.length, stream.sizes, description, spec, hooks.asked_rank]
-    everyone = control_plane.headers(label, mine)
+    everyone, alike, unlike = compare(stream, label, arrays)
     amounts = [theirs[:2] for theirs in everyone]
-    alike = description is not None and all(theirs[2] == description for theirs in everyone)
     if alike or arrays:
         _check_amounts(what, amounts)
     if alike:
         return stream
-    if arrays:
-        _other_arrays(what, any(theirs[4] for theirs in everyone))
+    if unlike:
+        _other_data(what, "arrays" if arrays else "data", any(theirs[4] for theirs in everyone))
     length, sizes = amounts[0]
-    return Stream(_from_rank_0(stream.dataset, label, everyone[0][3]), length, sizes, fed=True)
+    fed = _from_rank_0(stream.dataset, label, what, everyone[0][3])
+    return Stream(fed, length, sizes, fed=True)
 
 
-def _other_arrays(what: str, knows_of_ranks: bool) -> None:
+def _other_data(what: str, kind: str, knows_of_ranks: bool) -> None:
     """Random data without a seed, or each rank's own part: which one, only the script knows."""
     if knows_of_ranks:
         raise ValueError(
-            f"{what}: the ranks were given different arrays of one size. If the script gives each "
-            "rank its own part, set TF_MPI_SHARD=off; else give all ranks the same arrays, of "
+            f"{what}: the ranks were given different {kind} of one size. If the script gives each "
+            "rank its own part, set TF_MPI_SHARD=off; else give all ranks the same data, of "
             "which each then takes its part (a seed, if they are drawn at random)"
         )
-    global _said_other_arrays
-    if hooks.rank == 0 and not _said_other_arrays:
-        _said_other_arrays = True
+    global _said_other_data
+    if hooks.rank == 0 and not _said_other_data:
+        _said_other_data = True
         log.say(
-            f"{what}: the ranks have drawn different arrays; rank 0's are used, as one process "
-            "would. If the script gives each rank its own part, set TF_MPI_SHARD=off"
+            f"{what}: the ranks have drawn different {kind}; all of them train and evaluate on "
+            "rank 0's, and predict each its own. If the script gives each rank its own part, set "
+            "TF_MPI_SHARD=off"
         )
 
 
@@ -100,27 +124,53 @@ def _amount(described: Any) -> str:
     return f"{number} batches{of_sizes}"
 
 
-def _from_rank_0(dataset: Any, label: str, spec_of_rank_0: str | None) -> Any:
-    """Rank 0's elements, on all ranks."""
+def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str | None) -> Any:
+    """Rank 0's elements, on all ranks.
+
+    Where functions of Python's make them, every rank asks its own for as many: what a script notes
+    while it yields is noted on all ranks.
+    """
     import tensorflow as tf
 
-    spec = dataset.element_spec
+    spec = own = dataset.element_spec
     if spec_of_rank_0 is not None:
         spec = packing.decode_spec(spec_of_rank_0)
-    nothing = tf.data.Dataset.from_tensors(tf.zeros([0], tf.uint8)).repeat()
-    if hooks.rank == 0:
-        packed = dataset.map(lambda *args: packing.pack(spec, batch_shard.element_of(spec, args)))
-        packed = packed.concatenate(nothing)
-    else:
-        packed = nothing
-    received = _one_by_one(_named(packed, label), _gathered)
-    received = received.take_while(lambda packed: tf.size(packed) > 0)
-    return _one_by_one(received, lambda packed: packing.unpack(spec, packed))
+    packed = tf.data.Dataset.from_tensors(tf.zeros([0], tf.uint8)).repeat()
+    asks = hooks.rank == 0 or determinism.is_made_by_python(dataset)
+    if asks:
+        mine = dataset.map(lambda *args: packing.pack(own, batch_shard.element_of(own, args)))
+        packed = mine.concatenate(packed)
+
+    def received(element: Any) -> Any:
+        packed, name = element
+        if hooks.rank == 0:
+            return _gather(packed, name)
+        from_rank_0 = _gather(packed[:0], name)
+        if asks:
+            noted = tf.numpy_function(_note_other_elements(what), [packed, from_rank_0], tf.bool)
+            with tf.control_dependencies([noted]):
+                return tf.identity(from_rank_0)
+        return from_rank_0
+
+    elements = _one_by_one(_named(packed, label), received)
+    elements = elements.take_while(lambda packed: tf.size(packed) > 0)
+    return _one_by_one(elements, lambda packed: packing.unpack(spec, packed))
 
 
-def _gathered(element: Any) -> Any:
-    packed, name = element
-    return _gather(packed, name)
+def _note_other_elements(what: str) -> Any:
+    def note(mine: Any, rank_0s: Any) -> bool:
+        global _said_other_elements
+        same = np.array_equal(mine, rank_0s)
+        if not same and rank_0s.size and not _said_other_elements:
+            _said_other_elements = True
+            log.say(
+                f"{what}: this rank's Python yields other data than rank 0's, which all ranks "
+                "train and evaluate on: what the script notes while it yields does not belong to "
+                "that. Draw it from random or numpy on the thread that calls fit, or with a seed"
+            )
+        return same
+
+    return note
 
 
 def agree(dataset: Any, label: str) -> Any:

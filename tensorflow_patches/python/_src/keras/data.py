@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.data import batch_shard, feeds, predictions, seeds
-from tensorflow.mpi._src.keras import calls
+from tensorflow.mpi._src.keras import calls, program
 from tensorflow.mpi._src.runtime import hooking, hooks, log
 
 
@@ -28,6 +28,7 @@ def _hook_trainer(module: ModuleType) -> None:
     hooking.wrap(module, "TensorFlowTrainer.predict", predictions.wrap)
     for kind in ("fit", "evaluate", "predict"):
         hooking.wrap(module, f"TensorFlowTrainer.{kind}", calls.wrap(kind))
+        hooking.wrap(module, f"TensorFlowTrainer.{kind}", program.wrap(kind))
     hooking.wrap(module, "TensorFlowTrainer.make_predict_function", _built_before_predict)
 
 

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.data import batch_shard, feeds, predictions, seeds
-from tensorflow.mpi._src.keras import calls
+from tensorflow.mpi._src.keras import calls, program
 from tensorflow.mpi._src.runtime import hooking, hooks, log
 
 # The adapters of arrays, whose batch size is the script's.
@@ -66,6 +66,7 @@ def _hook_model(module: ModuleType) -> None:
     hooking.wrap(module, "Model.predict", predictions.wrap)
     for kind in ("fit", "evaluate", "predict"):
         hooking.wrap(module, f"Model.{kind}", calls.wrap(kind))
+        hooking.wrap(module, f"Model.{kind}", program.wrap(kind))
 
 
 def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:

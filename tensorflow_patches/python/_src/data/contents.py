@@ -1,0 +1,164 @@
+"""What a dataset is made of, as numbers that two ranks can compare: tensors, functions, tables.
+
+Of large arrays some parts are looked at. What cannot be looked at counts as nothing: then ranks are
+taken for alike, as without.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from tensorflow.mpi._src.runtime import control_plane
+
+_LOOKED_AT = 2**16  # elements, at the beginning, in the middle and at the end of an array
+_NO_CONTENT = {"_variant_tensor_attr", "_seed", "_seed2", "_num_parallel_calls"}
+_ELEMENTS = 256  # of a dataset of ragged or sparse tensors, at its beginning and its end
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_TABLES = (("string", "int64"), ("int64", "string"), ("int64", "int64"), ("string", "string"),
+           ("string", "float32"), ("int64", "float32"))  # fmt: skip
+
+
+def of_source(source: Any) -> list[int]:
+    """The eager tensors that one transformation of a dataset holds: its arrays, numbers, names."""
+    tensors = list(getattr(source, "_tensors", ()))
+    if "Prefetch" not in type(source).__name__:  # which holds how far it goes ahead
+        held = sorted(vars(source).items())
+        tensors += [value for name, value in held if name not in _NO_CONTENT and _is_eager(value)]
+    found = [digest for tensor in tensors for digest in of_tensor(tensor)]
+    if any(tensor.dtype.name == "variant" for tensor in getattr(source, "_tensors", ())):
+        found += _of_elements(source)
+    return found
+
+
+def _is_eager(value: Any) -> bool:
+    return hasattr(value, "_numpy_internal") and hasattr(value, "dtype")
+
+
+def of_tensor(tensor: Any) -> list[int]:
+    """Of an eager tensor with values; [] of others."""
+    if not _is_eager(tensor) or not tensor.dtype.is_numpy_compatible:
+        return []
+    return of_array(tensor._numpy())  # numpy() would copy it
+
+
+def of_array(array: Any) -> list[int]:
+    array = np.asarray(array)
+    if array.dtype != object:
+        return [control_plane.digest(part) for part in _parts(array)]
+    found = [array.size]
+    for part in _parts(array):
+        digest = 0
+        for value in part:
+            text = value if isinstance(value, bytes) else str(value).encode()
+            digest = zlib.crc32(b"%d:%s" % (len(text), text), digest)
+        found.append(digest)
+    return found
+
+
+def _parts(array: Any) -> list[Any]:
+    flat = array.reshape(-1)
+    looked_at = _LOOKED_AT if array.dtype != object else _LOOKED_AT // 16
+    if flat.size <= 3 * looked_at:
+        return [flat]
+    middle = flat.size // 2
+    return [flat[:looked_at], flat[middle : middle + looked_at], flat[-looked_at:]]
+
+
+def _of_elements(source: Any) -> list[int]:
+    """Of a dataset of ragged or sparse tensors, which TensorFlow keeps in a form of its own."""
+    import tensorflow as tf
+
+    length = int(source.cardinality())
+    parts = [source.take(_ELEMENTS)]
+    if length > _ELEMENTS:
+        parts.append(source.skip(max(length - _ELEMENTS, _ELEMENTS)))
+    digest = 0
+    for part in parts:
+        for element in part.take(_ELEMENTS):
+            for tensor in tf.nest.flatten(element, expand_composites=True):
+                digest = zlib.crc32(repr(of_tensor(tensor)).encode(), digest)
+    return [length, digest]
+
+
+# Functions
+
+
+def of_function(function: Any, graph_def: Any) -> list[int]:
+    """A ConcreteFunction of tf.data: its ops, and what it has captured."""
+    found = [_of_nodes(graph_def.node)]
+    found.append(sum(_of_nodes(inner.node_def) for inner in graph_def.library.function) % 2**32)
+    for captured in function.captured_inputs:
+        if _is_eager(captured) and captured.dtype.name == "resource":
+            found += of_resource(captured)
+        else:
+            found += of_tensor(captured)
+    return found
+
+
+def _of_nodes(nodes: Any) -> int:
+    """Of ops, attributes and edges, without names, which count what a process has made before."""
+    places = {node.name: place for place, node in enumerate(nodes)}
+    digest = 0
+    for node in nodes:
+        inputs = [places.get(re.split("[:^]", name.lstrip("^"))[0], -1) for name in node.input]
+        digest = zlib.crc32(f"{_unnumbered(node.op)} {inputs}".encode(), digest)
+        for name in sorted(node.attr):
+            if name[0] != "_" and name not in ("shared_name", "container", "config_proto"):
+                value = node.attr[name]
+                text = (
+                    _unnumbered(value.func.name).encode()
+                    if value.HasField("func")
+                    else value.SerializeToString(deterministic=True)
+                )
+                digest = zlib.crc32(name.encode() + text, digest)
+    return digest
+
+
+def _unnumbered(name: str) -> str:
+    return re.sub(r"_\d+", "", name)
+
+
+def of_resource(handle: Any) -> list[int]:
+    """A variable's value; a table's keys and values, in any order."""
+    import tensorflow as tf
+
+    for data in getattr(getattr(handle, "_handle_data", None), "shape_and_type", ()):
+        dtype = tf.dtypes.as_dtype(data.dtype)
+        return of_tensor(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
+    for keys, values in _TABLES:
+        try:
+            exported = tf.raw_ops.LookupTableExportV2(
+                table_handle=handle, Tkeys=keys, Tvalues=values
+            )
+        except (tf.errors.OpError, ValueError, TypeError):
+            continue
+        return [_of_pairs(*map(_numbers, exported)), int(exported[0].shape[0] or 0)]
+    return []
+
+
+def _numbers(values: Any) -> Any:
+    import tensorflow as tf
+
+    if values.dtype == tf.string:
+        values = tf.strings.to_hash_bucket_fast(values, 2**62)
+    if values.dtype.is_floating:
+        values = tf.bitcast(tf.cast(values, tf.float64), tf.int64)
+    return tf.cast(values, tf.int64).numpy().reshape(-1).view(np.uint64)
+
+
+def _of_pairs(keys: Any, values: Any) -> int:
+    with np.errstate(over="ignore"):
+        mixed = (keys * _ODD) ^ (values + np.uint64(1))
+        mixed = (mixed ^ (mixed >> np.uint64(29))) * _ODD
+        return int(mixed.sum(dtype=np.uint64) & np.uint64(2**53 - 1))
+
+
+def node_ops(graph_def: Any) -> Iterator[str]:
+    """The ops of a function and of the functions that it calls, by name."""
+    called = {inner.signature.name for inner in graph_def.library.function}
+    for nodes in (graph_def.node, *(inner.node_def for inner in graph_def.library.function)):
+        yield from (node.op for node in nodes if node.op not in called)

@@ -1,0 +1,293 @@
+"""What a program does with Keras, as lines that ranks can compare: model, optimizer, loss, call.
+
+A line is [key, what it is called, value], all texts. The key has no names that Keras has numbered,
+which differ where a rank has made other models before. Values hold no addresses. Initial weights
+and seeds are left out: weights become rank 0's. What cannot be described is left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from tensorflow.mpi._src.data import contents
+
+Line = tuple[str, str, str]
+
+_LONG = 100  # letters of a value that is shown whole
+_DEEPEST = 12
+_ATTRIBUTE = "attribute"  # the key of what only a class of the script's own may hold differently
+# In configurations: names, and what does not matter once weights are rank 0's.
+_LEFT_OUT = {"name", "seed", "build_config", "registered_name", "shared_object_id", "iterations"}
+
+
+def plain(value: Any, depth: int = 0) -> str:
+    """`value` as text: equal for equal values on all ranks, whatever their order and address."""
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        return repr(value)
+    if depth > _DEEPEST:
+        return "…"
+    if isinstance(value, Mapping):
+        items = {str(key): plain(item, depth + 1) for key, item in value.items()
+                 if not _is_left_out(str(key), item)}  # fmt: skip
+        return "{" + ", ".join(f"{key}: {items[key]}" for key in sorted(items)) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(plain(item, depth + 1) for item in value) + "]"
+    if isinstance(value, (set, frozenset)):
+        return "{" + ", ".join(sorted(plain(item, depth + 1) for item in value)) + "}"
+    array = _array(value)
+    if array is not None:
+        if array.ndim == 0 and array.dtype != object:
+            return repr(array.item())
+        return f"an array of shape {list(array.shape)} ({_short(contents.of_array(array))})"
+    if callable(value) and not isinstance(value, type) and not hasattr(value, "get_config"):
+        return _of_callable(value, depth)
+    return _of_object(value, depth)
+
+
+def _is_left_out(key: str, value: Any) -> bool:
+    if isinstance(value, Mapping) and "initializers" in str(value.get("module", "")):
+        return True
+    return key in _LEFT_OUT or key.endswith("initializer")
+
+
+def _array(value: Any) -> Any:
+    """A NumPy array or a tensor with values; None of others."""
+    if type(value).__module__ == "numpy" and hasattr(value, "dtype") and hasattr(value, "reshape"):
+        return value
+    if hasattr(value, "_numpy_internal") and value.dtype.is_numpy_compatible:
+        return np.asarray(value._numpy())
+    return None
+
+
+def _short(value: Any) -> str:
+    return f"{zlib.crc32(repr(value).encode()):08x}"
+
+
+def _of_callable(function: Any, depth: int) -> str:
+    if isinstance(function, functools.partial):
+        parts = [function.func, function.args, function.keywords]
+        return f"partial {plain(parts, depth + 1)}"
+    if isinstance(function, types.MethodType):
+        return _of_callable(function.__func__, depth)
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    inner = inspect.unwrap(function)
+    inner = getattr(inner, "python_function", inner)  # of a tf.function
+    code = getattr(inner, "__code__", None)
+    if code is None:
+        return f"{getattr(function, '__module__', '')}.{name}"
+    held = [_of_code(code), plain(getattr(inner, "__defaults__", None), depth + 1)]
+    held.append(plain(getattr(inner, "__kwdefaults__", None), depth + 1))
+    for cell in getattr(inner, "__closure__", None) or ():
+        try:
+            held.append(plain(cell.cell_contents, depth + 4))
+        except ValueError:  # not filled yet
+            continue
+    return f"function {name} ({_short(held)})"
+
+
+def _of_code(code: types.CodeType) -> list[Any]:
+    constants = [_of_code(one) if isinstance(one, types.CodeType) else plain(one)
+                 for one in code.co_consts]  # fmt: skip
+    return [code.co_code.hex(), constants, code.co_names]
+
+
+def _of_object(value: Any, depth: int) -> str:
+    kind = type(value).__qualname__ if not isinstance(value, type) else value.__qualname__
+    config = _config(value)
+    return kind if config is None else f"{kind} {plain(config, depth + 1)}"
+
+
+def _config(value: Any) -> Any:
+    if isinstance(value, type) or not hasattr(value, "get_config"):
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return value.get_config()
+    except Exception:  # the script's own class, or one that cannot be serialized: by its class
+        return None
+
+
+def _lines(key: str, called: str, value: Any) -> Iterator[Line]:
+    """One line for each entry of a configuration."""
+    if not isinstance(value, Mapping):
+        yield key, called, plain(value)
+        return
+    for name in sorted(value, key=str):
+        if not _is_left_out(str(name), value[name]):
+            yield f"{key} {name}", f"{name} of {called}", plain(value[name])
+
+
+# Models
+
+
+def of_model(model: Any) -> list[Line]:
+    """The layers in their order, how they are connected, and what they have adapted to."""
+    found = [("model", "the model's class", type(model).__qualname__)]
+    layers = _layers(model)
+    found.append(("layers", "the number of layers", str(len(layers))))
+    for number, layer in enumerate(layers):
+        key = f"layer {number}"
+        called = f"layer '{getattr(layer, 'name', number)}'"
+        found.append((key, f"class of {called}", type(layer).__qualname__))
+        found += _lines(key, called, _layer_config(layer))
+        found += _edges(key, called, layer)
+        found += _held(key, called, layer)
+    found += _edges("model", "the model", model)
+    if not _is_keras(model):
+        config = _config(model) or {}
+        kept = {name: one for name, one in config.items() if not _is_path(one)}
+        found += _lines("model", "the model", kept)
+        found += _held("model", "the model", model)
+    return found
+
+
+def of_names(model: Any) -> list[Line]:
+    """The names of what is trained, by which ranks meet, if the model is built."""
+    if not model.built:
+        return []
+    try:
+        names = [getattr(weight, "path", weight.name) for weight in model.trainable_weights]
+    except ValueError:  # of tf_keras, a Sequential that its first step will build
+        return []
+    called = "the names of the weights (numbered by the layers that were made before)"
+    return [("names", called, plain(names))]
+
+
+def _layers(model: Any) -> list[Any]:
+    return [layer for layer in model._flatten_layers() if layer is not model]
+
+
+def _is_keras(layer: Any) -> bool:
+    return type(layer).__module__.partition(".")[0] in ("keras", "tf_keras", "tensorflow")
+
+
+def _is_path(value: Any) -> bool:
+    """What an own class was made with may name this rank's folder."""
+    return isinstance(value, str) and "/" in value
+
+
+def _layer_config(layer: Any) -> Any:
+    if hasattr(layer, "layers"):  # a model inside: its layers have lines of their own
+        return {"trainable": layer.trainable}
+    config = _config(layer)
+    if config is None:
+        return {"trainable": getattr(layer, "trainable", None)}
+    shown = {**config, "trainable": layer.trainable}
+    if not _is_keras(layer):
+        shown = {name: one for name, one in shown.items() if not _is_path(one)}
+    function = getattr(layer, "function", None)
+    if callable(function):  # of a Lambda, whose configuration has it marshalled
+        shown["function"] = _of_callable(function, 0)
+    return shown
+
+
+def _edges(key: str, called: str, model: Any) -> Iterator[Line]:
+    """How the layers of a functional model are connected."""
+    by_depth = vars(model).get("_nodes_by_depth") if hasattr(model, "__dict__") else None
+    if not by_depth:
+        return
+    nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
+    places: dict[int, int] = {}
+    text = []
+    for node in nodes:
+        operation = getattr(node, "operation", None) or getattr(node, "layer", None)
+        place = places.setdefault(id(operation), len(places))
+        parents = [
+            places.get(id(getattr(parent, "operation", None) or getattr(parent, "layer", None)), -1)
+            for parent in node.parent_nodes
+        ]
+        arguments = getattr(getattr(node, "arguments", None), "args", ())
+        constants = [plain(one) for one in arguments if isinstance(one, (bool, int, float, str))]
+        text.append(f"{type(operation).__name__} {place} of {parents} {constants}")
+    yield f"{key} edges", f"the connections of {called}", plain(text)
+
+
+def _held(key: str, called: str, layer: Any) -> Iterator[Line]:
+    """What a layer has adapted to, or was made with: arrays, tables; of own classes numbers too."""
+    own = not _is_keras(layer)
+    kind = _ATTRIBUTE if own else "state"
+    for name, value in sorted(vars(layer).items()):
+        if name == "lookup_table" and hasattr(value, "resource_handle"):
+            yield f"{key} state {name}", f"vocabulary of {called}", _table(value)
+        elif _array(value) is not None or own and type(value) in (bool, float, int):
+            if not name.startswith(("_tf_mpi", "_self_", "_obj_")) and name != "trainable":
+                yield f"{key} {kind} {name}", f"{name} of {called}", plain(value)
+
+
+def identity(layer: Any) -> list[Any]:
+    """Another one where a layer may have to be described anew; cheap."""
+    found = [id(layer), bool(getattr(layer, "trainable", True))]
+    for name, value in vars(layer).items():
+        if name == "lookup_table" and hasattr(value, "resource_handle"):
+            found += [id(value), int(value.size())]
+        elif hasattr(value, "_numpy_internal") or type(value) in (bool, float, int):
+            if not name.startswith("_"):
+                found += [id(value)]
+    return found
+
+
+def _table(table: Any) -> str:
+    size = int(table.size())
+    return f"{size} words ({_short(contents.of_resource(table.resource_handle))})"
+
+
+def is_attribute(key: str) -> bool:
+    """Whether a line is of what an own class holds, which may well be the rank's own affair."""
+    return f" {_ATTRIBUTE} " in key
+
+
+# Training
+
+
+def of_training(model: Any) -> list[Line]:
+    """What compile() was given."""
+    found: list[Line] = []
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None:
+        found.append(("optimizer", "the optimizer", type(optimizer).__qualname__))
+        found += _lines("optimizer", "the optimizer", _config(optimizer) or {})
+    compiled = getattr(getattr(model, "_compile_config", None), "config", None)
+    if isinstance(compiled, Mapping):
+        for name in sorted(compiled):
+            if name != "optimizer":
+                found.append((f"compile {name}", f"{name} of compile()", plain(compiled[name])))
+    return found
+
+
+_OF_CALLS = {
+    "fit": ("batch_size", "epochs", "initial_epoch", "shuffle", "class_weight", "validation_split",
+            "steps_per_epoch", "validation_steps", "validation_batch_size", "validation_freq"),
+    "evaluate": ("batch_size", "steps"),
+}  # fmt: skip
+_GIVEN = ("y", "sample_weight", "validation_data")
+
+
+def of_call(
+    kind: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[Line]:
+    """The arguments of fit or evaluate that decide what all ranks do."""
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs)
+    except (TypeError, ValueError):  # the function itself will complain
+        return []
+    bound.apply_defaults()
+    given = bound.arguments
+    names = _OF_CALLS.get(kind, ())
+    found = [(name, f"{name} of {kind}()", plain(given[name])) for name in names if name in given]
+    for name in _GIVEN if names else ():
+        said = "given" if given.get(name) is not None else "not given"
+        found.append((name, f"{name} of {kind}()", said))
+    return found
+
+
+def shown(value: str) -> str:
+    """`value` for people."""
+    return value if len(value) <= _LONG else f"{value[:_LONG]}… ({_short(value)})"

@@ -1,0 +1,103 @@
+"""Whether all ranks run one program: compared when fit, evaluate or predict begins.
+
+Ranks with two architectures, two losses or two vocabularies would share one set of weights and
+say nothing. The first difference is an error that has both ranks' values. What a layer or model of
+the script's own class holds besides its configuration may be the rank's own affair: a line.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from tensorflow.mpi._src.data import feeds
+from tensorflow.mpi._src.keras import calls, describe
+from tensorflow.mpi._src.runtime import control_plane, hooks, log
+from tensorflow.mpi._src.variables import initial_broadcast
+
+_numbers = itertools.count(1)
+_KEPT = "_tf_mpi_described"
+_RATE = "optimizer learning_rate"  # a variable of Keras 3's optimizers, and as such synchronized
+_said: set[str] = set()
+
+
+def wrap(kind: str) -> Callable[[Any], Any]:
+    """For hooking.wrap, of Model.fit, evaluate or predict: compares before it begins."""
+
+    def make(original: Any) -> Any:
+        def compared(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if calls.innermost() is None:  # fit evaluates, too
+                arguments = describe.of_call(kind, original, (self, *args), kwargs)
+                _compare(kind, self, arguments if feeds.takes_parts() else [])
+            return original(self, *args, **kwargs)
+
+        return compared
+
+    return make
+
+
+def _compare(kind: str, model: Any, arguments: list[describe.Line]) -> None:
+    lines = [*arguments, *_architecture(model), *describe.of_names(model)]
+    if kind != "predict":
+        lines += describe.of_training(model)
+    label = f"program {next(_numbers)}: {kind}"
+    mine = [_digest(lines), _digest(_without_rate(lines)), bool(initial_broadcast.changed())]
+    everyone = control_plane.headers(label, mine)
+    restored = any(theirs[2] for theirs in everyone)  # rank 0's count, the rate with them
+    if all(theirs[restored] == everyone[0][restored] for theirs in everyone):
+        return
+    lines = _without_rate(lines) if restored else lines
+    told = control_plane.headers(f"{label}: lines", lines)
+    _tell(kind, model, [{key: (called, value) for key, called, value in one} for one in told])
+
+
+def _digest(lines: list[describe.Line]) -> int:
+    return zlib.crc32(json.dumps([[key, value] for key, _, value in lines]).encode())
+
+
+def _without_rate(lines: list[describe.Line]) -> list[describe.Line]:
+    return [line for line in lines if line[0] != _RATE]
+
+
+def _architecture(model: Any) -> list[describe.Line]:
+    """Described once, as long as it has the same layers, which hold the same and train or not."""
+    key = [part for layer in model._flatten_layers() for part in describe.identity(layer)]
+    kept = vars(model).get(_KEPT)
+    if kept is None or kept[0] != key:
+        kept = (key, describe.of_model(model))
+        vars(model)[_KEPT] = kept
+    return list(kept[1])
+
+
+def _tell(kind: str, model: Any, everyone: list[dict[str, tuple[str, str]]]) -> None:
+    """Raises for the first difference from rank 0; says one where ranks may differ."""
+    first = everyone[0]
+    for rank, theirs in enumerate(everyone):
+        for key in [*first, *(key for key in theirs if key not in first)]:
+            if first.get(key, ("", ""))[1] == theirs.get(key, ("", ""))[1]:
+                continue
+            difference = _difference(rank, first.get(key), theirs.get(key))
+            if describe.is_attribute(key):
+                _say(f"{kind}() of model '{model.name}': {difference}; each goes on with its own")
+                continue
+            raise ValueError(
+                f"{kind}() of model '{model.name}': {difference}. All ranks must run one program. "
+                "What they draw without a seed is alike from `import tensorflow` on; what comes "
+                "from a clock, a process number, a rank, an address or os.urandom is not: seed it, "
+                "or draw it after the import. To run several programs, set TF_MPI_ENABLE=0"
+            )
+
+
+def _difference(rank: int, first: tuple[str, str] | None, theirs: tuple[str, str] | None) -> str:
+    called = (first or theirs or ("", ""))[0]
+    values = [describe.shown(one[1]) if one else "none" for one in (first, theirs)]
+    return f"{called} is {values[0]} on rank 0 and {values[1]} on rank {rank}"
+
+
+def _say(line: str) -> None:
+    if hooks.rank == 0 and line not in _said:
+        _said.add(line)
+        log.say(line)

@@ -1,0 +1,88 @@
+"""What the ranks know of each other's datasets: pairs that are alike, and pairs that are not."""
+
+import os
+
+import numpy as np
+import tensorflow as tf
+from common import result
+from tensorflow.mpi._src.data import determinism
+
+RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))
+Data = tf.data.Dataset
+
+
+def table(words):
+    values = tf.range(len(words), dtype=tf.int64)
+    return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(words, values), -1)
+
+
+def looked_up(words):
+    found = table(words)
+    return Data.from_tensors("a").map(found.lookup)
+
+
+def gathered(order):
+    order = tf.constant(order)
+    return Data.range(3).map(lambda i: order[i])
+
+
+def mapped(function):
+    return Data.range(3).map(function)
+
+
+def scaled(value):
+    factor = tf.Variable(value)
+    return Data.range(3).map(lambda i: tf.cast(i, tf.float32) * factor)
+
+
+def iterated(times):
+    data = Data.range(9).shuffle(9)
+    for _ in range(times):
+        list(data)
+    return data
+
+
+big = np.zeros(2**20, "f")
+other = big.copy()
+other[2**19 + 5] = 1
+# name: (of one kind, of another)
+PAIRS = {
+    "strings": (Data.from_tensor_slices(["a", "b"]), Data.from_tensor_slices(["b", "a"])),
+    "ragged": [Data.from_tensor_slices(tf.ragged.constant([[1, n], [3]])) for n in (2, 4)],
+    "sparse": [Data.from_tensor_slices(tf.sparse.from_dense([[0, n], [3, 0]])) for n in (2, 4)],
+    "large": [Data.from_tensors(values) for values in (big, other)],
+    "captured": [gathered(order) for order in ([0, 1, 2], [2, 1, 0])],
+    "code": [mapped(function) for function in (lambda i: i + 1, lambda i: i - 1)],
+    "constants": [mapped(lambda i, n=n: i + n) for n in (1, 2)],
+    "variable": [scaled(value) for value in (1.0, 2.0)],
+    "table": [looked_up(words) for words in (["a", "b"], ["b", "a"])],
+    "part": [Data.range(8).shard(2, index) for index in (0, 1)],
+    "skipped": [Data.range(8).skip(number) for number in (0, 1)],
+    "iterated": [iterated(times) for times in (0, 1)],
+}
+if RANK:  # what a rank has made before does not matter
+    for _ in range(3):
+        looked_up(["c"]), gathered([1]), tf.function(lambda x: x)(tf.constant(1))
+
+
+def again(name):
+    """The first of a pair, made anew by every rank."""
+    return {
+        "table": lambda: looked_up(["a", "b"]),
+        "captured": lambda: gathered([0, 1, 2]),
+        "constants": lambda: mapped(lambda i, n=1: i + n),
+        "variable": lambda: scaled(1.0),
+        "shuffle": lambda: Data.range(9).shuffle(9),
+    }[name]()
+
+
+result(
+    {
+        "first": {name: determinism.description(pair[0]) for name, pair in PAIRS.items()},
+        "second": {name: determinism.description(pair[1]) for name, pair in PAIRS.items()},
+        "again": {
+            name: determinism.description(again(name))
+            for name in ("table", "captured", "constants", "variable", "shuffle")
+        },
+    }
+)

@@ -1,0 +1,33 @@
+"""Predictions are of the rows that a script gave; what differs between ranks is noticed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tiers import full
+
+
+@pytest.mark.parametrize("kind", ["keras", full("tf_keras")])
+def test_each_rank_predicts_its_own_and_is_asked_for_its_own(launch, scripts, kind):
+    run = launch(scripts / "own_rows.py", np=2, args=[kind]).check()
+    for rank in run.results:
+        assert set(rank["predicted"]["right"].values()) == {True}, rank["predicted"]["right"]
+        assert rank["predicted"]["yielded"] == 5
+        assert rank["predicted"]["asked"] == [5, 5]
+        assert rank["noted"]["all"] == 12
+    first, second = (rank["noted"] for rank in run.results)
+    assert first["loss"] == second["loss"] and first["labels"] == second["labels"]
+    assert first["loss of rank 0's"] == second["loss of rank 0's"]
+    assert run.stderr[0].count("each rank predicts its own") == 1
+    assert run.stderr[1].count("this rank's Python yields other data than rank 0's") == 1
+
+
+def test_what_datasets_are_made_of_is_compared(launch, scripts):
+    run = launch(scripts / "described.py", np=2).check()
+    first, second = run.results
+    assert first["first"] == second["first"] and first["second"] == second["second"]
+    assert first["again"] == second["again"]
+    for name, one in first["first"].items():
+        assert one is not None and one != first["second"][name], name
+    for name, one in first["again"].items():
+        assert one is not None, name
