@@ -48,6 +48,7 @@ other[2**19 + 5] = 1
 # name: (of one kind, of another)
 PAIRS = {
     "strings": (Data.from_tensor_slices(["a", "b"]), Data.from_tensor_slices(["b", "a"])),
+    "files": [Data.from_tensor_slices([f"/a/{n}", f"/a/{3 - n}"]) for n in (1, 2)],
     "ragged": [Data.from_tensor_slices(tf.ragged.constant([[1, n], [3]])) for n in (2, 4)],
     "sparse": [Data.from_tensor_slices(tf.sparse.from_dense([[0, n], [3, 0]])) for n in (2, 4)],
     "large": [Data.from_tensors(values) for values in (big, other)],
@@ -73,6 +74,7 @@ def again(name):
         "constants": lambda: mapped(lambda i, n=1: i + n),
         "variable": lambda: scaled(1.0),
         "shuffle": lambda: Data.range(9).shuffle(9),
+        "folder": lambda: tf.data.TextLineDataset([f"/tmp/{RANK}/{n}" for n in (1, 2)]),
     }[name]()
 
 
@@ -82,7 +84,7 @@ result(
         "second": {name: determinism.description(pair[1]) for name, pair in PAIRS.items()},
         "again": {
             name: determinism.description(again(name))
-            for name in ("table", "captured", "constants", "variable", "shuffle")
+            for name in ("table", "captured", "constants", "variable", "shuffle", "folder")
         },
     }
 )

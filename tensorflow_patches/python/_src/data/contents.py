@@ -6,6 +6,7 @@ taken for alike, as without.
 
 from __future__ import annotations
 
+import os
 import re
 import zlib
 from collections.abc import Iterator
@@ -49,14 +50,21 @@ def of_array(array: Any) -> list[int]:
     array = np.asarray(array)
     if array.dtype != object:
         return [control_plane.digest(part) for part in _parts(array)]
-    found = [array.size]
-    for part in _parts(array):
-        digest = 0
-        for value in part:
-            text = value if isinstance(value, bytes) else str(value).encode()
-            digest = zlib.crc32(b"%d:%s" % (len(text), text), digest)
-        found.append(digest)
-    return found
+    texts = [value if isinstance(value, bytes) else str(value).encode()
+             for part in _parts(array) for value in part]  # fmt: skip
+    digest = 0
+    for text in _below_their_folder(texts):
+        digest = zlib.crc32(b"%d:%s" % (len(text), text), digest)
+    return [array.size, digest]
+
+
+def _below_their_folder(texts: list[bytes]) -> list[bytes]:
+    """Paths without the folder that all of them are in, which may be a temporary one."""
+    if not texts or not all(b"/" in text for text in texts):
+        return texts
+    common: bytes = os.path.commonprefix(texts)  # type: ignore[assignment]
+    folder = os.path.dirname(common + b"x") + b"/"
+    return [text.removeprefix(folder) for text in texts]
 
 
 def _parts(array: Any) -> list[Any]:

@@ -262,7 +262,7 @@ def of_training(model: Any) -> list[Line]:
     return found
 
 
-_OF_CALLS = {
+OF_CALLS = {
     "fit": ("batch_size", "epochs", "initial_epoch", "shuffle", "class_weight", "validation_split",
             "steps_per_epoch", "validation_steps", "validation_batch_size", "validation_freq"),
     "evaluate": ("batch_size", "steps"),
@@ -280,7 +280,7 @@ def of_call(
         return []
     bound.apply_defaults()
     given = bound.arguments
-    names = _OF_CALLS.get(kind, ())
+    names = OF_CALLS.get(kind, ())
     found = [(name, f"{name} of {kind}()", plain(given[name])) for name in names if name in given]
     for name in _GIVEN if names else ():
         said = "given" if given.get(name) is not None else "not given"

@@ -87,8 +87,14 @@ def _tell(kind: str, model: Any, everyone: list[dict[str, tuple[str, str]]]) -> 
                 f"{kind}() of model '{model.name}': {difference}. All ranks must run one program. "
                 "What they draw without a seed is alike from `import tensorflow` on; what comes "
                 "from a clock, a process number, a rank, an address or os.urandom is not: seed it, "
-                "or draw it after the import. To run several programs, set TF_MPI_ENABLE=0"
+                f"or draw it after the import. {_way_out(key)}"
             )
+
+
+def _way_out(key: str) -> str:
+    if key in describe.OF_CALLS["fit"]:
+        return "If the script gives each rank its own part of the data, set TF_MPI_SHARD=off"
+    return "To run several programs, set TF_MPI_ENABLE=0"
 
 
 def _difference(rank: int, first: tuple[str, str] | None, theirs: tuple[str, str] | None) -> str:
