@@ -177,8 +177,26 @@ TEST_F(StallTest, ZeroMeansNever) {
   Start(2, options_);
   Ready(0, "w", {1});
   Advance(std::chrono::hours(1000));
-  EXPECT_TRUE(Decide().empty());
+  EXPECT_TRUE(Decide().errors.empty());
   EXPECT_TRUE(Notices().empty());
+}
+
+TEST_F(StallTest, RanksAreToldThatRank0WaitsAndNobodyElse) {
+  Start(3, options_);
+  Ready(1, "others", {1});
+  Advance(seconds(1));
+  EXPECT_TRUE(Decide().empty());
+  Ready(0, "w", {1});
+  Advance(milliseconds(100));
+  EXPECT_TRUE(Decide().empty());
+  for (int time = 0; time < 3; ++time) {
+    Advance(milliseconds(200));
+    EXPECT_EQ(Decide().posts, std::vector<std::string>{kRank0Waits});
+  }
+  Ready(1, "w", {1});
+  Ready(2, "w", {1});
+  Advance(milliseconds(200));
+  EXPECT_TRUE(Decide().posts.empty());
 }
 
 TEST_F(StallTest, WhatMovesOnIsNoStall) {
