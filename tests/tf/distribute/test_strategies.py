@@ -37,7 +37,7 @@ def test_ranks_equal_one_process(launch, scripts, case, ranks):
 
 @pytest.mark.full
 def test_a_loop_over_parts_equals_one_process(launch, scripts):
-    """7 batches of 8 of 50 samples: the last one does not divide among ranks."""
+    """Batches of 8 and a last one of 4: of each, some ranks have a sample more."""
     env = {"TF_MPI_SHARD": "dataset"}
     run = launch(scripts / "strategies.py", np=3, args=["loop"], env=env, timeout=240).check()
     (one,) = reference(scripts / "strategies.py", args=["loop"])
