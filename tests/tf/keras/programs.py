@@ -92,8 +92,21 @@ POWERS = (
     lambda true, predicted: tf.reduce_mean((true - predicted) ** 4),
 )
 SGD = keras.optimizers.SGD
+NOTED: list = []
+
+
+def noting_loss():
+    noted = NOTED
+
+    def loss(true, predicted):
+        noted.append(RANK)  # of no consequence
+        return tf.reduce_mean((true - predicted) ** 2)
+
+    return loss
+
+
 CASES = {
-    "same": (model, {}, {}),
+    "same": (model, {"loss": noting_loss}, {}),
     "activation": (lambda: model(pick("relu", "tanh")), {}, {}),
     "l2": (lambda: model(l2=pick(0.125, 0.25)), {}, {}),
     "units": (lambda: model(units=pick(4, 5)), {}, {}),

@@ -11,6 +11,7 @@ import functools
 import inspect
 import types
 import warnings
+import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -23,6 +24,8 @@ Line = tuple[str, str, str]
 _LONG = 100  # letters of a value that is shown whole
 _DEEPEST = 12
 _ATTRIBUTE = "attribute"  # the key of what only a class of the script's own may hold differently
+# Functions as they were when they were first seen: later they may hold what a rank has noted.
+_functions: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 # In configurations: names, and what does not matter once weights are rank 0's.
 _LEFT_OUT = {"name", "seed", "build_config", "registered_name", "shared_object_id", "iterations"}
 
@@ -82,14 +85,22 @@ def _of_callable(function: Any, depth: int) -> str:
     code = getattr(inner, "__code__", None)
     if code is None:
         return f"{getattr(function, '__module__', '')}.{name}"
+    if inner not in _functions:
+        _functions[inner] = f"function {name} ({_short(_of_function(inner, code, depth))})"
+    return _functions[inner]
+
+
+def _of_function(inner: Any, code: types.CodeType, depth: int) -> list[Any]:
+    """Its code, defaults, and what it closes over."""
     held = [_of_code(code), plain(getattr(inner, "__defaults__", None), depth + 1)]
     held.append(plain(getattr(inner, "__kwdefaults__", None), depth + 1))
     for cell in getattr(inner, "__closure__", None) or ():
         try:
-            held.append(plain(cell.cell_contents, depth + 4))
+            value = cell.cell_contents
         except ValueError:  # not filled yet
             continue
-    return f"function {name} ({_short(held)})"
+        held.append("" if _is_path(value) else plain(value, depth + 4))
+    return held
 
 
 def _of_code(code: types.CodeType) -> list[Any]:
@@ -100,7 +111,7 @@ def _of_code(code: types.CodeType) -> list[Any]:
 
 def _of_object(value: Any, depth: int) -> str:
     kind = type(value).__qualname__ if not isinstance(value, type) else value.__qualname__
-    config = _config(value)
+    config = None if hasattr(value, "_flatten_layers") else _config(value)
     return kind if config is None else f"{kind} {plain(config, depth + 1)}"
 
 
