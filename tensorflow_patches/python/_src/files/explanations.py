@@ -16,8 +16,15 @@ from tensorflow.mpi._src.runtime import ends, hooks
 
 _started = time.time()
 _EXISTS = (errno.EEXIST, errno.ENOTEMPTY)
-# What TensorFlow's own file calls say, by the name of their error's class.
-_MESSAGES = {"AlreadyExistsError": errno.EEXIST, "NotFoundError": errno.ENOENT}
+# What libraries say of a file in errors that hold no file name.
+_SAYS = (
+    (errno.EEXIST, re.compile(r"(/?[^;\n]+); File exists")),
+    (errno.ENOENT, re.compile(r"(/?[^;\n]+); No such file")),
+    (errno.ENOENT, re.compile(r"Failed to find any matching files for (\S+)")),
+    (errno.ENOENT, re.compile(r"File not found: filepath=(.+?)\. Please")),
+    (errno.ENOENT, re.compile(r"unable to open file: name = '(.+?)', errno = 2")),
+    (errno.ENOENT, re.compile(r"SavedModel file does not exist at: (.+?)/?\{")),
+)
 
 
 def install() -> None:
@@ -32,13 +39,13 @@ def explanation(error: BaseException) -> str | None:
     if path is None or "://" in path:
         return None
     who = f"all {hooks.size} ranks run the script's own file calls, and one may be first"
-    guard = "on rank 0 alone (if tf.mpi.rank() == 0) before the others need it"
     if code in _EXISTS and _changed(path):
-        return f"{who}: '{path}' was made during this run. Make it with exist_ok=True, or {guard}"
+        return f"{who}: '{path}' was made during this run. Make it with exist_ok=True"
     if code == errno.ENOENT and _changed(os.path.dirname(os.path.abspath(path))):
         return (
-            f"{who}: if '{path}' was there, another rank has removed or renamed it. Allow for that "
-            f"(missing_ok=True, ignore_errors=True), or do it {guard}"
+            f"{who}: if '{path}' was there, another rank has removed or renamed it. Do that on "
+            "rank 0 alone (if tf.mpi.rank() == 0), after tf.mpi.barrier(), or allow for it "
+            "(missing_ok=True, ignore_errors=True)"
         )
     return None
 
@@ -46,9 +53,11 @@ def explanation(error: BaseException) -> str | None:
 def _missing_or_there(error: BaseException) -> tuple[int | None, str | None]:
     if isinstance(error, OSError) and isinstance(error.filename, (str, bytes, os.PathLike)):
         return error.errno, os.fsdecode(error.filename)
-    code = _MESSAGES.get(type(error).__name__)
-    found = re.match(r"(/?[^;]+); (?:No such file|File exists)", str(error))
-    return (code, found.group(1)) if code is not None and found else (None, None)
+    for code, pattern in _SAYS:
+        found = pattern.search(str(error))
+        if found:
+            return code, found.group(1)
+    return None, None
 
 
 def _changed(path: str) -> bool:
