@@ -4,6 +4,7 @@ import os
 import random
 import sys
 import tempfile
+import time
 
 import numpy as np
 import tensorflow as tf
@@ -13,6 +14,7 @@ RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))
 
 
 def of_the_host():
+    time.sleep(RANK * 1.1)  # clocks differ
     if RANK == 0:  # what one rank draws elsewhere moves nothing of the others
         for _ in range(3):
             random.Random(), np.random.default_rng(), tf.random.normal([2])
@@ -24,6 +26,11 @@ def of_the_host():
     drawn["default_rng"] = [np.random.default_rng().random() for _ in range(2)]
     drawn["RandomState"] = np.random.RandomState().rand()
     drawn["SeedSequence"] = int(np.random.SeedSequence().generate_state(1)[0])
+    np.random.seed(int(time.time() * 1e3) % 2**32)
+    drawn["numpy by the clock"] = np.random.rand()
+    random.seed(time.time())
+    drawn["random by the clock"] = random.random()
+    drawn["default_rng by the clock"] = np.random.default_rng(time.time_ns()).random()
     drawn["a set"] = list({f"word {i}" for i in range(20)})
     return drawn
 
@@ -51,6 +58,8 @@ def of_tensorflow():
     drawn["tf_keras"] = tf_keras.layers.Dense(2)(tf.ones((1, 2))).numpy()
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         drawn["session"] = session.run(tf.random.uniform([2]))
+    tf.random.set_seed(int(time.time()))
+    drawn["by the clock"] = tf.random.normal([2]).numpy()
     return {name: np.asarray(value).tolist() for name, value in drawn.items()}
 
 

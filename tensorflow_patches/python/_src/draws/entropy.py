@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import collections
 import hashlib
+import numbers
 import os
 import sys
 import threading
+import time
 from types import FrameType
+from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.runtime import hooks
 
+_SECONDS = 10
 _DEEPEST = 64  # frames of a stack, the innermost
 
 _key = b""  # empty: the operating system's, as in one process
@@ -63,6 +67,24 @@ def derived(number: int, kind: str, place: bytes, count: int) -> int:
         for block in range((number + 511) // 512)
     )
     return int.from_bytes(stream, "little") & ((1 << number) - 1)
+
+
+def is_clock(seed: Any) -> bool:
+    """Whether a seed is the time of now, in any unit: a script's way of drawing without a seed."""
+    if isinstance(seed, bool) or not isinstance(seed, numbers.Real):
+        return False
+    value, now = float(seed), time.time()
+    if any(abs(value / unit - now) < _SECONDS for unit in (1, 1e3, 1e6, 1e9)):
+        return True
+    behind = (now * 1e3 - value) % 2**32  # milliseconds, as np.random.seed takes them
+    return 2**20 < value < 2**32 and min(behind, 2**32 - behind) < _SECONDS * 1e3
+
+
+def instead_of_clock(seed: Any, packages: tuple[str, ...]) -> Any:
+    """`seed`, or what all ranks take in its place if it is the clock's."""
+    if not _key or not is_clock(seed):
+        return seed
+    return bits(31, "clock", place_of(caller(packages)))
 
 
 def place_of(frame: FrameType | None) -> bytes:

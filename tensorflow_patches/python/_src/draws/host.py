@@ -2,11 +2,13 @@
 
 From `import tensorflow` on, with TF_MPI_SHARD not off. What a script has seeded is left alone:
 where a state is the same on all ranks it stays as it is; where it differs, rank 0's is every
-rank's. `secrets`, `os.urandom`, `uuid` and the names that `tempfile` draws stay each rank's own.
+rank's. A seed that is the clock's counts as none. `secrets`, `os.urandom`, `uuid` and the names
+that `tempfile` draws stay each rank's own.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -34,6 +36,8 @@ def install() -> None:
     random.Random.seed = _seeded  # type: ignore[method-assign]
     random.seed = random._inst.seed
     bit_generator.randbits = _bits  # type: ignore[attr-defined]
+    np.random.seed = _by_clock(np.random.seed)
+    np.random.default_rng = _by_clock(np.random.default_rng)
     if hooks.rank == 0 and len({theirs[1] for theirs in everyone}) > 1:
         log.say(
             "strings have other hashes on each rank, so sets of strings have another order on each "
@@ -69,7 +73,17 @@ def _seeded(self: random.Random, a: Any = None, version: int = 2) -> None:
         frame = entropy.caller(("random", "tensorflow.mpi._src"))
         if frame is None or frame.f_globals.get("__name__") not in _OWN_NAMES:
             a = entropy.bits(256, "random", entropy.place_of(frame))
-    _seeds(self, a, version)
+    _seeds(self, entropy.instead_of_clock(a, ("random", "tensorflow")), version)
+
+
+def _by_clock(function: Any) -> Any:
+    """Of NumPy's: takes a seed that is the clock's for none."""
+
+    @functools.wraps(function)
+    def seeded(seed: Any = None) -> Any:
+        return function(entropy.instead_of_clock(seed, ("numpy", "tensorflow")))
+
+    return seeded
 
 
 def _bits(number: int) -> int:

@@ -53,6 +53,8 @@ def install() -> None:
 
 def _hook_seeds(module: ModuleType) -> None:
     hooking.wrap(module, "get_seed", _seeded)
+    for name in ("set_seed", "set_random_seed"):
+        hooking.wrap(module, name, _by_clock)
 
 
 def _hook_context(module: ModuleType) -> None:
@@ -92,6 +94,10 @@ def _seeded(get_seed: Any) -> Any:
         return drawn % _MANY or 1, (drawn >> 31) % _MANY
 
     return seeds
+
+
+def _by_clock(set_seed: Any) -> Any:
+    return lambda seed: set_seed(entropy.instead_of_clock(seed, ("tensorflow",)))
 
 
 def _is_tensorflows(frame: FrameType) -> bool:
