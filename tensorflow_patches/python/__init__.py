@@ -23,6 +23,7 @@ __all__ = [
     "barrier",
     "broadcast",
     "broadcast_variables",
+    "gather_batch",
     "is_enabled",
     "local_rank",
     "local_size",
@@ -163,6 +164,44 @@ def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
     """
     for variable in variables:
         variable.assign(broadcast(variable, root))
+
+
+def gather_batch(x: Any) -> Any:
+    """What all ranks have of `x`, a tensor of this rank's samples: that of the whole batch.
+
+    For a loss or a metric that looks at several samples at once, in a train_step or in a loop of
+    the script's own:
+
+        embeddings = tf.mpi.gather_batch(encoder(images, training=True))
+        labels = tf.mpi.gather_batch(labels)
+        loss = contrastive_loss(labels, embeddings)  # each sample with all of the batch
+        gradients = tape.gradient(loss, encoder.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, encoder.trainable_variables))
+
+    It is differentiable: what flows back to this rank's samples is scaled so that the average of
+    the ranks' gradients, which the optimizer applies, is the gradient of the mean of the ranks'
+    losses: of this loss, if all compute it of the whole batch.
+
+    Args:
+      x: a tf.Tensor with samples along its first dimension, of numbers or bools; the other
+        dimensions are the same on all ranks, the first may differ. All ranks must call this, in
+        the same order.
+
+    Returns:
+      A tf.Tensor, the same on all ranks: in fit and evaluate in the batch's own order, else one
+      sample of each rank in turn. `x` itself on one rank. In a compiled function the shape of `x`
+      must be static, and the same on all ranks.
+
+    Raises:
+      ValueError: `x` is a scalar.
+      NotImplementedError: in a compiled function, if the shape is not static.
+      As for allreduce.
+    """
+    if not hooks.active or hooks.size == 1:
+        return x
+    from tensorflow.mpi._src.whole import batch
+
+    return batch.gather_batch(x)
 
 
 def shard(dataset: Any, batched: bool | None = None) -> Any:

@@ -26,17 +26,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "variables": {"config", "runtime"},
     "average": {"config", "runtime", "variables"},
     "draws": {"config", "runtime"},
-    "data": {"config", "runtime", "average", "draws"},
+    "whole": {"config", "runtime", "average"},
+    "data": {"config", "runtime", "average", "whole", "draws"},
     "files": {"config", "errors", "runtime", "variables"},
-    "distribute": {"config", "runtime", "average", "keras"},
+    "distribute": {"config", "runtime", "average", "whole", "keras"},
     "compat_v1": {"config", "runtime", "variables", "average"},
-    "keras": {"config", "runtime", "variables", "average", "draws", "data"},
-    "tf_keras": {"config", "runtime", "variables", "average", "draws", "data", "keras"},
+    "keras": {"config", "runtime", "variables", "average", "draws", "whole", "data"},
+    "tf_keras": {
+        *("config", "runtime", "variables", "average", "draws", "whole", "data", "keras"),
+    },
     "top": {
         *("config", "runtime", "observability", "variables", "average", "data", "files"),
-        *("compat_v1", "keras", "tf_keras", "draws", "distribute"),
+        *("compat_v1", "keras", "tf_keras", "draws", "distribute", "whole"),
     },
-    "public": {"config", "errors", "runtime", "observability", "data"},
+    "public": {"config", "errors", "runtime", "observability", "whole", "data"},
 }
 
 

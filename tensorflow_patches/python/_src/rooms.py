@@ -19,7 +19,7 @@ from tensorflow.mpi._src.files import (
     saves,
     tensorflow_files,
 )
-from tensorflow.mpi._src.keras import batch_norm, fit, learning_rate, optimizers
+from tensorflow.mpi._src.keras import batch_norm, fit, learning_rate, optimizers, parts
 from tensorflow.mpi._src.keras import data as keras_data
 from tensorflow.mpi._src.observability import report
 from tensorflow.mpi._src.runtime import engine, hooking, hooks
@@ -68,6 +68,7 @@ def install() -> None:
         optimizers,
         tf_keras_optimizers,
         fit,
+        parts,
         learning_rate,
         batch_norm,
         training,

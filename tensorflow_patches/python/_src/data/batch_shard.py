@@ -15,37 +15,49 @@ from typing import Any, NamedTuple
 from tensorflow.mpi._src.runtime import hooks
 
 
+class EvenShard(NamedTuple):
+    """This rank's samples of a batch of which every rank has as many: all weights are 1.
+
+    It says no more than `data` does, but that there are other ranks' samples, too: the samples that
+    a script gives to train_on_batch are no shard. The kinds differ in structure: tf.function traces
+    anew for another structure, but not for another class of the same one.
+    """
+
+    data: Any
+
+
 class Shard(NamedTuple):
     """An element of a sharded dataset: this rank's samples of one batch, at least one of them.
 
     `data` has the structure of the script's batches. `weight`, a float32 scalar, is (samples here)
-    * (ranks) / (samples of the batch on all ranks).
+    * (ranks) / (samples of the batch on all ranks). `first`, an int64 scalar, is the place that the
+    first sample has in the batch; each further one is `ranks` places on.
     """
 
     data: Any
     weight: Any
+    first: Any
 
 
 class MaybeShard(NamedTuple):
     """A Shard whose weight may be 0: then `data` is a stand-in, and only keeps the ranks together.
 
     Nothing computed from it may count: no gradient, no metric, no output, no moving average.
-    `counts`, a boolean scalar, says whether it does. It is not told from the weight because the two
-    kinds must differ in structure: tf.function traces anew for another structure, but not for
-    another class of the same one.
+    `counts`, a boolean scalar, says whether it does.
     """
 
     data: Any
     weight: Any
+    first: Any
     counts: Any
 
 
-def maybe_shard(data: Any, weight: Any) -> MaybeShard:
-    return MaybeShard(data, weight, weight > 0)
+def maybe_shard(data: Any, weight: Any, first: Any) -> MaybeShard:
+    return MaybeShard(data, weight, first, weight > 0)
 
 
 def is_shard(element: Any) -> bool:
-    return isinstance(element, (Shard, MaybeShard))
+    return isinstance(element, (EvenShard, Shard, MaybeShard))
 
 
 class Counted(NamedTuple):
@@ -55,40 +67,47 @@ class Counted(NamedTuple):
     rows: Any
 
 
-def plain(data: Any, mine: Any, rows: Any) -> Any:
+def plain(data: Any, mine: Any, rows: Any, first: Any) -> Any:
     """For shard_batches: the samples, without a weight, and also where they are a stand-in."""
-    del mine, rows
+    del mine, rows, first
     return data
 
 
-def counted(data: Any, mine: Any, rows: Any) -> Any:
+def counted(data: Any, mine: Any, rows: Any, first: Any) -> Any:
     """For shard_batches: elements are Counted."""
-    del rows
+    del rows, first
     return Counted(data, mine)
 
 
-def weighted(sizes: Collection[int] | None) -> Callable[[Any, Any, Any], Any]:
-    """For shard_batches: elements are Shards, MaybeShards, or plain if all have the weight 1.
+def even(data: Any, mine: Any, rows: Any, first: Any) -> Any:
+    """For shard_batches, of batches that divide evenly: elements are EvenShards."""
+    del mine, rows, first
+    return EvenShard(data)
+
+
+def weighted(sizes: Collection[int] | None) -> Callable[[Any, Any, Any, Any], Any]:
+    """For shard_batches: elements are Shards, MaybeShards, or EvenShards if all weights are 1.
 
     Args:
       sizes: the numbers of samples that batches can have; None if that is not known.
     """
     if sizes and all(size % hooks.size == 0 for size in sizes):
-        return plain
+        return even
     kind = Shard if sizes and min(sizes) >= hooks.size else maybe_shard
-    return lambda data, mine, rows: kind(data, weight_of(mine, rows))
+    return lambda data, mine, rows, first: kind(data, weight_of(mine, rows), first)
 
 
 def shard_batches(
-    dataset: Any, sizes: Collection[int] | None, element: Callable[[Any, Any, Any], Any]
+    dataset: Any, sizes: Collection[int] | None, element: Callable[[Any, Any, Any, Any], Any]
 ) -> Any:
     """This rank's samples of each of the dataset's batches.
 
     Args:
       dataset: a tf.data.Dataset of batches, the same on all ranks.
       sizes: as for weighted.
-      element: makes an element from samples, their number, and the batch's: plain, counted or
-        weighted. A rank that gets no sample of a batch has the batch's first as a stand-in.
+      element: makes an element from samples, their number, the batch's, and the place of the first
+        in the batch: plain, counted or weighted. A rank that gets no sample of a batch has the
+        batch's first as a stand-in.
 
     Returns:
       A tf.data.Dataset with as many elements. It asks `dataset` for none ahead of need.
@@ -104,14 +123,15 @@ def shard_batches(
         if check_rows:
             rows = _all_of(rows, spec, batch)
         if divides:
-            return offset, element(_even(spec, batch), rows // hooks.size, rows)
+            place = tf.constant(hooks.rank, tf.int64)
+            return offset, element(_even(spec, batch), rows // hooks.size, rows, place)
         first = tf.math.floormod(hooks.rank - offset, hooks.size)
         nothing = first >= rows
         start = tf.where(nothing, tf.constant(0, tf.int64), first)
         end = tf.where(nothing, tf.minimum(rows, 1), rows)
         indices = tf.range(start, end, hooks.size)
         mine = tf.where(nothing, tf.constant(0, tf.int64), tf.size(indices, tf.int64))
-        shard = element(_take(spec, batch, indices), mine, rows)
+        shard = element(_take(spec, batch, indices), mine, rows, first)
         return tf.math.floormod(offset + rows, hooks.size), shard
 
     return dataset.scan(tf.constant(0, tf.int64), step)

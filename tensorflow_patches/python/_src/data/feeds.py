@@ -11,14 +11,14 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from tensorflow.mpi import config
-from tensorflow.mpi._src.average import scope
 from tensorflow.mpi._src.data import batch_shard, predictions, streams
 from tensorflow.mpi._src.draws import ops
 from tensorflow.mpi._src.runtime import control_plane, hooks, log
+from tensorflow.mpi._src.whole import batch, results, states, trial
 
 _KERAS_BATCH = 32  # the batch size of arrays if the script gives none
 _AHEAD = 2  # batches
@@ -166,7 +166,9 @@ def _in_turn(stream: streams.Stream, label: str) -> Feed:
     part, length = streams.in_turn(stream), stream.length
     steps = math.ceil(length / hooks.size) if isinstance(length, int) else None
     alike = stream.sizes is not None and len(stream.sizes) == 1
-    if not (alike and (length == "endless" or steps and length % hooks.size == 0)):
+    if alike and (length == "endless" or steps and length % hooks.size == 0):
+        part = streams.as_even(part)
+    else:
         part = streams.agree(streams.count(part), label)
     return Feed(part, steps, in_turn=True)
 
@@ -180,15 +182,15 @@ def _own(given: Given, stream: streams.Stream, label: str) -> Feed:
     steps = max(lengths) if all(isinstance(length, int) for length in lengths) else None
     alike = all(theirs == everyone[0] for theirs in everyone)
     if alike and stream.length is not None and stream.sizes and len(stream.sizes) == 1:
-        return Feed(given.dataset, steps)  # all weights are 1
+        return Feed(streams.as_even(given.dataset), steps)
     counted = streams.count(given.dataset)
     if given.all_epochs and steps is not None:
         counted = streams.fill_epochs(counted, stream.length, steps)
     return Feed(streams.agree(counted, label), steps)
 
 
-def step_on_shard(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A train_step or test_step of `model` that takes elements of shard_of's datasets, too.
+def step_on_shard(model: Any, kind: str, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`step`, a train_step or test_step (`kind`) of `model`, for shard_of's elements, too.
 
     A shard without weight leaves metrics and moving averages as they are.
     """
@@ -197,12 +199,10 @@ def step_on_shard(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any
         if not batch_shard.is_shard(data):
             with _for_samples(data):
                 return step(data)
-        before = _values(_states(model)) if isinstance(data, batch_shard.MaybeShard) else []
-        with scope.weighted(data.weight), _for_samples(data.data):
-            logs = step(data.data)
-        if before:
-            _restore_unless(data.counts, before)
-        return logs
+        if trial.needs_whole(model, kind, step, data):
+            return _on_whole(step, data)
+        with batch.step_on(data) as part, states.kept(model, part), _for_samples(data.data):
+            return results.noted(model, kind, part, step(data.data))
 
     def marked(data: Any) -> Any:
         try:
@@ -214,37 +214,19 @@ def step_on_shard(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any
     return marked
 
 
+def _on_whole(step: Callable[[Any], Any], data: Any) -> Any:
+    """Every rank's samples, on every rank."""
+    import tensorflow as tf
+
+    with batch.step_on(data) as part:
+        whole = tf.nest.map_structure(part.whole, data.data)
+    with batch.step_on_whole():
+        return step(whole)
+
+
 def _for_samples(data: Any) -> Any:
     """Around a step on `data`: draws are for its samples, where ranks have parts of a batch."""
     return ops.for_samples(batch_shard.rows_of(data)) if takes_parts() else contextlib.nullcontext()
-
-
-def _states(model: Any) -> list[Any]:
-    """What a step changes besides what the optimizer does: metrics, and moving averages."""
-    metrics = [variable for metric in model.metrics for variable in metric.variables]
-    return [*metrics, *model.non_trainable_variables]
-
-
-def _values(variables: Iterable[Any]) -> list[tuple[Any, Any]]:
-    import tensorflow as tf
-
-    found = [getattr(variable, "_value", variable) for variable in variables]
-    return [
-        (variable, tf.identity(variable))
-        for variable in {id(v): v for v in found}.values()
-        if isinstance(variable, tf.Variable)
-    ]
-
-
-def _restore_unless(counts: Any, before: list[tuple[Any, Any]]) -> None:
-    import tensorflow as tf
-
-    def restore() -> Any:
-        for variable, value in before:
-            variable.assign(value)
-        return tf.constant(0)
-
-    tf.cond(counts, lambda: tf.constant(0), restore)
 
 
 def wrap_steps(model: Any) -> None:
@@ -256,9 +238,30 @@ def wrap_steps(model: Any) -> None:
         if name in vars(model):
             step = vars(model)[name]
             if not hasattr(step, "_tf_mpi_step"):
-                vars(model)[name] = _marked(step_on_shard(model, step))
+                vars(model)[name] = _marked(step_on_shard(model, name, step))
         elif not hasattr(getattr(type(model), name), "_tf_mpi_step"):
-            setattr(type(model), name, _method_on_shard(getattr(type(model), name)))
+            setattr(type(model), name, _method_on_shard(name, getattr(type(model), name)))
+
+
+# A function that makes the loop over batches calls one of these for each.
+_STEPS = {"train_step", "test_step", "make_train_function", "make_test_function", "_make_function"}
+
+
+def for_loops_of(model: Any, dataset: Any) -> Any:
+    """`dataset`, of shard_of; samples alone, if the model unpacks batches in a loop of its own."""
+    if not isinstance(dataset.element_spec, batch_shard.EvenShard):
+        return dataset
+    makers = [getattr(type(model), f"make_{name}_function", None) for name in ("train", "test")]
+    if all(_names(getattr(maker, "__code__", None)) & _STEPS for maker in makers):
+        return dataset
+    return streams.samples(dataset)
+
+
+def _names(code: Any) -> set[str]:
+    """What the function of `code` and those inside it call."""
+    if not hasattr(code, "co_names"):
+        return set()
+    return {*code.co_names, *(name for part in code.co_consts for name in _names(part))}
 
 
 def _marked(step: Any) -> Any:
@@ -266,9 +269,9 @@ def _marked(step: Any) -> Any:
     return step
 
 
-def _method_on_shard(original: Any) -> Any:
+def _method_on_shard(name: str, original: Any) -> Any:
     @functools.wraps(original)
     def step(self: Any, data: Any) -> Any:
-        return step_on_shard(self, functools.partial(original, self))(data)
+        return step_on_shard(self, name, functools.partial(original, self))(data)
 
     return _marked(step)

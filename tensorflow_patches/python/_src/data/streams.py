@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tensorflow.mpi._src.data import batch_shard, determinism, packing
 from tensorflow.mpi._src.runtime import control_plane, hooks, log
+from tensorflow.mpi._src.whole import batch
 
 _ENDED = -1
 _said_other_data = False
@@ -196,7 +197,9 @@ def agree(dataset: Any, label: str) -> Any:
         everyone = tf.ensure_shape(_gather(counted.rows[None], name), [hooks.size])
         rows = tf.maximum(everyone, 0)
         weight = batch_shard.weight_of(rows[hooks.rank], tf.reduce_sum(rows))
-        return tf.reduce_any(everyone > _ENDED), batch_shard.maybe_shard(counted.data, weight)
+        first = tf.constant(hooks.rank * batch.OWN_BATCH, tf.int64)
+        shard = batch_shard.maybe_shard(counted.data, weight, first)
+        return tf.reduce_any(everyone > _ENDED), shard
 
     met = _one_by_one(_named(endless, label), meet).take_while(lambda goes_on, shard: goes_on)
     return _one_by_one(met, lambda element: element[1])
@@ -208,6 +211,16 @@ def count(dataset: Any) -> Any:
     return _one_by_one(
         dataset, lambda batch: batch_shard.Counted(batch, batch_shard.num_rows(spec, batch))
     )
+
+
+def as_even(dataset: Any) -> Any:
+    """Batches of which every rank has one of the same size, as batch_shard.EvenShard elements."""
+    return _one_by_one(dataset, batch_shard.EvenShard)
+
+
+def samples(dataset: Any) -> Any:
+    """The samples of batch_shard.EvenShard elements."""
+    return _one_by_one(dataset, lambda shard: shard.data)
 
 
 def in_turn(stream: Stream) -> Any:

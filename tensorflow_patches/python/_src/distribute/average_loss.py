@@ -13,6 +13,8 @@ from tensorflow.mpi import config
 from tensorflow.mpi._src.average import scope
 from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.runtime import hooking, hooks
+from tensorflow.mpi._src.whole import batch
+from tensorflow.mpi._src.whole.kind import Kind
 
 
 def install() -> None:
@@ -37,13 +39,16 @@ def _of_part(compute: Any) -> Any:
         times = tf.cast(hooks.size, loss.dtype)
         if weight is not None:  # by which the gradient is multiplied before it is averaged
             times = tf.math.divide_no_nan(times, tf.cast(weight, loss.dtype))
-        return loss * times
+        scaled = loss * times
+        part = batch.current()
+        if part is not None:
+            part.note(scaled, Kind.MEAN)  # not a sum that would be scaled once more
+        return scaled
 
     return compute_average_loss
 
 
 def _is_part() -> bool:
-    call = calls.innermost()
-    if call is not None:
-        return call.split
+    if calls.innermost() is not None:
+        return batch.current() is not None
     return bool(config.get("TF_MPI_SHARD") == "dataset")

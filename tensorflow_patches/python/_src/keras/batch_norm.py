@@ -1,6 +1,7 @@
-"""TF_MPI_SYNC_BATCHNORM=1: batch normalization by the moments of the whole batch.
+"""Batch normalization by the moments of the whole batch.
 
-Without it each rank normalises by its own part of the batch. Here the ranks average mean and mean
+Of layers with synchronized=True, and with TF_MPI_SYNC_BATCHNORM=1 of all; else each rank normalizes
+by its own part of the batch, and says so once. Here the ranks average mean and mean
 square, weighted by their samples, in one operation per layer and direction; the gradient of that
 average is the same average of the gradients, so a step is the one process's step.
 """
@@ -12,18 +13,35 @@ from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import averaging, scope
-from tensorflow.mpi._src.runtime import hooking
+from tensorflow.mpi._src.runtime import hooking, hooks, log
+from tensorflow.mpi._src.whole import batch
+
+_said = False
 
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
-    if is_synchronized():
-        hooking.when_imported("keras.src.layers.normalization.batch_normalization", _hook)
+    hooking.when_imported("keras.src.layers.normalization.batch_normalization", _hook)
 
 
-def is_synchronized() -> bool:
+def is_synchronized(layer: Any) -> bool:
     """Whether the ranks normalize by one another's samples, too."""
-    return bool(config.get("TF_MPI_SYNC_BATCHNORM") == "1")
+    everywhere = config.get("TF_MPI_SYNC_BATCHNORM") == "1"
+    return bool(everywhere or getattr(layer, "synchronized", False))
+
+
+def say_if_of_part(layer: Any) -> None:
+    """Once, in a step that has a part of a batch: of a layer that normalizes by that."""
+    global _said
+    part = batch.current()
+    if _said or hooks.rank or part is None or part.is_trial:
+        return
+    _said = True
+    log.say(
+        f"layer '{layer.name}' normalizes by each rank's part of the batch, and so may others. For "
+        "one process's batch normalization give them synchronized=True, or set "
+        "TF_MPI_SYNC_BATCHNORM=1"
+    )
 
 
 def _hook(module: ModuleType) -> None:
@@ -31,29 +49,50 @@ def _hook(module: ModuleType) -> None:
 
 
 def over_ranks(own_moments: Any) -> Any:
-    """For hooking.wrap, of a layer's method that returns mean and variance."""
+    """For hooking.wrap, of a layer's _moments(inputs, ..., mask), which returns mean and variance.
+
+    The mask is the last argument.
+    """
 
     def moments(self: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         mean, variance = own_moments(self, *args, **kwargs)
-        return _of_all_ranks(mean, variance, f"batch norm {self.name}")
+        if not is_synchronized(self):
+            say_if_of_part(self)
+            return mean, variance
+        self._tf_mpi_synchronized = True
+        mask = kwargs.get("mask", args[-1] if len(args) in _WITH_MASK else None)
+        return _of_all_ranks(mean, variance, f"batch norm {self.name}", mask)
 
     return moments
 
 
-def _of_all_ranks(mean: Any, variance: Any, name: str) -> tuple[Any, Any]:
+_WITH_MASK = (2, 4)  # arguments, of Keras 3 and of tf_keras
+
+
+def _of_all_ranks(mean: Any, variance: Any, name: str, mask: Any) -> tuple[Any, Any]:
     """In float64, in which E[x^2] - E[x]^2 loses nothing that float32 could show."""
     import tensorflow as tf
 
     weight = scope.current_weight()
+    counting, share = weight, None
+    if mask is not None:
+        part = batch.current()
+        valid = tf.reduce_sum(tf.cast(mask, tf.float32))
+        if part is not None and part.counts is not None:
+            valid = tf.where(part.counts, valid, 0.0)
+        (mean_valid,) = averaging.average([valid], ["valid"], f"{name} mask")
+        counting = tf.math.divide_no_nan(valid, mean_valid)
+        share = counting if weight is None else tf.math.divide_no_nan(counting, weight)
 
     @tf.custom_gradient
     def average(first: Any, second: Any) -> tuple[tuple[Any, Any], Any]:
         def gradient(upstream_first: Any, upstream_second: Any) -> list[Any]:
-            return averaging.average(
+            found = averaging.average(
                 [upstream_first, upstream_second], ["mean", "square"], f"{name} gradient", weight
             )
+            return found if share is None else [g * tf.cast(share, g.dtype) for g in found]
 
-        averages = averaging.average([first, second], ["mean", "square"], name, weight)
+        averages = averaging.average([first, second], ["mean", "square"], name, counting)
         return tuple(averages), gradient
 
     wide = tf.cast(mean, tf.float64)

@@ -99,7 +99,8 @@ def _array_sizes(adapter: Any) -> set[int] | None:
 
 def _made_on_part(make: Any) -> Any:
     def make_function(self: Any, step_function: Any, *args: Any, **kwargs: Any) -> Any:
-        return make(self, feeds.step_on_shard(self, step_function), *args, **kwargs)
+        kind = "test_step" if step_function == self.test_step else "train_step"
+        return make(self, feeds.step_on_shard(self, kind, step_function), *args, **kwargs)
 
     return make_function
 
@@ -109,6 +110,7 @@ def _built_on_part(build: Any) -> Any:
         if iterator is None:
             return build(self, iterator=iterator, data_batch=data_batch)
         feeds.wrap_steps(self)  # fit or evaluate has just made it
+        iterator._distributed_dataset = feeds.for_loops_of(self, iterator._distributed_dataset)
         _build_states(self, getattr(iterator._distributed_dataset, "element_spec", None))
         if self._distribute_strategy is None:
             return build(self, iterator=iterator, data_batch=data_batch)

@@ -20,14 +20,18 @@ from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.keras import calls
+from tensorflow.mpi._src.keras import logs as logs_of_ranks
 from tensorflow.mpi._src.runtime import c_api, control_plane, hooking, hooks
 from tensorflow.mpi._src.variables import initial_broadcast, large_variables
+from tensorflow.mpi._src.whole import trial
 
 _fits = itertools.count(1)
 _evaluations = itertools.count(1)
 _epoch_ends = itertools.count(1)
 _predictions = itertools.count(1)
+_batch_logs = itertools.count(1)
 _inside = threading.local()
+_READS_TEST = "_tf_mpi_reads_test"  # on a CallbackList
 
 # Callbacks of Keras's own that never stop a training between two batches.
 _NEVER_STOP_A_BATCH = {
@@ -36,6 +40,10 @@ _NEVER_STOP_A_BATCH = {
     "TensorBoard",
 }  # fmt: skip
 _BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+_READ_HOOKS = {
+    "train_step": ("on_batch_end", "on_train_batch_end"),
+    "test_step": ("on_test_batch_end",),
+}
 
 
 def install() -> None:
@@ -47,6 +55,8 @@ def install() -> None:
 def hook_callbacks(module: ModuleType) -> None:
     """Of a module that has the CallbackList."""
     hooking.after(module, "CallbackList.on_train_begin", _fit_begins)
+    hooking.wrap(module, "CallbackList.on_train_batch_end", _with_whole_logs("train_step"))
+    hooking.wrap(module, "CallbackList.on_test_batch_end", _with_whole_logs("test_step"))
     hooking.after(module, "CallbackList.on_train_batch_end", _batch_ends)
     hooking.after(module, "CallbackList.on_epoch_end", _epoch_ends_for)
     hooking.before(module, "CallbackList.on_test_begin", _evaluation_begins)
@@ -66,6 +76,7 @@ class _Fit:
         self.name = f"fit {next(_fits)}"
         self.batches = itertools.count(1)
         self.agree_on_each_batch = False
+        self.reads_logs = False  # a callback reads those of each batch
         self.gradients = c_api.stats()["gradients"]
         self.weights: list[int] | None = None  # digests at the start; None: not built yet
 
@@ -78,16 +89,20 @@ def _fit_begins(callbacks: Any) -> None:
     fit = _Fit()
     callbacks.__dict__["_tf_mpi_fit"] = fit
     model = callbacks.model
-    fit.agree_on_each_batch = any(
-        _meet(fit.name, model, any(map(_may_stop_a_batch, callbacks.callbacks)))
+    everyone = _meet(
+        fit.name,
+        model,
+        [any(map(_may_stop_a_batch, callbacks.callbacks)), _reads(callbacks, "train_step")],
     )
+    fit.agree_on_each_batch = any(stops for stops, _ in everyone)
+    fit.reads_logs = any(reads for _, reads in everyone)
     _draw_differently(model)
     fit.weights = _trainable_digests(model)
 
 
-def _meet(label: str, model: Any, flag: bool = False) -> list[bool]:
-    """All ranks begin the same: synchronizes what is new or restored; every rank's `flag`."""
-    everyone = control_plane.headers(label, [initial_broadcast.changed(), flag])
+def _meet(label: str, model: Any, flags: Any = None) -> list[Any]:
+    """All ranks begin the same: synchronizes what is new or restored; every rank's `flags`."""
+    everyone = control_plane.headers(label, [initial_broadcast.changed(), flags])
     initial_broadcast.before_model_runs(
         f"start of {label}", _variables(model), any(changed for changed, _ in everyone)
     )
@@ -96,15 +111,63 @@ def _meet(label: str, model: Any, flag: bool = False) -> list[bool]:
 
 def _may_stop_a_batch(callback: Any) -> bool:
     """Whether it has a function of its own for batches, which could set model.stop_training."""
+    if _is_kerass(callback):
+        return type(callback).__name__ not in _NEVER_STOP_A_BATCH
+    return _has_own(callback, _BATCH_HOOKS)
+
+
+def _is_kerass(callback: Any) -> bool:
+    return type(callback).__module__.partition(".")[0] in ("keras", "tf_keras")
+
+
+def _has_own(callback: Any, names: tuple[str, ...]) -> bool:
+    """Whether its class has functions of its own in the place of the empty ones of `names`."""
     kind = type(callback)
-    if kind.__module__.partition(".")[0] in ("keras", "tf_keras"):
-        return kind.__name__ not in _NEVER_STOP_A_BATCH
     return any(
         getattr(kind, hook, None) is not getattr(base, hook, None)
         for base in kind.__mro__
         if base.__name__ == "Callback" and base.__module__.startswith(("keras.", "tf_keras."))
-        for hook in _BATCH_HOOKS
+        for hook in names
     )
+
+
+def _reads(callbacks: Any, step: str) -> bool:
+    """Whether a callback may read the logs of each batch; a progress bar shows rank 0's."""
+    return any(_may_read_logs(callback, step) for callback in callbacks.callbacks)
+
+
+def _may_read_logs(callback: Any, step: str) -> bool:
+    if not _is_kerass(callback):
+        return _has_own(callback, _READ_HOOKS[step])
+    kind = type(callback).__name__
+    if kind in ("LambdaCallback", "TerminateOnNaN"):
+        return True
+    by_batch = {"TensorBoard": "update_freq", "ModelCheckpoint": "save_freq"}.get(kind)
+    return by_batch is not None and getattr(callback, by_batch, "epoch") != "epoch"
+
+
+def _with_whole_logs(step: str) -> Any:
+    """For hooking.wrap, of a CallbackList's on_train_batch_end or on_test_batch_end."""
+
+    def make(original: Any) -> Any:
+        def batch_end(self: Any, batch: Any, logs: Any = None) -> Any:
+            if self.model is not None:
+                logs_of_ranks.take_weight(self.model, step, logs)
+                if _reads_now(self, step):
+                    label = f"batch logs {next(_batch_logs)}"
+                    logs_of_ranks.of_batch(self.model, step, logs, label)
+            return original(self, batch, logs)
+
+        return batch_end
+
+    return make
+
+
+def _reads_now(callbacks: Any, step: str) -> bool:
+    if step == "test_step":
+        return bool(callbacks.__dict__.get(_READS_TEST, False))
+    fit: _Fit | None = callbacks.__dict__.get("_tf_mpi_fit")
+    return fit is not None and fit.reads_logs
 
 
 def _variables(model: Any) -> list[Any]:
@@ -133,9 +196,9 @@ def _draw_differently(model: Any) -> None:
     for variable in variables:
         if not initial_broadcast.is_random_state(getattr(variable, "path", "")):
             continue
-        if hasattr(variable, "_tf_mpi_drawing"):
+        if hasattr(variable, trial.APART):
             continue
-        variable._tf_mpi_drawing = True
+        setattr(variable, trial.APART, True)
         state = _numpy(variable)
         if state.shape == (2,):
             state[1] += hooks.rank << 20
@@ -205,7 +268,9 @@ def _epoch_ends_for(callbacks: Any) -> None:
 
 def _evaluation_begins(callbacks: Any) -> None:
     if calls.innermost() is not None:
-        _use_begins(f"evaluation {next(_evaluations)}", callbacks.model)
+        reads = _reads(callbacks, "test_step")
+        everyone = _use_begins(f"evaluation {next(_evaluations)}", callbacks.model, reads)
+        callbacks.__dict__[_READS_TEST] = any(everyone)
 
 
 def _prediction_begins(callbacks: Any) -> None:
@@ -213,13 +278,14 @@ def _prediction_begins(callbacks: Any) -> None:
         _use_begins(f"prediction {next(_predictions)}", callbacks.model)
 
 
-def _use_begins(label: str, model: Any) -> None:
+def _use_begins(label: str, model: Any, flags: Any = None) -> list[Any]:
     hooks.used_keras = True
     call = calls.innermost()
     assert call is not None
     call.label, call.unbuilt = label, not model.built
-    _meet(label, model)
+    everyone = _meet(label, model, flags)
     _synchronize_states(model, f"start of {label}")
+    return everyone
 
 
 def _use_ends(callbacks: Any) -> None:
@@ -249,77 +315,18 @@ def over_ranks(original: Any) -> Any:
         _inside.on = True
         try:
             number = next(_epoch_ends)
-            _sum_metrics(self, f"metrics {number}")
+            call = calls.innermost()
+            kind = "test_step" if call is not None and call.kind == "evaluate" else "train_step"
+            logs_of_ranks.sum_metrics(self, kind, f"metrics {number}")
             result = original(self, logs)
             if result is logs:
-                result = _average_logs(logs, f"logs {number}")
+                result = logs_of_ranks.returned(self, kind, logs, f"logs {number}")
             _synchronize_states(self, f"end of epoch {number}")
             return result
         finally:
             _inside.on = False
 
     return over_ranks
-
-
-def _metric_variables(model: Any) -> list[Any]:
-    found: dict[int, Any] = {}
-    for metric in model.metrics:
-        for variable in metric.variables:
-            found[id(variable)] = variable
-    return [v for v in found.values() if _tf_variable(v).dtype.is_numpy_compatible]
-
-
-def _sum_metrics(model: Any, label: str) -> None:
-    """A metric's state becomes what one process has that has seen all ranks' data.
-
-    State is summed, as in tf.distribute, unless its variable says aggregation="mean", or neither:
-    then rank 0's is every rank's. The state stays so until the next reset, which fit and evaluate
-    do before they go on.
-    """
-    import numpy as np
-
-    variables = _metric_variables(model)
-    if not variables:
-        return
-    values = [_numpy(variable) for variable in variables]
-    shapes = [
-        f"{variable.name} {value.dtype.name} {list(value.shape)}"
-        for variable, value in zip(variables, values)
-    ]
-    everyone = control_plane.gather(label, shapes, [value.astype(np.float64) for value in values])
-    for rank, (theirs, _) in enumerate(everyone):
-        if theirs != everyone[0][0]:
-            differing = sorted(set(theirs) ^ set(everyone[0][0]))
-            raise ValueError(
-                f"{label}: rank {rank} and rank 0 have different metrics ({', '.join(differing)}), "
-                "so there is no value over all ranks' data; give all ranks the same metrics"
-            )
-    for index, (variable, value) in enumerate(zip(variables, values)):
-        parts = [arrays[index] for _, arrays in everyone]
-        how = str(getattr(variable, "aggregation", "sum")).rpartition(".")[2].lower()
-        total = {"sum": sum(parts), "mean": sum(parts) / len(parts)}.get(how, parts[0])
-        variable.assign(np.asarray(total).astype(value.dtype))
-
-
-def _average_logs(logs: Any, label: str) -> Any:
-    """Values of a custom train_step that are no metrics: the mean of the ranks' last ones."""
-    import numpy as np
-
-    if not isinstance(logs, dict):
-        return logs
-    numbers = {}
-    for name in sorted(logs, key=str):
-        value = np.asarray(logs[name])
-        if value.dtype.kind in "fiub":
-            numbers[name] = value.astype(np.float64)
-    everyone = control_plane.gather(label, list(map(str, numbers)), list(numbers.values()))
-    if any(theirs != everyone[0][0] for theirs, _ in everyone):
-        return logs
-    result = dict(logs)
-    for index, (name, own) in enumerate(numbers.items()):
-        mean = sum(arrays[index] for _, arrays in everyone) / len(everyone)
-        result[name] = mean.astype(np.float32) if own.shape else float(mean)
-    return result
 
 
 def _synchronize_states(model: Any, label: str) -> None:

@@ -44,6 +44,16 @@ def _is_variable(value: Any) -> bool:
     return hasattr(value, "__tf_tensor__")
 
 
+def run_op(kind: str, value: Any, name: str) -> Any:
+    """A collective of the runtime's own, on the tensor `value`; the ranks meet by `name`."""
+    from tensorflow.python.framework import constant_op, op_def_library, ops
+
+    if isinstance(value, ops.EagerTensor):
+        return _eager(kind, value, name, {})
+    meeting = constant_op.constant(name)
+    return op_def_library.apply_op(_OPS[kind], tensor=value, tensor_name=meeting)
+
+
 def _eager(kind: str, value: Any, name: str, attributes: dict[str, Any]) -> Any:
     from tensorflow.python.eager import context, execute
     from tensorflow.python.framework import ops

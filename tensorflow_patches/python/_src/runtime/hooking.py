@@ -178,7 +178,8 @@ def wrap_in_subclasses(
 ) -> None:
     """Wraps methods of the class `owner`, and of each subclass that overrides them; see `wrap`.
 
-    Subclasses are made later: each is wrapped as it is made, through __init_subclass__.
+    Subclasses are made later: each is wrapped as it is made, through __init_subclass__. Of those
+    that `module` has itself, see `wrap_in_classes`.
     """
     for method, make in makes.items():
         wrap(module, f"{owner}.{method}", make)
@@ -195,6 +196,45 @@ def wrap_in_subclasses(
                 _replace(cls, method, make)
 
     base.__init_subclass__ = classmethod(init_subclass)
+
+
+def wrap_in_classes(
+    module: ModuleType, owner: str, makes: Mapping[str, Callable[[Any], Any]]
+) -> None:
+    """Wraps the methods in the subclasses of `owner` that `module` itself has; see `wrap`."""
+    base = getattr(module, owner)
+    for cls in {id(kind): kind for kind in vars(module).values()}.values():
+        if isinstance(cls, type) and cls is not base and issubclass(cls, base):
+            for method in makes.keys() & vars(cls).keys():
+                _replace(cls, method, makes[method])
+
+
+def not_converted(wrapper: Callable[..., Any]) -> Callable[..., Any]:
+    """`wrapper` as AutoGraph is to take it: as it is.
+
+    It would take the source of what is wrapped for that of the wrapper. What that calls is for
+    `as_here`.
+    """
+    wrapper.autograph_info__ = {}  # type: ignore[attr-defined]
+    return wrapper
+
+
+def as_here(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What a wrapper that is `not_converted` calls: converted by AutoGraph if its caller is."""
+    from tensorflow.python.autograph.core import ag_ctx
+    from tensorflow.python.autograph.impl import api
+
+    if not converts():
+        return original
+    converted: Callable[..., Any] = api.tf_convert(original, ag_ctx.control_status_ctx())
+    return converted
+
+
+def converts() -> bool:
+    """Whether AutoGraph converts what this thread calls."""
+    from tensorflow.python.autograph.core import ag_ctx
+
+    return bool(ag_ctx.control_status_ctx().status == ag_ctx.Status.ENABLED)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

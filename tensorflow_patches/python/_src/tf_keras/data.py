@@ -97,6 +97,7 @@ def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
     handler._inferred_steps = handler._infer_steps(steps_per_epoch, feed.dataset)
     if handler._model is not None:
         feeds.wrap_steps(handler._model)
+        handler._dataset = feeds.for_loops_of(handler._model, feed.dataset)
         _build_states(handler._model, feed.dataset.element_spec)
 
 

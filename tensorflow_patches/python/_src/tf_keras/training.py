@@ -5,8 +5,9 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi._src.keras import batch_norm, fit, learning_rate
+from tensorflow.mpi._src.keras import batch_norm, fit, learning_rate, parts
 from tensorflow.mpi._src.runtime import hooking
+from tensorflow.mpi._src.whole import losses
 
 
 def install() -> None:
@@ -15,9 +16,11 @@ def install() -> None:
     hooking.when_imported("tf_keras.src.engine.training", _hook_metrics)
     if learning_rate.is_scaled():
         hooking.when_imported("tf_keras.src.callbacks", learning_rate.hook_callbacks)
-    if batch_norm.is_synchronized():
-        layers = "tf_keras.src.layers.normalization.batch_normalization"
-        hooking.when_imported(layers, _hook_batch_norm)
+    layers = "tf_keras.src.layers.normalization.batch_normalization"
+    hooking.when_imported(layers, _hook_batch_norm)
+    hooking.when_imported("tf_keras.src.losses", _hook_losses)
+    hooking.when_imported("tf_keras.src.metrics.base_metric", parts.hook_metrics)
+    hooking.when_imported("tf_keras.src.engine.base_layer", parts.hook_layers)
 
 
 def _hook_metrics(module: ModuleType) -> None:
@@ -25,16 +28,37 @@ def _hook_metrics(module: ModuleType) -> None:
     hooking.wrap_in_subclasses(module, "Model", makes)
 
 
+def _hook_losses(module: ModuleType) -> None:
+    keras = losses.Keras(lambda tensor: getattr(tensor, "_keras_mask", None), _put_mask)
+    makes = {"__call__": lambda original: losses.on_part(keras, original)}
+    hooking.wrap_in_subclasses(module, "Loss", makes)
+
+
+def _put_mask(tensor: Any, mask: Any) -> None:
+    tensor._keras_mask = mask
+
+
 def _hook_batch_norm(module: ModuleType) -> None:
     hooking.wrap(module, "BatchNormalizationBase._moments", batch_norm.over_ranks)
     hooking.wrap(module, "BatchNormalizationBase.build", _unfused)
+    hooking.wrap(module, "BatchNormalizationBase._fused_batch_norm", _fused)
 
 
 def _unfused(build: Any) -> Any:
     """tf_keras's fused kernel computes the moments inside, of this rank's samples."""
 
     def build_unfused(self: Any, input_shape: Any) -> Any:
-        self.fused = False
+        if batch_norm.is_synchronized(self):
+            self.fused = False
         return build(self, input_shape)
 
     return build_unfused
+
+
+def _fused(original: Any) -> Any:
+    def fused_batch_norm(self: Any, inputs: Any, mask: Any, training: Any) -> Any:
+        if training is True or training == 1:
+            batch_norm.say_if_of_part(self)
+        return original(self, inputs, mask, training)
+
+    return fused_batch_norm

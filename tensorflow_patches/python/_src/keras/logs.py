@@ -1,0 +1,190 @@
+"""Logs of an epoch, an evaluation, or a batch: those of all ranks' data.
+
+A metric's result is made of the sum of its states over ranks; what a step returns besides is the
+mean of the ranks' values, weighted by the samples of the batch, or their sum (whole/results.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from tensorflow.mpi._src.runtime import control_plane, hooks
+from tensorflow.mpi._src.whole import results, states, trial
+from tensorflow.mpi._src.whole.metrics import BASE
+
+_WEIGHTS = "_tf_mpi_weights"  # on a model: of the last batch, by the kind of step
+
+
+def take_weight(model: Any, kind: str, logs: Any) -> None:
+    """After each step: removes from its logs what results.noted has put there."""
+    if type(logs) is not dict:
+        return
+    weight = logs.pop(results.WEIGHT, None)
+    model.__dict__.setdefault(_WEIGHTS, {})[kind] = weight
+
+
+def sum_metrics(model: Any, kind: str, label: str) -> None:
+    """A metric's state becomes what one process has that has seen all ranks' data.
+
+    It stays so until the next reset, which fit and evaluate do before they go on. If steps follow
+    before that, as after an evaluation in the middle of an epoch, each rank adds to that sum, and
+    the next one counts it once.
+    """
+    for variable, total in _totals(model, kind, label):
+        variable.assign(total)
+        states.tf_variable(variable).__dict__[BASE] = total
+
+
+@contextlib.contextmanager
+def summed_metrics(model: Any, kind: str, label: str) -> Iterator[None]:
+    """Inside, metrics have their sums over ranks."""
+    totals = _totals(model, kind, label)
+    own = [_numpy(variable) for variable, _ in totals]
+    for variable, total in totals:
+        variable.assign(total)
+    try:
+        yield
+    finally:
+        for (variable, _), value in zip(totals, own, strict=True):
+            variable.assign(value)
+
+
+def _totals(model: Any, kind: str, label: str) -> list[tuple[Any, Any]]:
+    """The metrics' variables and their values over all ranks.
+
+    State is summed, as in tf.distribute, unless its variable says aggregation="mean"; if it says
+    neither, or the metric has seen the whole batch on every rank, then rank 0's is every rank's.
+    """
+    import numpy as np
+
+    found: dict[int, tuple[Any, bool]] = {}
+    everything = trial.is_given_whole(model, kind)
+    for metric in states.metrics_of(model):
+        for variable in metric.variables:
+            found.setdefault(id(variable), (variable, everything or states.is_whole(metric)))
+    kept = [pair for pair in found.values() if _tf(pair[0]).dtype.is_numpy_compatible]
+    if not kept:
+        return []
+    values = [_numpy(variable) for variable, _ in kept]
+    shapes = [
+        f"{variable.name} {value.dtype.name} {list(value.shape)}"
+        for (variable, _), value in zip(kept, values)
+    ]
+    everyone = control_plane.gather(label, shapes, [value.astype(np.float64) for value in values])
+    _check_same(label, [theirs for theirs, _ in everyone])
+    totals = []
+    for index, ((variable, whole), value) in enumerate(zip(kept, values)):
+        parts = [arrays[index] for _, arrays in everyone]
+        how = str(getattr(variable, "aggregation", "sum")).rpartition(".")[2].lower()
+        base = states.tf_variable(variable).__dict__.get(BASE, 0)
+        total = parts[0]
+        if how == "sum" and not whole:
+            total = sum(parts) - (len(parts) - 1) * np.asarray(base, np.float64)
+        elif how == "mean" and not whole:
+            total = sum(parts) / len(parts)
+        totals.append((variable, np.asarray(total).astype(value.dtype)))
+    return totals
+
+
+def _check_same(label: str, everyone: list[Any]) -> None:
+    for rank, theirs in enumerate(everyone):
+        if theirs != everyone[0]:
+            differing = sorted(set(theirs) ^ set(everyone[0]))
+            raise ValueError(
+                f"{label}: rank {rank} and rank 0 have different metrics ({', '.join(differing)}), "
+                "so there is no value over all ranks' data; give all ranks the same metrics"
+            )
+
+
+def _tf(variable: Any) -> Any:
+    return getattr(variable, "value", variable) if hasattr(variable, "path") else variable
+
+
+def _numpy(variable: Any) -> Any:
+    import numpy as np
+
+    return np.array(_tf(variable).numpy())
+
+
+def returned(model: Any, kind: str, logs: Any, label: str) -> Any:
+    """The logs that a step of all ranks' samples returns; metrics have their sums by now.
+
+    Args:
+      kind: "train_step" or "test_step".
+      logs: this rank's.
+    """
+    import numpy as np
+
+    if not isinstance(logs, dict):
+        return logs
+    sources = results.sources_of(model, kind)
+    found: dict[tuple[str, ...], Any] = {}
+    own = {}
+    for path, value in results.leaves(logs):
+        source = sources.get(path)
+        if source is not None and source.metric is not None:
+            found[path] = _result(source)
+        elif np.asarray(value).dtype.kind in "fiub":
+            own[path] = np.asarray(value).astype(np.float64)
+    weight = model.__dict__.get(_WEIGHTS, {}).get(kind)
+    mine = np.asarray(1.0 if weight is None else weight, np.float64)
+    names = [list(map(str, path)) for path in own]
+    everyone = control_plane.gather(label, names, [mine, *own.values()])
+    if all(theirs == names for theirs, _ in everyone):
+        for place, (path, value) in enumerate(own.items()):
+            source = sources.get(path)
+            parts = [(arrays[0], arrays[place + 1]) for _, arrays in everyone]
+            found[path] = _together(parts, source is not None and source.is_sum, value.shape)
+    return _replaced(logs, found)
+
+
+def _result(source: results.Source) -> Any:
+    result = source.metric.result()
+    if source.key is not None:
+        result = result[source.key]
+    return float(result) if not getattr(result, "shape", ()) else result
+
+
+def _together(parts: list[tuple[Any, Any]], is_sum: bool, shape: tuple[int, ...]) -> Any:
+    """Of the ranks' weights and values; what is the same on all of them stays as it is."""
+    import numpy as np
+
+    values = [value for weight, value in parts if weight > 0] or [parts[0][1]]
+    if any(value.shape != shape for value in values):
+        return parts[0][1]
+    if is_sum:
+        total = sum(values)
+    elif all(np.array_equal(value, values[0]) for value in values):
+        total = values[0]
+    else:
+        weights = [float(weight) for weight, _ in parts if weight > 0]
+        total = sum(w * value for w, value in zip(weights, values)) / sum(weights)
+    return total.astype(np.float32) if shape else float(total)
+
+
+def _replaced(logs: Any, found: dict[tuple[str, ...], Any], path: tuple[str, ...] = ()) -> Any:
+    return {
+        name: _replaced(value, found, (*path, name))
+        if isinstance(value, dict)
+        else found.get((*path, name), value)
+        for name, value in logs.items()
+    }
+
+
+def of_batch(model: Any, kind: str, logs: Any, label: str) -> None:
+    """The logs of a batch become those of all ranks' samples, in place."""
+    if type(logs) is not dict or hooks.size == 1:
+        return
+    with summed_metrics(model, kind, f"{label} metrics"):
+        known = model.get_metrics_result()
+        if set(known) == set(logs):
+            whole = {name: _number(known[name]) for name in logs}
+        else:
+            whole = returned(model, kind, logs, f"{label} logs")
+    logs.update(whole)
+
+
+def _number(value: Any) -> Any:
+    return float(value) if not getattr(value, "shape", ()) else value

@@ -1,0 +1,96 @@
+"""tf.mpi.gather_batch in a loop of the script's own: prints weights after some steps.
+
+Arguments: none. One process and N ranks run the same code on parts of one dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from common import encode, result, single_threaded_ops
+
+drawn = np.random.default_rng(0)
+X = drawn.normal(size=(48, 6)).astype(np.float32)
+LABELS = drawn.integers(0, 3, size=48)
+START = drawn.normal(size=(6, 4)).astype(np.float32)
+
+
+def contrastive(embeddings: Any, labels: Any) -> Any:
+    """Of the whole batch: a sum over samples, each of them with all of the batch."""
+    near = tf.nn.log_softmax(tf.matmul(embeddings, embeddings, transpose_b=True))
+    same = tf.cast(labels[:, None] == labels[None], tf.float32)
+    return -0.01 * tf.reduce_sum(same * near)
+
+
+def train(batch: int, wrap: Callable[[Any], Any], samples: int = 48) -> dict[str, Any]:
+    weights = tf.Variable(START, name="weights")
+    optimizer = tf.keras.optimizers.SGD(0.05)
+    optimizer.build([weights])
+
+    def step(x: Any, labels: Any) -> Any:
+        with tf.GradientTape() as tape:
+            whole = tf.mpi.gather_batch(tf.tanh(x @ weights))
+            loss = contrastive(whole, tf.mpi.gather_batch(labels))
+        optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
+        return loss
+
+    run = wrap(step)
+    losses = []
+    dataset = tf.data.Dataset.from_tensor_slices((X[:samples], LABELS[:samples]))
+    for x, labels in tf.mpi.shard(dataset.batch(batch, drop_remainder=samples == 48)):
+        losses.append(float(run(x, labels)))
+    return {"weights": encode(weights.numpy()), "losses": encode(np.array(losses, np.float32))}
+
+
+def kinds_of_numbers() -> dict[str, Any]:
+    """In order, of every dtype, of halves and bools."""
+    part = next(iter(tf.mpi.shard(tf.data.Dataset.from_tensor_slices(X[:6]).batch(6))))
+    found = {}
+    for dtype in (tf.float16, tf.float64, tf.int32, tf.bool, tf.uint8):
+        value = tf.cast(tf.abs(part) * 3, dtype)
+        eager = tf.mpi.gather_batch(value)
+        compiled = tf.function(tf.mpi.gather_batch, jit_compile=True)(value)
+        found[dtype.name] = encode(tf.cast(eager, tf.float32).numpy())
+        found[f"{dtype.name} compiled"] = encode(tf.cast(compiled, tf.float32).numpy())
+    return found
+
+
+def refused() -> dict[str, str]:
+    """What is said of a scalar, and of a compiled function without a static shape."""
+    said = {}
+    unknown = tf.function(
+        tf.mpi.gather_batch,
+        jit_compile=True,
+        input_signature=[tf.TensorSpec([None, 6], tf.float32)],
+    )
+    for name, call in (
+        ("scalar", lambda: tf.mpi.gather_batch(tf.constant(1.0))),
+        ("unknown shape", lambda: unknown(tf.constant(X))),
+    ):
+        try:
+            call()
+            said[name] = ""
+        except (ValueError, NotImplementedError) as error:
+            said[name] = str(error)
+    return said
+
+
+def main() -> None:
+    single_threaded_ops()
+    result(
+        {
+            "eager": train(12, lambda step: step),
+            "function": train(12, tf.function),
+            "compiled": train(12, lambda step: tf.function(step, jit_compile=True)),
+            "uneven": train(11, lambda step: tf.function(step, reduce_retracing=True), 43),
+            "numbers": kinds_of_numbers(),
+            "refused": refused(),
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""tf.mpi.gather_batch: a loss of the whole batch, in loops of the script's own."""
+
+from __future__ import annotations
+
+import pytest
+from compare import assert_close, assert_same
+
+from launch import launch
+from reference import reference
+from tiers import full
+
+
+@pytest.mark.parametrize("ranks", [2, full(3)])
+def test_a_loss_of_the_whole_batch(scripts, ranks: int) -> None:
+    """43 samples in batches of 11 do not divide, and the last one is smaller yet."""
+    (alone,) = reference(scripts / "gather_batch.py")
+    results = launch(scripts / "gather_batch.py", np=ranks, timeout=180).check().results
+    assert_same(results)
+    for case in ("eager", "function", "compiled", "uneven", "numbers"):
+        assert_close(results[0][case], alone[case], 1e-5)
+    assert "not a scalar" in results[0]["refused"]["scalar"]
+    assert "Set jit_compile=False" in results[0]["refused"]["unknown shape"]
+    assert alone["refused"] == {"scalar": "", "unknown shape": ""}  # x itself

@@ -1,0 +1,19 @@
+"""How a loss depends on samples is told from its ops: losses as people write them."""
+
+from __future__ import annotations
+
+from launch import launch
+
+
+def test_kinds_are_told(scripts) -> None:
+    (result,) = launch(scripts / "kinds.py", np=0, timeout=120).check().results
+    wrong = {
+        name: (kind, expected)
+        for expected, functions in result["found"].items()
+        for name, kind in functions.items()
+        if kind != expected
+    }
+    assert not wrong
+    listed = result["listed"]
+    assert sum(kind == "ROWS" for kind in listed.values()) > 15, listed
+    assert set(listed.values()) <= {"ROWS", "UNKNOWN"}, listed

@@ -1,0 +1,59 @@
+"""Losses, metrics and states that only the whole batch can tell: N ranks equal one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from compare import assert_close, assert_same
+
+from launch import launch
+from reference import reference
+from tiers import full
+
+WHOLE = "so every rank computes whole batches"
+PART = "computes it of its part of the batch only"
+OF_PART = "normalizes by each rank's part of the batch"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "mode"),
+    [
+        (2, ()),
+        full(3, ()),
+        full(2, ("tf_keras",)),
+        full(3, ("tf_keras",)),
+        full(2, ("eager",)),
+        full(2, ("tf_keras", "eager")),
+        full(2, ("jit",)),
+    ],
+    ids=lambda value: "-".join(value) or "graph" if isinstance(value, tuple) else None,
+)
+def test_equal_one_process(scripts, ranks: int, mode: tuple[str, ...]) -> None:
+    cases = ("root_of_mean", "own_dice", "sum_of_samples", "contrastive", "anchors", "own_sum")
+    args = [*mode, *(cases if "jit" in mode else ())]
+    (alone,) = reference(scripts / "whole_batch.py", args=args)
+    run = launch(scripts / "whole_batch.py", np=ranks, args=args, timeout=300).check()
+    assert_same(run.results)
+    far: dict[str, Any] = {}
+    for case, expected in alone.items():
+        try:
+            assert_close(run.results[0][case], expected, 1e-5)
+        except AssertionError as error:
+            far[case] = str(error)[:300]
+    assert not far
+    said = {words for words in (WHOLE, OF_PART, PART) if words in run.stderr[0]}
+    assert said == ({WHOLE} if "eager" in mode else set()), "a warning that is wrong"
+
+
+@pytest.mark.parametrize(("ranks", "mode"), [(2, ()), full(3, ()), full(2, ("tf_keras",))])
+def test_a_part_is_not_taken_for_the_batch(scripts, ranks: int, mode: tuple[str, ...]) -> None:
+    """Losses of several samples in steps of the script's own that gather nothing."""
+    args = [*mode, "computes_loss", "pairs", "batch_norm"]
+    (alone,) = reference(scripts / "whole_batch.py", args=args)
+    run = launch(scripts / "whole_batch.py", np=ranks, args=args, timeout=120).check()
+    assert_same(run.results)
+    for case, expected in alone.items():
+        assert_close(run.results[0][case], expected, 1e-5)
+    assert [text.count(WHOLE) for text in run.stderr] == [2, *[0] * (ranks - 1)]
+    assert [text.count(OF_PART) for text in run.stderr] == [1, *[0] * (ranks - 1)]

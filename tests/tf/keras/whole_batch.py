@@ -1,0 +1,371 @@
+"""Losses, steps and metrics that only the whole batch can tell: prints what came out.
+
+Arguments: tf_keras, eager, jit; names of cases, default all but those of SAID. One process and N
+ranks run the same code. 33 samples in batches of 16 leave one sample in the last batch, so that a
+rank has none.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+if "tf_keras" in sys.argv:
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+
+import numpy as np
+import tensorflow as tf
+import whole_batch_metrics
+from common import encode, result, single_threaded_ops
+
+keras: Any = tf.keras
+layers: Any = keras.layers
+LEGACY, EAGER, JIT = ("tf_keras" in sys.argv, "eager" in sys.argv, "jit" in sys.argv)
+MODE = {"run_eagerly": EAGER, **({"jit_compile": True} if JIT else {})}
+drawn = np.random.default_rng(0)
+X = drawn.normal(size=(70, 8)).astype(np.float32)
+Y = (np.tanh(X @ drawn.normal(size=(8, 1))) + 0.1).astype(np.float32)
+YES = (Y > 0).astype(np.float32)
+SAID = ("computes_loss", "pairs", "batch_norm")
+
+
+def net(outputs: int = 1, activation: str | None = None) -> Any:
+    return keras.Sequential(
+        [
+            keras.Input((8,)),
+            layers.Dense(6, "tanh"),
+            layers.Dense(outputs, activation),
+        ]
+    )
+
+
+def fit(model: Any, samples: int = 33, y: np.ndarray = Y, **more: Any) -> dict[str, Any]:
+    samples = 64 if JIT else samples  # a compiled step has static shapes
+    options = {"x": X[:samples], "batch_size": 16, "epochs": 2, **more}
+    history = model.fit(y=y[:samples], shuffle=False, verbose=0, **options).history
+    numbers = {name: encode(np.asarray(values, np.float32)) for name, values in history.items()}
+    weights = [encode(np.asarray(weight, np.float32)) for weight in model.get_weights()]
+    return numbers | {f"weight {number}": weight for number, weight in enumerate(weights)}
+
+
+def compiled(model: Any, loss: Any, **more: Any) -> Any:
+    model.compile(keras.optimizers.SGD(0.1), loss, **MODE, **more)
+    return model
+
+
+def rmse(y: Any, guess: Any) -> Any:
+    return tf.sqrt(tf.reduce_mean(tf.square(y - guess)))
+
+
+def root_of_mean() -> dict[str, Any]:
+    return fit(compiled(net(), rmse, metrics=["mae"]))
+
+
+def keras_dice() -> dict[str, Any]:
+    if LEGACY:  # it has none
+        return {}
+    return fit(compiled(net(1, "sigmoid"), keras.losses.Dice()), y=YES)
+
+
+class Dice(keras.losses.Loss):
+    """A class of the script's own, whose value is a scalar."""
+
+    def call(self, y: Any, guess: Any) -> Any:
+        both = tf.reduce_sum(y * guess)
+        return 1 - (2 * both + 1) / (tf.reduce_sum(y) + tf.reduce_sum(guess) + 1)
+
+
+def own_dice() -> dict[str, Any]:
+    return fit(compiled(net(1, "sigmoid"), Dice()), y=YES)
+
+
+def sum_of_samples() -> dict[str, Any]:
+    loss = keras.losses.MeanSquaredError(reduction="sum")
+    model = net()
+    model.compile(keras.optimizers.SGD(0.01), loss, **MODE)
+    return fit(model)
+
+
+def weighted() -> dict[str, Any]:
+    weights: dict[str, Any] = {} if JIT else {"sample_weight": np.abs(X[:33, 0])}
+    found = fit(compiled(net(), rmse, weighted_metrics=["mae"]), **weights)
+    if not LEGACY:
+        loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+        again = fit(compiled(net(), loss), **weights)
+        found |= {f"{name} again": value for name, value in again.items()}
+    return found
+
+
+def masked() -> dict[str, Any]:
+    """The mean is over what is not masked, which is not as much on every rank."""
+    words = np.random.default_rng(3)
+    ids = words.integers(1, 20, size=(37, 9))
+    ids[np.arange(9)[None] >= words.integers(1, 10, size=37)[:, None]] = 0
+    model = keras.Sequential(
+        [
+            keras.Input((9,)),
+            layers.Embedding(20, 6, mask_zero=True),
+            layers.Dense(8, "tanh"),
+            layers.Dense(20, "softmax"),
+        ]
+    )
+    optimizer = keras.optimizers.SGD(0.5)
+    loss = "sparse_categorical_crossentropy"
+    model.compile(optimizer, loss, metrics=["accuracy"], run_eagerly=EAGER)
+    return fit(model, 37, np.roll(ids, 1, 1), x=ids, batch_size=8)
+
+
+class AddsLoss(layers.Layer):
+    """A mean over samples, or a sum of them."""
+
+    def __init__(self, reduce: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.reduce = reduce
+
+    def call(self, x: Any) -> Any:
+        self.add_loss(0.01 * self.reduce(tf.square(x)))
+        return x
+
+
+def added() -> dict[str, Any]:
+    """What layers add to a loss of the whole batch."""
+    hidden = layers.Dense(6, "tanh", kernel_regularizer="l2", activity_regularizer="l2")
+    inside = [] if EAGER else [AddsLoss(tf.reduce_sum)]  # eager code does not tell a sum
+    stack = [keras.Input((8,)), hidden, AddsLoss(tf.reduce_mean), *inside, layers.Dense(1)]
+    return fit(compiled(keras.Sequential(stack), rmse))
+
+
+class Steps(keras.Model):
+    """A model with a train_step of its own."""
+
+    def __init__(self, outputs: int = 1) -> None:
+        super().__init__()
+        self.net = net(outputs)
+
+    def ready(self) -> Any:
+        self(X[:1])
+        self.compile(keras.optimizers.SGD(0.1), **MODE)
+        return self
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.net(x, training=training)
+
+    def update(self, tape: Any, loss: Any) -> None:
+        weights = self.net.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+
+
+class Contrastive(Steps):
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            all_of_it = tf.mpi.gather_batch(self(x, training=True))
+            labels = tf.mpi.gather_batch(y) > 0
+            near = tf.math.l2_normalize(all_of_it, 1)
+            near = tf.nn.log_softmax(tf.matmul(near, near, transpose_b=True) / 0.2)
+            same = tf.cast(tf.equal(labels, tf.transpose(labels)), tf.float32)
+            loss = -tf.reduce_mean(tf.reduce_sum(same * near, 1) / tf.reduce_sum(same, 1))
+        self.update(tape, loss)
+        return {"contrast": loss}
+
+
+def contrastive() -> dict[str, Any]:
+    return fit(Contrastive(4).ready())
+
+
+class Anchors(Steps):
+    """Each rank's own samples with all of the batch."""
+
+    def train_step(self, data: Any) -> Any:
+        x, _ = data
+        with tf.GradientTape() as tape:
+            mine = self(x, training=True)
+            others = tf.mpi.gather_batch(mine)
+            loss = tf.reduce_mean(tf.matmul(mine, others, transpose_b=True) ** 2)
+        self.update(tape, loss)
+        return {"anchors": loss}
+
+
+def anchors() -> dict[str, Any]:
+    return fit(Anchors(4).ready())
+
+
+class Own(Steps):
+    """A sum over samples, values of the step's own beside metrics, and one metric in a dict."""
+
+    def __init__(self, loss: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.loss_of = loss
+        self.mean, self.sum = keras.metrics.Mean(name="mean"), keras.metrics.Sum(name="sum")
+        self.auc = keras.metrics.AUC(name="auc", num_thresholds=20)
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.mean, self.sum, self.auc]
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            guess = self(x, training=True)
+            loss = self.loss_of(tf.square(y - guess))
+        self.update(tape, loss)
+        self.mean.update_state(loss)
+        self.sum.update_state(tf.reduce_mean(tf.abs(guess)))
+        self.auc.update_state(y > 0, tf.sigmoid(guess))
+        return {
+            "mean": self.mean.result(),
+            "inner": {"auc": self.auc.result(), "sum": self.sum.result()},
+            "error": tf.reduce_mean(tf.abs(y - guess)),
+        }
+
+
+def own_mean() -> dict[str, Any]:
+    return _flat(Own(tf.reduce_mean).ready())
+
+
+def _small_sum(errors: Any) -> Any:
+    return 0.05 * tf.reduce_sum(errors)
+
+
+def own_sum() -> dict[str, Any]:
+    return _flat(Own(_small_sum).ready())
+
+
+def _flat(model: Any) -> dict[str, Any]:
+    """tf_keras leaves nested dicts in its history, whose values are dicts by epoch."""
+    samples = 64 if JIT else 37
+    found = model.fit(X[:samples], Y[:samples], batch_size=16, epochs=2, shuffle=False, verbose=0)
+    values: dict[str, list[float]] = {}
+    for name, epochs in found.history.items():
+        for epoch in epochs:
+            parts = epoch if isinstance(epoch, dict) else {name: epoch}
+            for part, value in parts.items():
+                values.setdefault(part, []).append(float(value))
+    weights = [np.asarray(weight).ravel() for weight in model.net.get_weights()]
+    values["weights"] = np.concatenate(weights).tolist()
+    return {name: encode(np.asarray(value, np.float32)) for name, value in values.items()}
+
+
+class Teacher(Steps):
+    """A teacher that follows the weights, and a counter; neither is made of samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = net()
+        self.teacher.set_weights(self.net.get_weights())
+        self.teacher.trainable = False
+        self.count = self.add_weight(
+            name="count", shape=(), dtype="int32", initializer="zeros", trainable=False
+        )
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            guess = self(x, training=True)
+            loss = tf.reduce_mean(tf.square(guess - y) + 0.1 * tf.square(guess - self.teacher(x)))
+        self.update(tape, loss)
+        for theirs, ours in zip(self.teacher.weights, self.net.weights):
+            theirs.assign(0.5 * theirs + 0.5 * ours)
+        self.count.assign_add(1)
+        return {"error": loss, "steps": tf.cast(self.count, tf.float32)}
+
+
+def teacher() -> dict[str, Any]:
+    return fit(Teacher().ready())
+
+
+def synchronized() -> dict[str, Any]:
+    stack = [keras.Input((8,)), layers.Dense(6), layers.BatchNormalization(synchronized=True)]
+    model = compiled(keras.Sequential([*stack, layers.Dense(1)]), "mse")
+    return {} if JIT else fit(model, validation_data=(X[:7], Y[:7]))
+
+
+def on_batch() -> dict[str, Any]:
+    """What a script gives to train_on_batch is the whole batch already."""
+    model = compiled(net(), rmse, metrics=[whole_batch_metrics.Largest(keras)()])
+    values = [model.train_on_batch(X[:16], Y[:16]) for _ in range(3)]
+    return {"values": encode(np.asarray(values, np.float32))}
+
+
+class ComputesLoss(Steps):
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, *_: Any, **__: Any
+    ) -> Any:
+        return rmse(y, y_pred)
+
+
+def computes_loss() -> dict[str, Any]:
+    return fit(ComputesLoss().ready())
+
+
+class Pairs(Steps):
+    """Contrastive, without a word of ranks; with a queue that is made of samples."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.norm = layers.BatchNormalization()
+        self.right = keras.metrics.SparseCategoricalAccuracy(name="right")
+        self.queue = self.add_weight(name="queue", shape=(4,), initializer="zeros", trainable=False)
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.right]
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.norm(self.net(x, training=training), training=training)
+
+    def loss_of(self, x: Any) -> Any:
+        one = tf.math.l2_normalize(self(x, training=True), 1)
+        other = tf.math.l2_normalize(self(x + 0.1, training=True), 1)
+        near = tf.matmul(one, other, transpose_b=True) / 0.2
+        labels = tf.range(tf.shape(x)[0])
+        self.right.update_state(labels, near)
+        self.queue.assign(tf.reduce_max(one, 0))
+        losses = keras.losses.sparse_categorical_crossentropy(labels, near, from_logits=True)
+        return tf.reduce_mean(losses)
+
+    def train_step(self, data: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = self.loss_of(data[0])
+        self.update(tape, loss)
+        return {"right": self.right.result(), "pairs": loss}
+
+    def test_step(self, data: Any) -> Any:
+        return {"pairs": self.loss_of(data[0])}
+
+
+def pairs() -> dict[str, Any]:
+    return fit(Pairs().ready(), validation_data=(X[:7], Y[:7]))
+
+
+def batch_norm() -> dict[str, Any]:
+    stack = [keras.Input((8,)), layers.Dense(6), layers.BatchNormalization(), layers.Dense(1)]
+    fit(compiled(keras.Sequential(stack), "mse"))
+    return {}
+
+
+CASES: dict[str, Callable[[], dict[str, Any]]] = {
+    case.__name__: case
+    for case in (
+        *(root_of_mean, keras_dice, own_dice, sum_of_samples, weighted, masked, added),
+        *(contrastive, anchors, own_mean, own_sum, teacher, synchronized, on_batch),
+        *(computes_loss, pairs, batch_norm),
+    )
+}
+
+
+def main() -> None:
+    single_threaded_ops()
+    cases = CASES | whole_batch_metrics.cases(keras, fit, compiled, net, (X, Y, YES))
+    chosen = [name for name in sys.argv[1:] if name in cases]
+    found = {}
+    for name in chosen or [name for name in cases if name not in SAID]:
+        keras.utils.set_random_seed(1)
+        found[name] = cases[name]()
+    result(found)
+
+
+if __name__ == "__main__":
+    main()
