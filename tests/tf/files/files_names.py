@@ -114,7 +114,9 @@ def rank_0_saves_more(model: Any) -> None:
     printed["all"] = weights(model)
 
 
-def datasets() -> None:
+def datasets(model: Any) -> None:
+    pairs = tf.data.Dataset.from_tensor_slices((x, y)).cache(str(DIRECTORY / "pairs"))
+    model.fit(pairs.batch(16), epochs=2, verbose=0)
     numbers = tf.data.Dataset.range(20)
     cached, snapshot = numbers.cache(str(DIRECTORY / "cache")), numbers.snapshot("snapshot")
     for _ in range(2):
@@ -133,5 +135,5 @@ in_memory()
 process_number(the_model)
 one_run(the_model)
 rank_0_saves_more(the_model)
-datasets()
+datasets(the_model)
 result(printed)

@@ -32,13 +32,16 @@ def install() -> None:
     hooking.when_imported(f"{_OPS}.save_op", _save_once)
 
 
-def _hook_caches(module: ModuleType) -> None:
+def _hook_caches(module: Any) -> None:
     def own(cache: Any) -> Any:
         def cached(dataset: Any, filename: Any, name: Any) -> Any:
             text = _text(filename)
-            if text and not os.path.exists(f"{text}.index"):  # else it is complete
-                filename = os.path.join(_folder(text), os.path.basename(text))
-            return cache(dataset, filename, name)
+            if not text or os.path.exists(f"{text}.index"):  # nothing, or it is complete
+                return cache(dataset, filename, name)
+            made = cache(dataset, os.path.join(_folder(text), os.path.basename(text)), name)
+            # Where it lies is another place on each rank, and tells nothing of its elements.
+            made._filename = module.ops.convert_to_tensor(filename, dtype=module.dtypes.string)
+            return made
 
         return cached
 
