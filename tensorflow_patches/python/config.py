@@ -172,7 +172,8 @@ PARAMETERS = {
             "How sparse gradients, as those of an embedding, are averaged. gather: all ranks' rows "
             "are gathered, with their indices. dense: the whole gradient is reduced, rows of zeros "
             "included; it takes memory of the table's size. auto: per gradient and step, what "
-            "moves fewer bytes.",
+            "moves fewer bytes. Where an optimizer or a clip can tell rows from their sum, as "
+            "Keras 3's Adam can, rows are gathered in any case.",
             choices=SPARSE_MODES,
         ),
         Parameter(

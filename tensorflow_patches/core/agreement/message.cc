@@ -127,6 +127,7 @@ void Write(Writer* w, const NamedSignature& named) {
   w->List(named.signature.shape, [&](int64_t dim) { w->Signed(dim); });
   w->Signed(named.signature.extra_row_bytes);
   w->Signed(named.signature.row_limit);
+  w->Byte(named.signature.every_row ? 1 : 0);
   w->Unsigned(named.fingerprint);
   static const Parts kNone;
   const Parts& parts = named.signature.parts != nullptr ? *named.signature.parts : kNone;
@@ -145,6 +146,7 @@ NamedSignature ReadNamed(Reader* r) {
   named.signature.shape = r->List<int64_t>([&] { return r->Signed(); });
   named.signature.extra_row_bytes = static_cast<int32_t>(r->Signed());
   named.signature.row_limit = r->Signed();
+  named.signature.every_row = r->Byte() != 0;
   named.fingerprint = r->Unsigned();
   Parts parts;
   parts.names = r->List<std::string>([&] { return r->String(); });

@@ -69,10 +69,11 @@ std::vector<Repeat> FindRepeats(const std::vector<int64_t>& indices) {
 }
 
 OwnRows::OwnRows(const RowFormat& format, std::vector<int64_t> indices, const void* values,
-                 double weight)
-    : format_(format), values_(values), weight_(weight) {
+                 double weight, Duplicates duplicates)
+    : format_(format), values_(values), weight_(weight), duplicates_to_(duplicates) {
   if (weight == 0) return;
   indices_ = std::move(indices);
+  if (every_row()) return;
   const std::vector<Repeat> repeats = FindRepeats(indices_);
   if (!repeats.empty()) Separate(repeats);
 }
@@ -118,6 +119,7 @@ void OwnRows::Pack(double scale, size_t begin, size_t end, char* to) const {
 void GatheredRows::Begin(const std::vector<int64_t>& rows, int contributors) {
   gathered_ = true;
   scale_ = 1.0 / contributors;
+  contributors_ = contributors;
   starts_.assign(1, 0);
   for (const int64_t n : rows) starts_.push_back(starts_.back() + static_cast<size_t>(n));
   indices_.resize(starts_.back());
@@ -152,7 +154,31 @@ void GatheredRows::Take(int rank, int64_t begin, int64_t end, const char* from) 
   std::memcpy(Row(place), from + rows * sizeof(int64_t), rows * format_.wire_bytes());
 }
 
+bool GatheredRows::AreAlike() const {
+  const size_t rows = own_.rows();
+  int alike = 0;
+  for (size_t rank = 0; rank + 1 < starts_.size(); ++rank) {
+    const size_t theirs = starts_[rank + 1] - starts_[rank];
+    if (theirs == 0 && rows != 0) continue;  // it has ended; or it differs, and is missed below
+    if (theirs != rows ||
+        std::memcmp(indices_.data() + starts_[rank], own_.indices().data(),
+                    rows * sizeof(int64_t)) != 0 ||
+        std::memcmp(Row(starts_[rank]), Row(starts_[rank_]), rows * format_.wire_bytes()) != 0) {
+      return false;
+    }
+    ++alike;
+  }
+  return alike == contributors_ && rows != 0;
+}
+
 size_t GatheredRows::Sum() {
+  if (own_.every_row()) {
+    if (contributors_ > 1 && own_.unless_alike() && AreAlike()) {
+      indices_ = own_.indices();
+      own_.Pack(1, 0, own_.rows(), rows_);
+    }
+    return indices_.size();
+  }
   std::vector<size_t> gaps;
   for (const Repeat& repeat : FindRepeats(indices_)) {
     AddRow(format_, Row(repeat.row), Row(repeat.first));

@@ -1,7 +1,9 @@
-// The rows of a sparse gradient: duplicates summed, exchanged, summed over ranks.
+// The rows of a sparse gradient: duplicates summed, exchanged, summed over ranks; or exchanged as
+// they are.
 //
-// A rank's indices are distinct on the wire. All ranks run the same sums in the same order on the
-// same bytes, so they get the same bits. Cost in proportion to the rows, whatever the table's size.
+// Where duplicates are summed, a rank's indices are distinct on the wire. All ranks run the same
+// sums in the same order on the same bytes, so they get the same bits. Cost in proportion to the
+// rows, whatever the table's size.
 
 #ifndef TFMPI_CORE_REDUCTION_SPARSE_ROWS_H_
 #define TFMPI_CORE_REDUCTION_SPARSE_ROWS_H_
@@ -29,6 +31,12 @@ struct RowFormat {
   size_t packed_bytes() const { return sizeof(int64_t) + wire_bytes(); }
 };
 
+// What becomes of rows with one index. kKeep: all ranks' rows one after another, in rank order, for
+// what is no sum of rows, as a norm of them or the squares of each. kKeepUnlessAlike: likewise, but
+// ranks that have been fed the same, and so have the same rows to the bit, are one process, which
+// has them once.
+enum class Duplicates { kSum, kKeep, kKeepUnlessAlike };
+
 // A row whose index an earlier row has.
 struct Repeat {
   size_t first;  // the first row with that index
@@ -44,9 +52,12 @@ class OwnRows {
   OwnRows() = default;
   // `values` holds a row of `format` for each of `indices`; it outlives this object. Each counts
   // times `weight`; with 0 there are no rows.
-  OwnRows(const RowFormat& format, std::vector<int64_t> indices, const void* values, double weight);
+  OwnRows(const RowFormat& format, std::vector<int64_t> indices, const void* values, double weight,
+          Duplicates duplicates = Duplicates::kSum);
 
-  // Distinct, in the order of their first appearance.
+  bool every_row() const { return duplicates_to_ != Duplicates::kSum; }
+  bool unless_alike() const { return duplicates_to_ == Duplicates::kKeepUnlessAlike; }
+  // In the order of their first appearance; distinct, unless it is every row.
   const std::vector<int64_t>& indices() const { return indices_; }
   size_t rows() const { return indices_.size(); }
   // Writes the rows [begin, end), duplicates summed, in wire form, times `scale`.
@@ -68,6 +79,7 @@ class OwnRows {
   RowFormat format_;
   const void* values_ = nullptr;
   double weight_ = 1;
+  Duplicates duplicates_to_ = Duplicates::kSum;
   std::vector<int64_t> indices_;
   std::vector<size_t> sources_;        // see Source; empty if nothing is repeated
   std::vector<Duplicate> duplicates_;  // by row, those of one row in the order of the values
@@ -91,10 +103,10 @@ class GatheredRows : public RowAccess {
   bool has_memory() const { return rows_ != nullptr; }
 
   // Once the request has ended well and all is there, on any thread: sums the rows of each index,
-  // in rank order, where the first of them is, and fills the gaps with the last rows. Returns how
-  // many there are.
+  // in rank order, where the first of them is, and fills the gaps with the last rows; unless it is
+  // every row. Returns how many there are.
   size_t Sum();
-  // Of the sums, in their order, the same on all ranks.
+  // Of the rows, in their order, the same on all ranks.
   const std::vector<int64_t>& indices() const { return indices_; }
   const char* rows() const { return rows_; }
 
@@ -103,6 +115,8 @@ class GatheredRows : public RowAccess {
   void Take(int rank, int64_t begin, int64_t end, const char* from) override;
 
  private:
+  // Whether all ranks that contribute have the same rows.
+  bool AreAlike() const;
   char* Row(size_t place) const { return rows_ + place * format_.wire_bytes(); }
 
   const RowFormat format_;
@@ -111,6 +125,7 @@ class GatheredRows : public RowAccess {
   const Allocate allocate_;
   bool gathered_ = false;
   double scale_ = 1;
+  int contributors_ = 1;
   std::vector<size_t> starts_;  // of each rank's rows; at the end, how many there are
   std::vector<int64_t> indices_;
   char* rows_ = nullptr;

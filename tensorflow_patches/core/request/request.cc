@@ -18,6 +18,7 @@ std::string Describe(const Signature& signature) {
   text += std::string(" of ") + Name(signature.dtype) + " " + Describe(signature.shape);
   if (signature.kind == OpKind::kBroadcast) text += " from rank " + std::to_string(signature.root);
   if (signature.row_limit >= 0) text += " if at most " + std::to_string(signature.row_limit);
+  if (signature.every_row) text += ", duplicates and all";
   return text;
 }
 

@@ -38,6 +38,8 @@ struct Signature {
   int32_t extra_row_bytes = 0;
   // SparseAllgather only: with more rows than this in all, no data moves; -1: any number.
   int64_t row_limit = -1;
+  // SparseAllgather only: a rank's rows travel as it has them, duplicates and all.
+  bool every_row = false;
   // Allreduce only: null for one tensor. Else `shape` is the number of elements of all, each of
   // which takes up PaddedElements. Shared: it is compared by address first.
   std::shared_ptr<const Parts> parts = nullptr;
@@ -47,7 +49,7 @@ struct Signature {
                             (parts != nullptr && other.parts != nullptr && *parts == *other.parts);
     return same_parts && kind == other.kind && op == other.op && dtype == other.dtype &&
            root == other.root && shape == other.shape && extra_row_bytes == other.extra_row_bytes &&
-           row_limit == other.row_limit;
+           row_limit == other.row_limit && every_row == other.every_row;
   }
   bool operator!=(const Signature& other) const { return !(*this == other); }
 };

@@ -85,7 +85,8 @@ void SparseApplyKernel::Step::Start() {
         std::make_unique<SparseAverage>(context_, engine_, use.name + kernel_->request_suffix_);
     const absl::Status status =
         average_->AddTo(group.get(), context_->input(kernel_->gradient_),
-                        context_->input(kernel_->indices_), TableRows(), /*weight=*/1);
+                        context_->input(kernel_->indices_), TableRows(), /*weight=*/1,
+                        Duplicates::kKeepUnlessAlike);  // row by row in stock kernels
     if (!status.ok()) return Finish(status);
   }
   if (use.first_apply) {

@@ -54,7 +54,8 @@ Request GatherRequest(std::string name, const RowFormat& format, const Shape& ro
   request.signature.shape.insert(request.signature.shape.begin(),
                                  static_cast<int64_t>(gathered->own().rows()));
   request.signature.extra_row_bytes = static_cast<int32_t>(format.packed_bytes() - format.bytes());
-  request.signature.row_limit = limit;
+  request.signature.row_limit = gathered->own().every_row() ? -1 : limit;
+  request.signature.every_row = gathered->own().every_row();
   request.rows = gathered;
   return request;
 }
@@ -80,18 +81,19 @@ absl::Status SparseAverage::Check(const Tensor& values, const Tensor& indices) {
 }
 
 absl::Status SparseAverage::AddTo(RequestGroup* group, const Tensor& values, const Tensor& indices,
-                                  int64_t table_rows, double weight) {
+                                  int64_t table_rows, double weight, Duplicates duplicates) {
   absl::Status status = Check(values, indices);
   if (!status.ok()) return status;
   row_shape_ = values.shape();
   row_shape_.RemoveDim(0);
   format_.elements = static_cast<size_t>(row_shape_.num_elements());
   table_rows_ = table_rows;
-  OwnRows own(format_, WideIndices(indices), Data(values), weight);
+  OwnRows own(format_, WideIndices(indices), Data(values), weight, duplicates);
   gathered_ = std::make_unique<GatheredRows>(format_, std::move(own), engine_->topology().rank,
                                              [this](size_t rows) { return AllocateRows(rows); });
   CountGradients(1);
-  if (g_mode == SparseMode::kDense && table_rows_ >= 0) return AddDense(group);
+  const bool sums = duplicates == Duplicates::kSum;  // a dense reduction can do nothing else
+  if (g_mode == SparseMode::kDense && table_rows_ >= 0 && sums) return AddDense(group);
   AddGather(group);
   return status;
 }

@@ -1,11 +1,11 @@
 // The average over the ranks of one sparse gradient: a set of rows and their indices in, the
-// distinct rows of all ranks out.
+// rows of all ranks out, each once, or with all duplicates where what follows may tell them apart.
 //
 // A kernel makes one on an inter-op thread, adds its request to a group with AddTo, and calls
 // Finish when the group has ended well, on TensorFlow's runner, where the rows are summed. Row for
-// row the result is what one process has for the whole batch, duplicates summed. It is gathered, in
-// proportion to the rows; or, where that moves more bytes, reduced as a dense tensor of the table's
-// size.
+// row the result is what one process has for the whole batch. It is gathered, in proportion to the
+// rows; or, where that moves more bytes and duplicates are summed, reduced as a dense tensor of the
+// table's size.
 
 #ifndef TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_H_
 #define TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_H_
@@ -46,13 +46,16 @@ class SparseAverage {
 
   // `values` [n, ...]: a row for each of `indices` [n], int32 or int64; `table_rows`: the first
   // dimension of what they are rows of, the same on all ranks, or -1. This rank's rows count times
-  // `weight`; with 0 it has none. `values` is read again, until Finish is done.
+  // `weight`; with 0 it has none. `values` is read again, until Finish is done. `duplicates`: the
+  // same on all ranks.
   absl::Status AddTo(RequestGroup* group, const tensorflow::Tensor& values,
-                     const tensorflow::Tensor& indices, int64_t table_rows, double weight);
+                     const tensorflow::Tensor& indices, int64_t table_rows, double weight,
+                     Duplicates duplicates);
   // `done` runs exactly once, never on the communication thread; this object lives until then.
   void Finish(Done done);
 
-  // The result, once done: [m, ...] and [m], no index twice, the same bits on all ranks.
+  // The result, once done: [m, ...] and [m], the same bits on all ranks; no index twice, where
+  // duplicates are summed.
   tensorflow::Tensor* values() { return &values_; }
   tensorflow::Tensor* indices() { return &indices_; }
 

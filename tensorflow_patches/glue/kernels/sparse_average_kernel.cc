@@ -19,8 +19,9 @@ using tensorflow::Tensor;
 using tensorflow::shape_inference::InferenceContext;
 
 constexpr char kTableRows[] = "_tf_mpi_table_rows";
+constexpr char kEveryRow[] = "_tf_mpi_every_row";
 
-absl::Status DistinctRows(InferenceContext* context) {
+absl::Status RowsOfAllRanks(InferenceContext* context) {
   tensorflow::shape_inference::ShapeHandle values;
   TF_RETURN_IF_ERROR(context->WithRankAtLeast(context->input(0), 1, &values));
   TF_RETURN_IF_ERROR(context->ReplaceDim(values, 0, context->UnknownDim(), &values));
@@ -40,9 +41,10 @@ REGISTER_OP("TfMpiSparseAverage")
     .Attr("label: string")
     .Attr("names: list(string)")
     .Attr("table_rows: int")
+    .Attr("every_row: int")
     .SetIsStateful()
     .SetIsDistributedCommunication()
-    .SetShapeFn(DistinctRows);
+    .SetShapeFn(RowsOfAllRanks);
 
 REGISTER_KERNEL_BUILDER(Name("TfMpiSparseAverage").Device(tensorflow::DEVICE_CPU),
                         SparseAverageKernel);
@@ -64,6 +66,9 @@ SparseAverageKernel::SparseAverageKernel(OpKernelConstruction* construction)
       construction,
       tensorflow::TryGetNodeAttr(def(), IsMarked(def()) ? kTableRows : "table_rows", &table_rows_),
       absl::InvalidArgumentError("a sparse average without its attributes"));
+  int64_t every_row = 0;
+  tensorflow::TryGetNodeAttr(def(), IsMarked(def()) ? kEveryRow : "every_row", &every_row);
+  duplicates_ = static_cast<Duplicates>(every_row);
 }
 
 void SparseAverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
@@ -77,9 +82,10 @@ void SparseAverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback do
   auto average = std::make_shared<SparseAverage>(context, engine, name_ + SessionSuffix(context));
   auto group =
       std::make_unique<RequestGroup>(engine, context->cancellation_manager(), *context->runner());
-  OP_REQUIRES_OK_ASYNC(
-      context,
-      average->AddTo(group.get(), context->input(0), context->input(1), table_rows_, weight), done);
+  OP_REQUIRES_OK_ASYNC(context,
+                       average->AddTo(group.get(), context->input(0), context->input(1),
+                                      table_rows_, weight, duplicates_),
+                       done);
   if (context->num_outputs() > 2) context->set_output(2, context->input(2));  // of an IdentityN
   const auto finished = [context, done, average](const absl::Status& status) {
     if (status.ok()) {

@@ -2,8 +2,8 @@
 //
 // As average_kernel.h: in graphs a stock IdentityN with private attributes, of values, indices and
 // the weight (python/_src/average/averaging.py makes it; decorators.cc puts this kernel in its
-// place); in eager code the op TfMpiSparseAverage. The result has other rows than what goes in, and
-// each only once.
+// place); in eager code the op TfMpiSparseAverage. The result has other rows than what goes in:
+// each once, or, with the attribute every_row, as often as the ranks have it.
 
 #ifndef TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_KERNEL_H_
 #define TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_KERNEL_H_
@@ -12,6 +12,7 @@
 #include <string>
 
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow_patches/core/reduction/sparse_rows.h"
 
 namespace tfmpi {
 
@@ -27,6 +28,7 @@ class SparseAverageKernel : public tensorflow::AsyncOpKernel {
  private:
   std::string name_;         // of the engine's request
   int64_t table_rows_ = -1;  // -1: not known
+  Duplicates duplicates_ = Duplicates::kSum;
 };
 
 }  // namespace tfmpi

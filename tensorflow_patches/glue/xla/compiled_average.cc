@@ -1,5 +1,6 @@
 #include "tensorflow_patches/glue/xla/compiled_average.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -29,6 +30,7 @@ using tensorflow::XlaOpKernelContext;
 using xla::XlaOp;
 
 constexpr char kRows[] = "_tf_mpi_rows";  // by sparse gradient
+constexpr char kEveryRow[] = "_tf_mpi_every_row";
 
 // A string of MLIR's: any byte may be written as two hexadecimal digits.
 std::string Quoted(const std::string& text) {
@@ -54,12 +56,28 @@ struct Call {
   std::vector<std::string> names;  // of each gradient
   std::vector<XlaOp> tensors;
   std::vector<int64_t> rows;  // of this rank, by sparse gradient; the rest of each is room
+  int64_t every_row = 0;      // a Duplicates
 
   size_t of_slices() const { return 2 * rows.size(); }
   const std::string& NameOf(size_t tensor) const {
     return names[tensor < of_slices() ? tensor / 2 : tensor - rows.size()];
   }
 };
+
+// Where a function's shapes are not known when it is traced, neither is how many rows are this
+// rank's: it is told from the room, of which python/_src/average/compiled.py says how much it is.
+constexpr int64_t kOfTheRoom = -1;
+
+int64_t RowsIn(int64_t room, int64_t ranks) {
+  const auto fits = [&](int64_t rows) {
+    return ranks * (rows + std::max<int64_t>({rows / 8, std::min<int64_t>(rows, 512), 1})) <= room;
+  };
+  int64_t rows = 0;
+  for (int64_t step = int64_t{1} << 40; step != 0; step /= 2) {
+    if (fits(rows + step)) rows += step;
+  }
+  return rows;
+}
 
 // Rows first on every rank, whatever layout XLA prefers.
 absl::StatusOr<std::vector<xla::Shape>> RowsFirst(xla::XlaBuilder* builder, const Call& call) {
@@ -85,8 +103,7 @@ XlaOp EmitRest(xla::XlaBuilder* builder, XlaOp values, const xla::Shape& shape, 
 }
 
 // The averages of the tensors.
-absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, const Call& call,
-                                            XlaOp weight) {
+absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, Call call, XlaOp weight) {
   XlaOpKernelContext compilation(context);
   xla::XlaBuilder* const builder = compilation.builder();
   absl::StatusOr<std::vector<xla::Shape>> shapes = RowsFirst(builder, call);
@@ -101,7 +118,10 @@ absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, const Call
   if (slices != 0) results.push_back(xla::ShapeUtil::MakeShape(xla::S64, {slices}));
   std::vector<XlaOp> operands = call.tensors;
   // The results of slices have memory of their own, so XLA never makes the room of an operand.
+  const int64_t ranks = GetEngine()->topology().size;
   for (size_t i = 0; i < call.of_slices(); ++i) {
+    int64_t& own = call.rows[i / 2];
+    if (own == kOfTheRoom) own = RowsIn((*shapes)[i].dimensions(0), ranks);
     (*shapes)[i].set_dimensions(0, call.rows[i / 2]);
     operands[i] = xla::SliceInDim(operands[i], 0, call.rows[i / 2], 1, 0);
   }
@@ -114,9 +134,9 @@ absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, const Call
   }
   operands.insert(operands.end(), {weight, (*all)->last});
   shapes->insert(shapes->end(), {scalar, scalar});
-  const std::string attributes =
-      absl::StrCat("{names = ", Quoted(absl::StrJoin(call.names, kNameSeparator)),
-                   ", slices = ", call.rows.size(), " : i64}");
+  const std::string attributes = absl::StrCat(
+      "{names = ", Quoted(absl::StrJoin(call.names, kNameSeparator)),
+      ", slices = ", call.rows.size(), " : i64, every_row = ", call.every_row, " : i64}");
   const XlaOp called = xla::CustomCallWithLayout(
       builder, std::string(kCompiledAverage), operands, xla::ShapeUtil::MakeTupleShape(results),
       *shapes, attributes, /*has_side_effect=*/true, in_place, /*literal=*/nullptr,
@@ -153,6 +173,7 @@ CompiledAverageKernel::CompiledAverageKernel(OpKernelConstruction* construction)
     : OpKernel(construction), names_(AverageNames(def())) {
   OP_REQUIRES_OK(construction, RegisterCompiledCalls());
   if (HasRows(def())) OP_REQUIRES_OK(construction, construction->GetAttr(kRows, &rows_));
+  tensorflow::TryGetNodeAttr(def(), kEveryRow, &every_row_);
   OP_REQUIRES(
       construction,
       !names_.empty() && names_.size() + rows_.size() + 1 == static_cast<size_t>(num_inputs()),
@@ -173,7 +194,7 @@ bool CompiledAverageKernel::HasRows(const tensorflow::NodeDef& node) {
 void CompiledAverageKernel::Compute(OpKernelContext* context) {
   XlaOpKernelContext compilation(context);
   const int tensors = context->num_inputs() - 1;
-  Call call = {names_, {}, rows_};
+  Call call = {names_, {}, rows_, every_row_};
   for (int i = 0; i < tensors; ++i) call.tensors.push_back(compilation.Input(i));
   const XlaOp weight = compilation.Input(tensors);
   const absl::StatusOr<std::vector<XlaOp>> averages = EmitCall(context, call, weight);
@@ -209,7 +230,7 @@ absl::Status CompiledApplyKernel::EmitAverageOfGradient(OpKernelContext* context
   }
   const XlaOp one = xla::ConstantR0<float>(compilation.builder(), 1);
   const absl::StatusOr<std::vector<XlaOp>> averages =
-      EmitCall(context, {{name}, {compilation.Input(gradient_)}, {}}, one);
+      EmitCall(context, {{name}, {compilation.Input(gradient_)}, {}, 0}, one);
   if (!averages.ok()) return averages.status();
   // A tensor of the compiler's holds no data but the expression that it stands for.
   const tensorflow::DataType type = context->input_dtype(gradient_);

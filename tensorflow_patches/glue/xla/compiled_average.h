@@ -30,7 +30,8 @@ class CompiledAverageKernel : public tensorflow::OpKernel {
 
  private:
   std::vector<std::string> names_;  // of the engine's requests, the sparse gradients' first
-  std::vector<int64_t> rows_;       // of this rank, by sparse gradient
+  std::vector<int64_t> rows_;       // of this rank, by sparse gradient; -1: told from the room
+  int64_t every_row_ = 0;           // what becomes of duplicates
 };
 
 // A dense optimizer op on a resource variable: the stock kernel emits the update by the average.

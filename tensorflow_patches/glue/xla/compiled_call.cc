@@ -184,7 +184,8 @@ absl::Status Slices::Write() const {
         "the ranks' rows of the sparse gradient of '", name, "' are ", found.size(),
         ", and this rank's compiled step has room for ", room,
         ", as the other ranks have many more rows than this one. Give the ranks batches of about "
-        "the same size, drop jit_compile=True, or set TF_MPI_SPARSE=dense"));
+        "the same size, or drop jit_compile=True",
+        gathered->own().every_row() ? "" : "; or set TF_MPI_SPARSE=dense"));
   }
   if (rows != nullptr) {
     Unpack(format.dtype, rows.get(), values, found.size() * format.elements, 1);
@@ -206,7 +207,7 @@ std::vector<int64_t> ReadIndices(const ffi::AnyBuffer& buffer, size_t rows) {
 absl::Status AddSlices(const std::string& name, const ffi::AnyBuffer& values,
                        const ffi::AnyBuffer& indices, const ffi::AnyBuffer& values_result,
                        const ffi::AnyBuffer& indices_result, int64_t* count, float weight,
-                       Slices* slices, RequestGroup* group) {
+                       Duplicates duplicates, Slices* slices, RequestGroup* group) {
   const auto dims = values.dimensions();
   slices->name = name;
   slices->narrow = indices.element_type() == ffi::DataType::S32;
@@ -222,7 +223,7 @@ absl::Status AddSlices(const std::string& name, const ffi::AnyBuffer& values,
   slices->indices = indices_result.untyped_data();
   slices->count = count;
   OwnRows own(slices->format, ReadIndices(indices, static_cast<size_t>(dims[0])),
-              values.untyped_data(), weight);
+              values.untyped_data(), weight, duplicates);
   slices->gathered =
       std::make_unique<GatheredRows>(slices->format, std::move(own), GetEngine()->topology().rank,
                                      [slices](size_t all) { return slices->AllocateRows(all); });
@@ -244,7 +245,7 @@ void AddDense(const AveragePlan& plan, size_t first, ffi::RemainingArgs args,
 }
 
 absl::Status AddRequests(std::string_view joined, ffi::RemainingArgs args, ffi::RemainingRets rets,
-                         std::vector<Slices>* slices, RequestGroup* group) {
+                         Duplicates duplicates, std::vector<Slices>* slices, RequestGroup* group) {
   const absl::StatusOr<std::shared_ptr<const CallPlan>> plan =
       PlanFor(joined, slices->size(), args);
   if (!plan.ok()) return plan.status();
@@ -256,10 +257,10 @@ absl::Status AddRequests(std::string_view joined, ffi::RemainingArgs args, ffi::
       slices->empty() ? nullptr
                       : (*rets.get<ffi::AnyBuffer>(weight_place + 1))->typed_data<int64_t>();
   for (size_t i = 0; status.ok() && i < slices->size(); ++i) {
-    status =
-        AddSlices((*plan)->slices[i], *args.get<ffi::AnyBuffer>(2 * i),
-                  *args.get<ffi::AnyBuffer>(2 * i + 1), **rets.get<ffi::AnyBuffer>(2 * i),
-                  **rets.get<ffi::AnyBuffer>(2 * i + 1), counts + i, weight, &(*slices)[i], group);
+    status = AddSlices((*plan)->slices[i], *args.get<ffi::AnyBuffer>(2 * i),
+                       *args.get<ffi::AnyBuffer>(2 * i + 1), **rets.get<ffi::AnyBuffer>(2 * i),
+                       **rets.get<ffi::AnyBuffer>(2 * i + 1), counts + i, weight, duplicates,
+                       &(*slices)[i], group);
   }
   if (!status.ok()) return status;
   if ((*plan)->dense != nullptr) {
@@ -279,17 +280,23 @@ absl::Status WriteAll(const std::vector<Slices>& slices) {
 }
 
 ffi::Future Average(ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view joined,
-                    int64_t sparse) {
+                    int64_t sparse, int64_t every_row) {
+  const auto duplicates = static_cast<Duplicates>(every_row);
   const auto slices = std::make_shared<std::vector<Slices>>(static_cast<size_t>(sparse));
   return Submit(
-      [&](RequestGroup* group) { return AddRequests(joined, args, rets, slices.get(), group); },
+      [&](RequestGroup* group) {
+        return AddRequests(joined, args, rets, duplicates, slices.get(), group);
+      },
       [slices] { return WriteAll(*slices); });
 }
 
-XLA_FFI_DEFINE_HANDLER(
-    kAverageHandler, Average,
-    ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<std::string_view>("names").Attr<int64_t>(
-        "slices"));
+XLA_FFI_DEFINE_HANDLER(kAverageHandler, Average,
+                       ffi::Ffi::Bind()
+                           .RemainingArgs()
+                           .RemainingRets()
+                           .Attr<std::string_view>("names")
+                           .Attr<int64_t>("slices")
+                           .Attr<int64_t>("every_row"));
 
 // Shapes and dtypes are as EmitRest has given them.
 ffi::Error ClearRest(ffi::AnyBuffer values, ffi::AnyBuffer found,

@@ -5,7 +5,7 @@ Loaded after TensorFlow's libraries and before its Python modules.
 
 from __future__ import annotations
 
-from tensorflow.mpi._src.average import apply_ops
+from tensorflow.mpi._src.average import apply_ops, taken
 from tensorflow.mpi._src.compat_v1 import gradients, sessions, subclasses
 from tensorflow.mpi._src.data import dataset_shard, seeds
 from tensorflow.mpi._src.distribute import average_loss, strategies
@@ -40,6 +40,7 @@ def install() -> None:
     for module in (
         initial_broadcast,
         apply_ops,
+        taken,
         gradients,
         sessions,
         subclasses,

@@ -289,10 +289,11 @@ TEST_F(CoordinatorTest, EveryPartOfASignatureMustAgree) {
   gather.kind = wider.kind = OpKind::kSparseAllgather;
   gather.shape = {2, 3};
   wider.shape = {2, 4};
-  Signature indexed = gather, limited = gather;
+  Signature indexed = gather, limited = gather, repeated = gather;
   indexed.extra_row_bytes = 8;
   limited.row_limit = 5;
-  for (const Signature& other : {wider, indexed, limited}) {
+  repeated.every_row = true;
+  for (const Signature& other : {wider, indexed, limited, repeated}) {
     Start(2);
     Ready(0, "x", gather);
     Ready(1, "x", other);

@@ -57,6 +57,7 @@ class MessageTest : public TimedTest {
     for (int i = Number(5); i > 0; --i) named.signature.shape.push_back(Integer());
     named.signature.extra_row_bytes = Number(1 << 30);
     named.signature.row_limit = Integer();
+    named.signature.every_row = Number(2) == 1;
     named.fingerprint = static_cast<uint64_t>(Integer());
     return named;
   }

@@ -213,6 +213,44 @@ TEST_P(SparseEngineTest, RaggedRowsWithDuplicatesGiveTheMeanOfAllRanks) {
   ranks.JoinAll();
 }
 
+// What one process has that has read one rank's batch after the other's.
+TEST_P(SparseEngineTest, EveryRowOfEveryRankIsKept) {
+  Ranks ranks(GetParam());
+  const auto gradient = [](int rank) { return MakeGradient(rank, rank % 3 * 20 + 1, 5); };
+  std::vector<int64_t> expected_indices;
+  std::vector<float> expected;
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    const Gradient own = gradient(rank);
+    expected_indices.insert(expected_indices.end(), own.indices.begin(), own.indices.end());
+    for (const float value : own.values) expected.push_back(value / ranks.size());
+  }
+  ranks.Each([&](int rank, Engine& engine) {
+    const RowFormat format{DataType::kFloat32, kWidth};
+    const Gradient own = gradient(rank);
+    std::vector<float> values;
+    GatheredRows gathered(format,
+                          OwnRows(format, own.indices, own.values.data(), 1, Duplicates::kKeep),
+                          rank, [&](size_t all) {
+                            values.resize(all * kWidth);
+                            return reinterpret_cast<char*>(values.data());
+                          });
+    Request request;
+    request.name = "every row";
+    request.signature.kind = OpKind::kSparseAllgather;
+    request.signature.shape = {static_cast<int64_t>(own.indices.size()), kWidth};
+    request.signature.extra_row_bytes = sizeof(int64_t);
+    request.signature.every_row = true;
+    request.rows = &gathered;
+    Ending ending = Submit(engine, std::move(request));
+    ASSERT_TRUE(Await(ending).ok());
+    EXPECT_EQ(gathered.Sum(), expected_indices.size());
+    EXPECT_EQ(gathered.indices(), expected_indices);
+    ASSERT_EQ(values.size(), expected.size());
+    for (size_t i = 0; i < values.size(); ++i) EXPECT_FLOAT_EQ(values[i], expected[i]) << i;
+  });
+  ranks.JoinAll();
+}
+
 TEST_P(SparseEngineTest, BeyondTheLimitNothingMovesAndAllRanksKnow) {
   Ranks ranks(GetParam());
   // Every rank has `own` rows; distinct, so that none is summed away before it travels.

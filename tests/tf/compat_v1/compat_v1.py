@@ -183,6 +183,8 @@ for _name, _make, _train in (
 CASES["clip compiled"] = lambda: in_eager(adam, clipped, compiled)
 CASES["scaled resource"] = lambda: in_session(scaled, minimized, True, poison=True)
 CASES["scaled function"] = lambda: in_eager(scaled, minimized, tf.function, poison=True)
+CASES["scaled eager"] = lambda: in_eager(scaled, minimized, poison=True)
+CASES["scaled clip eager"] = lambda: in_eager(scaled, clipped, poison=True)
 CASES["scaled clip function"] = lambda: in_eager(scaled, clipped, tf.function, poison=True)
 
 
@@ -195,6 +197,30 @@ def old_control_flow() -> dict[str, Any]:
 
 
 CASES["scaled old control flow"] = old_control_flow
+
+
+def assigned_by_hand(resource: bool) -> dict[str, Any]:
+    """By assignments of tf.gradients, clipped, and no optimizer."""
+
+    def train(_: Any, loss: Any, global_step: Any) -> Any:
+        variables = v1.trainable_variables()[: len(SHAPES)]
+        gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, variables), 0.3)
+        updates = [v1.assign_sub(v, 0.1 * g) for v, g in zip(variables, gradients)]
+        return tf.group(v1.assign_add(global_step, 1), *updates)
+
+    return in_session(lambda: None, train, resource)
+
+
+CASES["by hand ref"] = functools.partial(assigned_by_hand, False)
+CASES["by hand resource"] = functools.partial(assigned_by_hand, True)
+
+
+def gradient_of_a_tensor() -> list[float]:
+    """It is no variable's: averaged all the same, as what compute_gradients gives."""
+    own = tf.constant([2.0 * RANK + 1 if SIZE > 1 else 2.0])
+    optimizer = v1.train.GradientDescentOptimizer(0.1)
+    ((gradient, _),) = optimizer.compute_gradients(lambda: tf.reduce_sum(own**2), [own])
+    return [float(value) for value in gradient.numpy()]
 
 
 def sparse() -> str:
@@ -218,7 +244,7 @@ def main() -> None:
         printed[name] = case()
         values = printed[name]["values"]
         printed[name]["values"] = {key: encode(value) for key, value in values.items()}
-    result({"cases": printed, "sparse": sparse()})
+    result({"cases": printed, "sparse": sparse(), "tensor": gradient_of_a_tensor()})
 
 
 main()

@@ -15,12 +15,14 @@ PLAIN = [
     for how in ("clip", "minimize", "looked at", "raw", "assigns", "assigns clip")
     for mode in ("ref", "resource", "function", "eager")
     if (how, mode) != ("assigns clip", "eager")
-] + ["clip compiled"]
+] + ["clip compiled", "by hand ref", "by hand resource"]
 SCALED = [
     "scaled resource",
     "scaled function",
     "scaled clip function",
     "scaled old control flow",
+    "scaled eager",
+    "scaled clip eager",
 ]
 
 
@@ -56,10 +58,10 @@ def test_every_case_was_run(alone):
 
 
 def test_each_gradient_travels_once(ranks):
-    """Three per step, but for what eager code has clipped: it does not know where that is from."""
+    """Three per step, but for what eager code has changed: it does not know where that is from."""
     for rank in ranks:
         for case, values in rank["cases"].items():
-            expected = 6 if case == "clip eager" else 3
+            expected = 6 if case in ("clip eager", "scaled eager", "scaled clip eager") else 3
             counts = {key: values["counts"][key] for key in ("gradients", "completed")}
             assert counts == {"gradients": expected, "completed": expected}, case
 
@@ -75,6 +77,10 @@ def test_averages_are_applied_without_a_detour(ranks):
 
 def test_sparse_gradients_stay_sparse(ranks, alone):
     assert {run["sparse"] for run in [*ranks, alone]} == {"ok"}
+
+
+def test_the_gradient_of_an_eager_tensor_is_averaged(ranks):
+    assert [rank["tensor"] for rank in ranks] == [[2.0 * len(ranks)]] * len(ranks)
 
 
 @pytest.mark.full

@@ -226,20 +226,18 @@ def graph() -> dict[str, Any]:
 
 
 class Unreached(keras.optimizers.SGD):
-    """Updates in a method of its own."""
+    """Updates in a method of its own, and by no gradient."""
 
-    def sneak(self, gradients: list[Any], variables: list[Any]) -> None:
-        for gradient, variable in zip(gradients, variables):
-            variable.assign_sub(0.1 * gradient)
+    def sneak(self, values: Any, variables: list[Any]) -> None:
+        for variable in variables:
+            variable.assign_sub(0.1 * tf.reduce_mean(values) * tf.ones_like(variable))
 
 
 class Sneaky(OwnLogs):
     def train_step(self, batch: Any) -> dict[str, Any]:
         x, y = batch
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(self(x) - y))
-        variables = self.trainable_variables
-        self.optimizer.sneak(tape.gradient(loss, variables), variables)
+        loss = tf.reduce_mean(tf.square(self(x) - y))
+        self.optimizer.sneak(x, self.trainable_variables)
         return {"own": loss}
 
 

@@ -1,8 +1,8 @@
 """Every sparse optimizer op, five steps of rows: prints variables and slots by case.
 
 Under a launcher each rank has its own rows, as many as it likes, some of them twice, and initial
-values of its own. As a plain process it is the reference, for 2 and for 3 ranks: the mean of their
-rows, each row once.
+values of its own. As a plain process it is the reference, for 2 and for 3 ranks: their rows one
+rank's after another's, which a stock kernel takes one by one, duplicates and all.
 
 With the argument `wide` rows are so wide that the ranks divide their update, and five columns of
 each array are printed.
@@ -49,10 +49,8 @@ def own(case: str, dtype: Any, step: int, ranks: int) -> tuple[np.ndarray, np.nd
     if SIZE > 1:
         return slices(case, dtype, step, RANK)
     parts = [slices(case, dtype, step, rank) for rank in range(ranks)]
-    indices, places = np.unique(np.concatenate([i for _, i in parts]), return_inverse=True)
-    values = np.zeros((len(indices), WIDTH))
-    np.add.at(values, places, np.concatenate([v for v, _ in parts]).astype(float) / ranks)
-    return values, indices
+    values = np.concatenate([v for v, _ in parts]).astype(float) / ranks
+    return values, np.concatenate([i for _, i in parts])
 
 
 class Case:

@@ -37,7 +37,10 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
-def part(step: int) -> tuple[np.ndarray, np.ndarray]:
+def part(step: int, alike: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """This process's samples; all of them, where the script feeds all ranks alike."""
+    if alike:
+        return IDS[step], Y[step]
     own = slice(RANK * BATCH // SIZE, (RANK + 1) * BATCH // SIZE)
     return IDS[step][own], Y[step][own]
 
@@ -53,8 +56,15 @@ def loss_of(variables: list[Any], ids: Any, y: Any) -> Any:
     return tf.reduce_mean((tf.tanh(rows) @ dense - y[:, None]) ** 2)
 
 
-def in_session(make: Any, resource: bool, from_gradients: bool = False) -> dict[str, Any]:
-    """`from_gradients`: past compute_gradients, so that apply_gradients or the kernels average."""
+def in_session(
+    make: Any,
+    resource: bool,
+    from_gradients: bool = False,
+    clip: float = 0,
+    alike: bool = False,
+) -> dict[str, Any]:
+    """`from_gradients`: past compute_gradients, so that apply_gradients or the kernels average.
+    `clip`: by the global norm, which is that of the rows as they come, duplicates and all."""
     with tf.Graph().as_default(), v1.Session() as session:
         shapes = {"table": (ROWS, WIDTH), "dense": (WIDTH, 1)}
         variables = [
@@ -64,15 +74,21 @@ def in_session(make: Any, resource: bool, from_gradients: bool = False) -> dict[
         ids, y = v1.placeholder(tf.int64, [None]), v1.placeholder(tf.float32, [None])
         optimizer, loss = make(), loss_of(variables, ids, y)
         step = TRAIN.get_or_create_global_step()
-        if from_gradients:
+        if clip and not from_gradients:
+            gradients, _ = zip(*optimizer.compute_gradients(loss, variables))
+            gradients, _ = tf.clip_by_global_norm(gradients, clip)
+            train = optimizer.apply_gradients(zip(gradients, variables), global_step=step)
+        elif from_gradients:
             gradients = tf.gradients(loss, variables, gate_gradients=True)
             assert isinstance(gradients[0], tf.IndexedSlices)
+            if clip:
+                gradients, _ = tf.clip_by_global_norm(gradients, clip)
             train = optimizer.apply_gradients(zip(gradients, variables), global_step=step)
         else:
             train = optimizer.minimize(loss, global_step=step)
         session.run(v1.global_variables_initializer())
         for i in range(STEPS):
-            session.run(train, dict(zip((ids, y), part(i))))
+            session.run(train, dict(zip((ids, y), part(i, alike))))
         values: dict[str, Any] = session.run({v.op.name: v for v in v1.global_variables()})
         return values
 
@@ -104,6 +120,13 @@ def cases() -> dict[str, Callable[[], dict[str, Any]]]:
             found[f"{name} ref gradients"] = functools.partial(in_session, make, False, True)
             found[f"{name} function"] = functools.partial(in_eager, make, tf.function)
             found[f"{name} eager"] = functools.partial(in_eager, make)
+            for kind in ("ref", "resource"):
+                clipped = functools.partial(in_session, make, kind == "resource", clip=0.2)
+                found[f"{name} {kind} clipped"] = clipped
+                found[f"{name} {kind} clipped, fed alike"] = functools.partial(clipped, alike=True)
+                found[f"{name} {kind} gradients clipped"] = functools.partial(
+                    clipped, from_gradients=True
+                )
     return found
 
 

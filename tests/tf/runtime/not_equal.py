@@ -23,17 +23,4 @@ def summed() -> float:
     return float(variable.numpy()[0])
 
 
-def clipped_by_hand() -> float:
-    """compat.v1: gradients from tf.gradients, each rank's clipped to the norm 2, then applied."""
-    with tf.Graph().as_default(), v1.Session() as session:
-        variable = v1.get_variable("w", initializer=[0.0])
-        fed = v1.placeholder(tf.float32, [])
-        (gradient,) = tf.gradients(-fed * variable[0], [variable])
-        clipped = tf.clip_by_norm(gradient, 2.0)
-        train = v1.train.GradientDescentOptimizer(1.0).apply_gradients([(clipped, variable)])
-        session.run(v1.global_variables_initializer())
-        session.run(train, {fed: 2.0 * RANK + 1 if SIZE > 1 else 2.0})
-        return float(session.run(variable)[0])
-
-
-result({"summed": summed(), "clipped by hand": clipped_by_hand()})
+result({"summed": summed()})

@@ -82,7 +82,7 @@ def _in_graph(tensors: list[Any], names: list[str], label: str, weight: Any) -> 
     numbered = carrier.numbered(label, carrier.count_in_graph(graph, label))
     tensors = [carrier.not_constant(tensor) for tensor in tensors]
     averages: list[Any] = [None] * len(tensors)
-    for bucket in _buckets(tensors):
+    for bucket in buckets(tensors):
         results = carrier.marked_identity(
             [tensors[i] for i in bucket], [names[i] for i in bucket], numbered, weight
         )
@@ -93,7 +93,7 @@ def _in_graph(tensors: list[Any], names: list[str], label: str, weight: Any) -> 
     return averages
 
 
-def _buckets(tensors: list[Any]) -> list[list[int]]:
+def buckets(tensors: list[Any]) -> list[list[int]]:
     """Indices of tensors that are averaged by one op: from the last, whose gradients come first, so
     that these travel while the others are computed, and while they are still in the cache. A large
     one has an op of its own."""
@@ -119,7 +119,9 @@ def _bytes(tensor: Any) -> int:
     return (tensor.shape.num_elements() or 0) * int(tensor.dtype.size)
 
 
-def average_slices(slices: Any, name: str, label: str, weight: Any = None) -> Any:
+def average_slices(
+    slices: Any, name: str, label: str, weight: Any = None, *, every_row: bool = False
+) -> Any:
     """The average over all ranks of `weight * slices`, a sparse gradient, row by row.
 
     What one process has for the whole batch, with the duplicates of each row summed.
@@ -130,12 +132,15 @@ def average_slices(slices: Any, name: str, label: str, weight: Any = None) -> An
         it is there and known, must be the same on all ranks.
       name, label, weight: as of `average`; in one graph, the second and further average of a name
         and label get their number.
+      every_row: for what is no sum of rows, as a norm of them or the squares of each: duplicates
+        are not summed. The same on all ranks. See scope.duplicates.
 
     Returns:
-      tf.IndexedSlices, values [m, ...], indices [m], each of them once, the same on all ranks;
-      `slices` itself on one rank. Inside a compiled function, whose shapes are static, rows of 0
-      may follow, for the index -1, which compiled scatters leave out; or it is a dense tensor,
-      where that moves fewer bytes or the number of rows is not static.
+      tf.IndexedSlices, values [m, ...], indices [m], the same on all ranks; each of them once, or
+      with every_row all ranks' one after another. `slices` itself on one rank. Inside a compiled
+      function, whose shapes are static, rows of 0 may follow, for the index -1, which compiled
+      scatters leave out; or, without every_row, it is a dense tensor, where that moves fewer bytes
+      or the number of rows is not static.
 
     Raises:
       As `average`.
@@ -145,15 +150,28 @@ def average_slices(slices: Any, name: str, label: str, weight: Any = None) -> An
 
     if hooks.size == 1:
         return slices
+    slices = of_tensors(slices)
     if compiled.is_compiled():
-        return compiled.average_in_one_call([slices], [name], label, weight)[0]
+        return compiled.average_in_one_call([slices], [name], label, weight, every_row)[0]
     eagerly = context.executing_eagerly()
     scale = ops.convert_to_tensor(1.0 if weight is None else weight, dtype=dtypes.float32)
     run = _slices_eagerly if eagerly else _slices_in_graph
-    values, indices = run(slices, name, label, scale, compiled.table_rows(slices))
-    if eagerly:
+    values, indices = run(slices, name, label, scale, compiled.table_rows(slices), every_row)
+    if eagerly and not every_row:
         values._tf_mpi_distinct = indices
     return indexed_slices.IndexedSlices(values, indices, slices.dense_shape)
+
+
+def of_tensors(slices: Any) -> Any:
+    """A script may make IndexedSlices of tuples or arrays."""
+    from tensorflow.python.framework import indexed_slices, ops
+
+    return indexed_slices.IndexedSlices(
+        *(
+            None if part is None else ops.convert_to_tensor(part)
+            for part in (slices.values, slices.indices, slices.dense_shape)
+        )
+    )
 
 
 def _told_apart(names: Sequence[str]) -> list[str]:
@@ -169,7 +187,9 @@ def _told_apart(names: Sequence[str]) -> list[str]:
     return told
 
 
-def _slices_eagerly(slices: Any, name: str, label: str, weight: Any, table_rows: int) -> list[Any]:
+def _slices_eagerly(
+    slices: Any, name: str, label: str, weight: Any, table_rows: int, every_row: bool
+) -> list[Any]:
     from tensorflow.python.eager import context, execute
 
     types = (slices.values.dtype.as_datatype_enum, slices.indices.dtype.as_datatype_enum)
@@ -180,22 +200,29 @@ def _slices_eagerly(slices: Any, name: str, label: str, weight: Any, table_rows:
         attrs=(
             *("T", types[0], "Tindices", types[1], "label", label),
             *("names", [name], "table_rows", table_rows),
+            *("every_row", scope.duplicates(every_row)),
         ),
         ctx=context.context(),
     )
     return found
 
 
-def _slices_in_graph(slices: Any, name: str, label: str, weight: Any, table_rows: int) -> list[Any]:
+def _slices_in_graph(
+    slices: Any, name: str, label: str, weight: Any, table_rows: int, every_row: bool
+) -> list[Any]:
     from tensorflow.python.framework import ops
 
     number = carrier.count_in_graph(ops.get_default_graph(), f"{name} ({label})")
+    attributes = {
+        carrier.TABLE_ROWS: {"i": table_rows},
+        carrier.EVERY_ROW: {"i": scope.duplicates(every_row)},
+    }
     return carrier.marked_identity(
         _of_unknown_length(slices),
         [name],
         carrier.numbered(label, number),
         weight,
-        **{carrier.TABLE_ROWS: {"i": table_rows}, "_XlaCompile": {"b": False}},
+        **{**attributes, "_XlaCompile": {"b": False}},
     )
 
 
@@ -211,7 +238,9 @@ def _of_unknown_length(slices: Any) -> list[Any]:
     return [slices.values[zero:], slices.indices[zero:]]
 
 
-def average_all(gradients: Sequence[Any], names: Sequence[str], label: str) -> list[Any]:
+def average_all(
+    gradients: Sequence[Any], names: Sequence[str], label: str, *, every_row: bool
+) -> list[Any]:
     """The averages of tensors and tf.IndexedSlices, with this thread's weight.
 
     The dense ones in one operation, each sparse one in its own; in a compiled function all in one.
@@ -220,19 +249,38 @@ def average_all(gradients: Sequence[Any], names: Sequence[str], label: str) -> l
     from tensorflow.python.framework import indexed_slices
 
     names = _told_apart(names)
+    weight = scope.current_weight()
     if gradients and hooks.size > 1 and compiled.is_compiled():
-        return compiled.average_in_one_call(gradients, names, label, scope.current_weight())
+        return compiled.average_in_one_call(gradients, names, label, weight, every_row)
     averages: dict[int, Any] = {}
     dense: list[int] = []
     for number, gradient in enumerate(gradients):
         if isinstance(gradient, indexed_slices.IndexedSlices):
             averages[number] = average_slices(
-                gradient, names[number], label, scope.current_weight()
+                gradient, names[number], label, weight, every_row=every_row
             )
         else:
             dense.append(number)
-    averaged = average(
-        [gradients[n] for n in dense], [names[n] for n in dense], label, scope.current_weight()
-    )
+    averaged = average([gradients[n] for n in dense], [names[n] for n in dense], label, weight)
     averages.update(zip(dense, averaged, strict=True))
     return [averages[number] for number in range(len(gradients))]
+
+
+def to_average(
+    tensors: list[Any], slices: Any, duplicates: int
+) -> tuple[list[Any], dict[str, Any]]:
+    """What goes into an IdentityN of this graph that becomes an average, and its attributes.
+
+    Args:
+      tensors: what goes into it as long as it is none, but for the weight.
+      slices: the sparse gradient whose values and indices these are, all of whose rows are to come
+        out of it; None for dense tensors.
+      duplicates: as scope.duplicates gave it where the gradient was taken.
+    """
+    if slices is None:
+        return [carrier.not_constant(tensor) for tensor in tensors], {}
+    if compiled.is_compiled():
+        return compiled.to_average(slices, duplicates)
+    attributes = {carrier.TABLE_ROWS: {"i": compiled.table_rows(slices)}}
+    attributes |= {carrier.EVERY_ROW: {"i": duplicates}, "_XlaCompile": {"b": False}}
+    return _of_unknown_length(slices), attributes

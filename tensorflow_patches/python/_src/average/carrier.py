@@ -12,8 +12,10 @@ from tensorflow.mpi._src.variables.naming import NAMES
 
 LABEL = "_tf_mpi_average"
 TABLE_ROWS = "_tf_mpi_table_rows"  # makes it an average of a sparse gradient
+EVERY_ROW = "_tf_mpi_every_row"  # ... whose duplicates are not summed
 # In a compiled function one op averages everything, the sparse gradients first, each as values and
-# indices: how many of its rows are this rank's, before the room for others'.
+# indices: how many of its rows are this rank's, before the room for others'; -1: it is told from
+# the room.
 ROWS = "_tf_mpi_rows"
 # Grappler would split off the outputs that nobody reads (the weight), and fold constants.
 _KEEP = "_grappler_do_not_remove"
@@ -23,21 +25,34 @@ def marked_identity(
     tensors: list[Any], names: list[str], label: str, weight: Any, **more: Any
 ) -> list[Any]:
     """The averages. `more`: further attributes, as fields of an AttrValue."""
+    from tensorflow.python.ops import gen_array_ops
+
+    outputs = gen_array_ops.identity_n([*tensors, weight], name="mpi_average")
+    mark(outputs[0].op, names, label, **more)
+    return list(outputs[:-1])
+
+
+def mark(op: Any, names: list[str], label: str, **more: Any) -> None:
+    """Makes an average of an IdentityN whose last input is a weight. See marked_identity."""
     encoded = [name.encode() for name in names]
     attributes = {LABEL: {"s": label.encode()}, NAMES: {"list": {"s": encoded}}, **more}
-    outputs = kept_identity([*tensors, weight], "mpi_average", **attributes)
-    return outputs[:-1]
+    _set(op, {_KEEP: {"b": True}, **attributes})
 
 
-def kept_identity(tensors: list[Any], name: str, **attributes: Any) -> list[Any]:
-    """An IdentityN that Grappler leaves as it is. `attributes`: fields of an AttrValue each."""
-    from tensorflow.core.framework import attr_value_pb2
+def kept_identity(tensors: list[Any], name: str) -> list[Any]:
+    """An IdentityN that Grappler leaves as it is."""
     from tensorflow.python.ops import gen_array_ops
 
     outputs: list[Any] = gen_array_ops.identity_n(tensors, name=name)
-    for key, value in {_KEEP: {"b": True}, **attributes}.items():
-        outputs[0].op._set_attr(key, attr_value_pb2.AttrValue(**value))
+    _set(outputs[0].op, {_KEEP: {"b": True}})
     return list(outputs)
+
+
+def _set(op: Any, attributes: dict[str, Any]) -> None:
+    from tensorflow.core.framework import attr_value_pb2
+
+    for key, value in attributes.items():
+        op._set_attr(key, attr_value_pb2.AttrValue(**value))
 
 
 def averaged_names(op: Any) -> list[str]:
@@ -48,7 +63,7 @@ def averaged_names(op: Any) -> list[str]:
 
 
 def is_distinct(values: Any, indices: Any) -> bool:
-    """Whether these are what one `average_slices` returned: then no row is there twice."""
+    """Whether these are what one `average_slices` returned that has summed duplicates."""
     if hasattr(values, "_numpy_internal"):
         return getattr(values, "_tf_mpi_distinct", None) is indices
     if not hasattr(values, "op") or not hasattr(indices, "op"):
@@ -56,6 +71,8 @@ def is_distinct(values: Any, indices: Any) -> bool:
     if values.op is not indices.op or values.op.type != "IdentityN":
         return False
     attributes = values.op.node_def.attr
+    if attributes[EVERY_ROW].i:
+        return False
     pairs = len(attributes[ROWS].list.i) if ROWS in attributes else int(TABLE_ROWS in attributes)
     place = values.value_index
     return place % 2 == 0 and indices.value_index == place + 1 < 2 * pairs

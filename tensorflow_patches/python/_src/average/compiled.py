@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorflow.mpi import config
-from tensorflow.mpi._src.average import carrier
+from tensorflow.mpi._src.average import carrier, scope
 from tensorflow.mpi._src.runtime import hooks
 
 
@@ -26,27 +26,31 @@ def is_compiled() -> bool:
 
 
 def average_in_one_call(
-    gradients: Sequence[Any], names: Sequence[str], label: str, weight: Any
+    gradients: Sequence[Any],
+    names: Sequence[str],
+    label: str,
+    weight: Any,
+    every_row: bool = False,
 ) -> list[Any]:
     """The averages of tensors and tf.IndexedSlices, in the compiled function that is traced now.
 
-    One call for all: XLA would wait where the first of several stands.
+    One call for all: XLA would wait where the first of several stands. `every_row`: as of
+    average_slices.
     """
     from tensorflow.python.framework import dtypes, indexed_slices, ops
 
-    rows = [
-        _static_rows(g) if isinstance(g, indexed_slices.IndexedSlices) else None for g in gradients
-    ]
+    count = _rows if every_row else _fewer_bytes
+    rows = [count(g) if isinstance(g, indexed_slices.IndexedSlices) else None for g in gradients]
     sparse = [number for number, own in enumerate(rows) if own is not None]
     dense = [number for number, own in enumerate(rows) if own is None]
     graph = ops.get_default_graph()
     results = carrier.marked_identity(
-        [tensor for n in sparse for tensor in _with_room(gradients[n], int(rows[n] or 0))]
+        [tensor for n in sparse for tensor in _with_room(gradients[n])]
         + [carrier.not_constant(ops.convert_to_tensor(gradients[n])) for n in dense],
         [names[number] for number in [*sparse, *dense]],
         carrier.numbered(label, carrier.count_in_graph(graph, label)),
         ops.convert_to_tensor(1.0 if weight is None else weight, dtype=dtypes.float32),
-        **({carrier.ROWS: {"list": {"i": [rows[number] for number in sparse]}}} if sparse else {}),
+        **(_of_slices([rows[n] for n in sparse], scope.duplicates(every_row)) if sparse else {}),
     )
     averages: dict[int, Any] = dict(zip(dense, results[2 * len(sparse) :], strict=True))
     for place, number in enumerate(sparse):
@@ -56,7 +60,23 @@ def average_in_one_call(
     return [averages[number] for number in range(len(gradients))]
 
 
-def _static_rows(slices: Any) -> int | None:
+def _of_slices(rows: list[int | None], duplicates: int) -> dict[str, Any]:
+    """Attributes of an average of sparse gradients."""
+    return {carrier.ROWS: {"list": {"i": rows}}, carrier.EVERY_ROW: {"i": duplicates}}
+
+
+def to_average(slices: Any, duplicates: int) -> tuple[list[Any], dict[str, Any]]:
+    """See averaging.to_average."""
+    return _with_room(slices), _of_slices([_rows(slices)], duplicates)
+
+
+def _rows(slices: Any) -> int:
+    """This rank's rows; -1 if their number is not known while the function is traced."""
+    rows = slices.values.shape.dims[0].value if slices.values.shape.rank else None
+    return -1 if rows is None else int(rows)
+
+
+def _fewer_bytes(slices: Any) -> int | None:
     """This rank's rows, if the sparse gradient of a compiled function is to travel as rows.
 
     The ranks' numbers may differ a little. With so many rows that a dense tensor moves fewer bytes
@@ -77,27 +97,36 @@ def _static_rows(slices: Any) -> int | None:
     return rows
 
 
-def _with_room(slices: Any, rows: int) -> list[Any]:
+def _with_room(slices: Any) -> list[Any]:
     """Shapes are static: what goes in has room for what comes out. See glue/xla/compiled_call.h."""
-    from tensorflow.python.ops import array_ops
+    from tensorflow.python.framework import dtypes
+    from tensorflow.python.ops import array_ops, math_ops
 
     # A rank may have more rows than another, as one has a sample more of a batch in parts: so many.
-    more = (hooks.size - 1) * rows + hooks.size * max(rows // 8, min(rows, 512), 1)
+    # glue/xla/compiled_average.cc tells from all the room how many rows are this rank's.
+    rows: Any = _rows(slices)
+    if rows >= 0:
+        spare: Any = max(rows // 8, min(rows, 512), 1)
+    else:
+        rows = array_ops.shape(slices.values, out_type=dtypes.int32)[0]
+        spare = math_ops.maximum(math_ops.maximum(rows // 8, math_ops.minimum(rows, 512)), 1)
+    more = (hooks.size - 1) * rows + hooks.size * spare
     # As one process sees it, which may load this: rows of zeros, for an index that is there.
-    index = slices.indices[:1] if rows else array_ops.zeros([1], slices.indices.dtype)
-    empty = array_ops.zeros([more, *slices.values.shape[1:]], slices.values.dtype)
+    index = array_ops.concat([slices.indices, array_ops.zeros([1], slices.indices.dtype)], axis=0)
+    row = array_ops.shape(slices.values, out_type=dtypes.int32)[1:]
+    empty = array_ops.zeros(array_ops.concat([[more], row], axis=0), slices.values.dtype)
     room = [
         array_ops.concat([slices.values, empty], axis=0),
-        array_ops.concat([slices.indices, array_ops.repeat(index, more)], axis=0),
+        array_ops.concat([slices.indices, array_ops.fill([more], index[0])], axis=0),
     ]
     return [carrier.not_constant(tensor) for tensor in room]
 
 
 def table_rows(slices: Any) -> int:
     """The first dimension of the dense gradient; -1 if unknown here, as it then is on all ranks."""
-    from tensorflow.python.framework import tensor_util
+    from tensorflow.python.framework import ops, tensor_util
 
     if slices.dense_shape is None:
         return -1
-    shape = tensor_util.constant_value(slices.dense_shape)
+    shape = tensor_util.constant_value(ops.convert_to_tensor(slices.dense_shape))
     return -1 if shape is None else int(shape[0])

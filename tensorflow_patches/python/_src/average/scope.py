@@ -7,9 +7,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from tensorflow.mpi._src.runtime import c_api
+from tensorflow.mpi._src.runtime import c_api, hooks
 
-_local = threading.local()  # weight, depth
+_local = threading.local()  # weight, depth, parts, passes
 
 
 @contextlib.contextmanager
@@ -26,6 +26,48 @@ def weighted(weight: Any) -> Iterator[None]:
 def current_weight() -> Any:
     """The weight of this rank's samples in the step that is being traced or run; None if unset."""
     return getattr(_local, "weight", None)
+
+
+@contextlib.contextmanager
+def on_part() -> Iterator[None]:
+    """Around a Keras step of this rank's part of a batch."""
+    _local.parts = getattr(_local, "parts", 0) + 1
+    try:
+        yield
+    finally:
+        _local.parts -= 1
+
+
+@contextlib.contextmanager
+def averaging_follows() -> Iterator[None]:
+    """Around what takes gradients and hands them to whoever averages all of them."""
+    _local.passes = getattr(_local, "passes", 0) + 1
+    try:
+        yield
+    finally:
+        _local.passes -= 1
+
+
+def does_averaging_follow() -> bool:
+    """Whether this thread is inside `averaging_follows()`."""
+    return getattr(_local, "passes", 0) > 0
+
+
+def duplicates(every_row: bool) -> int:
+    """What an average does with rows of one index, as core/reduction/sparse_rows.h has it: 0 sums
+    them, 1 keeps every row of every rank, 2 does so unless the ranks have the same.
+
+    Ranks that are fed the same, in a loop of the script's own, are one process. Where data is
+    shared out, rows that are the same are of samples that are.
+    """
+    if not every_row:
+        return 0
+    return 1 if is_on_part() or hooks.shared_out else 2
+
+
+def is_on_part() -> bool:
+    """Whether this thread is inside `on_part()`."""
+    return getattr(_local, "parts", 0) > 0
 
 
 @contextlib.contextmanager

@@ -10,20 +10,22 @@ An Apply op whose gradient was made from averages does not average it again; any
 from __future__ import annotations
 
 import re
+import threading
 from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi._src.average import apply_ops, averaging, distinct, scope
+from tensorflow.mpi._src.average import averaging, distinct, scope, taken
 from tensorflow.mpi._src.runtime import hooking, hooks
 from tensorflow.mpi._src.variables import naming
 
+_local = threading.local()  # minimizes: the optimizer whose minimize this thread is in
 updates = 0  # of one variable, by an optimizer; for subclasses.py
 
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
     hooks.fill(
-        gradients_computed=_average,
+        gradients_computed=_computed,
         gradients_applied=_average_applied,
         optimizer_update=_update,
     )
@@ -33,10 +35,54 @@ def install() -> None:
 
 def _hook(module: ModuleType) -> None:
     hooking.wrap(module, "_deduplicate_indexed_slices", distinct.unless_distinct)
+    hooking.wrap(module, "Optimizer.minimize", _minimizing)
+    hooking.wrap(module, "Optimizer.compute_gradients", _computing)
 
 
-def _average(optimizer: Any, gradients: Any, variables: Any) -> list[Any]:
-    """See hooks.gradients_computed. What is None or no number stays as it is."""
+def _computing(compute_gradients: Any) -> Any:
+    def computing(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with scope.averaging_follows():
+            return compute_gradients(self, *args, **kwargs)
+
+    return computing
+
+
+def _minimizing(minimize: Any) -> Any:
+    def minimizing(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = getattr(_local, "minimizes", None)
+        _local.minimizes = self
+        try:
+            return minimize(self, *args, **kwargs)
+        finally:
+            _local.minimizes = before
+
+    return minimizing
+
+
+def _computed(optimizer: Any, gradients: Any, variables: Any) -> list[Any]:
+    """See hooks.gradients_computed. The script may look at rows, unless it has called minimize."""
+    every_row = getattr(_local, "minimizes", None) is not optimizer or not _sums_rows(optimizer)
+    return _average(optimizer, gradients, variables, every_row)
+
+
+def _sums_rows(optimizer: Any) -> bool:
+    """Whether stock code hands gradients on, and sums their duplicate rows before it updates."""
+    kind = type(optimizer)
+    if not kind.__module__.startswith("tensorflow.python.training."):
+        return False
+    base = next(k for k in kind.__mro__ if k.__name__ == "Optimizer")
+    steps = ("compute_gradients", "apply_gradients")
+    if any(getattr(kind, step) is not getattr(base, step) for step in steps):
+        return False
+    # Of those that have one for duplicates, only this adds them to the variable.
+    sums = ("_apply_sparse_duplicate_indices", "_resource_apply_sparse_duplicate_indices")
+    return kind.__name__ == "GradientDescentOptimizer" or all(
+        getattr(kind, method) is getattr(base, method) for method in sums
+    )
+
+
+def _average(optimizer: Any, gradients: Any, variables: Any, every_row: bool) -> list[Any]:
+    """The averages. What is None or no number stays as it is."""
     from tensorflow.python.eager import context
     from tensorflow.python.framework import indexed_slices, ops, tensor
 
@@ -44,19 +90,21 @@ def _average(optimizer: Any, gradients: Any, variables: Any) -> list[Any]:
         return gradients
     gradients = list(gradients)
     graph = None if context.executing_eagerly() else ops.get_default_graph()
-    numbers = [
-        (index, gradient)
-        for index, gradient in enumerate(gradients)
-        if isinstance(gradient, (tensor.Tensor, indexed_slices.IndexedSlices))
-        and (gradient.dtype.is_floating or gradient.dtype.is_complex)
-    ]
+    numbers = []
+    for index, gradient in enumerate(gradients):
+        if not isinstance(gradient, (tensor.Tensor, indexed_slices.IndexedSlices)):
+            continue
+        if gradient.dtype.is_floating or gradient.dtype.is_complex:
+            gradients[index], averaged = taken.reach(gradient)
+            if not averaged:
+                numbers.append((index, gradients[index]))
     names = [_name(graph, variables[index]) for index, _ in numbers]
     averages = averaging.average_all(
-        [gradient for _, gradient in numbers], names, optimizer.get_name()
+        [gradient for _, gradient in numbers], names, optimizer.get_name(), every_row=every_row
     )
     for (index, _), result in zip(numbers, averages, strict=True):
         if graph is None:
-            apply_ops.values_of(result)._tf_mpi_averaged = True
+            taken.note_average(result)
         gradients[index] = result
     return gradients
 
@@ -71,7 +119,7 @@ def _average_applied(optimizer: Any, pending: Any) -> Any:
     new = [
         index
         for index, (gradient, _, _) in enumerate(pending)
-        if gradient is not None and not apply_ops.is_averaged(gradient)
+        if gradient is not None and not taken.reach(gradient)[1]
     ]
     # The script may list them in an order of this rank's own.
     graph = None if context.executing_eagerly() else ops.get_default_graph()
@@ -79,7 +127,7 @@ def _average_applied(optimizer: Any, pending: Any) -> Any:
     gradients = [pending[index][0] for index in new]
     variables = [pending[index][1] for index in new]
     averaged = list(pending)
-    averages = _average(optimizer, gradients, variables)
+    averages = _average(optimizer, gradients, variables, not _sums_rows(optimizer))
     for index, gradient in zip(new, averages, strict=True):
         averaged[index] = (gradient, *pending[index][1:])
     return tuple(averaged)
@@ -104,5 +152,5 @@ def _update(optimizer: Any, processor: Any, gradient: Any) -> Any:
 
 def _name(graph: Any, variable: Any) -> str:
     if not hasattr(variable, "handle") and not hasattr(variable, "_ref"):
-        return str(variable.name)  # a tensor
+        return "tensor" if hasattr(variable, "_numpy_internal") else str(variable.name)
     return naming.variable_trained(graph, variable)

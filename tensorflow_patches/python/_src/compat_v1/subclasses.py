@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from tensorflow.mpi._src.average import apply_ops
+from tensorflow.mpi._src.average import apply_ops, lineage, own_updates
 from tensorflow.mpi._src.compat_v1 import gradients
 from tensorflow.mpi._src.runtime import c_api, hooks
 
@@ -22,10 +22,11 @@ def _guard_subclass(optimizer: Any) -> None:
 
     One with an apply_gradients of its own may assign by itself: the call then raises
     NotImplementedError if it ran neither an Apply op nor the stock apply_gradients, unless all its
-    gradients are averages already.
+    gradients are averages already, or in eager code it left the same variables on all ranks, as
+    one does that skips a step. TensorFlow's own classes call the stock one, or skip.
     """
     original = vars(optimizer).get("apply_gradients")
-    if original is None or hooks.size == 1:
+    if original is None or hooks.size == 1 or optimizer.__module__.startswith("tensorflow."):
         return
 
     @functools.wraps(original)
@@ -34,12 +35,22 @@ def _guard_subclass(optimizer: Any) -> None:
         before = _applied()
         result = original(self, pairs, *args, **kwargs)
         if _applied() == before and not all(
-            gradient is None or apply_ops.is_averaged(gradient) for gradient, _ in pairs
+            gradient is None or lineage.is_averaged(gradient) for gradient, _ in pairs
         ):
+            if _left_alike([variable for _, variable in pairs]):
+                return result
             raise NotImplementedError(_no_apply_op(self))
         return result
 
     optimizer.apply_gradients = apply_gradients
+
+
+def _left_alike(variables: list[Any]) -> bool:
+    from tensorflow.python.eager import context
+
+    if not context.executing_eagerly():
+        return False
+    return own_updates.differing([variable.handle for variable in variables]) is None
 
 
 def _no_apply_op(optimizer: Any) -> str:

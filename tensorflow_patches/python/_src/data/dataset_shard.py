@@ -31,6 +31,7 @@ def shard(dataset: Any, batched: bool | None) -> Any:
         raise TypeError(f"tf.mpi.shard takes a tf.data.Dataset, not {type(dataset).__name__}")
     if hooks.size == 1:
         return dataset
+    hooks.shared_out = True
     batched = _has_batches(dataset) if batched is None else batched
     if batched and not batch_shard.is_batched(dataset.element_spec):
         raise ValueError(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from tensorflow.mpi import config
+from tensorflow.mpi._src.average import scope
 from tensorflow.mpi._src.data import batch_shard, predictions, streams
 from tensorflow.mpi._src.draws import ops
 from tensorflow.mpi._src.runtime import control_plane, hooks, log
@@ -197,11 +198,16 @@ def step_on_shard(model: Any, kind: str, step: Callable[[Any], Any]) -> Callable
 
     def run(data: Any) -> Any:
         if not batch_shard.is_shard(data):
-            with _for_samples(data):
+            with scope.on_part(), _for_samples(data):
                 return step(data)
         if trial.needs_whole(model, kind, step, data):
             return _on_whole(step, data)
-        with batch.step_on(data) as part, states.kept(model, part), _for_samples(data.data):
+        with (
+            scope.on_part(),
+            batch.step_on(data) as part,
+            states.kept(model, part),
+            _for_samples(data.data),
+        ):
             return results.noted(model, kind, part, step(data.data))
 
     def marked(data: Any) -> Any:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi._src.average import averaging, scope
+from tensorflow.mpi._src.average import averaging, scope, taken
 from tensorflow.mpi._src.runtime import hooking
 from tensorflow.mpi._src.variables import initial_broadcast, naming
 
@@ -35,6 +35,7 @@ def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
     hooking.when_imported("keras.src.optimizers.base_optimizer", _hook)
     hooking.when_imported("keras.src.backend.tensorflow.optimizer", _hook_replicas)
+    hooking.when_imported("keras.src.backend.tensorflow.trainer", _hook_step)
 
 
 def is_updating() -> bool:
@@ -43,21 +44,45 @@ def is_updating() -> bool:
 
 
 def _hook(module: ModuleType) -> None:
-    average_in(module, "BaseOptimizer", ["apply", "apply_gradients"], _unsupported())
+    methods = ["apply", "apply_gradients"]
+    average_in(module, "BaseOptimizer", methods, ("keras.src.optimizers.sgd",), _unsupported())
 
 
 def average_in(
-    module: ModuleType, owner: str, methods: Sequence[str], reason: str | None = None
+    module: ModuleType,
+    owner: str,
+    methods: Sequence[str],
+    sum_rows: tuple[str, ...],
+    reason: str | None = None,
 ) -> None:
     """Has updates average first: those by the class `owner` of `module`, and by its subclasses.
 
     Args:
       methods: in which an update begins.
+      sum_rows: packages and modules whose own optimizers, unless they clip, update alike whether
+        or not the duplicate rows of a sparse gradient were summed.
       reason: why nothing can be averaged; the update is then an error that says so.
     """
-    average = {"apply": _averaged_lists, "apply_gradients": _averaged_pairs}
+    average = {
+        "apply": functools.partial(_averaged_lists, sum_rows),
+        "apply_gradients": functools.partial(_averaged_pairs, sum_rows),
+    }
     makes = {name: functools.partial(_averaging, average[name], reason) for name in methods}
     hooking.wrap_in_subclasses(module, owner, makes)
+
+
+def _hook_step(module: ModuleType) -> None:
+    hooking.wrap(module, "TensorFlowTrainer.train_step", hands_gradients_on)
+
+
+def hands_gradients_on(train_step: Any) -> Any:
+    """For hooking.wrap, of Keras's own step: to the optimizer, as they were taken."""
+
+    def step(self: Any, data: Any) -> Any:
+        with scope.averaging_follows():
+            return train_step(self, data)
+
+    return step
 
 
 def _hook_replicas(module: ModuleType) -> None:
@@ -123,27 +148,71 @@ def _averaging(average: Callable[..., Any], reason: str | None, original: Any) -
 
 
 def _averaged_lists(
-    optimizer: Any, grads: Any, trainable_variables: Any = None, **_: Any
+    sum_rows: tuple[str, ...],
+    optimizer: Any,
+    grads: Any,
+    trainable_variables: Any = None,
+    **_: Any,
 ) -> list[Any]:
     """For apply(grads, trainable_variables=None)."""
     grads = list(grads)
     if trainable_variables is None:
         trainable_variables = optimizer._trainable_variables
-    return _averaged(optimizer, grads, list(trainable_variables))
+    return _averaged(optimizer, grads, list(trainable_variables), sum_rows)
 
 
-def _averaged_pairs(optimizer: Any, grads: Any, *_: Any, **__: Any) -> list[tuple[Any, Any]]:
+def _averaged_pairs(
+    sum_rows: tuple[str, ...], optimizer: Any, grads: Any, *_: Any, **__: Any
+) -> list[tuple[Any, Any]]:
     """For apply_gradients(grads_and_vars, ...)."""
     pairs = list(grads)
     variables = [variable for _, variable in pairs]
-    averages = _averaged(optimizer, [gradient for gradient, _ in pairs], variables)
+    averages = _averaged(optimizer, [gradient for gradient, _ in pairs], variables, sum_rows)
     return list(zip(averages, variables))
 
 
-def _averaged(optimizer: Any, grads: list[Any], variables: list[Any]) -> list[Any]:
+def _averaged(
+    optimizer: Any, grads: list[Any], variables: list[Any], sum_rows: tuple[str, ...]
+) -> list[Any]:
     """The gradients averaged over ranks; None stays None.
 
-    A sparse gradient stays sparse, each of its rows once.
+    A strategy counts a tensor that its replicas share once, so they share its average, too.
+    """
+    replica = _replica()
+    if replica is None:
+        return _averages(optimizer, grads, variables, sum_rows)
+    before, averages = _first_replicas.get(optimizer, ([], []))
+    if replica == 0 or list(map(id, before)) != list(map(id, grads)):
+        averages = _averages(optimizer, grads, variables, sum_rows)
+    if replica == 0:
+        _first_replicas[optimizer] = (list(grads), averages)
+    return list(averages)
+
+
+# By optimizer, what a strategy's first replica was handed in the last step, and its averages.
+_first_replicas: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def _replica() -> int | None:
+    """The number of the strategy's replica that this thread is; None if there is only one."""
+    from tensorflow.python.distribute import distribute_lib
+    from tensorflow.python.framework import tensor_util
+
+    replica = distribute_lib.get_replica_context()
+    if replica is None or replica.num_replicas_in_sync == 1:
+        return None
+    number = replica.replica_id_in_sync_group
+    known = number if isinstance(number, int) else tensor_util.constant_value(number)
+    return None if known is None else int(known)
+
+
+def _averages(
+    optimizer: Any, grads: list[Any], variables: list[Any], sum_rows: tuple[str, ...]
+) -> list[Any]:
+    """The gradients averaged over ranks; None stays None.
+
+    A sparse gradient stays sparse, its rows those of one process, which squares each by itself and
+    takes the norm of all: their duplicates are summed only where nobody can tell.
     """
     from tensorflow.python.framework import indexed_slices, ops
 
@@ -154,15 +223,35 @@ def _averaged(optimizer: Any, grads: list[Any], variables: list[Any]) -> list[An
         return grads  # the optimizer says what is wrong with that
     names = [_path(variables[i]) for i in present]
     averaged = list(grads)
+    done = dict.fromkeys(present, False)
     for i in present:
         if not isinstance(grads[i], indexed_slices.IndexedSlices):
             averaged[i] = ops.convert_to_tensor(grads[i])
+        averaged[i], done[i] = taken.reach(averaged[i])
     label = _label(optimizer, names, [averaged[i] for i in present])
     _synchronize(optimizer, [variables[i] for i in present])
-    averages = averaging.average_all([averaged[i] for i in present], names, label)
-    for i, value in zip(present, averages, strict=True):
-        averaged[i] = value
+    new = [place for place, i in enumerate(present) if not done[i]]
+    averages = averaging.average_all(
+        [averaged[present[place]] for place in new],
+        [names[place] for place in new],
+        label,
+        every_row=not _sums_rows(optimizer, sum_rows),
+    )
+    for place, value in zip(new, averages, strict=True):
+        averaged[present[place]] = value
     return averaged
+
+
+_LOOKS_AT_ROWS = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_transformers")
+
+
+def _sums_rows(optimizer: Any, modules: tuple[str, ...]) -> bool:
+    """Whether it makes the same update of rows whose duplicates are summed. See average_in."""
+    if any(getattr(optimizer, name, None) for name in _LOOKS_AT_ROWS):
+        return False
+    own = type(optimizer).__module__
+    aggregates = getattr(getattr(optimizer, "gradient_aggregator", None), "__module__", own)
+    return own.startswith(modules) and own.partition(".")[0] == aggregates.partition(".")[0]
 
 
 def _path(variable: Any) -> str:

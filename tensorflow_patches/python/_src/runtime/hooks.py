@@ -17,9 +17,20 @@ rank = 0
 size = 1
 forked_from: int | None = None  # the rank that forked this process, which averages nothing
 asked = False  # the script has called a collective of tf.mpi
+shared_out = False  # ... or given each rank its part of the data that it iterates
 asked_rank = False  # ... or asked for its rank or the number of ranks: it knows of them
+updated_alike = False  # updates that were not averaged were the same on all ranks, after one step
 used_keras = False  # fit, evaluate or predict was called
 apply_ops: dict[str, tuple[str, bool]] = {}  # name -> (gradient input, sparse)
+
+# What updates variables and is no optimizer op.
+ASSIGN_OPS = frozenset(
+    "AssignVariableOp AssignAddVariableOp AssignSubVariableOp ResourceScatterAdd "
+    "ResourceScatterSub ResourceScatterUpdate ResourceScatterMul ResourceScatterNdAdd "
+    "ResourceScatterNdSub ResourceScatterNdUpdate ResourceStridedSliceAssign Assign AssignAdd "
+    "AssignSub ScatterAdd ScatterSub ScatterUpdate ScatterNdAdd ScatterNdSub "
+    "ScatterNdUpdate".split()
+)
 
 _empty: set[str] = set()  # the hooks that nothing has filled
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -66,6 +77,24 @@ def variable_created(variable: Any) -> None:
 @_hook
 def apply_op_created(graph: Any, op: Any) -> None:
     """ops.py, Graph._create_op_internal: `op`, one of `apply_ops`, is now in `graph`."""
+
+
+@_hook
+def assign_op_created(graph: Any, op: Any) -> None:
+    """ops.py, Graph._create_op_internal: `op`, one of ASSIGN_OPS, is now in `graph`."""
+
+
+@_hook
+def gradients_taken(gradients: Any, sources: Any) -> Any:
+    """backprop.py, GradientTape.gradient, and gradients_impl.py: returns what the script gets for
+    `gradients`, those of each of `sources`."""
+    return gradients
+
+
+@_hook
+def function_entered(graph: Any, arguments: Any, eagerly: bool) -> None:
+    """concrete_function.py, ConcreteFunction._call_flat: `graph` will run, or be nested, with
+    `arguments`, besides what it captures."""
 
 
 @_hook

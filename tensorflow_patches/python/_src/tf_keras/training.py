@@ -1,19 +1,33 @@
-"""tf_keras's fit, evaluate and predict, and batch normalization: what keras/ has for Keras 3."""
+"""tf_keras's fit, evaluate and predict, and batch normalization: what keras/ has for Keras 3.
+
+Where a Session runs the model (after disable_eager_execution), and in tensorflow.python.keras,
+every rank is fed all data: as one process, and no faster.
+"""
 
 from __future__ import annotations
 
+import functools
 from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.keras import batch_norm, fit, learning_rate, parts
-from tensorflow.mpi._src.runtime import hooking
+from tensorflow.mpi._src.runtime import hooking, hooks, log
 from tensorflow.mpi._src.whole import losses
+
+_FED_ALL_DATA = (
+    "tf_keras.src.engine.training_v1",
+    "tensorflow.python.keras.engine.training",
+    "tensorflow.python.keras.engine.training_v1",
+)
+_told: set[str] = set()
 
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
     hooking.when_imported("tf_keras.src.callbacks", fit.hook_callbacks)
     hooking.when_imported("tf_keras.src.engine.training", _hook_metrics)
+    for name in _FED_ALL_DATA:
+        hooking.when_imported(name, _hook_fit_on_all_data)
     if learning_rate.is_scaled():
         hooking.when_imported("tf_keras.src.callbacks", learning_rate.hook_callbacks)
     layers = "tf_keras.src.layers.normalization.batch_normalization"
@@ -21,6 +35,24 @@ def install() -> None:
     hooking.when_imported("tf_keras.src.losses", _hook_losses)
     hooking.when_imported("tf_keras.src.metrics.base_metric", parts.hook_metrics)
     hooking.when_imported("tf_keras.src.engine.base_layer", parts.hook_layers)
+
+
+def _hook_fit_on_all_data(module: ModuleType) -> None:
+    hooking.before(module, "Model.fit", functools.partial(_tell, module.__name__))
+
+
+def _tell(name: str, _model: Any) -> None:
+    """Once, on rank 0: `name` is the module whose fit begins."""
+    if hooks.rank != 0 or name in _told:
+        return
+    _told.add(name)
+    package = name.partition(".src")[0].partition(".engine")[0]
+    session = name.endswith("_v1")
+    log.say(
+        f"fit() of {package}{' without eager execution' if session else ''}: every rank trains on "
+        "all of each batch, so it is right and no faster than one process. To share the work, use "
+        f"keras or tf_keras{' with eager execution' if session else ''}"
+    )
 
 
 def _hook_metrics(module: ModuleType) -> None:

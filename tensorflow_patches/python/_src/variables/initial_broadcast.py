@@ -368,6 +368,8 @@ def warn_if_nothing_was_averaged() -> None:
     """
     if hooks.rank != 0 or hooks.size == 1 or hooks.asked or hooks.used_keras:
         return
+    if hooks.updated_alike:
+        return
     if c_api.stats()["gradients"] == 0:
         log.say(
             "no optimizer op was run, so no gradient was averaged. If this script trains, its "

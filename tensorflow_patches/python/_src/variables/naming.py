@@ -34,7 +34,7 @@ def handle_name(handle: Any) -> tuple[str, str]:
     return known
 
 
-def _external(graph: Any, tensor: Any) -> Any:
+def external(graph: Any, tensor: Any) -> Any:
     """The eager tensor that `tensor`, inside nested function graphs, was captured from, or None."""
     while hasattr(graph, "outer_graph") and not _is_eager(tensor):
         tensor = next((out for out, inside in reversed(graph.captures) if inside is tensor), None)
@@ -53,7 +53,7 @@ def apply_op_created(graph: Any, op: Any) -> None:
     from tensorflow.python.framework import dtypes
 
     states = [t for t in op.inputs if t.dtype == dtypes.resource]
-    trained = [handle for handle in (_external(graph, t) for t in states) if handle is not None]
+    trained = [handle for handle in (external(graph, t) for t in states) if handle is not None]
     if trained and op.inputs[0].dtype == dtypes.resource:
         container, name = handle_name(trained[0])
         c_api.load().tfmpi_declare_variable(container.encode(), name.encode(), b"")
@@ -67,7 +67,7 @@ def variable_trained(graph: Any, variable: Any) -> str:
 
     if not resource_variable_ops.is_resource_variable(variable):
         return str(variable.op.name)
-    handle = variable.handle if graph is None else _external(graph, variable.handle)
+    handle = variable.handle if graph is None else external(graph, variable.handle)
     if handle is None:
         return state_name(variable.handle.op)
     if not _is_eager(handle):
@@ -97,7 +97,7 @@ def state_keys(op: Any) -> list[str]:
         return [f"*|{state_name(op.inputs[0].op)}"]
     keys = []
     for state in (tensor for tensor in op.inputs if tensor.dtype == dtypes.resource):
-        handle = _external(op.graph, state)
+        handle = external(op.graph, state)
         if handle is not None:
             keys.append("/".join(handle_name(handle)))
         elif state.op.type == "VarHandleOp":

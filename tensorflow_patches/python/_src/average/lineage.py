@@ -1,0 +1,101 @@
+"""What a tensor of a graph is made of: whether all ranks have the same, by averages.
+
+A walk from a tensor back through the ops that make it, out of functions by what they capture.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorflow.mpi._src.average import carrier
+
+# The values that these give are the same on all ranks, if the ranks are synchronized.
+_SAME_ON_ALL_RANKS = {"Const", "ReadVariableOp", "VarHandleOp", "Variable", "VariableV2"}
+# And these give each rank a value of its own, though they have no state.
+_OWN_OF_EACH_RANK = {"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"}
+
+
+def values_of(gradient: Any) -> Any:
+    """The tensor of a gradient: of a sparse one, its rows."""
+    return getattr(gradient, "values", gradient) if hasattr(gradient, "indices") else gradient
+
+
+def is_averaged(gradient: Any) -> bool:
+    """Whether `gradient` is made of averages over the ranks, so that it is the same on all of them.
+
+    `gradient` is a tensor, or tf.IndexedSlices. In a graph: every way back from it, through ops
+    that give the same values for the same inputs, ends at an average, a constant or a variable, and
+    one at least at an average. An eager tensor: whether compute_gradients returned it.
+    """
+    gradient = values_of(gradient)
+    if hasattr(gradient, "_numpy_internal"):
+        return bool(getattr(gradient, "_tf_mpi_averaged", False))
+    if not hasattr(gradient, "op") or not _holds_average(gradient.graph):
+        return False
+    return is_alike(gradient) and _leads_to_average(gradient)
+
+
+def is_alike(tensor: Any) -> bool:
+    """Whether `tensor`, of a graph, is made of averages, constants and variables alone."""
+    graph = tensor.graph
+    if not hasattr(graph, "_tf_mpi_same_on_all_ranks"):
+        graph._tf_mpi_same_on_all_ranks = set()  # operations, so that each is looked at once
+    same: set[Any] = graph._tf_mpi_same_on_all_ranks
+    seen: set[Any] = set()
+    todo = [tensor]
+    while todo:
+        tensor = todo.pop()
+        if hasattr(tensor, "op") and tensor.op not in same and tensor.op not in seen:
+            seen.add(tensor.op)
+            made_of = _made_of(tensor)
+            if made_of is None:
+                return False
+            todo.extend(made_of)
+    same.update(seen)
+    return True
+
+
+def _made_of(tensor: Any) -> list[Any] | None:
+    """What makes the value of `tensor`, alike on all ranks; None if each may have its own."""
+    op = tensor.op
+    if op.type in _SAME_ON_ALL_RANKS or _is_average(op):
+        return []
+    if op.type in _OWN_OF_EACH_RANK:
+        outer = captured(tensor)
+        return None if outer is None else [outer]
+    return None if op.op_def.is_stateful else list(op.inputs)
+
+
+def _leads_to_average(gradient: Any) -> bool:
+    seen: set[Any] = set()
+    todo = [gradient]
+    while todo:
+        tensor = todo.pop()
+        if not hasattr(tensor, "op") or tensor.op in seen:  # no op: an eager tensor, captured
+            continue
+        seen.add(tensor.op)
+        if _is_average(tensor.op):
+            return True
+        todo.extend(_made_of(tensor) or [])
+    return False
+
+
+def _is_average(op: Any) -> bool:
+    return op.type == "IdentityN" and bool(carrier.averaged_names(op))
+
+
+def _holds_average(graph: Any) -> bool:
+    """Spares the walk in graphs that hold none."""
+    while graph is not None:
+        if hasattr(graph, "_tf_mpi_averages"):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
+def captured(placeholder: Any) -> Any:
+    """What a function's placeholder stands for outside of it; None for an argument."""
+    graph = placeholder.graph
+    if not hasattr(graph, "captures"):
+        return None
+    return next((out for out, inside in graph.captures if inside is placeholder), None)

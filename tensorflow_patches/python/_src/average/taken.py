@@ -1,0 +1,311 @@
+"""Gradients of variables that a script has taken, averaged if their result reaches an update.
+
+An optimizer averages the gradients that it is handed. What a script does to them before (it clips
+them by their norm), or in place of an optimizer (w.assign_sub(rate * gradient)), is what one
+process does only if they were averaged where they were taken. So:
+
+- In a graph each passes an IdentityN. It becomes an average, by its attributes, once something that
+  is made of it reaches an optimizer or an assignment. An optimizer that is handed it as it is takes
+  what went in, and averages in its own way. What reaches no update is never averaged.
+- In eager code nobody can see what becomes of a gradient. It is averaged at once, where ranks see
+  different data: in a step of Keras's fit, or where the script shares out its data. Not if the
+  script has called a collective before it took a gradient: it averages by itself.
+
+A gradient of a tensor, or in eager code one inside another tape, stays as it is. What is updated by
+anything else is compared after the first step (own_updates.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+from tensorflow.mpi import config
+from tensorflow.mpi._src.average import averaging, carrier, lineage, own_updates, scope
+from tensorflow.mpi._src.runtime import control_plane, hooks
+from tensorflow.mpi._src.variables import naming
+
+_LABEL = "gradients taken"
+_averages_seen = False  # by the script, in eager code
+_rows_compared = itertools.count(1)
+_averages_itself: bool | None = None  # the script; known when it first takes a gradient
+_ASSIGNED, _HANDED_ON = "assigned", "handed on"  # an argument, to an update or to an optimizer
+_ALIKE = ("Const", "VarHandleOp", "ReadVariableOp", "Variable", "VariableV2")
+
+
+def install() -> None:
+    """Called once, when TensorFlow's libraries are loaded."""
+    hooks.fill(
+        gradients_taken=_taken, assign_op_created=_assigned, function_entered=_function_entered
+    )
+
+
+@dataclasses.dataclass
+class _Taken:
+    """The IdentityN of some gradients of a graph, which becomes an average if it must."""
+
+    op: Any
+    variables: list[Any]  # tf.Variables, of what it holds
+    inputs: list[Any]  # what went in, but for the weight
+    version: int  # of the graph, with it
+    slices: Any = None  # a sparse gradient, as it was taken
+    duplicates: int = 0  # of it; see scope.duplicates
+    is_average: bool = False
+
+
+def _taken(gradients: Any, sources: Any) -> list[Any]:
+    """See hooks.gradients_taken."""
+    from tensorflow.python.eager import context
+
+    gradients = list(gradients)
+    if hooks.size == 1 or len(gradients) != len(sources) or scope.does_averaging_follow():
+        return gradients
+    places = [
+        (place, variable)
+        for place, (gradient, source) in enumerate(zip(gradients, sources, strict=True))
+        if _is_number(gradient) and (variable := _variable(source)) is not None
+    ]
+    if not places:
+        return gradients
+    pass_on = _eagerly if context.executing_eagerly() else _in_graph
+    found = pass_on([gradients[place] for place, _ in places], [v for _, v in places])
+    for (place, _), gradient in zip(places, found, strict=True):
+        gradients[place] = gradient
+    return gradients
+
+
+def _is_number(gradient: Any) -> bool:
+    from tensorflow.python.framework import indexed_slices, tensor
+
+    if not isinstance(gradient, (tensor.Tensor, indexed_slices.IndexedSlices)):
+        return False
+    return bool(gradient.dtype.is_floating or gradient.dtype.is_complex)
+
+
+def _variable(source: Any) -> Any:
+    """The tf.Variable that `source` is, or that a Keras variable holds; None for a tensor."""
+    from tensorflow.python.ops import variables
+
+    if hasattr(source, "path"):
+        source = getattr(source, "_value", source)
+    return source if isinstance(source, variables.Variable) and source.trainable else None
+
+
+def _eagerly(gradients: list[Any], variables: list[Any]) -> list[Any]:
+    from tensorflow.python import pywrap_tfe
+
+    global _averages_itself
+    if not pywrap_tfe.TFE_Py_TapeSetIsEmpty() or scope.is_inside_already_averaged():
+        return gradients
+    if _averages_itself is None:
+        _averages_itself = hooks.asked
+    own_updates.trained.update(map(own_updates.key, variables))
+    if not (scope.is_on_part() or (_has_own_data() and not _averages_itself)):
+        if not _averages_itself:
+            own_updates.taken_eagerly(variables)
+        return gradients
+    names = [naming.variable_trained(None, variable) for variable in variables]
+    averages = averaging.average_all(gradients, names, _LABEL, every_row=True)
+    for gradient in averages:
+        note_average(gradient)
+    return averages
+
+
+def note_average(gradient: Any) -> None:
+    """`gradient`, in eager code, is an average that a script gets to see."""
+    global _averages_seen
+    _averages_seen = True
+    lineage.values_of(gradient)._tf_mpi_averaged = True
+
+
+def _has_own_data() -> bool:
+    """Whether the script's loop sees other data than that of other ranks, for all that is known."""
+    own = hooks.shared_out or hooks.asked_rank
+    return own or config.get("TF_MPI_SHARD") in ("dataset", "off")
+
+
+def _in_graph(gradients: list[Any], variables: list[Any]) -> list[Any]:
+    from tensorflow.python.framework import dtypes, indexed_slices, ops
+
+    graph = ops.get_default_graph()
+    own_updates.trained.update(map(own_updates.key, variables))
+    weight = ops.convert_to_tensor(
+        1.0 if scope.current_weight() is None else scope.current_weight(), dtype=dtypes.float32
+    )
+    found = list(gradients)
+    dense = []
+    for place, gradient in enumerate(gradients):
+        if not isinstance(gradient, indexed_slices.IndexedSlices):
+            dense.append(place)
+            continue
+        slices = averaging.of_tensors(gradient)
+        inputs = [_of_any_length(slices.values), _of_any_length(slices.indices)]
+        parts = _pass(graph, inputs, [variables[place]], weight, slices)
+        found[place] = indexed_slices.IndexedSlices(*parts, slices.dense_shape)
+    tensors = [gradients[place] for place in dense]
+    for bucket in averaging.buckets(tensors):
+        parts = _pass(
+            graph, [tensors[i] for i in bucket], [variables[dense[i]] for i in bucket], weight
+        )
+        for i, part in zip(bucket, parts, strict=True):
+            found[dense[i]] = part
+    return found
+
+
+def _of_any_length(tensor: Any) -> Any:
+    """An average has other rows than what goes into it, whatever is known of that."""
+    from tensorflow.python.ops import array_ops
+
+    if tensor.shape.rank is None or tensor.shape.dims[0].value is None:
+        return tensor
+    return array_ops.placeholder_with_default(tensor, [None, *tensor.shape[1:]])
+
+
+def _pass(
+    graph: Any, inputs: list[Any], variables: list[Any], weight: Any, slices: Any = None
+) -> list[Any]:
+    from tensorflow.python.ops import gen_array_ops
+
+    outputs = gen_array_ops.identity_n([*inputs, weight], name="mpi_gradients")
+    if not hasattr(graph, "_tf_mpi_taken"):
+        graph._tf_mpi_taken = {}
+    op = outputs[0].op
+    graph._tf_mpi_taken[op] = _Taken(
+        op, variables, inputs, graph.version, slices, scope.duplicates(True)
+    )
+    return list(outputs[:-1])
+
+
+def reach(gradient: Any) -> tuple[Any, bool]:
+    """For an optimizer: what it updates by, and whether that is an average already.
+
+    `gradient` is a tensor, or tf.IndexedSlices. One that was taken, and handed on as it is, is what
+    went into its IdentityN. Of any other, the gradients that it is made of become averages.
+    """
+    from tensorflow.python.framework import indexed_slices
+
+    tensor = lineage.values_of(gradient)
+    if not hasattr(tensor, "op") or hasattr(tensor, "_numpy_internal"):
+        return gradient, lineage.is_averaged(gradient) or _are_alike_rows(gradient)
+    taken = _taken_by(tensor.op)
+    if taken is None:
+        direct = tensor.op.type == "Placeholder"
+        _average_what_it_is_made_of(tensor, _HANDED_ON if direct else _ASSIGNED)
+        return gradient, lineage.is_averaged(gradient)
+    if taken.is_average:
+        return gradient, True
+    if not isinstance(gradient, indexed_slices.IndexedSlices):
+        return taken.inputs[tensor.value_index], False
+    return (gradient if taken.slices is None else taken.slices), False
+
+
+def _are_alike_rows(gradient: Any) -> bool:
+    """Whether a sparse gradient of eager code is the same on all ranks, as one made of averages.
+
+    To average a dense one again changes nothing; rows would come out once for each rank.
+    """
+    from tensorflow.python.eager import context
+
+    if not _averages_seen or not hasattr(gradient, "indices") or not context.executing_eagerly():
+        return False
+    parts = [np.asarray(part) for part in (gradient.values, gradient.indices)]
+    digests = [control_plane.digest(part) for part in parts]
+    everyone = control_plane.headers(f"rows {next(_rows_compared)}", digests)
+    return all(theirs == digests for theirs in everyone)
+
+
+def _taken_by(op: Any) -> _Taken | None:
+    found: _Taken | None = getattr(op.graph, "_tf_mpi_taken", {}).get(op)
+    return found
+
+
+def _assigned(graph: Any, op: Any) -> None:
+    """See hooks.assign_op_created."""
+    if hooks.size == 1 or scope.is_inside_already_averaged():
+        return
+    numbers = [t for t in op.inputs[1:] if t.dtype.is_floating or t.dtype.is_complex]
+    for tensor in numbers:
+        _average_what_it_is_made_of(tensor, _ASSIGNED)
+    own_updates.assigned(graph, op, numbers)
+
+
+def _function_entered(inner: Any, arguments: Any, eagerly: bool) -> None:
+    """See hooks.function_entered."""
+    if eagerly:
+        return own_updates.function_called(inner)
+    wanted = getattr(inner, "_tf_mpi_arguments", None)
+    if not wanted:
+        return
+    for inside, tensor in zip(inner.inputs, arguments):
+        use = wanted.get(id(inside))
+        if use == _ASSIGNED:
+            _average_what_it_is_made_of(tensor, use)
+        elif use == _HANDED_ON and hasattr(tensor, "op"):
+            reach(tensor)
+
+
+def _average_what_it_is_made_of(tensor: Any, use: str) -> None:
+    """Of all gradients that were taken on the way back from `tensor`, the last ones.
+
+    `use`: what becomes of an argument of a function that the way ends at, for its callers.
+    """
+    todo = [tensor]
+    while todo:
+        tensor = todo.pop()
+        if not hasattr(tensor, "op") or not _may_hold_taken(tensor.graph):
+            continue  # no op: an eager tensor, captured
+        op, graph = tensor.op, tensor.graph
+        if not hasattr(graph, "_tf_mpi_walked"):
+            graph._tf_mpi_walked = set()
+        if op in graph._tf_mpi_walked:
+            continue
+        graph._tf_mpi_walked.add(op)
+        taken = _taken_by(op)
+        if taken is not None:
+            _become_average(taken)
+        elif op.type == "Placeholder":
+            outer = lineage.captured(tensor)
+            if outer is None and hasattr(graph, "captures"):
+                graph._tf_mpi_arguments = {**_arguments(graph), id(tensor): use}
+            todo.append(outer)
+        elif op.type not in _ALIKE and not op.type.startswith("TfMpi"):  # the script's collectives
+            todo.extend(op.inputs)
+
+
+def _arguments(graph: Any) -> dict[int, str]:
+    found: dict[int, str] = getattr(graph, "_tf_mpi_arguments", {})
+    return found
+
+
+def _may_hold_taken(graph: Any) -> bool:
+    """Spares the walk in graphs of which none holds any; a function's may come as arguments."""
+    while graph is not None:
+        if hasattr(graph, "_tf_mpi_taken") or hasattr(graph, "captures"):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
+def _become_average(taken: _Taken) -> None:
+    if taken.is_average:
+        return
+    taken.is_average = True
+    from tensorflow.python.framework import ops
+
+    graph = taken.op.graph
+    names = [naming.variable_trained(graph, variable) for variable in taken.variables]
+    if taken.version <= getattr(graph, "_tf_mpi_ran", 0):
+        raise RuntimeError(
+            f"the gradient of '{names[0]}' was taken before a Session ran this graph, and reaches "
+            "an update that was made after that, so it can no longer be averaged over ranks. Make "
+            "the whole training operation before the first run, or run with TF_MPI_ENABLE=0"
+        )
+    label = carrier.numbered(_LABEL, carrier.count_in_graph(graph, _LABEL))
+    # Not after what the script makes of them.
+    with graph.as_default(), ops.control_dependencies(None):
+        inputs, attributes = averaging.to_average(taken.inputs, taken.slices, taken.duplicates)
+    for place, tensor in enumerate(inputs):
+        taken.op._update_input(place, tensor)
+    carrier.mark(taken.op, names, label, **attributes)

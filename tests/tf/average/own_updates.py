@@ -1,0 +1,72 @@
+"""Updates that pass no average, on two ranks: prints by case what came of two steps.
+
+Each rank's data are its own, by the launcher's number: nothing here asks tf.mpi for it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from common import result
+
+OWN = "same" not in sys.argv[1:]
+RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0)) if OWN else 0
+X = np.random.default_rng(RANK).normal(size=(8, 3)).astype("f")
+
+
+def gradient_of(variable: Any) -> Any:
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((X @ variable - 1) ** 2)
+    return tape.gradient(loss, variable)
+
+
+def new_variable(name: str) -> Any:
+    return tf.Variable(tf.ones([3, 1]), name=name)
+
+
+def eager() -> Callable[[], Any]:
+    variable = new_variable("eager")
+    return lambda: variable.assign_sub(0.1 * gradient_of(variable))
+
+
+def assigned_in_a_function() -> Callable[[], Any]:
+    """Where nobody sees what the assigned tensor was made of."""
+    variable = new_variable("assigned")
+
+    @tf.function
+    def assign(gradient: Any) -> None:
+        variable.assign_sub(0.1 * gradient)
+
+    return lambda: assign(gradient_of(variable))
+
+
+def own_noise() -> Callable[[], Any]:
+    """An average, and beside it what each rank draws for itself."""
+    variable = new_variable("noise")
+    generator = tf.random.Generator.from_seed(RANK)
+
+    @tf.function
+    def step() -> None:
+        gradient = gradient_of(variable) + generator.normal([3, 1])
+        variable.assign_sub(0.1 * gradient)
+
+    return step
+
+
+def outcome(case: Callable[[], Callable[[], Any]]) -> str:
+    step = case()
+    try:
+        for _ in range(3):
+            step()
+    except RuntimeError as error:
+        return str(error)
+    return "alike"
+
+
+case = {"eager": eager, "assigned": assigned_in_a_function, "noise": own_noise}[sys.argv[1]]
+result({"outcome": outcome(case)})

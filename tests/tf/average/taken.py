@@ -1,0 +1,205 @@
+"""Gradients that a script clips, or updates variables by, itself: prints weights by case.
+
+The same on ranks and as a plain process: fit and tf.mpi.shard give each rank its part of every
+batch. Nothing here asks for a rank. With the argument `quick` it is some of the cases.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+import tf_keras
+from common import encode, result, single_threaded_ops
+
+STEPS, BATCH, ROWS, WIDTH = 5, 12, 20, 4
+RANDOM = np.random.default_rng(5)
+IDS = RANDOM.integers(0, 9, size=(STEPS * BATCH, 2))
+Y = RANDOM.normal(size=(STEPS * BATCH, 1)).astype("f")
+CLIP, RATE = 0.1, 0.5
+
+
+def update_by_hand(model: Any, gradients: list[Any]) -> None:
+    for variable, gradient in zip(model.trainable_variables, gradients):
+        plain = getattr(variable, "value", variable) if hasattr(variable, "path") else variable
+        plain.assign_sub(RATE * tf.convert_to_tensor(gradient))
+
+
+def by_momentum(model: Any, gradients: list[Any]) -> None:
+    """By slots of the script's own, and only where the norm is finite."""
+    norm = tf.linalg.global_norm(gradients)
+
+    def move() -> Any:
+        for variable, slot, gradient in zip(model.trainable_variables, model.moments, gradients):
+            slot.assign(0.9 * slot + tf.convert_to_tensor(gradient))
+            plain = getattr(variable, "value", variable) if hasattr(variable, "path") else variable
+            plain.assign_sub(0.1 * slot)
+        return norm
+
+    tf.cond(tf.math.is_finite(norm), move, lambda: norm)
+
+
+def clipped(model: Any, gradients: list[Any]) -> None:
+    gradients, _ = tf.clip_by_global_norm(gradients, CLIP)
+    model.optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+
+def clipped_each(model: Any, gradients: list[Any]) -> None:
+    gradients = [tf.clip_by_norm(gradient, CLIP) for gradient in gradients]
+    model.optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+
+def fitted(api: Any, update: Callable[[Any, list[Any]], None], **options: Any) -> dict[str, Any]:
+    """By a train_step of the script's own."""
+
+    class Model(api.Sequential):
+        def train_step(self, data: Any) -> dict[str, Any]:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
+            update(self, tape.gradient(loss, self.trainable_variables))
+            return {"mse": loss}
+
+    api.utils.set_random_seed(9)
+    layers = api.layers
+    model = Model(
+        [
+            api.Input((2,), dtype="int32"),
+            layers.Embedding(ROWS, WIDTH),
+            layers.Flatten(),
+            layers.Dense(1),
+        ]
+    )
+    zeros = [tf.zeros(v.shape) for v in model.trainable_variables]
+    model.moments = [tf.Variable(zero, trainable=False) for zero in zeros]
+    model.compile(api.optimizers.Adam(0.05), **options)
+    model.fit(IDS, Y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+    return {f"{n}": encode(array) for n, array in enumerate(model.get_weights())}
+
+
+def initial(shape: tuple[int, ...]) -> Any:
+    return tf.constant(np.random.default_rng(11).normal(size=shape), tf.float32)
+
+
+def loss_of(table: Any, dense: Any, ids: Any, y: Any) -> Any:
+    rows = tf.reshape(tf.gather(table, ids), [-1, 2 * WIDTH])
+    return tf.reduce_mean((tf.tanh(rows) @ dense - y) ** 2)
+
+
+def batches() -> Any:
+    return tf.mpi.shard(tf.data.Dataset.from_tensor_slices((IDS, Y)).batch(BATCH))
+
+
+def looped(apply: Any, decorate: Any = None) -> dict[str, Any]:
+    """A loop of the script's own, whose steps are functions if `decorate` makes them."""
+    table = tf.Variable(initial((ROWS, WIDTH)), name="table")
+    dense = tf.Variable(initial((2 * WIDTH, 1)), name="dense")
+    variables = [table, dense]
+    apply = apply(variables)
+
+    def step(ids: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = loss_of(table, dense, ids, y)
+        apply(tape.gradient(loss, variables))
+
+    run = decorate(step) if decorate else step
+    for _ in range(2):
+        for ids, y in batches():
+            run(ids, y)
+    return {"table": encode(table.numpy()), "dense": encode(dense.numpy())}
+
+
+def descent(variables: list[Any]) -> Any:
+    """By scatters and assignments."""
+
+    def apply(gradients: list[Any]) -> None:
+        rows, dense = gradients
+        variables[0].scatter_sub(tf.IndexedSlices(RATE * rows.values, rows.indices))
+        variables[1].assign(variables[1] - RATE * dense)
+
+    return apply
+
+
+def clipped_descent(variables: list[Any]) -> Any:
+    def apply(gradients: list[Any]) -> None:
+        gradients, _ = tf.clip_by_global_norm(gradients, CLIP)
+        descent(variables)(gradients)
+
+    return apply
+
+
+def in_a_function_of_its_own(variables: list[Any]) -> Any:
+    """The gradients, clipped, are arguments of the function that updates."""
+
+    @tf.function
+    def assign(table: Any, dense: Any) -> None:
+        for variable, gradient in zip(variables, (table, dense)):
+            variable.assign_sub(RATE * gradient)
+
+    def apply(gradients: list[Any]) -> None:
+        assign(*(tf.clip_by_norm(tf.convert_to_tensor(g), CLIP) for g in gradients))
+
+    return apply
+
+
+def optimized(make: Any) -> Any:
+    def prepare(variables: list[Any]) -> Any:
+        optimizer = make()
+
+        def apply(gradients: list[Any]) -> None:
+            gradients, _ = tf.clip_by_global_norm(gradients, CLIP)
+            optimizer.apply_gradients(zip(gradients, variables))
+
+        return apply
+
+    return prepare
+
+
+def cases() -> dict[str, Callable[[], dict[str, Any]]]:
+    found: dict[str, Callable[[], dict[str, Any]]] = {}
+    compiled = functools.partial(tf.function, jit_compile=True)
+    modes: dict[str, dict[str, Any]] = {
+        "graph": {},
+        "eager": {"run_eagerly": True},
+        "compiled": {"jit_compile": True},
+    }
+    for name, update in (
+        ("by hand", update_by_hand),
+        ("momentum", by_momentum),
+        ("clipped", clipped),
+        ("clipped each", clipped_each),
+    ):
+        for mode, options in modes.items():
+            found[f"keras {name} {mode}"] = functools.partial(fitted, keras, update, **options)
+        found[f"tf_keras {name}"] = functools.partial(fitted, tf_keras, update)
+    for mode, decorate in (("eager", None), ("function", tf.function), ("compiled", compiled)):
+        found[f"descent {mode}"] = functools.partial(looped, descent, decorate)
+        found[f"clipped descent {mode}"] = functools.partial(looped, clipped_descent, decorate)
+        adam = optimized(functools.partial(keras.optimizers.Adam, 0.05))
+        found[f"Adam {mode}"] = functools.partial(looped, adam, decorate)
+    legacy = optimized(functools.partial(tf_keras.optimizers.legacy.SGD, 0.5, momentum=0.5))
+    found["legacy SGD"] = functools.partial(looped, legacy, tf.function)
+    found["function in function"] = functools.partial(looped, in_a_function_of_its_own, tf.function)
+    return found
+
+
+# One of each kind, and of each way to run.
+QUICK = {
+    *("keras by hand graph", "keras momentum eager", "keras clipped compiled"),
+    *("tf_keras clipped each", "descent eager", "clipped descent function", "Adam eager"),
+    *("Adam compiled", "legacy SGD", "function in function"),
+}
+
+
+def main() -> None:
+    single_threaded_ops()
+    names = QUICK if "quick" in sys.argv[1:] else cases().keys()
+    result({name: case() for name, case in cases().items() if name in names})
+
+
+main()

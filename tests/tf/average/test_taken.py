@@ -1,0 +1,33 @@
+"""Gradients that scripts clip or update by themselves: N ranks against one process."""
+
+from __future__ import annotations
+
+import pytest
+from compare import assert_close, assert_same
+
+from reference import reference
+from tiers import full
+
+
+@pytest.mark.parametrize("size, args", [(2, ["quick"]), full(2, []), full(3, [])], ids=str)
+def test_gradients_are_averaged_where_they_are_taken(launch, scripts, size, args):
+    (alone,) = reference(scripts / "taken.py", args=args)
+    ranks = launch(scripts / "taken.py", np=size, args=args, timeout=240).check().results
+    assert_same(ranks)
+    for case, weights in alone.items():
+        assert_close(ranks[-1][case], weights, 1e-5)
+
+
+@pytest.mark.parametrize("case", ["eager", full("assigned"), full("noise")])
+def test_an_update_of_each_ranks_own_is_an_error_after_the_first_step(launch, scripts, case):
+    run = launch(scripts / "own_updates.py", np=2, args=[case]).check()
+    for rank in run.results:
+        assert "after the first step" in rank["outcome"]
+        assert "tf.mpi.allreduce" in rank["outcome"]
+
+
+@pytest.mark.parametrize("case", ["eager", full("assigned"), full("noise")])
+def test_updates_that_are_alike_on_all_ranks_are_none(launch, scripts, case):
+    run = launch(scripts / "own_updates.py", np=2, args=[case, "same"]).check()
+    assert [rank["outcome"] for rank in run.results] == ["alike"] * 2
+    assert not any("have trained" in text for text in run.stderr)

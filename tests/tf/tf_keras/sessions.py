@@ -1,0 +1,89 @@
+"""Keras of old scripts: tf_keras and tensorflow.python.keras, run by Sessions; prints by case.
+
+The same on ranks and as a plain process. With the argument `python.keras` it is TensorFlow's own
+Keras, whose fit stock TensorFlow 2.21 can only run so.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from common import encode, result, single_threaded_ops
+
+v1 = tf.compat.v1
+BATCH = 10
+RANDOM = np.random.default_rng(3)
+X = RANDOM.normal(size=(45, 6)).astype("f")
+Y = np.tanh(X @ RANDOM.normal(size=(6, 1))).astype("f")
+
+
+def library() -> tuple[Any, Any, Any]:
+    """Its models, layers and, by name, optimizers."""
+    if "python.keras" in sys.argv[1:]:
+        from tensorflow.python.keras import layers, models
+        from tensorflow.python.keras.optimizer_v2 import adam, gradient_descent
+
+        return models, layers, {"SGD": gradient_descent.SGD, "Adam": adam.Adam}
+    import tf_keras
+
+    legacy = tf_keras.optimizers.legacy
+    return tf_keras.models, tf_keras.layers, {"SGD": legacy.SGD, "Adam": legacy.Adam}
+
+
+def network(models: Any, layers: Any) -> Any:
+    model = models.Sequential(
+        [layers.Dense(8, activation="tanh", input_shape=(6,)), layers.Dense(1)]
+    )
+    random = np.random.default_rng(4)
+    model.set_weights([random.normal(size=w.shape) for w in model.get_weights()])
+    return model
+
+
+def fitted() -> dict[str, Any]:
+    models, layers, optimizers = library()
+    found = {}
+    for name, make in optimizers.items():
+        model = network(models, layers)
+        model.compile(make(0.05, clipnorm=0.1), "mse", metrics=["mae"])
+        history = model.fit(X, Y, BATCH, 2, verbose=0, validation_split=0.2, shuffle=False).history
+        values = {key: encode(np.array(history[key], "f")) for key in sorted(history)}
+        values["evaluate"] = encode(np.array(model.evaluate(X, Y, verbose=0), "f"))
+        values["predict"] = encode(model.predict(X))
+        weights = {f"{n}": encode(w) for n, w in enumerate(model.get_weights())}
+        found[name] = {**weights, **values}
+    return found
+
+
+def looped() -> dict[str, Any]:
+    """Its optimizers in a loop of the script's own, with eager execution."""
+    models, layers, optimizers = library()
+    found = {}
+    for name, make in optimizers.items():
+        model = network(models, layers)
+        optimizer = make(0.05)
+
+        def step(x: Any, y: Any, model: Any = model, optimizer: Any = optimizer) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(x) - y) ** 2)
+            variables = model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+        run = tf.function(step)
+        for x, y in tf.mpi.shard(tf.data.Dataset.from_tensor_slices((X[:40], Y[:40])).batch(20)):
+            run(x, y)
+        found[name] = {f"{n}": encode(w) for n, w in enumerate(model.get_weights())}
+    return found
+
+
+def main() -> None:
+    single_threaded_ops()
+    if "loop" in sys.argv[1:]:
+        return result(looped())
+    v1.disable_eager_execution()
+    result(fitted())
+
+
+main()
