@@ -251,6 +251,47 @@ TEST_P(SparseEngineTest, EveryRowOfEveryRankIsKept) {
   ranks.JoinAll();
 }
 
+// Ranks that are fed the same are one process; one row that differs makes them parts of a batch.
+TEST_P(SparseEngineTest, RowsThatAllRanksHaveAreThereOnceUnlessTheyArePartsOfABatch) {
+  Ranks ranks(GetParam());
+  const auto size = static_cast<size_t>(ranks.size());
+  const auto rows_of = [&](Duplicates duplicates, bool differs) {
+    size_t found = 0;
+    ranks.Each([&](int rank, Engine& engine) {
+      const RowFormat format{DataType::kFloat32, kWidth};
+      Gradient own = MakeGradient(0, 6, 4);
+      if (differs && rank == ranks.size() - 1) own.values.back() += 1;
+      std::vector<float> values;
+      GatheredRows gathered(format, OwnRows(format, own.indices, own.values.data(), 1, duplicates),
+                            rank, [&](size_t all) {
+                              values.resize(all * kWidth);
+                              return reinterpret_cast<char*>(values.data());
+                            });
+      Request request;
+      request.name = "alike";
+      request.signature.kind = OpKind::kSparseAllgather;
+      request.signature.shape = {6, kWidth};
+      request.signature.extra_row_bytes = sizeof(int64_t);
+      request.signature.every_row = true;
+      request.rows = &gathered;
+      Ending ending = Submit(engine, std::move(request));
+      ASSERT_TRUE(Await(ending).ok());
+      const size_t rows = gathered.Sum();
+      EXPECT_EQ(gathered.indices().size(), rows);
+      if (rows == 6) {
+        values.resize(6 * kWidth);
+        EXPECT_EQ(values, own.values) << "not divided";
+      }
+      if (rank == 0) found = rows;
+    });
+    return found;
+  };
+  EXPECT_EQ(rows_of(Duplicates::kKeepUnlessAlike, false), 6u);
+  EXPECT_EQ(rows_of(Duplicates::kKeepUnlessAlike, size > 1), 6 * size);
+  EXPECT_EQ(rows_of(Duplicates::kKeep, false), 6 * size);
+  ranks.JoinAll();
+}
+
 TEST_P(SparseEngineTest, BeyondTheLimitNothingMovesAndAllRanksKnow) {
   Ranks ranks(GetParam());
   // Every rank has `own` rows; distinct, so that none is summed away before it travels.
