@@ -17,6 +17,7 @@ from tensorflow.mpi._src.whole.kinds import Kind
 
 BASE = "_tf_mpi_base"  # on a metric's variable: the sum over ranks that it holds since it was reset
 
+_OF_MEANS = "_tf_mpi_of_means"  # on a sum: what it adds up are means over samples
 # Metrics of one number; what they are given is one value for a batch as often as one for a sample.
 _MEANS = {"Mean.update_state", "Reduce.update_state"}
 _SUMS = {"Sum.update_state"}
@@ -116,6 +117,8 @@ def _one_value(part: Any, metric: Any, values: Any, sample_weight: Any = None) -
         part.told.add(part.kind(values))
     if any(base.__name__ == "Sum" for base in type(metric).__mro__):
         if part.kind(values) in (Kind.MEAN, Kind.CONST):
+            metric.__dict__[_OF_MEANS] = True  # eager code, which cannot tell, learns it in a trial
+        if metric.__dict__.get(_OF_MEANS, False):
             values = values / part.share(values.dtype)
         return (values,), {"sample_weight": sample_weight}
     values = part.scaled(values)
