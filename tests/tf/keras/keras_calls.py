@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 from common import encode, result, single_threaded_ops
+from tensorflow.mpi._src.runtime import c_api
 
 keras = {"keras": keras_3, "tf_keras": tf_keras}[sys.argv[1]]
 RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))
@@ -153,12 +154,35 @@ def driven() -> Any:
     return model.stop_training
 
 
+class Clock(keras.callbacks.Callback):  # type: ignore[name-defined]
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.last = batch
+
+
+class Reader(keras.callbacks.Callback):  # type: ignore[name-defined]
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.last = logs["loss"]
+
+
+def exchanges() -> Any:
+    """How many a fit makes under each callback."""
+    model = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    made = []
+    for callback in (Clock, Clock, Reader):
+        before = c_api.stats()["completed"]
+        model.fit(X, X[:, :1], batch_size=4, verbose=0, callbacks=[callback()])
+        made.append(c_api.stats()["completed"] - before)
+    return made[1:]  # in the first, variables are synchronized
+
+
 CASES = {
     "evaluated": evaluated,
     "predicted": predicted,
     "pooled": pooled,
     "gathered": gathered,
     "driven": driven,
+    "exchanges": exchanges,
     "graph": graph,
     "pairs": pairs,
     "lengths seen late": lengths_seen_late,
@@ -168,7 +192,9 @@ CASES = {
 
 def main() -> None:
     single_threaded_ops()
-    result({name: CASES[name]() for name in sys.argv[2:] or CASES})
+    ranks = "OMPI_COMM_WORLD_SIZE" in os.environ  # a script that asks tf.mpi knows of ranks
+    names = [name for name in CASES if ranks or name != "exchanges"]
+    result({name: CASES[name]() for name in sys.argv[2:] or names})
 
 
 if __name__ == "__main__":

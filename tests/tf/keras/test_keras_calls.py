@@ -72,3 +72,10 @@ def test_other_errors_are_left_alone(alone, run):
 def test_callbacks_that_the_script_drives_meet_nobody(run):
     for rank in run.results:
         assert rank["driven"] is True
+
+
+def test_logs_of_a_batch_are_exchanged_only_for_who_reads_them(run):
+    """Five batches, in one fit of each kind; both ask after each whether to stop."""
+    for rank in run.results:
+        clock, reader = rank["exchanges"]
+        assert reader - clock == 5

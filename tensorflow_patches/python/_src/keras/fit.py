@@ -138,7 +138,10 @@ def _reads(callbacks: Any, step: str) -> bool:
 
 def _may_read_logs(callback: Any, step: str) -> bool:
     if not _is_kerass(callback):
-        return _has_own(callback, _READ_HOOKS[step])
+        return any(
+            _has_own(callback, (name,)) and logs_of_ranks.uses_logs(getattr(type(callback), name))
+            for name in _READ_HOOKS[step]
+        )
     kind = type(callback).__name__
     if kind in ("LambdaCallback", "TerminateOnNaN"):
         return True

@@ -7,6 +7,8 @@ mean of the ranks' values, weighted by the samples of the batch, or their sum (w
 from __future__ import annotations
 
 import contextlib
+import dis
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +17,22 @@ from tensorflow.mpi._src.whole import results, states, trial
 from tensorflow.mpi._src.whole.metrics import BASE
 
 _WEIGHTS = "_tf_mpi_weights"  # on a model: of the last batch, by the kind of step
+
+
+def uses_logs(function: Any) -> bool:
+    """Whether a callback's `function(self, batch, logs)` looks at `logs`. In doubt it does."""
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        return True
+    name = code.co_varnames[2] if code.co_argcount > 2 else "logs"
+    if name in code.co_cellvars or "locals" in code.co_names:
+        return True
+    for instruction in dis.get_instructions(code):
+        found = instruction.argval  # of two loads at once, both names
+        names = found if isinstance(found, tuple) else (found,)
+        if "LOAD" in instruction.opname and name in names:
+            return True
+    return False
 
 
 def take_weight(model: Any, kind: str, logs: Any) -> None:
