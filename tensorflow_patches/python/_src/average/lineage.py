@@ -58,7 +58,7 @@ def is_alike(tensor: Any) -> bool:
 def _made_of(tensor: Any) -> list[Any] | None:
     """What makes the value of `tensor`, alike on all ranks; None if each may have its own."""
     op = tensor.op
-    if op.type in _SAME_ON_ALL_RANKS or _is_average(op):
+    if op.type in _SAME_ON_ALL_RANKS or is_average(op):
         return []
     if op.type in _OWN_OF_EACH_RANK:
         outer = captured(tensor)
@@ -74,13 +74,14 @@ def _leads_to_average(gradient: Any) -> bool:
         if not hasattr(tensor, "op") or tensor.op in seen:  # no op: an eager tensor, captured
             continue
         seen.add(tensor.op)
-        if _is_average(tensor.op):
+        if is_average(tensor.op):
             return True
         todo.extend(_made_of(tensor) or [])
     return False
 
 
-def _is_average(op: Any) -> bool:
+def is_average(op: Any) -> bool:
+    """Whether `op`, of a graph, is one of our averages."""
     return op.type == "IdentityN" and bool(carrier.averaged_names(op))
 
 

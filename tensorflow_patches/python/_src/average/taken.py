@@ -270,8 +270,13 @@ def _average_what_it_is_made_of(tensor: Any, use: str) -> None:
             if outer is None and hasattr(graph, "captures"):
                 graph._tf_mpi_arguments = {**_arguments(graph), id(tensor): use}
             todo.append(outer)
-        elif op.type not in _ALIKE and not op.type.startswith("TfMpi"):  # the script's collectives
+        elif not _ends_walk(op):
             todo.extend(op.inputs)
+
+
+def _ends_walk(op: Any) -> bool:
+    """What is made of it is alike on all ranks, or the script's collectives have made it so."""
+    return op.type in _ALIKE or op.type.startswith("TfMpi") or lineage.is_average(op)
 
 
 def _arguments(graph: Any) -> dict[int, str]:
