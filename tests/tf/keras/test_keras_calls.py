@@ -79,3 +79,11 @@ def test_logs_of_a_batch_are_exchanged_only_for_who_reads_them(run):
     for rank in run.results:
         clock, reader = rank["exchanges"]
         assert reader - clock == 5
+
+
+def test_a_loss_of_ragged_targets_is_equal_or_said(alone, run, package):
+    said = [text.count("the loss Root of ragged") for text in run.stderr]
+    assert said == [package == "tf_keras"] + [0] * (len(said) - 1)
+    if package == "tf_keras":
+        for rank in run.results:
+            assert rank["ragged"][0] == pytest.approx(alone["ragged"][0], rel=1e-5)

@@ -14,7 +14,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tensorflow.mpi._src.runtime import hooking
+from tensorflow.mpi._src.runtime import hooking, hooks, log
 from tensorflow.mpi._src.whole import batch, kinds
 from tensorflow.mpi._src.whole.kinds import Kind
 
@@ -31,6 +31,7 @@ _BY_SAMPLE = {
     "sparse_top_k_categorical_accuracy", "sparse_top_k_categorical_matches", "squared_hinge",
     "top_k_categorical_accuracy",
 }  # fmt: skip
+_said: set[str] = set()  # names of losses
 _KINDS = "_tf_mpi_kinds"  # on a loss or a metric: what its function makes, by shapes
 
 
@@ -63,6 +64,7 @@ def on_part(keras: Keras, original: Any) -> Any:
         mask = keras.mask_of(y_pred)
         plain = sample_weight is None and mask is None
         if not part.is_batched(y_pred) or not part.is_batched(y_true):
+            _say_if_of_part(self, y_true, y_pred)
             return hooking.as_here(original)(self, y_true, y_pred, sample_weight)
         kind = _kind(self, original, y_true, y_pred)
         if kind is Kind.ROWS or (kind is Kind.MEAN and plain):
@@ -82,6 +84,26 @@ def on_part(keras: Keras, original: Any) -> Any:
         return value
 
     return call
+
+
+def _say_if_of_part(loss: Any, *samples: Any) -> None:
+    """Of samples that cannot be gathered, where the loss is not known to look at one at a time."""
+    import tensorflow as tf
+
+    odd = (tf.RaggedTensor, tf.SparseTensor)
+    if not any(isinstance(s, odd) or getattr(s, "dtype", None) == tf.string for s in samples):
+        return
+    function = getattr(loss, "fn", None)
+    settings = getattr(loss, "_fn_kwargs", {})
+    name = loss.name or type(loss).__name__
+    if hooks.rank or name in _said or function is not None and by_sample(function, settings):
+        return
+    _said.add(name)
+    log.say(
+        f"the loss {name} of ragged, sparse or string samples is computed of each rank's part "
+        "of the batch, and averaged: one process's, if it is a mean over samples. Give it dense "
+        "tensors, or set TF_MPI_SHARD=off, with which every rank has the whole batch"
+    )
 
 
 def _tensor(value: Any) -> Any:
