@@ -89,7 +89,6 @@ def backup() -> None:
     printed["epochs"] = history.epoch
     printed["after"] = weights(model)
     printed["left"] = [str(p) for p in (DIRECTORY / "backup").rglob("*")]
-    printed["elsewhere"] = (DIRECTORY / "no backup").exists()
 
 
 different_weights()
