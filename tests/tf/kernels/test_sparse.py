@@ -169,5 +169,6 @@ def test_averaged_rows_that_differ_are_an_error_that_names_both_ranks(divided):
         assert text.startswith("InvalidArgumentError")
         assert "(ResourceApplyAdagrad) rows': the averaged rows differ from those of rank" in text
         assert "must be the same on all ranks" in text
-    assert sum("rank 0/3" in fewer and "in number" in fewer for fewer, _ in texts) == 1
+    # A row that comes again later leaves the number of distinct ones, and changes their order.
+    assert all("in number" in fewer or "in their indices" in fewer for fewer, _ in texts)
     assert sum("of rank 0 in their indices" in another for _, another in texts) == 2

@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,9 @@ def main() -> None:
         child = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True)
         printed |= {"child": child.stdout.split(), "child_stderr": child.stderr}
     if "nested" in sys.argv and RANK == 0:
-        command = ["mpirun", "-np", "2", "--oversubscribe", sys.executable, "-c", NESTED]
+        beside = Path(sys.executable).parent / "mpirun"
+        mpirun = str(beside) if beside.exists() else "mpirun"
+        command = [mpirun, "-np", "2", "--oversubscribe", sys.executable, "-c", NESTED]
         nested = subprocess.run(command, capture_output=True, text=True)
         printed["nested"] = sorted(nested.stdout.splitlines())
     step()
