@@ -23,7 +23,7 @@ from tensorflow.mpi import config, errors
 from tensorflow.mpi._src.runtime import hooking, hooks, log
 
 _started = time.time()
-_calls: collections.Counter[str] = collections.Counter()  # of this process, by arguments
+_calls: collections.Counter[str] = collections.Counter()  # that force a download, by arguments
 
 _POLL_SECONDS = 0.05
 
@@ -41,7 +41,9 @@ def _hook(module: ModuleType) -> None:
 def _in_turn(get_file: Any) -> Any:
     def in_turn(*args: Any, **kwargs: Any) -> Any:
         call = repr((args, sorted(kwargs.items())))
-        _calls[call] += 1
+        # The same call again gets what is there, which another rank may be reading: to extract it
+        # anew would truncate that. Not if the script forces each download.
+        _calls[call] += bool(kwargs.get("force_download"))
         # Ranks of one node have one parent. Where they do not, each calls get_file in its turn.
         turn = f"{os.getppid()} {_calls[call]} "
         with _locked(call) as file:
