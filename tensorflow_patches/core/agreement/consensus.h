@@ -13,7 +13,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "tensorflow_patches/core/cpu/relax.h"
+#include "tensorflow_patches/core/base/clock.h"
 
 namespace tfmpi {
 
@@ -51,7 +51,7 @@ class Consensus {
     for (int look = 0; look < kLooks; ++look) {
       const Outcome outcome = Look(position);
       if (outcome != Outcome::kOpen) return outcome;
-      Relax();
+      Clock::Relax();
     }
     return Outcome::kOpen;
   }

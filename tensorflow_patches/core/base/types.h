@@ -5,15 +5,13 @@
 #ifndef TFMPI_CORE_BASE_TYPES_H_
 #define TFMPI_CORE_BASE_TYPES_H_
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-namespace tfmpi {
+#include "tensorflow_patches/core/base/clock.h"
 
-using Clock = std::chrono::steady_clock;
-using TimePoint = Clock::time_point;
+namespace tfmpi {
 
 enum class DataType : uint8_t {
   kFloat16 = 0,

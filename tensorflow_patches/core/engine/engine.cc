@@ -19,6 +19,15 @@ constexpr std::chrono::seconds kCoordinatorGrace{30};
 // Whoever has voted polls this long for its peers.
 constexpr std::chrono::microseconds kPollPatience{1000};
 
+std::function<void()> StartThread(const std::function<void()>& loop) {
+  const auto thread = std::make_shared<std::thread>([loop] {
+    pthread_setname_np(pthread_self(), "tf_mpi_comm");
+    prctl(PR_SET_TIMERSLACK, 1000);  // ns; the default of 50 µs is longer than our short waits
+    loop();
+  });
+  return [thread] { thread->join(); };
+}
+
 }  // namespace
 
 Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
@@ -33,11 +42,12 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
     coordinator_ =
         std::make_unique<Coordinator>(topology().size, options_.coordinator, Clock::now());
   }
-  thread_ = std::thread([this] { Run(); });
+  const auto loop = [this] { Run(); };
+  await_loop_ = options_.start_loop ? options_.start_loop(loop) : StartThread(loop);
 }
 
 Engine::~Engine() {
-  if (thread_.joinable()) Leave("the engine was destroyed", std::chrono::seconds(1));
+  if (await_loop_) Leave("the engine was destroyed", std::chrono::seconds(1));
 }
 
 Ticket Engine::Submit(Request request) {
@@ -94,7 +104,7 @@ EngineStats Engine::stats() const {
 Status Engine::Join() {
   join_requested_ = true;
   queue_.Wake();
-  thread_.join();
+  std::exchange(await_loop_, nullptr)();
   communication_thread_.AssertGivenUp();
   if (!failure_.ok()) return failure_;
   if (options_.at_end && !options_.at_end(transport_.get())) {
@@ -108,15 +118,13 @@ void Engine::Leave(const std::string& reason, Clock::duration grace) {
   leave_requested_ = true;
   queue_.Wake();
   const TimePoint deadline = Clock::now() + grace;
-  while (!ended_ && Clock::now() < deadline) std::this_thread::sleep_for(milliseconds(1));
+  while (!ended_ && Clock::now() < deadline) Clock::Sleep(milliseconds(1));
   stop_requested_ = true;
   queue_.Wake();
-  thread_.join();
+  std::exchange(await_loop_, nullptr)();
 }
 
 void Engine::Run() {
-  pthread_setname_np(pthread_self(), "tf_mpi_comm");
-  prctl(PR_SET_TIMERSLACK, 1000);  // ns; the default of 50 µs is longer than our short waits
   communication_thread_.Take();
   while (!finished_ && !stop_requested_) {
     now_ = Clock::now();

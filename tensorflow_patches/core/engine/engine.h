@@ -13,7 +13,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -46,6 +45,9 @@ struct EngineOptions {
   // When every rank has joined, on the thread that calls Join: the last use of the transport, by
   // all ranks alike. False: it has failed.
   std::function<bool(Transport*)> at_end;
+  // Runs the communication thread's loop, and returns what waits for its end; null: on a thread of
+  // its own. Tests run the loops of all ranks in turns.
+  std::function<std::function<void()>(const std::function<void()>& loop)> start_loop;
 };
 
 // Counts since start; each is exact, together they are a snapshot.
@@ -192,7 +194,7 @@ class Engine {
   std::atomic<uint64_t> bytes_{0};
   std::atomic<uint64_t> predicted_{0};
 
-  std::thread thread_;  // last: started when all else exists
+  std::function<void()> await_loop_;  // last: started when all else exists; null once it has ended
 };
 
 }  // namespace tfmpi

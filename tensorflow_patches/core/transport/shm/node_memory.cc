@@ -8,8 +8,8 @@
 #include <cstring>
 #include <ctime>
 
+#include "tensorflow_patches/core/base/clock.h"
 #include "tensorflow_patches/core/base/sizes.h"
-#include "tensorflow_patches/core/cpu/relax.h"
 
 namespace tfmpi {
 namespace {
@@ -92,7 +92,7 @@ bool SpinWait::Pause(Clock::duration limit) {
     return true;
   }
   if (spin_.count() != 0) {
-    Relax();
+    Clock::Relax();
     if (++polls_ % kPollsPerLook != 0) return false;
     const TimePoint now = Clock::now();
     if (polls_ == kPollsPerLook) spin_until_ = now + spin_;
