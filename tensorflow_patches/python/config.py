@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any, Literal
 
-Kind = Literal["choice", "bytes", "seconds", "path", "output", "topology", "extras"]
+Kind = Literal["choice", "bytes", "seconds", "steps", "path", "output", "topology", "extras"]
 
 SPARSE_MODES = ("auto", "gather", "dense")  # in the order of glue/kernels/sparse_average.h
 # What only makes steps faster: name -> what it does. As in glue/runtime/extras.cc.
@@ -95,13 +95,15 @@ class Parameter:
         if self.kind == "topology":
             return "auto, flat, or NODESxRANKS such as 2x4"
         low, high = f"{self.low:.0f}", f"{self.high:.0f}"
+        if self.kind == "steps":
+            return f"auto, off, or a number of steps from {low} to {high}"
         if self.kind == "bytes":
             return f"bytes from {low} to {high}, with an optional suffix k, m or g"
         return f"seconds from {low} to {high}"
 
     def parse(self, text: str) -> Any:
-        """Returns the value as str, int (bytes), float (seconds), Topology or names of EXTRAS;
-        ConfigError if not accepted."""
+        """Returns the value as str, int (bytes, steps), float (seconds), Topology or
+        names of EXTRAS; ConfigError if not accepted."""
         value: Any = text.strip()
         if self.kind == "choice":
             if value in self.choices:
@@ -124,6 +126,11 @@ class Parameter:
                 return Topology(None, 1)
             if match:
                 return Topology(int(match[1]), int(match[2]))
+        elif self.kind == "steps":
+            if value in ("auto", "off"):
+                return value
+            if value.isdecimal() and self.low <= int(value) <= self.high:
+                return int(value)
         elif self.kind == "bytes":
             match = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", value.lower())
             if match and self.low <= int(match[1]) * _UNITS[match[2]] <= self.high:
@@ -205,6 +212,18 @@ PARAMETERS = {
             "A data transfer that all ranks have begun and that takes this long is an error: a "
             "peer has died, or the network is down.",
             low=1,
+        ),
+        Parameter(
+            "TF_MPI_CHECK",
+            "steps",
+            "auto",
+            "The ranks compare what they train together, which must be equal to the bit: a rank "
+            "that has assigned to a variable on its own, or whose memory or core is faulty, is an "
+            "error that names it. A number: all of it, every so many steps. auto: every 100 steps "
+            "as many bytes, one part after another, as cost 0.3 % of the time; that is all of most "
+            "models. off: never.",
+            low=1,
+            high=1_000_000,
         ),
         Parameter(
             "TF_MPI_SYNC_BATCHNORM",

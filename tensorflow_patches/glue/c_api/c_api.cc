@@ -12,6 +12,7 @@
 
 #include "tensorflow_patches/core/base/sizes.h"
 #include "tensorflow_patches/core/bench/bench.h"
+#include "tensorflow_patches/core/cpu/reduce.h"
 #include "tensorflow_patches/glue/extras/kept_memory.h"
 #include "tensorflow_patches/glue/extras/synchronous_update.h"
 #include "tensorflow_patches/glue/internals/shared_fetches.h"
@@ -243,6 +244,10 @@ void tfmpi_set_scope(int64_t session, const char* scope) {
 void tfmpi_share_fetches(int32_t share) { tfmpi::ShareFetches(share != 0); }
 
 int32_t tfmpi_is_lone_variable(const void* data) { return tfmpi::IsLoneVariable(data) ? 1 : 0; }
+
+uint64_t tfmpi_fingerprint(const void* data, int64_t bytes) {
+  return tfmpi::Fingerprint(data, static_cast<size_t>(bytes));
+}
 
 int32_t tfmpi_set_averaged(int32_t averaged) {
   return tfmpi::ApplyKernel::SetThreadAveraged(averaged != 0) ? 1 : 0;

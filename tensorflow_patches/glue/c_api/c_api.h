@@ -99,6 +99,9 @@ TFMPI_API void tfmpi_set_scope(int64_t session, const char* scope);
 TFMPI_API void tfmpi_share_fetches(int32_t share);
 TFMPI_API int32_t tfmpi_is_lone_variable(const void* data);
 
+// core/cpu/reduce.h's Fingerprint. Any thread.
+TFMPI_API uint64_t tfmpi_fingerprint(const void* data, int64_t bytes);
+
 // 1: the gradients of optimizer ops that this thread runs eagerly are averages already; 0: the
 // kernels average them. Returns what it was before.
 TFMPI_API int32_t tfmpi_set_averaged(int32_t averaged);

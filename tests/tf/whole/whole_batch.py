@@ -28,7 +28,7 @@ drawn = np.random.default_rng(0)
 X = drawn.normal(size=(70, 8)).astype(np.float32)
 Y = (np.tanh(X @ drawn.normal(size=(8, 1))) + 0.1).astype(np.float32)
 YES = (Y > 0).astype(np.float32)
-SAID = ("computes_loss", "pairs", "batch_norm")
+SAID = ("computes_loss", "pairs", "dropped", "batch_norm")
 
 
 def net(outputs: int = 1, activation: str | None = None) -> Any:
@@ -132,8 +132,8 @@ class AddsLoss(layers.Layer):
 def added() -> dict[str, Any]:
     """What layers add to a loss of the whole batch."""
     hidden = layers.Dense(6, "tanh", kernel_regularizer="l2", activity_regularizer="l2")
-    inside = [] if EAGER else [AddsLoss(tf.reduce_sum)]  # eager code does not tell a sum
-    stack = [keras.Input((8,)), hidden, AddsLoss(tf.reduce_mean), *inside, layers.Dense(1)]
+    sums = AddsLoss(tf.reduce_sum)  # eager code does not tell it: every rank computes whole batches
+    stack = [keras.Input((8,)), hidden, AddsLoss(tf.reduce_mean), sums, layers.Dense(1)]
     return fit(compiled(keras.Sequential(stack), rmse))
 
 
@@ -219,6 +219,15 @@ class Own(Steps):
             "inner": {"auc": self.auc.result(), "sum": self.sum.result()},
             "error": tf.reduce_mean(tf.abs(y - guess)),
         }
+
+
+def average_loss() -> dict[str, Any]:
+    """As a script for tf.distribute has it: a sum, divided by the batch that the script knows."""
+
+    def loss(errors: Any) -> Any:
+        return tf.nn.compute_average_loss(tf.reduce_sum(errors, 1), global_batch_size=16.0)
+
+    return _flat(Own(loss).ready())
 
 
 def own_mean() -> dict[str, Any]:
@@ -340,6 +349,26 @@ def pairs() -> dict[str, Any]:
     return fit(Pairs().ready(), validation_data=(X[:7], Y[:7]))
 
 
+class Drops(Steps):
+    """A root of a mean, of a net with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = keras.Sequential([*net().layers[:-1], layers.Dropout(0.4), layers.Dense(1)])
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = rmse(y, self(x, training=True))
+        self.update(tape, loss)
+        return {"root": loss}
+
+
+def dropped() -> dict[str, Any]:
+    """Whole batches have one process's masks: the masks of tf_keras follow no seed of its own."""
+    return {} if LEGACY else fit(Drops().ready())
+
+
 def batch_norm() -> dict[str, Any]:
     stack = [keras.Input((8,)), layers.Dense(6), layers.BatchNormalization(), layers.Dense(1)]
     fit(compiled(keras.Sequential(stack), "mse"))
@@ -350,8 +379,8 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     case.__name__: case
     for case in (
         *(root_of_mean, keras_dice, own_dice, sum_of_samples, weighted, masked, added),
-        *(contrastive, anchors, own_mean, own_sum, teacher, synchronized, on_batch),
-        *(computes_loss, pairs, batch_norm),
+        *(contrastive, anchors, average_loss, own_mean, own_sum, teacher, synchronized, on_batch),
+        *(computes_loss, pairs, dropped, batch_norm),
     )
 }
 

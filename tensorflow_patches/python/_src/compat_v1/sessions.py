@@ -18,14 +18,10 @@ from typing import Any
 
 from tensorflow.mpi._src.average.carrier import averaged_names
 from tensorflow.mpi._src.runtime import c_api, hooks
-from tensorflow.mpi._src.variables import large_variables, naming
-from tensorflow.mpi._src.variables.initial_broadcast import (
-    State,
-    busy,
-    is_random_state,
-    synchronize,
-)
+from tensorflow.mpi._src.variables import large_variables, naming, replica_check
+from tensorflow.mpi._src.variables.initial_broadcast import busy
 from tensorflow.mpi._src.variables.naming import state_name
+from tensorflow.mpi._src.variables.states import State, is_random_state, synchronize
 
 _session_numbers = itertools.count(1)
 _graph_numbers: collections.Counter[str] = collections.Counter()  # graphs that train the same names
@@ -81,8 +77,10 @@ def _digest(names: set[str]) -> str:
 class _Session:
     """What is known of one Session."""
 
-    seen: set[frozenset[str]] = dataclasses.field(default_factory=set)
+    # By what is fetched, the variables that this trains, of those that all ranks have.
+    replicas: dict[frozenset[str], Any] = dataclasses.field(default_factory=dict)
     synchronized: set[str] = dataclasses.field(default_factory=set)
+    on_all_ranks: set[str] = dataclasses.field(default_factory=set)
     scope: str = ""
 
 
@@ -95,12 +93,34 @@ def _before_run(session: Any, fetches: Any) -> None:
     if known is None:
         known = session._tf_mpi_state = _Session()
     names = frozenset(_fetched_names(session.graph, fetches))
-    if names in known.seen:
-        return
-    known.seen.add(names)
-    trained = _trained_by(session.graph, names)
-    if trained and not trained <= known.synchronized:
-        _sync_session(session, known, trained)
+    if names not in known.replicas:
+        trained = _trained_by(session.graph, names)
+        if trained and not trained <= known.synchronized:
+            _sync_session(session, known, trained)
+        compared = (trained & known.on_all_ranks) - _updated_in_any_order(session.graph)
+        known.replicas[names] = replica_check.of([f"{n}@{known.scope}" for n in compared])
+    replicas = known.replicas[names]
+    if replicas is not None:
+        replica_check.before_step(replicas, lambda: _values(session, replicas.names))
+
+
+def _updated_in_any_order(graph: Any) -> set[str]:
+    """Variables that several Apply ops of a graph update: the ranks may differ by rounding."""
+    updates = getattr(graph, "_tf_mpi_updates", {}).values()
+    return {state_name(ops[0].inputs[0].op) for ops in updates if len(ops) > 1}
+
+
+def _values(session: Any, names: Iterable[str]) -> list[Any]:
+    """Of variables, by their names with the session's scope; without a copy."""
+    variables = _variables_of(session.graph)
+    busy.on = True
+    try:
+        with large_variables.shared_fetches():
+            wanted = {n: variables[n] for n in (name.rpartition("@")[0] for name in names)}
+            found = _read_variables(session, wanted)
+        return [found[name] for name in wanted]
+    finally:
+        busy.on = False
 
 
 class _ScopeOfRun:
@@ -182,7 +202,7 @@ def _sync_session(session: Any, known: _Session, trained: set[str]) -> None:
         }
         digest = _digest(trained)
         label = f"start of session {known.scope} {digest} {len(known.synchronized)}"
-        received, empty = _receive_variables(session, label, variables, known.scope)
+        received, empty = _receive_variables(session, label, variables, known)
         _write_variables(session, [(variables[name], value) for name, value in received.items()])
         known.synchronized.update(trained - empty)
     finally:
@@ -190,14 +210,14 @@ def _sync_session(session: Any, known: _Session, trained: set[str]) -> None:
 
 
 def _receive_variables(
-    session: Any, label: str, variables: dict[str, Any], scope: str
+    session: Any, label: str, variables: dict[str, Any], known: _Session
 ) -> tuple[dict[str, Any], set[str]]:
     """What of rank 0's values is still to be written on this rank; which variables have none."""
     received: dict[str, Any] = {}
     with large_variables.shared_fetches():
         values = _read_variables(session, variables)
         states = {
-            name: _session_state(name, variables[name], value, received, scope)
+            name: _session_state(name, variables[name], value, received, known)
             for name, value in values.items()
         }
         synchronize(label, list(states.values()))
@@ -226,15 +246,21 @@ def _variables_of(graph: Any) -> dict[str, Any]:
 
 
 def _session_state(
-    name: str, variable: Any, value: Any, received: dict[str, Any], scope: str
+    name: str, variable: Any, value: Any, received: dict[str, Any], known: _Session
 ) -> State:
     """What rank 0 has goes to `received`, where it does not go to the variable itself."""
+
+    def mark() -> None:
+        scope = known.scope.encode()
+        c_api.load().tfmpi_mark_synchronized(b"", name.encode(), scope)
+        known.on_all_ranks.add(name)
+
     dtype, shape = variable.dtype.base_dtype, list(value.shape)
     return State(
         f"{name} {dtype.name} {shape}",
         lambda: value,
         lambda new: received.__setitem__(name, new),
-        lambda: c_api.load().tfmpi_mark_synchronized(b"", name.encode(), scope.encode()),
+        mark,
         large_variables.FetchedVariable(value) if large_variables.is_large(dtype, shape) else None,
     )
 

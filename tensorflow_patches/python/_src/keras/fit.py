@@ -22,7 +22,7 @@ from typing import Any
 from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.keras import logs as logs_of_ranks
 from tensorflow.mpi._src.runtime import c_api, control_plane, hooking, hooks
-from tensorflow.mpi._src.variables import initial_broadcast, large_variables
+from tensorflow.mpi._src.variables import initial_broadcast, large_variables, states
 from tensorflow.mpi._src.whole import trial
 
 _fits = itertools.count(1)
@@ -197,7 +197,7 @@ def _draw_differently(model: Any) -> None:
     except ValueError:  # of tf_keras, a Sequential that its first step will build
         return
     for variable in variables:
-        if not initial_broadcast.is_random_state(getattr(variable, "path", "")):
+        if not states.is_random_state(getattr(variable, "path", "")):
             continue
         if hasattr(variable, trial.APART):
             continue

@@ -92,6 +92,8 @@ def load() -> Any:
         lib.tfmpi_set_scope.argtypes = [ctypes.c_int64, ctypes.c_char_p]
         lib.tfmpi_share_fetches.argtypes = [ctypes.c_int32]
         lib.tfmpi_is_lone_variable.argtypes = [ctypes.c_void_p]
+        lib.tfmpi_fingerprint.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+        lib.tfmpi_fingerprint.restype = ctypes.c_uint64
         lib.tfmpi_set_averaged.argtypes = [ctypes.c_int32]
         lib.tfmpi_apply_op.restype = ctypes.c_char_p
         _lib = lib

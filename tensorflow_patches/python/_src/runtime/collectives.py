@@ -115,6 +115,38 @@ def run(
     return out
 
 
+class Gathering:
+    """An allgather that runs while this thread does something else.
+
+    `array`: of a dtype of DTYPES; the ranks' rows, its first dimension, may differ in number.
+    """
+
+    def __init__(self, array: np.ndarray[Any, Any], name: str) -> None:
+        self._array = np.ascontiguousarray(array)
+        self._operation: Any = c_api.load().tfmpi_begin(
+            name.encode(),
+            KINDS["allgather"],
+            REDUCE_OPS["sum"],
+            DTYPES[array.dtype.name],
+            0,
+            (ctypes.c_int64 * array.ndim)(*array.shape),
+            array.ndim,
+            self._array.ctypes.data,
+            None,
+        )
+
+    def result(self) -> np.ndarray[Any, Any]:
+        """All ranks' rows, in their order; once; waits for them. Raises as `run`."""
+        lib, error = c_api.load(), c_api.error_buffer()
+        while not lib.tfmpi_wait(self._operation, _WAIT_SECONDS):
+            pass
+        out = _gathered(lib, self._operation, self._array)
+        code = lib.tfmpi_end(self._operation, error)
+        if code != errors.OK:
+            raise errors.error_from_code(code, c_api.error_text(error))
+        return out
+
+
 def _gathered(lib: Any, operation: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     rows = ctypes.c_int64()
     data = lib.tfmpi_gathered(operation, ctypes.byref(rows))

@@ -9,20 +9,14 @@ kernel itself, at the variable's first Apply.
 
 from __future__ import annotations
 
-import collections
-import dataclasses
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from tensorflow.mpi._src.runtime import c_api, control_plane, ends, hooks, log
-from tensorflow.mpi._src.variables import large_variables, naming
-
-# Variables that hold the state of random number generators: they stay different on purpose, so that
-# ranks draw different dropout masks and augmentations, as one process does for different samples.
-_RANDOM_STATE = ("StateVar", "seed_generator_state")
+from tensorflow.mpi._src.runtime import c_api, ends, hooks, log
+from tensorflow.mpi._src.variables import large_variables, naming, replica_check, states
 
 busy = threading.local()  # a sync reads variables through the very calls that are hooked
 _counter = itertools.count()  # of syncs of functions and tapes, in program order
@@ -101,101 +95,6 @@ def _checkpoint_restored(checkpoint: Any, path: Any) -> None:
         state_changed(f"restore({str(path)!r})", found)
 
 
-@dataclasses.dataclass
-class State:
-    """One variable that has a value here: how all ranks know it, and how to read and write it."""
-
-    key: str  # name, dtype, shape
-    read: Callable[[], Any]  # -> numpy array
-    write: Callable[[Any], None]
-    mark: Callable[[], None]  # tells the kernels that it is synchronized
-    # A variable that is not to be read or written as a whole.
-    large: large_variables.EagerVariable | large_variables.FetchedVariable | None = None
-
-
-def synchronize(label: str, states: list[State]) -> None:
-    """Rank 0's values of the variables that every rank has become every rank's.
-
-    Only what differs travels. Every rank must call it, each with what it has.
-    """
-    values = [None if state.large is not None else state.read() for state in states]
-    mine: dict[str, list[int]] = collections.defaultdict(list)
-    places: dict[str, list[int]] = collections.defaultdict(list)
-    for index, (state, value) in enumerate(zip(states, values)):
-        digest = control_plane.digest(value) if state.large is None else state.large.digest()
-        mine[state.key].append(digest)
-        places[state.key].append(index)
-    everyone = control_plane.headers(f"{label} manifest", mine)
-    agreed = sorted(
-        key
-        for key, digests in mine.items()
-        if all(len(theirs.get(key, ())) == len(digests) for theirs in everyone)
-    )
-    missing = sorted(set().union(*everyone) - set(agreed))
-    if missing:
-        log.debug(f"{label}: not on all ranks, left as they are: {', '.join(missing[:10])}")
-    differing = [
-        places[key][n]
-        for key in agreed
-        for n in range(len(mine[key]))
-        if any(theirs[key][n] != everyone[0][key][n] for theirs in everyone)
-    ]
-    small = [index for index in differing if states[index].large is None]
-    received = control_plane.broadcast_arrays(label, [values[index] for index in small])
-    if hooks.rank != 0:
-        for index, value in zip(small, received):
-            states[index].write(value)
-    large = [states[index] for index in differing if states[index].large is not None]
-    for number, state in enumerate(large):
-        assert state.large is not None
-        state.large.receive(f"{label}: large {number}")
-    for key in agreed:
-        for index in places[key]:
-            states[index].mark()
-    log.debug(
-        f"{label}: {sum(len(mine[key]) for key in agreed)} of {len(states)} variables "
-        f"synchronized with rank 0, {len(differing)} of them had differed"
-    )
-
-
-def is_random_state(name: str) -> bool:
-    return any(word in name for word in _RANDOM_STATE)
-
-
-def _eager_state(handle: Any, role: str) -> State | None:
-    """None for what is no variable, has no value, or is the state of a random generator."""
-    from tensorflow.python.framework import dtypes
-    from tensorflow.python.ops import gen_resource_variable_ops as raw
-
-    data = getattr(handle, "_handle_data", None)
-    if data is None or not data.is_set or len(data.shape_and_type) != 1:
-        return None
-    container, name = naming.handle_name(handle)
-    debug_name = name.rpartition("/")[0]
-    if container != "Anonymous" or is_random_state(debug_name):
-        return None
-    dtype = dtypes.as_dtype(data.shape_and_type[0].dtype)
-    if dtype in (dtypes.string, dtypes.variant, dtypes.resource):
-        return None
-    if not raw.var_is_initialized_op(handle).numpy():
-        return None
-
-    def read() -> Any:
-        return raw.read_variable_op(handle, dtype).numpy()
-
-    def write(value: Any) -> None:
-        raw.assign_variable_op(handle, value)
-
-    def mark() -> None:
-        c_api.load().tfmpi_mark_synchronized(container.encode(), name.encode(), b"")
-
-    shape = raw.variable_shape(handle).numpy().tolist()
-    large = (
-        large_variables.EagerVariable(handle) if large_variables.is_large(dtype, shape) else None
-    )
-    return State(f"{debug_name} {role} {dtype.name} {shape}", read, write, mark, large)
-
-
 def _sync_handles(label: str, handles: Iterable[Any], trained: Iterable[Any] = ()) -> None:
     """`trained` are those of `handles` that are known to be trained.
 
@@ -208,18 +107,12 @@ def _sync_handles(label: str, handles: Iterable[Any], trained: Iterable[Any] = (
     try:
         with ops.init_scope():
             # Handle ids grow with creation, so this is the program's order on every rank.
-            ordered = sorted(handles, key=_creation)
+            ordered = sorted(handles, key=states.creation)
             roles = {id(handle): "trained" for handle in trained}
-            found = [_eager_state(handle, roles.get(id(handle), "other")) for handle in ordered]
-            states = [state for state in found if state is not None]
-            synchronize(label, states)
+            found = [states.of_handle(handle, roles.get(id(handle), "other")) for handle in ordered]
+            states.synchronize(label, [state for state in found if state is not None])
     finally:
         busy.on = False
-
-
-def _creation(handle: Any) -> int:
-    number = naming.handle_name(handle)[1].rpartition("/")[2]
-    return int(number) if number.isdigit() else -1
 
 
 _synchronized_handles: set[str] = set()
@@ -227,11 +120,37 @@ _synchronized_handles: set[str] = set()
 
 def _before_function(graph: Any, captured: Any) -> None:
     """A traced function that trains is about to run."""
-    if graph._tf_mpi_synchronized == _generation or getattr(busy, "on", False):
+    if getattr(busy, "on", False):
         return
+    if graph._tf_mpi_synchronized != _generation:
+        graph._tf_mpi_synchronized = _generation
+        _sync_function(graph, captured)
+        graph._tf_mpi_replicas = _replicas(graph._tf_mpi_trained.values())
+    _compare_replicas(graph._tf_mpi_replicas)
+
+
+def _replicas(handles: Iterable[Any]) -> tuple[Any, dict[str, Any]]:
+    """Those of `handles` that all ranks have: what replica_check knows of them, and by name."""
+    found = {
+        c_api.variable_name(*naming.handle_name(handle)): handle
+        for handle in handles
+        if naming.handle_name(handle)[1] in states.on_all_ranks
+    }
+    return replica_check.of(list(found)), found
+
+
+def _compare_replicas(known: tuple[Any, dict[str, Any]]) -> None:
+    """A step is about to train what _replicas has returned."""
+    replicas, handles = known
+    if replicas is not None:
+        replica_check.before_step(
+            replicas, lambda: [large_variables.view(handles[name]) for name in replicas.names]
+        )
+
+
+def _sync_function(graph: Any, captured: Any) -> None:
     from tensorflow.python.framework import dtypes
 
-    graph._tf_mpi_synchronized = _generation
     trained = {naming.handle_name(handle)[1] for handle in graph._tf_mpi_trained.values()}
     if trained <= _synchronized_handles:
         return
@@ -262,14 +181,26 @@ def _before_optimizer(optimizer: Any, variables: list[Any]) -> None:
     """See hooks.optimizer_ready. An eager optimizer's slots and counters exist only now."""
     from tensorflow.python.eager import context
 
-    if (
-        getattr(optimizer, "_tf_mpi_synchronized", 0) == _generation
-        or not context.executing_eagerly()
-    ):
+    if not context.executing_eagerly():
         return
-    optimizer._tf_mpi_synchronized = _generation
-    label = f"start of optimizer {next(_optimizer_counter)}"
-    _sync_variables(label, [*variables, *optimizer.variables()])
+    if getattr(optimizer, "_tf_mpi_synchronized", 0) != _generation:
+        optimizer._tf_mpi_synchronized = _generation
+        label = f"start of optimizer {next(_optimizer_counter)}"
+        _sync_variables(label, [*variables, *optimizer.variables()])
+    _compare_eagerly(optimizer, variables)
+
+
+def _compare_eagerly(optimizer: Any, variables: list[Any]) -> None:
+    """An eager update of `variables` is about to be made."""
+    handles = [getattr(variable, "handle", None) for variable in variables]
+    known, of = _eager_replicas.get(optimizer, (None, []))
+    if known is None or of != list(map(id, handles)):
+        known = _replicas(handle for handle in handles if hasattr(handle, "_numpy_internal"))
+        _eager_replicas[optimizer] = (known, list(map(id, handles)))
+    _compare_replicas(known)
+
+
+_eager_replicas: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def before_keras_optimizer(optimizer: Any, variables: list[Any]) -> None:
@@ -277,11 +208,13 @@ def before_keras_optimizer(optimizer: Any, variables: list[Any]) -> None:
 
     A graph's first run is _before_function's.
     """
-    if getattr(busy, "on", False) or _keras_optimizers.get(optimizer) == _generation:
+    if getattr(busy, "on", False):
         return
-    _keras_optimizers[optimizer] = _generation
-    label = f"start of optimizer {next(_optimizer_counter)}"
-    _sync_variables(label, [*variables, *optimizer_variables(optimizer)])
+    if _keras_optimizers.get(optimizer) != _generation:
+        _keras_optimizers[optimizer] = _generation
+        label = f"start of optimizer {next(_optimizer_counter)}"
+        _sync_variables(label, [*variables, *optimizer_variables(optimizer)])
+    _compare_eagerly(optimizer, variables)
 
 
 _keras_optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()

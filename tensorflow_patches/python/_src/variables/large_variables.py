@@ -57,6 +57,17 @@ def eager_variable(variable: Any) -> EagerVariable | None:
     return EagerVariable(found) if is_large(variable.dtype, shape.as_list()) else None
 
 
+def view(handle: Any) -> np.ndarray[Any, Any]:
+    """The value of an eager variable, which must not change while somebody holds it: it shares its
+    memory where that is the CPU's."""
+    from tensorflow.python.framework import dtypes
+    from tensorflow.python.ops import gen_resource_variable_ops as raw
+
+    dtype = dtypes.as_dtype(handle._handle_data.shape_and_type[0].dtype)
+    value: np.ndarray[Any, Any] = np.asarray(raw.read_variable_op(handle, dtype)._numpy_internal())
+    return value
+
+
 @contextlib.contextmanager
 def shared_fetches() -> Iterator[None]:
     """What this thread fetches of a Session meanwhile is not copied.

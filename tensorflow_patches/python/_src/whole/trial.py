@@ -32,9 +32,8 @@ def needs_whole(model: Any, kind: str, step: Callable[[Any], Any], shard: Any) -
     """
     found: dict[Any, bool] = model.__dict__.setdefault(_FOUND, {})
     if kind not in found:
-        found[kind] = (
-            _is_own(model, kind) and _can_be_whole(shard) and _mixes(model, kind, step, shard)
-        )
+        looked_at = _is_own(model, kind) or _adds_eagerly(model)
+        found[kind] = looked_at and _can_be_whole(shard) and _mixes(model, kind, step, shard)
         if found[kind]:
             _say(model, kind)
             _draw_alike(model)
@@ -54,6 +53,20 @@ def _is_own(model: Any, kind: str) -> bool:
     only_calls = kind in names and not names & {"GradientTape", "gradient", "minimize"}
     methods = [type(model).compute_loss, *([] if only_calls else [step])]
     return not all(is_keras(getattr(method, "__module__", "")) for method in methods)
+
+
+def _adds_eagerly(model: Any) -> bool:
+    """Whether, in eager code, a layer of the script's own adds a loss: nobody sees of what."""
+    import tensorflow as tf
+
+    if not tf.executing_eagerly():
+        return False
+    own = [layer for layer in model._flatten_layers() if not is_keras(type(layer).__module__)]
+    return any("add_loss" in getattr(_call(layer), "co_names", ()) for layer in own)
+
+
+def _call(layer: Any) -> Any:
+    return getattr(inspect.unwrap(type(layer).call), "__code__", None)
 
 
 def _can_be_whole(shard: Any) -> bool:

@@ -1,0 +1,122 @@
+"""Variables as the ranks exchange them: what each is called everywhere, how it is read and written.
+
+`synchronize` is the exchange: rank 0's values become every rank's. Who calls it, and when:
+initial_broadcast.py for eager variables, compat_v1/sessions.py for a Session's.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from tensorflow.mpi._src.runtime import c_api, control_plane, hooks, log
+from tensorflow.mpi._src.variables import large_variables, naming
+
+# Variables that hold the state of random number generators: they stay different on purpose, so that
+# ranks draw different dropout masks and augmentations, as one process does for different samples.
+_RANDOM_STATE = ("StateVar", "seed_generator_state")
+
+on_all_ranks: set[str] = set()  # handles of what was synchronized, if every rank has it
+
+
+@dataclasses.dataclass
+class State:
+    """One variable that has a value here: how all ranks know it, and how to read and write it."""
+
+    key: str  # name, dtype, shape
+    read: Callable[[], Any]  # -> numpy array
+    write: Callable[[Any], None]
+    mark: Callable[[], None]  # tells the kernels that it is synchronized
+    # A variable that is not to be read or written as a whole.
+    large: large_variables.EagerVariable | large_variables.FetchedVariable | None = None
+
+
+def synchronize(label: str, states: list[State]) -> None:
+    """Rank 0's values of the variables that every rank has become every rank's.
+
+    Only what differs travels. Every rank must call it, each with what it has.
+    """
+    values = [None if state.large is not None else state.read() for state in states]
+    mine: dict[str, list[int]] = collections.defaultdict(list)
+    places: dict[str, list[int]] = collections.defaultdict(list)
+    for index, (state, value) in enumerate(zip(states, values)):
+        digest = control_plane.digest(value) if state.large is None else state.large.digest()
+        mine[state.key].append(digest)
+        places[state.key].append(index)
+    everyone = control_plane.headers(f"{label} manifest", mine)
+    agreed = sorted(
+        key
+        for key, digests in mine.items()
+        if all(len(theirs.get(key, ())) == len(digests) for theirs in everyone)
+    )
+    missing = sorted(set().union(*everyone) - set(agreed))
+    if missing:
+        log.debug(f"{label}: not on all ranks, left as they are: {', '.join(missing[:10])}")
+    differing = [
+        places[key][n]
+        for key in agreed
+        for n in range(len(mine[key]))
+        if any(theirs[key][n] != everyone[0][key][n] for theirs in everyone)
+    ]
+    small = [index for index in differing if states[index].large is None]
+    received = control_plane.broadcast_arrays(label, [values[index] for index in small])
+    if hooks.rank != 0:
+        for index, value in zip(small, received):
+            states[index].write(value)
+    large = [states[index] for index in differing if states[index].large is not None]
+    for number, state in enumerate(large):
+        assert state.large is not None
+        state.large.receive(f"{label}: large {number}")
+    for key in agreed:
+        for index in places[key]:
+            states[index].mark()
+    log.debug(
+        f"{label}: {sum(len(mine[key]) for key in agreed)} of {len(states)} variables "
+        f"synchronized with rank 0, {len(differing)} of them had differed"
+    )
+
+
+def is_random_state(name: str) -> bool:
+    return any(word in name for word in _RANDOM_STATE)
+
+
+def of_handle(handle: Any, role: str) -> State | None:
+    """None for what is no variable, has no value, or is the state of a random generator."""
+    from tensorflow.python.framework import dtypes
+    from tensorflow.python.ops import gen_resource_variable_ops as raw
+
+    data = getattr(handle, "_handle_data", None)
+    if data is None or not data.is_set or len(data.shape_and_type) != 1:
+        return None
+    container, name = naming.handle_name(handle)
+    debug_name = name.rpartition("/")[0]
+    if container != "Anonymous" or is_random_state(debug_name):
+        return None
+    dtype = dtypes.as_dtype(data.shape_and_type[0].dtype)
+    if dtype in (dtypes.string, dtypes.variant, dtypes.resource):
+        return None
+    if not raw.var_is_initialized_op(handle).numpy():
+        return None
+
+    def read() -> Any:
+        return raw.read_variable_op(handle, dtype).numpy()
+
+    def write(value: Any) -> None:
+        raw.assign_variable_op(handle, value)
+
+    def mark() -> None:
+        c_api.load().tfmpi_mark_synchronized(container.encode(), name.encode(), b"")
+        on_all_ranks.add(name)
+
+    shape = raw.variable_shape(handle).numpy().tolist()
+    large = (
+        large_variables.EagerVariable(handle) if large_variables.is_large(dtype, shape) else None
+    )
+    return State(f"{debug_name} {role} {dtype.name} {shape}", read, write, mark, large)
+
+
+def creation(handle: Any) -> int:
+    number = naming.handle_name(handle)[1].rpartition("/")[2]
+    return int(number) if number.isdigit() else -1

@@ -1,0 +1,63 @@
+"""Replicas that part are found within TF_MPI_CHECK steps, by name and rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+EVERY, DISTURBED = 4, 6  # as replicas.py: the check before step 8 sees it, step 9 says so
+CASES = {
+    "function": "w_function_True_False",
+    "compiled": "w_function_True_True",
+    "eager Keras": "w_keras",
+    "eager v1": "w_v1",
+    "session ref": "w@",
+    "session resource": "w@",
+}
+
+
+@pytest.fixture(scope="module")
+def ranks(launch, scripts) -> list[dict[str, Any]]:
+    return launch(scripts / "replicas.py", np=3, env={"TF_MPI_CHECK": str(EVERY)}).check().results
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_flipped_bit_is_found(ranks, case):
+    said = {rank[case]["error"] for rank in ranks}
+    assert len(said) == 1, "every rank says the same"
+    (text,) = said
+    assert text.startswith(f"rank 2/3: the variable '{CASES[case]}"), text
+    assert "is not what it is on rank 0, 1: element [1, 1] is " in text
+    assert "last agreed on it before step 4 " in text
+    assert {rank[case]["step"] for rank in ranks} == {9}
+
+
+def test_what_is_compared_a_part_at_a_time(ranks):
+    said = {(rank["parts"]["step"], rank["parts"]["error"]) for rank in ranks}
+    assert len(said) == 1
+    ((step, text),) = said
+    assert step in (9, 13), "the first check, before step 4, has seen 8 of 24 bytes"
+    assert "rank 2/3: the variable 'w_parts'" in text and "element [1, 1] is " in text
+
+
+def test_an_assignment_on_one_rank_is_found(ranks):
+    for rank in ranks:
+        assert "rank 2/3: the variable 'w_assigned'" in rank["assigned"]["error"]
+        assert "element [0] is " in rank["assigned"]["error"]
+        assert rank["assigned"]["step"] == 9
+
+
+@pytest.mark.parametrize("case", ["undisturbed", "fit", "threads"])
+def test_nothing_is_said_where_nothing_is_wrong(ranks, case):
+    for rank in ranks:
+        assert rank[case] == {"step": None, "error": ""}
+
+
+@pytest.mark.full
+def test_every_bit_of_a_larger_model_counts(launch, scripts):
+    """Flips at random places, each on a random rank: the next check names the right one."""
+    run = launch(scripts / "flips.py", np=3, args=[5, 4], env={"TF_MPI_CHECK": "10"}, timeout=120)
+    for found in run.check().results:
+        assert found["flips"] == found["found"] == found["right"] == 5
+        assert found["late"] == 0
