@@ -90,6 +90,20 @@ def gathered() -> Any:
     return whole(Edges(), tf.data.Dataset.from_tensors(((X, EDGES), answer)))
 
 
+def fixed() -> Any:
+    """A layer that keeps its state from batch to batch, so that they have one size."""
+    keras.utils.set_random_seed(1)
+    keywords = {"batch_shape" if keras is keras_3 else "batch_input_shape": (4, 5, 1)}
+    layers = [keras.layers.LSTM(3, stateful=True), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.layers.InputLayer(**keywords), *layers])
+    model.compile("sgd", "mse")
+    history = model.fit(X[..., None], X[:, :1], batch_size=4, epochs=3, shuffle=False, verbose=0)
+    tested = model.evaluate(X[..., None], X[:, :1], batch_size=4, verbose=0)
+    predicted = model.predict(X[..., None], batch_size=4, verbose=0)
+    weights = [encode(weight) for weight in [*model.get_weights(), predicted]]
+    return [*history.history["loss"], tested], weights
+
+
 def failure(model: Any, dataset: Any) -> Any:
     model.compile("sgd", "mse")
     try:
@@ -200,6 +214,7 @@ CASES = {
     "predicted": predicted,
     "pooled": pooled,
     "gathered": gathered,
+    "fixed": fixed,
     "driven": driven,
     "exchanges": exchanges,
     "ragged": ragged,

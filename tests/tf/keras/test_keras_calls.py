@@ -42,8 +42,8 @@ def test_a_model_that_its_first_use_builds_is_one_model(alone, run, case):
             np.testing.assert_array_equal(decode(ours), decode(theirs))
 
 
-@pytest.mark.parametrize("case", ["pooled", "gathered"])
-def test_tensors_of_different_lengths_are_whole_on_every_rank(alone, run, case):
+@pytest.mark.parametrize("case", ["pooled", "gathered", "fixed"])
+def test_what_nobody_can_share_is_whole_on_every_rank(alone, run, case):
     for rank in run.results:
         np.testing.assert_allclose(rank[case][0], alone[case][0], rtol=1e-6)
         for ours, theirs in zip(rank[case][1], alone[case][1], strict=True):

@@ -49,7 +49,7 @@ def test_equal_one_process(scripts, ranks: int, mode: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(("ranks", "mode"), [(2, ()), full(3, ()), full(2, ("tf_keras",))])
 def test_a_part_is_not_taken_for_the_batch(scripts, ranks: int, mode: tuple[str, ...]) -> None:
     """Losses of several samples in steps of the script's own that gather nothing."""
-    args = [*mode, "computes_loss", "pairs", "dropped", "batch_norm"]
+    args = [*mode, "computes_loss", "pairs", "queue", "dropped", "batch_norm"]
     (alone,) = reference(scripts / "whole_batch.py", args=args)
     run = launch(scripts / "whole_batch.py", np=ranks, args=args, timeout=120).check()
     assert_same(run.results)

@@ -1,8 +1,8 @@
 """Losses, steps and metrics that only the whole batch can tell: prints what came out.
 
-Arguments: tf_keras, eager, jit; names of cases, default all but those of SAID. One process and N
-ranks run the same code. 33 samples in batches of 16 leave one sample in the last batch, so that a
-rank has none.
+Arguments: tf_keras, eager, jit; names of cases, default all but those of whole_batch_said.py. One
+process and N ranks run the same code. 33 samples in batches of 16 leave one sample in the last
+batch, so that a rank has none.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if "tf_keras" in sys.argv:
 import numpy as np
 import tensorflow as tf
 import whole_batch_metrics
+import whole_batch_said
 from common import encode, result, single_threaded_ops
 
 keras: Any = tf.keras
@@ -28,7 +29,6 @@ drawn = np.random.default_rng(0)
 X = drawn.normal(size=(70, 8)).astype(np.float32)
 Y = (np.tanh(X @ drawn.normal(size=(8, 1))) + 0.1).astype(np.float32)
 YES = (Y > 0).astype(np.float32)
-SAID = ("computes_loss", "pairs", "dropped", "batch_norm")
 
 
 def net(outputs: int = 1, activation: str | None = None) -> Any:
@@ -225,7 +225,7 @@ def average_loss() -> dict[str, Any]:
     """As a script for tf.distribute has it: a sum, divided by the batch that the script knows."""
 
     def loss(errors: Any) -> Any:
-        return tf.nn.compute_average_loss(tf.reduce_sum(errors, 1), global_batch_size=16.0)
+        return tf.nn.compute_average_loss(tf.reduce_sum(errors, 1), global_batch_size=16)
 
     return _flat(Own(loss).ready())
 
@@ -298,99 +298,22 @@ def on_batch() -> dict[str, Any]:
     return {"values": encode(np.asarray(values, np.float32))}
 
 
-class ComputesLoss(Steps):
-    def compute_loss(
-        self, x: Any = None, y: Any = None, y_pred: Any = None, *_: Any, **__: Any
-    ) -> Any:
-        return rmse(y, y_pred)
-
-
-def computes_loss() -> dict[str, Any]:
-    return fit(ComputesLoss().ready())
-
-
-class Pairs(Steps):
-    """Contrastive, without a word of ranks; with a queue that is made of samples."""
-
-    def __init__(self) -> None:
-        super().__init__(4)
-        self.norm = layers.BatchNormalization()
-        self.right = keras.metrics.SparseCategoricalAccuracy(name="right")
-        self.queue = self.add_weight(name="queue", shape=(4,), initializer="zeros", trainable=False)
-
-    @property
-    def metrics(self) -> list[Any]:
-        return [self.right]
-
-    def call(self, x: Any, training: bool = False) -> Any:
-        return self.norm(self.net(x, training=training), training=training)
-
-    def loss_of(self, x: Any) -> Any:
-        one = tf.math.l2_normalize(self(x, training=True), 1)
-        other = tf.math.l2_normalize(self(x + 0.1, training=True), 1)
-        near = tf.matmul(one, other, transpose_b=True) / 0.2
-        labels = tf.range(tf.shape(x)[0])
-        self.right.update_state(labels, near)
-        self.queue.assign(tf.reduce_max(one, 0))
-        losses = keras.losses.sparse_categorical_crossentropy(labels, near, from_logits=True)
-        return tf.reduce_mean(losses)
-
-    def train_step(self, data: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = self.loss_of(data[0])
-        self.update(tape, loss)
-        return {"right": self.right.result(), "pairs": loss}
-
-    def test_step(self, data: Any) -> Any:
-        return {"pairs": self.loss_of(data[0])}
-
-
-def pairs() -> dict[str, Any]:
-    return fit(Pairs().ready(), validation_data=(X[:7], Y[:7]))
-
-
-class Drops(Steps):
-    """A root of a mean, of a net with dropout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = keras.Sequential([*net().layers[:-1], layers.Dropout(0.4), layers.Dense(1)])
-
-    def train_step(self, data: Any) -> Any:
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = rmse(y, self(x, training=True))
-        self.update(tape, loss)
-        return {"root": loss}
-
-
-def dropped() -> dict[str, Any]:
-    """Whole batches have one process's masks: the masks of tf_keras follow no seed of its own."""
-    return {} if LEGACY else fit(Drops().ready())
-
-
-def batch_norm() -> dict[str, Any]:
-    stack = [keras.Input((8,)), layers.Dense(6), layers.BatchNormalization(), layers.Dense(1)]
-    fit(compiled(keras.Sequential(stack), "mse"))
-    return {}
-
-
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     case.__name__: case
     for case in (
         *(root_of_mean, keras_dice, own_dice, sum_of_samples, weighted, masked, added),
         *(contrastive, anchors, average_loss, own_mean, own_sum, teacher, synchronized, on_batch),
-        *(computes_loss, pairs, dropped, batch_norm),
     )
 }
 
 
 def main() -> None:
     single_threaded_ops()
-    cases = CASES | whole_batch_metrics.cases(keras, fit, compiled, net, (X, Y, YES))
+    said = whole_batch_said.cases(keras, Steps, fit, compiled, net, rmse, (X[:7], Y[:7]))
+    cases = CASES | whole_batch_metrics.cases(keras, fit, compiled, net, (X, Y, YES)) | said
     chosen = [name for name in sys.argv[1:] if name in cases]
     found = {}
-    for name in chosen or [name for name in cases if name not in SAID]:
+    for name in chosen or [name for name in cases if name not in said]:
         keras.utils.set_random_seed(1)
         found[name] = cases[name]()
     result(found)

@@ -61,6 +61,7 @@ class Given(NamedTuple):
       is that of all ranks together.
     once: it can be iterated only once.
     all_epochs: it holds as many epochs as there will be, each of num_batches.
+    rows: the number of samples that the model's inputs fix; None: any.
     """
 
     dataset: Any
@@ -69,6 +70,7 @@ class Given(NamedTuple):
     sizes: Collection[int] | None
     once: bool = False
     all_epochs: bool = False
+    rows: int | None = None
 
 
 def of_all_ranks(batch_size: int | None, steps: int | None) -> tuple[int | None, int | None]:
@@ -102,8 +104,7 @@ def shard_of(given: Given) -> Feed:
     num_batches = None if stream.length == "endless" else stream.length
     if not batch_shard.is_batched(stream.dataset.element_spec):
         return Feed(stream.dataset, num_batches)
-    if (rows := batch_shard.differing_rows(stream.dataset.element_spec)) is not None:
-        _say_whole(given.what, rows)
+    if _is_whole(given, stream.dataset.element_spec):
         return Feed(stream.dataset, num_batches)
     if batch_per_rank() and not given.sizes:
         return _in_turn(stream, label)
@@ -124,8 +125,7 @@ def _to_predict(
     spec = given.dataset.element_spec
     if not batch_shard.is_batched(spec):
         return whole
-    if (rows := batch_shard.differing_rows(spec)) is not None:
-        _say_whole(given.what, rows)
+    if _is_whole(given, spec):
         return whole
     same_form = all([*theirs[:2], theirs[3]] == [*everyone[0][:2], everyone[0][3]]
                     for theirs in everyone)  # fmt: skip
@@ -145,14 +145,31 @@ def _to_predict(
 _said_whole = False
 
 
-def _say_whole(what: str, rows: list[int]) -> None:
+def _is_whole(given: Given, spec: Any) -> bool:
+    """Whether every rank must compute whole batches; rank 0 says why."""
+    rows = batch_shard.differing_rows(spec)
+    if rows is not None:
+        _say_whole(
+            f"{given.what}: the tensors of a batch have different first dimensions "
+            f"({' and '.join(map(str, rows))}), so these are not samples that ranks could share"
+        )
+        return True
+    if given.rows is not None and not batch_per_rank():
+        _say_whole(
+            f"{given.what}: the model's Input fixes batches of {given.rows} samples, which ranks "
+            "cannot share (leave the number out, or set TF_MPI_BATCH=per-rank)"
+        )
+        return True
+    return False
+
+
+def _say_whole(why: str) -> None:
     global _said_whole
     if hooks.rank == 0 and not _said_whole:
         _said_whole = True
         log.say(
-            f"{what}: the tensors of a batch have different first dimensions "
-            f"({' and '.join(map(str, rows))}), so these are not samples that ranks could share: "
-            "every rank computes whole batches, which is right but no faster than one process"
+            f"{why}: every rank computes whole batches, which is right but no faster than one "
+            "process"
         )
 
 

@@ -49,6 +49,19 @@ def note_data(spec: Any, split: bool) -> None:
         call.spec, call.split = spec, split
 
 
+def fixed_rows() -> int | None:
+    """The number of samples that the innermost call's model fixes in its inputs; None: any."""
+    import tensorflow as tf
+
+    call = innermost()
+    try:
+        inputs = tf.nest.flatten(call.model.inputs if call is not None else [])
+    except (AttributeError, ValueError):  # a model that is not built yet
+        return None
+    shapes = [tuple(one.shape) for one in inputs if getattr(one, "shape", None) is not None]
+    return next((shape[0] for shape in shapes if shape and shape[0] is not None), None)
+
+
 def wrap(kind: str) -> Callable[[Any], Any]:
     """For hooking.wrap, of Model.fit, evaluate or predict."""
 

@@ -68,7 +68,7 @@ def kept(model: Any, part: Part) -> Iterator[None]:
         averages = {id(tf_variable(v)) for v in _moving_averages(model)}
         changed = {id(variable.handle) for variable, _ in others if id(variable) in averages}
     else:
-        changed = _made_of_samples(graph, graph.get_operations()[first:], part)
+        changed = made_of_samples(graph, graph.get_operations()[first:], part)
     before = [pair for pair in summed if id(pair[0]) not in alike]
     mine = {id(variable) for variable, _ in summed}
     before += [
@@ -120,10 +120,11 @@ def _moving_averages(model: Any) -> list[Any]:
     ]
 
 
-def _made_of_samples(graph: Any, operations: Iterable[Any], part: Part) -> set[int]:
+def made_of_samples(graph: Any, operations: Iterable[Any] | None, part: Part) -> set[int]:
     """The ids of the handles of variables that are assigned something of this rank's samples.
 
-    What has passed an average or a gathering is the same on every rank.
+    What has passed an average or a gathering is the same on every rank. `operations`: those of
+    `graph` that count; None: all.
     """
     import tensorflow as tf
 
@@ -137,7 +138,7 @@ def _made_of_samples(graph: Any, operations: Iterable[Any], part: Part) -> set[i
         for outside, inside in getattr(graph, "captures", ())
     }
     found = set()
-    for op in operations:
+    for op in graph.get_operations() if operations is None else operations:
         if op.type not in _ASSIGNS or kinds.key(op.inputs[0]) not in holders:
             continue
         if _leads_to(op.inputs[1], leaves):

@@ -2,7 +2,8 @@
 
 A train_step, test_step or compute_loss that the script has written is traced once, in a function
 that is never run, and what it takes the gradient of is looked at (kinds.py). If that is a function
-of several samples at once, and the script gathers nothing (tf.mpi.gather_batch), no rank can
+of several samples at once, or if the step keeps something of samples for later (a queue of
+embeddings, centers of classes), and the script gathers nothing (tf.mpi.gather_batch), no rank can
 compute it of its part. Then every rank is given the whole batch: that is what one process does, at
 its speed; rank 0 says so.
 """
@@ -32,10 +33,14 @@ def needs_whole(model: Any, kind: str, step: Callable[[Any], Any], shard: Any) -
     """
     found: dict[Any, bool] = model.__dict__.setdefault(_FOUND, {})
     if kind not in found:
-        looked_at = _is_own(model, kind) or _adds_eagerly(model)
-        found[kind] = looked_at and _can_be_whole(shard) and _mixes(model, kind, step, shard)
-        if found[kind]:
-            _say(model, kind)
+        kept = _own_state(model) if kind == "train_step" else {}
+        looked_at = _is_own(model, kind) or _adds_eagerly(model) or bool(kept)
+        why = None
+        if looked_at and _can_be_whole(shard):
+            why = _why_whole(model, kind, step, shard, kept)
+        found[kind] = why is not None
+        if why is not None:
+            _say(model, kind, why)
             _draw_alike(model)
     return found[kind]
 
@@ -69,6 +74,20 @@ def _call(layer: Any) -> Any:
     return getattr(inspect.unwrap(type(layer).call), "__code__", None)
 
 
+def _own_state(model: Any) -> dict[int, str]:
+    """What layers of the script's own keep and do not train, by the id of its handle: its name."""
+    found = {}
+    for layer in model._flatten_layers():
+        if is_keras(type(layer).__module__):
+            continue
+        lists = ("_non_trainable_variables", "_non_trainable_weights")  # Keras 3's, tf_keras's
+        own: Any = next((getattr(layer, name) for name in lists if hasattr(layer, name)), ())
+        for variable in map(states.tf_variable, own):
+            if hasattr(variable, "handle"):
+                found[id(variable.handle)] = str(variable.name)
+    return found
+
+
 def _can_be_whole(shard: Any) -> bool:
     """Ragged, sparse and string tensors are not gathered, nor uneven parts in compiled code."""
     import tensorflow as tf
@@ -80,13 +99,17 @@ def _can_be_whole(shard: Any) -> bool:
     return even or not compiled.is_compiled()
 
 
-def _mixes(model: Any, kind: str, step: Callable[[Any], Any], shard: Any) -> bool:
+def _why_whole(
+    model: Any, kind: str, step: Callable[[Any], Any], shard: Any, kept: dict[int, str]
+) -> str | None:
+    """What of the step only the whole batch can tell; None: nothing. `kept`: see _own_state."""
     import numpy as np
     import tensorflow as tf
 
     eagerly = tf.executing_eagerly()
     seen: set[Kind] = set()
     told: set[Kind] = set()
+    changed: set[int] = set()
     leaves = tf.nest.flatten(shard.data)
     specs = [
         None if leaf is None else tf.TensorSpec(_of_any_length(leaf.shape), leaf.dtype)
@@ -103,6 +126,7 @@ def _mixes(model: Any, kind: str, step: Callable[[Any], Any], shard: Any) -> boo
             for _, value in results.leaves(logs if isinstance(logs, dict) else {}):
                 if id(value) not in part.results:
                     told.add(part.kind(value))
+            changed.update(states.made_of_samples(tf.compat.v1.get_default_graph(), None, part))
 
     given = [spec for spec in specs if spec is not None]
     drawn = random.getstate(), np.random.get_state()
@@ -115,11 +139,14 @@ def _mixes(model: Any, kind: str, step: Callable[[Any], Any], shard: Any) -> boo
         np.random.set_state(drawn[1])
     # In eager code nobody will be able to tell a sum from a mean.
     wrong = {Kind.MIXED, Kind.LINEAR} | ({Kind.SUM} if eagerly else set())
-    if kind == "test_step":
-        return bool((seen | told) & wrong)
-    if told & wrong and not seen & wrong:
+    if (seen | (told if kind == "test_step" else set())) & wrong:
+        return "computes what is no mean over samples (as a contrastive loss, or a root of a mean)"
+    names = sorted(name for handle, name in kept.items() if handle in changed)
+    if names:
+        return f"keeps something of the samples in '{names[0]}' (as a queue, or a running mean)"
+    if told & wrong:
         _say_values(model)
-    return bool(seen & wrong)
+    return None
 
 
 def _of_any_length(shape: Any) -> Any:
@@ -158,13 +185,12 @@ def _say_values(model: Any) -> None:
     )
 
 
-def _say(model: Any, kind: str) -> None:
+def _say(model: Any, kind: str, why: str) -> None:
     if hooks.rank or kind in _said:
         return
     _said.add(kind)
     log.say(
-        f"{kind} of model '{model.name}' computes what is no mean over samples (as a contrastive "
-        "loss, or a root of a mean), so every rank computes whole batches: that is one "
-        "process's result, and no faster. To share the work, compute the loss of "
-        "tf.mpi.gather_batch(predictions) and tf.mpi.gather_batch(targets)"
+        f"{kind} of model '{model.name}' {why}, so every rank computes whole batches: that is one "
+        "process's result, and no faster. To share the work, compute that of "
+        "tf.mpi.gather_batch(x), of predictions, targets or what is kept"
     )

@@ -1,0 +1,111 @@
+"""Steps that only the whole batch can tell, without a word of ranks: rank 0 says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+
+def cases(
+    keras: Any, Steps: Any, fit: Any, compiled: Any, net: Any, rmse: Any, seven: Any
+) -> dict[str, Callable[[], dict[str, Any]]]:
+    """By name; the arguments are whole_batch.py's."""
+    layers = keras.layers
+    legacy = not hasattr(keras, "ops")  # tf_keras
+
+    class ComputesLoss(Steps):
+        def compute_loss(
+            self, x: Any = None, y: Any = None, y_pred: Any = None, *_: Any, **__: Any
+        ) -> Any:
+            return rmse(y, y_pred)
+
+    def computes_loss() -> dict[str, Any]:
+        return fit(ComputesLoss().ready())
+
+    class Pairs(Steps):
+        """Contrastive, without a word of ranks; with a queue that is made of samples."""
+
+        def __init__(self) -> None:
+            super().__init__(4)
+            self.norm = layers.BatchNormalization()
+            self.right = keras.metrics.SparseCategoricalAccuracy(name="right")
+            self.queue = self.add_weight(
+                name="queue", shape=(4,), initializer="zeros", trainable=False
+            )
+
+        @property
+        def metrics(self) -> list[Any]:
+            return [self.right]
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            return self.norm(self.net(x, training=training), training=training)
+
+        def loss_of(self, x: Any) -> Any:
+            one = tf.math.l2_normalize(self(x, training=True), 1)
+            other = tf.math.l2_normalize(self(x + 0.1, training=True), 1)
+            near = tf.matmul(one, other, transpose_b=True) / 0.2
+            labels = tf.range(tf.shape(x)[0])
+            self.right.update_state(labels, near)
+            self.queue.assign(tf.reduce_max(one, 0))
+            losses = keras.losses.sparse_categorical_crossentropy(labels, near, from_logits=True)
+            return tf.reduce_mean(losses)
+
+        def train_step(self, data: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = self.loss_of(data[0])
+            self.update(tape, loss)
+            return {"right": self.right.result(), "pairs": loss}
+
+        def test_step(self, data: Any) -> Any:
+            return {"pairs": self.loss_of(data[0])}
+
+    def pairs() -> dict[str, Any]:
+        return fit(Pairs().ready(), validation_data=seven)
+
+    class Drops(Steps):
+        """A root of a mean, of a net with dropout."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = keras.Sequential([*net().layers[:-1], layers.Dropout(0.4), layers.Dense(1)])
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = rmse(y, self(x, training=True))
+            self.update(tape, loss)
+            return {"root": loss}
+
+    class Queue(Steps):
+        """Embeddings of earlier batches are the negatives, as in MoCo."""
+
+        def __init__(self) -> None:
+            super().__init__(4)
+            self.kept = self.add_weight(
+                name="kept", shape=(20, 4), initializer="glorot_uniform", trainable=False
+            )
+
+        def train_step(self, data: Any) -> Any:
+            with tf.GradientTape() as tape:
+                own = tf.math.l2_normalize(self(data[0], training=True), 1)
+                near = tf.reduce_logsumexp(tf.matmul(own, self.kept, transpose_b=True), 1)
+                loss = tf.reduce_mean(near)
+            self.update(tape, loss)
+            self.kept.assign(tf.concat([own, self.kept], 0)[:20])
+            return {"queue": loss}
+
+    def queue() -> dict[str, Any]:
+        return fit(Queue().ready())
+
+    def dropped() -> dict[str, Any]:
+        """Whole batches have one process's masks; those of tf_keras follow no seed of its own."""
+        return {} if legacy else fit(Drops().ready())
+
+    def batch_norm() -> dict[str, Any]:
+        stack = [keras.Input((8,)), layers.Dense(6), layers.BatchNormalization(), layers.Dense(1)]
+        fit(compiled(keras.Sequential(stack), "mse"))
+        return {}
+
+    return {case.__name__: case for case in (computes_loss, pairs, queue, dropped, batch_norm)}
