@@ -192,6 +192,7 @@ def _save_training_once(module: ModuleType) -> None:
     """BackupAndRestore: weights, then their epoch; the folder is removed at the end."""
     _silent_files(module)
     hooking.wrap(module, "BackupAndRestore._save_model", saves.tells_at_end)
+    hooking.wrap(module, "BackupAndRestore._save_model", _whole_folder)
 
     def path(self: Any, logs: Any = None) -> str:
         return f"{self.backup_dir} (end of training)"
@@ -200,6 +201,19 @@ def _save_training_once(module: ModuleType) -> None:
         names.remove(os.fspath(self.backup_dir))
 
     hooking.wrap(module, "BackupAndRestore.on_train_end", lambda f: saves.saves(f, path, result))
+
+
+def _whole_folder(function: Any) -> Any:
+    """Beside the weights: the epoch that they are of, and those before them."""
+
+    def save(self: Any, *args: Any, **kwargs: Any) -> None:
+        function(self, *args, **kwargs)
+        own = os.path.abspath(os.fspath(self.backup_dir))
+        theirs = names.of_rank_0(own)
+        if theirs != own:
+            names.stand_for(own, theirs, kept="")
+
+    return save
 
 
 def _save_orbax_once(module: ModuleType) -> None:
