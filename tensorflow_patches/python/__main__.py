@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from tensorflow.mpi import config, doctor
-from tensorflow.mpi._src.observability import bench
+from tensorflow.mpi._src.observability import bench, nodes
 
 
 def main() -> int:
@@ -14,9 +14,10 @@ def main() -> int:
         prog="python -m tensorflow.mpi", description="Gradients averaged over MPI ranks."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser(
+    doctor_parser = commands.add_parser(
         "doctor", help="prints what is installed, what the launcher says, and tries an allreduce"
     )
+    nodes.add_arguments(doctor_parser)
     commands.add_parser("config", help="prints every TF_MPI_ variable with its help (Markdown)")
     bench_parser = commands.add_parser(
         "bench", help="under mpirun: times collectives by size, against plain MPI"
@@ -24,7 +25,7 @@ def main() -> int:
     bench.add_arguments(bench_parser)
     options = parser.parse_args()
     if options.command == "doctor":
-        return doctor.main()
+        return nodes.main(options) if options.nodes else doctor.main()
     if options.command == "bench":
         return bench.main(options)
     print(config.describe())

@@ -11,11 +11,20 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 Kind = Literal["choice", "bytes", "seconds", "steps", "path", "output", "topology", "extras"]
+# Whether ranks may have different values: no, and the start compares them; rank 0's counts on all;
+# each rank has its own.
+Ranks = Literal["same", "rank 0", "own"]
+_RANKS = {
+    "same": "The same on all ranks.",
+    "rank 0": "Rank 0's counts.",
+    "own": "Each rank has its own.",
+}
 
 SPARSE_MODES = ("auto", "gather", "dense")  # in the order of glue/kernels/sparse_average.h
 # What only makes steps faster: name -> what it does. As in glue/runtime/extras.cc.
@@ -77,6 +86,7 @@ class Parameter:
     choices: tuple[str, ...] = ()
     low: float = 0
     high: float = 31_536_000  # a year
+    ranks: Ranks = "same"
 
     @property
     def accepted(self) -> str:
@@ -143,6 +153,16 @@ class Parameter:
                 pass
         raise ConfigError(f"{self.name}={text!r} is not accepted; accepted: {self.accepted}")
 
+    def shown(self, value: Any) -> str:
+        """A value that `parse` returned, as text: the same for whatever means the same."""
+        if isinstance(value, Topology):
+            if value.nodes is None:
+                return "flat" if value.ranks_per_node else "auto"
+            return f"{value.nodes}x{value.ranks_per_node}"
+        if isinstance(value, tuple):
+            return "all" if value == tuple(EXTRAS) else ",".join(value) or "none"
+        return str(value) or "unset"
+
 
 PARAMETERS = {
     parameter.name: parameter
@@ -153,8 +173,9 @@ PARAMETERS = {
             "",
             "Averages gradients over MPI ranks. Unset: when a launcher (mpirun, srun) started "
             "more than one rank. 0: never; TensorFlow is stock TensorFlow. 1: always, also with "
-            "one rank.",
+            "one rank. The ranks of a job need not have the same, but all of them average or none.",
             choices=("", "0", "1"),
+            ranks="own",
         ),
         Parameter(
             "TF_MPI_LOG_LEVEL",
@@ -163,6 +184,7 @@ PARAMETERS = {
             "What goes to stderr. warning: only what needs attention. info: also one line at "
             "start, on rank 0. debug: also what each rank registers, names and synchronizes.",
             choices=("warning", "info", "debug"),
+            ranks="own",
         ),
         Parameter(
             "TF_MPI_FUSION_THRESHOLD",
@@ -187,8 +209,7 @@ PARAMETERS = {
             "TF_MPI_EXTRAS",
             "extras",
             "all",
-            "What only makes steps faster; averages are the same with all of these or none. All "
-            "ranks must have the same. "
+            "What only makes steps faster; averages are the same with all of these or none. "
             + " ".join(f"{name}: {what}." for name, what in EXTRAS.items()),
         ),
         Parameter(
@@ -196,14 +217,18 @@ PARAMETERS = {
             "seconds",
             "60",
             "A tensor that some ranks have waited for this long is reported, with the ranks that "
-            "are missing, and again after as long. 0: never.",
+            "are missing, and again after as long; so are ranks that wait for others at the start "
+            "and at the end. A start is reported after 10 s, if this is more. 0: never.",
+            ranks="own",
         ),
         Parameter(
             "TF_MPI_STALL_TIMEOUT",
             "seconds",
             "1800",
-            "A tensor that some ranks have waited for this long becomes an error on all of them. "
-            "0: they wait for ever.",
+            "A tensor that some ranks have waited for this long becomes an error on all of them; "
+            "ranks that have waited so at the start or at the end stop, and with them the job. At "
+            "the end, ranks whose processes are at work are waited for. 0: they wait for ever.",
+            ranks="own",
         ),
         Parameter(
             "TF_MPI_COLLECTIVE_TIMEOUT",
@@ -212,6 +237,7 @@ PARAMETERS = {
             "A data transfer that all ranks have begun and that takes this long is an error: a "
             "peer has died, or the network is down.",
             low=1,
+            ranks="own",
         ),
         Parameter(
             "TF_MPI_CHECK",
@@ -275,8 +301,9 @@ PARAMETERS = {
             "",
             "Rank 0 writes a trace of all ranks to this file at the end, for ui.perfetto.dev or "
             "chrome://tracing: when each gradient was handed in, waited for, packed, reduced, "
-            "unpacked and applied. At most 262144 events per rank. Of ranks that do not end "
+            "unpacked and applied; of each rank the last 262144 events. Of ranks that do not end "
             "together each writes its own, as trace.rank3.json.",
+            ranks="rank 0",
         ),
         Parameter(
             "TF_MPI_STATS",
@@ -285,6 +312,7 @@ PARAMETERS = {
             "1: at the end rank 0 prints what communication cost: operations, bytes, fused sizes, "
             "time exposed and hidden, the rank that the others waited for.",
             choices=("0", "1"),
+            ranks="rank 0",
         ),
         Parameter(
             "TF_MPI_TOPOLOGY",
@@ -309,6 +337,7 @@ PARAMETERS = {
             "path",
             "",
             "The transport library to load in place of the one that fits the launcher.",
+            ranks="own",
         ),
     )
 }
@@ -321,8 +350,9 @@ def get(name: str, environ: Mapping[str, str] = os.environ) -> Any:
 
 
 def given(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The parameters that the environment holds, as text."""
-    return {name: environ[name] for name in PARAMETERS if name in environ}
+    """The parameters, and TensorFlow's own that change results, that the environment holds."""
+    names = (*PARAMETERS, *SWITCHES)
+    return {name: environ[name] for name in names if name in environ}
 
 
 def check(environ: Mapping[str, str] = os.environ) -> None:
@@ -340,6 +370,41 @@ def check(environ: Mapping[str, str] = os.environ) -> None:
         )
 
 
+# Variables of TensorFlow, Keras and their libraries that change what is computed, or whether it is
+# averaged alike. Not threads, logs and devices: these may differ.
+SWITCHES = (
+    "KERAS_BACKEND", "KERAS_MAX_EPOCHS", "KERAS_MAX_STEPS_PER_EPOCH", "ONEDNN_DEFAULT_FPMATH_MODE",
+    "TENSORFLOW_USE_CUSTOM_CONTRACTION_KERNEL", "TF2_BEHAVIOR",
+    "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_EMULATE_FP16",
+    "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL",
+    "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_SIMULATE_GPU",
+    "TF_DETERMINISTIC_OPS", "TF_DETERMINISTIC_ORDER", "TF_ENABLE_ONEDNN_OPTS",
+    "TF_ENABLE_ONEDNN_SPMM", "TF_ENABLE_ZENDNN_OPTS", "TF_SET_ONEDNN_FPMATH_MODE",
+    "TF_USE_DEEP_CONV2D", "TF_USE_LEGACY_KERAS", "TF_XLA_FLAGS", "XLA_FLAGS",
+)  # fmt: skip
+_WRITES_ONLY = re.compile(r"--(tf_)?xla_(dump|log|hlo_dump|hlo_profile)\w*(=\S*)?")
+
+
+def alike(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What must be the same on all ranks, by name, as text."""
+    found = {
+        name: parameter.shown(get(name, environ))
+        for name, parameter in PARAMETERS.items()
+        if parameter.ranks == "same"
+    }
+    for name in SWITCHES:
+        # Ranks may write their dumps to different places.
+        words = _WRITES_ONLY.sub("", environ.get(name, "")).split()
+        found[name] = " ".join(words) or "unset"
+    return found
+
+
+def keras_file(environ: Mapping[str, str] = os.environ) -> str:
+    """The file in which Keras looks for its backend and the precision of its floats."""
+    home = environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
+    return os.path.join(home, "keras.json")
+
+
 @dataclasses.dataclass(frozen=True)
 class Launcher:
     """What started this process, as its environment tells."""
@@ -347,6 +412,7 @@ class Launcher:
     name: str
     size: int
     rank: int
+    local_size: int = 0  # ranks on this node; 0: not known
 
 
 # (launcher, variable with the number of ranks, variable with this rank)
@@ -361,7 +427,10 @@ def launcher(environ: Mapping[str, str] = os.environ) -> Launcher | None:
     """The launcher that started this process, or None."""
     for name, size, rank in _LAUNCHERS:
         if environ.get(size, "").isdigit() and environ.get(rank, "").isdigit():
-            return Launcher(name, int(environ[size]), int(environ[rank]))
+            local = environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "")
+            return Launcher(
+                name, int(environ[size]), int(environ[rank]), int(local) if local.isdigit() else 0
+            )
     return None
 
 
@@ -389,6 +458,29 @@ def _job(environ: Mapping[str, str]) -> str:
     return " ".join(environ[name] for name in _JOB if name in environ)
 
 
+def rank_of(theirs: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> int | None:
+    """The rank of a process that was started with the environment `theirs`, if of our job."""
+    own, other = launcher(environ), launcher(theirs)
+    if own is None or other is None or not _job(environ) or _job(environ) != _job(theirs):
+        return None
+    return other.rank if own.size == other.size else None
+
+
+def job() -> str:
+    """The job of this process's launcher: the same for its ranks, another for any other; or ""."""
+    return _job(os.environ)
+
+
+def node_name(environ: Mapping[str, str] = os.environ) -> str:
+    """This node, as its scheduler calls it."""
+    return environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+
+
+def scheduled_nodes(environ: Mapping[str, str] = os.environ) -> str:
+    """The nodes that Slurm has given to this job, in its form; "" if it does not say."""
+    return environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
+
+
 def mark_started(environ: Any = os.environ) -> None:
     """Notes in the environment that this process has become a rank, and of which job."""
     environ[_STARTED_BY] = f"{os.getpid()} {_job(environ)}"
@@ -414,10 +506,23 @@ class Gate:
     launcher: Launcher | None
 
 
+_OF_NODES = ("doctor", "--nodes")
+
+
+def _looks_at_nodes(words: Sequence[str]) -> bool:
+    """Whether Python was started with `words` to look at each node, whether or not others answer:
+    python -m tensorflow.mpi doctor --nodes."""
+    words = list(words)
+    place = words.index("tensorflow.mpi") if "tensorflow.mpi" in words else 0
+    return words[max(0, place - 1)] == "-m" and set(_OF_NODES) <= set(words[place:])
+
+
 def gate(environ: Mapping[str, str] = os.environ) -> Gate:
     """Decides by `TF_MPI_ENABLE` and the launcher; ConfigError for any other value."""
     enable = get("TF_MPI_ENABLE", environ)
     found = launcher(environ)
+    if _looks_at_nodes(sys.orig_argv):
+        return Gate(False, "doctor --nodes looks at each node by itself", found)
     if enable == "0":
         return Gate(False, "TF_MPI_ENABLE=0", found)
     check(environ)
@@ -435,6 +540,15 @@ def gate(environ: Mapping[str, str] = os.environ) -> Gate:
     return Gate(True, f"{found.name} started {found.size} ranks", found)
 
 
+_OTHERS = (
+    "Those that change what is computed must be the same on all ranks, as must the versions of "
+    "Python, NumPy, Keras and this wheel, and Keras's file keras.json. The start compares them, "
+    "and stops with all values and their ranks. Options of XLA that only write files may differ, "
+    "and so may what is not named here: log levels, numbers of threads, places of files, "
+    "TF_CONFIG. On several nodes, mpirun passes only the variables that its option -x names."
+)
+
+
 def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, break_on_hyphens=False)
 
@@ -445,5 +559,8 @@ def describe(environ: Mapping[str, str] = os.environ) -> str:
     for p in PARAMETERS.values():
         default = p.default or "unset"
         lines += [f"### `{p.name}`", "", *_wrapped(p.help), ""]
-        lines += [*_wrapped(f"Accepted: {p.accepted}. Default: {default}."), ""]
+        lines += [*_wrapped(f"Accepted: {p.accepted}. Default: {default}. {_RANKS[p.ranks]}"), ""]
+    switches = ", ".join(f"`{name}`" for name in SWITCHES)
+    lines += ["### Variables of TensorFlow and Keras", "", *_wrapped(_OTHERS), ""]
+    lines += [*_wrapped(f"Compared: {switches}."), ""]
     return "\n".join(lines)

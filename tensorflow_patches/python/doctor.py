@@ -1,24 +1,29 @@
-"""`python -m tensorflow.mpi doctor`: what is installed and whether the ranks reach one another."""
+"""`python -m tensorflow.mpi doctor`: what is installed and whether the ranks reach one another.
+
+What it prints is one block, to be pasted into a report of a bug.
+"""
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
+import platform
 import shutil
 import subprocess
 import sys
 
 from tensorflow import mpi
 from tensorflow.mpi import _build_info, config
-from tensorflow.mpi._src.runtime import c_api
+from tensorflow.mpi._src.observability import machine
+from tensorflow.mpi._src.runtime import c_api, settings
 
 
 def main() -> int:
     """Prints the report, on rank 0 only; 0 if all is well."""
     ok = _try_allreduce() if mpi.is_enabled() else None
     if mpi.rank() == 0:
+        print("--- tensorflow.mpi doctor: paste all of this into a report of a bug")
         for label, text in _report(ok):
             print(f"{label:<14}{text}")
+        print("---")
     return 1 if ok is False else 0
 
 
@@ -32,6 +37,8 @@ def _report(ok: bool | None) -> list[tuple[str, str]]:
         ("launcher", f"{found.name}, {found.size} ranks" if found else "none"),
         ("mpirun", _mpirun()),
         ("MPI library", _mpi_library()),
+        ("packages", ", ".join(f"{name} {version}" for name, version in settings.packages())),
+        *_machine(),
     ]
     for name, value in config.given().items():
         lines.append(("environment", f"{name}={value}"))
@@ -42,6 +49,17 @@ def _report(ok: bool | None) -> list[tuple[str, str]]:
         result = "right" if ok else "WRONG"
         lines.append(("allreduce", f"over {mpi.size()} ranks: {result}"))
     return lines
+
+
+def _machine() -> list[tuple[str, str]]:
+    facts = machine.facts()
+    cores = f"{facts['cores']} cores for this process"
+    free, of = facts["memory_free"] / 2**30, facts["memory"] / 2**30
+    return [
+        ("system", f"{facts['system']}, {'-'.join(platform.libc_ver())}"),
+        ("processor", f"{facts['processor']}, {cores}, load {facts['load']}"),
+        ("memory", f"{free:.1f} of {of:.1f} GB free, /dev/shm {facts['shm_free'] >> 20} MB free"),
+    ]
 
 
 def _try_allreduce() -> bool:
@@ -70,13 +88,6 @@ def _mpirun() -> str:
 
 
 def _mpi_library() -> str:
-    """Which libmpi the transport library binds to, found as the dynamic linker finds it."""
     if mpi.is_enabled() and mpi.size() == 1:
         return "none loaded: one rank needs none"
-    try:
-        ctypes.CDLL(c_api.OPEN_MPI_TRANSPORT)
-    except OSError as error:
-        return f"not usable: {error}"
-    with open("/proc/self/maps", encoding="utf-8") as maps:
-        paths = {line.split()[-1] for line in maps if "libmpi.so" in line}
-    return ", ".join(sorted(paths))
+    return machine.mpi_library()

@@ -58,6 +58,9 @@ struct EngineStats {
   uint64_t predicted = 0;    // agreements without a message
 };
 
+// Every rank is told so of each rank that has joined; its number stands after a line break.
+constexpr char kJoinedPost[] = "joined";
+
 class Engine {
  public:
   Engine(std::unique_ptr<Transport> transport, EngineOptions options);
@@ -138,6 +141,7 @@ class Engine {
   void RejectWhatWasTold() TFMPI_REQUIRES(communication_thread_);
   void SendReadyList() TFMPI_REQUIRES(communication_thread_);
   void Handle(const ControlMessage& message) TFMPI_REQUIRES(communication_thread_);
+  void Tell(int rank, const ReadyList& ready_list) TFMPI_REQUIRES(communication_thread_);
   void Coordinate() TFMPI_REQUIRES(communication_thread_);
   void ExecuteResponseList(const ResponseList& response_list) TFMPI_REQUIRES(communication_thread_);
 

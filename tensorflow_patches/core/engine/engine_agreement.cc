@@ -179,7 +179,7 @@ void Engine::SendReadyList() {
     NoteTold(names_.FindPending(named.name));
   }
   if (coordinator_ != nullptr) {
-    coordinator_->Receive(0, ready_list, Clock::now());
+    Tell(0, ready_list);
     return;
   }
   const std::string bytes = Encode(ready_list);
@@ -197,7 +197,7 @@ void Engine::Handle(const ControlMessage& message) {
                   "rank 0 cannot read a ready list of rank " + std::to_string(message.source)));
       return;
     }
-    coordinator_->Receive(message.source, ready_list, Clock::now());
+    Tell(message.source, ready_list);
     return;
   }
   ResponseList response_list;
@@ -206,6 +206,16 @@ void Engine::Handle(const ControlMessage& message) {
     return;
   }
   ExecuteResponseList(response_list);
+}
+
+// On rank 0, what `rank` says.
+void Engine::Tell(int rank, const ReadyList& ready_list) {
+  if (ready_list.joined) {
+    const std::string post = std::string(kJoinedPost) + "\n" + std::to_string(rank);
+    CountPost(post);
+    coordinator_->Post(post);
+  }
+  coordinator_->Receive(rank, ready_list, Clock::now());
 }
 
 void Engine::Coordinate() {

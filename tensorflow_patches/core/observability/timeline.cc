@@ -2,9 +2,12 @@
 
 #include <pthread.h>
 
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 
 namespace tfmpi {
 
@@ -18,21 +21,33 @@ int64_t Nanoseconds(TimePoint time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
-// Of one thread. The lock is the owner's but for TakeEvents, so it is free when the owner wants it.
+// Events that come one after the other on a thread: what is dropped at a time.
+constexpr size_t kBlockEvents = 1024;
+constexpr size_t kMostBlocks = kMostEvents / kBlockEvents;
+// Names beyond this are looked through: those that no kept event has are dropped.
+constexpr uint32_t kMostNewNames = 1 << 15;
+
+// Of one thread. The lock is the owner's but for TakeEvents and DropOldest, so it is free when the
+// owner wants it. Taken after the recorder's, if both are.
 struct Buffer {
   std::mutex mutex;
-  ThreadEvents thread;  // guarded by mutex
+  std::string name;
+  std::deque<std::vector<Event>> blocks;  // guarded by mutex; none is empty, the last grows
 };
 
 // Of the process; never destroyed, since threads may record while it exits.
 struct Recorder {
   std::mutex mutex;
-  std::vector<std::unique_ptr<Buffer>> buffers;  // guarded by mutex, as the next three
-  std::vector<std::string> names = {""};
+  std::vector<std::unique_ptr<Buffer>> buffers;  // guarded by mutex, as all up to `generation`
+  size_t blocks = 0;                             // of all buffers
+  uint64_t dropped = 0;
+  std::unordered_map<uint32_t, std::string> names = {{0, ""}};
   std::unordered_map<std::string, uint32_t> ids = {{"", 0}};
   std::map<uint32_t, std::vector<std::string>> parts;
-  std::atomic<uint64_t> kept{0};
-  std::atomic<uint64_t> dropped{0};
+  uint32_t next_id = 1;
+  uint32_t looked_through = 0;  // next_id, when names were dropped last
+  // How often names were dropped: what threads know of them is no longer so.
+  std::atomic<uint32_t> generation{0};
   std::atomic<int64_t> nanoseconds[kNumStages] = {};
 };
 
@@ -45,30 +60,72 @@ Buffer* NewBuffer() {
   auto buffer = std::make_unique<Buffer>();
   char name[16] = {};
   pthread_getname_np(pthread_self(), name, sizeof name);
-  buffer->thread.name = name;
+  buffer->name = name;
   Recorder& recorder = GetRecorder();
   std::lock_guard<std::mutex> lock(recorder.mutex);
   recorder.buffers.push_back(std::move(buffer));
   return recorder.buffers.back().get();
 }
 
-bool IsFull() { return GetRecorder().kept.load(std::memory_order_relaxed) >= kMostEvents; }
+// Under the recorder's lock: names that no event has, but for new ones, whose events may be under
+// way.
+void DropNames(Recorder* recorder) {
+  if (recorder->next_id - recorder->looked_through < kMostNewNames) return;
+  std::unordered_set<uint32_t> used = {0};
+  for (const std::unique_ptr<Buffer>& buffer : recorder->buffers) {
+    std::lock_guard<std::mutex> lock(buffer->mutex);
+    for (const std::vector<Event>& block : buffer->blocks) {
+      for (const Event& event : block) used.insert(event.name);
+    }
+  }
+  const uint32_t recent = recorder->next_id - kMostNewNames / 2;
+  for (auto it = recorder->names.begin(); it != recorder->names.end();) {
+    if (it->first >= recent || used.count(it->first) != 0) {
+      ++it;
+      continue;
+    }
+    recorder->ids.erase(it->second);
+    recorder->parts.erase(it->first);
+    it = recorder->names.erase(it);
+  }
+  recorder->looked_through = recorder->next_id;
+  recorder->generation.fetch_add(1, std::memory_order_relaxed);
+}
 
-// The number of `name`. A thread asks the others' table once for each name. What will be dropped
-// needs none: names may be new for ever.
+// The number of `name`. A thread asks the others' table once for each name.
 uint32_t NumberOf(std::string_view name) {
-  if (name.empty() || (Recording() & kRecordEvents) == 0 || IsFull()) return 0;
+  if (name.empty() || (Recording() & kRecordEvents) == 0) return 0;
   thread_local std::unordered_map<std::string, uint32_t> known;
+  thread_local uint32_t known_generation = 0;
   thread_local std::string key;  // keeps its memory from call to call
+  Recorder& recorder = GetRecorder();
+  if (known_generation != recorder.generation.load(std::memory_order_relaxed)) known.clear();
   key.assign(name);
   if (auto it = known.find(key); it != known.end()) return it->second;
-  Recorder& recorder = GetRecorder();
   std::lock_guard<std::mutex> lock(recorder.mutex);
-  const auto [it, is_new] =
-      recorder.ids.try_emplace(key, static_cast<uint32_t>(recorder.names.size()));
-  if (is_new) recorder.names.push_back(key);
+  DropNames(&recorder);
+  known_generation = recorder.generation.load(std::memory_order_relaxed);
+  const auto [it, is_new] = recorder.ids.try_emplace(key, recorder.next_id);
+  if (is_new) recorder.names[recorder.next_id++] = key;
   known.emplace(key, it->second);
   return it->second;
+}
+
+// Under the recorder's lock, when all there may be are full: the block of all that is oldest.
+void DropOldest(Recorder* recorder) {
+  Buffer* oldest = nullptr;
+  int64_t first = INT64_MAX;
+  for (const std::unique_ptr<Buffer>& buffer : recorder->buffers) {
+    std::lock_guard<std::mutex> lock(buffer->mutex);
+    if (buffer->blocks.empty() || buffer->blocks.front().front().end >= first) continue;
+    oldest = buffer.get();
+    first = buffer->blocks.front().front().end;
+  }
+  if (oldest == nullptr) return;
+  std::lock_guard<std::mutex> lock(oldest->mutex);
+  recorder->dropped += oldest->blocks.front().size();
+  oldest->blocks.pop_front();
+  --recorder->blocks;
 }
 
 void Keep(const Event& event) {
@@ -79,13 +136,40 @@ void Keep(const Event& event) {
                                                                   std::memory_order_relaxed);
   }
   if ((recording & kRecordEvents) == 0) return;
-  if (IsFull() || recorder.kept.fetch_add(1, std::memory_order_relaxed) >= kMostEvents) {
-    recorder.dropped.fetch_add(1, std::memory_order_relaxed);
-    return;
-  }
   thread_local Buffer* const buffer = NewBuffer();
-  std::lock_guard<std::mutex> lock(buffer->mutex);
-  buffer->thread.events.push_back(event);
+  {
+    std::lock_guard<std::mutex> lock(buffer->mutex);
+    if (!buffer->blocks.empty() && buffer->blocks.back().size() < kBlockEvents) {
+      buffer->blocks.back().push_back(event);
+      return;
+    }
+  }
+  std::lock_guard<std::mutex> lock(recorder.mutex);
+  while (recorder.blocks >= kMostBlocks) DropOldest(&recorder);
+  std::lock_guard<std::mutex> buffer_lock(buffer->mutex);
+  buffer->blocks.emplace_back();
+  buffer->blocks.back().reserve(kBlockEvents);
+  buffer->blocks.back().push_back(event);
+  ++recorder.blocks;
+}
+
+// The names that `events` have, numbered anew.
+void TakeNames(const Recorder& recorder, Events* events) {
+  std::unordered_map<uint32_t, uint32_t> numbers = {{0, 0}};
+  events->names = {""};
+  for (ThreadEvents& thread : events->threads) {
+    for (Event& event : thread.events) {
+      const auto [it, is_new] =
+          numbers.try_emplace(event.name, static_cast<uint32_t>(events->names.size()));
+      if (is_new) {
+        const auto name = recorder.names.find(event.name);
+        events->names.push_back(name != recorder.names.end() ? name->second : "?");
+        const auto parts = recorder.parts.find(event.name);
+        if (parts != recorder.parts.end()) events->parts[it->second] = parts->second;
+      }
+      event.name = it->second;
+    }
+  }
 }
 
 }  // namespace
@@ -128,10 +212,13 @@ Events TakeEvents() {
   Events events;
   for (const std::unique_ptr<Buffer>& buffer : recorder.buffers) {
     std::lock_guard<std::mutex> buffer_lock(buffer->mutex);
-    events.threads.push_back(buffer->thread);
+    ThreadEvents thread{buffer->name, {}};
+    for (const std::vector<Event>& block : buffer->blocks) {
+      thread.events.insert(thread.events.end(), block.begin(), block.end());
+    }
+    if (!thread.events.empty()) events.threads.push_back(std::move(thread));
   }
-  events.names = recorder.names;
-  events.parts = recorder.parts;
+  TakeNames(recorder, &events);
   events.dropped = recorder.dropped;
   return events;
 }

@@ -2,7 +2,8 @@
 //
 // Any thread records; each has a buffer of its own, so none waits for another. One recorder per
 // process, off until StartRecording; then a Span costs two reads of the clock, and before that one
-// relaxed atomic load. Memory is bounded: what comes when it is full is counted and dropped.
+// relaxed atomic load. Memory is bounded: when it is full, the oldest events are counted and
+// dropped, for what is looked for is near the end.
 
 #ifndef TFMPI_CORE_OBSERVABILITY_TIMELINE_H_
 #define TFMPI_CORE_OBSERVABILITY_TIMELINE_H_
@@ -70,7 +71,7 @@ struct Events {
 void Record(Stage stage, std::string_view name, uint64_t bytes, uint32_t group, TimePoint start,
             TimePoint end);
 
-// `name` stands for these tensors. Once is enough.
+// `name` stands for these tensors. Again where it may have been forgotten.
 void RecordParts(std::string_view name, const std::vector<std::string>& parts);
 
 // A copy of all that was recorded so far.
@@ -78,7 +79,7 @@ Events TakeEvents();
 // Seconds spent in a stage so far, over all threads.
 double SecondsIn(Stage stage);
 
-// At most this many events are kept per process (10 MB).
+// At most this many events are kept per process, the last ones (10 MB).
 inline constexpr uint64_t kMostEvents = uint64_t{1} << 18;
 
 // Records its own lifetime.

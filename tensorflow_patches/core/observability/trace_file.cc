@@ -69,15 +69,16 @@ class Reader {
   size_t at_ = 0;
 };
 
-// The time after which events are left out, so that `most` are kept.
+// The time before which events are left out, so that the last `most` are kept.
 int64_t CutTime(const Events& events, size_t most) {
   std::vector<int64_t> ends;
   for (const ThreadEvents& thread : events.threads) {
     for (const Event& event : thread.events) ends.push_back(event.end);
   }
-  if (ends.size() <= most) return INT64_MAX;
-  std::nth_element(ends.begin(), ends.begin() + static_cast<int64_t>(most), ends.end());
-  return ends[most] - 1;
+  if (ends.size() <= most) return INT64_MIN;
+  const size_t last = ends.size() - most - 1;  // of those that are left out
+  std::nth_element(ends.begin(), ends.begin() + static_cast<int64_t>(last), ends.end());
+  return ends[last] + 1;
 }
 
 // ---------------------------------------------------------------- text
@@ -310,7 +311,7 @@ std::string Encode(const RankEvents& rank, size_t most_bytes) {
     PutText(&bytes, thread.name);
     std::vector<Event> kept;
     for (const Event& event : thread.events) {
-      if (event.end <= cut) kept.push_back(event);
+      if (event.end >= cut) kept.push_back(event);
     }
     dropped += thread.events.size() - kept.size();
     Put(&bytes, static_cast<uint64_t>(kept.size()));

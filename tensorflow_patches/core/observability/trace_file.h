@@ -23,7 +23,7 @@ struct RankEvents {
   Events events;
 };
 
-// At most about `most_bytes`: the last events of each thread are left out, and counted as dropped.
+// At most about `most_bytes`: the first events are left out, and counted as dropped.
 std::string Encode(const RankEvents& events, size_t most_bytes);
 bool Decode(const std::string& bytes, RankEvents* events);
 

@@ -77,7 +77,8 @@ struct TfMpiOperation {
 int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
   tfmpi::RuntimeOptions runtime;
   runtime.transport_library = options->transport_library;
-  runtime.build_id = options->build_id;
+  runtime.plugin.roll_call.settings = options->settings;
+  runtime.plugin.roll_call.timeout = Seconds(options->roll_call_timeout);
   runtime.engine.coordinator.fusion_threshold = static_cast<size_t>(options->fusion_threshold);
   runtime.engine.coordinator.stall_warning = Seconds(options->stall_warning);
   runtime.engine.coordinator.stall_timeout = Seconds(options->stall_timeout);
@@ -99,6 +100,10 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
     tfmpi::KeepTensorMemory();
   }
   return Report(status, error);
+}
+
+void tfmpi_start_waits_for(char* out, int32_t bytes) {
+  std::snprintf(out, static_cast<size_t>(bytes), "%s", tfmpi::StartWaitsFor().c_str());
 }
 
 int32_t tfmpi_join(char* error) { return Report(tfmpi::JoinRuntime(), error); }

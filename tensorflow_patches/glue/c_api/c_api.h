@@ -12,26 +12,29 @@
 extern "C" {
 #endif
 
-#define TFMPI_API_ERROR_BYTES 1024
+#define TFMPI_API_ERROR_BYTES 4096
 #define TFMPI_API __attribute__((visibility("default")))
 
 struct TfMpiOptions {
   const char* transport_library;  // empty: one rank alone, without MPI
-  const char* build_id;
-  int64_t fusion_threshold;   // bytes
-  double stall_warning;       // seconds; 0: never
-  double stall_timeout;       // seconds; 0: never
-  double collective_timeout;  // seconds
-  const char* timeline;       // rank 0's file; empty: none
-  int32_t stats;              // 1: counts, see tfmpi_stats_report
-  int32_t ranks_per_node;     // 0: as the launcher has it
-  int32_t wire;               // DataType in which float32 sums travel between nodes
-  int32_t sparse;             // sparse_average.h's SparseMode
-  const char* extras;         // names, with commas between them; see extras.h
+  const char* settings;           // roll_call.h's: lines that must be the same on all ranks
+  double roll_call_timeout;       // seconds
+  int64_t fusion_threshold;       // bytes
+  double stall_warning;           // seconds; 0: never
+  double stall_timeout;           // seconds; 0: never
+  double collective_timeout;      // seconds
+  const char* timeline;           // rank 0's file; empty: none
+  int32_t stats;                  // 1: counts, see tfmpi_stats_report
+  int32_t ranks_per_node;         // 0: as the launcher has it
+  int32_t wire;                   // DataType in which float32 sums travel between nodes
+  int32_t sparse;                 // sparse_average.h's SparseMode
+  const char* extras;             // names, with commas between them; see extras.h
 };
 
 // Python's main thread, once. Waits for all ranks to start.
 TFMPI_API int32_t tfmpi_start(const struct TfMpiOptions* options, char* error);
+// Any thread, meanwhile: writes whom it waits for, and for what, cut to `bytes`; "" if nobody.
+TFMPI_API void tfmpi_start_waits_for(char* out, int32_t bytes);
 // Waits until every rank has joined. Nothing may be submitted after it.
 TFMPI_API int32_t tfmpi_join(char* error);
 // Tells the other ranks that this one stops; waits at most `seconds`.

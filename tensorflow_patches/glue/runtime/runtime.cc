@@ -3,7 +3,7 @@
 #include <pthread.h>
 
 #include <atomic>
-#include <cstring>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -16,6 +16,17 @@ namespace {
 // Set once, never destroyed: kernels may still run while the process exits.
 std::atomic<Engine*> g_engine{nullptr};
 
+// Whom the start waits for. Any thread.
+struct Waits {
+  std::mutex mutex;
+  std::string whom;  // guarded by mutex
+};
+
+Waits& GetWaits() {
+  static Waits* const waits = new Waits;
+  return *waits;
+}
+
 // What stays from the start to the end. Python's main thread.
 struct State {
   EngineOptions options;
@@ -26,39 +37,6 @@ struct State {
 State& GetState() {
   static State* const state = new State;
   return *state;
-}
-
-// Not ok if a rank has another text, of which the first `kBytes` count: "rank 0 has A, rank 1 has
-// B", between `what` and `advice`.
-Status CompareTexts(const std::string& what, std::string text, const std::string& advice,
-                    Transport* transport) {
-  constexpr size_t kBytes = 256;
-  const int size = transport->topology().size;
-  text.resize(kBytes);
-  std::string all(kBytes * size, '\0');
-  const Status status =
-      transport->Allgather(text.data(), all.data(), std::vector<size_t>(size, kBytes),
-                           Clock::now() + std::chrono::seconds(120));
-  if (!status.ok()) return status;
-  for (int rank = 0; rank < size; ++rank) {
-    const std::string theirs = all.substr(rank * kBytes, kBytes);
-    if (theirs != text) {
-      return Status(Code::kFailedPrecondition,
-                    what + ": rank " + std::to_string(transport->topology().rank) + " has '" +
-                        text.c_str() + "', rank " + std::to_string(rank) + " has '" +
-                        theirs.c_str() + "'; " + advice);
-    }
-  }
-  return Status();
-}
-
-// Ranks of different builds would not understand each other's messages.
-Status CompareRanks(const RuntimeOptions& options, Transport* transport) {
-  const Status status = CompareTexts("the ranks run different builds", options.build_id,
-                                     "install the same wheel on all nodes", transport);
-  if (!status.ok()) return status;
-  return CompareTexts("TF_MPI_EXTRAS is not the same on all ranks", options.extras,
-                      "set it alike everywhere, with mpirun -x TF_MPI_EXTRAS", transport);
 }
 
 void Log(const std::string& line) {
@@ -100,6 +78,11 @@ void LeaveRuntime(const std::string& reason, Clock::duration grace) {
   WriteOwn();
 }
 
+std::string StartWaitsFor() {
+  std::lock_guard<std::mutex> lock(GetWaits().mutex);
+  return GetWaits().whom;
+}
+
 const std::string& StatsReport() { return GetState().stats_report; }
 
 Status StartRuntime(const RuntimeOptions& options) {
@@ -116,16 +99,18 @@ Status StartRuntime(const RuntimeOptions& options) {
   } else {
     PluginOptions plugin = options.plugin;
     plugin.node.stores = extras.streaming_stores ? Stores::kAuto : Stores::kCached;
+    plugin.roll_call.waits = [](const std::string& whom) {
+      std::lock_guard<std::mutex> lock(GetWaits().mutex);
+      GetWaits().whom = whom;
+    };
     const Status status = LoadPluginTransport(options.transport_library, plugin, &transport);
     if (!status.ok()) return status;
   }
-  Status status = CompareRanks(options, transport.get());
-  if (!status.ok()) return status;
   State& state = GetState();
   state.options = options.engine;
   state.options.response_bypass = extras.response_bypass;
   state.observation = options.observation;
-  status = StartObserving(transport.get(), &state.observation);
+  const Status status = StartObserving(transport.get(), &state.observation);
   if (!status.ok()) return status;
   state.options.stats = state.observation.stats;
   state.options.at_end = GatherObservation;

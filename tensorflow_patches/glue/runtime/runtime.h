@@ -24,13 +24,14 @@ struct RuntimeOptions {
   EngineOptions engine;
   PluginOptions plugin;
   std::string transport_library;  // empty: one rank alone, without MPI
-  std::string build_id;           // must be the same on all ranks
   Observation observation;        // of rank 0 counts
-  std::string extras;             // names (extras.h); must be the same on all ranks
+  std::string extras;             // names (extras.h)
 };
 
 // Starts the engine; fails with one line that says what to do.
 Status StartRuntime(const RuntimeOptions& options);
+// Meanwhile, on any thread: whom this rank waits for, and what they have to do; "" if nobody.
+std::string StartWaitsFor();
 // Engine::Join and Leave, and the end of what is observed: its files are written.
 Status JoinRuntime();
 void LeaveRuntime(const std::string& reason, Clock::duration grace);

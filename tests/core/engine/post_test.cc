@@ -1,5 +1,7 @@
 // Posts: what rank 0 tells all ranks without anybody waiting.
 
+#include <algorithm>
+
 #include "gtest/gtest.h"
 #include "tests/core/support/job.h"
 #include "tests/core/support/ranks.h"
@@ -127,6 +129,23 @@ TEST_P(PostTest, OfAnotherRankThanTheFirstDoesNothing) {
   ranks[1].Post("x");
   ranks.JoinAll();
   for (int rank = 0; rank < ranks.size(); ++rank) EXPECT_EQ(ranks[rank].Posted("x"), 0);
+}
+
+// Whoever waits for the end knows for whom.
+TEST_P(PostTest, EveryRankIsToldWhoHasJoined) {
+  Ranks ranks(GetParam());
+  const int last = ranks.size() - 1;
+  ranks.Each([&](int rank, Engine& engine) {
+    if (rank == last) {
+      AwaitPosted(engine, kJoinedPost, last);
+      std::vector<std::string> joined;
+      for (int i = 0; i < last; ++i) joined.push_back(engine.PostedValue(kJoinedPost, i));
+      std::sort(joined.begin(), joined.end());
+      for (int i = 0; i < last; ++i) EXPECT_EQ(joined[i], std::to_string(i));
+    }
+    EXPECT_TRUE(engine.Join().ok());
+    EXPECT_EQ(engine.Posted(kJoinedPost), last + 1);
+  });
 }
 
 }  // namespace

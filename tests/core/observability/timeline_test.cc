@@ -127,7 +127,7 @@ std::vector<int64_t> Ends(const Events& events) {
   return ends;
 }
 
-TEST_F(TimelineTest, EventsTravelAndAreCutFromTheEnd) {
+TEST_F(TimelineTest, EventsTravelAndTheFirstAreCut) {
   const RankEvents rank = {3, "node7", -5, TwoSteps()};
   RankEvents copy;
   ASSERT_TRUE(Decode(Encode(rank, size_t{1} << 20), &copy));
@@ -143,7 +143,7 @@ TEST_F(TimelineTest, EventsTravelAndAreCutFromTheEnd) {
   ASSERT_GT(kept.size(), 4u);
   ASSERT_LT(kept.size(), all.size());
   EXPECT_EQ(cut.events.dropped, all.size() - kept.size());
-  all.resize(kept.size());
+  all.erase(all.begin(), all.end() - static_cast<int64_t>(kept.size()));
   EXPECT_EQ(kept, all);
   for (size_t length = 0; length < bytes.size(); length += 7) {
     RankEvents broken;
@@ -252,14 +252,59 @@ TEST_F(TimelineTest, ARankOnItsOwnNamesItsFile) {
   EXPECT_EQ(path, ::testing::TempDir() + "/no.folder/trace.rank2");
 }
 
-// Last: it fills the recorder.
-TEST_F(TimelineTest, WhatDoesNotFitIsCounted) {
+// The last three fill the recorder.
+TEST_F(TimelineTest, TheLastEventsAreKept) {
   StartRecording(kRecordEvents);
-  const uint64_t more = kMostEvents + 1000;
-  for (uint64_t i = 0; i < more; ++i) const Span span(Stage::kPack, "many");
+  { const Span span(Stage::kPack, "early"); }
+  const uint64_t before = TakeEvents().dropped;
+  for (uint64_t i = 0; i < kMostEvents; ++i) const Span span(Stage::kPack, "many");
+  { const Span span(Stage::kPack, "late"); }
+  // A thread that is there for the first time has its events kept, and is no reason to lose more.
+  std::thread([] { const Span span(Stage::kPack, "another thread"); }).join();
   const Events events = TakeEvents();
-  EXPECT_GE(events.dropped, 1000u);
-  EXPECT_EQ(EventsNamed(events, "many").size() + events.dropped, more);
+  EXPECT_TRUE(EventsNamed(events, "early").empty());
+  EXPECT_EQ(EventsNamed(events, "late").size(), 1u);
+  EXPECT_EQ(EventsNamed(events, "another thread").size(), 1u);
+  const size_t many = EventsNamed(events, "many").size();
+  EXPECT_LE(many, kMostEvents);
+  EXPECT_GE(many, kMostEvents - 4096);
+  EXPECT_GE(events.dropped - before, kMostEvents - many);
+}
+
+// As those of unnamed collectives, which are numbered.
+TEST_F(TimelineTest, NamesOfDroppedEventsAreForgotten) {
+  StartRecording(kRecordEvents);
+  RecordParts("part 0", {"first", "second"});
+  const uint64_t more = 2 * kMostEvents;
+  for (uint64_t i = 0; i < more; ++i) {
+    const Span span(Stage::kPack, "part " + std::to_string(i));
+    const Span common(Stage::kReduce, "common");
+  }
+  const Events events = TakeEvents();
+  EXPECT_LE(events.names.size(), kMostEvents);
+  EXPECT_GT(EventsNamed(events, "common").size(), kMostEvents / 4);
+  EXPECT_EQ(EventsNamed(events, "part " + std::to_string(more - 1)).size(), 1u);
+  EXPECT_TRUE(EventsNamed(events, "part 0").empty());
+  EXPECT_EQ(std::count(events.names.begin(), events.names.end(), "?"), 0);
+}
+
+TEST_F(TimelineTest, ThreadsRecordWhileTheOldestAreDropped) {
+  StartRecording(kRecordEvents);
+  constexpr int kThreads = 4, kSpans = static_cast<int>(kMostEvents) / 3;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([t] {
+      for (int i = 0; i < kSpans; ++i) {
+        const Span span(Stage::kReduce, "thread " + std::to_string(t) + std::to_string(i % 50));
+      }
+    });
+  }
+  for (int i = 0; i < 10; ++i) TakeEvents();  // meanwhile
+  for (std::thread& thread : threads) thread.join();
+  size_t kept = 0;
+  for (const ThreadEvents& thread : TakeEvents().threads) kept += thread.events.size();
+  EXPECT_LE(kept, kMostEvents);
+  EXPECT_GE(kept, kMostEvents - 8 * 1024);
 }
 
 }  // namespace

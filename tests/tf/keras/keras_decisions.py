@@ -261,6 +261,32 @@ def tampered() -> dict[str, Any]:
     return {}
 
 
+class Poison(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if RANK == 0 and batch == self.params["steps"] - 1:  # no step makes it NaN on all ranks
+            kernel = self.model.layers[0].kernel
+            kernel.assign(kernel.numpy() * np.where(np.arange(kernel.shape[1]) == 0, np.nan, 1))
+
+
+def poisoned() -> dict[str, Any]:
+    """A weight of rank 0 is NaN in a column: what would be kept, were rank 0's taken in silence."""
+    classifier().fit(*data(), batch_size=BATCH, verbose=0, callbacks=[Poison()])
+    return {}
+
+
+def norm_in_a_loop() -> dict[str, Any]:
+    """Batch norm in a loop of the script's own, by each rank's batch."""
+    model = keras.Sequential(
+        [layers.Input((6,)), layers.BatchNormalization(name="drifts"), layers.Dense(1)]
+    )
+    x, y = data()
+    for start in range(0, 48, 24):
+        mine = slice(start + RANK, start + 24, SIZE)
+        with tf.GradientTape():
+            tf.reduce_mean(tf.square(model(x[mine], training=True) - y[mine]))
+    return {}
+
+
 CASES = {
     "metrics": metrics,
     "retraced": retraced,
@@ -272,8 +298,14 @@ CASES = {
     "on batch": on_batch,
     "dropout": dropout,
     "graph": graph,
+    "norm in a loop": norm_in_a_loop,
 }
-ON_DEMAND = {"batch norm trained": batch_norm_trained, "unreached": unreached, "tampered": tampered}
+ON_DEMAND = {
+    "batch norm trained": batch_norm_trained,
+    "unreached": unreached,
+    "tampered": tampered,
+    "poisoned": poisoned,
+}
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from compare import decode
 
+from launch import LaunchResult
 from reference import reference
 from tiers import full
 
@@ -22,9 +23,14 @@ def alone(launch, scripts) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=[2, full(3)])
-def ranks(request, launch, scripts) -> list[dict[str, Any]]:
+def run(request, launch, scripts) -> LaunchResult:
+    return launch(scripts / SCRIPT, np=request.param, timeout=200).check()
+
+
+@pytest.fixture
+def ranks(run) -> list[dict[str, Any]]:
     """What every rank printed."""
-    return launch(scripts / SCRIPT, np=request.param, timeout=200).check().results
+    return run.results
 
 
 def far(ours: Any, theirs: Any) -> float:
@@ -69,6 +75,12 @@ def test_moving_averages_are_the_mean_of_the_ranks(alone, ranks):
     expected, spread = (decode(array) for array in alone["batch norm"]["moving"])
     np.testing.assert_allclose(mean, expected, atol=1e-6)  # parts are equal: a mean of means
     assert (variance < spread).all()  # the spread inside parts of a batch is smaller
+
+
+def test_batch_norm_in_a_loop_is_said_to_drift_once(run):
+    drift = "in a loop of the script's own, layer 'drifts' normalizes by each rank's batch"
+    assert [text.count(drift) for text in run.stderr] == [1] + [0] * (len(run.stderr) - 1)
+    assert run.stderr[0].count("its moving averages drift apart") == 1
 
 
 def test_train_on_batch_takes_what_it_is_given(alone, ranks):
@@ -118,6 +130,7 @@ def test_with_synchronised_batch_norm_the_moments_are_the_batchs(launch, scripts
             ],
         ),
         ("tampered", ["weight 'kernel' of rank 1", "on one rank only", "broadcast_variables"]),
+        ("poisoned", ["weight 'kernel' is NaN on rank 0 where it is a number on rank 1"]),
     ],
 )
 def test_what_would_train_two_models_stops(launch, scripts, case, words):

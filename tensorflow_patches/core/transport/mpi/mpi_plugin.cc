@@ -6,12 +6,9 @@
 // script's own MPI (mpi4py). Waits poll with back-off, for two reasons: a thread that spins inside
 // MPI takes a core away from the model, and a blocking call could not end at its deadline.
 
-#include <fcntl.h>
 #include <mpi.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -28,6 +25,7 @@
 #include "tensorflow_patches/core/cpu/cores.h"
 #include "tensorflow_patches/core/transport/mpi/pairwise_allreduce.h"
 #include "tensorflow_patches/core/transport/mpi/plugin.h"
+#include "tensorflow_patches/core/transport/shm/segment.h"
 
 namespace {
 
@@ -221,7 +219,7 @@ int SplitNodes(int ranks_per_node, char* error) {
   return kTfMpiOk;
 }
 
-int Init(int32_t ranks_per_node, TfMpiTransportInfo* info, char* error) {
+int Init(TfMpiTransportInfo* info, char* error) {
   State& state = GetState();
   if (const int result = StartMpi(error); result != kTfMpiOk) return result;
   Group& data = state.data;
@@ -231,6 +229,19 @@ int Init(int32_t ranks_per_node, TfMpiTransportInfo* info, char* error) {
   MPI_Comm_set_errhandler(data.comm, MPI_ERRORS_RETURN);  // and of all that are split from it
   MPI_Comm_rank(data.comm, &data.rank);
   MPI_Comm_size(data.comm, &data.size);
+  info->rank = data.rank;
+  info->size = data.size;
+  char version[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  MPI_Get_library_version(version, &length);
+  version[std::strcspn(version, ",\n")] = '\0';
+  std::snprintf(info->library, sizeof info->library, "%.255s", version);
+  return kTfMpiOk;
+}
+
+int SplitRanks(int32_t ranks_per_node, TfMpiTransportInfo* info, char* error) {
+  State& state = GetState();
+  Group& data = state.data;
   if (const int result = SplitNodes(ranks_per_node, error); result != kTfMpiOk) return result;
   if (const int result = Split(data, state.node.rank, &state.rail, error); result != kTfMpiOk) {
     return result;
@@ -250,17 +261,9 @@ int Init(int32_t ranks_per_node, TfMpiTransportInfo* info, char* error) {
   TFMPI_RETURN_IF_ERROR("MPI_Allreduce", MPI_Allreduce(MPI_IN_PLACE, &quota, 1, MPI_INT32_T,
                                                        MPI_MIN, state.node.comm));
   info->cores = tfmpi::CountCores(mask, quota);
-  info->rank = data.rank;
-  info->size = data.size;
   info->local_rank = state.node.rank;
   info->local_size = state.node.size;
   info->rails = largest[0] == -largest[1] ? 1 : 0;
-
-  char version[MPI_MAX_LIBRARY_VERSION_STRING] = {};
-  int length = 0;
-  MPI_Get_library_version(version, &length);
-  version[std::strcspn(version, ",\n")] = '\0';
-  std::snprintf(info->library, sizeof info->library, "%.255s", version);
   return kTfMpiOk;
 }
 
@@ -275,31 +278,21 @@ int MapNode(size_t bytes, size_t zeroed, void** memory, int32_t* ranks, char* er
     *memory = std::calloc(1, bytes);
     return kTfMpiOk;
   }
-  char name[64] = {};
-  int file = -1;
-  if (node.rank == 0) {
-    std::snprintf(name, sizeof name, "/tf_mpi.%d.%d", static_cast<int>(getpid()), rank);
-    file = shm_open(name, O_RDWR | O_CREAT | O_EXCL, S_IRUSR | S_IWUSR);
-    // Allocated at once: a file system that is full is an error here, and a SIGBUS later.
-    if (file >= 0 && posix_fallocate(file, 0, static_cast<off_t>(bytes)) != 0) {
-      close(file);
-      file = -1;
-    }
-  }
-  TFMPI_RETURN_IF_ERROR("MPI_Bcast", MPI_Bcast(name, sizeof name, MPI_CHAR, 0, node.comm));
-  if (node.rank != 0) file = shm_open(name, O_RDWR, 0);
-  *memory = MAP_FAILED;
-  if (file >= 0) *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  if (file >= 0) close(file);
-  int mapped = *memory != MAP_FAILED ? 1 : 0;
+  tfmpi::SegmentId id = {};
+  std::string why;
+  if (node.rank == 0) *memory = tfmpi::CreateSegment(bytes, &id, &why);
+  TFMPI_RETURN_IF_ERROR("MPI_Bcast", MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, node.comm));
+  if (node.rank != 0) *memory = tfmpi::AttachSegment(id, bytes, &why);
+  int mapped = *memory != nullptr ? 1 : 0;
   TFMPI_RETURN_IF_ERROR("MPI_Allreduce",
                         MPI_Allreduce(MPI_IN_PLACE, &mapped, 1, MPI_INT, MPI_MIN, node.comm));
-  if (node.rank == 0) shm_unlink(name);  // what is mapped stays
+  if (node.rank == 0) tfmpi::RemoveSegment(id);
   if (mapped == 0) {
+    if (why.empty()) why = "another rank of the node has failed to";
     std::snprintf(error, TFMPI_ERROR_BYTES,
-                  "the ranks of a node cannot share %zu bytes of memory (/dev/shm); make room "
-                  "there, or set TF_MPI_TOPOLOGY=flat, which does without",
-                  bytes);
+                  "the ranks of a node cannot share %zu bytes of memory (/dev/shm; %.100s); make "
+                  "room there, or set TF_MPI_TOPOLOGY=flat, which does without",
+                  bytes, why.c_str());
     return kTfMpiFailed;
   }
   madvise(*memory, bytes, MADV_DONTFORK);  // a child of this rank is none
@@ -508,7 +501,7 @@ int Finalize(char* error) {
 
 extern "C" __attribute__((visibility("default"))) const TfMpiTransport* tfmpi_transport_get(void) {
   static constexpr TfMpiTransport kTransport = {
-      TFMPI_TRANSPORT_ABI, Init,           MapNode,   Send,      Probe,   Receive,
-      Allreduce,           PlainAllreduce, Allgather, Broadcast, Finalize};
+      TFMPI_TRANSPORT_ABI, Init,           SplitRanks, MapNode,   Send,    Probe, Receive,
+      Allreduce,           PlainAllreduce, Allgather,  Broadcast, Finalize};
   return &kTransport;
 }

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define TFMPI_TRANSPORT_ABI 3u
+#define TFMPI_TRANSPORT_ABI 4u
 #define TFMPI_ERROR_BYTES 512u
 
 enum TfMpiTransportResult {
@@ -45,9 +45,11 @@ struct TfMpiReduction {
 
 struct TfMpiTransport {
   uint32_t abi;  // TFMPI_TRANSPORT_ABI of the header it was compiled with
-  // `ranks_per_node`: 0 for the nodes as they are, else so many ranks, in their order, count as
-  // one.
-  int (*init)(int32_t ranks_per_node, struct TfMpiTransportInfo* info, char* error);
+  // MPI_Init, which waits for all ranks. Sets rank, size and library; then messages may be sent.
+  int (*init)(struct TfMpiTransportInfo* info, char* error);
+  // Collective over all ranks, which have to give the same: 0 for the nodes as they are, else so
+  // many ranks, in their order, count as one. Sets the rest of `info`.
+  int (*split)(int32_t ranks_per_node, struct TfMpiTransportInfo* info, char* error);
   // Collective over the node: `bytes` of memory that its ranks share, whose first `zeroed` are 0,
   // until `finalize`. Writes the node's ranks, ascending, into `ranks` (local_size of them).
   int (*map_node)(size_t bytes, size_t zeroed, void** memory, int32_t* ranks, char* error);

@@ -120,20 +120,34 @@ Status Load(const std::string& path, const TfMpiTransport** plugin) {
 
 Status LoadPluginTransport(const std::string& path, const PluginOptions& options,
                            std::unique_ptr<Transport>* transport) {
+  const auto waits = [&options](const char* where) {
+    if (options.roll_call.waits) options.roll_call.waits(where);
+  };
   const TfMpiTransport* plugin = nullptr;
   Status status = Load(path, &plugin);
   if (!status.ok()) return status;
   TfMpiTransportInfo info = {};
   char error[TFMPI_ERROR_BYTES] = {};
-  status = ToStatus(plugin->init(options.ranks_per_node, &info, error), error);
+  waits("all ranks to arrive in MPI_Init");
+  status = ToStatus(plugin->init(&info, error), error);
+  if (!status.ok()) return status;
+  if (info.size > 1) {
+    PluginTransport messages(plugin, info, kTfMpiAll);
+    status = RollCall(&messages, options.roll_call);
+    if (!status.ok()) return status;
+  }
+  waits("all ranks to find out which of them share a node");
+  status = ToStatus(plugin->split(options.ranks_per_node, &info, error), error);
   if (!status.ok()) return status;
   std::vector<int> node_ranks(info.local_size);
   void* memory = nullptr;
+  waits("the ranks of this node to share memory");
   status = ToStatus(plugin->map_node(NodeMemory::BytesFor(info.local_size),
                                      NodeMemory::BytesToClear(info.local_size), &memory,
                                      node_ranks.data(), error),
                     error);
   if (!status.ok()) return status;
+  waits("");
   auto all = std::make_unique<PluginTransport>(plugin, info, kTfMpiAll);
   std::unique_ptr<Transport> rail;
   if (info.nodes > 1 && info.rails != 0) {

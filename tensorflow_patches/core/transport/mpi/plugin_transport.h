@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tensorflow_patches/core/transport/node_transport.h"
+#include "tensorflow_patches/core/transport/roll_call.h"
 #include "tensorflow_patches/core/transport/transport.h"
 
 namespace tfmpi {
@@ -15,9 +16,12 @@ struct PluginOptions {
   // 0: the nodes are what the launcher made them; else so many ranks each, in their order.
   int ranks_per_node = 0;
   NodeOptions node;
+  RollCallOptions roll_call;
 };
 
 // Opens `path`, checks its ABI and joins the group (MPI_Init). Call on the process's main thread.
+// Where MPI itself blocks, it blocks for ever: what this rank waits for is told to
+// `options.roll_call.waits`, for somebody else to look at.
 // The library is never closed: an MPI that was initialised cannot be unloaded.
 Status LoadPluginTransport(const std::string& path, const PluginOptions& options,
                            std::unique_ptr<Transport>* transport);

@@ -2,7 +2,7 @@
 
 get_file writes straight into the file that it looks for, and extracts over what is there, so ranks
 that call it at once read one another's halves. Here they take turns, and who comes second gets what
-the first has fetched. Between nodes that share a cache nothing is ordered.
+the first has fetched, if it still is that. Between nodes that share a cache nothing is ordered.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import collections
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
-import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi import config, errors
+from tensorflow.mpi._src.files import private
 from tensorflow.mpi._src.runtime import hooking, hooks, log
 
 _started = time.time()
@@ -45,19 +45,33 @@ def _in_turn(get_file: Any) -> Any:
         # anew would truncate that. Not if the script forces each download.
         _calls[call] += bool(kwargs.get("force_download"))
         # Ranks of one node have one parent. Where they do not, each calls get_file in its turn.
-        turn = f"{os.getppid()} {_calls[call]} "
+        turn = [os.getppid(), _calls[call]]
         with _locked(call) as file:
-            text = os.read(file, os.fstat(file).st_size).decode()
-            path = text[len(turn) :]
-            fresh = os.fstat(file).st_mtime >= _started
-            if fresh and text.startswith(turn) and os.path.exists(path):
-                return path
-            path = get_file(*args, **kwargs)
-            os.ftruncate(file, 0)
-            os.pwrite(file, f"{turn}{path}".encode(), 0)
+            path = _fetched(file, turn)
+            if path is None:
+                path = get_file(*args, **kwargs)
+                note = json.dumps([turn, path, private.digest(path)])
+                os.ftruncate(file, 0)
+                os.pwrite(file, note.encode(), 0)
             return path
 
     return in_turn
+
+
+def _fetched(file: int, turn: list[int]) -> str | None:
+    """The path that another rank has fetched in this turn, with what was in it then."""
+    if os.fstat(file).st_mtime < _started:
+        return None
+    try:
+        theirs, path, digest = json.loads(os.pread(file, os.fstat(file).st_size, 0))
+        if theirs != turn:
+            return None
+        if private.digest(path) == digest:
+            return str(path)
+        log.say(f"'{path}' is not what another rank of this node has fetched: fetched again")
+    except (ValueError, OSError):  # not whole; no longer there
+        pass
+    return None
 
 
 @contextlib.contextmanager
@@ -65,21 +79,10 @@ def _locked(call: str) -> Iterator[int]:
     """A file of this user's for `call`, on this node, that one process holds at a time.
 
     The system releases it if its holder dies. Raises tf.errors.DeadlineExceededError after
-    TF_MPI_STALL_TIMEOUT; PermissionError if somebody else may write the file, whose name can be
-    guessed.
+    TF_MPI_STALL_TIMEOUT; PermissionError as private.open_file.
     """
-    name = hashlib.sha256(call.encode()).hexdigest()[:20]
-    path = os.path.join(tempfile.gettempdir(), f"tensorflow-mpi-{os.getuid()}-{name}")
-    # Not through a link that another user has left there.
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    file = private.open_file(hashlib.sha256(call.encode()).hexdigest()[:20])
     try:
-        status = os.fstat(file)
-        mine = status.st_uid == os.getuid() and stat.S_ISREG(status.st_mode)
-        if not mine or status.st_nlink != 1 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise PermissionError(
-                f"'{path}', by which the ranks of a node take turns to download, is another "
-                "user's: remove it, or set TMPDIR to a folder of your own"
-            )
         _wait_for(file, call)
         yield file
     finally:

@@ -15,6 +15,7 @@ import contextlib
 import fnmatch
 import os
 import re
+import secrets
 import shutil
 import tempfile
 import threading
@@ -156,14 +157,16 @@ def _link(name: str, file: str) -> bool:
     with contextlib.suppress(OSError):
         if os.path.samefile(name, file):
             return True
-    new = f"{name}.rank-{os.getpid()}"
+    # In a shared folder whoever can guess a name can have a link of that name there.
+    new = f"{name}.{secrets.token_hex(8)}"
     try:
         try:
             os.link(file, new)
         except FileNotFoundError:
             return False  # gone already
         except OSError:  # on another disk
-            shutil.copyfile(file, new)
+            with open(file, "rb") as source, open(new, "xb") as copy:
+                shutil.copyfileobj(source, copy)
         os.replace(new, name)
     finally:
         with contextlib.suppress(OSError):

@@ -1,9 +1,9 @@
 """Batch normalization by the moments of the whole batch.
 
 Of layers with synchronized=True, and with TF_MPI_SYNC_BATCHNORM=1 of all; else each rank normalizes
-by its own part of the batch, and says so once. Here the ranks average mean and mean
-square, weighted by their samples, in one operation per layer and direction; the gradient of that
-average is the same average of the gradients, so a step is the one process's step.
+by its own part of the batch, and says so once, also in a loop of the script's own. Here the ranks
+average mean and mean square, weighted by their samples, in one operation per layer and direction;
+the gradient of that average is the same average of the gradients, so a step is the one process's.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import averaging, scope
+from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.runtime import hooking, hooks, log
 from tensorflow.mpi._src.whole import batch
 
 _said = False
+_said_of_loop = False
 
 
 def install() -> None:
@@ -34,6 +36,8 @@ def say_if_of_part(layer: Any) -> None:
     """Once, in a step that has a part of a batch: of a layer that normalizes by that."""
     global _said
     part = batch.current()
+    if part is None:
+        _say_if_in_own_loop(layer)
     if _said or hooks.rank or part is None or part.is_trial:
         return
     _said = True
@@ -41,6 +45,20 @@ def say_if_of_part(layer: Any) -> None:
         f"layer '{layer.name}' normalizes by each rank's part of the batch, and so may others. For "
         "one process's batch normalization give them synchronized=True, or set "
         "TF_MPI_SYNC_BATCHNORM=1"
+    )
+
+
+def _say_if_in_own_loop(layer: Any) -> None:
+    """Once, where ranks see different data, and no fit makes their moving averages one."""
+    global _said_of_loop
+    own_data = hooks.shared_out or hooks.asked_rank or config.get("TF_MPI_SHARD") != "auto"
+    if _said_of_loop or hooks.rank or not own_data or calls.innermost() is not None:
+        return
+    _said_of_loop = True
+    log.say(
+        f"in a loop of the script's own, layer '{layer.name}' normalizes by each rank's batch, and "
+        "its moving averages drift apart: each rank's are its own, and rank 0's are saved. With "
+        "synchronized=True, or TF_MPI_SYNC_BATCHNORM=1 for all layers, they are the whole batch's"
     )
 
 

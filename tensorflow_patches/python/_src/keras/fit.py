@@ -353,6 +353,7 @@ def _synchronize_states(model: Any, label: str) -> None:
     gathered = control_plane.gather(f"{label}: state", None, [_numpy(states[i]) for i in differing])
     for place, i in enumerate(differing):
         parts = [arrays[place] for _, arrays in gathered]
+        _check_numbers(states[i], parts, label)
         if i < len(trained):
             _check_rounding(states[i], parts, label)
             states[i].assign(parts[0])
@@ -365,15 +366,33 @@ def _is_float(variable: Any) -> bool:
     return bool(_tf_variable(variable).dtype.is_floating)
 
 
+def _check_numbers(variable: Any, parts: list[Any], label: str) -> None:
+    """Not a number on all ranks is what one process would have; on some is a fault of theirs."""
+    import numpy as np
+
+    faulty = [np.isnan(part.astype(np.float64)) for part in parts]
+    for rank, places in enumerate(faulty[1:], start=1):
+        if (places != faulty[0]).any():
+            theirs = rank if (places & ~faulty[0]).any() else 0
+            raise RuntimeError(
+                f"{label}: weight '{variable.name}' is NaN on rank {theirs} where it is a number "
+                f"on rank {0 if theirs else rank}: something changed it on one rank only, past the "
+                "optimizer, or that rank's processor or memory is faulty"
+            )
+
+
 def _check_rounding(variable: Any, parts: list[Any], label: str) -> None:
     import numpy as np
 
     first = parts[0].astype(np.float64)
     for rank, part in enumerate(parts[1:], start=1):
-        distance = np.abs(part.astype(np.float64) - first) / np.maximum(1, np.abs(first))
-        if not np.nanmax(distance, initial=0) <= 1e-3:
+        ours = part.astype(np.float64)
+        same = (ours == first) | np.isnan(first)  # where one is NaN, so is the other
+        with np.errstate(invalid="ignore"):
+            distance = np.where(same, 0, np.abs(ours - first) / np.maximum(1, np.abs(first)))
+        if not np.max(distance, initial=0) <= 1e-3:
             raise RuntimeError(
-                f"{label}: weight '{variable.name}' of rank {rank} is {np.nanmax(distance):.2g} "
+                f"{label}: weight '{variable.name}' of rank {rank} is {np.max(distance):.2g} "
                 "away from rank 0's: something changed it on one rank only, past the optimizer. "
                 "Make the change on all ranks, or follow it with tf.mpi.broadcast_variables"
             )

@@ -11,10 +11,13 @@ DIRECTORY = os.path.join(_PACKAGE, "lib")
 LIBRARY = os.path.join(DIRECTORY, "libtensorflow_mpi.so")
 OPEN_MPI_TRANSPORT = os.path.join(DIRECTORY, "libtfmpi_transport_openmpi.so")
 
-_ERROR_BYTES = 1024
+_ERROR_BYTES = 4096
 
 # core/base/types.h: the DataType in which float32 travels between nodes, by TF_MPI_COMPRESSION
 WIRE = {"none": 2, "fp16": 0, "bf16": 1}
+
+
+_JOINED = b"joined"  # core/engine/engine.h posts it
 
 
 class Options(ctypes.Structure):
@@ -22,7 +25,8 @@ class Options(ctypes.Structure):
 
     _fields_ = [
         ("transport_library", ctypes.c_char_p),
-        ("build_id", ctypes.c_char_p),
+        ("settings", ctypes.c_char_p),
+        ("roll_call_timeout", ctypes.c_double),
         ("fusion_threshold", ctypes.c_int64),
         ("stall_warning", ctypes.c_double),
         ("stall_timeout", ctypes.c_double),
@@ -62,6 +66,7 @@ def load() -> Any:
     if _lib is None:
         lib = ctypes.CDLL(LIBRARY, mode=os.RTLD_LOCAL | os.RTLD_NOW)
         lib.tfmpi_start.argtypes = [ctypes.POINTER(Options), ctypes.c_char_p]
+        lib.tfmpi_start_waits_for.argtypes = [ctypes.c_char_p, ctypes.c_int32]
         lib.tfmpi_join.argtypes = [ctypes.c_char_p]
         lib.tfmpi_transport.restype = ctypes.c_char_p
         lib.tfmpi_stats_report.restype = ctypes.c_char_p
@@ -108,6 +113,23 @@ def error_buffer(size: int = _ERROR_BYTES) -> Any:
 def error_text(buffer: Any) -> str:
     """What a failed call wrote into its buffer."""
     return str(buffer.value.decode("utf-8", "replace"))
+
+
+def start_waits_for() -> str:
+    """While tfmpi_start runs: whom it waits for, and what they have to do; "" if nobody."""
+    buffer = error_buffer()
+    load().tfmpi_start_waits_for(buffer, len(buffer))
+    return error_text(buffer)
+
+
+def joined() -> set[int]:
+    """The ranks whose scripts have ended, as far as this one has been told (engine.h)."""
+    buffer = error_buffer(16)
+    found = set()
+    for number in range(load().tfmpi_posted(_JOINED)):
+        load().tfmpi_posted_value(_JOINED, number, buffer, len(buffer))
+        found.add(int(error_text(buffer)))
+    return found
 
 
 def op_sizes() -> tuple[int, int]:

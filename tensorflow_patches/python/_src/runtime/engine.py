@@ -8,10 +8,14 @@ import sys
 from collections.abc import Callable
 
 from tensorflow.mpi import _build_info, config, errors
-from tensorflow.mpi._src.runtime import c_api, ends, hooks, log
+from tensorflow.mpi._src.runtime import c_api, ends, hooks, log, settings, watch
 
 # How long a rank that stops with an error waits for the others to hear of it.
 _LEAVE_SECONDS = 5.0
+# ... and how long its communication thread may take to end, which a dead rank may hold up.
+_LEFT_SECONDS = 15.0
+# How long the first exchange after MPI_Init waits for a rank.
+_ROLL_CALL_SECONDS = 120.0
 
 _pid = 0
 _forked: list[Callable[[], None]] = []
@@ -26,18 +30,7 @@ def start(gate: config.Gate) -> None:
     Raises ImportError, with what to do.
     """
     global _pid
-    ranks = gate.launcher.size if gate.launcher is not None else 1
-    error = c_api.error_buffer()
-    library = c_api.load()
-    if library.tfmpi_start(_options(gate, ranks), error) != errors.OK:
-        raise ImportError(_start_failed(gate, c_api.error_text(error)))
-    rank, size, _, _, nodes = c_api.topology()
-    if size != ranks:
-        raise ImportError(
-            f"{gate.reason}, but MPI formed a group of {size}: the launcher and the MPI library "
-            "belong to different MPIs. Use the mpirun of the MPI that is found at run time "
-            "(python -m tensorflow.mpi doctor), or set TF_MPI_ENABLE=0"
-        )
+    rank, size, nodes = connect(gate)
     _pid = os.getpid()
     config.mark_started()
     hooks.activate(rank, size, c_api.apply_ops())
@@ -48,8 +41,30 @@ def start(gate: config.Gate) -> None:
     if rank == 0 and config.get("TF_MPI_LOG_LEVEL") != "warning":
         log.say(
             f"averaging gradients over {_count(size, 'rank')} on {_count(nodes, 'node')}, "
-            f"{library.tfmpi_transport().decode()}, tensorflow {_build_info.VERSION}"
+            f"{c_api.load().tfmpi_transport().decode()}, tensorflow {_build_info.VERSION}"
         )
+
+
+def connect(gate: config.Gate) -> tuple[int, int, int]:
+    """Loads the library and brings the ranks together: (rank, ranks, nodes).
+
+    Raises ImportError, with what to do.
+    """
+    ranks = gate.launcher.size if gate.launcher is not None else 1
+    error = c_api.error_buffer()
+    library = c_api.load()
+    with watch.start(gate.launcher):
+        code = library.tfmpi_start(_options(gate, ranks), error)
+    if code != errors.OK:
+        raise ImportError(_start_failed(gate, c_api.error_text(error)))
+    rank, size, _, _, nodes = c_api.topology()
+    if size != ranks:
+        raise ImportError(
+            f"{gate.reason}, but MPI formed a group of {size}: the launcher and the MPI library "
+            "belong to different MPIs. Use the mpirun of the MPI that is found at run time "
+            "(python -m tensorflow.mpi doctor), or set TF_MPI_ENABLE=0"
+        )
+    return rank, size, nodes
 
 
 def when_it_ends(
@@ -98,7 +113,8 @@ def check_kernels_were_seen() -> None:
 def _options(gate: config.Gate, ranks: int) -> c_api.Options:
     return c_api.Options(
         transport_library=_transport_library(gate).encode() if ranks > 1 else b"",
-        build_id=f"{_build_info.VERSION} {_build_info.BUILD_ID}".encode(),
+        settings=settings.text().encode() if ranks > 1 else b"",
+        roll_call_timeout=_roll_call_seconds(),
         fusion_threshold=config.get("TF_MPI_FUSION_THRESHOLD"),
         stall_warning=config.get("TF_MPI_STALL_WARNING"),
         stall_timeout=config.get("TF_MPI_STALL_TIMEOUT"),
@@ -110,6 +126,12 @@ def _options(gate: config.Gate, ranks: int) -> c_api.Options:
         sparse=config.SPARSE_MODES.index(config.get("TF_MPI_SPARSE")),
         extras=",".join(config.get("TF_MPI_EXTRAS")).encode(),
     )
+
+
+def _roll_call_seconds() -> float:
+    """After MPI_Init all ranks are there, so it takes no time."""
+    timeout = float(config.get("TF_MPI_STALL_TIMEOUT"))
+    return min(timeout, _ROLL_CALL_SECONDS) if timeout else _ROLL_CALL_SECONDS
 
 
 def _ranks_per_node(ranks: int) -> int:
@@ -159,6 +181,8 @@ def _start_failed(gate: config.Gate, why: str) -> str:
             "openmpi, or module load openmpi so that LD_LIBRARY_PATH holds libmpi.so.40; "
             "or set TF_MPI_ENABLE=0"
         )
+    if "settings differ" in why or "different builds" in why:
+        return why
     return f"{gate.reason}, but MPI did not start: {why}"
 
 
@@ -167,7 +191,8 @@ def _leave(why: str) -> None:
     global _left
     if os.getpid() == _pid and not _left:
         _left = True
-        c_api.load().tfmpi_leave(why.encode(), _LEAVE_SECONDS)
+        with watch.failing(_LEFT_SECONDS, hooks.rank, hooks.size):
+            c_api.load().tfmpi_leave(why.encode(), _LEAVE_SECONDS)
 
 
 def _end() -> None:
@@ -194,7 +219,9 @@ def _leave_or_join() -> None:
     if _at_end is not None:
         _at_end[1]()
     error = c_api.error_buffer()
-    if library.tfmpi_join(error) != errors.OK:
+    with watch.end(hooks.rank, hooks.size):
+        code = library.tfmpi_join(error)
+    if code != errors.OK:
         log.say(f"could not end in order: {c_api.error_text(error)}")
     if _at_end is not None:
         _at_end[2](library.tfmpi_stats_report().decode())

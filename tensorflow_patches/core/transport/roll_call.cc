@@ -1,0 +1,222 @@
+#include "tensorflow_patches/core/transport/roll_call.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace tfmpi {
+namespace {
+
+constexpr char kHello[] = "tensorflow.mpi hello\n";
+constexpr char kVerdict[] = "tensorflow.mpi verdict\n";  // and nothing more if all is well
+constexpr char kHeard[] = "tensorflow.mpi heard\n";
+// So long rank 0, which is about to end with an error, waits for the others to have heard of it.
+constexpr std::chrono::seconds kFarewell{2};
+constexpr std::chrono::milliseconds kLook{10};
+constexpr char kUnset[] = "nothing";
+
+bool StartsWith(const std::string& text, const std::string& start) {
+  return text.compare(0, start.size(), start) == 0;
+}
+
+std::vector<std::string> Lines(const std::string& text) {
+  std::vector<std::string> lines;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    lines.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return lines;
+}
+
+// Of one setting: which ranks have which value.
+struct Values {
+  std::string name;
+  std::vector<std::pair<std::string, std::vector<int>>> ranks;
+
+  void Add(const std::string& value, int rank) {
+    for (auto& [known, having] : ranks) {
+      if (known == value) return having.push_back(rank);
+    }
+    ranks.push_back({value, {rank}});
+  }
+
+  std::string Describe() const {
+    std::string text = name + ": ";
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      const std::vector<int>& having = ranks[i].second;
+      text += (i > 0 ? ", " : "") + NameRanks(having) + (having.size() > 1 ? " have '" : " has '") +
+              ranks[i].first + "'";
+    }
+    return text;
+  }
+};
+
+// In the order in which they first occur.
+std::vector<Values> Collect(const std::vector<std::string>& settings) {
+  std::vector<Values> all;
+  std::map<std::string, size_t> places;
+  for (const std::string& text : settings) {
+    for (const std::string& line : Lines(text)) {
+      const std::string name = line.substr(0, line.find('='));
+      if (places.emplace(name, all.size()).second) all.push_back({name, {}});
+    }
+  }
+  for (size_t rank = 0; rank < settings.size(); ++rank) {
+    std::map<std::string, std::string> own;
+    for (const std::string& line : Lines(settings[rank])) {
+      const size_t sign = std::min(line.find('='), line.size());
+      own[line.substr(0, sign)] = line.substr(std::min(sign + 1, line.size()));
+    }
+    for (Values& values : all) {
+      const auto it = own.find(values.name);
+      values.Add(it != own.end() ? it->second : kUnset, static_cast<int>(rank));
+    }
+  }
+  return all;
+}
+
+class Caller {
+ public:
+  Caller(Transport* transport, const RollCallOptions& options)
+      : transport_(*transport), options_(options), size_(transport->topology().size) {}
+
+  Status OnRank0() {
+    std::vector<std::string> settings(size_);
+    settings[0] = options_.settings;
+    std::vector<bool> there(size_, false);
+    there[0] = true;
+    Status status = Hear(kHello, Clock::now() + options_.timeout, &there, &settings);
+    if (status.ok()) {
+      const std::string differences = Differences(settings);
+      if (!differences.empty()) status = Status(Code::kFailedPrecondition, differences);
+    }
+    for (int rank = 1; rank < size_; ++rank) {
+      if (!there[rank]) continue;
+      const Status sent = transport_.Send(rank, kVerdict + status.message());
+      if (!sent.ok()) return sent;
+    }
+    if (!status.ok()) {
+      std::vector<bool> heard = there;
+      heard.flip();
+      heard[0] = true;
+      Hear(kHeard, Clock::now() + kFarewell, &heard, nullptr);
+    }
+    Waits("");
+    return status;
+  }
+
+  Status Elsewhere() {
+    const Status sent = transport_.Send(0, kHello + options_.settings);
+    if (!sent.ok()) return sent;
+    Waits("rank 0 to compare the settings of all ranks");
+    const TimePoint deadline = Clock::now() + options_.timeout + options_.grace;
+    std::vector<ControlMessage> inbox;
+    while (inbox.empty()) {
+      const Status status = transport_.Receive(&inbox);
+      if (!status.ok()) return status;
+      if (inbox.empty() && Clock::now() >= deadline) {
+        return Status(Code::kDeadlineExceeded,
+                      "rank 0 has not compared the settings of all ranks: its process hangs, or "
+                      "runs another build of this wheel");
+      }
+      if (inbox.empty()) transport_.Wait(kLook, true, [] { return false; });
+    }
+    Waits("");
+    const std::string& answer = inbox.front().bytes;
+    if (!StartsWith(answer, kVerdict)) {
+      return Status(Code::kFailedPrecondition,
+                    "rank 0 runs another build of this wheel; install the same on all nodes");
+    }
+    const std::string why = answer.substr(sizeof kVerdict - 1);
+    if (why.empty()) return Status();
+    const Status heard = transport_.Send(0, kHeard);
+    return heard.ok() ? Status(Code::kFailedPrecondition, why) : heard;
+  }
+
+ private:
+  // Waits for a message that starts so from every rank that is not yet `there`.
+  Status Hear(const std::string& start, TimePoint deadline, std::vector<bool>* there,
+              std::vector<std::string>* rest) {
+    std::vector<int> missing;
+    while (true) {
+      std::vector<int> absent;
+      for (int rank = 0; rank < size_; ++rank) {
+        if (!(*there)[rank]) absent.push_back(rank);
+      }
+      if (absent != missing) {
+        missing = absent;
+        Waits(missing.empty() ? "" : NameRanks(missing) + " to tell their settings");
+      }
+      if (missing.empty()) return Status();
+      std::vector<ControlMessage> inbox;
+      const Status status = transport_.Receive(&inbox);
+      if (!status.ok()) return status;
+      for (const ControlMessage& message : inbox) {
+        if (!StartsWith(message.bytes, start)) {
+          return Status(Code::kFailedPrecondition,
+                        NameRanks({message.source}) +
+                            " runs another build of this wheel; install the same on all nodes");
+        }
+        (*there)[message.source] = true;
+        if (rest != nullptr) (*rest)[message.source] = message.bytes.substr(start.size());
+      }
+      if (!inbox.empty()) continue;
+      if (Clock::now() >= deadline) {
+        return Status(Code::kDeadlineExceeded,
+                      NameRanks(missing) +
+                          " did not answer after MPI had started: the process hangs, or runs "
+                          "another build of this wheel");
+      }
+      transport_.Wait(kLook, true, [] { return false; });
+    }
+  }
+
+  void Waits(const std::string& whom) {
+    if (options_.waits) options_.waits(whom);
+  }
+
+  Transport& transport_;
+  const RollCallOptions& options_;
+  const int size_;
+};
+
+}  // namespace
+
+std::string NameRanks(const std::vector<int>& ranks) {
+  constexpr size_t kMost = 8;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < std::min(ranks.size(), kMost); ++i) {
+    const bool last = i + 1 == ranks.size();
+    text += (i == 0 ? "" : last ? " and " : ", ") + std::to_string(ranks[i]);
+  }
+  if (ranks.size() > kMost) text += " and " + std::to_string(ranks.size() - kMost) + " more";
+  return text;
+}
+
+std::string Differences(const std::vector<std::string>& settings) {
+  const std::vector<Values> all = Collect(settings);
+  // Other builds have other settings, which are not the cause.
+  if (!all.empty() && all.front().ranks.size() > 1) {
+    return "the ranks run different builds, " + all.front().Describe() +
+           "; install the same wheel on all nodes";
+  }
+  std::string text, names;
+  for (const Values& values : all) {
+    if (values.ranks.size() == 1) continue;
+    text += (text.empty() ? "" : "; ") + values.Describe();
+    names += " -x " + values.name;
+  }
+  if (text.empty()) return text;
+  return "the ranks' settings differ, and would make them train different models: " + text +
+         ". Set them alike everywhere; to other nodes mpirun passes the variables that it is told "
+         "to:" +
+         names;
+}
+
+Status RollCall(Transport* transport, const RollCallOptions& options) {
+  Caller caller(transport, options);
+  return transport->topology().rank == 0 ? caller.OnRank0() : caller.Elsewhere();
+}
+
+}  // namespace tfmpi

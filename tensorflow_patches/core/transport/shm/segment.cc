@@ -1,0 +1,111 @@
+#include "tensorflow_patches/core/transport/shm/segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+
+namespace tfmpi {
+namespace {
+
+constexpr size_t kKeyBytes = sizeof(SegmentId::key);
+
+std::string Reason(const char* what, int error) {
+  return std::string(what) + ": " + std::strerror(error);
+}
+
+bool Draw(void* out, size_t bytes) {
+  return getrandom(out, bytes, 0) == static_cast<ssize_t>(bytes);
+}
+
+// With the key behind the memory. Closes the file.
+void* Map(int file, size_t bytes, std::string* why) {
+  void* const memory =
+      mmap(nullptr, bytes + kKeyBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (memory == MAP_FAILED) *why = Reason("mmap", errno);
+  close(file);
+  return memory == MAP_FAILED ? nullptr : memory;
+}
+
+char* KeyIn(void* memory, size_t bytes) { return static_cast<char*>(memory) + bytes; }
+
+// Of this user's, for this user alone, whole: else the reason.
+std::string WhyNot(int file, size_t bytes) {
+  struct stat status = {};
+  if (fstat(file, &status) != 0) return Reason("fstat", errno);
+  if (status.st_uid != geteuid()) return "it is another user's";
+  if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) return "others may open it";
+  if (status.st_size != static_cast<off_t>(bytes + kKeyBytes)) return "it has another size";
+  return "";
+}
+
+}  // namespace
+
+void* CreateSegment(size_t bytes, SegmentId* id, std::string* why) {
+  *id = SegmentId();
+  uint64_t drawn[2] = {};
+  SegmentId made = {};
+  if (!Draw(drawn, sizeof drawn) || !Draw(made.key, sizeof made.key)) {
+    *why = Reason("getrandom", errno);
+    return nullptr;
+  }
+  std::snprintf(made.name, sizeof made.name, "/tf_mpi.%016" PRIx64 "%016" PRIx64, drawn[0],
+                drawn[1]);
+  const int file = shm_open(made.name, O_RDWR | O_CREAT | O_EXCL, S_IRUSR | S_IWUSR);
+  if (file < 0) {
+    *why = Reason("shm_open", errno);
+    return nullptr;
+  }
+  // Allocated at once: a file system that is full is an error here, and a SIGBUS later.
+  if (const int error = posix_fallocate(file, 0, static_cast<off_t>(bytes + kKeyBytes))) {
+    *why = Reason("posix_fallocate", error);
+    close(file);
+    RemoveSegment(made);
+    return nullptr;
+  }
+  void* const memory = Map(file, bytes, why);
+  if (memory == nullptr) {
+    RemoveSegment(made);
+    return nullptr;
+  }
+  std::memcpy(KeyIn(memory, bytes), made.key, kKeyBytes);
+  *id = made;
+  return memory;
+}
+
+void* AttachSegment(const SegmentId& id, size_t bytes, std::string* why) {
+  if (id.name[0] == '\0') {
+    *why = "the first rank of the node has made none";
+    return nullptr;
+  }
+  const int file = shm_open(id.name, O_RDWR, 0);
+  if (file < 0) {
+    *why = Reason("shm_open", errno);
+    return nullptr;
+  }
+  *why = WhyNot(file, bytes);
+  if (!why->empty()) {
+    close(file);
+    return nullptr;
+  }
+  void* const memory = Map(file, bytes, why);
+  if (memory == nullptr) return nullptr;
+  if (std::memcmp(KeyIn(memory, bytes), id.key, kKeyBytes) != 0) {
+    *why = "it is another job's";
+    munmap(memory, bytes + kKeyBytes);
+    return nullptr;
+  }
+  return memory;
+}
+
+void RemoveSegment(const SegmentId& id) {
+  if (id.name[0] != '\0') shm_unlink(id.name);
+}
+
+}  // namespace tfmpi

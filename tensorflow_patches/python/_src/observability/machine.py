@@ -1,0 +1,104 @@
+"""What this process finds on its node, and how fast it is there, for the doctor."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tensorflow.mpi import _build_info, config
+from tensorflow.mpi._src.runtime import c_api
+
+_SHM = "/dev/shm"
+_NEEDED_SHM = 64 << 20  # bytes of a node of very many ranks (core/base/sizes.h)
+_BANDWIDTH_BYTES = 64 << 20  # beyond the caches
+_MEASURED_SECONDS = 0.5
+
+
+def facts() -> dict[str, Any]:
+    """Of JSON's types. What cannot be found out is a text that says so."""
+    memory = _memory()
+    return {
+        "node": config.node_name(),
+        "wheel": f"{_build_info.VERSION} {_build_info.BUILD_ID}",
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": round(os.getloadavg()[0], 1),
+        "memory": memory.get("MemTotal", 0),
+        "memory_free": memory.get("MemAvailable", 0),
+        "shm_free": _shm_free(),
+        "shm_fault": _shm_fault(),
+        "mpi": mpi_library(),
+    }
+
+
+def figures() -> dict[str, float]:
+    """How fast this process is, while the others of its node measure, too: more is better."""
+    source = np.ones(_BANDWIDTH_BYTES // 8)
+    target = np.empty_like(source)
+    small = np.linspace(0.1, 1.0, 4096)
+    out = np.empty_like(small)
+    copied = _rate(lambda: np.copyto(target, source)) * 2 * source.nbytes
+    computed = _rate(lambda: np.exp(small, out=out)) * small.size
+    return {"memory GB/s": copied / 1e9, "exp M/s": computed / 1e6}
+
+
+def _rate(work: Callable[[], Any]) -> float:
+    """Calls per second."""
+    work()
+    calls, begin = 0, time.perf_counter()
+    while (seconds := time.perf_counter() - begin) < _MEASURED_SECONDS:
+        work()
+        calls += 1
+    return calls / seconds
+
+
+def _memory() -> dict[str, int]:
+    """Bytes, by the kernel's names."""
+    with open("/proc/meminfo", encoding="utf-8") as file:
+        pairs = (line.split() for line in file)
+        return {words[0].rstrip(":"): int(words[1]) << 10 for words in pairs}
+
+
+def _processor() -> str:
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _shm_free() -> int:
+    try:
+        status = os.statvfs(_SHM)
+    except OSError:
+        return 0
+    return status.f_bavail * status.f_frsize
+
+
+def _shm_fault() -> str:
+    """Why the ranks of this node could share no memory; "" if they can."""
+    free = _shm_free()
+    if free < _NEEDED_SHM:
+        return f"{_SHM} has {free >> 20} MB free, and {_NEEDED_SHM >> 20} MB may be needed"
+    if not os.access(_SHM, os.W_OK):
+        return f"{_SHM} cannot be written to"
+    return ""
+
+
+def mpi_library() -> str:
+    """Which libmpi the transport library binds to, found as the dynamic linker finds it."""
+    try:
+        library = ctypes.CDLL(c_api.OPEN_MPI_TRANSPORT)
+    except OSError as error:
+        return f"not usable: {error}"
+    del library
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        paths = {line.split()[-1] for line in maps if "libmpi.so" in line}
+    return ", ".join(sorted(paths))

@@ -1,0 +1,203 @@
+"""What the ranks have found on their nodes, judged: pure functions of what they wrote.
+
+A node fails if one of its ranks does not answer, has another wheel than most, cannot share memory,
+or is slower than half of the median. Its name goes into failing_nodes.txt.
+"""
+
+from __future__ import annotations
+
+import collections
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+_LEAST_SHARE = 0.5  # of the median of a figure
+_MOST_CLOCK_SECONDS = 1.0
+_MOST_NAMED = 16
+_ALIKE = ("wheel", "python", "mpi")  # that nodes should have the same of
+
+
+@dataclass
+class Findings:
+    """`faults` by node; of what no node can be named, under ""."""
+
+    faults: dict[str, list[str]] = field(default_factory=lambda: collections.defaultdict(list))
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def failing(self) -> list[str]:
+        return sorted(node for node in self.faults if node)
+
+    def text(self) -> list[str]:
+        """For people: the table, then what is wrong."""
+        lines = list(self.lines)
+        for node in sorted(self.faults):
+            where = f" node {node}" if node else ""
+            lines += [f"FAULT{where}: {fault}" for fault in self.faults[node]]
+        return lines
+
+
+def judge(found: Mapping[int, Mapping[str, Any]], size: int, expected: Sequence[str]) -> Findings:
+    """
+    Args:
+      found: by rank, machine.facts() and "figures"; not of ranks that have not answered.
+      size: how many ranks there are.
+      expected: the nodes that the scheduler has given; [] if it does not say.
+    """
+    findings = Findings()
+    _silent(findings, found, size, expected)
+    _unlike(findings, found)
+    for facts in found.values():
+        if facts["shm_fault"] and facts["shm_fault"] not in findings.faults[facts["node"]]:
+            findings.faults[facts["node"]].append(facts["shm_fault"])
+    slowest = _slow(findings, found)
+    findings.lines = [*_table(found), *slowest]
+    findings.faults = {node: faults for node, faults in findings.faults.items() if faults}
+    return findings
+
+
+def expand(listed: str) -> list[str]:
+    """Slurm's form, "login,node[01-03,7]", as names."""
+    names = []
+    for word in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", listed):
+        head, _, rest = word.partition("[")
+        numbers, _, tail = rest.partition("]")
+        if not rest:
+            names.append(head.strip())
+            continue
+        for part in numbers.split(","):
+            first, _, last = part.partition("-")
+            for number in range(int(first), int(last or first) + 1):
+                names += expand(f"{head}{number:0{len(first)}d}{tail}")
+    return names
+
+
+def exclusion(nodes: Sequence[str]) -> str:
+    """As srun --exclude= takes it, as text or as a file."""
+    return ",".join(nodes) + "\n" if nodes else ""
+
+
+def ranks(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:_MOST_NAMED]))
+    more = f" and {len(numbers) - _MOST_NAMED} more" if len(numbers) > _MOST_NAMED else ""
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {shown}{more}"
+
+
+def by_node(found: Mapping[int, Mapping[str, Any]]) -> dict[str, list[int]]:
+    nodes = collections.defaultdict(list)
+    for rank, facts in sorted(found.items()):
+        nodes[str(facts["node"])].append(rank)
+    return dict(nodes)
+
+
+def _silent(
+    findings: Findings, found: Mapping[int, Any], size: int, expected: Sequence[str]
+) -> None:
+    silent = [rank for rank in range(size) if rank not in found]
+    if not silent:
+        return
+    answering = by_node(found)
+    nodes = [node for node in expected if node not in answering]
+    for node in nodes:
+        findings.faults[node].append("none of its ranks has answered")
+    where = "" if nodes else "; of which node is not known: give its nodes by --hosts"
+    findings.faults[""].append(
+        f"{ranks(silent)} did not answer: the node is dead or hangs, or does not see the folder of "
+        f"--folder{where}"
+    )
+
+
+def _unlike(findings: Findings, found: Mapping[int, Mapping[str, Any]]) -> None:
+    for what in _ALIKE:
+        values = collections.Counter(str(facts[what]) for facts in found.values())
+        if len(values) < 2:
+            continue
+        ((most, _),) = values.most_common(1)
+        for rank, facts in sorted(found.items()):
+            if facts[what] != most:
+                findings.faults[facts["node"]].append(
+                    f"rank {rank} has {what} '{facts[what]}', most have '{most}'"
+                )
+
+
+def _slow(findings: Findings, found: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """Adds the faults; the line about the slowest rank, in shares of the median."""
+    slowest: tuple[float, str] | None = None
+    names = {name for facts in found.values() for name in facts["figures"]}
+    for name in sorted(names):
+        values = {
+            rank: facts["figures"][name]
+            for rank, facts in found.items()
+            if name in facts["figures"]
+        }
+        median = statistics.median(values.values())
+        for rank, value in sorted(values.items()):
+            share = value / median if median else 1.0
+            node = found[rank]["node"]
+            line = f"{value:.3g} {name}, {share:.0%} of the median"
+            if slowest is None or share < slowest[0]:
+                slowest = share, f"slowest: rank {rank} on node {node}: {line}"
+            if share < _LEAST_SHARE:
+                findings.faults[node].append(f"rank {rank} is slow: {line}")
+    return [slowest[1]] if slowest is not None and len(found) > 1 else []
+
+
+def _table(found: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """A line per node; of figures the least of its ranks."""
+    names = sorted({name for facts in found.values() for name in facts["figures"]})
+    heads = ["node", "ranks", "cores", "load", "memory GB", "free GB", "shm free MB", *names]
+    rows = [heads]
+    for node, numbers in by_node(found).items():
+        facts = found[numbers[0]]
+        least = [min(found[rank]["figures"].get(name, 0.0) for rank in numbers) for name in names]
+        rows.append(
+            [
+                node,
+                str(len(numbers)),
+                str(max(found[rank]["cores"] for rank in numbers)),
+                str(facts["load"]),
+                f"{facts['memory'] / 2**30:.1f}",
+                f"{facts['memory_free'] / 2**30:.1f}",
+                str(facts["shm_free"] >> 20),
+                *(f"{value:.3g}" for value in least),
+            ]
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
+
+
+def judge_together(
+    findings: Findings,
+    found: Mapping[int, Mapping[str, Any]],
+    together: Mapping[int, Mapping[str, Any]],
+    size: int,
+) -> None:
+    """Adds what came of the allreduce of all ranks; `together` lacks those that have not ended."""
+    nodes = {rank: str(facts["node"]) for rank, facts in found.items()}
+    silent = [rank for rank in range(size) if rank not in together]
+    if silent:
+        findings.faults.setdefault("", []).append(
+            f"allreduce: {ranks(silent)} did not end it, on "
+            + ", ".join(sorted({nodes[rank] for rank in silent}))
+        )
+    done = {rank: result for rank, result in together.items() if not result["fault"]}
+    for rank, result in sorted(together.items()):
+        if result["fault"]:
+            findings.faults.setdefault(nodes[rank], []).append(f"rank {rank}: {result['fault']}")
+        elif abs(result["clock"]) > _MOST_CLOCK_SECONDS:
+            findings.faults.setdefault(nodes[rank], []).append(
+                f"rank {rank}'s clock is {result['clock']:+.2f} s from rank 0's"
+            )
+    if done:
+        apart = max(done.values(), key=lambda result: abs(result["clock"]))["clock"]
+        one = next(iter(done.values()))
+        findings.lines.append(
+            f"allreduce over {size} ranks, {one['transport']}: "
+            f"{min(result['GB/s'] for result in done.values()):.3g} GB/s of 4 MB each, right; "
+            f"clocks within {abs(apart) * 1000:.0f} ms"
+        )

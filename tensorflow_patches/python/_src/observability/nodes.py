@@ -1,0 +1,225 @@
+"""`python -m tensorflow.mpi doctor --nodes`, under the launcher: every node, before a job.
+
+Whether or not all answer: so nothing here waits for MPI. Each rank looks at its node by itself,
+with averaging off, and writes what it has found into a folder that all see; rank 0 reads what is
+there when its time is over. Only if all have answered do they start MPI, for the allreduce.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import stat
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+from tensorflow.mpi import config, errors
+from tensorflow.mpi._src.observability import machine, node_report
+from tensorflow.mpi._src.runtime import c_api, collectives, engine
+
+_POLL_SECONDS = 0.1
+_ALLREDUCE_SECONDS = 2.0
+_TOGETHER_SECONDS = 30.0  # for MPI's start, the allreduce and MPI's end
+_GRACE_SECONDS = 5.0  # longer, of other ranks: rank 0 says what has come
+_COUNT = 1 << 20  # float32: 4 MB
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `doctor`."""
+    parser.add_argument(
+        "--nodes", action="store_true", help="under the launcher: looks at every node, before a job"
+    )
+    parser.add_argument(
+        "--folder", default=".", help="with --nodes: that all nodes see (default: this one)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60, help="with --nodes: for all to answer (default 60)"
+    )
+    parser.add_argument(
+        "--hosts",
+        default=config.scheduled_nodes(),
+        help="with --nodes: the nodes that should answer, as node[01-08]; default: Slurm's",
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    """On rank 0, prints the report and writes failing_nodes.txt; 0 if all is well."""
+    launcher = config.launcher() or config.Launcher("none", 1, 0)
+    exchange = _Exchange(options.folder, launcher.rank)
+    begin = time.monotonic()
+    exchange.put("found", machine.facts() | {"figures": machine.figures()})
+    if launcher.rank != 0:
+        return _elsewhere(exchange, launcher, begin + options.seconds + _GRACE_SECONDS)
+    try:
+        return _on_rank_0(exchange, launcher, begin + options.seconds, options)
+    finally:
+        exchange.remove()
+
+
+class _Exchange:
+    """Files in a folder of this job's and this user's, which all ranks see."""
+
+    def __init__(self, folder: str, rank: int) -> None:
+        job = hashlib.sha256(f"{os.getuid()} {config.job()}".encode()).hexdigest()[:16]
+        self._folder = os.path.join(os.path.abspath(folder), f".tensorflow-mpi-nodes-{job}")
+        self._rank = rank
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._folder, 0o700)
+        status = os.lstat(self._folder)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+            raise PermissionError(f"'{self._folder}' is another user's: give another --folder")
+
+    def put(self, what: str, value: Any) -> None:
+        """What this rank says; whole, or not at all."""
+        path = os.path.join(self._folder, f"{what}.{self._rank}")
+        with open(f"{path}.new", "w", encoding="utf-8") as file:
+            json.dump(value, file)
+        os.replace(f"{path}.new", path)
+
+    def get(self, what: str) -> dict[int, Any]:
+        """By rank, what has been said so far."""
+        found = {}
+        for name in os.listdir(self._folder):  # anew: another node may have a list of its own
+            kind, _, rank = name.partition(".")
+            if kind == what and rank.isdigit():
+                with contextlib.suppress(OSError, ValueError):
+                    with open(os.path.join(self._folder, name), encoding="utf-8") as file:
+                        found[int(rank)] = json.load(file)
+        return found
+
+    def wait(self, what: str, ranks: int, deadline: float) -> dict[int, Any]:
+        """The same, of so many ranks, or of those that have come by then."""
+        while len(found := self.get(what)) < ranks and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        return found
+
+    def remove(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _elsewhere(exchange: _Exchange, launcher: config.Launcher, deadline: float) -> int:
+    try:
+        go = exchange.wait("go", 1, deadline)
+    except OSError:  # rank 0 has ended, and removed it
+        return 0
+    if go.get(0):
+        with _killed_after(_TOGETHER_SECONDS + _GRACE_SECONDS):
+            _meet(exchange, launcher)
+    return 0
+
+
+def _on_rank_0(
+    exchange: _Exchange, launcher: config.Launcher, deadline: float, options: argparse.Namespace
+) -> int:
+    size = launcher.size
+    found = exchange.wait("found", size, deadline)
+    findings = node_report.judge(found, size, node_report.expand(options.hosts))
+    go = size > 1 and len(found) == size and len({one["wheel"] for one in found.values()}) == 1
+    exchange.put("go", go)
+    told = _tell(findings, [])  # at once: should MPI end this process, that is known
+    if not go:
+        why = "one rank" if size == 1 else "not all ranks can take part"
+        print(f"allreduce not tried: {why}", flush=True)
+        return _end(findings)
+
+    def give_up() -> None:
+        node_report.judge_together(findings, found, exchange.get("met"), size)
+        _tell(findings, told)
+        exchange.remove()
+
+    with _killed_after(_TOGETHER_SECONDS, give_up):
+        _meet(exchange, launcher)
+        met = exchange.wait("met", size, time.monotonic() + _GRACE_SECONDS)
+    node_report.judge_together(findings, found, met, size)
+    _tell(findings, told)
+    return _end(findings)
+
+
+def _tell(findings: node_report.Findings, told: list[str]) -> list[str]:
+    """Prints the lines that are not `told` yet, and writes the names of failing nodes."""
+    lines = findings.text()
+    print("\n".join(line for line in lines if line not in told), flush=True)
+    with open("failing_nodes.txt", "w", encoding="utf-8") as file:
+        file.write(node_report.exclusion(findings.failing))
+    return lines
+
+
+def _end(findings: node_report.Findings) -> int:
+    if not findings.faults:
+        print("all nodes are well", flush=True)
+        return 0
+    names = ", ".join(findings.failing)
+    print(
+        f"failing_nodes.txt: {names}" if names else "no failing node is known by name", flush=True
+    )
+    return 1
+
+
+@contextlib.contextmanager
+def _killed_after(seconds: float, first: Any = lambda: None) -> Any:
+    """Nothing in MPI ends by itself."""
+
+    def end() -> None:
+        first()
+        sys.stdout.flush()
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _meet(exchange: _Exchange, launcher: config.Launcher) -> None:
+    """Starts MPI, and writes what came of an allreduce of _ALLREDUCE_SECONDS."""
+    try:
+        rank, size, _ = engine.connect(config.Gate(True, f"{launcher.name} started it", launcher))
+        result = _allreduce(rank, size) | {"clock": _clock(), "fault": ""}
+        result["transport"] = c_api.load().tfmpi_transport().decode()
+    except Exception as error:
+        result = {"fault": f"{type(error).__name__}: {error}"}
+    exchange.put("met", result)
+    if not result["fault"]:
+        buffer = c_api.error_buffer()
+        if c_api.load().tfmpi_join(buffer) != errors.OK:
+            exchange.put("met", {"fault": f"could not end in order: {c_api.error_text(buffer)}"})
+
+
+def _allreduce(rank: int, size: int) -> dict[str, Any]:
+    """For about as long, as often on all ranks."""
+    value = np.full(_COUNT, rank + 1.0, np.float32)
+    rounds = 3
+    begin = time.perf_counter()
+    for _ in range(rounds):
+        total = collectives.run("allreduce", value, "doctor", op="sum")
+    each = (time.perf_counter() - begin) / rounds
+    longest = collectives.run("allreduce", np.array([each]), "doctor seconds", op="max")
+    rounds = max(3, int(_ALLREDUCE_SECONDS / float(longest[0])))
+    begin = time.perf_counter()
+    for _ in range(rounds):
+        total = collectives.run("allreduce", value, "doctor", op="sum")
+    seconds = time.perf_counter() - begin
+    if not (total == size * (size + 1) / 2).all():
+        raise ArithmeticError("the allreduce's sum is wrong")
+    return {"GB/s": rounds * value.nbytes / seconds / 1e9}
+
+
+def _clock() -> float:
+    """Seconds that this node's clock is ahead of rank 0's, to about a millisecond."""
+    offsets = []
+    for _ in range(5):
+        collectives.run("barrier", np.empty(0, np.uint8), "doctor barrier")
+        now = np.array([time.time()])
+        theirs = collectives.run("broadcast", now, "doctor clock", root=0)
+        offsets.append(float(now[0] - theirs[0]))
+    return sorted(offsets)[len(offsets) // 2]

@@ -1,0 +1,123 @@
+"""The processes of this node that are ranks of this job, as /proc shows them.
+
+For what is said of a rank that does not come, of which no message tells. Only read, and only
+processes of this user: those that carry the launcher's variables of this job, which the children
+of a rank do, too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tensorflow.mpi import config
+
+_OURS, _TENSORFLOW = "libtensorflow_mpi.so", "libtensorflow_framework.so"
+_TICKS = os.sysconf("SC_CLK_TCK")
+_COMMAND_CHARACTERS = 60
+
+Stage = Literal["off", "stopped", "started", "without us", "before"]
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of a rank."""
+
+    pid: int
+    command: str
+    stopped: bool
+    off: bool  # it was started with TF_MPI_ENABLE=0
+    ours: bool  # it has loaded our library
+    tensorflow: bool  # ... and TensorFlow's
+    seconds: float  # of processors, so far
+
+
+@dataclass(frozen=True)
+class Peer:
+    """What is known of a rank: its processes, at least one, in the order of their numbers."""
+
+    rank: int
+    processes: tuple[Process, ...]
+
+    @property
+    def stage(self) -> Stage:
+        """How far it has come on its way to MPI_Init."""
+        if any(process.stopped for process in self.processes):
+            return "stopped"
+        if any(process.ours for process in self.processes):
+            return "started"
+        if all(process.off for process in self.processes):
+            return "off"
+        return "without us" if any(one.tensorflow for one in self.processes) else "before"
+
+    @property
+    def seconds(self) -> float:
+        """Of processors that its processes have used."""
+        return sum(process.seconds for process in self.processes)
+
+    def name(self) -> str:
+        """ "rank 1 (process 4711, 'python train.py')", of the process that is furthest."""
+        ahead = max(self.processes, key=lambda one: (one.ours, one.tensorflow, -one.pid))
+        return f"rank {self.rank} (process {ahead.pid}, '{ahead.command}')"
+
+
+def on_this_node() -> dict[int, Peer]:
+    """By rank, those that can be seen from here; this one, too."""
+    found: dict[int, list[Process]] = {}
+    for pid in _processes():
+        try:
+            environ = _environment(pid)
+            rank = config.rank_of(environ)
+            if rank is not None:
+                found.setdefault(rank, []).append(_process(pid, environ))
+        except (OSError, ValueError, IndexError):
+            continue  # it has just ended, or is another user's
+    return {
+        rank: Peer(rank, tuple(sorted(some, key=lambda one: one.pid)))
+        for rank, some in sorted(found.items())
+    }
+
+
+def _processes() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _read(pid: int, name: str) -> bytes:
+    with open(f"/proc/{pid}/{name}", "rb") as file:
+        return file.read()
+
+
+def _environment(pid: int) -> dict[str, str]:
+    pairs = (item.partition("=") for item in os.fsdecode(_read(pid, "environ")).split("\0"))
+    return {name: value for name, _, value in pairs if name}
+
+
+def _process(pid: int, environ: dict[str, str]) -> Process:
+    words = os.fsdecode(_read(pid, "cmdline")).split("\0")
+    command = " ".join(word for word in words if word)
+    if len(command) > _COMMAND_CHARACTERS:
+        command = command[: _COMMAND_CHARACTERS - 1] + "…"
+    state, *numbers = os.fsdecode(_read(pid, "stat")).rpartition(")")[2].split()
+    maps = _read(pid, "maps")
+    return Process(
+        pid=pid,
+        command=command,
+        stopped=state in "Tt",
+        off=environ.get("TF_MPI_ENABLE") == "0",
+        ours=_OURS.encode() in maps,
+        tensorflow=_TENSORFLOW.encode() in maps,
+        seconds=(int(numbers[10]) + int(numbers[11])) / _TICKS,
+    )
+
+
+def ranks(numbers: Sequence[int]) -> str:
+    """ "rank 1", "ranks 1, 3 and 4"; of very many the first. As roll_call.cc's NameRanks."""
+    most = 8
+    text = ", ".join(str(number) for number in numbers[:most])
+    if 1 < len(numbers) <= most:
+        text = f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+    elif len(numbers) > most:
+        text += f" and {len(numbers) - most} more"
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {text}"

@@ -1,0 +1,58 @@
+"""What must be the same on all ranks, for the start to compare (core/transport/roll_call.h)."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+
+from tensorflow.mpi import _build_info, config
+
+_PACKAGES = ("numpy", "keras", "tf_keras")
+# Of keras.json, and what Keras takes where that says nothing.
+_KERAS = {
+    "backend": "tensorflow",
+    "epsilon": "1e-07",
+    "floatx": "float32",
+    "image_data_format": "channels_last",
+}
+
+
+def text() -> str:
+    """Lines NAME=value. The first is the build: ranks of other builds have other lines."""
+    wheel = f"{_build_info.VERSION} {_build_info.BUILD_ID}"
+    lines = {"wheel": wheel, "Python": _minor(platform.python_version())}
+    versions = dict(packages())
+    lines |= versions | {"numpy": _minor(versions["numpy"])}
+    lines |= config.alike()
+    lines |= {f"keras.json's {name}": value for name, value in _keras_file().items()}
+    # A value is one line, whatever it holds.
+    return "".join(f"{name}={' '.join(value.split())}\n" for name, value in lines.items())
+
+
+def packages() -> list[tuple[str, str]]:
+    """Those that ranks should have alike, with their versions."""
+    return [(name, _version(name)) for name in _PACKAGES]
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _keras_file() -> dict[str, str]:
+    """Keras makes it when it is first imported, with the values that it takes without it."""
+    try:
+        with open(config.keras_file(), encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        found = {}
+    if not isinstance(found, dict):
+        found = {}
+    return {name: str(found.get(name, default)) for name, default in _KERAS.items()}

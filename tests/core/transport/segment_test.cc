@@ -1,0 +1,116 @@
+// The memory that the ranks of a node share: its own job's, or none.
+
+#include "tensorflow_patches/core/transport/shm/segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "gtest/gtest.h"
+
+namespace tfmpi {
+namespace {
+
+constexpr size_t kBytes = 5000;
+
+class SegmentTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    created_ = CreateSegment(kBytes, &id_, &why_);
+    ASSERT_NE(created_, nullptr) << why_;
+  }
+  void TearDown() override { RemoveSegment(id_); }
+
+  // Puts a file of this name in place of the segment.
+  void Replace(mode_t mode, size_t bytes, const void* key) {
+    RemoveSegment(id_);
+    const int file = shm_open(id_.name, O_RDWR | O_CREAT | O_EXCL, S_IRUSR | S_IWUSR);
+    ASSERT_GE(file, 0);
+    ASSERT_EQ(fchmod(file, mode), 0);
+    ASSERT_EQ(ftruncate(file, static_cast<off_t>(bytes)), 0);
+    if (key != nullptr) {
+      ASSERT_EQ(pwrite(file, key, sizeof id_.key, kBytes), static_cast<ssize_t>(sizeof id_.key));
+    }
+    close(file);
+  }
+
+  std::string WhyNotAttached() {
+    why_.clear();
+    EXPECT_EQ(AttachSegment(id_, kBytes, &why_), nullptr);
+    return why_;
+  }
+
+  void* created_ = nullptr;
+  SegmentId id_ = {};
+  std::string why_;
+};
+
+TEST_F(SegmentTest, IsOneMemory) {
+  void* const attached = AttachSegment(id_, kBytes, &why_);
+  ASSERT_NE(attached, nullptr) << why_;
+  RemoveSegment(id_);  // what is mapped stays
+  std::strcpy(static_cast<char*>(created_), "shared");
+  EXPECT_STREQ(static_cast<char*>(attached), "shared");
+  EXPECT_EQ(WhyNotAttached(), "shm_open: No such file or directory");
+}
+
+TEST_F(SegmentTest, IsForItsUserAlone) {
+  const int file = shm_open(id_.name, O_RDWR, 0);
+  ASSERT_GE(file, 0);
+  struct stat status = {};
+  EXPECT_EQ(fstat(file, &status), 0);
+  close(file);
+  EXPECT_EQ(status.st_mode & 07777u, static_cast<mode_t>(S_IRUSR | S_IWUSR));
+}
+
+// As two containers with one /dev/shm, in which processes have the same numbers.
+TEST_F(SegmentTest, NamesAreDrawn) {
+  SegmentId other = {};
+  ASSERT_NE(CreateSegment(kBytes, &other, &why_), nullptr) << why_;
+  EXPECT_STRNE(id_.name, other.name);
+  EXPECT_NE(std::memcmp(id_.key, other.key, sizeof id_.key), 0);
+  RemoveSegment(other);
+}
+
+TEST_F(SegmentTest, AnotherJobsIsNotTaken) {
+  const SegmentId known = id_;
+  id_.key[1] ^= 1;
+  EXPECT_EQ(WhyNotAttached(), "it is another job's");
+  id_ = known;
+  const uint64_t zeros[2] = {};
+  Replace(0600, kBytes + sizeof id_.key, zeros);
+  EXPECT_EQ(WhyNotAttached(), "it is another job's");
+  Replace(0600, kBytes + sizeof id_.key, id_.key);
+  EXPECT_NE(AttachSegment(id_, kBytes, &why_), nullptr) << why_;
+}
+
+TEST_F(SegmentTest, WhatOthersMayOpenOrHasAnotherSizeIsNotTaken) {
+  Replace(0640, kBytes + sizeof id_.key, id_.key);
+  EXPECT_EQ(WhyNotAttached(), "others may open it");
+  Replace(0602, kBytes + sizeof id_.key, id_.key);
+  EXPECT_EQ(WhyNotAttached(), "others may open it");
+  Replace(0600, kBytes, nullptr);  // to touch its end would be a SIGBUS
+  EXPECT_EQ(WhyNotAttached(), "it has another size");
+}
+
+TEST_F(SegmentTest, AnotherUsersIsNotTaken) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can make a file another user's";
+  const std::string path = std::string("/dev/shm") + id_.name;
+  ASSERT_EQ(chown(path.c_str(), 12345, 12345), 0);
+  EXPECT_EQ(WhyNotAttached(), "it is another user's");
+}
+
+TEST_F(SegmentTest, MoreThanThereIsLeavesNothing) {
+  SegmentId none = {};
+  std::string why;
+  EXPECT_EQ(CreateSegment(size_t{1} << 60, &none, &why), nullptr);
+  EXPECT_EQ(none.name[0], '\0');
+  EXPECT_NE(why.find("posix_fallocate: "), std::string::npos) << why;
+  EXPECT_EQ(AttachSegment(none, 1, &why), nullptr);
+}
+
+}  // namespace
+}  // namespace tfmpi

@@ -1,0 +1,71 @@
+"""No rank waits without a word, or for ever: at the start, and at the end."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tiers import full
+
+STALL = {"TF_MPI_STALL_WARNING": "1", "TF_MPI_STALL_TIMEOUT": "4"}
+SOON = 25  # seconds for an import, a wait of STALL's and the end of the job, on a busy machine
+
+
+def lines_of(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("tensorflow.mpi rank")]
+
+
+def test_settings_that_differ_are_named(launch, scripts):
+    """Those that would have made the start hang, too; not what may differ, or means the same."""
+    run = launch(scripts / "waits.py", args=["settings"], timeout=90)
+    assert run.returncode != 0
+    (text,) = {text for text in map(last_line, run.stderr) if text.startswith("ImportError: ")}
+    for name, zero, one in [
+        ("TF_MPI_SPARSE", "auto", "dense"),
+        ("TF_MPI_TOPOLOGY", "auto", "flat"),
+        ("TF_ENABLE_ONEDNN_OPTS", "unset", "0"),
+        ("XLA_FLAGS", "--xla_cpu_enable_fast_math=false", "--xla_cpu_enable_fast_math=true"),
+    ]:
+        assert f"{name}: rank 0 has '{zero}', rank 1 has '{one}'" in text
+        assert f" -x {name}" in text
+    assert text.count("rank 0 has") == 4, text
+    assert run.wall < SOON
+
+
+def last_line(text: str) -> str:
+    return (text.splitlines() or [""])[-1]
+
+
+@pytest.mark.parametrize(
+    "mode, said",
+    [
+        (
+            "off",
+            "was started with TF_MPI_ENABLE=0, so it does not come, and this rank cannot start",
+        ),
+        full("off later", "runs TensorFlow without averaging: TF_MPI_ENABLE=0 there"),
+        ("late", "has not imported tensorflow); this rank ends"),
+        ("idle", "is idle); this rank ends"),
+        full("stopped", "is stopped, as by SIGSTOP); this rank ends"),
+    ],
+)
+def test_whom_a_rank_waits_for_is_said_and_the_wait_ends(launch, scripts, mode, said):
+    run = launch(scripts / "waits.py", args=[mode], env=STALL, timeout=90)
+    assert run.returncode != 0
+    assert run.wall < SOON
+    lines = lines_of(run.stderr[0])
+    assert re.search(rf"rank 1 \(process \d+, '.*waits\.py {mode}'\)", lines[-1]), lines
+    assert said in lines[-1]
+    if mode in ("late", "idle", "stopped", "off later"):
+        first = next(line for line in lines if "has waited" in line)
+        assert re.search(r"has waited [1-4] s for", first)
+        assert first.endswith("; it ends after TF_MPI_STALL_TIMEOUT, 4 s")
+
+
+@pytest.mark.full
+def test_a_rank_that_works_after_its_last_step_is_waited_for(launch, scripts):
+    run = launch(scripts / "waits.py", args=["work"], env=STALL, timeout=90).check()
+    assert run.stdout == ["TOTAL 3.0\n"] * 2
+    lines = [line for line in lines_of(run.stderr[0]) if "its script has ended" in line]
+    assert lines and all(line.endswith("is at work)") for line in lines)
