@@ -64,6 +64,14 @@ def test_whom_a_rank_waits_for_is_said_and_the_wait_ends(launch, scripts, mode, 
 
 
 @pytest.mark.full
+def test_a_rank_that_ended_before_the_start_is_noticed(launch, scripts):
+    run = launch(scripts / "waits.py", args=["gone"], timeout=90)
+    assert run.returncode != 0
+    assert run.wall < SOON
+    assert "rank 1 ended before it came here" in run.stderr[0] + run.launcher, run.report()
+
+
+@pytest.mark.full
 def test_a_rank_that_works_after_its_last_step_is_waited_for(launch, scripts):
     run = launch(scripts / "waits.py", args=["work"], env=STALL, timeout=90).check()
     assert run.stdout == ["TOTAL 3.0\n"] * 2

@@ -3,6 +3,7 @@
 waits.py settings    rank 1 has other settings
 waits.py off         rank 1 was started with TF_MPI_ENABLE=0
 waits.py off later   rank 1 turns averaging off itself, before it imports tensorflow
+waits.py gone        rank 1 ends before it imports tensorflow, with code 0
 waits.py late        rank 1 does not import tensorflow
 waits.py idle        rank 1 does not end, and does nothing
 waits.py work        rank 1 ends later, and works meanwhile
@@ -38,6 +39,8 @@ if RANK == 1:
         os.execv(sys.executable, [sys.executable, *sys.argv])
     elif MODE == "off later":
         os.environ["TF_MPI_ENABLE"] = "0"
+    elif MODE == "gone":
+        sys.exit(0)
     elif MODE == "late":
         time.sleep(LATE)
 else:

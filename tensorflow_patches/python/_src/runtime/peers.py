@@ -17,6 +17,7 @@ from tensorflow.mpi import config
 _OURS, _TENSORFLOW = "libtensorflow_mpi.so", "libtensorflow_framework.so"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _COMMAND_CHARACTERS = 60
+_LAUNCHERS = frozenset("mpirun mpiexec prterun prted orterun orted slurmstepd".split())
 
 Stage = Literal["off", "stopped", "started", "without us", "before"]
 
@@ -78,6 +79,15 @@ def on_this_node() -> dict[int, Peer]:
         rank: Peer(rank, tuple(sorted(some, key=lambda one: one.pid)))
         for rank, some in sorted(found.items())
     }
+
+
+def sees_siblings() -> bool:
+    """Whether the launcher has started this process itself, and so the other ranks of the node,
+    whose processes are then to be seen from here: no container hides them."""
+    try:
+        return os.fsdecode(_read(os.getppid(), "comm")).strip() in _LAUNCHERS
+    except OSError:
+        return False
 
 
 def _processes() -> Iterator[int]:

@@ -20,7 +20,7 @@ from tensorflow.mpi._src.runtime import c_api, peers
 
 _LOOK_SECONDS = 0.5
 _START_WARNING_SECONDS = 10.0  # a start is slow, and rarely so slow
-_OFF_SECONDS = 3.0  # a rank that has been seen for so long with TF_MPI_ENABLE=0 will not come
+_LOST_SECONDS = 3.0  # who has been off, or gone, for so long will not come
 _AFTER_SPEAKER_SECONDS = 2.0  # the others end later: the launcher kills all when the first has
 _IDLE_SHARE = 0.01  # of a processor: who uses less does nothing
 _EXIT_CODE = 1
@@ -78,11 +78,12 @@ class _Watcher:
                 if look is not None and self._look is look:
                     look()
 
-    def set(self, look: Callable[[], None] | None) -> None:
-        """`look` is called every _LOOK_SECONDS from now on."""
+    def set(self, look: Callable[[], None] | None) -> Callable[[], None] | None:
+        """`look` is called every _LOOK_SECONDS from now on; returns what was before."""
         with self._changed:
-            self._look = look
+            before, self._look = self._look, look
             self._changed.notify()
+        return before
 
 
 _watcher: _Watcher | None = None
@@ -93,11 +94,11 @@ def _looking(look: Callable[[], None]) -> Iterator[None]:
     global _watcher
     if _watcher is None:
         _watcher = _Watcher()
-    _watcher.set(look)
+    before = _watcher.set(look)
     try:
         yield
     finally:
-        _watcher.set(None)
+        _watcher.set(before)
 
 
 def _then() -> str:
@@ -115,7 +116,7 @@ class _Start(_Wait):
         super().__init__(launcher.rank, launcher.size)
         self._local_size = launcher.local_size
         self._whom = ""
-        self._off_since: float | None = None
+        self._lost_since: float | None = None
         warning = config.get("TF_MPI_STALL_WARNING")
         self._warning = min(warning, _START_WARNING_SECONDS)
         self._timeout = config.get("TF_MPI_STALL_TIMEOUT")
@@ -130,34 +131,42 @@ class _Start(_Wait):
         known = peers.on_this_node()
         away = {rank: peer for rank, peer in known.items() if peer.stage != "started"}
         speaks = not any(rank < self.rank and rank not in away for rank in known)
-        self._end_if_off(away, speaks)
+        self._end_if_lost(known, away, speaks)
         # The exchange of settings has a deadline of its own, and says more.
         if self._timeout and self.waited() >= self._timeout and "settings" not in whom:
             self.end(self._report(known, away), speaks)
         if self.is_due(self._warning) and speaks:
             self.say(self._report(known, away) + _then())
 
-    def _end_if_off(self, away: dict[int, peers.Peer], speaks: bool) -> None:
+    def _end_if_lost(
+        self, known: dict[int, peers.Peer], away: dict[int, peers.Peer], speaks: bool
+    ) -> None:
+        """Ends this rank if another will not come for sure."""
         off = [peer for peer in away.values() if peer.stage == "off"]
-        if not off:
-            self._off_since = None
+        gone = self._unseen(known) if peers.sees_siblings() else []
+        if not off and not gone:
+            self._lost_since = None
             return
-        if self._off_since is None:
-            self._off_since = time.monotonic()
-        if time.monotonic() - self._off_since >= _OFF_SECONDS:
+        if self._lost_since is None:
+            self._lost_since = time.monotonic()
+        if time.monotonic() - self._lost_since < _LOST_SECONDS:
+            return
+        why = f"{peers.ranks(gone)} ended before it came here; see what it printed"
+        if off:
             who = ", ".join(peer.name() for peer in off)
-            self.end(
-                f"{who} was started with TF_MPI_ENABLE=0, so it does not come, and this rank "
-                "cannot start without it: set TF_MPI_ENABLE alike on all ranks",
-                speaks,
-            )
+            why = f"{who} was started with TF_MPI_ENABLE=0; set it alike on all ranks"
+        self.end(f"cannot start without the others: {why}", speaks)
+
+    def _unseen(self, known: dict[int, peers.Peer]) -> list[int]:
+        """Ranks of this node that have no process, if it is known which are of this node."""
+        if self._local_size != self.size:
+            return []
+        return [rank for rank in range(self.size) if rank not in known]
 
     def _report(self, known: dict[int, peers.Peer], away: dict[int, peers.Peer]) -> str:
         told = [f"{peer.name()} {_STAGES[peer.stage]}" for peer in away.values()]
-        if self._local_size == self.size:
-            unseen = [rank for rank in range(self.size) if rank not in known]
-            if unseen:
-                told.append(f"of {peers.ranks(unseen)} no process can be seen on this node")
+        if unseen := self._unseen(known):
+            told.append(f"of {peers.ranks(unseen)} no process can be seen on this node")
         elif self.size > len(known):
             node = os.uname().nodename
             told.append(f"{self.size - len(known)} ranks cannot be seen from this node, {node}")
