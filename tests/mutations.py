@@ -73,9 +73,24 @@ MUTATIONS = (
     Mutation(
         "lost",
         "a rank that stops with an error is taken for one that has ended",
-        "    if _failure is not None:\n",
-        "    if False:\n",
+        "    if why is not None:\n        _leave(why)\n",
+        "    if False:\n        _leave(why)\n",
         ("test_errors.py::test_when_a_rank_ends_so_do_the_others",),
+    ),
+    Mutation(
+        "settings",
+        "settings that differ between ranks are not noticed",
+        "      const std::string differences = Differences(settings);\n",
+        "      const std::string differences;\n",
+        ("test_waits.py::test_settings_that_differ_are_named",),
+        cpp=True,
+    ),
+    Mutation(
+        "watch",
+        "a rank waits for ever for another's end",
+        "self._timeout and time.monotonic() - self._worked >= self._timeout:\n",
+        "False:\n",
+        ("test_waits.py::test_whom_a_rank_waits_for_is_said_and_the_wait_ends",),
     ),
     Mutation(
         "off",

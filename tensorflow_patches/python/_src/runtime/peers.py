@@ -7,22 +7,24 @@ of a rank do, too.
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from tensorflow.mpi import config
 
 _OURS, _TENSORFLOW = "libtensorflow_mpi.so", "libtensorflow_framework.so"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _COMMAND_CHARACTERS = 60
+_STRANGER_SECONDS = 5.0  # a process may become a rank's: launchers fork, and then execute
 _LAUNCHERS = frozenset("mpirun mpiexec prterun prted orterun orted slurmstepd".split())
 
 Stage = Literal["off", "stopped", "started", "without us", "before"]
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Process:
     """One process of a rank."""
 
@@ -35,7 +37,7 @@ class Process:
     seconds: float  # of processors, so far
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Peer:
     """What is known of a rank: its processes, at least one, in the order of their numbers."""
 
@@ -64,21 +66,46 @@ class Peer:
         return f"rank {self.rank} (process {ahead.pid}, '{ahead.command}')"
 
 
-def on_this_node() -> dict[int, Peer]:
-    """By rank, those that can be seen from here; this one, too."""
-    found: dict[int, list[Process]] = {}
-    for pid in _processes():
-        try:
-            environ = _environment(pid)
-            rank = config.rank_of(environ)
-            if rank is not None:
-                found.setdefault(rank, []).append(_process(pid, environ))
-        except (OSError, ValueError, IndexError):
-            continue  # it has just ended, or is another user's
-    return {
-        rank: Peer(rank, tuple(sorted(some, key=lambda one: one.pid)))
-        for rank, some in sorted(found.items())
-    }
+class Node:
+    """Looks at this node again and again, at little cost: of many ranks, each may look."""
+
+    def __init__(self) -> None:
+        self._strangers: dict[int, float] = {}  # processes of no rank -> until when that is taken
+        self._started: dict[int, tuple[int, Process]] = {}  # with our library: rank, as last seen
+
+    def peers(self) -> dict[int, Peer]:
+        """By rank, those that can be seen from here; this one, too."""
+        found: dict[int, list[Process]] = {}
+        now = time.monotonic()
+        for pid in _processes():
+            if self._strangers.get(pid, 0.0) > now:
+                continue
+            try:
+                seen = self._look_at(pid)
+            except (OSError, ValueError, IndexError):
+                seen = None  # it has just ended, or is another user's
+                self._started.pop(pid, None)
+            if seen is None:
+                self._strangers[pid] = now + _STRANGER_SECONDS
+            else:
+                found.setdefault(seen[0], []).append(seen[1])
+        return {
+            rank: Peer(rank, tuple(sorted(some, key=lambda one: one.pid)))
+            for rank, some in sorted(found.items())
+        }
+
+    def _look_at(self, pid: int) -> tuple[int, Process] | None:
+        if pid in self._started:  # it stays what it is, but for what it does
+            rank, process = self._started[pid]
+            return rank, dataclasses.replace(process, **_doing(pid))
+        environ = _environment(pid)
+        rank_of = config.rank_of(environ)
+        if rank_of is None:
+            return None
+        process = _process(pid, environ)
+        if process.ours:
+            self._started[pid] = rank_of, process
+        return rank_of, process
 
 
 def sees_siblings() -> bool:
@@ -109,17 +136,25 @@ def _process(pid: int, environ: dict[str, str]) -> Process:
     command = " ".join(word for word in words if word)
     if len(command) > _COMMAND_CHARACTERS:
         command = command[: _COMMAND_CHARACTERS - 1] + "…"
-    state, *numbers = os.fsdecode(_read(pid, "stat")).rpartition(")")[2].split()
     maps = _read(pid, "maps")
     return Process(
         pid=pid,
         command=command,
-        stopped=state in "Tt",
         off=environ.get("TF_MPI_ENABLE") == "0",
         ours=_OURS.encode() in maps,
         tensorflow=_TENSORFLOW.encode() in maps,
-        seconds=(int(numbers[10]) + int(numbers[11])) / _TICKS,
+        **_doing(pid),
     )
+
+
+def _doing(pid: int) -> dict[str, Any]:
+    state, *numbers = os.fsdecode(_read(pid, "stat")).rpartition(")")[2].split()
+    if state in "ZX":
+        raise ProcessLookupError(pid)
+    return {
+        "stopped": state in "Tt",
+        "seconds": (int(numbers[10]) + int(numbers[11])) / _TICKS,
+    }
 
 
 def ranks(numbers: Sequence[int]) -> str:

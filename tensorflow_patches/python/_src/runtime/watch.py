@@ -19,6 +19,7 @@ from tensorflow.mpi import config
 from tensorflow.mpi._src.runtime import c_api, peers
 
 _LOOK_SECONDS = 0.5
+_START_LOOK_SECONDS = 1.0  # at /proc
 _START_WARNING_SECONDS = 10.0  # a start is slow, and rarely so slow
 _LOST_SECONDS = 3.0  # who has been off, or gone, for so long will not come
 _AFTER_SPEAKER_SECONDS = 2.0  # the others end later: the launcher kills all when the first has
@@ -32,6 +33,7 @@ class _Wait:
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         self.since = self.warned = time.monotonic()
+        self.node = peers.Node()
 
     def again(self) -> None:
         """Something has happened: the wait begins anew."""
@@ -117,6 +119,9 @@ class _Start(_Wait):
         self._local_size = launcher.local_size
         self._whom = ""
         self._lost_since: float | None = None
+        # One rank of a node speaks; few others look as often as it does.
+        self._interval = _START_LOOK_SECONDS * min(10, 1 + self.rank)
+        self._next = self.since
         warning = config.get("TF_MPI_STALL_WARNING")
         self._warning = min(warning, _START_WARNING_SECONDS)
         self._timeout = config.get("TF_MPI_STALL_TIMEOUT")
@@ -126,9 +131,11 @@ class _Start(_Wait):
         if whom != self._whom:
             self._whom = whom
             self.again()
-        if not whom or self.waited() < 2 * _LOOK_SECONDS:
+            self._next = self.since + self._interval
+        if not whom or time.monotonic() < self._next:
             return
-        known = peers.on_this_node()
+        self._next = time.monotonic() + self._interval
+        known = self.node.peers()
         away = {rank: peer for rank, peer in known.items() if peer.stage != "started"}
         speaks = not any(rank < self.rank and rank not in away for rank in known)
         self._end_if_lost(known, away, speaks)
@@ -220,7 +227,7 @@ class _End(_Wait):
         first = self._used is None
         if not interval or (not first and time.monotonic() - self._looked < interval):
             return
-        known = peers.on_this_node()
+        known = self.node.peers()
         missing = [rank for rank in range(self.size) if rank not in joined]
         at_work = self._see_work(known, missing)
         if first:
