@@ -57,6 +57,10 @@ def test_whom_a_rank_waits_for_is_said_and_the_wait_ends(launch, scripts, mode, 
     lines = lines_of(run.stderr[0])
     assert re.search(rf"rank 1 \(process \d+, '.*waits\.py {mode}'\)", lines[-1]), lines
     assert said in lines[-1]
+    if mode == "idle":
+        assert re.search(
+            r"rank 0 has ended, .* this one, which is in waits\.py:\d+$", run.stderr[1]
+        )
     if mode in ("late", "idle", "stopped", "off later"):
         first = next(line for line in lines if "has waited" in line)
         assert re.search(r"has waited [1-4] s for", first)

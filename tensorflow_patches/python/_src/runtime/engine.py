@@ -38,6 +38,7 @@ def start(gate: config.Gate) -> None:
     os.register_at_fork(after_in_child=_in_child)
     ends.watch()
     ends.when_a_thread_fails(_leave)
+    watch.while_the_script_runs(rank, size)
     if rank == 0 and config.get("TF_MPI_LOG_LEVEL") != "warning":
         log.say(
             f"averaging gradients over {_count(size, 'rank')} on {_count(nodes, 'node')}, "

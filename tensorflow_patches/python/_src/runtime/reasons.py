@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import sysconfig
+import threading
 import traceback
 
 _LONGEST = 300  # characters
@@ -39,6 +41,22 @@ def of_another_rank(error: BaseException) -> str | None:
     return None if found is None else found[0]
 
 
+def place_of_main_thread() -> str:
+    """ "train.py:88 in export": the script's own code that the main thread is in; or "" """
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    ran = [
+        (entry.filename, entry.lineno or 0, entry.name) for entry in traceback.extract_stack(frame)
+    ]
+    own = [place for place in ran if not _is_of_a_package(place[0])]
+    return _text(own[-1]) if frame is not None and own else ""
+
+
+def _text(place: tuple[str, int, str]) -> str:
+    path, line, name = place
+    inside = "" if name.startswith("<") else f" in {name}"
+    return f"{os.path.basename(path)}:{line}{inside}"
+
+
 def _lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
@@ -53,9 +71,7 @@ def _place(error: BaseException, text: str) -> list[str]:
     for places in (told, ran):
         own = [place for place in places if not _is_of_a_package(place[0])]
         if own:
-            path, line, name = own[-1]
-            inside = "" if name.startswith("<") else f" in {name}"
-            return [f"{os.path.basename(path)}:{line}{inside}"]
+            return [_text(own[-1])]
     return []
 
 

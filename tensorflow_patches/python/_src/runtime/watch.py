@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable, Iterator
 
 from tensorflow.mpi import config
-from tensorflow.mpi._src.runtime import c_api, peers
+from tensorflow.mpi._src.runtime import c_api, peers, reasons
 
 _LOOK_SECONDS = 0.5
+_IDLE_SECONDS = 2.0
 _START_LOOK_SECONDS = 1.0  # at /proc
 _START_WARNING_SECONDS = 10.0  # a start is slow, and rarely so slow
 _LOST_SECONDS = 3.0  # who has been off, or gone, for so long will not come
@@ -69,16 +70,17 @@ class _Watcher:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._look: Callable[[], None] | None = None  # guarded by _changed
+        self.idle: Callable[[], None] | None = None  # called every _IDLE_SECONDS without a wait
         threading.Thread(target=self._loop, name="tf_mpi_watch", daemon=True).start()
 
     def _loop(self) -> None:
         while True:
             with self._changed:
                 look = self._look
-                self._changed.wait(_LOOK_SECONDS if look is not None else None)
+                self._changed.wait(_LOOK_SECONDS if look is not None else _IDLE_SECONDS)
                 # Under the lock, so that it does not speak of what is over.
-                if look is not None and self._look is look:
-                    look()
+                if self._look is look and (what := look or self.idle) is not None:
+                    what()
 
     def set(self, look: Callable[[], None] | None) -> Callable[[], None] | None:
         """`look` is called every _LOOK_SECONDS from now on; returns what was before."""
@@ -267,6 +269,37 @@ class _End(_Wait):
                 told.append(f"{known[rank].name()} {_STAGES['stopped'] if stopped else doing}")
         seen = f" ({'; '.join(told)})" if told else ""
         return f"{begun} the script of {peers.ranks(missing)} to end{seen}"
+
+
+class _AwaitedEnd(_Wait):
+    """While the script runs: others wait for its end, and only this rank knows where it is."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+        self._warning = config.get("TF_MPI_STALL_WARNING")
+        self._exchanges = -1
+
+    def look(self) -> None:
+        joined = sorted(c_api.joined())
+        if not joined:
+            return
+        exchanges = c_api.stats()["collectives"] + len(joined)
+        if exchanges != self._exchanges:
+            self._exchanges = exchanges
+            self.again()
+        elif self.is_due(self._warning):
+            place = reasons.place_of_main_thread()
+            has = "has" if len(joined) == 1 else "have"
+            self.say(
+                f"the script of {peers.ranks(joined)} {has} ended, for {self.waited():.0f} s or "
+                f"longer, and waits for this one{', which is in ' + place if place else ''}"
+            )
+
+
+def while_the_script_runs(rank: int, size: int) -> None:
+    """Called once, when the ranks have come together."""
+    if _watcher is not None:
+        _watcher.idle = _AwaitedEnd(rank, size).look
 
 
 @contextlib.contextmanager
