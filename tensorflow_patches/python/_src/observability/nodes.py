@@ -100,6 +100,13 @@ class _Exchange:
             time.sleep(_POLL_SECONDS)
         return found
 
+    def remove_own(self) -> None:
+        for name in os.listdir(self._folder):
+            if name.endswith(f".{self._rank}"):
+                os.unlink(os.path.join(self._folder, name))
+        with contextlib.suppress(OSError):  # there are others'
+            os.rmdir(self._folder)
+
     def remove(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -112,6 +119,8 @@ def _elsewhere(exchange: _Exchange, launcher: config.Launcher, deadline: float) 
     if go.get(0):
         with _killed_after(_TOGETHER_SECONDS + _GRACE_SECONDS):
             _meet(exchange, launcher)
+    elif not go:
+        exchange.remove_own()  # rank 0 may have ended before this rank began
     return 0
 
 
