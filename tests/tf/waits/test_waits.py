@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
 from tiers import full
 
 STALL = {"TF_MPI_STALL_WARNING": "1", "TF_MPI_STALL_TIMEOUT": "4"}
-SOON = 25  # seconds for an import, a wait of STALL's and the end of the job, on a busy machine
+SOON = 20  # seconds for a wait of STALL's and the end of the job, on a busy machine
 
 
 def lines_of(text: str) -> list[str]:
@@ -40,10 +41,7 @@ def last_line(text: str) -> str:
 @pytest.mark.parametrize(
     "mode, said",
     [
-        (
-            "off",
-            "was started with TF_MPI_ENABLE=0, so it does not come, and this rank cannot start",
-        ),
+        ("off", "was started with TF_MPI_ENABLE=0; set it alike on all ranks; this rank ends"),
         full("off later", "runs TensorFlow without averaging: TF_MPI_ENABLE=0 there"),
         ("late", "has not imported tensorflow); this rank ends"),
         ("idle", "is idle); this rank ends"),
@@ -52,19 +50,22 @@ def last_line(text: str) -> str:
 )
 def test_whom_a_rank_waits_for_is_said_and_the_wait_ends(launch, scripts, mode, said):
     run = launch(scripts / "waits.py", args=[mode], env=STALL, timeout=90)
+    ended = time.time()
     assert run.returncode != 0
-    assert run.wall < SOON
     lines = lines_of(run.stderr[0])
-    assert re.search(rf"rank 1 \(process \d+, '.*waits\.py {mode}'\)", lines[-1]), lines
+    assert re.search(rf"rank 1 \(process \d+, 'python\S* waits\.py {mode}'\)", lines[-1]), lines
     assert said in lines[-1]
+    if mode == "off":
+        assert run.wall < SOON
+        return
+    first = next(line for line in lines if "has waited" in line)
+    assert re.search(r"has waited [1-4] s for", first)
+    assert first.endswith("; it ends after TF_MPI_STALL_TIMEOUT, 4 s")
+    if mode in ("idle", "stopped"):
+        assert ended - float(run.stdout[1].split("AT")[1]) < SOON
     if mode == "idle":
-        assert re.search(
-            r"rank 0 has ended, .* this one, which is in waits\.py:\d+$", run.stderr[1]
-        )
-    if mode in ("late", "idle", "stopped", "off later"):
-        first = next(line for line in lines if "has waited" in line)
-        assert re.search(r"has waited [1-4] s for", first)
-        assert first.endswith("; it ends after TF_MPI_STALL_TIMEOUT, 4 s")
+        where = r"rank 0 has ended, .* this one, which is in waits\.py:\d+$"
+        assert re.search(where, run.stderr[1].strip()), run.stderr[1]
 
 
 @pytest.mark.full
@@ -78,6 +79,6 @@ def test_a_rank_that_ended_before_the_start_is_noticed(launch, scripts):
 @pytest.mark.full
 def test_a_rank_that_works_after_its_last_step_is_waited_for(launch, scripts):
     run = launch(scripts / "waits.py", args=["work"], env=STALL, timeout=90).check()
-    assert run.stdout == ["TOTAL 3.0\n"] * 2
+    assert [text.splitlines()[0] for text in run.stdout] == ["TOTAL 3.0"] * 2
     lines = [line for line in lines_of(run.stderr[0]) if "its script has ended" in line]
     assert lines and all(line.endswith("is at work)") for line in lines)

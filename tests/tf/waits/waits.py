@@ -51,7 +51,7 @@ import tensorflow as tf  # noqa: E402
 if MODE.startswith("off"):
     time.sleep(LATE)  # of rank 1 alone
 total = float(tf.mpi.allreduce(1.0 + RANK, name="total", op="sum"))
-print(f"TOTAL {total}", flush=True)
+print(f"TOTAL {total}\nAT {time.time()}", flush=True)
 if RANK == 1:
     if MODE == "idle":
         time.sleep(LATE)

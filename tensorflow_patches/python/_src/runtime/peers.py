@@ -132,8 +132,8 @@ def _environment(pid: int) -> dict[str, str]:
 
 
 def _process(pid: int, environ: dict[str, str]) -> Process:
-    words = os.fsdecode(_read(pid, "cmdline")).split("\0")
-    command = " ".join(word for word in words if word)
+    words = [word for word in os.fsdecode(_read(pid, "cmdline")).split("\0") if word]
+    command = " ".join([*map(os.path.basename, words[:2]), *words[2:]])  # a script, mostly
     if len(command) > _COMMAND_CHARACTERS:
         command = command[: _COMMAND_CHARACTERS - 1] + "…"
     maps = _read(pid, "maps")
