@@ -351,8 +351,8 @@ def get(name: str, environ: Mapping[str, str] = os.environ) -> Any:
 
 def given(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The parameters, and TensorFlow's own that change results, that the environment holds."""
-    names = (*PARAMETERS, *SWITCHES)
-    return {name: environ[name] for name in names if name in environ}
+    names = {*PARAMETERS, *SWITCHES} - {"TF2_BEHAVIOR"}  # which TensorFlow sets itself
+    return {name: environ[name] for name in sorted(names) if name in environ}
 
 
 def check(environ: Mapping[str, str] = os.environ) -> None:
