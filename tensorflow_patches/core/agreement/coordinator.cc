@@ -23,6 +23,10 @@ size_t WireBytes(const Signature& signature) {
 // gets no number.
 bool Recurs(const Signature& signature) { return signature.kind != OpKind::kAllgather; }
 
+// A name whose shapes never end, as those of what a script hands to one collective, must not fill
+// the memory: what has no number travels by name.
+constexpr size_t kMostIdsOfAName = 16;
+
 bool SameBuffer(const Signature& a, const Signature& b) {
   return b.kind == OpKind::kAllreduce && a.op == b.op && WireType(a.dtype) == WireType(b.dtype);
 }
@@ -35,11 +39,20 @@ Coordinator::Coordinator(int size, const CoordinatorOptions& options, TimePoint 
 }
 
 void Coordinator::Receive(int rank, const ReadyList& ready_list, TimePoint now) {
+  const auto is_known = [&](NameId id, bool gathers) {
+    const bool known =
+        id < by_id_.size() && GathersRows(by_id_[id].signature.kind) == gathers;
+    if (!known) {
+      Refuse(rank, "asks rank 0 for number " + std::to_string(id) + ", of " +
+                       std::to_string(by_id_.size()) + " that rank 0 has given");
+    }
+    return known;
+  };
   for (NameId id : ready_list.ready) {
-    if (id < by_id_.size()) Announce(rank, by_id_[id], now);
+    if (is_known(id, /*gathers=*/false)) Announce(rank, by_id_[id], now);
   }
   for (const KnownGather& gather : ready_list.gathers) {
-    if (gather.id >= by_id_.size() || by_id_[gather.id].signature.shape.empty()) continue;
+    if (!is_known(gather.id, /*gathers=*/true)) continue;
     NamedSignature named = by_id_[gather.id];
     named.signature.shape[0] = gather.rows;
     Announce(rank, named, now);
@@ -53,10 +66,7 @@ void Coordinator::Receive(int rank, const ReadyList& ready_list, TimePoint now) 
 void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now) {
   peers_[rank].last_name = named.name;
   peers_[rank].last_time = now;
-  if (auto it = answered_.find(named.name); it != answered_.end() && it->second.erase(rank) != 0) {
-    if (it->second.empty()) answered_.erase(it);
-    return;
-  }
+  if (WasAnswered(rank, named.name)) return;
   auto [it, is_first] = pending_.try_emplace(named.name);
   Pending& pending = it->second;
   if (is_first) {
@@ -65,6 +75,9 @@ void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now)
     pending.ready.resize(size_);
     pending.rows.resize(GathersRows(named.signature.kind) ? size_ : 0);
     pending.since = pending.warned = now;
+  }
+  if (pending.ready[rank]) {
+    return Refuse(rank, "asks rank 0 for '" + named.name + "' again, before rank 0 has answered");
   }
   pending.ready[rank] = true;
   ++pending.num_ready;
@@ -82,6 +95,17 @@ void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now)
   }
   pending.same_fingerprint &= named.fingerprint == pending.named.fingerprint;
   CheckReady(named.name);
+}
+
+// By an error, which the engine of this rank has kept for it.
+bool Coordinator::WasAnswered(int rank, const std::string& name) {
+  const auto it = answered_.find(name);
+  if (it == answered_.end()) return false;
+  const auto times = it->second.find(rank);
+  if (times == it->second.end()) return false;
+  if (--times->second == 0) it->second.erase(times);
+  if (it->second.empty()) answered_.erase(it);
+  return true;
 }
 
 void Coordinator::NoteReady(int rank, Pending* pending, TimePoint now) {
@@ -119,6 +143,14 @@ void Coordinator::Leave(int rank, const std::string& why) {
     next_.fatal =
         "rank " + std::to_string(rank) + "/" + std::to_string(size_) + " has stopped: " + why;
   }
+}
+
+// To go on would be to count what a rank has not said.
+void Coordinator::Refuse(int rank, const std::string& what) {
+  if (!next_.fatal.empty()) return;
+  next_.fatal = "rank " + std::to_string(rank) + "/" + std::to_string(size_) + " " + what +
+                ": a process that is no rank speaks in its name, or this is a mistake in "
+                "tensorflow.mpi; please report it";
 }
 
 void Coordinator::CheckReady(const std::string& name) {
@@ -163,9 +195,9 @@ void Coordinator::NoteJoined(const Pending& pending) {
 
 void Coordinator::Fail(const std::string& name, Code code, const std::string& message) {
   auto it = pending_.find(name);
-  std::set<int>& late = answered_[name];
+  std::map<int, int>& late = answered_[name];
   for (int r = 0; r < size_; ++r) {
-    if (!it->second.ready[r] && !peers_[r].joined) late.insert(r);
+    if (!it->second.ready[r] && !peers_[r].joined) ++late[r];
   }
   if (late.empty()) answered_.erase(name);
   pending_.erase(it);
@@ -255,25 +287,32 @@ void Coordinator::NoteFingerprints(const Pending& pending, bool is_new) {
   }
 }
 
+// kNoId: none yet.
+NameId Coordinator::IdOf(const NamedSignature& named) const {
+  const auto it = ids_.find(named.name);
+  if (it == ids_.end()) return kNoId;
+  const auto same = std::find_if(it->second.begin(), it->second.end(), [&](NameId id) {
+    return by_id_[id].signature == named.signature;
+  });
+  return same != it->second.end() ? *same : kNoId;
+}
+
 ResponseItem Coordinator::MakeItem(Pending* pending) {
   ResponseItem item;
   item.rows = std::move(pending->rows);
   pending->named.signature = WithoutRows(std::move(pending->named.signature));
-  const bool recurs = Recurs(pending->named.signature);
-  auto it = ids_.find(pending->named.name);
-  if (recurs && it != ids_.end() && by_id_[it->second].signature == pending->named.signature) {
-    item.id = it->second;
-    NoteFingerprints(*pending, false);
-    return item;
-  }
-  NoteFingerprints(*pending, true);
+  item.id = IdOf(pending->named);
+  NoteFingerprints(*pending, item.id == kNoId);
+  if (item.id != kNoId) return item;
   item.is_new = true;
   item.named = pending->named;
-  if (!recurs) return item;
+  if (!Recurs(pending->named.signature)) return item;
+  std::vector<NameId>& ids = ids_[pending->named.name];
+  if (ids.size() == kMostIdsOfAName) return item;
   item.id = static_cast<NameId>(by_id_.size());
   pending->named.fingerprint = 0;  // only first gradients carry one
   by_id_.push_back(pending->named);
-  ids_[pending->named.name] = item.id;
+  ids.push_back(item.id);
   return item;
 }
 

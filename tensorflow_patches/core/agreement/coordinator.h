@@ -10,7 +10,7 @@
 #ifndef TFMPI_CORE_AGREEMENT_COORDINATOR_H_
 #define TFMPI_CORE_AGREEMENT_COORDINATOR_H_
 
-#include <set>
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -80,13 +80,16 @@ class Coordinator {
   void Withdraw(int rank, const std::string& name);
   void Join(int rank);
   void Leave(int rank, const std::string& why);
+  void Refuse(int rank, const std::string& what);
   void CheckReady(const std::string& name);
   void NoteJoined(const Pending& pending);
+  bool WasAnswered(int rank, const std::string& name);
   void NoteReady(int rank, Pending* pending, TimePoint now);
   void Fail(const std::string& name, Code code, const std::string& message);
   void CheckStalls(TimePoint now);
   void TellThatRank0Waits(TimePoint now);
   void Plan(ResponseList* response_list);
+  NameId IdOf(const NamedSignature& named) const;
   ResponseItem MakeItem(Pending* pending);
   void NoteFingerprints(const Pending& pending, bool is_new);
   std::string StallReport(const Pending& pending, TimePoint now) const;
@@ -102,9 +105,10 @@ class Coordinator {
   std::vector<NamedSignature> by_id_;
   NameId predicted_ = kNoId;
   TimePoint predicted_at_;
-  std::unordered_map<std::string, NameId> ids_;
-  // By name, the ranks whose next request was answered already, by an error sent to all.
-  std::unordered_map<std::string, std::set<int>> answered_;
+  std::unordered_map<std::string, std::vector<NameId>> ids_;  // one of each signature
+  // By name and rank, how many of the rank's next requests were answered already, by errors that
+  // were sent to all.
+  std::unordered_map<std::string, std::map<int, int>> answered_;
   ResponseList next_;
   std::vector<std::string> notices_;
   TimePoint last_stall_check_;

@@ -73,6 +73,12 @@ class Reader {
     next_ += size;
     return value;
   }
+  // One of `count` values from 0 on.
+  template <typename Enum>
+  Enum OneOf(int count) {
+    const uint8_t value = Byte();
+    return static_cast<Enum>(value < count ? value : static_cast<uint8_t>(Bad()));
+  }
   template <typename T, typename ReadOne>
   std::vector<T> List(ReadOne read) {
     std::vector<T> values;
@@ -86,6 +92,10 @@ class Reader {
     const uint64_t range = Unsigned();
     if (range == 0) return ids;
     const uint64_t first = Unsigned();
+    if (first >= kNoId || range > kNoId - first) {
+      Bad();
+      return ids;
+    }
     const uint64_t bytes = (range - 1) / 8 + 1;
     if (bytes > static_cast<uint64_t>(end_ - next_)) {
       Bad();
@@ -129,6 +139,7 @@ void Write(Writer* w, const NamedSignature& named) {
   w->Signed(named.signature.row_limit);
   w->Byte(named.signature.every_row ? 1 : 0);
   w->Unsigned(named.fingerprint);
+  w->Byte(named.script ? 1 : 0);
   static const Parts kNone;
   const Parts& parts = named.signature.parts != nullptr ? *named.signature.parts : kNone;
   w->List(parts.names, [&](const std::string& name) { w->String(name); });
@@ -139,20 +150,43 @@ void Write(Writer* w, const NamedSignature& named) {
 NamedSignature ReadNamed(Reader* r) {
   NamedSignature named;
   named.name = r->String();
-  named.signature.kind = static_cast<OpKind>(r->Byte() % kNumOpKinds);
-  named.signature.op = static_cast<ReduceOp>(r->Byte() % kNumReduceOps);
-  named.signature.dtype = static_cast<DataType>(r->Byte() % kNumDataTypes);
+  named.signature.kind = r->OneOf<OpKind>(kNumOpKinds);
+  named.signature.op = r->OneOf<ReduceOp>(kNumReduceOps);
+  named.signature.dtype = r->OneOf<DataType>(kNumDataTypes);
   named.signature.root = static_cast<int32_t>(r->Unsigned());
   named.signature.shape = r->List<int64_t>([&] { return r->Signed(); });
   named.signature.extra_row_bytes = static_cast<int32_t>(r->Signed());
   named.signature.row_limit = r->Signed();
   named.signature.every_row = r->Byte() != 0;
   named.fingerprint = r->Unsigned();
+  named.script = r->Byte() != 0;
   Parts parts;
   parts.names = r->List<std::string>([&] { return r->String(); });
   parts.shapes = r->List<Shape>([&] { return r->List<int64_t>([&] { return r->Signed(); }); });
   if (!parts.names.empty()) named.signature.parts = std::make_shared<const Parts>(std::move(parts));
   return named;
+}
+
+void Write(Writer* w, const Standing& standing) {
+  w->Byte(static_cast<uint8_t>(standing.blocked));
+  w->String(standing.what);
+  w->Unsigned(standing.posts);
+  w->Byte(standing.gives_nothing ? 1 : 0);
+  w->Byte(standing.still ? 1 : 0);
+  w->Unsigned(standing.answers);
+  w->String(standing.doing);
+}
+
+Standing ReadStanding(Reader* r) {
+  Standing standing;
+  standing.blocked = r->OneOf<Standing::Blocked>(kNumBlocked);
+  standing.what = r->String();
+  standing.posts = r->Unsigned();
+  standing.gives_nothing = r->Byte() != 0;
+  standing.still = r->Byte() != 0;
+  standing.answers = r->Unsigned();
+  standing.doing = r->String();
+  return standing;
 }
 
 void Write(Writer* w, const ResponseItem& item) {
@@ -184,6 +218,7 @@ std::string Encode(const ReadyList& ready_list) {
   w.List(ready_list.withdrawn, [&](const std::string& name) { w.String(name); });
   w.Byte(ready_list.joined);
   w.String(ready_list.leaving);
+  w.List(ready_list.standing, [&](const Standing& standing) { Write(&w, standing); });
   return w.Take();
 }
 
@@ -200,6 +235,7 @@ bool Decode(const std::string& bytes, ReadyList* ready_list) {
   ready_list->withdrawn = r.List<std::string>([&] { return r.String(); });
   ready_list->joined = r.Byte() != 0;
   ready_list->leaving = r.String();
+  ready_list->standing = r.List<Standing>([&] { return ReadStanding(&r); });
   return r.Finished();
 }
 
@@ -236,7 +272,7 @@ bool Decode(const std::string& bytes, ResponseList* response_list) {
   response_list->errors = r.List<NamedError>([&] {
     NamedError error;
     error.name = r.String();
-    error.code = static_cast<Code>(r.Byte());
+    error.code = r.OneOf<Code>(kNumCodes);
     error.message = r.String();
     return error;
   });

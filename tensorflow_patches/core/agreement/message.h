@@ -23,6 +23,7 @@ struct NamedSignature {
   std::string name;
   Signature signature;
   uint64_t fingerprint = 0;
+  bool script = false;  // Request::script
 };
 
 // An allgather of rows that is ready under a known name: the rows are all that may differ from
@@ -32,6 +33,27 @@ struct KnownGather {
   int64_t rows = 0;
 };
 
+// What the script of a rank does while ranks wait for one another; each replaces the one before.
+struct Standing {
+  // What its only thread that uses the engine is blocked in: until that ends, it asks for nothing.
+  enum class Blocked : uint8_t { kNo, kInRequest, kForFile };
+  Blocked blocked = Blocked::kNo;
+  std::string what;            // the name of the request; the file of rank 0
+  uint64_t posts = 0;          // kForFile: it knows of so many posts, and none has ended its wait
+  bool gives_nothing = false;  // the others average gradients without it meanwhile
+  bool still = false;          // it waits for answers, and its process does nothing else
+  uint64_t answers = 0;        // still: since so many agreements that were no mere posts
+  std::string doing;           // for people: "fit() of model 'm', epoch 2, after 12 steps"
+
+  bool operator==(const Standing& other) const {
+    return blocked == other.blocked && what == other.what && posts == other.posts &&
+           gives_nothing == other.gives_nothing && still == other.still &&
+           answers == other.answers && doing == other.doing;
+  }
+  bool operator!=(const Standing& other) const { return !(*this == other); }
+};
+inline constexpr int kNumBlocked = 3;
+
 // rank -> coordinator: what has changed since the last ready list.
 struct ReadyList {
   std::vector<NameId> ready;             // sorted; known names that are ready here
@@ -40,10 +62,11 @@ struct ReadyList {
   std::vector<std::string> withdrawn;    // no longer ready here
   bool joined = false;                   // this rank has no more steps; it contributes zeros
   std::string leaving;                   // not empty: this rank stops with an error
+  std::vector<Standing> standing;        // one, if it has changed
 
   bool empty() const {
     return ready.empty() && gathers.empty() && requests.empty() && withdrawn.empty() && !joined &&
-           leaving.empty();
+           leaving.empty() && standing.empty();
   }
 };
 
@@ -85,6 +108,8 @@ struct ResponseList {
     return responses.empty() && errors.empty() && withdrawn.empty() && posts.empty() &&
            fatal.empty() && !finished;
   }
+  // Whether it ends requests.
+  bool answers() const { return !responses.empty() || !errors.empty() || !withdrawn.empty(); }
 };
 
 std::string Encode(const ReadyList& ready_list);

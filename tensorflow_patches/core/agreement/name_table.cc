@@ -44,14 +44,23 @@ NameTable::Entry* NameTable::TakeFirst(Entry* entry, Submission* submission) {
   submissions.erase(submissions.begin());
   if (!submissions.empty()) return entry;
   --pending_;
-  if (entry->id != kNoId) return entry;
+  if (!entry->ids.empty()) return entry;
   entries_.erase(entries_.find(entry->name));
   return nullptr;
 }
 
+NameId NameTable::IdOf(const Entry& entry, const Signature& signature) const {
+  const bool gathers = GathersRows(signature.kind);
+  for (const NameId id : entry.ids) {
+    const Signature& known = numbered_[id].signature;
+    if (gathers ? known == WithoutRows(signature) : known == signature) return id;
+  }
+  return kNoId;
+}
+
 void NameTable::Number(NameId id, const NamedSignature& named) {
   Entry* const entry = Find(named.name);
-  entry->id = id;
+  entry->ids.insert(entry->ids.begin(), id);
   if (numbered_.size() <= id) numbered_.resize(id + 1);
   numbered_[id] = {entry, named.signature};
 }

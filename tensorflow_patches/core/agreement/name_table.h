@@ -24,7 +24,8 @@ class NameTable {
     // They run one after the other; the first is the one announced. Seldom more than one.
     std::vector<Submission> submissions;
     TimePoint announced;
-    NameId id = kNoId;  // of the signature that was agreed on last
+    // One of each signature that has a number, the last that was given first.
+    std::vector<NameId> ids;
     bool told = false;  // the coordinator knows of the first, and has not answered
   };
 
@@ -48,8 +49,13 @@ class NameTable {
 
   // All ranks know `named` by this number from now on.
   void Number(NameId id, const NamedSignature& named);
+  bool has(NameId id) const { return id < numbered_.size() && numbered_[id].entry != nullptr; }
   // Of a number that was given; lives as long as the table.
   const Signature& signature(NameId id) const { return numbered_.at(id).signature; }
+  // The number of `signature`, less its rows, under the entry's name; kNoId if it has none.
+  NameId IdOf(const Entry& entry, const Signature& signature) const;
+  // Names that are pending or have a number.
+  size_t size() const { return entries_.size(); }
   Entry* entry(NameId id) const { return numbered_.at(id).entry; }
 
  private:

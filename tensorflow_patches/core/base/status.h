@@ -20,6 +20,7 @@ enum class Code {
   kUnavailable,         // a peer or the transport has failed; nothing more can be averaged
   kInternal,            // a bug of ours
 };
+inline constexpr int kNumCodes = 7;
 
 class Status {
  public:

@@ -9,6 +9,7 @@
 #define TFMPI_CORE_ENGINE_ENGINE_H_
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -148,7 +149,9 @@ class Engine {
   // engine_execute.cc: what the ranks have agreed on.
   void Execute(const ResponseList& response_list) TFMPI_REQUIRES(communication_thread_);
   void Execute(const Response& response) TFMPI_REQUIRES(communication_thread_);
-  void Resolve(const ResponseItem& item) TFMPI_REQUIRES(communication_thread_);
+  Status Resolve(const ResponseItem& item, int contributors) TFMPI_REQUIRES(communication_thread_);
+  Status Refusal(const std::string& what, const std::string& why) const
+      TFMPI_REQUIRES(communication_thread_);
   Status Transfer(const Response& response) TFMPI_REQUIRES(communication_thread_);
   void Complete(NameTable::Entry* entry, const Status& status)
       TFMPI_REQUIRES(communication_thread_);
@@ -184,8 +187,9 @@ class Engine {
   // Of the response under way; and theirs: null, or empty, where this rank has no part in it.
   std::vector<FusionEntry> fusion_entries_ TFMPI_GUARDED_BY(communication_thread_);
   std::vector<NameTable::Entry*> entries_ TFMPI_GUARDED_BY(communication_thread_);
-  // Errors agreed on for names that were not yet submitted here.
-  std::unordered_map<std::string, Status> early_errors_ TFMPI_GUARDED_BY(communication_thread_);
+  // Errors agreed on for names that were not yet submitted here, of each name in their order.
+  std::unordered_map<std::string, std::deque<Status>> early_errors_
+      TFMPI_GUARDED_BY(communication_thread_);
   CommunicationStats communication_stats_ TFMPI_GUARDED_BY(communication_thread_);
   ResponseNotes response_notes_ TFMPI_GUARDED_BY(communication_thread_){&communication_stats_};
 

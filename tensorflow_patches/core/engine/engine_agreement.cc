@@ -42,23 +42,19 @@ void Engine::Announce(NameTable::Entry* entry) {
   entry->announced = now_;
   const Request& request = entry->submissions.front().request;
   const Signature& signature = request.signature;
-  const bool gathers = GathersRows(signature.kind);
-  const auto is_known = [&]() TFMPI_REQUIRES(communication_thread_) {
-    if (entry->id == kNoId) return false;
-    const Signature& known = names_.signature(entry->id);
-    return gathers ? known == WithoutRows(signature) : known == signature;
-  };
-  if (!is_known()) {
+  const NameId id = names_.IdOf(*entry, signature);
+  if (id == kNoId) {
     ready_list_.requests.push_back({entry->name, signature, request.fingerprint});
-  } else if (gathers) {
-    ready_list_.gathers.push_back({entry->id, signature.shape[0]});
+  } else if (GathersRows(signature.kind)) {
+    ready_list_.gathers.push_back({id, signature.shape[0]});
   } else {
-    ready_list_.ready.push_back(entry->id);
+    ready_list_.ready.push_back(id);
   }
   if (early_errors_.empty()) return;
   if (auto early = early_errors_.find(entry->name); early != early_errors_.end()) {
-    const Status status = early->second;
-    early_errors_.erase(early);
+    const Status status = early->second.front();
+    early->second.pop_front();
+    if (early->second.empty()) early_errors_.erase(early);
     // Said at once: the next request of this name must not share a message with this one, in which
     // a number counts once and comes before every name.
     const std::string name = entry->name;

@@ -1,5 +1,6 @@
 // What the ranks have agreed on is done, and requests end.
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -24,7 +25,7 @@ void Engine::Execute(const ResponseList& response_list) {
     if (NameTable::Entry* const entry = names_.FindPending(error.name)) {
       Complete(entry, status);
     } else if (!joined_) {
-      early_errors_[error.name] = status;
+      early_errors_[error.name].push_back(status);
     }
   }
   if (coordinator_ == nullptr) {  // rank 0 has counted its own
@@ -34,16 +35,43 @@ void Engine::Execute(const ResponseList& response_list) {
   if (response_list.finished) finished_ = true;
 }
 
-// The item's part of fusion_entries_ and entries_.
-void Engine::Resolve(const ResponseItem& item) {
+// The item's part of fusion_entries_ and entries_; not ok if it is no answer to what this rank has
+// said.
+Status Engine::Resolve(const ResponseItem& item, int contributors) {
   if (item.is_new && item.id != kNoId) names_.Number(item.id, item.named);
+  if (item.id != kNoId && !names_.has(item.id)) {
+    return Refusal("number " + std::to_string(item.id), "which rank 0 has never given");
+  }
   NameTable::Entry* const entry =
       item.id != kNoId ? names_.entry(item.id) : names_.FindPending(item.named.name);
   const Signature& signature = item.id != kNoId ? names_.signature(item.id) : item.named.signature;
   const bool takes_part = entry != nullptr && !entry->submissions.empty();
-  fusion_entries_.push_back(
-      {signature, takes_part ? &entry->submissions.front().request : nullptr});
+  Request* const own = takes_part ? &entry->submissions.front().request : nullptr;
+  const auto refuse = [&](const std::string& why) TFMPI_REQUIRES(communication_thread_) {
+    return Refusal("'" + (entry != nullptr ? entry->name : item.named.name) + "'", why);
+  };
+  const int size = topology().size;
+  if (own == nullptr && (!joined_ || contributors == size)) {
+    return refuse("for which this rank has not asked");
+  }
+  const bool gathers = GathersRows(signature.kind);
+  if (item.rows.size() != static_cast<size_t>(gathers ? size : 0)) {
+    return refuse("with the rows of " + std::to_string(item.rows.size()) + " ranks");
+  }
+  if (gathers && item.rows[topology().rank] != (takes_part ? own->signature.shape[0] : 0)) {
+    return refuse("with other rows of this rank than it has");
+  }
+  fusion_entries_.push_back({signature, own});
   entries_.push_back(entry);
+  return Status();
+}
+
+Status Engine::Refusal(const std::string& what, const std::string& why) const {
+  return Status(Code::kInternal, "rank " + std::to_string(topology().rank) + "/" +
+                                     std::to_string(topology().size) + " is told by rank 0 to do " +
+                                     what + ", " + why +
+                                     ": a process that is no rank speaks in its name, or this is a "
+                                     "mistake in tensorflow.mpi; please report it");
 }
 
 Status Engine::Transfer(const Response& response) {
@@ -68,7 +96,10 @@ Status Engine::Transfer(const Response& response) {
 void Engine::Execute(const Response& response) {
   fusion_entries_.clear();
   entries_.clear();
-  for (const ResponseItem& item : response.items) Resolve(item);
+  for (const ResponseItem& item : response.items) {
+    const Status status = Resolve(item, response.contributors);
+    if (!status.ok()) return Fail(status);
+  }
   const Span span = response_notes_.ResponseBegins(fusion_entries_);
   const Status status = Transfer(response);
   const bool fatal =
@@ -108,6 +139,9 @@ void Engine::Complete(NameTable::Entry* entry, const Status& status) {
   Submission submission;
   told_ -= entry->told;
   entry->told = false;
+  // A wish to withdraw it that was not sent would be taken for one of the next request's.
+  std::vector<std::string>& withdrawn = ready_list_.withdrawn;
+  withdrawn.erase(std::remove(withdrawn.begin(), withdrawn.end(), entry->name), withdrawn.end());
   NameTable::Entry* const left = names_.TakeFirst(entry, &submission);
   communication_stats_.Ended(submission.request, status.ok());
   if (left != nullptr && !left->submissions.empty()) Announce(left);

@@ -93,6 +93,13 @@ struct Request {
   // Of the data, for the warning that all ranks are fed the same; 0: not a gradient, or all zeros.
   uint64_t fingerprint = 0;
 
+  // Asked for by the script or for a decision, and no gradient of an optimizer's.
+  bool script = false;
+  // The script's only thread that uses the engine waits for this, and asks for nothing meanwhile.
+  bool blocks = false;
+  // Such a thread has no gradients to give meanwhile, and the others need not wait for any.
+  bool gives_nothing = false;
+
   // Owned by the submitter, untouched by it until `done` has run. `input` may equal `output`.
   // Broadcast: only `output`, which holds the data on the root.
   const void* input = nullptr;

@@ -193,6 +193,10 @@ bool CompiledAverageKernel::HasRows(const tensorflow::NodeDef& node) {
 // Input i becomes output i, averaged, but for the last, which is the weight.
 void CompiledAverageKernel::Compute(OpKernelContext* context) {
   XlaOpKernelContext compilation(context);
+  if (GetEngine() == nullptr) {  // in a forked child
+    for (int i = 0; i < context->num_inputs(); ++i) compilation.SetOutput(i, compilation.Input(i));
+    return;
+  }
   const int tensors = context->num_inputs() - 1;
   Call call = {names_, {}, rows_, every_row_};
   for (int i = 0; i < tensors; ++i) call.tensors.push_back(compilation.Input(i));
@@ -242,7 +246,9 @@ absl::Status CompiledApplyKernel::EmitAverageOfGradient(OpKernelContext* context
 
 void CompiledApplyKernel::Compute(OpKernelContext* context) {
   Tensor average = context->input(gradient_);
-  if (!averaged_) OP_REQUIRES_OK(context, EmitAverageOfGradient(context, &average));
+  if (!averaged_ && GetEngine() != nullptr) {  // there is none in a forked child
+    OP_REQUIRES_OK(context, EmitAverageOfGradient(context, &average));
+  }
   RunOnGradient(stock_.get(), context, gradient_, &average);
 }
 

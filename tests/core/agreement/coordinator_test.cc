@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 
 #include "tests/core/agreement/coordinator_fixture.h"
 
@@ -87,12 +88,65 @@ TEST_F(CoordinatorTest, AnotherShapeUnderAKnownNameGetsANewNumber) {
   EXPECT_EQ(Decide().errors.size(), 1u);
 }
 
-TEST_F(CoordinatorTest, NumbersThatWereNeverGivenAreIgnored) {
-  Start(1);
-  ReadyList ready_list;
-  ready_list.ready = {0, 7, kNoId};
-  Send(0, ready_list);
-  EXPECT_TRUE(Decide().empty());
+// As those of what a script hands to one collective.
+TEST_F(CoordinatorTest, ANameKeepsANumberForEachShapeUpToALimit) {
+  Start(2);
+  std::set<NameId> ids;
+  for (int time = 0; time < 3; ++time) {
+    for (int64_t size = 0; size < 10; ++size) {
+      ReadyEverywhere("allreduce", {size});
+      const ResponseItem item = Decide().responses.at(0).items.at(0);
+      EXPECT_EQ(item.is_new, time == 0);
+      ids.insert(item.id);
+    }
+  }
+  EXPECT_EQ(ids.size(), 10u);
+  for (int64_t size = 10; size < 1000; ++size) {
+    ReadyEverywhere("allreduce", {size});
+    ids.insert(Decide().responses.at(0).items.at(0).id);
+  }
+  EXPECT_LT(ids.size(), 20u) << "the others travel by name";
+  EXPECT_EQ(ids.count(kNoId), 1u);
+}
+
+void ExpectRefusal(const ResponseList& response_list, const std::vector<std::string>& parts) {
+  EXPECT_TRUE(response_list.responses.empty());
+  for (const std::string& part : parts) {
+    EXPECT_NE(response_list.fatal.find(part), std::string::npos) << response_list.fatal;
+  }
+}
+
+TEST_F(CoordinatorTest, NumbersThatWereNeverGivenAreRefused) {
+  for (const NameId id : {NameId{0}, NameId{7}, kNoId}) {
+    Start(2);
+    ReadyList ready_list;
+    ready_list.ready = {id};
+    Send(1, ready_list);
+    ExpectRefusal(Decide(), {"rank 1/2", "asks rank 0", std::to_string(id)});
+  }
+  // Nor is a number one of rows that is none, or the other way round.
+  for (const bool gathers : {true, false}) {
+    Start(1);
+    Signature signature = Average({2});
+    if (!gathers) signature.kind = OpKind::kSparseAllgather;
+    Ready(0, "w", signature);
+    ASSERT_EQ(Decide().responses.at(0).items.at(0).id, 0u);
+    ReadyList ready_list;
+    if (gathers) {
+      ready_list.gathers = {{0, 1}};
+    } else {
+      ready_list.ready = {0};
+    }
+    Send(0, ready_list);
+    ExpectRefusal(Decide(), {"number 0"});
+  }
+}
+
+// It must not count for a rank that has not come.
+TEST_F(CoordinatorTest, ASecondAnnouncementBeforeAnAnswerIsRefused) {
+  Start(2);
+  for (int time = 0; time < 2; ++time) Ready(1, "w", {1});
+  ExpectRefusal(Decide(), {"rank 1/2", "rank 0", "'w' again"});
 }
 
 class FusionPlanTest : public CoordinatorTest {
@@ -219,7 +273,7 @@ TEST_F(CoordinatorTest, ASparseAllgatherTravelsByItsNumberAndEachRanksRows) {
   EXPECT_EQ(first.rows, std::vector<int64_t>({0, 2, 4}));
   for (int64_t rank = 0; rank < 3; ++rank) {
     ReadyList ready_list;
-    ready_list.gathers = {{first.id, 7 + rank}, {99, 1}};  // numbers never given are ignored
+    ready_list.gathers = {{first.id, 7 + rank}};
     Send(static_cast<int>(rank), ready_list);
   }
   const ResponseItem second = Decide().responses.at(0).items.at(0);
@@ -315,6 +369,20 @@ TEST_F(CoordinatorTest, ALateRankOfAMismatchDoesNotConfuseTheNextUse) {
   const ResponseList response_list = Decide();
   ASSERT_EQ(response_list.responses.size(), 1u);
   EXPECT_EQ(response_list.responses[0].items[0].named.signature.shape, Shape({1}));
+}
+
+TEST_F(CoordinatorTest, ARankThatIsLateForTwoErrorsIsAnsweredTwice) {
+  Start(3);
+  for (int time = 0; time < 2; ++time) {
+    Ready(0, "w", {1});
+    Ready(1, "w", {2});
+    ASSERT_EQ(Decide().errors.size(), 1u);
+  }
+  for (int time = 0; time < 3; ++time) Ready(2, "w", {1});  // the third is a new one
+  for (int rank : {0, 1}) Ready(rank, "w", {1});
+  const ResponseList response_list = Decide();
+  EXPECT_EQ(response_list.fatal, "");
+  EXPECT_EQ(response_list.responses.size(), 1u);
 }
 
 TEST_F(CoordinatorTest, WithdrawalBeforeAgreementIsGranted) {

@@ -59,7 +59,20 @@ class MessageTest : public TimedTest {
     named.signature.row_limit = Integer();
     named.signature.every_row = Number(2) == 1;
     named.fingerprint = static_cast<uint64_t>(Integer());
+    named.script = Number(2) == 1;
     return named;
+  }
+
+  Standing MakeStanding() {
+    Standing standing;
+    standing.blocked = static_cast<Standing::Blocked>(Number(kNumBlocked));
+    standing.what = Text();
+    standing.posts = static_cast<uint64_t>(Integer());
+    standing.gives_nothing = Number(2) == 1;
+    standing.still = Number(2) == 1;
+    standing.answers = static_cast<uint64_t>(Integer());
+    standing.doing = Text();
+    return standing;
   }
 
   ReadyList MakeReadyList() {
@@ -75,6 +88,7 @@ class MessageTest : public TimedTest {
     for (int i = Number(5); i > 0; --i) ready_list.withdrawn.push_back(Text());
     ready_list.joined = Number(2) == 1;
     if (Number(4) == 0) ready_list.leaving = Text();
+    if (Number(4) == 0) ready_list.standing = {MakeStanding()};
     return ready_list;
   }
 
@@ -109,6 +123,7 @@ void ExpectEqual(const NamedSignature& a, const NamedSignature& b) {
   EXPECT_EQ(a.name, b.name);
   EXPECT_TRUE(a.signature == b.signature) << Describe(a.signature) << Describe(b.signature);
   EXPECT_EQ(a.fingerprint, b.fingerprint);
+  EXPECT_EQ(a.script, b.script);
 }
 
 void ExpectEqual(const ReadyList& a, const ReadyList& b) {
@@ -123,6 +138,7 @@ void ExpectEqual(const ReadyList& a, const ReadyList& b) {
   EXPECT_EQ(a.withdrawn, b.withdrawn);
   EXPECT_EQ(a.joined, b.joined);
   EXPECT_EQ(a.leaving, b.leaving);
+  EXPECT_TRUE(a.standing == b.standing);
 }
 
 void ExpectEqual(const Response& a, const Response& b) {
@@ -237,6 +253,29 @@ TEST_F(MessageTest, RandomAndDamagedBytesNeverCrashOrOverAllocate) {
     }
     EXPECT_LE(allocated_bytes - between, Allowance(bytes.size())) << "response list " << i;
   }
+}
+
+// A value that is none of an enumeration's is not taken for another one.
+TEST_F(MessageTest, UnknownKindsAreRefused) {
+  const std::string name = "name of eleven";
+  ReadyList ready_list;
+  ready_list.requests.push_back({name, Signature(), 0});
+  const std::string bytes = Encode(ready_list);
+  const size_t kind = bytes.find(name) + name.size();
+  const int counts[] = {kNumOpKinds, kNumReduceOps, kNumDataTypes};
+  for (size_t place = 0; place < 3; ++place) {
+    for (int value : {0, counts[place] - 1, counts[place], 127, 255}) {
+      std::string changed = bytes;
+      changed[kind + place] = static_cast<char>(value);
+      EXPECT_EQ(Decode(changed, &ready_list), value < counts[place]) << place << ": " << value;
+    }
+  }
+  ResponseList response_list;
+  response_list.errors.push_back({name, Code::kInternal, "why"});
+  std::string error = Encode(response_list);
+  ASSERT_TRUE(Decode(error, &response_list));
+  error[error.find(name) + name.size()] = static_cast<char>(kNumCodes);
+  EXPECT_FALSE(Decode(error, &response_list));
 }
 
 TEST_F(MessageTest, LengthsBeyondTheMessageAreRefused) {

@@ -46,7 +46,7 @@ TEST(NameTable, KeepsWhatHasANumber) {
   NameTable table;
   Entry* const entry = table.Add(Of("w", 1));
   table.Number(3, Float("w", {5}));
-  EXPECT_EQ(entry->id, 3u);
+  EXPECT_EQ(entry->ids, std::vector<NameId>{3});
   Submission submission;
   EXPECT_EQ(table.TakeFirst(entry, &submission), entry);
   EXPECT_TRUE(table.nothing_pending());
@@ -65,7 +65,14 @@ TEST(NameTable, ANameWithAnotherShapeGetsAnotherNumber) {
   EXPECT_EQ(first.shape, Shape({5}));
   EXPECT_EQ(table.signature(1000).shape, Shape({7}));
   EXPECT_EQ(table.entry(0), table.entry(1000));
-  EXPECT_EQ(table.entry(0)->id, 1000u);
+  const Entry& entry = *table.entry(0);
+  EXPECT_EQ(entry.ids, std::vector<NameId>({1000, 0})) << "each shape keeps its number";
+  EXPECT_EQ(table.IdOf(entry, Float("w", {5}).signature), 0u);
+  EXPECT_EQ(table.IdOf(entry, Float("w", {7}).signature), 1000u);
+  EXPECT_EQ(table.IdOf(entry, Float("w", {8}).signature), kNoId);
+  EXPECT_TRUE(table.has(1000));
+  EXPECT_FALSE(table.has(1001));
+  EXPECT_EQ(table.size(), 1000u);
 }
 
 TEST(NameTable, FindsWhatIsPending) {

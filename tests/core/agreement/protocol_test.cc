@@ -57,6 +57,26 @@ class ProtocolTest : public TimedTest {
     return Submit(*engine_, MakeRequest(job, values_.back().data(), values_.back().data()), ticket);
   }
 
+  // Of an allgather to which it gives two rows.
+  void ExpectRefusalOfRows(const std::vector<int64_t>& rows) {
+    Request request = MakeBarrier("g");
+    request.signature.kind = OpKind::kAllgather;
+    request.signature.shape = {2};
+    Ending ending = Submit(*engine_, std::move(request));
+    ResponseList response_list;
+    response_list.responses.resize(1);
+    Response& response = response_list.responses[0];
+    response.contributors = 3;
+    response.items.resize(1);
+    response.items[0].is_new = true;
+    response.items[0].named = NextReadyList().requests.at(0);
+    response.items[0].rows = rows;
+    EXPECT_TRUE(coordinator_side_->Send(1, Encode(response_list)).ok());
+    const Status status = Await(ending);
+    EXPECT_EQ(status.code(), Code::kInternal);
+    EXPECT_NE(status.message().find("'g', with "), std::string::npos) << status.message();
+  }
+
   LocalGroup group_;
   uint64_t agreements_ = 0;
   std::unique_ptr<Transport> coordinator_side_;
@@ -130,6 +150,40 @@ TEST_F(ProtocolTest, AResponseListThatCannotBeReadEndsTheEngine) {
   EXPECT_EQ(status.code(), Code::kInternal);
   EXPECT_NE(NextReadyList().leaving, "") << "the others are told";
 }
+
+// As when another process has spoken in this rank's name: to take part would be to read memory that
+// is not there, or to leave the others without this rank's part.
+TEST_F(ProtocolTest, WhatItHasNotAskedForIsRefused) {
+  const Job asked = {"w", DataType::kFloat32, ReduceOp::kSum, 2, 0};
+  const Job other = {"x", DataType::kFloat32, ReduceOp::kSum, 2, 0};
+  Ending ending = SubmitValue(asked);
+  NextReadyList();
+  for (int rank = 0; rank < 3; ++rank) Announce(rank, Ready(other));
+  SendResponseList();
+  const Status status = Await(ending);
+  EXPECT_EQ(status.code(), Code::kInternal);
+  for (const char* part : {"rank 1/3", "rank 0", "'x'", "has not asked"}) {
+    EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
+  }
+  EXPECT_NE(NextReadyList().leaving, "") << "the others are told";
+}
+
+TEST_F(ProtocolTest, ANumberThatItWasNotToldIsRefused) {
+  Ending ending = SubmitValue({"w", DataType::kFloat32, ReduceOp::kSum, 2, 0});
+  NextReadyList();
+  ResponseList response_list;
+  response_list.responses.resize(1);
+  response_list.responses[0].items.resize(1);
+  response_list.responses[0].items[0].id = 5;
+  EXPECT_TRUE(coordinator_side_->Send(1, Encode(response_list)).ok());
+  const Status status = Await(ending);
+  EXPECT_EQ(status.code(), Code::kInternal);
+  EXPECT_NE(status.message().find("number 5"), std::string::npos) << status.message();
+}
+
+// More rows than it has would be read from behind its memory.
+TEST_F(ProtocolTest, OtherRowsThanItHasAreRefused) { ExpectRefusalOfRows({1, 9, 1}); }
+TEST_F(ProtocolTest, RowsOfTooFewRanksAreRefused) { ExpectRefusalOfRows({1, 2}); }
 
 TEST_F(ProtocolTest, AnErrorOfAnotherNameEndsNothing) {
   Ending ending = SubmitValue({"w", DataType::kFloat32, ReduceOp::kSum, 2, 0});

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
-import threading
 from typing import Any
 
 import numpy as np
@@ -24,9 +22,6 @@ DTYPES = {
     )
 }
 
-_counters: dict[str, Any] = {}  # calls without a name, by kind; guarded by _lock
-_lock = threading.Lock()
-
 # A signal (Ctrl-C) is handled between waits of this length.
 _WAIT_SECONDS = 0.1
 
@@ -35,11 +30,9 @@ def meeting_name(kind: str, name: str | None) -> str:
     """Under which the ranks meet for a call of the script: by `name`, else in program order."""
     refuse_in_child(kind)
     hooks.asked = True
-    if name is not None:
-        return f"{kind} {name}"
-    with _lock:
-        counter = _counters.setdefault(kind, itertools.count())
-        return f"{kind} {next(counter)}"
+    # Requests of one name meet in the order in which they are made. A number for each call would be
+    # a name for each, which the ranks would have to keep.
+    return f"{kind} without a name" if name is None else f"{kind} {name}"
 
 
 def refuse_in_child(kind: str) -> None:
