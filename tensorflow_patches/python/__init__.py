@@ -164,6 +164,11 @@ def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
     """
     for variable in variables:
         variable.assign(broadcast(variable, root))
+    if hooks.active:
+        from tensorflow.mpi._src.runtime import c_api
+
+        c_api.load().tfmpi_caught_up()
+        hooks.caught_up += 1
 
 
 def gather_batch(x: Any) -> Any:

@@ -231,6 +231,14 @@ PARAMETERS = {
             ranks="own",
         ),
         Parameter(
+            "TF_MPI_DEADLOCK_TIMEOUT",
+            "seconds",
+            "3",
+            "Ranks that wait for one another, so that none can go on, end with an error that says "
+            "what each waits for. Where that is not known at once: when they have done nothing "
+            "else for this long. 0: only after TF_MPI_STALL_TIMEOUT.",
+        ),
+        Parameter(
             "TF_MPI_COLLECTIVE_TIMEOUT",
             "seconds",
             "300",

@@ -40,8 +40,7 @@ Coordinator::Coordinator(int size, const CoordinatorOptions& options, TimePoint 
 
 void Coordinator::Receive(int rank, const ReadyList& ready_list, TimePoint now) {
   const auto is_known = [&](NameId id, bool gathers) {
-    const bool known =
-        id < by_id_.size() && GathersRows(by_id_[id].signature.kind) == gathers;
+    const bool known = id < by_id_.size() && GathersRows(by_id_[id].signature.kind) == gathers;
     if (!known) {
       Refuse(rank, "asks rank 0 for number " + std::to_string(id) + ", of " +
                        std::to_string(by_id_.size()) + " that rank 0 has given");
@@ -59,6 +58,7 @@ void Coordinator::Receive(int rank, const ReadyList& ready_list, TimePoint now) 
   }
   for (const NamedSignature& named : ready_list.requests) Announce(rank, named, now);
   for (const std::string& name : ready_list.withdrawn) Withdraw(rank, name);
+  for (const Standing& standing : ready_list.standing) TakeStanding(rank, standing);
   if (ready_list.joined) Join(rank);
   if (!ready_list.leaving.empty()) Leave(rank, ready_list.leaving);
 }
@@ -66,6 +66,8 @@ void Coordinator::Receive(int rank, const ReadyList& ready_list, TimePoint now) 
 void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now) {
   peers_[rank].last_name = named.name;
   peers_[rank].last_time = now;
+  peers_[rank].standing.blocked = Standing::Blocked::kNo;  // or it would ask for nothing
+  peers_[rank].standing.still = false;
   if (WasAnswered(rank, named.name)) return;
   auto [it, is_first] = pending_.try_emplace(named.name);
   Pending& pending = it->second;
@@ -122,6 +124,7 @@ void Coordinator::Withdraw(int rank, const std::string& name) {
   // Not there: it was agreed on, or failed, before the withdrawal came; that response list stands.
   if (it == pending_.end() || !it->second.ready[rank]) return;
   it->second.ready[rank] = false;
+  peers_[rank].standing.blocked = Standing::Blocked::kNo;
   if (--it->second.num_ready == 0) pending_.erase(it);
   next_.withdrawn.push_back({rank, name});
 }
@@ -132,6 +135,10 @@ void Coordinator::Join(int rank) {
     next_.finished = true;
     return;
   }
+  CheckAllReady();
+}
+
+void Coordinator::CheckAllReady() {
   std::vector<std::string> names;
   for (const auto& entry : pending_) names.push_back(entry.first);
   std::sort(names.begin(), names.end());
@@ -154,32 +161,27 @@ void Coordinator::Refuse(int rank, const std::string& what) {
 }
 
 void Coordinator::CheckReady(const std::string& name) {
-  auto it = pending_.find(name);
-  Pending& pending = it->second;
-  int num_ready = 0;
-  for (int r = 0; r < size_; ++r) num_ready += pending.ready[r] || peers_[r].joined;
-  if (num_ready < size_) return;
+  Pending& pending = pending_.at(name);
+  std::string joined;
+  for (int r = 0; r < size_; ++r) {
+    if (Lacks(pending, r)) return;
+    if (!pending.ready[r]) joined += (joined.empty() ? "" : ", ") + std::to_string(r);
+  }
   const Signature& signature = pending.named.signature;
-  if (pending.num_ready < size_) {
-    std::string joined;
-    for (int r = 0; r < size_; ++r) {
-      if (!pending.ready[r]) joined += (joined.empty() ? "" : ", ") + std::to_string(r);
-    }
-    const bool zeros_do =
-        signature.kind == OpKind::kBarrier || GathersRows(signature.kind) ||
-        (signature.kind == OpKind::kAllreduce &&
-         (signature.op == ReduceOp::kAverage || signature.op == ReduceOp::kSum)) ||
-        (signature.kind == OpKind::kBroadcast && pending.ready[signature.root]);
-    if (!zeros_do) {
-      Fail(name, Code::kFailedPrecondition,
-           Describe(signature) + " '" + name +
-               "' needs all ranks, but the script has ended on rank " + joined);
-      return;
-    }
+  const bool zeros_do = joined.empty() || signature.kind == OpKind::kBarrier ||
+                        GathersRows(signature.kind) ||
+                        (signature.kind == OpKind::kAllreduce &&
+                         (signature.op == ReduceOp::kAverage || signature.op == ReduceOp::kSum)) ||
+                        (signature.kind == OpKind::kBroadcast && pending.ready[signature.root]);
+  if (!zeros_do) {
+    return Fail(name, Code::kFailedPrecondition,
+                Describe(signature) + " '" + name +
+                    "' needs all ranks, but the script has ended on rank " + joined);
   }
   NoteJoined(pending);
   agreed_.push_back(std::move(pending));
-  pending_.erase(it);
+  pending_.erase(name);
+  Answered(name);
 }
 
 // A script usually ends on all ranks within moments, so a finished rank is worth a line only when
@@ -187,9 +189,16 @@ void Coordinator::CheckReady(const std::string& name) {
 void Coordinator::NoteJoined(const Pending& pending) {
   if (pending.num_ready >= noted_contributors_ || pending.num_ready == size_) return;
   noted_contributors_ = pending.num_ready;
-  notices_.push_back("the script has ended on " + std::to_string(size_ - pending.num_ready) +
-                     " of " + std::to_string(size_) +
-                     " ranks; averages are now over the remaining " +
+  std::string why = "the script has ended on " + std::to_string(size_ - pending.num_ready) +
+                    " of " + std::to_string(size_) + " ranks";
+  for (int r = 0; r < size_; ++r) {
+    if (pending.ready[r] || peers_[r].joined) continue;
+    const Standing& standing = peers_[r].standing;
+    const bool file = standing.blocked == Standing::Blocked::kForFile;
+    why = "rank " + std::to_string(r) + " waits " + (file ? "for rank 0's file" : "in") + " '" +
+          standing.what + "' and has no gradients to give";
+  }
+  notices_.push_back(why + "; averages are now over the remaining " +
                      std::to_string(pending.num_ready));
 }
 
@@ -201,7 +210,14 @@ void Coordinator::Fail(const std::string& name, Code code, const std::string& me
   }
   if (late.empty()) answered_.erase(name);
   pending_.erase(it);
+  Answered(name);
   next_.errors.push_back({name, code, message});
+}
+
+// For people: a rank, and what its script is in, if that is known.
+std::string Coordinator::RankAndDoing(int rank) const {
+  const std::string& doing = peers_[rank].standing.doing;
+  return "rank " + std::to_string(rank) + (doing.empty() ? "" : ", in " + doing + ",");
 }
 
 std::string Coordinator::StallReport(const Pending& pending, TimePoint now) const {
@@ -209,9 +225,8 @@ std::string Coordinator::StallReport(const Pending& pending, TimePoint now) cons
   std::string doing;
   for (int r = 0; r < size_; ++r) {
     if (pending.ready[r] || peers_[r].joined) continue;
-    const std::string rank = std::to_string(r);
-    missing += (missing.empty() ? "" : ", ") + rank;
-    doing += (doing.empty() ? "rank " : "; rank ") + rank;
+    missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+    doing += (doing.empty() ? "" : "; ") + RankAndDoing(r);
     const bool predicted = predicted_ != kNoId && predicted_at_ > peers_[r].last_time;
     const std::string& last = predicted ? by_id_[predicted_].name : peers_[r].last_name;
     const TimePoint last_time = predicted ? predicted_at_ : peers_[r].last_time;
@@ -239,6 +254,7 @@ void Coordinator::CheckStalls(TimePoint now) {
   if (now - last_stall_check_ < kInterval || pending_.empty()) return;
   last_stall_check_ = now;
   TellThatRank0Waits(now);
+  CheckDeadlock(now);
   Pending* oldest = nullptr;
   int stalled = 0;
   std::vector<std::pair<std::string, std::string>> expired;
@@ -345,6 +361,7 @@ ResponseList Coordinator::Decide(TimePoint now) {
   CheckStalls(now);
   ResponseList response_list = std::exchange(next_, ResponseList());
   Plan(&response_list);
+  if (response_list.answers()) ++answers_;
   return response_list;
 }
 

@@ -25,6 +25,8 @@ struct CoordinatorOptions {
   size_t fusion_threshold = kFusionBytes;                      // bytes on the wire
   Clock::duration stall_warning = std::chrono::seconds(60);    // 0: never
   Clock::duration stall_timeout = std::chrono::seconds(1800);  // 0: never
+  // Ranks that wait for one another, and that have done nothing else for so long; 0: never.
+  Clock::duration deadlock_timeout = std::chrono::seconds(3);
 };
 
 // What every rank is told, again and again, while rank 0 waits for ranks that have not asked for
@@ -42,10 +44,14 @@ class Coordinator {
   void Predicted(NameId id, TimePoint now) {
     predicted_ = id;
     predicted_at_ = now;
+    ++answers_;
   }
 
   // Every rank is told, with the next response list, that `key` has happened once more.
-  void Post(const std::string& key) { next_.posts.push_back(key); }
+  void Post(const std::string& key) {
+    next_.posts.push_back(key);
+    ++posts_;
+  }
 
   // All that has been decided since the last call, stalls included.
   ResponseList Decide(TimePoint now);
@@ -74,6 +80,7 @@ class Coordinator {
     bool joined = false;
     std::string last_name;  // what it announced last
     TimePoint last_time;
+    Standing standing;
   };
 
   void Announce(int rank, const NamedSignature& named, TimePoint now);
@@ -81,12 +88,27 @@ class Coordinator {
   void Join(int rank);
   void Leave(int rank, const std::string& why);
   void Refuse(int rank, const std::string& what);
+  void CheckAllReady();
+  void Agree(const std::string& name);
   void CheckReady(const std::string& name);
   void NoteJoined(const Pending& pending);
   bool WasAnswered(int rank, const std::string& name);
   void NoteReady(int rank, Pending* pending, TimePoint now);
   void Fail(const std::string& name, Code code, const std::string& message);
   void CheckStalls(TimePoint now);
+  std::string RankAndDoing(int rank) const;
+
+  // coordinator_waits.cc: ranks that say what they wait for.
+  void TakeStanding(int rank, const Standing& standing);
+  void Answered(const std::string& name);
+  bool GivesNothing(int rank) const;
+  bool Lacks(const Pending& pending, int rank) const;
+  std::vector<const Pending*> WaitsIn(int rank) const;
+  bool CannotGoOn(int rank, const std::vector<bool>& stuck) const;
+  std::vector<bool> FindStuck() const;
+  void CheckDeadlock(TimePoint now);
+  std::string DescribeDeadlock(const std::vector<bool>& stuck) const;
+
   void TellThatRank0Waits(TimePoint now);
   void Plan(ResponseList* response_list);
   NameId IdOf(const NamedSignature& named) const;
@@ -113,6 +135,10 @@ class Coordinator {
   std::vector<std::string> notices_;
   TimePoint last_stall_check_;
   TimePoint told_that_rank_0_waits_;
+  uint64_t posts_ = 0;    // so far, by Post
+  uint64_t answers_ = 0;  // so far, agreements that were no mere posts
+  bool deadlocked_ = false;
+  TimePoint deadlocked_since_;
 
   // For the warning that all ranks are fed the same data: first gradients, and how many of them had
   // the same bits on all ranks.

@@ -139,7 +139,7 @@ void Write(Writer* w, const NamedSignature& named) {
   w->Signed(named.signature.row_limit);
   w->Byte(named.signature.every_row ? 1 : 0);
   w->Unsigned(named.fingerprint);
-  w->Byte(named.script ? 1 : 0);
+  w->Byte(static_cast<uint8_t>(named.purpose));
   static const Parts kNone;
   const Parts& parts = named.signature.parts != nullptr ? *named.signature.parts : kNone;
   w->List(parts.names, [&](const std::string& name) { w->String(name); });
@@ -159,7 +159,7 @@ NamedSignature ReadNamed(Reader* r) {
   named.signature.row_limit = r->Signed();
   named.signature.every_row = r->Byte() != 0;
   named.fingerprint = r->Unsigned();
-  named.script = r->Byte() != 0;
+  named.purpose = r->OneOf<Purpose>(kNumPurposes);
   Parts parts;
   parts.names = r->List<std::string>([&] { return r->String(); });
   parts.shapes = r->List<Shape>([&] { return r->List<int64_t>([&] { return r->Signed(); }); });

@@ -23,7 +23,7 @@ struct NamedSignature {
   std::string name;
   Signature signature;
   uint64_t fingerprint = 0;
-  bool script = false;  // Request::script
+  Purpose purpose = Purpose::kStep;
 };
 
 // An allgather of rows that is ready under a known name: the rows are all that may differ from

@@ -49,6 +49,8 @@ class Clock {
 #endif
   }
 
+  // Whether time is the machine's, in which its processors are seen to work.
+  static bool IsReal() { return world_.load(std::memory_order_relaxed) == nullptr; }
   // Null: the machine's. It stays the caller's.
   static void Use(World* world) { world_ = world; }
 

@@ -79,22 +79,33 @@ void Engine::Post(const std::string& key) {
 int64_t Engine::Posted(const std::string& key) const {
   std::lock_guard<std::mutex> lock(posted_mutex_);
   const auto it = posted_.find(key);
-  return it != posted_.end() ? static_cast<int64_t>(it->second.size()) : 0;
+  return it != posted_.end() ? it->second.count : 0;
 }
 
 std::string Engine::PostedValue(const std::string& key, int64_t number) const {
   std::lock_guard<std::mutex> lock(posted_mutex_);
   const auto it = posted_.find(key);
   const bool there =
-      it != posted_.end() && number >= 0 && number < static_cast<int64_t>(it->second.size());
-  return there ? it->second[number] : std::string();
+      it != posted_.end() && number >= 0 && number < static_cast<int64_t>(it->second.said.size());
+  return there ? it->second.said[number] : std::string();
 }
 
 void Engine::CountPost(const std::string& post) {
   const size_t end = post.find('\n');
   const bool says = end != std::string::npos;
   std::lock_guard<std::mutex> lock(posted_mutex_);
-  posted_[post.substr(0, end)].push_back(says ? post.substr(end + 1) : std::string());
+  Posts& posts = posted_[post.substr(0, end)];
+  if (says || !posts.said.empty()) {
+    posts.said.resize(posts.count);
+    posts.said.push_back(says ? post.substr(end + 1) : std::string());
+  }
+  ++posts.count;
+  ++posts_heard_;
+}
+
+Status Engine::failure() const {
+  std::lock_guard<std::mutex> lock(posted_mutex_);
+  return shown_failure_;
 }
 
 EngineStats Engine::stats() const {
@@ -138,6 +149,7 @@ void Engine::Run() {
       if (!bypass_.voted()) continue;
     }
     CheckCoordinator();
+    if (TellStanding()) continue;
     // Nothing can be agreed on without this rank, unless it has joined.
     const bool expecting = !names_.nothing_pending() || joined_ || left_;
     transport_->Wait(

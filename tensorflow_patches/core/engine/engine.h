@@ -23,6 +23,7 @@
 #include "tensorflow_patches/core/base/thread_annotations.h"
 #include "tensorflow_patches/core/base/thread_role.h"
 #include "tensorflow_patches/core/engine/request_notes.h"
+#include "tensorflow_patches/core/engine/whereabouts.h"
 #include "tensorflow_patches/core/observability/stats.h"
 #include "tensorflow_patches/core/reduction/fusion.h"
 #include "tensorflow_patches/core/request/queue.h"
@@ -94,6 +95,19 @@ class Engine {
   // What the `number`-th post of this key, from 0, said after a line break. Any thread.
   std::string PostedValue(const std::string& key, int64_t number) const;
 
+  // How many posts this rank has been told of, of any key. Any thread.
+  uint64_t posts_heard() const { return posts_heard_; }
+
+  // For what the script says of itself. Any thread.
+  Whereabouts* whereabouts() { return &whereabouts_; }
+  // Why nothing can be communicated any more; ok until then. Any thread.
+  Status failure() const;
+  // The others may have averaged gradients while this rank had none to give (Standing): it may give
+  // no more until its variables are theirs again, of which this tells. Any thread.
+  void CaughtUp() { missed_ = 0; }
+  // How many they have.
+  uint64_t missed() const { return missed_; }
+
   // This rank has no more requests. Waits until that holds for every rank, contributing zeros to
   // what the others still average; then leaves the group. No request may be submitted after it.
   Status Join();
@@ -125,6 +139,7 @@ class Engine {
   void CheckCoordinator() TFMPI_REQUIRES(communication_thread_);
   void Stop() TFMPI_REQUIRES(communication_thread_);
   void CountPost(const std::string& post);
+  Status CheckNothingMissed(const Request& request) const;
 
   // engine_agreement.cc: what this rank says and hears.
   bool TakeSubmissions() TFMPI_REQUIRES(communication_thread_);
@@ -141,6 +156,8 @@ class Engine {
   void NoteTold(NameTable::Entry* entry) TFMPI_REQUIRES(communication_thread_);
   void RejectWhatWasTold() TFMPI_REQUIRES(communication_thread_);
   void SendReadyList() TFMPI_REQUIRES(communication_thread_);
+  Standing Stand() TFMPI_REQUIRES(communication_thread_);
+  bool TellStanding() TFMPI_REQUIRES(communication_thread_);
   void Handle(const ControlMessage& message) TFMPI_REQUIRES(communication_thread_);
   void Tell(int rank, const ReadyList& ready_list) TFMPI_REQUIRES(communication_thread_);
   void Coordinate() TFMPI_REQUIRES(communication_thread_);
@@ -190,12 +207,26 @@ class Engine {
   // Errors agreed on for names that were not yet submitted here, of each name in their order.
   std::unordered_map<std::string, std::deque<Status>> early_errors_
       TFMPI_GUARDED_BY(communication_thread_);
+  Standing told_standing_ TFMPI_GUARDED_BY(communication_thread_);
+  bool asked_for_doing_ TFMPI_GUARDED_BY(communication_thread_) = false;
+  TimePoint stood_at_ TFMPI_GUARDED_BY(communication_thread_);        // when it looked at that last
+  bool stood_aside_ TFMPI_GUARDED_BY(communication_thread_) = false;  // has said so once
+  uint64_t answers_ TFMPI_GUARDED_BY(communication_thread_) = 0;  // agreements that were no posts
+  Stillness stillness_ TFMPI_GUARDED_BY(communication_thread_);
   CommunicationStats communication_stats_ TFMPI_GUARDED_BY(communication_thread_);
   ResponseNotes response_notes_ TFMPI_GUARDED_BY(communication_thread_){&communication_stats_};
 
+  Whereabouts whereabouts_;
+  std::atomic<uint64_t> missed_{0};  // gradients that were averaged without this rank
+
   mutable std::mutex posted_mutex_;
-  // By key, what each post said after it; guarded by posted_mutex_.
-  std::unordered_map<std::string, std::vector<std::string>> posted_;
+  struct Posts {
+    int64_t count = 0;
+    std::vector<std::string> said;  // after the key, by number; empty if none ever said anything
+  };
+  std::unordered_map<std::string, Posts> posted_;  // by key; guarded by posted_mutex_
+  Status shown_failure_;                           // too: failure_, for other threads
+  std::atomic<uint64_t> posts_heard_{0};
 
   std::atomic<uint64_t> completed_{0};
   std::atomic<uint64_t> collectives_{0};

@@ -28,13 +28,27 @@ void Engine::Accept(Submission* submission) {
                                                 std::to_string(request.signature.root) + " of " +
                                                 std::to_string(topology().size));
   }
+  if (status.ok()) status = CheckNothingMissed(request);
   if (!status.ok()) {
     request.done(status);
     return;
   }
+  stillness_.Stir(now_);
   communication_stats_.Submitted(request);
   NameTable::Entry* const entry = names_.Add(std::move(*submission));
   if (entry->submissions.size() == 1) Announce(entry);
+}
+
+// A rank whose variables are no longer the others' must not train on as if they were.
+Status Engine::CheckNothingMissed(const Request& request) const {
+  if (missed_ == 0 || request.purpose != Purpose::kStep || !IsGradient(request.signature))
+    return Status();
+  return Status(Code::kFailedPrecondition,
+                "rank " + std::to_string(topology().rank) + "/" + std::to_string(topology().size) +
+                    " gives the gradient '" + request.name +
+                    "', but the others have trained on while it waited for a file of rank 0 or in "
+                    "a barrier, so its variables are no longer theirs. Give all ranks as many "
+                    "steps before each, or call tf.mpi.broadcast_variables after it");
 }
 
 // Its first request becomes known to the coordinator with the next ready list.
@@ -44,7 +58,7 @@ void Engine::Announce(NameTable::Entry* entry) {
   const Signature& signature = request.signature;
   const NameId id = names_.IdOf(*entry, signature);
   if (id == kNoId) {
-    ready_list_.requests.push_back({entry->name, signature, request.fingerprint});
+    ready_list_.requests.push_back({entry->name, signature, request.fingerprint, request.purpose});
   } else if (GathersRows(signature.kind)) {
     ready_list_.gathers.push_back({id, signature.shape[0]});
   } else {
@@ -112,6 +126,11 @@ bool Engine::ExchangeMessages(bool news) {
 // decided.
 bool Engine::Say() {
   if (ready_list_.empty()) return false;
+  // The coordinator must hear that a wait is over before it hears what comes after it.
+  if (told_standing_.blocked == Standing::Blocked::kForFile) {
+    stood_at_ = TimePoint();
+    TellStanding();
+  }
   const bool fits = bypass_.Fits(ready_list_);
   const bool had_voted = bypass_.voted();
   if (!had_voted && fits && bypass_.Vote(ready_list_, now_) == Outcome::kCommitted) {
@@ -146,6 +165,7 @@ void Engine::TellCoordinator() {
 void Engine::ExecutePredicted() {
   if (coordinator_ != nullptr) coordinator_->Predicted(bypass_.expected().back(), now_);
   predicted_.fetch_add(1, std::memory_order_relaxed);
+  ++answers_;
   Execute(bypass_.Commit(&ready_list_));
   RejectWhatWasTold();
 }
@@ -182,6 +202,67 @@ void Engine::SendReadyList() {
   communication_stats_.Sent(bytes.size());
   const Status status = transport_->Send(0, bytes);
   if (!status.ok()) Fail(status);
+}
+
+Standing Engine::Stand() {
+  // Shorter waits need no word.
+  constexpr std::chrono::milliseconds kLong{300};
+  Standing standing = whereabouts_.Look();
+  const NameTable::Entry* entry = nullptr;
+  int waits = 0;
+  names_.ForEachPending([&](const NameTable::Entry& pending) {
+    for (const Submission& submission : pending.submissions) {
+      if (submission.request.purpose == Purpose::kBeside) continue;
+      entry = &pending;
+      ++waits;
+    }
+  });
+  standing.gives_nothing &= waits == 0;
+  if (standing.blocked != Standing::Blocked::kNo || whereabouts_.several_threads()) return standing;
+  if (waits == 1 && entry->submissions.front().request.blocks) {
+    if (!entry->told || now_ - entry->announced < kLong) return standing;
+    standing.blocked = Standing::Blocked::kInRequest;
+    standing.what = entry->name;
+    standing.gives_nothing = entry->submissions.front().request.gives_nothing;
+    return standing;
+  }
+  const Clock::duration patience = options_.coordinator.deadlock_timeout;
+  if (waits == 0 || patience.count() == 0) {
+    stillness_.Stir(now_);
+  } else if (ready_list_.empty() && stillness_.Lasts(now_, patience)) {
+    standing.still = true;
+    standing.answers = answers_;
+  }
+  return standing;
+}
+
+// What this rank waits for, if the coordinator does not know. No word of it is a vote, or ends one.
+bool Engine::TellStanding() {
+  constexpr std::chrono::milliseconds kBetweenLooks{20};
+  if (!failure_.ok() || joined_ || left_ || now_ - stood_at_ < kBetweenLooks) return false;
+  stood_at_ = now_;
+  Standing standing = Stand();
+  const bool asked = asked_for_doing_ || coordinator_ != nullptr;
+  const std::string doing = std::exchange(told_standing_.doing, standing.doing);
+  const bool known = standing == told_standing_ && (standing.doing == doing || !asked);
+  if (known) {
+    told_standing_.doing = doing;
+    return false;
+  }
+  told_standing_ = standing;
+  asked_for_doing_ = false;
+  stood_aside_ |= standing.gives_nothing;
+  ReadyList ready_list;
+  ready_list.standing = {std::move(standing)};
+  if (coordinator_ != nullptr) {
+    coordinator_->Receive(0, ready_list, Clock::now());
+    return true;
+  }
+  const std::string bytes = Encode(ready_list);
+  communication_stats_.Sent(bytes.size());
+  const Status status = transport_->Send(0, bytes);
+  if (!status.ok()) Fail(status);
+  return true;
 }
 
 void Engine::Handle(const ControlMessage& message) {
@@ -251,6 +332,7 @@ void Engine::ExecuteResponseList(const ResponseList& response_list) {
     }
     bypass_.Came(response_list, names_);
   }
+  if (response_list.answers()) ++answers_;
   Execute(response_list);
   if (!response_list.responses.empty()) RejectWhatWasTold();
 }

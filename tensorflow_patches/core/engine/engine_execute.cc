@@ -30,6 +30,7 @@ void Engine::Execute(const ResponseList& response_list) {
   }
   if (coordinator_ == nullptr) {  // rank 0 has counted its own
     for (const std::string& key : response_list.posts) CountPost(key);
+    for (const std::string& key : response_list.posts) asked_for_doing_ |= key == kRank0Waits;
   }
   if (!response_list.fatal.empty()) Fail(Status(Code::kUnavailable, response_list.fatal));
   if (response_list.finished) finished_ = true;
@@ -51,9 +52,10 @@ Status Engine::Resolve(const ResponseItem& item, int contributors) {
     return Refusal("'" + (entry != nullptr ? entry->name : item.named.name) + "'", why);
   };
   const int size = topology().size;
-  if (own == nullptr && (!joined_ || contributors == size)) {
+  if (own == nullptr && ((!joined_ && !stood_aside_) || contributors == size)) {
     return refuse("for which this rank has not asked");
   }
+  if (own == nullptr && IsGradient(signature)) ++missed_;
   const bool gathers = GathersRows(signature.kind);
   if (item.rows.size() != static_cast<size_t>(gathers ? size : 0)) {
     return refuse("with the rows of " + std::to_string(item.rows.size()) + " ranks");
@@ -137,6 +139,7 @@ void Engine::Execute(const Response& response) {
 // Its first request has ended. The entry may be gone after this.
 void Engine::Complete(NameTable::Entry* entry, const Status& status) {
   Submission submission;
+  stillness_.Stir(now_);
   told_ -= entry->told;
   entry->told = false;
   // A wish to withdraw it that was not sent would be taken for one of the next request's.
@@ -159,6 +162,10 @@ void Engine::CompleteAll(const Status& status) {
 void Engine::Fail(const Status& status) {
   if (!failure_.ok()) return;
   failure_ = status;
+  {
+    std::lock_guard<std::mutex> lock(posted_mutex_);
+    shown_failure_ = status;
+  }
   TellPeers(status);
   CompleteAll(status);
 }

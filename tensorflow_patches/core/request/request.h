@@ -87,14 +87,21 @@ std::string DescribeDifference(const std::string& name, int first_rank, const Si
 // Why the ranks could not carry it out, whatever they agree on; ok if they could.
 Status Validate(const Signature& signature);
 
+// What a request is for: whether the others can do without a rank that has nothing to give.
+enum class Purpose : uint8_t {
+  kStep,    // a kernel's, of a training step
+  kScript,  // the script's own, or a decision that all ranks must make alike
+  kBeside,  // of neither: who has made it goes on with something else
+};
+inline constexpr int kNumPurposes = 3;
+
 struct Request {
   std::string name;
   Signature signature;
   // Of the data, for the warning that all ranks are fed the same; 0: not a gradient, or all zeros.
   uint64_t fingerprint = 0;
 
-  // Asked for by the script or for a decision, and no gradient of an optimizer's.
-  bool script = false;
+  Purpose purpose = Purpose::kStep;
   // The script's only thread that uses the engine waits for this, and asks for nothing meanwhile.
   bool blocks = false;
   // Such a thread has no gradients to give meanwhile, and the others need not wait for any.

@@ -1,6 +1,7 @@
 #include "tensorflow_patches/glue/c_api/c_api.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -83,6 +84,7 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
   runtime.engine.coordinator.stall_warning = Seconds(options->stall_warning);
   runtime.engine.coordinator.stall_timeout = Seconds(options->stall_timeout);
   runtime.engine.collective_timeout = Seconds(options->collective_timeout);
+  runtime.engine.coordinator.deadlock_timeout = Seconds(options->deadlock_timeout);
   runtime.observation.timeline = options->timeline;
   runtime.observation.stats = options->stats != 0;
   runtime.extras = options->extras;
@@ -150,7 +152,7 @@ void tfmpi_stats(uint64_t out[8]) {
 
 TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op, int32_t dtype,
                             int32_t root, const int64_t* shape, int32_t dims, const void* in,
-                            void* out) {
+                            void* out, int32_t waits) {
   auto* const operation = new TfMpiOperation;
   tfmpi::Request request;
   request.name = name;
@@ -159,6 +161,9 @@ TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op, i
   request.signature.dtype = static_cast<tfmpi::DataType>(dtype);
   request.signature.root = root;
   request.signature.shape.assign(shape, shape + dims);
+  request.purpose = waits < 0 ? tfmpi::Purpose::kBeside : tfmpi::Purpose::kScript;
+  request.blocks = waits > 0;
+  request.gives_nothing = waits == 2;
   request.input = in;
   request.output = out;
   if (request.signature.kind == tfmpi::OpKind::kAllgather && dims > 0) {
@@ -223,6 +228,39 @@ int64_t tfmpi_posted(const char* key) { return GetEngine()->Posted(key); }
 void tfmpi_posted_value(const char* key, int64_t number, char* out, int32_t bytes) {
   const std::string value = GetEngine()->PostedValue(key, number);
   std::snprintf(out, bytes, "%s", value.c_str());
+}
+
+void tfmpi_set_doing(const char* doing) {
+  if (Engine* const engine = GetEngine()) engine->whereabouts()->SetDoing(doing);
+}
+
+int64_t* tfmpi_steps(void) {
+  static_assert(sizeof(std::atomic<int64_t>) == sizeof(int64_t), "ctypes writes it");
+  return reinterpret_cast<int64_t*>(GetEngine()->whereabouts()->steps());
+}
+
+void tfmpi_set_several_threads(int32_t several) {
+  if (Engine* const engine = GetEngine()) engine->whereabouts()->SetSeveralThreads(several != 0);
+}
+
+uint64_t tfmpi_posts_heard(void) { return GetEngine()->posts_heard(); }
+
+int32_t tfmpi_wait_for_file(const char* file, uint64_t posts, int32_t gives_nothing, char* error) {
+  GetEngine()->whereabouts()->WaitForFile(file, posts, gives_nothing != 0);
+  return Report(GetEngine()->failure(), error);
+}
+
+void tfmpi_file_is_there(void) {
+  if (Engine* const engine = GetEngine()) engine->whereabouts()->FileIsThere();
+}
+
+uint64_t tfmpi_missed(void) {
+  const Engine* const engine = GetEngine();
+  return engine != nullptr ? engine->missed() : 0;
+}
+
+void tfmpi_caught_up(void) {
+  if (Engine* const engine = GetEngine()) engine->CaughtUp();
 }
 
 void tfmpi_declare_variable(const char* container, const char* name, const char* scope) {

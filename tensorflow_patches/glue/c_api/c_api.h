@@ -23,6 +23,7 @@ struct TfMpiOptions {
   double stall_warning;           // seconds; 0: never
   double stall_timeout;           // seconds; 0: never
   double collective_timeout;      // seconds
+  double deadlock_timeout;        // seconds; 0: never
   const char* timeline;           // rank 0's file; empty: none
   int32_t stats;                  // 1: counts, see tfmpi_stats_report
   int32_t ranks_per_node;         // 0: as the launcher has it
@@ -55,11 +56,14 @@ TFMPI_API void tfmpi_stats(uint64_t out[8]);
 TFMPI_API const char* tfmpi_stats_report(void);
 
 // Starts a collective on memory that the caller keeps until tfmpi_end. For allgather `out` is null.
-// The result is freed by tfmpi_end. Returns at once.
+// The result is freed by tfmpi_end. Returns at once. `waits`: 1: this thread is the only one of the
+// script that uses the library, and waits for this; 2: so, and has no gradients to give meanwhile;
+// -1: nobody waits for it, and the ranks can do without one that has nothing to give.
 struct TfMpiOperation;
 TFMPI_API struct TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op,
                                              int32_t dtype, int32_t root, const int64_t* shape,
-                                             int32_t dims, const void* in, void* out);
+                                             int32_t dims, const void* in, void* out,
+                                             int32_t waits);
 // 1 when it has ended, 0 after `seconds`.
 TFMPI_API int32_t tfmpi_wait(struct TfMpiOperation* operation, double seconds);
 // Allgather that has ended well: its data, and the first dimension in all. Valid until tfmpi_end.
@@ -87,6 +91,25 @@ TFMPI_API void tfmpi_post(const char* key);
 TFMPI_API int64_t tfmpi_posted(const char* key);
 // Writes what the `number`-th post of this key, from 0, said after a line break, cut to `bytes`.
 TFMPI_API void tfmpi_posted_value(const char* key, int64_t number, char* out, int32_t bytes);
+
+// What the script does, for the other ranks' messages; see core/engine/whereabouts.h. The thread
+// that does it.
+TFMPI_API void tfmpi_set_doing(const char* doing);
+// How many steps of that have been done, to be written by that thread. Lives as long as the
+// process.
+TFMPI_API int64_t* tfmpi_steps(void);
+TFMPI_API void tfmpi_set_several_threads(int32_t several);
+// How many posts, of any key, this rank has been told of.
+TFMPI_API uint64_t tfmpi_posts_heard(void);
+// The only thread that uses the library waits for a file of rank 0, though it has looked at so many
+// posts. To be called again after each look. A code: whether the group has failed.
+TFMPI_API int32_t tfmpi_wait_for_file(const char* file, uint64_t posts, int32_t gives_nothing,
+                                      char* error);
+TFMPI_API void tfmpi_file_is_there(void);
+// How many gradients the others have averaged without this rank while it waited; and that its
+// variables are theirs again.
+TFMPI_API uint64_t tfmpi_missed(void);
+TFMPI_API void tfmpi_caught_up(void);
 
 // Names of variables; see variable_names.h.
 TFMPI_API void tfmpi_declare_variable(const char* container, const char* name, const char* scope);

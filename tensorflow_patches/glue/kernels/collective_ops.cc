@@ -94,6 +94,7 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
     OP_REQUIRES_ASYNC(context, ToCoreType(tensor.dtype(), &request.signature.dtype),
                       absl::InvalidArgumentError("this dtype cannot travel between ranks"), done);
     request.signature.shape = ToShape(tensor.shape());
+    request.purpose = Purpose::kScript;
     request.input = Data(tensor);
     OP_REQUIRES_OK_ASYNC(context, Prepare(context, tensor, &request), done);
     const std::string what = "'" + request.name + "' was exchanged";

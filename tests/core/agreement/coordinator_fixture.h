@@ -64,6 +64,31 @@ class CoordinatorTest : public ::testing::Test {
     Send(rank, ready_list);
   }
 
+  void Stand(int rank, const Standing& standing) {
+    ReadyList ready_list;
+    ready_list.standing = {standing};
+    Send(rank, ready_list);
+  }
+
+  void BlockedIn(int rank, const std::string& name, bool gives_nothing = false) {
+    Standing standing;
+    standing.blocked = Standing::Blocked::kInRequest;
+    standing.what = name;
+    standing.gives_nothing = gives_nothing;
+    standing.doing = doing_;
+    Stand(rank, standing);
+  }
+
+  void Still(int rank, uint64_t answers) {
+    Standing standing;
+    standing.still = true;
+    standing.answers = answers;
+    standing.doing = doing_;
+    Stand(rank, standing);
+  }
+
+  void Post(const std::string& key) { coordinator_->Post(key); }
+
   ResponseList Decide() {
     ResponseList response_list = coordinator_->Decide(now_);
     for (const Response& response : response_list.responses) {
@@ -89,6 +114,8 @@ class CoordinatorTest : public ::testing::Test {
   std::vector<std::string> Notices() { return coordinator_->TakeNotices(); }
   const std::vector<LastReady>& Last() const { return coordinator_->last_ready(); }
   void Advance(std::chrono::milliseconds time) { now_ += time; }
+
+  std::string doing_;  // of all ranks
 
   static Signature Average(const Shape& shape, DataType type = DataType::kFloat32) {
     Signature signature;

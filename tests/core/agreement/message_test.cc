@@ -59,7 +59,7 @@ class MessageTest : public TimedTest {
     named.signature.row_limit = Integer();
     named.signature.every_row = Number(2) == 1;
     named.fingerprint = static_cast<uint64_t>(Integer());
-    named.script = Number(2) == 1;
+    named.purpose = static_cast<Purpose>(Number(kNumPurposes));
     return named;
   }
 
@@ -123,7 +123,7 @@ void ExpectEqual(const NamedSignature& a, const NamedSignature& b) {
   EXPECT_EQ(a.name, b.name);
   EXPECT_TRUE(a.signature == b.signature) << Describe(a.signature) << Describe(b.signature);
   EXPECT_EQ(a.fingerprint, b.fingerprint);
-  EXPECT_EQ(a.script, b.script);
+  EXPECT_EQ(a.purpose, b.purpose);
 }
 
 void ExpectEqual(const ReadyList& a, const ReadyList& b) {

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tensorflow.mpi._src.average.carrier import averaged_names
-from tensorflow.mpi._src.runtime import c_api, hooks
+from tensorflow.mpi._src.runtime import c_api, hooks, presence
 from tensorflow.mpi._src.variables import large_variables, naming, replica_check
 from tensorflow.mpi._src.variables.initial_broadcast import busy
 from tensorflow.mpi._src.variables.naming import state_name
@@ -79,6 +79,7 @@ class _Session:
 
     # By what is fetched, the variables that this trains, of those that all ranks have.
     replicas: dict[frozenset[str], Any] = dataclasses.field(default_factory=dict)
+    trains: dict[frozenset[str], bool] = dataclasses.field(default_factory=dict)  # too
     synchronized: set[str] = dataclasses.field(default_factory=set)
     on_all_ranks: set[str] = dataclasses.field(default_factory=set)
     scope: str = ""
@@ -99,6 +100,9 @@ def _before_run(session: Any, fetches: Any) -> None:
             _sync_session(session, known, trained)
         compared = (trained & known.on_all_ranks) - _updated_in_any_order(session.graph)
         known.replicas[names] = replica_check.of([f"{n}@{known.scope}" for n in compared])
+        known.trains[names] = bool(trained)
+    if known.trains[names]:
+        presence.uses()
     replicas = known.replicas[names]
     if replicas is not None:
         replica_check.before_step(replicas, lambda: _values(session, replicas.names))

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tensorflow.mpi import config, errors
 from tensorflow.mpi._src.files import names
-from tensorflow.mpi._src.runtime import c_api, hooks, log
+from tensorflow.mpi._src.runtime import c_api, hooks, log, presence
 
 # Keys of posts: of all saves, of places that rank 0 has left, of its end.
 _SAVES, _LEFT, _ENDED = "saves", "left ", "the script has ended"
@@ -79,7 +79,9 @@ class _Wait:
     def __init__(self, kind: str, path: str, place: str | None) -> None:
         self.kind, self.path, self.place = kind, path, place
         self.there, self.pattern = names.of_rank_0(path), names.pattern(path)
-        self.waits_before = _posted(_RANK_0_WAITS)
+        self.waits_before = self.waits_since_missed = _posted(_RANK_0_WAITS)
+        self.missed = int(c_api.load().tfmpi_missed())
+        self.goes_on = False
         with _lock:
             _own[self.path] += 1
             self.number = _own[self.path]
@@ -91,12 +93,15 @@ class _Wait:
             _posted(_ENDED) > 0,
             self.place is not None and _posted(_LEFT + self.place) > 0,
         )
-        waits = _posted(_RANK_0_WAITS) - self.waits_before
+        waits = _posted(_RANK_0_WAITS)
+        missed = int(c_api.load().tfmpi_missed())
+        if missed != self.missed:  # rank 0 did not wait for this rank
+            self.missed, self.waits_since_missed = missed, waits
         with _lock:
             _read()
             found = self._by_path()
-            goes_on = ended or left or waits >= _GOES_ON
-            if found is None and goes_on:
+            self.goes_on = ended or left or waits - self.waits_before >= _GOES_ON
+            if found is None and self.goes_on:
                 found = self._by_order()
             if found is not None:
                 _met.add(found)
@@ -104,7 +109,7 @@ class _Wait:
             self._is(found)
         elif left:
             _say(f"rank 0 has not saved what rank {hooks.rank} saves as '{self.path}'")
-        elif ended or waits >= _GOES_ON_WITHOUT:
+        elif ended or waits - self.waits_since_missed >= _GOES_ON_WITHOUT:
             raise errors.error_from_code(
                 errors.UNAVAILABLE,
                 f"rank {hooks.rank} saves '{self.path}', but "
@@ -155,6 +160,15 @@ class _Wait:
             + (_STANDS if seen else f"will not be there. {_WAY_OUT}")
         )
 
+    def tell(self, heard: int) -> None:
+        """Rank 0 hears that this rank waits, with no gradients to give, though it has looked at
+        `heard` posts. Raises if the ranks cannot go on."""
+        error = c_api.error_buffer()
+        place = self.place is None and presence.in_own_loop()
+        code = c_api.load().tfmpi_wait_for_file(self.there.encode(), heard, place, error)
+        if code != errors.OK:
+            raise errors.error_from_code(code, c_api.error_text(error))
+
     def waiting(self, seconds: float) -> str:
         times = len(_by_path[self.there])
         return (
@@ -177,11 +191,21 @@ def wait(kind: str, path: str, place: str | None) -> None:
       tf.errors.UnavailableError: its save has failed, or it has gone on or ended without it.
     """
     one = _Wait(kind, path, place)
+    try:
+        _wait(one)
+    finally:
+        c_api.load().tfmpi_file_is_there()
+
+
+def _wait(one: _Wait) -> None:
     warning, timeout = config.get("TF_MPI_STALL_WARNING"), config.get("TF_MPI_STALL_TIMEOUT")
     start = time.monotonic()
     next_warning = warning
     nap = _POLL_SECONDS[0]
+    heard = _posts_heard()
     while not one.over():
+        if one.goes_on and presence.alone():
+            one.tell(heard)
         waited = time.monotonic() - start
         if timeout and waited >= timeout:
             raise errors.error_from_code(errors.DEADLINE_EXCEEDED, one.waiting(waited))
@@ -190,6 +214,11 @@ def wait(kind: str, path: str, place: str | None) -> None:
             log.say(one.waiting(waited))
         time.sleep(nap)
         nap = min(2 * nap, _POLL_SECONDS[1])
+        heard = _posts_heard()
+
+
+def _posts_heard() -> int:
+    return int(c_api.load().tfmpi_posts_heard())
 
 
 def _read() -> None:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tensorflow.mpi._src.runtime import hooks
+from tensorflow.mpi._src.runtime import hooks, presence
 
 # What a model raises that was given fewer rows than it counts on.
 _OF_SHAPES = (ValueError, TypeError, IndexError)
@@ -69,6 +69,7 @@ def wrap(kind: str) -> Callable[[Any], Any]:
         def inside(self: Any, *args: Any, **kwargs: Any) -> Any:
             call = Call(kind, self)
             _calls.stack.append(call)
+            presence.begin(_called(call))
             try:
                 return original(self, *args, **kwargs)
             except Exception as error:
@@ -76,11 +77,28 @@ def wrap(kind: str) -> Callable[[Any], Any]:
                     _note(error, _split(call))
                 raise
             finally:
+                presence.end()
                 _calls.stack.pop()
 
         return inside
 
     return make
+
+
+def _called(call: Call) -> str:
+    return f"{call.kind}() of model '{getattr(call.model, 'name', '')}'"
+
+
+def noting_epochs(original: Any) -> Any:
+    """For hooking.wrap, of CallbackList.on_epoch_begin."""
+
+    def on_epoch_begin(self: Any, epoch: Any, *args: Any, **kwargs: Any) -> Any:
+        call = innermost()
+        if call is not None:
+            presence.goes_on(f"{_called(call)}, epoch {int(epoch) + 1}")
+        return original(self, epoch, *args, **kwargs)
+
+    return on_epoch_begin
 
 
 def _is_of_shapes(error: Exception) -> bool:

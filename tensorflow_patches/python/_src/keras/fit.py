@@ -21,7 +21,7 @@ from typing import Any
 
 from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.keras import logs as logs_of_ranks
-from tensorflow.mpi._src.runtime import c_api, control_plane, hooking, hooks
+from tensorflow.mpi._src.runtime import c_api, control_plane, hooking, hooks, presence
 from tensorflow.mpi._src.variables import initial_broadcast, large_variables, states
 from tensorflow.mpi._src.whole import trial
 
@@ -55,6 +55,7 @@ def install() -> None:
 def hook_callbacks(module: ModuleType) -> None:
     """Of a module that has the CallbackList."""
     hooking.after(module, "CallbackList.on_train_begin", _fit_begins)
+    hooking.wrap(module, "CallbackList.on_epoch_begin", calls.noting_epochs)
     hooking.wrap(module, "CallbackList.on_train_batch_end", _with_whole_logs("train_step"))
     hooking.wrap(module, "CallbackList.on_test_batch_end", _with_whole_logs("test_step"))
     hooking.after(module, "CallbackList.on_train_batch_end", _batch_ends)
@@ -154,6 +155,8 @@ def _with_whole_logs(step: str) -> Any:
 
     def make(original: Any) -> Any:
         def batch_end(self: Any, batch: Any, logs: Any = None) -> Any:
+            if calls.innermost() is not None:
+                presence.stepped(int(batch) + 1)
             if self.model is not None:
                 logs_of_ranks.take_weight(self.model, step, logs)
                 if _reads_now(self, step):

@@ -31,6 +31,7 @@ class Options(ctypes.Structure):
         ("stall_warning", ctypes.c_double),
         ("stall_timeout", ctypes.c_double),
         ("collective_timeout", ctypes.c_double),
+        ("deadlock_timeout", ctypes.c_double),
         ("timeline", ctypes.c_char_p),
         ("stats", ctypes.c_int32),
         ("ranks_per_node", ctypes.c_int32),
@@ -75,6 +76,7 @@ def load() -> Any:
         lib.tfmpi_begin.argtypes = [
             ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_int32, ctypes.c_int32,
             ctypes.POINTER(ctypes.c_int64), ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p,
+            ctypes.c_int32,
         ]  # fmt: skip
         lib.tfmpi_wait.argtypes = [ctypes.c_void_p, ctypes.c_double]
         lib.tfmpi_gathered.restype = ctypes.c_void_p
@@ -89,6 +91,14 @@ def load() -> Any:
         lib.tfmpi_posted.restype = ctypes.c_int64
         lib.tfmpi_posted_value.argtypes = [
             ctypes.c_char_p, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int32
+        ]  # fmt: skip
+        lib.tfmpi_set_doing.argtypes = [ctypes.c_char_p]
+        lib.tfmpi_steps.restype = ctypes.POINTER(ctypes.c_int64)
+        lib.tfmpi_set_several_threads.argtypes = [ctypes.c_int32]
+        lib.tfmpi_posts_heard.restype = ctypes.c_uint64
+        lib.tfmpi_missed.restype = ctypes.c_uint64
+        lib.tfmpi_wait_for_file.argtypes = [
+            ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int32, ctypes.c_char_p
         ]  # fmt: skip
         lib.tfmpi_declare_variable.argtypes = [ctypes.c_char_p] * 3
         lib.tfmpi_variable_name.argtypes = [ctypes.c_char_p] * 4 + [ctypes.c_int32]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from tensorflow.mpi import errors
-from tensorflow.mpi._src.runtime import c_api, hooks
+from tensorflow.mpi._src.runtime import c_api, hooks, presence
 
 started, met = 0, 0  # the number of the last exchange that has begun, and that has ended
 
@@ -30,6 +30,7 @@ def meeting_name(kind: str, name: str | None) -> str:
     """Under which the ranks meet for a call of the script: by `name`, else in program order."""
     refuse_in_child(kind)
     hooks.asked = True
+    presence.uses()
     # Requests of one name meet in the order in which they are made. A number for each call would be
     # a name for each, which the ranks would have to keep.
     return f"{kind} without a name" if name is None else f"{kind} {name}"
@@ -80,6 +81,7 @@ def run(
     started += 1
     number = started
     lib = c_api.load()
+    presence.uses()
     operation = lib.tfmpi_begin(
         name.encode(),
         KINDS[kind],
@@ -90,6 +92,7 @@ def run(
         array.ndim,
         array.ctypes.data,
         None if out is None else out.ctypes.data,
+        _waits(kind),
     )
     error = c_api.error_buffer()
     ended = False
@@ -116,6 +119,7 @@ class Gathering:
 
     def __init__(self, array: np.ndarray[Any, Any], name: str) -> None:
         self._array = np.ascontiguousarray(array)
+        presence.uses()
         self._operation: Any = c_api.load().tfmpi_begin(
             name.encode(),
             KINDS["allgather"],
@@ -126,6 +130,7 @@ class Gathering:
             array.ndim,
             self._array.ctypes.data,
             None,
+            -1,
         )
 
     def result(self) -> np.ndarray[Any, Any]:
@@ -138,6 +143,13 @@ class Gathering:
         if code != errors.OK:
             raise errors.error_from_code(code, c_api.error_text(error))
         return out
+
+
+def _waits(kind: str) -> int:
+    """For tfmpi_begin. In fit all ranks take as many steps, so nobody goes on alone."""
+    if not presence.alone():
+        return 0
+    return 2 if kind == "barrier" and presence.in_own_loop() else 1
 
 
 def _gathered(lib: Any, operation: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tensorflow.mpi._src.runtime import log, reasons
+from tensorflow.mpi._src.runtime import log, presence, reasons
 
 _BEGINNINGS = ("<module>", "_run_module_as_main")  # of a script, and of python -m
 
@@ -38,6 +38,7 @@ def watch() -> None:
 def thread_trains() -> None:
     """This thread computes gradients: if it fails, so does the rank."""
     _thread.trains = True
+    presence.uses()
 
 
 def failure() -> str | None:

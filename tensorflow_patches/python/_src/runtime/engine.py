@@ -120,6 +120,7 @@ def _options(gate: config.Gate, ranks: int) -> c_api.Options:
         stall_warning=config.get("TF_MPI_STALL_WARNING"),
         stall_timeout=config.get("TF_MPI_STALL_TIMEOUT"),
         collective_timeout=config.get("TF_MPI_COLLECTIVE_TIMEOUT"),
+        deadlock_timeout=config.get("TF_MPI_DEADLOCK_TIMEOUT"),
         timeline=_timeline(gate).encode(),
         stats=int(config.get("TF_MPI_STATS")),
         ranks_per_node=_ranks_per_node(ranks),

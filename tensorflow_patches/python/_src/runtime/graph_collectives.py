@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tensorflow.mpi._src.runtime import collectives, hooks
+from tensorflow.mpi._src.runtime import collectives, hooks, presence
 
 _OPS = {
     "allreduce": "TfMpiAllreduce",
@@ -75,6 +75,7 @@ def _in_graph(kind: str, value: Any, name: str | None, attributes: dict[str, Any
     """The ranks meet by the function's name and the op's: the same after a retrace."""
     from tensorflow.python.framework import constant_op, op_def_library, ops
 
+    presence.uses()
     graph = ops.get_default_graph()
     with ops.name_scope(f"mpi_{kind}"):
         meeting = name

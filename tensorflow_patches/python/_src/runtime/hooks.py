@@ -20,6 +20,7 @@ asked = False  # the script has called a collective of tf.mpi
 shared_out = False  # ... or given each rank its part of the data that it iterates
 asked_rank = False  # ... or asked for its rank or the number of ranks: it knows of them
 updated_alike = False  # updates that were not averaged were the same on all ranks, after one step
+caught_up = 0  # how often the script has made variables alike by tf.mpi.broadcast_variables
 used_keras = False  # fit, evaluate or predict was called
 apply_ops: dict[str, tuple[str, bool]] = {}  # name -> (gradient input, sparse)
 

@@ -256,6 +256,8 @@ def _is_synchronized(variable: Any) -> bool:
 
 def changed() -> str | None:
     """What this rank did to its variables, if that is not synchronized yet."""
+    if _changed is None and c_api.load().tfmpi_missed():
+        return "waited while the others trained"
     return _changed
 
 
@@ -279,6 +281,7 @@ def before_model_runs(label: str, variables: list[Any], changed_anywhere: bool) 
         _forget()
     _sync_variables(label, variables)
     _changed = None
+    c_api.load().tfmpi_caught_up()
 
 
 def _sync_variables(label: str, variables: list[Any]) -> None:

@@ -42,7 +42,8 @@ class Replicas:
 
     names: tuple[str, ...]
     thread: int  # that took the first step
-    steps: int = 0  # begun
+    steps: int = 0  # begun, since they were made alike last
+    alike: int = 0  # hooks.caught_up, then
     other_threads: bool = False  # have taken steps here
     concurrent: bool = False  # or on another rank: nothing is compared any more
     agreed: int = 0  # the last check that found no difference, as a step
@@ -77,6 +78,9 @@ def before_step(replicas: Replicas | None, read: Read) -> None:
         replicas.other_threads |= replicas.thread != threading.get_ident()
         if replicas.under_way is not None:
             _end(replicas, read)
+        if replicas.alike != hooks.caught_up:  # before that, a rank may have taken more steps
+            replicas.alike, replicas.steps, replicas.start = hooks.caught_up, 1, 0
+            replicas.limit = _FIRST_BYTES
         if replicas.steps % _every() == 0 and not replicas.concurrent:
             _begin(replicas, read)
 
@@ -108,7 +112,9 @@ def _begin(replicas: Replicas, read: Read) -> None:
         *(value for value, _ in hashes),
     ]
     replicas.last, replicas.checked = begun, replicas.steps
-    label = f"replicas {control_plane.text_digest(replicas.names)} {replicas.steps}"
+    label = (
+        f"replicas {control_plane.text_digest(replicas.names)} {replicas.alike} {replicas.steps}"
+    )
     replicas.under_way = collectives.Gathering(np.array([row], np.uint64), label)
 
 

@@ -1,0 +1,146 @@
+// What the coordinator makes of ranks that say what they wait for: it goes on without the gradients
+// of one that has none to give, and ends a group in which ranks wait for one another.
+//
+// Nothing here is a guess. What a rank says holds until rank 0 tells it something, which is
+// counted, or until it says something else, which comes in order.
+
+#include <algorithm>
+#include <utility>
+
+#include "tensorflow_patches/core/agreement/coordinator.h"
+
+namespace tfmpi {
+namespace {
+
+// Of those that a message describes.
+constexpr int kMostRanksDescribed = 4;
+// A line on its way is older than what rank 0 has seen since; that is milliseconds.
+constexpr std::chrono::milliseconds kSettled{500};
+
+}  // namespace
+
+void Coordinator::TakeStanding(int rank, const Standing& standing) {
+  Standing& own = peers_[rank].standing;
+  own = standing;
+  if (own.blocked == Standing::Blocked::kInRequest) {
+    const auto it = pending_.find(own.what);
+    // It was answered while this was on its way.
+    if (it == pending_.end() || !it->second.ready[rank]) own.blocked = Standing::Blocked::kNo;
+  }
+  if (GivesNothing(rank)) CheckAllReady();
+}
+
+// Whoever was blocked in the request of this name goes on.
+void Coordinator::Answered(const std::string& name) {
+  for (Peer& peer : peers_) {
+    Standing& standing = peer.standing;
+    if (standing.blocked == Standing::Blocked::kInRequest && standing.what == name) {
+      standing.blocked = Standing::Blocked::kNo;
+    }
+  }
+}
+
+// Until rank 0 tells it what ends its wait, it gives no gradients.
+bool Coordinator::GivesNothing(int rank) const {
+  const Standing& standing = peers_[rank].standing;
+  if (!standing.gives_nothing) return false;
+  if (standing.blocked == Standing::Blocked::kForFile) return standing.posts == posts_;
+  return standing.blocked == Standing::Blocked::kInRequest;
+}
+
+bool Coordinator::Lacks(const Pending& pending, int rank) const {
+  if (pending.ready[rank] || peers_[rank].joined) return false;
+  const Purpose purpose = pending.named.purpose;
+  const bool can_do_without = purpose == Purpose::kBeside ||
+                              (purpose == Purpose::kStep && IsGradient(pending.named.signature));
+  return !can_do_without || !GivesNothing(rank);
+}
+
+// What keeps `rank` from going on; empty if it may go on by itself.
+std::vector<const Coordinator::Pending*> Coordinator::WaitsIn(int rank) const {
+  const Standing& standing = peers_[rank].standing;
+  std::vector<const Pending*> found;
+  if (standing.blocked == Standing::Blocked::kInRequest) {
+    found.push_back(&pending_.at(standing.what));
+  } else if (standing.blocked == Standing::Blocked::kNo && standing.still &&
+             standing.answers == answers_) {
+    for (const auto& [name, pending] : pending_) {
+      const bool waits = pending.ready[rank] && pending.named.purpose != Purpose::kBeside;
+      if (waits) found.push_back(&pending);
+    }
+  }
+  return found;
+}
+
+bool Coordinator::CannotGoOn(int rank, const std::vector<bool>& stuck) const {
+  if (peers_[rank].joined) return false;
+  const std::vector<const Pending*> waits = WaitsIn(rank);
+  return std::any_of(waits.begin(), waits.end(), [&](const Pending* pending) {
+    for (int r = 0; r < size_; ++r) {
+      if (stuck[r] && Lacks(*pending, r)) return true;
+    }
+    return false;
+  });
+}
+
+// By rank: each of these waits for another of them. The largest such set.
+std::vector<bool> Coordinator::FindStuck() const {
+  std::vector<bool> stuck(size_, true);
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (int r = 0; r < size_; ++r) {
+      if (!stuck[r] || CannotGoOn(r, stuck)) continue;
+      stuck[r] = false;
+      changed = true;
+    }
+  }
+  return stuck;
+}
+
+// A file of rank 0 is waited for no longer than rank 0 waits (python/_src/files/waits.py), so who
+// waits for one is not stuck.
+void Coordinator::CheckDeadlock(TimePoint now) {
+  if (options_.deadlock_timeout.count() == 0) return;
+  const std::vector<bool> stuck = FindStuck();
+  const bool any = std::find(stuck.begin(), stuck.end(), true) != stuck.end();
+  if (!std::exchange(deadlocked_, any) || !any) {
+    deadlocked_since_ = now;
+    return;
+  }
+  const Clock::duration patience = std::min<Clock::duration>(kSettled, options_.deadlock_timeout);
+  if (now - deadlocked_since_ >= patience && next_.fatal.empty()) {
+    next_.fatal = DescribeDeadlock(stuck);
+  }
+}
+
+std::string Coordinator::DescribeDeadlock(const std::vector<bool>& stuck) const {
+  std::string text = "the ranks wait for one another, so none can go on: ";
+  int described = 0;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!stuck[rank] || ++described > kMostRanksDescribed) continue;
+    const std::vector<const Pending*> waits = WaitsIn(rank);
+    const Pending* first = nullptr;
+    std::string missing;
+    for (const Pending* pending : waits) {
+      std::string lacking;
+      for (int r = 0; r < size_; ++r) {
+        if (stuck[r] && Lacks(*pending, r))
+          lacking += (lacking.empty() ? "" : ", ") + std::to_string(r);
+      }
+      const bool older = first == nullptr || pending->since < first->since;
+      if (lacking.empty() || !older) continue;
+      first = pending;
+      missing = lacking;
+    }
+    text += (described > 1 ? "; " : "") + RankAndDoing(rank) + " waits for rank " + missing +
+            " in " + Name(first->named.signature.kind) + " '" + first->named.name + "'";
+  }
+  if (described > kMostRanksDescribed) {
+    text += "; and " + std::to_string(described - kMostRanksDescribed) + " more";
+  }
+  return text +
+         ". All ranks must take the same steps in the same order: see that none of this depends on "
+         "the rank, or on how much data a rank has";
+}
+
+}  // namespace tfmpi

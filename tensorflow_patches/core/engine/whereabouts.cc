@@ -1,0 +1,116 @@
+#include "tensorflow_patches/core/engine/whereabouts.h"
+
+#include <dirent.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+namespace tfmpi {
+namespace {
+
+constexpr std::chrono::milliseconds kBetweenLooks{200};
+// Of one processor: threads that wake up to look at a clock use less.
+constexpr double kMostShare = 0.05;
+
+double Seconds(clockid_t clock) {
+  timespec time = {};
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// Of a thread of this process, as the kernel writes it: 'S' sleeps. '?': not known, or one that
+// looks at the others, too (tests have several ranks in a process).
+char StateOf(const char* thread) {
+  char path[64], line[256];
+  std::snprintf(path, sizeof path, "/proc/self/task/%.20s/stat", thread);
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path, "r"), std::fclose);
+  if (file == nullptr || std::fgets(line, sizeof line, file.get()) == nullptr) return '?';
+  const std::string text(line);
+  if (text.find("(tf_mpi_comm)") != std::string::npos) return '?';
+  const size_t end = text.rfind(") ");  // of its name
+  return end == std::string::npos || end + 2 >= text.size() ? '?' : text[end + 2];
+}
+
+}  // namespace
+
+void Whereabouts::SetDoing(const std::string& doing) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  doing_ = doing;
+}
+
+void Whereabouts::WaitForFile(const std::string& file, uint64_t posts, bool gives_nothing) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  file_.blocked = Standing::Blocked::kForFile;
+  file_.what = file;
+  file_.posts = posts;
+  file_.gives_nothing = gives_nothing;
+}
+
+void Whereabouts::FileIsThere() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  file_ = Standing();
+}
+
+Standing Whereabouts::Look() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Standing standing = file_;
+  standing.doing = doing_;
+  const int64_t steps = steps_.load(std::memory_order_relaxed);
+  if (!doing_.empty() && steps != 0) {
+    standing.doing += ", after " + std::to_string(steps) + (steps == 1 ? " step" : " steps");
+  }
+  return standing;
+}
+
+void Stillness::Stir(TimePoint now) {
+  since_ = now;
+  measured_ = false;
+}
+
+bool Stillness::Lasts(TimePoint now, Clock::duration patience) {
+  if (now - since_ < kBetweenLooks || !Clock::IsReal()) return false;
+  const Clock::duration between = now - measured_at_;
+  if (!measured_ || between >= kBetweenLooks) {
+    const Usage usage = Measure();
+    const double most = kMostShare * std::chrono::duration<double>(between).count();
+    // After a pause this thread may have been held up, and the others with it.
+    const bool nothing = measured_ && between < 5 * kBetweenLooks &&
+                         usage.blocks == usage_.blocks && usage.seconds - usage_.seconds <= most &&
+                         !OthersRun();
+    if (!nothing) since_ = now;
+    usage_ = usage;
+    measured_ = true;
+    measured_at_ = now;
+  }
+  return now - since_ >= patience;
+}
+
+Stillness::Usage Stillness::Measure() {
+  Usage usage;
+  usage.seconds = Seconds(CLOCK_PROCESS_CPUTIME_ID) - Seconds(CLOCK_THREAD_CPUTIME_ID);
+  rusage resources = {};
+  getrusage(RUSAGE_SELF, &resources);
+  usage.blocks = resources.ru_inblock + resources.ru_oublock + resources.ru_majflt;
+  return usage;
+}
+
+// Whether another thread could run, or waits for a disk.
+bool Stillness::OthersRun() {
+  const std::unique_ptr<DIR, int (*)(DIR*)> threads(opendir("/proc/self/task"), closedir);
+  if (threads == nullptr) return false;
+  const long own = syscall(SYS_gettid);
+  while (const dirent* const thread = readdir(threads.get())) {
+    const long id = std::strtol(thread->d_name, nullptr, 10);
+    if (id == 0 || id == own) continue;
+    const char state = StateOf(thread->d_name);
+    if (state == 'R' || state == 'D') return true;
+  }
+  return false;
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,103 @@
+"""What this rank's script is doing: for the messages of ranks that wait for it, and for rank 0.
+
+Rank 0 ends a run in which the ranks wait for one another, and lets the others go on without a rank
+that has no gradients to give (core/agreement/coordinator_waits.cc). That a thread which waits asks
+for nothing else holds of the process only if no other thread uses the library.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from tensorflow.mpi._src.runtime import c_api, hooks
+
+_lock = threading.Lock()
+_threads: dict[int, threading.Thread | None] = {}  # by ident; None: none of Python's own
+_in_background = False  # data sets ask, too, on threads of TensorFlow's
+_steps: Any = None  # where the library reads how many have been done
+
+
+class _Own(threading.local):
+    def __init__(self) -> None:
+        self.doing: list[str] = []  # the innermost last
+
+
+_own = _Own()
+
+
+def uses() -> None:
+    """This thread trains, or asks for collectives."""
+    if threading.get_ident() not in _threads:
+        _add()
+
+
+def used_in_background() -> None:
+    """From now on data sets ask for collectives, whenever they are iterated."""
+    global _in_background
+    _in_background = True
+    _count()
+
+
+def _add() -> None:
+    ident = threading.get_ident()
+    with _lock:
+        # current_thread() would keep an object for each thread of TensorFlow's.
+        own = (thread for thread in threading.enumerate() if thread.ident == ident)
+        _threads[ident] = next(own, None)
+    _count()
+
+
+def _count() -> None:
+    with _lock:
+        for ident, thread in list(_threads.items()):
+            if thread is not None and not thread.is_alive():
+                del _threads[ident]
+        several = _in_background or len(_threads) > 1
+    c_api.load().tfmpi_set_several_threads(several)
+
+
+def alone() -> bool:
+    """Whether no thread but this one uses the library."""
+    if len(_threads) > 1:
+        _count()
+    return not _in_background and len(_threads) == 1 and threading.get_ident() in _threads
+
+
+def in_own_loop() -> bool:
+    """Whether this thread is in no call of `begin`: in a loop of the script's own."""
+    return not _own.doing
+
+
+def begin(what: str) -> None:
+    """This thread is in `what` until `end`: "fit() of model 'm'"."""
+    _own.doing.append(what)
+    _tell()
+
+
+def goes_on(what: str) -> None:
+    """What this thread is in is now to be called so, and has done no steps."""
+    if _own.doing:
+        _own.doing[-1] = what
+        _tell()
+
+
+def end() -> None:
+    """Of what this thread has begun last."""
+    _own.doing.pop()
+    _tell()
+
+
+def _tell() -> None:
+    stepped(0)
+    c_api.load().tfmpi_set_doing((_own.doing[-1] if _own.doing else "").encode())
+
+
+def stepped(steps: int) -> None:
+    """So many steps of what this thread is in have been done."""
+    global _steps
+    if hooks.forked_from is not None:
+        return
+    if _steps is None:
+        _steps = c_api.load().tfmpi_steps()
+    _steps[0] = steps

@@ -1,0 +1,258 @@
+// What the coordinator makes of ranks that say what they wait for.
+
+#include "tests/core/agreement/coordinator_fixture.h"
+
+namespace tfmpi {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+void ExpectParts(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
+  }
+}
+
+class DeadlockTest : public CoordinatorTest {
+ protected:
+  // What it says once nothing more is on its way; "" if it waits on.
+  std::string Fatal() {
+    std::string fatal = Decide().fatal;
+    for (int look = 0; look < 3 && fatal.empty(); ++look) {
+      Advance(milliseconds(400));
+      fatal = Decide().fatal;
+    }
+    return fatal;
+  }
+};
+
+TEST_F(DeadlockTest, RanksThatAreBlockedInOneAnothersCallsAreToldBoth) {
+  Start(2);
+  Ready(0, "x", Of(OpKind::kAllgather));
+  Ready(1, "y", Of(OpKind::kBarrier));
+  doing_ = "fit() of model 'm'";
+  BlockedIn(0, "x");
+  EXPECT_EQ(Fatal(), "") << "rank 1 may still ask for it";
+  BlockedIn(1, "y");
+  ExpectParts(Fatal(), {"rank 0, in fit() of model 'm', waits for rank 1 in allgather 'x'",
+                        "rank 1, in fit() of model 'm', waits for rank 0 in barrier 'y'"});
+}
+
+TEST_F(DeadlockTest, ACircleOfSomeRanksIsEnough) {
+  Start(4);
+  Ready(1, "x", Of(OpKind::kBarrier));
+  Ready(2, "y", Of(OpKind::kBarrier));
+  Ready(3, "x", Of(OpKind::kBarrier));
+  for (int rank : {1, 3}) BlockedIn(rank, "x");
+  EXPECT_EQ(Fatal(), "");
+  BlockedIn(2, "y");
+  const std::string fatal = Fatal();  // whatever rank 0 does
+  ExpectParts(fatal, {"rank 1 waits for rank 2 in", "rank 2 waits for rank 1, 3", "rank 3 waits"});
+  EXPECT_EQ(fatal.find("rank 0"), std::string::npos) << fatal;
+}
+
+TEST_F(DeadlockTest, WhoWaitsForARankThatGoesOnIsNotStuck) {
+  Start(3);
+  for (int rank : {0, 1}) {
+    Ready(rank, "x", Of(OpKind::kBarrier));
+    BlockedIn(rank, "x");
+  }
+  EXPECT_EQ(Fatal(), "") << "rank 2 sleeps, or computes";
+  Join(2);
+  EXPECT_EQ(Decide().responses.size(), 1u);
+}
+
+// Of what a step asks for, more may come: only that nothing else happens shows that none does.
+TEST_F(DeadlockTest, GradientsCountWhenTheRankIsStill) {
+  Start(2);
+  Ready(0, "x", {1});
+  Ready(1, "y", {1});
+  EXPECT_EQ(Fatal(), "");
+  Still(0, 0);
+  EXPECT_EQ(Fatal(), "") << "rank 1 computes";
+  Still(1, 0);
+  ExpectParts(Fatal(), {"rank 0 waits for rank 1 in allreduce 'x'", "allreduce 'y'"});
+}
+
+TEST_F(DeadlockTest, AStillRankAndABlockedOne) {
+  Start(2);
+  Ready(0, "evaluation 1", Of(OpKind::kAllgather));
+  Ready(1, "w", {1});
+  BlockedIn(0, "evaluation 1");
+  EXPECT_EQ(Fatal(), "");
+  Still(1, 0);
+  ExpectParts(Fatal(), {"'evaluation 1'", "'w'"});
+}
+
+TEST_F(DeadlockTest, NobodyWaitsInWhatGoesOnBesideTheSteps) {
+  Start(2);
+  ReadyList ready_list;
+  ready_list.requests.push_back({"hashes", Of(OpKind::kAllgather), 0, Purpose::kBeside});
+  Send(0, ready_list);
+  Ready(1, "w", {1});
+  for (int rank : {0, 1}) Still(rank, 0);
+  EXPECT_EQ(Fatal(), "") << "rank 0 may sleep in a callback";
+}
+
+TEST_F(DeadlockTest, WhatWasSaidBeforeAnAnswerIsOld) {
+  Start(2);
+  ReadyEverywhere("w", {1});
+  EXPECT_EQ(Decide().responses.size(), 1u);
+  Ready(0, "x", {1});
+  Ready(1, "y", {1});
+  Still(0, 1);
+  Still(1, 0);  // when it had not heard of 'w'
+  EXPECT_EQ(Fatal(), "");
+  Still(1, 1);
+  EXPECT_NE(Fatal(), "");
+}
+
+TEST_F(DeadlockTest, WhoAsksForMoreIsNotBlocked) {
+  Start(2);
+  Ready(0, "x", {1});
+  Ready(1, "y", {1});
+  for (int rank : {0, 1}) Still(rank, 0);
+  Ready(1, "x", {1});
+  EXPECT_EQ(Fatal(), "");
+}
+
+TEST_F(DeadlockTest, ABlockedRankWhoseRequestWasAnsweredGoesOn) {
+  Start(2);
+  Ready(0, "x", Of(OpKind::kBarrier));
+  BlockedIn(0, "x");
+  Ready(1, "x", Of(OpKind::kBarrier));
+  BlockedIn(1, "x");  // it was answered meanwhile
+  EXPECT_EQ(Decide().responses.size(), 1u);
+  Ready(0, "x", Of(OpKind::kBarrier));
+  Ready(1, "y", Of(OpKind::kBarrier));
+  BlockedIn(1, "y");
+  EXPECT_EQ(Fatal(), "") << "rank 0 has not said that it is blocked this time";
+  BlockedIn(0, "x");
+  Withdraw(0, "x");
+  EXPECT_EQ(Fatal(), "");
+}
+
+TEST_F(DeadlockTest, ZeroMeansNever) {
+  CoordinatorOptions options;
+  options.deadlock_timeout = seconds(0);
+  Start(2, options);
+  for (int rank : {0, 1}) {
+    const std::string name(1, static_cast<char>('x' + rank));
+    Ready(rank, name, Of(OpKind::kBarrier));
+    BlockedIn(rank, name);
+  }
+  EXPECT_EQ(Fatal(), "");
+}
+
+class GivesNothingTest : public DeadlockTest {
+ protected:
+  void WaitsForFile(int rank, uint64_t posts, bool gives_nothing = true) {
+    Standing standing;
+    standing.blocked = Standing::Blocked::kForFile;
+    standing.what = "model.keras";
+    standing.posts = posts;
+    standing.gives_nothing = gives_nothing;
+    Stand(rank, standing);
+  }
+  int Contributors() {
+    const ResponseList response_list = Decide();
+    return response_list.responses.empty() ? 0 : response_list.responses[0].contributors;
+  }
+};
+
+TEST_F(GivesNothingTest, GradientsGoOnWithoutARankThatWaitsForAFile) {
+  Start(3);
+  WaitsForFile(1, 0);
+  for (int step = 0; step < 3; ++step) {
+    for (int rank : {0, 2}) ReadyByNumber(rank, "w", {1});
+    EXPECT_EQ(Contributors(), 2);
+  }
+  const std::vector<std::string> notices = Notices();
+  ASSERT_EQ(notices.size(), 1u) << "said once";
+  ExpectParts(notices[0], {"rank 1 waits for rank 0's file 'model.keras'", "the remaining 2"});
+}
+
+TEST_F(GivesNothingTest, WhatWaitedForItIsReleased) {
+  Start(2);
+  Ready(0, "w", {1});
+  EXPECT_EQ(Contributors(), 0);
+  WaitsForFile(1, 0);
+  EXPECT_EQ(Contributors(), 1);
+}
+
+// A post may be what it waits for: it has gone on, and its gradient counts.
+TEST_F(GivesNothingTest, NotAfterAPostThatItHasNotLookedAt) {
+  Start(2);
+  WaitsForFile(1, 0);
+  Post("saves");
+  Ready(0, "w", {1});
+  EXPECT_EQ(Contributors(), 0);
+  WaitsForFile(1, 0);  // was on its way
+  EXPECT_EQ(Contributors(), 0);
+  WaitsForFile(1, 1);
+  EXPECT_EQ(Contributors(), 1);
+}
+
+TEST_F(GivesNothingTest, NotOnceItSaysThatItGoesOn) {
+  Start(2);
+  WaitsForFile(1, 0);
+  Stand(1, Standing());
+  Ready(0, "w", {1});
+  EXPECT_EQ(Contributors(), 0);
+  Ready(1, "w", {1});
+  EXPECT_EQ(Contributors(), 2);
+}
+
+TEST_F(GivesNothingTest, ABarrierIsLeftWhenTheOthersComeToIt) {
+  Start(2);
+  Ready(1, "b", Of(OpKind::kBarrier));
+  BlockedIn(1, "b", /*gives_nothing=*/true);
+  Ready(0, "w", {1});
+  EXPECT_EQ(Contributors(), 1);
+  Ready(0, "b", Of(OpKind::kBarrier));
+  EXPECT_EQ(Contributors(), 2);
+  Ready(0, "w", {1});
+  EXPECT_EQ(Contributors(), 0) << "rank 1 has left the barrier";
+}
+
+// All that is no gradient of an optimizer's needs every rank: a meeting, what the script averages.
+TEST_F(GivesNothingTest, OnlyGradientsGoOn) {
+  for (const Signature& signature :
+       {Of(OpKind::kAllgather), Of(OpKind::kAllreduce, ReduceOp::kSum), Of(OpKind::kBroadcast)}) {
+    Start(2);
+    WaitsForFile(1, 0);
+    Ready(0, "x", signature);
+    EXPECT_EQ(Contributors(), 0) << Describe(signature);
+  }
+  Start(2);
+  WaitsForFile(1, 0);
+  ReadyList ready_list;
+  ready_list.requests.push_back({"loss", Average({1}), 0, Purpose::kScript});
+  Send(0, ready_list);
+  EXPECT_EQ(Contributors(), 0);
+  // What goes on beside the steps is neither waited for, nor does anybody wait in it.
+  ready_list.requests = {{"hashes", Of(OpKind::kAllgather), 0, Purpose::kBeside}};
+  Send(0, ready_list);
+  EXPECT_EQ(Contributors(), 1);
+  Start(2);
+  WaitsForFile(1, 0, /*gives_nothing=*/false);
+  Ready(0, "w", {1});
+  EXPECT_EQ(Contributors(), 0);
+}
+
+TEST_F(GivesNothingTest, AStallSaysWhatTheLateRankIsIn) {
+  Start(2);
+  Standing standing;
+  standing.doing = "evaluate() of model 'm', after 3 steps";
+  Stand(1, standing);
+  Ready(0, "w", {1});
+  Advance(seconds(61));
+  Decide();
+  const std::vector<std::string> notices = Notices();
+  ASSERT_EQ(notices.size(), 1u);
+  ExpectParts(notices[0], {"rank 1, in evaluate() of model 'm', after 3 steps, has not asked"});
+}
+
+}  // namespace
+}  // namespace tfmpi

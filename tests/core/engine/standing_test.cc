@@ -1,0 +1,178 @@
+// Ranks that wait for one another: who must go on does, who cannot is told at once.
+
+#include <atomic>
+
+#include "gtest/gtest.h"
+#include "tests/core/support/job.h"
+#include "tests/core/support/ranks.h"
+
+namespace tfmpi {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class StandingTest : public TimedTest {
+ protected:
+  StandingTest() { options_.coordinator.deadlock_timeout = milliseconds(700); }
+
+  // An average over one element, which holds `value`.
+  Ending Give(Engine& engine, const std::string& name, float* value, bool blocks = false) {
+    const Job job = {name, DataType::kFloat32, ReduceOp::kAverage, 1, 0};
+    Request request = MakeRequest(job, value, value);
+    request.blocks = blocks;
+    if (blocks) request.purpose = Purpose::kScript;
+    return Submit(engine, std::move(request));
+  }
+
+  static void ExpectDeadlock(Ending& ending, const std::vector<std::string>& parts) {
+    const Status status = Await(ending);
+    EXPECT_EQ(status.code(), Code::kUnavailable);
+    for (const std::string& part : parts) {
+      EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
+    }
+  }
+
+  EngineOptions options_ = TestOptions();
+};
+
+TEST_F(StandingTest, ACrossingOfCallsEndsWithBothNames) {
+  Ranks ranks(2, options_);
+  ranks[1].whereabouts()->SetDoing("evaluate() of model 'm'");
+  *ranks[1].whereabouts()->steps() = 2;
+  float values[2] = {};
+  const TimePoint start = Clock::now();
+  Ending x = Give(ranks[0], "x", &values[0], /*blocks=*/true);
+  Ending y = Give(ranks[1], "y", &values[1], /*blocks=*/true);
+  for (Ending* ending : {&x, &y}) {
+    ExpectDeadlock(*ending,
+                   {"rank 0 waits for rank 1 in allreduce 'x'",
+                    "rank 1, in evaluate() of model 'm', after 2 steps, waits for rank 0"});
+  }
+  EXPECT_LT(Clock::now() - start, seconds(TFMPI_SANITIZED ? 20 : 3));
+  EXPECT_NE(ranks[1].failure().message().find("'x'"), std::string::npos);
+}
+
+TEST_F(StandingTest, ACrossingOfGradientsEndsWhenNothingElseHappens) {
+  Ranks ranks(3, options_);
+  float values[3] = {};
+  Ending x = Give(ranks[0], "x", &values[0]);
+  Ending y = Give(ranks[1], "y", &values[1]);
+  Ending z = Give(ranks[2], "x", &values[2]);
+  for (Ending* ending : {&x, &y, &z}) {
+    ExpectDeadlock(*ending,
+                   {"rank 0 waits for rank 1 in allreduce 'x'", "rank 2 waits for rank 1"});
+  }
+}
+
+// As where a rank computes the one and the other the other first.
+TEST_F(StandingTest, NoAlarmWhileARankComputes) {
+  Ranks ranks(2, options_);
+  float values[4] = {1, 2, 3, 4};
+  Ending x = Give(ranks[0], "x", &values[0]);
+  Ending y = Give(ranks[1], "y", &values[1]);
+  const TimePoint end = Clock::now() + seconds(3);
+  std::atomic<int> work{0};
+  while (Clock::now() < end) ++work;
+  Ending late_y = Give(ranks[0], "y", &values[2]);
+  Ending late_x = Give(ranks[1], "x", &values[3]);
+  for (Ending* ending : {&x, &y, &late_x, &late_y}) EXPECT_TRUE(Await(*ending).ok());
+  EXPECT_EQ(values[0], 2.5);
+  EXPECT_EQ(values[1], 2.5);
+  ranks.JoinAll();
+}
+
+TEST_F(StandingTest, NoAlarmWhileARankSleeps) {
+  Ranks ranks(2, options_);
+  float values[2] = {1, 2};
+  Ending early = Give(ranks[0], "x", &values[0], /*blocks=*/true);
+  std::this_thread::sleep_for(seconds(3));
+  Ending late = Give(ranks[1], "x", &values[1], /*blocks=*/true);
+  EXPECT_TRUE(Await(early).ok());
+  EXPECT_TRUE(Await(late).ok());
+  EXPECT_EQ(values[0], 1.5);
+  ranks.JoinAll();
+}
+
+TEST_F(StandingTest, NoAlarmWhereSeveralThreadsAskForSomething) {
+  Ranks ranks(2, options_);
+  float values[4] = {1, 2, 3, 4};
+  for (int rank : {0, 1}) ranks[rank].whereabouts()->SetSeveralThreads(true);
+  Ending x = Give(ranks[0], "x", &values[0]);
+  Ending y = Give(ranks[1], "y", &values[1], /*blocks=*/true);
+  std::this_thread::sleep_for(seconds(3));
+  Ending late_y = Give(ranks[0], "y", &values[2], /*blocks=*/true);
+  Ending late_x = Give(ranks[1], "x", &values[3]);
+  for (Ending* ending : {&x, &y, &late_x, &late_y}) EXPECT_TRUE(Await(*ending).ok());
+  ranks.JoinAll();
+}
+
+TEST_F(StandingTest, WhoWaitsForAFileHoldsUpNoGradient) {
+  Ranks ranks(2, options_);
+  float values[2] = {1, 2};
+  for (int step = 0; step < 20; ++step) {
+    values[0] = 7;
+    Ending alone = Give(ranks[0], "w", &values[0]);
+    const auto patience = milliseconds(step == 0 ? 50 : 0);
+    EXPECT_EQ(alone.wait_for(patience), std::future_status::timeout) << "step " << step;
+    ranks[1].whereabouts()->WaitForFile("model.keras", ranks[1].posts_heard(), true);
+    ASSERT_TRUE(Await(alone).ok());
+    EXPECT_EQ(values[0], 7) << "divided by those that give something";
+  }
+  ranks[1].whereabouts()->FileIsThere();
+  EXPECT_EQ(ranks[1].missed(), 20u);
+  // Its variables are no longer those of rank 0.
+  Ending refused = Give(ranks[1], "w", &values[1]);
+  const Status status = Await(refused);
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+  EXPECT_NE(status.message().find("broadcast_variables"), std::string::npos) << status.message();
+  Ending meeting[2] = {Submit(ranks[0], MakeBarrier("b")), Submit(ranks[1], MakeBarrier("b"))};
+  for (Ending& ending : meeting) EXPECT_TRUE(Await(ending).ok()) << "all else goes on";
+  ranks[1].CaughtUp();
+  values[0] = 1, values[1] = 2;
+  Ending both[2] = {Give(ranks[0], "w", &values[0]), Give(ranks[1], "w", &values[1])};
+  for (Ending& ending : both) EXPECT_TRUE(Await(ending).ok());
+  EXPECT_EQ(values[0], 1.5);
+  ranks.JoinAll();
+}
+
+// The wait has ended with a post, and the gradient that follows counts, however late it comes.
+TEST_F(StandingTest, NoGradientIsLostWhereAWaitEnds) {
+  Ranks ranks(2, options_);
+  for (int step = 0; step < 50; ++step) {
+    float values[2] = {1, 2};
+    ranks[1].whereabouts()->WaitForFile("f", ranks[1].posts_heard(), true);
+    if (step % 2 == 0) std::this_thread::sleep_for(milliseconds(step));
+    ranks[0].Post("saves");
+    Ending early = Give(ranks[0], "w", &values[0]);
+    while (ranks[1].Posted("saves") == step) std::this_thread::yield();
+    if (step % 3 == 0) std::this_thread::sleep_for(milliseconds(30));
+    ranks[1].whereabouts()->FileIsThere();
+    Ending late = Give(ranks[1], "w", &values[1]);
+    ASSERT_TRUE(Await(early).ok());
+    ASSERT_TRUE(Await(late).ok());
+    ASSERT_EQ(values[0], 1.5) << "step " << step;
+  }
+  EXPECT_EQ(ranks[1].missed(), 0u);
+  ranks.JoinAll();
+}
+
+TEST_F(StandingTest, WhoIsInABarrierHoldsUpNoGradient) {
+  Ranks ranks(2, options_);
+  Request barrier = MakeBarrier("b");
+  barrier.blocks = barrier.gives_nothing = true;
+  Ending waits = Submit(ranks[1], std::move(barrier));
+  for (int step = 0; step < 3; ++step) {
+    float value = 7;
+    Ending alone = Give(ranks[0], "w", &value);
+    ASSERT_TRUE(Await(alone).ok());
+    EXPECT_EQ(value, 7);
+  }
+  Ending comes = Submit(ranks[0], MakeBarrier("b"));
+  EXPECT_TRUE(Await(comes).ok());
+  EXPECT_TRUE(Await(waits).ok());
+  ranks.JoinAll();
+}
+
+}  // namespace
+}  // namespace tfmpi

@@ -1,0 +1,162 @@
+"""Ranks that wait for one another.
+
+deadlocks.py goes_on DIR           with a TF_MPI_DEADLOCK_TIMEOUT of 1 second: what must end well
+deadlocks.py WAY                   a way of WAYS, in which no rank can go on
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from common import place, result
+
+v1 = tf.compat.v1
+RANK, SIZE = place()
+SLEEP = 4.0  # seconds, longer than any deadlock lasts
+X, Y = np.ones((16, 3), np.float32), np.ones((16, 1), np.float32)
+
+
+class Loop:
+    """A loop of the script's own: each step takes the mean of the ranks' points from a variable."""
+
+    def __init__(self, name: str = "weights") -> None:
+        self.variable = tf.Variable(np.zeros(2), name=name)
+        self.optimizer = v1.train.GradientDescentOptimizer(1.0)
+
+    def step(self, point: float = RANK + 1.0) -> None:
+        with tf.GradientTape() as tape:
+            loss = point * tf.reduce_sum(self.variable)
+        gradient = tape.gradient(loss, self.variable)
+        self.optimizer.apply_gradients([(gradient, self.variable)])
+
+    def value(self) -> float:
+        return float(self.variable[0])
+
+
+def model() -> keras.Model:
+    keras.utils.set_random_seed(1)
+    made = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)], name="m")
+    made.compile(keras.optimizers.SGD(0.1), "mse")
+    return made
+
+
+def one_batch_more_then_a_save(directory: str) -> dict[str, Any]:
+    loop = Loop()
+    for _ in range(5 if RANK == 0 else 3):
+        loop.step()
+    start = time.monotonic()
+    checkpoint = tf.train.Checkpoint(variable=loop.variable)
+    path = checkpoint.save(str(Path(directory) / "uneven"))
+    seconds = time.monotonic() - start
+    saved = tf.train.load_variable(path, "variable/.ATTRIBUTES/VARIABLE_VALUE")
+    found: dict[str, Any] = {"saved": float(saved[0]), "own": loop.value(), "seconds": seconds}
+    try:
+        loop.step()
+    except tf.errors.FailedPreconditionError as error:
+        found["then"] = str(error)
+    return found
+
+
+def uneven_until_a_barrier() -> dict[str, Any]:
+    loop = Loop("of a barrier")
+    for _ in range(5 if RANK == 1 else 3):
+        loop.step()
+    tf.mpi.barrier()
+    found = {"own": loop.value()}
+    tf.mpi.broadcast_variables([loop.variable], root=1)
+    loop.step()
+    return found | {"then": loop.value()}
+
+
+class Sleeps(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if RANK == 1 and batch == 1:
+            time.sleep(SLEEP)
+
+
+def slow_batches() -> Iterator[Any]:
+    for number in range(4):
+        if number == 2 and RANK == 0:
+            time.sleep(SLEEP)
+        yield X, Y
+
+
+def goes_on() -> None:
+    found: dict[str, Any] = {}
+    model().fit(X, Y, batch_size=4, epochs=1, callbacks=[Sleeps()], verbose=0)
+    generated = model()
+    generated.fit(slow_batches(), epochs=1, verbose=0)
+    found["weights"] = [float(weight) for weight in generated.get_weights()[0][:, 0]]
+    loop = Loop("slow")
+    if RANK == 1:
+        time.sleep(SLEEP)
+    loop.step()
+    found["slow"] = loop.value()
+    found["barrier"] = uneven_until_a_barrier()
+    found["save"] = one_batch_more_then_a_save(sys.argv[2])
+    result(found)
+
+
+def crossing() -> None:
+    first, second = Loop("first"), Loop("second")
+    for loop in (first, second):
+        loop.step()
+    for loop in (first, second) if RANK == 0 else (second, first):
+        loop.step()
+
+
+def a_variable_more() -> None:
+    loop, more = Loop(), Loop("more")
+    more.step()
+    for number in range(3):
+        if number == 1 and RANK == 1:
+            more.step()
+        loop.step()
+
+
+def fit_or_barrier() -> None:
+    if RANK == 0:
+        model().fit(X, Y, epochs=1, verbose=0)
+    else:
+        tf.mpi.barrier()
+
+
+class Evaluates(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if RANK == 1 and epoch == 1:
+            self.model.evaluate(X, Y, verbose=0)
+
+
+def evaluate_on_one() -> None:
+    model().fit(X, Y, batch_size=4, epochs=3, callbacks=[Evaluates()], verbose=0)
+
+
+def evaluate_in_a_loop() -> None:
+    loop, one = Loop(), model()
+    for number in range(3):
+        if number == 1 and RANK == 0:
+            one.evaluate(X, Y, verbose=0)
+        loop.step()
+
+
+WAYS: dict[str, Any] = {
+    "crossing": crossing,
+    "a variable more": a_variable_more,
+    "fit or barrier": fit_or_barrier,
+    "evaluate on one": evaluate_on_one,
+    "evaluate in a loop": evaluate_in_a_loop,
+}
+
+if __name__ == "__main__":
+    if sys.argv[1] == "goes_on":
+        goes_on()
+    else:
+        print("AT", time.time(), flush=True)
+        WAYS[sys.argv[1]]()

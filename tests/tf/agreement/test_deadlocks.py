@@ -1,0 +1,74 @@
+"""Ranks that wait for one another: told at once, unless there is one right way on."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tiers import full
+
+
+@pytest.fixture(scope="module")
+def goes_on(launch, scripts, tmp_path_factory):
+    """A run in which ranks sleep for longer than a deadlock lasts, and take unequal steps."""
+    args = ["goes_on", tmp_path_factory.mktemp("saved")]
+    env = {"TF_MPI_DEADLOCK_TIMEOUT": "1"}
+    return launch(scripts / "deadlocks.py", args=args, env=env, timeout=150).check()
+
+
+def test_a_rank_that_sleeps_is_waited_for(goes_on):
+    ours, theirs = goes_on.results
+    assert ours["weights"] == theirs["weights"]
+    assert (ours["slow"], theirs["slow"]) == (-1.5, -1.5)
+
+
+def test_one_batch_more_then_a_save_ends_well(goes_on):
+    """Three steps of both, by 1.5 each, and two of rank 0 alone, by 1."""
+    for rank in goes_on.results:
+        assert rank["save"]["saved"] == -6.5
+        assert rank["save"]["seconds"] < 5
+    assert [rank["save"]["own"] for rank in goes_on.results] == [-6.5, -4.5]
+    assert "has no gradients to give; averages are now over the remaining 1" in goes_on.stderr[0]
+
+
+def test_a_rank_that_missed_steps_does_not_train_on(goes_on):
+    then = goes_on.results[1]["save"]["then"]
+    assert "rank 1/2" in then and "tf.mpi.broadcast_variables" in then
+
+
+def test_uneven_loops_meet_at_a_barrier_and_can_go_on(goes_on):
+    ours, theirs = (rank["barrier"] for rank in goes_on.results)
+    assert (ours["own"], theirs["own"]) == (-4.5, -8.5)
+    assert (ours["then"], theirs["then"]) == (-10.0, -10.0)
+
+
+FIT = "in fit() of model 'm'"
+ENDS = {
+    "crossing": ["waits for rank 1 in allreduce 'first (", "waits for rank 0 in allreduce 'second"],
+    "a variable more": ["allreduce 'more (GradientDescent)'", "allreduce 'weights (Gradient"],
+    "fit or barrier": [f"rank 0, {FIT}", "rank 1 waits for rank 0 in barrier"],
+    "evaluate on one": [f"rank 0, {FIT}, epoch 2, after 4 steps,", "rank 1, in evaluate() of mod"],
+    "evaluate in a loop": ["rank 0, in evaluate() of model 'm'", "allreduce 'weights"],
+}
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "crossing",
+        full("a variable more"),
+        full("fit or barrier"),
+        "evaluate on one",
+        full("evaluate in a loop"),
+    ],
+)
+def test_who_waits_for_whom_is_said_within_seconds(launch, scripts, way):
+    run = launch(scripts / "deadlocks.py", args=[way], timeout=90)
+    since = time.time() - float(run.stdout[0].split("AT")[1])
+    assert run.returncode != 0
+    assert since < 20  # of which the script takes most
+    for text in run.stderr:
+        assert "the ranks wait for one another, so none can go on" in text, run.report()
+        for words in ENDS[way]:
+            assert words in text, run.report()
