@@ -65,8 +65,7 @@ std::vector<const Coordinator::Pending*> Coordinator::WaitsIn(int rank) const {
   } else if (standing.blocked == Standing::Blocked::kNo && standing.still &&
              standing.answers == answers_) {
     for (const auto& [name, pending] : pending_) {
-      const bool waits = pending.ready[rank] && pending.named.purpose != Purpose::kBeside;
-      if (waits) found.push_back(&pending);
+      if (pending.ready[rank] && IsWaitedFor(pending.named.purpose)) found.push_back(&pending);
     }
   }
   return found;

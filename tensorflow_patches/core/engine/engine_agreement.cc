@@ -212,7 +212,7 @@ Standing Engine::Stand() {
   int waits = 0;
   names_.ForEachPending([&](const NameTable::Entry& pending) {
     for (const Submission& submission : pending.submissions) {
-      if (submission.request.purpose == Purpose::kBeside) continue;
+      if (!IsWaitedFor(submission.request.purpose)) continue;
       entry = &pending;
       ++waits;
     }

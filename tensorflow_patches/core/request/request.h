@@ -92,8 +92,13 @@ enum class Purpose : uint8_t {
   kStep,    // a kernel's, of a training step
   kScript,  // the script's own, or a decision that all ranks must make alike
   kBeside,  // of neither: who has made it goes on with something else
+  kData,    // a data set's, made ahead of its use
 };
-inline constexpr int kNumPurposes = 3;
+inline constexpr int kNumPurposes = 4;
+// Whether the script's thread goes on only when it has ended.
+inline bool IsWaitedFor(Purpose purpose) {
+  return purpose == Purpose::kStep || purpose == Purpose::kScript;
+}
 
 struct Request {
   std::string name;

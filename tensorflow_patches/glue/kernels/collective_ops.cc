@@ -56,6 +56,7 @@ REGISTER_OP("TfMpiAllgather")
     .Input("tensor_name: string")
     .Output("gathered: T")
     .Attr(kAnything)
+    .Attr("of_data: bool = false")  // a data set's: the thread that trains may not wait for it
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn(GatheredShape);
@@ -145,11 +146,14 @@ class AllreduceKernel : public CollectiveKernel {
 
 class AllgatherKernel : public CollectiveKernel {
  public:
-  using CollectiveKernel::CollectiveKernel;
+  explicit AllgatherKernel(OpKernelConstruction* construction) : CollectiveKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("of_data", &of_data_));
+  }
 
  protected:
   absl::Status Prepare(OpKernelContext* context, const Tensor& tensor, Request* request) override {
     request->signature.kind = OpKind::kAllgather;
+    if (of_data_) request->purpose = Purpose::kData;
     const TensorShape shape = tensor.shape();
     request->allocate = [context, shape](const std::vector<int64_t>& rows) -> void* {
       TensorShape gathered = shape;
@@ -166,6 +170,9 @@ class AllgatherKernel : public CollectiveKernel {
     };
     return absl::OkStatus();
   }
+
+ private:
+  bool of_data_ = false;
 };
 
 class BroadcastKernel : public CollectiveKernel {

@@ -86,13 +86,15 @@ TEST_F(DeadlockTest, AStillRankAndABlockedOne) {
 }
 
 TEST_F(DeadlockTest, NobodyWaitsInWhatGoesOnBesideTheSteps) {
-  Start(2);
-  ReadyList ready_list;
-  ready_list.requests.push_back({"hashes", Of(OpKind::kAllgather), 0, Purpose::kBeside});
-  Send(0, ready_list);
-  Ready(1, "w", {1});
-  for (int rank : {0, 1}) Still(rank, 0);
-  EXPECT_EQ(Fatal(), "") << "rank 0 may sleep in a callback";
+  for (const Purpose purpose : {Purpose::kBeside, Purpose::kData}) {
+    Start(2);
+    ReadyList ready_list;
+    ready_list.requests.push_back({"rows", Of(OpKind::kAllgather), 0, purpose});
+    Send(0, ready_list);
+    Ready(1, "w", {1});
+    for (int rank : {0, 1}) Still(rank, 0);
+    EXPECT_EQ(Fatal(), "") << "rank 0 may sleep in a callback";
+  }
 }
 
 TEST_F(DeadlockTest, WhatWasSaidBeforeAnAnswerIsOld) {
@@ -235,6 +237,9 @@ TEST_F(GivesNothingTest, OnlyGradientsGoOn) {
   ready_list.requests = {{"hashes", Of(OpKind::kAllgather), 0, Purpose::kBeside}};
   Send(0, ready_list);
   EXPECT_EQ(Contributors(), 1);
+  ready_list.requests = {{"batch", Of(OpKind::kAllgather), 0, Purpose::kData}};
+  Send(0, ready_list);
+  EXPECT_EQ(Contributors(), 0);
   Start(2);
   WaitsForFile(1, 0, /*gives_nothing=*/false);
   Ready(0, "w", {1});

@@ -91,15 +91,15 @@ def slow_batches() -> Iterator[Any]:
 def goes_on() -> None:
     found: dict[str, Any] = {}
     model().fit(X, Y, batch_size=4, epochs=1, callbacks=[Sleeps()], verbose=0)
-    generated = model()
-    generated.fit(slow_batches(), epochs=1, verbose=0)
-    found["weights"] = [float(weight) for weight in generated.get_weights()[0][:, 0]]
     loop = Loop("slow")
     if RANK == 1:
         time.sleep(SLEEP)
     loop.step()
     found["slow"] = loop.value()
     found["barrier"] = uneven_until_a_barrier()
+    generated = model()
+    generated.fit(slow_batches(), epochs=1, verbose=0)
+    found["weights"] = [float(weight) for weight in generated.get_weights()[0][:, 0]]
     found["save"] = one_batch_more_then_a_save(sys.argv[2])
     result(found)
 

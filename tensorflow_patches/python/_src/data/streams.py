@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from tensorflow.mpi._src.data import batch_shard, determinism, packing
-from tensorflow.mpi._src.runtime import control_plane, hooks, log, presence
+from tensorflow.mpi._src.runtime import control_plane, hooks, log
 from tensorflow.mpi._src.whole import batch
 
 _ENDED = -1
@@ -252,7 +252,6 @@ def _named(dataset: Any, label: str) -> Any:
     import tensorflow as tf
 
     numbers = itertools.count()
-    presence.used_in_background()
 
     def draw(_: Any) -> Any:
         def next_name() -> bytes:
@@ -270,7 +269,7 @@ def _gather(vector: Any, name: Any) -> Any:
     """Every rank's vector, one after another."""
     from tensorflow.python.framework import op_def_library
 
-    return op_def_library.apply_op("TfMpiAllgather", tensor=vector, tensor_name=name)
+    return op_def_library.apply_op("TfMpiAllgather", tensor=vector, tensor_name=name, of_data=True)
 
 
 def _one_by_one(dataset: Any, function: Any) -> Any:

@@ -69,7 +69,7 @@ def wrap(kind: str) -> Callable[[Any], Any]:
         def inside(self: Any, *args: Any, **kwargs: Any) -> Any:
             call = Call(kind, self)
             _calls.stack.append(call)
-            presence.begin(_called(call))
+            presence.begin(called(kind, self))
             try:
                 return original(self, *args, **kwargs)
             except Exception as error:
@@ -85,8 +85,9 @@ def wrap(kind: str) -> Callable[[Any], Any]:
     return make
 
 
-def _called(call: Call) -> str:
-    return f"{call.kind}() of model '{getattr(call.model, 'name', '')}'"
+def called(kind: str, model: Any) -> str:
+    """For people: "fit() of model 'm'"."""
+    return f"{kind}() of model '{getattr(model, 'name', '')}'"
 
 
 def noting_epochs(original: Any) -> Any:
@@ -95,7 +96,7 @@ def noting_epochs(original: Any) -> Any:
     def on_epoch_begin(self: Any, epoch: Any, *args: Any, **kwargs: Any) -> Any:
         call = innermost()
         if call is not None:
-            presence.goes_on(f"{_called(call)}, epoch {int(epoch) + 1}")
+            presence.goes_on(f"{called(call.kind, call.model)}, epoch {int(epoch) + 1}")
         return original(self, epoch, *args, **kwargs)
 
     return on_epoch_begin

@@ -15,7 +15,7 @@ from typing import Any
 
 from tensorflow.mpi._src.data import feeds
 from tensorflow.mpi._src.keras import calls, describe
-from tensorflow.mpi._src.runtime import control_plane, hooks, log
+from tensorflow.mpi._src.runtime import control_plane, hooks, log, presence
 from tensorflow.mpi._src.variables import initial_broadcast
 
 _numbers = itertools.count(1)
@@ -31,7 +31,11 @@ def wrap(kind: str) -> Callable[[Any], Any]:
         def compared(self: Any, *args: Any, **kwargs: Any) -> Any:
             if calls.innermost() is None:  # fit evaluates, too
                 arguments = describe.of_call(kind, original, (self, *args), kwargs)
-                _compare(kind, self, arguments if feeds.takes_parts() else [])
+                presence.begin(calls.called(kind, self))
+                try:
+                    _compare(kind, self, arguments if feeds.takes_parts() else [])
+                finally:
+                    presence.end()
             return original(self, *args, **kwargs)
 
         return compared

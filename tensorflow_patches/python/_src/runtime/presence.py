@@ -14,7 +14,6 @@ from tensorflow.mpi._src.runtime import c_api, hooks
 
 _lock = threading.Lock()
 _threads: dict[int, threading.Thread | None] = {}  # by ident; None: none of Python's own
-_in_background = False  # data sets ask, too, on threads of TensorFlow's
 _steps: Any = None  # where the library reads how many have been done
 
 
@@ -32,13 +31,6 @@ def uses() -> None:
         _add()
 
 
-def used_in_background() -> None:
-    """From now on data sets ask for collectives, whenever they are iterated."""
-    global _in_background
-    _in_background = True
-    _count()
-
-
 def _add() -> None:
     ident = threading.get_ident()
     with _lock:
@@ -53,7 +45,7 @@ def _count() -> None:
         for ident, thread in list(_threads.items()):
             if thread is not None and not thread.is_alive():
                 del _threads[ident]
-        several = _in_background or len(_threads) > 1
+        several = len(_threads) > 1
     c_api.load().tfmpi_set_several_threads(several)
 
 
@@ -61,7 +53,7 @@ def alone() -> bool:
     """Whether no thread but this one uses the library."""
     if len(_threads) > 1:
         _count()
-    return not _in_background and len(_threads) == 1 and threading.get_ident() in _threads
+    return len(_threads) == 1 and threading.get_ident() in _threads
 
 
 def in_own_loop() -> bool:
