@@ -61,7 +61,7 @@ class Given(NamedTuple):
       is that of all ranks together.
     once: it can be iterated only once.
     all_epochs: it holds as many epochs as there will be, each of num_batches.
-    rows: the number of samples that the model's inputs fix; None: any.
+    stateful: a layer of the model that keeps its state from batch to batch; None: none does.
     """
 
     dataset: Any
@@ -70,7 +70,7 @@ class Given(NamedTuple):
     sizes: Collection[int] | None
     once: bool = False
     all_epochs: bool = False
-    rows: int | None = None
+    stateful: str | None = None
 
 
 def of_all_ranks(batch_size: int | None, steps: int | None) -> tuple[int | None, int | None]:
@@ -154,10 +154,10 @@ def _is_whole(given: Given, spec: Any) -> bool:
             f"({' and '.join(map(str, rows))}), so these are not samples that ranks could share"
         )
         return True
-    if given.rows is not None and not batch_per_rank():
+    if given.stateful is not None and not batch_per_rank():
         _say_whole(
-            f"{given.what}: the model's Input fixes batches of {given.rows} samples, which ranks "
-            "cannot share (leave the number out, or set TF_MPI_BATCH=per-rank)"
+            f"{given.what}: layer '{given.stateful}' keeps its state from batch to batch, so that "
+            "ranks cannot share one (use stateful=False, or TF_MPI_BATCH=per-rank)"
         )
         return True
     return False

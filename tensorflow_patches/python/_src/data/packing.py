@@ -124,7 +124,7 @@ def _with_structure(spec: Any, parts: list[Any]) -> Any:
     leaves, rest = [], list(parts)
     for leaf in tf.nest.flatten(spec):
         if isinstance(leaf, tf.OptionalSpec):
-            leaves.append(tf.experimental.Optional.empty(leaf._value_spec))
+            leaves.append(tf.experimental.Optional.empty(leaf._element_spec))
             continue
         number = len(tf.nest.flatten(leaf, expand_composites=True))
         leaves.append(tf.nest.pack_sequence_as(leaf, rest[:number], expand_composites=True))

@@ -311,7 +311,7 @@ def _stand_in(spec: Any) -> Any:
     import tensorflow as tf
 
     if isinstance(spec, tf.OptionalSpec):
-        return tf.experimental.Optional.empty(spec._value_spec)
+        return tf.experimental.Optional.empty(spec._element_spec)
     shape = [1 if size is None else size for size in spec.shape]
     if isinstance(spec, tf.RaggedTensorSpec):
         return _ragged_stand_in(spec, shape)

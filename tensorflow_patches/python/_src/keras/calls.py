@@ -49,17 +49,15 @@ def note_data(spec: Any, split: bool) -> None:
         call.spec, call.split = spec, split
 
 
-def fixed_rows() -> int | None:
-    """The number of samples that the innermost call's model fixes in its inputs; None: any."""
-    import tensorflow as tf
+def stateful_layer() -> str | None:
+    """The name of a layer of the innermost call's model that keeps its state for the next batch.
 
+    Its batches have one size. What an Input says of that does not count: Keras writes there what a
+    model was first built with.
+    """
     call = innermost()
-    try:
-        inputs = tf.nest.flatten(call.model.inputs if call is not None else [])
-    except (AttributeError, ValueError):  # a model that is not built yet
-        return None
-    shapes = [tuple(one.shape) for one in inputs if getattr(one, "shape", None) is not None]
-    return next((shape[0] for shape in shapes if shape and shape[0] is not None), None)
+    layers = call.model._flatten_layers() if call is not None else ()
+    return next((str(one.name) for one in layers if getattr(one, "stateful", False) is True), None)
 
 
 def wrap(kind: str) -> Callable[[Any], Any]:

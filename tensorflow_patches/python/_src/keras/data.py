@@ -77,7 +77,7 @@ def _take_shard(iterator: Any) -> None:
             num_batches,
             _array_sizes(adapter),
             once=kind == "GeneratorDataAdapter",
-            rows=calls.fixed_rows(),
+            stateful=calls.stateful_layer(),
         )
     )
     iterator._distributed_dataset = feed.dataset

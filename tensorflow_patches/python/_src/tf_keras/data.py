@@ -86,7 +86,7 @@ def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
             sizes,
             once=kind == "GeneratorDataAdapter",
             all_epochs=sizes is not None and not adapter.should_recreate_iterator(),
-            rows=calls.fixed_rows(),
+            stateful=calls.stateful_layer(),
         )
     )
     handler._dataset = feed.dataset

@@ -61,6 +61,10 @@ def on_part(keras: Keras, original: Any) -> Any:
         if part is None or part.is_whole or type(self).__name__ == "CompileLoss":
             return hooking.as_here(original)(self, y_true, y_pred, sample_weight)
         y_true, y_pred = _tensor(y_true), _tensor(y_pred)
+        if tf.nest.is_nested(y_pred) or tf.nest.is_nested(y_true):
+            value = _of_structure(part, self, original, y_true, y_pred, sample_weight)
+            part.note(value, Kind.CONST)
+            return value
         mask = keras.mask_of(y_pred)
         plain = sample_weight is None and mask is None
         if not part.is_batched(y_pred) or not part.is_batched(y_true):
@@ -84,6 +88,15 @@ def on_part(keras: Keras, original: Any) -> Any:
         return value
 
     return call
+
+
+def _of_structure(part: Any, loss: Any, original: Any, *samples: Any) -> Any:
+    """A loss of several outputs together: of the whole batch, as nobody knows what it is of each."""
+    import tensorflow as tf
+
+    whole = tf.nest.map_structure(lambda leaf: part.whole(_tensor(leaf)), samples)
+    with batch.of_whole(part):
+        return hooking.as_here(original)(loss, *whole)
 
 
 def _say_if_of_part(loss: Any, *samples: Any) -> None:
@@ -110,7 +123,8 @@ def _tensor(value: Any) -> Any:
     import numpy as np
     import tensorflow as tf
 
-    return tf.convert_to_tensor(value) if isinstance(value, (np.ndarray, list)) else value
+    of_numbers = isinstance(value, list) and not any(map(tf.is_tensor, tf.nest.flatten(value)))
+    return tf.convert_to_tensor(value) if of_numbers or isinstance(value, np.ndarray) else value
 
 
 def _kind(loss: Any, original: Any, y_true: Any, y_pred: Any) -> Kind:
