@@ -86,22 +86,17 @@ class Caller {
     settings[0] = options_.settings;
     std::vector<bool> there(size_, false);
     there[0] = true;
-    Status status = Hear(kHello, Clock::now() + options_.timeout, &there, &settings);
+    Status status = Hear(Clock::now() + options_.timeout, &there, &settings);
     if (status.ok()) {
       const std::string differences = Differences(settings);
       if (!differences.empty()) status = Status(Code::kFailedPrecondition, differences);
     }
+    // To those, too, whose word has not come yet.
     for (int rank = 1; rank < size_; ++rank) {
-      if (!there[rank]) continue;
       const Status sent = transport_.Send(rank, kVerdict + status.message());
       if (!sent.ok()) return sent;
     }
-    if (!status.ok()) {
-      std::vector<bool> heard = there;
-      heard.flip();
-      heard[0] = true;
-      Hear(kHeard, Clock::now() + kFarewell, &heard, nullptr);
-    }
+    if (!status.ok()) AwaitFarewells();
     Waits("");
     return status;
   }
@@ -135,9 +130,8 @@ class Caller {
   }
 
  private:
-  // Waits for a message that starts so from every rank that is not yet `there`.
-  Status Hear(const std::string& start, TimePoint deadline, std::vector<bool>* there,
-              std::vector<std::string>* rest) {
+  // Waits for the settings of every rank that is not yet `there`.
+  Status Hear(TimePoint deadline, std::vector<bool>* there, std::vector<std::string>* settings) {
     std::vector<int> missing;
     while (true) {
       std::vector<int> absent;
@@ -153,13 +147,13 @@ class Caller {
       const Status status = transport_.Receive(&inbox);
       if (!status.ok()) return status;
       for (const ControlMessage& message : inbox) {
-        if (!StartsWith(message.bytes, start)) {
+        if (!StartsWith(message.bytes, kHello)) {
           return Status(Code::kFailedPrecondition,
                         NameRanks({message.source}) +
                             " runs another build of this wheel; install the same on all nodes");
         }
         (*there)[message.source] = true;
-        if (rest != nullptr) (*rest)[message.source] = message.bytes.substr(start.size());
+        (*settings)[message.source] = message.bytes.substr(sizeof kHello - 1);
       }
       if (!inbox.empty()) continue;
       if (Clock::now() >= deadline) {
@@ -169,6 +163,17 @@ class Caller {
                           "another build of this wheel");
       }
       transport_.Wait(kLook, true, [] { return false; });
+    }
+  }
+
+  // Until the others have heard why this rank ends, or it must be taken that they do not listen.
+  void AwaitFarewells() {
+    const TimePoint deadline = Clock::now() + kFarewell;
+    for (int heard = 1; heard < size_ && Clock::now() < deadline;) {
+      std::vector<ControlMessage> inbox;
+      if (!transport_.Receive(&inbox).ok()) return;
+      for (const ControlMessage& message : inbox) heard += StartsWith(message.bytes, kHeard);
+      if (inbox.empty()) transport_.Wait(kLook, true, [] { return false; });
     }
   }
 
