@@ -91,7 +91,7 @@ def on_part(keras: Keras, original: Any) -> Any:
 
 
 def _of_structure(part: Any, loss: Any, original: Any, *samples: Any) -> Any:
-    """A loss of several outputs together: of the whole batch, as nobody knows what it is of each."""
+    """A loss of several outputs together: of the whole batch, as nobody knows what each is of."""
     import tensorflow as tf
 
     whole = tf.nest.map_structure(lambda leaf: part.whole(_tensor(leaf)), samples)
