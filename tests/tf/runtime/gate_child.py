@@ -59,11 +59,23 @@ def trains_forked(step: Any) -> dict[str, Any]:
     return said | {"status": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}
 
 
+COMPILED = tf.Variable(np.zeros(4, np.float32), name="compiled")
+
+
+@tf.function(jit_compile=True)
+def compiled() -> None:
+    """Compiled before the fork: XLA, as in stock TensorFlow, compiles nothing in a child."""
+    tf.raw_ops.ResourceApplyGradientDescent(
+        var=COMPILED.handle, alpha=1.0, delta=tf.fill([4], np.float32(RANK + 1))
+    )
+
+
 def in_child(step: Any) -> dict[str, Any]:
     shared = step()
+    compiled()
     own = tf.Variable(np.zeros(3), name="own")
     tf.raw_ops.ResourceApplyGradientDescent(var=own.handle, alpha=np.float64(1), delta=np.ones(3))
-    said = {"shared": shared, "own": encode(own.numpy())}
+    said = {"shared": shared, "own": encode(own.numpy()), "compiled": encode(COMPILED.numpy())}
     said["on"] = [tf.mpi.is_enabled(), tf.mpi.rank(), tf.mpi.size()]
     for name, collective in {
         "barrier": tf.mpi.barrier,
@@ -91,6 +103,7 @@ def main() -> None:
 
     step()
     if "child" in sys.argv:
+        compiled()
         printed["forked"] = forked()
         printed["trains"] = trains_forked(stepped)
         child = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True)

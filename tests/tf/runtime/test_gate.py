@@ -132,6 +132,7 @@ def test_a_forked_child_trains_as_one_process(ranks):
         assert child["status"] == 0 and "error" not in child, child
         mean = 1.5  # of the step before the fork, which was averaged
         np.testing.assert_array_equal(decode(child["shared"]), np.full(4, -mean - (number + 1)))
+        np.testing.assert_array_equal(decode(child["compiled"]), np.full(4, -mean - (number + 1)))
         np.testing.assert_array_equal(decode(child["own"]), np.full(3, -1.0))
         assert child["on"] == [False, 0, 1]
         for name in ("barrier", "allreduce", "allgather"):
