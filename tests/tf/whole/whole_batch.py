@@ -137,6 +137,23 @@ def added() -> dict[str, Any]:
     return fit(compiled(keras.Sequential(stack), rmse))
 
 
+class ByShape(layers.Layer):
+    """Adds a mean that is made of a sum: by the shape, and by the number of elements."""
+
+    def call(self, x: Any) -> Any:
+        rows = x.shape[0] if x.shape[0] is not None else tf.cast(tf.shape(x)[0], x.dtype)
+        self.add_loss(0.01 * tf.reduce_sum(x**2) / rows)
+        self.add_loss(0.01 * tf.reduce_sum(tf.abs(x)) / tf.cast(tf.size(x), x.dtype))
+        return x
+
+
+def of_static_size() -> dict[str, Any]:
+    """Batches of one size that the ranks divide: the number of samples is a constant."""
+    hidden = layers.Dense(6, "tanh", activity_regularizer="l2")
+    stack = [keras.Input((8,)), hidden, ByShape(), layers.Dense(1)]
+    return fit(compiled(keras.Sequential(stack), "mse"), 48)
+
+
 class Steps(keras.Model):
     """A model with a train_step of its own."""
 
@@ -301,7 +318,16 @@ def on_batch() -> dict[str, Any]:
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     case.__name__: case
     for case in (
-        *(root_of_mean, keras_dice, own_dice, sum_of_samples, weighted, masked, added),
+        *(
+            root_of_mean,
+            keras_dice,
+            own_dice,
+            sum_of_samples,
+            weighted,
+            masked,
+            added,
+            of_static_size,
+        ),
         *(contrastive, anchors, average_loss, own_mean, own_sum, teacher, synchronized, on_batch),
     )
 }

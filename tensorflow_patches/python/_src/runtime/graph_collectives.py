@@ -12,6 +12,8 @@ _OPS = {
     "allgather": "TfMpiAllgather",
     "broadcast": "TfMpiBroadcast",
 }
+# Attributes that nobody else sets: apply_op knows no defaults.
+_DEFAULTS: dict[str, dict[str, Any]] = {"allgather": {"of_data": False}}
 
 
 def collective(kind: str, value: Any, name: str | None, op: str, root: int) -> Any:
@@ -51,7 +53,8 @@ def run_op(kind: str, value: Any, name: str) -> Any:
     if isinstance(value, ops.EagerTensor):
         return _eager(kind, value, name, {})
     meeting = constant_op.constant(name)
-    return op_def_library.apply_op(_OPS[kind], tensor=value, tensor_name=meeting)
+    inputs = {"tensor": value, "tensor_name": meeting}
+    return op_def_library.apply_op(_OPS[kind], **inputs, **_DEFAULTS.get(kind, {}))
 
 
 def _eager(kind: str, value: Any, name: str, attributes: dict[str, Any]) -> Any:
@@ -87,6 +90,6 @@ def _in_graph(kind: str, value: Any, name: str | None, attributes: dict[str, Any
             _OPS[kind],
             tensor=value,
             tensor_name=constant_op.constant(f"{kind} {meeting}"),
-            **attributes,
+            **{**_DEFAULTS.get(kind, {}), **attributes},
         )
     return result

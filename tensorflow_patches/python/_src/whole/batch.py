@@ -61,7 +61,8 @@ class Part:
         """How `tensor` depends on the samples; UNKNOWN in eager code."""
         if not hasattr(tensor, "op") or hasattr(tensor, "_numpy_internal"):
             return kinds.Kind.UNKNOWN
-        return kinds.Analysis({**kinds.captured(tensor.graph), **self._known}).kind(tensor)
+        known = {**kinds.captured(tensor.graph), **self._known}
+        return kinds.Analysis(known, self.static_rows).kind(tensor)
 
     @property
     def static_rows(self) -> int | None:

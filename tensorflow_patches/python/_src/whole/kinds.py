@@ -25,10 +25,12 @@ def key(tensor: Any) -> tuple[int, str, int]:
 
 
 class Analysis:
-    """Of tensors of one graph. `known`: what some of them are, by key."""
+    """Of tensors of one graph. `known`: what some of them are, by key; `rows`: the number of
+    samples, where shapes say so and it comes as a constant."""
 
-    def __init__(self, known: dict[Any, Kind]) -> None:
+    def __init__(self, known: dict[Any, Kind], rows: int | None = None) -> None:
         self._kinds = dict(known)
+        self._rows = rows
 
     def kind(self, tensor: Any) -> Kind:
         todo = [tensor]
@@ -44,9 +46,28 @@ class Analysis:
                     return Kind.UNKNOWN
                 continue
             kinds = [self._kinds[key(source)] for source in last.op.inputs]
+            if self._rows and last.op.type in rules.QUOTIENTS and _is_size(last.op, self._rows):
+                kinds[1] = Kind.SIZE
             self._kinds[key(last)] = rules.of_op(last.op, kinds, last)
             todo.pop()
         return self._kinds[key(tensor)]
+
+
+def _is_size(quotient: Any, rows: int) -> bool:
+    """Whether what is divided by is a constant made of the number of samples, `rows`.
+
+    Of a static shape, x.shape[0] is a number, and tf.size(x) a constant.
+    """
+    from tensorflow.python.framework import tensor_util
+
+    divisor = quotient.inputs[1]
+    value = tensor_util.constant_value(divisor) if divisor.shape.rank == 0 else None
+    if value is None:
+        return False
+    while divisor.op.type in ("Cast", "Identity"):
+        divisor = divisor.op.inputs[0]
+    is_of_tf_size = divisor.op.name.rpartition("/")[2].startswith("Size")
+    return bool(value == rows or (is_of_tf_size and value % rows == 0))
 
 
 def addends(tensor: Any) -> list[Any]:

@@ -21,7 +21,7 @@ _UNARY = {
 }  # fmt: skip
 _SUMS = {"Add", "AddN", "AddV2", "BiasAdd", "Sub"}
 _PRODUCTS = {"Mul", "MulNoNan"}
-_QUOTIENTS = {"Div", "DivNoNan", "RealDiv"}
+QUOTIENTS = {"Div", "DivNoNan", "RealDiv"}
 _TOGETHER = {
     "Atan2", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "ClipByValue", "Equal", "FloorDiv",
     "FloorMod", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalOr",
@@ -76,7 +76,7 @@ _RULES: dict[str, Callable[[Any, list[Kind]], Kind]] = {
     **_table(_UNARY, numbers.unary),
     **_table(_SUMS, numbers.add),
     **_table(_PRODUCTS, numbers.multiply),
-    **_table(_QUOTIENTS, numbers.divide),
+    **_table(QUOTIENTS, numbers.divide),
     **_table(_TOGETHER, numbers.together),
     **_table(_REDUCTIONS, numbers.reduce),
     **_table(_LAYERS, shapes.first_of_constants),
