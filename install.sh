@@ -317,8 +317,9 @@ check() {
     fi
 }
 
-# core_tests CONFIG: the engine's C++ tests (plain, tsan or asan).  The flags are .bazelrc's; only
-# googletest's closing lines and Bazel's verdicts are shown unless something fails.
+# core_tests CONFIG: the engine's C++ tests (plain, tsan or asan; full: those that take minutes).
+# The flags are .bazelrc's; only googletest's closing lines and Bazel's verdicts are shown unless
+# something fails.
 core_tests() {
     local options=(--test_output=all) log=$LOG/bazel-$1.log
     [[ $1 == plain ]] || options+=("--config=$1")
@@ -351,7 +352,7 @@ run_tests() {
     export TFMPI_TEST_WHEEL=$wheel
     cd "$ROOT"
     if [[ $tests == all ]]; then
-        configs+=(tsan asan)
+        configs+=(tsan asan full)
         rm -rf "$CACHE/references" # what one process computes, too, is computed anew
     fi
     for config in "${configs[@]}"; do check "googletest-$config" core_tests "$config"; done

@@ -51,6 +51,8 @@ class ResponseBypass {
   void Came(const ResponseList& response_list, const NameTable& table);
 
  private:
+  friend class Inspector;  // tests/core/simulation
+
   Transport* const transport_;
   const bool takes_part_;
   uint64_t position_ = 0;

@@ -63,6 +63,8 @@ class Coordinator {
   std::vector<std::string> TakeNotices();
 
  private:
+  friend class Inspector;  // tests/core/simulation
+
   // A name that some ranks are ready for.
   struct Pending {
     NamedSignature named;  // as the first rank announced it

@@ -110,6 +110,8 @@ class Reader {
     return ids;
   }
   bool Finished() const { return ok_ && next_ == end_; }
+  // What was read makes no sense.
+  void Refuse() { Bad(); }
 
  private:
   // A length can be no more than the bytes that are left: every element takes at least one.
@@ -163,6 +165,7 @@ NamedSignature ReadNamed(Reader* r) {
   Parts parts;
   parts.names = r->List<std::string>([&] { return r->String(); });
   parts.shapes = r->List<Shape>([&] { return r->List<int64_t>([&] { return r->Signed(); }); });
+  if (parts.names.size() != parts.shapes.size()) r->Refuse();
   if (!parts.names.empty()) named.signature.parts = std::make_shared<const Parts>(std::move(parts));
   return named;
 }
@@ -273,6 +276,7 @@ bool Decode(const std::string& bytes, ResponseList* response_list) {
     NamedError error;
     error.name = r.String();
     error.code = r.OneOf<Code>(kNumCodes);
+    if (error.code == Code::kOk) r.Refuse();
     error.message = r.String();
     return error;
   });

@@ -59,6 +59,8 @@ class NameTable {
   Entry* entry(NameId id) const { return numbered_.at(id).entry; }
 
  private:
+  friend class Inspector;  // tests/core/simulation
+
   struct Numbered {
     Entry* entry = nullptr;
     Signature signature;

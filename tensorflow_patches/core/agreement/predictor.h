@@ -38,6 +38,8 @@ class ResponsePredictor {
   const ResponseList& response_list() const { return known_[known_[now_].successor].response_list; }
 
  private:
+  friend class Inspector;  // tests/core/simulation
+
   // One that followed so often on the one before is expected.
   static constexpr int kTimes = 2;
   static constexpr size_t kMostKnown = 32;

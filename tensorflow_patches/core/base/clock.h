@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <thread>
 
 namespace tfmpi {
@@ -26,6 +27,9 @@ class Clock {
     virtual void Sleep(duration time) = 0;
     // Called between two looks at a word that another rank may change.
     virtual void Relax() = 0;
+    // Until the word is another, somebody notifies of it, or `limit` has passed.
+    virtual void WaitForChange(const std::atomic<uint32_t>& word, uint32_t value,
+                               duration limit) = 0;
 
    protected:
     ~World() = default;
@@ -51,6 +55,14 @@ class Clock {
 
   // Whether time is the machine's, in which its processors are seen to work.
   static bool IsReal() { return world_.load(std::memory_order_relaxed) == nullptr; }
+
+  // False: nobody has waited, and the caller does.
+  static bool WaitForChange(const std::atomic<uint32_t>& word, uint32_t value, duration limit) {
+    World* const world = world_.load(std::memory_order_relaxed);
+    if (world != nullptr) world->WaitForChange(word, value, limit);
+    return world != nullptr;
+  }
+
   // Null: the machine's. It stays the caller's.
   static void Use(World* world) { world_ = world; }
 

@@ -14,6 +14,8 @@ using std::chrono::milliseconds;
 // A sleeping communication thread is woken when there is something to do; but time itself is
 // something: stalls are looked for this often.
 constexpr milliseconds kIdleWait{20};
+// What is submitted after a failure is answered so soon.
+constexpr milliseconds kFailedWait{2};
 // Beyond the stall timeout, which the coordinator reports better than its peers can.
 constexpr std::chrono::seconds kCoordinatorGrace{30};
 // Whoever has voted polls this long for its peers.
@@ -35,6 +37,8 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
       options_(std::move(options)),
       queue_([this] { this->transport()->Wake(); }),
       fusion_(transport_.get(), options_.coordinator.fusion_threshold),
+      sent_(transport_->topology().size),
+      received_(transport_->topology().size),
       // Statistics tell which rank came last: the coordinator's knowledge.
       bypass_(transport_.get(), options_.response_bypass && !options_.stats),
       communication_stats_(options_.stats) {
@@ -147,6 +151,11 @@ void Engine::Run() {
     if (bypass_.voted() && transport_->MayPoll()) {
       PollForVotes();
       if (!bypass_.voted()) continue;
+    }
+    if (!failure_.ok()) {
+      // What peers still send nobody reads: a wait for messages would end at once, again and again.
+      Clock::Sleep(kFailedWait);
+      continue;
     }
     CheckCoordinator();
     if (TellStanding()) continue;

@@ -47,6 +47,10 @@ struct EngineOptions {
   // When every rank has joined, on the thread that calls Join: the last use of the transport, by
   // all ranks alike. False: it has failed.
   std::function<bool(Transport*)> at_end;
+  // For tests, on the communication thread: what rank 0 has heard of `rank`, a ready list; what
+  // this rank is about to do, a response list that it was told, or that all have voted for.
+  enum class Event { kHeard, kTold, kVoted };
+  std::function<void(Event event, int rank, const std::string& message)> trace;
   // Runs the communication thread's loop, and returns what waits for its end; null: on a thread of
   // its own. Tests run the loops of all ranks in turns.
   std::function<std::function<void()>(const std::function<void()>& loop)> start_loop;
@@ -128,6 +132,8 @@ class Engine {
   }
 
  private:
+  friend class Inspector;  // tests/core/simulation
+
   // What it guards, and functions that require it, are the communication thread's alone.
   ThreadRole communication_thread_;
 
@@ -158,7 +164,8 @@ class Engine {
   void SendReadyList() TFMPI_REQUIRES(communication_thread_);
   Standing Stand() TFMPI_REQUIRES(communication_thread_);
   bool TellStanding() TFMPI_REQUIRES(communication_thread_);
-  void Handle(const ControlMessage& message) TFMPI_REQUIRES(communication_thread_);
+  Status Send(int rank, const std::string& message) TFMPI_REQUIRES(communication_thread_);
+  void Handle(const ControlMessage& sealed) TFMPI_REQUIRES(communication_thread_);
   void Tell(int rank, const ReadyList& ready_list) TFMPI_REQUIRES(communication_thread_);
   void Coordinate() TFMPI_REQUIRES(communication_thread_);
   void ExecuteResponseList(const ResponseList& response_list) TFMPI_REQUIRES(communication_thread_);
@@ -189,6 +196,9 @@ class Engine {
 
   std::unique_ptr<Coordinator> coordinator_ TFMPI_GUARDED_BY(communication_thread_);  // rank 0 only
   Fusion fusion_ TFMPI_GUARDED_BY(communication_thread_);
+  // Messages so far, to each rank and from each (envelope.h).
+  std::vector<uint32_t> sent_ TFMPI_GUARDED_BY(communication_thread_);
+  std::vector<uint32_t> received_ TFMPI_GUARDED_BY(communication_thread_);
   ReadyList ready_list_ TFMPI_GUARDED_BY(communication_thread_);  // what is to be said next
   // Where it has voted, ready_list_ holds all that is expected.
   ResponseBypass bypass_ TFMPI_GUARDED_BY(communication_thread_);

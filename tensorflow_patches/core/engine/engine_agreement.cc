@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tensorflow_patches/core/agreement/envelope.h"
 #include "tensorflow_patches/core/engine/engine.h"
 
 namespace tfmpi {
@@ -166,7 +167,9 @@ void Engine::ExecutePredicted() {
   if (coordinator_ != nullptr) coordinator_->Predicted(bypass_.expected().back(), now_);
   predicted_.fetch_add(1, std::memory_order_relaxed);
   ++answers_;
-  Execute(bypass_.Commit(&ready_list_));
+  const ResponseList& response_list = bypass_.Commit(&ready_list_);
+  if (options_.trace) options_.trace(EngineOptions::Event::kVoted, 0, Encode(response_list));
+  Execute(response_list);
   RejectWhatWasTold();
 }
 
@@ -198,9 +201,7 @@ void Engine::SendReadyList() {
     Tell(0, ready_list);
     return;
   }
-  const std::string bytes = Encode(ready_list);
-  communication_stats_.Sent(bytes.size());
-  const Status status = transport_->Send(0, bytes);
+  const Status status = Send(0, Encode(ready_list));
   if (!status.ok()) Fail(status);
 }
 
@@ -255,18 +256,30 @@ bool Engine::TellStanding() {
   ReadyList ready_list;
   ready_list.standing = {std::move(standing)};
   if (coordinator_ != nullptr) {
-    coordinator_->Receive(0, ready_list, Clock::now());
+    Tell(0, ready_list);
     return true;
   }
-  const std::string bytes = Encode(ready_list);
-  communication_stats_.Sent(bytes.size());
-  const Status status = transport_->Send(0, bytes);
+  const Status status = Send(0, Encode(ready_list));
   if (!status.ok()) Fail(status);
   return true;
 }
 
-void Engine::Handle(const ControlMessage& message) {
+Status Engine::Send(int rank, const std::string& message) {
+  communication_stats_.Sent(message.size());
+  return transport_->Send(rank, Seal(++sent_[rank], message));
+}
+
+void Engine::Handle(const ControlMessage& sealed) {
   communication_stats_.Received();
+  ControlMessage message = {sealed.source, ""};
+  const std::string wrong = Open(++received_[sealed.source], sealed.bytes, &message.bytes);
+  if (!wrong.empty()) {
+    const std::string me = std::to_string(topology().rank);
+    return Fail(Status(Code::kInternal, "rank " + me + " hears of rank " +
+                                            std::to_string(sealed.source) + ": " + wrong +
+                                            "; the memory or the network between them is at "
+                                            "fault"));
+  }
   if (coordinator_ != nullptr) {
     ReadyList ready_list;
     if (!Decode(message.bytes, &ready_list)) {
@@ -287,6 +300,7 @@ void Engine::Handle(const ControlMessage& message) {
 
 // On rank 0, what `rank` says.
 void Engine::Tell(int rank, const ReadyList& ready_list) {
+  if (options_.trace) options_.trace(EngineOptions::Event::kHeard, rank, Encode(ready_list));
   if (ready_list.joined) {
     const std::string post = std::string(kJoinedPost) + "\n" + std::to_string(rank);
     CountPost(post);
@@ -307,8 +321,7 @@ void Engine::Coordinate() {
   response_list.position = bypass_.position();
   const std::string bytes = Encode(response_list);
   for (int rank = 1; rank < topology().size; ++rank) {
-    communication_stats_.Sent(bytes.size());
-    const Status status = transport_->Send(rank, bytes);
+    const Status status = Send(rank, bytes);
     if (!status.ok()) return Fail(status);
   }
   if (!response_list.responses.empty()) {
@@ -333,6 +346,7 @@ void Engine::ExecuteResponseList(const ResponseList& response_list) {
     bypass_.Came(response_list, names_);
   }
   if (response_list.answers()) ++answers_;
+  if (options_.trace) options_.trace(EngineOptions::Event::kTold, 0, Encode(response_list));
   Execute(response_list);
   if (!response_list.responses.empty()) RejectWhatWasTold();
 }

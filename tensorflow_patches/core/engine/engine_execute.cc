@@ -175,12 +175,12 @@ void Engine::TellPeers(const Status& status) {
   if (coordinator_ == nullptr) {
     ReadyList ready_list;
     ready_list.leaving = status.message();
-    transport_->Send(0, Encode(ready_list));
+    Send(0, Encode(ready_list));
     return;
   }
   ResponseList response_list;
   response_list.fatal = status.message();
-  for (int rank = 1; rank < topology().size; ++rank) transport_->Send(rank, Encode(response_list));
+  for (int rank = 1; rank < topology().size; ++rank) Send(rank, Encode(response_list));
 }
 
 }  // namespace tfmpi

@@ -93,6 +93,8 @@ class Queue {
   bool Stirs() const { return stirs_; }
 
  private:
+  friend class Inspector;  // tests/core/simulation
+
   template <typename Body>
   bool Change(const Body& body) {
     {

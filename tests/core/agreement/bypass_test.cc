@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "tensorflow_patches/core/agreement/consensus.h"
+#include "tensorflow_patches/core/agreement/envelope.h"
 #include "tests/core/reduction/counting_rows.h"
 #include "tests/core/support/decorated.h"
 #include "tests/core/support/job.h"
@@ -383,10 +384,12 @@ TEST_F(VotingTest, WhatIsCommittedComesBeforeAResponseList) {
     named.signature.shape = {1};
     return named;
   };
+  uint32_t sent[3] = {}, received[3] = {};
   const auto say = [&](Transport& transport, const std::vector<const char*>& names) {
     ReadyList ready_list;
     for (const char* name : names) ready_list.requests.push_back(named(name));
-    EXPECT_TRUE(transport.Send(0, Encode(ready_list)).ok());
+    const int rank = transport.topology().rank;
+    EXPECT_TRUE(transport.Send(0, Seal(++sent[rank], Encode(ready_list))).ok());
   };
   float values[2] = {1, 10};
   const auto submit = [&](int i) {
@@ -403,8 +406,10 @@ TEST_F(VotingTest, WhatIsCommittedComesBeforeAResponseList) {
       std::this_thread::yield();
     }
     EXPECT_EQ(inbox.size(), 1u);
+    std::string message;
+    EXPECT_EQ(Open(++received[transport.topology().rank], inbox[0].bytes, &message), "");
     ResponseList response_list;
-    EXPECT_TRUE(Decode(inbox[0].bytes, &response_list));
+    EXPECT_TRUE(Decode(message, &response_list));
     return response_list;
   };
   // Both, at once: rank 0 is in it already.

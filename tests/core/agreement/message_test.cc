@@ -10,6 +10,7 @@
 #include <set>
 
 #include "gtest/gtest.h"
+#include "tensorflow_patches/core/agreement/envelope.h"
 #include "tests/core/support/ranks.h"
 
 namespace {
@@ -276,6 +277,41 @@ TEST_F(MessageTest, UnknownKindsAreRefused) {
   ASSERT_TRUE(Decode(error, &response_list));
   error[error.find(name) + name.size()] = static_cast<char>(kNumCodes);
   EXPECT_FALSE(Decode(error, &response_list));
+}
+
+TEST_F(MessageTest, AnEnvelopeGivesBackItsMessageAndNoOther) {
+  for (int i = 0; i < 300; ++i) {
+    const std::string message = Encode(MakeReadyList());
+    const std::string sealed = Seal(7, message);
+    std::string opened;
+    EXPECT_EQ(Open(7, sealed, &opened), "");
+    EXPECT_EQ(opened, message);
+    EXPECT_NE(Open(6, sealed, &opened), "") << "lost";
+    EXPECT_NE(Open(8, sealed, &opened), "") << "twice";
+    EXPECT_NE(Open(7, sealed.substr(0, static_cast<size_t>(Number(sealed.size()))), &opened), "");
+    for (int n = 0; n < 20; ++n) {
+      std::string damaged = sealed;
+      damaged[Number(damaged.size())] ^= static_cast<char>(1 + Number(255));
+      EXPECT_NE(Open(7, damaged, &opened), "");
+    }
+  }
+}
+
+TEST_F(MessageTest, WhatNoRankSaysIsRefused) {
+  ResponseList response_list;
+  for (const Code code : {Code::kOk, static_cast<Code>(7), static_cast<Code>(200)}) {
+    response_list.errors = {{"w", code, "an error that is none, or unknown"}};
+    ResponseList decoded;
+    EXPECT_FALSE(Decode(Encode(response_list), &decoded));
+  }
+  Parts parts;
+  parts.names = {"kernel", "bias"};
+  parts.shapes = {{3}};
+  ReadyList ready_list;
+  ready_list.requests = {Named()};
+  ready_list.requests[0].signature.parts = std::make_shared<const Parts>(parts);
+  ReadyList decoded;
+  EXPECT_FALSE(Decode(Encode(ready_list), &decoded)) << "a part without a shape";
 }
 
 TEST_F(MessageTest, LengthsBeyondTheMessageAreRefused) {

@@ -4,6 +4,7 @@
 #include <list>
 
 #include "gtest/gtest.h"
+#include "tensorflow_patches/core/agreement/envelope.h"
 #include "tests/core/support/job.h"
 #include "tests/core/support/ranks.h"
 
@@ -30,7 +31,9 @@ class ProtocolTest : public TimedTest {
       if (inbox_.empty()) std::this_thread::sleep_for(milliseconds(1));
     }
     ReadyList ready_list;
-    EXPECT_TRUE(Decode(inbox_.front().bytes, &ready_list));
+    std::string message;
+    EXPECT_EQ(Open(++received_, inbox_.front().bytes, &message), "");
+    EXPECT_TRUE(Decode(message, &ready_list));
     inbox_.pop_front();
     return ready_list;
   }
@@ -49,7 +52,7 @@ class ProtocolTest : public TimedTest {
     ResponseList response_list = coordinator_.Decide(Clock::now());
     response_list.position = agreements_;
     agreements_ += !response_list.responses.empty();
-    EXPECT_TRUE(coordinator_side_->Send(1, Encode(response_list)).ok());
+    EXPECT_TRUE(coordinator_side_->Send(1, Seal(++sent_, Encode(response_list))).ok());
   }
 
   Ending SubmitValue(const Job& job, Ticket* ticket = nullptr) {
@@ -71,7 +74,7 @@ class ProtocolTest : public TimedTest {
     response.items[0].is_new = true;
     response.items[0].named = NextReadyList().requests.at(0);
     response.items[0].rows = rows;
-    EXPECT_TRUE(coordinator_side_->Send(1, Encode(response_list)).ok());
+    EXPECT_TRUE(coordinator_side_->Send(1, Seal(++sent_, Encode(response_list))).ok());
     const Status status = Await(ending);
     EXPECT_EQ(status.code(), Code::kInternal);
     EXPECT_NE(status.message().find("'g', with "), std::string::npos) << status.message();
@@ -79,6 +82,7 @@ class ProtocolTest : public TimedTest {
 
   LocalGroup group_;
   uint64_t agreements_ = 0;
+  uint32_t sent_ = 0, received_ = 0;
   std::unique_ptr<Transport> coordinator_side_;
   Coordinator coordinator_;
   std::deque<ControlMessage> inbox_;
@@ -145,7 +149,7 @@ TEST_F(ProtocolTest, WithdrawnBeforeItWasAnnounced) {
 TEST_F(ProtocolTest, AResponseListThatCannotBeReadEndsTheEngine) {
   Ending ending = SubmitValue({"w", DataType::kFloat32, ReduceOp::kSum, 2, 0});
   NextReadyList();
-  EXPECT_TRUE(coordinator_side_->Send(1, "\xff\xff\xff garbage").ok());
+  EXPECT_TRUE(coordinator_side_->Send(1, Seal(1, "\xff\xff\xff garbage")).ok());
   const Status status = Await(ending);
   EXPECT_EQ(status.code(), Code::kInternal);
   EXPECT_NE(NextReadyList().leaving, "") << "the others are told";
@@ -175,7 +179,7 @@ TEST_F(ProtocolTest, ANumberThatItWasNotToldIsRefused) {
   response_list.responses.resize(1);
   response_list.responses[0].items.resize(1);
   response_list.responses[0].items[0].id = 5;
-  EXPECT_TRUE(coordinator_side_->Send(1, Encode(response_list)).ok());
+  EXPECT_TRUE(coordinator_side_->Send(1, Seal(++sent_, Encode(response_list))).ok());
   const Status status = Await(ending);
   EXPECT_EQ(status.code(), Code::kInternal);
   EXPECT_NE(status.message().find("number 5"), std::string::npos) << status.message();

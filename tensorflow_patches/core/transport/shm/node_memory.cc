@@ -21,6 +21,7 @@ size_t SlotBytes(int ranks) {
 
 // Not FUTEX_PRIVATE: the ranks are processes.
 void FutexWait(std::atomic<uint32_t>* word, uint32_t value, Clock::duration limit) {
+  if (Clock::WaitForChange(*word, value, limit)) return;
   const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(limit).count();
   const timespec time = {ns / 1'000'000'000, ns % 1'000'000'000};
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT, value, &time, nullptr, 0);
@@ -32,9 +33,12 @@ void FutexWake(std::atomic<uint32_t>* word) {
 
 }  // namespace
 
+// Both counts can be anything if a process that has no part in this has written here; nothing
+// beside the ring may be touched all the same.
 size_t ControlRing::Write(const char* from, size_t bytes) {
   const uint64_t start = written.load(std::memory_order_relaxed);
-  const size_t room = kBytes - static_cast<size_t>(start - read.load(std::memory_order_acquire));
+  const uint64_t used = start - read.load(std::memory_order_acquire);
+  const size_t room = used < kBytes ? kBytes - static_cast<size_t>(used) : 0;
   const size_t n = std::min(bytes, room);
   const size_t first = std::min(n, kBytes - start % kBytes);
   std::memcpy(data + start % kBytes, from, first);
@@ -54,8 +58,9 @@ size_t ControlRing::Read(char* to, size_t bytes) {
 }
 
 size_t ControlRing::Readable() const {
-  return static_cast<size_t>(written.load(std::memory_order_seq_cst) -
-                             read.load(std::memory_order_seq_cst));
+  const uint64_t used =
+      written.load(std::memory_order_seq_cst) - read.load(std::memory_order_seq_cst);
+  return static_cast<size_t>(std::min<uint64_t>(used, kBytes));
 }
 
 size_t NodeMemory::BytesFor(int ranks) {

@@ -1,0 +1,60 @@
+#include "tests/core/faults/seeds.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+
+#include "tests/core/faults/schedule.h"
+
+namespace tfmpi {
+namespace {
+
+struct Tally {
+  int schedules = 0;
+  int struck = 0;
+  int failed = 0;  // schedules that ended with errors
+  int by_launcher = 0;
+  double latest = 0;
+};
+
+double ProcessSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+}  // namespace
+
+std::string RunSeeds(uint64_t first, uint64_t count) {
+  constexpr int kMostShown = 20;
+  const double begin = ProcessSeconds();
+  Tally tallies[kNumFaults];
+  std::string first_wrong;
+  int wrong = 0;
+  for (uint64_t seed = first; seed < first + count; ++seed) {
+    const Plan plan = MakePlan(seed);
+    const ScheduleResult outcome = RunPlan(plan);
+    Tally& tally = tallies[static_cast<size_t>(plan.fault)];
+    ++tally.schedules;
+    tally.struck += outcome.struck;
+    tally.failed += outcome.failed != 0;
+    tally.by_launcher += outcome.by_launcher;
+    if (!outcome.by_launcher) tally.latest = std::max(tally.latest, outcome.seconds);
+    if (outcome.wrong.empty()) continue;
+    const std::string text = outcome.wrong + " (" + plan.Describe() + ")";
+    if (first_wrong.empty()) first_wrong = text;
+    if (++wrong <= kMostShown) std::printf("WRONG: %s\n", text.c_str());
+  }
+  const double seconds = ProcessSeconds() - begin;
+  for (int fault = 0; fault < kNumFaults; ++fault) {
+    const Tally& tally = tallies[fault];
+    std::printf(
+        "%-18s %6d schedules, happened in %5d, %5d ended with errors, the last %.1f s after; %d "
+        "only "
+        "by the launcher\n",
+        Name(static_cast<Fault>(fault)), tally.schedules, tally.struck, tally.failed, tally.latest,
+        tally.by_launcher);
+  }
+  std::printf("%llu schedules, %d wrong, %.0f a minute\n", static_cast<unsigned long long>(count),
+              wrong, static_cast<double>(count) * 60 / std::max(seconds, 1e-3));
+  std::fflush(stdout);
+  return first_wrong;
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,16 @@
+// Many schedules, one after the other.
+
+#ifndef TFMPI_TESTS_CORE_FAULTS_SEEDS_H_
+#define TFMPI_TESTS_CORE_FAULTS_SEEDS_H_
+
+#include <cstdint>
+#include <string>
+
+namespace tfmpi {
+
+// Prints what they were, and each that went wrong. Returns the first of these, or "".
+std::string RunSeeds(uint64_t first, uint64_t count);
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_TESTS_CORE_FAULTS_SEEDS_H_

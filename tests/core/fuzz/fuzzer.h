@@ -1,0 +1,52 @@
+// Bytes that reach more and more of the code that reads them.
+//
+// Those that take a branch that none took before are kept, and changed further: by bits, by lengths
+// that lie, by parts of one another. The code is built with -fsanitize-coverage=trace-pc, which GCC
+// knows; libFuzzer would need Clang. The same seed gives the same bytes.
+
+#ifndef TFMPI_TESTS_CORE_FUZZ_FUZZER_H_
+#define TFMPI_TESTS_CORE_FUZZ_FUZZER_H_
+
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace tfmpi {
+
+class Fuzzer {
+ public:
+  explicit Fuzzer(uint64_t seed) : random_(seed) {}
+
+  int Below(int bound) { return static_cast<int>(random_() % static_cast<uint64_t>(bound)); }
+
+  // Changes of these are tried, too, as long as there is room.
+  void Add(const std::string& bytes) { corpus_.push_back(bytes); }
+  const std::vector<std::string>& corpus() const { return corpus_; }
+  // Branches that were taken by any bytes so far.
+  int branches() const;
+
+  // Gives changed bytes to `read` so often. What it returns is wrong with it, or "": the first that
+  // is, with the bytes in hexadecimal, ends the run.
+  std::string Run(int times, const std::function<std::string(const std::string&)>& read);
+
+ private:
+  static constexpr size_t kMostBytes = 4096;
+
+  std::string Next();
+  void Change(std::string* bytes);
+  char Byte();
+
+  std::mt19937_64 random_;
+  std::vector<std::string> corpus_;
+};
+
+std::string ToHex(const std::string& bytes);
+std::string FromHex(const std::string& hex);
+// One per line, after the kind that is asked for and a space. Lines that begin with # are comments.
+std::vector<std::string> ReadCorpus(const std::string& file, const std::string& kind);
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_TESTS_CORE_FUZZ_FUZZER_H_

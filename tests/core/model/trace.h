@@ -1,0 +1,42 @@
+// What the ranks of one run said and did, simulated or real, and a model of the agreement that it
+// must fit: a few sets of names, which know nothing of how the coordinator and the votes work.
+
+#ifndef TFMPI_TESTS_CORE_MODEL_TRACE_H_
+#define TFMPI_TESTS_CORE_MODEL_TRACE_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tensorflow_patches/core/engine/engine.h"
+
+namespace tfmpi {
+
+class Trace {
+ public:
+  explicit Trace(int ranks) : ranks_(ranks), events_(ranks) {}
+
+  // EngineOptions::trace of this rank's engine. Lives as long as the trace; each rank has one.
+  std::function<void(EngineOptions::Event, int, const std::string&)> Recorder(int rank);
+  // When nothing is recorded any more. Where it does not fit, or "".
+  std::string Check() const;
+  // Response lists with responses that rank 0 was told, and that were voted for.
+  int told() const { return Count(EngineOptions::Event::kTold); }
+  int voted() const { return Count(EngineOptions::Event::kVoted); }
+
+ private:
+  struct Recorded {
+    EngineOptions::Event event;
+    int rank;
+    std::string message;
+  };
+
+  int Count(EngineOptions::Event event) const;
+
+  const int ranks_;
+  std::vector<std::vector<Recorded>> events_;  // by who recorded them
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_TESTS_CORE_MODEL_TRACE_H_
