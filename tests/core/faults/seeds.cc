@@ -21,13 +21,14 @@ double ProcessSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_
 
 }  // namespace
 
-std::string RunSeeds(uint64_t first, uint64_t count) {
+std::string RunSeeds(uint64_t first, uint64_t count, const std::set<uint64_t>& but) {
   constexpr int kMostShown = 20;
   const double begin = ProcessSeconds();
   Tally tallies[kNumFaults];
   std::string first_wrong;
   int wrong = 0;
   for (uint64_t seed = first; seed < first + count; ++seed) {
+    if (but.count(seed) != 0) continue;
     const Plan plan = MakePlan(seed);
     const ScheduleResult outcome = RunPlan(plan);
     Tally& tally = tallies[static_cast<size_t>(plan.fault)];
