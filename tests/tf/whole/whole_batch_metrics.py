@@ -76,7 +76,14 @@ def _classes(keras: Any) -> list[Any]:
         def update_state(self, y: Any, guess: Any, sample_weight: Any = None) -> Any:
             return super().update_state(tf.reduce_max(tf.abs(y - guess)))
 
-    return [Largest(keras)(), OfMetrics(), Batches(), MeanOfLargest(name="mean_of_largest")]
+    class GoesOn(keras.metrics.MeanAbsoluteError):
+        """A mean over all that it has seen since it was made."""
+
+        def reset_state(self) -> None:
+            pass
+
+    means = [MeanOfLargest(name="mean_of_largest"), GoesOn(name="goes_on")]
+    return [Largest(keras)(), OfMetrics(), Batches(), *means]
 
 
 def cases(

@@ -72,11 +72,24 @@ def reset(original: Any) -> Any:
     @functools.wraps(original)
     def reset_state(self: Any, *args: Any, **kwargs: Any) -> Any:
         found = hooking.as_here(original)(self, *args, **kwargs)
-        for variable in getattr(self, "variables", ()):
-            states.tf_variable(variable).__dict__.pop(BASE, None)
+        for variable in map(states.tf_variable, getattr(self, "variables", ())):
+            base = variable.__dict__.get(BASE)
+            # A metric of the script's own may go on from epoch to epoch.
+            if base is not None and not _still_holds(variable, base):
+                del variable.__dict__[BASE]
         return found
 
     return reset_state
+
+
+def _still_holds(variable: Any, value: Any) -> bool:
+    import numpy as np
+    import tensorflow as tf
+
+    if not tf.executing_eagerly():
+        return False
+    held = variable.numpy()
+    return bool(np.array_equal(held, np.asarray(value).astype(held.dtype)))
 
 
 def _of_whole(part: Any, name: str, arguments: Any) -> Any:
