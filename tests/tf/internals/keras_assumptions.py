@@ -23,7 +23,7 @@ from tensorflow.mpi._src.keras import data as keras_data
 from tensorflow.mpi._src.keras import fit
 from tensorflow.mpi._src.runtime import hooking, hooks
 from tensorflow.mpi._src.tf_keras import data as tf_keras_data
-from tensorflow.mpi._src.variables import initial_broadcast
+from tensorflow.mpi._src.variables import states
 from tf_keras.src.engine import data_adapter
 
 ROWS = np.ones((6, 2), np.float32)
@@ -145,11 +145,11 @@ def random_states() -> dict[str, Any]:
     generator = tf.random.Generator.from_seed(1)
     weight = keras.Variable(np.ones(2, np.float32), name="kernel")
     return {
-        "keras": initial_broadcast.is_random_state(seed.path),
-        "keras dropout": initial_broadcast.is_random_state(dropout.seed_generator.state.path),
+        "keras": states.is_random_state(seed.path),
+        "keras dropout": states.is_random_state(dropout.seed_generator.state.path),
         "keras shape": list(seed.shape),
-        "tensorflow": initial_broadcast.is_random_state(generator.state.name),
-        "weight": initial_broadcast.is_random_state(weight.path),
+        "tensorflow": states.is_random_state(generator.state.name),
+        "weight": states.is_random_state(weight.path),
         "value": isinstance(fit._tf_variable(weight), tf.Variable),
         "aggregation": keras.metrics.Mean().variables[0].aggregation,
     }

@@ -43,7 +43,7 @@ def last_line(text: str) -> str:
     [
         ("off", "was started with TF_MPI_ENABLE=0; set it alike on all ranks; this rank ends"),
         full("off later", "runs TensorFlow without averaging: TF_MPI_ENABLE=0 there"),
-        ("late", "has not imported tensorflow); this rank ends"),
+        full("late", "has not imported tensorflow); this rank ends"),
         ("idle", "is idle); this rank ends"),
         full("stopped", "is stopped, as by SIGSTOP); this rank ends"),
     ],
