@@ -34,7 +34,7 @@ def needs_whole(model: Any, kind: str, step: Callable[[Any], Any], shard: Any) -
     found: dict[Any, bool] = model.__dict__.setdefault(_FOUND, {})
     if kind not in found:
         kept = _own_state(model) if kind == "train_step" else {}
-        looked_at = _is_own(model, kind) or _adds_eagerly(model) or bool(kept)
+        looked_at = _is_own(model, kind) or _adds_losses(model) or bool(kept)
         why = None
         if looked_at and _can_be_whole(shard):
             why = _why_whole(model, kind, step, shard, kept)
@@ -60,12 +60,8 @@ def _is_own(model: Any, kind: str) -> bool:
     return not all(is_keras(getattr(method, "__module__", "")) for method in methods)
 
 
-def _adds_eagerly(model: Any) -> bool:
-    """Whether, in eager code, a layer of the script's own adds a loss: nobody sees of what."""
-    import tensorflow as tf
-
-    if not tf.executing_eagerly():
-        return False
+def _adds_losses(model: Any) -> bool:
+    """Whether a layer of the script's own adds a loss, which may be of several samples at once."""
     own = [layer for layer in model._flatten_layers() if not is_keras(type(layer).__module__)]
     return any("add_loss" in getattr(_call(layer), "co_names", ()) for layer in own)
 
