@@ -16,6 +16,7 @@ CORE = [
     "cpu",
     "memory",
     "transport",
+    "device",
     "request",
     "observability",
     "reduction",
