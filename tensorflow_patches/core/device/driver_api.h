@@ -1,0 +1,91 @@
+// What is used of the CUDA driver, in declarations of our own: its binary interface is stable, and
+// nothing of CUDA is needed to build the core. The names are the driver's, without their cu.
+
+#ifndef TFMPI_CORE_DEVICE_DRIVER_API_H_
+#define TFMPI_CORE_DEVICE_DRIVER_API_H_
+
+#include <cstddef>
+#include <string>
+
+#include "tensorflow_patches/core/base/status.h"
+#include "tensorflow_patches/core/device/gpu.h"
+
+namespace tfmpi {
+
+using CudaContext = struct CudaContextHandle*;  // a CUcontext
+
+// Values of the driver's enumerations.
+inline constexpr int kCudaSuccess = 0;
+inline constexpr int kCudaNotReady = 600;
+inline constexpr unsigned kStreamNonBlocking = 1;
+inline constexpr unsigned kEventDisableTiming = 2;
+inline constexpr unsigned kMemHostPortable = 1;
+inline constexpr int kCaptureModeRelaxed = 2;
+
+struct Driver {
+  int (*Init)(unsigned flags);
+  int (*GetErrorName)(int error, const char** name);
+  int (*GetErrorString)(int error, const char** text);
+
+  int (*DeviceGetCount)(int* count);
+  int (*DeviceGet)(int* device, int ordinal);
+  int (*DeviceGetName)(char* name, int length, int device);
+  int (*DeviceGetPCIBusId)(char* address, int length, int device);
+  int (*DevicePrimaryCtxRetain)(CudaContext* context, int device);
+
+  int (*CtxGetCurrent)(CudaContext* context);
+  int (*CtxPushCurrent)(CudaContext context);
+  int (*CtxPopCurrent)(CudaContext* context);
+  int (*CtxGetDevice)(int* device);
+  int (*CtxGetStreamPriorityRange)(int* least, int* greatest);
+  int (*CtxSynchronize)();
+  int (*ThreadExchangeStreamCaptureMode)(int* mode);
+
+  int (*StreamCreateWithPriority)(GpuStream* stream, unsigned flags, int priority);
+  int (*StreamDestroy)(GpuStream stream);
+  int (*StreamGetCtx)(GpuStream stream, CudaContext* context);
+  int (*StreamWaitEvent)(GpuStream stream, GpuEvent event, unsigned flags);
+  int (*EventCreate)(GpuEvent* event, unsigned flags);
+  int (*EventDestroy)(GpuEvent event);
+  int (*EventRecord)(GpuEvent event, GpuStream stream);
+  int (*EventQuery)(GpuEvent event);
+
+  // Addresses are the driver's CUdeviceptr: unified, so that they say themselves whose they are.
+  int (*MemcpyAsync)(unsigned long long to, unsigned long long from, size_t bytes,
+                     GpuStream stream);
+  int (*MemAlloc)(unsigned long long* memory, size_t bytes);
+  int (*MemFree)(unsigned long long memory);
+  int (*MemHostAlloc)(void** memory, size_t bytes, unsigned flags);
+  int (*MemFreeHost)(void* memory);
+};
+
+// The driver, which the first call looks for and starts. Null with the reason in `status` where
+// there is none; the next call looks again. It stays loaded.
+const Driver* LoadDriver(Status* status);
+
+// "CUDA_ERROR_... (what it means)".
+std::string CudaErrorText(const Driver& driver, int error);
+
+// While it lives, `context` is the calling thread's current one, and what is called may be called
+// while a stream of this process is being captured into a CUDA graph: by default, an allocation or
+// a query of any thread would break such a capture.
+class InContext {
+ public:
+  InContext(const Driver& driver, CudaContext context);
+  ~InContext();
+  InContext(const InContext&) = delete;
+  InContext& operator=(const InContext&) = delete;
+
+  // Of making it current.
+  int error() const { return error_; }
+
+ private:
+  const Driver& driver_;
+  bool pushed_ = false;
+  int mode_ = kCaptureModeRelaxed;
+  int error_ = kCudaSuccess;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_DEVICE_DRIVER_API_H_
