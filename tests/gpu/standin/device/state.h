@@ -1,0 +1,120 @@
+// What the process has of simulated GPUs: devices with their memory, contexts, what was counted.
+//
+// Nothing is ever destroyed: TensorFlow's threads use it until the process ends.
+
+#ifndef TFMPI_TESTS_GPU_STANDIN_DEVICE_STATE_H_
+#define TFMPI_TESTS_GPU_STANDIN_DEVICE_STATE_H_
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "device/types.h"
+
+namespace standin {
+
+// FAKE_CUDA_...; see README.md.
+struct Settings {
+  int devices;
+  size_t bytes;     // of each device's memory
+  int delay_us;     // an operation waits for up to this long before it runs; 0: none
+  bool verbose;     // name what is not supported, once
+  bool statistics;  // at the end of the process
+};
+const Settings& settings();
+
+// A device's memory: addresses that fault, and a second mapping of the same pages for copies.
+class Memory {
+ public:
+  explicit Memory(size_t capacity);
+  Result Allocate(size_t bytes, Pointer* pointer);  // zeroed
+  Result Free(Pointer pointer);
+  bool Contains(Pointer pointer) const { return pointer >= base_ && pointer < base_ + capacity_; }
+  // The allocation that `pointer` lies in.
+  bool Find(Pointer pointer, Pointer* start, size_t* bytes) const;
+  void* Shadow(Pointer pointer) const { return shadow_ + (pointer - base_); }
+  size_t capacity() const { return capacity_; }
+  size_t free() const;
+
+ private:
+  const size_t capacity_;
+  int file_ = -1;
+  Pointer base_ = 0;
+  char* shadow_ = nullptr;
+  mutable std::mutex mutex_;
+  size_t used_ = 0;
+  std::map<size_t, size_t> allocations_;  // offset, bytes
+};
+
+struct Device;
+// There is one for each device, the primary one.
+struct Context {
+  Device* device;
+};
+
+struct Device {
+  Device(int number, size_t bytes) : ordinal(number), memory(bytes), context{this} {}
+  const int ordinal;
+  Memory memory;
+  Context context;
+  int retained = 0;
+};
+
+// Those that CUDA_VISIBLE_DEVICES leaves.
+const std::vector<std::unique_ptr<Device>>& devices();
+Device* DeviceAt(int ordinal);  // null where there is none
+int PciBus(const Device& device);
+void Uuid(const Device& device, unsigned char* bytes16);
+int Attribute(const Device& device, int attribute);
+
+// The calling thread's; null at first, as the driver has it.
+std::vector<Context*>& context_stack();
+Context* CurrentContext();
+
+// Host memory that a GPU reaches by itself.
+class Pinned {
+ public:
+  Result Allocate(size_t bytes, bool managed, void** memory);
+  Result Free(void* memory);
+  Result Register(void* memory, size_t bytes);
+  Result Unregister(void* memory);
+  struct Range {
+    size_t bytes;
+    bool ours, managed;
+  };
+  bool Find(const void* pointer, void** start, Range* range) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<uintptr_t, Range> ranges_;
+};
+Pinned& pinned();
+
+// Where the host reaches what `pointer` names: a device's shadow, or host memory itself.
+Device* DeviceOf(Pointer pointer);
+void* Reach(Pointer pointer);
+inline void* Reach(const void* pointer) { return Reach(reinterpret_cast<Pointer>(pointer)); }
+
+enum Count {
+  kKernels,
+  kToDevice,
+  kToHost,
+  kOnDevice,
+  kFills,
+  kHostCalls,
+  kWaits,
+  kGraphs,
+  kCounts
+};
+void Add(Count count);
+
+// Says once that `name` is asked for and not there.
+Result Unsupported(const char* name);
+
+}  // namespace standin
+
+#endif  // TFMPI_TESTS_GPU_STANDIN_DEVICE_STATE_H_

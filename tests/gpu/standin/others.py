@@ -1,0 +1,32 @@
+"""others.py LIBRARY: C++ for what LIBRARY (libtensorflow_framework.so.2) knows of CUDA by name.
+
+Weak, so that whatever the stand-in has takes precedence. The driver and the runtime say that
+they do not support it; the rest succeeds and does nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+NAME = re.compile(r"(?:__)?(?:cu[A-Z]|cuda|cublas|cudnn|cufft|cusparse|cusolver|cupti|nvml)\w+")
+SUPPORT = re.compile(r"(?:__)?(?:cuda|cu[A-Z])")
+
+
+def main() -> None:
+    symbols = subprocess.run(
+        ["nm", "-D", "--defined-only", sys.argv[1]], capture_output=True, text=True, check=True
+    ).stdout
+    names = {line.split()[-1].split("@")[0] for line in symbols.splitlines()}
+    print('#include "device/state.h"')
+    print("#define WEAK STANDIN_API __attribute__((weak)) int")
+    for name in sorted(name for name in names if NAME.fullmatch(name)):
+        done = f'standin::Unsupported("{name}")' if SUPPORT.match(name) else "0"
+        if name.startswith("nvml"):
+            done = "3"  # its "not supported"
+        print(f"WEAK {name}() {{ return {done}; }}")
+
+
+if __name__ == "__main__":
+    main()
