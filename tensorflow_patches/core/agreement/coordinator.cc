@@ -28,7 +28,8 @@ bool Recurs(const Signature& signature) { return signature.kind != OpKind::kAllg
 constexpr size_t kMostIdsOfAName = 16;
 
 bool SameBuffer(const Signature& a, const Signature& b) {
-  return b.kind == OpKind::kAllreduce && a.op == b.op && WireType(a.dtype) == WireType(b.dtype);
+  return b.kind == OpKind::kAllreduce && a.op == b.op && WireType(a.dtype) == WireType(b.dtype) &&
+         a.on_gpu == b.on_gpu;
 }
 
 }  // namespace

@@ -140,6 +140,7 @@ void Write(Writer* w, const NamedSignature& named) {
   w->Signed(named.signature.extra_row_bytes);
   w->Signed(named.signature.row_limit);
   w->Byte(named.signature.every_row ? 1 : 0);
+  w->Byte(named.signature.on_gpu ? 1 : 0);
   w->Unsigned(named.fingerprint);
   w->Byte(static_cast<uint8_t>(named.purpose));
   static const Parts kNone;
@@ -160,6 +161,7 @@ NamedSignature ReadNamed(Reader* r) {
   named.signature.extra_row_bytes = static_cast<int32_t>(r->Signed());
   named.signature.row_limit = r->Signed();
   named.signature.every_row = r->Byte() != 0;
+  named.signature.on_gpu = r->Byte() != 0;
   named.fingerprint = r->Unsigned();
   named.purpose = r->OneOf<Purpose>(kNumPurposes);
   Parts parts;

@@ -29,6 +29,10 @@ inline constexpr size_t kChunkBytes = size_t{128} << 10;
 inline constexpr size_t kLeastChunkBytes = size_t{32} << 10;
 inline constexpr size_t kMostChunksBytes = size_t{64} << 20;
 
+// From a GPU and back. So much is fetched, while what was fetched before is reduced, and what was
+// reduced before that is on its way back.
+inline constexpr size_t kGpuChunkBytes = size_t{2} << 20;
+
 // Between nodes. Reduced inside the node, between nodes and shared out, so much at a time.
 inline constexpr size_t kStageBytes = size_t{4} << 20;
 // Through MPI a chunk of this size stays in the cache between being reduced and being copied.

@@ -39,7 +39,8 @@ class Gpu {
   virtual Status Record(GpuEvent event, GpuStream stream) = 0;
   // What is enqueued on `stream` after this begins when what `event` stands for now has ended.
   virtual Status Wait(GpuStream stream, GpuEvent event) = 0;
-  // Whether what `event` stands for has ended. Fails if work of this GPU has failed.
+  // Whether what `event` stands for has ended. Fails if work of this GPU has failed. An event that
+  // was never recorded has ended.
   virtual Status Query(GpuEvent event, bool* ended) = 0;
 
   // Enqueued. Either side is this GPU's memory or pinned memory, which is the caller's until then.

@@ -73,7 +73,7 @@ void AveragePlan::Finish(const std::vector<std::string>& names, Entry entry) {
 }
 
 std::vector<Request> AveragePlan::Requests(const std::vector<Request::Buffers>& buffers,
-                                           const std::vector<void*>& outputs, double scale,
+                                           const std::vector<void*>& outputs, const Weight& weight,
                                            bool fingerprints) const {
   std::vector<Request> requests;
   requests.reserve(entries_.size());
@@ -81,7 +81,8 @@ std::vector<Request> AveragePlan::Requests(const std::vector<Request::Buffers>& 
     Request request;
     request.name = entry.name;
     request.signature = entry.signature;
-    request.scale = scale;
+    request.scale = weight.value;
+    request.memory.scale = weight.on_gpu;
     if (entry.tensors.size() == 1) {
       request.input = buffers[entry.tensors[0]].input;
       request.output = buffers[entry.tensors[0]].output;

@@ -30,11 +30,17 @@ class AveragePlan {
   };
   const std::vector<Entry>& entries() const { return entries_; }
 
+  // How much this rank's tensors count: a number, or where one lies in a GPU's memory.
+  struct Weight {
+    double value = 1;
+    const void* on_gpu = nullptr;
+  };
+
   // For one step, without `done`. `buffers` by tensor: as Request::input and output; `outputs`: as
   // Request::output of each entry of several tensors, which then need none. `fingerprints`: whether
   // to compare the data with that of other ranks.
   std::vector<Request> Requests(const std::vector<Request::Buffers>& buffers,
-                                const std::vector<void*>& outputs, double scale,
+                                const std::vector<void*>& outputs, const Weight& weight,
                                 bool fingerprints) const;
 
  private:

@@ -10,17 +10,6 @@
 namespace tfmpi {
 namespace {
 
-size_t Count(const Signature& signature) {
-  return static_cast<size_t>(NumElements(signature.shape));
-}
-
-size_t WireBytes(DataType type, size_t count) {
-  return count * WireElements(type) * SizeOf(WireType(type));
-}
-
-// An average is a sum on the wire.
-ReduceOp WireOp(ReduceOp op) { return op == ReduceOp::kAverage ? ReduceOp::kSum : op; }
-
 void PackOne(const FusionEntry& entry, char* next) {
   const DataType type = entry.signature.dtype;
   const Request& request = *entry.request;
@@ -80,6 +69,7 @@ Status Fusion::Allreduce(const std::vector<FusionEntry>& entries, int contributo
                          TimePoint deadline) {
   const FusionEntry& first = entries.front();
   const double scale = first.signature.op == ReduceOp::kAverage ? 1.0 / contributors : 1.0;
+  if (first.signature.on_gpu) return staged_.Allreduce(entries, scale, deadline);
   if (entries.size() > 1 || first.signature.parts != nullptr) {
     return ReduceFused(entries, scale, deadline);
   }
@@ -226,6 +216,7 @@ Status Fusion::SparseAllgather(const FusionEntry& entry, const std::vector<int64
 }
 
 Status Fusion::Broadcast(const FusionEntry& entry, TimePoint deadline) {
+  if (entry.signature.on_gpu) return staged_.Broadcast(entry, deadline);
   const size_t bytes = Count(entry.signature) * SizeOf(entry.signature.dtype);
   if (bytes == 0) return Status();
   std::vector<char> dropped(entry.request == nullptr ? bytes : 0);

@@ -1,6 +1,7 @@
 // Carries out one agreed response on this rank: pack, transport, unpack.
 //
 // Small tensors share a buffer; a tensor in wire form that travels alone is reduced where it lies.
+// What lies on a GPU is staged_reduction.h's.
 // Called by the communication thread; it owns the fusion buffer, which it keeps from step to step,
 // since memory given back to the kernel costs its page faults again.
 
@@ -10,21 +11,17 @@
 #include <vector>
 
 #include "tensorflow_patches/core/memory/line_memory.h"
+#include "tensorflow_patches/core/reduction/fusion_entry.h"
+#include "tensorflow_patches/core/reduction/staged_reduction.h"
 #include "tensorflow_patches/core/request/request.h"
 #include "tensorflow_patches/core/transport/transport.h"
 
 namespace tfmpi {
 
-// One item of a response: a tensor, or those that share a request. `request` is null on a rank that
-// has joined: it contributes zeros and drops the result. Both outlive the call.
-struct FusionEntry {
-  const Signature& signature;
-  Request* request = nullptr;
-};
-
 class Fusion {
  public:
-  Fusion(Transport* transport, size_t threshold) : transport_(transport), threshold_(threshold) {}
+  Fusion(Transport* transport, size_t threshold)
+      : transport_(transport), threshold_(threshold), staged_(transport) {}
 
   // All entries have one reduction and one wire type. `contributors` divides an average.
   Status Allreduce(const std::vector<FusionEntry>& entries, int contributors, TimePoint deadline);
@@ -48,6 +45,7 @@ class Fusion {
 
   Transport* const transport_;
   const size_t threshold_;
+  StagedReduction staged_;  // of what lies on GPUs
   LineMemory buffer_;
   size_t buffer_bytes_ = 0;
 };

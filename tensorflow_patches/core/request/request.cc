@@ -19,6 +19,7 @@ std::string Describe(const Signature& signature) {
   if (signature.kind == OpKind::kBroadcast) text += " from rank " + std::to_string(signature.root);
   if (signature.row_limit >= 0) text += " if at most " + std::to_string(signature.row_limit);
   if (signature.every_row) text += ", duplicates and all";
+  if (signature.on_gpu) text += " on a GPU";
   return text;
 }
 
@@ -69,6 +70,10 @@ Status Validate(const Signature& signature) {
   }
   if (signature.kind == OpKind::kSparseAllgather && RowBytes(signature) == 0) {
     return Status(Code::kInvalidArgument, "exchange needs rows that are not empty");
+  }
+  if (signature.on_gpu && GathersRows(signature.kind)) {
+    return Status(Code::kInvalidArgument,
+                  std::string(Name(signature.kind)) + " is not defined for memory of a GPU");
   }
   if (signature.kind != OpKind::kAllreduce) return Status();
   const bool sums = signature.op == ReduceOp::kAverage || signature.op == ReduceOp::kSum;

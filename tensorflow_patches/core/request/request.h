@@ -13,6 +13,7 @@
 #include "tensorflow_patches/core/base/row_access.h"
 #include "tensorflow_patches/core/base/status.h"
 #include "tensorflow_patches/core/base/types.h"
+#include "tensorflow_patches/core/device/gpu.h"
 
 namespace tfmpi {
 
@@ -40,6 +41,8 @@ struct Signature {
   int64_t row_limit = -1;
   // SparseAllgather only: a rank's rows travel as it has them, duplicates and all.
   bool every_row = false;
+  // Allreduce and broadcast: the memory is a GPU's, and travels in chunks that all ranks cut alike.
+  bool on_gpu = false;
   // Allreduce only: null for one tensor. Else `shape` is the number of elements of all, each of
   // which takes up PaddedElements. Shared: it is compared by address first.
   std::shared_ptr<const Parts> parts = nullptr;
@@ -49,7 +52,7 @@ struct Signature {
                             (parts != nullptr && other.parts != nullptr && *parts == *other.parts);
     return same_parts && kind == other.kind && op == other.op && dtype == other.dtype &&
            root == other.root && shape == other.shape && extra_row_bytes == other.extra_row_bytes &&
-           row_limit == other.row_limit && every_row == other.every_row;
+           row_limit == other.row_limit && every_row == other.every_row && on_gpu == other.on_gpu;
   }
   bool operator!=(const Signature& other) const { return !(*this == other); }
 };
@@ -100,6 +103,17 @@ inline bool IsWaitedFor(Purpose purpose) {
   return purpose == Purpose::kStep || purpose == Purpose::kScript;
 }
 
+// Whose memory a request's is, where Signature::on_gpu says so.
+struct GpuMemory {
+  Gpu* gpu = nullptr;
+  // The submitter's: what is enqueued there after the request has ended finds its result.
+  GpuStream stream = nullptr;
+  // When it has happened the input is there, and the output may be written. Lives until `done`.
+  GpuEvent ready = nullptr;
+  // If not null, a float32 of the GPU's, there when `ready` has happened, in place of `scale`.
+  const void* scale = nullptr;
+};
+
 struct Request {
   std::string name;
   Signature signature;
@@ -127,6 +141,7 @@ struct Request {
   // Allreduce of floating types: this rank's data counts times this. With 0 it counts as zeros,
   // whatever it holds, NaN too. May differ by rank.
   double scale = 1;
+  GpuMemory memory;
   // Set by Engine::Submit.
   TimePoint submitted;
   // Allgather: called once, on the communication thread, with each rank's first dimension; returns

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "tensorflow/core/framework/device.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow_patches/core/cpu/reduce.h"
 #include "tensorflow_patches/core/observability/timeline.h"
@@ -35,8 +36,7 @@ class ApplyKernel::Step {
         context_(context),
         done_(std::move(done)),
         engine_(engine),
-        group_(std::make_unique<RequestGroup>(engine, context->cancellation_manager(),
-                                              *context->runner())) {}
+        group_(RequestGroup::OfKernel(engine, context)) {}
 
   // `averaged`: the gradient is an average already; what is left is the initial broadcast.
   void Start(const std::string& key, bool averaged);
@@ -96,7 +96,9 @@ absl::Status ApplyKernel::Step::PrepareGradient(bool first_apply) {
       RequestFor(OpKind::kAllreduce, name_ + kernel_->request_suffix_, dtype, gradient_);
   request.input = Data(gradient_);
   request.output = Data(average_);
-  if (first_apply) request.fingerprint = Fingerprint(request.input, gradient_.TotalBytes());
+  if (first_apply && !RunsOnGpu(context_)) {  // else no thread of the host may read it
+    request.fingerprint = Fingerprint(request.input, gradient_.TotalBytes());
+  }
   group_->Add(std::move(request));
   CountGradients(1);
   return status;
@@ -138,7 +140,7 @@ void ApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
       ((averaged_ || t_averaged) && synchronized_.Holds(context))) {
     const std::string traced = synchronized_.TraceName(*this);
     const Span span(Stage::kApply, traced, context->input(gradient_).TotalBytes());
-    stock_->Compute(context);  // its node is this kernel's, and so are its inputs
+    RunStock(stock_.get(), context);  // its node is this kernel's, and so are its inputs
     return done();
   }
   (new Step(this, context, std::move(done), engine))
@@ -164,6 +166,12 @@ bool IsAveraged(const tensorflow::NodeDef& node) {
   return tensorflow::TryGetNodeAttr(node, "_tf_mpi_averaged", &averaged) && averaged;
 }
 
+void RunStock(OpKernel* stock, OpKernelContext* context) {
+  if (!RunsOnGpu(context)) return stock->Compute(context);
+  // A GPU's makes it the one that the kernel launches on.
+  static_cast<tensorflow::Device*>(context->device())->Compute(stock, context);
+}
+
 void RunOnInputs(OpKernel* stock, OpKernelContext* context,
                  std::initializer_list<std::pair<int, Tensor*>> replaced_inputs) {
   OpKernelContext::Params* const params = context->params();
@@ -173,7 +181,7 @@ void RunOnInputs(OpKernel* stock, OpKernelContext* context,
   replaced.op_kernel = stock;
   replaced.inputs = inputs;
   context->set_params(&replaced);
-  stock->Compute(context);
+  RunStock(stock, context);
   context->set_params(params);
   replaced.eigen_gpu_device = nullptr;  // the original's; a Params deletes what it holds
 }

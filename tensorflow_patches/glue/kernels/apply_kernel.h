@@ -55,6 +55,8 @@ std::string RequestSuffix(const tensorflow::NodeDef& node);
 // Its gradient is an average already.
 bool IsAveraged(const tensorflow::NodeDef& node);
 
+// Runs the stock kernel in `context`, its own or one that has its inputs.
+void RunStock(tensorflow::OpKernel* stock, tensorflow::OpKernelContext* context);
 // Runs the stock kernel in `context`, which is another kernel's: it sees that one's inputs, but
 // these tensors as the inputs of these numbers.
 void RunOnInputs(tensorflow::OpKernel* stock, tensorflow::OpKernelContext* context,

@@ -42,6 +42,8 @@ REGISTER_OP("TfMpiAverage")
     });
 
 REGISTER_KERNEL_BUILDER(Name("TfMpiAverage").Device(tensorflow::DEVICE_CPU), AverageKernel);
+REGISTER_KERNEL_BUILDER(Name("TfMpiAverage").Device(tensorflow::DEVICE_GPU).HostMemory("weight"),
+                        AverageKernel);
 
 // One of several tensors in one block of memory, which lives as long as any of them.
 class PartBuffer : public tensorflow::TensorBuffer {
@@ -132,8 +134,7 @@ std::string SessionSuffix(OpKernelContext* context) {
   return scope.empty() ? "" : " @" + scope;
 }
 
-absl::Status ReadWeight(OpKernelContext* context, int input, const std::string& name,
-                        float* weight) {
+absl::Status CheckWeightInput(OpKernelContext* context, int input) {
   if (GetEngine() == nullptr) {
     return absl::FailedPreconditionError("averaging is off (TF_MPI_ENABLE)");
   }
@@ -144,7 +145,14 @@ absl::Status ReadWeight(OpKernelContext* context, int input, const std::string& 
   if (tensor.dtype() != tensorflow::DT_FLOAT || tensor.NumElements() != 1) {
     return absl::InvalidArgumentError("the weight of an average is no float32 scalar");
   }
-  *weight = tensor.flat<float>()(0);
+  return absl::OkStatus();
+}
+
+absl::Status ReadWeight(OpKernelContext* context, int input, const std::string& name,
+                        float* weight) {
+  const absl::Status status = CheckWeightInput(context, input);
+  if (!status.ok()) return status;
+  *weight = context->input(input).flat<float>()(0);
   return CheckWeight(*weight, name);
 }
 
@@ -153,6 +161,18 @@ absl::Status CheckWeight(float weight, const std::string& name) {
   return absl::InvalidArgumentError(absl::StrCat("the weight of '", name,
                                                  "' and what is averaged with it is ", weight,
                                                  "; it must be finite and not negative"));
+}
+
+absl::Status ReadWeight(OpKernelContext* context, int input, const std::string& name,
+                        AveragePlan::Weight* weight) {
+  if (!RunsOnGpu(context) || context->input_memory_type(input) == tensorflow::HOST_MEMORY) {
+    float value = 0;
+    const absl::Status status = ReadWeight(context, input, name, &value);
+    weight->value = value;
+    return status;
+  }
+  weight->on_gpu = Data(context->input(input));
+  return CheckWeightInput(context, input);
 }
 
 bool IsFirstAverage(const std::string& name) {
@@ -246,15 +266,15 @@ void AverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
     return done();
   }
   const int tensors = static_cast<int>(spec_.names.size());
-  float scale = 0;
-  OP_REQUIRES_OK_ASYNC(context, ReadWeight(context, tensors, spec_.names[0], &scale), done);
+  AveragePlan::Weight weight;
+  OP_REQUIRES_OK_ASYNC(context, ReadWeight(context, tensors, spec_.names[0], &weight), done);
   const std::shared_ptr<const AveragePlan> plan = PlanFor(context);
   std::vector<Request::Buffers> buffers(tensors);
   std::vector<void*> outputs;
   OP_REQUIRES_OK_ASYNC(context, Allocate(context, *plan, &buffers, &outputs), done);
-  auto group =
-      std::make_unique<RequestGroup>(engine, context->cancellation_manager(), *context->runner());
-  for (Request& request : plan->Requests(buffers, outputs, scale, IsFirstAverage(spec_.names[0]))) {
+  auto group = RequestGroup::OfKernel(engine, context);
+  const bool fingerprints = !RunsOnGpu(context) && IsFirstAverage(spec_.names[0]);
+  for (Request& request : plan->Requests(buffers, outputs, weight, fingerprints)) {
     group->Add(std::move(request));
   }
   if (context->num_outputs() > tensors) {  // of an IdentityN

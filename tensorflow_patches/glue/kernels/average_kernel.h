@@ -38,9 +38,14 @@ std::vector<std::string> AverageNames(const tensorflow::NodeDef& node);
 absl::Status CheckAveraged(const std::string& name, tensorflow::DataType type, DataType* core);
 // What is added to a request's name in the session that runs it.
 std::string SessionSuffix(tensorflow::OpKernelContext* context);
+// Fails where no average can run, and for an input that is no weight.
+absl::Status CheckWeightInput(tensorflow::OpKernelContext* context, int input);
 // The weight that input number `input` holds; fails where no average can run, and for a bad weight.
 absl::Status ReadWeight(tensorflow::OpKernelContext* context, int input, const std::string& name,
                         float* weight);
+// The same; on a GPU, if it lies there, only where.
+absl::Status ReadWeight(tensorflow::OpKernelContext* context, int input, const std::string& name,
+                        AveragePlan::Weight* weight);
 
 // Ok if `weight` is finite and not negative.
 absl::Status CheckWeight(float weight, const std::string& name);

@@ -99,8 +99,7 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
     request.input = Data(tensor);
     OP_REQUIRES_OK_ASYNC(context, Prepare(context, tensor, &request), done);
     const std::string what = "'" + request.name + "' was exchanged";
-    auto group =
-        std::make_unique<RequestGroup>(engine, context->cancellation_manager(), *context->runner());
+    auto group = RequestGroup::OfKernel(engine, context);
     group->Add(std::move(request));
     RequestGroup::Submit(std::move(group), what,
                          [context, done, tensor](const absl::Status& ended) {
@@ -213,6 +212,11 @@ REGISTER_KERNEL_BUILDER(Name("TfMpiAllreduce").Device(tensorflow::DEVICE_CPU), A
 REGISTER_KERNEL_BUILDER(Name("TfMpiAllgather").Device(tensorflow::DEVICE_CPU), AllgatherKernel);
 REGISTER_KERNEL_BUILDER(Name("TfMpiBroadcast").Device(tensorflow::DEVICE_CPU), BroadcastKernel);
 REGISTER_KERNEL_BUILDER(Name("TfMpiHandleName").Device(tensorflow::DEVICE_CPU), HandleNameKernel);
+REGISTER_KERNEL_BUILDER(Name("TfMpiHandleName")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("resource")
+                            .HostMemory("container_and_name"),
+                        HandleNameKernel);
 
 }  // namespace
 }  // namespace tfmpi

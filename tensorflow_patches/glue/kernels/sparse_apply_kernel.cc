@@ -41,16 +41,20 @@ class SparseApplyKernel::Step {
         context_(context),
         done_(std::move(done)),
         engine_(engine),
+        on_gpu_(RunsOnGpu(context)),
         divided_(engine->topology()) {}
 
   void Start();
 
  private:
+  void Submit(const absl::Status& copied);
   int64_t TableRows() const;
   void Exchanged(const absl::Status& status);
   std::unique_ptr<RequestGroup> NewGroup() const;
   const Tensor& values() const;
   const Tensor& indices() const;
+  // On a GPU the rows pass through the host, whose code decides by their indices.
+  void Averaged(const absl::Status& status);
   void Update(const absl::Status& status);
   // The stock kernel, in blocks of rows.
   absl::Status RunOnAllRows();
@@ -63,38 +67,50 @@ class SparseApplyKernel::Step {
   OpKernelContext* const context_;
   DoneCallback done_;
   std::string name_;  // the variable's, for traces
+  std::string request_name_;
+  bool first_apply_ = false;
   InitialBroadcast start_;
   Engine* const engine_;
+  const bool on_gpu_;
+  Tensors own_, averages_;  // values and indices: this rank's, the host's; those of all ranks
   std::unique_ptr<SparseAverage> average_;  // null: the rows are averages already
   DividedUpdate divided_;
 };
 
 std::unique_ptr<RequestGroup> SparseApplyKernel::Step::NewGroup() const {
-  return std::make_unique<RequestGroup>(engine_, context_->cancellation_manager(),
-                                        *context_->runner());
+  return RequestGroup::OfKernel(engine_, context_);
 }
 
 void SparseApplyKernel::Step::Start() {
   const VariableUse use = VariableNames::Get().Use(StateKey(context_, 0, kernel_->ref_variable_),
                                                    kernel_->request_suffix_);
   name_ = use.name;
+  first_apply_ = use.first_apply;
+  request_name_ = use.name + kernel_->request_suffix_;
+  if (kernel_->averaged_ || ApplyKernel::ThreadAveraged()) return Submit(absl::OkStatus());
+  average_ = std::make_unique<SparseAverage>(context_, engine_, request_name_);
+  ToHost(context_, {context_->input(kernel_->gradient_), context_->input(kernel_->indices_)},
+         [this](const absl::Status& status, const Tensors& own) {
+           own_ = own;
+           Submit(status);
+         });
+}
+
+void SparseApplyKernel::Step::Submit(const absl::Status& copied) {
+  if (!copied.ok()) return Finish(copied);
   std::unique_ptr<RequestGroup> group = NewGroup();
-  const bool averaged = kernel_->averaged_ || ApplyKernel::ThreadAveraged();
-  if (!averaged) {
-    average_ =
-        std::make_unique<SparseAverage>(context_, engine_, use.name + kernel_->request_suffix_);
+  if (average_ != nullptr) {
     const absl::Status status =
-        average_->AddTo(group.get(), context_->input(kernel_->gradient_),
-                        context_->input(kernel_->indices_), TableRows(), /*weight=*/1,
+        average_->AddTo(group.get(), own_[0], own_[1], TableRows(), /*weight=*/1,
                         Duplicates::kKeepUnlessAlike);  // row by row in stock kernels
     if (!status.ok()) return Finish(status);
   }
-  if (use.first_apply) {
-    start_.AddBroadcasts(context_, use.name, kernel_->ref_variable_, engine_->topology().rank,
+  if (first_apply_) {
+    start_.AddBroadcasts(context_, name_, kernel_->ref_variable_, engine_->topology().rank,
                          group.get());
   }
-  if (averaged && start_.empty()) return Update(absl::OkStatus());
-  RequestGroup::Submit(std::move(group), "'" + use.name + "' was averaged",
+  if (average_ == nullptr && start_.empty()) return Update(absl::OkStatus());
+  RequestGroup::Submit(std::move(group), "'" + name_ + "' was averaged",
                        [this](const absl::Status& status) { Exchanged(status); });
 }
 
@@ -106,22 +122,33 @@ int64_t SparseApplyKernel::Step::TableRows() const {
 
 void SparseApplyKernel::Step::Exchanged(const absl::Status& status) {
   if (!status.ok() || average_ == nullptr) return Update(status);
-  average_->Finish([this](const absl::Status& averaged) { Update(averaged); });
+  average_->Finish([this](const absl::Status& averaged) { Averaged(averaged); });
+}
+
+void SparseApplyKernel::Step::Averaged(const absl::Status& status) {
+  if (!status.ok()) return Update(status);
+  ToKernel(context_, {*average_->values(), *average_->indices()},
+           [this](const absl::Status& copied, const Tensors& averages) {
+             averages_ = averages;
+             Update(copied);
+           });
 }
 
 const Tensor& SparseApplyKernel::Step::values() const {
-  return average_ != nullptr ? *average_->values() : context_->input(kernel_->gradient_);
+  if (average_ == nullptr) return context_->input(kernel_->gradient_);
+  return averages_[0];
 }
 
 const Tensor& SparseApplyKernel::Step::indices() const {
-  return average_ != nullptr ? *average_->indices() : context_->input(kernel_->indices_);
+  if (average_ == nullptr) return context_->input(kernel_->indices_);
+  return averages_[1];
 }
 
 void SparseApplyKernel::Step::Update(const absl::Status& status) {
   const absl::Status written = status.ok() ? start_.Write(context_) : status;
   if (!written.ok()) return Finish(written);
-  const bool divided =
-      kernel_->alone_ && IsRows(values(), indices()) && divided_.Divide(context_, indices());
+  const bool divided = kernel_->alone_ && !on_gpu_ && IsRows(values(), indices()) &&
+                       divided_.Divide(context_, indices());
   const absl::Status updated = [&] {
     const Span span(Stage::kApply, name_, values().TotalBytes());
     return divided ? RunOnRows(divided_.PlacesOf(engine_->topology().rank)) : RunOnAllRows();
@@ -134,7 +161,7 @@ void SparseApplyKernel::Step::Update(const absl::Status& status) {
 }
 
 absl::Status SparseApplyKernel::Step::RunOnAllRows() {
-  const bool sliced = ExtrasThatAreOn().rows_ahead && IsRows(values(), indices()) &&
+  const bool sliced = !on_gpu_ && ExtrasThatAreOn().rows_ahead && IsRows(values(), indices()) &&
                       values().dim_size(0) > kBlockOfRows;
   const int64_t rows = sliced ? values().dim_size(0) : 0;
   int64_t begin = 0;
@@ -183,7 +210,7 @@ absl::Status SparseApplyKernel::Step::RunOnRows(const std::vector<int64_t>& plac
 void SparseApplyKernel::Step::RunOnBlock(Tensor values, Tensor indices) {
   for (int input = 0; input < context_->num_inputs(); ++input) {
     Tensor state;
-    if (ExtrasThatAreOn().rows_ahead && IsState(context_, input) &&
+    if (!on_gpu_ && ExtrasThatAreOn().rows_ahead && IsState(context_, input) &&
         ReadState(context_, input, &state) && state.NumElements() != 0) {
       TouchRows(state, indices);
     }
@@ -224,7 +251,7 @@ void SparseApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done
   ApplyKernel::CountApplied();
   Engine* const engine = GetEngine();
   if (engine == nullptr) {  // in a forked child
-    stock_->Compute(context);
+    RunStock(stock_.get(), context);
     return done();
   }
   (new Step(this, context, std::move(done), engine))->Start();

@@ -110,14 +110,15 @@ int64_t SparseAverage::MostGathered() const {
 }
 
 void SparseAverage::AddGather(RequestGroup* group) {
-  group->Add(GatherRequest(name_, format_, ToShape(row_shape_), MostGathered(), gathered_.get()));
+  group->AddOfHost(
+      GatherRequest(name_, format_, ToShape(row_shape_), MostGathered(), gathered_.get()));
 }
 
 absl::Status SparseAverage::AddDense(RequestGroup* group) {
   is_dense_ = true;
   const int64_t width = static_cast<int64_t>(format_.elements) + 1;
   const absl::Status status =
-      context_->allocate_temp(value_type_, TensorShape({table_rows_ * width}), &dense_);
+      context_->allocate_temp(value_type_, TensorShape({table_rows_ * width}), &dense_, OnHost());
   if (!status.ok()) return status;
   char* const rows = static_cast<char*>(Data(dense_));
   const size_t flag_bytes = SizeOf(format_.dtype);
@@ -142,7 +143,7 @@ absl::Status SparseAverage::AddDense(RequestGroup* group) {
   Request request = RequestFor(OpKind::kAllreduce, name_ + " as dense", format_.dtype, dense_);
   request.signature.shape = {table_rows_, width};
   request.input = request.output = rows;
-  group->Add(std::move(request));
+  group->AddOfHost(std::move(request));
   return status;
 }
 
@@ -163,12 +164,12 @@ void SparseAverage::Finish(Done done) {
 absl::Status SparseAverage::Allocate(int64_t rows) {
   TensorShape shape = row_shape_;
   shape.InsertDim(0, rows);
-  return context_->allocate_temp(value_type_, shape, &values_);
+  return context_->allocate_temp(value_type_, shape, &values_, OnHost());
 }
 
 absl::Status SparseAverage::WriteIndices(const std::vector<int64_t>& from) {
   const absl::Status status = context_->allocate_temp(
-      index_type_, TensorShape({static_cast<int64_t>(from.size())}), &indices_);
+      index_type_, TensorShape({static_cast<int64_t>(from.size())}), &indices_, OnHost());
   if (!status.ok()) return status;
   if (index_type_ == tensorflow::DT_INT32) {
     std::copy(from.begin(), from.end(), indices_.flat<int32_t>().data());

@@ -77,27 +77,40 @@ void SparseAverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback do
     for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(i));
     return done();
   }
-  float weight = 0;
-  OP_REQUIRES_OK_ASYNC(context, ReadWeight(context, 2, name_, &weight), done);
-  auto average = std::make_shared<SparseAverage>(context, engine, name_ + SessionSuffix(context));
-  auto group =
-      std::make_unique<RequestGroup>(engine, context->cancellation_manager(), *context->runner());
-  OP_REQUIRES_OK_ASYNC(context,
-                       average->AddTo(group.get(), context->input(0), context->input(1),
-                                      table_rows_, weight, duplicates_),
-                       done);
+  OP_REQUIRES_OK_ASYNC(context, CheckWeightInput(context, 2), done);
   if (context->num_outputs() > 2) context->set_output(2, context->input(2));  // of an IdentityN
-  const auto finished = [context, done, average](const absl::Status& status) {
+  ToHost(context, {context->input(0), context->input(1), context->input(2)},
+         [=](const absl::Status& status, const Tensors& own) {
+           if (status.ok()) return Average(context, engine, own, done);
+           context->SetStatus(status);
+           done();
+         });
+}
+
+void SparseAverageKernel::Average(OpKernelContext* context, Engine* engine, const Tensors& own,
+                                  const DoneCallback& done) {
+  const float weight = own[2].flat<float>()(0);
+  OP_REQUIRES_OK_ASYNC(context, CheckWeight(weight, name_), done);
+  auto average = std::make_shared<SparseAverage>(context, engine, name_ + SessionSuffix(context));
+  auto group = RequestGroup::OfKernel(engine, context);
+  OP_REQUIRES_OK_ASYNC(
+      context, average->AddTo(group.get(), own[0], own[1], table_rows_, weight, duplicates_), done);
+  const auto written = [context, done](const absl::Status& status, const Tensors& averages) {
     if (status.ok()) {
-      context->set_output(0, *average->values());
-      context->set_output(1, *average->indices());
+      context->set_output(0, averages[0]);
+      context->set_output(1, averages[1]);
     } else {
       context->SetStatus(status);
     }
     done();
   };
+  const auto finished = [context, written, average](const absl::Status& status) {
+    if (!status.ok()) return written(status, {});
+    ToKernel(context, {*average->values(), *average->indices()}, written);
+  };
+  // `own` is read until then.
   RequestGroup::Submit(std::move(group), "'" + name_ + "' was averaged",
-                       [average, finished](const absl::Status& status) {
+                       [average, own, finished](const absl::Status& status) {
                          if (!status.ok()) return finished(status);
                          average->Finish(finished);
                        });

@@ -13,6 +13,8 @@
 
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow_patches/core/reduction/sparse_rows.h"
+#include "tensorflow_patches/glue/runtime/gpu_step.h"
+#include "tensorflow_patches/glue/runtime/runtime.h"
 
 namespace tfmpi {
 
@@ -26,6 +28,10 @@ class SparseAverageKernel : public tensorflow::AsyncOpKernel {
   static bool IsMarked(const tensorflow::NodeDef& node);
 
  private:
+  // `own`: values, indices and weight, the host's.
+  void Average(tensorflow::OpKernelContext* context, Engine* engine, const Tensors& own,
+               const DoneCallback& done);
+
   std::string name_;         // of the engine's request
   int64_t table_rows_ = -1;  // -1: not known
   Duplicates duplicates_ = Duplicates::kSum;

@@ -42,14 +42,19 @@ std::string UncompiledReason(const tensorflow::NodeDef& node) {
 std::string DeviceReason(const OpKernelConstruction& construction) {
   return "'" + construction.def().name() + "' averages gradients over ranks, and is placed on " +
          construction.device_type().type_string() +
-         "; this release averages on the CPU only. Place the optimizer there with "
-         "tf.device('CPU:0'), or run with TF_MPI_ENABLE=0";
+         ", where this release does not average. Place it on the CPU with tf.device('CPU:0'), or "
+         "run "
+         "with TF_MPI_ENABLE=0";
 }
 
-constexpr std::string_view kXlaCpu = "XLA_CPU_JIT";
+constexpr std::string_view kXlaCpu = "XLA_CPU_JIT", kXlaGpu = "XLA_GPU_JIT";
 
 bool IsOn(const OpKernelConstruction& construction, std::string_view device) {
   return construction.device_type().type_string() == device;
+}
+
+bool IsCompiled(const OpKernelConstruction& construction) {
+  return IsOn(construction, kXlaCpu) || IsOn(construction, kXlaGpu);
 }
 
 // What a maker gets: it takes over the stock kernel if it returns one of its own, and leaves it
@@ -70,10 +75,14 @@ OpKernel* MakeSparseApply(OpKernelConstruction* construction, Stock& stock) {
 }
 
 OpKernel* MakeCompiledApply(OpKernelConstruction* construction, Stock& stock) {
-  if (!IsOn(*construction, kXlaCpu)) {
+  if (!IsCompiled(*construction)) {
     return new RefusingKernel(construction, DeviceReason(*construction));
   }
   return new CompiledApplyKernel(construction, ApplyOpOf(*construction), std::move(stock));
+}
+
+OpKernel* Refuse(OpKernelConstruction* construction, Stock&) {
+  return new RefusingKernel(construction, DeviceReason(*construction));
 }
 
 OpKernel* RefuseSparse(OpKernelConstruction* construction, Stock&) {
@@ -85,13 +94,12 @@ OpKernel* MakeAverage(OpKernelConstruction* construction, Stock& stock) {
   const tensorflow::NodeDef& node = construction->def();
   if (!AverageSpec::IsMarked(node)) return nullptr;
   const bool sparse = SparseAverageKernel::IsMarked(node);
-  if (IsOn(*construction, kXlaCpu)) {
+  if (IsCompiled(*construction)) {
     if (sparse) return RefuseSparse(construction, stock);
     return new CompiledAverageKernel(construction);
   }
-  if (!IsOn(*construction, tensorflow::DEVICE_CPU)) {
-    return new RefusingKernel(construction, DeviceReason(*construction));
-  }
+  const bool gpu = IsOn(*construction, tensorflow::DEVICE_GPU);
+  if (!gpu && !IsOn(*construction, tensorflow::DEVICE_CPU)) return Refuse(construction, stock);
   if (CompiledAverageKernel::HasRows(node)) {
     return new RefusingKernel(construction, UncompiledReason(node));
   }
@@ -118,7 +126,8 @@ OpKernel* MakeCompiledScatter(OpKernelConstruction* construction, Stock& stock) 
 // The optimizer ops of apply_ops.h.
 constexpr std::string_view kDense = "dense optimizer ops", kSparse = "sparse optimizer ops";
 
-enum class Devices { kAll, kCpu, kXla };
+// kOthers: what is none of the others, as the device of a plug-in.
+enum class Devices { kAll, kCpu, kGpu, kXla, kOthers };
 
 struct Decorator {
   std::string_view ops;  // names, with | between them; or one of the above
@@ -133,6 +142,10 @@ constexpr Decorator kDecorators[] = {
     {kDense, Devices::kCpu, MakeSynchronousUpdate, &Extras::synchronous_updates},
     {kDense, Devices::kCpu, MakeApply, nullptr, /*traced=*/true},
     {kSparse, Devices::kCpu, MakeSparseApply},
+    {kDense, Devices::kGpu, MakeApply, nullptr, /*traced=*/true},
+    {kSparse, Devices::kGpu, MakeSparseApply},
+    {kDense, Devices::kOthers, Refuse},
+    {kSparse, Devices::kOthers, Refuse},
     {kDense, Devices::kXla, MakeCompiledApply},
     {kSparse, Devices::kXla, RefuseSparse},
     {"ResourceScatterAdd|ResourceScatterSub|ResourceScatterUpdate", Devices::kCpu,
@@ -150,10 +163,15 @@ bool IsAmong(std::string_view name, std::string_view names) {
   }
 }
 
-bool IsFor(const Decorator& line, const KernelDef& kernel) {
+Devices DevicesOf(const KernelDef& kernel) {
   const std::string& device = kernel.device_type();
-  if (line.devices == Devices::kCpu && device != tensorflow::DEVICE_CPU) return false;
-  if (line.devices == Devices::kXla && device.compare(0, 4, "XLA_") != 0) return false;
+  if (device == tensorflow::DEVICE_CPU) return Devices::kCpu;
+  if (device == tensorflow::DEVICE_GPU) return Devices::kGpu;
+  return device.compare(0, 4, "XLA_") == 0 ? Devices::kXla : Devices::kOthers;
+}
+
+bool IsFor(const Decorator& line, const KernelDef& kernel) {
+  if (line.devices != Devices::kAll && line.devices != DevicesOf(kernel)) return false;
   if (line.ops != kDense && line.ops != kSparse) return IsAmong(kernel.op(), line.ops);
   const ApplyOp* const op = FindApplyOp(kernel.op());
   return op != nullptr && op->sparse == (line.ops == kSparse);

@@ -32,6 +32,40 @@ Request RequestFor(OpKind kind, std::string name, DataType dtype,
   return request;
 }
 
+std::unique_ptr<RequestGroup> RequestGroup::OfKernel(Engine* engine,
+                                                     tensorflow::OpKernelContext* context) {
+  auto group =
+      std::make_unique<RequestGroup>(engine, context->cancellation_manager(), *context->runner());
+  if (RunsOnGpu(context)) group->no_gpu_ = GpuOfKernel(context, &group->memory_);
+  return group;
+}
+
+void RequestGroup::Add(Request request) {
+  if (memory_.gpu != nullptr) {
+    const void* const scale = request.memory.scale;
+    request.memory = memory_;
+    request.memory.scale = scale;
+    request.signature.on_gpu = true;
+  }
+  requests_.push_back(std::move(request));
+}
+
+absl::Status RequestGroup::RecordReady() {
+  if (!no_gpu_.ok() || memory_.gpu == nullptr) return no_gpu_;
+  const absl::Status status = ready_.Take(memory_.gpu);
+  if (!status.ok()) return status;
+  for (Request& request : requests_) request.memory.ready = ready_.get();
+  return ToAbsl(memory_.gpu->Record(ready_.get(), memory_.stream));
+}
+
+// Before anything is submitted.
+void RequestGroup::Drop(const Status& status) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  status_ = status;
+  unfinished_ = 1;
+  requests_.clear();
+}
+
 void RequestGroup::Submit(std::unique_ptr<RequestGroup> group, const std::string& what,
                           Ended ended) {
   RequestGroup* const self = group.release();  // Finish deletes it
@@ -39,11 +73,9 @@ void RequestGroup::Submit(std::unique_ptr<RequestGroup> group, const std::string
   // One more than there are requests: held by this function, so that the group outlives it.
   self->unfinished_ = static_cast<int>(self->requests_.size()) + 1;
   if (!self->WatchForCancellation()) {
-    std::lock_guard<std::mutex> lock(self->mutex_);
-    self->cancelled_ = true;
-    self->status_ = Status(Code::kCancelled, "the step was cancelled before " + what);
-    self->unfinished_ = 1;
-    self->requests_.clear();
+    self->Drop(Status(Code::kCancelled, "the step was cancelled before " + what));
+  } else if (const absl::Status ready = self->RecordReady(); !ready.ok()) {
+    self->Drop(Status(Code::kInternal, std::string(ready.message())));
   }
   for (Request& request : self->requests_) {
     request.done = [self](const Status& status) { self->EndOne(status); };

@@ -15,7 +15,9 @@
 #include <vector>
 
 #include "tensorflow/core/framework/cancellation.h"
+#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow_patches/glue/runtime/gpu_step.h"
 #include "tensorflow_patches/glue/runtime/runtime.h"
 
 namespace tfmpi {
@@ -39,16 +41,27 @@ class RequestGroup {
   RequestGroup(Engine* engine, tensorflow::CancellationManager* cancellation, Runner runner)
       : engine_(engine), cancellation_(cancellation), runner_(std::move(runner)) {}
 
+  // Of a kernel, whose step may be cancelled; on a GPU the requests' memory is that GPU's.
+  static std::unique_ptr<RequestGroup> OfKernel(Engine* engine,
+                                                tensorflow::OpKernelContext* context);
+
+  // The memory of requests that are added from now on. The group makes its event.
+  void SetMemory(const GpuMemory& memory) { memory_ = memory; }
   // Without `done`, which is the group's.
-  void Add(Request request) { requests_.push_back(std::move(request)); }
+  void Add(Request request);
+  // One of the host's memory, on a GPU, too.
+  void AddOfHost(Request request) { requests_.push_back(std::move(request)); }
 
   // Hands all requests to the engine and gives up `group`. `ended` runs exactly once, never on the
   // communication thread, with the first failure; if the step is cancelled, the requests are
-  // withdrawn. `what` names the whole for the error of a step that was cancelled before.
+  // withdrawn. `what` names the whole for the error of a step that was cancelled before. On a GPU
+  // all that the requests read has been enqueued, and all that they write allocated.
   static void Submit(std::unique_ptr<RequestGroup> group, const std::string& what, Ended ended);
 
  private:
   bool WatchForCancellation();
+  absl::Status RecordReady();
+  void Drop(const Status& status);
   void Withdraw();
   void EndOne(const Status& status);
   void Finish();
@@ -56,6 +69,9 @@ class RequestGroup {
   Engine* const engine_;
   tensorflow::CancellationManager* const cancellation_;
   const Runner runner_;
+  GpuMemory memory_;
+  KeptEvent ready_;  // if there is a GPU
+  absl::Status no_gpu_;
   std::vector<Request> requests_;
   Ended ended_;
   std::atomic<int> unfinished_{0};

@@ -47,8 +47,7 @@ class BroadcastVariableKernel : public tensorflow::AsyncOpKernel {
                       absl::FailedPreconditionError("averaging is off (TF_MPI_ENABLE)"), done);
     const std::string name = context->input(1).scalar<tensorflow::tstring>()();
     auto start = std::make_shared<InitialBroadcast>();
-    auto group =
-        std::make_unique<RequestGroup>(engine, context->cancellation_manager(), *context->runner());
+    auto group = RequestGroup::OfKernel(engine, context);
     OP_REQUIRES_OK_ASYNC(
         context, start->AddBroadcast(context, 0, name, engine->topology().rank, group.get()), done);
     RequestGroup::Submit(std::move(group), "'" + name + "' was exchanged",
@@ -60,26 +59,50 @@ class BroadcastVariableKernel : public tensorflow::AsyncOpKernel {
   }
 };
 
-class VariableDigestKernel : public tensorflow::OpKernel {
+class VariableDigestKernel : public tensorflow::AsyncOpKernel {
  public:
-  using OpKernel::OpKernel;
+  using AsyncOpKernel::AsyncOpKernel;
 
-  void Compute(OpKernelContext* context) override {
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     tensorflow::core::RefCountPtr<tensorflow::Var> variable;
-    OP_REQUIRES_OK(context, tensorflow::LookupResource(
-                                context, tensorflow::HandleFromInput(context, 0), &variable));
+    OP_REQUIRES_OK_ASYNC(
+        context,
+        tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, 0), &variable),
+        done);
     Tensor* digest = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &digest));
-    tensorflow::tf_shared_lock lock(*variable->mu());
-    const Tensor& value = *variable->tensor();
-    digest->scalar<int64_t>()() =
-        static_cast<int64_t>(Fingerprint(Data(value), value.TotalBytes()));
+    OP_REQUIRES_OK_ASYNC(context, context->allocate_output(0, {}, &digest), done);
+    Tensor value;
+    {
+      tensorflow::tf_shared_lock lock(*variable->mu());
+      value = *variable->tensor();
+    }
+    int64_t* const result = digest->scalar<int64_t>().data();
+    ToHost(context, {value},
+           [context, result, done](const absl::Status& status, const Tensors& copies) {
+             if (!status.ok()) {
+               context->SetStatus(status);
+             } else {
+               const Tensor& there = copies.front();
+               *result = static_cast<int64_t>(Fingerprint(Data(there), there.TotalBytes()));
+             }
+             done();
+           });
   }
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfMpiBroadcastVariable").Device(tensorflow::DEVICE_CPU),
                         BroadcastVariableKernel);
 REGISTER_KERNEL_BUILDER(Name("TfMpiVariableDigest").Device(tensorflow::DEVICE_CPU),
+                        VariableDigestKernel);
+REGISTER_KERNEL_BUILDER(Name("TfMpiBroadcastVariable")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("resource")
+                            .HostMemory("request_name"),
+                        BroadcastVariableKernel);
+REGISTER_KERNEL_BUILDER(Name("TfMpiVariableDigest")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("resource")
+                            .HostMemory("digest"),
                         VariableDigestKernel);
 
 }  // namespace

@@ -6,7 +6,8 @@
 // if there are sparse gradients, how many rows each has, int64. Shapes are static, so the results
 // of a sparse gradient have room for the rows of all ranks; the indices that are left over are -1,
 // the values anything. Attribute "names": the names of the engine's requests, separated, one per
-// gradient. XLA calls on a thread of its own, which the call gives back at once.
+// gradient. On the CPU XLA calls on a thread of its own, which the call gives back at once; on a
+// GPU on the thread that enqueues the step, which goes on when the result is enqueued, too.
 //
 // kCompiledRest makes zeros of the values that are left over. Operands: the values, how many rows
 // they have, as an int64 tensor of one element. Result: the values, in their memory.
@@ -25,10 +26,14 @@ inline constexpr std::string_view kCompiledAverage = "tfmpi_average";
 inline constexpr std::string_view kCompiledRest = "tfmpi_clear_rest";
 inline constexpr char kNameSeparator[] = "\n";
 
-// Makes the calls known to XLA for the CPU, once.
+// XLA's names of platforms.
+inline constexpr std::string_view kHost = "Host", kCuda = "CUDA";
+
+// Makes the calls known to XLA for both, once.
 absl::Status RegisterCompiledCalls();
 // Another one.
-absl::Status RegisterCompiledCall(std::string_view name, XLA_FFI_Handler* handler);
+absl::Status RegisterCompiledCall(std::string_view name, std::string_view platform,
+                                  XLA_FFI_Handler* handler);
 
 }  // namespace tfmpi
 

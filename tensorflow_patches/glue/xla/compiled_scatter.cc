@@ -152,7 +152,7 @@ CompiledScatter::CompiledScatter(OpKernelConstruction* construction,
                                  std::unique_ptr<OpKernel> stock)
     : OpKernel(construction), stock_(std::move(stock)) {
   static const absl::Status* const registered =
-      new absl::Status(RegisterCompiledCall(kCall, kScatterHandler));
+      new absl::Status(RegisterCompiledCall(kCall, kHost, kScatterHandler));
   OP_REQUIRES_OK(construction, *registered);
 }
 

@@ -59,6 +59,7 @@ class MessageTest : public TimedTest {
     named.signature.extra_row_bytes = Number(1 << 30);
     named.signature.row_limit = Integer();
     named.signature.every_row = Number(2) == 1;
+    named.signature.on_gpu = Number(2) == 1;
     named.fingerprint = static_cast<uint64_t>(Integer());
     named.purpose = static_cast<Purpose>(Number(kNumPurposes));
     return named;

@@ -79,7 +79,7 @@ class AveragePlanTest : public TimedTest {
 
   static std::vector<Request> Requests(const AveragePlan& plan,
                                        const std::vector<Request::Buffers>& buffers, double scale) {
-    return plan.Requests(buffers, std::vector<void*>(plan.entries().size()), scale, false);
+    return plan.Requests(buffers, std::vector<void*>(plan.entries().size()), {scale, nullptr}, false);
   }
 
   // In place.
@@ -125,7 +125,7 @@ TEST_F(AveragePlanTest, EveryTensorIsAveraged) {
       const AveragePlan plan = PlanFor(jobs, 2000);
       AddOutputs(plan, (rank + step) % 2 == 0, &data);  // a rank's own affair
       std::vector<Ending> endings;
-      for (Request& request : plan.Requests(data.buffers, data.outputs, 1, step == 0)) {
+      for (Request& request : plan.Requests(data.buffers, data.outputs, {1, nullptr}, step == 0)) {
         endings.push_back(Submit(engine, std::move(request)));
       }
       EXPECT_EQ(AwaitAll(endings), "");

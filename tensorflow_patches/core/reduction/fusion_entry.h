@@ -1,0 +1,30 @@
+// One item of a response, as this rank carries it out, and what it takes up on the wire.
+
+#ifndef TFMPI_CORE_REDUCTION_FUSION_ENTRY_H_
+#define TFMPI_CORE_REDUCTION_FUSION_ENTRY_H_
+
+#include "tensorflow_patches/core/request/request.h"
+
+namespace tfmpi {
+
+// A tensor, or those that share a request. `request` is null on a rank that has joined: it
+// contributes zeros and drops the result. Both outlive the call.
+struct FusionEntry {
+  const Signature& signature;
+  Request* request = nullptr;
+};
+
+inline size_t Count(const Signature& signature) {
+  return static_cast<size_t>(NumElements(signature.shape));
+}
+
+inline size_t WireBytes(DataType type, size_t count) {
+  return count * WireElements(type) * SizeOf(WireType(type));
+}
+
+// An average is a sum on the wire.
+inline ReduceOp WireOp(ReduceOp op) { return op == ReduceOp::kAverage ? ReduceOp::kSum : op; }
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_REDUCTION_FUSION_ENTRY_H_

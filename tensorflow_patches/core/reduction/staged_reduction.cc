@@ -1,0 +1,298 @@
+#include "tensorflow_patches/core/reduction/staged_reduction.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "tensorflow_patches/core/cpu/reduce.h"
+#include "tensorflow_patches/core/observability/timeline.h"
+
+namespace tfmpi {
+namespace {
+
+using Slot = PinnedRing::Slot;
+using Lane = PinnedRing::Lane;
+
+// What a peer waits for fails for it, too.
+Status Fatal(const Status& status) {
+  return status.ok() ? status : Status(Code::kUnavailable, status.message());
+}
+
+// Where a stretch's elements are in a slot, as the GPU has them.
+char* Own(const Slot& slot, const Stretch& stretch) {
+  if (IsWireForm(stretch.type)) return slot.wire + stretch.wire;
+  return slot.own + stretch.wire / WireBytes(stretch.type, 1) * SizeOf(stretch.type);
+}
+
+bool IsWeight(float scale) { return std::isfinite(scale) && scale >= 0; }
+
+// Copies that follow one another on both sides become one.
+class Copies {
+ public:
+  Copies(Gpu* gpu, GpuStream stream) : gpu_(gpu), stream_(stream) {}
+
+  Status Add(void* to, const void* from, size_t bytes) {
+    if (bytes == 0) return Status();
+    if (bytes_ != 0 && to_ + bytes_ == to && from_ + bytes_ == from) {
+      bytes_ += bytes;
+      return Status();
+    }
+    const Status status = Flush();
+    to_ = static_cast<char*>(to);
+    from_ = static_cast<const char*>(from);
+    bytes_ = bytes;
+    return status;
+  }
+
+  Status Flush() {
+    const size_t bytes = std::exchange(bytes_, 0);
+    return bytes == 0 ? Status() : gpu_->Copy(to_, from_, bytes, stream_);
+  }
+
+ private:
+  Gpu* const gpu_;
+  const GpuStream stream_;
+  char* to_ = nullptr;
+  const char* from_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace
+
+struct StagedReduction::Work {
+  const std::vector<FusionEntry>& entries;
+  std::vector<Chunk> chunks;
+  double scale = 1;
+  TimePoint deadline;
+  std::vector<Slot> slots;     // by chunk
+  std::vector<double> scales;  // by entry
+  Status refused;              // a scale that is none
+
+  bool broadcasts() const { return entries[0].signature.kind == OpKind::kBroadcast; }
+  const std::string& name() const {
+    static const std::string kNobodys = "what this rank has no part in";
+    const Request* const request = entries[0].request;
+    return request != nullptr ? request->name : kNobodys;
+  }
+};
+
+Status StagedReduction::Allreduce(const std::vector<FusionEntry>& entries, double scale,
+                                  TimePoint deadline) {
+  Work work{entries, CutIntoChunks(entries, PinnedRing::kChunkBytes, PinnedRing::kMostStretches),
+            scale,   deadline,
+            {},      std::vector<double>(entries.size(), 1),
+            Status()};
+  const Status status = Run(&work);
+  return status.ok() ? work.refused : status;
+}
+
+Status StagedReduction::Broadcast(const FusionEntry& entry, TimePoint deadline) {
+  const std::vector<FusionEntry> entries = {entry};
+  Work work{entries, CutIntoChunks(entries, PinnedRing::kChunkBytes, PinnedRing::kMostStretches),
+            1,       deadline,
+            {},      {1},
+            Status()};
+  const bool root = transport_->topology().rank == entry.signature.root;
+  for (Chunk& chunk : work.chunks) {
+    Stretch& stretch = chunk.stretches.front();
+    stretch.input = root ? stretch.output : nullptr;
+    if (root) stretch.output = nullptr;
+  }
+  return Run(&work);
+}
+
+Status StagedReduction::Run(Work* work) {
+  Status status;
+  for (const FusionEntry& entry : work->entries) {
+    Gpu* const gpu = entry.request != nullptr ? entry.request->memory.gpu : nullptr;
+    if (status.ok()) status = ring_.Prepare(gpu);
+  }
+  const size_t chunks = work->chunks.size();
+  size_t fetched = 0;
+  for (size_t i = 0; i < chunks && status.ok(); ++i) {
+    // The next ones are on their way before this one is waited for.
+    for (; fetched < std::min(i + PinnedRing::kSlots, chunks) && status.ok(); ++fetched) {
+      work->slots.push_back(ring_.Take());
+      status = Fetch(*work, fetched);
+    }
+    const Slot& slot = work->slots[i];
+    const Chunk& chunk = work->chunks[i];
+    if (status.ok()) status = Await(slot, *work);
+    if (status.ok()) status = ReadScales(slot, chunk, work);
+    if (status.ok()) status = Exchange(slot, chunk, *work);
+    if (status.ok()) status = Land(slot, chunk, *work);
+  }
+  const Status released = Release(*work);
+  return status.ok() ? released : status;
+}
+
+// The chunk's copies from the GPU are enqueued, behind those that still use its slot.
+Status StagedReduction::Fetch(const Work& work, size_t number) {
+  const Slot& slot = work.slots[number];
+  size_t scales = 0;
+  for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
+    Gpu* const gpu = lane->gpu;
+    Copies copies(gpu, lane->fetching);
+    Status status;
+    for (const std::unique_ptr<Lane>& other : ring_.lanes()) {
+      if (status.ok()) status = gpu->Wait(lane->fetching, other->landed[slot.number]);
+    }
+    const Request* last = nullptr;
+    const void* last_scale = nullptr;
+    for (const Stretch& stretch : work.chunks[number].stretches) {
+      const Request* const request = work.entries[stretch.entry].request;
+      if (request == nullptr || request->memory.gpu != gpu || !status.ok()) continue;
+      if (request != last) {
+        status = gpu->Wait(lane->fetching, request->memory.ready);
+        last = request;
+      }
+      const void* const scale = request->memory.scale;
+      if (status.ok() && scale != nullptr && scale != last_scale) {
+        status = gpu->Copy(slot.scales + scales++, scale, sizeof(float), lane->fetching);
+        last_scale = scale;
+      }
+      if (status.ok() && stretch.input != nullptr) {
+        status = copies.Add(Own(slot, stretch), stretch.input, stretch.bytes());
+      }
+    }
+    if (status.ok()) status = copies.Flush();
+    if (status.ok()) status = gpu->Record(lane->fetched[slot.number], lane->fetching);
+    if (!status.ok()) return Fatal(status);
+  }
+  return Status();
+}
+
+// Until the chunk is there, and its slot is the host's.
+Status StagedReduction::Await(const Slot& slot, const Work& work) {
+  const Span span(Stage::kPack, "from the GPU");
+  constexpr auto kNap = std::chrono::microseconds(20);
+  constexpr int kSpins = 200;
+  for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
+    for (int looks = 0;; ++looks) {
+      bool there = false;
+      const Status status = lane->gpu->Query(lane->fetched[slot.number], &there);
+      if (!status.ok()) return Fatal(status);
+      if (there) break;
+      if (looks < kSpins) {
+        Clock::Relax();
+        continue;
+      }
+      if (Clock::now() > work.deadline) {
+        return Status(Code::kDeadlineExceeded,
+                      "'" + work.name() + "' has not come from " + lane->gpu->description() +
+                          ", which is busy with what was enqueued before, or stands still");
+      }
+      Clock::Sleep(kNap);
+    }
+  }
+  return Status();
+}
+
+// In the order of Fetch.
+Status StagedReduction::ReadScales(const Slot& slot, const Chunk& chunk, Work* work) {
+  size_t next = 0;
+  for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
+    const void* last = nullptr;
+    for (const Stretch& stretch : chunk.stretches) {
+      const Request* const request = work->entries[stretch.entry].request;
+      if (request == nullptr || request->memory.gpu != lane->gpu) continue;
+      const void* const scale = request->memory.scale;
+      if (scale == nullptr) {
+        work->scales[stretch.entry] = request->scale;
+        continue;
+      }
+      if (scale != last) ++next;
+      last = scale;
+      const float value = slot.scales[next - 1];
+      work->scales[stretch.entry] = value;
+      if (IsWeight(value)) continue;
+      // The others get what this rank says, and this rank an error.
+      work->refused = Status(Code::kInvalidArgument, "the weight of '" + request->name + "' is " +
+                                                         std::to_string(value) +
+                                                         "; it must be finite and not negative");
+    }
+  }
+  return Status();
+}
+
+Status StagedReduction::Exchange(const Slot& slot, const Chunk& chunk, const Work& work) {
+  if (work.broadcasts()) {
+    const Stretch& only = chunk.stretches.front();
+    const Span span(Stage::kReduce, "broadcast", only.bytes());
+    return transport_->Broadcast(Own(slot, only), only.bytes(), work.entries[0].signature.root,
+                                 work.deadline);
+  }
+  {
+    const Span span(Stage::kPack, "", chunk.bytes);
+    for (const Stretch& stretch : chunk.stretches) {
+      char* const wire = slot.wire + stretch.wire;
+      const size_t bytes = WireBytes(stretch.type, stretch.count);
+      if (stretch.input == nullptr) {
+        std::memset(wire, 0, bytes);
+      } else if (!IsWireForm(stretch.type) || work.scales[stretch.entry] != 1) {
+        Pack(stretch.type, Own(slot, stretch), wire, stretch.count, work.scales[stretch.entry]);
+      }
+      std::memset(wire + bytes, 0, stretch.padding);
+    }
+  }
+  const Signature& first = work.entries[0].signature;
+  const DataType type = WireType(first.dtype);
+  {
+    const Span span(Stage::kReduce, "", chunk.bytes);
+    const Status status = transport_->Allreduce(
+        slot.wire, slot.wire, {chunk.bytes / SizeOf(type), type, WireOp(first.op), work.scale},
+        work.deadline);
+    if (!status.ok()) return status;
+  }
+  const Span span(Stage::kUnpack, "", chunk.bytes);
+  for (const Stretch& stretch : chunk.stretches) {
+    if (stretch.output == nullptr || IsWireForm(stretch.type)) continue;
+    Unpack(stretch.type, slot.wire + stretch.wire, Own(slot, stretch), stretch.count, 1);
+  }
+  return Status();
+}
+
+// The way back is enqueued.
+Status StagedReduction::Land(const Slot& slot, const Chunk& chunk, const Work& work) {
+  const Span span(Stage::kUnpack, "to the GPU", chunk.bytes);
+  for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
+    Copies copies(lane->gpu, lane->landing);
+    Status status;
+    for (const Stretch& stretch : chunk.stretches) {
+      const Request* const request = work.entries[stretch.entry].request;
+      if (request == nullptr || request->memory.gpu != lane->gpu || !status.ok()) continue;
+      if (stretch.output == nullptr) continue;
+      const size_t padding = stretch.padded_output ? stretch.padding : 0;
+      status = copies.Add(stretch.output, Own(slot, stretch), stretch.bytes() + padding);
+    }
+    if (status.ok()) status = copies.Flush();
+    if (status.ok()) status = lane->gpu->Record(lane->landed[slot.number], lane->landing);
+    if (!status.ok()) return Fatal(status);
+  }
+  return Status();
+}
+
+// Each submitter's stream waits for all copies that were enqueued.
+Status StagedReduction::Release(const Work& work) {
+  Status failure;
+  for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
+    Gpu* const gpu = lane->gpu;
+    GpuStream last = nullptr;
+    for (const GpuStream stream : {lane->fetching, lane->landing}) {
+      Status status = gpu->Record(lane->done, stream);
+      for (const FusionEntry& entry : work.entries) {
+        if (entry.request == nullptr || entry.request->memory.gpu != gpu) continue;
+        if (entry.request->memory.stream == last) continue;
+        last = entry.request->memory.stream;
+        if (status.ok()) status = gpu->Wait(last, lane->done);
+      }
+      last = nullptr;
+      if (failure.ok()) failure = Fatal(status);
+    }
+  }
+  return failure;
+}
+
+}  // namespace tfmpi

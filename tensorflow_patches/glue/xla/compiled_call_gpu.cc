@@ -1,0 +1,204 @@
+#include "tensorflow_patches/glue/xla/compiled_call_gpu.h"
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "tensorflow_patches/glue/kernels/average_kernel.h"
+#include "tensorflow_patches/glue/runtime/gpu_step.h"
+#include "tensorflow_patches/glue/xla/compiled_requests.h"
+#include "tensorflow_patches/glue/xla/compiled_slices.h"
+
+namespace tfmpi {
+namespace {
+
+// Pinned memory of at least so many bytes, from what is kept for the next call. The copies that use
+// it have ended before it is given back.
+class KeptPinned {
+ public:
+  KeptPinned() = default;
+  KeptPinned(KeptPinned&& other) noexcept
+      : gpu_(other.gpu_), bytes_(other.bytes_), data_(std::exchange(other.data_, nullptr)) {}
+  KeptPinned& operator=(KeptPinned&&) = delete;
+  ~KeptPinned() {
+    if (data_ == nullptr) return;
+    std::lock_guard<std::mutex> lock(Mutex());
+    Kept()[{gpu_, bytes_}].push_back(data_);
+  }
+
+  Status Take(Gpu* gpu, size_t bytes) {
+    gpu_ = gpu;
+    for (bytes_ = 4096; bytes_ < bytes;) bytes_ *= 2;
+    {
+      std::lock_guard<std::mutex> lock(Mutex());
+      std::vector<void*>& kept = Kept()[{gpu_, bytes_}];
+      if (!kept.empty()) {
+        data_ = kept.back();
+        kept.pop_back();
+        return Status();
+      }
+    }
+    return gpu->NewPinned(bytes_, &data_);
+  }
+  void* data() const { return data_; }
+
+ private:
+  static std::mutex& Mutex() {
+    static auto* const mutex = new std::mutex;
+    return *mutex;
+  }
+  static std::map<std::pair<Gpu*, size_t>, std::vector<void*>>& Kept() {
+    static auto* const kept = new std::map<std::pair<Gpu*, size_t>, std::vector<void*>>;
+    return *kept;
+  }
+
+  Gpu* gpu_ = nullptr;
+  size_t bytes_ = 0;
+  void* data_ = nullptr;
+};
+
+// Copies of what the host reads and writes of sparse gradients, in an Operands of their own.
+class Mirror {
+ public:
+  Mirror(const Operands& operands, const GpuMemory& memory)
+      : real_(operands), host_(operands), memory_(memory) {}
+
+  const Operands& operands() const { return host_; }
+
+  // Waits until they are here.
+  Status Fetch() {
+    for (size_t i = 0; i < 2 * real_.slices; ++i) {
+      Status status = Hold(&host_.args[i]);
+      if (status.ok()) status = Hold(&host_.rets[i]);
+      if (status.ok()) status = Copy(host_.args[i], real_.args[i]);
+      if (!status.ok()) return status;
+    }
+    const size_t place = real_.weight_place();
+    Status status = Hold(&host_.args[place]);
+    if (status.ok()) status = Hold(&host_.rets[place + 1]);
+    if (status.ok()) status = Copy(host_.args[place], real_.args[place]);
+    return status.ok() ? AwaitStream() : status;
+  }
+
+  // Results, with zeros in the rest of their values; waits until they are there.
+  Status Return() {
+    const auto* const counts = host_.counts()->as<int64_t>();
+    for (size_t i = 0; i < 2 * real_.slices; ++i) {
+      const Operand& result = host_.rets[i];
+      if (i % 2 == 0 && result.dims[0] != 0) {
+        const size_t row = result.bytes / static_cast<size_t>(result.dims[0]);
+        const size_t written = row * static_cast<size_t>(counts[i / 2]);
+        std::memset(result.as<char>() + written, 0, result.bytes - written);
+      }
+      const Status status = Copy(real_.rets[i], result);
+      if (!status.ok()) return status;
+    }
+    const size_t place = real_.weight_place() + 1;
+    const Status status = Copy(real_.rets[place], host_.rets[place]);
+    return status.ok() ? AwaitStream() : status;
+  }
+
+ private:
+  Status Hold(Operand* operand) {
+    memories_.emplace_back();
+    const Status status = memories_.back().Take(memory_.gpu, operand->bytes);
+    operand->data = memories_.back().data();
+    return status;
+  }
+  Status Copy(const Operand& to, const Operand& from) {
+    if (from.bytes == 0) return Status();
+    return memory_.gpu->Copy(to.data, from.data, from.bytes, memory_.stream);
+  }
+  Status AwaitStream() {
+    KeptEvent event;
+    const absl::Status taken = event.Take(memory_.gpu);
+    if (!taken.ok()) return Status(Code::kInternal, std::string(taken.message()));
+    Status status = memory_.gpu->Record(event.get(), memory_.stream);
+    for (bool ended = false; status.ok() && !ended;) {
+      status = memory_.gpu->Query(event.get(), &ended);
+      if (!ended) Clock::Sleep(std::chrono::microseconds(20));
+    }
+    return status;
+  }
+
+  const Operands& real_;
+  Operands host_;
+  const GpuMemory memory_;
+  std::vector<KeptPinned> memories_;
+};
+
+absl::Status SubmitAndWait(std::unique_ptr<RequestGroup> group) {
+  absl::Notification over;
+  absl::Status result;
+  RequestGroup::Submit(std::move(group), "the compiled step's gradients were averaged",
+                       [&](const absl::Status& ended) {
+                         result = ended;
+                         over.Notify();
+                       });
+  over.WaitForNotification();
+  return result;
+}
+
+absl::Status AddSparse(const CallPlan& plan, const Operands& operands, std::string_view joined,
+                       Duplicates duplicates, std::vector<Slices>* slices, RequestGroup* group) {
+  const float weight = *operands.weight().as<float>();
+  absl::Status status = CheckWeight(weight, FirstName(joined));
+  for (size_t i = 0; status.ok() && i < slices->size(); ++i) {
+    status = AddSlices(plan.slices[i], operands, 2 * i, operands.counts()->as<int64_t>() + i,
+                       weight, duplicates, &(*slices)[i], group);
+  }
+  return status;
+}
+
+}  // namespace
+
+absl::Status AverageOnStream(void* stream, const Operands& operands, std::string_view joined,
+                             Duplicates duplicates) {
+  Engine* const engine = GetEngine();
+  if (engine == nullptr) {
+    return absl::FailedPreconditionError(
+        "this process was forked, and a GPU cannot be used in one that was; start it anew "
+        "(multiprocessing's 'spawn')");
+  }
+  GpuMemory memory;
+  absl::Status status = GpuOfStream(stream, &memory);
+  if (!status.ok()) return status;
+  const absl::StatusOr<std::shared_ptr<const CallPlan>> plan = PlanFor(joined, operands);
+  if (!plan.ok()) return plan.status();
+  auto group = std::make_unique<RequestGroup>(engine, nullptr, RunOnOwnThread);
+  Mirror mirror(operands, memory);
+  std::vector<Slices> slices(operands.slices);
+  if (!slices.empty()) {
+    status = ToAbsl(mirror.Fetch());
+    if (status.ok()) {
+      status = AddSparse(**plan, mirror.operands(), joined, duplicates, &slices, group.get());
+    }
+    if (!status.ok()) return status;
+  }
+  group->SetMemory(memory);
+  if ((*plan)->dense != nullptr) {
+    AddDense(*(*plan)->dense, operands, {1, operands.weight().data}, /*fingerprints=*/false,
+             group.get());
+  }
+  CountGradients(static_cast<int64_t>(operands.weight_place() - operands.slices));
+  status = SubmitAndWait(std::move(group));
+  if (status.ok() && !slices.empty()) status = WriteAll(slices);
+  if (status.ok() && !slices.empty()) status = ToAbsl(mirror.Return());
+  return status;
+}
+
+absl::Status ClearRestOnStream(void* stream, const Operand& values, const Operand&,
+                               const Operand& result) {
+  if (values.data == result.data || values.bytes == 0) return absl::OkStatus();
+  GpuMemory memory;
+  const absl::Status status = GpuOfStream(stream, &memory);
+  if (!status.ok()) return status;
+  return ToAbsl(memory.gpu->Copy(result.data, values.data, values.bytes, memory.stream));
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,26 @@
+// The custom calls of compiled_call.h on a GPU, whose operands the host cannot read.
+//
+// XLA's thread calls while it enqueues a step on `stream`, a CUstream, and waits in the call until
+// the ranks have agreed and the result is enqueued. The stream goes on meanwhile, up to here.
+// Sparse gradients pass through copies in pinned memory, since their indices decide what travels:
+// for them the call waits for the stream, and writes zeros to the rest of their values itself.
+
+#ifndef TFMPI_GLUE_XLA_COMPILED_CALL_GPU_H_
+#define TFMPI_GLUE_XLA_COMPILED_CALL_GPU_H_
+
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "tensorflow_patches/core/reduction/sparse_rows.h"
+#include "tensorflow_patches/glue/xla/operands.h"
+
+namespace tfmpi {
+
+absl::Status AverageOnStream(void* stream, const Operands& operands, std::string_view joined,
+                             Duplicates duplicates);
+absl::Status ClearRestOnStream(void* stream, const Operand& values, const Operand& found,
+                               const Operand& result);
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_GLUE_XLA_COMPILED_CALL_GPU_H_

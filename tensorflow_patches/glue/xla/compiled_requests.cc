@@ -1,0 +1,80 @@
+#include "tensorflow_patches/glue/xla/compiled_requests.h"
+
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/strings/str_split.h"
+#include "tensorflow_patches/glue/xla/compiled_call.h"
+
+namespace tfmpi {
+namespace {
+
+absl::StatusOr<std::shared_ptr<const CallPlan>> MakePlan(std::string_view joined,
+                                                         const Operands& operands) {
+  const std::vector<std::string> names = absl::StrSplit(joined, kNameSeparator);
+  const size_t slices = operands.slices;
+  if (operands.args.size() != names.size() + slices + 2 || names.size() < slices) {
+    return absl::InternalError("the compiled average has other operands than names");
+  }
+  auto plan = std::make_shared<CallPlan>();
+  plan->slices.assign(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(slices));
+  const std::vector<std::string> dense(names.begin() + static_cast<std::ptrdiff_t>(slices),
+                                       names.end());
+  if (dense.empty()) return plan;
+  std::vector<DataType> dtypes(dense.size());
+  std::vector<Shape> shapes;
+  for (size_t i = 0; i < dense.size(); ++i) {
+    const Operand& tensor = operands.args[2 * slices + i];
+    if (!ToCoreType(tensor.type, &dtypes[i])) {
+      return absl::InvalidArgumentError("'" + dense[i] + "' has a dtype that cannot be averaged");
+    }
+    shapes.push_back(tensor.shape());
+  }
+  plan->dense = std::make_shared<const AveragePlan>(dense, dtypes, std::move(shapes),
+                                                    GetEngine()->fusion_threshold());
+  return plan;
+}
+
+}  // namespace
+
+bool CallPlan::Fits(const Operands& operands) const {
+  if (slices.size() != operands.slices) return false;
+  if (dense == nullptr) return true;
+  for (size_t i = 0; i < dense->shapes().size(); ++i) {
+    if (dense->shapes()[i] != operands.args[2 * operands.slices + i].shape()) return false;
+  }
+  return true;
+}
+
+absl::StatusOr<std::shared_ptr<const CallPlan>> PlanFor(std::string_view joined,
+                                                        const Operands& operands) {
+  static auto* const mutex = new std::mutex;
+  static auto* const plans = new std::unordered_map<std::string, std::shared_ptr<const CallPlan>>;
+  const std::string key(joined);
+  std::lock_guard<std::mutex> lock(*mutex);
+  std::shared_ptr<const CallPlan>& plan = (*plans)[key];
+  if (plan != nullptr && plan->Fits(operands)) return plan;
+  absl::StatusOr<std::shared_ptr<const CallPlan>> made = MakePlan(joined, operands);
+  if (made.ok()) plan = *made;
+  return made;
+}
+
+void AddDense(const AveragePlan& plan, const Operands& operands, const AveragePlan::Weight& weight,
+              bool fingerprints, RequestGroup* group) {
+  const size_t first = 2 * operands.slices;
+  std::vector<Request::Buffers> buffers(plan.shapes().size());
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    buffers[i] = {operands.args[first + i].data, operands.rets[first + i].data};
+  }
+  const std::vector<void*> none(plan.entries().size());
+  for (Request& request : plan.Requests(buffers, none, weight, fingerprints)) {
+    group->Add(std::move(request));
+  }
+}
+
+std::string FirstName(std::string_view joined) {
+  return std::string(joined.substr(0, joined.find(kNameSeparator)));
+}
+
+}  // namespace tfmpi

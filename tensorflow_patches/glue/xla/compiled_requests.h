@@ -1,0 +1,43 @@
+// The requests of a compiled step's average, planned once and made at every step.
+
+#ifndef TFMPI_GLUE_XLA_COMPILED_REQUESTS_H_
+#define TFMPI_GLUE_XLA_COMPILED_REQUESTS_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tensorflow_patches/core/reduction/average_plan.h"
+#include "tensorflow_patches/glue/runtime/request_group.h"
+#include "tensorflow_patches/glue/xla/operands.h"
+
+namespace tfmpi {
+
+// What a call averages, kept from step to step.
+struct CallPlan {
+  std::vector<std::string> slices;  // names
+  // The others; null if there are none.
+  std::shared_ptr<const AveragePlan> dense;
+
+  // Whether it is that of these operands: shapes are static, but two programs may share their
+  // names.
+  bool Fits(const Operands& operands) const;
+};
+
+// `joined`: the names of all gradients. Any thread.
+absl::StatusOr<std::shared_ptr<const CallPlan>> PlanFor(std::string_view joined,
+                                                        const Operands& operands);
+
+// The dense gradients. `fingerprints`: the host can read them, and they are the first of their
+// name.
+void AddDense(const AveragePlan& plan, const Operands& operands, const AveragePlan::Weight& weight,
+              bool fingerprints, RequestGroup* group);
+
+// The first of the names, which stands for all in messages.
+std::string FirstName(std::string_view joined);
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_GLUE_XLA_COMPILED_REQUESTS_H_

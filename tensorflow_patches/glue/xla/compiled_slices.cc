@@ -1,0 +1,99 @@
+#include "tensorflow_patches/glue/xla/compiled_slices.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow_patches/core/cpu/reduce.h"
+#include "tensorflow_patches/glue/kernels/sparse_average.h"
+
+namespace tfmpi {
+
+namespace ffi = xla::ffi;
+
+// XLA's scatters leave out what is in no table: the rest costs little, and changes nothing even
+// where rows are read, changed and written back.
+template <typename Index>
+void Slices::WriteIndices(const std::vector<int64_t>& from) const {
+  Index* const to = static_cast<Index*>(indices);
+  std::copy(from.begin(), from.end(), to);
+  std::fill(to + from.size(), to + room, Index{-1});
+}
+
+char* Slices::AllocateRows(size_t all) {
+  if (all <= room && IsWireForm(format.dtype) && values != nullptr) return values;
+  rows.reset(new char[all * format.wire_bytes() + 1]);
+  return rows.get();
+}
+
+absl::Status Slices::Write() const {
+  gathered->Sum();
+  const std::vector<int64_t>& found = gathered->indices();
+  if (found.size() > room) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the ranks' rows of the sparse gradient of '", name, "' are ", found.size(),
+        ", and this rank's compiled step has room for ", room,
+        ", as the other ranks have many more rows than this one. Give the ranks batches of about "
+        "the same size, or drop jit_compile=True",
+        gathered->own().every_row() ? "" : "; or set TF_MPI_SPARSE=dense"));
+  }
+  if (rows != nullptr) {
+    Unpack(format.dtype, rows.get(), values, found.size() * format.elements, 1);
+  }
+  *count = static_cast<int64_t>(found.size());
+  narrow ? WriteIndices<int32_t>(found) : WriteIndices<int64_t>(found);
+  return absl::OkStatus();
+}
+
+namespace {
+
+std::vector<int64_t> ReadIndices(const Operand& indices, size_t rows) {
+  if (indices.type == ffi::DataType::S32) {
+    const auto* const from = indices.as<int32_t>();
+    return std::vector<int64_t>(from, from + rows);
+  }
+  const auto* const from = indices.as<int64_t>();
+  return std::vector<int64_t>(from, from + rows);
+}
+
+}  // namespace
+
+absl::Status AddSlices(const std::string& name, const Operands& operands, size_t place,
+                       int64_t* count, float weight, Duplicates duplicates, Slices* slices,
+                       RequestGroup* group) {
+  const Operand& values = operands.args[place];
+  const Operand& indices = operands.args[place + 1];
+  const Operand& values_result = operands.rets[place];
+  const Operand& indices_result = operands.rets[place + 1];
+  const auto dims = values.dims;
+  slices->name = name;
+  slices->narrow = indices.type == ffi::DataType::S32;
+  if (!ToCoreType(values.type, &slices->format.dtype) ||
+      (!slices->narrow && indices.type != ffi::DataType::S64) || dims.size() == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the sparse gradient of '", name, "' has a dtype that cannot be averaged"));
+  }
+  const Shape row(dims.begin() + 1, dims.end());
+  slices->format.elements = static_cast<size_t>(NumElements(row));
+  slices->room = static_cast<size_t>(values_result.dims[0]);
+  slices->values = values_result.as<char>();
+  slices->indices = indices_result.data;
+  slices->count = count;
+  OwnRows own(slices->format, ReadIndices(indices, static_cast<size_t>(dims[0])), values.data,
+              weight, duplicates);
+  slices->gathered =
+      std::make_unique<GatheredRows>(slices->format, std::move(own), GetEngine()->topology().rank,
+                                     [slices](size_t all) { return slices->AllocateRows(all); });
+  group->Add(GatherRequest(name, slices->format, row, /*limit=*/-1, slices->gathered.get()));
+  return absl::OkStatus();
+}
+
+absl::Status WriteAll(const std::vector<Slices>& slices) {
+  for (const Slices& one : slices) {
+    const absl::Status status = one.Write();
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,47 @@
+// The sparse gradients of a compiled step's average.
+
+#ifndef TFMPI_GLUE_XLA_COMPILED_SLICES_H_
+#define TFMPI_GLUE_XLA_COMPILED_SLICES_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tensorflow_patches/core/reduction/sparse_rows.h"
+#include "tensorflow_patches/glue/runtime/request_group.h"
+#include "tensorflow_patches/glue/xla/operands.h"
+
+namespace tfmpi {
+
+// One sparse gradient, from the call to the end of its request. XLA's buffers outlive it.
+struct Slices {
+  std::string name;
+  RowFormat format;
+  std::unique_ptr<GatheredRows> gathered;
+  std::unique_ptr<char[]> rows;  // unless they are gathered where they go
+  char* values = nullptr;        // the results', with room for so many rows
+  void* indices = nullptr;
+  int64_t* count = nullptr;  // the result's; how many rows were found
+  bool narrow = false;       // int32 indices
+  size_t room = 0;
+
+  // As GatheredRows::Allocate.
+  char* AllocateRows(size_t all);
+  absl::Status Write() const;
+  template <typename Index>
+  void WriteIndices(const std::vector<int64_t>& from) const;
+};
+
+// Adds the request of the sparse gradient whose values are operand and result `place`, its indices
+// the next one. All of them are the host's memory. `slices` outlives the request.
+absl::Status AddSlices(const std::string& name, const Operands& operands, size_t place,
+                       int64_t* count, float weight, Duplicates duplicates, Slices* slices,
+                       RequestGroup* group);
+// When all requests have ended well.
+absl::Status WriteAll(const std::vector<Slices>& slices);
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_GLUE_XLA_COMPILED_SLICES_H_

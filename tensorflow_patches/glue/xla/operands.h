@@ -1,0 +1,57 @@
+// What a custom call of a compiled cluster is handed: where each operand and result lies, and what
+// it is.
+//
+// The memory is XLA's until the call has ended. On a GPU it is that GPU's; what the host has to
+// read is a copy then (compiled_call_gpu.cc).
+
+#ifndef TFMPI_GLUE_XLA_OPERANDS_H_
+#define TFMPI_GLUE_XLA_OPERANDS_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "tensorflow_patches/core/base/types.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace tfmpi {
+
+struct Operand {
+  explicit Operand(const xla::ffi::AnyBuffer& buffer)
+      : data(buffer.untyped_data()),
+        type(buffer.element_type()),
+        dims(buffer.dimensions()),
+        bytes(buffer.size_bytes()) {}
+
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+  Shape shape() const { return Shape(dims.begin(), dims.end()); }
+
+  void* data;
+  xla::ffi::DataType type;
+  xla::ffi::Span<const int64_t> dims;
+  size_t bytes;
+};
+
+// See compiled_call.h for their order.
+struct Operands {
+  Operands(xla::ffi::RemainingArgs of_args, xla::ffi::RemainingRets of_rets, size_t with_slices);
+
+  // Gradients' operands come before it.
+  size_t weight_place() const { return args.size() - 2; }
+  const Operand& weight() const { return args[weight_place()]; }
+  // Null without sparse gradients.
+  const Operand* counts() const { return slices == 0 ? nullptr : &rets[weight_place() + 1]; }
+
+  size_t slices;
+  std::vector<Operand> args;
+  std::vector<Operand> rets;
+};
+
+// False for what XLA knows and no gradient is.
+bool ToCoreType(xla::ffi::DataType type, DataType* core);
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_GLUE_XLA_OPERANDS_H_
