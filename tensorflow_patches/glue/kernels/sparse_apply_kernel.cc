@@ -72,7 +72,7 @@ class SparseApplyKernel::Step {
   InitialBroadcast start_;
   Engine* const engine_;
   const bool on_gpu_;
-  Tensors own_, averages_;  // values and indices: this rank's, the host's; those of all ranks
+  TensorList own_, averages_;  // values and indices: this rank's, the host's; those of all ranks
   std::unique_ptr<SparseAverage> average_;  // null: the rows are averages already
   DividedUpdate divided_;
 };
@@ -90,7 +90,7 @@ void SparseApplyKernel::Step::Start() {
   if (kernel_->averaged_ || ApplyKernel::ThreadAveraged()) return Submit(absl::OkStatus());
   average_ = std::make_unique<SparseAverage>(context_, engine_, request_name_);
   ToHost(context_, {context_->input(kernel_->gradient_), context_->input(kernel_->indices_)},
-         [this](const absl::Status& status, const Tensors& own) {
+         [this](const absl::Status& status, const TensorList& own) {
            own_ = own;
            Submit(status);
          });
@@ -128,7 +128,7 @@ void SparseApplyKernel::Step::Exchanged(const absl::Status& status) {
 void SparseApplyKernel::Step::Averaged(const absl::Status& status) {
   if (!status.ok()) return Update(status);
   ToKernel(context_, {*average_->values(), *average_->indices()},
-           [this](const absl::Status& copied, const Tensors& averages) {
+           [this](const absl::Status& copied, const TensorList& averages) {
              averages_ = averages;
              Update(copied);
            });

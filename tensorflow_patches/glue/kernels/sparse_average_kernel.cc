@@ -80,14 +80,14 @@ void SparseAverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback do
   OP_REQUIRES_OK_ASYNC(context, CheckWeightInput(context, 2), done);
   if (context->num_outputs() > 2) context->set_output(2, context->input(2));  // of an IdentityN
   ToHost(context, {context->input(0), context->input(1), context->input(2)},
-         [=](const absl::Status& status, const Tensors& own) {
+         [=](const absl::Status& status, const TensorList& own) {
            if (status.ok()) return Average(context, engine, own, done);
            context->SetStatus(status);
            done();
          });
 }
 
-void SparseAverageKernel::Average(OpKernelContext* context, Engine* engine, const Tensors& own,
+void SparseAverageKernel::Average(OpKernelContext* context, Engine* engine, const TensorList& own,
                                   const DoneCallback& done) {
   const float weight = own[2].flat<float>()(0);
   OP_REQUIRES_OK_ASYNC(context, CheckWeight(weight, name_), done);
@@ -95,7 +95,7 @@ void SparseAverageKernel::Average(OpKernelContext* context, Engine* engine, cons
   auto group = RequestGroup::OfKernel(engine, context);
   OP_REQUIRES_OK_ASYNC(
       context, average->AddTo(group.get(), own[0], own[1], table_rows_, weight, duplicates_), done);
-  const auto written = [context, done](const absl::Status& status, const Tensors& averages) {
+  const auto written = [context, done](const absl::Status& status, const TensorList& averages) {
     if (status.ok()) {
       context->set_output(0, averages[0]);
       context->set_output(1, averages[1]);

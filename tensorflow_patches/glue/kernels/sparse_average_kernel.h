@@ -29,7 +29,7 @@ class SparseAverageKernel : public tensorflow::AsyncOpKernel {
 
  private:
   // `own`: values, indices and weight, the host's.
-  void Average(tensorflow::OpKernelContext* context, Engine* engine, const Tensors& own,
+  void Average(tensorflow::OpKernelContext* context, Engine* engine, const TensorList& own,
                const DoneCallback& done);
 
   std::string name_;         // of the engine's request

@@ -32,14 +32,14 @@ stream_executor::Stream* StreamOf(tensorflow::OpKernelContext* context) {
 // One after another. Deletes itself before `copied` runs.
 class Copies {
  public:
-  static void Start(tensorflow::OpKernelContext* context, Tensors tensors, bool to_host,
+  static void Start(tensorflow::OpKernelContext* context, TensorList tensors, bool to_host,
                     Copied copied) {
     if (!RunsOnGpu(context)) return copied(absl::OkStatus(), tensors);
     (new Copies(context, std::move(tensors), to_host, std::move(copied)))->Next();
   }
 
  private:
-  Copies(tensorflow::OpKernelContext* context, Tensors tensors, bool to_host, Copied copied)
+  Copies(tensorflow::OpKernelContext* context, TensorList tensors, bool to_host, Copied copied)
       : context_(context),
         from_(std::move(tensors)),
         to_host_(to_host),
@@ -76,16 +76,16 @@ class Copies {
 
   void End(const absl::Status& status) {
     const Copied copied = std::move(copied_);
-    const Tensors copies = std::move(to_);
+    const TensorList copies = std::move(to_);
     delete this;
     copied(status, copies);
   }
 
   tensorflow::OpKernelContext* const context_;
-  const Tensors from_;
+  const TensorList from_;
   const bool to_host_;
   Copied copied_;
-  Tensors to_;
+  TensorList to_;
 };
 
 }  // namespace
@@ -125,11 +125,11 @@ tensorflow::AllocatorAttributes OnHost() {
   return attributes;
 }
 
-void ToHost(tensorflow::OpKernelContext* context, Tensors tensors, Copied copied) {
+void ToHost(tensorflow::OpKernelContext* context, TensorList tensors, Copied copied) {
   Copies::Start(context, std::move(tensors), /*to_host=*/true, std::move(copied));
 }
 
-void ToKernel(tensorflow::OpKernelContext* context, Tensors tensors, Copied copied) {
+void ToKernel(tensorflow::OpKernelContext* context, TensorList tensors, Copied copied) {
   Copies::Start(context, std::move(tensors), /*to_host=*/false, std::move(copied));
 }
 

@@ -28,10 +28,10 @@ tensorflow::AllocatorAttributes OnHost();
 // A kernel's tensors in memory that the host reads, and back in the kernel's own, when what was
 // enqueued before has ended. Copies on a GPU; elsewhere, and where there are no elements, the
 // tensors themselves, at once. `copied` runs once, on a thread that may go on with the kernel.
-using Tensors = std::vector<tensorflow::Tensor>;
-using Copied = std::function<void(const absl::Status&, const Tensors&)>;
-void ToHost(tensorflow::OpKernelContext* context, Tensors tensors, Copied copied);
-void ToKernel(tensorflow::OpKernelContext* context, Tensors tensors, Copied copied);
+using TensorList = std::vector<tensorflow::Tensor>;
+using Copied = std::function<void(const absl::Status&, const TensorList&)>;
+void ToHost(tensorflow::OpKernelContext* context, TensorList tensors, Copied copied);
+void ToKernel(tensorflow::OpKernelContext* context, TensorList tensors, Copied copied);
 
 // An event of a GPU, taken from those that are kept for the next one, and given back.
 class KeptEvent {

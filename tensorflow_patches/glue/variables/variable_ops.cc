@@ -78,7 +78,7 @@ class VariableDigestKernel : public tensorflow::AsyncOpKernel {
     }
     int64_t* const result = digest->scalar<int64_t>().data();
     ToHost(context, {value},
-           [context, result, done](const absl::Status& status, const Tensors& copies) {
+           [context, result, done](const absl::Status& status, const TensorList& copies) {
              if (!status.ok()) {
                context->SetStatus(status);
              } else {
