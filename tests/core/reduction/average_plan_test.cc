@@ -79,7 +79,8 @@ class AveragePlanTest : public TimedTest {
 
   static std::vector<Request> Requests(const AveragePlan& plan,
                                        const std::vector<Request::Buffers>& buffers, double scale) {
-    return plan.Requests(buffers, std::vector<void*>(plan.entries().size()), {scale, nullptr}, false);
+    return plan.Requests(buffers, std::vector<void*>(plan.entries().size()), {scale, nullptr},
+                         false);
   }
 
   // In place.
