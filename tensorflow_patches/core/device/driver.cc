@@ -133,22 +133,24 @@ Gpu* InContextOf(const Driver& driver, CudaContext context, Status* status) {
   static auto* const gpus = new std::map<CudaContext, std::unique_ptr<Gpu>>;
   std::lock_guard<std::mutex> lock(mutex);
   std::unique_ptr<Gpu>& gpu = (*gpus)[context];
-  if (gpu == nullptr) {
-    const InContext in_context(driver, context);
-    std::string description;
-    int error = in_context.error();
-    if (error == kCudaSuccess) error = Describe(driver, &description);
-    if (error != kCudaSuccess) {
-      *status = Status(Code::kInternal, "the CUDA driver does not say which GPU a stream is of: " +
-                                            CudaErrorText(driver, error));
-      return nullptr;
-    }
-    gpu = std::make_unique<DriverGpu>(driver, context, description);
-  }
+  if (gpu == nullptr) *status = MakeDriverGpu(driver, context, &gpu);
   return gpu.get();
 }
 
 }  // namespace
+
+Status MakeDriverGpu(const Driver& driver, CudaContext context, std::unique_ptr<Gpu>* gpu) {
+  const InContext in_context(driver, context);
+  std::string description;
+  int error = in_context.error();
+  if (error == kCudaSuccess) error = Describe(driver, &description);
+  if (error != kCudaSuccess) {
+    return Status(Code::kInternal, "the CUDA driver does not say which GPU a stream is of: " +
+                                       CudaErrorText(driver, error));
+  }
+  *gpu = std::make_unique<DriverGpu>(driver, context, description);
+  return Status();
+}
 
 Status ContextOf(GpuStream stream, const Driver** driver, CudaContext* context) {
   Status status;

@@ -3,7 +3,7 @@
 #ifndef TFMPI_CORE_DEVICE_DRIVER_H_
 #define TFMPI_CORE_DEVICE_DRIVER_H_
 
-#include <string>
+#include <memory>
 
 #include "tensorflow_patches/core/base/status.h"
 #include "tensorflow_patches/core/device/driver_api.h"
@@ -21,6 +21,9 @@ Status CountGpus(int* count);
 
 // The context of a stream that the driver knows, for libraries that work in the current one.
 Status ContextOf(GpuStream stream, const Driver** driver, CudaContext* context);
+
+// For those above, and for tests with a driver of their own.
+Status MakeDriverGpu(const Driver& driver, CudaContext context, std::unique_ptr<Gpu>* gpu);
 
 }  // namespace tfmpi
 

@@ -4,28 +4,12 @@
 
 #include <mutex>
 
+#include "tensorflow_patches/core/device/symbols.h"
+
 namespace tfmpi {
 namespace {
 
 constexpr const char* kLibrary = "libcuda.so.1";
-
-// Looks functions up; remembers the first that is missing.
-class Symbols {
- public:
-  explicit Symbols(void* library) : library_(library) {}
-
-  template <typename Function>
-  void Find(const char* name, Function* function) {
-    *function = reinterpret_cast<Function>(dlsym(library_, name));
-    if (*function == nullptr && missing_.empty()) missing_ = name;
-  }
-
-  const std::string& missing() const { return missing_; }
-
- private:
-  void* const library_;
-  std::string missing_;
-};
 
 // Where the driver has a _v2 it is the one that its header's plain name stands for.
 std::string FindAll(void* library, Driver* driver) {

@@ -1,0 +1,83 @@
+#include "tensorflow_patches/core/device/choice.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+
+#include "tensorflow_patches/core/device/nccl_api.h"
+
+namespace tfmpi {
+namespace {
+
+// From this version on ranks can share a GPU. It counts on two; more need a part of the GPU each
+// (NCCL_MAX_CTAS) that nobody has measured.
+constexpr int kSharedGpuVersion = 23000;
+constexpr size_t kMostSharing = 2;
+
+std::string Rank(size_t rank) { return "rank " + std::to_string(rank); }
+
+// "" or why ranks of these facts cannot use NCCL.
+std::string WhyNot(const std::vector<DeviceFacts>& ranks) {
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].gpu.empty()) return Rank(rank) + " has no GPU";
+    if (ranks[rank].nccl_version == 0) return Rank(rank) + " finds no NCCL";
+  }
+  std::map<std::string, std::vector<size_t>> users;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].nccl_version != ranks[0].nccl_version) {
+      return "rank 0 has NCCL " + NcclVersionText(ranks[0].nccl_version) + ", " + Rank(rank) +
+             " has " + NcclVersionText(ranks[rank].nccl_version);
+    }
+    users[ranks[rank].gpu].push_back(rank);
+  }
+  // Of several GPUs that are shared, the one of the lowest rank is spoken of.
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const std::vector<size_t>& sharing = users[ranks[rank].gpu];
+    if (sharing.size() == 1) continue;
+    const std::string who = "ranks " + std::to_string(sharing[0]) + " and " +
+                            std::to_string(sharing[1]) + " share " + ranks[rank].gpu;
+    const std::string version = "NCCL " + NcclVersionText(ranks[0].nccl_version);
+    if (ranks[0].nccl_version < kSharedGpuVersion) {
+      return who + ", and " + version + " wants a GPU for each (2.30 and newer need not)";
+    }
+    for (const size_t user : sharing) {
+      if (ranks[user].shares_gpu) continue;
+      return who + ", which " + version +
+             " can only do with NCCL_MULTI_RANK_GPU_ENABLE=1 (experimental) on all of them";
+    }
+    if (sharing.size() > kMostSharing) {
+      return std::to_string(sharing.size()) + " ranks share " + ranks[rank].gpu + ", and " +
+             version + " counts on " + std::to_string(kMostSharing);
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransport wanted,
+                             DeviceChoice* choice) {
+  *choice = DeviceChoice();
+  if (wanted == DeviceTransport::kStaged) {
+    choice->reason = "staged through the host: TF_MPI_TRANSPORT=mpi";
+    return Status();
+  }
+  if (ranks.size() == 1) {
+    choice->reason = "one rank alone exchanges nothing";
+    return Status();
+  }
+  const std::string why_not = WhyNot(ranks);
+  choice->nccl = why_not.empty();
+  if (choice->nccl) {
+    choice->reason = "NCCL " + NcclVersionText(ranks[0].nccl_version) + " on all ranks";
+  } else if (wanted == DeviceTransport::kNccl) {
+    return Status(Code::kFailedPrecondition,
+                  "TF_MPI_TRANSPORT=nccl, but " + why_not +
+                      ". TF_MPI_TRANSPORT=auto stages through the host there");
+  } else {
+    choice->reason = "staged through the host, for " + why_not;
+  }
+  return Status();
+}
+
+}  // namespace tfmpi

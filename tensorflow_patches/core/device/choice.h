@@ -1,0 +1,34 @@
+// Whether the GPUs reduce among themselves, or what they have is staged through their hosts.
+
+#ifndef TFMPI_CORE_DEVICE_CHOICE_H_
+#define TFMPI_CORE_DEVICE_CHOICE_H_
+
+#include <string>
+#include <vector>
+
+#include "tensorflow_patches/core/base/status.h"
+
+namespace tfmpi {
+
+// What one rank says of itself.
+struct DeviceFacts {
+  std::string gpu;          // Gpu::description(); "": it has none
+  int nccl_version = 0;     // as ncclGetVersion says; 0: it finds no library
+  bool shares_gpu = false;  // whether its NCCL may share a GPU: NCCL_MULTI_RANK_GPU_ENABLE
+};
+
+enum class DeviceTransport { kAuto, kStaged, kNccl };  // TF_MPI_TRANSPORT=auto|mpi|nccl
+
+struct DeviceChoice {
+  bool nccl = false;
+  std::string reason;  // a sentence for people
+};
+
+// From the facts of all ranks, by rank, and what they all want: the same on each. Fails, with the
+// reason, if kNccl is wanted and cannot be.
+Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransport wanted,
+                             DeviceChoice* choice);
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_DEVICE_CHOICE_H_

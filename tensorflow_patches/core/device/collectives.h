@@ -1,0 +1,58 @@
+// Reductions that the GPUs of all ranks do among themselves. The seam between the engine and NCCL:
+// nccl.cc implements it, and tests/core/device/simulated_collectives.h by threads.
+
+#ifndef TFMPI_CORE_DEVICE_COLLECTIVES_H_
+#define TFMPI_CORE_DEVICE_COLLECTIVES_H_
+
+#include <cstddef>
+#include <string>
+
+#include "tensorflow_patches/core/base/status.h"
+#include "tensorflow_patches/core/base/types.h"
+#include "tensorflow_patches/core/device/gpu.h"
+
+namespace tfmpi {
+
+// Whether Allreduce takes it; the rest is the caller's to stage through the host. The same on all
+// ranks: no 16-bit integers and bools, and complex numbers are two reals, so sums and averages
+// only.
+bool GpusReduce(DataType type, ReduceOp op);
+
+// One rank's, of one group. Communication thread only. All ranks make the same calls, in the same
+// order.
+class DeviceCollectives {
+ public:
+  virtual ~DeviceCollectives() = default;
+
+  // For people: "NCCL 2.32.3".
+  virtual std::string description() const = 0;
+
+  // Enqueued: `count` elements of this GPU's memory; `in` may be `out`. kAverage: each rank's
+  // elements times its own `scale`, which divides by the contributors, then their sum: ranks may
+  // weigh differently. 0 times infinity is not a number: a rank that contributes nothing hands in
+  // zeros. Other reductions, and integers, know no `scale` but 1.
+  //
+  // half and bfloat16 stay what they are on their way: `scale`, each product and each partial sum
+  // are rounded, where a staged reduction rounds once.
+  //
+  // May wait until it is enqueued, which the first ones do for all ranks to have called it.
+  virtual Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
+                           double scale, GpuStream stream) = 0;
+
+  // Fails if something has gone wrong since, here or at a rank that this one heard of: to be asked
+  // while an event behind a reduction does not come. A rank that is lost may be noticed by nobody:
+  // the caller keeps a deadline too. After an error, of this or of Allreduce, only Abort helps.
+  virtual Status Poll() = 0;
+
+  // Ends what is enqueued, whose results are undefined then. Nothing can be reduced after it.
+  virtual void Abort() = 0;
+
+  // Memory of the GPU from which and to which reductions are fastest.
+  virtual Status NewBuffer(size_t bytes, void** memory) = 0;
+  // What uses it has ended.
+  virtual void DeleteBuffer(void* memory) = 0;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_DEVICE_COLLECTIVES_H_

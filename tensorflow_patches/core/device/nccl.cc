@@ -1,0 +1,259 @@
+#include "tensorflow_patches/core/device/nccl.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "tensorflow_patches/core/cpu/reduce.h"
+
+namespace tfmpi {
+namespace {
+
+constexpr std::chrono::microseconds kLook{50};  // between two looks at a communicator's state
+constexpr std::chrono::seconds kEnd{5};         // for all ranks to say that they end
+
+// -1: it has no such type.
+int NcclType(DataType type) {
+  switch (type) {
+    case DataType::kInt8:
+      return 0;
+    case DataType::kUint8:
+      return 1;
+    case DataType::kInt32:
+      return 2;
+    case DataType::kUint32:
+      return 3;
+    case DataType::kInt64:
+      return 4;
+    case DataType::kUint64:
+      return 5;
+    case DataType::kFloat16:
+      return 6;
+    case DataType::kFloat32:
+    case DataType::kComplex64:
+      return 7;
+    case DataType::kFloat64:
+    case DataType::kComplex128:
+      return 8;
+    case DataType::kBfloat16:
+      return 9;
+    case DataType::kInt16:
+    case DataType::kUint16:
+    case DataType::kBool:
+      return -1;
+  }
+  return -1;
+}
+
+int NcclOp(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kMin:
+      return kNcclMin;
+    case ReduceOp::kMax:
+      return kNcclMax;
+    case ReduceOp::kProduct:
+      return kNcclProd;
+    case ReduceOp::kAverage:
+    case ReduceOp::kSum:
+      return kNcclSum;
+  }
+  return kNcclSum;
+}
+
+class NcclCollectives : public DeviceCollectives {
+ public:
+  NcclCollectives(const Nccl& nccl, const NcclOptions& options) : nccl_(nccl), options_(options) {
+    nccl_.GetVersion(&version_);
+  }
+
+  // In turn: what is enqueued ends, then all ranks say that they end; else it is aborted.
+  ~NcclCollectives() override {
+    const InContext in_context(*options_.driver, options_.context);
+    for (const auto& [memory, handle] : buffers_) Release(memory, handle);
+    if (comm_ == nullptr) return;
+    int result = failed_ ? kNcclInProgress : nccl_.CommFinalize(comm_);
+    if (!failed_) result = Settle(result, Clock::now() + kEnd);
+    if (result == kNcclSuccess) {
+      nccl_.CommDestroy(comm_);
+    } else {
+      nccl_.CommAbort(comm_);
+    }
+  }
+
+  std::string description() const override { return "NCCL " + NcclVersionText(version_); }
+
+  Status Init() {
+    const InContext in_context(*options_.driver, options_.context);
+    if (in_context.error() != kCudaSuccess) return OfContext(in_context);
+    NcclConfig config;
+    config.blocking = 0;
+    if (options_.max_ctas > 0) config.max_ctas = options_.max_ctas;
+    const int started =
+        nccl_.CommInitRankConfig(&comm_, options_.size, options_.id, options_.rank, &config);
+    return Check("ncclCommInitRankConfig", Settle(started, options_.deadline));
+  }
+
+  Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
+                   double scale, GpuStream stream) override {
+    if (!GpusReduce(type, op)) {
+      return Status(Code::kInvalidArgument, std::string("NCCL has no ") + Name(op) + " of " +
+                                                Name(type) + ": it must be staged");
+    }
+    const bool scaled = op == ReduceOp::kAverage && IsFloating(type);
+    if (!scaled && scale != 1) {
+      return Status(Code::kInvalidArgument,
+                    std::string("a ") + Name(op) + " of " + Name(type) + " has no scale");
+    }
+    if (comm_ == nullptr || failed_) {
+      return Status(Code::kUnavailable, description() + ": its communicator has failed");
+    }
+    const InContext in_context(*options_.driver, options_.context);
+    if (in_context.error() != kCudaSuccess) return OfContext(in_context);
+    const size_t elements = count * WireElements(type);
+    // An average is the same operation on all ranks, also where some rank's scale is 1.
+    int reduction = NcclOp(op);
+    if (scaled) {
+      const Status status = NewScaledSum(type, scale, &reduction);
+      if (!status.ok()) return status;
+    }
+    const int started =
+        nccl_.AllReduce(in, out, elements, NcclType(type), reduction, comm_, stream);
+    const int result = Settle(started, Clock::now() + options_.timeout);
+    if (scaled && result == kNcclSuccess) nccl_.RedOpDestroy(reduction, comm_);
+    return Check("ncclAllReduce", result, elements * SizeOf(type) / WireElements(type));
+  }
+
+  Status Poll() override {
+    if (comm_ == nullptr || failed_) {
+      return Status(Code::kUnavailable, description() + ": its communicator has failed");
+    }
+    int state = kNcclSuccess;
+    const int result = nccl_.CommGetAsyncError(comm_, &state);
+    if (result != kNcclSuccess) return Check("ncclCommGetAsyncError", result);
+    return state == kNcclInProgress ? Status() : Check("a collective", state);
+  }
+
+  void Abort() override {
+    if (comm_ == nullptr) return;
+    const InContext in_context(*options_.driver, options_.context);
+    nccl_.CommAbort(std::exchange(comm_, nullptr));
+    // What is registered with a communicator ends with it, but its memory does not.
+    for (auto& [memory, handle] : buffers_) handle = nullptr;
+  }
+
+  Status NewBuffer(size_t bytes, void** memory) override {
+    if (comm_ == nullptr || failed_) {
+      return Status(Code::kUnavailable, description() + ": its communicator has failed");
+    }
+    const InContext in_context(*options_.driver, options_.context);
+    if (in_context.error() != kCudaSuccess) return OfContext(in_context);
+    const int result = nccl_.MemAlloc(memory, bytes);
+    // Not an error of the communicator: there is no memory left.
+    if (result != kNcclSuccess) return ToStatus("ncclMemAlloc", result, bytes);
+    // Where nothing can be registered, it is only slower.
+    void* handle = nullptr;
+    if (nccl_.CommRegister(comm_, *memory, bytes, &handle) != kNcclSuccess) handle = nullptr;
+    buffers_[*memory] = handle;
+    return Status();
+  }
+
+  void DeleteBuffer(void* memory) override {
+    const auto known = buffers_.find(memory);
+    if (known == buffers_.end()) return;
+    const InContext in_context(*options_.driver, options_.context);
+    Release(known->first, known->second);
+    buffers_.erase(known);
+  }
+
+ private:
+  // Whose state a call left in progress: waits for what becomes of it.
+  int Settle(int result, TimePoint deadline) {
+    while (result == kNcclInProgress && comm_ != nullptr) {
+      int state = kNcclSuccess;
+      result = nccl_.CommGetAsyncError(comm_, &state);
+      if (result == kNcclSuccess) result = state;
+      if (result != kNcclInProgress || Clock::now() >= deadline) break;
+      Clock::Sleep(kLook);
+    }
+    return result;
+  }
+
+  // A sum of elements that are multiplied by `scale`, rounded to their type.
+  Status NewScaledSum(DataType type, double scale, int* op) {
+    const DataType real = IsComplex(type) ? WireType(type) : type;
+    const float single = static_cast<float>(scale);
+    uint64_t scalar = 0;
+    Unpack(real, WireType(real) == DataType::kFloat64 ? static_cast<const void*>(&scale) : &single,
+           &scalar, 1, 1);
+    return Check(
+        "ncclRedOpCreatePreMulSum",
+        nccl_.RedOpCreatePreMulSum(op, &scalar, NcclType(type), kNcclScalarHostImmediate, comm_));
+  }
+
+  void Release(void* memory, void* handle) {
+    if (handle != nullptr) nccl_.CommDeregister(comm_, handle);
+    nccl_.MemFree(memory);
+  }
+
+  Status Check(const char* what, int result, size_t bytes = 0) {
+    if (result != kNcclSuccess) failed_ = true;
+    return ToStatus(what, result, bytes);
+  }
+
+  Status ToStatus(const char* what, int result, size_t bytes = 0) {
+    if (result == kNcclSuccess) return Status();
+    std::string text = description() + ": " + what;
+    if (bytes != 0) text += " of " + std::to_string(bytes) + " bytes";
+    text += " between " + std::to_string(options_.size) + " ranks";
+    if (result == kNcclInProgress) {
+      return Status(Code::kDeadlineExceeded, text + ": not all of them have come in time");
+    }
+    const char* const more = comm_ == nullptr ? nullptr : nccl_.GetLastError(comm_);
+    text += std::string(": ") + nccl_.GetErrorString(result);
+    if (more != nullptr && *more != '\0') text += std::string(" (") + more + ")";
+    return Status(Code::kUnavailable, text + "; NCCL_DEBUG=WARN tells more");
+  }
+
+  Status OfContext(const InContext& in_context) {
+    failed_ = true;
+    return Status(Code::kInternal,
+                  "the GPU's context: " + CudaErrorText(*options_.driver, in_context.error()));
+  }
+
+  const Nccl& nccl_;
+  const NcclOptions options_;
+  int version_ = 0;
+  NcclComm comm_ = nullptr;
+  bool failed_ = false;
+  std::map<void*, void*> buffers_;  // memory: what it is registered as, or null
+};
+
+}  // namespace
+
+bool GpusReduce(DataType type, ReduceOp op) {
+  if (NcclType(type) < 0) return false;
+  const bool sums = op == ReduceOp::kSum || op == ReduceOp::kAverage;
+  if (IsComplex(type)) return sums;
+  return op != ReduceOp::kAverage || IsFloating(type);
+}
+
+Status NewNcclId(const Nccl& nccl, NcclId* id) {
+  const int result = nccl.GetUniqueId(id);
+  if (result == kNcclSuccess) return Status();
+  return Status(Code::kUnavailable, std::string("ncclGetUniqueId: ") + nccl.GetErrorString(result) +
+                                        "; NCCL_DEBUG=WARN tells more");
+}
+
+Status MakeNcclCollectives(const Nccl& nccl, const NcclOptions& options,
+                           std::unique_ptr<DeviceCollectives>* collectives) {
+  auto made = std::make_unique<NcclCollectives>(nccl, options);
+  const Status status = made->Init();
+  if (status.ok()) {
+    *collectives = std::move(made);
+  } else {
+    made->Abort();
+  }
+  return status;
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,72 @@
+// What is used of NCCL, in declarations of our own: nothing of it is needed to build the core. The
+// names are NCCL's, without their nccl. Values are those of its header since 2.17.
+
+#ifndef TFMPI_CORE_DEVICE_NCCL_API_H_
+#define TFMPI_CORE_DEVICE_NCCL_API_H_
+
+#include <climits>
+#include <cstddef>
+#include <string>
+
+#include "tensorflow_patches/core/base/status.h"
+#include "tensorflow_patches/core/device/gpu.h"
+
+namespace tfmpi {
+
+using NcclComm = struct NcclCommHandle*;  // an ncclComm_t
+
+struct NcclId {  // an ncclUniqueId
+  char bytes[128];
+};
+
+// Results.
+inline constexpr int kNcclSuccess = 0;
+inline constexpr int kNcclInProgress = 7;
+
+// An ncclConfig_t as of 2.17, which later libraries take for what it says it is: they know how
+// large it was, and that what came later is unset.
+struct NcclConfig {
+  size_t size = sizeof(NcclConfig);
+  unsigned magic = 0xcafebeef;
+  unsigned version = 21700;
+  int blocking = INT_MIN;  // INT_MIN: NCCL decides
+  int cga_cluster_size = INT_MIN;
+  int min_ctas = INT_MIN;
+  int max_ctas = INT_MIN;
+  const char* net_name = nullptr;
+};
+static_assert(sizeof(NcclConfig) == 40, "the layout of 2.17");
+
+enum NcclRedOp { kNcclSum = 0, kNcclProd = 1, kNcclMax = 2, kNcclMin = 3 };
+inline constexpr int kNcclScalarHostImmediate = 1;
+
+struct Nccl {
+  int (*GetVersion)(int* version);
+  int (*GetUniqueId)(NcclId* id);
+  int (*CommInitRankConfig)(NcclComm* comm, int size, NcclId id, int rank, NcclConfig* config);
+  int (*CommGetAsyncError)(NcclComm comm, int* state);
+  int (*CommFinalize)(NcclComm comm);
+  int (*CommDestroy)(NcclComm comm);
+  int (*CommAbort)(NcclComm comm);
+  int (*AllReduce)(const void* in, void* out, size_t count, int type, int op, NcclComm comm,
+                   GpuStream stream);
+  int (*RedOpCreatePreMulSum)(int* op, void* scalar, int type, int residence, NcclComm comm);
+  int (*RedOpDestroy)(int op, NcclComm comm);
+  int (*MemAlloc)(void** memory, size_t bytes);
+  int (*MemFree)(void* memory);
+  int (*CommRegister)(NcclComm comm, void* memory, size_t bytes, void** handle);
+  int (*CommDeregister)(NcclComm comm, void* handle);
+  const char* (*GetErrorString)(int result);
+  const char* (*GetLastError)(NcclComm comm);
+};
+
+// The library at `path`, or by its name where the linker looks. It stays loaded. Its functions may
+// be called on any thread.
+Status LoadNccl(const std::string& path, Nccl* nccl);
+
+// "2.32.3" of 23203.
+std::string NcclVersionText(int version);
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_DEVICE_NCCL_API_H_

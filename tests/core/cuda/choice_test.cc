@@ -1,0 +1,69 @@
+// When GPUs reduce by NCCL, and what people are told.
+
+#include "tensorflow_patches/core/device/choice.h"
+
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace tfmpi {
+namespace {
+
+constexpr int kNew = 23203;
+constexpr int kOld = 22803;
+
+// The reason, behind "NCCL: ", "staged: " or "error: ".
+std::string Choose(const std::vector<DeviceFacts>& ranks,
+                   DeviceTransport wanted = DeviceTransport::kAuto) {
+  DeviceChoice choice;
+  const Status status = ChooseDeviceTransport(ranks, wanted, &choice);
+  if (!status.ok()) return "error: " + status.message();
+  return (choice.nccl ? "NCCL: " : "staged: ") + choice.reason;
+}
+
+TEST(ChoiceTest, ARankForEachGpu) {
+  EXPECT_EQ(Choose({{"a", kOld, false}, {"b", kOld, false}}), "NCCL: NCCL 2.28.3 on all ranks");
+  EXPECT_EQ(Choose({{"a", kOld, false}, {"b", kOld, false}}, DeviceTransport::kNccl),
+            "NCCL: NCCL 2.28.3 on all ranks");
+  EXPECT_EQ(Choose({{"a", kOld, false}, {"b", kOld, false}}, DeviceTransport::kStaged),
+            "staged: staged through the host: TF_MPI_TRANSPORT=mpi");
+}
+
+TEST(ChoiceTest, OneRankAlone) {
+  EXPECT_EQ(Choose({{"a", 0, false}}), "staged: one rank alone exchanges nothing");
+  EXPECT_EQ(Choose({{"", 0, false}}, DeviceTransport::kNccl),
+            "staged: one rank alone exchanges nothing");
+}
+
+TEST(ChoiceTest, ARankWithoutAGpuOrNcclOrWithAnother) {
+  EXPECT_EQ(Choose({{"a", kNew, false}, {"", kNew, false}}),
+            "staged: staged through the host, for rank 1 has no GPU");
+  EXPECT_EQ(Choose({{"a", kNew, false}, {"b", 0, false}}),
+            "staged: staged through the host, for rank 1 finds no NCCL");
+  EXPECT_EQ(Choose({{"a", kNew, false}, {"b", kOld, false}}),
+            "staged: staged through the host, for rank 0 has NCCL 2.32.3, rank 1 has 2.28.3");
+  EXPECT_EQ(Choose({{"a", kNew, false}, {"b", 0, false}}, DeviceTransport::kNccl),
+            "error: TF_MPI_TRANSPORT=nccl, but rank 1 finds no NCCL. TF_MPI_TRANSPORT=auto stages "
+            "through the host there");
+}
+
+TEST(ChoiceTest, RanksThatShareAGpu) {
+  EXPECT_EQ(Choose({{"c", kOld, true}, {"a", kOld, true}, {"a", kOld, true}}),
+            "staged: staged through the host, for ranks 1 and 2 share a, and NCCL 2.28.3 wants a "
+            "GPU for each (2.30 and newer need not)");
+  EXPECT_EQ(Choose({{"a", kNew, true}, {"a", kNew, false}}),
+            "staged: staged through the host, for ranks 0 and 1 share a, which NCCL 2.32.3 can "
+            "only do with NCCL_MULTI_RANK_GPU_ENABLE=1 (experimental) on all of them");
+  EXPECT_EQ(
+      Choose({{"a", 23000, true}, {"b", 23000, true}, {"b", 23000, true}, {"a", 23000, true}}),
+      "NCCL: NCCL 2.30.0 on all ranks");
+  // Who shares no GPU need not say that it may.
+  EXPECT_EQ(Choose({{"a", kNew, true}, {"a", kNew, true}, {"b", kNew, false}}),
+            "NCCL: NCCL 2.32.3 on all ranks");
+  EXPECT_EQ(Choose({{"a", kNew, true}, {"a", kNew, true}, {"a", kNew, true}}),
+            "staged: staged through the host, for 3 ranks share a, and NCCL 2.32.3 counts on 2");
+}
+
+}  // namespace
+}  // namespace tfmpi

@@ -1,0 +1,162 @@
+// How the driver is called, and what becomes of its errors. What a GPU does: device_test.cc.
+
+#include "tensorflow_patches/core/device/driver.h"
+
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/core/cuda/fake_driver.h"
+
+namespace tfmpi {
+namespace {
+
+using Calls = std::vector<std::string>;
+
+const GpuStream kStream = reinterpret_cast<GpuStream>(0x30);
+const GpuEvent kEvent = reinterpret_cast<GpuEvent>(0x40);
+
+Driver Full() {
+  Driver driver = MakeFakeDriver();
+  driver.CtxGetStreamPriorityRange = [](int* least, int* greatest) {
+    *least = 0;
+    *greatest = -5;
+    return kCudaSuccess;
+  };
+  driver.CtxSynchronize = [] { return FakeDriver::Call("synchronize"); };
+  driver.StreamCreateWithPriority = [](GpuStream* stream, unsigned flags, int priority) {
+    *stream = kStream;
+    return FakeDriver::Call("stream", std::to_string(flags) + " " + std::to_string(priority));
+  };
+  driver.StreamDestroy = [](GpuStream) { return FakeDriver::Call("delete stream"); };
+  driver.StreamWaitEvent = [](GpuStream stream, GpuEvent event, unsigned flags) {
+    const bool as_said = stream == kStream && event == kEvent && flags == 0;
+    return FakeDriver::Call("wait", as_said ? "" : "wrong");
+  };
+  driver.EventCreate = [](GpuEvent* event, unsigned flags) {
+    *event = kEvent;
+    return FakeDriver::Call("event", std::to_string(flags));
+  };
+  driver.EventDestroy = [](GpuEvent) { return FakeDriver::Call("delete event"); };
+  driver.EventRecord = [](GpuEvent event, GpuStream stream) {
+    return FakeDriver::Call("record", event == kEvent && stream == kStream ? "" : "wrong");
+  };
+  driver.EventQuery = [](GpuEvent) { return FakeDriver::Call("query"); };
+  driver.MemcpyAsync = [](unsigned long long to, unsigned long long from, size_t bytes, GpuStream) {
+    return FakeDriver::Call(
+        "copy", std::to_string(to) + " " + std::to_string(from) + " " + std::to_string(bytes));
+  };
+  driver.MemAlloc = [](unsigned long long* memory, size_t bytes) {
+    *memory = 0x1000;
+    return FakeDriver::Call("memory", std::to_string(bytes));
+  };
+  driver.MemFree = [](unsigned long long memory) {
+    return FakeDriver::Call("delete memory", std::to_string(memory));
+  };
+  driver.MemHostAlloc = [](void** memory, size_t bytes, unsigned flags) {
+    *memory = reinterpret_cast<void*>(0x2000);
+    return FakeDriver::Call("pinned", std::to_string(bytes) + " " + std::to_string(flags));
+  };
+  driver.MemFreeHost = [](void*) { return FakeDriver::Call("delete pinned"); };
+  return driver;
+}
+
+class DriverTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    FakeDriver::Now().current = FakeDriver::Mine();
+    const Status status = MakeDriverGpu(driver_, FakeDriver::Mine(), &gpu_);
+    ASSERT_EQ(status.message(), "");
+    FakeDriver::Now().calls.clear();
+  }
+
+  // What was called since.
+  static Calls Called() { return std::exchange(FakeDriver::Now().calls, {}); }
+
+  std::string Description() const {
+    char host[256] = {};
+    gethostname(host, sizeof(host) - 1);
+    return std::string("NVIDIA T at 0000:3B:00.0 of ") + host;
+  }
+
+  const Driver driver_ = Full();
+  std::unique_ptr<Gpu> gpu_;
+};
+
+TEST_F(DriverTest, EachCallIsTheDriversWithItsArguments) {
+  EXPECT_EQ(gpu_->description(), Description());
+  GpuStream stream = nullptr;
+  GpuEvent event = nullptr;
+  void* memory = nullptr;
+  bool ended = false;
+  EXPECT_TRUE(gpu_->NewStream(&stream).ok());
+  EXPECT_EQ(Called(), Calls{"stream 1 -5"}) << "independent, of highest priority";
+  EXPECT_TRUE(gpu_->NewEvent(&event).ok());
+  EXPECT_EQ(Called(), Calls{"event 2"}) << "without a time";
+  EXPECT_TRUE(gpu_->Record(event, stream).ok());
+  EXPECT_TRUE(gpu_->Wait(stream, event).ok());
+  EXPECT_TRUE(gpu_->Query(event, &ended).ok());
+  EXPECT_TRUE(ended);
+  EXPECT_EQ(Called(), (Calls{"record", "wait", "query"}));
+  EXPECT_TRUE(gpu_->NewPinned(7, &memory).ok());
+  EXPECT_EQ(memory, reinterpret_cast<void*>(0x2000));
+  EXPECT_EQ(Called(), Calls{"pinned 7 1"}) << "for all contexts";
+  gpu_->DeletePinned(memory);
+  EXPECT_EQ(Called(), (Calls{"synchronize", "delete pinned"}));
+  EXPECT_TRUE(gpu_->NewMemory(9, &memory).ok());
+  EXPECT_EQ(memory, reinterpret_cast<void*>(0x1000));
+  EXPECT_TRUE(gpu_->Copy(memory, reinterpret_cast<void*>(0x20), 5, stream).ok());
+  gpu_->DeleteMemory(memory);
+  EXPECT_EQ(Called(), (Calls{"memory 9", "copy 4096 32 5", "delete memory 4096"}));
+  gpu_->Delete(stream);
+  gpu_->Delete(event);
+  EXPECT_EQ(Called(), (Calls{"delete stream", "delete event"}));
+}
+
+TEST_F(DriverTest, AThreadsOwnContextAndCaptureModeAreGivenBack) {
+  FakeDriver::Now().current = FakeDriver::Other();
+  EXPECT_TRUE(gpu_->Record(kEvent, kStream).ok());
+  EXPECT_EQ(Called(), (Calls{"push", "record", "pop"}));
+  EXPECT_EQ(FakeDriver::Now().current, FakeDriver::Other());
+  EXPECT_EQ(FakeDriver::Now().capture_mode, 0);
+}
+
+TEST_F(DriverTest, WhatIsNotReadyIsNoError) {
+  FakeDriver::Now().errors["query"] = kCudaNotReady;
+  bool ended = true;
+  EXPECT_TRUE(gpu_->Query(kEvent, &ended).ok());
+  EXPECT_FALSE(ended);
+  FakeDriver::Now().errors["query"] = 700;
+  ended = true;
+  EXPECT_EQ(gpu_->Query(kEvent, &ended).message(),
+            "cuEventQuery on " + Description() +
+                ": CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)");
+  EXPECT_FALSE(ended);
+}
+
+TEST_F(DriverTest, ErrorsSayWhatOfHowMuchAndWhere) {
+  FakeDriver::Now().errors["copy"] = 700;
+  const Status status = gpu_->Copy(nullptr, nullptr, 12, kStream);
+  EXPECT_EQ(status.code(), Code::kInternal);
+  EXPECT_EQ(status.message(),
+            "cuMemcpyAsync of 12 bytes on " + Description() +
+                ": CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)");
+  FakeDriver::Now().errors["stream"] = 12345;
+  GpuStream stream = nullptr;
+  EXPECT_EQ(gpu_->NewStream(&stream).message(),
+            "cuStreamCreateWithPriority on " + Description() + ": CUDA error 12345");
+}
+
+TEST_F(DriverTest, WithoutItsContextNothingIsCalled) {
+  FakeDriver::Now().current = FakeDriver::Other();
+  FakeDriver::Now().errors["push"] = 700;
+  EXPECT_FALSE(gpu_->Record(kEvent, kStream).ok());
+  EXPECT_EQ(Called(), Calls{});
+  EXPECT_EQ(FakeDriver::Now().current, FakeDriver::Other());
+}
+
+}  // namespace
+}  // namespace tfmpi

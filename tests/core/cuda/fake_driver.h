@@ -1,0 +1,95 @@
+// A CUDA driver that notes how it was called: for what driver.cc and nccl.cc make of its answers.
+//
+// One test at a time, on one thread.
+
+#ifndef TFMPI_TESTS_CORE_CUDA_FAKE_DRIVER_H_
+#define TFMPI_TESTS_CORE_CUDA_FAKE_DRIVER_H_
+
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tensorflow_patches/core/device/driver_api.h"
+
+namespace tfmpi {
+
+struct FakeDriver {
+  CudaContext current = nullptr;
+  int capture_mode = 0;
+  std::map<std::string, int> errors;  // what a function answers
+  std::vector<std::string> calls;     // of functions that need a context, with what matters
+
+  // Notes the call, and whether its thread is as it must be.
+  static int Call(const std::string& name, const std::string& what = "") {
+    FakeDriver& fake = Now();
+    std::string call = what.empty() ? name : name + " " + what;
+    if (fake.current != Mine()) call += ", in a wrong context";
+    if (fake.capture_mode != kCaptureModeRelaxed) call += ", which breaks a capture";
+    fake.calls.push_back(call);
+    const auto error = fake.errors.find(name);
+    return error == fake.errors.end() ? kCudaSuccess : error->second;
+  }
+
+  static FakeDriver& Now() {
+    static FakeDriver fake;
+    return fake;
+  }
+  // The context that calls are to be made in, and another one.
+  static CudaContext Mine() { return reinterpret_cast<CudaContext>(0x10); }
+  static CudaContext Other() { return reinterpret_cast<CudaContext>(0x20); }
+};
+
+// What all need; each test adds what it is about.
+inline Driver MakeFakeDriver() {
+  FakeDriver::Now() = FakeDriver();
+  Driver driver = {};
+  driver.GetErrorName = [](int error, const char** name) {
+    *name = error == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : nullptr;
+    return error == 700 ? kCudaSuccess : 1;
+  };
+  driver.GetErrorString = [](int, const char** text) {
+    *text = "an illegal memory access was encountered";
+    return kCudaSuccess;
+  };
+  driver.CtxGetCurrent = [](CudaContext* context) {
+    *context = FakeDriver::Now().current;
+    return kCudaSuccess;
+  };
+  driver.CtxPushCurrent = [](CudaContext context) {
+    FakeDriver& fake = FakeDriver::Now();
+    const auto error = fake.errors.find("push");
+    if (error != fake.errors.end()) return error->second;
+    fake.current = context;
+    fake.calls.emplace_back("push");
+    return kCudaSuccess;
+  };
+  driver.CtxPopCurrent = [](CudaContext* context) {
+    FakeDriver& fake = FakeDriver::Now();
+    *context = fake.current;
+    fake.current = FakeDriver::Other();
+    fake.calls.emplace_back("pop");
+    return kCudaSuccess;
+  };
+  driver.ThreadExchangeStreamCaptureMode = [](int* mode) {
+    std::swap(*mode, FakeDriver::Now().capture_mode);
+    return kCudaSuccess;
+  };
+  driver.CtxGetDevice = [](int* device) {
+    *device = 3;
+    return FakeDriver::Call("device");
+  };
+  driver.DeviceGetName = [](char* name, int, int device) {
+    std::strcpy(name, device == 3 ? "NVIDIA T" : "another");
+    return kCudaSuccess;
+  };
+  driver.DeviceGetPCIBusId = [](char* address, int, int) {
+    std::strcpy(address, "0000:3B:00.0");
+    return kCudaSuccess;
+  };
+  return driver;
+}
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_TESTS_CORE_CUDA_FAKE_DRIVER_H_

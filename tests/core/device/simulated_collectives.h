@@ -1,0 +1,80 @@
+// NCCL of threads, for simulated GPUs: a reduction is work of each rank's stream, and begins when
+// all ranks' streams have come to it.
+
+#ifndef TFMPI_TESTS_CORE_DEVICE_SIMULATED_COLLECTIVES_H_
+#define TFMPI_TESTS_CORE_DEVICE_SIMULATED_COLLECTIVES_H_
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tensorflow_patches/core/device/collectives.h"
+#include "tests/core/device/simulated_gpu.h"
+
+namespace tfmpi {
+
+// The ranks of one group. It outlives their GPUs; what it makes ends before them.
+class SimulatedGroup {
+ public:
+  explicit SimulatedGroup(int size, bool ranks_share_gpus = false);
+  // Fails the test if ranks asked for different reductions.
+  ~SimulatedGroup();
+
+  // Refuses a GPU that another rank has, unless they share. Waits for nobody, which NCCL does.
+  Status Join(int rank, SimulatedGpu* gpu, std::unique_ptr<DeviceCollectives>* collectives);
+
+  // The n-th reduction of `rank` from now on fails when it is asked for; n = 1 is the next.
+  void FailCall(int rank, int n);
+  // The n-th reduction of `rank` that begins from now on never ends, before Abort; Poll tells it to
+  // all ranks.
+  void FailWork(int rank, int n);
+
+  // How many of `rank` have ended well.
+  int reductions(int rank) const;
+  std::vector<std::string> TakeComplaints();
+
+ private:
+  class Collectives;
+
+  struct Terms {
+    size_t count;
+    DataType type;
+    ReduceOp op;
+  };
+
+  struct Round {
+    Terms terms = {};
+    int arrived = 0;
+    bool broken = false;                    // it never ends
+    std::vector<std::vector<char>> inputs;  // by rank, scaled
+  };
+
+  struct Member {
+    SimulatedGpu* gpu = nullptr;
+    bool aborted = false;
+    size_t begun = 0;
+    int ended = 0;
+    int until_call_fails = 0;
+    int until_work_fails = 0;
+  };
+
+  // On the stream's thread of `rank`.
+  void Reduce(int rank, const void* in, void* out, const Terms& terms, double scale);
+  // Null: aborted.
+  Round* Meet(int rank, const Terms& terms, std::vector<char> input);
+
+  const int size_;
+  const bool ranks_share_gpus_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::string failed_;
+  std::vector<Member> members_;
+  std::vector<std::unique_ptr<Round>> rounds_;
+  std::vector<std::string> complaints_;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_TESTS_CORE_DEVICE_SIMULATED_COLLECTIVES_H_
