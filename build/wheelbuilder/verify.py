@@ -7,12 +7,12 @@ and be what the series makes of it, or be ours: in tensorflow/mpi, or tensorflow
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .errors import BuildError
 from .inputs.official import check_hash
-from .layout import DISTRIBUTION, PACKAGE, START_FILE, Layout
+from .layout import FLAVOURS, PACKAGE, START_FILE, Layout
 from .lock import Lock, read_lock
 from .make import official_for
 from .series import Patch, apply_series, read_series
@@ -40,13 +40,24 @@ class Proof:
 
 def verify(layout: Layout, wheel: Path) -> Proof:
     """Checks `wheel` against the official wheel, which is fetched if it is not in the cache."""
+    layout, parts = layout_of(layout, wheel), wheel.name.removesuffix(".whl").split("-")
     lock = read_lock(layout.lock)
-    parts = wheel.name.removesuffix(".whl").split("-")
-    if len(parts) != 5 or parts[:2] != [DISTRIBUTION, lock.our_version]:
-        raise BuildError(f"{wheel.name} is not a {DISTRIBUTION} {lock.our_version} wheel: give one")
+    if len(parts) != 5 or parts[1] != lock.our_version:
+        raise BuildError(
+            f"{wheel.name} is not a {lock.distribution} {lock.our_version} wheel: give one"
+        )
     official = official_for(layout, lock, parts[2])
     check_hash(official, lock)
     return compare(wheel, official, lock, read_series(layout.patches), layout.scratch)
+
+
+def layout_of(layout: Layout, wheel: Path) -> Layout:
+    """The layout for the flavour that the wheel's name tells."""
+    for flavour in FLAVOURS:
+        if wheel.name.startswith(f"{flavour.distribution}-"):
+            return replace(layout, flavour=flavour)
+    known = " or ".join(flavour.distribution for flavour in FLAVOURS)
+    raise BuildError(f"{wheel.name} is not a {known} wheel: give one")
 
 
 def compare(wheel: Path, official: Path, lock: Lock, patches: list[Patch], scratch: Path) -> Proof:

@@ -32,6 +32,7 @@ def _report(ok: bool | None) -> list[tuple[str, str]]:
     found = gate.launcher
     lines = [
         ("version", f"{_build_info.VERSION}, for TensorFlow {_build_info.TENSORFLOW_VERSION}"),
+        ("wheel", machine.wheel()),
         ("python", f"{sys.version.split()[0]} at {sys.executable}"),
         ("gate", "on" if mpi.is_enabled() else f"off: {gate.reason}"),
         ("launcher", f"{found.name}, {found.size} ranks" if found else "none"),

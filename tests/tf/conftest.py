@@ -11,16 +11,19 @@ from pathlib import Path
 
 import pytest
 
+import installed
 from wheelbuilder.errors import BuildError
 from wheelbuilder.files import only_one
 from wheelbuilder.inputs.official import official_wheel
-from wheelbuilder.layout import Layout
+from wheelbuilder.layout import CPU, Layout
 from wheelbuilder.lock import read_lock
 from wheelbuilder.target import describe
 
 SCRIPTS = Path(__file__).parent / "scripts"
 STOCK_VERSION = "2.21.0"
-STOCK_VENV = Path(__file__).parents[2] / ".cache" / "stock"
+FLAVOUR = installed.flavour()  # the same official wheel as ours was made from
+_CACHE = Path(__file__).parents[2] / ".cache"
+STOCK_VENV = _CACHE / ("stock" if FLAVOUR == CPU else f"stock-{FLAVOUR.name}")
 
 
 @pytest.fixture(scope="module")
@@ -31,17 +34,18 @@ def scripts(request: pytest.FixtureRequest) -> Path:
 
 def _is_stock(python: str) -> str | None:
     """None if `python` has the official wheel, else why not."""
-    look = "from importlib.metadata import version as v; print(v('tensorflow-cpu'))"
+    look = "from importlib.metadata import version as v; print(v('NAME'))"
+    look = look.replace("NAME", FLAVOUR.distribution)
     run = subprocess.run([python, "-c", look], capture_output=True, text=True, timeout=120)
     if run.stdout.strip() == STOCK_VERSION:
         return None
     found = run.stdout.strip() or run.stderr[-200:]
-    return f"{python} has no tensorflow-cpu {STOCK_VERSION}: {found}"
+    return f"{python} has no {FLAVOUR.distribution} {STOCK_VERSION}: {found}"
 
 
 def _build_stock() -> None:
     """Makes STOCK_VENV: the official wheel, before the packages of this environment."""
-    layout = Layout.of_checkout()
+    layout = Layout.of_checkout(flavour=FLAVOUR)
     wheel = official_wheel(layout, read_lock(layout.lock), describe(None))
     make = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(STOCK_VENV)]
     subprocess.run(make, check=True, timeout=120)

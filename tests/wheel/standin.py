@@ -7,7 +7,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from wheelbuilder.layout import Layout
+from wheelbuilder.layout import CPU, Flavour, Layout
 from wheelbuilder.lock import Lock, read_lock
 from wheelbuilder.make import pack
 from wheelbuilder.series import apply_series, read_series
@@ -40,7 +40,7 @@ Forwarded: not-needed
 
 METADATA = f"""\
 Metadata-Version: 2.4
-Name: tensorflow_cpu
+Name: NAME
 Version: {VERSION}
 Requires-Dist: six>=1.12.0
 Provides-Extra: and-cuda
@@ -60,25 +60,27 @@ Tag: cp311-cp311-manylinux_2_27_x86_64
 
 
 def write_official(path: Path, init: str = INIT) -> None:
+    name = path.name.partition("-")[0]
+    info = f"{name}-{VERSION}.dist-info"
     files = {
         "tensorflow/__init__.py": init.encode(),
         "tensorflow/big.bin": bytes(range(256)) * 400,
         "tensorflow/python/util.py": b"x = 1\n",
-        f"{INFO}/METADATA": METADATA.encode(),
-        f"{INFO}/WHEEL": WHEEL.encode(),
-        f"{INFO}/top_level.txt": b"tensorflow\n",
+        f"{info}/METADATA": METADATA.replace("NAME", name).encode(),
+        f"{info}/WHEEL": WHEEL.encode(),
+        f"{info}/top_level.txt": b"tensorflow\n",
     }
     rows = {name: record.row_of(data) for name, data in files.items()}
-    rows[f"{INFO}/RECORD"] = ("", "")
-    files[f"{INFO}/RECORD"] = record.render(rows)
+    rows[f"{info}/RECORD"] = ("", "")
+    files[f"{info}/RECORD"] = record.render(rows)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(zipfile.ZipInfo("tensorflow/", WHEN), b"")
-        archive.writestr(zipfile.ZipInfo(f"{INFO}/", WHEN), b"")
-        for name, data in files.items():
-            info = zipfile.ZipInfo(name, WHEN)
-            info.external_attr = 0o100664 << 16
-            info.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(info, data, compresslevel=9)
+        archive.writestr(zipfile.ZipInfo(f"{info}/", WHEN), b"")
+        for entry, data in files.items():
+            member = zipfile.ZipInfo(entry, WHEN)
+            member.external_attr = 0o100664 << 16
+            member.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(member, data, compresslevel=9)
 
 
 @dataclass
@@ -107,24 +109,24 @@ class Checkout:
             "tensorflow_mpi.pth": b"import os\n",
             "tensorflow/mpi/lib/libtensorflow_mpi.so": b"\x7fELF not really" * 100,
         }
-        with WheelEditor(self.official, INFO) as wheel:
+        with WheelEditor(self.official, self.lock.official_dist_info) as wheel:
             patches = read_series(self.layout.patches)
             changed = apply_series(patches, wheel.read, self.layout.scratch)
             needs = {"libstdc++.so.6": {glibcxx}, "libc.so.6": {"GLIBC_2.17"}}
             return pack(wheel, self.lock, changed, added, needs, out or self.out)
 
 
-def make_checkout(root: Path) -> Checkout:
+def make_checkout(root: Path, flavour: Flavour = CPU) -> Checkout:
     """A checkout in `root`, with an official wheel in its cache and one patch in its series."""
-    layout = Layout(root, root / ".cache")
+    layout = Layout(root, root / ".cache", flavour)
     layout.official.mkdir(parents=True)
-    official = layout.official / f"tensorflow_cpu-{VERSION}-cp311-cp311-manylinux_2_27_x86_64.whl"
+    name = f"{flavour.distribution}-{VERSION}-cp311-cp311-manylinux_2_27_x86_64.whl"
+    official = layout.official / name
     write_official(official)
     digest = hashlib.sha256(official.read_bytes()).hexdigest()
     layout.lock.parent.mkdir(parents=True)
-    layout.lock.write_text(
-        f"# a comment\ntensorflow-cpu=={VERSION} \\\n    --hash=sha256:{digest}\n"
-    )
+    project = flavour.distribution.replace("_", "-")
+    layout.lock.write_text(f"# a comment\n{project}=={VERSION} \\\n    --hash=sha256:{digest}\n")
     layout.patches.mkdir(parents=True)
     (layout.patches / "series").write_text("# the order\n0001-import.patch\n")
     (layout.patches / "0001-import.patch").write_text(PATCH)

@@ -14,7 +14,7 @@ from wheelbuilder.cli import main
 from wheelbuilder.errors import BuildError
 from wheelbuilder.layout import Layout
 from wheelbuilder.lock import read_lock
-from wheelbuilder.verify import compare, verify
+from wheelbuilder.verify import compare, layout_of, verify
 from wheelbuilder.wheelfile import record
 
 Files = dict[str, bytes]
@@ -191,8 +191,9 @@ def test_the_real_wheel() -> None:
         pytest.skip("no wheel: build/wheel.py make, or set TFMPI_TEST_WHEEL")
     for wheel in found:
         tag = wheel.name.split("-")[2]
-        if not named and not list(layout.official.glob(f"*-{tag}-*.whl")):
-            pytest.skip(f"no official wheel for {tag} in {layout.official}")
+        official = f"{layout_of(layout, wheel).flavour.distribution}-*-{tag}-*.whl"
+        if not named and not list(layout.official.glob(official)):
+            pytest.skip(f"no {official} in {layout.official}")
         proof = verify(layout, wheel)
         assert "tensorflow/mpi/lib/libtensorflow_mpi.so" in proof.added
         own = {name for name in proof.added if not name.startswith("tensorflow/mpi/")}

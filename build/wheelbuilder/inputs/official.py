@@ -10,7 +10,7 @@ from pathlib import Path
 from .. import process
 from ..errors import BuildError, disk_full
 from ..files import sha256_of
-from ..layout import DISTRIBUTION, Layout
+from ..layout import Layout
 from ..lock import Lock
 from ..progress import say
 from ..target import Target
@@ -18,7 +18,7 @@ from ..target import Target
 
 def official_wheel(layout: Layout, lock: Lock, target: Target) -> Path:
     """The path of the official wheel for `target`, whose sha256 the lock holds."""
-    pattern = f"{DISTRIBUTION}-{lock.version}-{target.tag}-{target.tag}-*.whl"
+    pattern = f"{lock.distribution}-{lock.version}-{target.tag}-{target.tag}-*.whl"
     found = sorted(layout.official.glob(pattern))
     if not found:
         _download(layout, lock, target)
@@ -44,7 +44,8 @@ def check_hash(wheel: Path, lock: Lock) -> str:
 
 def _download(layout: Layout, lock: Lock, target: Target) -> None:
     name = f"{lock.project}=={lock.version}"
-    say(f"fetching {name} for Python {target.version} with pip (about 270 MB)")
+    size = layout.flavour.megabytes
+    say(f"fetching {name} for Python {target.version} with pip (about {size} MB)")
     layout.official.mkdir(parents=True, exist_ok=True)
     for old in layout.official.glob(".pip-*"):  # of a run that was killed
         shutil.rmtree(old, ignore_errors=True)

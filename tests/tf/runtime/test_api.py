@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from installed import distribution
 from tiers import full
 
 DOCTOR = [sys.executable, "-m", "tensorflow.mpi", "doctor"]
@@ -109,6 +110,8 @@ def test_doctor_without_a_launcher(launch):
     run = launch(DOCTOR, np=0, env=env).check()
     report = lines_of(run.stdout[0])
     assert re.match(r"2\.21\.0\+mpi\.\d+, for TensorFlow 2\.21\.0$", report["version"])
+    name = distribution()
+    assert name and report["wheel"].startswith(f"{name.name.replace('_', '-')}, ")
     assert sys.executable in report["python"]
     assert report["gate"] == "off: no launcher started this process"
     assert report["launcher"] == "none"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import glob
+import importlib.metadata
 import os
 import platform
 import time
@@ -36,6 +38,18 @@ def facts() -> dict[str, Any]:
         "shm_fault": _shm_fault(),
         "mpi": mpi_library(),
     }
+
+
+def wheel() -> str:
+    """The distribution, and the GPUs that it could train on here."""
+    for name in ("tensorflow", "tensorflow-cpu"):
+        if next(iter(importlib.metadata.distributions(name=name)), None):
+            break
+    else:
+        return "of no distribution that is installed here"
+    if name == "tensorflow-cpu":
+        return "tensorflow-cpu, without GPUs"
+    return f"tensorflow, for GPUs; NVIDIA GPUs on this node: {_gpus() or 'none'}"
 
 
 def figures() -> dict[str, float]:
@@ -72,6 +86,14 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.machine()
+
+
+def _gpus() -> int:
+    """As the driver's module lists them; nothing of CUDA is loaded to find out."""
+    try:
+        return len(os.listdir("/proc/driver/nvidia/gpus"))
+    except OSError:
+        return len(glob.glob("/dev/nvidia[0-9]*"))
 
 
 def _shm_free() -> int:

@@ -1,0 +1,84 @@
+# Sourced by install.sh: the wheel for GPUs or that without, and what an environment holds of them.
+# shellcheck shell=bash disable=SC2034,SC2154
+
+has_gpu() { [[ $(nvidia-smi -L 2>/dev/null) == GPU* || -e /dev/nvidia0 ]]; }
+
+name_distribution() { if [[ $flavour == gpu ]]; then distribution=tensorflow; else distribution=tensorflow-cpu; fi; }
+
+# ask EXPRESSION: a fact of the distribution in the environment; empty if there is none.
+ask() {
+    "$python" -c "
+import importlib.metadata, json
+try:
+    found = importlib.metadata.distribution('$distribution')
+    print($1)
+except (LookupError, TypeError, importlib.metadata.PackageNotFoundError):
+    pass"
+}
+
+installed_version() { ask 'found.version'; }
+
+# pip notes the hash of a wheel that it installed from a file.
+installed_sha256() {
+    ask "json.loads(found.read_text('direct_url.json'))['archive_info']['hash'].split('=')[1]"
+}
+
+# The flavour of our wheel in the environment; empty if it holds none.
+held_flavour() {
+    local flavour distribution
+    for flavour in cpu gpu; do
+        name_distribution
+        if [[ $(installed_version) == *+mpi* ]]; then
+            echo "$flavour"
+            return
+        fi
+    done
+}
+
+# What was asked for, else what --wheel is, else what the environment holds, else what the machine is.
+choose_flavour() {
+    local name=${wheel##*/} is=''
+    case $name in
+        '') ;;
+        tensorflow_cpu-*) is=cpu ;;
+        tensorflow-*) is=gpu ;;
+        *) die "$name is not a wheel of tensorflow or tensorflow-cpu" ;;
+    esac
+    [[ -z $is || -z $flavour || $flavour == "$is" ]] || die "$name is not for --$flavour" \
+        "leave --$flavour out, or pass another --wheel"
+    flavour=${flavour:-$is}
+    if [[ -z $flavour && -x $venv/bin/python ]]; then
+        flavour=$(held_flavour)
+    fi
+    if [[ -z $flavour ]]; then
+        if has_gpu; then flavour=gpu; else flavour=cpu; fi
+        [[ $flavour == cpu ]] || step "A GPU is here: the wheel for GPUs (--cpu: that without)"
+    elif [[ $flavour == cpu ]] && has_gpu; then
+        step "A GPU is here, and the wheel is that without GPUs (--gpu: the other)"
+    fi
+    name_distribution
+    choose_cuda
+}
+
+# CUDA's libraries come with the wheel's extra and-cuda, where there is something to use them.
+choose_cuda() {
+    if [[ $flavour == cpu ]]; then
+        ((!${cuda:-0})) || die "--with-cuda is for the wheel for GPUs" "add --gpu"
+        cuda=0
+    elif [[ -z $cuda ]]; then
+        if has_gpu; then cuda=1; else cuda=0; fi
+        ((cuda)) || step "No GPU here: without CUDA's libraries (--with-cuda installs them)"
+    fi
+}
+
+disk_space() { if ((cuda)); then echo 9 GB; elif [[ $flavour == gpu ]]; then echo 4 GB; else echo 2 GB; fi; }
+
+# Two distributions with the same files do not go into one environment.
+refuse_the_other() {
+    local other=tensorflow
+    [[ $flavour == cpu ]] || other=tensorflow-cpu
+    if "$python" -m pip show -q "$other" 2>/dev/null; then
+        die "$venv holds '$other', whose files $distribution would overwrite" \
+            "$python -m pip uninstall $other, or pass another --venv"
+    fi
+}

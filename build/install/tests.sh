@@ -1,0 +1,77 @@
+# Sourced by install.sh: --test and --test-all.
+# shellcheck shell=bash disable=SC2154
+
+# check NAME COMMAND...: runs one part of the tests, keeps its verdict for the summary.
+check() {
+    step "Test: $1"
+    if shown "test-$1" "${@:2}"; then
+        verdicts+=("$1: passed")
+    else
+        verdicts+=("$1: FAILED (whole output: $LOG/test-$1.log)")
+        failed=1
+    fi
+}
+
+# core_tests CONFIG: the engine's C++ tests (plain, tsan or asan; full: those that take minutes).
+# The flags are .bazelrc's; only googletest's closing lines and Bazel's verdicts are shown unless
+# something fails.
+core_tests() {
+    local options=(--test_output=all) log=$LOG/bazel-$1.log
+    [[ $1 == plain ]] || options+=("--config=$1")
+    if (cd "$ROOT" && bazel --batch test "${options[@]}" //tests/core/...) >"$log" 2>&1; then
+        grep -E '^\[  PASSED  \]|^//tests/core|^Executed' "$log"
+    else
+        grep -E 'error:|^ERROR|Failure$|FAILED|Sanitizer' "$log" | head -n 40
+        tail -n 20 "$log"
+        echo "whole output: $log"
+        return 1
+    fi
+}
+
+install_test_tools() {
+    local stamp
+    stamp=$(cat "$ROOT"/{tests,build}/requirements*.txt | sha256sum)
+    [[ -f $venv/test-tools && $(<"$venv/test-tools") == "$stamp" ]] && return
+    step "Installing the test tools"
+    logged pip-test "check the network and pip's index" "$python" -m pip install \
+        -r "$ROOT/tests/requirements.txt" -r "$ROOT/build/requirements.txt"
+    logged pip-test-no-deps "check the network and pip's index" "$python" -m pip install \
+        --no-deps -r "$ROOT/tests/requirements-no-deps.txt"
+    printf '%s' "$stamp" >"$venv/test-tools"
+}
+
+# The quick tier is what a change of the averaging would break; the full tier is everything.
+run_tests() {
+    local verdicts=() failed=0 configs=(plain) parts=(pytest) config part
+    install_test_tools
+    export TFMPI_TEST_WHEEL=$wheel
+    cd "$ROOT"
+    if [[ $tests == all ]]; then
+        configs+=(tsan asan full)
+        rm -rf "$CACHE/references" # what one process computes, too, is computed anew
+    fi
+    for config in "${configs[@]}"; do check "googletest-$config" core_tests "$config"; done
+    # Ranks wait for one another, and imports have one thread: two files of tests at once.
+    local together=("$python" -m pytest --numprocesses 2 --dist loadfile)
+    together+=(--no-loadscope-reorder) # tests/conftest.py puts the longest files first
+    local quick="not full and not alone"
+    if [[ $tests == quick ]]; then
+        check pytest "${together[@]}" tests -m "$quick"
+    else
+        check pytest "${together[@]}" tests -m "not alone"
+        check pytest-no-extras env TF_MPI_EXTRAS=none "${together[@]}" tests/tf -m "$quick"
+        check pytest-alone "$python" -m pytest tests -m alone
+        parts+=(pytest-no-extras pytest-alone)
+    fi
+    step "Results"
+    for config in "${configs[@]}"; do
+        awk -v config="$config" '/^\[  PASSED  \]/ { tests += $4; files++ }
+            END { printf "        googletest %s: %d tests of %d files passed\n",
+                config, tests, files }' "$LOG/test-googletest-$config.log"
+    done
+    for part in "${parts[@]}"; do
+        printf '        %s: %s\n' "$part" "$(tail -n 1 "$LOG/test-$part.log")"
+    done
+    printf '        %s\n' "${verdicts[@]}"
+    ((!failed)) || die "some tests failed"
+}

@@ -1,0 +1,115 @@
+"""The wheel for GPUs beside that without: of its own official wheel, with the same library."""
+
+from __future__ import annotations
+
+import email
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from standin import Checkout, make_checkout
+
+from wheelbuilder import cli
+from wheelbuilder import make as make_module
+from wheelbuilder.errors import BuildError
+from wheelbuilder.inputs.mpi import Mpi
+from wheelbuilder.layout import CPU, FLAVOURS, GPU, Flavour, Layout
+from wheelbuilder.lock import read_lock
+from wheelbuilder.make import digest_of_inputs, make
+from wheelbuilder.target import Target
+from wheelbuilder.verify import verify
+
+OUR_INFO = "tensorflow-9.9.0+mpi.1.dist-info"
+
+
+@pytest.fixture(name="gpu")
+def gpu_fixture(tmp_path: Path) -> Checkout:
+    return make_checkout(tmp_path / "gpu", GPU)
+
+
+def test_the_real_locks_name_one_version_and_two_projects() -> None:
+    locks = {one: read_lock(Layout.of_checkout(flavour=one).lock) for one in FLAVOURS}
+    assert [(lock.project, lock.version, len(lock.hashes)) for lock in locks.values()] == [
+        ("tensorflow-cpu", "2.21.0", 4),
+        ("tensorflow", "2.21.0", 4),
+    ]
+    assert not locks[CPU].hashes & locks[GPU].hashes
+    assert all(lock.distribution == flavour.distribution for flavour, lock in locks.items())
+
+
+def test_a_wheel_for_gpus_is_packed_and_proven(gpu: Checkout) -> None:
+    wheel = gpu.pack()
+    assert wheel.name == "tensorflow-9.9.0+mpi.1-cp311-cp311-manylinux_2_35_x86_64.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = email.message_from_bytes(archive.read(f"{OUR_INFO}/METADATA"))
+    assert metadata["Name"] == "tensorflow" and metadata["Version"] == "9.9.0+mpi.1"
+    assert metadata.get_all("Provides-Extra") == ["and-cuda", "openmpi"]
+    for flavour in FLAVOURS:  # the wheel's name tells which it is
+        proof = verify(replace(gpu.layout, flavour=flavour), wheel)
+        assert (len(proof.added), len(proof.changed), proof.untouched) == (3, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("flavour", "other"), [(CPU, "tensorflow"), (GPU, "tensorflow_cpu"), (GPU, "tensorflow_rocm")]
+)
+def test_a_wheel_under_the_other_name_is_refused(
+    tmp_path: Path, flavour: Flavour, other: str
+) -> None:
+    checkout = make_checkout(tmp_path / "one", flavour)
+    wheel = checkout.pack()
+    away = wheel.rename(wheel.with_name(f"{other}-{wheel.name.partition('-')[2]}"))
+    with pytest.raises(BuildError) as caught:
+        verify(checkout.layout, away)
+    assert other in str(caught.value) or "restore it from git" in str(caught.value)
+
+
+def test_each_flavour_is_made_anew_and_remembered_by_itself(
+    checkout: Checkout, gpu: Checkout, tmp_path: Path
+) -> None:
+    (tmp_path / "mpi.h").write_text("one")
+    mpi = Mpi((5, 0, 11), tmp_path, (), tmp_path / "mpi.h")
+    layout = replace(checkout.layout, flavour=GPU)
+    digests = {
+        digest_of_inputs(layout, one.lock, Target(3, 11), mpi, "gcc") for one in (checkout, gpu)
+    }
+    assert len(digests) == 2
+
+
+def test_make_takes_the_flavour(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[str] = []
+
+    def note(layout: Layout, *arguments: object) -> Path:
+        made.append(layout.lock.name)
+        return layout.root
+
+    monkeypatch.setattr(cli, "make", note)
+    assert cli.main(["make"]) == cli.main(["make", "--gpu"]) == 0
+    assert made == ["cpu.lock", "gpu.lock"]
+
+
+def test_the_library_is_compiled_against_the_cpu_wheel(
+    checkout: Checkout, gpu: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the flavour: so ranks with and without a GPU have one library."""
+    for path in (checkout.layout.lock, checkout.official):
+        place = gpu.layout.root / path.relative_to(checkout.layout.root)
+        place.write_bytes(path.read_bytes())
+    (tmp_path / "mpi.h").write_text("one")
+    mpi = Mpi((5, 0, 11), tmp_path, (), tmp_path / "mpi.h")
+    staged: list[str] = []
+
+    def stop(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(make_module, "find_mpi", lambda: mpi)
+    monkeypatch.setattr(make_module, "compiler", lambda: "gcc")
+    monkeypatch.setattr(make_module, "stage_mpi", stop)
+    monkeypatch.setattr(
+        make_module, "stage_tensorflow", lambda layout, wheel, sha256: staged.append(wheel.name)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        make(gpu.layout, Target(3, 11), tmp_path / "out")
+    assert staged == ["tensorflow_cpu-9.9.0-cp311-cp311-manylinux_2_27_x86_64.whl"]
