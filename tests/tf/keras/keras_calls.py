@@ -55,6 +55,11 @@ class Edges(Pool):
         return tf.gather(self.dense(nodes), edges)
 
 
+class Nodes(Pool):
+    def call(self, inputs: Any) -> Any:
+        return self.dense(inputs[0])
+
+
 class Graph(Pool):
     def call(self, inputs: Any) -> Any:
         nodes, adjacency = inputs
@@ -114,22 +119,32 @@ def failure(model: Any, dataset: Any) -> Any:
 
 
 def graph() -> Any:
-    adjacency, answer = np.eye(20, dtype=np.float32), np.zeros((20, 4), np.float32)
-    return failure(Graph(), tf.data.Dataset.from_tensors(((X, adjacency), answer)))
+    adjacency = np.random.default_rng(7).integers(0, 2, (20, 20)).astype(np.float32)
+    answer = np.zeros((20, 4), np.float32)
+    return whole(Graph(), tf.data.Dataset.from_tensors(((X, adjacency), answer)))
 
 
 def pairs() -> Any:
     return failure(Pairs(), tf.data.Dataset.from_tensors(np.stack([X, -X])))
 
 
-def lengths_seen_late() -> Any:
+def lengths_of_data() -> Any:
+    """Of the nodes and the edges of a graph: batches say how many there are, and no signature."""
     signature = (
         (tf.TensorSpec((None, 5)), tf.TensorSpec((None,), tf.int32)),
         tf.TensorSpec((None, 4)),
     )
     elements = [((X, EDGES), np.zeros((57, 4), np.float32))]
-    dataset = tf.data.Dataset.from_generator(lambda: iter(elements), output_signature=signature)
-    return failure(Edges(), dataset)
+    return tf.data.Dataset.from_generator(lambda: iter(elements), output_signature=signature)
+
+
+def gathered_late() -> Any:
+    return whole(Edges(), lengths_of_data())
+
+
+def lengths_seen_late() -> Any:
+    """Of a model that looks at each sample for itself."""
+    return failure(Nodes(), lengths_of_data())
 
 
 def other_error() -> Any:
@@ -214,6 +229,7 @@ CASES = {
     "predicted": predicted,
     "pooled": pooled,
     "gathered": gathered,
+    "gathered late": gathered_late,
     "fixed": fixed,
     "driven": driven,
     "exchanges": exchanges,

@@ -42,7 +42,7 @@ def test_a_model_that_its_first_use_builds_is_one_model(alone, run, case):
             np.testing.assert_array_equal(decode(ours), decode(theirs))
 
 
-@pytest.mark.parametrize("case", ["pooled", "gathered", "fixed"])
+@pytest.mark.parametrize("case", ["pooled", "gathered", "gathered late", "graph", "fixed"])
 def test_what_nobody_can_share_is_whole_on_every_rank(alone, run, case):
     for rank in run.results:
         np.testing.assert_allclose(rank[case][0], alone[case][0], rtol=1e-6)
@@ -52,10 +52,9 @@ def test_what_nobody_can_share_is_whole_on_every_rank(alone, run, case):
     assert said == [1] + [0] * (len(said) - 1)
 
 
-@pytest.mark.parametrize("case", ["graph", "pairs"])
-def test_an_error_of_a_part_of_a_batch_says_what_fit_splits(run, case):
+def test_an_error_of_a_part_of_a_batch_says_what_fit_splits(run):
     for rank in run.results:
-        assert "fit() of model" in rank[case] and WAY_OUT in rank[case]
+        assert "fit() of model" in rank["pairs"] and WAY_OUT in rank["pairs"]
 
 
 def test_lengths_that_only_the_data_tell(run):

@@ -13,6 +13,7 @@ from tensorflow.mpi._src.whole import kinds, losses
 ops = keras.ops
 WIDE, IMAGES = tf.TensorSpec([None, 16]), tf.TensorSpec([None, 8, 8, 1])
 FLAT, ONE = tf.TensorSpec([None]), tf.TensorSpec([None, 1])
+LONG = tf.TensorSpec([None, None])
 
 
 def dice(y: Any, guess: Any) -> Any:
@@ -67,6 +68,22 @@ def square(y: Any, guess: Any) -> Any:
     return tf.square(y - guess)
 
 
+def chosen(y: Any, guess: Any) -> Any:
+    """Each row's element of the column that `y` says."""
+    places = tf.stack([tf.range(tf.shape(y)[0]), tf.cast(y[:, 0], tf.int32)], 1)
+    return tf.reduce_mean(tf.square(tf.gather_nd(guess, places)))
+
+
+def by_number(y: Any, guess: Any) -> Any:
+    numbers = tf.cast(tf.range(tf.shape(y)[0]), tf.float32)
+    return tf.reduce_mean(tf.reduce_sum(square(y, guess), -1) * numbers)
+
+
+def by_place(y: Any, guess: Any) -> Any:
+    """In a row: places in it are no samples."""
+    return tf.reduce_mean(square(y, guess) * tf.cast(tf.range(tf.shape(y)[1]), tf.float32))
+
+
 FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
     "MEAN": {
         "mean": (lambda y, p: tf.reduce_mean(square(y, p)), ONE, ONE),
@@ -85,6 +102,8 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
         ),
         "focal": (focal, WIDE, WIDE),
         "triplet": (triplet, WIDE, WIDE),
+        "chosen": (chosen, WIDE, WIDE),
+        "by place": (by_place, LONG, LONG),
         "divergence": (divergence, WIDE, WIDE),
         "shifted": (shifted, WIDE, WIDE),
         "quantile": (
@@ -119,6 +138,9 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
     "MIXED": {
         "root": (lambda y, p: ops.sqrt(ops.mean(ops.square(y - p))), WIDE, WIDE),
         "log of mean": (lambda y, p: tf.math.log(tf.reduce_mean(tf.exp(y - p))), WIDE, WIDE),
+        "by number": (by_number, WIDE, WIDE),
+        "products of rows": (lambda y, p: tf.matmul(y, p), LONG, WIDE),
+        "rows made one": (lambda y, p: tf.reshape(y - p, [1, 64]), WIDE, WIDE),
         "largest": (lambda y, p: tf.reduce_max(tf.abs(y - p)), WIDE, WIDE),
         "dice": (dice, WIDE, WIDE),
         "Keras's dice": (keras.losses.dice, IMAGES, IMAGES),

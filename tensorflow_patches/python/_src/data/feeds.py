@@ -31,13 +31,14 @@ class Feed(NamedTuple):
 
     `num_batches` is None if that is unknown, or without end. `in_turn`: a step takes a batch on
     each rank, so that an epoch has so many times fewer steps. `split`: a rank has some rows of each
-    batch.
+    batch. `whole`: every rank has all of them, as nobody could compute a part.
     """
 
     dataset: Any
     num_batches: int | None
     in_turn: bool = False
     split: bool = False
+    whole: bool = False
 
 
 def takes_parts() -> bool:
@@ -62,6 +63,7 @@ class Given(NamedTuple):
     once: it can be iterated only once.
     all_epochs: it holds as many epochs as there will be, each of num_batches.
     stateful: a layer of the model that keeps its state from batch to batch; None: none does.
+    mixing: a model whose output for one sample depends on others of the batch; None: it does not.
     """
 
     dataset: Any
@@ -71,6 +73,7 @@ class Given(NamedTuple):
     once: bool = False
     all_epochs: bool = False
     stateful: str | None = None
+    mixing: str | None = None
 
 
 def of_all_ranks(batch_size: int | None, steps: int | None) -> tuple[int | None, int | None]:
@@ -105,7 +108,7 @@ def shard_of(given: Given) -> Feed:
     if not batch_shard.is_batched(stream.dataset.element_spec):
         return Feed(stream.dataset, num_batches)
     if _is_whole(given, stream.dataset.element_spec):
-        return Feed(stream.dataset, num_batches)
+        return Feed(stream.dataset, num_batches, whole=True)
     if batch_per_rank() and not given.sizes:
         return _in_turn(stream, label)
     return Feed(_part(stream, batch_shard.weighted(stream.sizes)), num_batches, split=True)
@@ -158,6 +161,12 @@ def _is_whole(given: Given, spec: Any) -> bool:
         _say_whole(
             f"{given.what}: layer '{given.stateful}' keeps its state from batch to batch, so that "
             "ranks cannot share one (use stateful=False, or TF_MPI_BATCH=per-rank)"
+        )
+        return True
+    if given.mixing is not None and not batch_per_rank():
+        _say_whole(
+            f"{given.what}: what model '{given.mixing}' makes of one sample depends on the others "
+            "of its batch, so that ranks cannot share one"
         )
         return True
     return False
@@ -215,6 +224,9 @@ def step_on_shard(model: Any, kind: str, step: Callable[[Any], Any]) -> Callable
 
     def run(data: Any) -> Any:
         if not batch_shard.is_shard(data):
+            if trial.is_fed_whole(model, kind) and takes_parts():
+                with batch.step_on_whole():
+                    return step(data)
             with scope.on_part(), _for_samples(data):
                 return step(data)
         if trial.needs_whole(model, kind, step, data):

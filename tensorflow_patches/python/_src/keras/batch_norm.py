@@ -15,7 +15,7 @@ from tensorflow.mpi import config
 from tensorflow.mpi._src.average import averaging, scope
 from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.runtime import hooking, hooks, log
-from tensorflow.mpi._src.whole import batch
+from tensorflow.mpi._src.whole import batch, losses, states
 
 _said = False
 _said_of_loop = False
@@ -30,6 +30,15 @@ def is_synchronized(layer: Any) -> bool:
     """Whether the ranks normalize by one another's samples, too."""
     everywhere = config.get("TF_MPI_SYNC_BATCHNORM") == "1"
     return bool(everywhere or getattr(layer, "synchronized", False))
+
+
+def is_tried(layer: Any) -> bool:
+    """Whether a step is looked at: what it has of Keras's layer is as if of each sample for itself.
+
+    Elsewhere is seen to what it makes of several.
+    """
+    part = batch.current()
+    return part is not None and part.is_trial and losses.is_keras(type(layer).__module__)
 
 
 def say_if_of_part(layer: Any) -> None:
@@ -72,8 +81,13 @@ def over_ranks(own_moments: Any) -> Any:
     The mask is the last argument.
     """
 
-    def moments(self: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    def moments(self: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        import tensorflow as tf
+
         mean, variance = own_moments(self, *args, **kwargs)
+        if is_tried(self):
+            moving = self.moving_mean, self.moving_variance
+            return tuple(tf.cast(states.tf_variable(one), mean.dtype) for one in moving)
         if not is_synchronized(self):
             say_if_of_part(self)
             return mean, variance

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tensorflow.mpi._src.runtime import hooks, presence
+from tensorflow.mpi._src.whole import trial
 
 # What a model raises that was given fewer rows than it counts on.
 _OF_SHAPES = (ValueError, TypeError, IndexError)
@@ -47,6 +48,27 @@ def note_data(spec: Any, split: bool) -> None:
     call = innermost()
     if call is not None and call.spec is None:
         call.spec, call.split = spec, split
+
+
+def note_feed(whole: bool) -> None:
+    """The innermost call iterates batches that every rank has whole, or a part of."""
+    call = innermost()
+    if call is not None and call.kind != "predict":
+        trial.note_feed(call.model, _used_by(call), whole)
+
+
+def _used_by(call: Call) -> str:
+    """By which kind of call the batches will be used that are being made: fit makes its
+    validation's, too, once it has its own."""
+    return "evaluate" if call.spec is not None and call.kind == "fit" else call.kind
+
+
+def mixing_model(spec: Any) -> str | None:
+    """The name of the innermost call's model if it mixes the samples of batches of `spec`."""
+    call = innermost()
+    if call is None or not trial.mixes_samples(call.model, _used_by(call), spec):
+        return None
+    return str(call.model.name)
 
 
 def stateful_layer() -> str | None:

@@ -51,6 +51,14 @@ def _is_arrays(x: Any = None, y: Any = None, sample_weight: Any = None, **_: Any
     return bool(array_data_adapter.can_convert_arrays((x, y, sample_weight)))
 
 
+def _mixing(spec: Any) -> str | None:
+    call = calls.innermost()
+    if call is None or not feeds.takes_parts():
+        return None
+    _build_states(call.model, spec)
+    return calls.mixing_model(spec)
+
+
 class _Adapter:
     """A data adapter with another number of batches."""
 
@@ -78,12 +86,14 @@ def _take_shard(iterator: Any) -> None:
             _array_sizes(adapter),
             once=kind == "GeneratorDataAdapter",
             stateful=calls.stateful_layer(),
+            mixing=_mixing(dataset.element_spec),
         )
     )
     iterator._distributed_dataset = feed.dataset
     if feed.num_batches != num_batches:
         iterator.data_adapter = _Adapter(adapter, feed.num_batches)
         iterator._num_batches = feed.num_batches
+    calls.note_feed(feed.whole)
     calls.note_data(feed.dataset.element_spec, feed.split)
     if feed.in_turn and iterator.steps_per_epoch:
         iterator.steps_per_epoch = math.ceil(iterator.steps_per_epoch / hooks.size)

@@ -23,7 +23,7 @@ from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.keras import logs as logs_of_ranks
 from tensorflow.mpi._src.runtime import c_api, control_plane, hooking, hooks, presence
 from tensorflow.mpi._src.variables import initial_broadcast, large_variables, states
-from tensorflow.mpi._src.whole import trial
+from tensorflow.mpi._src.whole import batch, trial
 
 _fits = itertools.count(1)
 _evaluations = itertools.count(1)
@@ -78,7 +78,7 @@ class _Fit:
         self.batches = itertools.count(1)
         self.agree_on_each_batch = False
         self.reads_logs = False  # a callback reads those of each batch
-        self.gradients = c_api.stats()["gradients"]
+        self.gradients = _averaged_gradients()
         self.weights: list[int] | None = None  # digests at the start; None: not built yet
 
 
@@ -97,7 +97,8 @@ def _fit_begins(callbacks: Any) -> None:
     )
     fit.agree_on_each_batch = any(stops for stops, _ in everyone)
     fit.reads_logs = any(reads for _, reads in everyone)
-    _draw_differently(model)
+    if not trial.is_fed_whole(model, "train_step"):
+        _draw_differently(model)
     fit.weights = _trainable_digests(model)
 
 
@@ -246,12 +247,16 @@ def _agree_on_stop(label: str, model: Any) -> None:
         model.stop_training = True
 
 
+def _averaged_gradients() -> int:
+    return c_api.stats()["gradients"] - batch.told_alike
+
+
 def _check_averaged(fit: _Fit, model: Any) -> None:
     """After the first batch: an optimizer that none of the hooks reaches is not trained in silence.
 
     A script that calls collectives of its own knows what it does.
     """
-    if hooks.asked or c_api.stats()["gradients"] > fit.gradients or not model.trainable_weights:
+    if hooks.asked or _averaged_gradients() > fit.gradients or not model.trainable_weights:
         return
     if fit.weights is not None and _trainable_digests(model) == fit.weights:
         return  # nothing was trained

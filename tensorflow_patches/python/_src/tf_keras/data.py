@@ -87,9 +87,11 @@ def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
             once=kind == "GeneratorDataAdapter",
             all_epochs=sizes is not None and not adapter.should_recreate_iterator(),
             stateful=calls.stateful_layer(),
+            mixing=calls.mixing_model(dataset.element_spec) if feeds.takes_parts() else None,
         )
     )
     handler._dataset = feed.dataset
+    calls.note_feed(feed.whole)
     calls.note_data(feed.dataset.element_spec, feed.split)
     if feed.in_turn and steps_per_epoch not in (None, -1):
         handler._tf_mpi_steps = math.ceil(steps_per_epoch / hooks.size)

@@ -91,6 +91,7 @@ def _fused(original: Any) -> Any:
     def fused_batch_norm(self: Any, inputs: Any, mask: Any, training: Any) -> Any:
         if training is True or training == 1:
             batch_norm.say_if_of_part(self)
+            training = not batch_norm.is_tried(self)
         return original(self, inputs, mask, training)
 
     return fused_batch_norm

@@ -19,6 +19,7 @@ from tensorflow.mpi._src.whole import kinds
 
 _calls = itertools.count()  # of eager gatherings, in program order
 _local = threading.local()  # .part
+told_alike = 0  # gradients that were none, see tell_alike
 # The places of samples of batches that each rank has for itself: rank 1's come after rank 0's.
 OWN_BATCH = 1 << 40
 
@@ -42,8 +43,10 @@ class Part:
         leaves = [leaf for leaf in tf.nest.flatten(shard.data) if _is_batched(leaf)]
         self.samples = leaves[0] if leaves else None  # of which the first dimension counts
         self.is_trial = isinstance(shard, Trial)
+        self.gathers = False  # the script does, by gather_batch
         self.seen: set[kinds.Kind] = set()  # in a trial: of what gradients were taken
         self.told: set[kinds.Kind] = set()  # ... and what metrics and logs were given
+        self.untold: list[Any] = []  # ... and what of the former is of a kind that is unknown
         self.is_whole = False  # what is computed now is computed of the whole batch
         # What metrics have returned: (tensor, metric, key if it is in a dict), by id.
         self.results: dict[int, tuple[Any, Any, str | None]] = {}
@@ -190,7 +193,10 @@ def gather_batch(x: Any) -> Any:
     x = tf.convert_to_tensor(x)
     if x.shape.rank == 0:
         raise ValueError("tf.mpi.gather_batch takes samples along a first dimension, not a scalar")
-    return gather(x, current(), alike=False)
+    part = current()
+    if part is not None:
+        part.gathers = True
+    return gather(x, part, alike=False)
 
 
 def gather(x: Any, part: Part | None, alike: bool) -> Any:
@@ -321,6 +327,22 @@ def allgather(x: Any) -> Any:
     result = graph_collectives.run_op("allgather", x, carrier.numbered(label, number))
     result.set_shape([None, *x.shape[1:]])
     return result
+
+
+def tell_alike() -> None:
+    """Once, where every rank is about to compute whole batches: all ranks call it at one point.
+
+    Their gradients are the same, as they should be. For the coordinator, which warns where all
+    first gradients are, here is one that is not.
+    """
+    global told_alike
+    import tensorflow as tf
+
+    if told_alike or hooks.size == 1:
+        return
+    told_alike = 1
+    with tf.init_scope():
+        averaging.average([tf.constant([hooks.rank + 1.0])], ["rank"], "whole batches")
 
 
 def sum_over_ranks(value: Any, part: Part, what: str) -> Any:

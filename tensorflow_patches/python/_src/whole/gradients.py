@@ -12,10 +12,11 @@ import functools
 from typing import Any
 
 from tensorflow.mpi._src.runtime import hooking, hooks, log
-from tensorflow.mpi._src.whole import batch
+from tensorflow.mpi._src.whole import batch, kinds
 from tensorflow.mpi._src.whole.kinds import Kind
 from tensorflow.mpi._src.whole.losses import is_keras
 
+_FUNCTIONS = {"Lambda", "TFSMLayer"}  # layers of Keras's that call a function of the script's
 _said: set[str] = set()
 
 
@@ -30,11 +31,34 @@ def noted_layer(original: Any) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         outputs = hooking.as_here(original)(self, *args, **kwargs)
         part = batch.current()
-        if part is not None and is_keras(type(self).__module__) and not hasattr(self, "train_step"):
-            _note(part, outputs)
+        if part is not None and is_by_sample(self):
+            # Elsewhere inputs that are of several samples are seen where they come from.
+            if not part.is_trial or _are_rows(part, (args, kwargs)):
+                _note(part, outputs)
         return outputs
 
     return call
+
+
+def _are_rows(part: Any, inputs: Any) -> bool:
+    import tensorflow as tf
+
+    apart = {Kind.ROWS, Kind.ONES, Kind.CONST}
+    tensors = [one for one in tf.nest.flatten(inputs) if isinstance(one, tf.Tensor)]
+    return all(part.kind(tensor) in apart for tensor in tensors)
+
+
+def is_by_sample(layer: Any) -> bool:
+    """Whether it is a layer of Keras's own that holds nothing of the script's but layers.
+
+    What a model makes of layers is looked at, and functions of the script's.
+    """
+    kind = type(layer)
+    if not is_keras(kind.__module__) or hasattr(layer, "train_step"):
+        return False
+    function = getattr(getattr(layer, "activation", None), "__module__", "keras")
+    is_own = str(function).partition(".")[0] not in ("keras", "tf_keras", "tensorflow")
+    return not (is_own or kind.__name__ in _FUNCTIONS or kind.__module__.endswith(".tf_op_layer"))
 
 
 def _note(part: Any, outputs: Any) -> None:
@@ -85,9 +109,11 @@ def _of_whole(part: Any, target: Any, sources: Any) -> tuple[Any, Any]:
     found = [_summed(part.kind(one)) for one in terms]
     if part.is_trial:
         part.seen.update(found)
+        untold = [term for one in targets for term in kinds.addends(one)]
+        part.untold += [term for term in untold if part.kind(term) is Kind.UNKNOWN]
         return target, None
     wrong = {Kind.MIXED, Kind.LINEAR} & set(found)
-    if wrong:
+    if wrong and not part.gathers:
         _say(wrong.pop())
     if Kind.SUM not in found:
         return target, None

@@ -14,6 +14,7 @@ class Kind(enum.Enum):
     PARTS = "rows, each by the number of samples"
     SHIFTED = "rows and a mean, added"
     COLUMNS = "has samples along another dimension"
+    PLACES = "the numbers of the samples, from 0"
     SELECTED = "some of the rows, by their values"
     SUM = "a sum over samples"
     MEAN = "a mean over samples"

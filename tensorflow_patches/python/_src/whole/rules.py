@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tensorflow.mpi._src.whole import rules_numbers as numbers
+from tensorflow.mpi._src.whole import rules_places as places
 from tensorflow.mpi._src.whole import rules_shapes as shapes
 from tensorflow.mpi._src.whole.kind import ROWS, Kind
 
@@ -49,18 +50,24 @@ def of_op(op: Any, kinds: Sequence[Kind], output: Any) -> Kind:
         return Kind.CONST
     if name in ("Shape", "ShapeN", "Size"):
         at = kinds[output.value_index if name == "ShapeN" else 0]
-        if at in ROWS or at in (Kind.PARTS, Kind.SHIFTED, Kind.COLUMNS):
+        if at in ROWS or at in (Kind.PARTS, Kind.SHIFTED, Kind.COLUMNS, Kind.PLACES):
             return Kind.SIZE
         unknown = {Kind.MIXED: Kind.UNKNOWN, Kind.UNKNOWN: Kind.UNKNOWN}
         return {Kind.SELECTED: Kind.SUM, **unknown}.get(at, Kind.CONST)
     if name == "IdentityN":
         return kinds[output.value_index]
+    if name.startswith("TfMpi"):
+        return Kind.UNKNOWN
+    if name in ("StridedSlice", "Unpack") and kinds[0] is Kind.SIZE:
+        return places.length(op, output)
     if not kinds:
         return Kind.UNKNOWN
     if Kind.MIXED in kinds and name not in ("ZerosLike", "OnesLike"):
         return Kind.MIXED
     if Kind.UNKNOWN in kinds:
         return Kind.UNKNOWN
+    if Kind.PLACES in kinds:
+        return places.used(op, list(kinds))
     if all(kind is Kind.CONST for kind in kinds):
         return Kind.CONST
     rule = _RULES.get(name)
@@ -98,6 +105,7 @@ _RULES: dict[str, Callable[[Any, list[Kind]], Kind]] = {
     "L2Loss": numbers.l2_loss,
     "OneHot": shapes.one_hot,
     "Pack": shapes.pack,
+    "Range": places.numbers,
     "Reshape": shapes.reshape,
     "Squeeze": shapes.squeeze,
     "StridedSlice": shapes.slice,

@@ -16,11 +16,13 @@ def reshape(op: Any, kinds: list[Kind]) -> Kind:
     before, after = op.inputs[0].shape, op.outputs[0].shape
     if before.rank is None or after.rank in (None, 0):
         return Kind.UNKNOWN
+    if before[0] is None and after[0] is not None and kind in ROWS:
+        return Kind.MIXED  # any number of samples, in so many rows
     inner, outer = before[1:].num_elements(), after[1:].num_elements()
     if None in (inner, outer):
         same = before[1:].as_list() == after[1:].as_list() and None not in after[2:].as_list()
         return kind if same or _keeps_size(op.inputs[1]) else Kind.UNKNOWN
-    # A row may become several, but no two become one.
+    # A row may become several. Several that become one may have been one before.
     return kind if outer and inner % outer == 0 else Kind.UNKNOWN
 
 
@@ -88,7 +90,7 @@ def matmul(op: Any, kinds: list[Kind]) -> Kind:
     left, right = (turned.get(k, k) if flip else k for k, flip in zip(kinds, flips))
     if left in ROWS and right is Kind.CONST:
         return Kind.ROWS
-    if left in ROWS and right is Kind.COLUMNS:
+    if right in ROWS and left is not Kind.COLUMNS or left in ROWS and right is Kind.COLUMNS:
         return Kind.MIXED  # every sample with every other
     if left is Kind.COLUMNS and right in ROWS:
         return Kind.SUM

@@ -1,0 +1,266 @@
+"""Models and steps that mix the samples of a batch, and such that do not: prints what came out.
+
+Arguments: tf_keras, eager; names of cases, default all. One process and N ranks run the same code.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+if "tf_keras" in sys.argv:
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+
+import numpy as np
+import tensorflow as tf
+from common import encode, result, single_threaded_ops
+
+keras: Any = tf.keras
+layers: Any = keras.layers
+LEGACY, EAGER = "tf_keras" in sys.argv, "eager" in sys.argv
+drawn = np.random.default_rng(0)
+X = drawn.normal(size=(48, 8)).astype(np.float32)
+Y = (np.tanh(X @ drawn.normal(size=(8, 1))) > 0).astype(np.float32)
+IDS, ACTIONS = drawn.integers(0, 9, size=(48, 2)), drawn.integers(0, 3, size=48)
+UNEVEN = 45
+
+
+def numbers(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: encode(np.asarray(value, np.float32)) for name, value in values.items()}
+
+
+def used(model: Any, x: np.ndarray = X, samples: int = 48) -> dict[str, Any]:
+    """By fit, with a validation, and by predict: in batches, which decide what mixes with what."""
+    metrics = ["mae", *([] if LEGACY else [keras.metrics.TruePositives(name="positives")])]
+    loss = "binary_crossentropy"
+    model.compile(keras.optimizers.SGD(0.1), loss, metrics=metrics, run_eagerly=EAGER)
+    x, y = x[:samples], Y[:samples]
+    options = {"batch_size": 16, "verbose": 0}
+    fitted = model.fit(
+        *(x, y),
+        **{"validation_data": (x, y), "validation_batch_size": 16, "shuffle": False},
+        **{**options, "epochs": 2},
+    )
+    weights = {f"weight {number}": value for number, value in enumerate(model.get_weights())}
+    return numbers({**fitted.history, **weights, "predicted": model.predict(x, **options)})
+
+
+class Recommender(keras.Model):
+    """keras.io's: its tensordot sums over users, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.movies = layers.Embedding(9, 4), layers.Embedding(9, 4)
+
+    def call(self, x: Any) -> Any:
+        users, movies = self.users(x[:, 0]), self.movies(x[:, 1])
+        return tf.nn.sigmoid(tf.tensordot(users, movies, 2) + users[:, :1])
+
+
+def recommender() -> dict[str, Any]:
+    return used(Recommender(), IDS, UNEVEN)
+
+
+class Flat(keras.Model):
+    """Takes 16 samples for one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.out = layers.Dense(4, "tanh"), layers.Dense(16, "sigmoid")
+
+    def call(self, x: Any) -> Any:
+        return tf.reshape(self.out(tf.reshape(self.inner(x), [1, 64])), [16, 1])
+
+
+def flat() -> dict[str, Any]:
+    return used(Flat())
+
+
+class Centered(layers.Layer):
+    """In training only."""
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return x - tf.reduce_mean(x, 0) if training else x
+
+
+def centered() -> dict[str, Any]:
+    inputs = keras.Input((8,))
+    out = layers.Dense(1, "sigmoid")(Centered()(layers.Dense(6)(inputs)))
+    return used(keras.Model(inputs, out), samples=UNEVEN)
+
+
+class Heads(layers.Layer):
+    """Rows become several and one again; places in a sequence are no samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = layers.Dense(8)
+
+    def call(self, x: Any) -> Any:
+        rows = tf.shape(x)[0]
+        queries = self.query(tf.reshape(x, [rows, 4, 2]))
+        heads = tf.transpose(tf.reshape(queries, [rows, 4, 2, 4]), [0, 2, 1, 3])
+        scores = tf.nn.softmax(tf.matmul(heads, heads, transpose_b=True))
+        both = tf.transpose(tf.matmul(scores, heads), [0, 2, 1, 3])
+        places = tf.cast(tf.range(tf.shape(both)[1]), tf.float32)
+        return tf.reshape(both + 0.1 * places[None, :, None, None], [rows, 32])
+
+
+class Attends(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.out = Heads(), layers.Dense(1, "sigmoid")
+
+    def call(self, x: Any) -> Any:
+        return self.out(self.heads(x))
+
+
+def attends() -> dict[str, Any]:
+    return used(Attends(), samples=UNEVEN)
+
+
+class Hidden(keras.Model):
+    """Mixes samples, which its last layer, of zeros, hides at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = layers.Dense(6, "tanh")
+        self.out = layers.Dense(1, "sigmoid", kernel_initializer="zeros")
+
+    def call(self, x: Any) -> Any:
+        inner = self.inner(x)
+        return self.out(inner * tf.tensordot(inner, inner, [[0], [0]])[:1])
+
+
+def hidden() -> dict[str, Any]:
+    return used(Hidden(), samples=UNEVEN)
+
+
+def stateful() -> dict[str, Any]:
+    """Whole batches, as its state goes on; one process's masks, and metrics that count once."""
+    if LEGACY:  # its states have another form
+        return {}
+    inputs = keras.Input(batch_shape=(16, 4, 2))
+    inner = layers.Dropout(0.3)(layers.LSTM(4, stateful=True)(inputs))
+    return used(keras.Model(inputs, layers.Dense(1, "sigmoid")(inner)), X.reshape(-1, 4, 2))
+
+
+class Steps(keras.Model):
+    """A model with a train_step of its own, whose loss is `loss_of(q, x, actions)`."""
+
+    def __init__(self, loss_of: Callable[[Any, Any, Any], Any]) -> None:
+        super().__init__()
+        self.q = keras.Sequential([keras.Input((8,)), layers.Dense(6, "tanh"), layers.Dense(3)])
+        self.loss_of = loss_of
+
+    def call(self, x: Any) -> Any:
+        return self.q(x)
+
+    def train_step(self, data: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = self.loss_of(self.q, data[0], tf.cast(data[1], tf.int32))
+        weights = self.q.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        return {"error": loss}
+
+
+def stepped(loss_of: Callable[[Any, Any, Any], Any]) -> dict[str, Any]:
+    model = Steps(loss_of)
+    model(X[:1])
+    model.compile(keras.optimizers.SGD(0.1), run_eagerly=EAGER)
+    data = X[:UNEVEN], ACTIONS[:UNEVEN]
+    history = model.fit(*data, batch_size=16, epochs=2, shuffle=False, verbose=0).history
+    weights = {f"weight {number}": value for number, value in enumerate(model.get_weights())}
+    return numbers({**history, **weights})
+
+
+def chosen() -> dict[str, Any]:
+    """As in DQN: a sample's number finds its own row."""
+
+    def loss_of(q: Any, x: Any, actions: Any) -> Any:
+        places = tf.stack([tf.range(tf.shape(x)[0]), actions], 1)
+        return tf.reduce_mean(tf.square(tf.gather_nd(q(x), places) - 1))
+
+    return stepped(loss_of)
+
+
+def numbered() -> dict[str, Any]:
+    """A sample's number in its batch is a time, or a weight."""
+
+    def loss_of(q: Any, x: Any, _: Any) -> Any:
+        times = tf.cast(tf.range(tf.shape(x)[0]) % 10, tf.float32)[:, None] / 10
+        return tf.reduce_mean(tf.square(q(x * (1 - times)) - 1))
+
+    return stepped(loss_of)
+
+
+def of_function() -> dict[str, Any]:
+    """Nothing is told of what is inside a tf.function: it is tried."""
+
+    @tf.function
+    def error(guess: Any) -> Any:
+        return tf.reduce_mean(tf.square(guess - 1))
+
+    return stepped(lambda q, x, _: error(q(x)))
+
+
+def root_of_function() -> dict[str, Any]:
+    @tf.function
+    def error(guess: Any) -> Any:
+        return tf.sqrt(tf.reduce_mean(tf.square(guess - 1)))
+
+    return stepped(lambda q, x, _: error(q(x)))
+
+
+def sum_of_function() -> dict[str, Any]:
+    @tf.function
+    def error(guess: Any) -> Any:
+        return 0.05 * tf.reduce_sum(tf.square(guess - 1))
+
+    return stepped(lambda q, x, _: error(q(x)))
+
+
+def numbered_in_function() -> dict[str, Any]:
+    @tf.function
+    def weights(x: Any) -> Any:
+        return tf.cast(tf.range(tf.shape(x)[0]), tf.float32)
+
+    def loss_of(q: Any, x: Any, _: Any) -> Any:
+        return tf.reduce_mean(tf.reduce_sum(tf.square(q(x) - 1), 1) * weights(x))
+
+    return stepped(loss_of)
+
+
+def untold() -> dict[str, Any]:
+    """Made-up numbers are none that it takes, so nobody can tell."""
+
+    @tf.function
+    def error(x: Any, guess: Any) -> Any:
+        with tf.control_dependencies([tf.debugging.assert_less(tf.reduce_min(x), 0.0)]):
+            return tf.reduce_mean(tf.square(guess - 1))
+
+    return stepped(lambda q, x, _: error(x, q(x)))
+
+
+MIXED = (recommender, flat, centered, hidden, stateful)
+MIXED_STEPS = (numbered, root_of_function, sum_of_function, numbered_in_function)
+APART = (attends, chosen, of_function)
+CASES: dict[str, Callable[[], dict[str, Any]]] = {
+    case.__name__: case for case in (*MIXED, *MIXED_STEPS, *APART, untold)
+}
+
+
+def main() -> None:
+    single_threaded_ops()
+    chosen_cases = [name for name in sys.argv[1:] if name in CASES] or list(CASES)
+    found = {}
+    for name in chosen_cases:
+        keras.utils.set_random_seed(1)
+        found[name] = CASES[name]()
+    result(found)
+
+
+if __name__ == "__main__":
+    main()
