@@ -15,11 +15,12 @@ struct Function {
 struct Module {
   std::mutex mutex;
   std::map<std::string, std::unique_ptr<Function>> functions;
-  std::map<std::string, Pointer> globals;
+  std::map<std::string, Pointer> globals;              // that were asked for
+  std::map<std::string, std::vector<char>> variables;  // of its image
 };
 
 Function* FunctionOf(Module* module, const char* name);
-// Its memory, made at the first use: kGlobalBytes, since nobody reads the module's own sizes.
+// Its memory, made at the first use, with what the image has; kGlobalBytes if that has none.
 constexpr size_t kGlobalBytes = size_t{4} << 20;
 Result GlobalOf(Module* module, const char* name, Pointer* pointer, size_t* bytes);
 

@@ -41,6 +41,8 @@ Result Copy(Pointer to, Pointer from, size_t bytes, void* handle, bool wait) {
   if (!Valid(to, bytes) || !Valid(from, bytes)) return kInvalidValue;
   CountCopy(to, from);
   const bool captured = stream->capturing() != nullptr;
+  Trace("copy %zu bytes from %#zx to %#zx on stream %zu%s", bytes, size_t{from}, size_t{to},
+        size_t{stream->id}, captured ? ", captured" : "");
   if (IsPageable(from) && !wait && !captured) {
     auto staged = std::make_shared<std::vector<char>>(bytes);
     std::memcpy(staged->data(), Reach(from), bytes);
@@ -113,6 +115,7 @@ Result FillMemory(const Fill& fill, void* handle, bool wait) {
   if (fill.width == 0) return kSuccess;
   if (!Valid(fill.to, fill.width * fill.bytes)) return kInvalidValue;
   Add(kFills);
+  Trace("fill %zu elements at %#zx on stream %zu", fill.width, size_t{fill.to}, size_t{stream->id});
   stream->Push(FillOperation(fill));
   if (wait && stream->capturing() == nullptr) stream->Synchronize();
   return kSuccess;
@@ -123,6 +126,7 @@ Result Launch(void* handle) {
   Stream* stream = StreamOf(handle);
   if (stream == nullptr) return kInvalidHandle;
   Add(kKernels);
+  Trace("launch on stream %zu", size_t{stream->id});
   // It takes its time on the stream where there are delays.
   if (settings().delay_us > 0 || stream->capturing() != nullptr) stream->Push([] {});
   return kSuccess;
@@ -132,6 +136,7 @@ Result Call(void* handle, HostFunction function, void* argument) {
   Stream* stream = StreamOf(handle);
   if (stream == nullptr) return kInvalidHandle;
   Add(kHostCalls);
+  Trace("host call on stream %zu", size_t{stream->id});
   stream->Push([function, argument] { function(argument); });
   return kSuccess;
 }

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -57,7 +58,7 @@ const Settings& settings() {
     read->devices = Number("FAKE_CUDA_DEVICES", 1);
     read->bytes = static_cast<size_t>(Number("FAKE_CUDA_MEMORY_MB", 8192)) << 20;
     read->delay_us = Number("FAKE_CUDA_DELAY_US", 0);
-    read->verbose = Number("FAKE_CUDA_VERBOSE", 0) != 0;
+    read->verbose = Number("FAKE_CUDA_VERBOSE", 0);
     read->statistics = Number("FAKE_CUDA_STATISTICS", 0) != 0;
     if (read->statistics) std::atexit(PrintCounts);
     return read;
@@ -121,10 +122,20 @@ void Add(Count count) {
   counts()[count].fetch_add(1, std::memory_order_relaxed);
 }
 
+void Trace(const char* format, ...) {
+  if (settings().verbose < 2) return;
+  char line[256];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(line, sizeof(line), format, arguments);
+  va_end(arguments);
+  std::fprintf(stderr, "stand-in GPU, process %d: %s\n", getpid(), line);
+}
+
 Result Unsupported(const char* name) {
   static auto* mutex = new std::mutex;
   static auto* named = new std::set<std::string>;
-  if (settings().verbose) {
+  if (settings().verbose > 0) {
     std::lock_guard<std::mutex> lock(*mutex);
     if (named->insert(name).second) {
       std::fprintf(stderr, "stand-in GPU: %s is not simulated\n", name);

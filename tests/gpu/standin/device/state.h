@@ -22,7 +22,7 @@ struct Settings {
   int devices;
   size_t bytes;     // of each device's memory
   int delay_us;     // an operation waits for up to this long before it runs; 0: none
-  bool verbose;     // name what is not supported, once
+  int verbose;      // 1: name what is not supported, once; 2: each operation
   bool statistics;  // at the end of the process
 };
 const Settings& settings();
@@ -111,6 +111,9 @@ enum Count {
   kCounts
 };
 void Add(Count count);
+
+// A line on stderr, as printf, for FAKE_CUDA_VERBOSE=2.
+__attribute__((format(printf, 1, 2))) void Trace(const char* format, ...);
 
 // Says once that `name` is asked for and not there.
 Result Unsupported(const char* name);

@@ -145,6 +145,7 @@ void Stream::Push(Operation operation) {
 
 void Stream::Record(Event* event) {
   Graph* graph = capturing();
+  Trace("record event %p on stream %zu", static_cast<void*>(event), size_t{id});
   auto mark = std::make_shared<Mark>(graph);
   if (graph == nullptr) Push([mark] { mark->Reach(); });
   event->Set(std::move(mark));
@@ -152,6 +153,7 @@ void Stream::Record(Event* event) {
 
 void Stream::Wait(Event* event) {
   auto mark = event->Last();
+  Trace("stream %zu waits for event %p", size_t{id}, static_cast<void*>(event));
   if (mark == nullptr) return;
   if (mark->graph() != nullptr) {  // the stream joins the capture
     std::lock_guard<std::mutex> lock(mutex_);
@@ -168,6 +170,7 @@ bool Stream::idle() {
 
 void Stream::Synchronize() {
   Add(kWaits);
+  Trace("the host waits for stream %zu", size_t{id});
   std::unique_lock<std::mutex> lock(mutex_);
   if (operations_.empty() && !running_) return;
   lock.unlock();

@@ -2,6 +2,10 @@
 
 #include "device/code.h"
 
+#include <cstring>
+
+#include "driver/image.h"
+
 namespace standin {
 
 Function* FunctionOf(Module* module, const char* name) {
@@ -13,14 +17,18 @@ Function* FunctionOf(Module* module, const char* name) {
 
 Result GlobalOf(Module* module, const char* name, Pointer* pointer, size_t* bytes) {
   std::lock_guard<std::mutex> lock(module->mutex);
+  const auto variable = module->variables.find(name);
+  const bool known = variable != module->variables.end();
+  const size_t length = known ? variable->second.size() : kGlobalBytes;
   Pointer& global = module->globals[name];
   if (global == 0) {
     Device* device = CurrentContext() != nullptr ? CurrentContext()->device : DeviceAt(0);
-    const Result result = device->memory.Allocate(kGlobalBytes, &global);
+    const Result result = device->memory.Allocate(length, &global);
     if (result != kSuccess) return result;
+    if (known) std::memcpy(Reach(global), variable->second.data(), length);
   }
   if (pointer != nullptr) *pointer = global;
-  if (bytes != nullptr) *bytes = kGlobalBytes;
+  if (bytes != nullptr) *bytes = length;
   return kSuccess;
 }
 
@@ -45,23 +53,29 @@ using namespace standin;  // NOLINT: this file is the interface of that namespac
 
 namespace {
 
-Result Load(void** module) {
-  *module = new Module;
+Result Load(void** handle, const void* image) {
+  auto* module = new Module;
+  if (image != nullptr) module->variables = Variables(image);
+  *handle = module;
   return kSuccess;
 }
 
 }  // namespace
 
-STANDIN_API Result cuModuleLoad(void** module, const char*) { return Load(module); }
-STANDIN_API Result cuModuleLoadData(void** module, const void*) { return Load(module); }
-STANDIN_API Result cuModuleLoadFatBinary(void** module, const void*) { return Load(module); }
-STANDIN_API Result cuModuleLoadDataEx(void** module, const void*, unsigned count,
+STANDIN_API Result cuModuleLoad(void** module, const char*) { return Load(module, nullptr); }
+STANDIN_API Result cuModuleLoadData(void** module, const void* image) {
+  return Load(module, image);
+}
+STANDIN_API Result cuModuleLoadFatBinary(void** module, const void* image) {
+  return Load(module, image);
+}
+STANDIN_API Result cuModuleLoadDataEx(void** module, const void* image, unsigned count,
                                       const int* options, void** values) {
   constexpr int kLogBytes = 4, kErrorBytes = 6;  // both logs are empty
   for (unsigned i = 0; i < count; ++i) {
     if (options[i] == kLogBytes || options[i] == kErrorBytes) values[i] = nullptr;
   }
-  return Load(module);
+  return Load(module, image);
 }
 STANDIN_API Result cuModuleUnload(void* handle) {
   auto* module = static_cast<Module*>(handle);
@@ -83,9 +97,9 @@ STANDIN_API Result cuModuleGetLoadingMode(int* mode) {
 }
 
 // A library is a module, a kernel a function.
-STANDIN_API Result cuLibraryLoadData(void** library, const void*, int*, void**, unsigned, int*,
-                                     void**, unsigned) {
-  return Load(library);
+STANDIN_API Result cuLibraryLoadData(void** library, const void* image, int*, void**, unsigned,
+                                     int*, void**, unsigned) {
+  return Load(library, image);
 }
 STANDIN_API Result cuLibraryUnload(void* library) { return cuModuleUnload(library); }
 STANDIN_API Result cuLibraryGetKernel(void** kernel, void* library, const char* name) {

@@ -188,6 +188,8 @@ STANDIN_API Result cuGraphLaunch(void* executable, void* handle) {
   Stream* stream = StreamOf(handle);
   if (stream == nullptr) return kInvalidHandle;
   Add(kGraphs);
+  Trace("graph of %zu nodes on stream %zu",
+        static_cast<Executable*>(executable)->graph->nodes.size(), size_t{stream->id});
   // As it is now: a program may set other parameters while it runs.
   auto nodes = std::make_shared<Graph>();
   for (const auto& node : static_cast<Executable*>(executable)->graph->nodes) {
