@@ -13,7 +13,7 @@ import sys
 from tensorflow import mpi
 from tensorflow.mpi import _build_info, config
 from tensorflow.mpi._src.observability import machine
-from tensorflow.mpi._src.runtime import c_api, settings
+from tensorflow.mpi._src.runtime import c_api, gpus, settings
 
 
 def main() -> int:
@@ -40,6 +40,7 @@ def _report(ok: bool | None) -> list[tuple[str, str]]:
         ("MPI library", _mpi_library()),
         ("packages", ", ".join(f"{name} {version}" for name, version in settings.packages())),
         *_machine(),
+        *gpus.report(),
     ]
     for name, value in config.given().items():
         lines.append(("environment", f"{name}={value}"))

@@ -179,6 +179,26 @@ Status CountGpus(int* count) {
   return Status(Code::kInternal, "cuDeviceGetCount: " + CudaErrorText(*driver, error));
 }
 
+Status ListGpus(std::vector<std::pair<std::string, std::string>>* gpus) {
+  int count = 0;
+  Status status = CountGpus(&count);
+  for (int i = 0; status.ok() && i < count; ++i) {
+    const Driver& driver = *LoadDriver(&status);
+    int device = 0;
+    char name[256] = {};
+    char address[32] = {};
+    int error = driver.DeviceGet(&device, i);
+    if (error == kCudaSuccess) error = driver.DeviceGetName(name, sizeof(name) - 1, device);
+    if (error == kCudaSuccess) error = driver.DeviceGetPCIBusId(address, sizeof(address), device);
+    if (error != kCudaSuccess) {
+      return Status(Code::kInternal, "GPU " + std::to_string(i) + " does not say what it is: " +
+                                         CudaErrorText(driver, error));
+    }
+    gpus->emplace_back(address, name);
+  }
+  return status;
+}
+
 Status OpenGpu(int ordinal, Gpu** gpu, GpuStream* stream) {
   Status status;
   const Driver* const driver = LoadDriver(&status);

@@ -4,6 +4,9 @@
 #define TFMPI_CORE_DEVICE_DRIVER_H_
 
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tensorflow_patches/core/base/status.h"
 #include "tensorflow_patches/core/device/driver_api.h"
@@ -18,6 +21,9 @@ Status OpenGpu(int ordinal, Gpu** gpu, GpuStream* stream);
 
 // How many this process sees.
 Status CountGpus(int* count);
+
+// Of each of them, in order, its PCI address and its name. Makes no context.
+Status ListGpus(std::vector<std::pair<std::string, std::string>>* gpus);
 
 // The context of a stream that the driver knows, for libraries that work in the current one.
 Status ContextOf(GpuStream stream, const Driver** driver, CudaContext* context);

@@ -14,6 +14,7 @@
 #include "tensorflow_patches/core/base/sizes.h"
 #include "tensorflow_patches/core/bench/bench.h"
 #include "tensorflow_patches/core/cpu/reduce.h"
+#include "tensorflow_patches/core/device/driver.h"
 #include "tensorflow_patches/glue/extras/kept_memory.h"
 #include "tensorflow_patches/glue/extras/synchronous_update.h"
 #include "tensorflow_patches/glue/internals/shared_fetches.h"
@@ -287,6 +288,17 @@ void tfmpi_set_scope(int64_t session, const char* scope) {
 void tfmpi_share_fetches(int32_t share) { tfmpi::ShareFetches(share != 0); }
 
 int32_t tfmpi_is_lone_variable(const void* data) { return tfmpi::IsLoneVariable(data) ? 1 : 0; }
+
+void tfmpi_gpus(char* out, int32_t bytes) {
+  std::vector<std::pair<std::string, std::string>> gpus;
+  std::string lines;
+  if (tfmpi::ListGpus(&gpus).ok()) {
+    for (const auto& [address, name] : gpus) {
+      lines += (lines.empty() ? "" : "\n") + address + " " + name;
+    }
+  }
+  std::snprintf(out, static_cast<size_t>(bytes), "%s", lines.c_str());
+}
 
 uint64_t tfmpi_fingerprint(const void* data, int64_t bytes) {
   return tfmpi::Fingerprint(data, static_cast<size_t>(bytes));

@@ -125,6 +125,10 @@ TFMPI_API void tfmpi_set_scope(int64_t session, const char* scope);
 TFMPI_API void tfmpi_share_fetches(int32_t share);
 TFMPI_API int32_t tfmpi_is_lone_variable(const void* data);
 
+// The GPUs that this process sees, in order: "ADDRESS NAME" with line breaks between; "" where
+// there is no driver. Makes no context.
+TFMPI_API void tfmpi_gpus(char* out, int32_t bytes);
+
 // core/cpu/reduce.h's Fingerprint. Any thread.
 TFMPI_API uint64_t tfmpi_fingerprint(const void* data, int64_t bytes);
 

@@ -22,7 +22,7 @@ from tensorflow.mpi._src.files import (
 from tensorflow.mpi._src.keras import batch_norm, fit, learning_rate, optimizers, parts
 from tensorflow.mpi._src.keras import data as keras_data
 from tensorflow.mpi._src.observability import report
-from tensorflow.mpi._src.runtime import engine, hooking, hooks
+from tensorflow.mpi._src.runtime import engine, gpus, hooking, hooks
 from tensorflow.mpi._src.tf_keras import data as tf_keras_data
 from tensorflow.mpi._src.tf_keras import optimizers as tf_keras_optimizers
 from tensorflow.mpi._src.tf_keras import training
@@ -59,6 +59,7 @@ def install() -> None:
         return
     hooking.check_versions()
     for module in (
+        gpus,
         strategies,
         average_loss,
         downloads,

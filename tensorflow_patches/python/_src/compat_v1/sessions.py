@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tensorflow.mpi._src.average.carrier import averaged_names
-from tensorflow.mpi._src.runtime import c_api, hooks, presence
+from tensorflow.mpi._src.runtime import c_api, gpus, hooks, presence
 from tensorflow.mpi._src.variables import large_variables, naming, replica_check
 from tensorflow.mpi._src.variables.initial_broadcast import busy
 from tensorflow.mpi._src.variables.naming import state_name
@@ -37,10 +37,16 @@ def _session_config(graph: Any, config: Any) -> Any:
     if not hasattr(graph, "_tf_mpi_identity"):
         trained = {name for op in graph.get_operations() for name in _trained_by_op(op)}
         _identify(graph, trained, _calling_line())
-    if config.experimental.HasField("session_metadata"):
+    own_number = config.experimental.HasField("session_metadata")
+    own_gpus = config.gpu_options.visible_device_list or not gpus.visible_list()
+    if own_number and own_gpus:
         return config
     numbered = type(config)()
     numbered.CopyFrom(config)
+    if not own_gpus:
+        numbered.gpu_options.visible_device_list = gpus.visible_list()
+    if own_number:
+        return numbered
     numbered.experimental.session_metadata.name = "tensorflow.mpi"
     numbered.experimental.session_metadata.version = next(_session_numbers)
     return numbered

@@ -132,6 +132,14 @@ def start_waits_for() -> str:
     return error_text(buffer)
 
 
+def gpus() -> list[tuple[str, str]]:
+    """(PCI address, name) of each GPU that this process sees, in order."""
+    buffer = error_buffer(1 << 14)
+    load().tfmpi_gpus(buffer, len(buffer))
+    lines = error_text(buffer).splitlines()
+    return [(line.partition(" ")[0], line.partition(" ")[2]) for line in lines]
+
+
 def joined() -> set[int]:
     """The ranks whose scripts have ended, as far as this one has been told (engine.h)."""
     buffer = error_buffer(16)
