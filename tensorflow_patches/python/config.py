@@ -26,6 +26,7 @@ _RANKS = {
     "own": "Each rank has its own.",
 }
 
+DEVICE_TRANSPORTS = ("auto", "mpi", "nccl")  # in the order of core/device/choice.h
 SPARSE_MODES = ("auto", "gather", "dense")  # in the order of glue/kernels/sparse_average.h
 # What only makes steps faster: name -> what it does. As in glue/runtime/extras.cc.
 EXTRAS = {
@@ -341,6 +342,23 @@ PARAMETERS = {
             choices=("none", "fp16", "bf16"),
         ),
         Parameter(
+            "TF_MPI_TRANSPORT",
+            "choice",
+            "auto",
+            "How gradients on GPUs are averaged. auto: by NCCL if each rank has a GPU of its own "
+            "(or NCCL_MULTI_RANK_GPU_ENABLE=1 is set, and NCCL is 2.30 or newer), else staged "
+            "through the hosts. mpi: always staged. nccl: by NCCL, or an error that says why not.",
+            choices=DEVICE_TRANSPORTS,
+        ),
+        Parameter(
+            "TF_MPI_NCCL_LIBRARY",
+            "path",
+            "",
+            "The NCCL library to load in place of the one that pip has brought, or that the "
+            "linker finds.",
+            ranks="own",
+        ),
+        Parameter(
             "TF_MPI_TRANSPORT_LIBRARY",
             "path",
             "",
@@ -349,6 +367,11 @@ PARAMETERS = {
         ),
     )
 }
+
+
+def nccl_shares_gpus(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether NCCL's own variable lets several ranks use one GPU."""
+    return environ.get("NCCL_MULTI_RANK_GPU_ENABLE", "0").strip() == "1"
 
 
 def get(name: str, environ: Mapping[str, str] = os.environ) -> Any:

@@ -19,6 +19,7 @@ CORE = [
     "device",
     "request",
     "observability",
+    "gpu",
     "reduction",
     "agreement",
     "engine",

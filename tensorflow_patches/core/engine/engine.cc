@@ -30,13 +30,21 @@ std::function<void()> StartThread(const std::function<void()>& loop) {
   return [thread] { thread->join(); };
 }
 
+// All ranks choose alike, and one says so.
+GpuOptions GpusOf(const EngineOptions& options, const Topology& topology) {
+  GpuOptions gpus = options.gpus;
+  if (topology.rank == 0) gpus.log = options.log;
+  return gpus;
+}
+
 }  // namespace
 
 Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
     : transport_(std::move(transport)),
       options_(std::move(options)),
       queue_([this] { this->transport()->Wake(); }),
-      fusion_(transport_.get(), options_.coordinator.fusion_threshold),
+      fusion_(transport_.get(), options_.coordinator.fusion_threshold,
+              GpusOf(options_, topology())),
       sent_(transport_->topology().size),
       received_(transport_->topology().size),
       // Statistics tell which rank came last: the coordinator's knowledge.
@@ -158,6 +166,7 @@ void Engine::Run() {
       continue;
     }
     CheckCoordinator();
+    CheckGpus();
     if (TellStanding()) continue;
     // Nothing can be agreed on without this rank, unless it has joined.
     const bool expecting = !names_.nothing_pending() || joined_ || left_;
@@ -203,6 +212,13 @@ void Engine::Stop() {
 // Something to do that no message tells of.
 bool Engine::Stirs() const {
   return queue_.Stirs() || (bypass_.voted() && bypass_.Look() != Outcome::kOpen);
+}
+
+void Engine::CheckGpus() {
+  const Status status = fusion_.CheckGpus(now_);
+  if (status.ok()) return;
+  Fail(Status(status.code(), "rank " + std::to_string(topology().rank) + "/" +
+                                 std::to_string(topology().size) + ": " + status.message()));
 }
 
 // The coordinator reports stalls; this is for when it does not answer at all.

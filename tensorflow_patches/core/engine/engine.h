@@ -39,6 +39,7 @@ struct EngineOptions {
   // A line for people, on the communication thread.
   std::function<void(const std::string&)> log;
   bool stats = false;  // counts for TF_MPI_STATS
+  GpuOptions gpus;     // its `log` is this one's
   // Ranks that share a word agree on a repeated step without a message (consensus.h).
   bool response_bypass = true;
   // After so long a wait for the others' votes the coordinator is told, which knows who is missing,
@@ -143,6 +144,7 @@ class Engine {
   bool IsAskedToEnd() const { return join_requested_ || leave_requested_ || stop_requested_; }
   bool Stirs() const TFMPI_REQUIRES(communication_thread_);
   void CheckCoordinator() TFMPI_REQUIRES(communication_thread_);
+  void CheckGpus() TFMPI_REQUIRES(communication_thread_);
   void Stop() TFMPI_REQUIRES(communication_thread_);
   void CountPost(const std::string& post);
   Status CheckNothingMissed(const Request& request) const;

@@ -167,6 +167,7 @@ void Engine::Fail(const Status& status) {
     shown_failure_ = status;
   }
   TellPeers(status);
+  fusion_.AbortGpus();  // before streams are waited for, of which theirs may wait for it
   CompleteAll(status);
 }
 

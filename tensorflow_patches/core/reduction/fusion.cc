@@ -69,7 +69,7 @@ Status Fusion::Allreduce(const std::vector<FusionEntry>& entries, int contributo
                          TimePoint deadline) {
   const FusionEntry& first = entries.front();
   const double scale = first.signature.op == ReduceOp::kAverage ? 1.0 / contributors : 1.0;
-  if (first.signature.on_gpu) return staged_.Allreduce(entries, scale, deadline);
+  if (first.signature.on_gpu) return gpus_.Allreduce(entries, contributors, scale, deadline);
   if (entries.size() > 1 || first.signature.parts != nullptr) {
     return ReduceFused(entries, scale, deadline);
   }
@@ -216,7 +216,7 @@ Status Fusion::SparseAllgather(const FusionEntry& entry, const std::vector<int64
 }
 
 Status Fusion::Broadcast(const FusionEntry& entry, TimePoint deadline) {
-  if (entry.signature.on_gpu) return staged_.Broadcast(entry, deadline);
+  if (entry.signature.on_gpu) return gpus_.Broadcast(entry, deadline);
   const size_t bytes = Count(entry.signature) * SizeOf(entry.signature.dtype);
   if (bytes == 0) return Status();
   std::vector<char> dropped(entry.request == nullptr ? bytes : 0);

@@ -1,18 +1,19 @@
 // Carries out one agreed response on this rank: pack, transport, unpack.
 //
 // Small tensors share a buffer; a tensor in wire form that travels alone is reduced where it lies.
-// What lies on a GPU is staged_reduction.h's.
+// What lies on GPUs is core/gpu/gpu_reduction.h's.
 // Called by the communication thread; it owns the fusion buffer, which it keeps from step to step,
 // since memory given back to the kernel costs its page faults again.
 
 #ifndef TFMPI_CORE_REDUCTION_FUSION_H_
 #define TFMPI_CORE_REDUCTION_FUSION_H_
 
+#include <utility>
 #include <vector>
 
+#include "tensorflow_patches/core/gpu/gpu_reduction.h"
 #include "tensorflow_patches/core/memory/line_memory.h"
-#include "tensorflow_patches/core/reduction/fusion_entry.h"
-#include "tensorflow_patches/core/reduction/staged_reduction.h"
+#include "tensorflow_patches/core/request/fusion_entry.h"
 #include "tensorflow_patches/core/request/request.h"
 #include "tensorflow_patches/core/transport/transport.h"
 
@@ -20,8 +21,8 @@ namespace tfmpi {
 
 class Fusion {
  public:
-  Fusion(Transport* transport, size_t threshold)
-      : transport_(transport), threshold_(threshold), staged_(transport) {}
+  Fusion(Transport* transport, size_t threshold, GpuOptions gpus = GpuOptions())
+      : transport_(transport), threshold_(threshold), gpus_(transport, std::move(gpus)) {}
 
   // All entries have one reduction and one wire type. `contributors` divides an average.
   Status Allreduce(const std::vector<FusionEntry>& entries, int contributors, TimePoint deadline);
@@ -30,6 +31,11 @@ class Fusion {
   Status SparseAllgather(const FusionEntry& entry, const std::vector<int64_t>& rows,
                          int contributors, TimePoint deadline);
   Status Broadcast(const FusionEntry& entry, TimePoint deadline);
+
+  // Of what GPUs still do after an Allreduce has returned: fails if it does not end. Then all of it
+  // is aborted.
+  Status CheckGpus(TimePoint now) { return gpus_.Check(now); }
+  void AbortGpus() { gpus_.Abort(); }
 
  private:
   Status ReduceInPlace(const FusionEntry& entry, double scale, TimePoint deadline);
@@ -45,7 +51,7 @@ class Fusion {
 
   Transport* const transport_;
   const size_t threshold_;
-  StagedReduction staged_;  // of what lies on GPUs
+  GpuReduction gpus_;
   LineMemory buffer_;
   size_t buffer_bytes_ = 0;
 };

@@ -89,6 +89,9 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
   runtime.observation.timeline = options->timeline;
   runtime.observation.stats = options->stats != 0;
   runtime.extras = options->extras;
+  runtime.engine.gpus.wanted = static_cast<tfmpi::DeviceTransport>(options->device_transport);
+  runtime.engine.gpus.shares_gpu = options->shares_gpu != 0;
+  runtime.engine.gpus.nccl_library = options->nccl_library;
   runtime.plugin.ranks_per_node = options->ranks_per_node;
   runtime.plugin.node.wire = static_cast<tfmpi::DataType>(options->wire);
   tfmpi::SparseAverage::SetMode(static_cast<tfmpi::SparseMode>(options->sparse));

@@ -30,6 +30,9 @@ struct TfMpiOptions {
   int32_t wire;                   // DataType in which float32 sums travel between nodes
   int32_t sparse;                 // sparse_average.h's SparseMode
   const char* extras;             // names, with commas between them; see extras.h
+  int32_t device_transport;       // core/device/choice.h's DeviceTransport
+  int32_t shares_gpu;             // 1: NCCL may have several ranks on one GPU
+  const char* nccl_library;       // a path, or a name for the linker
 };
 
 // Python's main thread, once. Waits for all ranks to start.

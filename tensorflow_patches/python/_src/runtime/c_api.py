@@ -38,6 +38,9 @@ class Options(ctypes.Structure):
         ("wire", ctypes.c_int32),
         ("sparse", ctypes.c_int32),
         ("extras", ctypes.c_char_p),
+        ("device_transport", ctypes.c_int32),
+        ("shares_gpu", ctypes.c_int32),
+        ("nccl_library", ctypes.c_char_p),
     ]
 
 

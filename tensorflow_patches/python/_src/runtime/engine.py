@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from tensorflow.mpi import _build_info, config, errors
 from tensorflow.mpi._src.runtime import c_api, ends, hooks, log, settings, watch
 
+_NCCL = "libnccl.so.2"
 # How long a rank that stops with an error waits for the others to hear of it.
 _LEAVE_SECONDS = 5.0
 # ... and how long its communication thread may take to end, which a dead rank may hold up.
@@ -127,7 +129,23 @@ def _options(gate: config.Gate, ranks: int) -> c_api.Options:
         wire=c_api.WIRE[config.get("TF_MPI_COMPRESSION")],
         sparse=config.SPARSE_MODES.index(config.get("TF_MPI_SPARSE")),
         extras=",".join(config.get("TF_MPI_EXTRAS")).encode(),
+        device_transport=config.DEVICE_TRANSPORTS.index(config.get("TF_MPI_TRANSPORT")),
+        shares_gpu=int(config.nccl_shares_gpus()),
+        nccl_library=_nccl_library().encode(),
     )
+
+
+def _nccl_library() -> str:
+    """That of the package with which pip brings CUDA, else the linker's."""
+    given: str = config.get("TF_MPI_NCCL_LIBRARY")
+    if given:
+        return given
+    spec = importlib.util.find_spec("nvidia")
+    for folder in spec.submodule_search_locations or () if spec else ():
+        packaged = os.path.join(folder, "nccl", "lib", _NCCL)
+        if os.path.exists(packaged):
+            return packaged
+    return _NCCL
 
 
 def _roll_call_seconds() -> float:

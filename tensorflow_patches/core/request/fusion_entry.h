@@ -1,7 +1,7 @@
 // One item of a response, as this rank carries it out, and what it takes up on the wire.
 
-#ifndef TFMPI_CORE_REDUCTION_FUSION_ENTRY_H_
-#define TFMPI_CORE_REDUCTION_FUSION_ENTRY_H_
+#ifndef TFMPI_CORE_REQUEST_FUSION_ENTRY_H_
+#define TFMPI_CORE_REQUEST_FUSION_ENTRY_H_
 
 #include "tensorflow_patches/core/request/request.h"
 
@@ -27,4 +27,4 @@ inline ReduceOp WireOp(ReduceOp op) { return op == ReduceOp::kAverage ? ReduceOp
 
 }  // namespace tfmpi
 
-#endif  // TFMPI_CORE_REDUCTION_FUSION_ENTRY_H_
+#endif  // TFMPI_CORE_REQUEST_FUSION_ENTRY_H_

@@ -1,4 +1,4 @@
-#include "tensorflow_patches/core/reduction/chunks.h"
+#include "tensorflow_patches/core/gpu/chunks.h"
 
 #include <algorithm>
 

@@ -2,13 +2,13 @@
 //
 // Pure functions of signatures: a rank that has joined, and has no tensors, cuts as the others do.
 
-#ifndef TFMPI_CORE_REDUCTION_CHUNKS_H_
-#define TFMPI_CORE_REDUCTION_CHUNKS_H_
+#ifndef TFMPI_CORE_GPU_CHUNKS_H_
+#define TFMPI_CORE_GPU_CHUNKS_H_
 
 #include <cstddef>
 #include <vector>
 
-#include "tensorflow_patches/core/reduction/fusion_entry.h"
+#include "tensorflow_patches/core/request/fusion_entry.h"
 
 namespace tfmpi {
 
@@ -40,4 +40,4 @@ std::vector<Chunk> CutIntoChunks(const std::vector<FusionEntry>& entries, size_t
 
 }  // namespace tfmpi
 
-#endif  // TFMPI_CORE_REDUCTION_CHUNKS_H_
+#endif  // TFMPI_CORE_GPU_CHUNKS_H_

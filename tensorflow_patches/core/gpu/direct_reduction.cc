@@ -1,0 +1,318 @@
+#include "tensorflow_patches/core/gpu/direct_reduction.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "tensorflow_patches/core/observability/timeline.h"
+
+namespace tfmpi {
+namespace {
+
+constexpr size_t kMostWeights = 4096;  // of one response that lie on the GPU
+constexpr size_t kZeroBytes = size_t{256} << 10;
+
+Status Fatal(const Status& status) {
+  return status.ok() ? status : Status(Code::kUnavailable, status.message());
+}
+
+size_t PartBytes(DataType type, size_t count) { return PaddedElements(type, count) * SizeOf(type); }
+
+// Tensors of an entry: their shapes and buffers, whether it has parts or not.
+struct Tensor {
+  const void* input;
+  void* output;
+  size_t count;
+};
+
+std::vector<Tensor> TensorsOf(const FusionEntry& entry) {
+  const Request& request = *entry.request;
+  if (entry.signature.parts == nullptr) {
+    return {{request.input, request.output, Count(entry.signature)}};
+  }
+  std::vector<Tensor> tensors;
+  char* together = static_cast<char*>(request.output);
+  for (size_t i = 0; i < request.parts.size(); ++i) {
+    const size_t count = static_cast<size_t>(NumElements(entry.signature.parts->shapes[i]));
+    tensors.push_back(
+        {request.parts[i].input, together != nullptr ? together : request.parts[i].output, count});
+    if (together != nullptr) together += PartBytes(entry.signature.dtype, count);
+  }
+  return tensors;
+}
+
+size_t BytesTogether(const FusionEntry& entry) {
+  size_t bytes = 0;
+  for (const Tensor& tensor : TensorsOf(entry)) {
+    bytes += PartBytes(entry.signature.dtype, tensor.count);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+struct DirectReduction::Run {
+  size_t begin = 0;
+  size_t end = 0;
+  ReduceOp op = ReduceOp::kSum;
+  double scale = 1;
+  bool nothing = false;  // this rank's tensors count as zeros, whatever they hold
+};
+
+DirectReduction::~DirectReduction() {
+  for (const auto& [buffer, bytes] : buffers_) collectives_->DeleteBuffer(buffer);
+  collectives_.reset();
+  for (const UnderWay& one : under_way_) gpu_->Delete(one.event);
+  for (const GpuEvent event : events_) gpu_->Delete(event);
+  if (read_ != nullptr) gpu_->Delete(read_);
+  if (weights_ != nullptr) gpu_->DeletePinned(weights_);
+  if (zeros_ != nullptr) gpu_->DeletePinned(zeros_);
+  if (stream_ != nullptr) gpu_->Delete(stream_);
+}
+
+Status DirectReduction::Prepare() {
+  Status status = gpu_->NewStream(&stream_);
+  if (status.ok()) status = gpu_->NewEvent(&read_);
+  void* memory = nullptr;
+  if (status.ok()) status = gpu_->NewPinned(kMostWeights * sizeof(float), &memory);
+  weights_ = static_cast<float*>(memory);
+  memory = nullptr;
+  if (status.ok()) status = gpu_->NewPinned(kZeroBytes, &memory);
+  zeros_ = static_cast<char*>(memory);
+  if (zeros_ != nullptr) std::memset(zeros_, 0, kZeroBytes);
+  return status;
+}
+
+bool DirectReduction::Takes(const std::vector<FusionEntry>& entries) {
+  return entries.size() <= kMostWeights &&
+         std::all_of(entries.begin(), entries.end(), [](const FusionEntry& entry) {
+           return GpusReduce(entry.signature.dtype, entry.signature.op);
+         });
+}
+
+Status DirectReduction::Allreduce(const std::vector<FusionEntry>& entries, double scale,
+                                  TimePoint deadline) {
+  refused_ = Status();
+  for (const FusionEntry& entry : entries) {
+    if (entry.request->memory.gpu == gpu_) continue;
+    return Status(Code::kUnavailable,
+                  "'" + entry.request->name + "' lies on " +
+                      entry.request->memory.gpu->description() + ", and this rank reduces on " +
+                      gpu_->description() +
+                      ". Let it use one GPU, or set TF_MPI_TRANSPORT=mpi on all ranks");
+  }
+  std::vector<double> weights(entries.size(), 1);
+  Status status = WaitForSubmitters(entries);
+  if (status.ok()) status = ReadWeights(entries, &weights, deadline);
+  const ReduceOp op = entries[0].signature.op;
+  const bool sums = op == ReduceOp::kAverage || op == ReduceOp::kSum;
+  for (size_t begin = 0; begin < entries.size() && status.ok();) {
+    Run run;
+    run.begin = begin;
+    run.end = begin + 1;
+    const DataType type = entries[begin].signature.dtype;
+    while (run.end < entries.size() && entries[run.end].signature.dtype == type &&
+           weights[run.end] == weights[begin]) {
+      ++run.end;
+    }
+    run.nothing = weights[begin] == 0;
+    run.scale = run.nothing ? scale : weights[begin] * scale;
+    run.op = sums && run.scale != 1 ? ReduceOp::kAverage : sums ? ReduceOp::kSum : op;
+    status = Reduce(entries, run);
+    begin = run.end;
+  }
+  const Status released = Release(entries, deadline);
+  if (!status.ok()) return Fatal(status);
+  return released.ok() ? refused_ : Fatal(released);
+}
+
+Status DirectReduction::WaitForSubmitters(const std::vector<FusionEntry>& entries) {
+  GpuEvent last = nullptr;
+  for (const FusionEntry& entry : entries) {
+    if (entry.request->memory.ready == last) continue;
+    last = entry.request->memory.ready;
+    const Status status = gpu_->Wait(stream_, last);
+    if (!status.ok()) return status;
+  }
+  return Status();
+}
+
+Status DirectReduction::ReadWeights(const std::vector<FusionEntry>& entries,
+                                    std::vector<double>* weights, TimePoint deadline) {
+  size_t copies = 0;
+  const void* last = nullptr;
+  for (const FusionEntry& entry : entries) {
+    const void* const there = entry.request->memory.scale;
+    if (there == nullptr || there == last) continue;
+    last = there;
+    const Status status = gpu_->Copy(weights_ + copies++, there, sizeof(float), stream_);
+    if (!status.ok()) return status;
+  }
+  if (copies != 0) {
+    Status status = gpu_->Record(read_, stream_);
+    if (status.ok()) status = Await(read_, entries[0].request->name, deadline);
+    if (!status.ok()) return status;
+  }
+  size_t next = 0;
+  last = nullptr;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const Request& request = *entries[i].request;
+    const void* const there = request.memory.scale;
+    if (there != nullptr && there != last) ++next;
+    if (there != nullptr) last = there;
+    const double weight = there == nullptr ? request.scale : weights_[next - 1];
+    (*weights)[i] = weight;
+    if (std::isfinite(weight) && weight >= 0) continue;
+    refused_ = Status(Code::kInvalidArgument, "the weight of '" + request.name + "' is " +
+                                                  std::to_string(weight) +
+                                                  "; it must be finite and not negative");
+  }
+  return Status();
+}
+
+Status DirectReduction::Reduce(const std::vector<FusionEntry>& entries, const Run& run) {
+  const FusionEntry& first = entries[run.begin];
+  const bool one = run.end == run.begin + 1 && first.signature.parts == nullptr;
+  return one ? ReduceOne(first, run) : ReduceTogether(entries, run);
+}
+
+// From where it lies.
+Status DirectReduction::ReduceOne(const FusionEntry& entry, const Run& run) {
+  const Request& request = *entry.request;
+  const size_t count = Count(entry.signature);
+  if (count == 0) return Status();
+  const size_t bytes = count * SizeOf(entry.signature.dtype);
+  const Span span(Stage::kReduce, "between GPUs", bytes);
+  const void* in = request.input;
+  if (run.nothing) {
+    const Status status = Clear(static_cast<char*>(request.output), bytes);
+    if (!status.ok()) return status;
+    in = request.output;
+  }
+  return collectives_->Allreduce(in, request.output, count, entry.signature.dtype, run.op,
+                                 run.scale, stream_);
+}
+
+// In one buffer, or in the memory that a request has for all of its results.
+Status DirectReduction::ReduceTogether(const std::vector<FusionEntry>& entries, const Run& run) {
+  size_t bytes = 0;
+  for (size_t i = run.begin; i < run.end; ++i) bytes += BytesTogether(entries[i]);
+  if (bytes == 0) return Status();
+  const Request& first = *entries[run.begin].request;
+  const bool in_place = run.end == run.begin + 1 && first.output != nullptr;
+  char* buffer = static_cast<char*>(first.output);
+  Status status = in_place ? Status() : Buffer(bytes, &buffer);
+  const DataType type = entries[run.begin].signature.dtype;
+  if (status.ok() && run.nothing) status = Clear(buffer, bytes);
+  char* next = buffer;
+  for (size_t i = run.begin; i < run.end && !run.nothing; ++i) {
+    const Span span(Stage::kPack, "on the GPU");
+    for (const Tensor& tensor : TensorsOf(entries[i])) {
+      if (status.ok() && tensor.count != 0) {
+        status = gpu_->Copy(next, tensor.input, tensor.count * SizeOf(type), stream_);
+      }
+      next += PartBytes(type, tensor.count);
+    }
+  }
+  if (status.ok()) {
+    const Span span(Stage::kReduce, "between GPUs", bytes);
+    status = collectives_->Allreduce(buffer, buffer, bytes / SizeOf(type), type, run.op, run.scale,
+                                     stream_);
+  }
+  next = buffer;
+  for (size_t i = run.begin; i < run.end && !in_place; ++i) {
+    const Span span(Stage::kUnpack, "on the GPU");
+    for (const Tensor& tensor : TensorsOf(entries[i])) {
+      if (status.ok() && tensor.count != 0) {
+        status = gpu_->Copy(tensor.output, next, tensor.count * SizeOf(type), stream_);
+      }
+      next += PartBytes(type, tensor.count);
+    }
+  }
+  return status;
+}
+
+Status DirectReduction::Clear(char* memory, size_t bytes) {
+  Status status;
+  for (size_t done = 0; done < bytes && status.ok(); done += kZeroBytes) {
+    status = gpu_->Copy(memory + done, zeros_, std::min(kZeroBytes, bytes - done), stream_);
+  }
+  return status;
+}
+
+Status DirectReduction::Buffer(size_t bytes, char** buffer) {
+  if (buffers_.empty() || buffers_.back().second < bytes) {
+    size_t room = size_t{1} << 20;
+    while (room < bytes) room *= 2;
+    void* memory = nullptr;
+    const Status status = collectives_->NewBuffer(room, &memory);
+    if (!status.ok()) return status;
+    // A smaller one may still be in use. Together they are no larger than this one.
+    buffers_.emplace_back(static_cast<char*>(memory), room);
+  }
+  *buffer = buffers_.back().first;
+  return Status();
+}
+
+Status DirectReduction::Release(const std::vector<FusionEntry>& entries, TimePoint deadline) {
+  UnderWay one = {nullptr, deadline};
+  Status status = NewEvent(&one.event);
+  if (!status.ok()) return status;
+  under_way_.push_back(one);
+  status = gpu_->Record(one.event, stream_);
+  GpuStream last = nullptr;
+  for (const FusionEntry& entry : entries) {
+    if (!status.ok() || entry.request->memory.stream == last) continue;
+    last = entry.request->memory.stream;
+    status = gpu_->Wait(last, one.event);
+  }
+  return status;
+}
+
+Status DirectReduction::NewEvent(GpuEvent* event) {
+  const Status status = Check(TimePoint());
+  if (!status.ok()) return status;
+  if (events_.empty()) return gpu_->NewEvent(event);
+  *event = events_.back();
+  events_.pop_back();
+  return status;
+}
+
+Status DirectReduction::Check(TimePoint now) {
+  while (!under_way_.empty()) {
+    bool ended = false;
+    const Status status = gpu_->Query(under_way_.front().event, &ended);
+    if (!status.ok()) return Fatal(status);
+    if (!ended) break;
+    events_.push_back(under_way_.front().event);
+    under_way_.pop_front();
+  }
+  if (under_way_.empty()) return Status();
+  const Status polled = collectives_->Poll();
+  if (!polled.ok()) return Fatal(polled);
+  if (now <= under_way_.front().deadline) return Status();
+  return Status(Code::kDeadlineExceeded,
+                "a reduction between GPUs (" + description() + ") has not ended on " +
+                    gpu_->description() +
+                    " within TF_MPI_COLLECTIVE_TIMEOUT: a peer hangs, or this GPU does");
+}
+
+Status DirectReduction::Await(GpuEvent event, const std::string& name, TimePoint deadline) {
+  const Span span(Stage::kPack, "from the GPU");
+  constexpr auto kNap = std::chrono::microseconds(10);
+  while (true) {
+    bool there = false;
+    Status status = gpu_->Query(event, &there);
+    if (!status.ok() || there) return status;
+    status = collectives_->Poll();
+    if (!status.ok()) return status;
+    if (Clock::now() > deadline) {
+      return Status(Code::kDeadlineExceeded,
+                    "the weight of '" + name + "' has not come from " + gpu_->description() +
+                        ", which is busy with what was enqueued before, or stands still");
+    }
+    Clock::Sleep(kNap);
+  }
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,31 @@
+// How reductions of what lies on GPUs are to be done.
+
+#ifndef TFMPI_CORE_GPU_GPU_OPTIONS_H_
+#define TFMPI_CORE_GPU_GPU_OPTIONS_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "tensorflow_patches/core/device/choice.h"
+#include "tensorflow_patches/core/device/collectives.h"
+#include "tensorflow_patches/core/device/gpu.h"
+#include "tensorflow_patches/core/transport/transport.h"
+
+namespace tfmpi {
+
+struct GpuOptions {
+  DeviceTransport wanted = DeviceTransport::kAuto;
+  std::string nccl_library = "libnccl.so.2";
+  bool shares_gpu = false;  // NCCL_MULTI_RANK_GPU_ENABLE, as NCCL will read it
+  // A line for people, once, on the communication thread.
+  std::function<void(const std::string&)> log;
+
+  // In place of NCCL, for tests: what this rank says of itself, and what makes its collectives.
+  std::function<DeviceFacts(const Gpu& gpu)> facts;
+  std::function<Status(Gpu* gpu, std::unique_ptr<DeviceCollectives>* made)> make;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_GPU_GPU_OPTIONS_H_

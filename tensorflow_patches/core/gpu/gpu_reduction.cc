@@ -1,0 +1,143 @@
+#include "tensorflow_patches/core/gpu/gpu_reduction.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "tensorflow_patches/core/device/driver.h"
+
+namespace tfmpi {
+namespace {
+
+// Ranks that share a GPU leave each other room on it.
+constexpr int kSharedCtas = 8;
+
+// DeviceFacts on their way.
+struct Record {
+  char gpu[247];
+  uint8_t shares_gpu;
+  int32_t nccl_version;
+};
+
+bool ShareAGpu(const std::vector<DeviceFacts>& ranks) {
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    for (size_t k = 0; k < i; ++k) {
+      if (ranks[i].gpu == ranks[k].gpu) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+Status GpuReduction::Allreduce(const std::vector<FusionEntry>& entries, int contributors,
+                               double scale, TimePoint deadline) {
+  if (!has_chosen_) {
+    const Request* const request = entries[0].request;
+    const Status status = Choose(request != nullptr ? &request->memory : nullptr, deadline);
+    if (!status.ok()) return status;
+    has_chosen_ = true;
+  }
+  const bool direct = direct_ != nullptr && contributors == transport_->topology().size &&
+                      DirectReduction::Takes(entries);
+  return direct ? direct_->Allreduce(entries, scale, deadline)
+                : staged_.Allreduce(entries, scale, deadline);
+}
+
+Status GpuReduction::Choose(const GpuMemory* own, TimePoint deadline) {
+  if (transport_->topology().size == 1) return Status();
+  std::vector<DeviceFacts> ranks;
+  Status status = Gather(FactsOf(own), &ranks, deadline);
+  if (!status.ok()) return status;
+  DeviceChoice choice;
+  status = ChooseDeviceTransport(ranks, options_.wanted, &choice);
+  if (!status.ok()) return Status(Code::kUnavailable, status.message());
+  std::string reason = choice.reason;
+  if (choice.nccl) {
+    status = MakeDirect(*own, ShareAGpu(ranks), deadline);
+    bool all = false;
+    const Status agreed = Agree(status.ok(), &all, deadline);
+    if (!agreed.ok()) return agreed;
+    if (!all) {
+      direct_ = nullptr;
+      reason = "NCCL did not start" + (status.ok() ? " on another rank" : ": " + status.message());
+      if (options_.wanted == DeviceTransport::kNccl) return Status(Code::kUnavailable, reason);
+      reason += "; gradients are staged through the hosts";
+    }
+  }
+  if (options_.log) options_.log(reason);
+  return Status();
+}
+
+DeviceFacts GpuReduction::FactsOf(const GpuMemory* own) {
+  if (own == nullptr) return DeviceFacts();
+  if (options_.facts) return options_.facts(*own->gpu);
+  DeviceFacts facts;
+  facts.gpu = own->gpu->description();
+  facts.shares_gpu = options_.shares_gpu;
+  if (options_.wanted == DeviceTransport::kStaged) return facts;
+  if (!LoadNccl(options_.nccl_library, &nccl_).ok()) return facts;
+  if (nccl_.GetVersion(&facts.nccl_version) != 0) facts.nccl_version = 0;
+  return facts;
+}
+
+Status GpuReduction::Gather(const DeviceFacts& own, std::vector<DeviceFacts>* all,
+                            TimePoint deadline) {
+  Record record = {};
+  std::strncpy(record.gpu, own.gpu.c_str(), sizeof(record.gpu) - 1);
+  record.shares_gpu = own.shares_gpu ? 1 : 0;
+  record.nccl_version = own.nccl_version;
+  const auto size = static_cast<size_t>(transport_->topology().size);
+  std::vector<Record> records(size);
+  const Status status = transport_->Allgather(&record, records.data(),
+                                              std::vector<size_t>(size, sizeof(Record)), deadline);
+  if (!status.ok()) return status;
+  for (const Record& one : records) {
+    DeviceFacts facts;
+    facts.gpu = one.gpu;
+    facts.nccl_version = one.nccl_version;
+    facts.shares_gpu = one.shares_gpu != 0;
+    all->push_back(facts);
+  }
+  return status;
+}
+
+Status GpuReduction::MakeDirect(const GpuMemory& own, bool shares, TimePoint deadline) {
+  std::unique_ptr<DeviceCollectives> collectives;
+  Status status = MakeCollectives(own, shares, deadline, &collectives);
+  if (!status.ok()) return status;
+  direct_ = std::make_unique<DirectReduction>(own.gpu, std::move(collectives));
+  return direct_->Prepare();
+}
+
+Status GpuReduction::MakeCollectives(const GpuMemory& own, bool shares, TimePoint deadline,
+                                     std::unique_ptr<DeviceCollectives>* made) {
+  if (options_.make) return options_.make(own.gpu, made);
+  const Topology& topology = transport_->topology();
+  NcclOptions options;
+  options.rank = topology.rank;
+  options.size = topology.size;
+  options.deadline = deadline;
+  options.max_ctas = shares ? kSharedCtas : 0;
+  Status failed;
+  if (topology.rank == 0) failed = NewNcclId(nccl_, &options.id);
+  const Status status = transport_->Broadcast(&options.id, sizeof(options.id), 0, deadline);
+  if (!status.ok()) return status;
+  if (failed.ok()) failed = ContextOf(own.stream, &options.driver, &options.context);
+  bool all = false;
+  const Status agreed = Agree(failed.ok(), &all, deadline);  // else the others would wait for it
+  if (!agreed.ok()) return agreed;
+  if (!failed.ok()) return failed;
+  if (!all) return Status(Code::kUnavailable, "another rank cannot start it");
+  return MakeNcclCollectives(nccl_, options, made);
+}
+
+Status GpuReduction::Agree(bool well, bool* all, TimePoint deadline) {
+  float answer = well ? 1 : 0;
+  const Status status =
+      transport_->Allreduce(&answer, &answer, {1, DataType::kFloat32, ReduceOp::kMin, 1}, deadline);
+  *all = answer == 1;
+  return status;
+}
+
+}  // namespace tfmpi

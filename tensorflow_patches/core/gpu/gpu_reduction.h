@@ -1,0 +1,63 @@
+// Carries out responses whose tensors lie on GPUs: among the GPUs where they can (NCCL), else
+// staged through the hosts.
+//
+// The ranks choose once, together, at the first allreduce of this kind: a rank says which GPU it
+// has and which NCCL it finds, and all judge alike (core/device/choice.h). A response that not all
+// ranks take part in, or of a type that NCCL lacks, is staged all the same.
+// Communication thread only.
+
+#ifndef TFMPI_CORE_GPU_GPU_REDUCTION_H_
+#define TFMPI_CORE_GPU_GPU_REDUCTION_H_
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tensorflow_patches/core/device/nccl.h"
+#include "tensorflow_patches/core/gpu/direct_reduction.h"
+#include "tensorflow_patches/core/gpu/gpu_options.h"
+#include "tensorflow_patches/core/gpu/staged_reduction.h"
+#include "tensorflow_patches/core/request/fusion_entry.h"
+#include "tensorflow_patches/core/transport/transport.h"
+
+namespace tfmpi {
+
+class GpuReduction {
+ public:
+  GpuReduction(Transport* transport, GpuOptions options)
+      : transport_(transport), options_(std::move(options)), staged_(transport) {}
+
+  // As Fusion::Allreduce, whose result is multiplied by `scale`.
+  Status Allreduce(const std::vector<FusionEntry>& entries, int contributors, double scale,
+                   TimePoint deadline);
+  Status Broadcast(const FusionEntry& entry, TimePoint deadline) {
+    return staged_.Broadcast(entry, deadline);
+  }
+  // Of what is under way; see DirectReduction.
+  Status Check(TimePoint now) { return direct_ != nullptr ? direct_->Check(now) : Status(); }
+  // After a failure.
+  void Abort() {
+    if (direct_ != nullptr) direct_->Abort();
+  }
+
+ private:
+  Status Choose(const GpuMemory* own, TimePoint deadline);
+  DeviceFacts FactsOf(const GpuMemory* own);
+  Status Gather(const DeviceFacts& own, std::vector<DeviceFacts>* all, TimePoint deadline);
+  Status MakeDirect(const GpuMemory& own, bool shares, TimePoint deadline);
+  Status MakeCollectives(const GpuMemory& own, bool shares, TimePoint deadline,
+                         std::unique_ptr<DeviceCollectives>* made);
+  // Whether all ranks say so.
+  Status Agree(bool well, bool* all, TimePoint deadline);
+
+  Transport* const transport_;
+  const GpuOptions options_;
+  StagedReduction staged_;
+  bool has_chosen_ = false;
+  Nccl nccl_ = {};
+  std::unique_ptr<DirectReduction> direct_;  // null: all is staged
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_GPU_GPU_REDUCTION_H_
