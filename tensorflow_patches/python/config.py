@@ -369,6 +369,18 @@ PARAMETERS = {
 }
 
 
+def grow_gpu_memory() -> bool:
+    """Has TensorFlow take a GPU's memory as it needs it; False if the user has said what it does.
+
+    To be called before TensorFlow makes its devices.
+    """
+    name = "TF_FORCE_GPU_ALLOW_GROWTH"  # TensorFlow's
+    if name in os.environ:
+        return False
+    os.environ[name] = "true"
+    return True
+
+
 def nccl_shares_gpus(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether NCCL's own variable lets several ranks use one GPU."""
     return environ.get("NCCL_MULTI_RANK_GPU_ENABLE", "0").strip() == "1"

@@ -12,8 +12,9 @@ import sys
 
 from tensorflow import mpi
 from tensorflow.mpi import _build_info, config
+from tensorflow.mpi._src.gpu import gpus
 from tensorflow.mpi._src.observability import machine
-from tensorflow.mpi._src.runtime import c_api, gpus, settings
+from tensorflow.mpi._src.runtime import c_api, settings
 
 
 def main() -> int:

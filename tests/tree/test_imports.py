@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": set(),
     "errors": set(),
     "runtime": {"config", "errors"},
+    "gpu": {"config", "runtime"},
     "observability": {"config", "errors", "runtime"},
     "variables": {"config", "runtime"},
     "average": {"config", "runtime", "variables"},
@@ -30,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "data": {"config", "runtime", "average", "whole", "draws"},
     "files": {"config", "errors", "runtime", "variables"},
     "distribute": {"config", "runtime", "average", "whole", "keras"},
-    "compat_v1": {"config", "runtime", "variables", "average"},
+    "compat_v1": {"config", "runtime", "variables", "average", "gpu"},
     "keras": {"config", "runtime", "variables", "average", "draws", "whole", "data"},
     "tf_keras": {
         *("config", "runtime", "variables", "average", "draws", "whole", "data", "keras"),
@@ -39,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("config", "runtime", "observability", "variables", "average", "data", "files"),
         *("compat_v1", "keras", "tf_keras", "draws", "distribute", "whole"),
     },
-    "public": {"config", "errors", "runtime", "observability", "whole", "data"},
+    "public": {"config", "errors", "runtime", "observability", "whole", "data", "gpu"},
 }
 
 

@@ -19,10 +19,11 @@ from tensorflow.mpi._src.files import (
     saves,
     tensorflow_files,
 )
+from tensorflow.mpi._src.gpu import gpus
 from tensorflow.mpi._src.keras import batch_norm, fit, learning_rate, optimizers, parts
 from tensorflow.mpi._src.keras import data as keras_data
 from tensorflow.mpi._src.observability import report
-from tensorflow.mpi._src.runtime import engine, gpus, hooking, hooks
+from tensorflow.mpi._src.runtime import engine, hooking, hooks
 from tensorflow.mpi._src.tf_keras import data as tf_keras_data
 from tensorflow.mpi._src.tf_keras import optimizers as tf_keras_optimizers
 from tensorflow.mpi._src.tf_keras import training

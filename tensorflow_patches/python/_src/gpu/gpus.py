@@ -13,9 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tensorflow.mpi import config
 from tensorflow.mpi._src.runtime import c_api, control_plane, hooking, hooks, log
 
-_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"  # TensorFlow's
 _chosen: int | None = None  # of the GPUs that this process sees; None: leave it to TensorFlow
 _report: list[str] = []  # a line for each rank
 
@@ -79,8 +79,7 @@ def _hook(module: ModuleType) -> None:
         for rank in here
         if (theirs := choices[rank]) is not None and ranks[rank]["gpus"][theirs][0] == own[mine][0]
     ]
-    if len(sharing) > 1 and _GROWTH not in os.environ:
-        os.environ[_GROWTH] = "true"
+    if len(sharing) > 1 and config.grow_gpu_memory():
         if hooks.rank == sharing[0] == 0:
             log.say(
                 f"{len(sharing)} ranks share {own[mine][1]} at {own[mine][0]}, and each takes its "
@@ -94,7 +93,7 @@ def _hook(module: ModuleType) -> None:
 def _choose_before_devices_are_made(module: ModuleType) -> None:
     def make(original: Any) -> Any:
         def ensure_initialized(self: Any) -> None:
-            module.Context.ensure_initialized = original  # type: ignore[attr-defined]
+            module.Context.ensure_initialized = original
             gpus = self.list_physical_devices("GPU")
             if _chosen is not None and self.get_visible_devices("GPU") == gpus:
                 self.set_visible_devices([gpus[_chosen]], "GPU")
