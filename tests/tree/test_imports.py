@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("config", "runtime", "variables", "average", "draws", "whole", "data", "keras"),
     },
     "top": {
-        *("config", "runtime", "observability", "variables", "average", "data", "files"),
+        *("config", "runtime", "gpu", "observability", "variables", "average", "data", "files"),
         *("compat_v1", "keras", "tf_keras", "draws", "distribute", "whole"),
     },
     "public": {"config", "errors", "runtime", "observability", "whole", "data", "gpu"},
