@@ -14,25 +14,29 @@ LIMITS = {"mixed_precision": 5e-3}
 LIMIT = 1e-5
 
 
-def compare(one: str, ranks: str) -> int:
-    """The number of cases that differ or are missing."""
-    wrong = 0
+def differences(one: str, ranks: str) -> list[tuple[str, str, bool]]:
+    """(case, the largest difference or "missing", whether it is within its limit)."""
+    rows = []
     with np.load(one) as first, np.load(ranks) as second:
-        names = sorted({key.split("/")[0] for key in first.files})
-        for name in names:
+        for name in sorted({key.split("/")[0] for key in first.files}):
             keys = [key for key in first.files if key.split("/")[0] == name]
             if any(key not in second.files for key in keys):
-                print(f"| {name} | missing | |")
-                wrong += 1
+                rows.append((name, "missing", False))
                 continue
             largest = max(np.abs(first[key]).max() for key in keys)
             apart = max(np.abs(first[key] - second[key]).max() for key in keys) / largest
-            limit = LIMITS.get(name, LIMIT)
-            right = bool(apart <= limit)  # false for NaN
-            wrong += not right
-            print(f"| {name} | {apart:.1e} | {'equal' if right else f'NOT within {limit:.0e}'} |")
-    return wrong
+            # False for NaN.
+            rows.append((name, f"{apart:.1e}", bool(apart <= LIMITS.get(name, LIMIT))))
+    return rows
+
+
+def main() -> int:
+    """The number of cases that differ or are missing."""
+    rows = differences(sys.argv[1], sys.argv[2])
+    for name, apart, right in rows:
+        print(f"| {name} | {apart} | {'equal' if right else 'NOT equal'} |")
+    return sum(not right for _, _, right in rows)
 
 
 if __name__ == "__main__":
-    sys.exit(compare(sys.argv[1], sys.argv[2]))
+    sys.exit(main())

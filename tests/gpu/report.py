@@ -1,0 +1,127 @@
+"""All that is tried on a real GPU, as one command: `python tests/gpu/report.py [--write FILE]`.
+
+Run by the Python that has the wheel for GPUs, with its mpirun on PATH. Prints Markdown; --write
+puts it between the marks of a page (docs/gpu.md). Fails if a training differs from one process's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+import equality
+
+HERE = Path(__file__).resolve().parent
+MARKS = ("<!-- report.py: begin -->", "<!-- report.py: end -->")
+STAGED = {"TF_MPI_TRANSPORT": "mpi"}
+NCCL = {"TF_MPI_TRANSPORT": "nccl"}
+SHARED = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+
+
+def _gpus() -> list[str]:
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    if shutil.which(query[0]) is None:
+        sys.exit("report.py: there is no nvidia-smi here, and so no GPU: nothing to report")
+    return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def _run(ranks: int, script: str, *args: str, **environment: str) -> tuple[int, str]:
+    """(exit code, output) of a script of this folder; ranks 0: one process, averaging off."""
+    command = [sys.executable, str(HERE / script), *args]
+    environ = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, **environment}
+    if ranks:
+        command = ["mpirun", "--bind-to", "none", "--oversubscribe", "-np", str(ranks), *command]
+    else:
+        environ |= {"TF_MPI_ENABLE": "0", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    ended = subprocess.run(
+        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        timeout=240, check=False,
+    )  # fmt: skip
+    if ended.returncode and script != "lost_rank.py":
+        print(f"{script} on {ranks} ranks: exit code {ended.returncode}\n{ended.stdout[-3000:]}")
+    return ended.returncode, ended.stdout
+
+
+def _equality(folder: Path, ways: list[tuple[str, int, dict[str, str]]]) -> tuple[list[str], int]:
+    one = str(folder / "one.npz")
+    wrong = _run(0, "cases.py", one)[0]
+    table: dict[str, dict[str, str]] = {}
+    for number, (way, ranks, environment) in enumerate(ways):
+        ours = str(folder / f"{number}.npz")
+        wrong += _run(ranks, "cases.py", ours, **environment)[0]
+        for name, apart, right in equality.differences(one, ours):
+            wrong += not right
+            table.setdefault(name, {})[way] = apart if right else f"**{apart}**"
+    heads = [way for way, _, _ in ways]
+    lines = ["| training | " + " | ".join(heads) + " |", "| --- |" + " --- |" * len(heads)]
+    for name, row in table.items():
+        lines.append(f"| {name} | " + " | ".join(row.get(way, "missing") for way in heads) + " |")
+    return lines, wrong
+
+
+def _speed(ways: list[tuple[str, int, dict[str, str]]]) -> list[str]:
+    lines = ["| | tensor | average | | copies there and back |", "| --- " * 5 + "|"]
+    for way, ranks, environment in ways:
+        output = _run(ranks, "speed.py", **environment)[1]
+        lines += [f"| {way} {row}" for row in output.splitlines() if row.startswith("| ")]
+    return lines
+
+
+def _lost_rank(ways: list[tuple[str, int, dict[str, str]]]) -> list[str]:
+    lines = []
+    for way, ranks, environment in ways:
+        output = _run(ranks, "lost_rank.py", **environment)[1]
+        killed = re.search(r"killed at ([0-9.]+)", output)
+        took = f"{time.time() - float(killed[1]):.1f} s" if killed else "not reached"
+        lines.append(f"- {way}: a killed rank ends the job after {took}.")
+    return lines
+
+
+def report() -> tuple[str, int]:
+    gpus = _gpus()
+    own = len(gpus) > 1
+    nccl = NCCL if own else NCCL | SHARED
+    ways = [("2 ranks, staged", 2, STAGED), ("2 ranks, NCCL", 2, nccl)]
+    more = [("4 ranks, staged", 4, STAGED)]
+    if len(gpus) >= 4:
+        more.append(("4 ranks, NCCL", 4, NCCL))
+    with tempfile.TemporaryDirectory() as folder:
+        trainings, wrong = _equality(Path(folder), ways + more)
+    lines = [
+        f"{datetime.now(timezone.utc):%Y-%m-%d}, {len(gpus)} x {gpus[0]}, {os.cpu_count()} cores;",
+        "`python tests/gpu/report.py --write docs/gpu.md`. Largest difference of a weight from one",
+        f"process's, relative to the largest; at most {equality.LIMIT:.0e}, in half precision",
+        f"{equality.LIMITS['mixed_precision']:.0e}.",
+        "",
+        *trainings,
+        "",
+        *_speed(ways),
+        "",
+        *_lost_rank(ways),
+    ]
+    return "\n".join(lines), wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", type=Path, help="a page with the marks")
+    page = parser.parse_args().write
+    text, wrong = report()
+    print(text)
+    if page is not None:
+        before, rest = page.read_text(encoding="utf-8").split(MARKS[0])
+        after = rest.split(MARKS[1])[1]
+        page.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}", encoding="utf-8")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
