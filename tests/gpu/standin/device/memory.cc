@@ -81,6 +81,14 @@ bool Memory::Find(Pointer pointer, Pointer* start, size_t* bytes) const {
   return true;
 }
 
+bool Memory::Holds(const void* bytes, size_t length) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [start, size] : allocations_) {
+    if (memmem(shadow_ + start, size, bytes, length) != nullptr) return true;
+  }
+  return false;
+}
+
 size_t Memory::free() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return capacity_ - used_;

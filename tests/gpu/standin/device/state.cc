@@ -150,3 +150,11 @@ Result Unsupported(const char* name) {
 STANDIN_API uint64_t standin_count(int count) {
   return count >= 0 && count < standin::kCounts ? standin::counts()[count].load() : 0;
 }
+
+// For tests: whether a device's memory has these bytes somewhere.
+STANDIN_API int standin_holds(const void* bytes, size_t length) {
+  for (const auto& device : standin::devices()) {
+    if (device->memory.Holds(bytes, length)) return 1;
+  }
+  return 0;
+}

@@ -36,6 +36,7 @@ class Memory {
   bool Contains(Pointer pointer) const { return pointer >= base_ && pointer < base_ + capacity_; }
   // The allocation that `pointer` lies in.
   bool Find(Pointer pointer, Pointer* start, size_t* bytes) const;
+  bool Holds(const void* bytes, size_t length) const;  // anywhere in what is allocated
   void* Shadow(Pointer pointer) const { return shadow_ + (pointer - base_); }
   size_t capacity() const { return capacity_; }
   size_t free() const;
