@@ -7,6 +7,7 @@ puts it between the marks of a page (docs/gpu.md). Fails if a training differs f
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -39,6 +40,7 @@ def _run(ranks: int, script: str, *args: str, **environment: str) -> tuple[int, 
     environ = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, **environment}
     if ranks:
         command = ["mpirun", "--bind-to", "none", "--oversubscribe", "-np", str(ranks), *command]
+        environ.pop("TF_FORCE_GPU_ALLOW_GROWTH", None)  # it is ours to find out
     else:
         environ |= {"TF_MPI_ENABLE": "0", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     ended = subprocess.run(
@@ -75,6 +77,29 @@ def _speed(ways: list[tuple[str, int, dict[str, str]]]) -> list[str]:
     return lines
 
 
+def _overlap(folder: Path) -> list[str]:
+    """Of the longest staged average of a trace: how long its thread waited for copies."""
+    trace = folder / "trace.json"
+    _run(2, "speed.py", **STAGED, TF_MPI_TIMELINE=str(trace))
+    events = json.loads(trace.read_text())
+    spans = [e for e in (events["traceEvents"] if isinstance(events, dict) else events)
+             if e.get("ph") == "X"]  # fmt: skip
+    whole = max((e for e in spans if e["name"].startswith("allreduce")), key=lambda e: e["dur"])
+    inside = [
+        e for e in spans
+        if (e["pid"], e["tid"]) == (whole["pid"], whole["tid"])
+        and whole["ts"] <= e["ts"] and e["ts"] + e["dur"] <= whole["ts"] + whole["dur"] + 1
+    ]  # fmt: skip
+    spent = {name: sum(e["dur"] for e in inside if e["name"] == name) / 1e3
+             for name in ("pack", "reduce", "unpack")}  # fmt: skip
+    return [
+        f"- A trace of one staged {whole['name']}, {whole['dur'] / 1e3:.1f} ms: "
+        f"{spent['reduce']:.1f} ms in the exchange of",
+        f"  the hosts, {spent['pack']:.1f} ms waiting for chunks from the GPU, "
+        f"{spent['unpack']:.1f} ms enqueueing them back.",
+    ]
+
+
 def _lost_rank(ways: list[tuple[str, int, dict[str, str]]]) -> list[str]:
     lines = []
     for way, ranks, environment in ways:
@@ -95,6 +120,7 @@ def report() -> tuple[str, int]:
         more.append(("4 ranks, NCCL", 4, NCCL))
     with tempfile.TemporaryDirectory() as folder:
         trainings, wrong = _equality(Path(folder), ways + more)
+        overlap = _overlap(Path(folder))
     lines = [
         f"{datetime.now(timezone.utc):%Y-%m-%d}, {len(gpus)} x {gpus[0]}, {os.cpu_count()} cores;",
         "`python tests/gpu/report.py --write docs/gpu.md`. Largest difference of a weight from one",
@@ -105,6 +131,7 @@ def report() -> tuple[str, int]:
         "",
         *_speed(ways),
         "",
+        *overlap,
         *_lost_rank(ways),
     ]
     return "\n".join(lines), wrong

@@ -1,0 +1,31 @@
+"""Which GPU each rank of a machine uses; no GPU is needed to tell."""
+
+from __future__ import annotations
+
+import pytest
+from tensorflow.mpi._src.gpu import gpus
+
+A, B, C, D = (f"0000:{bus}:00.0" for bus in ("0A", "1B", "2C", "3D"))
+
+
+@pytest.mark.parametrize(
+    ("seen", "used"),
+    [
+        pytest.param([[A, B]] * 2, [A, B], id="one each"),
+        pytest.param([[D, B, A, C]] * 4, [A, B, C, D], id="in the order of addresses"),
+        pytest.param([[A, B, C, D]] * 2, [A, B], id="more GPUs than ranks"),
+        pytest.param([[A, B]] * 4, [A, A, B, B], id="more ranks than GPUs, neighbours share"),
+        pytest.param([[A, B]] * 3, [A, A, B], id="as evenly as can be"),
+        pytest.param([[A]] * 3, [A, A, A], id="one for all"),
+        pytest.param([[A], [B], [C]], [A, B, C], id="the launcher has given each its own"),
+        pytest.param([[A, B], [A, B], [C, D]], [A, B, C], id="the launcher has given pairs"),
+        pytest.param([[], []], [None, None], id="none"),
+        pytest.param([[], [A]], [None, A], id="one rank has none"),
+    ],
+)
+def test_each_rank_has_a_gpu(seen: list[list[str]], used: list[str | None]) -> None:
+    chosen = gpus.choose(seen)
+    found = [
+        None if number is None else own[number] for own, number in zip(seen, chosen, strict=True)
+    ]
+    assert found == used
