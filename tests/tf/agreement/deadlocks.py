@@ -7,6 +7,7 @@ deadlocks.py WAY                   a way of WAYS, in which no rank can go on
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +76,23 @@ def uneven_until_a_barrier() -> dict[str, Any]:
     return found | {"then": loop.value()}
 
 
+def a_thread_beside_a_barrier() -> float:
+    """The thread that trains begins to while rank 1's script is in a barrier already."""
+    loop = Loop("of a thread")
+
+    def late() -> None:
+        time.sleep(SLEEP if RANK == 1 else 0)
+        loop.step()
+
+    thread = threading.Thread(target=late)
+    thread.start()
+    if RANK == 0:
+        thread.join()
+    tf.mpi.barrier()
+    thread.join()
+    return loop.value()
+
+
 class Sleeps(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if RANK == 1 and batch == 1:
@@ -96,6 +114,7 @@ def goes_on() -> None:
         time.sleep(SLEEP)
     loop.step()
     found["slow"] = loop.value()
+    found["thread"] = a_thread_beside_a_barrier()
     found["barrier"] = uneven_until_a_barrier()
     generated = model()
     generated.fit(slow_batches(), epochs=1, verbose=0)

@@ -23,6 +23,10 @@ def test_a_rank_that_sleeps_is_waited_for(goes_on):
     assert (ours["slow"], theirs["slow"]) == (-1.5, -1.5)
 
 
+def test_a_thread_may_begin_to_train_while_another_is_in_a_barrier(goes_on):
+    assert [rank["thread"] for rank in goes_on.results] == [-1.5, -1.5]
+
+
 def test_one_batch_more_then_a_save_ends_well(goes_on):
     """Three steps of both, by 1.5 each, and two of rank 0 alone, by 1."""
     for rank in goes_on.results:

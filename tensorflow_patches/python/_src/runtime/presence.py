@@ -50,10 +50,19 @@ def _count() -> None:
 
 
 def alone() -> bool:
-    """Whether no thread but this one uses the library."""
+    """Whether no thread but this one uses the library, or could begin to."""
     if len(_threads) > 1:
         _count()
-    return len(_threads) == 1 and threading.get_ident() in _threads
+    return len(_threads) == 1 and threading.get_ident() in _threads and not _others_live()
+
+
+def _others_live() -> bool:
+    """Whether Python has another thread that may be about to train for the first time.
+
+    Daemons are not taken for one: our own, those of progress bars and profilers.
+    """
+    own = threading.get_ident()
+    return any(thread.ident != own and not thread.daemon for thread in threading.enumerate())
 
 
 def in_own_loop() -> bool:
