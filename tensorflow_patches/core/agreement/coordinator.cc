@@ -125,6 +125,7 @@ void Coordinator::Withdraw(int rank, const std::string& name) {
   // Not there: it was agreed on, or failed, before the withdrawal came; that response list stands.
   if (it == pending_.end() || !it->second.ready[rank]) return;
   it->second.ready[rank] = false;
+  if (!it->second.rows.empty()) it->second.rows[rank] = 0;  // it may join, and has none then
   peers_[rank].standing.blocked = Standing::Blocked::kNo;
   if (--it->second.num_ready == 0) pending_.erase(it);
   next_.withdrawn.push_back({rank, name});

@@ -409,6 +409,23 @@ TEST_F(CoordinatorTest, WithdrawalKeepsTheOthersReady) {
   EXPECT_EQ(Decide().responses.size(), 1u);
 }
 
+// Its rows were counted until it joined without any.
+TEST_F(CoordinatorTest, WithdrawnRowsAreNobodys) {
+  Start(3);
+  Signature signature;
+  signature.kind = OpKind::kAllgather;
+  signature.shape = {7, 5};
+  Ready(1, "g", signature);
+  Withdraw(1, "g");
+  Decide();
+  Join(1);
+  Ready(0, "g", signature);
+  Ready(2, "g", signature);
+  const ResponseList response_list = Decide();
+  ASSERT_EQ(response_list.responses.size(), 1u);
+  EXPECT_EQ(response_list.responses[0].items[0].rows, std::vector<int64_t>({7, 0, 7}));
+}
+
 TEST_F(CoordinatorTest, WithdrawalAfterAgreementComesTooLate) {
   Start(2);
   ReadyEverywhere("w", {1});
