@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 NAME = re.compile(r"(?:__)?(?:cu[A-Z]|cuda|cublas|cudnn|cufft|cusparse|cusolver|cupti|nvml)\w+")
+COMPUTES = re.compile(r"cublas(?!Lt|Xt|Get|Set|Create|Destroy|Log|Alloc|Free|Init|Shut)\w+")
 SUPPORT = re.compile(r"(?:__)?(?:cuda|cu[A-Z])")
 
 
@@ -25,7 +26,10 @@ def main() -> None:
         done = f'standin::Unsupported("{name}")' if SUPPORT.match(name) else "0"
         if name.startswith("nvml"):
             done = "3"  # its "not supported"
-        print(f"WEAK {name}() {{ return {done}; }}")
+        arguments = ""
+        if COMPUTES.fullmatch(name):
+            arguments, done = "void* handle", "standin::CublasKernel(handle)"
+        print(f"WEAK {name}({arguments}) {{ return {done}; }}")
 
 
 if __name__ == "__main__":

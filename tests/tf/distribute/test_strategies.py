@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from compare import assert_same, distance
+from tensorflow.mpi._src.distribute import strategies
 
 from reference import reference
 from tiers import full
@@ -43,3 +44,19 @@ def test_a_loop_over_parts_equals_one_process(launch, scripts):
     (one,) = reference(scripts / "strategies.py", args=["loop"])
     assert_same(run.results, "weights")
     assert max(map(distance, run.results[0]["weights"], one["weights"])) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("named", "gpu", "used"),
+    [
+        (None, True, "/gpu:0"),
+        (None, False, "/cpu:0"),
+        (["GPU:1", "GPU:0"], True, "/gpu:0"),
+        (["/device:GPU:1"], False, "/cpu:0"),
+        (["/cpu:0"], True, "/cpu:0"),
+        (["/job:worker/task:1/device:gpu:0"], True, "/gpu:0"),
+    ],
+)
+def test_a_rank_uses_its_gpu(named: list[str] | None, gpu: bool, used: str) -> None:
+    """No GPU is needed to tell. Without this a strategy would train on the CPU beside one."""
+    assert strategies.device(named, lambda: gpu) == used

@@ -9,16 +9,15 @@ from typing import Any
 
 from tensorflow.python.distribute import distribute_lib, one_device_strategy
 
-_DEVICE = "/cpu:0"
 
-
-def initialize(strategy: Any, replicas: int, resolver: Any) -> None:
+def initialize(strategy: Any, replicas: int, resolver: Any, device: str) -> None:
     """In place of the __init__ of a strategy's class.
 
     replicas: how many it has in one process.
     resolver: of its cluster; None if it has none.
+    device: on which this rank computes all of it.
     """
-    extended = OneRank(strategy, replicas, resolver)
+    extended = OneRank(strategy, replicas, resolver, device)
     distribute_lib.StrategyBase.__init__(strategy, extended)
 
 
@@ -32,8 +31,8 @@ class OneRank(one_device_strategy.OneDeviceExtended):
 
     _tf_mpi_one_rank = True
 
-    def __init__(self, strategy: Any, replicas: int, resolver: Any) -> None:
-        super().__init__(strategy, _DEVICE)
+    def __init__(self, strategy: Any, replicas: int, resolver: Any, device: str) -> None:
+        super().__init__(strategy, device)
         self._replicas = replicas
         self._cluster_resolver = resolver
 

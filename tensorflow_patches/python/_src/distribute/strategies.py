@@ -10,7 +10,7 @@ workers of TF_CONFIG. Strategies with servers of parameters are refused.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -41,19 +41,19 @@ _WORKERS = ("CollectiveAllReduceStrategy", "CollectiveAllReduceStrategyV1")
 
 
 def _hook(
-    classes: tuple[str, ...], count: Callable[..., tuple[int, Any]]
+    classes: tuple[str, ...], count: Callable[..., tuple[int, Any, Sequence[Any] | None]]
 ) -> Callable[[ModuleType], None]:
     """Has the classes of a module made for one rank.
 
     count: called with the arguments of a class; returns how many replicas it has in one process,
-      and the cluster resolver, if it has one.
+      the cluster resolver, if it has one, and the devices that it names, if it names some.
     """
 
     def of_one_rank(original: Any) -> Any:
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            replicas, resolver = count(*args, **kwargs)
+            replicas, resolver, named = count(*args, **kwargs)
             one_rank = importlib.import_module("tensorflow.mpi._src.distribute.one_rank")
-            one_rank.initialize(self, replicas, resolver)
+            one_rank.initialize(self, replicas, resolver, device(named, _sees_gpu))
 
         return init
 
@@ -64,8 +64,24 @@ def _hook(
     return hook
 
 
-def _one_device(device: Any) -> tuple[int, Any]:
-    return 1, None
+def device(named: Sequence[Any] | None, sees_gpu: Callable[[], bool]) -> str:
+    """A rank's one device: its GPU, where the strategy names GPUs or none and it has one.
+
+    Which GPU that is, gpu/gpus.py has chosen: it is the first that this process sees.
+    """
+    wanted = named is None or "GPU" in str(getattr(named[0], "name", named[0])).upper()
+    return "/gpu:0" if wanted and sees_gpu() else "/cpu:0"
+
+
+def _sees_gpu() -> bool:
+    from tensorflow.python.framework import config
+
+    # Physical ones first: to ask for logical ones makes them, and ends the time to configure them.
+    return bool(config.list_physical_devices("GPU") and config.list_logical_devices("GPU"))
+
+
+def _one_device(device: Any) -> tuple[int, Any, Sequence[Any]]:
+    return 1, None, [device]
 
 
 def _devices(devices: Any = None, *_: Any, compute_devices: Any = None, **__: Any) -> Any:
@@ -75,9 +91,9 @@ def _devices(devices: Any = None, *_: Any, compute_devices: Any = None, **__: An
     if len(named) > 1:
         _say(
             f"a strategy of {len(named)} devices: each rank computes its part of a batch on one; "
-            "start a rank per core instead"
+            "start a rank per core or GPU instead"
         )
-    return len(named), None
+    return len(named), None, named
 
 
 def _workers(*args: Any, cluster_resolver: Any = None, **_: Any) -> tuple[int, Any]:
@@ -104,7 +120,7 @@ def _workers(*args: Any, cluster_resolver: Any = None, **_: Any) -> tuple[int, A
             f"TF_CONFIG names {workers} workers, and {hooks.size} ranks run: they split the global "
             f"batch of {workers} workers"
         )
-    return workers, resolver
+    return workers, resolver, None
 
 
 def _refuse(name: str) -> Callable[[ModuleType], None]:

@@ -118,6 +118,7 @@ __attribute__((format(printf, 1, 2))) void Trace(const char* format, ...);
 
 // Says once that `name` is asked for and not there.
 Result Unsupported(const char* name);
+Result CublasKernel(void* handle);
 
 }  // namespace standin
 

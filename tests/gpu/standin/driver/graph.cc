@@ -13,6 +13,16 @@ struct Executable {
   Graph* graph;
 };
 
+// Nodes that a program has been told of, and their graphs.
+struct Made {
+  std::mutex mutex;
+  std::map<void*, Graph*> graphs;
+};
+Made& made() {
+  static auto* all = new Made;
+  return *all;
+}
+
 Result AddNode(void** handle, void* graph, Operation run) {
   auto node = std::make_shared<Node>(Node{std::move(run)});
   *handle = node.get();
@@ -144,11 +154,58 @@ STANDIN_API Result cuGraphNodeGetType(void*, int* kind) {
   *kind = kKernelNode;
   return kSuccess;
 }
-STANDIN_API Result cuGraphGetNodes(void* graph, void** nodes, size_t* count) {
-  const auto& all = static_cast<Graph*>(graph)->nodes;
-  for (size_t i = 0; nodes != nullptr && i < all.size() && i < *count; ++i) nodes[i] = all[i].get();
-  *count = all.size();
+
+namespace {
+
+// Each node depends on the one before it.
+Result List(const std::vector<void*>& found, void** nodes, size_t* count) {
+  for (size_t i = 0; nodes != nullptr && i < found.size() && i < *count; ++i) nodes[i] = found[i];
+  *count = found.size();
   return kSuccess;
+}
+
+// The node `step` after (or before) `node`, if there is one.
+std::vector<void*> Beside(void* node, int step) {
+  std::lock_guard<std::mutex> lock(made().mutex);
+  const auto found = made().graphs.find(node);
+  if (found == made().graphs.end()) return {};
+  const auto& all = found->second->nodes;
+  for (int i = 0; i < static_cast<int>(all.size()); ++i) {
+    if (all[i].get() != node) continue;
+    if (i + step < 0 || i + step >= static_cast<int>(all.size())) return {};
+    return {all[i + step].get()};
+  }
+  return {};
+}
+
+std::vector<void*> Known(Graph* graph) {
+  std::lock_guard<std::mutex> lock(made().mutex);
+  std::vector<void*> all;
+  for (const auto& node : graph->nodes) {
+    made().graphs[node.get()] = graph;
+    all.push_back(node.get());
+  }
+  return all;
+}
+
+}  // namespace
+
+STANDIN_API Result cuGraphGetNodes(void* graph, void** nodes, size_t* count) {
+  return List(Known(static_cast<Graph*>(graph)), nodes, count);
+}
+STANDIN_API Result cuGraphGetRootNodes(void* graph, void** nodes, size_t* count) {
+  std::vector<void*> all = Known(static_cast<Graph*>(graph));
+  if (all.size() > 1) all.resize(1);
+  return List(all, nodes, count);
+}
+STANDIN_API Result cuGraphNodeGetDependentNodes(void* node, void** nodes, size_t* count) {
+  return List(Beside(node, 1), nodes, count);
+}
+STANDIN_API Result cuGraphNodeGetDependentNodes_v2(void* node, void** nodes, void*, size_t* count) {
+  return List(Beside(node, 1), nodes, count);
+}
+STANDIN_API Result cuGraphNodeGetDependencies(void* node, void** nodes, size_t* count) {
+  return List(Beside(node, -1), nodes, count);
 }
 
 STANDIN_API Result cuGraphInstantiate(void** executable, void* graph, uint64_t) {

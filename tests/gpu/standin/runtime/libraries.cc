@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "device/types.h"
+#include "device/operations.h"
 
 using standin::Result;
 
@@ -22,6 +22,20 @@ Result Release(void* handle) {
 
 }  // namespace
 
+// A computation of cuBLAS: it launches one kernel on the stream of its handle.
+Result standin::CublasKernel(void* handle) {
+  Launch(*static_cast<void**>(handle));
+  return 0;
+}
+
+STANDIN_API Result cublasSetStream_v2(void* handle, void* stream) {
+  *static_cast<void**>(handle) = stream;
+  return 0;
+}
+STANDIN_API Result cublasGetStream_v2(void* handle, void** stream) {
+  *stream = *static_cast<void**>(handle);
+  return 0;
+}
 STANDIN_API Result cublasCreate_v2(void** handle) { return Handle(handle); }
 STANDIN_API Result cublasDestroy_v2(void* handle) { return Release(handle); }
 STANDIN_API Result cublasGetVersion_v2(void*, int* version) {
@@ -61,6 +75,12 @@ STANDIN_API Result cublasLtMatrixLayoutGetAttribute(void*, int, void* value, siz
                                                     size_t* written) {
   std::memset(value, 0, bytes);
   if (written != nullptr) *written = bytes;
+  return 0;
+}
+STANDIN_API Result cublasLtMatmul(void*, void*, const void*, const void*, void*, const void*, void*,
+                                  const void*, const void*, void*, void*, void*, const void*, void*,
+                                  size_t, void* stream) {
+  standin::Launch(stream);
   return 0;
 }
 // One algorithm, without a workspace.
