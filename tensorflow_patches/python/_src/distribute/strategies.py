@@ -96,7 +96,7 @@ def _devices(devices: Any = None, *_: Any, compute_devices: Any = None, **__: An
     return len(named), None, named
 
 
-def _workers(*args: Any, cluster_resolver: Any = None, **_: Any) -> tuple[int, Any]:
+def _workers(*args: Any, cluster_resolver: Any = None, **_: Any) -> tuple[int, Any, None]:
     """MultiWorkerMirroredStrategy(cluster_resolver, ...), or v1's (communication, resolver)."""
     from tensorflow.python.distribute.cluster_resolver import cluster_resolver as base
     from tensorflow.python.distribute.cluster_resolver import tfconfig_cluster_resolver
