@@ -75,7 +75,7 @@ void* TestGpu::NewPinned(size_t bytes) {
 
 void TestGpu::Write(void* device, const std::vector<char>& data, GpuStream stream) {
   void* const pinned = NewPinned(data.size());
-  std::memcpy(pinned, data.data(), data.size());
+  if (!data.empty()) std::memcpy(pinned, data.data(), data.size());
   Need(gpu_->Copy(device, pinned, data.size(), stream));
 }
 
