@@ -29,8 +29,9 @@ class DeviceCollectives {
 
   // Enqueued: `count` elements of this GPU's memory; `in` may be `out`. kAverage: each rank's
   // elements times its own `scale`, which divides by the contributors, then their sum: ranks may
-  // weigh differently. 0 times infinity is not a number: a rank that contributes nothing hands in
-  // zeros. Other reductions, and integers, know no `scale` but 1.
+  // weigh differently, and a kSum of real numbers is the same with 1. 0 times infinity is not a
+  // number: a rank that contributes nothing hands in zeros. Other reductions, and integers, know no
+  // `scale` but 1.
   //
   // half and bfloat16 stay what they are on their way: `scale`, each product and each partial sum
   // are rounded, where a staged reduction rounds once.
@@ -49,7 +50,7 @@ class DeviceCollectives {
 
   // Memory of the GPU from which and to which reductions are fastest.
   virtual Status NewBuffer(size_t bytes, void** memory) = 0;
-  // What uses it has ended.
+  // Waits for what uses it.
   virtual void DeleteBuffer(void* memory) = 0;
 };
 

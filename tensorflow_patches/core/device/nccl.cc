@@ -69,6 +69,7 @@ class NcclCollectives : public DeviceCollectives {
   // In turn: what is enqueued ends, then all ranks say that they end; else it is aborted.
   ~NcclCollectives() override {
     const InContext in_context(*options_.driver, options_.context);
+    if (!buffers_.empty()) options_.driver->CtxSynchronize();
     for (const auto& [memory, handle] : buffers_) Release(memory, handle);
     if (comm_ == nullptr) return;
     int result = failed_ ? kNcclInProgress : nccl_.CommFinalize(comm_);
@@ -99,8 +100,11 @@ class NcclCollectives : public DeviceCollectives {
       return Status(Code::kInvalidArgument, std::string("NCCL has no ") + Name(op) + " of " +
                                                 Name(type) + ": it must be staged");
     }
-    const bool scaled = op == ReduceOp::kAverage && IsFloating(type);
-    if (!scaled && scale != 1) {
+    const bool sums = op == ReduceOp::kAverage || op == ReduceOp::kSum;
+    // Always where it is possible: NCCL picks its algorithm by the operation, which must be the
+    // same on all ranks, also where some rank's scale is 1.
+    const bool scaled = sums && IsFloating(type);
+    if (scale != 1 && !(scaled && op == ReduceOp::kAverage)) {
       return Status(Code::kInvalidArgument,
                     std::string("a ") + Name(op) + " of " + Name(type) + " has no scale");
     }
@@ -110,7 +114,6 @@ class NcclCollectives : public DeviceCollectives {
     const InContext in_context(*options_.driver, options_.context);
     if (in_context.error() != kCudaSuccess) return OfContext(in_context);
     const size_t elements = count * WireElements(type);
-    // An average is the same operation on all ranks, also where some rank's scale is 1.
     int reduction = NcclOp(op);
     if (scaled) {
       const Status status = NewScaledSum(type, scale, &reduction);
@@ -161,6 +164,7 @@ class NcclCollectives : public DeviceCollectives {
     const auto known = buffers_.find(memory);
     if (known == buffers_.end()) return;
     const InContext in_context(*options_.driver, options_.context);
+    options_.driver->CtxSynchronize();
     Release(known->first, known->second);
     buffers_.erase(known);
   }

@@ -26,7 +26,6 @@ Driver Full() {
     *greatest = -5;
     return kCudaSuccess;
   };
-  driver.CtxSynchronize = [] { return FakeDriver::Call("synchronize"); };
   driver.StreamCreateWithPriority = [](GpuStream* stream, unsigned flags, int priority) {
     *stream = kStream;
     return FakeDriver::Call("stream", std::to_string(flags) + " " + std::to_string(priority));

@@ -75,6 +75,7 @@ inline Driver MakeFakeDriver() {
     std::swap(*mode, FakeDriver::Now().capture_mode);
     return kCudaSuccess;
   };
+  driver.CtxSynchronize = [] { return FakeDriver::Call("synchronize"); };
   driver.CtxGetDevice = [](int* device) {
     *device = 3;
     return FakeDriver::Call("device");

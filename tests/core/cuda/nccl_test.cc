@@ -191,12 +191,21 @@ TEST_F(NcclTest, TypesAndReductionsAreNccls) {
       {Type::kInt8, 0},    {Type::kUint8, 1},   {Type::kInt32, 2},   {Type::kUint32, 3},
       {Type::kInt64, 4},   {Type::kUint64, 5},  {Type::kFloat16, 6}, {Type::kFloat32, 7},
       {Type::kFloat64, 8}, {Type::kBfloat16, 9}};
+  const auto by = [](const std::string& count, int type, int op) {
+    return "allreduce " + count + " of type " + std::to_string(type) + " by " + std::to_string(op);
+  };
   for (const auto& [type, number] : types) {
-    EXPECT_EQ(Reduce(type, ReduceOp::kSum),
-              List{"allreduce 10 of type " + std::to_string(number) + " by 0"});
+    EXPECT_EQ(Reduce(type, ReduceOp::kMax), List{by("10", number, 2)});
+    const List sum = Reduce(type, ReduceOp::kSum);
+    if (IsFloating(type)) {
+      ASSERT_EQ(sum.size(), 3u) << "as an average, so that it is the same where ranks weigh";
+      EXPECT_EQ(sum[1], by("10", number, 99));
+    } else {
+      EXPECT_EQ(sum, List{by("10", number, 0)});
+    }
   }
-  EXPECT_EQ(Reduce(Type::kComplex64, ReduceOp::kSum), List{"allreduce 20 of type 7 by 0"});
-  EXPECT_EQ(Reduce(Type::kComplex128, ReduceOp::kSum), List{"allreduce 20 of type 8 by 0"});
+  EXPECT_EQ(Reduce(Type::kComplex64, ReduceOp::kSum).at(1), by("20", 7, 99));
+  EXPECT_EQ(Reduce(Type::kComplex128, ReduceOp::kSum).at(1), by("20", 8, 99));
   EXPECT_EQ(Reduce(Type::kInt8, ReduceOp::kProduct), List{"allreduce 10 of type 0 by 1"});
   EXPECT_EQ(Reduce(Type::kInt8, ReduceOp::kMax), List{"allreduce 10 of type 0 by 2"});
   EXPECT_EQ(Reduce(Type::kInt8, ReduceOp::kMin), List{"allreduce 10 of type 0 by 3"});
@@ -270,11 +279,11 @@ TEST_F(NcclTest, BuffersAreRegisteredWhereThatIsPossible) {
   EXPECT_TRUE(made_->NewBuffer(7, &memory).ok());
   EXPECT_EQ(memory, reinterpret_cast<void*>(0x1000));
   made_->DeleteBuffer(memory);
-  EXPECT_EQ(Calls(), (List{"memory 7", "register", "deregister", "delete memory"}));
+  EXPECT_EQ(Calls(), (List{"memory 7", "register", "synchronize", "deregister", "delete memory"}));
   answers.registered = 3;
   EXPECT_TRUE(made_->NewBuffer(7, &memory).ok());
   made_->DeleteBuffer(memory);
-  EXPECT_EQ(Calls(), (List{"memory 7", "register", "delete memory"}));
+  EXPECT_EQ(Calls(), (List{"memory 7", "register", "synchronize", "delete memory"}));
   EXPECT_TRUE(made_->Poll().ok()) << "it goes on without";
 
   // What is registered ends with the communicator; the memory, which streams may still use, not.
@@ -283,7 +292,7 @@ TEST_F(NcclTest, BuffersAreRegisteredWhereThatIsPossible) {
   made_->Abort();
   EXPECT_EQ(Calls(), (List{"memory 7", "register", "abort"}));
   made_.reset();
-  EXPECT_EQ(Calls(), List{"delete memory"});
+  EXPECT_EQ(Calls(), (List{"synchronize", "delete memory"}));
 }
 
 TEST_F(NcclTest, ALibraryThatIsNotThereOrNotNccl) {

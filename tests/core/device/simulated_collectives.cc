@@ -49,7 +49,9 @@ class SimulatedGroup::Collectives : public DeviceCollectives {
         return Status(Code::kUnavailable, "simulated NCCL: an error (as the test wants it)");
       }
     }
-    const Terms terms = {count, type, op};
+    // As for NCCL, a sum of real numbers is an average of scale 1.
+    const bool scales = op == ReduceOp::kSum && IsFloating(type);
+    const Terms terms = {count, type, scales ? ReduceOp::kAverage : op};
     return gpu_.Launch(stream,
                        [group = &group_, rank = rank_, in, out, terms, scale] {
                          group->Reduce(rank, in, out, terms, scale);
