@@ -147,6 +147,24 @@ def stateful() -> dict[str, Any]:
     return used(keras.Model(inputs, layers.Dense(1, "sigmoid")(inner)), X.reshape(-1, 4, 2))
 
 
+class Counts(layers.Layer):
+    """Returns what a metric of its own has seen until now."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = keras.metrics.Mean()
+
+    def call(self, x: Any) -> Any:
+        self.mean.update_state(x)
+        return tf.reshape(self.mean.result(), [1])
+
+
+def counted() -> dict[str, Any]:
+    inputs = keras.Input((8,))
+    model = keras.Model(inputs, Counts()(inputs))
+    return numbers({"predicted": model.predict(X, batch_size=16, verbose=0)})
+
+
 class Steps(keras.Model):
     """A model with a train_step of its own, whose loss is `loss_of(q, x, actions)`."""
 
@@ -244,7 +262,7 @@ def untold() -> dict[str, Any]:
     return stepped(lambda q, x, _: error(x, q(x)))
 
 
-MIXED = (recommender, flat, centered, hidden, stateful)
+MIXED = (recommender, flat, centered, hidden, stateful, counted)
 MIXED_STEPS = (numbered, root_of_function, sum_of_function, numbered_in_function)
 APART = (attends, chosen, of_function)
 CASES: dict[str, Callable[[], dict[str, Any]]] = {

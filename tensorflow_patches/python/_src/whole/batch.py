@@ -51,21 +51,19 @@ class Part:
         # What metrics have returned: (tensor, metric, key if it is in a dict), by id.
         self.results: dict[int, tuple[Any, Any, str | None]] = {}
         self._wholes: dict[int, tuple[Any, Any, Any]] = {}
-        self._known = {
-            kinds.key(leaf): kinds.Kind.ROWS for leaf in leaves if hasattr(leaf, "graph")
-        }
+        known = {kinds.key(leaf): kinds.Kind.ROWS for leaf in leaves if hasattr(leaf, "graph")}
+        self._analysis = kinds.Analysis(known, self.static_rows)
 
     def note(self, tensor: Any, kind: kinds.Kind) -> None:
         """`tensor`, of the step's graph, is of `kind`."""
         if hasattr(tensor, "op") and not hasattr(tensor, "_numpy_internal"):
-            self._known[kinds.key(tensor)] = kind
+            self._analysis.note(tensor, kind)
 
     def kind(self, tensor: Any) -> kinds.Kind:
         """How `tensor` depends on the samples; UNKNOWN in eager code."""
         if not hasattr(tensor, "op") or hasattr(tensor, "_numpy_internal"):
             return kinds.Kind.UNKNOWN
-        known = {**kinds.captured(tensor.graph), **self._known}
-        return kinds.Analysis(known, self.static_rows).kind(tensor)
+        return self._analysis.kind(tensor)
 
     @property
     def static_rows(self) -> int | None:

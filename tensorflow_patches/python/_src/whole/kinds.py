@@ -14,7 +14,7 @@ from typing import Any
 from tensorflow.mpi._src.whole import rules
 from tensorflow.mpi._src.whole.kind import ADDITIVE, Kind
 
-__all__ = ["ADDITIVE", "Analysis", "Kind", "addends", "captured", "key", "of_function", "origin"]
+__all__ = ["ADDITIVE", "Analysis", "Kind", "addends", "key", "of_function", "origin"]
 
 _MOST = 100_000  # tensors on the way back
 
@@ -25,14 +25,24 @@ def key(tensor: Any) -> tuple[int, str, int]:
 
 
 class Analysis:
-    """Of tensors of one graph. `known`: what some of them are, by key; `rows`: the number of
-    samples, where shapes say so and it comes as a constant."""
+    """Of tensors of graphs, each of which is looked at once. `known`: what some of them are, by
+    key; `rows`: the number of samples, where shapes say so and it comes as a constant."""
 
     def __init__(self, known: dict[Any, Kind], rows: int | None = None) -> None:
         self._kinds = dict(known)
         self._rows = rows
+        self._captures: dict[int, int] = {}  # that are known, by graph
+
+    def note(self, tensor: Any, kind: Kind) -> None:
+        self._kinds[key(tensor)] = kind
 
     def kind(self, tensor: Any) -> Kind:
+        graph = tensor.graph
+        captures = list(getattr(graph, "captures", ()))
+        for outside, inside in captures[self._captures.get(id(graph), 0) :]:
+            is_value = hasattr(origin(outside), "_numpy_internal")
+            self._kinds.setdefault(key(inside), Kind.CONST if is_value else Kind.UNKNOWN)
+        self._captures[id(graph)] = len(captures)
         todo = [tensor]
         while todo:
             last = todo[-1]
@@ -102,17 +112,9 @@ def of_function(function: Callable[..., Any], arguments: Sequence[Any]) -> Kind:
             if result is None or not tf.is_tensor(result):
                 return Kind.UNKNOWN
             known = {key(row): Kind.ROWS for row in rows}
-            return Analysis({**known, **captured(graph)}).kind(tf.convert_to_tensor(result))
+            return Analysis(known).kind(tf.convert_to_tensor(result))
     except Exception:  # of the script's function: it says so where it is really called
         return Kind.UNKNOWN
-
-
-def captured(graph: Any) -> dict[Any, Kind]:
-    """What a function's graph has from outside: constants, if they are values."""
-    return {
-        key(inside): Kind.CONST if hasattr(origin(outside), "_numpy_internal") else Kind.UNKNOWN
-        for outside, inside in getattr(graph, "captures", ())
-    }
 
 
 def origin(tensor: Any) -> Any:
