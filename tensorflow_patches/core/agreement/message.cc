@@ -141,6 +141,7 @@ void Write(Writer* w, const NamedSignature& named) {
   w->Signed(named.signature.row_limit);
   w->Byte(named.signature.every_row ? 1 : 0);
   w->Byte(named.signature.on_gpu ? 1 : 0);
+  w->Byte(named.signature.weighted ? 1 : 0);
   w->Unsigned(named.fingerprint);
   w->Byte(static_cast<uint8_t>(named.purpose));
   static const Parts kNone;
@@ -162,6 +163,7 @@ NamedSignature ReadNamed(Reader* r) {
   named.signature.row_limit = r->Signed();
   named.signature.every_row = r->Byte() != 0;
   named.signature.on_gpu = r->Byte() != 0;
+  named.signature.weighted = r->Byte() != 0;
   named.fingerprint = r->Unsigned();
   named.purpose = r->OneOf<Purpose>(kNumPurposes);
   Parts parts;

@@ -41,6 +41,11 @@ std::vector<Tensor> TensorsOf(const FusionEntry& entry) {
   return tensors;
 }
 
+// All ranks must split a response alike: by what they have agreed on, not by their own weights.
+bool GoTogether(const FusionEntry& a, const FusionEntry& b) {
+  return a.signature.dtype == b.signature.dtype && !a.signature.weighted && !b.signature.weighted;
+}
+
 size_t BytesTogether(const FusionEntry& entry) {
   size_t bytes = 0;
   for (const Tensor& tensor : TensorsOf(entry)) {
@@ -110,11 +115,7 @@ Status DirectReduction::Allreduce(const std::vector<FusionEntry>& entries, doubl
     Run run;
     run.begin = begin;
     run.end = begin + 1;
-    const DataType type = entries[begin].signature.dtype;
-    while (run.end < entries.size() && entries[run.end].signature.dtype == type &&
-           weights[run.end] == weights[begin]) {
-      ++run.end;
-    }
+    while (run.end < entries.size() && GoTogether(entries[begin], entries[run.end])) ++run.end;
     run.nothing = weights[begin] == 0;
     run.scale = run.nothing ? scale : weights[begin] * scale;
     run.op = sums && run.scale != 1 ? ReduceOp::kAverage : sums ? ReduceOp::kSum : op;
@@ -162,10 +163,12 @@ Status DirectReduction::ReadWeights(const std::vector<FusionEntry>& entries,
     if (there != nullptr) last = there;
     const double weight = there == nullptr ? request.scale : weights_[next - 1];
     (*weights)[i] = weight;
-    if (std::isfinite(weight) && weight >= 0) continue;
-    refused_ = Status(Code::kInvalidArgument, "the weight of '" + request.name + "' is " +
-                                                  std::to_string(weight) +
-                                                  "; it must be finite and not negative");
+    if (std::isfinite(weight) && weight >= 0 && (weight == 1 || entries[i].signature.weighted)) {
+      continue;
+    }
+    refused_ = Status(Code::kInvalidArgument,
+                      "the weight of '" + request.name + "' is " + std::to_string(weight) +
+                          "; it must be finite and not negative, and 1 where none is agreed on");
   }
   return Status();
 }

@@ -43,7 +43,7 @@ class DirectReduction {
   void Abort() { collectives_->Abort(); }
 
  private:
-  // Entries that one call of the collectives reduces.
+  // Entries that one call of the collectives reduces: a weighted one, or several without weights.
   struct Run;
 
   Status ReadWeights(const std::vector<FusionEntry>& entries, std::vector<double>* weights,

@@ -53,6 +53,7 @@ AveragePlan::AveragePlan(const std::vector<std::string>& names, const std::vecto
 }
 
 void AveragePlan::Finish(const std::vector<std::string>& names, Entry entry) {
+  entry.signature.weighted = true;
   entry.name = names[entry.tensors[0]];
   if (entry.tensors.size() == 1) {
     entry.signature.shape = shapes_[entry.tensors[0]];

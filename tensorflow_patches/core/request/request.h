@@ -43,6 +43,8 @@ struct Signature {
   bool every_row = false;
   // Allreduce and broadcast: the memory is a GPU's, and travels in chunks that all ranks cut alike.
   bool on_gpu = false;
+  // Allreduce only: each rank may give its data a weight of its own (Request::scale).
+  bool weighted = false;
   // Allreduce only: null for one tensor. Else `shape` is the number of elements of all, each of
   // which takes up PaddedElements. Shared: it is compared by address first.
   std::shared_ptr<const Parts> parts = nullptr;
@@ -52,7 +54,8 @@ struct Signature {
                             (parts != nullptr && other.parts != nullptr && *parts == *other.parts);
     return same_parts && kind == other.kind && op == other.op && dtype == other.dtype &&
            root == other.root && shape == other.shape && extra_row_bytes == other.extra_row_bytes &&
-           row_limit == other.row_limit && every_row == other.every_row && on_gpu == other.on_gpu;
+           row_limit == other.row_limit && every_row == other.every_row && on_gpu == other.on_gpu &&
+           weighted == other.weighted;
   }
   bool operator!=(const Signature& other) const { return !(*this == other); }
 };

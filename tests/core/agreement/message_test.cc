@@ -60,6 +60,7 @@ class MessageTest : public TimedTest {
     named.signature.row_limit = Integer();
     named.signature.every_row = Number(2) == 1;
     named.signature.on_gpu = Number(2) == 1;
+    named.signature.weighted = Number(2) == 1;
     named.fingerprint = static_cast<uint64_t>(Integer());
     named.purpose = static_cast<Purpose>(Number(kNumPurposes));
     return named;

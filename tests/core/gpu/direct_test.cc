@@ -183,6 +183,7 @@ TEST_P(DirectTest, WeightsOnTheGpuAndNothingOfOneRank) {
     std::vector<Request> requests;
     requests.push_back(
         OnGpu({"w", DataType::kFloat32, ReduceOp::kAverage, count, 0}, data, data, memory));
+    requests.back().signature.weighted = true;
     EXPECT_EQ(Wait(engine, std::move(requests)), "");
     const std::vector<char> result = group[rank].Get(data, count * sizeof(float));
     const int size = group.ranks().size();
@@ -192,6 +193,38 @@ TEST_P(DirectTest, WeightsOnTheGpuAndNothingOfOneRank) {
     }
     std::memcpy(&first, result.data() + (count - 1) * sizeof(float), sizeof(float));
     EXPECT_NEAR(first, expected, 1e-5) << rank;
+  });
+  group.ranks().JoinAll();
+}
+
+// A response of several averages, whose weights differ by rank and by average: the ranks make the
+// same calls all the same.
+TEST_P(DirectTest, WeightsThatDifferByRankAndTensor) {
+  Group group(GetParam().ranks, GetParam().schedule);
+  const int size = group.ranks().size();
+  const auto weight_of = [](int rank, int tensor) { return rank == tensor ? 0.5 : 1.0; };
+  group.ranks().Each([&](int rank, Engine& engine) {
+    std::vector<void*> data;
+    std::vector<Request> requests;
+    const float value = static_cast<float>(rank + 1);
+    for (int i = 0; i < 3; ++i) data.push_back(group[rank].Put(&value, sizeof(float)));
+    const GpuMemory memory = group[rank].Ready();
+    for (int i = 0; i < 3; ++i) {
+      const std::string name = "w" + std::to_string(i);
+      requests.push_back(
+          OnGpu({name, DataType::kFloat32, ReduceOp::kAverage, 1, 0}, data[i], data[i], memory));
+      requests.back().signature.weighted = true;
+      requests.back().scale = weight_of(rank, i);
+    }
+    EXPECT_EQ(Wait(engine, std::move(requests)), "");
+    for (int i = 0; i < 3; ++i) {
+      float expected = 0, found = 0;
+      for (int other = 0; other < size; ++other) {
+        expected += static_cast<float>(weight_of(other, i) * (other + 1) / size);
+      }
+      std::memcpy(&found, group[rank].Get(data[i], sizeof(float)).data(), sizeof(float));
+      EXPECT_NEAR(found, expected, 1e-6) << rank << " " << i;
+    }
   });
   group.ranks().JoinAll();
 }
