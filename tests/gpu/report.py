@@ -123,9 +123,9 @@ def report() -> tuple[str, int]:
         overlap = _overlap(Path(folder))
     lines = [
         f"{datetime.now(timezone.utc):%Y-%m-%d}, {len(gpus)} x {gpus[0]}, {os.cpu_count()} cores;",
-        "`python tests/gpu/report.py --write docs/gpu.md`. Largest difference of a weight from one",
-        f"process's, relative to the largest; at most {equality.LIMIT:.0e}, in half precision",
-        f"{equality.LIMITS['mixed_precision']:.0e}.",
+        "`python tests/gpu/report.py --write docs/gpu.md`. The largest difference of a weight from",
+        f"one process's, relative to the largest weight. The limit is {equality.LIMIT:.0e}, in half",
+        f"precision {equality.LIMITS['mixed_precision']:.0e}.",
         "",
         *trainings,
         "",
