@@ -121,8 +121,9 @@ def report() -> tuple[str, int]:
     with tempfile.TemporaryDirectory() as folder:
         trainings, wrong = _equality(Path(folder), ways + more)
         overlap = _overlap(Path(folder))
+    today = datetime.now(timezone.utc)
     lines = [
-        f"{datetime.now(timezone.utc):%Y-%m-%d}, {len(gpus)} x {gpus[0]}, {os.cpu_count()} cores;",
+        f"{today:%Y-%m-%d}, {len(gpus)} x {gpus[0]}, {os.cpu_count()} cores;",
         "`python tests/gpu/report.py --write docs/gpu.md`. The largest difference of a weight from",
         f"one process's, relative to the largest weight. The limit is {equality.LIMIT:.0e}, in half",
         f"precision {equality.LIMITS['mixed_precision']:.0e}.",
