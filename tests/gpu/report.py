@@ -125,8 +125,8 @@ def report() -> tuple[str, int]:
     lines = [
         f"{today:%Y-%m-%d}, {len(gpus)} x {gpus[0]}, {os.cpu_count()} cores;",
         "`python tests/gpu/report.py --write docs/gpu.md`. The largest difference of a weight from",
-        f"one process's, relative to the largest weight. The limit is {equality.LIMIT:.0e}, in half",
-        f"precision {equality.LIMITS['mixed_precision']:.0e}.",
+        f"one process's, relative to the largest weight. The limit is {equality.LIMIT:.0e}, in",
+        f"half precision {equality.LIMITS['mixed_precision']:.0e}.",
         "",
         *trainings,
         "",
