@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tensorflow.mpi._src.gpu import gpus
+from tensorflow.mpi._src.runtime import settings
 
 A, B, C, D = (f"0000:{bus}:00.0" for bus in ("0A", "1B", "2C", "3D"))
 
@@ -29,3 +30,12 @@ def test_each_rank_has_a_gpu(seen: list[list[str]], used: list[str | None]) -> N
         None if number is None else own[number] for own, number in zip(seen, chosen, strict=True)
     ]
     assert found == used
+
+
+@pytest.mark.parametrize(("installed", "line"), [("2.21.0", "yes"), ("not installed", "no")])
+def test_ranks_of_the_two_wheels_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch, installed: str, line: str
+) -> None:
+    """By what all ranks compare when they start."""
+    monkeypatch.setattr(settings, "_version", lambda _package: installed)
+    assert f"wheel for GPUs={line}" in settings.text().splitlines()

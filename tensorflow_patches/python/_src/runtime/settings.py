@@ -22,6 +22,7 @@ def text() -> str:
     """Lines NAME=value. The first is the build: ranks of other builds have other lines."""
     wheel = f"{_build_info.VERSION} {_build_info.BUILD_ID}"
     lines = {"wheel": wheel, "Python": _minor(platform.python_version())}
+    lines["wheel for GPUs"] = "no" if _version("tensorflow") == "not installed" else "yes"
     versions = dict(packages())
     lines |= versions | {"numpy": _minor(versions["numpy"])}
     lines |= config.alike()
