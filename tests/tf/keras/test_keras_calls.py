@@ -16,7 +16,7 @@ ERRORS = ("graph", "pairs", "lengths seen late", "other error")
 WAY_OUT = "set TF_MPI_SHARD=off"
 
 
-@pytest.fixture(scope="module", params=["keras", "tf_keras"])
+@pytest.fixture(scope="module", params=["keras", full("tf_keras")])
 def package(request) -> str:
     return request.param
 
