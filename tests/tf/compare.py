@@ -47,3 +47,14 @@ def assert_same(results: Sequence[Mapping[str, Any]], *keys: str) -> None:
     for key in keys or results[0]:
         for rank, other in enumerate(results[1:], start=1):
             assert other[key] == results[0][key], f"rank {rank} differs from rank 0 in {key}"
+
+
+def assert_cases_close(found: Mapping[str, Any], expected: Mapping[str, Any], limit: float) -> None:
+    """By case, as assert_close; the error names all that are not."""
+    far: dict[str, str] = {}
+    for case, value in expected.items():
+        try:
+            assert_close(found[case], value, limit)
+        except AssertionError as error:
+            far[case] = str(error)[:300]
+    assert not far, far

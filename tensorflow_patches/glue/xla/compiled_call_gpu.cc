@@ -119,8 +119,11 @@ class Mirror {
     const absl::Status taken = event.Take(memory_.gpu);
     if (!taken.ok()) return Status(Code::kInternal, std::string(taken.message()));
     Status status = memory_.gpu->Record(event.get(), memory_.stream);
+    // It ends with the stream, or with the engine, which may have to give up what the stream waits
+    // for: a peer that died.
     for (bool ended = false; status.ok() && !ended;) {
       status = memory_.gpu->Query(event.get(), &ended);
+      if (status.ok() && !ended) status = GetEngine()->failure();
       if (!ended) Clock::Sleep(std::chrono::microseconds(20));
     }
     return status;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from compare import assert_close, assert_same
+from compare import assert_cases_close, assert_same
 
 from launch import launch
 from reference import reference
@@ -24,13 +24,7 @@ def equal_one_process(scripts: Any, ranks: int, args: list[str]) -> list[str]:
     (alone,) = reference(scripts / "forward.py", args=args)
     run = launch(scripts / "forward.py", np=ranks, args=args, timeout=300).check()
     assert_same(run.results)
-    far: dict[str, str] = {}
-    for case, expected in alone.items():
-        try:
-            assert_close(run.results[0][case], expected, 1e-5)
-        except AssertionError as error:
-            far[case] = str(error)[:300]
-    assert not far
+    assert_cases_close(run.results[0], alone, 1e-5)
     found: list[str] = run.stderr
     return found
 

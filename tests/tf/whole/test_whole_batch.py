@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from compare import assert_close, assert_same
+from compare import assert_cases_close, assert_close, assert_same
 
 from launch import launch
 from reference import reference
@@ -35,13 +33,7 @@ def test_equal_one_process(scripts, ranks: int, mode: tuple[str, ...]) -> None:
     (alone,) = reference(scripts / "whole_batch.py", args=args)
     run = launch(scripts / "whole_batch.py", np=ranks, args=args, timeout=300).check()
     assert_same(run.results)
-    far: dict[str, Any] = {}
-    for case, expected in alone.items():
-        try:
-            assert_close(run.results[0][case], expected, 1e-5)
-        except AssertionError as error:
-            far[case] = str(error)[:300]
-    assert not far
+    assert_cases_close(run.results[0], alone, 1e-5)
     said = {words for words in (WHOLE, OF_PART, PART) if words in run.stderr[0]}
     assert said == ({WHOLE} if "eager" in mode else set()), "a warning that is wrong"
 
