@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tiers import full
+
 NEWER = "is newer than"
 
 
@@ -56,7 +58,7 @@ def test_rank_0_names_a_version_that_is_newer_than_the_last_tested(run):
     assert NEWER not in run.stderr[1]
 
 
-@pytest.mark.parametrize("first", ["keras", "tf_keras"])
+@pytest.mark.parametrize("first", ["keras", full("tf_keras")])
 def test_keras_may_be_imported_before_tensorflow(launch, first):
     """TensorFlow is then imported from within it, when half of its modules are there."""
     script = (

@@ -15,16 +15,14 @@ from tiers import full
 TOLERANCE = {"weights": 1e-5, "half weights": 1e-3}
 
 
-@pytest.fixture(scope="module")
-def alone(scripts) -> dict[str, Any]:
-    """What one plain process printed."""
-    (result,) = reference(scripts / "keras_models.py")
-    return result
+QUICK = ("loop eager", "functional", "gan", "mixed", "loop function")
 
 
-@pytest.mark.parametrize("ranks", [2, full(3)])
-def test_equal_one_process(scripts, alone, ranks):
-    results = start(scripts / "keras_models.py", np=ranks, timeout=300).check().results
+@pytest.mark.parametrize("ranks, cases", [(2, QUICK), full(2, ()), full(3, ())])
+def test_equal_one_process(scripts, ranks, cases):
+    """Of these cases, or of all."""
+    (alone,) = reference(scripts / "keras_models.py", args=cases)
+    results = start(scripts / "keras_models.py", np=ranks, args=cases, timeout=300).check().results
     far: dict[str, Any] = {}
     for case, theirs in alone.items():
         for ours in (result[case] for result in results):

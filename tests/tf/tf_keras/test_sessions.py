@@ -14,7 +14,7 @@ from tiers import full
     [
         (["tf_keras"], 2),
         full(["python.keras"], 3),
-        (["python.keras", "loop"], 2),
+        full(["python.keras", "loop"], 2),
     ],
     ids=str,
 )
