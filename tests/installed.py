@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import importlib.metadata
 
-from wheelbuilder.layout import CPU, FLAVOURS, Flavour
+from wheelbuilder.layout import CPU, DISTRIBUTION, FLAVOURS, Flavour
 
 
 def distribution() -> importlib.metadata.Distribution | None:
-    """tensorflow-cpu, or tensorflow, whichever is here."""
-    for one in FLAVOURS:
-        for found in importlib.metadata.distributions(name=one.distribution):
+    """What owns the folder tensorflow: ours, or whichever official one is here."""
+    for name in (DISTRIBUTION, *(one.official for one in FLAVOURS)):
+        for found in importlib.metadata.distributions(name=name):
             return found
     return None
 
 
 def flavour() -> Flavour:
     found = distribution()
-    name = found.name.replace("-", "_") if found else CPU.distribution
-    return next(one for one in FLAVOURS if one.distribution == name)
+    version = found.version if found else ""
+    return next((one for one in FLAVOURS if version.endswith(f"+{one.release}")), CPU)

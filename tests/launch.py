@@ -103,20 +103,24 @@ def launch(
     env: Mapping[str, str | None] | None = None,
     timeout: float = 120,
     mpirun_args: Sequence[str] = (),
+    launcher: Sequence[str] = (),
     cwd: str | Path | None = None,
 ) -> LaunchResult:
     """Runs a script on `np` ranks (0: a plain process) and waits for its end.
 
     script: a Python file, or a whole command line.  env: added to this process's environment, None
-    removes a variable.  Raises LaunchTimeout when the deadline (seconds) passes.  A rank that fails
-    gives a `returncode` other than 0, and so does a launcher that had to be killed after all its
-    ranks had ended; call `.check()` where that is a failure of the test.
+    removes a variable.  launcher: the words that start `np` ranks, in place of mpirun's.  Raises
+    LaunchTimeout when the deadline (seconds) passes.  A rank that fails gives a `returncode` other
+    than 0, and so does a launcher that had to be killed after all its ranks had ended; call
+    `.check()` where that is a failure of the test.
     """
     ranks = max(np, 1)
     marker = uuid.uuid4().hex
     directory = Path(tempfile.mkdtemp(prefix="launch-"))
     command = ["sh", "-c", RANK_WRAPPER, "rank", str(directory), *_command(script), *map(str, args)]
-    if np > 0:
+    if launcher:
+        command = [*launcher, *command]
+    elif np > 0:
         command = [*_mpirun(), "-np", str(np), *_oversubscribe(), *mpirun_args, *command]
     if shutil.which("setpriv"):  # if this process is killed, mpirun ends, and its ranks
         command = ["setpriv", "--pdeathsig", "TERM", *command]

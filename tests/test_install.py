@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 INSTALL = Path(__file__).parent.parent / "install.sh"
-CPU, GPU = "tensorflow_cpu", "tensorflow"
+CPU, GPU = "cpu", "cuda"
 TAG = f"cp{sys.version_info[0]}{sys.version_info[1]}"
 
 
@@ -40,14 +40,15 @@ def install(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def stand_in(directory: Path, source: str = "", tag: str = TAG, name: str = CPU) -> Path:
+def stand_in(directory: Path, source: str = "", tag: str = TAG, label: str = CPU) -> Path:
     """A wheel of the right name and version whose `tensorflow` is one line."""
-    path = directory / f"{name}-2.21.0+mpi.1-{tag}-{tag}-linux_x86_64.whl"
-    info = f"{name}-2.21.0+mpi.1.dist-info"
+    version = f"2.21.0+mpi.1.{label}"
+    path = directory / f"tensorflow-{version}-{tag}-{tag}-linux_x86_64.whl"
+    info = f"tensorflow-{version}.dist-info"
     files = {
         "tensorflow/__init__.py": source,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\n"
-        "Version: 2.21.0+mpi.1\nProvides-Extra: and-cuda\n"
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: tensorflow\n"
+        f"Version: {version}\nProvides-Extra: and-cuda\n"
         'Requires-Dist: cuda-stand-in; extra == "and-cuda"\n',
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\n"
         f"Tag: {tag}-{tag}-linux_x86_64\n",
@@ -100,21 +101,44 @@ def test_a_wheel_for_another_python_is_refused(tmp_path, venv):
     assert run.returncode != 0 and f"is not for {TAG}" in run.stderr
 
 
-@pytest.mark.parametrize(("name", "other"), [(CPU, "tensorflow"), (GPU, "tensorflow-cpu")])
-def test_an_environment_with_the_other_distribution_is_left_alone(tmp_path, venv, name, other):
+def hold(venv: Path, name: str, version: str) -> Path:
+    """A distribution that owns the folder tensorflow; the folder of packages."""
     site = next((venv / "lib").glob("python3*/site-packages"))
-    info = site / f"{other.replace('-', '_')}-2.21.0.dist-info"
+    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {other}\nVersion: 2.21.0\n")
-    run = install("--venv", venv, "--system-mpi", "--wheel", stand_in(tmp_path, name=name))
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (site / "tensorflow").mkdir()
+    (site / "tensorflow" / "__init__.py").write_text("MARK = 'theirs'\n")
+    record = ("tensorflow/__init__.py", f"{info.name}/METADATA", f"{info.name}/RECORD")
+    (info / "RECORD").write_text("".join(f"{file},,\n" for file in record))
+    (info / "INSTALLER").write_text("pip\n")
+    return site
+
+
+@pytest.mark.parametrize("other", ["tensorflow-cpu", "tf-nightly"])
+def test_an_environment_with_another_distribution_is_left_alone(tmp_path, venv, other):
+    site = hold(venv, other, "2.21.0")
+    run = install("--venv", venv, "--system-mpi", "--wheel", stand_in(tmp_path))
     assert run.returncode != 0 and f"holds '{other}'" in run.stderr
-    assert not (site / "tensorflow").exists()
+    assert "theirs" in (site / "tensorflow" / "__init__.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "version"), [("tensorflow", "2.21.0"), ("tensorflow-cpu", "2.21.0+mpi.1")]
+)
+def test_stock_tensorflow_and_what_was_ours_under_its_old_name_go(tmp_path, venv, name, version):
+    site = hold(venv, name, version)
+    run = install("--venv", venv, "--system-mpi", "--wheel", stand_in(tmp_path, "MARK = 5"))
+    assert run.returncode == 0 and imported(venv) == "5", run.stdout + run.stderr
+    assert [path.name for path in site.glob("tensorflow*.dist-info")] == [
+        "tensorflow-2.21.0+mpi.1.cpu.dist-info"
+    ]
 
 
 def test_the_wheel_for_gpus_where_there_is_none(tmp_path, venv):
     """Without CUDA's libraries, and it says so; what is there is kept up by a second run."""
     options = ["--venv", venv, "--system-mpi", "--wheel"]
-    wheel = stand_in(tmp_path, "MARK = 3", name=GPU)
+    wheel = stand_in(tmp_path, "MARK = 3", label=GPU)
     first = install(*options, wheel)
     assert first.returncode == 0, first.stdout + first.stderr
     assert "No GPU here: without CUDA's libraries" in first.stdout and imported(venv) == "3"
@@ -127,9 +151,9 @@ def test_a_gpu_is_noticed(tmp_path, venv, monkeypatch):
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: A stand-in (UUID: GPU-0)'\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    run = install("--venv", venv, "--system-mpi", "--wheel", stand_in(tmp_path, name=GPU))
+    run = install("--venv", venv, "--system-mpi", "--wheel", stand_in(tmp_path, label=GPU))
     assert run.returncode != 0 and "cuda-stand-in" in run.stderr  # and-cuda was asked for
-    options = ["--venv", venv, "--system-mpi", "--wheel", stand_in(tmp_path, "MARK = 4", name=GPU)]
+    options = ["--venv", venv, "--system-mpi", "--wheel", stand_in(tmp_path, "MARK = 4", label=GPU)]
     run = install(*options, "--without-cuda")
     assert run.returncode == 0 and imported(venv) == "4"
     run = install("--venv", tmp_path / "new", "--system-mpi", "--wheel", stand_in(tmp_path))
@@ -137,8 +161,8 @@ def test_a_gpu_is_noticed(tmp_path, venv, monkeypatch):
 
 
 def test_a_flavour_that_the_wheel_is_not(tmp_path, venv):
-    for option, name in (("--gpu", CPU), ("--cpu", GPU)):
-        run = install("--venv", venv, option, "--wheel", stand_in(tmp_path, name=name))
+    for option, label in (("--gpu", CPU), ("--cpu", GPU)):
+        run = install("--venv", venv, option, "--wheel", stand_in(tmp_path, label=label))
         assert run.returncode != 0 and f"is not for {option}" in run.stderr
 
 

@@ -3,20 +3,22 @@
 
 has_gpu() { [[ $(nvidia-smi -L 2>/dev/null) == GPU* || -e /dev/nvidia0 ]]; }
 
-name_distribution() { if [[ $flavour == gpu ]]; then distribution=tensorflow; else distribution=tensorflow-cpu; fi; }
+# The distributions besides ours that own site-packages/tensorflow.
+OTHERS=(tensorflow-cpu tf-nightly tf-nightly-cpu tensorflow-rocm tensorflow-intel)
 
-# ask EXPRESSION: a fact of the distribution in the environment; empty if there is none.
+# ask EXPRESSION [NAME]: a fact of a distribution in the environment (default: tensorflow); empty if
+# there is none.
 ask() {
     "$python" -c "
 import importlib.metadata, json
 try:
-    found = importlib.metadata.distribution('$distribution')
+    found = importlib.metadata.distribution('${2:-tensorflow}')
     print($1)
 except (LookupError, TypeError, importlib.metadata.PackageNotFoundError):
     pass"
 }
 
-installed_version() { ask 'found.version'; }
+installed_version() { ask 'found.version' "$@"; }
 
 # pip notes the hash of a wheel that it installed from a file.
 installed_sha256() {
@@ -25,14 +27,11 @@ installed_sha256() {
 
 # The flavour of our wheel in the environment; empty if it holds none.
 held_flavour() {
-    local flavour distribution
-    for flavour in cpu gpu; do
-        name_distribution
-        if [[ $(installed_version) == *+mpi* ]]; then
-            echo "$flavour"
-            return
-        fi
-    done
+    case $(installed_version) in
+        *+mpi.*.cpu) echo cpu ;;
+        *+mpi.*) echo gpu ;;
+        *) [[ $(installed_version tensorflow-cpu) != *+mpi.* ]] || echo cpu ;;
+    esac
 }
 
 # What was asked for, else what --wheel is, else what the environment holds, else what the machine is.
@@ -40,9 +39,9 @@ choose_flavour() {
     local name=${wheel##*/} is=''
     case $name in
         '') ;;
-        tensorflow_cpu-*) is=cpu ;;
-        tensorflow-*) is=gpu ;;
-        *) die "$name is not a wheel of tensorflow or tensorflow-cpu" ;;
+        tensorflow-*+mpi.*.cpu-*) is=cpu ;;
+        tensorflow-*+mpi.*.cuda-*) is=gpu ;;
+        *) die "$name is not a wheel of this project: tensorflow-…+mpi.N.cpu-… or ….cuda-…" ;;
     esac
     [[ -z $is || -z $flavour || $flavour == "$is" ]] || die "$name is not for --$flavour" \
         "leave --$flavour out, or pass another --wheel"
@@ -56,7 +55,6 @@ choose_flavour() {
     elif [[ $flavour == cpu ]] && has_gpu; then
         step "A GPU is here, and the wheel is that without GPUs (--gpu: the other)"
     fi
-    name_distribution
     choose_cuda
 }
 
@@ -73,12 +71,18 @@ choose_cuda() {
 
 disk_space() { if ((cuda)); then echo 9 GB; elif [[ $flavour == gpu ]]; then echo 4 GB; else echo 2 GB; fi; }
 
-# Two distributions with the same files do not go into one environment.
-refuse_the_other() {
-    local other=tensorflow
-    [[ $flavour == cpu ]] || other=tensorflow-cpu
-    if "$python" -m pip show -q "$other" 2>/dev/null; then
-        die "$venv holds '$other', whose files $distribution would overwrite" \
-            "$python -m pip uninstall $other, or pass another --venv"
-    fi
+# Two distributions with the same files do not go into one environment. What this project itself
+# installed under the name tensorflow-cpu, before its wheels were all called tensorflow, goes.
+refuse_the_others() {
+    local other version
+    for other in "${OTHERS[@]}"; do
+        version=$(installed_version "$other")
+        if [[ $version == *+mpi.* ]]; then
+            step "Removing $other $version: the wheel is called tensorflow now"
+            logged pip-uninstall "run again" "$python" -m pip uninstall -y "$other"
+        elif [[ -n $version ]]; then
+            die "$venv holds '$other', whose files this wheel would overwrite" \
+                "$python -m pip uninstall $other, or pass another --venv"
+        fi
+    done
 }

@@ -50,8 +50,9 @@ plan_packages() {
         "$python" -c 'import ensurepip' 2>/dev/null ||
             need "makes virtual environments" "python$(version_of "$python")-venv"
     fi
-    local built
-    built="$ROOT/wheels/${distribution//-/_}-*-$(wheel_tag)-*.whl"
+    local built label=cpu
+    [[ $flavour == cpu ]] || label=cuda
+    built="$ROOT/wheels/tensorflow-*+mpi.*.$label-$(wheel_tag)-*.whl"
     if [[ -n $tests ]] || { [[ -z $wheel ]] && ! compgen -G "$built" >/dev/null; }; then
         need_compile_tools
     fi

@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_const",
         const=GPU,
         default=CPU,
-        help="from the official wheel for GPUs, tensorflow; default: tensorflow-cpu",
+        help="from the official wheel for GPUs, tensorflow, ….cuda; default: from tensorflow-cpu",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-# Our part of the version: 2.21.0+mpi.1. Raised with every release on the same TensorFlow.
+# Our part of the version: 2.21.0+mpi.1.cpu. Raised with every release on the same TensorFlow.
 RELEASE = "mpi.1"
+# The name of our wheels, whichever official one they are made from: what other packages ask for.
+DISTRIBUTION = "tensorflow"
 # Where everything of ours goes in the wheel, but for what Python's `site` reads at every start.
 PACKAGE = "tensorflow/mpi"
 START_FILE = "tensorflow_mpi.pth"
@@ -19,16 +21,23 @@ TENSORFLOW_LIBRARIES = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
 
 @dataclass(frozen=True)
 class Flavour:
-    """One of TensorFlow's official wheels: what ours is made from, and called like."""
+    """One of TensorFlow's official wheels, and how ours that is made from it is told apart."""
 
     name: str
-    # As wheels and dist-info directories spell it.
-    distribution: str
+    # The official wheel's distribution, as wheels and dist-info directories spell it.
+    official: str
+    # The end of our version. The wheel for GPUs runs everywhere, so it sorts as the newer one.
+    label: str
     megabytes: int
 
+    @property
+    def release(self) -> str:
+        """What our version has after the official one's and a +."""
+        return f"{RELEASE}.{self.label}"
 
-CPU = Flavour("cpu", "tensorflow_cpu", 270)
-GPU = Flavour("gpu", "tensorflow", 570)
+
+CPU = Flavour("cpu", "tensorflow_cpu", "cpu", 270)
+GPU = Flavour("gpu", "tensorflow", "cuda", 570)
 FLAVOURS = (CPU, GPU)
 
 
@@ -50,14 +59,19 @@ class Library:
         return self.target.removeprefix("//").replace(":", "/")
 
 
+# One transport for each ABI of MPI libraries.
+TRANSPORTS = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12", "abi": "libmpi_abi.so.1"}
 LIBRARIES = (
     Library(
         "//tensorflow_patches/glue:libtensorflow_mpi.so", "$ORIGIN/../..", TENSORFLOW_LIBRARIES
     ),
-    Library(
-        "//tensorflow_patches/core/transport/mpi:libtfmpi_transport_openmpi.so",
-        "$ORIGIN/../../../../..",
-        ("libmpi.so.40",),
+    *(
+        Library(
+            f"//tensorflow_patches/core/transport/mpi:libtfmpi_transport_{name}.so",
+            "$ORIGIN/../../../../..",
+            (needs,),
+        )
+        for name, needs in TRANSPORTS.items()
     ),
 )
 
@@ -78,6 +92,10 @@ class Layout:
     @property
     def lock(self) -> Path:
         return self.root / "third_party" / "tensorflow" / f"{self.flavour.name}.lock"
+
+    @property
+    def mpich_lock(self) -> Path:
+        return self.root / "third_party" / "mpi" / "mpich.lock"
 
     @property
     def patches(self) -> Path:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import BuildError
-from .layout import RELEASE
+from .layout import DISTRIBUTION, FLAVOURS
 
 _REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9_.-]+)==(?P<version>[0-9][0-9A-Za-z.]*)$")
 _HASH = re.compile(r"^--hash=sha256:(?P<hash>[0-9a-f]{64})$")
@@ -21,21 +21,25 @@ class Lock:
     hashes: frozenset[str]
 
     @property
-    def distribution(self) -> str:
+    def official(self) -> str:
         """The project's name as wheels and dist-info directories spell it."""
         return re.sub(r"[-.]", "_", self.project)
 
     @property
     def our_version(self) -> str:
-        return f"{self.version}+{RELEASE}"
+        for flavour in FLAVOURS:
+            if flavour.official == self.official:
+                return f"{self.version}+{flavour.release}"
+        known = " or ".join(flavour.official for flavour in FLAVOURS)
+        raise BuildError(f"{self.path} pins {self.project}, not {known}: restore it from git")
 
     @property
     def official_dist_info(self) -> str:
-        return f"{self.distribution}-{self.version}.dist-info"
+        return f"{self.official}-{self.version}.dist-info"
 
     @property
     def our_dist_info(self) -> str:
-        return f"{self.distribution}-{self.our_version}.dist-info"
+        return f"{DISTRIBUTION}-{self.our_version}.dist-info"
 
 
 def read_lock(path: Path) -> Lock:

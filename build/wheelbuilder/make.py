@@ -11,9 +11,9 @@ from .errors import BuildError
 from .files import only_one, sha256_of
 from .inputs.bazel import build_libraries, compiler
 from .inputs.mpi import Mpi, find_mpi
-from .inputs.official import check_hash, official_wheel
+from .inputs.official import check_hash, mpich_wheel, official_wheel
 from .inputs.staging import stage_mpi, stage_tensorflow
-from .layout import BUILD_INFO, CPU, LIBRARY_DIR, Layout
+from .layout import BUILD_INFO, CPU, DISTRIBUTION, LIBRARY_DIR, Layout
 from .lock import Lock, read_lock
 from .progress import say
 from .series import apply_series, read_series
@@ -61,7 +61,7 @@ def make(layout: Layout, target: Target, out: Path, jobs: int | None = None) -> 
         sha256 = check_hash(official, lock)
         say(f"official wheel {official.name}, sha256 {sha256[:16]}…")
         _stage_headers(layout, target)
-        stage_mpi(layout, mpi)
+        stage_mpi(layout, mpi, mpich_wheel(layout))
         say(f"{len(patches)} patches; {compiler()}; {mpi.name}")
         with WheelEditor(official, lock.official_dist_info) as wheel:
             # Patches first: what can fail in a second should not wait for the compiler.
@@ -111,9 +111,9 @@ def pack(
     for name, data in added.items():
         wheel.add(name, data, program=name.startswith(f"{LIBRARY_DIR}/"))
     wheel.replace(f"{old_info}/WHEEL", edit_wheel(wheel_file, tag))
-    wheel.replace(f"{old_info}/METADATA", edit_metadata(metadata, lock.version, lock.our_version))
+    wheel.replace(f"{old_info}/METADATA", edit_metadata(metadata, lock))
     wheel.rename_dist_info(lock.our_dist_info)
-    return wheel.write_to(out, f"{lock.distribution}-{lock.our_version}-{tag}.whl")
+    return wheel.write_to(out, f"{DISTRIBUTION}-{lock.our_version}-{tag}.whl")
 
 
 def digest_of_inputs(
@@ -122,7 +122,7 @@ def digest_of_inputs(
     """One hash over everything that can change the wheel."""
     facts = {
         "target": asdict(target),
-        "distribution": lock.distribution,
+        "official": lock.official,
         "version": lock.our_version,
         "mpi": mpi.identity,
         "compiler": compiler_name,

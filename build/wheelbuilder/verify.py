@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .errors import BuildError
 from .inputs.official import check_hash
-from .layout import FLAVOURS, PACKAGE, START_FILE, Layout
+from .layout import DISTRIBUTION, FLAVOURS, PACKAGE, START_FILE, Layout
 from .lock import Lock, read_lock
 from .make import official_for
 from .series import Patch, apply_series, read_series
@@ -43,9 +43,7 @@ def verify(layout: Layout, wheel: Path) -> Proof:
     layout, parts = layout_of(layout, wheel), wheel.name.removesuffix(".whl").split("-")
     lock = read_lock(layout.lock)
     if len(parts) != 5 or parts[1] != lock.our_version:
-        raise BuildError(
-            f"{wheel.name} is not a {lock.distribution} {lock.our_version} wheel: give one"
-        )
+        raise BuildError(f"{wheel.name} is not a {DISTRIBUTION} {lock.our_version} wheel: give one")
     official = official_for(layout, lock, parts[2])
     check_hash(official, lock)
     return compare(wheel, official, lock, read_series(layout.patches), layout.scratch)
@@ -53,11 +51,13 @@ def verify(layout: Layout, wheel: Path) -> Proof:
 
 def layout_of(layout: Layout, wheel: Path) -> Layout:
     """The layout for the flavour that the wheel's name tells."""
+    name, _, rest = wheel.name.partition("-")
+    release = rest.partition("-")[0].partition("+")[2]
     for flavour in FLAVOURS:
-        if wheel.name.startswith(f"{flavour.distribution}-"):
+        if name == DISTRIBUTION and release == flavour.release:
             return replace(layout, flavour=flavour)
-    known = " or ".join(flavour.distribution for flavour in FLAVOURS)
-    raise BuildError(f"{wheel.name} is not a {known} wheel: give one")
+    known = " or ".join(f"…+{flavour.release}" for flavour in FLAVOURS)
+    raise BuildError(f"{wheel.name} is not a wheel of {DISTRIBUTION} {known}: give one")
 
 
 def compare(wheel: Path, official: Path, lock: Lock, patches: list[Patch], scratch: Path) -> Proof:
@@ -124,7 +124,7 @@ class _Comparison:
             )
         metadata = self.theirs.read(f"{old}/METADATA")
         return {
-            f"{new}/METADATA": edit_metadata(metadata, self.lock.version, self.lock.our_version),
+            f"{new}/METADATA": edit_metadata(metadata, self.lock),
             f"{new}/WHEEL": edit_wheel(self.theirs.read(f"{old}/WHEEL"), tag),
         }
 

@@ -359,10 +359,22 @@ PARAMETERS = {
             ranks="own",
         ),
         Parameter(
+            "TF_MPI_LIBRARY",
+            "choice",
+            "auto",
+            "Which MPI library a rank loads. openmpi: libmpi.so.40. mpich: libmpi.so.12, which is "
+            "also Intel's, MVAPICH's and Cray's. abi: libmpi_abi.so.1, of the standard ABI of MPI "
+            "5. auto: the one that is already in the process (as mpi4py's), else the one that "
+            "belongs to the launcher. It is looked for on LD_LIBRARY_PATH, beside the launcher, in "
+            "Python's environment, and where MPIs' own variables, as I_MPI_ROOT, point.",
+            choices=("auto", "openmpi", "mpich", "abi"),
+            ranks="own",
+        ),
+        Parameter(
             "TF_MPI_TRANSPORT_LIBRARY",
             "path",
             "",
-            "The transport library to load in place of the one that fits the launcher.",
+            "The transport library to load in place of the one that fits the MPI library.",
             ranks="own",
         ),
     )
@@ -456,28 +468,108 @@ class Launcher:
     size: int
     rank: int
     local_size: int = 0  # ranks on this node; 0: not known
+    local_rank: int = -1  # -1: not known
+    abis: tuple[str, ...] = ("openmpi", "mpich", "abi")  # of MPIs that may belong to it, in order
+    joins: bool = True  # False: it has started tasks that no MPI can bring together
 
 
-# (launcher, variable with the number of ranks, variable with this rank)
+@dataclasses.dataclass(frozen=True)
+class _Variables:
+    """How a launcher's ranks are known: by all variables of `marks`, and a size and a rank."""
+
+    name: str
+    size: str
+    rank: str
+    abis: tuple[str, ...]
+    marks: tuple[str, ...] = ()
+    local_size: str = ""
+    local_rank: str = ""
+    joins: bool = True
+
+
+_ANY = ("openmpi", "mpich", "abi")
+_PMI = ("mpich", "abi")  # which Open MPI does not speak
+# The first that fits: a launcher may run inside of another's job.
 _LAUNCHERS = (
-    ("Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-    ("MPICH's or Intel MPI's mpirun", "PMI_SIZE", "PMI_RANK"),
-    ("Slurm's srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
-)
+    _Variables(
+        "Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", ("openmpi",),
+        (), "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+    ),
+    _Variables(
+        "MPICH's or Intel MPI's mpiexec", "PMI_SIZE", "PMI_RANK", _PMI,
+        ("MPI_LOCALNRANKS",), "MPI_LOCALNRANKS", "MPI_LOCALRANKID",
+    ),
+    _Variables(
+        "PALS's mpiexec", "PMI_SIZE", "PMI_RANK", _PMI,
+        ("PALS_RANKID",), "PMI_LOCAL_SIZE", "PMI_LOCAL_RANK",
+    ),
+    _Variables(
+        "Slurm's srun --mpi=pmi2", "PMI_SIZE", "PMI_RANK", _PMI,
+        ("SLURM_PROCID", "PMI_FD"), "", "SLURM_LOCALID",
+    ),
+    _Variables("a launcher that speaks PMI", "PMI_SIZE", "PMI_RANK", _PMI),
+    _Variables(
+        "Slurm's srun --mpi=pmix", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", _ANY,
+        ("PMIX_RANK",), "", "SLURM_LOCALID",
+    ),
+    _Variables(
+        "Slurm's srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", _ANY,
+        (), "", "SLURM_LOCALID", joins=False,
+    ),
+)  # fmt: skip
 
 
 def launcher(environ: Mapping[str, str] = os.environ) -> Launcher | None:
     """The launcher that started this process, or None."""
-    for name, size, rank in _LAUNCHERS:
-        if environ.get(size, "").isdigit() and environ.get(rank, "").isdigit():
-            local = environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "")
-            return Launcher(
-                name, int(environ[size]), int(environ[rank]), int(local) if local.isdigit() else 0
-            )
+
+    def number(name: str, unknown: int) -> int:
+        return int(environ[name]) if environ.get(name, "").isdigit() else unknown
+
+    for one in _LAUNCHERS:
+        size, rank = number(one.size, -1), number(one.rank, -1)
+        if size < 0 or rank < 0 or not all(mark in environ for mark in one.marks):
+            continue
+        local_size = number(one.local_size, 0)
+        if "SLURM" in one.local_rank:
+            local_size = _slurm_tasks_here(environ)
+        return Launcher(
+            one.name, size, rank, local_size, number(one.local_rank, -1), one.abis, one.joins
+        )
     return None
 
 
-_LAUNCHER_PREFIXES = ("OMPI_", "OPAL_", "PMIX_", "PMI_", "PRTE_", "SLURM_")
+def _slurm_tasks_here(environ: Mapping[str, str]) -> int:
+    """How many of a step's tasks are on this node, from 2(x3),1 for four nodes; 0: not known."""
+    counts: list[int] = []
+    for part in environ.get("SLURM_STEP_TASKS_PER_NODE", "").split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if match:
+            counts += [int(match[1])] * int(match[2] or 1)
+    node = environ.get("SLURM_NODEID", "")
+    return counts[int(node)] if node.isdigit() and int(node) < len(counts) else 0
+
+
+def library_folders(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Where a module, or the user, has the linker look first."""
+    return [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+
+
+# What MPIs' modules and environments set to their folder.
+_MPI_FOLDERS = ("I_MPI_ROOT", "MPI_HOME", "MPI_ROOT", "OPAL_PREFIX", "MPICH_DIR", "CONDA_PREFIX")
+
+
+def mpi_folders(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Where MPIs' own variables say that their libraries are."""
+    roots = [environ[name] for name in _MPI_FOLDERS if environ.get(name)]
+    found = [os.path.join(root, folder) for root in roots for folder in ("lib", "lib/release")]
+    if environ.get("CRAY_MPICH_DIR"):  # its libmpi.so.12 is here
+        found.insert(0, os.path.join(environ["CRAY_MPICH_DIR"], "lib-abi-mpich"))
+    return found
+
+
+_LAUNCHER_PREFIXES = (
+    "OMPI_", "OPAL_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "PALS_", "HYDI_", "MPI_LOCAL",
+)  # fmt: skip
 
 
 def without_launcher(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -580,6 +672,13 @@ def gate(environ: Mapping[str, str] = os.environ) -> Gate:
         return Gate(False, "no launcher started this process", None)
     if found.size == 1:
         return Gate(False, f"{found.name} started one rank", found)
+    if not found.joins:
+        return Gate(
+            False,
+            f"{found.name} started {found.size} tasks that know nothing of each other; for ranks "
+            "that train together, srun --mpi=pmix, or --mpi=pmi2 with an MPICH",
+            found,
+        )
     return Gate(True, f"{found.name} started {found.size} ranks", found)
 
 

@@ -11,8 +11,9 @@ import subprocess
 import sys
 
 from tensorflow import mpi
-from tensorflow.mpi import _build_info, config
+from tensorflow.mpi import _build_info, config, installation
 from tensorflow.mpi._src.gpu import gpus
+from tensorflow.mpi._src.mpi import library as mpi_library
 from tensorflow.mpi._src.observability import machine
 from tensorflow.mpi._src.runtime import c_api, settings
 
@@ -25,7 +26,7 @@ def main() -> int:
         for label, text in _report(ok):
             print(f"{label:<14}{text}")
         print("---")
-    return 1 if ok is False else 0
+    return 1 if ok is False or installation.fault() else 0
 
 
 def _report(ok: bool | None) -> list[tuple[str, str]]:
@@ -34,9 +35,10 @@ def _report(ok: bool | None) -> list[tuple[str, str]]:
     lines = [
         ("version", f"{_build_info.VERSION}, for TensorFlow {_build_info.TENSORFLOW_VERSION}"),
         ("wheel", machine.wheel()),
+        ("files", _files()),
         ("python", f"{sys.version.split()[0]} at {sys.executable}"),
         ("gate", "on" if mpi.is_enabled() else f"off: {gate.reason}"),
-        ("launcher", f"{found.name}, {found.size} ranks" if found else "none"),
+        ("launcher", _launcher(found)),
         ("mpirun", _mpirun()),
         ("MPI library", _mpi_library()),
         ("packages", ", ".join(f"{name} {version}" for name, version in settings.packages())),
@@ -52,6 +54,27 @@ def _report(ok: bool | None) -> list[tuple[str, str]]:
         result = "right" if ok else "WRONG"
         lines.append(("allreduce", f"over {mpi.size()} ranks: {result}"))
     return lines
+
+
+def _launcher(found: config.Launcher | None) -> str:
+    if found is None:
+        return "none"
+    program = mpi_library.launcher_program()
+    return f"{found.name}, {found.size} ranks{f', {program}' if program else ''}"
+
+
+def _files() -> str:
+    """Whether TensorFlow's are this wheel's."""
+    fault = installation.fault()
+    if fault is not None:
+        return f"WRONG: {fault}; mend it: {installation.remedy()}"
+    _, others = installation.owners()
+    if not others:
+        return "this wheel's"
+    return (
+        f"this wheel's, and {' and '.join(others)} own them, too: its removal or update would "
+        f"break this wheel; mend it: {installation.remedy()}"
+    )
 
 
 def _machine() -> list[tuple[str, str]]:
@@ -93,4 +116,4 @@ def _mpirun() -> str:
 def _mpi_library() -> str:
     if mpi.is_enabled() and mpi.size() == 1:
         return "none loaded: one rank needs none"
-    return machine.mpi_library()
+    return mpi_library.report()

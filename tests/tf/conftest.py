@@ -35,12 +35,12 @@ def scripts(request: pytest.FixtureRequest) -> Path:
 def _is_stock(python: str) -> str | None:
     """None if `python` has the official wheel, else why not."""
     look = "from importlib.metadata import version as v; print(v('NAME'))"
-    look = look.replace("NAME", FLAVOUR.distribution)
+    look = look.replace("NAME", FLAVOUR.official)
     run = subprocess.run([python, "-c", look], capture_output=True, text=True, timeout=120)
     if run.stdout.strip() == STOCK_VERSION:
         return None
     found = run.stdout.strip() or run.stderr[-200:]
-    return f"{python} has no {FLAVOUR.distribution} {STOCK_VERSION}: {found}"
+    return f"{python} has no {FLAVOUR.official} {STOCK_VERSION}: {found}"
 
 
 def _build_stock() -> None:

@@ -21,9 +21,10 @@ PUBLIC_BELOW = {"config", "errors"}  # public, and used by every room
 MAY_IMPORT: dict[str, set[str]] = {
     "config": set(),
     "errors": set(),
-    "runtime": {"config", "errors"},
+    "mpi": {"config"},
+    "runtime": {"config", "errors", "mpi"},
     "gpu": {"config", "runtime"},
-    "observability": {"config", "errors", "runtime"},
+    "observability": {"config", "errors", "runtime", "mpi"},
     "variables": {"config", "runtime"},
     "average": {"config", "runtime", "variables"},
     "draws": {"config", "runtime"},
@@ -40,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("config", "runtime", "gpu", "observability", "variables", "average", "data", "files"),
         *("compat_v1", "keras", "tf_keras", "draws", "distribute", "whole"),
     },
-    "public": {"config", "errors", "runtime", "observability", "whole", "data", "gpu"},
+    "public": {"config", "errors", "runtime", "observability", "whole", "data", "gpu", "mpi"},
 }
 
 

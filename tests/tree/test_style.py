@@ -89,12 +89,12 @@ struct Engine {
 def test_environment_is_read_in_one_file() -> None:
     """Only config.py may look at the environment; everything else is told.
 
-    But for hash_order.py, which decides before there is time to import config.py.
+    But for at_start.py, which decides before there is time to import config.py.
     """
     readers = [
         str(path.relative_to(ROOT))
         for path in (ROOT / "tensorflow_patches").rglob("*")
-        if path.suffix in (".py", ".cc", ".h") and path.name not in ("config.py", "hash_order.py")
+        if path.suffix in (".py", ".cc", ".h") and path.name not in ("config.py", "at_start.py")
         if any(word in path.read_text() for word in ("os.environ", "getenv("))
     ]
     assert readers == []

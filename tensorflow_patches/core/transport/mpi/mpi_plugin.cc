@@ -1,5 +1,6 @@
 // The MPI transport: with pairwise_allreduce.h, its own, all of the product that includes mpi.h.
-// One library is compiled from it per MPI ABI.
+// One library is compiled from it per MPI ABI (BUILD.bazel); python/_src/mpi/library.py chooses
+// one.
 //
 // After init, the communication thread makes every MPI call, so MPI_THREAD_SERIALIZED is enough.
 // Two private communicators keep control messages and data apart from each other and from the
@@ -219,6 +220,22 @@ int SplitNodes(int ranks_per_node, char* error) {
   return kTfMpiOk;
 }
 
+// "Open MPI v5.0.11", "MPICH 5.0.2": what the library says of itself, in its first words.
+std::string LibraryName() {
+  char version[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  MPI_Get_library_version(version, &length);
+  version[std::strcspn(version, ",\n")] = '\0';
+  std::string name;
+  for (const char* c = version; *c != '\0'; ++c) {
+    const bool blank = *c == ' ' || *c == '\t';
+    if (!blank || (!name.empty() && name.back() != ' ')) name += blank ? ' ' : *c;
+  }
+  const std::string label = " Version:";  // MPICH's
+  if (const size_t at = name.find(label); at != std::string::npos) name.erase(at, label.size());
+  return name;
+}
+
 int Init(TfMpiTransportInfo* info, char* error) {
   State& state = GetState();
   if (const int result = StartMpi(error); result != kTfMpiOk) return result;
@@ -231,11 +248,7 @@ int Init(TfMpiTransportInfo* info, char* error) {
   MPI_Comm_size(data.comm, &data.size);
   info->rank = data.rank;
   info->size = data.size;
-  char version[MPI_MAX_LIBRARY_VERSION_STRING] = {};
-  int length = 0;
-  MPI_Get_library_version(version, &length);
-  version[std::strcspn(version, ",\n")] = '\0';
-  std::snprintf(info->library, sizeof info->library, "%.255s", version);
+  std::snprintf(info->library, sizeof info->library, "%.255s", LibraryName().c_str());
   return kTfMpiOk;
 }
 

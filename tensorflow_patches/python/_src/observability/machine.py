@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import glob
-import importlib.metadata
 import os
 import platform
 import time
@@ -13,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from tensorflow.mpi import _build_info, config
-from tensorflow.mpi._src.runtime import c_api
+from tensorflow.mpi._src.mpi import library as mpi_library
 
 _SHM = "/dev/shm"
 _NEEDED_SHM = 64 << 20  # bytes of a node of very many ranks (core/base/sizes.h)
@@ -36,19 +34,14 @@ def facts() -> dict[str, Any]:
         "memory_free": memory.get("MemAvailable", 0),
         "shm_free": _shm_free(),
         "shm_fault": _shm_fault(),
-        "mpi": mpi_library(),
+        "mpi": mpi_library.report(),
     }
 
 
 def wheel() -> str:
-    """The distribution, and the GPUs that it could train on here."""
-    for name in ("tensorflow", "tensorflow-cpu"):
-        if next(iter(importlib.metadata.distributions(name=name)), None):
-            break
-    else:
-        return "of no distribution that is installed here"
-    if name == "tensorflow-cpu":
-        return "tensorflow-cpu, without GPUs"
+    """For which processors it is, and the GPUs that it could train on here."""
+    if _build_info.VERSION.endswith(".cpu"):
+        return "tensorflow, without GPUs"
     return f"tensorflow, for GPUs; NVIDIA GPUs on this node: {_gpus() or 'none'}"
 
 
@@ -112,15 +105,3 @@ def _shm_fault() -> str:
     if not os.access(_SHM, os.W_OK):
         return f"{_SHM} cannot be written to"
     return ""
-
-
-def mpi_library() -> str:
-    """Which libmpi the transport library binds to, found as the dynamic linker finds it."""
-    try:
-        library = ctypes.CDLL(c_api.OPEN_MPI_TRANSPORT)
-    except OSError as error:
-        return f"not usable: {error}"
-    del library
-    with open("/proc/self/maps", encoding="utf-8") as maps:
-        paths = {line.split()[-1] for line in maps if "libmpi.so" in line}
-    return ", ".join(sorted(paths))

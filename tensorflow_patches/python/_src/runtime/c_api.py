@@ -9,7 +9,6 @@ from typing import Any
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DIRECTORY = os.path.join(_PACKAGE, "lib")
 LIBRARY = os.path.join(DIRECTORY, "libtensorflow_mpi.so")
-OPEN_MPI_TRANSPORT = os.path.join(DIRECTORY, "libtfmpi_transport_openmpi.so")
 
 _ERROR_BYTES = 4096
 

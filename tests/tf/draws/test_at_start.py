@@ -72,6 +72,8 @@ ENVIRONMENTS = [
     TWO_RANKS,
     {"PMI_SIZE": "2", "PMI_RANK": "1"},
     {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"},
+    {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "TF_MPI_ENABLE": "1"},
+    {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "PMIX_RANK": "1"},
     {**TWO_RANKS, "TF_MPI_ENABLE": "0"},
     {**TWO_RANKS, "TF_MPI_ENABLE": "1"},
     {**TWO_RANKS, "TF_MPI_SHARD": "off"},
@@ -84,7 +86,7 @@ ENVIRONMENTS = [
 
 @pytest.mark.parametrize("environ", ENVIRONMENTS)
 def test_it_decides_as_the_gate_does(environ):
-    ours = runpy.run_path(str(PACKAGE / "python" / "hash_order.py"))["ranks_share_work"]
+    ours = runpy.run_path(str(PACKAGE / "python" / "at_start.py"))["ranks_share_work"]
     config = load_config()
     gate = config.gate(environ)
     ranks = gate.launcher.size if gate.on and gate.launcher else 1

@@ -1,0 +1,1 @@
+"""The MPI library that this rank uses, and our transport for it."""

