@@ -17,6 +17,8 @@ from pathlib import Path
 
 from benchmarks.processes import Process
 
+# Neither our averages nor our horovod (docs/horovod.md).
+WITHOUT_OURS = {"TF_MPI_ENABLE": "0", "TF_MPI_HOROVOD": "0"}
 # Where benchmarks/install_horovod.py puts it.
 HOROVOD = Path(__file__).resolve().parent.parent / ".cache" / "horovod"
 KINDS = {
@@ -105,7 +107,7 @@ def horovod_python() -> str:
 def has_horovod(python: str) -> bool:
     """Whether that Python can import Horovod's TensorFlow part."""
     look = [python, "-c", "import horovod.tensorflow"]
-    environment = {**os.environ, "TF_MPI_ENABLE": "0", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment = {**os.environ, **WITHOUT_OURS, "TF_CPP_MIN_LOG_LEVEL": "2"}
     try:
         done = subprocess.run(look, env=environment, capture_output=True, timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -145,7 +147,7 @@ def start(
     if column.kind in ("independent", "lockstep", "mwms"):
         return _side_by_side(column, script, environment)
     if column.kind in ("off", "horovod"):
-        environment = {**environment, "TF_MPI_ENABLE": "0"}
+        environment = {**environment, **WITHOUT_OURS}
     return [Process([*mpirun(python, column.ranks), *script], environment)]
 
 

@@ -33,6 +33,15 @@ __all__ = [
 ]
 
 
+def __getattr__(name: str) -> Any:
+    """tf.mpi.data and tf.mpi.datasets: loaded when they are used."""
+    if name in ("data", "datasets"):
+        import importlib
+
+        return importlib.import_module(f"tensorflow.mpi.{name}")
+    raise AttributeError(f"module 'tensorflow.mpi' has no attribute '{name}'")
+
+
 def is_enabled() -> bool:
     """True if the optimizers of this process average their gradients over the ranks."""
     return hooks.active
@@ -41,13 +50,13 @@ def is_enabled() -> bool:
 def rank() -> int:
     """This process's number among all ranks, from 0 to size() - 1; 0 with averaging off."""
     hooks.asked_rank = True
-    return hooks.rank
+    return hooks.group_rank
 
 
 def size() -> int:
     """The number of ranks; 1 with averaging off."""
     hooks.asked_rank = True
-    return hooks.size
+    return hooks.group_size
 
 
 def local_rank() -> int:
@@ -61,7 +70,7 @@ def local_size() -> int:
 
 
 def _topology() -> tuple[int, int, int, int, int]:
-    if not hooks.active:
+    if not hooks.connected():
         return (0, 1, 0, 1, 1)
     from tensorflow.mpi._src.runtime import c_api
 
@@ -81,7 +90,7 @@ def barrier(name: str | None = None) -> None:
       tf.errors.DeadlineExceededError: some ranks did not come within TF_MPI_STALL_TIMEOUT.
       tf.errors.UnavailableError: a rank has stopped, or the transport has failed.
     """
-    if not hooks.active and hooks.forked_from is None:
+    if not hooks.connected() and hooks.forked_from is None:
         return
     from tensorflow.mpi._src.runtime import collectives
 
@@ -164,7 +173,7 @@ def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
     """
     for variable in variables:
         variable.assign(broadcast(variable, root))
-    if hooks.active:
+    if hooks.connected():
         from tensorflow.mpi._src.runtime import c_api
 
         c_api.load().tfmpi_caught_up()
@@ -202,6 +211,7 @@ def gather_batch(x: Any) -> Any:
       NotImplementedError: in a compiled function, if the shape is not static.
       As for allreduce.
     """
+    _refuse_where_left_to_script("gather_batch", "horovod's allgather")
     if not hooks.active or hooks.size == 1:
         return x
     from tensorflow.mpi._src.whole import batch
@@ -231,11 +241,20 @@ def shard(dataset: Any, batched: bool | None = None) -> Any:
       TypeError: it is no tf.data.Dataset.
       ValueError: `batched` is True, and its elements have no dimension to split.
     """
+    _refuse_where_left_to_script("shard", "dataset.shard(hvd.size(), hvd.rank())")
     if not hooks.active:
         return dataset
     from tensorflow.mpi._src.data import dataset_shard
 
     return dataset_shard.shard(dataset, batched)
+
+
+def _refuse_where_left_to_script(name: str, instead: str) -> None:
+    if hooks.connected() and not hooks.active:
+        raise RuntimeError(
+            f"tf.mpi.{name} in a script that averages and partitions its data itself, by the API "
+            f"of another library: use {instead}, or leave that library's init() out"
+        )
 
 
 def _collective(

@@ -1,11 +1,15 @@
-"""`python -m tensorflow.mpi doctor | config | bench`."""
+"""`python -m tensorflow.mpi doctor | config | bench | horovodrun | ddlrun | commands`."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 
 from tensorflow.mpi import config, doctor
+from tensorflow.mpi._src.launch import commands, ddlrun, horovodrun
 from tensorflow.mpi._src.observability import bench, nodes
+
+_RUNS = {"horovodrun": horovodrun.main, "ddlrun": ddlrun.main}
 
 
 def main() -> int:
@@ -13,17 +17,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tensorflow.mpi", description="Gradients averaged over MPI ranks."
     )
-    commands = parser.add_subparsers(dest="command", required=True)
-    doctor_parser = commands.add_parser(
+    commands_parser = parser.add_subparsers(dest="command", required=True)
+    doctor_parser = commands_parser.add_parser(
         "doctor", help="prints what is installed, what the launcher says, and tries an allreduce"
     )
     nodes.add_arguments(doctor_parser)
-    commands.add_parser("config", help="prints every TF_MPI_ variable with its help (Markdown)")
-    bench_parser = commands.add_parser(
+    commands_parser.add_parser(
+        "config", help="prints every TF_MPI_ variable with its help (Markdown)"
+    )
+    bench_parser = commands_parser.add_parser(
         "bench", help="under mpirun: times collectives by size, against plain MPI"
     )
     bench.add_arguments(bench_parser)
+    commands_parser.add_parser("commands", help="writes horovodrun and ddlrun beside this Python")
+    for name, run in _RUNS.items():
+        commands_parser.add_parser(name, help=f"starts ranks as {name} does", add_help=False)
+        if sys.argv[1:2] == [name]:  # its options are its own
+            return run(sys.argv[2:])
     options = parser.parse_args()
+    if options.command == "commands":
+        return commands.main()
     if options.command == "doctor":
         return nodes.main(options) if options.nodes else doctor.main()
     if options.command == "bench":

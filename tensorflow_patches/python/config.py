@@ -305,6 +305,23 @@ PARAMETERS = {
             choices=("rank0", "all"),
         ),
         Parameter(
+            "TF_MPI_HOROVOD",
+            "choice",
+            "",
+            "What `import horovod` finds. Unset: a Horovod that is installed, else its API as "
+            "tensorflow.mpi does it. 1: that, in any case. 0: a Horovod that is installed, or "
+            "nothing. With hvd.init() the averages become the script's affair, as with "
+            "TF_MPI_SHARD=off and TF_MPI_IO=all.",
+            choices=("", "0", "1"),
+        ),
+        Parameter(
+            "TF_MPI_DDL",
+            "choice",
+            "",
+            "What `import ddl` finds: as TF_MPI_HOROVOD, of IBM's DDL.",
+            choices=("", "0", "1"),
+        ),
+        Parameter(
             "TF_MPI_TIMELINE",
             "output",
             "",
@@ -396,6 +413,11 @@ def grow_gpu_memory() -> bool:
 def nccl_shares_gpus(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether NCCL's own variable lets several ranks use one GPU."""
     return environ.get("NCCL_MULTI_RANK_GPU_ENABLE", "0").strip() == "1"
+
+
+def horovod_dynamic_process_sets(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether Horovod's own variable lets a script add process sets after hvd.init()."""
+    return environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "").strip() not in ("", "0")
 
 
 def get(name: str, environ: Mapping[str, str] = os.environ) -> Any:
@@ -579,6 +601,23 @@ def without_launcher(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         for name, value in environ.items()
         if name.startswith("OMPI_ALLOW_") or not name.startswith(_LAUNCHER_PREFIXES)
     }
+
+
+def ddl_options(environ: Mapping[str, str] = os.environ) -> str:
+    """DDL's own variable: the options of ddl.init()."""
+    return environ.get("DDL_OPTIONS", "")
+
+
+def leave_data_to_script(environ: Any = os.environ) -> None:
+    """From here on this process takes the data and the files for the script's affair."""
+    environ["TF_MPI_SHARD"], environ["TF_MPI_IO"] = "off", "all"
+
+
+def names_to_pass(
+    names: Sequence[str], prefixes: Sequence[str], environ: Mapping[str, str] = os.environ
+) -> list[str]:
+    """The variables that are set of these names, and that begin so: for a launcher's -x."""
+    return sorted(name for name in environ if name in names or name.startswith(tuple(prefixes)))
 
 
 # Set by a rank for its children, which inherit the launcher's variables but are no ranks.

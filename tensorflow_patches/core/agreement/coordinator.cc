@@ -29,7 +29,7 @@ constexpr size_t kMostIdsOfAName = 16;
 
 bool SameBuffer(const Signature& a, const Signature& b) {
   return b.kind == OpKind::kAllreduce && a.op == b.op && WireType(a.dtype) == WireType(b.dtype) &&
-         a.on_gpu == b.on_gpu;
+         a.on_gpu == b.on_gpu && a.members == nullptr && b.members == nullptr;
 }
 
 }  // namespace
@@ -167,7 +167,8 @@ void Coordinator::CheckReady(const std::string& name) {
   std::string joined;
   for (int r = 0; r < size_; ++r) {
     if (Lacks(pending, r)) return;
-    if (!pending.ready[r]) joined += (joined.empty() ? "" : ", ") + std::to_string(r);
+    if (!pending.ready[r] && IsMember(pending.named.signature, r))
+      joined += (joined.empty() ? "" : ", ") + std::to_string(r);
   }
   const Signature& signature = pending.named.signature;
   const bool zeros_do = joined.empty() || signature.kind == OpKind::kBarrier ||
@@ -180,7 +181,7 @@ void Coordinator::CheckReady(const std::string& name) {
                 Describe(signature) + " '" + name +
                     "' needs all ranks, but the script has ended on rank " + joined);
   }
-  NoteJoined(pending);
+  if (!joined.empty()) NoteJoined(pending);
   agreed_.push_back(std::move(pending));
   pending_.erase(name);
   Answered(name);
@@ -208,7 +209,8 @@ void Coordinator::Fail(const std::string& name, Code code, const std::string& me
   auto it = pending_.find(name);
   std::map<int, int>& late = answered_[name];
   for (int r = 0; r < size_; ++r) {
-    if (!it->second.ready[r] && !peers_[r].joined) ++late[r];
+    const bool asks = IsMember(it->second.named.signature, r) && !peers_[r].joined;
+    if (!it->second.ready[r] && asks) ++late[r];
   }
   if (late.empty()) answered_.erase(name);
   pending_.erase(it);
@@ -227,6 +229,7 @@ std::string Coordinator::StallReport(const Pending& pending, TimePoint now) cons
   std::string doing;
   for (int r = 0; r < size_; ++r) {
     if (pending.ready[r] || peers_[r].joined) continue;
+    if (!IsMember(pending.named.signature, r)) continue;
     missing += (missing.empty() ? "" : ", ") + std::to_string(r);
     doing += (doing.empty() ? "" : "; ") + RankAndDoing(r);
     const bool predicted = predicted_ != kNoId && predicted_at_ > peers_[r].last_time;

@@ -50,6 +50,7 @@ bool Coordinator::GivesNothing(int rank) const {
 
 bool Coordinator::Lacks(const Pending& pending, int rank) const {
   if (pending.ready[rank] || peers_[rank].joined) return false;
+  if (!IsMember(pending.named.signature, rank)) return false;
   const Purpose purpose = pending.named.purpose;
   const bool can_do_without = purpose == Purpose::kBeside ||
                               (purpose == Purpose::kStep && IsGradient(pending.named.signature));

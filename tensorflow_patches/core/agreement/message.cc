@@ -142,6 +142,9 @@ void Write(Writer* w, const NamedSignature& named) {
   w->Byte(named.signature.every_row ? 1 : 0);
   w->Byte(named.signature.on_gpu ? 1 : 0);
   w->Byte(named.signature.weighted ? 1 : 0);
+  static const Members kAll;
+  w->List(named.signature.members != nullptr ? *named.signature.members : kAll,
+          [&](int32_t rank) { w->Signed(rank); });
   w->Unsigned(named.fingerprint);
   w->Byte(static_cast<uint8_t>(named.purpose));
   static const Parts kNone;
@@ -164,6 +167,11 @@ NamedSignature ReadNamed(Reader* r) {
   named.signature.every_row = r->Byte() != 0;
   named.signature.on_gpu = r->Byte() != 0;
   named.signature.weighted = r->Byte() != 0;
+  Members members = r->List<int32_t>([&] { return static_cast<int32_t>(r->Signed()); });
+  if (!std::is_sorted(members.begin(), members.end())) r->Refuse();
+  if (!members.empty()) {
+    named.signature.members = std::make_shared<const Members>(std::move(members));
+  }
   named.fingerprint = r->Unsigned();
   named.purpose = r->OneOf<Purpose>(kNumPurposes);
   Parts parts;

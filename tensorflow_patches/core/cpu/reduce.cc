@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 // A function that is compiled for newer x86-64, too, with all that it calls, and chosen when the
@@ -282,6 +283,48 @@ void Reduce(const Reduction& reduction, const void* const* sources, int n, size_
 }
 
 // Four chains side by side: one alone would wait for its multiplication most of the time.
+namespace {
+
+template <typename T>
+void FillAs(ReduceOp op, void* data, size_t count) {
+  using Limits = std::numeric_limits<T>;
+  constexpr bool kInfinite = Limits::has_infinity;
+  T value = 0;
+  if (op == ReduceOp::kProduct) value = 1;
+  if (op == ReduceOp::kMin) value = kInfinite ? Limits::infinity() : Limits::max();
+  if (op == ReduceOp::kMax) value = kInfinite ? -Limits::infinity() : Limits::lowest();
+  std::fill_n(static_cast<T*>(data), count, value);
+}
+
+}  // namespace
+
+void FillNeutral(DataType type, ReduceOp op, void* data, size_t count) {
+  switch (type) {
+    case DataType::kFloat32:
+      return FillAs<float>(op, data, count);
+    case DataType::kFloat64:
+      return FillAs<double>(op, data, count);
+    case DataType::kInt8:
+      return FillAs<int8_t>(op, data, count);
+    case DataType::kInt16:
+      return FillAs<int16_t>(op, data, count);
+    case DataType::kInt32:
+      return FillAs<int32_t>(op, data, count);
+    case DataType::kInt64:
+      return FillAs<int64_t>(op, data, count);
+    case DataType::kUint8:
+      return FillAs<uint8_t>(op, data, count);
+    case DataType::kUint16:
+      return FillAs<uint16_t>(op, data, count);
+    case DataType::kUint32:
+      return FillAs<uint32_t>(op, data, count);
+    case DataType::kUint64:
+      return FillAs<uint64_t>(op, data, count);
+    default:  // no wire type
+      std::memset(data, 0, count * SizeOf(type));
+  }
+}
+
 uint64_t Fingerprint(const void* data, size_t bytes) {
   constexpr size_t kLanes = 4;
   constexpr uint64_t kSeed = 0x9e3779b97f4a7c15u;

@@ -43,6 +43,10 @@ struct Reduction {
 void Reduce(const Reduction& reduction, const void* const* sources, int n, size_t count, void* out,
             void* copy);
 
+// `count` elements of a wire type, or of one that is its own wire form, that change nothing in such
+// a reduction: zeros of a sum or average.
+void FillNeutral(DataType type, ReduceOp op, void* data, size_t count);
+
 // A 64-bit hash of the bytes, for comparison between ranks; never 0, except that data of zeros
 // gives 0.
 uint64_t Fingerprint(const void* data, size_t bytes);

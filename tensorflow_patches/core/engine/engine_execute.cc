@@ -52,10 +52,11 @@ Status Engine::Resolve(const ResponseItem& item, int contributors) {
     return Refusal("'" + (entry != nullptr ? entry->name : item.named.name) + "'", why);
   };
   const int size = topology().size;
-  if (own == nullptr && ((!joined_ && !stood_aside_) || contributors == size)) {
+  const bool outside = !IsMember(signature, topology().rank);
+  if (own == nullptr && !outside && ((!joined_ && !stood_aside_) || contributors == size)) {
     return refuse("for which this rank has not asked");
   }
-  if (own == nullptr && IsGradient(signature)) ++missed_;
+  if (own == nullptr && !outside && IsGradient(signature)) ++missed_;
   const bool gathers = GathersRows(signature.kind);
   if (item.rows.size() != static_cast<size_t>(gathers ? size : 0)) {
     return refuse("with the rows of " + std::to_string(item.rows.size()) + " ranks");

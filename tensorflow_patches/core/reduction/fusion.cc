@@ -86,6 +86,7 @@ Status Fusion::ReduceInPlace(const FusionEntry& entry, double scale, TimePoint d
   std::vector<char> zeros;
   if (entry.request == nullptr) {
     zeros.resize(count * SizeOf(type));
+    FillNeutral(WireType(type), entry.signature.op, zeros.data(), count * WireElements(type));
     in = out = zeros.data();
   }
   if (entry.request != nullptr && entry.request->scale != 1) {
@@ -109,7 +110,7 @@ Status Fusion::ReduceInChunks(const FusionEntry& entry, double scale, TimePoint 
       Pack(type, static_cast<const char*>(entry.request->input) + offset, buffer, n,
            entry.request->scale);
     } else {
-      std::memset(buffer, 0, WireBytes(type, n));
+      FillNeutral(WireType(type), entry.signature.op, buffer, n * WireElements(type));
     }
     const Status status =
         Reduce(buffer, buffer, n * WireElements(type), entry.signature, scale, deadline);
@@ -152,7 +153,8 @@ void Fusion::PackAll(const std::vector<FusionEntry>& entries, char* next, size_t
   for (const FusionEntry& entry : entries) {
     const size_t size = WireBytes(entry.signature.dtype, Count(entry.signature));
     if (entry.request == nullptr) {
-      std::memset(next, 0, size);
+      const DataType wire = WireType(entry.signature.dtype);
+      FillNeutral(wire, entry.signature.op, next, size / SizeOf(wire));
     } else {
       PackOne(entry, next);
     }

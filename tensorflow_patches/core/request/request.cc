@@ -1,5 +1,7 @@
 #include "tensorflow_patches/core/request/request.h"
 
+#include <algorithm>
+
 namespace tfmpi {
 
 std::string Describe(const Shape& shape) {
@@ -20,6 +22,10 @@ std::string Describe(const Signature& signature) {
   if (signature.row_limit >= 0) text += " if at most " + std::to_string(signature.row_limit);
   if (signature.every_row) text += ", duplicates and all";
   if (signature.on_gpu) text += " on a GPU";
+  if (signature.members != nullptr) {
+    text += " of ranks";
+    for (int32_t rank : *signature.members) text += " " + std::to_string(rank);
+  }
   return text;
 }
 
@@ -52,6 +58,11 @@ std::string DescribeDifference(const std::string& name, int first_rank, const Si
                   std::to_string(b.names.size()));
 }
 
+bool IsMember(const Signature& signature, int rank) {
+  return signature.members == nullptr ||
+         std::binary_search(signature.members->begin(), signature.members->end(), rank);
+}
+
 Signature WithoutRows(Signature signature) {
   if (GathersRows(signature.kind) && !signature.shape.empty()) signature.shape[0] = 0;
   return signature;
@@ -74,6 +85,12 @@ Status Validate(const Signature& signature) {
   if (signature.on_gpu && GathersRows(signature.kind)) {
     return Status(Code::kInvalidArgument,
                   std::string(Name(signature.kind)) + " is not defined for memory of a GPU");
+  }
+  if (signature.members != nullptr && (signature.on_gpu || signature.members->empty())) {
+    return Status(Code::kInvalidArgument, "an operation of some ranks needs one, and no GPU");
+  }
+  if (signature.kind == OpKind::kBroadcast && !IsMember(signature, signature.root)) {
+    return Status(Code::kInvalidArgument, Describe(signature) + ": that rank is none of them");
   }
   if (signature.kind != OpKind::kAllreduce) return Status();
   const bool sums = signature.op == ReduceOp::kAverage || signature.op == ReduceOp::kSum;

@@ -17,6 +17,8 @@
 
 namespace tfmpi {
 
+using Members = std::vector<int32_t>;
+
 // Tensors that are always handed in together, as one request: agreeing on each would cost more than
 // moving a small one does.
 struct Parts {
@@ -45,6 +47,9 @@ struct Signature {
   bool on_gpu = false;
   // Allreduce only: each rank may give its data a weight of its own (Request::scale).
   bool weighted = false;
+  // The ranks whose operation it is, in ascending order; null: all. The others neither ask for it
+  // nor wait, and pass on what they must: zeros, or what changes no minimum, maximum or product.
+  std::shared_ptr<const Members> members = nullptr;
   // Allreduce only: null for one tensor. Else `shape` is the number of elements of all, each of
   // which takes up PaddedElements. Shared: it is compared by address first.
   std::shared_ptr<const Parts> parts = nullptr;
@@ -52,10 +57,13 @@ struct Signature {
   bool operator==(const Signature& other) const {
     const bool same_parts = parts == other.parts ||
                             (parts != nullptr && other.parts != nullptr && *parts == *other.parts);
-    return same_parts && kind == other.kind && op == other.op && dtype == other.dtype &&
-           root == other.root && shape == other.shape && extra_row_bytes == other.extra_row_bytes &&
-           row_limit == other.row_limit && every_row == other.every_row && on_gpu == other.on_gpu &&
-           weighted == other.weighted;
+    const bool same_members =
+        members == other.members ||
+        (members != nullptr && other.members != nullptr && *members == *other.members);
+    return same_parts && same_members && kind == other.kind && op == other.op &&
+           dtype == other.dtype && root == other.root && shape == other.shape &&
+           extra_row_bytes == other.extra_row_bytes && row_limit == other.row_limit &&
+           every_row == other.every_row && on_gpu == other.on_gpu && weighted == other.weighted;
   }
   bool operator!=(const Signature& other) const { return !(*this == other); }
 };
@@ -84,6 +92,7 @@ inline bool IsGradient(const Signature& signature) {
   if (signature.kind == OpKind::kSparseAllgather) return signature.extra_row_bytes != 0;  // sparse
   return IsAverage(signature);
 }
+bool IsMember(const Signature& signature, int rank);
 // As the ranks must agree on it: an allgather has 0 rows, everything else is as it is.
 Signature WithoutRows(Signature signature);
 // "'w': rank 0 has allreduce ..., rank 1 has allreduce ...": where the signatures of a name differ,

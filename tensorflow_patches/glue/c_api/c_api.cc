@@ -311,6 +311,8 @@ int32_t tfmpi_set_averaged(int32_t averaged) {
   return tfmpi::ApplyKernel::SetThreadAveraged(averaged != 0) ? 1 : 0;
 }
 
+void tfmpi_leave_averages_to_script(void) { tfmpi::LeaveAveragesToScript(); }
+
 const char* tfmpi_apply_op(int32_t index, const char** gradient, int32_t* sparse) {
   const auto& ops = tfmpi::AllApplyOps();
   if (index < 0 || static_cast<size_t>(index) >= ops.size()) return nullptr;

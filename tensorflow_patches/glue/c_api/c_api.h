@@ -139,6 +139,9 @@ TFMPI_API uint64_t tfmpi_fingerprint(const void* data, int64_t bytes);
 // kernels average them. Returns what it was before.
 TFMPI_API int32_t tfmpi_set_averaged(int32_t averaged);
 
+// Optimizer ops average nothing from now on, in this process: the script does, by ops of its own.
+TFMPI_API void tfmpi_leave_averages_to_script(void);
+
 // The optimizer ops: name of op `index`, or null beyond the last; its gradient input; whether
 // sparse.
 TFMPI_API const char* tfmpi_apply_op(int32_t index, const char** gradient, int32_t* sparse);

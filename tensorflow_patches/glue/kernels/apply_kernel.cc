@@ -136,7 +136,7 @@ bool ApplyKernel::SetThreadAveraged(bool averaged) { return std::exchange(t_aver
 void ApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   Engine* const engine = GetEngine();
   CountApplied();
-  if (engine == nullptr || engine->topology().size == 1 ||
+  if (engine == nullptr || engine->topology().size == 1 || AreAveragesLeftToScript() ||
       ((averaged_ || t_averaged) && synchronized_.Holds(context))) {
     const std::string traced = synchronized_.TraceName(*this);
     const Span span(Stage::kApply, traced, context->input(gradient_).TotalBytes());

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -32,6 +33,12 @@ constexpr char kAnything[] =
     "T: {half, bfloat16, float, double, complex64, complex128, int8, int16, int32, int64, uint8, "
     "uint16, uint32, uint64, bool}";
 
+// The ranks whose operation it is, in ascending order; none: all.
+constexpr char kOfSomeRanks[] = "members: list(int) = []";
+// Ranks that differ in dtype or shape end with FailedPrecondition, as scripts written for Horovod
+// expect.
+constexpr char kHorovods[] = "horovods: bool = false";
+
 absl::Status GatheredShape(InferenceContext* context) {
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(context->WithRankAtLeast(context->input(0), 1, &shape));
@@ -47,6 +54,8 @@ REGISTER_OP("TfMpiAllreduce")
     .Output("reduced: T")
     .Attr(kNumbers)
     .Attr("reduce_op: int")
+    .Attr(kOfSomeRanks)
+    .Attr(kHorovods)
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn(tensorflow::shape_inference::UnchangedShape);
@@ -57,6 +66,8 @@ REGISTER_OP("TfMpiAllgather")
     .Output("gathered: T")
     .Attr(kAnything)
     .Attr("of_data: bool = false")  // a data set's: the thread that trains may not wait for it
+    .Attr(kOfSomeRanks)
+    .Attr(kHorovods)
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn(GatheredShape);
@@ -67,6 +78,8 @@ REGISTER_OP("TfMpiBroadcast")
     .Output("received: T")
     .Attr(kAnything)
     .Attr("root: int")
+    .Attr(kOfSomeRanks)
+    .Attr(kHorovods)
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn(tensorflow::shape_inference::UnchangedShape);
@@ -83,7 +96,12 @@ REGISTER_OP("TfMpiHandleName")
 
 class CollectiveKernel : public tensorflow::AsyncOpKernel {
  public:
-  using AsyncOpKernel::AsyncOpKernel;
+  explicit CollectiveKernel(OpKernelConstruction* construction) : AsyncOpKernel(construction) {
+    std::vector<int32_t> members;
+    OP_REQUIRES_OK(construction, construction->GetAttr("members", &members));
+    OP_REQUIRES_OK(construction, construction->GetAttr("horovods", &horovods_));
+    if (!members.empty()) members_ = std::make_shared<const Members>(std::move(members));
+  }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     Engine* const engine = GetEngine();
@@ -95,6 +113,7 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
     OP_REQUIRES_ASYNC(context, ToCoreType(tensor.dtype(), &request.signature.dtype),
                       absl::InvalidArgumentError("this dtype cannot travel between ranks"), done);
     request.signature.shape = ToShape(tensor.shape());
+    request.signature.members = members_;
     request.purpose = Purpose::kScript;
     request.input = Data(tensor);
     OP_REQUIRES_OK_ASYNC(context, Prepare(context, tensor, &request), done);
@@ -102,8 +121,13 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
     auto group = RequestGroup::OfKernel(engine, context);
     group->Add(std::move(request));
     RequestGroup::Submit(std::move(group), what,
-                         [context, done, tensor](const absl::Status& ended) {
-                           if (!ended.ok()) context->SetStatus(ended);
+                         [context, done, tensor, horovods = horovods_](const absl::Status& ended) {
+                           const bool differ = horovods && absl::IsInvalidArgument(ended);
+                           if (differ) {
+                             context->SetStatus(absl::FailedPreconditionError(ended.message()));
+                           } else if (!ended.ok()) {
+                             context->SetStatus(ended);
+                           }
                            done();
                          });
   }
@@ -120,6 +144,10 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
     request->output = Data(*output);
     return absl::OkStatus();
   }
+
+ private:
+  std::shared_ptr<const Members> members_;
+  bool horovods_ = false;
 };
 
 class AllreduceKernel : public CollectiveKernel {

@@ -250,7 +250,7 @@ SparseApplyKernel::SparseApplyKernel(OpKernelConstruction* construction, const A
 void SparseApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   ApplyKernel::CountApplied();
   Engine* const engine = GetEngine();
-  if (engine == nullptr) {  // in a forked child
+  if (engine == nullptr || AreAveragesLeftToScript()) {  // null in a forked child
     RunStock(stock_.get(), context);
     return done();
   }

@@ -15,6 +15,7 @@ namespace {
 
 // Set once, never destroyed: kernels may still run while the process exits.
 std::atomic<Engine*> g_engine{nullptr};
+std::atomic<bool> g_left_to_script{false};
 
 // Whom the start waits for. Any thread.
 struct Waits {
@@ -120,6 +121,9 @@ Status StartRuntime(const RuntimeOptions& options) {
 }
 
 Engine* GetEngine() { return g_engine.load(std::memory_order_acquire); }
+
+void LeaveAveragesToScript() { g_left_to_script = true; }
+bool AreAveragesLeftToScript() { return g_left_to_script.load(std::memory_order_relaxed); }
 
 bool ToCoreType(tensorflow::DataType type, DataType* core) {
   switch (type) {

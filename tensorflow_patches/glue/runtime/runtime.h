@@ -39,6 +39,10 @@ void LeaveRuntime(const std::string& reason, Clock::duration grace);
 const std::string& StatsReport();
 // Null unless started.
 Engine* GetEngine();
+// From now on optimizer ops do what stock ones do: the script averages, by ops of its own. Any
+// thread.
+void LeaveAveragesToScript();
+bool AreAveragesLeftToScript();
 
 // How tensorflow and the core name the same things. False for a dtype that cannot travel.
 bool ToCoreType(tensorflow::DataType type, DataType* core);

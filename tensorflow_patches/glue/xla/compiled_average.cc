@@ -246,7 +246,8 @@ absl::Status CompiledApplyKernel::EmitAverageOfGradient(OpKernelContext* context
 
 void CompiledApplyKernel::Compute(OpKernelContext* context) {
   Tensor average = context->input(gradient_);
-  if (!averaged_ && GetEngine() != nullptr) {  // there is none in a forked child
+  // There is none in a forked child.
+  if (!averaged_ && GetEngine() != nullptr && !AreAveragesLeftToScript()) {
     OP_REQUIRES_OK(context, EmitAverageOfGradient(context, &average));
   }
   RunOnGradient(stock_.get(), context, gradient_, &average);

@@ -61,6 +61,9 @@ class MessageTest : public TimedTest {
     named.signature.every_row = Number(2) == 1;
     named.signature.on_gpu = Number(2) == 1;
     named.signature.weighted = Number(2) == 1;
+    Members members;
+    for (int i = Number(4), next = 0; i > 0; --i) members.push_back(next += 1 + Number(5));
+    if (!members.empty()) named.signature.members = std::make_shared<const Members>(members);
     named.fingerprint = static_cast<uint64_t>(Integer());
     named.purpose = static_cast<Purpose>(Number(kNumPurposes));
     return named;

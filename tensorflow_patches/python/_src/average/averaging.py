@@ -12,7 +12,7 @@ from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import carrier, compiled, scope
-from tensorflow.mpi._src.runtime import c_api, hooks
+from tensorflow.mpi._src.runtime import c_api
 
 # The executor gives a closure to its thread pool for each op that follows an asynchronous one, but
 # runs those that follow this one, if they are cheap, one after the other.
@@ -51,7 +51,7 @@ def average(
         if isinstance(tensor, indexed_slices.IndexedSlices):
             raise TypeError(f"'{name}' of the average '{label}' is sparse; it must be dense")
     dense = [ops.convert_to_tensor(tensor) for tensor in tensors]
-    if not dense or hooks.size == 1:
+    if not dense or scope.is_alone():
         return dense
     if compiled.is_compiled():
         return compiled.average_in_one_call(dense, names, label, weight)
@@ -148,7 +148,7 @@ def average_slices(
     from tensorflow.python.eager import context
     from tensorflow.python.framework import dtypes, indexed_slices, ops
 
-    if hooks.size == 1:
+    if scope.is_alone():
         return slices
     slices = of_tensors(slices)
     if compiled.is_compiled():
@@ -250,7 +250,7 @@ def average_all(
 
     names = _told_apart(names)
     weight = scope.current_weight()
-    if gradients and hooks.size > 1 and compiled.is_compiled():
+    if gradients and not scope.is_alone() and compiled.is_compiled():
         return compiled.average_in_one_call(gradients, names, label, weight, every_row)
     averages: dict[int, Any] = {}
     dense: list[int] = []

@@ -9,7 +9,7 @@ from typing import Any
 
 from tensorflow.mpi._src.runtime import c_api, hooks
 
-_local = threading.local()  # weight, depth, parts, passes
+_local = threading.local()  # weight, depth, parts, passes, script
 
 
 @contextlib.contextmanager
@@ -68,6 +68,28 @@ def duplicates(every_row: bool) -> int:
 def is_on_part() -> bool:
     """Whether this thread is inside `on_part()`."""
     return getattr(_local, "parts", 0) > 0
+
+
+@contextlib.contextmanager
+def for_the_script() -> Iterator[None]:
+    """Averages that this thread makes inside are of all ranks, also where averages are left to the
+    script."""
+    before = getattr(_local, "script", False)
+    _local.script = True
+    try:
+        yield
+    finally:
+        _local.script = before
+
+
+def also_later() -> Any:
+    """for_the_script, if this thread is inside it: for a gradient that is taken later."""
+    return for_the_script if getattr(_local, "script", False) else contextlib.nullcontext
+
+
+def is_alone() -> bool:
+    """Whether an average that this thread makes is its own tensor."""
+    return (hooks.group_size if getattr(_local, "script", False) else hooks.size) == 1
 
 
 @contextlib.contextmanager

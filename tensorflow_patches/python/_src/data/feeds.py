@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import scope
-from tensorflow.mpi._src.data import batch_shard, predictions, streams
+from tensorflow.mpi._src.data import batch_shard, own_part, predictions, streams
 from tensorflow.mpi._src.draws import ops
 from tensorflow.mpi._src.runtime import control_plane, hooks, log
 from tensorflow.mpi._src.whole import batch, results, states, trial
@@ -99,7 +99,7 @@ def shard_of(given: Given) -> Feed:
         given.dataset, "endless" if endless else given.num_batches, sorted(sizes or ()) or None
     )
     label = f"data {next(_numbers)}: {given.what}"
-    if not takes_parts():
+    if not takes_parts() or own_part.is_own(given.dataset):
         return Feed(given.dataset, given.num_batches) if predicting else _own(given, stream, label)
     if predicting:
         return _to_predict(given, stream, label, call)

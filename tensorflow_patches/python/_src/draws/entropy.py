@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from tensorflow.mpi import config
-from tensorflow.mpi._src.runtime import hooks
+from tensorflow.mpi._src.runtime import engine, hooks
 
 _SECONDS = 10
 _DEEPEST = 64  # frames of a stack, the innermost
@@ -38,9 +38,11 @@ def share(key: bytes) -> None:
     global _key
     _key = key
     os.register_at_fork(after_in_child=_forget)
+    engine.when_left_to_script(_forget)
 
 
 def _forget() -> None:
+    """Also where the script averages itself: then each rank draws its own."""
     global _key
     _key = b""
 

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.random.bit_generator as bit_generator
 from tensorflow.mpi._src.draws import entropy
-from tensorflow.mpi._src.runtime import control_plane, hooks, log
+from tensorflow.mpi._src.runtime import control_plane, engine, hooks, log
 
 _OWN_NAMES = {"tempfile"}  # modules whose draws must differ between processes
 _seeds = random.Random.seed
+_by_script: set[str] = set()  # states that it has seeded
 
 
 def install() -> None:
@@ -32,11 +33,13 @@ def install() -> None:
     entropy.share(bytes.fromhex(everyone[0][0]))
     if any(theirs[2:] != everyone[0][2:] for theirs in everyone):
         states = control_plane.headers("states of random and numpy", [_python(), _numpy()])
+        if hooks.rank != 0:
+            engine.when_left_to_script(functools.partial(_take_back, states[hooks.rank]))
         _take(*states[0])
     random.Random.seed = _seeded  # type: ignore[method-assign]
     random.seed = random._inst.seed
     bit_generator.randbits = _bits  # type: ignore[attr-defined]
-    np.random.seed = _by_clock(np.random.seed)
+    np.random.seed = _noted(_by_clock(np.random.seed))
     np.random.default_rng = _by_clock(np.random.default_rng)
     if hooks.rank == 0 and len({theirs[1] for theirs in everyone}) > 1:
         log.say(
@@ -67,8 +70,16 @@ def _take(python: Any, numpy: Any) -> None:
         np.random.set_state(numpy)
 
 
+def _take_back(own: Any) -> None:
+    """This rank's states, but for what the script has seeded since rank 0's were taken."""
+    python = random.getstate() if "python" in _by_script else own[0]
+    _take(python, _numpy() if "numpy" in _by_script else own[1])
+
+
 def _seeded(self: random.Random, a: Any = None, version: int = 2) -> None:
     """random.Random.seed, in its place."""
+    if a is not None and self is random._inst:
+        _by_script.add("python")
     if a is None and entropy.is_shared():
         frame = entropy.caller(("random", "tensorflow.mpi._src"))
         if frame is None or frame.f_globals.get("__name__") not in _OWN_NAMES:
@@ -82,6 +93,17 @@ def _by_clock(function: Any) -> Any:
     @functools.wraps(function)
     def seeded(seed: Any = None) -> Any:
         return function(entropy.instead_of_clock(seed, ("numpy", "tensorflow")))
+
+    return seeded
+
+
+def _noted(function: Any) -> Any:
+    """np.random.seed, which notes that it was called."""
+
+    @functools.wraps(function)
+    def seeded(*args: Any, **kwargs: Any) -> Any:
+        _by_script.add("numpy")
+        return function(*args, **kwargs)
 
     return seeded
 

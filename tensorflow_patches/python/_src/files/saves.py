@@ -42,6 +42,7 @@ _thread = _Thread()
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
     engine.when_forked(shared.cache_clear)  # a forked child writes its own files
+    engine.when_left_to_script(shared.cache_clear)
     hooks.fill(
         left_to_rank_0=left_to_rank_0,
         tells_at_end=tells_at_end,

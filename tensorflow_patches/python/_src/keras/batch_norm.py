@@ -93,7 +93,7 @@ def over_ranks(own_moments: Any) -> Any:
             return mean, variance
         self._tf_mpi_synchronized = True
         mask = kwargs.get("mask", args[-1] if len(args) in _WITH_MASK else None)
-        return _of_all_ranks(mean, variance, f"batch norm {self.name}", mask)
+        return of_all_ranks(mean, variance, f"batch norm {self.name}", mask)
 
     return moments
 
@@ -101,11 +101,12 @@ def over_ranks(own_moments: Any) -> Any:
 _WITH_MASK = (2, 4)  # arguments, of Keras 3 and of tf_keras
 
 
-def _of_all_ranks(mean: Any, variance: Any, name: str, mask: Any) -> tuple[Any, Any]:
+def of_all_ranks(mean: Any, variance: Any, name: str, mask: Any) -> tuple[Any, Any]:
     """In float64, in which E[x^2] - E[x]^2 loses nothing that float32 could show."""
     import tensorflow as tf
 
     weight = scope.current_weight()
+    as_now = scope.also_later()
     counting, share = weight, None
     if mask is not None:
         part = batch.current()
@@ -119,9 +120,13 @@ def _of_all_ranks(mean: Any, variance: Any, name: str, mask: Any) -> tuple[Any, 
     @tf.custom_gradient
     def average(first: Any, second: Any) -> tuple[tuple[Any, Any], Any]:
         def gradient(upstream_first: Any, upstream_second: Any) -> list[Any]:
-            found = averaging.average(
-                [upstream_first, upstream_second], ["mean", "square"], f"{name} gradient", weight
-            )
+            with as_now():
+                found = averaging.average(
+                    [upstream_first, upstream_second],
+                    ["mean", "square"],
+                    f"{name} gradient",
+                    weight,
+                )
             return found if share is None else [g * tf.cast(share, g.dtype) for g in found]
 
         averages = averaging.average([first, second], ["mean", "square"], name, counting)

@@ -256,7 +256,12 @@ def _check_averaged(fit: _Fit, model: Any) -> None:
 
     A script that calls collectives of its own knows what it does.
     """
-    if hooks.asked or _averaged_gradients() > fit.gradients or not model.trainable_weights:
+    if (
+        not hooks.active
+        or hooks.asked
+        or _averaged_gradients() > fit.gradients
+        or not model.trainable_weights
+    ):
         return
     if fit.weights is not None and _trainable_digests(model) == fit.weights:
         return  # nothing was trained

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.average import averaging, scope, taken
-from tensorflow.mpi._src.runtime import hooking
+from tensorflow.mpi._src.runtime import hooking, hooks
 from tensorflow.mpi._src.variables import initial_broadcast, naming
 
 _OLDEST_KERAS = (3, 10)
@@ -132,7 +132,7 @@ def _averaging(average: Callable[..., Any], reason: str | None, original: Any) -
     """A method in which an update begins: averages first. `reason`: why that cannot be."""
 
     def update(self: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(_inside, "on", False):
+        if getattr(_inside, "on", False) or not hooks.active:
             return original(self, grads, *args, **kwargs)
         if reason is not None:
             raise NotImplementedError(f"optimizer {type(self).__name__}: {reason}")

@@ -112,6 +112,7 @@ def load() -> Any:
         lib.tfmpi_fingerprint.argtypes = [ctypes.c_void_p, ctypes.c_int64]
         lib.tfmpi_fingerprint.restype = ctypes.c_uint64
         lib.tfmpi_set_averaged.argtypes = [ctypes.c_int32]
+        lib.tfmpi_leave_averages_to_script.restype = None
         lib.tfmpi_apply_op.restype = ctypes.c_char_p
         _lib = lib
     return _lib

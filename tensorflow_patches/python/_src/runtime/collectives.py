@@ -47,7 +47,7 @@ def refuse_in_child(kind: str) -> None:
 
 def barrier(name: str | None) -> None:
     """See tensorflow.mpi.barrier."""
-    run("barrier", np.empty(0, np.uint8), meeting_name("barrier", name))
+    run("barrier", np.empty(0, np.uint8), meeting_name("barrier", name), of_script=True)
 
 
 def run(
@@ -58,11 +58,13 @@ def run(
     op: str = "average",
     root: int = 0,
     in_place: bool = False,
+    of_script: bool = False,
 ) -> np.ndarray[Any, Any]:
     """Carries out one collective under `name` and returns its result; waits for all ranks.
 
     `in_place`: the result of a broadcast or an allreduce takes the place of `array`, which must be
-    contiguous.
+    contiguous. `of_script`: the script has asked for it; the runtime itself asks for nothing of
+    the group where averages are left to the script.
 
     Raises tf.errors.OpError subclasses, see errors.error_from_code; TypeError for a dtype that
     cannot travel.
@@ -74,7 +76,7 @@ def run(
         raise TypeError(
             f"{kind} of {array.dtype.name} is not supported; use one of {', '.join(DTYPES)}"
         )
-    if hooks.forked_from is not None:  # what the runtime itself asks for, as one rank alone
+    if not (hooks.active or of_script):  # what the runtime itself asks for, as one rank alone
         return array if in_place else np.array(array, copy=True)
     out = None if kind == "allgather" else array if in_place else np.array(array, copy=True)
     global started, met

@@ -18,7 +18,11 @@ _LENGTH = struct.Struct("<QQ")  # bytes of a header, bytes of all arrays
 
 
 def gather(
-    label: str, header: Any, arrays: Sequence[np.ndarray[Any, Any]] = ()
+    label: str,
+    header: Any,
+    arrays: Sequence[np.ndarray[Any, Any]] = (),
+    *,
+    of_script: bool = False,
 ) -> list[tuple[Any, list[np.ndarray[Any, Any]]]]:
     """(header, arrays) of every rank, by rank; waits for all.
 
@@ -26,13 +30,14 @@ def gather(
       label: the name under which the ranks meet.
       header: anything that JSON can hold.
       arrays: of any shapes and dtypes that have a buffer; they may differ by rank.
+      of_script: see collectives.run.
     """
     arrays = [np.asarray(array) for array in arrays]
     text = json.dumps([header, [(array.dtype.str, array.shape) for array in arrays]]).encode()
     blocks = [array.tobytes() for array in arrays]
     block = b"".join([_LENGTH.pack(len(text), sum(map(len, blocks))), text, *blocks])
     data = np.frombuffer(block, np.uint8)
-    gathered = memoryview(collectives.run("allgather", data, label).tobytes())
+    gathered = memoryview(collectives.run("allgather", data, label, of_script=of_script).tobytes())
     found = []
     while gathered:
         text_bytes, array_bytes = _LENGTH.unpack_from(gathered)
@@ -57,6 +62,11 @@ def _split(data: memoryview, kinds: Sequence[Any]) -> list[np.ndarray[Any, Any]]
 def headers(label: str, header: Any) -> list[Any]:
     """Every rank's header, by rank."""
     return [theirs for theirs, _ in gather(label, header)]
+
+
+def of_script(label: str, header: Any) -> list[Any]:
+    """As `headers`, also where averages are left to the script."""
+    return [theirs for theirs, _ in gather(label, header, of_script=True)]
 
 
 def anywhere(label: str, flag: bool) -> bool:

@@ -22,6 +22,7 @@ _ROLL_CALL_SECONDS = 120.0
 
 _pid = 0
 _forked: list[Callable[[], None]] = []
+_left_to_script: list[Callable[[], None]] = []
 _left = False
 _after: list[Callable[[], None]] = []
 _at_end: tuple[Callable[[], None], Callable[[], None], Callable[[str], None]] | None = None
@@ -89,6 +90,29 @@ def when_it_ends(
 def when_forked(function: Callable[[], None]) -> None:
     """`function` is called in each process that this rank forks, right after that."""
     _forked.append(function)
+
+
+def when_left_to_script(function: Callable[[], None]) -> None:
+    """`function` is called by leave_to_script()."""
+    _left_to_script.append(function)
+
+
+def leave_to_script() -> bool:
+    """The script averages, partitions its data and writes its files itself, as one that was
+    written for Horovod does: from here on the runtime does none of it. False if it did none before.
+    """
+    if not hooks.active:
+        return False
+    c_api.load().tfmpi_leave_averages_to_script()
+    hooks.leave_to_script()
+    leave_data_to_script()
+    return True
+
+
+def leave_data_to_script() -> None:
+    """The data, what is drawn and the files: not the averages."""
+    for function in _left_to_script:
+        function()
 
 
 def _in_child() -> None:
@@ -212,7 +236,7 @@ def _leave(why: str) -> None:
     global _left
     if os.getpid() == _pid and not _left:
         _left = True
-        with watch.failing(_LEFT_SECONDS, hooks.rank, hooks.size):
+        with watch.failing(_LEFT_SECONDS, hooks.group_rank, hooks.group_size):
             c_api.load().tfmpi_leave(why.encode(), _LEAVE_SECONDS)
 
 
@@ -240,7 +264,7 @@ def _leave_or_join() -> None:
     if _at_end is not None:
         _at_end[1]()
     error = c_api.error_buffer()
-    with watch.end(hooks.rank, hooks.size):
+    with watch.end(hooks.group_rank, hooks.group_size):
         code = library.tfmpi_join(error)
     if code != errors.OK:
         log.say(f"could not end in order: {c_api.error_text(error)}")

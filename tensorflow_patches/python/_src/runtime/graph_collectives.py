@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,12 @@ _OPS = {
     "broadcast": "TfMpiBroadcast",
 }
 # Attributes that nobody else sets: apply_op knows no defaults.
-_DEFAULTS: dict[str, dict[str, Any]] = {"allgather": {"of_data": False}}
+_COMMON: dict[str, Any] = {"members": [], "horovods": False}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "allreduce": _COMMON,
+    "allgather": {"of_data": False, **_COMMON},
+    "broadcast": _COMMON,
+}
 
 
 def collective(kind: str, value: Any, name: str | None, op: str, root: int) -> Any:
@@ -25,11 +31,12 @@ def collective(kind: str, value: Any, name: str | None, op: str, root: int) -> A
 
     if not isinstance(value, (tensor.Tensor, variables.Variable)) and not _is_variable(value):
         array = np.asarray(value)
-        if not hooks.active:
+        if not hooks.connected():
             return array
-        return collectives.run(kind, array, collectives.meeting_name(kind, name), op=op, root=root)
+        meeting = collectives.meeting_name(kind, name)
+        return collectives.run(kind, array, meeting, op=op, root=root, of_script=True)
     value = ops.convert_to_tensor(value)
-    if not hooks.active:
+    if not hooks.connected():
         return value
     attributes: dict[str, Any] = {}
     if kind == "allreduce":
@@ -39,6 +46,39 @@ def collective(kind: str, value: Any, name: str | None, op: str, root: int) -> A
     if isinstance(value, ops.EagerTensor):
         return _eager(kind, value, collectives.meeting_name(kind, name), attributes)
     return _in_graph(kind, value, name, attributes)
+
+
+def of_ranks(
+    kind: str,
+    value: Any,
+    name: str | None,
+    *,
+    op: str = "sum",
+    root: int = 0,
+    ranks: Sequence[int] = (),
+) -> Any:
+    """A collective of a script that was written for Horovod, on the tensor `value`.
+
+    Args:
+      kind, name: as of collective().
+      op, root: of an allreduce, and of a broadcast, by its number among all ranks.
+      ranks: whose collective it is, in ascending order; others do not call it. None: all.
+
+    Raises tf.errors.FailedPreconditionError, when it runs, where ranks differ in dtype or shape.
+    """
+    from tensorflow.python.framework import ops
+
+    attributes: dict[str, Any] = {"horovods": True, "members": [int(rank) for rank in ranks]}
+    if kind == "allreduce":
+        attributes["reduce_op"] = collectives.REDUCE_OPS[op]
+    if kind == "broadcast":
+        attributes["root"] = root
+    whose = "".join(f" {rank}" for rank in ranks)
+    whose = whose and f" of{whose}"
+    if isinstance(value, ops.EagerTensor):
+        meeting = collectives.meeting_name(f"hvd {kind}", name)
+        return _eager(kind, value, f"{meeting}{whose}", attributes)
+    return _in_graph(kind, value, name, attributes, whose)
 
 
 def _is_variable(value: Any) -> bool:
@@ -74,13 +114,16 @@ def _eager(kind: str, value: Any, name: str, attributes: dict[str, Any]) -> Any:
     return result
 
 
-def _in_graph(kind: str, value: Any, name: str | None, attributes: dict[str, Any]) -> Any:
+def _in_graph(
+    kind: str, value: Any, name: str | None, attributes: dict[str, Any], whose: str = ""
+) -> Any:
     """The ranks meet by the function's name and the op's: the same after a retrace."""
     from tensorflow.python.framework import constant_op, op_def_library, ops
 
     presence.uses()
     graph = ops.get_default_graph()
-    with ops.name_scope(f"mpi_{kind}"):
+    # Of some ranks: numbered apart, as the others make none.
+    with ops.name_scope(f"mpi_{kind}{whose.replace(' ', '_')}"):
         meeting = name
         if meeting is None:
             meeting = (
@@ -89,7 +132,7 @@ def _in_graph(kind: str, value: Any, name: str | None, attributes: dict[str, Any
         result = op_def_library.apply_op(
             _OPS[kind],
             tensor=value,
-            tensor_name=constant_op.constant(f"{kind} {meeting}"),
+            tensor_name=constant_op.constant(f"{kind} {meeting}{whose}"),
             **{**_DEFAULTS.get(kind, {}), **attributes},
         )
     return result

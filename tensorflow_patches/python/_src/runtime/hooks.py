@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 active = False  # read by the patches, on their hot paths
 rank = 0
 size = 1
+group_rank = 0  # among the engine's ranks, also where averages are left to the script
+group_size = 1
 forked_from: int | None = None  # the rank that forked this process, which averages nothing
 asked = False  # the script has called a collective of tf.mpi
 shared_out = False  # ... or given each rank its part of the data that it iterates
@@ -39,15 +41,29 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 def activate(this_rank: int, num_ranks: int, optimizer_ops: dict[str, tuple[str, bool]]) -> None:
     """Called once, by engine.py, when the engine has started."""
-    global active, rank, size, apply_ops
+    global active, rank, size, group_rank, group_size, apply_ops
     apply_ops = optimizer_ops
     rank, size, active = this_rank, num_ranks, True
+    group_rank, group_size = rank, size
 
 
 def deactivate_in_child() -> None:
     """Called in a process that this rank has forked: what it computes is its own affair."""
-    global active, rank, size, forked_from
-    forked_from, rank, size, active = rank, 0, 1, False
+    global active, rank, size, group_rank, group_size, forked_from
+    forked_from, group_rank, group_size = group_rank, 0, 1
+    rank, size, active = 0, 1, False
+
+
+def leave_to_script() -> None:
+    """Called by engine.py: from here on each rank does what one process does, but for what the
+    script asks of the group itself."""
+    global active, rank, size
+    rank, size, active = 0, 1, False
+
+
+def connected() -> bool:
+    """Whether this process is a rank, whoever averages: what a script asks of the group is done."""
+    return active or group_size > 1
 
 
 def fill(**functions: Callable[..., Any]) -> None:

@@ -10,7 +10,11 @@ from tensorflow.mpi._src.runtime import hooks
 
 def say(line: str) -> None:
     """One line, from this rank."""
-    print(f"tensorflow.mpi rank {hooks.rank}/{hooks.size}: {line}", file=sys.stderr, flush=True)
+    print(
+        f"tensorflow.mpi rank {hooks.group_rank}/{hooks.group_size}: {line}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def debug(line: str) -> None:

@@ -1,0 +1,139 @@
+"""DDL's operators, as TensorFlow ops: in eager code, tf.function and graphs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from tensorflow.mpi._src.average import averaging, taken
+from tensorflow.mpi._src.ddl import api
+from tensorflow.mpi._src.runtime import graph_collectives, hooks
+
+_OPS = ("sum", "avg")
+
+
+def Init(user_gpuid: int = 0, mode: str = "", pci: bool = True) -> tuple[Any, Any, Any, Any, Any]:
+    """(rank, size, local_rank, local_size, local_gpuid), as tensors.
+
+    Args:
+      user_gpuid, pci: which GPU a rank uses is TensorFlow's and the launcher's affair here.
+      mode: as "b:4x2"; "": any.
+    """
+    import tensorflow as tf
+
+    api.init(f"-mode {mode}" if mode else None)
+    values = (api.rank(), api.size(), api.local_rank(), api.local_size(), api.local_gpuid())
+    rank, size, local_rank, local_size, gpuid = (tf.constant(value, tf.int32) for value in values)
+    return rank, size, local_rank, local_size, gpuid
+
+
+def Bcast(input: Any) -> Any:
+    """Rank 0's."""
+    return graph_collectives.collective("broadcast", _tensor(input), None, "average", 0)
+
+
+def AllReduceN(
+    input: Sequence[Any], op: str = "avg", mpi: bool = False, check: float = 0.0
+) -> list[Any]:
+    """The sums, or averages, over all ranks, of each tensor.
+
+    Args:
+      input: tensors of one floating dtype.
+      op: "sum" or "avg".
+      mpi: by a second way, in which every rank gets all tensors and adds them up itself, in rank
+        order: what `check` compares with.
+      check: from 0 (not at all) to 1: the result may differ from the second way's by this part of
+        the largest element. More is a tf.errors.InvalidArgumentError that says how much.
+    """
+    if op not in _OPS:
+        raise ValueError(f"op={op!r}; accepted: {', '.join(_OPS)}")
+    if not 0 <= check <= 1:
+        raise ValueError(f"check={check}: from 0 to 1")
+    tensors = [_tensor(one) for one in input]
+    if mpi:
+        return [_added_up(one, op) for one in tensors]
+    reduced = _reduced(tensors, op)
+    if not check:
+        return reduced
+    return [
+        _checked(result, _added_up(own, op), check, number)
+        for number, (result, own) in enumerate(zip(reduced, tensors, strict=True))
+    ]
+
+
+def _tensor(value: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.convert_to_tensor(value)
+
+
+def _reduced(tensors: list[Any], op: str) -> list[Any]:
+    import tensorflow as tf
+
+    if hooks.group_size == 1:
+        return [tf.identity(one) for one in tensors]
+    names = [f"tensor {number}" for number in range(len(tensors))]
+    averages = averaging.average_all(tensors, names, f"ddl of {len(names)}", every_row=True)
+    if op == "sum":
+        averages = [_times_size(one) for one in averages]
+    return averages
+
+
+def _times_size(average: Any) -> Any:
+    import tensorflow as tf
+
+    if isinstance(average, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            average.values * tf.cast(hooks.group_size, average.values.dtype),
+            average.indices,
+            average.dense_shape,
+        )
+    return average * tf.cast(hooks.group_size, average.dtype)
+
+
+def _added_up(tensor: Any, op: str) -> Any:
+    import tensorflow as tf
+
+    everyone = graph_collectives.collective("allgather", tensor[tf.newaxis], None, "average", 0)
+    total = functools.reduce(lambda a, b: a + b, tf.unstack(everyone, hooks.group_size))
+    return total / tf.cast(hooks.group_size, total.dtype) if op == "avg" else total
+
+
+def _checked(result: Any, expected: Any, tolerance: float, number: int) -> Any:
+    import tensorflow as tf
+
+    difference = tf.reduce_max(tf.abs(result - expected))
+    most = tf.cast(tolerance, difference.dtype) * tf.reduce_max(tf.abs(expected))
+    check = tf.debugging.assert_less_equal(
+        difference,
+        most,
+        message=f"ddl.AllReduceN: tensor {number} differs from the sum of all ranks' by (x), and "
+        f"check={tolerance} allows (y)",
+    )
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.identity(result)
+
+
+def grads_reduce(
+    grads_and_vars: Sequence[tuple[Any, Any]], average: bool = True
+) -> list[tuple[Any, Any]]:
+    """The pairs with averaged, or summed, gradients, which an optimizer does not average again."""
+    import tensorflow as tf
+
+    pairs = list(grads_and_vars)
+    there = [i for i, (gradient, _) in enumerate(pairs) if gradient is not None]
+    reduced = _reduced([pairs[i][0] for i in there], "avg" if average else "sum")
+    for i, gradient in zip(there, reduced, strict=True):
+        if tf.executing_eagerly():
+            taken.note_average(gradient)
+        pairs[i] = (gradient, pairs[i][1])
+    return pairs
+
+
+def all_reduce_n(grads: Sequence[Any], op: str = "avg") -> list[Any]:
+    return AllReduceN(grads, op)
+
+
+def bcast(t: Any) -> Any:
+    return Bcast(t)

@@ -1,0 +1,37 @@
+"""Adasum: a sum in which what two ranks' tensors have in common counts once.
+
+adasum(a, b) = (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b, by pairs, pairs of pairs and so on, in
+float64 for the dot products.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_SMALL = 1e-8  # a squared norm below this is none
+
+
+def combine(rows: Any, size: int) -> Any:
+    """Of `size` tensors, a power of two, along the first dimension of `rows`."""
+    if size & (size - 1):
+        raise NotImplementedError("Running Adasum with non-power of 2 ranks is not supported yet.")
+    tensors = [rows[rank] for rank in range(size)]
+    while len(tensors) > 1:
+        tensors = [_pair(a, b) for a, b in zip(tensors[::2], tensors[1::2], strict=True)]
+    return tensors[0]
+
+
+def _pair(a: Any, b: Any) -> Any:
+    import tensorflow as tf
+
+    wide_a, wide_b = tf.cast(a, tf.float64), tf.cast(b, tf.float64)
+    dot = tf.reduce_sum(wide_a * wide_b)
+    return tf.cast(_share(wide_a, dot) * wide_a + _share(wide_b, dot) * wide_b, a.dtype)
+
+
+def _share(tensor: Any, dot: Any) -> Any:
+    import tensorflow as tf
+
+    square = tf.reduce_sum(tf.square(tensor))
+    known = square >= _SMALL
+    return tf.where(known, 1.0 - dot / (2.0 * tf.where(known, square, 1.0)), 1.0)

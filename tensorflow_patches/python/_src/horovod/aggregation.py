@@ -1,0 +1,125 @@
+"""backward_passes_per_step: the gradients of several steps are summed on each rank, then reduced.
+
+Between, the optimizer does nothing but count the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tensorflow.mpi._src.horovod import gradients
+
+
+class Aggregation:
+    """The sums of one optimizer. `counter`: how many steps are in them; 0 after a reduction."""
+
+    def __init__(
+        self, passes: int, reducer: gradients.Reducer, average: bool, of_graph: bool
+    ) -> None:
+        self.passes = passes
+        self._reducer = reducer
+        self._average = average
+        self._of_graph = of_graph  # v1's, whose variables a Session initializes
+        self._sums: dict[int, Any] = {}
+        self.counter = self._variable(lambda: 0, "aggregation_counter", (), "int32")
+
+    def _variable(self, initial: Callable[[], Any], name: str, shape: Any, dtype: Any) -> Any:
+        import tensorflow as tf
+
+        if self._of_graph:
+            return tf.compat.v1.get_variable(
+                f"aggregation_variables_{self._reducer.name}/{name}",
+                shape=shape,
+                dtype=dtype,
+                trainable=False,
+                initializer=tf.compat.v1.zeros_initializer(),
+                collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES, "aggregating_collection"],
+            )
+        with tf.init_scope():
+            return tf.Variable(tf.zeros(shape, dtype), trainable=False, name=name)
+
+    def register_local_var(self, variable: Any) -> None:
+        self._reducer.register_local(variable)
+
+    def compute_gradients(self, new: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Adds them; what the optimizer is to apply: the reduced sums, if that was the last of
+        the passes, else what does not matter. None stays None."""
+        import tensorflow as tf
+
+        dense = [self._dense(gradient) for gradient in new]
+        there = [i for i, gradient in enumerate(dense) if gradient is not None]
+        for i in there:
+            if i not in self._sums:
+                shape = variables[i].shape
+                self._sums[i] = self._variable(lambda: 0, str(i), shape, dense[i].dtype)
+        added = [self._sums[i].assign_add(dense[i]) for i in there]
+        with tf.control_dependencies(_ops(added)):
+            counted = self.counter.assign_add(1)
+        with tf.control_dependencies(_ops([counted])):
+            full = tf.equal(self.counter.read_value(), self.passes)
+            results = tf.cond(
+                full,
+                lambda: self._reduced([variables[i] for i in there], there),
+                lambda: [self._sums[i].read_value() for i in there],
+            )
+        results = list(results) if isinstance(results, (list, tuple)) else [results]
+        out: list[Any] = [None] * len(dense)
+        for i, result in zip(there, results, strict=True):
+            gradients.mark(result)
+            out[i] = result
+        return out
+
+    def _reduced(self, variables: list[Any], places: list[int]) -> list[Any]:
+        import tensorflow as tf
+
+        sums = [tf.identity(self._sums[i].read_value()) for i in places]
+        reduced = self._reducer.reduce(sums, variables)
+        if self._average:
+            reduced = [one / tf.cast(self.passes, one.dtype) for one in reduced]
+        with tf.control_dependencies(_ops(reduced)):
+            cleared = [self._sums[i].assign(tf.zeros_like(self._sums[i])) for i in places]
+            cleared.append(self.counter.assign(0))
+        with tf.control_dependencies(_ops(cleared)):
+            return [tf.identity(one) for one in reduced]
+
+    def _dense(self, gradient: Any) -> Any:
+        import tensorflow as tf
+
+        if not isinstance(gradient, tf.IndexedSlices):
+            return gradient
+        if not self._reducer.sparse_as_dense:
+            raise ValueError(
+                "IndexedSlices are not supported when `backward_passes_per_step` > 1 and "
+                "`sparse_as_dense` is False."
+            )
+        return tf.convert_to_tensor(gradient)
+
+    def apply_gradients(
+        self, apply: Callable[[], Any], count_step: Callable[[], Any], after: Sequence[Any]
+    ) -> Any:
+        """Does `apply` after the last of the passes, else `count_step`. `after`: gradients that
+        compute_gradients returned."""
+        import tensorflow as tf
+
+        def with_token(function: Callable[[], Any]) -> Callable[[], Any]:
+            def run() -> Any:
+                done = function()
+                with tf.control_dependencies(_ops([done])):
+                    return tf.constant(0)
+
+            return run
+
+        with tf.control_dependencies(_ops([one for one in after if one is not None])):
+            return tf.cond(
+                tf.equal(self.counter.read_value(), 0), with_token(apply), with_token(count_step)
+            )
+
+
+def _ops(values: Sequence[Any]) -> list[Any]:
+    """For control_dependencies: none in eager code."""
+    import tensorflow as tf
+
+    if tf.executing_eagerly():
+        return []
+    return [value for value in tf.nest.flatten(values) if value is not None]

@@ -1,0 +1,199 @@
+"""init, shutdown, and who is who, as Horovod has them.
+
+init() is where the averages become the script's affair: until then the ranks run one program, so
+that a library which imports Horovod if it finds it turns nothing off.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from tensorflow.mpi import config
+from tensorflow.mpi._src.horovod import process_sets
+from tensorflow.mpi._src.runtime import c_api, control_plane, engine, hooks, log
+
+_NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
+
+
+class _State:
+    """Of this process, between init() and shutdown()."""
+
+    def __init__(self, rank: int, size: int, local: tuple[int, int], others: list[Any]) -> None:
+        self.rank, self.size = rank, size
+        self.local_rank, self.local_size = local
+        # Of each rank: its place on its node, how many are there.
+        alike = [r for r, (place, _) in enumerate(others) if place == self.local_rank]
+        self.cross_rank, self.cross_size = alike.index(rank), len(alike)
+        self.homogeneous = len({size for _, size in others}) == 1
+
+
+_state: _State | None = None
+_inits = 0
+
+
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """A meeting of all ranks, like all that follows.
+
+    Args:
+      comm: None, or the ranks of the group, which must be all.
+      process_sets: of ProcessSet, to be registered; or "dynamic".
+
+    Raises NotImplementedError for any other group.
+    """
+    global _state, _inits
+    if hooks.forked_from is not None:
+        raise RuntimeError(f"hvd.init() in a process that rank {hooks.forked_from} has forked")
+    rank, size = hooks.group_rank, hooks.group_size
+    if comm is not None and (
+        not isinstance(comm, Sequence) or sorted(comm) not in ([], list(range(size)))
+    ):
+        raise NotImplementedError(
+            "hvd.init(comm) of a communicator or of some ranks: tensorflow.mpi has one group, of "
+            f"all {size} ranks. Start as many as the script is to have, or use process sets"
+        )
+    if _state is not None:
+        return
+    if engine.leave_to_script() and rank == 0:
+        _say_so()
+    _warn_if_off()
+    local, others = (0, 1), [(0, 1)]
+    if hooks.connected():
+        _, _, local_rank, local_size, _ = c_api.topology()
+        local = local_rank, local_size
+        others = [tuple(o) for o in control_plane.of_script(f"hvd.init {_inits}", local)]
+    _inits += 1
+    _state = _State(rank, size, local, others)
+    _register(process_sets)
+
+
+def _say_so() -> None:
+    if config.get("TF_MPI_LOG_LEVEL") != "warning":
+        log.say(
+            "hvd.init(): horovod is tensorflow.mpi's here. Averages, parts of the data, files and "
+            "progress bars are as the script has them (TF_MPI_SHARD=off, TF_MPI_IO=all)"
+        )
+
+
+def _warn_if_off() -> None:
+    """The launcher has started ranks, and none of them knows of another."""
+    found = config.launcher()
+    if not hooks.connected() and found is not None and found.size > 1:
+        print(
+            f"tensorflow.mpi: hvd.size() is 1 in each of the {found.size} processes, as averaging "
+            f"is off: {config.gate().reason}",
+            file=sys.stderr,
+        )
+
+
+def _register(sets: Any) -> None:
+    process_sets.start(dynamic=config.horovod_dynamic_process_sets() or sets == "dynamic")
+    if sets is not None and not isinstance(sets, str):
+        process_sets.register_all(list(sets))
+
+
+def shutdown() -> None:
+    """The ranks stay ranks: init() begins anew."""
+    global _state
+    _state = None
+    process_sets.forget()
+
+
+def is_initialized() -> bool:
+    return _state is not None
+
+
+def state() -> Any:
+    """Raises ValueError before init()."""
+    if _state is None:
+        raise ValueError(_NOT_INITIALIZED)
+    return _state
+
+
+def rank() -> int:
+    return int(state().rank)
+
+
+def size() -> int:
+    return int(state().size)
+
+
+def local_rank() -> int:
+    return int(state().local_rank)
+
+
+def local_size() -> int:
+    return int(state().local_size)
+
+
+def cross_rank() -> int:
+    """This rank's node, among those that have a rank of this local_rank()."""
+    return int(state().cross_rank)
+
+
+def cross_size() -> int:
+    return int(state().cross_size)
+
+
+def is_homogeneous() -> bool:
+    """Whether every node has as many ranks."""
+    return bool(state().homogeneous)
+
+
+def mpi_threads_supported() -> bool:
+    """One thread makes all MPI calls, so that any thread of the script may ask for collectives."""
+    state()
+    return True
+
+
+def mpi_enabled() -> bool:
+    return True
+
+
+def mpi_built() -> bool:
+    return True
+
+
+def gloo_enabled() -> bool:
+    return False
+
+
+def gloo_built() -> bool:
+    return False
+
+
+def nccl_built() -> int:
+    return 0
+
+
+def ddl_built() -> bool:
+    return False
+
+
+def ccl_built() -> bool:
+    return False
+
+
+def cuda_built() -> bool:
+    return False
+
+
+def rocm_built() -> bool:
+    return False
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Raises NotImplementedError: a trace is of the whole run."""
+    state()
+    raise NotImplementedError(
+        f"hvd.start_timeline: tensorflow.mpi's trace is of the whole run; start it with "
+        f"TF_MPI_TIMELINE={os.path.basename(str(file_path))}"
+    )
+
+
+def stop_timeline() -> None:
+    """Raises NotImplementedError, as start_timeline."""
+    state()
+    raise NotImplementedError("hvd.stop_timeline: see hvd.start_timeline")

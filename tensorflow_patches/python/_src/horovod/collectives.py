@@ -1,0 +1,323 @@
+"""Horovod's collectives on tensors, with their gradients, in eager code, tf.function and graphs.
+
+Each is one or two of tf.mpi's: an alltoall is an allgather of which a rank keeps its slices, a
+reducescatter an allreduce of which it keeps its rows. They are right, and move more bytes than
+Horovod's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tensorflow.mpi._src.horovod import adasum, basics, process_sets
+from tensorflow.mpi._src.horovod.process_sets import ProcessSet, global_process_set
+from tensorflow.mpi._src.runtime import collectives as arrays
+from tensorflow.mpi._src.runtime import graph_collectives, hooks
+
+# As Horovod numbers them.
+Average, Sum, Adasum, Min, Max, Product = 0, 1, 2, 3, 4, 5
+_OPS = {Sum: "sum", Min: "min", Max: "max", Product: "product"}
+
+
+def chosen_op(op: Any, average: Any) -> int:
+    """The reduction of an allreduce that is given `op`, or the old `average`."""
+    if op is not None:
+        if average is not None:
+            raise ValueError(
+                "The op parameter supersedes average. Please provide only one of them."
+            )
+        return int(op)
+    return Sum if average is not None and not average else Average
+
+
+def run(kind: str, tensor: Any, name: str | None, process_set: ProcessSet, **more: Any) -> Any:
+    """One of tf.mpi's, over the ranks of `process_set`; `tensor` itself if it is one."""
+    import tensorflow as tf
+
+    basics.state()
+    tensor = tf.convert_to_tensor(tensor)
+    ranks = process_sets.members(process_set)
+    if not process_set.included():
+        raise tf.errors.InvalidArgumentError(
+            None, None, f"hvd.{kind}: rank {basics.rank()} is not in {process_set}"
+        )
+    if len(ranks) == 1:
+        return tf.identity(tensor)
+    some = ranks if len(ranks) < basics.size() else []
+    return graph_collectives.of_ranks(kind, tensor, name, ranks=some, **more)
+
+
+def _times(tensor: Any, factor: float) -> Any:
+    """Integers are scaled in float64, half in float32, and rounded once."""
+    import tensorflow as tf
+
+    if factor == 1.0:
+        return tensor
+    if tensor.dtype in (tf.float16, tf.bfloat16):
+        wide = tf.float32
+    else:
+        wide = tensor.dtype if tensor.dtype.is_floating or tensor.dtype.is_complex else tf.float64
+    return tf.cast(tf.cast(tensor, wide) * tf.cast(factor, wide), tensor.dtype)
+
+
+def _with_gradient(function: Callable[[Any], Any], gradient: Callable[[Any], Any]) -> Any:
+    """`function` of one tensor; `gradient` gets what flows back, for what was given."""
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def both(tensor: Any) -> Any:
+        return function(tensor), gradient
+
+    return both
+
+
+def allreduce(
+    tensor: Any,
+    name: str | None = None,
+    op: int = Sum,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """postscale * op over ranks of (prescale * tensor).
+
+    The gradient is the same reduction of what flows back, as Horovod has it.
+    """
+    import tensorflow as tf
+
+    if op not in (Average, Sum, Adasum, Min, Max, Product):
+        raise ValueError(f"hvd.allreduce: op={op!r} is none of Horovod's")
+    size = len(process_sets.members(process_set))
+
+    def reduce(value: Any, name: str | None) -> Any:
+        value = _times(value, prescale_factor)
+        if op == Adasum:
+            rows = run("allgather", value[tf.newaxis], name, process_set)
+            return _times(adasum.combine(rows, size), postscale_factor)
+        if op == Average:
+            if value.dtype.is_floating or value.dtype.is_complex:
+                value = run("allreduce", value, name, process_set, op="average")
+                return _times(value, postscale_factor)
+            value = run("allreduce", value, name, process_set, op="sum")
+            return _times(value, postscale_factor / size)
+        value = run("allreduce", value, name, process_set, op=_OPS[op])
+        return _times(value, postscale_factor)
+
+    back = name and f"{name} gradient"
+    return _with_gradient(lambda value: reduce(value, name), lambda up: reduce(up, back))(
+        tf.convert_to_tensor(tensor)
+    )
+
+
+def allgather(
+    tensor: Any,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The ranks' tensors, one after another along the first dimension, which may differ.
+
+    The gradient is the average of what flows back to this rank's rows.
+    """
+    import tensorflow as tf
+
+    tensor = tf.convert_to_tensor(tensor)
+    back = name and f"{name} gradient"
+
+    def gradient(up: Any) -> Any:
+        mean = allreduce(up, back, Average, process_set=process_set)
+        first, rows = _my_rows(tensor, back, process_set)
+        return mean[first : first + rows]
+
+    return _with_gradient(lambda value: run("allgather", value, name, process_set), gradient)(
+        tensor
+    )
+
+
+def _my_rows(tensor: Any, name: str | None, process_set: ProcessSet) -> tuple[Any, Any]:
+    """Where this rank's rows of an allgather begin, and how many they are."""
+    import tensorflow as tf
+
+    rows = tf.shape(tensor, out_type=tf.int64)[:1]
+    everyone = run("allgather", rows, name and f"{name} rows", process_set)
+    place = process_set.rank()
+    return tf.reduce_sum(everyone[:place]), rows[0]
+
+
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The tensor of rank `root_rank`, by its number among all ranks.
+
+    The gradient is the average of what flows back, on the root; zeros elsewhere.
+    """
+    import tensorflow as tf
+
+    if root_rank not in process_sets.members(process_set):
+        raise tf.errors.InvalidArgumentError(
+            None, None, f"hvd.broadcast: root_rank={root_rank} is not in {process_set}"
+        )
+    back = name and f"{name} gradient"
+
+    def gradient(up: Any) -> Any:
+        mean = allreduce(up, back, Average, process_set=process_set)
+        return mean if basics.rank() == root_rank else tf.zeros_like(mean)
+
+    return _with_gradient(
+        lambda value: run("broadcast", value, name, process_set, root=root_rank), gradient
+    )(tf.convert_to_tensor(tensor))
+
+
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Rank r gets the r-th slice of every rank's tensor; with `splits` also how many of each.
+
+    Without `splits` all slices have as many rows. The gradient travels back the same way.
+    """
+    import tensorflow as tf
+
+    tensor = tf.convert_to_tensor(tensor)
+    size = len(process_sets.members(process_set))
+    given = _equal_splits(tensor, size) if splits is None else tf.convert_to_tensor(splits)
+    with tf.control_dependencies(_check_splits(tensor, given, size)):
+        given = tf.identity(given)
+    back = name and f"{name} gradient"
+
+    def forward(value: Any) -> Any:
+        return _exchange(value, given, name, size, process_set)
+
+    @tf.custom_gradient
+    def both(value: Any) -> Any:
+        output, received = forward(value)
+
+        def gradient(up: Any, _: Any = None) -> Any:
+            returned, _ = _exchange(up, received, back, size, process_set)
+            # What no rank was sent has no gradient.
+            rest = tf.shape(value)[0] - tf.shape(returned)[0]
+            return tf.pad(returned, [[0, rest]] + [[0, 0]] * (len(value.shape) - 1))
+
+        return (output, received), gradient
+
+    output, received = both(tensor)
+    return output if splits is None else (output, received)
+
+
+def _equal_splits(tensor: Any, size: int) -> Any:
+    import tensorflow as tf
+
+    rows = tf.shape(tensor)[0]
+    check = tf.debugging.assert_equal(
+        rows % size,
+        0,
+        message=f"hvd.alltoall without splits: {size} ranks do not divide the first dimension",
+    )
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.fill([size], rows // size)
+
+
+def _check_splits(tensor: Any, splits: Any, size: int) -> list[Any]:
+    import tensorflow as tf
+
+    if splits.shape.rank == 1 and splits.shape[0] not in (None, size):
+        raise tf.errors.InvalidArgumentError(
+            None, None, f"hvd.alltoall: {splits.shape[0]} splits for {size} ranks"
+        )
+    check = tf.debugging.assert_less_equal(
+        tf.reduce_sum(tf.cast(splits, tf.int64)),
+        tf.shape(tensor, out_type=tf.int64)[0],
+        message="hvd.alltoall: the splits are more than the first dimension",
+    )
+    return [] if check is None else [check]
+
+
+def _exchange(
+    tensor: Any, splits: Any, name: str | None, size: int, process_set: ProcessSet
+) -> tuple[Any, Any]:
+    """(this rank's slices of all ranks' tensors, how many rows of each)."""
+    import tensorflow as tf
+
+    place = process_set.rank()
+    rows = tf.shape(tensor, out_type=tf.int64)[:1]
+    mine = tf.concat([rows, tf.cast(splits, tf.int64)], 0)[tf.newaxis]
+    table = run("allgather", mine, name and f"{name} splits", process_set)
+    table = tf.ensure_shape(table, [size, size + 1])
+    everything = run("allgather", tensor, name, process_set)
+    begins = tf.cumsum(table[:, 0], exclusive=True) + tf.reduce_sum(table[:, 1 : place + 1], 1)
+    counts = table[:, place + 1]
+    parts = [everything[begins[r] : begins[r] + counts[r]] for r in range(size)]
+    output = tf.ensure_shape(tf.concat(parts, 0), [None, *tensor.shape[1:]])
+    return output, tf.cast(counts, splits.dtype)
+
+
+def reducescatter(
+    tensor: Any,
+    name: str | None = None,
+    op: int = Sum,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Any:
+    """This rank's rows of an allreduce; the first ranks get one more if they do not divide."""
+    import tensorflow as tf
+
+    if op not in (Average, Sum):
+        raise NotImplementedError("hvd.reducescatter knows Average and Sum")
+    tensor = tf.convert_to_tensor(tensor)
+    if tensor.shape.rank == 0:
+        raise tf.errors.InvalidArgumentError(
+            None, None, "hvd.reducescatter needs a tensor of rank 1 or more"
+        )
+    size = len(process_sets.members(process_set))
+    back = name and f"{name} gradient"
+
+    def forward(value: Any) -> Any:
+        reduced = allreduce(
+            value, name, op, prescale_factor, postscale_factor, process_set=process_set
+        )
+        rows = tf.shape(reduced)[0]
+        place = process_set.rank()
+        assert place is not None
+        each, more = rows // size, rows % size
+        first = place * each + tf.minimum(place, more)
+        part = reduced[first : first + each + tf.cast(place < more, tf.int32)]
+        if tensor.shape.rank and tensor.shape[0] is not None:
+            each, more = divmod(tensor.shape[0], size)
+            part = tf.ensure_shape(part, [each + (place < more), *tensor.shape[1:]])
+        return part
+
+    def gradient(up: Any) -> Any:
+        factor = prescale_factor * postscale_factor * (size if op == Sum else 1)
+        return allgather(_times(up, factor), back, process_set=process_set)
+
+    return _with_gradient(forward, gradient)(tensor)
+
+
+def join() -> Any:
+    """Waits until every rank is here; the number of the rank that came last.
+
+    Meanwhile the others' averages of gradients go on without this rank, over the ranks that still
+    give some, and rank 0 says so. An allreduce of theirs needs all ranks: it ends with an error.
+    """
+    import tensorflow as tf
+
+    basics.state()
+    if not hooks.connected():
+        return tf.constant(0)
+    came = np.array([time.time()])
+    arrays.barrier("hvd.join")
+    everyone = arrays.run("allgather", came, "hvd.join times", of_script=True)
+    return tf.constant(int(np.argmax(everyone)))

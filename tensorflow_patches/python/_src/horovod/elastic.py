@@ -1,0 +1,165 @@
+"""State that a script commits and restores, at a fixed number of ranks.
+
+A rank that is lost ends the job (docs/reliability.md): hvd.elastic.run() runs its function once,
+after it has made the state rank 0's everywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from tensorflow.mpi._src.horovod import basics, objects
+
+
+class State:
+    """What a script saves in memory and shares between ranks."""
+
+    def __init__(self, bcast_object: Any = None, get_rank: Any = None) -> None:
+        self._reset_callbacks: list[Callable[[], None]] = []
+
+    def register_reset_callbacks(self, callbacks: list[Callable[[], None]]) -> None:
+        """For when ranks come or go: they do not."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def commit(self) -> None:
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """There are none."""
+
+    def save(self) -> None:
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Before sync(), when ranks have come or gone."""
+
+
+class ObjectState(State):
+    """Python objects, each an attribute."""
+
+    def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
+        super().__init__()
+        self._saved_state = kwargs
+        self._set_attrs()
+
+    def save(self) -> None:
+        self._saved_state = {name: getattr(self, name) for name in self._saved_state}
+
+    def restore(self) -> None:
+        self._set_attrs()
+
+    def sync(self) -> None:
+        if self._saved_state:
+            self._saved_state = objects.broadcast_object(self._saved_state)
+            self._set_attrs()
+
+    def _set_attrs(self) -> None:
+        for name, value in self._saved_state.items():
+            setattr(self, name, value)
+
+
+class TensorFlowState(ObjectState):
+    """tf.Variables, and Python objects."""
+
+    def __init__(self, variables: Any = None, session: Any = None, **kwargs: Any) -> None:
+        import tensorflow as tf
+
+        self.variables = list(variables or tf.compat.v1.global_variables())
+        self.session = session
+        self._eager = tf.executing_eagerly()
+        if not self._eager:
+            self.session = session or tf.compat.v1.get_default_session()
+            self._broadcast = objects.broadcast_variables(self.variables, 0)
+        super().__init__(**kwargs)
+        self._keep()
+
+    def save(self) -> None:
+        self._keep()
+        super().save()
+
+    def restore(self) -> None:
+        for variable, value in zip(self.variables, self._values, strict=True):
+            if self._eager:
+                variable.assign(value)
+            else:
+                variable.load(value, self.session)
+        super().restore()
+
+    def sync(self) -> None:
+        if self._eager:
+            objects.broadcast_variables(self.variables, 0)
+        else:
+            self.session.run(self._broadcast)
+        self._keep()
+        super().sync()
+
+    def _keep(self) -> None:
+        self._values = [
+            variable.numpy() if self._eager else variable.eval(self.session)
+            for variable in self.variables
+        ]
+
+
+class TensorFlowKerasState(ObjectState):
+    """A model, its optimizer, and Python objects."""
+
+    def __init__(
+        self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any
+    ) -> None:
+        self.model = model
+        if not getattr(model, "built", True):
+            raise ValueError("Model must be built first. Run `model.build(input_shape)`.")
+        self.optimizer = optimizer or model.optimizer
+        super().__init__(**kwargs)
+        self._keep()
+
+    def _variables(self) -> list[Any]:
+        own = getattr(self.optimizer, "variables", ())
+        return list(self.model.variables) + list(own() if callable(own) else own)
+
+    def save(self) -> None:
+        self._keep()
+        super().save()
+
+    def restore(self) -> None:
+        import tensorflow as tf
+
+        for variable, value in zip(self._variables(), self._values, strict=False):
+            variable.assign(tf.identity(value))
+        super().restore()
+
+    def sync(self) -> None:
+        objects.broadcast_variables(self._variables(), 0)
+        self._keep()
+        super().sync()
+
+    def _keep(self) -> None:
+        import tensorflow as tf
+
+        self._values = [tf.identity(variable) for variable in self._variables()]
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """func(state, ...), after state.sync()."""
+
+    @functools.wraps(func)
+    def wrapper(state: Any, *args: Any, **kwargs: Any) -> Any:
+        basics.state()
+        state.sync()
+        return func(state, *args, **kwargs)
+
+    return wrapper

@@ -1,0 +1,274 @@
+"""hvd.DistributedOptimizer for Keras's optimizers: Keras 3, tf_keras's current and legacy ones.
+
+What is made is of a class of the same name, so that a model which is saved with it loads without
+Horovod. The outermost update reduces, whatever a script has not had reduced before.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from tensorflow.mpi._src.horovod import gradients, tape
+from tensorflow.mpi._src.horovod.aggregation import Aggregation
+from tensorflow.mpi._src.horovod.collectives import Average, Sum
+from tensorflow.mpi._src.horovod.process_sets import ProcessSet, global_process_set
+from tensorflow.mpi._src.horovod.reductions import Compression
+
+_inside = threading.local()
+
+
+class CallableList(list[Any]):
+    """opt.variables, and opt.variables()."""
+
+    def __call__(self) -> CallableList:
+        return self
+
+
+class Reducing:
+    """Before the class of the optimizer that it is made from; `_hvd_settings` is of each such."""
+
+    _hvd_settings: dict[str, Any]
+
+    @property
+    def _hvd(self) -> gradients.Reducer:
+        found = self.__dict__.get("_hvd_reducer")
+        if found is None:
+            settings = dict(self._hvd_settings)
+            passes, average = settings.pop("passes"), settings.pop("average")
+            found = gradients.Reducer(**settings)
+            helper = Aggregation(passes, found, average, of_graph=False) if passes > 1 else None
+            self.__dict__["_hvd_reducer"] = found
+            self.__dict__["_hvd_aggregation"] = helper
+        return found
+
+    @property
+    def _agg_helper(self) -> Aggregation | None:
+        _ = self._hvd
+        helper: Aggregation | None = self.__dict__["_hvd_aggregation"]
+        return helper
+
+    def register_local_var(self, var: Any) -> None:
+        """Its gradient is this rank's own."""
+        self._hvd.register_local(var)
+
+    def _allreduce(self, grads: Any, variables: Any) -> list[Any]:
+        grads, variables = list(grads), list(variables)
+        if self._agg_helper is not None:
+            if all(g is None or gradients.is_reduced(g) for g in grads):
+                return grads
+            return self._agg_helper.compute_gradients(grads, variables)
+        return self._hvd.reduce(grads, variables)
+
+    def _compute_gradients(
+        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> list[tuple[Any, Any]]:
+        """Of a loss, or of a function that returns one: reduced, with their variables."""
+        import tensorflow as tf
+
+        if callable(loss):
+            with tf.GradientTape() as tape:
+                flat = tf.nest.flatten(var_list() if callable(var_list) else var_list)
+                tape.watch(flat)
+                value = loss()
+        else:
+            flat = tf.nest.flatten(var_list)
+            value = loss
+        own = tape.gradient(value, flat, grad_loss)
+        return list(zip(self._allreduce(own, flat), flat, strict=True))
+
+    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> Any:
+        return self._compute_gradients(loss, var_list, None, tape)
+
+    def _count_step(self) -> Any:
+        iterations = getattr(self, "iterations", None)
+        return None if iterations is None else iterations.assign_add(1)
+
+    def _hvd_apply(self, grads: Any, variables: Any, update: Any) -> Any:
+        """update(reduced gradients): after the last of the passes."""
+        helper = self._agg_helper
+        reduced = self._allreduce(grads, variables)
+        if helper is None:
+            return update(reduced)
+        return helper.apply_gradients(lambda: update(reduced), self._count_step, reduced)
+
+
+class _OfKeras3(Reducing):
+    @property
+    def variables(self) -> CallableList:
+        return CallableList(super().variables)  # type: ignore[misc]
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+        base: Any = super()
+        if getattr(_inside, "on", False):
+            return base.apply(grads, trainable_variables)
+        variables = trainable_variables
+        if variables is None:
+            variables = self._trainable_variables  # type: ignore[attr-defined]
+        elif not self.built:  # type: ignore[attr-defined]
+            import tensorflow as tf
+
+            with tf.init_scope():
+                self.build(list(variables))  # type: ignore[attr-defined]
+
+        def update(reduced: Any) -> Any:
+            _inside.on = True
+            try:
+                return base.apply(reduced, trainable_variables)
+            finally:
+                _inside.on = False
+
+        return self._hvd_apply(grads, variables, update)
+
+    def apply_gradients(self, grads_and_vars: Any, **_: Any) -> Any:
+        grads, variables = zip(*grads_and_vars, strict=True)
+        self.apply(grads, variables)
+        return self.iterations  # type: ignore[attr-defined]
+
+
+class _OfTfKeras(Reducing):
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        base: Any = super()
+        pairs = list(grads_and_vars)
+        if getattr(_inside, "on", False):
+            return base.apply_gradients(pairs, *args, **kwargs)
+        grads, variables = zip(*pairs, strict=True)
+        if self._agg_helper is not None and hasattr(self, "build"):
+            import tensorflow as tf
+
+            with tf.init_scope():
+                self.build(list(variables))
+
+        def update(reduced: Any) -> Any:
+            _inside.on = True
+            try:
+                new = list(zip(reduced, variables, strict=True))
+                return base.apply_gradients(new, *args, **kwargs)
+            finally:
+                _inside.on = False
+
+        return self._hvd_apply(grads, variables, update)
+
+
+class _OfLegacy(_OfTfKeras):
+    def get_gradients(self, loss: Any, params: Any) -> list[Any]:
+        own = super().get_gradients(loss, params)  # type: ignore[misc]
+        return self._allreduce(own, params)
+
+
+def _kind_of(optimizer: Any) -> type[Reducing]:
+    if hasattr(optimizer, "get_gradients"):
+        return _OfLegacy
+    return _OfKeras3 if hasattr(optimizer, "apply") else _OfTfKeras
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """A new optimizer with the settings of `optimizer`, whose gradients are reduced first.
+
+    Raises ValueError where Horovod does: for another op than Average and Sum.
+    """
+    if op not in (Average, Sum):
+        raise ValueError("op currently only supports Average and Sum")
+    gradients.check_groups(num_groups, groups)
+    if backward_passes_per_step < 1:
+        raise ValueError("backward_passes_per_step must be > 0")
+    own = type(optimizer)
+    settings = {
+        "name": name or f"Distributed{own.__name__}",
+        "device_dense": device_dense,
+        "device_sparse": device_sparse,
+        "compression": compression,
+        "sparse_as_dense": sparse_as_dense,
+        "op": op,
+        "gradient_predivide_factor": gradient_predivide_factor,
+        "process_set": process_set,
+        "scale_local_gradients": scale_local_gradients,
+        "passes": backward_passes_per_step,
+        "average": average_aggregated_gradients,
+    }
+    attributes = {"_hvd_settings": settings, "__module__": own.__module__}
+    kind = type(own.__name__, (_kind_of(optimizer), own), attributes)
+    made = kind.from_config(optimizer.get_config())  # type: ignore[attr-defined]
+    _ = made._hvd
+    return made
+
+
+def PartialDistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """As DistributedOptimizer; the gradients of `local_layers` are each rank's own."""
+    made = DistributedOptimizer(
+        optimizer,
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        op,
+        backward_passes_per_step,
+        average_aggregated_gradients,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+    for variable in tape.variables_of(local_layers):
+        made.register_local_var(variable)
+    return made
+
+
+def load_model(
+    keras: Any,
+    filepath: Any,
+    custom_optimizers: Any = None,
+    custom_objects: Any = None,
+    compression: Any = Compression.none,
+) -> Any:
+    """A saved model with its optimizer, state and all, as a DistributedOptimizer."""
+    objects = {kind.__name__: kind for kind in custom_optimizers or ()} | dict(custom_objects or {})
+    model = keras.models.load_model(filepath, custom_objects=objects or None)
+    own = getattr(model, "optimizer", None)
+    if own is None or isinstance(own, Reducing):
+        return model
+    made = DistributedOptimizer(own, compression=compression)
+    if hasattr(made, "build"):
+        made.build(model.trainable_variables)
+        for new, old in zip(_list(made.variables), _list(own.variables), strict=True):
+            new.assign(old)
+    else:  # legacy: its slots come with its weights
+        made._create_all_weights(model.trainable_variables)
+        made.set_weights(own.get_weights())
+    model.optimizer = made
+    return model
+
+
+def _list(variables: Any) -> list[Any]:
+    return list(variables() if callable(variables) else variables)

@@ -1,0 +1,160 @@
+"""Variables and Python objects of one rank, for all."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from tensorflow.mpi._src.horovod import basics, collectives, process_sets
+from tensorflow.mpi._src.horovod.process_sets import ProcessSet, global_process_set
+from tensorflow.mpi._src.runtime import collectives as arrays
+from tensorflow.mpi._src.runtime import graph_collectives
+
+
+def broadcast_variables(
+    variables: Iterable[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+) -> Any:
+    """Makes rank `root_rank`'s values every rank's: at once in eager code, else by the operation
+    that is returned. As many variables, in the same order, on all ranks."""
+    import tensorflow as tf
+
+    _check_root(root_rank, process_set)
+    assigned = []
+    for variable in variables:
+        value = collectives.broadcast(_value(variable), root_rank, process_set=process_set)
+        assigned.append(_assign(variable, value))
+    return None if tf.executing_eagerly() else tf.group(*assigned)
+
+
+def _check_root(root_rank: int, process_set: ProcessSet) -> None:
+    if root_rank not in process_sets.members(process_set):
+        raise ValueError(f"root_rank={root_rank} is not in {process_set}")
+
+
+def _value(variable: Any) -> Any:
+    """Of a tf.Variable, or of a Keras 3 one."""
+    import tensorflow as tf
+
+    return tf.convert_to_tensor(variable)
+
+
+def _assign(variable: Any, value: Any) -> Any:
+    done = variable.assign(value)
+    return getattr(done, "op", done)
+
+
+def broadcast_(
+    variables: list[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """broadcast_variables(); returns the new values."""
+    import tensorflow as tf
+    from tensorflow.python.ops import resource_variable_ops
+
+    if len({resource_variable_ops.is_resource_variable(one) for one in variables}) > 1:
+        raise ValueError(
+            "All variables passed to broadcast_() should be of the same kind, resource or reference"
+        )
+    values = []
+    for number, variable in enumerate(variables):
+        label = name if name is None or number == 0 else f"{name} {number}"
+        value = collectives.broadcast(variable, root_rank, label, process_set=process_set)
+        with tf.control_dependencies([] if tf.executing_eagerly() else [_assign(variable, value)]):
+            if tf.executing_eagerly():
+                variable.assign(value)
+            values.append(
+                variable.read_value() if hasattr(variable, "read_value") else tf.identity(variable)
+            )
+    return values
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """Of a v1 graph, as an operation. Raises RuntimeError in eager code."""
+    import tensorflow as tf
+
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "hvd.broadcast_global_variables() does not support eager execution. Please use "
+            "`hvd.broadcast_variables(<model/optimizer variables>)` instead."
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """What rank `root_rank` has, pickled. In graph mode, too, it happens at once."""
+    basics.state()
+    _check_root(root_rank, process_set)
+    mine = pickled(obj) if basics.rank() == root_rank else b""
+    gathered = _gather(mine, "broadcast_object", name, process_set)
+    data = gathered[process_sets.members(process_set).index(root_rank)]
+    return obj if basics.rank() == root_rank else pickle.loads(data)
+
+
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[Any], Any]:
+    """A function that does broadcast_object()."""
+    return lambda obj: broadcast_object(obj, root_rank, session, name, process_set)
+
+
+def allgather_object(
+    obj: Any,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """What each rank has, pickled, by rank."""
+    basics.state()
+    return [
+        pickle.loads(data) for data in _gather(pickled(obj), "allgather_object", name, process_set)
+    ]
+
+
+def pickled(obj: Any) -> bytes:
+    """By cloudpickle if it is installed: it knows functions and classes of the script."""
+    try:
+        import cloudpickle as how
+    except ImportError:
+        how = pickle
+    return bytes(how.dumps(obj))
+
+
+def _gather(data: bytes, kind: str, name: str | None, process_set: ProcessSet) -> list[bytes]:
+    """Every member's bytes, outside any graph."""
+    ranks = process_sets.members(process_set)
+    if len(ranks) == 1:
+        return [data]
+    sizes = _allgather(np.array([len(data)], np.int64), f"hvd {kind} {name} sizes", ranks)
+    everything = _allgather(np.frombuffer(data, np.uint8), f"hvd {kind} {name}", ranks).tobytes()
+    ends = np.cumsum(sizes)
+    return [everything[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+
+
+def _allgather(array: Any, name: str, ranks: list[int]) -> Any:
+    import tensorflow as tf
+
+    if len(ranks) == basics.size():
+        return arrays.run("allgather", array, name, of_script=True)
+    with tf.init_scope():
+        if tf.executing_eagerly():
+            found = graph_collectives.of_ranks(
+                "allgather", tf.convert_to_tensor(array), name, ranks=ranks
+            )
+            return found.numpy()
+        raise NotImplementedError("objects of a process set need eager execution")

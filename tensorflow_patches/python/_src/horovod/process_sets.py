@@ -1,0 +1,158 @@
+"""Sets of ranks that have collectives of their own.
+
+Every rank registers the same sets, in the same order; a set's members alone call its collectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tensorflow.mpi._src.runtime import control_plane, hooks
+
+_by_id: dict[int, ProcessSet] = {}
+_next_id = 1
+_dynamic = False
+_calls = 0
+
+
+class ProcessSet:
+    """Ranks, by their numbers. `process_set_id` is None until it is registered."""
+
+    def __init__(self, ranks_or_comm: Any) -> None:
+        if not isinstance(ranks_or_comm, Iterable):
+            raise NotImplementedError(
+                "ProcessSet of an mpi4py communicator: give it the list of its ranks"
+            )
+        self.ranks: list[int] | None = sorted(ranks_or_comm)
+        if any(not isinstance(rank, int) for rank in self.ranks):
+            raise ValueError("ProcessSet should be initialized with a list of process ranks")
+        self.mpi_comm = None
+        self.process_set_id: int | None = None
+
+    def size(self) -> int | None:
+        return None if self.process_set_id is None else len(members(self))
+
+    def rank(self) -> int | None:
+        """This process's place in the set. Raises ValueError if it is not in it."""
+        if self.process_set_id is None:
+            return None
+        if hooks.group_rank not in members(self):
+            raise ValueError("Process is not part of provided process set.")
+        return members(self).index(hooks.group_rank)
+
+    def included(self) -> bool | None:
+        return None if self.ranks is None else hooks.group_rank in members(self)
+
+    def __str__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+
+    def _invalidate(self) -> None:
+        self.process_set_id = None
+
+
+global_process_set = ProcessSet([])
+global_process_set.process_set_id = 0
+
+
+def members(process_set: ProcessSet) -> list[int]:
+    """Its ranks, in order; ValueError if it is not registered."""
+    if process_set.process_set_id == 0:
+        return list(range(hooks.group_size))
+    if process_set.process_set_id not in _by_id:
+        raise ValueError("Process set does not exist or has not been registered.")
+    return _by_id[process_set.process_set_id].ranks or []
+
+
+def by_id(process_set_id: int) -> ProcessSet:
+    """Raises KeyError."""
+    return global_process_set if process_set_id == 0 else _by_id[process_set_id]
+
+
+def start(dynamic: bool) -> None:
+    """hvd.init(): the global set is all ranks."""
+    global _dynamic
+    _dynamic = dynamic
+    global_process_set.ranks = list(range(hooks.group_size))
+
+
+def forget() -> None:
+    """hvd.shutdown()."""
+    for one in _by_id.values():
+        one._invalidate()
+    _by_id.clear()
+
+
+def register_all(sets: list[Any]) -> None:
+    """Those of hvd.init(process_sets=...); one that is there already becomes invalid."""
+    wanted = [one if isinstance(one, ProcessSet) else ProcessSet(one) for one in sets]
+    _agree("init", [one.ranks for one in wanted])
+    for one in wanted:
+        if _known(one) is None:
+            _register(one)
+        else:
+            one._invalidate()
+
+
+def add_process_set(process_set: Any) -> ProcessSet:
+    """A meeting of all ranks. Raises ValueError for ranks that are a set already."""
+    new = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    _refuse_unless_dynamic()
+    _agree("add", new.ranks)
+    if _known(new) is not None:
+        raise ValueError(f"Attempted to add a duplicate process set: {new}")
+    _register(new)
+    return new
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """A meeting of all ranks. Whether there was something to remove."""
+    number = process_set.process_set_id
+    if not number:  # none, or that of all ranks
+        return False
+    _refuse_unless_dynamic()
+    _agree("remove", number)
+    process_set._invalidate()
+    return _by_id.pop(number, None) is not None
+
+
+def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
+    return {0: members(global_process_set), **{n: list(s.ranks or []) for n, s in _by_id.items()}}
+
+
+def _refuse_unless_dynamic() -> None:
+    if not _dynamic:
+        raise ValueError(
+            "Set HOROVOD_DYNAMIC_PROCESS_SETS=1, or give process_sets='dynamic' to hvd.init(), to "
+            "add and remove process sets after it"
+        )
+
+
+def _known(process_set: ProcessSet) -> int | None:
+    for number, ranks in get_process_set_ids_and_ranks().items():
+        if ranks == process_set.ranks:
+            return number
+    return None
+
+
+def _register(process_set: ProcessSet) -> None:
+    global _next_id
+    if not all(0 <= rank < hooks.group_size for rank in process_set.ranks or []):
+        raise ValueError(f"{process_set}: there are ranks from 0 to {hooks.group_size - 1}")
+    process_set.process_set_id = _next_id
+    _by_id[_next_id] = process_set
+    _next_id += 1
+
+
+def _agree(what: str, mine: Any) -> None:
+    global _calls
+    if not hooks.connected():
+        return
+    _calls += 1
+    everyone = control_plane.of_script(f"hvd process sets {_calls}", [what, mine])
+    for rank, theirs in enumerate(everyone):
+        if theirs != everyone[0]:
+            raise ValueError(
+                f"process sets must be the same on all ranks: rank 0 has {everyone[0]}, rank "
+                f"{rank} has {theirs}"
+            )

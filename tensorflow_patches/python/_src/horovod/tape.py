@@ -1,0 +1,132 @@
+"""hvd.DistributedGradientTape: a tape whose gradients are reduced over the ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorflow.mpi._src.horovod import gradients
+from tensorflow.mpi._src.horovod.collectives import Average
+from tensorflow.mpi._src.horovod.process_sets import ProcessSet, global_process_set
+from tensorflow.mpi._src.horovod.reductions import Compression
+
+
+class _Reducing:
+    """Before the class of the tape that it is made from."""
+
+    _hvd: gradients.Reducer
+
+    def register_local_source(self, source: Any) -> None:
+        """Its gradient is this rank's own."""
+        self._hvd.register_local(source)
+
+    def gradient(
+        self, target: Any, sources: Any, output_gradients: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        import tensorflow as tf
+
+        kwargs.pop("use_generic_names", None)
+        own = super().gradient(target, sources, output_gradients, *args, **kwargs)  # type: ignore[misc]
+        flat_sources = tf.nest.flatten(sources)
+        flat = [own] if len(flat_sources) == 1 and not _is_nested(sources) else None
+        if flat is None:
+            flat = _flatten_up_to(sources, own)
+        reduced = self._hvd.reduce(flat, flat_sources)
+        return reduced[0] if not _is_nested(sources) else tf.nest.pack_sequence_as(sources, reduced)
+
+    def get_local_and_global_gradients(
+        self, target: Any, sources: Any, output_gradients: Any = None, **kwargs: Any
+    ) -> tuple[list[Any], list[Any]]:
+        """Pairs (source, gradient): of local sources, of the others."""
+        found = self.gradient(target, sources, output_gradients, **kwargs)
+        local: list[Any] = []
+        everyones: list[Any] = []
+        for source, gradient in zip(sources, found, strict=True):
+            (local if self._hvd.is_local(source) else everyones).append((source, gradient))
+        return local, everyones
+
+
+def _is_nested(sources: Any) -> bool:
+    return isinstance(sources, (list, tuple, dict))
+
+
+def _flatten_up_to(sources: Any, own: Any) -> list[Any]:
+    """One entry per source: tf.nest takes None and IndexedSlices apart."""
+    from tensorflow.python.util import nest
+
+    return list(nest.flatten_up_to(sources, own))
+
+
+def DistributedGradientTape(
+    gradtape: Any,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """A tape with all that `gradtape` has recorded."""
+    gradients.check_groups(num_groups, groups)
+    own = type(gradtape)
+    kind = type(own.__name__, (_Reducing, own), {"__module__": own.__module__})
+    tape: Any = object.__new__(kind)
+    tape.__dict__.update(gradtape.__dict__)
+    tape._hvd = gradients.Reducer(
+        "DistributedGradientTape",
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+        lives_on=False,
+    )
+    return tape
+
+
+def PartialDistributedGradientTape(
+    gradtape: Any,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """As DistributedGradientTape; the gradients of `local_layers` are each rank's own."""
+    tape = DistributedGradientTape(
+        gradtape,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
+    for variable in variables_of(local_layers):
+        tape.register_local_source(variable)
+    return tape
+
+
+def variables_of(local_layers: Any) -> list[Any]:
+    """Of one layer, or several; ValueError if one is none."""
+    layers = local_layers if isinstance(local_layers, (list, tuple)) else [local_layers]
+    layers = [layer for layer in layers if layer is not None]
+    if not all(hasattr(layer, "trainable_weights") for layer in layers):
+        raise ValueError("All local layers must be of tf.keras.layers.Layer type.")
+    return [variable for layer in layers for variable in layer.trainable_weights]

@@ -1,0 +1,163 @@
+"""hvd.DistributedOptimizer for compat.v1's optimizers, and the hook that starts ranks alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.mpi._src.horovod import gradients, objects, reductions
+from tensorflow.mpi._src.horovod.aggregation import Aggregation
+from tensorflow.mpi._src.horovod.collectives import Adasum
+
+v1 = tf.compat.v1
+
+
+class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):  # type: ignore[name-defined]
+    """After a Session is made, rank `root_rank`'s global variables become every rank's."""
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        self.root_rank = root_rank
+        self.device = device
+        self.bcast_op: Any = None
+
+    def begin(self) -> None:
+        if self.bcast_op is None or self.bcast_op.graph is not v1.get_default_graph():
+            with reductions.on_device(self.device):
+                self.bcast_op = objects.broadcast_global_variables(self.root_rank)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        session.run(self.bcast_op)
+
+
+class _Wrapping(v1.train.Optimizer):  # type: ignore[name-defined]
+    """Asks `_optimizer` for all but the gradients."""
+
+    def __init__(self, optimizer: Any, name: str, use_locking: bool) -> None:
+        super().__init__(name=name, use_locking=use_locking)
+        self._optimizer = optimizer
+
+    def apply_gradients(
+        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
+    ) -> Any:
+        return self._optimizer.apply_gradients(grads_and_vars, global_step=global_step, name=name)
+
+    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer.get_slot(*args, **kwargs)
+
+    def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer.get_slot_names(*args, **kwargs)
+
+    def variables(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer.variables(*args, **kwargs)
+
+
+class Distributed(_Wrapping):
+    """Reduces what compute_gradients returns."""
+
+    def __init__(
+        self,
+        optimizer: Any,
+        name: str,
+        use_locking: bool,
+        reducer: gradients.Reducer,
+        passes: int,
+        average_aggregated: bool,
+    ) -> None:
+        super().__init__(optimizer, name, use_locking)
+        self._hvd = reducer
+        self._agg_helper: Aggregation | None = None
+        if passes > 1:
+            if tf.executing_eagerly():
+                raise ValueError(
+                    "backward_passes_per_step > 1 is not yet supported for _LegacyOptimizer with "
+                    "eager execution."
+                )
+            self._agg_helper = Aggregation(passes, reducer, average_aggregated, of_graph=True)
+
+    def register_local_var(self, var: Any) -> None:
+        """Its gradient is this rank's own."""
+        self._hvd.register_local(var)
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        own, variables = zip(*self._optimizer.compute_gradients(*args, **kwargs), strict=True)
+        helper = self._agg_helper
+        reduced = (self._hvd.reduce if helper is None else helper.compute_gradients)(own, variables)
+        return list(zip(reduced, variables, strict=True))
+
+    def apply_gradients(
+        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
+    ) -> Any:
+        pairs = list(grads_and_vars)
+        apply = super().apply_gradients
+        if self._agg_helper is None:
+            return apply(pairs, global_step=global_step, name=name)
+
+        def count_step() -> Any:
+            return None if global_step is None else global_step.assign_add(1).op
+
+        return self._agg_helper.apply_gradients(
+            lambda: apply(pairs, global_step=global_step, name=name),
+            count_step,
+            [gradient for gradient, _ in pairs],
+        )
+
+
+class DistributedAdasum(_Wrapping):
+    """Every rank updates by its own gradients; what has changed is combined by Adasum."""
+
+    def __init__(
+        self, optimizer: Any, name: str, use_locking: bool, compression: Any, devices: Any
+    ) -> None:
+        super().__init__(optimizer, name, use_locking)
+        self._compression = compression
+        self._devices = devices
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer.compute_gradients(*args, **kwargs)
+
+    def apply_gradients(
+        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
+    ) -> Any:
+        pairs = [(gradient, variable) for gradient, variable in grads_and_vars]
+        trained = [variable for gradient, variable in pairs if gradient is not None]
+        eager = tf.executing_eagerly()
+        before = [tf.identity(variable) for variable in trained]
+        with tf.control_dependencies([] if eager else before):
+            updated = super().apply_gradients(pairs, global_step=global_step, name=name)
+        with tf.control_dependencies([] if eager else [updated]):
+            deltas = [v.read_value() - start for v, start in zip(trained, before, strict=True)]
+        done = []
+        for variable, start, delta in zip(trained, before, deltas, strict=True):
+            combined = reductions.allreduce(
+                delta, op=Adasum, compression=self._compression, **self._devices
+            )
+            done.append(variable.assign(start + combined))
+        return None if eager else tf.group(*done)
+
+
+def distributed(
+    optimizer: Any,
+    name: str | None,
+    use_locking: bool,
+    *,
+    passes: int,
+    average_aggregated: bool,
+    **settings: Any,
+) -> Any:
+    """See hvd.DistributedOptimizer. `settings`: of gradients.Reducer."""
+    kind = type(optimizer).__name__
+    if passes < 1:
+        raise ValueError("backward_passes_per_step must be > 0")
+    if settings["op"] != Adasum:
+        name = name or f"Distributed{kind}"
+        reducer = gradients.Reducer(name, **settings)
+        return Distributed(optimizer, name, use_locking, reducer, passes, average_aggregated)
+    gradients.check_adasum(Adasum, settings["process_set"], average_aggregated)
+    if passes > 1:
+        raise NotImplementedError(
+            "hvd.DistributedOptimizer(op=Adasum, backward_passes_per_step > 1) of tensorflow.mpi"
+        )
+    devices = {key: settings[key] for key in ("device_dense", "device_sparse")}
+    compression = settings["compression"]
+    name = name or f"DistributedDelta{kind}"
+    return DistributedAdasum(optimizer, name, use_locking, compression, devices)

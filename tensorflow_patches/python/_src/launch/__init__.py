@@ -1,0 +1,1 @@
+"""Commands of other libraries, that start ranks by mpirun."""

@@ -1,0 +1,143 @@
+"""ddlrun: `python -m tensorflow.mpi ddlrun -H host1,host2 python train.py`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from tensorflow.mpi import config
+from tensorflow.mpi._src.ddl import modes
+from tensorflow.mpi._src.launch import mpirun
+
+_CHECK_SECONDS = 120
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ddlrun", description="Checks the nodes, then starts ranks by mpirun."
+    )
+    add = parser.add_argument
+    add("-m", "--mode", help="the shape of the ranks, as b:4x2: 4 on each of 2 nodes")
+    add("-H", "--hosts", "--host", dest="hosts", help="hosts, with commas between them")
+    add("-hostfile", "--hostfile", help="a file of hosts, each in a line")
+    add("-rf", "--rankfile", help="a file that says where each rank is, for mpirun")
+    add("-np", type=int, help="how many ranks; default: those of the mode, or one per host")
+    add("-mpiarg", "--mpiarg", default="", help="further options of mpirun")
+    add("-no_ddloptions", "--no_ddloptions", action="store_true", help="leaves DDL_OPTIONS out")
+    add("-skipchecks", "--skipchecks", action="store_true", help="does not look at the nodes first")
+    add("-verbose", "--verbose", action="store_true", help="prints the command lines")
+    add("program", nargs=argparse.REMAINDER, help="the command of each rank")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Becomes mpirun, or returns an exit status."""
+    parser = _parser()
+    options = parser.parse_args(list(arguments))
+    if not options.program:
+        parser.error("a program is needed")
+    if sum(map(bool, (options.hosts, options.hostfile, options.rankfile))) > 1:
+        parser.error("-H, -hostfile and -rf: give one")
+    try:
+        mode = modes.parse_mode(options.mode) if options.mode else None
+        hosts = _hosts(options, mode)
+        ranks = _ranks(options, mode, hosts)
+        if mode is not None:
+            mode.check(ranks)
+        more = shlex.split(options.mpiarg)
+        if options.rankfile:
+            more += ["--map-by", f"rankfile:file={options.rankfile}"]
+        if not options.skipchecks:
+            _check_nodes(ranks, hosts, more, options.verbose)
+        variables = _variables(mode, options.no_ddloptions)
+        words = mpirun.command(ranks, options.program, hosts, more, variables)
+        mpirun.run(words, options.verbose)
+    except (modes.ModeError, mpirun.LaunchError) as error:
+        print(f"ddlrun: {error}", file=sys.stderr)
+    return 2
+
+
+def _hosts(options: argparse.Namespace, mode: modes.Mode | None) -> list[tuple[str, int]]:
+    """With a mode every host has as many ranks as the mode has on a node."""
+    if options.rankfile:
+        return _of_rankfile(options.rankfile)
+    found = []
+    if options.hosts:
+        found = mpirun.parse_hosts(options.hosts)
+    elif options.hostfile:
+        found = mpirun.read_hosts(options.hostfile)
+    if mode is None or not found:
+        return found
+    nodes, each = (int(number) for number in mode.topology.split("x"))
+    if len(found) != nodes:
+        raise mpirun.LaunchError(f"mode {mode.text} has {nodes} nodes, and {len(found)} are given")
+    return [(host, each) for host, _ in found]
+
+
+def _of_rankfile(path: str) -> list[tuple[str, int]]:
+    """The hosts of lines as "rank 0=host1 slot=0", and how many ranks each has."""
+    counts: dict[str, int] = {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except OSError as error:
+        raise mpirun.LaunchError(f"{path}: {error.strerror}") from None
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        if words[0] != "rank" or len(words) < 2 or "=" not in words[1]:
+            raise mpirun.LaunchError(f"{path}, line {number}: 'rank N=HOST slot=S' is accepted")
+        host = words[1].partition("=")[2]
+        counts[host] = counts.get(host, 0) + 1
+    return list(counts.items())
+
+
+def _ranks(
+    options: argparse.Namespace, mode: modes.Mode | None, hosts: list[tuple[str, int]]
+) -> int:
+    if options.np is not None:
+        return int(options.np)
+    if hosts:
+        return sum(number for _, number in hosts)
+    return mode.ranks if mode is not None else 1
+
+
+def _variables(mode: modes.Mode | None, no_ddloptions: bool) -> dict[str, str]:
+    variables = {"DDL_OPTIONS": "" if no_ddloptions else config.ddl_options()}
+    if mode is not None:
+        variables["TF_MPI_TOPOLOGY"] = mode.topology
+        if not no_ddloptions:
+            variables["DDL_OPTIONS"] = f"-mode {mode.text}"
+    return variables
+
+
+def _check_nodes(ranks: int, hosts: list[tuple[str, int]], more: list[str], verbose: bool) -> None:
+    """doctor --nodes, a rank on each host. Raises LaunchError if a node is not as it should be."""
+    one_each = [(host, 1) for host, _ in hosts]
+    doctor = [sys.executable, "-m", "tensorflow.mpi", "doctor", "--nodes"]
+    words = mpirun.command(len(one_each) or 1, doctor, one_each, [] if hosts else more)
+    if verbose:
+        print(" ".join(words), file=sys.stderr, flush=True)
+    try:
+        done = subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            timeout=_CHECK_SECONDS,
+            env=config.without_launcher(),
+            cwd=os.getcwd(),
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise mpirun.LaunchError(f"the nodes did not answer in {_CHECK_SECONDS} s") from None
+    if done.returncode != 0:
+        raise mpirun.LaunchError(
+            f"the nodes are not ready for {ranks} ranks:\n{done.stdout}{done.stderr}"
+        )
+    if verbose:
+        print(done.stdout, file=sys.stderr, flush=True)

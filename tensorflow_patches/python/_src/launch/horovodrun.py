@@ -1,0 +1,109 @@
+"""horovodrun: `python -m tensorflow.mpi horovodrun -np 2 python train.py`."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+
+from tensorflow.mpi._src.launch import mpirun
+
+_NOT_HERE = {
+    "gloo": "tensorflow.mpi's ranks speak MPI",
+    "min_np": "ranks that come and go (elastic): start a fixed number with -np",
+    "max_np": "ranks that come and go (elastic): start a fixed number with -np",
+    "host_discovery_script": "ranks that come and go (elastic): start a fixed number with -np",
+    "autotune": "autotuning",
+    "use_jsrun": "jsrun: start the ranks by jsrun itself",
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="horovodrun", description="Starts ranks by mpirun, as horovodrun does."
+    )
+    add = parser.add_argument
+    add("-v", "--version", action="store_true", help="prints whose this is")
+    add("-cb", "--check-build", action="store_true", help="prints what is built in")
+    add("-np", "--num-proc", dest="np", type=int, help="how many ranks")
+    add("-H", "--hosts", help="HOST:RANKS, with commas between them")
+    add("-hostfile", "--hostfile", help="a file of hosts, each in a line: HOST slots=RANKS")
+    add("-p", "--ssh-port", type=int, help="of ssh, to the other hosts")
+    add("--mpi-args", default="", help="further options of mpirun")
+    add("--tcp", "--tcp-flag", action="store_true", help="TCP alone between nodes")
+    add("--mpi", dest="use_mpi", action="store_true", help="what it does anyway")
+    add("--verbose", action="store_true", help="prints mpirun's command line")
+    add("--start-timeout", type=int, help="seconds for all ranks to start")
+    add("--timeline-filename", help="TF_MPI_TIMELINE")
+    add("--fusion-threshold-mb", type=int, help="TF_MPI_FUSION_THRESHOLD")
+    add("--no-stall-check", action="store_true", help="TF_MPI_STALL_WARNING=0")
+    add("--stall-check-warning-time-seconds", type=int, help="TF_MPI_STALL_WARNING")
+    add("--stall-check-shutdown-time-seconds", type=int, help="TF_MPI_STALL_TIMEOUT")
+    add("--log-level", help="warning and above: TF_MPI_LOG_LEVEL=warning")
+    add("--network-interface", "--network-interfaces", help="of MPI's TCP between nodes")
+    refused = "refused, by name"
+    add("--gloo", dest="gloo", action="store_true", help=refused)
+    add("--min-np", dest="min_np", type=int, help=refused)
+    add("--max-np", dest="max_np", type=int, help=refused)
+    add("--host-discovery-script", dest="host_discovery_script", help=refused)
+    add("--autotune", dest="autotune", action="store_true", help=refused)
+    add("--jsrun", dest="use_jsrun", action="store_true", help=refused)
+    add("program", nargs=argparse.REMAINDER, help="the command of each rank")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Becomes mpirun, or returns an exit status."""
+    parser = _parser()
+    options = parser.parse_args(list(arguments))
+    if options.version:
+        print("tensorflow.mpi's horovodrun, with Horovod 0.28.1's API")
+        return 0
+    if options.check_build:
+        print("Available: TensorFlow, Keras; MPI. Not: PyTorch, MXNet, Gloo, NCCL, DDL, CCL.")
+        return 0
+    for name, why in _NOT_HERE.items():
+        if getattr(options, name):
+            print(f"horovodrun --{name.replace('_', '-')}: not here: {why}", file=sys.stderr)
+            return 2
+    if not options.np or not options.program:
+        parser.error("-np and a command are needed")
+    if options.hosts and options.hostfile:
+        parser.error("-H and -hostfile: give one")
+    try:
+        mpirun.run(_command(options), options.verbose)
+    except mpirun.LaunchError as error:
+        print(f"horovodrun: {error}", file=sys.stderr)
+    return 2
+
+
+def _command(options: argparse.Namespace) -> list[str]:
+    hosts = []
+    if options.hosts:
+        hosts = mpirun.parse_hosts(options.hosts)
+    elif options.hostfile:
+        hosts = mpirun.read_hosts(options.hostfile)
+    more = shlex.split(options.mpi_args)
+    if options.network_interface:
+        more += ["--mca", "btl_tcp_if_include", options.network_interface]
+    if options.tcp:
+        more += ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]
+    if options.ssh_port:
+        more += ["--mca", "plm_ssh_args", f"-p {options.ssh_port}"]
+    variables = {}
+    if options.timeline_filename:
+        variables["TF_MPI_TIMELINE"] = options.timeline_filename
+    if options.fusion_threshold_mb is not None:
+        variables["TF_MPI_FUSION_THRESHOLD"] = f"{options.fusion_threshold_mb}m"
+    if options.no_stall_check:
+        variables["TF_MPI_STALL_WARNING"] = "0"
+    if options.stall_check_warning_time_seconds is not None:
+        variables["TF_MPI_STALL_WARNING"] = str(options.stall_check_warning_time_seconds)
+    if options.stall_check_shutdown_time_seconds is not None:
+        variables["TF_MPI_STALL_TIMEOUT"] = str(options.stall_check_shutdown_time_seconds)
+    elif options.start_timeout is not None:
+        variables["TF_MPI_STALL_TIMEOUT"] = str(options.start_timeout)
+    if (options.log_level or "").upper() in ("WARNING", "ERROR", "FATAL"):
+        variables["TF_MPI_LOG_LEVEL"] = "warning"
+    return mpirun.command(options.np, options.program, hosts, more, variables)

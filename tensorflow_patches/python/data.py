@@ -1,0 +1,107 @@
+"""Datasets of which each rank reads its part alone: tf.mpi.data.
+
+Reading gets faster with ranks: every other dataset is read whole by all of them. A rank's rows are
+contiguous, and each rank has as many, but that the first ones may have one more. Keras's fit,
+evaluate and predict take such a dataset as it is, with whatever a script makes of it by map, batch,
+shuffle or repeat, and weigh each rank by its samples.
+
+All functions are meetings of all ranks. Without ranks the part is the whole.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from tensorflow.mpi._src.data import own_part
+from tensorflow.mpi._src.readers import arrays, parts, text
+
+__all__ = ["from_csv", "from_hdf5", "from_netcdf"]
+
+
+def from_csv(
+    path: str,
+    label_column: int | None = 0,
+    delimiter: str = ",",
+    header: bool = False,
+    dtype: Any = np.float32,
+) -> Any:
+    """Rows of numbers.
+
+    Args:
+      path: of a file that all ranks see, with a row in each line.
+      label_column: from 0; the last is -1. None: there is none.
+      header: the first line holds names.
+      dtype: of the features; labels are int64 if they are whole numbers, else of this dtype.
+
+    Returns:
+      A tf.data.Dataset of (features, label), or of features without a label column.
+
+    Raises:
+      ValueError: with the row and the column that is wrong.
+      OSError: the file cannot be read.
+    """
+    found = text.read(path, delimiter, header)
+    numbers = found.numbers
+    labels = numbers[:, label_column] if _has(numbers, label_column, path) else np.zeros(0)
+    whole = bool(np.all(labels == np.round(labels)))
+    told = [len(numbers), numbers.shape[1], int(whole)]
+    everyone = parts.of_all_ranks(told, f"columns of {os.path.basename(path)}").reshape(-1, 3)
+    columns = {int(theirs) for rows, theirs, _ in everyone if rows}
+    if len(columns) > 1:
+        raise ValueError(
+            f"{path}: the ranks' rows have {' and '.join(map(str, sorted(columns)))} columns"
+        )
+    if not len(numbers) and columns:
+        numbers = np.zeros((0, *columns))
+    if label_column is None:
+        return own_part.of_arrays(numbers.astype(dtype))
+    features = np.delete(numbers, label_column, 1) if numbers.shape[1] else numbers
+    kind = np.int64 if everyone[:, 2].all() else dtype
+    return own_part.of_arrays((features.astype(dtype), labels.astype(kind)))
+
+
+def _has(numbers: Any, column: int | None, path: str) -> bool:
+    """Whether there are labels here. ValueError if the rows have no such column."""
+    if column is None or not len(numbers):
+        return False
+    columns = numbers.shape[1]
+    if not -columns <= column < columns:
+        raise ValueError(f"{path} has {columns} columns: label_column={column}")
+    return True
+
+
+def from_hdf5(path: str, features: str = "data", labels: str | None = "labels") -> Any:
+    """Rows of HDF5 datasets, by h5py, which must be installed.
+
+    Args:
+      features, labels: the names of datasets with as many rows. `labels` None: there are none.
+
+    Returns:
+      A tf.data.Dataset of (features, label), or of features.
+
+    Raises:
+      ValueError: there is no such dataset, or they have different numbers of rows.
+      ImportError: h5py is not installed.
+    """
+    with arrays.hdf5(path) as file:
+        return _of(file, path, features, labels)
+
+
+def from_netcdf(path: str, features: str = "data", labels: str | None = "labels") -> Any:
+    """Rows of NetCDF variables, classic or not, by netCDF4, which must be installed.
+
+    Args, returns and raises: as from_hdf5.
+    """
+    with arrays.netcdf(path) as file:
+        return _of(file.variables, path, features, labels)
+
+
+def _of(file: Any, path: str, features: str, labels: str | None) -> Any:
+    data = arrays.named(file, features, path)
+    mine = arrays.rows(data, f"{path}: '{features}'")
+    if labels is None:
+        return own_part.of_arrays(mine)
+    answers = arrays.named(file, labels, path)
+    return own_part.of_arrays((mine, arrays.rows(answers, f"{path}: '{labels}'", data.shape[0])))

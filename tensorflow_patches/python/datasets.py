@@ -1,0 +1,233 @@
+"""MaTEx's DataSet: arrays of a rank's part of a data set, for scripts made for MaTEx."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from tensorflow.mpi._src.readers import arrays, images, parts, text
+
+__all__ = ["DataSet"]
+
+_MNIST_TRAINING = 50000  # of 60000; the others are for validation
+
+
+class DataSet:
+    """`training_data`, `training_labels`, and so for `validation_` and `testing_`: this rank's.
+
+    Args:
+      data_name: "MNIST", "CIFAR10", "CIFAR100", "CSV", "HDF5" or "PNETCDF" (also "NETCDF"), in
+        capitals or not.
+      train_batch_size, test_batch_size: of next_train_batch(), next_validation_batch() and
+        next_test_batch().
+      normalize: what images are divided by.
+      train_file, validation_file, test_file: of CSV, HDF5 and NetCDF.
+      valid_pct, test_pct: parts, from 0 to 1, of what is read for training.
+      delim: between the numbers of a CSV file.
+      data_directory: where MNIST or CIFAR is (MNIST_data, CIFAR_data if it is not given); or a
+        folder of CSV files, whose rows have no labels.
+
+      In this order, or as in older scripts: data_name, delim, train_batch_size, test_batch_size,
+      normalize, train_file, validation_file, test_file, data_directory, valid_pct, test_pct.
+
+    Parts are contiguous; the first
+    ranks have one more where they do not divide. A CSV file has its label in column 0; an HDF5 file
+    has a dataset for each class, and its rows are shuffled; a NetCDF file a variable of bytes and
+    one of integers. Labels are one-hot.
+
+    Raises ValueError with the row and column that is wrong, OSError, ImportError.
+    """
+
+    def __init__(self, data_name: str, *args: Any, **kwargs: Any) -> None:
+        given = _settings(args, kwargs)
+        self.dataset = data_name
+        self.train_file = given["train_file"]
+        self.validation_file = given["validation_file"]
+        self.test_file = given["test_file"]
+        self.data_directory = given["data_directory"]
+        self.train_batch_size = given["train_batch_size"]
+        self.test_batch_size = given["test_batch_size"]
+        self.training_data: Any = None
+        self.training_labels: Any = None
+        self.validation_data: Any = None
+        self.validation_labels: Any = None
+        self.testing_data: Any = None
+        self.testing_labels: Any = None
+        self._next: dict[str, int] = {}
+        kind = data_name.lower()
+        if kind in _IMAGES:
+            self._read_images(kind, given["normalize"], given["valid_pct"])
+        elif kind == "csv" and self.data_directory is not None:
+            self._read_folder(given["delim"])
+        elif kind in _FILES:
+            self._read_files(kind, given["delim"], given["valid_pct"], given["test_pct"])
+        else:
+            known = ", ".join(sorted([*_IMAGES, *_FILES]))
+            raise ValueError(f"DataSet {data_name!r}; known: {known}")
+
+    def _read_images(self, kind: str, normalize: float, valid_pct: float) -> None:
+        """Packed files are read whole, and a rank keeps its part."""
+        read, folder, classes = _IMAGES[kind]
+        (data, labels), (tested, answers) = read(self.data_directory or folder)
+        held_back = int(len(data) * valid_pct)
+        if kind == "mnist":
+            data, more = data[:_MNIST_TRAINING], data[_MNIST_TRAINING:]
+            labels, of_more = labels[:_MNIST_TRAINING], labels[_MNIST_TRAINING:]
+        else:
+            more, of_more = data[:held_back], labels[:held_back]
+            data, labels = data[held_back:], labels[held_back:]
+        for split, images_, numbers in (
+            ("training", data, labels),
+            ("validation", more, of_more),
+            ("testing", tested, answers),
+        ):
+            first, last = parts.part(len(images_))
+            self._keep(split, images_[first:last] / normalize, numbers[first:last], classes)
+
+    def _read_files(self, kind: str, delim: str, valid_pct: float, test_pct: float) -> None:
+        read = _FILES[kind]
+        paths = ("training", self.train_file), ("validation", self.validation_file)
+        for split, path in (*paths, ("testing", self.test_file)):
+            if path is None:
+                continue
+            data, labels, classes = read(path, delim)
+            if split == "training":
+                for other, share in (("validation", valid_pct), ("testing", test_pct)):
+                    held_back = int(len(data) * share)
+                    if held_back:
+                        self._keep(other, data[-held_back:], labels[-held_back:], classes)
+                        data, labels = data[:-held_back], labels[:-held_back]
+            self._keep(split, data, labels, classes)
+
+    def _read_folder(self, delim: str) -> None:
+        """The files of a folder one after another, in the order of their names; without labels."""
+        found = []
+        for folder, folders, names in os.walk(self.data_directory):
+            folders.sort()
+            for name in sorted(names):
+                found.append(text.read(os.path.join(folder, name), delim).numbers)
+        there = [one for one in found if one.size]
+        self.training_data = np.concatenate(there) if there else np.zeros((0, 0))
+
+    def _keep(self, split: str, data: Any, labels: Any, classes: int) -> None:
+        setattr(self, f"{split}_data", data)
+        setattr(self, f"{split}_labels", one_hot(labels, classes))
+
+    def next_train_batch(self) -> list[Any]:
+        """[data, labels] of the next train_batch_size rows of this rank, from the end on to its
+        first again."""
+        return self._batch("training", self.train_batch_size, "train_batch_size")
+
+    def next_validation_batch(self) -> list[Any]:
+        return self._batch("validation", self.test_batch_size, "test_batch_size")
+
+    def next_test_batch(self) -> list[Any]:
+        return self._batch("testing", self.test_batch_size, "test_batch_size")
+
+    def _batch(self, split: str, size: int | None, name: str) -> list[Any]:
+        if size is None:
+            raise UserWarning(f"DataSet {self.dataset}: no {name} was given")
+        data, labels = getattr(self, f"{split}_data"), getattr(self, f"{split}_labels")
+        if data is None or not len(data):
+            raise ValueError(f"DataSet {self.dataset} has no {split} rows on this rank")
+        first = self._next.get(split, 0)
+        rows = np.arange(first, first + size) % len(data)
+        self._next[split] = (first + size) % len(data)
+        return [data[rows], None if labels is None else labels[rows]]
+
+
+_NOW = {
+    "train_batch_size": None,
+    "test_batch_size": None,
+    "normalize": 1.0,
+    "train_file": None,
+    "validation_file": None,
+    "test_file": None,
+    "valid_pct": 0.0,
+    "test_pct": 0.0,
+    "delim": ",",
+    "data_directory": None,
+}
+_ONCE = (
+    *("delim", "train_batch_size", "test_batch_size", "normalize", "train_file"),
+    *("validation_file", "test_file", "data_directory", "valid_pct", "test_pct"),
+)
+
+
+def _settings(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """By name, of either order of arguments: with a delimiter first, it is the older one."""
+    order = _ONCE if args and isinstance(args[0], str) else tuple(_NOW)
+    if len(args) > len(order):
+        raise TypeError(f"DataSet takes at most {len(order)} arguments after its name")
+    given = dict(zip(order, args, strict=False))
+    for name, value in kwargs.items():
+        if name not in _NOW or name in given:
+            raise TypeError(f"DataSet: {name} is given twice, or no argument of it")
+        given[name] = value
+    return {**_NOW, **given}
+
+
+def one_hot(labels: Any, classes: int) -> np.ndarray[Any, Any]:
+    labels = np.asarray(labels, np.int64)
+    found = np.zeros((len(labels), classes))
+    found[np.arange(len(labels)), labels] = 1
+    return found
+
+
+def _csv(path: str, delim: str) -> tuple[Any, Any, int]:
+    """Labels are from 0 on, or -1 and 1; how many there are, all ranks decide together."""
+    rows = text.read(path, delim)
+    numbers = rows.numbers
+    if not rows.total:
+        raise ValueError(f"{path} has no rows")
+    labels = numbers[:, 0] if numbers.size else np.zeros(0)
+    mine = [int(labels.min()), int(labels.max())] if len(labels) else [2**31, -(2**31)]
+    everyone = parts.of_all_ranks(mine, f"labels of {os.path.basename(path)}").reshape(-1, 2)
+    least, most = int(everyone[:, 0].min()), int(everyone[:, 1].max())
+    if not np.all(labels == np.round(labels)) or least not in (0, -1) or (least == -1 and most > 1):
+        raise ValueError(
+            f"{path}: the labels in column 1 are from {least} to {most}; they should be whole "
+            "numbers from 0 on, or -1 and 1"
+        )
+    if least == -1:
+        labels = np.where(labels == -1, 0, labels)
+    return (numbers[:, 1:] if numbers.size else np.zeros((0, 0))), labels, most + 1
+
+
+def _hdf5(path: str, delim: str) -> tuple[Any, Any, int]:
+    """A dataset for each class, in the order of their names."""
+    with arrays.hdf5(path) as file:
+        names = sorted(file)
+        of_class = [arrays.rows(file[name], f"{path}: '{name}'") for name in names]
+    labels = np.repeat(np.arange(len(names)), [len(rows) for rows in of_class])
+    data = np.concatenate(of_class)
+    order = np.random.permutation(len(data))
+    return data[order], labels[order], len(names)
+
+
+def _netcdf(path: str, delim: str) -> tuple[Any, Any, int]:
+    with arrays.netcdf(path) as file:
+        kinds = {
+            variable.dtype.kind + str(variable.dtype.itemsize): name
+            for name, variable in file.variables.items()
+        }
+        data = kinds.get("i1") or kinds.get("u1")
+        labels = kinds.get("i4") or kinds.get("i8")
+        if data is None or labels is None:
+            raise ValueError(f"{path}: one variable of bytes and one of integers are expected")
+        total = file.variables[data].shape[0]
+        mine = arrays.rows(file.variables[data], f"{path}: '{data}'").view(np.uint8)
+        numbers = arrays.rows(file.variables[labels], f"{path}: '{labels}'", total)
+    most = parts.of_all_ranks(
+        [int(numbers.max()) if len(numbers) else 0], f"labels of {os.path.basename(path)}"
+    )
+    return mine, numbers, int(most.max()) + 1
+
+
+_IMAGES: dict[str, Any] = {
+    "mnist": (images.mnist, "MNIST_data", 10),
+    "cifar10": (images.cifar10, "CIFAR_data", 10),
+    "cifar100": (images.cifar100, "CIFAR_data", 100),
+}
+_FILES: dict[str, Any] = {"csv": _csv, "hdf5": _hdf5, "pnetcdf": _netcdf, "netcdf": _netcdf}

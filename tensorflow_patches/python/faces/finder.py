@@ -1,0 +1,47 @@
+"""Finds `horovod` and `ddl` here where they are not installed.
+
+`tensorflow_mpi.pth`, which Python's `site` reads at every start, runs this file. A real
+Horovod, if one is installed, is what a script gets. TF_MPI_HOROVOD=1 finds this one in any case, =0
+never; TF_MPI_DDL likewise. TensorFlow is imported only when a name is found.
+
+It reads the environment itself, and imports nothing, as it runs whenever Python starts:
+tests/tf/horovod/test_finder.py compares it with config.py.
+"""
+
+import os
+import sys
+
+_SWITCHES = {"horovod": "TF_MPI_HOROVOD", "ddl": "TF_MPI_DDL"}
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+class Finder:
+    """On sys.meta_path. `first`: names that are found here though they are installed."""
+
+    def __init__(self, names: set[str], first: set[str]) -> None:
+        self.names, self.first = names, first
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> object:
+        if fullname not in self.names:
+            return None
+        import importlib.machinery
+        import importlib.util
+
+        if fullname not in self.first:
+            installed = importlib.machinery.PathFinder.find_spec(fullname)
+            if installed is not None and installed.origin is not None:
+                return None
+            # A folder of that name on the path is no package.
+        folder = os.path.join(_FOLDER, fullname)
+        return importlib.util.spec_from_file_location(
+            fullname, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+        )
+
+
+def install() -> None:
+    """Called once, at the interpreter's start."""
+    chosen = {name: os.environ.get(switch, "").strip() for name, switch in _SWITCHES.items()}
+    names = {name for name, choice in chosen.items() if choice != "0"}
+    first = {name for name in names if chosen[name] == "1"}
+    if names:
+        sys.meta_path.insert(0, Finder(names, first))  # type: ignore[arg-type]

@@ -1,0 +1,81 @@
+"""horovod.tensorflow.mpi_ops."""
+
+from typing import Any
+
+from horovod.tensorflow.util import _executing_eagerly  # noqa: F401
+from tensorflow.mpi._src.horovod import basics as _basics
+from tensorflow.mpi._src.horovod import collectives as _collectives
+from tensorflow.mpi._src.horovod import process_sets as _process_sets
+from tensorflow.mpi._src.horovod.basics import *  # noqa: F403
+from tensorflow.mpi._src.horovod.collectives import (  # noqa: F401
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    allgather,
+    alltoall,
+    broadcast,
+    join,
+)
+from tensorflow.mpi._src.horovod.collectives import allreduce as _allreduce  # noqa: F401
+from tensorflow.mpi._src.horovod.collectives import reducescatter as _reducescatter  # noqa: F401
+from tensorflow.mpi._src.horovod.objects import broadcast_  # noqa: F401
+from tensorflow.mpi._src.horovod.process_sets import (  # noqa: F401
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from tensorflow.mpi._src.horovod.reductions import grouped_allgather  # noqa: F401
+
+handle_average_backwards_compatibility = _collectives.chosen_op
+
+
+def check_num_rank_power_of_2(num_rank: int) -> bool:
+    return num_rank != 0 and num_rank & (num_rank - 1) == 0
+
+
+def _when_run(value: Any, name: str | None) -> Any:
+    """As an operation, whose value is what `value` returns when it runs."""
+    import tensorflow as tf
+
+    found = tf.numpy_function(lambda: value(), [], tf.int32, stateful=True, name=name)
+    return tf.ensure_shape(found, [])
+
+
+def _number(value: Any) -> Any:
+    import numpy as np
+
+    return lambda: np.int32(value())
+
+
+def rank_op(name: str | None = None) -> Any:
+    return _when_run(_number(_basics.rank), name)
+
+
+def local_rank_op(name: str | None = None) -> Any:
+    return _when_run(_number(_basics.local_rank), name)
+
+
+def local_size_op(name: str | None = None) -> Any:
+    return _when_run(_number(_basics.local_size), name)
+
+
+def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    return _when_run(_number(lambda: _process_sets.by_id(process_set_id).size()), name)
+
+
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """1 or 0; -1 before init, -2 for a set that is unknown."""
+
+    def included() -> int:
+        if not _basics.is_initialized():
+            return -1
+        try:
+            return int(bool(_process_sets.by_id(process_set_id).included()))
+        except KeyError:
+            return -2
+
+    return _when_run(_number(included), name)

@@ -1,0 +1,6 @@
+"""horovod.torch is not here."""
+
+raise ImportError(
+    "horovod.torch: this horovod is tensorflow.mpi's, for TensorFlow and Keras; install "
+    "Horovod for anything else (and set TF_MPI_HOROVOD=0)"
+)

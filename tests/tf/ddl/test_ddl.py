@@ -1,0 +1,159 @@
+"""ddl, as tensorflow.mpi does it; and the commands ddlrun and horovodrun.
+
+docs/ddl.md names the check behind each function.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tiers import full
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+CHECKS = re.findall(r"^@check\ndef (\w+)", (HERE / "ddl_api.py").read_text(), re.M)
+
+
+@pytest.mark.parametrize("ranks", [2, full(0), full(3), full(4)])
+def test_functions_and_operators(launch, ranks):
+    mode = f"-mode b:{max(ranks, 1)}x1 -dump_iter 10"
+    run = launch(HERE / "ddl_api.py", np=ranks, env={"DDL_OPTIONS": mode}, timeout=300).check()
+    assert ("ddl is tensorflow.mpi's here" in run.stderr[0]) == (ranks > 1)
+    wrong = {
+        f"rank {rank}: {name}": text
+        for rank, found in enumerate(run.results)
+        for name, text in found.items()
+        if text
+    }
+    assert wrong == {}
+    assert all(list(found) == CHECKS for found in run.results)
+
+
+@pytest.mark.full
+def test_a_shape_that_the_ranks_do_not_have_is_refused(launch):
+    run = launch(HERE / "ddl_api.py", np=2, env={"DDL_OPTIONS": "-mode b:3x1"})
+    assert run.returncode != 0
+    assert "mode b:3x1 is a shape of 3 ranks, and there are 2" in run.stderr[0]
+
+
+def test_each_function_has_a_check():
+    text = (ROOT / "docs/ddl.md").read_text()
+    rows = re.findall(r"^\| (.+) \| (`\w+`(?:, `\w+`)*) \|$", text, re.M)
+    named = {name for names, _ in rows for name in re.findall(r"`([\w.]+)`", names)}
+    behind = {name for _, found in rows for name in re.findall(r"`(\w+)`", found)}
+    face = (ROOT / "tensorflow_patches/python/faces/ddl/__init__.py").read_text()
+    assert set(re.findall(r"^    (\w+),$", face, re.M)) <= named
+    assert behind == set(CHECKS)
+
+
+LINES = """
+horovodrun -np 2 python train.py --lr 1
+horovodrun -np 4 -H a:2,b:2 --verbose python train.py
+horovodrun -np 4 -H a:2 python train.py
+horovodrun -np 3 -hostfile HOSTS python train.py
+horovodrun -np 2 --mpi-args=--tag-output --timeline-filename t.json python train.py
+horovodrun -np 2 --gloo python train.py
+horovodrun --min-np 2 python train.py
+horovodrun -np 2 -H a:x python train.py
+horovodrun python train.py
+horovodrun --check-build
+ddlrun -m b:4x2 -H a,b python train.py
+ddlrun -m b:4x2 -H a python train.py
+ddlrun -m b:2x1 -np 3 python train.py
+ddlrun -m b:2x python train.py
+ddlrun -H a:2,bad:2 python train.py
+ddlrun -rf RANKS -mpiarg --tag-output -no_ddloptions python train.py
+ddlrun -hostfile HOSTS -rf RANKS python train.py
+ddlrun -hostfile none python train.py
+""".strip().splitlines()
+
+
+@pytest.fixture(scope="module")
+def became(launch, tmp_path_factory: Any) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "horovodrun").write_text("a real one")
+    (folder / "hosts").write_text("# hosts\na slots=2\nb\n")
+    (folder / "ranks").write_text("rank 0=a slot=0\nrank 1=a slot=1\nrank 2=b slot=0\n")
+    places = {"HOSTS": str(folder / "hosts"), "RANKS": str(folder / "ranks")}
+    lines = [re.sub("HOSTS|RANKS", lambda m: places[m[0]], line) for line in LINES]
+    run = launch(HERE / "launchers.py", np=0, args=[json.dumps(lines), folder]).check()
+    found = run.results[0]
+    return {
+        "folder": folder,
+        **{line: found[real] for line, real in zip(LINES, lines, strict=True)},
+    }
+
+
+def test_horovodrun_becomes_mpirun(became):
+    start, no_hosts = "--allow-run-as-root -np", "--bind-to none --map-by slot"
+    assert became[LINES[0]][0] == (f"{start} 2 -H localhost:2 {no_hosts} python train.py --lr 1")
+    several = became[LINES[1]]
+    assert several[0].startswith(f"{start} 4 -H a:2,b:2 {no_hosts} -x ")
+    assert " -x PATH " in several[0] and several[0].endswith(" python train.py")
+    assert "-np 4" in several[2]  # --verbose
+    assert "4 ranks need as many places, and a:2 has fewer" in became[LINES[2]][2]
+    assert "-H a:2,b:1" in became[LINES[3]][0]
+    assert "-x TF_MPI_TIMELINE=t.json --tag-output python" in became[LINES[4]][0]
+
+
+def test_what_horovodrun_cannot_do_is_named(became):
+    assert became[LINES[5]][0] == became[LINES[6]][0] == became[LINES[7]][0] == "exit 2"
+    assert "--gloo: not here: tensorflow.mpi's ranks speak MPI" in became[LINES[5]][2]
+    assert "--min-np: not here: ranks that come and go" in became[LINES[6]][2]
+    assert "'a:x' is no host" in became[LINES[7]][2]
+    assert became[LINES[8]][0] == "exit 2" and "-np and a command" in became[LINES[8]][2]
+    assert became[LINES[9]][0] == "exit 0" and "MPI" in became[LINES[9]][2]
+
+
+def test_ddlrun_checks_the_nodes_and_the_shape(became):
+    words, checked, _ = became[LINES[10]]
+    assert "-np 8 -H a:4,b:4 " in words
+    assert " -x TF_MPI_TOPOLOGY=2x4 " in f"{words} "
+    assert "-x DDL_OPTIONS=-mode b:4x2 " in words
+    (check,) = checked
+    assert "-np 2 -H a:1,b:1 " in check and check.endswith("-m tensorflow.mpi doctor --nodes")
+    assert "mode b:4x2 has 2 nodes, and 1 are given" in became[LINES[11]][2]
+    assert "mode b:2x1 is a shape of 2 ranks, and there are 3" in became[LINES[12]][2]
+    assert "mode 'b:2x' is not accepted" in became[LINES[13]][2]
+    assert became[LINES[14]][0] == "exit 2"
+    assert (
+        "the nodes are not ready for 4 ranks:\nnode bad has no TensorFlow" in became[LINES[14]][2]
+    )
+    words = became[LINES[15]][0]
+    assert "-np 3 -H a:2,b:1" in words and "-x DDL_OPTIONS= " in words
+    assert "--tag-output --map-by rankfile:file=" in words
+    assert "give one" in became[LINES[16]][2]
+    assert "none: No such file" in became[LINES[17]][2]
+
+
+def test_commands_are_written_where_nobody_has_them(became):
+    folder = became["folder"]
+    assert (folder / "horovodrun").read_text() == "a real one"
+    assert os.access(folder / "ddlrun", os.X_OK)
+    text = (folder / "ddlrun").read_text()
+    assert text.splitlines()[-1].endswith('-m tensorflow.mpi ddlrun "$@"')
+
+
+@pytest.mark.full
+def test_horovodrun_starts_ranks(launch):
+    """By the command itself; -np 1 of doctor is no rank of anybody's."""
+    import sys
+
+    command = [sys.executable, "-m", "tensorflow.mpi", "horovodrun", "-np", "2", sys.executable]
+    run = subprocess.run(
+        [*command, HERE.parent / "horovod/hvd_collectives.py", "who"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(HERE.parent)},
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.count('RESULT {"who": ""}') == 2

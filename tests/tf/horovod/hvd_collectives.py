@@ -1,0 +1,380 @@
+"""hvd's collectives, objects and process sets, on ranks that give different things."""
+
+from __future__ import annotations
+
+import sys
+
+import horovod.tensorflow as hvd
+import numpy as np
+import tensorflow as tf
+from checks import check, equal, raises, run_all
+
+hvd.init()
+RANK, SIZE = hvd.rank(), hvd.size()
+RANKS = np.arange(SIZE)
+
+
+def of_each(function):
+    """What each rank gives, by rank."""
+    return [np.asarray(function(rank)) for rank in range(SIZE)]
+
+
+def base(rank):
+    return np.array([[1.0, 2.0], [3.0, -4.0]], np.float32) * (rank + 1)
+
+
+@check
+def who():
+    import os
+
+    assert RANK == int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))
+    assert SIZE == int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1))
+    assert (hvd.local_rank(), hvd.local_size()) == (RANK, SIZE)
+    assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1)
+    assert hvd.is_homogeneous() and hvd.mpi_threads_supported() and hvd.is_initialized()
+    assert hvd.mpi_built() and hvd.mpi_enabled()
+    for (
+        none
+    ) in "gloo_built gloo_enabled nccl_built ddl_built ccl_built cuda_built rocm_built".split():
+        assert not getattr(hvd, none)()
+    equal(
+        [hvd.rank_op(), hvd.size_op(), hvd.local_rank_op(), hvd.local_size_op()],
+        [RANK, SIZE, RANK, SIZE],
+    )
+    equal(hvd.process_set_included_op(), 1)
+    equal(hvd.process_set_included_op(99), -2)
+    raises(NotImplementedError, lambda: hvd.start_timeline("t.json"), "TF_MPI_TIMELINE")
+    raises(NotImplementedError, hvd.stop_timeline, "hvd.start_timeline")
+
+
+@check
+def allreduce_ops():
+    values = of_each(base)
+    for op, fold in (
+        (hvd.Sum, np.sum),
+        (hvd.Average, np.mean),
+        (hvd.Min, np.min),
+        (hvd.Max, np.max),
+        (hvd.Product, np.prod),
+    ):
+        equal(hvd.allreduce(base(RANK), op=op), fold(values, axis=0), 1e-6)
+    equal(hvd.allreduce(base(RANK)), np.mean(values, axis=0), 1e-6)
+    equal(hvd.allreduce(base(RANK), average=False), np.sum(values, axis=0), 1e-6)
+    raises(ValueError, lambda: hvd.allreduce(1.0, average=True, op=hvd.Sum), "supersedes")
+    raises(ValueError, lambda: hvd.allreduce(1.0, op=77), "op=77")
+
+
+@check
+def allreduce_dtypes_and_scales():
+    for dtype in (tf.uint8, tf.int8, tf.int32, tf.int64, tf.float16, tf.float32, tf.float64):
+        mine = tf.cast(tf.constant([1, 2, 3]) * (RANK + 1), dtype)
+        total = np.array([1, 2, 3]) * (RANKS + 1).sum()
+        equal(tf.cast(hvd.allreduce(mine, op=hvd.Sum), tf.float64), total)
+        got = hvd.allreduce(mine, op=hvd.Average)
+        assert got.dtype == dtype
+        exact = total / SIZE
+        equal(tf.cast(got, tf.float64), exact if dtype.is_floating else np.trunc(exact), 1e-3)
+    equal(
+        hvd.allreduce(base(RANK), op=hvd.Sum, prescale_factor=0.5, postscale_factor=3.0),
+        1.5 * np.sum(of_each(base), axis=0),
+        1e-6,
+    )
+    mine = tf.constant([7, 9]) * (RANK + 1)
+    before = sum(np.trunc(np.array([7, 9]) * (rank + 1) * 0.5) for rank in range(SIZE))
+    equal(hvd.allreduce(mine, op=hvd.Sum, prescale_factor=0.5), before)
+
+
+@check
+def allreduce_compressed():
+    mine = tf.constant([1.0 / 3, 1.0 / 7]) * (RANK + 1)
+    got = hvd.allreduce(mine, op=hvd.Sum, compression=hvd.Compression.fp16)
+    assert got.dtype == tf.float32
+    rounded = [
+        np.float16(np.array([1.0 / 3, 1.0 / 7], np.float32) * (rank + 1)) for rank in range(SIZE)
+    ]
+    equal(got, np.float16(np.sum(np.array(rounded, np.float32), axis=0)).astype(np.float32))
+    exact = hvd.allreduce(mine, op=hvd.Sum)
+    assert SIZE == 1 or not np.array_equal(got, exact)
+    equal(
+        hvd.allreduce(tf.constant([RANK]), op=hvd.Sum, compression=hvd.Compression.fp16),
+        [RANKS.sum()],
+    )
+
+
+@check
+def allreduce_sparse():
+    slices = tf.IndexedSlices(tf.ones([2, 3]) * (RANK + 1), tf.constant([RANK, RANK + 1]), [9, 3])
+    got = hvd.allreduce(slices, op=hvd.Average)
+    equal(got.indices, np.concatenate([[rank, rank + 1] for rank in range(SIZE)]))
+    equal(got.values[:, 0], np.repeat(RANKS + 1, 2) / SIZE, 1e-6)
+    equal(hvd.allreduce(slices, op=hvd.Sum).values[:, 0], np.repeat(RANKS + 1, 2))
+    raises(NotImplementedError, lambda: hvd.allreduce(slices, op=hvd.Min), "IndexedSlices")
+    raises(NotImplementedError, lambda: hvd.allreduce(slices, op=hvd.Adasum), "sparse_as_dense")
+    raises(NotImplementedError, lambda: hvd.allreduce(slices, prescale_factor=2.0), "Pre/post")
+
+
+@check
+def adasum():
+    def pair(a, b):
+        dot = (a * b).sum()
+        return (1 - dot / (2 * (a * a).sum())) * a + (1 - dot / (2 * (b * b).sum())) * b
+
+    def value(rank):
+        return np.array([1.0, rank, 2.0 - rank])
+
+    values = of_each(value)
+    if SIZE & (SIZE - 1):
+        return raises(NotImplementedError, lambda: hvd.allreduce(value(RANK), op=hvd.Adasum))
+    while len(values) > 1:
+        values = [pair(a, b) for a, b in zip(values[::2], values[1::2])]
+    equal(hvd.allreduce(value(RANK), op=hvd.Adasum), values[0], 1e-12)
+
+
+@check
+def grouped():
+    tensors = [base(RANK), np.array([RANK], np.float64)]
+    got = hvd.grouped_allreduce(tensors, op=hvd.Sum)
+    equal(got[0], np.sum(of_each(base), axis=0), 1e-6)
+    equal(got[1], [RANKS.sum()])
+    got = hvd.grouped_allgather([tf.constant([RANK]), tf.ones([RANK, 2])])
+    equal(got[0], RANKS)
+    assert got[1].shape == [RANKS.sum(), 2]
+    (part,) = hvd.grouped_reducescatter([np.float32(np.arange(2 * SIZE))], op=hvd.Sum)
+    equal(part, SIZE * np.arange(2 * SIZE)[2 * RANK : 2 * RANK + 2])
+
+
+@check
+def allgather_ragged():
+    for dtype in (tf.uint8, tf.int64, tf.float16, tf.float32, tf.bool):
+        mine = tf.cast(tf.ones([RANK * 2, 3]) * (RANK % 2), dtype)
+        got = hvd.allgather(mine)
+        equal(
+            tf.cast(got, tf.float32)[:, 0],
+            np.concatenate([np.full(2 * rank, rank % 2) for rank in range(SIZE)]),
+        )
+
+
+@check
+def broadcast():
+    for root in range(SIZE):
+        equal(hvd.broadcast(base(RANK), root), base(root))
+    variables = [tf.Variable(base(RANK)), tf.Variable([RANK])]
+    hvd.broadcast_variables(variables, root_rank=SIZE - 1)
+    equal(variables[0], base(SIZE - 1))
+    equal(variables[1], [SIZE - 1])
+    variables = [tf.Variable(base(RANK)), tf.Variable([RANK])]
+    equal(hvd.broadcast_(variables, 0)[1], [0])
+    equal(variables[0], base(0))
+    raises((ValueError, tf.errors.InvalidArgumentError), lambda: hvd.broadcast(1.0, SIZE), "root")
+    raises(RuntimeError, lambda: hvd.broadcast_global_variables(0), "eager")
+
+
+@check
+def alltoall():
+    splits = [(RANK + place) % 3 for place in range(SIZE)]
+    rows = np.arange(sum(splits)) + 100 * RANK
+    got, received = hvd.alltoall(tf.constant(rows), splits=splits)
+    expected, counts = [], []
+    for rank in range(SIZE):
+        theirs = [(rank + place) % 3 for place in range(SIZE)]
+        begin = sum(theirs[:RANK])
+        expected += list(np.arange(begin, begin + theirs[RANK]) + 100 * rank)
+        counts.append(theirs[RANK])
+    equal(got, expected)
+    equal(received, counts)
+    equal(
+        hvd.alltoall(tf.range(2 * SIZE) + 100 * RANK),
+        np.concatenate([[2 * RANK + 100 * r, 2 * RANK + 1 + 100 * r] for r in range(SIZE)]),
+    )
+    raises(tf.errors.InvalidArgumentError, lambda: hvd.alltoall(tf.ones([1]), splits=[2] * SIZE))
+
+
+@check
+def reducescatter():
+    for op, times in ((hvd.Sum, (RANKS + 1).sum()), (hvd.Average, (RANKS + 1).mean())):
+        whole = np.float32(np.arange(2 * SIZE + 1)) * times
+        first = 2 * RANK + min(RANK, 1)
+        got = hvd.reducescatter(np.float32(np.arange(2 * SIZE + 1)) * (RANK + 1), op=op)
+        equal(got, whole[first : first + 2 + (RANK < 1)], 1e-6)
+    raises(tf.errors.InvalidArgumentError, lambda: hvd.reducescatter(1.0), "rank 1")
+
+
+@check
+def gradients():
+    x = tf.Variable(tf.ones([2 * SIZE]) * (RANK + 1))
+    weight = tf.constant(np.float32(np.arange(2 * SIZE) + RANK))  # what flows back, by rank
+    mean = np.arange(2 * SIZE) + RANKS.mean()
+
+    def back(function, upstream):
+        with tf.GradientTape() as tape:
+            y = function(x)
+        return tape.gradient(y, x, upstream)
+
+    for run in (lambda f: f, tf.function):
+        equal(
+            run(lambda: back(lambda v: hvd.allreduce(v, op=hvd.Sum), weight))(), SIZE * mean, 1e-6
+        )
+        equal(run(lambda: back(hvd.allreduce, weight))(), mean, 1e-6)
+        everyones = tf.constant(np.float32(np.arange(2 * SIZE * SIZE) + RANK))
+        whole = np.arange(2 * SIZE * SIZE) + RANKS.mean()
+        equal(
+            run(lambda up=everyones: back(hvd.allgather, up))(),
+            whole[2 * SIZE * RANK : 2 * SIZE * (RANK + 1)],
+            1e-6,
+        )
+        got = run(lambda: back(lambda v: hvd.broadcast(v, SIZE - 1), weight))()
+        equal(got, mean if RANK == SIZE - 1 else 0 * mean, 1e-6)
+        got = run(
+            lambda: back(
+                lambda v: hvd.reducescatter(v, op=hvd.Sum), tf.constant([1.0, 2.0]) * (RANK + 1)
+            )
+        )()
+        equal(got, SIZE * np.concatenate([[rank + 1, 2 * rank + 2] for rank in range(SIZE)]), 1e-6)
+        got = run(
+            lambda: back(hvd.alltoall, tf.constant(np.float32(np.arange(2 * SIZE)) + 100 * RANK))
+        )()
+        equal(
+            got,
+            np.concatenate([[2 * RANK + 100 * r, 2 * RANK + 1 + 100 * r] for r in range(SIZE)]),
+            1e-6,
+        )
+
+
+@check
+def graphs_of_v1():
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        variable = v1.get_variable("v", initializer=np.array([RANK, 1.0], np.float32))
+        reduced = hvd.allreduce(variable, op=hvd.Sum)
+        (gradient,) = tf.gradients(reduced, [variable])
+        everything = hvd.allgather(tf.constant([RANK]))
+        start = hvd.broadcast_global_variables(0)
+        session.run(v1.global_variables_initializer())
+        equal(session.run(reduced), [RANKS.sum(), SIZE])
+        equal(session.run(gradient), [SIZE, SIZE])
+        equal(session.run(everything), RANKS)
+        session.run(start)
+        equal(session.run(variable), [0.0, 1.0])
+        differ = hvd.allreduce(tf.ones([2 + RANK]))
+        if SIZE > 1:
+            raises(tf.errors.FailedPreconditionError, lambda: session.run(differ), "disagree")
+
+
+@check
+def what_differs_by_rank():
+    if SIZE == 1:
+        return
+    raises(tf.errors.FailedPreconditionError, lambda: hvd.allreduce(tf.ones([2 + RANK])), "rank")
+    dtype = tf.int32 if RANK else tf.float32
+    raises(tf.errors.FailedPreconditionError, lambda: hvd.allgather(tf.ones([2], dtype)), "rank")
+    raises(tf.errors.FailedPreconditionError, lambda: hvd.broadcast(tf.ones([2]), RANK % 2))
+
+
+@check
+def objects():
+    assert hvd.broadcast_object({"rank": RANK, "x": [RANK]}, 0) == {"rank": 0, "x": [0]}
+    assert hvd.broadcast_object(f"of {RANK}", SIZE - 1, name="n") == f"of {SIZE - 1}"
+    assert hvd.allgather_object("x" * RANK) == ["x" * rank for rank in range(SIZE)]
+    assert hvd.broadcast_object_fn(0)(RANK) == 0
+
+
+@check
+def variables_in_a_function():
+    first = tf.Variable(base(RANK))
+
+    @tf.function
+    def step():
+        hvd.broadcast_variables([first], root_rank=SIZE - 1)
+        return hvd.allreduce(first, op=hvd.Sum)
+
+    equal(step(), SIZE * base(SIZE - 1), 1e-6)
+    equal(first, base(SIZE - 1))
+
+
+@check
+def barrier_and_join():
+    last = hvd.join()
+    equal(last, hvd.allreduce(last, op=hvd.Max))
+    if RANK == SIZE - 1:
+        import time
+
+        time.sleep(1.0)
+    equal(hvd.join(), SIZE - 1)
+
+
+@check
+def process_sets():
+    if SIZE < 2:
+        return
+    raises(ValueError, lambda: hvd.add_process_set([0]), "HOROVOD_DYNAMIC_PROCESS_SETS")
+    hvd.shutdown()
+    raises(ValueError, hvd.rank, "hvd.init()")
+    even = hvd.ProcessSet(range(0, SIZE, 2))
+    odd = hvd.ProcessSet(range(1, SIZE, 2))
+    assert even.size() is None and even.process_set_id is None
+    hvd.init(process_sets=[even, odd])
+    mine = even if RANK % 2 == 0 else odd
+    place = mine.ranks.index(RANK)
+    assert mine.included() and mine.rank() == place and mine.size() == len(mine.ranks)
+    other = odd if mine is even else even
+    assert not other.included()
+    raises(tf.errors.InvalidArgumentError, lambda: hvd.allreduce(1.0, process_set=other), "not in")
+    members = np.array(mine.ranks)
+    for _ in range(3):
+        equal(
+            hvd.allreduce(base(RANK), op=hvd.Sum, process_set=mine),
+            sum(base(rank) for rank in members),
+            1e-6,
+        )
+        equal(
+            hvd.allreduce(-base(RANK), op=hvd.Max, process_set=mine),
+            np.max([-base(rank) for rank in members], axis=0),
+            1e-6,
+        )
+        equal(
+            hvd.allreduce(base(RANK), process_set=mine),
+            np.mean([base(rank) for rank in members], axis=0),
+            1e-6,
+        )
+        equal(hvd.allgather(tf.fill([RANK], RANK), process_set=mine), np.repeat(members, members))
+        equal(hvd.broadcast(base(RANK), int(members[-1]), process_set=mine), base(members[-1]))
+        assert hvd.allgather_object(RANK, process_set=mine) == list(members)
+        equal(
+            hvd.alltoall(tf.range(len(members)) + 10 * RANK, process_set=mine), 10 * members + place
+        )
+        equal(hvd.allreduce(float(RANK), op=hvd.Sum), RANKS.sum())  # of all, in between
+    if SIZE > 2:
+        if even.included():  # alone, while the others do nothing
+            equal(hvd.allreduce(1.0, op=hvd.Sum, process_set=even), even.size())
+
+        @tf.function
+        def traced():
+            part = hvd.allreduce(float(RANK + 1), op=hvd.Sum, process_set=mine)
+            return part, hvd.allreduce(1.0, op=hvd.Sum)
+
+        part, whole = traced()
+        equal(part, (members + 1).sum())
+        equal(whole, SIZE)
+    hvd.shutdown()
+    hvd.init(process_sets="dynamic")
+    assert even.process_set_id is None
+    new = hvd.add_process_set(list(range(1, SIZE)))
+    raises(ValueError, lambda: hvd.add_process_set(list(range(1, SIZE))), "duplicate")
+    if new.included():
+        equal(hvd.allreduce(float(RANK), op=hvd.Sum, process_set=new), RANKS.sum())
+    assert hvd.remove_process_set(new) and not hvd.remove_process_set(new)
+    assert not hvd.remove_process_set(hvd.global_process_set)
+
+
+@check
+def the_rest_raises_by_name():
+    raises(AttributeError, lambda: hvd.no_such_name, "no_such_name")
+    raises(NotImplementedError, lambda: hvd.init(comm=object()), "hvd.init")
+    import horovod
+
+    raises(NotImplementedError, lambda: horovod.run(print, np=2), "mpirun")
+    for name in ("torch", "mxnet", "spark", "ray"):
+        raises(ImportError, lambda: __import__(f"horovod.{name}"), f"horovod.{name}")  # noqa: B023
+
+
+run_all(sys.argv[1:])

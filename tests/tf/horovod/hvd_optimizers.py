@@ -1,0 +1,497 @@
+"""hvd's tapes, optimizers, callbacks, on ranks whose gradients differ; averages are counted."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from typing import Any
+
+import horovod.tensorflow as hvd
+import numpy as np
+import tensorflow as tf
+from checks import check, equal, raises, run_all
+from tensorflow.mpi._src.runtime import c_api
+
+if os.environ.get("TF_USE_LEGACY_KERAS"):
+    import tf_keras as keras
+else:
+    import keras
+
+import horovod.tensorflow.keras as hvd_keras
+
+hvd.init()
+RANK, SIZE = hvd.rank(), hvd.size()
+MEAN = float(np.mean(np.arange(SIZE) + 1))  # of RANK + 1
+v1 = tf.compat.v1
+
+
+def averages() -> int:
+    """Of gradients, so far."""
+    return c_api.stats()["gradients"] if SIZE > 1 else 0
+
+
+class Counted:
+    """`times` averages of gradients are made inside; none on one rank."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times if SIZE > 1 else 0
+
+    def __enter__(self) -> None:
+        self.before = averages()
+
+    def __exit__(self, *error) -> None:
+        if error[0] is None:
+            made = averages() - self.before
+            assert made == self.times, f"{made} averages, not {self.times}"
+
+
+def losses(w, b):
+    """Whose gradients are RANK + 1 for each element of w, and for the rows 0 and RANK of b."""
+    rows = tf.gather(b, [0, RANK])
+    return (RANK + 1.0) * (tf.reduce_sum(w) + tf.reduce_sum(rows))
+
+
+def variables():
+    return tf.Variable(tf.zeros([3])), tf.Variable(tf.zeros([8, 2]))
+
+
+def rows_mean():
+    """The average gradient of b: row 0 has that of every rank, and each rank has its row."""
+    whole = np.zeros((8, 2))
+    for rank in range(SIZE):
+        whole[0] += rank + 1
+        whole[rank] += rank + 1
+    return whole / SIZE
+
+
+@check
+def tape():
+    for wrap in (lambda f: f, tf.function):
+        for op, times in ((hvd.Average, 1), (hvd.Sum, SIZE)):
+            w, b = variables()
+
+            @wrap
+            def gradients():
+                with tf.GradientTape() as tape:
+                    loss = losses(w, b)  # noqa: B023
+                return hvd.DistributedGradientTape(tape, op=op).gradient(loss, [w, b])  # noqa: B023
+
+            gradients()
+            with Counted(2):
+                of_w, of_b = gradients()
+            equal(of_w, np.full(3, times * MEAN), 1e-6)
+            assert isinstance(of_b, tf.IndexedSlices)
+            equal(tf.convert_to_tensor(of_b), times * rows_mean(), 1e-6)
+
+
+@check
+def tape_options():
+    w, b = variables()
+
+    def gradients(**options):
+        with tf.GradientTape(persistent=True) as tape:
+            loss = losses(w, b)
+        return hvd.DistributedGradientTape(tape, **options), loss
+
+    made, loss = gradients(
+        compression=hvd.Compression.fp16,
+        gradient_predivide_factor=2.0,
+        sparse_as_dense=True,
+        groups=2,
+    )
+    of_w, of_b = made.gradient(loss, [w, b])
+    equal(of_w, np.full(3, MEAN), 1e-3)
+    equal(of_b, rows_mean(), 1e-2)
+    equal(made.gradient(loss, w), np.full(3, MEAN), 1e-3)
+    equal(made.gradient(loss, {"w": w})["w"], np.full(3, MEAN), 1e-3)
+    made, loss = gradients()
+    made.register_local_source(w)
+    equal(made.gradient(loss, [w, b])[0], np.full(3, (RANK + 1) / SIZE), 1e-6)
+    local, everyones = made.get_local_and_global_gradients(loss, [w, b])
+    assert local[0][0] is w and everyones[0][0] is b
+    made, loss = gradients(scale_local_gradients=False)
+    made.register_local_source(w)
+    equal(made.gradient(loss, [w])[0], np.full(3, RANK + 1))
+    made, loss = gradients()
+    assert made.gradient(loss, [tf.Variable(1.0), w])[0] is None
+    raises(ValueError, lambda: gradients(gradient_predivide_factor=2.0, op=hvd.Sum), "predivide")
+    raises(ValueError, lambda: gradients(groups=0), "groups")
+
+
+@check
+def no_average_but_the_scripts():
+    """A plain optimizer averages nothing, as without Horovod's wrappers."""
+    w, b = variables()
+    with Counted(0):
+        with tf.GradientTape() as tape:
+            loss = losses(w, b)
+        keras.optimizers.SGD(1.0).apply_gradients(zip(tape.gradient(loss, [w, b]), [w, b]))
+
+        @tf.function
+        def raw():
+            tf.raw_ops.ResourceApplyGradientDescent(
+                var=w.handle, alpha=1.0, delta=tf.fill([3], RANK + 1.0)
+            )
+
+        raw()
+        tf.raw_ops.ResourceApplyGradientDescent(
+            var=w.handle, alpha=1.0, delta=tf.fill([3], RANK + 1.0)
+        )
+    equal(w, np.full(3, -3.0 * (RANK + 1)))
+
+
+@check
+def tape_and_optimizer_average_once():
+    w, b = variables()
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = losses(w, b)
+        tape = hvd.DistributedGradientTape(tape, op=hvd.Sum)
+        optimizer.apply_gradients(zip(tape.gradient(loss, [w, b]), [w, b]))
+
+    step()
+    equal(w, np.full(3, -SIZE * MEAN), 1e-6)
+    with Counted(2):
+        step()
+    equal(w, np.full(3, -2 * SIZE * MEAN), 1e-6)
+
+
+def model_of(optimizer, **options):
+    """A layer of one weight; its gradient is -2 (RANK + 1) at the start, for one sample of 1."""
+    model = keras.Sequential(
+        [
+            keras.layers.Input((1,)),
+            keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
+        ]
+    )
+    model.compile(optimizer, "mse", **options)
+    return model
+
+
+DATA = np.ones((4, 1), np.float32), np.full((4, 1), RANK + 1.0, np.float32)
+
+
+@check
+def keras_fit():
+    for options in ({}, {"run_eagerly": True}, {"jit_compile": True}):
+        for op, times in ((hvd.Average, 1), (hvd.Sum, SIZE)):
+            model = model_of(
+                hvd.DistributedOptimizer(keras.optimizers.SGD(0.125), op=op), **options
+            )
+            with Counted(1):
+                model.fit(*DATA, batch_size=4, epochs=1, verbose=0)
+            equal(model.get_weights()[0], [[0.125 * 2 * times * MEAN]], 1e-6)
+
+
+@check
+def keras_passes_per_step():
+    for average in (False, True):
+        optimizer = hvd.DistributedOptimizer(
+            keras.optimizers.SGD(0.125),
+            backward_passes_per_step=2,
+            average_aggregated_gradients=average,
+        )
+        model = model_of(optimizer)
+        with Counted(1):
+            model.fit(*DATA, batch_size=4, epochs=3, verbose=0)
+        assert int(np.asarray(optimizer.iterations)) == 3
+        assert int(optimizer._agg_helper.counter) == 1
+        equal(model.get_weights()[0], [[0.125 * 2 * MEAN * (1 if average else 2)]], 1e-6)
+
+
+@check
+def keras_process_sets_and_local_layers():
+    model = model_of(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.125)))
+    layer = model.layers[-1]
+    import horovod.keras as hvd_keras_3
+
+    optimizer = hvd_keras_3.PartialDistributedOptimizer(
+        keras.optimizers.SGD(0.125), local_layers=layer
+    )
+    model.compile(optimizer, "mse")
+    model.fit(*DATA, batch_size=4, verbose=0)
+    equal(model.get_weights()[0], [[0.125 * 2 * (RANK + 1) / SIZE]], 1e-6)
+
+
+@check
+def keras_saves_and_loads():
+    model = model_of(hvd.DistributedOptimizer(keras.optimizers.Adam(0.5)))
+    model.fit(*DATA, batch_size=4, verbose=0)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(f"{folder}/m.keras")
+        plain = keras.models.load_model(f"{folder}/m.keras")
+        loaded = hvd_keras.load_model(f"{folder}/m.keras")
+    assert type(plain.optimizer) is keras.optimizers.Adam, type(plain.optimizer)
+    assert type(loaded.optimizer) is not keras.optimizers.Adam
+    for one in (model, loaded):
+        with Counted(1):
+            one.fit(*DATA, batch_size=4, verbose=0)
+    equal(loaded.get_weights()[0], model.get_weights()[0], 1e-6)
+
+
+@check
+def keras_refuses():
+    sgd = keras.optimizers.SGD()
+    raises(ValueError, lambda: hvd.DistributedOptimizer(sgd, op=hvd.Adasum), "Adasum")
+    raises(ValueError, lambda: hvd_keras.DistributedOptimizer(sgd, op=hvd.Min), "Average and Sum")
+    raises(ValueError, lambda: hvd.DistributedOptimizer(sgd, backward_passes_per_step=0), "passes")
+    raises(ValueError, lambda: hvd.DistributedOptimizer(sgd, groups=0), "groups")
+
+
+@check
+def callbacks():
+    size = SIZE
+    model = model_of(hvd.DistributedOptimizer(keras.optimizers.SGD(0.5)))
+    model.layers[-1].set_weights([np.array([[RANK + 1.0]])])
+    seen: list[Any] = []
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if not seen:
+                seen.append(float(self.model.get_weights()[0][0, 0]))
+
+        def on_epoch_end(self, epoch, logs=None):
+            seen.append(dict(logs))
+
+    start = float(model.get_weights()[0][0, 0])
+    rate = 0.25 * size
+    made = [
+        hvd_keras.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd_keras.callbacks.MetricAverageCallback(),
+        hvd_keras.callbacks.LearningRateWarmupCallback(initial_lr=rate, warmup_epochs=2, verbose=1),
+        hvd_keras.callbacks.LearningRateScheduleCallback(rate, 0.1, start_epoch=2),
+        Look(),
+    ]
+    x, y = np.ones((8, 1), np.float32), np.full((8, 1), 2.0, np.float32)
+    model.fit(x, y, batch_size=4, epochs=4, verbose=0, callbacks=made)
+    equal(
+        hvd.allgather_object(model.get_weights()[0].tolist()),
+        [model.get_weights()[0].tolist()] * size,
+    )
+    weights = hvd.allgather_object(seen[0])
+    assert len(set(weights)) == 1, weights
+    assert start == RANK + 1
+    rates = [logs["lr"] for logs in seen[1:]]
+    middle = rate / size * (1.0 * (size - 1) / 2 + 1)
+    equal(rates, [middle, rate, rate, rate * 0.1], 1e-6)
+    everyone = hvd.allgather_object([logs["loss"] for logs in seen[1:]])
+    equal(everyone, [everyone[0]] * size)
+    local = model.layers[-1].kernel
+    raises(
+        ValueError,
+        lambda: hvd_keras.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=[1]),
+        "local variables",
+    )
+    model.layers[-1].set_weights([np.array([[RANK + 1.0]])])
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    model.fit(
+        x,
+        y,
+        verbose=0,
+        callbacks=[
+            hvd_keras.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=[local])
+        ],
+    )
+    equal(model.get_weights()[0], [[RANK + 1.0]])
+    assert hvd_keras.callbacks.BestModelCheckpoint().save_best_only
+
+
+@check
+def metrics_are_averaged():
+    model = model_of(keras.optimizers.SGD(0.0))
+    history = model.fit(
+        *DATA, batch_size=4, verbose=0, callbacks=[hvd_keras.callbacks.MetricAverageCallback()]
+    )
+    equal(history.history["loss"], [np.mean((np.arange(SIZE) + 1.0) ** 2)], 1e-6)
+
+
+@check
+def sync_batch_norm():
+    x = np.float32(np.arange(4 * SIZE).reshape(SIZE * 4, 1)) ** 2
+    mine = x[4 * RANK : 4 * RANK + 4]
+    layer, whole = hvd.SyncBatchNormalization(), keras.layers.BatchNormalization()
+
+    def run(layer, data):
+        data = tf.constant(data)
+        with tf.GradientTape() as tape:
+            tape.watch(data)
+            y = layer(data, training=True)
+            loss = tf.reduce_sum(
+                y
+                * tf.cast(tf.range(len(data)) + (4 * RANK if len(data) == 4 else 0), tf.float32)[
+                    :, None
+                ]
+            )
+        return y, tape.gradient(loss, data)
+
+    y, gradient = run(layer, mine)
+    y_whole, gradient_whole = run(whole, x)
+    part = slice(4 * RANK, 4 * RANK + 4)
+    equal(y, y_whole[part], 1e-4)
+    equal(gradient, gradient_whole[part], 1e-4)
+    equal(layer.moving_mean, whole.moving_mean, 1e-5)
+    raises(ValueError, lambda: hvd.SyncBatchNormalization(fused=True), "fused")
+
+
+@check
+def elastic():
+    model = model_of(keras.optimizers.SGD(0.0))
+    model.layers[-1].set_weights([np.array([[RANK + 1.0]])])
+    state = hvd_keras.elastic.KerasState(model, batch=RANK, epoch=RANK + 5)
+
+    @hvd_keras.elastic.run
+    def train(state, more):
+        equal(model.get_weights()[0], [[1.0]])
+        assert (state.batch, state.epoch) == (0, 5)
+        state.batch = 7
+        model.layers[-1].set_weights([np.array([[9.0]])])
+        state.restore()
+        equal(model.get_weights()[0], [[1.0]])
+        assert state.batch == 0
+        model.layers[-1].set_weights([np.array([[9.0]])])
+        state.batch = more
+        state.commit()
+        state.restore()
+        return state.batch
+
+    assert train(state, 3) == 3
+    equal(model.get_weights()[0], [[9.0]])
+    callbacks = [
+        hvd_keras.elastic.CommitStateCallback(state, 2),
+        hvd_keras.elastic.UpdateBatchStateCallback(state),
+        hvd_keras.elastic.UpdateEpochStateCallback(state),
+    ]
+    model.fit(*DATA, batch_size=2, epochs=2, verbose=0, callbacks=callbacks)
+    assert (state.batch, state.epoch) == (0, 7), (state.batch, state.epoch)
+    variable = tf.Variable([float(RANK)])
+    states = hvd.elastic.TensorFlowState([variable], step=RANK)
+    states.sync()
+    equal(variable, [0.0])
+    assert states.step == 0
+
+
+def session_steps(make, steps, loss=None):
+    """The values of w after each of `steps`, and how many averages they took."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        w = v1.get_variable("w", initializer=np.zeros(3, np.float32))
+        b = v1.get_variable("b", initializer=np.zeros((8, 2), np.float32))
+        step = v1.train.get_or_create_global_step()
+        train = make().minimize((loss or losses)(w, b), global_step=step)
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        found = []
+        before = averages()
+        for _ in range(steps):
+            session.run(train)
+            found.append(session.run(w)[0])
+        return found, averages() - before, int(session.run(step)), session.run(b)
+
+
+@check
+def v1_optimizers():
+    for op, times in ((hvd.Average, 1), (hvd.Sum, SIZE)):
+        found, made, step, b = session_steps(
+            lambda op=op: hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0), op=op), 2
+        )
+        equal(found, -times * MEAN * np.array([1, 2]), 1e-6)
+        equal(b, -2 * times * rows_mean(), 1e-6)
+        assert made == (4 if SIZE > 1 else 0), made
+        assert step == 2
+    found, made, step, _ = session_steps(
+        lambda: hvd.DistributedOptimizer(
+            v1.train.GradientDescentOptimizer(1.0),
+            backward_passes_per_step=2,
+            sparse_as_dense=True,
+            average_aggregated_gradients=True,
+        ),
+        4,
+    )
+    equal(found, -MEAN * np.array([0, 1, 1, 2]), 1e-6)
+    assert step == 4 and made == (4 if SIZE > 1 else 0), (step, made)
+    found, made, _, _ = session_steps(lambda: v1.train.GradientDescentOptimizer(1.0), 1)
+    equal(found, [-(RANK + 1.0)])
+    assert made == 0
+
+
+@check
+def v1_adasum():
+    """The same gradient on all ranks counts once."""
+    if SIZE & (SIZE - 1):
+        return
+    found, made, _, _ = session_steps(
+        lambda: hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0), op=hvd.Adasum),
+        2,
+        lambda w, b: tf.reduce_sum(w),
+    )
+    equal(found, [-1.0, -2.0], 1e-6)
+    assert made == 0
+    raises(
+        NotImplementedError,
+        lambda: hvd.DistributedOptimizer(
+            v1.train.GradientDescentOptimizer(1.0), op=hvd.Adasum, backward_passes_per_step=2
+        ),
+        "Adasum",
+    )
+
+
+@check
+def v1_hook():
+    with tf.Graph().as_default():
+        w = v1.get_variable("w", initializer=np.array([RANK], np.float32))
+        v1.train.get_or_create_global_step()
+        hooks = [hvd.BroadcastGlobalVariablesHook(SIZE - 1)]
+        with v1.train.MonitoredTrainingSession(hooks=hooks) as session:
+            equal(session.run(w), [SIZE - 1])
+
+
+@check
+def draws_are_each_ranks_own():
+    """As without tensorflow.mpi: shuffles differ by rank."""
+    import random
+
+    everyone = hvd.allgather_object(
+        (random.random(), float(np.random.rand()), float(tf.random.uniform([])))
+    )
+    for values in zip(*everyone):
+        assert len(set(values)) == SIZE, everyone
+
+
+@check
+def every_rank_writes_its_files():
+    with tempfile.TemporaryDirectory() as folder:
+        model = model_of(keras.optimizers.SGD())
+        model.save_weights(f"{folder}/w.weights.h5")
+        assert os.listdir(folder) == ["w.weights.h5"]
+        path = tf.train.Checkpoint(v=tf.Variable(1.0)).save(f"{folder}/c")
+        assert os.path.exists(path + ".index")
+
+
+@check
+def rank_0_alone_evaluates_and_saves():
+    """As scripts for Horovod do: no other rank is waited for."""
+    model = model_of(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    model.fit(*DATA, batch_size=4, verbose=0)
+    if RANK == 0:
+        model.evaluate(*DATA, verbose=0)
+        assert len(model.predict(DATA[0], verbose=0)) == 4
+        model_of(keras.optimizers.SGD(0.1)).fit(*DATA, verbose=0)
+        with tempfile.TemporaryDirectory() as folder:
+            model.save(f"{folder}/m.keras")
+    equal(hvd.allreduce(1.0, op=hvd.Sum), SIZE)
+
+
+@check
+def tf_mpi_beside_it():
+    """It knows the ranks, and takes no part of the script's data."""
+    assert (tf.mpi.rank(), tf.mpi.size(), tf.mpi.is_enabled()) == (RANK, SIZE, False)
+    equal(tf.mpi.allreduce(RANK + 1.0), MEAN)
+    tf.mpi.barrier()
+    if SIZE > 1:
+        raises(RuntimeError, lambda: tf.mpi.shard(tf.data.Dataset.range(4)), "hvd.size()")
+        raises(RuntimeError, lambda: tf.mpi.gather_batch(tf.ones([2])), "allgather")
+
+
+run_all(sys.argv[1:])

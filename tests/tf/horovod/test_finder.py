@@ -1,0 +1,64 @@
+"""`import horovod` and `import ddl`: what is found, with and without a real one. No TensorFlow."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from extras import load_config
+
+LOOK = """
+import importlib.util, sys
+spec = importlib.util.find_spec("NAME")
+print("none" if spec is None else spec.origin)
+assert "tensorflow" not in sys.modules
+"""
+
+
+def found(name: str, path: str = "", **env: str) -> str:
+    run = subprocess.run(
+        [sys.executable, "-c", LOOK.replace("NAME", name)],
+        env={**os.environ, "PYTHONPATH": path, **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        cwd="/",
+    )
+    return run.stdout.strip()
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> str:
+    """A path with packages of these names."""
+    for name in ("horovod", "ddl"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("")
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "switch"), [("horovod", "TF_MPI_HOROVOD"), ("ddl", "TF_MPI_DDL")])
+def test_a_real_one_is_not_shadowed(name, switch, real, tmp_path):
+    ours = f"tensorflow/mpi/faces/{name}/__init__.py"
+    theirs = f"{real}/{name}/__init__.py"
+    assert found(name).endswith(ours)
+    assert found(name, real) == theirs
+    assert found(name, real, **{switch: "1"}).endswith(ours)
+    assert found(name, **{switch: "0"}) == "none"
+    assert found(name, real, **{switch: "0"}) == theirs
+    other = tmp_path / "folders"
+    (other / name).mkdir(parents=True)  # a folder of that name is none
+    assert found(name, str(other)).endswith(ours)
+
+
+def test_config_knows_the_switches():
+    config = load_config()
+    for switch in ("TF_MPI_HOROVOD", "TF_MPI_DDL"):
+        assert config.get(switch, {}) == ""
+        assert config.get(switch, {switch: "1"}) == "1"
+        with pytest.raises(config.ConfigError):
+            config.get(switch, {switch: "yes"})

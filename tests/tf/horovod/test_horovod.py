@@ -1,0 +1,71 @@
+"""horovod, as tensorflow.mpi does it: what each name means, on ranks that give different things.
+
+docs/horovod.md names the check behind each name of the API.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tiers import full
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+
+
+def checks(script: str) -> list[str]:
+    """The names of a script's checks, in order."""
+    return re.findall(r"^@check\ndef (\w+)", (HERE / script).read_text(), re.M)
+
+
+def run(launch: Any, script: str, ranks: int, **env: str) -> list[dict[str, str]]:
+    """What was wrong, by rank and check."""
+    done = launch(HERE / script, np=ranks, env=env, timeout=400).check()
+    for rank, stderr in enumerate(done.stderr):
+        said = "horovod is tensorflow.mpi's here" in stderr
+        assert said == (rank == 0 and ranks > 1), stderr[-2000:]
+        assert "gradients are identical" not in stderr
+    for results in done.results:
+        assert list(results) == checks(script)
+    return done.results
+
+
+def wrong(results: list[dict[str, str]]) -> dict[str, str]:
+    return {
+        f"rank {rank}: {name}": text
+        for rank, found in enumerate(results)
+        for name, text in found.items()
+        if text
+    }
+
+
+@pytest.mark.parametrize("ranks", [2, full(0), full(3), full(4)])
+def test_collectives(launch, ranks):
+    assert wrong(run(launch, "hvd_collectives.py", ranks)) == {}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "legacy"),
+    [(2, False), full(0, False), full(3, False), full(4, False), full(2, True)],
+)
+def test_gradients(launch, ranks, legacy):
+    env = {"TF_USE_LEGACY_KERAS": "1"} if legacy else {}
+    assert wrong(run(launch, "hvd_optimizers.py", ranks, **env)) == {}
+
+
+def test_each_name_of_the_api_has_a_check():
+    """The table of docs/horovod.md: its names are there, and so are its checks."""
+    text = (ROOT / "docs/horovod.md").read_text()
+    rows = re.findall(r"^\| (.+) \| (`\w+`(?:, `\w+`)*) \|$", text, re.M)
+    named = {name for names, _ in rows for name in re.findall(r"`([\w.]+)`", names)}
+    behind = {name for _, found in rows for name in re.findall(r"`(\w+)`", found)}
+    assert behind == {*checks("hvd_collectives.py"), *checks("hvd_optimizers.py")}
+    face = ROOT / "tensorflow_patches/python/faces/horovod/tensorflow/__init__.py"
+    imported = re.findall(r"^    (\w+),$", face.read_text(), re.M)
+    public = {name for name in imported if not name.startswith("_")}
+    assert len(public) > 40
+    assert public <= named, sorted(public - named)

@@ -1,0 +1,217 @@
+"""Readers of which each rank reads its part: no row twice, none left out, and fewer bytes."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tiers import full
+
+ROWS, COLUMNS = 20_011, 12
+SMALL = 11  # rows
+NETCDF = importlib.util.find_spec("netCDF4") is not None
+
+
+def _csv(path: Path, rows: np.ndarray, delimiter: str = ",", head: str = "") -> None:
+    lines = [delimiter.join(f"{value:g}" for value in row) for row in rows]
+    path.write_text(head + "\n".join(lines) + "\n")
+
+
+def _idx(path: Path, array: np.ndarray) -> None:
+    head = struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+    path.write_bytes(gzip.compress(head + array.astype(np.uint8).tobytes()))
+
+
+def _netcdf(path: Path, rows: np.ndarray) -> None:
+    import netCDF4
+
+    with netCDF4.Dataset(path, "w", format="NETCDF3_64BIT_DATA") as file:
+        file.createDimension("rows", None)
+        file.createDimension("columns", rows.shape[1] - 1)
+        file.createVariable("data", "i1", ("rows", "columns"))[:] = rows[:, 1:].astype(np.int8)
+        file.createVariable("labels", "i4", ("rows",))[:] = rows[:, 0]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: Any) -> Path:
+    import h5py
+
+    made = tmp_path_factory.mktemp("files")
+    rows = np.zeros((ROWS, COLUMNS))
+    rows[:, 0], rows[:, 1] = np.arange(ROWS) % 10, np.arange(ROWS)  # a label, and its number
+    rows[:, 2:] = 0.123456
+    head = ",".join("abcdefghijkl") + "\n"
+    _csv(made / "rows.csv", rows, head=head)
+    small = np.array([[i % 3, i, 0.5] for i in range(SMALL)])
+    _csv(made / "small.csv", small)
+    _csv(made / "tiny.csv", small[:1])
+    _csv(made / "tabs.txt", small[:, ::-1], "\t")
+    _csv(made / "signs.csv", np.array([[(-1) ** i, i] for i in range(6)]))
+    (made / "csvs").mkdir()
+    for number in range(3):
+        _csv(made / "csvs" / f"{number}.csv", np.array([[7, number * 10 + i] for i in range(5)]))
+    for name, count in (("rows.h5", ROWS), ("small.h5", SMALL)):
+        with h5py.File(made / name, "w") as file:
+            file["data"] = np.repeat(np.arange(count, dtype=np.float64)[:, None], 40, 1)
+            file["labels"] = np.arange(count) % 10
+    with h5py.File(made / "classes.h5", "w") as file:
+        for number, name in enumerate(("cats", "dogs")):
+            file[name] = np.arange(5)[:, None] + 100 * number
+    if NETCDF:
+        _netcdf(made / "rows.nc", np.repeat(rows[:, :1] % 7, 400, 1))
+        _netcdf(made / "small.nc", small)
+    _images(made)
+    return made
+
+
+def _images(made: Path) -> None:
+    mnist, ten, hundred = made / "MNIST", made / "CIFAR10", made / "CIFAR100"
+    mnist.mkdir()
+    (ten / "cifar-10-batches-py").mkdir(parents=True)
+    (hundred / "cifar-100-python").mkdir(parents=True)
+    for name, count in (("train", 50_005), ("t10k", 7)):
+        pixels = np.zeros((count, 2, 2), np.uint8)
+        pixels[:, 0, 0] = np.arange(count) % 251
+        _idx(mnist / f"{name}-images-idx3-ubyte.gz", pixels)
+        _idx(mnist / f"{name}-labels-idx1-ubyte.gz", np.arange(count) % 10)
+
+    def batch(path: Path, first: int, count: int, labels: str) -> None:
+        data = np.repeat(np.arange(first, first + count, dtype=np.uint8)[:, None], 3072, 1)
+        answers = [number % 10 for number in range(first, first + count)]
+        path.write_bytes(pickle.dumps({"data": data, labels: answers}, protocol=2))
+
+    for number in range(5):
+        batch(ten / f"cifar-10-batches-py/data_batch_{number + 1}", number * 4, 4, "labels")
+    batch(ten / "cifar-10-batches-py/test_batch", 100, 5, "labels")
+    batch(hundred / "cifar-100-python/train", 0, 20, "fine_labels")
+    batch(hundred / "cifar-100-python/test", 100, 5, "fine_labels")
+
+
+def parts(everything: list[Any], ranks: int) -> list[list[Any]]:
+    return [part.tolist() for part in np.array_split(np.array(everything), max(ranks, 1))]
+
+
+@pytest.fixture(scope="module", params=[2, full(0), full(3), full(4)])
+def read(request: Any, launch: Any, scripts: Path, folder: Path) -> list[dict[str, Any]]:
+    run = launch(scripts / "read_parts.py", np=request.param, args=[folder], timeout=300)
+    return run.check().results
+
+
+def test_parts_are_contiguous_and_no_row_is_read_twice(read):
+    size = len(read)
+    rows = [[i % 10, i] for i in range(ROWS)]
+    for kind in ("csv", "hdf5"):
+        assert [found[kind] for found in read] == parts(rows, size), kind
+    small = [[i % 3, i] for i in range(SMALL)]
+    assert [found["no labels"] for found in read] == parts([[*row, 0.5] for row in small], size)
+    assert [[a for a, _ in found["tabs"]] for found in read] == parts(
+        [i % 3 for i in range(SMALL)], size
+    )
+    assert [found["tiny"] for found in read] == [[[0, 0]]] + [[]] * (size - 1)
+    assert len({found["csv spec"] for found in read}) == 1
+
+
+def test_a_rank_reads_its_part_of_the_bytes(read, folder):
+    """Of a CSV file twice; and some for heads and blocks."""
+    size = len(read)
+    kinds = [("csv", "rows.csv", 2), ("hdf5", "rows.h5", 1)]
+    for kind, name, times in kinds + [("netcdf", "rows.nc", 1)] * NETCDF:
+        whole = (folder / name).stat().st_size
+        for found in read:
+            share = found[f"{kind} bytes"] / whole
+            assert times / size * 0.95 <= share <= times / size + 0.1, (kind, share)
+
+
+@pytest.mark.skipif(not NETCDF, reason="netCDF4 is not installed: pip install netCDF4")
+def test_netcdf(read):
+    labels = [[i % 10 % 7, i % 10 % 7] for i in range(ROWS)]
+    assert [found["netcdf"] for found in read] == parts(labels, len(read))
+    for found, mine in zip(read, parts(labels, len(read)), strict=True):
+        first, count, answers = found["DataSet netcdf"]
+        assert (first[0], count) == (mine[0][0], len(mine))
+        assert answers == [label for label, _ in mine]
+
+
+def test_dataset_of_csv(read):
+    size = len(read)
+    for found, mine in zip(read, parts(list(range(SMALL)), size), strict=True):
+        training, validation, labels, classes = found["DataSet csv"]
+        assert [*training, *validation] == mine
+        assert len(validation) == int(len(mine) * 0.25)
+        assert (labels, classes) == ([row % 3 for row in training], 3)
+        assert "test_batch_size" in found["no batch size"]
+    assert sum((found["DataSet signs"] for found in read), []) == [1, 0] * 3
+    files = [parts([number * 10 + i for i in range(5)], size) for number in range(3)]
+    assert [found["DataSet folder"] for found in read] == [
+        sum((file[rank] for file in files), []) for rank in range(size)
+    ]
+
+
+def test_dataset_of_classes(read):
+    rows = sorted(row for found in read for row in found["DataSet hdf5"])
+    assert rows == [[0, i] for i in range(5)] + [[1, 100 + i] for i in range(5)]
+
+
+@pytest.mark.parametrize("name", ["MNIST", "CIFAR10", "CIFAR100"])
+def test_dataset_of_images(read, name):
+    if name == "MNIST":
+        numbers = [list(range(50_000)), list(range(50_000, 50_005)), list(range(7))]
+    else:
+        numbers = [list(range(10, 20)), list(range(10)), list(range(100, 105))]
+    for split, those in enumerate(numbers):
+        pixels = [(number % 251) / 2 for number in those]
+        assert [found[name][split][0] for found in read] == parts(pixels, len(read))
+        labels = [number % 10 for number in those]
+        assert [found[name][split][1] for found in read] == parts(labels, len(read))
+
+
+def test_fit_takes_it_as_the_ranks_own(read):
+    """As one process with all rows in a batch; predict has the rank's rows."""
+    x = np.array([[i, 0.5] for i in range(SMALL)])
+    y = np.arange(SMALL) % 3
+    kernel, bias, losses = np.ones(2), 0.0, []
+    for _ in range(2):
+        off = x @ kernel + bias - y
+        losses.append(np.mean(off**2))
+        kernel = kernel - 0.01 * 2 * np.mean(off[:, None] * x, axis=0)
+        bias = bias - 0.01 * 2 * np.mean(off)
+    for found, mine in zip(read, parts(list(range(SMALL)), len(read)), strict=True):
+        assert np.allclose(found["weights"], [*kernel, bias], atol=1e-5)
+        assert np.allclose(found["loss"], losses, rtol=1e-4)
+        assert found["predicted"] == len(mine)
+
+
+BAD = {
+    "cell.csv": ("0,1,2\n1,2,3\n1,x,3\n", "row 3, column 2: 'x' is no number"),
+    "short.csv": ("0,1\n1\n", "row 2 has 1 columns, and those before it 2"),
+    "gap.csv": ("0,1\n\n1,2\n", "row 2 is empty"),
+    "named.head": ("a,b\n0,1\n1,y\n", "row 2 after the header, column 2: 'y' is no number"),
+    "odd.labels": ("3,1\n5,2\n", "the labels in column 1 are from 3 to 5"),
+    "x.kind": ("", "DataSet 'XML'; known: cifar10"),
+}
+
+
+def test_what_is_wrong_is_told_with_its_row_and_column(launch, scripts, folder, tmp_path):
+    for name, (text, _) in BAD.items():
+        (tmp_path / name).write_text(text)
+    paths = [tmp_path / name for name in BAD]
+    run = launch(scripts / "read_errors.py", np=0, args=[*paths, folder / "small.h5"]).check()
+    found = run.results[0]
+    for name, (_, words) in BAD.items():
+        assert words in found[name], found
+    assert "has no array 'answers'; it has data, labels" in found["small.h5"]
+
+
+@pytest.mark.full
+def test_ranks_hear_of_a_row_that_another_cannot_read(launch, scripts, tmp_path):
+    path = tmp_path / "late.csv"
+    path.write_text("0,1\n" * 999 + "0,x\n")
+    run = launch(scripts / "read_errors.py", np=2, args=[path])
+    assert "row 1000, column 2: 'x' is no number" in run.stdout[1] + run.stderr[1]
