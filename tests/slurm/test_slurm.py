@@ -1,0 +1,102 @@
+"""Slurm on this machine: srun with each kind of MPI and with none, sbatch's template, salloc."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import mpis
+from launch import LaunchResult
+
+pytestmark = pytest.mark.full
+ROOT = Path(__file__).resolve().parents[2]
+FIT = ROOT / "tests" / "packaging" / "mpi_fit.py"
+Launch = Callable[..., LaunchResult]
+_weights: set[str] = set()
+
+
+@pytest.fixture(name="slurm", scope="module", autouse=True)
+def slurm_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cluster of one node; its commands find it by SLURM_CONF."""
+    missing = [name for name in ("slurmctld", "slurmd", "munged") if shutil.which(name) is None]
+    if missing or os.geteuid() != 0:
+        pytest.skip(
+            f"needs root and {', '.join(missing) or 'nothing else'}: apt-get install "
+            "slurm-wlm munge libpmix-dev"
+        )
+    place = tmp_path_factory.mktemp("slurm")
+    script = str(Path(__file__).parent / "slurm.sh")
+    environ = {**os.environ, "SLURM_PLACE": str(place)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", str(place / "slurm.conf"))
+        with (place / "log.txt").open("w") as log:  # its daemons would hold a pipe open
+            subprocess.run(["bash", script, "up"], env=environ, check=True, stdout=log, stderr=log)
+        yield
+        subprocess.run(["bash", script, "down"], env=environ, check=True, timeout=60)
+
+
+def environment(name: str | None) -> dict[str, str | None]:
+    return mpis.fetch(name).environment() if name else {"LD_LIBRARY_PATH": None}
+
+
+@pytest.mark.parametrize(
+    ("kind", "mpi"),
+    [
+        ("pmix", None),  # Open MPI in Python's environment
+        ("pmix", "Open MPI 4.1.8"),
+        ("pmi2", "MPICH 5.0.2"),
+        ("pmi2", "MPICH 4.3.2"),
+    ],
+)
+def test_srun(launch: Launch, kind: str, mpi: str | None) -> None:
+    words = ["srun", f"--mpi={kind}", "-n", "2"]
+    run = launch(FIT, 2, launcher=words, env=environment(mpi), timeout=240).check()
+    assert [(one["rank"], one["size"], one["slurm"]) for one in run.results] == [
+        (0, 2, kind),
+        (1, 2, kind),
+    ]
+    _weights.update(one["weights"] for one in run.results)
+    assert len(_weights) == 1
+    assert f"MPI ({mpi or 'Open MPI'}".rsplit(" ", 1)[0] in run.stderr[0]
+
+
+def test_srun_without_mpi_starts_independent_tasks(launch: Launch) -> None:
+    """They are neither averaged nor refused, and one line names the flag."""
+    run = launch(FIT, 2, launcher=["srun", "-n", "2"], timeout=240).check()
+    assert [one["size"] for one in run.results] == [1, 1]
+    said = "started 2 tasks that know nothing of each other; for ranks that train together, srun"
+    assert run.stderr[0].count(said) == 1 and "--mpi=pmix" in run.stderr[0]
+    assert said not in run.stderr[1]
+
+
+def test_srun_with_the_flag_of_another_mpi(launch: Launch) -> None:
+    words = ["srun", "--mpi=pmi2", "-n", "2"]
+    code = [sys.executable, "-c", "import tensorflow"]
+    run = launch(code, 2, launcher=words, env=environment(None), timeout=120)
+    assert run.returncode != 0
+    assert "srun --mpi=pmi2 started 2 ranks, but no libmpi.so.12" in run.stderr[0]
+    assert "libmpi.so.40 does not belong to it" in run.stderr[0]
+    assert "srun --mpi=pmix" in run.stderr[0]
+
+
+def test_the_template_of_sbatch(tmp_path: Path) -> None:
+    words = ["sbatch", "--wait", str(ROOT / "examples" / "cluster" / "slurm.sbatch"), str(FIT)]
+    environ = {**os.environ, "VENV": sys.prefix, "PYTHONPATH": str(ROOT / "tests" / "tf")}
+    subprocess.run(words, cwd=tmp_path, env=environ, check=True, timeout=300)
+    (log,) = tmp_path.glob("train-*.log")
+    text = log.read_text()
+    assert text.count('RESULT {"size": 2') == 2, text
+    assert "averaging gradients over 2 ranks" in text
+
+
+def test_salloc(tmp_path: Path) -> None:
+    code = "import tensorflow as tf; print('size', tf.mpi.size())"
+    words = ["salloc", "-n", "2", "srun", "--mpi=pmix", sys.executable, "-c", code]
+    run = subprocess.run(words, capture_output=True, text=True, timeout=240, check=True)
+    assert run.stdout.count("size 2") == 2, run.stdout + run.stderr
