@@ -18,6 +18,8 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 class Finder:
     """On sys.meta_path. `first`: names that are found here though they are installed."""
 
+    tensorflow_mpi = True
+
     def __init__(self, names: set[str], first: set[str]) -> None:
         self.names, self.first = names, first
 
@@ -39,7 +41,9 @@ class Finder:
 
 
 def install() -> None:
-    """Called once, at the interpreter's start."""
+    """Called at the interpreter's start, as often as `site` reads our folder."""
+    if any(hasattr(finder, "tensorflow_mpi") for finder in sys.meta_path):
+        return
     chosen = {name: os.environ.get(switch, "").strip() for name, switch in _SWITCHES.items()}
     names = {name for name, choice in chosen.items() if choice != "0"}
     first = {name for name in names if chosen[name] == "1"}
