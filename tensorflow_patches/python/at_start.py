@@ -14,7 +14,7 @@ Where another distribution has overwritten TensorFlow's files (installation.py),
 stock TensorFlow, each for itself: `import tensorflow` fails, with the reason.
 
 This reads the environment itself, as config.py takes longer to import than Python to start:
-tests/tf/draws/test_hash_order.py compares the two.
+tests/tf/draws/test_at_start.py compares the two.
 """
 
 import os
