@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from tensorflow.mpi._src.data import batch_shard, determinism, packing
-from tensorflow.mpi._src.runtime import control_plane, hooks, log
+from tensorflow.mpi._src.runtime import control_plane, graph_collectives, hooks, log
 from tensorflow.mpi._src.whole import batch
 
 _ENDED = -1
@@ -267,9 +267,7 @@ def _named(dataset: Any, label: str) -> Any:
 
 def _gather(vector: Any, name: Any) -> Any:
     """Every rank's vector, one after another."""
-    from tensorflow.python.framework import op_def_library
-
-    return op_def_library.apply_op("TfMpiAllgather", tensor=vector, tensor_name=name, of_data=True)
+    return graph_collectives.gather_data(vector, name)
 
 
 def _one_by_one(dataset: Any, function: Any) -> Any:

@@ -97,6 +97,14 @@ def run_op(kind: str, value: Any, name: str) -> Any:
     return op_def_library.apply_op(_OPS[kind], **inputs, **_DEFAULTS.get(kind, {}))
 
 
+def gather_data(vector: Any, name: Any) -> Any:
+    """An allgather of a data set's, in a graph, under `name`, a string tensor."""
+    from tensorflow.python.framework import op_def_library
+
+    attributes = {**_DEFAULTS["allgather"], "of_data": True}
+    return op_def_library.apply_op(_OPS["allgather"], tensor=vector, tensor_name=name, **attributes)
+
+
 def _eager(kind: str, value: Any, name: str, attributes: dict[str, Any]) -> Any:
     from tensorflow.python.eager import context, execute
     from tensorflow.python.framework import ops
