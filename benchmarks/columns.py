@@ -29,7 +29,10 @@ KINDS = {
     "off": "the same under mpirun with TF_MPI_ENABLE=0: the averaging is off",
     "mwms": "MultiWorkerMirroredStrategy",
     "horovod": "Horovod",
+    "face": "Horovod's API, as this project does it, under mpirun",
 }
+# Scripts that are written for another system, and the one whose words they are.
+PEERS = {"mwms": "mwms", "horovod": "horovod", "face": "horovod"}
 STYLES = {
     "v1": ("v1_loop", []),
     "raw": ("v1_loop", ["--raw"]),
@@ -129,8 +132,8 @@ def processes(
     script += ["--workload", workload, "--folder", str(folder)]
     script += ["--seconds", str(launch.seconds), "--rows", rows]
     script += ["--turns", str(launch.turns)]
-    if column.kind in ("mwms", "horovod"):
-        script += ["--peer", column.kind]
+    if column.kind in PEERS:
+        script += ["--peer", PEERS[column.kind]]
     extra = {"TF_MPI_SHARD": "off"}
     if column.kind == "lockstep":
         script += ["--lockstep"]
@@ -148,6 +151,8 @@ def start(
         return _side_by_side(column, script, environment)
     if column.kind in ("off", "horovod"):
         environment = {**environment, **WITHOUT_OURS}
+    if column.kind == "face":
+        environment = {**environment, "TF_MPI_HOROVOD": "1"}
     return [Process([*mpirun(python, column.ranks), *script], environment)]
 
 

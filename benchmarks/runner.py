@@ -24,7 +24,7 @@ from benchmarks.cores import round_trip
 from benchmarks.processes import Pipes, Run, RunFailed, take_turns
 
 ROOT = Path(__file__).resolve().parent.parent
-AVERAGING = ("ours", "sharded", "mwms", "horovod")
+AVERAGING = ("ours", "sharded", "mwms", "horovod", "face")
 
 
 @dataclass(frozen=True)

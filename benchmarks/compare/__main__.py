@@ -30,7 +30,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--corpus", choices=text.CORPORA, default="python-docs")
-    parser.add_argument("--systems", default="one,control,ours:2,mwms:2,horovod:2")
+    parser.add_argument("--systems", default="one,control,ours:2,face:2,mwms:2,horovod:2")
     parser.add_argument("--optimizer", choices=["adam", "adagrad", "sgd"], default="adam")
     parser.add_argument("--iterations", type=int, default=300)
     parser.add_argument("--skip", type=int, default=100, help="first iterations not timed")

@@ -69,8 +69,8 @@ def train(system: System, options: argparse.Namespace, folder: Path) -> Outcome:
         script += [f"--{name}", str(getattr(options, name))]
     if system.permute:
         script.append("--permute")
-    if system.column.kind in ("mwms", "horovod"):
-        script += ["--peer", system.column.kind]
+    if system.column.kind in columns.PEERS:
+        script += ["--peer", columns.PEERS[system.column.kind]]
     try:
         run(columns.start(system.column, python, script, {}), own / "log", options.timeout, ROOT)
         results = read_results(own, system.column.ranks)
