@@ -38,6 +38,11 @@ class Model(keras.Model):
         ]
         if sys.argv[1] == "keras":
             drawn.append(keras.random.normal(tf.shape(x)))
+            drawn.append(keras.random.normal((), seed=self.held))
+            drawn.append(keras.random.normal((3,), seed=self.held))
+            drawn.append(keras.random.normal(tf.shape(x), seed=self.held))
+            drawn.append(self.dropout(tf.ones((rows, 64)), training=True))
+            drawn.append(self.one_mask(tf.ones((rows, 64)), training=True)[:1])
         tf.numpy_function(note, drawn, tf.float32)
         return super().train_step(data)
 
@@ -48,6 +53,9 @@ def steps(samples, seed):
         keras.utils.set_random_seed(seed)
     inputs = keras.Input((3,))
     model = Model(inputs, keras.layers.Dense(1)(inputs))
+    if sys.argv[1] == "keras":
+        model.held, model.dropout = keras.random.SeedGenerator(5), keras.layers.Dropout(0.5)
+        model.one_mask = keras.layers.Dropout(0.5, noise_shape=(1, 64))
     model.compile("sgd", "mse", jit_compile=False)
     x = np.zeros((samples, 3), "f")
     model.fit(x, np.zeros((samples, 1), "f"), batch_size=BATCH, epochs=1, verbose=0)

@@ -7,7 +7,7 @@ import pytest
 from reference import reference
 from tiers import full
 
-APART = {0, 1, 2, 3, 4, 8}  # of what steps.py draws: these are for the samples
+APART = {0, 1, 2, 3, 4, 8, 11, 12}  # of what steps.py draws: these are for the samples
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +69,12 @@ def test_with_shard_off_each_rank_draws_its_own(launch, scripts):
     first, second = run.results
     for kind in ("host", "tensorflow"):
         assert not [name for name in first[kind] if first[kind][name] == second[kind][name]]
+
+
+@pytest.mark.full
+def test_with_shard_off_a_models_generators_are_each_ranks_own(launch, scripts):
+    run = launch(scripts / "steps.py", np=2, args=["keras"], env={"TF_MPI_SHARD": "off"}).check()
+    first, second = run.results
+    held = slice(9, 13)
+    for mine, theirs in zip(first["seeded"], second["seeded"]):
+        assert all(a != b for a, b in zip(mine[held], theirs[held]))

@@ -20,6 +20,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+import tf_keras
 from common import result
 
 DIRECTORY = Path(sys.argv[1])
@@ -103,6 +104,16 @@ def one_run(model: Any) -> None:
     printed["last"] = [weights(other), other.evaluate(x, y, verbose=0)]
 
 
+def backup_that_goes() -> None:
+    """tf_keras's, in a folder that each rank has drawn."""
+    folder = tempfile.mkdtemp(dir=DIRECTORY)
+    model = tf_keras.Sequential([tf_keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(x, y, epochs=2, verbose=0, callbacks=[tf_keras.callbacks.BackupAndRestore(folder)])
+    printed["backup"] = os.listdir(folder)
+    os.rmdir(folder)
+
+
 def rank_0_saves_more(model: Any) -> None:
     """What has no counterpart does not stand for the save that all ranks make next."""
     if TIME == 0:
@@ -134,6 +145,7 @@ temporary_folder(the_model)
 in_memory()
 process_number(the_model)
 one_run(the_model)
+backup_that_goes()
 rank_0_saves_more(the_model)
 datasets(the_model)
 result(printed)

@@ -77,7 +77,7 @@ def test_data_adapters(facts):
 
 
 def test_random_states_are_known_by_their_names(facts):
-    """variables/states.py leaves them different, and fit.py sets them apart."""
+    """variables/states.py leaves them as they are."""
     assert facts["random states"] == {
         "keras": True,
         "keras dropout": True,

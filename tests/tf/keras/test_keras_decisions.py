@@ -89,10 +89,10 @@ def test_train_on_batch_takes_what_it_is_given(alone, ranks):
     assert far(ranks[0]["on batch"]["weights"], alone["on batch"]["weights"]) < 1e-5
 
 
-def test_dropout_masks_differ_by_rank(alone, ranks):
-    states = [tuple(rank["dropout"]["state"]) for rank in ranks]
-    assert list(states[0]) == alone["dropout"]["state"]
-    assert len(set(states)) == len(states)
+def test_generators_go_on_alike(alone, ranks):
+    """Masks differ by rank: tests/tf/draws/test_draws.py."""
+    for rank in ranks:
+        assert rank["dropout"]["state"] == alone["dropout"]["state"]
 
 
 def test_no_retracing_and_one_operation(alone, ranks):

@@ -1,7 +1,8 @@
-"""keras.random without a seed, inside a step: other numbers for other samples.
+"""keras.random inside a step: other numbers for other samples.
 
-Keras's global generator is alike on all ranks. Generators that a model holds are set apart when
-`fit` begins (keras/fit.py), and are left alone here.
+Keras's generators, the global one and those that layers hold, go on alike on all ranks. What is
+drawn for samples (a mask of dropout) has the rank mixed into its seed; what is drawn for the whole
+batch (the strength of a noise) has not.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _apart(op: Any) -> Any:
         _local.apart = False
         if hooks.rank > 0 and ops.is_in_step():
             given = signature.bind(*args, **kwargs).arguments
-            if _is_shared(given.get("seed")):
+            if _goes_on(given.get("seed")) and not _is_one_mask(given.get("noise_shape")):
                 _local.apart = ops.is_drawn_apart(_shape(op, next(iter(given.values()))))
         try:
             return op(*args, **kwargs)
@@ -50,11 +51,14 @@ def _apart(op: Any) -> Any:
     return drawn
 
 
-def _is_shared(seed: Any) -> bool:
-    """Whether `seed` goes on alike on all ranks; a number gives the same draws at each call."""
-    if seed is None:
-        return True
-    return hasattr(seed, "state") and not hasattr(seed.state, "_tf_mpi_drawing")
+def _goes_on(seed: Any) -> bool:
+    """Whether `seed` is a generator; a number gives the same draws at each call."""
+    return seed is None or hasattr(seed, "state")
+
+
+def _is_one_mask(noise_shape: Any) -> bool:
+    """Of dropout: whether all samples share what is drawn."""
+    return noise_shape is not None and len(noise_shape) > 0 and noise_shape[0] == 1
 
 
 def _shape(op: Any, of: Any) -> Any:

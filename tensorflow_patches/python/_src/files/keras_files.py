@@ -243,7 +243,12 @@ def _delete_backup_once(module: ModuleType) -> None:
     def path(self: Any) -> str:
         return f"{self.write_checkpoint_manager.directory} (end of training)"
 
-    hooking.wrap(module, "WorkerTrainingState.delete_backup", lambda f: saves.saves(f, path))
+    def result(self: Any) -> None:
+        names.remove(os.fspath(self.write_checkpoint_manager.directory))
+
+    hooking.wrap(
+        module, "WorkerTrainingState.delete_backup", lambda f: saves.saves(f, path, result)
+    )
 
 
 # What training goes on from

@@ -19,11 +19,11 @@ import threading
 from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi._src.keras import calls
+from tensorflow.mpi._src.keras import calls, generators
 from tensorflow.mpi._src.keras import logs as logs_of_ranks
 from tensorflow.mpi._src.runtime import c_api, control_plane, hooking, hooks, presence
-from tensorflow.mpi._src.variables import initial_broadcast, large_variables, states
-from tensorflow.mpi._src.whole import batch, trial
+from tensorflow.mpi._src.variables import initial_broadcast, large_variables
+from tensorflow.mpi._src.whole import batch
 
 _fits = itertools.count(1)
 _evaluations = itertools.count(1)
@@ -97,8 +97,7 @@ def _fit_begins(callbacks: Any) -> None:
     )
     fit.agree_on_each_batch = any(stops for stops, _ in everyone)
     fit.reads_logs = any(reads for _, reads in everyone)
-    if not trial.is_fed_whole(model, "train_step"):
-        _draw_differently(model)
+    generators.set_apart(model)
     fit.weights = _trainable_digests(model)
 
 
@@ -158,11 +157,13 @@ def _with_whole_logs(step: str) -> Any:
         def batch_end(self: Any, batch: Any, logs: Any = None) -> Any:
             if calls.innermost() is not None:
                 presence.stepped(int(batch) + 1)
-            if self.model is not None:
-                logs_of_ranks.take_weight(self.model, step, logs)
+            # One that the script drives may have none; tf_keras's then lacks the name, too.
+            model = getattr(self, "model", None)
+            if model is not None:
+                logs_of_ranks.take_weight(model, step, logs)
                 if _reads_now(self, step):
                     label = f"batch logs {next(_batch_logs)}"
-                    logs_of_ranks.of_batch(self.model, step, logs, label)
+                    logs_of_ranks.of_batch(model, step, logs, label)
             return original(self, batch, logs)
 
         return batch_end
@@ -189,27 +190,6 @@ def _variables(model: Any) -> list[Any]:
 def _tf_variable(variable: Any) -> Any:
     """The tf.Variable in a Keras 3 variable; tf_keras's are tf.Variables."""
     return getattr(variable, "value", variable) if hasattr(variable, "path") else variable
-
-
-def _draw_differently(model: Any) -> None:
-    """Sets the model's random generators (dropout, augmentation) a part of their sequence apart.
-
-    With one seed on all ranks every rank would draw the same mask for other samples.
-    """
-    try:
-        variables = getattr(model, "non_trainable_variables", ())
-    except ValueError:  # of tf_keras, a Sequential that its first step will build
-        return
-    for variable in variables:
-        if not states.is_random_state(getattr(variable, "path", "")):
-            continue
-        if hasattr(variable, trial.APART):
-            continue
-        setattr(variable, trial.APART, True)
-        state = _numpy(variable)
-        if state.shape == (2,):
-            state[1] += hooks.rank << 20
-            variable.assign(state)
 
 
 def _numpy(variable: Any) -> Any:
@@ -306,8 +286,11 @@ def _use_begins(label: str, model: Any, flags: Any = None) -> list[Any]:
 
 def _use_ends(callbacks: Any) -> None:
     """At the end of evaluate and predict: what its first step has built was not synchronized."""
-    call, model = calls.innermost(), callbacks.model
-    if call is None or not call.unbuilt or not model.built or call.model is not model:
+    call = calls.innermost()
+    if call is None or not call.unbuilt:
+        return
+    model = callbacks.model
+    if not model.built or call.model is not model:
         return
     call.unbuilt = False
     everyone = control_plane.headers(f"end of {call.label}", _trainable_digests(model))

@@ -22,7 +22,6 @@ from tensorflow.mpi._src.whole import batch, gradients, probe, results, states
 from tensorflow.mpi._src.whole.kind import Kind
 from tensorflow.mpi._src.whole.losses import is_keras
 
-APART = "_tf_mpi_drawing"  # on a random generator's variable: it is set apart by rank
 _FOUND = "_tf_mpi_needs_whole"  # on a model: by the kind of step
 _FED_WHOLE = "_tf_mpi_fed_whole"  # ... too
 _MIXES = "_tf_mpi_mixes"  # ... by whether it trains, or by its own predict_step
@@ -46,7 +45,6 @@ def needs_whole(model: Any, kind: str, step: Callable[[Any], Any], shard: Any) -
         found[kind] = why is not None
         if why is not None:
             _say(model, kind, why)
-            _draw_alike(model)
             batch.tell_alike()
     return found[kind]
 
@@ -63,8 +61,6 @@ def note_feed(model: Any, call: str, whole: bool) -> None:
     model.__dict__.setdefault(_FED_WHOLE, {})[_STEPS[call]] = whole
     if whole and call == "fit":
         batch.tell_alike()
-        if model.built:
-            _draw_alike(model)
 
 
 def is_fed_whole(model: Any, kind: str) -> bool:
@@ -282,25 +278,6 @@ def _spec(leaf: Any) -> Any:
         shape = leaf.shape
         return tf.TensorSpec([None, *shape[1:]] if shape.rank else shape, leaf.dtype)
     return leaf if isinstance(leaf, tf.TypeSpec) else None
-
-
-def _draw_alike(model: Any) -> None:
-    """Its random generators, which fit has set apart for each rank's own samples, are alike again.
-
-    So dropout of whole batches is one process's.
-    """
-    import numpy as np
-    import tensorflow as tf
-
-    for variable in model.non_trainable_variables:
-        if not getattr(variable, APART, False):
-            continue
-        setattr(variable, APART, False)
-        with tf.init_scope():
-            state = np.array(states.tf_variable(variable).numpy())
-            if state.shape == (2,):
-                state[1] -= hooks.rank << 20
-                variable.assign(state)
 
 
 def _say_untold(model: Any, kind: str) -> None:

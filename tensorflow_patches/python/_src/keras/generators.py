@@ -1,0 +1,35 @@
+"""A model's random generators (dropout, augmentation) where each rank's draws are its own.
+
+With TF_MPI_SHARD=off, one seed on all ranks would draw the same mask for other samples. Else
+draws/keras_ops.py tells of each draw what it is for, and the generators go on alike.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorflow.mpi._src.draws import entropy
+from tensorflow.mpi._src.runtime import hooks
+from tensorflow.mpi._src.variables import states
+
+_APART = "_tf_mpi_drawing"  # on a generator's variable
+
+
+def set_apart(model: Any) -> None:
+    """Called at the start of fit: each rank draws from another part of their sequence."""
+    import numpy as np
+
+    if entropy.is_shared():
+        return
+    try:
+        variables = getattr(model, "non_trainable_variables", ())
+    except ValueError:  # of tf_keras, a Sequential that its first step will build
+        return
+    for variable in variables:
+        if not states.is_random_state(getattr(variable, "path", "")) or hasattr(variable, _APART):
+            continue
+        setattr(variable, _APART, True)
+        state = np.array(variable.value.numpy())
+        if state.shape == (2,):
+            state[1] += hooks.rank << 20
+            variable.assign(state)

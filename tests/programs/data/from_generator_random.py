@@ -1,0 +1,35 @@
+import random
+
+import keras
+import numpy as np
+import tensorflow as tf
+from report import done
+
+keras.utils.set_random_seed(1)
+rng = np.random.default_rng(0)
+x = rng.normal(size=(310, 8)).astype("float32")
+y = (np.tanh(x @ rng.normal(size=(8, 1))) + 0.1).astype("float32")
+yc = (y[:, 0] > 0).astype("int32")
+
+
+def mlp(out=1, act=None):
+    return keras.Sequential(
+        [keras.Input((8,)), keras.layers.Dense(12, "tanh"), keras.layers.Dense(out, act)]
+    )
+
+
+def gen():
+    for _ in range(200):
+        i = random.randrange(310)
+        yield x[i], y[i]
+
+
+ds = (
+    tf.data.Dataset.from_generator(gen, output_signature=(tf.TensorSpec((8,)), tf.TensorSpec((1,))))
+    .batch(20)
+    .prefetch(2)
+)
+m = mlp()
+m.compile("sgd", "mse")
+h = m.fit(ds, epochs=3, verbose=0)
+done(m, h)

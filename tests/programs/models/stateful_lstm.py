@@ -1,0 +1,24 @@
+import keras
+import numpy as np
+from report import done
+
+keras.utils.set_random_seed(1)
+rng = np.random.default_rng(0)
+x = rng.normal(size=(310, 8)).astype("float32")
+y = (np.tanh(x @ rng.normal(size=(8, 1))) + 0.1).astype("float32")
+yc = (y[:, 0] > 0).astype("int32")
+
+
+def mlp(out=1, act=None):
+    return keras.Sequential(
+        [keras.Input((8,)), keras.layers.Dense(12, "tanh"), keras.layers.Dense(out, act)]
+    )
+
+
+s = rng.normal(size=(32, 6, 3)).astype("float32")
+m = keras.Sequential(
+    [keras.Input(batch_shape=(8, 6, 3)), keras.layers.LSTM(5, stateful=True), keras.layers.Dense(1)]
+)
+m.compile("sgd", "mse")
+h = m.fit(s, s[:, 0, :1], batch_size=8, epochs=2, shuffle=False, verbose=0)
+done(m, h)

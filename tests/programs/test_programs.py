@@ -1,0 +1,30 @@
+"""Whole programs, as people write them, end as one process ends them: run.py's table as a test.
+
+What a program of these does is in its text; each room holds those of one kind.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from programs.run import CLOSE, ROOMS, differences, programs, run
+
+
+def test_a_difference_is_seen() -> None:
+    one = {"weights": [[1.0, 2.0]], "history": {"loss": [1.0]}, "values": {"n": "a"}, "files": []}
+    assert max(differences(one, one).values()) == 0
+    assert max(differences({**one, "history": {"loss": [1.001]}}, one).values()) > CLOSE
+    assert max(differences({**one, "weights": [[1.0]]}, one).values()) > CLOSE
+    assert max(differences({**one, "values": {"n": "b"}}, one).values()) > CLOSE
+    assert max(differences({**one, "files": ["x"]}, one).values()) > CLOSE
+    assert max(differences({"error": "..."}, one).values()) > CLOSE
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("room", ROOMS)
+def test_programs(room: str, ranks: int) -> None:
+    found = list(run(programs([room]), ranks))
+    assert len(found) > 5
+    apart = {name: far for name, far, _ in found if max(far.values()) > CLOSE}
+    assert apart == {}
