@@ -12,7 +12,7 @@ else:
     import keras
 
 BATCH = 8
-DRAWN = [tf.Variable(tf.zeros(3)) for _ in range(5)]  # not the model's, which would average them
+DRAWN = [tf.Variable(tf.zeros(3)) for _ in range(6)]  # not the model's, which would average them
 GENERATOR = tf.random.Generator.from_seed(3)
 seen: list = []
 
@@ -71,6 +71,7 @@ class Compiled(keras.Model):
             tf.random.uniform(tf.shape(x), 0, 10**6, tf.int32),
             tf.random.categorical(tf.zeros([tf.shape(x)[0], 1000]), 1),
             tf.random.uniform([3]),
+            tf.random.normal(self.layers[-1].kernel.shape),  # as many rows as there are samples
         ]
         for variable, value in zip(DRAWN, seen):
             variable.assign(tf.cast(tf.reshape(value, [-1])[:3], tf.float32))
@@ -78,10 +79,11 @@ class Compiled(keras.Model):
 
 
 def compiled():
-    inputs = keras.Input((3,))
-    model = Compiled(inputs, keras.layers.Dense(1)(inputs))
+    inputs = keras.Input((BATCH // 2,))
+    model = Compiled(inputs, keras.layers.Dense(2)(inputs))
     model.compile("sgd", "mse", jit_compile=True)
-    model.fit(np.zeros((BATCH, 3), "f"), np.zeros((BATCH, 1), "f"), batch_size=BATCH, verbose=0)
+    x = np.zeros((BATCH, BATCH // 2), "f")
+    model.fit(x, x[:, :2], batch_size=BATCH, verbose=0)
     return [variable.numpy().tolist() for variable in DRAWN]
 
 

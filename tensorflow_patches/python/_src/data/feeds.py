@@ -227,7 +227,7 @@ def step_on_shard(model: Any, kind: str, step: Callable[[Any], Any]) -> Callable
             if trial.is_fed_whole(model, kind) and takes_parts():
                 with batch.step_on_whole():
                     return step(data)
-            with scope.on_part(), _for_samples(data):
+            with scope.on_part(), _for_samples(data, model):
                 return step(data)
         if trial.needs_whole(model, kind, step, data):
             return _on_whole(step, data)
@@ -235,7 +235,7 @@ def step_on_shard(model: Any, kind: str, step: Callable[[Any], Any]) -> Callable
             scope.on_part(),
             batch.step_on(data) as part,
             states.kept(model, part),
-            _for_samples(data.data),
+            _for_samples(data.data, model),
         ):
             return results.noted(model, kind, part, step(data.data))
 
@@ -259,9 +259,11 @@ def _on_whole(step: Callable[[Any], Any], data: Any) -> Any:
         return step(whole)
 
 
-def _for_samples(data: Any) -> Any:
+def _for_samples(data: Any, model: Any) -> Any:
     """Around a step on `data`: draws are for its samples, where ranks have parts of a batch."""
-    return ops.for_samples(batch_shard.rows_of(data)) if takes_parts() else contextlib.nullcontext()
+    if not takes_parts():
+        return contextlib.nullcontext()
+    return ops.for_samples(batch_shard.rows_of(data), model)
 
 
 def wrap_steps(model: Any) -> None:

@@ -141,10 +141,13 @@ def _alike_ints(original: Any) -> Any:
 
 
 @contextlib.contextmanager
-def for_samples(rows: int | None) -> Iterator[None]:
-    """This thread traces or runs a step on this rank's `rows` samples; None: as many as come."""
+def for_samples(rows: int | None, model: Any) -> Iterator[None]:
+    """This thread traces or runs a step of `model` on this rank's `rows` samples.
+
+    rows: None for as many as come.
+    """
     before = getattr(_local, "samples", None)
-    _local.samples = (rows,)
+    _local.samples = (rows, model)
     try:
         yield
     finally:
@@ -168,11 +171,25 @@ def is_drawn_apart(shape: Any) -> bool:
         return False
     samples = getattr(_local, "samples", None)
     if samples is None:
-        return (_takes_parts or hooks.asked_rank) and _in_own_step() and _first(shape) != ()
-    first, rows = _first(shape), samples[0]
+        return (_takes_parts or hooks.asked_rank) and _in_own_step() and _sizes(shape) != ()
+    sizes, (rows, model) = _sizes(shape), samples
+    first = sizes[:1]
     if first in ((), (1,)):
         return first == (rows,)
-    return first == (None,) or rows is not None and rows > 1 and first[0] % rows == 0
+    if first == (None,):
+        return True
+    multiple = rows is not None and rows > 1 and first[0] % rows == 0
+    return multiple and not _is_of_weights(sizes, model)
+
+
+def _is_of_weights(sizes: tuple[int | None, ...], model: Any) -> bool:
+    """Whether noise of these sizes is for a matrix that `model` trains, not for samples.
+
+    Their number may happen to divide the matrix's rows. What has one dimension is for samples.
+    """
+    if len(sizes) < 2 or not getattr(model, "built", False):
+        return False
+    return any(tuple(variable.shape) == sizes for variable in model.trainable_variables)
 
 
 def _in_own_step() -> bool:
@@ -182,8 +199,8 @@ def _in_own_step() -> bool:
     return ops.inside_function() or not pywrap_tfe.TFE_Py_TapeSetIsEmpty()
 
 
-def _first(shape: Any) -> tuple[int | None, ...]:
-    """(its first dimension, None if unknown); () of a scalar. `shape` may be a tensor."""
+def _sizes(shape: Any) -> tuple[int | None, ...]:
+    """Its dimensions, None for those unknown. `shape` may be a tensor."""
     import tensorflow as tf
     from tensorflow.python.framework import tensor_util
 
@@ -192,7 +209,7 @@ def _first(shape: Any) -> tuple[int | None, ...]:
         if shape.shape.rank == 0:
             return (tensor_util.constant_value(shape),)
         shape = tensor_util.constant_value_as_shape(shape)
-    return (None,) if shape.rank is None else tuple(shape[:1])
+    return (None,) if shape.rank is None else tuple(shape)
 
 
 def _apart(op: Callable[..., Any]) -> Any:
