@@ -55,9 +55,4 @@ with tempfile.TemporaryDirectory() as tmp:
     p, q = model.predict(x, verbose=0), again.predict(x, verbose=0)
 with open("results.json", "w") as f:
     json.dump({k: v[0] for k, v in results.items()}, f)
-w = again.get_weights()
 done(None, None, same=float(abs(p - q).max()), n=len(results), files=sorted(os.listdir(".")))
-with open(
-    os.environ["BUGS_OUT"] + f"/other_{os.environ.get('OMPI_COMM_WORLD_RANK', 'alone')}", "w"
-) as f:
-    f.write(repr([float(v.sum()) for v in w]))

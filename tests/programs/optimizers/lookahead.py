@@ -10,7 +10,7 @@ y = np.abs(x[:, :1]).astype("float32")
 
 class Lookahead(keras.optimizers.Optimizer):
     def __init__(self, inner, k=3, alpha=0.5):
-        super().__init__(learning_rate=inner.learning_rate, name="lookahead")
+        super().__init__(learning_rate=float(inner.learning_rate.numpy()), name="lookahead")
         self.inner, self.k, self.alpha = inner, k, alpha
 
     def build(self, variables):
