@@ -49,6 +49,7 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
       received_(transport_->topology().size),
       // Statistics tell which rank came last: the coordinator's knowledge.
       bypass_(transport_.get(), options_.response_bypass && !options_.stats),
+      life_signs_(transport_->topology().size),
       communication_stats_(options_.stats) {
   if (topology().rank == 0) {
     coordinator_ =
@@ -166,6 +167,7 @@ void Engine::Run() {
       continue;
     }
     CheckCoordinator();
+    CheckPeers();
     CheckGpus();
     if (TellStanding()) continue;
     // Nothing can be agreed on without this rank, unless it has joined.
@@ -235,6 +237,25 @@ void Engine::CheckCoordinator() {
               "rank " + std::to_string(topology().rank) + "/" + std::to_string(topology().size) +
                   ": rank 0 has not answered about '" + unanswered +
                   "' for longer than TF_MPI_STALL_TIMEOUT; its process hangs or has died"));
+}
+
+// Rank 0 hears all that have not joined, the others hear rank 0.
+void Engine::CheckPeers() {
+  if (!life_signs_.begun() || !failure_.ok()) return;
+  if (life_signs_.IsDue(now_) && (coordinator_ != nullptr || !joined_)) GiveLifeSign();
+  const Clock::duration timeout = options_.coordinator.stall_timeout;
+  if (timeout.count() == 0) return;
+  const int heard = coordinator_ != nullptr ? topology().size : 1;
+  for (int rank = 0; rank < heard && failure_.ok(); ++rank) {
+    const bool joined = coordinator_ != nullptr && coordinator_->HasJoined(rank);
+    if (rank == topology().rank || joined) continue;
+    if (life_signs_.SilenceOf(rank) < timeout + kCoordinatorGrace) continue;
+    Fail(Status(Code::kDeadlineExceeded,
+                "rank " + std::to_string(topology().rank) + "/" + std::to_string(topology().size) +
+                    ": nothing has been heard of rank " + std::to_string(rank) +
+                    " for longer than TF_MPI_STALL_TIMEOUT, while a rank waits for the others' "
+                    "scripts to end; its process is stopped or has died"));
+  }
 }
 
 }  // namespace tfmpi

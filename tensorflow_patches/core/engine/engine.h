@@ -22,6 +22,7 @@
 #include "tensorflow_patches/core/agreement/name_table.h"
 #include "tensorflow_patches/core/base/thread_annotations.h"
 #include "tensorflow_patches/core/base/thread_role.h"
+#include "tensorflow_patches/core/engine/life_signs.h"
 #include "tensorflow_patches/core/engine/request_notes.h"
 #include "tensorflow_patches/core/engine/whereabouts.h"
 #include "tensorflow_patches/core/observability/stats.h"
@@ -144,6 +145,7 @@ class Engine {
   bool IsAskedToEnd() const { return join_requested_ || leave_requested_ || stop_requested_; }
   bool Stirs() const TFMPI_REQUIRES(communication_thread_);
   void CheckCoordinator() TFMPI_REQUIRES(communication_thread_);
+  void CheckPeers() TFMPI_REQUIRES(communication_thread_);
   void CheckGpus() TFMPI_REQUIRES(communication_thread_);
   void Stop() TFMPI_REQUIRES(communication_thread_);
   void CountPost(const std::string& post);
@@ -166,6 +168,7 @@ class Engine {
   void SendReadyList() TFMPI_REQUIRES(communication_thread_);
   Standing Stand() TFMPI_REQUIRES(communication_thread_);
   bool TellStanding() TFMPI_REQUIRES(communication_thread_);
+  void GiveLifeSign() TFMPI_REQUIRES(communication_thread_);
   Status Send(int rank, const std::string& message) TFMPI_REQUIRES(communication_thread_);
   void Handle(const ControlMessage& sealed) TFMPI_REQUIRES(communication_thread_);
   void Tell(int rank, const ReadyList& ready_list) TFMPI_REQUIRES(communication_thread_);
@@ -225,6 +228,7 @@ class Engine {
   bool stood_aside_ TFMPI_GUARDED_BY(communication_thread_) = false;  // has said so once
   uint64_t answers_ TFMPI_GUARDED_BY(communication_thread_) = 0;  // agreements that were no posts
   Stillness stillness_ TFMPI_GUARDED_BY(communication_thread_);
+  LifeSigns life_signs_ TFMPI_GUARDED_BY(communication_thread_);
   CommunicationStats communication_stats_ TFMPI_GUARDED_BY(communication_thread_);
   ResponseNotes response_notes_ TFMPI_GUARDED_BY(communication_thread_){&communication_stats_};
 

@@ -102,6 +102,7 @@ void Engine::NoteEnd() {
   if (join_requested_ && !joined_ && names_.nothing_pending()) {
     joined_ = true;
     ready_list_.joined = true;
+    life_signs_.Begin(now_);
   }
   if (leave_requested_ && !left_) {
     left_ = true;
@@ -264,6 +265,18 @@ bool Engine::TellStanding() {
   return true;
 }
 
+// An empty message, which changes nothing: life_signs.h.
+void Engine::GiveLifeSign() {
+  Status status;
+  if (coordinator_ == nullptr) {
+    status = Send(0, Encode(ReadyList()));
+  } else {
+    const std::string bytes = Encode(ResponseList());
+    for (int rank = 1; rank < topology().size && status.ok(); ++rank) status = Send(rank, bytes);
+  }
+  if (!status.ok()) Fail(status);
+}
+
 Status Engine::Send(int rank, const std::string& message) {
   communication_stats_.Sent(message.size());
   return transport_->Send(rank, Seal(++sent_[rank], message));
@@ -280,6 +293,7 @@ void Engine::Handle(const ControlMessage& sealed) {
                                             "; the memory or the network between them is at "
                                             "fault"));
   }
+  life_signs_.Heard(sealed.source);
   if (coordinator_ != nullptr) {
     ReadyList ready_list;
     if (!Decode(message.bytes, &ready_list)) {
@@ -287,7 +301,7 @@ void Engine::Handle(const ControlMessage& sealed) {
                   "rank 0 cannot read a ready list of rank " + std::to_string(message.source)));
       return;
     }
-    Tell(message.source, ready_list);
+    if (!ready_list.empty()) Tell(message.source, ready_list);
     return;
   }
   ResponseList response_list;
@@ -295,7 +309,7 @@ void Engine::Handle(const ControlMessage& sealed) {
     Fail(Status(Code::kInternal, "cannot read a response list of rank 0"));
     return;
   }
-  ExecuteResponseList(response_list);
+  if (!response_list.empty()) ExecuteResponseList(response_list);
 }
 
 // On rank 0, what `rank` says.
@@ -305,6 +319,7 @@ void Engine::Tell(int rank, const ReadyList& ready_list) {
     const std::string post = std::string(kJoinedPost) + "\n" + std::to_string(rank);
     CountPost(post);
     coordinator_->Post(post);
+    life_signs_.Begin(now_);
   }
   coordinator_->Receive(rank, ready_list, Clock::now());
 }

@@ -29,8 +29,11 @@ void Engine::Execute(const ResponseList& response_list) {
     }
   }
   if (coordinator_ == nullptr) {  // rank 0 has counted its own
-    for (const std::string& key : response_list.posts) CountPost(key);
-    for (const std::string& key : response_list.posts) asked_for_doing_ |= key == kRank0Waits;
+    for (const std::string& key : response_list.posts) {
+      CountPost(key);
+      asked_for_doing_ |= key == kRank0Waits;
+      if (key.compare(0, sizeof kJoinedPost - 1, kJoinedPost) == 0) life_signs_.Begin(now_);
+    }
   }
   if (!response_list.fatal.empty()) Fail(Status(Code::kUnavailable, response_list.fatal));
   if (response_list.finished) finished_ = true;

@@ -87,6 +87,7 @@ TEST_P(TraceTest, ARealRunFitsTheModel) {
     EXPECT_TRUE(engine.Join().ok());
   });
   EXPECT_EQ(run.trace().Check(), "");
+  EXPECT_EQ(run.trace().Replay(), "");
   std::printf("%d agreements by messages, %d by votes\n", run.trace().told(), run.trace().voted());
   EXPECT_GT(run.trace().told(), kSteps / 2);
   if (!TFMPI_SANITIZED) {  // where a vote may take longer than its patience
@@ -123,6 +124,33 @@ TEST(TraceModelTest, FindsWhatDoesNotFit) {
   EXPECT_EQ(run({0, 1}, true), "rank 1 does something else than rank 0");
   response_list.responses[0].contributors = 1;
   EXPECT_EQ(run({0, 1}, false), "'a' is of 2 ranks, not of 1");
+}
+
+// Of two requests of two names: told in another order, or one too many.
+TEST(TraceModelTest, FindsADecisionThatTheCoordinatorWouldNotMake) {
+  using What = EngineOptions::Event;
+  const auto run = [](const std::string& names) {
+    Trace trace(2);
+    const auto zero = trace.Recorder(0);
+    ReadyList ready_list;
+    ready_list.requests.resize(2);
+    ready_list.requests[0].name = "a";
+    ready_list.requests[1].name = "b";
+    for (const int rank : {0, 1}) zero(What::kHeard, rank, Encode(ready_list));
+    ResponseList response_list;
+    for (size_t i = 0; i < names.size(); ++i) {
+      ResponseItem item;
+      item.id = static_cast<NameId>(i);
+      item.is_new = true;
+      item.named = ready_list.requests[names[i] == 'a' ? 0 : 1];
+      response_list.responses.push_back({{item}, 2});
+    }
+    zero(What::kTold, 0, Encode(response_list));
+    return trace.Replay();
+  };
+  EXPECT_EQ(run("ab"), "");
+  EXPECT_NE(run("ba").find("not 0 of 2 'a'"), std::string::npos) << run("ba");
+  EXPECT_EQ(run("a"), "rank 0 told 1 things, not 2");
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ std::string Print(const Scenario& scenario, const Exploration& exploration) {
 #if defined(MUTANT)
 
 TEST(MutantTest, IsFound) {
-  for (const Scenario& scenario : QuickScenarios()) {
+  for (const Scenario& scenario : MutantScenarios()) {
     const Exploration exploration = Explore(scenario, MOST_STATES);
     Print(scenario, exploration);
     if (exploration.wrong.empty()) continue;

@@ -260,6 +260,21 @@ Scenario VotesAndAnother(int ranks) {
       AllWell());
 }
 
+// The others' word of a name comes when rank 0 has voted for the next step, which they may have,
+// too.
+Scenario VotesAndALateName(int ranks) {
+  return VotesAndMore(
+      "a name that comes late", ranks,
+      [](SimulatedJob* job, int rank) {
+        if (rank == 0) job->Ask(rank, {Sum("x")});
+        const Referee::Call* const call = job->Ask(rank, {Sum("a")}).front();
+        if (rank != 0) job->Ask(rank, {Sum("x")});
+        job->world().WaitUntil([call] { return call->done; });
+        job->Ask(rank, {Sum("a")});
+      },
+      AllWell());
+}
+
 Scenario VotesAndAWithdrawal(int ranks) {
   return VotesAndMore(
       "a withdrawal", ranks,
@@ -315,6 +330,14 @@ std::vector<Scenario> QuickScenarios() {
           VotesAndAnError(2)};
 }
 
+std::vector<Scenario> MutantScenarios() {
+  std::vector<Scenario> scenarios = QuickScenarios();
+  scenarios.push_back(VotesAndALateName(2));
+  scenarios.push_back(VotesAndAnother(2));
+  scenarios.push_back(Votes(2, {Sum("a"), Sum("b")}, 0, true));
+  return scenarios;
+}
+
 std::vector<Scenario> FullScenarios() {
   return {Announcements(2, {Sum("a"), Sum("b"), Sum("c")}),
           Announcements(3, {Sum("a")}),
@@ -331,6 +354,7 @@ std::vector<Scenario> FullScenarios() {
           Votes(2, {Sum("a"), Sum("b"), Sum("c")}, 0, true),
           Votes(2, {Sum("a")}, 2, false),
           VotesAndAnother(2),
+          VotesAndALateName(2),
           Votes(3, {Sum("a")}, 0, false),
           VotesAndAnother(3),
           VotesAndAWithdrawal(3),

@@ -11,6 +11,8 @@ namespace tfmpi {
 
 // Small enough to be explored whole in seconds each.
 std::vector<Scenario> QuickScenarios();
+// One of them finds each bug that is put in on purpose (BUILD.bazel).
+std::vector<Scenario> MutantScenarios();
 // The same with more ranks, tensors, or waits whose time is over at any moment.
 std::vector<Scenario> FullScenarios();
 

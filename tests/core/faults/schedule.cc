@@ -16,7 +16,6 @@ constexpr milliseconds kCollectiveTimeout{2000};
 // the transport: how long for the last collective (Finalize).
 constexpr seconds kGrace{30};
 constexpr seconds kFinalize{30};
-constexpr seconds kLauncher{100};  // later than any wait that has an end of its own
 
 class Schedule {
  public:
@@ -32,7 +31,6 @@ class Schedule {
   Fate OnMessage(int from, int to, std::string* bytes);
   void OnTurn(int rank);
   Status OnCollective(int rank);
-  bool OnlyJoins() const;
   void Strike();
   void Judge(ScheduleResult* outcome) const;
   std::string JudgeEndings(const ScheduleResult& outcome) const;
@@ -49,7 +47,6 @@ class Schedule {
   int messages_ = 0;
   int victims_collectives_ = 0;
   bool noticed_ = false;
-  bool by_launcher_ = false;
 };
 
 SimulationOptions Schedule::MakeSimulationOptions() {
@@ -118,12 +115,6 @@ void Schedule::OnTurn(int rank) {
     noticed_ = true;
     world.Break("rank " + std::to_string(plan_.victim) + " has died");
   }
-  // At the end of its script a rank waits for the others for as long as they take, and does not
-  // know a rank that says nothing from one that computes: there the launcher must notice a death.
-  if (struck_ && !by_launcher_ && world.Now() >= struck_at_ + kLauncher && OnlyJoins()) {
-    by_launcher_ = true;
-    world.Break("the launcher ends the job");
-  }
   if (rank != plan_.victim || struck_ || victims_turns_++ < plan_.moment) return;
   if (plan_.fault == Fault::kSilentDeath || plan_.fault == Fault::kNoticedDeath) {
     Strike();
@@ -132,15 +123,6 @@ void Schedule::OnTurn(int rank) {
     Strike();
     world.Freeze(rank, world.Now() + plan_.duration);
   }
-}
-
-// Whoever has not ended waits for the others to join.
-bool Schedule::OnlyJoins() const {
-  for (int rank = 0; rank < plan_.ranks; ++rank) {
-    const bool over = job_->joined(rank) != nullptr || job_->world().killed(rank);
-    if (!over && !job_->joins(rank)) return false;
-  }
-  return true;
 }
 
 Status Schedule::OnCollective(int rank) {
@@ -204,7 +186,6 @@ ScheduleResult Schedule::Run() {
   ScheduleResult outcome;
   outcome.wrong = job_->Run();
   outcome.struck = struck_;
-  outcome.by_launcher = by_launcher_;
   outcome.turns = job_->world().turns();
   if (struck_) outcome.seconds = std::chrono::duration<double>(ended_at_ - struck_at_).count();
   Judge(&outcome);
@@ -256,8 +237,9 @@ std::string Schedule::JudgeEndings(const ScheduleResult& outcome) const {
   const double limit = std::chrono::duration<double>(kStallTimeout + kCollectiveTimeout + kGrace +
                                                      kFinalize + plan_.duration)
                            .count();
-  if (outcome.seconds > limit && !by_launcher_)
+  if (outcome.seconds > limit) {
     return "the end came after " + std::to_string(outcome.seconds) + " s";
+  }
   return "";
 }
 

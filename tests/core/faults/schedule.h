@@ -78,11 +78,10 @@ struct Plan {
 Plan MakePlan(uint64_t seed);
 
 struct ScheduleResult {
-  std::string wrong;         // "" if all is as it must be
-  bool struck = false;       // the fault happened
-  bool by_launcher = false;  // only the launcher could end it
-  int failed = 0;            // ranks that ended with an error
-  double seconds = 0;        // of the job's own time, from the fault to the last rank's end
+  std::string wrong;    // "" if all is as it must be
+  bool struck = false;  // the fault happened
+  int failed = 0;       // ranks that ended with an error
+  double seconds = 0;   // of the job's own time, from the fault to the last rank's end
   uint64_t turns = 0;
   std::vector<std::string> endings;  // by rank
 };

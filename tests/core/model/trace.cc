@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "tensorflow_patches/core/agreement/coordinator.h"
 #include "tensorflow_patches/core/agreement/message.h"
 
 namespace tfmpi {
@@ -110,6 +111,41 @@ ResponseList ReadResponses(const std::string& message) {
   return response_list;
 }
 
+// What was decided, less how it was put into lists, and what only tells of time.
+struct Decisions {
+  std::vector<std::string> items;
+  std::vector<std::string> errors;
+  std::vector<std::string> withdrawn;
+
+  void Add(const ResponseList& response_list) {
+    for (const Response& response : response_list.responses) {
+      for (const ResponseItem& item : response.items) {
+        std::string text = std::to_string(item.id) + " of " + std::to_string(response.contributors);
+        if (item.is_new) text += " '" + item.named.name + "' " + Describe(item.named.signature);
+        for (const int64_t rows : item.rows) text += " " + std::to_string(rows);
+        items.push_back(text);
+      }
+    }
+    for (const NamedError& error : response_list.errors) {
+      errors.push_back("'" + error.name + "': " + error.message);
+    }
+    for (const Withdrawal& withdrawal : response_list.withdrawn) {
+      withdrawn.push_back("'" + withdrawal.name + "' of " + std::to_string(withdrawal.rank));
+    }
+  }
+};
+
+// Where they part, or "".
+std::string Compare(const std::vector<std::string>& told, const std::vector<std::string>& decided) {
+  const size_t common = std::min(told.size(), decided.size());
+  for (size_t i = 0; i < common; ++i) {
+    if (told[i] != decided[i]) return "rank 0 told " + told[i] + ", not " + decided[i];
+  }
+  if (told.size() == decided.size()) return "";
+  return "rank 0 told " + std::to_string(told.size()) + " things, not " +
+         std::to_string(decided.size());
+}
+
 }  // namespace
 
 std::function<void(What, int, const std::string&)> Trace::Recorder(int rank) {
@@ -168,6 +204,25 @@ std::string Trace::Check() const {
         return "rank " + std::to_string(rank) + " does something else than rank 0";
       }
     }
+  }
+  return "";
+}
+
+std::string Trace::Replay() const {
+  const TimePoint now = TimePoint() + std::chrono::hours(1);  // no time passes
+  Coordinator coordinator(ranks_, CoordinatorOptions(), now);
+  Decisions told, decided;
+  for (const Recorded& recorded : events_[0]) {
+    if (recorded.event == What::kTold) told.Add(ReadResponses(recorded.message));
+    if (recorded.event != What::kHeard) continue;
+    ReadyList ready_list;
+    Decode(recorded.message, &ready_list);
+    coordinator.Receive(recorded.rank, ready_list, now);
+    decided.Add(coordinator.Decide(now));
+  }
+  for (const auto& part : {&Decisions::items, &Decisions::errors, &Decisions::withdrawn}) {
+    const std::string wrong = Compare(told.*part, decided.*part);
+    if (!wrong.empty()) return wrong;
   }
   return "";
 }

@@ -20,6 +20,10 @@ class Trace {
   std::function<void(EngineOptions::Event, int, const std::string&)> Recorder(int rank);
   // When nothing is recorded any more. Where it does not fit, or "".
   std::string Check() const;
+  // Of a run without stalls. A coordinator that hears the same, one message at a time, must decide
+  // the same in the same order: so all that the explorer of the agreement knows of it holds of this
+  // run, too. Where it does not, or "".
+  std::string Replay() const;
   // Response lists with responses that rank 0 was told, and that were voted for.
   int told() const { return Count(EngineOptions::Event::kTold); }
   int voted() const { return Count(EngineOptions::Event::kVoted); }

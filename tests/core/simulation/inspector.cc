@@ -78,6 +78,9 @@ uint64_t Inspector::StateOf(const Engine& engine) {
   uint64_t hash = All(HashOf(Encode(ready_list)), Of(engine.bypass_), engine.told_,
                       HashOf(engine.now_), engine.joined_, engine.left_, engine.finished_,
                       HashOf(engine.failure_), Of(engine.names_), early_errors);
+  const LifeSigns& signs = engine.life_signs_;
+  hash = All(hash, signs.begun_, HashOf(signs.given_at_), HashOf(signs.looked_at_));
+  for (const Clock::duration silence : signs.silences_) hash = All(hash, silence.count());
   if (engine.coordinator_ != nullptr) hash = All(hash, Of(*engine.coordinator_));
   return hash;
 }

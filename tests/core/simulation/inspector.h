@@ -16,6 +16,7 @@ namespace tfmpi {
 class Inspector {
  public:
   static uint64_t StateOf(const Engine& engine);
+  static uint64_t StateOf(const Coordinator& coordinator) { return Of(coordinator); }
   // What other threads have asked of it since it last looked, at any time.
   static uint64_t RequestsOf(const Engine& engine);
 

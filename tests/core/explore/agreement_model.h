@@ -1,0 +1,170 @@
+// The agreement of ranks, small enough for every order of what 3 ranks do with 3 tensors.
+//
+// The coordinator is the product's own, and so are the messages and the votes (consensus.h). What a
+// rank says and does is modelled: the rules of core/engine/engine_agreement.cc and
+// engine_execute.cc, without time, data and threads. That the engine keeps to the same rules is
+// what explorer.h looks at, with fewer ranks, and trace.h in real runs.
+
+#ifndef TFMPI_TESTS_CORE_EXPLORE_AGREEMENT_MODEL_H_
+#define TFMPI_TESTS_CORE_EXPLORE_AGREEMENT_MODEL_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorflow_patches/core/agreement/consensus.h"
+#include "tensorflow_patches/core/agreement/coordinator.h"
+
+namespace tfmpi {
+
+struct AgreementScenario {
+  std::string name;
+  int ranks = 3;
+  int tensors = 3;
+  int rounds = 1;            // each rank asks for every tensor in each, and waits for all
+  bool votes = false;        // ranks have done so before, and expect the next round
+  bool ends_early = false;   // the last rank may leave any of the last round out
+  bool withdraws = false;    // rank 1 may take back a request at any time; it asks again
+  bool differs = false;      // the last rank's first request of tensor 0 has another shape
+  bool told_singly = false;  // ranks say each request apart, not several at once
+};
+
+class AgreementModel {
+ public:
+  static constexpr int kMostRanks = 3;
+  static constexpr int kMostTensors = 3;
+
+  // The scenario outlives it, and its copies.
+  explicit AgreementModel(const AgreementScenario* scenario);
+
+  enum class Kind { kAsk, kWithdraw, kJoin, kSay, kReceive, kDecide, kReturn };
+  struct Action {
+    Kind kind;
+    int rank;
+    int what = 0;  // the tensor; of rank 0's kReceive the sender
+  };
+  // All that can happen next.
+  std::vector<Action> Actions() const;
+  void Take(const Action& action);
+  std::string Describe(const Action& action) const;
+
+  // What must not be, or "". `ends`: nothing can happen any more.
+  std::string Wrong(bool ends) const;
+  // Models with equal numbers go on alike.
+  uint64_t State() const;
+
+ private:
+  // A tensor with its shape.
+  struct Named {
+    int tensor;
+    bool other_shape;
+  };
+  struct Entry {
+    bool pending = false;
+    bool told = false;
+    bool other_shape = false;
+    int number = 0;        // of this rank's requests so far, but those that it has taken back
+    int early_errors = 0;  // that answer requests which it has not made yet
+  };
+  // What the communication thread has still to do before it looks for anything else, the last
+  // first. It is in a collective where there is any.
+  struct Task {
+    enum class Kind { kTell, kPredicted, kExecute, kFail, kHear, kSendDecision, kRejectTold };
+    Kind kind;
+    int tensor = 0;
+    ResponseList response_list;
+    size_t at = 0;         // of its responses
+    bool arrived = false;  // in the collective of that one
+  };
+  struct Rank {
+    int round = 0;
+    unsigned to_ask = 0;  // bits
+    std::array<Entry, kMostTensors> entries;
+    std::vector<Named> by_id;
+    ReadyList ready_list;
+    uint64_t position = 0;
+    bool expects = false;
+    bool voted = false;
+    bool withdrew = false;
+    bool joined = false;
+    bool finished = false;
+    size_t agreed = 0;   // items so far
+    size_t arrived = 0;  // collectives so far, the one that it is in included
+    std::vector<Task> tasks;
+  };
+  // Of one item: whose request, of which number, each rank has put in; 0: none, -1: not known yet.
+  struct Agreed {
+    int tensor;
+    int contributors;
+    std::array<int, kMostRanks> numbers;
+  };
+  enum class Ending { kWell, kCancelled, kError };
+
+  static std::string NameOf(int tensor) { return std::string(1, static_cast<char>('a' + tensor)); }
+  static int TensorOf(const std::string& name) { return name[0] - 'a'; }
+  static NamedSignature NamedOf(const Named& named);
+  bool NothingPending(const Rank& rank) const;
+  bool MayJoin(int r) const;
+  bool Fits(const Rank& rank) const;
+  Consensus Votes() { return Consensus(scenario_->votes ? &word_.value : nullptr, ranks()); }
+  int ranks() const { return scenario_->ranks; }
+  unsigned all() const { return (1u << scenario_->tensors) - 1; }
+
+  void Ask(int r, int tensor);
+  void Say(int r);
+  bool AllArrived(int r) const;
+  void Begin(int r, Task task) { ranks_[r].tasks.push_back(std::move(task)); }
+  void Work(int r);
+  bool Do(int r, Task task);
+  void Vote(int r);
+  void Tell(int r);
+  void SendReadyList(int r);
+  void Decide();
+  void Hear(int r, const ResponseList& response_list);
+  void BeginHeard(int r, const ResponseList& response_list);
+  void BeginPredicted(int r);
+  void RejectWhatWasTold(int r);
+  bool Execute(int r, Task task);
+  void End(int r, const ResponseList& response_list);
+  void Agree(int r, const Response& response, const ResponseItem& item);
+  void Complete(int r, int tensor, Ending ending);
+  void GoOn(int r);
+  void Blame(const std::string& wrong) {
+    if (wrong_.empty()) wrong_ = wrong;
+  }
+
+  struct Word {
+    Word() = default;
+    Word(const Word& other) : value(other.value.load()) {}
+    Word& operator=(const Word&) = delete;
+    std::atomic<uint64_t> value{0};
+  };
+
+  const AgreementScenario* scenario_;
+  Coordinator coordinator_;
+  bool news_ = false;  // it has heard something since it decided
+  Word word_;
+  std::array<Rank, kMostRanks> ranks_;
+  std::array<std::deque<std::string>, kMostRanks> to_coordinator_, from_coordinator_;
+  std::vector<Agreed> agreed_;
+  std::string wrong_;
+};
+
+struct AgreementExploration {
+  uint64_t states = 0;
+  uint64_t transitions = 0;
+  bool complete = false;
+  std::string wrong;             // "" if nothing is
+  std::vector<std::string> way;  // that leads there
+};
+
+// Every order, depth first.
+AgreementExploration ExploreAgreement(const AgreementScenario& scenario, uint64_t most_states);
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_TESTS_CORE_EXPLORE_AGREEMENT_MODEL_H_
