@@ -15,6 +15,7 @@ By hand:  python tests/launch.py -n 2 script.py [args]
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import json
 import os
@@ -68,6 +69,13 @@ class LaunchResult:
     stderr: list[str]
     launcher: str
     wall: float
+    ended: float = 0.0  # when the launcher had ended, as time.time()
+
+    def since(self, rank: int) -> float:
+        """Seconds from the line "AT", time.time() of that rank to the end; prints them, too."""
+        seconds = self.ended - float(self.stdout[rank].split("AT ")[1].split()[0])
+        print(f"{seconds:.1f} s from the fault to the end of the job")
+        return seconds
 
     @property
     def results(self) -> list[dict[str, Any]]:
@@ -138,6 +146,7 @@ def launch(
             )
         try:
             returncode = process.wait(timeout)
+            ended = time.time()
         except subprocess.TimeoutExpired:
             stacks = _stacks(directory, ranks, process)
             _kill(process, marker)
@@ -149,7 +158,8 @@ def launch(
             raise _timeout(directory, ranks, command, timeout, start, stacks) from None
         finally:
             _kill(process, marker)
-        return _collect(directory, ranks, returncode, time.monotonic() - start)
+        result = _collect(directory, ranks, returncode, time.monotonic() - start)
+        return dataclasses.replace(result, ended=ended)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
