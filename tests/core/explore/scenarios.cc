@@ -269,7 +269,7 @@ Scenario VotesAndALateName(int ranks) {
         if (rank == 0) job->Ask(rank, {Sum("x")});
         const Referee::Call* const call = job->Ask(rank, {Sum("a")}).front();
         if (rank != 0) job->Ask(rank, {Sum("x")});
-        job->world().WaitUntil([call] { return call->done; });
+        job->AwaitOne(rank, *call);
         job->Ask(rank, {Sum("a")});
       },
       AllWell());
