@@ -1,6 +1,7 @@
 // Every order in which 3 ranks can agree on 3 tensors: agreement_model.h.
 //
-// Built with FULL for all scenarios; with MUTANT the product has a bug that one of them must find.
+// Built with FULL, or LARGE, for larger scenarios; with MUTANT the product has a bug that one of
+// them must find.
 
 #include <cstdio>
 
@@ -22,19 +23,23 @@ std::vector<AgreementScenario> Scenarios() {
     scenario.name = std::string(name) + ": 3 ranks, " + std::to_string(tensors) + " tensors";
     scenarios.push_back(scenario);
   };
-#if defined(FULL)
-  constexpr int kTensors[] = {2, 3};
+#if defined(LARGE)
+  constexpr int kTensors = 3, kTensorsOfLarge = 3;
+#elif defined(FULL)
+  constexpr int kTensors = 3, kTensorsOfLarge = 2;
 #else
-  constexpr int kTensors[] = {2};
+  constexpr int kTensors = 2, kTensorsOfLarge = 2;
 #endif
-  for (const int tensors : kTensors) {
+  for (int tensors = 2; tensors <= kTensors; ++tensors) {
     add("requests in any order", tensors, [](AgreementScenario*) {});
     add("an early end", tensors, [](AgreementScenario* one) { one->ends_early = true; });
-    add("a withdrawal", tensors, [](AgreementScenario* one) { one->withdraws = true; });
-    add("an error", tensors, [](AgreementScenario* one) { one->differs = true; });
     add("votes", tensors, [](AgreementScenario* one) { one->votes = true; });
     add("votes and an early end", tensors,
         [](AgreementScenario* one) { one->votes = one->ends_early = true; });
+  }
+  for (int tensors = 2; tensors <= kTensorsOfLarge; ++tensors) {
+    add("a withdrawal", tensors, [](AgreementScenario* one) { one->withdraws = true; });
+    add("an error", tensors, [](AgreementScenario* one) { one->differs = true; });
     add("votes and a withdrawal", tensors,
         [](AgreementScenario* one) { one->votes = one->withdraws = true; });
     add("votes and an error", tensors,
@@ -46,7 +51,7 @@ std::vector<AgreementScenario> Scenarios() {
   });
   add("votes, a withdrawal and an early end", 2,
       [](AgreementScenario* one) { one->votes = one->withdraws = one->ends_early = true; });
-#if defined(FULL)
+#if defined(FULL) || defined(LARGE)
   add("votes, a withdrawal and an error", 2,
       [](AgreementScenario* one) { one->votes = one->withdraws = one->differs = true; });
 #endif

@@ -51,6 +51,13 @@ std::vector<Referee::Call*> Referee::Submit(Engine* engine, int rank,
     call.item = item;
     calls.push_back(&call);
     requests.push_back(MakeRequest(&call));
+    if (!item.twice) continue;
+    requests.back().done = [this, &call, engine](const Status& status) {
+      Ended(&call, status);
+      Item again = call.item;
+      again.twice = false;
+      Submit(engine, call.rank, {again});
+    };
   }
   std::vector<Ticket> tickets;
   engine->Submit(std::move(requests), &tickets);

@@ -29,6 +29,7 @@ struct Item {
   bool average = false;  // of float32; else a sum of int64
   int more = 0;          // elements beyond what is needed; a rank that has others disagrees
   int root = 0;          // broadcast
+  bool twice = false;    // asked for again by whoever hears of its end, on the engine's own thread
 };
 
 class Referee {

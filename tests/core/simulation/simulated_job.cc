@@ -63,12 +63,6 @@ bool SimulatedJob::Await(int rank) {
   return well;
 }
 
-void SimulatedJob::AwaitOne(int, const Referee::Call& call) {
-  world_.Stand(kAwaits);
-  world_.WaitUntil([&call] { return call.done; });
-  world_.Note(Mix(HashOf(call), static_cast<uint64_t>(call.status.code())));
-}
-
 void SimulatedJob::Withdraw(int rank, const Referee::Call& call) {
   world_.Point(kWithdraws);
   world_.Note(HashOf(call));

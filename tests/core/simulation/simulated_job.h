@@ -36,8 +36,6 @@ class SimulatedJob {
   // Until all that this rank has asked for has ended. True if all that was asked since the last
   // Await ended well.
   bool Await(int rank);
-  // Until this one has ended.
-  void AwaitOne(int rank, const Referee::Call& call);
   void Withdraw(int rank, const Referee::Call& call);
   void Join(int rank);
   void Leave(int rank, const std::string& why, Clock::duration grace = std::chrono::seconds(5));

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from common import result, single_threaded_ops
-from tensorflow.mpi._src.variables import large_variables, replica_check
+from tensorflow.mpi._src.variables import initial_broadcast, large_variables, replica_check
 
 v1 = tf.compat.v1
 RANK, SIZE = tf.mpi.rank(), tf.mpi.size()
@@ -153,6 +153,15 @@ def in_threads() -> dict[str, Any]:
     return found[1]
 
 
+def left_by_eager_code() -> int:
+    """Variables that are still known: an assign_add makes one that is gone at once."""
+    variable = tf.Variable(0.0)
+    before = len(initial_broadcast._variables)
+    for _ in range(100):
+        variable.assign_add(1.0)
+    return len(initial_broadcast._variables) - before
+
+
 def main() -> None:
     single_threaded_ops()
     with tf.device("CPU:0"):
@@ -169,6 +178,7 @@ def main() -> None:
                 "assigned": assigns_on_one_rank(),
                 "fit": in_fit(),
                 "threads": in_threads(),
+                "left": left_by_eager_code(),
             }
         )
 

@@ -54,6 +54,10 @@ def test_nothing_is_said_where_nothing_is_wrong(ranks, case):
         assert rank[case] == {"step": None, "error": ""}
 
 
+def test_eager_updates_leave_nothing_behind(ranks):
+    assert [rank["left"] for rank in ranks] == [0, 0, 0]
+
+
 @pytest.mark.full
 def test_every_bit_of_a_larger_model_counts(launch, scripts):
     """Flips at random places, each on a random rank: the next check names the right one."""

@@ -22,7 +22,10 @@ busy = threading.local()  # a sync reads variables through the very calls that a
 _counter = itertools.count()  # of syncs of functions and tapes, in program order
 _optimizer_counter = itertools.count()  # of eager optimizers, in the order of their first update
 _lock = threading.Lock()
-_variables: list[weakref.ref[Any]] = []  # eager variables, in creation order; guarded by _lock
+_created = itertools.count()
+# Eager variables that exist, in creation order; to be changed and looped over under _lock. Each
+# assign_add of eager code makes one that is gone at once.
+_variables: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _tape_done = False
 _generation = 1  # what was synchronized in an earlier one must be synchronized again
 _changed: str | None = None  # what this rank did to its variables since it was last synchronized
@@ -43,15 +46,13 @@ def _variable_created(variable: Any) -> None:
     """See hooks.variable_created."""
     if not variable._in_graph_mode:
         with _lock:
-            _variables.append(weakref.ref(variable))
+            _variables[next(_created)] = variable
 
 
 def _live_variables() -> list[Any]:
     """The eager variables that still exist, in creation order."""
     with _lock:
-        alive = [(ref, ref()) for ref in _variables]
-        _variables[:] = [ref for ref, variable in alive if variable is not None]
-    return [variable for _, variable in alive if variable is not None]
+        return list(_variables.values())
 
 
 def _function_called(graph: Any, captured: Any, eagerly: bool) -> None:

@@ -1,0 +1,234 @@
+"""A storm of faults: jobs of which one rank comes to harm, in a phase and a way drawn from a seed.
+
+    python tests/tf/storm/storm.py --seed 7                  # one, and what was printed
+    python tests/tf/storm/storm.py --kills 100 --ways SIGKILL  # seeds 0 to 99, one line each
+    python tests/tf/storm/storm.py --phase save --ways SIGKILL --rank 0 -n 2
+
+Each must end within 5 s of the fault, not with exit code 0, and leave no process and no file in
+/dev/shm. A rank that is stopped (SIGSTOP) is noticed after TF_MPI_STALL_TIMEOUT or
+TF_MPI_COLLECTIVE_TIMEOUT, which are 2 s here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1]))
+
+import launch  # noqa: E402
+
+SOON = 5.0
+TIMEOUT = 2  # seconds, of a wait for a rank that is there and does nothing
+DEADLINE = 240.0  # seconds, of a job on a busy machine
+PHASES = (
+    "import",
+    "start",
+    "map function",
+    "generator",
+    "callback",
+    "train_step",
+    "evaluate",
+    "predict",
+    "save",
+    "last step",
+    "exit",
+)
+SIGNALS = ("SIGKILL", "SIGSEGV", "SIGTERM", "SIGINT", "SIGSTOP", "SIGABRT")
+# `leave` and `vanish` are os._exit(3) and os._exit(0).
+WAYS = (*SIGNALS, "raise", "exit", "leave", "vanish")
+# Where the script's own thread is in no library's hands.
+PLAIN = ("start", "callback", "evaluate", "predict", "save", "last step")
+
+
+@dataclass(frozen=True)
+class Case:
+    ranks: int
+    phase: str
+    rank: int
+    count: int
+    way: str
+
+    def __str__(self) -> str:
+        times = "" if self.count == 1 else f" (time {self.count})"
+        return f"{self.way} of rank {self.rank}/{self.ranks} in {self.phase}{times}"
+
+
+@dataclass
+class Ending:
+    code: int
+    seconds: float | None  # from the fault to the end of the launcher; None: the fault did not come
+    wrong: list[str]
+    output: str
+
+
+def draw(seed: int, ranks: int, ways: Sequence[str] = WAYS) -> Case:
+    """Alike on every machine."""
+    drawn = random.Random(seed)
+    while True:
+        phase, way = drawn.choice(PHASES), drawn.choice(ways)
+        count = drawn.choice((1, 1, 2, 4)) if phase in REPEATED else 1
+        if possible(phase, way):
+            return Case(ranks, phase, drawn.randrange(ranks), count, way)
+
+
+REPEATED = ("import", "map function", "generator", "callback", "train_step")
+
+
+def possible(phase: str, way: str) -> bool:
+    """A thread that raises at import, or a sys.exit in TensorFlow's hands, ends no rank."""
+    if way in ("raise", "exit"):
+        return phase in PLAIN or (way == "raise" and phase not in ("import", "exit"))
+    return True
+
+
+def run(case: Case, soon: float = SOON) -> Ending:
+    directory = Path(tempfile.mkdtemp(prefix="storm-"))
+    marker = uuid.uuid4().hex
+    environment = launch._environment(
+        {
+            "STORM_DIRECTORY": str(directory),
+            "TF_MPI_STALL_TIMEOUT": str(TIMEOUT),
+            "TF_MPI_COLLECTIVE_TIMEOUT": str(TIMEOUT),
+        },
+        marker,
+        case.ranks,
+        directory,
+    )
+    script = [str(HERE / "storm_script.py"), case.phase, str(case.rank), str(case.count), case.way]
+    command = [*launch._mpirun(), "-np", str(case.ranks), *launch._oversubscribe()]
+    command += [sys.executable, "-u", *script]
+    before = _shared_files()
+    output = directory / "output"
+    try:
+        with output.open("w") as stream:
+            process = subprocess.Popen(
+                ["sh", "-c", 'ulimit -c 0; exec "$@"', "storm", *command],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        wrong = []
+        try:
+            code = process.wait(DEADLINE)
+        except subprocess.TimeoutExpired:
+            code = -1
+            wrong.append(f"still running after {DEADLINE:g} s")
+        ended = time.time()
+        text = output.read_text(errors="replace")
+        seconds = _since(text, ended)
+        wrong += _judge(case, code, seconds, soon)
+        if not wrong:
+            wrong += _left_over(marker, before)
+        return Ending(code, seconds, wrong, text)
+    finally:
+        launch._kill(process, marker)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _since(text: str, ended: float) -> float | None:
+    for line in text.splitlines():
+        if "AT " in line:
+            return ended - float(line.split("AT ")[1].split()[0])
+    return None
+
+
+def _judge(case: Case, code: int, seconds: float | None, soon: float) -> list[str]:
+    if seconds is None:
+        return ["the fault did not come"]
+    wrong = []
+    limit = soon + (TIMEOUT if case.way == "SIGSTOP" else 0)
+    if seconds > limit:
+        wrong.append(f"the end came {seconds:.1f} s after the fault")
+    if code == 0:
+        wrong.append("the exit code is 0")
+    return wrong
+
+
+def _shared_files() -> set[str]:
+    return set(os.listdir("/dev/shm"))
+
+
+def _left_over(marker: str, before: set[str]) -> list[str]:
+    """What is still there some time after the end: processes, and files that nobody uses."""
+    deadline = time.monotonic() + 2
+    while True:
+        processes = launch._marked(marker)
+        files = sorted(name for name in _shared_files() - before if not _in_use(name))
+        if not processes and not files:
+            return []
+        if time.monotonic() > deadline:
+            return [f"left over: processes {processes}, in /dev/shm {files}"]
+        time.sleep(0.1)
+
+
+def _in_use(name: str) -> bool:
+    """By any process: other jobs run on this machine."""
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            if f"/dev/shm/{name}" in maps.read_text():
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def show(case: Case, ending: Ending) -> str:
+    seconds = "" if ending.seconds is None else f"{ending.seconds:.1f} s after, "
+    verdict = "; ".join(ending.wrong) or "as it must be"
+    return f"{case}: {seconds}exit code {ending.code}: {verdict}"
+
+
+def summary(cases: Sequence[tuple[Case, Ending]]) -> str:
+    """A line for each way, and one for all."""
+    lines = []
+    for way in WAYS:
+        own = [ending for case, ending in cases if case.way == way]
+        seconds = [ending.seconds for ending in own if ending.seconds is not None]
+        if seconds:
+            wrong = sum(bool(ending.wrong) for ending in own)
+            times = f"median {statistics.median(seconds):.1f} s, longest {max(seconds):.1f} s"
+            lines.append(f"{way}: {len(own)} jobs, {wrong} wrong; {times}")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seed", type=int, default=0, help="of the first job")
+    parser.add_argument("--kills", type=int, default=1, help="jobs, one after another")
+    parser.add_argument("-n", "--ranks", type=int, default=4)
+    parser.add_argument("--ways", type=lambda text: text.split(","), default=list(WAYS))
+    parser.add_argument("--phase", choices=PHASES, help="with --rank and --times: this one case")
+    parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--times", type=int, default=1)
+    options = parser.parse_args()
+    cases = []
+    for seed in range(options.seed, options.seed + options.kills):
+        case = draw(seed, options.ranks, options.ways)
+        if options.phase is not None:
+            case = Case(options.ranks, options.phase, options.rank, options.times, options.ways[0])
+        ending = run(case)
+        cases.append((case, ending))
+        if ending.wrong or options.kills == 1:
+            print(ending.output)
+        print(f"seed {seed}: {show(case, ending)}", flush=True)
+    print(summary(cases))
+    return int(any(ending.wrong for _, ending in cases))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""A rank comes to harm, in every phase and in every way: the job ends soon, and says so.
+
+What one seed does:  python tests/tf/storm/storm.py --seed N
+"""
+
+from __future__ import annotations
+
+import pytest
+import storm
+
+from tiers import full
+
+# What has gone wrong elsewhere, and is in no other test; the first in the quick tier.
+WORST = [
+    storm.Case(2, "map function", 1, 4, "SIGSEGV"),
+    full(storm.Case(2, "train_step", 1, 2, "SIGSTOP")),
+    full(storm.Case(2, "callback", 0, 2, "vanish")),
+    full(storm.Case(2, "save", 0, 1, "SIGINT")),
+]
+SEEDS = range(6)
+SOON = 20  # seconds, on a busy machine
+
+
+@pytest.mark.parametrize("case", WORST, ids=str)
+def test_the_worst(case):
+    check(case)
+
+
+@pytest.mark.parametrize("seed", [full(seed) for seed in SEEDS])
+def test_a_storm(seed):
+    check(storm.draw(seed, 4))
+
+
+def test_a_seed_is_one_case():
+    assert [storm.draw(seed, 4) for seed in SEEDS] == [storm.draw(seed, 4) for seed in SEEDS]
+    drawn = {(case.phase, case.way) for case in (storm.draw(seed, 4) for seed in range(500))}
+    assert {phase for phase, _ in drawn} == set(storm.PHASES)
+    assert {way for _, way in drawn} == set(storm.WAYS)
+
+
+def check(case: storm.Case) -> None:
+    ending = storm.run(case, SOON)
+    assert not ending.wrong, f"{storm.show(case, ending)}\n{ending.output[-6000:]}"
