@@ -32,7 +32,7 @@ import launch  # noqa: E402
 
 SOON = 5.0
 TIMEOUT = 2  # seconds, of a wait for a rank that is there and does nothing
-DEADLINE = 240.0  # seconds, of a job on a busy machine
+DEADLINE = 240.0  # of a job on a busy machine
 PHASES = (
     "import",
     "start",
