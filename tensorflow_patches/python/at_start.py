@@ -10,6 +10,8 @@ That is left out where PYTHONHASHSEED is set (`mpirun -x PYTHONHASHSEED=random` 
 own), where Python ignores its environment (-E, -I), with averaging off or TF_MPI_SHARD=off, and
 where the interpreter is part of another program. Then draws/host.py says that hashes differ.
 
+Ranks with TF_MPI_ENABLE=0 leave word of it for those of other nodes.
+
 Where another distribution has overwritten TensorFlow's files (installation.py), ranks would run
 stock TensorFlow, each for itself: `import tensorflow` fails, with the reason.
 
@@ -85,6 +87,40 @@ class _Refusal:
             raise ImportError(self._why)
 
 
+def word_of_off(environ: Mapping[str, str]) -> str:
+    """The file that ranks of a node with TF_MPI_ENABLE=0 leave for those of other nodes, to which
+    Open MPI's mpirun does not pass that variable; "" if the job is on one node, or has no name."""
+    size, here = _ranks(environ), environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "")
+    job = environ.get("PMIX_NAMESPACE", "")
+    if not here.isdigit() or int(here) >= size or not job:
+        return ""
+    name = "".join(c if c.isalnum() else "-" for c in f"{job}-{os.getuid()}")
+    cache = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(cache, "tensorflow-mpi", f"{name}.off")
+
+
+def _tell_other_nodes() -> None:
+    """That this node's ranks are off. As early as can be: the others look when they import us."""
+    word = word_of_off(os.environ)
+    if not word or os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0" or _RESTARTED in os.environ:
+        return
+    try:
+        os.makedirs(os.path.dirname(word), exist_ok=True)
+        with open(word, "w", encoding="utf-8") as file:
+            file.write(f"{os.getpid()}\n")
+    except OSError:
+        return
+    import atexit
+
+    owner = os.getpid()
+
+    def take_back() -> None:
+        if os.getpid() == owner and os.path.exists(word):
+            os.unlink(word)
+
+    atexit.register(take_back)
+
+
 def _refuse_what_is_not_ours(ranks: int) -> None:
     names: dict[str, Any] = {
         "__name__": "_tensorflow_mpi_installation",
@@ -106,6 +142,8 @@ def _refuse_what_is_not_ours(ranks: int) -> None:
 def at_start() -> None:
     """Called by tensorflow_mpi.pth."""
     ranks = _ranks(os.environ)
-    if ranks > 1 and os.environ.get("TF_MPI_ENABLE", "").strip() != "0":
+    if ranks > 1 and os.environ.get("TF_MPI_ENABLE", "").strip() == "0":
+        _tell_other_nodes()
+    elif ranks > 1:
         _hash_alike()
         _refuse_what_is_not_ours(ranks)

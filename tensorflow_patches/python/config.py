@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import textwrap
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -680,6 +681,25 @@ class Gate:
     launcher: Launcher | None
 
 
+_WORD_SECONDS = 600  # a job's ranks start within that time; what is older is another job's
+
+
+def is_off_elsewhere(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether ranks of this job on another node were started with TF_MPI_ENABLE=0, which Open MPI's
+    mpirun does not pass on. They leave word in a file (at_start.py), which is seen from here if
+    the nodes share the user's home."""
+    found, job = launcher(environ), environ.get("PMIX_NAMESPACE", "")
+    if found is None or not job or not 0 < found.local_size < found.size:
+        return False
+    name = "".join(c if c.isalnum() else "-" for c in f"{job}-{os.getuid()}")
+    cache = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    try:
+        word = os.stat(os.path.join(cache, "tensorflow-mpi", f"{name}.off"))
+    except OSError:
+        return False
+    return abs(time.time() - word.st_mtime) < _WORD_SECONDS
+
+
 _OF_NODES = ("doctor", "--nodes")
 
 
@@ -707,6 +727,8 @@ def gate(environ: Mapping[str, str] = os.environ) -> Gate:
         )
     if enable == "1":
         return Gate(True, "TF_MPI_ENABLE=1", found)
+    if is_off_elsewhere(environ):
+        return Gate(False, "the ranks of another node were started with TF_MPI_ENABLE=0", found)
     if found is None:
         return Gate(False, "no launcher started this process", None)
     if found.size == 1:

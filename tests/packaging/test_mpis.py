@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import mpis
 import pytest
 
+import mpis
 from launch import LaunchResult
 
 pytestmark = pytest.mark.full

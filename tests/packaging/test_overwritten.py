@@ -10,6 +10,8 @@ import pytest
 from packaging_venv import Venv
 from slim import Slim
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(name="slim", scope="module")
 def slim_fixture(tmp_path_factory: pytest.TempPathFactory) -> Slim:

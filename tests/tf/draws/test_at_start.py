@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import runpy
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -97,4 +99,37 @@ def test_the_wheel_has_it_at_its_top():
     installed = Path(sysconfig.get_path("platlib")) / "tensorflow_mpi.pth"
     text = (PACKAGE / "start" / "tensorflow_mpi.pth").read_text()
     assert installed.read_text() == text
-    assert len(text.splitlines()) == 1
+    assert "at_start.py" in text.splitlines()[0]
+
+
+def test_word_of_ranks_that_are_off_reaches_other_nodes(tmp_path, monkeypatch):
+    """mpirun passes TF_MPI_ENABLE to its own node only; the others find word of it in the home."""
+    config = load_config()
+    ours = runpy.run_path(str(PACKAGE / "python" / "at_start.py"))["word_of_off"]
+    job = {
+        **TWO_RANKS,
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+        "PMIX_NAMESPACE": "prterun-h1-55@1",
+        "XDG_CACHE_HOME": str(tmp_path),
+    }
+    assert config.gate(job).on
+    word = Path(ours(job))
+    word.parent.mkdir()
+    word.write_text("1\n")
+    assert not config.gate(job).on and "another node" in config.gate(job).reason
+    assert config.gate({**job, "PMIX_NAMESPACE": "prterun-h1-56@1"}).on
+    assert config.gate({**job, "TF_MPI_ENABLE": "1"}).on
+    one_node = {**job, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+    assert config.gate(one_node).on and ours(one_node) == ""
+    os.utime(word, (1, 1))  # of a job of that name long ago
+    assert config.gate(job).on
+
+
+def test_word_is_left_and_taken_back(tmp_path):
+    env = {**TWO_RANKS, "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+    env |= {"PMIX_NAMESPACE": "job", "XDG_CACHE_HOME": str(tmp_path), "TF_MPI_ENABLE": "0"}
+    code = f"import os; print(os.listdir({str(tmp_path / 'tensorflow-mpi')!r}))"
+    words = [sys.executable, "-c", code]
+    run = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **env})
+    assert run.stdout == f"['job-{os.getuid()}.off']\n", run.stderr
+    assert not list((tmp_path / "tensorflow-mpi").iterdir())

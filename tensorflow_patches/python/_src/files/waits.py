@@ -10,6 +10,7 @@ which both are, or has ended. So a wait ends at the latest when rank 0 needs thi
 from __future__ import annotations
 
 import collections
+import glob
 import os
 import re
 import threading
@@ -28,6 +29,9 @@ _RANK_0_WAITS = "rank 0 waits"  # core/agreement/coordinator.h posts it
 _POLL_SECONDS = (0.001, 0.02)  # the first nap of a wait, and the longest
 _GOES_ON = 2  # posts of _RANK_0_WAITS, one in 0.2 s: it waits for what this rank has not asked for
 _GOES_ON_WITHOUT = 25  # ... and is not about to save
+
+_SHARED_SECONDS = 5.0  # a network's file system may show a new file so late
+_not_shared: set[str] = set()  # folders
 
 _lock = threading.Lock()
 _own: collections.Counter[str] = collections.Counter()  # this rank's saves by path; under _lock
@@ -195,6 +199,27 @@ def wait(kind: str, path: str, place: str | None) -> None:
         _wait(one)
     finally:
         c_api.load().tfmpi_file_is_there()
+    if c_api.topology()[4] > 1:
+        _look_for(one.there)
+
+
+def _look_for(path: str) -> None:
+    """On another node: says so, once for each folder, if rank 0's file is not to be seen here."""
+    folder = os.path.dirname(path)
+    if "://" in path or folder in _not_shared:
+        return
+    until = time.monotonic() + _SHARED_SECONDS
+    while not glob.glob(glob.escape(path) + "*"):
+        if time.monotonic() >= until:
+            _not_shared.add(folder)
+            log.say(
+                f"rank 0 has saved '{path}', and {_SHARED_SECONDS:.0f} s later that is not there "
+                f"on node {config.node_name()}, rank {hooks.rank}'s: its folder is not shared by "
+                "the nodes, and what this rank loads from it will be missing or old. Save to a "
+                "folder that all nodes see, or set TF_MPI_IO=all: each rank writes its own"
+            )
+            return
+        time.sleep(_POLL_SECONDS[1])
 
 
 def _wait(one: _Wait) -> None:

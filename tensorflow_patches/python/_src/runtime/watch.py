@@ -113,6 +113,12 @@ def _then() -> str:
 # --- The start -----------------------------------------------------------------------------------
 
 
+_OFF_ELSEWHERE = (
+    "ranks of another node were started with TF_MPI_ENABLE=0, which mpirun passes on with "
+    "-x TF_MPI_ENABLE only"
+)
+
+
 class _Start(_Wait):
     """From the loading of MPI to the engine."""
 
@@ -137,6 +143,8 @@ class _Start(_Wait):
         if not whom or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self._interval
+        if config.is_off_elsewhere():
+            self.end(f"cannot start without the others: {_OFF_ELSEWHERE}", speaks=True)
         known = self.node.peers()
         away = {rank: peer for rank, peer in known.items() if peer.stage != "started"}
         speaks = not any(rank < self.rank and rank not in away for rank in known)
@@ -178,7 +186,11 @@ class _Start(_Wait):
             told.append(f"of {peers.ranks(unseen)} no process can be seen on this node")
         elif self.size > len(known):
             node = os.uname().nodename
-            told.append(f"{self.size - len(known)} ranks cannot be seen from this node, {node}")
+            told.append(
+                f"{self.size - len(known)} ranks cannot be seen from this node, {node}; those with "
+                "TF_MPI_ENABLE=0 do not come, and mpirun passes that to other nodes with "
+                "-x TF_MPI_ENABLE only"
+            )
         seen = f" ({'; '.join(told)})" if told else ""
         return f"has waited {self.waited():.0f} s for {self._whom}{seen}"
 

@@ -1,0 +1,156 @@
+"""Several nodes: hosts of network namespaces, each with its own /tmp, /dev/shm, name and sshd."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.full
+HERE = Path(__file__).parent
+FIT = HERE.parent / "packaging" / "mpi_fit.py"
+PREFIX = Path(sys.prefix)
+# A link that is cut: mpirun finds out after 8 minutes unless it is told to ask more often.
+KEEPALIVE = [
+    *("--prtemca", "oob_tcp_keepalive_time", "5"),
+    *("--prtemca", "oob_tcp_keepalive_intvl", "2"),
+    *("--prtemca", "oob_tcp_keepalive_probes", "3"),
+]
+
+
+@dataclass
+class Hosts:
+    """h1 to h3. mpirun is run on h1, by the shell of a user there."""
+
+    state: Path
+
+    def script(self, *words: str) -> list[str]:
+        return ["env", f"HOSTS_STATE={self.state}", "bash", str(HERE / "hosts.sh"), *words]
+
+    def mpirun(
+        self,
+        hosts: str,
+        script: Path,
+        *arguments: str,
+        options: list[str] | None = None,
+        env: dict[str, str] | None = None,
+        timeout: float = 200,
+        when: Callable[[str], object] | None = None,
+    ) -> tuple[int, str, float]:
+        """(exit status, output, seconds). `when` is called with each line."""
+        ranks = sum(int(host.partition(":")[2]) for host in hosts.split(","))
+        known = {
+            "PATH": f"{PREFIX / 'bin'}:{os.environ['PATH']}",
+            "PYTHONPATH": str(HERE.parent / "tf"),
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            **(env or {}),
+        }
+        words = [
+            *self.script("run", "h1", "env", *(f"{key}={value}" for key, value in known.items())),
+            *("mpirun", "--host", hosts, "-np", str(ranks), "--prefix", str(PREFIX)),
+            *("--prtemca", "plm_ssh_args", f"-F{self.state}/ssh_config"),
+            *("-x", "PATH", "-x", "PYTHONPATH", *(options or [])),
+            *(str(PREFIX / "bin" / "python"), str(script), *arguments),
+        ]
+        start, lines = time.monotonic(), []
+        process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/root"
+        )
+        timer = threading.Timer(timeout, process.kill)
+        timer.start()
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            if when is not None:
+                when(line)
+        code = process.wait()
+        timer.cancel()
+        return code, "".join(lines), time.monotonic() - start
+
+
+@pytest.fixture(name="hosts", scope="module")
+def hosts_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    missing = [name for name in ("sshd", "ip", "unshare") if shutil.which(name) is None]
+    if missing or os.geteuid() != 0:
+        pytest.skip(f"needs root and {missing}: apt-get install openssh-server iproute2")
+    hosts = Hosts(Path("/run") / tmp_path_factory.mktemp("hosts").name)
+    with open(os.devnull, "w") as null:  # the hosts would hold a pipe open
+        subprocess.run(hosts.script("up", "3"), check=True, timeout=60, stdout=null, stderr=null)
+    yield hosts
+    subprocess.run(hosts.script("down"), timeout=60, check=False)
+
+
+_weights: dict[int, set[str]] = {}  # by the number of ranks
+
+
+@pytest.mark.parametrize(
+    ("where", "nodes"), [("h1:1,h2:1", 2), ("h1:2,h2:1", 2), ("h1:1,h2:1,h3:1", 3)]
+)
+def test_even_and_uneven_nodes(hosts: Hosts, where: str, nodes: int) -> None:
+    code, text, _ = hosts.mpirun(where, FIT)
+    assert code == 0, text
+    ranks = sum(int(host.partition(":")[2]) for host in where.split(","))
+    assert f"averaging gradients over {ranks} ranks on {nodes} nodes" in text
+    found = {line.partition('"weights": "')[2][:64] for line in text.splitlines() if "RES" in line}
+    assert text.count("RESULT") == ranks and len(found) == 1, text
+
+
+def test_the_gate_is_closed_on_all_nodes(hosts: Hosts) -> None:
+    """mpirun passes TF_MPI_ENABLE to its own node alone: README's command."""
+    code, text, _ = hosts.mpirun("h1:1,h2:1", FIT, env={"TF_MPI_ENABLE": "0"})
+    assert code == 0 and text.count('"size": 1') == 2, text
+    assert "averaging" not in text and "has waited" not in text
+
+
+def test_a_gate_that_the_other_node_cannot_know_of_is_explained(hosts: Hosts) -> None:
+    """No home is shared; the rank that waits names the flag."""
+    code, text, _ = hosts.mpirun(
+        "h1:1,h2:1",
+        FIT,
+        env={"TF_MPI_ENABLE": "0", "XDG_CACHE_HOME": "/tmp/one"},
+        options=["-x", "XDG_CACHE_HOME=/tmp/one", "-x", "TF_MPI_STALL_TIMEOUT=15"],
+    )
+    assert code != 0 and "with -x TF_MPI_ENABLE only" in text, text
+
+
+def test_a_setting_on_one_side_is_named_with_its_flag(hosts: Hosts) -> None:
+    code, text, seconds = hosts.mpirun("h1:1,h2:1", FIT, env={"TF_MPI_SYNC_BATCHNORM": "1"})
+    assert code != 0 and "rank 0 has '1', rank 1 has '0'" in text, text
+    assert "-x TF_MPI_SYNC_BATCHNORM" in text and seconds < 100
+
+
+def test_a_cable_that_is_cut_in_training_ends_the_job(hosts: Hosts) -> None:
+    """Within the time that ranks give a transfer, and mpirun the other node."""
+    trains: list[float] = []
+
+    def cut(line: str) -> None:
+        if "TRAINS" in line:
+            trains.append(time.monotonic())
+            if len(trains) == 2:
+                subprocess.run(hosts.script("cut", "h2"), check=True)
+
+    options = [*KEEPALIVE, "-x", "TF_MPI_COLLECTIVE_TIMEOUT=20"]
+    try:
+        _, text, _ = hosts.mpirun("h1:1,h2:1", HERE / "loop.py", options=options, when=cut)
+    finally:
+        subprocess.run(hosts.script("mend", "h2"), check=True)
+    assert len(trains) == 2, text
+    # mpirun's exit code is 0 all the same (Open MPI 5.0.11).
+    assert "lost communication with a remote daemon" in text
+    assert time.monotonic() - trains[-1] < 60, text
+
+
+def test_a_folder_that_nodes_do_not_share(hosts: Hosts) -> None:
+    """Rank 0's file is not there for rank 1, which says so instead of going on as if it were."""
+    code, text, _ = hosts.mpirun("h1:1,h2:1", HERE / "save_and_load.py", "/tmp/not-shared")
+    assert code != 0 and text.count("LOADED") <= 1, text
+    assert "/tmp/not-shared/model.keras" in text and "share" in text, text
