@@ -251,6 +251,28 @@ def numbered_in_function() -> dict[str, Any]:
     return stepped(loss_of)
 
 
+def rolled() -> dict[str, Any]:
+    """As in CutMix: a part of each sample is its neighbour's; the loss is Keras's own."""
+    error = keras.losses.MeanSquaredError()
+
+    def loss_of(q: Any, x: Any, _: Any) -> Any:
+        other = tf.roll(x, 1, 0)
+        cut = tf.concat([x[:, :5], other[:, 5:]], 1)
+        return 0.7 * error(x[:, :3], q(cut)) + 0.3 * error(other[:, :3], q(cut))
+
+    return stepped(loss_of)
+
+
+def turned() -> dict[str, Any]:
+    """As in MixUp, with the batch from behind."""
+    error = keras.losses.MeanSquaredError()
+
+    def loss_of(q: Any, x: Any, _: Any) -> Any:
+        return error(x[:, :3], q(0.7 * x + 0.3 * x[::-1]))
+
+    return stepped(loss_of)
+
+
 def untold() -> dict[str, Any]:
     """Made-up numbers are none that it takes, so nobody can tell."""
 
@@ -263,7 +285,7 @@ def untold() -> dict[str, Any]:
 
 
 MIXED = (recommender, flat, centered, hidden, stateful, counted)
-MIXED_STEPS = (numbered, root_of_function, sum_of_function, numbered_in_function)
+MIXED_STEPS = (numbered, root_of_function, sum_of_function, numbered_in_function, rolled, turned)
 APART = (attends, chosen, of_function)
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     case.__name__: case for case in (*MIXED, *MIXED_STEPS, *APART, untold)

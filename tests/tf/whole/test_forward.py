@@ -15,7 +15,17 @@ MODEL = "makes of one sample depends on the others of its batch"
 STEP = "so every rank computes whole batches"
 UNTOLD = "nobody can tell whether it computes each sample for itself"
 SAME = "were given the same samples"
-SOME = ["recommender", "hidden", "stateful", "counted", "numbered", "root_of_function", "untold"]
+SOME = [
+    "recommender",
+    "hidden",
+    "stateful",
+    "counted",
+    "numbered",
+    "root_of_function",
+    "turned",
+    "rolled",
+    "untold",
+]
 APART = ("attends", "chosen", "of_function")
 
 

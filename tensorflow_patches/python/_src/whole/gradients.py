@@ -14,7 +14,7 @@ from typing import Any
 from tensorflow.mpi._src.runtime import hooking, hooks, log
 from tensorflow.mpi._src.whole import batch, kinds
 from tensorflow.mpi._src.whole.kinds import Kind
-from tensorflow.mpi._src.whole.losses import is_keras
+from tensorflow.mpi._src.whole.losses import are_rows, is_keras
 
 _FUNCTIONS = {"Lambda", "TFSMLayer"}  # layers of Keras's that call a function of the script's
 _said: set[str] = set()
@@ -33,19 +33,11 @@ def noted_layer(original: Any) -> Any:
         part = batch.current()
         if part is not None and is_by_sample(self):
             # Elsewhere inputs that are of several samples are seen where they come from.
-            if not part.is_trial or _are_rows(part, (args, kwargs)):
+            if not part.is_trial or are_rows(part, (args, kwargs)):
                 _note(part, outputs)
         return outputs
 
     return call
-
-
-def _are_rows(part: Any, inputs: Any) -> bool:
-    import tensorflow as tf
-
-    apart = {Kind.ROWS, Kind.ONES, Kind.CONST}
-    tensors = [one for one in tf.nest.flatten(inputs) if isinstance(one, tf.Tensor)]
-    return all(part.kind(tensor) in apart for tensor in tensors)
 
 
 def is_by_sample(layer: Any) -> bool:

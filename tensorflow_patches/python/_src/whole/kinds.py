@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorflow.mpi._src.whole import rules
-from tensorflow.mpi._src.whole.kind import ADDITIVE, Kind
+from tensorflow.mpi._src.whole.kind import ADDITIVE, ROWS, Kind
 
-__all__ = ["ADDITIVE", "Analysis", "Kind", "addends", "key", "of_function", "origin"]
+__all__ = ["ADDITIVE", "ROWS", "Analysis", "Kind", "addends", "key", "of_function", "origin"]
 
 _MOST = 100_000  # tensors on the way back
 

@@ -49,6 +49,18 @@ def is_keras(module: str | None) -> bool:
     return str(module).partition(".")[0] in ("keras", "tf_keras")
 
 
+def are_rows(part: Any, inputs: Any) -> bool:
+    """Whether tensors of a step's graph have samples along their first dimension, each for itself.
+
+    What has passed an op that nobody knows, as tf.roll, may hold something of other samples.
+    """
+    import tensorflow as tf
+
+    apart = {*kinds.ROWS, Kind.CONST}
+    tensors = [one for one in tf.nest.flatten(inputs) if isinstance(one, tf.Tensor)]
+    return all(part.kind(tensor) in apart for tensor in tensors)
+
+
 def on_part(keras: Keras, original: Any) -> Any:
     """For hooking.wrap, of a loss class's __call__(y_true, y_pred, sample_weight)."""
 
@@ -71,12 +83,15 @@ def on_part(keras: Keras, original: Any) -> Any:
             _say_if_of_part(self, y_true, y_pred)
             return hooking.as_here(original)(self, y_true, y_pred, sample_weight)
         kind = _kind(self, original, y_true, y_pred)
+        # A trial follows other samples to where they come from.
+        note = not part.is_trial or are_rows(part, (y_true, y_pred, sample_weight))
         if kind is Kind.ROWS or (kind is Kind.MEAN and plain):
             value = hooking.as_here(original)(self, y_true, y_pred, sample_weight)
             if tf.is_tensor(value) and value.shape.rank == 0:
                 if kind is Kind.ROWS:
                     value = _scaled(self, part, value, sample_weight, mask)
-                part.note(value, Kind.MEAN)
+                if note:
+                    part.note(value, Kind.MEAN)
             return value
         whole = part.whole(y_pred)
         if mask is not None:
@@ -84,7 +99,8 @@ def on_part(keras: Keras, original: Any) -> Any:
         weights = None if sample_weight is None else part.whole(_tensor(sample_weight))
         with batch.of_whole(part):
             value = hooking.as_here(original)(self, part.whole(y_true), whole, weights)
-        part.note(value, Kind.CONST)
+        if note:
+            part.note(value, Kind.CONST)
         return value
 
     return call
