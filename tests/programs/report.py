@@ -30,6 +30,7 @@ def done(model: Any = None, history: Any = None, **values: Any) -> None:
 
 
 def files(folder: Path) -> list[str]:
-    """What lies there; without the times and process numbers in names of TensorBoard's files."""
+    """What lies there; without the times, process numbers and drawn numbers in its names."""
     found = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    return sorted(re.sub(r"(tfevents\.).*", r"\1", name) for name in found)
+    plain_names = (re.sub(r"(tfevents\.).*", r"\1", name) for name in found)
+    return sorted(re.sub(r"[0-9a-f]{8,}|\d{4,}", "#", name) for name in plain_names)
