@@ -225,7 +225,7 @@ def step_on_shard(model: Any, kind: str, step: Callable[[Any], Any]) -> Callable
     def run(data: Any) -> Any:
         if not batch_shard.is_shard(data):
             if trial.is_fed_whole(model, kind) and takes_parts():
-                with batch.step_on_whole():
+                with batch.step_on_whole(), ops.for_whole_batch():
                     return step(data)
             with scope.on_part(), _for_samples(data, model):
                 return step(data)
@@ -255,7 +255,7 @@ def _on_whole(step: Callable[[Any], Any], data: Any) -> Any:
 
     with batch.step_on(data) as part:
         whole = tf.nest.map_structure(part.whole, data.data)
-    with batch.step_on_whole():
+    with batch.step_on_whole(), ops.for_whole_batch():
         return step(whole)
 
 

@@ -154,6 +154,17 @@ def for_samples(rows: int | None, model: Any) -> Iterator[None]:
         _local.samples = before
 
 
+@contextlib.contextmanager
+def for_whole_batch() -> Iterator[None]:
+    """This thread traces or runs a step that every rank has the whole batch of: draws are alike."""
+    before = getattr(_local, "whole", False)
+    _local.whole = True
+    try:
+        yield
+    finally:
+        _local.whole = before
+
+
 def takes_parts() -> None:
     """The script has taken this rank's part of a dataset, for a loop of its own."""
     global _takes_parts
@@ -162,12 +173,14 @@ def takes_parts() -> None:
 
 def is_in_step() -> bool:
     """Whether is_drawn_apart may be true here; cheap."""
+    if getattr(_local, "whole", False):
+        return False
     return getattr(_local, "samples", None) is not None or _takes_parts or hooks.asked_rank
 
 
 def is_drawn_apart(shape: Any) -> bool:
     """Whether what is drawn here, of `shape`, is for this rank's samples."""
-    if not entropy.is_shared():
+    if not entropy.is_shared() or getattr(_local, "whole", False):
         return False
     samples = getattr(_local, "samples", None)
     if samples is None:
