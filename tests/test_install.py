@@ -109,9 +109,10 @@ def hold(venv: Path, name: str, version: str) -> Path:
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     (site / "tensorflow").mkdir()
     (site / "tensorflow" / "__init__.py").write_text("MARK = 'theirs'\n")
-    record = ("tensorflow/__init__.py", f"{info.name}/METADATA", f"{info.name}/RECORD")
-    (info / "RECORD").write_text("".join(f"{file},,\n" for file in record))
     (info / "INSTALLER").write_text("pip\n")
+    record = ["tensorflow/__init__.py"]
+    record += [f"{info.name}/{file}" for file in ("METADATA", "RECORD", "INSTALLER")]
+    (info / "RECORD").write_text("".join(f"{file},,\n" for file in record))
     return site
 
 
