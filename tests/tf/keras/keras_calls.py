@@ -180,8 +180,10 @@ def driven() -> Any:
     without_model = keras.callbacks.CallbackList([])
     without_model.on_train_begin()
     without_model.on_train_batch_end(0, {"loss": 1.0})
+    without_model.on_test_begin()
     without_model.on_test_batch_end(0, {"loss": 1.0})
     without_model.on_test_end()
+    without_model.on_predict_begin()
     without_model.on_predict_end()
     without_model.on_train_end()
     return model.stop_training

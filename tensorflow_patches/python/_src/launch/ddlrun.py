@@ -14,6 +14,7 @@ from tensorflow.mpi._src.ddl import modes
 from tensorflow.mpi._src.launch import mpirun
 
 _CHECK_SECONDS = 120
+_WITH_VALUE = "-m --mode -H --hosts --host -hostfile --hostfile -rf --rankfile -np".split()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -34,10 +35,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _joined(arguments: Sequence[str]) -> list[str]:
+    """-mpiarg and what follows as one word: argparse would take --tag-output for its own."""
+    words = list(arguments)
+    for at, word in enumerate(words[:-1]):
+        if word in ("-mpiarg", "--mpiarg"):
+            words[at : at + 2] = [f"--mpiarg={words[at + 1]}"]
+            return words
+        if not word.startswith("-") and words[at - 1] not in _WITH_VALUE:
+            break  # the program begins, with arguments of its own
+    return words
+
+
 def main(arguments: Sequence[str]) -> int:
     """Becomes mpirun, or returns an exit status."""
     parser = _parser()
-    options = parser.parse_args(list(arguments))
+    options = parser.parse_args(_joined(arguments))
     if not options.program:
         parser.error("a program is needed")
     if sum(map(bool, (options.hosts, options.hostfile, options.rankfile))) > 1:
