@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tiers import full
-
 EXAMPLES = Path(__file__).parent.parent / "examples"
 DEADLINE = 180
 
@@ -80,13 +78,9 @@ def test_a_plain_script_ends_with_one_model(launch, keras_home, script, args):
     of_one_process_and_two_ranks(launch, script, args, env)
 
 
+@pytest.mark.full  # `./install.sh --demo` compares the first
 @pytest.mark.parametrize(
-    "script",
-    [
-        "fashion_mnist_keras.py",
-        full("compiled_train_step.py"),
-        full("tf_keras_fit.py"),
-    ],
+    "script", ["fashion_mnist_keras.py", "compiled_train_step.py", "tf_keras_fit.py"]
 )
 def test_a_keras_script_gets_what_one_process_gets(launch, keras_home, script):
     if script.startswith("tf_keras") and importlib.util.find_spec("tf_keras") is None:

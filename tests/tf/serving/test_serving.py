@@ -6,9 +6,11 @@ Of TensorFlow Serving no package is at hand; it loads what tf.saved_model.load d
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from compare import decode
 
 
+@pytest.mark.full
 def test_saved_models_answer_in_stock_tensorflow(launch, scripts, stock_python, tmp_path):
     ranks = launch(scripts / "train_to_serve.py", np=2, args=[tmp_path]).check().results
     served = launch([stock_python, scripts / "serve_in_stock.py"], np=0, args=[tmp_path]).check()

@@ -57,7 +57,8 @@ def test_mixing_is_told(scripts, ranks: int, mode: list[str]) -> None:
         assert [text.count(words) for text in stderr] == [times, *[0] * (ranks - 1)], words
 
 
-@pytest.mark.parametrize("mode", [[], full(["tf_keras"])], ids=["keras", "tf_keras"])
+@pytest.mark.full
+@pytest.mark.parametrize("mode", [[], ["tf_keras"]], ids=["keras", "tf_keras"])
 def test_each_for_itself_is_shared(scripts, mode: list[str]) -> None:
     stderr = equal_one_process(scripts, 2, [*mode, *APART])
     assert not [words for words in (MODEL, STEP, UNTOLD) if words in stderr[0]]
