@@ -88,7 +88,10 @@ REPEATED = ("import", "map function", "generator", "callback", "train_step")
 
 
 def possible(phase: str, way: str) -> bool:
-    """A thread that raises at import, or a sys.exit in TensorFlow's hands, ends no rank."""
+    """A thread that raises at import, or a sys.exit in TensorFlow's hands, ends no rank; nor does
+    an interrupt in an atexit function, where Python prints and ignores what is raised."""
+    if (phase, way) == ("exit", "SIGINT"):
+        return False
     if way in ("raise", "exit"):
         return phase in PLAIN or (way == "raise" and phase not in ("import", "exit"))
     return True
