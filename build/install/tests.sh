@@ -21,7 +21,7 @@ core_tests() {
     if (cd "$ROOT" && bazel --batch test "${options[@]}" //tests/core/...) >"$log" 2>&1; then
         grep -E '^\[  PASSED  \]|^//tests/core|^Executed' "$log"
     else
-        grep -E 'error:|^ERROR|Failure$|FAILED|Sanitizer' "$log" | head -n 40
+        grep -E -A 6 'error:|^ERROR|Failure$|Sanitizer' "$log" | head -n 80
         tail -n 20 "$log"
         echo "whole output: $log"
         return 1
@@ -67,7 +67,7 @@ run_tests() {
     for config in "${configs[@]}"; do
         awk -v config="$config" '/^\[  PASSED  \]/ { tests += $4; files++ }
             END { printf "        googletest %s: %d tests of %d files passed\n",
-                config, tests, files }' "$LOG/test-googletest-$config.log"
+                config, tests, files }' "$LOG/bazel-$config.log"
     done
     for part in "${parts[@]}"; do
         printf '        %s: %s\n' "$part" "$(tail -n 1 "$LOG/test-$part.log")"

@@ -86,10 +86,15 @@ void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now)
   ++pending.num_ready;
   NoteReady(rank, &pending, now);
   if (WithoutRows(pending.named.signature) != WithoutRows(named.signature)) {
+    // In the order of the ranks, whichever came first: a job that fails twice says the same twice.
+    const bool in_order = pending.first_rank < rank;
+    const std::string difference =
+        in_order ? DescribeDifference(named.name, pending.first_rank, pending.named.signature, rank,
+                                      named.signature)
+                 : DescribeDifference(named.name, rank, named.signature, pending.first_rank,
+                                      pending.named.signature);
     Fail(named.name, Code::kInvalidArgument,
-         "the ranks disagree on " +
-             DescribeDifference(named.name, pending.first_rank, pending.named.signature, rank,
-                                named.signature) +
+         "the ranks disagree on " + difference +
              "; the script must build the same model on all ranks");
     return;
   }
