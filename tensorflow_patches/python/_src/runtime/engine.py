@@ -158,6 +158,7 @@ def _options(gate: config.Gate, ranks: int) -> c_api.Options:
         device_transport=config.DEVICE_TRANSPORTS.index(config.get("TF_MPI_TRANSPORT")),
         shares_gpu=int(config.nccl_shares_gpus()),
         nccl_library=_nccl_library().encode(),
+        go_on=int(config.get("TF_MPI_FAULT") == "shrink"),
     )
 
 
@@ -227,7 +228,7 @@ def _who(gate: config.Gate) -> str:
 
 
 def _start_failed(gate: config.Gate, why: str) -> str:
-    if "settings differ" in why or "different builds" in why:
+    if "settings differ" in why or "different builds" in why or "TF_MPI_FAULT" in why:
         return why
     return f"{_who(gate)}, but MPI did not start: {why}"
 
