@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tensorflow.mpi import _build_info, config, errors
 from tensorflow.mpi._src.mpi import library as mpi_library
-from tensorflow.mpi._src.runtime import c_api, ends, hooks, log, settings, watch
+from tensorflow.mpi._src.runtime import c_api, ends, hooks, log, presence, settings, watch
 
 _NCCL = "libnccl.so.2"
 # How long a rank that stops with an error waits for the others to hear of it.
@@ -111,6 +111,7 @@ def leave_to_script() -> bool:
 
 def leave_data_to_script() -> None:
     """The data, what is drawn and the files: not the averages."""
+    presence.needs_all("what Horovod's or DDL's functions have made")
     for function in _left_to_script:
         function()
 
