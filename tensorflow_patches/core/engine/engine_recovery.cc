@@ -229,13 +229,14 @@ void Engine::Do(const Unit& unit) {
 // come.
 void Engine::EndWhatCannotGoOn(const Reunion& reunion) {
   std::vector<std::string> withdrawn, orphaned;
+  const uint64_t next_generation = next_ranks_.size() + 1;
   names_.ForEachInOrder([&](NameTable::Entry* entry) {
     if (entry->withdrawn) withdrawn.push_back(entry->name);
     for (Submission& submission : entry->submissions) {
       Signature& signature = submission.request.signature;
       if (signature.kind != OpKind::kBroadcast) continue;
       signature.root = reunion.NewRank(signature.root);
-      submission.request.generation = next_ranks_.size() + 1;
+      submission.request.generation = next_generation;
       if (signature.root < 0) orphaned.push_back(entry->name);
     }
   });
@@ -287,8 +288,11 @@ void Engine::BeginAnew() {
   failure_ = Status();
   if (joined_) ready_list_.joined = true;
   if (left_) ready_list_.leaving = leave_reason_;
-  names_.ForEachInOrder([this](NameTable::Entry* entry)
-                            TFMPI_REQUIRES(communication_thread_) { Announce(entry); });
+  std::vector<std::string> pending;
+  names_.ForEachInOrder([&](NameTable::Entry* entry) { pending.push_back(entry->name); });
+  for (const std::string& name : pending) {
+    if (NameTable::Entry* const entry = names_.FindPending(name)) Announce(entry);
+  }
 }
 
 // The coordinator is that of the first rank that is left.
