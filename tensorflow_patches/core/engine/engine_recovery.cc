@@ -95,10 +95,10 @@ void Engine::KeepHistoryShort() {
 // With all ranks that live. True if every rank's script has ended, and the loop ends.
 bool Engine::MeetSurvivors() {
   if (interrupted_ && HearsOfEnd()) return false;
-  const TimePoint deadline = Clock::now() + options_.collective_timeout;
+  const auto deadline = [this] { return Clock::now() + options_.collective_timeout; };
   Membership* membership = changing_->membership();
   bool all = false;
-  Status status = membership->Agree(!interrupted_, deadline, &all);
+  Status status = membership->Agree(!interrupted_, deadline(), &all);
   if (status.ok() && all) return true;
   interrupted_ = true;
   failure_ = Status(Code::kUnavailable, "a rank has died");
@@ -109,9 +109,9 @@ bool Engine::MeetSurvivors() {
     if (status.ok()) status = membership->Regroup(&next);
     if (!status.ok()) break;
     Reunion reunion;
-    const Status met = Meet(next.get(), ReportOfThis(), history_, deadline, &reunion);
+    const Status met = Meet(next.get(), ReportOfThis(), history_, deadline(), &reunion);
     membership = next->membership();
-    status = membership->Agree(met.ok(), deadline, &all);
+    status = membership->Agree(met.ok(), deadline(), &all);
     if (status.ok() && all) {
       GoOn(std::move(next), reunion);
       return false;

@@ -15,6 +15,8 @@ struct Operation {
   std::map<int, std::vector<char>> put;
 };
 
+constexpr std::chrono::milliseconds kLook{5};
+
 // A vote, or a meeting.
 struct Round {
   std::map<int, bool> votes;
@@ -192,7 +194,12 @@ class MortalTransport : public Transport, public Membership {
     return Await([&operation, size] { return operation.put.size() == size; }, deadline);
   }
   Status Await(const std::function<bool()>& there, TimePoint deadline) {
-    const bool in_time = sim().WaitUntil([&] { return there() || Disturbed(); }, deadline);
+    // Time does not stop by itself where a death is noticed.
+    const auto stirs = [&] { return there() || Disturbed(); };
+    bool in_time = false;
+    while (!in_time && sim().Now() < deadline) {
+      in_time = sim().WaitUntil(stirs, std::min(deadline, sim().Now() + kLook));
+    }
     if (!in_time && !there()) return Status(Code::kDeadlineExceeded, "an operation did not end");
     if (!there()) return Gone();
     return Disturbed() && world_.choose_(2) == 0 ? Gone() : Status();
