@@ -95,6 +95,7 @@ void Engine::KeepHistoryShort() {
 // With all ranks that live. True if every rank's script has ended, and the loop ends.
 bool Engine::MeetSurvivors() {
   if (interrupted_ && HearsOfEnd()) return false;
+  TakeSubmissions();  // of this group
   const auto deadline = [this] { return Clock::now() + options_.collective_timeout; };
   Membership* membership = changing_->membership();
   bool all = false;
@@ -159,6 +160,12 @@ Report Engine::ReportOfThis() {
   report.former_rank = topology().rank;
   report.done = history_.done();
   report.first = history_.first();
+  names_.ForEachInOrder([&](NameTable::Entry* entry) {
+    for (const Submission& submission : entry->submissions) {
+      const Signature& signature = submission.request.signature;
+      if (signature.kind == OpKind::kBroadcast) report.roots.push_back(signature.root);
+    }
+  });
   std::lock_guard<std::mutex> lock(posted_mutex_);
   report.needs_all = needs_all_;
   return report;
@@ -177,6 +184,14 @@ std::string Engine::DescribeDeaths(const Reunion& reunion) const {
 void Engine::GoOn(std::unique_ptr<Transport> next, const Reunion& reunion) {
   const std::string deaths = DescribeDeaths(reunion);
   for (const Report& report : reunion.reports) {
+    const bool orphaned = std::any_of(report.roots.begin(), report.roots.end(),
+                                      [&](int32_t root) { return reunion.NewRank(root) < 0; });
+    // To end it on some ranks only would make them meet others' next broadcast of that name.
+    if (orphaned) {
+      changing_->Keep(std::move(next));
+      return FailForGood(
+          Status(Code::kUnavailable, deaths + ", and was to give the others what nobody else has"));
+    }
     if (report.needs_all.empty()) continue;
     changing_->Keep(std::move(next));
     return FailForGood(Status(Code::kUnavailable, deaths + ", and " + report.needs_all));
@@ -184,7 +199,6 @@ void Engine::GoOn(std::unique_ptr<Transport> next, const Reunion& reunion) {
   const uint64_t begun = history_.done();
   CatchUp(reunion);
   if (given_up_) return changing_->Keep(std::move(next));
-  TakeSubmissions();  // of this group
   EndWhatCannotGoOn(reunion);
   std::vector<int> ranks;
   for (int rank = 0; rank < topology().size; ++rank) ranks.push_back(reunion.NewRank(rank));

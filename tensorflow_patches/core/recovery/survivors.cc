@@ -13,18 +13,30 @@ struct Head {
   int64_t former_rank;
   uint64_t done;
   uint64_t first;
+  uint64_t roots;
 };
 
 std::string Encode(const Report& report) {
-  const Head head = {report.former_rank, report.done, report.first};
-  return std::string(reinterpret_cast<const char*>(&head), sizeof head) + report.needs_all;
+  const Head head = {report.former_rank, report.done, report.first, report.roots.size()};
+  std::string bytes(reinterpret_cast<const char*>(&head), sizeof head);
+  for (const int32_t root : report.roots) {
+    bytes.append(reinterpret_cast<const char*>(&root), sizeof root);
+  }
+  return bytes + report.needs_all;
 }
 
 bool Decode(const std::string& bytes, Report* report) {
   Head head;
   if (bytes.size() < sizeof head) return false;
   std::memcpy(&head, bytes.data(), sizeof head);
-  *report = {static_cast<int>(head.former_rank), head.done, head.first, bytes.substr(sizeof head)};
+  report->former_rank = static_cast<int>(head.former_rank);
+  report->done = head.done;
+  report->first = head.first;
+  if ((bytes.size() - sizeof head) / sizeof(int32_t) < head.roots) return false;
+  report->roots.resize(head.roots);
+  const size_t roots = head.roots * sizeof(int32_t);
+  if (roots != 0) std::memcpy(report->roots.data(), bytes.data() + sizeof head, roots);
+  report->needs_all = bytes.substr(sizeof head + roots);
   return true;
 }
 

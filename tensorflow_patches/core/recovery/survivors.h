@@ -6,6 +6,7 @@
 #ifndef TFMPI_CORE_RECOVERY_SURVIVORS_H_
 #define TFMPI_CORE_RECOVERY_SURVIVORS_H_
 
+#include <cstdint>
 #include <deque>
 #include <string>
 #include <vector>
@@ -17,9 +18,10 @@ namespace tfmpi {
 
 // Of one rank.
 struct Report {
-  int former_rank = 0;  // in the last group that has done anything
-  uint64_t done = 0;    // units there
-  uint64_t first = 0;   // History::first
+  int former_rank = 0;         // in the last group that has done anything
+  uint64_t done = 0;           // units there
+  uint64_t first = 0;          // History::first
+  std::vector<int32_t> roots;  // former ranks that are to give it something
   std::string needs_all;
 };
 
