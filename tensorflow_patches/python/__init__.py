@@ -50,13 +50,23 @@ def is_enabled() -> bool:
 def rank() -> int:
     """This process's number among all ranks, from 0 to size() - 1; 0 with averaging off."""
     hooks.asked_rank = True
+    _follow()
     return hooks.group_rank
 
 
 def size() -> int:
     """The number of ranks; 1 with averaging off."""
     hooks.asked_rank = True
+    _follow()
     return hooks.group_size
+
+
+def _follow() -> None:
+    """With TF_MPI_FAULT=shrink ranks may have died."""
+    if hooks.active:
+        from tensorflow.mpi._src.runtime import presence
+
+        presence.follow()
 
 
 def local_rank() -> int:

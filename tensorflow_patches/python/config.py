@@ -250,6 +250,17 @@ PARAMETERS = {
             ranks="own",
         ),
         Parameter(
+            "TF_MPI_FAULT",
+            "choice",
+            "abort",
+            "What a rank's death does. abort: all ranks end. shrink: in loops of the script's own "
+            "those that are left go on, averaging over these, with what they have; tf.mpi.rank() "
+            "and tf.mpi.size() follow, and no checkpoint is read. It needs mpirun --with-ft ulfm "
+            "of Open MPI 5. Averages then take a message and a copy more. In fit, and where data "
+            "was split by tf.mpi.shard, a death ends the job all the same.",
+            choices=("abort", "shrink"),
+        ),
+        Parameter(
             "TF_MPI_CHECK",
             "steps",
             "auto",

@@ -4,6 +4,7 @@
 //   engine_mpi TRANSPORT leave RANK   that rank stops with an error in the midst of training
 //   engine_mpi TRANSPORT kill RANK    that rank dies of SIGKILL in the midst of training
 //   engine_mpi TRANSPORT stop RANK    that rank is stopped (SIGSTOP), as when its machine hangs
+//   engine_mpi TRANSPORT storm SEED   ranks are killed, the others go on; mpirun --with-ft ulfm
 //   engine_mpi TRANSPORT time         the engine against plain MPI, a table on rank 0
 
 #include <signal.h>
@@ -20,6 +21,7 @@
 #include "tensorflow_patches/core/transport/mpi/plugin_transport.h"
 #include "tests/core/support/elements.h"
 #include "tests/core/support/job.h"
+#include "tests/mpi/storm.h"
 #include "tests/mpi/timings.h"
 
 namespace tfmpi {
@@ -286,13 +288,14 @@ void Leave(Engine& engine) {
 
 int Main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "usage: %s TRANSPORT check|leave|kill|stop|time [RANK]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s TRANSPORT check|leave|kill|stop|storm|time [RANK]\n", argv[0]);
     return 2;
   }
   const std::string mode = argv[2];
   std::unique_ptr<Transport> transport;
   PluginOptions plugin;
   if (const char* ranks = std::getenv("RANKS_PER_NODE")) plugin.ranks_per_node = std::atoi(ranks);
+  plugin.go_on = mode == "storm" || std::getenv("GO_ON") != nullptr;
   const Status status = LoadPluginTransport(argv[1], plugin, &transport);
   Expect(status.ok(), status.message());
   EngineOptions options = Options();
@@ -300,6 +303,7 @@ int Main(int argc, char** argv) {
     options.coordinator.stall_timeout = seconds(2);
     options.collective_timeout = seconds(2);
   }
+  options.go_on = plugin.go_on;
   Engine engine(std::move(transport), options);
   const int rank = argc > 3 ? std::atoi(argv[3]) : 0;
   if (mode == "check") {
@@ -310,6 +314,8 @@ int Main(int argc, char** argv) {
     TrainUntilFailure(engine, rank, [] { kill(getpid(), SIGKILL); });
   } else if (mode == "stop") {
     TrainUntilFailure(engine, rank, [] { kill(getpid(), SIGSTOP); });
+  } else if (mode == "storm") {
+    TrainInStorm(engine, static_cast<uint64_t>(rank));
   } else if (mode == "time") {
     PrintTimings(engine);
     Expect(engine.Join().ok(), "Join");

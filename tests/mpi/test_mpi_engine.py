@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launch import LaunchResult, LaunchTimeout
+from tiers import full
 
 ROOT = Path(__file__).resolve().parents[2]
 TRANSPORT = "libtfmpi_transport_openmpi.so"
@@ -46,10 +49,23 @@ def run_fixture(launch: Callable[..., LaunchResult], engine_mpi: Sequence[Path])
     env = {"LD_LIBRARY_PATH": ":".join(path for path in paths if path)}
 
     def run(
-        mode: str, rank: int = 0, *, np: int, timeout: float = 120, ranks_per_node: int = 0
+        mode: str,
+        rank: int = 0,
+        *,
+        np: int,
+        timeout: float = 120,
+        ranks_per_node: int = 0,
+        ulfm: bool = False,
+        go_on: bool = False,
     ) -> LaunchResult:
-        shape = {"RANKS_PER_NODE": str(ranks_per_node)}
-        return launch([*engine_mpi, mode, str(rank)], np=np, env=env | shape, timeout=timeout)
+        shape = {"RANKS_PER_NODE": str(ranks_per_node), "GO_ON": "1" if go_on else None}
+        return launch(
+            [*engine_mpi, mode, str(rank)],
+            np=np,
+            env=env | shape,
+            timeout=timeout,
+            mpirun_args=("--with-ft", "ulfm") if ulfm else (),
+        )
 
     return run
 
@@ -100,6 +116,55 @@ def test_a_rank_that_was_stopped_is_named(run: Run) -> None:
         assert len(lines) == 1, result.report()
         assert f'"code": {DEADLINE_EXCEEDED}' in lines[0] or f'"code": {UNAVAILABLE}' in lines[0]
         assert "rank 1 " in lines[0] or "did not end in time" in lines[0], lines[0]
+
+
+def left(result: LaunchResult) -> list[dict[str, Any]]:
+    """What those said that have lived."""
+    lines = "".join(result.stdout).splitlines()
+    return [json.loads(line[len("RESULT ") :]) for line in lines if line.startswith("RESULT ")]
+
+
+# Without the last step of a rank that dies in it the others have other samples.
+NEAR = 0.01
+
+
+# All but one die; on one node, and between nodes of one rank and of two.
+@pytest.mark.parametrize(
+    "seed, np, ranks_per_node",
+    [
+        (1, 4, 0),
+        full(2, 4, 1),
+        full(3, 4, 2),
+        *(full(seed, 8, 0) for seed in (4, 5, 6)),
+        *(full(seed, 3, 0) for seed in (7, 8)),
+    ],
+)
+def test_those_that_are_left_go_on_alike(run: Run, seed: int, np: int, ranks_per_node: int) -> None:
+    result = run("storm", seed, np=np, ranks_per_node=ranks_per_node, ulfm=True)
+    survivors = left(result)
+    assert survivors, result.report()
+    assert result.returncode == 0, result.report()
+    assert len({one["digest"] for one in survivors}) == 1, survivors
+    for one in survivors:
+        assert one["size"] == len(survivors), result.report()
+        assert one["joined"] == ""
+        assert one["difference"] < NEAR, survivors
+        assert abs(one["model"] - 1) < NEAR
+    assert survivors[0]["deaths"] >= 1
+    said = [line for text in result.stderr for line in text.splitlines() if "has died" in line]
+    assert said, result.report()
+
+
+def test_without_fault_tolerance_it_says_so_at_the_start(run: Run) -> None:
+    result = run("check", np=2, go_on=True)
+    assert result.returncode != 0
+    assert "mpirun --with-ft ulfm" in result.stderr[0]
+
+
+@pytest.mark.full
+def test_nothing_else_is_different(run: Run) -> None:
+    results = run("check", np=4, ulfm=True, go_on=True).check().results
+    assert [one["size"] for one in results] == [4] * 4
 
 
 @pytest.mark.full

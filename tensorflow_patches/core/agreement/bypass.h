@@ -26,6 +26,9 @@ class ResponseBypass {
   // sake.
   ResponseBypass(Transport* transport, bool takes_part);
 
+  // A group of other ranks begins; only where nobody votes.
+  void Restart() { position_ = 0; }
+
   // Agreements that had responses, so far: the same on all ranks at the same one.
   uint64_t position() const { return position_; }
   // For what is expected at position(); it has not been seen to be decided.

@@ -38,10 +38,27 @@ std::vector<std::string> NameTable::PendingNames() const {
   return names;
 }
 
+std::vector<std::string> NameTable::SortedNames() const {
+  std::vector<std::string> names = PendingNames();
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void NameTable::Restart() {
+  numbered_.clear();
+  for (auto it = entries_.begin(); it != entries_.end();) {
+    Entry& entry = it->second;
+    entry.ids.clear();
+    entry.told = false;
+    it = entry.submissions.empty() ? entries_.erase(it) : std::next(it);
+  }
+}
+
 NameTable::Entry* NameTable::TakeFirst(Entry* entry, Submission* submission) {
   std::vector<Submission>& submissions = entry->submissions;
   *submission = std::move(submissions.front());
   submissions.erase(submissions.begin());
+  entry->withdrawn = false;
   if (!submissions.empty()) return entry;
   --pending_;
   if (!entry->ids.empty()) return entry;

@@ -26,7 +26,8 @@ class NameTable {
     TimePoint announced;
     // One of each signature that has a number, the last that was given first.
     std::vector<NameId> ids;
-    bool told = false;  // the coordinator knows of the first, and has not answered
+    bool told = false;       // the coordinator knows of the first, and has not answered
+    bool withdrawn = false;  // the first is to be withdrawn, and has not ended
   };
 
   // Of its name. Entries stay where they are until TakeFirst forgets them.
@@ -46,6 +47,16 @@ class NameTable {
   // The first request leaves the table. Returns the entry, or null: with neither a request nor a
   // number it is forgotten.
   Entry* TakeFirst(Entry* entry, Submission* submission);
+
+  // A group of other ranks begins: no name has a number, and nobody knows of what is pending.
+  void Restart();
+  // Of every entry, by name, so that ranks go through them alike.
+  template <typename Body>
+  void ForEachInOrder(const Body& body) {
+    for (const std::string& name : SortedNames()) {
+      if (Entry* const entry = FindPending(name)) body(entry);
+    }
+  }
 
   // All ranks know `named` by this number from now on.
   void Number(NameId id, const NamedSignature& named);
@@ -67,6 +78,7 @@ class NameTable {
   };
 
   Entry* Find(const std::string& name);
+  std::vector<std::string> SortedNames() const;
 
   std::unordered_map<std::string, Entry> entries_;
   std::deque<Numbered> numbered_;  // by number

@@ -40,17 +40,22 @@ GpuOptions GpusOf(const EngineOptions& options, const Topology& topology) {
 }  // namespace
 
 Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
-    : transport_(std::move(transport)),
+    : transport_(options.go_on ? std::unique_ptr<Transport>(
+                                     std::make_unique<ChangingTransport>(std::move(transport)))
+                               : std::move(transport)),
       options_(std::move(options)),
       queue_([this] { this->transport()->Wake(); }),
       fusion_(transport_.get(), options_.coordinator.fusion_threshold,
               GpusOf(options_, topology())),
       sent_(transport_->topology().size),
       received_(transport_->topology().size),
-      // Statistics tell which rank came last: the coordinator's knowledge.
-      bypass_(transport_.get(), options_.response_bypass && !options_.stats),
+      // Statistics tell which rank came last: the coordinator's knowledge. A vote that a rank has
+      // died in could not be told from one that was not held.
+      bypass_(transport_.get(), options_.response_bypass && !options_.stats && !options_.go_on),
       life_signs_(transport_->topology().size),
-      communication_stats_(options_.stats) {
+      communication_stats_(options_.stats),
+      changing_(options_.go_on ? static_cast<ChangingTransport*>(transport_.get()) : nullptr),
+      careful_(transport_.get(), &history_) {
   if (topology().rank == 0) {
     coordinator_ =
         std::make_unique<Coordinator>(topology().size, options_.coordinator, Clock::now());
@@ -73,6 +78,9 @@ Ticket Engine::Submit(Request request) {
 
 void Engine::Submit(std::vector<Request> requests, std::vector<Ticket>* tickets) {
   NoteSubmitted(&requests);
+  for (Request& request : requests) {
+    if (request.generation == Request::kThisGeneration) request.generation = generation();
+  }
   if (queue_.Push(&requests, tickets)) return;
   for (Request& request : requests) {
     if (tickets != nullptr) tickets->push_back(0);
@@ -150,11 +158,18 @@ void Engine::Leave(const std::string& reason, Clock::duration grace) {
 
 void Engine::Run() {
   communication_thread_.Take();
-  while (!finished_ && !stop_requested_) {
+  while (!stop_requested_) {
+    if (finished_ && (!options_.go_on || given_up_)) break;
     now_ = Clock::now();
+    CheckDisturbance();
+    if (interrupted_ || finished_) {
+      if (MeetSurvivors()) break;
+      continue;
+    }
     bool progress = TakeSubmissions();
     NoteEnd();
     if (failure_.ok()) progress |= ExchangeMessages(/*news=*/true);  // time may have passed
+    if (interrupted_) continue;
     if (!failure_.ok() && (joined_ || left_ || join_requested_ || leave_requested_)) break;
     if (progress) continue;
     if (bypass_.voted() && transport_->MayPoll()) {

@@ -26,6 +26,9 @@
 #include "tensorflow_patches/core/engine/request_notes.h"
 #include "tensorflow_patches/core/engine/whereabouts.h"
 #include "tensorflow_patches/core/observability/stats.h"
+#include "tensorflow_patches/core/recovery/careful_reduction.h"
+#include "tensorflow_patches/core/recovery/changing_transport.h"
+#include "tensorflow_patches/core/recovery/survivors.h"
 #include "tensorflow_patches/core/reduction/fusion.h"
 #include "tensorflow_patches/core/request/queue.h"
 #include "tensorflow_patches/core/request/request.h"
@@ -46,6 +49,9 @@ struct EngineOptions {
   // After so long a wait for the others' votes the coordinator is told, which knows who is missing,
   // and says so.
   Clock::duration vote_patience = std::chrono::milliseconds(10);
+  // The ranks go on without those that die; the transport has a membership(). There are no votes,
+  // and nothing on GPUs.
+  bool go_on = false;
   // When every rank has joined, on the thread that calls Join: the last use of the transport, by
   // all ranks alike. False: it has failed.
   std::function<bool(Transport*)> at_end;
@@ -114,6 +120,12 @@ class Engine {
   // How many they have.
   uint64_t missed() const { return missed_; }
 
+  // How often the group has become another, of those that were left. Any thread; in `done`, that of
+  // the group whose result it is.
+  uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
+  // Not empty: what this rank's script does, and what cannot go on with other ranks. Any thread.
+  void SetNeedsAll(const std::string& why);
+
   // This rank has no more requests. Waits until that holds for every rank, contributing zeros to
   // what the others still average; then leaves the group. No request may be submitted after it.
   Status Join();
@@ -151,6 +163,28 @@ class Engine {
   void CountPost(const std::string& post);
   Status CheckNothingMissed(const Request& request) const;
 
+  // engine_recovery.cc: going on without ranks that have died.
+  Status MakeOfThisGroup(Request* request) TFMPI_REQUIRES(communication_thread_);
+  Status EndsByOrphan(Request* request, uint64_t group) TFMPI_REQUIRES(communication_thread_);
+  bool Interrupts() TFMPI_REQUIRES(communication_thread_);
+  void CheckDisturbance() TFMPI_REQUIRES(communication_thread_);
+  bool MeetSurvivors() TFMPI_REQUIRES(communication_thread_);
+  bool HearsOfEnd() TFMPI_REQUIRES(communication_thread_);
+  Report ReportOfThis() TFMPI_REQUIRES(communication_thread_);
+  void GoOn(std::unique_ptr<Transport> next, const Reunion& reunion)
+      TFMPI_REQUIRES(communication_thread_);
+  void CatchUp(const Reunion& reunion) TFMPI_REQUIRES(communication_thread_);
+  void Do(const Unit& unit) TFMPI_REQUIRES(communication_thread_);
+  void EndWhatWasWithdrawn(const Reunion& reunion) TFMPI_REQUIRES(communication_thread_);
+  void BeginAnew() TFMPI_REQUIRES(communication_thread_);
+  void TakeOver() TFMPI_REQUIRES(communication_thread_);
+  std::string DescribeDeaths(const Reunion& reunion) const TFMPI_REQUIRES(communication_thread_);
+  void KeepHistoryShort() TFMPI_REQUIRES(communication_thread_);
+  void NotePost(const std::string& post) TFMPI_REQUIRES(communication_thread_);
+  void FailForGood(const Status& status) TFMPI_REQUIRES(communication_thread_);
+  bool EndsByFormerError(NameTable::Entry* entry) TFMPI_REQUIRES(communication_thread_);
+  Status ExecuteCarefully(const Response& response) TFMPI_REQUIRES(communication_thread_);
+
   // engine_agreement.cc: what this rank says and hears.
   bool TakeSubmissions() TFMPI_REQUIRES(communication_thread_);
   void Accept(Submission* submission) TFMPI_REQUIRES(communication_thread_);
@@ -178,6 +212,9 @@ class Engine {
   // engine_execute.cc: what the ranks have agreed on.
   void Execute(const ResponseList& response_list) TFMPI_REQUIRES(communication_thread_);
   void Execute(const Response& response) TFMPI_REQUIRES(communication_thread_);
+  void ExecuteRest(const ResponseList& response_list) TFMPI_REQUIRES(communication_thread_);
+  Status ResolveAll(const Response& response) TFMPI_REQUIRES(communication_thread_);
+  void CompleteEntries(const Status& status) TFMPI_REQUIRES(communication_thread_);
   Status Resolve(const ResponseItem& item, int contributors) TFMPI_REQUIRES(communication_thread_);
   Status Refusal(const std::string& what, const std::string& why) const
       TFMPI_REQUIRES(communication_thread_);
@@ -231,6 +268,22 @@ class Engine {
   LifeSigns life_signs_ TFMPI_GUARDED_BY(communication_thread_);
   CommunicationStats communication_stats_ TFMPI_GUARDED_BY(communication_thread_);
   ResponseNotes response_notes_ TFMPI_GUARDED_BY(communication_thread_){&communication_stats_};
+
+  // Going on without ranks that have died; unused unless options_.go_on.
+  ChangingTransport* const changing_ TFMPI_PT_GUARDED_BY(communication_thread_);
+  History history_ TFMPI_GUARDED_BY(communication_thread_);
+  CarefulReduction careful_ TFMPI_GUARDED_BY(communication_thread_);
+  bool interrupted_ TFMPI_GUARDED_BY(communication_thread_) = false;  // failure_ may be mended
+  bool given_up_ TFMPI_GUARDED_BY(communication_thread_) = false;     // it cannot be any more
+  TimePoint looked_for_deaths_ TFMPI_GUARDED_BY(communication_thread_);
+  std::deque<std::string> posts_under_way_ TFMPI_GUARDED_BY(communication_thread_);  // rank 0 only
+  // early_errors_ of former groups, which nobody counts any more.
+  std::unordered_map<std::string, std::deque<Status>> former_errors_
+      TFMPI_GUARDED_BY(communication_thread_);
+  // By generation that has ended and rank in it: the rank in the next; -1: it has died.
+  std::vector<std::vector<int>> next_ranks_ TFMPI_GUARDED_BY(communication_thread_);
+  std::atomic<uint64_t> generation_{0};
+  std::string needs_all_;  // guarded by posted_mutex_
 
   Whereabouts whereabouts_;
   std::atomic<uint64_t> missed_{0};  // gradients that were averaged without this rank

@@ -13,7 +13,7 @@ bool Engine::TakeSubmissions() {
   queue_.Drain(&drained_);
   for (Submission& submission : drained_.submissions) Accept(&submission);
   for (Ticket ticket : drained_.withdrawals) WithdrawNow(ticket);
-  for (const std::string& key : drained_.posts) coordinator_->Post(key);
+  for (const std::string& key : drained_.posts) NotePost(key);
   const bool any = !drained_.empty();
   drained_.clear();  // what was refused holds its submitter's memory
   return any;
@@ -22,8 +22,10 @@ bool Engine::TakeSubmissions() {
 // Takes it over.
 void Engine::Accept(Submission* submission) {
   const Request& request = submission->request;
-  Status status = failure_.ok() ? Validate(request.signature) : failure_;
-  if (status.ok() && request.signature.kind == OpKind::kBroadcast &&
+  Status status = failure_.ok() || interrupted_ ? Validate(request.signature) : failure_;
+  if (status.ok() && options_.go_on) status = MakeOfThisGroup(&submission->request);
+  const bool orphaned = options_.go_on && request.signature.root == Request::kDeadRoot;
+  if (status.ok() && request.signature.kind == OpKind::kBroadcast && !orphaned &&
       (request.signature.root < 0 || request.signature.root >= topology().size)) {
     status = Status(Code::kInvalidArgument, "broadcast '" + request.name + "' from rank " +
                                                 std::to_string(request.signature.root) + " of " +
@@ -54,6 +56,7 @@ Status Engine::CheckNothingMissed(const Request& request) const {
 
 // Its first request becomes known to the coordinator with the next ready list.
 void Engine::Announce(NameTable::Entry* entry) {
+  if (!former_errors_.empty() && EndsByFormerError(entry)) return;
   entry->announced = now_;
   const Request& request = entry->submissions.front().request;
   const Signature& signature = request.signature;
@@ -85,6 +88,7 @@ void Engine::WithdrawNow(Ticket ticket) {
   if (submissions.front().ticket == ticket) {
     // Its data stays until the coordinator has answered: the ranks may be agreeing on it now.
     ready_list_.withdrawn.push_back(entry->name);
+    entry->withdrawn = true;
     return;
   }
   const auto queued =
@@ -318,7 +322,7 @@ void Engine::Tell(int rank, const ReadyList& ready_list) {
   if (ready_list.joined) {
     const std::string post = std::string(kJoinedPost) + "\n" + std::to_string(rank);
     CountPost(post);
-    coordinator_->Post(post);
+    NotePost(post);
     life_signs_.Begin(now_);
   }
   coordinator_->Receive(rank, ready_list, Clock::now());

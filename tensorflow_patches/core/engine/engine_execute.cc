@@ -13,6 +13,17 @@ void Engine::Execute(const ResponseList& response_list) {
   for (const Response& response : response_list.responses) {
     if (failure_.ok()) Execute(response);
   }
+  if (options_.go_on) {
+    if (!failure_.ok()) return;
+    ResponseList rest = response_list;
+    rest.responses.clear();
+    if (!rest.empty()) history_.Add({std::move(rest), Result()}, /*meets_all=*/false);
+  }
+  ExecuteRest(response_list);
+}
+
+// What stands beside the responses.
+void Engine::ExecuteRest(const ResponseList& response_list) {
   // Before the errors: one that the other ranks ran into after this rank had withdrawn answers its
   // next request of that name.
   for (const Withdrawal& withdrawal : response_list.withdrawn) {
@@ -34,8 +45,12 @@ void Engine::Execute(const ResponseList& response_list) {
       asked_for_doing_ |= key == kRank0Waits;
       if (key.compare(0, sizeof kJoinedPost - 1, kJoinedPost) == 0) life_signs_.Begin(now_);
     }
+  } else if (options_.go_on) {
+    const size_t said = std::min(response_list.posts.size(), posts_under_way_.size());
+    posts_under_way_.erase(posts_under_way_.begin(),
+                           posts_under_way_.begin() + static_cast<std::ptrdiff_t>(said));
   }
-  if (!response_list.fatal.empty()) Fail(Status(Code::kUnavailable, response_list.fatal));
+  if (!response_list.fatal.empty()) FailForGood(Status(Code::kUnavailable, response_list.fatal));
   if (response_list.finished) finished_ = true;
 }
 
@@ -99,17 +114,25 @@ Status Engine::Transfer(const Response& response) {
   return Status(Code::kInternal, "unknown operation");
 }
 
-void Engine::Execute(const Response& response) {
+Status Engine::ResolveAll(const Response& response) {
   fusion_entries_.clear();
   entries_.clear();
   for (const ResponseItem& item : response.items) {
     const Status status = Resolve(item, response.contributors);
-    if (!status.ok()) return Fail(status);
+    if (!status.ok()) return status;
   }
+  return Status();
+}
+
+void Engine::Execute(const Response& response) {
+  const Status resolved = ResolveAll(response);
+  if (!resolved.ok()) return Fail(resolved);
   const Span span = response_notes_.ResponseBegins(fusion_entries_);
-  const Status status = Transfer(response);
+  const Status status = options_.go_on ? ExecuteCarefully(response) : Transfer(response);
   const bool fatal =
       status.code() == Code::kDeadlineExceeded || status.code() == Code::kUnavailable;
+  // Those that are left do it again, or finish it: nothing has ended.
+  if (fatal && Interrupts()) return Fail(status);
   uint64_t tensors = 0, bytes = 0;
   for (const FusionEntry& fusion_entry : fusion_entries_) {
     if (fusion_entry.request == nullptr) continue;
@@ -123,6 +146,15 @@ void Engine::Execute(const Response& response) {
     bytes_.fetch_add(bytes, std::memory_order_relaxed);
   }
   if (bytes >= kAloneBytes) now_ = Clock::now();  // that took a while
+  CompleteEntries(status);
+  if (fatal) Fail(status);
+  if (options_.go_on && failure_.ok()) KeepHistoryShort();
+}
+
+// Those of the response that has been carried out.
+void Engine::CompleteEntries(const Status& status) {
+  const bool fatal =
+      status.code() == Code::kDeadlineExceeded || status.code() == Code::kUnavailable;
   for (size_t i = 0; i < fusion_entries_.size(); ++i) {
     const FusionEntry& fusion_entry = fusion_entries_[i];
     if (fusion_entry.request == nullptr) continue;
@@ -135,9 +167,8 @@ void Engine::Execute(const Response& response) {
     } else {
       Complete(entries_[i], status);
     }
-    if (!failure_.ok()) return;  // all else has ended with it
+    if (!failure_.ok() && !interrupted_) return;  // all else has ended with it
   }
-  if (fatal) Fail(status);
 }
 
 // Its first request has ended. The entry may be gone after this.
@@ -166,6 +197,10 @@ void Engine::CompleteAll(const Status& status) {
 void Engine::Fail(const Status& status) {
   if (!failure_.ok()) return;
   failure_ = status;
+  if (Interrupts()) {
+    interrupted_ = true;  // MeetSurvivors comes next
+    return;
+  }
   {
     std::lock_guard<std::mutex> lock(posted_mutex_);
     shown_failure_ = status;

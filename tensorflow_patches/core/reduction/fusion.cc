@@ -10,15 +10,16 @@
 namespace tfmpi {
 namespace {
 
-void PackOne(const FusionEntry& entry, char* next) {
+void PackOne(const FusionEntry& entry, char* next, double factor) {
   const DataType type = entry.signature.dtype;
   const Request& request = *entry.request;
+  const double scale = request.scale * factor;
   if (entry.signature.parts == nullptr) {
-    return Pack(type, request.input, next, Count(entry.signature), request.scale);
+    return Pack(type, request.input, next, Count(entry.signature), scale);
   }
   for (size_t i = 0; i < request.parts.size(); ++i) {
     const size_t count = static_cast<size_t>(NumElements(entry.signature.parts->shapes[i]));
-    Pack(type, request.parts[i].input, next, count, request.scale);
+    Pack(type, request.parts[i].input, next, count, scale);
     const size_t bytes = WireBytes(type, count);
     const size_t room = WireBytes(type, PaddedElements(type, count));
     std::memset(next + bytes, 0, room - bytes);
@@ -148,15 +149,17 @@ Status Fusion::Reduce(const void* in, void* out, size_t count, const Signature& 
   return transport_->Allreduce(in, out, {count, wire, WireOp(signature.op), scale}, deadline);
 }
 
-void Fusion::PackAll(const std::vector<FusionEntry>& entries, char* next, size_t bytes) {
+void Fusion::PackAll(const std::vector<FusionEntry>& entries, char* next, size_t bytes,
+                     const double* factors) {
   const Span span(Stage::kPack, "", bytes);
-  for (const FusionEntry& entry : entries) {
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const FusionEntry& entry = entries[i];
     const size_t size = WireBytes(entry.signature.dtype, Count(entry.signature));
     if (entry.request == nullptr) {
       const DataType wire = WireType(entry.signature.dtype);
       FillNeutral(wire, entry.signature.op, next, size / SizeOf(wire));
     } else {
-      PackOne(entry, next);
+      PackOne(entry, next, factors != nullptr ? factors[i] : 1);
     }
     next += size;
   }

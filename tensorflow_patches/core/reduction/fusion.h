@@ -37,6 +37,12 @@ class Fusion {
   Status CheckGpus(TimePoint now) { return gpus_.Check(now); }
   void AbortGpus() { gpus_.Abort(); }
 
+  // `bytes` in all, on the wire. `factors`: by entry, what its data is multiplied by besides the
+  // request's scale; null: 1.
+  static void PackAll(const std::vector<FusionEntry>& entries, char* next, size_t bytes,
+                      const double* factors = nullptr);
+  static void UnpackAll(const std::vector<FusionEntry>& entries, const char* next, size_t bytes);
+
  private:
   Status ReduceInPlace(const FusionEntry& entry, double scale, TimePoint deadline);
   Status ReduceInChunks(const FusionEntry& entry, double scale, TimePoint deadline);
@@ -44,9 +50,6 @@ class Fusion {
   // Over all ranks; `count` elements of the wire form of a tensor like `signature`.
   Status Reduce(const void* in, void* out, size_t count, const Signature& signature, double scale,
                 TimePoint deadline);
-  // `bytes` in all, on the wire.
-  static void PackAll(const std::vector<FusionEntry>& entries, char* next, size_t bytes);
-  static void UnpackAll(const std::vector<FusionEntry>& entries, const char* next, size_t bytes);
   char* Buffer(size_t bytes);
 
   Transport* const transport_;

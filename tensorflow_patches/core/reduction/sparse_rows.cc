@@ -118,7 +118,7 @@ void OwnRows::Pack(double scale, size_t begin, size_t end, char* to) const {
 
 void GatheredRows::Begin(const std::vector<int64_t>& rows, int contributors) {
   gathered_ = true;
-  scale_ = 1.0 / contributors;
+  scale_ = factor_ / contributors;
   contributors_ = contributors;
   starts_.assign(1, 0);
   for (const int64_t n : rows) starts_.push_back(starts_.back() + static_cast<size_t>(n));

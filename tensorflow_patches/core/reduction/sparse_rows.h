@@ -60,6 +60,7 @@ class OwnRows {
   // In the order of their first appearance; distinct, unless it is every row.
   const std::vector<int64_t>& indices() const { return indices_; }
   size_t rows() const { return indices_.size(); }
+  double weight() const { return weight_; }
   // Writes the rows [begin, end), duplicates summed, in wire form, times `scale`.
   void Pack(double scale, size_t begin, size_t end, char* to) const;
 
@@ -110,6 +111,11 @@ class GatheredRows : public RowAccess {
   const std::vector<int64_t>& indices() const { return indices_; }
   const char* rows() const { return rows_; }
 
+  double Weight() const override { return own_.weight(); }
+  void Prepare(int rank, double factor) override {
+    rank_ = rank;
+    factor_ = factor;
+  }
   void Begin(const std::vector<int64_t>& rows, int contributors) override;
   void Put(int64_t begin, int64_t end, char* to) override;
   void Take(int rank, int64_t begin, int64_t end, const char* from) override;
@@ -121,7 +127,8 @@ class GatheredRows : public RowAccess {
 
   const RowFormat format_;
   const OwnRows own_;
-  const int rank_;
+  int rank_;
+  double factor_ = 1;
   const Allocate allocate_;
   bool gathered_ = false;
   double scale_ = 1;

@@ -153,6 +153,13 @@ struct Request {
   // Allreduce of floating types: this rank's data counts times this. With 0 it counts as zeros,
   // whatever it holds, NaN too. May differ by rank.
   double scale = 1;
+  // Such a weight that the data has been multiplied by already.
+  double weighed = 1;
+  // Broadcast: the group in which `signature.root` was chosen (Engine::generation), and the data
+  // laid there on it; kThisGeneration: the one in which it is submitted.
+  static constexpr uint64_t kThisGeneration = UINT64_MAX;
+  uint64_t generation = kThisGeneration;
+  static constexpr int kDeadRoot = INT32_MIN;  // `signature.root` has died since
   GpuMemory memory;
   // Set by Engine::Submit.
   TimePoint submitted;

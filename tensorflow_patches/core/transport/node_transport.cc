@@ -24,7 +24,7 @@ class NodeTransport : public Transport {
         rail_(std::move(rail)),
         memory_(memory),
         options_(options),
-        node_(memory, options.stores),
+        node_(memory, options.stores, options.disturbed),
         topology_(all_->topology()),
         one_node_(memory.ranks() == topology_.size) {
     // Messages go to and from rank 0: the ranks beside it use their rings.
@@ -80,6 +80,8 @@ class NodeTransport : public Transport {
           return Status(Code::kDeadlineExceeded, "rank " + std::to_string(neighbour.rank) +
                                                      " does not read what rank 0 tells it: its "
                                                      "process hangs or has died");
+        } else if (options_.disturbed && options_.disturbed()) {
+          return Status(Code::kUnavailable, "a rank has died");
         } else {
           wait.Pause(kLongestPoll);
         }
@@ -154,6 +156,8 @@ class NodeTransport : public Transport {
     if (one_node_) return node_.Broadcast(data, bytes, root, deadline);
     return all_->Broadcast(data, bytes, root, deadline);
   }
+
+  Membership* membership() override { return all_->membership(); }
 
   Status Finalize() override {
     const Status status = Flush(Clock::now() + std::chrono::seconds(30));

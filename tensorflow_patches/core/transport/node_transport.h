@@ -7,6 +7,7 @@
 #ifndef TFMPI_CORE_TRANSPORT_NODE_TRANSPORT_H_
 #define TFMPI_CORE_TRANSPORT_NODE_TRANSPORT_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +23,8 @@ struct NodeOptions {
   // kBfloat16.
   DataType wire = DataType::kFloat32;
   Stores stores = Stores::kAuto;
+  // Where ranks go on without those that die: whether to leave an operation, as one has.
+  std::function<bool()> disturbed;
 };
 
 // `all` reaches every rank. `rail` reaches the ranks with this local rank, one per node, in the

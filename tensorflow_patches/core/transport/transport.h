@@ -37,6 +37,8 @@ struct ControlMessage {
   std::string bytes;
 };
 
+class Membership;
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -92,6 +94,9 @@ class Transport {
   virtual Status SparseAllgather(const std::vector<int64_t>& rows, size_t row_bytes,
                                  RowAccess* access, TimePoint deadline);
   virtual Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) = 0;
+
+  // How its ranks go on without those that die (membership.h); null: they cannot. Lives as long.
+  virtual Membership* membership() { return nullptr; }
 
   // Leaves the group in order; the last call. Only after all ranks have agreed to end.
   virtual Status Finalize() = 0;

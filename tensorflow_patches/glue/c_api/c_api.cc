@@ -92,6 +92,7 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
   runtime.engine.gpus.wanted = static_cast<tfmpi::DeviceTransport>(options->device_transport);
   runtime.engine.gpus.shares_gpu = options->shares_gpu != 0;
   runtime.engine.gpus.nccl_library = options->nccl_library;
+  runtime.engine.go_on = runtime.plugin.go_on = options->go_on != 0;
   runtime.plugin.ranks_per_node = options->ranks_per_node;
   runtime.plugin.node.wire = static_cast<tfmpi::DataType>(options->wire);
   tfmpi::SparseAverage::SetMode(static_cast<tfmpi::SparseMode>(options->sparse));
@@ -133,6 +134,15 @@ void tfmpi_topology(int32_t out[6]) {
   out[3] = topology.local_size;
   out[4] = topology.nodes;
   out[5] = topology.cores;
+}
+
+uint64_t tfmpi_generation(void) {
+  const Engine* const engine = GetEngine();
+  return engine != nullptr ? engine->generation() : 0;
+}
+
+void tfmpi_set_needs_all(const char* why) {
+  if (Engine* const engine = GetEngine()) engine->SetNeedsAll(why);
 }
 
 const char* tfmpi_transport(void) {

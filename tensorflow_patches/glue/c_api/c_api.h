@@ -33,6 +33,7 @@ struct TfMpiOptions {
   int32_t device_transport;       // core/device/choice.h's DeviceTransport
   int32_t shares_gpu;             // 1: NCCL may have several ranks on one GPU
   const char* nccl_library;       // a path, or a name for the linker
+  int32_t go_on;                  // 1: the ranks go on without those that die
 };
 
 // Python's main thread, once. Waits for all ranks to start.
@@ -48,6 +49,12 @@ TFMPI_API void tfmpi_leave(const char* reason, double seconds);
 TFMPI_API void tfmpi_op_sizes(int64_t out[2]);
 // rank, size, local_rank, local_size, nodes, cores that the ranks of this node may use together
 TFMPI_API void tfmpi_topology(int32_t out[6]);
+// How often the ranks have gone on without others: what tfmpi_topology says holds since then. Any
+// thread.
+TFMPI_API uint64_t tfmpi_generation(void);
+// What this rank's script does and what cannot go on with fewer ranks: if one dies, all end with
+// this reason. "": nothing such.
+TFMPI_API void tfmpi_set_needs_all(const char* why);
 // Of the transport; lives as long as the process.
 TFMPI_API const char* tfmpi_transport(void);
 // tensors that ended well, collectives, bytes, registrations seen, registrations decorated,

@@ -143,6 +143,8 @@ absl::Status SparseAverage::AddDense(RequestGroup* group) {
   Request request = RequestFor(OpKind::kAllreduce, name_ + " as dense", format_.dtype, dense_);
   request.signature.shape = {table_rows_, width};
   request.input = request.output = rows;
+  request.signature.weighted = true;
+  request.weighed = own.weight();
   group->AddOfHost(std::move(request));
   return status;
 }

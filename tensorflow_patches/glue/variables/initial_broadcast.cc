@@ -5,6 +5,7 @@
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow_patches/glue/runtime/runtime.h"
 #include "tensorflow_patches/glue/variables/variable_names.h"
 
 namespace tfmpi {
@@ -121,6 +122,7 @@ absl::Status InitialBroadcast::AddBroadcast(OpKernelContext* context, int input,
                                             const std::string& request_name, int rank,
                                             RequestGroup* group) {
   rank_ = rank;
+  const uint64_t generation = GetEngine()->generation();
   Tensor value;
   DataType dtype;
   if (!ReadState(context, input, &value) || !ToCoreType(value.dtype(), &dtype)) {
@@ -133,6 +135,7 @@ absl::Status InitialBroadcast::AddBroadcast(OpKernelContext* context, int input,
   }
   Request request = RequestFor(OpKind::kBroadcast, request_name, dtype, value);
   request.output = Data(value);
+  request.generation = generation;
   group->Add(std::move(request));
   received_.push_back({input, value});
   return absl::OkStatus();

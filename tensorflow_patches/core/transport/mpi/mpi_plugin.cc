@@ -1,6 +1,6 @@
-// The MPI transport: with pairwise_allreduce.h, its own, all of the product that includes mpi.h.
-// One library is compiled from it per MPI ABI (BUILD.bazel); python/_src/mpi/library.py chooses
-// one.
+// The MPI transport: with pairwise_allreduce.h and ulfm.h, its own, all of the product that
+// includes mpi.h. One library is compiled from it per MPI ABI (BUILD.bazel);
+// python/_src/mpi/library.py chooses one.
 //
 // After init, the communication thread makes every MPI call, so MPI_THREAD_SERIALIZED is enough.
 // Two private communicators keep control messages and data apart from each other and from the
@@ -26,6 +26,7 @@
 #include "tensorflow_patches/core/cpu/cores.h"
 #include "tensorflow_patches/core/transport/mpi/pairwise_allreduce.h"
 #include "tensorflow_patches/core/transport/mpi/plugin.h"
+#include "tensorflow_patches/core/transport/mpi/ulfm.h"
 #include "tensorflow_patches/core/transport/shm/segment.h"
 
 namespace {
@@ -57,6 +58,7 @@ struct State {
   MPI_Message probed = MPI_MESSAGE_NULL;
   tfmpi::PairwiseAllreduce exchanges[kChunksInFlight] = {
       tfmpi::PairwiseAllreduce(kPairwiseTag), tfmpi::PairwiseAllreduce(kPairwiseTag + 2)};
+  tfmpi::Ulfm ulfm;
 };
 
 State& GetState() {
@@ -236,20 +238,93 @@ std::string LibraryName() {
   return name;
 }
 
-int Init(TfMpiTransportInfo* info, char* error) {
+// `parent` becomes the group of control messages, and data.comm is it already.
+int UseGroup(MPI_Comm parent, TfMpiTransportInfo* info, char* error) {
   State& state = GetState();
-  if (const int result = StartMpi(error); result != kTfMpiOk) return result;
   Group& data = state.data;
-  TFMPI_RETURN_IF_ERROR("MPI_Comm_dup", MPI_Comm_dup(MPI_COMM_WORLD, &state.control));
-  TFMPI_RETURN_IF_ERROR("MPI_Comm_dup", MPI_Comm_dup(MPI_COMM_WORLD, &data.comm));
-  MPI_Comm_set_errhandler(state.control, MPI_ERRORS_RETURN);
   MPI_Comm_set_errhandler(data.comm, MPI_ERRORS_RETURN);  // and of all that are split from it
+  TFMPI_RETURN_IF_ERROR("MPI_Comm_dup", MPI_Comm_dup(parent, &state.control));
+  MPI_Comm_set_errhandler(state.control, MPI_ERRORS_RETURN);
   MPI_Comm_rank(data.comm, &data.rank);
   MPI_Comm_size(data.comm, &data.size);
   info->rank = data.rank;
   info->size = data.size;
   std::snprintf(info->library, sizeof info->library, "%.255s", LibraryName().c_str());
   return kTfMpiOk;
+}
+
+int Init(TfMpiTransportInfo* info, char* error) {
+  if (const int result = StartMpi(error); result != kTfMpiOk) return result;
+  TFMPI_RETURN_IF_ERROR("MPI_Comm_dup", MPI_Comm_dup(MPI_COMM_WORLD, &GetState().data.comm));
+  return UseGroup(MPI_COMM_WORLD, info, error);
+}
+
+int MayGoOn(char* error) {
+  const char* why = nullptr;
+  if (!GetState().ulfm.Load()) {
+    why = "this MPI has no fault tolerance (ULFM), as Open MPI 5 has";
+  } else if (!tfmpi::Ulfm::IsOn()) {
+    why = "the job was started without fault tolerance, as mpirun --with-ft ulfm starts it";
+  }
+  if (why == nullptr) {
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+    return kTfMpiOk;
+  }
+  std::snprintf(error, TFMPI_ERROR_BYTES, "%s", why);
+  return kTfMpiFailed;
+}
+
+int Disturbed() {
+  const State& state = GetState();
+  int found = 0;
+  // MPI learns of deaths, and of what is revoked, when it is called.
+  if (state.control != MPI_COMM_NULL && MPI_Iprobe(MPI_ANY_SOURCE, kControlTag, state.control,
+                                                   &found, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
+    return 1;
+  }
+  for (const MPI_Comm comm : {state.data.comm, state.control, state.rail.comm, state.node.comm}) {
+    if (state.ulfm.IsRevoked(comm)) return 1;
+  }
+  return state.ulfm.HasFailed(state.data.comm) ? 1 : 0;
+}
+
+int Agree(int32_t yes, double seconds, int32_t* all, char* error) {
+  const State& state = GetState();
+  if (yes == 0) {
+    for (const MPI_Comm comm : {state.node.comm, state.rail.comm, state.control, state.data.comm}) {
+      state.ulfm.Revoke(comm);
+    }
+  }
+  const TimePoint deadline = DeadlineIn(seconds);
+  static int flag;  // of one that times out, it may still be written
+  flag = yes;
+  MPI_Request request = MPI_REQUEST_NULL;
+  int result = state.ulfm.Agree(state.data.comm, &flag, &request);
+  Backoff backoff;
+  for (int done = 0; result == MPI_SUCCESS && !done; backoff.Pause()) {
+    result = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    if (result == MPI_SUCCESS && !done && Clock::now() >= deadline) {
+      return TimedOut("the agreement of those that are left", error);
+    }
+  }
+  *all = result == MPI_SUCCESS && flag != 0 ? 1 : 0;
+  return kTfMpiOk;
+}
+
+int Regroup(TfMpiTransportInfo* info, char* error) {
+  State& state = GetState();
+  // MPI holds addresses until it has done with them, which nobody tells any more.
+  new std::list<Outgoing>(std::move(state.outgoing));
+  state.outgoing = std::list<Outgoing>();
+  for (tfmpi::PairwiseAllreduce& exchange : state.exchanges) exchange.Abandon();
+  state.probed = MPI_MESSAGE_NULL;
+  MPI_Comm smaller = MPI_COMM_NULL;
+  TFMPI_RETURN_IF_ERROR("MPIX_Comm_shrink", state.ulfm.Shrink(state.data.comm, &smaller));
+  state.control = MPI_COMM_NULL;
+  state.rail = state.node = Group();
+  state.data.comm = smaller;
+  return UseGroup(smaller, info, error);
 }
 
 int SplitRanks(int32_t ranks_per_node, TfMpiTransportInfo* info, char* error) {
@@ -505,7 +580,9 @@ int Finalize(char* error) {
   }
   state.outgoing.clear();
   MPI_Comm_free(&state.control);
-  for (Group* group : {&state.rail, &state.node, &state.data}) MPI_Comm_free(&group->comm);
+  for (Group* group : {&state.rail, &state.node, &state.data}) {
+    if (group->comm != MPI_COMM_NULL) MPI_Comm_free(&group->comm);
+  }
   if (state.we_initialized) TFMPI_RETURN_IF_ERROR("MPI_Finalize", MPI_Finalize());
   return kTfMpiOk;
 }
@@ -514,7 +591,7 @@ int Finalize(char* error) {
 
 extern "C" __attribute__((visibility("default"))) const TfMpiTransport* tfmpi_transport_get(void) {
   static constexpr TfMpiTransport kTransport = {
-      TFMPI_TRANSPORT_ABI, Init,           SplitRanks, MapNode,   Send,    Probe, Receive,
-      Allreduce,           PlainAllreduce, Allgather,  Broadcast, Finalize};
+      TFMPI_TRANSPORT_ABI, Init,      SplitRanks, MapNode,  Send,    Probe,     Receive, Allreduce,
+      PlainAllreduce,      Allgather, Broadcast,  Finalize, MayGoOn, Disturbed, Agree,   Regroup};
   return &kTransport;
 }

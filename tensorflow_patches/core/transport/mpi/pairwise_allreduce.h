@@ -9,6 +9,7 @@
 
 #include <mpi.h>
 
+#include <utility>
 #include <vector>
 
 #include "tensorflow_patches/core/cpu/reduce.h"
@@ -29,6 +30,16 @@ class PairwiseAllreduce {
   explicit PairwiseAllreduce(int tag) : tag_(tag) {}
 
   bool busy() const { return stage_ != Stage::kIdle; }
+
+  // Its group is no more. What is under way may still be written to, so that memory stays.
+  void Abandon() {
+    if (!busy()) return;
+    new std::vector<char>(std::move(received_));
+    new std::vector<MPI_Request>(std::move(requests_));
+    received_ = std::vector<char>();
+    requests_ = std::vector<MPI_Request>();
+    stage_ = Stage::kIdle;
+  }
 
   // `in` may equal `out`; both stay the caller's and untouched until busy() is false.
   int Start(const Group& group, const Reduction& reduction, const char* in, char* out) {

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define TFMPI_TRANSPORT_ABI 4u
+#define TFMPI_TRANSPORT_ABI 5u
 #define TFMPI_ERROR_BYTES 512u
 
 enum TfMpiTransportResult {
@@ -67,6 +67,17 @@ struct TfMpiTransport {
   int (*allgather)(const void* in, void* out, const size_t* bytes, double seconds, char* error);
   int (*broadcast)(void* data, size_t bytes, int32_t root, double seconds, char* error);
   int (*finalize)(char* error);
+
+  // Going on without ranks that die. After `init`: whether this MPI, as it was started, can; the
+  // others may only be called if so. All but `disturbed` are collective over the living ranks.
+  int (*may_go_on)(char* error);
+  // 1: a rank has died, or one that knows of it has called `agree` with 0.
+  int (*disturbed)(void);
+  // *all: every living rank gave 1, and none had died.
+  int (*agree)(int32_t yes, double seconds, int32_t* all, char* error);
+  // The living ranks become the group, in their order; as `init` does. `split` and `map_node`
+  // follow. On failure `agree` can be called all the same.
+  int (*regroup)(struct TfMpiTransportInfo* info, char* error);
 };
 
 const struct TfMpiTransport* tfmpi_transport_get(void);

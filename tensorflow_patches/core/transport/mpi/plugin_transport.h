@@ -16,6 +16,8 @@ struct PluginOptions {
   // 0: the nodes are what the launcher made them; else so many ranks each, in their order.
   int ranks_per_node = 0;
   NodeOptions node;
+  // The ranks are to go on without those that die: where MPI cannot, kFailedPrecondition.
+  bool go_on = false;
   RollCallOptions roll_call;
 };
 

@@ -9,6 +9,8 @@
 #ifndef TFMPI_CORE_TRANSPORT_SHM_NODE_COLLECTIVES_H_
 #define TFMPI_CORE_TRANSPORT_SHM_NODE_COLLECTIVES_H_
 
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "tensorflow_patches/core/base/status.h"
@@ -20,8 +22,10 @@ namespace tfmpi {
 
 class NodeCollectives {
  public:
-  explicit NodeCollectives(const NodeMemory& memory, Stores stores = Stores::kAuto)
-      : memory_(memory), writer_(stores) {}
+  // `disturbed`: looked at where an operation waits long, which then fails. May be null.
+  explicit NodeCollectives(const NodeMemory& memory, Stores stores = Stores::kAuto,
+                           std::function<bool()> disturbed = nullptr)
+      : memory_(memory), writer_(stores), disturbed_(std::move(disturbed)) {}
 
   // `in` may equal `out`. Every rank gets the same bits: each element is reduced once, in the order
   // of the ranks.
@@ -57,6 +61,7 @@ class NodeCollectives {
   const NodeMemory memory_;
   uint64_t base_ = 0;  // chunks of all operations so far
   ChunkWriter writer_;
+  const std::function<bool()> disturbed_;
   std::vector<const void*> sources_;
   std::vector<char> rows_;  // of a chunk, until they are copied into the slot
 };

@@ -13,7 +13,7 @@ from typing import Any
 from tensorflow.mpi import config
 from tensorflow.mpi._src.data import batch_shard, determinism, streams
 from tensorflow.mpi._src.draws import ops
-from tensorflow.mpi._src.runtime import hooks
+from tensorflow.mpi._src.runtime import hooks, presence
 
 _numbers = itertools.count(1)  # of datasets, in program order
 
@@ -32,6 +32,7 @@ def shard(dataset: Any, batched: bool | None) -> Any:
     if hooks.size == 1:
         return dataset
     hooks.shared_out = True
+    presence.needs_all(f"a data set that tf.mpi.shard has split among {hooks.size} ranks")
     batched = _has_batches(dataset) if batched is None else batched
     if batched and not batch_shard.is_batched(dataset.element_spec):
         raise ValueError(

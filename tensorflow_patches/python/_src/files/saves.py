@@ -19,7 +19,7 @@ from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.files import names, waits
-from tensorflow.mpi._src.runtime import engine, hooks
+from tensorflow.mpi._src.runtime import engine, hooks, presence
 
 _IN_MEMORY = "ram://"  # of the process: TensorFlow's file system, in which tf_keras copies models
 
@@ -61,6 +61,7 @@ def shared() -> bool:
 
 def left_to_rank_0() -> bool:
     """True on a rank that writes no files."""
+    presence.follow()
     return hooks.rank != 0 and shared() and not _thread.own
 
 
@@ -97,9 +98,9 @@ def saves(
             with _own_files():
                 return function(*args, **kwargs)
         if left_to_rank_0():
-            if key is not None:
-                _wait(kind, key)
-            return result(*args, **kwargs)
+            if key is None or _wait(kind, key):
+                return result(*args, **kwargs)
+            # Rank 0 has died before it had saved this, and this rank is rank 0 now.
         with _told(kind, key):
             return function(*args, **kwargs)
 
@@ -192,9 +193,9 @@ def _told(kind: str, key: str | None) -> Iterator[None]:
                 _tell(failed, kind, key)
 
 
-def _wait(kind: str, key: str) -> None:
-    if _thread.waits:
-        waits.wait(kind, key, _thread.place)
+def _wait(kind: str, key: str) -> bool:
+    """False: it is this rank's to save."""
+    return not _thread.waits or waits.wait(kind, key, _thread.place)
 
 
 def _tell(failed: bool, kind: str, key: str) -> None:

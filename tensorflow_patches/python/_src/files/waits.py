@@ -182,8 +182,10 @@ class _Wait:
         )
 
 
-def wait(kind: str, path: str, place: str | None) -> None:
+def wait(kind: str, path: str, place: str | None) -> bool:
     """Waits until rank 0 has made the save of `path` that this rank makes.
+
+    Returns False if rank 0 has died before that, and this rank is rank 0 now.
 
     Args:
       kind: of saves, the same on all ranks.
@@ -196,7 +198,7 @@ def wait(kind: str, path: str, place: str | None) -> None:
     """
     one = _Wait(kind, path, place)
     try:
-        _wait(one)
+        return _wait(one)
     finally:
         c_api.load().tfmpi_file_is_there()
     if c_api.topology()[4] > 1:
@@ -222,13 +224,15 @@ def _look_for(path: str) -> None:
         time.sleep(_POLL_SECONDS[1])
 
 
-def _wait(one: _Wait) -> None:
+def _wait(one: _Wait) -> bool:
     warning, timeout = config.get("TF_MPI_STALL_WARNING"), config.get("TF_MPI_STALL_TIMEOUT")
     start = time.monotonic()
     next_warning = warning
     nap = _POLL_SECONDS[0]
     heard = _posts_heard()
     while not one.over():
+        if presence.follow() and hooks.rank == 0:
+            return False
         if one.goes_on and presence.alone():
             one.tell(heard)
         waited = time.monotonic() - start
@@ -240,6 +244,7 @@ def _wait(one: _Wait) -> None:
         time.sleep(nap)
         nap = min(2 * nap, _POLL_SECONDS[1])
         heard = _posts_heard()
+    return True
 
 
 def _posts_heard() -> int:

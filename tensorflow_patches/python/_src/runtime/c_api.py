@@ -40,6 +40,7 @@ class Options(ctypes.Structure):
         ("device_transport", ctypes.c_int32),
         ("shares_gpu", ctypes.c_int32),
         ("nccl_library", ctypes.c_char_p),
+        ("go_on", ctypes.c_int32),
     ]
 
 
@@ -71,6 +72,8 @@ def load() -> Any:
         lib.tfmpi_start.argtypes = [ctypes.POINTER(Options), ctypes.c_char_p]
         lib.tfmpi_start_waits_for.argtypes = [ctypes.c_char_p, ctypes.c_int32]
         lib.tfmpi_join.argtypes = [ctypes.c_char_p]
+        lib.tfmpi_generation.restype = ctypes.c_uint64
+        lib.tfmpi_set_needs_all.argtypes = [ctypes.c_char_p]
         lib.tfmpi_transport.restype = ctypes.c_char_p
         lib.tfmpi_stats_report.restype = ctypes.c_char_p
         lib.tfmpi_leave.argtypes = [ctypes.c_char_p, ctypes.c_double]

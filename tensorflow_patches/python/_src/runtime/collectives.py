@@ -84,6 +84,7 @@ def run(
     number = started
     lib = c_api.load()
     presence.uses()
+    presence.follow()
     operation = lib.tfmpi_begin(
         name.encode(),
         KINDS[kind],
@@ -109,6 +110,7 @@ def run(
         if ended and code != errors.OK:
             raise errors.error_from_code(code, c_api.error_text(error))
     met = max(met, number)
+    presence.follow()
     assert out is not None
     return out
 

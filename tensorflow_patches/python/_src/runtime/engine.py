@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tensorflow.mpi import _build_info, config, errors
 from tensorflow.mpi._src.mpi import library as mpi_library
-from tensorflow.mpi._src.runtime import c_api, ends, hooks, log, settings, watch
+from tensorflow.mpi._src.runtime import c_api, ends, hooks, log, presence, settings, watch
 
 _NCCL = "libnccl.so.2"
 # How long a rank that stops with an error waits for the others to hear of it.
@@ -111,6 +111,7 @@ def leave_to_script() -> bool:
 
 def leave_data_to_script() -> None:
     """The data, what is drawn and the files: not the averages."""
+    presence.needs_all("what Horovod's or DDL's functions have made")
     for function in _left_to_script:
         function()
 
@@ -158,6 +159,7 @@ def _options(gate: config.Gate, ranks: int) -> c_api.Options:
         device_transport=config.DEVICE_TRANSPORTS.index(config.get("TF_MPI_TRANSPORT")),
         shares_gpu=int(config.nccl_shares_gpus()),
         nccl_library=_nccl_library().encode(),
+        go_on=int(config.get("TF_MPI_FAULT") == "shrink"),
     )
 
 
@@ -227,7 +229,7 @@ def _who(gate: config.Gate) -> str:
 
 
 def _start_failed(gate: config.Gate, why: str) -> str:
-    if "settings differ" in why or "different builds" in why:
+    if "settings differ" in why or "different builds" in why or "TF_MPI_FAULT" in why:
         return why
     return f"{_who(gate)}, but MPI did not start: {why}"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from tensorflow.mpi import config
 from tensorflow.mpi._src.runtime import c_api, hooks
 
 _lock = threading.Lock()
@@ -91,7 +92,48 @@ def end() -> None:
 
 def _tell() -> None:
     stepped(0)
-    c_api.load().tfmpi_set_doing((_own.doing[-1] if _own.doing else "").encode())
+    doing = _own.doing[-1] if _own.doing else ""
+    c_api.load().tfmpi_set_doing(doing.encode())
+    _tell_needs(doing)
+
+
+_needs = ""  # for as long as the process lives
+
+
+def needs_all(what: str) -> None:
+    """From now on this rank holds something that is right for as many ranks as there are now."""
+    global _needs
+    _needs = what
+    _tell_needs(_own.doing[-1] if _own.doing else "")
+
+
+def _tell_needs(doing: str) -> None:
+    if config.get("TF_MPI_FAULT") != "shrink":
+        return
+    what = doing or _needs
+    why = f"{what} cannot go on with fewer ranks" if what else ""
+    c_api.load().tfmpi_set_needs_all(why.encode())
+
+
+_generation = 0
+
+
+def follow() -> bool:
+    """hooks.rank and hooks.size become what they are since other ranks have died, if any have.
+
+    Called where a caller reads both and nothing from before: not in the midst of an exchange.
+    Returns whether they have changed.
+    """
+    global _generation
+    if not hooks.active or config.get("TF_MPI_FAULT") != "shrink":
+        return False
+    now = int(c_api.load().tfmpi_generation())
+    if now == _generation:
+        return False
+    _generation = now
+    hooks.group_rank, hooks.group_size = c_api.topology()[:2]
+    hooks.rank, hooks.size = hooks.group_rank, hooks.group_size
+    return True
 
 
 def stepped(steps: int) -> None:

@@ -242,6 +242,10 @@ class _End(_Wait):
         if not interval or (not first and time.monotonic() - self._looked < interval):
             return
         known = self.node.peers()
+        if (now := c_api.topology()[:2]) != (self.rank, self.size):
+            self.rank, self.size = now  # others have died; the launcher's numbers are no more ours
+        if c_api.load().tfmpi_generation():
+            known = {}
         missing = [rank for rank in range(self.size) if rank not in joined]
         at_work = self._see_work(known, missing)
         if first:

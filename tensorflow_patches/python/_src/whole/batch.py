@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from tensorflow.mpi._src.average import averaging, carrier, compiled, scope
-from tensorflow.mpi._src.runtime import graph_collectives, hooks
+from tensorflow.mpi._src.runtime import graph_collectives, hooks, presence
 from tensorflow.mpi._src.whole import kinds
 
 _calls = itertools.count()  # of eager gatherings, in program order
@@ -191,6 +191,7 @@ def gather_batch(x: Any) -> Any:
     x = tf.convert_to_tensor(x)
     if x.shape.rank == 0:
         raise ValueError("tf.mpi.gather_batch takes samples along a first dimension, not a scalar")
+    presence.needs_all("a function with tf.mpi.gather_batch")
     part = current()
     if part is not None:
         part.gathers = True

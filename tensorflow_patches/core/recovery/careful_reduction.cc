@@ -1,0 +1,202 @@
+#include "tensorflow_patches/core/recovery/careful_reduction.h"
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <numeric>
+
+#include "tensorflow_patches/core/observability/timeline.h"
+#include "tensorflow_patches/core/reduction/fusion.h"
+
+namespace tfmpi {
+namespace {
+
+// By rank, of the rows of one response.
+std::vector<size_t> BytesByRank(const Signature& signature, const std::vector<int64_t>& rows) {
+  const size_t row_bytes = RowBytes(signature);
+  std::vector<size_t> bytes;
+  for (const int64_t n : rows) bytes.push_back(static_cast<size_t>(n) * row_bytes);
+  return bytes;
+}
+
+size_t Total(const std::vector<size_t>& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
+}
+
+// All ranks know all rows, so that all decide alike.
+bool IsBeyondLimit(const Signature& signature, const std::vector<int64_t>& rows) {
+  const int64_t limit = signature.kind == OpKind::kSparseAllgather ? signature.row_limit : -1;
+  return limit >= 0 && std::accumulate(rows.begin(), rows.end(), int64_t{0}) > limit;
+}
+
+bool IsWeighted(const Signature& signature) {
+  return IsGradient(signature) && (signature.weighted || GathersRows(signature.kind));
+}
+
+double WeightOf(const FusionEntry& entry) {
+  if (entry.request == nullptr) return 0;
+  if (entry.request->rows != nullptr) return entry.request->rows->Weight();
+  return entry.request->scale * entry.request->weighed;
+}
+
+}  // namespace
+
+Status CarefulReduction::Collect(const Response& response, const std::vector<FusionEntry>& entries,
+                                 TimePoint deadline, Result* result, bool* meets_all) {
+  const FusionEntry& first = entries.front();
+  *meets_all = false;
+  switch (first.signature.kind) {
+    case OpKind::kAllreduce: {
+      const Status status = Allreduce(entries, response.contributors, deadline, result);
+      *meets_all = result->bytes != 0;
+      return status;
+    }
+    case OpKind::kAllgather:
+    case OpKind::kSparseAllgather:
+      return Gather(first, response, deadline, result);
+    case OpKind::kBroadcast:
+      return Broadcast(first, deadline, result);
+    case OpKind::kBarrier:
+      return Status();
+  }
+  return Status(Code::kInternal, "unknown operation");
+}
+
+Status CarefulReduction::Meet(TimePoint deadline) {
+  auto one = std::make_unique<int64_t>(1);
+  const Status status = transport_->Allreduce(one.get(), one.get(),
+                                              {1, DataType::kInt64, ReduceOp::kSum, 1}, deadline);
+  if (!status.ok()) one.release();  // see ExecuteCarefully
+  return status;
+}
+
+Status CarefulReduction::Factors(const std::vector<FusionEntry>& entries, int contributors,
+                                 TimePoint deadline, std::vector<double>* factors) {
+  // What rounding makes of weights that are right; the average stays what it is, to the bit.
+  constexpr double kAsGoodAsOne = 1e-5;
+  factors->assign(entries.size(), 1.0);
+  if (!divides_by_weights_) return Status();
+  bool any = false;
+  for (const FusionEntry& entry : entries) any |= IsWeighted(entry.signature);
+  if (!any) return Status();
+  auto kept = std::make_unique<std::vector<double>>();
+  std::vector<double>& weights = *kept;
+  for (const FusionEntry& entry : entries) weights.push_back(WeightOf(entry));
+  const Status status =
+      transport_->Allreduce(weights.data(), weights.data(),
+                            {weights.size(), DataType::kFloat64, ReduceOp::kSum, 1}, deadline);
+  if (!status.ok()) {
+    kept.release();
+    return status;
+  }
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const double factor = contributors / weights[i];
+    const bool needed = IsWeighted(entries[i].signature) && std::isfinite(factor) &&
+                        std::abs(factor - 1) > kAsGoodAsOne;
+    if (needed) (*factors)[i] = factor;
+  }
+  return status;
+}
+
+Status CarefulReduction::Allreduce(const std::vector<FusionEntry>& entries, int contributors,
+                                   TimePoint deadline, Result* result) {
+  size_t bytes = 0;
+  for (const FusionEntry& entry : entries) {
+    bytes += WireBytes(entry.signature.dtype, Count(entry.signature));
+  }
+  if (bytes == 0) return Status();
+  std::vector<double> factors;
+  const Status weighed = Factors(entries, contributors, deadline, &factors);
+  if (!weighed.ok()) return weighed;
+  *result = history_->Take(bytes);
+  char* const buffer = result->memory.get();
+  Fusion::PackAll(entries, buffer, bytes, factors.data());
+  const Signature& first = entries.front().signature;
+  const DataType wire = WireType(first.dtype);
+  const double scale = first.op == ReduceOp::kAverage ? 1.0 / contributors : 1.0;
+  const Span span(Stage::kReduce, "", bytes);
+  return transport_->Allreduce(buffer, buffer,
+                               {bytes / SizeOf(wire), wire, WireOp(first.op), scale}, deadline);
+}
+
+Status CarefulReduction::Gather(const FusionEntry& entry, const Response& response,
+                                TimePoint deadline, Result* result) {
+  const std::vector<int64_t>& rows = response.items.front().rows;
+  if (IsBeyondLimit(entry.signature, rows)) return Status();
+  const std::vector<size_t> bytes = BytesByRank(entry.signature, rows);
+  const int rank = transport_->topology().rank;
+  RowAccess* const access = entry.request != nullptr ? entry.request->rows : nullptr;
+  std::vector<double> factors;
+  const Status weighed = Factors({entry}, response.contributors, deadline, &factors);
+  if (!weighed.ok()) return weighed;
+  *result = history_->Take(Total(bytes));
+  char* const all = result->memory.get();
+  const void* own = entry.request != nullptr ? entry.request->input : nullptr;
+  if (access != nullptr) {
+    access->Prepare(rank, factors.front());
+    access->Begin(rows, response.contributors);
+    char* const place = all + std::accumulate(bytes.begin(), bytes.begin() + rank, size_t{0});
+    if (rows[rank] != 0) access->Put(0, rows[rank], place);
+    own = place;
+  }
+  if (result->bytes == 0) return Status();
+  const Span span(Stage::kReduce, "allgather", result->bytes);
+  return transport_->Allgather(own, all, bytes, deadline);
+}
+
+Status CarefulReduction::Broadcast(const FusionEntry& entry, TimePoint deadline, Result* result) {
+  const Signature& signature = entry.signature;
+  const size_t bytes = Count(signature) * SizeOf(signature.dtype);
+  if (bytes == 0) return Status();
+  *result = history_->Take(bytes);
+  if (transport_->topology().rank == signature.root && entry.request != nullptr) {
+    std::memcpy(result->memory.get(), entry.request->output, bytes);
+  }
+  const Span span(Stage::kReduce, "broadcast", bytes);
+  return transport_->Broadcast(result->memory.get(), bytes, signature.root, deadline);
+}
+
+Status CarefulReduction::Deliver(const Response& response, const std::vector<FusionEntry>& entries,
+                                 int rank, const Result& result, bool collected_here) {
+  const FusionEntry& first = entries.front();
+  const Signature& signature = first.signature;
+  const char* const data = result.memory.get();
+  if (signature.kind == OpKind::kAllreduce) {
+    if (result.bytes != 0) Fusion::UnpackAll(entries, data, result.bytes);
+    return Status();
+  }
+  if (first.request == nullptr) return Status();
+  Request& request = *first.request;
+  if (signature.kind == OpKind::kBroadcast) {
+    if (result.bytes != 0 && rank != signature.root) {
+      std::memcpy(request.output, data, result.bytes);
+    }
+    return Status();
+  }
+  if (!GathersRows(signature.kind)) return Status();
+  const std::vector<int64_t>& rows = response.items.front().rows;
+  if (request.rows == nullptr) {
+    void* const out = request.allocate(rows);
+    if (result.bytes == 0) return Status();
+    if (out == nullptr) {
+      return Status(Code::kInternal,
+                    "no memory for the result of allgather '" + request.name + "'");
+    }
+    std::memcpy(out, data, result.bytes);
+    return Status();
+  }
+  if (IsBeyondLimit(signature, rows)) return Status();
+  if (!collected_here) {
+    request.rows->Prepare(rank, 1);
+    request.rows->Begin(rows, response.contributors);
+  }
+  const std::vector<size_t> bytes = BytesByRank(signature, rows);
+  const char* from = data;
+  for (size_t r = 0; r < rows.size(); from += bytes[r], ++r) {
+    const bool there = collected_here && static_cast<int>(r) == rank;
+    if (rows[r] != 0 && !there) request.rows->Take(static_cast<int>(r), 0, rows[r], from);
+  }
+  return Status();
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,76 @@
+// A transport whose group can become another: the ranks that are left when others have died.
+//
+// Communication thread, but for what Transport says of any thread: these may see the group before a
+// change or the one after it. The transports of former groups live as long as this one, since their
+// topology may still be looked at. It has no shared word: the engine agrees by messages.
+
+#ifndef TFMPI_CORE_RECOVERY_CHANGING_TRANSPORT_H_
+#define TFMPI_CORE_RECOVERY_CHANGING_TRANSPORT_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorflow_patches/core/transport/membership.h"
+#include "tensorflow_patches/core/transport/transport.h"
+
+namespace tfmpi {
+
+class ChangingTransport : public Transport {
+ public:
+  explicit ChangingTransport(std::unique_ptr<Transport> first) { Change(std::move(first)); }
+
+  // From now on all calls go there.
+  void Change(std::unique_ptr<Transport> next) {
+    Transport* const raw = next.get();
+    Keep(std::move(next));
+    now_.store(raw, std::memory_order_release);
+    raw->Wake();  // whoever has just woken the former one means this
+  }
+  // A group that has ended before it began.
+  void Keep(std::unique_ptr<Transport> transport) { all_.push_back(std::move(transport)); }
+
+  const Topology& topology() const override { return now()->topology(); }
+  std::string description() const override { return now()->description(); }
+  Status Send(int peer, const std::string& bytes) override { return now()->Send(peer, bytes); }
+  Status Receive(std::vector<ControlMessage>* inbox) override { return now()->Receive(inbox); }
+  Status Flush(TimePoint deadline) override { return now()->Flush(deadline); }
+  void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready) override {
+    now()->Wait(limit, expecting, ready);
+  }
+  bool MayPoll() const override { return now()->MayPoll(); }
+  void Wake() override { now()->Wake(); }
+  void WakePeers() override { now()->WakePeers(); }
+  Status Allreduce(const void* in, void* out, const Reduction& reduction,
+                   TimePoint deadline) override {
+    return now()->Allreduce(in, out, reduction, deadline);
+  }
+  Status PlainAllreduce(const void* in, void* out, const Reduction& reduction) override {
+    return now()->PlainAllreduce(in, out, reduction);
+  }
+  Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
+                   TimePoint deadline) override {
+    return now()->Allgather(in, out, bytes, deadline);
+  }
+  Status SparseAllgather(const std::vector<int64_t>& rows, size_t row_bytes, RowAccess* access,
+                         TimePoint deadline) override {
+    return now()->SparseAllgather(rows, row_bytes, access, deadline);
+  }
+  Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) override {
+    return now()->Broadcast(data, bytes, root, deadline);
+  }
+  Membership* membership() override { return now()->membership(); }
+  Status Finalize() override { return now()->Finalize(); }
+
+ private:
+  Transport* now() const { return now_.load(std::memory_order_acquire); }
+
+  std::atomic<Transport*> now_{nullptr};
+  std::vector<std::unique_ptr<Transport>> all_;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_RECOVERY_CHANGING_TRANSPORT_H_

@@ -1,0 +1,81 @@
+// What an MPI with fault tolerance (ULFM) does when processes die. For mpi_plugin.cc alone.
+//
+// Found at run time: older releases of the same ABI lack it. Communication thread.
+
+#ifndef TFMPI_CORE_TRANSPORT_MPI_ULFM_H_
+#define TFMPI_CORE_TRANSPORT_MPI_ULFM_H_
+
+#include <dlfcn.h>
+#include <mpi.h>
+
+#include <cstdint>
+
+namespace tfmpi {
+
+class Ulfm {
+ public:
+  // Whether the library has it. Only Open MPI's own handles are what its functions take.
+  bool Load() {
+#ifdef OMPI_MAJOR_VERSION
+    return Find("MPIX_Comm_revoke", &revoke_) && Find("MPIX_Comm_is_revoked", &is_revoked_) &&
+           Find("MPIX_Comm_shrink", &shrink_) && Find("MPIX_Comm_get_failed", &get_failed_) &&
+           Find("MPIX_Comm_iagree", &agree_);
+#else
+    return false;
+#endif
+  }
+  // Whether this job was started with it: else the launcher ends all when one dies.
+  static bool IsOn() {
+    int provided = 0;
+    if (MPI_T_init_thread(MPI_THREAD_SINGLE, &provided) != MPI_SUCCESS) return false;
+    int index = 0, length = 0;
+    MPI_T_cvar_handle enabled;
+    bool is_on = false;
+    if (MPI_T_cvar_get_index("mpi_ft_enable", &index) == MPI_SUCCESS &&
+        MPI_T_cvar_handle_alloc(index, nullptr, &enabled, &length) == MPI_SUCCESS) {
+      int64_t value[2] = {};  // a bool, or an int
+      is_on = MPI_T_cvar_read(enabled, value) == MPI_SUCCESS && value[0] != 0;
+      MPI_T_cvar_handle_free(&enabled);
+    }
+    MPI_T_finalize();
+    return is_on;
+  }
+
+  void Revoke(MPI_Comm comm) const {
+    if (comm != MPI_COMM_NULL) revoke_(comm);
+  }
+  bool IsRevoked(MPI_Comm comm) const {
+    int revoked = 0;
+    return comm != MPI_COMM_NULL && (is_revoked_(comm, &revoked) != MPI_SUCCESS || revoked != 0);
+  }
+  bool HasFailed(MPI_Comm comm) const {
+    MPI_Group failed = MPI_GROUP_NULL;
+    int size = 0;
+    if (get_failed_(comm, &failed) != MPI_SUCCESS) return true;
+    MPI_Group_size(failed, &size);
+    MPI_Group_free(&failed);
+    return size != 0;
+  }
+  // Both work on what is revoked.
+  int Shrink(MPI_Comm comm, MPI_Comm* smaller) const { return shrink_(comm, smaller); }
+  int Agree(MPI_Comm comm, int* flag, MPI_Request* request) const {
+    return agree_(comm, flag, request);
+  }
+
+ private:
+  template <typename Function>
+  static bool Find(const char* name, Function* function) {
+    *function = reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
+    return *function != nullptr;
+  }
+
+  int (*revoke_)(MPI_Comm) = nullptr;
+  int (*is_revoked_)(MPI_Comm, int*) = nullptr;
+  int (*shrink_)(MPI_Comm, MPI_Comm*) = nullptr;
+  int (*get_failed_)(MPI_Comm, MPI_Group*) = nullptr;
+  int (*agree_)(MPI_Comm, int*, MPI_Request*) = nullptr;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_TRANSPORT_MPI_ULFM_H_

@@ -1,0 +1,59 @@
+"""TF_MPI_FAULT=shrink: loops of a script's own go on when ranks are killed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tiers import full
+
+ULFM = ("--with-ft", "ulfm")
+SHRINK = {"TF_MPI_FAULT": "shrink"}
+
+
+def survivors(run):
+    """What those said that have lived."""
+    lines = "".join(run.stdout).splitlines()
+    return [json.loads(line[len("RESULT ") :]) for line in lines if line.startswith("RESULT ")]
+
+
+@pytest.mark.parametrize(
+    "how, fates",
+    [
+        ("function", ["0:20", "2:40"]),
+        full("eager", ["1:10", "2:11", "3:30"]),
+        full("compiled", ["0:15", "1:15"]),
+        full("function", ["3:1"]),
+    ],
+)
+def test_those_that_are_left_train_on_alike(launch, scripts, tmp_path, how, fates):
+    run = launch(
+        scripts / "shrink.py",
+        np=4,
+        args=[how, *fates],
+        env=SHRINK | {"TEST_FOLDER": str(tmp_path)},
+        mpirun_args=ULFM,
+        timeout=180,
+    )
+    left = survivors(run)
+    assert len(left) == 4 - len(fates), run.report()
+    assert run.returncode == 0, run.report()
+    assert len({one["digest"] for one in left}) == 1, left
+    assert sorted(one["rank"] for one in left) == list(range(len(left)))
+    for one in left:
+        assert one["size"] == one["total"] == len(left)
+        assert one["sizes"][0] == 4 and one["sizes"][-1] == len(left)
+        assert one["sizes"] == sorted(one["sizes"], reverse=True)
+        assert one["loss"] < 30, left  # 140 before the first step
+        assert one["saved"]  # by the first that is left
+    assert any("has died" in text or "have died" in text for text in run.stderr), run.report()
+
+
+@pytest.mark.full
+def test_fit_ends_with_the_reason(launch, scripts):
+    run = launch(scripts / "shrink_fit.py", np=3, env=SHRINK, mpirun_args=ULFM, timeout=120)
+    assert not survivors(run)
+    for rank in (0, 2):
+        assert "rank 1 of 3 has died, and fit() of model" in run.stderr[rank], run.report()
+        assert "cannot go on with fewer ranks" in run.stderr[rank]
