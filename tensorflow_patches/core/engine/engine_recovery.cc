@@ -71,11 +71,11 @@ Status Engine::EndsByOrphan(Request* request, uint64_t group) {
     request->signature.root = Request::kDeadRoot;
     return Status();
   }
-  FailForGood(Status(Code::kUnavailable,
-                     "'" + request->name + "' cannot come: rank " +
-                         std::to_string(request->signature.root) + " of " +
-                         std::to_string(next_ranks_[group].size()) +
-                         " has died, and was to give the others what nobody else has"));
+  FailForGood(
+      Status(Code::kUnavailable, "'" + request->name + "' cannot come: rank " +
+                                     std::to_string(request->signature.root) + " of " +
+                                     std::to_string(next_ranks_[group].size()) +
+                                     " has died, and was to give the others what nobody else has"));
   return failure_;
 }
 

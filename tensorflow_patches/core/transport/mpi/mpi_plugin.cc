@@ -175,7 +175,11 @@ void LeaveOutOfi() {
   MPI_T_cvar_handle_free(&chosen);
 }
 
-int StartMpi(char* error) {
+// Open MPI's MPI_Finalize begins with a barrier over all processes that there were; where some have
+// died it sometimes never ends. Read at MPI_Init.
+constexpr char kNoLastBarrier[] = "OMPI_MCA_async_mpi_finalize";
+
+int StartMpi(bool goes_on, char* error) {
   State& state = GetState();
   int initialized = 0;
   MPI_Initialized(&initialized);
@@ -184,6 +188,7 @@ int StartMpi(char* error) {
     MPI_Query_thread(&provided);
   } else {
     int ignored = 0;
+    if (goes_on) setenv(kNoLastBarrier, "1", /*overwrite=*/0);
     const bool has_tools = MPI_T_init_thread(MPI_THREAD_SINGLE, &ignored) == MPI_SUCCESS;
     if (has_tools) LeaveOutOfi();
     const int result = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
@@ -253,8 +258,8 @@ int UseGroup(MPI_Comm parent, TfMpiTransportInfo* info, char* error) {
   return kTfMpiOk;
 }
 
-int Init(TfMpiTransportInfo* info, char* error) {
-  if (const int result = StartMpi(error); result != kTfMpiOk) return result;
+int Init(int32_t goes_on, TfMpiTransportInfo* info, char* error) {
+  if (const int result = StartMpi(goes_on != 0, error); result != kTfMpiOk) return result;
   TFMPI_RETURN_IF_ERROR("MPI_Comm_dup", MPI_Comm_dup(MPI_COMM_WORLD, &GetState().data.comm));
   return UseGroup(MPI_COMM_WORLD, info, error);
 }

@@ -46,7 +46,8 @@ struct TfMpiReduction {
 struct TfMpiTransport {
   uint32_t abi;  // TFMPI_TRANSPORT_ABI of the header it was compiled with
   // MPI_Init, which waits for all ranks. Sets rank, size and library; then messages may be sent.
-  int (*init)(struct TfMpiTransportInfo* info, char* error);
+  // `goes_on`: without ranks that die, see below.
+  int (*init)(int32_t goes_on, struct TfMpiTransportInfo* info, char* error);
   // Collective over all ranks, which have to give the same: 0 for the nodes as they are, else so
   // many ranks, in their order, count as one. Sets the rest of `info`.
   int (*split)(int32_t ranks_per_node, struct TfMpiTransportInfo* info, char* error);

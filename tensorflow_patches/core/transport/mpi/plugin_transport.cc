@@ -206,7 +206,7 @@ Status LoadPluginTransport(const std::string& path, const PluginOptions& options
   TfMpiTransportInfo info = {};
   char error[TFMPI_ERROR_BYTES] = {};
   waits("all ranks to arrive in MPI_Init");
-  status = ToStatus(plugin->init(&info, error), error);
+  status = ToStatus(plugin->init(options.go_on ? 1 : 0, &info, error), error);
   if (!status.ok()) return status;
   if (info.size > 1) {
     PluginTransport messages(plugin, info, kTfMpiAll);
