@@ -111,7 +111,7 @@ def noted():
 
 def asked_for():
     """How often a generator with which fits go on has been asked: a batch ahead of each fit."""
-    asked = []
+    asked: list[int] = []
 
     def generator():
         while True:

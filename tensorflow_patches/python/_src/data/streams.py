@@ -135,7 +135,7 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str | None
     """
     import tensorflow as tf
 
-    spec = own = dataset.element_spec
+    spec = dataset.element_spec
     if spec_of_rank_0 is not None:
         spec = packing.decode_spec(spec_of_rank_0)
     packed = tf.data.Dataset.from_tensors(tf.zeros([0], tf.uint8)).repeat()
