@@ -1,6 +1,6 @@
 """Runs that end badly, or with a warning.
 
-errors_ends.py WAY RANK            that rank (-1: each) ends in a way of ENDS; prints AT and the time
+errors_ends.py WAY RANK            that rank (-1: each) ends in a way of ENDS; prints AT, the time
 errors_ends.py stall               rank 1, then rank 0, is late; then all go on
 errors_ends.py same                every rank has the same data
 errors_ends.py clustered           for XLA's auto-clustering
