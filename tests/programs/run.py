@@ -46,6 +46,7 @@ CLOSE = 1e-4
 # Not as in one process, and why.
 UNLIKE = {
     "files/callback_time_files": "while it runs, a folder lists each rank's name of a file",
+    "losses/masked_transformer": "the attention's key bias has no gradient but rounding, for Adam",
 }
 SECONDS = 900  # a room
 

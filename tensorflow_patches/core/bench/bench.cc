@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
-#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -84,13 +83,15 @@ class Round {
     return round;
   }
 
-  void EndOne(const Status& ended) {
+  void EndOne(const Status& ended) { EndOne({ended, SecondsSince(start_)}); }
+  // As above; the last one's seconds are the round's.
+  void EndOne(const Timed& ended) {
     std::shared_ptr<Round> self;  // given up when the mutex has been
     std::lock_guard<std::mutex> lock(mutex_);
-    if (timed_.status.ok()) timed_.status = ended;
+    if (timed_.status.ok()) timed_.status = ended.status;
     if (--unfinished_ != 0) return;
     self = std::move(self_);
-    timed_.seconds = SecondsSince(start_);
+    timed_.seconds = ended.seconds;
     is_over_ = true;
     over_.notify_all();
   }
@@ -328,14 +329,13 @@ Status Bench::TakeSample(BenchWay way, double* seconds) {
     }
     *seconds = sum / case_.engine_rounds;
   } else {
-    auto over = std::make_shared<std::promise<Timed>>();
-    barrier.done = [self = shared_from_this(), over, way](const Status& status) {
-      over->set_value(status.ok() ? self->RunDirectly(way) : Timed{status, 0});
+    // No std::future: it would need a newer libstdc++ than the wheel may ask for.
+    const std::shared_ptr<Round> round = Round::Make(1, shared_from_this());
+    barrier.done = [this, self = round.get(), way](const Status& status) {
+      self->EndOne(status.ok() ? RunDirectly(way) : Timed{status, 0});
     };
     engine_->Submit(std::move(barrier));
-    std::future<Timed> result = over->get_future();
-    const auto limit = std::chrono::duration<double>(case_.timeout);
-    timed = result.wait_for(limit) == std::future_status::ready ? result.get() : TooLong(label_);
+    if (!round->Await(case_.timeout, &timed)) timed = TooLong(label_);
     *seconds = timed.seconds;
   }
   return timed.status.ok() ? CheckAll(way) : timed.status;

@@ -23,6 +23,7 @@
 #include "tensorflow_patches/glue/kernels/sparse_average.h"
 #include "tensorflow_patches/glue/registration/interpose.h"
 #include "tensorflow_patches/glue/runtime/extras.h"
+#include "tensorflow_patches/glue/runtime/interpreter_end.h"
 #include "tensorflow_patches/glue/runtime/request_group.h"
 #include "tensorflow_patches/glue/runtime/runtime.h"
 #include "tensorflow_patches/glue/variables/variable_names.h"
@@ -117,6 +118,12 @@ int32_t tfmpi_join(char* error) { return Report(tfmpi::JoinRuntime(), error); }
 
 void tfmpi_leave(const char* reason, double seconds) {
   tfmpi::LeaveRuntime(reason, Seconds(seconds));
+}
+
+void tfmpi_limit_end(int32_t code, double seconds, const char* line) {
+  const std::chrono::duration<double> patience(seconds);
+  tfmpi::LimitInterpreterEnd(code, std::chrono::duration_cast<std::chrono::milliseconds>(patience),
+                             line);
 }
 
 const char* tfmpi_stats_report(void) { return tfmpi::StatsReport().c_str(); }

@@ -44,6 +44,8 @@ TFMPI_API void tfmpi_start_waits_for(char* out, int32_t bytes);
 TFMPI_API int32_t tfmpi_join(char* error);
 // Tells the other ranks that this one stops; waits at most `seconds`.
 TFMPI_API void tfmpi_leave(const char* reason, double seconds);
+// runtime/interpreter_end.h's LimitInterpreterEnd, after one of the two.
+TFMPI_API void tfmpi_limit_end(int32_t code, double seconds, const char* line);
 
 // core/base/sizes.h: kOpBytes, kOwnOpBytes
 TFMPI_API void tfmpi_op_sizes(int64_t out[2]);

@@ -113,8 +113,9 @@ TEST_F(StandingTest, WhoWaitsForAFileHoldsUpNoGradient) {
   for (int step = 0; step < 20; ++step) {
     values[0] = 7;
     Ending alone = Give(ranks[0], "w", &values[0]);
-    const auto patience = milliseconds(step == 0 ? 50 : 0);
-    EXPECT_EQ(alone.wait_for(patience), std::future_status::timeout) << "step " << step;
+    if (step == 0) {  // later it may be answered at once: rank 1 still waits
+      EXPECT_EQ(alone.wait_for(milliseconds(50)), std::future_status::timeout);
+    }
     ranks[1].whereabouts()->WaitForFile("model.keras", ranks[1].posts_heard(), true);
     ASSERT_TRUE(Await(alone).ok());
     EXPECT_EQ(values[0], 7) << "divided by those that give something";

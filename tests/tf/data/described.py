@@ -21,6 +21,41 @@ def looked_up(words):
     return Data.from_tensors("a").map(found.lookup)
 
 
+def of_kind(kind, words):
+    """A table of a kind, which maps the words to 0, 1, ... as other dtypes have them."""
+    keys, values = kind
+    numbers = tf.cast(tf.range(len(words)), tf.int64)
+    from_words = words if keys == "string" else [ord(word) for word in words]
+    to = tf.strings.as_string(numbers) if values == "string" else tf.cast(numbers, values)
+    initializer = tf.lookup.KeyValueTensorInitializer(tf.constant(from_words, keys), to)
+    found = tf.lookup.StaticHashTable(initializer, tf.zeros([], values))
+    return Data.from_tensors(tf.constant(from_words[:1], keys)).map(found.lookup)
+
+
+def mutable(dense, words):
+    """A table of vectors."""
+    keys = [ord(word) for word in words]
+    if dense:
+        arguments = {"empty_key": -1, "deleted_key": -2}
+        found = tf.lookup.experimental.DenseHashTable(
+            tf.int64, tf.int64, default_value=-1, **arguments
+        )
+        found.insert(tf.constant(keys, tf.int64), tf.range(len(keys), dtype=tf.int64))
+    else:
+        found = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, tf.zeros([3]))
+        found.insert(
+            tf.constant(keys, tf.int64), tf.reshape(tf.range(3.0 * len(keys)), [len(keys), 3])
+        )
+    return Data.from_tensors(tf.constant([keys[0]], tf.int64)).map(found.lookup)
+
+
+KINDS = [
+    *((keys, values) for keys in ("string", "int64") for values in ("string", "int64", "float32")),
+    ("string", "int32"),
+    ("int32", "int32"),
+]
+
+
 def gathered(order):
     order = tf.constant(order)
     return Data.range(3).map(lambda i: order[i])
@@ -57,6 +92,12 @@ PAIRS = {
     "constants": [mapped(lambda i, n=n: i + n) for n in (1, 2)],
     "variable": [scaled(value) for value in (1.0, 2.0)],
     "table": [looked_up(words) for words in (["a", "b"], ["b", "a"])],
+    **{
+        f"table of {kind}": [of_kind(kind, words) for words in (["a", "b"], ["b", "a"])]
+        for kind in KINDS
+    },
+    "mutable table": [mutable(False, words) for words in (["a", "b"], ["b", "a"])],
+    "dense table": [mutable(True, words) for words in (["a", "b"], ["b", "a"])],
     "part": [Data.range(8).shard(2, index) for index in (0, 1)],
     "skipped": [Data.range(8).skip(number) for number in (0, 1)],
     "iterated": [iterated(times) for times in (0, 1)],
@@ -70,6 +111,7 @@ def again(name):
     """The first of a pair, made anew by every rank."""
     return {
         "table": lambda: looked_up(["a", "b"]),
+        "dense table": lambda: mutable(True, ["a", "b"]),
         "captured": lambda: gathered([0, 1, 2]),
         "constants": lambda: mapped(lambda i, n=1: i + n),
         "variable": lambda: scaled(1.0),
@@ -84,7 +126,15 @@ result(
         "second": {name: determinism.description(pair[1]) for name, pair in PAIRS.items()},
         "again": {
             name: determinism.description(again(name))
-            for name in ("table", "captured", "constants", "variable", "shuffle", "folder")
+            for name in (
+                "table",
+                "dense table",
+                "captured",
+                "constants",
+                "variable",
+                "shuffle",
+                "folder",
+            )
         },
     }
 )

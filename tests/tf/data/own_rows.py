@@ -5,6 +5,7 @@ Each rank's own generator of random numbers stands for what is drawn from a cloc
 
 import os
 import sys
+import time
 
 import numpy as np
 import tensorflow as tf
@@ -108,4 +109,32 @@ def noted():
     return {"loss": alike, "labels": noted, "loss of rank 0's": other, "all": len(labels)}
 
 
-result({"predicted": predictions(), "noted": noted()})
+def asked_for():
+    """How often a generator with which fits go on has been asked: a batch ahead of each fit."""
+    asked: list[int] = []
+
+    def generator():
+        while True:
+            asked.append(len(asked))
+            time.sleep(0.02)  # so that reading ahead would be seen
+            yield SAME[:4], SAME[:4, :2] + len(asked)
+
+    counts, going_on = [], generator()
+    for steps in (3, 2):
+        time.sleep(0.2)
+        model.fit(going_on, steps_per_epoch=steps, verbose=0, callbacks=[After()])
+        counts.append(len(asked))
+    dataset = tf.data.Dataset.from_generator(
+        lambda: going_on,
+        output_signature=(tf.TensorSpec([4, 4]), tf.TensorSpec([4, 2])),
+    )
+    model.fit(dataset, steps_per_epoch=3, verbose=0, callbacks=[After()])
+    return [*counts, len(asked)]
+
+
+class After(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(0.2)
+
+
+result({"predicted": predictions(), "noted": noted(), "asked for": asked_for()})

@@ -15,6 +15,8 @@ def test_each_rank_predicts_its_own_and_is_asked_for_its_own(launch, scripts, ki
         assert rank["predicted"]["yielded"] == 5
         assert rank["predicted"]["asked"] == [5, 5]
         assert rank["noted"]["all"] == 12
+        # As in one process: a batch ahead, and two in tf_keras.
+        assert rank["asked for"] == ([4, 7, 11] if kind == "keras" else [5, 9, 13])
     first, second = (rank["noted"] for rank in run.results)
     assert first["loss"] == second["loss"] and first["labels"] == second["labels"]
     assert first["loss of rank 0's"] == second["loss of rank 0's"]

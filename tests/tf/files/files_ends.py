@@ -2,7 +2,7 @@
 
     files_ends.py DIR     with a TF_MPI_STALL_TIMEOUT of 2 seconds
 
-Prints by case what was raised and after how many seconds.
+Prints by case what was raised, of which cause, and after how many seconds.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import keras
 import tensorflow as tf
 from common import result
 
@@ -21,23 +22,28 @@ checkpoint = tf.train.Checkpoint(value=tf.Variable(1.0 + RANK))
 outcomes: dict[str, Any] = {}
 
 
-def save(case: str, name: str) -> None:
+def save(case: str, name: str, write: Any = checkpoint.write) -> None:
     start = time.monotonic()
-    raised = ""
+    raised, cause = "", None
     try:
-        checkpoint.write(DIRECTORY / name)
-    except (tf.errors.OpError, OSError) as error:
-        raised = f"{type(error).__name__}: {error}"
+        write(DIRECTORY / name)
+    except (tf.errors.OpError, OSError, ValueError) as error:
+        raised, cause = f"{type(error).__name__}: {error}", error.__cause__
     there = (DIRECTORY / f"{name}.index").exists()
-    outcomes[case] = {"raised": raised, "seconds": time.monotonic() - start, "there": there}
+    seconds = time.monotonic() - start
+    outcomes[case] = {"raised": raised, "cause": str(cause), "seconds": seconds, "there": there}
 
 
+(DIRECTORY / "folder.weights.h5").mkdir(exist_ok=True)
 (DIRECTORY / "file").touch() if RANK == 0 else time.sleep(0.2)
 if RANK == 0:
     save("rank 0 only", "a")
 tf.mpi.barrier()
 save("all, later", "b")
 save("no folder can be made", "file/c")
+model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+save("a folder", ".", lambda path: model.save_weights(f"{path}/folder.weights.h5"))
+save("no such format", "exported", lambda path: model.export(path, format="other"))
 save("after a failure", "d")
 if RANK != 0:
     save("not rank 0", "e")

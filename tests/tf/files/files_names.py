@@ -57,6 +57,9 @@ def temporary_folder(model: Any) -> None:
         other = make()
         tf.train.Checkpoint(model=other).restore(latest).assert_existing_objects_matched()
         printed["restored"] = weights(other)
+        tf.compat.v1.train.update_checkpoint_state(str(folder / "some"), str(folder / "other"))
+        printed["updated"] = tf.train.get_checkpoint_state(folder / "some").model_checkpoint_path
+        printed["updated"] = Path(printed["updated"]).name
         model.export(folder / "exported", verbose=False)
         exported = tf.saved_model.load(folder / "exported")
         printed["served"] = float(np.abs(exported.serve(x[:2]) - model(x[:2])).max()) < 1e-5

@@ -1,6 +1,6 @@
 """Runs that end badly, or with a warning.
 
-errors_ends.py WAY RANK            that rank ends in a way of ENDS; it prints AT and the time
+errors_ends.py WAY RANK            that rank (-1: each) ends in a way of ENDS; prints AT, the time
 errors_ends.py stall               rank 1, then rank 0, is late; then all go on
 errors_ends.py same                every rank has the same data
 errors_ends.py clustered           for XLA's auto-clustering
@@ -45,7 +45,7 @@ def stop(way: str, who: int) -> None:
         model.step()
     with tf.GradientTape():  # the first is a meeting of all ranks
         pass
-    if who == RANK:
+    if who in (RANK, -1):
         print("AT", time.time(), flush=True)
         return ENDS[way](model)
     if way == "well":
@@ -88,7 +88,43 @@ def in_a_thread(_: Model) -> None:
     time.sleep(30)
 
 
+def in_a_generator(_: Model) -> None:
+    """A thread of tf.data's is in the script when Python ends."""
+    import keras
+
+    def samples() -> Any:
+        while True:
+            time.sleep(0.02)
+            yield np.ones((4, 1)), np.ones((4, 1))
+
+    class Stops(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 3:
+                broken()
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(samples(), steps_per_epoch=6, verbose=0, callbacks=[Stops()])
+
+
+class Waits:
+    """Keeps Python from its end."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lock.acquire()
+
+    def __del__(self) -> None:
+        self.lock.acquire()
+
+
+def never(_: Model) -> None:
+    globals()["waits"] = Waits()
+
+
 ENDS: dict[str, Any] = {
+    "generator": in_a_generator,
+    "never": never,
     "raise": lambda _: broken(),
     "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
     "exit code": lambda _: exits(3),

@@ -126,6 +126,17 @@ def test_any_end_but_a_good_one_is_a_failure_of_the_job(launch, scripts, way):
     assert f"rank 1/2 has stopped: {ENDS[way]}" in run.stderr[0]
 
 
+@pytest.mark.parametrize("way", ["generator", full("never")])
+def test_python_that_does_not_end_is_ended(launch, scripts, way):
+    """In stock TensorFlow, too, the thread that is in a generator may keep it for ever."""
+    run = launch(scripts / "errors_ends.py", args=[way, -1], timeout=90)
+    well = way == "never"
+    assert (run.returncode == 0) == well
+    assert run.since(0) < SOON + 15 * well
+    for text in run.stderr:
+        assert ("Python has not ended within 15 s" in text) == well
+
+
 @pytest.mark.full
 def test_an_end_with_code_0_is_a_good_one(launch, scripts):
     run = launch(scripts / "errors_ends.py", args=["well", 1], timeout=90).check()

@@ -21,8 +21,14 @@ from tiers import full
 def test_keras_of_old_scripts_is_one_process(launch, scripts, args, size):
     (alone,) = reference(scripts / "sessions.py", args=args)
     run = launch(scripts / "sessions.py", np=size, args=args).check()
-    assert_same(run.results)
+    results = run.results
+    files, of_one = [rank.pop("saved", None) for rank in results], alone.pop("saved", None)
+    assert_same(results)
     for case, values in alone.items():
-        assert_close(run.results[0][case], values, 1e-5)
+        assert_close(results[0][case], values, 1e-5)
+    if of_one is not None:
+        assert [rank["names"] for rank in files] == [of_one["names"]] * size
+        # Other names of rank 0's files.
+        assert all(links > 1 for rank in files[1:] for links in rank["links"])
     said = sum("every rank trains on all of each batch" in text for text in run.stderr)
     assert said == ("loop" not in args)

@@ -6,6 +6,7 @@ taken for alike, as without.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import zlib
@@ -19,8 +20,9 @@ _LOOKED_AT = 2**16  # elements, at the beginning, in the middle and at the end o
 _NO_CONTENT = {"_variant_tensor_attr", "_seed", "_seed2", "_num_parallel_calls"}
 _ELEMENTS = 256  # of a dataset of ragged or sparse tensors, at its beginning and its end
 _ODD = np.uint64(0x9E3779B97F4A7C15)
-_TABLES = (("string", "int64"), ("int64", "string"), ("int64", "int64"), ("string", "string"),
-           ("string", "float32"), ("int64", "float32"))  # fmt: skip
+_TABLES = tuple(itertools.product(
+    ("string", "int64", "int32"), ("int64", "string", "float32", "int32", "float64", "bool")
+))  # fmt: skip
 
 
 def of_source(source: Any) -> list[int]:
@@ -138,14 +140,30 @@ def of_resource(handle: Any) -> list[int]:
         dtype = tf.dtypes.as_dtype(data.dtype)
         return of_tensor(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
     for keys, values in _TABLES:
+        if not _is_table_of(handle, keys, values):
+            continue
         try:
             exported = tf.raw_ops.LookupTableExportV2(
                 table_handle=handle, Tkeys=keys, Tvalues=values
             )
         except (tf.errors.OpError, ValueError, TypeError):
             continue
-        return [_of_pairs(*map(_numbers, exported)), int(exported[0].shape[0] or 0)]
+        return _of_pairs(*map(_numbers, exported))
     return []
+
+
+def _is_table_of(handle: Any, keys: str, values: str) -> bool:
+    """Whether it maps `keys` to `values`, dtypes; to be asked before an export, which does not
+    check them and would end the process."""
+    import tensorflow as tf
+
+    try:
+        tf.raw_ops.LookupTableFindV2(
+            table_handle=handle, keys=tf.zeros([0], keys), default_value=tf.zeros([], values)
+        )
+    except (tf.errors.OpError, ValueError, TypeError) as error:
+        return "shape" in str(error)  # of its values: dtypes are looked at before
+    return True
 
 
 def _numbers(values: Any) -> Any:
@@ -158,11 +176,17 @@ def _numbers(values: Any) -> Any:
     return tf.cast(values, tf.int64).numpy().reshape(-1).view(np.uint64)
 
 
-def _of_pairs(keys: Any, values: Any) -> int:
+def _of_pairs(keys: Any, values: Any) -> list[int]:
+    """In any order. Keys that come twice are empty places of a dense table, without values."""
+    _, first, times = np.unique(keys, return_index=True, return_counts=True)
+    pairs = first[times == 1]
+    keys, values = keys[pairs], values.reshape(len(keys), -1)[pairs]
     with np.errstate(over="ignore"):
-        mixed = (keys * _ODD) ^ (values + np.uint64(1))
-        mixed = (mixed ^ (mixed >> np.uint64(29))) * _ODD
-        return int(mixed.sum(dtype=np.uint64) & np.uint64(2**53 - 1))
+        mixed = keys * _ODD
+        for column in values.T:
+            mixed = (mixed ^ (column + np.uint64(1))) * _ODD
+            mixed ^= mixed >> np.uint64(29)
+        return [int(mixed.sum(dtype=np.uint64) & np.uint64(2**53 - 1)), len(pairs)]
 
 
 def node_ops(graph_def: Any) -> Iterator[str]:

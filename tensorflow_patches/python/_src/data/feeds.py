@@ -95,9 +95,9 @@ def shard_of(given: Given) -> Feed:
     predicting, call = predictions.expected()
     sizes = given.sizes or batch_shard.batch_sizes(given.dataset)
     endless = batch_shard.length(given.dataset) == math.inf
-    stream = streams.Stream(
-        given.dataset, "endless" if endless else given.num_batches, sorted(sizes or ()) or None
-    )
+    dataset = _of_generator(given.dataset) if given.once else given.dataset
+    length = "endless" if endless else given.num_batches
+    stream = streams.Stream(dataset, length, sorted(sizes or ()) or None, once=given.once)
     label = f"data {next(_numbers)}: {given.what}"
     if not takes_parts() or own_part.is_own(given.dataset):
         return Feed(given.dataset, given.num_batches) if predicting else _own(given, stream, label)
@@ -185,7 +185,21 @@ def _say_whole(why: str) -> None:
 def _part(stream: streams.Stream, element: Callable[[Any, Any, Any], Any]) -> Any:
     """This rank's samples, made ahead of need if no other rank must ask for them, too."""
     part = batch_shard.shard_batches(stream.dataset, stream.sizes, element)
+    if stream.once:
+        return part.prefetch(1)
     return part if stream.fed else part.prefetch(_AHEAD)
+
+
+def _of_generator(dataset: Any) -> Any:
+    """The dataset of a generator without what Keras reads ahead; _part reads one batch ahead.
+
+    Another call of fit may go on with the generator, and what it has yielded in vain is missing
+    then. Keras reads one batch ahead, or two, as a race decides; every rank must be as far.
+    """
+    source = getattr(dataset, "_input_dataset", None)
+    return (
+        source if type(dataset).__name__ == "_PrefetchDataset" and source is not None else dataset
+    )
 
 
 def _in_turn(stream: streams.Stream, label: str) -> Feed:

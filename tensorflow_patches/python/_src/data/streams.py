@@ -30,12 +30,14 @@ class Stream(NamedTuple):
     length: "endless", a number of batches, or None if unknown.
     sizes: the numbers of samples that batches can have, sorted; None if unknown.
     fed: they come from rank 0, so that all ranks must ask for each of them.
+    once: they can be iterated only once: of a generator.
     """
 
     dataset: Any
     length: Any
     sizes: list[int] | None
     fed: bool = False
+    once: bool = False
 
 
 class Comparison(NamedTuple):
@@ -86,7 +88,7 @@ def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False)
         _other_data(what, "arrays" if arrays else "data", any(theirs[4] for theirs in everyone))
     length, sizes = amounts[0]
     fed = _from_rank_0(stream.dataset, label, what, everyone[0][3])
-    return Stream(fed, length, sizes, fed=True)
+    return Stream(fed, length, sizes, fed=True, once=stream.once)
 
 
 def _other_data(what: str, kind: str, knows_of_ranks: bool) -> None:
@@ -133,13 +135,14 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str | None
     """
     import tensorflow as tf
 
-    spec = own = dataset.element_spec
+    spec = dataset.element_spec
     if spec_of_rank_0 is not None:
         spec = packing.decode_spec(spec_of_rank_0)
     packed = tf.data.Dataset.from_tensors(tf.zeros([0], tf.uint8)).repeat()
-    asks = hooks.rank == 0 or determinism.is_made_by_python(dataset)
+    by_python = determinism.is_made_by_python(dataset)
+    asks = hooks.rank == 0 or by_python
     if asks:
-        mine = dataset.map(lambda *args: packing.pack(own, batch_shard.element_of(own, args)))
+        mine = _packed(dataset, by_python)
         packed = mine.concatenate(packed)
 
     def received(element: Any) -> Any:
@@ -156,6 +159,17 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str | None
     elements = _one_by_one(_named(packed, label), received)
     elements = elements.take_while(lambda packed: tf.size(packed) > 0)
     return _one_by_one(elements, lambda packed: packing.unpack(spec, packed))
+
+
+def _packed(dataset: Any, by_python: bool) -> Any:
+    """Elements as vectors; a script's own functions are asked for none before its turn.
+
+    What a generator yields in vain is missing to whoever goes on with it.
+    """
+    spec = dataset.element_spec
+    if by_python:
+        return _one_by_one(dataset, lambda element: packing.pack(spec, element))
+    return dataset.map(lambda *args: packing.pack(spec, batch_shard.element_of(spec, args)))
 
 
 def _note_other_elements(what: str) -> Any:

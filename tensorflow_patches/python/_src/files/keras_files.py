@@ -1,5 +1,8 @@
 """Files and messages of Keras 3 and tf_keras: rank 0's alone (TF_MPI_IO), and notice of restores.
 
+So are those of tensorflow.python.keras, whose own format of weights, h5, stock TensorFlow cannot
+write.
+
 What callbacks decide and remember is left as it is, the same on all ranks: only what they write
 and print is taken away on ranks other than 0. A subclass that calls its base's methods finds the
 same.
@@ -19,6 +22,8 @@ from tensorflow.mpi._src.variables import initial_broadcast
 
 _trainings = itertools.count(1)  # that BackupAndRestore takes part in, the same on all ranks
 _callbacks = itertools.count(1)  # calls of callbacks that may save, the same on all ranks
+
+_IN_TENSORFLOW = "tensorflow.python.keras"
 
 # Methods of CallbackList in which callbacks save.
 _SAVING = ("on_epoch_end", "on_train_batch_end", "on_train_end")
@@ -45,27 +50,33 @@ def install() -> None:
     for name, hook in _KERAS_CALLBACKS.items():
         hooking.when_imported(f"keras.src.callbacks.{name}", hook)
     hooking.when_imported("tf_keras.src.callbacks", _tf_keras_callbacks)
+    hooking.when_imported("tf_keras.src.callbacks_v1", _closed_board)
+    hooking.when_imported(f"{_IN_TENSORFLOW}.callbacks", _pass_callbacks)
+    hooking.when_imported(f"{_IN_TENSORFLOW}.callbacks", _tf_keras_callbacks)
+    hooking.when_imported(f"{_IN_TENSORFLOW}.callbacks_v1", _closed_board)
     hooking.when_imported("tf_keras.src.distribute.worker_training_state", _delete_backup_once)
 
 
 # Saves
 
 
-def _save_once(module: ModuleType) -> None:
+def _saved_by(function: Any) -> Any:
+    """A function or method of a model and a path, as Keras's are."""
+
     def path(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         return filepath
 
+    return saves.saves(function, path)
+
+
+def _save_once(module: ModuleType) -> None:
     for name in ("save_model", "save_weights"):
-        hooking.wrap(module, name, lambda function: saves.saves(function, path))
+        hooking.wrap(module, name, _saved_by)
 
 
 def _export_once(module: ModuleType) -> None:
     """Model.export; an ExportArchive of the script's own writes through tf.saved_model.save."""
-
-    def path(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-        return filepath
-
-    hooking.wrap(module, "Model.export", lambda function: saves.saves(function, path))
+    hooking.wrap(module, "Model.export", _saved_by)
 
 
 # Restores
@@ -176,6 +187,13 @@ def _silent_board(module: ModuleType) -> None:
 
     With that gone, and the writers silent, nothing but `set_model` is left that makes folders.
     """
+    _closed_board(module)
+    if saves.left_to_rank_0():
+        hooking.wrap(module, "TensorBoard._configure_embeddings", _nothing)
+
+
+def _closed_board(module: ModuleType) -> None:
+    """TensorBoard: its folder counts as saved when the training ends."""
 
     def path(self: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(self, "log_dir", None)
@@ -184,8 +202,6 @@ def _silent_board(module: ModuleType) -> None:
         return saves.saves(function, path, result=function)
 
     hooking.wrap(module, "TensorBoard.on_train_end", closes)
-    if saves.left_to_rank_0():
-        hooking.wrap(module, "TensorBoard._configure_embeddings", _nothing)
 
 
 def _save_training_once(module: ModuleType) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tensorflow.mpi import config
-from tensorflow.mpi._src.files import names, waits
+from tensorflow.mpi._src.files import failures, names, waits
 from tensorflow.mpi._src.runtime import engine, hooks, presence
 
 _IN_MEMORY = "ram://"  # of the process: TensorFlow's file system, in which tf_keras copies models
@@ -117,15 +117,16 @@ def tells_at_end(function: Callable[..., Any]) -> Callable[..., Any]:
         if _thread.to_tell is not None:
             return function(*args, **kwargs)
         _thread.to_tell = []
-        failed = True
+        failure = ""
         try:
-            result = function(*args, **kwargs)
-            failed = False
-            return result
+            return function(*args, **kwargs)
+        except BaseException as error:
+            failure = failures.describe(error)
+            raise
         finally:
             pending, _thread.to_tell = _thread.to_tell, None
             for kind, key in pending:
-                _tell(failed, kind, key)
+                _tell(failure, kind, key)
 
     return outer
 
@@ -180,17 +181,19 @@ def _key(path: Any) -> str | None:
 def _told(kind: str, key: str | None) -> Iterator[None]:
     """Rank 0 writes `key`; afterwards the other ranks hear of it."""
     _thread.writing = True
-    failed = True
+    failure = ""
     try:
         yield
-        failed = False
+    except BaseException as error:
+        failure = failures.describe(error)
+        raise
     finally:
         _thread.writing = False
         if key is not None:
-            if not failed and _thread.to_tell is not None:
+            if not failure and _thread.to_tell is not None:
                 _thread.to_tell.append((kind, key))
             else:
-                _tell(failed, kind, key)
+                _tell(failure, kind, key)
 
 
 def _wait(kind: str, key: str) -> bool:
@@ -198,11 +201,11 @@ def _wait(kind: str, key: str) -> bool:
     return not _thread.waits or waits.wait(kind, key, _thread.place)
 
 
-def _tell(failed: bool, kind: str, key: str) -> None:
+def _tell(failure: str, kind: str, key: str) -> None:
     if not shared():
         return  # a forked child, which writes its own files
     _thread.told = True
-    waits.tell(failed, kind if _thread.waits else waits.BY_ITS_CLOCK, key)
+    waits.tell(failure, kind if _thread.waits else waits.BY_ITS_CLOCK, key)
 
 
 def at_end() -> None:

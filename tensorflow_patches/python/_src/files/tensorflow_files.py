@@ -22,10 +22,27 @@ def install() -> None:
         silent_events_writer=_silent_events_writer,
         records_nothing=_records_nothing,
     )
-    if saves.left_to_rank_0():
-        hooking.when_imported(
-            "tensorflow.python.checkpoint.checkpoint_management", _remove_other_names
-        )
+    if saves.shared():
+        management = "tensorflow.python.checkpoint.checkpoint_management"
+        hooking.when_imported(management, _update_once)
+        if saves.left_to_rank_0():
+            hooking.when_imported(management, _remove_other_names)
+
+
+def _update_once(module: ModuleType) -> None:
+    """update_checkpoint_state, if the script calls it: savers call what is below it."""
+
+    def path(
+        save_dir: Any,
+        model_checkpoint_path: Any,
+        all_model_checkpoint_paths: Any = None,
+        latest_filename: str | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> str:
+        return os.path.join(os.fspath(save_dir), latest_filename or "checkpoint")
+
+    hooking.wrap(module, "update_checkpoint_state", lambda function: saves.saves(function, path))
 
 
 def _remove_other_names(module: ModuleType) -> None:

@@ -18,7 +18,7 @@ import time
 from typing import NamedTuple
 
 from tensorflow.mpi import config, errors
-from tensorflow.mpi._src.files import names
+from tensorflow.mpi._src.files import failures, names
 from tensorflow.mpi._src.runtime import c_api, hooks, log, presence
 
 # Keys of posts: of all saves, of places that rank 0 has left, of its end.
@@ -41,7 +41,7 @@ _said = False
 class _Save(NamedTuple):
     """One of rank 0's."""
 
-    failed: bool
+    failure: str  # what failures.describe says of it; empty: rank 0 has saved
     kind: str
     path: str
     pattern: str  # names.pattern of it
@@ -53,10 +53,10 @@ _by_path: dict[str, list[int]] = collections.defaultdict(list)  # places in _ran
 _met: set[int] = set()  # places of those that were this rank's, too; under _lock
 
 
-def tell(failed: bool, kind: str, path: str) -> None:
-    """On rank 0: a save has ended."""
-    kept = "" if failed else names.keep(path)
-    _post(f"{_SAVES}\n{failed:d}\n{kind}\n{path}\n{names.pattern(path)}\n{kept}")
+def tell(failure: str, kind: str, path: str) -> None:
+    """On rank 0: a save has ended, with `failure` (failures.describe) if that is not empty."""
+    kept = "" if failure else names.keep(path)
+    _post(f"{_SAVES}\n{failure}\n{kind}\n{path}\n{names.pattern(path)}\n{kept}")
 
 
 def tell_left(place: str) -> None:
@@ -150,12 +150,13 @@ class _Wait:
         save = _rank_0[place]
         if save.path != self.path:
             names.learn(self.path, save.path)
-        if save.failed:
-            raise errors.error_from_code(
+        if save.failure:
+            cause = errors.error_from_code(
                 errors.UNAVAILABLE,
-                f"rank 0 could not save '{save.path}', which rank {hooks.rank} saves too: see the "
-                "error of rank 0",
+                f"rank 0 could not save '{save.path}', which rank {hooks.rank} saves too: "
+                f"{failures.text(save.failure)}",
             )
+            raise failures.again(save.failure, cause)
         if save.path == self.path or _by_path.get(self.path):
             return
         seen = names.stand_for(self.path, save.path, save.kept)
@@ -194,7 +195,8 @@ def wait(kind: str, path: str, place: str | None) -> bool:
 
     Raises:
       tf.errors.DeadlineExceededError: it has not within TF_MPI_STALL_TIMEOUT.
-      tf.errors.UnavailableError: its save has failed, or it has gone on or ended without it.
+      tf.errors.UnavailableError: it has gone on or ended without it.
+      Exception: its save has failed; what rank 0 has raised (failures.py).
     """
     one = _Wait(kind, path, place)
     try:
@@ -256,8 +258,8 @@ def _read() -> None:
     buffer = c_api.error_buffer(2**15)
     for number in range(len(_rank_0), _posted(_SAVES)):
         c_api.load().tfmpi_posted_value(_SAVES.encode(), number, buffer, len(buffer))
-        failed, kind, path, pattern, kept = c_api.error_text(buffer).split("\n")
-        _rank_0.append(_Save(failed == "1", kind, path, pattern, kept))
+        _rank_0.append(_Save(*c_api.error_text(buffer).split("\n")))
+        path = _rank_0[-1].path
         _by_path[path].append(number)
 
 

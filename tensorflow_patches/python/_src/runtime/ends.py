@@ -55,6 +55,18 @@ def failure() -> str | None:
     return f"its script has ended: {_exit_code}".splitlines()[0][:300]
 
 
+def exit_code() -> int:
+    """At exit: the code with which the interpreter is about to end."""
+    if _thread_failure is not None:
+        return 1
+    error = _uncaught or _last_error()
+    if error is not None:
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
+    if _exit_code is None:
+        return 0
+    return _exit_code & 0xFF if isinstance(_exit_code, int) else 1
+
+
 def explain_by(explain: Callable[[BaseException], str | None]) -> None:
     """What `explain` says of an exception that nobody caught follows it, and tells other ranks."""
     _explanations.append(explain)

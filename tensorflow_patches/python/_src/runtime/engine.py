@@ -17,6 +17,9 @@ _NCCL = "libnccl.so.2"
 _LEAVE_SECONDS = 5.0
 # ... and how long its communication thread may take to end, which a dead rank may hold up.
 _LEFT_SECONDS = 15.0
+# How long the interpreter may then do nothing before it has ended: after a failure, and else.
+_FAILED_END_SECONDS = 2.0
+_END_SECONDS = 15.0
 # How long the first exchange after MPI_Init waits for a rank.
 _ROLL_CALL_SECONDS = 120.0
 
@@ -254,6 +257,8 @@ def _end() -> None:
             function()
     if ends.thread_failed():
         _exit_with_failure()
+    if hooks.group_size > 1:
+        _limit_end()
 
 
 def _leave_or_join() -> None:
@@ -273,6 +278,19 @@ def _leave_or_join() -> None:
         log.say(f"could not end in order: {c_api.error_text(error)}")
     if _at_end is not None:
         _at_end[2](library.tfmpi_stats_report().decode())
+
+
+def _limit_end() -> None:
+    """What is left is Python's, which may wait for a thread that it has stopped for ever."""
+    if _left:  # which has said why
+        c_api.load().tfmpi_limit_end(ends.exit_code(), _FAILED_END_SECONDS, b"")
+        return
+    line = (
+        f"tensorflow.mpi rank {hooks.group_rank}/{hooks.group_size}: Python has not ended within "
+        f"{_END_SECONDS:.0f} s of the script's end; what tf.data is still in, such as a generator "
+        "of the script's, can keep it for ever, also in stock TensorFlow; this rank ends without it"
+    )
+    c_api.load().tfmpi_limit_end(ends.exit_code(), _END_SECONDS, line.encode())
 
 
 def _exit_with_failure() -> None:

@@ -1,0 +1,57 @@
+#include "tensorflow_patches/glue/runtime/interpreter_end.h"
+
+#include <dlfcn.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace tfmpi {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kLook(100);
+constexpr double kIdleShare = 0.02;  // of a processor: TensorFlow's own threads wake now and then
+
+double ProcessorSeconds() {
+  timespec used;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+}
+
+}  // namespace
+
+void LimitInterpreterEnd(int code, milliseconds patience, std::string line) {
+  const char* const kNames[] = {"Py_IsFinalizing",
+                                "_Py_IsFinalizing"};  // since Python 3.13; before
+  int (*is_finalizing)() = nullptr;
+  for (const char* name : kNames) {
+    if (is_finalizing != nullptr) break;
+    is_finalizing = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, name));
+  }
+  if (is_finalizing == nullptr) return;
+  std::thread([is_finalizing, code, patience, line = std::move(line)] {
+    while (!is_finalizing()) std::this_thread::sleep_for(kLook);
+    Clock::time_point since = Clock::now();
+    double used = ProcessorSeconds();
+    for (;;) {
+      std::this_thread::sleep_for(kLook);
+      const double waited = std::chrono::duration<double>(Clock::now() - since).count();
+      if (Clock::now() - since < patience) continue;
+      if (ProcessorSeconds() - used < kIdleShare * waited) {
+        if (!line.empty()) std::fprintf(stderr, "%s\n", line.c_str());
+        _exit(code);
+      }
+      since = Clock::now();
+      used = ProcessorSeconds();
+    }
+  }).detach();
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,29 @@
+#ifndef TENSORFLOW_PATCHES_PORTABLE_CLOCK_WAIT_H_
+#define TENSORFLOW_PATCHES_PORTABLE_CLOCK_WAIT_H_
+
+#include <pthread.h>
+#include <time.h>
+
+#include <cerrno>
+
+namespace tfmpi {
+
+// pthread_cond_clockwait where there is none, as libstdc++ did then: by the clock of the day. Its
+// jumps make a wait longer or shorter; std::condition_variable looks at its own clock again.
+inline int WaitByDayClock(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
+                          const timespec* until) {
+  constexpr long kSecond = 1'000'000'000;  // in nanoseconds
+  timespec now{};
+  timespec day{};
+  if (clock_gettime(clock, &now) != 0 || clock_gettime(CLOCK_REALTIME, &day) != 0) return EINVAL;
+  timespec moment{day.tv_sec + until->tv_sec - now.tv_sec,
+                  day.tv_nsec + until->tv_nsec - now.tv_nsec};
+  while (moment.tv_nsec < 0) moment = {moment.tv_sec - 1, moment.tv_nsec + kSecond};
+  while (moment.tv_nsec >= kSecond) moment = {moment.tv_sec + 1, moment.tv_nsec - kSecond};
+  if (moment.tv_sec < 0) moment = {0, 0};
+  return pthread_cond_timedwait(condition, mutex, &moment);
+}
+
+}  // namespace tfmpi
+
+#endif  // TENSORFLOW_PATCHES_PORTABLE_CLOCK_WAIT_H_
