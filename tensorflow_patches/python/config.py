@@ -17,7 +17,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-Kind = Literal["choice", "bytes", "seconds", "steps", "path", "output", "topology", "extras"]
+Kind = Literal[
+    "choice", "bytes", "seconds", "steps", "path", "output", "folder", "topology", "extras"
+]
 # Whether ranks may have different values: no, and the start compares them; rank 0's counts on all;
 # each rank has its own.
 Ranks = Literal["same", "rank 0", "own"]
@@ -99,6 +101,8 @@ class Parameter:
             return "the path of a file"
         if self.kind == "output":
             return "the path of a file to write, in a folder that exists"
+        if self.kind == "folder":
+            return "the path of a folder, which is made where there is none"
         if self.kind == "extras":
             return (
                 "all, none, the names of those that are wanted, with commas between them, or names "
@@ -123,6 +127,8 @@ class Parameter:
         elif self.kind == "path":
             if value == "" or os.path.exists(value):
                 return value
+        elif self.kind == "folder":
+            return os.path.abspath(value) if value else ""
         elif self.kind == "output":
             # Rank 0's folder alone counts; whether it is there, bootstrap.py sees.
             return os.path.abspath(value) if value else ""
@@ -259,6 +265,16 @@ PARAMETERS = {
             "of Open MPI 5. Averages then take a message and a copy more. In fit, and where data "
             "was split by tf.mpi.shard, a death ends the job all the same.",
             choices=("abort", "shrink"),
+        ),
+        Parameter(
+            "TF_MPI_SAVE_ON_SIGTERM",
+            "folder",
+            "",
+            "When a rank is told to end (SIGTERM) in fit, all ranks end their step; rank 0 saves "
+            "weights and optimizer there, as model.weights.h5, or model of tf_keras, which "
+            "load_weights reads; then all end by SIGTERM. A second SIGTERM, or one outside fit, "
+            "ends the rank at once: what a loop of the script's own holds, only the script can "
+            "save. Unset: SIGTERM ends the rank at once. It costs a message for each step.",
         ),
         Parameter(
             "TF_MPI_CHECK",

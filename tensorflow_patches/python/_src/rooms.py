@@ -20,7 +20,7 @@ from tensorflow.mpi._src.files import (
     tensorflow_files,
 )
 from tensorflow.mpi._src.gpu import gpus
-from tensorflow.mpi._src.keras import batch_norm, fit, learning_rate, optimizers, parts
+from tensorflow.mpi._src.keras import batch_norm, fit, learning_rate, on_sigterm, optimizers, parts
 from tensorflow.mpi._src.keras import data as keras_data
 from tensorflow.mpi._src.observability import report
 from tensorflow.mpi._src.runtime import engine, hooking, hooks
@@ -71,6 +71,7 @@ def install() -> None:
         optimizers,
         tf_keras_optimizers,
         fit,
+        on_sigterm,  # after fit's own meetings
         parts,
         learning_rate,
         batch_norm,

@@ -38,6 +38,11 @@ def batch(step: int) -> tuple[np.ndarray, np.ndarray]:
     return drawn, (drawn @ np.arange(WIDTH, dtype=np.float32))[:, None]
 
 
+def loss(kernel: tf.Variable) -> float:
+    x, y = batch(STEPS)
+    return float(np.mean((x @ kernel.numpy() - y) ** 2))
+
+
 def main() -> None:
     fates = {int(rank): int(step) for rank, step in (fate.split(":") for fate in sys.argv[2:])}
     kernel = tf.Variable(tf.random.stateless_normal([WIDTH, 1], [1, PERSON]), name="kernel")
@@ -57,13 +62,15 @@ def main() -> None:
         step_function = tf.function(
             step_function, jit_compile=sys.argv[1] == "compiled", reduce_retracing=True
         )
-    sizes = []
+    sizes, curve = [], []
     for step in range(STEPS):
         if fates.get(PERSON) == step:
             die_soon()
         rank, size = tf.mpi.rank(), tf.mpi.size()
         sizes.append(size)
         x, y = (array[rank::size] for array in batch(step))
+        if step % 10 == 0:
+            curve.append(round(loss(kernel), 2))
         step_function(tf.constant(x), tf.constant(y), tf.constant(np.arange(len(x)) % 16))
     total = tf.mpi.allreduce(np.ones(1, np.int64), "sum")
     folder = os.environ["TEST_FOLDER"]
@@ -77,7 +84,8 @@ def main() -> None:
             "total": int(total[0]),
             "sizes": sizes,
             "digest": digest,
-            "loss": float(np.mean((batch(STEPS)[0] @ kernel.numpy() - batch(STEPS)[1]) ** 2)),
+            "loss": loss(kernel),
+            "curve": curve,
             "saved": os.path.exists(saved + ".index"),
         }
     )

@@ -16,6 +16,7 @@ WORST = [
     full(storm.Case(2, "train_step", 1, 2, "SIGSTOP")),
     full(storm.Case(2, "callback", 0, 2, "vanish")),
     full(storm.Case(2, "save", 0, 1, "SIGINT")),
+    full(storm.Case(4, "exit", 0, 1, "SIGSTOP")),
 ]
 SEEDS = range(6)
 SOON = 20  # seconds, on a busy machine

@@ -36,6 +36,12 @@ class _Calls(threading.local):
 
 
 _calls = _Calls()
+_fits = 0  # on all threads of this process
+
+
+def in_fit() -> bool:
+    """Whether some thread of this process is in fit."""
+    return _fits > 0
 
 
 def innermost() -> Call | None:
@@ -87,7 +93,9 @@ def wrap(kind: str) -> Callable[[Any], Any]:
 
     def make(original: Any) -> Any:
         def inside(self: Any, *args: Any, **kwargs: Any) -> Any:
+            global _fits
             call = Call(kind, self)
+            _fits += kind == "fit"
             _calls.stack.append(call)
             presence.begin(called(kind, self))
             try:
@@ -99,6 +107,7 @@ def wrap(kind: str) -> Callable[[Any], Any]:
             finally:
                 presence.end()
                 _calls.stack.pop()
+                _fits -= kind == "fit"
 
         return inside
 

@@ -280,7 +280,7 @@ def _use_begins(label: str, model: Any, flags: Any = None) -> list[Any]:
     assert call is not None
     call.label, call.unbuilt = label, not model.built
     everyone = _meet(label, model, flags)
-    _synchronize_states(model, f"start of {label}")
+    synchronize_states(model, f"start of {label}")
     return everyone
 
 
@@ -320,7 +320,7 @@ def over_ranks(original: Any) -> Any:
             result = original(self, logs)
             if result is logs:
                 result = logs_of_ranks.returned(self, kind, logs, f"logs {number}")
-            _synchronize_states(self, f"end of epoch {number}")
+            synchronize_states(self, f"end of epoch {number}")
             return result
         finally:
             _inside.on = False
@@ -328,7 +328,7 @@ def over_ranks(original: Any) -> Any:
     return over_ranks
 
 
-def _synchronize_states(model: Any, label: str) -> None:
+def synchronize_states(model: Any, label: str) -> None:
     """State that steps change on each rank, as batch-norm's moving averages, becomes the mean.
 
     Only what differs between ranks is touched. Weights that differ, which averaging would have kept

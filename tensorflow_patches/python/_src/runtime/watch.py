@@ -268,7 +268,9 @@ class _End(_Wait):
             for rank, seconds in self._used.items()
             if rank in before and seconds - before[rank] >= least
         }
-        if at_work:
+        # The others wait for one that is stopped, which looks like a little work.
+        stopped = any(known[rank].stage == "stopped" for rank in missing if rank in known)
+        if at_work and not stopped:
             self._worked = now
         self._looked = now
         return at_work

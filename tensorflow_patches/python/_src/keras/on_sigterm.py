@@ -1,0 +1,107 @@
+"""TF_MPI_SAVE_ON_SIGTERM: where a rank is told to end in fit, the model is saved before all end.
+
+The ranks agree after each step whether one was told: so they end after the same one, and rank 0 has
+what all have. Then each ends as SIGTERM ends a process, for the launcher to see.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from types import FrameType, ModuleType
+from typing import Any
+
+from tensorflow.mpi import config
+from tensorflow.mpi._src.keras import calls, fit
+from tensorflow.mpi._src.runtime import control_plane, hooking, hooks, log
+
+_told = False  # this rank was
+_meets = False  # the ranks will meet once more in this fit
+
+
+def install() -> None:
+    """Called once, when TensorFlow's libraries are loaded."""
+    if not config.get("TF_MPI_SAVE_ON_SIGTERM"):
+        return
+    if threading.current_thread() is not threading.main_thread():
+        log.say("TF_MPI_SAVE_ON_SIGTERM needs tensorflow to be imported on the main thread")
+    elif signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _on_signal)
+    for module in ("keras.src.callbacks.callback_list", "tf_keras.src.callbacks"):
+        hooking.when_imported(module, _hook_callbacks)
+
+
+def _hook_callbacks(module: ModuleType) -> None:
+    hooking.after(module, "CallbackList.on_train_begin", _begins)
+    hooking.after(module, "CallbackList.on_train_batch_end", _meet)
+    hooking.after(module, "CallbackList.on_epoch_end", _meet)
+    hooking.before(module, "CallbackList.on_train_end", _last_meeting)
+
+
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    global _told
+    if _told or not _meets or not calls.in_fit():
+        if not _told:
+            log.say("SIGTERM outside of fit: nothing is saved")
+        _end()
+    _told = True
+    log.say("SIGTERM: all ranks end this step, and rank 0 saves the model")
+
+
+def _end() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _is_ours(callbacks: Any) -> bool:
+    """Not one that the script drives itself."""
+    return "_tf_mpi_fit" in callbacks.__dict__
+
+
+def _begins(callbacks: Any) -> None:
+    global _meets
+    _meets = _meets or _is_ours(callbacks)
+
+
+def _last_meeting(callbacks: Any) -> None:
+    global _meets
+    _meets = _meets and not _is_ours(callbacks)
+    _meet(callbacks)
+
+
+def _meet(callbacks: Any) -> None:
+    if not _is_ours(callbacks):
+        return
+    name = callbacks.__dict__["_tf_mpi_fit"].name
+    if not control_plane.anywhere(f"{name}: SIGTERM?", _told):
+        return
+    model = callbacks.model
+    fit.synchronize_states(model, f"{name}: SIGTERM")
+    said = _save(model) if hooks.rank == 0 else ""
+    control_plane.headers(f"{name}: saved", None)  # so that none ends rank 0 while it saves
+    if said:
+        log.say(said)
+    _end()
+
+
+def _save(model: Any) -> str:
+    """What to say of it."""
+    folder = config.get("TF_MPI_SAVE_ON_SIGTERM")
+    # tf_keras's format that has the optimizer is TensorFlow's, of several files.
+    older = any(kind.__module__.startswith("tf_keras.") for kind in type(model).__mro__)
+    path = os.path.join(folder, "model" if older else "model.weights.h5")
+    try:
+        os.makedirs(folder, exist_ok=True)
+        if older:
+            model.save_weights(path)
+        else:  # a job that is killed meanwhile leaves the former one as it was
+            model.save_weights(new := os.path.join(folder, "new.weights.h5"))
+            os.replace(new, path)
+    except Exception as error:
+        return f"SIGTERM: the model could not be saved in '{folder}': {error}"
+    step = int(model.optimizer.iterations)
+    return f"SIGTERM: saved model '{model.name}' after step {step}: '{path}'"

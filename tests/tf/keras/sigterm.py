@@ -1,0 +1,56 @@
+"""Rank 1 is told to end in its 7th step of fit (argv: keras or tf_keras)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+if sys.argv[1] == "tf_keras":
+    import tf_keras as keras
+else:
+    import keras
+
+STEP = 7
+
+
+def digest(model):
+    return hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).hexdigest()
+
+
+class Told(keras.callbacks.Callback):
+    steps = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps += 1
+        if self.steps >= STEP:
+            print(f"STEP {self.steps} {digest(self.model)}", flush=True)
+        if self.steps == STEP and tf.mpi.rank() == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def new_model():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
+        [keras.layers.Input([3]), keras.layers.Dense(5), keras.layers.Dense(1)], name="told"
+    )
+    model.compile("adam", "mse")
+    return model
+
+
+if len(sys.argv) > 2:  # afterwards: reads what was saved
+    model = new_model()
+    model.train_on_batch(np.ones([4, 3], np.float32), np.ones([4, 1], np.float32))
+    model.load_weights(sys.argv[2])
+    slots = sum(float(np.abs(v.numpy()).sum()) for v in model.optimizer.variables[2:])
+    print(f"READ {int(model.optimizer.iterations)} {digest(model)} {slots > 0}", flush=True)
+else:
+    x = np.random.default_rng(0).normal(size=[160, 3]).astype(np.float32)
+    new_model().fit(
+        x, x.sum(1, keepdims=True), batch_size=8, epochs=3, verbose=0, callbacks=[Told()]
+    )
+    print("NOT ENDED", flush=True)
