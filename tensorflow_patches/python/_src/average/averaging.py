@@ -174,6 +174,19 @@ def of_tensors(slices: Any) -> Any:
     )
 
 
+def of_table(gradient: Any, variable: Any) -> Any:
+    """A sparse gradient of `variable`, whose rows count: one process looks at no dense_shape."""
+    from tensorflow.python.framework import dtypes, indexed_slices, ops
+
+    if not isinstance(gradient, indexed_slices.IndexedSlices) or gradient.dense_shape is None:
+        return gradient
+    rows, shape = compiled.table_rows(gradient), tuple(variable.shape)
+    if rows < 0 or None in shape or not shape or rows == shape[0]:
+        return gradient
+    shape = ops.convert_to_tensor(shape, dtype=dtypes.int32)
+    return indexed_slices.IndexedSlices(gradient.values, gradient.indices, shape)
+
+
 def _told_apart(names: Sequence[str]) -> list[str]:
     """The second and further of a name get their number: tf.Variables may share one.
 
