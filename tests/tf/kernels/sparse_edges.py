@@ -242,13 +242,16 @@ def shape_of_no_variable() -> list[dict[str, float]]:
         misshaped(lambda step: step),
         misshaped(tf.function),
         misshaped(lambda step: tf.function(step, jit_compile=True)),
+        misshaped(tf.function, tf.compat.v1.train.GradientDescentOptimizer(1.0)),
     ]
 
 
-def misshaped(traced: Callable[[Any], Any]) -> dict[str, float]:
-    variable = keras.Variable(np.zeros([ROWS, WIDTH], "f"), name="shaped")
-    optimizer = keras.optimizers.SGD(1.0)
-    optimizer.build([variable])
+def misshaped(traced: Callable[[Any], Any], optimizer: Any = None) -> dict[str, float]:
+    make = tf.Variable if optimizer else keras.Variable
+    variable = make(np.zeros([ROWS, WIDTH], "f"), name="shaped")
+    if optimizer is None:
+        optimizer = keras.optimizers.SGD(1.0)
+        optimizer.build([variable])
 
     def step() -> None:
         own = slices([-1.0, -2.0], [3, 4 + RANK])
