@@ -236,6 +236,33 @@ def mixed_in_keras() -> str:
     return error_of(lambda: keras.optimizers.SGD(0.1).apply_gradients([(own, variable)]))
 
 
+def shape_of_no_variable() -> list[dict[str, float]]:
+    """Slices that a script makes with any dense_shape, which stock optimizers ignore."""
+    return [
+        misshaped(lambda step: step),
+        misshaped(tf.function),
+        misshaped(lambda step: tf.function(step, jit_compile=True)),
+        misshaped(tf.function, tf.compat.v1.train.GradientDescentOptimizer(1.0)),
+    ]
+
+
+def misshaped(traced: Callable[[Any], Any], optimizer: Any = None) -> dict[str, float]:
+    make = tf.Variable if optimizer else keras.Variable
+    variable = make(np.zeros([ROWS, WIDTH], "f"), name="shaped")
+    if optimizer is None:
+        optimizer = keras.optimizers.SGD(1.0)
+        optimizer.build([variable])
+
+    def step() -> None:
+        own = slices([-1.0, -2.0], [3, 4 + RANK])
+        own = tf.IndexedSlices(own.values, own.indices, tf.constant([1]))
+        optimizer.apply_gradients([(own, variable)])
+
+    traced(step)()
+    rows = variable.numpy()[:, 0]
+    return {str(row): float(rows[row]) for row in np.flatnonzero(rows)}
+
+
 def bad_index() -> str:
     """Of rank 1 alone: the stock kernel of every rank says so."""
     var = tf.Variable(tf.ones([ROWS, WIDTH]), name="bad")
@@ -282,6 +309,7 @@ def main() -> None:
         mixed_in_compiled_steps,
         mixed_in_raw_ops,
         mixed_in_keras,
+        shape_of_no_variable,
         bad_index,
         many_rows,
     ]

@@ -94,6 +94,7 @@ def test_weights_rows_and_modes(edges):
         assert full == {str(row): row + 5.0 for row in range(6)} and requests == 2
         some, requests = rank["some_rows"]
         assert some == {"0": 0.5, "1": 6.0, "3": 0.5} and requests == 1
+        assert rank["shape_of_no_variable"] == [{"3": 1.0, "4": 1.0, "5": 1.0}] * 4
         shape, size, rows = rank["function_that_knows_its_shapes"]
         assert (shape, size, rows) == ([3, 2], 3, {"0": 0.5, "1": 1.0, "5": 1.5})
 

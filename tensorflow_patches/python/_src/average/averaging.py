@@ -174,6 +174,21 @@ def of_tensors(slices: Any) -> Any:
     )
 
 
+def of_table(gradient: Any, variable: Any) -> Any:
+    """A sparse gradient of `variable`, whose rows count: one process looks at no dense_shape."""
+    from tensorflow.python.framework import dtypes, indexed_slices, ops, tensor_shape
+
+    if not isinstance(gradient, indexed_slices.IndexedSlices) or gradient.dense_shape is None:
+        return gradient
+    shape = tensor_shape.as_shape(variable.shape)
+    if not shape.rank or not shape.is_fully_defined():
+        return gradient
+    if compiled.table_rows(gradient) in (-1, shape.as_list()[0]):
+        return gradient
+    dense_shape = ops.convert_to_tensor(shape.as_list(), dtype=dtypes.int32)
+    return indexed_slices.IndexedSlices(gradient.values, gradient.indices, dense_shape)
+
+
 def _told_apart(names: Sequence[str]) -> list[str]:
     """The second and further of a name get their number: tf.Variables may share one.
 

@@ -228,6 +228,8 @@ def _averages(
         if not isinstance(grads[i], indexed_slices.IndexedSlices):
             averaged[i] = ops.convert_to_tensor(grads[i])
         averaged[i], done[i] = taken.reach(averaged[i])
+        if not done[i]:
+            averaged[i] = averaging.of_table(averaged[i], variables[i])
     label = _label(optimizer, names, [averaged[i] for i in present])
     _synchronize(optimizer, [variables[i] for i in present])
     new = [place for place, i in enumerate(present) if not done[i]]
