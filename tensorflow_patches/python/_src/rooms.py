@@ -71,10 +71,10 @@ def install() -> None:
         optimizers,
         tf_keras_optimizers,
         fit,
-        on_sigterm,  # after fit's own meetings
         parts,
         learning_rate,
         batch_norm,
         training,
+        on_sigterm,  # after fit's own meetings, of either Keras
     ):
         module.install()
