@@ -52,6 +52,8 @@ TFMPI_API void tfmpi_op_sizes(int64_t out[2]);
 TFMPI_API void tfmpi_topology(int32_t out[6]);
 // Of the transport; lives as long as the process.
 TFMPI_API const char* tfmpi_transport(void);
+// 1 if gradients are averaged in compiled steps, 0 if those are errors
+TFMPI_API int32_t tfmpi_compiles(void);
 // tensors that ended well, collectives, bytes, registrations seen, registrations decorated,
 // gradients submitted by kernels, optimizer ops run, of these as a SynchronousUpdate
 TFMPI_API void tfmpi_stats(uint64_t out[8]);
