@@ -1,4 +1,4 @@
-// In place of all others of this folder where the wheel of an older TensorFlow, before 2.20, lacks
+// In place of the files of xla/ where the wheel of an older TensorFlow, before 2.20, lacks
 // XLA's headers for custom calls: what would average in compiled steps refuses, and trains nothing.
 
 #include <memory>
