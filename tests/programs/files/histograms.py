@@ -22,7 +22,9 @@ class Net(keras.Model):
         logs = super().train_step(data)
         with writer.as_default():
             tf.summary.scalar(
-                "step loss", logs["loss"], tf.cast(self.optimizer.iterations, "int64")
+                "rate",
+                self.optimizer.learning_rate * 1.0,
+                tf.cast(self.optimizer.iterations, "int64"),
             )
         return logs
 
