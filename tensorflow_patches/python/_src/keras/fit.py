@@ -125,7 +125,7 @@ def _may_stop_a_batch(callback: Any) -> bool:
 
 
 def _is_kerass(callback: Any) -> bool:
-    return type(callback).__module__.partition(".")[0] in ("keras", "tf_keras")
+    return type(callback).__module__.startswith(("keras.src.callbacks", "tf_keras.src.callbacks"))
 
 
 def _has_own(callback: Any, names: tuple[str, ...]) -> bool:
