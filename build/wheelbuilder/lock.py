@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .errors import BuildError
-from .layout import DISTRIBUTION, FLAVOURS
+from .layout import DISTRIBUTION, FLAVOURS, Layout
 
 _REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9_.-]+)==(?P<version>[0-9][0-9A-Za-z.]*)$")
 _HASH = re.compile(r"^--hash=sha256:(?P<hash>[0-9a-f]{64})$")
@@ -56,3 +56,20 @@ def read_lock(path: Path) -> Lock:
             f"{path}: must hold one 'name==version' followed by --hash=sha256:… for each wheel"
         )
     return Lock(path, requirement["name"], requirement["version"], frozenset(hashes))
+
+
+def for_version(layout: Layout, version: str | None) -> Layout:
+    """The layout for this TensorFlow, which a lock must pin; None: the one developed on."""
+    own = read_lock(replace(layout, other_version="").lock).version
+    if version is None or version == own:
+        return replace(layout, other_version="")
+    others = sorted(path.name for path in layout.locks.iterdir() if path.is_dir())
+    if version not in others:
+        raise BuildError(
+            f"no TensorFlow {version} is pinned in {layout.locks}: take one of"
+            f" {', '.join([*others, own])}"
+        )
+    other = replace(layout, other_version=version)
+    if not other.lock.exists():
+        raise BuildError(f"TensorFlow {version} is pinned without GPUs only: leave --gpu out")
+    return other

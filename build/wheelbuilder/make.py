@@ -47,11 +47,12 @@ class Made:
 def make(layout: Layout, target: Target, out: Path, jobs: int | None = None) -> Path:
     """Makes the wheel for `target` in `out`, or finds the one made before from the same inputs."""
     lock = read_lock(layout.lock)
-    patches = read_series(layout.patches)
+    patches = read_series(layout.patches, layout.other_version)
     mpi = find_mpi()
     inputs = digest_of_inputs(layout, lock, target, mpi, compiler())
     key = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:12]
-    memory = layout.cache / "made" / f"{layout.flavour.name}-{target.tag}-{key}.json"
+    name = "-".join(filter(None, (layout.flavour.name, layout.other_version, target.tag, key)))
+    memory = layout.cache / "made" / f"{name}.json"
     made = made_before(memory, inputs, out)
     if made:
         say(f"nothing changed since {made.name} was made")
@@ -65,7 +66,9 @@ def make(layout: Layout, target: Target, out: Path, jobs: int | None = None) -> 
         say(f"{len(patches)} patches; {compiler()}; {mpi.name}")
         with WheelEditor(official, lock.official_dist_info) as wheel:
             # Patches first: what can fail in a second should not wait for the compiler.
-            changed = apply_series(patches, wheel.read, layout.scratch)
+            changed = apply_series(
+                patches, wheel.read, layout.scratch, may_move=bool(layout.other_version)
+            )
             libraries = build_libraries(layout, jobs)
             added = payload(layout.package, layout.start_file, libraries)
             content = changed | added

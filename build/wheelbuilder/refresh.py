@@ -18,7 +18,7 @@ from .files import only_one
 from .inputs.official import official_wheel
 from .layout import Layout
 from .lock import read_lock
-from .series import Patch, apply_patch, read_series, split, touched
+from .series import Fit, Patch, apply_patch, read_series, split, touched
 from .target import Target
 from .wheelfile.rawzip import RawZip
 
@@ -28,7 +28,8 @@ _NOISE = re.compile(r"^(?:diff --git|index|old mode|new mode|similarity index) .
 
 def refresh(layout: Layout, target: Target) -> list[str]:
     """Applies each patch to the pinned version, moved or not, and rewrites it where it lies now."""
-    patches = read_series(layout.patches)
+    _refuse_other(layout)
+    patches = read_series(layout.patches, layout.other_version)
     with only_one(layout.external), RawZip(_official(layout, target)) as wheel:
         layout.scratch.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=layout.scratch) as directory:
@@ -44,7 +45,7 @@ def unpack(layout: Layout, target: Target, directory: Path) -> list[str]:
     """A git tree of every Python file of the official wheel, and a commit for each patch."""
     if directory.exists() and any(directory.iterdir()):
         raise BuildError(f"{directory} is not empty: name a new directory")
-    patches = read_series(layout.patches)
+    patches = read_series(layout.patches, layout.other_version)
     with only_one(layout.external), RawZip(_official(layout, target)) as wheel:
         names = [
             name
@@ -58,13 +59,24 @@ def unpack(layout: Layout, target: Target, directory: Path) -> list[str]:
 
 def refresh_from(layout: Layout, directory: Path) -> list[str]:
     """Writes the commits of an unpacked tree as the series."""
+    _refuse_other(layout)
     if not (directory / ".git").exists():
         raise BuildError(f"{directory} is not a tree of wheel.py unpack: give that directory")
     if dirty := _git(directory, "status", "--porcelain").strip():
         raise BuildError(
             f"{directory} has changes that are not committed ({dirty[:60]}): commit them"
         )
-    return _write(layout.patches, read_series(layout.patches), _from_commits(directory))
+    return _write(
+        layout.patches, read_series(layout.patches, layout.other_version), _from_commits(directory)
+    )
+
+
+def _refuse_other(layout: Layout) -> None:
+    if layout.other_version:
+        raise BuildError(
+            f"the series is that of the TensorFlow developed on, not of {layout.other_version}:"
+            f" leave --tensorflow out; a variant is edited by hand in {layout.patches}/X.Y/"
+        )
 
 
 def _official(layout: Layout, target: Target) -> Path:
@@ -86,7 +98,7 @@ def _commit_series(patches: list[Patch], tree: Path) -> list[str]:
     """Commits each patch; returns the names of those that did not lie exactly where they said."""
     moved = []
     for patch in patches:
-        if not apply_patch(patch, tree, exact=False):
+        if not apply_patch(patch, tree, Fit.FUZZY):
             moved.append(patch.name)
         _commit(tree, f"{patch.name}\n\n{patch.header}")
     return moved

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import itertools
 import os
 import re
@@ -67,8 +68,12 @@ def split(name: str, text: str) -> Patch:
     raise BuildError(f"{name} holds no diff: write it as a unified diff with a/ and b/")
 
 
-def read_series(directory: Path) -> list[Patch]:
-    """The patches that the series file names, in its order. Without a series there are none."""
+def read_series(directory: Path, other_version: str = "") -> list[Patch]:
+    """The patches that the series file names, in its order. Without a series there are none.
+
+    For another TensorFlow than the one developed on, a patch whose lines differ there is in a
+    folder that is called after the newest version that it is for, as 2.19/.
+    """
     series = directory / "series"
     names: list[str] = []
     if series.exists():
@@ -81,7 +86,27 @@ def read_series(directory: Path) -> list[Patch]:
         raise BuildError(f"{directory / stray[0]} {where}: correct {series}")
     if len(set(names)) != len(names):
         raise BuildError(f"{series} names a patch twice: remove one line")
-    return [split(name, (directory / name).read_text(encoding="utf-8")) for name in names]
+    variants = sorted(path for path in directory.glob("*/*.patch") if path.name not in names)
+    if variants:
+        raise BuildError(f"{variants[0]} is no variant of a patch in the series: correct {series}")
+    paths = [_variant(directory, name, other_version) for name in names]
+    return [split(path.name, path.read_text(encoding="utf-8")) for path in paths]
+
+
+def _variant(directory: Path, name: str, other_version: str) -> Path:
+    """The oldest variant for this version or a newer one; else the series' own."""
+    if not other_version:
+        return directory / name
+    found = [path for path in directory.glob(f"*/{name}") if _minor(path.parent.name) is not None]
+    wanted = _minor(other_version) or (0, 0)
+    fitting = {_minor(path.parent.name) or (0, 0): path for path in found}
+    newer = [version for version in fitting if version >= wanted]
+    return fitting[min(newer)] if newer else directory / name
+
+
+def _minor(version: str) -> tuple[int, int] | None:
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def touched(patches: Iterable[Patch]) -> list[str]:
@@ -89,9 +114,16 @@ def touched(patches: Iterable[Patch]) -> list[str]:
 
 
 def apply_series(
-    patches: list[Patch], read: Callable[[str], bytes], scratch: Path
+    patches: list[Patch],
+    read: Callable[[str], bytes],
+    scratch: Path,
+    *,
+    may_move: bool = False,
 ) -> dict[str, bytes]:
-    """What the series makes of the files it touches. Each hunk must lie where it says, exactly."""
+    """What the series makes of the files it touches.
+
+    Each hunk must lie where it says, exactly; with `may_move`, its lines may have other numbers.
+    """
     names = touched(patches)
     scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=scratch) as directory:
@@ -101,13 +133,21 @@ def apply_series(
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(read(name))
         for patch in patches:
-            apply_patch(patch, tree, exact=True)
+            apply_patch(patch, tree, Fit.LINES if may_move else Fit.EXACT)
         return {name: (tree / name).read_bytes() for name in names}
 
 
-def apply_patch(patch: Patch, tree: Path, *, exact: bool) -> bool:
+class Fit(enum.Enum):
+    """How well a patch must fit."""
+
+    EXACT = enum.auto()  # its lines are there, at their numbers
+    LINES = enum.auto()  # its lines are there
+    FUZZY = enum.auto()  # a line around them may differ
+
+
+def apply_patch(patch: Patch, tree: Path, fit: Fit) -> bool:
     """Applies one patch to the tree; returns whether every hunk lay exactly where it says."""
-    fuzz = "0" if exact else "2"
+    fuzz = "2" if fit is Fit.FUZZY else "0"
     result = process.run(
         [
             *("patch", "-p1", f"--fuzz={fuzz}", "--batch", "--forward", "--verbose"),
@@ -122,7 +162,7 @@ def apply_patch(patch: Patch, tree: Path, *, exact: bool) -> bool:
         line = result.first_line_with(*_FAILED)
         raise BuildError(f"{patch.name} does not apply: {line}: rewrite it for this TensorFlow")
     moved = _MOVED.search(result.output)
-    if moved and exact:
+    if moved and fit is Fit.EXACT:
         raise BuildError(
             f"{patch.name} does not apply exactly: {moved[0]}: run build/wheel.py refresh, then"
             " read what it changed"

@@ -13,7 +13,7 @@ from pathlib import Path
 from .errors import BuildError
 from .inputs.official import check_hash
 from .layout import DISTRIBUTION, FLAVOURS, PACKAGE, START_FILE, Layout
-from .lock import Lock, read_lock
+from .lock import Lock, for_version, read_lock
 from .make import official_for
 from .series import Patch, apply_series, read_series
 from .wheelfile import record
@@ -46,23 +46,35 @@ def verify(layout: Layout, wheel: Path) -> Proof:
         raise BuildError(f"{wheel.name} is not a {DISTRIBUTION} {lock.our_version} wheel: give one")
     official = official_for(layout, lock, parts[2])
     check_hash(official, lock)
-    return compare(wheel, official, lock, read_series(layout.patches), layout.scratch)
+    patches = read_series(layout.patches, layout.other_version)
+    return compare(
+        wheel, official, lock, patches, layout.scratch, may_move=bool(layout.other_version)
+    )
 
 
 def layout_of(layout: Layout, wheel: Path) -> Layout:
-    """The layout for the flavour that the wheel's name tells."""
+    """The layout for the flavour and the TensorFlow that the wheel's name tells."""
     name, _, rest = wheel.name.partition("-")
-    release = rest.partition("-")[0].partition("+")[2]
+    version, _, release = rest.partition("-")[0].partition("+")
     for flavour in FLAVOURS:
         if name == DISTRIBUTION and release == flavour.release:
-            return replace(layout, flavour=flavour)
+            return for_version(replace(layout, flavour=flavour), version)
     known = " or ".join(f"…+{flavour.release}" for flavour in FLAVOURS)
     raise BuildError(f"{wheel.name} is not a wheel of {DISTRIBUTION} {known}: give one")
 
 
-def compare(wheel: Path, official: Path, lock: Lock, patches: list[Patch], scratch: Path) -> Proof:
+def compare(
+    wheel: Path,
+    official: Path,
+    lock: Lock,
+    patches: list[Patch],
+    scratch: Path,
+    *,
+    may_move: bool = False,
+) -> Proof:
     with RawZip(wheel) as ours, RawZip(official) as theirs:
-        return _Comparison(ours, theirs, lock).run(patches, scratch)
+        expected = apply_series(patches, theirs.read, scratch, may_move=may_move)
+        return _Comparison(ours, theirs, lock).run(expected)
 
 
 class _Comparison:
@@ -72,10 +84,10 @@ class _Comparison:
         self.rows = self._rows(ours, lock.our_dist_info)
         self.official_rows = self._rows(theirs, lock.official_dist_info)
 
-    def run(self, patches: list[Patch], scratch: Path) -> Proof:
+    def run(self, patched: dict[str, bytes]) -> Proof:
+        """`patched`: what the series makes of the files that it touches."""
         self._check_listing()
-        expected = apply_series(patches, self.theirs.read, scratch)
-        expected |= self._expected_dist_info()
+        expected = patched | self._expected_dist_info()
         proof = Proof()
         accounted = set()
         for name in self.theirs.entries:

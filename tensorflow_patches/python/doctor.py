@@ -42,6 +42,7 @@ def _report(ok: bool | None) -> list[tuple[str, str]]:
         ("mpirun", _mpirun()),
         ("MPI library", _mpi_library()),
         ("packages", ", ".join(f"{name} {version}" for name, version in settings.packages())),
+        *_lacks(),
         *_machine(),
         *gpus.report(),
     ]
@@ -75,6 +76,13 @@ def _files() -> str:
         f"this wheel's, and {' and '.join(others)} own them, too: its removal or update would "
         f"break this wheel; mend it: {installation.remedy()}"
     )
+
+
+def _lacks() -> list[tuple[str, str]]:
+    """What this wheel cannot do with its TensorFlow, and another can."""
+    if not mpi.is_enabled() or c_api.load().tfmpi_compiles():
+        return []
+    return [("without", "compiled steps (jit_compile=True), which need TensorFlow 2.20 or newer")]
 
 
 def _machine() -> list[tuple[str, str]]:

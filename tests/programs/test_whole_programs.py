@@ -25,6 +25,6 @@ def test_a_difference_is_seen() -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_programs(room: str, ranks: int) -> None:
     found = list(run(programs([room]), ranks))
-    assert len(found) > 5
+    assert len(found) >= 5
     apart = {name: far for name, far, _ in found if max(far.values()) > CLOSE}
     assert set(apart) == set(UNLIKE) & {name for name, _, _ in found}, apart

@@ -15,6 +15,7 @@ from .mpi import Mpi
 
 _STAMP = "stamp"
 _INCLUDE = "tensorflow/include/"
+_CUSTOM_CALLS = "xla/ffi/api/ffi.h"
 
 
 def stage_tensorflow(layout: Layout, official: Path, sha256: str) -> Path:
@@ -36,8 +37,20 @@ def stage_tensorflow(layout: Layout, official: Path, sha256: str) -> Path:
                     f"{official} has no {name}: this TensorFlow is laid out differently"
                 )
             _extract(wheel, name, fresh / "lib" / library)
+        _write_facts(fresh)
         _finish(fresh, build_files, stamp)
     return place
+
+
+def _write_facts(fresh: Path) -> None:
+    """What the glue's BUILD.bazel must know of this TensorFlow."""
+    compiled = (fresh / "include" / _CUSTOM_CALLS).exists()
+    (fresh / "facts.bzl").write_text(
+        '"""Written by build/wheelbuilder/inputs/staging.py."""\n\n'
+        "# Whether XLA's headers for custom calls are in the wheel, as from 2.20 on.\n"
+        f"COMPILED_STEPS = {compiled}\n",
+        encoding="utf-8",
+    )
 
 
 def stage_mpi(layout: Layout, mpi: Mpi, mpich: Path) -> Path:

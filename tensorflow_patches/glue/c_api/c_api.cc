@@ -27,6 +27,7 @@
 #include "tensorflow_patches/glue/runtime/request_group.h"
 #include "tensorflow_patches/glue/runtime/runtime.h"
 #include "tensorflow_patches/glue/variables/variable_names.h"
+#include "tensorflow_patches/glue/xla/compiled_average.h"
 
 namespace {
 
@@ -157,6 +158,8 @@ const char* tfmpi_transport(void) {
       new std::string(GetEngine()->transport_description());
   return description->c_str();
 }
+
+int32_t tfmpi_compiles(void) { return tfmpi::AveragesInCompiledSteps() ? 1 : 0; }
 
 void tfmpi_stats(uint64_t out[8]) {
   const Engine* const engine = GetEngine();

@@ -59,6 +59,8 @@ TFMPI_API uint64_t tfmpi_generation(void);
 TFMPI_API void tfmpi_set_needs_all(const char* why);
 // Of the transport; lives as long as the process.
 TFMPI_API const char* tfmpi_transport(void);
+// 1 if gradients are averaged in compiled steps, 0 if those are errors
+TFMPI_API int32_t tfmpi_compiles(void);
 // tensors that ended well, collectives, bytes, registrations seen, registrations decorated,
 // gradients submitted by kernels, optimizer ops run, of these as a SynchronousUpdate
 TFMPI_API void tfmpi_stats(uint64_t out[8]);

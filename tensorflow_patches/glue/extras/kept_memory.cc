@@ -16,36 +16,42 @@ namespace {
 // Null: off. Never destroyed: tensors are freed while the process exits.
 std::atomic<BlockCache*> g_blocks{nullptr};
 
-using Malloc = void* (*)(size_t, std::align_val_t);
+// std::align_val_t from TensorFlow 2.21 on, before it an int: both come in the same register.
+using Malloc = void* (*)(size_t, size_t);
 using Free = void (*)(void*);
 
 constexpr char kMalloc[] = "_ZN3tsl4port13AlignedMallocEmSt11align_val_t";
+constexpr char kOlderMalloc[] = "_ZN3tsl4port13AlignedMallocEmi";
 constexpr char kFree[] = "_ZN3tsl4port11AlignedFreeEPv";
 
 // The definition in libtensorflow_framework, which ours hides. No static with a guard: TensorFlow's
 // static constructors call it.
-template <typename Function, const char* kName>
+template <typename Function, const char* kName, const char* kOlderName = kName>
 Function Stock() {
   static std::atomic<Function> found{nullptr};
   Function function = found.load(std::memory_order_relaxed);
   if (function == nullptr) {
-    function = reinterpret_cast<Function>(dlsym(RTLD_NEXT, kName));
+    void* symbol = dlsym(RTLD_NEXT, kName);
+    if (symbol == nullptr) symbol = dlsym(RTLD_NEXT, kOlderName);
+    function = reinterpret_cast<Function>(symbol);
     found.store(function, std::memory_order_relaxed);
   }
   return function;
 }
 
+void* StockMalloc(size_t size, size_t alignment) {
+  return Stock<Malloc, kMalloc, kOlderMalloc>()(size, alignment);
+}
 void StockFree(void* memory) { Stock<Free, kFree>()(memory); }
 
-void* Allocate(size_t size, std::align_val_t alignment) {
-  const size_t align = static_cast<size_t>(alignment);
+void* Allocate(size_t size, size_t alignment) {
   BlockCache* const blocks = g_blocks.load(std::memory_order_acquire);
-  if (blocks == nullptr) return Stock<Malloc, kMalloc>()(size, alignment);
+  if (blocks == nullptr) return StockMalloc(size, alignment);
   void* block = nullptr;
-  if (size >= BlockCache::kLeastBytes && align <= BlockCache::kAlignment) {
+  if (size >= BlockCache::kLeastBytes && alignment <= BlockCache::kAlignment) {
     block = blocks->Allocate(size, Clock::now());
   }
-  return block != nullptr ? block : Stock<Malloc, kMalloc>()(size, alignment);
+  return block != nullptr ? block : StockMalloc(size, alignment);
 }
 
 // Every tensor passes here when it is freed: large ones are told apart by their address.
@@ -66,23 +72,40 @@ void KeepTensorMemory() {
 
 }  // namespace tfmpi
 
-namespace tsl {
-namespace port {
+// By their symbols, as the headers of one TensorFlow have one signature each: the later ones are
+// those before 2.21, the stock one with an int there is an inline call of the first.
+#define TFMPI_INTERPOSED(symbol) __asm__(symbol) __attribute__((visibility("default"), used))
 
-__attribute__((visibility("default"))) void* AlignedMalloc(size_t size,
-                                                           std::align_val_t alignment) {
-  return tfmpi::Allocate(size, alignment);
+extern "C" {
+
+void* tfmpi_aligned_malloc(size_t size, std::align_val_t alignment)
+    TFMPI_INTERPOSED("_ZN3tsl4port13AlignedMallocEmSt11align_val_t");
+void* tfmpi_aligned_malloc(size_t size, std::align_val_t alignment) {
+  return tfmpi::Allocate(size, static_cast<size_t>(alignment));
 }
 
-__attribute__((visibility("default"))) void AlignedFree(void* memory) {
+void* tfmpi_older_aligned_malloc(size_t size, int alignment)
+    TFMPI_INTERPOSED("_ZN3tsl4port13AlignedMallocEmi");
+void* tfmpi_older_aligned_malloc(size_t size, int alignment) {
+  return tfmpi::Allocate(size, static_cast<size_t>(alignment));
+}
+
+void tfmpi_aligned_free(void* memory) TFMPI_INTERPOSED("_ZN3tsl4port11AlignedFreeEPv");
+void tfmpi_aligned_free(void* memory) {
   if (!tfmpi::Take(memory)) tfmpi::StockFree(memory);
 }
 
-// The stock one does not look at the size either.
-__attribute__((visibility("default"))) void AlignedSizedFree(void* memory, size_t /*size*/,
-                                                             std::align_val_t /*alignment*/) {
-  if (!tfmpi::Take(memory)) tfmpi::StockFree(memory);
+// The stock ones do not look at the size either.
+void tfmpi_aligned_sized_free(void* memory, size_t size, std::align_val_t alignment)
+    TFMPI_INTERPOSED("_ZN3tsl4port16AlignedSizedFreeEPvmSt11align_val_t");
+void tfmpi_aligned_sized_free(void* memory, size_t /*size*/, std::align_val_t /*alignment*/) {
+  tfmpi_aligned_free(memory);
 }
 
-}  // namespace port
-}  // namespace tsl
+void tfmpi_older_aligned_sized_free(void* memory, size_t alignment, size_t size)
+    TFMPI_INTERPOSED("_ZN3tsl4port16AlignedSizedFreeEPvmm");
+void tfmpi_older_aligned_sized_free(void* memory, size_t /*alignment*/, size_t /*size*/) {
+  tfmpi_aligned_free(memory);
+}
+
+}  // extern "C"

@@ -169,6 +169,8 @@ absl::StatusOr<Averages*> AveragesOf(OpKernelContext* context, xla::XlaBuilder* 
   return averages;
 }
 
+bool AveragesInCompiledSteps() { return true; }
+
 CompiledAverageKernel::CompiledAverageKernel(OpKernelConstruction* construction)
     : OpKernel(construction), names_(AverageNames(def())) {
   OP_REQUIRES_OK(construction, RegisterCompiledCalls());

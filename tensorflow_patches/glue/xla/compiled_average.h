@@ -18,6 +18,9 @@
 
 namespace tfmpi {
 
+// False where this TensorFlow lacks what they need (absent.cc): then they are errors.
+bool AveragesInCompiledSteps();
+
 // A marked IdentityN (average_kernel.h). Its first tensors may be the values and indices of sparse
 // gradients, with room for the rows of all ranks (compiled_call.h).
 class CompiledAverageKernel : public tensorflow::OpKernel {

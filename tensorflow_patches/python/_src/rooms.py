@@ -20,7 +20,18 @@ from tensorflow.mpi._src.files import (
     tensorflow_files,
 )
 from tensorflow.mpi._src.gpu import gpus
+<<<<<<< HEAD
 from tensorflow.mpi._src.keras import batch_norm, fit, learning_rate, on_sigterm, optimizers, parts
+=======
+from tensorflow.mpi._src.keras import (
+    batch_norm,
+    fit,
+    learning_rate,
+    optimizers,
+    parts,
+    summaries,
+)
+>>>>>>> origin/main
 from tensorflow.mpi._src.keras import data as keras_data
 from tensorflow.mpi._src.observability import report
 from tensorflow.mpi._src.runtime import engine, hooking, hooks
@@ -64,6 +75,7 @@ def install() -> None:
         strategies,
         average_loss,
         downloads,
+        summaries,
         keras_ops,
         keras_files,  # before what exchanges after fit's callbacks
         keras_data,

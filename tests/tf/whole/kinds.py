@@ -180,7 +180,40 @@ def listed() -> dict[str, str]:
     return found
 
 
+def of_static_rows(function: Callable[[Any], Any]) -> str:
+    """Of 8 rows, as the shape says: what they are divided by comes as a constant."""
+
+    @tf.function
+    def traced(x: Any) -> Any:
+        return function(x)
+
+    concrete = traced.get_concrete_function(tf.TensorSpec([8, 16]))
+    (rows,) = concrete.inputs
+    known = {kinds.key(rows): kinds.Kind.ROWS}
+    return kinds.Analysis(known, 8).kind(concrete.outputs[0]).name
+
+
+STATIC: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "MEAN": {
+        "by tf.shape, as tf_keras's activity regularizers": lambda x: tf.math.divide_no_nan(
+            tf.nn.l2_loss(x), tf.cast(tf.shape(x)[0], x.dtype)
+        ),
+        "by its inverse": lambda x: tf.reduce_sum(x) * (1 / tf.cast(tf.shape(x)[0], x.dtype)),
+        "by the shape": lambda x: tf.reduce_sum(x) / x.shape[0],
+        "by tf.size": lambda x: tf.reduce_sum(x) / tf.cast(tf.size(x), x.dtype),
+    },
+    "SUM": {
+        "sum": tf.reduce_sum,
+        "by another dimension": lambda x: tf.reduce_sum(x) / tf.cast(tf.shape(x)[1], x.dtype),
+    },
+}
+
+
 def main() -> None:
+    static = {
+        kind: {name: of_static_rows(function) for name, function in functions.items()}
+        for kind, functions in STATIC.items()
+    }
     found = {
         kind: {
             name: kinds.of_function(function, arguments).name
@@ -188,7 +221,7 @@ def main() -> None:
         }
         for kind, functions in FUNCTIONS.items()
     }
-    result({"found": found, "listed": listed()})
+    result({"found": found, "static": static, "listed": listed()})
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ def test_kinds_are_told(scripts) -> None:
     (result,) = launch(scripts / "kinds.py", np=0, timeout=120).check().results
     wrong = {
         name: (kind, expected)
-        for expected, functions in result["found"].items()
+        for expected, functions in (*result["found"].items(), *result["static"].items())
         for name, kind in functions.items()
         if kind != expected
     }

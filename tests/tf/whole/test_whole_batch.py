@@ -41,6 +41,10 @@ def test_equal_one_process(scripts, ranks: int, mode: tuple[str, ...]) -> None:
     assert_cases_close(run.results[0], alone, 1e-5)
     said = {words for words in (WHOLE, OF_PART, PART) if words in run.stderr[0]}
     assert said == ({WHOLE} if "eager" in mode else set()), "a warning that is wrong"
+    graphs = not {"eager", "jit"} & set(mode)
+    for text, speaks in zip(run.stderr, [graphs, *[False] * (ranks - 1)]):
+        assert text.count("tf.summary 'mean of part' in a step is of rank 0's part") == speaks
+        assert text.count("tf.summary '") == speaks, "not of the weights"
 
 
 @pytest.mark.parametrize(("ranks", "mode"), [(2, ()), full(3, ()), full(2, ("tf_keras",))])

@@ -7,8 +7,10 @@ batch, so that a rank has none.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -160,6 +162,7 @@ class Steps(keras.Model):
     def __init__(self, outputs: int = 1) -> None:
         super().__init__()
         self.net = net(outputs)
+        summaries()  # no step may make it
 
     def ready(self) -> Any:
         self(X[:1])
@@ -209,6 +212,14 @@ def anchors() -> dict[str, Any]:
     return fit(Anchors(4).ready())
 
 
+FOLDER = tempfile.TemporaryDirectory()
+
+
+@functools.cache
+def summaries() -> Any:
+    return tf.summary.create_file_writer(FOLDER.name)
+
+
 class Own(Steps):
     """A sum over samples, values of the step's own beside metrics, and one metric in a dict."""
 
@@ -231,6 +242,10 @@ class Own(Steps):
         self.mean.update_state(loss)
         self.sum.update_state(tf.reduce_mean(tf.abs(guess)))
         self.auc.update_state(y > 0, tf.sigmoid(guess))
+        if not EAGER and not JIT:
+            with summaries().as_default():
+                tf.summary.scalar("bias", tf.reduce_sum(self.trainable_variables[-1]), step=0)
+                tf.summary.scalar("mean of part", tf.reduce_mean(guess), step=0)
         return {
             "mean": self.mean.result(),
             "inner": {"auc": self.auc.result(), "sum": self.sum.result()},

@@ -50,6 +50,8 @@ def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
     hooking.when_imported("keras.src.callbacks.callback_list", hook_callbacks)
     hooking.when_imported("keras.src.trainers.trainer", _hook_metrics)
+    if not c_api.load().tfmpi_compiles():
+        hooking.when_imported("keras.src.trainers.trainer", _compile_no_steps)
 
 
 def hook_callbacks(module: ModuleType) -> None:
@@ -68,6 +70,11 @@ def hook_callbacks(module: ModuleType) -> None:
 
 def _hook_metrics(module: ModuleType) -> None:
     hooking.wrap_in_subclasses(module, "Trainer", {"_get_metrics_result_or_logs": over_ranks})
+
+
+def _compile_no_steps(module: ModuleType) -> None:
+    """Before TensorFlow 2.20 compiled steps are not averaged: jit_compile="auto" is then False."""
+    hooking.wrap(module, "model_supports_jit", lambda original: lambda model: False)
 
 
 class _Fit:
@@ -118,7 +125,7 @@ def _may_stop_a_batch(callback: Any) -> bool:
 
 
 def _is_kerass(callback: Any) -> bool:
-    return type(callback).__module__.partition(".")[0] in ("keras", "tf_keras")
+    return type(callback).__module__.startswith(("keras.src.callbacks", "tf_keras.src.callbacks"))
 
 
 def _has_own(callback: Any, names: tuple[str, ...]) -> bool:

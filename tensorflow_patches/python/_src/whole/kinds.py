@@ -68,16 +68,25 @@ def _is_size(quotient: Any, rows: int) -> bool:
 
     Of a static shape, x.shape[0] is a number, and tf.size(x) a constant.
     """
-    from tensorflow.python.framework import tensor_util
-
     divisor = quotient.inputs[1]
-    value = tensor_util.constant_value(divisor) if divisor.shape.rank == 0 else None
-    if value is None:
-        return False
     while divisor.op.type in ("Cast", "Identity"):
         divisor = divisor.op.inputs[0]
+    value = _constant(divisor) if divisor.shape.rank == 0 else None
+    if value is None:
+        return False
     is_of_tf_size = divisor.op.name.rpartition("/")[2].startswith("Size")
     return bool(value == rows or (is_of_tf_size and value % rows == 0))
+
+
+def _constant(scalar: Any) -> Any:
+    """Its value, if that is known; also of one element of a constant, as tf.shape(x)[0] is."""
+    from tensorflow.python.framework import tensor_util
+
+    op = scalar.op
+    if op.type != "StridedSlice" or op.get_attr("shrink_axis_mask") != 1:
+        return tensor_util.constant_value(scalar)
+    vector, begin = (tensor_util.constant_value(source) for source in op.inputs[:2])
+    return None if vector is None or begin is None else vector[begin[0]]
 
 
 def addends(tensor: Any) -> list[Any]:

@@ -1,0 +1,89 @@
+"""`release`: the wheels for every Python, what they were made from, and their sha256.
+
+No interpreter is needed for that: the wheels differ by what TensorFlow's own differ by.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from pathlib import Path
+
+from . import process
+from .errors import BuildError
+from .files import sha256_of, whole_file
+from .inputs.bazel import compiler
+from .inputs.mpi import find_mpi
+from .inputs.official import official_wheel
+from .layout import Layout
+from .lock import read_lock
+from .make import digest_of_inputs, make
+from .target import SUPPORTED, Target
+
+# As the official wheel: a release installs wherever that does.
+_NEWEST_GLIBC = (2, 27)
+SUMS, PROVENANCE = "SHA256SUMS", "provenance.json"
+
+
+def release(layout: Layout, out: Path, jobs: int | None = None) -> list[str]:
+    """Makes all wheels in `out`, checks their platform, and writes what they are made from."""
+    lock = read_lock(layout.lock)
+    targets = [Target(*version) for version in SUPPORTED[: len(lock.hashes)]]
+    wheels = []
+    for target in targets:
+        wheels.append(make(layout, target, out, jobs))
+        check_platform(wheels[-1].name)
+    facts: dict[str, object] = {
+        "version": lock.our_version,
+        **_source(layout.root),
+        "compiler": compiler(),
+        "bazel": process.run(["bazel", "--version"], missing="no bazel").last_line,
+        "mpi": find_mpi().name,
+        "system": f"{platform.freedesktop_os_release()['PRETTY_NAME']}, {platform.machine()}, "
+        + "-".join(platform.libc_ver()),
+        "wheels": [
+            {
+                "wheel": wheel.name,
+                "sha256": sha256_of(wheel),
+                "official": (official := official_wheel(layout, lock, target)).name,
+                "official_sha256": sha256_of(official),
+                "inputs": digest_of_inputs(layout, lock, target, find_mpi(), compiler()),
+            }
+            for wheel, target in zip(wheels, targets, strict=True)
+        ],
+    }
+    _write(out, PROVENANCE, json.dumps(facts, indent=2) + "\n")
+    names = [*(wheel.name for wheel in wheels), PROVENANCE]
+    sums = "".join(f"{sha256_of(out / name)}  {name}\n" for name in names)
+    _write(out, SUMS, sums)
+    return [f"{out / name}" for name in [*names, SUMS]]
+
+
+def check_platform(wheel: str) -> None:
+    """Refuses a wheel that would not install where the official one does."""
+    match = re.search(r"-manylinux_(\d+)_(\d+)_x86_64\.whl$", wheel)
+    if not match or (int(match[1]), int(match[2])) > _NEWEST_GLIBC:
+        raise BuildError(
+            f"{wheel} needs a newer glibc or libstdc++ than {_NEWEST_GLIBC[0]}.{_NEWEST_GLIBC[1]}'s"
+            " Linux has: define what it needs in tensorflow_patches/portable"
+        )
+
+
+def _source(root: Path) -> dict[str, object]:
+    """The commit that was built, and whether files differ from it."""
+    git = ["git", "-C", str(root)]
+    missing = "the program git is missing: install it (apt-get install git)"
+    commit = process.run([*git, "rev-parse", "HEAD"], missing=missing)
+    changes = process.run([*git, "status", "--porcelain"], missing=missing)
+    if commit.code or changes.code:
+        raise BuildError(f"{root} is no git checkout, so a release could not say what it is of")
+    return {"commit": commit.last_line, "changed_since": bool(changes.output.strip())}
+
+
+def _write(out: Path, name: str, text: str) -> None:
+    with whole_file(out, name) as (path, stream):
+        stream.write(text.encode())
+        stream.flush()
+        path.chmod(0o644)
+        path.replace(out / name)

@@ -1,0 +1,57 @@
+"""tf.summary in a train_step or test_step: rank 0 writes, and knows its part of the batch."""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import Any
+
+from tensorflow.mpi._src.average import scope
+from tensorflow.mpi._src.runtime import hooking, hooks, log
+from tensorflow.mpi._src.whole import batch, kinds
+
+_said = False
+
+
+def install() -> None:
+    """Called once, when TensorFlow's libraries are loaded."""
+    if hooks.rank == 0 and hooks.size > 1:
+        hooking.when_imported("tensorflow.python.ops.summary_ops_v2", _hook)
+
+
+def _hook(module: ModuleType) -> None:
+    hooking.wrap(module, "write", _saying)
+
+
+def _saying(write: Any) -> Any:
+    """tf.summary.scalar, image, ... all call it; what they make when it is asked for is a function,
+    of which nothing is known."""
+
+    @functools.wraps(write)
+    def saying(tag: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if not callable(tensor) and scope.is_on_part() and _is_of_part(tensor):
+            _say(tag)
+        return write(tag, tensor, *args, **kwargs)
+
+    return saying
+
+
+def _is_of_part(value: Any) -> bool:
+    import tensorflow as tf
+
+    part = batch.current()
+    if part is None or part.is_trial or part.is_whole or not isinstance(value, tf.Tensor):
+        return False
+    if id(value) in part.results:
+        return True
+    return hasattr(value, "op") and part.kind(value) is not kinds.Kind.CONST  # or it is not known
+
+
+def _say(tag: Any) -> None:
+    global _said
+    if not _said:
+        _said = True
+        log.say(
+            f"tf.summary '{tag}' in a step is of rank 0's part of each batch; a callback's logs "
+            "are of all ranks: write it there, or give it tf.mpi.gather_batch's samples"
+        )
