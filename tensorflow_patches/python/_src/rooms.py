@@ -20,18 +20,15 @@ from tensorflow.mpi._src.files import (
     tensorflow_files,
 )
 from tensorflow.mpi._src.gpu import gpus
-<<<<<<< HEAD
-from tensorflow.mpi._src.keras import batch_norm, fit, learning_rate, on_sigterm, optimizers, parts
-=======
 from tensorflow.mpi._src.keras import (
     batch_norm,
     fit,
     learning_rate,
+    on_sigterm,
     optimizers,
     parts,
     summaries,
 )
->>>>>>> origin/main
 from tensorflow.mpi._src.keras import data as keras_data
 from tensorflow.mpi._src.observability import report
 from tensorflow.mpi._src.runtime import engine, hooking, hooks
