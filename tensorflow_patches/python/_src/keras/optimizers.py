@@ -214,12 +214,13 @@ def _averages(
     A sparse gradient stays sparse, its rows those of one process, which squares each by itself and
     takes the norm of all: their duplicates are summed only where nobody can tell.
     """
-    from tensorflow.python.framework import indexed_slices, ops
+    from tensorflow.python.framework import indexed_slices, ops, tensor
 
     present = [i for i, gradient in enumerate(grads) if gradient is not None]
     if not present:
         return grads
-    if len(grads) != len(variables):
+    no_variable = any(isinstance(variable, tensor.Tensor) for variable in variables)
+    if len(grads) != len(variables) or no_variable:
         return grads  # the optimizer says what is wrong with that
     names = [_path(variables[i]) for i in present]
     averaged = list(grads)
