@@ -26,6 +26,7 @@ import tensorflow as tf  # noqa: E402
 from report import ENDED, files  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
+AT_EXIT = tempfile.TemporaryDirectory(prefix="programs-")  # what programs save there
 
 
 def run(program: str, folder: Path) -> dict[str, Any]:
@@ -52,7 +53,7 @@ def main() -> None:
             ended[program] = run(program, folder / program)
             if not SHARED:
                 ended[program]["files"] = files(folder / program)
-        os.chdir(HERE)
+        os.chdir(AT_EXIT.name)
     print("RESULT " + json.dumps(ended))
 
 
