@@ -1,4 +1,5 @@
 import json
+import os
 import pathlib
 
 import h5py
@@ -8,15 +9,17 @@ from report import done
 
 keras.utils.set_random_seed(15)
 rng = np.random.default_rng(8)
+own = f"{os.getpid()}.part"
 if not pathlib.Path("x.h5").exists():
-    with h5py.File("x.h5.part", "w") as file:
+    with h5py.File(own, "w") as file:
         file["x"] = rng.normal(size=(80, 4)).astype("float32")
-    pathlib.Path("x.h5.part").rename("x.h5")
+    os.replace(own, "x.h5")
 shape = (80, 1)
 if not pathlib.Path("y.dat").exists():
-    y = np.memmap("y.dat", "float32", "w+", shape=shape)
+    y = np.memmap(own, "float32", "w+", shape=shape)
     y[:] = np.linspace(0, 1, 80)[:, None]
     y.flush()
+    os.replace(own, "y.dat")
 file = h5py.File("x.h5", "r")
 X, Y = file["x"][:], np.memmap("y.dat", "float32", "r", shape=shape)
 m = keras.Sequential([keras.Input((4,)), keras.layers.Dense(6, "relu"), keras.layers.Dense(1)])
