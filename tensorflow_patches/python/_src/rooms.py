@@ -18,6 +18,7 @@ from tensorflow.mpi._src.files import (
     keras_files,
     saves,
     tensorflow_files,
+    writes,
 )
 from tensorflow.mpi._src.gpu import gpus
 from tensorflow.mpi._src.keras import (
@@ -61,6 +62,7 @@ def install() -> None:
         tensorflow_files,
         dataset_files,
         explanations,
+        writes,
     ):
         module.install()
     assert not hooks.unfilled(), hooks.unfilled()

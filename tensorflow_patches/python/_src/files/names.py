@@ -85,6 +85,11 @@ def learn(own: str, theirs: str) -> None:
         _folders.update(found)
 
 
+def is_made_here(path: str) -> bool:
+    """Whether `path` is a name that stands for a file of rank 0's."""
+    return path in _made
+
+
 def keep(path: str) -> str:
     """On rank 0: where the save of `path` stays for the other ranks, if the script removes it.
 

@@ -65,6 +65,11 @@ def left_to_rank_0() -> bool:
     return hooks.rank != 0 and shared() and not _thread.own
 
 
+def writing() -> bool:
+    """Whether rank 0 is inside a save here: it alone writes."""
+    return _thread.writing
+
+
 def saves(
     function: Callable[..., Any],
     path: Callable[..., Any],

@@ -1,0 +1,275 @@
+"""Files that the script itself writes, by Python's or TensorFlow's functions, appear when whole.
+
+open(path, "w") and what is built on it (pathlib, json, pickle, csv, zipfile, NumPy, pandas),
+shutil.copy, TFRecordWriter, tf.io.gfile and tf.io.write_file. What Keras and TensorFlow save is
+rank 0's (saves.py). Files that are opened to append or to change are written in place.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import fcntl
+import functools
+import io
+import os
+import pathlib
+import sys
+import weakref
+from types import ModuleType
+from typing import Any
+
+from tensorflow.mpi._src.files import atomic, names, saves
+from tensorflow.mpi._src.runtime import engine, hooking, hooks, log
+
+_MODES = {"w", "wt", "tw", "wb", "bw", "w+", "w+t", "wt+", "wb+", "w+b", "bw+"}
+# They flush a file because they go on to write by its descriptor: it is not whole then.
+_BY_DESCRIPTOR = {"numpy", "PIL"}
+_said: set[str] = set()
+
+
+def install() -> None:
+    """Called once, when TensorFlow's libraries are loaded."""
+    if not saves.shared():
+        return
+    opens = _opens(builtins.open)
+    builtins.open = io.open = opens
+    accessor = getattr(pathlib, "_NormalAccessor", None)  # of Python 3.10
+    if accessor is not None:
+        accessor.open = staticmethod(opens)
+    _watch_locks()
+    hooking.when_imported("tensorflow.python.lib.io.file_io", _hook_gfile)
+    hooking.when_imported("tensorflow.python.lib.io.tf_record", _hook_records)
+    hooking.when_imported("tensorflow.python.ops.gen_io_ops", _hook_write_file)
+    engine.when_forked(atomic.forget_parents)
+    engine.after_the_end(atomic.show_all)
+
+
+_raws: weakref.WeakSet[_Raw] = weakref.WeakSet()  # what may be locked
+
+
+class _Raw(io.FileIO):
+    """Of a file that is not seen yet: seen at its close, or when what buffers it is flushed."""
+
+    def __init__(self, path: Any, mode: str, whole: atomic.AtomicFile) -> None:
+        self._whole = whole
+        super().__init__(path, mode, opener=lambda *_: os.dup(whole.descriptor))
+        _raws.add(self)
+
+    def flush(self) -> None:
+        super().flush()
+        self._whole.appear()
+
+    def close(self) -> None:
+        if not self.closed:
+            try:
+                self._whole.close()
+            finally:
+                super().close()
+
+    def write_in_place(self) -> None:
+        if self._whole.write_in_place():
+            os.dup2(self._whole.descriptor, self.fileno(), inheritable=False)
+
+
+class _Buffer(io.BufferedWriter):
+    raw: _Raw
+
+    def flush(self) -> None:
+        super().flush()
+        if not _by_descriptor():
+            self.raw.flush()
+
+
+class _ReadBuffer(io.BufferedRandom):
+    raw: _Raw
+
+    def flush(self) -> None:
+        super().flush()
+        if not _by_descriptor():
+            self.raw.flush()
+
+
+def _by_descriptor() -> bool:
+    """Whether who flushes does it to write on by itself."""
+    module = str(sys._getframe(2).f_globals.get("__name__", ""))
+    return module.partition(".")[0] in _BY_DESCRIPTOR
+
+
+def _opens(stock: Any) -> Any:
+    def open(  # noqa: A001
+        file: Any,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        closefd: bool = True,
+        opener: Any = None,
+    ) -> Any:
+        if mode in _MODES and buffering not in (0, 1) and closefd and opener is None:
+            whole = _begin(file)
+            if whole is not None:
+                return _open(file, mode, buffering, encoding, errors, newline, whole)
+        elif mode.startswith("a") and hooks.rank == 1:
+            _say_that_all_append(file)
+        return stock(file, mode, buffering, encoding, errors, newline, closefd, opener)
+
+    open.__doc__ = stock.__doc__
+    return open
+
+
+def _open(
+    file: Any,
+    mode: str,
+    buffering: int,
+    encoding: str | None,
+    errors: str | None,
+    newline: str | None,
+    whole: atomic.AtomicFile,
+) -> Any:
+    """As io.open() puts a file together."""
+    binary, reads = "b" in mode, "+" in mode
+    if binary and (encoding is not None or errors is not None or newline is not None):
+        raise ValueError("binary mode doesn't take an encoding, errors or newline argument")
+    raw = _Raw(file, "w+" if reads else "w", whole)
+    size = io.DEFAULT_BUFFER_SIZE if buffering < 0 else buffering
+    buffer = _ReadBuffer(raw, size) if reads else _Buffer(raw, size)
+    if binary:
+        return buffer
+    text: Any = io.TextIOWrapper(buffer, encoding, errors, newline)
+    text.mode = mode
+    return text
+
+
+def _begin(path: Any) -> atomic.AtomicFile | None:
+    """None: it is to be written in place."""
+    if not atomic.applies(path):
+        return None
+    try:
+        return atomic.AtomicFile(os.fsdecode(path))
+    except OSError:  # what opens it in place raises it again, if it concerns the path
+        return None
+
+
+def _say_that_all_append(path: Any) -> None:
+    """Once, on the first rank that is one too many; not if the script may know that it is."""
+    if "appended" in _said or hooks.asked_rank or not atomic.applies(path):
+        return
+    name = os.path.abspath(os.fsdecode(path))
+    if name.endswith(".lock") or names.pattern(name) != name:
+        return
+    _said.add("appended")
+    log.say(
+        f"each of the {hooks.size} ranks appends to '{os.fsdecode(path)}': what it writes there is "
+        f"there {hooks.size} times. Append on one rank: if tf.mpi.rank() == 0"
+    )
+
+
+def _watch_locks() -> None:
+    """A lock is on a file, not on a name: who locks the file that it writes gets the common one."""
+
+    def first_in_place(lock: Any) -> Any:
+        @functools.wraps(lock)
+        def locks(file: Any, *args: Any, **kwargs: Any) -> Any:
+            number = file if isinstance(file, int) else file.fileno()
+            for raw in list(_raws):
+                if not raw.closed and raw.fileno() == number:
+                    raw.write_in_place()
+            return lock(file, *args, **kwargs)
+
+        return locks
+
+    fcntl.flock, fcntl.lockf = first_in_place(fcntl.flock), first_in_place(fcntl.lockf)
+
+
+def _hook_gfile(module: ModuleType) -> None:
+    """FileIO, of which tf.io.gfile.GFile is one, and copy."""
+    file_class = module.FileIO
+
+    def prewrite(check: Any) -> Any:
+        def prewrite_check(self: Any) -> None:
+            name, mode = self._FileIO__name, self._FileIO__mode
+            whole = None
+            if not self._writable_file and self._write_check_passed and mode in _MODES:
+                whole = _begin(name)
+            if whole is None:
+                check(self)
+                return
+            self._writable_file = module._pywrap_file_io.WritableFile(
+                os.fsencode(whole.name), mode.encode()
+            )
+            self._tf_mpi_file = whole  # after the writer, which is so flushed before
+
+        return prewrite_check
+
+    hooking.wrap(module, "FileIO._prewrite_check", prewrite)
+    _hook_ends(file_class)
+
+    def copies(copy: Any) -> Any:
+        def copy_v2(src: Any, dst: Any, overwrite: bool = False) -> None:
+            whole = _begin(dst) if overwrite and os.path.isfile(src) else None
+            if whole is None:
+                copy(src, dst, overwrite)
+                return
+            with contextlib.closing(whole):
+                copy(src, whole.name, overwrite=True)
+
+        return copy_v2
+
+    hooking.wrap(module, "copy_v2", copies)
+
+
+def _hook_records(module: ModuleType) -> None:
+    writer_class = module.TFRecordWriter
+
+    def makes(init: Any) -> Any:
+        def __init__(self: Any, path: Any, options: Any = None) -> None:
+            whole = _begin(path)
+            init(self, path if whole is None else whole.name, options)
+            if whole is not None:
+                self._tf_mpi_file = whole
+
+        return __init__
+
+    hooking.wrap(module, "TFRecordWriter.__init__", makes)
+    _hook_ends(writer_class)
+
+
+def _hook_ends(owner: Any) -> None:
+    """Has what `owner` writes appear when it is flushed or closed."""
+
+    def then(name: str, function: Any) -> Any:
+        @functools.wraps(function)
+        def ends(self: Any, *args: Any) -> Any:
+            result = function(self, *args)
+            whole = getattr(self, "_tf_mpi_file", None)
+            if whole is not None and name == "flush":
+                whole.appear()
+            elif whole is not None:
+                whole.close()
+                self._tf_mpi_file = None
+            return result
+
+        return ends
+
+    for name in ("flush", "close", "__exit__"):
+        setattr(owner, name, then(name, getattr(owner, name)))
+
+
+def _hook_write_file(module: ModuleType) -> None:
+    """tf.io.write_file in eager code; in a graph the op writes in place."""
+
+    def writes(function: Any) -> Any:
+        def write_file(filename: Any, contents: Any, name: Any = None) -> Any:
+            path = filename.numpy() if hasattr(filename, "_numpy_internal") else filename
+            eager = module._context.executing_eagerly()
+            whole = _begin(path) if eager and isinstance(path, (str, bytes)) else None
+            if whole is None:
+                return function(filename, contents, name)
+            with contextlib.closing(whole):
+                return function(whole.name, contents, name)
+
+        return write_file
+
+    hooking.wrap(module, "write_file", writes)

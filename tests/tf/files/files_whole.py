@@ -1,0 +1,211 @@
+"""Every rank writes the same to one path, by each way to write, and reads it at once.
+
+    files_whole.py DIR [nfs]
+
+The ranks begin one after another, so that one reads while the next has begun. Prints what each rank
+has read that was not whole, and what is found of files that are not held back. With "nfs" no file
+can be made without a name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pickle
+import shutil
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from common import result
+
+RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
+SECONDS = 0.2  # between the ranks' beginnings
+os.chdir(sys.argv[1])
+if "nfs" in sys.argv:
+    vars(os)["O_TMPFILE"] = os.O_DIRECTORY  # no file is made without a name: EISDIR, as on NFS
+printed: dict[str, Any] = {"broken": [], "kinds": 0}
+values = np.random.default_rng(0).normal(size=50_000)
+rows = [f"{value:.6f}" for value in values[:2000]]
+
+
+def slowly(count: int) -> Any:
+    """Numbers, with a pause in the middle, in which the rank before this one reads."""
+    for number in range(count):
+        if number == count // 2:
+            time.sleep(SECONDS / 2)
+        yield number
+
+
+def later(path: str) -> str:
+    """When the next rank has begun to write."""
+    time.sleep(SECONDS * 0.75)
+    return path
+
+
+def text(path: str) -> bool:
+    with open(path, "w") as file:
+        file.writelines(rows[number] + "\n" for number in slowly(len(rows)))
+    return Path(later(path)).read_text().split() == rows
+
+
+def dropped(path: str) -> bool:
+    open(path, "w").write("\n".join(rows[number] for number in slowly(len(rows))))  # noqa: SIM115
+    return Path(later(path)).read_text().split() == rows
+
+
+def pickled(path: str) -> bool:
+    with open(path, "wb") as file:
+        for number in slowly(10):
+            pickle.dump(values[number], file)
+    with open(later(path), "rb") as file:
+        return [pickle.load(file) for _ in range(10)] == list(values[:10])
+
+
+def zipped(path: str) -> bool:
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in slowly(10):
+            archive.writestr(f"{number}.txt", rows[number])
+    with zipfile.ZipFile(later(path)) as archive:
+        return archive.testzip() is None and len(archive.namelist()) == 10
+
+
+def saved(path: str) -> bool:
+    with open(path, "wb") as file:
+        for number in slowly(4):
+            np.save(file, values[number:])
+    with open(later(path), "rb") as file:
+        return all(np.array_equal(np.load(file), values[number:]) for number in range(4))
+
+
+def records(path: str) -> bool:
+    with tf.io.TFRecordWriter(path) as writer:
+        for number in slowly(1000):
+            writer.write(rows[number].encode())
+    found = [record.numpy().decode() for record in tf.data.TFRecordDataset(later(path))]
+    return found == rows[:1000]
+
+
+def gfile(path: str) -> bool:
+    with tf.io.gfile.GFile(path, "w") as file:
+        for number in slowly(len(rows)):
+            file.write(rows[number] + "\n")
+    with tf.io.gfile.GFile(later(path)) as file:
+        return str(file.read()).split() == rows
+
+
+def at_once(path: str) -> bool:
+    """What takes no time, many times, beside a file that is there already."""
+    wrong = 0
+    for _ in range(100):
+        np.save(path + ".npy", values)
+        wrong += not np.array_equal(np.load(path + ".npy"), values)
+        shutil.copy(path + ".npy", path)
+        wrong += not np.array_equal(np.load(path), values)
+        tf.io.gfile.copy(path, path + ".two", overwrite=True)
+        wrong += os.path.getsize(path + ".two") != os.path.getsize(path)
+        tf.io.write_file(path + ".three", values.tobytes())
+        wrong += tf.io.read_file(path + ".three").numpy() != values.tobytes()
+    return wrong == 0
+
+
+def together(name: str, write: Callable[[str], bool]) -> None:
+    tf.mpi.barrier()
+    time.sleep(SECONDS * RANK)
+    printed["kinds"] += 1
+    try:
+        whole = write(name)
+    except Exception as error:  # noqa: BLE001, half a file has many errors
+        whole = False
+        print(f"{name}: {error!r}", file=sys.stderr)
+    if not whole:
+        printed["broken"].append(name)
+
+
+def counted_under_a_lock() -> int:
+    """A lock file, opened as many do: open(path, "w") and flock."""
+    if RANK == 0:
+        Path("count").write_text("0")
+    tf.mpi.barrier()
+    for _ in range(20):
+        with open("lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            count = int(Path("count").read_text())
+            time.sleep(0.002)
+            Path("count").write_text(str(count + 1))
+    tf.mpi.barrier()
+    return int(Path("count").read_text())
+
+
+def logs() -> list[str]:
+    """Of a file that stays open: as it is opened, flushed, and a while after it was written."""
+    name = f"log{RANK}.txt"
+    found = []
+    with open(name, "w") as log:
+        found.append(Path(name).read_text())
+        log.write("one ")
+        log.flush()
+        found.append(Path(name).read_text())
+    with open(name, "w") as log:
+        log.write("two " * 10_000)
+        time.sleep(1.6)
+        found.append(Path(name).read_text()[:4])
+        log.write("three")
+        log.flush()
+        found.append(Path(name).read_text()[-5:])
+    return found
+
+
+def kinds_of_files() -> dict[str, Any]:
+    """Modes, links and what is no file stay what they are; errors are stock's."""
+    name = f"own{RANK}"
+    Path(name).write_text("old")
+    os.chmod(name, 0o640)
+    os.symlink(name, name + ".symbolic")
+    Path(name + ".symbolic").write_text("through")
+    os.link(name, name + ".hard")
+    Path(name).write_text("both")
+    errors = []
+    for path, mode in (("missing/file", "w"), (".", "w"), (name, "x"), (name, "wq")):
+        try:
+            open(path, mode)  # noqa: SIM115
+        except (OSError, ValueError) as error:
+            errors.append(type(error).__name__)
+    with open(os.devnull, "w") as nowhere:
+        nowhere.write("gone")
+    with open(name + ".both", "w+") as file:
+        file.write("written")
+        file.seek(0)
+        read = [file.name, file.mode, file.read()]
+    if (child := os.fork()) == 0:
+        Path(name + ".child").write_text("of a child")
+        os._exit(0)
+    os.waitpid(child, 0)
+    return {
+        "mode": oct(os.stat(name).st_mode & 0o777),
+        "through": [Path(name + end).read_text() for end in ("", ".symbolic", ".hard")],
+        "symbolic": os.path.islink(name + ".symbolic"),
+        "errors": errors,
+        "read": [read[0].replace(name, ""), *read[1:]],
+        "child": Path(name + ".child").read_text(),
+    }
+
+
+with open("appended.csv", "a") as file:
+    file.write("once\n")
+for write in (text, dropped, pickled, zipped, saved, records, gfile, at_once):
+    together(write.__name__, write)
+printed["count"] = counted_under_a_lock()
+printed["logs"] = logs()
+printed["files"] = kinds_of_files()
+tf.mpi.barrier()
+printed["hidden"] = sorted(name for name in os.listdir() if name.startswith("."))
+tf.mpi.barrier()
+open_at_exit = open("at_exit", "w")  # noqa: SIM115
+open_at_exit.write("written at exit")
+result(printed)

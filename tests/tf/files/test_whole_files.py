@@ -1,0 +1,62 @@
+"""What the script itself writes on all ranks, to one path, is read whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tiers import full
+
+
+@pytest.fixture(scope="module", params=[(2, ""), full((3, "")), full((2, "nfs"))], ids=str)
+def wrote(request, launch, scripts, tmp_path_factory) -> Any:
+    """On a file system that has files without names, and on one that has not."""
+    ranks, kind = request.param
+    folder = tmp_path_factory.mktemp("whole")
+    run = launch(scripts / "files_whole.py", np=ranks, args=[folder, kind]).check()
+    return run, folder
+
+
+def test_no_rank_reads_half_a_file(wrote):
+    run, _ = wrote
+    for printed in run.results:
+        assert printed["kinds"] == 8
+        assert printed["broken"] == [], run.stderr
+
+
+def test_a_lock_file_that_is_opened_to_write_locks(wrote):
+    run, _ = wrote
+    for printed in run.results:
+        assert printed["count"] == 20 * len(run.results)
+
+
+def test_a_file_that_stays_open_is_seen_as_it_grows(wrote):
+    run, _ = wrote
+    for printed in run.results:
+        assert printed["logs"] == ["", "one ", "two ", "three"]
+
+
+def test_files_stay_what_they_are(wrote):
+    run, folder = wrote
+    for printed in run.results:
+        assert printed["files"] == {
+            "mode": "0o640",
+            "through": ["both", "both", "both"],
+            "symbolic": True,
+            "errors": ["FileNotFoundError", "IsADirectoryError", "FileExistsError", "ValueError"],
+            "read": [".both", "w+", "written"],
+            "child": "of a child",
+        }
+        assert printed["hidden"] == []
+    assert (folder / "at_exit").read_text() == "written at exit"
+    assert not [path for path in Path(folder).iterdir() if path.name.startswith(".")]
+
+
+def test_what_each_rank_appends_is_told(wrote):
+    run, folder = wrote
+    ranks = len(run.results)
+    assert (folder / "appended.csv").read_text() == "once\n" * ranks
+    line = f"each of the {ranks} ranks appends to 'appended.csv': what it writes there is"
+    assert [text.count(line) for text in run.stderr] == [0, 1, *[0] * (ranks - 2)]
