@@ -16,10 +16,17 @@ using std::chrono::milliseconds;
 constexpr milliseconds kIdleWait{20};
 // What is submitted after a failure is answered so soon.
 constexpr milliseconds kFailedWait{2};
-// Beyond the stall timeout, which the coordinator reports better than its peers can.
-constexpr std::chrono::seconds kCoordinatorGrace{30};
+// A stall is the coordinator's to report and to end, which knows who is missing. Its peers give it
+// as long again, within these bounds.
+constexpr std::chrono::seconds kLeastGrace{2};
+constexpr std::chrono::seconds kMostGrace{30};
 // Whoever has voted polls this long for its peers.
 constexpr std::chrono::microseconds kPollPatience{1000};
+
+// What a peer allows rank 0 beyond a limit that rank 0 itself keeps.
+Clock::duration WithGrace(Clock::duration limit) {
+  return limit + std::clamp<Clock::duration>(limit, kLeastGrace, kMostGrace);
+}
 
 std::function<void()> StartThread(const std::function<void()>& loop) {
   const auto thread = std::make_shared<std::thread>([loop] {
@@ -241,17 +248,39 @@ void Engine::CheckGpus() {
 // The coordinator reports stalls; this is for when it does not answer at all.
 void Engine::CheckCoordinator() {
   const Clock::duration timeout = options_.coordinator.stall_timeout;
-  if (coordinator_ != nullptr || timeout.count() == 0 || !failure_.ok()) return;
+  if (coordinator_ != nullptr || !failure_.ok()) return;
   std::string unanswered;
-  const TimePoint latest = now_ - timeout - kCoordinatorGrace;
+  TimePoint since = now_;
   names_.ForEachPending([&](const NameTable::Entry& entry) {
-    if (entry.announced <= latest) unanswered = entry.name;
+    if (entry.announced >= since) return;
+    since = entry.announced;
+    unanswered = entry.name;
   });
   if (unanswered.empty()) return;
-  Fail(Status(Code::kDeadlineExceeded,
-              "rank " + std::to_string(topology().rank) + "/" + std::to_string(topology().size) +
-                  ": rank 0 has not answered about '" + unanswered +
-                  "' for longer than TF_MPI_STALL_TIMEOUT; its process hangs or has died"));
+  if (timeout.count() > 0 && now_ - since >= WithGrace(timeout)) {
+    return Fail(Status(Code::kDeadlineExceeded,
+                       "rank " + std::to_string(topology().rank) + "/" +
+                           std::to_string(topology().size) + ": rank 0 has not answered about '" +
+                           unanswered +
+                           "' for longer than TF_MPI_STALL_TIMEOUT; its process is stopped, hangs "
+                           "or has died"));
+  }
+  ReportSilence(unanswered, since);
+}
+
+// Rank 0 gives a sign of life with each of its reports of what stalls. Rank 1 speaks for all that
+// hear none.
+void Engine::ReportSilence(const std::string& unanswered, TimePoint since) {
+  const Clock::duration warning = options_.coordinator.stall_warning;
+  if (topology().rank != 1 || warning.count() == 0 || !options_.log) return;
+  const TimePoint quiet_since = std::max({since, heard_of_coordinator_, reported_silence_});
+  if (now_ - quiet_since < WithGrace(warning)) return;
+  reported_silence_ = now_;
+  const auto waited = std::chrono::duration_cast<std::chrono::seconds>(now_ - since);
+  options_.log("rank 0 has not answered about '" + unanswered + "' for " +
+               std::to_string(waited.count()) +
+               " s; its process is stopped, hangs or has died. An error follows after "
+               "TF_MPI_STALL_TIMEOUT");
 }
 
 // Rank 0 hears all that have not joined, the others hear rank 0.
@@ -264,7 +293,7 @@ void Engine::CheckPeers() {
   for (int rank = 0; rank < heard && failure_.ok(); ++rank) {
     const bool joined = coordinator_ != nullptr && coordinator_->HasJoined(rank);
     if (rank == topology().rank || joined) continue;
-    if (life_signs_.SilenceOf(rank) < timeout + kCoordinatorGrace) continue;
+    if (life_signs_.SilenceOf(rank) < WithGrace(timeout)) continue;
     Fail(Status(Code::kDeadlineExceeded,
                 "rank " + std::to_string(topology().rank) + "/" + std::to_string(topology().size) +
                     ": nothing has been heard of rank " + std::to_string(rank) +

@@ -157,6 +157,8 @@ class Engine {
   bool IsAskedToEnd() const { return join_requested_ || leave_requested_ || stop_requested_; }
   bool Stirs() const TFMPI_REQUIRES(communication_thread_);
   void CheckCoordinator() TFMPI_REQUIRES(communication_thread_);
+  void ReportSilence(const std::string& unanswered, TimePoint since)
+      TFMPI_REQUIRES(communication_thread_);
   void CheckPeers() TFMPI_REQUIRES(communication_thread_);
   void CheckGpus() TFMPI_REQUIRES(communication_thread_);
   void Stop() TFMPI_REQUIRES(communication_thread_);
@@ -266,6 +268,8 @@ class Engine {
   uint64_t answers_ TFMPI_GUARDED_BY(communication_thread_) = 0;  // agreements that were no posts
   Stillness stillness_ TFMPI_GUARDED_BY(communication_thread_);
   LifeSigns life_signs_ TFMPI_GUARDED_BY(communication_thread_);
+  TimePoint heard_of_coordinator_ TFMPI_GUARDED_BY(communication_thread_);  // of no use on rank 0
+  TimePoint reported_silence_ TFMPI_GUARDED_BY(communication_thread_);
   CommunicationStats communication_stats_ TFMPI_GUARDED_BY(communication_thread_);
   ResponseNotes response_notes_ TFMPI_GUARDED_BY(communication_thread_){&communication_stats_};
 

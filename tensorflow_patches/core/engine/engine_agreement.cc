@@ -298,6 +298,7 @@ void Engine::Handle(const ControlMessage& sealed) {
                                             "fault"));
   }
   life_signs_.Heard(sealed.source);
+  if (sealed.source == 0) heard_of_coordinator_ = now_;
   if (coordinator_ != nullptr) {
     ReadyList ready_list;
     if (!Decode(message.bytes, &ready_list)) {
@@ -330,10 +331,13 @@ void Engine::Tell(int rank, const ReadyList& ready_list) {
 
 void Engine::Coordinate() {
   ResponseList response_list = coordinator_->Decide(Clock::now());
-  for (const std::string& line : coordinator_->TakeNotices()) {
+  const std::vector<std::string> notices = coordinator_->TakeNotices();
+  for (const std::string& line : notices) {
     if (options_.log) options_.log(line);
   }
-  if (response_list.empty()) return;
+  // A report of a stall, mostly: who waits hears that rank 0 is there, ReportSilence.
+  if (!notices.empty() && failure_.ok()) GiveLifeSign();
+  if (!failure_.ok() || response_list.empty()) return;
   // A vote is committed before what stands in the response list, or not at all.
   if (!response_list.responses.empty()) TellCoordinator();
   if (!failure_.ok()) return;

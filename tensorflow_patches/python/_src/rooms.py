@@ -32,7 +32,7 @@ from tensorflow.mpi._src.keras import (
 )
 from tensorflow.mpi._src.keras import data as keras_data
 from tensorflow.mpi._src.observability import report
-from tensorflow.mpi._src.runtime import engine, hooking, hooks
+from tensorflow.mpi._src.runtime import ends, engine, hooking, hooks
 from tensorflow.mpi._src.tf_keras import data as tf_keras_data
 from tensorflow.mpi._src.tf_keras import optimizers as tf_keras_optimizers
 from tensorflow.mpi._src.tf_keras import training
@@ -87,5 +87,6 @@ def install() -> None:
         batch_norm,
         training,
         on_sigterm,  # after fit's own meetings, of either Keras
+        ends,
     ):
         module.install()

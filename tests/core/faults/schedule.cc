@@ -12,9 +12,9 @@ using std::chrono::seconds;
 
 constexpr milliseconds kStallTimeout{1500};
 constexpr milliseconds kCollectiveTimeout{2000};
-// Of the engine: how much longer than the stall timeout a rank waits for rank 0 (engine.cc), and of
-// the transport: how long for the last collective (Finalize).
-constexpr seconds kGrace{30};
+// Of the engine: how much longer than such a stall timeout a rank waits for rank 0 (engine.cc), and
+// of the transport: how long for the last collective (Finalize).
+constexpr seconds kGrace{2};
 constexpr seconds kFinalize{30};
 
 class Schedule {

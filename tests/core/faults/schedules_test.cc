@@ -2,6 +2,10 @@
 // MUTANT the product has a bug, for which one of them must go wrong.
 
 #include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/core/faults/schedule.h"
@@ -36,6 +40,40 @@ std::string AfterALongEnd() {
   return "";
 }
 
+// What ranks say, by rank, while they wait for one that asks for the same a minute later, or that
+// stands still in that minute.
+std::vector<std::vector<std::string>> WhileWaiting(int late, bool frozen) {
+  std::vector<std::vector<std::string>> lines(3);
+  std::unique_ptr<SimulatedJob> job;
+  bool begun = false;
+  SimulationOptions simulation;
+  simulation.choose = [](int) { return 0; };
+  simulation.on_turn = [&](int rank) {
+    if (!frozen || rank != late || std::exchange(begun, true)) return;
+    job->world().Freeze(rank, job->world().Now() + std::chrono::seconds(60));
+  };
+  EngineOptions options;
+  options.coordinator.stall_warning = std::chrono::seconds(10);
+  options.coordinator.deadlock_timeout = Clock::duration::zero();
+  options.log = [&](const std::string& line) { lines[job->world().rank()].push_back(line); };
+  job = std::make_unique<SimulatedJob>(simulation, options);
+  for (int rank = 0; rank < job->ranks(); ++rank) {
+    job->AddScript(rank, [&job, rank, late, frozen] {
+      Simulation& world = job->world();
+      if (rank == late && !frozen) {
+        world.WaitUntil([] { return false; }, world.Now() + std::chrono::seconds(60));
+      }
+      Item item;
+      item.name = "w";
+      job->Ask(rank, {item});
+      EXPECT_TRUE(job->Await(rank));
+      job->Join(rank);
+    });
+  }
+  EXPECT_EQ(job->Run(), "");
+  return lines;
+}
+
 #if defined(MUTANT)
 
 TEST(MutantTest, IsFound) {
@@ -58,6 +96,24 @@ TEST(MutantTest, IsFound) {
 TEST(SchedulesTest, EveryRankEndsRightlyOrWithAnError) { EXPECT_EQ(RunSeeds(0, SCHEDULES), ""); }
 
 TEST(SchedulesTest, WhoComputesAfterItsLastStepIsWaitedFor) { EXPECT_EQ(AfterALongEnd(), ""); }
+
+// Rank 0 reports who is missing; where it is the one, rank 1 does.
+TEST(SchedulesTest, ARank0ThatStandsStillIsReported) {
+  for (const auto& [late, frozen] : {std::pair(2, true), {2, false}, {0, false}, {0, true}}) {
+    const auto lines = WhileWaiting(late, frozen);
+    const bool silent = late == 0 && frozen;
+    for (int rank = 0; rank < 3; ++rank) {
+      int reports = 0;
+      for (const std::string& line : lines[rank]) {
+        const bool of_silence = line.find("rank 0 has not answered about 'w'") == 0;
+        reports += of_silence || line.find("for rank " + std::to_string(late)) != std::string::npos;
+        EXPECT_EQ(of_silence, silent && rank == 1) << line;
+      }
+      EXPECT_EQ(reports > 0, rank == (silent ? 1 : 0)) << late << frozen << " rank " << rank;
+      EXPECT_LE(reports, 5);  // in a minute
+    }
+  }
+}
 
 // Seeds that have gone wrong: at the end of its script a rank waited for one that had died without
 // a word.

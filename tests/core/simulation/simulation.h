@@ -105,6 +105,8 @@ class Simulation final : public Clock::World {
   // What should not happen: ranks in different collectives. "" if nothing did.
   const std::string& violation() const { return violation_; }
   uint64_t turns() const { return turns_; }
+  // Whose actor runs.
+  int rank() const { return current_->rank; }
 
   // Clock::World.
   TimePoint Now() override { return now_; }

@@ -10,6 +10,8 @@ errors_ends.py allreduce           no optimizer op either, but a collective
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import signal
 import sys
@@ -17,10 +19,13 @@ import threading
 import time
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-from common import encode, place, result
-from tensorflow.mpi._src.runtime import c_api
+# Before TensorFlow is imported: the last that is called.
+atexit.register(lambda: print("FROZEN", gc.get_freeze_count(), flush=True))
+
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+from common import encode, place, result  # noqa: E402
+from tensorflow.mpi._src.runtime import c_api  # noqa: E402
 
 v1 = tf.compat.v1
 RANK, SIZE = place()
@@ -105,6 +110,19 @@ def in_a_generator(_: Model) -> None:
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     model.fit(samples(), steps_per_epoch=6, verbose=0, callbacks=[Stops()])
+
+
+class Cycle:
+    """Only the garbage collector ends it, as it may a file that is not yet written whole."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self, write: Any = os.write) -> None:
+        write(1, b"COLLECTED\n")
+
+
+cycle = Cycle()
 
 
 class Waits:

@@ -124,6 +124,8 @@ def test_any_end_but_a_good_one_is_a_failure_of_the_job(launch, scripts, way):
     assert run.returncode != 0
     assert run.since(1) < SOON
     assert f"rank 1/2 has stopped: {ENDS[way]}" in run.stderr[0]
+    if way == "exit code":  # both have failed
+        check_collected(run, of_imports=False)
 
 
 @pytest.mark.parametrize("way", ["generator", full("never")])
@@ -141,6 +143,16 @@ def test_python_that_does_not_end_is_ended(launch, scripts, way):
 def test_an_end_with_code_0_is_a_good_one(launch, scripts):
     run = launch(scripts / "errors_ends.py", args=["well", 1], timeout=90).check()
     assert "has stopped" not in "".join(run.stderr)
+    check_collected(run, of_imports=True)
+
+
+def check_collected(run, of_imports):
+    """By the first to end, which ends the job; the others may not have come so far."""
+    ends = [text.split("FROZEN ")[1].split() for text in run.stdout if "FROZEN" in text]
+    assert ends, run.report()
+    for frozen, *_ in ends:
+        assert (int(frozen) == 0) == of_imports, run.report()
+    assert any(rest == ["COLLECTED"] for _, *rest in ends), run.report()
 
 
 # --- Ranks that do not come ----------------------------------------------------------------------

@@ -6,6 +6,10 @@ sys.excepthook; so this looks where the interpreter itself looks:
 
 - an exception that nobody caught is sys.last_value, whose traceback begins in the main module;
 - the interpreter reads the attribute `code` of the SystemExit that ends it, from no Python frame.
+
+A rank that fails ends soon: what the imports have made is kept from the garbage collector, which
+takes a second of a processor for it when Python ends. What the script has made ends as ever. So
+does all of it where the rank ends well.
 """
 
 from __future__ import annotations
@@ -17,8 +21,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tensorflow.mpi._src.runtime import log, presence, reasons
+from tensorflow.mpi._src.runtime import hooking, log, presence, reasons
 
+_KERAS = ("keras", "tf_keras")
 _BEGINNINGS = ("<module>", "_run_module_as_main")  # of a script, and of python -m
 
 _explanations: list[Callable[[BaseException], str | None]] = []
@@ -26,6 +31,24 @@ _exit_code: Any = 0
 _uncaught: BaseException | None = None
 _thread_failure: str | None = None
 _thread = threading.local()  # .trains: it has computed gradients
+
+
+def install() -> None:
+    """Called once, before TensorFlow's Python modules are imported."""
+    for package in _KERAS:  # the last of TensorFlow's imports, or the first of both
+        hooking.when_imported(package, lambda _: gc.freeze())
+
+
+def release(failed: bool) -> None:
+    """At exit: what Python's end collects."""
+    if not failed:
+        gc.unfreeze()
+        return
+    # A module that is still referred to is emptied in the end. Else what the script has made would
+    # be kept by its own functions, which were there before TensorFlow and are not collected.
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] not in ("tensorflow", *_KERAS):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
 
 
 def watch() -> None:

@@ -257,6 +257,8 @@ def _end() -> None:
             function()
     if ends.thread_failed():
         _exit_with_failure()
+    if hooks.size > 1:
+        ends.release(failed=_left)
     if hooks.group_size > 1:
         _limit_end()
 
