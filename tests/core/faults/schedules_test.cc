@@ -40,6 +40,29 @@ std::string AfterALongEnd() {
   return "";
 }
 
+#if defined(MUTANT)
+
+TEST(MutantTest, IsFound) {
+  if (const std::string wrong = AfterALongEnd(); !wrong.empty()) {
+    std::printf("found: %s\n", wrong.c_str());
+    return;
+  }
+  for (uint64_t seed = 0; seed < SCHEDULES; ++seed) {
+    const Plan plan = MakePlan(seed);
+    const std::string wrong = RunPlan(plan).wrong;
+    if (wrong.empty()) continue;
+    std::printf("found: %s (%s)\n", wrong.c_str(), plan.Describe().c_str());
+    return;
+  }
+  FAIL() << "no schedule has found it";
+}
+
+#else
+
+TEST(SchedulesTest, EveryRankEndsRightlyOrWithAnError) { EXPECT_EQ(RunSeeds(0, SCHEDULES), ""); }
+
+TEST(SchedulesTest, WhoComputesAfterItsLastStepIsWaitedFor) { EXPECT_EQ(AfterALongEnd(), ""); }
+
 // What ranks say, by rank, while they wait for one that asks for the same a minute later, or that
 // stands still in that minute.
 std::vector<std::vector<std::string>> WhileWaiting(int late, bool frozen) {
@@ -73,29 +96,6 @@ std::vector<std::vector<std::string>> WhileWaiting(int late, bool frozen) {
   EXPECT_EQ(job->Run(), "");
   return lines;
 }
-
-#if defined(MUTANT)
-
-TEST(MutantTest, IsFound) {
-  if (const std::string wrong = AfterALongEnd(); !wrong.empty()) {
-    std::printf("found: %s\n", wrong.c_str());
-    return;
-  }
-  for (uint64_t seed = 0; seed < SCHEDULES; ++seed) {
-    const Plan plan = MakePlan(seed);
-    const std::string wrong = RunPlan(plan).wrong;
-    if (wrong.empty()) continue;
-    std::printf("found: %s (%s)\n", wrong.c_str(), plan.Describe().c_str());
-    return;
-  }
-  FAIL() << "no schedule has found it";
-}
-
-#else
-
-TEST(SchedulesTest, EveryRankEndsRightlyOrWithAnError) { EXPECT_EQ(RunSeeds(0, SCHEDULES), ""); }
-
-TEST(SchedulesTest, WhoComputesAfterItsLastStepIsWaitedFor) { EXPECT_EQ(AfterALongEnd(), ""); }
 
 // Rank 0 reports who is missing; where it is the one, rank 1 does.
 TEST(SchedulesTest, ARank0ThatStandsStillIsReported) {
