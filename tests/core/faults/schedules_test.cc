@@ -65,8 +65,8 @@ TEST(SchedulesTest, WhoComputesAfterItsLastStepIsWaitedFor) { EXPECT_EQ(AfterALo
 
 // What ranks say, by rank, while they wait for one that asks for the same a minute later, or that
 // stands still in that minute.
-std::vector<std::vector<std::string>> WhileWaiting(int late, bool frozen) {
-  std::vector<std::vector<std::string>> lines(3);
+std::vector<std::vector<std::string> > WhileWaiting(int late, bool frozen) {
+  std::vector<std::vector<std::string> > lines(3);
   std::unique_ptr<SimulatedJob> job;
   bool begun = false;
   SimulationOptions simulation;

@@ -7,6 +7,8 @@ import re
 import pytest
 
 STEP = 7
+OFF = {"TF_MPI_ENABLE": "0"}
+SOON = 20  # seconds, on a busy machine
 
 
 @pytest.mark.full
@@ -22,6 +24,26 @@ def test_a_rank_that_is_told_to_end(launch, scripts, tmp_path, which, name):
     assert f"saved model 'told' after step {STEP}: '{folder / name}'" in run.stderr[0]
     steps = re.findall(r"STEP (\d+) (\w+)", said)
     assert len(steps) == 2 and len(set(steps)) == 1, steps  # none has gone on
-    off = {"TF_MPI_ENABLE": "0"}
-    read = launch(scripts / "sigterm.py", np=1, args=[which, str(folder / name)], env=off)
+    read = launch(scripts / "sigterm.py", np=1, args=[which, str(folder / name)], env=OFF)
     assert f"READ {STEP} {steps[0][1]} True" in read.stdout[0], read.report()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_launcher_that_is_told_to_end(launch, scripts, tmp_path, saves):
+    """Open MPI 5 kills its ranks 0.25 s later: what there is time for is saved whole, or not."""
+    folder = tmp_path / "saved"
+    env = {"TEST_TOLD": "launcher", "TF_MPI_SAVE_ON_SIGTERM": str(folder) if saves else None}
+    run = launch(scripts / "sigterm.py", np=2, args=["keras"], env=env, timeout=120)
+    said = "".join(run.stdout)
+    assert run.returncode != 0 and "NOT ENDED" not in said, run.report()
+    assert run.since(1) < SOON
+    path = folder / "model.weights.h5"
+    print("saved" if path.exists() else "not saved")
+    if not path.exists():
+        return
+    assert saves
+    steps = dict(re.findall(r"STEP (\d+) (\w+)", run.stdout[0]))
+    read = launch(scripts / "sigterm.py", np=1, args=["keras", str(path)], env=OFF)
+    _, step, digest, slots = read.stdout[0].split()
+    assert steps[step] == digest and slots == "True", (steps, read.report())

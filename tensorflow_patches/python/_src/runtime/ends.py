@@ -35,8 +35,8 @@ _thread = threading.local()  # .trains: it has computed gradients
 
 def install() -> None:
     """Called once, before TensorFlow's Python modules are imported."""
-    for package in _KERAS:  # the last of TensorFlow's imports, or the first of both
-        hooking.when_imported(package, lambda _: gc.freeze())
+    for module in (*_KERAS, hooking.LAST_OF_KERAS):  # which TensorFlow imports last
+        hooking.when_imported(module, lambda _: gc.freeze())
 
 
 def release(failed: bool) -> None:

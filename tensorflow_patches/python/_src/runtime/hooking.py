@@ -24,8 +24,10 @@ from tensorflow.mpi._src.runtime import hooks, log
 LAST_TESTED = {"keras": "3.15.1", "tf_keras": "2.21.0"}
 # The modules that know the version, once they are loaded.
 _VERSIONS = {"keras": "keras.src.version", "tf_keras": "tf_keras.src"}
+# Of those that `import keras` imports; keras itself has begun before, where it imports TensorFlow.
+LAST_OF_KERAS = "keras.wrappers"
 # A Keras that lacks these lacks what they do, too.
-_OPTIONAL = {"keras.src.callbacks.orbax_checkpoint"}
+_OPTIONAL = {"keras.src.callbacks.orbax_checkpoint", LAST_OF_KERAS}
 
 _callbacks: dict[str, list[Callable[[ModuleType], None]]] = {}
 _loaded: set[str] = set()
