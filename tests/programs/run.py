@@ -41,6 +41,7 @@ ROOMS = (
     "exports",
     "optimizers",
     "loops",
+    "tutorials",
 )
 CLOSE = 1e-4
 # Not as in one process, and why.
