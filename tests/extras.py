@@ -6,7 +6,7 @@ equality tests without any extra.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -14,17 +14,22 @@ from types import ModuleType
 
 import pytest
 
-CONFIG = Path(__file__).parent.parent / "tensorflow_patches" / "python" / "config.py"
+PYTHON = Path(__file__).parent.parent / "tensorflow_patches" / "python"
 
 
 def load_config() -> ModuleType:
     """tensorflow.mpi.config of this tree, without TensorFlow."""
-    spec = importlib.util.spec_from_file_location("tfmpi_config", CONFIG)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    names = ("tensorflow", "tensorflow.mpi", "tensorflow.mpi.config")
+    loaded = {name: sys.modules.pop(name) for name in list(sys.modules) if name.startswith(names)}
+    for name in names[:2]:
+        sys.modules[name] = ModuleType(name)
+        vars(sys.modules[name])["__path__"] = [str(PYTHON)]
+    try:
+        return importlib.import_module(names[2])
+    finally:
+        for name in [name for name in sys.modules if name.startswith(names)]:
+            del sys.modules[name]
+        sys.modules.update(loaded)
 
 
 def is_on(name: str) -> bool:

@@ -15,7 +15,7 @@ Ranks with TF_MPI_ENABLE=0 leave word of it for those of other nodes.
 Where another distribution has overwritten TensorFlow's files (installation.py), ranks would run
 stock TensorFlow, each for itself: `import tensorflow` fails, with the reason.
 
-This reads the environment itself, as config.py takes longer to import than Python to start:
+This reads the environment itself, as config takes longer to import than Python to start:
 tests/tf/draws/test_at_start.py compares the two.
 """
 

@@ -23,8 +23,8 @@ struct Extras {
   bool synchronous_updates = false;  // extras/synchronous_update.h
 };
 
-// Names as config.py has them, with commas between them. False if one is not known: then Python and
-// this library are of different builds.
+// Names as config/parameter.py has them, with commas between them. False if one is not known: then
+// Python and this library are of different builds.
 bool ParseExtras(const std::string& names, Extras* extras);
 
 // Of the process; none before SetExtras.

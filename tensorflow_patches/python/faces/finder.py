@@ -5,7 +5,7 @@ Horovod, if one is installed, is what a script gets. TF_MPI_HOROVOD=1 finds this
 never; TF_MPI_DDL likewise. TensorFlow is imported only when a name is found.
 
 It reads the environment itself, and imports nothing, as it runs whenever Python starts:
-tests/tf/horovod/test_finder.py compares it with config.py.
+tests/tf/horovod/test_finder.py compares it with config.
 """
 
 import os

@@ -1,0 +1,91 @@
+"""`TF_MPI_*` and the variables of launchers: the one place that reads the environment.
+
+Each parameter has its name, type, default, range and a sentence of help in parameters.py; the
+documentation (`docs/parameters.md`) and `python -m tensorflow.mpi config` are printed from it, and
+a value outside its range is refused with the accepted ones. Imported while TensorFlow is being
+imported, so it imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+from tensorflow.mpi.config.launchers import (
+    Launcher,
+    job,
+    launcher,
+    library_folders,
+    mark_started,
+    mpi_folders,
+    node_name,
+    rank_of,
+    scheduled_nodes,
+    started_by_ancestor,
+    without_launcher,
+)
+from tensorflow.mpi.config.parameter import (
+    DEVICE_TRANSPORTS,
+    EXTRAS,
+    SPARSE_MODES,
+    ConfigError,
+    Parameter,
+    Topology,
+)
+from tensorflow.mpi.config.parameters import (
+    PARAMETERS,
+)
+from tensorflow.mpi.config.switch import (
+    Gate,
+    gate,
+    is_off_elsewhere,
+)
+from tensorflow.mpi.config.values import (
+    SWITCHES,
+    alike,
+    check,
+    ddl_options,
+    describe,
+    get,
+    given,
+    grow_gpu_memory,
+    horovod_dynamic_process_sets,
+    keras_file,
+    leave_data_to_script,
+    names_to_pass,
+    nccl_shares_gpus,
+)
+
+__all__ = [
+    "ConfigError",
+    "DEVICE_TRANSPORTS",
+    "EXTRAS",
+    "Gate",
+    "Launcher",
+    "PARAMETERS",
+    "Parameter",
+    "SPARSE_MODES",
+    "SWITCHES",
+    "Topology",
+    "alike",
+    "check",
+    "ddl_options",
+    "describe",
+    "gate",
+    "get",
+    "given",
+    "grow_gpu_memory",
+    "horovod_dynamic_process_sets",
+    "is_off_elsewhere",
+    "job",
+    "keras_file",
+    "launcher",
+    "leave_data_to_script",
+    "library_folders",
+    "mark_started",
+    "mpi_folders",
+    "names_to_pass",
+    "nccl_shares_gpus",
+    "node_name",
+    "rank_of",
+    "scheduled_nodes",
+    "started_by_ancestor",
+    "without_launcher",
+]

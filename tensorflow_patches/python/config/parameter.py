@@ -1,0 +1,155 @@
+"""What a parameter is: its type, what it accepts, and how it is read and shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from typing import Any, Literal
+
+Kind = Literal[
+    "choice", "bytes", "seconds", "steps", "path", "output", "folder", "topology", "extras"
+]
+# Whether ranks may have different values: no, and the start compares them; rank 0's counts on all;
+# each rank has its own.
+Ranks = Literal["same", "rank 0", "own"]
+DEVICE_TRANSPORTS = ("auto", "mpi", "nccl")  # in the order of core/device/choice.h
+SPARSE_MODES = ("auto", "gather", "dense")  # in the order of glue/kernels/sparse_average.h
+# What only makes steps faster: name -> what it does. As in glue/runtime/extras.cc.
+EXTRAS = {
+    "kept_memory": "tensors of 1 MB and more that a step has freed wait for the next step, where "
+    "glibc would return them to the kernel and get them anew. With what is in use that is more "
+    "than once was in use at a time by at most half of it and at most 256 MB; what nobody has used "
+    "for 30 seconds goes at the next such allocation",
+    "scatter_in_place": "a scatter leaves its variable readable without a copy, as Keras's "
+    "Embedding reads it in each step",
+    "rows_ahead": "rows of large tables that a sparse update is about to change are read ahead",
+    "compiled_scatter": "in compiled steps the rows of an average are added to their variable by a "
+    "call of ours",
+    "divided_updates": "in a sparse optimizer op with 512 KB of averaged rows or more each row is "
+    "updated by one rank of the node, and the others copy what came out; the bits are the same",
+    "distinct_rows": "optimizers do not look for duplicates among averaged rows, which have none",
+    "response_bypass": "ranks of one node agree on a step that repeats itself without a message",
+    "streaming_stores": "where cores share no cache, as each rank finds out by timing both ways, "
+    "it writes past its caches what the other ranks of its node read",
+    "synchronous_updates": "what follows an average runs at once, without TensorFlow's thread pool",
+}
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+
+
+class ConfigError(ValueError):
+    """A variable has a value that is not accepted; the text says which are."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """The shape of the group: `nodes` (None: as many as it takes) of `ranks_per_node` ranks each
+    (0: as the launcher has it)."""
+
+    nodes: int | None
+    ranks_per_node: int
+
+
+def _extras(text: str) -> tuple[str, ...] | None:
+    """The names that `text` asks for, in the order of EXTRAS; None if it cannot be read."""
+    if text in ("all", "none"):
+        return tuple(EXTRAS) if text == "all" else ()
+    words = text.split(",")
+    without = all(word.startswith("-") for word in words)
+    names = {word[1:] if without else word for word in words}
+    if not names <= set(EXTRAS):
+        return None
+    return tuple(name for name in EXTRAS if (name in names) != without)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """One environment variable. `default` is text, in the form a user would write it."""
+
+    name: str
+    kind: Kind
+    default: str
+    help: str
+    choices: tuple[str, ...] = ()
+    low: float = 0
+    high: float = 31_536_000  # a year
+    ranks: Ranks = "same"
+
+    @property
+    def accepted(self) -> str:
+        """The accepted values, for people."""
+        if self.kind == "choice":
+            return ", ".join("unset" if c == "" else c for c in self.choices)
+        if self.kind == "path":
+            return "the path of a file"
+        if self.kind == "output":
+            return "the path of a file to write, in a folder that exists"
+        if self.kind == "folder":
+            return "the path of a folder, which is made where there is none"
+        if self.kind == "extras":
+            return (
+                "all, none, the names of those that are wanted, with commas between them, or names "
+                f"with - before each for all but these; there are {', '.join(EXTRAS)}"
+            )
+        if self.kind == "topology":
+            return "auto, flat, or NODESxRANKS such as 2x4"
+        low, high = f"{self.low:.0f}", f"{self.high:.0f}"
+        if self.kind == "steps":
+            return f"auto, off, or a number of steps from {low} to {high}"
+        if self.kind == "bytes":
+            return f"bytes from {low} to {high}, with an optional suffix k, m or g"
+        return f"seconds from {low} to {high}"
+
+    def parse(self, text: str) -> Any:
+        """Returns the value as str, int (bytes, steps), float (seconds), Topology or
+        names of EXTRAS; ConfigError if not accepted."""
+        value: Any = text.strip()
+        if self.kind == "choice":
+            if value in self.choices:
+                return value
+        elif self.kind == "path":
+            if value == "" or os.path.exists(value):
+                return value
+        elif self.kind == "folder":
+            return os.path.abspath(value) if value else ""
+        elif self.kind == "output":
+            # Rank 0's folder alone counts; whether it is there, bootstrap.py sees.
+            return os.path.abspath(value) if value else ""
+        elif self.kind == "extras":
+            extras = _extras(value)
+            if extras is not None:
+                return extras
+        elif self.kind == "topology":
+            match = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})", value)
+            if value == "auto":
+                return Topology(None, 0)
+            if value == "flat":
+                return Topology(None, 1)
+            if match:
+                return Topology(int(match[1]), int(match[2]))
+        elif self.kind == "steps":
+            if value in ("auto", "off"):
+                return value
+            if value.isdecimal() and self.low <= int(value) <= self.high:
+                return int(value)
+        elif self.kind == "bytes":
+            match = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", value.lower())
+            if match and self.low <= int(match[1]) * _UNITS[match[2]] <= self.high:
+                return int(match[1]) * _UNITS[match[2]]
+        else:
+            try:
+                if self.low <= float(value) <= self.high:
+                    return float(value)
+            except ValueError:
+                pass
+        raise ConfigError(f"{self.name}={text!r} is not accepted; accepted: {self.accepted}")
+
+    def shown(self, value: Any) -> str:
+        """A value that `parse` returned, as text: the same for whatever means the same."""
+        if isinstance(value, Topology):
+            if value.nodes is None:
+                return "flat" if value.ranks_per_node else "auto"
+            return f"{value.nodes}x{value.ranks_per_node}"
+        if isinstance(value, tuple):
+            return "all" if value == tuple(EXTRAS) else ",".join(value) or "none"
+        return str(value) or "unset"

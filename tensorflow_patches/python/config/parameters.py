@@ -1,0 +1,258 @@
+"""All `TF_MPI_*` parameters: the table from which docs/parameters.md is printed."""
+
+from __future__ import annotations
+
+from tensorflow.mpi.config.parameter import DEVICE_TRANSPORTS, EXTRAS, SPARSE_MODES, Parameter
+
+PARAMETERS = {
+    parameter.name: parameter
+    for parameter in (
+        Parameter(
+            "TF_MPI_ENABLE",
+            "choice",
+            "",
+            "Averages gradients over MPI ranks. Unset: when a launcher (mpirun, srun) started "
+            "more than one rank. 0: never; TensorFlow is stock TensorFlow. 1: always, also with "
+            "one rank. The ranks of a job need not have the same, but all of them average or none.",
+            choices=("", "0", "1"),
+            ranks="own",
+        ),
+        Parameter(
+            "TF_MPI_LOG_LEVEL",
+            "choice",
+            "info",
+            "What goes to stderr. warning: only what needs attention. info: also one line at "
+            "start, on rank 0. debug: also what each rank registers, names and synchronizes.",
+            choices=("warning", "info", "debug"),
+            ranks="own",
+        ),
+        Parameter(
+            "TF_MPI_FUSION_THRESHOLD",
+            "bytes",
+            "4m",
+            "Small gradients travel together in a buffer of at most this size; one of 256 KB or "
+            "more travels alone. 0: every gradient travels alone.",
+            high=2**30,
+        ),
+        Parameter(
+            "TF_MPI_SPARSE",
+            "choice",
+            "auto",
+            "How sparse gradients, as those of an embedding, are averaged. gather: all ranks' rows "
+            "are gathered, with their indices. dense: the whole gradient is reduced, rows of zeros "
+            "included; it takes memory of the table's size. auto: per gradient and step, what "
+            "moves fewer bytes. Where an optimizer or a clip can tell rows from their sum, as "
+            "Keras 3's Adam can, rows are gathered in any case.",
+            choices=SPARSE_MODES,
+        ),
+        Parameter(
+            "TF_MPI_EXTRAS",
+            "extras",
+            "all",
+            "What only makes steps faster; averages are the same with all of these or none. "
+            + " ".join(f"{name}: {what}." for name, what in EXTRAS.items()),
+        ),
+        Parameter(
+            "TF_MPI_STALL_WARNING",
+            "seconds",
+            "60",
+            "A tensor that some ranks have waited for this long is reported, with the ranks that "
+            "are missing, and again after as long; so are ranks that wait for others at the start "
+            "and at the end. A start is reported after 10 s, if this is more. 0: never.",
+            ranks="own",
+        ),
+        Parameter(
+            "TF_MPI_STALL_TIMEOUT",
+            "seconds",
+            "1800",
+            "A tensor that some ranks have waited for this long becomes an error on all of them; "
+            "ranks that have waited so at the start or at the end stop, and with them the job. At "
+            "the end, ranks whose processes are at work are waited for. 0: they wait for ever.",
+            ranks="own",
+        ),
+        Parameter(
+            "TF_MPI_DEADLOCK_TIMEOUT",
+            "seconds",
+            "3",
+            "Ranks that wait for one another, so that none can go on, end with an error that says "
+            "what each waits for. Where that is not known at once: when they have done nothing "
+            "else for this long. 0: only after TF_MPI_STALL_TIMEOUT.",
+        ),
+        Parameter(
+            "TF_MPI_COLLECTIVE_TIMEOUT",
+            "seconds",
+            "300",
+            "A data transfer that all ranks have begun and that takes this long is an error: a "
+            "peer has died, or the network is down.",
+            low=1,
+            ranks="own",
+        ),
+        Parameter(
+            "TF_MPI_FAULT",
+            "choice",
+            "abort",
+            "What a rank's death does. abort: all ranks end. shrink: in loops of the script's own "
+            "those that are left go on, averaging over these, with what they have; tf.mpi.rank() "
+            "and tf.mpi.size() follow, and no checkpoint is read. It needs mpirun --with-ft ulfm "
+            "of Open MPI 5. Averages then take a message and a copy more. In fit, and where data "
+            "was split by tf.mpi.shard, a death ends the job all the same.",
+            choices=("abort", "shrink"),
+        ),
+        Parameter(
+            "TF_MPI_SAVE_ON_SIGTERM",
+            "folder",
+            "",
+            "When a rank is told to end (SIGTERM) in fit, all ranks end their step; rank 0 saves "
+            "weights and optimizer there, as model.weights.h5, or model of tf_keras, which "
+            "load_weights reads; then all end by SIGTERM. A second SIGTERM, or one outside fit, "
+            "ends the rank at once: what a loop of the script's own holds, only the script can "
+            "save. Unset: SIGTERM ends the rank at once. It costs a message for each step.",
+        ),
+        Parameter(
+            "TF_MPI_CHECK",
+            "steps",
+            "auto",
+            "The ranks compare what they train together, which must be equal to the bit: a rank "
+            "that has assigned to a variable on its own, or whose memory or core is faulty, is an "
+            "error that names it. A number: all of it, every so many steps. auto: every 100 steps "
+            "as many bytes, one part after another, as cost 0.3 % of the time; that is all of most "
+            "models. off: never.",
+            low=1,
+            high=1_000_000,
+        ),
+        Parameter(
+            "TF_MPI_SYNC_BATCHNORM",
+            "choice",
+            "0",
+            "1: Keras's batch normalization uses the moments of the whole batch, over all ranks, "
+            "for one exchange per layer and direction. 0: of each rank's part of it.",
+            choices=("0", "1"),
+        ),
+        Parameter(
+            "TF_MPI_SHARD",
+            "choice",
+            "auto",
+            "Who gives each rank its part of the data. auto: Keras's fit, evaluate and predict do: "
+            "give every rank all data. off: the script does. dataset: as auto, and every dataset "
+            "that the script iterates itself is split, too.",
+            choices=("auto", "off", "dataset"),
+        ),
+        Parameter(
+            "TF_MPI_BATCH",
+            "choice",
+            "global",
+            "What the script's batch size means in Keras's fit. global: the batch of all ranks "
+            "together, so that N ranks train what one process trains. per-rank: the batch of each "
+            "rank; the global batch is N times larger, and an epoch has N times fewer steps.",
+            choices=("global", "per-rank"),
+        ),
+        Parameter(
+            "TF_MPI_SCALE_LR",
+            "choice",
+            "none",
+            "With TF_MPI_BATCH=per-rank: multiplies the learning rate in Keras's fit by the number "
+            "of ranks (linear) or by its square root (sqrt).",
+            choices=("none", "linear", "sqrt"),
+        ),
+        Parameter(
+            "TF_MPI_IO",
+            "choice",
+            "rank0",
+            "Who writes what TensorFlow and Keras write: checkpoints, models, event files, logs, "
+            "progress bars. rank0: rank 0; a save on another rank returns once rank 0's file is "
+            "there. all: every rank; give each a folder of its own. Files that the script opens "
+            "itself are its own affair.",
+            choices=("rank0", "all"),
+        ),
+        Parameter(
+            "TF_MPI_HOROVOD",
+            "choice",
+            "",
+            "What `import horovod` finds. Unset: a Horovod that is installed, else its API as "
+            "tensorflow.mpi does it. 1: that, in any case. 0: a Horovod that is installed, or "
+            "nothing. With hvd.init() the averages become the script's affair, as with "
+            "TF_MPI_SHARD=off and TF_MPI_IO=all.",
+            choices=("", "0", "1"),
+        ),
+        Parameter(
+            "TF_MPI_DDL",
+            "choice",
+            "",
+            "What `import ddl` finds: as TF_MPI_HOROVOD, of IBM's DDL.",
+            choices=("", "0", "1"),
+        ),
+        Parameter(
+            "TF_MPI_TIMELINE",
+            "output",
+            "",
+            "Rank 0 writes a trace of all ranks to this file at the end, for ui.perfetto.dev or "
+            "chrome://tracing: when each gradient was handed in, waited for, packed, reduced, "
+            "unpacked and applied; of each rank the last 262144 events. Of ranks that do not end "
+            "together each writes its own, as trace.rank3.json.",
+            ranks="rank 0",
+        ),
+        Parameter(
+            "TF_MPI_STATS",
+            "choice",
+            "0",
+            "1: at the end rank 0 prints what communication cost: operations, bytes, fused sizes, "
+            "time exposed and hidden, the rank that the others waited for.",
+            choices=("0", "1"),
+            ranks="rank 0",
+        ),
+        Parameter(
+            "TF_MPI_TOPOLOGY",
+            "topology",
+            "auto",
+            "Which ranks share a node: they average through shared memory, and each part of a "
+            "gradient leaves the node once. auto: as the launcher says. flat: none; all data "
+            "travels through MPI. 2x4: two nodes of four ranks each, in their order; ranks of one "
+            "node must really share memory.",
+        ),
+        Parameter(
+            "TF_MPI_COMPRESSION",
+            "choice",
+            "none",
+            "Rounds float32 gradients that travel between nodes to 16 bits: half the bytes, for "
+            "averages that are no longer those of one process to rounding. Inside a node nothing "
+            "is rounded.",
+            choices=("none", "fp16", "bf16"),
+        ),
+        Parameter(
+            "TF_MPI_TRANSPORT",
+            "choice",
+            "auto",
+            "How gradients on GPUs are averaged. auto: by NCCL if each rank has a GPU of its own "
+            "(or NCCL_MULTI_RANK_GPU_ENABLE=1 is set, and NCCL is 2.30 or newer), else staged "
+            "through the hosts. mpi: always staged. nccl: by NCCL, or an error that says why not.",
+            choices=DEVICE_TRANSPORTS,
+        ),
+        Parameter(
+            "TF_MPI_NCCL_LIBRARY",
+            "path",
+            "",
+            "The NCCL library to load in place of the one that pip has brought, or that the "
+            "linker finds.",
+            ranks="own",
+        ),
+        Parameter(
+            "TF_MPI_LIBRARY",
+            "choice",
+            "auto",
+            "Which MPI library a rank loads. openmpi: libmpi.so.40. mpich: libmpi.so.12, which is "
+            "also Intel's, MVAPICH's and Cray's. abi: libmpi_abi.so.1, of the standard ABI of MPI "
+            "5. auto: the one that is already in the process (as mpi4py's), else the one that "
+            "belongs to the launcher. It is looked for on LD_LIBRARY_PATH, beside the launcher, in "
+            "Python's environment, and where MPIs' own variables, as I_MPI_ROOT, point.",
+            choices=("auto", "openmpi", "mpich", "abi"),
+            ranks="own",
+        ),
+        Parameter(
+            "TF_MPI_TRANSPORT_LIBRARY",
+            "path",
+            "",
+            "The transport library to load in place of the one that fits the MPI library.",
+            ranks="own",
+        ),
+    )
+}

@@ -1,0 +1,83 @@
+"""Whether gradients are averaged in this process: `TF_MPI_ENABLE`, and the launcher."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from tensorflow.mpi.config.launchers import Launcher, launcher, started_by_ancestor
+from tensorflow.mpi.config.values import check, get
+
+
+@dataclasses.dataclass(frozen=True)
+class Gate:
+    """Whether gradients are averaged in this process, and why."""
+
+    on: bool
+    reason: str
+    launcher: Launcher | None
+
+
+_WORD_SECONDS = 600  # a job's ranks start within that time; what is older is another job's
+
+
+def is_off_elsewhere(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether ranks of this job on another node were started with TF_MPI_ENABLE=0, which Open MPI's
+    mpirun does not pass on. They leave word in a file (at_start.py), which is seen from here if
+    the nodes share the user's home."""
+    found, job = launcher(environ), environ.get("PMIX_NAMESPACE", "")
+    if found is None or not job or not 0 < found.local_size < found.size:
+        return False
+    name = "".join(c if c.isalnum() else "-" for c in f"{job}-{os.getuid()}")
+    cache = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    try:
+        word = os.stat(os.path.join(cache, "tensorflow-mpi", f"{name}.off"))
+    except OSError:
+        return False
+    return abs(time.time() - word.st_mtime) < _WORD_SECONDS
+
+
+_OF_NODES = ("doctor", "--nodes")
+
+
+def _looks_at_nodes(words: Sequence[str]) -> bool:
+    """Whether Python was started with `words` to look at each node, whether or not others answer:
+    python -m tensorflow.mpi doctor --nodes."""
+    words = list(words)
+    place = words.index("tensorflow.mpi") if "tensorflow.mpi" in words else 0
+    return words[max(0, place - 1)] == "-m" and set(_OF_NODES) <= set(words[place:])
+
+
+def gate(environ: Mapping[str, str] = os.environ) -> Gate:
+    """Decides by `TF_MPI_ENABLE` and the launcher; ConfigError for any other value."""
+    enable = get("TF_MPI_ENABLE", environ)
+    found = launcher(environ)
+    if _looks_at_nodes(sys.orig_argv):
+        return Gate(False, "doctor --nodes looks at each node by itself", found)
+    if enable == "0":
+        return Gate(False, "TF_MPI_ENABLE=0", found)
+    check(environ)
+    ancestor = started_by_ancestor(environ)
+    if ancestor is not None and found is not None:
+        return Gate(
+            False, f"this process is a child of process {ancestor}, which is the rank", found
+        )
+    if enable == "1":
+        return Gate(True, "TF_MPI_ENABLE=1", found)
+    if is_off_elsewhere(environ):
+        return Gate(False, "the ranks of another node were started with TF_MPI_ENABLE=0", found)
+    if found is None:
+        return Gate(False, "no launcher started this process", None)
+    if found.size == 1:
+        return Gate(False, f"{found.name} started one rank", found)
+    if not found.joins:
+        return Gate(
+            False,
+            f"{found.name} started {found.size} tasks that know nothing of each other; for ranks "
+            "that train together, srun --mpi=pmix, or --mpi=pmi2 with an MPICH",
+            found,
+        )
+    return Gate(True, f"{found.name} started {found.size} ranks", found)

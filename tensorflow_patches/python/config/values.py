@@ -1,0 +1,146 @@
+"""The values that the environment gives: of our parameters, and of others' that matter to us."""
+
+from __future__ import annotations
+
+import os
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tensorflow.mpi.config.parameter import ConfigError
+from tensorflow.mpi.config.parameters import PARAMETERS
+
+_WIDTH = 98  # of a page
+_RANKS = {
+    "same": "The same on all ranks.",
+    "rank 0": "Rank 0's counts.",
+    "own": "Each rank has its own.",
+}
+
+
+def get(name: str, environ: Mapping[str, str] = os.environ) -> Any:
+    """The parsed value of the parameter `name`, or its default; ConfigError if not accepted."""
+    parameter = PARAMETERS[name]
+    return parameter.parse(environ.get(name, parameter.default))
+
+
+def given(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The parameters, and TensorFlow's own that change results, that the environment holds."""
+    names = {*PARAMETERS, *SWITCHES} - {"TF2_BEHAVIOR"}  # which TensorFlow sets itself
+    return {name: environ[name] for name in sorted(names) if name in environ}
+
+
+def check(environ: Mapping[str, str] = os.environ) -> None:
+    """Raises ConfigError for a bad value, or for a `TF_MPI_` name that does not exist."""
+    for name in environ:
+        if name.startswith("TF_MPI_") and name not in PARAMETERS:
+            raise ConfigError(f"{name} is no parameter; there are {', '.join(sorted(PARAMETERS))}")
+    for name in PARAMETERS:
+        get(name, environ)
+    if get("TF_MPI_SCALE_LR", environ) != "none" and get("TF_MPI_BATCH", environ) != "per-rank":
+        raise ConfigError(
+            f"TF_MPI_SCALE_LR={environ['TF_MPI_SCALE_LR']!r} is not accepted with "
+            "TF_MPI_BATCH=global, which keeps the batch of one process; accepted: none, or "
+            "TF_MPI_BATCH=per-rank"
+        )
+
+
+# Variables of TensorFlow, Keras and their libraries that change what is computed, or whether it is
+# averaged alike. Not threads, logs and devices: these may differ.
+SWITCHES = (
+    "KERAS_BACKEND", "KERAS_MAX_EPOCHS", "KERAS_MAX_STEPS_PER_EPOCH", "ONEDNN_DEFAULT_FPMATH_MODE",
+    "TENSORFLOW_USE_CUSTOM_CONTRACTION_KERNEL", "TF2_BEHAVIOR",
+    "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_EMULATE_FP16",
+    "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL",
+    "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_SIMULATE_GPU",
+    "TF_DETERMINISTIC_OPS", "TF_DETERMINISTIC_ORDER", "TF_ENABLE_ONEDNN_OPTS",
+    "TF_ENABLE_ONEDNN_SPMM", "TF_ENABLE_ZENDNN_OPTS", "TF_SET_ONEDNN_FPMATH_MODE",
+    "TF_USE_DEEP_CONV2D", "TF_USE_LEGACY_KERAS", "TF_XLA_FLAGS", "XLA_FLAGS",
+)  # fmt: skip
+_WRITES_ONLY = re.compile(r"--(tf_)?xla_(dump|log|hlo_dump|hlo_profile)\w*(=\S*)?")
+
+
+def alike(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What must be the same on all ranks, by name, as text."""
+    found = {
+        name: parameter.shown(get(name, environ))
+        for name, parameter in PARAMETERS.items()
+        if parameter.ranks == "same"
+    }
+    for name in SWITCHES:
+        # Ranks may write their dumps to different places.
+        words = _WRITES_ONLY.sub("", environ.get(name, "")).split()
+        found[name] = " ".join(words) or "unset"
+    return found
+
+
+def keras_file(environ: Mapping[str, str] = os.environ) -> str:
+    """The file in which Keras looks for its backend and the precision of its floats."""
+    home = environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
+    return os.path.join(home, "keras.json")
+
+
+def grow_gpu_memory() -> bool:
+    """Has TensorFlow take a GPU's memory as it needs it; False if the user has said what it does.
+
+    To be called before TensorFlow makes its devices.
+    """
+    name = "TF_FORCE_GPU_ALLOW_GROWTH"  # TensorFlow's
+    if name in os.environ:
+        return False
+    os.environ[name] = "true"
+    return True
+
+
+def nccl_shares_gpus(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether NCCL's own variable lets several ranks use one GPU."""
+    return environ.get("NCCL_MULTI_RANK_GPU_ENABLE", "0").strip() == "1"
+
+
+def horovod_dynamic_process_sets(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether Horovod's own variable lets a script add process sets after hvd.init()."""
+    return environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "").strip() not in ("", "0")
+
+
+def ddl_options(environ: Mapping[str, str] = os.environ) -> str:
+    """DDL's own variable: the options of ddl.init()."""
+    return environ.get("DDL_OPTIONS", "")
+
+
+def leave_data_to_script(environ: Any = os.environ) -> None:
+    """From here on this process takes the data and the files for the script's affair."""
+    environ["TF_MPI_SHARD"], environ["TF_MPI_IO"] = "off", "all"
+
+
+def names_to_pass(
+    names: Sequence[str], prefixes: Sequence[str], environ: Mapping[str, str] = os.environ
+) -> list[str]:
+    """The variables that are set of these names, and that begin so: for a launcher's -x."""
+    return sorted(name for name in environ if name in names or name.startswith(tuple(prefixes)))
+
+
+_OTHERS = (
+    "Those that change what is computed must be the same on all ranks, as must the versions of "
+    "Python, NumPy, Keras and this wheel, and Keras's file keras.json. The start compares them, "
+    "and stops with all values and their ranks. Options of XLA that only write files may differ, "
+    "and so may what is not named here: log levels, numbers of threads, places of files, "
+    "TF_CONFIG. On several nodes, mpirun passes only the variables that its option -x names."
+)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, break_on_hyphens=False)
+
+
+def describe(environ: Mapping[str, str] = os.environ) -> str:
+    """All parameters with their present values, defaults, ranges and help, as Markdown."""
+    lines = []
+    for p in PARAMETERS.values():
+        default = p.default or "unset"
+        lines += [f"### `{p.name}`", "", *_wrapped(p.help), ""]
+        lines += [*_wrapped(f"Accepted: {p.accepted}. Default: {default}. {_RANKS[p.ranks]}"), ""]
+    switches = ", ".join(f"`{name}`" for name in SWITCHES)
+    lines += ["### Variables of TensorFlow and Keras", "", *_wrapped(_OTHERS), ""]
+    lines += [*_wrapped(f"Compared: {switches}."), ""]
+    return "\n".join(lines)
