@@ -182,6 +182,10 @@ def kinds_of_files() -> dict[str, Any]:
         file.write("written")
         file.seek(0)
         read = [file.name, file.mode, file.read()]
+    before = os.stat(name).st_ino
+    with open(name, "r+") as file:
+        file.write("both")
+    in_place = os.stat(name).st_ino == before
     if (child := os.fork()) == 0:
         Path(name + ".child").write_text("of a child")
         os._exit(0)
@@ -191,6 +195,7 @@ def kinds_of_files() -> dict[str, Any]:
         "through": [Path(name + end).read_text() for end in ("", ".symbolic", ".hard")],
         "symbolic": os.path.islink(name + ".symbolic"),
         "errors": errors,
+        "in place": in_place,
         "read": [read[0].replace(name, ""), *read[1:]],
         "child": Path(name + ".child").read_text(),
     }

@@ -46,6 +46,7 @@ def test_files_stay_what_they_are(wrote):
             "through": ["both", "both", "both"],
             "symbolic": True,
             "errors": ["FileNotFoundError", "IsADirectoryError", "FileExistsError", "ValueError"],
+            "in place": True,
             "read": [".both", "w+", "written"],
             "child": "of a child",
         }
