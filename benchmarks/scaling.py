@@ -139,7 +139,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--latency", type=float, default=2e-6, help="between nodes, seconds")
     parser.add_argument("--bandwidth", type=float, default=12.5e9, help="of a node, bytes/s")
-    parser.add_argument("--message", type=float, default=1e-6, help="rank 0, per rank, seconds")
+    parser.add_argument("--message", type=float, default=1e-6, help="in and out, seconds")
+    parser.add_argument("--look", type=float, default=20e-6, help="between two looks, seconds")
     return parser.parse_args(arguments)
 
 
@@ -163,7 +164,7 @@ def main(arguments: list[str] | None = None) -> int:
     fitted = [s for word in options.fit.split(",") for s in samples[int(word)]]
     unseen = [s for word in options.check.split(",") for s in samples[int(word)]]
     parameters = scaling_model.fit(fitted)
-    network = Network(options.latency, options.bandwidth, options.message)
+    network = Network(options.latency, options.bandwidth, options.message, options.look)
     lines = [
         *_head(parameters, options),
         *_check_table(checked(parameters, fitted), checked(parameters, unseen), options),
@@ -268,9 +269,10 @@ def _assumptions(network: Network, options: argparse.Namespace) -> list[str]:
         f"- {options.rank_cache / 2**20:g} MiB of the last cache per core.",
         f"- Between nodes {network.latency * 1e6:g} µs and {network.bandwidth / 1e9:g} GB/s per "
         "node and direction, with no congestion: figures of a 100 Gbit/s network, not measured.",
-        f"- Rank 0 spends {network.message * 1e6:g} µs per other rank and step on control "
-        "messages: not measured on more ranks than fit here without sharing cores. Inside a node a "
-        "step that repeats itself needs none.",
+        f"- A rank spends {network.message * 1e6:g} µs on each control message in and out, and "
+        f"looks for those of other nodes every {network.look * 1e6:g} µs: not measured on more "
+        "ranks than fit here without sharing cores. Inside a node a step that repeats itself needs "
+        "none; between nodes they go by way of the nodes' first ranks.",
         "- One round of agreement per step: all gradients are ready together. No rank is late.",
     ]
 

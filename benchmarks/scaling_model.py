@@ -31,6 +31,7 @@ CHUNK = 128 << 10  # bytes of a slot, of which a rank has SLOTS (core/transport/
 SLOTS = 4
 MPI_CHUNK = 2 << 20  # bytes that travel between nodes at a time
 LEAST_SHARE = 16 << 10  # bytes per node: below, one MPI_Iallreduce of about log2(nodes) rounds
+FAN_OUT = 8  # nodes below a node, on the way of messages (core/transport/control_links.h)
 STAGE = 4 << 20  # bytes that are reduced inside the node, between nodes and shared out at a time
 
 
@@ -76,7 +77,8 @@ class Network:
 
     latency: float  # seconds from one rank to a rank on another node
     bandwidth: float  # bytes per second and direction of one node
-    message: float  # seconds of rank 0 for one control message in and one out
+    message: float  # seconds of a rank for one control message in and one out
+    look: float = 20e-6  # seconds until a rank looks for messages of other nodes again
 
 
 def rounds(size: float) -> float:
@@ -165,6 +167,39 @@ def between_seconds(network: Network, nodes: int, ranks_per_node: int, share: fl
     return starts + 2 * share * (nodes - 1) / nodes / per_rank
 
 
+def is_tree(nodes: int, ranks_per_node: int) -> bool:
+    """Whether messages go by way of the nodes' first ranks, or straight to rank 0."""
+    return nodes > 1 and (ranks_per_node > 1 or nodes > FAN_OUT + 1)
+
+
+def control_messages(nodes: int, ranks_per_node: int, tree: bool) -> int:
+    """Of rank 0 in a step that repeats itself between nodes: those that come and those that go."""
+    if tree and is_tree(nodes, ranks_per_node):
+        return 2 * (ranks_per_node - 1 + min(FAN_OUT, nodes - 1))
+    return 2 * (nodes * ranks_per_node - 1)
+
+
+def levels(nodes: int) -> int:
+    """Links between nodes on the longest way to rank 0."""
+    count, node = 0, nodes - 1
+    while node > 0:
+        node = (node - 1) // FAN_OUT
+        count += 1
+    return count
+
+
+def control_seconds(network: Network, nodes: int, ranks_per_node: int, tree: bool) -> float:
+    """What the messages of a step take, beyond those of 2 ranks of one node."""
+    if tree and is_tree(nodes, ranks_per_node):
+        # All nodes gather at once; then each level takes a node's children one by one.
+        handled = ranks_per_node - 1 + levels(nodes) * min(FAN_OUT, nodes - 1)
+        hops = levels(nodes)
+    else:
+        handled = nodes * ranks_per_node - 1
+        hops = 1 if nodes > 1 else 0
+    return max(0, handled - 1) * network.message + 2 * hops * (network.latency + network.look)
+
+
 def job_seconds(
     parameters: Parameters,
     network: Network,
@@ -172,14 +207,13 @@ def job_seconds(
     ranks_per_node: int,
     cache: float,
     size: float,
+    tree: bool = True,
 ) -> float:
     """The engine's time on several nodes, one core and so many bytes of cache per rank."""
     node = Node(ranks_per_node, ranks_per_node * cache)
     inside = node_seconds(parameters, ranks_per_node, node, size)
     # What was measured on 2 ranks holds the messages of one other rank.
-    messages = max(0, nodes * ranks_per_node - 2) * network.message
-    if nodes > 1:
-        messages += 2 * network.latency
+    messages = control_seconds(network, nodes, ranks_per_node, tree)
     stages = max(1, math.ceil(size / STAGE))
     share = size / stages / ranks_per_node
     return inside + messages + stages * between_seconds(network, nodes, ranks_per_node, share)

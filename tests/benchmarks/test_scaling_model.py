@@ -64,7 +64,25 @@ def test_what_nodes_cost() -> None:
     )
     two = scaling_model.job_seconds(PARAMETERS, NETWORK, 2, 8, 4 << 20, 1e6)
     between = scaling_model.between_seconds(NETWORK, 2, 8, 1e6 / 8)
-    assert two - one == pytest.approx(8 * 1e-6 + 2 * 2e-6 + between)
+    # 7 of its node and the other node; there and back, each with a look.
+    assert two - one == pytest.approx((7 - 6) * 1e-6 + 2 * 22e-6 + between)
+    straight = scaling_model.job_seconds(PARAMETERS, NETWORK, 2, 8, 4 << 20, 1e6, tree=False)
+    assert straight - two == pytest.approx(7 * 1e-6)
+
+
+def test_control_messages() -> None:
+    # As tests/core/relay/tree_test.cc counts those of real engines.
+    for nodes, ranks, straight, tree in [(2, 1, 2, 2), (2, 4, 14, 8), (8, 8, 126, 28)]:
+        assert scaling_model.control_messages(nodes, ranks, tree=False) == straight
+        assert scaling_model.control_messages(nodes, ranks, tree=True) == tree
+    assert scaling_model.control_messages(64, 1, tree=True) == 16
+    assert [scaling_model.levels(nodes) for nodes in (1, 2, 9, 10, 64, 73, 74)] == [
+        *(0, 1, 1, 2, 2, 2),
+        3,
+    ]
+    # 63 of the node and 2 levels of 8 nodes, less one; 2 ways of 2 hops.
+    seconds = scaling_model.control_seconds(NETWORK, 64, 64, tree=True)
+    assert seconds == pytest.approx((63 + 16 - 1) * 1e-6 + 4 * 22e-6)
 
 
 def test_parameters_are_found_again() -> None:

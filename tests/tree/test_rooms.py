@@ -22,6 +22,7 @@ CORE = [
     "gpu",
     "reduction",
     "agreement",
+    "relay",
     "recovery",
     "engine",
     "bench",

@@ -37,6 +37,16 @@ class ResponseBypass {
   // The names that are expected, ascending; empty if nothing is.
   const std::vector<NameId>& expected() const { return predictor_.names(); }
 
+  // Where ranks say what they have, and all of them have said this: whether it is what is expected,
+  // and nothing else.
+  bool IsExpected(const ReadyList& ready_list) const {
+    return takes_part_ && ready_list.gathers.empty() && predictor_.gathers().empty() &&
+           ready_list.standing.empty() && ready_list.ready == expected() &&
+           predictor_.Fits(ready_list);
+  }
+  // What is to be done then.
+  const ResponseList& expected_list() const { return predictor_.response_list(); }
+
   Outcome Look() const { return consensus_.Look(position_); }
   Outcome Watch() const { return consensus_.Watch(position_); }
 

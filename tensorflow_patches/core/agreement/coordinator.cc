@@ -169,9 +169,15 @@ void Coordinator::Refuse(int rank, const std::string& what) {
 
 void Coordinator::CheckReady(const std::string& name) {
   Pending& pending = pending_.at(name);
+  // From the one that was found last on: not all of them for each that announces it.
+  for (int i = 0; i < size_; ++i) {
+    const int r = (pending.lacking + i) % size_;
+    if (!Lacks(pending, r)) continue;
+    pending.lacking = r;
+    return;
+  }
   std::string joined;
   for (int r = 0; r < size_; ++r) {
-    if (Lacks(pending, r)) return;
     if (!pending.ready[r] && IsMember(pending.named.signature, r))
       joined += (joined.empty() ? "" : ", ") + std::to_string(r);
   }

@@ -40,6 +40,11 @@ class Coordinator {
   // Takes in what `rank` says.
   void Receive(int rank, const ReadyList& ready_list, TimePoint now);
 
+  // It knows of nothing that a rank has said, or will say, that it has not answered.
+  bool idle() const {
+    return pending_.empty() && agreed_.empty() && answered_.empty() && next_.empty() &&
+           num_joined_ == 0;
+  }
   // All ranks have agreed among themselves on this name, and maybe others.
   void Predicted(NameId id, TimePoint now) {
     predicted_ = id;
@@ -73,6 +78,7 @@ class Coordinator {
     int first_rank = 0;
     std::vector<bool> ready;  // by rank
     int num_ready = 0;
+    int lacking = 0;            // a rank that was found to lack it, and may still
     std::vector<int64_t> rows;  // GathersRows
     bool same_fingerprint = true;
     TimePoint since;

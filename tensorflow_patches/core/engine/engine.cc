@@ -16,17 +16,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kIdleWait{20};
 // What is submitted after a failure is answered so soon.
 constexpr milliseconds kFailedWait{2};
-// A stall is the coordinator's to report and to end, which knows who is missing. Its peers give it
-// as long again, within these bounds.
-constexpr std::chrono::seconds kLeastGrace{2};
-constexpr std::chrono::seconds kMostGrace{30};
 // Whoever has voted polls this long for its peers.
 constexpr std::chrono::microseconds kPollPatience{1000};
-
-// What a peer allows rank 0 beyond a limit that rank 0 itself keeps.
-Clock::duration WithGrace(Clock::duration limit) {
-  return limit + std::clamp<Clock::duration>(limit, kLeastGrace, kMostGrace);
-}
 
 std::function<void()> StartThread(const std::function<void()>& loop) {
   const auto thread = std::make_shared<std::thread>([loop] {
@@ -67,6 +58,7 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
     coordinator_ =
         std::make_unique<Coordinator>(topology().size, options_.coordinator, Clock::now());
   }
+  MakeLinks();
   const auto loop = [this] { Run(); };
   await_loop_ = options_.start_loop ? options_.start_loop(loop) : StartThread(loop);
 }
@@ -137,7 +129,8 @@ Status Engine::failure() const {
 }
 
 EngineStats Engine::stats() const {
-  return {completed_.load(), collectives_.load(), bytes_.load(), predicted_.load()};
+  return {completed_.load(),     collectives_.load(),       bytes_.load(), predicted_.load(),
+          messages_sent_.load(), messages_received_.load(), as_one_.load()};
 }
 
 Status Engine::Join() {
@@ -193,10 +186,12 @@ void Engine::Run() {
     CheckGpus();
     if (TellStanding()) continue;
     // Nothing can be agreed on without this rank, unless it has joined.
-    const bool expecting = !names_.nothing_pending() || joined_ || left_;
+    const bool keeps = relay_ != nullptr && relay_->keeps();
+    const bool expecting = keeps || !names_.nothing_pending() || joined_ || left_;
+    const bool patient = bypass_.voted() || keeps;
     transport_->Wait(
-        bypass_.voted() ? std::min<Clock::duration>(options_.vote_patience, kIdleWait) : kIdleWait,
-        expecting, [this] {
+        patient ? std::min<Clock::duration>(options_.vote_patience, kIdleWait) : kIdleWait,
+        expecting && (!links_.tree || links_.between_nodes), [this] {
           communication_thread_.AssertMine();
           return Stirs();
         });
@@ -227,6 +222,7 @@ void Engine::PollForVotes() {
 void Engine::Stop() {
   queue_.Close();
   TakeSubmissions();
+  if (!finished_ && failure_.ok()) TellBelowOfEnd();
   const Status status =
       failure_.ok() ? Status(Code::kFailedPrecondition, "the engine has stopped") : failure_;
   CompleteAll(status);
@@ -258,12 +254,15 @@ void Engine::CheckCoordinator() {
   });
   if (unanswered.empty()) return;
   if (timeout.count() > 0 && now_ - since >= WithGrace(timeout)) {
-    return Fail(Status(Code::kDeadlineExceeded,
-                       "rank " + std::to_string(topology().rank) + "/" +
-                           std::to_string(topology().size) + ": rank 0 has not answered about '" +
-                           unanswered +
-                           "' for longer than TF_MPI_STALL_TIMEOUT; its process is stopped, hangs "
-                           "or has died"));
+    return Fail(
+        Status(Code::kDeadlineExceeded,
+               "rank " + std::to_string(topology().rank) + "/" + std::to_string(topology().size) +
+                   ": rank 0 has not answered about '" + unanswered +
+                   "' for longer than TF_MPI_STALL_TIMEOUT; its process is stopped, hangs "
+                   "or has died" +
+                   (links_.parent == 0 ? ""
+                                       : ", or that of rank " + std::to_string(links_.parent) +
+                                             ", by way of which it answers")));
   }
   ReportSilence(unanswered, since);
 }
@@ -281,25 +280,6 @@ void Engine::ReportSilence(const std::string& unanswered, TimePoint since) {
                std::to_string(waited.count()) +
                " s; its process is stopped, hangs or has died. An error follows after "
                "TF_MPI_STALL_TIMEOUT");
-}
-
-// Rank 0 hears all that have not joined, the others hear rank 0.
-void Engine::CheckPeers() {
-  if (!life_signs_.begun() || !failure_.ok()) return;
-  if (life_signs_.IsDue(now_) && (coordinator_ != nullptr || !joined_)) GiveLifeSign();
-  const Clock::duration timeout = options_.coordinator.stall_timeout;
-  if (timeout.count() == 0) return;
-  const int heard = coordinator_ != nullptr ? topology().size : 1;
-  for (int rank = 0; rank < heard && failure_.ok(); ++rank) {
-    const bool joined = coordinator_ != nullptr && coordinator_->HasJoined(rank);
-    if (rank == topology().rank || joined) continue;
-    if (life_signs_.SilenceOf(rank) < WithGrace(timeout)) continue;
-    Fail(Status(Code::kDeadlineExceeded,
-                "rank " + std::to_string(topology().rank) + "/" + std::to_string(topology().size) +
-                    ": nothing has been heard of rank " + std::to_string(rank) +
-                    " for longer than TF_MPI_STALL_TIMEOUT, while a rank waits for the others' "
-                    "scripts to end; its process is stopped or has died"));
-  }
 }
 
 }  // namespace tfmpi

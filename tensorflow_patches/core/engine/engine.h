@@ -30,6 +30,7 @@
 #include "tensorflow_patches/core/recovery/changing_transport.h"
 #include "tensorflow_patches/core/recovery/survivors.h"
 #include "tensorflow_patches/core/reduction/fusion.h"
+#include "tensorflow_patches/core/relay/relay.h"
 #include "tensorflow_patches/core/request/queue.h"
 #include "tensorflow_patches/core/request/request.h"
 #include "tensorflow_patches/core/transport/transport.h"
@@ -70,6 +71,9 @@ struct EngineStats {
   uint64_t collectives = 0;  // data operations on the transport
   uint64_t bytes = 0;        // of these requests' tensors
   uint64_t predicted = 0;    // agreements without a message
+  uint64_t messages_sent = 0;
+  uint64_t messages_received = 0;
+  uint64_t as_one = 0;  // rank 0: agreements on what all ranks announced together, as before
 };
 
 // Every rank is told so of each rank that has joined; its number stands after a line break.
@@ -159,7 +163,6 @@ class Engine {
   void CheckCoordinator() TFMPI_REQUIRES(communication_thread_);
   void ReportSilence(const std::string& unanswered, TimePoint since)
       TFMPI_REQUIRES(communication_thread_);
-  void CheckPeers() TFMPI_REQUIRES(communication_thread_);
   void CheckGpus() TFMPI_REQUIRES(communication_thread_);
   void Stop() TFMPI_REQUIRES(communication_thread_);
   void CountPost(const std::string& post);
@@ -204,12 +207,28 @@ class Engine {
   void SendReadyList() TFMPI_REQUIRES(communication_thread_);
   Standing Stand() TFMPI_REQUIRES(communication_thread_);
   bool TellStanding() TFMPI_REQUIRES(communication_thread_);
-  void GiveLifeSign() TFMPI_REQUIRES(communication_thread_);
+  void Coordinate() TFMPI_REQUIRES(communication_thread_);
+  void Answer(ResponseList response_list) TFMPI_REQUIRES(communication_thread_);
+  void ExecuteResponseList(const ResponseList& response_list) TFMPI_REQUIRES(communication_thread_);
+
+  // engine_links.cc: between which ranks it travels.
+  void MakeLinks() TFMPI_REQUIRES(communication_thread_);
+  void SayUp(const ReadyList& ready_list) TFMPI_REQUIRES(communication_thread_);
+  void SayDown(const ResponseList& response_list, const std::string& bytes)
+      TFMPI_REQUIRES(communication_thread_);
+  bool PassOn() TFMPI_REQUIRES(communication_thread_);
+  void Hear(const Announcement& announcement) TFMPI_REQUIRES(communication_thread_);
+  bool AnswersAsOne(const Announcement& announcement) TFMPI_REQUIRES(communication_thread_);
   Status Send(int rank, const std::string& message) TFMPI_REQUIRES(communication_thread_);
   void Handle(const ControlMessage& sealed) TFMPI_REQUIRES(communication_thread_);
+  void HearFromBelow(int source, const std::string& bytes) TFMPI_REQUIRES(communication_thread_);
+  void HearFromAbove(const std::string& bytes) TFMPI_REQUIRES(communication_thread_);
   void Tell(int rank, const ReadyList& ready_list) TFMPI_REQUIRES(communication_thread_);
-  void Coordinate() TFMPI_REQUIRES(communication_thread_);
-  void ExecuteResponseList(const ResponseList& response_list) TFMPI_REQUIRES(communication_thread_);
+  void CheckPeers() TFMPI_REQUIRES(communication_thread_);
+  void CheckPeer(int rank) TFMPI_REQUIRES(communication_thread_);
+  void GiveLifeSign() TFMPI_REQUIRES(communication_thread_);
+  void TellPeers(const Status& status) TFMPI_REQUIRES(communication_thread_);
+  void TellBelowOfEnd() TFMPI_REQUIRES(communication_thread_);
 
   // engine_execute.cc: what the ranks have agreed on.
   void Execute(const ResponseList& response_list) TFMPI_REQUIRES(communication_thread_);
@@ -225,7 +244,6 @@ class Engine {
       TFMPI_REQUIRES(communication_thread_);
   void CompleteAll(const Status& status) TFMPI_REQUIRES(communication_thread_);
   void Fail(const Status& status) TFMPI_REQUIRES(communication_thread_);
-  void TellPeers(const Status& status) TFMPI_REQUIRES(communication_thread_);
 
   const std::unique_ptr<Transport> transport_ TFMPI_PT_GUARDED_BY(communication_thread_);
   const EngineOptions options_;
@@ -239,6 +257,8 @@ class Engine {
   std::atomic<bool> ended_{false};
 
   std::unique_ptr<Coordinator> coordinator_ TFMPI_GUARDED_BY(communication_thread_);  // rank 0 only
+  ControlLinks links_ TFMPI_GUARDED_BY(communication_thread_);
+  std::unique_ptr<Relay> relay_ TFMPI_GUARDED_BY(communication_thread_);  // who has some below it
   Fusion fusion_ TFMPI_GUARDED_BY(communication_thread_);
   // Messages so far, to each rank and from each (envelope.h).
   std::vector<uint32_t> sent_ TFMPI_GUARDED_BY(communication_thread_);
@@ -305,6 +325,9 @@ class Engine {
   std::atomic<uint64_t> collectives_{0};
   std::atomic<uint64_t> bytes_{0};
   std::atomic<uint64_t> predicted_{0};
+  std::atomic<uint64_t> messages_sent_{0};
+  std::atomic<uint64_t> messages_received_{0};
+  std::atomic<uint64_t> as_one_{0};
 
   std::function<void()> await_loop_;  // last: started when all else exists; null once it has ended
 };

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "tensorflow_patches/core/agreement/envelope.h"
 #include "tensorflow_patches/core/engine/engine.h"
 
 namespace tfmpi {
@@ -123,8 +122,10 @@ bool Engine::ExchangeMessages(bool news) {
     if (failure_.ok()) Handle(message);
   }
   progress |= !inbox.empty();
+  if (failure_.ok()) progress |= PassOn();
   if (coordinator_ != nullptr && failure_.ok() && (news || progress)) Coordinate();
-  return progress || (!bypass_.voted() && !ready_list_.empty());
+  const bool passes_on = relay_ != nullptr && relay_->has_due();
+  return progress || passes_on || (!bypass_.voted() && !ready_list_.empty());
 }
 
 // What this rank has to say: as a vote, if what is expected is among it, else to the coordinator.
@@ -202,12 +203,7 @@ void Engine::SendReadyList() {
   for (const NamedSignature& named : ready_list.requests) {
     NoteTold(names_.FindPending(named.name));
   }
-  if (coordinator_ != nullptr) {
-    Tell(0, ready_list);
-    return;
-  }
-  const Status status = Send(0, Encode(ready_list));
-  if (!status.ok()) Fail(status);
+  SayUp(ready_list);
 }
 
 Standing Engine::Stand() {
@@ -260,73 +256,8 @@ bool Engine::TellStanding() {
   stood_aside_ |= standing.gives_nothing;
   ReadyList ready_list;
   ready_list.standing = {std::move(standing)};
-  if (coordinator_ != nullptr) {
-    Tell(0, ready_list);
-    return true;
-  }
-  const Status status = Send(0, Encode(ready_list));
-  if (!status.ok()) Fail(status);
+  SayUp(ready_list);
   return true;
-}
-
-// An empty message, which changes nothing: life_signs.h.
-void Engine::GiveLifeSign() {
-  Status status;
-  if (coordinator_ == nullptr) {
-    status = Send(0, Encode(ReadyList()));
-  } else {
-    const std::string bytes = Encode(ResponseList());
-    for (int rank = 1; rank < topology().size && status.ok(); ++rank) status = Send(rank, bytes);
-  }
-  if (!status.ok()) Fail(status);
-}
-
-Status Engine::Send(int rank, const std::string& message) {
-  communication_stats_.Sent(message.size());
-  return transport_->Send(rank, Seal(++sent_[rank], message));
-}
-
-void Engine::Handle(const ControlMessage& sealed) {
-  communication_stats_.Received();
-  ControlMessage message = {sealed.source, ""};
-  const std::string wrong = Open(++received_[sealed.source], sealed.bytes, &message.bytes);
-  if (!wrong.empty()) {
-    const std::string me = std::to_string(topology().rank);
-    return Fail(Status(Code::kInternal, "rank " + me + " hears of rank " +
-                                            std::to_string(sealed.source) + ": " + wrong +
-                                            "; the memory or the network between them is at "
-                                            "fault"));
-  }
-  life_signs_.Heard(sealed.source);
-  if (sealed.source == 0) heard_of_coordinator_ = now_;
-  if (coordinator_ != nullptr) {
-    ReadyList ready_list;
-    if (!Decode(message.bytes, &ready_list)) {
-      Fail(Status(Code::kInternal,
-                  "rank 0 cannot read a ready list of rank " + std::to_string(message.source)));
-      return;
-    }
-    if (!ready_list.empty()) Tell(message.source, ready_list);
-    return;
-  }
-  ResponseList response_list;
-  if (!Decode(message.bytes, &response_list)) {
-    Fail(Status(Code::kInternal, "cannot read a response list of rank 0"));
-    return;
-  }
-  if (!response_list.empty()) ExecuteResponseList(response_list);
-}
-
-// On rank 0, what `rank` says.
-void Engine::Tell(int rank, const ReadyList& ready_list) {
-  if (options_.trace) options_.trace(EngineOptions::Event::kHeard, rank, Encode(ready_list));
-  if (ready_list.joined) {
-    const std::string post = std::string(kJoinedPost) + "\n" + std::to_string(rank);
-    CountPost(post);
-    NotePost(post);
-    life_signs_.Begin(now_);
-  }
-  coordinator_->Receive(rank, ready_list, Clock::now());
 }
 
 void Engine::Coordinate() {
@@ -337,21 +268,17 @@ void Engine::Coordinate() {
   }
   // A report of a stall, mostly: who waits hears that rank 0 is there, ReportSilence.
   if (!notices.empty() && failure_.ok()) GiveLifeSign();
-  if (!failure_.ok() || response_list.empty()) return;
+  if (failure_.ok() && !response_list.empty()) Answer(std::move(response_list));
+}
+
+// On rank 0, all ranks.
+void Engine::Answer(ResponseList response_list) {
   // A vote is committed before what stands in the response list, or not at all.
   if (!response_list.responses.empty()) TellCoordinator();
   if (!failure_.ok()) return;
   response_list.position = bypass_.position();
-  const std::string bytes = Encode(response_list);
-  for (int rank = 1; rank < topology().size; ++rank) {
-    const Status status = Send(rank, bytes);
-    if (!status.ok()) return Fail(status);
-  }
-  if (!response_list.responses.empty()) {
-    const Status status = transport_->Flush(Clock::now() + options_.collective_timeout);
-    if (!status.ok()) return Fail(status);
-  }
-  ExecuteResponseList(response_list);
+  SayDown(response_list, Encode(response_list));
+  if (failure_.ok()) ExecuteResponseList(response_list);
 }
 
 void Engine::ExecuteResponseList(const ResponseList& response_list) {

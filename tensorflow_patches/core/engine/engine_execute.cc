@@ -210,17 +210,4 @@ void Engine::Fail(const Status& status) {
   CompleteAll(status);
 }
 
-// Best effort, over a transport that may be what has failed: peers that are not told time out.
-void Engine::TellPeers(const Status& status) {
-  if (coordinator_ == nullptr) {
-    ReadyList ready_list;
-    ready_list.leaving = status.message();
-    Send(0, Encode(ready_list));
-    return;
-  }
-  ResponseList response_list;
-  response_list.fatal = status.message();
-  for (int rank = 1; rank < topology().size; ++rank) Send(rank, Encode(response_list));
-}
-
 }  // namespace tfmpi

@@ -283,6 +283,7 @@ void Engine::BeginAnew() {
   stood_at_ = TimePoint();
   asked_for_doing_ = false;
   life_signs_ = LifeSigns(topology().size);
+  MakeLinks();
   names_.Restart();
   bypass_.Restart();
   history_.Restart();

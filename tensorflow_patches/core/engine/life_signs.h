@@ -3,8 +3,9 @@
 //
 // Before that every wait is for a request, and has an end of its own. At the end of its script a
 // rank waits for as long as the others take, and a rank that computes says nothing, as one does
-// that has died. So, once a rank has joined, rank 0 and those that have not give a sign of life now
-// and then: an empty message. Who is silent for too long is taken for dead.
+// that has died. So, once a rank has joined, those between which messages travel
+// (core/transport/control_links.h) give each other a sign of life now and then: an empty message.
+// Who is silent for too long is taken for dead.
 //
 // Communication thread.
 
@@ -17,6 +18,14 @@
 #include "tensorflow_patches/core/base/clock.h"
 
 namespace tfmpi {
+
+// What a peer allows rank 0, or another, beyond a limit that rank 0 itself keeps: a stall is the
+// coordinator's to report and to end, which knows who is missing. Its peers give it as long again,
+// within bounds.
+inline Clock::duration WithGrace(Clock::duration limit) {
+  constexpr std::chrono::seconds kLeast{2}, kMost{30};
+  return limit + std::clamp<Clock::duration>(limit, kLeast, kMost);
+}
 
 class LifeSigns {
  public:

@@ -36,6 +36,7 @@ class ChangingTransport : public Transport {
   std::string description() const override { return now()->description(); }
   Status Send(int peer, const std::string& bytes) override { return now()->Send(peer, bytes); }
   Status Receive(std::vector<ControlMessage>* inbox) override { return now()->Receive(inbox); }
+  ControlLinks links() const override { return now()->links(); }
   Status Flush(TimePoint deadline) override { return now()->Flush(deadline); }
   void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready) override {
     now()->Wait(limit, expecting, ready);

@@ -19,22 +19,25 @@ class NodeTransport : public Transport {
  public:
   NodeTransport(std::unique_ptr<Transport> all, std::unique_ptr<Transport> rail,
                 const NodeMemory& memory, const std::vector<int>& node_ranks,
-                const NodeOptions& options)
+                const std::vector<int>& leaders, const NodeOptions& options)
       : all_(std::move(all)),
         rail_(std::move(rail)),
         memory_(memory),
         options_(options),
         node_(memory, options.stores, options.disturbed),
         topology_(all_->topology()),
-        one_node_(memory.ranks() == topology_.size) {
-    // Messages go to and from rank 0: the ranks beside it use their rings.
-    if (node_ranks[0] != 0) return;
+        one_node_(memory.ranks() == topology_.size),
+        links_(leaders.empty() ? MakeStar(topology_.rank, topology_.size)
+                               : MakeTree(topology_.rank, leaders)) {
+    // Messages go to and from the node's first rank, if it passes them on or is rank 0: the ranks
+    // beside it use their rings.
+    if (node_ranks[0] != 0 && !links_.tree) return;
     for (int r = 1; r < memory_.ranks(); ++r) {
       RankState& state = memory_.state(r);
-      if (topology_.rank == 0) {
+      if (memory_.rank() == 0) {
         peers_.push_back({node_ranks[r], r, {&state.from_leader, &state.to_leader}});
       } else if (memory_.rank() == r) {
-        peers_.push_back({0, 0, {&state.to_leader, &state.from_leader}});
+        peers_.push_back({node_ranks[0], 0, {&state.to_leader, &state.from_leader}});
       }
     }
   }
@@ -66,10 +69,12 @@ class NodeTransport : public Transport {
     return status;
   }
 
-  // What rank 0 has said may not fit into the rings at once. Other ranks must not wait so: rank 0
-  // reads nothing meanwhile.
+  ControlLinks links() const override { return links_; }
+
+  // What a node's first rank says may not fit into the rings at once. The others must not wait so:
+  // it reads nothing meanwhile.
   Status Flush(TimePoint deadline) override {
-    if (topology_.rank != 0) return Status();
+    if (memory_.rank() != 0) return Status();
     for (Peer& neighbour : peers_) {
       SpinWait wait(memory_, WaitState::kBetween, Clock::duration::zero());
       while (neighbour.channel.Blocked()) {
@@ -78,8 +83,9 @@ class NodeTransport : public Transport {
           wait.Reset();
         } else if (Clock::now() >= deadline) {
           return Status(Code::kDeadlineExceeded, "rank " + std::to_string(neighbour.rank) +
-                                                     " does not read what rank 0 tells it: its "
-                                                     "process hangs or has died");
+                                                     " does not read what rank " +
+                                                     std::to_string(topology_.rank) +
+                                                     " tells it: its process hangs or has died");
         } else if (options_.disturbed && options_.disturbed()) {
           return Status(Code::kUnavailable, "a rank has died");
         } else {
@@ -218,6 +224,7 @@ class NodeTransport : public Transport {
   NodeCollectives node_;
   const Topology topology_;
   const bool one_node_;
+  const ControlLinks links_;
   std::vector<Peer> peers_;
   std::vector<char> narrow_;
   int polls_ = 0;
@@ -229,9 +236,10 @@ std::unique_ptr<Transport> MakeNodeTransport(std::unique_ptr<Transport> all,
                                              std::unique_ptr<Transport> rail,
                                              const NodeMemory& memory,
                                              const std::vector<int>& node_ranks,
+                                             const std::vector<int>& leaders,
                                              const NodeOptions& options) {
   return std::make_unique<NodeTransport>(std::move(all), std::move(rail), memory, node_ranks,
-                                         options);
+                                         leaders, options);
 }
 
 }  // namespace tfmpi

@@ -30,11 +30,13 @@ struct NodeOptions {
 // `all` reaches every rank. `rail` reaches the ranks with this local rank, one per node, in the
 // order of the nodes; null if there is one node, or if the nodes have different numbers of ranks:
 // then data travels through `all`. `memory` is that of this node, whose ranks are `node_ranks`,
-// ascending.
+// ascending. `leaders`, by rank: the first rank of its node, by way of which control messages go to
+// rank 0 (control_links.h); empty: each rank speaks with rank 0.
 std::unique_ptr<Transport> MakeNodeTransport(std::unique_ptr<Transport> all,
                                              std::unique_ptr<Transport> rail,
                                              const NodeMemory& memory,
                                              const std::vector<int>& node_ranks,
+                                             const std::vector<int>& leaders,
                                              const NodeOptions& options);
 
 }  // namespace tfmpi

@@ -20,6 +20,7 @@
 #include "tensorflow_patches/core/base/status.h"
 #include "tensorflow_patches/core/base/types.h"
 #include "tensorflow_patches/core/cpu/reduce.h"
+#include "tensorflow_patches/core/transport/control_links.h"
 
 namespace tfmpi {
 
@@ -52,8 +53,11 @@ class Transport {
   // no peer.
   virtual Status Send(int peer, const std::string& bytes) = 0;
   virtual Status Receive(std::vector<ControlMessage>* inbox) = 0;
-  // Rank 0, before it takes part in an operation that its peers begin when they have read all that
-  // was sent: waits until that has left. They read whenever they are in no operation.
+  // Between which ranks the engine's messages go. The same as long as the group is.
+  virtual ControlLinks links() const { return MakeStar(topology().rank, topology().size); }
+  // Who has passed a response list on, before it takes part in an operation that its children begin
+  // when they have read all that was sent: waits until that has left. They read whenever they are
+  // in no operation.
   virtual Status Flush(TimePoint deadline) {
     (void)deadline;
     return Status();

@@ -68,6 +68,18 @@ Plan MakePlan(uint64_t seed) {
   return plan;
 }
 
+Plan MakeTreePlan(uint64_t seed) {
+  Plan plan = MakePlan(seed);
+  Random random(seed * 2 + 1'000'001);
+  plan.node = false;
+  plan.ranks = std::max(plan.ranks, 3) + random.Below(2);  // roots of broadcasts stay
+  plan.per_node = 1 + random.Below(2);
+  plan.fan_out = 1 + random.Below(2);
+  plan.victim = random.Below(plan.ranks);
+  plan.deviant = random.Below(plan.ranks);
+  return plan;
+}
+
 std::string Plan::Describe() const {
   std::string text = "seed " + std::to_string(seed) + ": " + std::to_string(ranks) + " ranks, " +
                      std::to_string(steps) + " steps of";
@@ -76,6 +88,10 @@ std::string Plan::Describe() const {
             " more)";
   }
   text += node ? "; a node" : "";
+  if (per_node != 0) {
+    text +=
+        "; nodes of " + std::to_string(per_node) + ", " + std::to_string(fan_out) + " below each";
+  }
   text += shared_word ? "; a shared word" : "; no shared word";
   if (may_poll) text += ", polls";
   if (!bypass) text += ", no votes";

@@ -53,6 +53,10 @@ SimulationOptions Schedule::MakeSimulationOptions() {
   SimulationOptions options;
   options.ranks = plan_.ranks;
   options.node = plan_.node;
+  for (int rank = 0; plan_.per_node != 0 && rank < plan_.ranks; ++rank) {
+    options.leaders.push_back(rank / plan_.per_node * plan_.per_node);
+  }
+  options.fan_out = plan_.fan_out;
   options.shared_word = plan_.shared_word;
   options.may_poll = plan_.may_poll;
   options.choose = [this](int ways) { return random_.Below(ways); };

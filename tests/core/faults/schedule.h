@@ -57,6 +57,9 @@ struct Plan {
   int ranks = 2;
   int steps = 1;
   bool node = false;  // the transport of a node; else a simulated one
+  // Messages go by way of nodes of so many ranks, each with so many nodes below it; 0: straight.
+  int per_node = 0;
+  int fan_out = 1;
   bool shared_word = true;
   bool may_poll = false;
   bool bypass = true;
@@ -76,6 +79,8 @@ struct Plan {
 };
 
 Plan MakePlan(uint64_t seed);
+// The same over a tree of nodes (core/transport/control_links.h).
+Plan MakeTreePlan(uint64_t seed);
 
 struct ScheduleResult {
   std::string wrong;    // "" if all is as it must be

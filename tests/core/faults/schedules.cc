@@ -18,8 +18,10 @@ bool Read(const char* argument, const char* name, uint64_t* value) {
   return true;
 }
 
-int RunOne(uint64_t seed) {
-  const tfmpi::Plan plan = tfmpi::MakePlan(seed);
+using Make = tfmpi::Plan (*)(uint64_t);
+
+int RunOne(uint64_t seed, Make make) {
+  const tfmpi::Plan plan = make(seed);
   std::printf("%s\n", plan.Describe().c_str());
   const tfmpi::ScheduleResult outcome = tfmpi::RunPlan(plan);
   for (size_t rank = 0; rank < outcome.endings.size(); ++rank) {
@@ -37,14 +39,18 @@ int RunOne(uint64_t seed) {
 int main(int argc, char** argv) {
   uint64_t seed = 0, first = 0, count = 1000;
   bool one = false;
+  Make make = &tfmpi::MakePlan;
   for (int i = 1; i < argc; ++i) {
     if (Read(argv[i], "--seed=", &seed)) {
       one = true;
+    } else if (std::strcmp(argv[i], "--tree") == 0) {
+      make = &tfmpi::MakeTreePlan;
     } else if (!Read(argv[i], "--count=", &count) && !Read(argv[i], "--first=", &first)) {
-      std::fprintf(stderr, "usage: schedules --seed=N | [--first=N] [--count=N]\n");
+      std::fprintf(stderr,
+                   "usage: schedules [--tree] --seed=N | [--tree] [--first=N] [--count=N]\n");
       return 2;
     }
   }
-  if (one) return RunOne(seed);
-  return tfmpi::RunSeeds(first, count).empty() ? 0 : 1;
+  if (one) return RunOne(seed, make);
+  return tfmpi::RunSeeds(first, count, make).empty() ? 0 : 1;
 }

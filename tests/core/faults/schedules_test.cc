@@ -54,12 +54,23 @@ TEST(MutantTest, IsFound) {
     std::printf("found: %s (%s)\n", wrong.c_str(), plan.Describe().c_str());
     return;
   }
+  for (uint64_t seed = 0; seed < SCHEDULES; ++seed) {
+    const Plan plan = MakeTreePlan(seed);
+    const std::string wrong = RunPlan(plan).wrong;
+    if (wrong.empty()) continue;
+    std::printf("found: %s (%s)\n", wrong.c_str(), plan.Describe().c_str());
+    return;
+  }
   FAIL() << "no schedule has found it";
 }
 
 #else
 
 TEST(SchedulesTest, EveryRankEndsRightlyOrWithAnError) { EXPECT_EQ(RunSeeds(0, SCHEDULES), ""); }
+
+TEST(SchedulesTest, SoDoTheyOverATreeOfNodes) {
+  EXPECT_EQ(RunSeeds(0, SCHEDULES, &MakeTreePlan), "");
+}
 
 TEST(SchedulesTest, WhoComputesAfterItsLastStepIsWaitedFor) { EXPECT_EQ(AfterALongEnd(), ""); }
 

@@ -4,8 +4,6 @@
 #include <cstdio>
 #include <ctime>
 
-#include "tests/core/faults/schedule.h"
-
 namespace tfmpi {
 namespace {
 
@@ -20,14 +18,14 @@ double ProcessSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_
 
 }  // namespace
 
-std::string RunSeeds(uint64_t first, uint64_t count) {
+std::string RunSeeds(uint64_t first, uint64_t count, Plan (*make)(uint64_t)) {
   constexpr int kMostShown = 20;
   const double begin = ProcessSeconds();
   Tally tallies[kNumFaults];
   std::string first_wrong;
   int wrong = 0;
   for (uint64_t seed = first; seed < first + count; ++seed) {
-    const Plan plan = MakePlan(seed);
+    const Plan plan = make(seed);
     const ScheduleResult outcome = RunPlan(plan);
     Tally& tally = tallies[static_cast<size_t>(plan.fault)];
     ++tally.schedules;

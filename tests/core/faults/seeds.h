@@ -6,10 +6,13 @@
 #include <cstdint>
 #include <string>
 
+#include "tests/core/faults/schedule.h"
+
 namespace tfmpi {
 
 // Prints what they were, and each that went wrong. Returns the first of these, or "".
-std::string RunSeeds(uint64_t first, uint64_t count);
+// `make`: the plan of a seed.
+std::string RunSeeds(uint64_t first, uint64_t count, Plan (*make)(uint64_t) = &MakePlan);
 
 }  // namespace tfmpi
 

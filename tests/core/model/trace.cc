@@ -184,6 +184,7 @@ std::string Trace::Check() const {
       if (recorded.event == What::kHeard) continue;
       ResponseList response_list = ReadResponses(recorded.message);
       if (data ? response_list.responses.empty() : recorded.event != What::kTold) continue;
+      if (tree_ && !response_list.fatal.empty()) break;
       if (data) {
         ResponseList only;
         only.responses = response_list.responses;

@@ -14,7 +14,8 @@ namespace tfmpi {
 
 class Trace {
  public:
-  explicit Trace(int ranks) : ranks_(ranks), events_(ranks) {}
+  // `tree`: a rank that fails says so to those below it, before rank 0 can tell why.
+  explicit Trace(int ranks, bool tree = false) : ranks_(ranks), tree_(tree), events_(ranks) {}
 
   // EngineOptions::trace of this rank's engine. Lives as long as the trace; each rank has one.
   std::function<void(EngineOptions::Event, int, const std::string&)> Recorder(int rank);
@@ -38,6 +39,7 @@ class Trace {
   int Count(EngineOptions::Event event) const;
 
   const int ranks_;
+  const bool tree_;
   std::vector<std::vector<Recorded>> events_;  // by who recorded them
 };
 

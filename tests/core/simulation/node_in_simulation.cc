@@ -89,7 +89,7 @@ std::unique_ptr<Transport> Simulation::CreateNodeTransport(int rank) {
   const NodeMemory memory(node_memory_.get(), rank, ranks, 1);
   return std::make_unique<NodeInSimulation>(
       MakeNodeTransport(std::make_unique<SimulatedTransport>(this, rank), nullptr, memory,
-                        node_ranks, NodeOptions()),
+                        node_ranks, /*leaders=*/{}, NodeOptions()),
       this);
 }
 

@@ -14,7 +14,7 @@ uint64_t HashOf(const Referee::Call& call) {
 SimulatedJob::SimulatedJob(const SimulationOptions& simulation, const EngineOptions& engine)
     : world_(simulation),
       referee_(simulation.ranks),
-      trace_(simulation.ranks),
+      trace_(simulation.ranks, !simulation.leaders.empty()),
       endings_(simulation.ranks),
       left_(simulation.ranks),
       joins_(simulation.ranks),

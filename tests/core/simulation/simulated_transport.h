@@ -17,6 +17,11 @@ class SimulatedTransport : public Transport {
   const Topology& topology() const override { return topology_; }
   std::string description() const override { return "simulated"; }
 
+  ControlLinks links() const override {
+    const SimulationOptions& options = world_->options_;
+    if (options.leaders.empty()) return Transport::links();
+    return MakeTree(topology_.rank, options.leaders, options.fan_out);
+  }
   Status Send(int peer, const std::string& bytes) override {
     world_->Point();
     if (!world_->broken_.empty()) return Status(Code::kUnavailable, world_->broken_);
@@ -46,7 +51,8 @@ class SimulatedTransport : public Transport {
   void Wake() override { world_->woken_[topology_.rank] = 1; }
 
   std::atomic<uint64_t>* SharedWord() override {
-    return world_->options_.shared_word ? &world_->word_ : nullptr;
+    const SimulationOptions& options = world_->options_;
+    return options.shared_word && options.leaders.empty() ? &world_->word_ : nullptr;
   }
   std::atomic<int64_t>* SharedNumbers(int rank) override {
     world_->Point();  // it is about to vote

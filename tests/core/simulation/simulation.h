@@ -38,6 +38,10 @@ struct SimulationOptions {
   // The transport is that of a node, with its rings and collectives, in memory that the ranks
   // share. What a rank sees there is not in the Fingerprint.
   bool node = false;
+  // By rank: by way of whom messages go to rank 0, with so many nodes below each; empty: straight.
+  // There is no shared word then, as between nodes.
+  std::vector<int> leaders;
+  int fan_out = 1;
   bool fingerprints = false;  // Simulation::Fingerprint will be asked for
   // One of so many ways on, at least two.
   std::function<int(int ways)> choose;

@@ -21,6 +21,7 @@ class Decorated : public Transport {
   std::string description() const override { return next_->description(); }
   Status Send(int peer, const std::string& bytes) override { return next_->Send(peer, bytes); }
   Status Receive(std::vector<ControlMessage>* inbox) override { return next_->Receive(inbox); }
+  ControlLinks links() const override { return next_->links(); }
   Status Flush(TimePoint deadline) override { return next_->Flush(deadline); }
   void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready) override {
     next_->Wait(limit, expecting, ready);

@@ -18,8 +18,9 @@ namespace tfmpi {
 // `nodes` nodes of `per_node` ranks each, in their order, with their memory.
 class Nodes {
  public:
-  Nodes(int nodes, int per_node, const NodeOptions& options = NodeOptions())
-      : per_node_(per_node), options_(options) {
+  // `tree`: what is said to rank 0 goes by way of the nodes' first ranks.
+  Nodes(int nodes, int per_node, const NodeOptions& options = NodeOptions(), bool tree = true)
+      : per_node_(per_node), tree_(tree), options_(options) {
     const size_t bytes = NodeMemory::BytesFor(per_node);
     for (int n = 0; n < nodes; ++n) {
       memories_.emplace_back(std::aligned_alloc(kCacheLine, bytes), &std::free);
@@ -39,7 +40,11 @@ class Nodes {
     std::iota(node_ranks.begin(), node_ranks.end(), rank / per_node_ * per_node_);
     std::unique_ptr<Transport> rail;
     if (memories_.size() > 1) rail = rails_[rank % per_node_]->CreateTransport(rank / per_node_);
-    return MakeNodeTransport(std::move(all), std::move(rail), MemoryOf(rank), node_ranks, options_);
+    const int ranks = all->topology().size;
+    std::vector<int> leaders;
+    for (int r = 0; tree_ && r < ranks; ++r) leaders.push_back(r / per_node_ * per_node_);
+    return MakeNodeTransport(std::move(all), std::move(rail), MemoryOf(rank), node_ranks, leaders,
+                             options_);
   }
 
   Ranks::Decorate Decorator() {
@@ -48,6 +53,7 @@ class Nodes {
 
  private:
   const int per_node_;
+  const bool tree_;
   const NodeOptions options_;
   std::vector<std::unique_ptr<void, decltype(&std::free)>> memories_;
   std::vector<std::unique_ptr<LocalGroup>> rails_;

@@ -166,10 +166,21 @@ Status MakeTransport(const TfMpiTransport* plugin, const PluginOptions& options,
   if (info->nodes > 1 && info->rails != 0) {
     rail = std::make_unique<PluginTransport>(plugin, *info, kTfMpiRail);
   }
+  // A group that goes on without the dead would lose those below one: there all speak with rank 0.
+  std::vector<int> leaders;
+  if (info->nodes > 1 && !options.go_on) {
+    waits("all ranks to tell which node they are on");
+    leaders.resize(info->size);
+    const std::vector<size_t> bytes(info->size, sizeof leaders[0]);
+    status = all->Allgather(node_ranks.data(), leaders.data(), bytes,
+                            Clock::now() + options.roll_call.timeout);
+    if (!status.ok()) return status;
+    waits("");
+  }
   *transport =
       MakeNodeTransport(std::move(all), std::move(rail),
                         NodeMemory(memory, info->local_rank, info->local_size, info->cores),
-                        node_ranks, options.node);
+                        node_ranks, leaders, options.node);
   return status;
 }
 

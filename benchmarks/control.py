@@ -1,0 +1,81 @@
+"""`python -m benchmarks.control FILE.md`: messages of rank 0, straight and over a tree of nodes.
+
+    .venv/bin/python -m benchmarks.control docs/measurements/2026-11-23-cost-by-ranks.md
+
+`FILE.md` was printed by `benchmarks.scaling`: the model's parameters are read from it.  What real
+engines send and what it costs rank 0: `bazel --batch run //benchmarks:control_messages`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from benchmarks.scaling import GRADIENTS, TABLE_RANKS
+from benchmarks.scaling_model import (
+    Network,
+    Parameters,
+    control_messages,
+    control_seconds,
+    job_seconds,
+)
+
+
+def read_parameters(text: str) -> Parameters:
+    """Of the table that begins with `| start |`."""
+    lines = text.splitlines()
+    head = next(i for i, line in enumerate(lines) if line.startswith("| start |"))
+    names = [word.strip() for word in lines[head].strip("|").split("|")]
+    values = [float(word) for word in lines[head + 2].strip("|").split("|")]
+    scaled = {
+        name: value * (1e-12 if "touch" in name else 1e-6)
+        for name, value in zip(names, values, strict=True)
+    }
+    return Parameters(**scaled)
+
+
+def table(parameters: Parameters, network: Network, node_ranks: int, cache: float) -> list[str]:
+    """With the tree and without, for as many ranks as the model's own table."""
+    sizes = list(GRADIENTS.items())[:2]
+    heads = [f"{name}, {way}" for name, _ in sizes for way in ("straight", "tree")]
+    lines = [
+        "| ranks | nodes | messages, straight | tree | µs of messages, straight | tree | ms to "
+        "average " + " | ".join(heads) + " |",
+        "| --- | --- |" + " --- |" * (4 + len(heads)),
+    ]
+    for ranks in TABLE_RANKS:
+        nodes = ranks // node_ranks
+        if nodes < 2:
+            continue  # a step that repeats itself takes none
+        shape = (nodes, min(ranks, node_ranks))
+        cells = [str(control_messages(*shape, tree=tree)) for tree in (False, True)]
+        cells += [
+            f"{control_seconds(network, *shape, tree=tree) * 1e6:.0f}" for tree in (False, True)
+        ]
+        for _, size in sizes:
+            for tree in (False, True):
+                seconds = job_seconds(parameters, network, *shape, cache, size, tree=tree)
+                cells.append(f"{seconds * 1e3:.2f}")
+        lines.append(f"| {ranks} | {nodes} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.control", description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--node-ranks", type=int, default=64, help="ranks, and cores, of a node")
+    parser.add_argument("--rank-cache", type=float, default=4 << 20, help="of a rank, bytes")
+    parser.add_argument("--latency", type=float, default=2e-6, help="between nodes, seconds")
+    parser.add_argument("--bandwidth", type=float, default=12.5e9, help="of a node, bytes/s")
+    parser.add_argument("--message", type=float, default=1e-6, help="in and out, seconds")
+    parser.add_argument("--look", type=float, default=20e-6, help="between two looks, seconds")
+    options = parser.parse_args(arguments)
+    network = Network(options.latency, options.bandwidth, options.message, options.look)
+    parameters = read_parameters(options.file.read_text())
+    print("\n".join(table(parameters, network, options.node_ranks, options.rank_cache)))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

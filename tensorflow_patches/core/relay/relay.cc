@@ -1,0 +1,209 @@
+#include "tensorflow_patches/core/relay/relay.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace tfmpi {
+namespace {
+
+void Append(std::string* bytes, size_t value) {
+  const auto word = static_cast<uint32_t>(value);
+  bytes->append(reinterpret_cast<const char*>(&word), sizeof word);
+}
+
+// False: there is none.
+bool Take(const std::string& bytes, size_t* at, uint32_t* word) {
+  if (bytes.size() - *at < sizeof *word) return false;
+  std::memcpy(word, bytes.data() + *at, sizeof *word);
+  *at += sizeof *word;
+  return true;
+}
+
+bool TakeRanks(const std::string& bytes, size_t* at, int size, RankSet* ranks) {
+  uint32_t runs = 0, next = 0;
+  if (!Take(bytes, at, &runs) || runs == 0) return false;
+  for (uint32_t i = 0; i < runs; ++i) {
+    uint32_t first = 0, count = 0;
+    if (!Take(bytes, at, &first) || !Take(bytes, at, &count)) return false;
+    const auto end = static_cast<uint32_t>(size);
+    if (first < next || first >= end || count == 0 || count > end - first) return false;
+    ranks->Append({static_cast<int32_t>(first), static_cast<int32_t>(count)});
+    next = first + count;
+  }
+  return true;
+}
+
+// Of lists of one thing each, under one name or number.
+bool Same(const ReadyList& a, const ReadyList& b) {
+  if (!a.ready.empty() && !b.ready.empty()) return true;
+  return Encode(a) == Encode(b);
+}
+
+// Whether the one thing that `more` is of is in `list`.
+bool Repeats(const ReadyList& list, const ReadyList& more) {
+  const auto is_in = [](const auto& all, const auto& some, const auto& key_of) {
+    return !some.empty() && std::any_of(all.begin(), all.end(), [&](const auto& one) {
+      return key_of(one) == key_of(some.front());
+    });
+  };
+  return is_in(list.ready, more.ready, [](NameId id) { return id; }) ||
+         is_in(list.gathers, more.gathers, [](const KnownGather& gather) { return gather.id; }) ||
+         is_in(list.requests, more.requests, [](const NamedSignature& one) { return one.name; });
+}
+
+bool IsPlain(const ReadyList& list) {
+  return list.withdrawn.empty() && !list.joined && list.leaving.empty() && list.standing.empty();
+}
+
+}  // namespace
+
+std::string Encode(const std::vector<Announcement>& announcements) {
+  std::string bytes;
+  for (const Announcement& announcement : announcements) {
+    Append(&bytes, announcement.ranks.runs().size());
+    for (const RankSet::Run& run : announcement.ranks.runs()) {
+      Append(&bytes, static_cast<size_t>(run.first));
+      Append(&bytes, static_cast<size_t>(run.count));
+    }
+    const std::string list = Encode(announcement.list);
+    Append(&bytes, list.size());
+    bytes += list;
+  }
+  return bytes;
+}
+
+bool Decode(const std::string& bytes, int size, std::vector<Announcement>* announcements) {
+  announcements->clear();
+  for (size_t at = 0; at < bytes.size();) {
+    Announcement announcement;
+    uint32_t length = 0;
+    if (!TakeRanks(bytes, &at, size, &announcement.ranks)) return false;
+    if (!Take(bytes, &at, &length) || length > bytes.size() - at) return false;
+    if (!Decode(bytes.substr(at, length), &announcement.list)) return false;
+    at += length;
+    announcements->push_back(std::move(announcement));
+  }
+  return true;
+}
+
+void Relay::Take(Announcement said, TimePoint now) {
+  if (said.list.empty()) return;
+  if (options_.of_all_ranks && IsPlain(said.list)) return TakePlain(said, now);
+  PassAll();
+  for (const int rank : said.ranks.ranks()) {
+    const bool quiet = !said.list.standing.empty() && said.list.standing.back().gives_nothing;
+    if (quiet_.Contains(rank)) quiet_.Remove(rank);
+    if (said.list.joined && !joined_.Contains(rank)) joined_.Add(RankSet(rank));
+    if (quiet && !joined_.Contains(rank)) quiet_.Add(RankSet(rank));
+  }
+  due_.push_back(std::move(said));
+  open_.clear();
+}
+
+void Relay::TakePlain(const Announcement& said, TimePoint now) {
+  if (quiet_.Meets(said.ranks)) {
+    for (const int rank : said.ranks.ranks()) quiet_.Remove(rank);
+  }
+  const ReadyList& list = said.list;
+  for (const NameId id : list.ready) {
+    ReadyList one;
+    one.ready = {id};
+    Announce(&numbered_, id, said.ranks, std::move(one), now);
+  }
+  for (const KnownGather& gather : list.gathers) {
+    ReadyList one;
+    one.gathers = {gather};
+    Announce(&numbered_, gather.id, said.ranks, std::move(one), now);
+  }
+  for (const NamedSignature& named : list.requests) {
+    ReadyList one;
+    one.requests = {named};
+    Announce(&named_, named.name, said.ranks, std::move(one), now);
+  }
+}
+
+template <typename Key>
+void Relay::Announce(std::map<Key, Name>* names, const Key& key, const RankSet& ranks,
+                     ReadyList list, TimePoint now) {
+  const bool of_all =
+      list.requests.empty()
+          ? options_.of_all_ranks(list.ready.empty() ? list.gathers.front().id : list.ready.front())
+          : list.requests.front().signature.members == nullptr;
+  if (!of_all) {
+    open_.clear();  // it may come once more before it is answered
+    return Emit({ranks, std::move(list)});
+  }
+  Name* name = &(*names)[key];
+  if (name->kept.Meets(ranks)) {  // once more, before it was answered
+    PassAll();
+    open_.clear();
+  }
+  if (name->passed.Meets(ranks)) name->passed = RankSet();
+  Keep(name, ranks, std::move(list), now);
+  if (!IsComplete(*name)) return;
+  Pass(name);
+  names->erase(key);
+}
+
+void Relay::Keep(Name* name, const RankSet& ranks, ReadyList list, TimePoint now) {
+  if (name->parts.empty() && kept_++ == 0) since_ = now;
+  name->kept.Add(ranks);
+  for (Announcement& part : name->parts) {
+    if (Same(part.list, list)) return part.ranks.Add(ranks);
+  }
+  name->parts.push_back({ranks, std::move(list)});
+}
+
+// Who gives nothing now may have given this before: then it is taken for complete too soon, which
+// costs a message.
+bool Relay::IsComplete(const Name& name) const {
+  return name.passed.size() + name.kept.size() + joined_.size() + quiet_.size() >= below_;
+}
+
+void Relay::Pass(Name* name) {
+  if (name->parts.empty()) return;
+  for (Announcement& part : name->parts) Emit(std::move(part));
+  name->parts.clear();
+  name->passed.Add(name->kept);
+  name->kept = RankSet();
+  --kept_;
+}
+
+void Relay::ForgetPassed() {
+  for (auto& [id, name] : numbered_) name.passed = RankSet();
+  for (auto& [key, name] : named_) name.passed = RankSet();
+}
+
+void Relay::PassAll() {
+  for (auto& [id, name] : numbered_) Pass(&name);
+  for (auto& [key, name] : named_) Pass(&name);
+}
+
+// What the same ranks say together goes in one list, in which a name stands once.
+void Relay::Emit(Announcement announcement) {
+  const auto [place, is_new] = open_.try_emplace(announcement.ranks.runs(), due_.size());
+  if (is_new) return due_.push_back(std::move(announcement));
+  ReadyList& list = due_[place->second].list;
+  if (Repeats(list, announcement.list)) {
+    open_.clear();
+    return Emit(std::move(announcement));
+  }
+  const auto add = [](auto* to, const auto& from) {
+    to->insert(to->end(), from.begin(), from.end());
+  };
+  add(&list.ready, announcement.list.ready);
+  add(&list.gathers, announcement.list.gathers);
+  add(&list.requests, announcement.list.requests);
+}
+
+std::vector<Announcement> Relay::TakeDue(TimePoint now) {
+  if (keeps() && now - since_ >= options_.patience) PassAll();
+  open_.clear();
+  for (Announcement& announcement : due_) {
+    std::sort(announcement.list.ready.begin(), announcement.list.ready.end());
+  }
+  return std::exchange(due_, {});
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,49 @@
+#include "tensorflow_patches/core/transport/control_links.h"
+
+#include <algorithm>
+
+namespace tfmpi {
+
+ControlLinks MakeStar(int rank, int size) {
+  ControlLinks links;
+  for (int other = 1; rank == 0 && other < size; ++other) links.children.push_back(other);
+  return links;
+}
+
+ControlLinks MakeTree(int rank, const std::vector<int>& leaders, int fan_out) {
+  const int size = static_cast<int>(leaders.size());
+  std::vector<int> nodes;  // by number, their leaders, ascending
+  for (int r = 0; r < size; ++r) {
+    if (leaders[r] == r) nodes.push_back(r);
+  }
+  const auto parent_of = [&](int r) {
+    if (leaders[r] != r) return leaders[r];
+    const auto number = std::lower_bound(nodes.begin(), nodes.end(), r) - nodes.begin();
+    return number == 0 ? 0 : nodes[static_cast<size_t>((number - 1) / fan_out)];
+  };
+  ControlLinks links;
+  links.parent = parent_of(rank);
+  links.between_nodes = leaders[links.parent] != leaders[rank];
+  // Parents are lower ranks than their children, so one pass finds all that are below.
+  std::vector<bool> below(leaders.size());
+  for (int r = 0; r < size; ++r) {
+    const int parent = parent_of(r);
+    links.tree |= parent != 0;
+    const auto is_in = [](const std::vector<int>& ranks, int wanted) {
+      return std::find(ranks.begin(), ranks.end(), wanted) != ranks.end();
+    };
+    if (is_in(links.children, parent) && !is_in(links.passing, parent)) {
+      links.passing.push_back(parent);
+    }
+    if (r != rank && r != 0 && parent == rank) {
+      links.children.push_back(r);
+      links.between_nodes |= leaders[r] != leaders[rank];
+    }
+    below[r] = r == rank || (r != 0 && below[parent]);
+    if (below[r]) links.below.push_back(r);
+  }
+  if (!links.tree) links.below.clear();
+  return links;
+}
+
+}  // namespace tfmpi
