@@ -93,7 +93,8 @@ _weights: dict[int, set[str]] = {}  # by the number of ranks
 
 
 @pytest.mark.parametrize(
-    ("where", "nodes"), [("h1:1,h2:1", 2), ("h1:2,h2:1", 2), ("h1:1,h2:1,h3:1", 3)]
+    ("where", "nodes"),
+    [("h1:1,h2:1", 2), ("h1:2,h2:1", 2), ("h1:1,h2:1,h3:1", 3), ("h1:1,h2:2,h3:1", 3)],
 )
 def test_even_and_uneven_nodes(hosts: Hosts, where: str, nodes: int) -> None:
     code, text, _ = hosts.mpirun(where, FIT)
