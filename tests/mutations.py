@@ -1,4 +1,4 @@
-"""Breaks the product on purpose, one way after the other: does the quick tier of the tests notice?
+"""Breaks the product on purpose, one way after the other: do the tests notice, in the quick tier?
 
     .venv/bin/python tests/mutations.py            # all; some minutes
     .venv/bin/python tests/mutations.py apart off  # these
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".cache" / "mutations"
 TREE, VENV = PLACE / "tree", PLACE / "venv"
 LIBRARY = "tensorflow_patches/glue/libtensorflow_mpi.so"
-QUICK = "not full and not alone"
+QUICK, FULL = "not full and not alone", "not alone"
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Mutation:
     new: str
     tests: tuple[str, ...]
     cpp: bool = False
+    tier: str = QUICK  # FULL where no test of the quick tier is of it
 
 
 MUTATIONS = (
@@ -134,6 +135,14 @@ MUTATIONS = (
         "        elif ended or waits - self.waits_since_missed >= _GOES_ON_WITHOUT:\n",
         "        elif False:\n",
         ("test_names.py::test_a_save_that_rank_0_does_not_make_ends_when_rank_0_waits",),
+        tier=FULL,
+    ),
+    Mutation(
+        "frozen",
+        "what TensorFlow's imports have made is collected where a rank fails",
+        "        hooking.when_imported(module, lambda _: gc.freeze())\n",
+        "        pass\n",
+        ("test_errors.py::test_any_end_but_a_good_one_is_a_failure_of_the_job",),
     ),
     Mutation(
         "off",
@@ -231,8 +240,8 @@ def caught(mutation: Mutation) -> bool:
         (path,) = (ROOT / "tests").rglob(file)
         tests.append(f"{path}::{test}" if test else str(path))
     log = PLACE / f"{mutation.name}.log"
-    pytest = [str(VENV / "bin" / "python"), "-m", "pytest", "-m", QUICK, "--numprocesses", "2"]
-    code = run([*pytest, "--dist", "loadfile", *tests], log)
+    pytest = [str(VENV / "bin" / "python"), "-m", "pytest", "-m", mutation.tier]
+    code = run([*pytest, "--numprocesses", "2", "--dist", "loadfile", *tests], log)
     failed = failures(log.read_text())
     verdict = "caught" if code == 1 and failed else "MISSED" if code == 0 else f"pytest: {code}"
     print(f"{mutation.name}: {mutation.what}: {verdict}, {time.monotonic() - begin:.0f} s")

@@ -11,7 +11,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr auto kPromptly = milliseconds(TFMPI_SANITIZED ? 10000 : 1000);
+constexpr auto kPromptly = milliseconds(TFMPI_SANITIZED ? 10000 : 4000);
 
 class PostTest : public TimedTest, public ::testing::WithParamInterface<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, PostTest, ::testing::Values(1, 2, 3, 5));

@@ -29,7 +29,7 @@ def test_one_batch_more_then_a_save_ends_well(goes_on):
     """Three steps of both, by 1.5 each, and two of rank 0 alone, by 1."""
     for rank in goes_on.results:
         assert rank["save"]["saved"] == -6.5
-        assert rank["save"]["seconds"] < 5
+        assert rank["save"]["seconds"] < 20  # else it would be half an hour
     assert [rank["save"]["own"] for rank in goes_on.results] == [-6.5, -4.5]
     assert "has no gradients to give; averages are now over the remaining 1" in goes_on.stderr[0]
 

@@ -1,6 +1,6 @@
 """Saves that only some ranks make, saves that fail, and saves after rank 0's end.
 
-    files_ends.py DIR     with a TF_MPI_STALL_TIMEOUT of 2 seconds
+    files_ends.py DIR     with a TF_MPI_STALL_TIMEOUT of 6 seconds
 
 Prints by case what was raised, of which cause, and after how many seconds.
 """
@@ -48,7 +48,7 @@ save("after a failure", "d")
 if RANK != 0:
     save("not rank 0", "e")
 else:
-    time.sleep(2.5)
+    time.sleep(6.5)
 save("after an error", "f")
 tf.mpi.barrier()
 if RANK != 0:

@@ -123,9 +123,13 @@ def test_each_rank_writes_its_own_with_TF_MPI_IO_all(launch, scripts, tmp_path):
     assert all(rank["written"] > 2 * ONE_MEMBER for rank in run.results)
 
 
+TIMEOUT = 6  # seconds
+AT_ONCE = 5  # on a busy machine: not by the timeout
+
+
 @pytest.fixture(scope="module")
 def ends(launch, scripts, tmp_path_factory) -> list[dict[str, Any]]:
-    env = {"TF_MPI_STALL_TIMEOUT": "2", "TF_MPI_STALL_WARNING": "1"}
+    env = {"TF_MPI_STALL_TIMEOUT": str(TIMEOUT), "TF_MPI_STALL_WARNING": "1"}
     args = [tmp_path_factory.mktemp("ends")]
     run = launch(scripts / "files_ends.py", np=2, args=args, env=env).check()
     assert "has waited 1 s for rank 0 to save" in run.stderr[1]
@@ -137,13 +141,14 @@ def test_rank_0_alone_holds_up_no_rank(ends):
     for case in ("all, later", "after a failure", "after an error"):
         for rank in ends:
             assert rank[case]["there"] and not rank[case]["raised"]
-            assert rank[case]["seconds"] < 1.5
+            assert rank[case]["seconds"] < AT_ONCE
 
 
 def test_a_rank_that_saves_alone_stops_with_a_reason(ends):
     case = ends[1]["not rank 0"]
-    assert 2 <= case["seconds"] < 5
-    assert case["raised"].startswith("DeadlineExceededError: rank 1 has waited 2 s for rank 0")
+    assert TIMEOUT <= case["seconds"] < TIMEOUT + 10
+    waited = f"DeadlineExceededError: rank 1 has waited {TIMEOUT} s for rank 0"
+    assert case["raised"].startswith(waited)
     assert "/e'" in case["raised"] and "TF_MPI_IO=all" in case["raised"]
 
 
@@ -160,12 +165,12 @@ def test_rank_0s_failure_reaches_the_others_at_once(ends):
         assert other["raised"].splitlines()[0] in first["raised"]
         if name != "a folder":  # Keras takes causes away
             assert other["cause"].startswith("rank 0 could not save")
-        assert other["seconds"] < 1.5
+        assert other["seconds"] < AT_ONCE
 
 
 def test_after_rank_0s_end_nothing_is_waited_for(ends):
     case = ends[1]["rank 0 has ended"]
-    assert "rank 0's script has ended" in case["raised"] and case["seconds"] < 1.5
+    assert "rank 0's script has ended" in case["raised"] and case["seconds"] < AT_ONCE
 
 
 @pytest.fixture(scope="module", params=["keras", full("tf_keras")])

@@ -10,13 +10,15 @@ from types import ModuleType
 
 import pytest
 
-FILE = Path(__file__).parents[3] / "tensorflow_patches" / "python" / "_src" / "files" / "private.py"
-
 
 @pytest.fixture(name="private")
 def private_fixture(tmp_path, monkeypatch) -> ModuleType:
     """The module by itself, with a temporary folder that all users share."""
-    spec = importlib.util.spec_from_file_location("private", FILE)
+    tensorflow = importlib.util.find_spec("tensorflow")  # as it is installed; not imported
+    assert tensorflow is not None and tensorflow.submodule_search_locations
+    package = Path(tensorflow.submodule_search_locations[0])
+    file = package / "mpi" / "_src" / "files" / "private.py"
+    spec = importlib.util.spec_from_file_location("private", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -30,7 +30,7 @@ from tensorflow.mpi._src.runtime import c_api  # noqa: E402
 v1 = tf.compat.v1
 RANK, SIZE = place()
 MODE = sys.argv[1]
-LATE = 6  # seconds, of a rank in `stall`
+LATE = 8  # seconds, of a rank in `stall`
 
 
 class Model:

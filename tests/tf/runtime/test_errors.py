@@ -173,14 +173,14 @@ def test_stall_is_reported_and_then_an_error(stalled, late):
     error, seconds = stalled.results[1 - late][f"late {late}"]
     assert error.startswith("DeadlineExceededError: ") and waited in error
     assert f"for rank {late}" in error and "TF_MPI_STALL_TIMEOUT is over" in error
-    assert 2.5 < seconds < 5.5
+    assert 2.5 < seconds < 7.5  # before the late rank has come
 
 
 def test_stalled_rank_hears_of_it_and_all_go_on(stalled):
     """The late rank's step fails too, so that both have taken as many: two good ones."""
     for rank in (0, 1):
         error, seconds = stalled.results[rank][f"late {rank}"]
-        assert error.startswith("DeadlineExceededError: ") and seconds < 2
+        assert error.startswith("DeadlineExceededError: ") and seconds < 2.5
         np.testing.assert_array_equal(decode(stalled.results[rank]["value"]), [-3.0, -3.0])
 
 

@@ -36,6 +36,7 @@ SOON = 5.0
 # Seconds of a wait for a rank that is there and does nothing; and where that is not the fault, so
 # that ranks whose imports take unequally long on a busy machine do not end before it.
 TIMEOUT, LONG_TIMEOUT = 5, 60
+IMPORT = 10  # seconds, on a busy machine
 DEADLINE = 240.0  # of a job on a busy machine
 PHASES = (
     "import",
@@ -109,6 +110,8 @@ def is_silent(case: Case) -> bool:
 
 def limit(case: Case, soon: float) -> float:
     """Seconds from the fault to the end."""
+    if (case.phase, case.way) == ("import", "vanish"):
+        return soon + IMPORT  # no launcher minds; the others see it once they have come themselves
     noticed = TIMEOUT * (2 if case.rank == 0 and case.way == "SIGSTOP" else 1)
     return soon + (noticed if is_silent(case) else 0)
 
