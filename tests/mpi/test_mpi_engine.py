@@ -70,9 +70,11 @@ def run_fixture(launch: Callable[..., LaunchResult], engine_mpi: Sequence[Path])
     return run
 
 
-# The last two: two nodes of two ranks, and two nodes of two ranks and one.
+# Of the last: two nodes of two ranks; two nodes of two ranks and one; more nodes than rank 0 has
+# children.
 @pytest.mark.parametrize(
-    "np, ranks_per_node", [(1, 0), (2, 0), (3, 0), (4, 0), (3, 1), (4, 2), (3, 2)]
+    "np, ranks_per_node",
+    [(1, 0), (2, 0), (3, 0), (4, 0), (3, 1), (4, 2), (3, 2), full(12, 1)],
 )
 def test_every_result_is_right_and_the_end_is_clean(run: Run, np: int, ranks_per_node: int) -> None:
     results = run("check", np=np, ranks_per_node=ranks_per_node).check().results
