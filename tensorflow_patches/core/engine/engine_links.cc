@@ -153,18 +153,18 @@ void Engine::Tell(int rank, const ReadyList& ready_list) {
   coordinator_->Receive(rank, ready_list, Clock::now());
 }
 
-// A rank hears its parent and its children. Of these who has joined and passes nothing on may be
-// gone.
+// A rank hears its parent and its children, but for those that, with all below them, have joined:
+// they may be gone.
 void Engine::CheckPeers() {
   if (!life_signs_.begun() || !failure_.ok()) return;
   if (life_signs_.IsDue(now_)) GiveLifeSign();
   if (options_.coordinator.stall_timeout.count() == 0) return;
   if (coordinator_ == nullptr) CheckPeer(links_.parent);
-  for (const int child : links_.children) {
-    const bool passes_on = std::binary_search(links_.passing.begin(), links_.passing.end(), child);
-    const bool joined =
-        relay_ != nullptr ? relay_->HasJoined(child) : coordinator_->HasJoined(child);
-    if (passes_on || !joined) CheckPeer(child);
+  for (size_t i = 0; i < links_.children.size(); ++i) {
+    const int child = links_.children[i];
+    const bool joined = relay_ != nullptr ? relay_->HaveJoined(links_.below_child[i])
+                                          : coordinator_->HasJoined(child);
+    if (!joined) CheckPeer(child);
   }
 }
 
@@ -178,10 +178,12 @@ void Engine::CheckPeer(int rank) {
                   "scripts to end; its process is stopped or has died"));
 }
 
-// An empty message, which changes nothing and is not passed on: life_signs.h.
+// An empty message, which changes nothing and is not passed on: life_signs.h. None goes up after
+// the last word of this rank and those below it, so none is left when MPI ends.
 void Engine::GiveLifeSign() {
+  const bool done = relay_ != nullptr ? relay_->HaveJoined(links_.below) : joined_;
   Status status;
-  if (coordinator_ == nullptr && (!joined_ || relay_ != nullptr)) {
+  if (coordinator_ == nullptr && !done) {
     status = Send(links_.parent,
                   links_.tree ? Encode(std::vector<Announcement>()) : Encode(ReadyList()));
   }

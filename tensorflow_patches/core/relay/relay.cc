@@ -170,6 +170,11 @@ void Relay::Pass(Name* name) {
   --kept_;
 }
 
+bool Relay::HaveJoined(const std::vector<int>& ranks) const {
+  return std::all_of(ranks.begin(), ranks.end(),
+                     [this](int rank) { return joined_.Contains(rank); });
+}
+
 void Relay::ForgetPassed() {
   for (auto& [id, name] : numbered_) name.passed = RankSet();
   for (auto& [key, name] : named_) name.passed = RankSet();

@@ -54,7 +54,8 @@ class Relay {
   bool has_due() const { return !due_.empty(); }
   // Something is kept back: to be asked again within the patience.
   bool keeps() const { return kept_ != 0; }
-  bool HasJoined(int rank) const { return joined_.Contains(rank); }
+  // All of these have said so.
+  bool HaveJoined(const std::vector<int>& ranks) const;
 
  private:
   friend class Inspector;  // tests/core/simulation

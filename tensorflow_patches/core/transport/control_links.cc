@@ -26,23 +26,25 @@ ControlLinks MakeTree(int rank, const std::vector<int>& leaders, int fan_out) {
   links.between_nodes = leaders[links.parent] != leaders[rank];
   // Parents are lower ranks than their children, so one pass finds all that are below.
   std::vector<bool> below(leaders.size());
+  std::vector<int> child_of(leaders.size());  // by way of which it is below, as a place in children
   for (int r = 0; r < size; ++r) {
     const int parent = parent_of(r);
     links.tree |= parent != 0;
-    const auto is_in = [](const std::vector<int>& ranks, int wanted) {
-      return std::find(ranks.begin(), ranks.end(), wanted) != ranks.end();
-    };
-    if (is_in(links.children, parent) && !is_in(links.passing, parent)) {
-      links.passing.push_back(parent);
-    }
     if (r != rank && r != 0 && parent == rank) {
       links.children.push_back(r);
+      links.below_child.emplace_back();
       links.between_nodes |= leaders[r] != leaders[rank];
     }
     below[r] = r == rank || (r != 0 && below[parent]);
     if (below[r]) links.below.push_back(r);
+    if (!below[r] || r == rank) continue;
+    child_of[r] = parent == rank ? static_cast<int>(links.children.size()) - 1 : child_of[parent];
+    links.below_child[child_of[r]].push_back(r);
   }
-  if (!links.tree) links.below.clear();
+  if (!links.tree) {
+    links.below.clear();
+    links.below_child.clear();
+  }
   return links;
 }
 

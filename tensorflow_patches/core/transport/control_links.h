@@ -15,7 +15,8 @@ struct ControlLinks {
   bool tree = false;
   int parent = 0;  // of rank 0: itself
   std::vector<int> children;
-  std::vector<int> passing;    // children that have children themselves
+  // In a tree, of each child: it, and all that it passes on for.
+  std::vector<std::vector<int>> below_child;
   std::vector<int> below;      // in a tree, ascending: this rank, and all that it passes on for
   bool between_nodes = false;  // its parent or a child is on another node
 };

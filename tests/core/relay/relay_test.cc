@@ -165,7 +165,8 @@ TEST_F(RelayTest, WhoHasJoinedOrGivesNothingIsNotWaitedFor) {
   ReadyList list;
   list.joined = true;
   Say(2, list);
-  EXPECT_TRUE(relay_->HasJoined(2));
+  EXPECT_TRUE(relay_->HaveJoined({2}));
+  EXPECT_FALSE(relay_->HaveJoined({1, 2}));
   EXPECT_EQ(Due(), "2: joined");
   Ready({0}, {1});
   EXPECT_EQ(Due(), "");
@@ -272,9 +273,12 @@ void CheckTree(const std::vector<int>& leaders, int fan_out) {
       EXPECT_EQ(links[child].parent, rank);
       EXPECT_GT(child, rank);
       nodes_below += leaders[child] != leaders[rank];
-      const auto& passing = links[rank].passing;
-      const bool passes = std::find(passing.begin(), passing.end(), child) != passing.end();
-      EXPECT_EQ(passes, !links[child].children.empty());
+    }
+    if (links[0].tree) {
+      ASSERT_EQ(links[rank].below_child.size(), links[rank].children.size());
+    }
+    for (size_t i = 0; i < links[rank].below_child.size(); ++i) {
+      EXPECT_EQ(links[rank].below_child[i], links[links[rank].children[i]].below);
     }
     EXPECT_LE(nodes_below, fan_out);
     EXPECT_EQ(links[rank].between_nodes,

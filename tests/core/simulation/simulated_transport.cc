@@ -35,6 +35,12 @@ bool Simulation::HasMessage(int rank) const {
   return std::any_of(to_[rank].begin(), to_[rank].end(), has);
 }
 
+bool Simulation::HasLeftMessages() const {
+  return std::any_of(to_.begin(), to_.end(), [](const auto& ways) {
+    return std::any_of(ways.begin(), ways.end(), [](const auto& way) { return !way.empty(); });
+  });
+}
+
 // As they came; those of one sender in its order.
 void Simulation::Receive(int rank, std::vector<ControlMessage>* inbox) {
   if (current_ != nullptr) current_->said = false;

@@ -108,6 +108,8 @@ class Simulation final : public Clock::World {
   uint64_t Fingerprint() const;
   // What should not happen: ranks in different collectives. "" if nothing did.
   const std::string& violation() const { return violation_; }
+  // Messages that nobody has read.
+  bool HasLeftMessages() const;
   uint64_t turns() const { return turns_; }
   // Whose actor runs.
   int rank() const { return current_->rank; }
