@@ -110,10 +110,13 @@ def is_silent(case: Case) -> bool:
 
 def limit(case: Case, soon: float) -> float:
     """Seconds from the fault to the end."""
-    if (case.phase, case.way) == ("import", "vanish"):
-        return soon + IMPORT  # no launcher minds; the others see it once they have come themselves
     noticed = TIMEOUT * (2 if case.rank == 0 and case.way == "SIGSTOP" else 1)
-    return soon + (noticed if is_silent(case) else 0)
+    if not is_silent(case):
+        noticed = 0
+    # What no launcher minds the others see once they have come so far themselves.
+    if case.phase == "import" and (is_silent(case) or case.way == "vanish"):
+        noticed += IMPORT
+    return soon + noticed
 
 
 def run(case: Case, soon: float = SOON) -> Ending:
