@@ -24,9 +24,17 @@ std::string AfterALongEnd(bool tree) {
                                             std::chrono::seconds(100)};
   SimulationOptions simulation;
   simulation.choose = [](int) { return 0; };
-  if (tree) simulation.leaders = {0, 1, 2};
+  if (tree) {
+    simulation.leaders = {0, 1, 2};
+    // Most of the time a sign of life would be on its way, were one still given.
+    simulation.on_message = [](int, int, std::string*) {
+      Fate fate;
+      fate.latency = std::chrono::milliseconds(900);
+      return fate;
+    };
+  }
   EngineOptions engine;
-  engine.coordinator.stall_timeout = std::chrono::milliseconds(1500);
+  engine.coordinator.stall_timeout = std::chrono::milliseconds(tree ? 6000 : 1500);
   SimulatedJob job(simulation, engine);
   for (int rank = 0; rank < job.ranks(); ++rank) {
     job.AddScript(rank, [&job, rank, kWork] {
