@@ -10,6 +10,7 @@
 
 #include "tensorflow_patches/core/agreement/envelope.h"
 #include "tensorflow_patches/core/engine/engine.h"
+#include "tensorflow_patches/core/memory/outlived_memory.h"
 #include "tensorflow_patches/core/transport/roll_call.h"
 
 namespace tfmpi {
@@ -85,7 +86,7 @@ Status Engine::ExecuteCarefully(const Response& response) {
   bool meets_all = false;
   Status status = careful_.Collect(response, fusion_entries_, deadline, &unit.result, &meets_all);
   if (!status.ok()) {
-    unit.result.memory.release();  // MPI may write there until it has done with what has failed
+    KeepForGood(std::move(unit.result.memory));
     return status;
   }
   status = CarefulReduction::Deliver(response, fusion_entries_, topology().rank, unit.result,

@@ -4,7 +4,9 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <utility>
 
+#include "tensorflow_patches/core/memory/outlived_memory.h"
 #include "tensorflow_patches/core/observability/timeline.h"
 #include "tensorflow_patches/core/reduction/fusion.h"
 
@@ -66,7 +68,7 @@ Status CarefulReduction::Meet(TimePoint deadline) {
   auto one = std::make_unique<int64_t>(1);
   const Status status = transport_->Allreduce(one.get(), one.get(),
                                               {1, DataType::kInt64, ReduceOp::kSum, 1}, deadline);
-  if (!status.ok()) one.release();  // see ExecuteCarefully
+  if (!status.ok()) KeepForGood(std::move(one));
   return status;
 }
 
@@ -86,7 +88,7 @@ Status CarefulReduction::Factors(const std::vector<FusionEntry>& entries, int co
       transport_->Allreduce(weights.data(), weights.data(),
                             {weights.size(), DataType::kFloat64, ReduceOp::kSum, 1}, deadline);
   if (!status.ok()) {
-    kept.release();
+    KeepForGood(std::move(kept));
     return status;
   }
   for (size_t i = 0; i < weights.size(); ++i) {
