@@ -1,10 +1,10 @@
 """Every rank writes the same to one path, by each way to write, and reads it at once.
 
-    files_whole.py DIR [nfs]
+    files_whole.py DIR [nfs | proc]
 
 The ranks begin one after another, so that one reads while the next has begun. Prints what each rank
 has read that was not whole, and what is found of files that are not held back. With "nfs" no file
-can be made without a name.
+can be made without a name, with "proc" none can get one.
 """
 
 from __future__ import annotations
@@ -29,6 +29,16 @@ SECONDS = 0.2  # between the ranks' beginnings
 os.chdir(sys.argv[1])
 if "nfs" in sys.argv:
     vars(os)["O_TMPFILE"] = os.O_DIRECTORY  # no file is made without a name: EISDIR, as on NFS
+real_link = os.link
+
+
+def link(source: str, *args: Any, **kwargs: Any) -> None:
+    if str(source).startswith("/proc/") and "proc" in sys.argv:
+        raise OSError("no /proc")
+    real_link(source, *args, **kwargs)
+
+
+vars(os)["link"] = link
 printed: dict[str, Any] = {"broken": [], "kinds": 0}
 values = np.random.default_rng(0).normal(size=50_000)
 rows = [f"{value:.6f}" for value in values[:2000]]

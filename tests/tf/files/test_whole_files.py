@@ -13,7 +13,10 @@ from tiers import full
 @pytest.fixture(scope="module", params=[(2, ""), full((3, "")), full((2, "nfs"))], ids=str)
 def wrote(request, launch, scripts, tmp_path_factory) -> Any:
     """On a file system that has files without names, and on one that has not."""
-    ranks, kind = request.param
+    return write(launch, scripts, tmp_path_factory, *request.param)
+
+
+def write(launch: Any, scripts: Path, tmp_path_factory: Any, ranks: int, kind: str) -> Any:
     folder = tmp_path_factory.mktemp("whole")
     run = launch(scripts / "files_whole.py", np=ranks, args=[folder, kind]).check()
     return run, folder
@@ -61,3 +64,11 @@ def test_what_each_rank_appends_is_told(wrote):
     assert (folder / "appended.csv").read_text() == "once\n" * ranks
     line = f"each of the {ranks} ranks appends to 'appended.csv': what it writes there is"
     assert [text.count(line) for text in run.stderr] == [0, 1, *[0] * (ranks - 2)]
+
+
+@pytest.mark.full
+def test_what_cannot_take_its_place_is_copied(launch, scripts, tmp_path_factory):
+    """Without /proc: nothing is lost, but one rank may read what another has begun."""
+    run, folder = write(launch, scripts, tmp_path_factory, 2, "proc")
+    test_a_file_that_stays_open_is_seen_as_it_grows((run, folder))
+    test_files_stay_what_they_are((run, folder))

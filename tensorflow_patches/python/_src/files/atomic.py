@@ -46,8 +46,8 @@ class AtomicFile:
         self._appearing = threading.Lock()
         self._appeared = False
         self.path = os.path.realpath(path)
-        folder, base = os.path.split(self.path)
-        self._new = os.path.join(folder, f".{base[:200]}.{secrets.token_hex(8)}")
+        folder = os.path.dirname(self.path)
+        self._new = os.path.join(folder, f".tensorflow-mpi-{secrets.token_hex(8)}")
         self._before = _make(self.path)
         mode = stat.S_IMODE(self._before.st_mode)
         self._nameless = True
@@ -68,29 +68,35 @@ class AtomicFile:
 
         Args:
           last: if rank 0's is, what was written here is given up.
+
+        Raises OSError if it can be put there in no way.
         """
         if self._process != os.getpid():
             return  # it is the parent's
         with self._appearing:
             if self._appeared or not self._open:
                 return
-            if not self._yields():
-                with contextlib.suppress(OSError):  # its folder is gone: so is the file
-                    self._take_place()
-            elif last:
+            if self._yields():
+                if not last:
+                    return
                 self._forget()
-            else:
-                return
+            elif not self._takes_place() and os.path.isdir(os.path.dirname(self.path)):
+                self._copy()
+                if not last:
+                    return  # what is written after this is not there yet
             self._appeared = True
         _held.pop(id(self), None)
 
     def close(self) -> None:
         """Called when nothing more will be written. Later calls do nothing."""
-        self.appear(last=True)
-        with self._appearing:
-            if self._open:
-                self._open = False
-                os.close(self.descriptor)
+        try:
+            self.appear(last=True)
+        finally:
+            with self._appearing:
+                if self._open:
+                    self._open = False
+                    os.close(self.descriptor)
+            _held.pop(id(self), None)
 
     def write_in_place(self) -> bool:
         """Leaves `path`'s own file to the caller, emptied as by open("w"), on `descriptor`.
@@ -126,19 +132,27 @@ class AtomicFile:
         came = (there.st_dev, there.st_ino) != (self._before.st_dev, self._before.st_ino)
         return came and there.st_size >= os.fstat(self.descriptor).st_size
 
-    def _take_place(self) -> None:
-        if self._nameless:
-            # Only with a folder's descriptor does Python follow the link, which linkat() needs.
-            os.link(self.name, self._new, src_dir_fd=self.descriptor)
+    def _takes_place(self) -> bool:
         try:
+            if self._nameless:
+                # Only with a folder's descriptor does Python follow the link, as linkat() must.
+                os.link(self.name, self._new, src_dir_fd=self.descriptor)
             os.replace(self._new, self.path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(self._new)
-            raise
+        except OSError:  # its folder is gone, or there is no /proc
+            self._forget(named=self._nameless)
+            return False
+        return True
 
-    def _forget(self) -> None:
-        if not self._nameless:
+    def _copy(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        with os.fdopen(os.open(self.path, flags, 0o666), "wb") as file:
+            place = 0
+            while block := os.pread(self.descriptor, 1 << 20, place):
+                file.write(block)
+                place += len(block)
+
+    def _forget(self, named: bool = False) -> None:
+        if named or not self._nameless:
             with contextlib.suppress(OSError):
                 os.unlink(self._new)
 
@@ -169,9 +183,10 @@ def held() -> list[AtomicFile]:
 
 
 def show_all() -> None:
-    """At exit, before Python flushes and closes what is still open."""
+    """At exit. What is written to them from here on is written in place."""
     for file in held():
-        file.appear(last=True)
+        with contextlib.suppress(OSError):  # its close tells
+            file.appear(last=True)
 
 
 def _make(path: str) -> os.stat_result:
@@ -203,7 +218,8 @@ def _watch() -> None:
                 return
         for file in held():
             if file.due():
-                file.appear()
+                with contextlib.suppress(OSError):  # its close tells
+                    file.appear()
 
 
 def forget_parents() -> None:

@@ -26,6 +26,7 @@ _MODES = {"w", "wt", "tw", "wb", "bw", "w+", "w+t", "wt+", "wb+", "w+b", "bw+"}
 # They flush a file because they go on to write by its descriptor: it is not whole then.
 _BY_DESCRIPTOR = {"numpy", "PIL"}
 _said: set[str] = set()
+_files: weakref.WeakSet[Any] = weakref.WeakSet()  # that _open() has returned
 
 
 def install() -> None:
@@ -42,7 +43,7 @@ def install() -> None:
     hooking.when_imported("tensorflow.python.lib.io.tf_record", _hook_records)
     hooking.when_imported("tensorflow.python.ops.gen_io_ops", _hook_write_file)
     engine.when_forked(atomic.forget_parents)
-    engine.after_the_end(atomic.show_all)
+    engine.after_the_end(_flush_all)
 
 
 _raws: weakref.WeakSet[_Raw] = weakref.WeakSet()  # what may be locked
@@ -108,7 +109,8 @@ def _opens(stock: Any) -> Any:
         opener: Any = None,
     ) -> Any:
         if mode in _MODES and buffering not in (0, 1) and closefd and opener is None:
-            whole = _begin(file)
+            wrong = "b" in mode and (encoding, errors, newline) != (None, None, None)
+            whole = None if wrong else _begin(file)
             if whole is not None:
                 return _open(file, mode, buffering, encoding, errors, newline, whole)
         elif mode.startswith("a") and hooks.rank == 1:
@@ -130,16 +132,24 @@ def _open(
 ) -> Any:
     """As io.open() puts a file together."""
     binary, reads = "b" in mode, "+" in mode
-    if binary and (encoding is not None or errors is not None or newline is not None):
-        raise ValueError("binary mode doesn't take an encoding, errors or newline argument")
     raw = _Raw(file, "w+" if reads else "w", whole)
     size = io.DEFAULT_BUFFER_SIZE if buffering < 0 else buffering
     buffer = _ReadBuffer(raw, size) if reads else _Buffer(raw, size)
     if binary:
+        _files.add(buffer)
         return buffer
     text: Any = io.TextIOWrapper(buffer, encoding, errors, newline)
     text.mode = mode
+    _files.add(text)
     return text
+
+
+def _flush_all() -> None:
+    """At exit, while there is an interpreter to do it: files that the script has left open."""
+    for file in list(_files):
+        with contextlib.suppress(OSError, ValueError):
+            file.flush()
+    atomic.show_all()
 
 
 def _begin(path: Any) -> atomic.AtomicFile | None:
