@@ -101,18 +101,25 @@ parse_arguments() {
 
 version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
 
-is_supported() { [[ $(version_of "$1") =~ ^3\.1[0-3]$ ]]; }
+# Before TensorFlow 2.20 there is none for Python 3.13.
+newest_python() { case $tensorflow in 2.1?.*) echo 3.12 ;; *) echo 3.13 ;; esac; }
+supported() { echo "3.10 to $(newest_python)${tensorflow:+ (TensorFlow $tensorflow)}"; }
+is_supported() {
+    local version
+    version=$(version_of "$1")
+    [[ $version =~ ^3\.1[0-3]$ && ! $version > $(newest_python) ]]
+}
 
 # The environment's own Python if there is one, else the one to make it with.
 choose_python() {
     local wanted=$python
     if [[ -n $wanted ]]; then
         command -v "$wanted" >/dev/null || die "no such Python: $wanted"
-        is_supported "$wanted" || die "$wanted is $(version_of "$wanted"), not 3.10 to 3.13"
+        is_supported "$wanted" || die "$wanted is $(version_of "$wanted"), not $(supported)"
     fi
     if [[ -x $venv/bin/python ]]; then
         python=$venv/bin/python
-        is_supported "$python" || die "$venv has Python $(version_of "$python"), not 3.10 to 3.13" \
+        is_supported "$python" || die "$venv has Python $(version_of "$python"), not $(supported)" \
             "pass another --venv"
         [[ -z $wanted || $(version_of "$wanted") == "$(version_of "$python")" ]] ||
             die "$venv has Python $(version_of "$python"), not $wanted's" "pass another --venv"
@@ -123,7 +130,7 @@ choose_python() {
     for python in python3 python3.13 python3.12 python3.11 python3.10; do
         if command -v "$python" >/dev/null && is_supported "$python"; then return; fi
     done
-    die "no Python 3.10 to 3.13 on PATH" "apt-get install python3, or pass --python"
+    die "no Python $(supported) on PATH" "apt-get install python3, or pass --python"
 }
 
 make_environment() {
@@ -253,6 +260,7 @@ main() {
         uninstall
         return
     fi
+    choose_tensorflow
     choose_python
     choose_flavour
     plan_packages

@@ -167,6 +167,19 @@ def test_a_flavour_that_the_wheel_is_not(tmp_path, venv):
         assert run.returncode != 0 and f"is not for {option}" in run.stderr
 
 
+def test_another_tensorflow_is_built_and_not_given(tmp_path):
+    run = install("--tensorflow", "2.18.1", "--wheel", stand_in(tmp_path))
+    assert run.returncode != 0 and "--tensorflow is for a wheel to build" in run.stderr
+
+
+def test_an_older_tensorflow_is_not_for_a_newer_python(tmp_path):
+    python = tmp_path / "python3.13"
+    python.write_text("#!/bin/sh\necho 3.13\n")
+    python.chmod(0o755)
+    run = install("--tensorflow", "2.18.1", "--python", python, "--venv", tmp_path / "new")
+    assert run.returncode != 0 and "is 3.13, not 3.10 to 3.12 (TensorFlow 2.18.1)" in run.stderr
+
+
 def test_uninstall_where_there_is_nothing_to_do(tmp_path, venv):
     run = install("--venv", venv, "--uninstall")
     assert run.returncode == 0 and "Nothing to do" in run.stdout
@@ -183,6 +196,8 @@ def test_uninstall_where_there_is_nothing_to_do(tmp_path, venv):
         (["--cpu", "--with-cuda"], "--with-cuda is for the wheel for GPUs"),
         (["--python", "python9.9", "--venv", "/nowhere"], "no such Python"),
         (["--venv", "/usr"], "is not a virtual environment"),
+        (["--tensorflow", "2.15.0"], "no TensorFlow 2.15.0: take one of 2.16.2 2.17.1 2.18.1 "),
+        (["--tensorflow", "2.18.1", "--gpu"], "--gpu is for TensorFlow 2.21.0 only"),
     ],
 )
 def test_a_bad_command_line_says_why(arguments, said):

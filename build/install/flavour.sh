@@ -34,6 +34,19 @@ held_flavour() {
     esac
 }
 
+# --tensorflow: empty for the one that the project is developed on, else one with a lock.
+choose_tensorflow() {
+    local locks=$ROOT/third_party/tensorflow own others
+    own=$(sed -n 's/^tensorflow-cpu==\([0-9.]*\).*/\1/p' "$locks/cpu.lock")
+    [[ -n $tensorflow && $tensorflow != "$own" ]] || { tensorflow='' && return; }
+    others=$(cd "$locks" && echo */)
+    [[ -f $locks/$tensorflow/cpu.lock ]] ||
+        die "no TensorFlow $tensorflow: take one of ${others//\//} $own" "docs/versions.md"
+    [[ -z $wheel ]] || die "--tensorflow is for a wheel to build, not for --wheel"
+    [[ $flavour != gpu ]] || die "--gpu is for TensorFlow $own only" "leave --gpu out"
+    flavour=cpu
+}
+
 # What was asked for, else what --wheel is, else what the environment holds, else what the machine is.
 choose_flavour() {
     local name=${wheel##*/} is=''

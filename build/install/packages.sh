@@ -52,7 +52,7 @@ plan_packages() {
     fi
     local built label=cpu
     [[ $flavour == cpu ]] || label=cuda
-    built="$ROOT/wheels/tensorflow-*+mpi.*.$label-$(wheel_tag)-*.whl"
+    built="$ROOT/wheels/tensorflow-${tensorflow:-2*}+mpi.*.$label-$(wheel_tag)-*.whl"
     if [[ -n $tests ]] || { [[ -z $wheel ]] && ! compgen -G "$built" >/dev/null; }; then
         need_compile_tools
     fi

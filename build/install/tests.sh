@@ -29,14 +29,17 @@ core_tests() {
 }
 
 install_test_tools() {
-    local stamp
-    stamp=$(cat "$ROOT"/{tests,build}/requirements*.txt | sha256sum)
+    local stamp version minor tf_keras=(-r "$ROOT/tests/requirements-no-deps.txt")
+    version=$(installed_version)
+    minor=$(grep -o '^[0-9]*\.[0-9]*' <<<"$version")
+    grep -q "^tf_keras==$minor\." "${tf_keras[1]}" || tf_keras=("tf_keras==$minor.*")
+    stamp="$version $(cat "$ROOT"/{tests,build}/requirements*.txt | sha256sum)"
     [[ -f $venv/test-tools && $(<"$venv/test-tools") == "$stamp" ]] && return
     step "Installing the test tools"
     logged pip-test "check the network and pip's index" "$python" -m pip install \
         -r "$ROOT/tests/requirements.txt" -r "$ROOT/build/requirements.txt"
     logged pip-test-no-deps "check the network and pip's index" "$python" -m pip install \
-        --no-deps -r "$ROOT/tests/requirements-no-deps.txt"
+        --no-deps "${tf_keras[@]}"
     printf '%s' "$stamp" >"$venv/test-tools"
 }
 

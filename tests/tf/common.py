@@ -29,6 +29,17 @@ def place() -> tuple[int, int]:
     return tf.mpi.rank(), tf.mpi.size()
 
 
+def compiles() -> bool:
+    """Whether compiled steps are averaged here; before TensorFlow 2.20 they are refused.
+
+    Cases of jit_compile=True are plain functions there, and what looks into XLA is left out.
+    """
+    import tensorflow as tf
+
+    major, minor = map(int, tf.__version__.split(".")[:2])
+    return (major, minor) >= (2, 20)
+
+
 def single_threaded_ops(inter_op: int = 1) -> None:
     """The same sums in the same order in every process, whatever the machine."""
     import tensorflow as tf

@@ -16,11 +16,11 @@ from wheelbuilder.errors import BuildError
 from wheelbuilder.files import only_one
 from wheelbuilder.inputs.official import official_wheel
 from wheelbuilder.layout import CPU, Layout
-from wheelbuilder.lock import read_lock
+from wheelbuilder.lock import for_version, read_lock
 from wheelbuilder.target import describe
 
 SCRIPTS = Path(__file__).parent / "scripts"
-STOCK_VERSION = "2.21.0"
+STOCK_VERSION = installed.tensorflow_version()
 FLAVOUR = installed.flavour()  # the same official wheel as ours was made from
 _CACHE = Path(__file__).parents[2] / ".cache"
 STOCK_VENV = _CACHE / ("stock" if FLAVOUR == CPU else f"stock-{FLAVOUR.name}")
@@ -33,19 +33,19 @@ def scripts(request: pytest.FixtureRequest) -> Path:
 
 
 def _is_stock(python: str) -> str | None:
-    """None if `python` has the official wheel, else why not."""
-    look = "from importlib.metadata import version as v; print(v('NAME'))"
+    """None if `python` is of this version and has the official wheel, else why not."""
+    look = "import sys; from importlib.metadata import version as v; print(v('NAME'), sys.version)"
     look = look.replace("NAME", FLAVOUR.official)
     run = subprocess.run([python, "-c", look], capture_output=True, text=True, timeout=120)
-    if run.stdout.strip() == STOCK_VERSION:
+    if run.stdout.strip() == f"{STOCK_VERSION} {sys.version}":
         return None
     found = run.stdout.strip() or run.stderr[-200:]
-    return f"{python} has no {FLAVOUR.official} {STOCK_VERSION}: {found}"
+    return f"{python} has no {FLAVOUR.official} {STOCK_VERSION} for {sys.version}: {found}"
 
 
 def _build_stock() -> None:
     """Makes STOCK_VENV: the official wheel, before the packages of this environment."""
-    layout = Layout.of_checkout(flavour=FLAVOUR)
+    layout = for_version(Layout.of_checkout(flavour=FLAVOUR), STOCK_VERSION)
     wheel = official_wheel(layout, read_lock(layout.lock), describe(None))
     make = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(STOCK_VENV)]
     subprocess.run(make, check=True, timeout=120)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -188,3 +189,13 @@ def test_the_series_fits_every_version_that_is_pinned(version: str, tmp_path: Pa
                     target.parent.mkdir(parents=True, exist_ok=True)
                     target.write_bytes(wheel.read(name))
             apply_patch(patch, tmp_path, Fit.LINES)
+
+
+def test_the_documents_name_the_versions_that_are_pinned() -> None:
+    layout = Layout.of_checkout()
+    pinned = [path.parent.name for path in sorted(layout.locks.glob("*/cpu.lock"))]
+    pinned.append(read_lock(layout.lock).version)
+    rows = re.findall(r"^\| (\d+\.\d+\.\d+) \| ", (ROOT / "docs/versions.md").read_text(), re.M)
+    assert rows == pinned[::-1]
+    (limit,) = re.findall(r"^- TensorFlow (.*\n?.*)\.$", (ROOT / "README.md").read_text(), re.M)
+    assert re.findall(r"\d+\.\d+\.\d+", limit) == pinned[::-1]

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 import tf_keras
-from common import encode, result, single_threaded_ops
+from common import compiles, encode, result, single_threaded_ops
 
 STEPS, BATCH, ROWS, WIDTH = 5, 12, 20, 4
 RANDOM = np.random.default_rng(5)
@@ -162,11 +162,11 @@ def optimized(make: Any) -> Any:
 
 def cases() -> dict[str, Callable[[], dict[str, Any]]]:
     found: dict[str, Callable[[], dict[str, Any]]] = {}
-    compiled = functools.partial(tf.function, jit_compile=True)
+    compiled = functools.partial(tf.function, jit_compile=compiles())
     modes: dict[str, dict[str, Any]] = {
         "graph": {},
         "eager": {"run_eagerly": True},
-        "compiled": {"jit_compile": True},
+        "compiled": {"jit_compile": compiles()},
     }
     for name, update in (
         ("by hand", update_by_hand),

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from common import encode, place, result, single_threaded_ops
+from common import compiles, encode, place, result, single_threaded_ops
 from tensorflow.mpi._src.runtime import c_api, hooks
 
 v1 = tf.compat.v1
@@ -164,7 +164,7 @@ def in_eager(make: Any, train: Any, decorate: Any = None, poison: bool = False) 
 
 
 def compiled(function: Any) -> Any:
-    return tf.function(function, jit_compile=True)
+    return tf.function(function, jit_compile=compiles())
 
 
 for _name, _make, _train in (

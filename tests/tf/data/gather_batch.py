@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from common import encode, result, single_threaded_ops
+from common import compiles, encode, result, single_threaded_ops
 
 drawn = np.random.default_rng(0)
 X = drawn.normal(size=(48, 6)).astype(np.float32)
@@ -52,7 +52,7 @@ def kinds_of_numbers() -> dict[str, Any]:
     for dtype in (tf.float16, tf.float64, tf.int32, tf.bool, tf.uint8):
         value = tf.cast(tf.abs(part) * 3, dtype)
         eager = tf.mpi.gather_batch(value)
-        compiled = tf.function(tf.mpi.gather_batch, jit_compile=True)(value)
+        compiled = tf.function(tf.mpi.gather_batch, jit_compile=compiles())(value)
         found[dtype.name] = encode(tf.cast(eager, tf.float32).numpy())
         found[f"{dtype.name} compiled"] = encode(tf.cast(compiled, tf.float32).numpy())
     return found
@@ -63,7 +63,7 @@ def refused() -> dict[str, str]:
     said = {}
     unknown = tf.function(
         tf.mpi.gather_batch,
-        jit_compile=True,
+        jit_compile=compiles(),
         input_signature=[tf.TensorSpec([None, 6], tf.float32)],
     )
     for name, call in (
@@ -84,7 +84,7 @@ def main() -> None:
         {
             "eager": train(12, lambda step: step),
             "function": train(12, tf.function),
-            "compiled": train(12, lambda step: tf.function(step, jit_compile=True)),
+            "compiled": train(12, lambda step: tf.function(step, jit_compile=compiles())),
             "uneven": train(11, lambda step: tf.function(step, reduce_retracing=True), 43),
             "numbers": kinds_of_numbers(),
             "refused": refused(),

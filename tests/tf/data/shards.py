@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import tensorflow as tf
-from common import encode, result
+from common import compiles, encode, result
 
 if sys.argv[1] == "tf_keras":
     import tf_keras as keras
@@ -159,7 +159,7 @@ TRAINED = {
         steps_per_execution=2,
     ),
     "compiled": lambda: trained(
-        lambda m: m.fit(samples(21, 10), epochs=2, verbose=0), jit_compile=True
+        lambda m: m.fit(samples(21, 10), epochs=2, verbose=0), jit_compile=compiles()
     ),
 }
 

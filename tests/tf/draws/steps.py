@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 import tensorflow as tf
-from common import result
+from common import compiles, result
 
 if sys.argv[1] == "tf_keras":
     import tf_keras as keras
@@ -81,7 +81,7 @@ class Compiled(keras.Model):
 def compiled():
     inputs = keras.Input((BATCH // 2,))
     model = Compiled(inputs, keras.layers.Dense(2)(inputs))
-    model.compile("sgd", "mse", jit_compile=True)
+    model.compile("sgd", "mse", jit_compile=compiles())
     x = np.zeros((BATCH, BATCH // 2), "f")
     model.fit(x, x[:, :2], batch_size=BATCH, verbose=0)
     return [variable.numpy().tolist() for variable in DRAWN]

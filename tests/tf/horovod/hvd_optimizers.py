@@ -11,6 +11,7 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 from checks import check, equal, raises, run_all
+from common import compiles
 from tensorflow.mpi._src.runtime import c_api
 
 if os.environ.get("TF_USE_LEGACY_KERAS"):
@@ -177,7 +178,7 @@ DATA = np.ones((4, 1), np.float32), np.full((4, 1), RANK + 1.0, np.float32)
 
 @check
 def keras_fit():
-    for options in ({}, {"run_eagerly": True}, {"jit_compile": True}):
+    for options in ({}, {"run_eagerly": True}, {"jit_compile": compiles()}):
         for op, times in ((hvd.Average, 1), (hvd.Sum, SIZE)):
             model = model_of(
                 hvd.DistributedOptimizer(keras.optimizers.SGD(0.125), op=op), **options

@@ -5,9 +5,13 @@ Fails when a new Keras renames, moves or adds what the decision is made by.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
+from packaging.version import Version
+
+from installed import is_before
 
 FLAVOURS = ("keras", "tf_keras")
 
@@ -20,9 +24,14 @@ def facts(launch, scripts) -> dict[str, Any]:
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_the_last_tested_version_is_this_one(facts, flavour):
-    """Run all tests with a newer one, then raise hooking.LAST_TESTED."""
+    """Run all tests with a newer one, then raise hooking.LAST_TESTED.
+
+    An older TensorFlow has its own tf_keras, and Python 3.10 an older Keras.
+    """
     found, last_tested = facts["versions"][flavour]
-    assert found == last_tested
+    if sys.version_info >= (3, 11) and not is_before("2.21"):
+        assert found == last_tested
+    assert Version(found) <= Version(last_tested)
 
 
 def test_callbacks_that_never_stop_a_batch(facts):

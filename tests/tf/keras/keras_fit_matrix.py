@@ -17,7 +17,7 @@ if FLAVOUR != "keras":
 
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
-from common import encode, result, single_threaded_ops  # noqa: E402
+from common import compiles, encode, result, single_threaded_ops  # noqa: E402
 
 if FLAVOUR == "keras":
     import keras
@@ -85,7 +85,7 @@ def train(make: Callable[[], Any], jit: bool) -> dict[str, Any]:
         [layers.Input((6,)), layers.Dense(8, activation="tanh"), layers.Dense(3)]
     )
     optimizer = make()
-    model.compile(optimizer, loss="mse", metrics=["mae"], jit_compile=jit)
+    model.compile(optimizer, loss="mse", metrics=["mae"], jit_compile=jit and compiles())
     x, y = data()
     history = model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, shuffle=True, verbose=0)
     inner = getattr(optimizer, "inner_optimizer", optimizer)

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from common import encode, result, single_threaded_ops
+from common import compiles, encode, result, single_threaded_ops
 
 layers = keras.layers
 SAMPLES, BATCH = 96, 24
@@ -119,7 +119,7 @@ class Gan(keras.Model):
 def gan(jit: bool = False) -> dict[str, Any]:
     model = Gan()
     model.compile(keras.optimizers.Adam(0.01), keras.optimizers.RMSprop(0.01))
-    model.jit_compile = jit
+    model.jit_compile = jit and compiles()
     x, y = data()
     history = model.fit(x, y, batch_size=BATCH, epochs=4, verbose=0)
     return {"weights": weights(model.generator, model.critic), "losses": history.history}
@@ -185,7 +185,7 @@ def loop(mode: str) -> dict[str, Any]:
         return loss
 
     if mode != "eager":
-        step = tf.function(step, jit_compile=mode == "jit")
+        step = tf.function(step, jit_compile=mode == "jit" and compiles())
     for _ in range(4):
         for batch in dataset:
             step(*batch)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from common import encode, result
+from common import compiles, encode, result
 
 FLAVOUR = sys.argv[1]
 if FLAVOUR == "keras":
@@ -66,7 +66,7 @@ def plain(make: Callable[[], Any], function: bool = False, jit: bool = False) ->
     def update(grads: list[Any]) -> None:
         optimizer.apply_gradients(zip(grads, trained))
 
-    run = tf.function(update, jit_compile=jit) if function else update
+    run = tf.function(update, jit_compile=jit and compiles()) if function else update
     for grads in gradients:
         run(grads)
     return values(*trained)

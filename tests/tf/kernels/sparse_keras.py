@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 import tf_keras
-from common import encode, result, single_threaded_ops
+from common import compiles, encode, result, single_threaded_ops
 
 STEPS, BATCH, ROWS, WIDTH = 5, 12, 40, 4
 RANDOM = np.random.default_rng(5)
@@ -71,9 +71,9 @@ def keras_cases() -> dict[str, Callable[[], dict[str, Any]]]:
         "Nesterov": functools.partial(run, nesterov),
         "Adam": functools.partial(run, adam),
         "Adam eager": functools.partial(run, adam, run_eagerly=True),
-        "Adam compiled": functools.partial(run, adam, jit_compile=True),
+        "Adam compiled": functools.partial(run, adam, jit_compile=compiles()),
         "clipped": functools.partial(run, clipped),
-        "clipped compiled": functools.partial(run, clipped, jit_compile=True),
+        "clipped compiled": functools.partial(run, clipped, jit_compile=compiles()),
     }
 
 
@@ -96,7 +96,7 @@ def tf_keras_cases() -> dict[str, Callable[[], dict[str, Any]]]:
     return {
         "Adam": functools.partial(run, adam),
         "Ftrl": functools.partial(run, lambda: optimizers.Ftrl(0.1)),
-        "Adam compiled": functools.partial(run, adam, jit_compile=True),
+        "Adam compiled": functools.partial(run, adam, jit_compile=compiles()),
         "Nesterov eager": functools.partial(
             run, lambda: optimizers.SGD(0.1, momentum=0.9, nesterov=True), run_eagerly=True
         ),

@@ -6,6 +6,7 @@ import pytest
 from compare import assert_close, assert_same, decode
 
 from extras import is_on
+from installed import needs_compiled_steps
 from reference import reference
 from tiers import full
 
@@ -99,6 +100,7 @@ def test_weights_rows_and_modes(edges):
         assert (shape, size, rows) == ([3, 2], 3, {"0": 0.5, "1": 1.0, "5": 1.5})
 
 
+@needs_compiled_steps
 def test_rows_in_compiled_steps(edges):
     for number, rank in enumerate(edges):
         once = {"0": 0.5, "1": 0.5, "3": 0.5, "7": 3.5, "9": 0.5}
@@ -128,10 +130,15 @@ def test_a_dense_gradient_on_one_rank_is_an_error_that_names_both(edges):
             assert "the ranks disagree on 'mixed (" in text
             assert f"rank {sparse} has allgather of rows of float32 [1, 2]" in text
             assert f"rank {1 - sparse} has allreduce average of float32 [6, 2]" in text
+        assert rank["bad_index"].startswith("InvalidArgumentError") and "42" in rank["bad_index"]
+
+
+@needs_compiled_steps
+def test_so_it_is_in_compiled_steps(edges):
+    for rank in edges:
         text = rank["mixed_in_compiled_steps"]
         assert "the ranks disagree on 'table (compiled mixed)'" in text
         assert "rank 0 has allgather of rows" in text and "rank 1 has allreduce average" in text
-        assert rank["bad_index"].startswith("InvalidArgumentError") and "42" in rank["bad_index"]
 
 
 def test_a_rank_that_has_ended_brings_no_rows(edges):

@@ -16,7 +16,7 @@ import time
 
 import numpy as np
 import tensorflow as tf
-from common import result
+from common import compiles, result
 
 STEPS, SAMPLES, WIDTH = 60, 48, 8
 PERSON = int(os.environ["OMPI_COMM_WORLD_RANK"])
@@ -60,7 +60,9 @@ def main() -> None:
 
     if sys.argv[1] != "eager":
         step_function = tf.function(
-            step_function, jit_compile=sys.argv[1] == "compiled", reduce_retracing=True
+            step_function,
+            jit_compile=sys.argv[1] == "compiled" and compiles(),
+            reduce_retracing=True,
         )
     sizes, curve = [], []
     for step in range(STEPS):

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from common import encode, place, result
+from common import compiles, encode, place, result
 
 v1 = tf.compat.v1
 RANK, SIZE = place()
@@ -62,7 +62,7 @@ def trains_forked(step: Any) -> dict[str, Any]:
 COMPILED = tf.Variable(np.zeros(4, np.float32), name="compiled")
 
 
-@tf.function(jit_compile=True)
+@tf.function(jit_compile=compiles())
 def compiled() -> None:
     """Compiled before the fork: XLA, as in stock TensorFlow, compiles nothing in a child."""
     tf.raw_ops.ResourceApplyGradientDescent(

@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from common import result, single_threaded_ops
+from common import compiles, result, single_threaded_ops
 from tensorflow.mpi._src.variables import initial_broadcast, large_variables, replica_check
 
 v1 = tf.compat.v1
@@ -54,7 +54,7 @@ def in_function(disturbed: bool, compiled: bool) -> dict[str, Any]:
     optimizer = keras.optimizers.Adam(0.01)
     optimizer.build([w])
 
-    @tf.function(jit_compile=compiled)
+    @tf.function(jit_compile=compiled and compiles())
     def step(x: Any) -> None:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(x @ w))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from compare import assert_cases_close, assert_close, assert_same
 
+from installed import needs_compiled_steps
 from launch import launch
 from reference import reference
 from tiers import full
@@ -29,7 +30,7 @@ COMPILED = ("root_of_mean", "own_dice", "sum_of_samples", "contrastive", "anchor
         full(3, ("tf_keras",)),
         full(2, ("eager",)),
         full(2, ("tf_keras", "eager")),
-        full(2, ("jit",)),
+        pytest.param(2, ("jit",), marks=[pytest.mark.full, needs_compiled_steps]),
     ],
     ids=lambda value: "-".join(value) or "graph" if isinstance(value, tuple) else None,
 )

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 from compare import assert_close, assert_same
 
+from installed import needs_compiled_steps
 from reference import reference
 from tiers import full
+
+pytestmark = needs_compiled_steps
 
 OPS = ("descend", "momentum", "adam")
 CASES = (
