@@ -18,6 +18,7 @@ from pathlib import Path
 
 from wheelbuilder.files import only_one
 
+SYSTEM = Path("/usr")
 CACHE = Path(__file__).resolve().parents[1] / ".cache" / "mpis"
 
 
@@ -37,7 +38,9 @@ class Mpi:
         return [str(self.folder / "bin" / self.program), *self.options, "-n", str(np)]
 
     def environment(self) -> dict[str, str | None]:
-        """What `module load` would set."""
+        """What `module load` would set; Debian's needs nothing."""
+        if self.folder == SYSTEM:
+            return {"LD_LIBRARY_PATH": None}
         folders = [self.folder / "lib", *self.needs]
         environ: dict[str, str | None] = {"LD_LIBRARY_PATH": ":".join(map(str, folders))}
         if self.abi == "openmpi":
@@ -59,11 +62,28 @@ _PACKAGES = {
     "Intel MPI 2021.19": ("impi-rt", "2021.19.0", "mpich", "mpiexec.hydra", ()),
     "Intel MPI 2021.19, MPI 5 ABI": ("impi-rt", "2021.19.0", "abi", "mpiexec.hydra", ()),
 }
-NAMES = tuple(_PACKAGES)
+# The distribution's, where it is installed: package, ABI, program, options
+_SYSTEMS = {
+    "Open MPI of Debian": ("openmpi-bin", "openmpi", "mpirun.openmpi", _OVERSUBSCRIBE),
+    "MPICH of Debian": ("mpich", "debian", "mpiexec.mpich", ()),
+}
+NAMES = (*_PACKAGES, *_SYSTEMS)
+
+
+class NotInstalled(Exception):
+    """The text is the package that brings it."""
 
 
 def fetch(name: str) -> Mpi:
-    """The MPI of that name, unpacked below .cache/mpis if it is not there yet."""
+    """The MPI of that name, unpacked below .cache/mpis if it is not there yet.
+
+    NotInstalled: it is the distribution's, and not there.
+    """
+    if name in _SYSTEMS:
+        package, abi, program, options = _SYSTEMS[name]
+        if not (SYSTEM / "bin" / program).exists():
+            raise NotInstalled(package)
+        return Mpi(name, abi, SYSTEM, program, options)
     package, version, abi, program, options = _PACKAGES[name]
     needs: tuple[Path, ...] = ()
     if package == "impi-rt":  # PyPI's libfabric is what it asks for; MPICH's package holds one

@@ -59,8 +59,13 @@ class Library:
         return self.target.removeprefix("//").replace(":", "/")
 
 
-# One transport for each ABI of MPI libraries.
-TRANSPORTS = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12", "abi": "libmpi_abi.so.1"}
+# One transport for each ABI of MPI libraries, and for MPICH's by Debian's name.
+TRANSPORTS = {
+    "openmpi": "libmpi.so.40",
+    "mpich": "libmpi.so.12",
+    "abi": "libmpi_abi.so.1",
+    "debian": "libmpich.so.12",
+}
 LIBRARIES = (
     Library(
         "//tensorflow_patches/glue:libtensorflow_mpi.so", "$ORIGIN/../..", TENSORFLOW_LIBRARIES

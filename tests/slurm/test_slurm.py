@@ -78,7 +78,8 @@ def test_srun_without_mpi_starts_independent_tasks(launch: Launch) -> None:
 def test_srun_with_the_flag_of_another_mpi(launch: Launch) -> None:
     words = ["srun", "--mpi=pmi2", "-n", "2"]
     code = [sys.executable, "-c", "import tensorflow"]
-    run = launch(code, 2, launcher=words, env=environment(None), timeout=120)
+    env = environment(None) | {"TF_MPI_LIBRARY": "mpich"}  # Debian's may be there, and would do
+    run = launch(code, 2, launcher=words, env=env, timeout=120)
     assert run.returncode != 0
     assert "srun --mpi=pmi2 started 2 ranks, but no libmpi.so.12" in run.stderr[0]
     assert "libmpi.so.40 does not belong to it" in run.stderr[0]
@@ -93,6 +94,27 @@ def test_the_template_of_sbatch(tmp_path: Path) -> None:
     text = log.read_text()
     assert text.count('RESULT {"size": 2') == 2, text
     assert "averaging gradients over 2 ranks" in text
+
+
+def test_each_node_unpacks_its_own_environment(tmp_path: Path) -> None:
+    """The template with PACKED: nothing is imported from where the environment was packed."""
+    packed = tmp_path / "venv.tar"
+    subprocess.run(["tar", "-C", sys.prefix, "-cf", str(packed), "."], check=True, timeout=300)
+    script = tmp_path / "where.py"
+    script.write_text(
+        "import tensorflow as tf\n"
+        "files = {line.split()[-1] for line in open('/proc/self/maps') if '/lib' in line}\n"
+        f"print('SIZE', tf.mpi.size(), 'FROM', any({sys.prefix!r} in name for name in files))\n"
+        "print('FILE', tf.__file__, [name for name in files if 'libmpi.so' in name])\n"
+    )
+    words = ["sbatch", "--wait", str(ROOT / "examples" / "cluster" / "slurm.sbatch"), str(script)]
+    environ = {**os.environ, "PACKED": str(packed)}
+    subprocess.run(words, cwd=tmp_path, env=environ, check=True, timeout=300)
+    (log,) = tmp_path.glob("train-*.log")
+    text = log.read_text()
+    assert text.count("SIZE 2 FROM False") == 2, text
+    assert text.count("FILE /tmp/venv-") == 2 and text.count("['/tmp/venv-") == 2, text
+    assert not list(Path("/tmp").glob("venv-*")), text
 
 
 def test_salloc(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ class Launcher:
     rank: int
     local_size: int = 0  # ranks on this node; 0: not known
     local_rank: int = -1  # -1: not known
-    abis: tuple[str, ...] = ("openmpi", "mpich", "abi")  # of MPIs that may belong to it, in order
+    abis: tuple[str, ...] = ("openmpi", "mpich", "abi", "debian")  # that fit, in order
     joins: bool = True  # False: it has started tasks that no MPI can bring together
 
 
@@ -36,8 +36,8 @@ class _Variables:
     joins: bool = True
 
 
-_ANY = ("openmpi", "mpich", "abi")
-_PMI = ("mpich", "abi")  # which Open MPI does not speak
+_ANY = ("openmpi", "mpich", "abi", "debian")
+_PMI = ("mpich", "abi", "debian")  # which Open MPI does not speak
 # The first that fits: a launcher may run inside of another's job.
 _LAUNCHERS = (
     _Variables(

@@ -241,10 +241,11 @@ PARAMETERS = {
             "auto",
             "Which MPI library a rank loads. openmpi: libmpi.so.40. mpich: libmpi.so.12, which is "
             "also Intel's, MVAPICH's and Cray's. abi: libmpi_abi.so.1, of the standard ABI of MPI "
-            "5. auto: the one that is already in the process (as mpi4py's), else the one that "
-            "belongs to the launcher. It is looked for on LD_LIBRARY_PATH, beside the launcher, in "
-            "Python's environment, and where MPIs' own variables, as I_MPI_ROOT, point.",
-            choices=("auto", "openmpi", "mpich", "abi"),
+            "5. debian: libmpich.so.12, Debian's and Ubuntu's MPICH. auto: the one that is already "
+            "in the process (as mpi4py's), else the one that belongs to the launcher. It is looked "
+            "for on LD_LIBRARY_PATH, beside the launcher, in Python's environment, and where MPIs' "
+            "own variables, as I_MPI_ROOT, point.",
+            choices=("auto", "openmpi", "mpich", "abi", "debian"),
             ranks="own",
         ),
         Parameter(

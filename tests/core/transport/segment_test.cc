@@ -57,6 +57,14 @@ TEST_F(SegmentTest, IsOneMemory) {
   EXPECT_EQ(WhyNotAttached(), "shm_open: No such file or directory");
 }
 
+TEST_F(SegmentTest, HasAPlace) {
+  const SegmentPlace one = PlaceOfSegments(), two = PlaceOfSegments();
+  EXPECT_EQ(std::memcmp(&one, &two, sizeof one), 0);
+  EXPECT_NE(one.host[0], '\0');
+  EXPECT_EQ(std::strlen(one.start), 37u);  // a UUID and the end of its line
+  EXPECT_NE(one.device, 0u);
+}
+
 TEST_F(SegmentTest, IsForItsUserAlone) {
   const int file = shm_open(id_.name, O_RDWR, 0);
   ASSERT_GE(file, 0);

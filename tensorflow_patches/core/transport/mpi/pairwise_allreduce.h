@@ -1,4 +1,4 @@
-// A sum over all ranks by point-to-point messages, a chunk at a time. For mpi_plugin.cc alone.
+// A sum over all ranks by point-to-point messages, a chunk at a time. For mpi_*.cc alone.
 //
 // Each rank reduces its share of a chunk, which every other rank sends to it, and sends the result
 // to all. Open MPI's MPI_Iallreduce takes longer (docs/decisions/008), and its blocking

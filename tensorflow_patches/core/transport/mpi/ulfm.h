@@ -1,4 +1,4 @@
-// What an MPI with fault tolerance (ULFM) does when processes die. For mpi_plugin.cc alone.
+// What an MPI with fault tolerance (ULFM) does when processes die. For mpi_*.cc alone.
 //
 // Found at run time: older releases of the same ABI lack it. Communication thread.
 

@@ -19,6 +19,19 @@ struct SegmentId {
   uint64_t key[2];
 };
 
+// Where this process's segments lie: the host by name, the kernel by its start, /dev/shm by its
+// device. Processes of equal places can attach each other's. No part is enough alone: containers of
+// one host have its kernel and a /dev/shm each, hosts may have one name, and virtual machines that
+// were copied while they ran have one start.
+struct SegmentPlace {
+  char host[72];
+  char start[40];
+  uint64_t device;
+};
+
+// All bytes are set, so that places can be compared and sent as bytes.
+SegmentPlace PlaceOfSegments();
+
 // `bytes` of memory. On failure a null pointer, and the reason; the id is then that of none.
 void* CreateSegment(size_t bytes, SegmentId* id, std::string* why);
 void* AttachSegment(const SegmentId& id, size_t bytes, std::string* why);

@@ -1,10 +1,11 @@
 """Which MPI library this rank uses, and the transport library of ours that speaks its ABI.
 
-There are three ABIs, which share no type: a transport for each is in the wheel. The launcher says
-which will do, an MPI that is already in the process which it is. The library is looked for where
-the user has put it before anything else (LD_LIBRARY_PATH, as a module sets it), then beside the
-launcher, which belongs to it, then where the linker finds it (the environment's lib folder, to
-which our RUNPATH leads, and the system's), then where the variables of MPIs point.
+There are three ABIs, which share no type, and two names of one of them: a transport for each is
+in the wheel. The launcher says which will do, an MPI that is already in the process which it is.
+The library is looked for where the user has put it before anything else (LD_LIBRARY_PATH, as a
+module sets it), then beside the launcher, which belongs to it, then where the linker finds it (the
+environment's lib folder, to which our RUNPATH leads, and the system's), then where the variables of
+MPIs point.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ ABIS = {
         Abi("openmpi", "Open MPI", "libmpi.so.40"),
         Abi("mpich", "MPICH, Intel MPI, MVAPICH or Cray MPICH", "libmpi.so.12"),
         Abi("abi", "an MPI with the standard ABI of MPI 5", "libmpi_abi.so.1"),
+        Abi("debian", "MPICH of Debian or Ubuntu", "libmpich.so.12"),
     )
 }
 

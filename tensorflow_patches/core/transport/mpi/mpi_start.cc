@@ -1,0 +1,230 @@
+// MPI is started, its ranks are told apart by node, their memory is shared; and MPI is ended.
+
+#include <mpi.h>
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorflow_patches/core/cpu/cores.h"
+#include "tensorflow_patches/core/transport/mpi/mpi_state.h"
+#include "tensorflow_patches/core/transport/shm/segment.h"
+
+namespace tfmpi::mpi {
+namespace {
+
+// Before MPI_Init, which Open MPI's component btl/ofi makes a second longer: it sleeps for that
+// long when it is closed, which it is where it finds no network that it can use. It serves
+// one-sided communication alone, and there is none here. Whoever has chosen components, by the
+// environment, a file or mpirun's options, has what they chose.
+void LeaveOutOfi() {
+  int index = 0, length = 0;
+  MPI_T_cvar_handle chosen;
+  if (MPI_T_cvar_get_index("btl", &index) != MPI_SUCCESS ||
+      MPI_T_cvar_handle_alloc(index, nullptr, &chosen, &length) != MPI_SUCCESS) {
+    return;
+  }
+  std::string names(static_cast<size_t>(length) + 1, '\0');
+  if (MPI_T_cvar_read(chosen, names.data()) == MPI_SUCCESS && names[0] == '\0') {
+    MPI_T_cvar_write(chosen, "^ofi");
+  }
+  MPI_T_cvar_handle_free(&chosen);
+}
+
+// Open MPI's MPI_Finalize begins with a barrier over all processes that there were; where some have
+// died it sometimes never ends. Read at MPI_Init.
+constexpr char kNoLastBarrier[] = "OMPI_MCA_async_mpi_finalize";
+
+int StartMpi(bool goes_on, char* error) {
+  State& state = GetState();
+  int initialized = 0;
+  MPI_Initialized(&initialized);
+  int provided = MPI_THREAD_SINGLE;
+  if (initialized) {
+    MPI_Query_thread(&provided);
+  } else {
+    int ignored = 0;
+    if (goes_on) setenv(kNoLastBarrier, "1", /*overwrite=*/0);
+    const bool has_tools = MPI_T_init_thread(MPI_THREAD_SINGLE, &ignored) == MPI_SUCCESS;
+    if (has_tools) LeaveOutOfi();
+    const int result = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+    if (has_tools) MPI_T_finalize();  // what was written holds for MPI_Init if it comes before this
+    TFMPI_RETURN_IF_ERROR("MPI_Init_thread", result);
+    state.we_initialized = true;
+  }
+  // Who has started MPI calls it, too, at any time.
+  const int needed = initialized ? MPI_THREAD_MULTIPLE : MPI_THREAD_SERIALIZED;
+  if (provided >= needed) return kTfMpiOk;
+  std::snprintf(error, TFMPI_ERROR_BYTES, "%s",
+                initialized
+                    ? "the script has started MPI for fewer threads than MPI_THREAD_MULTIPLE, and "
+                      "a thread of TensorFlow's calls it, too: set mpi4py.rc.thread_level = "
+                      "'multiple' before mpi4py.MPI is imported, or import tensorflow first"
+                    : "this MPI library has no MPI_THREAD_SERIALIZED, which is needed: take "
+                      "another, or one that was built with threads");
+  return kTfMpiFailed;
+}
+
+// `group` over those of `parent` that give the same `color`, in their order.
+int Split(const Group& parent, int color, Group* group, char* error) {
+  TFMPI_RETURN_IF_ERROR("MPI_Comm_split",
+                        MPI_Comm_split(parent.comm, color, parent.rank, &group->comm));
+  MPI_Comm_rank(group->comm, &group->rank);
+  MPI_Comm_size(group->comm, &group->size);
+  return kTfMpiOk;
+}
+
+// Each rank's node, by the lowest rank there: those that can share memory, or as many as were said.
+// Not by MPI_COMM_TYPE_SHARED: Open MPI goes by the names of hosts, and where two have one name it
+// never comes back.
+int FindNodes(int ranks_per_node, std::vector<int>* nodes, char* error) {
+  const Group& data = GetState().data;
+  nodes->resize(data.size);
+  if (ranks_per_node > 0) {
+    for (int r = 0; r < data.size; ++r) (*nodes)[r] = r / ranks_per_node * ranks_per_node;
+    return kTfMpiOk;
+  }
+  const SegmentPlace own = PlaceOfSegments();
+  std::vector<SegmentPlace> places(data.size);
+  TFMPI_RETURN_IF_ERROR("MPI_Allgather", MPI_Allgather(&own, sizeof own, MPI_BYTE, places.data(),
+                                                       sizeof own, MPI_BYTE, data.comm));
+  std::map<std::string, int> first;
+  for (int r = 0; r < data.size; ++r) {
+    const std::string place(reinterpret_cast<const char*>(&places[r]), sizeof places[r]);
+    (*nodes)[r] = first.emplace(place, r).first->second;
+  }
+  return kTfMpiOk;
+}
+
+// How many nodes there are, and whether all have as many ranks.
+std::pair<int, bool> CountNodes(const std::vector<int>& nodes) {
+  std::map<int, int> ranks;
+  for (const int node : nodes) ++ranks[node];
+  bool even = true;
+  for (const auto& [node, count] : ranks) even = even && count == ranks.begin()->second;
+  return {static_cast<int>(ranks.size()), even};
+}
+
+// "Open MPI v5.0.11", "MPICH 5.0.2": what the library says of itself, in its first words.
+std::string LibraryName() {
+  char version[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  MPI_Get_library_version(version, &length);
+  version[std::strcspn(version, ",\n")] = '\0';
+  std::string name;
+  for (const char* c = version; *c != '\0'; ++c) {
+    const bool blank = *c == ' ' || *c == '\t';
+    if (!blank || (!name.empty() && name.back() != ' ')) name += blank ? ' ' : *c;
+  }
+  const std::string label = " Version:";  // MPICH's
+  if (const size_t at = name.find(label); at != std::string::npos) name.erase(at, label.size());
+  return name;
+}
+
+}  // namespace
+
+int UseGroup(MPI_Comm parent, TfMpiTransportInfo* info, char* error) {
+  State& state = GetState();
+  Group& data = state.data;
+  MPI_Comm_set_errhandler(data.comm, MPI_ERRORS_RETURN);  // and of all that are split from it
+  TFMPI_RETURN_IF_ERROR("MPI_Comm_dup", MPI_Comm_dup(parent, &state.control));
+  MPI_Comm_set_errhandler(state.control, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(data.comm, &data.rank);
+  MPI_Comm_size(data.comm, &data.size);
+  info->rank = data.rank;
+  info->size = data.size;
+  std::snprintf(info->library, sizeof info->library, "%.255s", LibraryName().c_str());
+  return kTfMpiOk;
+}
+
+int Init(int32_t goes_on, TfMpiTransportInfo* info, char* error) {
+  if (const int result = StartMpi(goes_on != 0, error); result != kTfMpiOk) return result;
+  TFMPI_RETURN_IF_ERROR("MPI_Comm_dup", MPI_Comm_dup(MPI_COMM_WORLD, &GetState().data.comm));
+  return UseGroup(MPI_COMM_WORLD, info, error);
+}
+
+int SplitRanks(int32_t ranks_per_node, TfMpiTransportInfo* info, char* error) {
+  State& state = GetState();
+  Group& data = state.data;
+  std::vector<int> nodes;
+  if (const int result = FindNodes(ranks_per_node, &nodes, error); result != kTfMpiOk) {
+    return result;
+  }
+  if (const int result = Split(data, nodes[data.rank], &state.node, error); result != kTfMpiOk) {
+    return result;
+  }
+  if (const int result = Split(data, state.node.rank, &state.rail, error); result != kTfMpiOk) {
+    return result;
+  }
+  const auto [count, even] = CountNodes(nodes);
+  info->nodes = count;
+  info->rails = even ? 1 : 0;
+  // mpirun binds each rank to cores of its own, so a rank's own mask says nothing of its peers.
+  cpu_set_t mask = AllowedCores();
+  int32_t quota = QuotaCores();
+  TFMPI_RETURN_IF_ERROR("MPI_Allreduce", MPI_Allreduce(MPI_IN_PLACE, &mask, sizeof mask, MPI_BYTE,
+                                                       MPI_BOR, state.node.comm));
+  TFMPI_RETURN_IF_ERROR("MPI_Allreduce", MPI_Allreduce(MPI_IN_PLACE, &quota, 1, MPI_INT32_T,
+                                                       MPI_MIN, state.node.comm));
+  info->cores = CountCores(mask, quota);
+  info->local_rank = state.node.rank;
+  info->local_size = state.node.size;
+  return kTfMpiOk;
+}
+
+// POSIX shared memory, not an MPI window: Open MPI's windows bring components that complain.
+int MapNode(size_t bytes, size_t zeroed, void** memory, int32_t* ranks, char* error) {
+  State& state = GetState();
+  const Group& node = state.node;
+  const int32_t rank = state.data.rank;
+  TFMPI_RETURN_IF_ERROR("MPI_Allgather",
+                        MPI_Allgather(&rank, 1, MPI_INT32_T, ranks, 1, MPI_INT32_T, node.comm));
+  if (node.size == 1) {
+    *memory = std::calloc(1, bytes);
+    return kTfMpiOk;
+  }
+  SegmentId id = {};
+  std::string why;
+  if (node.rank == 0) *memory = CreateSegment(bytes, &id, &why);
+  TFMPI_RETURN_IF_ERROR("MPI_Bcast", MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, node.comm));
+  if (node.rank != 0) *memory = AttachSegment(id, bytes, &why);
+  int mapped = *memory != nullptr ? 1 : 0;
+  TFMPI_RETURN_IF_ERROR("MPI_Allreduce",
+                        MPI_Allreduce(MPI_IN_PLACE, &mapped, 1, MPI_INT, MPI_MIN, node.comm));
+  if (node.rank == 0) RemoveSegment(id);
+  if (mapped == 0) {
+    if (why.empty()) why = "another rank of the node has failed to";
+    std::snprintf(error, TFMPI_ERROR_BYTES,
+                  "the ranks of a node cannot share %zu bytes of memory (/dev/shm; %.100s); make "
+                  "room there, or set TF_MPI_TOPOLOGY=flat, which does without",
+                  bytes, why.c_str());
+    return kTfMpiFailed;
+  }
+  madvise(*memory, bytes, MADV_DONTFORK);  // a child of this rank is none
+  if (node.rank == 0) std::memset(*memory, 0, zeroed);
+  TFMPI_RETURN_IF_ERROR("MPI_Barrier", MPI_Barrier(node.comm));
+  return kTfMpiOk;
+}
+
+int Finalize(char* error) {
+  State& state = GetState();
+  const TimePoint deadline = DeadlineIn(30);
+  for (Outgoing& message : state.outgoing) {
+    const int result = Wait(&message.request, deadline, "sending the last message", error);
+    if (result != kTfMpiOk) return result;
+  }
+  state.outgoing.clear();
+  MPI_Comm_free(&state.control);
+  for (Group* group : {&state.rail, &state.node, &state.data}) {
+    if (group->comm != MPI_COMM_NULL) MPI_Comm_free(&group->comm);
+  }
+  if (state.we_initialized) TFMPI_RETURN_IF_ERROR("MPI_Finalize", MPI_Finalize());
+  return kTfMpiOk;
+}
+
+}  // namespace tfmpi::mpi

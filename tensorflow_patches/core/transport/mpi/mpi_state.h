@@ -1,0 +1,106 @@
+// The MPI transport's state, and what all of its files use.
+
+#ifndef TENSORFLOW_MPI_CORE_TRANSPORT_MPI_MPI_STATE_H_
+#define TENSORFLOW_MPI_CORE_TRANSPORT_MPI_MPI_STATE_H_
+
+#include <mpi.h>
+#include <time.h>
+
+#include <list>
+#include <string>
+
+#include "tensorflow_patches/core/base/types.h"
+#include "tensorflow_patches/core/transport/mpi/pairwise_allreduce.h"
+#include "tensorflow_patches/core/transport/mpi/plugin.h"
+#include "tensorflow_patches/core/transport/mpi/ulfm.h"
+
+namespace tfmpi::mpi {
+
+constexpr int kControlTag = 1;
+constexpr int kPairwiseTag = 2;  // two tags for each exchange
+// Chunks under way at once: one is reduced while the other travels.
+constexpr int kChunksInFlight = 2;
+
+struct Outgoing {
+  std::string bytes;
+  MPI_Request request;
+};
+
+struct State {
+  MPI_Comm control = MPI_COMM_NULL;
+  Group data;
+  Group rail;
+  Group node;
+  bool we_initialized = false;
+  std::list<Outgoing> outgoing;  // a list: MPI holds the addresses until a send is done
+  MPI_Message probed = MPI_MESSAGE_NULL;
+  tfmpi::PairwiseAllreduce exchanges[kChunksInFlight] = {
+      tfmpi::PairwiseAllreduce(kPairwiseTag), tfmpi::PairwiseAllreduce(kPairwiseTag + 2)};
+  tfmpi::Ulfm ulfm;
+};
+
+// Of the process: one MPI. Touched by the communication thread alone, after Init.
+State& GetState();
+
+// Writes "`what` failed: " and MPI's own words to `error`, TFMPI_ERROR_BYTES long.
+int Fail(const char* what, int mpi_error, char* error);
+
+#define TFMPI_RETURN_IF_ERROR(what, call)                                    \
+  do {                                                                       \
+    const int tfmpi_result = (call);                                         \
+    if (tfmpi_result != MPI_SUCCESS) return Fail(what, tfmpi_result, error); \
+  } while (false)
+
+// Peers usually arrive within microseconds, so poll hard first; then give the core to the model.
+// With waits, not sched_yield: on a busy core a yield gives away a whole time slice, 4 ms, while
+// who sleeps for 20 us is run soon after.
+class Backoff {
+ public:
+  void Pause() {
+    if (++polls_ <= kHardPolls) return;
+    const timespec wait = {0, polls_ <= kShortWaits ? 20'000 : 100'000};
+    nanosleep(&wait, nullptr);
+  }
+
+ private:
+  static constexpr int kHardPolls = 100;
+  static constexpr int kShortWaits = 1000;
+  int polls_ = 0;
+};
+
+int TimedOut(const char* what, char* error);
+// Until `request` is done, or the deadline.
+int Wait(MPI_Request* request, TimePoint deadline, const char* what, char* error);
+TimePoint DeadlineIn(double seconds);
+
+// The functions of TfMpiTransport (plugin.h has their contracts), by file.
+
+// mpi_start.cc
+int Init(int32_t goes_on, TfMpiTransportInfo* info, char* error);
+int SplitRanks(int32_t ranks_per_node, TfMpiTransportInfo* info, char* error);
+int MapNode(size_t bytes, size_t zeroed, void** memory, int32_t* ranks, char* error);
+int Finalize(char* error);
+// `parent` becomes the group of control messages, and data.comm is it already.
+int UseGroup(MPI_Comm parent, TfMpiTransportInfo* info, char* error);
+
+// mpi_messages.cc
+int Send(int32_t peer, const void* data, size_t bytes, char* error);
+int Probe(int32_t* source, size_t* bytes, char* error);
+int Receive(void* data, size_t bytes, char* error);
+
+// mpi_collectives.cc
+int Allreduce(int32_t over, const void* in, void* out, const TfMpiReduction* terms, double seconds,
+              char* error);
+int PlainAllreduce(const void* in, void* out, const TfMpiReduction* terms, char* error);
+int Allgather(const void* in, void* out, const size_t* bytes, double seconds, char* error);
+int Broadcast(void* data, size_t bytes, int32_t root, double seconds, char* error);
+
+// mpi_survivors.cc
+int MayGoOn(char* error);
+int Disturbed();
+int Agree(int32_t yes, double seconds, int32_t* all, char* error);
+int Regroup(TfMpiTransportInfo* info, char* error);
+
+}  // namespace tfmpi::mpi
+
+#endif  // TENSORFLOW_MPI_CORE_TRANSPORT_MPI_MPI_STATE_H_
