@@ -36,6 +36,10 @@ def test_the_same_weights_on_every_mpi(launch: Launch, name: str) -> None:
     first, second = run.check().results
     assert (first["size"], first["rank"], second["rank"]) == (2, 0, 1)
     assert first["weights"] == second["weights"]
+    # The launcher's own, though Python's environment has another.
+    assert first["libraries"] and all(
+        path.startswith(f"{mpi.folder}/") for path in first["libraries"]
+    ), first["libraries"]
     family, *words = name.replace(",", "").split()
     (version,) = [word for word in words if "." in word] or [""]
     assert f"MPI ({family}" in run.stderr[0] and version in run.stderr[0], run.stderr[0]

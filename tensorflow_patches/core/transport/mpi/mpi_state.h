@@ -1,7 +1,7 @@
 // The MPI transport's state, and what all of its files use.
 
-#ifndef TENSORFLOW_MPI_CORE_TRANSPORT_MPI_MPI_STATE_H_
-#define TENSORFLOW_MPI_CORE_TRANSPORT_MPI_MPI_STATE_H_
+#ifndef TFMPI_CORE_TRANSPORT_MPI_MPI_STATE_H_
+#define TFMPI_CORE_TRANSPORT_MPI_MPI_STATE_H_
 
 #include <mpi.h>
 #include <time.h>
@@ -103,4 +103,4 @@ int Regroup(TfMpiTransportInfo* info, char* error);
 
 }  // namespace tfmpi::mpi
 
-#endif  // TENSORFLOW_MPI_CORE_TRANSPORT_MPI_MPI_STATE_H_
+#endif  // TFMPI_CORE_TRANSPORT_MPI_MPI_STATE_H_
