@@ -50,7 +50,7 @@ def _build_stock() -> None:
     make = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(STOCK_VENV)]
     subprocess.run(make, check=True, timeout=120)
     places = {"base": str(STOCK_VENV), "platbase": str(STOCK_VENV)}
-    site = Path(sysconfig.get_path("platlib", "venv", places))
+    site = Path(sysconfig.get_path("platlib", "posix_prefix", places))
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     (site / "behind.pth").write_text(sysconfig.get_path("platlib") + "\n")
