@@ -21,7 +21,9 @@ def differences(values: np.ndarray, reference: np.ndarray) -> tuple[float, float
     if values.shape != reference.shape:
         raise ValueError(f"shapes {values.shape} and {reference.shape} differ")
     largest = float(np.max(np.abs(values.astype(np.float64) - reference)))
-    return largest, largest / max(float(np.max(np.abs(reference))), np.finfo(np.float32).tiny)
+    return largest, largest / max(
+        float(np.max(np.abs(reference))), float(np.finfo(np.float32).tiny)
+    )
 
 
 def worst(outcome: Outcome, one: Outcome) -> float:

@@ -25,6 +25,13 @@ FLAVOUR = installed.flavour()  # the same official wheel as ours was made from
 _CACHE = Path(__file__).parents[2] / ".cache"
 STOCK_VENV = _CACHE / ("stock" if FLAVOUR == CPU else f"stock-{FLAVOUR.name}")
 
+# As setuptools does for its own folder: TensorFlow before 2.19 imports distutils, which Python has
+# no more from 3.12 on.
+_DISTUTILS = (
+    "import importlib.util as u; "
+    "u.find_spec('_distutils_hack') and __import__('_distutils_hack').add_shim()"
+)
+
 
 @pytest.fixture(scope="module")
 def scripts(request: pytest.FixtureRequest) -> Path:
@@ -53,7 +60,7 @@ def _build_stock() -> None:
     site = Path(sysconfig.get_path("platlib", "posix_prefix", places))
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
-    (site / "behind.pth").write_text(sysconfig.get_path("platlib") + "\n")
+    (site / "behind.pth").write_text(f"{sysconfig.get_path('platlib')}\n{_DISTUTILS}\n")
 
 
 @pytest.fixture(scope="session")

@@ -312,7 +312,7 @@ def metrics_are_averaged():
 
 @check
 def sync_batch_norm():
-    x = np.float32(np.arange(4 * SIZE).reshape(SIZE * 4, 1)) ** 2
+    x = np.arange(4 * SIZE).reshape(SIZE * 4, 1).astype(np.float32) ** 2
     mine = x[4 * RANK : 4 * RANK + 4]
     layer, whole = hvd.SyncBatchNormalization(), keras.layers.BatchNormalization()
 

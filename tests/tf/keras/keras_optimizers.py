@@ -178,7 +178,10 @@ def keras_only() -> dict[str, Callable[[], Any]]:
         Own().apply([g for g, _ in pairs(0, trained)], trained)
         return values(*trained)
 
-    return {"apply": apply, "multi": multi, "overrides apply": overrides_apply}
+    found = {"apply": apply, "multi": multi, "overrides apply": overrides_apply}
+    if not hasattr(optimizers, "MultiOptimizer"):  # Keras has it from 3.13 on
+        del found["multi"]
+    return found
 
 
 def tf_keras_only() -> dict[str, Callable[[], Any]]:

@@ -183,7 +183,7 @@ def test_fit_takes_it_as_the_ranks_own(read):
         off = x @ kernel + bias - y
         losses.append(np.mean(off**2))
         kernel = kernel - 0.01 * 2 * np.mean(off[:, None] * x, axis=0)
-        bias = bias - 0.01 * 2 * np.mean(off)
+        bias = bias - 0.01 * 2 * float(np.mean(off))
     for found, mine in zip(read, parts(list(range(SMALL)), len(read)), strict=True):
         assert np.allclose(found["weights"], [*kernel, bias], atol=1e-5)
         assert np.allclose(found["loss"], losses, rtol=1e-4)

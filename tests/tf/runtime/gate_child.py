@@ -62,12 +62,18 @@ def trains_forked(step: Any) -> dict[str, Any]:
 COMPILED = tf.Variable(np.zeros(4, np.float32), name="compiled")
 
 
-@tf.function(jit_compile=compiles())
 def compiled() -> None:
-    """Compiled before the fork: XLA, as in stock TensorFlow, compiles nothing in a child."""
+    """Compiled before the fork: XLA, as in stock TensorFlow, compiles nothing in a child.
+
+    No plain function where none is compiled: it would wait for threads that a child has not.
+    """
     tf.raw_ops.ResourceApplyGradientDescent(
         var=COMPILED.handle, alpha=1.0, delta=tf.fill([4], np.float32(RANK + 1))
     )
+
+
+if compiles():
+    compiled = tf.function(compiled, jit_compile=True)
 
 
 def in_child(step: Any) -> dict[str, Any]:
