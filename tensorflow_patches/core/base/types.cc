@@ -39,7 +39,8 @@ const TypeInfo& Info(DataType type) { return kTypes[static_cast<size_t>(type)]; 
 const char* Name(DataType type) { return Info(type).name; }
 
 const char* Name(ReduceOp op) {
-  constexpr const char* kNames[kNumReduceOps] = {"average", "sum", "min", "max", "product"};
+  constexpr const char* kNames[kNumReduceOps] = {"average", "sum",     "min",
+                                                 "max",     "product", "plain sum"};
   return kNames[static_cast<size_t>(op)];
 }
 

@@ -32,9 +32,17 @@ enum class DataType : uint8_t {
 };
 inline constexpr int kNumDataTypes = 15;
 
-// What a reduction computes. kAverage is a sum divided by the number of ranks that contributed.
-enum class ReduceOp : uint8_t { kAverage = 0, kSum = 1, kMin = 2, kMax = 3, kProduct = 4 };
-inline constexpr int kNumReduceOps = 5;
+// What a reduction computes. kAverage is a sum divided by the number of ranks that contributed;
+// kPlainSum a sum by Transport::PlainAllreduce, where the memory is the host's and no rank may die.
+enum class ReduceOp : uint8_t {
+  kAverage = 0,
+  kSum = 1,
+  kMin = 2,
+  kMax = 3,
+  kProduct = 4,
+  kPlainSum = 5,
+};
+inline constexpr int kNumReduceOps = 6;
 
 // kSparseAllgather is an allgather of rows that are read and written where they lie.
 enum class OpKind : uint8_t {

@@ -55,6 +55,7 @@ int NcclOp(ReduceOp op) {
       return kNcclProd;
     case ReduceOp::kAverage:
     case ReduceOp::kSum:
+    case ReduceOp::kPlainSum:
       return kNcclSum;
   }
   return kNcclSum;

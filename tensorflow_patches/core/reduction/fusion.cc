@@ -146,7 +146,9 @@ Status Fusion::Reduce(const void* in, void* out, size_t count, const Signature& 
                       double scale, TimePoint deadline) {
   const DataType wire = WireType(signature.dtype);
   const Span span(Stage::kReduce, "", count * SizeOf(wire));
-  return transport_->Allreduce(in, out, {count, wire, WireOp(signature.op), scale}, deadline);
+  const Reduction reduction = {count, wire, WireOp(signature.op), scale};
+  if (signature.op == ReduceOp::kPlainSum) return transport_->PlainAllreduce(in, out, reduction);
+  return transport_->Allreduce(in, out, reduction, deadline);
 }
 
 void Fusion::PackAll(const std::vector<FusionEntry>& entries, char* next, size_t bytes,

@@ -23,7 +23,9 @@ inline size_t WireBytes(DataType type, size_t count) {
 }
 
 // An average is a sum on the wire.
-inline ReduceOp WireOp(ReduceOp op) { return op == ReduceOp::kAverage ? ReduceOp::kSum : op; }
+inline ReduceOp WireOp(ReduceOp op) {
+  return op == ReduceOp::kAverage || op == ReduceOp::kPlainSum ? ReduceOp::kSum : op;
+}
 
 }  // namespace tfmpi
 

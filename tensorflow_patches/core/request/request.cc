@@ -93,7 +93,8 @@ Status Validate(const Signature& signature) {
     return Status(Code::kInvalidArgument, Describe(signature) + ": that rank is none of them");
   }
   if (signature.kind != OpKind::kAllreduce) return Status();
-  const bool sums = signature.op == ReduceOp::kAverage || signature.op == ReduceOp::kSum;
+  const bool sums = signature.op == ReduceOp::kAverage || signature.op == ReduceOp::kSum ||
+                    signature.op == ReduceOp::kPlainSum;
   if (signature.op == ReduceOp::kAverage && !IsFloating(signature.dtype)) {
     return Status(Code::kInvalidArgument, std::string("the average of ") + Name(signature.dtype) +
                                               " is not a whole number; use op='sum'");

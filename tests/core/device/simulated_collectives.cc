@@ -20,6 +20,7 @@ double Combined(ReduceOp op, double a, double b) {
       return a * b;
     case ReduceOp::kAverage:
     case ReduceOp::kSum:
+    case ReduceOp::kPlainSum:
       return a + b;
   }
   return 0;

@@ -34,6 +34,7 @@ T Reduced(ReduceOp op, T a, T b) {
     case ReduceOp::kAverage:
       return static_cast<T>((a + b) / 2);
     case ReduceOp::kSum:
+    case ReduceOp::kPlainSum:
       return static_cast<T>(a + b);
     case ReduceOp::kMin:
       return std::min(a, b);

@@ -2,8 +2,11 @@
 // order.
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
+#include <memory>
 #include <random>
+#include <utility>
 
 #include "gtest/gtest.h"
 #include "tests/core/support/decorated.h"
@@ -57,7 +60,7 @@ void RunStep(Ranks& ranks, const std::vector<Job>& jobs, int seed) {
 }
 
 std::vector<ReduceOp> OpsOf(DataType type) {
-  std::vector<ReduceOp> ops = {ReduceOp::kSum};
+  std::vector<ReduceOp> ops = {ReduceOp::kSum, ReduceOp::kPlainSum};
   if (IsFloating(type)) ops.push_back(ReduceOp::kAverage);
   if (!IsComplex(type)) ops.insert(ops.end(), {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct});
   return ops;
@@ -138,6 +141,31 @@ TEST_P(AllreduceTest, WithoutAFusionBuffer) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, AllreduceTest, ::testing::Range(1, 9));
+
+class CountsPlain : public Decorated {
+ public:
+  CountsPlain(std::unique_ptr<Transport> next, std::atomic<int>* plain)
+      : Decorated(std::move(next)), plain_(*plain) {}
+  Status PlainAllreduce(const void* in, void* out, const Reduction& reduction) override {
+    ++plain_;
+    return next_->PlainAllreduce(in, out, reduction);
+  }
+
+ private:
+  std::atomic<int>& plain_;
+};
+
+TEST(PlainSumTest, IsTheTransportsPlainWay) {
+  std::atomic<int> plain{0};
+  Ranks ranks(3, TestOptions(), [&](std::unique_ptr<Transport> next, int) {
+    return std::make_unique<CountsPlain>(std::move(next), &plain);
+  });
+  RunStep(ranks, {{"own", DataType::kFloat32, ReduceOp::kSum, 7, 0}}, 1);
+  EXPECT_EQ(plain, 0);
+  RunStep(ranks, {{"plain", DataType::kFloat32, ReduceOp::kPlainSum, 7, 0}}, 1);
+  EXPECT_EQ(plain, 3);
+  ranks.JoinAll();
+}
 
 using EngineTest = TimedTest;
 

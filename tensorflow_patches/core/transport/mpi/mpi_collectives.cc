@@ -141,10 +141,16 @@ int Allreduce(int32_t over, const void* in, void* out, const TfMpiReduction* ter
 
 int PlainAllreduce(const void* in, void* out, const TfMpiReduction* terms, char* error) {
   const Reduction reduction = ToReduction(*terms);
-  TFMPI_RETURN_IF_ERROR(
-      "MPI_Allreduce",
-      MPI_Allreduce(in == out ? MPI_IN_PLACE : in, out, static_cast<int>(reduction.count),
-                    ToMpi(reduction.type), ToMpi(reduction.op), GetState().data.comm));
+  constexpr size_t kMost = size_t{1} << 30;  // MPI's counts are ints
+  for (size_t start = 0; start < reduction.count; start += kMost) {
+    const size_t offset = start * tfmpi::SizeOf(reduction.type);
+    const int count = static_cast<int>(std::min(kMost, reduction.count - start));
+    TFMPI_RETURN_IF_ERROR(
+        "MPI_Allreduce",
+        MPI_Allreduce(in == out ? MPI_IN_PLACE : static_cast<const char*>(in) + offset,
+                      static_cast<char*>(out) + offset, count, ToMpi(reduction.type),
+                      ToMpi(reduction.op), GetState().data.comm));
+  }
   return kTfMpiOk;
 }
 
