@@ -31,7 +31,7 @@ from tensorflow.mpi._src.keras import (
     summaries,
 )
 from tensorflow.mpi._src.keras import data as keras_data
-from tensorflow.mpi._src.observability import report
+from tensorflow.mpi._src.observability import report, script_rate
 from tensorflow.mpi._src.runtime import ends, engine, hooking, hooks
 from tensorflow.mpi._src.tf_keras import data as tf_keras_data
 from tensorflow.mpi._src.tf_keras import optimizers as tf_keras_optimizers
@@ -44,7 +44,7 @@ def install() -> None:
     engine.check_kernels_were_seen()
     engine.when_it_ends(
         always=saves.at_end,
-        in_order=initial_broadcast.warn_if_nothing_was_averaged,
+        in_order=_in_order,
         report=report.show,
     )
     for module in (
@@ -63,6 +63,7 @@ def install() -> None:
         dataset_files,
         explanations,
         writes,
+        script_rate,
     ):
         module.install()
     assert not hooks.unfilled(), hooks.unfilled()
@@ -90,3 +91,8 @@ def install() -> None:
         ends,
     ):
         module.install()
+
+
+def _in_order() -> None:
+    initial_broadcast.warn_if_nothing_was_averaged()
+    script_rate.at_end()
