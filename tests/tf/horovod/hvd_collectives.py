@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import horovod.tensorflow as hvd
 import numpy as np
@@ -41,6 +42,8 @@ def who():
         [hvd.rank_op(), hvd.size_op(), hvd.local_rank_op(), hvd.local_size_op()],
         [RANK, SIZE, RANK, SIZE],
     )
+    assert [hvd.check_num_rank_power_of_2(n) for n in (0, 3, 4)] == [False, False, True]
+    assert hvd.handle_average_backwards_compatibility(None, False) == hvd.Sum
     equal(hvd.process_set_included_op(), 1)
     equal(hvd.process_set_included_op(99), -2)
     raises(NotImplementedError, lambda: hvd.start_timeline("t.json"), "TF_MPI_TIMELINE")
@@ -247,11 +250,13 @@ def graphs_of_v1():
         variable = v1.get_variable("v", initializer=np.array([RANK, 1.0], np.float32))
         reduced = hvd.allreduce(variable, op=hvd.Sum)
         (gradient,) = tf.gradients(reduced, [variable])
+        (of_root,) = tf.gradients(hvd.broadcast(variable, SIZE - 1), [variable])
         everything = hvd.allgather(tf.constant([RANK]))
         start = hvd.broadcast_global_variables(0)
         session.run(v1.global_variables_initializer())
         equal(session.run(reduced), [RANKS.sum(), SIZE])
         equal(session.run(gradient), [SIZE, SIZE])
+        equal(session.run(of_root), np.full(2, float(RANK == SIZE - 1)))
         equal(session.run(everything), RANKS)
         session.run(start)
         equal(session.run(variable), [0.0, 1.0])
@@ -296,10 +301,13 @@ def barrier_and_join():
     last = hvd.join()
     equal(last, hvd.allreduce(last, op=hvd.Max))
     if RANK == SIZE - 1:
-        import time
-
         time.sleep(1.0)
     equal(hvd.join(), SIZE - 1)
+    begin = time.monotonic()
+    if RANK == 0:
+        time.sleep(0.3)
+    hvd.barrier()
+    assert time.monotonic() - begin > 0.2
 
 
 @check
@@ -313,6 +321,11 @@ def process_sets():
     odd = hvd.ProcessSet(range(1, SIZE, 2))
     assert even.size() is None and even.process_set_id is None
     hvd.init(process_sets=[even, odd])
+    clone = hvd.ProcessSet(even.ranks)
+    hvd.init(process_sets=[clone])  # a further one registers nothing
+    assert clone.process_set_id == even.process_set_id
+    raises(ValueError, lambda: hvd.init(process_sets=[clone, even]), "number 1 is a duplicate")
+    hvd.init(process_sets=[even])
     mine = even if RANK % 2 == 0 else odd
     place = mine.ranks.index(RANK)
     assert mine.included() and mine.rank() == place and mine.size() == len(mine.ranks)
@@ -362,7 +375,11 @@ def process_sets():
     raises(ValueError, lambda: hvd.add_process_set(list(range(1, SIZE))), "duplicate")
     if new.included():
         equal(hvd.allreduce(float(RANK), op=hvd.Sum, process_set=new), RANKS.sum())
+    number = new.process_set_id
     assert hvd.remove_process_set(new) and not hvd.remove_process_set(new)
+    again = hvd.add_process_set([0])
+    assert again.process_set_id == number
+    assert hvd.remove_process_set(again)
     assert not hvd.remove_process_set(hvd.global_process_set)
 
 
@@ -373,7 +390,7 @@ def the_rest_raises_by_name():
     import horovod
 
     raises(NotImplementedError, lambda: horovod.run(print, np=2), "mpirun")
-    for name in ("torch", "mxnet", "spark", "ray"):
+    for name in ("torch", "mxnet", "spark", "ray", "tensorflow.data", "runner.common"):
         raises(ImportError, lambda: __import__(f"horovod.{name}"), f"horovod.{name}")  # noqa: B023
 
 

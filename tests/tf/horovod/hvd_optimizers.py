@@ -373,6 +373,10 @@ def elastic():
     states.sync()
     equal(variable, [0.0])
     assert states.step == 0
+    plain = hvd.elastic.ObjectState(step=RANK)
+    plain.sync()
+    assert plain.step == 0 and isinstance(plain, hvd.elastic.State)
+    assert hvd.elastic.TensorFlowKerasState is hvd_keras.elastic.KerasState
 
 
 def session_steps(make, steps, loss=None):
@@ -429,6 +433,22 @@ def v1_adasum():
     )
     equal(found, [-1.0, -2.0], 1e-6)
     assert made == 0
+    values = [-(rank + 1.0) * np.ones(3) for rank in range(SIZE)]
+    while len(values) > 1:
+        values = [
+            (1 - a @ b / (2 * a @ a)) * a + (1 - a @ b / (2 * b @ b)) * b
+            for a, b in zip(values[::2], values[1::2])
+        ]
+    for resource in (True, False):
+        with tf.Graph().as_default(), v1.Session() as session:
+            w = v1.get_variable("w", initializer=np.zeros(3, np.float32), use_resource=resource)
+            optimizer = hvd.DistributedOptimizer(
+                v1.train.GradientDescentOptimizer(1.0), op=hvd.Adasum
+            )
+            train = optimizer.minimize(tf.reduce_sum(w) * (RANK + 1.0))
+            session.run(v1.global_variables_initializer())
+            session.run(train)
+            equal(session.run(w), values[0], 1e-6)
     raises(
         NotImplementedError,
         lambda: hvd.DistributedOptimizer(

@@ -5,6 +5,7 @@ Prints how many passed, and what failed or was skipped, with the reason.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import types
@@ -35,11 +36,23 @@ def in_thread(target: Any, args: Any = (), daemon: bool = True) -> threading.Thr
     return thread
 
 
+def rank_and_size() -> tuple[int, int]:
+    """Likewise."""
+    return int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"])
+
+
 del sys.modules["common"]  # theirs is another
 sys.path = [path for path in sys.path if not path.endswith("tests/tf")]
-for name in ("horovod.runner.util", "horovod.runner.util.threads"):
+OF_THE_LAUNCHER: dict[str, dict[str, Any]] = {
+    "horovod.runner.util": {},
+    "horovod.runner.util.threads": {"in_thread": in_thread},
+    "horovod.runner.common": {},
+    "horovod.runner.common.util": {},
+    "horovod.runner.common.util.env": {"get_env_rank_and_size": rank_and_size},
+}
+for name, functions in OF_THE_LAUNCHER.items():
     sys.modules[name] = types.ModuleType(name)
-sys.modules["horovod.runner.util.threads"].in_thread = in_thread  # type: ignore[attr-defined]
+    vars(sys.modules[name]).update(functions)
 options = ["-p", "no:cacheprovider", "-p", "no:xdist", "-q", "--tb=short"]
 status = pytest.main([*options, *sys.argv[1:]], plugins=[Notes()])
 if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):

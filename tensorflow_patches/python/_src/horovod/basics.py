@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorflow.mpi import config
-from tensorflow.mpi._src.horovod import process_sets
+from tensorflow.mpi._src.horovod import process_sets as sets
 from tensorflow.mpi._src.runtime import c_api, control_plane, engine, hooks, log
 
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
@@ -55,6 +55,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
             f"all {size} ranks. Start as many as the script is to have, or use process sets"
         )
     if _state is not None:
+        if process_sets is not None and not isinstance(process_sets, str):
+            sets.adopt(list(process_sets))
         return
     if engine.leave_to_script() and rank == 0:
         _say_so()
@@ -88,17 +90,17 @@ def _warn_if_off() -> None:
         )
 
 
-def _register(sets: Any) -> None:
-    process_sets.start(dynamic=config.horovod_dynamic_process_sets() or sets == "dynamic")
-    if sets is not None and not isinstance(sets, str):
-        process_sets.register_all(list(sets))
+def _register(wanted: Any) -> None:
+    sets.start(dynamic=config.horovod_dynamic_process_sets() or wanted == "dynamic")
+    if wanted is not None and not isinstance(wanted, str):
+        sets.register_all(list(wanted))
 
 
 def shutdown() -> None:
     """The ranks stay ranks: init() begins anew."""
     global _state
     _state = None
-    process_sets.forget()
+    sets.forget()
 
 
 def is_initialized() -> bool:
@@ -197,3 +199,7 @@ def stop_timeline() -> None:
     """Raises NotImplementedError, as start_timeline."""
     state()
     raise NotImplementedError("hvd.stop_timeline: see hvd.start_timeline")
+
+
+def _get_process_set_ids_and_ranks() -> dict[int, list[int]]:
+    return sets.get_process_set_ids_and_ranks()

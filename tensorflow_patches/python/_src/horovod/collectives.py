@@ -169,7 +169,11 @@ def broadcast(
 
     def gradient(up: Any) -> Any:
         mean = allreduce(up, back, Average, process_set=process_set)
-        return mean if basics.rank() == root_rank else tf.zeros_like(mean)
+        if basics.rank() == root_rank:
+            return mean
+        # Zeros need no mean, and a graph would leave it out, for which the root then waits.
+        with tf.control_dependencies([mean]):
+            return tf.zeros_like(up)
 
     return _with_gradient(
         lambda value: run("broadcast", value, name, process_set, root=root_rank), gradient
@@ -321,3 +325,11 @@ def join() -> Any:
     arrays.barrier("hvd.join")
     everyone = arrays.run("allgather", came, "hvd.join times", of_script=True)
     return tf.constant(int(np.argmax(everyone)))
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Waits for all ranks of `process_set`: in eager code. Horovod has it for PyTorch alone."""
+    import tensorflow as tf
+
+    with tf.init_scope():
+        run("allreduce", tf.zeros([1]), None, process_set, op="sum")

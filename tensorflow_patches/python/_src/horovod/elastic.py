@@ -124,6 +124,7 @@ class TensorFlowKerasState(ObjectState):
         if not getattr(model, "built", True):
             raise ValueError("Model must be built first. Run `model.build(input_shape)`.")
         self.optimizer = optimizer or model.optimizer
+        self._eager = _eager()
         super().__init__(**kwargs)
         self._keep()
 
@@ -139,18 +140,39 @@ class TensorFlowKerasState(ObjectState):
         import tensorflow as tf
 
         for variable, value in zip(self._variables(), self._values, strict=False):
-            variable.assign(tf.identity(value))
+            if self._eager:
+                variable.assign(tf.identity(value))
+            else:
+                variable.load(value, _session())
         super().restore()
 
     def sync(self) -> None:
-        objects.broadcast_variables(self._variables(), 0)
+        done = objects.broadcast_variables(self._variables(), 0)
+        if not self._eager:
+            _session().run(done)
         self._keep()
         super().sync()
 
     def _keep(self) -> None:
         import tensorflow as tf
 
-        self._values = [tf.identity(variable) for variable in self._variables()]
+        if self._eager:
+            self._values = [tf.identity(variable) for variable in self._variables()]
+        else:
+            self._values = _session().run(self._variables())
+
+
+def _eager() -> bool:
+    import tensorflow as tf
+
+    return bool(tf.executing_eagerly())
+
+
+def _session() -> Any:
+    """Keras's, of compat.v1, in which all its variables have values."""
+    import tensorflow as tf
+
+    return tf.compat.v1.keras.backend.get_session()
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from tensorflow.mpi._src.runtime import control_plane, hooks
 
 _by_id: dict[int, ProcessSet] = {}
 _next_id = 1
+_free_ids: list[int] = []  # of sets that were removed, which come first
 _dynamic = False
 _calls = 0
 
@@ -45,7 +46,10 @@ class ProcessSet:
         return None if self.ranks is None else hooks.group_rank in members(self)
 
     def __str__(self) -> str:
-        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+        return (
+            f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, "
+            f"mpi_comm={self.mpi_comm})"
+        )
 
     def _invalidate(self) -> None:
         self.process_set_id = None
@@ -78,20 +82,40 @@ def start(dynamic: bool) -> None:
 
 def forget() -> None:
     """hvd.shutdown()."""
+    global _next_id
     for one in _by_id.values():
         one._invalidate()
     _by_id.clear()
+    _free_ids.clear()
+    _next_id = 1
 
 
 def register_all(sets: list[Any]) -> None:
-    """Those of hvd.init(process_sets=...); one that is there already becomes invalid."""
+    """Those of hvd.init(process_sets=...). Raises ValueError if one comes twice, or is that of all
+    ranks: the others are registered."""
     wanted = [one if isinstance(one, ProcessSet) else ProcessSet(one) for one in sets]
     _agree("init", [one.ranks for one in wanted])
     for one in wanted:
         if _known(one) is None:
             _register(one)
-        else:
+    adopt(wanted)
+
+
+def adopt(sets: list[Any]) -> None:
+    """Those of a further hvd.init(), which registers nothing: each gets the number that its ranks
+    have. Raises ValueError where they have none, or one comes twice."""
+    seen: set[int | None] = {0}
+    for one in sets:
+        one.process_set_id = _known(one)
+        if one.process_set_id in seen:
             one._invalidate()
+        seen.add(one.process_set_id)
+    for number, one in enumerate(sets):
+        if one.process_set_id is None:
+            raise ValueError(
+                "Horovod could not be initialized because process_sets entry number "
+                f"{number} is a duplicate, or was not there at the first hvd.init(): {one}"
+            )
 
 
 def add_process_set(process_set: Any) -> ProcessSet:
@@ -113,7 +137,10 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     _refuse_unless_dynamic()
     _agree("remove", number)
     process_set._invalidate()
-    return _by_id.pop(number, None) is not None
+    if _by_id.pop(number, None) is None:
+        return False
+    _free_ids.append(number)
+    return True
 
 
 def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
@@ -139,9 +166,12 @@ def _register(process_set: ProcessSet) -> None:
     global _next_id
     if not all(0 <= rank < hooks.group_size for rank in process_set.ranks or []):
         raise ValueError(f"{process_set}: there are ranks from 0 to {hooks.group_size - 1}")
-    process_set.process_set_id = _next_id
-    _by_id[_next_id] = process_set
-    _next_id += 1
+    if _free_ids:
+        number = _free_ids.pop(0)
+    else:
+        number, _next_id = _next_id, _next_id + 1
+    process_set.process_set_id = number
+    _by_id[number] = process_set
 
 
 def _agree(what: str, mine: Any) -> None:

@@ -121,7 +121,8 @@ class DistributedAdasum(_Wrapping):
         pairs = [(gradient, variable) for gradient, variable in grads_and_vars]
         trained = [variable for gradient, variable in pairs if gradient is not None]
         eager = tf.executing_eagerly()
-        before = [tf.identity(variable) for variable in trained]
+        # A copy: a read of a reference variable is the memory that the update is about to change.
+        before = [tf.raw_ops.DeepCopy(x=variable) for variable in trained]
         with tf.control_dependencies([] if eager else before):
             updated = super().apply_gradients(pairs, global_step=global_step, name=name)
         with tf.control_dependencies([] if eager else [updated]):

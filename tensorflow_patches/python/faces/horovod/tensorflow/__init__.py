@@ -41,6 +41,7 @@ from tensorflow.mpi._src.horovod.collectives import (  # noqa: F401
     Sum,
     allgather,
     alltoall,
+    barrier,
     broadcast,
     join,
 )
