@@ -29,19 +29,21 @@ core_tests() {
 }
 
 install_test_tools() {
-    local stamp version minor tf_keras=(-r "$ROOT/tests/requirements-no-deps.txt")
+    local stamp version minor apart=(-r "$ROOT/tests/requirements-no-deps.txt")
     version=$(installed_version)
     minor=$(grep -o '^[0-9]*\.[0-9]*' <<<"$version")
     # On Python 3.12 tf_keras before 2.19 cannot be seeded: its randint(1, 1e9) is an error there.
     [[ $(version_of "$python") != 3.12 || ! $minor =~ ^2\.1[678]$ ]] || minor=2.19
-    grep -q "^tf_keras==$minor\." "${tf_keras[1]}" || tf_keras=("tf_keras==$minor.*")
+    grep -q "^tf_keras==$minor\." "${apart[1]}" || apart=("tf_keras==$minor.*")
+    # TensorFlow 2.20 takes any protobuf, and its write_graph breaks with 7.
+    [[ $minor != 2.20 ]] || apart+=("protobuf<7")
     stamp="$version $(cat "$ROOT"/{tests,build}/requirements*.txt | sha256sum)"
     [[ -f $venv/test-tools && $(<"$venv/test-tools") == "$stamp" ]] && return
     step "Installing the test tools"
     logged pip-test "check the network and pip's index" "$python" -m pip install \
         -r "$ROOT/tests/requirements.txt" -r "$ROOT/build/requirements.txt"
     logged pip-test-no-deps "check the network and pip's index" "$python" -m pip install \
-        --no-deps "${tf_keras[@]}"
+        --no-deps "${apart[@]}"
     printf '%s' "$stamp" >"$venv/test-tools"
 }
 

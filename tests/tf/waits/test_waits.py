@@ -56,8 +56,8 @@ def test_whom_a_rank_waits_for_is_said_and_the_wait_ends(launch, scripts, mode, 
     if mode == "off":
         assert run.wall < SOON
         return
-    first = next(line for line in lines if "has waited" in line)
-    assert re.search(r"has waited [1-4] s for", first)
+    # On a busy machine the average before it has waited, too: "1.0 s".
+    first = next(line for line in lines if re.search(r"has waited [1-4] s for", line))
     assert first.endswith("; it ends after TF_MPI_STALL_TIMEOUT, 4 s")
     if mode in ("idle", "stopped"):
         assert run.since(1) < SOON
