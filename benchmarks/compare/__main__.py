@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import columns
-from benchmarks.compare import report, systems, text
+from benchmarks.compare import environment, report, systems, text
 from benchmarks.compare.systems import Outcome, System
 from benchmarks.runner import ROOT
 
@@ -63,12 +63,13 @@ def main(arguments: list[str] | None = None) -> int:
     words = text.tokens(text.read(options.corpus), options.vocabulary)
     np.save(folder / "tokens.npy", words)
     print(f"{folder}: {options.corpus}, {len(words)} words", flush=True)
+    where = environment.lines()
     outcomes: list[Outcome] = []
     for name in options.systems.split(","):
         outcome = systems.train(System.parse(name), options, folder)
         outcomes.append(outcome)
         print(f"{name}: {outcome.note or 'trained'}", flush=True)
-        written = report.write(outcomes, options, len(words), folder)
+        written = report.write(outcomes, options, len(words), folder, where)
     print(written)
     return 0
 

@@ -9,8 +9,24 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import columns
+from benchmarks.compare import plots
 from benchmarks.compare.systems import Outcome
 
+# The load before a system, as Linux tells it, above which its speed is doubtful: the system that
+# ran before has left up to one for each of its ranks.
+MOST_LOAD = len(columns.cores()) + 0.5
+# What the systems are, by kind.
+KINDS = {
+    "one": "one process, the whole batch: the reference of all else",
+    "control": "the same with each batch's rows in another order",
+    "ours": "the plain script; gradients are averaged inside the optimizer's operations, the "
+    "embedding's as the rows that a batch has used",
+    "face": "the script with Horovod's words, which this project does: the tape averages, by the "
+    "same engine as `ours`",
+    "mwms": "gradients travel by TensorFlow's own collectives, over gRPC",
+    "horovod": "Horovod itself: the tape averages, by MPI",
+}
 # A difference this many times the control's is still put down to rounding: N ranks sum in another
 # order than the control does, and one order may be unluckier than another.
 ROUNDING_FACTOR = 10.0
@@ -49,22 +65,45 @@ def explanation(largest: float, control: float | None, goal: float) -> str:
 
 
 def write(
-    outcomes: Sequence[Outcome], options: argparse.Namespace, words: int, folder: Path
+    outcomes: Sequence[Outcome],
+    options: argparse.Namespace,
+    words: int,
+    folder: Path,
+    where: Sequence[str],
 ) -> str:
-    """Writes report.md, the CSV files and the plots of what is there so far; returns report.md."""
+    """Writes report.md, the CSV files and the plots of what is there so far; returns report.md.
+
+    where: the lines of environment.py, as it was before the first system ran.
+    """
     trained = [outcome for outcome in outcomes if outcome.values]
     by_name = {outcome.system.name: outcome for outcome in trained}
     lines = _heading(options, words)
+    lines += ["## Environment", "", *where, ""]
     lines += _throughput(trained, options, folder)
     one = by_name.get("one")
     if one is not None:
         lines += _variables([o for o in trained if o is not one], one, options, folder)
+    if plots.draw(trained, options, folder):
+        lines += ["## Plots", "", "![Losses by iteration](losses.png)", ""]
+        lines += ["![Words per second, median and 10..90 %](throughput.png)", ""]
     notes = [f"- {o.system.name}: {o.note}" for o in outcomes if o.note]
     lines += ["## Notes", "", *notes, ""] if notes else []
     text = "\n".join(lines)
     (folder / "report.md").write_text(text)
-    _plots(trained, options, folder)
     return text
+
+
+def _doubts(trained: Sequence[Outcome]) -> list[str]:
+    """A line about the systems before which the machine had other work."""
+    found = [f"{o.system.name} ({o.load:.1f})" for o in trained if o.load > MOST_LOAD]
+    if not found:
+        return []
+    return [
+        f"**The machine had other work** before {', '.join(found)}: the load is in brackets, "
+        f"{len(columns.cores())} cores are there. Their speeds are doubtful; what they have "
+        "trained is not.",
+        "",
+    ]
 
 
 def _heading(options: argparse.Namespace, words: int) -> list[str]:
@@ -74,7 +113,8 @@ def _heading(options: argparse.Namespace, words: int) -> list[str]:
         f"Text: `{options.corpus}`, {words} words, vocabulary {options.vocabulary}. Model: "
         f"embedding and LSTM of {options.width}, full softmax, float32; {options.optimizer}; "
         f"{options.iterations} iterations of {options.batch} x {options.length} words over all "
-        f"ranks, seed {options.seed}; one core per rank.",
+        f"ranks, seed {options.seed}; one core per rank. All systems begin with the same weights "
+        "and see the same batches; a rank of N trains on an N-th of each batch's rows.",
         "",
     ]
 
@@ -84,8 +124,11 @@ def _throughput(trained: Sequence[Outcome], options: argparse.Namespace, folder:
     lines = [
         f"## Throughput, without the first {options.skip} iterations",
         "",
-        "| system | words/s, median (10..90 %) | times one process | last loss |",
-        "| --- | --- | --- | --- |",
+        "Words per second of all ranks together. At most N times one process on N cores.",
+        "",
+        "| system | cores | words/s, median (10..90 %) | times one process | per core "
+        "| load before | last loss |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     rows = []
     batch_words = options.batch * options.length
@@ -93,14 +136,21 @@ def _throughput(trained: Sequence[Outcome], options: argparse.Namespace, folder:
     base = one.words_per_second(options.skip, batch_words)[0] if one else None
     for outcome in trained:
         median, low, high = outcome.words_per_second(options.skip, batch_words)
+        ranks = outcome.system.column.ranks
         times = f"{median / base:.2f}" if base else ""
+        each = f"{100 * median / base / ranks:.0f} %" if base else ""
         loss = outcome.losses[-1]
         name = outcome.system.name
-        lines.append(f"| {name} | {median:.0f} ({low:.0f}..{high:.0f}) | {times} | {loss:.6f} |")
-        rows.append([name, outcome.system.column.ranks, median, low, high, times, loss])
-    head = ["system", "ranks", "words_per_s", "p10", "p90", "times_one", "last_loss"]
+        lines.append(
+            f"| {name} | {ranks} | {median:.0f} ({low:.0f}..{high:.0f}) | {times} | {each} "
+            f"| {outcome.load:.1f} | {loss:.6f} |"
+        )
+        rows.append([name, ranks, median, low, high, times, outcome.load, loss])
+    head = ["system", "ranks", "words_per_s", "p10", "p90", "times_one", "load_before", "last_loss"]
     _write_csv(folder / "throughput.csv", head, rows)
-    return [*lines, ""]
+    kinds = dict.fromkeys(o.system.name.partition(":")[0] for o in trained)
+    explained = [f"- `{kind}`: {KINDS[kind]}" for kind in kinds if kind in KINDS]
+    return [*lines, "", *_doubts(trained), *explained, ""]
 
 
 def _variables(
@@ -140,28 +190,3 @@ def _write_csv(path: Path, head: Sequence[str], rows: Sequence[Sequence[object]]
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(head)
         writer.writerows(rows)
-
-
-def _plots(trained: Sequence[Outcome], options: argparse.Namespace, folder: Path) -> None:
-    """losses.png: each system's losses, and their distance from one process's."""
-    try:
-        import matplotlib
-    except ImportError:
-        return
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    one = next((o for o in trained if o.system.name == "one"), None)
-    for outcome in trained:
-        left.plot(outcome.losses, label=outcome.system.name, linewidth=1)
-        if one is not None and outcome is not one:
-            gap = np.abs(np.subtract(outcome.losses, one.losses))
-            right.semilogy(np.maximum(gap, 1e-9), label=outcome.system.name, linewidth=1)
-    left.set(xlabel="iteration", ylabel="loss of the whole batch", title=options.optimizer)
-    right.set(xlabel="iteration", ylabel="distance from one process's loss")
-    left.legend()
-    if right.get_lines():
-        right.legend()
-    figure.savefig(folder / "losses.png", dpi=120)
-    plt.close(figure)

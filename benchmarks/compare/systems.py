@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 from dataclasses import dataclass, field
@@ -48,6 +49,7 @@ class Outcome:
     seconds: list[float] = field(default_factory=list)
     values: dict[str, np.ndarray] = field(default_factory=dict)
     alike: bool = True
+    load: float = 0.0  # of the machine, before
 
     def words_per_second(self, skip: int, words: int) -> tuple[float, float, float]:
         """Median, 10th and 90th percentile over the iterations after the first `skip`."""
@@ -71,6 +73,7 @@ def train(system: System, options: argparse.Namespace, folder: Path) -> Outcome:
         script.append("--permute")
     if system.column.kind in columns.PEERS:
         script += ["--peer", columns.PEERS[system.column.kind]]
+    load = os.getloadavg()[0]
     try:
         run(columns.start(system.column, python, script, {}), own / "log", options.timeout, ROOT)
         results = read_results(own, system.column.ranks)
@@ -82,6 +85,7 @@ def train(system: System, options: argparse.Namespace, folder: Path) -> Outcome:
         seconds=[max(row) for row in zip(*(r["seconds"] for r in results))],
         values=_read_checkpoint(own / "final"),
         alike=all(r["digests"] == results[0]["digests"] for r in results),
+        load=load,
     )
     if not outcome.alike:
         outcome.note = "its ranks end with different models"
