@@ -29,7 +29,7 @@ def place() -> tuple[int, int]:
     return tf.mpi.rank(), tf.mpi.size()
 
 
-def compiles() -> bool:
+def compiles(since: tuple[int, int] = (2, 20)) -> bool:
     """Whether compiled steps are averaged here; before TensorFlow 2.20 they are refused.
 
     Cases of jit_compile=True are plain functions there, and what looks into XLA is left out.
@@ -37,7 +37,7 @@ def compiles() -> bool:
     import tensorflow as tf
 
     major, minor = map(int, tf.__version__.split(".")[:2])
-    return (major, minor) >= (2, 20)
+    return (major, minor) >= since
 
 
 def single_threaded_ops(inter_op: int = 1) -> None:

@@ -65,14 +65,14 @@ COMPILED = tf.Variable(np.zeros(4, np.float32), name="compiled")
 def compiled() -> None:
     """Compiled before the fork: XLA, as in stock TensorFlow, compiles nothing in a child.
 
-    No plain function where none is compiled: it would wait for threads that a child has not.
+    Before 2.21 XLA waits for a thread that a child has not, and so would a plain function.
     """
     tf.raw_ops.ResourceApplyGradientDescent(
         var=COMPILED.handle, alpha=1.0, delta=tf.fill([4], np.float32(RANK + 1))
     )
 
 
-if compiles():
+if compiles(since=(2, 21)):
     compiled = tf.function(compiled, jit_compile=True)
 
 
