@@ -55,7 +55,11 @@ SegmentPlace PlaceOfSegments() {
     std::fclose(file);
   }
   struct stat status = {};
-  if (stat("/dev/shm", &status) == 0) place.device = status.st_dev;
+  const int folder = open("/dev/shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder >= 0) {
+    if (fstat(folder, &status) == 0) place.device = status.st_dev;
+    close(folder);
+  }
   return place;
 }
 
