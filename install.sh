@@ -100,6 +100,7 @@ parse_arguments() {
 # ------------------------------------------------------------------ Python
 
 version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
+what_is() { version_of "$1" || echo "a Python that does not run"; }
 
 # Before TensorFlow 2.20 there is none for Python 3.13.
 newest_python() { case $tensorflow in 2.1?.*) echo 3.12 ;; *) echo 3.13 ;; esac; }
@@ -115,7 +116,7 @@ choose_python() {
     local wanted=$python
     if [[ -n $wanted ]]; then
         command -v "$wanted" >/dev/null || die "no such Python: $wanted"
-        is_supported "$wanted" || die "$wanted is $(version_of "$wanted"), not $(supported)"
+        is_supported "$wanted" || die "$wanted is $(what_is "$wanted"), not $(supported)"
     fi
     if [[ -x $venv/bin/python ]]; then
         python=$venv/bin/python
