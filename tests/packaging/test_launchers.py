@@ -10,7 +10,7 @@ MPI_4 = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3"}
 STEP = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"}
 STEP |= {"SLURM_STEP_TASKS_PER_NODE": "1(x2),2", "SLURM_NODEID": "2", "SLURM_JOB_ID": "7"}
 PMI = {"PMI_SIZE": "4", "PMI_RANK": "3", "PMI_FD": "9"}
-ANY, ONLY_PMI = ("openmpi", "mpich", "abi"), ("mpich", "abi")
+ANY, ONLY_PMI = ("openmpi", "mpich", "abi", "debian"), ("mpich", "abi", "debian")
 
 # As seen under each: Open MPI 5.0 and 4.1, MPICH 5.0 and Intel MPI 2021.19, Slurm 22.05. Those of
 # PALS, LSF and Flux are from their documents.
