@@ -241,7 +241,9 @@ Status Bench::Call(BenchWay way, Transport* transport, int round, int tensor) {
     return transport->Allgather(in, out, std::vector<size_t>(topology_.size, bytes_), deadline);
   }
   const Reduction reduction = {case_.count, case_.dtype, ReduceOp::kSum, 1};
-  if (way == BenchWay::kPlain) return transport->PlainAllreduce(in, out, reduction);
+  if (way == BenchWay::kPlain) {
+    return transport->PlainAllreduce(in, out, reduction, TimePoint::max());
+  }
   return transport->Allreduce(in, out, reduction, deadline);
 }
 

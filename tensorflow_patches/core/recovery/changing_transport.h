@@ -48,8 +48,9 @@ class ChangingTransport : public Transport {
                    TimePoint deadline) override {
     return now()->Allreduce(in, out, reduction, deadline);
   }
-  Status PlainAllreduce(const void* in, void* out, const Reduction& reduction) override {
-    return now()->PlainAllreduce(in, out, reduction);
+  Status PlainAllreduce(const void* in, void* out, const Reduction& reduction,
+                        TimePoint deadline) override {
+    return now()->PlainAllreduce(in, out, reduction, deadline);
   }
   Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
                    TimePoint deadline) override {

@@ -147,7 +147,9 @@ Status Fusion::Reduce(const void* in, void* out, size_t count, const Signature& 
   const DataType wire = WireType(signature.dtype);
   const Span span(Stage::kReduce, "", count * SizeOf(wire));
   const Reduction reduction = {count, wire, WireOp(signature.op), scale};
-  if (signature.op == ReduceOp::kPlainSum) return transport_->PlainAllreduce(in, out, reduction);
+  if (signature.op == ReduceOp::kPlainSum) {
+    return transport_->PlainAllreduce(in, out, reduction, deadline);
+  }
   return transport_->Allreduce(in, out, reduction, deadline);
 }
 

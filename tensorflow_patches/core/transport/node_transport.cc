@@ -140,8 +140,9 @@ class NodeTransport : public Transport {
     return Status();
   }
 
-  Status PlainAllreduce(const void* in, void* out, const Reduction& reduction) override {
-    return all_->PlainAllreduce(in, out, reduction);
+  Status PlainAllreduce(const void* in, void* out, const Reduction& reduction,
+                        TimePoint deadline) override {
+    return all_->PlainAllreduce(in, out, reduction, deadline);
   }
 
   Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,

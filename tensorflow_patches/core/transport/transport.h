@@ -9,6 +9,7 @@
 #ifndef TFMPI_CORE_TRANSPORT_TRANSPORT_H_
 #define TFMPI_CORE_TRANSPORT_TRANSPORT_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -87,9 +88,11 @@ class Transport {
   // result has the same bits on every rank. The op is not kAverage.
   virtual Status Allreduce(const void* in, void* out, const Reduction& reduction,
                            TimePoint deadline) = 0;
-  // What the MPI library does itself, for comparison: blocks, knows no deadline and no scale.
-  virtual Status PlainAllreduce(const void* in, void* out, const Reduction& reduction) {
-    return Allreduce(in, out, reduction, Clock::now() + std::chrono::seconds(60));
+  // What the MPI library does itself, for comparison; no scale. A deadline of TimePoint::max() is
+  // none: the call may then block.
+  virtual Status PlainAllreduce(const void* in, void* out, const Reduction& reduction,
+                                TimePoint deadline) {
+    return Allreduce(in, out, reduction, std::min(deadline, Clock::now() + std::chrono::hours(1)));
   }
   // `bytes[r]` comes from rank r; `out` holds them one after another. `in` may be its place there.
   virtual Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,

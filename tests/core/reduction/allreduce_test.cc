@@ -146,9 +146,11 @@ class CountsPlain : public Decorated {
  public:
   CountsPlain(std::unique_ptr<Transport> next, std::atomic<int>* plain)
       : Decorated(std::move(next)), plain_(*plain) {}
-  Status PlainAllreduce(const void* in, void* out, const Reduction& reduction) override {
+  Status PlainAllreduce(const void* in, void* out, const Reduction& reduction,
+                        TimePoint deadline) override {
     ++plain_;
-    return next_->PlainAllreduce(in, out, reduction);
+    EXPECT_LT(deadline, TimePoint::max()) << "the engine's waits have an end";
+    return next_->PlainAllreduce(in, out, reduction, deadline);
   }
 
  private:

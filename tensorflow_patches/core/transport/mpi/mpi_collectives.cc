@@ -139,17 +139,29 @@ int Allreduce(int32_t over, const void* in, void* out, const TfMpiReduction* ter
                            deadline, error);
 }
 
-int PlainAllreduce(const void* in, void* out, const TfMpiReduction* terms, char* error) {
+int PlainAllreduce(const void* in, void* out, const TfMpiReduction* terms, double seconds,
+                   char* error) {
   const Reduction reduction = ToReduction(*terms);
+  const Group& group = GetState().data;
+  const TimePoint deadline = DeadlineIn(std::max(seconds, 0.0));
   constexpr size_t kMost = size_t{1} << 30;  // MPI's counts are ints
   for (size_t start = 0; start < reduction.count; start += kMost) {
-    const size_t offset = start * tfmpi::SizeOf(reduction.type);
+    const size_t offset = start * SizeOf(reduction.type);
+    const void* const from = in == out ? MPI_IN_PLACE : static_cast<const char*>(in) + offset;
+    void* const to = static_cast<char*>(out) + offset;
     const int count = static_cast<int>(std::min(kMost, reduction.count - start));
-    TFMPI_RETURN_IF_ERROR(
-        "MPI_Allreduce",
-        MPI_Allreduce(in == out ? MPI_IN_PLACE : static_cast<const char*>(in) + offset,
-                      static_cast<char*>(out) + offset, count, ToMpi(reduction.type),
-                      ToMpi(reduction.op), GetState().data.comm));
+    const MPI_Datatype type = ToMpi(reduction.type);
+    const MPI_Op op = ToMpi(reduction.op);
+    if (seconds < 0) {
+      TFMPI_RETURN_IF_ERROR("MPI_Allreduce", MPI_Allreduce(from, to, count, type, op, group.comm));
+      continue;
+    }
+    MPI_Request request = MPI_REQUEST_NULL;
+    TFMPI_RETURN_IF_ERROR("MPI_Iallreduce",
+                          MPI_Iallreduce(from, to, count, type, op, group.comm, &request));
+    if (const int result = Wait(&request, deadline, "MPI_Iallreduce", error); result != kTfMpiOk) {
+      return result;
+    }
   }
   return kTfMpiOk;
 }

@@ -91,7 +91,8 @@ int Receive(void* data, size_t bytes, char* error);
 // mpi_collectives.cc
 int Allreduce(int32_t over, const void* in, void* out, const TfMpiReduction* terms, double seconds,
               char* error);
-int PlainAllreduce(const void* in, void* out, const TfMpiReduction* terms, char* error);
+int PlainAllreduce(const void* in, void* out, const TfMpiReduction* terms, double seconds,
+                   char* error);
 int Allgather(const void* in, void* out, const size_t* bytes, double seconds, char* error);
 int Broadcast(void* data, size_t bytes, int32_t root, double seconds, char* error);
 

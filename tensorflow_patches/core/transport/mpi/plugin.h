@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define TFMPI_TRANSPORT_ABI 5u
+#define TFMPI_TRANSPORT_ABI 6u
 #define TFMPI_ERROR_BYTES 512u
 
 enum TfMpiTransportResult {
@@ -62,9 +62,10 @@ struct TfMpiTransport {
   // `seconds` until the deadline.
   int (*allreduce)(int32_t group, const void* in, void* out, const struct TfMpiReduction* reduction,
                    double seconds, char* error);
-  // MPI_Allreduce and nothing else; no scale, no deadline.
+  // The library's own and nothing else; no scale. `seconds` < 0: no deadline, by MPI_Allreduce,
+  // which blocks; else by MPI_Iallreduce.
   int (*plain_allreduce)(const void* in, void* out, const struct TfMpiReduction* reduction,
-                         char* error);
+                         double seconds, char* error);
   int (*allgather)(const void* in, void* out, const size_t* bytes, double seconds, char* error);
   int (*broadcast)(void* data, size_t bytes, int32_t root, double seconds, char* error);
   int (*finalize)(char* error);

@@ -68,9 +68,11 @@ class PluginTransport : public Transport {
                     error_);
   }
 
-  Status PlainAllreduce(const void* in, void* out, const Reduction& reduction) override {
+  Status PlainAllreduce(const void* in, void* out, const Reduction& reduction,
+                        TimePoint deadline) override {
     const TfMpiReduction terms = ToPlugin(reduction);
-    return ToStatus(plugin_->plain_allreduce(in, out, &terms, error_), error_);
+    const double seconds = deadline == TimePoint::max() ? -1 : SecondsUntil(deadline);
+    return ToStatus(plugin_->plain_allreduce(in, out, &terms, seconds, error_), error_);
   }
 
   Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,

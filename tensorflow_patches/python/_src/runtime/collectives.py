@@ -12,7 +12,7 @@ from tensorflow.mpi._src.runtime import c_api, hooks, presence
 started, met = 0, 0  # the number of the last exchange that has begun, and that has ended
 
 KINDS = {"allreduce": 0, "allgather": 1, "broadcast": 2, "barrier": 3}
-# "plain sum": by the MPI library's own MPI_Allreduce, which knows no deadline.
+# "plain sum": by the MPI library's own allreduce.
 REDUCE_OPS = {"average": 0, "sum": 1, "min": 2, "max": 3, "product": 4, "plain sum": 5}
 # core/base/types.h; half and bfloat16 are summed in float32.
 DTYPES = {
