@@ -1,4 +1,7 @@
-"""hvd's tapes, optimizers, callbacks, on ranks whose gradients differ; averages are counted."""
+"""hvd's tapes, optimizers, callbacks, on ranks whose gradients differ; averages are counted.
+
+The checks of hvd_sessions.py run before these.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ import tempfile
 from typing import Any
 
 import horovod.tensorflow as hvd
+import hvd_sessions  # noqa: F401  (its checks)
 import numpy as np
 import tensorflow as tf
 from checks import check, equal, raises, run_all
 from common import compiles
-from tensorflow.mpi._src.runtime import c_api
+from counted import MEAN, RANK, SIZE, Counted, losses, rows_mean, variables
 
 if os.environ.get("TF_USE_LEGACY_KERAS"):
     import tf_keras as keras
@@ -20,50 +24,6 @@ else:
     import keras
 
 import horovod.tensorflow.keras as hvd_keras
-
-hvd.init()
-RANK, SIZE = hvd.rank(), hvd.size()
-MEAN = float(np.mean(np.arange(SIZE) + 1))  # of RANK + 1
-v1 = tf.compat.v1
-
-
-def averages() -> int:
-    """Of gradients, so far."""
-    return c_api.stats()["gradients"] if SIZE > 1 else 0
-
-
-class Counted:
-    """`times` averages of gradients are made inside; none on one rank."""
-
-    def __init__(self, times: int) -> None:
-        self.times = times if SIZE > 1 else 0
-
-    def __enter__(self) -> None:
-        self.before = averages()
-
-    def __exit__(self, *error) -> None:
-        if error[0] is None:
-            made = averages() - self.before
-            assert made == self.times, f"{made} averages, not {self.times}"
-
-
-def losses(w, b):
-    """Whose gradients are RANK + 1 for each element of w, and for the rows 0 and RANK of b."""
-    rows = tf.gather(b, [0, RANK])
-    return (RANK + 1.0) * (tf.reduce_sum(w) + tf.reduce_sum(rows))
-
-
-def variables():
-    return tf.Variable(tf.zeros([3])), tf.Variable(tf.zeros([8, 2]))
-
-
-def rows_mean():
-    """The average gradient of b: row 0 has that of every rank, and each rank has its row."""
-    whole = np.zeros((8, 2))
-    for rank in range(SIZE):
-        whole[0] += rank + 1
-        whole[rank] += rank + 1
-    return whole / SIZE
 
 
 @check
@@ -377,95 +337,6 @@ def elastic():
     plain.sync()
     assert plain.step == 0 and isinstance(plain, hvd.elastic.State)
     assert hvd.elastic.TensorFlowKerasState is hvd_keras.elastic.KerasState
-
-
-def session_steps(make, steps, loss=None):
-    """The values of w after each of `steps`, and how many averages they took."""
-    with tf.Graph().as_default(), v1.Session() as session:
-        w = v1.get_variable("w", initializer=np.zeros(3, np.float32))
-        b = v1.get_variable("b", initializer=np.zeros((8, 2), np.float32))
-        step = v1.train.get_or_create_global_step()
-        train = make().minimize((loss or losses)(w, b), global_step=step)
-        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
-        found = []
-        before = averages()
-        for _ in range(steps):
-            session.run(train)
-            found.append(session.run(w)[0])
-        return found, averages() - before, int(session.run(step)), session.run(b)
-
-
-@check
-def v1_optimizers():
-    for op, times in ((hvd.Average, 1), (hvd.Sum, SIZE)):
-        found, made, step, b = session_steps(
-            lambda op=op: hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0), op=op), 2
-        )
-        equal(found, -times * MEAN * np.array([1, 2]), 1e-6)
-        equal(b, -2 * times * rows_mean(), 1e-6)
-        assert made == (4 if SIZE > 1 else 0), made
-        assert step == 2
-    found, made, step, _ = session_steps(
-        lambda: hvd.DistributedOptimizer(
-            v1.train.GradientDescentOptimizer(1.0),
-            backward_passes_per_step=2,
-            sparse_as_dense=True,
-            average_aggregated_gradients=True,
-        ),
-        4,
-    )
-    equal(found, -MEAN * np.array([0, 1, 1, 2]), 1e-6)
-    assert step == 4 and made == (4 if SIZE > 1 else 0), (step, made)
-    found, made, _, _ = session_steps(lambda: v1.train.GradientDescentOptimizer(1.0), 1)
-    equal(found, [-(RANK + 1.0)])
-    assert made == 0
-
-
-@check
-def v1_adasum():
-    """The same gradient on all ranks counts once."""
-    if SIZE & (SIZE - 1):
-        return
-    found, made, _, _ = session_steps(
-        lambda: hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0), op=hvd.Adasum),
-        2,
-        lambda w, b: tf.reduce_sum(w),
-    )
-    equal(found, [-1.0, -2.0], 1e-6)
-    assert made == 0
-    values = [-(rank + 1.0) * np.ones(3) for rank in range(SIZE)]
-    while len(values) > 1:
-        values = [
-            (1 - a @ b / (2 * a @ a)) * a + (1 - a @ b / (2 * b @ b)) * b
-            for a, b in zip(values[::2], values[1::2])
-        ]
-    for resource in (True, False):
-        with tf.Graph().as_default(), v1.Session() as session:
-            w = v1.get_variable("w", initializer=np.zeros(3, np.float32), use_resource=resource)
-            optimizer = hvd.DistributedOptimizer(
-                v1.train.GradientDescentOptimizer(1.0), op=hvd.Adasum
-            )
-            train = optimizer.minimize(tf.reduce_sum(w) * (RANK + 1.0))
-            session.run(v1.global_variables_initializer())
-            session.run(train)
-            equal(session.run(w), values[0], 1e-6)
-    raises(
-        NotImplementedError,
-        lambda: hvd.DistributedOptimizer(
-            v1.train.GradientDescentOptimizer(1.0), op=hvd.Adasum, backward_passes_per_step=2
-        ),
-        "Adasum",
-    )
-
-
-@check
-def v1_hook():
-    with tf.Graph().as_default():
-        w = v1.get_variable("w", initializer=np.array([RANK], np.float32))
-        v1.train.get_or_create_global_step()
-        hooks = [hvd.BroadcastGlobalVariablesHook(SIZE - 1)]
-        with v1.train.MonitoredTrainingSession(hooks=hooks) as session:
-            equal(session.run(w), [SIZE - 1])
 
 
 @check
