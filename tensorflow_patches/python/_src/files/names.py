@@ -47,13 +47,20 @@ def install() -> None:
     sequence.__next__ = drawn
 
 
-def pattern(path: str) -> str:
-    """`path` without what differs by rank for sure: tempfile's names, and the process number."""
+def pattern(path: str, *, short: bool = False) -> str:
+    """`path` without what differs by rank: tempfile's names, and the process number.
+
+    Args:
+      short: also a process number that has few digits, as in a container. It may be another number
+        that is the same on all ranks: for saves, which are compared by their paths first.
+    """
     for name in tuple(_DRAWN):
         if name in path:
             path = path.replace(name, "*")
     number = str(os.getpid())
-    return re.sub(rf"(?<!\d){number}(?!\d)", "*", path) if len(number) > 3 else path
+    if len(number) <= 3 and not short:
+        return path
+    return re.sub(rf"(?<!\d){number}(?!\d)", "*", path)
 
 
 def of_rank_0(path: str) -> str:
@@ -99,13 +106,13 @@ def keep(path: str) -> str:
         if collectives.met > before:
             shutil.rmtree(folder, ignore_errors=True)
             del _kept[folder]
-    if "://" in path or pattern(path) == path:
+    if "://" in path or pattern(path, short=True) == path:
         return ""
     parts = path.split(os.sep)
     beside = next(
         end
         for end in range(1, len(parts) + 1)
-        if pattern(os.sep.join(parts[:end])) != os.sep.join(parts[:end])
+        if pattern(os.sep.join(parts[:end]), short=True) != os.sep.join(parts[:end])
     )
     try:
         folder = tempfile.mkdtemp(

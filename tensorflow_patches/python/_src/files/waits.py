@@ -56,7 +56,7 @@ _met: set[int] = set()  # places of those that were this rank's, too; under _loc
 def tell(failure: str, kind: str, path: str) -> None:
     """On rank 0: a save has ended, with `failure` (failures.describe) if that is not empty."""
     kept = "" if failure else names.keep(path)
-    _post(f"{_SAVES}\n{failure}\n{kind}\n{path}\n{names.pattern(path)}\n{kept}")
+    _post(f"{_SAVES}\n{failure}\n{kind}\n{path}\n{names.pattern(path, short=True)}\n{kept}")
 
 
 def tell_left(place: str) -> None:
@@ -82,7 +82,7 @@ class _Wait:
 
     def __init__(self, kind: str, path: str, place: str | None) -> None:
         self.kind, self.path, self.place = kind, path, place
-        self.there, self.pattern = names.of_rank_0(path), names.pattern(path)
+        self.there, self.pattern = names.of_rank_0(path), names.pattern(path, short=True)
         self.waits_before = self.waits_since_missed = _posted(_RANK_0_WAITS)
         self.missed = int(c_api.load().tfmpi_missed())
         self.goes_on = False
