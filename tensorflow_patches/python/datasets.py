@@ -181,7 +181,7 @@ def _csv(path: str, delim: str) -> tuple[Any, Any, int]:
     numbers = rows.numbers
     if not rows.total:
         raise ValueError(f"{path} has no rows")
-    labels = numbers[:, 0] if numbers.size else np.zeros(0)
+    labels: np.ndarray[Any, Any] = numbers[:, 0] if numbers.size else np.zeros(0)
     mine = [int(labels.min()), int(labels.max())] if len(labels) else [2**31, -(2**31)]
     everyone = parts.of_all_ranks(mine, f"labels of {os.path.basename(path)}").reshape(-1, 2)
     least, most = int(everyone[:, 0].min()), int(everyone[:, 1].max())
