@@ -40,9 +40,12 @@ class Mutation:
     tests: tuple[str, ...]
     cpp: bool = False
     tier: str = QUICK  # FULL where no test of the quick tier is of it
+    # Bazel's, in place of `tests`; `where` is the file of `old`, if its line is in several.
+    targets: tuple[str, ...] = ()
+    where: str = ""
 
 
-MUTATIONS = (
+MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "average",
         "an average returns its input",
@@ -166,6 +169,111 @@ MUTATIONS = (
 )
 
 
+def _gpu(name: str, what: str, where: str, old: str, new: str) -> Mutation:
+    """Of a wait, an event or a lifetime on GPUs: the simulated GPU's tests must notice."""
+    return Mutation(
+        f"gpu_{name}", what, old, new, (), cpp=True, where=where,
+        targets=("staged_test", "direct_test"),
+    )  # fmt: skip
+
+
+_STAGED = "core/gpu/staged_reduction.cc"
+_DIRECT = "core/gpu/direct_reduction.cc"
+_PEERS = "core/gpu/peer_collectives.cc"
+_RING = "core/gpu/pinned_ring.cc"
+_CHOICE = "core/gpu/gpu_reduction.cc"
+
+MUTATIONS += (
+    _gpu(
+        "staged_gradient", "a staged gradient is fetched before it is there", _STAGED,
+        "status = gpu->Wait(lane->fetching, request->memory.ready);", "status = Status();",
+    ),
+    _gpu(
+        "staged_slot", "a slot is filled before what was in it has landed", _STAGED,
+        "if (status.ok()) status = gpu->Wait(lane->fetching, other->landed[slot.number]);", "",
+    ),
+    _gpu(
+        "staged_arrival", "a chunk is exchanged before it has come", _STAGED,
+        "if (status.ok()) status = Await(slot, *work);", "",
+    ),
+    _gpu(
+        "staged_submitters", "a result is used before it has landed", _STAGED,
+        "if (status.ok()) status = gpu->Wait(last, lane->done);", "",
+    ),
+    _gpu(
+        "staged_fetched", "the event of a chunk's arrival is not recorded", _STAGED,
+        "if (status.ok()) status = gpu->Record(lane->fetched[slot.number], lane->fetching);", "",
+    ),
+    _gpu(
+        "staged_landed", "the event of a slot's end is not recorded", _STAGED,
+        "if (status.ok()) status = gpu->Record(lane->landed[slot.number], lane->landing);", "",
+    ),
+    _gpu(
+        "staged_done", "the event of the result is not recorded", _STAGED,
+        "Status status = gpu->Record(lane->done, stream);", "Status status;",
+    ),
+    _gpu(
+        "ring_memory", "pinned memory is kept for ever", _RING,
+        "if (pinned_by_ != nullptr) pinned_by_->DeletePinned(memory_);", "",
+    ),
+    _gpu(
+        "ring_events", "events are kept for ever", _RING,
+        "if (lane->landed[i] != nullptr) lane->gpu->Delete(lane->landed[i]);", "",
+    ),
+    _gpu(
+        "direct_gradient", "GPUs reduce a gradient before it is there", _DIRECT,
+        "const Status status = gpu_->Wait(stream_, last);", "const Status status;",
+    ),
+    _gpu(
+        "direct_result", "a result of GPUs is used before it is there", _DIRECT,
+        "status = gpu_->Wait(last, one.event);", "",
+    ),
+    _gpu(
+        "direct_event", "the event of a reduction is not recorded", _DIRECT,
+        "status = gpu_->Record(one.event, stream_);", "",
+    ),
+    _gpu(
+        "direct_weights", "a weight is read before it has come", _DIRECT,
+        "if (status.ok()) status = Await(read_, entries[0].request->name, deadline);", "",
+    ),
+    _gpu(
+        "direct_read", "the event of the weights is not recorded", _DIRECT,
+        "Status status = gpu_->Record(read_, stream_);", "Status status;",
+    ),
+    _gpu(
+        "direct_buffers", "fusion buffers are kept for ever", _DIRECT,
+        "for (const auto& [buffer, bytes] : buffers_) collectives_->DeleteBuffer(buffer);", "",
+    ),
+    _gpu(
+        "peers_put", "a chunk is summed before all ranks have put theirs", _PEERS,
+        "  if (status.ok()) status = AwaitPut(deadline);\n  if (!status.ok()) return status;\n",
+        "  if (!status.ok()) return status;\n",
+    ),
+    _gpu(
+        "peers_event", "the event of a chunk that was put is not recorded", _PEERS,
+        "  if (status.ok()) status = gpu_->Record(put_, stream);\n"
+        "  if (status.ok()) status = AwaitPut(deadline);\n  if (!",
+        "  if (status.ok()) status = AwaitPut(deadline);\n  if (!",
+    ),
+    _gpu(
+        "peers_slot", "a chunk is put where others still read the last one", _PEERS,
+        "chunks_++ % kSlots * chunk_bytes_", "0 * chunks_++",
+    ),
+    _gpu(
+        "peers_own", "shared memory is kept for ever", _PEERS,
+        "if (own_ != nullptr && closed_) gpu_->DeleteMemory(own_);", "",
+    ),
+    _gpu(
+        "peers_close", "memory of other ranks stays open", _CHOICE,
+        "if (own.ok()) direct_->Close();", "",
+    ),
+    _gpu(
+        "peers_drain", "a rank ends while others read its memory", _CHOICE,
+        "const Status own = direct_->Drain(deadline);", "const Status own;",
+    ),
+)  # fmt: skip
+
+
 def places(mutation: Mutation) -> Iterator[Path]:
     """The files that hold `old`, in the copy."""
     if mutation.cpp:
@@ -174,7 +282,7 @@ def places(mutation: Mutation) -> Iterator[Path]:
         (root,) = VENV.glob("lib/python3*/site-packages/tensorflow/mpi")
         ending = ".py"
     for path in root.rglob(f"*{ending}"):
-        if mutation.old in path.read_text():
+        if str(path).endswith(mutation.where or ending) and mutation.old in path.read_text():
             yield path
 
 
@@ -200,16 +308,17 @@ def copy_tree() -> None:
     (TREE / ".cache" / "external").symlink_to(ROOT / ".cache" / "external")
 
 
-def build_library() -> None:
-    """Builds the copied sources, and puts their library into the copied environment.
-
-    With Bazel's cache of the checkout, whose next build compiles the mutated file once more.
-    """
-    log = PLACE / "bazel.log"
+def bazel_command() -> list[str]:
+    """With Bazel's cache of the checkout, whose next build compiles the mutated file once more."""
     asked = ["bazel", "--batch", "info", "output_base"]
     base = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    bazel = ["bazel", "--batch", f"--output_base={base.strip()}"]
-    if run([*bazel, "build", f"//{LIBRARY.replace('/lib', ':lib')}"], log, TREE):
+    return ["bazel", "--batch", f"--output_base={base.strip()}"]
+
+
+def build_library() -> None:
+    """Builds the copied sources, and puts their library into the copied environment."""
+    log = PLACE / "bazel.log"
+    if run([*bazel_command(), "build", f"//{LIBRARY.replace('/lib', ':lib')}"], log, TREE):
         raise SystemExit(f"the mutated library does not compile: {log}")
     (target,) = VENV.glob(f"lib/python3*/site-packages/tensorflow/mpi/lib/{Path(LIBRARY).name}")
     target.unlink()
@@ -220,10 +329,19 @@ def failures(text: str) -> list[str]:
     return sorted(set(re.findall(r"^(?:FAILED|ERROR) tests/(.+?)(?: - .*)?$", text, re.M)))
 
 
+def gtest_failures(text: str) -> list[str]:
+    """Those that failed, and those in which the process ended."""
+    failed = set(re.findall(r"^\[  FAILED  \] ([^\s,]+)", text, re.M))
+    begun = set(re.findall(r"^\[ RUN      \] (\S+)", text, re.M))
+    ended = set(re.findall(r"^\[ +(?:OK|FAILED|SKIPPED) +\] ([^\s,]+)", text, re.M))
+    return sorted(failed | (begun - ended))
+
+
 def caught(mutation: Mutation) -> bool:
     """Applies the mutation to fresh copies and runs its tests."""
     begin = time.monotonic()
-    copy_environment()
+    if not mutation.targets:
+        copy_environment()
     if mutation.cpp:
         copy_tree()
     found = list(places(mutation))
@@ -232,6 +350,13 @@ def caught(mutation: Mutation) -> bool:
     text = found[0].read_text().replace(mutation.old, mutation.new)
     found[0].unlink()
     found[0].write_text(text)
+    log = PLACE / f"{mutation.name}.log"
+    if mutation.targets:
+        targets = [f"//tests/core:{target}" for target in mutation.targets]
+        code = run([*bazel_command(), "test", "--test_output=all", *targets], log, TREE)
+        failed = gtest_failures(log.read_text())
+        verdict = "caught" if code == 3 and failed else "MISSED" if code == 0 else f"bazel: {code}"
+        return told(mutation, verdict, failed, begin)
     if mutation.cpp:
         build_library()
     tests = []
@@ -239,17 +364,20 @@ def caught(mutation: Mutation) -> bool:
         file, _, test = name.partition("::")
         (path,) = (ROOT / "tests").rglob(file)
         tests.append(f"{path}::{test}" if test else str(path))
-    log = PLACE / f"{mutation.name}.log"
     pytest = [str(VENV / "bin" / "python"), "-m", "pytest", "-m", mutation.tier]
     code = run([*pytest, "--numprocesses", "2", "--dist", "loadfile", *tests], log)
     failed = failures(log.read_text())
     verdict = "caught" if code == 1 and failed else "MISSED" if code == 0 else f"pytest: {code}"
+    return told(mutation, verdict, failed, begin)
+
+
+def told(mutation: Mutation, verdict: str, failed: list[str], begin: float) -> bool:
     print(f"{mutation.name}: {mutation.what}: {verdict}, {time.monotonic() - begin:.0f} s")
     for name in failed[:5]:
         print(f"    {name}")
     if len(failed) > 5:
-        print(f"    and {len(failed) - 5} more; {log}")
-    return code == 1 and bool(failed)
+        print(f"    and {len(failed) - 5} more; {PLACE / mutation.name}.log")
+    return verdict == "caught"
 
 
 def main() -> int:

@@ -208,8 +208,7 @@ def main() -> int:
         results.update({f"{name}/{i}": weight for i, weight in enumerate(weights)})
         if rank == 0:
             print(f"{name}: {time.time() - begin:.1f} s", flush=True)
-    if rank == 0:
-        np.savez(out, **results)
+            np.savez(out, **results)  # each time: a GPU that is lent may be taken away
     return failed
 
 

@@ -2,6 +2,7 @@
 
 Run by the Python that has the wheel for GPUs, with its mpirun on PATH. Prints Markdown; --write
 puts it between the marks of a page (docs/gpu.md). Fails if a training differs from one process's.
+`--only IPC` (staged, NCCL): of one way that gradients go, between marks of its own.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from pathlib import Path
 import equality
 
 HERE = Path(__file__).resolve().parent
-MARKS = ("<!-- report.py: begin -->", "<!-- report.py: end -->")
+SHARED = {"TF_MPI_TRANSPORT": "ipc"}
 STAGED = {"TF_MPI_TRANSPORT": "mpi"}
 NCCL = {"TF_MPI_TRANSPORT": "nccl"}
-SHARED = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+ONE_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 
 
 def _gpus() -> list[str]:
@@ -57,6 +58,7 @@ def _equality(folder: Path, ways: list[tuple[str, int, dict[str, str]]]) -> tupl
     wrong = _run(0, "cases.py", one)[0]
     table: dict[str, dict[str, str]] = {}
     for number, (way, ranks, environment) in enumerate(ways):
+        print(f"{way} ...", file=sys.stderr, flush=True)
         ours = str(folder / f"{number}.npz")
         wrong += _run(ranks, "cases.py", ours, **environment)[0]
         for name, apart, right in equality.differences(one, ours):
@@ -110,27 +112,33 @@ def _lost_rank(ways: list[tuple[str, int, dict[str, str]]]) -> list[str]:
     return lines
 
 
-def report() -> tuple[str, int]:
+def report(only: str) -> tuple[str, int]:
+    """The page and how many trainings were wrong; of ways whose name has `only` in it."""
     gpus = _gpus()
-    own = len(gpus) > 1
-    nccl = NCCL if own else NCCL | SHARED
+    nccl = NCCL if len(gpus) > 1 else NCCL | ONE_GPU
     ways = [("2 ranks, staged", 2, STAGED), ("2 ranks, NCCL", 2, nccl)]
-    more = [("4 ranks, staged", 4, STAGED)]
+    more = [("4 ranks, staged", 4, STAGED), ("1 rank", 1, {"TF_MPI_ENABLE": "1"})]
+    if len(gpus) == 1:
+        ways.insert(0, ("2 ranks, IPC", 2, SHARED))
+        more.insert(0, ("4 ranks, IPC", 4, SHARED))
     if len(gpus) >= 4:
         more.append(("4 ranks, NCCL", 4, NCCL))
+    ways = [way for way in ways if only in way[0]]
+    more = [way for way in more if only in way[0] or way[1] == 1]
+    command = "python tests/gpu/report.py" + (f" --only {only}" if only else "")
     with tempfile.TemporaryDirectory() as folder:
         trainings, wrong = _equality(Path(folder), ways + more)
-        overlap = _overlap(Path(folder))
+        overlap = _overlap(Path(folder)) if only in "staged" else []
     today = datetime.now(timezone.utc)
     lines = [
         f"{today:%Y-%m-%d}, {len(gpus)} x {gpus[0]}, {os.cpu_count()} cores;",
-        "`python tests/gpu/report.py --write docs/gpu.md`. The largest difference of a weight from",
-        f"one process's, relative to the largest weight. The limit is {equality.LIMIT:.0e}, in",
-        f"half precision {equality.LIMITS['mixed_precision']:.0e}.",
+        f"`{command} --write docs/gpu.md`. The largest difference of a",
+        "weight from one process's, relative to the largest weight. The limit is",
+        f"{equality.LIMIT:.0e}, in half precision {equality.LIMITS['mixed_precision']:.0e}.",
         "",
         *trainings,
         "",
-        *_speed(ways),
+        *_speed(ways + more[:1]),
         "",
         *overlap,
         *_lost_rank(ways),
@@ -141,13 +149,17 @@ def report() -> tuple[str, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, help="a page with the marks")
-    page = parser.parse_args().write
-    text, wrong = report()
+    parser.add_argument("--only", default="", choices=("IPC", "staged", "NCCL"))
+    arguments = parser.parse_args()
+    page = arguments.write
+    text, wrong = report(arguments.only)
     print(text)
     if page is not None:
-        before, rest = page.read_text(encoding="utf-8").split(MARKS[0])
-        after = rest.split(MARKS[1])[1]
-        page.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}", encoding="utf-8")
+        name = " ".join(["report.py", arguments.only]).strip()
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, rest = page.read_text(encoding="utf-8").split(begin)
+        after = rest.split(end)[1]
+        page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
     return 1 if wrong else 0
 
 

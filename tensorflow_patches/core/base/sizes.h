@@ -33,6 +33,10 @@ inline constexpr size_t kMostChunksBytes = size_t{64} << 20;
 // reduced before that is on its way back.
 inline constexpr size_t kGpuChunkBytes = size_t{2} << 20;
 
+// Inside a GPU that ranks share. So much of each rank is summed at a time, in two places by turns:
+// processes take turns at a GPU, and each turn costs more than the copies of a chunk.
+inline constexpr size_t kSharedGpuChunkBytes = size_t{32} << 20;
+
 // Between nodes. Reduced inside the node, between nodes and shared out, so much at a time.
 inline constexpr size_t kStageBytes = size_t{4} << 20;
 // Through MPI a chunk of this size stays in the cache between being reduced and being copied.

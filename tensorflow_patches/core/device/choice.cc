@@ -14,10 +14,24 @@ namespace {
 constexpr int kSharedGpuVersion = 23000;
 constexpr size_t kMostSharing = 2;
 
+constexpr size_t kMostOnOneGpu = 8;  // each takes memory, and turns
+
 std::string Rank(size_t rank) { return "rank " + std::to_string(rank); }
 
+// "" or why these ranks have no GPU that all share.
+std::string WhyNotShared(const std::vector<DeviceFacts>& ranks) {
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].gpu.empty()) return Rank(rank) + " has no GPU";
+    if (ranks[rank].gpu == ranks[0].gpu) continue;
+    return "rank 0 has " + ranks[0].gpu + ", " + Rank(rank) + " has " + ranks[rank].gpu;
+  }
+  if (ranks.size() <= kMostOnOneGpu) return "";
+  return std::to_string(ranks.size()) + " ranks share " + ranks[0].gpu + ", and it is for " +
+         std::to_string(kMostOnOneGpu) + " at most";
+}
+
 // "" or why ranks of these facts cannot use NCCL.
-std::string WhyNot(const std::vector<DeviceFacts>& ranks) {
+std::string WhyNotNccl(const std::vector<DeviceFacts>& ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (ranks[rank].gpu.empty()) return Rank(rank) + " has no GPU";
     if (ranks[rank].nccl_version == 0) return Rank(rank) + " finds no NCCL";
@@ -66,16 +80,27 @@ Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransp
     choice->reason = "one rank alone exchanges nothing";
     return Status();
   }
-  const std::string why_not = WhyNot(ranks);
-  choice->nccl = why_not.empty();
-  if (choice->nccl) {
+  const std::string not_shared = WhyNotShared(ranks);
+  if (not_shared.empty() && wanted != DeviceTransport::kNccl) {
+    choice->way = DeviceWay::kShared;
+    choice->reason = "on " + ranks[0].gpu + ", which all ranks share";
+    return Status();
+  }
+  if (wanted == DeviceTransport::kIpc) {
+    return Status(Code::kFailedPrecondition,
+                  "TF_MPI_TRANSPORT=ipc, but " + not_shared +
+                      ". TF_MPI_TRANSPORT=auto looks for another way there");
+  }
+  const std::string not_nccl = WhyNotNccl(ranks);
+  if (not_nccl.empty()) {
+    choice->way = DeviceWay::kNccl;
     choice->reason = "NCCL " + NcclVersionText(ranks[0].nccl_version) + " on all ranks";
   } else if (wanted == DeviceTransport::kNccl) {
     return Status(Code::kFailedPrecondition,
-                  "TF_MPI_TRANSPORT=nccl, but " + why_not +
-                      ". TF_MPI_TRANSPORT=auto stages through the host there");
+                  "TF_MPI_TRANSPORT=nccl, but " + not_nccl +
+                      ". TF_MPI_TRANSPORT=auto looks for another way there");
   } else {
-    choice->reason = "staged through the host, for " + why_not;
+    choice->reason = "staged through the host, for " + not_nccl;
   }
   return Status();
 }

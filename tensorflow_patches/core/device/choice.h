@@ -1,4 +1,5 @@
-// Whether the GPUs reduce among themselves, or what they have is staged through their hosts.
+// How what lies on GPUs is reduced: by NCCL, on the one GPU that all ranks share, or staged through
+// the hosts.
 
 #ifndef TFMPI_CORE_DEVICE_CHOICE_H_
 #define TFMPI_CORE_DEVICE_CHOICE_H_
@@ -17,15 +18,17 @@ struct DeviceFacts {
   bool shares_gpu = false;  // whether its NCCL may share a GPU: NCCL_MULTI_RANK_GPU_ENABLE
 };
 
-enum class DeviceTransport { kAuto, kStaged, kNccl };  // TF_MPI_TRANSPORT=auto|mpi|nccl
+enum class DeviceTransport { kAuto, kStaged, kNccl, kIpc };  // TF_MPI_TRANSPORT=auto|mpi|nccl|ipc
+
+enum class DeviceWay { kStaged, kNccl, kShared };
 
 struct DeviceChoice {
-  bool nccl = false;
+  DeviceWay way = DeviceWay::kStaged;
   std::string reason;  // a sentence for people
 };
 
 // From the facts of all ranks, by rank, and what they all want: the same on each. Fails, with the
-// reason, if kNccl is wanted and cannot be.
+// reason, if kNccl or kIpc is wanted and cannot be.
 Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransport wanted,
                              DeviceChoice* choice);
 

@@ -1,5 +1,6 @@
-// Reductions that the GPUs of all ranks do among themselves. The seam between the engine and NCCL:
-// nccl.cc implements it, and tests/core/device/simulated_collectives.h by threads.
+// Reductions that the GPUs of all ranks do among themselves. The seam between the engine and what
+// does them: NCCL (nccl.h), one GPU that all ranks share (core/gpu/peer_collectives.h), and in
+// tests threads (tests/core/device/simulated_collectives.h).
 
 #ifndef TFMPI_CORE_DEVICE_COLLECTIVES_H_
 #define TFMPI_CORE_DEVICE_COLLECTIVES_H_
@@ -13,9 +14,8 @@
 
 namespace tfmpi {
 
-// Whether Allreduce takes it; the rest is the caller's to stage through the host. The same on all
-// ranks: no 16-bit integers and bools, and complex numbers are two reals, so sums and averages
-// only.
+// Whether NCCL has it: no 16-bit integers and bools, and complex numbers are two reals, so sums and
+// averages only.
 bool GpusReduce(DataType type, ReduceOp op);
 
 // One rank's, of one group. Communication thread only. All ranks make the same calls, in the same
@@ -27,18 +27,23 @@ class DeviceCollectives {
   // For people: "NCCL 2.32.3".
   virtual std::string description() const = 0;
 
+  // Whether Allreduce takes it; the rest is the caller's to stage through the host. The same on all
+  // ranks.
+  virtual bool Takes(DataType type, ReduceOp op) const { return GpusReduce(type, op); }
+
   // Enqueued: `count` elements of this GPU's memory; `in` may be `out`. kAverage: each rank's
   // elements times its own `scale`, which divides by the contributors, then their sum: ranks may
   // weigh differently, and a kSum of real numbers is the same with 1. 0 times infinity is not a
   // number: a rank that contributes nothing hands in zeros. Other reductions, and integers, know no
   // `scale` but 1.
   //
-  // half and bfloat16 stay what they are on their way: `scale`, each product and each partial sum
-  // are rounded, where a staged reduction rounds once.
+  // NCCL keeps half and bfloat16 on their way: `scale`, each product and each partial sum are
+  // rounded, where other reductions round once.
   //
-  // May wait until it is enqueued, which the first ones do for all ranks to have called it.
+  // May wait until it is enqueued, which the first ones do for all ranks to have called it; no
+  // longer than until `deadline`.
   virtual Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
-                           double scale, GpuStream stream) = 0;
+                           double scale, GpuStream stream, TimePoint deadline) = 0;
 
   // Fails if something has gone wrong since, here or at a rank that this one heard of: to be asked
   // while an event behind a reduction does not come. A rank that is lost may be noticed by nobody:
@@ -47,6 +52,11 @@ class DeviceCollectives {
 
   // Ends what is enqueued, whose results are undefined then. Nothing can be reduced after it.
   virtual void Abort() = 0;
+
+  // The end in order, when nothing is under way on any rank: first each closes what it has open of
+  // the others, then each hears that all have. Without it the others' is left alone.
+  virtual void Close() {}
+  virtual void Closed() {}
 
   // Memory of the GPU from which and to which reductions are fastest.
   virtual Status NewBuffer(size_t bytes, void** memory) = 0;

@@ -2,12 +2,131 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <random>
+#include <utility>
+
+#include "tensorflow_patches/core/device/sum_kernels.h"
 
 namespace tfmpi {
 namespace {
+
+// Runs a call of the driver in a context; what fails is told with the GPU's name, and with `bytes`
+// unless they are 0.
+template <typename Function>
+Status InContextDo(const Driver& driver, CudaContext context, const std::string& gpu,
+                   const char* name, const Function& function, size_t bytes = 0) {
+  const InContext in_context(driver, context);
+  const int error = in_context.error() != kCudaSuccess ? in_context.error() : function();
+  if (error == kCudaSuccess) return Status();
+  const std::string of = bytes == 0 ? "" : " of " + std::to_string(bytes) + " bytes";
+  return Status(Code::kInternal,
+                std::string(name) + of + " on " + gpu + ": " + CudaErrorText(driver, error));
+}
+
+class DriverSum : public GpuSum {
+ public:
+  DriverSum(const Driver& driver, CudaContext context, std::string gpu, size_t sources)
+      : driver_(driver), context_(context), gpu_(std::move(gpu)), sources_(sources) {}
+  ~DriverSum() override {
+    Do("cuModuleUnload",
+       [&] { return module_ != nullptr ? driver_.ModuleUnload(module_) : kCudaSuccess; });
+  }
+
+  Status Load() {
+    const std::string text = SumKernels(sources_);
+    Status status =
+        Do("cuModuleLoadData", [&] { return driver_.ModuleLoadData(&module_, text.c_str()); });
+    for (const DataType type :
+         {DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32, DataType::kFloat64}) {
+      for (const Grain grain : {Grain::kElement, Grain::kWide}) {
+        if (!status.ok()) return status;
+        const std::string name = SumKernelName(type, grain);
+        status = Do("cuModuleGetFunction", [&] {
+          return driver_.ModuleGetFunction(&kernels_[name], module_, name.c_str());
+        });
+      }
+    }
+    return status;
+  }
+
+  Status Enqueue(const std::vector<const void*>& sources, const std::vector<double>& scales,
+                 void* out, size_t count, DataType type, GpuStream stream) override {
+    // What is no whole number of 16 bytes is left for the other kernel, and all of it if the result
+    // does not begin at a multiple of that.
+    const size_t per_grain = GrainBytes(type, Grain::kWide) / SizeOf(type);
+    const bool aligned = reinterpret_cast<uintptr_t>(out) % GrainBytes(type, Grain::kWide) == 0;
+    const size_t wide = aligned ? count / per_grain : 0;
+    Status status;
+    if (wide != 0) {
+      status = Launch({type, Grain::kWide, 0, wide}, sources, scales, out, stream);
+    }
+    const size_t done = wide * per_grain;
+    if (status.ok() && done != count) {
+      status = Launch({type, Grain::kElement, done * SizeOf(type), count - done}, sources, scales,
+                      out, stream);
+    }
+    return status;
+  }
+
+ private:
+  struct Part {
+    DataType type;
+    Grain grain;
+    size_t begin;    // bytes
+    uint64_t count;  // grains
+  };
+
+  Status Launch(Part part, const std::vector<const void*>& sources,
+                const std::vector<double>& scales, void* out, GpuStream stream) {
+    constexpr uint64_t kThreads = 256;
+    constexpr uint64_t kMostBlocks = 2048;  // each multiprocessor has some, and each thread work
+    const auto at = [&part](const void* memory) {
+      return static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(memory) + part.begin);
+    };
+    unsigned long long to = at(out);
+    std::vector<unsigned long long> from;
+    for (const void* source : sources) from.push_back(at(source));
+    std::vector<double> factors = scales;
+    std::vector<void*> arguments = {&to, &part.count};
+    for (unsigned long long& address : from) arguments.push_back(&address);
+    for (double& factor : factors) arguments.push_back(&factor);
+    const auto blocks =
+        static_cast<unsigned>(std::min(kMostBlocks, (part.count + kThreads - 1) / kThreads));
+    return Do("cuLaunchKernel", [&] {
+      return driver_.LaunchKernel(kernels_.at(SumKernelName(part.type, part.grain)), blocks, 1, 1,
+                                  kThreads, 1, 1, 0, stream, arguments.data(), nullptr);
+    });
+  }
+
+  template <typename Function>
+  Status Do(const char* name, const Function& function) {
+    return InContextDo(driver_, context_, gpu_, name, function);
+  }
+
+  const Driver& driver_;
+  const CudaContext context_;
+  const std::string gpu_;
+  const size_t sources_;
+  CudaModule module_ = nullptr;
+  std::map<std::string, CudaFunction> kernels_;
+};
+
+// This process, among all that may share a GPU: numbers of processes are not unique among
+// containers.
+const uint64_t* ThisProcess() {
+  static const auto* const drawn = [] {
+    std::random_device device;
+    auto* const numbers = new uint64_t[2];
+    for (int i = 0; i < 2; ++i) numbers[i] = (uint64_t{device()} << 32) | device();
+    return numbers;
+  }();
+  return drawn;
+}
 
 // The driver itself is safe to call on any thread; this keeps nothing that changes.
 class DriverGpu : public Gpu {
@@ -92,20 +211,63 @@ class DriverGpu : public Gpu {
     Call("cuMemFree", [&] { return driver_.MemFree(Address(memory)); });
   }
 
+  Status NewSharedMemory(size_t bytes, void** memory, GpuHandle* handle) override {
+    Status status = NewMemory(bytes, memory);
+    if (!status.ok()) return status;
+    CudaIpcHandle ipc = {};
+    status =
+        Call("cuIpcGetMemHandle", [&] { return driver_.IpcGetMemHandle(&ipc, Address(*memory)); });
+    if (!status.ok()) {
+      DeleteMemory(*memory);
+      *memory = nullptr;
+      return status;
+    }
+    std::memcpy(handle->bytes, ipc.bytes, sizeof(handle->bytes));
+    std::memcpy(handle->process, ThisProcess(), sizeof(handle->process));
+    handle->address = Address(*memory);
+    return status;
+  }
+
+  // The driver refuses to open a process's own.
+  Status OpenMemory(const GpuHandle& handle, void** memory) override {
+    if (IsOwn(handle)) {
+      *memory = reinterpret_cast<void*>(handle.address);
+      return Status();
+    }
+    CudaIpcHandle ipc = {};
+    std::memcpy(ipc.bytes, handle.bytes, sizeof(ipc.bytes));
+    unsigned long long address = 0;
+    const Status status = Call("cuIpcOpenMemHandle", [&] {
+      return driver_.IpcOpenMemHandle(&address, ipc, kIpcMemLazyEnablePeerAccess);
+    });
+    *memory = reinterpret_cast<void*>(address);
+    return status;
+  }
+
+  void CloseMemory(const GpuHandle& handle, void* memory) override {
+    if (IsOwn(handle)) return;
+    Call("cuIpcCloseMemHandle", [&] { return driver_.IpcCloseMemHandle(Address(memory)); });
+  }
+
+  Status NewSum(size_t sources, std::unique_ptr<GpuSum>* sum) override {
+    auto made = std::make_unique<DriverSum>(driver_, context_, description_, sources);
+    const Status status = made->Load();
+    if (status.ok()) *sum = std::move(made);
+    return status;
+  }
+
  private:
+  static bool IsOwn(const GpuHandle& handle) {
+    return std::memcmp(handle.process, ThisProcess(), sizeof(handle.process)) == 0;
+  }
+
   static unsigned long long Address(const void* memory) {
     return reinterpret_cast<unsigned long long>(memory);
   }
 
-  // `bytes`: none are spoken of if 0.
   template <typename Function>
   Status Call(const char* name, const Function& function, size_t bytes = 0) {
-    const InContext in_context(driver_, context_);
-    const int error = in_context.error() != kCudaSuccess ? in_context.error() : function();
-    if (error == kCudaSuccess) return Status();
-    const std::string of = bytes == 0 ? "" : " of " + std::to_string(bytes) + " bytes";
-    return Status(Code::kInternal, std::string(name) + of + " on " + description_ + ": " +
-                                       CudaErrorText(driver_, error));
+    return InContextDo(driver_, context_, description_, name, function, bytes);
   }
 
   const Driver& driver_;

@@ -42,6 +42,13 @@ std::string FindAll(void* library, Driver* driver) {
   symbols.Find("cuMemFree_v2", &driver->MemFree);
   symbols.Find("cuMemHostAlloc", &driver->MemHostAlloc);
   symbols.Find("cuMemFreeHost", &driver->MemFreeHost);
+  symbols.Find("cuIpcGetMemHandle", &driver->IpcGetMemHandle);
+  symbols.Find("cuIpcOpenMemHandle_v2", &driver->IpcOpenMemHandle);
+  symbols.Find("cuIpcCloseMemHandle", &driver->IpcCloseMemHandle);
+  symbols.Find("cuModuleLoadData", &driver->ModuleLoadData);
+  symbols.Find("cuModuleUnload", &driver->ModuleUnload);
+  symbols.Find("cuModuleGetFunction", &driver->ModuleGetFunction);
+  symbols.Find("cuLaunchKernel", &driver->LaunchKernel);
   return symbols.missing();
 }
 

@@ -21,6 +21,13 @@ inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kMemHostPortable = 1;
 inline constexpr int kCaptureModeRelaxed = 2;
+inline constexpr unsigned kIpcMemLazyEnablePeerAccess = 1;
+
+using CudaModule = struct CudaModuleHandle*;      // a CUmodule
+using CudaFunction = struct CudaFunctionHandle*;  // a CUfunction
+struct CudaIpcHandle {                            // a CUipcMemHandle; passed by value
+  char bytes[64];
+};
 
 struct Driver {
   int (*Init)(unsigned flags);
@@ -57,6 +64,17 @@ struct Driver {
   int (*MemFree)(unsigned long long memory);
   int (*MemHostAlloc)(void** memory, size_t bytes, unsigned flags);
   int (*MemFreeHost)(void* memory);
+
+  int (*IpcGetMemHandle)(CudaIpcHandle* handle, unsigned long long memory);
+  int (*IpcOpenMemHandle)(unsigned long long* memory, CudaIpcHandle handle, unsigned flags);
+  int (*IpcCloseMemHandle)(unsigned long long memory);
+
+  int (*ModuleLoadData)(CudaModule* module, const void* image);
+  int (*ModuleUnload)(CudaModule module);
+  int (*ModuleGetFunction)(CudaFunction* function, CudaModule module, const char* name);
+  int (*LaunchKernel)(CudaFunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                      unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                      GpuStream stream, void** arguments, void** extra);
 };
 
 // The driver, which the first call looks for and starts. Null with the reason in `status` where

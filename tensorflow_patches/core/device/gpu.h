@@ -5,6 +5,8 @@
 // linked. tests/core/device/simulated_gpu.h does by threads. Streams and events are the driver's
 // own handles, since TensorFlow's streams come from outside.
 //
+// Ranks that share a GPU reach each other's memory by handles, and the GPU adds it up for them.
+//
 // Any thread may call any function; what is enqueued on one stream runs in the order of the calls.
 // Nothing here waits for the GPU unless it says so.
 
@@ -12,14 +14,36 @@
 #define TFMPI_CORE_DEVICE_GPU_H_
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "tensorflow_patches/core/base/status.h"
+#include "tensorflow_patches/core/base/types.h"
 
 namespace tfmpi {
 
 using GpuStream = struct GpuStreamHandle*;  // a CUstream
 using GpuEvent = struct GpuEventHandle*;    // a CUevent
+
+// What another process opens memory by. Sent as bytes.
+struct GpuHandle {
+  char bytes[64];
+  uint64_t process[2];  // drawn at random: who opens its own memory needs no driver
+  uint64_t address;     // in that process
+};
+
+// A kernel of ours: the one that adds up what ranks hold on one GPU.
+class GpuSum {
+ public:
+  virtual ~GpuSum() = default;
+  // Enqueued: element i of `out` becomes the sum over k of scales[k] * sources[k][i]. A real type;
+  // half and bfloat16 are summed in float32 and rounded once. Sources lie at multiples of 16 bytes,
+  // and none is `out`. The same call on two ranks gives the same bits.
+  virtual Status Enqueue(const std::vector<const void*>& sources, const std::vector<double>& scales,
+                         void* out, size_t count, DataType type, GpuStream stream) = 0;
+};
 
 class Gpu {
  public:
@@ -53,6 +77,14 @@ class Gpu {
   // Memory of the GPU. May wait for it, too.
   virtual Status NewMemory(size_t bytes, void** memory) = 0;
   virtual void DeleteMemory(void* memory) = 0;
+
+  // Memory of the GPU that other processes can open; for DeleteMemory, when they have closed it.
+  virtual Status NewSharedMemory(size_t bytes, void** memory, GpuHandle* handle) = 0;
+  // That of another process of this machine, on this GPU.
+  virtual Status OpenMemory(const GpuHandle& handle, void** memory) = 0;
+  virtual void CloseMemory(const GpuHandle& handle, void* memory) = 0;
+  // Of so many sources.
+  virtual Status NewSum(size_t sources, std::unique_ptr<GpuSum>* sum) = 0;
 };
 
 // The GPU that `stream` belongs to, one object for each for as long as the process lives; null with

@@ -96,7 +96,7 @@ class NcclCollectives : public DeviceCollectives {
   }
 
   Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
-                   double scale, GpuStream stream) override {
+                   double scale, GpuStream stream, TimePoint deadline) override {
     if (!GpusReduce(type, op)) {
       return Status(Code::kInvalidArgument, std::string("NCCL has no ") + Name(op) + " of " +
                                                 Name(type) + ": it must be staged");
@@ -122,7 +122,7 @@ class NcclCollectives : public DeviceCollectives {
     }
     const int started =
         nccl_.AllReduce(in, out, elements, NcclType(type), reduction, comm_, stream);
-    const int result = Settle(started, Clock::now() + options_.timeout);
+    const int result = Settle(started, deadline);
     if (scaled && result == kNcclSuccess) nccl_.RedOpDestroy(reduction, comm_);
     return Check("ncclAllReduce", result, elements * SizeOf(type) / WireElements(type));
   }

@@ -26,8 +26,6 @@ struct NcclOptions {
   NcclId id = {};
   // By when all ranks must have called MakeNcclCollectives.
   TimePoint deadline;
-  // How long Allreduce may wait for other ranks before it is enqueued.
-  Clock::duration timeout = std::chrono::seconds(60);
   // At most so many of the GPU's multiprocessors; 0: NCCL decides. Ranks that share a GPU must
   // leave each other some.
   int max_ctas = 0;

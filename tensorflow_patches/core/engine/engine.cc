@@ -139,6 +139,8 @@ Status Engine::Join() {
   std::exchange(await_loop_, nullptr)();
   communication_thread_.AssertGivenUp();
   if (!failure_.ok()) return failure_;
+  const Status drained = fusion_.DrainGpus(Clock::now() + options_.collective_timeout);
+  if (!drained.ok()) return drained;
   if (options_.at_end && !options_.at_end(transport_.get())) {
     return Status(Code::kUnavailable, "the ranks could not gather what they recorded");
   }

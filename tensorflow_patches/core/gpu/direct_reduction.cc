@@ -88,10 +88,10 @@ Status DirectReduction::Prepare() {
   return status;
 }
 
-bool DirectReduction::Takes(const std::vector<FusionEntry>& entries) {
+bool DirectReduction::Takes(const std::vector<FusionEntry>& entries) const {
   return entries.size() <= kMostWeights &&
-         std::all_of(entries.begin(), entries.end(), [](const FusionEntry& entry) {
-           return GpusReduce(entry.signature.dtype, entry.signature.op);
+         std::all_of(entries.begin(), entries.end(), [this](const FusionEntry& entry) {
+           return collectives_->Takes(entry.signature.dtype, entry.signature.op);
          });
 }
 
@@ -119,7 +119,7 @@ Status DirectReduction::Allreduce(const std::vector<FusionEntry>& entries, doubl
     run.nothing = weights[begin] == 0;
     run.scale = run.nothing ? scale : weights[begin] * scale;
     run.op = sums && run.scale != 1 ? ReduceOp::kAverage : sums ? ReduceOp::kSum : op;
-    status = Reduce(entries, run);
+    status = Reduce(entries, run, deadline);
     begin = run.end;
   }
   const Status released = Release(entries, deadline);
@@ -173,14 +173,15 @@ Status DirectReduction::ReadWeights(const std::vector<FusionEntry>& entries,
   return Status();
 }
 
-Status DirectReduction::Reduce(const std::vector<FusionEntry>& entries, const Run& run) {
+Status DirectReduction::Reduce(const std::vector<FusionEntry>& entries, const Run& run,
+                               TimePoint deadline) {
   const FusionEntry& first = entries[run.begin];
   const bool one = run.end == run.begin + 1 && first.signature.parts == nullptr;
-  return one ? ReduceOne(first, run) : ReduceTogether(entries, run);
+  return one ? ReduceOne(first, run, deadline) : ReduceTogether(entries, run, deadline);
 }
 
 // From where it lies.
-Status DirectReduction::ReduceOne(const FusionEntry& entry, const Run& run) {
+Status DirectReduction::ReduceOne(const FusionEntry& entry, const Run& run, TimePoint deadline) {
   const Request& request = *entry.request;
   const size_t count = Count(entry.signature);
   if (count == 0) return Status();
@@ -193,11 +194,12 @@ Status DirectReduction::ReduceOne(const FusionEntry& entry, const Run& run) {
     in = request.output;
   }
   return collectives_->Allreduce(in, request.output, count, entry.signature.dtype, run.op,
-                                 run.scale, stream_);
+                                 run.scale, stream_, deadline);
 }
 
 // In one buffer, or in the memory that a request has for all of its results.
-Status DirectReduction::ReduceTogether(const std::vector<FusionEntry>& entries, const Run& run) {
+Status DirectReduction::ReduceTogether(const std::vector<FusionEntry>& entries, const Run& run,
+                                       TimePoint deadline) {
   size_t bytes = 0;
   for (size_t i = run.begin; i < run.end; ++i) bytes += BytesTogether(entries[i]);
   if (bytes == 0) return Status();
@@ -220,7 +222,7 @@ Status DirectReduction::ReduceTogether(const std::vector<FusionEntry>& entries, 
   if (status.ok()) {
     const Span span(Stage::kReduce, "between GPUs", bytes);
     status = collectives_->Allreduce(buffer, buffer, bytes / SizeOf(type), type, run.op, run.scale,
-                                     stream_);
+                                     stream_, deadline);
   }
   next = buffer;
   for (size_t i = run.begin; i < run.end && !in_place; ++i) {
@@ -298,6 +300,18 @@ Status DirectReduction::Check(TimePoint now) {
                 "a reduction between GPUs (" + description() + ") has not ended on " +
                     gpu_->description() +
                     " within TF_MPI_COLLECTIVE_TIMEOUT: a peer hangs, or this GPU does");
+}
+
+Status DirectReduction::Drain(TimePoint deadline) {
+  while (true) {
+    const Status status = Check(Clock::now());
+    if (!status.ok() || under_way_.empty()) return status;
+    if (Clock::now() > deadline) {
+      return Status(Code::kDeadlineExceeded,
+                    "a reduction on " + gpu_->description() + " has not ended, and this rank ends");
+    }
+    Clock::Sleep(std::chrono::microseconds(50));
+  }
 }
 
 Status DirectReduction::Await(GpuEvent event, const std::string& name, TimePoint deadline) {

@@ -1,4 +1,5 @@
-// Carries out a response whose tensors lie on GPUs that reduce among themselves, as by NCCL.
+// Carries out a response whose tensors lie on GPUs that reduce among themselves: by NCCL, or in the
+// memory of one that all ranks share.
 //
 // All of it is enqueued on a stream of ours, which waits for the submitters' streams, and they for
 // it. The communication thread waits for the GPU only where it has to read a weight there.
@@ -33,12 +34,17 @@ class DirectReduction {
   std::string description() const { return collectives_->description(); }
 
   // Whether all ranks can take this response this way: a function of what they have agreed on.
-  static bool Takes(const std::vector<FusionEntry>& entries);
+  bool Takes(const std::vector<FusionEntry>& entries) const;
   // As Fusion::Allreduce; every entry has a request, on every rank. When it returns, all is
   // enqueued, and every submitter's stream waits for it.
   Status Allreduce(const std::vector<FusionEntry>& entries, double scale, TimePoint deadline);
   // Of what is under way: fails if a deadline has passed, or something has gone wrong.
   Status Check(TimePoint now);
+  // Waits until nothing is under way any more.
+  Status Drain(TimePoint deadline);
+  // Then, by all ranks; see DeviceCollectives.
+  void Close() { collectives_->Close(); }
+  void Closed() { collectives_->Closed(); }
   // What is under way ends without a result, so that no stream waits for it for good.
   void Abort() { collectives_->Abort(); }
 
@@ -48,9 +54,10 @@ class DirectReduction {
 
   Status ReadWeights(const std::vector<FusionEntry>& entries, std::vector<double>* weights,
                      TimePoint deadline);
-  Status Reduce(const std::vector<FusionEntry>& entries, const Run& run);
-  Status ReduceOne(const FusionEntry& entry, const Run& run);
-  Status ReduceTogether(const std::vector<FusionEntry>& entries, const Run& run);
+  Status Reduce(const std::vector<FusionEntry>& entries, const Run& run, TimePoint deadline);
+  Status ReduceOne(const FusionEntry& entry, const Run& run, TimePoint deadline);
+  Status ReduceTogether(const std::vector<FusionEntry>& entries, const Run& run,
+                        TimePoint deadline);
   Status Clear(char* memory, size_t bytes);
   Status Buffer(size_t bytes, char** buffer);
   Status WaitForSubmitters(const std::vector<FusionEntry>& entries);

@@ -3,10 +3,12 @@
 #ifndef TFMPI_CORE_GPU_GPU_OPTIONS_H_
 #define TFMPI_CORE_GPU_GPU_OPTIONS_H_
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "tensorflow_patches/core/base/sizes.h"
 #include "tensorflow_patches/core/device/choice.h"
 #include "tensorflow_patches/core/device/collectives.h"
 #include "tensorflow_patches/core/device/gpu.h"
@@ -18,6 +20,7 @@ struct GpuOptions {
   DeviceTransport wanted = DeviceTransport::kAuto;
   std::string nccl_library = "libnccl.so.2";
   bool shares_gpu = false;  // NCCL_MULTI_RANK_GPU_ENABLE, as NCCL will read it
+  size_t shared_chunk_bytes = kSharedGpuChunkBytes;  // tests: smaller
   // A line for people, once, on the communication thread.
   std::function<void(const std::string&)> log;
 

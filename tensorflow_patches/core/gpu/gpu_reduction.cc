@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tensorflow_patches/core/device/driver.h"
+#include "tensorflow_patches/core/gpu/peer_collectives.h"
 
 namespace tfmpi {
 namespace {
@@ -38,8 +39,8 @@ Status GpuReduction::Allreduce(const std::vector<FusionEntry>& entries, int cont
     if (!status.ok()) return status;
     has_chosen_ = true;
   }
-  const bool direct = direct_ != nullptr && contributors == transport_->topology().size &&
-                      DirectReduction::Takes(entries);
+  const bool direct =
+      direct_ != nullptr && contributors == transport_->topology().size && direct_->Takes(entries);
   return direct ? direct_->Allreduce(entries, scale, deadline)
                 : staged_.Allreduce(entries, scale, deadline);
 }
@@ -53,15 +54,13 @@ Status GpuReduction::Choose(const GpuMemory* own, TimePoint deadline) {
   status = ChooseDeviceTransport(ranks, options_.wanted, &choice);
   if (!status.ok()) return Status(Code::kUnavailable, status.message());
   std::string reason = choice.reason;
-  if (choice.nccl) {
-    status = MakeDirect(*own, ShareAGpu(ranks), deadline);
-    bool all = false;
-    const Status agreed = Agree(status.ok(), &all, deadline);
-    if (!agreed.ok()) return agreed;
-    if (!all) {
-      direct_ = nullptr;
-      reason = "NCCL did not start" + (status.ok() ? " on another rank" : ": " + status.message());
-      if (options_.wanted == DeviceTransport::kNccl) return Status(Code::kUnavailable, reason);
+  if (choice.way != DeviceWay::kStaged) {
+    std::string why_not;
+    status = MakeDirect(choice.way, *own, ShareAGpu(ranks), deadline, &why_not);
+    if (!status.ok()) return status;
+    if (direct_ == nullptr) {
+      reason = (choice.way == DeviceWay::kNccl ? "NCCL did not start" : "not " + reason) + why_not;
+      if (options_.wanted != DeviceTransport::kAuto) return Status(Code::kUnavailable, reason);
       reason += "; gradients are staged through the hosts";
     }
   }
@@ -102,16 +101,29 @@ Status GpuReduction::Gather(const DeviceFacts& own, std::vector<DeviceFacts>* al
   return status;
 }
 
-Status GpuReduction::MakeDirect(const GpuMemory& own, bool shares, TimePoint deadline) {
+Status GpuReduction::MakeDirect(DeviceWay way, const GpuMemory& own, bool shares,
+                                TimePoint deadline, std::string* why_not) {
   std::unique_ptr<DeviceCollectives> collectives;
-  Status status = MakeCollectives(own, shares, deadline, &collectives);
-  if (!status.ok()) return status;
-  direct_ = std::make_unique<DirectReduction>(own.gpu, std::move(collectives));
-  return direct_->Prepare();
+  Status made = way == DeviceWay::kNccl
+                    ? MakeNccl(own, shares, deadline, &collectives)
+                    : PeerCollectives::Make(own.gpu, transport_, options_.shared_chunk_bytes,
+                                            deadline, &collectives);
+  if (made.ok()) {
+    direct_ = std::make_unique<DirectReduction>(own.gpu, std::move(collectives));
+    made = direct_->Prepare();
+  }
+  bool all = false;
+  const Status agreed = Agree(made.ok(), &all, deadline);
+  if (agreed.ok() && !all) {
+    if (direct_ != nullptr) direct_->Close();
+    direct_ = nullptr;
+    *why_not = made.ok() ? " on another rank" : ": " + made.message();
+  }
+  return agreed;
 }
 
-Status GpuReduction::MakeCollectives(const GpuMemory& own, bool shares, TimePoint deadline,
-                                     std::unique_ptr<DeviceCollectives>* made) {
+Status GpuReduction::MakeNccl(const GpuMemory& own, bool shares, TimePoint deadline,
+                              std::unique_ptr<DeviceCollectives>* made) {
   if (options_.make) return options_.make(own.gpu, made);
   const Topology& topology = transport_->topology();
   NcclOptions options;
@@ -130,6 +142,18 @@ Status GpuReduction::MakeCollectives(const GpuMemory& own, bool shares, TimePoin
   if (!failed.ok()) return failed;
   if (!all) return Status(Code::kUnavailable, "another rank cannot start it");
   return MakeNcclCollectives(nccl_, options, made);
+}
+
+Status GpuReduction::Drain(TimePoint deadline) {
+  if (direct_ == nullptr) return Status();
+  const Status own = direct_->Drain(deadline);
+  if (own.ok()) direct_->Close();
+  bool all = false;
+  const Status agreed = Agree(own.ok(), &all, deadline);
+  if (!own.ok()) return own;
+  if (agreed.ok() && all) direct_->Closed();
+  if (!agreed.ok() || all) return agreed;
+  return Status(Code::kUnavailable, "a reduction on another rank's GPU has not ended");
 }
 
 Status GpuReduction::Agree(bool well, bool* all, TimePoint deadline) {

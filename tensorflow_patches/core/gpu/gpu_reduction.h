@@ -1,9 +1,9 @@
-// Carries out responses whose tensors lie on GPUs: among the GPUs where they can (NCCL), else
-// staged through the hosts.
+// Carries out responses whose tensors lie on GPUs: among the GPUs where they can (NCCL), on the one
+// that all ranks share, else staged through the hosts.
 //
 // The ranks choose once, together, at the first allreduce of this kind: a rank says which GPU it
 // has and which NCCL it finds, and all judge alike (core/device/choice.h). A response that not all
-// ranks take part in, or of a type that NCCL lacks, is staged all the same.
+// ranks take part in, or of a type that cannot go so, is staged all the same.
 // Communication thread only.
 
 #ifndef TFMPI_CORE_GPU_GPU_REDUCTION_H_
@@ -35,6 +35,9 @@ class GpuReduction {
   }
   // Of what is under way; see DirectReduction.
   Status Check(TimePoint now) { return direct_ != nullptr ? direct_->Check(now) : Status(); }
+  // By all ranks, before they end together: what each still reads of another's memory has been read
+  // when it returns.
+  Status Drain(TimePoint deadline);
   // After a failure.
   void Abort() {
     if (direct_ != nullptr) direct_->Abort();
@@ -44,9 +47,11 @@ class GpuReduction {
   Status Choose(const GpuMemory* own, TimePoint deadline);
   DeviceFacts FactsOf(const GpuMemory* own);
   Status Gather(const DeviceFacts& own, std::vector<DeviceFacts>* all, TimePoint deadline);
-  Status MakeDirect(const GpuMemory& own, bool shares, TimePoint deadline);
-  Status MakeCollectives(const GpuMemory& own, bool shares, TimePoint deadline,
-                         std::unique_ptr<DeviceCollectives>* made);
+  // Sets direct_ on all ranks, or on none and says why.
+  Status MakeDirect(DeviceWay way, const GpuMemory& own, bool shares, TimePoint deadline,
+                    std::string* why_not);
+  Status MakeNccl(const GpuMemory& own, bool shares, TimePoint deadline,
+                  std::unique_ptr<DeviceCollectives>* made);
   // Whether all ranks say so.
   Status Agree(bool well, bool* all, TimePoint deadline);
 

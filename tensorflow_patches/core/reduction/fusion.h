@@ -36,6 +36,8 @@ class Fusion {
   // is aborted.
   Status CheckGpus(TimePoint now) { return gpus_.Check(now); }
   void AbortGpus() { gpus_.Abort(); }
+  // Before the ranks end together.
+  Status DrainGpus(TimePoint deadline) { return gpus_.Drain(deadline); }
 
   // `bytes` in all, on the wire. `factors`: by entry, what its data is multiplied by besides the
   // request's scale; null: 1.

@@ -223,9 +223,11 @@ PARAMETERS = {
             "TF_MPI_TRANSPORT",
             "choice",
             "auto",
-            "How gradients on GPUs are averaged. auto: by NCCL if each rank has a GPU of its own "
-            "(or NCCL_MULTI_RANK_GPU_ENABLE=1 is set, and NCCL is 2.30 or newer), else staged "
-            "through the hosts. mpi: always staged. nccl: by NCCL, or an error that says why not.",
+            "How gradients on GPUs are averaged. auto: by NCCL if each rank has a GPU of its own; "
+            "on the GPU, by CUDA IPC, if all ranks share one; else staged through the hosts. mpi: "
+            "always staged. nccl: by NCCL, or an error that says why not (ranks that share a GPU "
+            "need NCCL_MULTI_RANK_GPU_ENABLE=1 and NCCL 2.30). ipc: on the GPU that all share, or "
+            "an error.",
             choices=DEVICE_TRANSPORTS,
         ),
         Parameter(

@@ -13,13 +13,16 @@ namespace {
 constexpr int kNew = 23203;
 constexpr int kOld = 22803;
 
-// The reason, behind "NCCL: ", "staged: " or "error: ".
+// The reason, behind "NCCL: ", "shared: ", "staged: " or "error: ".
 std::string Choose(const std::vector<DeviceFacts>& ranks,
                    DeviceTransport wanted = DeviceTransport::kAuto) {
   DeviceChoice choice;
   const Status status = ChooseDeviceTransport(ranks, wanted, &choice);
   if (!status.ok()) return "error: " + status.message();
-  return (choice.nccl ? "NCCL: " : "staged: ") + choice.reason;
+  const char* const way = choice.way == DeviceWay::kNccl     ? "NCCL: "
+                          : choice.way == DeviceWay::kShared ? "shared: "
+                                                             : "staged: ";
+  return way + choice.reason;
 }
 
 TEST(ChoiceTest, ARankForEachGpu) {
@@ -44,25 +47,48 @@ TEST(ChoiceTest, ARankWithoutAGpuOrNcclOrWithAnother) {
   EXPECT_EQ(Choose({{"a", kNew, false}, {"b", kOld, false}}),
             "staged: staged through the host, for rank 0 has NCCL 2.32.3, rank 1 has 2.28.3");
   EXPECT_EQ(Choose({{"a", kNew, false}, {"b", 0, false}}, DeviceTransport::kNccl),
-            "error: TF_MPI_TRANSPORT=nccl, but rank 1 finds no NCCL. TF_MPI_TRANSPORT=auto stages "
-            "through the host there");
+            "error: TF_MPI_TRANSPORT=nccl, but rank 1 finds no NCCL. TF_MPI_TRANSPORT=auto looks "
+            "for another way there");
 }
 
 TEST(ChoiceTest, RanksThatShareAGpu) {
   EXPECT_EQ(Choose({{"c", kOld, true}, {"a", kOld, true}, {"a", kOld, true}}),
             "staged: staged through the host, for ranks 1 and 2 share a, and NCCL 2.28.3 wants a "
             "GPU for each (2.30 and newer need not)");
-  EXPECT_EQ(Choose({{"a", kNew, true}, {"a", kNew, false}}),
-            "staged: staged through the host, for ranks 0 and 1 share a, which NCCL 2.32.3 can "
-            "only do with NCCL_MULTI_RANK_GPU_ENABLE=1 (experimental) on all of them");
+  EXPECT_EQ(Choose({{"a", kNew, true}, {"a", kNew, false}}, DeviceTransport::kNccl),
+            "error: TF_MPI_TRANSPORT=nccl, but ranks 0 and 1 share a, which NCCL 2.32.3 can "
+            "only do with NCCL_MULTI_RANK_GPU_ENABLE=1 (experimental) on all of them. "
+            "TF_MPI_TRANSPORT=auto looks for another way there");
   EXPECT_EQ(
       Choose({{"a", 23000, true}, {"b", 23000, true}, {"b", 23000, true}, {"a", 23000, true}}),
       "NCCL: NCCL 2.30.0 on all ranks");
   // Who shares no GPU need not say that it may.
   EXPECT_EQ(Choose({{"a", kNew, true}, {"a", kNew, true}, {"b", kNew, false}}),
             "NCCL: NCCL 2.32.3 on all ranks");
-  EXPECT_EQ(Choose({{"a", kNew, true}, {"a", kNew, true}, {"a", kNew, true}}),
+  EXPECT_EQ(Choose({{"a", kNew, true}, {"a", kNew, true}, {"a", kNew, true}, {"b", kNew, true}}),
             "staged: staged through the host, for 3 ranks share a, and NCCL 2.32.3 counts on 2");
+}
+
+TEST(ChoiceTest, OneGpuOfAll) {
+  constexpr DeviceTransport kIpc = DeviceTransport::kIpc;
+  const std::vector<DeviceFacts> two = {{"a", 0, false}, {"a", 0, false}};
+  EXPECT_EQ(Choose(two), "shared: on a, which all ranks share");
+  EXPECT_EQ(Choose(two, kIpc), "shared: on a, which all ranks share");
+  EXPECT_EQ(Choose(two, DeviceTransport::kStaged),
+            "staged: staged through the host: TF_MPI_TRANSPORT=mpi");
+  // Also where NCCL could: it is faster. But who asks for NCCL gets it.
+  EXPECT_EQ(Choose({{"a", kNew, true}, {"a", kNew, true}}), "shared: on a, which all ranks share");
+  EXPECT_EQ(Choose({{"a", kNew, true}, {"a", kNew, true}}, DeviceTransport::kNccl),
+            "NCCL: NCCL 2.32.3 on all ranks");
+  EXPECT_EQ(Choose({{"a", kNew, true}, {"b", kNew, true}}, kIpc),
+            "error: TF_MPI_TRANSPORT=ipc, but rank 0 has a, rank 1 has b. TF_MPI_TRANSPORT=auto "
+            "looks for another way there");
+  EXPECT_EQ(Choose({{"a", 0, false}, {"", 0, false}}, kIpc),
+            "error: TF_MPI_TRANSPORT=ipc, but rank 1 has no GPU. TF_MPI_TRANSPORT=auto looks for "
+            "another way there");
+  EXPECT_EQ(Choose(std::vector<DeviceFacts>(9, {"a", 0, false}), kIpc),
+            "error: TF_MPI_TRANSPORT=ipc, but 9 ranks share a, and it is for 8 at most. "
+            "TF_MPI_TRANSPORT=auto looks for another way there");
 }
 
 }  // namespace

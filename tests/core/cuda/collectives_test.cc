@@ -86,13 +86,14 @@ class CollectivesTest : public TimedTest {
     options.size = size;
     options.id = id;
     options.deadline = Clock::now() + std::chrono::seconds(30);
-    options.timeout = std::chrono::seconds(30);
     options.max_ctas = 8;
     return MakeNcclCollectives(RealNccl(), options, collectives);
   }
 
   SimulatedGroup* group_ = nullptr;  // of Each
 };
+
+TimePoint Soon() { return Clock::now() + std::chrono::seconds(30); }
 
 void CheckReduction(const Job& job, int size, int rank, Rank& mine) {
   const std::vector<char> input = MakeInput(job, rank);
@@ -102,10 +103,10 @@ void CheckReduction(const Job& job, int size, int rank, Rank& mine) {
   void* const out = mine.gpu.NewMemory(input.size());
   mine.gpu.Write(in, input, mine.stream);
   for (void* const target : {out, in}) {
-    EXPECT_EQ(
-        mine.collectives.Allreduce(in, target, job.count, job.type, job.op, scale, mine.stream)
-            .message(),
-        "");
+    EXPECT_EQ(mine.collectives
+                  .Allreduce(in, target, job.count, job.type, job.op, scale, mine.stream, Soon())
+                  .message(),
+              "");
     const std::vector<char> found = mine.gpu.Read(target, input.size(), mine.stream);
     EXPECT_EQ(CheckOutput(job, AllRanks(size), found.data()), "") << "rank " << rank;
   }
@@ -123,7 +124,8 @@ TEST_F(CollectivesTest, EveryTypeAndReduction) {
           CheckReduction(job, kSize, rank, mine);
         } else {
           EXPECT_EQ(
-              mine.collectives.Allreduce(nullptr, nullptr, 1, type, job.op, 1, mine.stream).code(),
+              mine.collectives.Allreduce(nullptr, nullptr, 1, type, job.op, 1, mine.stream, Soon())
+                  .code(),
               Code::kInvalidArgument);
         }
       }
@@ -146,12 +148,12 @@ TEST_F(CollectivesTest, RanksWeighDifferently) {
     std::memcpy(bytes.data(), values.data(), bytes.size());
     void* const memory = mine.gpu.NewMemory(bytes.size());
     mine.gpu.Write(memory, bytes, mine.stream);
-    EXPECT_EQ(
-        mine.collectives
-            .Allreduce(memory, memory, values.size(), DataType::kFloat32,
-                       rank == 0 ? ReduceOp::kSum : ReduceOp::kAverage, kScales[rank], mine.stream)
-            .message(),
-        "");
+    EXPECT_EQ(mine.collectives
+                  .Allreduce(memory, memory, values.size(), DataType::kFloat32,
+                             rank == 0 ? ReduceOp::kSum : ReduceOp::kAverage, kScales[rank],
+                             mine.stream, Soon())
+                  .message(),
+              "");
     std::vector<float> found(values.size());
     std::memcpy(found.data(), mine.gpu.Read(memory, bytes.size(), mine.stream).data(),
                 bytes.size());
@@ -163,7 +165,8 @@ TEST_F(CollectivesTest, OnlyAnAverageOfRealNumbersHasAScale) {
   Each(1, [](int, Rank& mine) {
     void* const memory = mine.gpu.NewMemory(8);
     const auto refused = [&](DataType type, ReduceOp op) {
-      return !mine.collectives.Allreduce(memory, memory, 1, type, op, 0.5, mine.stream).ok();
+      return !mine.collectives.Allreduce(memory, memory, 1, type, op, 0.5, mine.stream, Soon())
+                  .ok();
     };
     EXPECT_TRUE(refused(DataType::kFloat32, ReduceOp::kSum));
     EXPECT_TRUE(refused(DataType::kFloat32, ReduceOp::kMax));
@@ -182,11 +185,11 @@ TEST_F(CollectivesTest, AbortEndsWhatWaitsForALostRank) {
     }
     void* const memory = mine.gpu.NewMemory(400);
     const GpuEvent event = mine.gpu.NewEvent();
-    EXPECT_EQ(
-        mine.collectives
-            .Allreduce(memory, memory, 100, DataType::kFloat32, ReduceOp::kSum, 1, mine.stream)
-            .message(),
-        "");
+    EXPECT_EQ(mine.collectives
+                  .Allreduce(memory, memory, 100, DataType::kFloat32, ReduceOp::kSum, 1,
+                             mine.stream, Soon())
+                  .message(),
+              "");
     EXPECT_EQ(mine.gpu->Record(event, mine.stream).message(), "");
     Clock::Sleep(std::chrono::milliseconds(20));
     bool ended = true;
@@ -194,10 +197,10 @@ TEST_F(CollectivesTest, AbortEndsWhatWaitsForALostRank) {
     EXPECT_FALSE(ended);
     mine.collectives.Abort();
     mine.gpu.Await(event);
-    EXPECT_FALSE(
-        mine.collectives
-            .Allreduce(memory, memory, 1, DataType::kFloat32, ReduceOp::kSum, 1, mine.stream)
-            .ok());
+    EXPECT_FALSE(mine.collectives
+                     .Allreduce(memory, memory, 1, DataType::kFloat32, ReduceOp::kSum, 1,
+                                mine.stream, Soon())
+                     .ok());
   });
 }
 
@@ -205,10 +208,10 @@ TEST_F(CollectivesTest, AbortEndsWhatWaitsForALostRank) {
 class SimulatedCollectivesTest : public CollectivesTest {
  protected:
   static void Reduce(Rank& mine, void* memory, size_t count, ReduceOp op) {
-    EXPECT_EQ(
-        mine.collectives.Allreduce(memory, memory, count, DataType::kFloat32, op, 1, mine.stream)
-            .message(),
-        "");
+    EXPECT_EQ(mine.collectives
+                  .Allreduce(memory, memory, count, DataType::kFloat32, op, 1, mine.stream, Soon())
+                  .message(),
+              "");
   }
 
   std::atomic<int> complaints_{0};
@@ -264,7 +267,7 @@ TEST_F(SimulatedCollectivesTest, ACallFailsOnDemand) {
     void* const memory = mine.gpu.NewMemory(4);
     const auto reduce = [&] {
       return mine.collectives.Allreduce(memory, memory, 1, DataType::kFloat32, ReduceOp::kSum, 1,
-                                        mine.stream);
+                                        mine.stream, Soon());
     };
     EXPECT_TRUE(reduce().ok());
     EXPECT_EQ(reduce().code(), Code::kUnavailable);

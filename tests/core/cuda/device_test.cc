@@ -1,6 +1,8 @@
 // What every Gpu does: the simulated one and, with TFMPI_TEST_GPU=1, the CUDA driver's.
 
+#include <cmath>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -9,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "tensorflow_patches/core/device/driver.h"
 #include "tests/core/device/test_gpu.h"
+#include "tests/core/support/elements.h"
 #include "tests/core/support/ranks.h"
 
 namespace tfmpi {
@@ -116,6 +119,83 @@ TEST_F(DeviceTest, AnErrorSaysWhatOfHowMuchAndWhere) {
                                   ": CUDA_ERROR_OUT_OF_MEMORY (out of memory)");
   bool ended = false;
   EXPECT_EQ(gpu->Query(gpu.NewEvent(), &ended).message(), "") << "it goes on after that";
+}
+
+// Numbers of few bits, so that a sum is exact in every type.
+double Value(size_t source, size_t i) { return static_cast<double>((i * 7 + source * 3) % 29) - 9; }
+
+TEST_F(DeviceTest, SumsOfSharedMemory) {
+  constexpr size_t kMost = 5003;
+  const std::vector<double> scales = {1, 0.5, -2};
+  TestGpu gpu;
+  const GpuStream stream = gpu.NewStream();
+  std::unique_ptr<GpuSum> sum;
+  ASSERT_EQ(gpu->NewSum(scales.size(), &sum).message(), "");
+  std::vector<GpuHandle> handles(scales.size());
+  std::vector<void*> own(scales.size());
+  std::vector<const void*> opened;
+  for (size_t k = 0; k < scales.size(); ++k) {
+    ASSERT_EQ(gpu->NewSharedMemory(kMost * sizeof(double), &own[k], &handles[k]).message(), "");
+    void* memory = nullptr;
+    ASSERT_EQ(gpu->OpenMemory(handles[k], &memory).message(), "");
+    opened.push_back(memory);
+  }
+  char* const out = static_cast<char*>(gpu.NewMemory((kMost + 2) * sizeof(double)));
+  for (const DataType type :
+       {DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32, DataType::kFloat64}) {
+    for (size_t k = 0; k < scales.size(); ++k) {
+      std::vector<char> data(kMost * SizeOf(type));
+      for (size_t i = 0; i < kMost; ++i) SetComponent(type, data.data(), i, Value(k, i));
+      gpu.Write(own[k], data, stream);
+    }
+    for (const size_t count : {size_t{1}, size_t{7}, size_t{8}, size_t{1000}, kMost}) {
+      for (const size_t begin : {size_t{0}, size_t{1}}) {  // at a multiple of 16 bytes or not
+        const std::vector<char> before((count + begin + 1) * SizeOf(type), '\x5a');
+        gpu.Write(out, before, stream);
+        EXPECT_EQ(
+            sum->Enqueue(opened, scales, out + begin * SizeOf(type), count, type, stream).message(),
+            "");
+        const std::vector<char> found = gpu.Read(out, before.size(), stream);
+        std::vector<char> expected = before;
+        for (size_t i = 0; i < count; ++i) {
+          double total = 0;
+          for (size_t k = 0; k < scales.size(); ++k) total += scales[k] * Value(k, i);
+          SetComponent(type, expected.data(), i + begin, total);
+        }
+        EXPECT_EQ(found, expected) << Name(type) << ", " << count << " from " << begin;
+      }
+    }
+  }
+  for (size_t k = 0; k < scales.size(); ++k) {
+    gpu->CloseMemory(handles[k], const_cast<void*>(opened[k]));
+    gpu->DeleteMemory(own[k]);
+  }
+}
+
+// Halves are rounded once, to the nearest, and of two to the even one.
+TEST_F(DeviceTest, ASumOfHalvesIsRoundedOnce) {
+  const std::vector<double> values = {1, 1.5, 3.1415926, -0.001, 65000, 1e-7, 255.5, -127.75};
+  TestGpu gpu;
+  const GpuStream stream = gpu.NewStream();
+  std::unique_ptr<GpuSum> sum;
+  ASSERT_EQ(gpu->NewSum(2, &sum).message(), "");
+  void* const memory = gpu.NewMemory(1 << 12);
+  void* const out = gpu.NewMemory(1 << 12);
+  for (const DataType type : {DataType::kFloat16, DataType::kBfloat16}) {
+    std::vector<char> data(values.size() * values.size() * SizeOf(type));
+    std::vector<char> expected(data.size());
+    const size_t count = values.size() * values.size();
+    for (size_t i = 0; i < count; ++i) SetComponent(type, data.data(), i, values[i / 8]);
+    gpu.Write(memory, data, stream);
+    const std::vector<double> scales = {0.7f, 0.0123f};
+    for (size_t i = 0; i < count; ++i) {
+      const double value = GetComponent(type, data.data(), i);
+      const float first = static_cast<float>(value) * 0.7f;
+      SetComponent(type, expected.data(), i, std::fma(static_cast<float>(value), 0.0123f, first));
+    }
+    EXPECT_EQ(sum->Enqueue({memory, memory}, scales, out, count, type, stream).message(), "");
+    EXPECT_EQ(gpu.Read(out, data.size(), stream), expected) << Name(type);
+  }
 }
 
 TEST_F(DeviceTest, TheDriversGpuIsOneObject) {

@@ -4,8 +4,11 @@
 
 #include <unistd.h>
 
+#include <cstring>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -18,6 +21,46 @@ using Calls = std::vector<std::string>;
 
 const GpuStream kStream = reinterpret_cast<GpuStream>(0x30);
 const GpuEvent kEvent = reinterpret_cast<GpuEvent>(0x40);
+
+// For as long as the process lives.
+const char* Kept(const std::string& name) {
+  static auto* const names = new std::set<std::string>;
+  return names->insert(name).first->c_str();
+}
+
+// Memory of other processes, and kernels.
+void AddSharing(Driver* driver) {
+  driver->IpcGetMemHandle = [](CudaIpcHandle* handle, unsigned long long memory) {
+    std::strcpy(handle->bytes, "theirs");
+    return FakeDriver::Call("share", std::to_string(memory));
+  };
+  driver->IpcOpenMemHandle = [](unsigned long long* memory, CudaIpcHandle handle, unsigned flags) {
+    *memory = 0x7000;
+    return FakeDriver::Call("open", std::string(handle.bytes) + " " + std::to_string(flags));
+  };
+  driver->IpcCloseMemHandle = [](unsigned long long memory) {
+    return FakeDriver::Call("close", std::to_string(memory));
+  };
+  driver->ModuleLoadData = [](CudaModule* module, const void* image) {
+    *module = reinterpret_cast<CudaModule>(0x50);
+    return FakeDriver::Call("load", std::string(static_cast<const char*>(image)).substr(0, 8));
+  };
+  driver->ModuleUnload = [](CudaModule) { return FakeDriver::Call("unload"); };
+  driver->ModuleGetFunction = [](CudaFunction* function, CudaModule, const char* name) {
+    *function = reinterpret_cast<CudaFunction>(const_cast<char*>(Kept(name)));
+    return kCudaSuccess;
+  };
+  driver->LaunchKernel = [](CudaFunction function, unsigned grid, unsigned, unsigned,
+                            unsigned block, unsigned, unsigned, unsigned, GpuStream stream,
+                            void** arguments, void**) {
+    const auto number = [&](int i) { return *static_cast<uint64_t*>(arguments[i]); };
+    std::string call = reinterpret_cast<const char*>(function);
+    call += " " + std::to_string(grid) + "x" + std::to_string(block);
+    for (int i = 0; i < 4; ++i) call += " " + std::to_string(number(i));
+    for (int i = 4; i < 6; ++i) call += " " + std::to_string(*static_cast<double*>(arguments[i]));
+    return FakeDriver::Call(call, stream == kStream ? "" : "wrong");
+  };
+}
 
 Driver Full() {
   Driver driver = MakeFakeDriver();
@@ -60,6 +103,7 @@ Driver Full() {
     return FakeDriver::Call("pinned", std::to_string(bytes) + " " + std::to_string(flags));
   };
   driver.MemFreeHost = [](void*) { return FakeDriver::Call("delete pinned"); };
+  AddSharing(&driver);
   return driver;
 }
 
@@ -113,6 +157,46 @@ TEST_F(DriverTest, EachCallIsTheDriversWithItsArguments) {
   gpu_->Delete(stream);
   gpu_->Delete(event);
   EXPECT_EQ(Called(), (Calls{"delete stream", "delete event"}));
+}
+
+TEST_F(DriverTest, MemoryIsSharedByHandles) {
+  void* memory = nullptr;
+  void* opened = nullptr;
+  GpuHandle handle = {};
+  EXPECT_TRUE(gpu_->NewSharedMemory(9, &memory, &handle).ok());
+  EXPECT_EQ(Called(), (Calls{"memory 9", "share 4096"}));
+  EXPECT_TRUE(gpu_->OpenMemory(handle, &opened).ok());
+  EXPECT_EQ(opened, memory) << "the driver opens no process's own memory for it";
+  gpu_->CloseMemory(handle, opened);
+  EXPECT_EQ(Called(), Calls{});
+  ++handle.process[1];
+  EXPECT_TRUE(gpu_->OpenMemory(handle, &opened).ok());
+  EXPECT_EQ(opened, reinterpret_cast<void*>(0x7000));
+  gpu_->CloseMemory(handle, opened);
+  EXPECT_EQ(Called(), (Calls{"open theirs 1", "close 28672"}));
+  FakeDriver::Now().errors["share"] = 700;
+  EXPECT_FALSE(gpu_->NewSharedMemory(9, &memory, &handle).ok());
+  EXPECT_EQ(Called(), (Calls{"memory 9", "share 4096", "delete memory 4096"}));
+}
+
+TEST_F(DriverTest, ASumTakes16BytesAtATimeWhereItCan) {
+  const auto at = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
+  std::unique_ptr<GpuSum> sum;
+  EXPECT_TRUE(gpu_->NewSum(2, &sum).ok());
+  EXPECT_EQ(Called(), Calls{"load .version"});
+  const auto enqueue = [&](uintptr_t out, size_t count, DataType type) {
+    EXPECT_TRUE(sum->Enqueue({at(0x100), at(0x200)}, {1, 0.5}, at(out), count, type, kStream).ok());
+    return Called();
+  };
+  EXPECT_EQ(enqueue(0x400, 1030, DataType::kFloat32),
+            (Calls{"sum_float32_wide 2x256 1024 257 256 512 1.000000 0.500000",
+                   "sum_float32 1x256 5136 2 4368 4624 1.000000 0.500000"}));
+  EXPECT_EQ(enqueue(0x400, 16, DataType::kFloat16),
+            Calls{"sum_float16_wide 1x256 1024 2 256 512 1.000000 0.500000"});
+  EXPECT_EQ(enqueue(0x408, 3, DataType::kFloat64),
+            Calls{"sum_float64 1x256 1032 3 256 512 1.000000 0.500000"});
+  sum.reset();
+  EXPECT_EQ(Called(), Calls{"unload"});
 }
 
 TEST_F(DriverTest, AThreadsOwnContextAndCaptureModeAreGivenBack) {

@@ -130,7 +130,8 @@ class NcclTest : public ::testing::Test {
     return calls;
   }
   Status Allreduce(size_t count, DataType type, ReduceOp op, double scale) {
-    return made_->Allreduce(nullptr, &made_, count, type, op, scale, kStream);
+    return made_->Allreduce(nullptr, &made_, count, type, op, scale, kStream,
+                            Clock::now() + std::chrono::milliseconds(500));
   }
   // Of a reduction that is enqueued.
   List Reduce(DataType type, ReduceOp op, double scale = 1) {
@@ -239,7 +240,6 @@ TEST_F(NcclTest, AnAverageScalesEachRanksElements) {
 }
 
 TEST_F(NcclTest, AReductionThatIsNotEnqueuedInTimeEndsTheGroup) {
-  options_.timeout = std::chrono::milliseconds(500);
   Begin();
   answers.started = kNcclInProgress;
   answers.states = {kNcclInProgress};

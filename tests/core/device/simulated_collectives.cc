@@ -37,7 +37,7 @@ class SimulatedGroup::Collectives : public DeviceCollectives {
   std::string description() const override { return "simulated NCCL"; }
 
   Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
-                   double scale, GpuStream stream) override {
+                   double scale, GpuStream stream, TimePoint) override {
     const bool scaled = op == ReduceOp::kAverage;
     if (!GpusReduce(type, op) || (!scaled && scale != 1)) {
       return Status(Code::kInvalidArgument, std::string("simulated NCCL has no ") + Name(op) +

@@ -28,8 +28,9 @@ SimulatedGpu::~SimulatedGpu() {
   const auto alive = [](const auto& object) { return !object->deleted; };
   left(std::count_if(streams_.begin(), streams_.end(), alive), "streams");
   left(std::count_if(events_.begin(), events_.end(), alive), "events");
+  for (const auto& [memory, times] : opened_) left(times, "memory that was opened");
   left(memory_.Left(true), "blocks of pinned memory");
-  left(memory_.Left(false), "blocks of the GPU's memory");
+  left(memory_.Left(false) - expected_left_, "blocks of the GPU's memory");
   std::string all;
   for (const std::string& what : complaints_) all += "\n  " + what;
   if (!all.empty()) ADD_FAILURE() << options_.description << ":" << all;
@@ -163,7 +164,7 @@ void SimulatedGpu::DeleteMemory(void* memory) { Deallocate(memory, "cuMemFree", 
 // ---- What tests do ----
 
 Status SimulatedGpu::Launch(GpuStream stream, std::function<void()> body,
-                            std::initializer_list<const void*> uses) {
+                            const std::vector<const void*>& uses) {
   UnseenLock lock(mutex_);
   Stream* const on = Known(stream, "a kernel");
   if (on == nullptr) return Complain("a kernel was not launched");
@@ -211,6 +212,11 @@ void SimulatedGpu::Fail(Call call, int n) {
 void SimulatedGpu::FailWork(int n) {
   UnseenLock lock(mutex_);
   work_until_failure_ = n;
+}
+
+void SimulatedGpu::ExpectLeft(int blocks) {
+  UnseenLock lock(mutex_);
+  expected_left_ = blocks;
 }
 
 SimulatedGpu::Counts SimulatedGpu::counts() const {
@@ -282,6 +288,11 @@ void SimulatedGpu::Deallocate(void* memory, const char* name, bool pinned) {
   if (block == nullptr || block->start != memory || block->pinned != pinned) {
     Complain(std::string(name) + ": it is " + why);
     return;
+  }
+  const auto opened = opened_.find(memory);
+  if (opened != opened_.end() && (opened->second != 0 || block->uses != 0)) {
+    // The driver waits for this process's work alone.
+    Complain(std::string(name) + ": another rank has it open, or still reads it");
   }
   if (block->uses != 0) {
     ++counts_.host_waits;

@@ -14,7 +14,6 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -42,7 +41,18 @@ class SimulatedGpu : public Gpu {
   };
 
   // What a function is called, for errors on demand.
-  enum class Call { kNewStream, kNewEvent, kRecord, kWait, kQuery, kCopy, kNewPinned, kNewMemory };
+  enum class Call {
+    kNewStream,
+    kNewEvent,
+    kRecord,
+    kWait,
+    kQuery,
+    kCopy,
+    kNewPinned,
+    kNewMemory,
+    kOpenMemory,
+    kNewSum,
+  };
 
   struct Counts {
     int records = 0;
@@ -76,11 +86,16 @@ class SimulatedGpu : public Gpu {
   void DeletePinned(void* memory) override;
   Status NewMemory(size_t bytes, void** memory) override;
   void DeleteMemory(void* memory) override;
+  // Ranks that share a GPU share this object: memory that is opened has one address.
+  Status NewSharedMemory(size_t bytes, void** memory, GpuHandle* handle) override;
+  Status OpenMemory(const GpuHandle& handle, void** memory) override;
+  void CloseMemory(const GpuHandle& handle, void* memory) override;
+  Status NewSum(size_t sources, std::unique_ptr<GpuSum>* sum) override;
 
   // A kernel: `body` is run by the stream, and finds its data by Inside. Memory of `uses` cannot be
   // deleted before it has ended.
   Status Launch(GpuStream stream, std::function<void()> body,
-                std::initializer_list<const void*> uses = {});
+                const std::vector<const void*>& uses = {});
   // Where a kernel, and nobody else, finds `count` elements at an address of the GPU's or of pinned
   // memory. Ends the process for others.
   template <typename T>
@@ -97,6 +112,10 @@ class SimulatedGpu : public Gpu {
   void Fail(Call call, int n);
   // The n-th copy or kernel that begins from now on fails. As on a GPU, nothing works after that.
   void FailWork(int n);
+
+  // So many blocks of its memory are left in the end, no more and no fewer: those of ranks that
+  // failed, which others may still read.
+  void ExpectLeft(int blocks);
 
   Counts counts() const;
   // What was found wrong with the use of this GPU until now; it no longer fails the test.
@@ -135,10 +154,12 @@ class SimulatedGpu : public Gpu {
   bool closing_ = false;
   std::string failed_;  // why nothing works any more
   int work_until_failure_ = 0;
+  int expected_left_ = 0;
   std::map<Call, int> calls_until_failure_;
   Counts counts_;
   std::vector<std::string> complaints_;
   SimulatedMemory memory_;
+  std::map<void*, int> opened_;  // how often
   // Kept to the end: a handle that was deleted is known as such, and nothing needs to be counted.
   std::vector<std::unique_ptr<Stream>> streams_;
   std::vector<std::unique_ptr<Event>> events_;

@@ -10,8 +10,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/core/device/simulated_gpu.h"
-#include "tests/core/support/job.h"
-#include "tests/core/support/ranks.h"
+#include "tests/core/gpu/on_gpu.h"
 
 namespace tfmpi {
 namespace {
@@ -62,6 +61,18 @@ class ForgetfulGpu : public Gpu {
   void DeletePinned(void* memory) override { real_->DeletePinned(memory); }
   Status NewMemory(size_t bytes, void** memory) override { return real_->NewMemory(bytes, memory); }
   void DeleteMemory(void* memory) override { real_->DeleteMemory(memory); }
+  Status NewSharedMemory(size_t bytes, void** memory, GpuHandle* handle) override {
+    return real_->NewSharedMemory(bytes, memory, handle);
+  }
+  Status OpenMemory(const GpuHandle& handle, void** memory) override {
+    return real_->OpenMemory(handle, memory);
+  }
+  void CloseMemory(const GpuHandle& handle, void* memory) override {
+    real_->CloseMemory(handle, memory);
+  }
+  Status NewSum(size_t sources, std::unique_ptr<GpuSum>* sum) override {
+    return real_->NewSum(sources, sum);
+  }
 
  private:
   bool Forgets(GpuStream stream, GpuEvent event) {
@@ -129,7 +140,7 @@ std::string Average(Forgotten forgotten) {
     gpus.push_back(std::make_unique<SimulatedGpu>(options));
     forgetful.push_back(std::make_unique<ForgetfulGpu>(gpus[rank].get(), forgotten));
   }
-  Ranks ranks(2);
+  Ranks ranks(2, [](int) { return OptionsOf(DeviceTransport::kStaged); });
   const Job job = {"x", DataType::kFloat32, ReduceOp::kAverage, kCount, 1};
   std::vector<std::string> wrong(2);
   ranks.Each([&](int rank, Engine& engine) {

@@ -1,135 +1,31 @@
-// Allreduce and broadcast of what lies on a GPU, with ranks as threads: each has a GPU, a stream on
-// which its gradients are late, and reads its results behind nothing but that stream's own order.
+// Allreduce and broadcast of what lies on a GPU, with ranks as threads: staged through the hosts,
+// and on one GPU that all ranks share.
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/core/device/test_gpu.h"
+#include "tests/core/gpu/on_gpu.h"
 #include "tests/core/support/elements.h"
-#include "tests/core/support/job.h"
-#include "tests/core/support/ranks.h"
 
 namespace tfmpi {
 namespace {
 
-using Schedule = SimulatedGpu::Schedule;
-
-// One for each rank; on a real machine all are its first GPU.
-class Gpus {
- public:
-  Gpus(int ranks, Schedule schedule) {
-    for (int rank = 0; rank < ranks; ++rank) {
-      SimulatedGpu::Options options;
-      options.schedule = schedule;
-      options.seed = static_cast<uint64_t>(rank) + 7;
-      gpus_.push_back(TestGpu::IsReal() && rank != 0
-                          ? std::make_unique<TestGpu>(gpus_.front().get())
-                          : std::make_unique<TestGpu>(options));
-      streams_.push_back(gpus_.back()->NewStream());
-    }
-  }
-  ~Gpus() {
-    while (!gpus_.empty()) gpus_.pop_back();
-  }
-
-  TestGpu& operator[](int rank) { return *gpus_[rank]; }
-  GpuStream stream(int rank) const { return streams_[rank]; }
-
-  // What was enqueued on the rank's stream so far is ready.
-  GpuMemory Ready(int rank) {
-    TestGpu& gpu = *gpus_[rank];
-    GpuMemory memory;
-    memory.gpu = &*gpu;
-    memory.stream = streams_[rank];
-    memory.ready = gpu.NewEvent();
-    EXPECT_TRUE(gpu->Record(memory.ready, memory.stream).ok());
-    return memory;
-  }
-  // A number on the rank's GPU, enqueued.
-  const void* Number(int rank, float number) {
-    std::vector<char> bytes(sizeof(float));
-    std::memcpy(bytes.data(), &number, sizeof(float));
-    void* const there = gpus_[rank]->NewMemory(sizeof(float));
-    gpus_[rank]->Write(there, bytes, streams_[rank]);
-    return there;
-  }
-
- private:
-  std::vector<std::unique_ptr<TestGpu>> gpus_;
-  std::vector<GpuStream> streams_;
-};
-
-// One rank's tensors of a list of jobs, on its GPU. Odd jobs are reduced where they lie.
-struct OnGpu {
-  OnGpu(Gpus& gpus, const std::vector<Job>& jobs, int rank) : gpu(gpus[rank]) {
-    for (size_t i = 0; i < jobs.size(); ++i) {
-      const std::vector<char> input = MakeInput(jobs[i], rank);
-      sizes.push_back(input.size());
-      inputs.push_back(gpu.NewMemory(std::max<size_t>(1, input.size())));
-      gpu.Write(inputs.back(), input, gpus.stream(rank));
-      outputs.push_back(i % 2 == 1 ? inputs[i] : gpu.NewMemory(std::max<size_t>(1, input.size())));
-      if (i % 2 == 0)
-        gpu.Write(outputs[i], std::vector<char>(input.size(), '\x7b'), gpus.stream(rank));
-    }
-  }
-
-  TestGpu& gpu;
-  std::vector<size_t> sizes;
-  std::vector<void*> inputs, outputs;
-};
-
-// "" or the error with which it ended.
-std::string RunOne(Engine& engine, Request request) {
-  std::vector<Ending> endings;
-  endings.push_back(Submit(engine, std::move(request)));
-  return AwaitAll(endings);
-}
-
-Request RequestOnGpu(const Job& job, const void* in, void* out, const GpuMemory& memory) {
-  Request request = MakeRequest(job, in, out);
-  request.signature.on_gpu = true;
-  request.memory = memory;
-  return request;
-}
-
-void RunStep(Ranks& ranks, Gpus& gpus, const std::vector<Job>& jobs) {
-  std::vector<std::vector<std::vector<char>>> results(ranks.size());
-  ranks.Each([&](int rank, Engine& engine) {
-    OnGpu tensors(gpus, jobs, rank);
-    const GpuMemory memory = gpus.Ready(rank);
-    std::vector<Ending> endings;
-    for (size_t i = 0; i < jobs.size(); ++i) {
-      endings.push_back(
-          Submit(engine, RequestOnGpu(jobs[i], tensors.inputs[i], tensors.outputs[i], memory)));
-    }
-    EXPECT_EQ(AwaitAll(endings), "");
-    for (size_t i = 0; i < jobs.size(); ++i) {
-      results[rank].push_back(
-          gpus[rank].Read(tensors.outputs[i], tensors.sizes[i], gpus.stream(rank)));
-    }
-  });
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    EXPECT_EQ(CheckOutput(jobs[i], AllRanks(ranks.size()), results[0][i].data()), "");
-    for (int rank = 1; rank < ranks.size(); ++rank) {
-      EXPECT_EQ(results[rank][i], results[0][i]) << "rank " << rank << ", '" << jobs[i].name << "'";
-    }
-  }
-}
-
 struct Case {
   int ranks;
   Schedule schedule;
+  DeviceTransport way;
 };
 
-class StagedTest : public TimedTest, public ::testing::WithParamInterface<Case> {};
+class OnGpuTest : public TimedTest, public ::testing::WithParamInterface<Case> {
+ protected:
+  Gpus gpus{GetParam().ranks, GetParam().schedule, GetParam().way};
+  Ranks ranks{GetParam().ranks, [](int) { return OptionsOf(GetParam().way); }};
+};
 
-TEST_P(StagedTest, EveryTypeAndSize) {
-  Gpus gpus(GetParam().ranks, GetParam().schedule);
-  Ranks ranks(GetParam().ranks);
+TEST_P(OnGpuTest, EveryTypeAndSize) {
   std::vector<Job> jobs;
   for (DataType type : kAllTypes) {
     if (!IsFloating(type)) continue;
@@ -145,9 +41,7 @@ TEST_P(StagedTest, EveryTypeAndSize) {
   ranks.JoinAll();
 }
 
-TEST_P(StagedTest, OneThatIsCutIntoManyChunks) {
-  Gpus gpus(GetParam().ranks, GetParam().schedule);
-  Ranks ranks(GetParam().ranks);
+TEST_P(OnGpuTest, OneThatIsCutIntoManyChunks) {
   const size_t chunk = kGpuChunkBytes / sizeof(float);
   std::vector<Job> jobs = {
       {"many", DataType::kFloat32, ReduceOp::kAverage, 7 * chunk + 3, 1},
@@ -158,9 +52,7 @@ TEST_P(StagedTest, OneThatIsCutIntoManyChunks) {
   ranks.JoinAll();
 }
 
-TEST_P(StagedTest, WeightsThatLieOnTheGpu) {
-  Gpus gpus(GetParam().ranks, GetParam().schedule);
-  Ranks ranks(GetParam().ranks);
+TEST_P(OnGpuTest, WeightsThatLieOnTheGpu) {
   const size_t count = kGpuChunkBytes / sizeof(float) + 9;  // two chunks
   std::vector<std::vector<char>> results(ranks.size());
   ranks.Each([&](int rank, Engine& engine) {
@@ -174,7 +66,9 @@ TEST_P(StagedTest, WeightsThatLieOnTheGpu) {
     GpuMemory memory = gpus.Ready(rank);
     memory.scale = weight;
     const Job job = {"w", DataType::kFloat32, ReduceOp::kSum, count, 0};
-    EXPECT_EQ(RunOne(engine, RequestOnGpu(job, data, data, memory)), "");
+    Request request = RequestOnGpu(job, data, data, memory);
+    request.signature.weighted = true;
+    EXPECT_EQ(RunOne(engine, std::move(request)), "");
     results[rank] = gpu.Read(data, bytes.size(), gpus.stream(rank));
   });
   float expected = 0;
@@ -191,9 +85,7 @@ TEST_P(StagedTest, WeightsThatLieOnTheGpu) {
 }
 
 // Tensors of one request, with room of their own for all of their results.
-TEST_P(StagedTest, PartsThatShareARequest) {
-  Gpus gpus(GetParam().ranks, GetParam().schedule);
-  Ranks ranks(GetParam().ranks);
+TEST_P(OnGpuTest, PartsThatShareARequest) {
   const std::vector<size_t> counts = {3, 0, 40, 1};
   auto parts = std::make_shared<Parts>();
   size_t room = 0;
@@ -237,9 +129,7 @@ TEST_P(StagedTest, PartsThatShareARequest) {
   ranks.JoinAll();
 }
 
-TEST_P(StagedTest, TheRootsValueReachesAll) {
-  Gpus gpus(GetParam().ranks, GetParam().schedule);
-  Ranks ranks(GetParam().ranks);
+TEST_P(OnGpuTest, TheRootsValueReachesAll) {
   const int root = ranks.size() - 1;
   const Job job = {"b", DataType::kFloat64, ReduceOp::kSum, 3 * kGpuChunkBytes / 8 + 5, 4};
   ranks.Each([&](int rank, Engine& engine) {
@@ -260,14 +150,32 @@ TEST_P(StagedTest, TheRootsValueReachesAll) {
   ranks.JoinAll();
 }
 
+// The last reduction is still under way when the ranks end.
+TEST_P(OnGpuTest, AResultThatNobodyWaitsFor) {
+  const Job job = {"r", DataType::kFloat32, ReduceOp::kAverage, 300000, 6};
+  std::vector<std::unique_ptr<OnGpu>> tensors(ranks.size());
+  ranks.Each([&](int rank, Engine& engine) {
+    tensors[rank] = std::make_unique<OnGpu>(gpus, std::vector<Job>{job}, rank);
+    EXPECT_EQ(RunOne(engine, RequestOnGpu(job, tensors[rank]->inputs[0], tensors[rank]->outputs[0],
+                                          gpus.Ready(rank))),
+              "");
+  });
+  ranks.JoinAll();
+  for (int rank = 0; rank < ranks.size(); ++rank) ranks.Destroy(rank);
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    const std::vector<char> result =
+        gpus[rank].Read(tensors[rank]->outputs[0], tensors[rank]->sizes[0], gpus.stream(rank));
+    EXPECT_EQ(CheckOutput(job, AllRanks(ranks.size()), result.data()), "");
+  }
+}
+
 // A rank that has joined cuts as the others do, with a GPU or without one.
-TEST_P(StagedTest, ARankThatHasJoinedContributesZeros) {
+TEST_P(OnGpuTest, ARankThatHasJoinedContributesZeros) {
   if (GetParam().ranks < 2) GTEST_SKIP() << "one rank has no other";
-  Gpus gpus(GetParam().ranks, GetParam().schedule);
-  Ranks ranks(GetParam().ranks);
   const Job job = {"j", DataType::kFloat32, ReduceOp::kAverage, kGpuChunkBytes / 4 + 11, 5};
   std::vector<int> others = AllRanks(ranks.size());
   others.pop_back();
+  RunStep(ranks, gpus, {job});  // the ranks choose their way while all are there
   ranks.Each([&](int rank, Engine& engine) {
     if (rank == ranks.size() - 1) {
       EXPECT_TRUE(engine.Join().ok());
@@ -284,15 +192,24 @@ TEST_P(StagedTest, ARankThatHasJoinedContributesZeros) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, StagedTest,
-                         ::testing::Values(Case{1, Schedule::kLate}, Case{2, Schedule::kRandom},
-                                           Case{2, Schedule::kLate}, Case{3, Schedule::kRandom}));
+constexpr DeviceTransport kStaged = DeviceTransport::kStaged;
+constexpr DeviceTransport kShared = DeviceTransport::kIpc;
+
+INSTANTIATE_TEST_SUITE_P(Staged, OnGpuTest,
+                         ::testing::Values(Case{1, Schedule::kLate, kStaged},
+                                           Case{2, Schedule::kRandom, kStaged},
+                                           Case{2, Schedule::kLate, kStaged},
+                                           Case{3, Schedule::kRandom, kStaged}));
+INSTANTIATE_TEST_SUITE_P(Shared, OnGpuTest,
+                         ::testing::Values(Case{2, Schedule::kRandom, kShared},
+                                           Case{2, Schedule::kLate, kShared},
+                                           Case{4, Schedule::kRandom, kShared}));
 
 using StagedErrorTest = TimedTest;
 
 TEST_F(StagedErrorTest, AWeightThatIsNoneIsAnErrorOfItsRank) {
-  Gpus gpus(2, Schedule::kRandom);
-  Ranks ranks(2);
+  Gpus gpus(2, Schedule::kRandom, kStaged);
+  Ranks ranks(2, [](int) { return OptionsOf(kStaged); });
   const Job job = {"w", DataType::kFloat32, ReduceOp::kSum, 8, 0};
   std::vector<std::string> said(2);
   ranks.Each([&](int rank, Engine& engine) {
@@ -309,8 +226,8 @@ TEST_F(StagedErrorTest, AWeightThatIsNoneIsAnErrorOfItsRank) {
 }
 
 TEST_F(StagedErrorTest, AHostAndAGpuAreToldApart) {
-  Gpus gpus(2, Schedule::kRandom);
-  Ranks ranks(2);
+  Gpus gpus(2, Schedule::kRandom, kStaged);
+  Ranks ranks(2, [](int) { return OptionsOf(kStaged); });
   const Job job = {"x", DataType::kFloat32, ReduceOp::kAverage, 8, 0};
   std::vector<std::string> said(2);
   ranks.Each([&](int rank, Engine& engine) {
@@ -337,8 +254,8 @@ TEST_F(StagedErrorTest, AHostAndAGpuAreToldApart) {
 TEST_F(StagedErrorTest, AGpuThatFailsEndsTheJob) {
   if (TestGpu::IsReal()) GTEST_SKIP() << "a real GPU fails for all that comes after";
   for (const bool stands_still : {true, false}) {
-    Gpus gpus(2, Schedule::kRandom);
-    EngineOptions options = TestOptions();
+    Gpus gpus(2, Schedule::kRandom, kStaged);
+    EngineOptions options = OptionsOf(kStaged);
     options.collective_timeout = std::chrono::seconds(2);
     Ranks ranks(2, options);
     const Job job = {"x", DataType::kFloat32, ReduceOp::kAverage, 8, 0};

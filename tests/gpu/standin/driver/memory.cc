@@ -271,3 +271,7 @@ STANDIN_API Result cuPointerGetAttributes(unsigned count, const int* attributes,
 }
 
 STANDIN_API Result cuPointerSetAttribute(const void*, int, Pointer) { return kSuccess; }
+
+// Memory of other processes is not to be had: ranks stage what they would share.
+STANDIN_API Result cuIpcGetMemHandle(void*, Pointer) { return kNotSupported; }
+STANDIN_API Result cuIpcCloseMemHandle(Pointer) { return kNotSupported; }

@@ -1,0 +1,136 @@
+// What the tests of reductions on GPUs share. Each rank has a GPU, or its part of one, a stream on
+// which its gradients are late, and reads its results behind nothing but that stream's own order.
+
+#ifndef TFMPI_TESTS_CORE_GPU_ON_GPU_H_
+#define TFMPI_TESTS_CORE_GPU_ON_GPU_H_
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/core/device/test_gpu.h"
+#include "tests/core/support/job.h"
+#include "tests/core/support/ranks.h"
+
+namespace tfmpi {
+
+using Schedule = SimulatedGpu::Schedule;
+
+// Of an engine that goes this way, or fails.
+inline EngineOptions OptionsOf(DeviceTransport way) {
+  EngineOptions options = TestOptions();
+  options.gpus.wanted = way;
+  options.gpus.shared_chunk_bytes = size_t{1} << 20;
+  return options;
+}
+
+// One for each rank, or one that all share; on a real machine all are its first GPU.
+class Gpus {
+ public:
+  Gpus(int ranks, Schedule schedule, DeviceTransport way) {
+    const bool one = TestGpu::IsReal() || way == DeviceTransport::kIpc;
+    for (int rank = 0; rank < ranks; ++rank) {
+      SimulatedGpu::Options options;
+      options.schedule = schedule;
+      options.seed = static_cast<uint64_t>(rank) + 7;
+      gpus_.push_back(one && rank != 0 ? std::make_unique<TestGpu>(gpus_.front().get())
+                                       : std::make_unique<TestGpu>(options));
+      streams_.push_back(gpus_.back()->NewStream());
+    }
+  }
+  ~Gpus() {
+    while (!gpus_.empty()) gpus_.pop_back();
+  }
+
+  TestGpu& operator[](int rank) { return *gpus_[rank]; }
+  GpuStream stream(int rank) const { return streams_[rank]; }
+
+  // What was enqueued on the rank's stream so far is ready.
+  GpuMemory Ready(int rank) {
+    TestGpu& gpu = *gpus_[rank];
+    GpuMemory memory;
+    memory.gpu = &*gpu;
+    memory.stream = streams_[rank];
+    memory.ready = gpu.NewEvent();
+    EXPECT_TRUE(gpu->Record(memory.ready, memory.stream).ok());
+    return memory;
+  }
+  // A number on the rank's GPU, enqueued.
+  const void* Number(int rank, float number) {
+    std::vector<char> bytes(sizeof(float));
+    std::memcpy(bytes.data(), &number, sizeof(float));
+    void* const there = gpus_[rank]->NewMemory(sizeof(float));
+    gpus_[rank]->Write(there, bytes, streams_[rank]);
+    return there;
+  }
+
+ private:
+  std::vector<std::unique_ptr<TestGpu>> gpus_;
+  std::vector<GpuStream> streams_;
+};
+
+// One rank's tensors of a list of jobs, on its GPU. Odd jobs are reduced where they lie.
+struct OnGpu {
+  OnGpu(Gpus& gpus, const std::vector<Job>& jobs, int rank) : gpu(gpus[rank]) {
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      const std::vector<char> input = MakeInput(jobs[i], rank);
+      sizes.push_back(input.size());
+      inputs.push_back(gpu.NewMemory(std::max<size_t>(1, input.size())));
+      gpu.Write(inputs.back(), input, gpus.stream(rank));
+      outputs.push_back(i % 2 == 1 ? inputs[i] : gpu.NewMemory(std::max<size_t>(1, input.size())));
+      if (i % 2 == 0)
+        gpu.Write(outputs[i], std::vector<char>(input.size(), '\x7b'), gpus.stream(rank));
+    }
+  }
+
+  TestGpu& gpu;
+  std::vector<size_t> sizes;
+  std::vector<void*> inputs, outputs;
+};
+
+// "" or the error with which it ended.
+inline std::string RunOne(Engine& engine, Request request) {
+  std::vector<Ending> endings;
+  endings.push_back(Submit(engine, std::move(request)));
+  return AwaitAll(endings);
+}
+
+inline Request RequestOnGpu(const Job& job, const void* in, void* out, const GpuMemory& memory) {
+  Request request = MakeRequest(job, in, out);
+  request.signature.on_gpu = true;
+  request.memory = memory;
+  return request;
+}
+
+// One tensor of each job, on every rank: the same bits on all.
+inline void RunStep(Ranks& ranks, Gpus& gpus, const std::vector<Job>& jobs) {
+  std::vector<std::vector<std::vector<char>>> results(ranks.size());
+  ranks.Each([&](int rank, Engine& engine) {
+    OnGpu tensors(gpus, jobs, rank);
+    const GpuMemory memory = gpus.Ready(rank);
+    std::vector<Ending> endings;
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      endings.push_back(
+          Submit(engine, RequestOnGpu(jobs[i], tensors.inputs[i], tensors.outputs[i], memory)));
+    }
+    EXPECT_EQ(AwaitAll(endings), "");
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      results[rank].push_back(
+          gpus[rank].Read(tensors.outputs[i], tensors.sizes[i], gpus.stream(rank)));
+    }
+  });
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    EXPECT_EQ(CheckOutput(jobs[i], AllRanks(ranks.size()), results[0][i].data()), "");
+    for (int rank = 1; rank < ranks.size(); ++rank) {
+      EXPECT_EQ(results[rank][i], results[0][i]) << "rank " << rank << ", '" << jobs[i].name << "'";
+    }
+  }
+}
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_TESTS_CORE_GPU_ON_GPU_H_

@@ -1,0 +1,114 @@
+// Ranks that share a GPU, where something goes wrong. That what they reduce is right:
+// staged_test.cc.
+
+#include <chrono>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/core/gpu/on_gpu.h"
+
+namespace tfmpi {
+namespace {
+
+using Call = SimulatedGpu::Call;
+
+const Job kJob = {"x", DataType::kFloat32, ReduceOp::kAverage, 300, 1};
+
+class SharedTest : public TimedTest {
+ protected:
+  void SetUp() override {
+    if (TestGpu::IsReal()) GTEST_SKIP() << "a real GPU does not fail on demand";
+  }
+
+  EngineOptions Options(DeviceTransport wanted) {
+    EngineOptions options = OptionsOf(wanted);
+    options.collective_timeout = std::chrono::seconds(2);
+    options.log = [this](const std::string& line) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      said_ += line;
+    };
+    return options;
+  }
+  std::string Said() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return said_;
+  }
+
+  // "" or the error of an average of kJob.
+  std::string Average(int rank, Engine& engine) {
+    OnGpu tensors(gpus_, {kJob}, rank);
+    return RunOne(engine,
+                  RequestOnGpu(kJob, tensors.inputs[0], tensors.outputs[0], gpus_.Ready(rank)));
+  }
+
+  Gpus gpus_{2, Schedule::kRandom, DeviceTransport::kIpc};
+
+ private:
+  std::mutex mutex_;
+  std::string said_;
+};
+
+TEST_F(SharedTest, WhatOneRankCannotDoIsStagedOnAll) {
+  const struct {
+    Call call;
+    int number;  // the second is the other rank's, or comes after its first
+    const char* said;
+  } failures[] = {
+      {Call::kNewSum, 1, "cuModuleLoadData"},
+      {Call::kNewSum, 2, "cuModuleLoadData"},
+      {Call::kOpenMemory, 1, "cuIpcOpenMemHandle"},
+      {Call::kOpenMemory, 2, "cuIpcOpenMemHandle"},
+  };
+  for (const auto& failure : failures) {
+    gpus_[0].simulated()->Fail(failure.call, failure.number);
+    Ranks ranks(2, [this](int) { return Options(DeviceTransport::kAuto); });
+    RunStep(ranks, gpus_, {kJob});
+    ranks.JoinAll();
+    const std::string said = Said();
+    EXPECT_NE(said.find("not on simulated GPU 0, which all ranks share"), std::string::npos)
+        << said;
+    EXPECT_NE(said.find("gradients are staged through the hosts"), std::string::npos) << said;
+  }
+}
+
+TEST_F(SharedTest, WhoAsksForItHearsWhyNot) {
+  gpus_[0].simulated()->Fail(Call::kOpenMemory, 1);
+  Ranks ranks(2, [this](int) { return Options(DeviceTransport::kIpc); });
+  std::vector<std::string> said(2);
+  ranks.Each([&](int rank, Engine& engine) { said[rank] = Average(rank, engine); });
+  for (const std::string& one : said) {
+    EXPECT_NE(one.find("not on simulated GPU 0, which all ranks share"), std::string::npos) << one;
+  }
+  EXPECT_NE((said[0] + said[1]).find("cuIpcOpenMemHandle"), std::string::npos) << said[0];
+}
+
+TEST_F(SharedTest, AGpuThatStandsStillEndsTheJob) {
+  Ranks ranks(2, [this](int) { return Options(DeviceTransport::kIpc); });
+  RunStep(ranks, gpus_, {kJob});
+  std::vector<std::string> said(2);
+  ranks.Each([&](int rank, Engine& engine) {
+    if (rank == 1) gpus_[0].simulated()->Hold(gpus_.stream(1));
+    said[rank] = Average(rank, engine);
+  });
+  EXPECT_NE(said[0], "");
+  EXPECT_NE(said[1].find("simulated GPU 0 is busy with what was enqueued before"),
+            std::string::npos)
+      << said[1];
+  gpus_[0].simulated()->LetGo(gpus_.stream(1));
+  gpus_[0].simulated()->ExpectLeft(2);
+}
+
+// Nothing of the one that is left waits for it: neither its thread nor its stream.
+TEST_F(SharedTest, ARankThatIsLostEndsTheJob) {
+  Ranks ranks(2, [this](int) { return Options(DeviceTransport::kIpc); });
+  RunStep(ranks, gpus_, {kJob});
+  ranks.Destroy(1);
+  EXPECT_NE(Average(0, ranks[0]), "");
+  gpus_[0].simulated()->Finish(gpus_.stream(0));
+  gpus_[0].simulated()->ExpectLeft(2);  // of the one that was lost, too: it is another's to free
+}
+
+}  // namespace
+}  // namespace tfmpi
