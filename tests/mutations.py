@@ -190,7 +190,7 @@ MUTATIONS += (
     ),
     _gpu(
         "staged_slot", "a slot is filled before what was in it has landed", _STAGED,
-        "if (status.ok()) status = gpu->Wait(lane->fetching, other->landed[slot.number]);", "",
+        "status = gpu->Wait(lane->fetching, other->landed[slot.number]);", "(void)other;",
     ),
     _gpu(
         "staged_arrival", "a chunk is exchanged before it has come", _STAGED,
@@ -206,11 +206,11 @@ MUTATIONS += (
     ),
     _gpu(
         "staged_landed", "the event of a slot's end is not recorded", _STAGED,
-        "if (status.ok()) status = gpu->Record(lane->landed[slot.number], lane->landing);", "",
+        "status = lane->gpu->Record(lane->landed[slot.number], lane->landing);", "{}",
     ),
     _gpu(
         "staged_done", "the event of the result is not recorded", _STAGED,
-        "Status status = gpu->Record(lane->done, stream);", "Status status;",
+        "gpu->Record(lane->done, stream);", "stream != nullptr ? Status() : Status();",
     ),
     _gpu(
         "ring_memory", "pinned memory is kept for ever", _RING,
@@ -234,7 +234,7 @@ MUTATIONS += (
     ),
     _gpu(
         "direct_weights", "a weight is read before it has come", _DIRECT,
-        "if (status.ok()) status = Await(read_, entries[0].request->name, deadline);", "",
+        "status = Await(read_, entries[0].request->name, deadline);", "(void)deadline;",
     ),
     _gpu(
         "direct_read", "the event of the weights is not recorded", _DIRECT,
@@ -331,7 +331,7 @@ def failures(text: str) -> list[str]:
 
 def gtest_failures(text: str) -> list[str]:
     """Those that failed, and those in which the process ended."""
-    failed = set(re.findall(r"^\[  FAILED  \] ([^\s,]+)", text, re.M))
+    failed = set(re.findall(r"^\[  FAILED  \] ([^\s,]+\.[^\s,]+)", text, re.M))
     begun = set(re.findall(r"^\[ RUN      \] (\S+)", text, re.M))
     ended = set(re.findall(r"^\[ +(?:OK|FAILED|SKIPPED) +\] ([^\s,]+)", text, re.M))
     return sorted(failed | (begun - ended))

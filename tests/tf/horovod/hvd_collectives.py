@@ -352,6 +352,10 @@ def process_sets():
         equal(hvd.allgather(tf.fill([RANK], RANK), process_set=mine), np.repeat(members, members))
         equal(hvd.broadcast(base(RANK), int(members[-1]), process_set=mine), base(members[-1]))
         assert hvd.allgather_object(RANK, process_set=mine) == list(members)
+        with tf.Graph().as_default():  # at once, all the same
+            assert hvd.allgather_object(RANK, process_set=mine) == list(members)
+            last = int(members[-1])
+            assert hvd.broadcast_object(RANK, last, process_set=mine) == last
         equal(
             hvd.alltoall(tf.range(len(members)) + 10 * RANK, process_set=mine), 10 * members + place
         )

@@ -3,8 +3,8 @@
     HOROVOD_SOURCE=/path/of/horovod TF_BENCHMARKS_SOURCE=/path/of/tensorflow/benchmarks \\
         python -m pytest tests/tf/horovod/test_fetched.py
 
-Horovod's tests need cloudpickle, mock and parameterized from PyPI. What was found is in
-docs/measurements/2026-11-26-horovods-scripts.md.
+Horovod's tests need cloudpickle, mock and parameterized from PyPI; -rP shows how many passed. What
+was found is in docs/measurements/2026-11-26-horovods-scripts.md.
 """
 
 from __future__ import annotations
@@ -90,10 +90,26 @@ EXPECTED = {
     "test_horovod_reducescatter_grad_cpu_process_sets": "it asks whether 0 of float16 is less than "
     "1e-8, which NumPy 2 rounds to 0",
 }
+# They expect the bits of a computation that rounds at each step, in float16, too, or that a graph
+# has rewritten; an average here is a sum, in float32 for halves, times a third.
+ROUNDED_PRODUCTS = {
+    "test_horovod_allreduce_product_cpu",
+    "test_horovod_grouped_allreduce_product_cpu",
+}
+ROUNDED_ON_3 = ROUNDED_PRODUCTS | {
+    "test_horovod_allreduce_average_cpu",
+    "test_horovod_allreduce_cpu_postscale",
+    "test_horovod_grouped_allreduce_average_cpu",
+    "test_horovod_grouped_allreduce_mixed_indexed_slices_average_cpu",
+    "test_horovod_grouped_reducescatter_cpu_prescale",
+    "test_horovod_reducescatter_cpu_prescale",
+}
+NEEDS_A_POWER_OF_2 = {"test_adasum_tensorflow.py"}  # of ranks: all of the file is skipped on 3
 
 
 @needs_horovod
 @pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
+@pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize(
     ("file", "words"),
     [
@@ -114,20 +130,30 @@ EXPECTED = {
         ("test_common.py", ""),
     ],
 )
-def test_horovods_tests(launch, file, words):
+def test_horovods_tests(launch, file, words, ranks):
     path = HOROVOD / "test/parallel" / file
     run = launch(
         HERE / "run_tests.py",
-        np=2,
+        np=ranks,
         args=[path, "-k", words],
         env=LEGACY,
         cwd=path.parent,
         timeout=1200,
     ).check()
-    for found in run.results:
+    for rank, found in enumerate(run.results):
+        skipped = "".join(f"\n    skipped {name}: {why}" for name, why in found["skipped"].items())
+        print(
+            f"{file} -k '{words}', rank {rank} of {ranks}: {len(found['passed'])} passed, "
+            f"failed: {sorted(found['failed'])}{skipped}"
+        )
         # A name stands for three tests: in a graph, in eager code, and as a script runs it.
-        assert found["failed"].keys() <= EXPECTED.keys(), found["failed"]
-        assert found["passed"]
+        rounded = {3: ROUNDED_ON_3, 4: ROUNDED_PRODUCTS}.get(ranks, set())
+        expected = EXPECTED.keys() | rounded
+        assert found["failed"].keys() <= expected, found["failed"]
+        if file in NEEDS_A_POWER_OF_2 and ranks == 3:
+            assert "MPI rank is not power of 2" in skipped
+        else:
+            assert found["passed"]
 
 
 def _steps(stdout: str) -> list[float]:

@@ -157,4 +157,8 @@ def _allgather(array: Any, name: str, ranks: list[int]) -> Any:
                 "allgather", tf.convert_to_tensor(array), name, ranks=ranks
             )
             return found.numpy()
-        raise NotImplementedError("objects of a process set need eager execution")
+    # A script of graphs and sessions: in a graph of its own, at once.
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        return session.run(
+            graph_collectives.of_ranks("allgather", tf.constant(array), name, ranks=ranks)
+        )
