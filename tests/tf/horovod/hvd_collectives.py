@@ -82,6 +82,8 @@ def allreduce_dtypes_and_scales():
         1.5 * np.sum(of_each(base), axis=0),
         1e-6,
     )
+    third = hvd.allreduce(tf.ones([2], tf.float64), op=hvd.Sum, postscale_factor=1 / 3)
+    equal(third, [SIZE / 3] * 2, 1e-15)
     mine = tf.constant([7, 9]) * (RANK + 1)
     before = sum(np.trunc(np.array([7, 9]) * (rank + 1) * 0.5) for rank in range(SIZE))
     equal(hvd.allreduce(mine, op=hvd.Sum, prescale_factor=0.5), before)

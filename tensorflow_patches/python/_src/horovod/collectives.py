@@ -60,7 +60,9 @@ def _times(tensor: Any, factor: float) -> Any:
         wide = tf.float32
     else:
         wide = tensor.dtype if tensor.dtype.is_floating or tensor.dtype.is_complex else tf.float64
-    return tf.cast(tf.cast(tensor, wide) * tf.cast(factor, wide), tensor.dtype)
+    # tf.cast would make a Python number a float32 first.
+    scale = tf.cast(factor, wide) if tf.is_tensor(factor) else tf.constant(factor, wide)
+    return tf.cast(tf.cast(tensor, wide) * scale, tensor.dtype)
 
 
 def _with_gradient(function: Callable[[Any], Any], gradient: Callable[[Any], Any]) -> Any:
