@@ -114,12 +114,13 @@ Status GpuReduction::MakeDirect(DeviceWay way, const GpuMemory& own, bool shares
   }
   bool all = false;
   const Status agreed = Agree(made.ok(), &all, deadline);
-  if (agreed.ok() && !all) {
-    if (direct_ != nullptr) direct_->Close();
-    direct_ = nullptr;
-    *why_not = made.ok() ? " on another rank" : ": " + made.message();
-  }
-  return agreed;
+  if (!agreed.ok() || all) return agreed;
+  *why_not = ": " + (made.ok() ? "another rank could not" : made.message());
+  if (direct_ != nullptr) direct_->Close();
+  const Status ended = Agree(true, &all, deadline);
+  if (direct_ != nullptr && ended.ok()) direct_->Closed();
+  direct_ = nullptr;
+  return ended;
 }
 
 Status GpuReduction::MakeNccl(const GpuMemory& own, bool shares, TimePoint deadline,

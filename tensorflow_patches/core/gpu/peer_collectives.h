@@ -10,7 +10,8 @@
 // chunk n has been put means that the sum of chunk n - 1 has ended; and when all ranks have said
 // so, the slot of chunk n - 1 is free for chunk n + 1.
 //
-// Communication thread only, which waits for the GPU once for each chunk.
+// Communication thread only, which waits for the GPU once for each chunk. All reductions are given
+// one stream.
 
 #ifndef TFMPI_CORE_GPU_PEER_COLLECTIVES_H_
 #define TFMPI_CORE_GPU_PEER_COLLECTIVES_H_

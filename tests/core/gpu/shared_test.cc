@@ -4,6 +4,7 @@
 #include <chrono>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -31,9 +32,10 @@ class SharedTest : public TimedTest {
     };
     return options;
   }
-  std::string Said() {
+  // By rank 0, since the last call.
+  std::string TakeSaid() {
     std::lock_guard<std::mutex> lock(mutex_);
-    return said_;
+    return std::exchange(said_, {});
   }
 
   // "" or the error of an average of kJob.
@@ -56,17 +58,19 @@ TEST_F(SharedTest, WhatOneRankCannotDoIsStagedOnAll) {
     int number;  // the second is the other rank's, or comes after its first
     const char* said;
   } failures[] = {
-      {Call::kNewSum, 1, "cuModuleLoadData"},
-      {Call::kNewSum, 2, "cuModuleLoadData"},
-      {Call::kOpenMemory, 1, "cuIpcOpenMemHandle"},
-      {Call::kOpenMemory, 2, "cuIpcOpenMemHandle"},
+      {Call::kNewSum, 1, "cuModuleLoadData"},       {Call::kNewSum, 2, "cuModuleLoadData"},
+      {Call::kOpenMemory, 1, "cuIpcOpenMemHandle"}, {Call::kOpenMemory, 2, "cuIpcOpenMemHandle"},
+      {Call::kNewStream, 3, "cuStreamCreate"},  // when both have tried it
   };
   for (const auto& failure : failures) {
     gpus_[0].simulated()->Fail(failure.call, failure.number);
     Ranks ranks(2, [this](int) { return Options(DeviceTransport::kAuto); });
     RunStep(ranks, gpus_, {kJob});
     ranks.JoinAll();
-    const std::string said = Said();
+    const std::string said = TakeSaid();
+    EXPECT_TRUE(said.find(failure.said) != std::string::npos ||
+                said.find("another rank") != std::string::npos)
+        << said;
     EXPECT_NE(said.find("not on simulated GPU 0, which all ranks share"), std::string::npos)
         << said;
     EXPECT_NE(said.find("gradients are staged through the hosts"), std::string::npos) << said;
