@@ -177,10 +177,10 @@ def _gpu(name: str, what: str, where: str, old: str, new: str) -> Mutation:
     )  # fmt: skip
 
 
-_STAGED = "core/gpu/staged_reduction.cc"
-_DIRECT = "core/gpu/direct_reduction.cc"
-_PEERS = "core/gpu/peer_collectives.cc"
-_RING = "core/gpu/pinned_ring.cc"
+_STAGED = "core/gpu/staged/staged_reduction.cc"
+_DIRECT = "core/gpu/direct/direct_reduction.cc"
+_PEERS = "core/gpu/direct/peer_collectives.cc"
+_RING = "core/gpu/staged/pinned_ring.cc"
 _CHOICE = "core/gpu/gpu_reduction.cc"
 
 MUTATIONS += (

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "tensorflow_patches/core/device/driver.h"
-#include "tensorflow_patches/core/gpu/peer_collectives.h"
+#include "tensorflow_patches/core/gpu/direct/peer_collectives.h"
 
 namespace tfmpi {
 namespace {

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "tensorflow_patches/core/device/nccl.h"
-#include "tensorflow_patches/core/gpu/direct_reduction.h"
+#include "tensorflow_patches/core/gpu/direct/direct_reduction.h"
 #include "tensorflow_patches/core/gpu/gpu_options.h"
-#include "tensorflow_patches/core/gpu/staged_reduction.h"
+#include "tensorflow_patches/core/gpu/staged/staged_reduction.h"
 #include "tensorflow_patches/core/request/fusion_entry.h"
 #include "tensorflow_patches/core/transport/transport.h"
 

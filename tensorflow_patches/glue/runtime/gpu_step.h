@@ -2,7 +2,7 @@
 //
 // TensorFlow enqueues a kernel's work on a stream, and the kernel returns; that stream's order is
 // all that its memory obeys. So a request waits for an event of that stream, and that stream for
-// the request's result (core/gpu/staged_reduction.h).
+// the request's result (core/gpu/staged/staged_reduction.h).
 
 #ifndef TFMPI_GLUE_RUNTIME_GPU_STEP_H_
 #define TFMPI_GLUE_RUNTIME_GPU_STEP_H_

@@ -1,4 +1,4 @@
-#include "tensorflow_patches/core/gpu/direct_reduction.h"
+#include "tensorflow_patches/core/gpu/direct/direct_reduction.h"
 
 #include <algorithm>
 #include <cmath>

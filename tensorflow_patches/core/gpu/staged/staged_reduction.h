@@ -12,15 +12,15 @@
 // Called by the communication thread, which alone waits for the GPU, with the response's deadline.
 // What fails on the GPU is an error of kUnavailable: the peers wait in the same exchange.
 
-#ifndef TFMPI_CORE_GPU_STAGED_REDUCTION_H_
-#define TFMPI_CORE_GPU_STAGED_REDUCTION_H_
+#ifndef TFMPI_CORE_GPU_STAGED_STAGED_REDUCTION_H_
+#define TFMPI_CORE_GPU_STAGED_STAGED_REDUCTION_H_
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "tensorflow_patches/core/gpu/chunks.h"
-#include "tensorflow_patches/core/gpu/pinned_ring.h"
+#include "tensorflow_patches/core/gpu/staged/chunks.h"
+#include "tensorflow_patches/core/gpu/staged/pinned_ring.h"
 #include "tensorflow_patches/core/request/fusion_entry.h"
 #include "tensorflow_patches/core/transport/transport.h"
 
@@ -54,4 +54,4 @@ class StagedReduction {
 
 }  // namespace tfmpi
 
-#endif  // TFMPI_CORE_GPU_STAGED_REDUCTION_H_
+#endif  // TFMPI_CORE_GPU_STAGED_STAGED_REDUCTION_H_

@@ -2,8 +2,8 @@
 //
 // Pure functions of signatures: a rank that has joined, and has no tensors, cuts as the others do.
 
-#ifndef TFMPI_CORE_GPU_CHUNKS_H_
-#define TFMPI_CORE_GPU_CHUNKS_H_
+#ifndef TFMPI_CORE_GPU_STAGED_CHUNKS_H_
+#define TFMPI_CORE_GPU_STAGED_CHUNKS_H_
 
 #include <cstddef>
 #include <vector>
@@ -40,4 +40,4 @@ std::vector<Chunk> CutIntoChunks(const std::vector<FusionEntry>& entries, size_t
 
 }  // namespace tfmpi
 
-#endif  // TFMPI_CORE_GPU_CHUNKS_H_
+#endif  // TFMPI_CORE_GPU_STAGED_CHUNKS_H_

@@ -1,4 +1,4 @@
-#include "tensorflow_patches/core/gpu/peer_collectives.h"
+#include "tensorflow_patches/core/gpu/direct/peer_collectives.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "tensorflow_patches/core/gpu/chunks.h"
+#include "tensorflow_patches/core/gpu/staged/chunks.h"
 
 #include <algorithm>
 

@@ -5,8 +5,8 @@
 // it. The communication thread waits for the GPU only where it has to read a weight there.
 // Communication thread only; all ranks make the same calls.
 
-#ifndef TFMPI_CORE_GPU_DIRECT_REDUCTION_H_
-#define TFMPI_CORE_GPU_DIRECT_REDUCTION_H_
+#ifndef TFMPI_CORE_GPU_DIRECT_DIRECT_REDUCTION_H_
+#define TFMPI_CORE_GPU_DIRECT_DIRECT_REDUCTION_H_
 
 #include <deque>
 #include <memory>
@@ -83,4 +83,4 @@ class DirectReduction {
 
 }  // namespace tfmpi
 
-#endif  // TFMPI_CORE_GPU_DIRECT_REDUCTION_H_
+#endif  // TFMPI_CORE_GPU_DIRECT_DIRECT_REDUCTION_H_

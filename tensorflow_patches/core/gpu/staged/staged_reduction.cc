@@ -1,4 +1,4 @@
-#include "tensorflow_patches/core/gpu/staged_reduction.h"
+#include "tensorflow_patches/core/gpu/staged/staged_reduction.h"
 
 #include <algorithm>
 #include <cmath>

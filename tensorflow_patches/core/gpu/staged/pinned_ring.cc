@@ -1,4 +1,4 @@
-#include "tensorflow_patches/core/gpu/pinned_ring.h"
+#include "tensorflow_patches/core/gpu/staged/pinned_ring.h"
 
 #include <utility>
 

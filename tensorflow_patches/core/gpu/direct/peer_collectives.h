@@ -13,8 +13,8 @@
 // Communication thread only, which waits for the GPU once for each chunk. All reductions are given
 // one stream.
 
-#ifndef TFMPI_CORE_GPU_PEER_COLLECTIVES_H_
-#define TFMPI_CORE_GPU_PEER_COLLECTIVES_H_
+#ifndef TFMPI_CORE_GPU_DIRECT_PEER_COLLECTIVES_H_
+#define TFMPI_CORE_GPU_DIRECT_PEER_COLLECTIVES_H_
 
 #include <cstdint>
 #include <memory>
@@ -80,4 +80,4 @@ class PeerCollectives : public DeviceCollectives {
 
 }  // namespace tfmpi
 
-#endif  // TFMPI_CORE_GPU_PEER_COLLECTIVES_H_
+#endif  // TFMPI_CORE_GPU_DIRECT_PEER_COLLECTIVES_H_

@@ -3,8 +3,8 @@
 // The communication thread's. Slots are used in turns; a slot's memory belongs to the copies of its
 // last use until its events have happened.
 
-#ifndef TFMPI_CORE_GPU_PINNED_RING_H_
-#define TFMPI_CORE_GPU_PINNED_RING_H_
+#ifndef TFMPI_CORE_GPU_STAGED_PINNED_RING_H_
+#define TFMPI_CORE_GPU_STAGED_PINNED_RING_H_
 
 #include <array>
 #include <memory>
@@ -66,4 +66,4 @@ class PinnedRing {
 
 }  // namespace tfmpi
 
-#endif  // TFMPI_CORE_GPU_PINNED_RING_H_
+#endif  // TFMPI_CORE_GPU_STAGED_PINNED_RING_H_
