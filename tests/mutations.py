@@ -169,12 +169,12 @@ MUTATIONS: tuple[Mutation, ...] = (
 )
 
 
-def _gpu(name: str, what: str, where: str, old: str, new: str) -> Mutation:
+def _gpu(
+    name: str, what: str, where: str, old: str, new: str,
+    targets: tuple[str, ...] = ("staged_test", "direct_test"),
+) -> Mutation:  # fmt: skip
     """Of a wait, an event or a lifetime on GPUs: the simulated GPU's tests must notice."""
-    return Mutation(
-        f"gpu_{name}", what, old, new, (), cpp=True, where=where,
-        targets=("staged_test", "direct_test"),
-    )  # fmt: skip
+    return Mutation(f"gpu_{name}", what, old, new, (), cpp=True, where=where, targets=targets)
 
 
 _STAGED = "core/gpu/staged/staged_reduction.cc"
@@ -194,7 +194,7 @@ MUTATIONS += (
     ),
     _gpu(
         "staged_arrival", "a chunk is exchanged before it has come", _STAGED,
-        "if (status.ok()) status = Await(slot, *work);", "",
+        "if (status.ok()) status = Arrived(slot, *work);", "",
     ),
     _gpu(
         "staged_submitters", "a result is used before it has landed", _STAGED,
@@ -211,6 +211,36 @@ MUTATIONS += (
     _gpu(
         "staged_done", "the event of the result is not recorded", _STAGED,
         "gpu->Record(lane->done, stream);", "stream != nullptr ? Status() : Status();",
+    ),
+    _gpu(
+        "staged_peers", "a slot is the peers' before this rank has landed from it", _STAGED,
+        "if (ring_.shared() == nullptr) break;", "break;", ("forgotten_waits_test",),
+    ),
+    _gpu(
+        "staged_barrier", "a broadcast frees the peers' slots before they are there", _STAGED,
+        "return ring_.shared()->Barrier(work.deadline);", "return status;",
+        ("forgotten_waits_test",),
+    ),
+    _gpu(
+        "staged_shares", "a rank lands its own slot in place of the peers' shares", _STAGED,
+        "take(shared->of(r) + slot.offset", "take(shared->of(shared->rank()) + slot.offset",
+        ("staged_test",),
+    ),
+    _gpu(
+        "node_reduced", "a share is read before its rank has reduced it",
+        "core/transport/shm/node_collectives.cc",
+        "return Run(1, true, nothing, reduce, nothing, deadline);",
+        "return Run(1, false, nothing, nothing, reduce, deadline);", ("node_buffers_test",),
+    ),
+    _gpu(
+        "node_between", "a share is read before it has been between the nodes",
+        "core/transport/shm/node_buffers.cc",
+        "return status.ok() ? Barrier(deadline) : status;", "return status;",
+        ("node_buffers_test",),
+    ),
+    _gpu(
+        "ring_registered", "a node's memory stays registered", _RING,
+        "if (registered_by_ != nullptr) registered_by_->Unregister(shared_->memory());", "",
     ),
     _gpu(
         "ring_memory", "pinned memory is kept for ever", _RING,

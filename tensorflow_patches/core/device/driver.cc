@@ -195,6 +195,19 @@ class DriverGpu : public Gpu {
     });
   }
 
+  Status Register(void* memory, size_t bytes) override {
+    return Call(
+        "cuMemHostRegister",
+        [&] { return driver_.MemHostRegister(memory, bytes, kMemRegisterPortable); }, bytes);
+  }
+
+  void Unregister(void* memory) override {
+    Call("cuMemHostUnregister", [&] {
+      driver_.CtxSynchronize();
+      return driver_.MemHostUnregister(memory);
+    });
+  }
+
   Status NewMemory(size_t bytes, void** memory) override {
     return Call(
         "cuMemAlloc",

@@ -42,6 +42,8 @@ std::string FindAll(void* library, Driver* driver) {
   symbols.Find("cuMemFree_v2", &driver->MemFree);
   symbols.Find("cuMemHostAlloc", &driver->MemHostAlloc);
   symbols.Find("cuMemFreeHost", &driver->MemFreeHost);
+  symbols.Find("cuMemHostRegister_v2", &driver->MemHostRegister);
+  symbols.Find("cuMemHostUnregister", &driver->MemHostUnregister);
   symbols.Find("cuIpcGetMemHandle", &driver->IpcGetMemHandle);
   symbols.Find("cuIpcOpenMemHandle_v2", &driver->IpcOpenMemHandle);
   symbols.Find("cuIpcCloseMemHandle", &driver->IpcCloseMemHandle);

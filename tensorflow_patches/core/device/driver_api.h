@@ -20,6 +20,7 @@ inline constexpr int kCudaNotReady = 600;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kMemHostPortable = 1;
+inline constexpr unsigned kMemRegisterPortable = 1;
 inline constexpr int kCaptureModeRelaxed = 2;
 inline constexpr unsigned kIpcMemLazyEnablePeerAccess = 1;
 
@@ -64,6 +65,8 @@ struct Driver {
   int (*MemFree)(unsigned long long memory);
   int (*MemHostAlloc)(void** memory, size_t bytes, unsigned flags);
   int (*MemFreeHost)(void* memory);
+  int (*MemHostRegister)(void* memory, size_t bytes, unsigned flags);
+  int (*MemHostUnregister)(void* memory);
 
   int (*IpcGetMemHandle)(CudaIpcHandle* handle, unsigned long long memory);
   int (*IpcOpenMemHandle)(unsigned long long* memory, CudaIpcHandle handle, unsigned flags);

@@ -74,6 +74,10 @@ class Gpu {
   virtual Status NewPinned(size_t bytes, void** memory) = 0;
   // Waits for what uses it.
   virtual void DeletePinned(void* memory) = 0;
+  // Makes memory that the host has anyway such memory, until Unregister, which waits for what uses
+  // it: one that processes share, say. No page of it may be registered already by this process.
+  virtual Status Register(void* memory, size_t bytes) = 0;
+  virtual void Unregister(void* memory) = 0;
   // Memory of the GPU. May wait for it, too.
   virtual Status NewMemory(size_t bytes, void** memory) = 0;
   virtual void DeleteMemory(void* memory) = 0;

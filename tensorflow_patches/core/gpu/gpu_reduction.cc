@@ -64,8 +64,30 @@ Status GpuReduction::Choose(const GpuMemory* own, TimePoint deadline) {
       reason += "; gradients are staged through the hosts";
     }
   }
+  if (direct_ == nullptr) {
+    status = ShareBuffers(own != nullptr ? own->gpu : nullptr, deadline, &reason);
+    if (!status.ok()) return status;
+  }
   if (options_.log) options_.log(reason);
   return Status();
+}
+
+// Each rank of a node copies once where all ranks of all nodes can: they exchange alike.
+Status GpuReduction::ShareBuffers(Gpu* own, TimePoint deadline, std::string* reason) {
+  std::unique_ptr<NodeBuffers> buffers;
+  std::string why;
+  Status status = transport_->MakeNodeBuffers(PinnedRing::BufferBytes(), deadline, &buffers, &why);
+  if (!status.ok() || (buffers == nullptr && why.empty())) return status;
+  if (buffers != nullptr) why = staged_.Share(std::move(buffers), own).message();
+  bool all = false;
+  status = Agree(why.empty(), &all, deadline);
+  if (!status.ok() || all) return status;
+  staged_.Unshare();
+  *reason +=
+      "; each chunk is copied twice there, for the ranks of a node share no memory with "
+      "their GPUs: " +
+      (why.empty() ? "another rank cannot" : why);
+  return status;
 }
 
 DeviceFacts GpuReduction::FactsOf(const GpuMemory* own) {

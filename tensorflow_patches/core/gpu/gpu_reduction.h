@@ -52,6 +52,7 @@ class GpuReduction {
                     std::string* why_not);
   Status MakeNccl(const GpuMemory& own, bool shares, TimePoint deadline,
                   std::unique_ptr<DeviceCollectives>* made);
+  Status ShareBuffers(Gpu* own, TimePoint deadline, std::string* reason);
   // Whether all ranks say so.
   Status Agree(bool well, bool* all, TimePoint deadline);
 

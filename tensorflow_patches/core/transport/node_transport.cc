@@ -5,6 +5,7 @@
 
 #include "tensorflow_patches/core/base/sizes.h"
 #include "tensorflow_patches/core/transport/control_channel.h"
+#include "tensorflow_patches/core/transport/shm/node_buffers.h"
 
 namespace tfmpi {
 namespace {
@@ -162,6 +163,20 @@ class NodeTransport : public Transport {
   Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) override {
     if (one_node_) return node_.Broadcast(data, bytes, root, deadline);
     return all_->Broadcast(data, bytes, root, deadline);
+  }
+
+  Status MakeNodeBuffers(size_t bytes, TimePoint deadline, std::unique_ptr<NodeBuffers>* made,
+                         std::string* why) override {
+    if (memory_.ranks() == 1 || (!one_node_ && rail_ == nullptr)) return Status();
+    NodeBuffers::Options options;
+    options.bytes = bytes;
+    options.map = options_.map_buffers;
+    if (!one_node_) {
+      options.between = [this](char* data, const Reduction& reduction, TimePoint by) {
+        return AllreduceBetween(data, reduction, by);
+      };
+    }
+    return NodeBuffers::Make(&node_, options, deadline, made, why);
   }
 
   Membership* membership() override { return all_->membership(); }

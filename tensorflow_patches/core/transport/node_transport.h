@@ -23,6 +23,8 @@ struct NodeOptions {
   // kBfloat16.
   DataType wire = DataType::kFloat32;
   Stores stores = Stores::kAuto;
+  // For tests: NodeBuffers::Options::map.
+  std::function<char*(size_t bytes)> map_buffers;
   // Where ranks go on without those that die: whether to leave an operation, as one has.
   std::function<bool()> disturbed;
 };

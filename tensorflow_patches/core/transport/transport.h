@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,7 @@ struct ControlMessage {
 };
 
 class Membership;
+class NodeBuffers;
 
 class Transport {
  public:
@@ -101,6 +103,16 @@ class Transport {
   virtual Status SparseAllgather(const std::vector<int64_t>& rows, size_t row_bytes,
                                  RowAccess* access, TimePoint deadline);
   virtual Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) = 0;
+
+  // Collective over all ranks: buffers of so many bytes each (shm/node_buffers.h), in which the
+  // ranks of a node reduce in place, and the nodes among themselves. `made` stays null, and `why`
+  // empty, where the ranks have none, alike on all; with a reason where this node's cannot have
+  // them: others may. They end before this.
+  virtual Status MakeNodeBuffers(size_t bytes, TimePoint deadline,
+                                 std::unique_ptr<NodeBuffers>* made, std::string* why) {
+    (void)bytes, (void)deadline, (void)made, (void)why;
+    return Status();
+  }
 
   // How its ranks go on without those that die (membership.h); null: they cannot. Lives as long.
   virtual Membership* membership() { return nullptr; }

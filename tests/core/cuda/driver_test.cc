@@ -103,6 +103,13 @@ Driver Full() {
     return FakeDriver::Call("pinned", std::to_string(bytes) + " " + std::to_string(flags));
   };
   driver.MemFreeHost = [](void*) { return FakeDriver::Call("delete pinned"); };
+  driver.MemHostRegister = [](void* memory, size_t bytes, unsigned flags) {
+    return FakeDriver::Call("register", std::to_string(reinterpret_cast<uintptr_t>(memory)) + " " +
+                                            std::to_string(bytes) + " " + std::to_string(flags));
+  };
+  driver.MemHostUnregister = [](void* memory) {
+    return FakeDriver::Call("unregister", std::to_string(reinterpret_cast<uintptr_t>(memory)));
+  };
   AddSharing(&driver);
   return driver;
 }
@@ -149,6 +156,11 @@ TEST_F(DriverTest, EachCallIsTheDriversWithItsArguments) {
   EXPECT_EQ(Called(), Calls{"pinned 7 1"}) << "for all contexts";
   gpu_->DeletePinned(memory);
   EXPECT_EQ(Called(), (Calls{"synchronize", "delete pinned"}));
+  memory = reinterpret_cast<void*>(9);
+  EXPECT_TRUE(gpu_->Register(memory, 7).ok());
+  EXPECT_EQ(Called(), Calls{"register 9 7 1"}) << "for all contexts";
+  gpu_->Unregister(memory);
+  EXPECT_EQ(Called(), (Calls{"synchronize", "unregister 9"}));
   EXPECT_TRUE(gpu_->NewMemory(9, &memory).ok());
   EXPECT_EQ(memory, reinterpret_cast<void*>(0x1000));
   EXPECT_TRUE(gpu_->Copy(memory, reinterpret_cast<void*>(0x20), 5, stream).ok());

@@ -281,11 +281,12 @@ Status SimulatedGpu::Allocate(Call call, const char* name, size_t bytes, bool pi
   return Status();
 }
 
-void SimulatedGpu::Deallocate(void* memory, const char* name, bool pinned) {
+void SimulatedGpu::Deallocate(void* memory, const char* name, bool pinned, bool registered) {
   UnseenLock lock(mutex_);
   std::string why;
   Block* const block = memory_.Find(memory, 0, &why);
-  if (block == nullptr || block->start != memory || block->pinned != pinned) {
+  if (block == nullptr || block->start != memory || block->pinned != pinned ||
+      block->registered != registered) {
     Complain(std::string(name) + ": it is " + why);
     return;
   }

@@ -49,6 +49,7 @@ class SimulatedGpu : public Gpu {
     kQuery,
     kCopy,
     kNewPinned,
+    kRegister,
     kNewMemory,
     kOpenMemory,
     kNewSum,
@@ -84,6 +85,8 @@ class SimulatedGpu : public Gpu {
   Status Copy(void* to, const void* from, size_t bytes, GpuStream stream) override;
   Status NewPinned(size_t bytes, void** memory) override;
   void DeletePinned(void* memory) override;
+  Status Register(void* memory, size_t bytes) override;
+  void Unregister(void* memory) override;
   Status NewMemory(size_t bytes, void** memory) override;
   void DeleteMemory(void* memory) override;
   // Ranks that share a GPU share this object: memory that is opened has one address.
@@ -135,7 +138,7 @@ class SimulatedGpu : public Gpu {
   Event* Known(GpuEvent event, const char* name);
   Status Complain(const std::string& what);
   Status Allocate(Call call, const char* name, size_t bytes, bool pinned, void** memory);
-  void Deallocate(void* memory, const char* name, bool pinned);
+  void Deallocate(void* memory, const char* name, bool pinned, bool registered = false);
   void Enqueue(Stream* stream, std::unique_ptr<Work> work);
   Moment* Mark(Stream* stream);
   void Demand(const Moment& moment);

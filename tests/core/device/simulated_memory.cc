@@ -28,7 +28,7 @@ SimulatedMemory::SimulatedMemory(size_t device_bytes)
 
 SimulatedMemory::~SimulatedMemory() {
   for (const auto& [start, block] : blocks_) {
-    if (block.pinned) munmap(block.start, Rounded(block.bytes) + kPage);
+    if (block.pinned && !block.registered) munmap(block.start, Rounded(block.bytes) + kPage);
   }
   munmap(outside_, bytes_);
   munmap(inside_, bytes_);
@@ -53,7 +53,24 @@ SimulatedMemory::Block* SimulatedMemory::New(size_t bytes, bool pinned) {
   return &(blocks_[block.start] = block);
 }
 
+SimulatedMemory::Block* SimulatedMemory::Register(char* memory, size_t bytes) {
+  const auto overlaps = [&](const auto& known) {
+    const Block& block = known.second;
+    return !block.deleted && block.start < memory + bytes && memory < block.start + block.bytes;
+  };
+  if (std::any_of(blocks_.begin(), blocks_.end(), overlaps)) return nullptr;
+  Block block;
+  block.start = memory;
+  block.bytes = bytes;
+  block.pinned = block.registered = true;
+  return &(blocks_[memory] = block);
+}
+
 void SimulatedMemory::Delete(Block* block) {
+  if (block->registered) {
+    blocks_.erase(block->start);
+    return;
+  }
   block->deleted = true;
   const size_t whole = Rounded(std::max(block->bytes, size_t{1}));
   if (block->pinned) mprotect(block->start, whole, PROT_NONE);

@@ -16,6 +16,7 @@ class SimulatedMemory {
     char* start = nullptr;  // as the host and the code under test say it
     size_t bytes = 0;
     bool pinned = false;
+    bool registered = false;  // pinned, and not made here
     bool deleted = false;
     int uses = 0;  // by work that was enqueued and has not ended
   };
@@ -28,6 +29,9 @@ class SimulatedMemory {
   // Null if there is none left. Every byte of it is 0xff, which makes floats NaN. No address is
   // ever given twice.
   Block* New(size_t bytes, bool pinned);
+  // Memory that somebody else has made, and ends after this or after Delete, which forgets it. Null
+  // if some of it is a block already.
+  Block* Register(char* memory, size_t bytes);
   // A pinned block faults from now on, when the host touches it, too.
   void Delete(Block* block);
 

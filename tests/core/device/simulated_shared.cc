@@ -1,4 +1,5 @@
-// What ranks share of a simulated GPU: memory by handles, and the kernel that adds up.
+// What ranks share by way of a simulated GPU: memory of hosts, memory by handles, and the kernel
+// that adds up.
 
 #include <cmath>
 #include <utility>
@@ -60,6 +61,19 @@ class SimulatedSum : public GpuSum {
 };
 
 }  // namespace
+
+Status SimulatedGpu::Register(void* memory, size_t bytes) {
+  UnseenLock lock(mutex_);
+  const Status status = Begin(Call::kRegister, "cuMemHostRegister", bytes);
+  if (!status.ok()) return status;
+  if (memory_.Register(static_cast<char*>(memory), bytes) != nullptr) return Status();
+  return Complain("cuMemHostRegister of " + std::to_string(bytes) +
+                  " bytes: CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED (part of it)");
+}
+
+void SimulatedGpu::Unregister(void* memory) {
+  Deallocate(memory, "cuMemHostUnregister", true, true);
+}
 
 Status SimulatedGpu::NewSharedMemory(size_t bytes, void** memory, GpuHandle* handle) {
   const Status status = NewMemory(bytes, memory);

@@ -6,11 +6,14 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <tuple>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/core/device/simulated_gpu.h"
 #include "tests/core/gpu/on_gpu.h"
+#include "tests/core/support/nodes.h"
 
 namespace tfmpi {
 namespace {
@@ -22,18 +25,31 @@ enum class Forgotten {
   kSlot,        // fetching: what was in the slot has landed
   kArrival,     // the host: the chunk has come
   kSubmitters,  // the submitter's stream: the result has landed
+  kPeers,       // the host: what it reads of the peers' slots has landed
 };
 
 // Passes all calls on but those that are forgotten. The ring makes its fetching stream first.
 class ForgetfulGpu : public Gpu {
  public:
-  ForgetfulGpu(SimulatedGpu* real, Forgotten forgotten) : real_(real), forgotten_(forgotten) {}
+  // `lands_late`: nothing lands for half a second.
+  ForgetfulGpu(SimulatedGpu* real, Forgotten forgotten, bool lands_late)
+      : real_(real), forgotten_(forgotten), lands_late_(lands_late) {}
+  ~ForgetfulGpu() override {
+    if (landing_.joinable()) landing_.join();
+  }
 
   std::string description() const override { return real_->description(); }
   Status NewStream(GpuStream* stream) override {
     const Status status = real_->NewStream(stream);
     std::lock_guard<std::mutex> lock(mutex_);
     streams_.push_back(*stream);
+    if (lands_late_ && streams_.size() == 2) {
+      real_->Hold(*stream);
+      landing_ = std::thread([this, landing = *stream] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(500));
+        real_->LetGo(landing);
+      });
+    }
     return status;
   }
   Status NewEvent(GpuEvent* event) override { return real_->NewEvent(event); }
@@ -52,6 +68,8 @@ class ForgetfulGpu : public Gpu {
   Status Query(GpuEvent event, bool* ended) override {
     const Status status = real_->Query(event, ended);
     if (forgotten_ == Forgotten::kArrival) *ended = true;
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (forgotten_ == Forgotten::kPeers && recorded_on_[event] == streams_[1]) *ended = true;
     return status;
   }
   Status Copy(void* to, const void* from, size_t bytes, GpuStream stream) override {
@@ -59,6 +77,8 @@ class ForgetfulGpu : public Gpu {
   }
   Status NewPinned(size_t bytes, void** memory) override { return real_->NewPinned(bytes, memory); }
   void DeletePinned(void* memory) override { real_->DeletePinned(memory); }
+  Status Register(void* memory, size_t bytes) override { return real_->Register(memory, bytes); }
+  void Unregister(void* memory) override { real_->Unregister(memory); }
   Status NewMemory(size_t bytes, void** memory) override { return real_->NewMemory(bytes, memory); }
   void DeleteMemory(void* memory) override { real_->DeleteMemory(memory); }
   Status NewSharedMemory(size_t bytes, void** memory, GpuHandle* handle) override {
@@ -95,6 +115,8 @@ class ForgetfulGpu : public Gpu {
 
   SimulatedGpu* const real_;
   const Forgotten forgotten_;
+  const bool lands_late_;
+  std::thread landing_;
   std::mutex mutex_;
   std::vector<GpuStream> streams_;
   std::map<GpuEvent, GpuStream> recorded_on_;
@@ -111,7 +133,7 @@ std::vector<char> Read(SimulatedGpu* gpu, const void* from, size_t bytes, GpuStr
   return result;
 }
 
-constexpr size_t kCount = 5 * kGpuChunkBytes / sizeof(float) + 3;  // more chunks than slots
+constexpr size_t kCount = 8 * kGpuChunkBytes / sizeof(float) + 3;  // more chunks than slots
 
 // No two chunks are alike.
 std::vector<char> InputOf(int rank) {
@@ -122,7 +144,7 @@ std::vector<char> InputOf(int rank) {
 }
 
 std::string Check(const std::vector<char>& result) {
-  for (size_t i = 0; i < kCount; ++i) {
+  for (size_t i = 0; i < result.size() / sizeof(float); ++i) {
     float value = 0;
     std::memcpy(&value, result.data() + i * sizeof(float), sizeof(float));
     if (value != static_cast<float>(i % 4093 + 1)) return "element " + std::to_string(i);
@@ -130,66 +152,136 @@ std::string Check(const std::vector<char>& result) {
   return "";
 }
 
-// "" if the average over two ranks is right on both.
-std::string Average(Forgotten forgotten) {
-  SimulatedGpu::Options options;
-  options.schedule = SimulatedGpu::Schedule::kLate;
+// Two ranks, on one node or each by itself, whose GPUs forget; on a node rank 0 lands late.
+struct Pair {
+  Pair(Forgotten forgotten, bool node)
+      : ranks(
+            2, [](int) { return OptionsOf(DeviceTransport::kStaged); },
+            node ? nodes.Decorator() : Ranks::Decorate()) {
+    SimulatedGpu::Options options;
+    options.schedule = SimulatedGpu::Schedule::kLate;
+    for (int rank = 0; rank < 2; ++rank) {
+      gpus.push_back(std::make_unique<SimulatedGpu>(options));
+      forgetful.push_back(
+          std::make_unique<ForgetfulGpu>(gpus[rank].get(), forgotten, node && rank == 0));
+    }
+  }
+
   std::vector<std::unique_ptr<SimulatedGpu>> gpus;
   std::vector<std::unique_ptr<ForgetfulGpu>> forgetful;
-  for (int rank = 0; rank < 2; ++rank) {
-    gpus.push_back(std::make_unique<SimulatedGpu>(options));
-    forgetful.push_back(std::make_unique<ForgetfulGpu>(gpus[rank].get(), forgotten));
+  Nodes nodes{1, 2};
+  Ranks ranks;
+};
+
+// A rank's tensor, which is late: it comes when somebody waits for it.
+class Tensor {
+ public:
+  Tensor(Pair* pair, int rank, const std::vector<char>& input)
+      : gpu_(*pair->gpus[rank]), bytes_(input.size()) {
+    memory_.gpu = pair->forgetful[rank].get();
+    EXPECT_TRUE(gpu_.NewStream(&memory_.stream).ok());
+    EXPECT_TRUE(gpu_.NewEvent(&memory_.ready).ok());
+    EXPECT_TRUE(gpu_.NewMemory(bytes_, &data_).ok());
+    EXPECT_TRUE(gpu_.NewPinned(bytes_, &pinned_).ok());
+    std::memcpy(pinned_, input.data(), bytes_);
+    EXPECT_TRUE(gpu_.Copy(data_, pinned_, bytes_, memory_.stream).ok());
+    EXPECT_TRUE(memory_.gpu->Record(memory_.ready, memory_.stream).ok());
   }
-  Ranks ranks(2, [](int) { return OptionsOf(DeviceTransport::kStaged); });
-  const Job job = {"x", DataType::kFloat32, ReduceOp::kAverage, kCount, 1};
-  std::vector<std::string> wrong(2);
-  ranks.Each([&](int rank, Engine& engine) {
-    SimulatedGpu& gpu = *gpus[rank];
-    const std::vector<char> input = InputOf(rank);
-    GpuMemory memory;
-    memory.gpu = forgetful[rank].get();
-    void *data = nullptr, *pinned = nullptr;
-    EXPECT_TRUE(gpu.NewStream(&memory.stream).ok());
-    EXPECT_TRUE(gpu.NewEvent(&memory.ready).ok());
-    EXPECT_TRUE(gpu.NewMemory(input.size(), &data).ok());
-    EXPECT_TRUE(gpu.NewPinned(input.size(), &pinned).ok());
-    std::memcpy(pinned, input.data(), input.size());
-    // The gradient is late: it comes when somebody waits for it.
-    EXPECT_TRUE(gpu.Copy(data, pinned, input.size(), memory.stream).ok());
-    EXPECT_TRUE(forgetful[rank]->Record(memory.ready, memory.stream).ok());
-    Request request = MakeRequest(job, data, data);
+  ~Tensor() {
+    gpu_.Delete(memory_.stream);
+    gpu_.Delete(memory_.ready);
+    gpu_.DeletePinned(pinned_);
+    gpu_.DeleteMemory(data_);
+  }
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
+
+  Request Average() const {
+    const Job job = {"x", DataType::kFloat32, ReduceOp::kAverage, bytes_ / sizeof(float), 1};
+    return RequestOnGpu(job, data_, data_, memory_);
+  }
+  Request Broadcast(const std::string& name, int root) const {
+    Request request;
+    request.name = name;
+    request.signature = {OpKind::kBroadcast,
+                         ReduceOp::kAverage,
+                         DataType::kFloat32,
+                         root,
+                         {static_cast<int64_t>(bytes_ / sizeof(float))}};
     request.signature.on_gpu = true;
-    request.memory = memory;
-    std::vector<Ending> endings;
-    endings.push_back(Submit(engine, std::move(request)));
-    EXPECT_EQ(AwaitAll(endings), "");
-    const std::vector<char> result = Read(&gpu, data, input.size(), memory.stream);
-    wrong[rank] = Check(result);
-    gpu.Delete(memory.stream);
-    gpu.Delete(memory.ready);
-    gpu.DeletePinned(pinned);
-    gpu.DeleteMemory(data);
+    request.output = data_;
+    request.memory = memory_;
+    return request;
+  }
+  std::vector<char> Result() const { return Read(&gpu_, data_, bytes_, memory_.stream); }
+
+ private:
+  SimulatedGpu& gpu_;
+  const size_t bytes_;
+  GpuMemory memory_;
+  void* data_ = nullptr;
+  void* pinned_ = nullptr;
+};
+
+// "" if the average over two ranks is right on both.
+std::string Average(Forgotten forgotten, bool node) {
+  Pair pair(forgotten, node);
+  std::vector<std::string> wrong(2);
+  pair.ranks.Each([&](int rank, Engine& engine) {
+    const Tensor tensor(&pair, rank, InputOf(rank));
+    EXPECT_EQ(RunOne(engine, tensor.Average()), "");
+    wrong[rank] = Check(tensor.Result());
   });
-  ranks.JoinAll();
+  pair.ranks.JoinAll();
   return wrong[0] + wrong[1];
 }
 
-class ForgottenWaitTest : public TimedTest, public ::testing::WithParamInterface<Forgotten> {};
+class ForgottenWaitTest : public TimedTest,
+                          public ::testing::WithParamInterface<std::tuple<Forgotten, bool>> {};
 
 TEST_P(ForgottenWaitTest, GivesAWrongResult) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "ThreadSanitizer reports the race that this makes, as it should";
 #endif
-  EXPECT_NE(Average(GetParam()), "");
+  EXPECT_NE(Average(std::get<0>(GetParam()), std::get<1>(GetParam())), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, ForgottenWaitTest,
-                         ::testing::Values(Forgotten::kGradient, Forgotten::kSlot,
-                                           Forgotten::kArrival, Forgotten::kSubmitters));
+                         ::testing::Combine(::testing::Values(Forgotten::kGradient,
+                                                              Forgotten::kSlot, Forgotten::kArrival,
+                                                              Forgotten::kSubmitters),
+                                            ::testing::Values(false)));
+// On a node kPeers is stricter than kSlot: who takes a slot again has waited for its own copies.
+INSTANTIATE_TEST_SUITE_P(
+    InANode, ForgottenWaitTest,
+    ::testing::Combine(::testing::Values(Forgotten::kGradient, Forgotten::kArrival,
+                                         Forgotten::kSubmitters, Forgotten::kPeers),
+                       ::testing::Values(true)));
 
 using RememberedWaitTest = TimedTest;
 
-TEST_F(RememberedWaitTest, WithAllOfThemItIsRight) { EXPECT_EQ(Average(Forgotten::kNone), ""); }
+TEST_F(RememberedWaitTest, WithAllOfThemItIsRight) {
+  for (const bool node : {false, true}) EXPECT_EQ(Average(Forgotten::kNone, node), "");
+}
+
+// A root need not wait for who takes what it broadcasts; its slots may still be read, all the same.
+TEST_F(RememberedWaitTest, BroadcastsTakeNoSlotThatAPeerReads) {
+  Pair pair(Forgotten::kNone, true);
+  pair.ranks.Each([&](int rank, Engine& engine) {
+    const std::vector<char> input = InputOf(rank);
+    const size_t chunk = kGpuChunkBytes / 2;
+    const Tensor tensor(&pair, rank, std::vector<char>(input.begin(), input.begin() + chunk));
+    EXPECT_EQ(RunOne(engine, tensor.Average()), "");
+    std::vector<std::unique_ptr<Tensor>> others;
+    for (size_t i = 0; i < 2 * PinnedRing::kSlots; ++i) {
+      others.push_back(std::make_unique<Tensor>(&pair, rank, std::vector<char>(64, '\1')));
+      const Request request = others.back()->Broadcast("b" + std::to_string(i), 1);
+      EXPECT_EQ(RunOne(engine, request), "");
+    }
+    EXPECT_EQ(Check(tensor.Result()), "");
+  });
+  pair.ranks.JoinAll();
+}
 
 }  // namespace
 }  // namespace tfmpi

@@ -1,5 +1,5 @@
 // Allreduce and broadcast of what lies on a GPU, with ranks as threads: staged through the hosts,
-// and on one GPU that all ranks share.
+// each rank by memory of its own or in memory of its node, and on one GPU that all ranks share.
 
 #include <cstring>
 #include <memory>
@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/core/gpu/on_gpu.h"
 #include "tests/core/support/elements.h"
+#include "tests/core/support/nodes.h"
 
 namespace tfmpi {
 namespace {
@@ -17,12 +18,24 @@ struct Case {
   int ranks;
   Schedule schedule;
   DeviceTransport way;
+  int per_node = 0;  // 0: there are no nodes
 };
+
+Ranks::Decorate DecoratorOf(Nodes* nodes) {
+  if (nodes == nullptr) return nullptr;
+  if (TestGpu::IsReal()) nodes->UseSegments();  // it registers no page twice for a process
+  return nodes->Decorator();
+}
 
 class OnGpuTest : public TimedTest, public ::testing::WithParamInterface<Case> {
  protected:
   Gpus gpus{GetParam().ranks, GetParam().schedule, GetParam().way};
-  Ranks ranks{GetParam().ranks, [](int) { return OptionsOf(GetParam().way); }};
+  std::unique_ptr<Nodes> nodes =
+      GetParam().per_node == 0
+          ? nullptr
+          : std::make_unique<Nodes>(GetParam().ranks / GetParam().per_node, GetParam().per_node);
+  Ranks ranks{GetParam().ranks, [](int) { return OptionsOf(GetParam().way); },
+              DecoratorOf(nodes.get())};
 };
 
 TEST_P(OnGpuTest, EveryTypeAndSize) {
@@ -200,6 +213,10 @@ INSTANTIATE_TEST_SUITE_P(Staged, OnGpuTest,
                                            Case{2, Schedule::kRandom, kStaged},
                                            Case{2, Schedule::kLate, kStaged},
                                            Case{3, Schedule::kRandom, kStaged}));
+INSTANTIATE_TEST_SUITE_P(InNodes, OnGpuTest,
+                         ::testing::Values(Case{2, Schedule::kRandom, kStaged, 2},
+                                           Case{3, Schedule::kLate, kStaged, 3},
+                                           Case{4, Schedule::kRandom, kStaged, 2}));
 INSTANTIATE_TEST_SUITE_P(Shared, OnGpuTest,
                          ::testing::Values(Case{2, Schedule::kRandom, kShared},
                                            Case{2, Schedule::kLate, kShared},

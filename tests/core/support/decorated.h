@@ -42,6 +42,10 @@ class Decorated : public Transport {
   Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) override {
     return next_->Broadcast(data, bytes, root, deadline);
   }
+  Status MakeNodeBuffers(size_t bytes, TimePoint deadline, std::unique_ptr<NodeBuffers>* made,
+                         std::string* why) override {
+    return next_->MakeNodeBuffers(bytes, deadline, made, why);
+  }
   Status Finalize() override { return next_->Finalize(); }
 
  protected:

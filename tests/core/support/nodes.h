@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <vector>
 
@@ -26,6 +27,7 @@ class Nodes {
       memories_.emplace_back(std::aligned_alloc(kCacheLine, bytes), &std::free);
       std::memset(memories_.back().get(), 0, bytes);
     }
+    buffers_.resize(nodes);
     for (int r = 0; r < per_node; ++r) rails_.push_back(std::make_unique<LocalGroup>(nodes));
   }
 
@@ -33,6 +35,12 @@ class Nodes {
     return NodeMemory(memories_[rank / per_node_].get(), rank % per_node_, per_node_,
                       CountCores(AllowedCores(), QuotaCores()));
   }
+
+  // Buffers of a node's ranks lie in real segments, and not in one piece of memory that all of its
+  // threads know by one address, so that ThreadSanitizer sees what they do there.
+  void UseSegments() { segments_ = true; }
+  // Before the ranks are made: this one cannot have its node's buffers.
+  void FailBuffersOf(int rank) { without_buffers_ = rank; }
 
   // For Ranks: the transport of `rank` over `all`.
   std::unique_ptr<Transport> Wrap(std::unique_ptr<Transport> all, int rank) {
@@ -43,8 +51,10 @@ class Nodes {
     const int ranks = all->topology().size;
     std::vector<int> leaders;
     for (int r = 0; tree_ && r < ranks; ++r) leaders.push_back(r / per_node_ * per_node_);
+    NodeOptions options = options_;
+    if (!segments_) options.map_buffers = [this, rank](size_t bytes) { return Map(rank, bytes); };
     return MakeNodeTransport(std::move(all), std::move(rail), MemoryOf(rank), node_ranks, leaders,
-                             options_);
+                             options);
   }
 
   Ranks::Decorate Decorator() {
@@ -52,10 +62,27 @@ class Nodes {
   }
 
  private:
+  using Memory = std::unique_ptr<void, decltype(&std::free)>;
+
+  char* Map(int rank, size_t bytes) {
+    if (rank == without_buffers_) return nullptr;
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_ptr<Memory>& buffers = buffers_[rank / per_node_];
+    constexpr size_t kPage = 4096;
+    if (buffers == nullptr) {
+      buffers = std::make_unique<Memory>(std::aligned_alloc(kPage, bytes), &std::free);
+    }
+    return static_cast<char*>(buffers->get());
+  }
+
   const int per_node_;
   const bool tree_;
   const NodeOptions options_;
-  std::vector<std::unique_ptr<void, decltype(&std::free)>> memories_;
+  bool segments_ = false;
+  int without_buffers_ = -1;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Memory>> buffers_;  // by node; null: nobody has asked
+  std::vector<Memory> memories_;
   std::vector<std::unique_ptr<LocalGroup>> rails_;
 };
 

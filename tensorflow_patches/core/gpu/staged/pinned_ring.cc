@@ -9,9 +9,15 @@ constexpr size_t kLine = 64;
 // A chunk's last padding may go beyond it; the own form of a type is never larger than its wire
 // form.
 constexpr size_t kWireBytes = PinnedRing::kChunkBytes + kLine;
-constexpr size_t kSlotBytes = 2 * kWireBytes + PinnedRing::kMostStretches * sizeof(float);
+constexpr size_t kPage = 4096;
 
 }  // namespace
+
+size_t PinnedRing::BufferBytes() { return (kSlots * kWireBytes + kPage - 1) / kPage * kPage; }
+
+size_t PinnedRing::OwnBytes() { return kWireBytes + kMostStretches * sizeof(float); }
+
+size_t PinnedRing::SlotBytes() const { return OwnBytes() + (shared_ == nullptr ? kWireBytes : 0); }
 
 PinnedRing::~PinnedRing() {
   DeleteMemory();
@@ -37,6 +43,17 @@ Status PinnedRing::Prepare(Gpu* gpu) {
   return NewMemory();
 }
 
+Status PinnedRing::Share(std::unique_ptr<NodeBuffers> buffers, Gpu* gpu) {
+  DeleteMemory();
+  shared_ = std::move(buffers);
+  return Prepare(gpu);
+}
+
+void PinnedRing::Unshare() {
+  DeleteMemory();
+  shared_ = nullptr;
+}
+
 PinnedRing::Lane* PinnedRing::LaneOf(const Gpu* gpu) {
   for (const std::unique_ptr<Lane>& lane : lanes_) {
     if (lane->gpu == gpu) return lane.get();
@@ -60,21 +77,28 @@ Status PinnedRing::NewLane(Gpu* gpu) {
 }
 
 Status PinnedRing::NewMemory() {
+  const size_t bytes = kSlots * SlotBytes();
   if (lanes_.empty()) {
-    host_ = NewLineMemory(kSlots * kSlotBytes);
+    host_ = NewLineMemory(bytes);
     memory_ = host_.get();
     return memory_ != nullptr ? Status() : Status(Code::kUnavailable, "no memory for the chunks");
   }
   Gpu* const gpu = lanes_.front()->gpu;
   void* memory = nullptr;
-  const Status status = gpu->NewPinned(kSlots * kSlotBytes, &memory);
+  Status status = gpu->NewPinned(bytes, &memory);
   if (!status.ok()) return status;
   memory_ = static_cast<char*>(memory);
   pinned_by_ = gpu;
+  if (shared_ == nullptr) return status;
+  status = gpu->Register(shared_->memory(), shared_->bytes());
+  if (status.ok()) registered_by_ = gpu;
+  if (!status.ok()) DeleteMemory();
   return status;
 }
 
 void PinnedRing::DeleteMemory() {
+  if (registered_by_ != nullptr) registered_by_->Unregister(shared_->memory());
+  registered_by_ = nullptr;
   if (pinned_by_ != nullptr) pinned_by_->DeletePinned(memory_);
   pinned_by_ = nullptr;
   host_.reset();
@@ -82,11 +106,15 @@ void PinnedRing::DeleteMemory() {
 }
 
 PinnedRing::Slot PinnedRing::Take() {
+  const size_t turn = next_++;
   Slot slot;
-  slot.number = next_++ % kSlots;
-  slot.wire = memory_ + slot.number * kSlotBytes;
-  slot.own = slot.wire + kWireBytes;
+  slot.number = turn % kSlots;
+  slot.before = (turn + kSlots - kBehind) % kSlots;
+  slot.offset = slot.number * kWireBytes;
+  slot.own = memory_ + slot.number * SlotBytes();
   slot.scales = reinterpret_cast<float*>(slot.own + kWireBytes);
+  slot.wire =
+      shared_ != nullptr ? shared_->of(shared_->rank()) + slot.offset : slot.own + OwnBytes();
   return slot;
 }
 

@@ -113,13 +113,13 @@ Status StagedReduction::Run(Work* work) {
   size_t fetched = 0;
   for (size_t i = 0; i < chunks && status.ok(); ++i) {
     // The next ones are on their way before this one is waited for.
-    for (; fetched < std::min(i + PinnedRing::kSlots, chunks) && status.ok(); ++fetched) {
+    for (; fetched < std::min(i + PinnedRing::kAhead, chunks) && status.ok(); ++fetched) {
       work->slots.push_back(ring_.Take());
       status = Fetch(*work, fetched);
     }
     const Slot& slot = work->slots[i];
     const Chunk& chunk = work->chunks[i];
-    if (status.ok()) status = Await(slot, *work);
+    if (status.ok()) status = Arrived(slot, *work);
     if (status.ok()) status = ReadScales(slot, chunk, work);
     if (status.ok()) status = Exchange(slot, chunk, *work);
     if (status.ok()) status = Land(slot, chunk, *work);
@@ -165,29 +165,34 @@ Status StagedReduction::Fetch(const Work& work, size_t number) {
 }
 
 // Until the chunk is there, and its slot is the host's.
-Status StagedReduction::Await(const Slot& slot, const Work& work) {
+Status StagedReduction::Arrived(const Slot& slot, const Work& work) {
   const Span span(Stage::kPack, "from the GPU");
-  constexpr auto kNap = std::chrono::microseconds(20);
-  constexpr int kSpins = 200;
   for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
-    for (int looks = 0;; ++looks) {
-      bool there = false;
-      const Status status = lane->gpu->Query(lane->fetched[slot.number], &there);
-      if (!status.ok()) return Fatal(status);
-      if (there) break;
-      if (looks < kSpins) {
-        Clock::Relax();
-        continue;
-      }
-      if (Clock::now() > work.deadline) {
-        return Status(Code::kDeadlineExceeded,
-                      "'" + work.name() + "' has not come from " + lane->gpu->description() +
-                          ", which is busy with what was enqueued before, or stands still");
-      }
-      Clock::Sleep(kNap);
-    }
+    const Status status = Await(lane->gpu, lane->fetched[slot.number], work);
+    if (!status.ok()) return status;
   }
   return Status();
+}
+
+Status StagedReduction::Await(Gpu* gpu, GpuEvent event, const Work& work) {
+  constexpr auto kNap = std::chrono::microseconds(20);
+  constexpr int kSpins = 200;
+  for (int looks = 0;; ++looks) {
+    bool there = false;
+    const Status status = gpu->Query(event, &there);
+    if (!status.ok()) return Fatal(status);
+    if (there) return Status();
+    if (looks < kSpins) {
+      Clock::Relax();
+      continue;
+    }
+    if (Clock::now() > work.deadline) {
+      return Status(Code::kDeadlineExceeded,
+                    "'" + work.name() + "' has not come from " + gpu->description() +
+                        ", which is busy with what was enqueued before, or stands still");
+    }
+    Clock::Sleep(kNap);
+  }
 }
 
 // In the order of Fetch.
@@ -218,12 +223,13 @@ Status StagedReduction::ReadScales(const Slot& slot, const Chunk& chunk, Work* w
 }
 
 Status StagedReduction::Exchange(const Slot& slot, const Chunk& chunk, const Work& work) {
-  if (work.broadcasts()) {
-    const Stretch& only = chunk.stretches.front();
-    const Span span(Stage::kReduce, "broadcast", only.bytes());
-    return transport_->Broadcast(Own(slot, only), only.bytes(), work.entries[0].signature.root,
-                                 work.deadline);
+  // The others may take the slots that this rank's copies have read; see PinnedRing.
+  for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
+    if (ring_.shared() == nullptr) break;
+    const Status status = Await(lane->gpu, lane->landed[slot.before], work);
+    if (!status.ok()) return status;
   }
+  if (work.broadcasts()) return BroadcastChunk(slot, chunk, work);
   {
     const Span span(Stage::kPack, "", chunk.bytes);
     for (const Stretch& stretch : chunk.stretches) {
@@ -237,19 +243,58 @@ Status StagedReduction::Exchange(const Slot& slot, const Chunk& chunk, const Wor
       std::memset(wire + bytes, 0, stretch.padding);
     }
   }
-  const Signature& first = work.entries[0].signature;
-  const DataType type = WireType(first.dtype);
-  {
-    const Span span(Stage::kReduce, "", chunk.bytes);
-    const Status status = transport_->Allreduce(
-        slot.wire, slot.wire, {chunk.bytes / SizeOf(type), type, WireOp(first.op), work.scale},
-        work.deadline);
-    if (!status.ok()) return status;
-  }
+  const Status status = Reduce(slot, chunk, work);
+  if (!status.ok()) return status;
   const Span span(Stage::kUnpack, "", chunk.bytes);
   for (const Stretch& stretch : chunk.stretches) {
     if (stretch.output == nullptr || IsWireForm(stretch.type)) continue;
-    Unpack(stretch.type, slot.wire + stretch.wire, Own(slot, stretch), stretch.count, 1);
+    const size_t element = WireBytes(stretch.type, 1);
+    char* const own = Own(slot, stretch);
+    ForEachRun(slot, chunk, work, stretch.wire, stretch.count * element,
+               [&](const char* from, size_t at, size_t bytes) {
+                 Unpack(stretch.type, from, own + at / element * SizeOf(stretch.type),
+                        bytes / element, 1);
+                 return Status();
+               });
+  }
+  return status;
+}
+
+// Into each rank's own slot. That all ranks are here frees their slots, as a reduction does.
+Status StagedReduction::BroadcastChunk(const Slot& slot, const Chunk& chunk, const Work& work) {
+  const Stretch& only = chunk.stretches.front();
+  const Span span(Stage::kReduce, "broadcast", only.bytes());
+  const Status status = transport_->Broadcast(Own(slot, only), only.bytes(),
+                                              work.entries[0].signature.root, work.deadline);
+  if (!status.ok() || ring_.shared() == nullptr) return status;
+  return ring_.shared()->Barrier(work.deadline);
+}
+
+Status StagedReduction::Reduce(const Slot& slot, const Chunk& chunk, const Work& work) {
+  const Signature& first = work.entries[0].signature;
+  const DataType type = WireType(first.dtype);
+  const Reduction reduction = {chunk.bytes / SizeOf(type), type, WireOp(first.op), work.scale};
+  const Span span(Stage::kReduce, "", chunk.bytes);
+  if (ring_.shared() != nullptr) {
+    return ring_.shared()->Allreduce(slot.offset, reduction, work.deadline);
+  }
+  return transport_->Allreduce(slot.wire, slot.wire, reduction, work.deadline);
+}
+
+// Of a chunk's result, `bytes` from `begin` on, in runs: each where it lies, and where it belongs.
+template <typename Take>
+Status StagedReduction::ForEachRun(const Slot& slot, const Chunk& chunk, const Work& work,
+                                   size_t begin, size_t bytes, const Take& take) const {
+  const NodeBuffers* const shared = ring_.shared();
+  if (shared == nullptr || work.broadcasts()) return take(slot.wire + begin, 0, bytes);
+  const size_t element = SizeOf(WireType(work.entries[0].signature.dtype));
+  const size_t count = chunk.bytes / element;
+  for (int r = 0; r < shared->ranks(); ++r) {
+    const size_t from = std::max(begin, shared->ShareStart(count, r) * element);
+    const size_t to = std::min(begin + bytes, shared->ShareStart(count, r + 1) * element);
+    if (from >= to) continue;
+    const Status status = take(shared->of(r) + slot.offset + from, from - begin, to - from);
+    if (!status.ok()) return status;
   }
   return Status();
 }
@@ -264,8 +309,15 @@ Status StagedReduction::Land(const Slot& slot, const Chunk& chunk, const Work& w
       const Request* const request = work.entries[stretch.entry].request;
       if (request == nullptr || request->memory.gpu != lane->gpu || !status.ok()) continue;
       if (stretch.output == nullptr) continue;
+      if (!IsWireForm(stretch.type) || work.broadcasts()) {
+        status = copies.Add(stretch.output, Own(slot, stretch), stretch.bytes());
+        continue;
+      }
       const size_t padding = stretch.padded_output ? stretch.padding : 0;
-      status = copies.Add(stretch.output, Own(slot, stretch), stretch.bytes() + padding);
+      status = ForEachRun(slot, chunk, work, stretch.wire, stretch.bytes() + padding,
+                          [&](const char* from, size_t at, size_t bytes) {
+                            return copies.Add(stretch.output + at, from, bytes);
+                          });
     }
     if (status.ok()) status = copies.Flush();
     if (status.ok()) status = lane->gpu->Record(lane->landed[slot.number], lane->landing);

@@ -9,6 +9,9 @@
 //   communication thread                          await fetched | exchange | enqueue
 //   landing stream                                                  copy | landed
 //
+// Inside a node the exchange reduces in place, in memory that its ranks share and their GPUs know:
+// then a chunk is copied once on its way there and once on its way back (PinnedRing).
+//
 // Called by the communication thread, which alone waits for the GPU, with the response's deadline.
 // What fails on the GPU is an error of kUnavailable: the peers wait in the same exchange.
 
@@ -17,6 +20,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "tensorflow_patches/core/gpu/staged/chunks.h"
@@ -30,6 +34,14 @@ class StagedReduction {
  public:
   explicit StagedReduction(Transport* transport) : transport_(transport) {}
 
+  // By all ranks, between two calls: from now on through `buffers`, of PinnedRing::BufferBytes()
+  // each; `gpu`, which may be null, is the one that this rank has. A rank on which it fails, or
+  // whose peer's does, must Unshare.
+  Status Share(std::unique_ptr<NodeBuffers> buffers, Gpu* gpu) {
+    return ring_.Share(std::move(buffers), gpu);
+  }
+  void Unshare() { ring_.Unshare(); }
+
   // As Fusion::Allreduce: the result is multiplied by `scale`. When it returns, the results are on
   // their way, and every submitter's stream waits for its own; also after a failure, so that no
   // memory is given to others while a copy may touch it.
@@ -42,9 +54,15 @@ class StagedReduction {
 
   Status Run(Work* work);
   Status Fetch(const Work& work, size_t number);
-  Status Await(const PinnedRing::Slot& slot, const Work& work);
+  Status Arrived(const PinnedRing::Slot& slot, const Work& work);
+  Status Await(Gpu* gpu, GpuEvent event, const Work& work);
   Status ReadScales(const PinnedRing::Slot& slot, const Chunk& chunk, Work* work);
   Status Exchange(const PinnedRing::Slot& slot, const Chunk& chunk, const Work& work);
+  Status BroadcastChunk(const PinnedRing::Slot& slot, const Chunk& chunk, const Work& work);
+  Status Reduce(const PinnedRing::Slot& slot, const Chunk& chunk, const Work& work);
+  template <typename Take>
+  Status ForEachRun(const PinnedRing::Slot& slot, const Chunk& chunk, const Work& work,
+                    size_t begin, size_t bytes, const Take& take) const;
   Status Land(const PinnedRing::Slot& slot, const Chunk& chunk, const Work& work);
   Status Release(const Work& work);
 

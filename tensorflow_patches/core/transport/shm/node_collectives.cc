@@ -259,6 +259,26 @@ Status NodeCollectives::AllgatherShares(void* data, size_t count, DataType type,
       shares.chunks, false, put, [](uint64_t, uint64_t) {}, take, deadline);
 }
 
+Status NodeCollectives::ReduceInPlace(const std::vector<char*>& data, const Reduction& reduction,
+                                      TimePoint deadline) {
+  const auto nothing = [](uint64_t, uint64_t) {};
+  const auto reduce = [&](uint64_t, uint64_t) {
+    const size_t start = ShareStart(reduction.count, rank());
+    const size_t count = ShareStart(reduction.count, rank() + 1) - start;
+    if (count == 0) return;
+    const size_t offset = start * SizeOf(reduction.type);
+    sources_.clear();
+    for (const char* const of_rank : data) sources_.push_back(of_rank + offset);
+    Reduce(reduction, sources_.data(), ranks(), count, data[rank()] + offset, nullptr);
+  };
+  return Run(1, true, nothing, reduce, nothing, deadline);
+}
+
+Status NodeCollectives::Barrier(TimePoint deadline) {
+  const auto nothing = [](uint64_t, uint64_t) {};
+  return Run(1, false, nothing, nothing, nothing, deadline);
+}
+
 Status NodeCollectives::Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
                                   TimePoint deadline) {
   const size_t chunk_bytes = memory_.slot_bytes();

@@ -27,6 +27,9 @@ class NodeCollectives {
                            std::function<bool()> disturbed = nullptr)
       : memory_(memory), writer_(stores), disturbed_(std::move(disturbed)) {}
 
+  int rank() const { return memory_.rank(); }
+  int ranks() const { return memory_.ranks(); }
+
   // `in` may equal `out`. Every rank gets the same bits: each element is reduced once, in the order
   // of the ranks.
   Status Allreduce(const void* in, void* out, const Reduction& reduction, TimePoint deadline);
@@ -37,6 +40,13 @@ class NodeCollectives {
   Status AllgatherShares(void* data, size_t count, DataType type, TimePoint deadline);
   // First element of the share of `rank`; that of the rank after the last is `count`.
   size_t ShareStart(size_t count, int rank) const;
+
+  // Of data that lies in memory which all ranks see: rank r's at `data[r]`. Reduces this rank's
+  // share, from all into its own. When it returns, all ranks have done so.
+  Status ReduceInPlace(const std::vector<char*>& data, const Reduction& reduction,
+                       TimePoint deadline);
+  // Until all ranks of the node have called it.
+  Status Barrier(TimePoint deadline);
 
   // `bytes[r]` from the node's rank r; `out` holds them one after another.
   Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes, TimePoint deadline);

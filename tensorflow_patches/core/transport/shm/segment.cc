@@ -114,10 +114,14 @@ void* AttachSegment(const SegmentId& id, size_t bytes, std::string* why) {
   if (memory == nullptr) return nullptr;
   if (std::memcmp(KeyIn(memory, bytes), id.key, kKeyBytes) != 0) {
     *why = "it is another job's";
-    munmap(memory, bytes + kKeyBytes);
+    UnmapSegment(memory, bytes);
     return nullptr;
   }
   return memory;
+}
+
+void UnmapSegment(void* memory, size_t bytes) {
+  if (memory != nullptr) munmap(memory, bytes + kKeyBytes);
 }
 
 void RemoveSegment(const SegmentId& id) {

@@ -35,6 +35,8 @@ SegmentPlace PlaceOfSegments();
 // `bytes` of memory. On failure a null pointer, and the reason; the id is then that of none.
 void* CreateSegment(size_t bytes, SegmentId* id, std::string* why);
 void* AttachSegment(const SegmentId& id, size_t bytes, std::string* why);
+// What either has given; a null pointer too.
+void UnmapSegment(void* memory, size_t bytes);
 // By its creator, when all have attached: nobody finds it any more, and what is mapped stays.
 void RemoveSegment(const SegmentId& id);
 
