@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from mutations_cuda_aware import CUDA_AWARE
+
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".cache" / "mutations"
 TREE, VENV = PLACE / "tree", PLACE / "venv"
@@ -180,6 +182,7 @@ def _gpu(
 _STAGED = "core/gpu/staged/staged_reduction.cc"
 _DIRECT = "core/gpu/direct/direct_reduction.cc"
 _PEERS = "core/gpu/direct/peer_collectives.cc"
+_AWARE = "core/gpu/direct/cuda_aware_collectives.cc"
 _RING = "core/gpu/staged/pinned_ring.cc"
 _CHOICE = "core/gpu/gpu_reduction.cc"
 
@@ -302,6 +305,9 @@ MUTATIONS += (
         "const Status own = direct_->Drain(deadline);", "const Status own;",
     ),
 )  # fmt: skip
+MUTATIONS += tuple(
+    _gpu(name, what, _AWARE, old, new, ("cuda_aware_test",)) for name, what, old, new in CUDA_AWARE
+)
 
 
 def places(mutation: Mutation) -> Iterator[Path]:

@@ -2,7 +2,7 @@
 
 Run by the Python that has the wheel for GPUs, with its mpirun on PATH. Prints Markdown; --write
 puts it between the marks of a page (docs/gpu.md). Fails if a training differs from one process's.
-`--only IPC` (staged, NCCL): of one way that gradients go, between marks of its own.
+`--only IPC` (staged, NCCL, CUDA-aware): of one way that gradients go, between marks of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import equality
 
 HERE = Path(__file__).resolve().parent
 SHARED = {"TF_MPI_TRANSPORT": "ipc"}
-STAGED = {"TF_MPI_TRANSPORT": "mpi"}
+STAGED = {"TF_MPI_TRANSPORT": "staged"}
+AWARE = {"TF_MPI_TRANSPORT": "mpi"}  # staged where the MPI library does not say that it is
 NCCL = {"TF_MPI_TRANSPORT": "nccl"}
 ONE_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 
@@ -51,6 +52,14 @@ def _run(ranks: int, script: str, *args: str, **environment: str) -> tuple[int, 
     if ended.returncode and script != "lost_rank.py":
         print(f"{script} on {ranks} ranks: exit code {ended.returncode}\n{ended.stdout[-3000:]}")
     return ended.returncode, ended.stdout
+
+
+def _is_cuda_aware() -> bool:
+    """Whether the MPI library says so, and two ranks have tried it."""
+    output = _run(2, "speed.py", **AWARE)[1]
+    said = [line for line in output.splitlines() if "CUDA-aware" in line]
+    print(*said, sep="\n", file=sys.stderr)
+    return any("by CUDA-aware MPI on all ranks" in line for line in said)
 
 
 def _equality(folder: Path, ways: list[tuple[str, int, dict[str, str]]]) -> tuple[list[str], int]:
@@ -123,6 +132,11 @@ def report(only: str) -> tuple[str, int]:
         more.insert(0, ("4 ranks, IPC", 4, SHARED))
     if len(gpus) >= 4:
         more.append(("4 ranks, NCCL", 4, NCCL))
+    if only in "CUDA-aware" and _is_cuda_aware():
+        ways.append(("2 ranks, CUDA-aware MPI", 2, AWARE))
+        more.insert(0, ("4 ranks, CUDA-aware MPI", 4, AWARE))
+    elif only == "CUDA-aware":
+        sys.exit("report.py: this MPI library does not take memory of GPUs: nothing to report")
     ways = [way for way in ways if only in way[0]]
     more = [way for way in more if only in way[0] or way[1] == 1]
     command = "python tests/gpu/report.py" + (f" --only {only}" if only else "")
@@ -149,7 +163,7 @@ def report(only: str) -> tuple[str, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, help="a page with the marks")
-    parser.add_argument("--only", default="", choices=("IPC", "staged", "NCCL"))
+    parser.add_argument("--only", default="", choices=("IPC", "staged", "NCCL", "CUDA-aware"))
     arguments = parser.parse_args()
     page = arguments.write
     text, wrong = report(arguments.only)

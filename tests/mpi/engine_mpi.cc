@@ -5,6 +5,8 @@
 //   engine_mpi TRANSPORT kill RANK    that rank dies of SIGKILL in the midst of training
 //   engine_mpi TRANSPORT stop RANK    that rank is stopped (SIGSTOP), as when its machine hangs
 //   engine_mpi TRANSPORT storm SEED   ranks are killed, the others go on; mpirun --with-ft ulfm
+//   engine_mpi TRANSPORT exchange     messages of GPUs' memory, of an MPI that says it takes it
+//   engine_mpi TRANSPORT gpu          sums on simulated GPUs, by such an MPI
 //   engine_mpi TRANSPORT time         the engine against plain MPI, a table on rank 0
 
 #include <signal.h>
@@ -21,6 +23,8 @@
 #include "tensorflow_patches/core/transport/mpi/plugin_transport.h"
 #include "tests/core/support/elements.h"
 #include "tests/core/support/job.h"
+#include "tests/mpi/exchanges.h"
+#include "tests/mpi/on_gpus.h"
 #include "tests/mpi/storm.h"
 #include "tests/mpi/timings.h"
 
@@ -288,7 +292,9 @@ void Leave(Engine& engine) {
 
 int Main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "usage: %s TRANSPORT check|leave|kill|stop|storm|time [RANK]\n", argv[0]);
+    std::fprintf(stderr,
+                 "usage: %s TRANSPORT check|leave|kill|stop|storm|exchange|gpu|time [RANK]\n",
+                 argv[0]);
     return 2;
   }
   const std::string mode = argv[2];
@@ -298,12 +304,21 @@ int Main(int argc, char** argv) {
   plugin.go_on = mode == "storm" || std::getenv("GO_ON") != nullptr;
   const Status status = LoadPluginTransport(argv[1], plugin, &transport);
   Expect(status.ok(), status.message());
+  if (mode == "exchange") {
+    CheckExchanges(*transport);
+    Expect(transport->Finalize().ok(), "Finalize");
+    return 0;
+  }
   EngineOptions options = Options();
   if (mode == "stop") {
     options.coordinator.stall_timeout = seconds(2);
     options.collective_timeout = seconds(2);
   }
   options.go_on = plugin.go_on;
+  if (mode == "gpu") {
+    ReduceOnGpus(std::move(transport), options);
+    return 0;
+  }
   Engine engine(std::move(transport), options);
   const int rank = argc > 3 ? std::atoi(argv[3]) : 0;
   if (mode == "check") {

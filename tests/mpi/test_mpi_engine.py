@@ -18,6 +18,8 @@ from tiers import full
 
 ROOT = Path(__file__).resolve().parents[2]
 TRANSPORT = "libtfmpi_transport_openmpi.so"
+BUILT = ROOT / ".cache" / "bazel-bin" / "tests" / "mpi"
+SAYS_CUDA = "libsays_cuda.so"  # an MPI that says that it takes memory of GPUs
 UNAVAILABLE, DEADLINE_EXCEEDED = 5, 4  # Code of core/base/status.h
 
 
@@ -31,12 +33,16 @@ def _transport() -> Path:
 @pytest.fixture(scope="session")
 def engine_mpi() -> list[Path]:
     """The test program, built by Bazel, and the transport to give it."""
-    target = "//tests/mpi:engine_mpi"
+    targets = ["//tests/mpi:engine_mpi", f"//tests/mpi:{SAYS_CUDA}"]
     build = subprocess.run(
-        ["bazel", "--batch", "build", target], cwd=ROOT, capture_output=True, text=True, timeout=600
+        ["bazel", "--batch", "build", *targets],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     assert build.returncode == 0, build.stderr[-4000:]
-    return [ROOT / ".cache" / "bazel-bin" / "tests" / "mpi" / "engine_mpi", _transport()]
+    return [BUILT / "engine_mpi", _transport()]
 
 
 Run = Callable[..., LaunchResult]
@@ -57,8 +63,11 @@ def run_fixture(launch: Callable[..., LaunchResult], engine_mpi: Sequence[Path])
         ranks_per_node: int = 0,
         ulfm: bool = False,
         go_on: bool = False,
+        says_cuda: str | None = None,
     ) -> LaunchResult:
         shape = {"RANKS_PER_NODE": str(ranks_per_node), "GO_ON": "1" if go_on else None}
+        if says_cuda is not None:
+            shape |= {"LD_PRELOAD": str(BUILT / SAYS_CUDA), "SAYS_CUDA": says_cuda}
         return launch(
             [*engine_mpi, mode, str(rank)],
             np=np,
@@ -178,3 +187,31 @@ def test_timings(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print("\n" + result.stdout[0])
     assert "104857600" in result.stdout[0]
+
+
+@pytest.mark.parametrize("np", [1, 2, 3, 4])
+def test_gpus_memory_is_exchanged_where_mpi_says_that_it_takes_it(run: Run, np: int) -> None:
+    results = run("exchange", np=np, says_cuda="1").check().results
+    refusal = "an exchange between GPUs cannot begin: a part is too long"
+    assert results == [{"rank": rank, "takes": True, "refusal": refusal} for rank in range(np)]
+
+
+@pytest.mark.parametrize("says_cuda", ["0", None])
+def test_an_mpi_that_does_not_say_so_is_given_none(run: Run, says_cuda: str | None) -> None:
+    results = run("exchange", np=2, says_cuda=says_cuda).check().results
+    assert results == [{"rank": 0, "takes": False}, {"rank": 1, "takes": False}]
+
+
+@pytest.mark.parametrize("np, ranks_per_node", [(2, 0), (3, 0), (4, 2)])
+def test_sums_on_gpus_travel_by_mpi(run: Run, np: int, ranks_per_node: int) -> None:
+    how = {"np": np, "ranks_per_node": ranks_per_node}
+    results = run("gpu", **how, says_cuda="1").check().results
+    assert [one["rank"] for one in results] == list(range(np))
+    assert results[0]["said"] == "by CUDA-aware MPI on all ranks"
+
+
+def test_sums_on_gpus_are_staged_where_mpi_does_not_say_so(run: Run) -> None:
+    results = run("gpu", np=2).check().results
+    assert results[0]["said"] == (
+        "staged through the host, for the MPI of rank 0 does not say that it is CUDA-aware"
+    )

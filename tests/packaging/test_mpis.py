@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,8 @@ import mpis
 from launch import LaunchResult
 
 pytestmark = pytest.mark.full
+ROOT = Path(__file__).resolve().parents[2]
+EXCHANGE = Path(__file__).parent / "mpi_exchange.py"
 FIT = Path(__file__).parent / "mpi_fit.py"
 IMPORT = [sys.executable, "-c", "import tensorflow"]
 Launch = Callable[..., LaunchResult]
@@ -45,6 +49,36 @@ def test_the_same_weights_on_every_mpi(launch: Launch, name: str) -> None:
     assert f"MPI ({family}" in run.stderr[0] and version in run.stderr[0], run.stderr[0]
     _weights[name] = first["weights"]
     assert len(set(_weights.values())) == 1, _weights
+
+
+@pytest.fixture(name="says_cuda", scope="session")
+def says_cuda_fixture() -> Path:
+    """For LD_PRELOAD: an MPI that says of itself that it takes memory of GPUs."""
+    name = "libsays_cuda.so"
+    subprocess.run(["bazel", "--batch", "build", f"//tests/mpi:{name}"], cwd=ROOT, check=True)
+    return ROOT / ".cache" / "bazel-bin" / "tests" / "mpi" / name
+
+
+@pytest.mark.parametrize("says", ["1", None])
+@pytest.mark.parametrize("name", mpis.NAMES)
+def test_gpus_memory_travels_by_every_mpi(
+    launch: Launch, says_cuda: Path, name: str, says: str | None
+) -> None:
+    try:
+        mpi = fetch(name)
+    except mpis.NotInstalled as package:
+        pytest.skip(f"needs apt-get install --no-install-recommends {package}")
+    env = mpi.environment()
+    if says is not None:
+        env |= {"LD_PRELOAD": str(says_cuda), "SAYS_CUDA": says}
+    spec = importlib.util.find_spec("tensorflow")
+    assert spec is not None and spec.submodule_search_locations
+    libraries = Path(spec.submodule_search_locations[0]) / "mpi" / "lib"
+    args = [libraries / f"libtfmpi_transport_{mpi.abi}.so"]
+    run = launch(EXCHANGE, 3, args=args, launcher=mpi.launcher(3), env=env, timeout=120)
+    takes = 0 if says is None else 1
+    expected = {"takes": takes, "right": True, "exchanges": 12}
+    assert run.check().results == [{"rank": rank, **expected} for rank in range(3)]
 
 
 @pytest.mark.parametrize(

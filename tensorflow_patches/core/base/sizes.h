@@ -37,6 +37,10 @@ inline constexpr size_t kGpuChunkBytes = size_t{2} << 20;
 // processes take turns at a GPU, and each turn costs more than the copies of a chunk.
 inline constexpr size_t kSharedGpuChunkBytes = size_t{32} << 20;
 
+// From GPU to GPU by MPI. So much is shared out, added up and spread at a time, in two places by
+// turns: of eight ranks each message is 2 MiB.
+inline constexpr size_t kGpuToGpuChunkBytes = size_t{16} << 20;
+
 // Between nodes. Reduced inside the node, between nodes and shared out, so much at a time.
 inline constexpr size_t kStageBytes = size_t{4} << 20;
 // Through MPI a chunk of this size stays in the cache between being reduced and being copied.

@@ -16,6 +16,8 @@ constexpr size_t kMostSharing = 2;
 
 constexpr size_t kMostOnOneGpu = 8;  // each takes memory, and turns
 
+constexpr size_t kMostByMpi = 128;  // a kernel's parameters hold an address and a scale of each
+
 std::string Rank(size_t rank) { return "rank " + std::to_string(rank); }
 
 // "" or why these ranks have no GPU that all share.
@@ -28,6 +30,19 @@ std::string WhyNotShared(const std::vector<DeviceFacts>& ranks) {
   if (ranks.size() <= kMostOnOneGpu) return "";
   return std::to_string(ranks.size()) + " ranks share " + ranks[0].gpu + ", and it is for " +
          std::to_string(kMostOnOneGpu) + " at most";
+}
+
+// "" or why these ranks do not hand memory of GPUs to MPI.
+std::string WhyNotMpi(const std::vector<DeviceFacts>& ranks) {
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].gpu.empty()) return Rank(rank) + " has no GPU";
+    if (!ranks[rank].cuda_aware) {
+      return "the MPI of " + Rank(rank) + " does not say that it is CUDA-aware";
+    }
+  }
+  if (ranks.size() <= kMostByMpi) return "";
+  return std::to_string(ranks.size()) + " ranks are more than the " + std::to_string(kMostByMpi) +
+         " that a GPU adds up";
 }
 
 // "" or why ranks of these facts cannot use NCCL.
@@ -73,7 +88,7 @@ Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransp
                              DeviceChoice* choice) {
   *choice = DeviceChoice();
   if (wanted == DeviceTransport::kStaged) {
-    choice->reason = "staged through the host: TF_MPI_TRANSPORT=mpi";
+    choice->reason = "staged through the host: TF_MPI_TRANSPORT=staged";
     return Status();
   }
   if (ranks.size() == 1) {
@@ -81,7 +96,8 @@ Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransp
     return Status();
   }
   const std::string not_shared = WhyNotShared(ranks);
-  if (not_shared.empty() && wanted != DeviceTransport::kNccl) {
+  const bool any = wanted == DeviceTransport::kAuto;
+  if (not_shared.empty() && (any || wanted == DeviceTransport::kIpc)) {
     choice->way = DeviceWay::kShared;
     choice->reason = "on " + ranks[0].gpu + ", which all ranks share";
     return Status();
@@ -91,16 +107,22 @@ Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransp
                   "TF_MPI_TRANSPORT=ipc, but " + not_shared +
                       ". TF_MPI_TRANSPORT=auto looks for another way there");
   }
+  const std::string not_mpi = WhyNotMpi(ranks);
   const std::string not_nccl = WhyNotNccl(ranks);
-  if (not_nccl.empty()) {
+  if (not_nccl.empty() && wanted != DeviceTransport::kMpi) {
     choice->way = DeviceWay::kNccl;
     choice->reason = "NCCL " + NcclVersionText(ranks[0].nccl_version) + " on all ranks";
   } else if (wanted == DeviceTransport::kNccl) {
     return Status(Code::kFailedPrecondition,
                   "TF_MPI_TRANSPORT=nccl, but " + not_nccl +
                       ". TF_MPI_TRANSPORT=auto looks for another way there");
+  } else if (not_mpi.empty()) {
+    choice->way = DeviceWay::kMpi;
+    choice->reason = "by CUDA-aware MPI on all ranks";
+    if (any) choice->reason += ", for " + not_nccl;
   } else {
-    choice->reason = "staged through the host, for " + not_nccl;
+    choice->reason = "staged through the host, for " + (any ? not_nccl : not_mpi);
+    if (any && not_mpi != not_nccl) choice->reason += ", and " + not_mpi;
   }
   return Status();
 }

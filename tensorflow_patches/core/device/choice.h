@@ -1,5 +1,5 @@
-// How what lies on GPUs is reduced: by NCCL, on the one GPU that all ranks share, or staged through
-// the hosts.
+// How what lies on GPUs is reduced: by NCCL, on the one GPU that all ranks share, by a CUDA-aware
+// MPI, or staged through the hosts.
 
 #ifndef TFMPI_CORE_DEVICE_CHOICE_H_
 #define TFMPI_CORE_DEVICE_CHOICE_H_
@@ -16,11 +16,13 @@ struct DeviceFacts {
   std::string gpu;          // Gpu::description(); "": it has none
   int nccl_version = 0;     // as ncclGetVersion says; 0: it finds no library
   bool shares_gpu = false;  // whether its NCCL may share a GPU: NCCL_MULTI_RANK_GPU_ENABLE
+  bool cuda_aware = false;  // whether its MPI says that it takes memory of GPUs
 };
 
-enum class DeviceTransport { kAuto, kStaged, kNccl, kIpc };  // TF_MPI_TRANSPORT=auto|mpi|nccl|ipc
+// TF_MPI_TRANSPORT=auto|mpi|nccl|ipc|staged
+enum class DeviceTransport { kAuto, kMpi, kNccl, kIpc, kStaged };
 
-enum class DeviceWay { kStaged, kNccl, kShared };
+enum class DeviceWay { kStaged, kNccl, kShared, kMpi };
 
 struct DeviceChoice {
   DeviceWay way = DeviceWay::kStaged;

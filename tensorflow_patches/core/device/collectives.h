@@ -1,6 +1,7 @@
 // Reductions that the GPUs of all ranks do among themselves. The seam between the engine and what
-// does them: NCCL (nccl.h), one GPU that all ranks share (core/gpu/direct/peer_collectives.h), and
-// in tests threads (tests/core/device/simulated_collectives.h).
+// does them: NCCL (nccl.h), one GPU that all ranks share (core/gpu/direct/peer_collectives.h), a
+// CUDA-aware MPI (core/gpu/direct/cuda_aware_collectives.h), and in tests threads
+// (tests/core/device/simulated_collectives.h).
 
 #ifndef TFMPI_CORE_DEVICE_COLLECTIVES_H_
 #define TFMPI_CORE_DEVICE_COLLECTIVES_H_

@@ -136,6 +136,15 @@ class DriverGpu : public Gpu {
 
   std::string description() const override { return description_; }
 
+  Status MakeCurrent() override {
+    const int error = driver_.CtxSetCurrent(context_);
+    int mode = kCaptureModeRelaxed;
+    if (error == kCudaSuccess) driver_.ThreadExchangeStreamCaptureMode(&mode);
+    if (error == kCudaSuccess) return Status();
+    return Status(Code::kInternal,
+                  "cuCtxSetCurrent on " + description_ + ": " + CudaErrorText(driver_, error));
+  }
+
   Status NewStream(GpuStream* stream) override {
     return Call("cuStreamCreateWithPriority", [&] {
       int least = 0;

@@ -24,6 +24,7 @@ std::string FindAll(void* library, Driver* driver) {
   symbols.Find("cuDevicePrimaryCtxRetain", &driver->DevicePrimaryCtxRetain);
   symbols.Find("cuCtxGetCurrent", &driver->CtxGetCurrent);
   symbols.Find("cuCtxPushCurrent_v2", &driver->CtxPushCurrent);
+  symbols.Find("cuCtxSetCurrent", &driver->CtxSetCurrent);
   symbols.Find("cuCtxPopCurrent_v2", &driver->CtxPopCurrent);
   symbols.Find("cuCtxGetDevice", &driver->CtxGetDevice);
   symbols.Find("cuCtxGetStreamPriorityRange", &driver->CtxGetStreamPriorityRange);

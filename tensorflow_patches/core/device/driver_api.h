@@ -43,6 +43,7 @@ struct Driver {
 
   int (*CtxGetCurrent)(CudaContext* context);
   int (*CtxPushCurrent)(CudaContext context);
+  int (*CtxSetCurrent)(CudaContext context);
   int (*CtxPopCurrent)(CudaContext* context);
   int (*CtxGetDevice)(int* device);
   int (*CtxGetStreamPriorityRange)(int* least, int* greatest);

@@ -52,6 +52,10 @@ class Gpu {
   // For people, and the same for all processes that use it: "NVIDIA H100 at 0000:3b:00.0 of HOST".
   virtual std::string description() const = 0;
 
+  // For what other libraries do on the calling thread from now on: it is of this GPU, and allowed
+  // while a stream of this process is being captured into a CUDA graph.
+  virtual Status MakeCurrent() = 0;
+
   // Of highest priority, and independent of the default stream.
   virtual Status NewStream(GpuStream* stream) = 0;
   virtual Status NewEvent(GpuEvent* event) = 0;

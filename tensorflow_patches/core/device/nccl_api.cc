@@ -31,7 +31,7 @@ Status LoadNccl(const std::string& path, Nccl* nccl) {
   if (symbols.missing().empty()) return Status();
   return Status(Code::kFailedPrecondition, path + " has no " + symbols.missing() +
                                                ": use NCCL 2.19 or newer, or "
-                                               "TF_MPI_TRANSPORT=mpi");
+                                               "TF_MPI_TRANSPORT=staged");
 }
 
 std::string NcclVersionText(int version) {

@@ -20,7 +20,10 @@ struct GpuOptions {
   DeviceTransport wanted = DeviceTransport::kAuto;
   std::string nccl_library = "libnccl.so.2";
   bool shares_gpu = false;  // NCCL_MULTI_RANK_GPU_ENABLE, as NCCL will read it
-  size_t shared_chunk_bytes = kSharedGpuChunkBytes;  // tests: smaller
+  bool cray_gpus = false;  // MPICH_GPU_SUPPORT_ENABLED: only then does Cray's MPI take their memory
+  // Tests: smaller.
+  size_t shared_chunk_bytes = kSharedGpuChunkBytes;
+  size_t mpi_chunk_bytes = kGpuToGpuChunkBytes;
   // A line for people, once, on the communication thread.
   std::function<void(const std::string&)> log;
 

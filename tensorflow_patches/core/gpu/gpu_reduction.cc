@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tensorflow_patches/core/device/driver.h"
+#include "tensorflow_patches/core/gpu/direct/cuda_aware_collectives.h"
 #include "tensorflow_patches/core/gpu/direct/peer_collectives.h"
 
 namespace tfmpi {
@@ -15,8 +16,9 @@ constexpr int kSharedCtas = 8;
 
 // DeviceFacts on their way.
 struct Record {
-  char gpu[247];
+  char gpu[246];
   uint8_t shares_gpu;
+  uint8_t cuda_aware;
   int32_t nccl_version;
 };
 
@@ -59,8 +61,13 @@ Status GpuReduction::Choose(const GpuMemory* own, TimePoint deadline) {
     status = MakeDirect(choice.way, *own, ShareAGpu(ranks), deadline, &why_not);
     if (!status.ok()) return status;
     if (direct_ == nullptr) {
-      reason = (choice.way == DeviceWay::kNccl ? "NCCL did not start" : "not " + reason) + why_not;
-      if (options_.wanted != DeviceTransport::kAuto) return Status(Code::kUnavailable, reason);
+      reason = choice.way == DeviceWay::kNccl  ? "NCCL did not start"
+               : choice.way == DeviceWay::kMpi ? "MPI says that it is CUDA-aware, and is not"
+                                               : "not " + reason;
+      reason += why_not;
+      const bool must =
+          options_.wanted == DeviceTransport::kNccl || options_.wanted == DeviceTransport::kIpc;
+      if (must) return Status(Code::kUnavailable, reason);
       reason += "; gradients are staged through the hosts";
     }
   }
@@ -97,6 +104,10 @@ DeviceFacts GpuReduction::FactsOf(const GpuMemory* own) {
   facts.gpu = own->gpu->description();
   facts.shares_gpu = options_.shares_gpu;
   if (options_.wanted == DeviceTransport::kStaged) return facts;
+  // Cray's library says what it was built for.
+  const bool is_cray = transport_->description().find("CRAY") != std::string::npos;
+  facts.cuda_aware = transport_->gpu_messages() != nullptr && (!is_cray || options_.cray_gpus);
+  if (options_.wanted == DeviceTransport::kMpi) return facts;
   if (!LoadNccl(options_.nccl_library, &nccl_).ok()) return facts;
   if (nccl_.GetVersion(&facts.nccl_version) != 0) facts.nccl_version = 0;
   return facts;
@@ -107,6 +118,7 @@ Status GpuReduction::Gather(const DeviceFacts& own, std::vector<DeviceFacts>* al
   Record record = {};
   std::strncpy(record.gpu, own.gpu.c_str(), sizeof(record.gpu) - 1);
   record.shares_gpu = own.shares_gpu ? 1 : 0;
+  record.cuda_aware = own.cuda_aware ? 1 : 0;
   record.nccl_version = own.nccl_version;
   const auto size = static_cast<size_t>(transport_->topology().size);
   std::vector<Record> records(size);
@@ -118,6 +130,7 @@ Status GpuReduction::Gather(const DeviceFacts& own, std::vector<DeviceFacts>* al
     facts.gpu = one.gpu;
     facts.nccl_version = one.nccl_version;
     facts.shares_gpu = one.shares_gpu != 0;
+    facts.cuda_aware = one.cuda_aware != 0;
     all->push_back(facts);
   }
   return status;
@@ -126,10 +139,16 @@ Status GpuReduction::Gather(const DeviceFacts& own, std::vector<DeviceFacts>* al
 Status GpuReduction::MakeDirect(DeviceWay way, const GpuMemory& own, bool shares,
                                 TimePoint deadline, std::string* why_not) {
   std::unique_ptr<DeviceCollectives> collectives;
-  Status made = way == DeviceWay::kNccl
-                    ? MakeNccl(own, shares, deadline, &collectives)
-                    : PeerCollectives::Make(own.gpu, transport_, options_.shared_chunk_bytes,
-                                            deadline, &collectives);
+  Status made;
+  if (way == DeviceWay::kNccl) {
+    made = MakeNccl(own, shares, deadline, &collectives);
+  } else if (way == DeviceWay::kShared) {
+    made = PeerCollectives::Make(own.gpu, transport_, options_.shared_chunk_bytes, deadline,
+                                 &collectives);
+  } else {
+    made = CudaAwareCollectives::Make(own.gpu, transport_, options_.mpi_chunk_bytes, deadline,
+                                      &collectives);
+  }
   if (made.ok()) {
     direct_ = std::make_unique<DirectReduction>(own.gpu, std::move(collectives));
     made = direct_->Prepare();

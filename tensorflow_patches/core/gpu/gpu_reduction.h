@@ -1,9 +1,9 @@
 // Carries out responses whose tensors lie on GPUs: among the GPUs where they can (NCCL), on the one
-// that all ranks share, else staged through the hosts.
+// that all ranks share, by an MPI that takes memory of GPUs, else staged through the hosts.
 //
 // The ranks choose once, together, at the first allreduce of this kind: a rank says which GPU it
-// has and which NCCL it finds, and all judge alike (core/device/choice.h). A response that not all
-// ranks take part in, or of a type that cannot go so, is staged all the same.
+// has, which NCCL it finds and what its MPI takes, and all judge alike (core/device/choice.h). A
+// response that not all ranks take part in, or of a type that cannot go so, is staged all the same.
 // Communication thread only.
 
 #ifndef TFMPI_CORE_GPU_GPU_REDUCTION_H_

@@ -179,6 +179,9 @@ class NodeTransport : public Transport {
     return NodeBuffers::Make(&node_, options, deadline, made, why);
   }
 
+  // Not through the memory of the node, which GPUs cannot be in.
+  GpuMessages* gpu_messages() override { return all_->gpu_messages(); }
+
   Membership* membership() override { return all_->membership(); }
 
   Status Finalize() override {

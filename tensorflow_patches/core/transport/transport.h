@@ -23,6 +23,7 @@
 #include "tensorflow_patches/core/base/types.h"
 #include "tensorflow_patches/core/cpu/reduce.h"
 #include "tensorflow_patches/core/transport/control_links.h"
+#include "tensorflow_patches/core/transport/gpu_messages.h"
 
 namespace tfmpi {
 
@@ -113,6 +114,10 @@ class Transport {
     (void)bytes, (void)deadline, (void)made, (void)why;
     return Status();
   }
+
+  // Between GPUs, where what moves the bytes takes their memory; null: it does not say that it
+  // does. Each rank knows of itself alone. Lives as long.
+  virtual GpuMessages* gpu_messages() { return nullptr; }
 
   // How its ranks go on without those that die (membership.h); null: they cannot. Lives as long.
   virtual Membership* membership() { return nullptr; }

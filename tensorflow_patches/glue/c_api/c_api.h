@@ -32,6 +32,7 @@ struct TfMpiOptions {
   const char* extras;             // names, with commas between them; see extras.h
   int32_t device_transport;       // core/device/choice.h's DeviceTransport
   int32_t shares_gpu;             // 1: NCCL may have several ranks on one GPU
+  int32_t cray_gpus;              // 1: Cray's MPI was told to take memory of GPUs
   const char* nccl_library;       // a path, or a name for the linker
   int32_t go_on;                  // 1: the ranks go on without those that die
 };

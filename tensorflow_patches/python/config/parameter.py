@@ -13,7 +13,7 @@ Kind = Literal[
 # Whether ranks may have different values: no, and the start compares them; rank 0's counts on all;
 # each rank has its own.
 Ranks = Literal["same", "rank 0", "own"]
-DEVICE_TRANSPORTS = ("auto", "mpi", "nccl", "ipc")  # in the order of core/device/choice.h
+DEVICE_TRANSPORTS = ("auto", "mpi", "nccl", "ipc", "staged")  # in the order of core/device/choice.h
 SPARSE_MODES = ("auto", "gather", "dense")  # in the order of glue/kernels/sparse_average.h
 # What only makes steps faster: name -> what it does. As in glue/runtime/extras.cc.
 EXTRAS = {

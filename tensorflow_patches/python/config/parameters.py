@@ -224,10 +224,11 @@ PARAMETERS = {
             "choice",
             "auto",
             "How gradients on GPUs are averaged. auto: by NCCL if each rank has a GPU of its own; "
-            "on the GPU, by CUDA IPC, if all ranks share one; else staged through the hosts. mpi: "
-            "always staged. nccl: by NCCL, or an error that says why not (ranks that share a GPU "
-            "need NCCL_MULTI_RANK_GPU_ENABLE=1 and NCCL 2.30). ipc: on the GPU that all share, or "
-            "an error.",
+            "on the GPU, by CUDA IPC, if all ranks share one; by MPI, from GPU to GPU, if the MPI "
+            "library says that it is CUDA-aware; else staged through the hosts. mpi: by MPI, if "
+            "it says so, else staged. nccl: by NCCL, or an error that says why not (ranks that "
+            "share a GPU need NCCL_MULTI_RANK_GPU_ENABLE=1 and NCCL 2.30). ipc: on the GPU that "
+            "all share, or an error. staged: always staged.",
             choices=DEVICE_TRANSPORTS,
         ),
         Parameter(

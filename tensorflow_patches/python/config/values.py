@@ -144,3 +144,8 @@ def describe(environ: Mapping[str, str] = os.environ) -> str:
     lines += ["### Variables of TensorFlow and Keras", "", *_wrapped(_OTHERS), ""]
     lines += [*_wrapped(f"Compared: {switches}."), ""]
     return "\n".join(lines)
+
+
+def cray_takes_gpus(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether Cray's own variable makes its MPI take memory of GPUs."""
+    return environ.get("MPICH_GPU_SUPPORT_ENABLED", "0").strip() == "1"

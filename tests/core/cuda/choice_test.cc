@@ -13,7 +13,7 @@ namespace {
 constexpr int kNew = 23203;
 constexpr int kOld = 22803;
 
-// The reason, behind "NCCL: ", "shared: ", "staged: " or "error: ".
+// The reason, behind "NCCL: ", "shared: ", "MPI: ", "staged: " or "error: ".
 std::string Choose(const std::vector<DeviceFacts>& ranks,
                    DeviceTransport wanted = DeviceTransport::kAuto) {
   DeviceChoice choice;
@@ -21,6 +21,7 @@ std::string Choose(const std::vector<DeviceFacts>& ranks,
   if (!status.ok()) return "error: " + status.message();
   const char* const way = choice.way == DeviceWay::kNccl     ? "NCCL: "
                           : choice.way == DeviceWay::kShared ? "shared: "
+                          : choice.way == DeviceWay::kMpi    ? "MPI: "
                                                              : "staged: ";
   return way + choice.reason;
 }
@@ -30,7 +31,7 @@ TEST(ChoiceTest, ARankForEachGpu) {
   EXPECT_EQ(Choose({{"a", kOld, false}, {"b", kOld, false}}, DeviceTransport::kNccl),
             "NCCL: NCCL 2.28.3 on all ranks");
   EXPECT_EQ(Choose({{"a", kOld, false}, {"b", kOld, false}}, DeviceTransport::kStaged),
-            "staged: staged through the host: TF_MPI_TRANSPORT=mpi");
+            "staged: staged through the host: TF_MPI_TRANSPORT=staged");
 }
 
 TEST(ChoiceTest, OneRankAlone) {
@@ -40,12 +41,14 @@ TEST(ChoiceTest, OneRankAlone) {
 }
 
 TEST(ChoiceTest, ARankWithoutAGpuOrNcclOrWithAnother) {
-  EXPECT_EQ(Choose({{"a", kNew, false}, {"", kNew, false}}),
+  EXPECT_EQ(Choose({{"a", kNew, false, true}, {"", kNew, false, true}}),
             "staged: staged through the host, for rank 1 has no GPU");
   EXPECT_EQ(Choose({{"a", kNew, false}, {"b", 0, false}}),
-            "staged: staged through the host, for rank 1 finds no NCCL");
+            "staged: staged through the host, for rank 1 finds no NCCL, and the MPI of rank 0 does "
+            "not say that it is CUDA-aware");
   EXPECT_EQ(Choose({{"a", kNew, false}, {"b", kOld, false}}),
-            "staged: staged through the host, for rank 0 has NCCL 2.32.3, rank 1 has 2.28.3");
+            "staged: staged through the host, for rank 0 has NCCL 2.32.3, rank 1 has 2.28.3, and "
+            "the MPI of rank 0 does not say that it is CUDA-aware");
   EXPECT_EQ(Choose({{"a", kNew, false}, {"b", 0, false}}, DeviceTransport::kNccl),
             "error: TF_MPI_TRANSPORT=nccl, but rank 1 finds no NCCL. TF_MPI_TRANSPORT=auto looks "
             "for another way there");
@@ -54,7 +57,8 @@ TEST(ChoiceTest, ARankWithoutAGpuOrNcclOrWithAnother) {
 TEST(ChoiceTest, RanksThatShareAGpu) {
   EXPECT_EQ(Choose({{"c", kOld, true}, {"a", kOld, true}, {"a", kOld, true}}),
             "staged: staged through the host, for ranks 1 and 2 share a, and NCCL 2.28.3 wants a "
-            "GPU for each (2.30 and newer need not)");
+            "GPU for each (2.30 and newer need not), and the MPI of rank 0 does not say that it is "
+            "CUDA-aware");
   EXPECT_EQ(Choose({{"a", kNew, true}, {"a", kNew, false}}, DeviceTransport::kNccl),
             "error: TF_MPI_TRANSPORT=nccl, but ranks 0 and 1 share a, which NCCL 2.32.3 can "
             "only do with NCCL_MULTI_RANK_GPU_ENABLE=1 (experimental) on all of them. "
@@ -65,8 +69,10 @@ TEST(ChoiceTest, RanksThatShareAGpu) {
   // Who shares no GPU need not say that it may.
   EXPECT_EQ(Choose({{"a", kNew, true}, {"a", kNew, true}, {"b", kNew, false}}),
             "NCCL: NCCL 2.32.3 on all ranks");
-  EXPECT_EQ(Choose({{"a", kNew, true}, {"a", kNew, true}, {"a", kNew, true}, {"b", kNew, true}}),
-            "staged: staged through the host, for 3 ranks share a, and NCCL 2.32.3 counts on 2");
+  EXPECT_EQ(
+      Choose({{"a", kNew, true}, {"a", kNew, true}, {"a", kNew, true}, {"b", kNew, true}}),
+      "staged: staged through the host, for 3 ranks share a, and NCCL 2.32.3 counts on 2, and "
+      "the MPI of rank 0 does not say that it is CUDA-aware");
 }
 
 TEST(ChoiceTest, OneGpuOfAll) {
@@ -75,7 +81,7 @@ TEST(ChoiceTest, OneGpuOfAll) {
   EXPECT_EQ(Choose(two), "shared: on a, which all ranks share");
   EXPECT_EQ(Choose(two, kIpc), "shared: on a, which all ranks share");
   EXPECT_EQ(Choose(two, DeviceTransport::kStaged),
-            "staged: staged through the host: TF_MPI_TRANSPORT=mpi");
+            "staged: staged through the host: TF_MPI_TRANSPORT=staged");
   // Also where NCCL could: it is faster. But who asks for NCCL gets it.
   EXPECT_EQ(Choose({{"a", kNew, true}, {"a", kNew, true}}), "shared: on a, which all ranks share");
   EXPECT_EQ(Choose({{"a", kNew, true}, {"a", kNew, true}}, DeviceTransport::kNccl),
@@ -89,6 +95,37 @@ TEST(ChoiceTest, OneGpuOfAll) {
   EXPECT_EQ(Choose(std::vector<DeviceFacts>(9, {"a", 0, false}), kIpc),
             "error: TF_MPI_TRANSPORT=ipc, but 9 ranks share a, and it is for 8 at most. "
             "TF_MPI_TRANSPORT=auto looks for another way there");
+}
+
+TEST(ChoiceTest, AnMpiThatTakesMemoryOfGpus) {
+  constexpr DeviceTransport kMpi = DeviceTransport::kMpi;
+  const std::vector<DeviceFacts> two = {{"a", kOld, false, true}, {"b", kOld, false, true}};
+  EXPECT_EQ(Choose(two), "NCCL: NCCL 2.28.3 on all ranks");
+  EXPECT_EQ(Choose(two, kMpi), "MPI: by CUDA-aware MPI on all ranks");
+  EXPECT_EQ(Choose(two, DeviceTransport::kStaged),
+            "staged: staged through the host: TF_MPI_TRANSPORT=staged");
+  EXPECT_EQ(Choose({{"a", 0, false, true}, {"b", 0, false, true}}),
+            "MPI: by CUDA-aware MPI on all ranks, for rank 0 finds no NCCL");
+  // Four ranks on two GPUs, which NCCL 2.28 refuses.
+  EXPECT_EQ(Choose({{"a", kOld, false, true},
+                    {"b", kOld, false, true},
+                    {"a", kOld, false, true},
+                    {"b", kOld, false, true}}),
+            "MPI: by CUDA-aware MPI on all ranks, for ranks 0 and 2 share a, and NCCL 2.28.3 wants "
+            "a GPU for each (2.30 and newer need not)");
+  // On one GPU it would be a way around.
+  const std::vector<DeviceFacts> one = {{"a", 0, false, true}, {"a", 0, false, true}};
+  EXPECT_EQ(Choose(one), "shared: on a, which all ranks share");
+  EXPECT_EQ(Choose(one, kMpi), "MPI: by CUDA-aware MPI on all ranks");
+  // Whoever asks for MPI gets what it can do.
+  EXPECT_EQ(Choose({{"a", kOld, false, true}, {"b", kOld, false, false}}, kMpi),
+            "staged: staged through the host, for the MPI of rank 1 does not say that it is "
+            "CUDA-aware");
+  EXPECT_EQ(Choose({{"a", 0, false, true}, {"", 0, false, true}}, kMpi),
+            "staged: staged through the host, for rank 1 has no GPU");
+  EXPECT_EQ(Choose(std::vector<DeviceFacts>(129, {"a", 0, false, true}), kMpi),
+            "staged: staged through the host, for 129 ranks are more than the 128 that a GPU adds "
+            "up");
 }
 
 }  // namespace

@@ -219,6 +219,22 @@ TEST_F(DriverTest, AThreadsOwnContextAndCaptureModeAreGivenBack) {
   EXPECT_EQ(FakeDriver::Now().capture_mode, 0);
 }
 
+TEST_F(DriverTest, AThreadMayBeGivenTheContextForGood) {
+  FakeDriver::Now().current = FakeDriver::Other();
+  FakeDriver::Now().errors["set"] = 700;
+  EXPECT_EQ(gpu_->MakeCurrent().message(),
+            "cuCtxSetCurrent on " + Description() +
+                ": CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)");
+  EXPECT_EQ(FakeDriver::Now().current, FakeDriver::Other());
+  FakeDriver::Now().errors.clear();
+  EXPECT_TRUE(gpu_->MakeCurrent().ok());
+  EXPECT_EQ(FakeDriver::Now().current, FakeDriver::Mine());
+  EXPECT_EQ(FakeDriver::Now().capture_mode, kCaptureModeRelaxed);
+  EXPECT_TRUE(gpu_->Record(kEvent, kStream).ok());
+  EXPECT_EQ(Called(), Calls{"record"}) << "nothing is pushed";
+  EXPECT_EQ(FakeDriver::Now().capture_mode, kCaptureModeRelaxed);
+}
+
 TEST_F(DriverTest, WhatIsNotReadyIsNoError) {
   FakeDriver::Now().errors["query"] = kCudaNotReady;
   bool ended = true;

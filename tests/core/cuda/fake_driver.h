@@ -64,6 +64,13 @@ inline Driver MakeFakeDriver() {
     fake.calls.emplace_back("push");
     return kCudaSuccess;
   };
+  driver.CtxSetCurrent = [](CudaContext context) {
+    FakeDriver& fake = FakeDriver::Now();
+    const auto error = fake.errors.find("set");
+    if (error != fake.errors.end()) return error->second;
+    fake.current = context;
+    return kCudaSuccess;
+  };
   driver.CtxPopCurrent = [](CudaContext* context) {
     FakeDriver& fake = FakeDriver::Now();
     *context = fake.current;

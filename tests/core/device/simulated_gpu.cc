@@ -9,6 +9,11 @@
 #include "tests/core/device/unseen.h"
 
 namespace tfmpi {
+namespace {
+
+thread_local const SimulatedGpu* current = nullptr;
+
+}  // namespace
 
 SimulatedGpu::SimulatedGpu(Options options)
     : options_(std::move(options)), memory_(options_.memory_bytes) {}
@@ -37,6 +42,13 @@ SimulatedGpu::~SimulatedGpu() {
 }
 
 // ---- The seam ----
+
+Status SimulatedGpu::MakeCurrent() {
+  UnseenLock lock(mutex_);
+  const Status status = Begin(Call::kMakeCurrent, "cuCtxSetCurrent");
+  if (status.ok()) current = this;
+  return status;
+}
 
 Status SimulatedGpu::NewStream(GpuStream* stream) {
   Stream* made = nullptr;
@@ -179,6 +191,8 @@ Status SimulatedGpu::Launch(GpuStream stream, std::function<void()> body,
   Enqueue(on, std::move(work));
   return Status();
 }
+
+bool SimulatedGpu::IsCurrent() const { return current == this; }
 
 void SimulatedGpu::Finish(GpuStream stream) {
   UnseenLock lock(mutex_);

@@ -42,6 +42,7 @@ class SimulatedGpu : public Gpu {
 
   // What a function is called, for errors on demand.
   enum class Call {
+    kMakeCurrent,
     kNewStream,
     kNewEvent,
     kRecord,
@@ -75,6 +76,7 @@ class SimulatedGpu : public Gpu {
   ~SimulatedGpu() override;
 
   std::string description() const override { return options_.description; }
+  Status MakeCurrent() override;
   Status NewStream(GpuStream* stream) override;
   Status NewEvent(GpuEvent* event) override;
   void Delete(GpuStream stream) override;
@@ -105,6 +107,8 @@ class SimulatedGpu : public Gpu {
   T* Inside(const void* address, size_t count) {
     return static_cast<T*>(InsideOf(address, count * sizeof(T)));
   }
+  // Whether this GPU is the calling thread's current one.
+  bool IsCurrent() const;
   // The host waits for all that was enqueued on `stream`.
   void Finish(GpuStream stream);
 

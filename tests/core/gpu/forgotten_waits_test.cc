@@ -39,6 +39,7 @@ class ForgetfulGpu : public Gpu {
   }
 
   std::string description() const override { return real_->description(); }
+  Status MakeCurrent() override { return real_->MakeCurrent(); }
   Status NewStream(GpuStream* stream) override {
     const Status status = real_->NewStream(stream);
     std::lock_guard<std::mutex> lock(mutex_);

@@ -13,7 +13,9 @@
 
 #include "gtest/gtest.h"
 #include "tests/core/device/test_gpu.h"
+#include "tests/core/support/bouncing_messages.h"
 #include "tests/core/support/job.h"
+#include "tests/core/support/local_messages.h"
 #include "tests/core/support/ranks.h"
 
 namespace tfmpi {
@@ -25,6 +27,7 @@ inline EngineOptions OptionsOf(DeviceTransport way) {
   EngineOptions options = TestOptions();
   options.gpus.wanted = way;
   options.gpus.shared_chunk_bytes = size_t{1} << 20;
+  options.gpus.mpi_chunk_bytes = size_t{1} << 20;
   return options;
 }
 
@@ -72,6 +75,15 @@ class Gpus {
   std::vector<std::unique_ptr<TestGpu>> gpus_;
   std::vector<GpuStream> streams_;
 };
+
+// Their MPI takes memory of these GPUs.
+inline Ranks::Decorate CudaAwareRanks(Gpus* gpus, LocalMessages* messages) {
+  return [gpus, messages](std::unique_ptr<Transport> transport, int rank) {
+    TestGpu& gpu = (*gpus)[rank];
+    return std::make_unique<CudaAware>(std::move(transport), &*gpu, gpu.simulated(),
+                                       messages->Join(rank));
+  };
+}
 
 // One rank's tensors of a list of jobs, on its GPU. Odd jobs are reduced where they lie.
 struct OnGpu {

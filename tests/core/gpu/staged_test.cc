@@ -1,8 +1,10 @@
 // Allreduce and broadcast of what lies on a GPU, with ranks as threads: staged through the hosts,
-// each rank by memory of its own or in memory of its node, and on one GPU that all ranks share.
+// each rank by memory of its own or in memory of its node, on one GPU that all ranks share, and by
+// an MPI that takes memory of GPUs.
 
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -34,8 +36,31 @@ class OnGpuTest : public TimedTest, public ::testing::WithParamInterface<Case> {
       GetParam().per_node == 0
           ? nullptr
           : std::make_unique<Nodes>(GetParam().ranks / GetParam().per_node, GetParam().per_node);
-  Ranks ranks{GetParam().ranks, [](int) { return OptionsOf(GetParam().way); },
-              DecoratorOf(nodes.get())};
+  LocalMessages messages{GetParam().ranks};
+  Ranks ranks{GetParam().ranks,
+              [this](int) {
+                EngineOptions options = OptionsOf(GetParam().way);
+                options.log = [this](const std::string& line) { Say(line); };
+                return options;
+              },
+              GetParam().way == DeviceTransport::kMpi ? CudaAwareRanks(&gpus, &messages)
+                                                      : DecoratorOf(nodes.get())};
+
+  // An MPI that is not used would not be missed.
+  void TearDown() override {
+    if (GetParam().way != DeviceTransport::kMpi) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const std::string& line : said_) EXPECT_EQ(line.find("staged"), std::string::npos) << line;
+  }
+
+ private:
+  void Say(const std::string& line) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    said_.push_back(line);
+  }
+
+  std::mutex mutex_;
+  std::vector<std::string> said_;
 };
 
 TEST_P(OnGpuTest, EveryTypeAndSize) {
@@ -207,6 +232,7 @@ TEST_P(OnGpuTest, ARankThatHasJoinedContributesZeros) {
 
 constexpr DeviceTransport kStaged = DeviceTransport::kStaged;
 constexpr DeviceTransport kShared = DeviceTransport::kIpc;
+constexpr DeviceTransport kMpi = DeviceTransport::kMpi;
 
 INSTANTIATE_TEST_SUITE_P(Staged, OnGpuTest,
                          ::testing::Values(Case{1, Schedule::kLate, kStaged},
@@ -221,6 +247,11 @@ INSTANTIATE_TEST_SUITE_P(Shared, OnGpuTest,
                          ::testing::Values(Case{2, Schedule::kRandom, kShared},
                                            Case{2, Schedule::kLate, kShared},
                                            Case{4, Schedule::kRandom, kShared}));
+
+INSTANTIATE_TEST_SUITE_P(CudaAware, OnGpuTest,
+                         ::testing::Values(Case{2, Schedule::kRandom, kMpi},
+                                           Case{2, Schedule::kLate, kMpi},
+                                           Case{4, Schedule::kLate, kMpi}));
 
 using StagedErrorTest = TimedTest;
 

@@ -104,7 +104,7 @@ Status DirectReduction::Allreduce(const std::vector<FusionEntry>& entries, doubl
                   "'" + entry.request->name + "' lies on " +
                       entry.request->memory.gpu->description() + ", and this rank reduces on " +
                       gpu_->description() +
-                      ". Let it use one GPU, or set TF_MPI_TRANSPORT=mpi on all ranks");
+                      ". Let it use one GPU, or set TF_MPI_TRANSPORT=staged on all ranks");
   }
   std::vector<double> weights(entries.size(), 1);
   Status status = WaitForSubmitters(entries);

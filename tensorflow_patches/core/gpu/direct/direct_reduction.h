@@ -1,5 +1,5 @@
-// Carries out a response whose tensors lie on GPUs that reduce among themselves: by NCCL, or in the
-// memory of one that all ranks share.
+// Carries out a response whose tensors lie on GPUs that reduce among themselves: by NCCL, in the
+// memory of one that all ranks share, or by a CUDA-aware MPI.
 //
 // All of it is enqueued on a stream of ours, which waits for the submitters' streams, and they for
 // it. The communication thread waits for the GPU only where it has to read a weight there.

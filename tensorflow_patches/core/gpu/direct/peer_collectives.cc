@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tensorflow_patches/core/gpu/direct/all_well.h"
+
 namespace tfmpi {
 namespace {
 
@@ -11,12 +13,6 @@ struct Offer {
   GpuHandle handle;
   uint64_t well;
 };
-
-DataType RealOf(DataType type) {
-  if (type == DataType::kComplex64) return DataType::kFloat32;
-  if (type == DataType::kComplex128) return DataType::kFloat64;
-  return type;
-}
 
 }  // namespace
 
@@ -88,12 +84,7 @@ Status PeerCollectives::Open(const std::vector<GpuHandle>& handles) {
 }
 
 Status PeerCollectives::Agree(const Status& well, TimePoint deadline) {
-  float all = well.ok() ? 1 : 0;
-  const Status status =
-      transport_->Allreduce(&all, &all, {1, DataType::kFloat32, ReduceOp::kMin, 1}, deadline);
-  if (!status.ok()) return status;
-  if (!well.ok() || all == 1) return well;
-  return Status(Code::kUnavailable, "another rank cannot read what this one shares");
+  return AllWell(transport_, well, "another rank cannot read what this one shares", deadline);
 }
 
 // Two GPUs of one name, on hosts of one name, would be found out here.

@@ -12,8 +12,24 @@
 
 extern "C" __attribute__((visibility("default"))) const TfMpiTransport* tfmpi_transport_get(void) {
   using namespace tfmpi::mpi;
-  static constexpr TfMpiTransport kTransport = {
-      TFMPI_TRANSPORT_ABI, Init,      SplitRanks, MapNode,  Send,    Probe,     Receive, Allreduce,
-      PlainAllreduce,      Allgather, Broadcast,  Finalize, MayGoOn, Disturbed, Agree,   Regroup};
+  static constexpr TfMpiTransport kTransport = {TFMPI_TRANSPORT_ABI,
+                                                Init,
+                                                SplitRanks,
+                                                MapNode,
+                                                Send,
+                                                Probe,
+                                                Receive,
+                                                Allreduce,
+                                                PlainAllreduce,
+                                                Allgather,
+                                                Broadcast,
+                                                Finalize,
+                                                MayGoOn,
+                                                Disturbed,
+                                                Agree,
+                                                Regroup,
+                                                TakesGpuMemory,
+                                                StartExchange,
+                                                TestExchange};
   return &kTransport;
 }

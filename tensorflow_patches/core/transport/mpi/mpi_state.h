@@ -8,6 +8,7 @@
 
 #include <list>
 #include <string>
+#include <vector>
 
 #include "tensorflow_patches/core/base/types.h"
 #include "tensorflow_patches/core/transport/mpi/pairwise_allreduce.h"
@@ -18,6 +19,7 @@ namespace tfmpi::mpi {
 
 constexpr int kControlTag = 1;
 constexpr int kPairwiseTag = 2;  // two tags for each exchange
+constexpr int kLaneTag = 6;      // one for each lane
 // Chunks under way at once: one is reduced while the other travels.
 constexpr int kChunksInFlight = 2;
 
@@ -36,6 +38,7 @@ struct State {
   MPI_Message probed = MPI_MESSAGE_NULL;
   tfmpi::PairwiseAllreduce exchanges[kChunksInFlight] = {
       tfmpi::PairwiseAllreduce(kPairwiseTag), tfmpi::PairwiseAllreduce(kPairwiseTag + 2)};
+  std::vector<MPI_Request> lanes[TFMPI_LANES];  // of exchanges of GPUs' memory
   tfmpi::Ulfm ulfm;
 };
 
@@ -95,6 +98,11 @@ int PlainAllreduce(const void* in, void* out, const TfMpiReduction* terms, doubl
                    char* error);
 int Allgather(const void* in, void* out, const size_t* bytes, double seconds, char* error);
 int Broadcast(void* data, size_t bytes, int32_t root, double seconds, char* error);
+
+// mpi_gpu.cc
+int TakesGpuMemory();
+int StartExchange(int32_t lane, const TfMpiPart* to, const TfMpiPart* from, char* error);
+int TestExchange(int32_t lane, int32_t* ended, char* error);
 
 // mpi_survivors.cc
 int MayGoOn(char* error);

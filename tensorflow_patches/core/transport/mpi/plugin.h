@@ -15,8 +15,9 @@
 extern "C" {
 #endif
 
-#define TFMPI_TRANSPORT_ABI 6u
+#define TFMPI_TRANSPORT_ABI 7u
 #define TFMPI_ERROR_BYTES 512u
+#define TFMPI_LANES 4
 
 enum TfMpiTransportResult {
   kTfMpiOk = 0,
@@ -41,6 +42,12 @@ struct TfMpiReduction {
   int32_t type;  // DataType of core/base/types.h
   int32_t op;    // ReduceOp of core/base/types.h
   double scale;
+};
+
+// Memory of a GPU, or of the host.
+struct TfMpiPart {
+  void* data;
+  size_t bytes;
 };
 
 struct TfMpiTransport {
@@ -80,6 +87,15 @@ struct TfMpiTransport {
   // The living ranks become the group, in their order; as `init` does. `split` and `map_node`
   // follow. On failure `agree` can be called all the same.
   int (*regroup)(struct TfMpiTransportInfo* info, char* error);
+
+  // Memory of GPUs; GpuMessages (core/transport/gpu_messages.h) has the contract. 1: this library
+  // says of itself that it takes such memory, of NVIDIA's. After `init`.
+  int (*takes_gpu_memory)(void);
+  // `to` and `from` have a part for each rank.
+  int (*start_exchange)(int32_t lane, const struct TfMpiPart* to, const struct TfMpiPart* from,
+                        char* error);
+  // *ended: 1 if all that was started on the lane has ended.
+  int (*test_exchange)(int32_t lane, int32_t* ended, char* error);
 };
 
 const struct TfMpiTransport* tfmpi_transport_get(void);

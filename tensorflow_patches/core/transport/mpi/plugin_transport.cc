@@ -27,6 +27,35 @@ double SecondsUntil(TimePoint deadline) {
   return std::max(0.0, std::chrono::duration<double>(deadline - Clock::now()).count());
 }
 
+// Of a plugin whose library takes memory of GPUs. Communication thread.
+class PluginGpuMessages : public GpuMessages {
+ public:
+  explicit PluginGpuMessages(const TfMpiTransport* plugin) : plugin_(plugin) {}
+
+  Status Start(int lane, const std::vector<GpuPart>& to,
+               const std::vector<GpuPart>& from) override {
+    const auto sent = ToPlugin(to), received = ToPlugin(from);
+    return ToStatus(plugin_->start_exchange(lane, sent.data(), received.data(), error_), error_);
+  }
+
+  Status Test(int lane, bool* ended) override {
+    int32_t all = 0;
+    const int result = plugin_->test_exchange(lane, &all, error_);
+    *ended = all != 0;
+    return ToStatus(result, error_);
+  }
+
+ private:
+  static std::vector<TfMpiPart> ToPlugin(const std::vector<GpuPart>& parts) {
+    std::vector<TfMpiPart> result;
+    for (const GpuPart& part : parts) result.push_back({part.data, part.bytes});
+    return result;
+  }
+
+  const TfMpiTransport* const plugin_;
+  char error_[TFMPI_ERROR_BYTES] = {};
+};
+
 // Its Wait only sleeps: whoever needs more wraps it (node_transport.h).
 class PluginTransport : public Transport {
  public:
@@ -34,6 +63,9 @@ class PluginTransport : public Transport {
                   std::unique_ptr<Membership> membership = nullptr)
       : plugin_(plugin), library_(info.library), group_(group), membership_(std::move(membership)) {
     topology_ = {info.rank, info.size, info.local_rank, info.local_size, info.nodes, info.cores};
+    if (group == kTfMpiAll && plugin->takes_gpu_memory() != 0) {
+      gpu_messages_ = std::make_unique<PluginGpuMessages>(plugin);
+    }
   }
 
   const Topology& topology() const override { return topology_; }
@@ -85,6 +117,7 @@ class PluginTransport : public Transport {
     return ToStatus(plugin_->broadcast(data, bytes, root, SecondsUntil(deadline), error_), error_);
   }
 
+  GpuMessages* gpu_messages() override { return gpu_messages_.get(); }
   Membership* membership() override { return membership_.get(); }
   Status Finalize() override { return ToStatus(plugin_->finalize(error_), error_); }
 
@@ -100,6 +133,7 @@ class PluginTransport : public Transport {
   std::string library_;
   const TfMpiGroup group_;
   const std::unique_ptr<Membership> membership_;
+  std::unique_ptr<GpuMessages> gpu_messages_;
   Topology topology_;
   char error_[TFMPI_ERROR_BYTES] = {};  // communication thread only, as all callers of plugin_
 };

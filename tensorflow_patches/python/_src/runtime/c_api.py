@@ -39,6 +39,7 @@ class Options(ctypes.Structure):
         ("extras", ctypes.c_char_p),
         ("device_transport", ctypes.c_int32),
         ("shares_gpu", ctypes.c_int32),
+        ("cray_gpus", ctypes.c_int32),
         ("nccl_library", ctypes.c_char_p),
         ("go_on", ctypes.c_int32),
     ]

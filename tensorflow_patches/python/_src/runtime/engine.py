@@ -161,6 +161,7 @@ def _options(gate: config.Gate, ranks: int) -> c_api.Options:
         extras=",".join(config.get("TF_MPI_EXTRAS")).encode(),
         device_transport=config.DEVICE_TRANSPORTS.index(config.get("TF_MPI_TRANSPORT")),
         shares_gpu=int(config.nccl_shares_gpus()),
+        cray_gpus=int(config.cray_takes_gpus()),
         nccl_library=_nccl_library().encode(),
         go_on=int(config.get("TF_MPI_FAULT") == "shrink"),
     )

@@ -1,0 +1,291 @@
+#include "tensorflow_patches/core/gpu/direct/cuda_aware_collectives.h"
+
+#include <algorithm>
+
+#include "tensorflow_patches/core/gpu/direct/all_well.h"
+
+namespace tfmpi {
+namespace {
+
+// Shares begin at multiples of it, as sums want, and hold whole elements of any type.
+constexpr size_t kAlignment = 16;
+
+size_t ShareBytes(size_t bytes, size_t ranks) {
+  const size_t even = (bytes + ranks - 1) / ranks;
+  return (even + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// What rank r tries with. Sums of it, each rank's r + 1 times, are whole numbers that a float32
+// holds, and others if a rank's is missing, or in another's place.
+constexpr size_t kPeriod = 1021;
+double Value(size_t rank, size_t i) { return static_cast<double>(i % kPeriod + rank); }
+
+}  // namespace
+
+CudaAwareCollectives::CudaAwareCollectives(Gpu* gpu, Transport* transport, size_t chunk_bytes)
+    : gpu_(gpu),
+      transport_(transport),
+      messages_(transport->gpu_messages()),
+      chunk_bytes_(chunk_bytes) {}
+
+Status CudaAwareCollectives::Make(Gpu* gpu, Transport* transport, size_t chunk_bytes,
+                                  TimePoint deadline, std::unique_ptr<DeviceCollectives>* made) {
+  std::unique_ptr<CudaAwareCollectives> aware(
+      new CudaAwareCollectives(gpu, transport, chunk_bytes));
+  Status status = AllWell(transport, aware->Prepare(), "another rank could not", deadline);
+  if (status.ok()) status = aware->Try(deadline);
+  if (status.ok()) *made = std::move(aware);
+  return status;
+}
+
+// After a failure MPI may still write to what it was given, so that stays to the process's end.
+CudaAwareCollectives::~CudaAwareCollectives() {
+  sum_.reset();
+  for (const Slot& slot : slots_) {
+    if (slot.event != nullptr) gpu_->Delete(slot.event);
+    if (slot.memory != nullptr && failure_.ok()) gpu_->DeleteMemory(slot.memory);
+  }
+}
+
+Status CudaAwareCollectives::Prepare() {
+  Status status = gpu_->MakeCurrent();
+  if (status.ok()) status = gpu_->NewSum(size(), &sum_);
+  const size_t shares = size() * ShareBytes(chunk_bytes_, size());
+  for (size_t i = 0; i < kSlots && status.ok(); ++i) {
+    slots_[i].number = static_cast<int>(i);
+    void* memory = nullptr;
+    status = gpu_->NewMemory(2 * shares, &memory);
+    slots_[i].memory = static_cast<char*>(memory);
+    if (status.ok()) status = gpu_->NewEvent(&slots_[i].event);
+  }
+  return status;
+}
+
+// With a chunk, whose messages are as long as any, and one of a few elements, by one rank or two.
+// A library that never delivers is given half of the time, so that the ranks can still agree.
+Status CudaAwareCollectives::Try(TimePoint deadline) {
+  const size_t count = chunk_bytes_ / sizeof(float) + 5;
+  void *pinned = nullptr, *memory = nullptr;
+  GpuStream stream = nullptr;
+  Status status = gpu_->NewStream(&stream);
+  if (status.ok()) status = gpu_->NewPinned(count * sizeof(float), &pinned);
+  if (status.ok()) status = gpu_->NewMemory(count * sizeof(float), &memory);
+  status = AllWell(transport_, status, "another rank could not", deadline);
+  if (status.ok()) {
+    const TimePoint now = Clock::now();
+    status = TryOne(static_cast<float*>(pinned), memory, count, stream, now + (deadline - now) / 2);
+    status = AllWell(transport_, status, "another rank has got a wrong sum, or none", deadline);
+  }
+  if (memory != nullptr) gpu_->DeleteMemory(memory);  // which MPI was not given
+  if (pinned != nullptr) gpu_->DeletePinned(pinned);
+  if (stream != nullptr) gpu_->Delete(stream);
+  return status;
+}
+
+Status CudaAwareCollectives::TryOne(float* values, void* memory, size_t count, GpuStream stream,
+                                    TimePoint deadline) {
+  for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>(Value(rank(), i));
+  Status status = gpu_->Copy(memory, values, count * sizeof(float), stream);
+  // The others come to this in any case.
+  const Status reduced = Allreduce(memory, memory, count, DataType::kFloat32, ReduceOp::kAverage,
+                                   static_cast<double>(rank() + 1), stream, deadline);
+  if (status.ok()) status = reduced;
+  if (status.ok()) status = gpu_->Copy(values, memory, count * sizeof(float), stream);
+  if (status.ok()) status = gpu_->Record(slots_[0].event, stream);
+  for (bool ended = false; status.ok() && !ended;) {
+    status = gpu_->Query(slots_[0].event, &ended);
+    if (status.ok() && !ended && Clock::now() > deadline) status = Late();
+    if (!ended) Clock::Relax();
+  }
+  if (failure_.ok()) failure_ = status;
+  for (size_t i = 0; i < count && status.ok(); ++i) {
+    double expected = 0;
+    for (size_t r = 0; r < size(); ++r) expected += static_cast<double>(r + 1) * Value(r, i);
+    if (values[i] == static_cast<float>(expected)) continue;
+    status = Status(Code::kUnavailable,
+                    transport_->description() +
+                        " says that it takes memory of GPUs, and a sum of it was wrong: element " +
+                        std::to_string(i) + " became " + std::to_string(values[i]) + ", not " +
+                        std::to_string(expected));
+  }
+  return status;
+}
+
+bool CudaAwareCollectives::Takes(DataType type, ReduceOp op) const {
+  return IsFloating(type) && (op == ReduceOp::kAverage || op == ReduceOp::kSum);
+}
+
+void CudaAwareCollectives::Abort() {
+  if (failure_.ok()) failure_ = Status(Code::kUnavailable, "the ranks exchange nothing any more");
+}
+
+Status CudaAwareCollectives::Allreduce(const void* in, void* out, size_t count, DataType type,
+                                       ReduceOp op, double scale, GpuStream stream,
+                                       TimePoint deadline) {
+  if (!Takes(type, op) || (op == ReduceOp::kSum && scale != 1)) {
+    return Status(Code::kInvalidArgument, std::string("CUDA-aware MPI is used for no ") + Name(op) +
+                                              " of " + Name(type) + " with this scale");
+  }
+  if (!failure_.ok()) return failure_;
+  Terms terms;
+  terms.type = RealOf(type);
+  terms.scales.resize(size());
+  terms.stream = stream;
+  failure_ = transport_->Allgather(&scale, terms.scales.data(),
+                                   std::vector<size_t>(size(), sizeof(double)), deadline);
+  if (failure_.ok()) {
+    failure_ = ReduceAll(static_cast<const char*>(in), static_cast<char*>(out),
+                         count * SizeOf(type), terms, deadline);
+  }
+  return failure_;
+}
+
+Status CudaAwareCollectives::ReduceAll(const char* in, char* out, size_t bytes, const Terms& terms,
+                                       TimePoint deadline) {
+  constexpr auto kNap = std::chrono::microseconds(10);
+  constexpr int kSpins = 200;
+  const size_t chunks = (bytes + chunk_bytes_ - 1) / chunk_bytes_;
+  size_t started = 0;
+  size_t ended = 0;
+  for (int looks = 0; ended < chunks; ++looks) {
+    bool moved = false;
+    Slot* const next = &slots_[started % kSlots];
+    // In order, so that all ranks have a chunk in the same slot.
+    if (started < chunks && next->stage == Stage::kFree) {
+      const size_t begin = started++ * chunk_bytes_;
+      const Status status =
+          Put(next, in + begin, out + begin, std::min(chunk_bytes_, bytes - begin), terms.stream);
+      if (!status.ok()) return status;
+      moved = true;
+    }
+    for (Slot& slot : slots_) {
+      if (slot.stage == Stage::kFree) continue;
+      const Status status = Advance(&slot, terms, &moved);
+      if (!status.ok()) return status;
+      if (slot.stage == Stage::kFree) ++ended;
+    }
+    if (moved) {
+      looks = 0;
+    } else if (looks < kSpins) {
+      Clock::Relax();
+    } else if (Clock::now() > deadline) {
+      return Late();
+    } else {
+      Clock::Sleep(kNap);
+    }
+  }
+  return Status();
+}
+
+// The slot's last chunk has left it on this stream, and MPI has done with it.
+Status CudaAwareCollectives::Put(Slot* slot, const char* in, char* out, size_t bytes,
+                                 GpuStream stream) {
+  slot->out = out;
+  slot->bytes = bytes;
+  Status status = gpu_->Copy(slot->memory, in, bytes, stream);
+  if (status.ok()) status = gpu_->Record(slot->event, stream);
+  slot->stage = Stage::kComing;
+  return status;
+}
+
+Status CudaAwareCollectives::Advance(Slot* slot, const Terms& terms, bool* moved) {
+  bool ended = false;
+  Status status;
+  switch (slot->stage) {
+    case Stage::kFree:
+      return status;
+    case Stage::kComing:
+      status = gpu_->Query(slot->event, &ended);
+      if (!status.ok() || !ended) return status;
+      status = Share(*slot);
+      slot->stage = Stage::kSharing;
+      break;
+    case Stage::kSharing:
+      status = messages_->Test(2 * slot->number, &ended);
+      if (!status.ok() || !ended) return status;
+      status = Add(*slot, terms);
+      slot->stage = Stage::kAdding;
+      break;
+    case Stage::kAdding:
+      status = gpu_->Query(slot->event, &ended);
+      if (!status.ok() || !ended) return status;
+      status = Spread(*slot);
+      slot->stage = Stage::kSpreading;
+      break;
+    case Stage::kSpreading:
+      status = messages_->Test(2 * slot->number + 1, &ended);
+      if (!status.ok() || !ended) return status;
+      status = Take(*slot, terms.stream);
+      slot->stage = Stage::kFree;
+      break;
+  }
+  *moved = true;
+  return status;
+}
+
+size_t CudaAwareCollectives::Begin(size_t bytes, size_t rank) const {
+  return std::min(bytes, rank * ShareBytes(bytes, size()));
+}
+
+char* CudaAwareCollectives::Received(const Slot& slot, size_t rank) const {
+  return slot.memory + (size() + rank) * ShareBytes(chunk_bytes_, size());
+}
+
+Status CudaAwareCollectives::Share(const Slot& slot) {
+  std::vector<GpuPart> to(size()), from(size());
+  for (size_t r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
+    to[r] = {slot.memory + Begin(slot.bytes, r), Length(slot.bytes, r)};
+    from[r] = {Received(slot, r), Length(slot.bytes, rank())};
+  }
+  return messages_->Start(2 * slot.number, to, from);
+}
+
+Status CudaAwareCollectives::Add(const Slot& slot, const Terms& terms) {
+  std::vector<const void*> sources;
+  for (size_t r = 0; r < size(); ++r) sources.push_back(Received(slot, r));
+  sources[rank()] = slot.memory + Begin(slot.bytes, rank());
+  const size_t count = Length(slot.bytes, rank()) / SizeOf(terms.type);
+  Status status;
+  if (count != 0) {
+    status = sum_->Enqueue(sources, terms.scales, Received(slot, rank()), count, terms.type,
+                           terms.stream);
+  }
+  return status.ok() ? gpu_->Record(slot.event, terms.stream) : status;
+}
+
+Status CudaAwareCollectives::Spread(const Slot& slot) {
+  std::vector<GpuPart> to(size()), from(size());
+  for (size_t r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
+    to[r] = {Received(slot, rank()), Length(slot.bytes, rank())};
+    from[r] = {slot.memory + Begin(slot.bytes, r), Length(slot.bytes, r)};
+  }
+  return messages_->Start(2 * slot.number + 1, to, from);
+}
+
+Status CudaAwareCollectives::Take(const Slot& slot, GpuStream stream) {
+  const size_t begin = Begin(slot.bytes, rank()), end = Begin(slot.bytes, rank() + 1);
+  Status status;
+  if (begin != 0) status = gpu_->Copy(slot.out, slot.memory, begin, stream);
+  if (status.ok() && end != begin) {
+    status = gpu_->Copy(slot.out + begin, Received(slot, rank()), end - begin, stream);
+  }
+  if (status.ok() && slot.bytes != end) {
+    status = gpu_->Copy(slot.out + end, slot.memory + end, slot.bytes - end, stream);
+  }
+  return status;
+}
+
+Status CudaAwareCollectives::Late() const {
+  for (const Slot& slot : slots_) {
+    if (slot.stage != Stage::kSharing && slot.stage != Stage::kSpreading) continue;
+    return Status(Code::kDeadlineExceeded,
+                  "an exchange between GPUs by " + description() +
+                      " did not end in time: a peer has died or does not take part");
+  }
+  return Status(Code::kDeadlineExceeded,
+                gpu_->description() + " is busy with what was enqueued before, or stands still");
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,78 @@
+// Messages whose bytes lie in memory of GPUs, where the MPI library takes it (CUDA-aware MPI).
+
+#include <dlfcn.h>
+
+#include <climits>
+#include <cstdio>
+
+#include "tensorflow_patches/core/transport/mpi/mpi_state.h"
+
+namespace tfmpi::mpi {
+namespace {
+
+template <typename Function>
+Function Find(const char* name) {
+  return reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
+}
+
+}  // namespace
+
+// By functions that are no part of the standard, looked for at run time: what a library was
+// compiled with is not what this process has loaded. Open MPI, MPICH, MVAPICH and ParaStation have
+// the first, Cray the second. One that has neither does not say it.
+int TakesGpuMemory() {
+  constexpr int kCuda = 0;  // MPIX_GPU_SUPPORT_CUDA
+  int takes = 0;
+  if (const auto query = Find<int (*)()>("MPIX_Query_cuda_support"); query != nullptr) {
+    takes = query();
+  } else if (const auto ask = Find<int (*)(int, int*)>("MPIX_GPU_query_support"); ask != nullptr) {
+    if (ask(kCuda, &takes) != MPI_SUCCESS) takes = 0;
+  }
+  return takes == 1 ? 1 : 0;
+}
+
+int StartExchange(int32_t lane, const TfMpiPart* to, const TfMpiPart* from, char* error) {
+  State& state = GetState();
+  const Group& group = state.data;
+  std::vector<MPI_Request>& requests = state.lanes[lane];
+  const auto refuse = [error](const char* why) {
+    std::snprintf(error, TFMPI_ERROR_BYTES, "an exchange between GPUs cannot begin: %s", why);
+    return static_cast<int>(kTfMpiFailed);
+  };
+  if (!requests.empty()) return refuse("the last one on its lane has not ended");
+  for (int r = 0; r < group.size; ++r) {
+    if (to[r].bytes > INT_MAX || from[r].bytes > INT_MAX) return refuse("a part is too long");
+  }
+  // First what is to be received: then it need not be kept anywhere when it comes.
+  for (int i = 1; i < group.size; ++i) {
+    const int source = (group.rank + i) % group.size;
+    if (from[source].bytes == 0) continue;
+    requests.push_back(MPI_REQUEST_NULL);
+    TFMPI_RETURN_IF_ERROR(
+        "MPI_Irecv into memory of a GPU",
+        MPI_Irecv(from[source].data, static_cast<int>(from[source].bytes), MPI_BYTE, source,
+                  kLaneTag + lane, group.comm, &requests.back()));
+  }
+  for (int i = 1; i < group.size; ++i) {
+    const int peer = (group.rank - i + group.size) % group.size;
+    if (to[peer].bytes == 0) continue;
+    requests.push_back(MPI_REQUEST_NULL);
+    TFMPI_RETURN_IF_ERROR("MPI_Isend from memory of a GPU",
+                          MPI_Isend(to[peer].data, static_cast<int>(to[peer].bytes), MPI_BYTE, peer,
+                                    kLaneTag + lane, group.comm, &requests.back()));
+  }
+  return kTfMpiOk;
+}
+
+int TestExchange(int32_t lane, int32_t* ended, char* error) {
+  std::vector<MPI_Request>& requests = GetState().lanes[lane];
+  int all = 0;
+  TFMPI_RETURN_IF_ERROR(
+      "an exchange between GPUs",
+      MPI_Testall(static_cast<int>(requests.size()), requests.data(), &all, MPI_STATUSES_IGNORE));
+  if (all) requests.clear();
+  *ended = all;
+  return kTfMpiOk;
+}
+
+}  // namespace tfmpi::mpi

@@ -1,0 +1,70 @@
+// What makes any MPI, or none, take memory of GPUs, for tests: each part is copied to the host,
+// sent from there, and copied to the other GPU, on a stream of its own, which nothing orders with
+// those of the code under test.
+
+#ifndef TFMPI_TESTS_CORE_SUPPORT_BOUNCING_MESSAGES_H_
+#define TFMPI_TESTS_CORE_SUPPORT_BOUNCING_MESSAGES_H_
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tensorflow_patches/core/device/gpu.h"
+#include "tensorflow_patches/core/transport/gpu_messages.h"
+#include "tests/core/device/simulated_gpu.h"
+#include "tests/core/support/decorated.h"
+
+namespace tfmpi {
+
+// One rank's. Overwrites what is to be received as soon as it may, and reads what is sent late.
+class BouncingMessages : public GpuMessages {
+ public:
+  // `host` sends the host's memory. `simulated`, if the GPU is: whether it is current is looked at.
+  BouncingMessages(Gpu* gpu, SimulatedGpu* simulated, GpuMessages* host)
+      : gpu_(gpu), simulated_(simulated), host_(host) {}
+  ~BouncingMessages() override;
+
+  Status Start(int lane, const std::vector<GpuPart>& to, const std::vector<GpuPart>& from) override;
+  Status Test(int lane, bool* ended) override;
+
+  int started() const { return started_; }
+
+ private:
+  enum class Stage { kIdle, kFetching, kSending, kLanding };
+  struct Lane {
+    Stage stage = Stage::kIdle;
+    GpuEvent event = nullptr;
+    std::vector<GpuPart> from;            // the GPU's
+    std::vector<GpuPart> sent, received;  // pinned, of the same lengths
+  };
+
+  Status Pinned(const std::vector<GpuPart>& parts, std::vector<GpuPart>* pinned);
+
+  Gpu* const gpu_;
+  SimulatedGpu* const simulated_;
+  GpuMessages* const host_;
+  GpuStream stream_ = nullptr;
+  Lane lanes_[kLanes];
+  std::vector<void*> pinned_;
+  int started_ = 0;
+};
+
+// A transport whose MPI takes memory of GPUs. `host`, if given, in place of its own messages.
+class CudaAware : public Decorated {
+ public:
+  CudaAware(std::unique_ptr<Transport> next, Gpu* gpu, SimulatedGpu* simulated,
+            std::unique_ptr<GpuMessages> host = nullptr)
+      : Decorated(std::move(next)),
+        host_(std::move(host)),
+        messages_(gpu, simulated, host_ != nullptr ? host_.get() : next_->gpu_messages()) {}
+
+  GpuMessages* gpu_messages() override { return &messages_; }
+
+ private:
+  const std::unique_ptr<GpuMessages> host_;
+  BouncingMessages messages_;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_TESTS_CORE_SUPPORT_BOUNCING_MESSAGES_H_
