@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import pytest
+from tensorflow.mpi import config
 from tensorflow.mpi._src.gpu import gpus
 from tensorflow.mpi._src.runtime import settings
 
@@ -39,3 +42,19 @@ def test_ranks_of_the_two_wheels_are_told_apart(
     """By what all ranks compare when they start."""
     monkeypatch.setattr(settings, "_version", lambda _package: installed)
     assert f"wheel for GPUs={line}" in settings.text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("value", "is_on"), [("1", True), (" 1 ", True), ("0", False), (None, False)]
+)
+@pytest.mark.parametrize(
+    ("read", "name"),
+    [
+        (config.nccl_shares_gpus, "NCCL_MULTI_RANK_GPU_ENABLE"),
+        (config.cray_takes_gpus, "MPICH_GPU_SUPPORT_ENABLED"),
+    ],
+)
+def test_what_other_libraries_were_told_is_asked_of_their_variables(
+    read: Callable[[Mapping[str, str]], bool], name: str, value: str | None, is_on: bool
+) -> None:
+    assert read({} if value is None else {name: value}) is is_on
