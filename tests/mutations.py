@@ -19,32 +19,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from mutations_cuda_aware import CUDA_AWARE
+from mutants.gpus import GPUS
+from mutants.mutation import FULL, Mutation
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".cache" / "mutations"
 TREE, VENV = PLACE / "tree", PLACE / "venv"
 LIBRARY = "tensorflow_patches/glue/libtensorflow_mpi.so"
-QUICK, FULL = "not full and not alone", "not alone"
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """`old`, which is in one file of the product, becomes `new`; these tests must notice."""
-
-    name: str
-    what: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
-    cpp: bool = False
-    tier: str = QUICK  # FULL where no test of the quick tier is of it
-    # Bazel's, in place of `tests`; `where` is the file of `old`, if its line is in several.
-    targets: tuple[str, ...] = ()
-    where: str = ""
 
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -168,145 +151,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "test_keras_fit.py::test_with_the_gate_closed_ranks_are_stock_processes",
         ),
     ),
-)
-
-
-def _gpu(
-    name: str, what: str, where: str, old: str, new: str,
-    targets: tuple[str, ...] = ("staged_test", "direct_test"),
-) -> Mutation:  # fmt: skip
-    """Of a wait, an event or a lifetime on GPUs: the simulated GPU's tests must notice."""
-    return Mutation(f"gpu_{name}", what, old, new, (), cpp=True, where=where, targets=targets)
-
-
-_STAGED = "core/gpu/staged/staged_reduction.cc"
-_DIRECT = "core/gpu/direct/direct_reduction.cc"
-_PEERS = "core/gpu/direct/peer_collectives.cc"
-_AWARE = "core/gpu/direct/cuda_aware_collectives.cc"
-_RING = "core/gpu/staged/pinned_ring.cc"
-_CHOICE = "core/gpu/gpu_reduction.cc"
-
-MUTATIONS += (
-    _gpu(
-        "staged_gradient", "a staged gradient is fetched before it is there", _STAGED,
-        "status = gpu->Wait(lane->fetching, request->memory.ready);", "status = Status();",
-    ),
-    _gpu(
-        "staged_slot", "a slot is filled before what was in it has landed", _STAGED,
-        "status = gpu->Wait(lane->fetching, other->landed[slot.number]);", "(void)other;",
-    ),
-    _gpu(
-        "staged_arrival", "a chunk is exchanged before it has come", _STAGED,
-        "if (status.ok()) status = Arrived(slot, *work);", "",
-    ),
-    _gpu(
-        "staged_submitters", "a result is used before it has landed", _STAGED,
-        "if (status.ok()) status = gpu->Wait(last, lane->done);", "",
-    ),
-    _gpu(
-        "staged_fetched", "the event of a chunk's arrival is not recorded", _STAGED,
-        "if (status.ok()) status = gpu->Record(lane->fetched[slot.number], lane->fetching);", "",
-    ),
-    _gpu(
-        "staged_landed", "the event of a slot's end is not recorded", _STAGED,
-        "status = lane->gpu->Record(lane->landed[slot.number], lane->landing);", "{}",
-    ),
-    _gpu(
-        "staged_done", "the event of the result is not recorded", _STAGED,
-        "gpu->Record(lane->done, stream);", "stream != nullptr ? Status() : Status();",
-    ),
-    _gpu(
-        "staged_peers", "a slot is the peers' before this rank has landed from it", _STAGED,
-        "if (ring_.shared() == nullptr) break;", "break;", ("forgotten_waits_test",),
-    ),
-    _gpu(
-        "staged_barrier", "a broadcast frees the peers' slots before they are there", _STAGED,
-        "return ring_.shared()->Barrier(work.deadline);", "return status;",
-        ("forgotten_waits_test",),
-    ),
-    _gpu(
-        "staged_shares", "a rank lands its own slot in place of the peers' shares", _STAGED,
-        "take(shared->of(r) + slot.offset", "take(shared->of(shared->rank()) + slot.offset",
-        ("staged_test",),
-    ),
-    _gpu(
-        "node_reduced", "a share is read before its rank has reduced it",
-        "core/transport/shm/node_collectives.cc",
-        "return Run(1, true, nothing, reduce, nothing, deadline);",
-        "return Run(1, false, nothing, nothing, reduce, deadline);", ("node_buffers_test",),
-    ),
-    _gpu(
-        "node_between", "a share is read before it has been between the nodes",
-        "core/transport/shm/node_buffers.cc",
-        "return status.ok() ? Barrier(deadline) : status;", "return status;",
-        ("node_buffers_test",),
-    ),
-    _gpu(
-        "ring_registered", "a node's memory stays registered", _RING,
-        "if (registered_by_ != nullptr) registered_by_->Unregister(shared_->memory());", "",
-    ),
-    _gpu(
-        "ring_memory", "pinned memory is kept for ever", _RING,
-        "if (pinned_by_ != nullptr) pinned_by_->DeletePinned(memory_);", "",
-    ),
-    _gpu(
-        "ring_events", "events are kept for ever", _RING,
-        "if (lane->landed[i] != nullptr) lane->gpu->Delete(lane->landed[i]);", "",
-    ),
-    _gpu(
-        "direct_gradient", "GPUs reduce a gradient before it is there", _DIRECT,
-        "const Status status = gpu_->Wait(stream_, last);", "const Status status;",
-    ),
-    _gpu(
-        "direct_result", "a result of GPUs is used before it is there", _DIRECT,
-        "status = gpu_->Wait(last, one.event);", "",
-    ),
-    _gpu(
-        "direct_event", "the event of a reduction is not recorded", _DIRECT,
-        "status = gpu_->Record(one.event, stream_);", "",
-    ),
-    _gpu(
-        "direct_weights", "a weight is read before it has come", _DIRECT,
-        "status = Await(read_, entries[0].request->name, deadline);", "(void)deadline;",
-    ),
-    _gpu(
-        "direct_read", "the event of the weights is not recorded", _DIRECT,
-        "Status status = gpu_->Record(read_, stream_);", "Status status;",
-    ),
-    _gpu(
-        "direct_buffers", "fusion buffers are kept for ever", _DIRECT,
-        "for (const auto& [buffer, bytes] : buffers_) collectives_->DeleteBuffer(buffer);", "",
-    ),
-    _gpu(
-        "peers_put", "a chunk is summed before all ranks have put theirs", _PEERS,
-        "  if (status.ok()) status = AwaitPut(deadline);\n  if (!status.ok()) return status;\n",
-        "  if (!status.ok()) return status;\n",
-    ),
-    _gpu(
-        "peers_event", "the event of a chunk that was put is not recorded", _PEERS,
-        "  if (status.ok()) status = gpu_->Record(put_, stream);\n"
-        "  if (status.ok()) status = AwaitPut(deadline);\n  if (!",
-        "  if (status.ok()) status = AwaitPut(deadline);\n  if (!",
-    ),
-    _gpu(
-        "peers_slot", "a chunk is put where others still read the last one", _PEERS,
-        "chunks_++ % kSlots * chunk_bytes_", "0 * chunks_++",
-    ),
-    _gpu(
-        "peers_own", "shared memory is kept for ever", _PEERS,
-        "if (own_ != nullptr && closed_) gpu_->DeleteMemory(own_);", "",
-    ),
-    _gpu(
-        "peers_close", "memory of other ranks stays open", _CHOICE,
-        "if (own.ok()) direct_->Close();", "",
-    ),
-    _gpu(
-        "peers_drain", "a rank ends while others read its memory", _CHOICE,
-        "const Status own = direct_->Drain(deadline);", "const Status own;",
-    ),
-)  # fmt: skip
-MUTATIONS += tuple(
-    _gpu(name, what, _AWARE, old, new, ("cuda_aware_test",)) for name, what, old, new in CUDA_AWARE
+    *GPUS,
 )
 
 

@@ -45,6 +45,53 @@ std::string WhyNotMpi(const std::vector<DeviceFacts>& ranks) {
          " that a GPU adds up";
 }
 
+struct Nodes {
+  size_t count = 0;
+  size_t ranks = 0;  // of each; 0: they have different numbers
+};
+
+Nodes NodesOf(const std::vector<DeviceFacts>& ranks) {
+  std::map<int, size_t> sizes;
+  for (const DeviceFacts& rank : ranks) ++sizes[rank.node];
+  Nodes nodes = {sizes.size(), sizes.begin()->second};
+  for (const auto& [node, size] : sizes) {
+    if (size != nodes.ranks) return {nodes.count, 0};
+  }
+  return nodes;
+}
+
+// Among ranks that can use NCCL: over all of them, inside each node, or not at all.
+Status ChooseBetweenNodes(const std::vector<DeviceFacts>& ranks, DeviceTransport wanted,
+                          const BetweenNodes& between, DeviceChoice* choice) {
+  const std::string nccl = "NCCL " + NcclVersionText(ranks[0].nccl_version);
+  const Nodes nodes = NodesOf(ranks);
+  choice->way = DeviceWay::kNccl;
+  choice->reason = nccl + " on all ranks";
+  if (nodes.count == 1 || (!between.by_shape && !between.rounds)) return Status();
+  if (nodes.ranks > 1) {
+    choice->way = DeviceWay::kNodes;
+    choice->reason = nccl + " inside each of " + std::to_string(nodes.count) + " nodes of " +
+                     std::to_string(nodes.ranks) + " ranks, MPI between them: " +
+                     (between.rounds ? "TF_MPI_COMPRESSION rounds there" : "TF_MPI_TOPOLOGY");
+  } else if (nodes.ranks == 0) {
+    choice->reason +=
+        ", not inside nodes and MPI between them, for the nodes have different "
+        "numbers of ranks";
+    if (between.rounds) choice->reason += "; TF_MPI_COMPRESSION rounds nothing";
+  } else if (between.rounds && wanted == DeviceTransport::kNccl) {
+    return Status(Code::kFailedPrecondition,
+                  "TF_MPI_TRANSPORT=nccl, but TF_MPI_COMPRESSION rounds what travels between "
+                  "nodes, which MPI does, and each node has one rank. TF_MPI_TRANSPORT=auto "
+                  "stages there");
+  } else if (between.rounds) {
+    choice->way = DeviceWay::kStaged;
+    choice->reason =
+        "staged through the host, for TF_MPI_COMPRESSION rounds what travels between "
+        "nodes, each has one rank, and NCCL does not round";
+  }
+  return Status();
+}
+
 // "" or why ranks of these facts cannot use NCCL.
 std::string WhyNotNccl(const std::vector<DeviceFacts>& ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -85,7 +132,7 @@ std::string WhyNotNccl(const std::vector<DeviceFacts>& ranks) {
 }  // namespace
 
 Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransport wanted,
-                             DeviceChoice* choice) {
+                             const BetweenNodes& between, DeviceChoice* choice) {
   *choice = DeviceChoice();
   if (wanted == DeviceTransport::kStaged) {
     choice->reason = "staged through the host: TF_MPI_TRANSPORT=staged";
@@ -100,6 +147,9 @@ Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransp
   if (not_shared.empty() && (any || wanted == DeviceTransport::kIpc)) {
     choice->way = DeviceWay::kShared;
     choice->reason = "on " + ranks[0].gpu + ", which all ranks share";
+    if (between.rounds && NodesOf(ranks).count > 1) {
+      choice->reason += "; nothing leaves it, so TF_MPI_COMPRESSION rounds nothing";
+    }
     return Status();
   }
   if (wanted == DeviceTransport::kIpc) {
@@ -110,16 +160,29 @@ Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransp
   const std::string not_mpi = WhyNotMpi(ranks);
   const std::string not_nccl = WhyNotNccl(ranks);
   if (not_nccl.empty() && wanted != DeviceTransport::kMpi) {
-    choice->way = DeviceWay::kNccl;
-    choice->reason = "NCCL " + NcclVersionText(ranks[0].nccl_version) + " on all ranks";
-  } else if (wanted == DeviceTransport::kNccl) {
+    return ChooseBetweenNodes(ranks, wanted, between, choice);
+  }
+  if (wanted == DeviceTransport::kNccl) {
     return Status(Code::kFailedPrecondition,
                   "TF_MPI_TRANSPORT=nccl, but " + not_nccl +
                       ". TF_MPI_TRANSPORT=auto looks for another way there");
+  }
+  const Nodes nodes = NodesOf(ranks);
+  const bool rounds = between.rounds && nodes.count > 1;
+  if (not_mpi.empty() && rounds && nodes.ranks != 0) {
+    choice->reason =
+        "staged through the host, for TF_MPI_COMPRESSION rounds what travels between "
+        "nodes, and CUDA-aware MPI does not round";
+    if (any) choice->reason += ", and " + not_nccl;
   } else if (not_mpi.empty()) {
     choice->way = DeviceWay::kMpi;
     choice->reason = "by CUDA-aware MPI on all ranks";
     if (any) choice->reason += ", for " + not_nccl;
+    if (rounds) {
+      choice->reason +=
+          "; TF_MPI_COMPRESSION rounds nothing, for the nodes have different numbers "
+          "of ranks";
+    }
   } else {
     choice->reason = "staged through the host, for " + (any ? not_nccl : not_mpi);
     if (any && not_mpi != not_nccl) choice->reason += ", and " + not_mpi;

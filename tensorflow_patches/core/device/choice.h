@@ -1,5 +1,5 @@
-// How what lies on GPUs is reduced: by NCCL, on the one GPU that all ranks share, by a CUDA-aware
-// MPI, or staged through the hosts.
+// How what lies on GPUs is reduced: by NCCL, over all ranks or inside each node, on the one GPU
+// that all ranks share, by a CUDA-aware MPI, or staged through the hosts.
 
 #ifndef TFMPI_CORE_DEVICE_CHOICE_H_
 #define TFMPI_CORE_DEVICE_CHOICE_H_
@@ -17,12 +17,20 @@ struct DeviceFacts {
   int nccl_version = 0;     // as ncclGetVersion says; 0: it finds no library
   bool shares_gpu = false;  // whether its NCCL may share a GPU: NCCL_MULTI_RANK_GPU_ENABLE
   bool cuda_aware = false;  // whether its MPI says that it takes memory of GPUs
+  int node = 0;             // the first rank of its node
 };
 
 // TF_MPI_TRANSPORT=auto|mpi|nccl|ipc|staged
 enum class DeviceTransport { kAuto, kMpi, kNccl, kIpc, kStaged };
 
-enum class DeviceWay { kStaged, kNccl, kShared, kMpi };
+// What is wanted of several nodes, alike on all ranks.
+struct BetweenNodes {
+  bool by_shape = false;  // TF_MPI_TOPOLOGY names nodes of several ranks
+  bool rounds = false;    // TF_MPI_COMPRESSION
+};
+
+// kNodes: NCCL inside each node, the rails between them.
+enum class DeviceWay { kStaged, kNccl, kNodes, kShared, kMpi };
 
 struct DeviceChoice {
   DeviceWay way = DeviceWay::kStaged;
@@ -32,7 +40,7 @@ struct DeviceChoice {
 // From the facts of all ranks, by rank, and what they all want: the same on each. Fails, with the
 // reason, if kNccl or kIpc is wanted and cannot be.
 Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransport wanted,
-                             DeviceChoice* choice);
+                             const BetweenNodes& between, DeviceChoice* choice);
 
 }  // namespace tfmpi
 

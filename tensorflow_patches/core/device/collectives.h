@@ -1,6 +1,7 @@
 // Reductions that the GPUs of all ranks do among themselves. The seam between the engine and what
 // does them: NCCL (nccl.h), one GPU that all ranks share (core/gpu/direct/peer_collectives.h), a
-// CUDA-aware MPI (core/gpu/direct/cuda_aware_collectives.h), and in tests threads
+// CUDA-aware MPI (core/gpu/direct/cuda_aware_collectives.h), NCCL inside nodes and the hosts
+// between them (core/gpu/direct/hierarchical_collectives.h), and in tests threads
 // (tests/core/device/simulated_collectives.h).
 
 #ifndef TFMPI_CORE_DEVICE_COLLECTIVES_H_
@@ -32,6 +33,9 @@ class DeviceCollectives {
   // ranks.
   virtual bool Takes(DataType type, ReduceOp op) const { return GpusReduce(type, op); }
 
+  // Whether it records the time of its stages itself (observability/timeline.h).
+  virtual bool records() const { return false; }
+
   // Enqueued: `count` elements of this GPU's memory; `in` may be `out`. kAverage: each rank's
   // elements times its own `scale`, which divides by the contributors, then their sum: ranks may
   // weigh differently, and a kSum of real numbers is the same with 1. 0 times infinity is not a
@@ -45,6 +49,19 @@ class DeviceCollectives {
   // longer than until `deadline`.
   virtual Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
                            double scale, GpuStream stream, TimePoint deadline) = 0;
+
+  // Enqueued, as Allreduce: the two halves of it. ReduceScatter: `in` has a share of `count`
+  // elements for each rank of the group, in their order, and `out` gets this rank's share of the
+  // result; it may be its place in `in`. Allgather: `in` is this rank's share, and `out` gets all;
+  // `in` may be its place there. Where it has none they fail.
+  virtual Status ReduceScatter(const void*, void*, size_t /*count*/, DataType, ReduceOp,
+                               double /*scale*/, GpuStream, TimePoint /*deadline*/) {
+    return Status(Code::kInvalidArgument, description() + " has no reduce-scatter");
+  }
+  virtual Status Allgather(const void*, void*, size_t /*count*/, DataType, GpuStream,
+                           TimePoint /*deadline*/) {
+    return Status(Code::kInvalidArgument, description() + " has no allgather");
+  }
 
   // Fails if something has gone wrong since, here or at a rank that this one heard of: to be asked
   // while an event behind a reduction does not come. A rank that is lost may be noticed by nobody:

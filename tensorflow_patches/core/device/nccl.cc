@@ -97,40 +97,31 @@ class NcclCollectives : public DeviceCollectives {
 
   Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
                    double scale, GpuStream stream, TimePoint deadline) override {
-    if (!GpusReduce(type, op)) {
-      return Status(Code::kInvalidArgument, std::string("NCCL has no ") + Name(op) + " of " +
-                                                Name(type) + ": it must be staged");
-    }
-    const bool sums = op == ReduceOp::kAverage || op == ReduceOp::kSum;
-    // Always where it is possible: NCCL picks its algorithm by the operation, which must be the
-    // same on all ranks, also where some rank's scale is 1.
-    const bool scaled = sums && IsFloating(type);
-    if (scale != 1 && !(scaled && op == ReduceOp::kAverage)) {
-      return Status(Code::kInvalidArgument,
-                    std::string("a ") + Name(op) + " of " + Name(type) + " has no scale");
-    }
-    if (comm_ == nullptr || failed_) {
-      return Status(Code::kUnavailable, description() + ": its communicator has failed");
-    }
+    return Reduce("ncclAllReduce", nccl_.AllReduce, in, out, count, type, op, scale, stream,
+                  deadline);
+  }
+
+  Status ReduceScatter(const void* in, void* out, size_t count, DataType type, ReduceOp op,
+                       double scale, GpuStream stream, TimePoint deadline) override {
+    return Reduce("ncclReduceScatter", nccl_.ReduceScatter, in, out, count, type, op, scale, stream,
+                  deadline);
+  }
+
+  Status Allgather(const void* in, void* out, size_t count, DataType type, GpuStream stream,
+                   TimePoint deadline) override {
+    if (!GpusReduce(type, ReduceOp::kSum)) return NoSuchType(ReduceOp::kSum, type);
+    const Status usable = Usable();
+    if (!usable.ok()) return usable;
     const InContext in_context(*options_.driver, options_.context);
     if (in_context.error() != kCudaSuccess) return OfContext(in_context);
-    const size_t elements = count * WireElements(type);
-    int reduction = NcclOp(op);
-    if (scaled) {
-      const Status status = NewScaledSum(type, scale, &reduction);
-      if (!status.ok()) return status;
-    }
     const int started =
-        nccl_.AllReduce(in, out, elements, NcclType(type), reduction, comm_, stream);
-    const int result = Settle(started, deadline);
-    if (scaled && result == kNcclSuccess) nccl_.RedOpDestroy(reduction, comm_);
-    return Check("ncclAllReduce", result, elements * SizeOf(type) / WireElements(type));
+        nccl_.AllGather(in, out, count * WireElements(type), NcclType(type), comm_, stream);
+    return Check("ncclAllGather", Settle(started, deadline), count * SizeOf(type));
   }
 
   Status Poll() override {
-    if (comm_ == nullptr || failed_) {
-      return Status(Code::kUnavailable, description() + ": its communicator has failed");
-    }
+    const Status usable = Usable();
+    if (!usable.ok()) return usable;
     int state = kNcclSuccess;
     const int result = nccl_.CommGetAsyncError(comm_, &state);
     if (result != kNcclSuccess) return Check("ncclCommGetAsyncError", result);
@@ -146,9 +137,8 @@ class NcclCollectives : public DeviceCollectives {
   }
 
   Status NewBuffer(size_t bytes, void** memory) override {
-    if (comm_ == nullptr || failed_) {
-      return Status(Code::kUnavailable, description() + ": its communicator has failed");
-    }
+    const Status usable = Usable();
+    if (!usable.ok()) return usable;
     const InContext in_context(*options_.driver, options_.context);
     if (in_context.error() != kCudaSuccess) return OfContext(in_context);
     const int result = nccl_.MemAlloc(memory, bytes);
@@ -171,6 +161,46 @@ class NcclCollectives : public DeviceCollectives {
   }
 
  private:
+  using Reducing = int (*)(const void* in, void* out, size_t count, int type, int op, NcclComm comm,
+                           GpuStream stream);
+
+  Status Reduce(const char* what, Reducing reducing, const void* in, void* out, size_t count,
+                DataType type, ReduceOp op, double scale, GpuStream stream, TimePoint deadline) {
+    if (!GpusReduce(type, op)) return NoSuchType(op, type);
+    const bool sums = op == ReduceOp::kAverage || op == ReduceOp::kSum;
+    // Always where it is possible: NCCL picks its algorithm by the operation, which must be the
+    // same on all ranks, also where some rank's scale is 1.
+    const bool scaled = sums && IsFloating(type);
+    if (scale != 1 && !(scaled && op == ReduceOp::kAverage)) {
+      return Status(Code::kInvalidArgument,
+                    std::string("a ") + Name(op) + " of " + Name(type) + " has no scale");
+    }
+    const Status usable = Usable();
+    if (!usable.ok()) return usable;
+    const InContext in_context(*options_.driver, options_.context);
+    if (in_context.error() != kCudaSuccess) return OfContext(in_context);
+    const size_t elements = count * WireElements(type);
+    int reduction = NcclOp(op);
+    if (scaled) {
+      const Status status = NewScaledSum(type, scale, &reduction);
+      if (!status.ok()) return status;
+    }
+    const int started = reducing(in, out, elements, NcclType(type), reduction, comm_, stream);
+    const int result = Settle(started, deadline);
+    if (scaled && result == kNcclSuccess) nccl_.RedOpDestroy(reduction, comm_);
+    return Check(what, result, elements * SizeOf(type) / WireElements(type));
+  }
+
+  static Status NoSuchType(ReduceOp op, DataType type) {
+    return Status(Code::kInvalidArgument, std::string("NCCL has no ") + Name(op) + " of " +
+                                              Name(type) + ": it must be staged");
+  }
+
+  Status Usable() {
+    if (comm_ != nullptr && !failed_) return Status();
+    return Status(Code::kUnavailable, description() + ": its communicator has failed");
+  }
+
   // Whose state a call left in progress: waits for what becomes of it.
   int Settle(int result, TimePoint deadline) {
     while (result == kNcclInProgress && comm_ != nullptr) {

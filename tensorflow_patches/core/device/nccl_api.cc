@@ -20,6 +20,8 @@ Status LoadNccl(const std::string& path, Nccl* nccl) {
   symbols.Find("ncclCommDestroy", &nccl->CommDestroy);
   symbols.Find("ncclCommAbort", &nccl->CommAbort);
   symbols.Find("ncclAllReduce", &nccl->AllReduce);
+  symbols.Find("ncclReduceScatter", &nccl->ReduceScatter);
+  symbols.Find("ncclAllGather", &nccl->AllGather);
   symbols.Find("ncclRedOpCreatePreMulSum", &nccl->RedOpCreatePreMulSum);
   symbols.Find("ncclRedOpDestroy", &nccl->RedOpDestroy);
   symbols.Find("ncclMemAlloc", &nccl->MemAlloc);

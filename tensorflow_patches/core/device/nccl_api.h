@@ -50,6 +50,10 @@ struct Nccl {
   int (*CommAbort)(NcclComm comm);
   int (*AllReduce)(const void* in, void* out, size_t count, int type, int op, NcclComm comm,
                    GpuStream stream);
+  int (*ReduceScatter)(const void* in, void* out, size_t out_count, int type, int op, NcclComm comm,
+                       GpuStream stream);
+  int (*AllGather)(const void* in, void* out, size_t in_count, int type, NcclComm comm,
+                   GpuStream stream);
   int (*RedOpCreatePreMulSum)(int* op, void* scalar, int type, int residence, NcclComm comm);
   int (*RedOpDestroy)(int op, NcclComm comm);
   int (*MemAlloc)(void** memory, size_t bytes);

@@ -18,6 +18,7 @@ namespace tfmpi {
 
 struct GpuOptions {
   DeviceTransport wanted = DeviceTransport::kAuto;
+  BetweenNodes between;
   std::string nccl_library = "libnccl.so.2";
   bool shares_gpu = false;  // NCCL_MULTI_RANK_GPU_ENABLE, as NCCL will read it
   bool cray_gpus = false;  // MPICH_GPU_SUPPORT_ENABLED: only then does Cray's MPI take their memory
@@ -27,7 +28,8 @@ struct GpuOptions {
   // A line for people, once, on the communication thread.
   std::function<void(const std::string&)> log;
 
-  // In place of NCCL, for tests: what this rank says of itself, and what makes its collectives.
+  // In place of NCCL, for tests: what this rank says of itself, and what makes its collectives, of
+  // its node or of all ranks.
   std::function<DeviceFacts(const Gpu& gpu)> facts;
   std::function<Status(Gpu* gpu, std::unique_ptr<DeviceCollectives>* made)> make;
 };

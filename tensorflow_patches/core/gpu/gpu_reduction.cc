@@ -6,6 +6,7 @@
 
 #include "tensorflow_patches/core/device/driver.h"
 #include "tensorflow_patches/core/gpu/direct/cuda_aware_collectives.h"
+#include "tensorflow_patches/core/gpu/direct/hierarchical_collectives.h"
 #include "tensorflow_patches/core/gpu/direct/peer_collectives.h"
 
 namespace tfmpi {
@@ -20,6 +21,7 @@ struct Record {
   uint8_t shares_gpu;
   uint8_t cuda_aware;
   int32_t nccl_version;
+  int32_t node;
 };
 
 bool ShareAGpu(const std::vector<DeviceFacts>& ranks) {
@@ -32,6 +34,16 @@ bool ShareAGpu(const std::vector<DeviceFacts>& ranks) {
 }
 
 }  // namespace
+
+Status TellFromFirst(Transport* transport, int first, void* data, size_t bytes,
+                     TimePoint deadline) {
+  const auto size = static_cast<size_t>(transport->topology().size);
+  std::vector<char> all(size * bytes);
+  const Status status =
+      transport->Allgather(data, all.data(), std::vector<size_t>(size, bytes), deadline);
+  if (status.ok()) std::memcpy(data, all.data() + static_cast<size_t>(first) * bytes, bytes);
+  return status;
+}
 
 Status GpuReduction::Allreduce(const std::vector<FusionEntry>& entries, int contributors,
                                double scale, TimePoint deadline) {
@@ -53,7 +65,7 @@ Status GpuReduction::Choose(const GpuMemory* own, TimePoint deadline) {
   Status status = Gather(FactsOf(own), &ranks, deadline);
   if (!status.ok()) return status;
   DeviceChoice choice;
-  status = ChooseDeviceTransport(ranks, options_.wanted, &choice);
+  status = ChooseDeviceTransport(ranks, options_.wanted, options_.between, &choice);
   if (!status.ok()) return Status(Code::kUnavailable, status.message());
   std::string reason = choice.reason;
   if (choice.way != DeviceWay::kStaged) {
@@ -61,9 +73,9 @@ Status GpuReduction::Choose(const GpuMemory* own, TimePoint deadline) {
     status = MakeDirect(choice.way, *own, ShareAGpu(ranks), deadline, &why_not);
     if (!status.ok()) return status;
     if (direct_ == nullptr) {
-      reason = choice.way == DeviceWay::kNccl  ? "NCCL did not start"
-               : choice.way == DeviceWay::kMpi ? "MPI says that it is CUDA-aware, and is not"
-                                               : "not " + reason;
+      reason = choice.way == DeviceWay::kShared ? "not " + reason
+               : choice.way == DeviceWay::kMpi  ? "MPI says that it is CUDA-aware, and is not"
+                                                : "NCCL did not start";
       reason += why_not;
       const bool must =
           options_.wanted == DeviceTransport::kNccl || options_.wanted == DeviceTransport::kIpc;
@@ -120,6 +132,7 @@ Status GpuReduction::Gather(const DeviceFacts& own, std::vector<DeviceFacts>* al
   record.shares_gpu = own.shares_gpu ? 1 : 0;
   record.cuda_aware = own.cuda_aware ? 1 : 0;
   record.nccl_version = own.nccl_version;
+  record.node = transport_->topology().node_first;
   const auto size = static_cast<size_t>(transport_->topology().size);
   std::vector<Record> records(size);
   const Status status = transport_->Allgather(&record, records.data(),
@@ -131,6 +144,7 @@ Status GpuReduction::Gather(const DeviceFacts& own, std::vector<DeviceFacts>* al
     facts.nccl_version = one.nccl_version;
     facts.shares_gpu = one.shares_gpu != 0;
     facts.cuda_aware = one.cuda_aware != 0;
+    facts.node = one.node;
     all->push_back(facts);
   }
   return status;
@@ -141,7 +155,9 @@ Status GpuReduction::MakeDirect(DeviceWay way, const GpuMemory& own, bool shares
   std::unique_ptr<DeviceCollectives> collectives;
   Status made;
   if (way == DeviceWay::kNccl) {
-    made = MakeNccl(own, shares, deadline, &collectives);
+    made = MakeNccl(own, /*in_node=*/false, shares, deadline, &collectives);
+  } else if (way == DeviceWay::kNodes) {
+    made = MakeHierarchical(own, shares, deadline, &collectives);
   } else if (way == DeviceWay::kShared) {
     made = PeerCollectives::Make(own.gpu, transport_, options_.shared_chunk_bytes, deadline,
                                  &collectives);
@@ -164,19 +180,33 @@ Status GpuReduction::MakeDirect(DeviceWay way, const GpuMemory& own, bool shares
   return ended;
 }
 
-Status GpuReduction::MakeNccl(const GpuMemory& own, bool shares, TimePoint deadline,
+Status GpuReduction::MakeHierarchical(const GpuMemory& own, bool shares, TimePoint deadline,
+                                      std::unique_ptr<DeviceCollectives>* made) {
+  std::unique_ptr<DeviceCollectives> inside;
+  const Status status = MakeNccl(own, /*in_node=*/true, shares, deadline, &inside);
+  if (!status.ok()) return status;
+  Transport* const rail = transport_->rail();
+  if (rail == nullptr) return Status(Code::kUnavailable, "no rail leads to the other nodes");
+  *made = std::make_unique<HierarchicalCollectives>(own.gpu, std::move(inside),
+                                                    transport_->topology(), rail);
+  return status;
+}
+
+Status GpuReduction::MakeNccl(const GpuMemory& own, bool in_node, bool shares, TimePoint deadline,
                               std::unique_ptr<DeviceCollectives>* made) {
   if (options_.make) return options_.make(own.gpu, made);
   const Topology& topology = transport_->topology();
   NcclOptions options;
-  options.rank = topology.rank;
-  options.size = topology.size;
+  options.rank = in_node ? topology.local_rank : topology.rank;
+  options.size = in_node ? topology.local_size : topology.size;
   options.deadline = deadline;
   options.max_ctas = shares ? kSharedCtas : 0;
+  // One rank of the group makes it.
+  const int first = in_node ? topology.node_first : 0;
   Status failed;
-  if (topology.rank == 0) failed = NewNcclId(nccl_, &options.id);
-  const Status status = transport_->Broadcast(&options.id, sizeof(options.id), 0, deadline);
-  if (!status.ok()) return status;
+  if (topology.rank == first) failed = NewNcclId(nccl_, &options.id);
+  const Status told = TellFromFirst(transport_, first, &options.id, sizeof(options.id), deadline);
+  if (!told.ok()) return told;
   if (failed.ok()) failed = ContextOf(own.stream, &options.driver, &options.context);
   bool all = false;
   const Status agreed = Agree(failed.ok(), &all, deadline);  // else the others would wait for it

@@ -22,6 +22,9 @@
 
 namespace tfmpi {
 
+// Called by all ranks: `data` becomes that of rank `first`, which may be another one in each node.
+Status TellFromFirst(Transport* transport, int first, void* data, size_t bytes, TimePoint deadline);
+
 class GpuReduction {
  public:
   GpuReduction(Transport* transport, GpuOptions options)
@@ -50,9 +53,12 @@ class GpuReduction {
   // Sets direct_ on all ranks, or on none and says why.
   Status MakeDirect(DeviceWay way, const GpuMemory& own, bool shares, TimePoint deadline,
                     std::string* why_not);
-  Status MakeNccl(const GpuMemory& own, bool shares, TimePoint deadline,
+  // Of the ranks of this node, or of all.
+  Status MakeNccl(const GpuMemory& own, bool in_node, bool shares, TimePoint deadline,
                   std::unique_ptr<DeviceCollectives>* made);
   Status ShareBuffers(Gpu* own, TimePoint deadline, std::string* reason);
+  Status MakeHierarchical(const GpuMemory& own, bool shares, TimePoint deadline,
+                          std::unique_ptr<DeviceCollectives>* made);
   // Whether all ranks say so.
   Status Agree(bool well, bool* all, TimePoint deadline);
 

@@ -5,6 +5,7 @@
 
 #include "tensorflow_patches/core/base/sizes.h"
 #include "tensorflow_patches/core/transport/control_channel.h"
+#include "tensorflow_patches/core/transport/rail.h"
 #include "tensorflow_patches/core/transport/shm/node_buffers.h"
 
 namespace tfmpi {
@@ -22,11 +23,11 @@ class NodeTransport : public Transport {
                 const NodeMemory& memory, const std::vector<int>& node_ranks,
                 const std::vector<int>& leaders, const NodeOptions& options)
       : all_(std::move(all)),
-        rail_(std::move(rail)),
+        rail_(MakeRail(std::move(rail), options.wire)),
         memory_(memory),
         options_(options),
         node_(memory, options.stores, options.disturbed),
-        topology_(all_->topology()),
+        topology_(OnThisNode(all_->topology(), node_ranks[0])),
         one_node_(memory.ranks() == topology_.size),
         links_(leaders.empty() ? MakeStar(topology_.rank, topology_.size)
                                : MakeTree(topology_.rank, leaders)) {
@@ -173,7 +174,7 @@ class NodeTransport : public Transport {
     options.map = options_.map_buffers;
     if (!one_node_) {
       options.between = [this](char* data, const Reduction& reduction, TimePoint by) {
-        return AllreduceBetween(data, reduction, by);
+        return rail_->Allreduce(data, data, reduction, by);
       };
     }
     return NodeBuffers::Make(&node_, options, deadline, made, why);
@@ -182,6 +183,7 @@ class NodeTransport : public Transport {
   // Not through the memory of the node, which GPUs cannot be in.
   GpuMessages* gpu_messages() override { return all_->gpu_messages(); }
 
+  Transport* rail() override { return rail_.get(); }
   Membership* membership() override { return all_->membership(); }
 
   Status Finalize() override {
@@ -196,6 +198,11 @@ class NodeTransport : public Transport {
     int local_rank;
     ControlChannel channel;
   };
+
+  static Topology OnThisNode(Topology topology, int first) {
+    topology.node_first = first;
+    return topology;
+  }
 
   bool Readable() const {
     return std::any_of(peers_.begin(), peers_.end(),
@@ -214,26 +221,10 @@ class NodeTransport : public Transport {
     const size_t start = node_.ShareStart(reduction.count, memory_.rank());
     Reduction between = reduction;
     between.count = node_.ShareStart(reduction.count, memory_.rank() + 1) - start;
-    status = AllreduceBetween(out + start * SizeOf(reduction.type), between, deadline);
+    char* const share = out + start * SizeOf(reduction.type);
+    status = rail_->Allreduce(share, share, between, deadline);
     if (!status.ok()) return status;
     return node_.AllgatherShares(out, reduction.count, reduction.type, deadline);
-  }
-
-  // In place.
-  Status AllreduceBetween(char* data, Reduction reduction, TimePoint deadline) {
-    const DataType wire = options_.wire;
-    if (wire == DataType::kFloat32 || reduction.type != DataType::kFloat32 ||
-        reduction.op != ReduceOp::kSum) {
-      return rail_->Allreduce(data, data, reduction, deadline);
-    }
-    narrow_.resize(reduction.count * SizeOf(wire));
-    // The scale first, so that the sum of many ranks stays in the range of a float16.
-    Unpack(wire, data, narrow_.data(), reduction.count, reduction.scale);
-    reduction.type = wire;
-    reduction.scale = 1;
-    const Status status = rail_->Allreduce(narrow_.data(), narrow_.data(), reduction, deadline);
-    if (status.ok()) Pack(wire, narrow_.data(), data, reduction.count, 1);
-    return status;
   }
 
   const std::unique_ptr<Transport> all_;
@@ -245,7 +236,6 @@ class NodeTransport : public Transport {
   const bool one_node_;
   const ControlLinks links_;
   std::vector<Peer> peers_;
-  std::vector<char> narrow_;
   int polls_ = 0;
 };
 

@@ -33,7 +33,8 @@ struct Topology {
   int local_rank = 0;  // rank among the ranks of this node
   int local_size = 1;  // ranks on this node
   int nodes = 1;
-  int cores = 1;  // that the ranks of this node may use together
+  int cores = 1;       // that the ranks of this node may use together
+  int node_first = 0;  // the rank whose local rank is 0 here
 };
 
 struct ControlMessage {
@@ -118,6 +119,11 @@ class Transport {
   // Between GPUs, where what moves the bytes takes their memory; null: it does not say that it
   // does. Each rank knows of itself alone. Lives as long.
   virtual GpuMessages* gpu_messages() { return nullptr; }
+
+  // The ranks with this local rank, one of each node: for Allreduce alone, among the collective
+  // calls of all. What travels between nodes travels so: rounded, where that is wanted. Null: there
+  // is one node, or they have different numbers of ranks. It lives as long as this.
+  virtual Transport* rail() { return nullptr; }
 
   // How its ranks go on without those that die (membership.h); null: they cannot. Lives as long.
   virtual Membership* membership() { return nullptr; }

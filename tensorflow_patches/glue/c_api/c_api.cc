@@ -94,6 +94,9 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
   runtime.engine.gpus.wanted = static_cast<tfmpi::DeviceTransport>(options->device_transport);
   runtime.engine.gpus.shares_gpu = options->shares_gpu != 0;
   runtime.engine.gpus.cray_gpus = options->cray_gpus != 0;
+  runtime.engine.gpus.between.by_shape = options->ranks_per_node > 1;
+  runtime.engine.gpus.between.rounds =
+      static_cast<tfmpi::DataType>(options->wire) != tfmpi::DataType::kFloat32;
   runtime.engine.gpus.nccl_library = options->nccl_library;
   runtime.engine.go_on = runtime.plugin.go_on = options->go_on != 0;
   runtime.plugin.ranks_per_node = options->ranks_per_node;

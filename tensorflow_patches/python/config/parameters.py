@@ -208,7 +208,8 @@ PARAMETERS = {
             "Which ranks share a node: they average through shared memory, and each part of a "
             "gradient leaves the node once. auto: as the launcher says. flat: none; all data "
             "travels through MPI. 2x4: two nodes of four ranks each, in their order; ranks of one "
-            "node must really share memory.",
+            "node must really share memory. Where GPUs average by NCCL, such a shape also keeps it "
+            "inside the nodes, and MPI carries what leaves them; else NCCL spans all ranks.",
         ),
         Parameter(
             "TF_MPI_COMPRESSION",
@@ -216,7 +217,8 @@ PARAMETERS = {
             "none",
             "Rounds float32 gradients that travel between nodes to 16 bits: half the bytes, for "
             "averages that are no longer those of one process to rounding. Inside a node nothing "
-            "is rounded.",
+            "is rounded, nor where nodes have different numbers of ranks. NCCL rounds nothing: it "
+            "then stays inside the nodes, and MPI carries what leaves them.",
             choices=("none", "fp16", "bf16"),
         ),
         Parameter(

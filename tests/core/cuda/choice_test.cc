@@ -13,13 +13,15 @@ namespace {
 constexpr int kNew = 23203;
 constexpr int kOld = 22803;
 
-// The reason, behind "NCCL: ", "shared: ", "MPI: ", "staged: " or "error: ".
+// The reason, behind "NCCL: ", "nodes: ", "shared: ", "MPI: ", "staged: " or "error: ".
 std::string Choose(const std::vector<DeviceFacts>& ranks,
-                   DeviceTransport wanted = DeviceTransport::kAuto) {
+                   DeviceTransport wanted = DeviceTransport::kAuto,
+                   const BetweenNodes& between = {}) {
   DeviceChoice choice;
-  const Status status = ChooseDeviceTransport(ranks, wanted, &choice);
+  const Status status = ChooseDeviceTransport(ranks, wanted, between, &choice);
   if (!status.ok()) return "error: " + status.message();
   const char* const way = choice.way == DeviceWay::kNccl     ? "NCCL: "
+                          : choice.way == DeviceWay::kNodes  ? "nodes: "
                           : choice.way == DeviceWay::kShared ? "shared: "
                           : choice.way == DeviceWay::kMpi    ? "MPI: "
                                                              : "staged: ";
@@ -126,6 +128,80 @@ TEST(ChoiceTest, AnMpiThatTakesMemoryOfGpus) {
   EXPECT_EQ(Choose(std::vector<DeviceFacts>(129, {"a", 0, false, true}), kMpi),
             "staged: staged through the host, for 129 ranks are more than the 128 that a GPU adds "
             "up");
+}
+
+TEST(ChoiceTest, SeveralNodes) {
+  constexpr DeviceTransport kAuto = DeviceTransport::kAuto;
+  constexpr DeviceTransport kNccl = DeviceTransport::kNccl;
+  const BetweenNodes by_shape = {true, false}, rounds = {false, true}, both = {true, true};
+  const auto ranks_of = [](const std::vector<int>& nodes) {
+    std::vector<DeviceFacts> ranks;
+    for (size_t rank = 0; rank < nodes.size(); ++rank) {
+      ranks.push_back({"gpu " + std::to_string(rank), kNew, false, false, nodes[rank]});
+    }
+    return ranks;
+  };
+  const std::string all = "NCCL: NCCL 2.32.3 on all ranks";
+  const std::string inside = "nodes: NCCL 2.32.3 inside each of 2 nodes of 2 ranks, MPI between ";
+  // In turns: a node's ranks need not follow one another.
+  const std::vector<DeviceFacts> even = ranks_of({0, 1, 0, 1});
+  EXPECT_EQ(Choose(even), all);
+  EXPECT_EQ(Choose(even, kAuto, by_shape), inside + "them: TF_MPI_TOPOLOGY");
+  EXPECT_EQ(Choose(even, kNccl, by_shape), inside + "them: TF_MPI_TOPOLOGY");
+  EXPECT_EQ(Choose(even, kAuto, rounds), inside + "them: TF_MPI_COMPRESSION rounds there");
+  EXPECT_EQ(Choose(even, kAuto, both), inside + "them: TF_MPI_COMPRESSION rounds there");
+  EXPECT_EQ(Choose(even, DeviceTransport::kStaged, both),
+            "staged: staged through the host: TF_MPI_TRANSPORT=staged");
+  EXPECT_EQ(Choose(ranks_of({0, 0, 0}), kAuto, both), all) << "one node";
+
+  const std::string uneven =
+      all +
+      ", not inside nodes and MPI between them, for the nodes have different numbers of ranks";
+  EXPECT_EQ(Choose(ranks_of({0, 1, 1})), all);
+  EXPECT_EQ(Choose(ranks_of({0, 1, 1}), kNccl, by_shape), uneven);
+  EXPECT_EQ(Choose(ranks_of({0, 0, 2}), kAuto, rounds),
+            uneven + "; TF_MPI_COMPRESSION rounds nothing");
+
+  const std::vector<DeviceFacts> one_each = ranks_of({0, 1, 2});
+  EXPECT_EQ(Choose(one_each, kAuto, by_shape), all);
+  EXPECT_EQ(Choose(one_each, kAuto, rounds),
+            "staged: staged through the host, for TF_MPI_COMPRESSION rounds what travels between "
+            "nodes, each has one rank, and NCCL does not round");
+  EXPECT_EQ(
+      Choose(one_each, kNccl, rounds),
+      "error: TF_MPI_TRANSPORT=nccl, but TF_MPI_COMPRESSION rounds what travels between "
+      "nodes, which MPI does, and each node has one rank. TF_MPI_TRANSPORT=auto stages there");
+
+  // Who cannot use NCCL stages as before; on one GPU there are no nodes.
+  std::vector<DeviceFacts> without = even;
+  without[2].nccl_version = 0;
+  EXPECT_EQ(
+      Choose(without, kAuto, by_shape),
+      "staged: staged through the host, for rank 2 finds no NCCL, and the MPI of rank 0 does not "
+      "say that it is CUDA-aware");
+  const std::vector<DeviceFacts> shared = {{"a", kNew, true, false, 0},
+                                           {"a", kNew, true, false, 1}};
+  EXPECT_EQ(Choose(shared, kAuto, by_shape), "shared: on a, which all ranks share");
+  EXPECT_EQ(Choose(shared, kAuto, rounds),
+            "shared: on a, which all ranks share; nothing leaves it, so TF_MPI_COMPRESSION rounds "
+            "nothing");
+
+  // Nor does a CUDA-aware MPI round: where something can, it is staged.
+  std::vector<DeviceFacts> aware = even;
+  for (DeviceFacts& rank : aware) rank.cuda_aware = true;
+  constexpr DeviceTransport kMpi = DeviceTransport::kMpi;
+  EXPECT_EQ(Choose(aware, kMpi, by_shape), "MPI: by CUDA-aware MPI on all ranks");
+  EXPECT_EQ(Choose(aware, kMpi, rounds),
+            "staged: staged through the host, for TF_MPI_COMPRESSION rounds what travels between "
+            "nodes, and CUDA-aware MPI does not round");
+  aware[1].nccl_version = 0;
+  EXPECT_EQ(Choose(aware, kAuto, rounds),
+            "staged: staged through the host, for TF_MPI_COMPRESSION rounds what travels between "
+            "nodes, and CUDA-aware MPI does not round, and rank 1 finds no NCCL");
+  aware.pop_back();
+  EXPECT_EQ(Choose(aware, kMpi, rounds),
+            "MPI: by CUDA-aware MPI on all ranks; TF_MPI_COMPRESSION rounds nothing, for the nodes "
+            "have different numbers of ranks");
 }
 
 }  // namespace

@@ -114,6 +114,40 @@ void CheckReduction(const Job& job, int size, int rank, Rank& mine) {
   mine.collectives.DeleteBuffer(in);
 }
 
+// In place, and from elsewhere: what the halves give together.
+void CheckHalves(const Job& job, int size, int rank, Rank& mine) {
+  const std::vector<char> input = MakeInput(job, rank);
+  const size_t share = job.count / static_cast<size_t>(size);
+  const double scale = job.op == ReduceOp::kAverage ? 1.0 / size : 1;
+  void* const in = mine.gpu.NewMemory(input.size());
+  void* const out = mine.gpu.NewMemory(input.size());
+  mine.gpu.Write(in, input, mine.stream);
+  for (void* const target : {out, in}) {
+    void* const own = static_cast<char*>(target) + rank * share * SizeOf(job.type);
+    EXPECT_EQ(
+        mine.collectives.ReduceScatter(in, own, share, job.type, job.op, scale, mine.stream, Soon())
+            .message(),
+        "");
+    EXPECT_EQ(
+        mine.collectives.Allgather(own, target, share, job.type, mine.stream, Soon()).message(),
+        "");
+    const std::vector<char> found = mine.gpu.Read(target, input.size(), mine.stream);
+    EXPECT_EQ(CheckOutput(job, AllRanks(size), found.data()), "") << "rank " << rank;
+  }
+}
+
+TEST_F(CollectivesTest, TheHalvesOfEveryReduction) {
+  constexpr int kSize = 2;
+  Each(kSize, [&](int rank, Rank& mine) {
+    for (const DataType type : kAllTypes) {
+      for (int op = 0; op < kNumReduceOps; ++op) {
+        const Job job = {"t", type, static_cast<ReduceOp>(op), 1002, op};
+        if (GpusReduce(type, job.op)) CheckHalves(job, kSize, rank, mine);
+      }
+    }
+  });
+}
+
 TEST_F(CollectivesTest, EveryTypeAndReduction) {
   constexpr int kSize = 2;
   Each(kSize, [&](int rank, Rank& mine) {

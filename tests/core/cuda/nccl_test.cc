@@ -10,6 +10,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/core/cuda/fake_driver.h"
+#include "tests/core/support/ranks.h"
 
 namespace tfmpi {
 namespace {
@@ -46,6 +47,20 @@ void AddReductions(Nccl* nccl) {
     const bool as_said = comm == kComm && stream == kStream && in != out;
     Called("allreduce", (as_said ? "" : "wrong ") + std::to_string(count) + " of type " +
                             std::to_string(type) + " by " + std::to_string(op));
+    return answers.started;
+  };
+  nccl->ReduceScatter = [](const void* in, void* out, size_t count, int type, int op, NcclComm comm,
+                           GpuStream stream) {
+    const bool as_said = comm == kComm && stream == kStream && in != out;
+    Called("reduce-scatter", (as_said ? "" : "wrong ") + std::to_string(count) + " of type " +
+                                 std::to_string(type) + " by " + std::to_string(op));
+    return answers.started;
+  };
+  nccl->AllGather = [](const void* in, void* out, size_t count, int type, NcclComm comm,
+                       GpuStream stream) {
+    const bool as_said = comm == kComm && stream == kStream && in != out;
+    Called("allgather",
+           (as_said ? "" : "wrong ") + std::to_string(count) + " of type " + std::to_string(type));
     return answers.started;
   };
   nccl->RedOpCreatePreMulSum = [](int* op, void* scalar, int type, int residence, NcclComm) {
@@ -102,7 +117,7 @@ Nccl MakeFakeNccl() {
   return nccl;
 }
 
-class NcclTest : public ::testing::Test {
+class NcclTest : public TimedTest {
  protected:
   NcclTest() {
     FakeDriver::Now().current = FakeDriver::Other();
@@ -130,14 +145,21 @@ class NcclTest : public ::testing::Test {
     return calls;
   }
   Status Allreduce(size_t count, DataType type, ReduceOp op, double scale) {
-    return made_->Allreduce(nullptr, &made_, count, type, op, scale, kStream,
-                            Clock::now() + std::chrono::milliseconds(500));
+    return made_->Allreduce(nullptr, &made_, count, type, op, scale, kStream, Soon());
+  }
+  Status ReduceScatter(size_t count, DataType type, ReduceOp op, double scale) {
+    return made_->ReduceScatter(nullptr, &made_, count, type, op, scale, kStream, Soon());
+  }
+  Status Allgather(size_t count, DataType type) {
+    return made_->Allgather(nullptr, &made_, count, type, kStream, Soon());
   }
   // Of a reduction that is enqueued.
   List Reduce(DataType type, ReduceOp op, double scale = 1) {
     EXPECT_EQ(Allreduce(10, type, op, scale).message(), "");
     return Calls();
   }
+
+  static TimePoint Soon() { return Clock::now() + std::chrono::milliseconds(500); }
 
   const Driver driver_ = MakeFakeDriver();
   const Nccl nccl_ = MakeFakeNccl();
@@ -237,6 +259,75 @@ TEST_F(NcclTest, AnAverageScalesEachRanksElements) {
       << "the same operation on all ranks, whatever their scales";
   EXPECT_FALSE(Allreduce(1, DataType::kFloat32, ReduceOp::kSum, 0.5).ok());
   EXPECT_FALSE(Allreduce(1, DataType::kInt32, ReduceOp::kAverage, 1).ok());
+}
+
+// Counts are those of one rank's share.
+TEST_F(NcclTest, TheHalvesOfAReductionAreNcclsToo) {
+  Begin();
+  EXPECT_TRUE(ReduceScatter(10, DataType::kFloat32, ReduceOp::kAverage, 0.5).ok());
+  EXPECT_EQ(Calls(), (List{"times 3f000000 of type 7", "reduce-scatter 10 of type 7 by 99",
+                           "delete op 99"}));
+  EXPECT_TRUE(ReduceScatter(10, DataType::kComplex64, ReduceOp::kSum, 1).ok());
+  EXPECT_EQ(Calls().at(1), "reduce-scatter 20 of type 7 by 99");
+  EXPECT_TRUE(ReduceScatter(10, DataType::kInt8, ReduceOp::kMax, 1).ok());
+  EXPECT_EQ(Calls(), List{"reduce-scatter 10 of type 0 by 2"});
+  EXPECT_TRUE(Allgather(10, DataType::kFloat16).ok());
+  EXPECT_TRUE(Allgather(10, DataType::kComplex128).ok());
+  EXPECT_EQ(Calls(), (List{"allgather 10 of type 6", "allgather 20 of type 8"}));
+  EXPECT_FALSE(ReduceScatter(1, DataType::kFloat32, ReduceOp::kSum, 0.5).ok());
+  EXPECT_EQ(ReduceScatter(1, DataType::kInt16, ReduceOp::kSum, 1).message(),
+            "NCCL has no sum of int16: it must be staged");
+  EXPECT_EQ(Allgather(1, DataType::kBool).code(), Code::kInvalidArgument);
+  EXPECT_EQ(Calls(), List{});
+
+  answers.started = kNcclInProgress;
+  answers.states = {kNcclInProgress};
+  EXPECT_TRUE(Allgather(1, DataType::kFloat32).ok()) << "after a while";
+  answers.in_the_end = kNcclInProgress;
+  EXPECT_EQ(Allgather(10, DataType::kFloat64).message(),
+            "NCCL 2.32.3: ncclAllGather of 80 bytes between 3 ranks: not all of them have come in "
+            "time");
+  EXPECT_EQ(Allgather(1, DataType::kFloat32).code(), Code::kUnavailable);
+  EXPECT_EQ(ReduceScatter(1, DataType::kFloat32, ReduceOp::kSum, 1).message(),
+            "NCCL 2.32.3: its communicator has failed");
+}
+
+TEST_F(NcclTest, AReduceScatterThatIsNotEnqueuedInTimeEndsTheGroup) {
+  Begin();
+  answers.started = answers.in_the_end = kNcclInProgress;
+  EXPECT_EQ(ReduceScatter(10, DataType::kInt32, ReduceOp::kSum, 1).message(),
+            "NCCL 2.32.3: ncclReduceScatter of 40 bytes between 3 ranks: not all of them have come "
+            "in time");
+  EXPECT_EQ(made_->Poll().code(), Code::kUnavailable);
+}
+
+// A rank that ends without a word is not waited for.
+TEST_F(NcclTest, AnEndThatNotAllComeToIsAnAbort) {
+  Begin();
+  answers.started = answers.in_the_end = kNcclInProgress;
+  const TimePoint begin = Clock::now();
+  made_.reset();
+  EXPECT_EQ(Calls(), (List{"finalize", "abort"}));
+  EXPECT_GE(Clock::now() - begin, std::chrono::seconds(5));
+}
+
+// Nothing is left of it, and streams still use its memory.
+TEST_F(NcclTest, ABufferThatIsLeftIsGivenBackInTheEnd) {
+  Begin();
+  void* memory = nullptr;
+  EXPECT_TRUE(made_->NewBuffer(7, &memory).ok());
+  made_.reset();
+  EXPECT_EQ(Calls(), (List{"memory 7", "register", "synchronize", "deregister", "delete memory",
+                           "finalize", "destroy"}));
+}
+
+TEST_F(NcclTest, AContextThatIsGoneIsAnError) {
+  Begin();
+  FakeDriver::Now().errors["push"] = 700;
+  EXPECT_EQ(Allgather(1, DataType::kFloat32).code(), Code::kInternal);
+  FakeDriver::Now().errors.clear();
+  EXPECT_EQ(Calls(), List{});
+  EXPECT_EQ(made_->Poll().code(), Code::kUnavailable);
 }
 
 TEST_F(NcclTest, AReductionThatIsNotEnqueuedInTimeEndsTheGroup) {

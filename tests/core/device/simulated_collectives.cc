@@ -38,26 +38,20 @@ class SimulatedGroup::Collectives : public DeviceCollectives {
 
   Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
                    double scale, GpuStream stream, TimePoint) override {
-    const bool scaled = op == ReduceOp::kAverage;
-    if (!GpusReduce(type, op) || (!scaled && scale != 1)) {
-      return Status(Code::kInvalidArgument, std::string("simulated NCCL has no ") + Name(op) +
-                                                " of " + Name(type) + ", or it has no scale");
-    }
-    {
-      UnseenLock lock(group_.mutex_);
-      Member& member = group_.members_[rank_];
-      if (member.aborted || (member.until_call_fails > 0 && --member.until_call_fails == 0)) {
-        return Status(Code::kUnavailable, "simulated NCCL: an error (as the test wants it)");
-      }
-    }
-    // As for NCCL, a sum of real numbers is an average of scale 1.
-    const bool scales = op == ReduceOp::kSum && IsFloating(type);
-    const Terms terms = {count, type, scales ? ReduceOp::kAverage : op};
-    return gpu_.Launch(stream,
-                       [group = &group_, rank = rank_, in, out, terms, scale] {
-                         group->Reduce(rank, in, out, terms, scale);
-                       },
-                       {in, out});
+    return Reduce(Kind::kAllreduce, in, out, count, type, op, scale, stream);
+  }
+
+  Status ReduceScatter(const void* in, void* out, size_t count, DataType type, ReduceOp op,
+                       double scale, GpuStream stream, TimePoint) override {
+    const size_t all = count * static_cast<size_t>(group_.size_);
+    return Reduce(Kind::kReduceScatter, in, out, all, type, op, scale, stream);
+  }
+
+  Status Allgather(const void* in, void* out, size_t count, DataType type, GpuStream stream,
+                   TimePoint) override {
+    const Status status = Begin();
+    if (!status.ok()) return status;
+    return Enqueue(in, out, {Kind::kAllgather, count, type, ReduceOp::kPlainSum}, 1, stream);
   }
 
   Status Poll() override {
@@ -76,6 +70,37 @@ class SimulatedGroup::Collectives : public DeviceCollectives {
   void DeleteBuffer(void* memory) override { gpu_.DeleteMemory(memory); }
 
  private:
+  Status Reduce(Kind kind, const void* in, void* out, size_t count, DataType type, ReduceOp op,
+                double scale, GpuStream stream) {
+    const bool scaled = op == ReduceOp::kAverage;
+    if (!GpusReduce(type, op) || (!scaled && scale != 1)) {
+      return Status(Code::kInvalidArgument, std::string("simulated NCCL has no ") + Name(op) +
+                                                " of " + Name(type) + ", or it has no scale");
+    }
+    const Status status = Begin();
+    if (!status.ok()) return status;
+    // As for NCCL, a sum of real numbers is an average of scale 1.
+    const bool scales = op == ReduceOp::kSum && IsFloating(type);
+    return Enqueue(in, out, {kind, count, type, scales ? ReduceOp::kAverage : op}, scale, stream);
+  }
+
+  Status Begin() {
+    UnseenLock lock(group_.mutex_);
+    Member& member = group_.members_[rank_];
+    if (member.aborted || (member.until_call_fails > 0 && --member.until_call_fails == 0)) {
+      return Status(Code::kUnavailable, "simulated NCCL: an error (as the test wants it)");
+    }
+    return Status();
+  }
+
+  Status Enqueue(const void* in, void* out, const Terms& terms, double scale, GpuStream stream) {
+    return gpu_.Launch(stream,
+                       [group = &group_, rank = rank_, in, out, terms, scale] {
+                         group->Run(rank, in, out, terms, scale);
+                       },
+                       {in, out});
+  }
+
   SimulatedGroup& group_;
   const int rank_;
   SimulatedGpu& gpu_;
@@ -112,6 +137,11 @@ void SimulatedGroup::FailWork(int rank, int n) {
   members_[rank].until_work_fails = n;
 }
 
+void SimulatedGroup::LoseWork(int rank, int n) {
+  UnseenLock lock(mutex_);
+  members_[rank].until_work_is_lost = n;
+}
+
 int SimulatedGroup::reductions(int rank) const {
   UnseenLock lock(mutex_);
   return members_[rank].ended;
@@ -122,8 +152,7 @@ std::vector<std::string> SimulatedGroup::TakeComplaints() {
   return std::exchange(complaints_, {});
 }
 
-// Everything is rounded to the type at each step, as NCCL does.
-void SimulatedGroup::Reduce(int rank, const void* in, void* out, const Terms& terms, double scale) {
+void SimulatedGroup::Run(int rank, const void* in, void* out, const Terms& terms, double scale) {
   SimulatedGpu& gpu = *members_[rank].gpu;
   const size_t bytes = terms.count * SizeOf(terms.type);
   const size_t components = terms.count * WireElements(terms.type);
@@ -136,17 +165,32 @@ void SimulatedGroup::Reduce(int rank, const void* in, void* out, const Terms& te
   }
   Round* const round = Meet(rank, terms, std::move(input));
   if (round == nullptr) return;
-  std::vector<char> result = round->inputs[0];
-  for (int other = 1; other < size_; ++other) {
-    for (size_t i = 0; i < components; ++i) {
-      SetComponent(terms.type, result.data(), i,
-                   Combined(terms.op, GetComponent(terms.type, result.data(), i),
-                            GetComponent(terms.type, round->inputs[other].data(), i)));
-    }
-  }
-  std::copy(result.begin(), result.end(), gpu.Inside<char>(out, bytes));
+  const std::vector<char> result = ResultOf(*round, rank);
+  std::copy(result.begin(), result.end(), gpu.Inside<char>(out, result.size()));
   UnseenLock lock(mutex_);
   ++members_[rank].ended;
+}
+
+// Everything is rounded to the type at each step, as NCCL does.
+std::vector<char> SimulatedGroup::ResultOf(const Round& round, int rank) const {
+  const Terms& terms = round.terms;
+  std::vector<char> result = round.inputs[0];
+  if (terms.kind == Kind::kAllgather) {
+    for (int other = 1; other < size_; ++other) {
+      result.insert(result.end(), round.inputs[other].begin(), round.inputs[other].end());
+    }
+    return result;
+  }
+  for (int other = 1; other < size_; ++other) {
+    for (size_t i = 0; i < terms.count * WireElements(terms.type); ++i) {
+      SetComponent(terms.type, result.data(), i,
+                   Combined(terms.op, GetComponent(terms.type, result.data(), i),
+                            GetComponent(terms.type, round.inputs[other].data(), i)));
+    }
+  }
+  if (terms.kind == Kind::kAllreduce) return result;
+  const auto share = static_cast<std::ptrdiff_t>(result.size()) / size_;
+  return std::vector<char>(result.begin() + rank * share, result.begin() + (rank + 1) * share);
 }
 
 SimulatedGroup::Round* SimulatedGroup::Meet(int rank, const Terms& terms, std::vector<char> input) {
@@ -161,16 +205,17 @@ SimulatedGroup::Round* SimulatedGroup::Meet(int rank, const Terms& terms, std::v
       rounds_.back()->inputs.resize(size_);
     }
     round = rounds_[number].get();
-    if (round->terms.count != terms.count || round->terms.type != terms.type ||
-        round->terms.op != terms.op) {
-      complaints_.push_back("simulated NCCL: reduction " + std::to_string(number) + " of rank " +
+    if (round->terms.kind != terms.kind || round->terms.count != terms.count ||
+        round->terms.type != terms.type || round->terms.op != terms.op) {
+      complaints_.push_back("simulated NCCL: collective " + std::to_string(number) + " of rank " +
                             std::to_string(rank) + " is another one than other ranks'");
       failed_ = "the ranks want different things";
     }
     if (member.until_work_fails > 0 && --member.until_work_fails == 0) {
       failed_ = "rank " + std::to_string(rank) + " has failed (as the test wants it)";
     }
-    round->broken = round->broken || !failed_.empty();
+    const bool lost = member.until_work_is_lost > 0 && --member.until_work_is_lost == 0;
+    round->broken = round->broken || lost || !failed_.empty();
     round->inputs[rank] = std::move(input);
   }
   HappensBefore(round);

@@ -1,4 +1,4 @@
-// NCCL of threads, for simulated GPUs: a reduction is work of each rank's stream, and begins when
+// NCCL of threads, for simulated GPUs: a collective is work of each rank's stream, and begins when
 // all ranks' streams have come to it.
 
 #ifndef TFMPI_TESTS_CORE_DEVICE_SIMULATED_COLLECTIVES_H_
@@ -19,17 +19,18 @@ namespace tfmpi {
 class SimulatedGroup {
  public:
   explicit SimulatedGroup(int size, bool ranks_share_gpus = false);
-  // Fails the test if ranks asked for different reductions.
+  // Fails the test if ranks asked for different collectives.
   ~SimulatedGroup();
 
   // Refuses a GPU that another rank has, unless they share. Waits for nobody, which NCCL does.
   Status Join(int rank, SimulatedGpu* gpu, std::unique_ptr<DeviceCollectives>* collectives);
 
-  // The n-th reduction of `rank` from now on fails when it is asked for; n = 1 is the next.
+  // The n-th collective of `rank` from now on fails when it is asked for; n = 1 is the next.
   void FailCall(int rank, int n);
-  // The n-th reduction of `rank` that begins from now on never ends, before Abort; Poll tells it to
-  // all ranks.
+  // The n-th collective of `rank` that begins from now on never ends, before Abort; Poll tells it
+  // to all ranks. LoseWork: nobody is told, as when the rank is lost.
   void FailWork(int rank, int n);
+  void LoseWork(int rank, int n);
 
   // How many of `rank` have ended well.
   int reductions(int rank) const;
@@ -38,8 +39,11 @@ class SimulatedGroup {
  private:
   class Collectives;
 
+  enum class Kind { kAllreduce, kReduceScatter, kAllgather };
+
   struct Terms {
-    size_t count;
+    Kind kind;
+    size_t count;  // of what each rank hands in
     DataType type;
     ReduceOp op;
   };
@@ -58,10 +62,12 @@ class SimulatedGroup {
     int ended = 0;
     int until_call_fails = 0;
     int until_work_fails = 0;
+    int until_work_is_lost = 0;
   };
 
   // On the stream's thread of `rank`.
-  void Reduce(int rank, const void* in, void* out, const Terms& terms, double scale);
+  void Run(int rank, const void* in, void* out, const Terms& terms, double scale);
+  std::vector<char> ResultOf(const Round& round, int rank) const;
   // Null: aborted.
   Round* Meet(int rank, const Terms& terms, std::vector<char> input);
 

@@ -1,6 +1,6 @@
 // Allreduce and broadcast of what lies on a GPU, with ranks as threads: staged through the hosts,
-// each rank by memory of its own or in memory of its node, on one GPU that all ranks share, and by
-// an MPI that takes memory of GPUs.
+// each rank by memory of its own or in memory of its node, on one GPU that all ranks share, by an
+// MPI that takes memory of GPUs, and on nodes of several GPUs, which reduce among themselves.
 
 #include <cstring>
 #include <memory>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/core/gpu/gpu_nodes.h"
 #include "tests/core/gpu/on_gpu.h"
 #include "tests/core/support/elements.h"
 #include "tests/core/support/nodes.h"
@@ -31,25 +32,36 @@ Ranks::Decorate DecoratorOf(Nodes* nodes) {
 
 class OnGpuTest : public TimedTest, public ::testing::WithParamInterface<Case> {
  protected:
+  void SetUp() override {
+    if (inside && TestGpu::IsReal()) GTEST_SKIP() << "nodes have a simulated NCCL";
+  }
+  EngineOptions Options(int rank) {
+    return inside ? nodes.Options(gpus, rank, {/*by_shape=*/true, false}, GetParam().way)
+                  : OptionsOf(GetParam().way);
+  }
+  static std::vector<int> Sizes() {
+    const int per_node = GetParam().per_node == 0 ? GetParam().ranks : GetParam().per_node;
+    return std::vector<int>(GetParam().ranks / per_node, per_node);
+  }
+
+  const bool inside = GetParam().way == DeviceTransport::kNccl;  // of nodes, and MPI between them
+  GpuNodes nodes{Sizes(), /*inside=*/true};
   Gpus gpus{GetParam().ranks, GetParam().schedule, GetParam().way};
-  std::unique_ptr<Nodes> nodes =
-      GetParam().per_node == 0
-          ? nullptr
-          : std::make_unique<Nodes>(GetParam().ranks / GetParam().per_node, GetParam().per_node);
+  Nodes* InNodes() { return GetParam().per_node == 0 ? nullptr : &nodes.nodes(); }
   LocalMessages messages{GetParam().ranks};
   Ranks ranks{GetParam().ranks,
-              [this](int) {
-                EngineOptions options = OptionsOf(GetParam().way);
+              [this](int rank) {
+                EngineOptions options = Options(rank);
                 options.log = [this](const std::string& line) { Say(line); };
                 return options;
               },
               GetParam().way == DeviceTransport::kMpi ? CudaAwareRanks(&gpus, &messages)
-                                                      : DecoratorOf(nodes.get())};
+                                                      : DecoratorOf(InNodes())};
 
   // An MPI that is not used would not be missed.
   void TearDown() override {
-    if (GetParam().way != DeviceTransport::kMpi) return;
     std::lock_guard<std::mutex> lock(mutex_);
+    if (GetParam().way != DeviceTransport::kMpi) return;
     for (const std::string& line : said_) EXPECT_EQ(line.find("staged"), std::string::npos) << line;
   }
 
@@ -233,6 +245,7 @@ TEST_P(OnGpuTest, ARankThatHasJoinedContributesZeros) {
 constexpr DeviceTransport kStaged = DeviceTransport::kStaged;
 constexpr DeviceTransport kShared = DeviceTransport::kIpc;
 constexpr DeviceTransport kMpi = DeviceTransport::kMpi;
+constexpr DeviceTransport kNccl = DeviceTransport::kNccl;
 
 INSTANTIATE_TEST_SUITE_P(Staged, OnGpuTest,
                          ::testing::Values(Case{1, Schedule::kLate, kStaged},
@@ -247,6 +260,9 @@ INSTANTIATE_TEST_SUITE_P(Shared, OnGpuTest,
                          ::testing::Values(Case{2, Schedule::kRandom, kShared},
                                            Case{2, Schedule::kLate, kShared},
                                            Case{4, Schedule::kRandom, kShared}));
+INSTANTIATE_TEST_SUITE_P(Nodes, OnGpuTest,
+                         ::testing::Values(Case{4, Schedule::kRandom, kNccl, 2},
+                                           Case{4, Schedule::kLate, kNccl, 2}));
 
 INSTANTIATE_TEST_SUITE_P(CudaAware, OnGpuTest,
                          ::testing::Values(Case{2, Schedule::kRandom, kMpi},

@@ -46,6 +46,7 @@ class Decorated : public Transport {
                          std::string* why) override {
     return next_->MakeNodeBuffers(bytes, deadline, made, why);
   }
+  Transport* rail() override { return next_->rail(); }
   Status Finalize() override { return next_->Finalize(); }
 
  protected:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "tensorflow_patches/core/observability/timeline.h"
 
@@ -186,15 +187,22 @@ Status DirectReduction::ReduceOne(const FusionEntry& entry, const Run& run, Time
   const size_t count = Count(entry.signature);
   if (count == 0) return Status();
   const size_t bytes = count * SizeOf(entry.signature.dtype);
-  const Span span(Stage::kReduce, "between GPUs", bytes);
   const void* in = request.input;
   if (run.nothing) {
     const Status status = Clear(static_cast<char*>(request.output), bytes);
     if (!status.ok()) return status;
     in = request.output;
   }
-  return collectives_->Allreduce(in, request.output, count, entry.signature.dtype, run.op,
-                                 run.scale, stream_, deadline);
+  return BetweenGpus(in, request.output, count, entry.signature.dtype, run, deadline);
+}
+
+Status DirectReduction::BetweenGpus(const void* in, void* out, size_t count, DataType type,
+                                    const Run& run, TimePoint deadline) {
+  std::optional<Span> span;
+  if (!collectives_->records()) {
+    span.emplace(Stage::kReduce, "between GPUs", count * SizeOf(type));
+  }
+  return collectives_->Allreduce(in, out, count, type, run.op, run.scale, stream_, deadline);
 }
 
 // In one buffer, or in the memory that a request has for all of its results.
@@ -220,9 +228,7 @@ Status DirectReduction::ReduceTogether(const std::vector<FusionEntry>& entries, 
     }
   }
   if (status.ok()) {
-    const Span span(Stage::kReduce, "between GPUs", bytes);
-    status = collectives_->Allreduce(buffer, buffer, bytes / SizeOf(type), type, run.op, run.scale,
-                                     stream_, deadline);
+    status = BetweenGpus(buffer, buffer, bytes / SizeOf(type), type, run, deadline);
   }
   next = buffer;
   for (size_t i = run.begin; i < run.end && !in_place; ++i) {

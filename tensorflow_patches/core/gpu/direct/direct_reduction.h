@@ -58,6 +58,8 @@ class DirectReduction {
   Status ReduceOne(const FusionEntry& entry, const Run& run, TimePoint deadline);
   Status ReduceTogether(const std::vector<FusionEntry>& entries, const Run& run,
                         TimePoint deadline);
+  Status BetweenGpus(const void* in, void* out, size_t count, DataType type, const Run& run,
+                     TimePoint deadline);
   Status Clear(char* memory, size_t bytes);
   Status Buffer(size_t bytes, char** buffer);
   Status WaitForSubmitters(const std::vector<FusionEntry>& entries);

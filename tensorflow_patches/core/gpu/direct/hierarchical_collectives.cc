@@ -1,0 +1,131 @@
+#include "tensorflow_patches/core/gpu/direct/hierarchical_collectives.h"
+
+#include <utility>
+#include <vector>
+
+#include "tensorflow_patches/core/observability/timeline.h"
+#include "tensorflow_patches/core/request/fusion_entry.h"
+
+namespace tfmpi {
+
+// Of one reduction: equal shares of the ranks of the node, one after the other, then the rest.
+struct HierarchicalCollectives::Shares {
+  Shares(void* out, size_t elements, DataType element_type, size_t rank, size_t ranks)
+      : type(element_type), count(elements / ranks), rest_count(elements % ranks) {
+    all = static_cast<char*>(out);
+    own = all + rank * count * SizeOf(type);
+    rest = all + ranks * count * SizeOf(type);
+  }
+
+  DataType type;
+  size_t count;       // elements of each
+  size_t rest_count;  // fewer than there are ranks
+  char* all;
+  char* own;
+  char* rest;
+};
+
+HierarchicalCollectives::HierarchicalCollectives(Gpu* gpu,
+                                                 std::unique_ptr<DeviceCollectives> inside,
+                                                 const Topology& topology, Transport* rail)
+    : gpu_(gpu),
+      inside_(std::move(inside)),
+      rank_(static_cast<size_t>(topology.local_rank)),
+      size_(static_cast<size_t>(topology.local_size)),
+      between_(rail) {}
+
+HierarchicalCollectives::~HierarchicalCollectives() {
+  if (reduced_ != nullptr) gpu_->Delete(reduced_);
+}
+
+std::string HierarchicalCollectives::description() const {
+  return inside_->description() + " inside each node, MPI between nodes";
+}
+
+void HierarchicalCollectives::Abort() {
+  if (failure_.ok()) failure_ = Status(Code::kUnavailable, description() + ": it was given up");
+  inside_->Abort();
+}
+
+Status HierarchicalCollectives::Allreduce(const void* in, void* out, size_t count, DataType type,
+                                          ReduceOp op, double scale, GpuStream stream,
+                                          TimePoint deadline) {
+  if (failure_.ok()) failure_ = Prepare();
+  if (failure_.ok() && count != 0) {
+    failure_ = Reduce(in, Shares(out, count, type, rank_, size_), op, scale, stream, deadline);
+  }
+  return failure_;
+}
+
+Status HierarchicalCollectives::Prepare() {
+  return reduced_ != nullptr ? Status() : gpu_->NewEvent(&reduced_);
+}
+
+Status HierarchicalCollectives::Reduce(const void* in, const Shares& shares, ReduceOp op,
+                                       double scale, GpuStream stream, TimePoint deadline) {
+  Status status;
+  if (shares.count != 0) {
+    status = inside_->ReduceScatter(in, shares.own, shares.count, shares.type, op, scale, stream,
+                                    deadline);
+  }
+  if (status.ok() && shares.rest_count != 0) {
+    const char* const rest = static_cast<const char*>(in) + (shares.rest - shares.all);
+    status = inside_->Allreduce(rest, shares.rest, shares.rest_count, shares.type, op, scale,
+                                stream, deadline);
+  }
+  if (status.ok()) status = gpu_->Record(reduced_, stream);
+  if (status.ok()) status = AwaitReduced(deadline);
+  if (status.ok()) status = Exchange(shares, op, stream, deadline);
+  if (status.ok() && shares.count != 0) {
+    status =
+        inside_->Allgather(shares.own, shares.all, shares.count, shares.type, stream, deadline);
+  }
+  return status;
+}
+
+// A peer of this node that is lost is heard of here, where copies that wait for it would not tell.
+Status HierarchicalCollectives::AwaitReduced(TimePoint deadline) {
+  const Span span(Stage::kReduce, "inside the node");
+  constexpr auto kNap = std::chrono::microseconds(10);
+  constexpr int kSpins = 200;
+  for (int looks = 0;; ++looks) {
+    bool ended = false;
+    Status status = gpu_->Query(reduced_, &ended);
+    if (!status.ok() || ended) return status;
+    status = inside_->Poll();
+    if (!status.ok()) return status;
+    if (looks < kSpins) {
+      Clock::Relax();
+    } else if (Clock::now() > deadline) {
+      return Status(Code::kDeadlineExceeded,
+                    "the GPUs of this node (" + inside_->description() + ") have not reduced on " +
+                        gpu_->description() +
+                        " within TF_MPI_COLLECTIVE_TIMEOUT: a peer hangs, or this GPU does");
+    } else {
+      Clock::Sleep(kNap);
+    }
+  }
+}
+
+// `stream` waits for what comes back, also after a failure.
+Status HierarchicalCollectives::Exchange(const Shares& shares, ReduceOp op, GpuStream stream,
+                                         TimePoint deadline) {
+  Signature signature;
+  signature.op = WireOp(op);
+  signature.dtype = shares.type;
+  signature.on_gpu = true;
+  Request own;
+  own.name = "a share of gradients";
+  own.signature = signature;
+  own.signature.shape = {static_cast<int64_t>(shares.count)};
+  own.input = own.output = shares.own;
+  own.memory.gpu = gpu_;
+  own.memory.stream = stream;
+  own.memory.ready = reduced_;
+  Request rest = own;
+  rest.signature.shape = {static_cast<int64_t>(shares.rest_count)};
+  rest.input = rest.output = shares.rest;
+  return between_.Allreduce({{own.signature, &own}, {rest.signature, &rest}}, 1, deadline);
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,71 @@
+// Reductions in which each byte leaves its node once: the GPUs of a node reduce among themselves,
+// each rank's share goes between the nodes by way of the hosts, and the GPUs share the result out.
+//
+//   GPUs of a node    reduce-scatter | reduced .............. | landed | allgather
+//   this rank                   ended? | share -> host, rail, host -> share |
+//
+// Where the ranks of a node do not divide the elements, the few at the end are reduced by all of
+// them, and travel with the share: the same on each rail, so that all ranks get the same bits.
+//
+// Communication thread only, which waits for the GPU once for each reduction, and for the rail.
+// Nothing on a GPU waits for another node: who dies there is noticed by the transport.
+
+#ifndef TFMPI_CORE_GPU_DIRECT_HIERARCHICAL_COLLECTIVES_H_
+#define TFMPI_CORE_GPU_DIRECT_HIERARCHICAL_COLLECTIVES_H_
+
+#include <memory>
+#include <string>
+
+#include "tensorflow_patches/core/device/collectives.h"
+#include "tensorflow_patches/core/device/gpu.h"
+#include "tensorflow_patches/core/gpu/staged/staged_reduction.h"
+#include "tensorflow_patches/core/transport/transport.h"
+
+namespace tfmpi {
+
+class HierarchicalCollectives : public DeviceCollectives {
+ public:
+  // `inside`: of the ranks of this node, by local rank. `rail`: Transport::rail().
+  HierarchicalCollectives(Gpu* gpu, std::unique_ptr<DeviceCollectives> inside,
+                          const Topology& topology, Transport* rail);
+  ~HierarchicalCollectives() override;
+  HierarchicalCollectives(const HierarchicalCollectives&) = delete;
+  HierarchicalCollectives& operator=(const HierarchicalCollectives&) = delete;
+
+  std::string description() const override;
+  bool Takes(DataType type, ReduceOp op) const override { return inside_->Takes(type, op); }
+  bool records() const override { return true; }
+  // Inside the node as `inside` does it. Between nodes half and bfloat16 are summed in float32.
+  Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
+                   double scale, GpuStream stream, TimePoint deadline) override;
+  Status Poll() override { return failure_.ok() ? inside_->Poll() : failure_; }
+  void Abort() override;
+  void Close() override { inside_->Close(); }
+  void Closed() override { inside_->Closed(); }
+  Status NewBuffer(size_t bytes, void** memory) override {
+    return inside_->NewBuffer(bytes, memory);
+  }
+  void DeleteBuffer(void* memory) override { inside_->DeleteBuffer(memory); }
+
+ private:
+  struct Shares;
+
+  Status Prepare();
+  Status Reduce(const void* in, const Shares& shares, ReduceOp op, double scale, GpuStream stream,
+                TimePoint deadline);
+  // Until what the GPUs of this node have to reduce is reduced.
+  Status AwaitReduced(TimePoint deadline);
+  Status Exchange(const Shares& shares, ReduceOp op, GpuStream stream, TimePoint deadline);
+
+  Gpu* const gpu_;
+  const std::unique_ptr<DeviceCollectives> inside_;
+  const size_t rank_;  // in the node
+  const size_t size_;
+  GpuEvent reduced_ = nullptr;
+  StagedReduction between_;
+  Status failure_;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_GPU_DIRECT_HIERARCHICAL_COLLECTIVES_H_

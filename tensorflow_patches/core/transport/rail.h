@@ -1,0 +1,18 @@
+// The ranks of one local rank, one of each node, between which float32 sums may travel rounded.
+
+#ifndef TFMPI_CORE_TRANSPORT_RAIL_H_
+#define TFMPI_CORE_TRANSPORT_RAIL_H_
+
+#include <memory>
+
+#include "tensorflow_patches/core/transport/transport.h"
+
+namespace tfmpi {
+
+// `between` with float32 sums rounded to `wire`: kFloat16 or kBfloat16; kFloat32 rounds nothing.
+// Null for null.
+std::unique_ptr<Transport> MakeRail(std::unique_ptr<Transport> between, DataType wire);
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_TRANSPORT_RAIL_H_

@@ -1,0 +1,72 @@
+// Nodes whose ranks have a simulated GPU each, and a simulated NCCL: of each node, or over all.
+
+#ifndef TFMPI_TESTS_CORE_GPU_GPU_NODES_H_
+#define TFMPI_TESTS_CORE_GPU_GPU_NODES_H_
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tests/core/device/simulated_collectives.h"
+#include "tests/core/gpu/on_gpu.h"
+#include "tests/core/support/nodes.h"
+
+namespace tfmpi {
+
+// It outlives the ranks, and the GPUs end before it.
+class GpuNodes {
+ public:
+  // `inside`: NCCL is made for each node, as the ranks should choose it.
+  GpuNodes(const std::vector<int>& sizes, bool inside, const NodeOptions& options = NodeOptions())
+      : nodes_(sizes, options), inside_(inside) {
+    if (!inside) groups_.push_back(std::make_unique<SimulatedGroup>(nodes_.size()));
+    for (const int size : sizes) {
+      if (inside) groups_.push_back(std::make_unique<SimulatedGroup>(size));
+    }
+  }
+
+  Nodes& nodes() { return nodes_; }
+  // Of the rank, and its place there.
+  SimulatedGroup& group(int rank) { return *groups_[inside_ ? nodes_.node_of(rank) : 0]; }
+  int place(int rank) const { return inside_ ? nodes_.local_rank(rank) : rank; }
+  int reductions(int rank) { return group(rank).reductions(place(rank)); }
+
+  // Of a rank whose GPU is of `gpus`; as TF_MPI_TOPOLOGY and TF_MPI_COMPRESSION would have it.
+  EngineOptions Options(Gpus& gpus, int rank, const BetweenNodes& between,
+                        DeviceTransport wanted = DeviceTransport::kAuto) {
+    EngineOptions options = OptionsOf(wanted);
+    options.gpus.between = between;
+    options.gpus.facts = [rank](const Gpu&) {
+      DeviceFacts facts;
+      facts.gpu = "GPU of rank " + std::to_string(rank);
+      facts.nccl_version = 23203;
+      return facts;
+    };
+    options.gpus.make = [this, &gpus, rank](Gpu*, std::unique_ptr<DeviceCollectives>* made) {
+      return group(rank).Join(place(rank), gpus[rank].simulated(), made);
+    };
+    options.log = [this](const std::string& line) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      said_ += line;
+    };
+    return options;
+  }
+
+  // By rank 0.
+  std::string said() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return said_;
+  }
+
+ private:
+  Nodes nodes_;
+  const bool inside_;
+  std::vector<std::unique_ptr<SimulatedGroup>> groups_;
+  std::mutex mutex_;
+  std::string said_;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_TESTS_CORE_GPU_GPU_NODES_H_

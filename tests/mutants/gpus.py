@@ -1,0 +1,290 @@
+"""Waits, events and lifetimes on GPUs, left out: one each, for tests/mutations.py."""
+
+from __future__ import annotations
+
+from mutants.cuda_aware import CUDA_AWARE
+from mutants.mutation import Mutation
+
+
+def _gpu(
+    name: str,
+    what: str,
+    where: str,
+    old: str,
+    new: str,
+    targets: tuple[str, ...] = ("staged_test", "direct_test"),
+) -> Mutation:
+    """Of a wait, an event or a lifetime on GPUs: the simulated GPU's tests must notice."""
+    return Mutation(
+        f"gpu_{name}", what, old, new, (), cpp=True, where=where, targets=targets
+    )  # fmt: skip
+
+
+def _nodes(name: str, what: str, old: str, new: str, where: str = "") -> Mutation:
+    return _gpu(f"nodes_{name}", what, where or _NODES, old, new, ("nodes_test",))
+
+
+def _nccl(name: str, what: str, old: str, new: str) -> Mutation:
+    """Of what nccl.cc makes of NCCL's answers: by a fake of it."""
+    return _gpu(f"nccl_{name}", what, _NCCL, old, new, ("nccl_test",))
+
+
+_STAGED = "core/gpu/staged/staged_reduction.cc"
+_DIRECT = "core/gpu/direct/direct_reduction.cc"
+_PEERS = "core/gpu/direct/peer_collectives.cc"
+_AWARE = "core/gpu/direct/cuda_aware_collectives.cc"
+_RING = "core/gpu/staged/pinned_ring.cc"
+_CHOICE = "core/gpu/gpu_reduction.cc"
+_NODES = "core/gpu/direct/hierarchical_collectives.cc"
+_NCCL = "core/device/nccl.cc"
+
+GPUS: tuple[Mutation, ...] = (
+    _gpu(
+        "staged_gradient", "a staged gradient is fetched before it is there", _STAGED,
+        "status = gpu->Wait(lane->fetching, request->memory.ready);", "status = Status();",
+    ),
+    _gpu(
+        "staged_slot", "a slot is filled before what was in it has landed", _STAGED,
+        "status = gpu->Wait(lane->fetching, other->landed[slot.number]);", "(void)other;",
+    ),
+    _gpu(
+        "staged_arrival", "a chunk is exchanged before it has come", _STAGED,
+        "if (status.ok()) status = Arrived(slot, *work);", "",
+    ),
+    _gpu(
+        "staged_submitters", "a result is used before it has landed", _STAGED,
+        "if (status.ok()) status = gpu->Wait(last, lane->done);", "",
+    ),
+    _gpu(
+        "staged_fetched", "the event of a chunk's arrival is not recorded", _STAGED,
+        "if (status.ok()) status = gpu->Record(lane->fetched[slot.number], lane->fetching);", "",
+    ),
+    _gpu(
+        "staged_landed", "the event of a slot's end is not recorded", _STAGED,
+        "status = lane->gpu->Record(lane->landed[slot.number], lane->landing);", "{}",
+    ),
+    _gpu(
+        "staged_done", "the event of the result is not recorded", _STAGED,
+        "gpu->Record(lane->done, stream);", "stream != nullptr ? Status() : Status();",
+    ),
+    _gpu(
+        "staged_peers", "a slot is the peers' before this rank has landed from it", _STAGED,
+        "if (ring_.shared() == nullptr) break;", "break;", ("forgotten_waits_test",),
+    ),
+    _gpu(
+        "staged_barrier", "a broadcast frees the peers' slots before they are there", _STAGED,
+        "return ring_.shared()->Barrier(work.deadline);", "return status;",
+        ("forgotten_waits_test",),
+    ),
+    _gpu(
+        "staged_shares", "a rank lands its own slot in place of the peers' shares", _STAGED,
+        "take(shared->of(r) + slot.offset", "take(shared->of(shared->rank()) + slot.offset",
+        ("staged_test",),
+    ),
+    _gpu(
+        "node_reduced", "a share is read before its rank has reduced it",
+        "core/transport/shm/node_collectives.cc",
+        "return Run(1, true, nothing, reduce, nothing, deadline);",
+        "return Run(1, false, nothing, nothing, reduce, deadline);", ("node_buffers_test",),
+    ),
+    _gpu(
+        "node_between", "a share is read before it has been between the nodes",
+        "core/transport/shm/node_buffers.cc",
+        "return status.ok() ? Barrier(deadline) : status;", "return status;",
+        ("node_buffers_test",),
+    ),
+    _gpu(
+        "ring_registered", "a node's memory stays registered", _RING,
+        "if (registered_by_ != nullptr) registered_by_->Unregister(shared_->memory());", "",
+    ),
+    _gpu(
+        "ring_memory", "pinned memory is kept for ever", _RING,
+        "if (pinned_by_ != nullptr) pinned_by_->DeletePinned(memory_);", "",
+    ),
+    _gpu(
+        "ring_events", "events are kept for ever", _RING,
+        "if (lane->landed[i] != nullptr) lane->gpu->Delete(lane->landed[i]);", "",
+    ),
+    _gpu(
+        "direct_gradient", "GPUs reduce a gradient before it is there", _DIRECT,
+        "const Status status = gpu_->Wait(stream_, last);", "const Status status;",
+    ),
+    _gpu(
+        "direct_result", "a result of GPUs is used before it is there", _DIRECT,
+        "status = gpu_->Wait(last, one.event);", "",
+    ),
+    _gpu(
+        "direct_event", "the event of a reduction is not recorded", _DIRECT,
+        "status = gpu_->Record(one.event, stream_);", "",
+    ),
+    _gpu(
+        "direct_weights", "a weight is read before it has come", _DIRECT,
+        "status = Await(read_, entries[0].request->name, deadline);", "(void)deadline;",
+    ),
+    _gpu(
+        "direct_read", "the event of the weights is not recorded", _DIRECT,
+        "Status status = gpu_->Record(read_, stream_);", "Status status;",
+    ),
+    _gpu(
+        "direct_buffers", "fusion buffers are kept for ever", _DIRECT,
+        "for (const auto& [buffer, bytes] : buffers_) collectives_->DeleteBuffer(buffer);", "",
+    ),
+    _gpu(
+        "peers_put", "a chunk is summed before all ranks have put theirs", _PEERS,
+        "  if (status.ok()) status = AwaitPut(deadline);\n  if (!status.ok()) return status;\n",
+        "  if (!status.ok()) return status;\n",
+    ),
+    _gpu(
+        "peers_event", "the event of a chunk that was put is not recorded", _PEERS,
+        "  if (status.ok()) status = gpu_->Record(put_, stream);\n"
+        "  if (status.ok()) status = AwaitPut(deadline);\n  if (!",
+        "  if (status.ok()) status = AwaitPut(deadline);\n  if (!",
+    ),
+    _gpu(
+        "peers_slot", "a chunk is put where others still read the last one", _PEERS,
+        "chunks_++ % kSlots * chunk_bytes_", "0 * chunks_++",
+    ),
+    _gpu(
+        "peers_own", "shared memory is kept for ever", _PEERS,
+        "if (own_ != nullptr && closed_) gpu_->DeleteMemory(own_);", "",
+    ),
+    _gpu(
+        "peers_close", "memory of other ranks stays open", _CHOICE,
+        "if (own.ok()) direct_->Close();", "",
+    ),
+    _gpu(
+        "peers_drain", "a rank ends while others read its memory", _CHOICE,
+        "const Status own = direct_->Drain(deadline);", "const Status own;",
+    ),
+)  # fmt: skip
+GPUS += tuple(
+    _gpu(name, what, _AWARE, old, new, ("cuda_aware_test",)) for name, what, old, new in CUDA_AWARE
+)
+
+GPUS += (
+    _nodes(
+        "reduced", "a share travels before the node has reduced it",
+        "  if (status.ok()) status = AwaitReduced(deadline);\n", "  (void)deadline;\n",
+    ),
+    _nodes(
+        "event", "the event of a reduction inside a node is not recorded",
+        "  if (status.ok()) status = gpu_->Record(reduced_, stream);\n", "",
+    ),
+    _nodes(
+        "poll", "an error of a node's GPUs is not asked for",
+        "    status = inside_->Poll();\n", "    status = Status();\n",
+    ),
+    _nodes(
+        "deadline", "a node's GPUs are waited for without an end",
+        "} else if (Clock::now() > deadline) {", "} else if (false) {",
+    ),
+    _nodes(
+        "between", "a share stays in its node",
+        "  if (status.ok()) status = Exchange(shares, op, stream, deadline);\n", "",
+    ),
+    _nodes(
+        "rest", "what no share holds is not reduced",
+        "if (status.ok() && shares.rest_count != 0) {", "if (false) {",
+    ),
+    _nodes(
+        "rest_between", "what no share holds stays in its node",
+        ", {rest.signature, &rest}}", "}",
+    ),
+    _nodes(
+        "stream", "a share is given out before it has come back",
+        "  own.memory.stream = stream;\n", "  (void)stream;\n",
+    ),
+    _nodes(
+        "abort", "what waits for a lost rank of the node is not ended",
+        "  inside_->Abort();\n", "",
+    ),
+    _nodes(
+        "failure", "after an error it goes on",
+        "    failure_ = Reduce(", "    return Reduce(",
+    ),
+    _nodes(
+        "lifetime", "its event is kept for ever",
+        "  if (reduced_ != nullptr) gpu_->Delete(reduced_);\n", "",
+    ),
+    _nodes(
+        "rounded", "what leaves a node is not rounded",
+        "wire == DataType::kFloat32) return between;", "wire != DataType::kBool) return between;",
+        "core/transport/rail.cc",
+    ),
+    _nodes(
+        "first", "all nodes are told by rank 0",
+        "all.data() + static_cast<size_t>(first) * bytes", "all.data() + 0 * first", _CHOICE,
+    ),
+    _nccl(
+        "settle", "a call that is under way is taken for done",
+        "    while (result == kNcclInProgress && comm_ != nullptr) {\n",
+        "    if (result == kNcclInProgress) return kNcclSuccess;\n"
+        "    while (result == kNcclInProgress && comm_ != nullptr) {\n",
+    ),
+    _nccl(
+        "deadline", "a call that is under way is waited for without an end",
+        "if (result != kNcclInProgress || Clock::now() >= deadline) break;",
+        "if (result != kNcclInProgress) break;\n      (void)deadline;",
+    ),
+    _nccl(
+        "poll", "an error that comes later is not asked for",
+        "    return state == kNcclInProgress ? Status() : Check(\"a collective\", state);\n",
+        "    return Status();\n",
+    ),
+    _nccl(
+        "failed", "after an error it goes on",
+        "    if (result != kNcclSuccess) failed_ = true;\n", "",
+    ),
+    _nccl(
+        "end", "ranks end without a word to each other",
+        "int result = failed_ ? kNcclInProgress : nccl_.CommFinalize(comm_);",
+        "int result = failed_ ? kNcclInProgress : kNcclSuccess;",
+    ),
+    _nccl(
+        "last", "a communicator is destroyed before all ranks have come to their end",
+        "    if (!failed_) result = Settle(result, Clock::now() + kEnd);\n",
+        "    if (result == kNcclInProgress && !failed_) result = kNcclSuccess;\n",
+    ),
+    _nccl(
+        "patience", "ranks that do not come to the end are waited for without an end",
+        "Settle(result, Clock::now() + kEnd)", "Settle(result, TimePoint::max())",
+    ),
+    _nccl(
+        "once", "a communicator is aborted twice",
+        "nccl_.CommAbort(std::exchange(comm_, nullptr));", "nccl_.CommAbort(comm_);",
+    ),
+    _nccl(
+        "registered", "what has ended with its communicator is deregistered",
+        "    for (auto& [memory, handle] : buffers_) handle = nullptr;\n", "",
+    ),
+    _nccl(
+        "used", "a buffer is freed while streams use it",
+        "    options_.driver->CtxSynchronize();\n    Release(known", "    Release(known",
+    ),
+    _nccl(
+        "left", "buffers that are left are freed while streams use them",
+        "    if (!buffers_.empty()) options_.driver->CtxSynchronize();\n", "",
+    ),
+    _nccl(
+        "kept", "buffers that are left are kept for ever",
+        "    for (const auto& [memory, handle] : buffers_) Release(memory, handle);\n", "",
+    ),
+    _nccl(
+        "operation", "the operation of a scaled sum is kept for ever",
+        "if (scaled && result == kNcclSuccess) nccl_.RedOpDestroy(reduction, comm_);", "",
+    ),
+    _nccl(
+        "stream", "a reduction is enqueued on another stream",
+        "NcclType(type), reduction, comm_, stream);",
+        "NcclType(type), reduction, comm_, stream != nullptr ? nullptr : stream);",
+    ),
+    _nccl(
+        "gather_stream", "an allgather is enqueued on another stream",
+        "NcclType(type), comm_, stream);",
+        "NcclType(type), comm_, stream != nullptr ? nullptr : stream);",
+    ),
+    _nccl(
+        "blocks", "a communicator may block",
+        "    config.blocking = 0;\n", "",
+    ),
+)  # fmt: skip
