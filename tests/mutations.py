@@ -240,6 +240,8 @@ def caught(mutation: Mutation) -> bool:
         return told(mutation, verdict, failed, begin)
     if mutation.cpp:
         build_library()
+    if mutation.standin:
+        return told(mutation, *on_standin(mutation, log), begin)
     tests = []
     for name in mutation.tests:
         file, _, test = name.partition("::")
@@ -250,6 +252,21 @@ def caught(mutation: Mutation) -> bool:
     failed = failures(log.read_text())
     verdict = "caught" if code == 1 and failed else "MISSED" if code == 0 else f"pytest: {code}"
     return told(mutation, verdict, failed, begin)
+
+
+def on_standin(mutation: Mutation, log: Path) -> tuple[str, list[str]]:
+    """The verdict, and the scripts that failed."""
+    here = ROOT / "tests" / "gpu" / "standin"
+    python = str(VENV / "bin" / "python")
+    failed = []
+    for script in mutation.standin:
+        ranks = ["mpirun", "-np", "2", "--bind-to", "none", "-x", "FAKE_CUDA_DELAY_US=3000"]
+        if run([*ranks, str(here / "run.sh"), python, str(here / script)], log):
+            # Any other end is none of a script that has looked.
+            if not re.search("no average on the GPU|is not rank 0's", log.read_text()):
+                return f"{script} has ended otherwise: {log}", []
+            failed.append(script)
+    return "caught" if failed == list(mutation.standin) else "MISSED", failed
 
 
 def told(mutation: Mutation, verdict: str, failed: list[str], begin: float) -> bool:

@@ -93,6 +93,11 @@ GPUS: tuple[Mutation, ...] = (
         "return status.ok() ? Barrier(deadline) : status;", "return status;",
         ("node_buffers_test",),
     ),
+    Mutation(
+        "gpu_glue_ready", "a kernel's gradient travels before it is there",
+        "return ToAbsl(memory_.gpu->Record(ready_.get(), memory_.stream));",
+        "return absl::OkStatus();", (), cpp=True, standin=("compiled_steps.py",),
+    ),
     _gpu(
         "ring_registered", "a node's memory stays registered", _RING,
         "if (registered_by_ != nullptr) registered_by_->Unregister(shared_->memory());", "",

@@ -21,3 +21,6 @@ class Mutation:
     # Bazel's, in place of `tests`; `where` is the file of `old`, if its line is in several.
     targets: tuple[str, ...] = ()
     where: str = ""
+    # In place of `tests`, scripts of tests/gpu/standin, which end with 0 if all is well; the
+    # environment must hold the wheel for GPUs.
+    standin: tuple[str, ...] = ()

@@ -1,7 +1,9 @@
 // Every wait of the staged reduction, left out once on purpose: the result must be wrong. So the
 // tests of staged_test.cc, which all pass, would notice each of them.
 
+#include <condition_variable>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/core/device/simulated_gpu.h"
 #include "tests/core/gpu/on_gpu.h"
+#include "tests/core/support/decorated.h"
 #include "tests/core/support/nodes.h"
 
 namespace tfmpi {
@@ -153,12 +156,55 @@ std::string Check(const std::vector<char>& result) {
   return "";
 }
 
+// A broadcast whose root waits for nobody, as MPI's need not: it leaves the bytes for each rank.
+class Mailbox {
+ public:
+  explicit Mailbox(int ranks) : left_(ranks) {}
+
+  std::unique_ptr<Transport> Wrap(std::unique_ptr<Transport> next) {
+    return std::make_unique<Posting>(std::move(next), this);
+  }
+
+ private:
+  class Posting : public Decorated {
+   public:
+    Posting(std::unique_ptr<Transport> next, Mailbox* box)
+        : Decorated(std::move(next)), box_(*box) {}
+
+    Status Broadcast(void* data, size_t bytes, int root, TimePoint) override {
+      const auto rank = static_cast<size_t>(topology().rank);
+      std::unique_lock<std::mutex> lock(box_.mutex_);
+      if (topology().rank == root) {
+        const char* const from = static_cast<const char*>(data);
+        for (size_t r = 0; r < box_.left_.size(); ++r) {
+          if (r != rank) box_.left_[r].emplace_back(from, from + bytes);
+        }
+        box_.changed_.notify_all();
+        return Status();
+      }
+      box_.changed_.wait(lock, [&] { return !box_.left_[rank].empty(); });
+      std::memcpy(data, box_.left_[rank].front().data(), bytes);
+      box_.left_[rank].pop_front();
+      return Status();
+    }
+
+   private:
+    Mailbox& box_;
+  };
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::deque<std::vector<char>>> left_;  // by rank
+};
+
 // Two ranks, on one node or each by itself, whose GPUs forget; on a node rank 0 lands late.
 struct Pair {
   Pair(Forgotten forgotten, bool node)
       : ranks(
             2, [](int) { return OptionsOf(DeviceTransport::kStaged); },
-            node ? nodes.Decorator() : Ranks::Decorate()) {
+            [this, node](std::unique_ptr<Transport> all, int rank) {
+              return mailbox.Wrap(node ? nodes.Wrap(std::move(all), rank) : std::move(all));
+            }) {
     SimulatedGpu::Options options;
     options.schedule = SimulatedGpu::Schedule::kLate;
     for (int rank = 0; rank < 2; ++rank) {
@@ -171,6 +217,7 @@ struct Pair {
   std::vector<std::unique_ptr<SimulatedGpu>> gpus;
   std::vector<std::unique_ptr<ForgetfulGpu>> forgetful;
   Nodes nodes{1, 2};
+  Mailbox mailbox{2};
   Ranks ranks;
 };
 
@@ -275,7 +322,7 @@ TEST_F(RememberedWaitTest, BroadcastsTakeNoSlotThatAPeerReads) {
     EXPECT_EQ(RunOne(engine, tensor.Average()), "");
     std::vector<std::unique_ptr<Tensor>> others;
     for (size_t i = 0; i < 2 * PinnedRing::kSlots; ++i) {
-      others.push_back(std::make_unique<Tensor>(&pair, rank, std::vector<char>(64, '\1')));
+      others.push_back(std::make_unique<Tensor>(&pair, rank, std::vector<char>(chunk, '\1')));
       const Request request = others.back()->Broadcast("b" + std::to_string(i), 1);
       EXPECT_EQ(RunOne(engine, request), "");
     }
