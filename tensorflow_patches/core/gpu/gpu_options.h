@@ -23,6 +23,7 @@ struct GpuOptions {
   bool shares_gpu = false;  // NCCL_MULTI_RANK_GPU_ENABLE, as NCCL will read it
   bool cray_gpus = false;  // MPICH_GPU_SUPPORT_ENABLED: only then does Cray's MPI take their memory
   // Tests: smaller.
+  size_t staged_chunk_bytes = kGpuChunkBytes;
   size_t shared_chunk_bytes = kSharedGpuChunkBytes;
   size_t mpi_chunk_bytes = kGpuToGpuChunkBytes;
   // A line for people, once, on the communication thread.

@@ -95,7 +95,7 @@ Status GpuReduction::Choose(const GpuMemory* own, TimePoint deadline) {
 Status GpuReduction::ShareBuffers(Gpu* own, TimePoint deadline, std::string* reason) {
   std::unique_ptr<NodeBuffers> buffers;
   std::string why;
-  Status status = transport_->MakeNodeBuffers(PinnedRing::BufferBytes(), deadline, &buffers, &why);
+  Status status = transport_->MakeNodeBuffers(staged_.BufferBytes(), deadline, &buffers, &why);
   if (!status.ok() || (buffers == nullptr && why.empty())) return status;
   if (buffers != nullptr) why = staged_.Share(std::move(buffers), own).message();
   bool all = false;
@@ -187,8 +187,8 @@ Status GpuReduction::MakeHierarchical(const GpuMemory& own, bool shares, TimePoi
   if (!status.ok()) return status;
   Transport* const rail = transport_->rail();
   if (rail == nullptr) return Status(Code::kUnavailable, "no rail leads to the other nodes");
-  *made = std::make_unique<HierarchicalCollectives>(own.gpu, std::move(inside),
-                                                    transport_->topology(), rail);
+  *made = std::make_unique<HierarchicalCollectives>(
+      own.gpu, std::move(inside), transport_->topology(), rail, options_.staged_chunk_bytes);
   return status;
 }
 

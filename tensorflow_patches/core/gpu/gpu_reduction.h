@@ -28,7 +28,9 @@ Status TellFromFirst(Transport* transport, int first, void* data, size_t bytes, 
 class GpuReduction {
  public:
   GpuReduction(Transport* transport, GpuOptions options)
-      : transport_(transport), options_(std::move(options)), staged_(transport) {}
+      : transport_(transport),
+        options_(std::move(options)),
+        staged_(transport, options_.staged_chunk_bytes) {}
 
   // As Fusion::Allreduce, whose result is multiplied by `scale`.
   Status Allreduce(const std::vector<FusionEntry>& entries, int contributors, double scale,

@@ -137,7 +137,7 @@ std::vector<char> Read(SimulatedGpu* gpu, const void* from, size_t bytes, GpuStr
   return result;
 }
 
-constexpr size_t kCount = 8 * kGpuChunkBytes / sizeof(float) + 3;  // more chunks than slots
+constexpr size_t kCount = 8 * kStagedChunkBytes / sizeof(float) + 3;  // more chunks than slots
 
 // No two chunks are alike.
 std::vector<char> InputOf(int rank) {
@@ -317,10 +317,10 @@ TEST_F(RememberedWaitTest, BroadcastsTakeNoSlotThatAPeerReads) {
   Pair pair(Forgotten::kNone, true);
   pair.ranks.Each([&](int rank, Engine& engine) {
     const std::vector<char> input = InputOf(rank);
-    const size_t chunk = kGpuChunkBytes / 2;
+    const size_t chunk = kStagedChunkBytes / 2;
     const Tensor tensor(&pair, rank, std::vector<char>(input.begin(), input.begin() + chunk));
     EXPECT_EQ(RunOne(engine, tensor.Average()), "");
-    const std::vector<char> ones(2 * PinnedRing::kSlots * kGpuChunkBytes, '\1');
+    const std::vector<char> ones(2 * PinnedRing::kSlots * kStagedChunkBytes, '\1');
     const Tensor other(&pair, rank, ones);
     EXPECT_EQ(RunOne(engine, other.Broadcast("b", 1)), "");
     EXPECT_EQ(Check(tensor.Result()), "");

@@ -18,7 +18,7 @@ namespace {
 using Call = SimulatedGpu::Call;
 
 // In several chunks.
-const Job kJob = {"x", DataType::kFloat32, ReduceOp::kAverage, kGpuChunkBytes / 2 + 5, 1};
+const Job kJob = {"x", DataType::kFloat32, ReduceOp::kAverage, kStagedChunkBytes / 2 + 5, 1};
 
 // Counts what is reduced from buffers of each rank's own.
 class Counting : public Decorated {
@@ -106,7 +106,7 @@ TEST_F(StagedNodeTest, AfterABroadcast) {
   Ranks ranks(
       4, [this](int) { return Options(); }, Decorator());
   ranks.Each([&](int rank, Engine& engine) {
-    const Job job = {"b", DataType::kFloat32, ReduceOp::kSum, 3 * kGpuChunkBytes / 4, 4};
+    const Job job = {"b", DataType::kFloat32, ReduceOp::kSum, 3 * kStagedChunkBytes / 4, 4};
     const std::vector<char> own = MakeInput(job, rank);
     void* const data = gpus_[rank].NewMemory(own.size());
     gpus_[rank].Write(data, own, gpus_.stream(rank));

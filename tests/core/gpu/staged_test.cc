@@ -92,7 +92,7 @@ TEST_P(OnGpuTest, EveryTypeAndSize) {
 }
 
 TEST_P(OnGpuTest, OneThatIsCutIntoManyChunks) {
-  const size_t chunk = kGpuChunkBytes / sizeof(float);
+  const size_t chunk = kStagedChunkBytes / sizeof(float);
   std::vector<Job> jobs = {
       {"many", DataType::kFloat32, ReduceOp::kAverage, 7 * chunk + 3, 1},
       {"halves", DataType::kFloat16, ReduceOp::kAverage, 4 * chunk + 1, 2},
@@ -103,7 +103,7 @@ TEST_P(OnGpuTest, OneThatIsCutIntoManyChunks) {
 }
 
 TEST_P(OnGpuTest, WeightsThatLieOnTheGpu) {
-  const size_t count = kGpuChunkBytes / sizeof(float) + 9;  // two chunks
+  const size_t count = kStagedChunkBytes / sizeof(float) + 9;  // two chunks
   std::vector<std::vector<char>> results(ranks.size());
   ranks.Each([&](int rank, Engine& engine) {
     TestGpu& gpu = gpus[rank];
@@ -181,7 +181,7 @@ TEST_P(OnGpuTest, PartsThatShareARequest) {
 
 TEST_P(OnGpuTest, TheRootsValueReachesAll) {
   const int root = ranks.size() - 1;
-  const Job job = {"b", DataType::kFloat64, ReduceOp::kSum, 3 * kGpuChunkBytes / 8 + 5, 4};
+  const Job job = {"b", DataType::kFloat64, ReduceOp::kSum, 3 * kStagedChunkBytes / 8 + 5, 4};
   ranks.Each([&](int rank, Engine& engine) {
     TestGpu& gpu = gpus[rank];
     const std::vector<char> own = MakeInput(job, rank);
@@ -202,7 +202,7 @@ TEST_P(OnGpuTest, TheRootsValueReachesAll) {
 
 // The last reduction is still under way when the ranks end.
 TEST_P(OnGpuTest, AResultThatNobodyWaitsFor) {
-  const Job job = {"r", DataType::kFloat32, ReduceOp::kAverage, 300000, 6};
+  const Job job = {"r", DataType::kFloat32, ReduceOp::kAverage, 50000, 6};
   std::vector<std::unique_ptr<OnGpu>> tensors(ranks.size());
   ranks.Each([&](int rank, Engine& engine) {
     tensors[rank] = std::make_unique<OnGpu>(gpus, std::vector<Job>{job}, rank);
@@ -222,7 +222,7 @@ TEST_P(OnGpuTest, AResultThatNobodyWaitsFor) {
 // A rank that has joined cuts as the others do, with a GPU or without one.
 TEST_P(OnGpuTest, ARankThatHasJoinedContributesZeros) {
   if (GetParam().ranks < 2) GTEST_SKIP() << "one rank has no other";
-  const Job job = {"j", DataType::kFloat32, ReduceOp::kAverage, kGpuChunkBytes / 4 + 11, 5};
+  const Job job = {"j", DataType::kFloat32, ReduceOp::kAverage, kStagedChunkBytes / 4 + 11, 5};
   std::vector<int> others = AllRanks(ranks.size());
   others.pop_back();
   RunStep(ranks, gpus, {job});  // the ranks choose their way while all are there

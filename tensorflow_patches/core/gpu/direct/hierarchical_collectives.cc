@@ -27,12 +27,13 @@ struct HierarchicalCollectives::Shares {
 
 HierarchicalCollectives::HierarchicalCollectives(Gpu* gpu,
                                                  std::unique_ptr<DeviceCollectives> inside,
-                                                 const Topology& topology, Transport* rail)
+                                                 const Topology& topology, Transport* rail,
+                                                 size_t chunk_bytes)
     : gpu_(gpu),
       inside_(std::move(inside)),
       rank_(static_cast<size_t>(topology.local_rank)),
       size_(static_cast<size_t>(topology.local_size)),
-      between_(rail) {}
+      between_(rail, chunk_bytes) {}
 
 HierarchicalCollectives::~HierarchicalCollectives() {
   if (reduced_ != nullptr) gpu_->Delete(reduced_);

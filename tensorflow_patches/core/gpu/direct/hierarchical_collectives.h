@@ -25,9 +25,10 @@ namespace tfmpi {
 
 class HierarchicalCollectives : public DeviceCollectives {
  public:
-  // `inside`: of the ranks of this node, by local rank. `rail`: Transport::rail().
+  // `inside`: of the ranks of this node, by local rank. `rail`: Transport::rail(), which takes
+  // so much at a time.
   HierarchicalCollectives(Gpu* gpu, std::unique_ptr<DeviceCollectives> inside,
-                          const Topology& topology, Transport* rail);
+                          const Topology& topology, Transport* rail, size_t chunk_bytes);
   ~HierarchicalCollectives() override;
   HierarchicalCollectives(const HierarchicalCollectives&) = delete;
   HierarchicalCollectives& operator=(const HierarchicalCollectives&) = delete;

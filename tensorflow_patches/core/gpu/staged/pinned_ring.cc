@@ -6,18 +6,21 @@ namespace tfmpi {
 namespace {
 
 constexpr size_t kLine = 64;
-// A chunk's last padding may go beyond it; the own form of a type is never larger than its wire
-// form.
-constexpr size_t kWireBytes = PinnedRing::kChunkBytes + kLine;
 constexpr size_t kPage = 4096;
 
 }  // namespace
 
-size_t PinnedRing::BufferBytes() { return (kSlots * kWireBytes + kPage - 1) / kPage * kPage; }
+// A chunk's last padding may go beyond it.
+PinnedRing::PinnedRing(size_t chunk_bytes) : wire_bytes_(chunk_bytes + kLine) {}
 
-size_t PinnedRing::OwnBytes() { return kWireBytes + kMostStretches * sizeof(float); }
+size_t PinnedRing::BufferBytes() const {
+  return (kSlots * wire_bytes_ + kPage - 1) / kPage * kPage;
+}
 
-size_t PinnedRing::SlotBytes() const { return OwnBytes() + (shared_ == nullptr ? kWireBytes : 0); }
+// The own form of a type is never larger than its wire form.
+size_t PinnedRing::OwnBytes() const { return wire_bytes_ + kMostStretches * sizeof(float); }
+
+size_t PinnedRing::SlotBytes() const { return OwnBytes() + (shared_ == nullptr ? wire_bytes_ : 0); }
 
 PinnedRing::~PinnedRing() {
   DeleteMemory();
@@ -110,9 +113,9 @@ PinnedRing::Slot PinnedRing::Take() {
   Slot slot;
   slot.number = turn % kSlots;
   slot.before = (turn + kSlots - kBehind) % kSlots;
-  slot.offset = slot.number * kWireBytes;
+  slot.offset = slot.number * wire_bytes_;
   slot.own = memory_ + slot.number * SlotBytes();
-  slot.scales = reinterpret_cast<float*>(slot.own + kWireBytes);
+  slot.scales = reinterpret_cast<float*>(slot.own + wire_bytes_);
   slot.wire =
       shared_ != nullptr ? shared_->of(shared_->rank()) + slot.offset : slot.own + OwnBytes();
   return slot;

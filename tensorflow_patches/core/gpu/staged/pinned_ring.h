@@ -34,7 +34,6 @@ class PinnedRing {
   static constexpr size_t kAhead = 3;
   static constexpr size_t kBehind = 2;
   static constexpr size_t kSlots = kAhead + kBehind;
-  static constexpr size_t kChunkBytes = kGpuChunkBytes;
   static constexpr size_t kMostStretches = 4096;  // of one chunk
 
   // What is this ring's on one GPU.
@@ -57,7 +56,8 @@ class PinnedRing {
     float* scales = nullptr;
   };
 
-  PinnedRing() = default;
+  // Of slots for chunks of so many bytes on the wire, and a last padding.
+  explicit PinnedRing(size_t chunk_bytes);
   ~PinnedRing();
   PinnedRing(const PinnedRing&) = delete;
   PinnedRing& operator=(const PinnedRing&) = delete;
@@ -70,7 +70,7 @@ class PinnedRing {
   void Unshare();
   // Null: each rank has its own.
   NodeBuffers* shared() const { return shared_.get(); }
-  static size_t BufferBytes();
+  size_t BufferBytes() const;
   Lane* LaneOf(const Gpu* gpu);
   const std::vector<std::unique_ptr<Lane>>& lanes() const { return lanes_; }
   // The next in turn.
@@ -81,9 +81,10 @@ class PinnedRing {
   Status NewMemory();
   void DeleteMemory();
   // The part of a slot that is never shared, and all that is not.
-  static size_t OwnBytes();
+  size_t OwnBytes() const;
   size_t SlotBytes() const;
 
+  const size_t wire_bytes_;  // of a slot
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::unique_ptr<NodeBuffers> shared_;
   Gpu* registered_by_ = nullptr;  // whose shared_ is, too

@@ -80,7 +80,7 @@ struct StagedReduction::Work {
 
 Status StagedReduction::Allreduce(const std::vector<FusionEntry>& entries, double scale,
                                   TimePoint deadline) {
-  Work work{entries, CutIntoChunks(entries, PinnedRing::kChunkBytes, PinnedRing::kMostStretches),
+  Work work{entries, CutIntoChunks(entries, chunk_bytes_, PinnedRing::kMostStretches),
             scale,   deadline,
             {},      std::vector<double>(entries.size(), 1),
             Status()};
@@ -90,7 +90,7 @@ Status StagedReduction::Allreduce(const std::vector<FusionEntry>& entries, doubl
 
 Status StagedReduction::Broadcast(const FusionEntry& entry, TimePoint deadline) {
   const std::vector<FusionEntry> entries = {entry};
-  Work work{entries, CutIntoChunks(entries, PinnedRing::kChunkBytes, PinnedRing::kMostStretches),
+  Work work{entries, CutIntoChunks(entries, chunk_bytes_, PinnedRing::kMostStretches),
             1,       deadline,
             {},      {1},
             Status()};

@@ -32,15 +32,17 @@ namespace tfmpi {
 
 class StagedReduction {
  public:
-  explicit StagedReduction(Transport* transport) : transport_(transport) {}
+  explicit StagedReduction(Transport* transport, size_t chunk_bytes = kGpuChunkBytes)
+      : transport_(transport), chunk_bytes_(chunk_bytes), ring_(chunk_bytes) {}
 
-  // By all ranks, between two calls: from now on through `buffers`, of PinnedRing::BufferBytes()
+  // By all ranks, between two calls: from now on through `buffers`, of BufferBytes()
   // each; `gpu`, which may be null, is the one that this rank has. A rank on which it fails, or
   // whose peer's does, must Unshare.
   Status Share(std::unique_ptr<NodeBuffers> buffers, Gpu* gpu) {
     return ring_.Share(std::move(buffers), gpu);
   }
   void Unshare() { ring_.Unshare(); }
+  size_t BufferBytes() const { return ring_.BufferBytes(); }
 
   // As Fusion::Allreduce: the result is multiplied by `scale`. When it returns, the results are on
   // their way, and every submitter's stream waits for its own; also after a failure, so that no
@@ -67,6 +69,7 @@ class StagedReduction {
   Status Release(const Work& work);
 
   Transport* const transport_;
+  const size_t chunk_bytes_;
   PinnedRing ring_;
 };
 
