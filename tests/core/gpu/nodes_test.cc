@@ -380,7 +380,8 @@ TEST_F(GpuNodesTest, AfterAnErrorNothingIsReduced) {
   ASSERT_TRUE(gpu.NewMemory(8, &memory).ok());
   const TimePoint soon = Clock::now() + std::chrono::seconds(5);
   {
-    HierarchicalCollectives both(&gpu, std::move(inside), Topology(), transport.get());
+    HierarchicalCollectives both(&gpu, std::move(inside), Topology(), transport.get(),
+                                 kStagedChunkBytes);
     EXPECT_EQ(both.description(), "simulated NCCL inside each node, MPI between nodes");
     EXPECT_EQ(
         both.ReduceScatter(memory, memory, 1, DataType::kFloat32, ReduceOp::kSum, 1, stream, soon)
