@@ -22,7 +22,7 @@ namespace tfmpi {
 
 using Schedule = SimulatedGpu::Schedule;
 
-// Small, so that many of them take no time.
+// Small, so that many of them take no time; of each way, so that none has all in one.
 inline constexpr size_t kStagedChunkBytes = size_t{64} << 10;
 
 // Of an engine that goes this way, or fails.
@@ -30,8 +30,8 @@ inline EngineOptions OptionsOf(DeviceTransport way) {
   EngineOptions options = TestOptions();
   options.gpus.wanted = way;
   options.gpus.staged_chunk_bytes = kStagedChunkBytes;
-  options.gpus.shared_chunk_bytes = size_t{1} << 20;
-  options.gpus.mpi_chunk_bytes = size_t{1} << 20;
+  options.gpus.shared_chunk_bytes = kStagedChunkBytes;
+  options.gpus.mpi_chunk_bytes = kStagedChunkBytes;
   return options;
 }
 
