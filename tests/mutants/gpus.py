@@ -181,7 +181,7 @@ GPUS += (
     ),
     _nodes(
         "deadline", "a node's GPUs are waited for without an end",
-        "} else if (Clock::now() > deadline) {", "} else if (false) {",
+        "Clock::now() > deadline) {", "Clock::now() > deadline + std::chrono::hours(1)) {",
     ),
     _nodes(
         "between", "a share stays in its node",

@@ -58,9 +58,12 @@ class OnGpuTest : public TimedTest, public ::testing::WithParamInterface<Case> {
               GetParam().way == DeviceTransport::kMpi ? CudaAwareRanks(&gpus, &messages)
                                                       : DecoratorOf(InNodes())};
 
-  // An MPI that is not used would not be missed.
+  // An MPI that is not used would not be missed, nor would an NCCL inside nodes.
   void TearDown() override {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (inside && !said_.empty()) {
+      EXPECT_NE(said_[0].find("inside each of 2 nodes"), std::string::npos) << said_[0];
+    }
     if (GetParam().way != DeviceTransport::kMpi) return;
     for (const std::string& line : said_) EXPECT_EQ(line.find("staged"), std::string::npos) << line;
   }

@@ -1,6 +1,8 @@
 """Every optimizer op, dtype and index type with a GPU kernel, on ranks with simulated GPUs.
 
-    mpirun -np 2 tests/gpu/standin/run.sh PYTHON tests/gpu/standin/apply_ops.py
+    mpirun -np 2 tests/gpu/standin/run.sh PYTHON tests/gpu/standin/apply_ops.py [NAME...]
+
+Of all ops, or of those with these names.
 
 Gradients are fed, another on each rank. After an op its variables must be rank 0's, and the GPU's
 memory must have the mean of the ranks' gradients. Exits with the number of kernels that differ.
@@ -74,6 +76,8 @@ def main() -> int:
     tried = failed = 0
     for op in sorted(dir(tf.raw_ops)):
         if not op.startswith(("ResourceApply", "ResourceSparseApply")):
+            continue
+        if sys.argv[1:] and op not in sys.argv[1:]:
             continue
         for kernel in kernels.get_registered_kernels_for_op(op).kernel:
             if kernel.device_type != "GPU":
