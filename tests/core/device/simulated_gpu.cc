@@ -323,6 +323,7 @@ void SimulatedGpu::Deallocate(void* memory, const char* name, bool pinned, bool 
       return;
     }
   }
+  if (registered) HappensAfter(block);
   memory_.Delete(block);
 }
 

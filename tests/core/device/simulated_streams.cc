@@ -77,6 +77,10 @@ void SimulatedGpu::Run(Stream* stream) {
     if (work->waits_for != nullptr && !Await(stream, work->waits_for)) return;
     if (work->body) Execute(work);
     if (work->ends != nullptr) HappensBefore(work->ends);
+    // For who unregisters memory, which is then somebody else's; other memory ends with that.
+    for (Block* const block : work->uses) {
+      if (block->registered) HappensBefore(block);
+    }
     UnseenLock lock(mutex_);
     Ended(stream, *work);
   }
