@@ -106,10 +106,19 @@ struct AsBfloat16 {
   static uint16_t Store(float value) { return NarrowBfloat16(value); }
 };
 
+// Integers wrap, as the processor has it: what lies between tensors in a buffer is reduced, too,
+// and signed ones may not overflow in C++.
+template <typename T>
+using Wraps = std::make_unsigned_t<std::common_type_t<T, unsigned>>;
+
 struct Sum {
   template <typename T>
   static T Of(T a, T b) {
-    return static_cast<T>(a + b);
+    if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<Wraps<T>>(a) + static_cast<Wraps<T>>(b));
+    } else {
+      return static_cast<T>(a + b);
+    }
   }
 };
 
@@ -130,7 +139,11 @@ struct Max {
 struct Product {
   template <typename T>
   static T Of(T a, T b) {
-    return static_cast<T>(a * b);
+    if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<Wraps<T>>(a) * static_cast<Wraps<T>>(b));
+    } else {
+      return static_cast<T>(a * b);
+    }
   }
 };
 
