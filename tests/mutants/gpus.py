@@ -177,11 +177,11 @@ GPUS += (
     ),
     _nodes(
         "poll", "an error of a node's GPUs is not asked for",
-        "    status = inside_->Poll();\n", "    status = Status();\n",
+        "[this] { return inside_->Poll(); });", "[] { return Status(); });",
     ),
     _nodes(
         "deadline", "a node's GPUs are waited for without an end",
-        "Clock::now() > deadline) {", "Clock::now() > deadline + std::chrono::hours(1)) {",
+        "gpu_, reduced_, deadline,", "gpu_, reduced_, deadline + std::chrono::hours(1),",
     ),
     _nodes(
         "between", "a share stays in its node",

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,20 +33,14 @@ class CudaAwareTest : public TimedTest {
   EngineOptions Options(DeviceTransport wanted) {
     EngineOptions options = OptionsOf(wanted);
     if (has_short_timeout_) options.collective_timeout = kShortTimeout;
-    options.log = [this](const std::string& line) {
-      std::lock_guard<std::mutex> lock(mutex_);
-      said_ += line;
-    };
+    options.log = said_.Log();
     return options;
   }
   Ranks::OptionsOf All(DeviceTransport wanted) {
     return [this, wanted](int) { return Options(wanted); };
   }
   // By rank 0, since the last call.
-  std::string TakeSaid() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return std::exchange(said_, {});
-  }
+  std::string TakeSaid() { return said_.Take(); }
 
   // "" or the error of an average of kJob.
   std::string Average(int rank, Engine& engine) {
@@ -90,8 +83,7 @@ class CudaAwareTest : public TimedTest {
   bool has_short_timeout_ = false;
 
  private:
-  std::mutex mutex_;
-  std::string said_;
+  Said said_;
 };
 
 TEST_F(CudaAwareTest, IsUsedWhereNothingElseCanBe) {

@@ -4,7 +4,6 @@
 #define TFMPI_TESTS_CORE_GPU_GPU_NODES_H_
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -46,25 +45,18 @@ class GpuNodes {
     options.gpus.make = [this, &gpus, rank](Gpu*, std::unique_ptr<DeviceCollectives>* made) {
       return group(rank).Join(place(rank), gpus[rank].simulated(), made);
     };
-    options.log = [this](const std::string& line) {
-      std::lock_guard<std::mutex> lock(mutex_);
-      said_ += line;
-    };
+    options.log = said_.Log();
     return options;
   }
 
-  // By rank 0.
-  std::string said() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return said_;
-  }
+  // By rank 0, since the last call.
+  std::string said() { return said_.Take(); }
 
  private:
   Nodes nodes_;
   const bool inside_;
   std::vector<std::unique_ptr<SimulatedGroup>> groups_;
-  std::mutex mutex_;
-  std::string said_;
+  Said said_;
 };
 
 }  // namespace tfmpi

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +36,26 @@ inline EngineOptions OptionsOf(DeviceTransport way) {
   options.gpus.mpi_chunk_bytes = kStagedChunkBytes;
   return options;
 }
+
+// What rank 0 says for people.
+class Said {
+ public:
+  std::function<void(const std::string&)> Log() {
+    return [this](const std::string& line) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      said_ += line;
+    };
+  }
+  // Since the last call.
+  std::string Take() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(said_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string said_;
+};
 
 // One for each rank, or one that all share; on a real machine all are its first GPU.
 class Gpus {

@@ -2,7 +2,6 @@
 // staged_test.cc.
 
 #include <chrono>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,17 +25,11 @@ class SharedTest : public TimedTest {
   EngineOptions Options(DeviceTransport wanted) {
     EngineOptions options = OptionsOf(wanted);
     options.collective_timeout = std::chrono::seconds(2);
-    options.log = [this](const std::string& line) {
-      std::lock_guard<std::mutex> lock(mutex_);
-      said_ += line;
-    };
+    options.log = said_.Log();
     return options;
   }
   // By rank 0, since the last call.
-  std::string TakeSaid() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return std::exchange(said_, {});
-  }
+  std::string TakeSaid() { return said_.Take(); }
 
   // "" or the error of an average of kJob.
   std::string Average(int rank, Engine& engine) {
@@ -48,8 +41,7 @@ class SharedTest : public TimedTest {
   Gpus gpus_{2, Schedule::kRandom, DeviceTransport::kIpc};
 
  private:
-  std::mutex mutex_;
-  std::string said_;
+  Said said_;
 };
 
 TEST_F(SharedTest, WhatOneRankCannotDoIsStagedOnAll) {

@@ -2,7 +2,6 @@
 // staged_test.cc.
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,10 +44,7 @@ class StagedNodeTest : public TimedTest {
   EngineOptions Options() {
     EngineOptions options = OptionsOf(DeviceTransport::kStaged);
     options.collective_timeout = std::chrono::seconds(2);
-    options.log = [this](const std::string& line) {
-      std::lock_guard<std::mutex> lock(mutex_);
-      said_ += line;
-    };
+    options.log = said_.Log();
     return options;
   }
 
@@ -64,8 +60,7 @@ class StagedNodeTest : public TimedTest {
         4, [this](int) { return Options(); }, Decorator());
     RunStep(ranks, gpus_, {kJob});
     ranks.JoinAll();
-    std::lock_guard<std::mutex> lock(mutex_);
-    return std::exchange(said_, {});
+    return said_.Take();
   }
 
   // More than ranks tell each other, as one float.
@@ -76,8 +71,7 @@ class StagedNodeTest : public TimedTest {
 
  private:
   std::atomic<size_t> largest_{0};
-  std::mutex mutex_;
-  std::string said_;
+  Said said_;
 };
 
 TEST_F(StagedNodeTest, NothingIsReducedOutsideOfIt) {

@@ -89,11 +89,30 @@ void Say(const Comm& comm, const char* what, size_t bytes) {
                comm.size, what, bytes);
 }
 
-double Get(int type, const char* data, size_t i) {
-  const auto as = [&](auto value) {
-    std::memcpy(&value, data + i * sizeof(value), sizeof(value));
+class Bfloat16 {
+ public:
+  Bfloat16() = default;
+  // To nearest even.
+  explicit Bfloat16(double wanted) {
+    const auto single = static_cast<float>(wanted);
+    uint32_t bits = 0;
+    std::memcpy(&bits, &single, 4);
+    bits_ = static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+  }
+  explicit operator double() const {
+    const uint32_t bits = uint32_t{bits_} << 16;
+    float value = 0;
+    std::memcpy(&value, &bits, 4);
     return static_cast<double>(value);
-  };
+  }
+
+ private:
+  uint16_t bits_ = 0;
+};
+
+// Calls `as` with a value of an ncclDataType_t.
+template <typename As>
+auto Visit(int type, const As& as) {
   switch (type) {
     case 0:
       return as(int8_t{});
@@ -113,44 +132,23 @@ double Get(int type, const char* data, size_t i) {
       return as(float{});
     case 8:
       return as(double{});
+    default:
+      return as(Bfloat16());
   }
-  uint32_t bits = 0;
-  std::memcpy(reinterpret_cast<char*>(&bits) + 2, data + 2 * i, 2);
-  float value = 0;
-  std::memcpy(&value, &bits, 4);
-  return static_cast<double>(value);
+}
+
+double Get(int type, const char* data, size_t i) {
+  return Visit(type, [&](auto value) {
+    std::memcpy(&value, data + i * sizeof(value), sizeof(value));
+    return static_cast<double>(value);
+  });
 }
 
 void Set(int type, char* data, size_t i, double wanted) {
-  const auto as = [&](auto value) {
+  Visit(type, [&](auto value) {
     value = static_cast<decltype(value)>(wanted);
     std::memcpy(data + i * sizeof(value), &value, sizeof(value));
-  };
-  switch (type) {
-    case 0:
-      return as(int8_t{});
-    case 1:
-      return as(uint8_t{});
-    case 2:
-      return as(int32_t{});
-    case 3:
-      return as(uint32_t{});
-    case 4:
-      return as(int64_t{});
-    case 5:
-      return as(uint64_t{});
-    case 6:
-      return as(static_cast<_Float16>(0));
-    case 7:
-      return as(float{});
-    case 8:
-      return as(double{});
-  }
-  const auto single = static_cast<float>(wanted);
-  uint32_t bits = 0;
-  std::memcpy(&bits, &single, 4);
-  bits += 0x7fff + ((bits >> 16) & 1);  // to nearest even
-  std::memcpy(data + 2 * i, reinterpret_cast<const char*>(&bits) + 2, 2);
+  });
 }
 
 double Reduced(int op, double a, double b) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tensorflow_patches/core/gpu/await_event.h"
 #include "tensorflow_patches/core/gpu/direct/all_well.h"
 
 namespace tfmpi {
@@ -92,10 +93,8 @@ Status CudaAwareCollectives::TryOne(float* values, void* memory, size_t count, G
   if (status.ok()) status = reduced;
   if (status.ok()) status = gpu_->Copy(values, memory, count * sizeof(float), stream);
   if (status.ok()) status = gpu_->Record(slots_[0].event, stream);
-  for (bool ended = false; status.ok() && !ended;) {
-    status = gpu_->Query(slots_[0].event, &ended);
-    if (status.ok() && !ended && Clock::now() > deadline) status = Late();
-    if (!ended) Clock::Relax();
+  if (status.ok()) {
+    status = AwaitEvent(gpu_, slots_[0].event, deadline, [this] { return StandsStill(*gpu_); });
   }
   if (failure_.ok()) failure_ = status;
   for (size_t i = 0; i < count && status.ok(); ++i) {
@@ -284,8 +283,7 @@ Status CudaAwareCollectives::Late() const {
                   "an exchange between GPUs by " + description() +
                       " did not end in time: a peer has died or does not take part");
   }
-  return Status(Code::kDeadlineExceeded,
-                gpu_->description() + " is busy with what was enqueued before, or stands still");
+  return Status(Code::kDeadlineExceeded, StandsStill(*gpu_));
 }
 
 }  // namespace tfmpi

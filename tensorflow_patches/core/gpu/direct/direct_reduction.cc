@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 
+#include "tensorflow_patches/core/gpu/await_event.h"
 #include "tensorflow_patches/core/observability/timeline.h"
 
 namespace tfmpi {
@@ -322,20 +323,9 @@ Status DirectReduction::Drain(TimePoint deadline) {
 
 Status DirectReduction::Await(GpuEvent event, const std::string& name, TimePoint deadline) {
   const Span span(Stage::kPack, "from the GPU");
-  constexpr auto kNap = std::chrono::microseconds(10);
-  while (true) {
-    bool there = false;
-    Status status = gpu_->Query(event, &there);
-    if (!status.ok() || there) return status;
-    status = collectives_->Poll();
-    if (!status.ok()) return status;
-    if (Clock::now() > deadline) {
-      return Status(Code::kDeadlineExceeded,
-                    "the weight of '" + name + "' has not come from " + gpu_->description() +
-                        ", which is busy with what was enqueued before, or stands still");
-    }
-    Clock::Sleep(kNap);
-  }
+  return AwaitEvent(
+      gpu_, event, deadline, [&] { return NotCome("the weight of '" + name + "'", *gpu_); },
+      [&] { return collectives_->Poll(); });
 }
 
 }  // namespace tfmpi

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorflow_patches/core/gpu/await_event.h"
 #include "tensorflow_patches/core/observability/timeline.h"
 #include "tensorflow_patches/core/request/fusion_entry.h"
 
@@ -87,25 +88,14 @@ Status HierarchicalCollectives::Reduce(const void* in, const Shares& shares, Red
 // A peer of this node that is lost is heard of here, where copies that wait for it would not tell.
 Status HierarchicalCollectives::AwaitReduced(TimePoint deadline) {
   const Span span(Stage::kReduce, "inside the node");
-  constexpr auto kNap = std::chrono::microseconds(10);
-  constexpr int kSpins = 200;
-  for (int looks = 0;; ++looks) {
-    bool ended = false;
-    Status status = gpu_->Query(reduced_, &ended);
-    if (!status.ok() || ended) return status;
-    status = inside_->Poll();
-    if (!status.ok()) return status;
-    if (looks < kSpins) {
-      Clock::Relax();
-    } else if (Clock::now() > deadline) {
-      return Status(Code::kDeadlineExceeded,
-                    "the GPUs of this node (" + inside_->description() + ") have not reduced on " +
-                        gpu_->description() +
-                        " within TF_MPI_COLLECTIVE_TIMEOUT: a peer hangs, or this GPU does");
-    } else {
-      Clock::Sleep(kNap);
-    }
-  }
+  return AwaitEvent(
+      gpu_, reduced_, deadline,
+      [this] {
+        return "the GPUs of this node (" + inside_->description() + ") have not reduced on " +
+               gpu_->description() +
+               " within TF_MPI_COLLECTIVE_TIMEOUT: a peer hangs, or this GPU does";
+      },
+      [this] { return inside_->Poll(); });
 }
 
 // `stream` waits for what comes back, also after a failure.

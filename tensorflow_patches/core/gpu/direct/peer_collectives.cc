@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tensorflow_patches/core/gpu/await_event.h"
 #include "tensorflow_patches/core/gpu/direct/all_well.h"
 
 namespace tfmpi {
@@ -163,22 +164,7 @@ Status PeerCollectives::Reduce(const char* in, char* out, size_t count, DataType
 }
 
 Status PeerCollectives::AwaitPut(TimePoint deadline) {
-  constexpr auto kNap = std::chrono::microseconds(10);
-  constexpr int kSpins = 200;
-  for (int looks = 0;; ++looks) {
-    bool ended = false;
-    const Status status = gpu_->Query(put_, &ended);
-    if (!status.ok() || ended) return status;
-    if (looks < kSpins) {
-      Clock::Relax();
-    } else if (Clock::now() > deadline) {
-      return Status(
-          Code::kDeadlineExceeded,
-          gpu_->description() + " is busy with what was enqueued before, or stands still");
-    } else {
-      Clock::Sleep(kNap);
-    }
-  }
+  return AwaitEvent(gpu_, put_, deadline, [this] { return StandsStill(*gpu_); });
 }
 
 }  // namespace tfmpi

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tensorflow_patches/core/cpu/reduce.h"
+#include "tensorflow_patches/core/gpu/await_event.h"
 #include "tensorflow_patches/core/observability/timeline.h"
 
 namespace tfmpi {
@@ -175,24 +176,9 @@ Status StagedReduction::Arrived(const Slot& slot, const Work& work) {
 }
 
 Status StagedReduction::Await(Gpu* gpu, GpuEvent event, const Work& work) {
-  constexpr auto kNap = std::chrono::microseconds(20);
-  constexpr int kSpins = 200;
-  for (int looks = 0;; ++looks) {
-    bool there = false;
-    const Status status = gpu->Query(event, &there);
-    if (!status.ok()) return Fatal(status);
-    if (there) return Status();
-    if (looks < kSpins) {
-      Clock::Relax();
-      continue;
-    }
-    if (Clock::now() > work.deadline) {
-      return Status(Code::kDeadlineExceeded,
-                    "'" + work.name() + "' has not come from " + gpu->description() +
-                        ", which is busy with what was enqueued before, or stands still");
-    }
-    Clock::Sleep(kNap);
-  }
+  const Status status =
+      AwaitEvent(gpu, event, work.deadline, [&] { return NotCome("'" + work.name() + "'", *gpu); });
+  return status.code() == Code::kDeadlineExceeded ? status : Fatal(status);
 }
 
 // In the order of Fetch.

@@ -1,0 +1,53 @@
+// How the communication thread, which alone may, waits for a GPU.
+
+#ifndef TFMPI_CORE_GPU_AWAIT_EVENT_H_
+#define TFMPI_CORE_GPU_AWAIT_EVENT_H_
+
+#include <string>
+
+#include "tensorflow_patches/core/base/clock.h"
+#include "tensorflow_patches/core/base/status.h"
+#include "tensorflow_patches/core/device/gpu.h"
+
+namespace tfmpi {
+
+// Until `event` has ended. Fails where the GPU has failed, or `watch`, which is called while it has
+// not ended; at the deadline with what `late` returns, as kDeadlineExceeded.
+template <typename Late, typename Watch>
+Status AwaitEvent(Gpu* gpu, GpuEvent event, TimePoint deadline, const Late& late,
+                  const Watch& watch) {
+  constexpr auto kNap = std::chrono::microseconds(10);
+  constexpr int kSpins = 200;
+  for (int looks = 0;; ++looks) {
+    bool ended = false;
+    Status status = gpu->Query(event, &ended);
+    if (!status.ok() || ended) return status;
+    status = watch();
+    if (!status.ok()) return status;
+    if (looks < kSpins) {
+      Clock::Relax();
+    } else if (Clock::now() > deadline) {
+      return Status(Code::kDeadlineExceeded, late());
+    } else {
+      Clock::Sleep(kNap);
+    }
+  }
+}
+
+template <typename Late>
+Status AwaitEvent(Gpu* gpu, GpuEvent event, TimePoint deadline, const Late& late) {
+  return AwaitEvent(gpu, event, deadline, late, [] { return Status(); });
+}
+
+// Reasons to be late.
+inline std::string NotCome(const std::string& what, const Gpu& gpu) {
+  return what + " has not come from " + gpu.description() +
+         ", which is busy with what was enqueued before, or stands still";
+}
+inline std::string StandsStill(const Gpu& gpu) {
+  return gpu.description() + " is busy with what was enqueued before, or stands still";
+}
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_GPU_AWAIT_EVENT_H_
