@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 pytestmark = pytest.mark.full
 HERE = Path(__file__).parent
 FIT = HERE.parent / "packaging" / "mpi_fit.py"
+AVERAGES = HERE.parent / "tf" / "runtime" / "topology.py"
 PREFIX = Path(sys.prefix)
 # A link that is cut: mpirun finds out after 8 minutes unless it is told to ask more often.
 KEEPALIVE = [
@@ -105,6 +107,22 @@ def test_even_and_uneven_nodes(hosts: Hosts, where: str, nodes: int) -> None:
     assert f"averaging gradients over {ranks} ranks on {nodes} nodes" in text
     found = {line.partition('"weights": "')[2][:64] for line in text.splitlines() if "RES" in line}
     assert text.count("RESULT") == ranks and len(found) == 1, text
+
+
+@pytest.mark.parametrize(
+    ("where", "average", "told"), [("h1:1,h2:1", 1.001, 0), ("h1:2,h2:1", 1.002, 1)]
+)
+def test_compression_that_rounds_nothing_is_told(
+    hosts: Hosts, where: str, average: float, told: int
+) -> None:
+    options = ["-x", "TF_MPI_COMPRESSION=bf16"]
+    code, text, _ = hosts.mpirun(where, AVERAGES, options=options)
+    assert code == 0, text
+    line = "rank 0/3: TF_MPI_COMPRESSION rounds nothing, for the nodes have different numbers"
+    assert text.count("TF_MPI_COMPRESSION") == text.count(line) == told, text
+    found = [float(word) for word in re.findall(r'"average": \[([\d.]+)\]', text)]
+    assert len(found) == (3 if told else 2), text
+    assert all((abs(value - average) < 1e-6) == bool(told) for value in found), text
 
 
 def test_hosts_that_call_themselves_the_same(hosts: Hosts) -> None:

@@ -69,6 +69,11 @@ void WriteOwn() {
                   : status.message());
 }
 
+// Whether nodes exchange between all of their ranks, exactly.
+bool LacksRail(Transport* transport) {
+  return transport->topology().nodes > 1 && transport->rail() == nullptr;
+}
+
 }  // namespace
 
 Status JoinRuntime() {
@@ -125,8 +130,14 @@ Status StartRuntime(const RuntimeOptions& options) {
   if (!status.ok()) return status;
   state.options.stats = state.observation.stats;
   state.options.at_end = GatherObservation;
+  const bool rounds_nothing =
+      options.plugin.node.wire != DataType::kFloat32 && LacksRail(transport.get());
   g_engine = new Engine(std::move(transport), state.options);
   pthread_atfork(nullptr, nullptr, [] { g_engine = nullptr; });
+  if (rounds_nothing && GetEngine()->topology().rank == 0) {
+    Log("TF_MPI_COMPRESSION rounds nothing, for the nodes have different numbers of ranks: start "
+        "as many on each");
+  }
   return Status();
 }
 
