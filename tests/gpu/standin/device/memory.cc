@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -84,7 +85,14 @@ bool Memory::Find(Pointer pointer, Pointer* start, size_t* bytes) const {
 bool Memory::Holds(const void* bytes, size_t length) const {
   std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [start, size] : allocations_) {
-    if (memmem(shadow_ + start, size, bytes, length) != nullptr) return true;
+    // By what was written: to read the rest would take memory for it.
+    const auto end = static_cast<off_t>(start + size);
+    off_t at = lseek(file_, static_cast<off_t>(start), SEEK_DATA);
+    while (at >= 0 && at < end) {
+      const off_t hole = std::min(end, lseek(file_, at, SEEK_HOLE));
+      if (memmem(shadow_ + at, hole - at, bytes, length) != nullptr) return true;
+      at = lseek(file_, hole, SEEK_DATA);
+    }
   }
   return false;
 }
