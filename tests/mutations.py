@@ -156,13 +156,9 @@ MUTATIONS: tuple[Mutation, ...] = (
 )
 
 
-def places(mutation: Mutation) -> Iterator[Path]:
-    """The files that hold `old`, in the copy."""
-    if mutation.cpp:
-        root, ending = TREE / "tensorflow_patches", ".cc"
-    else:
-        (root,) = VENV.glob("lib/python3*/site-packages/tensorflow/mpi")
-        ending = ".py"
+def places(mutation: Mutation, root: Path) -> Iterator[Path]:
+    """The files below `root` that hold `old`."""
+    ending = ".cc" if mutation.cpp else ".py"
     for path in root.rglob(f"*{ending}"):
         if str(path).endswith(mutation.where or ending) and mutation.old in path.read_text():
             yield path
@@ -229,7 +225,10 @@ def caught(mutation: Mutation) -> bool:
         copy_environment()
     if mutation.cpp:
         copy_tree()
-    found = list(places(mutation))
+    root = TREE / "tensorflow_patches"
+    if not mutation.cpp:
+        (root,) = VENV.glob("lib/python3*/site-packages/tensorflow/mpi")
+    found = list(places(mutation, root))
     if len(found) != 1 or found[0].read_text().count(mutation.old) != 1:
         raise SystemExit(f"{mutation.name}: its line is not in one place: {found}; write it anew")
     text = found[0].read_text().replace(mutation.old, mutation.new)
