@@ -50,14 +50,52 @@ std::string AfterALongEnd(bool tree) {
   return job.world().HasLeftMessages() ? "a message is left when MPI ends" : "";
 }
 
+// Rank 0 fails, for a message of rank 1 is damaged. The others, which wait for its answer, are
+// told, in a tree rank 2 by rank 1: they need not wait until its silence has lasted.
+std::string AfterAnErrorOfRank0(bool tree) {
+  constexpr std::chrono::seconds kSilence{100};
+  SimulationOptions simulation;
+  simulation.choose = [](int) { return 0; };
+  if (tree) simulation.leaders = {0, 1, 2};
+  bool damaged = false;
+  simulation.on_message = [&damaged](int from, int, std::string* bytes) {
+    if (from == 1 && !std::exchange(damaged, true)) bytes->back() ^= 1;
+    return Fate();
+  };
+  EngineOptions engine;
+  engine.coordinator.stall_timeout = kSilence;
+  SimulatedJob job(simulation, engine);
+  std::vector<TimePoint> ends(job.ranks());
+  for (int rank = 0; rank < job.ranks(); ++rank) {
+    job.AddScript(rank, [&job, &ends, rank] {
+      Item item;
+      item.name = "w";
+      job.Ask(rank, {item});
+      if (!job.Await(rank)) ends[rank] = job.world().Now();
+      job.Leave(rank, "an error");
+    });
+  }
+  const TimePoint begun = job.world().Now();
+  const std::string wrong = job.Run();
+  if (!wrong.empty()) return wrong;
+  for (int rank = 0; rank < job.ranks(); ++rank) {
+    const std::string who = "rank " + std::to_string(rank);
+    if (ends[rank] == TimePoint()) return who + " got a result";
+    if (ends[rank] - begun > kSilence / 2) return who + " was not told";
+  }
+  return "";
+}
+
 #if defined(MUTANT)
 
 TEST(MutantTest, IsFound) {
   for (const bool tree : {false, true}) {
-    const std::string wrong = AfterALongEnd(tree);
-    if (wrong.empty()) continue;
-    std::printf("found: %s\n", wrong.c_str());
-    return;
+    for (const auto& run : {AfterALongEnd, AfterAnErrorOfRank0}) {
+      const std::string wrong = run(tree);
+      if (wrong.empty()) continue;
+      std::printf("found: %s\n", wrong.c_str());
+      return;
+    }
   }
   for (uint64_t seed = 0; seed < SCHEDULES; ++seed) {
     const Plan plan = MakePlan(seed);
@@ -87,6 +125,11 @@ TEST(SchedulesTest, SoDoTheyOverATreeOfNodes) {
 TEST(SchedulesTest, WhoComputesAfterItsLastStepIsWaitedFor) {
   EXPECT_EQ(AfterALongEnd(false), "");
   EXPECT_EQ(AfterALongEnd(true), "");
+}
+
+TEST(SchedulesTest, WhoFailsTellsAllThatWaitForIt) {
+  EXPECT_EQ(AfterAnErrorOfRank0(false), "");
+  EXPECT_EQ(AfterAnErrorOfRank0(true), "");
 }
 
 // What ranks say, by rank, while they wait for one that asks for the same a minute later, or that
