@@ -27,8 +27,7 @@ def get(name: str, environ: Mapping[str, str] = os.environ) -> Any:
 
 def given(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The parameters, and TensorFlow's own that change results, that the environment holds."""
-    names = {*PARAMETERS, *SWITCHES} - {"TF2_BEHAVIOR"}  # which TensorFlow sets itself
-    return {name: environ[name] for name in sorted(names) if name in environ}
+    return {name: environ[name] for name in sorted({*PARAMETERS, *SWITCHES}) if name in environ}
 
 
 def check(environ: Mapping[str, str] = os.environ) -> None:
@@ -47,10 +46,11 @@ def check(environ: Mapping[str, str] = os.environ) -> None:
 
 
 # Variables of TensorFlow, Keras and their libraries that change what is computed, or whether it is
-# averaged alike. Not threads, logs and devices: these may differ.
+# averaged alike. Not threads, logs and devices: these may differ. Nor TF2_BEHAVIOR: TensorFlow sets
+# it on import, whatever it was; a launcher that such a program starts hands it on to some nodes.
 SWITCHES = (
     "KERAS_BACKEND", "KERAS_MAX_EPOCHS", "KERAS_MAX_STEPS_PER_EPOCH", "ONEDNN_DEFAULT_FPMATH_MODE",
-    "TENSORFLOW_USE_CUSTOM_CONTRACTION_KERNEL", "TF2_BEHAVIOR",
+    "TENSORFLOW_USE_CUSTOM_CONTRACTION_KERNEL",
     "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_EMULATE_FP16",
     "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL",
     "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_SIMULATE_GPU",

@@ -24,6 +24,8 @@ WORK = 7  # seconds
 
 # What may differ, in every mode.
 os.environ["TF_NUM_INTEROP_THREADS"] = str(1 + RANK)
+if RANK == 0:  # as where a program that has imported TensorFlow starts mpirun: not on other nodes
+    os.environ["TF2_BEHAVIOR"] = "1"
 os.environ["XLA_FLAGS"] = f"--xla_dump_to=/nowhere/{RANK} --xla_cpu_enable_fast_math=false"
 if RANK == 1:
     if MODE == "settings":
