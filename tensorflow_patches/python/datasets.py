@@ -94,10 +94,10 @@ class DataSet:
             data, labels, classes = read(path, delim)
             if split == "training":
                 for other, share in (("validation", valid_pct), ("testing", test_pct)):
-                    held_back = int(len(data) * share)
-                    if held_back:
-                        self._keep(other, data[-held_back:], labels[-held_back:], classes)
-                        data, labels = data[:-held_back], labels[:-held_back]
+                    if share:  # also where it is no whole row of this rank's: none, as an array
+                        kept = len(data) - int(len(data) * share)
+                        self._keep(other, data[kept:], labels[kept:], classes)
+                        data, labels = data[:kept], labels[:kept]
             self._keep(split, data, labels, classes)
 
     def _read_folder(self, delim: str) -> None:
