@@ -92,7 +92,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "child",
         "a forked child goes on as a rank",
-        "    hooks.deactivate_in_child()\n",
+        "    group.deactivate_in_child()\n",
         "    pass\n",
         ("test_gate.py::test_a_forked_child_trains_as_one_process",),
     ),

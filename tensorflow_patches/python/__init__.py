@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tensorflow.mpi._src.runtime import hooks
+from tensorflow.mpi._src.runtime import group, hooks
 
 __all__ = [
     "allgather",
@@ -49,22 +49,22 @@ def is_enabled() -> bool:
 
 def rank() -> int:
     """This process's number among all ranks, from 0 to size() - 1; 0 with averaging off."""
-    hooks.asked_rank = True
+    group.asked_rank = True
     _follow()
-    return hooks.group_rank
+    return group.group_rank
 
 
 def size() -> int:
     """The number of ranks; 1 with averaging off."""
-    hooks.asked_rank = True
+    group.asked_rank = True
     _follow()
-    return hooks.group_size
+    return group.group_size
 
 
 def _follow() -> None:
     """With TF_MPI_FAULT=shrink ranks may have died."""
     if hooks.active:
-        from tensorflow.mpi._src.runtime import presence
+        from tensorflow.mpi._src.presence import presence
 
         presence.follow()
 
@@ -80,7 +80,7 @@ def local_size() -> int:
 
 
 def _topology() -> tuple[int, int, int, int, int]:
-    if not hooks.connected():
+    if not group.connected():
         return (0, 1, 0, 1, 1)
     from tensorflow.mpi._src.runtime import c_api
 
@@ -100,9 +100,9 @@ def barrier(name: str | None = None) -> None:
       tf.errors.DeadlineExceededError: some ranks did not come within TF_MPI_STALL_TIMEOUT.
       tf.errors.UnavailableError: a rank has stopped, or the transport has failed.
     """
-    if not hooks.connected() and hooks.forked_from is None:
+    if not group.connected() and group.forked_from is None:
         return
-    from tensorflow.mpi._src.runtime import collectives
+    from tensorflow.mpi._src.messaging import collectives
 
     collectives.barrier(name)
 
@@ -183,11 +183,11 @@ def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
     """
     for variable in variables:
         variable.assign(broadcast(variable, root))
-    if hooks.connected():
+    if group.connected():
         from tensorflow.mpi._src.runtime import c_api
 
         c_api.load().tfmpi_caught_up()
-        hooks.caught_up += 1
+        group.caught_up += 1
 
 
 def gather_batch(x: Any) -> Any:
@@ -222,9 +222,9 @@ def gather_batch(x: Any) -> Any:
       As for allreduce.
     """
     _refuse_where_left_to_script("gather_batch", "horovod's allgather")
-    if not hooks.active or hooks.size == 1:
+    if not hooks.active or group.size == 1:
         return x
-    from tensorflow.mpi._src.whole import batch
+    from tensorflow.mpi._src.global_batch import batch
 
     return batch.gather_batch(x)
 
@@ -260,7 +260,7 @@ def shard(dataset: Any, batched: bool | None = None) -> Any:
 
 
 def _refuse_where_left_to_script(name: str, instead: str) -> None:
-    if hooks.connected() and not hooks.active:
+    if group.connected() and not hooks.active:
         raise RuntimeError(
             f"tf.mpi.{name} in a script that averages and partitions its data itself, by the API "
             f"of another library: use {instead}, or leave that library's init() out"
@@ -270,6 +270,6 @@ def _refuse_where_left_to_script(name: str, instead: str) -> None:
 def _collective(
     kind: str, tensor: Any, name: str | None, op: str = "average", root: int = 0
 ) -> Any:
-    from tensorflow.mpi._src.runtime import graph_collectives
+    from tensorflow.mpi._src.messaging import graph_collectives
 
     return graph_collectives.collective(kind, tensor, name, op, root)

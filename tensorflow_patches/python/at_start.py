@@ -8,7 +8,7 @@ Python draws the key of its string hashes before it runs anything, so each rank 
 with the same arguments, but with PYTHONHASHSEED set. Nothing has been imported or read by then.
 That is left out where PYTHONHASHSEED is set (`mpirun -x PYTHONHASHSEED=random` leaves each rank its
 own), where Python ignores its environment (-E, -I), with averaging off or TF_MPI_SHARD=off, and
-where the interpreter is part of another program. Then draws/host.py says that hashes differ.
+where the interpreter is part of another program. Then random/host.py says that hashes differ.
 
 Ranks with TF_MPI_ENABLE=0 leave word of it for those of other nodes.
 
@@ -16,7 +16,7 @@ Where another distribution has overwritten TensorFlow's files (installation.py),
 stock TensorFlow, each for itself: `import tensorflow` fails, with the reason.
 
 This reads the environment itself, as config takes longer to import than Python to start:
-tests/tf/draws/test_at_start.py compares the two.
+tests/tf/random/test_at_start.py compares the two.
 """
 
 import os

@@ -13,9 +13,10 @@ import sys
 from tensorflow import mpi
 from tensorflow.mpi import _build_info, config, installation
 from tensorflow.mpi._src.gpu import gpus
+from tensorflow.mpi._src.lifecycle import settings
 from tensorflow.mpi._src.mpi import library as mpi_library
 from tensorflow.mpi._src.observability import machine
-from tensorflow.mpi._src.runtime import c_api, settings
+from tensorflow.mpi._src.runtime import c_api
 
 
 def main() -> int:

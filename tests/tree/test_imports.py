@@ -13,41 +13,45 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "tensorflow_patches" / "python"
 NAME = "tensorflow.mpi"
-MOST_FILES = 15  # in a folder
 
 # What the modules of each room may import, besides their own room. "public" is what scripts may
 # use; "top" is what knows all rooms, directly below _src.
 PUBLIC_BELOW = {"config", "errors"}  # public, and used by every room
+_ENGINE = {"runtime", "interpose", "presence", "messaging", "lifecycle"}
 MAY_IMPORT: dict[str, set[str]] = {
     "config": set(),
     "errors": set(),
     "mpi": {"config"},
-    "runtime": {"config", "errors", "mpi"},
-    "gpu": {"config", "runtime"},
-    "observability": {"config", "errors", "runtime", "mpi"},
-    "variables": {"config", "runtime"},
-    "average": {"config", "runtime", "variables"},
-    "draws": {"config", "runtime"},
-    "whole": {"config", "runtime", "average"},
-    "data": {"config", "runtime", "average", "whole", "draws"},
-    "files": {"config", "errors", "runtime", "variables"},
-    "distribute": {"config", "runtime", "average", "whole", "keras"},
-    "compat_v1": {"config", "runtime", "variables", "average", "gpu"},
-    "keras": {"config", "runtime", "variables", "average", "draws", "whole", "data"},
-    "readers": {"runtime"},
-    "horovod": {"config", "runtime", "average", "keras"},
-    "ddl": {"config", "runtime", "average"},
+    "runtime": {"config", "errors"},
+    "interpose": {"runtime"},
+    "presence": {"config", "runtime"},
+    "messaging": {"config", "errors", "runtime", "presence"},
+    "lifecycle": {"config", "errors", "mpi", "runtime", "interpose", "presence"},
+    "gpu": {"config", *_ENGINE},
+    "observability": {"config", "errors", "mpi", *_ENGINE},
+    "variables": {"config", *_ENGINE},
+    "average": {"config", *_ENGINE, "variables"},
+    "random": {"config", *_ENGINE},
+    "global_batch": {"config", *_ENGINE, "average"},
+    "data": {"config", *_ENGINE, "average", "global_batch", "random"},
+    "files": {"config", "errors", *_ENGINE, "variables"},
+    "distribute": {"config", *_ENGINE, "average", "global_batch", "keras"},
+    "compat_v1": {"config", *_ENGINE, "variables", "average", "gpu"},
+    "keras": {"config", *_ENGINE, "variables", "average", "random", "global_batch", "data"},
+    "readers": {*_ENGINE},
+    "horovod": {"config", *_ENGINE, "average", "keras"},
+    "ddl": {"config", *_ENGINE, "average"},
     "launch": {"config", "ddl"},
-    "faces": {"runtime", "horovod", "ddl", "launch"},
+    "compat": {*_ENGINE, "horovod", "ddl", "launch"},
     "tf_keras": {
-        *("config", "runtime", "variables", "average", "draws", "whole", "data", "keras"),
+        *("config", *_ENGINE, "variables", "average", "random", "global_batch", "data", "keras"),
     },
     "top": {
-        *("config", "runtime", "gpu", "observability", "variables", "average", "data", "files"),
-        *("compat_v1", "keras", "tf_keras", "draws", "distribute", "whole"),
+        *("config", *_ENGINE, "gpu", "observability", "variables", "average", "data", "files"),
+        *("compat_v1", "keras", "tf_keras", "random", "distribute", "global_batch"),
     },
     "public": {
-        *("config", "errors", "runtime", "observability", "whole", "data", "gpu", "mpi"),
+        *("config", "errors", *_ENGINE, "observability", "global_batch", "data", "gpu", "mpi"),
         *("readers", "launch"),
     },
 }
@@ -115,8 +119,8 @@ def components(graph: dict[str, set[str]]) -> list[list[str]]:
 
 def room(module: str) -> str:
     parts = module.removeprefix(NAME).split(".")[1:]
-    if parts[:1] == ["faces"]:
-        return "faces"
+    if parts[:1] == ["compat"]:
+        return "compat"
     if parts[:1] != ["_src"]:
         return parts[0] if parts and parts[0] in PUBLIC_BELOW else "public"
     folder = MODULES[module].parent
@@ -139,8 +143,8 @@ def test_imports_stand_at_the_top() -> None:
         "tensorflow.mpi": "a closed gate loads nothing",
         "tensorflow.mpi._src.bootstrap": "a closed gate loads nothing",
         "tensorflow.mpi._src.files.tensorflow_files": "summaries.py needs TensorFlow",
-        "tensorflow.mpi.faces.ddl": "callbacks need Keras",
-        "tensorflow.mpi.faces.horovod.tensorflow": "SyncBatchNormalization needs Keras",
+        "tensorflow.mpi.compat.ddl": "callbacks need Keras",
+        "tensorflow.mpi.compat.horovod.tensorflow": "SyncBatchNormalization needs Keras",
     }
     found = set()
     for name, path in MODULES.items():
@@ -165,14 +169,6 @@ def test_rooms_know_only_what_is_below() -> None:
 
 def test_the_rooms_themselves_have_an_order() -> None:
     assert components({name: set(below) for name, below in MAY_IMPORT.items()}) == []
-
-
-def test_no_folder_is_crowded() -> None:
-    folders = {path.parent for path in MODULES.values()}
-    crowded = {
-        str(folder): n for folder in folders if (n := len(list(folder.glob("*.py")))) > MOST_FILES
-    }
-    assert not crowded
 
 
 def test_patches_call_the_hooks_that_there_are() -> None:

@@ -28,7 +28,7 @@ def load() -> None:
         ):
             print(f"tensorflow.mpi: {gate.reason}; no gradients are averaged here", file=sys.stderr)
         return
-    from tensorflow.mpi._src.runtime import engine
+    from tensorflow.mpi._src.lifecycle import engine
 
     engine.start(gate)
 

@@ -9,8 +9,6 @@ from tensorflow.mpi._src.average import apply_ops, taken
 from tensorflow.mpi._src.compat_v1 import gradients, sessions, subclasses
 from tensorflow.mpi._src.data import dataset_shard, seeds
 from tensorflow.mpi._src.distribute import average_loss, strategies
-from tensorflow.mpi._src.draws import host, keras_ops
-from tensorflow.mpi._src.draws import ops as random_ops
 from tensorflow.mpi._src.files import (
     dataset_files,
     downloads,
@@ -21,6 +19,7 @@ from tensorflow.mpi._src.files import (
     writes,
 )
 from tensorflow.mpi._src.gpu import gpus
+from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import (
     batch_norm,
     fit,
@@ -31,8 +30,11 @@ from tensorflow.mpi._src.keras import (
     summaries,
 )
 from tensorflow.mpi._src.keras import data as keras_data
+from tensorflow.mpi._src.lifecycle import ends, engine
 from tensorflow.mpi._src.observability import report, script_rate
-from tensorflow.mpi._src.runtime import ends, engine, hooking, hooks
+from tensorflow.mpi._src.random import host, keras_ops
+from tensorflow.mpi._src.random import ops as random_ops
+from tensorflow.mpi._src.runtime import group, hooks
 from tensorflow.mpi._src.tf_keras import data as tf_keras_data
 from tensorflow.mpi._src.tf_keras import optimizers as tf_keras_optimizers
 from tensorflow.mpi._src.tf_keras import training
@@ -67,7 +69,7 @@ def install() -> None:
     ):
         module.install()
     assert not hooks.unfilled(), hooks.unfilled()
-    if hooks.size == 1:
+    if group.size == 1:
         return
     hooking.check_versions()
     for module in (

@@ -48,7 +48,7 @@ def test_each_function_has_a_check():
     rows = re.findall(r"^\| (.+) \| (`\w+`(?:, `\w+`)*) \|$", text, re.M)
     named = {name for names, _ in rows for name in re.findall(r"`([\w.]+)`", names)}
     behind = {name for _, found in rows for name in re.findall(r"`(\w+)`", found)}
-    face = (ROOT / "tensorflow_patches/python/faces/ddl/__init__.py").read_text()
+    face = (ROOT / "tensorflow_patches/python/compat/ddl/__init__.py").read_text()
     assert set(re.findall(r"^    (\w+),$", face, re.M)) <= named
     assert behind == set(CHECKS)
 

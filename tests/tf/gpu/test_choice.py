@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 from tensorflow.mpi import config
 from tensorflow.mpi._src.gpu import gpus
-from tensorflow.mpi._src.runtime import settings
+from tensorflow.mpi._src.lifecycle import settings
 
 A, B, C, D = (f"0000:{bus}:00.0" for bus in ("0A", "1B", "2C", "3D"))
 

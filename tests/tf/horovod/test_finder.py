@@ -43,7 +43,7 @@ def real(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize(("name", "switch"), [("horovod", "TF_MPI_HOROVOD"), ("ddl", "TF_MPI_DDL")])
 def test_a_real_one_is_not_shadowed(name, switch, real, tmp_path):
-    ours = f"tensorflow/mpi/faces/{name}/__init__.py"
+    ours = f"tensorflow/mpi/compat/{name}/__init__.py"
     theirs = f"{real}/{name}/__init__.py"
     assert found(name).endswith(ours)
     assert found(name, real) == theirs

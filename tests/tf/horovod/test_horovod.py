@@ -68,7 +68,7 @@ def test_each_name_of_the_api_has_a_check():
     behind = {name for _, found in rows for name in re.findall(r"`(\w+)`", found)}
     assert behind == {*checks("hvd_collectives.py"), *checks("hvd_optimizers.py")}
     public: set[str] = set()
-    for path in (ROOT / "tensorflow_patches/python/faces/horovod").rglob("*.py"):
+    for path in (ROOT / "tensorflow_patches/python/compat/horovod").rglob("*.py"):
         if path.parent.name not in ("tensorflow", "keras") or path.stem not in ROOMS:
             continue
         text = path.read_text()

@@ -8,7 +8,7 @@ import types
 from typing import Any
 
 import tensorflow as tf  # noqa: F401 (before tensorflow.mpi)
-from tensorflow.mpi._src.runtime import hooking
+from tensorflow.mpi._src.interpose import hooking
 
 module = types.ModuleType("keras.src.trainers.trainer")
 

@@ -19,9 +19,10 @@ from keras.src.backend.tensorflow import trainer
 from keras.src.trainers import data_adapters  # noqa: F401 (loads the adapters' modules)
 from keras.src.trainers.data_adapters import array_data_adapter, generator_data_adapter
 from tensorflow.mpi._src.data import dataset_shard
+from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import data as keras_data
 from tensorflow.mpi._src.keras import fit
-from tensorflow.mpi._src.runtime import hooking, hooks
+from tensorflow.mpi._src.runtime import hooks
 from tensorflow.mpi._src.tf_keras import data as tf_keras_data
 from tensorflow.mpi._src.variables import states
 from tf_keras.src.engine import data_adapter

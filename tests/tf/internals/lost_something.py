@@ -15,7 +15,7 @@ class Takes(importlib.abc.MetaPathFinder):
     """Removes a method before anybody hooks into it, or waits for a module that is not there."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name != "tensorflow.mpi._src.runtime.hooking":
+        if name != "tensorflow.mpi._src.interpose.hooking":
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         assert spec is not None and spec.loader is not None

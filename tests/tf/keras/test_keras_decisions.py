@@ -90,7 +90,7 @@ def test_train_on_batch_takes_what_it_is_given(alone, ranks):
 
 
 def test_generators_go_on_alike(alone, ranks):
-    """Masks differ by rank: tests/tf/draws/test_draws.py."""
+    """Masks differ by rank: tests/tf/random/test_draws.py."""
     for rank in ranks:
         assert rank["dropout"]["state"] == alone["dropout"]["state"]
 

@@ -11,7 +11,7 @@ import threading
 from typing import Any
 
 from tensorflow.mpi._src.average import lineage, scope, taken
-from tensorflow.mpi._src.runtime import hooks
+from tensorflow.mpi._src.runtime import group, hooks
 from tensorflow.mpi._src.variables import naming
 
 _AVERAGED = "_tf_mpi_averaged"  # an Apply op's; glue/kernels/apply_kernel.h
@@ -37,9 +37,9 @@ def _apply_op_created(graph: Any, op: Any) -> None:
     with _lock:
         created += 1
     naming.apply_op_created(graph, op)
-    if hooks.size == 1:
+    if group.size == 1:
         return
-    name, sparse = hooks.apply_ops[op.type]
+    name, sparse = group.apply_ops[op.type]
     inputs = dict(zip((argument.name for argument in op.op_def.input_arg), op.inputs, strict=True))
     gradient = [inputs[name], inputs["indices"]] if sparse else [inputs[name]]
     if not scope.is_inside_already_averaged():

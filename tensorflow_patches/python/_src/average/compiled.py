@@ -11,7 +11,7 @@ from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import carrier, scope
-from tensorflow.mpi._src.runtime import hooks
+from tensorflow.mpi._src.runtime import group
 
 
 def is_compiled() -> bool:
@@ -91,7 +91,7 @@ def _fewer_bytes(slices: Any) -> int | None:
     # Per rank a reduction moves every element twice, a gathering every row and its index once.
     size = slices.values.dtype.size
     row_bytes = (shape.num_elements() // max(1, rows)) * size
-    gathered = hooks.group_size * rows * (row_bytes + 8)
+    gathered = group.group_size * rows * (row_bytes + 8)
     if mode == "auto" and table >= 0 and gathered > 2 * table * (row_bytes + size):
         return None
     return rows
@@ -110,7 +110,7 @@ def _with_room(slices: Any) -> list[Any]:
     else:
         rows = array_ops.shape(slices.values, out_type=dtypes.int32)[0]
         spare = math_ops.maximum(math_ops.maximum(rows // 8, math_ops.minimum(rows, 512)), 1)
-    more = (hooks.group_size - 1) * rows + hooks.group_size * spare
+    more = (group.group_size - 1) * rows + group.group_size * spare
     # As one process sees it, which may load this: rows of zeros, for an index that is there.
     index = array_ops.concat([slices.indices, array_ops.zeros([1], slices.indices.dtype)], axis=0)
     row = array_ops.shape(slices.values, out_type=dtypes.int32)[1:]

@@ -11,7 +11,8 @@ import itertools
 from typing import Any
 
 from tensorflow.mpi._src.average import lineage
-from tensorflow.mpi._src.runtime import c_api, control_plane, hooks
+from tensorflow.mpi._src.messaging import control_plane
+from tensorflow.mpi._src.runtime import c_api, group
 from tensorflow.mpi._src.variables import large_variables, naming
 
 trained: set[str] = set()  # keys of variables of which gradients were taken
@@ -58,7 +59,7 @@ def taken_eagerly(variables: list[Any]) -> None:
 def function_called(graph: Any) -> None:
     """`graph` is about to run, from eager code."""
     handles = getattr(graph, "_tf_mpi_own_updates", None)
-    if handles is None or hooks.asked:
+    if handles is None or group.asked:
         return
     graph._tf_mpi_calls = getattr(graph, "_tf_mpi_calls", 0) + 1
     if graph._tf_mpi_calls == 2:
@@ -70,7 +71,7 @@ def compare(handles: list[Any]) -> None:
     found = differing(handles)
     if found is not None:
         raise RuntimeError(_message(*found))
-    hooks.updated_alike = True
+    group.updated_alike = True
 
 
 def differing(handles: list[Any]) -> tuple[str, int] | None:
@@ -103,8 +104,8 @@ def _digest(handle: Any) -> int:
 def _message(name: str, rank: int) -> str:
     return (
         f"after the first step '{name}' of rank {rank} is not rank 0's: the script updated it by "
-        f"what each rank has of its own, not by an average, so {hooks.size} ranks would train "
-        f"{hooks.size} models. Take the gradient and update the variable in one tf.function or in "
+        f"what each rank has of its own, not by an average, so {group.size} ranks would train "
+        f"{group.size} models. Take the gradient and update the variable in one tf.function or in "
         "Keras's fit, or apply it with an optimizer, or average it with tf.mpi.allreduce(gradient) "
         "first; or run with TF_MPI_ENABLE=0"
     )

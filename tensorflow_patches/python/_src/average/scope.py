@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from tensorflow.mpi._src.runtime import c_api, hooks
+from tensorflow.mpi._src.runtime import c_api, group
 
 _local = threading.local()  # weight, depth, parts, passes, script
 
@@ -62,7 +62,7 @@ def duplicates(every_row: bool) -> int:
     """
     if not every_row:
         return 0
-    return 1 if is_on_part() or hooks.shared_out else 2
+    return 1 if is_on_part() or group.shared_out else 2
 
 
 def is_on_part() -> bool:
@@ -89,7 +89,7 @@ def also_later() -> Any:
 
 def is_alone() -> bool:
     """Whether an average that this thread makes is its own tensor."""
-    return (hooks.group_size if getattr(_local, "script", False) else hooks.size) == 1
+    return (group.group_size if getattr(_local, "script", False) else group.size) == 1
 
 
 @contextlib.contextmanager

@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import averaging, carrier, lineage, own_updates, scope
-from tensorflow.mpi._src.runtime import control_plane, hooks
+from tensorflow.mpi._src.messaging import control_plane
+from tensorflow.mpi._src.runtime import group, hooks
 from tensorflow.mpi._src.variables import naming
 
 _LABEL = "gradients taken"
@@ -60,7 +61,7 @@ def _taken(gradients: Any, sources: Any) -> list[Any]:
     from tensorflow.python.eager import context
 
     gradients = list(gradients)
-    if hooks.size == 1 or len(gradients) != len(sources) or scope.does_averaging_follow():
+    if group.size == 1 or len(gradients) != len(sources) or scope.does_averaging_follow():
         return gradients
     places = [
         (place, variable)
@@ -100,7 +101,7 @@ def _eagerly(gradients: list[Any], variables: list[Any]) -> list[Any]:
     if not pywrap_tfe.TFE_Py_TapeSetIsEmpty() or scope.is_inside_already_averaged():
         return gradients
     if _averages_itself is None:
-        _averages_itself = hooks.asked
+        _averages_itself = group.asked
     own_updates.trained.update(map(own_updates.key, variables))
     if not (scope.is_on_part() or (_has_own_data() and not _averages_itself)):
         if not _averages_itself:
@@ -122,7 +123,7 @@ def note_average(gradient: Any) -> None:
 
 def _has_own_data() -> bool:
     """Whether the script's loop sees other data than that of other ranks, for all that is known."""
-    own = hooks.shared_out or hooks.asked_rank
+    own = group.shared_out or group.asked_rank
     return own or config.get("TF_MPI_SHARD") in ("dataset", "off")
 
 
@@ -223,7 +224,7 @@ def _taken_by(op: Any) -> _Taken | None:
 
 def _assigned(graph: Any, op: Any) -> None:
     """See hooks.assign_op_created."""
-    if hooks.size == 1 or scope.is_inside_already_averaged():
+    if group.size == 1 or scope.is_inside_already_averaged():
         return
     numbers = [t for t in op.inputs[1:] if t.dtype.is_floating or t.dtype.is_complex]
     for tensor in numbers:

@@ -15,7 +15,8 @@ from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.average import averaging, distinct, scope, taken
-from tensorflow.mpi._src.runtime import hooking, hooks
+from tensorflow.mpi._src.interpose import hooking
+from tensorflow.mpi._src.runtime import group, hooks
 from tensorflow.mpi._src.variables import naming
 
 _local = threading.local()  # minimizes: the optimizer whose minimize this thread is in
@@ -29,7 +30,7 @@ def install() -> None:
         gradients_applied=_average_applied,
         optimizer_update=_update,
     )
-    if hooks.size > 1:
+    if group.size > 1:
         hooking.when_imported("tensorflow.python.training.optimizer", _hook)
 
 
@@ -86,7 +87,7 @@ def _average(optimizer: Any, gradients: Any, variables: Any, every_row: bool) ->
     from tensorflow.python.eager import context
     from tensorflow.python.framework import indexed_slices, ops, tensor
 
-    if hooks.size == 1:
+    if group.size == 1:
         return gradients
     gradients = list(gradients)
     graph = None if context.executing_eagerly() else ops.get_default_graph()
@@ -114,7 +115,7 @@ def _average_applied(optimizer: Any, pending: Any) -> Any:
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops
 
-    if hooks.size == 1:
+    if group.size == 1:
         return pending
     new = [
         index
@@ -144,7 +145,7 @@ def _update(optimizer: Any, processor: Any, gradient: Any) -> Any:
     """See hooks.optimizer_update. Whatever ops it updates by, its gradient is an average."""
     global updates
     updates += 1
-    if hooks.size == 1:
+    if group.size == 1:
         return processor.update_op(optimizer, gradient)
     with scope.already_averaged():
         return processor.update_op(optimizer, gradient)

@@ -18,7 +18,8 @@ from typing import Any
 
 from tensorflow.mpi._src.average.carrier import averaged_names
 from tensorflow.mpi._src.gpu import gpus
-from tensorflow.mpi._src.runtime import c_api, hooks, presence
+from tensorflow.mpi._src.presence import presence
+from tensorflow.mpi._src.runtime import c_api, group, hooks
 from tensorflow.mpi._src.variables import large_variables, naming, replica_check
 from tensorflow.mpi._src.variables.initial_broadcast import busy
 from tensorflow.mpi._src.variables.naming import state_name
@@ -183,7 +184,7 @@ def _trained_by(graph: Any, names: Iterable[str]) -> set[str]:
 def _trained_by_op(op: Any) -> set[str]:
     if op.type == "IdentityN":
         return set(averaged_names(op))  # as of compute_gradients: the variables' names
-    if op.type not in hooks.apply_ops:
+    if op.type not in group.apply_ops:
         return set()
     return {state_name(t.op) for t in op.inputs if _is_state(t)}
 

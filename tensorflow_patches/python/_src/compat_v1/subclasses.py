@@ -7,7 +7,7 @@ from typing import Any
 
 from tensorflow.mpi._src.average import apply_ops, lineage, own_updates
 from tensorflow.mpi._src.compat_v1 import gradients
-from tensorflow.mpi._src.runtime import c_api, hooks
+from tensorflow.mpi._src.runtime import c_api, group, hooks
 
 _WAY_OUT = "or run with TF_MPI_ENABLE=0"
 
@@ -26,7 +26,7 @@ def _guard_subclass(optimizer: Any) -> None:
     one does that skips a step. TensorFlow's own classes call the stock one, or skip.
     """
     original = vars(optimizer).get("apply_gradients")
-    if original is None or hooks.size == 1 or optimizer.__module__.startswith("tensorflow."):
+    if original is None or group.size == 1 or optimizer.__module__.startswith("tensorflow."):
         return
 
     @functools.wraps(original)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
-from tensorflow.mpi._src.runtime import hooks
+from tensorflow.mpi._src.runtime import group
 
 
 class EvenShard(NamedTuple):
@@ -91,9 +91,9 @@ def weighted(sizes: Collection[int] | None) -> Callable[[Any, Any, Any, Any], An
     Args:
       sizes: the numbers of samples that batches can have; None if that is not known.
     """
-    if sizes and all(size % hooks.size == 0 for size in sizes):
+    if sizes and all(size % group.size == 0 for size in sizes):
         return even
-    kind = Shard if sizes and min(sizes) >= hooks.size else maybe_shard
+    kind = Shard if sizes and min(sizes) >= group.size else maybe_shard
     return lambda data, mine, rows, first: kind(data, weight_of(mine, rows), first)
 
 
@@ -116,23 +116,23 @@ def shard_batches(
 
     spec = dataset.element_spec
     check_rows = _more_than_one_length(spec)
-    divides = bool(sizes) and all(size % hooks.size == 0 for size in sizes or ())
+    divides = bool(sizes) and all(size % group.size == 0 for size in sizes or ())
 
     def step(offset: Any, batch: Any) -> tuple[Any, Any]:
         rows = num_rows(spec, batch)
         if check_rows:
             rows = _all_of(rows, spec, batch)
         if divides:
-            place = tf.constant(hooks.rank, tf.int64)
-            return offset, element(_even(spec, batch), rows // hooks.size, rows, place)
-        first = tf.math.floormod(hooks.rank - offset, hooks.size)
+            place = tf.constant(group.rank, tf.int64)
+            return offset, element(_even(spec, batch), rows // group.size, rows, place)
+        first = tf.math.floormod(group.rank - offset, group.size)
         nothing = first >= rows
         start = tf.where(nothing, tf.constant(0, tf.int64), first)
         end = tf.where(nothing, tf.minimum(rows, 1), rows)
-        indices = tf.range(start, end, hooks.size)
+        indices = tf.range(start, end, group.size)
         mine = tf.where(nothing, tf.constant(0, tf.int64), tf.size(indices, tf.int64))
         shard = element(_take(spec, batch, indices), mine, rows, first)
-        return tf.math.floormod(offset + rows, hooks.size), shard
+        return tf.math.floormod(offset + rows, group.size), shard
 
     return dataset.scan(tf.constant(0, tf.int64), step)
 
@@ -152,7 +152,7 @@ def weight_of(mine: Any, all_ranks: Any) -> Any:
     import tensorflow as tf
 
     return tf.math.divide_no_nan(
-        tf.cast(mine * hooks.size, tf.float32), tf.cast(all_ranks, tf.float32)
+        tf.cast(mine * group.size, tf.float32), tf.cast(all_ranks, tf.float32)
     )
 
 
@@ -281,8 +281,8 @@ def _even(spec: Any, element: Any) -> Any:
 
     rows = static_rows(spec)
     if rows is None:
-        return _take(spec, element, tf.range(hooks.rank, num_rows(spec, element), hooks.size))
-    indices = range(hooks.rank, rows, hooks.size)
+        return _take(spec, element, tf.range(group.rank, num_rows(spec, element), group.size))
+    indices = range(group.rank, rows, group.size)
     return _take(spec, element, tf.constant(list(indices), tf.int64))
 
 
@@ -312,8 +312,8 @@ def _take_sparse(part: Any, indices: Any) -> Any:
 
     first, count = indices[0], tf.size(indices, tf.int64)
     row = part.indices[:, 0] - first
-    keep = (row >= 0) & (row % hooks.size == 0) & (row // hooks.size < count)
+    keep = (row >= 0) & (row % group.size == 0) & (row // group.size < count)
     kept = tf.sparse.retain(part, keep)
-    rows = tf.boolean_mask(row // hooks.size, keep)
+    rows = tf.boolean_mask(row // group.size, keep)
     shape = tf.concat([[count], part.dense_shape[1:]], 0)
     return tf.SparseTensor(tf.concat([rows[:, None], kept.indices[:, 1:]], 1), kept.values, shape)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from tensorflow.mpi._src.runtime import control_plane
+from tensorflow.mpi._src.messaging import control_plane
 
 _LOOKED_AT = 2**16  # elements, at the beginning, in the middle and at the end of an array
 _NO_CONTENT = {"_variant_tensor_attr", "_seed", "_seed2", "_num_parallel_calls"}

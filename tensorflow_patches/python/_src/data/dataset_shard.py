@@ -12,8 +12,9 @@ from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.data import batch_shard, determinism, streams
-from tensorflow.mpi._src.draws import ops
-from tensorflow.mpi._src.runtime import hooks, presence
+from tensorflow.mpi._src.presence import presence
+from tensorflow.mpi._src.random import ops
+from tensorflow.mpi._src.runtime import group, hooks
 
 _numbers = itertools.count(1)  # of datasets, in program order
 
@@ -29,10 +30,10 @@ def shard(dataset: Any, batched: bool | None) -> Any:
 
     if not isinstance(dataset, tf.data.Dataset):
         raise TypeError(f"tf.mpi.shard takes a tf.data.Dataset, not {type(dataset).__name__}")
-    if hooks.size == 1:
+    if group.size == 1:
         return dataset
-    hooks.shared_out = True
-    presence.needs_all(f"a data set that tf.mpi.shard has split among {hooks.size} ranks")
+    group.shared_out = True
+    presence.needs_all(f"a data set that tf.mpi.shard has split among {group.size} ranks")
     batched = _has_batches(dataset) if batched is None else batched
     if batched and not batch_shard.is_batched(dataset.element_spec):
         raise ValueError(
@@ -64,8 +65,8 @@ def _every_nth(stream: streams.Stream) -> Any:
     if stream.fed or length is None:
         return streams.every_nth(dataset, drop_remainder=True)
     if isinstance(length, int):
-        dataset = dataset.take(length // hooks.size * hooks.size)
-    return dataset.shard(hooks.size, hooks.rank)
+        dataset = dataset.take(length // group.size * group.size)
+    return dataset.shard(group.size, group.rank)
 
 
 def _has_batches(dataset: Any) -> bool:
@@ -89,9 +90,9 @@ def _iterated(dataset: Any) -> Any:
     Not where Keras iterates: it has made its part, or looks at all data on purpose. Not what is a
     part already.
     """
-    if hooks.size > 1:
+    if group.size > 1:
         determinism.note_iteration(dataset)
-    if hooks.size == 1 or config.get("TF_MPI_SHARD") != "dataset":
+    if group.size == 1 or config.get("TF_MPI_SHARD") != "dataset":
         return dataset
     if _is_part(dataset) or caller_is_keras():
         return dataset

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import scope
 from tensorflow.mpi._src.data import batch_shard, own_part, predictions, streams
-from tensorflow.mpi._src.draws import ops
-from tensorflow.mpi._src.runtime import control_plane, hooks, log
-from tensorflow.mpi._src.whole import batch, results, states, trial
+from tensorflow.mpi._src.global_batch import batch, results, states, trial
+from tensorflow.mpi._src.messaging import control_plane
+from tensorflow.mpi._src.random import ops
+from tensorflow.mpi._src.runtime import group, log
 
 _KERAS_BATCH = 32  # the batch size of arrays if the script gives none
 _AHEAD = 2  # batches
@@ -43,7 +44,7 @@ class Feed(NamedTuple):
 
 def takes_parts() -> bool:
     """Whether ranks take parts of data that all of them are given."""
-    return hooks.size > 1 and config.get("TF_MPI_SHARD") != "off"
+    return group.size > 1 and config.get("TF_MPI_SHARD") != "off"
 
 
 def batch_per_rank() -> bool:
@@ -80,10 +81,10 @@ def of_all_ranks(batch_size: int | None, steps: int | None) -> tuple[int | None,
     """The batch size and steps per epoch for arrays, of those that the script gave."""
     if not batch_per_rank():
         return batch_size, steps
-    fewer = math.ceil(steps / hooks.size) if steps and steps > 0 else steps
+    fewer = math.ceil(steps / group.size) if steps and steps > 0 else steps
     if batch_size is None and fewer is None:
-        return _KERAS_BATCH * hooks.size, None
-    return batch_size and batch_size * hooks.size, fewer
+        return _KERAS_BATCH * group.size, None
+    return batch_size and batch_size * group.size, fewer
 
 
 def shard_of(given: Given) -> Feed:
@@ -174,7 +175,7 @@ def _is_whole(given: Given, spec: Any) -> bool:
 
 def _say_whole(why: str) -> None:
     global _said_whole
-    if hooks.rank == 0 and not _said_whole:
+    if group.rank == 0 and not _said_whole:
         _said_whole = True
         log.say(
             f"{why}: every rank computes whole batches, which is right but no faster than one "
@@ -205,9 +206,9 @@ def _of_generator(dataset: Any) -> Any:
 def _in_turn(stream: streams.Stream, label: str) -> Feed:
     """A batch per rank: each rank has every size-th."""
     part, length = streams.in_turn(stream), stream.length
-    steps = math.ceil(length / hooks.size) if isinstance(length, int) else None
+    steps = math.ceil(length / group.size) if isinstance(length, int) else None
     alike = stream.sizes is not None and len(stream.sizes) == 1
-    if alike and (length == "endless" or steps and length % hooks.size == 0):
+    if alike and (length == "endless" or steps and length % group.size == 0):
         part = streams.as_even(part)
     else:
         part = streams.agree(streams.count(part), label)
@@ -216,7 +217,7 @@ def _in_turn(stream: streams.Stream, label: str) -> Feed:
 
 def _own(given: Given, stream: streams.Stream, label: str) -> Feed:
     """The batches that this rank was given for itself."""
-    if hooks.size == 1 or not batch_shard.is_batched(given.dataset.element_spec):
+    if group.size == 1 or not batch_shard.is_batched(given.dataset.element_spec):
         return Feed(given.dataset, given.num_batches)
     everyone = control_plane.headers(label, [stream.length, stream.sizes])
     lengths = [length for length, _ in everyone]

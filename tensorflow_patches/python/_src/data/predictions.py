@@ -17,7 +17,8 @@ import zlib
 from typing import Any
 
 from tensorflow.mpi._src.data import batch_shard, contents
-from tensorflow.mpi._src.runtime import collectives, control_plane, hooks, log
+from tensorflow.mpi._src.messaging import collectives, control_plane
+from tensorflow.mpi._src.runtime import group, log
 
 _numbers = itertools.count(1)  # of predict calls, in program order
 
@@ -119,7 +120,7 @@ _said_own = False
 def say_own(what: str) -> None:
     """Once, on rank 0; all ranks see at the same time that their data differ."""
     global _said_own
-    if hooks.rank == 0 and not _said_own:
+    if group.rank == 0 and not _said_own:
         _said_own = True
         log.say(
             f"predict, {what}: the ranks were given different data, so each rank predicts its own, "
@@ -154,7 +155,7 @@ def _gather(call: Prediction, outputs: Any) -> Any:
     everyone = [theirs[:2] for theirs in told]
     total = sum(theirs for theirs, _ in everyone)
     for rank, (theirs, their_kinds) in enumerate(everyone):
-        by_turns = len(range(rank, total, hooks.size))
+        by_turns = len(range(rank, total, group.size))
         if theirs != by_turns or their_kinds != everyone[0][1] or None in their_kinds:
             return None
     whole = []
@@ -164,7 +165,7 @@ def _gather(call: Prediction, outputs: Any) -> Any:
         in_order = np.empty_like(parts)
         first = 0
         for rank, (theirs, _) in enumerate(everyone):
-            in_order[rank :: hooks.size] = parts[first : first + theirs]
+            in_order[rank :: group.size] = parts[first : first + theirs]
             first += theirs
         whole.append(in_order)
     return tf.nest.pack_sequence_as(outputs, whole)

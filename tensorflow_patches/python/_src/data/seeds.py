@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from tensorflow.mpi._src.runtime import collectives, hooks
+from tensorflow.mpi._src.messaging import collectives
+from tensorflow.mpi._src.runtime import hooks
 
 _inside = threading.local()  # .adapter: a data adapter is being built on this thread
 _numbers = itertools.count(1)

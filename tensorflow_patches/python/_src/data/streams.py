@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from tensorflow.mpi._src.data import batch_shard, determinism, packing
-from tensorflow.mpi._src.runtime import control_plane, graph_collectives, hooks, log
-from tensorflow.mpi._src.whole import batch
+from tensorflow.mpi._src.global_batch import batch
+from tensorflow.mpi._src.messaging import control_plane, graph_collectives
+from tensorflow.mpi._src.runtime import group, log
 
 _ENDED = -1
 _said_other_data = False
@@ -58,7 +59,7 @@ def compare(stream: Stream, label: str, arrays: bool = False) -> Comparison:
     dataset = stream.dataset
     description = determinism.digests(dataset) if arrays else determinism.description(dataset)
     spec = packing.encode_spec(dataset.element_spec)
-    mine = [stream.length, stream.sizes, description, spec, hooks.asked_rank]
+    mine = [stream.length, stream.sizes, description, spec, group.asked_rank]
     everyone = control_plane.headers(label, mine)
     known = [theirs[2] for theirs in everyone]
     alike = description is not None and all(theirs == description for theirs in known)
@@ -100,7 +101,7 @@ def _other_data(what: str, kind: str, knows_of_ranks: bool) -> None:
             "which each then takes its part (a seed, if they are drawn at random)"
         )
     global _said_other_data
-    if hooks.rank == 0 and not _said_other_data:
+    if group.rank == 0 and not _said_other_data:
         _said_other_data = True
         log.say(
             f"{what}: the ranks have drawn different {kind}; all of them train and evaluate on "
@@ -140,14 +141,14 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str | None
         spec = packing.decode_spec(spec_of_rank_0)
     packed = tf.data.Dataset.from_tensors(tf.zeros([0], tf.uint8)).repeat()
     by_python = determinism.is_made_by_python(dataset)
-    asks = hooks.rank == 0 or by_python
+    asks = group.rank == 0 or by_python
     if asks:
         mine = _packed(dataset, by_python)
         packed = mine.concatenate(packed)
 
     def received(element: Any) -> Any:
         packed, name = element
-        if hooks.rank == 0:
+        if group.rank == 0:
             return _gather(packed, name)
         from_rank_0 = _gather(packed[:0], name)
         if asks:
@@ -208,10 +209,10 @@ def agree(dataset: Any, label: str) -> Any:
 
     def meet(element: Any) -> tuple[Any, Any]:
         counted, name = element
-        everyone = tf.ensure_shape(_gather(counted.rows[None], name), [hooks.size])
+        everyone = tf.ensure_shape(_gather(counted.rows[None], name), [group.size])
         rows = tf.maximum(everyone, 0)
-        weight = batch_shard.weight_of(rows[hooks.rank], tf.reduce_sum(rows))
-        first = tf.constant(hooks.rank * batch.OWN_BATCH, tf.int64)
+        weight = batch_shard.weight_of(rows[group.rank], tf.reduce_sum(rows))
+        first = tf.constant(group.rank * batch.OWN_BATCH, tf.int64)
         shard = batch_shard.maybe_shard(counted.data, weight, first)
         return tf.reduce_any(everyone > _ENDED), shard
 
@@ -240,7 +241,7 @@ def samples(dataset: Any) -> Any:
 def in_turn(stream: Stream) -> Any:
     """Batch i is rank i % size's, of a stream that is the same on all ranks."""
     if not stream.fed:
-        return stream.dataset.shard(hooks.size, hooks.rank)
+        return stream.dataset.shard(group.size, group.rank)
     # All ranks must ask for all batches of a turn before any of them trains on its own.
     return every_nth(stream.dataset, drop_remainder=False)
 
@@ -253,9 +254,9 @@ def every_nth(dataset: Any, drop_remainder: bool) -> Any:
 
     def mine(*window: Any) -> Any:
         turn = tf.data.Dataset.zip(batch_shard.element_of(spec, window))
-        return turn.skip(hooks.rank).take(1)
+        return turn.skip(group.rank).take(1)
 
-    return dataset.window(hooks.size, drop_remainder=drop_remainder).flat_map(mine)
+    return dataset.window(group.size, drop_remainder=drop_remainder).flat_map(mine)
 
 
 def _named(dataset: Any, label: str) -> Any:

@@ -1,1 +1,1 @@
-"""What a script that was written for IBM's DDL calls. faces/ddl has its names."""
+"""What a script that was written for IBM's DDL calls. compat/ddl has its names."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.ddl import modes
-from tensorflow.mpi._src.runtime import c_api, engine, hooks, log
+from tensorflow.mpi._src.lifecycle import engine
+from tensorflow.mpi._src.runtime import c_api, group, hooks, log
 
 _initialized = False
 
@@ -19,7 +20,7 @@ def init(options: str | None = None) -> None:
     global _initialized
     given = modes.parse_options(config.ddl_options() if options is None else options)
     if given.mode is not None:
-        given.mode.check(hooks.group_size)
+        given.mode.check(group.group_size)
     if _initialized:
         return
     _initialized = True
@@ -27,7 +28,7 @@ def init(options: str | None = None) -> None:
         return
     config.leave_data_to_script()
     engine.leave_data_to_script()
-    if hooks.rank == 0 and config.get("TF_MPI_LOG_LEVEL") != "warning":
+    if group.rank == 0 and config.get("TF_MPI_LOG_LEVEL") != "warning":
         stats = "; for -dump_iter's figures set TF_MPI_STATS=1" if given.dump_iter else ""
         log.say(
             "ddl is tensorflow.mpi's here. Optimizers average; parts of the data, files and "
@@ -36,11 +37,11 @@ def init(options: str | None = None) -> None:
 
 
 def rank() -> int:
-    return hooks.group_rank
+    return group.group_rank
 
 
 def size() -> int:
-    return hooks.group_size
+    return group.group_size
 
 
 def local_rank() -> int:
@@ -57,4 +58,4 @@ def local_gpuid() -> int:
 
 
 def _topology() -> tuple[int, int, int, int, int]:
-    return c_api.topology() if hooks.connected() else (0, 1, 0, 1, 1)
+    return c_api.topology() if group.connected() else (0, 1, 0, 1, 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from tensorflow.mpi._src.ddl import api, ops
-from tensorflow.mpi._src.runtime import graph_collectives
+from tensorflow.mpi._src.messaging import graph_collectives
 
 
 class _Metrics:

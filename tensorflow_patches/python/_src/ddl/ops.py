@@ -7,7 +7,8 @@ from typing import Any
 
 from tensorflow.mpi._src.average import averaging, taken
 from tensorflow.mpi._src.ddl import api
-from tensorflow.mpi._src.runtime import graph_collectives, hooks
+from tensorflow.mpi._src.messaging import graph_collectives
+from tensorflow.mpi._src.runtime import group
 
 _OPS = ("sum", "avg")
 
@@ -70,7 +71,7 @@ def _tensor(value: Any) -> Any:
 def _reduced(tensors: list[Any], op: str) -> list[Any]:
     import tensorflow as tf
 
-    if hooks.group_size == 1:
+    if group.group_size == 1:
         return [tf.identity(one) for one in tensors]
     names = [f"tensor {number}" for number in range(len(tensors))]
     averages = averaging.average_all(tensors, names, f"ddl of {len(names)}", every_row=True)
@@ -84,18 +85,18 @@ def _times_size(average: Any) -> Any:
 
     if isinstance(average, tf.IndexedSlices):
         return tf.IndexedSlices(
-            average.values * tf.cast(hooks.group_size, average.values.dtype),
+            average.values * tf.cast(group.group_size, average.values.dtype),
             average.indices,
             average.dense_shape,
         )
-    return average * tf.cast(hooks.group_size, average.dtype)
+    return average * tf.cast(group.group_size, average.dtype)
 
 
 def _plain(tensor: Any, op: str) -> Any:
     import tensorflow as tf
 
     total = graph_collectives.collective("allreduce", tensor, None, "plain sum", 0)
-    return total / tf.cast(hooks.group_size, total.dtype) if op == "avg" else total
+    return total / tf.cast(group.group_size, total.dtype) if op == "avg" else total
 
 
 def _checked(result: Any, expected: Any, tolerance: float, number: int) -> Any:

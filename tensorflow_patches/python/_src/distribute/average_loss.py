@@ -11,10 +11,11 @@ from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import scope
+from tensorflow.mpi._src.global_batch import batch
+from tensorflow.mpi._src.global_batch.kind import Kind
+from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import calls
-from tensorflow.mpi._src.runtime import hooking, hooks
-from tensorflow.mpi._src.whole import batch
-from tensorflow.mpi._src.whole.kind import Kind
+from tensorflow.mpi._src.runtime import group
 
 
 def install() -> None:
@@ -36,7 +37,7 @@ def _of_part(compute: Any) -> Any:
         import tensorflow as tf
 
         weight = scope.current_weight()
-        times = tf.cast(hooks.size, loss.dtype)
+        times = tf.cast(group.size, loss.dtype)
         if weight is not None:  # by which the gradient is multiplied before it is averaged
             times = tf.math.divide_no_nan(times, tf.cast(weight, loss.dtype))
         scaled = loss * times

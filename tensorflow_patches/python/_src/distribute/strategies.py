@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi._src.runtime import hooking, hooks, log
+from tensorflow.mpi._src.interpose import hooking
+from tensorflow.mpi._src.runtime import group, log
 
 _ROOM = "tensorflow.python.distribute"
 _said: set[str] = set()
@@ -110,14 +111,14 @@ def _workers(*args: Any, cluster_resolver: Any = None, **_: Any) -> tuple[int, A
     jobs = resolver.cluster_spec().as_dict()
     if resolver.task_type in ("ps", "evaluator"):
         raise NotImplementedError(
-            f"rank {hooks.rank} of {hooks.size} is a '{resolver.task_type}' by its TF_CONFIG: the "
+            f"rank {group.rank} of {group.size} is a '{resolver.task_type}' by its TF_CONFIG: the "
             "ranks of MPI are all workers. Leave TF_CONFIG unset and start workers only, or set "
             "TF_MPI_ENABLE=0"
         )
     workers = sum(len(jobs.get(job, ())) for job in ("chief", "worker")) or 1
-    if workers not in (1, hooks.size):
+    if workers not in (1, group.size):
         _say(
-            f"TF_CONFIG names {workers} workers, and {hooks.size} ranks run: they split the global "
+            f"TF_CONFIG names {workers} workers, and {group.size} ranks run: they split the global "
             f"batch of {workers} workers"
         )
     return workers, resolver, None
@@ -128,7 +129,7 @@ def _refuse(name: str) -> Callable[[ModuleType], None]:
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
             raise NotImplementedError(
                 f"tf.distribute's {type(self).__name__} has servers that hold the parameters; here "
-                f"{hooks.size} ranks train one model in step, and need no strategy. Use "
+                f"{group.size} ranks train one model in step, and need no strategy. Use "
                 "tf.distribute.MirroredStrategy() or none, or set TF_MPI_ENABLE=0"
             )
 
@@ -141,6 +142,6 @@ def _refuse(name: str) -> Callable[[ModuleType], None]:
 
 
 def _say(line: str) -> None:
-    if hooks.rank == 0 and line not in _said:
+    if group.rank == 0 and line not in _said:
         _said.add(line)
         log.say(line)

@@ -20,7 +20,7 @@ import time
 import weakref
 
 from tensorflow.mpi._src.files import names, saves
-from tensorflow.mpi._src.runtime import hooks
+from tensorflow.mpi._src.runtime import group
 
 _HELD_SECONDS = 1.0
 _SPECIAL = ("/proc/", "/sys/", "/dev/")
@@ -123,7 +123,7 @@ class AtomicFile:
 
         Of equal files one is as good as another; of logs that differ in times rank 0's is left.
         """
-        if hooks.rank == 0:
+        if group.rank == 0:
             return False
         try:
             there = os.stat(self.path)

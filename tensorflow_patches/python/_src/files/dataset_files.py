@@ -16,7 +16,8 @@ from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.files import saves
-from tensorflow.mpi._src.runtime import hooking, hooks
+from tensorflow.mpi._src.interpose import hooking
+from tensorflow.mpi._src.runtime import group
 
 _OPS = "tensorflow.python.data.ops"
 _folders: dict[str, str] = {}  # path that the script gave -> this rank's folder for it
@@ -26,7 +27,7 @@ def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
     if not saves.shared():
         return
-    if hooks.rank != 0:
+    if group.rank != 0:
         hooking.when_imported(f"{_OPS}.cache_op", _hook_caches)
         hooking.when_imported(f"{_OPS}.snapshot_op", _hook_snapshots)
     hooking.when_imported(f"{_OPS}.save_op", _save_once)
@@ -77,7 +78,7 @@ def _folder(path: str) -> str:
     """Beside `path`, where there is room for it, else where temporary files are."""
     path = os.path.abspath(path)
     if path not in _folders:
-        prefix = f".{os.path.basename(path)}-of-rank-{hooks.rank}-"
+        prefix = f".{os.path.basename(path)}-of-rank-{group.rank}-"
         try:
             folder = tempfile.mkdtemp(prefix=prefix, dir=os.path.dirname(path))
         except OSError:

@@ -20,7 +20,8 @@ from typing import Any
 
 from tensorflow.mpi import config, errors
 from tensorflow.mpi._src.files import private
-from tensorflow.mpi._src.runtime import hooking, hooks, log
+from tensorflow.mpi._src.interpose import hooking
+from tensorflow.mpi._src.runtime import group, log
 
 _started = time.time()
 _calls: collections.Counter[str] = collections.Counter()  # that force a download, by arguments
@@ -99,7 +100,7 @@ def _wait_for(file: int, call: str) -> None:
         except BlockingIOError:
             waited = time.monotonic() - start
         what = (
-            f"rank {hooks.rank} has waited {waited:.0f} s for another process of this node to "
+            f"rank {group.rank} has waited {waited:.0f} s for another process of this node to "
             f"end get_file{call}"
         )
         if timeout and waited >= timeout:

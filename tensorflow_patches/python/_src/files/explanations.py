@@ -12,7 +12,8 @@ import re
 import time
 
 from tensorflow.mpi._src.files import saves
-from tensorflow.mpi._src.runtime import ends, hooks
+from tensorflow.mpi._src.lifecycle import ends
+from tensorflow.mpi._src.runtime import group
 
 _started = time.time()
 _EXISTS = (errno.EEXIST, errno.ENOTEMPTY)
@@ -38,7 +39,7 @@ def explanation(error: BaseException) -> str | None:
     code, path = _missing_or_there(error)
     if path is None or "://" in path:
         return None
-    who = f"all {hooks.size} ranks run the script's own file calls, and one may be first"
+    who = f"all {group.size} ranks run the script's own file calls, and one may be first"
     if code in _EXISTS and _changed(path):
         return f"{who}: '{path}' was made during this run. Make it with exist_ok=True"
     if code == errno.ENOENT and _changed(os.path.dirname(os.path.abspath(path))):

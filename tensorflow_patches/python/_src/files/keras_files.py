@@ -17,7 +17,8 @@ from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.files import names, saves
-from tensorflow.mpi._src.runtime import control_plane, hooking
+from tensorflow.mpi._src.interpose import hooking
+from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.variables import initial_broadcast
 
 _trainings = itertools.count(1)  # that BackupAndRestore takes part in, the same on all ranks

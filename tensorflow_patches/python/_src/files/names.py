@@ -22,7 +22,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from tensorflow.mpi._src.runtime import collectives
+from tensorflow.mpi._src.messaging import collectives
 
 _lock = threading.Lock()
 _folders: dict[str, str] = {}  # this rank's prefix of a path -> rank 0's; under _lock

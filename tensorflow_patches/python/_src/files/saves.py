@@ -19,7 +19,9 @@ from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.files import failures, names, waits
-from tensorflow.mpi._src.runtime import engine, hooks, presence
+from tensorflow.mpi._src.lifecycle import engine
+from tensorflow.mpi._src.presence import presence
+from tensorflow.mpi._src.runtime import group, hooks
 
 _IN_MEMORY = "ram://"  # of the process: TensorFlow's file system, in which tf_keras copies models
 
@@ -56,13 +58,13 @@ def install() -> None:
 @functools.cache
 def shared() -> bool:
     """Whether the ranks share one set of files, which rank 0 writes."""
-    return hooks.size > 1 and bool(config.get("TF_MPI_IO") == "rank0")
+    return group.size > 1 and bool(config.get("TF_MPI_IO") == "rank0")
 
 
 def left_to_rank_0() -> bool:
     """True on a rank that writes no files."""
     presence.follow()
-    return hooks.rank != 0 and shared() and not _thread.own
+    return group.rank != 0 and shared() and not _thread.own
 
 
 def writing() -> bool:
@@ -114,7 +116,7 @@ def saves(
 
 def tells_at_end(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps `function`, which saves and then writes more: rank 0 tells of the saves at its end."""
-    if not shared() or hooks.rank != 0:
+    if not shared() or group.rank != 0:
         return function
 
     @functools.wraps(function)
@@ -215,5 +217,5 @@ def _tell(failure: str, kind: str, key: str) -> None:
 
 def at_end() -> None:
     """At exit: what rank 0 has not saved by now it never will."""
-    if shared() and hooks.rank == 0:
+    if shared() and group.rank == 0:
         waits.tell_ended()

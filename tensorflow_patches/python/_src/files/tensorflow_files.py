@@ -7,7 +7,8 @@ from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.files import names, saves
-from tensorflow.mpi._src.runtime import hooking, hooks
+from tensorflow.mpi._src.interpose import hooking
+from tensorflow.mpi._src.runtime import hooks
 
 
 def install() -> None:

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from tensorflow.mpi import config, errors
 from tensorflow.mpi._src.files import failures, names
-from tensorflow.mpi._src.runtime import c_api, hooks, log, presence
+from tensorflow.mpi._src.presence import presence
+from tensorflow.mpi._src.runtime import c_api, group, log
 
 # Keys of posts: of all saves, of places that rank 0 has left, of its end.
 _SAVES, _LEFT, _ENDED = "saves", "left ", "the script has ended"
@@ -112,11 +113,11 @@ class _Wait:
         if found is not None:
             self._is(found)
         elif left:
-            _say(f"rank 0 has not saved what rank {hooks.rank} saves as '{self.path}'")
+            _say(f"rank 0 has not saved what rank {group.rank} saves as '{self.path}'")
         elif ended or waits - self.waits_since_missed >= _GOES_ON_WITHOUT:
             raise errors.error_from_code(
                 errors.UNAVAILABLE,
-                f"rank {hooks.rank} saves '{self.path}', but "
+                f"rank {group.rank} saves '{self.path}', but "
                 f"{_SCRIPT_ENDED if ended else _WENT_ON} without that. {_WAY_OUT}",
             )
         return found is not None or left
@@ -141,7 +142,7 @@ class _Wait:
             if place not in _met and save.kind == self.kind and not _own[save.path]
         ]
         alike = {place: _likeness(self.path, _rank_0[place].path) for place in open_}
-        if hooks.asked_rank:  # such a script may save something else on each rank
+        if group.asked_rank:  # such a script may save something else on each rank
             open_ = [place for place in open_ if alike[place] > 1]
         return min(open_, key=lambda place: (-alike[place], place), default=None)
 
@@ -153,7 +154,7 @@ class _Wait:
         if save.failure:
             cause = errors.error_from_code(
                 errors.UNAVAILABLE,
-                f"rank 0 could not save '{save.path}', which rank {hooks.rank} saves too: "
+                f"rank 0 could not save '{save.path}', which rank {group.rank} saves too: "
                 f"{failures.text(save.failure)}",
             )
             raise failures.again(save.failure, cause)
@@ -161,7 +162,7 @@ class _Wait:
             return
         seen = names.stand_for(self.path, save.path, save.kept)
         _say(
-            f"rank 0 has saved '{save.path}' where rank {hooks.rank} saves '{self.path}', which "
+            f"rank 0 has saved '{save.path}' where rank {group.rank} saves '{self.path}', which "
             + (_STANDS if seen else f"will not be there. {_WAY_OUT}")
         )
 
@@ -177,7 +178,7 @@ class _Wait:
     def waiting(self, seconds: float) -> str:
         times = len(_by_path[self.there])
         return (
-            f"rank {hooks.rank} has waited {seconds:.0f} s for rank 0 to save '{self.there}' (time "
+            f"rank {group.rank} has waited {seconds:.0f} s for rank 0 to save '{self.there}' (time "
             f"{self.number} for this path; rank 0 has saved it "
             f"{times} times, other paths {len(_rank_0) - times} times). {_WAY_OUT}"
         )
@@ -218,7 +219,7 @@ def _look_for(path: str) -> None:
             _not_shared.add(folder)
             log.say(
                 f"rank 0 has saved '{path}', and {_SHARED_SECONDS:.0f} s later that is not there "
-                f"on node {config.node_name()}, rank {hooks.rank}'s: its folder is not shared by "
+                f"on node {config.node_name()}, rank {group.rank}'s: its folder is not shared by "
                 "the nodes, and what this rank loads from it will be missing or old. Save to a "
                 "folder that all nodes see, or set TF_MPI_IO=all: each rank writes its own"
             )
@@ -233,7 +234,7 @@ def _wait(one: _Wait) -> bool:
     nap = _POLL_SECONDS[0]
     heard = _posts_heard()
     while not one.over():
-        if presence.follow() and hooks.rank == 0:
+        if presence.follow() and group.rank == 0:
             return False
         if one.goes_on and presence.alone():
             one.tell(heard)

@@ -20,7 +20,9 @@ from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.files import atomic, names, saves
-from tensorflow.mpi._src.runtime import engine, hooking, hooks, log
+from tensorflow.mpi._src.interpose import hooking
+from tensorflow.mpi._src.lifecycle import engine
+from tensorflow.mpi._src.runtime import group, log
 
 _MODES = {"w", "wt", "tw", "wb", "bw", "w+", "w+t", "wt+", "wb+", "w+b", "bw+"}
 # They flush a file because they go on to write by its descriptor: it is not whole then.
@@ -113,7 +115,7 @@ def _opens(stock: Any) -> Any:
             whole = None if wrong else _begin(file)
             if whole is not None:
                 return _open(file, mode, buffering, encoding, errors, newline, whole)
-        elif mode.startswith("a") and hooks.rank == 1:
+        elif mode.startswith("a") and group.rank == 1:
             _say_that_all_append(file)
         return stock(file, mode, buffering, encoding, errors, newline, closefd, opener)
 
@@ -164,15 +166,15 @@ def _begin(path: Any) -> atomic.AtomicFile | None:
 
 def _say_that_all_append(path: Any) -> None:
     """Once, on the first rank that is one too many; not if the script may know that it is."""
-    if "appended" in _said or hooks.asked_rank or not atomic.applies(path):
+    if "appended" in _said or group.asked_rank or not atomic.applies(path):
         return
     name = os.path.abspath(os.fsdecode(path))
     if name.endswith(".lock") or names.pattern(name) != name:
         return
     _said.add("appended")
     log.say(
-        f"each of the {hooks.size} ranks appends to '{os.fsdecode(path)}': what it writes there is "
-        f"there {hooks.size} times. Append on one rank: if tf.mpi.rank() == 0"
+        f"each of the {group.size} ranks appends to '{os.fsdecode(path)}': what it writes there is "
+        f"there {group.size} times. Append on one rank: if tf.mpi.rank() == 0"
     )
 
 

@@ -14,7 +14,9 @@ from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi import config
-from tensorflow.mpi._src.runtime import c_api, control_plane, hooking, hooks, log
+from tensorflow.mpi._src.interpose import hooking
+from tensorflow.mpi._src.messaging import control_plane
+from tensorflow.mpi._src.runtime import c_api, group, log
 
 _chosen: int | None = None  # of the GPUs that this process sees; None: leave it to TensorFlow
 _report: list[str] = []  # a line for each rank
@@ -71,7 +73,7 @@ def _hook(module: ModuleType) -> None:
         seen = [[address for address, _, _ in ranks[rank]["gpus"]] for rank in members]
         choices.update(zip(members, choose(seen), strict=True))
     _report = [_line(rank, other, choices[rank]) for rank, other in enumerate(ranks)]
-    mine = choices[hooks.rank]
+    mine = choices[group.rank]
     if mine is None:
         return
     sharing = [
@@ -80,7 +82,7 @@ def _hook(module: ModuleType) -> None:
         if (theirs := choices[rank]) is not None and ranks[rank]["gpus"][theirs][0] == own[mine][0]
     ]
     if len(sharing) > 1 and config.grow_gpu_memory():
-        if hooks.rank == sharing[0] == 0:
+        if group.rank == sharing[0] == 0:
             log.say(
                 f"{len(sharing)} ranks share {own[mine][1]} at {own[mine][0]}, and each takes its "
                 f"memory as it needs it; start as many ranks as there are GPUs for more speed"

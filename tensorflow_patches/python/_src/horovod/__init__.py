@@ -1,1 +1,2 @@
-"""What a script that was written for Horovod calls, done by tf.mpi. faces/horovod has its names."""
+"""What a script that was written for Horovod calls, done by tf.mpi. compat/horovod has
+the names."""

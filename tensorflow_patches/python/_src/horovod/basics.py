@@ -13,7 +13,9 @@ from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.horovod import process_sets as sets
-from tensorflow.mpi._src.runtime import c_api, control_plane, engine, hooks, log
+from tensorflow.mpi._src.lifecycle import engine
+from tensorflow.mpi._src.messaging import control_plane
+from tensorflow.mpi._src.runtime import c_api, group, log
 
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
@@ -44,9 +46,9 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     Raises NotImplementedError for any other group.
     """
     global _state, _inits
-    if hooks.forked_from is not None:
-        raise RuntimeError(f"hvd.init() in a process that rank {hooks.forked_from} has forked")
-    rank, size = hooks.group_rank, hooks.group_size
+    if group.forked_from is not None:
+        raise RuntimeError(f"hvd.init() in a process that rank {group.forked_from} has forked")
+    rank, size = group.group_rank, group.group_size
     if comm is not None and (
         not isinstance(comm, Sequence) or sorted(comm) not in ([], list(range(size)))
     ):
@@ -62,7 +64,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         _say_so()
     _warn_if_off()
     local, others = (0, 1), [(0, 1)]
-    if hooks.connected():
+    if group.connected():
         _, _, local_rank, local_size, _ = c_api.topology()
         local = local_rank, local_size
         others = [tuple(o) for o in control_plane.of_script(f"hvd.init {_inits}", local)]
@@ -82,7 +84,7 @@ def _say_so() -> None:
 def _warn_if_off() -> None:
     """The launcher has started ranks, and none of them knows of another."""
     found = config.launcher()
-    if not hooks.connected() and found is not None and found.size > 1:
+    if not group.connected() and found is not None and found.size > 1:
         print(
             f"tensorflow.mpi: hvd.size() is 1 in each of the {found.size} processes, as averaging "
             f"is off: {config.gate().reason}",

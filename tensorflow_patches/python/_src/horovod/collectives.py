@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from tensorflow.mpi._src.horovod import adasum, basics, process_sets
 from tensorflow.mpi._src.horovod.process_sets import ProcessSet, global_process_set
-from tensorflow.mpi._src.runtime import collectives as arrays
-from tensorflow.mpi._src.runtime import graph_collectives, hooks
+from tensorflow.mpi._src.messaging import collectives as arrays
+from tensorflow.mpi._src.messaging import graph_collectives
+from tensorflow.mpi._src.runtime import group
 
 # As Horovod numbers them.
 Average, Sum, Adasum, Min, Max, Product = 0, 1, 2, 3, 4, 5
@@ -321,7 +322,7 @@ def join() -> Any:
     import tensorflow as tf
 
     basics.state()
-    if not hooks.connected():
+    if not group.connected():
         return tf.constant(0)
     came = np.array([time.time()])
     arrays.barrier("hvd.join")

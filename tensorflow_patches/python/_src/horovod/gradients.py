@@ -17,7 +17,7 @@ from tensorflow.mpi._src.average import averaging, scope
 from tensorflow.mpi._src.horovod import process_sets, reductions
 from tensorflow.mpi._src.horovod.collectives import Adasum, Average, Sum
 from tensorflow.mpi._src.horovod.process_sets import ProcessSet
-from tensorflow.mpi._src.runtime import hooks
+from tensorflow.mpi._src.runtime import group
 
 _MARK = "_tf_mpi_reduced"
 _labels: dict[str, list[weakref.ref[Any]]] = {}
@@ -99,7 +99,7 @@ class Reducer:
         return out
 
     def _reduced(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
-        everyone = len(process_sets.members(self.process_set)) == hooks.group_size
+        everyone = len(process_sets.members(self.process_set)) == group.group_size
         if self.op in (Average, Sum) and everyone:
             return self._averaged(gradients, variables)
         return [self._one(gradient) for gradient in gradients]
@@ -118,7 +118,7 @@ class Reducer:
         with scope.for_the_script(), scope.weighted(None):
             averages = averaging.average_all(gradients, names, label, every_row=True)
         for i, average in enumerate(averages):
-            factor = float(hooks.group_size) if self.op == Sum else self._predivide
+            factor = float(group.group_size) if self.op == Sum else self._predivide
             if isinstance(average, tf.IndexedSlices):
                 if self.op == Sum:
                     average = _divided(average, 1 / factor)

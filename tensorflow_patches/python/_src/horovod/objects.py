@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from tensorflow.mpi._src.horovod import basics, collectives, process_sets
 from tensorflow.mpi._src.horovod.process_sets import ProcessSet, global_process_set
-from tensorflow.mpi._src.runtime import collectives as arrays
-from tensorflow.mpi._src.runtime import graph_collectives
+from tensorflow.mpi._src.messaging import collectives as arrays
+from tensorflow.mpi._src.messaging import graph_collectives
 
 
 def broadcast_variables(

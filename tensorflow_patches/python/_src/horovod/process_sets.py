@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tensorflow.mpi._src.runtime import control_plane, hooks
+from tensorflow.mpi._src.messaging import control_plane
+from tensorflow.mpi._src.runtime import group
 
 _by_id: dict[int, ProcessSet] = {}
 _next_id = 1
@@ -38,12 +39,12 @@ class ProcessSet:
         """This process's place in the set. Raises ValueError if it is not in it."""
         if self.process_set_id is None:
             return None
-        if hooks.group_rank not in members(self):
+        if group.group_rank not in members(self):
             raise ValueError("Process is not part of provided process set.")
-        return members(self).index(hooks.group_rank)
+        return members(self).index(group.group_rank)
 
     def included(self) -> bool | None:
-        return None if self.ranks is None else hooks.group_rank in members(self)
+        return None if self.ranks is None else group.group_rank in members(self)
 
     def __str__(self) -> str:
         return (
@@ -62,7 +63,7 @@ global_process_set.process_set_id = 0
 def members(process_set: ProcessSet) -> list[int]:
     """Its ranks, in order; ValueError if it is not registered."""
     if process_set.process_set_id == 0:
-        return list(range(hooks.group_size))
+        return list(range(group.group_size))
     if process_set.process_set_id not in _by_id:
         raise ValueError("Process set does not exist or has not been registered.")
     return _by_id[process_set.process_set_id].ranks or []
@@ -77,7 +78,7 @@ def start(dynamic: bool) -> None:
     """hvd.init(): the global set is all ranks."""
     global _dynamic
     _dynamic = dynamic
-    global_process_set.ranks = list(range(hooks.group_size))
+    global_process_set.ranks = list(range(group.group_size))
 
 
 def forget() -> None:
@@ -164,8 +165,8 @@ def _known(process_set: ProcessSet) -> int | None:
 
 def _register(process_set: ProcessSet) -> None:
     global _next_id
-    if not all(0 <= rank < hooks.group_size for rank in process_set.ranks or []):
-        raise ValueError(f"{process_set}: there are ranks from 0 to {hooks.group_size - 1}")
+    if not all(0 <= rank < group.group_size for rank in process_set.ranks or []):
+        raise ValueError(f"{process_set}: there are ranks from 0 to {group.group_size - 1}")
     if _free_ids:
         number = _free_ids.pop(0)
     else:
@@ -176,7 +177,7 @@ def _register(process_set: ProcessSet) -> None:
 
 def _agree(what: str, mine: Any) -> None:
     global _calls
-    if not hooks.connected():
+    if not group.connected():
         return
     _calls += 1
     everyone = control_plane.of_script(f"hvd process sets {_calls}", [what, mine])

@@ -13,9 +13,10 @@ from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import averaging, scope
+from tensorflow.mpi._src.global_batch import batch, losses, states
+from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import calls
-from tensorflow.mpi._src.runtime import hooking, hooks, log
-from tensorflow.mpi._src.whole import batch, losses, states
+from tensorflow.mpi._src.runtime import group, log
 
 _said = False
 _said_of_loop = False
@@ -47,7 +48,7 @@ def say_if_of_part(layer: Any) -> None:
     part = batch.current()
     if part is None:
         _say_if_in_own_loop(layer)
-    if _said or hooks.rank or part is None or part.is_trial:
+    if _said or group.rank or part is None or part.is_trial:
         return
     _said = True
     log.say(
@@ -60,8 +61,8 @@ def say_if_of_part(layer: Any) -> None:
 def _say_if_in_own_loop(layer: Any) -> None:
     """Once, where ranks see different data, and no fit makes their moving averages one."""
     global _said_of_loop
-    own_data = hooks.shared_out or hooks.asked_rank or config.get("TF_MPI_SHARD") != "auto"
-    if _said_of_loop or hooks.rank or not own_data or calls.innermost() is not None:
+    own_data = group.shared_out or group.asked_rank or config.get("TF_MPI_SHARD") != "auto"
+    if _said_of_loop or group.rank or not own_data or calls.innermost() is not None:
         return
     _said_of_loop = True
     log.say(

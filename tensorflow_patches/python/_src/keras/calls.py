@@ -10,8 +10,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tensorflow.mpi._src.runtime import hooks, presence
-from tensorflow.mpi._src.whole import trial
+from tensorflow.mpi._src.global_batch import trial
+from tensorflow.mpi._src.presence import presence
+from tensorflow.mpi._src.runtime import group
 
 # What a model raises that was given fewer rows than it counts on.
 _OF_SHAPES = (ValueError, TypeError, IndexError)
@@ -151,7 +152,7 @@ def _in_step(error: BaseException) -> bool:
 
 def _split(call: Call) -> str:
     return (
-        f"tensorflow.mpi: {call.kind}() of model '{call.model.name}' gives each of {hooks.size} "
+        f"tensorflow.mpi: {call.kind}() of model '{call.model.name}' gives each of {group.size} "
         "ranks a part of the first dimension of every batch. If that dimension is not one of "
         "samples (a graph, pairs of anchors and positives), set TF_MPI_SHARD=off: each rank then "
         "has the whole batch"

@@ -12,8 +12,9 @@ from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.data import batch_shard, feeds, predictions, seeds
+from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import calls, program
-from tensorflow.mpi._src.runtime import hooking, hooks, log
+from tensorflow.mpi._src.runtime import group, log
 
 
 def install() -> None:
@@ -96,7 +97,7 @@ def _take_shard(iterator: Any) -> None:
     calls.note_feed(feed.whole)
     calls.note_data(feed.dataset.element_spec, feed.split)
     if feed.in_turn and iterator.steps_per_epoch:
-        iterator.steps_per_epoch = math.ceil(iterator.steps_per_epoch / hooks.size)
+        iterator.steps_per_epoch = math.ceil(iterator.steps_per_epoch / group.size)
 
 
 def _array_sizes(adapter: Any) -> set[int] | None:

@@ -19,11 +19,14 @@ import threading
 from types import ModuleType
 from typing import Any
 
+from tensorflow.mpi._src.global_batch import batch
+from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import calls, generators
 from tensorflow.mpi._src.keras import logs as logs_of_ranks
-from tensorflow.mpi._src.runtime import c_api, control_plane, hooking, hooks, presence
+from tensorflow.mpi._src.messaging import control_plane
+from tensorflow.mpi._src.presence import presence
+from tensorflow.mpi._src.runtime import c_api, group, hooks
 from tensorflow.mpi._src.variables import initial_broadcast, large_variables
-from tensorflow.mpi._src.whole import batch
 
 _fits = itertools.count(1)
 _evaluations = itertools.count(1)
@@ -93,7 +96,7 @@ def _fit_begins(callbacks: Any) -> None:
     """After every callback's on_train_begin, so after BackupAndRestore."""
     if calls.innermost() is None:
         return  # the script drives its callbacks itself
-    hooks.used_keras = True
+    group.used_keras = True
     fit = _Fit()
     callbacks.__dict__["_tf_mpi_fit"] = fit
     model = callbacks.model
@@ -245,7 +248,7 @@ def _check_averaged(fit: _Fit, model: Any) -> None:
     """
     if (
         not hooks.active
-        or hooks.asked
+        or group.asked
         or _averaged_gradients() > fit.gradients
         or not model.trainable_weights
     ):
@@ -255,8 +258,8 @@ def _check_averaged(fit: _Fit, model: Any) -> None:
     optimizer = type(getattr(model, "optimizer", None)).__name__
     raise NotImplementedError(
         f"fit() of model '{model.name}' with optimizer {optimizer} changed the weights in a step "
-        f"that averaged no gradient over the {hooks.size} ranks, so they would train "
-        f"{hooks.size} models. Update the weights through the optimizer's apply or "
+        f"that averaged no gradient over the {group.size} ranks, so they would train "
+        f"{group.size} models. Update the weights through the optimizer's apply or "
         "apply_gradients, or average the gradients with tf.mpi.allreduce(gradient), or run with "
         "TF_MPI_ENABLE=0"
     )
@@ -282,7 +285,7 @@ def _prediction_begins(callbacks: Any) -> None:
 
 
 def _use_begins(label: str, model: Any, flags: Any = None) -> list[Any]:
-    hooks.used_keras = True
+    group.used_keras = True
     call = calls.innermost()
     assert call is not None
     call.label, call.unbuilt = label, not model.built

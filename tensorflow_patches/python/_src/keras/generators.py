@@ -1,15 +1,15 @@
 """A model's random generators (dropout, augmentation) where each rank's draws are its own.
 
 With TF_MPI_SHARD=off, one seed on all ranks would draw the same mask for other samples. Else
-draws/keras_ops.py tells of each draw what it is for, and the generators go on alike.
+random/keras_ops.py tells of each draw what it is for, and the generators go on alike.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from tensorflow.mpi._src.draws import entropy
-from tensorflow.mpi._src.runtime import hooks
+from tensorflow.mpi._src.random import entropy
+from tensorflow.mpi._src.runtime import group
 from tensorflow.mpi._src.variables import states
 
 _APART = "_tf_mpi_drawing"  # on a generator's variable
@@ -31,5 +31,5 @@ def set_apart(model: Any) -> None:
         setattr(variable, _APART, True)
         state = np.array(variable.value.numpy())
         if state.shape == (2,):
-            state[1] += hooks.rank << 20
+            state[1] += group.rank << 20
             variable.assign(state)

@@ -12,8 +12,9 @@ from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi import config
+from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import optimizers as keras_optimizers
-from tensorflow.mpi._src.runtime import hooking, hooks
+from tensorflow.mpi._src.runtime import group
 
 _FACTOR = "_tf_mpi_learning_rate_factor"
 
@@ -32,7 +33,7 @@ def is_scaled() -> bool:
 
 def factor() -> float:
     """What learning rates are multiplied by."""
-    scaling = {"none": 1.0, "linear": float(hooks.size), "sqrt": math.sqrt(hooks.size)}
+    scaling = {"none": 1.0, "linear": float(group.size), "sqrt": math.sqrt(group.size)}
     return scaling[config.get("TF_MPI_SCALE_LR")]
 
 

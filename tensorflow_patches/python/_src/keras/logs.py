@@ -1,7 +1,8 @@
 """Logs of an epoch, an evaluation, or a batch: those of all ranks' data.
 
 A metric's result is made of the sum of its states over ranks; what a step returns besides is the
-mean of the ranks' values, weighted by the samples of the batch, or their sum (whole/results.py).
+mean of the ranks' values, weighted by the samples of the batch, or their sum
+(global_batch/results.py).
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from tensorflow.mpi._src.runtime import control_plane, hooks
-from tensorflow.mpi._src.whole import results, states, trial
-from tensorflow.mpi._src.whole.metrics import BASE
+from tensorflow.mpi._src.global_batch import results, states, trial
+from tensorflow.mpi._src.global_batch.metrics import BASE
+from tensorflow.mpi._src.messaging import control_plane
+from tensorflow.mpi._src.runtime import group
 
 _WEIGHTS = "_tf_mpi_weights"  # on a model: of the last batch, by the kind of step
 
@@ -193,7 +195,7 @@ def _replaced(logs: Any, found: dict[tuple[str, ...], Any], path: tuple[str, ...
 
 def of_batch(model: Any, kind: str, logs: Any, label: str) -> None:
     """The logs of a batch become those of all ranks' samples, in place."""
-    if type(logs) is not dict or hooks.size == 1:
+    if type(logs) is not dict or group.size == 1:
         return
     with summed_metrics(model, kind, f"{label} metrics"):
         known = model.get_metrics_result()

@@ -14,8 +14,10 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from tensorflow.mpi import config
+from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import calls, fit
-from tensorflow.mpi._src.runtime import control_plane, hooking, hooks, log
+from tensorflow.mpi._src.messaging import control_plane
+from tensorflow.mpi._src.runtime import group, log
 
 _told = False  # this rank was
 _meets = False  # the ranks will meet once more in this fit
@@ -81,7 +83,7 @@ def _meet(callbacks: Any) -> None:
         return
     model = callbacks.model
     fit.synchronize_states(model, f"{name}: SIGTERM")
-    said = _save(model) if hooks.rank == 0 else ""
+    said = _save(model) if group.rank == 0 else ""
     control_plane.headers(f"{name}: saved", None)  # so that none ends rank 0 while it saves
     if said:
         log.say(said)

@@ -19,7 +19,8 @@ from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.average import averaging, scope, taken
-from tensorflow.mpi._src.runtime import hooking, hooks
+from tensorflow.mpi._src.interpose import hooking
+from tensorflow.mpi._src.runtime import hooks
 from tensorflow.mpi._src.variables import initial_broadcast, naming
 
 _OLDEST_KERAS = (3, 10)

@@ -1,6 +1,6 @@
 """Keras 3's losses and metrics in steps that have this rank's part of a batch.
 
-What they do is in whole/losses.py, whole/metrics.py and whole/gradients.py.
+What they do is in global_batch/losses.py, global_batch/metrics.py and global_batch/gradients.py.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi._src.runtime import hooking
-from tensorflow.mpi._src.whole import gradients, losses, metrics
+from tensorflow.mpi._src.global_batch import gradients, losses, metrics
+from tensorflow.mpi._src.interpose import hooking
 
 
 def install() -> None:

@@ -15,7 +15,9 @@ from typing import Any
 
 from tensorflow.mpi._src.data import feeds
 from tensorflow.mpi._src.keras import calls, describe
-from tensorflow.mpi._src.runtime import control_plane, hooks, log, presence
+from tensorflow.mpi._src.messaging import control_plane
+from tensorflow.mpi._src.presence import presence
+from tensorflow.mpi._src.runtime import group, log
 from tensorflow.mpi._src.variables import initial_broadcast
 
 _numbers = itertools.count(1)
@@ -108,6 +110,6 @@ def _difference(rank: int, first: tuple[str, str] | None, theirs: tuple[str, str
 
 
 def _say(line: str) -> None:
-    if hooks.rank == 0 and line not in _said:
+    if group.rank == 0 and line not in _said:
         _said.add(line)
         log.say(line)

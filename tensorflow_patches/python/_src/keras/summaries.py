@@ -7,15 +7,16 @@ from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.average import scope
-from tensorflow.mpi._src.runtime import hooking, hooks, log
-from tensorflow.mpi._src.whole import batch, kinds
+from tensorflow.mpi._src.global_batch import batch, kinds
+from tensorflow.mpi._src.interpose import hooking
+from tensorflow.mpi._src.runtime import group, log
 
 _said = False
 
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
-    if hooks.rank == 0 and hooks.size > 1:
+    if group.rank == 0 and group.size > 1:
         hooking.when_imported("tensorflow.python.ops.summary_ops_v2", _hook)
 
 

@@ -21,7 +21,8 @@ import sys
 from typing import Any
 
 from tensorflow.mpi import _build_info, config, errors
-from tensorflow.mpi._src.runtime import c_api, collectives, hooks
+from tensorflow.mpi._src.messaging import collectives
+from tensorflow.mpi._src.runtime import c_api, group, hooks
 
 WAYS = ("plain", "transport", "engine")
 DTYPES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
@@ -90,8 +91,8 @@ def main(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
-    hooks.asked = True
-    report = hooks.rank == 0
+    group.asked = True
+    report = group.rank == 0
     if report:
         print("\n".join(_heading(options)), flush=True)
     rows = []
@@ -112,7 +113,7 @@ def _sizes(text: str) -> list[int]:
 
 
 def _measure(options: argparse.Namespace, size: int) -> Row:
-    ranks = hooks.size
+    ranks = group.size
     gathers = options.collective == "allgather"
     count = max(1, size // DTYPES[options.dtype] // (ranks if gathers else 1))
     own = count * DTYPES[options.dtype]
@@ -155,7 +156,7 @@ def _place() -> dict[str, Any]:
     own_cores = len(os.sched_getaffinity(0))
     _, _, _, local_size, nodes = c_api.topology()
     return {
-        "ranks": hooks.size,
+        "ranks": group.size,
         "local_ranks": local_size,
         "nodes": nodes,
         "node_cores": node_cores,
@@ -221,7 +222,7 @@ def _write(options: argparse.Namespace, rows: list[Row]) -> None:
             lines = csv.writer(file)
             columns = ("median", "min", "max", "algbw", "busbw")
             lines.writerow(("collective", "dtype", "tensors", "ranks", "bytes", "way", *columns))
-            head = (options.collective, options.dtype, options.tensors, hooks.size)
+            head = (options.collective, options.dtype, options.tensors, group.size)
             for row in rows:
                 for way in row.seconds:
                     record = _record(row)[way]
@@ -258,6 +259,6 @@ def _plot(options: argparse.Namespace, rows: list[Row]) -> None:
         axes.grid(alpha=0.3)
     times.set_yscale("log")
     times.legend()
-    figure.suptitle(f"{options.collective}, {options.dtype}, {hooks.size} ranks")
+    figure.suptitle(f"{options.collective}, {options.dtype}, {group.size} ranks")
     figure.tight_layout()
     figure.savefig(options.plot, dpi=120)

@@ -21,8 +21,10 @@ from typing import Any
 
 import numpy as np
 from tensorflow.mpi import config, errors
+from tensorflow.mpi._src.lifecycle import engine
+from tensorflow.mpi._src.messaging import collectives
 from tensorflow.mpi._src.observability import machine, node_report
-from tensorflow.mpi._src.runtime import c_api, collectives, engine
+from tensorflow.mpi._src.runtime import c_api
 
 _POLL_SECONDS = 0.1
 _ALLREDUCE_SECONDS = 2.0

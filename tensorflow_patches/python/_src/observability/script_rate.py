@@ -11,7 +11,8 @@ import re
 import sys
 from typing import Any
 
-from tensorflow.mpi._src.runtime import c_api, engine, hooks
+from tensorflow.mpi._src.lifecycle import engine
+from tensorflow.mpi._src.runtime import c_api, group, hooks
 
 _LINE = re.compile(r"^(total images/sec): ([\d.]+)$", re.MULTILINE)
 
@@ -19,7 +20,7 @@ _rate = 0.0  # 0: none
 
 
 def install() -> None:
-    if hooks.size == 1 or not c_api.load().tfmpi_keeps_stats():
+    if group.size == 1 or not c_api.load().tfmpi_keeps_stats():
         return
     engine.when_left_to_script(_forget)
     write = sys.stdout.write

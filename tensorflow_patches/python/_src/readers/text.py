@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from tensorflow.mpi._src.readers import parts
-from tensorflow.mpi._src.runtime import hooks
+from tensorflow.mpi._src.runtime import group
 
 _LEAST_BLOCK, _MOST_BLOCK = 256, 1 << 16
 _BLOCKS_OF_A_RANK = 64
@@ -40,7 +40,7 @@ def read(path: str, delimiter: str = ",", header: bool = False, dtype: Any = np.
     with open(path, "rb", buffering=0) as file:
         begin = len(_line(file)) if header else 0
         size = os.fstat(file.fileno()).st_size - begin
-        each = size // (hooks.group_size * _BLOCKS_OF_A_RANK)
+        each = size // (group.group_size * _BLOCKS_OF_A_RANK)
         block = min(max(each, _LEAST_BLOCK), _MOST_BLOCK)
         blocks = -(-size // block)
         lines = _count(file, begin, size, block, parts.part(blocks))

@@ -1,1 +1,1 @@
-"""The engine as Python sees it, and the hooks that TensorFlow's patched files call."""
+"""This process as a rank: its library, its group, its hooks in TensorFlow, its lines."""

@@ -13,17 +13,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 active = False  # read by the patches, on their hot paths
-rank = 0
-size = 1
-group_rank = 0  # among the engine's ranks, also where averages are left to the script
-group_size = 1
-forked_from: int | None = None  # the rank that forked this process, which averages nothing
-asked = False  # the script has called a collective of tf.mpi
-shared_out = False  # ... or given each rank its part of the data that it iterates
-asked_rank = False  # ... or asked for its rank or the number of ranks: it knows of them
-updated_alike = False  # updates that were not averaged were the same on all ranks, after one step
-caught_up = 0  # how often the script has made variables alike by tf.mpi.broadcast_variables
-used_keras = False  # fit, evaluate or predict was called
 apply_ops: dict[str, tuple[str, bool]] = {}  # name -> (gradient input, sparse)
 
 # What updates variables and is no optimizer op.
@@ -37,33 +26,6 @@ ASSIGN_OPS = frozenset(
 
 _empty: set[str] = set()  # the hooks that nothing has filled
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def activate(this_rank: int, num_ranks: int, optimizer_ops: dict[str, tuple[str, bool]]) -> None:
-    """Called once, by engine.py, when the engine has started."""
-    global active, rank, size, group_rank, group_size, apply_ops
-    apply_ops = optimizer_ops
-    rank, size, active = this_rank, num_ranks, True
-    group_rank, group_size = rank, size
-
-
-def deactivate_in_child() -> None:
-    """Called in a process that this rank has forked: what it computes is its own affair."""
-    global active, rank, size, group_rank, group_size, forked_from
-    forked_from, group_rank, group_size = group_rank, 0, 1
-    rank, size, active = 0, 1, False
-
-
-def leave_to_script() -> None:
-    """Called by engine.py: from here on each rank does what one process does, but for what the
-    script asks of the group itself."""
-    global active, rank, size
-    rank, size, active = 0, 1, False
-
-
-def connected() -> bool:
-    """Whether this process is a rank, whoever averages: what a script asks of the group is done."""
-    return active or group_size > 1
 
 
 def fill(**functions: Callable[..., Any]) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 
 from tensorflow.mpi import config
-from tensorflow.mpi._src.runtime import hooks
+from tensorflow.mpi._src.runtime import group
 
 
 def say(line: str) -> None:
     """One line, from this rank."""
     print(
-        f"tensorflow.mpi rank {hooks.group_rank}/{hooks.group_size}: {line}",
+        f"tensorflow.mpi rank {group.group_rank}/{group.group_size}: {line}",
         file=sys.stderr,
         flush=True,
     )

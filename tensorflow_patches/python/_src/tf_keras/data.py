@@ -10,8 +10,9 @@ from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.data import batch_shard, feeds, predictions, seeds
+from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import calls, program
-from tensorflow.mpi._src.runtime import hooking, hooks, log
+from tensorflow.mpi._src.runtime import group, log
 
 # The adapters of arrays, whose batch size is the script's.
 _ARRAYS = ("TensorLikeDataAdapter", "CompositeTensorDataAdapter", "ListsOfScalarsDataAdapter")
@@ -94,7 +95,7 @@ def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
     calls.note_feed(feed.whole)
     calls.note_data(feed.dataset.element_spec, feed.split)
     if feed.in_turn and steps_per_epoch not in (None, -1):
-        handler._tf_mpi_steps = math.ceil(steps_per_epoch / hooks.size)
+        handler._tf_mpi_steps = math.ceil(steps_per_epoch / group.size)
     elif steps_per_epoch is None:
         handler._tf_mpi_steps = feed.num_batches
     handler._inferred_steps = handler._infer_steps(steps_per_epoch, feed.dataset)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from types import ModuleType
 
 from tensorflow.mpi._src.average import distinct
+from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import learning_rate, optimizers
-from tensorflow.mpi._src.runtime import hooking
 
 # These sum duplicates themselves, after they have clipped.
 _SUM_ROWS = ("tf_keras.src.optimizers.", "tensorflow.python.keras.optimizer_v2.")

@@ -10,9 +10,10 @@ import functools
 from types import ModuleType
 from typing import Any
 
+from tensorflow.mpi._src.global_batch import losses
+from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import batch_norm, fit, learning_rate, parts
-from tensorflow.mpi._src.runtime import hooking, hooks, log
-from tensorflow.mpi._src.whole import losses
+from tensorflow.mpi._src.runtime import group, log
 
 _FED_ALL_DATA = (
     "tf_keras.src.engine.training_v1",
@@ -43,7 +44,7 @@ def _hook_fit_on_all_data(module: ModuleType) -> None:
 
 def _tell(name: str, _model: Any) -> None:
     """Once, on rank 0: `name` is the module whose fit begins."""
-    if hooks.rank != 0 or name in _told:
+    if group.rank != 0 or name in _told:
         return
     _told.add(name)
     package = name.partition(".src")[0].partition(".engine")[0]

@@ -15,7 +15,8 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-from tensorflow.mpi._src.runtime import c_api, ends, hooks, log
+from tensorflow.mpi._src.lifecycle import ends
+from tensorflow.mpi._src.runtime import c_api, group, hooks, log
 from tensorflow.mpi._src.variables import large_variables, naming, replica_check, states
 
 busy = threading.local()  # a sync reads variables through the very calls that are hooked
@@ -303,14 +304,14 @@ def warn_if_nothing_was_averaged() -> None:
     One that calls collectives of its own knows what it does. Keras's fit checks by itself, and
     evaluate that the ranks hold one model.
     """
-    if hooks.rank != 0 or hooks.size == 1 or hooks.asked or hooks.used_keras:
+    if group.rank != 0 or group.size == 1 or group.asked or group.used_keras:
         return
-    if hooks.updated_alike:
+    if group.updated_alike:
         return
     if c_api.stats()["gradients"] == 0:
         log.say(
             "no optimizer op was run, so no gradient was averaged. If this script trains, its "
-            f"{hooks.size} ranks have trained {hooks.size} models: apply gradients with an "
+            f"{group.size} ranks have trained {group.size} models: apply gradients with an "
             "optimizer of Keras or tf.compat.v1.train, or average them with "
             "tf.mpi.allreduce(gradient)"
         )

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from tensorflow.mpi._src.runtime import c_api, collectives, control_plane, hooks
+from tensorflow.mpi._src.messaging import collectives, control_plane
+from tensorflow.mpi._src.runtime import c_api, group
 
-LIMIT = 2**26  # bytes; what is smaller travels packed with others (runtime/control_plane.py)
+LIMIT = 2**26  # bytes; what is smaller travels packed with others (messaging/control_plane.py)
 
 
 def is_large(dtype: Any, shape: list[int]) -> bool:
@@ -101,6 +102,6 @@ class FetchedVariable:
     def receive(self, label: str) -> None:
         """As EagerVariable's."""
         array = self.array
-        if hooks.rank != 0 and not c_api.load().tfmpi_is_lone_variable(array.ctypes.data):
+        if group.rank != 0 and not c_api.load().tfmpi_is_lone_variable(array.ctypes.data):
             array = self.received = np.empty_like(array)
         collectives.run("broadcast", array.reshape(-1).view(np.uint8), label, in_place=True)

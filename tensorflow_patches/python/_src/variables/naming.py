@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from tensorflow.mpi._src.runtime import c_api, hooks
+from tensorflow.mpi._src.runtime import c_api, group
 
 NAMES = "_tf_mpi_names"  # the attribute of an average: what its variables are called
 
@@ -143,7 +143,7 @@ def function_first_called(graph: Any, captured: Any) -> None:
 def _holds_apply_op(graph: Any) -> bool:
     """By itself, or in a function that it calls."""
     operations = graph.get_operations()
-    if any(op.type in hooks.apply_ops for op in operations):
+    if any(op.type in group.apply_ops for op in operations):
         return True
     return any(_calls(op, _is_apply_op) for op in operations if calls_functions(op.type))
 
@@ -157,7 +157,7 @@ def calls_training(op: Any) -> bool:
 
 
 def _is_apply_op(node: Any) -> bool:
-    return node.op in hooks.apply_ops
+    return node.op in group.apply_ops
 
 
 def _calls(op: Any, wanted: Callable[[Any], bool]) -> bool:
@@ -233,7 +233,7 @@ def _number(graph: Any, op: Any) -> None:
     key = (kind, op.inputs[0].op.name if hasattr(op.inputs[0], "op") else id(op.inputs[0]))
     count = graph._tf_mpi_counts.get(key, 0) + 1
     graph._tf_mpi_counts[key] = count
-    if hooks.size == 1:
+    if group.size == 1:
         return
     if count > 1:
         op._set_attr("_tf_mpi_occurrence", attr_value_pb2.AttrValue(i=count))

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 from tensorflow.mpi import config
-from tensorflow.mpi._src.runtime import c_api, collectives, control_plane, hooks
+from tensorflow.mpi._src.messaging import collectives, control_plane
+from tensorflow.mpi._src.runtime import c_api, group
 
 _AUTO = 100  # steps
 _SHARE = 0.003  # of the time since the last check
@@ -43,7 +44,7 @@ class Replicas:
     names: tuple[str, ...]
     thread: int  # that took the first step
     steps: int = 0  # begun, since they were made alike last
-    alike: int = 0  # hooks.caught_up, then
+    alike: int = 0  # group.caught_up, then
     other_threads: bool = False  # have taken steps here
     concurrent: bool = False  # or on another rank: nothing is compared any more
     agreed: int = 0  # the last check that found no difference, as a step
@@ -57,7 +58,7 @@ class Replicas:
 
 def of(names: Sequence[str]) -> Replicas | None:
     """The set of these variables; None if nothing is to be compared."""
-    if _every() == 0 or hooks.size == 1 or not names:
+    if _every() == 0 or group.size == 1 or not names:
         return None
     key = tuple(sorted(set(names)))
     with _lock:
@@ -78,8 +79,8 @@ def before_step(replicas: Replicas | None, read: Read) -> None:
         replicas.other_threads |= replicas.thread != threading.get_ident()
         if replicas.under_way is not None:
             _end(replicas, read)
-        if replicas.alike != hooks.caught_up:  # before that, a rank may have taken more steps
-            replicas.alike, replicas.steps, replicas.start = hooks.caught_up, 1, 0
+        if replicas.alike != group.caught_up:  # before that, a rank may have taken more steps
+            replicas.alike, replicas.steps, replicas.start = group.caught_up, 1, 0
             replicas.limit = _FIRST_BYTES
         if replicas.steps % _every() == 0 and not replicas.concurrent:
             _begin(replicas, read)
@@ -104,7 +105,7 @@ def _begin(replicas: Replicas, read: Read) -> None:
     hashes = _hashes(arrays, replicas.start, limit)
     ended = time.perf_counter()
     row = [
-        hooks.rank,
+        group.rank,
         replicas.other_threads,
         int((begun - replicas.last) * 1e9),
         int((ended - begun) * 1e9),
@@ -168,9 +169,9 @@ def _message(replicas: Replicas, place: int, gathered: Any, read: Read) -> str:
     most, odd = groups[0], groups[-1]
     name = replicas.names[place]
     if len(most) == len(odd):
-        who = f"rank {odd[0]}/{hooks.size} (or rank {most[0]}: no majority tells)"
+        who = f"rank {odd[0]}/{group.size} (or rank {most[0]}: no majority tells)"
     else:
-        who = f"rank {odd[0]}/{hooks.size}"
+        who = f"rank {odd[0]}/{group.size}"
     where = _where(f"where {name} {replicas.steps}", read()[place], most[0], odd[0])
     return (
         f"{who}: the variable '{name}' is not what it is on rank {', '.join(map(str, most))}"
@@ -188,13 +189,13 @@ def _where(label: str, array: Any, one: int, other: int) -> str:
     data = flat.view(np.uint8)
     starts = range(0, data.nbytes, _BLOCK)
     blocks = [_hash(data, start, min(start + _BLOCK, data.nbytes)) for start in starts]
-    everyone = control_plane.headers(label, [hooks.rank, blocks])
+    everyone = control_plane.headers(label, [group.rank, blocks])
     theirs = dict(map(tuple, everyone))
     block = next((i for i, (a, b) in enumerate(zip(theirs[one], theirs[other])) if a != b), None)
     if block is None:
         return ""
     mine = flat[block * _BLOCK // flat.itemsize : (block + 1) * _BLOCK // flat.itemsize]
-    found = dict(control_plane.gather(f"{label} block", hooks.rank, [mine.view(np.uint8)]))
+    found = dict(control_plane.gather(f"{label} block", group.rank, [mine.view(np.uint8)]))
     a, b = (found[rank][0].view(flat.dtype) for rank in (one, other))
     bits = (a.view(np.uint8) != b.view(np.uint8)).reshape(len(a), -1).any(axis=1)
     first = int(np.argmax(bits))

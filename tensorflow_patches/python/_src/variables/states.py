@@ -11,7 +11,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from tensorflow.mpi._src.runtime import c_api, control_plane, hooks, log
+from tensorflow.mpi._src.messaging import control_plane
+from tensorflow.mpi._src.runtime import c_api, group, log
 from tensorflow.mpi._src.variables import large_variables, naming
 
 # Variables that hold the state of random number generators: they stay different on purpose, so that
@@ -62,7 +63,7 @@ def synchronize(label: str, states: list[State]) -> None:
     ]
     small = [index for index in differing if states[index].large is None]
     received = control_plane.broadcast_arrays(label, [values[index] for index in small])
-    if hooks.rank != 0:
+    if group.rank != 0:
         for index, value in zip(small, received):
             states[index].write(value)
     large = [states[index] for index in differing if states[index].large is not None]

@@ -1,0 +1,358 @@
+"""The whole batch, in a step that has this rank's part of it: what all ranks have of a tensor.
+
+What only the whole batch can tell (a loss that is no mean over samples, a metric whose state is no
+sum) is computed of it on every rank; its gradient flows to the rank's own samples. See
+docs/decisions/039-whole-batch.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tensorflow.mpi._src.average import averaging, carrier, compiled, scope
+from tensorflow.mpi._src.global_batch import kinds
+from tensorflow.mpi._src.messaging import graph_collectives
+from tensorflow.mpi._src.presence import presence
+from tensorflow.mpi._src.runtime import group
+
+_calls = itertools.count()  # of eager gatherings, in program order
+_local = threading.local()  # .part
+told_alike = 0  # gradients that were none, see tell_alike
+# The places of samples of batches that each rank has for itself: rank 1's come after rank 0's.
+OWN_BATCH = 1 << 40
+
+
+class Trial(NamedTuple):
+    """In place of a shard: a step is traced on `data` to be looked at (trial.py)."""
+
+    data: Any
+
+
+class Part:
+    """This rank's part of the batch that a step is traced or run on."""
+
+    def __init__(self, shard: Any) -> None:
+        import tensorflow as tf
+
+        self.data = shard.data
+        self.weight = getattr(shard, "weight", None)  # None: 1
+        self.first = getattr(shard, "first", None)
+        self.counts = getattr(shard, "counts", None)  # None: True
+        leaves = [leaf for leaf in tf.nest.flatten(shard.data) if _is_batched(leaf)]
+        self.samples = leaves[0] if leaves else None  # of which the first dimension counts
+        self.is_trial = isinstance(shard, Trial)
+        self.gathers = False  # the script does, by gather_batch
+        self.seen: set[kinds.Kind] = set()  # in a trial: of what gradients were taken
+        self.told: set[kinds.Kind] = set()  # ... and what metrics and logs were given
+        self.untold: list[Any] = []  # ... and what of the former is of a kind that is unknown
+        self.is_whole = False  # what is computed now is computed of the whole batch
+        # What metrics have returned: (tensor, metric, key if it is in a dict), by id.
+        self.results: dict[int, tuple[Any, Any, str | None]] = {}
+        self._wholes: dict[int, tuple[Any, Any, Any]] = {}
+        known = {kinds.key(leaf): kinds.Kind.ROWS for leaf in leaves if hasattr(leaf, "graph")}
+        self._analysis = kinds.Analysis(known, self.static_rows)
+
+    def note(self, tensor: Any, kind: kinds.Kind) -> None:
+        """`tensor`, of the step's graph, is of `kind`."""
+        if hasattr(tensor, "op") and not hasattr(tensor, "_numpy_internal"):
+            self._analysis.note(tensor, kind)
+
+    def kind(self, tensor: Any) -> kinds.Kind:
+        """How `tensor` depends on the samples; UNKNOWN in eager code."""
+        if not hasattr(tensor, "op") or hasattr(tensor, "_numpy_internal"):
+            return kinds.Kind.UNKNOWN
+        return self._analysis.kind(tensor)
+
+    @property
+    def static_rows(self) -> int | None:
+        """The number of samples here, if it is part of the shapes."""
+        return None if self.samples is None else self.samples.shape[0]
+
+    def is_batched(self, value: Any) -> bool:
+        """Whether `value` is a tensor that has these samples along its first dimension, or may."""
+        return _is_batched(value) and value.shape[0] in (None, self.static_rows)
+
+    def whole(self, value: Any) -> Any:
+        """`value` of all ranks' samples if it has samples, else itself; once in a graph."""
+        import tensorflow as tf
+
+        if not tf.is_tensor(value) or not self.is_batched(value):
+            return value
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        known = self._wholes.get(id(value))
+        if known is None or known[1] is not graph:
+            known = self._wholes[id(value)] = (value, graph, gather(value, self, alike=True))
+            self.note(known[2], kinds.Kind.CONST)  # the same on every rank
+        return known[2]
+
+    def mean(self, value: Any, what: str) -> Any:
+        """What a scalar, a mean over these samples or a sum, is of the whole batch."""
+        import tensorflow as tf
+
+        if not tf.is_tensor(value) or value.shape.rank != 0 or not value.dtype.is_floating:
+            return value
+        if self.kind(value) is kinds.Kind.CONST:
+            return value
+        mean = averaging.average([self.scaled(value)], [what], "whole batch's mean", self.weight)[0]
+        self.note(mean, kinds.Kind.CONST)
+        return mean
+
+    def share(self, dtype: Any) -> Any:
+        """What a sum over these samples is scaled with, for an average with the ranks' weights."""
+        return share(self.weight, dtype)
+
+    def scaled(self, value: Any) -> Any:
+        """`value`, with sums over samples in it such that its weighted average is the whole's."""
+        import tensorflow as tf
+
+        kind = self.kind(value)
+        if kind is kinds.Kind.SUM:
+            scaled = value * self.share(value.dtype)
+        elif kind is kinds.Kind.LINEAR:
+            terms = self.addends(value)
+            if terms is None:
+                return value
+            scaled = tf.add_n([self.scaled(term) for term in terms])
+        else:
+            return value
+        self.note(scaled, kinds.Kind.MEAN)
+        return scaled
+
+    def addends(self, value: Any) -> list[Any] | None:
+        """Scalars whose sum `value` is, each a sum over samples or a mean; None: unknown."""
+        terms = kinds.addends(value)
+        known = {*kinds.ADDITIVE, kinds.Kind.SUM}
+        return terms if len(terms) > 1 and all(self.kind(t) in known for t in terms) else None
+
+
+def current() -> Part | None:
+    """Of the step that this thread traces or runs; None outside."""
+    part: Part | None = getattr(_local, "part", None)
+    return part
+
+
+@contextlib.contextmanager
+def step_on(shard: Any) -> Iterator[Part]:
+    """Around a step that gets `shard.data`: its gradients are averaged with the shard's weight."""
+    before = current()
+    part = _local.part = Part(shard)
+    try:
+        with scope.weighted(part.weight):
+            yield part
+    finally:
+        _local.part = before
+
+
+@contextlib.contextmanager
+def step_on_whole() -> Iterator[None]:
+    """Around a step that every rank runs on the whole batch."""
+    before = current()
+    _local.part = None
+    try:
+        with scope.weighted(None):
+            yield
+    finally:
+        _local.part = before
+
+
+@contextlib.contextmanager
+def of_whole(part: Part) -> Iterator[None]:
+    """What this thread computes inside it computes of the whole batch, or of no samples."""
+    before, part.is_whole = part.is_whole, True
+    try:
+        yield
+    finally:
+        part.is_whole = before
+
+
+def _is_batched(value: Any) -> bool:
+    """Ragged and sparse tensors are not gathered."""
+    import tensorflow as tf
+
+    if not isinstance(value, tf.Tensor) or value.dtype in (tf.string, tf.variant, tf.resource):
+        return False
+    return value.shape.rank is not None and value.shape.rank > 0
+
+
+def share(weight: Any, dtype: Any) -> Any:
+    """The number of ranks by this rank's weight: the average of 1 so scaled is a sum."""
+    import tensorflow as tf
+
+    ranks = tf.constant(group.size, dtype)
+    return ranks if weight is None else tf.math.divide_no_nan(ranks, tf.cast(weight, dtype))
+
+
+def gather_batch(x: Any) -> Any:
+    """See tensorflow.mpi.gather_batch."""
+    import tensorflow as tf
+
+    x = tf.convert_to_tensor(x)
+    if x.shape.rank == 0:
+        raise ValueError("tf.mpi.gather_batch takes samples along a first dimension, not a scalar")
+    presence.needs_all("a function with tf.mpi.gather_batch")
+    part = current()
+    if part is not None:
+        part.gathers = True
+    return gather(x, part, alike=False)
+
+
+def gather(x: Any, part: Part | None, alike: bool) -> Any:
+    """The rows of `x` of all ranks, in the batch's order; differentiable.
+
+    A step averages its gradients over ranks with the weight of its samples. What flows back through
+    here is scaled so that this average is the gradient of the mean of the ranks' losses.
+
+    Args:
+      x: a tensor; its first dimension may differ by rank, in compiled code it must be static.
+      part: of which its rows are samples; None outside of Keras's steps.
+      alike: every rank computes the same of the result: what flows back need not be averaged.
+    """
+    import tensorflow as tf
+
+    source = _compiled(x, part) if compiled.is_compiled() else _gathered(x, part)
+    if not x.dtype.is_floating:
+        return source[0]
+    weight = None if part is None else part.weight
+
+    @tf.custom_gradient
+    def whole(own: Any) -> tuple[Any, Any]:
+        del own  # the result is made of it already
+
+        def gradient(upstream: Any) -> Any:
+            if not alike:
+                (upstream,) = averaging.average(
+                    [upstream], ["whole batch"], "gradient of the whole batch", weight
+                )
+            scale = share(weight, upstream.dtype)
+            return source[1](upstream) * scale
+
+        return tf.stop_gradient(source[0]), gradient
+
+    return whole(x)
+
+
+def _gathered(x: Any, part: Part | None) -> tuple[Any, Any]:
+    """The whole, and the function that takes this rank's rows of something like it."""
+    import tensorflow as tf
+
+    static = x.shape[0]
+    if part is not None and part.weight is None and static and static == part.static_rows:
+        return _interleaved(allgather(x), static), lambda whole: whole[group.rank :: group.size]
+    rows = tf.shape(x, tf.int64)[0]
+    own = rows
+    if part is not None and part.counts is not None:
+        own = tf.where(part.counts, rows, tf.zeros([], tf.int64))
+    places = _places(own, part)
+    everyone = allgather(places)
+    order = tf.argsort(everyone, stable=True)
+    whole = tf.gather(allgather(x[:own]), order)
+    whole.set_shape([None, *x.shape[1:]])
+    mine = tf.searchsorted(tf.gather(everyone, order), places)
+
+    def take(like_whole: Any) -> Any:
+        taken = tf.gather(like_whole, mine)
+        nothing = tf.concat([[rows - own], tf.shape(taken, tf.int64)[1:]], 0)
+        taken = tf.concat([taken, tf.zeros(nothing, taken.dtype)], 0)  # of a stand-in
+        taken.set_shape(x.shape)
+        return taken
+
+    return whole, take
+
+
+def _places(own: Any, part: Part | None) -> Any:
+    """Numbers that sort all ranks' rows into the batch's order.
+
+    Of tensors that do not have a row for each sample, as after a mask, by rank.
+    """
+    import tensorflow as tf
+
+    numbers = tf.range(own)
+    if part is None or part.samples is None:
+        return group.rank + numbers * group.size
+    samples = tf.shape(part.samples, tf.int64)[0]
+    if part.counts is not None:
+        samples = tf.where(part.counts, samples, tf.zeros([], tf.int64))
+    first = tf.constant(group.rank, tf.int64) if part.first is None else part.first
+    by_rank = group.rank * OWN_BATCH + numbers
+    return tf.where(own == samples, first + numbers * group.size, by_rank)
+
+
+def _interleaved(everyone: Any, rows: int) -> Any:
+    """In the batch's order, of as many rows of each rank, one after another."""
+    import tensorflow as tf
+
+    tail = everyone.shape[1:]
+    shape = (
+        tf.constant(tail.as_list(), tf.int32) if tail.is_fully_defined() else tf.shape(everyone)[1:]
+    )
+    by_rank = tf.reshape(everyone, tf.concat([[group.size, rows], shape], 0))
+    order = [1, 0, *range(2, by_rank.shape.rank or 2)]
+    whole = tf.reshape(tf.transpose(by_rank, order), tf.concat([[group.size * rows], shape], 0))
+    whole.set_shape([group.size * rows, *tail])
+    return whole
+
+
+def _compiled(x: Any, part: Part | None) -> tuple[Any, Any]:
+    """In a compiled function, which can average: of zeros where other ranks' rows are."""
+    import tensorflow as tf
+
+    if not x.shape.is_fully_defined() or (part is not None and part.weight is not None):
+        raise NotImplementedError(
+            "the whole batch is needed (a loss or a metric that is no mean over samples, or "
+            "tf.mpi.gather_batch) in a compiled step, where every rank must have the same, static "
+            f"number of samples: here a tensor has the shape {x.shape}. Set jit_compile=False, or "
+            f"use a batch size that {group.size} ranks divide and drop_remainder=True"
+        )
+    rows = x.shape[0]
+    before, after = group.rank, group.size - 1 - group.rank
+    place = tf.pad(tf.cast(x, tf.float64)[None], [[before, after], *[[0, 0]] * x.shape.rank])
+    average = averaging.average([place], ["samples"], "whole batch")[0] * group.size
+    if not x.dtype.is_floating:
+        average = tf.round(average)
+    everyone = tf.reshape(tf.cast(average, x.dtype), [group.size * rows, *x.shape[1:]])
+    return _interleaved(everyone, rows), lambda whole: whole[group.rank :: group.size]
+
+
+def allgather(x: Any) -> Any:
+    """All ranks' rows, by rank; outside of compiled functions."""
+    import tensorflow as tf
+
+    if tf.executing_eagerly():
+        return graph_collectives.run_op("allgather", x, f"whole batch {next(_calls)}")
+    label = "whole batch"
+    number = carrier.count_in_graph(tf.compat.v1.get_default_graph(), label)
+    result = graph_collectives.run_op("allgather", x, carrier.numbered(label, number))
+    result.set_shape([None, *x.shape[1:]])
+    return result
+
+
+def tell_alike() -> None:
+    """Once, where every rank is about to compute whole batches: all ranks call it at one point.
+
+    Their gradients are the same, as they should be. For the coordinator, which warns where all
+    first gradients are, here is one that is not.
+    """
+    global told_alike
+    import tensorflow as tf
+
+    if told_alike or group.size == 1:
+        return
+    told_alike = 1
+    with tf.init_scope():
+        averaging.average([tf.constant([group.rank + 1.0])], ["rank"], "whole batches")
+
+
+def sum_over_ranks(value: Any, part: Part, what: str) -> Any:
+    """The sum of a scalar of each rank whose samples count; not differentiable."""
+    import tensorflow as tf
+
+    wide = tf.cast(tf.stop_gradient(value), tf.float64)
+    if part.counts is not None:
+        wide = tf.where(part.counts, wide, tf.zeros_like(wide))
+    return tf.cast(
+        averaging.average([wide], [what], "whole batch's sum")[0] * group.size, value.dtype
+    )

@@ -1,0 +1,166 @@
+"""What a step changes besides what the optimizer does: metrics, moving averages, and the script's.
+
+A metric's state is a sum over samples, to which each rank adds its own, or it is of the whole batch
+and the same on every rank (`is_whole`). A step on a stand-in leaves what it would have computed of
+the stand-in as it was. What does not depend on samples (a counter, a teacher that follows weights)
+is the same on every rank, stand-in or not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tensorflow.mpi._src.average import carrier
+from tensorflow.mpi._src.global_batch import kinds
+from tensorflow.mpi._src.global_batch.batch import Part
+
+_WHOLE = "_tf_mpi_whole"
+_ASSIGNS = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
+_READS = {"ReadVariableOp", "VarHandleOp", "Const"}
+
+
+def metrics_of(model: Any) -> list[Any]:
+    """The model's metrics, those that compile() was given among them; each once."""
+    found: dict[int, Any] = {}
+    for metric in model.metrics:
+        inner = metric.metrics if type(metric).__name__ == "CompileMetrics" else [metric]
+        found.update((id(one), one) for one in inner)
+    return list(found.values())
+
+
+def mark_whole(metric: Any) -> None:
+    """From now on the state of `metric` is that of the whole batch, the same on every rank."""
+    setattr(metric, _WHOLE, True)
+
+
+def is_whole(metric: Any) -> bool:
+    return bool(getattr(metric, _WHOLE, False))
+
+
+def tf_variable(variable: Any) -> Any:
+    """The tf.Variable in a Keras 3 variable; tf_keras's are tf.Variables."""
+    return getattr(variable, "_value", variable) if hasattr(variable, "path") else variable
+
+
+@contextlib.contextmanager
+def kept(model: Any, part: Part) -> Iterator[None]:
+    """Around a step: if its samples do not count, what they would have changed stays as it was."""
+    import tensorflow as tf
+
+    if part.counts is None:
+        yield
+        return
+    metrics = metrics_of(model)
+    summed = _values(variable for metric in metrics for variable in metric.variables)
+    others = _values(model.non_trainable_variables)
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    first = 0 if graph is None else len(graph.get_operations())
+    yield
+    alike = {
+        id(tf_variable(variable))
+        for metric in metrics
+        if is_whole(metric)
+        for variable in metric.variables
+    }
+    if graph is None:
+        averages = {id(tf_variable(v)) for v in _moving_averages(model)}
+        changed = {id(variable.handle) for variable, _ in others if id(variable) in averages}
+    else:
+        changed = made_of_samples(graph, graph.get_operations()[first:], part)
+    before = [pair for pair in summed if id(pair[0]) not in alike]
+    mine = {id(variable) for variable, _ in summed}
+    before += [
+        (variable, value)
+        for variable, value in others
+        if id(variable.handle) in changed and id(variable) not in mine
+    ]
+    if before:
+        _restore_unless(part.counts, before)
+
+
+def _values(variables: Iterable[Any]) -> list[tuple[Any, Any]]:
+    import tensorflow as tf
+
+    found = [tf_variable(variable) for variable in variables]
+    return [
+        (variable, tf.identity(variable))
+        for variable in {id(v): v for v in found}.values()
+        if isinstance(variable, tf.Variable)
+    ]
+
+
+def _restore_unless(counts: Any, before: list[tuple[Any, Any]]) -> None:
+    import tensorflow as tf
+
+    def restore() -> Any:
+        for variable, value in before:
+            variable.assign(value)
+        return tf.constant(0)
+
+    tf.cond(counts, lambda: tf.constant(0), restore)
+
+
+def batch_norms(model: Any) -> list[Any]:
+    """The layers that normalize by the moments of a batch."""
+    layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else ()
+    return [
+        layer for layer in layers if hasattr(layer, "moving_mean") and hasattr(layer, "_moments")
+    ]
+
+
+def _moving_averages(model: Any) -> list[Any]:
+    """In eager code nobody can see what else is made of samples."""
+    return [
+        variable
+        for layer in batch_norms(model)
+        if not getattr(layer, "_tf_mpi_synchronized", False)
+        for variable in layer.non_trainable_variables
+    ]
+
+
+def made_of_samples(graph: Any, operations: Iterable[Any] | None, part: Part) -> set[int]:
+    """The ids of the handles of variables that are assigned something of this rank's samples.
+
+    What has passed an average or a gathering is the same on every rank. `operations`: those of
+    `graph` that count; None: all.
+    """
+    import tensorflow as tf
+
+    leaves = {
+        kinds.key(leaf)
+        for leaf in tf.nest.flatten(part.data, expand_composites=True)
+        if isinstance(leaf, tf.Tensor) and hasattr(leaf, "graph") and leaf.graph is graph
+    }
+    holders = {
+        kinds.key(inside): kinds.origin(outside)
+        for outside, inside in getattr(graph, "captures", ())
+    }
+    found = set()
+    for op in graph.get_operations() if operations is None else operations:
+        if op.type not in _ASSIGNS or kinds.key(op.inputs[0]) not in holders:
+            continue
+        if _leads_to(op.inputs[1], leaves):
+            found.add(id(holders[kinds.key(op.inputs[0])]))
+    return found
+
+
+def _leads_to(tensor: Any, leaves: set[Any]) -> bool:
+    seen = {kinds.key(tensor)}
+    todo = [tensor]
+    while todo:
+        tensor = todo.pop()
+        if kinds.key(tensor) in leaves:
+            return True
+        op = tensor.op
+        if op.type in _READS or op.type.startswith("TfMpi") or carrier.averaged_names(op):
+            continue
+        sources = op.inputs
+        if op.type == "IdentityN":  # what has a gradient of its own passes one with its inputs
+            sources = [op.inputs[tensor.value_index]]
+        for source in sources:
+            if kinds.key(source) not in seen:
+                seen.add(kinds.key(source))
+                todo.append(source)
+    return False

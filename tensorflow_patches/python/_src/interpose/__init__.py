@@ -1,0 +1,1 @@
+"""How attributes of TensorFlow, Keras and Python are replaced without changing a file."""

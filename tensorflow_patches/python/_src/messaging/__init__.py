@@ -1,0 +1,1 @@
+"""Exchanges between ranks that Python makes: collectives on arrays, and in graphs."""

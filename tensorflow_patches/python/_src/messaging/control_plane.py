@@ -1,0 +1,113 @@
+"""Small exchanges between all ranks, in Python: every rank's values, by rank.
+
+For decisions that must be the same everywhere, at points that all ranks reach: not for gradients.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tensorflow.mpi._src.messaging import collectives
+
+_LENGTH = struct.Struct("<QQ")  # bytes of a header, bytes of all arrays
+
+
+def gather(
+    label: str,
+    header: Any,
+    arrays: Sequence[np.ndarray[Any, Any]] = (),
+    *,
+    of_script: bool = False,
+) -> list[tuple[Any, list[np.ndarray[Any, Any]]]]:
+    """(header, arrays) of every rank, by rank; waits for all.
+
+    Args:
+      label: the name under which the ranks meet.
+      header: anything that JSON can hold.
+      arrays: of any shapes and dtypes that have a buffer; they may differ by rank.
+      of_script: see collectives.run.
+    """
+    arrays = [np.asarray(array) for array in arrays]
+    text = json.dumps([header, [(array.dtype.str, array.shape) for array in arrays]]).encode()
+    blocks = [array.tobytes() for array in arrays]
+    block = b"".join([_LENGTH.pack(len(text), sum(map(len, blocks))), text, *blocks])
+    data = np.frombuffer(block, np.uint8)
+    gathered = memoryview(collectives.run("allgather", data, label, of_script=of_script).tobytes())
+    found = []
+    while gathered:
+        text_bytes, array_bytes = _LENGTH.unpack_from(gathered)
+        end = _LENGTH.size + text_bytes
+        theirs, their_kinds = json.loads(bytes(gathered[_LENGTH.size : end]))
+        kinds = [(np.dtype(dtype), shape) for dtype, shape in their_kinds]
+        found.append((theirs, _split(gathered[end : end + array_bytes], kinds)))
+        gathered = gathered[end + array_bytes :]
+    return found
+
+
+def _split(data: memoryview, kinds: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    arrays = []
+    for dtype, shape in kinds:
+        count = int(np.prod(shape, dtype=np.int64))
+        array = np.frombuffer(data, dtype, count).reshape(shape)
+        arrays.append(array)
+        data = data[array.nbytes :]
+    return arrays
+
+
+def headers(label: str, header: Any) -> list[Any]:
+    """Every rank's header, by rank."""
+    return [theirs for theirs, _ in gather(label, header)]
+
+
+def of_script(label: str, header: Any) -> list[Any]:
+    """As `headers`, also where averages are left to the script."""
+    return [theirs for theirs, _ in gather(label, header, of_script=True)]
+
+
+def anywhere(label: str, flag: bool) -> bool:
+    """Whether `flag` is true on some rank."""
+    value = np.array([flag], np.int32)
+    return bool(collectives.run("allreduce", value, label, op="max")[0])
+
+
+def digest(array: np.ndarray[Any, Any]) -> int:
+    """Of the bytes of `array`: two ranks whose digests are equal hold the same values."""
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data) ^ array.nbytes
+
+
+def text_digest(texts: Sequence[str]) -> str:
+    """Short, and the same on every rank that has the same texts."""
+    return f"{zlib.crc32(chr(10).join(texts).encode()):08x}"
+
+
+def broadcast_arrays(
+    label: str, arrays: Sequence[np.ndarray[Any, Any]]
+) -> list[np.ndarray[Any, Any]]:
+    """Rank 0's arrays, which have the same dtypes and shapes on all ranks; few, large messages."""
+    received: list[np.ndarray[Any, Any]] = []
+    for number, group in enumerate(_groups(arrays)):
+        packed = b"".join(np.asarray(a).tobytes() for a in group)
+        data = np.frombuffer(packed, np.uint8)
+        if group.size > 1:
+            data = collectives.run("broadcast", data, f"{label} {number}", root=0)
+        received += _split(memoryview(data.tobytes()), [(a.dtype, a.shape) for a in group])
+    return received
+
+
+def _groups(
+    arrays: Sequence[np.ndarray[Any, Any]], limit: int = 2**26
+) -> list[list[np.ndarray[Any, Any]]]:
+    groups: list[list[np.ndarray[Any, Any]]] = []
+    room = 0
+    for array in arrays:
+        if array.nbytes > room:
+            groups.append([])
+            room = limit
+        groups[-1].append(array)
+        room -= array.nbytes
+    return groups

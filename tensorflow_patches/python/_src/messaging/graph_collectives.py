@@ -1,0 +1,148 @@
+"""Collectives on tensors, as ops: in eager code, in tf.function and in v1 graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tensorflow.mpi._src.messaging import collectives
+from tensorflow.mpi._src.presence import presence
+from tensorflow.mpi._src.runtime import group
+
+_OPS = {
+    "allreduce": "TfMpiAllreduce",
+    "allgather": "TfMpiAllgather",
+    "broadcast": "TfMpiBroadcast",
+}
+# Attributes that nobody else sets: apply_op knows no defaults.
+_COMMON: dict[str, Any] = {"members": [], "horovods": False}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "allreduce": _COMMON,
+    "allgather": {"of_data": False, **_COMMON},
+    "broadcast": _COMMON,
+}
+
+
+def collective(kind: str, value: Any, name: str | None, op: str, root: int) -> Any:
+    """See tensorflow.mpi.allreduce, allgather and broadcast."""
+    from tensorflow.python.framework import ops, tensor
+    from tensorflow.python.ops import variables
+
+    collectives.refuse_in_child(kind)
+
+    if not isinstance(value, (tensor.Tensor, variables.Variable)) and not _is_variable(value):
+        array = np.asarray(value)
+        if not group.connected():
+            return array
+        meeting = collectives.meeting_name(kind, name)
+        return collectives.run(kind, array, meeting, op=op, root=root, of_script=True)
+    value = ops.convert_to_tensor(value)
+    if not group.connected():
+        return value
+    attributes: dict[str, Any] = {}
+    if kind == "allreduce":
+        attributes["reduce_op"] = collectives.REDUCE_OPS[op]
+    if kind == "broadcast":
+        attributes["root"] = root
+    if isinstance(value, ops.EagerTensor):
+        return _eager(kind, value, collectives.meeting_name(kind, name), attributes)
+    return _in_graph(kind, value, name, attributes)
+
+
+def of_ranks(
+    kind: str,
+    value: Any,
+    name: str | None,
+    *,
+    op: str = "sum",
+    root: int = 0,
+    ranks: Sequence[int] = (),
+) -> Any:
+    """A collective of a script that was written for Horovod, on the tensor `value`.
+
+    Args:
+      kind, name: as of collective().
+      op, root: of an allreduce, and of a broadcast, by its number among all ranks.
+      ranks: whose collective it is, in ascending order; others do not call it. None: all.
+
+    Raises tf.errors.FailedPreconditionError, when it runs, where ranks differ in dtype or shape.
+    """
+    from tensorflow.python.framework import ops
+
+    attributes: dict[str, Any] = {"horovods": True, "members": [int(rank) for rank in ranks]}
+    if kind == "allreduce":
+        attributes["reduce_op"] = collectives.REDUCE_OPS[op]
+    if kind == "broadcast":
+        attributes["root"] = root
+    whose = "".join(f" {rank}" for rank in ranks)
+    whose = whose and f" of{whose}"
+    if isinstance(value, ops.EagerTensor):
+        meeting = collectives.meeting_name(f"hvd {kind}", name)
+        return _eager(kind, value, f"{meeting}{whose}", attributes)
+    return _in_graph(kind, value, name, attributes, whose)
+
+
+def _is_variable(value: Any) -> bool:
+    """Keras's variables, which are none of TensorFlow's."""
+    return hasattr(value, "__tf_tensor__")
+
+
+def run_op(kind: str, value: Any, name: str) -> Any:
+    """A collective of the runtime's own, on the tensor `value`; the ranks meet by `name`."""
+    from tensorflow.python.framework import constant_op, op_def_library, ops
+
+    if isinstance(value, ops.EagerTensor):
+        return _eager(kind, value, name, {})
+    meeting = constant_op.constant(name)
+    inputs = {"tensor": value, "tensor_name": meeting}
+    return op_def_library.apply_op(_OPS[kind], **inputs, **_DEFAULTS.get(kind, {}))
+
+
+def gather_data(vector: Any, name: Any) -> Any:
+    """An allgather of a data set's, in a graph, under `name`, a string tensor."""
+    from tensorflow.python.framework import op_def_library
+
+    attributes = {**_DEFAULTS["allgather"], "of_data": True}
+    return op_def_library.apply_op(_OPS["allgather"], tensor=vector, tensor_name=name, **attributes)
+
+
+def _eager(kind: str, value: Any, name: str, attributes: dict[str, Any]) -> Any:
+    from tensorflow.python.eager import context, execute
+    from tensorflow.python.framework import ops
+
+    flat: list[Any] = ["T", value.dtype.as_datatype_enum]
+    for key, attribute in attributes.items():
+        flat += [key, attribute]
+    (result,) = execute.execute(
+        _OPS[kind].encode(),
+        1,
+        inputs=[value, ops.convert_to_tensor(name)],
+        attrs=tuple(flat),
+        ctx=context.context(),
+    )
+    return result
+
+
+def _in_graph(
+    kind: str, value: Any, name: str | None, attributes: dict[str, Any], whose: str = ""
+) -> Any:
+    """The ranks meet by the function's name and the op's: the same after a retrace."""
+    from tensorflow.python.framework import constant_op, op_def_library, ops
+
+    presence.uses()
+    graph = ops.get_default_graph()
+    # Of some ranks: numbered apart, as the others make none.
+    with ops.name_scope(f"mpi_{kind}{whose.replace(' ', '_')}"):
+        meeting = name
+        if meeting is None:
+            meeting = (
+                f"{getattr(graph, 'name', 'graph')}/{graph.unique_name(kind, mark_as_used=False)}"
+            )
+        result = op_def_library.apply_op(
+            _OPS[kind],
+            tensor=value,
+            tensor_name=constant_op.constant(f"{kind} {meeting}{whose}"),
+            **{**_DEFAULTS.get(kind, {}), **attributes},
+        )
+    return result

@@ -1,0 +1,347 @@
+"""Waits of a rank in which it can do nothing else: its start, until all have come, and its end.
+
+MPI_Init and MPI_Finalize know no deadline, and a script that has ended waits for the others' ends.
+A thread looks after such a wait: it says whom this rank waits for and what can be seen of them, and
+ends the process after TF_MPI_STALL_TIMEOUT; then the launcher ends the job. One rank of a node
+speaks for all. The thread imports nothing: the main thread may hold the locks of imports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from tensorflow.mpi import config
+from tensorflow.mpi._src.presence import peers, reasons
+from tensorflow.mpi._src.runtime import c_api
+
+_LOOK_SECONDS = 0.5
+_IDLE_SECONDS = 2.0
+_START_LOOK_SECONDS = 1.0  # at /proc
+_START_WARNING_SECONDS = 10.0  # a start is slow, and rarely so slow
+_LOST_SECONDS = 3.0  # who has been off, or gone, for so long will not come
+_AFTER_SPEAKER_SECONDS = 2.0  # the others end later: the launcher kills all when the first has
+_IDLE_SHARE = 0.01  # of a processor: who uses less does nothing
+_EXIT_CODE = 1
+
+
+class _Wait:
+    """What one wait has come to."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self.since = self.warned = time.monotonic()
+        self.node = peers.Node()
+
+    def again(self) -> None:
+        """Something has happened: the wait begins anew."""
+        self.since = self.warned = time.monotonic()
+
+    def waited(self) -> float:
+        """Seconds."""
+        return time.monotonic() - self.since
+
+    def is_due(self, warning: float) -> bool:
+        """Whether there is something to say; from then on, after `warning` seconds again."""
+        if not warning or time.monotonic() - self.warned < warning:
+            return False
+        self.warned = time.monotonic()
+        return True
+
+    def say(self, text: str) -> None:
+        """One line on stderr; not by log.py, which does not know this rank before it has begun."""
+        print(f"tensorflow.mpi rank {self.rank}/{self.size}: {text}", file=sys.stderr, flush=True)
+
+    def end(self, why: str, speaks: bool) -> None:
+        """The end of this process, from any thread."""
+        if not speaks:
+            time.sleep(_AFTER_SPEAKER_SECONDS)
+        self.say(f"{why}; this rank ends")
+        sys.stdout.flush()
+        os._exit(_EXIT_CODE)
+
+
+class _Watcher:
+    """The thread. It is there from the start: Python 3.12 lets none begin while it ends."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._look: Callable[[], None] | None = None  # guarded by _changed
+        self.idle: Callable[[], None] | None = None  # called every _IDLE_SECONDS without a wait
+        threading.Thread(target=self._loop, name="tf_mpi_watch", daemon=True).start()
+
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                look = self._look
+                self._changed.wait(_LOOK_SECONDS if look is not None else _IDLE_SECONDS)
+                # Under the lock, so that it does not speak of what is over.
+                if self._look is look and (what := look or self.idle) is not None:
+                    what()
+
+    def set(self, look: Callable[[], None] | None) -> Callable[[], None] | None:
+        """`look` is called every _LOOK_SECONDS from now on; returns what was before."""
+        with self._changed:
+            before, self._look = self._look, look
+            self._changed.notify()
+        return before
+
+
+_watcher: _Watcher | None = None
+
+
+@contextlib.contextmanager
+def _looking(look: Callable[[], None]) -> Iterator[None]:
+    global _watcher
+    if _watcher is None:
+        _watcher = _Watcher()
+    before = _watcher.set(look)
+    try:
+        yield
+    finally:
+        _watcher.set(before)
+
+
+def _then() -> str:
+    timeout = config.get("TF_MPI_STALL_TIMEOUT")
+    return f"; it ends after TF_MPI_STALL_TIMEOUT, {timeout:.0f} s" if timeout else ""
+
+
+# --- The start -----------------------------------------------------------------------------------
+
+
+_OFF_ELSEWHERE = (
+    "ranks of another node were started with TF_MPI_ENABLE=0, which mpirun passes on with "
+    "-x TF_MPI_ENABLE only"
+)
+
+
+class _Start(_Wait):
+    """From the loading of MPI to the engine."""
+
+    def __init__(self, launcher: config.Launcher) -> None:
+        super().__init__(launcher.rank, launcher.size)
+        self._local_size = launcher.local_size
+        self._whom = ""
+        self._lost_since: float | None = None
+        # One rank of a node speaks; few others look as often as it does.
+        self._interval = _START_LOOK_SECONDS * min(10, 1 + self.rank)
+        self._next = self.since
+        warning = config.get("TF_MPI_STALL_WARNING")
+        self._warning = min(warning, _START_WARNING_SECONDS)
+        self._timeout = config.get("TF_MPI_STALL_TIMEOUT")
+
+    def look(self) -> None:
+        whom = c_api.start_waits_for()
+        if whom != self._whom:
+            self._whom = whom
+            self.again()
+            self._next = self.since + self._interval
+        if not whom or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self._interval
+        if config.is_off_elsewhere():
+            self.end(f"cannot start without the others: {_OFF_ELSEWHERE}", speaks=True)
+        known = self.node.peers()
+        away = {rank: peer for rank, peer in known.items() if peer.stage != "started"}
+        speaks = not any(rank < self.rank and rank not in away for rank in known)
+        self._end_if_lost(known, away, speaks)
+        # The exchange of settings has a deadline of its own, and says more.
+        if self._timeout and self.waited() >= self._timeout and "settings" not in whom:
+            self.end(self._report(known, away), speaks)
+        if self.is_due(self._warning) and speaks:
+            self.say(self._report(known, away) + _then())
+
+    def _end_if_lost(
+        self, known: dict[int, peers.Peer], away: dict[int, peers.Peer], speaks: bool
+    ) -> None:
+        """Ends this rank if another will not come for sure."""
+        off = [peer for peer in away.values() if peer.stage == "off"]
+        gone = self._unseen(known) if peers.sees_siblings() else []
+        if not off and not gone:
+            self._lost_since = None
+            return
+        if self._lost_since is None:
+            self._lost_since = time.monotonic()
+        if time.monotonic() - self._lost_since < _LOST_SECONDS:
+            return
+        why = f"{peers.ranks(gone)} ended before it came here; see what it printed"
+        if off:
+            who = ", ".join(peer.name() for peer in off)
+            why = f"{who} was started with TF_MPI_ENABLE=0; set it alike on all ranks"
+        self.end(f"cannot start without the others: {why}", speaks)
+
+    def _unseen(self, known: dict[int, peers.Peer]) -> list[int]:
+        """Ranks of this node that have no process, if it is known which are of this node."""
+        if self._local_size != self.size:
+            return []
+        return [rank for rank in range(self.size) if rank not in known]
+
+    def _report(self, known: dict[int, peers.Peer], away: dict[int, peers.Peer]) -> str:
+        told = [f"{peer.name()} {_STAGES[peer.stage]}" for peer in away.values()]
+        if unseen := self._unseen(known):
+            told.append(f"of {peers.ranks(unseen)} no process can be seen on this node")
+        elif self.size > len(known):
+            node = os.uname().nodename
+            told.append(
+                f"{self.size - len(known)} ranks cannot be seen from this node, {node}; those with "
+                "TF_MPI_ENABLE=0 do not come, and mpirun passes that to other nodes with "
+                "-x TF_MPI_ENABLE only"
+            )
+        seen = f" ({'; '.join(told)})" if told else ""
+        return f"has waited {self.waited():.0f} s for {self._whom}{seen}"
+
+
+_STAGES = {
+    "off": "was started with TF_MPI_ENABLE=0",
+    "stopped": "is stopped, as by SIGSTOP",
+    "without us": "runs TensorFlow without averaging: TF_MPI_ENABLE=0 there, or another wheel",
+    "before": "has not imported tensorflow",
+    "started": "",
+}
+
+
+@contextlib.contextmanager
+def start(launcher: config.Launcher | None) -> Iterator[None]:
+    """Around what brings the ranks together."""
+    if launcher is None or launcher.size == 1:
+        yield
+        return
+    with _looking(_Start(launcher).look):
+        yield
+
+
+# --- The end -------------------------------------------------------------------------------------
+
+
+class _End(_Wait):
+    """From the end of the script to the end of MPI. Any exchange of the others begins it anew: they
+    train on."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+        self._warning = config.get("TF_MPI_STALL_WARNING")
+        self._timeout = config.get("TF_MPI_STALL_TIMEOUT")
+        self._exchanges = -1
+        self._worked = self._looked = self.since  # the others were last seen to be; were looked at
+        self._used: dict[int, float] | None = None  # seconds of processors, when they were
+
+    def look(self) -> None:
+        joined = c_api.joined()
+        exchanges = c_api.stats()["collectives"] + len(joined)
+        if exchanges != self._exchanges:
+            self._exchanges, self._used = exchanges, None
+            self.again()
+            self._worked = self.since
+            return
+        interval = min(self._warning or self._timeout, (self._timeout or self._warning) / 4)
+        first = self._used is None
+        if not interval or (not first and time.monotonic() - self._looked < interval):
+            return
+        known = self.node.peers()
+        if (now := c_api.topology()[:2]) != (self.rank, self.size):
+            self.rank, self.size = now  # others have died; the launcher's numbers are no more ours
+        if c_api.load().tfmpi_generation():
+            known = {}
+        missing = [rank for rank in range(self.size) if rank not in joined]
+        at_work = self._see_work(known, missing)
+        if first:
+            return
+        speaks = not any(rank < self.rank and rank in joined for rank in known)
+        report = self._report(known, missing, at_work)
+        if self._timeout and time.monotonic() - self._worked >= self._timeout:
+            self.end(report, speaks)
+        if self.is_due(self._warning) and speaks:
+            self.say(report + ("" if at_work else _then()))
+
+    def _see_work(self, known: dict[int, peers.Peer], missing: list[int]) -> set[int]:
+        """Those that have worked since the last look."""
+        now = time.monotonic()
+        least = _IDLE_SHARE * (now - self._looked)
+        before = self._used or {}
+        self._used = {rank: known[rank].seconds for rank in missing if rank in known}
+        at_work = {
+            rank
+            for rank, seconds in self._used.items()
+            if rank in before and seconds - before[rank] >= least
+        }
+        # The others wait for one that is stopped, which looks like a little work.
+        stopped = any(known[rank].stage == "stopped" for rank in missing if rank in known)
+        if at_work and not stopped:
+            self._worked = now
+        self._looked = now
+        return at_work
+
+    def _report(self, known: dict[int, peers.Peer], missing: list[int], at_work: set[int]) -> str:
+        begun = f"its script has ended, and it has waited {self.waited():.0f} s for"
+        if not missing:
+            return f"{begun} MPI to end, as all ranks' scripts have"
+        told = []
+        for rank in missing:
+            if rank in known:
+                doing = "is at work" if rank in at_work else "is idle"
+                stopped = known[rank].stage == "stopped"
+                told.append(f"{known[rank].name()} {_STAGES['stopped'] if stopped else doing}")
+        seen = f" ({'; '.join(told)})" if told else ""
+        return f"{begun} the script of {peers.ranks(missing)} to end{seen}"
+
+
+class _AwaitedEnd(_Wait):
+    """While the script runs: others wait for its end, and only this rank knows where it is."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+        self._warning = config.get("TF_MPI_STALL_WARNING")
+        self._exchanges = -1
+
+    def look(self) -> None:
+        joined = sorted(c_api.joined())
+        if not joined:
+            return
+        exchanges = c_api.stats()["collectives"] + len(joined)
+        if exchanges != self._exchanges:
+            self._exchanges = exchanges
+            self.again()
+        elif self.is_due(self._warning):
+            place = reasons.place_of_main_thread()
+            has = "has" if len(joined) == 1 else "have"
+            self.say(
+                f"the script of {peers.ranks(joined)} {has} ended, for {self.waited():.0f} s or "
+                f"longer, and waits for this one{', which is in ' + place if place else ''}"
+            )
+
+
+def while_the_script_runs(rank: int, size: int) -> None:
+    """Called once, when the ranks have come together."""
+    if _watcher is not None:
+        _watcher.idle = _AwaitedEnd(rank, size).look
+
+
+@contextlib.contextmanager
+def end(rank: int, size: int) -> Iterator[None]:
+    """Around the join, in which this rank waits for the others' ends, and for MPI's."""
+    if size == 1 and _watcher is None:  # else others have died
+        yield
+        return
+    with _looking(_End(rank, size).look):
+        yield
+
+
+@contextlib.contextmanager
+def failing(seconds: float, rank: int, size: int) -> Iterator[None]:
+    """Around what a rank that fails tells the others: it ends, whatever they do."""
+    if size == 1:
+        yield
+        return
+    wait = _Wait(rank, size)
+
+    def look() -> None:
+        if wait.waited() >= seconds:
+            wait.end(f"the others have not heard of its failure within {seconds:.0f} s", True)
+
+    with _looking(look):
+        yield

@@ -1,0 +1,40 @@
+"""horovod.common.util: what scripts and tests take from it."""
+
+import functools
+from typing import Any
+
+from tensorflow.mpi._src.interpose import hooking
+
+_cache = functools.cache
+
+
+def is_version_greater_equal_than(ver: str, target: str) -> bool:
+    return hooking.numbers(ver) >= hooking.numbers(target)
+
+
+def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
+    return False
+
+
+def num_rank_is_power_2(num_rank: int) -> bool:
+    return num_rank != 0 and num_rank & (num_rank - 1) == 0
+
+
+def split_list(items: list[Any], parts: int) -> list[list[Any]]:
+    """In so many parts, of which the first may have one more."""
+    each, more = divmod(len(items), parts)
+    ends = [each * n + min(n, more) for n in range(parts + 1)]
+    found = [items[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+    return [part for part in found if part]
+
+
+def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
+    return ext_base_name == "tensorflow"
+
+
+def mpi_built(verbose: bool = False) -> bool:
+    return True
+
+
+def gloo_built(verbose: bool = False) -> bool:
+    return False

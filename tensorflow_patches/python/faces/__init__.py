@@ -1,4 +1,0 @@
-"""Names of other libraries, for scripts that were written for them.
-
-`import horovod` finds faces/horovod where no Horovod is installed: finder.py.
-"""
