@@ -39,7 +39,7 @@ def _apply_op_created(graph: Any, op: Any) -> None:
     naming.apply_op_created(graph, op)
     if group.size == 1:
         return
-    name, sparse = group.apply_ops[op.type]
+    name, sparse = hooks.apply_ops[op.type]
     inputs = dict(zip((argument.name for argument in op.op_def.input_arg), op.inputs, strict=True))
     gradient = [inputs[name], inputs["indices"]] if sparse else [inputs[name]]
     if not scope.is_inside_already_averaged():

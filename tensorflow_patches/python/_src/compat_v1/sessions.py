@@ -184,7 +184,7 @@ def _trained_by(graph: Any, names: Iterable[str]) -> set[str]:
 def _trained_by_op(op: Any) -> set[str]:
     if op.type == "IdentityN":
         return set(averaged_names(op))  # as of compute_gradients: the variables' names
-    if op.type not in group.apply_ops:
+    if op.type not in hooks.apply_ops:
         return set()
     return {state_name(t.op) for t in op.inputs if _is_state(t)}
 

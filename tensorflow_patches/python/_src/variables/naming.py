@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from tensorflow.mpi._src.runtime import c_api, group
+from tensorflow.mpi._src.runtime import c_api, group, hooks
 
 NAMES = "_tf_mpi_names"  # the attribute of an average: what its variables are called
 
@@ -143,7 +143,7 @@ def function_first_called(graph: Any, captured: Any) -> None:
 def _holds_apply_op(graph: Any) -> bool:
     """By itself, or in a function that it calls."""
     operations = graph.get_operations()
-    if any(op.type in group.apply_ops for op in operations):
+    if any(op.type in hooks.apply_ops for op in operations):
         return True
     return any(_calls(op, _is_apply_op) for op in operations if calls_functions(op.type))
 
@@ -157,7 +157,7 @@ def calls_training(op: Any) -> bool:
 
 
 def _is_apply_op(node: Any) -> bool:
-    return node.op in group.apply_ops
+    return node.op in hooks.apply_ops
 
 
 def _calls(op: Any, wanted: Callable[[Any], bool]) -> bool:
