@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from tensorflow.mpi._src.messaging import collectives
+from tensorflow.mpi._src.runtime import group
 
 _LENGTH = struct.Struct("<QQ")  # bytes of a header, bytes of all arrays
 
@@ -90,12 +91,12 @@ def broadcast_arrays(
 ) -> list[np.ndarray[Any, Any]]:
     """Rank 0's arrays, which have the same dtypes and shapes on all ranks; few, large messages."""
     received: list[np.ndarray[Any, Any]] = []
-    for number, group in enumerate(_groups(arrays)):
-        packed = b"".join(np.asarray(a).tobytes() for a in group)
+    for number, together in enumerate(_groups(arrays)):
+        packed = b"".join(np.asarray(a).tobytes() for a in together)
         data = np.frombuffer(packed, np.uint8)
         if group.size > 1:
             data = collectives.run("broadcast", data, f"{label} {number}", root=0)
-        received += _split(memoryview(data.tobytes()), [(a.dtype, a.shape) for a in group])
+        received += _split(memoryview(data.tobytes()), [(a.dtype, a.shape) for a in together])
     return received
 
 
