@@ -105,7 +105,7 @@ def _of_whole(part: Any, target: Any, sources: Any) -> tuple[Any, Any]:
         untold = [term for one in targets for term in kinds.addends(one)]
         part.untold += [term for term in untold if part.kind(term) is Kind.UNKNOWN]
         return target, None
-    wrong = {Kind.MIXED, Kind.LINEAR} & set(found)
+    wrong = {Kind.MIXED, Kind.LINEAR, Kind.RATIO} & set(found)
     if wrong and not part.gathers:
         _say(wrong.pop())
     if Kind.SUM not in found:

@@ -19,6 +19,7 @@ class Kind(enum.Enum):
     SUM = "a sum over samples"
     MEAN = "a mean over samples"
     LINEAR = "a sum over samples, and a constant or a mean"
+    RATIO = "a sum or a mean over samples, by another"
     MIXED = "of several samples at once"
     UNKNOWN = "unknown"
 

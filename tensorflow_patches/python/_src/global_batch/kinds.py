@@ -9,12 +9,14 @@ wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorflow.mpi._src.global_batch import rules
 from tensorflow.mpi._src.global_batch.kind import ADDITIVE, ROWS, Kind
 
-__all__ = ["ADDITIVE", "ROWS", "Analysis", "Kind", "addends", "key", "of_function", "origin"]
+__all__ = [
+    "ADDITIVE", "ROWS", "Analysis", "Kind", "Ratio", "addends", "key", "of_function", "origin",
+]  # fmt: skip
 
 _MOST = 100_000  # tensors on the way back
 
@@ -22,6 +24,21 @@ _MOST = 100_000  # tensors on the way back
 def key(tensor: Any) -> tuple[int, str, int]:
     """Of a graph's tensor, which may have several Python objects."""
     return id(tensor.graph), tensor.op.name, tensor.value_index
+
+
+class Ratio(NamedTuple):
+    """How a tensor of kind RATIO is made.
+
+    A part's value times what it was divided by, over what the whole batch is divided by, is its
+    share of the whole's value (a sum) or averages to it (a mean).
+
+    numerator: SUM or MEAN. divisor: a scalar tensor, a sum over samples or a mean. of_whole: what
+    is really divided by, of the whole's `divisor`, as max(divisor, 1); of a part's own, too.
+    """
+
+    numerator: Kind
+    divisor: Any
+    of_whole: Callable[[Any], Any]
 
 
 class Analysis:
@@ -61,6 +78,21 @@ class Analysis:
             self._kinds[key(last)] = rules.of_op(last.op, kinds, last)
             todo.pop()
         return self._kinds[key(tensor)]
+
+    def why(self, tensor: Any) -> Any:
+        """The op that makes `tensor` MIXED, LINEAR or UNKNOWN: all that it is made of is none."""
+        lost = (Kind.MIXED, Kind.LINEAR, Kind.RATIO, Kind.UNKNOWN)
+        if self.kind(tensor) not in lost:
+            return None
+        while True:
+            worse = [source for source in tensor.op.inputs if self.kind(source) in lost]
+            if not worse:
+                return tensor.op
+            tensor = worse[0]
+
+    def ratio(self, tensor: Any) -> Ratio | None:
+        """Of a tensor of kind RATIO."""
+        return None
 
 
 def _is_size(quotient: Any, rows: int) -> bool:

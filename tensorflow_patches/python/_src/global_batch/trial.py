@@ -201,7 +201,7 @@ def _why_whole(
     if part is None or part.gathers:
         return None
     # In eager code nobody will be able to tell a sum from a mean.
-    wrong = {Kind.MIXED, Kind.LINEAR} | ({Kind.SUM} if eagerly else set())
+    wrong = {Kind.MIXED, Kind.LINEAR, Kind.RATIO} | ({Kind.SUM} if eagerly else set())
     seen = part.seen | (part.told if kind == "test_step" else set())
     if not seen & wrong and part.untold:
         seen |= _tried(model, kind, graph, part, part.untold)
