@@ -87,12 +87,15 @@ def _environment() -> list[str]:
     distribution = installed.distribution()
     assert distribution is not None
     files = hashlib.sha256()
+    ours = Path(str(distribution.locate_file("tensorflow/mpi")))
+    for path in sorted(ours.rglob("*.py")):  # a developer's own may be newer than the wheel's
+        files.update(str(path.relative_to(ours)).encode() + path.read_bytes())
     for file in sorted(map(str, distribution.files or ())):
         path = Path(str(distribution.locate_file(file)))
-        if file.endswith(".py"):
-            files.update(file.encode() + path.read_bytes())
-        elif not file.startswith("tensorflow/mpi/") and path.exists():
-            files.update(f"{file} {path.stat().st_size}".encode())
+        if file.startswith("tensorflow/mpi/") or not path.exists():
+            continue
+        content = path.read_bytes() if file.endswith(".py") else b"%d" % path.stat().st_size
+        files.update(file.encode() + content)
     return [
         platform.machine(),
         sys.version,
