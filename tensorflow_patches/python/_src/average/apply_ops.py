@@ -41,7 +41,9 @@ def _apply_op_created(graph: Any, op: Any) -> None:
         return
     name, sparse = hooks.apply_ops[op.type]
     inputs = dict(zip((argument.name for argument in op.op_def.input_arg), op.inputs, strict=True))
-    gradient = [inputs[name], inputs["indices"]] if sparse else [inputs[name]]
+    # Where all ranks compute the same, so are the indices.
+    with_indices = sparse and not scope.is_computed_alike()
+    gradient = [inputs[name], inputs["indices"]] if with_indices else [inputs[name]]
     if not scope.is_inside_already_averaged():
         taken.reach(inputs[name])
         if not all(map(lineage.is_averaged, gradient)):

@@ -7,7 +7,7 @@ one call for all (compiled.py).
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorflow.mpi import config
@@ -258,13 +258,16 @@ def average_all(
 ) -> list[Any]:
     """The averages of tensors and tf.IndexedSlices, with this thread's weight.
 
-    The dense ones in one operation, each sparse one in its own; in a compiled function all in one.
-    See `average`, `average_slices`.
+    The dense ones in one operation, each sparse one in its own; in a compiled function all in one,
+    and so in a step that is computed alike: the rows of all ranks lie where this one's do. See
+    `average`, `average_slices`.
     """
     from tensorflow.python.framework import indexed_slices
 
     names = _told_apart(names)
     weight = scope.current_weight()
+    if scope.is_computed_alike():
+        return of_values(gradients, lambda values: average(values, names, label, weight))
     if gradients and not scope.is_alone() and compiled.is_compiled():
         return compiled.average_in_one_call(gradients, names, label, weight, every_row)
     averages: dict[int, Any] = {}
@@ -279,6 +282,23 @@ def average_all(
     averaged = average([gradients[n] for n in dense], [names[n] for n in dense], label, weight)
     averages.update(zip(dense, averaged, strict=True))
     return [averages[number] for number in range(len(gradients))]
+
+
+def of_values(gradients: Sequence[Any], function: Callable[[list[Any]], list[Any]]) -> list[Any]:
+    """What `function` makes of the gradients' tensors: of a sparse one, of its values."""
+    from tensorflow.python.framework import indexed_slices
+
+    slices = {
+        place: of_tensors(gradient)
+        for place, gradient in enumerate(gradients)
+        if isinstance(gradient, indexed_slices.IndexedSlices)
+    }
+    found = function([getattr(slices.get(p), "values", g) for p, g in enumerate(gradients)])
+    for place, sparse in slices.items():
+        found[place] = indexed_slices.IndexedSlices(
+            found[place], sparse.indices, sparse.dense_shape
+        )
+    return found
 
 
 def to_average(

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 from tensorflow.mpi._src.runtime import c_api, group
 
-_local = threading.local()  # weight, depth, parts, passes, script
+_local = threading.local()  # weight, depth, step, passes, script
+
+
+class _Step(enum.Enum):
+    """What the ranks compute a step of Keras on."""
+
+    OWN = "each rank's own samples"
+    ALIKE = "the same on all ranks"
+    GIVEN = "what the script gave each rank, the same or not"
 
 
 @contextlib.contextmanager
@@ -28,14 +37,54 @@ def current_weight() -> Any:
     return getattr(_local, "weight", None)
 
 
-@contextlib.contextmanager
-def on_part() -> Iterator[None]:
+def on_part() -> contextlib.AbstractContextManager[None]:
     """Around a Keras step of this rank's part of a batch."""
-    _local.parts = getattr(_local, "parts", 0) + 1
+    return _step(_Step.OWN)
+
+
+def computed_alike() -> contextlib.AbstractContextManager[None]:
+    """Around a Keras step that every rank computes on the same data, and so with the same result.
+
+    Its gradients are averaged all the same: ranks differ in rounding, and would drift apart. Those
+    of embeddings are averaged row by row where they stand, so an optimizer sees one process's rows.
+    The caller vouches for it, on all ranks; ranks whose gradients differ in shape hear an error.
+    """
+    return _step(_Step.ALIKE)
+
+
+def on_given() -> contextlib.AbstractContextManager[None]:
+    """Around a Keras step on what the script gave each rank itself, as train_on_batch has it."""
+    return _step(_Step.GIVEN)
+
+
+@contextlib.contextmanager
+def _step(kind: _Step) -> Iterator[None]:
+    before = getattr(_local, "step", None)
+    _local.step = kind
     try:
         yield
     finally:
-        _local.parts -= 1
+        _local.step = before
+
+
+def is_in_step() -> bool:
+    """Whether this thread is in a step of Keras."""
+    return getattr(_local, "step", None) is not None
+
+
+def is_on_part() -> bool:
+    """Whether this thread is inside `on_part()`."""
+    return getattr(_local, "step", None) is _Step.OWN
+
+
+def is_computed_alike() -> bool:
+    """Whether this thread is inside `computed_alike()`."""
+    return getattr(_local, "step", None) is _Step.ALIKE
+
+
+def has_own_samples() -> bool:
+    """Whether what this thread computes is of samples that no other rank has."""
+    return is_on_part() or (group.shared_out and not is_computed_alike())
 
 
 @contextlib.contextmanager
@@ -57,17 +106,12 @@ def duplicates(every_row: bool) -> int:
     """What an average does with rows of one index, as core/reduction/sparse_rows.h has it: 0 sums
     them, 1 keeps every row of every rank, 2 does so unless the ranks have the same.
 
-    Ranks that are fed the same, in a loop of the script's own, are one process. Where data is
-    shared out, rows that are the same are of samples that are.
+    Ranks that are fed the same, in a loop of the script's own or by train_on_batch, are one
+    process. Where data is shared out, rows that are the same are of samples that are.
     """
     if not every_row:
         return 0
-    return 1 if is_on_part() or group.shared_out else 2
-
-
-def is_on_part() -> bool:
-    """Whether this thread is inside `on_part()`."""
-    return getattr(_local, "parts", 0) > 0
+    return 1 if has_own_samples() else 2
 
 
 @contextlib.contextmanager

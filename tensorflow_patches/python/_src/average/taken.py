@@ -103,7 +103,7 @@ def _eagerly(gradients: list[Any], variables: list[Any]) -> list[Any]:
     if _averages_itself is None:
         _averages_itself = group.asked
     own_updates.trained.update(map(own_updates.key, variables))
-    if not (scope.is_on_part() or (_has_own_data() and not _averages_itself)):
+    if not (scope.is_in_step() or (_has_own_data() and not _averages_itself)):
         if not _averages_itself:
             own_updates.taken_eagerly(variables)
         return gradients
@@ -130,11 +130,12 @@ def _has_own_data() -> bool:
 def _in_graph(gradients: list[Any], variables: list[Any]) -> list[Any]:
     from tensorflow.python.framework import dtypes, indexed_slices, ops
 
-    graph = ops.get_default_graph()
     own_updates.trained.update(map(own_updates.key, variables))
     weight = ops.convert_to_tensor(
         1.0 if scope.current_weight() is None else scope.current_weight(), dtype=dtypes.float32
     )
+    if scope.is_computed_alike():
+        return averaging.of_values(gradients, lambda values: _pass_all(values, variables, weight))
     found = list(gradients)
     dense = []
     for place, gradient in enumerate(gradients):
@@ -143,15 +144,21 @@ def _in_graph(gradients: list[Any], variables: list[Any]) -> list[Any]:
             continue
         slices = averaging.of_tensors(gradient)
         inputs = [_of_any_length(slices.values), _of_any_length(slices.indices)]
-        parts = _pass(graph, inputs, [variables[place]], weight, slices)
+        parts = _pass(inputs, [variables[place]], weight, slices)
         found[place] = indexed_slices.IndexedSlices(*parts, slices.dense_shape)
-    tensors = [gradients[place] for place in dense]
+    passed = _pass_all([gradients[p] for p in dense], [variables[p] for p in dense], weight)
+    for place, tensor in zip(dense, passed, strict=True):
+        found[place] = tensor
+    return found
+
+
+def _pass_all(tensors: list[Any], variables: list[Any], weight: Any) -> list[Any]:
+    """Dense tensors, by as many IdentityNs as there will be averages."""
+    found = list(tensors)
     for bucket in averaging.buckets(tensors):
-        parts = _pass(
-            graph, [tensors[i] for i in bucket], [variables[dense[i]] for i in bucket], weight
-        )
+        parts = _pass([tensors[i] for i in bucket], [variables[i] for i in bucket], weight)
         for i, part in zip(bucket, parts, strict=True):
-            found[dense[i]] = part
+            found[i] = part
     return found
 
 
@@ -164,15 +171,14 @@ def _of_any_length(tensor: Any) -> Any:
     return array_ops.placeholder_with_default(tensor, [None, *tensor.shape[1:]])
 
 
-def _pass(
-    graph: Any, inputs: list[Any], variables: list[Any], weight: Any, slices: Any = None
-) -> list[Any]:
+def _pass(inputs: list[Any], variables: list[Any], weight: Any, slices: Any = None) -> list[Any]:
     from tensorflow.python.ops import gen_array_ops
 
     outputs = gen_array_ops.identity_n([*inputs, weight], name="mpi_gradients")
+    op = outputs[0].op
+    graph = op.graph
     if not hasattr(graph, "_tf_mpi_taken"):
         graph._tf_mpi_taken = {}
-    op = outputs[0].op
     graph._tf_mpi_taken[op] = _Taken(
         op, variables, inputs, graph.version, slices, scope.duplicates(True)
     )
@@ -185,8 +191,6 @@ def reach(gradient: Any) -> tuple[Any, bool]:
     `gradient` is a tensor, or tf.IndexedSlices. One that was taken, and handed on as it is, is what
     went into its IdentityN. Of any other, the gradients that it is made of become averages.
     """
-    from tensorflow.python.framework import indexed_slices
-
     tensor = lineage.values_of(gradient)
     if not hasattr(tensor, "op") or hasattr(tensor, "_numpy_internal"):
         return gradient, lineage.is_averaged(gradient) or _are_alike_rows(gradient)
@@ -197,9 +201,10 @@ def reach(gradient: Any) -> tuple[Any, bool]:
         return gradient, lineage.is_averaged(gradient)
     if taken.is_average:
         return gradient, True
-    if not isinstance(gradient, indexed_slices.IndexedSlices):
-        return taken.inputs[tensor.value_index], False
-    return (gradient if taken.slices is None else taken.slices), False
+    if taken.slices is not None:
+        return taken.slices, False
+    (found,) = averaging.of_values([gradient], lambda _: [taken.inputs[tensor.value_index]])
+    return found, False
 
 
 def _are_alike_rows(gradient: Any) -> bool:
@@ -211,6 +216,8 @@ def _are_alike_rows(gradient: Any) -> bool:
 
     if not _averages_seen or not hasattr(gradient, "indices") or not context.executing_eagerly():
         return False
+    if scope.is_computed_alike():
+        return False  # averaged where they stand, they may be so once more
     parts = [np.asarray(part) for part in (gradient.values, gradient.indices)]
     digests = [control_plane.digest(part) for part in parts]
     everyone = control_plane.headers(f"rows {next(_rows_compared)}", digests)

@@ -242,7 +242,7 @@ def step_on_shard(model: Any, kind: str, step: Callable[[Any], Any]) -> Callable
             if trial.is_fed_whole(model, kind) and takes_parts():
                 with batch.step_on_whole(), ops.for_whole_batch():
                     return step(data)
-            with scope.on_part(), _for_samples(data, model):
+            with scope.on_given(), _for_samples(data, model):
                 return step(data)
         if trial.needs_whole(model, kind, step, data):
             return _on_whole(step, data)

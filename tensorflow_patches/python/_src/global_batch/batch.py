@@ -153,7 +153,7 @@ def step_on_whole() -> Iterator[None]:
     before = current()
     _local.part = None
     try:
-        with scope.weighted(None):
+        with scope.computed_alike(), scope.weighted(None):
             yield
     finally:
         _local.part = before
