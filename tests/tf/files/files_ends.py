@@ -1,14 +1,16 @@
 """Saves that only some ranks make, saves that fail, and saves after rank 0's end.
 
-    files_ends.py DIR     with a TF_MPI_STALL_TIMEOUT of 6 seconds
+    files_ends.py DIR     with a TF_MPI_STALL_TIMEOUT of 6 seconds, each rank a node of its own
 
 Prints by case what was raised, of which cause, and after how many seconds.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+import unittest.mock
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,11 @@ if RANK != 0:
 else:
     time.sleep(6.5)
 save("after an error", "f")
+(DIRECTORY / str(RANK)).mkdir()
+os.chdir(DIRECTORY / str(RANK))
+with unittest.mock.patch("tensorflow.mpi._src.files.waits._SHARED_SECONDS", 0.5):
+    save("a folder of each", "/proc/self/cwd/own")
+    save("there once more", "/proc/self/cwd/more")
 tf.mpi.barrier()
 if RANK != 0:
     save("rank 0 has ended", "g")

@@ -128,12 +128,28 @@ AT_ONCE = 5  # on a busy machine: not by the timeout
 
 
 @pytest.fixture(scope="module")
-def ends(launch, scripts, tmp_path_factory) -> list[dict[str, Any]]:
+def ends_run(launch, scripts, tmp_path_factory) -> Any:
     env = {"TF_MPI_STALL_TIMEOUT": str(TIMEOUT), "TF_MPI_STALL_WARNING": "1"}
+    env["TF_MPI_TOPOLOGY"] = "2x1"
     args = [tmp_path_factory.mktemp("ends")]
-    run = launch(scripts / "files_ends.py", np=2, args=args, env=env).check()
-    assert "has waited 1 s for rank 0 to save" in run.stderr[1]
-    return run.results
+    return launch(scripts / "files_ends.py", np=2, args=args, env=env).check()
+
+
+@pytest.fixture(scope="module")
+def ends(ends_run) -> list[dict[str, Any]]:
+    return ends_run.results
+
+
+def test_a_wait_is_told(ends_run):
+    assert "has waited 1 s for rank 0 to save" in ends_run.stderr[1]
+
+
+def test_a_folder_that_nodes_do_not_share_is_told_once(ends_run):
+    """One path, another folder on each rank; what nodes do share is there, without a line."""
+    assert [rank["a folder of each"]["there"] for rank in ends_run.results] == [True, False]
+    told = [text.count("its folder is not shared by the nodes") for text in ends_run.stderr]
+    assert told == [0, 1]
+    assert "has saved '/proc/self/cwd/own', and" in ends_run.stderr[1]
 
 
 def test_rank_0_alone_holds_up_no_rank(ends):

@@ -19,7 +19,7 @@ from typing import Any
 from tensorflow.mpi._src.average.carrier import averaged_names
 from tensorflow.mpi._src.gpu import gpus
 from tensorflow.mpi._src.presence import presence
-from tensorflow.mpi._src.runtime import c_api, group, hooks
+from tensorflow.mpi._src.runtime import c_api, hooks
 from tensorflow.mpi._src.variables import large_variables, naming, replica_check
 from tensorflow.mpi._src.variables.initial_broadcast import busy
 from tensorflow.mpi._src.variables.naming import state_name

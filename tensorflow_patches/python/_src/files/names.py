@@ -122,7 +122,8 @@ def keep(path: str) -> str:
         kept = os.path.join(folder, parts[-1])
         for name, file in _files(kept, path):
             _link(name, file)
-        return kept
+        # Nothing where a save is no file, as the end of a training.
+        return kept if os.listdir(folder) else ""
     except OSError:
         return ""
 

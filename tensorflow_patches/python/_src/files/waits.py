@@ -47,6 +47,7 @@ class _Save(NamedTuple):
     path: str
     pattern: str  # names.pattern of it
     kept: str  # where it stays if the script removes it; empty: nowhere
+    seen: str  # what other nodes see of it if they share its folder; empty: that is not known
 
 
 _rank_0: list[_Save] = []  # in their order; under _lock
@@ -57,7 +58,9 @@ _met: set[int] = set()  # places of those that were this rank's, too; under _loc
 def tell(failure: str, kind: str, path: str) -> None:
     """On rank 0: a save has ended, with `failure` (failures.describe) if that is not empty."""
     kept = "" if failure else names.keep(path)
-    _post(f"{_SAVES}\n{failure}\n{kind}\n{path}\n{names.pattern(path, short=True)}\n{kept}")
+    seen = kept or (path if not failure and _has_nodes() and _is_there(path) else "")
+    pattern = names.pattern(path, short=True)
+    _post("\n".join((_SAVES, failure, kind, path, pattern, kept, seen)))
 
 
 def tell_left(place: str) -> None:
@@ -87,6 +90,7 @@ class _Wait:
         self.waits_before = self.waits_since_missed = _posted(_RANK_0_WAITS)
         self.missed = int(c_api.load().tfmpi_missed())
         self.goes_on = False
+        self.seen = ""  # of rank 0's save, once that is found
         with _lock:
             _own[self.path] += 1
             self.number = _own[self.path]
@@ -149,6 +153,7 @@ class _Wait:
     def _is(self, place: int) -> None:
         """This save is rank 0's at `place`, whose file is found under this rank's path, too."""
         save = _rank_0[place]
+        self.seen = save.seen
         if save.path != self.path:
             names.learn(self.path, save.path)
         if save.failure:
@@ -201,27 +206,41 @@ def wait(kind: str, path: str, place: str | None) -> bool:
     """
     one = _Wait(kind, path, place)
     try:
-        return _wait(one)
+        saved = _wait(one)
     finally:
         c_api.load().tfmpi_file_is_there()
-    if c_api.topology()[4] > 1:
-        _look_for(one.there)
+    if one.seen and _has_nodes():
+        _look_for(one.seen, names.of_rank_0(path))
+    return saved
 
 
-def _look_for(path: str) -> None:
-    """On another node: says so, once for each folder, if rank 0's file is not to be seen here."""
+def _has_nodes() -> bool:
+    return c_api.topology()[4] > 1
+
+
+def _is_there(path: str) -> bool:
+    """A file or folder, or files that begin so, as a checkpoint's."""
+    return "://" not in path and bool(glob.glob(glob.escape(path) + "*"))
+
+
+def _look_for(seen: str, path: str) -> None:
+    """Says so, once for each folder, if `seen`, of rank 0's save of `path`, is not there.
+
+    What rank 0's script alone has moved in the meantime is not there, either.
+    """
     folder = os.path.dirname(path)
-    if "://" in path or folder in _not_shared:
+    if folder in _not_shared:
         return
     until = time.monotonic() + _SHARED_SECONDS
-    while not glob.glob(glob.escape(path) + "*"):
+    while not _is_there(seen):
         if time.monotonic() >= until:
             _not_shared.add(folder)
             log.say(
                 f"rank 0 has saved '{path}', and {_SHARED_SECONDS:.0f} s later that is not there "
-                f"on node {config.node_name()}, rank {group.rank}'s: its folder is not shared by "
-                "the nodes, and what this rank loads from it will be missing or old. Save to a "
-                "folder that all nodes see, or set TF_MPI_IO=all: each rank writes its own"
+                f"on node {config.node_name()}, rank {group.rank}'s: unless the script has moved "
+                "it, its folder is not shared by the nodes, and what this rank loads from it will "
+                "be missing or old. Save to a folder that all nodes see, or set TF_MPI_IO=all: "
+                "each rank writes its own"
             )
             return
         time.sleep(_POLL_SECONDS[1])
