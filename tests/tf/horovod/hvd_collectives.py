@@ -400,4 +400,34 @@ def the_rest_raises_by_name():
         raises(ImportError, lambda: __import__(f"horovod.{name}"), f"horovod.{name}")  # noqa: B023
 
 
+@check
+def each_name_is_documented():
+    """In the table of docs/horovod.md, whatever a script may take from the three libraries."""
+    import importlib
+    import re
+    import types
+    from pathlib import Path
+
+    text = (Path(__file__).parents[3] / "docs/horovod.md").read_text()
+    rows = re.findall(r"^\| (.+) \| `\w+`.* \|$", text, re.M)
+    named = {name for row in rows for name in re.findall(r"`([\w.]+)`", row)}
+    public = set()
+    for library in ("horovod.tensorflow", "horovod.tensorflow.keras", "horovod.keras"):
+        hvd_of_it = importlib.import_module(library)
+        for prefix, module in (
+            ("", hvd_of_it),
+            ("", getattr(hvd_of_it, "callbacks", None)),
+            ("elastic.", hvd_of_it.elastic),
+        ):
+            public |= {
+                prefix + name
+                for name, value in (vars(module) if module else {}).items()
+                if not name.startswith("_")
+                and not isinstance(value, types.ModuleType)
+                and getattr(value, "__module__", None) != "typing"
+            }
+    assert len(public) > 70
+    assert public <= named, sorted(public - named)
+
+
 run_all(sys.argv[1:])

@@ -174,6 +174,16 @@ def of_tensors(slices: Any) -> Any:
     )
 
 
+def on_values(function: Callable[[Any], Any], gradient: Any) -> Any:
+    """`function` of a tensor, or of the values of tf.IndexedSlices."""
+    from tensorflow.python.framework import indexed_slices
+
+    if not isinstance(gradient, indexed_slices.IndexedSlices):
+        return function(gradient)
+    values = function(gradient.values)
+    return indexed_slices.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+
+
 def of_table(gradient: Any, variable: Any) -> Any:
     """A sparse gradient of `variable`, whose rows count: one process looks at no dense_shape."""
     from tensorflow.python.framework import dtypes, indexed_slices, ops, tensor_shape

@@ -75,21 +75,10 @@ def _reduced(tensors: list[Any], op: str) -> list[Any]:
         return [tf.identity(one) for one in tensors]
     names = [f"tensor {number}" for number in range(len(tensors))]
     averages = averaging.average_all(tensors, names, f"ddl of {len(names)}", every_row=True)
-    if op == "sum":
-        averages = [_times_size(one) for one in averages]
-    return averages
-
-
-def _times_size(average: Any) -> Any:
-    import tensorflow as tf
-
-    if isinstance(average, tf.IndexedSlices):
-        return tf.IndexedSlices(
-            average.values * tf.cast(group.group_size, average.values.dtype),
-            average.indices,
-            average.dense_shape,
-        )
-    return average * tf.cast(group.group_size, average.dtype)
+    if op == "avg":
+        return averages
+    size = group.group_size
+    return [averaging.on_values(lambda one: one * tf.cast(size, one.dtype), a) for a in averages]
 
 
 def _plain(tensor: Any, op: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from typing import Any
 
 import numpy as np
@@ -261,46 +260,42 @@ def _say(line: str) -> None:
         log.say(line)
 
 
-_KINDS = {
+class _BestModel:
+    """A ModelCheckpoint of the best model; `filepath` is set later."""
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: Any = "epoch",
+    ) -> None:
+        path = "best.weights.h5" if save_weights_only else "best.keras"
+        checkpoint: Any = super()
+        checkpoint.__init__(path, monitor, verbose, True, save_weights_only, mode, save_freq)
+        self.filepath = None
+
+
+OF_TRAINING: dict[str, type] = {
     "BroadcastGlobalVariablesCallback": _Broadcast,
     "MetricAverageCallback": _MetricAverage,
     "LearningRateScheduleCallback": _Schedule,
     "LearningRateWarmupCallback": _Warmup,
+    "BestModelCheckpoint": _BestModel,
+}
+OF_ELASTIC: dict[str, type] = {
     "CommitStateCallback": _CommitState,
     "UpdateBatchStateCallback": _UpdateBatchState,
     "UpdateEpochStateCallback": _UpdateEpochState,
 }
 
 
-def of(keras: Any, module: str) -> types.SimpleNamespace:
-    """The callbacks, as classes of `keras`'s, by name; `module`: whose they are."""
-    made = {
-        name: type(name, (kind, keras.callbacks.Callback), {"__module__": module})
-        for name, kind in _KINDS.items()
+def of(keras: Any, module: str, kinds: dict[str, type]) -> dict[str, type]:
+    """The callbacks of `kinds`, as classes of `keras`'s, by name; `module`: whose they are."""
+    callbacks = keras.callbacks
+    bases: dict[type, Any] = {_BestModel: callbacks.ModelCheckpoint}
+    return {
+        name: type(name, (kind, bases.get(kind, callbacks.Callback)), {"__module__": module})
+        for name, kind in kinds.items()
     }
-    base = keras.callbacks.ModelCheckpoint
-
-    class BestModelCheckpoint(base):  # type: ignore[misc, valid-type]
-        """A ModelCheckpoint of the best model; `filepath` is set later."""
-
-        def __init__(
-            self,
-            monitor: str = "val_loss",
-            verbose: int = 0,
-            save_weights_only: bool = False,
-            mode: str = "auto",
-            save_freq: Any = "epoch",
-        ) -> None:
-            super().__init__(
-                filepath="best.weights.h5" if save_weights_only else "best.keras",
-                monitor=monitor,
-                verbose=verbose,
-                save_best_only=True,
-                save_weights_only=save_weights_only,
-                mode=mode,
-                save_freq=save_freq,
-            )
-            self.filepath = None
-
-    made["BestModelCheckpoint"] = BestModelCheckpoint
-    return types.SimpleNamespace(**made)

@@ -72,7 +72,59 @@ class ObjectState(State):
             setattr(self, name, value)
 
 
-class TensorFlowState(ObjectState):
+class _VariablesState(ObjectState):
+    """Variables, and Python objects."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        import tensorflow as tf
+
+        self._eager = tf.executing_eagerly()
+        super().__init__(**kwargs)
+        self._keep()
+
+    def _variables(self) -> list[Any]:
+        raise NotImplementedError
+
+    def _session(self) -> Any:
+        """In graph mode, that in which they have values: Keras's, of compat.v1."""
+        import tensorflow as tf
+
+        return tf.compat.v1.keras.backend.get_session()
+
+    def _broadcast(self) -> Any:
+        return objects.broadcast_variables(self._variables(), 0)
+
+    def _keep(self) -> None:
+        import tensorflow as tf
+
+        variables = self._variables()
+        if self._eager:
+            self._values = [tf.identity(variable) for variable in variables]
+        else:
+            self._values = self._session().run(variables)
+
+    def save(self) -> None:
+        self._keep()
+        super().save()
+
+    def restore(self) -> None:
+        # An optimizer's variables may have come since.
+        for variable, value in zip(self._variables(), self._values, strict=False):
+            if self._eager:
+                variable.assign(value)
+            else:
+                variable.load(value, self._session())
+        super().restore()
+
+    def sync(self) -> None:
+        done = self._broadcast()
+        if not self._eager:
+            self._session().run(done)
+        self._keep()
+        super().sync()
+
+
+class TensorFlowState(_VariablesState):
     """tf.Variables, and Python objects."""
 
     def __init__(self, variables: Any = None, session: Any = None, **kwargs: Any) -> None:
@@ -80,41 +132,22 @@ class TensorFlowState(ObjectState):
 
         self.variables = list(variables or tf.compat.v1.global_variables())
         self.session = session
-        self._eager = tf.executing_eagerly()
-        if not self._eager:
+        if not tf.executing_eagerly():
             self.session = session or tf.compat.v1.get_default_session()
-            self._broadcast = objects.broadcast_variables(self.variables, 0)
+            self._synced = objects.broadcast_variables(self.variables, 0)  # in the graph, once
         super().__init__(**kwargs)
-        self._keep()
 
-    def save(self) -> None:
-        self._keep()
-        super().save()
+    def _variables(self) -> list[Any]:
+        return list(self.variables)
 
-    def restore(self) -> None:
-        for variable, value in zip(self.variables, self._values, strict=True):
-            if self._eager:
-                variable.assign(value)
-            else:
-                variable.load(value, self.session)
-        super().restore()
+    def _session(self) -> Any:
+        return self.session
 
-    def sync(self) -> None:
-        if self._eager:
-            objects.broadcast_variables(self.variables, 0)
-        else:
-            self.session.run(self._broadcast)
-        self._keep()
-        super().sync()
-
-    def _keep(self) -> None:
-        self._values = [
-            variable.numpy() if self._eager else variable.eval(self.session)
-            for variable in self.variables
-        ]
+    def _broadcast(self) -> Any:
+        return super()._broadcast() if self._eager else self._synced
 
 
-class TensorFlowKerasState(ObjectState):
+class TensorFlowKerasState(_VariablesState):
     """A model, its optimizer, and Python objects."""
 
     def __init__(
@@ -124,55 +157,11 @@ class TensorFlowKerasState(ObjectState):
         if not getattr(model, "built", True):
             raise ValueError("Model must be built first. Run `model.build(input_shape)`.")
         self.optimizer = optimizer or model.optimizer
-        self._eager = _eager()
         super().__init__(**kwargs)
-        self._keep()
 
     def _variables(self) -> list[Any]:
         own = getattr(self.optimizer, "variables", ())
         return list(self.model.variables) + list(own() if callable(own) else own)
-
-    def save(self) -> None:
-        self._keep()
-        super().save()
-
-    def restore(self) -> None:
-        import tensorflow as tf
-
-        for variable, value in zip(self._variables(), self._values, strict=False):
-            if self._eager:
-                variable.assign(tf.identity(value))
-            else:
-                variable.load(value, _session())
-        super().restore()
-
-    def sync(self) -> None:
-        done = objects.broadcast_variables(self._variables(), 0)
-        if not self._eager:
-            _session().run(done)
-        self._keep()
-        super().sync()
-
-    def _keep(self) -> None:
-        import tensorflow as tf
-
-        if self._eager:
-            self._values = [tf.identity(variable) for variable in self._variables()]
-        else:
-            self._values = _session().run(self._variables())
-
-
-def _eager() -> bool:
-    import tensorflow as tf
-
-    return bool(tf.executing_eagerly())
-
-
-def _session() -> Any:
-    """Keras's, of compat.v1, in which all its variables have values."""
-    import tensorflow as tf
-
-    return tf.compat.v1.keras.backend.get_session()
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ marked, so that an optimizer which is handed a tape's gradients does not reduce 
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 import weakref
 import zlib
@@ -15,7 +16,7 @@ from typing import Any
 
 from tensorflow.mpi._src.average import averaging, scope
 from tensorflow.mpi._src.horovod import process_sets, reductions
-from tensorflow.mpi._src.horovod.collectives import Adasum, Average, Sum
+from tensorflow.mpi._src.horovod.collectives import Average, Sum
 from tensorflow.mpi._src.horovod.process_sets import ProcessSet
 from tensorflow.mpi._src.runtime import group
 
@@ -23,42 +24,45 @@ _MARK = "_tf_mpi_reduced"
 _labels: dict[str, list[weakref.ref[Any]]] = {}
 
 
+@dataclasses.dataclass(eq=False, kw_only=True)
 class Reducer:
-    """How the gradients of one tape or optimizer are reduced.
+    """How the gradients of one tape or optimizer are reduced: Horovod's arguments.
 
-    Args:
-      name: of what has them, in messages.
-      lives_on: it reduces every step of an optimizer; a tape's reduces once.
-
-    Horovod's groups, of gradients that are to travel together, have no effect: fusion decides that.
+    `name` is of what has them, in messages. `lives_on`: it reduces every step of an optimizer; a
+    tape's reduces once. Horovod's groups, of gradients that are to travel together, have no effect:
+    fusion decides that.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        device_dense: str,
-        device_sparse: str,
-        compression: Any,
-        sparse_as_dense: bool,
-        op: int,
-        gradient_predivide_factor: float,
-        process_set: ProcessSet,
-        scale_local_gradients: bool = True,
-        lives_on: bool = True,
-    ) -> None:
-        if gradient_predivide_factor != 1.0 and op != Average:
+    name: str
+    device_dense: str = ""
+    device_sparse: str = ""
+    compression: Any = reductions.Compression.none
+    sparse_as_dense: bool = False
+    op: int = Average
+    gradient_predivide_factor: float = 1.0
+    num_groups: dataclasses.InitVar[int] = 0
+    groups: dataclasses.InitVar[Any] = None
+    process_set: ProcessSet = process_sets.global_process_set
+    scale_local_gradients: bool = True
+    lives_on: bool = True
+
+    def __post_init__(self, num_groups: int, groups: Any) -> None:
+        """Raises ValueError where Horovod does."""
+        if self.gradient_predivide_factor != 1.0 and self.op != Average:
             raise ValueError("gradient_predivide_factor not supported with op != Average")
-        self.name = name
-        self.compression = compression
-        self.sparse_as_dense = sparse_as_dense
-        self.op = op
-        self.process_set = process_set
-        self._devices = {"device_dense": device_dense, "device_sparse": device_sparse}
-        self._predivide = float(gradient_predivide_factor)
-        self._scale_local = scale_local_gradients
+        if num_groups != 0:
+            warnings.warn(
+                "Parameter `num_groups` has been replaced by `groups` and will be removed in "
+                "v0.23.0.",
+                DeprecationWarning,
+                stacklevel=4,
+            )
+            groups = num_groups if groups is None else groups
+        if groups is not None and not (isinstance(groups, list) or groups > 0):
+            raise ValueError(
+                "groups should be a non-negative integer or a list of list of tf.Variable."
+            )
         self._local: set[Any] = set()
-        self._lives_on = lives_on
 
     def register_local(self, variable: Any) -> None:
         """The gradients of `variable` are this rank's own."""
@@ -81,8 +85,8 @@ class Reducer:
             if gradient is None or is_reduced(gradient):
                 continue
             if self.is_local(variable):
-                if self._scale_local:
-                    out[i] = _divided(gradient, size)
+                if self.scale_local_gradients:
+                    out[i] = averaging.on_values(lambda g: g / tf.cast(size, g.dtype), gradient)
                 mark(out[i])
             else:
                 new.append(i)
@@ -102,7 +106,7 @@ class Reducer:
         everyone = len(process_sets.members(self.process_set)) == group.group_size
         if self.op in (Average, Sum) and everyone:
             return self._averaged(gradients, variables)
-        return [self._one(gradient) for gradient in gradients]
+        return [self.one(gradient) for gradient in gradients]
 
     def _averaged(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
         import tensorflow as tf
@@ -111,22 +115,23 @@ class Reducer:
         names = [f"gradient {number}" for number in range(len(gradients))]
         label = self._label(gradients, variables)
         contexts: list[Any] = [None] * len(gradients)
+        predivide = float(self.gradient_predivide_factor)
         for i, gradient in enumerate(gradients):
             if not isinstance(gradient, tf.IndexedSlices):
-                gradient = gradient if self._predivide == 1 else gradient / self._predivide
+                gradient = gradient if predivide == 1 else gradient / predivide
                 gradients[i], contexts[i] = self.compression.compress(gradient)
         with scope.for_the_script(), scope.weighted(None):
             averages = averaging.average_all(gradients, names, label, every_row=True)
+        factor = float(group.group_size) if self.op == Sum else predivide
+
+        def scaled(average: Any) -> Any:
+            return average if factor == 1 else average * tf.cast(factor, average.dtype)
+
         for i, average in enumerate(averages):
-            factor = float(group.group_size) if self.op == Sum else self._predivide
-            if isinstance(average, tf.IndexedSlices):
-                if self.op == Sum:
-                    average = _divided(average, 1 / factor)
-            else:
-                average = self.compression.decompress(average, contexts[i])
-                if factor != 1:
-                    average = average * tf.cast(factor, average.dtype)
-            averages[i] = average
+            if not isinstance(average, tf.IndexedSlices):
+                averages[i] = scaled(self.compression.decompress(average, contexts[i]))
+            elif self.op == Sum:
+                averages[i] = averaging.on_values(scaled, average)
         return averages
 
     def _label(self, gradients: Sequence[Any], variables: Sequence[Any]) -> str:
@@ -134,7 +139,7 @@ class Reducer:
         variables gets its number, in the order in which the program first reduces."""
         kinds = [f"{g.dtype.name} {v.shape}" for g, v in zip(gradients, variables, strict=True)]
         key = f"hvd {self.name} {zlib.crc32('; '.join(kinds).encode()):08x}"
-        if not self._lives_on:
+        if not self.lives_on:
             return key
         users = _labels.setdefault(key, [])
         number = next((n for n, user in enumerate(users) if user() is self), len(users))
@@ -142,42 +147,23 @@ class Reducer:
             users.append(weakref.ref(self))
         return key if number == 0 else f"{key} {number + 1}"
 
-    def _one(self, gradient: Any) -> Any:
+    def one(self, gradient: Any) -> Any:
+        """By an allreduce of its own."""
         import tensorflow as tf
 
         dense = not isinstance(gradient, tf.IndexedSlices)
-        scaled = dense and self.op == Average and self._predivide != 1
+        scale = self.gradient_predivide_factor if dense and self.op == Average else 1.0
         return reductions.allreduce(
             gradient,
-            compression=self.compression,
-            op=self.op,
-            prescale_factor=1 / self._predivide if scaled else 1.0,
-            postscale_factor=self._predivide if scaled else 1.0,
+            None,
+            self.device_dense,
+            self.device_sparse,
+            self.compression,
+            self.op,
+            prescale_factor=1 / scale,
+            postscale_factor=scale,
             process_set=self.process_set,
-            **self._devices,
         )
-
-
-def check_groups(num_groups: int, groups: Any) -> None:
-    """Raises ValueError where Horovod does."""
-    if num_groups != 0:
-        warnings.warn(
-            "Parameter `num_groups` has been replaced by `groups` and will be removed in v0.23.0.",
-            DeprecationWarning,
-            stacklevel=3,
-        )
-        groups = num_groups if groups is None else groups
-    if groups is not None and not (isinstance(groups, list) or groups > 0):
-        raise ValueError(
-            "groups should be a non-negative integer or a list of list of tf.Variable."
-        )
-
-
-def check_adasum(op: int, process_set: ProcessSet, average_aggregated_gradients: bool) -> None:
-    if op == Adasum and average_aggregated_gradients:
-        raise ValueError("Adasum does not support average_aggregated_gradients == True")
-    if op == Adasum and process_set.process_set_id != 0:
-        raise NotImplementedError("Adasum does not support process sets yet")
 
 
 def key_of(variable: Any) -> Any:
@@ -201,12 +187,3 @@ def is_reduced(gradient: Any) -> bool:
     if isinstance(gradient, tf.IndexedSlices):
         gradient = gradient.values
     return bool(getattr(gradient, _MARK, False))
-
-
-def _divided(gradient: Any, by: float) -> Any:
-    import tensorflow as tf
-
-    if isinstance(gradient, tf.IndexedSlices):
-        values = gradient.values / tf.cast(by, gradient.values.dtype)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return gradient / tf.cast(by, gradient.dtype)

@@ -35,7 +35,8 @@ class Reducing:
         found = self.__dict__.get("_hvd_reducer")
         if found is None:
             settings = dict(self._hvd_settings)
-            passes, average = settings.pop("passes"), settings.pop("average")
+            passes = settings.pop("backward_passes_per_step")
+            average = settings.pop("average_aggregated_gradients")
             found = gradients.Reducer(**settings)
             helper = Aggregation(passes, found, average, of_graph=False) if passes > 1 else None
             self.__dict__["_hvd_reducer"] = found
@@ -182,26 +183,14 @@ def DistributedOptimizer(
 
     Raises ValueError where Horovod does: for another op than Average and Sum.
     """
+    given = dict(locals())
     if op not in (Average, Sum):
         raise ValueError("op currently only supports Average and Sum")
-    gradients.check_groups(num_groups, groups)
     if backward_passes_per_step < 1:
         raise ValueError("backward_passes_per_step must be > 0")
-    own = type(optimizer)
-    settings = {
-        "name": name or f"Distributed{own.__name__}",
-        "device_dense": device_dense,
-        "device_sparse": device_sparse,
-        "compression": compression,
-        "sparse_as_dense": sparse_as_dense,
-        "op": op,
-        "gradient_predivide_factor": gradient_predivide_factor,
-        "process_set": process_set,
-        "scale_local_gradients": scale_local_gradients,
-        "passes": backward_passes_per_step,
-        "average": average_aggregated_gradients,
-    }
-    attributes = {"_hvd_settings": settings, "__module__": own.__module__}
+    own = type(given.pop("optimizer"))
+    given["name"] = name or f"Distributed{own.__name__}"
+    attributes = {"_hvd_settings": given, "__module__": own.__module__}
     kind = type(own.__name__, (_kind_of(optimizer), own), attributes)
     made = kind.from_config(optimizer.get_config())  # type: ignore[attr-defined]
     _ = made._hvd
@@ -225,22 +214,10 @@ def PartialDistributedOptimizer(
     scale_local_gradients: bool = True,
 ) -> Any:
     """As DistributedOptimizer; the gradients of `local_layers` are each rank's own."""
-    made = DistributedOptimizer(
-        optimizer,
-        name,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        gradient_predivide_factor,
-        op,
-        backward_passes_per_step,
-        average_aggregated_gradients,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
-    for variable in tape.variables_of(local_layers):
+    given = dict(locals())
+    layers = given.pop("local_layers")
+    made = DistributedOptimizer(**given)
+    for variable in tape.variables_of(layers):
         made.register_local_var(variable)
     return made
 
@@ -251,6 +228,7 @@ def load_model(
     custom_optimizers: Any = None,
     custom_objects: Any = None,
     compression: Any = Compression.none,
+    legacy_opts: bool = False,
 ) -> Any:
     """A saved model with its optimizer, state and all, as a DistributedOptimizer."""
     objects = {kind.__name__: kind for kind in custom_optimizers or ()} | dict(custom_objects or {})

@@ -26,7 +26,9 @@ def broadcast_variables(
     _check_root(root_rank, process_set)
     assigned = []
     for variable in variables:
-        value = collectives.broadcast(_value(variable), root_rank, process_set=process_set)
+        # Of a tf.Variable, or of a Keras 3 one.
+        value = tf.convert_to_tensor(variable)
+        value = collectives.broadcast(value, root_rank, process_set=process_set)
         assigned.append(_assign(variable, value))
     return None if tf.executing_eagerly() else tf.group(*assigned)
 
@@ -34,13 +36,6 @@ def broadcast_variables(
 def _check_root(root_rank: int, process_set: ProcessSet) -> None:
     if root_rank not in process_sets.members(process_set):
         raise ValueError(f"root_rank={root_rank} is not in {process_set}")
-
-
-def _value(variable: Any) -> Any:
-    """Of a tf.Variable, or of a Keras 3 one."""
-    import tensorflow as tf
-
-    return tf.convert_to_tensor(variable)
 
 
 def _assign(variable: Any, value: Any) -> Any:

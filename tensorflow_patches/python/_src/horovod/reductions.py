@@ -150,20 +150,10 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
 ) -> list[Any]:
     """allreduce() of each; what travels together is the engine's affair."""
-    op = collectives.chosen_op(op, average)
+    given = dict(locals())
+    del given["tensors"], given["name"]
     return [
-        allreduce(
-            tensor,
-            None,
-            device_dense,
-            device_sparse,
-            compression,
-            op,
-            prescale_factor,
-            postscale_factor,
-            _numbered(name, number),
-            process_set,
-        )
+        allreduce(tensor, name=_numbered(name, number), **given)
         for number, tensor in enumerate(tensors)
     ]
 
@@ -216,18 +206,9 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Any]:
-    return [
-        reducescatter(
-            tensor,
-            device_dense,
-            compression,
-            op,
-            process_set=process_set,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-        )
-        for tensor in tensors
-    ]
+    given = dict(locals())
+    del given["tensors"]
+    return [reducescatter(tensor, **given) for tensor in tensors]
 
 
 def _numbered(name: str | None, number: int) -> str | None:

@@ -70,23 +70,12 @@ def DistributedGradientTape(
     scale_local_gradients: bool = True,
 ) -> Any:
     """A tape with all that `gradtape` has recorded."""
-    gradients.check_groups(num_groups, groups)
-    own = type(gradtape)
+    given = dict(locals())
+    own = type(given.pop("gradtape"))
     kind = type(own.__name__, (_Reducing, own), {"__module__": own.__module__})
     tape: Any = object.__new__(kind)
     tape.__dict__.update(gradtape.__dict__)
-    tape._hvd = gradients.Reducer(
-        "DistributedGradientTape",
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        op=op,
-        gradient_predivide_factor=gradient_predivide_factor,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-        lives_on=False,
-    )
+    tape._hvd = gradients.Reducer(name="DistributedGradientTape", lives_on=False, **given)
     return tape
 
 
@@ -105,20 +94,10 @@ def PartialDistributedGradientTape(
     scale_local_gradients: bool = True,
 ) -> Any:
     """As DistributedGradientTape; the gradients of `local_layers` are each rank's own."""
-    tape = DistributedGradientTape(
-        gradtape,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        num_groups,
-        groups,
-        process_set,
-        scale_local_gradients,
-    )
-    for variable in variables_of(local_layers):
+    given = dict(locals())
+    layers = given.pop("local_layers")
+    tape = DistributedGradientTape(**given)
+    for variable in variables_of(layers):
         tape.register_local_source(variable)
     return tape
 

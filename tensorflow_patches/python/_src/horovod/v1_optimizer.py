@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.mpi._src.horovod import gradients, objects, reductions
+from tensorflow.mpi._src.horovod import gradients, keras_optimizer, objects, reductions
 from tensorflow.mpi._src.horovod.aggregation import Aggregation
-from tensorflow.mpi._src.horovod.collectives import Adasum
+from tensorflow.mpi._src.horovod.collectives import Adasum, Average
+from tensorflow.mpi._src.horovod.process_sets import ProcessSet, global_process_set
 
 v1 = tf.compat.v1
 
@@ -32,9 +33,10 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):  # type: ignore[nam
 class _Wrapping(v1.train.Optimizer):  # type: ignore[name-defined]
     """Asks `_optimizer` for all but the gradients."""
 
-    def __init__(self, optimizer: Any, name: str, use_locking: bool) -> None:
-        super().__init__(name=name, use_locking=use_locking)
+    def __init__(self, optimizer: Any, use_locking: bool, reducer: gradients.Reducer) -> None:
+        super().__init__(name=reducer.name, use_locking=use_locking)
         self._optimizer = optimizer
+        self._hvd = reducer
 
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
@@ -57,14 +59,12 @@ class Distributed(_Wrapping):
     def __init__(
         self,
         optimizer: Any,
-        name: str,
         use_locking: bool,
         reducer: gradients.Reducer,
         passes: int,
         average_aggregated: bool,
     ) -> None:
-        super().__init__(optimizer, name, use_locking)
-        self._hvd = reducer
+        super().__init__(optimizer, use_locking, reducer)
         self._agg_helper: Aggregation | None = None
         if passes > 1:
             if tf.executing_eagerly():
@@ -105,13 +105,6 @@ class Distributed(_Wrapping):
 class DistributedAdasum(_Wrapping):
     """Every rank updates by its own gradients; what has changed is combined by Adasum."""
 
-    def __init__(
-        self, optimizer: Any, name: str, use_locking: bool, compression: Any, devices: Any
-    ) -> None:
-        super().__init__(optimizer, name, use_locking)
-        self._compression = compression
-        self._devices = devices
-
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
         return self._optimizer.compute_gradients(*args, **kwargs)
 
@@ -129,36 +122,49 @@ class DistributedAdasum(_Wrapping):
             deltas = [v.read_value() - start for v, start in zip(trained, before, strict=True)]
         done = []
         for variable, start, delta in zip(trained, before, deltas, strict=True):
-            combined = reductions.allreduce(
-                delta, op=Adasum, compression=self._compression, **self._devices
-            )
-            done.append(variable.assign(start + combined))
+            done.append(variable.assign(start + self._hvd.one(delta)))
         return None if eager else tf.group(*done)
 
 
-def distributed(
+def DistributedOptimizer(
     optimizer: Any,
-    name: str | None,
-    use_locking: bool,
-    *,
-    passes: int,
-    average_aggregated: bool,
-    **settings: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = reductions.Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
 ) -> Any:
-    """See hvd.DistributedOptimizer. `settings`: of gradients.Reducer."""
-    kind = type(optimizer).__name__
+    """An optimizer as `optimizer`, of compat.v1 or of Keras, whose gradients are reduced first."""
+    given = dict(locals())
+    del given["use_locking"]
+    if op == Adasum and average_aggregated_gradients:
+        raise ValueError("Adasum does not support average_aggregated_gradients == True")
+    if op == Adasum and process_set.process_set_id != 0:
+        raise NotImplementedError("Adasum does not support process sets yet")
+    if not isinstance(optimizer, v1.train.Optimizer):
+        if op == Adasum:
+            raise ValueError("op == Adasum is not supported yet with Keras")
+        return keras_optimizer.DistributedOptimizer(**given)
+    kind = type(given.pop("optimizer")).__name__
+    passes = given.pop("backward_passes_per_step")
+    average = given.pop("average_aggregated_gradients")
     if passes < 1:
         raise ValueError("backward_passes_per_step must be > 0")
-    if settings["op"] != Adasum:
-        name = name or f"Distributed{kind}"
-        reducer = gradients.Reducer(name, **settings)
-        return Distributed(optimizer, name, use_locking, reducer, passes, average_aggregated)
-    gradients.check_adasum(Adasum, settings["process_set"], average_aggregated)
+    given["name"] = name or f"Distributed{'Delta' if op == Adasum else ''}{kind}"
+    reducer = gradients.Reducer(**given)
+    if op != Adasum:
+        return Distributed(optimizer, use_locking, reducer, passes, average)
     if passes > 1:
         raise NotImplementedError(
             "hvd.DistributedOptimizer(op=Adasum, backward_passes_per_step > 1) of tensorflow.mpi"
         )
-    devices = {key: settings[key] for key in ("device_dense", "device_sparse")}
-    compression = settings["compression"]
-    name = name or f"DistributedDelta{kind}"
-    return DistributedAdasum(optimizer, name, use_locking, compression, devices)
+    return DistributedAdasum(optimizer, use_locking, reducer)

@@ -2,11 +2,35 @@
 
 from typing import Any
 
+from horovod.common.util import num_rank_is_power_2 as check_num_rank_power_of_2  # noqa: F401
 from horovod.tensorflow.util import _executing_eagerly  # noqa: F401
 from tensorflow.mpi._src.horovod import basics as _basics
 from tensorflow.mpi._src.horovod import collectives as _collectives
 from tensorflow.mpi._src.horovod import process_sets as _process_sets
-from tensorflow.mpi._src.horovod.basics import *  # noqa: F403
+from tensorflow.mpi._src.horovod.basics import (  # noqa: F401
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
 from tensorflow.mpi._src.horovod.collectives import (  # noqa: F401
     Adasum,
     Average,
@@ -32,10 +56,6 @@ from tensorflow.mpi._src.horovod.process_sets import (  # noqa: F401
 from tensorflow.mpi._src.horovod.reductions import grouped_allgather  # noqa: F401
 
 handle_average_backwards_compatibility = _collectives.chosen_op
-
-
-def check_num_rank_power_of_2(num_rank: int) -> bool:
-    return num_rank != 0 and num_rank & (num_rank - 1) == 0
 
 
 def _when_run(value: Any, name: str | None) -> Any:

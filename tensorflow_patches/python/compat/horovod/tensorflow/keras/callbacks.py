@@ -1,11 +1,6 @@
 """horovod.tensorflow.keras.callbacks."""
 
 from tensorflow import keras
-from tensorflow.mpi._src.horovod import callbacks as _callbacks
+from tensorflow.mpi._src.horovod import callbacks
 
-_made = _callbacks.of(keras, __name__)
-BroadcastGlobalVariablesCallback = _made.BroadcastGlobalVariablesCallback
-MetricAverageCallback = _made.MetricAverageCallback
-LearningRateScheduleCallback = _made.LearningRateScheduleCallback
-LearningRateWarmupCallback = _made.LearningRateWarmupCallback
-BestModelCheckpoint = _made.BestModelCheckpoint
+globals().update(callbacks.of(keras, __name__, callbacks.OF_TRAINING))
