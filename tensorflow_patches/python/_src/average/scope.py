@@ -53,8 +53,11 @@ def computed_alike() -> contextlib.AbstractContextManager[None]:
 
 
 def on_given() -> contextlib.AbstractContextManager[None]:
-    """Around a Keras step on what the script gave each rank itself, as train_on_batch has it."""
-    return _step(_Step.GIVEN)
+    """Around a Keras step on what the script gave each rank itself, as train_on_batch has it.
+
+    Inside another step it is that one's: an override that calls its super's.
+    """
+    return _step(getattr(_local, "step", None) or _Step.GIVEN)
 
 
 @contextlib.contextmanager
