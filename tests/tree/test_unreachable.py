@@ -55,7 +55,7 @@ def _bodies(node: ast.AST) -> Iterator[list[ast.stmt]]:
         if value and isinstance(value[0], ast.stmt):
             yield value
         for inner in value:
-            if isinstance(inner, (ast.excepthandler, ast.match_case)):
+            if isinstance(inner, (ast.ExceptHandler, ast.match_case)):
                 yield inner.body
 
 
