@@ -274,14 +274,13 @@ def turned() -> dict[str, Any]:
 
 
 def untold() -> dict[str, Any]:
-    """Made-up numbers are none that it takes, so nobody can tell."""
+    """Nobody can tell what a function of Python's makes of samples."""
 
-    @tf.function
-    def error(x: Any, guess: Any) -> Any:
-        with tf.control_dependencies([tf.debugging.assert_less(tf.reduce_min(x), 0.0)]):
-            return tf.reduce_mean(tf.square(guess - 1))
+    def loss_of(q: Any, x: Any, _: Any) -> Any:
+        weights = tf.ensure_shape(tf.numpy_function(np.abs, [x], x.dtype), x.shape)
+        return tf.reduce_mean(tf.square(q(x) - 1) * weights[:, :1])
 
-    return stepped(lambda q, x, _: error(x, q(x)))
+    return stepped(loss_of)
 
 
 MIXED = (recommender, flat, centered, hidden, stateful, counted)

@@ -135,6 +135,9 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
             *(WIDE, WIDE),
         ),
     },
+    "RATIO": {
+        "over a mask": (over_mask, WIDE, WIDE),
+    },
     "MIXED": {
         "root": (lambda y, p: ops.sqrt(ops.mean(ops.square(y - p))), WIDE, WIDE),
         "log of mean": (lambda y, p: tf.math.log(tf.reduce_mean(tf.exp(y - p))), WIDE, WIDE),
@@ -143,8 +146,8 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
         "rows made one": (lambda y, p: tf.reshape(y - p, [1, 64]), WIDE, WIDE),
         "largest": (lambda y, p: tf.reduce_max(tf.abs(y - p)), WIDE, WIDE),
         "dice": (dice, WIDE, WIDE),
+        "dice in another function": (tf.function(dice), WIDE, WIDE),
         "Keras's dice": (keras.losses.dice, IMAGES, IMAGES),
-        "over a mask": (over_mask, WIDE, WIDE),
         "of some": (
             lambda y, p: tf.reduce_mean(tf.boolean_mask(square(y, p), y > 0)),
             *(WIDE, WIDE),
@@ -160,7 +163,6 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
         ),
     },
     "UNKNOWN": {
-        "of another function": (tf.function(dice), WIDE, WIDE),
         "similarity": (lambda y, p: tf.reduce_mean(tf.image.ssim(y, p, 1.0)), IMAGES, IMAGES),
     },
 }

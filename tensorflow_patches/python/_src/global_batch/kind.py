@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+from typing import Any
+
+from tensorflow.mpi._src.global_batch.sizes import ONE, Number
 
 
 class Kind(enum.Enum):
@@ -27,3 +31,167 @@ class Kind(enum.Enum):
 # A mean over a part, weighted by its samples, averages to that over the whole batch.
 ADDITIVE = {Kind.CONST, Kind.SIZE, Kind.MEAN}
 ROWS = {Kind.ROWS, Kind.ONES}  # each sample for itself
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """What is known of a tensor: `base`, times the number of samples to a power, by a divisor.
+
+    Of a list of tensors: of each of its elements.
+
+    base: CONST, SIZE, ROWS, SHIFTED, SUM, LINEAR, MIXED or UNKNOWN.
+    axis: along which samples lie; -1: it is of the one sample that a loop over samples is at.
+    outer, inner: that dimension has outer * N * inner numbers: of sample i those at
+      (o * N + i) * inner + j. What is concatenated has several outer, what is flattened inner ones.
+    power: of the number of samples; None: some function of it.
+    over: the key of a scalar, a sum over samples, by which it is divided.
+    same: all rows are alike. some: only some rows, by their values. place: the rows' numbers.
+    loose: it fits each outer and inner, as random numbers do.
+    zero: it is 0, and may stand for a sum as well. numbers: what is known of its values.
+    """
+
+    base: Kind
+    axis: int = 0
+    outer: Number = ONE
+    inner: Number = ONE
+    power: int | None = 0
+    over: Any = None
+    same: bool = False
+    some: bool = False
+    place: bool = False
+    loose: bool = False
+    zero: bool = False
+    numbers: Any = dataclasses.field(default=None, compare=False)
+
+    @property
+    def kind(self) -> Kind:
+        if self.base is Kind.SHIFTED:
+            return self.base if self.axis == 0 else Kind.UNKNOWN
+        if self.base is Kind.SUM:
+            by_power: dict[int | None, Kind] = {0: Kind.SUM, -1: Kind.MEAN}
+            found = by_power.get(self.power, Kind.MIXED)
+            return Kind.RATIO if self.over and found is not Kind.MIXED else found
+        if self.over:
+            return Kind.MIXED
+        if self.base is Kind.CONST:
+            by_power = {0: Kind.CONST, -1: Kind.INVERSE}
+            return by_power.get(self.power, Kind.SIZE)
+        return self._rows() if self.base is Kind.ROWS else self.base
+
+    def _rows(self) -> Kind:
+        if self.power not in (0, -1):
+            return Kind.UNKNOWN
+        if self.axis or self.power:
+            return Kind.COLUMNS if not self.power else Kind.UNKNOWN if self.axis else Kind.PARTS
+        return (
+            Kind.PLACES if self.place
+            else Kind.SELECTED if self.some
+            else Kind.ONES if self.same
+            else Kind.ROWS
+        )  # fmt: skip
+
+    @property
+    def has_rows(self) -> bool:
+        return self.base in (Kind.ROWS, Kind.SHIFTED)
+
+    @property
+    def is_plain(self) -> bool:
+        """Rows or a constant, not by the number of samples or a sum, nor numbers of rows."""
+        return (
+            self.base in (Kind.ROWS, Kind.CONST)
+            and self.power == 0
+            and self.over is None
+            and not self.place
+        )
+
+    @property
+    def is_const(self) -> bool:
+        return self.base is Kind.CONST and self.power == 0 and self.over is None
+
+    def but(self, **changes: Any) -> Told:
+        """With these changes; its values are no longer known, nor that it is 0."""
+        return dataclasses.replace(self, **{"numbers": None, "zero": False, **changes})
+
+
+CONST, SIZE, MIXED, UNKNOWN = map(Told, (Kind.CONST, Kind.SIZE, Kind.MIXED, Kind.UNKNOWN))
+SUM, LINEAR = Told(Kind.SUM), Told(Kind.LINEAR)
+
+OF_KIND = {
+    **{kind: Told(kind) for kind in (Kind.CONST, Kind.SIZE, Kind.ROWS, Kind.SHIFTED, Kind.SUM)},
+    **{kind: Told(kind) for kind in (Kind.LINEAR, Kind.MIXED, Kind.UNKNOWN)},
+    Kind.INVERSE: Told(Kind.CONST, power=-1),
+    Kind.ONES: Told(Kind.ROWS, same=True),
+    Kind.PARTS: Told(Kind.ROWS, power=-1),
+    Kind.COLUMNS: UNKNOWN,  # along which dimension?
+    Kind.PLACES: Told(Kind.ROWS, place=True),
+    Kind.SELECTED: Told(Kind.ROWS, some=True),
+    Kind.MEAN: Told(Kind.SUM, power=-1),
+    Kind.RATIO: MIXED,  # by what?
+}
+
+
+def of_numbers(numbers: Any) -> Told:
+    """Of a tensor of known numbers, made of sizes and constants."""
+    powers = {number.power for number in numbers.flat}
+    if "unknown" in powers:
+        return Told(Kind.UNKNOWN, numbers=numbers)
+    if "counted" in powers:  # of rows that are chosen by their values
+        return Told(Kind.SUM if len(powers) == 1 else Kind.UNKNOWN, numbers=numbers)
+    power = powers.pop() if len(powers) == 1 else 0 if not powers else None
+    zero = bool(numbers.size) and all(not number.factor for number in numbers.flat)
+    if power is None:
+        return Told(Kind.SIZE, numbers=numbers)
+    return Told(Kind.CONST, power=power, zero=zero, numbers=numbers)
+
+
+def merged(one: Told, other: Told) -> Told | None:
+    """How samples lie in a dimension that is as in both; None: differently."""
+    if one.loose or other.loose:
+        return other if one.loose else one
+    return one if one.outer == other.outer or one.inner == other.inner else None
+
+
+def joined(one: Told, other: Told) -> Told:
+    """Of what is sometimes the one, sometimes the other: of branches, loops and lists."""
+    if one == other:
+        return one if one.numbers is other.numbers else one.but(zero=one.zero)
+    if one.zero or other.zero:
+        return (other if one.zero else one).but()
+    bases = {one.base, other.base}
+    for worst in (Kind.MIXED, Kind.UNKNOWN):
+        if worst in bases:
+            return Told(worst)
+    if one.over != other.over:
+        return UNKNOWN
+    if bases == {Kind.ROWS}:
+        if (one.axis, one.power, one.some, one.place) == (
+            *(other.axis, other.power, other.some, other.place),
+        ):
+            lie = merged(one, other)
+            return UNKNOWN if lie is None else lie.but(same=one.same and other.same)
+        return UNKNOWN
+    if bases == {Kind.CONST, Kind.ROWS}:
+        rows, const = (one, other) if one.base is Kind.ROWS else (other, one)
+        return rows.but(same=False) if const.power == rows.power else UNKNOWN
+    return added([one, other])
+
+
+def added(terms: list[Told]) -> Told:
+    """The sum of what has no rows."""
+    terms = [term for term in terms if not term.zero] or terms[:1]
+    bases = {term.base for term in terms}
+    if bases <= {Kind.CONST, Kind.SIZE}:
+        same = len({(term.base, term.power, term.over) for term in terms}) == 1
+        return terms[0].but() if same else SIZE if not any(t.over for t in terms) else MIXED
+    if not bases <= {Kind.CONST, Kind.SUM, Kind.LINEAR} or None in (t.power for t in terms):
+        return MIXED
+    # A constant is the mean of itself, and a constant by number of samples the sum.
+    sums = {
+        (term.power if term.base is Kind.SUM else (term.power or 0) - 1, term.over)
+        for term in terms
+        if term.base is not Kind.LINEAR
+    }
+    if len(sums) == 1 and Kind.LINEAR not in bases:
+        ((power, over),) = sums
+        return SUM.but(power=power, over=over)
+    return LINEAR if all(power in (0, -1) for power, _ in sums) else MIXED

@@ -2,8 +2,8 @@
 
 A loss that is a mean over samples, each of which depends on that sample alone, is the mean of the
 losses of the batch's parts. Others are not, and a function of the whole batch is needed. The walk
-goes from the tensor back to the samples; an op that is not known makes the kind unknown, never
-wrong.
+goes from the tensor back to the samples, into functions, branches and loops; an op that is not
+known makes the kind unknown, never wrong.
 """
 
 from __future__ import annotations
@@ -11,14 +11,29 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from tensorflow.mpi._src.global_batch import rules
-from tensorflow.mpi._src.global_batch.kind import ADDITIVE, ROWS, Kind
+from tensorflow.mpi._src.global_batch import rules, rules_functions
+from tensorflow.mpi._src.global_batch.kind import (
+    ADDITIVE,
+    CONST,
+    OF_KIND,
+    ROWS,
+    UNKNOWN,
+    Kind,
+    Told,
+)
+from tensorflow.mpi._src.global_batch.node import Node
 
 __all__ = [
     "ADDITIVE", "ROWS", "Analysis", "Kind", "Ratio", "addends", "key", "of_function", "origin",
 ]  # fmt: skip
 
-_MOST = 100_000  # tensors on the way back
+_SEVERAL = {
+    **dict.fromkeys(rules_functions.CALLS, rules_functions.called),
+    **dict.fromkeys(rules_functions.BRANCHES, rules_functions.branched),
+    **dict.fromkeys(rules_functions.LOOPS, rules_functions.looped),
+}
+_DECIDED = (Kind.MIXED, Kind.LINEAR, Kind.RATIO, Kind.UNKNOWN)
+_PASSES = ("Cast", "Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient")
 
 
 def key(tensor: Any) -> tuple[int, str, int]:
@@ -42,83 +57,215 @@ class Ratio(NamedTuple):
 
 
 class Analysis:
-    """Of tensors of graphs, each of which is looked at once. `known`: what some of them are, by
-    key; `rows`: the number of samples, where shapes say so and it comes as a constant."""
+    """Of tensors of graphs, each of which is looked at once.
 
-    def __init__(self, known: dict[Any, Kind], rows: int | None = None) -> None:
-        self._kinds = dict(known)
+    Args:
+      known: what some of them are, by key.
+      rows: the number of samples, where shapes say so.
+      is_trained: what the graph is given may depend on trained variables.
+    """
+
+    key = staticmethod(key)
+
+    def __init__(
+        self, known: dict[Any, Kind], rows: int | None = None, is_trained: bool = False
+    ) -> None:
+        self._is_input_trained = is_trained
+        self._told = {which: OF_KIND[kind] for which, kind in known.items()}
         self._rows = rows
         self._captures: dict[int, int] = {}  # that are known, by graph
+        self._inside: dict[Any, list[Inside]] = {}  # by a call's key
+        self._divisors: dict[Any, Any] = {}  # tensors, by key
+        self._parent: Analysis | None = None
 
-    def note(self, tensor: Any, kind: Kind) -> None:
-        self._kinds[key(tensor)] = kind
+    def note(self, tensor: Any, kind: Kind, like: Any = None) -> None:
+        """`tensor` is of `kind`; its samples lie as those of `like`, another tensor."""
+        told = OF_KIND[kind]
+        if like is not None and self.told(like).has_rows:
+            found = self.told(like)
+            told = told.but(outer=found.outer, inner=found.inner)
+        self._told[key(tensor)] = told
 
     def kind(self, tensor: Any) -> Kind:
-        graph = tensor.graph
-        captures = list(getattr(graph, "captures", ()))
-        for outside, inside in captures[self._captures.get(id(graph), 0) :]:
-            is_value = hasattr(origin(outside), "_numpy_internal")
-            self._kinds.setdefault(key(inside), Kind.CONST if is_value else Kind.UNKNOWN)
-        self._captures[id(graph)] = len(captures)
+        return self.told(tensor).kind
+
+    def told(self, tensor: Any) -> Told:
+        self._look_outside(tensor.graph)
         todo = [tensor]
         while todo:
             last = todo[-1]
-            if key(last) in self._kinds:
+            if key(last) in self._told:
                 todo.pop()
                 continue
-            missing = [source for source in last.op.inputs if key(source) not in self._kinds]
+            sources = [] if rules.is_end(last.op) else last.op.inputs
+            missing = [source for source in sources if key(source) not in self._told]
             if missing:
                 todo += missing
-                if len(todo) > _MOST:  # a loop of compat.v1 would lead to itself
-                    return Kind.UNKNOWN
                 continue
-            kinds = [self._kinds[key(source)] for source in last.op.inputs]
-            if self._rows and last.op.type in rules.QUOTIENTS and _is_size(last.op, self._rows):
-                kinds[1] = Kind.SIZE
-            self._kinds[key(last)] = rules.of_op(last.op, kinds, last)
             todo.pop()
-        return self._kinds[key(tensor)]
+            if rules.is_end(last.op):
+                self._told[key(last)] = UNKNOWN
+                continue
+            node = Node(self, last, [self._told[key(source)] for source in sources], self._rows)
+            several = _SEVERAL.get(last.op.type)
+            if several is None:
+                self._told[key(last)] = rules.of_node(node)
+            else:
+                for output, told in zip(last.op.outputs, several(node)):
+                    self._told.setdefault(key(output), told)
+        return self._told[key(tensor)]
+
+    def _look_outside(self, graph: Any) -> None:
+        """What a function has from around it is what it is there; values are constants."""
+        captures = list(getattr(graph, "captures", ()))
+        for outside, inside in captures[self._captures.get(id(graph), 0) :]:
+            if key(inside) in self._told:
+                continue
+            is_value = hasattr(outside, "_numpy_internal") or not hasattr(outside, "op")
+            self._told[key(inside)] = CONST if is_value else self.told(outside)
+        self._captures[id(graph)] = len(captures)
+
+    def inside(self, op: Any, name: str, told: Sequence[Told]) -> Inside | None:
+        """Of the function that `op` calls; its inputs are told. None: it is not there."""
+        graph = _graph_of(op.graph, name)
+        if graph is None or len(graph.inputs) != len(told):
+            return None
+        found = Inside(self, op, graph, told)
+        self._inside[key(op.outputs[0])] = [
+            *(one for one in self._inside.get(key(op.outputs[0]), []) if one.graph is not graph),
+            found,
+        ]
+        return found
 
     def why(self, tensor: Any) -> Any:
-        """The op that makes `tensor` MIXED, LINEAR or UNKNOWN: all that it is made of is none."""
-        lost = (Kind.MIXED, Kind.LINEAR, Kind.RATIO, Kind.UNKNOWN)
-        if self.kind(tensor) not in lost:
+        """The op that makes `tensor` of several samples, or unknown; its inputs are none of it."""
+        if self.kind(tensor) not in _DECIDED:
             return None
         while True:
-            worse = [source for source in tensor.op.inputs if self.kind(source) in lost]
+            for inner in (
+                self._inside.get(key(tensor.op.outputs[0]), []) if tensor.op.outputs else ()
+            ):
+                for output in inner.graph.outputs:
+                    found = inner.why(output)
+                    if found is not None and found.type != "Placeholder":
+                        return found
+            sources = [] if rules.is_end(tensor.op) else tensor.op.inputs
+            worse = [source for source in sources if self.kind(source) in _DECIDED]
             if not worse:
                 return tensor.op
             tensor = worse[0]
 
+    def divisor(self, tensor: Any) -> Ratio | None:
+        """Of a tensor that something is divided by, if a ratio can be made of it: a scalar.
+
+        It must not be trained: no gradient flows to it.
+        """
+        if tensor.shape.num_elements() != 1:
+            return None
+        told, one = self.told(tensor), tensor
+        of_whole: Callable[[Any], Any] = _itself
+        if told.base is not Kind.SUM:
+            while one.op.type in _PASSES:
+                one = one.op.inputs[0]
+            if one.op.type not in ("Maximum", "AddV2", "Add"):
+                return None
+            pairs = [(source, self.told(source)) for source in one.op.inputs]
+            sums = [source for source, found in pairs if found.base is Kind.SUM]
+            if len(sums) != 1 or not any(found.is_const for _, found in pairs):
+                return None
+            (floor,) = [source for source, found in pairs if found.is_const]
+            of_whole = _with(one.op.type, floor)
+            (one,) = sums
+            told = self.told(one)
+        if told.kind not in (Kind.SUM, Kind.MEAN) or self._is_trained(one):
+            return None
+        self._divisors[key(tensor)] = Ratio(told.kind, one, of_whole)
+        return self._divisors[key(tensor)]
+
     def ratio(self, tensor: Any) -> Ratio | None:
-        """Of a tensor of kind RATIO."""
-        return None
+        """Of a tensor of kind RATIO; None where what it is divided by is of another function."""
+        told = self.told(tensor)
+        if told.kind is not Kind.RATIO or told.over not in self._divisors:
+            return None
+        numerator = Kind.SUM if told.power == 0 else Kind.MEAN
+        return self._divisors[told.over]._replace(numerator=numerator)
 
-
-def _is_size(quotient: Any, rows: int) -> bool:
-    """Whether what is divided by is a constant made of the number of samples, `rows`.
-
-    Of a static shape, x.shape[0] is a number, and tf.size(x) a constant.
-    """
-    divisor = quotient.inputs[1]
-    while divisor.op.type in ("Cast", "Identity"):
-        divisor = divisor.op.inputs[0]
-    value = _constant(divisor) if divisor.shape.rank == 0 else None
-    if value is None:
+    def _is_trained(self, tensor: Any) -> bool:
+        """Whether a gradient may flow from `tensor` to variables."""
+        analysis, seen = self, set()
+        todo = [(analysis, tensor)]
+        while todo:
+            analysis, tensor = todo.pop()
+            if (id(analysis), key(tensor)) in seen:
+                continue
+            seen.add((id(analysis), key(tensor)))
+            op = tensor.op
+            if op.type in ("ReadVariableOp", "ResourceGather", "VariableV2") or rules.is_end(op):
+                return True
+            if op.type == "Placeholder":
+                outer = analysis.outer(tensor)
+                if outer is None and analysis._is_input_trained:
+                    return True
+                todo += [] if outer is None else [outer]
+            elif op.type not in ("StopGradient", "ZerosLike", "OnesLike", "Sign", "Shape"):
+                todo += [(analysis, source) for source in op.inputs if source.dtype.is_floating]
+                if any(source.dtype in ("resource", "variant") for source in op.inputs):
+                    return True
         return False
-    is_of_tf_size = divisor.op.name.rpartition("/")[2].startswith("Size")
-    return bool(value == rows or (is_of_tf_size and value % rows == 0))
+
+    def outer(self, placeholder: Any) -> Any:
+        """(analysis, tensor) of what it stands for; None: it is an input of all."""
+        pairs = getattr(placeholder.graph, "captures", ())
+        found = next((outside for outside, inside in pairs if inside is placeholder), None)
+        return (self, found) if hasattr(found, "op") else None
 
 
-def _constant(scalar: Any) -> Any:
-    """Its value, if that is known; also of one element of a constant, as tf.shape(x)[0] is."""
-    from tensorflow.python.framework import tensor_util
+class Inside(Analysis):
+    """Of the graph of a function that an op calls, branches to or runs in a loop."""
 
-    op = scalar.op
-    if op.type != "StridedSlice" or op.get_attr("shrink_axis_mask") != 1:
-        return tensor_util.constant_value(scalar)
-    vector, begin = (tensor_util.constant_value(source) for source in op.inputs[:2])
-    return None if vector is None or begin is None else vector[begin[0]]
+    def __init__(self, parent: Analysis, op: Any, graph: Any, told: Sequence[Told]) -> None:
+        super().__init__({}, parent._rows, parent._is_input_trained)
+        self.graph = graph
+        self._parent, self._op = parent, op
+        self._told = {key(tensor): one for tensor, one in zip(graph.inputs, told)}
+        self._captures[id(graph)] = len(list(getattr(graph, "captures", ())))
+        self._divisors = parent._divisors
+
+    def results(self) -> list[Told]:
+        return [self.told(output) for output in self.graph.outputs]
+
+    def outer(self, placeholder: Any) -> Any:
+        names = [tensor.op.name for tensor in self.graph.inputs]
+        skipped = len(self._op.inputs) - len(names)  # a branch's condition
+        if placeholder.op.name not in names or self._parent is None:
+            return None
+        return self._parent, self._op.inputs[names.index(placeholder.op.name) + skipped]
+
+
+def _itself(divisor: Any) -> Any:
+    return divisor
+
+
+def _with(how: str, floor: Any) -> Callable[[Any], Any]:
+    def of_whole(divisor: Any) -> Any:
+        import tensorflow as tf
+
+        return tf.maximum(divisor, floor) if how == "Maximum" else divisor + floor
+
+    return of_whole
+
+
+def _graph_of(graph: Any, name: str) -> Any:
+    """Of a function that `graph` can call."""
+    from tensorflow.python.framework import function_def_to_graph
+
+    function = graph._get_function(name)
+    if function is None:
+        return None
+    found = getattr(function, "graph", None)
+    if found is None:
+        found = function_def_to_graph.function_def_to_graph(function.cached_definition)
+    return found
 
 
 def addends(tensor: Any) -> list[Any]:
@@ -153,7 +300,7 @@ def of_function(function: Callable[..., Any], arguments: Sequence[Any]) -> Kind:
             if result is None or not tf.is_tensor(result):
                 return Kind.UNKNOWN
             known = {key(row): Kind.ROWS for row in rows}
-            return Analysis(known).kind(tf.convert_to_tensor(result))
+            return Analysis(known, is_trained=True).kind(tf.convert_to_tensor(result))
     except Exception:  # of the script's function: it says so where it is really called
         return Kind.UNKNOWN
 

@@ -1,115 +1,236 @@
-"""Which rule is whose: the ops that are known, and how one makes a kind of its inputs' kinds."""
+"""Which rule is whose: families of ops, and how one makes what is told of its output.
+
+An op that is in no family makes it UNKNOWN, never wrong.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
 
+from tensorflow.mpi._src.global_batch import rules_functions as functions
 from tensorflow.mpi._src.global_batch import rules_numbers as numbers
-from tensorflow.mpi._src.global_batch import rules_places as places
 from tensorflow.mpi._src.global_batch import rules_shapes as shapes
-from tensorflow.mpi._src.global_batch.kind import ROWS, Kind
+from tensorflow.mpi._src.global_batch import sizes
+from tensorflow.mpi._src.global_batch.kind import CONST, UNKNOWN, Kind, Told, of_numbers
+from tensorflow.mpi._src.global_batch.node import Node
 
-_LINEAR_UNARY = {
-    "Identity", "Neg", "StopGradient", "PreventGradient", "CheckNumerics", "Snapshot",
-    "EnsureShape", "DebugGradientIdentity",
+_AS_IS = """
+Bitcast CheckNumerics DebugGradientIdentity EnsureShape Identity Neg PlaceholderWithDefault
+PreventGradient Snapshot StopGradient XlaSharding Conj Real Imag
+""".split()
+# Of each number by itself, or of those that stand alike in several tensors.
+_ELEMENTWISE = """
+Abs Acos Acosh Angle Asin Asinh Atan Atanh BesselI0 BesselI0e BesselI1 BesselI1e Bucketize Ceil
+ComplexAbs Cos Cosh Dawsn Digamma Elu Erf Erfc Erfinv Exp Expint Expm1 Floor FresnelCos FresnelSin
+Inv IsFinite IsInf IsNan LeakyRelu Lgamma Log Log1p LogicalNot Ndtri Relu Relu6 Rint Round
+Rsqrt Selu Sigmoid Sign Sin Sinh Softplus Softsign Spence Sqrt Tan Tanh Invert PopulationCount
+Atan2 ApproximateEqual Betainc BitwiseAnd BitwiseOr BitwiseXor ClipByValue Complex Cross Equal
+FakeQuantWithMinMaxArgs FakeQuantWithMinMaxVars FloorDiv FloorMod Greater GreaterEqual Igamma
+IgammaGradA Igammac LeftShift Less LessEqual LogicalAnd LogicalOr Maximum Minimum Mod NextAfter
+NotEqual Polygamma Polar Pow QuantizeAndDequantizeV2 QuantizeAndDequantizeV3
+QuantizeAndDequantizeV4 RightShift SquaredDifference TruncateDiv TruncateMod Xdivy Xlog1py Xlogy
+Zeta
+AsString DecodeBase64 EncodeBase64 RegexFullMatch RegexReplace StaticRegexFullMatch
+StaticRegexReplace StringJoin StringLength StringLower StringStrip StringToHashBucket
+StringToHashBucketFast StringToHashBucketStrong StringToNumber StringUpper Substr
+""".split()
+# Linear in the gradient that flows back, their input of this number.
+_GRADIENTS = {
+    **dict.fromkeys("""
+    EluGrad FakeQuantWithMinMaxArgsGradient LeakyReluGrad Relu6Grad ReluGrad SeluGrad SoftplusGrad
+    SoftsignGrad
+    """.split(), 0),
+    **dict.fromkeys("InvGrad ReciprocalGrad RsqrtGrad SigmoidGrad SqrtGrad TanhGrad".split(), 1),
 }  # fmt: skip
-_UNARY = {
-    "Abs", "Acos", "Asin", "Atan", "Ceil", "Cos", "Cosh", "Digamma", "Elu", "Erf", "Erfc", "Exp",
-    "Expm1", "Floor", "Inv", "IsFinite", "IsInf", "IsNan", "LeakyRelu", "Lgamma", "Log", "Log1p",
-    "LogicalNot", "Reciprocal", "Relu", "Relu6", "Rint", "Round", "Rsqrt", "Selu", "Sigmoid",
-    "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Square", "Tan", "Tanh",
-}  # fmt: skip
-_SUMS = {"Add", "AddN", "AddV2", "BiasAdd", "Sub"}
-_PRODUCTS = {"Mul", "MulNoNan"}
-QUOTIENTS = {"Div", "DivNoNan", "RealDiv"}
-_TOGETHER = {
-    "Atan2", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "ClipByValue", "Equal", "FloorDiv",
-    "FloorMod", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalOr",
-    "Maximum", "Minimum", "Mod", "NotEqual", "Pow", "Select", "SelectV2", "SquaredDifference",
-    "TruncateDiv", "TruncateMod", "Xdivy", "Xlog1py", "Xlogy",
-}  # fmt: skip
-_REDUCTIONS = {"All", "Any", "EuclideanNorm", "Max", "Mean", "Min", "Prod", "Sum"}
-_SOURCES = {"Const", "ReadVariableOp", "VarHandleOp", "Rank"}
-# (operand with samples first, others that must be constant)
+_REDUCTIONS = "All Any EuclideanNorm Max Mean Min Prod Sum".split()
+# Of each sample, the first dimension of these inputs: images, recurrent steps, losses.
 _LAYERS = {
-    "AvgPool", "AvgPool3D", "Conv", "Conv2D", "Conv3D", "DepthwiseConv2dNative", "MaxPool",
-    "MaxPool3D", "ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor",
+    **dict.fromkeys("""
+    AdjustContrastv2 AdjustHue AdjustSaturation AvgPool AvgPool3D CTCGreedyDecoder DepthToSpace
+    Dilation2D ExtractImagePatches ExtractVolumePatches HSVToRGB ImageProjectiveTransformV2 LRN
+    MaxPool MaxPool3D MaxPoolV2 MaxPoolWithArgmax RGBToHSV ResizeArea ResizeBicubic ResizeBilinear
+    ResizeNearestNeighbor SpaceToDepth Multinomial StatelessMultinomial
+    """.split(), (0,)),
+    **dict.fromkeys("""
+    InTopK InTopKV2 LRNGrad ResizeBicubicGrad ResizeBilinearGrad ReverseSequence
+    SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits LowerBound UpperBound
+    """.split(), (0, 1)),
+    **dict.fromkeys("MaxPool3DGrad MaxPoolGrad MaxPoolGradGrad MaxPoolGradV2".split(), (0, 1, 2)),
+    **dict.fromkeys("AvgPool3DGrad AvgPoolGrad".split(), (1,)),
+    **dict.fromkeys("ImageProjectiveTransformV3".split(), (0, 1)),
+    **dict.fromkeys("LookupTableFindV2 LookupTableFind".split(), (1,)),
+    "ResizeNearestNeighborGrad": (0,),
 }  # fmt: skip
-_RANDOM = {
-    "Multinomial", "RandomGamma", "RandomStandardNormal", "RandomUniform", "RandomUniformInt",
-    "StatelessRandomNormalV2", "StatelessRandomUniformV2", "StatelessTruncatedNormalV2",
-    "TruncatedNormal",
+_CONVOLUTIONS = {
+    **dict.fromkeys("Conv Conv2D Conv3D DepthwiseConv2dNative".split(), (1, 0)),
+    **dict.fromkeys("""
+    Conv2DBackpropInput Conv3DBackpropInputV2 DepthwiseConv2dNativeBackpropInput
+    """.split(), (1, 2)),
 }  # fmt: skip
+_KERNEL_GRADIENTS = """
+Conv2DBackpropFilter Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter
+""".split()
+# On so many of the last dimensions.
+_INNER = {
+    1: "BatchFFT FFT IFFT RFFT IRFFT MatrixDiag MatrixDiagV2 MatrixDiagV3 NthElement".split(),
+    2: """
+    BatchMatrixInverse Cholesky CholeskyGrad FFT2D IFFT2D IRFFT2D LogMatrixDeterminant LuV
+    MatrixBandPart MatrixDeterminant MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3
+    MatrixExponential MatrixInverse MatrixLogarithm MatrixSolve MatrixSolveLs MatrixSquareRoot
+    MatrixTriangularSolve Qr RFFT2D SelfAdjointEigV2 Svd BandedTriangularSolve TridiagonalSolve
+    """.split(),
+}
+_RANDOM = """
+RandomGamma RandomStandardNormal RandomUniform RandomUniformInt StatelessRandomNormal
+StatelessRandomNormalV2 StatelessRandomUniform StatelessRandomUniformFullInt
+StatelessRandomUniformFullIntV2 StatelessRandomUniformInt StatelessRandomUniformIntV2
+StatelessRandomUniformV2 StatelessTruncatedNormal StatelessTruncatedNormalV2 TruncatedNormal
+StatefulStandardNormalV2 StatefulTruncatedNormal StatefulUniform StatefulUniformInt
+""".split()
+_LISTS: dict[str, Callable[[Node], Told]] = {
+    "TensorListFromTensor": functions.from_tensor,
+    "TensorListGetItem": functions.item,
+    "TensorListSetItem": functions.with_item,
+    "TensorListPushBack": functions.pushed,
+    "TensorListPopBack": functions.taken,
+    "TensorListResize": functions.taken,
+    "TensorListStack": functions.stacked,
+    "TensorListLength": functions.length,
+    "TensorListElementShape": functions.length,
+    "TensorListConcatV2": functions.chained,
+}
+# Stateful, but of the same values on every rank where their inputs are.
+_STATEFUL = {
+    *_RANDOM, "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarHandleOp", "VariableV2",
+    "LookupTableFindV2", "HashTableV2", "MutableHashTableV2", "RngReadAndSkip", "Multinomial",
+    "StatefulPartitionedCall", "If", "Case", "While", "Assert",
+}  # fmt: skip
+_SOURCES = {"Const", "ReadVariableOp", "VarHandleOp", "VariableV2", "HashTableV2", "NoOp"}
+_NO_LOOPS = {"Enter", "Exit", "Merge", "NextIteration", "RefEnter", "RefMerge"}
 
 
-def of_op(op: Any, kinds: Sequence[Kind], output: Any) -> Kind:
-    """What `op` makes of inputs of these kinds, as its output `output`."""
-    name = op.type
+def is_end(op: object) -> bool:
+    """Whether what goes into it is not looked at: a loop of compat.v1 leads to itself."""
+    return getattr(op, "type", "") in _NO_LOOPS
+
+
+def of_node(node: Node) -> Told:
+    """What its output is."""
+    name, told = node.type, node.told
     if name in _SOURCES:
-        return Kind.CONST
+        return _constant(node)
+    if name == "Rank":
+        rank = node.rank(0)
+        return CONST if rank is None else of_numbers(sizes.of_constant(_array(rank)))
     if name in ("Shape", "ShapeN", "Size"):
-        at = kinds[output.value_index if name == "ShapeN" else 0]
-        if at in ROWS or at in (Kind.PARTS, Kind.SHIFTED, Kind.COLUMNS, Kind.PLACES):
-            return Kind.SIZE
-        unknown = {Kind.MIXED: Kind.UNKNOWN, Kind.UNKNOWN: Kind.UNKNOWN}
-        return {Kind.SELECTED: Kind.SUM, **unknown}.get(at, Kind.CONST)
-    if name == "IdentityN":
-        return kinds[output.value_index]
-    if name.startswith("TfMpi"):
-        return Kind.UNKNOWN
-    if name in ("StridedSlice", "Unpack") and kinds[0] is Kind.SIZE:
-        return places.length(op, output)
-    if not kinds:
-        return Kind.UNKNOWN
-    if Kind.MIXED in kinds and name not in ("ZerosLike", "OnesLike"):
-        return Kind.MIXED
-    if Kind.UNKNOWN in kinds:
-        return Kind.UNKNOWN
-    if Kind.PLACES in kinds:
-        return places.used(op, list(kinds))
-    if all(kind is Kind.CONST for kind in kinds):
-        return Kind.CONST
+        return shapes.shape(node)
+    if name in ("TensorListReserve", "EmptyTensorList"):
+        return functions.listed(node)
+    folded = sizes.folded(node.op, [one.numbers for one in told], node.output.value_index)
     rule = _RULES.get(name)
-    return Kind.UNKNOWN if rule is None else rule(op, list(kinds))
+    by_rows = node.rows is not None and rule is numbers.divide
+    if folded is not None and not by_rows:
+        return of_numbers(folded)
+    if name == "IdentityN":
+        return told[node.output.value_index]
+    if name.startswith("TfMpi") or is_end(node.op):
+        return UNKNOWN
+    if name in ("ZerosLike", "OnesLike"):
+        return numbers.likes(node)
+    for worst in (Kind.MIXED, Kind.UNKNOWN):
+        if any(one.base is worst for one in told):
+            return Told(worst)
+    if node.op.op_def.is_stateful and name not in _STATEFUL:
+        return UNKNOWN
+    if told and all(one.is_const for one in told) and not (by_rows or rule in _OF_CONSTANTS):
+        return CONST
+    if rule is None and _is_of_one(node):
+        return numbers.of_one(node)
+    return UNKNOWN if rule is None else rule(node)
 
 
-def _table(names: Iterable[str], rule: Callable[[Any, list[Kind]], Kind]) -> dict[str, Any]:
+def _is_of_one(node: Node) -> bool:
+    """Whether its inputs are of the one sample that a loop is at, and constants."""
+    rows = [one for one in node.told if not one.is_const]
+    return bool(rows) and all(
+        one.base is Kind.ROWS and one.axis < 0 and one.is_plain and not one.some for one in rows
+    )
+
+
+def _array(value: int) -> object:
+    import numpy as np
+
+    return np.array(value)
+
+
+def _constant(node: Node) -> Told:
+    from tensorflow.python.framework import tensor_util
+
+    shape = node.output.shape
+    if node.type != "Const" or not shape.is_fully_defined() or shape.num_elements() > 64:
+        return CONST
+    known = sizes.of_constant(tensor_util.constant_value(node.output))
+    return CONST if known is None else of_numbers(known)
+
+
+def _table(names: Iterable[str], rule: Callable[[Node], Told]) -> dict[str, Callable[[Node], Told]]:
     return dict.fromkeys(names, rule)
 
 
-_RULES: dict[str, Callable[[Any, list[Kind]], Kind]] = {
-    **_table(_LINEAR_UNARY, numbers.linear),
-    **_table(_UNARY, numbers.unary),
-    **_table(_SUMS, numbers.add),
-    **_table(_PRODUCTS, numbers.multiply),
-    **_table(QUOTIENTS, numbers.divide),
-    **_table(_TOGETHER, numbers.together),
+_RULES: dict[str, Callable[[Node], Told]] = {
+    **_table(_AS_IS, numbers.as_is),
+    **_table(_ELEMENTWISE, numbers.together),
+    **_table(("Add", "AddN", "AddV2", "AccumulateNV2", "BiasAdd", "Sub"), numbers.add),
+    **_table(("Mul", "MulNoNan"), numbers.multiply),
+    **_table(("Div", "DivNoNan", "RealDiv"), numbers.divide),
     **_table(_REDUCTIONS, numbers.reduce),
-    **_table(_LAYERS, shapes.first_of_constants),
-    **_table(_RANDOM, shapes.of_size),
-    **_table(("ZerosLike", "OnesLike"), numbers.likes),
-    **_table(("Softmax", "LogSoftmax", "TopK", "TopKV2"), shapes.on_last_axis),
-    **_table(("SoftmaxCrossEntropyWithLogits",), shapes.cross_entropy),
-    **_table(("SparseSoftmaxCrossEntropyWithLogits",), shapes.cross_entropy),
-    **_table(("ArgMax", "ArgMin", "Cumsum", "Cumprod", "ReverseV2"), shapes.along(1)),
-    **_table(("Roll",), shapes.along(2)),
-    **_table(("MatMul", "BatchMatMul", "BatchMatMulV2"), shapes.matmul),
-    **_table(("GatherV2", "ResourceGather", "GatherNd"), shapes.gather),
-    **_table(("Tile", "Pad", "PadV2"), shapes.repeat),
-    "BroadcastTo": shapes.broadcast,
+    **{name: numbers.gradient(first) for name, first in _GRADIENTS.items()},
+    **{name: shapes.layer(*places) for name, places in _LAYERS.items()},
+    **{name: shapes.convolution(*places) for name, places in _CONVOLUTIONS.items()},
+    **_table(_KERNEL_GRADIENTS, shapes.kernel_gradient),
+    **{name: shapes.inner(core) for core, names in _INNER.items() for name in names},
+    **_table(_RANDOM, shapes.made),
+    **_LISTS,
+    **_table(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), shapes.batch_norm),
+    **_table(("Softmax", "LogSoftmax", "TopK", "TopKV2"), shapes.last),
+    **_table(("ArgMax", "ArgMin"), shapes.argument),
+    **_table(("Cumsum", "Cumprod", "CumulativeLogsumexp", "ReverseV2"), shapes.along(1)),
+    **_table(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), shapes.matmul),
+    **_table(("Einsum", "XlaEinsum"), shapes.einsum),
+    **_table(("GatherV2", "ResourceGather"), shapes.gather),
+    **_table(("GatherNd", "ResourceGatherNd"), shapes.gather_nd),
+    **_table(("Pad", "PadV2", "MirrorPad"), shapes.padded),
+    **_table(("Select", "SelectV2"), shapes.select),
+    **_table(("DenseBincount", "HistogramFixedWidth"), shapes.counts),
+    **_table(("SpaceToBatchND", "BatchToSpaceND"), shapes.blocks),
+    **_table(("BroadcastTo", "BroadcastArgs"), shapes.broadcast),
+    "BiasAddGrad": numbers.bias_gradient,
     "Cast": numbers.cast,
     "ConcatV2": shapes.concat,
-    "Einsum": shapes.einsum,
+    "CudnnRNN": shapes.stepped,
+    "CudnnRNNV2": shapes.stepped,
+    "CudnnRNNV3": shapes.stepped,
     "ExpandDims": shapes.expand,
-    "Fill": shapes.of_size,
+    "Fill": shapes.made,
     "L2Loss": numbers.l2_loss,
     "OneHot": shapes.one_hot,
     "Pack": shapes.pack,
-    "Range": places.numbers,
+    "Range": shapes.numbered,
+    "Reciprocal": numbers.reciprocal,
     "Reshape": shapes.reshape,
+    "Roll": shapes.along(2),
+    "ScatterNd": shapes.scatter,
+    "Slice": shapes.slice_,
+    "Split": shapes.split(1, 0),
+    "SplitV": shapes.split(0, 2),
+    "Square": numbers.square,
     "Squeeze": shapes.squeeze,
-    "StridedSlice": shapes.slice,
+    "StridedSlice": shapes.strided_slice,
+    "StridedSliceGrad": shapes.unsliced,
+    "Tile": shapes.tile_any,
     "Transpose": shapes.transpose,
+    "Unpack": shapes.unpack,
+    "UnsortedSegmentSum": shapes.segments,
     "Where": shapes.where,
 }
+_OF_CONSTANTS = {_RULES["Fill"], _RULES["BroadcastTo"], numbers.as_is}

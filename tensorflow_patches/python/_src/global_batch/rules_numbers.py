@@ -2,167 +2,254 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from tensorflow.mpi._src.global_batch.kind import ROWS, Kind
+from tensorflow.mpi._src.global_batch.kind import (
+    CONST,
+    MIXED,
+    SIZE,
+    SUM,
+    UNKNOWN,
+    Kind,
+    Told,
+    added,
+    merged,
+)
+from tensorflow.mpi._src.global_batch.node import Node
 
 
-def linear(op: Any, kinds: list[Kind]) -> Kind:
-    return kinds[0]
-
-
-def cast(op: Any, kinds: list[Kind]) -> Kind:
-    to_float = op.outputs[0].dtype.is_floating or not op.inputs[0].dtype.is_floating
-    return kinds[0] if to_float else unary(op, kinds)
-
-
-def unary(op: Any, kinds: list[Kind]) -> Kind:
-    kind = kinds[0]
-    if kind in (Kind.ROWS, Kind.ONES, Kind.SIZE, Kind.SELECTED, Kind.COLUMNS):
-        return kind
-    if kind is Kind.INVERSE:
-        return Kind.SIZE
-    return Kind.UNKNOWN if kind is Kind.PARTS else Kind.MIXED
-
-
-def likes(op: Any, kinds: list[Kind]) -> Kind:
-    return Kind.ONES if kinds[0] in ROWS else Kind.UNKNOWN
-
-
-def add(op: Any, kinds: list[Kind]) -> Kind:
-    found = set(kinds)
-    if found & (ROWS | {Kind.SELECTED, Kind.COLUMNS}):
-        if found & ROWS and found <= ROWS | {Kind.CONST, Kind.SIZE, Kind.MEAN, Kind.SHIFTED}:
-            if found & {Kind.MEAN, Kind.SHIFTED}:
-                return Kind.SHIFTED if _aligned(op, kinds) else Kind.UNKNOWN
-        return together(op, kinds)
-    if found <= {Kind.SHIFTED, Kind.CONST, Kind.MEAN} and Kind.SHIFTED in found:
-        return Kind.SHIFTED
-    if found <= {Kind.PARTS}:
-        return Kind.PARTS if _aligned(op, kinds) else Kind.UNKNOWN
-    return added(found)
-
-
-def added(found: set[Kind]) -> Kind:
-    """Of terms without rows."""
-    if found & {Kind.MIXED}:
-        return Kind.MIXED
-    if not found <= {Kind.CONST, Kind.SIZE, Kind.INVERSE, Kind.MEAN, Kind.SUM, Kind.LINEAR}:
-        return Kind.UNKNOWN
-    if found <= {Kind.CONST, Kind.SIZE, Kind.INVERSE}:
-        return Kind.SIZE
-    if found <= {Kind.CONST, Kind.MEAN}:
-        return Kind.MEAN
-    if found == {Kind.SUM}:
-        return Kind.SUM
-    return Kind.LINEAR if found & {Kind.SUM, Kind.LINEAR} else Kind.UNKNOWN
-
-
-def multiply(op: Any, kinds: list[Kind]) -> Kind:
-    found = set(kinds)
-    if found <= ROWS | {Kind.CONST, Kind.SELECTED, Kind.COLUMNS}:
-        return together(op, kinds)
-    if Kind.CONST in found and len(found) == 2:
-        (other,) = found - {Kind.CONST}
-        return other
-    if found <= {Kind.SIZE, Kind.INVERSE}:
-        return Kind.SIZE
-    if Kind.INVERSE in found and len(found) == 2:
-        (other,) = found - {Kind.INVERSE}
-        return {Kind.SUM: Kind.MEAN, Kind.ROWS: Kind.PARTS, Kind.ONES: Kind.PARTS}.get(
-            other, Kind.UNKNOWN
-        )
-    if found == {Kind.SIZE, Kind.MEAN}:
-        return Kind.SUM
-    if Kind.SIZE in found or Kind.PARTS in found:
-        return Kind.UNKNOWN
-    return Kind.MIXED
-
-
-def divide(op: Any, kinds: list[Kind]) -> Kind:
-    over, by = kinds
-    if by is Kind.CONST:
-        return multiply(op, kinds)
-    if by is Kind.SIZE:
-        return {
-            Kind.CONST: Kind.INVERSE, Kind.SIZE: Kind.SIZE, Kind.SUM: Kind.MEAN,
-            Kind.ROWS: Kind.PARTS, Kind.ONES: Kind.PARTS,
-        }.get(over, Kind.UNKNOWN)  # fmt: skip
-    return together(op, kinds)
-
-
-def together(op: Any, kinds: list[Kind]) -> Kind:
-    """Element by element, in any way."""
-    found = set(kinds)
-    if found <= {Kind.CONST, Kind.SIZE, Kind.INVERSE}:
-        return Kind.SIZE
-    if found <= {Kind.CONST, Kind.SELECTED}:
-        return Kind.SELECTED
-    if Kind.COLUMNS in found:
-        if found & ROWS:
-            return Kind.MIXED
-        return Kind.COLUMNS if found <= {Kind.CONST, Kind.COLUMNS} else Kind.UNKNOWN
-    if found & ROWS and found <= ROWS | {Kind.CONST, Kind.SIZE}:
-        if _aligned(op, kinds):
-            return Kind.ROWS
-        ranks = [t.shape.rank for t, kind in zip(op.inputs, kinds) if kind in ROWS]
-        return Kind.MIXED if None not in ranks and len(set(ranks)) > 1 else Kind.UNKNOWN
-    if found & {Kind.SUM, Kind.MEAN, Kind.LINEAR, Kind.SHIFTED}:
-        return Kind.MIXED
-    return Kind.UNKNOWN
-
-
-def _aligned(op: Any, kinds: Sequence[Kind]) -> bool:
-    """Whether all rows of the inputs stand along the same dimension when they are broadcast."""
-    ranks = [tensor.shape.rank for tensor in op.inputs]
-    if None in ranks:
-        return False
-    rows = {rank for rank, kind in zip(ranks, kinds) if kind in (*ROWS, Kind.SHIFTED, Kind.PARTS)}
-    if len(rows) != 1:
-        return False
-    (most,) = rows
-    for tensor, rank, kind in zip(op.inputs, ranks, kinds):
-        if kind in (*ROWS, Kind.SHIFTED, Kind.PARTS):
+def aligned(node: Node, *places: int) -> Told:
+    """Where samples lie in what is made of inputs (all, or these) by broadcasting; or MIXED."""
+    chosen = places or range(len(node.told))
+    pairs = [(node.told[place], node.rank(place)) for place in chosen]
+    ranks = [rank for _, rank in pairs if rank is not None]
+    if len(ranks) < len(pairs):
+        return UNKNOWN
+    lie: Told | None = None
+    from_end = 0
+    for told, rank in zip((told for told, _ in pairs), ranks):
+        if not told.has_rows:
             continue
-        if rank > most or (rank == most and tensor.shape[0] != 1):
-            return False
-    return True
+        if lie is None:
+            lie, from_end = told, rank - told.axis
+        elif rank - told.axis != from_end or (told.axis < 0) != (lie.axis < 0):
+            return MIXED  # each sample with every other
+        else:
+            lie = merged(lie, told)
+            if lie is None:
+                return MIXED
+    assert lie is not None
+    for place, (told, rank) in zip(chosen, pairs):
+        if not told.has_rows and rank is not None and rank >= from_end > 0:
+            size = node.inputs[place].shape[rank - from_end]
+            if size != 1 and not (node.rows and size):
+                return UNKNOWN  # a constant by the place of a sample
+    return lie.but(axis=max(ranks) - from_end)
 
 
-def axes_of(tensor: Any, rank: int | None) -> set[int] | None:
-    from tensorflow.python.framework import tensor_util
+def together(node: Node) -> Told:
+    """Element by element, in any way."""
+    told = node.told
+    bases = {one.base for one in told}
+    if bases <= {Kind.CONST, Kind.SIZE}:
+        same = all(one.power == 0 and not one.over for one in told)
+        return CONST if same else MIXED if any(one.over for one in told) else SIZE
+    if not all(one.is_plain for one in told):
+        return MIXED
+    rows = [one for one in told if one.has_rows]
+    if len({one.some for one in rows}) > 1:
+        return MIXED
+    lie = of_one(node) if all(one.axis < 0 for one in rows) else aligned(node)
+    return lie.but(same=all(one.same for one in rows)) if lie.has_rows else lie
 
-    axes = tensor_util.constant_value(tensor)
+
+def of_one(node: Node) -> Told:
+    """Of the one sample that a loop is at, and constants."""
+    rows = [one for one in node.told if one.has_rows]
+    return rows[0].but(same=all(one.same for one in rows))
+
+
+def as_is(node: Node) -> Told:
+    return node.told[0]
+
+
+def likes(node: Node) -> Told:
+    told, zero = node.told[0], node.type == "ZerosLike"
+    if told.has_rows and not told.some:
+        return Told(Kind.ROWS, told.axis, told.outer, told.inner, same=True, zero=zero)
+    return UNKNOWN if told.has_rows or told.base is Kind.UNKNOWN else CONST.but(zero=zero)
+
+
+def cast(node: Node) -> Told:
+    """Rounding is no sum of what is rounded."""
+    kept = node.output.dtype.is_floating or not node.inputs[0].dtype.is_floating
+    return node.told[0].but(zero=node.told[0].zero) if kept else together(node)
+
+
+def square(node: Node) -> Told:
+    told = node.told[0]
+    return together(node) if told.is_plain else _product(node, [told, told])
+
+
+def add(node: Node) -> Told:
+    if not any(one.has_rows for one in node.told):
+        return added(node.told)
+    if any(one.place for one in node.told):
+        return MIXED
+    rows = [one for one in node.told if one.has_rows]
+    others = [one for one in node.told if not one.has_rows and not one.zero]
+    lie = of_one(node) if all(one.axis < 0 for one in rows) else aligned(node)
+    if not lie.has_rows or len({(one.power, one.over, one.some) for one in rows}) > 1:
+        return lie if not lie.has_rows else MIXED
+    shifts = [one for one in others if one.base is Kind.SUM]
+    consts = [one for one in others if one.base is Kind.CONST]
+    alike = all((one.power, one.over) == (lie.power, lie.over) for one in consts)
+    if len(shifts) + len(consts) < len(others) or not alike:
+        return MIXED
+    if shifts or any(one.base is Kind.SHIFTED for one in rows):
+        means = all(one.kind is Kind.MEAN for one in shifts) and (
+            lie.is_plain or lie.base is Kind.SHIFTED
+        )
+        return lie.but(base=Kind.SHIFTED, same=False) if means and not lie.some else MIXED
+    return lie.but(same=all(one.same for one in rows))
+
+
+def multiply(node: Node) -> Told:
+    return _product(node, node.told)
+
+
+def _product(node: Node, told: list[Told]) -> Told:
+    bases = [one.base for one in told]
+    if any(one.place for one in told) or len([one for one in told if one.over]) > 1:
+        return MIXED
+    if Kind.SIZE in bases or None in (one.power for one in told):
+        return SIZE if set(bases) <= {Kind.SIZE, Kind.CONST} else MIXED
+    power = sum(one.power or 0 for one in told)
+    over = next((one.over for one in told if one.over), None)
+    zero = any(one.zero for one in told)
+    varying = [one for one in told if one.base is not Kind.CONST]
+    if not varying:
+        return CONST.but(power=power, over=over, zero=zero)
+    if all(one.base is Kind.ROWS for one in varying):
+        if len({one.some for one in varying}) > 1:
+            return MIXED
+        lie = of_one(node) if all(one.axis < 0 for one in varying) else aligned(node)
+        same = all(one.same for one in varying)
+        return lie.but(power=power, over=over, same=same) if lie.has_rows else lie
+    if len(varying) > 1:
+        return MIXED
+    (one,) = varying
+    if one.base is Kind.SUM:
+        return one.but(power=power, over=over)
+    if one.base is Kind.SHIFTED:
+        return aligned(node) if power == 0 and not over else MIXED
+    return one.but() if power == 0 and not over else MIXED
+
+
+def gradient(first: int) -> Any:
+    """Of an op that is linear in its input number `first`, the gradient that flows back."""
+
+    def rule(node: Node) -> Told:
+        others = [one for place, one in enumerate(node.told) if place != first]
+        return _product(node, node.told) if all(one.is_plain for one in others) else MIXED
+
+    return rule
+
+
+def divide(node: Node) -> Told:
+    over, by = node.told
+    if by.base is Kind.CONST and not by.over:
+        power = _static_power(node) if node.rows and by.power == 0 else by.power
+        return _product(node, [over, by.but(power=-(power or 0), zero=False)])
+    if by.base is Kind.ROWS:
+        plain = by.is_plain and over.base in (Kind.ROWS, Kind.CONST)
+        return _product(node, node.told) if plain else MIXED
+    if by.base in (Kind.SIZE, Kind.CONST):
+        return SIZE if over.base in (Kind.SIZE, Kind.CONST) and not over.over else MIXED
+    divisor = node.analysis.divisor(node.inputs[1])
+    if divisor is None or over.over or over.base not in (Kind.CONST, Kind.ROWS, Kind.SUM):
+        return MIXED
+    return over.but(over=node.analysis.key(node.inputs[1]))
+
+
+def reciprocal(node: Node) -> Told:
+    told = node.told[0]
+    if told.base is Kind.CONST and not told.over:
+        return told.but(power=-(told.power or 0))
+    divisor = node.analysis.divisor(node.inputs[0])
+    return together(node) if divisor is None else CONST.but(over=node.analysis.key(node.inputs[0]))
+
+
+def _static_power(node: Node) -> int:
+    """1 if a constant is the number of samples: of a static shape, that is a number."""
+    numbers = node.numbers(1)
+    value = numbers.flat[0].value if numbers is not None and numbers.size == 1 else None
+    summed = node.inputs[0].op
+    count = summed.inputs[0].shape.num_elements() if summed.type == "Sum" else None
+    return int(value is not None and value in (node.rows, count))
+
+
+_LINEAR = ("Sum", "Mean")
+
+
+def reduce(node: Node) -> Told:
+    told, linear = node.told[0], node.type in _LINEAR
+    if told.base in (Kind.SUM, Kind.LINEAR):
+        return told.but() if linear else MIXED
+    if told.base in (Kind.CONST, Kind.SIZE):
+        return told.but(zero=told.zero) if linear or told.is_const else MIXED if told.over else SIZE
+    rank, axes = node.rank(0), node.ints(1)
+    if told.axis < 0:
+        return told.but() if linear or told.is_plain else MIXED
+    if axes is None and told.power == 0 and node.inputs[1].op.type == "Range":
+        axes = list(range(rank)) if rank else None
     if axes is None or rank is None:
-        return None
-    return {int(axis) % max(rank, 1) for axis in axes.reshape(-1)}
+        return UNKNOWN
+    gone = {axis % max(rank, 1) for axis in axes}
+    if told.axis not in gone:
+        before = 0 if node.op.get_attr("keep_dims") else sum(axis < told.axis for axis in gone)
+        fine = linear or told.is_plain
+        return told.but(axis=told.axis - before) if fine and not told.place else MIXED
+    return _over_samples(node, told)
 
 
-def reduce(op: Any, kinds: list[Kind]) -> Kind:
-    kind, rank = kinds[0], op.inputs[0].shape.rank
-    if kind is Kind.SIZE:
-        return Kind.SIZE
-    linear = op.type in ("Sum", "Mean")
-    if kind in (Kind.SUM, Kind.MEAN, Kind.LINEAR):
-        return kind if linear else Kind.MIXED
-    axes = axes_of(op.inputs[1], rank)
-    if axes is None or kind is Kind.COLUMNS:
-        return Kind.UNKNOWN
-    if 0 not in axes:
-        if kind in (*ROWS, Kind.SELECTED) or linear and kind in (Kind.PARTS, Kind.SHIFTED):
-            return kind
-        return Kind.MIXED if kind is Kind.SHIFTED else Kind.UNKNOWN
-    if kind is Kind.ONES:
-        return {"Sum": Kind.SIZE, "Prod": Kind.UNKNOWN}.get(op.type, Kind.CONST)
-    if kind is Kind.PARTS:
-        return Kind.MEAN if op.type == "Sum" else Kind.UNKNOWN
-    if kind is Kind.SHIFTED:
-        return {"Mean": Kind.MEAN, "Sum": Kind.UNKNOWN}.get(op.type, Kind.MIXED)
-    if kind is Kind.SELECTED:
-        return Kind.SUM if op.type == "Sum" else Kind.MIXED
-    return {"Sum": Kind.SUM, "Mean": Kind.MEAN}.get(op.type, Kind.MIXED)
+def _over_samples(node: Node, told: Told) -> Told:
+    how = node.type
+    if told.place or told.power is None:
+        return MIXED
+    if told.base is Kind.SHIFTED:
+        return SUM.but(power=-1) if how == "Mean" else MIXED
+    if told.some:
+        return SUM.but(power=told.power, over=told.over) if how == "Sum" else MIXED
+    if how == "Mean":
+        if told.same:
+            return CONST.but(power=told.power, over=told.over)
+        return SUM.but(power=told.power - 1, over=told.over)
+    if how == "Sum":
+        if told.same:
+            return CONST.but(power=told.power + 1, over=told.over)
+        return SUM.but(power=told.power, over=told.over)
+    if told.same and told.is_plain:
+        return SIZE if how in ("Prod", "EuclideanNorm") else CONST
+    return MIXED
 
 
-def l2_loss(op: Any, kinds: list[Kind]) -> Kind:
-    return Kind.SUM if kinds[0] in ROWS else Kind.MIXED
+def l2_loss(node: Node) -> Told:
+    told = node.told[0]
+    if told.base is Kind.CONST:
+        return CONST if told.is_const else SIZE
+    return SUM if told.base is Kind.ROWS and told.is_plain and told.axis >= 0 else MIXED
+
+
+def bias_gradient(node: Node) -> Told:
+    """A sum over all dimensions but that of channels, no matter which."""
+    told = node.told[0]
+    if told.has_rows:
+        return _over_samples_of_sum(told) if told.axis == 0 else UNKNOWN
+    return told.but()
+
+
+def _over_samples_of_sum(told: Told) -> Told:
+    if told.base is not Kind.ROWS or told.place:
+        return MIXED
+    return SUM.but(power=told.power, over=told.over)

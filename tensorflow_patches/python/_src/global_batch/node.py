@@ -1,0 +1,59 @@
+"""An op of a graph and what is known of its inputs, as the rules of ops are given them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorflow.mpi._src.global_batch import sizes
+from tensorflow.mpi._src.global_batch.kind import Kind, Told
+from tensorflow.mpi._src.global_batch.sizes import Number
+
+
+class Node:
+    """One output of an op. told: of its inputs. rows: the number of samples, if shapes say so."""
+
+    def __init__(self, analysis: Any, output: Any, told: list[Told], rows: int | None) -> None:
+        self.analysis = analysis
+        self.output = output
+        self.op = output.op
+        self.type = output.op.type
+        self.inputs = list(output.op.inputs)
+        self.told = told
+        self.rows = rows
+        self.size = sizes.number(rows) if rows else sizes.N
+
+    def rank(self, place: int) -> int | None:
+        rank: int | None = self.inputs[place].shape.rank
+        return rank
+
+    def numbers(self, place: int) -> Any:
+        """An array of Numbers, if the values of input number `place` are followed."""
+        return self.told[place].numbers
+
+    def ints(self, place: int) -> list[int] | None:
+        return sizes.whole(self.numbers(place))
+
+    def axis(self, place: int, rank: int | None) -> int | None:
+        """The one axis of a tensor of that rank that input number `place` says."""
+        ints = self.ints(place)
+        return None if not ints or len(ints) > 1 or not rank else ints[0] % rank
+
+    def dims(self, place: int) -> list[Number] | None:
+        """The shape of an input."""
+        return self.dims_of(self.inputs[place], self.told[place])
+
+    def dims_of(self, tensor: Any, told: Told) -> list[Number] | None:
+        if tensor.shape.rank is None:
+            return None
+        name = f"{tensor.op.name}:{tensor.value_index}"
+        is_lost = told.base in (Kind.MIXED, Kind.UNKNOWN)
+        found = []
+        for axis, size in enumerate(tensor.shape):
+            if told.has_rows and axis == told.axis:
+                counted = sizes.symbol("#", name)
+                found.append(counted if told.some else told.outer * self.size * told.inner)
+            elif size is not None:
+                found.append(sizes.number(size))
+            else:
+                found.append(sizes.symbol("?" if is_lost else "", f"{name}[{axis}]"))
+        return found

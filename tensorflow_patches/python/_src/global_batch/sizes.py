@@ -1,0 +1,320 @@
+"""Sizes in a graph: whole numbers, and products of the number of samples and of other sizes.
+
+Shapes that a program computes (tf.shape, reshapes, fills, what a gradient is summed along) are
+followed as such numbers, so that what is done to the dimension of the samples is known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+_MOST = 64  # numbers of a tensor that are followed
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """A factor times symbols to their powers.
+
+    Symbols begin with N: the number of samples, or another function of it; #: a number of rows that
+    are chosen by their values; ?: nobody knows; others are the same for a part of a batch.
+    """
+
+    factor: Fraction
+    of: tuple[tuple[str, int], ...] = ()
+
+    def __mul__(self, other: Number) -> Number:
+        powers = Counter(dict(self.of))
+        for symbol, power in other.of:
+            powers[symbol] += power
+        factor = self.factor * other.factor
+        of = sorted((s, p) for s, p in powers.items() if p and factor)
+        return Number(factor, tuple(of))
+
+    def __truediv__(self, other: Number) -> Number:
+        if not other.factor:
+            return symbol("?", "by 0")
+        return self * Number(1 / other.factor, tuple((s, -p) for s, p in other.of))
+
+    def __add__(self, other: Number) -> Number:
+        if self.of == other.of or not (self.factor and other.factor):
+            of = self.of or other.of
+            factor = self.factor + other.factor
+            return Number(factor, of if factor else ())
+        return _combined("+", self, other)
+
+    def __neg__(self) -> Number:
+        return Number(-self.factor, self.of)
+
+    def __sub__(self, other: Number) -> Number:
+        return self + -other
+
+    def __floordiv__(self, other: Number) -> Number:
+        quotient = self / other
+        if not quotient.of:
+            return Number(Fraction(quotient.factor // 1))
+        return quotient if quotient.is_whole else _combined("//", self, other)
+
+    def __mod__(self, other: Number) -> Number:
+        quotient = self / other
+        if quotient.is_whole:
+            return ZERO
+        known = not self.of and not other.of
+        return Number(self.factor % other.factor) if known else _combined("%", self, other)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.factor.denominator == 1 and all(power > 0 for _, power in self.of)
+
+    @property
+    def value(self) -> int | None:
+        return int(self.factor) if not self.of and self.factor.denominator == 1 else None
+
+    @property
+    def power(self) -> int | str | None:
+        """Of the number of samples; None: another function of it; "counted", "unknown"."""
+        first = [(name[0], name, power) for name, power in self.of if name[0] in "N#?"]
+        if any(kind == "?" for kind, *_ in first):
+            return "unknown"
+        if any(kind == "#" for kind, *_ in first):
+            return "counted" if len(first) == 1 and first[0][2] == 1 else "unknown"
+        if any(name != "N" for _, name, _ in first):
+            return None
+        return sum(power for *_, power in first)
+
+
+ZERO, ONE = Number(Fraction(0)), Number(Fraction(1))
+N = Number(Fraction(1), (("N", 1),))
+
+
+def number(value: Any) -> Number:
+    return Number(Fraction(value))
+
+
+def symbol(kind: str, name: str) -> Number:
+    """kind: see Number; "" for what a part of a batch has as the whole."""
+    return Number(Fraction(1), ((f"{kind or '='}{name}", 1),))
+
+
+def product(numbers: Iterable[Number]) -> Number:
+    result = ONE
+    for one in numbers:
+        result = result * one
+    return result
+
+
+def _combined(how: str, *numbers: Number) -> Number:
+    powers = {one.power for one in numbers}
+    unknown = powers & {"unknown", "counted"}
+    kind = "?" if unknown else "" if powers == {0} else "N"
+    text = how.join(f"{one.factor}{one.of}" for one in sorted(numbers, key=repr))
+    return symbol(kind, f"({text})")
+
+
+def _larger(one: Number, other: Number, sign: int = 1) -> Number:
+    if one.of == other.of:
+        return max(one, other, key=lambda number: sign * number.factor)
+    for size, floor in ((one, other), (other, one)):
+        if size.of and not floor.of and floor.factor <= size.factor:  # no size is below 1
+            return size if sign > 0 else floor
+    return _combined("max" if sign > 0 else "min", one, other)
+
+
+def of_constant(value: Any) -> Any:
+    """Of an array, as an array of Numbers; None if it is large, or of no numbers."""
+    if value is None or value.size > _MOST or value.dtype.kind not in "iuf":
+        return None
+    if not np.isfinite(value).all():
+        return None
+    return array([number(float(v) if value.dtype.kind == "f" else int(v)) for v in value.flat],
+                 value.shape)  # fmt: skip
+
+
+def array(numbers: Iterable[Number], shape: Any = -1) -> Any:
+    numbers = list(numbers)
+    result = np.empty(len(numbers), object)
+    result[:] = numbers
+    return result.reshape(shape)
+
+
+def whole(numbers: Any) -> list[int] | None:
+    """Flat, if all are known."""
+    if numbers is None:
+        return None
+    values = [one.value for one in numbers.flat]
+    return None if None in values else values
+
+
+def folded(op: Any, inputs: list[Any], place: int) -> Any:
+    """What `op` makes of these arrays, as its output number `place`; None: it is not known."""
+    fold = _FOLDS.get(op.type)
+    if fold is None or any(one is None for one in inputs):
+        return None
+    try:
+        result = fold(op, place, *inputs)
+    except (ValueError, IndexError, TypeError):  # of sizes that are not known
+        return None
+    result = np.asarray(result, object)
+    return result if result.size <= _MOST else None
+
+
+def _ints(numbers: Any) -> list[int]:
+    values = whole(numbers)
+    if values is None:
+        raise ValueError("not known")
+    return values
+
+
+def _int(numbers: Any) -> int:
+    return _ints(numbers)[0]
+
+
+def _reduced(function: Callable[[Number, Number], Number], start: Number | None) -> Any:
+    def fold(op: Any, place: int, values: Any, axes: Any) -> Any:
+        if set(axis % max(values.ndim, 1) for axis in _ints(axes)) != set(range(values.ndim)):
+            raise ValueError("along some dimensions")
+        found = list(values.flat)
+        result = start if start is not None else found.pop()
+        for one in found:
+            result = function(result, one)
+        return array([result], [1] * values.ndim if op.get_attr("keep_dims") else [])
+
+    return fold
+
+
+def _elementwise(function: Callable[..., Number]) -> Any:
+    def fold(op: Any, place: int, *values: Any) -> Any:
+        return np.frompyfunc(function, len(values), 1)(*values)
+
+    return fold
+
+
+def strided(op: Any, begin: Any, end: Any, strides: Any) -> list[Any]:
+    """The indices of a StridedSlice, as Python writes them; a bound is a Number, or None."""
+    masks = {
+        name: int(op.get_attr(f"{name}_mask"))
+        for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+    }
+    index: list[Any] = []
+    for place, (first, last, step) in enumerate(zip(begin.flat, end.flat, strides.flat)):
+        bit = 1 << place
+        if masks["ellipsis"] & bit:
+            index.append(Ellipsis)
+        elif masks["new_axis"] & bit:
+            index.append(None)
+        elif masks["shrink_axis"] & bit:
+            index.append(first)
+        else:
+            index.append(slice(None if masks["begin"] & bit else first,
+                               None if masks["end"] & bit else last, step))  # fmt: skip
+    return index
+
+
+def _sliced(op: Any, place: int, values: Any, begin: Any, end: Any, strides: Any) -> Any:
+    def known(one: Any) -> Any:
+        return _int(array([one])) if isinstance(one, Number) else one
+
+    index = [
+        slice(*map(known, (one.start, one.stop, one.step))) if isinstance(one, slice)
+        else known(one)
+        for one in strided(op, begin, end, strides)
+    ]  # fmt: skip
+    return values[tuple(index)]
+
+
+def _split(op: Any, place: int, axis: Any, values: Any) -> Any:
+    return np.split(values, op.get_attr("num_split"), _int(axis))[place]
+
+
+def _taken(op: Any, place: int, values: Any, indices: Any, axis: Any) -> Any:
+    if op.get_attr("batch_dims"):
+        raise ValueError("not along one dimension")
+    return np.take(values, np.reshape(_ints(indices), indices.shape), _int(axis))
+
+
+def _stitched(op: Any, place: int, *inputs: Any) -> Any:
+    half = len(inputs) // 2
+    found: dict[int, Number] = {}
+    for indices, values in zip(inputs[:half], inputs[half:]):
+        if values.ndim > 1:
+            raise ValueError("of rows")
+        found.update(zip(_ints(indices), values.flat))
+    return array(found[place] for place in range(len(found)))
+
+
+def _summed_along(op: Any, place: int, *shapes: Any) -> Any:
+    """BroadcastGradientArgs: the dimensions that were broadcast for one of two."""
+    most = max(map(len, shapes))
+    padded = [[ONE] * (most - len(shape)) + list(shape) for shape in shapes]
+    return array(
+        number(axis)
+        for axis, (own, other) in enumerate(zip(padded[place], padded[1 - place]))
+        if own == ONE
+    )
+
+
+def _broadcast(op: Any, place: int, *shapes: Any) -> Any:
+    most = max(map(len, shapes))
+    padded = [[ONE] * (most - len(shape)) + list(shape) for shape in shapes]
+    return array(own if own != ONE else other for own, other in zip(*padded))
+
+
+def _offset(op: Any, place: int, axis: Any, *shapes: Any) -> Any:
+    found = array([ZERO] * shapes[0].size)
+    for shape in shapes[:place]:
+        found[_int(axis)] = found[_int(axis)] + shape[_int(axis)]
+    return found
+
+
+def _inverted(op: Any, place: int, order: Any) -> Any:
+    return array(map(number, np.argsort(_ints(order))))
+
+
+def _as_it_is(op: Any, place: int, values: Any, *_: Any) -> Any:
+    return values
+
+
+_FOLDS: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("Identity", "Cast", "StopGradient", "Snapshot", "EnsureShape"), _as_it_is),
+    **dict.fromkeys(("Add", "AddV2"), _elementwise(lambda one, other: one + other)),
+    **dict.fromkeys(("RealDiv", "Div", "DivNoNan"), _elementwise(lambda one, other: one / other)),
+    **dict.fromkeys(("FloorDiv", "TruncateDiv"), _elementwise(lambda one, other: one // other)),
+    **dict.fromkeys(("FloorMod", "Mod"), _elementwise(lambda one, other: one % other)),
+    "Sub": _elementwise(lambda one, other: one - other),
+    "Mul": _elementwise(lambda one, other: one * other),
+    "Neg": _elementwise(lambda one: -one),
+    "Reciprocal": _elementwise(lambda one: ONE / one),
+    "Maximum": _elementwise(_larger),
+    "Minimum": _elementwise(lambda one, other: _larger(one, other, -1)),
+    "Prod": _reduced(lambda one, other: one * other, ONE),
+    "Sum": _reduced(lambda one, other: one + other, ZERO),
+    "Max": _reduced(_larger, None),
+    "Min": _reduced(lambda one, other: _larger(one, other, -1), None),
+    "StridedSlice": _sliced,
+    "Slice": lambda op, place, values, begin, size: values[
+        tuple(slice(b, None if s < 0 else b + s) for b, s in zip(_ints(begin), _ints(size)))
+    ],
+    "Pack": lambda op, place, *values: np.stack(values, op.get_attr("axis")),
+    "Unpack": lambda op, place, values: np.moveaxis(values, op.get_attr("axis"), 0)[place],
+    "ConcatV2": lambda op, place, *values: np.concatenate(values[:-1], _int(values[-1])),
+    "Split": _split,
+    "GatherV2": _taken,
+    "Reshape": lambda op, place, values, shape: values.reshape(_ints(shape)),
+    "ExpandDims": lambda op, place, values, axis: np.expand_dims(values, _int(axis)),
+    "Squeeze": lambda op, place, values: np.squeeze(
+        values, tuple(op.get_attr("squeeze_dims")) or None
+    ),
+    "Fill": lambda op, place, shape, value: np.full(_ints(shape), value, object),
+    "Tile": lambda op, place, values, times: np.tile(values, _ints(times)),
+    "Range": lambda op, place, *bounds: array(map(number, range(*map(_int, bounds)))),
+    "DynamicStitch": _stitched,
+    "BroadcastGradientArgs": _summed_along,
+    "BroadcastArgs": _broadcast,
+    "ConcatOffset": _offset,
+    "InvertPermutation": _inverted,
+}  # fmt: skip
