@@ -146,9 +146,6 @@ def _to_predict(
     )
 
 
-_said_whole = False
-
-
 def _is_whole(given: Given, spec: Any) -> bool:
     """Whether every rank must compute whole batches; rank 0 says why."""
     rows = batch_shard.differing_rows(spec)
@@ -174,13 +171,10 @@ def _is_whole(given: Given, spec: Any) -> bool:
 
 
 def _say_whole(why: str) -> None:
-    global _said_whole
-    if group.rank == 0 and not _said_whole:
-        _said_whole = True
-        log.say(
-            f"{why}: every rank computes whole batches, which is right but no faster than one "
-            "process"
-        )
+    log.once(
+        f"{why}: every rank computes whole batches, which is right but no faster than one process",
+        key="whole batches",
+    )
 
 
 def _part(stream: streams.Stream, element: Callable[[Any, Any, Any], Any]) -> Any:

@@ -114,18 +114,13 @@ def wrap(predict: Any) -> Any:
     return whole
 
 
-_said_own = False
-
-
 def say_own(what: str) -> None:
     """Once, on rank 0; all ranks see at the same time that their data differ."""
-    global _said_own
-    if group.rank == 0 and not _said_own:
-        _said_own = True
-        log.say(
-            f"predict, {what}: the ranks were given different data, so each rank predicts its own, "
-            "whole, as it would alone"
-        )
+    log.once(
+        f"predict, {what}: the ranks were given different data, so each rank predicts its own, "
+        "whole, as it would alone",
+        key="predict own data",
+    )
 
 
 def _run(predict: Any, call: Prediction | None, *args: Any, **kwargs: Any) -> Any:

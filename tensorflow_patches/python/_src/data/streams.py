@@ -20,8 +20,6 @@ from tensorflow.mpi._src.messaging import control_plane, graph_collectives
 from tensorflow.mpi._src.runtime import group, log
 
 _ENDED = -1
-_said_other_data = False
-_said_other_elements = False
 
 
 class Stream(NamedTuple):
@@ -100,14 +98,12 @@ def _other_data(what: str, kind: str, knows_of_ranks: bool) -> None:
             "rank its own part, set TF_MPI_SHARD=off; else give all ranks the same data, of "
             "which each then takes its part (a seed, if they are drawn at random)"
         )
-    global _said_other_data
-    if group.rank == 0 and not _said_other_data:
-        _said_other_data = True
-        log.say(
-            f"{what}: the ranks have drawn different {kind}; all of them train and evaluate on "
-            "rank 0's, and predict each its own. If the script gives each rank its own part, set "
-            "TF_MPI_SHARD=off"
-        )
+    log.once(
+        f"{what}: the ranks have drawn different {kind}; all of them train and evaluate on rank "
+        "0's, and predict each its own. If the script gives each rank its own part, set "
+        "TF_MPI_SHARD=off",
+        key="other data",
+    )
 
 
 def _check_amounts(what: str, amounts: list[Any]) -> None:
@@ -175,14 +171,14 @@ def _packed(dataset: Any, by_python: bool) -> Any:
 
 def _note_other_elements(what: str) -> Any:
     def note(mine: Any, rank_0s: Any) -> bool:
-        global _said_other_elements
         same = np.array_equal(mine, rank_0s)
-        if not same and rank_0s.size and not _said_other_elements:
-            _said_other_elements = True
-            log.say(
+        if not same and rank_0s.size:
+            log.once(
                 f"{what}: this rank's Python yields other data than rank 0's, which all ranks "
                 "train and evaluate on: what the script notes while it yields does not belong to "
-                "that. Draw it from random or numpy on the thread that calls fit, or with a seed"
+                "that. Draw it from random or numpy on the thread that calls fit, or with a seed",
+                key="other elements",
+                every_rank=True,
             )
         return same
 

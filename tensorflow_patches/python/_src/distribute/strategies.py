@@ -18,7 +18,6 @@ from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.runtime import group, log
 
 _ROOM = "tensorflow.python.distribute"
-_said: set[str] = set()
 
 
 def install() -> None:
@@ -90,7 +89,7 @@ def _devices(devices: Any = None, *_: Any, compute_devices: Any = None, **__: An
 
     named = devices or compute_devices or mirrored_strategy.all_local_devices()
     if len(named) > 1:
-        _say(
+        log.once(
             f"a strategy of {len(named)} devices: each rank computes its part of a batch on one; "
             "start a rank per core or GPU instead"
         )
@@ -117,7 +116,7 @@ def _workers(*args: Any, cluster_resolver: Any = None, **_: Any) -> tuple[int, A
         )
     workers = sum(len(jobs.get(job, ())) for job in ("chief", "worker")) or 1
     if workers not in (1, group.size):
-        _say(
+        log.once(
             f"TF_CONFIG names {workers} workers, and {group.size} ranks run: they split the global "
             f"batch of {workers} workers"
         )
@@ -139,9 +138,3 @@ def _refuse(name: str) -> Callable[[ModuleType], None]:
         hooking.wrap(module, f"{name}.__init__", refused)
 
     return hook
-
-
-def _say(line: str) -> None:
-    if group.rank == 0 and line not in _said:
-        _said.add(line)
-        log.say(line)

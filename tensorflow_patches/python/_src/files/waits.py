@@ -36,7 +36,6 @@ _not_shared: set[str] = set()  # folders
 
 _lock = threading.Lock()
 _own: collections.Counter[str] = collections.Counter()  # this rank's saves by path; under _lock
-_said = False
 
 
 class _Save(NamedTuple):
@@ -294,10 +293,7 @@ def _likeness(one: str, other: str) -> int:
 
 
 def _say(line: str) -> None:
-    global _said
-    if not _said:
-        _said = True
-        log.say(line)
+    log.once(line, "saves that differ", every_rank=True)
 
 
 _STANDS = (

@@ -27,7 +27,6 @@ from tensorflow.mpi._src.runtime import group, log
 _MODES = {"w", "wt", "tw", "wb", "bw", "w+", "w+t", "wt+", "wb+", "w+b", "bw+"}
 # They flush a file because they go on to write by its descriptor: it is not whole then.
 _BY_DESCRIPTOR = {"numpy", "PIL"}
-_said: set[str] = set()
 _files: weakref.WeakSet[Any] = weakref.WeakSet()  # that _open() has returned
 
 
@@ -166,15 +165,16 @@ def _begin(path: Any) -> atomic.AtomicFile | None:
 
 def _say_that_all_append(path: Any) -> None:
     """Once, on the first rank that is one too many; not if the script may know that it is."""
-    if "appended" in _said or group.asked_rank or not atomic.applies(path):
+    if group.asked_rank or not atomic.applies(path):
         return
     name = os.path.abspath(os.fsdecode(path))
     if name.endswith(".lock") or names.pattern(name) != name:
         return
-    _said.add("appended")
-    log.say(
+    log.once(
         f"each of the {group.size} ranks appends to '{os.fsdecode(path)}': what it writes there is "
-        f"there {group.size} times. Append on one rank: if tf.mpi.rank() == 0"
+        f"there {group.size} times. Append on one rank: if tf.mpi.rank() == 0",
+        key="all append",
+        every_rank=True,
     )
 
 

@@ -18,7 +18,6 @@ from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.runtime import group, log
 
 _FUNCTIONS = {"Lambda", "TFSMLayer"}  # layers of Keras's that call a function of the script's
-_said: set[str] = set()
 
 
 def noted_layer(original: Any) -> Any:
@@ -127,19 +126,14 @@ def _is_trained(source: Any) -> bool:
 
 
 def _say(kind: Kind) -> None:
-    if kind.name in _said:
-        return
-    _said.add(kind.name)
-    if group.rank:
-        return
     if kind is Kind.LINEAR:
-        log.say(
+        log.once(
             "a train_step's loss adds a sum over samples to something that is none, so each rank's "
             f"is the loss of its part of the batch, and their average 1/{group.size} of the sum. "
             "Use a mean over samples, or sum over tf.mpi.gather_batch(x)"
         )
         return
-    log.say(
+    log.once(
         "a train_step's loss is a function of several samples at once (as a contrastive loss, or a "
         "root of a mean), which is no mean over samples: each rank computes it of its part of the "
         "batch only. For one process's loss compute it of tf.mpi.gather_batch(predictions) and "

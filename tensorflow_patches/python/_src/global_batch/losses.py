@@ -32,7 +32,6 @@ _BY_SAMPLE = {
     "sparse_top_k_categorical_accuracy", "sparse_top_k_categorical_matches", "squared_hinge",
     "top_k_categorical_accuracy",
 }  # fmt: skip
-_said: set[str] = set()  # names of losses
 _KINDS = "_tf_mpi_kinds"  # on a loss or a metric: what its function makes, by shapes
 
 
@@ -126,10 +125,9 @@ def _say_if_of_part(loss: Any, *samples: Any) -> None:
     function = getattr(loss, "fn", None)
     settings = getattr(loss, "_fn_kwargs", {})
     name = loss.name or type(loss).__name__
-    if group.rank or name in _said or function is not None and by_sample(function, settings):
+    if group.rank or function is not None and by_sample(function, settings):
         return
-    _said.add(name)
-    log.say(
+    log.once(
         f"the loss {name} of ragged, sparse or string samples is computed of each rank's part "
         "of the batch, and averaged: one process's, if it is a mean over samples. Give it dense "
         "tensors, or set TF_MPI_SHARD=off, with which every rank has the whole batch"

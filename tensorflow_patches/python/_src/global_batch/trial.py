@@ -22,13 +22,12 @@ from tensorflow.mpi._src.global_batch.kind import Kind
 from tensorflow.mpi._src.global_batch.losses import is_keras
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.messaging import control_plane
-from tensorflow.mpi._src.runtime import group, log
+from tensorflow.mpi._src.runtime import log
 
 _FOUND = "_tf_mpi_needs_whole"  # on a model: by the kind of step
 _FED_WHOLE = "_tf_mpi_fed_whole"  # ... too
 _MIXES = "_tf_mpi_mixes"  # ... by whether it trains, or by its own predict_step
 _STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
-_said: set[str] = set()
 _trials = itertools.count(1)  # that were run, in program order
 
 
@@ -283,33 +282,27 @@ def _spec(leaf: Any) -> Any:
 
 
 def _say_untold(model: Any, kind: str) -> None:
-    if group.rank or "untold" in _said:
-        return
-    _said.add("untold")
-    log.say(
+    log.once(
         f"{kind} of model '{model.name}': nobody can tell whether it computes each sample for "
         "itself, and their mean; each rank computes its part of the batch. If it does not, compute "
-        "that of tf.mpi.gather_batch(x), or set TF_MPI_SHARD=off, which gives each rank all of it"
+        "that of tf.mpi.gather_batch(x), or set TF_MPI_SHARD=off, which gives each rank all of it",
+        key="step untold",
     )
 
 
 def _say_values(model: Any) -> None:
-    if group.rank or "values" in _said:
-        return
-    _said.add("values")
-    log.say(
+    log.once(
         f"train_step of model '{model.name}' tells of a value of several samples at once, which is "
         "no mean over samples: the logs show the mean of what each rank has of its part of the "
-        "batch. Give it to a metric class of your own, or compute it of tf.mpi.gather_batch(x)"
+        "batch. Give it to a metric class of your own, or compute it of tf.mpi.gather_batch(x)",
+        key="step values",
     )
 
 
 def _say(model: Any, kind: str, why: str) -> None:
-    if group.rank or kind in _said:
-        return
-    _said.add(kind)
-    log.say(
+    log.once(
         f"{kind} of model '{model.name}' {why}, so every rank computes whole batches: that is one "
         "process's result, and no faster. To share the work, compute that of "
-        "tf.mpi.gather_batch(x), of predictions, targets or what is kept"
+        "tf.mpi.gather_batch(x), of predictions, targets or what is kept",
+        key=f"step {kind}",
     )

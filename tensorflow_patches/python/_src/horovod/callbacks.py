@@ -8,8 +8,6 @@ import numpy as np
 from tensorflow.mpi._src.horovod import basics, gradients, objects, reductions
 from tensorflow.mpi._src.runtime import log
 
-_said: set[str] = set()
-
 
 class _Broadcast:
     """After the first batch, when the optimizer has its slots, rank `root_rank`'s model and
@@ -255,9 +253,8 @@ class _UpdateEpochState:
 
 
 def _say(line: str) -> None:
-    if basics.rank() == 0 and line not in _said:
-        _said.add(line)
-        log.say(line)
+    if basics.rank() == 0:
+        log.once(line, every_rank=True)  # hvd.init() has left each rank to itself
 
 
 class _BestModel:

@@ -31,7 +31,6 @@ _OPTIONAL = {"keras.src.callbacks.orbax_checkpoint", LAST_OF_KERAS}
 
 _callbacks: dict[str, list[Callable[[ModuleType], None]]] = {}
 _loaded: set[str] = set()
-_said: set[str] = set()  # errors
 
 
 class HookError(ImportError):
@@ -92,9 +91,8 @@ def _lost(where: str, package: str, what: str) -> HookError:
         "without it the ranks would not train one model; "
         f"{install if tested else ''}set TF_MPI_ENABLE=0"
     ).lstrip()
-    if hooks.active and error not in _said:
-        _said.add(error)
-        log.say(error)  # tf.keras tells only that Keras cannot be imported
+    if hooks.active:
+        log.once(error, every_rank=True)  # tf.keras tells only that Keras cannot be imported
     return HookError(error)
 
 

@@ -18,9 +18,6 @@ from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.runtime import group, log
 
-_said = False
-_said_of_loop = False
-
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
@@ -44,31 +41,29 @@ def is_tried(layer: Any) -> bool:
 
 def say_if_of_part(layer: Any) -> None:
     """Once, in a step that has a part of a batch: of a layer that normalizes by that."""
-    global _said
     part = batch.current()
     if part is None:
         _say_if_in_own_loop(layer)
-    if _said or group.rank or part is None or part.is_trial:
+    if part is None or part.is_trial:
         return
-    _said = True
-    log.say(
+    log.once(
         f"layer '{layer.name}' normalizes by each rank's part of the batch, and so may others. For "
         "one process's batch normalization give them synchronized=True, or set "
-        "TF_MPI_SYNC_BATCHNORM=1"
+        "TF_MPI_SYNC_BATCHNORM=1",
+        key="batch norm of a part",
     )
 
 
 def _say_if_in_own_loop(layer: Any) -> None:
     """Once, where ranks see different data, and no fit makes their moving averages one."""
-    global _said_of_loop
     own_data = group.shared_out or group.asked_rank or config.get("TF_MPI_SHARD") != "auto"
-    if _said_of_loop or group.rank or not own_data or calls.innermost() is not None:
+    if not own_data or calls.innermost() is not None:
         return
-    _said_of_loop = True
-    log.say(
+    log.once(
         f"in a loop of the script's own, layer '{layer.name}' normalizes by each rank's batch, and "
         "its moving averages drift apart: each rank's are its own, and rank 0's are saved. With "
-        "synchronized=True, or TF_MPI_SYNC_BATCHNORM=1 for all layers, they are the whole batch's"
+        "synchronized=True, or TF_MPI_SYNC_BATCHNORM=1 for all layers, they are the whole batch's",
+        key="batch norm in a loop",
     )
 
 

@@ -17,13 +17,12 @@ from tensorflow.mpi._src.data import feeds
 from tensorflow.mpi._src.keras import calls, describe
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.presence import presence
-from tensorflow.mpi._src.runtime import group, log
+from tensorflow.mpi._src.runtime import log
 from tensorflow.mpi._src.variables import initial_broadcast
 
 _numbers = itertools.count(1)
 _KEPT = "_tf_mpi_described"
 _RATE = "optimizer learning_rate"  # a variable of Keras 3's optimizers, and as such synchronized
-_said: set[str] = set()
 
 
 def wrap(kind: str) -> Callable[[Any], Any]:
@@ -87,7 +86,9 @@ def _tell(kind: str, model: Any, everyone: list[dict[str, tuple[str, str]]]) -> 
                 continue
             difference = _difference(rank, first.get(key), theirs.get(key))
             if describe.is_attribute(key):
-                _say(f"{kind}() of model '{model.name}': {difference}; each goes on with its own")
+                log.once(
+                    f"{kind}() of model '{model.name}': {difference}; each goes on with its own"
+                )
                 continue
             raise ValueError(
                 f"{kind}() of model '{model.name}': {difference}. All ranks must run one program. "
@@ -107,9 +108,3 @@ def _difference(rank: int, first: tuple[str, str] | None, theirs: tuple[str, str
     called = (first or theirs or ("", ""))[0]
     values = [describe.shown(one[1]) if one else "none" for one in (first, theirs)]
     return f"{called} is {values[0]} on rank 0 and {values[1]} on rank {rank}"
-
-
-def _say(line: str) -> None:
-    if group.rank == 0 and line not in _said:
-        _said.add(line)
-        log.say(line)

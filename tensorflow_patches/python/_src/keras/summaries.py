@@ -11,8 +11,6 @@ from tensorflow.mpi._src.global_batch import batch, kinds
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.runtime import group, log
 
-_said = False
-
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
@@ -49,10 +47,8 @@ def _is_of_part(value: Any) -> bool:
 
 
 def _say(tag: Any) -> None:
-    global _said
-    if not _said:
-        _said = True
-        log.say(
-            f"tf.summary '{tag}' in a step is of rank 0's part of each batch; a callback's logs "
-            "are of all ranks: write it there, or give it tf.mpi.gather_batch's samples"
-        )
+    log.once(
+        f"tf.summary '{tag}' in a step is of rank 0's part of each batch; a callback's logs are of "
+        "all ranks: write it there, or give it tf.mpi.gather_batch's samples",
+        key="summary of a part",
+    )

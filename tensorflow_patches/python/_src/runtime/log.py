@@ -17,6 +17,20 @@ def say(line: str) -> None:
     )
 
 
+_said: set[str] = set()  # keys of once()
+
+
+def once(line: str, key: str | None = None, *, every_rank: bool = False) -> None:
+    """As `say`, the first time for this key: rank 0, or with `every_rank` each rank once.
+
+    key: of lines of which one is enough; None for those that are the same to the letter.
+    """
+    key = line if key is None else key
+    if key not in _said and (every_rank or group.rank == 0):
+        _said.add(key)
+        say(line)
+
+
 def debug(line: str) -> None:
     """As `say`, with TF_MPI_LOG_LEVEL=debug."""
     if config.get("TF_MPI_LOG_LEVEL") == "debug":

@@ -13,14 +13,13 @@ from typing import Any
 from tensorflow.mpi._src.global_batch import losses
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import batch_norm, fit, learning_rate, parts
-from tensorflow.mpi._src.runtime import group, log
+from tensorflow.mpi._src.runtime import log
 
 _FED_ALL_DATA = (
     "tf_keras.src.engine.training_v1",
     "tensorflow.python.keras.engine.training",
     "tensorflow.python.keras.engine.training_v1",
 )
-_told: set[str] = set()
 
 
 def install() -> None:
@@ -44,15 +43,13 @@ def _hook_fit_on_all_data(module: ModuleType) -> None:
 
 def _tell(name: str, _model: Any) -> None:
     """Once, on rank 0: `name` is the module whose fit begins."""
-    if group.rank != 0 or name in _told:
-        return
-    _told.add(name)
     package = name.partition(".src")[0].partition(".engine")[0]
     session = name.endswith("_v1")
-    log.say(
+    log.once(
         f"fit() of {package}{' without eager execution' if session else ''}: every rank trains on "
         "all of each batch, so it is right and no faster than one process. To share the work, use "
-        f"keras or tf_keras{' with eager execution' if session else ''}"
+        f"keras or tf_keras{' with eager execution' if session else ''}",
+        key=f"fit of {name}",
     )
 
 
