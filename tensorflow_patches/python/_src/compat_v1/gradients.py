@@ -68,16 +68,18 @@ def _computed(optimizer: Any, gradients: Any, variables: Any) -> list[Any]:
 
 def _sums_rows(optimizer: Any) -> bool:
     """Whether stock code hands gradients on, and sums their duplicate rows before it updates."""
+    from tensorflow.python.training import gradient_descent
+    from tensorflow.python.training.optimizer import Optimizer as base
+
     kind = type(optimizer)
     if not kind.__module__.startswith("tensorflow.python.training."):
         return False
-    base = next(k for k in kind.__mro__ if k.__name__ == "Optimizer")
     steps = ("compute_gradients", "apply_gradients")
     if any(getattr(kind, step) is not getattr(base, step) for step in steps):
         return False
     # Of those that have one for duplicates, only this adds them to the variable.
     sums = ("_apply_sparse_duplicate_indices", "_resource_apply_sparse_duplicate_indices")
-    return kind.__name__ == "GradientDescentOptimizer" or all(
+    return kind is gradient_descent.GradientDescentOptimizer or all(
         getattr(kind, method) is getattr(base, method) for method in sums
     )
 

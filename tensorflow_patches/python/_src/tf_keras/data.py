@@ -73,19 +73,19 @@ def _hook_model(module: ModuleType) -> None:
 def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
     """Replaces the dataset of a new DataHandler by this rank's part of it."""
     import tensorflow as tf
+    from tf_keras.src.engine import data_adapter
 
     dataset, adapter = handler._dataset, handler._adapter
     if not isinstance(dataset, tf.data.Dataset):
         return  # split by a tf.distribute.Strategy already
-    kind = type(adapter).__name__
     sizes = _array_sizes(adapter)
     feed = feeds.shard_of(
         feeds.Given(
             dataset,
-            kind.replace("Adapter", ""),
+            type(adapter).__name__.replace("Adapter", ""),
             _num_batches(adapter, dataset),
             sizes,
-            once=kind == "GeneratorDataAdapter",
+            once=type(adapter) is data_adapter.GeneratorDataAdapter,  # not a Sequence's
             all_epochs=sizes is not None and not adapter.should_recreate_iterator(),
             stateful=calls.stateful_layer(),
             mixing=calls.mixing_model(dataset.element_spec) if feeds.takes_parts() else None,
