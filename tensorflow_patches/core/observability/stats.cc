@@ -127,7 +127,6 @@ std::string Format(const RankStats& rank) {
   object.Add("reduce", rank.reduce);
   object.Add("unpack", rank.unpack);
   object.Add("apply", rank.apply);
-  object.Add("script_rate", rank.script_rate);
   return object.text();
 }
 

@@ -36,8 +36,6 @@ struct RankStats {
   double hidden = 0;   // some gradient outstanding, while others of the step were still computed
   double wait = 0;     // sum over requests, from submission until all ranks had agreed
   double pack = 0, reduce = 0, unpack = 0, apply = 0;
-  // What this rank's script has printed as its rate at the end; 0: nothing. The caller sets it.
-  double script_rate = 0;
 };
 
 // Rank 0's: which rank was the last to be ready, how often, and how long the others had waited.

@@ -132,8 +132,6 @@ void tfmpi_limit_end(int32_t code, double seconds, const char* line) {
 }
 
 const char* tfmpi_stats_report(void) { return tfmpi::StatsReport().c_str(); }
-int32_t tfmpi_keeps_stats(void) { return tfmpi::KeepsStats() ? 1 : 0; }
-void tfmpi_note_script_rate(double rate) { tfmpi::NoteScriptRate(rate); }
 
 void tfmpi_op_sizes(int64_t out[2]) {
   out[0] = tfmpi::kOpBytes;

@@ -69,10 +69,6 @@ TFMPI_API void tfmpi_stats(uint64_t out[8]);
 // After tfmpi_join, on rank 0, if it asked for `stats`: core/observability/stats.h's FormatStats,
 // else "". Lives as long as the process.
 TFMPI_API const char* tfmpi_stats_report(void);
-// Whether rank 0 asked for `stats`, on every rank.
-TFMPI_API int32_t tfmpi_keeps_stats(void);
-// For the report: what this rank's script has printed as its rate. Before tfmpi_join.
-TFMPI_API void tfmpi_note_script_rate(double rate);
 
 // Starts a collective on memory that the caller keeps until tfmpi_end. For allgather `out` is null.
 // The result is freed by tfmpi_end. Returns at once. `waits`: 1: this thread is the only one of the

@@ -33,7 +33,6 @@ struct State {
   EngineOptions options;
   Observation observation;
   std::string stats_report;
-  double script_rate = 0;
 };
 
 State& GetState() {
@@ -50,8 +49,7 @@ void Log(const std::string& line) {
 bool GatherObservation(Transport* transport) {
   State& state = GetState();
   if (!state.observation.stats && state.observation.timeline.empty()) return true;
-  RankStats own = GetEngine()->FinishStats();
-  own.script_rate = state.script_rate;
+  const RankStats own = GetEngine()->FinishStats();
   std::vector<RankStats> all;
   const Status status = Gather(transport, state.observation, own, &all);
   if (!all.empty()) state.stats_report = FormatStats(all, GetEngine()->last_ready());
@@ -93,10 +91,6 @@ std::string StartWaitsFor() {
 }
 
 const std::string& StatsReport() { return GetState().stats_report; }
-
-bool KeepsStats() { return GetState().observation.stats; }
-
-void NoteScriptRate(double rate) { GetState().script_rate = rate; }
 
 Status StartRuntime(const RuntimeOptions& options) {
   if (g_engine.load() != nullptr) return Status(Code::kFailedPrecondition, "already started");

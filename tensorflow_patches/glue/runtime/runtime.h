@@ -37,10 +37,6 @@ Status JoinRuntime();
 void LeaveRuntime(const std::string& reason, Clock::duration grace);
 // Of all ranks, on rank 0, once it has joined; see FormatStats. Else empty.
 const std::string& StatsReport();
-// Whether rank 0 has asked for that. After StartRuntime.
-bool KeepsStats();
-// RankStats::script_rate. On the thread that joins, before it does.
-void NoteScriptRate(double rate);
 // Null unless started.
 Engine* GetEngine();
 // From now on optimizer ops do what stock ones do: the script averages, by ops of its own. Any

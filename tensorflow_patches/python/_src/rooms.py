@@ -31,7 +31,7 @@ from tensorflow.mpi._src.keras import (
 )
 from tensorflow.mpi._src.keras import data as keras_data
 from tensorflow.mpi._src.lifecycle import ends, engine
-from tensorflow.mpi._src.observability import report, script_rate
+from tensorflow.mpi._src.observability import report
 from tensorflow.mpi._src.random import host, keras_ops
 from tensorflow.mpi._src.random import ops as random_ops
 from tensorflow.mpi._src.runtime import group, hooks
@@ -46,7 +46,7 @@ def install() -> None:
     engine.check_kernels_were_seen()
     engine.when_it_ends(
         always=saves.at_end,
-        in_order=_in_order,
+        in_order=initial_broadcast.warn_if_nothing_was_averaged,
         report=report.show,
     )
     for module in (
@@ -65,7 +65,6 @@ def install() -> None:
         dataset_files,
         explanations,
         writes,
-        script_rate,
     ):
         module.install()
     assert not hooks.unfilled(), hooks.unfilled()
@@ -93,8 +92,3 @@ def install() -> None:
         ends,
     ):
         module.install()
-
-
-def _in_order() -> None:
-    initial_broadcast.warn_if_nothing_was_averaged()
-    script_rate.at_end()

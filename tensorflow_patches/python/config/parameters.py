@@ -196,8 +196,7 @@ PARAMETERS = {
             "choice",
             "0",
             "1: at the end rank 0 prints what communication cost: operations, bytes, fused sizes, "
-            "time exposed and hidden, the rank that the others waited for, and the sum of the "
-            "ranks' `total images/sec`, if the script prints that, as tf_cnn_benchmarks does.",
+            "time exposed and hidden, and the rank that the others waited for.",
             choices=("0", "1"),
             ranks="rank 0",
         ),

@@ -194,15 +194,12 @@ def test_tf_cnn_benchmarks_on_parts_of_the_data(launch, model, optimizer):
     options = (f"--optimizer={optimizer}", f"--init_learning_rate={rate}",
                f"--model={model}", "--distortions=False")  # fmt: skip
     alone = _steps(benchmark(launch, 0, script, "--batch_size=16", *options).stdout[0])
-    run = benchmark(launch, 2, script, "--batch_size=8", *options, TF_MPI_STATS="1")
+    run = benchmark(launch, 2, script, "--batch_size=8", *options)
     first, second = (_steps(stdout) for stdout in run.stdout)
     assert len(alone) == 20 and all(map(math.isfinite, alone)) and alone[-1] < alone[0]
     assert first != second  # their images differ
     means = [(a + b) / 2 for a, b in zip(first, second, strict=True)]
     assert means == pytest.approx(alone, rel=1e-3, abs=2e-3)
-    rates = [float(re.findall(r"^total images/sec: (.*)$", out, re.M)[0]) for out in run.stdout]
-    (total,) = re.findall(r"^  images/sec +([\d.]+) in total", run.stderr[0], re.M)
-    assert float(total) == pytest.approx(sum(rates), abs=0.02)
 
 
 @needs_benchmarks
@@ -222,12 +219,11 @@ def test_tf_cnn_benchmarks_on_the_same_data(launch, optimizer):
 
 @needs_benchmarks
 def test_tf_cnn_benchmarks_with_horovod(launch):
-    """It counts all ranks' images itself, so that no sum of ours is told."""
+    """It counts all ranks' images itself."""
     script = BENCHMARKS / "scripts/tf_cnn_benchmarks/tf_cnn_benchmarks.py"
     options = ("--optimizer=sgd", "--model=resnet20", "--batch_size=8", "--variable_update=horovod")
-    run = benchmark(launch, 2, script, *options, TF_MPI_STATS="1")
+    run = benchmark(launch, 2, script, *options)
     losses = _steps(run.stdout[0])
     assert len(losses) == 20 and all(map(math.isfinite, losses))
     assert "horovod is tensorflow.mpi's here" in run.stderr[0]
     assert "total images/sec: " in run.stdout[0]
-    assert "communication of 2 ranks" in run.stderr[0] and "in total" not in run.stderr[0]

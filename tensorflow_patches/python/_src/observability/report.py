@@ -14,8 +14,6 @@ import json
 import sys
 from typing import Any
 
-from tensorflow.mpi._src.observability import script_rate
-
 _BAR = 30  # characters of the longest bar
 
 
@@ -44,7 +42,6 @@ def format_report(report: dict[str, Any]) -> list[str]:
         f"  exposed             {_time(_per_rank(ranks, 'exposed') / steps)} per step and rank",
         f"  hidden              {_time(_per_rank(ranks, 'hidden') / steps)} per step and rank",
     ]
-    lines += script_rate.lines(ranks)
     lines += _histogram("allreduces by size", first["by_bytes"], _size_label)
     lines += _histogram("allreduces by tensors fused", first["by_tensors"], _tensors_label)
     return lines + _slowest(report, steps)

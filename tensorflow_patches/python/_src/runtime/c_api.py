@@ -77,7 +77,6 @@ def load() -> Any:
         lib.tfmpi_set_needs_all.argtypes = [ctypes.c_char_p]
         lib.tfmpi_transport.restype = ctypes.c_char_p
         lib.tfmpi_stats_report.restype = ctypes.c_char_p
-        lib.tfmpi_note_script_rate.argtypes = [ctypes.c_double]
         lib.tfmpi_leave.argtypes = [ctypes.c_char_p, ctypes.c_double]
         lib.tfmpi_limit_end.argtypes = [ctypes.c_int32, ctypes.c_double, ctypes.c_char_p]
         lib.tfmpi_begin.restype = ctypes.c_void_p
