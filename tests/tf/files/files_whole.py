@@ -109,6 +109,17 @@ def gfile(path: str) -> bool:
         return str(file.read()).split() == rows
 
 
+def emptied(path: str) -> bool:
+    """Each rank appends to the file that it has emptied: the last one's stays, as of one process.
+
+    Before all else that is appended to: of one file it is said that all ranks append to it.
+    """
+    open(path, "w").close()
+    with open(path, "a") as file:
+        file.write("once\n" * len(list(slowly(2))))
+    return Path(later(path)).read_text() in ("", "once\n" * 2)
+
+
 def at_once(path: str) -> bool:
     """What takes no time, many times, beside a file that is there already."""
     wrong = 0
@@ -211,10 +222,10 @@ def kinds_of_files() -> dict[str, Any]:
     }
 
 
+for write in (emptied, text, dropped, pickled, zipped, saved, records, gfile, at_once):
+    together(write.__name__, write)
 with open("appended.csv", "a") as file:
     file.write("once\n")
-for write in (text, dropped, pickled, zipped, saved, records, gfile, at_once):
-    together(write.__name__, write)
 printed["count"] = counted_under_a_lock()
 printed["logs"] = logs()
 printed["files"] = kinds_of_files()

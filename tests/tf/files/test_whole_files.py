@@ -25,7 +25,7 @@ def write(launch: Any, scripts: Path, tmp_path_factory: Any, ranks: int, kind: s
 def test_no_rank_reads_half_a_file(wrote):
     run, _ = wrote
     for printed in run.results:
-        assert printed["kinds"] == 8
+        assert printed["kinds"] == 9
         assert printed["broken"] == [], run.stderr
 
 
@@ -62,7 +62,10 @@ def test_what_each_rank_appends_is_told(wrote):
     run, folder = wrote
     ranks = len(run.results)
     assert (folder / "appended.csv").read_text() == "once\n" * ranks
-    line = f"each of the {ranks} ranks appends to 'appended.csv': what it writes there is"
+    assert (folder / "emptied").read_text() == "once\n" * 2
+    line = (
+        f"each of the {ranks} ranks appends to '{folder}/appended.csv': what all of them write is"
+    )
     assert [text.count(line) for text in run.stderr] == [0, 1, *[0] * (ranks - 2)]
 
 

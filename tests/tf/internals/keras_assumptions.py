@@ -24,7 +24,7 @@ from tensorflow.mpi._src.keras import data as keras_data
 from tensorflow.mpi._src.keras import fit
 from tensorflow.mpi._src.runtime import hooks
 from tensorflow.mpi._src.tf_keras import data as tf_keras_data
-from tensorflow.mpi._src.variables import states
+from tensorflow.mpi._src.variables import states, unwrap
 from tf_keras.src.engine import data_adapter
 
 ROWS = np.ones((6, 2), np.float32)
@@ -151,7 +151,7 @@ def random_states() -> dict[str, Any]:
         "keras shape": list(seed.shape),
         "tensorflow": states.is_random_state(generator.state.name),
         "weight": states.is_random_state(weight.path),
-        "value": isinstance(fit._tf_variable(weight), tf.Variable),
+        "value": isinstance(unwrap.tf_variable(weight), tf.Variable),
         "aggregation": keras.metrics.Mean().variables[0].aggregation,
     }
 

@@ -26,7 +26,7 @@ from tensorflow.mpi import config
 from tensorflow.mpi._src.average import averaging, carrier, lineage, own_updates, scope
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import group, hooks
-from tensorflow.mpi._src.variables import naming
+from tensorflow.mpi._src.variables import naming, unwrap
 
 _LABEL = "gradients taken"
 _averages_seen = False  # by the script, in eager code
@@ -89,8 +89,7 @@ def _variable(source: Any) -> Any:
     """The tf.Variable that `source` is, or that a Keras variable holds; None for a tensor."""
     from tensorflow.python.ops import variables
 
-    if hasattr(source, "path"):
-        source = getattr(source, "_value", source)
+    source = unwrap.tf_variable(source)
     return source if isinstance(source, variables.Variable) and source.trainable else None
 
 

@@ -19,14 +19,16 @@ import weakref
 from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi._src.files import atomic, names, saves
+from tensorflow.mpi._src.files import atomic, saves
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.lifecycle import engine
-from tensorflow.mpi._src.runtime import group, log
+from tensorflow.mpi._src.runtime import c_api, group, log
 
 _MODES = {"w", "wt", "tw", "wb", "bw", "w+", "w+t", "wt+", "wb+", "w+b", "bw+"}
 # They flush a file because they go on to write by its descriptor: it is not whole then.
 _BY_DESCRIPTOR = {"numpy", "PIL"}
+_APPENDS = "appends to "
+_appended: set[tuple[str, int]] = set()  # paths and numbers of files; on ranks 0 and 1
 _files: weakref.WeakSet[Any] = weakref.WeakSet()  # that _open() has returned
 
 
@@ -114,9 +116,10 @@ def _opens(stock: Any) -> Any:
             whole = None if wrong else _begin(file)
             if whole is not None:
                 return _open(file, mode, buffering, encoding, errors, newline, whole)
-        elif mode.startswith("a") and group.rank == 1:
-            _say_that_all_append(file)
-        return stock(file, mode, buffering, encoding, errors, newline, closefd, opener)
+        opened = stock(file, mode, buffering, encoding, errors, newline, closefd, opener)
+        if mode.startswith("a") and atomic.applies(file):
+            _note_append(os.path.abspath(os.fsdecode(file)), os.fstat(opened.fileno()).st_ino)
+        return opened
 
     open.__doc__ = stock.__doc__
     return open
@@ -151,6 +154,8 @@ def _flush_all() -> None:
         with contextlib.suppress(OSError, ValueError):
             file.flush()
     atomic.show_all()
+    if group.rank == 1:
+        _say_what_all_append_to()
 
 
 def _begin(path: Any) -> atomic.AtomicFile | None:
@@ -163,19 +168,31 @@ def _begin(path: Any) -> atomic.AtomicFile | None:
         return None
 
 
-def _say_that_all_append(path: Any) -> None:
-    """Once, on the first rank that is one too many; not if the script may know that it is."""
-    if group.asked_rank or not atomic.applies(path):
+def _note_append(path: str, number: int) -> None:
+    """Rank 0 posts what it appends to, and rank 1 is the first rank that is one too many.
+
+    number: of the file. Where each rank has emptied `path` before, by open(path, "w"), each may
+    append to a file of its own, the last of which stays: that is one process's.
+    """
+    if (path, number) in _appended:
         return
-    name = os.path.abspath(os.fsdecode(path))
-    if name.endswith(".lock") or names.pattern(name) != name:
-        return
-    log.once(
-        f"each of the {group.size} ranks appends to '{os.fsdecode(path)}': what it writes there is "
-        f"there {group.size} times. Append on one rank: if tf.mpi.rank() == 0",
-        key="all append",
-        every_rank=True,
-    )
+    _appended.add((path, number))
+    if group.rank == 0:
+        c_api.load().tfmpi_post(f"{_APPENDS}{number} {path}".encode())
+    elif group.rank == 1 and not path.endswith(".lock"):
+        _say_what_all_append_to()
+
+
+def _say_what_all_append_to() -> None:
+    """On rank 1: when it appends, and at exit, when rank 0 has posted what it ever will."""
+    for path, number in _appended:
+        if c_api.load().tfmpi_posted(f"{_APPENDS}{number} {path}".encode()):
+            log.once(
+                f"each of the {group.size} ranks appends to '{path}': what all of them write is "
+                f"there {group.size} times. Append on one rank: if tf.mpi.rank() == 0",
+                key="all append",
+                every_rank=True,
+            )
 
 
 def _watch_locks() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from tensorflow.mpi._src.global_batch import batch, losses, results, states
 from tensorflow.mpi._src.global_batch.kinds import Kind
 from tensorflow.mpi._src.interpose import hooking
+from tensorflow.mpi._src.variables import unwrap
 
 BASE = "_tf_mpi_base"  # on a metric's variable: the sum over ranks that it holds since it was reset
 
@@ -72,7 +73,7 @@ def reset(original: Any) -> Any:
     @functools.wraps(original)
     def reset_state(self: Any, *args: Any, **kwargs: Any) -> Any:
         found = hooking.as_here(original)(self, *args, **kwargs)
-        for variable in map(states.tf_variable, getattr(self, "variables", ())):
+        for variable in map(unwrap.tf_variable, getattr(self, "variables", ())):
             base = variable.__dict__.get(BASE)
             # A metric of the script's own may go on from epoch to epoch.
             if base is not None and not _still_holds(variable, base):

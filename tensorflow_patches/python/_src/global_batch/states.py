@@ -15,6 +15,7 @@ from typing import Any
 from tensorflow.mpi._src.average import carrier
 from tensorflow.mpi._src.global_batch import kinds
 from tensorflow.mpi._src.global_batch.batch import Part
+from tensorflow.mpi._src.variables import unwrap
 
 _WHOLE = "_tf_mpi_whole"
 _ASSIGNS = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
@@ -39,11 +40,6 @@ def is_whole(metric: Any) -> bool:
     return bool(getattr(metric, _WHOLE, False))
 
 
-def tf_variable(variable: Any) -> Any:
-    """The tf.Variable in a Keras 3 variable; tf_keras's are tf.Variables."""
-    return getattr(variable, "_value", variable) if hasattr(variable, "path") else variable
-
-
 @contextlib.contextmanager
 def kept(model: Any, part: Part) -> Iterator[None]:
     """Around a step: if its samples do not count, what they would have changed stays as it was."""
@@ -59,13 +55,13 @@ def kept(model: Any, part: Part) -> Iterator[None]:
     first = 0 if graph is None else len(graph.get_operations())
     yield
     alike = {
-        id(tf_variable(variable))
+        id(unwrap.tf_variable(variable))
         for metric in metrics
         if is_whole(metric)
         for variable in metric.variables
     }
     if graph is None:
-        averages = {id(tf_variable(v)) for v in _moving_averages(model)}
+        averages = {id(unwrap.tf_variable(v)) for v in _moving_averages(model)}
         changed = {id(variable.handle) for variable, _ in others if id(variable) in averages}
     else:
         changed = made_of_samples(graph, graph.get_operations()[first:], part)
@@ -83,7 +79,7 @@ def kept(model: Any, part: Part) -> Iterator[None]:
 def _values(variables: Iterable[Any]) -> list[tuple[Any, Any]]:
     import tensorflow as tf
 
-    found = [tf_variable(variable) for variable in variables]
+    found = [unwrap.tf_variable(variable) for variable in variables]
     return [
         (variable, tf.identity(variable))
         for variable in {id(v): v for v in found}.values()

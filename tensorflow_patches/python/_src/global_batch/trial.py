@@ -23,6 +23,7 @@ from tensorflow.mpi._src.global_batch.losses import is_keras
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import log
+from tensorflow.mpi._src.variables import unwrap
 
 _FOUND = "_tf_mpi_needs_whole"  # on a model: by the kind of step
 _FED_WHOLE = "_tf_mpi_fed_whole"  # ... too
@@ -163,7 +164,7 @@ def _own_state(model: Any) -> dict[int, str]:
             continue
         lists = ("_non_trainable_variables", "_non_trainable_weights")  # Keras 3's, tf_keras's
         own: Any = next((getattr(layer, name) for name in lists if hasattr(layer, name)), ())
-        for variable in map(states.tf_variable, own):
+        for variable in map(unwrap.tf_variable, own):
             if hasattr(variable, "handle"):
                 found[id(variable.handle)] = str(variable.name)
     return found
@@ -258,7 +259,7 @@ def _tried(
     import tensorflow as tf
 
     leaves = [leaf for leaf in tf.nest.flatten(part.data) if leaf is not None]
-    trained = map(states.tf_variable, model.trainable_variables)
+    trained = map(unwrap.tf_variable, model.trainable_variables)
     with_handles = [variable for variable in trained if hasattr(variable, "handle")]
     found = probe.of_graph(graph, leaves, tensors, is_rows, with_handles)
     label = f"kind of {kind} {next(_trials)}"

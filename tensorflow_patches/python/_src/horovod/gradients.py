@@ -19,6 +19,7 @@ from tensorflow.mpi._src.horovod import process_sets, reductions
 from tensorflow.mpi._src.horovod.collectives import Average, Sum
 from tensorflow.mpi._src.horovod.process_sets import ProcessSet
 from tensorflow.mpi._src.runtime import group
+from tensorflow.mpi._src.variables import unwrap
 
 _MARK = "_tf_mpi_reduced"
 _labels: dict[str, list[weakref.ref[Any]]] = {}
@@ -168,7 +169,7 @@ class Reducer:
 
 def key_of(variable: Any) -> Any:
     """What tells variables apart; Keras 3's are known by the tf.Variable in them."""
-    inner = getattr(variable, "_value", variable)
+    inner = unwrap.tf_variable(variable)
     return inner.ref() if hasattr(inner, "ref") else id(variable)
 
 

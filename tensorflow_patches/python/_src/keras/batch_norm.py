@@ -13,10 +13,11 @@ from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import averaging, scope
-from tensorflow.mpi._src.global_batch import batch, losses, states
+from tensorflow.mpi._src.global_batch import batch, losses
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.runtime import group, log
+from tensorflow.mpi._src.variables import unwrap
 
 
 def install() -> None:
@@ -83,7 +84,7 @@ def over_ranks(own_moments: Any) -> Any:
         mean, variance = own_moments(self, *args, **kwargs)
         if is_tried(self):
             moving = self.moving_mean, self.moving_variance
-            return tuple(tf.cast(states.tf_variable(one), mean.dtype) for one in moving)
+            return tuple(tf.cast(unwrap.tf_variable(one), mean.dtype) for one in moving)
         if not is_synchronized(self):
             say_if_of_part(self)
             return mean, variance

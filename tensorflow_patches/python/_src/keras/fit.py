@@ -26,7 +26,7 @@ from tensorflow.mpi._src.keras import logs as logs_of_ranks
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.runtime import c_api, group, hooks
-from tensorflow.mpi._src.variables import initial_broadcast, large_variables
+from tensorflow.mpi._src.variables import initial_broadcast, large_variables, unwrap
 
 _fits = itertools.count(1)
 _evaluations = itertools.count(1)
@@ -194,23 +194,18 @@ def _variables(model: Any) -> list[Any]:
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
         found += initial_broadcast.optimizer_variables(optimizer)
-    return [_tf_variable(variable) for variable in found]
-
-
-def _tf_variable(variable: Any) -> Any:
-    """The tf.Variable in a Keras 3 variable; tf_keras's are tf.Variables."""
-    return getattr(variable, "value", variable) if hasattr(variable, "path") else variable
+    return [unwrap.tf_variable(variable) for variable in found]
 
 
 def _numpy(variable: Any) -> Any:
     import numpy as np
 
-    return np.array(_tf_variable(variable).numpy())
+    return np.array(unwrap.tf_variable(variable).numpy())
 
 
 def _digest(variable: Any) -> int:
     """Of its value on this rank; of a large one without a copy of it."""
-    large = large_variables.eager_variable(_tf_variable(variable))
+    large = large_variables.eager_variable(unwrap.tf_variable(variable))
     return control_plane.digest(_numpy(variable)) if large is None else large.digest()
 
 
@@ -369,7 +364,7 @@ def synchronize_states(model: Any, label: str) -> None:
 
 
 def _is_float(variable: Any) -> bool:
-    return bool(_tf_variable(variable).dtype.is_floating)
+    return bool(unwrap.tf_variable(variable).dtype.is_floating)
 
 
 def _check_numbers(variable: Any, parts: list[Any], label: str) -> None:

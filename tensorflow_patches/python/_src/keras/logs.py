@@ -17,6 +17,7 @@ from tensorflow.mpi._src.global_batch import results, states, trial
 from tensorflow.mpi._src.global_batch.metrics import BASE
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import group
+from tensorflow.mpi._src.variables import unwrap
 
 _WEIGHTS = "_tf_mpi_weights"  # on a model: of the last batch, by the kind of step
 
@@ -54,7 +55,7 @@ def sum_metrics(model: Any, kind: str, label: str) -> None:
     """
     for variable, total in _totals(model, kind, label):
         variable.assign(total)
-        states.tf_variable(variable).__dict__[BASE] = total
+        unwrap.tf_variable(variable).__dict__[BASE] = total
 
 
 @contextlib.contextmanager
@@ -84,7 +85,9 @@ def _totals(model: Any, kind: str, label: str) -> list[tuple[Any, Any]]:
     for metric in states.metrics_of(model):
         for variable in metric.variables:
             found.setdefault(id(variable), (variable, everything or states.is_whole(metric)))
-    kept = [pair for pair in found.values() if _tf(pair[0]).dtype.is_numpy_compatible]
+    kept = [
+        pair for pair in found.values() if unwrap.tf_variable(pair[0]).dtype.is_numpy_compatible
+    ]
     if not kept:
         return []
     values = [_numpy(variable) for variable, _ in kept]
@@ -98,7 +101,7 @@ def _totals(model: Any, kind: str, label: str) -> list[tuple[Any, Any]]:
     for index, ((variable, whole), value) in enumerate(zip(kept, values)):
         parts = [arrays[index] for _, arrays in everyone]
         how = str(getattr(variable, "aggregation", "sum")).rpartition(".")[2].lower()
-        base = states.tf_variable(variable).__dict__.get(BASE, 0)
+        base = unwrap.tf_variable(variable).__dict__.get(BASE, 0)
         total = parts[0]
         if how == "sum" and not whole:
             total = sum(parts) - (len(parts) - 1) * np.asarray(base, np.float64)
@@ -118,14 +121,10 @@ def _check_same(label: str, everyone: list[Any]) -> None:
             )
 
 
-def _tf(variable: Any) -> Any:
-    return getattr(variable, "value", variable) if hasattr(variable, "path") else variable
-
-
 def _numpy(variable: Any) -> Any:
     import numpy as np
 
-    return np.array(_tf(variable).numpy())
+    return np.array(unwrap.tf_variable(variable).numpy())
 
 
 def returned(model: Any, kind: str, logs: Any, label: str) -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 from tensorflow.mpi._src.average import averaging, scope, taken
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.runtime import hooks
-from tensorflow.mpi._src.variables import initial_broadcast, naming
+from tensorflow.mpi._src.variables import initial_broadcast, naming, unwrap
 
 _OLDEST_KERAS = (3, 10)
 
@@ -282,10 +282,5 @@ def _synchronize(optimizer: Any, variables: list[Any]) -> None:
     if context.executing_eagerly():
         initial_broadcast.before_keras_optimizer(optimizer, variables)
     else:
-        handles = [_variable(v).handle for v in variables]
+        handles = [unwrap.tf_variable(v).handle for v in variables]
         naming.graph_trains(ops.get_default_graph(), handles)
-
-
-def _variable(variable: Any) -> Any:
-    """The tf.Variable in a Keras 3 variable; tf_keras's are tf.Variables."""
-    return getattr(variable, "_value", None) if hasattr(variable, "_value") else variable

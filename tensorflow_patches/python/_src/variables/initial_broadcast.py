@@ -17,7 +17,7 @@ from typing import Any
 
 from tensorflow.mpi._src.lifecycle import ends
 from tensorflow.mpi._src.runtime import c_api, group, hooks, log
-from tensorflow.mpi._src.variables import large_variables, naming, replica_check, states
+from tensorflow.mpi._src.variables import large_variables, naming, replica_check, states, unwrap
 
 busy = threading.local()  # a sync reads variables through the very calls that are hooked
 _counter = itertools.count()  # of syncs of functions and tapes, in program order
@@ -249,8 +249,7 @@ def state_changed(what: str, restored: Iterable[Any] | None = None) -> None:
 
 
 def _is_synchronized(variable: Any) -> bool:
-    variable = getattr(variable, "value", variable) if hasattr(variable, "path") else variable
-    handle = getattr(variable, "handle", None)
+    handle = getattr(unwrap.tf_variable(variable), "handle", None)
     if handle is None or not hasattr(handle, "_numpy_internal"):
         return False
     return naming.handle_name(handle)[1] in _synchronized_handles
