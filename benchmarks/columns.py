@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.processes import Process
 
 # Neither our averages nor our horovod (docs/horovod.md).
-WITHOUT_OURS = {"TF_MPI_ENABLE": "0", "TF_MPI_HOROVOD": "0"}
+WITHOUT_OURS = {"TF_MPI_ENABLE": "0", "TF_MPI_COMPAT": "0"}
 # Where benchmarks/install_horovod.py puts it.
 HOROVOD = Path(__file__).resolve().parent.parent / ".cache" / "horovod"
 KINDS = {
@@ -152,7 +152,7 @@ def start(
     if column.kind in ("off", "horovod"):
         environment = {**environment, **WITHOUT_OURS}
     if column.kind == "face":
-        environment = {**environment, "TF_MPI_HOROVOD": "1"}
+        environment = {**environment, "TF_MPI_COMPAT": "1"}
     return [Process([*mpirun(python, column.ranks), *script], environment)]
 
 

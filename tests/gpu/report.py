@@ -22,10 +22,10 @@ from pathlib import Path
 import equality
 
 HERE = Path(__file__).resolve().parent
-SHARED = {"TF_MPI_TRANSPORT": "ipc"}
-STAGED = {"TF_MPI_TRANSPORT": "staged"}
-AWARE = {"TF_MPI_TRANSPORT": "mpi"}  # staged where the MPI library does not say that it is
-NCCL = {"TF_MPI_TRANSPORT": "nccl"}
+SHARED = {"TF_MPI_GPU_TRANSPORT": "ipc"}
+STAGED = {"TF_MPI_GPU_TRANSPORT": "staged"}
+AWARE = {"TF_MPI_GPU_TRANSPORT": "mpi"}  # staged where the MPI library does not say that it is
+NCCL = {"TF_MPI_GPU_TRANSPORT": "nccl"}
 ONE_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 
 

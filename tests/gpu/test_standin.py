@@ -27,8 +27,8 @@ Case = tuple[int, int, dict[str, str], str]
 STAGED: Case = (
     2,
     2,
-    {"TF_MPI_TRANSPORT": "staged"},
-    "staged through the host: TF_MPI_TRANSPORT=staged",
+    {"TF_MPI_GPU_TRANSPORT": "staged"},
+    "staged through the host: TF_MPI_GPU_TRANSPORT=staged",
 )
 NCCL: Case = (2, 2, {}, "NCCL 2.28.3 on all ranks")
 SHARED: Case = (2, 1, {}, "which all ranks share: cuIpcGetMemHandle")

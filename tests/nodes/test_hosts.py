@@ -171,7 +171,7 @@ def test_a_cable_that_is_cut_in_training_ends_the_job(hosts: Hosts) -> None:
             if len(trains) == 2:
                 subprocess.run(hosts.script("cut", "h2"), check=True)
 
-    options = [*KEEPALIVE, "-x", "TF_MPI_COLLECTIVE_TIMEOUT=20"]
+    options = [*KEEPALIVE, "-x", "TF_MPI_STALL_TIMEOUT=20"]
     try:
         _, text, _ = hosts.mpirun("h1:1,h2:1", HERE / "loop.py", options=options, when=cut)
     finally:

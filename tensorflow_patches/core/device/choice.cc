@@ -80,8 +80,8 @@ Status ChooseBetweenNodes(const std::vector<DeviceFacts>& ranks, DeviceTransport
     if (between.rounds) choice->reason += "; TF_MPI_COMPRESSION rounds nothing";
   } else if (between.rounds && wanted == DeviceTransport::kNccl) {
     return Status(Code::kFailedPrecondition,
-                  "TF_MPI_TRANSPORT=nccl, but TF_MPI_COMPRESSION rounds what travels between "
-                  "nodes, which MPI does, and each node has one rank. TF_MPI_TRANSPORT=auto "
+                  "TF_MPI_GPU_TRANSPORT=nccl, but TF_MPI_COMPRESSION rounds what travels between "
+                  "nodes, which MPI does, and each node has one rank. TF_MPI_GPU_TRANSPORT=auto "
                   "stages there");
   } else if (between.rounds) {
     choice->way = DeviceWay::kStaged;
@@ -135,7 +135,7 @@ Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransp
                              const BetweenNodes& between, DeviceChoice* choice) {
   *choice = DeviceChoice();
   if (wanted == DeviceTransport::kStaged) {
-    choice->reason = "staged through the host: TF_MPI_TRANSPORT=staged";
+    choice->reason = "staged through the host: TF_MPI_GPU_TRANSPORT=staged";
     return Status();
   }
   if (ranks.size() == 1) {
@@ -154,8 +154,8 @@ Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransp
   }
   if (wanted == DeviceTransport::kIpc) {
     return Status(Code::kFailedPrecondition,
-                  "TF_MPI_TRANSPORT=ipc, but " + not_shared +
-                      ". TF_MPI_TRANSPORT=auto looks for another way there");
+                  "TF_MPI_GPU_TRANSPORT=ipc, but " + not_shared +
+                      ". TF_MPI_GPU_TRANSPORT=auto looks for another way there");
   }
   const std::string not_mpi = WhyNotMpi(ranks);
   const std::string not_nccl = WhyNotNccl(ranks);
@@ -164,8 +164,8 @@ Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransp
   }
   if (wanted == DeviceTransport::kNccl) {
     return Status(Code::kFailedPrecondition,
-                  "TF_MPI_TRANSPORT=nccl, but " + not_nccl +
-                      ". TF_MPI_TRANSPORT=auto looks for another way there");
+                  "TF_MPI_GPU_TRANSPORT=nccl, but " + not_nccl +
+                      ". TF_MPI_GPU_TRANSPORT=auto looks for another way there");
   }
   const Nodes nodes = NodesOf(ranks);
   const bool rounds = between.rounds && nodes.count > 1;

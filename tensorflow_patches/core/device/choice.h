@@ -20,7 +20,7 @@ struct DeviceFacts {
   int node = 0;             // the first rank of its node
 };
 
-// TF_MPI_TRANSPORT=auto|mpi|nccl|ipc|staged
+// TF_MPI_GPU_TRANSPORT=auto|mpi|nccl|ipc|staged
 enum class DeviceTransport { kAuto, kMpi, kNccl, kIpc, kStaged };
 
 // What is wanted of several nodes, alike on all ranks.

@@ -33,7 +33,7 @@ Status LoadNccl(const std::string& path, Nccl* nccl) {
   if (symbols.missing().empty()) return Status();
   return Status(Code::kFailedPrecondition, path + " has no " + symbols.missing() +
                                                ": use NCCL 2.19 or newer, or "
-                                               "TF_MPI_TRANSPORT=staged");
+                                               "TF_MPI_GPU_TRANSPORT=staged");
 }
 
 std::string NcclVersionText(int version) {

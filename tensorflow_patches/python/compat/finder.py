@@ -1,8 +1,8 @@
 """Finds `horovod` and `ddl` here where they are not installed.
 
 `tensorflow_mpi.pth`, which Python's `site` reads at every start, runs this file. A real
-Horovod, if one is installed, is what a script gets. TF_MPI_HOROVOD=1 finds this one in any case, =0
-never; TF_MPI_DDL likewise. TensorFlow is imported only when a name is found.
+Horovod, if one is installed, is what a script gets. TF_MPI_COMPAT=1 finds this one in any case, =0
+never. TensorFlow is imported only when a name is found.
 
 It reads the environment itself, and imports nothing, as it runs whenever Python starts:
 tests/tf/horovod/test_finder.py compares it with config.
@@ -11,7 +11,7 @@ tests/tf/horovod/test_finder.py compares it with config.
 import os
 import sys
 
-_SWITCHES = {"horovod": "TF_MPI_HOROVOD", "ddl": "TF_MPI_DDL"}
+_OLD = {"horovod": "TF_MPI_HOROVOD", "ddl": "TF_MPI_DDL"}  # read in this version, too
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -44,7 +44,10 @@ def install() -> None:
     """Called at the interpreter's start, as often as `site` reads our folder."""
     if any(hasattr(finder, "tensorflow_mpi") for finder in sys.meta_path):
         return
-    chosen = {name: os.environ.get(switch, "").strip() for name, switch in _SWITCHES.items()}
+    chosen = {
+        name: os.environ.get("TF_MPI_COMPAT", os.environ.get(old, "")).strip()
+        for name, old in _OLD.items()
+    }
     names = {name for name, choice in chosen.items() if choice != "0"}
     first = {name for name in names if chosen[name] == "1"}
     if names:

@@ -30,6 +30,7 @@ from tensorflow.mpi.config.parameter import (
     Topology,
 )
 from tensorflow.mpi.config.parameters import (
+    OLD_NAMES,
     PARAMETERS,
 )
 from tensorflow.mpi.config.switch import (
@@ -52,6 +53,8 @@ from tensorflow.mpi.config.values import (
     leave_data_to_script,
     names_to_pass,
     nccl_shares_gpus,
+    renamed,
+    transfer_timeout,
 )
 
 __all__ = [
@@ -60,6 +63,7 @@ __all__ = [
     "EXTRAS",
     "Gate",
     "Launcher",
+    "OLD_NAMES",
     "PARAMETERS",
     "Parameter",
     "SPARSE_MODES",
@@ -87,7 +91,9 @@ __all__ = [
     "nccl_shares_gpus",
     "node_name",
     "rank_of",
+    "renamed",
     "scheduled_nodes",
     "started_by_ancestor",
+    "transfer_timeout",
     "without_launcher",
 ]

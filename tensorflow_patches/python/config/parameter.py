@@ -8,8 +8,9 @@ import re
 from typing import Any, Literal
 
 Kind = Literal[
-    "choice", "bytes", "seconds", "steps", "path", "output", "folder", "topology", "extras"
-]
+    "choice", "library", "bytes", "seconds", "steps", "path", "output", "folder", "topology",
+    "extras",
+]  # fmt: skip
 # Whether ranks may have different values: no, and the start compares them; rank 0's counts on all;
 # each rank has its own.
 Ranks = Literal["same", "rank 0", "own"]
@@ -80,6 +81,8 @@ class Parameter:
         """The accepted values, for people."""
         if self.kind == "choice":
             return ", ".join("unset" if c == "" else c for c in self.choices)
+        if self.kind == "library":
+            return f"{', '.join(self.choices)}, or the path of a file"
         if self.kind == "path":
             return "the path of a file"
         if self.kind == "output":
@@ -106,6 +109,9 @@ class Parameter:
         value: Any = text.strip()
         if self.kind == "choice":
             if value in self.choices:
+                return value
+        elif self.kind == "library":
+            if value in self.choices or os.path.isfile(value):
                 return value
         elif self.kind == "path":
             if value == "" or os.path.exists(value):

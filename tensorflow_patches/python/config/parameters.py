@@ -67,7 +67,9 @@ PARAMETERS = {
             "1800",
             "A tensor that some ranks have waited for this long becomes an error on all of them; "
             "ranks that have waited so at the start or at the end stop, and with them the job. At "
-            "the end, ranks whose processes are at work are waited for. 0: they wait for ever.",
+            "the end, ranks whose processes are at work are waited for. 0: they wait for ever. A "
+            "data transfer that all ranks have begun is an error after as long, and after 300 s at "
+            "the latest: a peer has died, or the network is down.",
             ranks="own",
         ),
         Parameter(
@@ -77,15 +79,6 @@ PARAMETERS = {
             "Ranks that wait for one another, so that none can go on, end with an error that says "
             "what each waits for. Where that is not known at once: when they have done nothing "
             "else for this long. 0: only after TF_MPI_STALL_TIMEOUT.",
-        ),
-        Parameter(
-            "TF_MPI_COLLECTIVE_TIMEOUT",
-            "seconds",
-            "300",
-            "A data transfer that all ranks have begun and that takes this long is an error: a "
-            "peer has died, or the network is down.",
-            low=1,
-            ranks="own",
         ),
         Parameter(
             "TF_MPI_FAULT",
@@ -165,20 +158,13 @@ PARAMETERS = {
             choices=("rank0", "all"),
         ),
         Parameter(
-            "TF_MPI_HOROVOD",
+            "TF_MPI_COMPAT",
             "choice",
             "",
-            "What `import horovod` finds. Unset: a Horovod that is installed, else its API as "
-            "tensorflow.mpi does it. 1: that, in any case. 0: a Horovod that is installed, or "
-            "nothing. With hvd.init() the averages become the script's affair, as with "
-            "TF_MPI_SHARD=off and TF_MPI_IO=all.",
-            choices=("", "0", "1"),
-        ),
-        Parameter(
-            "TF_MPI_DDL",
-            "choice",
-            "",
-            "What `import ddl` finds: as TF_MPI_HOROVOD, of IBM's DDL.",
+            "What `import horovod` and `import ddl`, IBM's DDL, find. Unset: a package of that "
+            "name that is installed, else its API as tensorflow.mpi does it. 1: that, in any case. "
+            "0: a package that is installed, or nothing. With hvd.init() the averages become the "
+            "script's affair, as with TF_MPI_SHARD=off and TF_MPI_IO=all.",
             choices=("", "0", "1"),
         ),
         Parameter(
@@ -221,7 +207,7 @@ PARAMETERS = {
             choices=("none", "fp16", "bf16"),
         ),
         Parameter(
-            "TF_MPI_TRANSPORT",
+            "TF_MPI_GPU_TRANSPORT",
             "choice",
             "auto",
             "How gradients on GPUs are averaged. auto: by NCCL if each rank has a GPU of its own; "
@@ -242,23 +228,26 @@ PARAMETERS = {
         ),
         Parameter(
             "TF_MPI_LIBRARY",
-            "choice",
+            "library",
             "auto",
             "Which MPI library a rank loads. openmpi: libmpi.so.40. mpich: libmpi.so.12, which is "
             "also Intel's, MVAPICH's and Cray's. abi: libmpi_abi.so.1, of the standard ABI of MPI "
             "5. debian: libmpich.so.12, Debian's and Ubuntu's MPICH. auto: the one that is already "
             "in the process (as mpi4py's), else the one that belongs to the launcher. It is looked "
             "for on LD_LIBRARY_PATH, beside the launcher, in Python's environment, and where MPIs' "
-            "own variables, as I_MPI_ROOT, point.",
+            "own variables, as I_MPI_ROOT, point. A path: a transport library of your own build, "
+            "which brings the MPI library that it is linked with.",
             choices=("auto", "openmpi", "mpich", "abi", "debian"),
             ranks="own",
         ),
-        Parameter(
-            "TF_MPI_TRANSPORT_LIBRARY",
-            "path",
-            "",
-            "The transport library to load in place of the one that fits the MPI library.",
-            ranks="own",
-        ),
     )
+}
+
+# Names of earlier versions, still read in this one, and what has taken their place.
+OLD_NAMES = {
+    "TF_MPI_COLLECTIVE_TIMEOUT": "TF_MPI_STALL_TIMEOUT",
+    "TF_MPI_DDL": "TF_MPI_COMPAT",
+    "TF_MPI_HOROVOD": "TF_MPI_COMPAT",
+    "TF_MPI_TRANSPORT": "TF_MPI_GPU_TRANSPORT",
+    "TF_MPI_TRANSPORT_LIBRARY": "TF_MPI_LIBRARY",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import textwrap
@@ -9,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensorflow.mpi.config.parameter import ConfigError
-from tensorflow.mpi.config.parameters import PARAMETERS
+from tensorflow.mpi.config.parameters import OLD_NAMES, PARAMETERS
 
 _WIDTH = 98  # of a page
 _RANKS = {
@@ -22,21 +23,51 @@ _RANKS = {
 def get(name: str, environ: Mapping[str, str] = os.environ) -> Any:
     """The parsed value of the parameter `name`, or its default; ConfigError if not accepted."""
     parameter = PARAMETERS[name]
+    if name not in environ:
+        for old, new in OLD_NAMES.items():
+            if new == name and old in environ and old != _TRANSFERS:
+                return dataclasses.replace(parameter, name=old).parse(environ[old])
     return parameter.parse(environ.get(name, parameter.default))
+
+
+_TRANSFERS = "TF_MPI_COLLECTIVE_TIMEOUT"  # an old name, of a limit of its own
+_TRANSFER_SECONDS = 300.0
+
+
+def transfer_timeout(environ: Mapping[str, str] = os.environ) -> float:
+    """Seconds that a transfer may take once all ranks have begun it."""
+    stall = PARAMETERS["TF_MPI_STALL_TIMEOUT"]
+    if _TRANSFERS in environ:
+        return max(1.0, dataclasses.replace(stall, name=_TRANSFERS).parse(environ[_TRANSFERS]))
+    return max(1.0, min(get(stall.name, environ) or _TRANSFER_SECONDS, _TRANSFER_SECONDS))
+
+
+def renamed(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """A line for each old name that the environment holds."""
+    return [
+        f"{old} is {new} now, and will not be read by the next version"
+        for old, new in OLD_NAMES.items()
+        if old in environ
+    ]
 
 
 def given(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The parameters, and TensorFlow's own that change results, that the environment holds."""
-    return {name: environ[name] for name in sorted({*PARAMETERS, *SWITCHES}) if name in environ}
+    return {
+        name: environ[name]
+        for name in sorted({*PARAMETERS, *OLD_NAMES, *SWITCHES})
+        if name in environ
+    }
 
 
 def check(environ: Mapping[str, str] = os.environ) -> None:
     """Raises ConfigError for a bad value, or for a `TF_MPI_` name that does not exist."""
     for name in environ:
-        if name.startswith("TF_MPI_") and name not in PARAMETERS:
+        if name.startswith("TF_MPI_") and name not in PARAMETERS and name not in OLD_NAMES:
             raise ConfigError(f"{name} is no parameter; there are {', '.join(sorted(PARAMETERS))}")
     for name in PARAMETERS:
         get(name, environ)
+    transfer_timeout(environ)
     if get("TF_MPI_SCALE_LR", environ) != "none" and get("TF_MPI_BATCH", environ) != "per-rank":
         raise ConfigError(
             f"TF_MPI_SCALE_LR={environ['TF_MPI_SCALE_LR']!r} is not accepted with "
@@ -129,6 +160,9 @@ _OTHERS = (
 )
 
 
+_OLD = "Still read in this version, with a line on rank 0 that names what has taken their place."
+
+
 def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, break_on_hyphens=False)
 
@@ -140,8 +174,10 @@ def describe(environ: Mapping[str, str] = os.environ) -> str:
         default = p.default or "unset"
         lines += [f"### `{p.name}`", "", *_wrapped(p.help), ""]
         lines += [*_wrapped(f"Accepted: {p.accepted}. Default: {default}. {_RANKS[p.ranks]}"), ""]
+    lines += ["### Names of earlier versions", "", *_wrapped(_OLD), ""]
+    lines += [f"- `{old}`: `{new}`" for old, new in OLD_NAMES.items()]
     switches = ", ".join(f"`{name}`" for name in SWITCHES)
-    lines += ["### Variables of TensorFlow and Keras", "", *_wrapped(_OTHERS), ""]
+    lines += ["", "### Variables of TensorFlow and Keras", "", *_wrapped(_OTHERS), ""]
     lines += [*_wrapped(f"Compared: {switches}."), ""]
     return "\n".join(lines)
 

@@ -33,7 +33,7 @@ TEST(ChoiceTest, ARankForEachGpu) {
   EXPECT_EQ(Choose({{"a", kOld, false}, {"b", kOld, false}}, DeviceTransport::kNccl),
             "NCCL: NCCL 2.28.3 on all ranks");
   EXPECT_EQ(Choose({{"a", kOld, false}, {"b", kOld, false}}, DeviceTransport::kStaged),
-            "staged: staged through the host: TF_MPI_TRANSPORT=staged");
+            "staged: staged through the host: TF_MPI_GPU_TRANSPORT=staged");
 }
 
 TEST(ChoiceTest, OneRankAlone) {
@@ -52,8 +52,8 @@ TEST(ChoiceTest, ARankWithoutAGpuOrNcclOrWithAnother) {
             "staged: staged through the host, for rank 0 has NCCL 2.32.3, rank 1 has 2.28.3, and "
             "the MPI of rank 0 does not say that it is CUDA-aware");
   EXPECT_EQ(Choose({{"a", kNew, false}, {"b", 0, false}}, DeviceTransport::kNccl),
-            "error: TF_MPI_TRANSPORT=nccl, but rank 1 finds no NCCL. TF_MPI_TRANSPORT=auto looks "
-            "for another way there");
+            "error: TF_MPI_GPU_TRANSPORT=nccl, but rank 1 finds no NCCL. "
+            "TF_MPI_GPU_TRANSPORT=auto looks for another way there");
 }
 
 TEST(ChoiceTest, RanksThatShareAGpu) {
@@ -62,9 +62,9 @@ TEST(ChoiceTest, RanksThatShareAGpu) {
             "GPU for each (2.30 and newer need not), and the MPI of rank 0 does not say that it is "
             "CUDA-aware");
   EXPECT_EQ(Choose({{"a", kNew, true}, {"a", kNew, false}}, DeviceTransport::kNccl),
-            "error: TF_MPI_TRANSPORT=nccl, but ranks 0 and 1 share a, which NCCL 2.32.3 can "
+            "error: TF_MPI_GPU_TRANSPORT=nccl, but ranks 0 and 1 share a, which NCCL 2.32.3 can "
             "only do with NCCL_MULTI_RANK_GPU_ENABLE=1 (experimental) on all of them. "
-            "TF_MPI_TRANSPORT=auto looks for another way there");
+            "TF_MPI_GPU_TRANSPORT=auto looks for another way there");
   EXPECT_EQ(
       Choose({{"a", 23000, true}, {"b", 23000, true}, {"b", 23000, true}, {"a", 23000, true}}),
       "NCCL: NCCL 2.30.0 on all ranks");
@@ -83,20 +83,20 @@ TEST(ChoiceTest, OneGpuOfAll) {
   EXPECT_EQ(Choose(two), "shared: on a, which all ranks share");
   EXPECT_EQ(Choose(two, kIpc), "shared: on a, which all ranks share");
   EXPECT_EQ(Choose(two, DeviceTransport::kStaged),
-            "staged: staged through the host: TF_MPI_TRANSPORT=staged");
+            "staged: staged through the host: TF_MPI_GPU_TRANSPORT=staged");
   // Also where NCCL could: it is faster. But who asks for NCCL gets it.
   EXPECT_EQ(Choose({{"a", kNew, true}, {"a", kNew, true}}), "shared: on a, which all ranks share");
   EXPECT_EQ(Choose({{"a", kNew, true}, {"a", kNew, true}}, DeviceTransport::kNccl),
             "NCCL: NCCL 2.32.3 on all ranks");
   EXPECT_EQ(Choose({{"a", kNew, true}, {"b", kNew, true}}, kIpc),
-            "error: TF_MPI_TRANSPORT=ipc, but rank 0 has a, rank 1 has b. TF_MPI_TRANSPORT=auto "
-            "looks for another way there");
+            "error: TF_MPI_GPU_TRANSPORT=ipc, but rank 0 has a, rank 1 has b. "
+            "TF_MPI_GPU_TRANSPORT=auto looks for another way there");
   EXPECT_EQ(Choose({{"a", 0, false}, {"", 0, false}}, kIpc),
-            "error: TF_MPI_TRANSPORT=ipc, but rank 1 has no GPU. TF_MPI_TRANSPORT=auto looks for "
-            "another way there");
+            "error: TF_MPI_GPU_TRANSPORT=ipc, but rank 1 has no GPU. "
+            "TF_MPI_GPU_TRANSPORT=auto looks for another way there");
   EXPECT_EQ(Choose(std::vector<DeviceFacts>(9, {"a", 0, false}), kIpc),
-            "error: TF_MPI_TRANSPORT=ipc, but 9 ranks share a, and it is for 8 at most. "
-            "TF_MPI_TRANSPORT=auto looks for another way there");
+            "error: TF_MPI_GPU_TRANSPORT=ipc, but 9 ranks share a, and it is for 8 at most. "
+            "TF_MPI_GPU_TRANSPORT=auto looks for another way there");
 }
 
 TEST(ChoiceTest, AnMpiThatTakesMemoryOfGpus) {
@@ -105,7 +105,7 @@ TEST(ChoiceTest, AnMpiThatTakesMemoryOfGpus) {
   EXPECT_EQ(Choose(two), "NCCL: NCCL 2.28.3 on all ranks");
   EXPECT_EQ(Choose(two, kMpi), "MPI: by CUDA-aware MPI on all ranks");
   EXPECT_EQ(Choose(two, DeviceTransport::kStaged),
-            "staged: staged through the host: TF_MPI_TRANSPORT=staged");
+            "staged: staged through the host: TF_MPI_GPU_TRANSPORT=staged");
   EXPECT_EQ(Choose({{"a", 0, false, true}, {"b", 0, false, true}}),
             "MPI: by CUDA-aware MPI on all ranks, for rank 0 finds no NCCL");
   // Four ranks on two GPUs, which NCCL 2.28 refuses.
@@ -151,7 +151,7 @@ TEST(ChoiceTest, SeveralNodes) {
   EXPECT_EQ(Choose(even, kAuto, rounds), inside + "them: TF_MPI_COMPRESSION rounds there");
   EXPECT_EQ(Choose(even, kAuto, both), inside + "them: TF_MPI_COMPRESSION rounds there");
   EXPECT_EQ(Choose(even, DeviceTransport::kStaged, both),
-            "staged: staged through the host: TF_MPI_TRANSPORT=staged");
+            "staged: staged through the host: TF_MPI_GPU_TRANSPORT=staged");
   EXPECT_EQ(Choose(ranks_of({0, 0, 0}), kAuto, both), all) << "one node";
 
   const std::string uneven =
@@ -169,8 +169,8 @@ TEST(ChoiceTest, SeveralNodes) {
             "nodes, each has one rank, and NCCL does not round");
   EXPECT_EQ(
       Choose(one_each, kNccl, rounds),
-      "error: TF_MPI_TRANSPORT=nccl, but TF_MPI_COMPRESSION rounds what travels between "
-      "nodes, which MPI does, and each node has one rank. TF_MPI_TRANSPORT=auto stages there");
+      "error: TF_MPI_GPU_TRANSPORT=nccl, but TF_MPI_COMPRESSION rounds what travels between "
+      "nodes, which MPI does, and each node has one rank. TF_MPI_GPU_TRANSPORT=auto stages there");
 
   // Who cannot use NCCL stages as before; on one GPU there are no nodes.
   std::vector<DeviceFacts> without = even;

@@ -391,7 +391,8 @@ TEST_F(NcclTest, ALibraryThatIsNotThereOrNotNccl) {
   EXPECT_NE(LoadNccl("/nowhere/libnccl.so.2", &nccl).message().find("/nowhere/libnccl.so.2"),
             std::string::npos);
   EXPECT_EQ(LoadNccl("libc.so.6", &nccl).message(),
-            "libc.so.6 has no ncclGetVersion: use NCCL 2.19 or newer, or TF_MPI_TRANSPORT=staged");
+            "libc.so.6 has no ncclGetVersion: use NCCL 2.19 or newer, or "
+            "TF_MPI_GPU_TRANSPORT=staged");
   EXPECT_EQ(NcclVersionText(23203), "2.32.3");
 }
 

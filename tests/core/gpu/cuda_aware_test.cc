@@ -127,7 +127,7 @@ TEST(CudaAwareRanksTest, ThreeAddUpEveryTypeAndSize) {
 }
 
 TEST_F(CudaAwareTest, IsNotTriedWhereStagingIsWanted) {
-  ExpectStaged(DeviceTransport::kStaged, "TF_MPI_TRANSPORT=staged");
+  ExpectStaged(DeviceTransport::kStaged, "TF_MPI_GPU_TRANSPORT=staged");
   EXPECT_EQ(mpi_.received(0), 0);
 }
 

@@ -75,7 +75,7 @@ class StagedNodeTest : public TimedTest {
 };
 
 TEST_F(StagedNodeTest, NothingIsReducedOutsideOfIt) {
-  EXPECT_EQ(Step(), "staged through the host: TF_MPI_TRANSPORT=staged");
+  EXPECT_EQ(Step(), "staged through the host: TF_MPI_GPU_TRANSPORT=staged");
   EXPECT_TRUE(ReducesInPlace());
 }
 

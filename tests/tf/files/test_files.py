@@ -130,7 +130,7 @@ AT_ONCE = 5  # on a busy machine: not by the timeout
 @pytest.fixture(scope="module")
 def ends_run(launch, scripts, tmp_path_factory) -> Any:
     env = {"TF_MPI_STALL_TIMEOUT": str(TIMEOUT), "TF_MPI_STALL_WARNING": "1"}
-    env["TF_MPI_TOPOLOGY"] = "2x1"
+    env |= {"TF_MPI_TOPOLOGY": "2x1", "TF_MPI_COLLECTIVE_TIMEOUT": "300"}
     args = [tmp_path_factory.mktemp("ends")]
     return launch(scripts / "files_ends.py", np=2, args=args, env=env).check()
 
@@ -138,6 +138,11 @@ def ends_run(launch, scripts, tmp_path_factory) -> Any:
 @pytest.fixture(scope="module")
 def ends(ends_run) -> list[dict[str, Any]]:
     return ends_run.results
+
+
+def test_the_new_name_of_a_parameter_is_told(ends_run):
+    line = "TF_MPI_COLLECTIVE_TIMEOUT is TF_MPI_STALL_TIMEOUT now"
+    assert [text.count(line) for text in ends_run.stderr] == [1, 0]
 
 
 def test_a_wait_is_told(ends_run):

@@ -41,7 +41,13 @@ def real(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-@pytest.mark.parametrize(("name", "switch"), [("horovod", "TF_MPI_HOROVOD"), ("ddl", "TF_MPI_DDL")])
+@pytest.mark.parametrize(
+    ("name", "switch"),
+    [
+        *(("horovod", "TF_MPI_COMPAT"), ("ddl", "TF_MPI_COMPAT")),
+        *(("horovod", "TF_MPI_HOROVOD"), ("ddl", "TF_MPI_DDL")),  # names of earlier versions
+    ],
+)
 def test_a_real_one_is_not_shadowed(name, switch, real, tmp_path):
     ours = f"tensorflow/mpi/compat/{name}/__init__.py"
     theirs = f"{real}/{name}/__init__.py"
@@ -57,8 +63,10 @@ def test_a_real_one_is_not_shadowed(name, switch, real, tmp_path):
 
 def test_config_knows_the_switches():
     config = load_config()
-    for switch in ("TF_MPI_HOROVOD", "TF_MPI_DDL"):
-        assert config.get(switch, {}) == ""
-        assert config.get(switch, {switch: "1"}) == "1"
-        with pytest.raises(config.ConfigError):
-            config.get(switch, {switch: "yes"})
+    assert config.get("TF_MPI_COMPAT", {}) == ""
+    for switch in ("TF_MPI_COMPAT", "TF_MPI_HOROVOD", "TF_MPI_DDL"):
+        assert config.get("TF_MPI_COMPAT", {switch: "1"}) == "1"
+        with pytest.raises(config.ConfigError, match=f"{switch}='yes' is not accepted"):
+            config.check({switch: "yes"})
+    assert config.get("TF_MPI_COMPAT", {"TF_MPI_COMPAT": "0", "TF_MPI_HOROVOD": "1"}) == "0"
+    assert found("horovod", TF_MPI_COMPAT="0", TF_MPI_HOROVOD="1") == "none"

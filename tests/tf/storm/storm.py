@@ -6,8 +6,8 @@
 
 Each must end within 5 s of the fault, not with exit code 0, and leave no process and no file in
 /dev/shm. A rank that is stopped (SIGSTOP), or whose main thread is in TensorFlow's hands and hears
-no interrupt (SIGINT), is noticed after TF_MPI_STALL_TIMEOUT or TF_MPI_COLLECTIVE_TIMEOUT, which are
-then 5 s; rank 0, which is waited for longer, after as long again. The share of the time from fault
+no interrupt (SIGINT), is noticed after TF_MPI_STALL_TIMEOUT, which is then
+5 s; rank 0, which is waited for longer, after as long again. The share of the time from fault
 to end in which some process had to wait for a core is printed: other work slows an end, too.
 """
 
@@ -127,7 +127,6 @@ def run(case: Case, soon: float = SOON) -> Ending:
         {
             "STORM_DIRECTORY": str(directory),
             "TF_MPI_STALL_TIMEOUT": timeout,
-            "TF_MPI_COLLECTIVE_TIMEOUT": timeout,
         },
         marker,
         case.ranks,

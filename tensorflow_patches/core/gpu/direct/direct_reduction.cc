@@ -106,7 +106,7 @@ Status DirectReduction::Allreduce(const std::vector<FusionEntry>& entries, doubl
                   "'" + entry.request->name + "' lies on " +
                       entry.request->memory.gpu->description() + ", and this rank reduces on " +
                       gpu_->description() +
-                      ". Let it use one GPU, or set TF_MPI_TRANSPORT=staged on all ranks");
+                      ". Let it use one GPU, or set TF_MPI_GPU_TRANSPORT=staged on all ranks");
   }
   std::vector<double> weights(entries.size(), 1);
   Status status = WaitForSubmitters(entries);
@@ -306,7 +306,7 @@ Status DirectReduction::Check(TimePoint now) {
   return Status(Code::kDeadlineExceeded,
                 "a reduction between GPUs (" + description() + ") has not ended on " +
                     gpu_->description() +
-                    " within TF_MPI_COLLECTIVE_TIMEOUT: a peer hangs, or this GPU does");
+                    " within TF_MPI_STALL_TIMEOUT: a peer hangs, or this GPU does");
 }
 
 Status DirectReduction::Drain(TimePoint deadline) {

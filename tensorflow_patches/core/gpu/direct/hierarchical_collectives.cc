@@ -92,8 +92,7 @@ Status HierarchicalCollectives::AwaitReduced(TimePoint deadline) {
       gpu_, reduced_, deadline,
       [this] {
         return "the GPUs of this node (" + inside_->description() + ") have not reduced on " +
-               gpu_->description() +
-               " within TF_MPI_COLLECTIVE_TIMEOUT: a peer hangs, or this GPU does";
+               gpu_->description() + " within TF_MPI_STALL_TIMEOUT: a peer hangs, or this GPU does";
       },
       [this] { return inside_->Poll(); });
 }

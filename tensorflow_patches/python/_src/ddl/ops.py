@@ -42,7 +42,7 @@ def AllReduceN(
       input: tensors of one floating dtype.
       op: "sum" or "avg".
       mpi: by a plain allreduce of the MPI library's (MPI_Iallreduce, which is waited for until
-        TF_MPI_COLLECTIVE_TIMEOUT), one for each tensor: what `check` compares with.
+        TF_MPI_STALL_TIMEOUT), one for each tensor: what `check` compares with.
       check: from 0 (not at all) to 1: the result may differ from the plain one by this part of
         the largest element. More is a tf.errors.InvalidArgumentError that says how much.
     """

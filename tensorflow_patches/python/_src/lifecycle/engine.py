@@ -53,6 +53,8 @@ def start(gate: config.Gate) -> None:
             f"averaging gradients over {_count(size, 'rank')} on {_count(nodes, 'node')}, "
             f"{c_api.load().tfmpi_transport().decode()}, tensorflow {_build_info.VERSION}"
         )
+    for line in config.renamed():
+        log.once(line)
 
 
 def connect(gate: config.Gate) -> tuple[int, int, int]:
@@ -153,7 +155,7 @@ def _options(gate: config.Gate, ranks: int) -> c_api.Options:
         fusion_threshold=config.get("TF_MPI_FUSION_THRESHOLD"),
         stall_warning=config.get("TF_MPI_STALL_WARNING"),
         stall_timeout=config.get("TF_MPI_STALL_TIMEOUT"),
-        collective_timeout=config.get("TF_MPI_COLLECTIVE_TIMEOUT"),
+        collective_timeout=config.transfer_timeout(),
         deadlock_timeout=config.get("TF_MPI_DEADLOCK_TIMEOUT"),
         timeline=_timeline(gate).encode(),
         stats=int(config.get("TF_MPI_STATS")),
@@ -161,7 +163,7 @@ def _options(gate: config.Gate, ranks: int) -> c_api.Options:
         wire=c_api.WIRE[config.get("TF_MPI_COMPRESSION")],
         sparse=config.SPARSE_MODES.index(config.get("TF_MPI_SPARSE")),
         extras=",".join(config.get("TF_MPI_EXTRAS")).encode(),
-        device_transport=config.DEVICE_TRANSPORTS.index(config.get("TF_MPI_TRANSPORT")),
+        device_transport=config.DEVICE_TRANSPORTS.index(config.get("TF_MPI_GPU_TRANSPORT")),
         shares_gpu=int(config.nccl_shares_gpus()),
         cray_gpus=int(config.cray_takes_gpus()),
         nccl_library=_nccl_library().encode(),

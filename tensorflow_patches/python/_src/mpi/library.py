@@ -64,9 +64,9 @@ def choose(launcher: config.Launcher | None) -> str:
 
     Raises NotUsable.
     """
-    given: str = config.get("TF_MPI_TRANSPORT_LIBRARY")
-    if given:
-        return given
+    given: str = config.get("TF_MPI_LIBRARY")
+    if given != "auto" and given not in ABIS:
+        return given  # a transport
     wanted = _wanted(launcher)
     reasons = []
     for abi in wanted:

@@ -2,5 +2,5 @@
 
 raise ImportError(
     "horovod.mxnet: this horovod is tensorflow.mpi's, for TensorFlow and Keras; install "
-    "Horovod for anything else (and set TF_MPI_HOROVOD=0)"
+    "Horovod for anything else (and set TF_MPI_COMPAT=0)"
 )
