@@ -22,8 +22,13 @@ def main() -> int:
         "doctor", help="prints what is installed, what the launcher says, and tries an allreduce"
     )
     nodes.add_arguments(doctor_parser)
-    commands_parser.add_parser(
+    config_parser = commands_parser.add_parser(
         "config", help="prints every TF_MPI_ variable with its help (Markdown)"
+    )
+    config_parser.add_argument(
+        "--replaced",
+        action="store_true",
+        help="prints what is replaced in Python, TensorFlow and Keras instead",
     )
     bench_parser = commands_parser.add_parser(
         "bench", help="under mpirun: times collectives by size, against plain MPI"
@@ -41,6 +46,11 @@ def main() -> int:
         return nodes.main(options) if options.nodes else doctor.main()
     if options.command == "bench":
         return bench.main(options)
+    if options.replaced:
+        from tensorflow.mpi._src.replaced import table
+
+        print(table.describe())
+        return 0
     print(config.describe())
     return 0
 

@@ -28,9 +28,12 @@ def load() -> None:
         ):
             print(f"tensorflow.mpi: {gate.reason}; no gradients are averaged here", file=sys.stderr)
         return
+    from tensorflow.mpi._src.interpose import rows
     from tensorflow.mpi._src.lifecycle import engine
+    from tensorflow.mpi._src.replaced import process
 
     engine.start(gate)
+    rows.install(process.PROCESS)
 
 
 def verify() -> None:

@@ -8,7 +8,8 @@ import types
 from typing import Any
 
 import tensorflow as tf  # noqa: F401 (before tensorflow.mpi)
-from tensorflow.mpi._src.interpose import hooking
+from tensorflow.mpi._src.interpose import hooking, rows
+from tensorflow.mpi._src.interpose.rows import How
 
 module = types.ModuleType("keras.src.trainers.trainer")
 
@@ -20,19 +21,18 @@ class Trainer:
 
 
 vars(module)["Trainer"] = Trainer
-hooking.wrap(module, "Trainer.fit", lambda fit: lambda self: fit(self) + ", wrapped")
+
+
+def row(path: str, how: How, wrapper: Any) -> None:
+    rows._install(rows.Row(f"{module.__name__}:{path}", how, wrapper, "", ""), path, module)
+
+
+row("Trainer.fit", How.WRAP, lambda fit: lambda self: fit(self) + ", wrapped")
 said = []
 for path in ("Trainer.train_step", "Model.fit", "fit"):
-    owner, _, name = path.rpartition(".")
-    ways: list[Any] = [
-        functools.partial(hooking.wrap, module, path, lambda original: original),
-        functools.partial(hooking.before, module, path, print),
-        functools.partial(hooking.after, module, path, print),
-        functools.partial(hooking.find, module, path),
-    ]
-    if owner:
-        makes = {name: lambda original: original}
-        ways.append(functools.partial(hooking.wrap_in_subclasses, module, owner, makes))
+    ways: list[Any] = [functools.partial(hooking.find, module, path)]
+    for how in (How.WRAP, How.BEFORE, How.AFTER, How.SUBCLASSES, How.CLASSES):
+        ways.append(functools.partial(row, path, how, print))
     for way in ways:
         try:
             way()

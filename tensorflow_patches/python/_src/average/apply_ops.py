@@ -21,12 +21,7 @@ created = 0  # Apply ops in graphs; written under _lock
 _lock = threading.Lock()
 
 
-def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
-    hooks.fill(apply_op_created=_apply_op_created)
-
-
-def _apply_op_created(graph: Any, op: Any) -> None:
+def apply_op_created(graph: Any, op: Any) -> None:
     """See hooks.apply_op_created.
 
     Declares its variable, so that variables are numbered in program order, and numbers the second

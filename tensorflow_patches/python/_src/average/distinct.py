@@ -16,7 +16,7 @@ def _is_on() -> bool:
 
 
 def unless_distinct(original: Any) -> Any:
-    """For hooking.wrap, of a function that takes values and indices."""
+    """Wraps a function that takes values and indices."""
     if not _is_on():
         return original
 
@@ -29,7 +29,7 @@ def unless_distinct(original: Any) -> Any:
 
 
 def but_for_distinct(original: Any) -> Any:
-    """For hooking.wrap, of a method that takes gradients."""
+    """Wraps a method that takes gradients."""
     if not _is_on():
         return original
 

@@ -25,7 +25,7 @@ import numpy as np
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import averaging, carrier, lineage, own_updates, scope
 from tensorflow.mpi._src.messaging import control_plane
-from tensorflow.mpi._src.runtime import group, hooks
+from tensorflow.mpi._src.runtime import group
 from tensorflow.mpi._src.variables import naming, unwrap
 
 _LABEL = "gradients taken"
@@ -34,13 +34,6 @@ _rows_compared = itertools.count(1)
 _averages_itself: bool | None = None  # the script; known when it first takes a gradient
 _ASSIGNED, _HANDED_ON = "assigned", "handed on"  # an argument, to an update or to an optimizer
 _ALIKE = ("Const", "VarHandleOp", "ReadVariableOp", "Variable", "VariableV2")
-
-
-def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
-    hooks.fill(
-        gradients_taken=_taken, assign_op_created=_assigned, function_entered=_function_entered
-    )
 
 
 @dataclasses.dataclass
@@ -56,7 +49,7 @@ class _Taken:
     is_average: bool = False
 
 
-def _taken(gradients: Any, sources: Any) -> list[Any]:
+def taken(gradients: Any, sources: Any) -> list[Any]:
     """See hooks.gradients_taken."""
     from tensorflow.python.eager import context
 
@@ -228,7 +221,7 @@ def _taken_by(op: Any) -> _Taken | None:
     return found
 
 
-def _assigned(graph: Any, op: Any) -> None:
+def assigned(graph: Any, op: Any) -> None:
     """See hooks.assign_op_created."""
     if group.size == 1 or scope.is_inside_already_averaged():
         return
@@ -238,7 +231,7 @@ def _assigned(graph: Any, op: Any) -> None:
     own_updates.assigned(graph, op, numbers)
 
 
-def _function_entered(inner: Any, arguments: Any, eagerly: bool) -> None:
+def function_entered(inner: Any, arguments: Any, eagerly: bool) -> None:
     """See hooks.function_entered."""
     if eagerly:
         return own_updates.function_called(inner)

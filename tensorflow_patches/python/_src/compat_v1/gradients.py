@@ -11,36 +11,17 @@ from __future__ import annotations
 
 import re
 import threading
-from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi._src.average import averaging, distinct, scope, taken
-from tensorflow.mpi._src.interpose import hooking
-from tensorflow.mpi._src.runtime import group, hooks
+from tensorflow.mpi._src.average import averaging, scope, taken
+from tensorflow.mpi._src.runtime import group
 from tensorflow.mpi._src.variables import naming
 
 _local = threading.local()  # minimizes: the optimizer whose minimize this thread is in
 updates = 0  # of one variable, by an optimizer; for subclasses.py
 
 
-def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
-    hooks.fill(
-        gradients_computed=_computed,
-        gradients_applied=_average_applied,
-        optimizer_update=_update,
-    )
-    if group.size > 1:
-        hooking.when_imported("tensorflow.python.training.optimizer", _hook)
-
-
-def _hook(module: ModuleType) -> None:
-    hooking.wrap(module, "_deduplicate_indexed_slices", distinct.unless_distinct)
-    hooking.wrap(module, "Optimizer.minimize", _minimizing)
-    hooking.wrap(module, "Optimizer.compute_gradients", _computing)
-
-
-def _computing(compute_gradients: Any) -> Any:
+def computing(compute_gradients: Any) -> Any:
     def computing(self: Any, *args: Any, **kwargs: Any) -> Any:
         with scope.averaging_follows():
             return compute_gradients(self, *args, **kwargs)
@@ -48,7 +29,7 @@ def _computing(compute_gradients: Any) -> Any:
     return computing
 
 
-def _minimizing(minimize: Any) -> Any:
+def minimizing(minimize: Any) -> Any:
     def minimizing(self: Any, *args: Any, **kwargs: Any) -> Any:
         before = getattr(_local, "minimizes", None)
         _local.minimizes = self
@@ -60,7 +41,7 @@ def _minimizing(minimize: Any) -> Any:
     return minimizing
 
 
-def _computed(optimizer: Any, gradients: Any, variables: Any) -> list[Any]:
+def computed(optimizer: Any, gradients: Any, variables: Any) -> list[Any]:
     """See hooks.gradients_computed. The script may look at rows, unless it has called minimize."""
     every_row = getattr(_local, "minimizes", None) is not optimizer or not _sums_rows(optimizer)
     return _average(optimizer, gradients, variables, every_row)
@@ -112,7 +93,7 @@ def _average(optimizer: Any, gradients: Any, variables: Any, every_row: bool) ->
     return gradients
 
 
-def _average_applied(optimizer: Any, pending: Any) -> Any:
+def average_applied(optimizer: Any, pending: Any) -> Any:
     """See hooks.gradients_applied. What is None, or made of averages, stays as it is."""
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops
@@ -143,7 +124,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
     ]
 
 
-def _update(optimizer: Any, processor: Any, gradient: Any) -> Any:
+def update(optimizer: Any, processor: Any, gradient: Any) -> Any:
     """See hooks.optimizer_update. Whatever ops it updates by, its gradient is an average."""
     global updates
     updates += 1

@@ -29,12 +29,7 @@ _session_numbers = itertools.count(1)
 _graph_numbers: collections.Counter[str] = collections.Counter()  # graphs that train the same names
 
 
-def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
-    hooks.fill(session_config=_session_config, session_run=_before_run, in_session=_ScopeOfRun)
-
-
-def _session_config(graph: Any, config: Any) -> Any:
+def session_config(graph: Any, config: Any) -> Any:
     """See hooks.session_config. A number that the script has chosen itself stays."""
     if not hasattr(graph, "_tf_mpi_identity"):
         trained = {name for op in graph.get_operations() for name in _trained_by_op(op)}
@@ -93,7 +88,7 @@ class _Session:
     scope: str = ""
 
 
-def _before_run(session: Any, fetches: Any) -> None:
+def before_run(session: Any, fetches: Any) -> None:
     """See hooks.session_run. At the first run that trains, rank 0's values are every rank's."""
     if getattr(busy, "on", False):
         return
@@ -135,7 +130,7 @@ def _values(session: Any, names: Iterable[str]) -> list[Any]:
         busy.on = False
 
 
-class _ScopeOfRun:
+class ScopeOfRun:
     """A context: kernels that this thread makes are those of `session`. See hooks.in_session."""
 
     def __init__(self, session: Any) -> None:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from tensorflow.mpi._src.average import apply_ops, lineage, own_updates
 from tensorflow.mpi._src.compat_v1 import gradients
-from tensorflow.mpi._src.runtime import c_api, group, hooks
+from tensorflow.mpi._src.interpose import rows
+from tensorflow.mpi._src.runtime import c_api, group
 
 _WAY_OUT = "or run with TF_MPI_ENABLE=0"
 
 
-def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
-    hooks.fill(optimizer_subclassed=_guard_subclass)
-
-
-def _guard_subclass(optimizer: Any) -> None:
+def guard_subclass(optimizer: Any) -> None:
     """A class derived from tf.compat.v1.train.Optimizer. See hooks.optimizer_subclassed.
 
     One with an apply_gradients of its own may assign by itself: the call then raises
@@ -29,7 +24,6 @@ def _guard_subclass(optimizer: Any) -> None:
     if original is None or group.size == 1 or optimizer.__module__.startswith("tensorflow."):
         return
 
-    @functools.wraps(original)
     def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         pairs = list(grads_and_vars)  # it may be an iterator
         before = _applied()
@@ -42,7 +36,7 @@ def _guard_subclass(optimizer: Any) -> None:
             raise NotImplementedError(_no_apply_op(self))
         return result
 
-    optimizer.apply_gradients = apply_gradients
+    rows.put(optimizer, "apply_gradients", apply_gradients)
 
 
 def _left_alike(variables: list[Any]) -> bool:

@@ -14,14 +14,9 @@ from tensorflow.mpi import config
 from tensorflow.mpi._src.data import batch_shard, determinism, streams
 from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.random import ops
-from tensorflow.mpi._src.runtime import group, hooks
+from tensorflow.mpi._src.runtime import group
 
 _numbers = itertools.count(1)  # of datasets, in program order
-
-
-def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
-    hooks.fill(dataset_iterated=_iterated)
 
 
 def shard(dataset: Any, batched: bool | None) -> Any:
@@ -84,7 +79,7 @@ def _made_by_batch(dataset: Any) -> bool:
     return "Batch" in kind or any(map(_made_by_batch, dataset._inputs()))
 
 
-def _iterated(dataset: Any) -> Any:
+def iterated(dataset: Any) -> Any:
     """See hooks.dataset_iterated. With TF_MPI_SHARD=dataset it is this rank's part.
 
     Not where Keras iterates: it has made its part, or looks at all data on purpose. Not what is a

@@ -18,6 +18,7 @@ from tensorflow.mpi import config
 from tensorflow.mpi._src.average import scope
 from tensorflow.mpi._src.data import batch_shard, own_part, predictions, streams
 from tensorflow.mpi._src.global_batch import batch, results, states, trial
+from tensorflow.mpi._src.interpose import rows
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.random import ops
 from tensorflow.mpi._src.runtime import group, log
@@ -286,7 +287,7 @@ def wrap_steps(model: Any) -> None:
             if not hasattr(step, "_tf_mpi_step"):
                 vars(model)[name] = _marked(step_on_shard(model, name, step))
         elif not hasattr(getattr(type(model), name), "_tf_mpi_step"):
-            setattr(type(model), name, _method_on_shard(name, getattr(type(model), name)))
+            rows.put(type(model), name, _method_on_shard(name, getattr(type(model), name)))
 
 
 # A function that makes the loop over batches calls one of these for each.

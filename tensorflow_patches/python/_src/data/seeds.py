@@ -15,15 +15,9 @@ from typing import Any
 
 import numpy as np
 from tensorflow.mpi._src.messaging import collectives
-from tensorflow.mpi._src.runtime import hooks
 
 _inside = threading.local()  # .adapter: a data adapter is being built on this thread
 _numbers = itertools.count(1)
-
-
-def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
-    hooks.fill(shuffle_seeds=_of_rank_0)
 
 
 @contextlib.contextmanager
@@ -37,7 +31,7 @@ def adapter(active: bool) -> Iterator[None]:
         _inside.adapter = before
 
 
-def _of_rank_0(seed: Any, seed2: Any) -> tuple[Any, Any]:
+def of_rank_0(seed: Any, seed2: Any) -> tuple[Any, Any]:
     """See hooks.shuffle_seeds. Of the seeds that an op has, None for none, those that it takes."""
     if not getattr(_inside, "adapter", False):
         return seed, seed2

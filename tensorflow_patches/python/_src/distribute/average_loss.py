@@ -6,28 +6,17 @@ part of a batch, in fit or by TF_MPI_SHARD=dataset, the loss is as many times la
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import scope
 from tensorflow.mpi._src.global_batch import batch
 from tensorflow.mpi._src.global_batch.kind import Kind
-from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.runtime import group
 
 
-def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
-    hooking.when_imported("tensorflow.python.ops.nn_impl_distribute", _hook)
-
-
-def _hook(module: ModuleType) -> None:
-    hooking.wrap(module, "compute_average_loss", _of_part)
-
-
-def _of_part(compute: Any) -> Any:
+def of_part(compute: Any) -> Any:
     def compute_average_loss(
         per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
     ) -> Any:

@@ -11,57 +11,26 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.runtime import group, log
 
-_ROOM = "tensorflow.python.distribute"
 
-
-def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
-    for module, classes, count in (
-        ("one_device_strategy", ("OneDeviceStrategy", "OneDeviceStrategyV1"), _one_device),
-        ("mirrored_strategy", ("MirroredStrategy", "MirroredStrategyV1"), _devices),
-        ("central_storage_strategy", _CENTRAL, _devices),
-        ("collective_all_reduce_strategy", _WORKERS, _workers),
-    ):
-        hooking.when_imported(f"{_ROOM}.{module}", _hook(classes, count))
-    for version, module in (("V1", ""), ("V2", "_v2")):
-        hooking.when_imported(
-            f"{_ROOM}.parameter_server_strategy{module}",
-            _refuse(f"ParameterServerStrategy{version}"),
-        )
-
-
-_CENTRAL = ("CentralStorageStrategy", "CentralStorageStrategyV1")
-_WORKERS = ("CollectiveAllReduceStrategy", "CollectiveAllReduceStrategyV1")
-
-
-def _hook(
-    classes: tuple[str, ...], count: Callable[..., tuple[int, Any, Sequence[Any] | None]]
-) -> Callable[[ModuleType], None]:
-    """Has the classes of a module made for one rank.
+def of_one_rank(
+    count: Callable[..., tuple[int, Any, Sequence[Any] | None]], original: Any
+) -> Callable[..., None]:
+    """A strategy's __init__, for one rank.
 
     count: called with the arguments of a class; returns how many replicas it has in one process,
       the cluster resolver, if it has one, and the devices that it names, if it names some.
     """
 
-    def of_one_rank(original: Any) -> Any:
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            replicas, resolver, named = count(*args, **kwargs)
-            one_rank = importlib.import_module("tensorflow.mpi._src.distribute.one_rank")
-            one_rank.initialize(self, replicas, resolver, device(named, _sees_gpu))
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        replicas, resolver, named = count(*args, **kwargs)
+        one_rank = importlib.import_module("tensorflow.mpi._src.distribute.one_rank")
+        one_rank.initialize(self, replicas, resolver, device(named, _sees_gpu))
 
-        return init
-
-    def hook(module: ModuleType) -> None:
-        for name in classes:
-            hooking.wrap(module, f"{name}.__init__", of_one_rank)
-
-    return hook
+    return init
 
 
 def device(named: Sequence[Any] | None, sees_gpu: Callable[[], bool]) -> str:
@@ -80,11 +49,11 @@ def _sees_gpu() -> bool:
     return bool(config.list_physical_devices("GPU") and config.list_logical_devices("GPU"))
 
 
-def _one_device(device: Any) -> tuple[int, Any, Sequence[Any]]:
+def one_device(device: Any) -> tuple[int, Any, Sequence[Any]]:
     return 1, None, [device]
 
 
-def _devices(devices: Any = None, *_: Any, compute_devices: Any = None, **__: Any) -> Any:
+def devices(devices: Any = None, *_: Any, compute_devices: Any = None, **__: Any) -> Any:
     from tensorflow.python.distribute import mirrored_strategy
 
     named = devices or compute_devices or mirrored_strategy.all_local_devices()
@@ -96,7 +65,7 @@ def _devices(devices: Any = None, *_: Any, compute_devices: Any = None, **__: An
     return len(named), None, named
 
 
-def _workers(*args: Any, cluster_resolver: Any = None, **_: Any) -> tuple[int, Any, None]:
+def workers(*args: Any, cluster_resolver: Any = None, **_: Any) -> tuple[int, Any, None]:
     """MultiWorkerMirroredStrategy(cluster_resolver, ...), or v1's (communication, resolver)."""
     from tensorflow.python.distribute.cluster_resolver import cluster_resolver as base
     from tensorflow.python.distribute.cluster_resolver import tfconfig_cluster_resolver
@@ -123,18 +92,14 @@ def _workers(*args: Any, cluster_resolver: Any = None, **_: Any) -> tuple[int, A
     return workers, resolver, None
 
 
-def _refuse(name: str) -> Callable[[ModuleType], None]:
-    def refused(original: Any) -> Any:
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            raise NotImplementedError(
-                f"tf.distribute's {type(self).__name__} has servers that hold the parameters; here "
-                f"{group.size} ranks train one model in step, and need no strategy. Use "
-                "tf.distribute.MirroredStrategy() or none, or set TF_MPI_ENABLE=0"
-            )
+def refused(original: Any) -> Any:
+    """Of a strategy with servers of parameters."""
 
-        return init
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        raise NotImplementedError(
+            f"tf.distribute's {type(self).__name__} has servers that hold the parameters; here "
+            f"{group.size} ranks train one model in step, and need no strategy. Use "
+            "tf.distribute.MirroredStrategy() or none, or set TF_MPI_ENABLE=0"
+        )
 
-    def hook(module: ModuleType) -> None:
-        hooking.wrap(module, f"{name}.__init__", refused)
-
-    return hook
+    return init

@@ -12,54 +12,41 @@ import glob
 import os
 import shutil
 import tempfile
-from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.files import saves
-from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.runtime import group
 
-_OPS = "tensorflow.python.data.ops"
 _folders: dict[str, str] = {}  # path that the script gave -> this rank's folder for it
 
 
-def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
-    if not saves.shared():
-        return
-    if group.rank != 0:
-        hooking.when_imported(f"{_OPS}.cache_op", _hook_caches)
-        hooking.when_imported(f"{_OPS}.snapshot_op", _hook_snapshots)
-    hooking.when_imported(f"{_OPS}.save_op", _save_once)
+def own_cache(cache: Any) -> Any:
+    """tf.data's _cache, in a folder of this rank's."""
+
+    def cached(dataset: Any, filename: Any, name: Any) -> Any:
+        import tensorflow as tf
+
+        text = _text(filename)
+        if not text or os.path.exists(f"{text}.index"):  # nothing, or it is complete
+            return cache(dataset, filename, name)
+        made = cache(dataset, os.path.join(_folder(text), os.path.basename(text)), name)
+        # Where it lies is another place on each rank, and tells nothing of its elements.
+        made._filename = tf.convert_to_tensor(filename, dtype=tf.string)
+        return made
+
+    return cached
 
 
-def _hook_caches(module: Any) -> None:
-    def own(cache: Any) -> Any:
-        def cached(dataset: Any, filename: Any, name: Any) -> Any:
-            text = _text(filename)
-            if not text or os.path.exists(f"{text}.index"):  # nothing, or it is complete
-                return cache(dataset, filename, name)
-            made = cache(dataset, os.path.join(_folder(text), os.path.basename(text)), name)
-            # Where it lies is another place on each rank, and tells nothing of its elements.
-            made._filename = module.ops.convert_to_tensor(filename, dtype=module.dtypes.string)
-            return made
+def own_snapshot(snapshot: Any) -> Any:
+    """tf.data's _snapshot, in a folder of this rank's."""
 
-        return cached
+    def taken(dataset: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+        text = _text(path)
+        if text and not glob.glob(f"{glob.escape(text)}/*/snapshot.metadata"):
+            path = _folder(text)
+        return snapshot(dataset, path, *args, **kwargs)
 
-    hooking.wrap(module, "_cache", own)
-
-
-def _hook_snapshots(module: ModuleType) -> None:
-    def own(snapshot: Any) -> Any:
-        def taken(dataset: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
-            text = _text(path)
-            if text and not glob.glob(f"{glob.escape(text)}/*/snapshot.metadata"):
-                path = _folder(text)
-            return snapshot(dataset, path, *args, **kwargs)
-
-        return taken
-
-    hooking.wrap(module, "_snapshot", own)
+    return taken
 
 
 def _text(path: Any) -> str | None:
@@ -88,10 +75,12 @@ def _folder(path: str) -> str:
     return _folders[path]
 
 
-def _save_once(module: ModuleType) -> None:
+def saved_once(function: Any) -> Any:
+    """tf.data's _save: rank 0's."""
+
     def path(dataset: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
         from tensorflow.python.eager import context
 
         return path if context.executing_eagerly() else dataset  # written when a session runs
 
-    hooking.wrap(module, "_save", lambda function: saves.saves(function, path))
+    return saves.saves(function, path)

@@ -15,12 +15,10 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi import config, errors
 from tensorflow.mpi._src.files import private
-from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.runtime import group, log
 
 _started = time.time()
@@ -29,17 +27,7 @@ _calls: collections.Counter[str] = collections.Counter()  # that force a downloa
 _POLL_SECONDS = 0.05
 
 
-def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
-    for module in ("keras.src.utils.file_utils", "tf_keras.src.utils.data_utils"):
-        hooking.when_imported(module, _hook)
-
-
-def _hook(module: ModuleType) -> None:
-    hooking.wrap(module, "get_file", _in_turn)
-
-
-def _in_turn(get_file: Any) -> Any:
+def taking_turns(get_file: Any) -> Any:
     def in_turn(*args: Any, **kwargs: Any) -> Any:
         call = repr((args, sorted(kwargs.items())))
         # The same call again gets what is there, which another rank may be reading: to extract it

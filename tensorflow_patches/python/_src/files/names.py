@@ -34,17 +34,15 @@ _kept: dict[str, int] = {}  # folders of files that rank 0 keeps -> meetings bef
 _DRAWN = collections.deque[str](maxlen=1000)  # by tempfile, in this process
 
 
-def install() -> None:
-    """Called once: has tempfile's names known when they are drawn."""
-    sequence: Any = vars(tempfile)["_RandomNameSequence"]
-    draw = sequence.__next__
+def noting_drawn(draw: Any) -> Any:
+    """Of tempfile's sequence of names: each is known here when it is drawn."""
 
     def drawn(self: Any) -> str:
         name = draw(self)
         _DRAWN.append(name)
         return name
 
-    sequence.__next__ = drawn
+    return drawn
 
 
 def pattern(path: str, *, short: bool = False) -> str:

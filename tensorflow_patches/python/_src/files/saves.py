@@ -21,7 +21,7 @@ from tensorflow.mpi import config
 from tensorflow.mpi._src.files import failures, names, waits
 from tensorflow.mpi._src.lifecycle import engine
 from tensorflow.mpi._src.presence import presence
-from tensorflow.mpi._src.runtime import group, hooks
+from tensorflow.mpi._src.runtime import group
 
 _IN_MEMORY = "ram://"  # of the process: TensorFlow's file system, in which tf_keras copies models
 
@@ -45,13 +45,7 @@ def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
     engine.when_forked(shared.cache_clear)  # a forked child writes its own files
     engine.when_left_to_script(shared.cache_clear)
-    hooks.fill(
-        left_to_rank_0=left_to_rank_0,
-        tells_at_end=tells_at_end,
-        saves_without_waiting=without_waiting,
-    )
     if shared():
-        names.install()
         engine.after_the_end(names.remove_all)
 
 

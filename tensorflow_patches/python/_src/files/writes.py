@@ -7,20 +7,14 @@ rank 0's (saves.py). Files that are opened to append or to change are written in
 
 from __future__ import annotations
 
-import builtins
 import contextlib
-import fcntl
-import functools
 import io
 import os
-import pathlib
 import sys
 import weakref
-from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.files import atomic, saves
-from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.lifecycle import engine
 from tensorflow.mpi._src.runtime import c_api, group, log
 
@@ -36,15 +30,6 @@ def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
     if not saves.shared():
         return
-    opens = _opens(builtins.open)
-    builtins.open = io.open = opens
-    accessor = getattr(pathlib, "_NormalAccessor", None)  # of Python 3.10
-    if accessor is not None:
-        accessor.open = staticmethod(opens)
-    _watch_locks()
-    hooking.when_imported("tensorflow.python.lib.io.file_io", _hook_gfile)
-    hooking.when_imported("tensorflow.python.lib.io.tf_record", _hook_records)
-    hooking.when_imported("tensorflow.python.ops.gen_io_ops", _hook_write_file)
     engine.when_forked(atomic.forget_parents)
     engine.after_the_end(_flush_all)
 
@@ -100,6 +85,16 @@ def _by_descriptor() -> bool:
     return module.partition(".")[0] in _BY_DESCRIPTOR
 
 
+def opening(_stock: Any) -> Any:
+    """builtins.open and io.open, which are one."""
+    return _OPEN
+
+
+def opening_by_accessor(_stock: Any) -> Any:
+    """Of Python 3.10's pathlib."""
+    return staticmethod(_OPEN)
+
+
 def _opens(stock: Any) -> Any:
     def open(  # noqa: A001
         file: Any,
@@ -121,8 +116,10 @@ def _opens(stock: Any) -> Any:
             _note_append(os.path.abspath(os.fsdecode(file)), os.fstat(opened.fileno()).st_ino)
         return opened
 
-    open.__doc__ = stock.__doc__
     return open
+
+
+_OPEN = _opens(io.open)
 
 
 def _open(
@@ -195,110 +192,99 @@ def _say_what_all_append_to() -> None:
             )
 
 
-def _watch_locks() -> None:
+def locking(lock: Any) -> Any:
     """A lock is on a file, not on a name: who locks the file that it writes gets the common one."""
 
-    def first_in_place(lock: Any) -> Any:
-        @functools.wraps(lock)
-        def locks(file: Any, *args: Any, **kwargs: Any) -> Any:
-            number = file if isinstance(file, int) else file.fileno()
-            for raw in list(_raws):
-                if not raw.closed and raw.fileno() == number:
-                    raw.write_in_place()
-            return lock(file, *args, **kwargs)
+    def locks(file: Any, *args: Any, **kwargs: Any) -> Any:
+        number = file if isinstance(file, int) else file.fileno()
+        for raw in list(_raws):
+            if not raw.closed and raw.fileno() == number:
+                raw.write_in_place()
+        return lock(file, *args, **kwargs)
 
-        return locks
-
-    fcntl.flock, fcntl.lockf = first_in_place(fcntl.flock), first_in_place(fcntl.lockf)
+    return locks
 
 
-def _hook_gfile(module: ModuleType) -> None:
-    """FileIO, of which tf.io.gfile.GFile is one, and copy."""
-    file_class = module.FileIO
+def checking_before_write(check: Any) -> Any:
+    """Of FileIO, of which tf.io.gfile.GFile is one: where it opens its file."""
 
-    def prewrite(check: Any) -> Any:
-        def prewrite_check(self: Any) -> None:
-            name, mode = self._FileIO__name, self._FileIO__mode
-            whole = None
-            if not self._writable_file and self._write_check_passed and mode in _MODES:
-                whole = _begin(name)
-            if whole is None:
-                check(self)
-                return
-            self._writable_file = module._pywrap_file_io.WritableFile(
-                os.fsencode(whole.name), mode.encode()
-            )
-            self._tf_mpi_file = whole  # after the writer, which is so flushed before
+    def prewrite_check(self: Any) -> None:
+        from tensorflow.python.lib.io import _pywrap_file_io
 
-        return prewrite_check
+        name, mode = self._FileIO__name, self._FileIO__mode
+        whole = None
+        if not self._writable_file and self._write_check_passed and mode in _MODES:
+            whole = _begin(name)
+        if whole is None:
+            check(self)
+            return
+        self._writable_file = _pywrap_file_io.WritableFile(os.fsencode(whole.name), mode.encode())
+        self._tf_mpi_file = whole  # after the writer, which is so flushed before
 
-    hooking.wrap(module, "FileIO._prewrite_check", prewrite)
-    _hook_ends(file_class)
-
-    def copies(copy: Any) -> Any:
-        def copy_v2(src: Any, dst: Any, overwrite: bool = False) -> None:
-            whole = _begin(dst) if overwrite and os.path.isfile(src) else None
-            if whole is None:
-                copy(src, dst, overwrite)
-                return
-            with contextlib.closing(whole):
-                copy(src, whole.name, overwrite=True)
-
-        return copy_v2
-
-    hooking.wrap(module, "copy_v2", copies)
+    return prewrite_check
 
 
-def _hook_records(module: ModuleType) -> None:
-    writer_class = module.TFRecordWriter
+def copying(copy: Any) -> Any:
+    def copy_v2(src: Any, dst: Any, overwrite: bool = False) -> None:
+        whole = _begin(dst) if overwrite and os.path.isfile(src) else None
+        if whole is None:
+            copy(src, dst, overwrite)
+            return
+        with contextlib.closing(whole):
+            copy(src, whole.name, overwrite=True)
 
-    def makes(init: Any) -> Any:
-        def __init__(self: Any, path: Any, options: Any = None) -> None:
-            whole = _begin(path)
-            init(self, path if whole is None else whole.name, options)
-            if whole is not None:
-                self._tf_mpi_file = whole
-
-        return __init__
-
-    hooking.wrap(module, "TFRecordWriter.__init__", makes)
-    _hook_ends(writer_class)
+    return copy_v2
 
 
-def _hook_ends(owner: Any) -> None:
-    """Has what `owner` writes appear when it is flushed or closed."""
+def making_record_writer(init: Any) -> Any:
+    def __init__(self: Any, path: Any, options: Any = None) -> None:
+        whole = _begin(path)
+        init(self, path if whole is None else whole.name, options)
+        if whole is not None:
+            self._tf_mpi_file = whole
 
-    def then(name: str, function: Any) -> Any:
-        @functools.wraps(function)
-        def ends(self: Any, *args: Any) -> Any:
-            result = function(self, *args)
-            whole = getattr(self, "_tf_mpi_file", None)
-            if whole is not None and name == "flush":
-                whole.appear()
-            elif whole is not None:
-                whole.close()
-                self._tf_mpi_file = None
-            return result
-
-        return ends
-
-    for name in ("flush", "close", "__exit__"):
-        setattr(owner, name, then(name, getattr(owner, name)))
+    return __init__
 
 
-def _hook_write_file(module: ModuleType) -> None:
+def flushing(flush: Any) -> Any:
+    """What FileIO or TFRecordWriter has written appears when it is flushed."""
+
+    def flushes(self: Any, *args: Any) -> Any:
+        result = flush(self, *args)
+        whole = getattr(self, "_tf_mpi_file", None)
+        if whole is not None:
+            whole.appear()
+        return result
+
+    return flushes
+
+
+def closing(close: Any) -> Any:
+    """... and when it is closed."""
+
+    def closes(self: Any, *args: Any) -> Any:
+        result = close(self, *args)
+        whole = getattr(self, "_tf_mpi_file", None)
+        if whole is not None:
+            whole.close()
+            self._tf_mpi_file = None
+        return result
+
+    return closes
+
+
+def writing_file(function: Any) -> Any:
     """tf.io.write_file in eager code; in a graph the op writes in place."""
 
-    def writes(function: Any) -> Any:
-        def write_file(filename: Any, contents: Any, name: Any = None) -> Any:
-            path = filename.numpy() if hasattr(filename, "_numpy_internal") else filename
-            eager = module._context.executing_eagerly()
-            whole = _begin(path) if eager and isinstance(path, (str, bytes)) else None
-            if whole is None:
-                return function(filename, contents, name)
-            with contextlib.closing(whole):
-                return function(whole.name, contents, name)
+    def write_file(filename: Any, contents: Any, name: Any = None) -> Any:
+        import tensorflow as tf
 
-        return write_file
+        path = filename.numpy() if hasattr(filename, "_numpy_internal") else filename
+        eager = tf.executing_eagerly()
+        whole = _begin(path) if eager and isinstance(path, (str, bytes)) else None
+        if whole is None:
+            return function(filename, contents, name)
+        with contextlib.closing(whole):
+            return function(whole.name, contents, name)
 
-    hooking.wrap(module, "write_file", writes)
+    return write_file

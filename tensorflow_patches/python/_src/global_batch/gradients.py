@@ -21,7 +21,7 @@ _FUNCTIONS = {"Lambda", "TFSMLayer"}  # layers of Keras's that call a function o
 
 
 def noted_layer(original: Any) -> Any:
-    """For hooking.wrap, of a layer's __call__: what Keras's own layers make of samples is rows.
+    """Wraps a layer's __call__: what Keras's own layers make of samples is rows.
 
     They see to batch normalization themselves; what a model makes of layers is looked at.
     """
@@ -65,7 +65,7 @@ def _note(part: Any, outputs: Any) -> None:
 
 
 def of_whole_batch(original: Any) -> Any:
-    """For hooking.wrap, of GradientTape.gradient(target, sources, output_gradients=None, ...)."""
+    """Wraps GradientTape.gradient(target, sources, output_gradients=None, ...)."""
 
     @hooking.not_converted
     @functools.wraps(original)

@@ -62,7 +62,7 @@ def are_rows(part: Any, inputs: Any) -> bool:
 
 
 def on_part(keras: Keras, original: Any) -> Any:
-    """For hooking.wrap, of a loss class's __call__(y_true, y_pred, sample_weight)."""
+    """Wraps a loss class's __call__(y_true, y_pred, sample_weight)."""
 
     @hooking.not_converted
     @functools.wraps(original)

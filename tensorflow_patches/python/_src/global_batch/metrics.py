@@ -25,7 +25,7 @@ _SUMS = {"Sum.update_state"}
 
 
 def updated(original: Any) -> Any:
-    """For hooking.wrap, of a metric class's update_state."""
+    """Wraps a metric class's update_state."""
     own = not losses.is_keras(getattr(original, "__module__", ""))
     name = getattr(original, "__qualname__", "")
 
@@ -52,7 +52,7 @@ def updated(original: Any) -> Any:
 
 
 def returned(original: Any) -> Any:
-    """For hooking.wrap, of a metric class's result."""
+    """Wraps a metric class's result."""
 
     @hooking.not_converted
     @functools.wraps(original)
@@ -67,7 +67,7 @@ def returned(original: Any) -> Any:
 
 
 def reset(original: Any) -> Any:
-    """For hooking.wrap, of a metric class's reset_state."""
+    """Wraps a metric class's reset_state."""
 
     @hooking.not_converted
     @functools.wraps(original)

@@ -24,7 +24,7 @@ _report: list[str] = []  # a line for each rank
 
 def install() -> None:
     """Called once, on more than one rank, when TensorFlow's libraries are loaded."""
-    hooking.when_imported("tensorflow.python.eager.context", _hook)
+    hooking.when_imported("tensorflow.python.eager.context", _share_out)
 
 
 def choose(seen: Sequence[Sequence[str]]) -> list[int | None]:
@@ -60,7 +60,7 @@ def report() -> list[tuple[str, str]]:
     return [("GPU" if number == 0 else "", line) for number, line in enumerate(_report)]
 
 
-def _hook(module: ModuleType) -> None:
+def _share_out(_context: ModuleType) -> None:
     global _chosen, _report
     if not _is_for_gpus():
         return
@@ -89,21 +89,24 @@ def _hook(module: ModuleType) -> None:
             )
     if len(own) > 1:
         _chosen = mine
-        _choose_before_devices_are_made(module)
 
 
-def _choose_before_devices_are_made(module: ModuleType) -> None:
-    def make(original: Any) -> Any:
-        def ensure_initialized(self: Any) -> None:
-            module.Context.ensure_initialized = original
-            gpus = self.list_physical_devices("GPU")
-            if _chosen is not None and self.get_visible_devices("GPU") == gpus:
-                self.set_visible_devices([gpus[_chosen]], "GPU")
-            original(self)
+def is_chosen() -> bool:
+    """Whether this rank has one of several GPUs; known when TensorFlow's context is imported."""
+    return _chosen is not None
 
-        return ensure_initialized
 
-    hooking.wrap(module, "Context.ensure_initialized", make)
+def choosing(original: Any) -> Any:
+    """Of Context.ensure_initialized, which makes the devices at its first call."""
+
+    def ensure_initialized(self: Any) -> None:
+        type(self).ensure_initialized = original
+        gpus = self.list_physical_devices("GPU")
+        if _chosen is not None and self.get_visible_devices("GPU") == gpus:
+            self.set_visible_devices([gpus[_chosen]], "GPU")
+        original(self)
+
+    return ensure_initialized
 
 
 def _is_for_gpus() -> bool:

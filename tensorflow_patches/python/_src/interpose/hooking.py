@@ -1,9 +1,9 @@
-"""How we hook into Keras, and into what the patches leave alone, without changing a file.
+"""When modules are imported, and what they lack; and what AutoGraph makes of our wrappers.
 
 `when_imported` calls us when a module is imported: that is after TensorFlow, and perhaps never. A
 finder on sys.meta_path lets the stock finders find the module and runs our functions right after
-the module's own code. `wrap` then replaces a function or method; what it does not find is an error
-that names it, at the import, so that no version of Keras trains N models in silence.
+the module's own code. What `find` does not find there is an error that names it, at the import, so
+that no version of Keras trains N models in silence.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import importlib.machinery
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -26,8 +26,6 @@ LAST_TESTED = {"keras": "3.15.1", "tf_keras": "2.21.0"}
 _VERSIONS = {"keras": "keras.src.version", "tf_keras": "tf_keras.src"}
 # Of those that `import keras` imports; keras itself has begun before, where it imports TensorFlow.
 LAST_OF_KERAS = "keras.wrappers"
-# A Keras that lacks these lacks what they do, too.
-_OPTIONAL = {"keras.src.callbacks.orbax_checkpoint", LAST_OF_KERAS}
 
 _callbacks: dict[str, list[Callable[[ModuleType], None]]] = {}
 _loaded: set[str] = set()
@@ -52,24 +50,10 @@ def when_imported(name: str, callback: Callable[[ModuleType], None]) -> None:
     _callbacks.setdefault(name, []).append(callback)
 
 
-def wrap(module: ModuleType, path: str, make: Callable[[Any], Any]) -> None:
-    """Replaces an attribute of `module` by make(what is there).
-
-    Args:
-      path: "function" or "Class.method".
-      make: returns the replacement, which gets the name and the documentation of the original.
-
-    Raises HookError if there is no such attribute.
-    """
-    _replace(*find(module, path), make)
-
-
-def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    original = getattr(owner, name)
-    made = make(original)
-    if callable(made) and made is not original:
-        functools.update_wrapper(made, original)
-    setattr(owner, name, made)
+def forget() -> None:
+    """Nothing is called any more when a module is imported."""
+    _callbacks.clear()
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
 
 
 def find(module: ModuleType, path: str) -> tuple[Any, str]:
@@ -121,7 +105,8 @@ def check_versions() -> None:
 
 def _check_modules(package: ModuleType) -> None:
     for name in list(_callbacks):
-        if not name.startswith(f"{package.__name__}.") or name in _OPTIONAL or name in sys.modules:
+        missing = name not in sys.modules and name != LAST_OF_KERAS
+        if not missing or not name.startswith(f"{package.__name__}."):
             continue
         try:
             there = importlib.util.find_spec(name) is not None
@@ -144,69 +129,6 @@ def _warn_if_newer(package: str, _module: ModuleType) -> None:
 def numbers(version: str) -> tuple[int, ...]:
     """Of "3.15.1": (3, 15, 1), to compare."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
-
-
-def before(module: ModuleType, path: str, function: Callable[[Any], None]) -> None:
-    """Calls function(self) before a method of `module`; see `wrap`."""
-
-    def make(original: Any) -> Any:
-        def both(self: Any, *args: Any, **kwargs: Any) -> Any:
-            function(self)
-            return original(self, *args, **kwargs)
-
-        return both
-
-    wrap(module, path, make)
-
-
-def after(module: ModuleType, path: str, function: Callable[[Any], None]) -> None:
-    """Calls function(self) after a method of `module`; see `wrap`."""
-
-    def make(original: Any) -> Any:
-        def both(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, *args, **kwargs)
-            function(self)
-            return result
-
-        return both
-
-    wrap(module, path, make)
-
-
-def wrap_in_subclasses(
-    module: ModuleType, owner: str, makes: Mapping[str, Callable[[Any], Any]]
-) -> None:
-    """Wraps methods of the class `owner`, and of each subclass that overrides them; see `wrap`.
-
-    Subclasses are made later: each is wrapped as it is made, through __init_subclass__. Of those
-    that `module` has itself, see `wrap_in_classes`.
-    """
-    for method, make in makes.items():
-        wrap(module, f"{owner}.{method}", make)
-    base = getattr(module, owner)
-    own = vars(base).get("__init_subclass__")
-
-    def init_subclass(cls: Any, **kwargs: Any) -> None:
-        if own is not None:
-            own.__get__(None, cls)(**kwargs)
-        else:
-            super(base, cls).__init_subclass__(**kwargs)
-        for method, make in makes.items():
-            if method in vars(cls):
-                _replace(cls, method, make)
-
-    base.__init_subclass__ = classmethod(init_subclass)
-
-
-def wrap_in_classes(
-    module: ModuleType, owner: str, makes: Mapping[str, Callable[[Any], Any]]
-) -> None:
-    """Wraps the methods in the subclasses of `owner` that `module` itself has; see `wrap`."""
-    base = getattr(module, owner)
-    for cls in {id(kind): kind for kind in vars(module).values()}.values():
-        if isinstance(cls, type) and cls is not base and issubclass(cls, base):
-            for method in makes.keys() & vars(cls).keys():
-                _replace(cls, method, makes[method])
 
 
 def not_converted(wrapper: Callable[..., Any]) -> Callable[..., Any]:
@@ -250,7 +172,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             def exec_module(module: ModuleType) -> None:
                 load(module)
                 _loaded.add(fullname)
-                for callback in _callbacks[fullname]:
+                for callback in _callbacks.get(fullname, ()):
                     callback(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]

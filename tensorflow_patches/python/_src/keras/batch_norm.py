@@ -8,21 +8,14 @@ the gradient of that average is the same average of the gradients, so a step is 
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import averaging, scope
 from tensorflow.mpi._src.global_batch import batch, losses
-from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.runtime import group, log
 from tensorflow.mpi._src.variables import unwrap
-
-
-def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
-    hooking.when_imported("keras.src.layers.normalization.batch_normalization", _hook)
 
 
 def is_synchronized(layer: Any) -> bool:
@@ -68,12 +61,8 @@ def _say_if_in_own_loop(layer: Any) -> None:
     )
 
 
-def _hook(module: ModuleType) -> None:
-    hooking.wrap(module, "BatchNormalization._moments", over_ranks)
-
-
 def over_ranks(own_moments: Any) -> Any:
-    """For hooking.wrap, of a layer's _moments(inputs, ..., mask), which returns mean and variance.
+    """Wraps a layer's _moments(inputs, ..., mask), which returns mean and variance.
 
     The mask is the last argument.
     """

@@ -90,7 +90,7 @@ def stateful_layer() -> str | None:
 
 
 def wrap(kind: str) -> Callable[[Any], Any]:
-    """For hooking.wrap, of Model.fit, evaluate or predict."""
+    """Wraps Model.fit, evaluate or predict."""
 
     def make(original: Any) -> Any:
         def inside(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -121,7 +121,7 @@ def called(kind: str, model: Any) -> str:
 
 
 def noting_epochs(original: Any) -> Any:
-    """For hooking.wrap, of CallbackList.on_epoch_begin."""
+    """Wraps CallbackList.on_epoch_begin."""
 
     def on_epoch_begin(self: Any, epoch: Any, *args: Any, **kwargs: Any) -> Any:
         call = innermost()

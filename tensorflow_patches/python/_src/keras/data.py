@@ -8,32 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi._src.data import batch_shard, feeds, predictions, seeds
-from tensorflow.mpi._src.interpose import hooking
-from tensorflow.mpi._src.keras import calls, program
+from tensorflow.mpi._src.data import batch_shard, feeds, seeds
+from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.runtime import group, log
 
 
-def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
-    hooking.when_imported("keras.src.backend.tensorflow.trainer", _hook_trainer)
-
-
-def _hook_trainer(module: ModuleType) -> None:
-    hooking.wrap(module, "TFEpochIterator.__init__", _on_part)
-    hooking.wrap(module, "TensorFlowTrainer._make_function", _made_on_part)
-    hooking.wrap(module, "TensorFlowTrainer._maybe_symbolic_build", _built_on_part)
-    hooking.wrap(module, "TensorFlowTrainer.predict", predictions.wrap)
-    for kind in ("fit", "evaluate", "predict"):
-        hooking.wrap(module, f"TensorFlowTrainer.{kind}", calls.wrap(kind))
-        hooking.wrap(module, f"TensorFlowTrainer.{kind}", program.wrap(kind))
-    hooking.wrap(module, "TensorFlowTrainer.make_predict_function", _built_before_predict)
-
-
-def _on_part(original: Any) -> Any:
+def on_part(original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         if _is_arrays(**kwargs):
             kwargs["batch_size"], kwargs["steps_per_epoch"] = feeds.of_all_ranks(
@@ -109,7 +91,7 @@ def _array_sizes(adapter: Any) -> set[int] | None:
     return full | ({partial} if partial else set())
 
 
-def _made_on_part(make: Any) -> Any:
+def made_on_part(make: Any) -> Any:
     def make_function(self: Any, step_function: Any, *args: Any, **kwargs: Any) -> Any:
         kind = "test_step" if step_function == self.test_step else "train_step"
         return make(self, feeds.step_on_shard(self, kind, step_function), *args, **kwargs)
@@ -117,7 +99,7 @@ def _made_on_part(make: Any) -> Any:
     return make_function
 
 
-def _built_on_part(build: Any) -> Any:
+def built_on_part(build: Any) -> Any:
     def maybe_build(self: Any, iterator: Any = None, data_batch: Any = None) -> Any:
         if iterator is None:
             return build(self, iterator=iterator, data_batch=data_batch)
@@ -136,7 +118,7 @@ def _built_on_part(build: Any) -> Any:
     return maybe_build
 
 
-def _built_before_predict(make: Any) -> Any:
+def built_before_predict(make: Any) -> Any:
     def make_predict_function(self: Any, *args: Any, **kwargs: Any) -> Any:
         call = calls.innermost()
         if call is not None and call.kind == "predict" and call.model is self:

@@ -16,11 +16,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.global_batch import batch
-from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import calls, generators
 from tensorflow.mpi._src.keras import logs as logs_of_ranks
 from tensorflow.mpi._src.messaging import control_plane
@@ -49,37 +47,6 @@ _READ_HOOKS = {
 }
 
 
-def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
-    hooking.when_imported("keras.src.callbacks.callback_list", hook_callbacks)
-    hooking.when_imported("keras.src.trainers.trainer", _hook_metrics)
-    if not c_api.load().tfmpi_compiles():
-        hooking.when_imported("keras.src.trainers.trainer", _compile_no_steps)
-
-
-def hook_callbacks(module: ModuleType) -> None:
-    """Of a module that has the CallbackList."""
-    hooking.after(module, "CallbackList.on_train_begin", _fit_begins)
-    hooking.wrap(module, "CallbackList.on_epoch_begin", calls.noting_epochs)
-    hooking.wrap(module, "CallbackList.on_train_batch_end", _with_whole_logs("train_step"))
-    hooking.wrap(module, "CallbackList.on_test_batch_end", _with_whole_logs("test_step"))
-    hooking.after(module, "CallbackList.on_train_batch_end", _batch_ends)
-    hooking.after(module, "CallbackList.on_epoch_end", _epoch_ends_for)
-    hooking.before(module, "CallbackList.on_test_begin", _evaluation_begins)
-    hooking.before(module, "CallbackList.on_predict_begin", _prediction_begins)
-    hooking.before(module, "CallbackList.on_test_end", _use_ends)
-    hooking.before(module, "CallbackList.on_predict_end", _use_ends)
-
-
-def _hook_metrics(module: ModuleType) -> None:
-    hooking.wrap_in_subclasses(module, "Trainer", {"_get_metrics_result_or_logs": over_ranks})
-
-
-def _compile_no_steps(module: ModuleType) -> None:
-    """Before TensorFlow 2.20 compiled steps are not averaged: jit_compile="auto" is then False."""
-    hooking.wrap(module, "model_supports_jit", lambda original: lambda model: False)
-
-
 class _Fit:
     """One call of fit on this rank; its CallbackList holds it."""
 
@@ -92,7 +59,7 @@ class _Fit:
         self.weights: list[int] | None = None  # digests at the start; None: not built yet
 
 
-def _fit_begins(callbacks: Any) -> None:
+def fit_begins(callbacks: Any) -> None:
     """After every callback's on_train_begin, so after BackupAndRestore."""
     if calls.innermost() is None:
         return  # the script drives its callbacks itself
@@ -160,8 +127,8 @@ def _may_read_logs(callback: Any, step: str) -> bool:
     return by_batch is not None and getattr(callback, by_batch, "epoch") != "epoch"
 
 
-def _with_whole_logs(step: str) -> Any:
-    """For hooking.wrap, of a CallbackList's on_train_batch_end or on_test_batch_end."""
+def with_whole_logs(step: str) -> Any:
+    """Wraps a CallbackList's on_train_batch_end or on_test_batch_end."""
 
     def make(original: Any) -> Any:
         def batch_end(self: Any, batch: Any, logs: Any = None) -> Any:
@@ -215,7 +182,7 @@ def _trainable_digests(model: Any) -> list[int] | None:
     return [_digest(variable) for variable in model.trainable_weights]
 
 
-def _batch_ends(callbacks: Any) -> None:
+def batch_ends(callbacks: Any) -> None:
     fit: _Fit | None = callbacks.__dict__.get("_tf_mpi_fit")
     if fit is None:
         return
@@ -260,21 +227,21 @@ def _check_averaged(fit: _Fit, model: Any) -> None:
     )
 
 
-def _epoch_ends_for(callbacks: Any) -> None:
+def epoch_ends(callbacks: Any) -> None:
     """After every callback's on_epoch_end."""
     fit: _Fit | None = callbacks.__dict__.get("_tf_mpi_fit")
     if fit is not None:
         _agree_on_stop(f"{fit.name} epoch", callbacks.model)
 
 
-def _evaluation_begins(callbacks: Any) -> None:
+def evaluation_begins(callbacks: Any) -> None:
     if calls.innermost() is not None:
         reads = _reads(callbacks, "test_step")
         everyone = _use_begins(f"evaluation {next(_evaluations)}", callbacks.model, reads)
         callbacks.__dict__[_READS_TEST] = any(everyone)
 
 
-def _prediction_begins(callbacks: Any) -> None:
+def prediction_begins(callbacks: Any) -> None:
     if calls.innermost() is not None:
         _use_begins(f"prediction {next(_predictions)}", callbacks.model)
 
@@ -289,7 +256,7 @@ def _use_begins(label: str, model: Any, flags: Any = None) -> list[Any]:
     return everyone
 
 
-def _use_ends(callbacks: Any) -> None:
+def use_ends(callbacks: Any) -> None:
     """At the end of evaluate and predict: what its first step has built was not synchronized."""
     call = calls.innermost()
     if call is None or not call.unbuilt:
@@ -307,8 +274,13 @@ def _use_ends(callbacks: Any) -> None:
         )
 
 
+def compiling_nothing(supports_jit: Any) -> Any:
+    """Before TensorFlow 2.20 compiled steps are not averaged: jit_compile="auto" is then False."""
+    return lambda model: False
+
+
 def over_ranks(original: Any) -> Any:
-    """For hooking.wrap, of the method that makes logs of metrics.
+    """Wraps the method that makes logs of metrics.
 
     It runs once at the end of an epoch of fit, and of an evaluation, on all ranks.
     """

@@ -8,22 +8,13 @@ never applied twice.
 from __future__ import annotations
 
 import math
-from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi import config
-from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import optimizers as keras_optimizers
 from tensorflow.mpi._src.runtime import group
 
 _FACTOR = "_tf_mpi_learning_rate_factor"
-
-
-def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
-    if is_scaled():
-        hooking.when_imported("keras.src.callbacks.callback_list", hook_callbacks)
-        hooking.when_imported("keras.src.optimizers.base_optimizer", _hook_optimizer)
 
 
 def is_scaled() -> bool:
@@ -37,12 +28,9 @@ def factor() -> float:
     return scaling[config.get("TF_MPI_SCALE_LR")]
 
 
-def hook_callbacks(module: ModuleType) -> None:
-    """Of a module that has the CallbackList."""
-    hooking.before(module, "CallbackList.on_train_begin", lambda self: _fit_begins(self.model))
-
-
-def _fit_begins(model: Any) -> None:
+def fit_begins(callbacks: Any) -> None:
+    """Before a CallbackList's on_train_begin."""
+    model = callbacks.model
     optimizers = _with_inner(getattr(model, "optimizer", None))
     if all(hasattr(optimizer, _FACTOR) for optimizer in optimizers):
         return
@@ -66,9 +54,8 @@ def scaled(optimizer: Any, rate: Any) -> Any:
     return rate if own is None or not keras_optimizers.is_updating() else rate * own
 
 
-def _hook_optimizer(module: ModuleType) -> None:
-    hooking.wrap(
-        module,
-        "BaseOptimizer._get_current_learning_rate",
-        lambda rate: lambda self: scaled(self, rate(self)),
-    )
+def scaling(rate: Any) -> Any:
+    """Of the method or property by which an optimizer asks for its rate."""
+    if isinstance(rate, property):
+        return property(scaling(rate.fget), rate.fset)
+    return lambda self, *args: scaled(self, rate(self, *args))

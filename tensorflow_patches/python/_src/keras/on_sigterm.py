@@ -10,11 +10,10 @@ import os
 import signal
 import sys
 import threading
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
 
 from tensorflow.mpi import config
-from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import calls, fit
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import group, log
@@ -25,21 +24,16 @@ _meets = False  # the ranks will meet once more in this fit
 
 def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
-    if not config.get("TF_MPI_SAVE_ON_SIGTERM"):
+    if not is_wanted():
         return
     if threading.current_thread() is not threading.main_thread():
         log.say("TF_MPI_SAVE_ON_SIGTERM needs tensorflow to be imported on the main thread")
     elif signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _on_signal)
-    for module in ("keras.src.callbacks.callback_list", "tf_keras.src.callbacks"):
-        hooking.when_imported(module, _hook_callbacks)
 
 
-def _hook_callbacks(module: ModuleType) -> None:
-    hooking.after(module, "CallbackList.on_train_begin", _begins)
-    hooking.after(module, "CallbackList.on_train_batch_end", _meet)
-    hooking.after(module, "CallbackList.on_epoch_end", _meet)
-    hooking.before(module, "CallbackList.on_train_end", _last_meeting)
+def is_wanted() -> bool:
+    return bool(config.get("TF_MPI_SAVE_ON_SIGTERM"))
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
@@ -64,18 +58,18 @@ def _is_ours(callbacks: Any) -> bool:
     return "_tf_mpi_fit" in callbacks.__dict__
 
 
-def _begins(callbacks: Any) -> None:
+def begins(callbacks: Any) -> None:
     global _meets
     _meets = _meets or _is_ours(callbacks)
 
 
-def _last_meeting(callbacks: Any) -> None:
+def last_meeting(callbacks: Any) -> None:
     global _meets
     _meets = _meets and not _is_ours(callbacks)
-    _meet(callbacks)
+    meet(callbacks)
 
 
-def _meet(callbacks: Any) -> None:
+def meet(callbacks: Any) -> None:
     if not _is_ours(callbacks):
         return
     name = callbacks.__dict__["_tf_mpi_fit"].name

@@ -14,8 +14,7 @@ import functools
 import threading
 import weakref
 import zlib
-from collections.abc import Callable, Sequence
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
 from tensorflow.mpi._src.average import averaging, scope, taken
@@ -32,52 +31,34 @@ _labels_lock = threading.Lock()
 _label_users: dict[str, list[weakref.ref[Any]]] = collections.defaultdict(list)
 
 
-def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
-    hooking.when_imported("keras.src.optimizers.base_optimizer", _hook)
-    hooking.when_imported("keras.src.backend.tensorflow.optimizer", _hook_replicas)
-    hooking.when_imported("keras.src.backend.tensorflow.trainer", _hook_step)
-
-
 def is_updating() -> bool:
     """Whether an optimizer's update is under way on this thread."""
     return getattr(_inside, "on", False)
 
 
-def _hook(module: ModuleType) -> None:
-    methods = ["apply", "apply_gradients"]
-    average_in(module, "BaseOptimizer", methods, ("keras.src.optimizers.sgd",), _unsupported())
+# Packages and modules whose own optimizers, unless they clip, update alike whether or not the
+# duplicate rows of a sparse gradient were summed. tf_keras's sum them after they have clipped.
+_SUM_ROWS = ("keras.src.optimizers.sgd",)
+_TF_KERAS_SUM_ROWS = ("tf_keras.src.optimizers.", "tensorflow.python.keras.optimizer_v2.")
 
 
-def average_in(
-    module: ModuleType,
-    owner: str,
-    methods: Sequence[str],
-    sum_rows: tuple[str, ...],
-    reason: str | None = None,
-) -> None:
-    """Has updates average first: those by the class `owner` of `module`, and by its subclasses.
-
-    Args:
-      methods: in which an update begins.
-      sum_rows: packages and modules whose own optimizers, unless they clip, update alike whether
-        or not the duplicate rows of a sparse gradient were summed.
-      reason: why nothing can be averaged; the update is then an error that says so.
-    """
-    average = {
-        "apply": functools.partial(_averaged_lists, sum_rows),
-        "apply_gradients": functools.partial(_averaged_pairs, sum_rows),
-    }
-    makes = {name: functools.partial(_averaging, average[name], reason) for name in methods}
-    hooking.wrap_in_subclasses(module, owner, makes)
+def averaging_lists(original: Any) -> Any:
+    """Of Keras 3's apply(grads, trainable_variables=None)."""
+    return _averaging(functools.partial(_averaged_lists, _SUM_ROWS), _unsupported(), original)
 
 
-def _hook_step(module: ModuleType) -> None:
-    hooking.wrap(module, "TensorFlowTrainer.train_step", hands_gradients_on)
+def averaging_pairs(original: Any) -> Any:
+    """Of Keras 3's apply_gradients(grads_and_vars, ...)."""
+    return _averaging(functools.partial(_averaged_pairs, _SUM_ROWS), _unsupported(), original)
+
+
+def averaging_tf_keras(original: Any) -> Any:
+    """Of apply_gradients(grads_and_vars, ...) of tf_keras and tensorflow.python.keras."""
+    return _averaging(functools.partial(_averaged_pairs, _TF_KERAS_SUM_ROWS), None, original)
 
 
 def hands_gradients_on(train_step: Any) -> Any:
-    """For hooking.wrap, of Keras's own step: to the optimizer, as they were taken."""
+    """Wraps Keras's own step: to the optimizer, as they were taken."""
 
     def step(self: Any, data: Any) -> Any:
         with scope.averaging_follows():
@@ -86,15 +67,12 @@ def hands_gradients_on(train_step: Any) -> Any:
     return step
 
 
-def _hook_replicas(module: ModuleType) -> None:
+def unless_averaged(original: Any) -> Any:
     """The sum over a strategy's replicas, of which there is one, joins all gradients in one op.
 
     With it, no variable would be updated before the last average is there.
     """
-    hooking.wrap(module, "TFOptimizer._all_reduce_sum_gradients", _unless_averaged)
 
-
-def _unless_averaged(original: Any) -> Any:
     def sum_over_replicas(self: Any, grads_and_vars: Any) -> Any:
         from tensorflow.python.distribute import distribute_lib
 
@@ -107,6 +85,7 @@ def _unless_averaged(original: Any) -> Any:
     return sum_over_replicas
 
 
+@functools.cache
 def _unsupported() -> str | None:
     """Why this Keras 3 cannot be averaged, with the way out, or None.
 

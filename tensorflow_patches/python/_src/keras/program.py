@@ -26,7 +26,7 @@ _RATE = "optimizer learning_rate"  # a variable of Keras 3's optimizers, and as 
 
 
 def wrap(kind: str) -> Callable[[Any], Any]:
-    """For hooking.wrap, of Model.fit, evaluate or predict: compares before it begins."""
+    """Wraps Model.fit, evaluate or predict: compares before it begins."""
 
     def make(original: Any) -> Any:
         def compared(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import functools
-from types import ModuleType
 from typing import Any
 
 from tensorflow.mpi._src.average import scope
 from tensorflow.mpi._src.global_batch import batch, kinds
-from tensorflow.mpi._src.interpose import hooking
-from tensorflow.mpi._src.runtime import group, log
+from tensorflow.mpi._src.runtime import log
 
 
-def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
-    if group.rank == 0 and group.size > 1:
-        hooking.when_imported("tensorflow.python.ops.summary_ops_v2", _hook)
-
-
-def _hook(module: ModuleType) -> None:
-    hooking.wrap(module, "write", _saying)
-
-
-def _saying(write: Any) -> Any:
+def saying_of_part(write: Any) -> Any:
     """tf.summary.scalar, image, ... all call it; what they make when it is asked for is a function,
     of which nothing is known."""
 

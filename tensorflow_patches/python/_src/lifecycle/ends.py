@@ -53,13 +53,6 @@ def release(failed: bool) -> None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
 
 
-def watch() -> None:
-    """Called once, when the engine has started."""
-    _watch_excepthook()
-    _watch_threads()
-    _watch_exit_code()
-
-
 def thread_trains() -> None:
     """This thread computes gradients: if it fails, so does the rank."""
     _thread.trains = True
@@ -104,8 +97,8 @@ def _explained(error: BaseException) -> str:
     return "".join(f" ({why})" for why in found)
 
 
-def _watch_excepthook() -> None:
-    previous = sys.excepthook
+def noting_uncaught(previous: Any) -> Any:
+    """Of sys.excepthook."""
 
     def hook(kind: Any, error: BaseException, traceback: Any) -> None:
         global _uncaught
@@ -116,7 +109,7 @@ def _watch_excepthook() -> None:
         else:  # whose own traceback is that rank's to show
             log.say(f"ends, because {cause}")
 
-    sys.excepthook = hook
+    return hook
 
 
 def _last_error() -> BaseException | None:
@@ -129,8 +122,8 @@ def _last_error() -> BaseException | None:
     return error if begins else None
 
 
-def _watch_threads() -> None:
-    previous = threading.excepthook
+def noting_failed_threads(previous: Any) -> Any:
+    """Of threading.excepthook."""
 
     def hook(args: Any) -> None:
         global _thread_failure
@@ -141,7 +134,7 @@ def _watch_threads() -> None:
         if _thread_failure is not None and _leave is not None:
             _leave(_thread_failure)
 
-    threading.excepthook = hook
+    return hook
 
 
 _leave: Any = None
@@ -176,16 +169,19 @@ class _Code:
         self._original.__set__(error, code)
 
 
-def _watch_exit_code() -> None:
+def watch_exit_code() -> None:
+    """Called once, when the engine has started."""
     attributes = gc.get_referents(SystemExit.__dict__)[0]
     if isinstance(attributes.get("code"), _Code):
         return
     attributes["code"] = _Code(attributes["code"])
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))
 
+
+def leaving_python(_exit: Any) -> Any:
+    """sys.exit, which in Python 3.11 and older makes no SystemExit whose code could be read."""
+
     def leave_python(status: Any = None, /) -> None:
-        """Exit the interpreter by raising SystemExit(status)."""
-        # sys.exit of Python 3.11 and older makes no SystemExit whose code could be read.
         raise SystemExit(status)
 
-    sys.exit = leave_python  # type: ignore[assignment]
+    return leave_python

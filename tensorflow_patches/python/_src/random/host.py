@@ -15,7 +15,6 @@ import random
 from typing import Any
 
 import numpy as np
-import numpy.random.bit_generator as bit_generator
 from tensorflow.mpi._src.lifecycle import engine
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.random import entropy
@@ -38,11 +37,6 @@ def install() -> None:
         if group.rank != 0:
             engine.when_left_to_script(functools.partial(_take_back, states[group.rank]))
         _take(*states[0])
-    random.Random.seed = _seeded  # type: ignore[method-assign]
-    random.seed = random._inst.seed
-    bit_generator.randbits = _bits  # type: ignore[attr-defined]
-    np.random.seed = _noted(_by_clock(np.random.seed))
-    np.random.default_rng = _by_clock(np.random.default_rng)
     if group.rank == 0 and len({theirs[1] for theirs in everyone}) > 1:
         log.say(
             "strings have other hashes on each rank, so sets of strings have another order on each "
@@ -78,6 +72,16 @@ def _take_back(own: Any) -> None:
     _take(python, _numpy() if "numpy" in _by_script else own[1])
 
 
+def seeding(_seed: Any) -> Any:
+    """random.Random.seed's place is taken by this module's."""
+    return _seeded
+
+
+def of_instance(_seed: Any) -> Any:
+    """random.seed, a method that was bound before."""
+    return random._inst.seed
+
+
 def _seeded(self: random.Random, a: Any = None, version: int = 2) -> None:
     """random.Random.seed, in its place."""
     if a is not None and self is random._inst:
@@ -89,25 +93,28 @@ def _seeded(self: random.Random, a: Any = None, version: int = 2) -> None:
     _seeds(self, entropy.instead_of_clock(a, ("random", "tensorflow")), version)
 
 
-def _by_clock(function: Any) -> Any:
+def by_clock(function: Any) -> Any:
     """Of NumPy's: takes a seed that is the clock's for none."""
 
-    @functools.wraps(function)
     def seeded(seed: Any = None) -> Any:
         return function(entropy.instead_of_clock(seed, ("numpy", "tensorflow")))
 
     return seeded
 
 
-def _noted(function: Any) -> Any:
+def noted(function: Any) -> Any:
     """np.random.seed, which notes that it was called."""
 
-    @functools.wraps(function)
     def seeded(*args: Any, **kwargs: Any) -> Any:
         _by_script.add("numpy")
         return function(*args, **kwargs)
 
     return seeded
+
+
+def drawing_bits(_randbits: Any) -> Any:
+    """numpy.random.bit_generator.randbits's place is taken by this module's."""
+    return _bits
 
 
 def _bits(number: int) -> int:

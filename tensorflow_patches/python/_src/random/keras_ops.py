@@ -9,32 +9,17 @@ from __future__ import annotations
 
 import inspect
 import threading
-from types import ModuleType
 from typing import Any
 
-from tensorflow.mpi._src.interpose import hooking
-from tensorflow.mpi._src.random import entropy, ops
+from tensorflow.mpi._src.random import ops
 from tensorflow.mpi._src.runtime import group
 
-_OF_SHAPE = ("normal", "uniform", "truncated_normal", "randint", "gamma", "binomial", "beta")
 _OF_TENSOR = ("categorical", "dropout")
 
 _local = threading.local()  # .apart
 
 
-def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
-    if entropy.is_shared():
-        hooking.when_imported("keras.src.backend.tensorflow.random", _hook)
-
-
-def _hook(module: ModuleType) -> None:
-    for name in (*_OF_SHAPE, *_OF_TENSOR):
-        hooking.wrap(module, name, _apart)
-    hooking.wrap(module, "_cast_seed", _of_this_rank)
-
-
-def _apart(op: Any) -> Any:
+def apart(op: Any) -> Any:
     signature = inspect.signature(op)
 
     def drawn(*args: Any, **kwargs: Any) -> Any:
@@ -66,7 +51,7 @@ def _shape(op: Any, of: Any) -> Any:
     return of.shape if op.__name__ in _OF_TENSOR else of
 
 
-def _of_this_rank(cast: Any) -> Any:
+def of_this_rank(cast: Any) -> Any:
     def seed_of_this_rank(seed: Any) -> Any:
         drawn = cast(seed)
         if getattr(_local, "apart", False):

@@ -19,17 +19,12 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
 
-from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.random import compiled_ops, entropy
 from tensorflow.mpi._src.runtime import group
 
-_OPS = (
-    "multinomial", "parameterized_truncated_normal", "random_gamma", "random_poisson_v2",
-    "random_standard_normal", "random_uniform", "random_uniform_int", "truncated_normal",
-)  # fmt: skip
 # Modules whose ops, in eager code, have kernels that go on in a sequence of their own.
 _GO_ON = {"tensorflow.python.ops.random_ops", "tensorflow.python.ops.candidate_sampling_ops"}
 _MANY = 2**31 - 1
@@ -42,43 +37,12 @@ _caches = itertools.count(1)
 _cache = 0  # which of the kernel caches, which forget where their sequences are
 
 
-def install() -> None:
-    """Called once, before TensorFlow's Python modules are loaded."""
-    if not entropy.is_shared():
-        return
-    hooking.when_imported("tensorflow.python.framework.random_seed", _hook_seeds)
-    hooking.when_imported("tensorflow.python.eager.context", _hook_context)
-    hooking.when_imported("tensorflow.python.ops.gen_random_ops", _hook_ops)
-    hooking.when_imported("tensorflow.python.ops.stateful_random_ops", _hook_generators)
-
-
-def _hook_seeds(module: ModuleType) -> None:
-    hooking.wrap(module, "get_seed", _seeded)
-    for name in ("set_seed", "set_random_seed"):
-        hooking.wrap(module, name, _by_clock)
-
-
-def _hook_context(module: ModuleType) -> None:
-    for name in ("Context.clear_kernel_cache", "Context._set_global_seed"):
-        hooking.after(module, name, _cache_cleared)
-
-
-def _hook_ops(module: ModuleType) -> None:
-    for name in _OPS:
-        hooking.wrap(module, name, _apart)
-
-
-def _hook_generators(module: ModuleType) -> None:
-    hooking.wrap(module, "non_deterministic_ints", _alike_ints)
-    hooking.wrap(module, "Generator._prepare_key_counter", _key_apart)
-
-
-def _cache_cleared(_context: Any) -> None:
+def cache_cleared(_context: Any) -> None:
     global _cache
     _cache = next(_caches)
 
 
-def _seeded(get_seed: Any) -> Any:
+def seeded(get_seed: Any) -> Any:
     def seeds(op_seed: Any) -> Any:
         found = get_seed(op_seed)
         if found != (None, None) or not entropy.is_shared():
@@ -97,7 +61,7 @@ def _seeded(get_seed: Any) -> Any:
     return seeds
 
 
-def _by_clock(set_seed: Any) -> Any:
+def by_clock(set_seed: Any) -> Any:
     return lambda seed: set_seed(entropy.instead_of_clock(seed, ("tensorflow",)))
 
 
@@ -117,7 +81,7 @@ def _place_in_tensorflow(frame: FrameType | None) -> bytes:
     return b";".join(found)
 
 
-def _alike_ints(original: Any) -> Any:
+def alike_ints(original: Any) -> Any:
     """Generator.from_non_deterministic_state draws its state so."""
 
     def ints(shape: Any, dtype: Any = None) -> Any:
@@ -226,7 +190,7 @@ def _sizes(shape: Any) -> tuple[int | None, ...]:
     return (None,) if shape.rank is None else tuple(shape)
 
 
-def _apart(op: Callable[..., Any]) -> Any:
+def apart(op: Callable[..., Any]) -> Any:
     def drawn(*args: Any, **kwargs: Any) -> Any:
         seeded = kwargs.get("seed2") or kwargs.get("seed")
         if not seeded or not is_in_step() or getattr(_local, "inside", False):
@@ -254,7 +218,7 @@ def _drawn_shape(op: str, /, *args: Any, **kwargs: Any) -> Any:
     return first
 
 
-def _key_apart(prepare: Any) -> Any:
+def key_apart(prepare: Any) -> Any:
     def key_and_counter(self: Any, shape: Any) -> Any:
         if not is_drawn_apart(shape):
             return prepare(self, shape)

@@ -24,24 +24,37 @@ ASSIGN_OPS = frozenset(
     "ScatterNdUpdate".split()
 )
 
-_empty: set[str] = set()  # the hooks that nothing has filled
+_stock: dict[str, Callable[..., Any]] = {}  # the hooks, as they do what stock TensorFlow does
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def fill(**functions: Callable[..., Any]) -> None:
     """Puts `functions` in the place of the hooks of their names, each of which is filled once."""
     for name, function in functions.items():
-        _empty.remove(name)
+        assert globals()[name] is _stock[name], name
         globals()[name] = function
 
 
 def unfilled() -> list[str]:
     """The hooks that nothing has filled; none once the runtime has started."""
-    return sorted(_empty)
+    return sorted(name for name, stock in _stock.items() if globals()[name] is stock)
+
+
+def empty() -> None:
+    """Each hook does what stock TensorFlow does, and the patches call none."""
+    global active
+    active = False
+    globals().update(_stock)
+
+
+def described(name: str) -> tuple[str, str]:
+    """Of a hook: where the patched file calls it, and for what."""
+    where, _, what = str(_stock[name].__doc__).partition("\n")[0].partition(": ")
+    return where, what.rstrip(".")
 
 
 def _hook(function: _Function) -> _Function:
-    _empty.add(function.__name__)
+    _stock[function.__name__] = function
     return function
 
 
@@ -55,25 +68,29 @@ def variable_created(variable: Any) -> None:
 
 @_hook
 def apply_op_created(graph: Any, op: Any) -> None:
-    """ops.py, Graph._create_op_internal: `op`, one of `apply_ops`, is now in `graph`."""
+    """ops.py, Graph._create_op_internal: an optimizer op, of `apply_ops`, is now in a graph."""
 
 
 @_hook
 def assign_op_created(graph: Any, op: Any) -> None:
-    """ops.py, Graph._create_op_internal: `op`, one of ASSIGN_OPS, is now in `graph`."""
+    """ops.py, Graph._create_op_internal: an op of ASSIGN_OPS is now in a graph."""
 
 
 @_hook
 def gradients_taken(gradients: Any, sources: Any) -> Any:
-    """backprop.py, GradientTape.gradient, and gradients_impl.py: returns what the script gets for
-    `gradients`, those of each of `sources`."""
+    """backprop.py, GradientTape.gradient, and gradients_impl.py: gradients were taken.
+
+    Returns what the script gets for `gradients`, those of each of `sources`.
+    """
     return gradients
 
 
 @_hook
 def function_entered(graph: Any, arguments: Any, eagerly: bool) -> None:
-    """concrete_function.py, ConcreteFunction._call_flat: `graph` will run, or be nested, with
-    `arguments`, besides what it captures."""
+    """concrete_function.py, ConcreteFunction._call_flat: `graph` will run on `arguments`.
+
+    Or be nested; it has what it captures besides.
+    """
 
 
 @_hook
@@ -96,7 +113,10 @@ def checkpoint_restored(checkpoint: Any, path: Any) -> None:
 
 @_hook
 def session_config(graph: Any, config: Any) -> Any:
-    """session.py, BaseSession.__init__: returns `config` with a number that the kernels can see."""
+    """session.py, BaseSession.__init__: kernels can tell Sessions apart.
+
+    Returns `config` with a number that they see.
+    """
     return config
 
 
@@ -132,8 +152,10 @@ def optimizer_ready(optimizer: Any, variables: Any) -> None:
 
 @_hook
 def gradients_applied(optimizer: Any, pending: Any) -> Any:
-    """optimizer.py, Optimizer.apply_gradients: returns `pending`, tuples of a gradient, a variable
-    and its processor, with averages for gradients."""
+    """optimizer.py, Optimizer.apply_gradients: averages all gradients that are none yet.
+
+    Returns `pending`, tuples of a gradient, a variable and its processor, with averages.
+    """
     return pending
 
 
@@ -148,7 +170,7 @@ def optimizer_update(optimizer: Any, processor: Any, gradient: Any) -> Any:
 
 @_hook
 def shuffle_seeds(seed: Any, seed2: Any) -> tuple[Any, Any]:
-    """random_seed.py of tf.data and random_ops.py: something will be shuffled with these seeds."""
+    """random_seed.py, get_seed, and random_ops.py: something will be shuffled with these seeds."""
     return seed, seed2
 
 
@@ -163,49 +185,52 @@ def dataset_iterated(dataset: Any) -> Any:
 
 @_hook
 def left_to_rank_0() -> bool:
-    """Where TensorFlow writes a file: True on a rank that writes none (TF_MPI_IO)."""
+    """checkpoint_management.py and others: True on a rank that writes no file."""
     return False
 
 
 @_hook
 def saves_checkpoint(function: Any) -> Any:
-    """checkpoint.py, decorates TrackableSaver.save."""
+    """checkpoint.py, TrackableSaver.save: rank 0 alone writes it."""
     return function
 
 
 @_hook
 def saves_variables(function: Any) -> Any:
-    """saver.py, decorates Saver._write, the part of Saver.save that writes variables."""
+    """saver.py, Saver._write: rank 0 alone writes it.
+
+    That is the part of Saver.save that writes variables.
+    """
     return function
 
 
 @_hook
 def saves_graph(function: Any) -> Any:
-    """graph_io.py, decorates write_graph."""
+    """graph_io.py, write_graph: rank 0 alone writes it."""
     return function
 
 
 @_hook
 def saves_model(function: Any) -> Any:
-    """saved_model/save.py, decorates save_and_return_nodes."""
+    """save.py, save_and_return_nodes: rank 0 alone writes it."""
     return function
 
 
 @_hook
 def saves_built_model(function: Any) -> Any:
-    """saved_model/builder_impl.py, decorates _SavedModelBuilder.save."""
+    """builder_impl.py, _SavedModelBuilder.save: rank 0 alone writes it."""
     return function
 
 
 @_hook
 def tells_at_end(function: Any) -> Any:
-    """saver.py and others: decorates what saves and then writes more."""
+    """saver.py and checkpoint.py, save: tells of what it saves at its end, after more."""
     return function
 
 
 @_hook
 def saves_without_waiting() -> contextlib.AbstractContextManager[None]:
-    """supervisor.py and others: around saves that every rank makes by its own clock."""
+    """supervisor.py and basic_session_run_hooks.py: saves that each rank makes by its clock."""
     return contextlib.nullcontext()
 
 

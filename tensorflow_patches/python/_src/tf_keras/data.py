@@ -6,68 +6,52 @@ Every kind of input that tf_keras takes becomes a tf.data.Dataset in DataHandler
 from __future__ import annotations
 
 import math
-from types import ModuleType
+import sys
 from typing import Any
 
-from tensorflow.mpi._src.data import batch_shard, feeds, predictions, seeds
+from tensorflow.mpi._src.data import batch_shard, feeds, seeds
 from tensorflow.mpi._src.interpose import hooking
-from tensorflow.mpi._src.keras import calls, program
+from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.runtime import group, log
 
 # The adapters of arrays, whose batch size is the script's.
 _ARRAYS = ("TensorLikeDataAdapter", "CompositeTensorDataAdapter", "ListsOfScalarsDataAdapter")
 
 
-def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
-    hooking.when_imported("tf_keras.src.engine.data_adapter", _hook_data_adapter)
-    hooking.when_imported("tf_keras.src.engine.training", _hook_model)
-
-
-def _hook_data_adapter(module: ModuleType) -> None:
+def on_part(construct: Any) -> Any:
+    """Of DataHandler.__init__."""
+    module = sys.modules["tf_keras.src.engine.data_adapter"]
     arrays = tuple(getattr(*hooking.find(module, name)) for name in _ARRAYS)
     select = getattr(*hooking.find(module, "select_data_adapter"))
 
-    def on_part(construct: Any) -> Any:
-        def init(self: Any, x: Any, y: Any = None, **kwargs: Any) -> None:
-            if kwargs.get("distribute", True) and issubclass(select(x, y), arrays):
-                kwargs["batch_size"], kwargs["steps_per_epoch"] = feeds.of_all_ranks(
-                    kwargs.get("batch_size"), kwargs.get("steps_per_epoch")
-                )
-            with seeds.adapter(feeds.takes_parts()):
-                construct(self, x, y, **kwargs)
+    def init(self: Any, x: Any, y: Any = None, **kwargs: Any) -> None:
+        if kwargs.get("distribute", True) and issubclass(select(x, y), arrays):
+            kwargs["batch_size"], kwargs["steps_per_epoch"] = feeds.of_all_ranks(
+                kwargs.get("batch_size"), kwargs.get("steps_per_epoch")
+            )
+        with seeds.adapter(feeds.takes_parts()):
+            construct(self, x, y, **kwargs)
 
-        return init
-
-    hooking.wrap(module, "DataHandler.__init__", on_part)
-    hooking.wrap(module, "DataHandler._configure_dataset_and_inferred_steps", _configured)
-    hooking.wrap(module, "DataHandler._infer_steps", _inferred)
+    return init
 
 
-def _configured(configure: Any) -> Any:
-    def configured(
+def configured(configure: Any) -> Any:
+    def configure_part(
         self: Any, strategy: Any, x: Any, steps_per_epoch: Any, class_weight: Any, distribute: Any
     ) -> None:
         configure(self, strategy, x, steps_per_epoch, class_weight, distribute)
         if distribute:  # else a preprocessing layer looks at all data
             _take_shard(self, steps_per_epoch)
 
-    return configured
+    return configure_part
 
 
-def _inferred(infer: Any) -> Any:
-    def inferred(self: Any, steps: Any, dataset: Any) -> Any:
+def inferred(infer: Any) -> Any:
+    def infer_part(self: Any, steps: Any, dataset: Any) -> Any:
         known = vars(self).get("_tf_mpi_steps")
         return infer(self, steps, dataset) if known is None else known
 
-    return inferred
-
-
-def _hook_model(module: ModuleType) -> None:
-    hooking.wrap(module, "Model.predict", predictions.wrap)
-    for kind in ("fit", "evaluate", "predict"):
-        hooking.wrap(module, f"Model.{kind}", calls.wrap(kind))
-        hooking.wrap(module, f"Model.{kind}", program.wrap(kind))
+    return infer_part
 
 
 def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:

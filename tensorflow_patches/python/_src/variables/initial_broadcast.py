@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tensorflow.mpi._src.lifecycle import ends
-from tensorflow.mpi._src.runtime import c_api, group, hooks, log
+from tensorflow.mpi._src.runtime import c_api, group, log
 from tensorflow.mpi._src.variables import large_variables, naming, replica_check, states, unwrap
 
 busy = threading.local()  # a sync reads variables through the very calls that are hooked
@@ -32,18 +32,7 @@ _generation = 1  # what was synchronized in an earlier one must be synchronized 
 _changed: str | None = None  # what this rank did to its variables since it was last synchronized
 
 
-def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
-    hooks.fill(
-        variable_created=_variable_created,
-        function_called=_function_called,
-        tape_entered=_tape_entered,
-        optimizer_ready=_before_optimizer,
-        checkpoint_restored=_checkpoint_restored,
-    )
-
-
-def _variable_created(variable: Any) -> None:
+def variable_created(variable: Any) -> None:
     """See hooks.variable_created."""
     if not variable._in_graph_mode:
         with _lock:
@@ -56,7 +45,7 @@ def _live_variables() -> list[Any]:
         return list(_variables.values())
 
 
-def _function_called(graph: Any, captured: Any, eagerly: bool) -> None:
+def function_called(graph: Any, captured: Any, eagerly: bool) -> None:
     """See hooks.function_called."""
     if not hasattr(graph, "_tf_mpi_seen"):
         naming.function_first_called(graph, captured)
@@ -72,7 +61,7 @@ def _function_called(graph: Any, captured: Any, eagerly: bool) -> None:
         _before_tape()
 
 
-def _tape_entered() -> None:
+def tape_entered() -> None:
     """See hooks.tape_entered."""
     from tensorflow.python.eager import context
 
@@ -83,7 +72,7 @@ def _tape_entered() -> None:
         naming.mark_tape()
 
 
-def _checkpoint_restored(checkpoint: Any, path: Any) -> None:
+def checkpoint_restored(checkpoint: Any, path: Any) -> None:
     """See hooks.checkpoint_restored.
 
     In a graph this says nothing yet, and Sessions synchronize what they train. Variables that do
@@ -179,7 +168,7 @@ def _before_tape() -> None:
     _sync_variables(f"start of tape {next(_counter)}", _live_variables())
 
 
-def _before_optimizer(optimizer: Any, variables: list[Any]) -> None:
+def before_optimizer(optimizer: Any, variables: list[Any]) -> None:
     """See hooks.optimizer_ready. An eager optimizer's slots and counters exist only now."""
     from tensorflow.python.eager import context
 

@@ -1,0 +1,226 @@
+"""A row of the table of what is replaced: how it is put in place, and taken back.
+
+The rows are in `replaced/`. Each is installed right after its module's own code has run, in the
+order of the table, so of two rows for one attribute the later is the outer. Only attributes are
+set: what a script has taken from a module before is its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import itertools
+import re
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
+from typing import Any
+
+from tensorflow.mpi._src.interpose import hooking
+from tensorflow.mpi._src.runtime import group, hooks
+
+
+class How(enum.Enum):
+    """What becomes of an attribute. The values are for people."""
+
+    WRAP = "wrapped"  # wrapper(original) takes its place
+    BEFORE = "before"  # wrapper(self) is called before a method
+    AFTER = "after"  # ... or after it
+    # WRAP, in a class and in each subclass that overrides the method. The first takes those that
+    # are made after the class's module has been imported, the second also those in that module.
+    SUBCLASSES = "subclasses"
+    CLASSES = "all subclasses"
+    PATCH = "patch"  # the wrapper is the hook of the target's name, which a patched file calls
+    DECORATOR = "decorator"  # ... by which a patched file decorates a function
+    USE = "at use"  # the wrapper replaces it itself, through `put`
+
+
+@dataclasses.dataclass(frozen=True)
+class When:
+    """Where a row is installed: on what condition, looked at when its module is imported."""
+
+    text: str
+    holds: Callable[[], bool]
+
+
+ALWAYS = When("averaging is on", lambda: True)
+RANKS = When("several ranks", lambda: group.size > 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One attribute, or several with one wrapper: "{a,b}" in a target stands for either."""
+
+    target: str  # "module:attribute" or "module:Class.attribute"; the hook of a PATCH
+    how: How
+    wrapper: Callable[..., Any]
+    reason: str  # at most ten words
+    test: str  # which would miss it, below tests/
+    when: When = RANKS
+    versions: str = ""  # "keras>=3.13": others do not have it
+
+    def targets(self) -> list[tuple[str, str]]:
+        """(module, attribute) of all that it replaces."""
+        found = []
+        for target in _expanded(self.target):
+            module, _, attribute = target.partition(":")
+            found.append((module, attribute))
+        return found
+
+
+def _expanded(text: str) -> Iterator[str]:
+    before, brace, after = text.partition("{")
+    if not brace:
+        yield text
+        return
+    choices, _, after = after.partition("}")
+    for choice, end in itertools.product(choices.split(","), _expanded(after)):
+        yield before + choice + end
+
+
+def install(rows: Iterable[Row]) -> None:
+    """Now, or as soon as a row's module is imported: see hooking.when_imported.
+
+    Raises HookError, at that import, if a row's attribute is not there.
+    """
+    for row in rows:
+        if row.how in (How.PATCH, How.DECORATOR):
+            made = row.wrapper if row.how is How.PATCH else _noting_decorated(row.wrapper)
+            hooks.fill(**{row.target: made})
+        elif row.how is not How.USE and (row.when is ALWAYS or group.size > 1):
+            for module, attribute in row.targets():
+                if _has(row.versions):
+                    put_row = functools.partial(_install, row, attribute)
+                    hooking.when_imported(module, put_row)
+
+
+def _has(versions: str) -> bool:
+    """Whether "keras>=3.13" holds here."""
+    if not versions:
+        return True
+    package, than, version = re.fullmatch(r"(\w+)(<|>=)([\d.]+)", versions).groups()  # type: ignore[union-attr]
+    here = sys.version.split()[0] if package == "python" else hooking.version_of(package)
+    return (hooking.numbers(here) < hooking.numbers(version)) is (than == "<")
+
+
+def _install(row: Row, attribute: str, module: ModuleType) -> None:
+    if not row.when.holds():
+        return
+    owner, name = hooking.find(module, attribute)
+    make = row.wrapper
+    if row.how is How.BEFORE:
+        make = functools.partial(_before, row.wrapper)
+    elif row.how is How.AFTER:
+        make = functools.partial(_after, row.wrapper)
+    elif row.how is How.CLASSES:
+        for kind in {id(kind): kind for kind in vars(module).values()}.values():
+            if isinstance(kind, type) and kind is not owner and issubclass(kind, owner):
+                _wrap_override(kind, name, make)
+    put(owner, name, make(getattr(owner, name)))
+    if row.how in (How.SUBCLASSES, How.CLASSES):
+        _wrap_in_new_subclasses(owner, name, make)
+
+
+def _before(function: Callable[[Any], None], original: Any) -> Any:
+    def both(self: Any, *args: Any, **kwargs: Any) -> Any:
+        function(self)
+        return original(self, *args, **kwargs)
+
+    return both
+
+
+def _after(function: Callable[[Any], None], original: Any) -> Any:
+    def both(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        function(self)
+        return result
+
+    return both
+
+
+def _wrap_override(kind: type, name: str, make: Callable[[Any], Any]) -> None:
+    if name in vars(kind):
+        put(kind, name, make(getattr(kind, name)))
+
+
+def _wrap_in_new_subclasses(base: Any, name: str, make: Callable[[Any], Any]) -> None:
+    before = vars(base).get("__init_subclass__")
+
+    def init_subclass(cls: Any, **kwargs: Any) -> None:
+        if before is not None:
+            before.__get__(None, cls)(**kwargs)
+        else:
+            super(base, cls).__init_subclass__(**kwargs)
+        _wrap_override(cls, name, make)
+
+    put(base, "__init_subclass__", classmethod(init_subclass))
+
+
+_NOT_THERE = object()
+# By what holds them, the attributes that were set, and what was there before; by its identity, what
+# was put in a module, whose functions other modules import by name.
+_stock: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+_in_modules: dict[int, tuple[Any, Any]] = {}
+_decorated: list[tuple[Any, Any]] = []
+
+
+def put(owner: Any, name: str, made: Any) -> None:
+    """Sets an attribute of a module or class, until `uninstall`.
+
+    A function gets the name and the documentation of what was there.
+    """
+    original: Any = getattr(owner, name)
+    if made is original:
+        return
+    if isinstance(made, types.FunctionType):
+        functools.update_wrapper(made, original)
+    stock = _stock.setdefault(owner, {}).setdefault(name, vars(owner).get(name, _NOT_THERE))
+    if isinstance(owner, ModuleType):
+        _in_modules[id(made)] = made, stock
+    setattr(owner, name, made)
+
+
+def _noting_decorated(decorate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def decorated(function: Any) -> Any:
+        made = decorate(function)
+        if made is not function:
+            _decorated.append((function, made))
+        return made
+
+    return decorated
+
+
+def uninstall() -> None:
+    """Each attribute is again the object that stock has, also where modules have imported it.
+
+    What is imported from now on stays stock. Objects that the script has keep what they hold.
+    """
+    hooking.forget()
+    hooks.empty()
+    for owner, attributes in list(_stock.items()):
+        for name, stock in attributes.items():
+            _restore(owner, name, stock)
+    for function, made in _decorated:
+        module = sys.modules[function.__module__]
+        owner, name = hooking.find(module, function.__qualname__)
+        if vars(owner).get(name) is made:
+            _restore(owner, name, function)
+            _in_modules[id(made)] = made, function
+    for module in list(sys.modules.values()):
+        for name, value in list(vars(module).items()) if isinstance(module, ModuleType) else ():
+            made, stock = _in_modules.get(id(value), (None, None))
+            if made is value and made is not None:
+                setattr(module, name, stock)
+    _stock.clear()
+    _in_modules.clear()
+    _decorated.clear()
+
+
+def _restore(owner: Any, name: str, stock: Any) -> None:
+    if stock is not _NOT_THERE:
+        setattr(owner, name, stock)
+    elif name in vars(owner):
+        delattr(owner, name)

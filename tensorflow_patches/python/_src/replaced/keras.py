@@ -1,0 +1,173 @@
+"""What is replaced in Keras 3, and in the same way in tf_keras."""
+
+from __future__ import annotations
+
+import functools
+
+from tensorflow.mpi._src.data import feeds, predictions
+from tensorflow.mpi._src.files import downloads, keras_files, saves
+from tensorflow.mpi._src.global_batch import gradients, losses, metrics
+from tensorflow.mpi._src.interpose.rows import How, Row
+from tensorflow.mpi._src.keras import (
+    batch_norm,
+    calls,
+    data,
+    fit,
+    learning_rate,
+    on_sigterm,
+    optimizers,
+    parts,
+    program,
+)
+from tensorflow.mpi._src.random import keras_ops
+from tensorflow.mpi._src.replaced.when import (
+    DRAWS,
+    FILES,
+    NO_COMPILED,
+    OTHER_FILES,
+    RATE,
+    SIGTERM,
+)
+
+_FIT, _CALLS = "tf/keras/test_keras_fit.py", "tf/keras/test_keras_calls.py"
+_DECISIONS, _SIGTERM = "tf/keras/test_keras_decisions.py", "tf/keras/test_sigterm.py"
+_OPTIMIZERS, _RATE = "tf/keras/test_keras_optimizers.py", "tf/data/test_shard.py"
+_BATCH, _DRAWS = "tf/global_batch/test_whole_batch.py", "tf/random/test_draws.py"
+_FILES, _NAMES = "tf/files/test_files.py", "tf/files/test_names.py"
+
+_LIST = "{keras.src.callbacks.callback_list,tf_keras.src.callbacks}:CallbackList"
+_EVERY_LIST = (
+    "{keras.src.callbacks.callback_list,tf_keras.src.callbacks,tensorflow.python.keras.callbacks}"
+    ":CallbackList"
+)
+_CALLBACKS = "keras.src.callbacks"
+_TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer"
+_METRIC = "{keras.src.metrics.metric,tf_keras.src.metrics.base_metric}:Metric"
+_RANDOM = "normal,uniform,truncated_normal,randint,gamma,binomial,beta,categorical,dropout"
+
+# fmt: off
+KERAS = (
+    # What a step draws
+    Row(f"keras.src.backend.tensorflow.random:{{{_RANDOM}}}", How.WRAP, keras_ops.apart,
+        "a step draws other numbers for its own samples", _DRAWS, DRAWS),
+    Row("keras.src.backend.tensorflow.random:_cast_seed", How.WRAP, keras_ops.of_this_rank,
+        "a step draws other numbers for its own samples", _DRAWS, DRAWS),
+    # Data and steps
+    Row("keras.src.backend.tensorflow.trainer:TFEpochIterator.__init__", How.WRAP, data.on_part,
+        "each rank is fed its part of each batch", _FIT),
+    Row(f"{_TRAINER}._make_function", How.WRAP, data.made_on_part,
+        "a step takes a part of a batch", _FIT),
+    Row(f"{_TRAINER}._maybe_symbolic_build", How.WRAP, data.built_on_part,
+        "variables are made before a step on a part", _CALLS),
+    Row(f"{{{_TRAINER},tf_keras.src.engine.training:Model}}.predict", How.WRAP, predictions.wrap,
+        "each rank returns the whole result", _FIT),
+    *(row for kind in ("fit", "evaluate", "predict") for row in (
+        Row(f"{{{_TRAINER},tf_keras.src.engine.training:Model}}.{kind}", How.WRAP,
+            calls.wrap(kind), "what runs is known inside, and to others", _CALLS),
+        Row(f"{{{_TRAINER},tf_keras.src.engine.training:Model}}.{kind}", How.WRAP,
+            program.wrap(kind), "all ranks run one program", _DECISIONS),
+    )),
+    Row(f"{_TRAINER}.make_predict_function", How.WRAP, data.built_before_predict,
+        "variables are made before a step on a part", _CALLS),
+    Row(f"{{{_TRAINER},tf_keras.src.engine.training:Model}}.{{train_step,test_step}}", How.USE,
+        feeds.wrap_steps, "a step takes a part of a batch", _FIT),
+    Row("keras.src.trainers.trainer:model_supports_jit", How.WRAP, fit.compiling_nothing,
+        "compiled steps are not averaged here", _FIT, NO_COMPILED),
+    # Optimizers
+    Row("keras.src.optimizers.base_optimizer:BaseOptimizer.apply", How.SUBCLASSES,
+        optimizers.averaging_lists, "gradients are averaged where an update begins", _OPTIMIZERS),
+    Row("keras.src.optimizers.base_optimizer:BaseOptimizer.apply_gradients", How.SUBCLASSES,
+        optimizers.averaging_pairs, "gradients are averaged where an update begins", _OPTIMIZERS),
+    Row("keras.src.optimizers.base_optimizer:BaseOptimizer._get_current_learning_rate", How.WRAP,
+        learning_rate.scaling, "an update takes the scaled rate", _RATE, RATE),
+    Row("keras.src.backend.tensorflow.optimizer:TFOptimizer._all_reduce_sum_gradients", How.WRAP,
+        optimizers.unless_averaged, "no update waits for the last average",
+        "tf/internals/test_internals.py"),
+    Row(f"{{{_TRAINER},tf_keras.src.engine.training:Model}}.train_step", How.WRAP,
+        optimizers.hands_gradients_on, "its gradients are averaged together, not as taken",
+        _OPTIMIZERS),
+    # Losses, metrics, layers
+    Row("keras.src.losses.loss:Loss.__call__", How.SUBCLASSES,
+        functools.partial(losses.on_part, parts.KERAS),
+        "the average of parts' losses is the batch's", _BATCH),
+    Row(f"{_METRIC}.update_state", How.CLASSES, metrics.updated,
+        "its state is the whole batch's, or a part's sum", _BATCH),
+    Row(f"{_METRIC}.result", How.CLASSES, metrics.returned,
+        "a step's logs are told from their metrics", _BATCH),
+    Row(f"{_METRIC}.reset_state", How.CLASSES, metrics.reset,
+        "sums over ranks begin anew", _DECISIONS),
+    Row("{keras.src.layers.layer,tf_keras.src.engine.base_layer}:Layer.__call__", How.WRAP,
+        gradients.noted_layer, "Keras's layers make rows of samples", _BATCH),
+    Row("keras.src.layers.normalization.batch_normalization:BatchNormalization._moments",
+        How.WRAP, batch_norm.over_ranks, "the moments are the whole batch's", _DECISIONS),
+    # Decisions of callbacks
+    Row(f"{_EVERY_LIST}.{{on_epoch_end,on_train_batch_end,on_train_end}}", How.WRAP,
+        keras_files.passing, "a save that rank 0 skips ends there", _NAMES, FILES),
+    Row(f"{_LIST}.on_train_begin", How.AFTER, fit.fit_begins,
+        "all ranks begin a fit in one state", _DECISIONS),
+    Row(f"{_LIST}.on_epoch_begin", How.WRAP, calls.noting_epochs,
+        "who waits says in which epoch it is", "tf/waits/test_waits.py"),
+    Row(f"{_LIST}.on_train_batch_end", How.WRAP, fit.with_whole_logs("train_step"),
+        "a callback that reads logs reads all ranks'", _DECISIONS),
+    Row(f"{_LIST}.on_test_batch_end", How.WRAP, fit.with_whole_logs("test_step"),
+        "a callback that reads logs reads all ranks'", _DECISIONS),
+    Row(f"{_LIST}.on_train_batch_end", How.AFTER, fit.batch_ends,
+        "one rank's stop stops all", _DECISIONS),
+    Row(f"{_LIST}.on_epoch_end", How.AFTER, fit.epoch_ends,
+        "one rank's stop stops all", _DECISIONS),
+    Row(f"{_LIST}.on_test_begin", How.BEFORE, fit.evaluation_begins,
+        "all ranks evaluate one state", _CALLS),
+    Row(f"{_LIST}.on_predict_begin", How.BEFORE, fit.prediction_begins,
+        "all ranks predict by one state", _CALLS),
+    Row(f"{_LIST}.{{on_test_end,on_predict_end}}", How.BEFORE, fit.use_ends,
+        "a model that its first use built is one", _CALLS),
+    Row("keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs", How.SUBCLASSES,
+        fit.over_ranks, "an epoch's logs are of all ranks' data", _DECISIONS),
+    Row(f"{_LIST}.on_train_begin", How.BEFORE, learning_rate.fit_begins,
+        "fit's optimizers have the scaled rate", _RATE, RATE),
+    # After fit's own meetings
+    Row(f"{_LIST}.on_train_begin", How.AFTER, on_sigterm.begins,
+        "SIGTERM ends all ranks after one step", _SIGTERM, SIGTERM),
+    Row(f"{_LIST}.{{on_train_batch_end,on_epoch_end}}", How.AFTER, on_sigterm.meet,
+        "SIGTERM ends all ranks after one step", _SIGTERM, SIGTERM),
+    Row(f"{_LIST}.on_train_end", How.BEFORE, on_sigterm.last_meeting,
+        "SIGTERM ends all ranks after one step", _SIGTERM, SIGTERM),
+    # Files and messages
+    Row("{keras,tf_keras}.src.saving.saving_api:load_weights", How.WRAP,
+        keras_files.noticing_restore, "rank 0's restored weights are every rank's", _FILES),
+    Row("{keras,tf_keras}.src.saving.saving_api:{save_model,save_weights}", How.WRAP,
+        keras_files.saved_by, "rank 0 alone writes it", _FILES, FILES),
+    Row("keras.src.models.model:Model.export", How.WRAP, keras_files.saved_by,
+        "rank 0 alone writes it", _FILES, FILES),
+    Row("{keras,tf_keras}.src.utils.io_utils:print_msg", How.WRAP, keras_files.nothing,
+        "rank 0 alone shows progress", _FILES, OTHER_FILES),
+    Row("{keras.src.utils.file_utils,tf_keras.src.utils.data_utils}:get_file", How.WRAP,
+        downloads.taking_turns, "one rank of a node downloads", _FILES),
+    Row(f"{_CALLBACKS}.{{model_checkpoint,backup_and_restore}}:file_utils", How.WRAP,
+        keras_files.silent_files, "rank 0 alone changes the disk", _FILES, OTHER_FILES),
+    Row("{keras.src.callbacks.backup_and_restore,tf_keras.src.callbacks}"
+        ":BackupAndRestore.on_train_begin", How.WRAP, keras_files.agreeing_on_backup,
+        "training goes on from rank 0's backup", _FILES),
+    Row(f"{_CALLBACKS}.backup_and_restore:BackupAndRestore._save_model", How.WRAP,
+        saves.tells_at_end, "the weights' epoch is written after them", _FILES, FILES),
+    Row(f"{_CALLBACKS}.backup_and_restore:BackupAndRestore._save_model", How.WRAP,
+        keras_files.backing_up_whole_folder, "a rank's name stands for all of it", _NAMES, FILES),
+    Row(f"{_CALLBACKS}.backup_and_restore:BackupAndRestore.on_train_end", How.WRAP,
+        keras_files.removing_backup, "rank 0 alone removes it", _FILES, FILES),
+    Row("{keras.src.callbacks.csv_logger,tf_keras.src.callbacks,tensorflow.python.keras.callbacks}"
+        ":CSVLogger.on_train_end", How.WRAP, keras_files.closing_log,
+        "the log is there when fit returns", _FILES, FILES),
+    Row("{keras.src.callbacks.csv_logger,tf_keras.src.callbacks,tensorflow.python.keras.callbacks}"
+        ":CSVLogger.on_train_begin", How.WRAP, keras_files.logging_nowhere,
+        "rank 0 alone writes it", _FILES, OTHER_FILES),
+    Row("{keras.src.callbacks.tensorboard,tf_keras.src.callbacks,tf_keras.src.callbacks_v1,"
+        "tensorflow.python.keras.callbacks,tensorflow.python.keras.callbacks_v1}"
+        ":TensorBoard.on_train_end", How.WRAP, keras_files.closing_board,
+        "the folder is there when fit returns", _FILES, FILES),
+    Row("{keras.src.callbacks.tensorboard,tf_keras.src.callbacks,tensorflow.python.keras.callbacks}"
+        ":TensorBoard._configure_embeddings", How.WRAP, keras_files.nothing,
+        "rank 0 alone writes projector_config.pbtxt", _FILES, OTHER_FILES),
+    Row(f"{_CALLBACKS}.orbax_checkpoint:OrbaxCheckpoint._save_checkpoint", How.WRAP,
+        keras_files.saved_by_orbax, "rank 0 alone writes it", "tf/internals/test_replaced.py",
+        FILES, "keras>=3.13"),
+)

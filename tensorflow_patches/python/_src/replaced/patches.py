@@ -1,0 +1,58 @@
+"""What TensorFlow's patched files call. Where, and for what, runtime/hooks.py says of each hook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tensorflow.mpi._src.average import apply_ops, taken
+from tensorflow.mpi._src.compat_v1 import gradients, sessions, subclasses
+from tensorflow.mpi._src.data import dataset_shard, seeds
+from tensorflow.mpi._src.files import saves, tensorflow_files
+from tensorflow.mpi._src.interpose.rows import ALWAYS, How, Row
+from tensorflow.mpi._src.variables import initial_broadcast
+
+_START, _SESSIONS = "tf/variables/test_start.py", "tf/compat_v1/test_compat_v1.py"
+_TAKEN, _ERRORS = "tf/average/test_taken.py", "tf/runtime/test_errors.py"
+_FILES, _SHARD = "tf/files/test_files.py", "tf/data/test_shard.py"
+
+
+def _call(hook: str, wrapper: Callable[..., Any], test: str) -> Row:
+    return Row(hook, How.PATCH, wrapper, "", test, ALWAYS)
+
+
+def _decorator(hook: str, wrapper: Callable[..., Any]) -> Row:
+    return Row(hook, How.DECORATOR, wrapper, "", _FILES, ALWAYS)
+
+
+PATCHES = (
+    _call("variable_created", initial_broadcast.variable_created, _START),
+    _call("function_called", initial_broadcast.function_called, _START),
+    _call("tape_entered", initial_broadcast.tape_entered, _START),
+    _call("optimizer_ready", initial_broadcast.before_optimizer, _SESSIONS),
+    _call("checkpoint_restored", initial_broadcast.checkpoint_restored, _START),
+    _call("apply_op_created", apply_ops.apply_op_created, _SESSIONS),
+    _call("assign_op_created", taken.assigned, _TAKEN),
+    _call("gradients_taken", taken.taken, _TAKEN),
+    _call("function_entered", taken.function_entered, _TAKEN),
+    _call("session_config", sessions.session_config, _SESSIONS),
+    _call("session_run", sessions.before_run, _SESSIONS),
+    _call("in_session", sessions.ScopeOfRun, _SESSIONS),
+    _call("optimizer_subclassed", subclasses.guard_subclass, _ERRORS),
+    _call("gradients_computed", gradients.computed, _SESSIONS),
+    _call("gradients_applied", gradients.average_applied, _SESSIONS),
+    _call("optimizer_update", gradients.update, _SESSIONS),
+    _call("shuffle_seeds", seeds.of_rank_0, "tf/keras/test_keras_fit.py"),
+    _call("dataset_iterated", dataset_shard.iterated, _SHARD),
+    _call("left_to_rank_0", saves.left_to_rank_0, _FILES),
+    _call("saves_without_waiting", saves.without_waiting, _FILES),
+    _call("silent_summary_writer", tensorflow_files.silent_summary_writer, _FILES),
+    _call("silent_events_writer", tensorflow_files.silent_events_writer, _FILES),
+    _call("records_nothing", tensorflow_files.records_nothing, _FILES),
+    _decorator("saves_checkpoint", tensorflow_files.saves_checkpoint),
+    _decorator("saves_variables", tensorflow_files.saves_variables),
+    _decorator("saves_graph", tensorflow_files.saves_graph),
+    _decorator("saves_model", tensorflow_files.saves_model),
+    _decorator("saves_built_model", tensorflow_files.saves_built_model),
+    _decorator("tells_at_end", saves.tells_at_end),
+)

@@ -1,0 +1,62 @@
+"""The one table of what this runtime replaces, in the order in which it is installed."""
+
+from __future__ import annotations
+
+import functools
+import textwrap
+from typing import Any
+
+from tensorflow.mpi._src.interpose.rows import How, Row
+from tensorflow.mpi._src.replaced.keras import KERAS
+from tensorflow.mpi._src.replaced.patches import PATCHES
+from tensorflow.mpi._src.replaced.process import PROCESS
+from tensorflow.mpi._src.replaced.python import PYTHON
+from tensorflow.mpi._src.replaced.tensorflow import TENSORFLOW
+from tensorflow.mpi._src.replaced.tf_keras import TF_KERAS
+from tensorflow.mpi._src.runtime import hooks
+
+_PARTS = {
+    "Python and NumPy": (*PROCESS, *PYTHON),
+    "TensorFlow": TENSORFLOW,
+    "Keras 3, and tf_keras likewise": KERAS,
+    "tf_keras alone, and tensorflow.python.keras": TF_KERAS,
+    "TensorFlow's patched files": PATCHES,
+}
+TABLE = tuple(row for rows in _PARTS.values() for row in rows)
+_WIDTH = 98
+
+
+def count() -> int:
+    """The attributes that are replaced, without what TensorFlow's patched files call."""
+    named = {target for row in TABLE if row not in PATCHES for target in row.targets()}
+    return len(named)
+
+
+def describe() -> str:
+    """The table as Markdown: of each row the target, how, where, why, by what, and its test."""
+    lines = []
+    for title, rows in _PARTS.items():
+        lines += [f"## {title}", "", *(line for row in rows for line in _listed(row)), ""]
+    return "\n".join(lines)
+
+
+def _listed(row: Row) -> list[str]:
+    target, reason = row.target, row.reason
+    if row.how in (How.PATCH, How.DECORATOR):
+        target, reason = hooks.described(row.target)
+    else:
+        target = target.replace(",", ", ")
+    where = "; ".join(filter(None, (row.when.text, row.versions)))
+    return [
+        *textwrap.wrap(target, _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8),
+        f"      {row.how.value:<14} {_name(row.wrapper):<42} {row.test}",
+        f"      {reason:<57} {where}",
+    ]
+
+
+def _name(wrapper: Any) -> str:
+    """Of ours: "keras.fit:fit_begins"."""
+    while isinstance(wrapper, functools.partial):
+        wrapper = wrapper.func
+    module = wrapper.__module__.removeprefix("tensorflow.mpi._src.")
+    return f"{module}:{wrapper.__qualname__.partition('.<locals>')[0]}"

@@ -1,0 +1,104 @@
+"""What is replaced in TensorFlow's Python, besides what is patched (patches.py)."""
+
+from __future__ import annotations
+
+import functools
+
+from tensorflow.mpi._src.average import distinct
+from tensorflow.mpi._src.compat_v1 import gradients
+from tensorflow.mpi._src.distribute import average_loss, strategies
+from tensorflow.mpi._src.files import dataset_files, tensorflow_files, writes
+from tensorflow.mpi._src.global_batch import gradients as batch_gradients
+from tensorflow.mpi._src.gpu import gpus
+from tensorflow.mpi._src.interpose.rows import How, Row
+from tensorflow.mpi._src.keras import summaries
+from tensorflow.mpi._src.random import ops
+from tensorflow.mpi._src.replaced.when import DRAWS, FILES, GPUS, OTHER_FILES, RANK_0
+
+_DRAWS, _SPARSE = "tf/random/test_draws.py", "tf/kernels/test_sparse.py"
+_WHOLE, _NAMES = "tf/files/test_whole_files.py", "tf/files/test_names.py"
+_STRATEGIES = "tf/distribute/test_strategies.py"
+_BATCH = "tf/global_batch/test_whole_batch.py"
+
+_P = "tensorflow.python"
+_IO = f"{_P}.lib.io"
+_OPS = (
+    "multinomial,parameterized_truncated_normal,random_gamma,random_poisson_v2,"
+    "random_standard_normal,random_uniform,random_uniform_int,truncated_normal"
+)
+
+
+# fmt: off
+TENSORFLOW = (
+    # Random ops
+    Row(f"{_P}.framework.random_seed:get_seed", How.WRAP, ops.seeded,
+        "an op without a seed draws alike on all ranks", _DRAWS, DRAWS),
+    Row(f"{_P}.framework.random_seed:{{set_seed,set_random_seed}}", How.WRAP, ops.by_clock,
+        "a seed from the clock is alike on all ranks", _DRAWS, DRAWS),
+    Row(f"{_P}.eager.context:Context.{{clear_kernel_cache,_set_global_seed}}", How.AFTER,
+        ops.cache_cleared, "kernels forget where their sequences are", _DRAWS, DRAWS),
+    Row(f"{_P}.ops.gen_random_ops:{{{_OPS}}}", How.WRAP, ops.apart,
+        "a step draws other numbers for its own samples", _DRAWS, DRAWS),
+    Row(f"{_P}.ops.stateful_random_ops:non_deterministic_ints", How.WRAP, ops.alike_ints,
+        "a generator's state is alike on all ranks", _DRAWS, DRAWS),
+    Row(f"{_P}.ops.stateful_random_ops:Generator._prepare_key_counter", How.WRAP, ops.key_apart,
+        "a step draws other numbers for its own samples", _DRAWS, DRAWS),
+    # Gradients
+    Row(f"{_P}.training.optimizer:_deduplicate_indexed_slices", How.WRAP,
+        distinct.unless_distinct, "averaged rows are summed already", _SPARSE),
+    Row(f"{_P}.training.optimizer:Optimizer.minimize", How.WRAP, gradients.minimizing,
+        "the script looks at no gradient in between", _SPARSE),
+    Row(f"{_P}.training.optimizer:Optimizer.compute_gradients", How.WRAP, gradients.computing,
+        "its gradients are averaged together, not as taken", "tf/compat_v1/test_compat_v1.py"),
+    Row(f"{_P}.eager.backprop:GradientTape.gradient", How.WRAP, batch_gradients.of_whole_batch,
+        "a sum over a part is scaled to the batch's", _BATCH),
+    # tf.distribute
+    Row(f"{_P}.distribute.one_device_strategy:{{OneDeviceStrategy,OneDeviceStrategyV1}}.__init__",
+        How.WRAP, functools.partial(strategies.of_one_rank, strategies.one_device),
+        "a rank is one device of the strategy", _STRATEGIES),
+    Row(f"{_P}.distribute.mirrored_strategy:{{MirroredStrategy,MirroredStrategyV1}}.__init__",
+        How.WRAP, functools.partial(strategies.of_one_rank, strategies.devices),
+        "a rank is one device of the strategy", _STRATEGIES),
+    Row(f"{_P}.distribute.central_storage_strategy:"
+        "{CentralStorageStrategy,CentralStorageStrategyV1}.__init__",
+        How.WRAP, functools.partial(strategies.of_one_rank, strategies.devices),
+        "a rank is one device of the strategy", _STRATEGIES),
+    Row(f"{_P}.distribute.collective_all_reduce_strategy:"
+        "{CollectiveAllReduceStrategy,CollectiveAllReduceStrategyV1}.__init__",
+        How.WRAP, functools.partial(strategies.of_one_rank, strategies.workers),
+        "a rank is one worker of the strategy", _STRATEGIES),
+    Row(f"{_P}.distribute.parameter_server_strategy:ParameterServerStrategyV1.__init__",
+        How.WRAP, strategies.refused, "ranks have no servers of parameters", _STRATEGIES),
+    Row(f"{_P}.distribute.parameter_server_strategy_v2:ParameterServerStrategyV2.__init__",
+        How.WRAP, strategies.refused, "ranks have no servers of parameters", _STRATEGIES),
+    Row(f"{_P}.ops.nn_impl_distribute:compute_average_loss", How.WRAP, average_loss.of_part,
+        "a part's sum is divided by the whole batch", _STRATEGIES),
+    # Files
+    Row(f"{_P}.checkpoint.checkpoint_management:update_checkpoint_state", How.WRAP,
+        tensorflow_files.update_once, "rank 0 alone writes it", _NAMES, FILES),
+    Row(f"{_P}.checkpoint.checkpoint_management:_delete_file_if_exists", How.WRAP,
+        tensorflow_files.removes_other_names, "rank 0 removes the files", _NAMES, OTHER_FILES),
+    Row(f"{_P}.data.ops.cache_op:_cache", How.WRAP, dataset_files.own_cache,
+        "one process alone may write a cache", _NAMES, OTHER_FILES),
+    Row(f"{_P}.data.ops.snapshot_op:_snapshot", How.WRAP, dataset_files.own_snapshot,
+        "one process alone may write a snapshot", _NAMES, OTHER_FILES),
+    Row(f"{_P}.data.ops.save_op:_save", How.WRAP, dataset_files.saved_once,
+        "rank 0 alone writes it", _NAMES, FILES),
+    Row(f"{_IO}.file_io:FileIO._prewrite_check", How.WRAP, writes.checking_before_write,
+        "a file that all ranks write appears when whole", _WHOLE, FILES),
+    Row(f"{_IO}.file_io:copy_v2", How.WRAP, writes.copying,
+        "a file that all ranks write appears when whole", _WHOLE, FILES),
+    Row(f"{_IO}.tf_record:TFRecordWriter.__init__", How.WRAP, writes.making_record_writer,
+        "a file that all ranks write appears when whole", _WHOLE, FILES),
+    Row(f"{_IO}.{{file_io:FileIO,tf_record:TFRecordWriter}}.flush", How.WRAP, writes.flushing,
+        "what is flushed appears", _WHOLE, FILES),
+    Row(f"{_IO}.{{file_io:FileIO,tf_record:TFRecordWriter}}.{{close,__exit__}}", How.WRAP,
+        writes.closing, "what is closed appears", _WHOLE, FILES),
+    Row(f"{_P}.ops.gen_io_ops:write_file", How.WRAP, writes.writing_file,
+        "a file that all ranks write appears when whole", _WHOLE, FILES),
+    # Summaries, devices
+    Row(f"{_P}.ops.summary_ops_v2:write", How.WRAP, summaries.saying_of_part,
+        "rank 0's summary in a step is of a part", _BATCH, RANK_0),
+    Row(f"{_P}.eager.context:Context.ensure_initialized", How.WRAP, gpus.choosing,
+        "a rank takes one of the GPUs it sees", "gpu/test_standin.py", GPUS),
+)

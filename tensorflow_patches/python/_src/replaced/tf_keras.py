@@ -1,0 +1,73 @@
+"""What is replaced in tf_keras alone, and in tensorflow.python.keras."""
+
+from __future__ import annotations
+
+import functools
+
+from tensorflow.mpi._src.average import distinct
+from tensorflow.mpi._src.files import keras_files
+from tensorflow.mpi._src.global_batch import losses
+from tensorflow.mpi._src.interpose.rows import How, Row
+from tensorflow.mpi._src.keras import batch_norm, fit, learning_rate, optimizers
+from tensorflow.mpi._src.replaced.when import FILES, OTHER_FILES, RATE
+from tensorflow.mpi._src.tf_keras import data, training
+
+_FIT, _DECISIONS = "tf/keras/test_keras_fit.py", "tf/keras/test_keras_decisions.py"
+_OPTIMIZERS, _SPARSE = "tf/keras/test_keras_optimizers.py", "tf/kernels/test_sparse.py"
+_SESSIONS, _FILES = "tf/tf_keras/test_sessions.py", "tf/files/test_files.py"
+_BATCH, _RATE = "tf/global_batch/test_whole_batch.py", "tf/data/test_shard.py"
+
+_HANDLER = "tf_keras.src.engine.data_adapter:DataHandler"
+_NORM = "tf_keras.src.layers.normalization.batch_normalization:BatchNormalizationBase"
+_LEGACY = (
+    "{tf_keras.src.optimizers.legacy.optimizer_v2,"
+    "tensorflow.python.keras.optimizer_v2.optimizer_v2}"
+)
+
+# fmt: off
+TF_KERAS = (
+    # Data
+    Row(f"{_HANDLER}.__init__", How.WRAP, data.on_part,
+        "each rank is fed its part of each batch", _FIT),
+    Row(f"{_HANDLER}._configure_dataset_and_inferred_steps", How.WRAP, data.configured,
+        "each rank is fed its part of each batch", _FIT),
+    Row(f"{_HANDLER}._infer_steps", How.WRAP, data.inferred,
+        "a part has a number of batches of its own", _FIT),
+    *(Row(f"{module}:Model.fit", How.BEFORE,
+          functools.partial(training.tell_of_all_data, module),
+          "rank 0 says that no work is shared", _SESSIONS)
+      for module in ("tf_keras.src.engine.training_v1", "tensorflow.python.keras.engine.training",
+                     "tensorflow.python.keras.engine.training_v1")),
+    # Optimizers
+    Row("tf_keras.src.optimizers.optimizer:_BaseOptimizer.apply_gradients", How.SUBCLASSES,
+        optimizers.averaging_tf_keras, "gradients are averaged where an update begins",
+        _OPTIMIZERS),
+    Row(f"{_LEGACY}:OptimizerV2.apply_gradients", How.SUBCLASSES,
+        optimizers.averaging_tf_keras, "gradients are averaged where an update begins",
+        _OPTIMIZERS),
+    Row("tf_keras.src.optimizers.optimizer:_BaseOptimizer._deduplicate_sparse_grad", How.WRAP,
+        distinct.but_for_distinct, "averaged rows are summed already", _SPARSE),
+    Row(f"{_LEGACY}:_deduplicate_indexed_slices", How.WRAP,
+        distinct.unless_distinct, "averaged rows are summed already", _SPARSE),
+    Row("tf_keras.src.optimizers.optimizer:_BaseOptimizer.learning_rate", How.WRAP,
+        learning_rate.scaling, "an update takes the scaled rate", _RATE, RATE),
+    Row(f"{_LEGACY}:OptimizerV2._decayed_lr", How.WRAP,
+        learning_rate.scaling, "an update takes the scaled rate", _RATE, RATE),
+    # Losses, metrics, layers
+    Row("tf_keras.src.losses:Loss.__call__", How.SUBCLASSES,
+        functools.partial(losses.on_part, training.KERAS),
+        "the average of parts' losses is the batch's", _BATCH),
+    Row("tf_keras.src.engine.training:Model._validate_and_get_metrics_result", How.SUBCLASSES,
+        fit.over_ranks, "an epoch's logs are of all ranks' data", _DECISIONS),
+    Row(f"{_NORM}._moments", How.WRAP, batch_norm.over_ranks,
+        "the moments are the whole batch's", _BATCH),
+    Row(f"{_NORM}.build", How.WRAP, training.unfused,
+        "its fused kernel has the part's moments inside", _BATCH),
+    Row(f"{_NORM}._fused_batch_norm", How.WRAP, training.fused,
+        "rank 0 says that moments are a part's", _BATCH),
+    # Files and messages
+    Row("tf_keras.src.utils.layer_utils:io_utils", How.WRAP, keras_files.printing_summaries,
+        "each rank prints a summary that it asks for", _FILES, OTHER_FILES),
+    Row("tf_keras.src.distribute.worker_training_state:WorkerTrainingState.delete_backup",
+        How.WRAP, keras_files.removing_tf_keras_backup, "rank 0 alone removes it", _FILES, FILES),
+)

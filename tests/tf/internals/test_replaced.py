@@ -1,0 +1,48 @@
+"""The table of what is replaced is all that is replaced, and uninstall() takes it back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+EXIT = {"builtins:SystemExit.code"}
+
+
+@pytest.fixture(scope="module")
+def ranks(launch, scripts) -> list[dict[str, Any]]:
+    return launch(scripts / "replaced.py", np=2, timeout=120).check().results
+
+
+def test_what_is_replaced_is_the_table(ranks):
+    """But for rows whose condition does not hold; and nothing else holds anything of ours."""
+    not_here = {
+        *("_get_current_learning_rate", "_decayed_lr", "learning_rate"),  # TF_MPI_SCALE_LR
+        *("model_supports_jit", "ensure_initialized"),  # TensorFlow before 2.20, several GPUs
+    }
+    on_rank_0 = {":write"}
+    on_others = {
+        *(":_cache", ":_snapshot", "_delete_file_if_exists", "print_msg", "io_utils"),
+        *("file_utils", "CSVLogger.on_train_begin", "_configure_embeddings"),
+    }
+    for rank, other in zip(ranks, (on_others, on_rank_0), strict=True):
+        assert set(rank["no row"]) <= EXIT
+        assert len(rank["replaced"]) > 140
+        missing = {name for name in rank["not replaced"]}
+        assert {n for n in missing if not n.endswith(tuple(not_here | other))} == set()
+        assert not any(name.endswith(tuple(other)) for name in rank["replaced"])
+
+
+def test_uninstalled_every_attribute_is_stocks_own_object(ranks):
+    for rank in ranks:
+        assert set(rank["left"]) | set(rank["other objects"]) <= EXIT
+        assert rank["own class"] == [True, False]
+        assert rank["finders"] == []
+        active, empty, every = rank["hooks"]
+        assert (active, empty) == (False, every)
+
+
+def test_orbax_writes_on_rank_0_alone(ranks):
+    if ranks[0]["orbax"] is None:
+        pytest.skip("Keras before 3.13 has no OrbaxCheckpoint")
+    assert [rank["orbax"] for rank in ranks] == [[3], []]

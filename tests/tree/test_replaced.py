@@ -1,0 +1,57 @@
+"""The table of what is replaced: its page is current, its rows are complete."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "tensorflow_patches" / "python"
+PAGE = ROOT / "docs" / "replaced.md"
+
+
+@pytest.fixture(scope="module")
+def table() -> Iterator[Any]:
+    """tensorflow.mpi._src.replaced.table of this tree, without TensorFlow."""
+    names = ("tensorflow", "tensorflow.mpi", "tensorflow.mpi._build_info")
+    loaded = {name: sys.modules.pop(name) for name in list(sys.modules) if name.startswith(names)}
+    for name in names:
+        sys.modules[name] = ModuleType(name)
+        vars(sys.modules[name])["__path__"] = [str(PACKAGE)]
+    vars(sys.modules["tensorflow.mpi"])["_build_info"] = sys.modules[names[2]]
+    yield importlib.import_module("tensorflow.mpi._src.replaced.table")
+    for name in [name for name in sys.modules if name.startswith("tensorflow")]:
+        del sys.modules[name]
+    sys.modules.update(loaded)
+
+
+def test_the_page_is_printed_from_the_table(table: Any) -> None:
+    how = "print it anew: python -m tensorflow.mpi config --replaced"
+    assert PAGE.read_text().endswith(table.describe() + "\n"), how
+
+
+def test_each_row_has_a_reason_and_a_test(table: Any) -> None:
+    for row in table.TABLE:
+        reason = row.reason or table.hooks.described(row.target)[1]
+        assert 0 < len(reason.split()) <= 10, (row.target, reason)
+        assert (ROOT / "tests" / row.test).is_file(), row.target
+
+
+def test_patched_files_are_where_the_hooks_say(table: Any) -> None:
+    """Each hook is called in a patch of the file, and in the class, that its line names."""
+    patches = "".join(p.read_text() for p in (PACKAGE.parent / "patches").glob("*.patch"))
+    files = re.split(r"^\+\+\+ b/", patches, flags=re.M)[1:]
+    for row in table.PATCHES:
+        where, _ = table.hooks.described(row.target)
+        for name in re.findall(r"\w+\.py", where):
+            found = [file for file in files if file.partition("\n")[0].endswith(f"/{name}")]
+            assert any(f"_mpi_hooks.{row.target}" in file for file in found), (row.target, name)
+            classes = re.findall(rf"{name}, (\w+)\.\w+", where)
+            assert all(f"class {kind}" in "".join(found) for kind in classes), row.target
