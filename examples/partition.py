@@ -33,6 +33,7 @@ def load_part(rank, size):
 
 def main():
     options = parse_arguments()
+    tf.mpi.own_data()  # nobody else is to take parts of it
     rank, size = tf.mpi.rank(), tf.mpi.size()
     (train_images, train_labels), (test_images, test_labels) = load_part(rank, size)
 

@@ -27,6 +27,7 @@ __all__ = [
     "is_enabled",
     "local_rank",
     "local_size",
+    "own_data",
     "rank",
     "shard",
     "size",
@@ -49,14 +50,12 @@ def is_enabled() -> bool:
 
 def rank() -> int:
     """This process's number among all ranks, from 0 to size() - 1; 0 with averaging off."""
-    group.asked_rank = True
     _follow()
     return group.group_rank
 
 
 def size() -> int:
     """The number of ranks; 1 with averaging off."""
-    group.asked_rank = True
     _follow()
     return group.group_size
 
@@ -184,10 +183,9 @@ def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
     for variable in variables:
         variable.assign(broadcast(variable, root))
     if group.connected():
-        from tensorflow.mpi._src.runtime import c_api
+        from tensorflow.mpi._src.variables import replica_check
 
-        c_api.load().tfmpi_caught_up()
-        group.caught_up += 1
+        replica_check.catch_up()
 
 
 def gather_batch(x: Any) -> Any:
@@ -233,7 +231,8 @@ def shard(dataset: Any, batched: bool | None = None) -> Any:
     """This rank's part of `dataset`, for a loop of the script's own.
 
     Keras's fit, evaluate and predict take their part by themselves: give them the whole dataset.
-    TF_MPI_SHARD=dataset does this for every dataset that a script iterates.
+    TF_MPI_SHARD=dataset does this for every dataset that a script iterates. A script that takes its
+    part by rank() itself says own_data() instead.
 
     Args:
       dataset: a tf.data.Dataset of the same data on all ranks, which must all call this. One whose
@@ -257,6 +256,26 @@ def shard(dataset: Any, batched: bool | None = None) -> Any:
     from tensorflow.mpi._src.data import dataset_shard
 
     return dataset_shard.shard(dataset, batched)
+
+
+def own_data() -> None:
+    """This script gives each rank data of its own, by rank() or otherwise: nobody splits them.
+
+    From here on it is as under TF_MPI_SHARD=off: fit, evaluate and predict take what each rank
+    gives them, weighted by its samples; ranks draw random numbers of their own; gradients of an
+    eager loop are averaged where they are taken. Rank 0 goes on to write the files. To be called
+    before data are made; again, it does nothing. Without it ranks are taken to run one program on
+    the same data: asking for rank() or size() changes nothing.
+
+    All ranks must call this; each waits for the others.
+
+    Raises:
+      As for barrier.
+    """
+    if hooks.active and group.size > 1:
+        from tensorflow.mpi._src.data import own_part
+
+        own_part.declare()
 
 
 def _refuse_where_left_to_script(name: str, instead: str) -> None:

@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observability": {"config", "errors", "mpi", *_ENGINE},
     "variables": {"config", *_ENGINE},
     "average": {"config", *_ENGINE, "variables"},
-    "random": {"config", *_ENGINE},
+    "random": {"config", *_ENGINE, "average"},
     "global_batch": {"config", *_ENGINE, "variables", "average"},
     "data": {"config", *_ENGINE, "average", "global_batch", "random"},
     "files": {"config", "errors", *_ENGINE, "variables"},
@@ -51,12 +51,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("tf_keras", "random", "distribute", "global_batch"),
     },
     "top": {
-        *("config", *_ENGINE, "gpu", "observability", "variables", "files", "keras", "random"),
-        "replaced",
+        *("config", *_ENGINE, "gpu", "observability", "average", "files", "keras", "random"),
+        *("variables", "replaced"),
     },
     "public": {
         *("config", "errors", *_ENGINE, "observability", "global_batch", "data", "gpu", "mpi"),
-        *("readers", "launch", "replaced"),
+        *("variables", "readers", "launch", "replaced"),
     },
 }
 

@@ -5,6 +5,7 @@ Loaded after TensorFlow's libraries and before its Python modules.
 
 from __future__ import annotations
 
+from tensorflow.mpi._src.average import own_updates
 from tensorflow.mpi._src.files import explanations, saves, writes
 from tensorflow.mpi._src.gpu import gpus
 from tensorflow.mpi._src.interpose import hooking, rows
@@ -14,7 +15,6 @@ from tensorflow.mpi._src.observability import report
 from tensorflow.mpi._src.random import host
 from tensorflow.mpi._src.replaced import process, table
 from tensorflow.mpi._src.runtime import group, hooks
-from tensorflow.mpi._src.variables import initial_broadcast
 
 
 def install() -> None:
@@ -22,7 +22,7 @@ def install() -> None:
     engine.check_kernels_were_seen()
     engine.when_it_ends(
         always=saves.at_end,
-        in_order=initial_broadcast.warn_if_nothing_was_averaged,
+        in_order=own_updates.warn_if_nothing_was_averaged,
         report=report.show,
     )
     for module in (host, saves, explanations, writes):

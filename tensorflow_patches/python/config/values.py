@@ -139,9 +139,11 @@ def ddl_options(environ: Mapping[str, str] = os.environ) -> str:
     return environ.get("DDL_OPTIONS", "")
 
 
-def leave_data_to_script(environ: Any = os.environ) -> None:
-    """From here on this process takes the data and the files for the script's affair."""
-    environ["TF_MPI_SHARD"], environ["TF_MPI_IO"] = "off", "all"
+def leave_data_to_script(environ: Any = os.environ, *, files: bool = True) -> None:
+    """From here on this process takes the data, and the files, for the script's affair."""
+    environ["TF_MPI_SHARD"] = "off"
+    if files:
+        environ["TF_MPI_IO"] = "all"
 
 
 def names_to_pass(

@@ -11,14 +11,15 @@ import itertools
 from typing import Any
 
 from tensorflow.mpi._src.average import lineage
-from tensorflow.mpi._src.messaging import control_plane
-from tensorflow.mpi._src.runtime import c_api, group
+from tensorflow.mpi._src.messaging import collectives, control_plane
+from tensorflow.mpi._src.runtime import c_api, group, log
 from tensorflow.mpi._src.variables import large_variables, naming
 
 trained: set[str] = set()  # keys of variables of which gradients were taken
 
 _comparisons = itertools.count(1)
 _eager_steps = 0
+_accounted_for = False  # updates without an average: compared, or seen to by Keras's fit
 
 
 def key(variable: Any) -> str:
@@ -59,7 +60,7 @@ def taken_eagerly(variables: list[Any]) -> None:
 def function_called(graph: Any) -> None:
     """`graph` is about to run, from eager code."""
     handles = getattr(graph, "_tf_mpi_own_updates", None)
-    if handles is None or group.asked:
+    if handles is None or collectives.called_by_script:
         return
     graph._tf_mpi_calls = getattr(graph, "_tf_mpi_calls", 0) + 1
     if graph._tf_mpi_calls == 2:
@@ -71,7 +72,7 @@ def compare(handles: list[Any]) -> None:
     found = differing(handles)
     if found is not None:
         raise RuntimeError(_message(*found))
-    group.updated_alike = True
+    account_for()
 
 
 def differing(handles: list[Any]) -> tuple[str, int] | None:
@@ -107,5 +108,29 @@ def _message(name: str, rank: int) -> str:
         f"what each rank has of its own, not by an average, so {group.size} ranks would train "
         f"{group.size} models. Take the gradient and update the variable in one tf.function or in "
         "Keras's fit, or apply it with an optimizer, or average it with tf.mpi.allreduce(gradient) "
-        "first; or run with TF_MPI_ENABLE=0"
+        "first; or, if each rank has data of its own, say so before with tf.mpi.own_data(); or run "
+        "with TF_MPI_ENABLE=0"
     )
+
+
+def account_for() -> None:
+    """Updates that nothing averages have been looked at, or will be."""
+    global _accounted_for
+    _accounted_for = True
+
+
+def warn_if_nothing_was_averaged() -> None:
+    """At exit, rank 0: a script that trained, if it did, by other ways than Apply ops.
+
+    One that calls collectives of its own knows what it does. Keras's fit checks by itself, and
+    evaluate that the ranks hold one model.
+    """
+    if group.rank != 0 or group.size == 1 or collectives.called_by_script or _accounted_for:
+        return
+    if c_api.stats()["gradients"] == 0:
+        log.say(
+            "no optimizer op was run, so no gradient was averaged. If this script trains, its "
+            f"{group.size} ranks have trained {group.size} models: apply gradients with an "
+            "optimizer of Keras or tf.compat.v1.train, or average them with "
+            "tf.mpi.allreduce(gradient)"
+        )

@@ -11,6 +11,7 @@ from typing import Any
 from tensorflow.mpi._src.runtime import c_api, group
 
 _local = threading.local()  # weight, depth, step, passes, script
+_shared_out = False
 
 
 class _Step(enum.Enum):
@@ -87,7 +88,7 @@ def is_computed_alike() -> bool:
 
 def has_own_samples() -> bool:
     """Whether what this thread computes is of samples that no other rank has."""
-    return is_on_part() or (group.shared_out and not is_computed_alike())
+    return is_on_part() or (_shared_out and not is_computed_alike())
 
 
 @contextlib.contextmanager
@@ -115,6 +116,16 @@ def duplicates(every_row: bool) -> int:
     if not every_row:
         return 0
     return 1 if has_own_samples() else 2
+
+
+def share_out() -> None:
+    """The script's own loop iterates this rank's part of a dataset."""
+    global _shared_out
+    _shared_out = True
+
+
+def is_shared_out() -> bool:
+    return _shared_out
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import averaging, carrier, lineage, own_updates, scope
-from tensorflow.mpi._src.messaging import control_plane
+from tensorflow.mpi._src.messaging import collectives, control_plane
 from tensorflow.mpi._src.runtime import group
 from tensorflow.mpi._src.variables import naming, unwrap
 
@@ -93,7 +93,7 @@ def _eagerly(gradients: list[Any], variables: list[Any]) -> list[Any]:
     if not pywrap_tfe.TFE_Py_TapeSetIsEmpty() or scope.is_inside_already_averaged():
         return gradients
     if _averages_itself is None:
-        _averages_itself = group.asked
+        _averages_itself = collectives.called_by_script
     own_updates.trained.update(map(own_updates.key, variables))
     if not (scope.is_in_step() or (_has_own_data() and not _averages_itself)):
         if not _averages_itself:
@@ -115,8 +115,7 @@ def note_average(gradient: Any) -> None:
 
 def _has_own_data() -> bool:
     """Whether the script's loop sees other data than that of other ranks, for all that is known."""
-    own = group.shared_out or group.asked_rank
-    return own or config.get("TF_MPI_SHARD") in ("dataset", "off")
+    return scope.is_shared_out() or config.get("TF_MPI_SHARD") in ("dataset", "off")
 
 
 def _in_graph(gradients: list[Any], variables: list[Any]) -> list[Any]:

@@ -11,9 +11,9 @@ import sys
 from typing import Any
 
 from tensorflow.mpi import config
+from tensorflow.mpi._src.average import scope
 from tensorflow.mpi._src.data import batch_shard, determinism, streams
 from tensorflow.mpi._src.presence import presence
-from tensorflow.mpi._src.random import ops
 from tensorflow.mpi._src.runtime import group
 
 _numbers = itertools.count(1)  # of datasets, in program order
@@ -27,7 +27,6 @@ def shard(dataset: Any, batched: bool | None) -> Any:
         raise TypeError(f"tf.mpi.shard takes a tf.data.Dataset, not {type(dataset).__name__}")
     if group.size == 1:
         return dataset
-    group.shared_out = True
     presence.needs_all(f"a data set that tf.mpi.shard has split among {group.size} ranks")
     batched = _has_batches(dataset) if batched is None else batched
     if batched and not batch_shard.is_batched(dataset.element_spec):
@@ -50,7 +49,7 @@ def shard(dataset: Any, batched: bool | None) -> Any:
     else:
         part = _every_nth(stream)
     part._tf_mpi_part = True
-    ops.takes_parts()
+    scope.share_out()
     return part
 
 

@@ -1,10 +1,27 @@
-"""Datasets of a rank's own rows, which nobody splits again."""
+"""Data of a rank's own, which nobody splits: what a script declares, and what readers make."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from tensorflow.mpi import config
+from tensorflow.mpi._src.lifecycle import engine
+from tensorflow.mpi._src.messaging import control_plane
+
 _MARK = "_tf_mpi_own_part"
+WAY_OUT = (
+    "If the script gives each rank its own part, say so by tf.mpi.own_data() before that, or by "
+    "TF_MPI_SHARD=off"
+)
+
+
+def declare() -> None:
+    """See tensorflow.mpi.own_data."""
+    if config.get("TF_MPI_SHARD") == "off":
+        return
+    control_plane.headers("tf.mpi.own_data()", None)  # all ranks, or the others would split
+    config.leave_data_to_script(files=False)
+    engine.leave_data_to_script()
 
 
 def of_arrays(arrays: Any) -> Any:

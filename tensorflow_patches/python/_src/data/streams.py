@@ -14,7 +14,7 @@ import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
-from tensorflow.mpi._src.data import batch_shard, determinism, packing
+from tensorflow.mpi._src.data import batch_shard, determinism, own_part, packing
 from tensorflow.mpi._src.global_batch import batch
 from tensorflow.mpi._src.messaging import control_plane, graph_collectives
 from tensorflow.mpi._src.runtime import group, log
@@ -42,7 +42,7 @@ class Stream(NamedTuple):
 class Comparison(NamedTuple):
     """What the ranks know of each other's streams.
 
-    everyone: by rank [length, sizes, description, spec, whether the script knows of ranks].
+    everyone: by rank [length, sizes, description, spec].
     alike: they have the same elements in the same order.
     unlike: it is known that they have not.
     """
@@ -57,8 +57,7 @@ def compare(stream: Stream, label: str, arrays: bool = False) -> Comparison:
     dataset = stream.dataset
     description = determinism.digests(dataset) if arrays else determinism.description(dataset)
     spec = packing.encode_spec(dataset.element_spec)
-    mine = [stream.length, stream.sizes, description, spec, group.asked_rank]
-    everyone = control_plane.headers(label, mine)
+    everyone = control_plane.headers(label, [stream.length, stream.sizes, description, spec])
     known = [theirs[2] for theirs in everyone]
     alike = description is not None and all(theirs == description for theirs in known)
     return Comparison(everyone, alike, not alike and None not in known)
@@ -74,8 +73,7 @@ def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False)
       arrays: it is made of arrays, in an order that is the same on all ranks.
 
     Raises:
-      ValueError: ranks that were given the same kind of data have different amounts of it; or a
-        script that knows of ranks has given each its own data.
+      ValueError: ranks that were given the same kind of data have different amounts of it.
     """
     everyone, alike, unlike = compare(stream, label, arrays)
     amounts = [theirs[:2] for theirs in everyone]
@@ -84,24 +82,18 @@ def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False)
     if alike:
         return stream
     if unlike:
-        _other_data(what, "arrays" if arrays else "data", any(theirs[4] for theirs in everyone))
+        _other_data(what, "arrays" if arrays else "data")
     length, sizes = amounts[0]
     fed = _from_rank_0(stream.dataset, label, what, everyone[0][3])
     return Stream(fed, length, sizes, fed=True, once=stream.once)
 
 
-def _other_data(what: str, kind: str, knows_of_ranks: bool) -> None:
+def _other_data(what: str, kind: str) -> None:
     """Random data without a seed, or each rank's own part: which one, only the script knows."""
-    if knows_of_ranks:
-        raise ValueError(
-            f"{what}: the ranks were given different {kind} of one size. If the script gives each "
-            "rank its own part, set TF_MPI_SHARD=off; else give all ranks the same data, of "
-            "which each then takes its part (a seed, if they are drawn at random)"
-        )
     log.once(
-        f"{what}: the ranks have drawn different {kind}; all of them train and evaluate on rank "
-        "0's, and predict each its own. If the script gives each rank its own part, set "
-        "TF_MPI_SHARD=off",
+        f"{what}: the ranks were given different {kind}; all of them train and evaluate on rank "
+        f"0's, and predict each its own. {own_part.WAY_OUT}. If they are drawn at random, a seed "
+        "spares the ranks the sending",
         key="other data",
     )
 
@@ -112,8 +104,8 @@ def _check_amounts(what: str, amounts: list[Any]) -> None:
         if theirs != amounts[0]:
             raise ValueError(
                 f"{what}: rank 0 was given {_amount(amounts[0])}, rank {rank} {_amount(theirs)}. "
-                "Give all ranks the same data, of which each then takes its part, or set "
-                "TF_MPI_SHARD=off if the script gives each rank its own part"
+                "Give all ranks the same data, of which each then takes its part. "
+                f"{own_part.WAY_OUT}"
             )
 
 

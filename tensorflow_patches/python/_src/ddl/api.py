@@ -9,6 +9,7 @@ from __future__ import annotations
 from tensorflow.mpi import config
 from tensorflow.mpi._src.ddl import modes
 from tensorflow.mpi._src.lifecycle import engine
+from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.runtime import c_api, group, hooks, log
 
 _initialized = False
@@ -27,6 +28,7 @@ def init(options: str | None = None) -> None:
     if not hooks.active:
         return
     config.leave_data_to_script()
+    presence.needs_all("what DDL's functions have made")
     engine.leave_data_to_script()
     if group.rank == 0 and config.get("TF_MPI_LOG_LEVEL") != "warning":
         stats = "; for -dump_iter's figures set TF_MPI_STATS=1" if given.dump_iter else ""

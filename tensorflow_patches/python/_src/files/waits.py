@@ -137,17 +137,16 @@ class _Wait:
         return next((place for place in alike if place not in _met), None)
 
     def _by_order(self) -> int | None:
-        """The place of rank 0's next save of this kind that this rank has not met; under _lock."""
+        """The place of rank 0's save of this kind that is this one, if no name is; under _lock.
+
+        None that comes before one that this rank has met: what rank 0 saves alone stays its own.
+        """
         # What this rank has saved under rank 0's path, rank 0 has saved once more by itself.
-        open_ = [
-            place
-            for place, save in enumerate(_rank_0)
-            if place not in _met and save.kind == self.kind and not _own[save.path]
-        ]
-        alike = {place: _likeness(self.path, _rank_0[place].path) for place in open_}
-        if group.asked_rank:  # such a script may save something else on each rank
-            open_ = [place for place in open_ if alike[place] > 1]
-        return min(open_, key=lambda place: (-alike[place], place), default=None)
+        alike = [place for place, save in enumerate(_rank_0) if save.kind == self.kind]
+        last = max(_met.intersection(alike), default=-1)
+        open_ = [place for place in alike if place > last and not _own[_rank_0[place].path]]
+        likeness = {place: _likeness(self.path, _rank_0[place].path) for place in open_}
+        return min(open_, key=lambda place: (-likeness[place], place), default=None)
 
     def _is(self, place: int) -> None:
         """This save is rank 0's at `place`, whose file is found under this rank's path, too."""

@@ -14,7 +14,7 @@ from tensorflow.mpi import config
 from tensorflow.mpi._src.average import averaging, scope
 from tensorflow.mpi._src.global_batch import batch, losses
 from tensorflow.mpi._src.keras import calls
-from tensorflow.mpi._src.runtime import group, log
+from tensorflow.mpi._src.runtime import log
 from tensorflow.mpi._src.variables import unwrap
 
 
@@ -50,7 +50,7 @@ def say_if_of_part(layer: Any) -> None:
 
 def _say_if_in_own_loop(layer: Any) -> None:
     """Once, where ranks see different data, and no fit makes their moving averages one."""
-    own_data = group.shared_out or group.asked_rank or config.get("TF_MPI_SHARD") != "auto"
+    own_data = scope.is_shared_out() or config.get("TF_MPI_SHARD") != "auto"
     if not own_data or calls.innermost() is not None:
         return
     log.once(

@@ -18,10 +18,11 @@ import itertools
 import threading
 from typing import Any
 
+from tensorflow.mpi._src.average import own_updates
 from tensorflow.mpi._src.global_batch import batch
 from tensorflow.mpi._src.keras import calls, generators
 from tensorflow.mpi._src.keras import logs as logs_of_ranks
-from tensorflow.mpi._src.messaging import control_plane
+from tensorflow.mpi._src.messaging import collectives, control_plane
 from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.runtime import c_api, group, hooks
 from tensorflow.mpi._src.variables import initial_broadcast, large_variables, unwrap
@@ -63,7 +64,7 @@ def fit_begins(callbacks: Any) -> None:
     """After every callback's on_train_begin, so after BackupAndRestore."""
     if calls.innermost() is None:
         return  # the script drives its callbacks itself
-    group.used_keras = True
+    own_updates.account_for()
     fit = _Fit()
     callbacks.__dict__["_tf_mpi_fit"] = fit
     model = callbacks.model
@@ -210,7 +211,7 @@ def _check_averaged(fit: _Fit, model: Any) -> None:
     """
     if (
         not hooks.active
-        or group.asked
+        or collectives.called_by_script
         or _averaged_gradients() > fit.gradients
         or not model.trainable_weights
     ):
@@ -247,7 +248,7 @@ def prediction_begins(callbacks: Any) -> None:
 
 
 def _use_begins(label: str, model: Any, flags: Any = None) -> list[Any]:
-    group.used_keras = True
+    own_updates.account_for()
     call = calls.innermost()
     assert call is not None
     call.label, call.unbuilt = label, not model.built

@@ -112,13 +112,13 @@ def leave_to_script() -> bool:
         return False
     c_api.load().tfmpi_leave_averages_to_script()
     group.leave_to_script()
+    presence.needs_all("what Horovod's functions have made")
     leave_data_to_script()
     return True
 
 
 def leave_data_to_script() -> None:
-    """The data, what is drawn and the files: not the averages."""
-    presence.needs_all("what Horovod's or DDL's functions have made")
+    """The data, what is drawn and, where the configuration says so, the files: not the averages."""
     for function in _left_to_script:
         function()
 

@@ -10,6 +10,7 @@ from tensorflow.mpi import errors
 from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.runtime import c_api, group, hooks
 
+called_by_script = False  # one of tf.mpi's
 started, met = 0, 0  # the number of the last exchange that has begun, and that has ended
 
 KINDS = {"allreduce": 0, "allgather": 1, "broadcast": 2, "barrier": 3}
@@ -31,7 +32,8 @@ _WAIT_SECONDS = 0.1
 def meeting_name(kind: str, name: str | None) -> str:
     """Under which the ranks meet for a call of the script: by `name`, else in program order."""
     refuse_in_child(kind)
-    group.asked = True
+    global called_by_script
+    called_by_script = True
     presence.uses()
     # Requests of one name meet in the order in which they are made. A number for each call would be
     # a name for each, which the ranks would have to keep.

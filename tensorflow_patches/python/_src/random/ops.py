@@ -6,8 +6,8 @@
 - A step that each rank runs on its part of a batch draws for its own samples: where the first
   dimension of what is drawn is that of the samples, the rank is mixed in, also with a seed of the
   script's. What has no such dimension (one decision for the whole batch) is alike on all ranks.
-- So in a loop of the script's own, once it has taken a part of a dataset or asked for its rank:
-  there, whatever has dimensions is drawn apart inside a tape or a tf.function.
+- So in a loop of the script's own, once it has taken a part of a dataset: there, whatever has
+  dimensions is drawn apart inside a tape or a tf.function.
 
 Stateless ops with a seed of the script's own are left alone.
 """
@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from tensorflow.mpi._src.average import scope
 from tensorflow.mpi._src.random import compiled_ops, entropy
 from tensorflow.mpi._src.runtime import group
 
@@ -32,7 +33,6 @@ _ODD = 0x9E3779B1
 _STRIDE = 2**40  # numbers: more than one op draws
 
 _local = threading.local()  # .samples, .inside
-_takes_parts = False  # the script has taken this rank's part of a dataset
 _caches = itertools.count(1)
 _cache = 0  # which of the kernel caches, which forget where their sequences are
 
@@ -130,17 +130,11 @@ def for_whole_batch() -> Iterator[None]:
         _local.whole = before
 
 
-def takes_parts() -> None:
-    """The script has taken this rank's part of a dataset, for a loop of its own."""
-    global _takes_parts
-    _takes_parts = True
-
-
 def is_in_step() -> bool:
     """Whether is_drawn_apart may be true here; cheap."""
     if getattr(_local, "whole", False):
         return False
-    return getattr(_local, "samples", None) is not None or _takes_parts or group.asked_rank
+    return getattr(_local, "samples", None) is not None or scope.is_shared_out()
 
 
 def is_drawn_apart(shape: Any) -> bool:
@@ -149,7 +143,7 @@ def is_drawn_apart(shape: Any) -> bool:
         return False
     samples = getattr(_local, "samples", None)
     if samples is None:
-        return (_takes_parts or group.asked_rank) and _in_own_step() and _sizes(shape) != ()
+        return scope.is_shared_out() and _in_own_step() and _sizes(shape) != ()
     sizes, (rows, model) = _sizes(shape), samples
     first = sizes[:1]
     if first in ((), (1,)):

@@ -1,4 +1,4 @@
-"""The ranks that this process is one of, and what this one has done that others must know.
+"""The ranks that this process is one of.
 
 Imports nothing of TensorFlow's, whose modules import hooks.py while they are being imported.
 """
@@ -12,12 +12,6 @@ size = 1
 group_rank = 0  # among the engine's ranks, also where averages are left to the script
 group_size = 1
 forked_from: int | None = None  # the rank that forked this process, which averages nothing
-asked = False  # the script has called a collective of tf.mpi
-shared_out = False  # ... or given each rank its part of the data that it iterates
-asked_rank = False  # ... or asked for its rank or the number of ranks: it knows of them
-updated_alike = False  # updates that were not averaged were the same on all ranks, after one step
-caught_up = 0  # how often the script has made variables alike by tf.mpi.broadcast_variables
-used_keras = False  # fit, evaluate or predict was called
 
 
 def activate(this_rank: int, num_ranks: int, optimizer_ops: dict[str, tuple[str, bool]]) -> None:

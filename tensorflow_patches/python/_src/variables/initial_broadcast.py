@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tensorflow.mpi._src.lifecycle import ends
-from tensorflow.mpi._src.runtime import c_api, group, log
+from tensorflow.mpi._src.runtime import c_api
 from tensorflow.mpi._src.variables import large_variables, naming, replica_check, states, unwrap
 
 busy = threading.local()  # a sync reads variables through the very calls that are hooked
@@ -284,22 +284,3 @@ def _sync_variables(label: str, variables: list[Any]) -> None:
                 handles[name] = handle
     _sync_handles(label, handles.values())
     _synchronized_handles.update(handles)
-
-
-def warn_if_nothing_was_averaged() -> None:
-    """At exit, rank 0: a script that trained, if it did, by other ways than Apply ops.
-
-    One that calls collectives of its own knows what it does. Keras's fit checks by itself, and
-    evaluate that the ranks hold one model.
-    """
-    if group.rank != 0 or group.size == 1 or group.asked or group.used_keras:
-        return
-    if group.updated_alike:
-        return
-    if c_api.stats()["gradients"] == 0:
-        log.say(
-            "no optimizer op was run, so no gradient was averaged. If this script trains, its "
-            f"{group.size} ranks have trained {group.size} models: apply gradients with an "
-            "optimizer of Keras or tf.compat.v1.train, or average them with "
-            "tf.mpi.allreduce(gradient)"
-        )

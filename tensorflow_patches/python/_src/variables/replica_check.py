@@ -35,6 +35,7 @@ Read = Callable[[], Sequence[Any]]
 
 _lock = threading.Lock()
 _sets: dict[tuple[str, ...], Replicas] = {}  # guarded by _lock
+_caught_up = 0  # how often the script has made variables alike
 
 
 @dataclasses.dataclass
@@ -44,7 +45,7 @@ class Replicas:
     names: tuple[str, ...]
     thread: int  # that took the first step
     steps: int = 0  # begun, since they were made alike last
-    alike: int = 0  # group.caught_up, then
+    alike: int = 0  # _caught_up, then
     other_threads: bool = False  # have taken steps here
     concurrent: bool = False  # or on another rank: nothing is compared any more
     agreed: int = 0  # the last check that found no difference, as a step
@@ -54,6 +55,13 @@ class Replicas:
     under_way: collectives.Gathering | None = None
     checked: int = 0  # the step before which it began
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+
+def catch_up() -> None:
+    """The script has made variables alike, by tf.mpi.broadcast_variables."""
+    global _caught_up
+    c_api.load().tfmpi_caught_up()
+    _caught_up += 1
 
 
 def of(names: Sequence[str]) -> Replicas | None:
@@ -79,8 +87,8 @@ def before_step(replicas: Replicas | None, read: Read) -> None:
         replicas.other_threads |= replicas.thread != threading.get_ident()
         if replicas.under_way is not None:
             _end(replicas, read)
-        if replicas.alike != group.caught_up:  # before that, a rank may have taken more steps
-            replicas.alike, replicas.steps, replicas.start = group.caught_up, 1, 0
+        if replicas.alike != _caught_up:  # before that, a rank may have taken more steps
+            replicas.alike, replicas.steps, replicas.start = _caught_up, 1, 0
             replicas.limit = _FIRST_BYTES
         if replicas.steps % _every() == 0 and not replicas.concurrent:
             _begin(replicas, read)
