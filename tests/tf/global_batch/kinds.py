@@ -1,4 +1,8 @@
-"""Prints the kinds of losses and metrics as people write them; on one process."""
+"""Prints the kinds of losses and metrics as people write them, and whether numbers agree.
+
+On one process. What is said to be a mean, a sum, a quotient or rows of samples is computed of a
+batch and of its parts.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from common import result
 from tensorflow.mpi._src.global_batch import kinds, losses
@@ -84,6 +89,141 @@ def by_place(y: Any, guess: Any) -> Any:
     return tf.reduce_mean(square(y, guess) * tf.cast(tf.range(tf.shape(y)[1]), tf.float32))
 
 
+def in_turns(y: Any, guess: Any) -> Any:
+    """A recurrent network's loop over places in a row."""
+    state = tf.zeros([tf.shape(y)[0], 4])
+    found = tf.TensorArray(tf.float32, 4)
+    for turn in tf.range(4):
+        state = tf.tanh(state + guess[:, :4] * tf.cast(turn, tf.float32))
+        found = found.write(turn, state)
+    return tf.reduce_mean(tf.square(tf.transpose(found.stack(), [1, 0, 2])[:, -1] - y[:, :4]))
+
+
+def until_small(y: Any, guess: Any) -> Any:
+    """As often as the largest of all samples needs."""
+    while tf.reduce_max(tf.abs(guess)) > 0.1:
+        guess = guess / 2
+    return tf.reduce_mean(guess)
+
+
+def one_by_one(y: Any, guess: Any) -> Any:
+    found = tf.TensorArray(tf.float32, tf.shape(y)[0])
+    for sample in tf.range(tf.shape(y)[0]):
+        found = found.write(sample, tf.reduce_max(y[sample] * guess[sample]))
+    return tf.reduce_mean(found.stack())
+
+
+def carried(y: Any, guess: Any) -> Any:
+    """From sample to sample."""
+    return tf.reduce_mean(tf.scan(lambda last, one: last / 2 + one, y * guess))
+
+
+def penalty(y: Any, guess: Any) -> Any:
+    """Of gradients with respect to samples, as WGAN-GP has it."""
+    kernel = tf.constant([[0.1 * row - 0.2 * column for column in range(3)] for row in range(16)])
+    bias = tf.constant([0.1, -0.2, 0.3])
+    noise = tf.random.uniform([tf.shape(y)[0], 1])
+    between = noise * 0.0 + 0.5
+    mixed = between * y + (1 - between) * guess
+    with tf.GradientTape() as tape:
+        tape.watch(mixed)
+        out = tf.reduce_sum(tf.nn.relu(tf.matmul(mixed, kernel) + bias), -1, keepdims=True)
+        scores = tf.nn.sigmoid(out)
+    slopes = tape.gradient(scores, mixed)
+    norms = tf.sqrt(tf.reduce_sum(tf.square(slopes), axis=1) + 1e-6)
+    return tf.reduce_mean(tf.square(norms - 1))
+
+
+def convolved_penalty(y: Any, guess: Any) -> Any:
+    kernel = tf.constant([0.1, -0.3, 0.2, 0.5] * 9, shape=[3, 3, 1, 4])
+    with tf.GradientTape() as tape:
+        tape.watch(guess)
+        hidden = tf.nn.leaky_relu(tf.nn.conv2d(guess, kernel, 2, "SAME"))
+        pooled = tf.nn.max_pool2d(hidden, 2, 2, "SAME") + tf.nn.avg_pool2d(hidden, 2, 2, "SAME")
+        score = tf.reduce_mean(tf.reshape(pooled, [-1, 16]), 1)
+    slopes = tape.gradient(score, guess)
+    return tf.reduce_mean(tf.square(tf.norm(tf.reshape(slopes, [tf.shape(y)[0], -1]), axis=1) - 1))
+
+
+def adversarial(y: Any, guess: Any) -> Any:
+    """The sign of a mean's gradient is that of a sample's."""
+    with tf.GradientTape() as tape:
+        tape.watch(guess)
+        loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(tf.nn.sigmoid(y), guess))
+    return tf.reduce_mean(tf.square(guess + 0.1 * tf.sign(tape.gradient(loss, guess)) - y))
+
+
+def attended(y: Any, guess: Any) -> Any:
+    """As transformers do it, with shapes of tf.shape."""
+    rows = tf.shape(y)[0]
+    query, keys = tf.reshape(y, [rows, 4, 2, 2]), tf.reshape(guess, [rows, -1, 2, 2])
+    query, keys = tf.transpose(query, [0, 2, 1, 3]), tf.transpose(keys, [0, 2, 1, 3])
+    weights = tf.nn.softmax(tf.matmul(query, keys, transpose_b=True) + 0.1 * tf.eye(4))
+    context = tf.einsum("...qk,...kd->...qd", weights, keys)
+    return tf.reduce_mean(tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [rows, 16]) * y)
+
+
+def two_views(y: Any, guess: Any) -> Any:
+    """Concatenated for one pass, and split again; labels are made of sizes."""
+    both = tf.concat([y, guess], 0)
+    labels = tf.concat([tf.ones([tf.shape(y)[0], 1]), tf.zeros([tf.shape(y)[0], 1])], 0)
+    labels += 0.0 * tf.random.uniform(tf.shape(labels))
+    first, second = tf.split(tf.tanh(both), 2)
+    return tf.reduce_mean(tf.square(both - labels)) + tf.reduce_mean(first * second[:, ::-1])
+
+
+def mismatched(y: Any, guess: Any) -> Any:
+    """Of 2 rows for each sample, one after another, with two views of all."""
+    return tf.reduce_mean(tf.concat([y, guess], 0) * tf.repeat(y, 2, 0))
+
+
+def windows(y: Any, guess: Any) -> Any:
+    parts = tf.reshape(y - guess, [-1, 2, 4, 2, 4, 1])
+    parts = tf.reshape(tf.transpose(parts, [0, 1, 3, 2, 4, 5]), [-1, 16])
+    again = tf.reshape(tf.nn.softmax(parts), [tf.shape(y)[0], -1])
+    return tf.reduce_mean(tf.reduce_max(again, -1))
+
+
+def normalized(y: Any, guess: Any) -> Any:
+    moments = tf.nn.moments(guess, -1, keepdims=True)
+    return tf.reduce_mean(tf.nn.gelu((guess - moments[0]) * tf.math.rsqrt(moments[1] + 1e-3)) * y)
+
+
+def drawn_alike(y: Any, guess: Any) -> Any:
+    colors = tf.image.adjust_contrast(tf.image.resize(tf.repeat(guess, 3, -1), [6, 6]), 1.5)
+    bands = tf.abs(tf.signal.fft2d(tf.cast(tf.transpose(colors, [0, 3, 1, 2]), tf.complex64)))
+    return tf.reduce_mean(bands) + tf.reduce_mean(tf.nn.conv2d(y, tf.ones([3, 3, 1, 1]), 1, "SAME"))
+
+
+def shared(y: Any, guess: Any) -> Any:
+    """By the number of samples, but 1: no mean."""
+    return tf.reduce_sum(y * guess) / (tf.cast(tf.shape(y)[0], tf.float32) - 1)
+
+
+def per_class(y: Any, guess: Any) -> Any:
+    labels = tf.cast(y[:, 0] > 0, tf.int32)
+    return tf.math.unsorted_segment_sum(guess, labels, 2)
+
+
+def by_branch(y: Any, guess: Any) -> Any:
+    return tf.cond(tf.constant(True), lambda: tf.reduce_mean(y), lambda: tf.reduce_mean(guess))
+
+
+def by_sign(y: Any, guess: Any) -> Any:
+    return tf.cond(tf.reduce_sum(y) > 0, lambda: tf.reduce_mean(y), lambda: tf.reduce_mean(guess))
+
+
+def summed_in_loop(y: Any, guess: Any) -> Any:
+    total = 0.0
+    for turn in tf.range(3):
+        total += tf.reduce_sum(guess * tf.cast(turn, tf.float32) * y)
+    return total
+
+
+def weights_of(y: Any) -> Any:
+    return tf.cast(y > 0.2, tf.float32)
+
+
 FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
     "MEAN": {
         "mean": (lambda y, p: tf.reduce_mean(square(y, p)), ONE, ONE),
@@ -93,6 +233,46 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
         ),
         "sum times inverse": (
             lambda y, p: tf.reduce_sum(square(y, p)) * (1 / tf.cast(tf.shape(y)[0], tf.float32)),
+            *(WIDE, WIDE),
+        ),
+        "of another function": (tf.function(lambda y, p: tf.reduce_mean(y * p)), WIDE, WIDE),
+        "in turns": (tf.function(in_turns), WIDE, WIDE),
+        "of each": (
+            lambda y, p: tf.reduce_mean(tf.map_fn(lambda one: tf.reduce_max(tf.sort(one)), y)),
+            *(WIDE, WIDE),
+        ),
+        "of each at once": (
+            lambda y, p: tf.reduce_mean(
+                tf.vectorized_map(lambda one: tf.reduce_max(one[0] * one[1]), (y, p))
+            ),
+            *(WIDE, WIDE),
+        ),
+        "one by one": (tf.function(one_by_one), WIDE, WIDE),
+        "penalty": (penalty, WIDE, WIDE),
+        "penalty of images": (convolved_penalty, IMAGES, IMAGES),
+        "adversarial": (adversarial, WIDE, WIDE),
+        "attended": (attended, WIDE, WIDE),
+        "two views": (two_views, WIDE, WIDE),
+        "windows": (windows, IMAGES, IMAGES),
+        "normalized": (normalized, WIDE, WIDE),
+        "drawn alike": (drawn_alike, IMAGES, IMAGES),
+        "by branch": (by_branch, WIDE, WIDE),
+        "decomposed": (
+            lambda y, p: tf.reduce_mean(
+                tf.linalg.logdet(
+                    tf.matmul(
+                        tf.reshape(y, [-1, 4, 4]), tf.reshape(y, [-1, 4, 4]), transpose_b=True
+                    )
+                    + 9 * tf.eye(4)
+                )
+            ),
+            *(WIDE, WIDE),
+        ),
+        "reversed in time": (
+            lambda y, p: tf.reduce_mean(
+                tf.scan(lambda last, one: tf.tanh(last + one), tf.transpose(y)[::-1])
+                * tf.transpose(p)
+            ),
             *(WIDE, WIDE),
         ),
         "of flattened": (lambda y, p: ops.mean(ops.abs(ops.ravel(y) - ops.ravel(p))), WIDE, WIDE),
@@ -121,6 +301,8 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
         ),
     },
     "SUM": {
+        "by class": (per_class, WIDE, WIDE),
+        "in a loop": (tf.function(summed_in_loop), WIDE, WIDE),
         "sum": (lambda y, p: tf.reduce_sum(square(y, p)), WIDE, WIDE),
         "of a fixed size": (
             lambda y, p: tf.nn.compute_average_loss(
@@ -130,15 +312,69 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
         ),
     },
     "LINEAR": {
+        "over a mask, and a mean": (
+            lambda y, p: over_mask(y, p) + tf.reduce_mean(square(y, p)),
+            *(WIDE, WIDE),
+        ),
         "sum and mean": (
             lambda y, p: tf.reduce_sum(y - p) + tf.reduce_mean(square(y, p)),
             *(WIDE, WIDE),
         ),
     },
     "RATIO": {
+        "by a mean of weights": (
+            lambda y, p: tf.reduce_mean(p * weights_of(y)) / tf.reduce_mean(weights_of(y)),
+            *(WIDE, WIDE),
+        ),
+        "a sum by a mean": (
+            lambda y, p: tf.reduce_sum(p * weights_of(y)) / tf.reduce_mean(weights_of(y)),
+            *(WIDE, WIDE),
+        ),
+        "times an inverse": (
+            lambda y, p: 2 * tf.reduce_sum(p * weights_of(y)) * (1 / tf.reduce_sum(weights_of(y))),
+            *(WIDE, WIDE),
+        ),
+        "by weights' shares": (
+            lambda y, p: tf.reduce_sum(p * (weights_of(y) / tf.reduce_sum(weights_of(y)))),
+            *(WIDE, WIDE),
+        ),
+        "by at least 1": (
+            lambda y, p: (
+                tf.reduce_sum(p * weights_of(y)) / tf.maximum(tf.reduce_sum(weights_of(y)), 1.0)
+            ),
+            *(WIDE, WIDE),
+        ),
+        "by a little more": (
+            lambda y, p: tf.math.divide_no_nan(
+                tf.reduce_sum(p * weights_of(y)), tf.reduce_sum(weights_of(y)) + 1e-3
+            ),
+            *(WIDE, WIDE),
+        ),
+        "of one number": (
+            lambda y, p: tf.reduce_mean(tf.reshape(over_mask(y, p), [1])),
+            *(WIDE, WIDE),
+        ),
         "over a mask": (over_mask, WIDE, WIDE),
     },
     "MIXED": {
+        "until small": (tf.function(until_small), WIDE, WIDE),
+        "carried": (carried, WIDE, WIDE),
+        "mismatched": (mismatched, WIDE, WIDE),
+        "by one less": (shared, WIDE, WIDE),
+        "by sign": (by_sign, WIDE, WIDE),
+        "turned": (lambda y, p: tf.reduce_mean(y[::-1] * p), WIDE, WIDE),
+        "rolled": (lambda y, p: tf.reduce_mean(tf.roll(y, 1, 0) * p), WIDE, WIDE),
+        "added up": (lambda y, p: tf.reduce_mean(tf.cumsum(y) * p), WIDE, WIDE),
+        "sorted": (lambda y, p: tf.reduce_mean(tf.sort(y, 0) * p), WIDE, WIDE),
+        "the first": (lambda y, p: y[0] * tf.reduce_mean(p), WIDE, WIDE),
+        "half of them": (
+            lambda y, p: tf.reduce_mean(y[: tf.shape(y)[0] // 2]),
+            *(WIDE, WIDE),
+        ),
+        "by trained weights": (
+            lambda y, p: tf.reduce_sum(y * p) / tf.reduce_sum(p),
+            *(WIDE, WIDE),
+        ),
         "root": (lambda y, p: ops.sqrt(ops.mean(ops.square(y - p))), WIDE, WIDE),
         "log of mean": (lambda y, p: tf.math.log(tf.reduce_mean(tf.exp(y - p))), WIDE, WIDE),
         "by number": (by_number, WIDE, WIDE),
@@ -166,6 +402,46 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
         "similarity": (lambda y, p: tf.reduce_mean(tf.image.ssim(y, p, 1.0)), IMAGES, IMAGES),
     },
 }
+
+
+def traced(function: Callable[..., Any], specs: Any) -> tuple[kinds.Analysis, Any, list[Any]]:
+    """In a graph of its own: (what is told, the result, inputs)."""
+    with tf.Graph().as_default():
+        inputs = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
+        result = tf.convert_to_tensor(function(*inputs))
+    known = {kinds.key(one): kinds.Kind.ROWS for one in inputs}
+    return kinds.Analysis(known, is_trained=True), result, inputs
+
+
+def agree(function: Callable[..., Any], specs: Any) -> bool:
+    """Whether the numbers of a batch and of its parts are as its kind says."""
+    told, result, inputs = traced(function, specs)
+    kind, ratio = told.kind(result), told.ratio(result)
+    generator = np.random.default_rng(1)
+    batch = [generator.uniform(-1, 1, [6, *(d or 16 for d in one.shape[1:])]) for one in inputs]
+    splits = [slice(0, 6), slice(0, 4), slice(4, 6)]
+    with result.graph.as_default(), tf.compat.v1.Session() as session:
+        wanted = [result] if ratio is None else [result, ratio.divisor]
+        whole, *parts = (
+            session.run(wanted, dict(zip(inputs, [rows[split] for rows in batch])))
+            for split in splits
+        )
+        shares = [4 / 6, 2 / 6]
+        if kind is kinds.Kind.ROWS:
+            made = np.concatenate([part[0] for part in parts])
+        elif kind in (kinds.Kind.MEAN, kinds.Kind.SUM):
+            by = shares if kind is kinds.Kind.MEAN else [1, 1]
+            made = sum(share * part[0] for share, part in zip(by, parts))
+        elif ratio is not None:
+            by = shares if told.kind(ratio.divisor) is kinds.Kind.MEAN else [1, 1]
+            total = sum(share * part[1] for share, part in zip(by, parts))
+            by = shares if ratio.numerator is kinds.Kind.MEAN else [1, 1]
+            own = [tf.convert_to_tensor(ratio.of_whole(p[1])) for p in parts]
+            over = session.run([tf.convert_to_tensor(ratio.of_whole(total)), *own])
+            made = sum(s * p[0] * each / over[0] for s, p, each in zip(by, parts, over[1:]))
+        else:
+            return False
+    return bool(np.allclose(made, whole[0], 1e-4, 1e-5))
 
 
 def listed() -> dict[str, str]:
@@ -223,7 +499,13 @@ def main() -> None:
         }
         for kind, functions in FUNCTIONS.items()
     }
-    result({"found": found, "static": static, "listed": listed()})
+    unlike = [
+        name
+        for kind in ("MEAN", "ROWS", "SUM", "RATIO")
+        for name, (function, *arguments) in FUNCTIONS[kind].items()
+        if not agree(function, arguments)
+    ]
+    result({"found": found, "static": static, "listed": listed(), "unlike": unlike})
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ _SEVERAL = {
     **dict.fromkeys(rules_functions.BRANCHES, rules_functions.branched),
     **dict.fromkeys(rules_functions.LOOPS, rules_functions.looped),
 }
-_DECIDED = (Kind.MIXED, Kind.LINEAR, Kind.RATIO, Kind.UNKNOWN)
+_DECIDED = {Kind.MIXED, Kind.LINEAR, Kind.RATIO, Kind.UNKNOWN}
 _PASSES = ("Cast", "Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient")
 
 
@@ -138,22 +138,24 @@ class Analysis:
         return found
 
     def why(self, tensor: Any) -> Any:
-        """The op that makes `tensor` of several samples, or unknown; its inputs are none of it."""
+        """The op that makes `tensor` of several samples, or unknown; its inputs are none of it.
+
+        Of what a function, a branch or a loop makes: an op in there. None: nothing does.
+        """
         if self.kind(tensor) not in _DECIDED:
             return None
         while True:
-            for inner in (
-                self._inside.get(key(tensor.op.outputs[0]), []) if tensor.op.outputs else ()
-            ):
-                for output in inner.graph.outputs:
-                    found = inner.why(output)
-                    if found is not None and found.type != "Placeholder":
-                        return found
             sources = [] if rules.is_end(tensor.op) else tensor.op.inputs
-            worse = [source for source in sources if self.kind(source) in _DECIDED]
+            worse = [source for source in sources if self.told(source).base in _DECIDED]
             if not worse:
-                return tensor.op
+                break
             tensor = worse[0]
+        for inner in self._inside.get(key(tensor.op.outputs[0]), []):
+            for output in inner.graph.outputs:
+                found = inner.why(output)
+                if found is not None and found.type != "Placeholder":
+                    return found
+        return tensor.op
 
     def divisor(self, tensor: Any) -> Ratio | None:
         """Of a tensor that something is divided by, if a ratio can be made of it: a scalar.

@@ -22,6 +22,13 @@ class Node:
         self.rows = rows
         self.size = sizes.number(rows) if rows else sizes.N
 
+    def given(self, told: list[Told], places: list[int] | None = None) -> Node:
+        """With this told instead, of all inputs or of those in these places."""
+        other = Node(self.analysis, self.output, told, self.rows)
+        if places is not None:
+            other.inputs = [self.inputs[place] for place in places]
+        return other
+
     def rank(self, place: int) -> int | None:
         rank: int | None = self.inputs[place].shape.rank
         return rank

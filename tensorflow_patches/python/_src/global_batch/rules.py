@@ -23,7 +23,7 @@ _ELEMENTWISE = """
 Abs Acos Acosh Angle Asin Asinh Atan Atanh BesselI0 BesselI0e BesselI1 BesselI1e Bucketize Ceil
 ComplexAbs Cos Cosh Dawsn Digamma Elu Erf Erfc Erfinv Exp Expint Expm1 Floor FresnelCos FresnelSin
 Inv IsFinite IsInf IsNan LeakyRelu Lgamma Log Log1p LogicalNot Ndtri Relu Relu6 Rint Round
-Rsqrt Selu Sigmoid Sign Sin Sinh Softplus Softsign Spence Sqrt Tan Tanh Invert PopulationCount
+Rsqrt Selu Sigmoid Sin Sinh Softplus Softsign Spence Sqrt Tan Tanh Invert PopulationCount
 Atan2 ApproximateEqual Betainc BitwiseAnd BitwiseOr BitwiseXor ClipByValue Complex Cross Equal
 FakeQuantWithMinMaxArgs FakeQuantWithMinMaxVars FloorDiv FloorMod Greater GreaterEqual Igamma
 IgammaGradA Igammac LeftShift Less LessEqual LogicalAnd LogicalOr Maximum Minimum Mod NextAfter
@@ -103,7 +103,7 @@ _LISTS: dict[str, Callable[[Node], Told]] = {
 _STATEFUL = {
     *_RANDOM, "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarHandleOp", "VariableV2",
     "LookupTableFindV2", "HashTableV2", "MutableHashTableV2", "RngReadAndSkip", "Multinomial",
-    "StatefulPartitionedCall", "If", "Case", "While", "Assert",
+    "Empty", "StatefulPartitionedCall", "If", "Case", "While", "Assert",
 }  # fmt: skip
 _SOURCES = {"Const", "ReadVariableOp", "VarHandleOp", "VariableV2", "HashTableV2", "NoOp"}
 _NO_LOOPS = {"Enter", "Exit", "Merge", "NextIteration", "RefEnter", "RefMerge"}
@@ -139,7 +139,8 @@ def of_node(node: Node) -> Told:
         return numbers.likes(node)
     for worst in (Kind.MIXED, Kind.UNKNOWN):
         if any(one.base is worst for one in told):
-            return Told(worst)
+            # What is divided by may be the larger of a sum and a constant.
+            return rule(node) if rule in _QUOTIENTS else Told(worst)  # type: ignore[misc]
     if node.op.op_def.is_stateful and name not in _STATEFUL:
         return UNKNOWN
     if told and all(one.is_const for one in told) and not (by_rows or rule in _OF_CONSTANTS):
@@ -211,6 +212,7 @@ _RULES: dict[str, Callable[[Node], Told]] = {
     "CudnnRNNV2": shapes.stepped,
     "CudnnRNNV3": shapes.stepped,
     "ExpandDims": shapes.expand,
+    "Empty": shapes.made,
     "Fill": shapes.made,
     "L2Loss": numbers.l2_loss,
     "OneHot": shapes.one_hot,
@@ -220,6 +222,7 @@ _RULES: dict[str, Callable[[Node], Told]] = {
     "Reshape": shapes.reshape,
     "Roll": shapes.along(2),
     "ScatterNd": shapes.scatter,
+    "Sign": numbers.sign,
     "Slice": shapes.slice_,
     "Split": shapes.split(1, 0),
     "SplitV": shapes.split(0, 2),
@@ -233,4 +236,5 @@ _RULES: dict[str, Callable[[Node], Told]] = {
     "UnsortedSegmentSum": shapes.segments,
     "Where": shapes.where,
 }
+_QUOTIENTS = {numbers.divide, numbers.reciprocal}
 _OF_CONSTANTS = {_RULES["Fill"], _RULES["BroadcastTo"], numbers.as_is}

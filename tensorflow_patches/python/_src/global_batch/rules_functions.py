@@ -60,7 +60,7 @@ def looped(node: Node) -> list[Told]:
         for place, (told, start, end) in enumerate(
             zip(before, inner.graph.inputs, inner.graph.outputs)
         )
-        if told.zero and told.numbers is not None and _is_next(end, start)
+        if told.zero and told.numbers is not None and _is_next(inner, end, start)
     }
     asked = node.analysis.inside(node.op, condition, before)
     by_sample = asked is not None and bool(_over_samples(asked, counters, node))
@@ -108,15 +108,12 @@ def _is(one: Any, other: Any) -> bool:
     return _source(one) is _source(other)
 
 
-def _is_next(tensor: Any, before: Any) -> bool:
+def _is_next(inner: Any, tensor: Any, before: Any) -> bool:
     """Whether it is `before` and 1."""
-    from tensorflow.python.framework import tensor_util
-
     op = _source(tensor).op
     if op.type not in ("Add", "AddV2") or not _is(op.inputs[0], before):
         return False
-    step = tensor_util.constant_value(op.inputs[1])
-    return step is not None and step.ndim == 0 and step == 1
+    return sizes.whole(inner.told(op.inputs[1]).numbers) == [1]
 
 
 def _over_samples(asked: Any, counters: set[int], node: Node) -> list[int]:
@@ -154,21 +151,25 @@ def stacked(node: Node) -> Told:
     return told.but(axis=told.axis + 1) if told.has_rows else told.but(zero=told.zero)
 
 
+def _is_own(index: Told) -> bool:
+    """The number of the sample that a loop is at."""
+    return index.has_rows and index.place and index.axis < 0 and not index.some
+
+
 def item(node: Node) -> Told:
     told, index = node.told[:2]
     if index.is_const:
         own = told.has_rows and told.axis < 0
         return MIXED if own else told.but(zero=told.zero)  # one sample of the batch
-    if index.place and index.axis < 0 and not told.has_rows | (told.base is not Kind.CONST):
-        return told.but()
-    return told.but() if index.place and index.axis < 0 and told.axis < 0 else MIXED
+    own = _is_own(index) and (told.axis < 0 if told.has_rows else told.base is Kind.CONST)
+    return told.but() if own else MIXED
 
 
 def with_item(node: Node) -> Told:
     told, index, new = node.told[:3]
     if index.is_const:
         return MIXED if new.has_rows and new.axis < 0 else joined(told, new)
-    if not index.place or index.axis >= 0:
+    if not _is_own(index):
         return MIXED
     if new.is_const:
         new = Told(Kind.ROWS, axis=-1, same=True)

@@ -86,6 +86,13 @@ def cast(node: Node) -> Told:
     return node.told[0].but(zero=node.told[0].zero) if kept else together(node)
 
 
+def sign(node: Node) -> Told:
+    """No matter by how many samples a number is divided."""
+    told = node.told[0]
+    known = told.has_rows and told.base is Kind.ROWS and not told.place and told.power is not None
+    return told.but(power=0, over=None) if known else together(node)
+
+
 def square(node: Node) -> Told:
     told = node.told[0]
     return together(node) if told.is_plain else _product(node, [told, told])
@@ -95,7 +102,7 @@ def add(node: Node) -> Told:
     if not any(one.has_rows for one in node.told):
         return added(node.told)
     if any(one.place for one in node.told):
-        return MIXED
+        return _next_place(node)
     rows = [one for one in node.told if one.has_rows]
     others = [one for one in node.told if not one.has_rows and not one.zero]
     lie = of_one(node) if all(one.axis < 0 for one in rows) else aligned(node)
@@ -112,6 +119,14 @@ def add(node: Node) -> Told:
         )
         return lie.but(base=Kind.SHIFTED, same=False) if means and not lie.some else MIXED
     return lie.but(same=all(one.same for one in rows))
+
+
+def _next_place(node: Node) -> Told:
+    """The number of the sample that a loop is at, and 1: the end of a slice, and no own number."""
+    places = [one for one in node.told if one.has_rows]
+    alone = len(places) == 1 and places[0].axis < 0
+    consts = all(one.is_const for one in node.told if not one.has_rows)
+    return places[0].but(some=True) if alone and consts else MIXED
 
 
 def multiply(node: Node) -> Told:
@@ -166,8 +181,11 @@ def divide(node: Node) -> Told:
         return _product(node, node.told) if plain else MIXED
     if by.base in (Kind.SIZE, Kind.CONST):
         return SIZE if over.base in (Kind.SIZE, Kind.CONST) and not over.over else MIXED
-    divisor = node.analysis.divisor(node.inputs[1])
-    if divisor is None or over.over or over.base not in (Kind.CONST, Kind.ROWS, Kind.SUM):
+    if Kind.UNKNOWN in (over.base, by.base):
+        return MIXED if Kind.MIXED in (over.base, by.base) else UNKNOWN
+    if over.over or over.base not in (Kind.CONST, Kind.ROWS, Kind.SUM):
+        return MIXED
+    if node.analysis.divisor(node.inputs[1]) is None:
         return MIXED
     return over.but(over=node.analysis.key(node.inputs[1]))
 
@@ -176,8 +194,11 @@ def reciprocal(node: Node) -> Told:
     told = node.told[0]
     if told.base is Kind.CONST and not told.over:
         return told.but(power=-(told.power or 0))
-    divisor = node.analysis.divisor(node.inputs[0])
-    return together(node) if divisor is None else CONST.but(over=node.analysis.key(node.inputs[0]))
+    if told.has_rows or told.base in (Kind.SIZE, Kind.UNKNOWN):
+        return UNKNOWN if told.base is Kind.UNKNOWN else together(node)
+    if node.analysis.divisor(node.inputs[0]) is None:
+        return MIXED
+    return CONST.but(over=node.analysis.key(node.inputs[0]))
 
 
 def _static_power(node: Node) -> int:

@@ -15,6 +15,7 @@ from tensorflow.mpi._src.global_batch.kind import (
     Kind,
     Told,
     added,
+    joined,
     merged,
     of_numbers,
 )
@@ -479,7 +480,7 @@ def _kept(node: Node, told: Told, one: slice) -> Told:
 def _own_sample(node: Node) -> Told:
     """x[i] in a loop over the samples."""
     told, at = node.told[0], node.told[1]
-    one = at.place and at.axis < 0 and int(node.op.get_attr("shrink_axis_mask")) & 1
+    one = at.place and not at.some and at.axis < 0 and int(node.op.get_attr("shrink_axis_mask")) & 1
     plain = told.has_rows and told.axis == 0 and told.outer == told.inner == sizes.ONE
     if one and plain and not told.place and not told.some:
         return told.but(axis=-1)
@@ -558,6 +559,8 @@ def _own_rows(params: Told, indices: Told, axis: int) -> Told:
     """Rows that are found by their own numbers."""
     fine = params.base is Kind.ROWS and params.axis == axis and not params.place
     if not fine or params.some:
+        return MIXED
+    if indices.some and indices.axis < 0:
         return MIXED
     if indices.some:  # those of a mask of as many rows
         return params.but(axis=axis + indices.axis, some=True)
@@ -693,7 +696,7 @@ def made(node: Node) -> Told:
     if numbers is None:
         return UNKNOWN
     spread = _spread(node, list(numbers.flat), [])
-    fill = node.type == "Fill"
+    fill = node.type in ("Fill", "Empty")
     if not spread.has_rows:
         return spread
     return spread.but(power=value.power, over=value.over, same=fill, zero=value.zero and fill)
@@ -764,12 +767,37 @@ def batch_norm(node: Node) -> Told:
 def select(node: Node) -> Told:
     """Of Select's vectors of conditions each is for a row, whatever the other dimensions are."""
     ranks = [node.rank(place) for place in range(3)]
-    if node.type == "SelectV2" or ranks[0] in (0, None) or ranks[0] == ranks[1]:
+    if node.type == "Select" and ranks[0] not in (0, None, ranks[1]):
+        if not all(one.is_plain and one.has_rows and not one.axis for one in node.told):
+            return UNKNOWN
+        both = merged(node.told[0], node.told[1])
+        return MIXED if both is None else both.but(same=False)
+    if all(one.is_plain for one in node.told):
         return together(node)
-    if not all(one.is_plain and one.has_rows and not one.axis for one in node.told):
-        return UNKNOWN
-    both = merged(node.told[0], node.told[1])
-    return MIXED if both is None else both.but(same=False)
+    if node.told[1].place and node.told[2].zero and _is_of_several(node):
+        return node.told[1]  # a single sample has the number 0
+    # Where the condition is of each sample, what both values are scaled with scales the result.
+    condition, *values = node.told
+    if condition.is_const and not any(one.has_rows for one in values):
+        return joined(*values)
+    scales = {(one.power, one.over) for one in values if not one.zero}
+    if not condition.is_plain or len(scales) != 1 or any(one.place for one in values):
+        return MIXED
+    if not all(one.base in (Kind.ROWS, Kind.CONST) for one in values):
+        return MIXED
+    ((power, over),) = scales
+    plain = [one.but(power=0, over=None) for one in node.told]
+    lie = together(node.given(plain))
+    return lie.but(power=power, over=over) if lie.has_rows else lie
+
+
+def _is_of_several(node: Node) -> bool:
+    """Whether the condition says that there is more than one sample, as vectorized loops ask."""
+    op = node.inputs[0].op
+    if op.type != "Greater":
+        return False
+    size, floor = (node.analysis.told(source).numbers for source in op.inputs)
+    return sizes.whole(floor) == [1] and size is not None and size.flat[0] == node.size
 
 
 def stepped(node: Node) -> Told:

@@ -7,6 +7,7 @@ followed as such numbers, so that what is done to the dimension of the samples i
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable
 from fractions import Fraction
@@ -227,6 +228,21 @@ def _sliced(op: Any, place: int, values: Any, begin: Any, end: Any, strides: Any
     return values[tuple(index)]
 
 
+def _compared(function: Callable[[Any, Any], bool]) -> Any:
+    def compare(one: Number, other: Number) -> Number:
+        if one.of != other.of:
+            raise ValueError("not known")
+        return number(int(function(one.factor, other.factor)))
+
+    return _elementwise(compare)
+
+
+def _chosen(condition: Number, one: Number, other: Number) -> Number:
+    if condition.value is None:
+        raise ValueError("not known")
+    return one if condition.value else other
+
+
 def _split(op: Any, place: int, axis: Any, values: Any) -> Any:
     return np.split(values, op.get_attr("num_split"), _int(axis))[place]
 
@@ -279,12 +295,18 @@ def _as_it_is(op: Any, place: int, values: Any, *_: Any) -> Any:
     return values
 
 
+_COMPARISONS = {
+    "Equal": "eq", "NotEqual": "ne", "Less": "lt", "LessEqual": "le", "Greater": "gt",
+    "GreaterEqual": "ge",
+}  # fmt: skip
 _FOLDS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("Identity", "Cast", "StopGradient", "Snapshot", "EnsureShape"), _as_it_is),
     **dict.fromkeys(("Add", "AddV2"), _elementwise(lambda one, other: one + other)),
     **dict.fromkeys(("RealDiv", "Div", "DivNoNan"), _elementwise(lambda one, other: one / other)),
     **dict.fromkeys(("FloorDiv", "TruncateDiv"), _elementwise(lambda one, other: one // other)),
     **dict.fromkeys(("FloorMod", "Mod"), _elementwise(lambda one, other: one % other)),
+    **{name: _compared(getattr(operator, how)) for name, how in _COMPARISONS.items()},
+    "SelectV2": _elementwise(_chosen),
     "Sub": _elementwise(lambda one, other: one - other),
     "Mul": _elementwise(lambda one, other: one * other),
     "Neg": _elementwise(lambda one: -one),
