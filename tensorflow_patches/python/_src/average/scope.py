@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from tensorflow.mpi._src.runtime import c_api, group
+from tensorflow.mpi._src.runtime import c_api, group, threads
 
 _local = threading.local()  # weight, depth, step, passes, script
 _shared_out = False
@@ -22,15 +22,9 @@ class _Step(enum.Enum):
     GIVEN = "what the script gave each rank, the same or not"
 
 
-@contextlib.contextmanager
-def weighted(weight: Any) -> Iterator[None]:
+def weighted(weight: Any) -> contextlib.AbstractContextManager[None]:
     """On this thread, `current_weight()` is `weight` inside: around a Keras train step."""
-    before = current_weight()
-    _local.weight = weight
-    try:
-        yield
-    finally:
-        _local.weight = before
+    return threads.inside(_local, weight=weight)
 
 
 def current_weight() -> Any:
@@ -40,7 +34,7 @@ def current_weight() -> Any:
 
 def on_part() -> contextlib.AbstractContextManager[None]:
     """Around a Keras step of this rank's part of a batch."""
-    return _step(_Step.OWN)
+    return threads.inside(_local, step=_Step.OWN)
 
 
 def computed_alike() -> contextlib.AbstractContextManager[None]:
@@ -50,7 +44,7 @@ def computed_alike() -> contextlib.AbstractContextManager[None]:
     of embeddings are averaged row by row where they stand, so an optimizer sees one process's rows.
     The caller vouches for it, on all ranks; ranks whose gradients differ in shape hear an error.
     """
-    return _step(_Step.ALIKE)
+    return threads.inside(_local, step=_Step.ALIKE)
 
 
 def on_given() -> contextlib.AbstractContextManager[None]:
@@ -58,17 +52,7 @@ def on_given() -> contextlib.AbstractContextManager[None]:
 
     Inside another step it is that one's: an override that calls its super's.
     """
-    return _step(getattr(_local, "step", None) or _Step.GIVEN)
-
-
-@contextlib.contextmanager
-def _step(kind: _Step) -> Iterator[None]:
-    before = getattr(_local, "step", None)
-    _local.step = kind
-    try:
-        yield
-    finally:
-        _local.step = before
+    return threads.inside(_local, step=getattr(_local, "step", None) or _Step.GIVEN)
 
 
 def is_in_step() -> bool:
@@ -128,16 +112,10 @@ def is_shared_out() -> bool:
     return _shared_out
 
 
-@contextlib.contextmanager
-def for_the_script() -> Iterator[None]:
+def for_the_script() -> contextlib.AbstractContextManager[None]:
     """Averages that this thread makes inside are of all ranks, also where averages are left to the
     script."""
-    before = getattr(_local, "script", False)
-    _local.script = True
-    try:
-        yield
-    finally:
-        _local.script = before
+    return threads.inside(_local, script=True)
 
 
 def also_later() -> Any:

@@ -14,7 +14,7 @@ import threading
 from typing import Any
 
 from tensorflow.mpi._src.average import averaging, scope, taken
-from tensorflow.mpi._src.runtime import group
+from tensorflow.mpi._src.runtime import group, threads
 from tensorflow.mpi._src.variables import naming
 
 _local = threading.local()  # minimizes: the optimizer whose minimize this thread is in
@@ -31,12 +31,8 @@ def computing(compute_gradients: Any) -> Any:
 
 def minimizing(minimize: Any) -> Any:
     def minimizing(self: Any, *args: Any, **kwargs: Any) -> Any:
-        before = getattr(_local, "minimizes", None)
-        _local.minimizes = self
-        try:
+        with threads.inside(_local, minimizes=self):
             return minimize(self, *args, **kwargs)
-        finally:
-            _local.minimizes = before
 
     return minimizing
 

@@ -19,7 +19,7 @@ from typing import Any
 from tensorflow.mpi._src.average.carrier import averaged_names
 from tensorflow.mpi._src.gpu import gpus
 from tensorflow.mpi._src.presence import presence
-from tensorflow.mpi._src.runtime import c_api, hooks
+from tensorflow.mpi._src.runtime import c_api, hooks, threads
 from tensorflow.mpi._src.variables import large_variables, naming, replica_check
 from tensorflow.mpi._src.variables.initial_broadcast import busy
 from tensorflow.mpi._src.variables.naming import state_name
@@ -120,14 +120,10 @@ def _updated_in_any_order(graph: Any) -> set[str]:
 def _values(session: Any, names: Iterable[str]) -> list[Any]:
     """Of variables, by their names with the session's scope; without a copy."""
     variables = _variables_of(session.graph)
-    busy.on = True
-    try:
-        with large_variables.shared_fetches():
-            wanted = {n: variables[n] for n in (name.rpartition("@")[0] for name in names)}
-            found = _read_variables(session, wanted)
-        return [found[name] for name in wanted]
-    finally:
-        busy.on = False
+    with threads.inside(busy, on=True), large_variables.shared_fetches():
+        wanted = {n: variables[n] for n in (name.rpartition("@")[0] for name in names)}
+        found = _read_variables(session, wanted)
+    return [found[name] for name in wanted]
 
 
 class ScopeOfRun:
@@ -200,8 +196,7 @@ def _sync_session(session: Any, known: _Session, trained: set[str]) -> None:
         known.scope = f"{graph._tf_mpi_identity}.{next(graph._tf_mpi_scopes)}"
         version = session._config.experimental.session_metadata.version
         c_api.load().tfmpi_set_scope(version, known.scope.encode())
-    busy.on = True
-    try:
+    with threads.inside(busy, on=True):
         variables = {
             name: variable
             for name, variable in _variables_of(session.graph).items()
@@ -212,8 +207,6 @@ def _sync_session(session: Any, known: _Session, trained: set[str]) -> None:
         received, empty = _receive_variables(session, label, variables, known)
         _write_variables(session, [(variables[name], value) for name, value in received.items()])
         known.synchronized.update(trained - empty)
-    finally:
-        busy.on = False
 
 
 def _receive_variables(

@@ -10,25 +10,19 @@ import contextlib
 import itertools
 import random
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from tensorflow.mpi._src.messaging import collectives
+from tensorflow.mpi._src.runtime import threads
 
 _inside = threading.local()  # .adapter: a data adapter is being built on this thread
 _numbers = itertools.count(1)
 
 
-@contextlib.contextmanager
-def adapter(active: bool) -> Iterator[None]:
+def adapter(active: bool) -> contextlib.AbstractContextManager[None]:
     """While one of Keras's data adapters builds its dataset; all ranks are at the same point."""
-    before = getattr(_inside, "adapter", False)
-    _inside.adapter = active
-    try:
-        yield
-    finally:
-        _inside.adapter = before
+    return threads.inside(_inside, adapter=active)
 
 
 def of_rank_0(seed: Any, seed2: Any) -> tuple[Any, Any]:

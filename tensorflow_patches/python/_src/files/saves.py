@@ -21,7 +21,7 @@ from tensorflow.mpi import config
 from tensorflow.mpi._src.files import failures, names, waits
 from tensorflow.mpi._src.lifecycle import engine
 from tensorflow.mpi._src.presence import presence
-from tensorflow.mpi._src.runtime import group
+from tensorflow.mpi._src.runtime import group, threads
 
 _IN_MEMORY = "ram://"  # of the process: TensorFlow's file system, in which tf_keras copies models
 
@@ -132,14 +132,9 @@ def tells_at_end(function: Callable[..., Any]) -> Callable[..., Any]:
     return outer
 
 
-@contextlib.contextmanager
-def without_waiting() -> Iterator[None]:
+def without_waiting() -> contextlib.AbstractContextManager[None]:
     """For saves that each rank makes at a time of its own, as those every so many seconds."""
-    before, _thread.waits = _thread.waits, False
-    try:
-        yield
-    finally:
-        _thread.waits = before
+    return threads.inside(_thread, waits=False)
 
 
 @contextlib.contextmanager
@@ -158,14 +153,9 @@ def passing(place: str) -> Iterator[None]:
         _thread.place, _thread.told = before
 
 
-@contextlib.contextmanager
-def _own_files() -> Iterator[None]:
+def _own_files() -> contextlib.AbstractContextManager[None]:
     """Files that no other process can see: every rank writes them."""
-    before, _thread.own = _thread.own, True
-    try:
-        yield
-    finally:
-        _thread.own = before
+    return threads.inside(_thread, own=True)
 
 
 def _key(path: Any) -> str | None:

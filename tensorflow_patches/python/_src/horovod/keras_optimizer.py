@@ -14,6 +14,7 @@ from tensorflow.mpi._src.horovod.aggregation import Aggregation
 from tensorflow.mpi._src.horovod.collectives import Average, Sum
 from tensorflow.mpi._src.horovod.process_sets import ProcessSet, global_process_set
 from tensorflow.mpi._src.horovod.reductions import Compression
+from tensorflow.mpi._src.runtime import threads
 
 _inside = threading.local()
 
@@ -113,11 +114,8 @@ class _OfKeras3(Reducing):
                 self.build(list(variables))  # type: ignore[attr-defined]
 
         def update(reduced: Any) -> Any:
-            _inside.on = True
-            try:
+            with threads.inside(_inside, on=True):
                 return base.apply(reduced, trainable_variables)
-            finally:
-                _inside.on = False
 
         return self._hvd_apply(grads, variables, update)
 
@@ -141,12 +139,9 @@ class _OfTfKeras(Reducing):
                 self.build(list(variables))
 
         def update(reduced: Any) -> Any:
-            _inside.on = True
-            try:
+            with threads.inside(_inside, on=True):
                 new = list(zip(reduced, variables, strict=True))
                 return base.apply_gradients(new, *args, **kwargs)
-            finally:
-                _inside.on = False
 
         return self._hvd_apply(grads, variables, update)
 

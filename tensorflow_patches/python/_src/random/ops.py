@@ -18,13 +18,13 @@ import contextlib
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from tensorflow.mpi._src.average import scope
 from tensorflow.mpi._src.random import compiled_ops, entropy
-from tensorflow.mpi._src.runtime import group
+from tensorflow.mpi._src.runtime import group, threads
 
 # Modules whose ops, in eager code, have kernels that go on in a sequence of their own.
 _GO_ON = {"tensorflow.python.ops.random_ops", "tensorflow.python.ops.candidate_sampling_ops"}
@@ -105,29 +105,17 @@ def alike_ints(original: Any) -> Any:
 # What a step draws for its samples
 
 
-@contextlib.contextmanager
-def for_samples(rows: int | None, model: Any) -> Iterator[None]:
+def for_samples(rows: int | None, model: Any) -> contextlib.AbstractContextManager[None]:
     """This thread traces or runs a step of `model` on this rank's `rows` samples.
 
     rows: None for as many as come.
     """
-    before = getattr(_local, "samples", None)
-    _local.samples = (rows, model)
-    try:
-        yield
-    finally:
-        _local.samples = before
+    return threads.inside(_local, samples=(rows, model))
 
 
-@contextlib.contextmanager
-def for_whole_batch() -> Iterator[None]:
+def for_whole_batch() -> contextlib.AbstractContextManager[None]:
     """This thread traces or runs a step that every rank has the whole batch of: draws are alike."""
-    before = getattr(_local, "whole", False)
-    _local.whole = True
-    try:
-        yield
-    finally:
-        _local.whole = before
+    return threads.inside(_local, whole=True)
 
 
 def is_in_step() -> bool:
@@ -189,14 +177,11 @@ def apart(op: Callable[..., Any]) -> Any:
         seeded = kwargs.get("seed2") or kwargs.get("seed")
         if not seeded or not is_in_step() or getattr(_local, "inside", False):
             return op(*args, **kwargs)
-        _local.inside = True
-        try:
+        with threads.inside(_local, inside=True):
             if not is_drawn_apart(_drawn_shape(op.__name__, *args, **kwargs)):
                 return op(*args, **kwargs)
             if op.__name__ in compiled_ops.OPS and compiled_ops.is_compiled():
                 return compiled_ops.OPS[op.__name__](*args, **kwargs)
-        finally:
-            _local.inside = False
         kwargs["seed2"] = (int(kwargs["seed2"] or 0) + group.rank * _ODD) % _MANY
         return op(*args, **kwargs)
 

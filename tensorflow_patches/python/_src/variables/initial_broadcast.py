@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tensorflow.mpi._src.lifecycle import ends
-from tensorflow.mpi._src.runtime import c_api
+from tensorflow.mpi._src.runtime import c_api, threads
 from tensorflow.mpi._src.variables import large_variables, naming, replica_check, states, unwrap
 
 busy = threading.local()  # a sync reads variables through the very calls that are hooked
@@ -94,16 +94,12 @@ def _sync_handles(label: str, handles: Iterable[Any], trained: Iterable[Any] = (
     """
     from tensorflow.python.framework import ops
 
-    busy.on = True
-    try:
-        with ops.init_scope():
-            # Handle ids grow with creation, so this is the program's order on every rank.
-            ordered = sorted(handles, key=states.creation)
-            roles = {id(handle): "trained" for handle in trained}
-            found = [states.of_handle(handle, roles.get(id(handle), "other")) for handle in ordered]
-            states.synchronize(label, [state for state in found if state is not None])
-    finally:
-        busy.on = False
+    with threads.inside(busy, on=True), ops.init_scope():
+        # Handle ids grow with creation, so this is the program's order on every rank.
+        ordered = sorted(handles, key=states.creation)
+        roles = {id(handle): "trained" for handle in trained}
+        found = [states.of_handle(handle, roles.get(id(handle), "other")) for handle in ordered]
+        states.synchronize(label, [state for state in found if state is not None])
 
 
 _synchronized_handles: set[str] = set()
