@@ -141,8 +141,9 @@ void TrainInStorm(Engine& engine, uint64_t seed) {
       "RESULT {\"rank\": %d, \"size\": %d, \"deaths\": %llu, \"digest\": \"%016llx\", "
       "\"difference\": %.9f, \"model\": %.6f, \"joined\": \"%s\"}\n",
       engine.topology().rank, engine.topology().size,
-      static_cast<unsigned long long>(engine.generation()), static_cast<unsigned long long>(digest),
-      Difference(model, undisturbed), static_cast<double>(model[0][0]), status.message().c_str());
+      static_cast<unsigned long long>(engine.published().generation()),
+      static_cast<unsigned long long>(digest), Difference(model, undisturbed),
+      static_cast<double>(model[0][0]), status.message().c_str());
 }
 
 }  // namespace tfmpi

@@ -36,7 +36,7 @@ def seds() -> Iterator[Any]:
             if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "MUTANTS":
                 lines = ast.literal_eval(node.value)
                 mutants = {
-                    name: ("engine/engine_recovery.cc", line) for name, line in lines.items()
+                    name: ("engine/recovery.cc", line) for name, line in lines.items()
                 }
             for name, (file, line) in mutants.items():
                 yield pytest.param(file, line, id=f"{build.parent.name}-{name}")

@@ -61,8 +61,6 @@ class Coordinator {
   // All that has been decided since the last call, stalls included.
   ResponseList Decide(TimePoint now);
 
-  bool HasJoined(int rank) const { return peers_[rank].joined; }
-
   // By rank, of gradients, since the start.
   const std::vector<LastReady>& last_ready() const { return last_ready_; }
 

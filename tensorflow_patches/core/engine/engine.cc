@@ -4,7 +4,11 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
+
+#include "tensorflow_patches/core/engine/request_notes.h"
+#include "tensorflow_patches/core/recovery/changing_transport.h"
 
 namespace tfmpi {
 namespace {
@@ -28,13 +32,6 @@ std::function<void()> StartThread(const std::function<void()>& loop) {
   return [thread] { thread->join(); };
 }
 
-// All ranks choose alike, and one says so.
-GpuOptions GpusOf(const EngineOptions& options, const Topology& topology) {
-  GpuOptions gpus = options.gpus;
-  if (topology.rank == 0) gpus.log = options.log;
-  return gpus;
-}
-
 }  // namespace
 
 Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
@@ -43,22 +40,25 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
                                : std::move(transport)),
       options_(std::move(options)),
       queue_([this] { this->transport()->Wake(); }),
-      fusion_(transport_.get(), options_.coordinator.fusion_threshold,
-              GpusOf(options_, topology())),
-      sent_(transport_->topology().size),
-      received_(transport_->topology().size),
-      // Statistics tell which rank came last: the coordinator's knowledge. A vote that a rank has
-      // died in could not be told from one that was not held.
-      bypass_(transport_.get(), options_.response_bypass && !options_.stats && !options_.go_on),
-      life_signs_(transport_->topology().size),
-      communication_stats_(options_.stats),
-      changing_(options_.go_on ? static_cast<ChangingTransport*>(transport_.get()) : nullptr),
-      careful_(transport_.get(), &history_) {
-  if (topology().rank == 0) {
-    coordinator_ =
-        std::make_unique<Coordinator>(topology().size, options_.coordinator, Clock::now());
+      state_(transport_.get(), &options_, &published_, &whereabouts_),
+      pending_(&state_,
+               [this] {
+                 communication_thread_.AssertMine();
+                 negotiator_.TellCoordinator();
+               }),
+      messenger_(&state_, &pending_),
+      presence_(&state_, &pending_, &messenger_),
+      careful_(options_.go_on ? std::make_unique<CarefulReduction>(transport_.get()) : nullptr),
+      executor_(&state_, &pending_, careful_.get()),
+      negotiator_(&state_, &pending_, &messenger_, &executor_,
+                  careful_ != nullptr ? careful_->history() : nullptr),
+      standing_(&state_, &pending_, &negotiator_) {
+  if (options_.go_on) {
+    const auto changing = static_cast<ChangingTransport*>(transport_.get());
+    recovery_ = std::make_unique<Recovery>(
+        &state_, Recoverable{changing, careful_.get(), &pending_, &messenger_, &executor_,
+                             &negotiator_, &standing_});
   }
-  MakeLinks();
   const auto loop = [this] { Run(); };
   await_loop_ = options_.start_loop ? options_.start_loop(loop) : StartThread(loop);
 }
@@ -78,7 +78,9 @@ Ticket Engine::Submit(Request request) {
 void Engine::Submit(std::vector<Request> requests, std::vector<Ticket>* tickets) {
   NoteSubmitted(&requests);
   for (Request& request : requests) {
-    if (request.generation == Request::kThisGeneration) request.generation = generation();
+    if (request.generation == Request::kThisGeneration) {
+      request.generation = published_.generation();
+    }
   }
   if (queue_.Push(&requests, tickets)) return;
   for (Request& request : requests) {
@@ -92,54 +94,17 @@ void Engine::Withdraw(Ticket ticket) { queue_.PushWithdrawal(ticket); }
 
 void Engine::Post(const std::string& key) {
   if (topology().rank != 0) return;
-  CountPost(key);
+  published_.CountPost(key);
   queue_.PushPost(key);
 }
 
-int64_t Engine::Posted(const std::string& key) const {
-  std::lock_guard<std::mutex> lock(posted_mutex_);
-  const auto it = posted_.find(key);
-  return it != posted_.end() ? it->second.count : 0;
-}
-
-std::string Engine::PostedValue(const std::string& key, int64_t number) const {
-  std::lock_guard<std::mutex> lock(posted_mutex_);
-  const auto it = posted_.find(key);
-  const bool there =
-      it != posted_.end() && number >= 0 && number < static_cast<int64_t>(it->second.said.size());
-  return there ? it->second.said[number] : std::string();
-}
-
-void Engine::CountPost(const std::string& post) {
-  const size_t end = post.find('\n');
-  const bool says = end != std::string::npos;
-  std::lock_guard<std::mutex> lock(posted_mutex_);
-  Posts& posts = posted_[post.substr(0, end)];
-  if (says || !posts.said.empty()) {
-    posts.said.resize(posts.count);
-    posts.said.push_back(says ? post.substr(end + 1) : std::string());
-  }
-  ++posts.count;
-  ++posts_heard_;
-}
-
-Status Engine::failure() const {
-  std::lock_guard<std::mutex> lock(posted_mutex_);
-  return shown_failure_;
-}
-
-EngineStats Engine::stats() const {
-  return {completed_.load(),     collectives_.load(),       bytes_.load(), predicted_.load(),
-          messages_sent_.load(), messages_received_.load(), as_one_.load()};
-}
-
 Status Engine::Join() {
-  join_requested_ = true;
-  queue_.Wake();
+  queue_.AskToJoin();
   std::exchange(await_loop_, nullptr)();
   communication_thread_.AssertGivenUp();
-  if (!failure_.ok()) return failure_;
-  const Status drained = fusion_.DrainGpus(Clock::now() + options_.collective_timeout);
+  if (!state_.ok()) return state_.failure;
+  const TimePoint deadline = Clock::now() + options_.collective_timeout;
+  const Status drained = executor_.fusion()->DrainGpus(deadline);
   if (!drained.ok()) return drained;
   if (options_.at_end && !options_.at_end(transport_.get())) {
     return Status(Code::kUnavailable, "the ranks could not gather what they recorded");
@@ -148,58 +113,144 @@ Status Engine::Join() {
 }
 
 void Engine::Leave(const std::string& reason, Clock::duration grace) {
-  leave_reason_ = reason;
-  leave_requested_ = true;
-  queue_.Wake();
+  queue_.AskToLeave(reason);
   const TimePoint deadline = Clock::now() + grace;
   while (!ended_ && Clock::now() < deadline) Clock::Sleep(milliseconds(1));
-  stop_requested_ = true;
-  queue_.Wake();
+  queue_.AskToStop();
   std::exchange(await_loop_, nullptr)();
 }
 
 void Engine::Run() {
   communication_thread_.Take();
-  while (!stop_requested_) {
-    if (finished_ && (!options_.go_on || given_up_)) break;
-    now_ = Clock::now();
-    CheckDisturbance();
-    if (interrupted_ || finished_) {
-      if (MeetSurvivors()) break;
-      continue;
-    }
-    bool progress = TakeSubmissions();
-    NoteEnd();
-    if (failure_.ok()) progress |= ExchangeMessages(/*news=*/true);  // time may have passed
-    if (interrupted_) continue;
-    if (!failure_.ok() && (joined_ || left_ || join_requested_ || leave_requested_)) break;
-    if (progress) continue;
-    if (bypass_.voted() && transport_->MayPoll()) {
-      PollForVotes();
-      if (!bypass_.voted()) continue;
-    }
-    if (!failure_.ok()) {
-      // What peers still send nobody reads: a wait for messages would end at once, again and again.
-      Clock::Sleep(kFailedWait);
-      continue;
-    }
-    CheckCoordinator();
-    CheckPeers();
-    CheckGpus();
-    if (TellStanding()) continue;
-    // Nothing can be agreed on without this rank, unless it has joined.
-    const bool keeps = relay_ != nullptr && relay_->keeps();
-    const bool expecting = keeps || !names_.nothing_pending() || joined_ || left_;
-    const bool patient = bypass_.voted() || keeps;
-    transport_->Wait(
-        patient ? std::min<Clock::duration>(options_.vote_patience, kIdleWait) : kIdleWait,
-        expecting && (!links_.tree || links_.between_nodes), [this] {
-          communication_thread_.AssertMine();
-          return Stirs();
-        });
-  }
+  while (!queue_.stop_asked() && !IsOver() && Turn()) EndByFailure();
   Stop();
   communication_thread_.GiveUp();
+}
+
+// Every script has ended, or this one after a failure.
+bool Engine::IsOver() const {
+  if (failed_) return queue_.join_asked() || queue_.leave_asked();
+  return state_.finished && recovery_ == nullptr;
+}
+
+// False: every script has ended, and all ranks know.
+bool Engine::Turn() {
+  state_.now = Clock::now();
+  if (failed_) {
+    // What peers still send nobody reads: a wait for messages would end at once, again and again.
+    if (!TakeSubmissions()) Clock::Sleep(kFailedWait);
+    return true;
+  }
+  if (recovery_ != nullptr) {
+    recovery_->CheckDisturbance();
+    const bool meets = state_.interrupted || (state_.finished && state_.ok());
+    if (meets) TakeSubmissions();  // of this group
+    if (meets && !state_.given_up) return !recovery_->MeetSurvivors();
+  }
+  const bool submitted = TakeSubmissions();
+  NoteEnd();
+  // Time may have passed, which is news.
+  const bool exchanged = state_.ok() && ExchangeMessages(/*news=*/true);
+  if (submitted || exchanged || !state_.ok()) return true;
+  if (negotiator_.voted() && transport_->MayPoll()) {
+    PollForVotes();
+    if (!negotiator_.voted() || !state_.ok()) return true;
+  }
+  presence_.CheckCoordinator();
+  presence_.CheckPeers();
+  CheckGpus();
+  if (state_.ok() && !standing_.TellStanding()) Wait();
+  return true;
+}
+
+// What follows when a part has failed the engine.
+void Engine::EndByFailure() {
+  if (state_.ok() || state_.interrupted || failed_) return;
+  state_.interrupted = state_.Interrupts();
+  if (state_.interrupted) return;  // those that are left meet in the next turn
+  failed_ = true;
+  published_.SetFailure(state_.failure);
+  messenger_.TellPeers(state_.failure);
+  executor_.fusion()
+      ->AbortGpus();  // before streams are waited for, of which theirs may wait for it
+  pending_.CompleteAll(state_.failure);
+}
+
+void Engine::Stop() {
+  queue_.Close();
+  TakeSubmissions();
+  EndByFailure();
+  if (!state_.finished && state_.ok()) {
+    messenger_.TellBelowOfEnd(queue_.leave_asked() ? queue_.leave_reason()
+                                                   : "its engine has ended");
+  }
+  pending_.CompleteAll(state_.ok() ? Status(Code::kFailedPrecondition, "the engine has stopped")
+                                   : state_.failure);
+  ended_ = true;
+}
+
+bool Engine::TakeSubmissions() {
+  queue_.Drain(&drained_);
+  for (Submission& submission : drained_.submissions) {
+    const Status status = Accept(&submission.request);
+    if (status.ok()) {
+      pending_.Add(std::move(submission));
+    } else {
+      submission.request.done(status);
+    }
+  }
+  for (const Ticket ticket : drained_.withdrawals) pending_.Withdraw(ticket);
+  for (const std::string& key : drained_.posts) negotiator_.NotePost(key);
+  const bool any = !drained_.empty();
+  drained_.clear();  // what was refused holds its submitter's memory
+  return any;
+}
+
+// Not ok: how the request ends at once.
+Status Engine::Accept(Request* request) {
+  if (failed_) return state_.failure;
+  const Signature& signature = request->signature;
+  Status status = Validate(signature);
+  if (status.ok() && recovery_ != nullptr) status = recovery_->MakeOfThisGroup(request);
+  if (!status.ok()) return status;
+  const bool orphaned = recovery_ != nullptr && signature.root == Request::kDeadRoot;
+  if (signature.kind == OpKind::kBroadcast && !orphaned &&
+      (signature.root < 0 || signature.root >= state_.size())) {
+    return Status(Code::kInvalidArgument, "broadcast '" + request->name + "' from rank " +
+                                              std::to_string(signature.root) + " of " +
+                                              std::to_string(state_.size()));
+  }
+  // A rank whose variables are no longer the others' must not train on as if they were.
+  if (whereabouts_.missed() != 0 && request->purpose == Purpose::kStep && IsGradient(signature)) {
+    return Status(Code::kFailedPrecondition,
+                  state_.Me() + " gives the gradient '" + request->name +
+                      "', but the others have trained on while it waited for a file of rank 0 or "
+                      "in a barrier, so its variables are no longer theirs. Give all ranks as many "
+                      "steps before each, or call tf.mpi.broadcast_variables after it");
+  }
+  return Status();
+}
+
+void Engine::NoteEnd() {
+  const bool joins = queue_.join_asked() && !state_.joined;
+  const bool leaves = queue_.leave_asked() && !state_.left;
+  // Once more: what was handed in before the wish to end was seen must not be lost.
+  if (joins || leaves) TakeSubmissions();
+  if (joins && pending_.names().nothing_pending()) {
+    state_.joined = true;
+    pending_.ready_list().joined = true;
+    messenger_.life_signs().Begin(state_.now);
+  }
+  if (leaves) {
+    state_.left = true;
+    state_.leaving = queue_.leave_reason();
+    pending_.ready_list().leaving = state_.leaving;
+  }
+}
+
+bool Engine::ExchangeMessages(bool news) {
+  standing_.TellThatWaitIsOver();
+  return state_.ok() && negotiator_.Exchange(news);
 }
 
 // Its peers should vote at any moment: to sleep and be woken costs a step more. Ends when they have
@@ -208,80 +259,37 @@ void Engine::PollForVotes() {
   constexpr int kPollsPerLook = 16;  // at the clock
   TimePoint began;
   int polls = 0;
-  while (bypass_.voted() && failure_.ok() && !finished_ && !IsAskedToEnd()) {
+  while (negotiator_.voted() && state_.ok() && !state_.finished && !queue_.end_asked()) {
     const bool submitted = TakeSubmissions();
     if (ExchangeMessages(submitted) || submitted) {
       polls = 0;
     } else if (++polls % kPollsPerLook == 0) {
-      now_ = Clock::now();
-      if (polls == kPollsPerLook) began = now_;
-      if (now_ - began >= kPollPatience) return;
+      state_.now = Clock::now();
+      if (polls == kPollsPerLook) began = state_.now;
+      if (state_.now - began >= kPollPatience) return;
       std::this_thread::yield();  // others that wait for this core come first
     }
   }
 }
 
-void Engine::Stop() {
-  queue_.Close();
-  TakeSubmissions();
-  if (!finished_ && failure_.ok()) TellBelowOfEnd();
-  const Status status =
-      failure_.ok() ? Status(Code::kFailedPrecondition, "the engine has stopped") : failure_;
-  CompleteAll(status);
-  ended_ = true;
-}
-
-// Something to do that no message tells of.
-bool Engine::Stirs() const {
-  return queue_.Stirs() || (bypass_.voted() && bypass_.Look() != Outcome::kOpen);
-}
-
 void Engine::CheckGpus() {
-  const Status status = fusion_.CheckGpus(now_);
-  if (status.ok()) return;
-  Fail(Status(status.code(), "rank " + std::to_string(topology().rank) + "/" +
-                                 std::to_string(topology().size) + ": " + status.message()));
+  const Status status = executor_.fusion()->CheckGpus(state_.now);
+  if (!status.ok()) state_.Fail(Status(status.code(), state_.Me() + ": " + status.message()));
 }
 
-// The coordinator reports stalls; this is for when it does not answer at all.
-void Engine::CheckCoordinator() {
-  const Clock::duration timeout = options_.coordinator.stall_timeout;
-  if (coordinator_ != nullptr || !failure_.ok()) return;
-  std::string unanswered;
-  TimePoint since = now_;
-  names_.ForEachPending([&](const NameTable::Entry& entry) {
-    if (entry.announced >= since) return;
-    since = entry.announced;
-    unanswered = entry.name;
+void Engine::Wait() {
+  const bool keeps = messenger_.keeps();
+  const bool patient = negotiator_.voted() || keeps;
+  const auto limit = patient ? std::min<Clock::duration>(options_.vote_patience, kIdleWait)
+                             : Clock::duration(kIdleWait);
+  // Nothing can be agreed on without this rank, unless it has joined.
+  const bool expecting =
+      keeps || !pending_.names().nothing_pending() || state_.joined || state_.left;
+  const ControlLinks& links = messenger_.links();
+  transport_->Wait(limit, expecting && (!links.tree || links.between_nodes), [this] {
+    communication_thread_.AssertMine();
+    return queue_.Stirs() || negotiator_.MayBeDecided();  // of which no message tells
   });
-  if (unanswered.empty()) return;
-  if (timeout.count() > 0 && now_ - since >= WithGrace(timeout)) {
-    return Fail(
-        Status(Code::kDeadlineExceeded,
-               "rank " + std::to_string(topology().rank) + "/" + std::to_string(topology().size) +
-                   ": rank 0 has not answered about '" + unanswered +
-                   "' for longer than TF_MPI_STALL_TIMEOUT; its process is stopped, hangs "
-                   "or has died" +
-                   (links_.parent == 0 ? ""
-                                       : ", or that of rank " + std::to_string(links_.parent) +
-                                             ", by way of which it answers")));
-  }
-  ReportSilence(unanswered, since);
-}
-
-// Rank 0 gives a sign of life with each of its reports of what stalls. Rank 1 speaks for all that
-// hear none.
-void Engine::ReportSilence(const std::string& unanswered, TimePoint since) {
-  const Clock::duration warning = options_.coordinator.stall_warning;
-  if (topology().rank != 1 || warning.count() == 0 || !options_.log) return;
-  const TimePoint quiet_since = std::max({since, heard_of_coordinator_, reported_silence_});
-  if (now_ - quiet_since < WithGrace(warning)) return;
-  reported_silence_ = now_;
-  const auto waited = std::chrono::duration_cast<std::chrono::seconds>(now_ - since);
-  options_.log("rank 0 has not answered about '" + unanswered + "' for " +
-               std::to_string(waited.count()) +
-               " s; its process is stopped, hangs or has died. An error follows after "
-               "TF_MPI_STALL_TIMEOUT");
 }
 
 }  // namespace tfmpi

@@ -67,6 +67,16 @@ Standing Whereabouts::Look() const {
   return standing;
 }
 
+void Whereabouts::SetNeedsAll(const std::string& why) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  needs_all_ = why;
+}
+
+std::string Whereabouts::needs_all() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return needs_all_;
+}
+
 void Stillness::Stir(TimePoint now) {
   since_ = now;
   measured_ = false;

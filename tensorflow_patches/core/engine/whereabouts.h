@@ -1,5 +1,5 @@
-// What this rank's script does while the ranks wait: what it says itself, and what its process
-// shows.
+// What this rank's script does while the ranks wait, and what it needs of them: what it says
+// itself, and what its process shows.
 
 #ifndef TFMPI_CORE_ENGINE_WHEREABOUTS_H_
 #define TFMPI_CORE_ENGINE_WHEREABOUTS_H_
@@ -33,12 +33,24 @@ class Whereabouts {
 
   Standing Look() const;
 
+  // Not empty: what the script does, and what cannot go on with other ranks.
+  void SetNeedsAll(const std::string& why);
+  std::string needs_all() const;
+
+  // The others have averaged a gradient while this rank had none to give (Standing): it may give no
+  // more until its variables are theirs again.
+  void MissOne() { ++missed_; }
+  void CaughtUp() { missed_ = 0; }
+  uint64_t missed() const { return missed_; }
+
  private:
   std::atomic<int64_t> steps_{0};
   std::atomic<bool> several_threads_{false};
+  std::atomic<uint64_t> missed_{0};
   mutable std::mutex mutex_;
   std::string doing_;  // guarded by mutex_, as all below
   Standing file_;      // its wait; kNo: none
+  std::string needs_all_;
 };
 
 // Whether the process does nothing: no processor time but the communication thread's, no thread

@@ -43,6 +43,40 @@ double WeightOf(const FusionEntry& entry) {
 
 }  // namespace
 
+Status CarefulReduction::Execute(const Response& response, const std::vector<FusionEntry>& entries,
+                                 TimePoint deadline) {
+  Unit unit;
+  bool meets_all = false;
+  Status status = Collect(response, entries, deadline, &unit.result, &meets_all);
+  if (!status.ok()) {
+    KeepForGood(std::move(unit.result.memory));
+    return status;
+  }
+  status = Deliver(response, entries, transport_->topology().rank, unit.result,
+                   /*collected_here=*/true);
+  unit.what.responses = {response};
+  history_.Add(std::move(unit), meets_all);
+  return status;
+}
+
+Status CarefulReduction::KeepHistoryShort(TimePoint deadline) {
+  constexpr size_t kMostBytes = size_t{64} << 20;
+  constexpr uint64_t kMostUnits = 1000;
+  if (history_.bytes() <= kMostBytes && history_.done() - history_.first() <= kMostUnits) {
+    return Status();
+  }
+  // All ranks begin this.
+  auto one = std::make_unique<int64_t>(1);
+  const Status status = transport_->Allreduce(one.get(), one.get(),
+                                              {1, DataType::kInt64, ReduceOp::kSum, 1}, deadline);
+  if (status.ok()) {
+    history_.Forget();
+  } else {
+    KeepForGood(std::move(one));
+  }
+  return status;
+}
+
 Status CarefulReduction::Collect(const Response& response, const std::vector<FusionEntry>& entries,
                                  TimePoint deadline, Result* result, bool* meets_all) {
   const FusionEntry& first = entries.front();
@@ -62,14 +96,6 @@ Status CarefulReduction::Collect(const Response& response, const std::vector<Fus
       return Status();
   }
   return Status(Code::kInternal, "unknown operation");
-}
-
-Status CarefulReduction::Meet(TimePoint deadline) {
-  auto one = std::make_unique<int64_t>(1);
-  const Status status = transport_->Allreduce(one.get(), one.get(),
-                                              {1, DataType::kInt64, ReduceOp::kSum, 1}, deadline);
-  if (!status.ok()) KeepForGood(std::move(one));
-  return status;
 }
 
 Status CarefulReduction::Factors(const std::vector<FusionEntry>& entries, int contributors,
@@ -110,7 +136,7 @@ Status CarefulReduction::Allreduce(const std::vector<FusionEntry>& entries, int 
   std::vector<double> factors;
   const Status weighed = Factors(entries, contributors, deadline, &factors);
   if (!weighed.ok()) return weighed;
-  *result = history_->Take(bytes);
+  *result = history_.Take(bytes);
   char* const buffer = result->memory.get();
   Fusion::PackAll(entries, buffer, bytes, factors.data());
   const Signature& first = entries.front().signature;
@@ -131,7 +157,7 @@ Status CarefulReduction::Gather(const FusionEntry& entry, const Response& respon
   std::vector<double> factors;
   const Status weighed = Factors({entry}, response.contributors, deadline, &factors);
   if (!weighed.ok()) return weighed;
-  *result = history_->Take(Total(bytes));
+  *result = history_.Take(Total(bytes));
   char* const all = result->memory.get();
   const void* own = entry.request != nullptr ? entry.request->input : nullptr;
   if (access != nullptr) {
@@ -150,7 +176,7 @@ Status CarefulReduction::Broadcast(const FusionEntry& entry, TimePoint deadline,
   const Signature& signature = entry.signature;
   const size_t bytes = Count(signature) * SizeOf(signature.dtype);
   if (bytes == 0) return Status();
-  *result = history_->Take(bytes);
+  *result = history_.Take(bytes);
   if (transport_->topology().rank == signature.root && entry.request != nullptr) {
     std::memcpy(result->memory.get(), entry.request->output, bytes);
   }

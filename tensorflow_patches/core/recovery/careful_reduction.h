@@ -18,25 +18,30 @@ namespace tfmpi {
 
 class CarefulReduction {
  public:
-  // Both outlive it.
-  CarefulReduction(Transport* transport, History* history)
-      : transport_(transport), history_(history) {}
+  // It outlives it.
+  explicit CarefulReduction(Transport* transport) : transport_(transport) {}
+
+  // Of what has been done in this group.
+  History* history() { return &history_; }
 
   // From now on an average is divided by the sum of the ranks' weights, which were meant for a
   // group of other ranks. Called on all ranks at the same unit.
   void DivideByWeights() { divides_by_weights_ = true; }
 
-  // `meets_all`: every rank must have begun it.
-  Status Collect(const Response& response, const std::vector<FusionEntry>& entries,
-                 TimePoint deadline, Result* result, bool* meets_all);
-  // All ranks begin it.
-  Status Meet(TimePoint deadline);
+  // Into the memory of the requests of this rank, and into the history.
+  Status Execute(const Response& response, const std::vector<FusionEntry>& entries,
+                 TimePoint deadline);
+  // After each unit: all ranks have the same history, so all do this at the same one.
+  Status KeepHistoryShort(TimePoint deadline);
   // Into the memory of the requests of this rank, which is, or was, `rank` in the group that has
-  // made it. `collected_here`: Collect has been called for these entries.
+  // made it. `collected_here`: by Execute.
   static Status Deliver(const Response& response, const std::vector<FusionEntry>& entries, int rank,
                         const Result& result, bool collected_here);
 
  private:
+  // `meets_all`: every rank must have begun it.
+  Status Collect(const Response& response, const std::vector<FusionEntry>& entries,
+                 TimePoint deadline, Result* result, bool* meets_all);
   Status Allreduce(const std::vector<FusionEntry>& entries, int contributors, TimePoint deadline,
                    Result* result);
   Status Gather(const FusionEntry& entry, const Response& response, TimePoint deadline,
@@ -47,7 +52,7 @@ class CarefulReduction {
                  std::vector<double>* factors);
 
   Transport* const transport_;
-  History* const history_;
+  History history_;
   bool divides_by_weights_ = false;
 };
 

@@ -58,8 +58,6 @@ class Relay {
   bool HaveJoined(const std::vector<int>& ranks) const;
 
  private:
-  friend class Inspector;  // tests/core/simulation
-
   // One name, or number, that some ranks have announced.
   struct Name {
     RankSet passed;                   // on, of ranks that were not all

@@ -1,5 +1,5 @@
 // What other threads hand to the communication thread: new requests, withdrawals, posts, the wish
-// to leave.
+// to end.
 //
 // Push from any thread; Drain on the communication thread. Owns what is in it until drained.
 // Nothing is called while the lock is held.
@@ -65,10 +65,19 @@ class Queue {
     Change([&] { drained_.posts.push_back(key); });
   }
 
-  // Makes the communication thread look at what else it is asked.
-  void Wake() {
-    Change([] {});
+  // No more requests come. Or: this rank stops, for this reason; said once. Or: the communication
+  // thread ends now.
+  void AskToJoin() { Ask(&join_asked_); }
+  void AskToLeave(const std::string& reason) {
+    leave_reason_ = reason;
+    Ask(&leave_asked_);
   }
+  void AskToStop() { Ask(&stop_asked_); }
+  bool join_asked() const { return join_asked_; }
+  bool leave_asked() const { return leave_asked_; }
+  const std::string& leave_reason() const { return leave_reason_; }  // once that is asked
+  bool stop_asked() const { return stop_asked_; }
+  bool end_asked() const { return join_asked_ || leave_asked_ || stop_asked_; }
 
   // Refuses everything from now on. What is in it can still be drained.
   void Close() {
@@ -95,6 +104,11 @@ class Queue {
  private:
   friend class Inspector;  // tests/core/simulation
 
+  void Ask(std::atomic<bool>* what) {
+    *what = true;
+    Change([] {});
+  }
+
   template <typename Body>
   bool Change(const Body& body) {
     {
@@ -110,6 +124,10 @@ class Queue {
   }
 
   const std::function<void()> wake_;
+  std::atomic<bool> join_asked_{false};
+  std::atomic<bool> leave_asked_{false};
+  std::atomic<bool> stop_asked_{false};
+  std::string leave_reason_;  // written before leave_asked_ is set
   std::atomic<int> wakers_{0};
   std::mutex mutex_;
   std::atomic<bool> stirs_{false};  // written under mutex_

@@ -150,11 +150,11 @@ void tfmpi_topology(int32_t out[6]) {
 
 uint64_t tfmpi_generation(void) {
   const Engine* const engine = GetEngine();
-  return engine != nullptr ? engine->generation() : 0;
+  return engine != nullptr ? engine->published().generation() : 0;
 }
 
 void tfmpi_set_needs_all(const char* why) {
-  if (Engine* const engine = GetEngine()) engine->SetNeedsAll(why);
+  if (Engine* const engine = GetEngine()) engine->whereabouts()->SetNeedsAll(why);
 }
 
 const char* tfmpi_transport(void) {
@@ -251,10 +251,10 @@ int32_t tfmpi_bench(const TfMpiBenchCase* bench_case, double* out, int32_t sampl
 
 void tfmpi_post(const char* key) { GetEngine()->Post(key); }
 
-int64_t tfmpi_posted(const char* key) { return GetEngine()->Posted(key); }
+int64_t tfmpi_posted(const char* key) { return GetEngine()->published().Posted(key); }
 
 void tfmpi_posted_value(const char* key, int64_t number, char* out, int32_t bytes) {
-  const std::string value = GetEngine()->PostedValue(key, number);
+  const std::string value = GetEngine()->published().PostedValue(key, number);
   std::snprintf(out, bytes, "%s", value.c_str());
 }
 
@@ -271,7 +271,7 @@ void tfmpi_set_several_threads(int32_t several) {
   if (Engine* const engine = GetEngine()) engine->whereabouts()->SetSeveralThreads(several != 0);
 }
 
-uint64_t tfmpi_posts_heard(void) { return GetEngine()->posts_heard(); }
+uint64_t tfmpi_posts_heard(void) { return GetEngine()->published().posts_heard(); }
 
 int32_t tfmpi_wait_for_file(const char* file, uint64_t posts, int32_t gives_nothing, char* error) {
   GetEngine()->whereabouts()->WaitForFile(file, posts, gives_nothing != 0);
@@ -283,12 +283,12 @@ void tfmpi_file_is_there(void) {
 }
 
 uint64_t tfmpi_missed(void) {
-  const Engine* const engine = GetEngine();
-  return engine != nullptr ? engine->missed() : 0;
+  Engine* const engine = GetEngine();
+  return engine != nullptr ? engine->whereabouts()->missed() : 0;
 }
 
 void tfmpi_caught_up(void) {
-  if (Engine* const engine = GetEngine()) engine->CaughtUp();
+  if (Engine* const engine = GetEngine()) engine->whereabouts()->CaughtUp();
 }
 
 void tfmpi_declare_variable(const char* container, const char* name, const char* scope) {

@@ -122,7 +122,7 @@ absl::Status InitialBroadcast::AddBroadcast(OpKernelContext* context, int input,
                                             const std::string& request_name, int rank,
                                             RequestGroup* group) {
   rank_ = rank;
-  const uint64_t generation = GetEngine()->generation();
+  const uint64_t generation = GetEngine()->published().generation();
   Tensor value;
   DataType dtype;
   if (!ReadState(context, input, &value) || !ToCoreType(value.dtype(), &dtype)) {

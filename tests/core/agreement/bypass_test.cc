@@ -228,7 +228,7 @@ TEST_P(BypassTest, PostsWhileStepsArePredicted) {
   });
   ranks->JoinAll();
   for (int rank = 0; rank < ranks->size(); ++rank) {
-    EXPECT_EQ((*ranks)[rank].Posted(key), kPosts) << rank;
+    EXPECT_EQ((*ranks)[rank].published().Posted(key), kPosts) << rank;
   }
 }
 

@@ -18,7 +18,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, PostTest, ::testing::Values(1, 2, 3, 5));
 
 // Waits until `engine` has been told `times` times; the watchdog ends a wait that is too long.
 void AwaitPosted(const Engine& engine, const std::string& key, int64_t times) {
-  while (engine.Posted(key) < times) std::this_thread::sleep_for(milliseconds(1));
+  while (engine.published().Posted(key) < times) std::this_thread::sleep_for(milliseconds(1));
 }
 
 TEST_P(PostTest, ReachesRanksThatAskForNothing) {
@@ -26,10 +26,10 @@ TEST_P(PostTest, ReachesRanksThatAskForNothing) {
   std::this_thread::sleep_for(milliseconds(50));  // all are idle
   const TimePoint start = Clock::now();
   ranks[0].Post("saved");
-  EXPECT_EQ(ranks[0].Posted("saved"), 1);
+  EXPECT_EQ(ranks[0].published().Posted("saved"), 1);
   ranks.Each([](int, Engine& engine) { AwaitPosted(engine, "saved", 1); });
   EXPECT_LT(Clock::now() - start, kPromptly);
-  ranks.Each([](int, Engine& engine) { EXPECT_EQ(engine.Posted("other"), 0); });
+  ranks.Each([](int, Engine& engine) { EXPECT_EQ(engine.published().Posted("other"), 0); });
   ranks.JoinAll();
 }
 
@@ -50,8 +50,8 @@ TEST_P(PostTest, IsCountedByKeyWhileRanksAverage) {
   });
   ranks.JoinAll();
   for (int rank = 0; rank < ranks.size(); ++rank) {
-    EXPECT_EQ(ranks[rank].Posted("step"), kSteps);
-    EXPECT_EQ(ranks[rank].Posted("third"), kSteps / 3);
+    EXPECT_EQ(ranks[rank].published().Posted("step"), kSteps);
+    EXPECT_EQ(ranks[rank].published().Posted("third"), kSteps / 3);
   }
 }
 
@@ -62,11 +62,11 @@ TEST_P(PostTest, SaysWhatStandsAfterALineBreak) {
   ranks[0].Post("saved\n/b\nc");
   ranks.Each([](int, Engine& engine) {
     AwaitPosted(engine, "saved", 3);
-    EXPECT_EQ(engine.PostedValue("saved", 0), "/a");
-    EXPECT_EQ(engine.PostedValue("saved", 1), "");
-    EXPECT_EQ(engine.PostedValue("saved", 2), "/b\nc");
-    EXPECT_EQ(engine.PostedValue("saved", 3), "");
-    EXPECT_EQ(engine.PostedValue("other", 0), "");
+    EXPECT_EQ(engine.published().PostedValue("saved", 0), "/a");
+    EXPECT_EQ(engine.published().PostedValue("saved", 1), "");
+    EXPECT_EQ(engine.published().PostedValue("saved", 2), "/b\nc");
+    EXPECT_EQ(engine.published().PostedValue("saved", 3), "");
+    EXPECT_EQ(engine.published().PostedValue("other", 0), "");
   });
   ranks.JoinAll();
 }
@@ -79,9 +79,9 @@ TEST_P(PostTest, TellThatRank0Waits) {
     if (rank == ranks.size() - 1) AwaitPosted(engine, kRank0Waits, 3);
     Ending ending = Submit(engine, MakeBarrier("late"));
     EXPECT_TRUE(Await(ending).ok());
-    const int64_t told = engine.Posted(kRank0Waits);
+    const int64_t told = engine.published().Posted(kRank0Waits);
     std::this_thread::sleep_for(milliseconds(500));
-    EXPECT_EQ(engine.Posted(kRank0Waits), told);
+    EXPECT_EQ(engine.published().Posted(kRank0Waits), told);
   });
   ranks.JoinAll();
 }
@@ -92,7 +92,7 @@ TEST_P(PostTest, BeforeJoinIsDeliveredBeforeTheEnd) {
     ranks.Each([](int rank, Engine& engine) {
       if (rank == 0) engine.Post("last");
       EXPECT_TRUE(engine.Join().ok());
-      EXPECT_EQ(engine.Posted("last"), 1) << "rank " << rank;
+      EXPECT_EQ(engine.published().Posted("last"), 1) << "rank " << rank;
     });
   }
 }
@@ -105,7 +105,7 @@ TEST_P(PostTest, BeforeLeaveIsDeliveredBeforeTheEnd) {
   for (int rank = 1; rank < ranks.size(); ++rank) {
     Ending ending = Submit(ranks[rank], MakeBarrier("never"));
     EXPECT_EQ(Await(ending).code(), Code::kUnavailable);
-    EXPECT_EQ(ranks[rank].Posted("last"), 1) << "rank " << rank;
+    EXPECT_EQ(ranks[rank].published().Posted("last"), 1) << "rank " << rank;
   }
 }
 
@@ -119,7 +119,7 @@ TEST_P(PostTest, ReachesRanksThatHaveJoined) {
       engine.Post("late");
     }
     EXPECT_TRUE(engine.Join().ok());
-    EXPECT_EQ(engine.Posted("late"), 1) << "rank " << rank;
+    EXPECT_EQ(engine.published().Posted("late"), 1) << "rank " << rank;
   });
 }
 
@@ -128,7 +128,7 @@ TEST_P(PostTest, OfAnotherRankThanTheFirstDoesNothing) {
   Ranks ranks(GetParam());
   ranks[1].Post("x");
   ranks.JoinAll();
-  for (int rank = 0; rank < ranks.size(); ++rank) EXPECT_EQ(ranks[rank].Posted("x"), 0);
+  for (int rank = 0; rank < ranks.size(); ++rank) EXPECT_EQ(ranks[rank].published().Posted("x"), 0);
 }
 
 // Whoever waits for the end knows for whom.
@@ -139,12 +139,13 @@ TEST_P(PostTest, EveryRankIsToldWhoHasJoined) {
     if (rank == last) {
       AwaitPosted(engine, kJoinedPost, last);
       std::vector<std::string> joined;
-      for (int i = 0; i < last; ++i) joined.push_back(engine.PostedValue(kJoinedPost, i));
+      for (int i = 0; i < last; ++i)
+        joined.push_back(engine.published().PostedValue(kJoinedPost, i));
       std::sort(joined.begin(), joined.end());
       for (int i = 0; i < last; ++i) EXPECT_EQ(joined[i], std::to_string(i));
     }
     EXPECT_TRUE(engine.Join().ok());
-    EXPECT_EQ(engine.Posted(kJoinedPost), last + 1);
+    EXPECT_EQ(engine.published().Posted(kJoinedPost), last + 1);
   });
 }
 

@@ -116,12 +116,12 @@ TEST_F(StandingTest, WhoWaitsForAFileHoldsUpNoGradient) {
     if (step == 0) {  // later it may be answered at once: rank 1 still waits
       EXPECT_EQ(alone.wait_for(milliseconds(50)), std::future_status::timeout);
     }
-    ranks[1].whereabouts()->WaitForFile("model.keras", ranks[1].posts_heard(), true);
+    ranks[1].whereabouts()->WaitForFile("model.keras", ranks[1].published().posts_heard(), true);
     ASSERT_TRUE(Await(alone).ok());
     EXPECT_EQ(values[0], 7) << "divided by those that give something";
   }
   ranks[1].whereabouts()->FileIsThere();
-  EXPECT_EQ(ranks[1].missed(), 20u);
+  EXPECT_EQ(ranks[1].whereabouts()->missed(), 20u);
   // Its variables are no longer those of rank 0.
   Ending refused = Give(ranks[1], "w", &values[1]);
   const Status status = Await(refused);
@@ -129,7 +129,7 @@ TEST_F(StandingTest, WhoWaitsForAFileHoldsUpNoGradient) {
   EXPECT_NE(status.message().find("broadcast_variables"), std::string::npos) << status.message();
   Ending meeting[2] = {Submit(ranks[0], MakeBarrier("b")), Submit(ranks[1], MakeBarrier("b"))};
   for (Ending& ending : meeting) EXPECT_TRUE(Await(ending).ok()) << "all else goes on";
-  ranks[1].CaughtUp();
+  ranks[1].whereabouts()->CaughtUp();
   values[0] = 1, values[1] = 2;
   Ending both[2] = {Give(ranks[0], "w", &values[0]), Give(ranks[1], "w", &values[1])};
   for (Ending& ending : both) EXPECT_TRUE(Await(ending).ok());
@@ -142,11 +142,11 @@ TEST_F(StandingTest, NoGradientIsLostWhereAWaitEnds) {
   Ranks ranks(2, options_);
   for (int step = 0; step < 50; ++step) {
     float values[2] = {1, 2};
-    ranks[1].whereabouts()->WaitForFile("f", ranks[1].posts_heard(), true);
+    ranks[1].whereabouts()->WaitForFile("f", ranks[1].published().posts_heard(), true);
     if (step % 2 == 0) std::this_thread::sleep_for(milliseconds(step));
     ranks[0].Post("saves");
     Ending early = Give(ranks[0], "w", &values[0]);
-    while (ranks[1].Posted("saves") == step) std::this_thread::yield();
+    while (ranks[1].published().Posted("saves") == step) std::this_thread::yield();
     if (step % 3 == 0) std::this_thread::sleep_for(milliseconds(30));
     ranks[1].whereabouts()->FileIsThere();
     Ending late = Give(ranks[1], "w", &values[1]);
@@ -154,7 +154,7 @@ TEST_F(StandingTest, NoGradientIsLostWhereAWaitEnds) {
     ASSERT_TRUE(Await(late).ok());
     ASSERT_EQ(values[0], 1.5) << "step " << step;
   }
-  EXPECT_EQ(ranks[1].missed(), 0u);
+  EXPECT_EQ(ranks[1].whereabouts()->missed(), 0u);
   ranks.JoinAll();
 }
 

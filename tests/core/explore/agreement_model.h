@@ -1,8 +1,8 @@
 // The agreement of ranks, small enough for every order of what 3 ranks do with 3 tensors.
 //
 // The coordinator is the product's own, and so are the messages and the votes (consensus.h). What a
-// rank says and does is modelled: the rules of core/engine/engine_agreement.cc and
-// engine_execute.cc, without time, data and threads. That the engine keeps to the same rules is
+// rank says and does is modelled: the rules of core/engine/negotiator.cc, pending_requests.cc
+// and executor.cc, without time, data and threads. That the engine keeps to the same rules is
 // what explorer.h looks at, with fewer ranks, and trace.h in real runs.
 
 #ifndef TFMPI_TESTS_CORE_EXPLORE_AGREEMENT_MODEL_H_

@@ -121,7 +121,7 @@ class Lives {
       if (engine.topology().rank == 0) engine.Post("step");
     }
     joined_[static_cast<size_t>(rank)] = engine.Join();
-    posted_[static_cast<size_t>(rank)] = engine.Posted("step");
+    posted_[static_cast<size_t>(rank)] = engine.published().Posted("step");
   }
 
   void Ask(Engine* engine, int rank, int step, size_t which, Call* call) {
@@ -151,7 +151,7 @@ class Lives {
     }
     if (call->kind == Kind::kBroadcast) {
       request.signature.kind = OpKind::kBroadcast;
-      request.generation = engine->generation();
+      request.generation = engine->published().generation();
       if (engine->topology().rank != 0) call->data.assign(call->data.size(), -1);
     }
     if (call->kind == Kind::kBarrier) {

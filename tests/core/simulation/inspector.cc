@@ -4,11 +4,6 @@
 #include <functional>
 #include <string>
 
-// Between two turns nobody has the role, or the caller's own thread does.
-#if defined(__clang__)
-#pragma clang diagnostic ignored "-Wthread-safety"
-#endif
-
 namespace tfmpi {
 namespace {
 
@@ -41,10 +36,10 @@ uint64_t HashOf(const NamedSignature& named) {
 
 // Tickets are left out: of one name they have the order of its requests.
 uint64_t Inspector::RequestsOf(const Engine& engine) {
-  const Drained& drained = engine.queue_.drained_;
-  uint64_t hash =
-      All(drained.submissions.size(), engine.join_requested_.load(), engine.leave_requested_.load(),
-          engine.stop_requested_.load(), engine.queue_.closed_);
+  const Queue& queue = *engine.view().queue;
+  const Drained& drained = queue.drained_;
+  uint64_t hash = All(drained.submissions.size(), queue.join_asked(), queue.leave_asked(),
+                      queue.stop_asked(), queue.closed_);
   for (const Submission& submission : drained.submissions) {
     hash = All(hash, HashOf(submission.request.name), HashOf(submission.request.signature));
   }
@@ -55,7 +50,7 @@ uint64_t Inspector::RequestsOf(const Engine& engine) {
       ++place;
       if (submission.ticket == ticket) which = All(1, place);
     }
-    engine.names_.ForEachPending([&](const NameTable::Entry& entry) {
+    engine.view().pending->names().ForEachPending([&](const NameTable::Entry& entry) {
       for (size_t i = 0; i < entry.submissions.size(); ++i) {
         if (entry.submissions[i].ticket == ticket) which = All(2, HashOf(entry.name), i);
       }
@@ -67,22 +62,25 @@ uint64_t Inspector::RequestsOf(const Engine& engine) {
 }
 
 uint64_t Inspector::StateOf(const Engine& engine) {
+  const Engine::View view = engine.view();
+  const EngineState& state = *view.state;
   uint64_t early_errors = 0;
-  for (const auto& [name, statuses] : engine.early_errors_) {
+  for (const auto& [name, statuses] : view.pending->early_errors()) {
     uint64_t one = HashOf(name);
     for (const Status& status : statuses) one = Mix(one, HashOf(status));
     early_errors += one;
   }
-  ReadyList ready_list = engine.ready_list_;
+  ReadyList ready_list = view.pending->ready_list();
   std::sort(ready_list.ready.begin(), ready_list.ready.end());  // as when it is sent
-  uint64_t hash = All(HashOf(Encode(ready_list)), Of(engine.bypass_), engine.told_,
-                      HashOf(engine.now_), engine.joined_, engine.left_, engine.finished_,
-                      HashOf(engine.failure_), Of(engine.names_), early_errors);
-  const LifeSigns& signs = engine.life_signs_;
+  uint64_t hash =
+      All(HashOf(Encode(ready_list)), Of(view.negotiator->bypass()), view.pending->told(),
+          HashOf(state.now), state.joined, state.left, state.finished, HashOf(state.failure),
+          Of(view.pending->names()), early_errors);
+  const LifeSigns& signs = view.messenger->life_signs();
   hash = All(hash, signs.begun_, HashOf(signs.given_at_), HashOf(signs.looked_at_));
   for (const Clock::duration silence : signs.silences_) hash = All(hash, silence.count());
-  if (engine.coordinator_ != nullptr) hash = All(hash, Of(*engine.coordinator_));
-  return hash;
+  const Coordinator* const coordinator = view.negotiator->coordinator();
+  return coordinator != nullptr ? All(hash, Of(*coordinator)) : hash;
 }
 
 uint64_t Inspector::Of(const NameTable& names) {

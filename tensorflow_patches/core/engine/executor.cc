@@ -1,0 +1,155 @@
+#include "tensorflow_patches/core/engine/executor.h"
+
+namespace tfmpi {
+namespace {
+
+// All ranks choose alike, and one says so.
+GpuOptions GpusOf(const EngineState& state) {
+  GpuOptions gpus = state.options.gpus;
+  if (state.rank() == 0) gpus.log = state.options.log;
+  return gpus;
+}
+
+// It has failed the transport, not the request alone.
+bool IsFatal(const Status& status) {
+  return status.code() == Code::kDeadlineExceeded || status.code() == Code::kUnavailable;
+}
+
+}  // namespace
+
+Executor::Executor(EngineState* state, PendingRequests* pending, CarefulReduction* careful)
+    : state_(state),
+      pending_(pending),
+      careful_(careful),
+      fusion_(state->transport, state->options.coordinator.fusion_threshold, GpusOf(*state)),
+      response_notes_(&state->stats) {}
+
+void Executor::Execute(const ResponseList& response_list) {
+  response_notes_.ResponseListBegins(response_list);
+  for (const Response& response : response_list.responses) {
+    if (state_->ok()) Execute(response);
+  }
+}
+
+void Executor::Execute(const Response& response) {
+  const Status resolved = ResolveAll(response);
+  if (!resolved.ok()) return state_->Fail(resolved);
+  const Span span = response_notes_.ResponseBegins(fusion_entries_);
+  const Status status = Transfer(response);
+  // Those that are left do it again, or finish it: nothing has ended.
+  if (IsFatal(status) && state_->Interrupts()) return state_->Fail(status);
+  uint64_t tensors = 0, bytes = 0;
+  for (const FusionEntry& fusion_entry : fusion_entries_) {
+    if (fusion_entry.request == nullptr) continue;
+    const Signature& own = fusion_entry.request->signature;  // allgather: rows differ by rank
+    tensors += Tensors(own);
+    bytes += static_cast<uint64_t>(NumElements(own.shape)) * SizeOf(own.dtype);
+  }
+  state_->published->collectives.Add(1);
+  if (status.ok()) {
+    state_->published->completed.Add(tensors);
+    state_->published->bytes.Add(bytes);
+  }
+  if (bytes >= kAloneBytes) state_->now = Clock::now();  // that took a while
+  CompleteEntries(status);
+  if (IsFatal(status)) state_->Fail(status);
+  if (careful_ != nullptr && state_->ok()) {
+    state_->Fail(careful_->KeepHistoryShort(state_->Deadline()));
+  }
+}
+
+Status Executor::Deliver(const Response& response, const Result& result) {
+  const Status resolved = ResolveAll(response);
+  if (resolved.ok()) {
+    CompleteEntries(CarefulReduction::Deliver(response, fusion_entries_, state_->rank(), result,
+                                              /*collected_here=*/false));
+  }
+  return resolved;
+}
+
+Status Executor::ResolveAll(const Response& response) {
+  fusion_entries_.clear();
+  entries_.clear();
+  for (const ResponseItem& item : response.items) {
+    const Status status = Resolve(item, response.contributors);
+    if (!status.ok()) return status;
+  }
+  return Status();
+}
+
+// The item's part of fusion_entries_ and entries_; not ok if it is no answer to what this rank has
+// said.
+Status Executor::Resolve(const ResponseItem& item, int contributors) {
+  NameTable& names = pending_->names();
+  if (item.is_new && item.id != kNoId) names.Number(item.id, item.named);
+  if (item.id != kNoId && !names.has(item.id)) {
+    return Refusal("number " + std::to_string(item.id), "which rank 0 has never given");
+  }
+  NameTable::Entry* const entry =
+      item.id != kNoId ? names.entry(item.id) : names.FindPending(item.named.name);
+  const Signature& signature = item.id != kNoId ? names.signature(item.id) : item.named.signature;
+  const bool takes_part = entry != nullptr && !entry->submissions.empty();
+  Request* const own = takes_part ? &entry->submissions.front().request : nullptr;
+  const auto refuse = [&](const std::string& why) {
+    return Refusal("'" + (entry != nullptr ? entry->name : item.named.name) + "'", why);
+  };
+  const int size = state_->size(), rank = state_->rank();
+  const bool missing = own == nullptr && IsMember(signature, rank);
+  if (missing && ((!state_->joined && !state_->stood_aside) || contributors == size)) {
+    return refuse("for which this rank has not asked");
+  }
+  if (missing && IsGradient(signature)) state_->whereabouts->MissOne();
+  const bool gathers = GathersRows(signature.kind);
+  if (item.rows.size() != static_cast<size_t>(gathers ? size : 0)) {
+    return refuse("with the rows of " + std::to_string(item.rows.size()) + " ranks");
+  }
+  if (gathers && item.rows[rank] != (takes_part ? own->signature.shape[0] : 0)) {
+    return refuse("with other rows of this rank than it has");
+  }
+  fusion_entries_.push_back({signature, own});
+  entries_.push_back(entry);
+  return Status();
+}
+
+Status Executor::Refusal(const std::string& what, const std::string& why) const {
+  return Status(Code::kInternal, state_->Me() + " is told by rank 0 to do " + what + ", " + why +
+                                     ": a process that is no rank speaks in its name, or this is a "
+                                     "mistake in tensorflow.mpi; please report it");
+}
+
+Status Executor::Transfer(const Response& response) {
+  const FusionEntry& first = fusion_entries_.front();
+  const TimePoint deadline = state_->Deadline();
+  if (careful_ != nullptr) return careful_->Execute(response, fusion_entries_, deadline);
+  switch (first.signature.kind) {
+    case OpKind::kAllreduce:
+      return fusion_.Allreduce(fusion_entries_, response.contributors, deadline);
+    case OpKind::kAllgather:
+      return fusion_.Allgather(first, response.items.front().rows, deadline);
+    case OpKind::kSparseAllgather:
+      return fusion_.SparseAllgather(first, response.items.front().rows, response.contributors,
+                                     deadline);
+    case OpKind::kBroadcast:
+      return fusion_.Broadcast(first, deadline);
+    case OpKind::kBarrier:
+      return Status();
+  }
+  return Status(Code::kInternal, "unknown operation");
+}
+
+// Those of the response that has been carried out.
+void Executor::CompleteEntries(const Status& status) {
+  for (size_t i = 0; i < fusion_entries_.size(); ++i) {
+    const FusionEntry& fusion_entry = fusion_entries_[i];
+    if (fusion_entry.request == nullptr) continue;
+    if (!IsFatal(status)) {
+      pending_->Complete(entries_[i], status);
+      continue;
+    }
+    const std::string what = Name(fusion_entry.signature.kind) + std::string(" '") +
+                             fusion_entry.request->name + "': " + status.message();
+    pending_->Complete(entries_[i], Status(status.code(), state_->Me() + ": " + what));
+  }
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,53 @@
+// Carries out what the ranks have agreed on: resolves the requests of a response, moves the data,
+// and ends the requests.
+//
+// Communication thread.
+
+#ifndef TFMPI_CORE_ENGINE_EXECUTOR_H_
+#define TFMPI_CORE_ENGINE_EXECUTOR_H_
+
+#include <string>
+#include <vector>
+
+#include "tensorflow_patches/core/engine/engine_state.h"
+#include "tensorflow_patches/core/engine/pending_requests.h"
+#include "tensorflow_patches/core/engine/request_notes.h"
+#include "tensorflow_patches/core/recovery/careful_reduction.h"
+#include "tensorflow_patches/core/reduction/fusion.h"
+
+namespace tfmpi {
+
+class Executor {
+ public:
+  // All outlive it. `careful`: null unless the ranks go on without those that die.
+  Executor(EngineState* state, PendingRequests* pending, CarefulReduction* careful);
+
+  // The responses of the list, in their order, until one fails the engine.
+  void Execute(const ResponseList& response_list);
+  // What other ranks have done, and this one has not: their result.
+  Status Deliver(const Response& response, const Result& result);
+
+  // Of GPUs, which may still be at work.
+  Fusion* fusion() { return &fusion_; }
+
+ private:
+  void Execute(const Response& response);
+  Status ResolveAll(const Response& response);
+  Status Resolve(const ResponseItem& item, int contributors);
+  Status Refusal(const std::string& what, const std::string& why) const;
+  Status Transfer(const Response& response);
+  void CompleteEntries(const Status& status);
+
+  EngineState* const state_;
+  PendingRequests* const pending_;
+  CarefulReduction* const careful_;
+  Fusion fusion_;
+  ResponseNotes response_notes_;
+  // Of the response under way; and theirs: null, or empty, where this rank has no part in it.
+  std::vector<FusionEntry> fusion_entries_;
+  std::vector<NameTable::Entry*> entries_;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_ENGINE_EXECUTOR_H_

@@ -1,0 +1,163 @@
+#include "tensorflow_patches/core/engine/messenger.h"
+
+#include <utility>
+
+#include "tensorflow_patches/core/agreement/envelope.h"
+
+namespace tfmpi {
+
+Messenger::Messenger(EngineState* state, const PendingRequests* pending)
+    : state_(state), pending_(pending), life_signs_(0) {
+  Restart();
+}
+
+void Messenger::Restart() {
+  const auto size = static_cast<size_t>(state_->size());
+  sent_.assign(size, 0);
+  received_.assign(size, 0);
+  joined_ = RankSet();
+  life_signs_ = LifeSigns(state_->size());
+  if (state_->joined) life_signs_.Begin(state_->now);
+  links_ = state_->transport->links();
+  relay_.reset();
+  if (!links_.tree || links_.children.empty()) return;
+  RelayOptions options;
+  options.patience = state_->options.vote_patience;
+  // Statistics tell which rank came last.
+  if (!state_->options.stats) {
+    options.of_all_ranks = [names = &pending_->names()](NameId id) {
+      return names->has(id) && names->signature(id).members == nullptr;
+    };
+  }
+  relay_ = std::make_unique<Relay>(links_.below, std::move(options));
+}
+
+std::vector<Announcement> Messenger::TakeDue() {
+  return relay_ != nullptr ? relay_->TakeDue(state_->now) : std::vector<Announcement>();
+}
+
+Status Messenger::SendUp(const ReadyList& ready_list) {
+  const RankSet self(state_->rank());
+  if (relay_ != nullptr) {
+    relay_->Take({self, ready_list}, state_->now);
+    return Status();
+  }
+  if (links_.tree) return SendUp(std::vector<Announcement>{{self, ready_list}});
+  return Send(links_.parent, Encode(ready_list));
+}
+
+Status Messenger::SendUp(const std::vector<Announcement>& announcements) {
+  return Send(links_.parent, Encode(announcements));
+}
+
+Status Messenger::SendDown(const ResponseList& response_list, const std::string& bytes) {
+  if (relay_ != nullptr && !response_list.errors.empty()) relay_->ForgetPassed();
+  for (const int child : links_.children) {
+    const Status status = Send(child, bytes);
+    if (!status.ok()) return status;
+  }
+  if (response_list.responses.empty() || links_.children.empty()) return Status();
+  return state_->transport->Flush(Clock::now() + state_->options.collective_timeout);
+}
+
+Status Messenger::Send(int rank, const std::string& message) {
+  state_->stats.Sent(message.size());
+  state_->published->messages_sent.Add(1);
+  return state_->transport->Send(rank, Seal(++sent_[rank], message));
+}
+
+std::string Messenger::Unseal(const ControlMessage& sealed, std::string* bytes) {
+  return Open(++received_[sealed.source], sealed.bytes, bytes);
+}
+
+Status Messenger::Hear(const ControlMessage& sealed, Heard* heard) {
+  const int source = sealed.source, rank = state_->rank();
+  state_->stats.Received();
+  state_->published->messages_received.Add(1);
+  std::string bytes;
+  const std::string wrong = Unseal(sealed, &bytes);
+  if (!wrong.empty()) {
+    return Status(Code::kInternal, "rank " + std::to_string(rank) + " hears of rank " +
+                                       std::to_string(source) + ": " + wrong +
+                                       "; the memory or the network between them is at fault");
+  }
+  life_signs_.Heard(source);
+  if (source == 0) heard_of_coordinator_ = state_->now;
+  return rank != 0 && source == links_.parent ? HearFromAbove(bytes, &heard->response_list)
+                                              : HearFromBelow(source, bytes, &heard->said);
+}
+
+Status Messenger::HearFromAbove(const std::string& bytes, ResponseList* response_list) {
+  if (!Decode(bytes, response_list)) {
+    return Status(Code::kInternal, "cannot read a response list of rank 0");
+  }
+  return response_list->empty() ? Status() : SendDown(*response_list, bytes);
+}
+
+Status Messenger::HearFromBelow(int source, const std::string& bytes,
+                                std::vector<Announcement>* said) {
+  const int rank = state_->rank();
+  const Status unreadable(Code::kInternal, "rank " + std::to_string(rank) +
+                                               " cannot read a ready list of rank " +
+                                               std::to_string(source));
+  if (relay_ != nullptr) {
+    std::vector<Announcement> announcements;
+    if (!Decode(bytes, state_->size(), &announcements)) return unreadable;
+    for (Announcement& announcement : announcements) {
+      relay_->Take(std::move(announcement), state_->now);
+    }
+    return Status();
+  }
+  ReadyList ready_list;
+  if (rank != 0 || !Decode(bytes, &ready_list)) return unreadable;
+  if (ready_list.joined && !joined_.Contains(source)) joined_.Add(RankSet(source));
+  if (!ready_list.empty()) said->push_back({RankSet(source), std::move(ready_list)});
+  return Status();
+}
+
+Status Messenger::GiveLifeSign() {
+  const bool done = relay_ != nullptr ? relay_->HaveJoined(links_.below) : state_->joined;
+  Status status;
+  if (state_->rank() != 0 && !done) {
+    status = Send(links_.parent,
+                  links_.tree ? Encode(std::vector<Announcement>()) : Encode(ReadyList()));
+  }
+  const std::string bytes = links_.children.empty() ? std::string() : Encode(ResponseList());
+  for (size_t i = 0; i < links_.children.size() && status.ok(); ++i) {
+    status = Send(links_.children[i], bytes);
+  }
+  return status;
+}
+
+std::vector<int> Messenger::Peers() const {
+  std::vector<int> peers;
+  if (state_->rank() != 0) peers.push_back(links_.parent);
+  for (size_t i = 0; i < links_.children.size(); ++i) {
+    const int child = links_.children[i];
+    const bool joined =
+        relay_ != nullptr ? relay_->HaveJoined(links_.below_child[i]) : joined_.Contains(child);
+    if (!joined) peers.push_back(child);
+  }
+  return peers;
+}
+
+void Messenger::TellPeers(const Status& status) {
+  if (state_->rank() != 0) {
+    ReadyList ready_list;
+    ready_list.leaving = status.message();
+    Send(links_.parent,
+         links_.tree ? Encode({{RankSet(state_->rank()), ready_list}}) : Encode(ready_list));
+  }
+  ResponseList response_list;
+  response_list.fatal = status.message();
+  for (const int child : links_.children) Send(child, Encode(response_list));
+}
+
+void Messenger::TellBelowOfEnd(const std::string& why) {
+  if (state_->rank() == 0 || links_.children.empty()) return;
+  ResponseList response_list;
+  response_list.fatal = state_->Me() + " has stopped: " + why;
+  for (const int child : links_.children) Send(child, Encode(response_list));
+}
+
+}  // namespace tfmpi

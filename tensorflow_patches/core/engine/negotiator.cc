@@ -1,0 +1,253 @@
+#include "tensorflow_patches/core/engine/negotiator.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tfmpi {
+
+Negotiator::Negotiator(EngineState* state, PendingRequests* pending, Messenger* messenger,
+                       Executor* executor, History* history)
+    : state_(state),
+      pending_(pending),
+      messenger_(messenger),
+      executor_(executor),
+      history_(history),
+      // Statistics tell which rank came last: the coordinator's knowledge. A vote that a rank has
+      // died in could not be told from one that was not held.
+      bypass_(state->transport,
+              state->options.response_bypass && !state->options.stats && !state->options.go_on) {
+  Restart();
+}
+
+void Negotiator::Restart() {
+  bypass_.Restart();
+  coordinator_.reset();
+  const std::deque<std::string> posts = std::exchange(posts_under_way_, {});
+  if (state_->rank() != 0) return;
+  coordinator_ =
+      std::make_unique<Coordinator>(state_->size(), state_->options.coordinator, Clock::now());
+  for (const std::string& post : posts) {
+    if (!IsJoinedPost(post)) NotePost(post);  // with numbers that ranks no longer have
+  }
+}
+
+bool Negotiator::Exchange(bool news) {
+  bool progress = Say();
+  std::vector<ControlMessage> inbox;
+  state_->Fail(state_->transport->Receive(&inbox));
+  for (const ControlMessage& message : inbox) {
+    if (state_->ok()) Handle(message);
+  }
+  progress |= !inbox.empty();
+  if (state_->ok()) progress |= PassOn();
+  if (coordinator_ != nullptr && state_->ok() && (news || progress)) Coordinate();
+  return progress || messenger_->has_due() || (!bypass_.voted() && !pending_->ready_list().empty());
+}
+
+// What this rank has to say: as a vote, if what is expected is among it, else to the coordinator.
+// What it has beyond a vote waits until that is decided.
+bool Negotiator::Say() {
+  const ReadyList& ready_list = pending_->ready_list();
+  if (ready_list.empty()) return false;
+  const bool fits = bypass_.Fits(ready_list);
+  const bool had_voted = bypass_.voted();
+  if (!had_voted && fits && bypass_.Vote(ready_list, state_->now) == Outcome::kCommitted) {
+    ExecutePredicted();
+    return true;
+  }
+  if (bypass_.voted()) {
+    const bool open = bypass_.Watch() == Outcome::kOpen;
+    const TimePoint patience_ends = bypass_.voted_at() + state_->options.vote_patience;
+    if (open && fits && state_->now < patience_ends) return !had_voted;
+    const uint64_t position = bypass_.position();
+    EndBypass();
+    if (bypass_.position() != position) return true;  // it was committed
+  }
+  TellCoordinator();
+  return true;
+}
+
+// Decides the vote at this position, if it is open, and does what is committed there.
+void Negotiator::EndBypass() {
+  if (bypass_.End() == Outcome::kCommitted) ExecutePredicted();
+}
+
+void Negotiator::TellCoordinator() {
+  do {
+    EndBypass();
+  } while (state_->ok() && bypass_.Look() != Outcome::kRejected);
+  if (state_->ok() && !pending_->ready_list().empty()) SayUp(pending_->TakeReadyList());
+}
+
+void Negotiator::SayUp(const ReadyList& ready_list) {
+  if (coordinator_ != nullptr && !messenger_->relays()) return Tell(state_->rank(), ready_list);
+  state_->Fail(messenger_->SendUp(ready_list));
+}
+
+// All have voted, this rank too.
+void Negotiator::ExecutePredicted() {
+  if (coordinator_ != nullptr) coordinator_->Predicted(bypass_.expected().back(), state_->now);
+  state_->published->predicted.Add(1);
+  ++answers_;
+  const ResponseList& response_list = bypass_.Commit(&pending_->ready_list());
+  if (state_->options.trace) {
+    state_->options.trace(EngineOptions::Event::kVoted, 0, Encode(response_list));
+  }
+  Execute(response_list);
+  RejectWhatWasTold();
+}
+
+// What is expected next may be something that this rank has told the coordinator before, together
+// with what has just come: it will not vote, and whoever has, or would, need not wait.
+void Negotiator::RejectWhatWasTold() {
+  if (state_->ok() && pending_->AnyTold(bypass_.expected())) bypass_.End();
+}
+
+void Negotiator::Handle(const ControlMessage& message) {
+  Messenger::Heard heard;
+  state_->Fail(messenger_->Hear(message, &heard));
+  if (!state_->ok()) return;
+  for (const Announcement& announcement : heard.said) {
+    Tell(message.source, announcement.list);
+  }
+  if (!heard.response_list.empty()) ExecuteResponseList(heard.response_list);
+}
+
+// What this rank and those below it say, as far as it is due.
+bool Negotiator::PassOn() {
+  const std::vector<Announcement> due = messenger_->TakeDue();
+  if (due.empty()) return false;
+  if (coordinator_ == nullptr) {
+    state_->Fail(messenger_->SendUp(due));
+    return true;
+  }
+  for (const Announcement& announcement : due) {
+    if (state_->ok()) Hear(announcement);
+  }
+  return true;
+}
+
+// On rank 0.
+void Negotiator::Hear(const Announcement& announcement) {
+  if (AnswersAsOne(announcement)) return;
+  for (const int rank : announcement.ranks.ranks()) Tell(rank, announcement.list);
+}
+
+// All ranks have what is expected, and the coordinator knows of nothing else: it would decide that,
+// for so many ranks and names.
+bool Negotiator::AnswersAsOne(const Announcement& announcement) {
+  if (announcement.ranks.size() != state_->size() || !bypass_.IsExpected(announcement.list) ||
+      !coordinator_->idle()) {
+    return false;
+  }
+  if (state_->options.trace) {
+    const std::string said = Encode(announcement.list);
+    for (const int rank : announcement.ranks.ranks()) {
+      state_->options.trace(EngineOptions::Event::kHeard, rank, said);
+    }
+  }
+  coordinator_->Predicted(bypass_.expected().back(), state_->now);
+  state_->published->as_one.Add(1);
+  Answer(bypass_.expected_list());
+  return true;
+}
+
+// On rank 0, what `rank` says.
+void Negotiator::Tell(int rank, const ReadyList& ready_list) {
+  if (state_->options.trace) {
+    state_->options.trace(EngineOptions::Event::kHeard, rank, Encode(ready_list));
+  }
+  if (ready_list.joined) {
+    const std::string post = JoinedPost(rank);
+    state_->published->CountPost(post);
+    NotePost(post);
+    messenger_->life_signs().Begin(state_->now);
+  }
+  coordinator_->Receive(rank, ready_list, Clock::now());
+}
+
+void Negotiator::NotePost(const std::string& post) {
+  coordinator_->Post(post);
+  if (state_->options.go_on) posts_under_way_.push_back(post);
+}
+
+void Negotiator::Coordinate() {
+  ResponseList response_list = coordinator_->Decide(Clock::now());
+  const std::vector<std::string> notices = coordinator_->TakeNotices();
+  for (const std::string& line : notices) {
+    if (state_->options.log) state_->options.log(line);
+  }
+  // A report of a stall, mostly: who waits hears that rank 0 is there (presence.h).
+  if (!notices.empty() && state_->ok()) state_->Fail(messenger_->GiveLifeSign());
+  if (state_->ok() && !response_list.empty()) Answer(std::move(response_list));
+}
+
+// On rank 0, all ranks.
+void Negotiator::Answer(ResponseList response_list) {
+  // A vote is committed before what stands in the response list, or not at all.
+  if (!response_list.responses.empty()) TellCoordinator();
+  if (!state_->ok()) return;
+  response_list.position = bypass_.position();
+  state_->Fail(messenger_->SendDown(response_list, Encode(response_list)));
+  if (state_->ok()) ExecuteResponseList(response_list);
+}
+
+void Negotiator::ExecuteResponseList(const ResponseList& response_list) {
+  // An error answers what every rank announces, those too that have not yet.
+  const bool unsaid = !response_list.errors.empty() && !pending_->ready_list().empty();
+  if (unsaid || (bypass_.voted() && !response_list.responses.empty())) TellCoordinator();
+  if (!state_->ok()) return;
+  if (!response_list.responses.empty()) {
+    if (response_list.position != bypass_.position()) {
+      return state_->Fail(
+          Status(Code::kInternal, "rank " + std::to_string(state_->rank()) + " has agreed " +
+                                      std::to_string(bypass_.position()) + " times, and rank 0 " +
+                                      std::to_string(response_list.position)));
+    }
+    bypass_.Came(response_list, pending_->names());
+  }
+  if (response_list.answers()) ++answers_;
+  if (state_->options.trace) {
+    state_->options.trace(EngineOptions::Event::kTold, 0, Encode(response_list));
+  }
+  Execute(response_list);
+  if (!response_list.responses.empty()) RejectWhatWasTold();
+}
+
+void Negotiator::Execute(const ResponseList& response_list) {
+  executor_->Execute(response_list);
+  if (history_ != nullptr) {
+    if (!state_->ok()) return;
+    ResponseList rest = response_list;
+    rest.responses.clear();
+    if (!rest.empty()) history_->Add({std::move(rest), Result()}, /*meets_all=*/false);
+  }
+  ExecuteRest(response_list);
+}
+
+void Negotiator::ExecuteRest(const ResponseList& response_list) {
+  // Before the errors: one that the other ranks ran into after this rank had withdrawn answers its
+  // next request of that name.
+  for (const Withdrawal& withdrawal : response_list.withdrawn) {
+    NameTable::Entry* const entry = pending_->names().FindPending(withdrawal.name);
+    if (withdrawal.rank != state_->rank() || entry == nullptr) continue;
+    pending_->Complete(entry, Withdrawn(withdrawal.name));
+  }
+  for (const NamedError& error : response_list.errors) pending_->CompleteByError(error);
+  if (coordinator_ == nullptr) {  // rank 0 has counted its own
+    for (const std::string& post : response_list.posts) {
+      state_->published->CountPost(post);
+      if (IsJoinedPost(post)) messenger_->life_signs().Begin(state_->now);
+    }
+  } else if (state_->options.go_on) {
+    const size_t said = std::min(response_list.posts.size(), posts_under_way_.size());
+    posts_under_way_.erase(posts_under_way_.begin(),
+                           posts_under_way_.begin() + static_cast<std::ptrdiff_t>(said));
+  }
+  if (!response_list.fatal.empty()) {
+    state_->FailForGood(Status(Code::kUnavailable, response_list.fatal));
+  }
+  if (response_list.finished) state_->finished = true;
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,146 @@
+#include "tensorflow_patches/core/engine/pending_requests.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tfmpi {
+namespace {
+
+// The first of this name leaves.
+bool TakeError(PendingRequests::Errors* errors, const std::string& name, Status* error) {
+  const auto found = errors->find(name);
+  if (found == errors->end()) return false;
+  *error = found->second.front();
+  found->second.pop_front();
+  if (found->second.empty()) errors->erase(found);
+  return true;
+}
+
+}  // namespace
+
+Status Withdrawn(const std::string& name) {
+  return Status(Code::kCancelled, "'" + name + "' was withdrawn");
+}
+
+void PendingRequests::Add(Submission&& submission) {
+  state_->stillness.Stir(state_->now);
+  state_->stats.Submitted(submission.request);
+  NameTable::Entry* const entry = names_.Add(std::move(submission));
+  if (entry->submissions.size() == 1) Announce(entry);
+}
+
+// Its first request becomes known to the coordinator with the next ready list.
+void PendingRequests::Announce(NameTable::Entry* entry) {
+  Status error;
+  if (TakeError(&former_errors_, entry->name, &error)) return Complete(entry, error);
+  entry->announced = state_->now;
+  const Request& request = entry->submissions.front().request;
+  const Signature& signature = request.signature;
+  const NameId id = names_.IdOf(*entry, signature);
+  if (id == kNoId) {
+    ready_list_.requests.push_back({entry->name, signature, request.fingerprint, request.purpose});
+  } else if (GathersRows(signature.kind)) {
+    ready_list_.gathers.push_back({id, signature.shape[0]});
+  } else {
+    ready_list_.ready.push_back(id);
+  }
+  if (!TakeError(&early_errors_, entry->name, &error)) return;
+  // Said at once: the next request of this name must not share a message with this one, in which a
+  // number counts once and comes before every name.
+  const std::string name = entry->name;
+  if (state_->ok()) say_now_();
+  if (NameTable::Entry* const pending = names_.FindPending(name)) Complete(pending, error);
+}
+
+void PendingRequests::Withdraw(Ticket ticket) {
+  NameTable::Entry* const entry = names_.FindPending(ticket);
+  if (entry == nullptr) return;
+  std::vector<Submission>& submissions = entry->submissions;
+  if (submissions.front().ticket == ticket) {
+    // Its data stays until the coordinator has answered: the ranks may be agreeing on it now.
+    ready_list_.withdrawn.push_back(entry->name);
+    entry->withdrawn = true;
+    return;
+  }
+  const auto queued =
+      std::find_if(submissions.begin(), submissions.end(),
+                   [ticket](const Submission& submission) { return submission.ticket == ticket; });
+  state_->stats.Ended(queued->request, false);
+  const auto done = std::move(queued->request.done);
+  submissions.erase(queued);
+  done(Withdrawn(entry->name));
+}
+
+void PendingRequests::Complete(NameTable::Entry* entry, const Status& status) {
+  Submission submission;
+  state_->stillness.Stir(state_->now);
+  told_ -= entry->told;
+  entry->told = false;
+  // A wish to withdraw it that was not sent would be taken for one of the next request's.
+  std::vector<std::string>& withdrawn = ready_list_.withdrawn;
+  withdrawn.erase(std::remove(withdrawn.begin(), withdrawn.end(), entry->name), withdrawn.end());
+  NameTable::Entry* const left = names_.TakeFirst(entry, &submission);
+  state_->stats.Ended(submission.request, status.ok());
+  if (left != nullptr && !left->submissions.empty()) Announce(left);
+  submission.request.done(status);
+}
+
+void PendingRequests::CompleteAll(const Status& status) {
+  for (const std::string& name : names_.PendingNames()) {
+    while (NameTable::Entry* const entry = names_.FindPending(name)) Complete(entry, status);
+  }
+}
+
+void PendingRequests::CompleteByError(const NamedError& error) {
+  const Status status(error.code, error.message);
+  if (NameTable::Entry* const entry = names_.FindPending(error.name)) {
+    Complete(entry, status);
+  } else if (!state_->joined) {
+    early_errors_[error.name].push_back(status);
+  }
+}
+
+ReadyList PendingRequests::TakeReadyList() {
+  std::sort(ready_list_.ready.begin(), ready_list_.ready.end());
+  for (const NameId id : ready_list_.ready) NoteTold(names_.entry(id));
+  for (const KnownGather& gather : ready_list_.gathers) NoteTold(names_.entry(gather.id));
+  for (const NamedSignature& named : ready_list_.requests) {
+    NoteTold(names_.FindPending(named.name));
+  }
+  return std::exchange(ready_list_, ReadyList());
+}
+
+void PendingRequests::NoteTold(NameTable::Entry* entry) {
+  if (entry == nullptr || entry->submissions.empty() || entry->told) return;
+  entry->told = true;
+  ++told_;
+}
+
+bool PendingRequests::AnyTold(const std::vector<NameId>& names) const {
+  if (told_ == 0) return false;
+  return std::any_of(names.begin(), names.end(),
+                     [this](NameId id) { return names_.entry(id)->told; });
+}
+
+void PendingRequests::Restart() {
+  ready_list_ = ReadyList();
+  ready_list_.joined = state_->joined;
+  ready_list_.leaving = state_->leaving;
+  told_ = 0;
+  names_.Restart();
+  for (auto& [name, errors] : early_errors_) {
+    std::deque<Status>& former = former_errors_[name];
+    former.insert(former.end(), errors.begin(), errors.end());
+  }
+  early_errors_.clear();
+}
+
+void PendingRequests::AnnounceAll() {
+  std::vector<std::string> pending;
+  names_.ForEachInOrder([&](NameTable::Entry* entry) { pending.push_back(entry->name); });
+  for (const std::string& name : pending) {
+    if (NameTable::Entry* const entry = names_.FindPending(name)) Announce(entry);
+  }
+}
+
+}  // namespace tfmpi

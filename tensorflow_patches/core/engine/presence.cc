@@ -1,0 +1,64 @@
+#include "tensorflow_patches/core/engine/presence.h"
+
+#include <algorithm>
+
+namespace tfmpi {
+
+void Presence::CheckPeers() {
+  LifeSigns& life_signs = messenger_->life_signs();
+  if (!life_signs.begun() || !state_->ok()) return;
+  if (life_signs.IsDue(state_->now)) state_->Fail(messenger_->GiveLifeSign());
+  if (state_->options.coordinator.stall_timeout.count() == 0) return;
+  for (const int rank : messenger_->Peers()) CheckPeer(rank);
+}
+
+void Presence::CheckPeer(int rank) {
+  const Clock::duration limit = WithGrace(state_->options.coordinator.stall_timeout);
+  if (messenger_->life_signs().SilenceOf(rank) < limit) return;
+  state_->Fail(Status(Code::kDeadlineExceeded,
+                      state_->Me() + ": nothing has been heard of rank " + std::to_string(rank) +
+                          " for longer than TF_MPI_STALL_TIMEOUT, while a rank waits for the "
+                          "others' scripts to end; its process is stopped or has died"));
+}
+
+void Presence::CheckCoordinator() {
+  const Clock::duration timeout = state_->options.coordinator.stall_timeout;
+  if (state_->rank() == 0 || !state_->ok()) return;
+  std::string unanswered;
+  TimePoint since = state_->now;
+  pending_->names().ForEachPending([&](const NameTable::Entry& entry) {
+    if (entry.announced >= since) return;
+    since = entry.announced;
+    unanswered = entry.name;
+  });
+  if (unanswered.empty()) return;
+  if (timeout.count() > 0 && state_->now - since >= WithGrace(timeout)) {
+    const int parent = messenger_->links().parent;
+    const std::string by_way_of =
+        ", or that of rank " + std::to_string(parent) + ", by way of which it answers";
+    return state_->Fail(Status(
+        Code::kDeadlineExceeded,
+        state_->Me() + ": rank 0 has not answered about '" + unanswered +
+            "' for longer than TF_MPI_STALL_TIMEOUT; its process is stopped, hangs or has died" +
+            (parent == 0 ? "" : by_way_of)));
+  }
+  ReportSilence(unanswered, since);
+}
+
+// Rank 0 gives a sign of life with each of its reports of what stalls. Rank 1 speaks for all that
+// hear none.
+void Presence::ReportSilence(const std::string& unanswered, TimePoint since) {
+  const Clock::duration warning = state_->options.coordinator.stall_warning;
+  if (state_->rank() != 1 || warning.count() == 0 || !state_->options.log) return;
+  const TimePoint quiet_since =
+      std::max({since, messenger_->heard_of_coordinator(), reported_silence_});
+  if (state_->now - quiet_since < WithGrace(warning)) return;
+  reported_silence_ = state_->now;
+  const auto waited = std::chrono::duration_cast<std::chrono::seconds>(state_->now - since);
+  state_->options.log("rank 0 has not answered about '" + unanswered + "' for " +
+                      std::to_string(waited.count()) +
+                      " s; its process is stopped, hangs or has died. An error follows after "
+                      "TF_MPI_STALL_TIMEOUT");
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,37 @@
+#include "tensorflow_patches/core/engine/published.h"
+
+namespace tfmpi {
+
+void Published::CountPost(const std::string& post) {
+  const size_t end = post.find('\n');
+  const bool says = end != std::string::npos;
+  std::lock_guard<std::mutex> lock(mutex_);
+  Posts& posts = posts_[post.substr(0, end)];
+  if (says || !posts.said.empty()) {
+    posts.said.resize(posts.count);
+    posts.said.push_back(says ? post.substr(end + 1) : std::string());
+  }
+  ++posts.count;
+  ++posts_heard_;
+}
+
+int64_t Published::Posted(const std::string& key) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = posts_.find(key);
+  return it != posts_.end() ? it->second.count : 0;
+}
+
+std::string Published::PostedValue(const std::string& key, int64_t number) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = posts_.find(key);
+  const bool there =
+      it != posts_.end() && number >= 0 && number < static_cast<int64_t>(it->second.said.size());
+  return there ? it->second.said[number] : std::string();
+}
+
+EngineStats Published::stats() const {
+  return {completed.value(),     collectives.value(),       bytes.value(), predicted.value(),
+          messages_sent.value(), messages_received.value(), as_one.value()};
+}
+
+}  // namespace tfmpi

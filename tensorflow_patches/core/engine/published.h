@@ -1,0 +1,85 @@
+// What the communication thread tells the other threads of this process: posts, the failure, the
+// group's generation, counts.
+//
+// Any thread reads; the communication thread alone writes, but for CountPost.
+
+#ifndef TFMPI_CORE_ENGINE_PUBLISHED_H_
+#define TFMPI_CORE_ENGINE_PUBLISHED_H_
+
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tensorflow_patches/core/base/status.h"
+#include "tensorflow_patches/core/engine/options.h"
+
+namespace tfmpi {
+
+// Every rank is told so of each rank that has joined; its number stands after a line break.
+constexpr char kJoinedPost[] = "joined";
+inline std::string JoinedPost(int rank) { return kJoinedPost + ("\n" + std::to_string(rank)); }
+inline bool IsJoinedPost(const std::string& post) {
+  return post.rfind(kJoinedPost + std::string("\n"), 0) == 0;
+}
+
+class Count {
+ public:
+  void Add(uint64_t more) { value_.fetch_add(more, std::memory_order_relaxed); }
+  uint64_t value() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
+class Published {
+ public:
+  // A key, and what is said with it after a line break. Any thread: on rank 0 the one that posts.
+  void CountPost(const std::string& post);
+  // As if none had been.
+  void ForgetPosts(const std::string& key) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    posts_.erase(key);
+  }
+  // Of this key.
+  int64_t Posted(const std::string& key) const;
+  // What the `number`-th post of this key, from 0, said; "" if it said nothing.
+  std::string PostedValue(const std::string& key, int64_t number) const;
+  // Of any key.
+  uint64_t posts_heard() const { return posts_heard_; }
+
+  void SetFailure(const Status& failure) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    failure_ = failure;
+  }
+  Status failure() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return failure_;
+  }
+
+  // How often the group has become another.
+  void BeginGeneration() { generation_.fetch_add(1, std::memory_order_release); }
+  uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
+
+  EngineStats stats() const;
+
+  // As in EngineStats.
+  Count completed, collectives, bytes, predicted, messages_sent, messages_received, as_one;
+
+ private:
+  struct Posts {
+    int64_t count = 0;
+    std::vector<std::string> said;  // by number; empty if none ever said anything
+  };
+
+  mutable std::mutex mutex_;
+  std::unordered_map<std::string, Posts> posts_;  // by key; guarded by mutex_
+  Status failure_;                                // too
+  std::atomic<uint64_t> posts_heard_{0};
+  std::atomic<uint64_t> generation_{0};
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_ENGINE_PUBLISHED_H_

@@ -1,0 +1,228 @@
+#include "tensorflow_patches/core/engine/recovery.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tensorflow_patches/core/transport/membership.h"
+#include "tensorflow_patches/core/transport/roll_call.h"
+
+namespace tfmpi {
+
+void Recovery::CheckDisturbance() {
+  constexpr std::chrono::milliseconds kBetweenLooks{2};  // each asks MPI
+  if (!state_->ok() || state_->now < looked_for_deaths_ + kBetweenLooks) return;
+  looked_for_deaths_ = state_->now;
+  if (parts_.transport->membership()->Disturbed()) {
+    state_->Fail(Status(Code::kUnavailable, "a rank has died"));
+  }
+}
+
+Status Recovery::MakeOfThisGroup(Request* request) {
+  Signature& signature = request->signature;
+  if (signature.on_gpu) {
+    return Status(Code::kFailedPrecondition,
+                  "'" + request->name +
+                      "' is on a GPU, and TF_MPI_FAULT=shrink knows host memory only; set "
+                      "TF_MPI_FAULT=abort");
+  }
+  if (signature.kind != OpKind::kBroadcast) return Status();
+  for (uint64_t group = request->generation; group < next_ranks_.size(); ++group) {
+    const std::vector<int>& next = next_ranks_[group];
+    const auto root = static_cast<size_t>(signature.root);
+    if (root >= next.size() || next[root] < 0) {
+      return EndsByOrphan(request, group);
+    }
+    signature.root = next[root];
+  }
+  request->generation = next_ranks_.size();
+  return Status();
+}
+
+// To end it on this rank only would make it meet the others' next broadcast of that name.
+Status Recovery::EndsByOrphan(Request* request, uint64_t group) {
+  if (!state_->ok()) {  // the meeting will hear of it, if there is one
+    request->signature.root = Request::kDeadRoot;
+    return Status();
+  }
+  state_->FailForGood(
+      Status(Code::kUnavailable, "'" + request->name + "' cannot come: rank " +
+                                     std::to_string(request->signature.root) + " of " +
+                                     std::to_string(next_ranks_[group].size()) +
+                                     " has died, and was to give the others what nobody else has"));
+  return state_->failure;
+}
+
+bool Recovery::MeetSurvivors() {
+  if (state_->interrupted && HearsOfEnd()) return false;
+  const auto deadline = [this] { return Clock::now() + state_->options.collective_timeout; };
+  Membership* membership = parts_.transport->membership();
+  bool all = false;
+  Status status = membership->Agree(!state_->interrupted, deadline(), &all);
+  if (status.ok() && all) return true;
+  state_->interrupted = true;
+  state_->failure = Status(Code::kUnavailable, "a rank has died");
+  for (int ranks = state_->size(); status.ok(); --ranks) {
+    // Each time another one has died, or this is for another reason, of which there is no end.
+    if (ranks < 0) status = Status(Code::kInternal, "they do not come together");
+    std::unique_ptr<Transport> next;
+    if (status.ok()) status = membership->Regroup(&next);
+    if (!status.ok()) break;
+    Reunion reunion;
+    const Status met = Meet(next.get(), ReportOfThis(), *history_, deadline(), &reunion);
+    membership = next->membership();
+    status = membership->Agree(met.ok(), deadline(), &all);
+    if (status.ok() && all) {
+      GoOn(std::move(next), reunion);
+      return false;
+    }
+    parts_.transport->Keep(std::move(next));
+  }
+  state_->FailForGood(
+      Status(status.code(),
+             "a rank has died, and the others could not go on without it: " + status.message()));
+  return false;
+}
+
+// A rank that has said why it stops was not killed, though its process is gone.
+bool Recovery::HearsOfEnd() {
+  std::vector<ControlMessage> inbox;
+  parts_.transport->Receive(&inbox);  // whatever has failed, some may be there
+  for (const ControlMessage& sealed : inbox) {
+    std::string bytes;
+    parts_.messenger->Unseal(sealed, &bytes);
+    ReadyList ready_list;
+    ResponseList response_list;
+    std::string why;
+    if (state_->rank() == 0 && Decode(bytes, &ready_list) && !ready_list.leaving.empty()) {
+      why = "rank " + std::to_string(sealed.source) + "/" + std::to_string(state_->size()) +
+            " has stopped: " + ready_list.leaving;
+    } else if (state_->rank() != 0 && Decode(bytes, &response_list)) {
+      why = response_list.fatal;
+    }
+    if (why.empty()) continue;
+    state_->FailForGood(Status(Code::kUnavailable, why));
+    return true;
+  }
+  return false;
+}
+
+Report Recovery::ReportOfThis() {
+  Report report;
+  report.former_rank = state_->rank();
+  report.done = history_->done();
+  report.first = history_->first();
+  parts_.pending->names().ForEachInOrder([&](NameTable::Entry* entry) {
+    for (const Submission& submission : entry->submissions) {
+      const Signature& signature = submission.request.signature;
+      if (signature.kind == OpKind::kBroadcast) report.roots.push_back(signature.root);
+    }
+  });
+  report.needs_all = state_->whereabouts->needs_all();
+  return report;
+}
+
+std::string Recovery::DescribeDeaths(const Reunion& reunion) const {
+  std::vector<int> dead;
+  for (int rank = 0; rank < state_->size(); ++rank) {
+    if (reunion.NewRank(rank) < 0) dead.push_back(rank);
+  }
+  return NameRanks(dead) + " of " + std::to_string(state_->size()) +
+         (dead.size() == 1 ? " has died" : " have died");
+}
+
+// They cannot go on; "" if they can.
+std::string Recovery::WhyNot(const Reunion& reunion) const {
+  for (const Report& report : reunion.reports) {
+    const bool orphaned = std::any_of(report.roots.begin(), report.roots.end(),
+                                      [&](int32_t root) { return reunion.NewRank(root) < 0; });
+    // To end it on some ranks only would make them meet others' next broadcast of that name.
+    if (orphaned) return "was to give the others what nobody else has";
+    if (!report.needs_all.empty()) return report.needs_all;
+  }
+  return "";
+}
+
+// The same on all ranks that are left.
+void Recovery::GoOn(std::unique_ptr<Transport> next, const Reunion& reunion) {
+  const std::string deaths = DescribeDeaths(reunion);
+  const std::string why_not = WhyNot(reunion);
+  if (!why_not.empty()) {
+    state_->FailForGood(Status(Code::kUnavailable, deaths + ", and " + why_not));
+    return parts_.transport->Keep(std::move(next));
+  }
+  const uint64_t begun = history_->done();
+  CatchUp(reunion);
+  if (state_->given_up) return parts_.transport->Keep(std::move(next));
+  EndWhatWasWithdrawn(reunion);
+  std::vector<int> ranks;
+  for (int rank = 0; rank < state_->size(); ++rank) ranks.push_back(reunion.NewRank(rank));
+  next_ranks_.push_back(std::move(ranks));
+  parts_.transport->Change(std::move(next));
+  BeginAnew();
+  if (state_->rank() != 0 || !state_->options.log) return;
+  const size_t left = reunion.reports.size();
+  const std::string doing = state_->whereabouts->Look().doing;
+  state_->options.log(deaths + (doing.empty() ? "" : ", in " + doing) + "; " +
+                      std::to_string(left) + (left == 1 ? " rank goes on" : " ranks go on") +
+                      ", and averages are over these. All of them have what was averaged before (" +
+                      std::to_string(reunion.most_done - reunion.least_done) +
+                      " results were passed on); this one now has rank 0" +
+                      (begun != reunion.most_done ? ", and was behind" : ""));
+}
+
+// What others have done, and this rank has not.
+void Recovery::CatchUp(const Reunion& reunion) {
+  uint64_t number = reunion.least_done;
+  for (const Unit& unit : reunion.missing) {
+    if (++number > history_->done() && !state_->given_up) Do(unit);
+  }
+}
+
+void Recovery::Do(const Unit& unit) {
+  history_->Add({unit.what, Result()}, /*meets_all=*/false);
+  if (!unit.what.responses.empty()) {
+    const Status status = parts_.executor->Deliver(unit.what.responses.front(), unit.result);
+    if (!status.ok()) state_->FailForGood(status);
+  } else if (!unit.what.fatal.empty()) {
+    state_->FailForGood(Status(Code::kUnavailable, unit.what.fatal));
+  } else {
+    parts_.negotiator->ExecuteRest(unit.what);
+  }
+}
+
+// What was to be withdrawn is, as nobody knows of it any more; who gives a broadcast has another
+// number.
+void Recovery::EndWhatWasWithdrawn(const Reunion& reunion) {
+  std::vector<std::string> withdrawn;
+  const uint64_t next_generation = next_ranks_.size() + 1;
+  NameTable& names = parts_.pending->names();
+  names.ForEachInOrder([&](NameTable::Entry* entry) {
+    if (entry->withdrawn) withdrawn.push_back(entry->name);
+    for (Submission& submission : entry->submissions) {
+      Signature& signature = submission.request.signature;
+      if (signature.kind != OpKind::kBroadcast) continue;
+      signature.root = reunion.NewRank(signature.root);
+      submission.request.generation = next_generation;
+    }
+  });
+  for (const std::string& name : withdrawn) {
+    parts_.pending->Complete(names.FindPending(name), Withdrawn(name));
+  }
+}
+
+// In the group that the transport is of now.
+void Recovery::BeginAnew() {
+  state_->published->BeginGeneration();
+  state_->published->ForgetPosts(kJoinedPost);  // with numbers that ranks no longer have
+  parts_.messenger->Restart();
+  parts_.pending->Restart();
+  history_->Restart();
+  parts_.careful->DivideByWeights();
+  parts_.negotiator->Restart();
+  parts_.standing->Restart();
+  state_->interrupted = false;
+  state_->failure = Status();
+  parts_.pending->AnnounceAll();
+}
+
+}  // namespace tfmpi

@@ -1,0 +1,73 @@
+// Going on without ranks that have died: those that are left meet, do alike what some of them have
+// done of what was agreed, and begin anew as a smaller group with what is still pending.
+//
+// docs/decisions/053. What a rank has handed to its kernels is in its history with its result, so
+// that those that had not come so far get the same bits; what nobody has done is nobody's, and is
+// announced again. Communication thread.
+
+#ifndef TFMPI_CORE_ENGINE_RECOVERY_H_
+#define TFMPI_CORE_ENGINE_RECOVERY_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tensorflow_patches/core/engine/engine_state.h"
+#include "tensorflow_patches/core/engine/executor.h"
+#include "tensorflow_patches/core/engine/messenger.h"
+#include "tensorflow_patches/core/engine/negotiator.h"
+#include "tensorflow_patches/core/engine/pending_requests.h"
+#include "tensorflow_patches/core/engine/standing_reporter.h"
+#include "tensorflow_patches/core/recovery/careful_reduction.h"
+#include "tensorflow_patches/core/recovery/changing_transport.h"
+#include "tensorflow_patches/core/recovery/survivors.h"
+
+namespace tfmpi {
+
+// What of an engine begins anew with a group of other ranks. All outlive the recovery.
+struct Recoverable {
+  ChangingTransport* transport;
+  CarefulReduction* careful;
+  PendingRequests* pending;
+  Messenger* messenger;
+  Executor* executor;
+  Negotiator* negotiator;
+  StandingReporter* standing;
+};
+
+class Recovery {
+ public:
+  Recovery(EngineState* state, const Recoverable& parts)
+      : state_(state), parts_(parts), history_(parts.careful->history()) {}
+
+  // In each turn: a death that no operation has run into fails the engine, too.
+  void CheckDisturbance();
+  // With all ranks that live: where one has died, or when every script has ended. True if they
+  // have, and the loop ends.
+  bool MeetSurvivors();
+  // A request that has come may have been made before a rank died.
+  Status MakeOfThisGroup(Request* request);
+
+ private:
+  Status EndsByOrphan(Request* request, uint64_t group);
+  bool HearsOfEnd();
+  Report ReportOfThis();
+  std::string DescribeDeaths(const Reunion& reunion) const;
+  std::string WhyNot(const Reunion& reunion) const;
+  void GoOn(std::unique_ptr<Transport> next, const Reunion& reunion);
+  void CatchUp(const Reunion& reunion);
+  void Do(const Unit& unit);
+  void EndWhatWasWithdrawn(const Reunion& reunion);
+  void BeginAnew();
+
+  EngineState* const state_;
+  const Recoverable parts_;
+  History* const history_;
+  TimePoint looked_for_deaths_;
+  // By generation that has ended and rank in it: the rank in the next; -1: it has died.
+  std::vector<std::vector<int>> next_ranks_;
+};
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_CORE_ENGINE_RECOVERY_H_
