@@ -2,6 +2,7 @@
 
     .venv/bin/python tests/programs/run.py -n 2 -n 3            # all
     .venv/bin/python tests/programs/run.py losses draws/rl_loop  # a room, a program; 2 ranks
+    .venv/bin/python tests/programs/run.py --plans losses       # and what is split, with times
 
 No program knows of ranks.  Weights, histories, values and the files that a program leaves are
 compared; "far" is the largest difference, relative to the largest element of its array.
@@ -11,9 +12,11 @@ The programs of a room share a launch, which takes longer than most of them.
 from __future__ import annotations
 
 import argparse
+import collections
 import hashlib
 import itertools
 import math
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -89,13 +92,20 @@ def differences(got: dict[str, Any], one: dict[str, Any]) -> dict[str, float]:
     return found
 
 
-def run(names: list[str], ranks: int) -> Iterator[tuple[str, dict[str, float], str]]:
-    """(program, differences of the worst rank, what rank 0 said) of programs in one launch."""
+def run(
+    names: list[str], ranks: int, plans: bool = False
+) -> Iterator[tuple[str, dict[str, float], str]]:
+    """(program, differences of the worst rank, what rank 0 said) of programs in one launch.
+
+    `plans`: of what it says, the plan of each call; and the seconds of one process and of ranks.
+    """
     text = b"".join((HERE / f"{name}.py").read_bytes() for name in names)
     words = [hashlib.sha256(text).hexdigest()[:16], *names]
     (alone,) = reference(HERE / "inside.py", args=words, timeout=SECONDS)
     with tempfile.TemporaryDirectory(prefix="programs-") as folder:
         env = {"PROGRAMS_FOLDER": folder}
+        if plans:
+            env["TF_MPI_LOG_LEVEL"] = "debug"
         ended = launch(HERE / "inside.py", ranks, args=words, env=env, timeout=SECONDS)
         for name in names:
             found: dict[str, float] = {}
@@ -104,7 +114,11 @@ def run(names: list[str], ranks: int) -> Iterator[tuple[str, dict[str, float], s
                 got["files"] = files(Path(folder) / name)
                 for kind, value in differences(got, alone[name]).items():
                     found[kind] = max(value, found.get(kind, 0.0))
-            yield name, found, said(ended, name)
+            if plans:
+                times = [one.get(name, {}).get("seconds", 0) for one in (alone, *results(ended))]
+                yield name, found, f"{planned(ended, name)} | {times[0]} | {max(times[1:])}"
+            else:
+                yield name, found, said(ended, name)
 
 
 def results(ended: LaunchResult) -> list[dict[str, Any]]:
@@ -122,6 +136,14 @@ def said(ended: LaunchResult, name: str) -> str:
     return " ".join(line for line in lines if line.startswith("tensorflow.mpi rank 0"))
 
 
+def planned(ended: LaunchResult, name: str) -> str:
+    """How many calls of models, of each kind, had batches split, gathered, whole."""
+    _, _, after = ended.stderr[0].partition(f"PROGRAM {name}\n")
+    rows = re.findall(r" \| (\w+) +\| (split|gathered|whole) ", after.partition("PROGRAM ")[0])
+    counts = collections.Counter(f"{call}: {batch}" for call, batch in rows)
+    return ", ".join(f"{what} x{n}" if n > 1 else what for what, n in counts.items())
+
+
 def cell(found: dict[str, float]) -> str:
     worst = max(found, key=lambda kind: found[kind])
     return f"{found[worst]:.0e}" if found[worst] <= CLOSE else f"**{found[worst]:.0e}**, {worst}"
@@ -130,6 +152,7 @@ def cell(found: dict[str, float]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("programs", nargs="*", help="rooms or programs; all, if none is given")
+    parser.add_argument("--plans", action="store_true", help="what was split, and the seconds")
     parser.add_argument("-n", dest="ranks", type=int, action="append", help="ranks; 2")
     options = parser.parse_args()
     names, ranks = programs(options.programs), options.ranks or [2]
@@ -137,14 +160,15 @@ def main() -> int:
     lines: dict[str, str] = {}
     for number in ranks:
         for _, room in itertools.groupby(names, key=lambda name: name.split("/")[0]):
-            for name, found, words in run(list(room), number):
+            for name, found, words in run(list(room), number, options.plans):
                 cells[name].append(cell(found))
                 lines[name] = words
                 print(name, number, cells[name][-1], words, file=sys.stderr, flush=True)
-    print("| program |" + "".join(f" {number} ranks |" for number in ranks) + " a line |")
-    print("| --- |" + " --- |" * (len(ranks) + 1))
+    last = ["plan", "one process, s", "ranks, s"] if options.plans else ["a line"]
+    print("|", " | ".join(["program", *(f"{number} ranks" for number in ranks), *last]), "|")
+    print("| --- |" + " --- |" * (len(ranks) + len(last)))
     for name in names:
-        said = "yes" if lines[name] else ""
+        said = lines[name] if options.plans else "yes" if lines[name] else ""
         print("|", " | ".join([name, *cells[name], said]), "|")
     return int(any("**" in one for row in cells.values() for one in row))
 

@@ -273,21 +273,80 @@ def turned() -> dict[str, Any]:
     return stepped(loss_of)
 
 
+def asserted() -> dict[str, Any]:
+    """A part of what a whole batch asserts."""
+
+    @tf.function
+    def error(x: Any, guess: Any) -> Any:
+        with tf.control_dependencies([tf.debugging.assert_less(tf.reduce_min(x), 9.0)]):
+            return tf.reduce_mean(tf.square(guess - 1))
+
+    return stepped(lambda q, x, _: error(x, q(x)))
+
+
 def untold() -> dict[str, Any]:
-    """Nobody can tell what a function of Python's makes of samples."""
+    """A function of NumPy: what cannot be told is whole."""
 
     def loss_of(q: Any, x: Any, _: Any) -> Any:
-        weights = tf.ensure_shape(tf.numpy_function(np.abs, [x], x.dtype), x.shape)
-        return tf.reduce_mean(tf.square(q(x) - 1) * weights[:, :1])
+        centered = tf.numpy_function(lambda v: v - v.mean(0), [x], tf.float32)
+        return tf.reduce_mean(tf.square(q(tf.ensure_shape(centered, [None, 8])) - 1))
 
     return stepped(loss_of)
 
 
+class Looks(keras.Model):
+    """Reads a number of its samples: no graph can be made of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q = keras.Sequential([keras.Input((8,)), layers.Dense(3)])
+
+    def call(self, x: Any) -> Any:
+        return self.q(x)
+
+    def train_step(self, data: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self.q(data[0]) - 1)) * float(data[0].numpy().std() > 0)
+        weights = self.q.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        return {"error": loss}
+
+
+def looks() -> dict[str, Any]:
+    model = Looks()
+    model(X[:1])
+    model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
+    data = X[:UNEVEN], ACTIONS[:UNEVEN]
+    history = model.fit(*data, batch_size=16, epochs=2, shuffle=False, verbose=0).history
+    weights = {f"weight {number}": value for number, value in enumerate(model.get_weights())}
+    return numbers({**history, **weights})
+
+
+class OwnLoop(Looks):
+    """Iterates the batches itself."""
+
+    def make_train_function(self, force: bool = False) -> Any:
+        def function(iterator: Any) -> Any:
+            return self.train_step(next(iterator))
+
+        self.train_function = function
+        return function
+
+
+def own_loop() -> dict[str, Any]:
+    model = OwnLoop()
+    model(X[:1])
+    model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
+    history = model.fit(X, ACTIONS, batch_size=16, epochs=2, shuffle=False, verbose=0).history
+    return numbers({"error": history["error"], "weight": model.get_weights()[0]})
+
+
 MIXED = (recommender, flat, centered, hidden, stateful, counted)
-MIXED_STEPS = (numbered, root_of_function, sum_of_function, numbered_in_function, rolled, turned)
-APART = (attends, chosen, of_function)
+MIXED_STEPS = (numbered, root_of_function, numbered_in_function, rolled, turned)
+APART = (attends, chosen, of_function, sum_of_function, asserted)
+UNTOLD = (untold, looks, own_loop)
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
-    case.__name__: case for case in (*MIXED, *MIXED_STEPS, *APART, untold)
+    case.__name__: case for case in (*MIXED, *MIXED_STEPS, *APART, *UNTOLD)
 }
 
 
@@ -297,6 +356,7 @@ def main() -> None:
     found = {}
     for name in chosen_cases:
         keras.utils.set_random_seed(1)
+        print(f"CASE {name}", file=sys.stderr, flush=True)
         found[name] = CASES[name]()
     result(found)
 

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from common import result
-from tensorflow.mpi._src.global_batch import kinds, losses
+from tensorflow.mpi._src.global_batch import kinds
 
 ops = keras.ops
 WIDE, IMAGES = tf.TensorSpec([None, 16]), tf.TensorSpec([None, 8, 8, 1])
@@ -444,15 +444,23 @@ def agree(function: Callable[..., Any], specs: Any) -> bool:
     return bool(np.allclose(made, whole[0], 1e-4, 1e-5))
 
 
+BY_SAMPLE = (
+    *("binary_crossentropy", "binary_focal_crossentropy", "categorical_crossentropy"),
+    *("categorical_focal_crossentropy", "categorical_hinge", "cosine_similarity", "huber"),
+    *("kl_divergence", "log_cosh", "mean_absolute_error", "mean_absolute_percentage_error"),
+    *("mean_squared_error", "mean_squared_logarithmic_error", "poisson"),
+    *("sparse_categorical_crossentropy", "categorical_accuracy", "binary_accuracy"),
+    *("sparse_categorical_accuracy", "sparse_top_k_categorical_accuracy"),
+    "top_k_categorical_accuracy",
+)
+
+
 def listed() -> dict[str, str]:
-    """Of the functions of Keras's own that global_batch/losses.py takes for granted."""
+    """Of functions of Keras's own that look at one sample at a time."""
     found = {}
     several, few = tf.TensorSpec([None, 5]), tf.TensorSpec([None, 1])
-    for name in sorted(losses._BY_SAMPLE):
-        function = getattr(keras.losses, name, None) or getattr(keras.metrics, name, None)
-        # These look whether all labels of a batch are 0 or 1: of data that is mixed so.
-        if function is None or name in ("hinge", "squared_hinge", "ctc"):
-            continue
+    for name in BY_SAMPLE:
+        function = getattr(keras.losses, name, None) or getattr(keras.metrics, name)
         y = few if name.startswith("sparse") else several
         found[name] = kinds.of_function(function, [y, several]).name
     return found

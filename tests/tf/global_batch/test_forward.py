@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
 
 import pytest
 from compare import assert_cases_close, assert_same
@@ -11,54 +11,48 @@ from launch import launch
 from reference import reference
 from tiers import full
 
-MODEL = "makes of one sample depends on the others of its batch"
-STEP = "so every rank computes whole batches"
-UNTOLD = "nobody can tell whether it computes each sample for itself"
+WHOLE = "so every rank computes whole batches"
 SAME = "were given the same samples"
-SOME = [
-    "recommender",
-    "hidden",
-    "stateful",
-    "counted",
-    "numbered",
-    "root_of_function",
-    "turned",
-    "rolled",
-    "untold",
-]
-APART = ("attends", "chosen", "of_function")
+APART = {"attends", "chosen", "of_function", "sum_of_function", "asserted"}
+SOME = (
+    *("recommender", "hidden", "stateful", "counted", "numbered", "root_of_function", "turned"),
+    *("rolled", "untold", "looks", "own_loop", "chosen", "sum_of_function"),
+)
+ROW = re.compile(r"plan: .*? \| (\w+) +\| (split|gathered|whole) ")
 
 
-def equal_one_process(scripts: Any, ranks: int, args: list[str]) -> list[str]:
-    """What is on stderr."""
-    (alone,) = reference(scripts / "forward.py", args=args)
-    run = launch(scripts / "forward.py", np=ranks, args=args, timeout=300).check()
-    assert_same(run.results)
-    assert_cases_close(run.results[0], alone, 1e-5)
-    found: list[str] = run.stderr
-    return found
+def plans(stderr: str) -> dict[str, dict[str, str]]:
+    """By case and call, what the table of plans says."""
+    parts = stderr.split("CASE ")[1:]
+    return {part.partition("\n")[0].strip(): dict(ROW.findall(part)) for part in parts}
 
 
 @pytest.mark.parametrize(
     ("ranks", "mode"),
     [
         (2, SOME),
-        full(2, []),
-        full(3, []),
-        full(2, ["tf_keras"]),
-        full(2, ["eager"]),
-        full(2, ["tf_keras", "eager"]),
+        full(2, ()),
+        full(3, ()),
+        full(2, ("tf_keras",)),
+        full(2, ("eager",)),
+        full(2, ("tf_keras", "eager")),
     ],
-    ids=lambda value: "-".join(value[:2]) or "graph" if isinstance(value, list) else None,
+    ids=lambda value: "-".join(value[:2]) or "graph" if isinstance(value, tuple) else None,
 )
-def test_mixing_is_told(scripts, ranks: int, mode: list[str]) -> None:
-    stderr = equal_one_process(scripts, ranks, mode)
-    for words, times in ((MODEL, 1), (STEP, 1), (UNTOLD, 1), (SAME, 0)):
-        assert [text.count(words) for text in stderr] == [times, *[0] * (ranks - 1)], words
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("mode", [[], ["tf_keras"]], ids=["keras", "tf_keras"])
-def test_each_for_itself_is_shared(scripts, mode: list[str]) -> None:
-    stderr = equal_one_process(scripts, 2, [*mode, *APART])
-    assert not [words for words in (MODEL, STEP, UNTOLD) if words in stderr[0]]
+def test_mixing_is_told(scripts, ranks: int, mode: tuple[str, ...]) -> None:
+    """What mixes samples is whole and equals one process; what does not is split."""
+    (alone,) = reference(scripts / "forward.py", args=mode)
+    env = {"TF_MPI_LOG_LEVEL": "debug"}
+    run = launch(scripts / "forward.py", np=ranks, args=mode, env=env, timeout=300).check()
+    assert_same(run.results)
+    assert_cases_close(run.results[0], alone, 1e-5)
+    found = plans(run.stderr[0])
+    wrong = {}
+    for case, said in found.items():
+        call = "predict" if case == "counted" else "fit"
+        if said and said[call] != ("split" if case in APART else "whole"):
+            wrong[case] = said
+    assert not wrong and len(found) == len(alone)
+    assert WHOLE in run.stderr[0]
+    assert not [text for text in run.stderr[1:] if WHOLE in text]
+    assert not [text for text in run.stderr if SAME in text]

@@ -16,8 +16,13 @@ OF_PART = "normalizes by each rank's part of the batch"
 
 
 # What the quick tier trains with: of losses, of steps of the script's own, of metrics.
-QUICK = ("root_of_mean", "own_dice", "masked", "contrastive", "average_loss", "metrics", "outputs")
-COMPILED = ("root_of_mean", "own_dice", "sum_of_samples", "contrastive", "anchors", "own_sum")
+QUICK = (
+    *("root_of_mean", "own_dice", "masked", "valid", "contrastive", "average_loss", "metrics"),
+    "outputs",
+)
+COMPILED = (
+    *("root_of_mean", "own_dice", "sum_of_samples", "valid", "contrastive", "anchors", "own_sum"),
+)
 
 
 @pytest.mark.parametrize(
@@ -57,5 +62,5 @@ def test_a_part_is_not_taken_for_the_batch(scripts, ranks: int, mode: tuple[str,
     assert_same(run.results)
     for case, expected in alone.items():
         assert_close(run.results[0][case], expected, 1e-5)
-    assert [text.count(WHOLE) for text in run.stderr] == [2, *[0] * (ranks - 1)]
+    assert [text.count(WHOLE) for text in run.stderr] == [4, *[0] * (ranks - 1)]  # one a model
     assert [text.count(OF_PART) for text in run.stderr] == [1, *[0] * (ranks - 1)]

@@ -52,12 +52,23 @@ class MaybeShard(NamedTuple):
     counts: Any
 
 
+class WholeBatch(NamedTuple):
+    """A batch that every rank has whole: they compute the same."""
+
+    data: Any
+
+
 def maybe_shard(data: Any, weight: Any, first: Any) -> MaybeShard:
     return MaybeShard(data, weight, first, weight > 0)
 
 
 def is_shard(element: Any) -> bool:
     return isinstance(element, (EvenShard, Shard, MaybeShard))
+
+
+def data_of(element: Any) -> Any:
+    """What the script's own step gets of an element, or its spec."""
+    return element.data if is_shard(element) or isinstance(element, WholeBatch) else element
 
 
 class Counted(NamedTuple):

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import scope
 from tensorflow.mpi._src.data import batch_shard, own_part, predictions, streams
-from tensorflow.mpi._src.global_batch import batch, results, states, trial
+from tensorflow.mpi._src.global_batch import batch, plan, results, states
+from tensorflow.mpi._src.global_batch.sites import Plan
 from tensorflow.mpi._src.interpose import rows
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.random import ops
-from tensorflow.mpi._src.runtime import group, log
+from tensorflow.mpi._src.runtime import group
 
 _KERAS_BATCH = 32  # the batch size of arrays if the script gives none
 _AHEAD = 2  # batches
@@ -40,7 +41,6 @@ class Feed(NamedTuple):
     num_batches: int | None
     in_turn: bool = False
     split: bool = False
-    whole: bool = False
 
 
 def takes_parts() -> bool:
@@ -64,8 +64,7 @@ class Given(NamedTuple):
       is that of all ranks together.
     once: it can be iterated only once.
     all_epochs: it holds as many epochs as there will be, each of num_batches.
-    stateful: a layer of the model that keeps its state from batch to batch; None: none does.
-    mixing: a model whose output for one sample depends on others of the batch; None: it does not.
+    step: what will be done with each batch; None if nobody knows.
     """
 
     dataset: Any
@@ -74,8 +73,7 @@ class Given(NamedTuple):
     sizes: Collection[int] | None
     once: bool = False
     all_epochs: bool = False
-    stateful: str | None = None
-    mixing: str | None = None
+    step: plan.Step | None = None
 
 
 def of_all_ranks(batch_size: int | None, steps: int | None) -> tuple[int | None, int | None]:
@@ -107,13 +105,36 @@ def shard_of(given: Given) -> Feed:
         return _to_predict(given, stream, label, call)
     stream = streams.same_everywhere(stream, label, given.what, given.sizes is not None)
     num_batches = None if stream.length == "endless" else stream.length
-    if not batch_shard.is_batched(stream.dataset.element_spec):
+    spec = stream.dataset.element_spec
+    if not batch_shard.is_batched(spec):
         return Feed(stream.dataset, num_batches)
-    if _is_whole(given, stream.dataset.element_spec):
-        return Feed(stream.dataset, num_batches, whole=True)
-    if batch_per_rank() and not given.sizes:
+    in_turn = batch_per_rank() and not given.sizes
+    found = _plan(given, spec, stream.sizes, whole_batches=not batch_per_rank())
+    if found is not None and found.is_whole and not batch_per_rank():
+        whole = stream.dataset if found.plain else streams.as_whole(stream.dataset)
+        return Feed(whole, num_batches)
+    if in_turn:
         return _in_turn(stream, label)
     return Feed(_part(stream, batch_shard.weighted(stream.sizes)), num_batches, split=True)
+
+
+def _plan(
+    given: Given, spec: Any, sizes: Collection[int] | None, whole_batches: bool
+) -> Plan | None:
+    """What the ranks do with batches of `spec`. `whole_batches`: each rank could be fed these."""
+    if given.step is None:
+        return None
+    even = (
+        batch_shard.static_rows(spec) is not None
+        and bool(sizes)
+        and all(size % group.size == 0 for size in sizes or ())
+    )
+    why = None
+    rows = batch_shard.differing_rows(spec)
+    if rows is not None and whole_batches:
+        lengths = " and ".join(map(str, rows))
+        why = f"a batch whose tensors have different first dimensions ({lengths})"
+    return plan.of(given.step, spec, even, why, whole_batches)
 
 
 def _to_predict(
@@ -130,13 +151,14 @@ def _to_predict(
     spec = given.dataset.element_spec
     if not batch_shard.is_batched(spec):
         return whole
-    if _is_whole(given, spec):
-        return whole
     same_form = all([*theirs[:2], theirs[3]] == [*everyone[0][:2], everyone[0][3]]
                     for theirs in everyone)  # fmt: skip
     if unlike or given.once or not same_form:
         if not given.once:
             predictions.say_own(given.what)
+        return whole
+    found = _plan(given, spec, stream.sizes, whole_batches=True)
+    if found is not None and found.is_whole:
         return whole
     if not alike:
         stream = stream._replace(dataset=call.note_elements(given.dataset))
@@ -144,37 +166,6 @@ def _to_predict(
         call.record(_part(stream, batch_shard.counted)),
         None if stream.length == "endless" else stream.length,
         split=True,
-    )
-
-
-def _is_whole(given: Given, spec: Any) -> bool:
-    """Whether every rank must compute whole batches; rank 0 says why."""
-    rows = batch_shard.differing_rows(spec)
-    if rows is not None:
-        _say_whole(
-            f"{given.what}: the tensors of a batch have different first dimensions "
-            f"({' and '.join(map(str, rows))}), so these are not samples that ranks could share"
-        )
-        return True
-    if given.stateful is not None and not batch_per_rank():
-        _say_whole(
-            f"{given.what}: layer '{given.stateful}' keeps its state from batch to batch, so that "
-            "ranks cannot share one (use stateful=False, or TF_MPI_BATCH=per-rank)"
-        )
-        return True
-    if given.mixing is not None and not batch_per_rank():
-        _say_whole(
-            f"{given.what}: what model '{given.mixing}' makes of one sample depends on the others "
-            "of its batch, so that ranks cannot share one"
-        )
-        return True
-    return False
-
-
-def _say_whole(why: str) -> None:
-    log.once(
-        f"{why}: every rank computes whole batches, which is right but no faster than one process",
-        key="whole batches",
     )
 
 
@@ -192,10 +183,10 @@ def _of_generator(dataset: Any) -> Any:
     Another call of fit may go on with the generator, and what it has yielded in vain is missing
     then. Keras reads one batch ahead, or two, as a race decides; every rank must be as far.
     """
-    source = getattr(dataset, "_input_dataset", None)
-    return (
-        source if type(dataset).__name__ == "_PrefetchDataset" and source is not None else dataset
-    )
+    from tensorflow.python.data.ops import prefetch_op
+
+    is_prefetch = isinstance(dataset, prefetch_op._PrefetchDataset)
+    return dataset._input_dataset if is_prefetch else dataset
 
 
 def _in_turn(stream: streams.Stream, label: str) -> Feed:
@@ -214,6 +205,7 @@ def _own(given: Given, stream: streams.Stream, label: str) -> Feed:
     """The batches that this rank was given for itself."""
     if group.size == 1 or not batch_shard.is_batched(given.dataset.element_spec):
         return Feed(given.dataset, given.num_batches)
+    _plan(given, given.dataset.element_spec, None, whole_batches=False)
     everyone = control_plane.headers(label, [stream.length, stream.sizes])
     lengths = [length for length, _ in everyone]
     steps = max(lengths) if all(isinstance(length, int) for length in lengths) else None
@@ -233,17 +225,21 @@ def step_on_shard(model: Any, kind: str, step: Callable[[Any], Any]) -> Callable
     """
 
     def run(data: Any) -> Any:
+        now = plan.current(model, kind)
+        if isinstance(data, batch_shard.WholeBatch):
+            return _on_whole(step, data.data)
         if not batch_shard.is_shard(data):
-            if trial.is_fed_whole(model, kind) and takes_parts():
-                with batch.step_on_whole(), ops.for_whole_batch():
-                    return step(data)
+            if now is not None and now.is_whole and now.plain:
+                return _on_whole(step, data)
             with scope.on_given(), _for_samples(data, model):
                 return step(data)
-        if trial.needs_whole(model, kind, step, data):
-            return _on_whole(step, data)
+        if now is not None and now.is_whole:
+            with batch.step_on(data) as part:
+                whole = part.gathered(data.data)
+            return _on_whole(step, whole)
         with (
             scope.on_part(),
-            batch.step_on(data) as part,
+            batch.step_on(data, now) as part,
             states.kept(model, part),
             _for_samples(data.data, model),
         ):
@@ -261,12 +257,8 @@ def step_on_shard(model: Any, kind: str, step: Callable[[Any], Any]) -> Callable
 
 def _on_whole(step: Callable[[Any], Any], data: Any) -> Any:
     """Every rank's samples, on every rank."""
-    import tensorflow as tf
-
-    with batch.step_on(data) as part:
-        whole = tf.nest.map_structure(part.whole, data.data)
     with batch.step_on_whole(), ops.for_whole_batch():
-        return step(whole)
+        return step(data)
 
 
 def _for_samples(data: Any, model: Any) -> Any:
@@ -288,27 +280,6 @@ def wrap_steps(model: Any) -> None:
                 vars(model)[name] = _marked(step_on_shard(model, name, step))
         elif not hasattr(getattr(type(model), name), "_tf_mpi_step"):
             rows.put(type(model), name, _method_on_shard(name, getattr(type(model), name)))
-
-
-# A function that makes the loop over batches calls one of these for each.
-_STEPS = {"train_step", "test_step", "make_train_function", "make_test_function", "_make_function"}
-
-
-def for_loops_of(model: Any, dataset: Any) -> Any:
-    """`dataset`, of shard_of; samples alone, if the model unpacks batches in a loop of its own."""
-    if not isinstance(dataset.element_spec, batch_shard.EvenShard):
-        return dataset
-    makers = [getattr(type(model), f"make_{name}_function", None) for name in ("train", "test")]
-    if all(_names(getattr(maker, "__code__", None)) & _STEPS for maker in makers):
-        return dataset
-    return streams.samples(dataset)
-
-
-def _names(code: Any) -> set[str]:
-    """What the function of `code` and those inside it call."""
-    if not hasattr(code, "co_names"):
-        return set()
-    return {*code.co_names, *(name for part in code.co_consts for name in _names(part))}
 
 
 def _marked(step: Any) -> Any:

@@ -221,9 +221,9 @@ def as_even(dataset: Any) -> Any:
     return _one_by_one(dataset, batch_shard.EvenShard)
 
 
-def samples(dataset: Any) -> Any:
-    """The samples of batch_shard.EvenShard elements."""
-    return _one_by_one(dataset, lambda shard: shard.data)
+def as_whole(dataset: Any) -> Any:
+    """Batches that every rank has whole, as batch_shard.WholeBatch elements."""
+    return _one_by_one(dataset, batch_shard.WholeBatch)
 
 
 def in_turn(stream: Stream) -> Any:

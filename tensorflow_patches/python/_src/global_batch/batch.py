@@ -11,10 +11,11 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from tensorflow.mpi._src.average import averaging, carrier, compiled, scope
 from tensorflow.mpi._src.global_batch import kinds
+from tensorflow.mpi._src.global_batch.sites import Leaf, Look, Plan, Planned
 from tensorflow.mpi._src.messaging import graph_collectives
 from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.runtime import group
@@ -26,62 +27,102 @@ told_alike = 0  # gradients that were none, see tell_alike
 OWN_BATCH = 1 << 40
 
 
-class Trial(NamedTuple):
-    """In place of a shard: a step is traced on `data` to be looked at (trial.py)."""
-
-    data: Any
-
-
 class Part:
-    """This rank's part of the batch that a step is traced or run on."""
+    """This rank's part of the batch that a step is traced or run on.
 
-    def __init__(self, shard: Any) -> None:
+    Args:
+      shard: has `data`, and where ranks have unequal parts `weight`, `first` and `counts`.
+      plan: what was decided of the step's losses, metrics and gradients, if it was looked at.
+      look: what is found, of a step that is only looked at; then `shard` is the whole batch.
+    """
+
+    def __init__(self, shard: Any, plan: Plan | None = None, look: Look | None = None) -> None:
         import tensorflow as tf
 
         self.data = shard.data
         self.weight = getattr(shard, "weight", None)  # None: 1
         self.first = getattr(shard, "first", None)
         self.counts = getattr(shard, "counts", None)  # None: True
-        leaves = [leaf for leaf in tf.nest.flatten(shard.data) if _is_batched(leaf)]
-        self.samples = leaves[0] if leaves else None  # of which the first dimension counts
-        self.is_trial = isinstance(shard, Trial)
-        self.gathers = False  # the script does, by gather_batch
-        self.seen: set[kinds.Kind] = set()  # in a trial: of what gradients were taken
-        self.told: set[kinds.Kind] = set()  # ... and what metrics and logs were given
-        self.untold: list[Any] = []  # ... and what of the former is of a kind that is unknown
+        leaves = [leaf for leaf in tf.nest.flatten(shard.data) if isinstance(leaf, tf.Tensor)]
+        batched = [leaf for leaf in leaves if leaf.shape.rank]
+        self.samples = batched[0] if batched else None  # of which the first dimension counts
+        self.look = look
+        self.planned = Planned(plan.sites if plan is not None else ())
+        self.values = plan.values if plan is not None else {}
+        # Variables of metrics that are the same on every rank.
+        self.whole_states = plan.whole_states if plan is not None else []
+        self._updating: set[int] = set()  # ids of metrics
         self.is_whole = False  # what is computed now is computed of the whole batch
         # What metrics have returned: (tensor, metric, key if it is in a dict), by id.
         self.results: dict[int, tuple[Any, Any, str | None]] = {}
         self._wholes: dict[int, tuple[Any, Any, Any]] = {}
-        known = {kinds.key(leaf): kinds.Kind.ROWS for leaf in leaves if hasattr(leaf, "graph")}
+        known = {
+            kinds.key(leaf): kinds.Kind.ROWS if leaf.shape.rank else kinds.Kind.CONST
+            for leaf in leaves
+            if hasattr(leaf, "graph") and leaf.shape.rank is not None
+        }
         self._analysis = kinds.Analysis(known, self.static_rows)
 
     def note(self, tensor: Any, kind: kinds.Kind) -> None:
         """`tensor`, of the step's graph, is of `kind`."""
-        if hasattr(tensor, "op") and not hasattr(tensor, "_numpy_internal"):
+        if is_symbolic(tensor):
             self._analysis.note(tensor, kind)
 
     def kind(self, tensor: Any) -> kinds.Kind:
         """How `tensor` depends on the samples; UNKNOWN in eager code."""
-        if not hasattr(tensor, "op") or hasattr(tensor, "_numpy_internal"):
-            return kinds.Kind.UNKNOWN
-        return self._analysis.kind(tensor)
+        return self._analysis.kind(tensor) if is_symbolic(tensor) else kinds.Kind.UNKNOWN
+
+    def why(self, tensor: Any) -> Any:
+        """The operation that decides of `tensor`'s kind; None if there is none."""
+        return self._analysis.why(tensor) if is_symbolic(tensor) else None
+
+    def is_count(self, tensor: Any) -> bool:
+        """Whether `tensor` is the number of samples, times a constant."""
+        return is_symbolic(tensor) and self._analysis.told(tensor).is_count
 
     @property
     def static_rows(self) -> int | None:
         """The number of samples here, if it is part of the shapes."""
         return None if self.samples is None else self.samples.shape[0]
 
-    def is_batched(self, value: Any) -> bool:
-        """Whether `value` is a tensor that has these samples along its first dimension, or may."""
-        return _is_batched(value) and value.shape[0] in (None, self.static_rows)
+    def leaf(self, value: Any) -> Leaf | None:
+        """How `value`, an argument in a step that is looked at, becomes the whole batch's.
 
-    def whole(self, value: Any) -> Any:
-        """`value` of all ranks' samples if it has samples, else itself; once in a graph."""
+        None: it cannot.
+        """
         import tensorflow as tf
 
-        if not tf.is_tensor(value) or not self.is_batched(value):
+        if not isinstance(value, tf.Tensor):
+            return None if isinstance(value, tf.__internal__.CompositeTensor) else Leaf.KEEP
+        kind = self.kind(value)
+        if not is_symbolic(value) or kind in (kinds.Kind.CONST, kinds.Kind.GRADIENT):
+            return Leaf.KEEP
+        if kind in kinds.ROWS:
+            return Leaf.GATHER if can_be_gathered(value) else None
+        if kind is kinds.Kind.MEAN:
+            return Leaf.MEAN
+        if kind is kinds.Kind.SUM or self.is_count(value):
+            return Leaf.SUM
+        return Leaf.MEAN if self.terms(value) is not None and not self.eagerly else None
+
+    @property
+    def eagerly(self) -> bool:
+        """Whether the step, which is looked at, will run without a graph."""
+        return self.look is not None and self.look.eagerly
+
+    def whole(self, value: Any, leaf: Leaf | None, what: str) -> Any:
+        """`value` of all ranks' samples, once in a graph.
+
+        `leaf`: as it was decided; None if it was not: what has a first dimension has samples there.
+        """
+        import tensorflow as tf
+
+        if leaf is None and tf.is_tensor(value):
+            leaf = Leaf.GATHER if can_be_gathered(value) else Leaf.MEAN
+        if leaf in (None, Leaf.KEEP) or not tf.is_tensor(value):
             return value
+        if leaf is not Leaf.GATHER:
+            return self.mean(value, what, is_sum=leaf is Leaf.SUM)
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         known = self._wholes.get(id(value))
         if known is None or known[1] is not graph:
@@ -89,44 +130,94 @@ class Part:
             self.note(known[2], kinds.Kind.CONST)  # the same on every rank
         return known[2]
 
-    def mean(self, value: Any, what: str) -> Any:
-        """What a scalar, a mean over these samples or a sum, is of the whole batch."""
+    def gathered(self, data: Any) -> Any:
+        """A structure of tensors of all ranks' samples."""
         import tensorflow as tf
 
-        if not tf.is_tensor(value) or value.shape.rank != 0 or not value.dtype.is_floating:
-            return value
+        def whole(leaf: Any) -> Any:
+            return self.whole(leaf, Leaf.GATHER if can_be_gathered(leaf) else Leaf.KEEP, "batch")
+
+        return tf.nest.map_structure(whole, data)
+
+    def mean(self, value: Any, what: str, is_sum: bool = False) -> Any:
+        """What a mean over these samples, or a sum over them, is of the whole batch."""
+        import tensorflow as tf
+
         if self.kind(value) is kinds.Kind.CONST:
             return value
-        mean = averaging.average([self.scaled(value)], [what], "whole batch's mean", self.weight)[0]
+        wide = value if value.dtype.is_floating else tf.cast(value, tf.float64)
+        scaled = wide * self.share(wide.dtype) if is_sum else self.scaled(wide)
+        mean = averaging.average([scaled], [what], "whole batch's mean", self.weight)[0]
+        mean = mean if value.dtype.is_floating else tf.cast(tf.round(mean), value.dtype)
         self.note(mean, kinds.Kind.CONST)
         return mean
+
+    def is_updating(self, metric: Any) -> bool:
+        """Whether this is inside `updating(metric)`."""
+        return id(metric) in self._updating
+
+    @contextlib.contextmanager
+    def updating(self, metric: Any) -> Iterator[None]:
+        """Around an update of `metric`: what its class calls of it is a part of that."""
+        self._updating.add(id(metric))
+        try:
+            yield
+        finally:
+            self._updating.discard(id(metric))
 
     def share(self, dtype: Any) -> Any:
         """What a sum over these samples is scaled with, for an average with the ranks' weights."""
         return share(self.weight, dtype)
 
-    def scaled(self, value: Any) -> Any:
-        """`value`, with sums over samples in it such that its weighted average is the whole's."""
+    def terms(self, value: Any) -> list[kinds.Term] | None:
+        """Sums over samples, means and quotients of sums that `value` is a sum of; None: others."""
+        return kinds.terms(self._analysis, value) if is_symbolic(value) else None
+
+    def factor(self, term: kinds.Term) -> Any:
+        """What `term` is multiplied by, for an average with the ranks' weights; None: by 1."""
         import tensorflow as tf
 
-        kind = self.kind(value)
-        if kind is kinds.Kind.SUM:
-            scaled = value * self.share(value.dtype)
-        elif kind is kinds.Kind.LINEAR:
-            terms = self.addends(value)
-            if terms is None:
-                return value
-            scaled = tf.add_n([self.scaled(term) for term in terms])
+        if term.kind is kinds.Kind.SUM:
+            return self.share(term.tensor.dtype)
+        ratio = term.ratio
+        if ratio is None:
+            return None
+        mine = tf.stop_gradient(ratio.divisor)
+        if self.kind(ratio.divisor) is kinds.Kind.MEAN:
+            total = averaging.average([mine], ["divisor"], "whole batch's divisor", self.weight)[0]
         else:
+            total = sum_over_ranks(mine, self, "divisor")
+        by = (
+            1 / ratio.of_whole(total)
+            if not term.divided
+            else tf.math.divide_no_nan(ratio.of_whole(mine), ratio.of_whole(total))
+        )
+        by = tf.cast(by, term.tensor.dtype)
+        return by * self.share(by.dtype) if ratio.numerator is kinds.Kind.SUM else by
+
+    def scaled(self, value: Any) -> Any:
+        """`value`, a sum of `terms`, such that its weighted average is the whole batch's."""
+        import tensorflow as tf
+
+        terms = self.terms(value)
+        if terms is None:
             return value
+        factors = [self.factor(term) for term in terms]
+        if not any(factor is not None for factor in factors):
+            return value
+        scaled = tf.add_n(
+            [
+                tf.cast(term.value() if factor is None else term.value() * factor, value.dtype)
+                for term, factor in zip(terms, factors, strict=True)
+            ]
+        )
         self.note(scaled, kinds.Kind.MEAN)
         return scaled
 
-    def addends(self, value: Any) -> list[Any] | None:
-        """Scalars whose sum `value` is, each a sum over samples or a mean; None: unknown."""
-        terms = kinds.addends(value)
-        known = {*kinds.ADDITIVE, kinds.Kind.SUM}
-        return terms if len(terms) > 1 and all(self.kind(t) in known for t in terms) else None
+
+def is_symbolic(tensor: Any) -> bool:
+    """Whether `tensor` is one of a graph."""
+    return hasattr(tensor, "op") and not hasattr(tensor, "_numpy_internal")
 
 
 def current() -> Part | None:
@@ -136,10 +227,13 @@ def current() -> Part | None:
 
 
 @contextlib.contextmanager
-def step_on(shard: Any) -> Iterator[Part]:
-    """Around a step that gets `shard.data`: its gradients are averaged with the shard's weight."""
+def step_on(shard: Any, plan: Plan | None = None, look: Look | None = None) -> Iterator[Part]:
+    """Around a step that gets `shard.data`: its gradients are averaged with the shard's weight.
+
+    The arguments: see Part.
+    """
     before = current()
-    part = _local.part = Part(shard)
+    part = _local.part = Part(shard, plan, look)
     try:
         with scope.weighted(part.weight):
             yield part
@@ -169,8 +263,8 @@ def of_whole(part: Part) -> Iterator[None]:
         part.is_whole = before
 
 
-def _is_batched(value: Any) -> bool:
-    """Ragged and sparse tensors are not gathered."""
+def can_be_gathered(value: Any) -> bool:
+    """Whether the ranks' rows of `value` can be put together: not of ragged and sparse tensors."""
     import tensorflow as tf
 
     if not isinstance(value, tf.Tensor) or value.dtype in (tf.string, tf.variant, tf.resource):
@@ -195,9 +289,10 @@ def gather_batch(x: Any) -> Any:
         raise ValueError("tf.mpi.gather_batch takes samples along a first dimension, not a scalar")
     presence.needs_all("a function with tf.mpi.gather_batch")
     part = current()
+    whole = gather(x, part, alike=False)
     if part is not None:
-        part.gathers = True
-    return gather(x, part, alike=False)
+        part.note(whole, kinds.Kind.CONST)  # the same on every rank
+    return whole
 
 
 def gather(x: Any, part: Part | None, alike: bool) -> Any:

@@ -1,9 +1,9 @@
-"""The gradient of a loss that a train_step computes itself, of this rank's part of a batch.
+"""The gradient of a loss, of this rank's part of a batch.
 
 Told from the ops between the samples and the loss (kinds.py): a mean over samples needs nothing; of
-a sum the gradient is scaled, so that the ranks' average is the gradient of the whole sum; of what
-looks at several samples at once, rank 0 says that it is a function of a part of the batch, and what
-to do. Of a loss that nobody can tell, nothing is said.
+a sum, or a quotient of sums, the gradient is scaled, so that the ranks' average is the gradient of
+the whole batch's loss. What is a function of several samples at once is found when the step is
+looked at (plan.py), and then every rank computes whole batches.
 """
 
 from __future__ import annotations
@@ -11,57 +11,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from tensorflow.mpi._src.global_batch import batch, kinds
-from tensorflow.mpi._src.global_batch.kinds import Kind
-from tensorflow.mpi._src.global_batch.losses import are_rows, is_keras
+from tensorflow.mpi._src.global_batch import batch
+from tensorflow.mpi._src.global_batch.kinds import Kind, Term
+from tensorflow.mpi._src.global_batch.sites import LOSS, Look, Why
 from tensorflow.mpi._src.interpose import hooking
-from tensorflow.mpi._src.runtime import group, log
+from tensorflow.mpi._src.runtime import log
 
-_FUNCTIONS = {"Lambda", "TFSMLayer"}  # layers of Keras's that call a function of the script's
-
-
-def noted_layer(original: Any) -> Any:
-    """Wraps a layer's __call__: what Keras's own layers make of samples is rows.
-
-    They see to batch normalization themselves; what a model makes of layers is looked at.
-    """
-
-    @hooking.not_converted
-    @functools.wraps(original)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        outputs = hooking.as_here(original)(self, *args, **kwargs)
-        part = batch.current()
-        if part is not None and is_by_sample(self):
-            # Elsewhere inputs that are of several samples are seen where they come from.
-            if not part.is_trial or are_rows(part, (args, kwargs)):
-                _note(part, outputs)
-        return outputs
-
-    return call
-
-
-def is_by_sample(layer: Any) -> bool:
-    """Whether it is a layer of Keras's own that holds nothing of the script's but layers.
-
-    What a model makes of layers is looked at, and functions of the script's.
-    """
-    kind = type(layer)
-    if not is_keras(kind.__module__) or hasattr(layer, "train_step"):
-        return False
-    function = getattr(getattr(layer, "activation", None), "__module__", "keras")
-    is_own = str(function).partition(".")[0] not in ("keras", "tf_keras", "tensorflow")
-    return not (is_own or kind.__name__ in _FUNCTIONS or kind.__module__.endswith(".tf_op_layer"))
-
-
-def _note(part: Any, outputs: Any) -> None:
-    import tensorflow as tf
-
-    for output in tf.nest.flatten(outputs):
-        if not isinstance(output, tf.Tensor) or not output.shape.rank:
-            continue
-        rows, mine = output.shape[0], part.static_rows
-        if rows is None or (mine and rows % mine == 0):
-            part.note(output, Kind.ROWS)
+_AVERAGED = {Kind.GRADIENT, Kind.CONST, Kind.MEAN}
 
 
 def of_whole_batch(original: Any) -> Any:
@@ -77,65 +33,109 @@ def of_whole_batch(original: Any) -> Any:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
+        import tensorflow as tf
+
         part = batch.current()
-        if part is not None and output_gradients is None and not part.is_whole:
-            target, output_gradients = _of_whole(part, target, sources)
-        return hooking.as_here(original)(self, target, sources, output_gradients, *args, **kwargs)
+        function = hooking.as_here(original)
+        trained = [_is_trained(source) for source in tf.nest.flatten(sources)]
+        if part is not None and not part.is_whole and any(trained):
+            if part.look is not None:
+                _look_at(part, part.look, tf.nest.flatten(target), output_gradients)
+                if all(trained):
+                    return tf.nest.map_structure(functools.partial(_stand_in, part), sources)
+            elif output_gradients is None:
+                target, output_gradients = _scaled(part, target)
+        return function(self, target, sources, output_gradients, *args, **kwargs)
 
     return gradient
-
-
-def _of_whole(part: Any, target: Any, sources: Any) -> tuple[Any, Any]:
-    """Target and output_gradients, so that the average over ranks is the whole batch's gradient."""
-    import tensorflow as tf
-
-    targets = tf.nest.flatten(target)
-    if not all(hasattr(one, "op") and not hasattr(one, "_numpy_internal") for one in targets):
-        return target, None  # eager code, or no tensors
-    if not any(map(_is_trained, tf.nest.flatten(sources))):
-        return target, None
-    terms: list[Any] = []
-    for one in targets:
-        linear = part.kind(one) is Kind.LINEAR and one.shape.rank == 0
-        terms += (part.addends(one) if linear else None) or [one]
-    found = [_summed(part.kind(one)) for one in terms]
-    if part.is_trial:
-        part.seen.update(found)
-        untold = [term for one in targets for term in kinds.addends(one)]
-        part.untold += [term for term in untold if part.kind(term) is Kind.UNKNOWN]
-        return target, None
-    wrong = {Kind.MIXED, Kind.LINEAR, Kind.RATIO} & set(found)
-    if wrong and not part.gathers:
-        _say(wrong.pop())
-    if Kind.SUM not in found:
-        return target, None
-    upstream = [
-        tf.ones_like(one) * part.share(one.dtype) if kind is Kind.SUM else tf.ones_like(one)
-        for one, kind in zip(terms, found, strict=True)
-    ]
-    return terms, upstream
-
-
-def _summed(kind: Kind) -> Kind:
-    """A target that is no scalar stands for the sum of its elements."""
-    return {Kind.ROWS: Kind.SUM, Kind.PARTS: Kind.MEAN}.get(kind, kind)
 
 
 def _is_trained(source: Any) -> bool:
     return bool(getattr(source, "trainable", False))
 
 
-def _say(kind: Kind) -> None:
-    if kind is Kind.LINEAR:
-        log.once(
-            "a train_step's loss adds a sum over samples to something that is none, so each rank's "
-            f"is the loss of its part of the batch, and their average 1/{group.size} of the sum. "
-            "Use a mean over samples, or sum over tf.mpi.gather_batch(x)"
+def _stand_in(part: Any, variable: Any) -> Any:
+    """In a graph that never runs: the average of the ranks' gradients is the same everywhere."""
+    import tensorflow as tf
+
+    found = tf.zeros_like(variable)
+    part.note(found, Kind.GRADIENT)
+    return found
+
+
+def _look_at(part: Any, look: Look, targets: list[Any], upstream: Any) -> None:
+    site, _ = look.enter("gradient")
+    for target in targets:
+        terms = _terms(part, target)
+        if terms is None or upstream is not None and not _plain(terms):
+            look.whys.append(Why(LOSS, part.why(target)))
+            return
+        site.terms += [term.kind for term in terms]
+    kinds = set(site.terms) - {Kind.CONST}
+    if look.eagerly and kinds not in (set(), {Kind.MEAN}, {Kind.SUM}):
+        look.whys.append(Why(LOSS))
+
+
+def are_looked_at(grads: Any) -> bool:
+    """What an optimizer is handed in a step that is looked at; it is not to update anything then.
+
+    Args:
+      grads: gradients, or pairs of a gradient and its variable.
+    """
+    part = batch.current()
+    if part is None or part.look is None:
+        return False
+    for one in list(grads):
+        gradient = one[0] if isinstance(one, (tuple, list)) else one
+        if gradient is not None and part.kind(gradient) not in _AVERAGED:
+            part.look.whys.append(Why("a gradient that its optimizer gets", part.why(gradient)))
+            break
+    return True
+
+
+def _plain(terms: list[Term]) -> bool:
+    return all(term.kind in (Kind.MEAN, Kind.CONST) for term in terms)
+
+
+def _terms(part: Any, target: Any) -> list[Term] | None:
+    """A target that is no scalar stands for the sum of its elements."""
+    kind = part.kind(target)
+    if kind is Kind.ROWS and target.shape.rank:
+        return [Term(target, Kind.SUM)]
+    if kind is Kind.PARTS:
+        return [Term(target, Kind.MEAN)]
+    found: list[Term] | None = part.terms(target)
+    return found
+
+
+def _scaled(part: Any, target: Any) -> tuple[Any, Any]:
+    """Target and output_gradients, so that the average over ranks is the whole batch's gradient."""
+    import tensorflow as tf
+
+    site = part.planned.next("gradient")
+    targets = tf.nest.flatten(target)
+    if not all(map(batch.is_symbolic, targets)):
+        if site is None or Kind.SUM not in site.terms:
+            return target, None
+        return target, tf.nest.map_structure(
+            lambda one: tf.ones_like(one) * part.share(one.dtype), target
         )
-        return
-    log.once(
-        "a train_step's loss is a function of several samples at once (as a contrastive loss, or a "
-        "root of a mean), which is no mean over samples: each rank computes it of its part of the "
-        "batch only. For one process's loss compute it of tf.mpi.gather_batch(predictions) and "
-        "tf.mpi.gather_batch(targets)"
-    )
+    found = [_terms(part, one) for one in targets]
+    if any(terms is None for terms in found):
+        log.debug("a gradient is taken of what is no mean over samples, nor a sum")
+        return target, None
+    terms = [term for one in found for term in one or ()]
+    if site is not None and len(site.terms) == len(terms):
+        # A static number of samples is a constant, which hides that a sum is divided by it.
+        terms = [
+            term if term.ratio is not None else term._replace(kind=kind)
+            for term, kind in zip(terms, site.terms)
+        ]
+    if _plain(terms):
+        return target, None
+    upstream = []
+    for term in terms:
+        factor = part.factor(term)
+        own = tf.cast(term.factor(), term.tensor.dtype)
+        upstream.append(tf.ones_like(term.tensor) * (own if factor is None else own * factor))
+    return [term.tensor for term in terms], upstream

@@ -24,6 +24,7 @@ class Kind(enum.Enum):
     MEAN = "a mean over samples"
     LINEAR = "a sum over samples, and a constant or a mean"
     RATIO = "a sum or a mean over samples, by another"
+    GRADIENT = "of gradients of variables, which are averaged before anything is updated by them"
     MIXED = "of several samples at once"
     UNKNOWN = "unknown"
 
@@ -39,7 +40,7 @@ class Told:
 
     Of a list of tensors: of each of its elements.
 
-    base: CONST, SIZE, ROWS, SHIFTED, SUM, LINEAR, MIXED or UNKNOWN.
+    base: CONST, SIZE, ROWS, SHIFTED, SUM, LINEAR, GRADIENT, MIXED or UNKNOWN.
     axis: along which samples lie; -1: it is of the one sample that a loop over samples is at.
     outer, inner: that dimension has outer * N * inner numbers: of sample i those at
       (o * N + i) * inner + j. What is concatenated has several outer, what is flattened inner ones.
@@ -108,6 +109,11 @@ class Told:
     def is_const(self) -> bool:
         return self.base is Kind.CONST and self.power == 0 and self.over is None
 
+    @property
+    def is_count(self) -> bool:
+        """Whether it is the number of samples, times a constant."""
+        return self.base is Kind.CONST and self.power == 1 and self.over is None
+
     def but(self, **changes: Any) -> Told:
         """With these changes; its values are no longer known, nor that it is 0."""
         return dataclasses.replace(self, **{"numbers": None, "zero": False, **changes})
@@ -119,6 +125,7 @@ SUM, LINEAR = Told(Kind.SUM), Told(Kind.LINEAR)
 OF_KIND = {
     **{kind: Told(kind) for kind in (Kind.CONST, Kind.SIZE, Kind.ROWS, Kind.SHIFTED, Kind.SUM)},
     **{kind: Told(kind) for kind in (Kind.LINEAR, Kind.MIXED, Kind.UNKNOWN)},
+    Kind.GRADIENT: Told(Kind.GRADIENT),
     Kind.INVERSE: Told(Kind.CONST, power=-1),
     Kind.ONES: Told(Kind.ROWS, same=True),
     Kind.PARTS: Told(Kind.ROWS, power=-1),

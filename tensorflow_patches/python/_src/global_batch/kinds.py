@@ -24,7 +24,8 @@ from tensorflow.mpi._src.global_batch.kind import (
 from tensorflow.mpi._src.global_batch.node import Node
 
 __all__ = [
-    "ADDITIVE", "ROWS", "Analysis", "Kind", "Ratio", "addends", "key", "of_function", "origin",
+    "ADDITIVE", "ROWS", "Analysis", "Kind", "Ratio", "Term", "key", "of_function", "origin",
+    "terms",
 ]  # fmt: skip
 
 _SEVERAL = {
@@ -270,20 +271,82 @@ def _graph_of(graph: Any, name: str) -> Any:
     return found
 
 
-def addends(tensor: Any) -> list[Any]:
-    """The scalars whose sum `tensor`, a scalar of a graph, is; itself if it is no sum."""
+class Term(NamedTuple):
+    """One of the scalars whose sum another is. times, by: constants of the graph.
+
+    Attributes:
+      tensor: a scalar, or a target of a gradient, which stands for the sum of its elements.
+      kind: CONST, MEAN, SUM or RATIO.
+      ratio: of kind RATIO.
+      divided: `tensor` is the quotient; else it is the numerator, as where a part has nothing to
+        divide by the quotient is no number.
+    """
+
+    tensor: Any
+    kind: Kind
+    ratio: Ratio | None = None
+    divided: bool = True
+    times: tuple[Any, ...] = ()
+    by: tuple[Any, ...] = ()
+    negative: bool = False
+
+    def factor(self) -> Any:
+        """What `tensor` comes with in the sum; a tensor, or 1."""
+        factor: Any = -1 if self.negative else 1
+        for one in self.times:
+            factor = factor * one
+        for one in self.by:
+            factor = factor / one
+        return factor
+
+    def value(self) -> Any:
+        import tensorflow as tf
+
+        return self.tensor * tf.cast(self.factor(), self.tensor.dtype)
+
+
+_LINEAR = ("Add", "AddV2", "AddN", "Sub", "Neg", "Identity", "Cast", "Mul", "RealDiv", "Div")
+
+
+def terms(analysis: Analysis, tensor: Any) -> list[Term] | None:
+    """The terms whose sum `tensor`, a scalar of a graph, is; None if there are others, too."""
+    kind = analysis.kind(tensor)
+    if kind in (Kind.CONST, Kind.MEAN, Kind.SUM, Kind.GRADIENT):
+        return [Term(tensor, Kind.CONST if kind is Kind.GRADIENT else kind)]
     op = tensor.op
-    if op.type == "Identity":
-        return addends(op.inputs[0])
-    if op.type in ("Add", "AddV2", "AddN"):
-        terms = list(op.inputs)
-    elif op.type == "Sum" and op.inputs[0].op.type == "Pack":
-        terms = list(op.inputs[0].op.inputs)
-    else:
-        return [tensor]
-    if any(term.shape.rank != 0 for term in terms):
-        return [tensor]
-    return [addend for term in terms for addend in addends(term)]
+    inputs = list(op.inputs)
+    ratio = analysis.ratio(tensor) if kind is Kind.RATIO else None
+    if ratio is not None:
+        if op.type in ("RealDiv", "Div") and key(inputs[1]) == analysis.told(tensor).over:
+            return [Term(inputs[0], kind, ratio, divided=False)]
+        if op.type not in _LINEAR:
+            return [Term(tensor, kind, ratio)]
+    if op.type == "Sum" and inputs[0].op.type == "Pack":
+        inputs = list(inputs[0].op.inputs)
+    elif op.type in ("Mul", "RealDiv", "Div", "DivNoNan"):
+        constant = [analysis.kind(one) is Kind.CONST and one.shape.rank == 0 for one in inputs]
+        if op.type == "Mul" and constant[0]:
+            inputs.reverse()
+        elif not constant[1]:
+            return None if ratio is None else [Term(tensor, kind, ratio)]
+        inner = terms(analysis, inputs[0])
+        if inner is None:
+            return None
+        if op.type == "Mul":
+            return [one._replace(times=(*one.times, inputs[1])) for one in inner]
+        return [one._replace(by=(*one.by, inputs[1])) for one in inner]
+    elif op.type not in _LINEAR:
+        return None
+    if any(one.shape.rank != 0 or not one.dtype.is_floating for one in inputs):
+        return None
+    found: list[Term] = []
+    for place, one in enumerate(inputs):
+        inner = terms(analysis, one)
+        if inner is None:
+            return None
+        minus = op.type == "Neg" or (op.type == "Sub" and place == 1)
+        found += [term._replace(negative=term.negative != minus) for term in inner]
+    return found
 
 
 def of_function(function: Callable[..., Any], arguments: Sequence[Any]) -> Kind:

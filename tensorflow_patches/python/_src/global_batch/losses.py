@@ -3,9 +3,9 @@
 A mean over samples, each of which depends on that sample alone, needs nothing: the average of the
 parts' means, weighted by their samples, is the batch's mean. Where a loss divides by the weights or
 the mask of its samples, or sums them, its value is scaled: the ranks add up their divisors, a
-number each. Where it is a function of several samples at once, or nobody can tell, it is computed
-of the whole batch on every rank (batch.py). Of Keras 3 and of tf_keras, whose Loss has the
-same form.
+number each. Where it is a function of several samples at once, or that cannot be told, it is
+computed of the whole batch on every rank. Which of these holds is decided when the step is looked
+at (plan.py). Of Keras 3 and of tf_keras, whose Loss has the same form.
 """
 
 from __future__ import annotations
@@ -14,51 +14,22 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tensorflow.mpi._src.global_batch import batch, kinds
-from tensorflow.mpi._src.global_batch.kinds import Kind
+from tensorflow.mpi._src.global_batch import batch
+from tensorflow.mpi._src.global_batch.kinds import ROWS, Kind
+from tensorflow.mpi._src.global_batch.sites import How, Leaf, Look, Site, Why
 from tensorflow.mpi._src.interpose import hooking
-from tensorflow.mpi._src.runtime import group, log
-
-# Functions of Keras's own that look at one sample at a time, along its last axis unless they are
-# told another. (Others may look at several: dice, circle.)
-_BY_SAMPLE = {
-    "binary_accuracy", "binary_crossentropy", "binary_focal_crossentropy", "categorical_accuracy",
-    "categorical_crossentropy", "categorical_focal_crossentropy",
-    "categorical_generalized_cross_entropy", "categorical_hinge", "cosine_proximity",
-    "cosine_similarity", "ctc", "hinge", "huber", "kl_divergence", "kld", "log_cosh", "logcosh",
-    "mae", "mape", "mean_absolute_error", "mean_absolute_percentage_error", "mean_squared_error",
-    "mean_squared_logarithmic_error", "mse", "msle", "poisson", "sparse_categorical_accuracy",
-    "sparse_categorical_crossentropy", "sparse_categorical_matches",
-    "sparse_top_k_categorical_accuracy", "sparse_top_k_categorical_matches", "squared_hinge",
-    "top_k_categorical_accuracy",
-}  # fmt: skip
-_KINDS = "_tf_mpi_kinds"  # on a loss or a metric: what its function makes, by shapes
 
 
 class Keras(NamedTuple):
     """What Keras 3 and tf_keras have under other names.
 
-    mask_of: the mask that Keras has put on a tensor, or None. put_mask(tensor, mask).
+    mask_of: the mask that Keras has put on a tensor, or None. put_mask(tensor, mask). loss: the
+    class of all losses.
     """
 
     mask_of: Callable[[Any], Any]
     put_mask: Callable[[Any, Any], None]
-
-
-def is_keras(module: str | None) -> bool:
-    return str(module).partition(".")[0] in ("keras", "tf_keras")
-
-
-def are_rows(part: Any, inputs: Any) -> bool:
-    """Whether tensors of a step's graph have samples along their first dimension, each for itself.
-
-    What has passed an op that nobody knows, as tf.roll, may hold something of other samples.
-    """
-    import tensorflow as tf
-
-    apart = {*kinds.ROWS, Kind.CONST}
-    tensors = [one for one in tf.nest.flatten(inputs) if isinstance(one, tf.Tensor)]
-    return all(part.kind(tensor) in apart for tensor in tensors)
+    loss: Callable[[], Any]
 
 
 def on_part(keras: Keras, original: Any) -> Any:
@@ -67,131 +38,150 @@ def on_part(keras: Keras, original: Any) -> Any:
     @hooking.not_converted
     @functools.wraps(original)
     def call(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        import tensorflow as tf
-
         part = batch.current()
-        if part is None or part.is_whole or type(self).__name__ == "CompileLoss":
-            return hooking.as_here(original)(self, y_true, y_pred, sample_weight)
-        y_true, y_pred = _tensor(y_true), _tensor(y_pred)
-        if tf.nest.is_nested(y_pred) or tf.nest.is_nested(y_true):
-            value = _of_structure(part, self, original, y_true, y_pred, sample_weight)
-            part.note(value, Kind.CONST)
-            return value
-        mask = keras.mask_of(y_pred)
-        plain = sample_weight is None and mask is None
-        if not part.is_batched(y_pred) or not part.is_batched(y_true):
-            _say_if_of_part(self, y_true, y_pred)
-            return hooking.as_here(original)(self, y_true, y_pred, sample_weight)
-        kind = _kind(self, original, y_true, y_pred)
-        # A trial follows other samples to where they come from.
-        note = not part.is_trial or are_rows(part, (y_true, y_pred, sample_weight))
-        if kind is Kind.ROWS or (kind is Kind.MEAN and plain):
-            value = hooking.as_here(original)(self, y_true, y_pred, sample_weight)
-            if tf.is_tensor(value) and value.shape.rank == 0:
-                if kind is Kind.ROWS:
-                    value = _scaled(self, part, value, sample_weight, mask)
-                if note:
-                    part.note(value, Kind.MEAN)
-            return value
-        whole = part.whole(y_pred)
-        if mask is not None:
-            keras.put_mask(whole, part.whole(mask))
-        weights = None if sample_weight is None else part.whole(_tensor(sample_weight))
-        with batch.of_whole(part):
-            value = hooking.as_here(original)(self, part.whole(y_true), whole, weights)
-        if note:
-            part.note(value, Kind.CONST)
+        function = hooking.as_here(original)
+        if part is None or part.is_whole:
+            return function(self, y_true, y_pred, sample_weight)
+        given = _Given(keras, y_true, y_pred, sample_weight)
+        if part.look is not None:
+            # Keras's own reduces what `call` returns by weights, mask and `reduction`.
+            reduces = keras.loss().__call__.__wrapped__ is original
+            return _looked_at(part, part.look, self, function, given, reduces)
+        site = part.planned.next("loss")
+        if site is None or site.how is How.WHOLE:
+            return _of_whole(part, site, self, function, given)
+        value = function(self, *given.arguments)
+        if site.how is How.SCALED:
+            value = _scaled(self, part, site, value, given)
+            part.note(value, Kind.MEAN)
         return value
 
     return call
 
 
-def _of_structure(part: Any, loss: Any, original: Any, *samples: Any) -> Any:
-    """A loss of several outputs together: of the whole batch, as nobody knows what each is of."""
-    import tensorflow as tf
+class _Given:
+    """The arguments of a call, as tensors, with the mask that Keras has put on the predictions."""
 
-    whole = tf.nest.map_structure(lambda leaf: part.whole(_tensor(leaf)), samples)
-    with batch.of_whole(part):
-        return hooking.as_here(original)(loss, *whole)
+    def __init__(self, keras: Keras, y_true: Any, y_pred: Any, sample_weight: Any) -> None:
+        import tensorflow as tf
 
+        self.keras = keras
+        self.arguments = tf.nest.map_structure(_tensor, (y_true, y_pred, sample_weight))
+        self.masks = [keras.mask_of(one) for one in tf.nest.flatten(self.arguments[1])]
 
-def _say_if_of_part(loss: Any, *samples: Any) -> None:
-    """Of samples that cannot be gathered, where the loss is not known to look at one at a time."""
-    import tensorflow as tf
+    @property
+    def mask(self) -> Any:
+        """Of predictions that are one tensor."""
+        return self.masks[0] if len(self.masks) == 1 else None
 
-    odd = (tf.RaggedTensor, tf.SparseTensor)
-    if not any(isinstance(s, odd) or getattr(s, "dtype", None) == tf.string for s in samples):
-        return
-    function = getattr(loss, "fn", None)
-    settings = getattr(loss, "_fn_kwargs", {})
-    name = loss.name or type(loss).__name__
-    if group.rank or function is not None and by_sample(function, settings):
-        return
-    log.once(
-        f"the loss {name} of ragged, sparse or string samples is computed of each rank's part "
-        "of the batch, and averaged: one process's, if it is a mean over samples. Give it dense "
-        "tensors, or set TF_MPI_SHARD=off, with which every rank has the whole batch"
-    )
+    def leaves(self) -> list[Any]:
+        import tensorflow as tf
+
+        return [*tf.nest.flatten(self.arguments), *self.masks]
 
 
 def _tensor(value: Any) -> Any:
     import numpy as np
     import tensorflow as tf
 
-    of_numbers = isinstance(value, list) and not any(map(tf.is_tensor, tf.nest.flatten(value)))
-    return tf.convert_to_tensor(value) if of_numbers or isinstance(value, np.ndarray) else value
+    return tf.convert_to_tensor(value) if isinstance(value, np.ndarray) else value
 
 
-def _kind(loss: Any, original: Any, y_true: Any, y_pred: Any) -> Kind:
-    """What the loss's function makes of samples; ROWS or MEAN if each counts for itself."""
-    if not is_keras(getattr(original, "__module__", "")):  # a __call__ of the script's own
-        found = of_function(loss, functools.partial(original, loss), y_true, y_pred)
-        return Kind.MEAN if found is Kind.MEAN else Kind.UNKNOWN
-    function = getattr(loss, "fn", None)
-    settings = getattr(loss, "_fn_kwargs", {})
-    if function is not None and by_sample(function, settings):
-        return Kind.ROWS
-    return of_function(loss, loss.call, y_true, y_pred)
-
-
-def by_sample(function: Any, settings: dict[str, Any]) -> bool:
-    """Whether it is a function of Keras's own that looks at one sample at a time."""
-    axis = settings.get("axis", -1)
-    return (
-        is_keras(getattr(function, "__module__", ""))
-        and getattr(function, "__name__", "") in _BY_SAMPLE
-        and isinstance(axis, int)
-        and axis == -1
-    )
-
-
-def of_function(owner: Any, function: Any, *arguments: Any) -> Kind:
-    """What `function`, of the loss or metric `owner`, makes of rows; it is asked once."""
-    known = owner.__dict__.setdefault(_KINDS, {})
-    shapes = str([(argument.dtype, argument.shape[1:]) for argument in arguments])
-    if shapes not in known:
-        known[shapes] = kinds.of_function(function, arguments)
-    found: Kind = known[shapes]
-    return found
-
-
-def _scaled(loss: Any, part: Any, value: Any, sample_weight: Any, mask: Any) -> Any:
-    """For one that sums over its samples, or divides by their weights or their mask."""
+def _looked_at(
+    part: Any, look: Look, loss: Any, function: Any, given: _Given, reduces: bool
+) -> Any:
+    """Decides; the value in the graph that is looked at."""
     import tensorflow as tf
 
-    reduction = str(loss.reduction).lower()
-    if reduction == "sum":
-        return value * part.share(value.dtype)
-    if reduction == "mean_with_sample_weight":
-        divisor = _weights(sample_weight, mask, value.dtype)
-    elif mask is not None:
-        divisor = tf.reduce_sum(tf.cast(mask, value.dtype))
+    site, mark = look.enter("loss")
+    value = function(loss, *given.arguments)
+    kind = part.kind(value)
+    of_rows = (
+        reduces and tf.is_tensor(value) and value.shape.rank == 0 and _gives_rows(part, loss, given)
+    )
+    if of_rows or kind in (Kind.MEAN, Kind.CONST, Kind.SUM) or (kind in ROWS and value.shape.rank):
+        how = How.PART
+        if of_rows and (_sums(loss) or _divisor(loss, given, tf.float32) is not None):
+            how, kind = How.SCALED, Kind.ROWS
+        elif kind is Kind.SUM:
+            how = How.SCALED
+    elif part.terms(value) is not None and not look.eagerly:
+        how = How.SCALED
     else:
+        how = How.WHOLE
+    if how is not How.WHOLE and len(look.whys) == mark.whys:
+        site.how, site.terms = how, [kind]
+        if how is How.SCALED:
+            part.note(value, Kind.MEAN)
         return value
-    if divisor is None:
-        return value
+    why = next(iter(look.whys[mark.whys :]), Why(f"the loss '{loss.name}'", part.why(value)))
+    look.restart(mark)
+    leaves = [part.leaf(one) for one in given.leaves()]
+    if None in leaves:
+        look.whys.append(why)
+    site.how, site.leaves = How.WHOLE, [leaf for leaf in leaves if leaf is not None]
+    look.gathered.append(why)
+    part.note(value, Kind.CONST)
+    return value
+
+
+def _gives_rows(part: Any, loss: Any, given: _Given) -> bool:
+    """Whether the function in a loss of Keras's form has a value for each sample."""
+    import tensorflow as tf
+
+    rows = hooking.as_here(loss.call)(*given.arguments[:2])
+    return tf.is_tensor(rows) and part.kind(rows) in ROWS
+
+
+def _of_whole(part: Any, site: Site | None, loss: Any, function: Any, given: _Given) -> Any:
+    """Of the samples of all ranks; all that have a first dimension, if nothing was decided."""
+    import tensorflow as tf
+
+    leaves: list[Leaf | None] = list(site.leaves) if site is not None else []
+    leaves += [None] * (len(given.leaves()) - len(leaves))
+    whole = [part.whole(one, leaf, loss.name) for one, leaf in zip(given.leaves(), leaves)]
+    masks = whole[len(whole) - len(given.masks) :]
+    arguments = tf.nest.pack_sequence_as(given.arguments, whole[: len(whole) - len(masks)])
+    for prediction, mask in zip(tf.nest.flatten(arguments[1]), masks, strict=True):
+        if mask is not None:
+            given.keras.put_mask(prediction, mask)
+    with batch.of_whole(part):
+        value = function(loss, *arguments)
+    part.note(value, Kind.CONST)
+    return value
+
+
+def _sums(loss: Any) -> bool:
+    return _reduction(loss) == "sum"
+
+
+def _reduction(loss: Any) -> str:
+    return str(loss.reduction).lower()
+
+
+def _divisor(loss: Any, given: _Given, dtype: Any) -> Any:
+    """The sum of the samples' weights or mask that Keras divides by; None if by their number."""
+    import tensorflow as tf
+
+    weights, mask = given.arguments[2], given.mask
+    if _reduction(loss) == "mean_with_sample_weight":
+        return _weights(weights, mask, dtype)
+    if mask is None or _sums(loss):
+        return None
+    return tf.reduce_sum(tf.cast(mask, dtype))
+
+
+def _scaled(loss: Any, part: Any, site: Site, value: Any, given: _Given) -> Any:
+    import tensorflow as tf
+
+    if site.terms == [Kind.SUM] or (site.terms == [Kind.ROWS] and _sums(loss)):
+        return value * part.share(value.dtype)
+    if site.terms != [Kind.ROWS]:
+        return part.scaled(value)
+    divisor = _divisor(loss, given, value.dtype)
     total = batch.sum_over_ranks(divisor, part, f"divisor of {loss.name}")
-    return value * tf.math.divide_no_nan(divisor * part.share(value.dtype), total)
+    by = tf.math.divide_no_nan(divisor * part.share(value.dtype), total)
+    return value * by
 
 
 def _weights(sample_weight: Any, mask: Any, dtype: Any) -> Any:

@@ -1,9 +1,11 @@
 """A metric's state on this rank's part of a batch.
 
-Keras's own metrics have states that are sums over samples: each rank adds its own, and they are
-summed over ranks when they are read. A metric of the script's own is given the whole batch, and its
-state is the same on every rank, whatever it does with it (a maximum, a batch-wise F1). Of Keras 3
-and of tf_keras, whose Metric has the same form.
+The states of most metrics are sums over samples: each rank adds its own, and they are summed over
+ranks when they are read. What a batch adds once (a mean of it, a count of batches) a rank adds by
+its share. A metric that does anything else with its state (a maximum, a batch-wise F1) is given the
+whole batch, and its state is the same on every rank. Which of these holds is told by what its
+update assigns, when the step is looked at (plan.py). Of Keras 3 and of tf_keras, whose Metric has
+the same form.
 """
 
 from __future__ import annotations
@@ -11,44 +13,108 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from tensorflow.mpi._src.global_batch import batch, losses, results, states
+from tensorflow.mpi._src.global_batch import batch, results, states
 from tensorflow.mpi._src.global_batch.kinds import Kind
+from tensorflow.mpi._src.global_batch.sites import How, Leaf, Look, Site, Why
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.variables import unwrap
 
 BASE = "_tf_mpi_base"  # on a metric's variable: the sum over ranks that it holds since it was reset
 
-_OF_MEANS = "_tf_mpi_of_means"  # on a sum: what it adds up are means over samples
-# Metrics of one number; what they are given is one value for a batch as often as one for a sample.
-_MEANS = {"Mean.update_state", "Reduce.update_state"}
-_SUMS = {"Sum.update_state"}
-
 
 def updated(original: Any) -> Any:
     """Wraps a metric class's update_state."""
-    own = not losses.is_keras(getattr(original, "__module__", ""))
-    name = getattr(original, "__qualname__", "")
 
     @hooking.not_converted
     @functools.wraps(original)
     def update_state(self: Any, *args: Any, **kwargs: Any) -> Any:
         part = batch.current()
-        if (
-            part is None
-            or part.is_whole
-            or type(self).__name__ in ("CompileMetrics", "MetricsList")
-        ):
-            return hooking.as_here(original)(self, *args, **kwargs)
-        if own or _is_function_of_batch(self, name, args, kwargs):
-            states.mark_whole(self)
-            args, kwargs = _of_whole(part, self.name, (args, kwargs))
-            with batch.of_whole(part):
-                return hooking.as_here(original)(self, *args, **kwargs)
-        if name in _MEANS | _SUMS:
-            args, kwargs = _one_value(part, self, *args, **kwargs)
-        return hooking.as_here(original)(self, *args, **kwargs)
+        function = hooking.as_here(original)
+        # A class calls that which it is made of, of the same metric.
+        if part is None or part.is_whole or part.is_updating(self):
+            return function(self, *args, **kwargs)
+        with part.updating(self):
+            if part.look is not None:
+                return _looked_at(part, part.look, self, function, args, kwargs)
+            site = part.planned.next("metric")
+            if site is None or site.how is How.WHOLE:
+                return _of_whole(part, site, self, function, args, kwargs)
+            return _of_part(part, site, self, function, args, kwargs)
 
     return update_state
+
+
+def _looked_at(part: Any, look: Look, metric: Any, function: Any, args: Any, kwargs: Any) -> Any:
+    """Decides; adds to the graph that is looked at."""
+    import tensorflow as tf
+
+    site, mark = look.enter("metric")
+    graph = tf.compat.v1.get_default_graph()
+    first = len(graph.get_operations())
+    found = function(metric, *args, **kwargs)
+    operations = graph.get_operations()[first:]
+    new = [op for op in operations if op.name not in look.judged]
+    look.judged.update(op.name for op in new if op.type in states.ASSIGNS)
+    variables = _variables(metric)
+    own = {id(variable.handle): False for variable in variables}
+    why = next(iter(look.whys[mark.whys :]), None)
+    for handle, added in states.assigned(graph, new):
+        if id(handle) not in own:
+            continue
+        kind = None if added is None else part.kind(added)
+        if kind in (Kind.MEAN, Kind.CONST) and added.dtype.is_floating:
+            own[id(handle)] = True
+        elif kind is not Kind.SUM and not part.is_count(added):
+            why = Why(f"the metric '{metric.name}'", part.why(added))
+    if why is None:
+        site.once = [own[id(variable.handle)] for variable in variables]
+        return found
+    look.restart(mark)
+    leaves = [part.leaf(one) for one in tf.nest.flatten((args, kwargs))]
+    if None in leaves:
+        look.whys.append(why)
+    site.how, site.leaves = How.WHOLE, [leaf for leaf in leaves if leaf is not None]
+    look.gathered.append(why)
+    look.whole_states += variables
+    return found
+
+
+def _of_part(part: Any, site: Site, metric: Any, function: Any, args: Any, kwargs: Any) -> Any:
+    """What a batch adds once, each rank adds by its share: the sum over ranks is one process's."""
+    import tensorflow as tf
+
+    variables = _variables(metric)
+    once = [one for one, is_once in zip(variables, site.once) if is_once]
+    before = [tf.identity(variable) for variable in once]
+    found = function(metric, *args, **kwargs)
+    for variable, value in zip(once, before, strict=True):
+        by = tf.math.divide_no_nan(1.0, tf.cast(part.share(tf.float32), tf.float32))
+        variable.assign(value + (variable - value) * tf.cast(by, variable.dtype))
+    return found
+
+
+def _of_whole(
+    part: Any, site: Site | None, metric: Any, function: Any, args: Any, kwargs: Any
+) -> Any:
+    import tensorflow as tf
+
+    given = tf.nest.flatten((args, kwargs))
+    leaves: list[Leaf | None] = list(site.leaves) if site is not None else []
+    leaves += [None] * (len(given) - len(leaves))
+    if site is None:
+        part.whole_states += _variables(metric)
+    whole = [part.whole(one, leaf, metric.name) for one, leaf in zip(given, leaves)]
+    args, kwargs = tf.nest.pack_sequence_as((args, kwargs), whole)
+    with batch.of_whole(part):
+        return function(metric, *args, **kwargs)
+
+
+def _variables(metric: Any) -> list[Any]:
+    """Its tf.Variables, those of metrics that it is made of among them."""
+    import tensorflow as tf
+
+    found = [unwrap.tf_variable(variable) for variable in metric.variables]
+    return [variable for variable in found if isinstance(variable, tf.Variable)]
 
 
 def returned(original: Any) -> Any:
@@ -91,52 +157,3 @@ def _still_holds(variable: Any, value: Any) -> bool:
         return False
     held = variable.numpy()
     return bool(np.array_equal(held, np.asarray(value).astype(held.dtype)))
-
-
-def _of_whole(part: Any, name: str, arguments: Any) -> Any:
-    import tensorflow as tf
-
-    def whole(value: Any) -> Any:
-        return part.mean(part.whole(value), name)
-
-    return tf.nest.map_structure(whole, arguments)
-
-
-def _is_function_of_batch(metric: Any, name: str, args: Any, kwargs: Any) -> bool:
-    """Whether it is Keras's wrapper around a function of several samples at once."""
-    function = getattr(metric, "_fn", None)
-    if not name.endswith("MetricWrapper.update_state") or function is None:
-        return False
-    settings = getattr(metric, "_fn_kwargs", {})
-    if losses.by_sample(function, settings) or hasattr(function, "reduction"):
-        return False  # a loss object sees to itself
-    values = [*args, *(kwargs[key] for key in ("y_true", "y_pred") if key in kwargs)][:2]
-    if len(values) < 2 or not all(hasattr(value, "shape") for value in values):
-        return False
-    part = batch.current()
-    assert part is not None
-    if not all(map(part.is_batched, values)):
-        return False
-    call = functools.partial(function, **settings)
-    return losses.of_function(metric, call, *values) not in (Kind.ROWS, Kind.MEAN)
-
-
-def _one_value(part: Any, metric: Any, values: Any, sample_weight: Any = None) -> Any:
-    """Of one value for the batch, this rank's part, for a mean or a sum of such values."""
-    import tensorflow as tf
-
-    if not tf.is_tensor(values) or part.is_batched(values):
-        return (values,), {"sample_weight": sample_weight}
-    if part.is_trial:
-        part.told.add(part.kind(values))
-    if any(base.__name__ == "Sum" for base in type(metric).__mro__):
-        if part.kind(values) in (Kind.MEAN, Kind.CONST):
-            metric.__dict__[_OF_MEANS] = True  # eager code, which cannot tell, learns it in a trial
-        if metric.__dict__.get(_OF_MEANS, False):
-            values = values / part.share(values.dtype)
-        return (values,), {"sample_weight": sample_weight}
-    values = part.scaled(values)
-    if sample_weight is None and part.weight is not None:
-        count = values.shape[0] if values.shape.rank else None
-        sample_weight = part.weight if count is None else tf.fill([count], part.weight)
-    return (values,), {"sample_weight": sample_weight}

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tensorflow.mpi._src.global_batch import states
 from tensorflow.mpi._src.global_batch.batch import Part
 from tensorflow.mpi._src.global_batch.kinds import Kind
+from tensorflow.mpi._src.global_batch.sites import Look
 
 WEIGHT = "_tf_mpi_weight"  # among the logs, until keras/logs.py takes it out
 _RETURNED = "_tf_mpi_returned"
@@ -25,6 +25,15 @@ class Source(NamedTuple):
     is_sum: bool
 
 
+def looked_at(part: Part, look: Look, logs: Any) -> None:
+    """Notes what a step that is looked at returns of its own, besides metrics' results."""
+    for path, value in leaves(logs if isinstance(logs, dict) else {}):
+        if id(value) not in part.results:
+            terms = part.terms(value)
+            alone = terms is not None and len(terms) == 1
+            look.values[path] = part.kind(value) if alone or terms is None else Kind.LINEAR
+
+
 def noted(model: Any, kind: str, part: Part, logs: Any) -> Any:
     """`logs`, of a step that is traced or run; with this rank's weight if that will be needed.
 
@@ -34,11 +43,25 @@ def noted(model: Any, kind: str, part: Part, logs: Any) -> Any:
     if type(logs) is not dict:
         return logs
     _note_last_results(model, part)
-    sources = {path: _source(part, value) for path, value in leaves(logs)}
+    logs = _with_whole_values(part, logs)
+    sources = {path: _source(part, path, value) for path, value in leaves(logs)}
     model.__dict__.setdefault(_RETURNED, {})[kind] = sources
     if part.weight is None or all(source.metric is not None for source in sources.values()):
         return logs
     return {**logs, WEIGHT: part.weight}
+
+
+def _with_whole_values(part: Part, logs: Any, path: tuple[str, ...] = ()) -> Any:
+    """Quotients of sums, and what has several terms, become the whole batch's in the step."""
+    found = {}
+    for name, value in logs.items():
+        here = (*path, name)
+        if isinstance(value, dict):
+            value = _with_whole_values(part, value, here)
+        elif part.values.get(here) in (Kind.RATIO, Kind.LINEAR) and part.terms(value) is not None:
+            value = part.mean(value, f"value {name}")
+        found[name] = value
+    return found
 
 
 def sources_of(model: Any, kind: str) -> dict[tuple[str, ...], Source]:
@@ -55,11 +78,11 @@ def leaves(logs: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
             yield (*path, name), value
 
 
-def _source(part: Part, value: Any) -> Source:
+def _source(part: Part, path: tuple[str, ...], value: Any) -> Source:
     known = part.results.get(id(value))
     if known is not None:
         return Source(known[1], known[2], False)
-    return Source(None, None, part.kind(value) is Kind.SUM)
+    return Source(None, None, part.values.get(path) is Kind.SUM)
 
 
 def note_result(part: Part, metric: Any, result: Any) -> None:
@@ -73,7 +96,7 @@ def note_result(part: Part, metric: Any, result: Any) -> None:
 
 def _note_last_results(model: Any, part: Part) -> None:
     """tf_keras's metrics return a copy of what their class's method returns, and keep it."""
-    for metric in states.metrics_of(model):
+    for metric in model.metrics:
         result = getattr(metric, "_call_result", None)
         if result is not None:
             note_result(part, metric, result)

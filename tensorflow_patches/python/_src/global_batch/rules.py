@@ -141,6 +141,9 @@ def of_node(node: Node) -> Told:
         if any(one.base is worst for one in told):
             # What is divided by may be the larger of a sum and a constant.
             return rule(node) if rule in _QUOTIENTS else Told(worst)  # type: ignore[misc]
+    if any(one.base is Kind.GRADIENT for one in told):
+        alone = all(one.base is Kind.GRADIENT or one.is_const for one in told)
+        return Told(Kind.GRADIENT if alone else Kind.MIXED)
     if node.op.op_def.is_stateful and name not in _STATEFUL:
         return UNKNOWN
     if told and all(one.is_const for one in told) and not (by_rows or rule in _OF_CONSTANTS):

@@ -1,9 +1,9 @@
 """What a step changes besides what the optimizer does: metrics, moving averages, and the script's.
 
 A metric's state is a sum over samples, to which each rank adds its own, or it is of the whole batch
-and the same on every rank (`is_whole`). A step on a stand-in leaves what it would have computed of
-the stand-in as it was. What does not depend on samples (a counter, a teacher that follows weights)
-is the same on every rank, stand-in or not.
+and the same on every rank (sites.Plan.whole_states). A step on a stand-in leaves what it would have
+computed of the stand-in as it was. What does not depend on samples (a counter, a teacher that
+follows weights) is the same on every rank, stand-in or not.
 """
 
 from __future__ import annotations
@@ -15,29 +15,17 @@ from typing import Any
 from tensorflow.mpi._src.average import carrier
 from tensorflow.mpi._src.global_batch import kinds
 from tensorflow.mpi._src.global_batch.batch import Part
+from tensorflow.mpi._src.runtime import hooks
 from tensorflow.mpi._src.variables import unwrap
 
-_WHOLE = "_tf_mpi_whole"
-_ASSIGNS = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
+# What changes a variable or a table, and how much it adds to it: its input of that number.
+ASSIGNS = {
+    *hooks.ASSIGN_OPS,
+    *("LookupTableInsertV2", "LookupTableImportV2", "LookupTableRemoveV2"),
+}
+_ADDS = {"AssignAddVariableOp": 1}
+_PLAIN = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
 _READS = {"ReadVariableOp", "VarHandleOp", "Const"}
-
-
-def metrics_of(model: Any) -> list[Any]:
-    """The model's metrics, those that compile() was given among them; each once."""
-    found: dict[int, Any] = {}
-    for metric in model.metrics:
-        inner = metric.metrics if type(metric).__name__ == "CompileMetrics" else [metric]
-        found.update((id(one), one) for one in inner)
-    return list(found.values())
-
-
-def mark_whole(metric: Any) -> None:
-    """From now on the state of `metric` is that of the whole batch, the same on every rank."""
-    setattr(metric, _WHOLE, True)
-
-
-def is_whole(metric: Any) -> bool:
-    return bool(getattr(metric, _WHOLE, False))
 
 
 @contextlib.contextmanager
@@ -48,18 +36,13 @@ def kept(model: Any, part: Part) -> Iterator[None]:
     if part.counts is None:
         yield
         return
-    metrics = metrics_of(model)
+    metrics = list(model.metrics)
     summed = _values(variable for metric in metrics for variable in metric.variables)
     others = _values(model.non_trainable_variables)
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     first = 0 if graph is None else len(graph.get_operations())
     yield
-    alike = {
-        id(unwrap.tf_variable(variable))
-        for metric in metrics
-        if is_whole(metric)
-        for variable in metric.variables
-    }
+    alike = {id(variable) for variable in part.whole_states}
     if graph is None:
         averages = {id(unwrap.tf_variable(v)) for v in _moving_averages(model)}
         changed = {id(variable.handle) for variable, _ in others if id(variable) in averages}
@@ -135,11 +118,62 @@ def made_of_samples(graph: Any, operations: Iterable[Any] | None, part: Part) ->
     }
     found = set()
     for op in graph.get_operations() if operations is None else operations:
-        if op.type not in _ASSIGNS or kinds.key(op.inputs[0]) not in holders:
+        if op.type not in _PLAIN or kinds.key(op.inputs[0]) not in holders:
             continue
         if _leads_to(op.inputs[1], leaves):
             found.add(id(holders[kinds.key(op.inputs[0])]))
     return found
+
+
+def assigned(graph: Any, operations: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """What `operations` of `graph`, a function's, change: (handle outside, what is added to it).
+
+    None is added where it is set, or that cannot be told, as inside of another function.
+    """
+    handles = {
+        kinds.key(inside): kinds.origin(outside)
+        for outside, inside in getattr(graph, "captures", ())
+    }
+    for op in operations:
+        if op.type in ASSIGNS:
+            handle = handles.get(kinds.key(op.inputs[0]))
+            if handle is not None:
+                yield handle, _added(op)
+        elif inner := [value for value in op.node_def.attr.values() if value.HasField("func")]:
+            if any(_changes_something(graph, value.func.name) for value in inner):
+                for source in op.inputs:
+                    if kinds.key(source) in handles and source.dtype.name == "resource":
+                        yield handles[kinds.key(source)], None
+
+
+def _added(op: Any) -> Any:
+    if op.type in _ADDS:
+        return op.inputs[_ADDS[op.type]]
+    value = op.inputs[1].op if op.type == "AssignVariableOp" else None
+    while value is not None and value.type == "Identity":
+        value = value.inputs[0].op
+    if value is None or value.type not in ("Add", "AddV2"):
+        return None
+    for own, other in (value.inputs, reversed(value.inputs)):
+        read = own.op
+        while read.type == "Identity":
+            read = read.inputs[0].op
+        if read.type == "ReadVariableOp" and kinds.key(read.inputs[0]) == kinds.key(op.inputs[0]):
+            return other
+    return None
+
+
+def _changes_something(graph: Any, name: str) -> bool:
+    """Whether a function, or one that it calls, changes a variable or a table."""
+    function = graph._get_function(name)
+    definition = None if function is None else function.cached_definition
+    if definition is None:
+        return False
+    for node in definition.node_def:
+        inner = [value.func.name for value in node.attr.values() if value.HasField("func")]
+        if node.op in ASSIGNS or any(_changes_something(graph, one) for one in inner):
+            return True
+    return False
 
 
 def _leads_to(tensor: Any, leaves: set[Any]) -> bool:

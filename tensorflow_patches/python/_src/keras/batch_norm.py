@@ -12,7 +12,7 @@ from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import averaging, scope
-from tensorflow.mpi._src.global_batch import batch, losses
+from tensorflow.mpi._src.global_batch import batch
 from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.runtime import log
 from tensorflow.mpi._src.variables import unwrap
@@ -24,13 +24,13 @@ def is_synchronized(layer: Any) -> bool:
     return bool(everywhere or getattr(layer, "synchronized", False))
 
 
-def is_tried(layer: Any) -> bool:
-    """Whether a step is looked at: what it has of Keras's layer is as if of each sample for itself.
+def is_looked_at() -> bool:
+    """Whether a step is only looked at: what this layer makes is as if of each sample for itself.
 
     Elsewhere is seen to what it makes of several.
     """
     part = batch.current()
-    return part is not None and part.is_trial and losses.is_keras(type(layer).__module__)
+    return part is not None and part.look is not None
 
 
 def say_if_of_part(layer: Any) -> None:
@@ -38,7 +38,7 @@ def say_if_of_part(layer: Any) -> None:
     part = batch.current()
     if part is None:
         _say_if_in_own_loop(layer)
-    if part is None or part.is_trial:
+    if part is None or part.look is not None:
         return
     log.once(
         f"layer '{layer.name}' normalizes by each rank's part of the batch, and so may others. For "
@@ -71,7 +71,7 @@ def over_ranks(own_moments: Any) -> Any:
         import tensorflow as tf
 
         mean, variance = own_moments(self, *args, **kwargs)
-        if is_tried(self):
+        if is_looked_at():
             moving = self.moving_mean, self.moving_variance
             return tuple(tf.cast(unwrap.tf_variable(one), mean.dtype) for one in moving)
         if not is_synchronized(self):

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tensorflow.mpi._src.global_batch import trial
 from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.runtime import group
 
@@ -57,36 +56,10 @@ def note_data(spec: Any, split: bool) -> None:
         call.spec, call.split = spec, split
 
 
-def note_feed(whole: bool) -> None:
-    """The innermost call iterates batches that every rank has whole, or a part of."""
-    call = innermost()
-    if call is not None and call.kind != "predict":
-        trial.note_feed(call.model, _used_by(call), whole)
-
-
-def _used_by(call: Call) -> str:
+def used_by(call: Call) -> str:
     """By which kind of call the batches will be used that are being made: fit makes its
     validation's, too, once it has its own."""
     return "evaluate" if call.spec is not None and call.kind == "fit" else call.kind
-
-
-def mixing_model(spec: Any) -> str | None:
-    """The name of the innermost call's model if it mixes the samples of batches of `spec`."""
-    call = innermost()
-    if call is None or not trial.mixes_samples(call.model, _used_by(call), spec):
-        return None
-    return str(call.model.name)
-
-
-def stateful_layer() -> str | None:
-    """The name of a layer of the innermost call's model that keeps its state for the next batch.
-
-    Its batches have one size. What an Input says of that does not count: Keras writes there what a
-    model was first built with.
-    """
-    call = innermost()
-    layers = call.model._flatten_layers() if call is not None else ()
-    return next((str(one.name) for one in layers if getattr(one, "stateful", False) is True), None)
 
 
 def wrap(kind: str) -> Callable[[Any], Any]:

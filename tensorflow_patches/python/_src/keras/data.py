@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 from tensorflow.mpi._src.data import batch_shard, feeds, seeds
+from tensorflow.mpi._src.global_batch import plan
 from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.runtime import group, log
 
@@ -34,12 +35,36 @@ def _is_arrays(x: Any = None, y: Any = None, sample_weight: Any = None, **_: Any
     return bool(array_data_adapter.can_convert_arrays((x, y, sample_weight)))
 
 
-def _mixing(spec: Any) -> str | None:
+def _step(spec: Any) -> plan.Step | None:
+    """What will be done with batches of `spec`; its model gets its variables before."""
+    from keras.src.backend.tensorflow import trainer
+
     call = calls.innermost()
-    if call is None or not feeds.takes_parts():
+    if call is None or group.size == 1:
         return None
-    _build_states(call.model, spec)
-    return calls.mixing_model(spec)
+    model, kind = call.model, calls.used_by(call)
+    _build_states(model, spec)
+    return plan.Step(
+        model,
+        kind,
+        getattr(model, plan.STEPS[kind]),
+        fresh=is_fresh(model, kind),
+        eagerly=bool(model.run_eagerly),
+        compiled=bool(model.jit_compile) and not model.run_eagerly,
+        converted=False,
+        own_loop=has_own_loop(model, kind, trainer.TensorFlowTrainer),
+    )
+
+
+def is_fresh(model: Any, call: str) -> bool:
+    """Whether Keras has no function yet that runs the steps of `call`."""
+    return getattr(model, plan.STEPS[call].replace("_step", "_function")) is None
+
+
+def has_own_loop(model: Any, call: str, base: Any) -> bool:
+    """Whether the script makes the function that iterates the batches, and not the class `base`."""
+    makers = ("make_train_function", "make_test_function") if call != "predict" else ()
+    return any(getattr(type(model), name) is not getattr(base, name) for name in makers)
 
 
 class _Adapter:
@@ -56,6 +81,7 @@ class _Adapter:
 def _take_shard(iterator: Any) -> None:
     """Replaces the dataset of a new TFEpochIterator by this rank's part of it."""
     import tensorflow as tf
+    from keras.src.trainers.data_adapters import generator_data_adapter
 
     dataset, adapter = iterator._distributed_dataset, iterator.data_adapter
     if not isinstance(dataset, tf.data.Dataset):
@@ -67,16 +93,14 @@ def _take_shard(iterator: Any) -> None:
             kind.replace("Adapter", ""),
             num_batches,
             _array_sizes(adapter),
-            once=kind == "GeneratorDataAdapter",
-            stateful=calls.stateful_layer(),
-            mixing=_mixing(dataset.element_spec),
+            once=isinstance(adapter, generator_data_adapter.GeneratorDataAdapter),
+            step=_step(dataset.element_spec),
         )
     )
     iterator._distributed_dataset = feed.dataset
     if feed.num_batches != num_batches:
         iterator.data_adapter = _Adapter(adapter, feed.num_batches)
         iterator._num_batches = feed.num_batches
-    calls.note_feed(feed.whole)
     calls.note_data(feed.dataset.element_spec, feed.split)
     if feed.in_turn and iterator.steps_per_epoch:
         iterator.steps_per_epoch = math.ceil(iterator.steps_per_epoch / group.size)
@@ -84,7 +108,9 @@ def _take_shard(iterator: Any) -> None:
 
 def _array_sizes(adapter: Any) -> set[int] | None:
     """The numbers of samples that batches of arrays have; None for other inputs."""
-    if type(adapter).__name__ != "ArrayDataAdapter":
+    from keras.src.trainers.data_adapters import array_data_adapter
+
+    if not isinstance(adapter, array_data_adapter.ArrayDataAdapter):
         return None
     partial = adapter.partial_batch_size
     full = {adapter.batch_size} if adapter.num_batches > bool(partial) else set()
@@ -104,7 +130,6 @@ def built_on_part(build: Any) -> Any:
         if iterator is None:
             return build(self, iterator=iterator, data_batch=data_batch)
         feeds.wrap_steps(self)  # fit or evaluate has just made it
-        iterator._distributed_dataset = feeds.for_loops_of(self, iterator._distributed_dataset)
         _build_states(self, getattr(iterator._distributed_dataset, "element_spec", None))
         if self._distribute_strategy is None:
             return build(self, iterator=iterator, data_batch=data_batch)
@@ -142,7 +167,7 @@ def _build_states(model: Any, shard: Any) -> None:
     needed = model.run_eagerly or isinstance(shard, batch_shard.MaybeShard)
     if model.built and not needed and model._distribute_strategy is None:
         return
-    data = shard.data if batch_shard.is_shard(shard) else shard
+    data = batch_shard.data_of(shard)
     present = tf.nest.map_structure(
         lambda spec: None if isinstance(spec, tf.OptionalSpec) else spec, data
     )

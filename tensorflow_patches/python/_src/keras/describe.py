@@ -91,8 +91,8 @@ def _of_callable(function: Any, depth: int) -> str:
 
 
 def _of_function(inner: Any, code: types.CodeType, depth: int) -> list[Any]:
-    """Its code, defaults, and what it closes over."""
-    held = [_of_code(code), plain(getattr(inner, "__defaults__", None), depth + 1)]
+    """Where it stands, its defaults, and what it closes over."""
+    held = [code.co_firstlineno, plain(getattr(inner, "__defaults__", None), depth + 1)]
     held.append(plain(getattr(inner, "__kwdefaults__", None), depth + 1))
     for cell in getattr(inner, "__closure__", None) or ():
         try:
@@ -101,12 +101,6 @@ def _of_function(inner: Any, code: types.CodeType, depth: int) -> list[Any]:
             continue
         held.append("" if _is_path(value) else plain(value, depth + 4))
     return held
-
-
-def _of_code(code: types.CodeType) -> list[Any]:
-    constants = [_of_code(one) if isinstance(one, types.CodeType) else plain(one)
-                 for one in code.co_consts]  # fmt: skip
-    return [code.co_code.hex(), constants, code.co_names]
 
 
 def _of_object(value: Any, depth: int) -> str:

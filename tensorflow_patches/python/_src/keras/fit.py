@@ -20,7 +20,7 @@ from typing import Any
 
 from tensorflow.mpi._src.average import own_updates
 from tensorflow.mpi._src.global_batch import batch
-from tensorflow.mpi._src.keras import calls, generators
+from tensorflow.mpi._src.keras import adapters, calls, generators
 from tensorflow.mpi._src.keras import logs as logs_of_ranks
 from tensorflow.mpi._src.messaging import collectives, control_plane
 from tensorflow.mpi._src.presence import presence
@@ -35,13 +35,6 @@ _batch_logs = itertools.count(1)
 _inside = threading.local()
 _READS_TEST = "_tf_mpi_reads_test"  # on a CallbackList
 
-# Callbacks of Keras's own that never stop a training between two batches.
-_NEVER_STOP_A_BATCH = {
-    "BackupAndRestore", "CSVLogger", "EarlyStopping", "History", "LearningRateScheduler",
-    "ModelCheckpoint", "ProgbarLogger", "ReduceLROnPlateau", "RemoteMonitor", "SwapEMAWeights",
-    "TensorBoard",
-}  # fmt: skip
-_BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 _READ_HOOKS = {
     "train_step": ("on_batch_end", "on_train_batch_end"),
     "test_step": ("on_test_batch_end",),
@@ -71,7 +64,7 @@ def fit_begins(callbacks: Any) -> None:
     everyone = _meet(
         fit.name,
         model,
-        [any(map(_may_stop_a_batch, callbacks.callbacks)), _reads(callbacks, "train_step")],
+        [any(map(adapters.may_stop_a_batch, callbacks.callbacks)), _reads(callbacks, "train_step")],
     )
     fit.agree_on_each_batch = any(stops for stops, _ in everyone)
     fit.reads_logs = any(reads for _, reads in everyone)
@@ -88,44 +81,10 @@ def _meet(label: str, model: Any, flags: Any = None) -> list[Any]:
     return [theirs for _, theirs in everyone]
 
 
-def _may_stop_a_batch(callback: Any) -> bool:
-    """Whether it has a function of its own for batches, which could set model.stop_training."""
-    if _is_kerass(callback):
-        return type(callback).__name__ not in _NEVER_STOP_A_BATCH
-    return _has_own(callback, _BATCH_HOOKS)
-
-
-def _is_kerass(callback: Any) -> bool:
-    return type(callback).__module__.startswith(("keras.src.callbacks", "tf_keras.src.callbacks"))
-
-
-def _has_own(callback: Any, names: tuple[str, ...]) -> bool:
-    """Whether its class has functions of its own in the place of the empty ones of `names`."""
-    kind = type(callback)
-    return any(
-        getattr(kind, hook, None) is not getattr(base, hook, None)
-        for base in kind.__mro__
-        if base.__name__ == "Callback" and base.__module__.startswith(("keras.", "tf_keras."))
-        for hook in names
-    )
-
-
 def _reads(callbacks: Any, step: str) -> bool:
     """Whether a callback may read the logs of each batch; a progress bar shows rank 0's."""
-    return any(_may_read_logs(callback, step) for callback in callbacks.callbacks)
-
-
-def _may_read_logs(callback: Any, step: str) -> bool:
-    if not _is_kerass(callback):
-        return any(
-            _has_own(callback, (name,)) and logs_of_ranks.uses_logs(getattr(type(callback), name))
-            for name in _READ_HOOKS[step]
-        )
-    kind = type(callback).__name__
-    if kind in ("LambdaCallback", "TerminateOnNaN"):
-        return True
-    by_batch = {"TensorBoard": "update_freq", "ModelCheckpoint": "save_freq"}.get(kind)
-    return by_batch is not None and getattr(callback, by_batch, "epoch") != "epoch"
+    hooks_of_step = _READ_HOOKS[step]
+    return any(adapters.may_read_logs(one, hooks_of_step) for one in callbacks.callbacks)
 
 
 def with_whole_logs(step: str) -> Any:

@@ -8,34 +8,16 @@ mean of the ranks' values, weighted by the samples of the batch, or their sum
 from __future__ import annotations
 
 import contextlib
-import dis
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from tensorflow.mpi._src.global_batch import results, states, trial
+from tensorflow.mpi._src.global_batch import plan, results
 from tensorflow.mpi._src.global_batch.metrics import BASE
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import group
 from tensorflow.mpi._src.variables import unwrap
 
 _WEIGHTS = "_tf_mpi_weights"  # on a model: of the last batch, by the kind of step
-
-
-def uses_logs(function: Any) -> bool:
-    """Whether a callback's `function(self, batch, logs)` looks at `logs`. In doubt it does."""
-    code = getattr(function, "__code__", None)
-    if code is None or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
-        return True
-    name = code.co_varnames[2] if code.co_argcount > 2 else "logs"
-    if name in code.co_cellvars or "locals" in code.co_names:
-        return True
-    for instruction in dis.get_instructions(code):
-        found = instruction.argval  # of two loads at once, both names
-        names = found if isinstance(found, tuple) else (found,)
-        if "LOAD" in instruction.opname and name in names:
-            return True
-    return False
 
 
 def take_weight(model: Any, kind: str, logs: Any) -> None:
@@ -81,10 +63,13 @@ def _totals(model: Any, kind: str, label: str) -> list[tuple[Any, Any]]:
     import numpy as np
 
     found: dict[int, tuple[Any, bool]] = {}
-    everything = trial.is_given_whole(model, kind)
-    for metric in states.metrics_of(model):
+    now = plan.current(model, kind)
+    everything = now is not None and now.is_whole
+    alike = {id(variable) for variable in now.whole_states} if now is not None else set()
+    for metric in model.metrics:
         for variable in metric.variables:
-            found.setdefault(id(variable), (variable, everything or states.is_whole(metric)))
+            is_alike = everything or id(unwrap.tf_variable(variable)) in alike
+            found.setdefault(id(variable), (variable, is_alike))
     kept = [
         pair for pair in found.values() if unwrap.tf_variable(pair[0]).dtype.is_numpy_compatible
     ]

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tensorflow.mpi._src.average import averaging, scope, taken
+from tensorflow.mpi._src.global_batch import gradients
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.runtime import hooks
 from tensorflow.mpi._src.variables import initial_broadcast, naming, unwrap
@@ -116,6 +117,8 @@ def _averaging(average: Callable[..., Any], reason: str | None, original: Any) -
             return original(self, grads, *args, **kwargs)
         if reason is not None:
             raise NotImplementedError(f"optimizer {type(self).__name__}: {reason}")
+        if gradients.are_looked_at(grads):
+            return getattr(self, "iterations", None)
         _inside.on = True
         try:
             grads = average(self, grads, *args, **kwargs)

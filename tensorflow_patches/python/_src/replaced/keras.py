@@ -6,9 +6,10 @@ import functools
 
 from tensorflow.mpi._src.data import feeds, predictions
 from tensorflow.mpi._src.files import downloads, keras_files, saves
-from tensorflow.mpi._src.global_batch import gradients, losses, metrics
+from tensorflow.mpi._src.global_batch import losses, metrics
 from tensorflow.mpi._src.interpose.rows import How, Row
 from tensorflow.mpi._src.keras import (
+    adapters,
     batch_norm,
     calls,
     data,
@@ -16,7 +17,6 @@ from tensorflow.mpi._src.keras import (
     learning_rate,
     on_sigterm,
     optimizers,
-    parts,
     program,
 )
 from tensorflow.mpi._src.random import keras_ops
@@ -86,9 +86,9 @@ KERAS = (
     Row(f"{{{_TRAINER},tf_keras.src.engine.training:Model}}.train_step", How.WRAP,
         optimizers.hands_gradients_on, "its gradients are averaged together, not as taken",
         _OPTIMIZERS),
-    # Losses, metrics, layers
+    # Losses, metrics, batch normalization
     Row("keras.src.losses.loss:Loss.__call__", How.SUBCLASSES,
-        functools.partial(losses.on_part, parts.KERAS),
+        functools.partial(losses.on_part, adapters.KERAS),
         "the average of parts' losses is the batch's", _BATCH),
     Row(f"{_METRIC}.update_state", How.CLASSES, metrics.updated,
         "its state is the whole batch's, or a part's sum", _BATCH),
@@ -96,8 +96,6 @@ KERAS = (
         "a step's logs are told from their metrics", _BATCH),
     Row(f"{_METRIC}.reset_state", How.CLASSES, metrics.reset,
         "sums over ranks begin anew", _DECISIONS),
-    Row("{keras.src.layers.layer,tf_keras.src.engine.base_layer}:Layer.__call__", How.WRAP,
-        gradients.noted_layer, "Keras's layers make rows of samples", _BATCH),
     Row("keras.src.layers.normalization.batch_normalization:BatchNormalization._moments",
         How.WRAP, batch_norm.over_ranks, "the moments are the whole batch's", _DECISIONS),
     # Decisions of callbacks

@@ -31,7 +31,8 @@ def once(line: str, key: str | None = None, *, every_rank: bool = False) -> None
         say(line)
 
 
-def debug(line: str) -> None:
-    """As `say`, with TF_MPI_LOG_LEVEL=debug."""
-    if config.get("TF_MPI_LOG_LEVEL") == "debug":
+def debug(line: str, once: bool = False) -> None:
+    """As `say`, with TF_MPI_LOG_LEVEL=debug; `once`: not a second time."""
+    if config.get("TF_MPI_LOG_LEVEL") == "debug" and not (once and line in _said):
+        _said.update([line] if once else [])
         say(line)

@@ -10,8 +10,10 @@ import sys
 from typing import Any
 
 from tensorflow.mpi._src.data import batch_shard, feeds, seeds
+from tensorflow.mpi._src.global_batch import plan
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import calls
+from tensorflow.mpi._src.keras import data as keras_data
 from tensorflow.mpi._src.runtime import group, log
 
 # The adapters of arrays, whose batch size is the script's.
@@ -71,12 +73,10 @@ def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
             sizes,
             once=type(adapter) is data_adapter.GeneratorDataAdapter,  # not a Sequence's
             all_epochs=sizes is not None and not adapter.should_recreate_iterator(),
-            stateful=calls.stateful_layer(),
-            mixing=calls.mixing_model(dataset.element_spec) if feeds.takes_parts() else None,
+            step=_step(dataset.element_spec),
         )
     )
     handler._dataset = feed.dataset
-    calls.note_feed(feed.whole)
     calls.note_data(feed.dataset.element_spec, feed.split)
     if feed.in_turn and steps_per_epoch not in (None, -1):
         handler._tf_mpi_steps = math.ceil(steps_per_epoch / group.size)
@@ -85,8 +85,29 @@ def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
     handler._inferred_steps = handler._infer_steps(steps_per_epoch, feed.dataset)
     if handler._model is not None:
         feeds.wrap_steps(handler._model)
-        handler._dataset = feeds.for_loops_of(handler._model, feed.dataset)
         _build_states(handler._model, feed.dataset.element_spec)
+
+
+def _step(spec: Any) -> plan.Step | None:
+    """What will be done with batches of `spec`; its model gets its variables before."""
+    from tf_keras.src.engine import training
+
+    call = calls.innermost()
+    if call is None or group.size == 1:
+        return None
+    model, kind = call.model, calls.used_by(call)
+    if kind != "predict":
+        _build_states(model, spec)
+    return plan.Step(
+        model,
+        kind,
+        getattr(model, plan.STEPS[kind]),
+        fresh=keras_data.is_fresh(model, kind),
+        eagerly=bool(model.run_eagerly),
+        compiled=bool(model._jit_compile) and not model.run_eagerly,
+        converted=True,
+        own_loop=keras_data.has_own_loop(model, kind, training.Model),
+    )
 
 
 def _num_batches(adapter: Any, dataset: Any) -> int | None:
@@ -110,7 +131,7 @@ def _build_states(model: Any, shard: Any) -> None:
     Of a model that evaluate or predict builds every rank would use values of its own; and a step
     that may have to leave the metrics as they are could not know their values.
     """
-    data = shard.data if batch_shard.is_shard(shard) else shard
+    data = batch_shard.data_of(shard)
     call = calls.innermost()
     if not model.built and call is not None and call.kind != "fit":
         _try(model, lambda batch: model(_inputs(batch), training=False), data)

@@ -29,7 +29,13 @@ def _put_mask(tensor: Any, mask: Any) -> None:
     tensor._keras_mask = mask
 
 
-KERAS = losses.Keras(lambda tensor: getattr(tensor, "_keras_mask", None), _put_mask)
+def _loss() -> Any:
+    from tf_keras.src import losses as of_tf_keras
+
+    return of_tf_keras.Loss
+
+
+KERAS = losses.Keras(lambda tensor: getattr(tensor, "_keras_mask", None), _put_mask, _loss)
 
 
 def unfused(build: Any) -> Any:
@@ -47,7 +53,7 @@ def fused(original: Any) -> Any:
     def fused_batch_norm(self: Any, inputs: Any, mask: Any, training: Any) -> Any:
         if training is True or training == 1:
             batch_norm.say_if_of_part(self)
-            training = not batch_norm.is_tried(self)
+            training = not batch_norm.is_looked_at()
         return original(self, inputs, mask, training)
 
     return fused_batch_norm

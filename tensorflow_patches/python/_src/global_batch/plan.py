@@ -1,0 +1,304 @@
+"""Whether ranks take parts of the batches of a call of fit, evaluate or predict: one plan for each.
+
+Before data are fed, the model's step is traced once on the whole batch, of any number of samples,
+in a function that never runs, and what it does with samples is looked at (kinds.py): what it takes
+gradients of, what it gives to losses and metrics, what it keeps and what it returns.
+
+- SPLIT: each rank takes a part of every batch.
+- GATHER: so it does, and some losses or metrics are computed of the whole batch, gathered.
+- WHOLE: every rank computes whole batches, as something is a function of several samples at once,
+  or that cannot be told. That is one process's result, at its speed; rank 0 says so.
+
+TF_MPI_LOG_LEVEL=debug shows each plan.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tensorflow.mpi._src.global_batch import batch, kinds, results, states
+from tensorflow.mpi._src.global_batch.kinds import ROWS, Kind
+from tensorflow.mpi._src.global_batch.sites import Look, Plan, Verdict, Why
+from tensorflow.mpi._src.runtime import group, log
+from tensorflow.mpi._src.variables import unwrap
+
+_PLANS = "_tf_mpi_plans"  # on a model: by key
+_NOW = "_tf_mpi_plan"  # on a model: that of the last call, by step
+_WAY_OUT = "To share the work, compute that of tf.mpi.gather_batch(x)"
+STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
+
+
+class Step(NamedTuple):
+    """A step of a model, and how it will run.
+
+    Attributes:
+      model: Keras's, or tf_keras's.
+      call: "fit", "evaluate" or "predict".
+      function: takes a batch.
+      fresh: Keras will make its function anew, as after compile(): the step may be another.
+      eagerly: it runs without a graph.
+      compiled: ... by XLA.
+      converted: ... by AutoGraph.
+      own_loop: a loop of the script's own iterates the batches, which nobody can look at.
+    """
+
+    model: Any
+    call: str
+    function: Callable[[Any], Any]
+    fresh: bool
+    eagerly: bool
+    compiled: bool
+    converted: bool
+    own_loop: bool
+
+
+class _Data(NamedTuple):
+    data: Any
+
+
+def of(step: Step, spec: Any, even: bool, why: str | None, whole_batches: bool) -> Plan:
+    """The plan for batches of `spec`; all ranks call it at the same point.
+
+    Args:
+      even: every rank will have the same, static number of samples.
+      why: they are no samples that ranks could share.
+      whole_batches: every rank can be fed whole batches; else each rank has batches of its own,
+        which are gathered where the plan is WHOLE.
+    """
+    plans = vars(step.model).setdefault(_PLANS, {})
+    known = (step.call, _described(spec), even, why, whole_batches)
+    if step.fresh or known not in plans:
+        plans[known] = _made(step, spec, even, why, whole_batches)
+    plan: Plan = plans[known]
+    vars(step.model).setdefault(_NOW, {})[STEPS[step.call]] = plan
+    return plan
+
+
+def current(model: Any, kind: str) -> Plan | None:
+    """That of the last call with steps of `kind`, such as "train_step"; None if there was none."""
+    found: Plan | None = vars(model).get(_NOW, {}).get(kind)
+    return found
+
+
+def _described(spec: Any) -> str:
+    import tensorflow as tf
+
+    return repr(tf.nest.map_structure(_of_any_number, spec))
+
+
+def _made(step: Step, spec: Any, even: bool, why: str | None, whole_batches: bool) -> Plan:
+    look = Look(step.eagerly)
+    if step.own_loop:
+        look.whys.append(Why("a loop of the script's own over the batches (make_train_function)"))
+    elif why is not None:
+        look.whys.append(Why(why))
+    else:
+        look = _looked_at(step, spec, whole_batches)
+    if look.gathered and step.compiled and not even:
+        first = look.gathered[0]
+        look.whys.append(first._replace(what=f"{first.what}, in a compiled step,"))
+    verdict = Verdict.WHOLE if look.whys else Verdict.GATHER if look.gathered else Verdict.SPLIT
+    plan = Plan(verdict, look, plain=step.own_loop)
+    if plan.is_whole and not whole_batches and not _can_be_gathered(spec, step.compiled, even):
+        plan.verdict = Verdict.SPLIT
+        _say_part(step, plan)
+    if plan.is_whole and step.call == "fit":
+        batch.tell_alike()
+    _tell(step, plan)
+    return plan
+
+
+def _can_be_gathered(spec: Any, compiled: bool, even: bool) -> bool:
+    """Whether ranks can put the batches together that each of them has for itself."""
+    import tensorflow as tf
+
+    dense = all(
+        isinstance(leaf, tf.TensorSpec) and leaf.dtype != tf.string
+        for leaf in tf.nest.flatten(spec)
+        if leaf is not None
+    )
+    return dense and (even or not compiled)
+
+
+def _looked_at(step: Step, spec: Any, whole_batches: bool) -> Look:
+    import numpy as np
+    import tensorflow as tf
+
+    specs = [_of_any_number(leaf) for leaf in tf.nest.flatten(spec)]
+    present = [one for one in specs if one is not None]
+    found: list[Look] = []
+
+    def trial(*given: Any) -> None:
+        there = iter(given)
+        data = tf.nest.pack_sequence_as(spec, [None if s is None else next(there) for s in specs])
+        look = Look(step.eagerly)
+        found.append(look)
+        with batch.step_on(_Data(data), look=look) as part:
+            graph = tf.compat.v1.get_default_graph()
+            made = step.function(data)
+            _judge(step, part, look, made)
+            _judge_states(step, part, look, graph, own_rows=not whole_batches)
+
+    drawn = random.getstate(), np.random.get_state()
+    try:
+        tf.function(trial, autograph=step.converted).get_concrete_function(*present)
+    except Exception as error:  # of the script: the step itself says so
+        lines = str(error).strip().splitlines() or [""]
+        log.debug(f"{step.call} of model '{step.model.name}' could not be looked at: {error}")
+        look = Look(step.eagerly)
+        look.whys.append(Why(f"nothing of it could be looked at ({lines[0][:200]})"))
+        return look
+    finally:
+        random.setstate(drawn[0])
+        np.random.set_state(drawn[1])
+    return found[-1]
+
+
+def _judge(step: Step, part: batch.Part, look: Look, made: Any) -> None:
+    """By what the step returns."""
+    import tensorflow as tf
+
+    if step.call == "predict":
+        for one in tf.nest.flatten(made):
+            if isinstance(one, tf.Tensor) and part.kind(one) not in {*ROWS, Kind.CONST}:
+                look.whys.append(Why("what the model makes of a sample", part.why(one)))
+            elif isinstance(one, tf.__internal__.CompositeTensor):
+                look.whys.append(Why("an output that is no dense tensor"))
+        return
+    results.looked_at(part, look, made)
+    told = {Kind.MEAN, Kind.CONST, Kind.SUM, Kind.GRADIENT}
+    if not look.eagerly:
+        told |= {Kind.RATIO, Kind.LINEAR}
+    for path, kind in look.values.items():
+        if kind not in told:
+            what = f"the value '{'/'.join(path)}' that it returns"
+            if step.call == "evaluate":
+                look.whys.append(Why(what))
+            else:
+                _say_value(step, what)
+
+
+def _judge_states(step: Step, part: batch.Part, look: Look, graph: Any, own_rows: bool) -> None:
+    """What the step keeps of samples is the whole batch's only where all of them are.
+
+    `own_rows`: a state that has a row for each sample is each rank's own, as its batches are.
+    """
+    operations = [op for op in graph.get_operations() if op.name not in look.judged]
+    for handle, added in states.assigned(graph, operations):
+        if step.call == "predict":
+            look.whys.append(Why(f"the state {_name(step.model, handle)}"))
+            continue
+        kind = _kept(part, graph, handle, added, operations)
+        if kind in (Kind.CONST, Kind.GRADIENT) or (own_rows and kind in ROWS):
+            continue
+        look.whys.append(Why(f"what it keeps in {_name(step.model, handle)}"))
+    if step.call == "predict" and any(site.kind == "metric" for site in look.sites):
+        look.whys.append(Why("a metric that the model updates"))
+
+
+def _kept(part: batch.Part, graph: Any, handle: Any, added: Any, operations: list[Any]) -> Kind:
+    """Of what is assigned to a variable; of several assignments, the worst."""
+    worst = Kind.CONST
+    for op in operations:
+        if op.type in states.ASSIGNS and kinds.origin(op.inputs[0]) is handle:
+            values = [part.kind(value) for value in op.inputs[1:]]
+        elif added is None and op.type not in states.ASSIGNS and handle in _outside(op):
+            values = [part.kind(value) for value in op.inputs]
+        else:
+            continue
+        for kind in values:
+            if kind not in (Kind.CONST, Kind.GRADIENT):
+                worst = kind
+    return worst
+
+
+def _outside(op: Any) -> list[Any]:
+    return _Same([kinds.origin(source) for source in op.inputs if source.dtype.name == "resource"])
+
+
+class _Same(list[Any]):
+    """By identity: tensors have no other that says yes or no."""
+
+    def __contains__(self, one: object) -> bool:
+        return any(one is mine for mine in self)
+
+
+def _name(model: Any, handle: Any) -> str:
+    for variable in model.variables:
+        if getattr(unwrap.tf_variable(variable), "handle", None) is handle:
+            return f"'{getattr(variable, 'path', variable.name)}'"
+    return "a variable of the script"
+
+
+def _of_any_number(leaf: Any) -> Any:
+    """Of any number of samples; None of what is no tensor."""
+    import tensorflow as tf
+
+    if isinstance(leaf, (tf.Tensor, tf.TensorSpec)):
+        shape = leaf.shape
+        return tf.TensorSpec([None, *shape[1:]] if shape.rank else shape, leaf.dtype)
+    return leaf if isinstance(leaf, tf.TypeSpec) and not isinstance(leaf, tf.OptionalSpec) else None
+
+
+def _tell(step: Step, plan: Plan) -> None:
+    name = f"{step.call}() of model '{step.model.name}'"
+    gathered = ", ".join(map(_at, plan.gathered))
+    if plan.is_whole:
+        assert plan.why is not None
+        why = _explained(plan.why)
+        log.once(
+            f"{name}: {why}, so every rank computes whole batches: that is one "
+            f"process's result, and no faster. {_WAY_OUT}",
+            key=why,
+        )
+        because, to_do = _at(plan.why), "compute that of tf.mpi.gather_batch(x)"
+    else:
+        because = f"needs all samples: {gathered}" if gathered else "each sample for itself"
+        to_do = "nothing"
+    if group.rank == 0:
+        _row("model", "call", "a batch is", "because", "to do", once=True)
+        _row(step.model.name, step.call, plan.verdict.value, because, to_do)
+
+
+def _row(
+    model: str, call: str, batch_is: str, because: str, to_do: str, once: bool = False
+) -> None:
+    """Of the table of plans, in the log."""
+    line = f"plan: {model:20} | {call:8} | {batch_is:10} | {because:50} | {to_do}"
+    log.debug(line, once=once)
+
+
+def _say_part(step: Step, plan: Plan) -> None:
+    assert plan.why is not None
+    log.once(
+        f"{step.call}() of model '{step.model.name}': {_explained(plan.why)}; batches of ragged, "
+        "sparse or string tensors, or of any size in a compiled step, cannot be put together, so "
+        "each rank computes it of its own batch, and the average is not one process's result"
+    )
+
+
+def _explained(why: Why) -> str:
+    return f"{_at(why)} is of several samples at once, or that cannot be told"
+
+
+def _at(why: Why) -> str:
+    return why.what if why.op is None else f"{why.what} ({why.op.type}{_where(why.op)})"
+
+
+def _where(op: Any) -> str:
+    """The line of the script that made `op`."""
+    for frame in reversed(op.traceback or ()):
+        name = frame.filename.replace("\\", "/")
+        if "/site-packages/" not in name and not name.startswith("<"):
+            return f" in {name.rpartition('/')[2]}:{frame.lineno}"
+    return ""
+
+
+def _say_value(step: Step, what: str) -> None:
+    log.once(
+        f"train_step of model '{step.model.name}': {what} is of several samples at once, which is "
+        "no mean over samples: the logs show the mean of what each rank has of its part. "
+        "Give it to a metric class of your own, or compute it of tf.mpi.gather_batch(x)"
+    )

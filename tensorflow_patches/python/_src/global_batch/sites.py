@@ -1,0 +1,137 @@
+"""What was decided of each call of a loss or a metric, and of each gradient, in a step.
+
+A step is looked at once, in a graph that never runs (plan.py): there the calls are noted in their
+order. When the step is traced or run on this rank's samples, each call takes the decision of its
+place.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from tensorflow.mpi._src.global_batch.kind import Kind
+
+LOSS = "the loss of which it takes a gradient"
+
+
+class How(enum.Enum):
+    PART = "computed of this rank's part of the batch"
+    SCALED = "... and scaled, as a sum or a quotient of sums is"
+    WHOLE = "computed of the whole batch, on every rank"
+
+
+class Leaf(enum.Enum):
+    """How an argument becomes that of the whole batch."""
+
+    KEEP = "it is the same on every rank"
+    GATHER = "it has samples along its first dimension"
+    MEAN = "it is a mean over samples, or a sum that `terms` takes apart"
+    SUM = "it is a sum over samples"
+
+
+class Site:
+    """One call. `kind`: "loss", "metric" or "gradient"."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.how = How.PART
+        self.leaves: list[Leaf] = []  # of the arguments, where how is WHOLE
+        self.once: list[bool] = []  # by variable of a metric: a batch adds to it once, not a sample
+        self.terms: list[Kind] = []  # of a gradient's targets
+
+
+class Why(NamedTuple):
+    """What is a function of several samples at once, or cannot be told.
+
+    op: the operation that decides it; None if there is none.
+    """
+
+    what: str
+    op: Any = None
+
+
+class Look:
+    """What is found while a step is looked at.
+
+    eagerly: the step itself will run without a graph, in which no loss can be taken apart.
+    """
+
+    def __init__(self, eagerly: bool) -> None:
+        self.eagerly = eagerly
+        self.sites: list[Site] = []
+        self.gathered: list[Why] = []  # what is computed of the whole batch
+        self.whys: list[Why] = []
+        self.judged: set[str] = set()  # names of operations whose assignments a metric answers for
+        self.whole_states: list[Any] = []  # variables of metrics that are given the whole batch
+        self.values: dict[tuple[str, ...], Kind] = {}  # what the step returns of its own, by path
+
+    def enter(self, kind: str) -> tuple[Site, Mark]:
+        """A call begins; what is found until `restart` is of the calls inside it."""
+        self.sites.append(Site(kind))
+        mark = Mark(len(self.sites), len(self.gathered), len(self.whys), len(self.whole_states))
+        return self.sites[-1], mark
+
+    def restart(self, mark: Mark) -> None:
+        """What was found inside the call does not count: it is given the whole batch itself."""
+        del self.sites[mark.sites :]
+        del self.gathered[mark.gathered :]
+        del self.whys[mark.whys :]
+        del self.whole_states[mark.whole_states :]
+
+
+class Mark(NamedTuple):
+    sites: int
+    gathered: int
+    whys: int
+    whole_states: int
+
+
+class Verdict(enum.Enum):
+    SPLIT = "split"
+    GATHER = "gathered"
+    WHOLE = "whole"
+
+
+class Plan:
+    """What was decided of one call of a model: see plan.py, which makes it.
+
+    Attributes:
+      verdict: whether ranks take parts of a batch.
+      why: of WHOLE, what decides it.
+      gathered: what is computed of the whole batch, gathered.
+      sites: the decisions of the calls in a step.
+      whole_states: variables of metrics that are given the whole batch.
+      values: what a step returns of its own, by path.
+      plain: the script's own loop is fed the script's batches as they are.
+    """
+
+    def __init__(self, verdict: Verdict, look: Look, plain: bool) -> None:
+        self.verdict = verdict
+        self.plain = plain
+        # What a loss is says more than what is told of it.
+        self.why = min(look.whys, key=lambda why: why.what != LOSS, default=None)
+        self.gathered = look.gathered
+        self.sites = look.sites
+        self.whole_states = look.whole_states
+        self.values = look.values
+
+    @property
+    def is_whole(self) -> bool:
+        return self.verdict is Verdict.WHOLE
+
+
+class Planned:
+    """The decisions of a plan, as the calls of one traced or running step take them."""
+
+    def __init__(self, sites: Sequence[Site]) -> None:
+        self._next: Iterator[Site] = iter(sites)
+
+    def next(self, kind: str) -> Site | None:
+        """None if the step takes another way than when it was looked at, from there on."""
+        site = next(self._next, None)
+        if site is None or site.kind != kind:
+            self._next = iter(())
+            return None
+        return site

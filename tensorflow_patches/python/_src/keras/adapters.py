@@ -1,0 +1,81 @@
+"""What is known of Keras's own classes, by name too: Keras 3.10 to 3.15, tf_keras 2.16 to 2.21.
+
+Nothing else of this package decides by a name. A class that is not here is taken for one of the
+script's own, of which the worst is assumed: that costs a meeting of the ranks, and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorflow.mpi._src.global_batch import losses
+
+# Callbacks that never stop a training between two batches.
+_NEVER_STOP_A_BATCH = {
+    "BackupAndRestore", "CSVLogger", "EarlyStopping", "History", "LearningRateScheduler",
+    "ModelCheckpoint", "ProgbarLogger", "ReduceLROnPlateau", "RemoteMonitor", "SwapEMAWeights",
+    "TensorBoard",
+}  # fmt: skip
+# Callbacks that read the logs of batches: always, or unless this attribute of theirs is "epoch".
+_READ_LOGS = {
+    "LambdaCallback": None,
+    "TerminateOnNaN": None,
+    "TensorBoard": "update_freq",
+    "ModelCheckpoint": "save_freq",
+}
+_BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+
+
+def may_stop_a_batch(callback: Any) -> bool:
+    """Whether it has a function for batches, which could set model.stop_training."""
+    if _is_own(callback):
+        return type(callback).__name__ not in _NEVER_STOP_A_BATCH
+    return has_own(callback, _BATCH_HOOKS)
+
+
+def may_read_logs(callback: Any, hooks: tuple[str, ...]) -> bool:
+    """Whether it reads the logs of batches, in functions of these names; a progress bar's are
+    rank 0's."""
+    if not _is_own(callback):
+        return has_own(callback, hooks)
+    kind = type(callback).__name__
+    if kind not in _READ_LOGS:
+        return False
+    attribute = _READ_LOGS[kind]
+    return attribute is None or getattr(callback, attribute, "epoch") != "epoch"
+
+
+def _is_own(callback: Any) -> bool:
+    return type(callback).__module__.startswith(("keras.src.callbacks", "tf_keras.src.callbacks"))
+
+
+def has_own(callback: Any, names: tuple[str, ...]) -> bool:
+    """Whether its class has functions of its own in the place of the empty ones of `names`."""
+    kind = type(callback)
+    return any(
+        getattr(kind, hook, None) is not getattr(base, hook, None)
+        for base in kind.__mro__
+        if base.__name__ == "Callback" and base.__module__.startswith(("keras.", "tf_keras."))
+        for hook in names
+    )
+
+
+def _mask_of(tensor: Any) -> Any:
+    from keras.src import backend
+
+    return backend.get_keras_mask(tensor)
+
+
+def _put_mask(tensor: Any, mask: Any) -> None:
+    from keras.src import backend
+
+    backend.set_keras_mask(tensor, mask)
+
+
+def _loss() -> Any:
+    from keras.src.losses import loss
+
+    return loss.Loss
+
+
+KERAS = losses.Keras(_mask_of, _put_mask, _loss)
