@@ -25,12 +25,16 @@ PACKAGE = Path(__file__).resolve().parents[3] / "tensorflow_patches"
         ["sh", "-c", 'SHELL_PID=$$ exec "$0" "$@"', sys.executable, HASHES],
         [sys.executable, "-c", f"import runpy; runpy.run_path({str(HASHES)!r}, None, '__main__')"],
         ["sh", "-c", '"$0" < "$1"', sys.executable, HASHES],
-        [sys.executable, "-m", "draws.hashes"],
+        [sys.executable, "-m", "hashes"],
     ],
     ids=["script", "options", "same process", "-c", "stdin", "-m"],
 )
 def test_ranks_hash_alike(launch, words):
-    run = launch(words, np=2, args=["one", "two words"], env={"PYTHONHASHSEED": None}).check()
+    env = {
+        "PYTHONHASHSEED": None,
+        "PYTHONPATH": os.pathsep.join([str(HASHES.parents[1]), str(HASHES.parent)]),
+    }
+    run = launch(words, np=2, args=["one", "two words"], env=env).check()
     first, second = run.results
     assert first == second
     assert first["argv"][-2:] == ["one", "two words"] or "<" in str(words)

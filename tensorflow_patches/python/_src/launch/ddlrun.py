@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import collections
 import os
 import shlex
 import subprocess
@@ -93,20 +94,11 @@ def _hosts(options: argparse.Namespace, mode: modes.Mode | None) -> list[tuple[s
 
 def _of_rankfile(path: str) -> list[tuple[str, int]]:
     """The hosts of lines as "rank 0=host1 slot=0", and how many ranks each has."""
-    counts: dict[str, int] = {}
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
-    except OSError as error:
-        raise mpirun.LaunchError(f"{path}: {error.strerror}") from None
-    for number, line in enumerate(lines, 1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
+    counts: collections.Counter[str] = collections.Counter()
+    for where, words in mpirun.lines(path):
         if words[0] != "rank" or len(words) < 2 or "=" not in words[1]:
-            raise mpirun.LaunchError(f"{path}, line {number}: 'rank N=HOST slot=S' is accepted")
-        host = words[1].partition("=")[2]
-        counts[host] = counts.get(host, 0) + 1
+            raise mpirun.LaunchError(f"{where}: 'rank N=HOST slot=S' is accepted")
+        counts[words[1].partition("=")[2]] += 1
     return list(counts.items())
 
 

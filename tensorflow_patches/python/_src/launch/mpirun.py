@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tensorflow.mpi import config
 
@@ -29,23 +30,26 @@ def parse_hosts(text: str) -> list[tuple[str, int]]:
     return found
 
 
+def lines(path: str) -> Iterator[tuple[str, list[str]]]:
+    """(the place, for messages, and the words) of each line that is no comment."""
+    try:
+        text = pathlib.Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise LaunchError(f"{path}: {error.strerror}") from None
+    for number, line in enumerate(text.splitlines(), 1):
+        if words := line.partition("#")[0].split():
+            yield f"{path}, line {number}", words
+
+
 def read_hosts(path: str) -> list[tuple[str, int]]:
     """Of a file with a host in each line, as "a", "a slots=2" or "a:2"."""
     found = []
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
-    except OSError as error:
-        raise LaunchError(f"{path}: {error.strerror}") from None
-    for number, line in enumerate(lines, 1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
+    for where, words in lines(path):
         slots = [word.partition("=")[2] for word in words[1:] if word.startswith("slots=")]
         try:
             (one,) = parse_hosts(f"{words[0]}:{slots[0]}" if slots else words[0])
         except LaunchError as error:
-            raise LaunchError(f"{path}, line {number}: {error}") from None
+            raise LaunchError(f"{where}: {error}") from None
         found.append(one)
     if not found:
         raise LaunchError(f"{path} names no host")
