@@ -24,7 +24,7 @@ inline bool IsJoinedPost(const std::string& post) {
   return post.rfind(kJoinedPost + std::string("\n"), 0) == 0;
 }
 
-class Count {
+class Counter {
  public:
   void Add(uint64_t more) { value_.fetch_add(more, std::memory_order_relaxed); }
   uint64_t value() const { return value_.load(std::memory_order_relaxed); }
@@ -65,7 +65,7 @@ class Published {
   EngineStats stats() const;
 
   // As in EngineStats.
-  Count completed, collectives, bytes, predicted, messages_sent, messages_received, as_one;
+  Counter completed, collectives, bytes, predicted, messages_sent, messages_received, as_one;
 
  private:
   struct Posts {
