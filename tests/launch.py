@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,55 +113,82 @@ def launch(
     mpirun_args: Sequence[str] = (),
     launcher: Sequence[str] = (),
     cwd: str | Path | None = None,
+    pooled: bool = False,
 ) -> LaunchResult:
     """Runs a script on `np` ranks (0: a plain process) and waits for its end.
 
     script: a Python file, or a whole command line.  env: added to this process's environment, None
-    removes a variable.  launcher: the words that start `np` ranks, in place of mpirun's.  Raises
+    removes a variable.  launcher: the words that start `np` ranks, in place of mpirun's.  pooled:
+    with pytest's option --pool the script runs in ranks that live on (pool.py).  Raises
     LaunchTimeout when the deadline (seconds) passes.  A rank that fails gives a `returncode` other
     than 0, and so does a launcher that had to be killed after all its ranks had ended; call
     `.check()` where that is a failure of the test.
     """
+    if pooled and pool is not None:
+        assert isinstance(script, (str, Path)) and not (env or mpirun_args or launcher or cwd)
+        return pool(script, np, args, timeout)
     ranks = max(np, 1)
     marker = uuid.uuid4().hex
     directory = Path(tempfile.mkdtemp(prefix="launch-"))
-    command = ["sh", "-c", RANK_WRAPPER, "rank", str(directory), *_command(script), *map(str, args)]
+    command = [*_command(script), *map(str, args)]
+    start = time.monotonic()
+    try:
+        process, command = begin(command, np, directory, marker, env, launcher, mpirun_args, cwd)
+        try:
+            returncode = process.wait(timeout)
+            ended = time.time()
+        except subprocess.TimeoutExpired:
+            stacks = collect_stacks(directory, ranks, process)
+            kill(process, marker)
+            if set(stacks) == {ENDED}:
+                # Seen once of Open MPI 5.0.11's prterun, after ranks that failed at their start.
+                result = collect(directory, ranks, -signal.SIGKILL, time.monotonic() - start)
+                print(f"the launcher outlived its ranks\n{result.report()}", file=sys.stderr)
+                return result
+            words = command[command.index(str(directory)) + 1 :]
+            result = collect(directory, ranks, -signal.SIGKILL, time.monotonic() - start)
+            raise timed_out(words, timeout, stacks, result) from None
+        finally:
+            kill(process, marker)
+        result = collect(directory, ranks, returncode, time.monotonic() - start)
+        return dataclasses.replace(result, ended=ended)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+# With pytest's option --pool: pool.py's run(script, np, args, timeout).
+pool: Callable[[str | Path, int, Sequence[str | Path], float], LaunchResult] | None = None
+
+
+def begin(
+    words: Sequence[str],
+    np: int,
+    directory: Path,
+    marker: str,
+    env: Mapping[str, str | None] | None = None,
+    launcher: Sequence[str] = (),
+    mpirun_args: Sequence[str] = (),
+    cwd: str | Path | None = None,
+) -> tuple[subprocess.Popen[bytes], list[str]]:
+    """Starts `words` on `np` ranks, which write into `directory`: (launcher, its command line)."""
+    command = ["sh", "-c", RANK_WRAPPER, "rank", str(directory), *words]
     if launcher:
         command = [*launcher, *command]
     elif np > 0:
         command = [*_mpirun(), "-np", str(np), *_oversubscribe(), *mpirun_args, *command]
     if shutil.which("setpriv"):  # if this process is killed, mpirun ends, and its ranks
         command = ["setpriv", "--pdeathsig", "TERM", *command]
-    start = time.monotonic()
-    try:
-        with open(directory / "launcher", "wb") as output:
-            process = subprocess.Popen(
-                command,
-                env=_environment(env, marker, np, directory),
-                cwd=cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        try:
-            returncode = process.wait(timeout)
-            ended = time.time()
-        except subprocess.TimeoutExpired:
-            stacks = _stacks(directory, ranks, process)
-            _kill(process, marker)
-            if set(stacks) == {ENDED}:
-                # Seen once of Open MPI 5.0.11's prterun, after ranks that failed at their start.
-                result = _collect(directory, ranks, -signal.SIGKILL, time.monotonic() - start)
-                print(f"the launcher outlived its ranks\n{result.report()}", file=sys.stderr)
-                return result
-            raise _timeout(directory, ranks, command, timeout, start, stacks) from None
-        finally:
-            _kill(process, marker)
-        result = _collect(directory, ranks, returncode, time.monotonic() - start)
-        return dataclasses.replace(result, ended=ended)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    with open(directory / "launcher", "wb") as output:
+        process = subprocess.Popen(
+            command,
+            env=_environment(env, marker, np, directory),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    return process, command
 
 
 def _command(script: str | Path | Sequence[str | Path]) -> list[str]:
@@ -222,7 +249,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _collect(directory: Path, ranks: int, returncode: int, wall: float) -> LaunchResult:
+def collect(directory: Path, ranks: int, returncode: int, wall: float) -> LaunchResult:
     return LaunchResult(
         returncode=returncode,
         stdout=[_read(directory / f"{rank}.out") for rank in range(ranks)],
@@ -232,16 +259,10 @@ def _collect(directory: Path, ranks: int, returncode: int, wall: float) -> Launc
     )
 
 
-def _timeout(
-    directory: Path,
-    ranks: int,
-    command: Sequence[str],
-    timeout: float,
-    start: float,
-    stacks: Sequence[str],
+def timed_out(
+    words: Sequence[str], timeout: float, stacks: Sequence[str], result: LaunchResult
 ) -> LaunchTimeout:
-    result = _collect(directory, ranks, -signal.SIGKILL, time.monotonic() - start)
-    words = command[command.index(str(directory)) + 1 :]
+    """The error of a run of `words` that passed its deadline; prints it, too."""
     shown = "\n".join(f"--- rank {rank} stacks\n{text}" for rank, text in enumerate(stacks))
     message = (
         f"still running after {timeout:g} s, killed: {' '.join(words)}\n{shown}\n{result.report()}"
@@ -256,7 +277,7 @@ def _alive(pid: int) -> bool:
     return bool(stat) and stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
-def _stacks(directory: Path, ranks: int, process: subprocess.Popen[bytes]) -> list[str]:
+def collect_stacks(directory: Path, ranks: int, process: subprocess.Popen[bytes]) -> list[str]:
     """Every rank's stacks: py-spy's if it may look, else what faulthandler prints at SIGABRT."""
     pids = [_read(directory / f"{rank}.pid").strip() for rank in range(ranks)]
     texts = ["(had not started)" if not pid else ENDED for pid in pids]
@@ -320,7 +341,7 @@ def _marked(marker: str) -> list[int]:
     return found
 
 
-def _kill(process: subprocess.Popen[bytes], marker: str) -> None:
+def kill(process: subprocess.Popen[bytes], marker: str) -> None:
     """Ends mpirun politely, so that it removes its shared memory, then kills what is left."""
     if process.poll() is None:
         process.terminate()

@@ -251,7 +251,8 @@ def caught(mutation: Mutation) -> bool:
         (path,) = (ROOT / "tests").rglob(file)
         tests.append(f"{path}::{test}" if test else str(path))
     pytest = [str(VENV / "bin" / "python"), "-m", "pytest", "-m", mutation.tier]
-    code = run([*pytest, "--numprocesses", "2", "--dist", "loadfile", *tests], log)
+    together = ["--numprocesses", "2", "--dist", "loadfile", "--pool"]
+    code = run([*pytest, *together, *tests], log)
     failed = failures(log.read_text())
     verdict = "caught" if code == 1 and failed else "MISSED" if code == 0 else f"pytest: {code}"
     return told(mutation, verdict, failed, begin)

@@ -44,7 +44,8 @@ def reference(
     path = KEPT / f"{name}-{_key(script, words)[:32]}.json"
     with only_one(KEPT / "locks" / name):
         if not path.exists():
-            results = launch(script, np=0, args=args, timeout=timeout).check().results
+            run = launch(script, np=0, args=args, timeout=timeout, pooled=True)
+            results = run.check().results
             fresh = path.with_suffix(".new")
             fresh.write_text(json.dumps(results))
             fresh.replace(path)

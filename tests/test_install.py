@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -60,11 +61,19 @@ def stand_in(directory: Path, source: str = "", tag: str = TAG, label: str = CPU
     return path
 
 
-@pytest.fixture(name="venv")
-def venv_fixture(tmp_path: Path) -> Path:
-    """An environment that holds nothing but pip."""
-    venv = tmp_path / "environment with a space"
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment that holds nothing but pip, to be copied: pip takes seconds to install."""
+    venv = tmp_path_factory.mktemp("made") / "environment"
     subprocess.run([sys.executable, "-m", "venv", venv], check=True, timeout=120)
+    return venv
+
+
+@pytest.fixture(name="venv")
+def venv_fixture(tmp_path: Path, made: Path) -> Path:
+    """A copy; what names its place are programs that no test starts."""
+    venv = tmp_path / "environment with a space"
+    shutil.copytree(made, venv, symlinks=True)
     return venv
 
 

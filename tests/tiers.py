@@ -1,6 +1,6 @@
 """The two tiers of the tests.  CONTRIBUTING.md says what is where, and why.
 
-What bears no mark is in the quick tier (`./install.sh --test`, 20 minutes on 2 cores) and
+What bears no mark is in the quick tier (`./install.sh --test`, aimed at 10 minutes on 2 cores) and
 in the full one (`--test-all`).  `pytest.mark.full` marks a test, or a file, that is in the full
 tier only; `full(...)` does so for one of a test's parameters:
 

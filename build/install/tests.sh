@@ -47,29 +47,71 @@ install_test_tools() {
     printf '%s' "$stamp" >"$venv/test-tools"
 }
 
-# The quick tier is what a change of the averaging would break; the full tier is everything.
+# googletests CONFIG...: core_tests of each, one after the other; verdicts to .cache/logs, where
+# told_googletests finds them.
+googletests() {
+    set +m
+    local config
+    for config in "$@"; do
+        if core_tests "$config" >"$LOG/test-googletest-$config.log" 2>&1; then
+            echo passed >"$LOG/verdict-$config"
+        else
+            echo FAILED >"$LOG/verdict-$config"
+        fi
+    done
+}
+
+told_googletests() {
+    local config log verdict
+    for config in "$@"; do
+        log=$LOG/test-googletest-$config.log
+        verdict=$(cat "$LOG/verdict-$config" 2>/dev/null || echo FAILED)
+        if [[ $verdict == FAILED ]]; then
+            failed=1
+            sed 's/^/        /' "$log"
+            verdict="FAILED (whole output: $log)"
+        fi
+        verdicts+=("googletest-$config: $verdict")
+    done
+}
+
+# The quick tier is what a change of the averaging would break; the full tier is everything. The C++
+# is built and tested while ranks run: those wait for one another, and for what a test is about.
 run_tests() {
-    local verdicts=() failed=0 configs=(plain) parts=(pytest) config part
+    local verdicts=() failed=0 configs=(plain) parts=(pytest) config part beside
     install_test_tools
     export TFMPI_TEST_WHEEL=$wheel
     cd "$ROOT"
-    if [[ $tests == all ]]; then
-        configs+=(tsan asan full)
-        rm -rf "$CACHE/references" # what one process computes, too, is computed anew
-    fi
-    for config in "${configs[@]}"; do check "googletest-$config" core_tests "$config"; done
+    case $tests in
+        ci) configs+=(tsan) ;;
+        all) configs+=(tsan asan full) ;;
+    esac
+    step "Test: googletest (${configs[*]}), beside the others"
+    for config in "${configs[@]}"; do rm -f "$LOG/verdict-$config" "$LOG/bazel-$config.log"; done
+    set -m # a process group of its own, to be ended as one
+    googletests "${configs[@]}" </dev/null &
+    beside=$!
+    set +m
+    # shellcheck disable=SC2064
+    trap "kill -- -$beside 2>/dev/null" EXIT
     # Ranks wait for one another, and imports have one thread: two files of tests at once.
     local together=("$python" -m pytest --numprocesses 2 --dist loadfile)
     together+=(--no-loadscope-reorder) # tests/conftest.py puts the longest files first
     local quick="not full and not alone"
-    if [[ $tests == quick ]]; then
-        check pytest "${together[@]}" tests -m "$quick"
+    if [[ $tests != all ]]; then
+        check pytest "${together[@]}" --pool tests -m "$quick"
+        wait "$beside"
     else
+        rm -rf "$CACHE/references" # what one process computes, too, is computed anew
         check pytest "${together[@]}" tests -m "not alone"
         check pytest-no-extras env TF_MPI_EXTRAS=none "${together[@]}" tests/tf -m "$quick"
+        step "Test: googletest, the rest"
+        wait "$beside"
         check pytest-alone "$python" -m pytest tests -m alone
         parts+=(pytest-no-extras pytest-alone)
     fi
+    trap - EXIT
+    told_googletests "${configs[@]}"
     step "Results"
     for config in "${configs[@]}"; do
         awk -v config="$config" '/^\[  PASSED  \]/ { tests += $4; files++ }

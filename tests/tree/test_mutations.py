@@ -35,9 +35,7 @@ def seds() -> Iterator[Any]:
                 mutants = ast.literal_eval(node.args[0])
             if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "MUTANTS":
                 lines = ast.literal_eval(node.value)
-                mutants = {
-                    name: ("engine/recovery.cc", line) for name, line in lines.items()
-                }
+                mutants = {name: ("engine/recovery.cc", line) for name, line in lines.items()}
             for name, (file, line) in mutants.items():
                 yield pytest.param(file, line, id=f"{build.parent.name}-{name}")
 

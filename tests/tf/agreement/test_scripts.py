@@ -26,7 +26,7 @@ class Runs(NamedTuple):
 
 @pytest.fixture(scope="module")
 def runs(launch, scripts) -> Runs:
-    ranks = launch(scripts / "cases.py", np=2, timeout=180).check().results
+    ranks = launch(scripts / "cases.py", np=2, timeout=180, pooled=True).check().results
     return Runs(ranks, reference(scripts / "cases.py")[0])
 
 

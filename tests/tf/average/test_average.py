@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from compare import decode
 
+from tiers import full
+
 CASES = (
     "eager",
     "of_a_function",
@@ -18,7 +20,6 @@ CASES = (
     "saved",
 )
 PRECISION = {"float16": 2e-3, "bfloat16": 1e-2}
-RANKS = 3
 
 
 @pytest.fixture(scope="module")
@@ -26,18 +27,19 @@ def directory(tmp_path_factory):
     return tmp_path_factory.mktemp("average")
 
 
-@pytest.fixture(scope="module")
-def ranks(launch, scripts, directory):
+@pytest.fixture(scope="module", params=[2, full(3)])
+def ranks(request, launch, scripts, directory):
     args = ["values", directory / "model"]
-    return launch(scripts / "average.py", np=RANKS, args=args).check().results
+    run = launch(scripts / "average.py", np=request.param, args=args, pooled=True).check()
+    return run.results
 
 
 def tensor(rank):
     return np.arange(4.0) + 1 + 10 * rank
 
 
-def mean():
-    return np.mean([tensor(rank) for rank in range(RANKS)], axis=0)
+def mean(size):
+    return np.mean([tensor(rank) for rank in range(size)], axis=0)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -46,17 +48,18 @@ def test_every_rank_gets_the_mean(ranks, case):
         values = [decode(value) for value in rank["means"][case]]
         assert len(values) == 3
         for number, value in enumerate(values, start=1):
-            np.testing.assert_allclose(value, number * mean(), rtol=1e-6)
+            np.testing.assert_allclose(value, number * mean(len(ranks)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["eager", "function"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
 def test_weights(ranks, dtype, mode):
     """Unequal ones; and 0 on the last rank, whose tensors are NaN."""
-    unequal = [2 * (rank + 1) / (RANKS + 1) for rank in range(RANKS)]
-    silent = [RANKS / (RANKS - 1)] * (RANKS - 1) + [0]
+    size = len(ranks)
+    unequal = [2 * (rank + 1) / (size + 1) for rank in range(size)]
+    silent = [size / (size - 1)] * (size - 1) + [0]
     for number, weights in enumerate([unequal, silent]):
-        expected = sum(weight * tensor(rank) for rank, weight in enumerate(weights)) / RANKS
+        expected = sum(weight * tensor(rank) for rank, weight in enumerate(weights)) / size
         for rank in ranks:
             for value in rank["weights"][f"{dtype} {number} {mode}"]:
                 got = decode(value)
@@ -101,9 +104,9 @@ def test_a_cancelled_step_counts_on_no_rank(ranks):
     errors = ranks[0]["cancelled"]["errors"]
     assert [error.partition(":")[0] for error in errors] == ["DeadlineExceededError"] * 2
     for rank in ranks:
-        assert rank["cancelled"]["gathered"] == list(range(RANKS))
+        assert rank["cancelled"]["gathered"] == list(range(len(ranks)))
         for number, value in enumerate(rank["cancelled"]["after"], start=1):
-            np.testing.assert_allclose(decode(value), number * mean(), rtol=1e-6)
+            np.testing.assert_allclose(decode(value), number * mean(len(ranks)), rtol=1e-6)
 
 
 @pytest.mark.full

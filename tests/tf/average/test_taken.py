@@ -12,7 +12,9 @@ from tiers import full
 @pytest.mark.parametrize("size, args", [(2, ["quick"]), full(2, []), full(3, [])], ids=str)
 def test_gradients_are_averaged_where_they_are_taken(launch, scripts, size, args):
     (alone,) = reference(scripts / "taken.py", args=args)
-    ranks = launch(scripts / "taken.py", np=size, args=args, timeout=240).check().results
+    ranks = (
+        launch(scripts / "taken.py", np=size, args=args, timeout=240, pooled=True).check().results
+    )
     assert_same(ranks)
     for case, weights in alone.items():
         assert_close(ranks[-1][case], weights, 1e-5)

@@ -33,7 +33,9 @@ def alone(launch, scripts):
 
 @pytest.fixture(scope="module", params=[2, full(3)])
 def ranks(request, launch, scripts):
-    return launch(scripts / "compat_v1.py", np=request.param, timeout=180).check().results
+    return (
+        launch(scripts / "compat_v1.py", np=request.param, timeout=180, pooled=True).check().results
+    )
 
 
 @pytest.mark.parametrize("case", PLAIN)

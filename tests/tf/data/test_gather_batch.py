@@ -14,7 +14,9 @@ from tiers import full
 def test_a_loss_of_the_whole_batch(scripts, ranks: int) -> None:
     """43 samples in batches of 11 do not divide, and the last one is smaller yet."""
     (alone,) = reference(scripts / "gather_batch.py")
-    results = launch(scripts / "gather_batch.py", np=ranks, timeout=180).check().results
+    results = (
+        launch(scripts / "gather_batch.py", np=ranks, timeout=180, pooled=True).check().results
+    )
     assert_same(results)
     for case in ("eager", "function", "compiled", "uneven", "numbers"):
         assert_close(results[0][case], alone[case], 1e-5)

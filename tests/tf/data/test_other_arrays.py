@@ -37,7 +37,7 @@ def script(tmp_path_factory):
 @pytest.mark.parametrize("kind", ["arrays", full("dataset")])
 def test_rank_0s_are_used_as_one_process_would(launch, script, kind):
     (alone,) = reference(script, args=[kind])
-    run = launch(script, np=2, args=[kind]).check()
+    run = launch(script, np=2, args=[kind], pooled=True).check()
     for number, rank in enumerate(run.results):
         for name, value in alone.items():
             if number and name == "predicted":

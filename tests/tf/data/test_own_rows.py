@@ -9,7 +9,7 @@ from tiers import full
 
 @pytest.mark.parametrize("kind", ["keras", full("tf_keras")])
 def test_each_rank_predicts_its_own_and_is_asked_for_its_own(launch, scripts, kind):
-    run = launch(scripts / "own_rows.py", np=2, args=[kind]).check()
+    run = launch(scripts / "own_rows.py", np=2, args=[kind], pooled=True).check()
     for rank in run.results:
         assert set(rank["predicted"]["right"].values()) == {True}, rank["predicted"]["right"]
         assert rank["predicted"]["yielded"] == 5
@@ -25,7 +25,7 @@ def test_each_rank_predicts_its_own_and_is_asked_for_its_own(launch, scripts, ki
 
 
 def test_what_datasets_are_made_of_is_compared(launch, scripts):
-    run = launch(scripts / "described.py", np=2).check()
+    run = launch(scripts / "described.py", np=2, pooled=True).check()
     first, second = run.results
     assert first["first"] == second["first"] and first["second"] == second["second"]
     assert first["again"] == second["again"]

@@ -29,7 +29,7 @@ class Runs(NamedTuple):
 def runs(launch, scripts, request) -> Runs:
     framework, size = request.param.split()[0], int(request.param.split()[2])
     script, args = scripts / "shards.py", [framework]
-    ranks = launch(script, np=size, args=args, timeout=240).check().results
+    ranks = launch(script, np=size, args=args, timeout=240, pooled=True).check().results
     alone = reference(script, args=args)[0]
     return Runs(framework, ranks, alone)
 

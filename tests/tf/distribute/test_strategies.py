@@ -15,7 +15,7 @@ from tiers import full
     [("quick", 2), full("quick", 3), full("keras", 2), full("workers", 2), full("tf_keras", 2)],
 )
 def test_ranks_equal_one_process(launch, scripts, case, ranks):
-    run = launch(scripts / "strategies.py", np=ranks, args=[case], timeout=240).check()
+    run = launch(scripts / "strategies.py", np=ranks, args=[case], timeout=240, pooled=True).check()
     (one,) = reference(scripts / "strategies.py", args=[case])
     told = {"refused", "chief", "rows"}
     assert_same(run.results, *run.results[0].keys() - told)

@@ -6,7 +6,7 @@ from launch import launch
 
 
 def test_kinds_are_told(scripts) -> None:
-    (result,) = launch(scripts / "kinds.py", np=0, timeout=300).check().results
+    (result,) = launch(scripts / "kinds.py", np=0, timeout=300, pooled=True).check().results
     wrong = {
         name: (kind, expected)
         for expected, functions in (*result["found"].items(), *result["static"].items())

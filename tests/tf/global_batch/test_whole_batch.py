@@ -42,7 +42,7 @@ COMPILED = (
 def test_equal_one_process(scripts, ranks: int, mode: tuple[str, ...]) -> None:
     args = list(QUICK) if mode == ("quick",) else [*mode, *(COMPILED if "jit" in mode else ())]
     (alone,) = reference(scripts / "whole_batch.py", args=args)
-    run = launch(scripts / "whole_batch.py", np=ranks, args=args, timeout=300).check()
+    run = launch(scripts / "whole_batch.py", np=ranks, args=args, timeout=300, pooled=True).check()
     assert_same(run.results)
     assert_cases_close(run.results[0], alone, 1e-5)
     said = {words for words in (WHOLE, OF_PART, PART) if words in run.stderr[0]}
@@ -58,7 +58,7 @@ def test_a_part_is_not_taken_for_the_batch(scripts, ranks: int, mode: tuple[str,
     """Losses of several samples in steps of the script's own that gather nothing."""
     args = [*mode, "computes_loss", "pairs", "queue", "dropped", "batch_norm"]
     (alone,) = reference(scripts / "whole_batch.py", args=args)
-    run = launch(scripts / "whole_batch.py", np=ranks, args=args, timeout=120).check()
+    run = launch(scripts / "whole_batch.py", np=ranks, args=args, timeout=120, pooled=True).check()
     assert_same(run.results)
     for case, expected in alone.items():
         assert_close(run.results[0][case], expected, 1e-5)

@@ -13,7 +13,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def found(launch, scripts) -> dict[str, Any]:
-    return launch(scripts / "internals.py", np=0).check().results[0]
+    return launch(scripts / "internals.py", np=0, pooled=True).check().results[0]
 
 
 def test_what_makes_updates_faster_is_there(found):

@@ -19,7 +19,7 @@ FLAVOURS = ("keras", "tf_keras")
 @pytest.fixture(scope="module")
 def facts(launch, scripts) -> dict[str, Any]:
     script = scripts / "keras_assumptions.py"
-    return launch(script, np=0, env={"TF_MPI_ENABLE": "0"}).check().results[0]
+    return launch(script, np=0, pooled=True).check().results[0]
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

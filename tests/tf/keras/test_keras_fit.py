@@ -25,7 +25,7 @@ def matrix(
     args = [flavour, *cases]
     if np_ == 0:
         return reference(Path(script), args=args)
-    return start(script, np=np_, args=args, timeout=600).check().results
+    return start(script, np=np_, args=args, timeout=600, pooled=True).check().results
 
 
 def distance(ours: Any, theirs: Any) -> float:

@@ -22,7 +22,11 @@ QUICK = ("loop eager", "functional", "gan", "mixed", "loop function")
 def test_equal_one_process(scripts, ranks, cases):
     """Of these cases, or of all."""
     (alone,) = reference(scripts / "keras_models.py", args=cases)
-    results = start(scripts / "keras_models.py", np=ranks, args=cases, timeout=300).check().results
+    results = (
+        start(scripts / "keras_models.py", np=ranks, args=cases, timeout=300, pooled=True)
+        .check()
+        .results
+    )
     far: dict[str, Any] = {}
     for case, theirs in alone.items():
         for ours in (result[case] for result in results):

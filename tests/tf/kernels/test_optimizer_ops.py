@@ -35,7 +35,7 @@ class Runs(NamedTuple):
 )
 def runs(request, launch, scripts) -> Runs:
     script, args = scripts / "optimizer_ops.py", [request.param]
-    ranks = launch(script, np=2, args=args, timeout=180).check().results
+    ranks = launch(script, np=2, args=args, timeout=180, pooled=True).check().results
     alone = reference(script, args=args)[0]
     return Runs(request.param, ranks, alone)
 

@@ -22,8 +22,8 @@ def ops_alone(launch, scripts):
 
 @pytest.mark.parametrize("size, mode", [(2, "auto"), full(3, "dense")])
 def test_every_sparse_op_equals_one_process(launch, scripts, ops_alone, size, mode):
-    env = {"TF_MPI_SPARSE": mode}
-    ranks = launch(scripts / "sparse_ops.py", np=size, env=env).check().results
+    env = {"TF_MPI_SPARSE": mode} if mode != "auto" else None  # which is the default
+    ranks = launch(scripts / "sparse_ops.py", np=size, env=env, pooled=size == 2).check().results
     alone = ops_alone[str(size)]
     assert len({case.split()[0] for case in alone}) == NUM_OPS
     assert_same(ranks)
@@ -60,7 +60,7 @@ def test_every_compat_v1_optimizer_equals_one_process(launch, scripts, v1_alone)
 def test_an_embedding_in_fit_equals_one_process(launch, scripts, kind, size):
     """And its gradients stay sparse, also where they are compiled."""
     (alone,) = reference(scripts / "sparse_keras.py", args=[kind])
-    ranks = launch(scripts / "sparse_keras.py", np=size, args=[kind]).check().results
+    ranks = launch(scripts / "sparse_keras.py", np=size, args=[kind], pooled=True).check().results
     for case, theirs in alone.items():
         assert_same([rank[case]["values"] for rank in ranks])
         assert_close(ranks[0][case]["values"], theirs["values"], 1e-5)
@@ -83,7 +83,7 @@ def test_control_of_ranks_that_average_nothing(launch, scripts, v1_alone):
 
 @pytest.fixture(scope="module")
 def edges(launch, scripts):
-    return launch(scripts / "sparse_edges.py", np=2).check().results
+    return launch(scripts / "sparse_edges.py", np=2, pooled=True).check().results
 
 
 def test_weights_rows_and_modes(edges):

@@ -51,7 +51,7 @@ def test_what_was_seeded_before_the_import_goes_on(launch, scripts):
 
 @pytest.mark.parametrize("kind", ["keras", full("tf_keras")])
 def test_a_step_draws_for_its_own_samples(launch, scripts, kind):
-    run = launch(scripts / "steps.py", np=2, args=[kind]).check()
+    run = launch(scripts / "steps.py", np=2, args=[kind], pooled=True).check()
     first, second = run.results
     for place, (mine, theirs) in enumerate(zip(first["compiled"], second["compiled"])):
         assert any(mine) and (mine != theirs) == (place < 4), (place, mine, theirs)

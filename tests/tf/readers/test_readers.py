@@ -100,7 +100,9 @@ def parts(everything: list[Any], ranks: int) -> list[list[Any]]:
 
 @pytest.fixture(scope="module", params=[2, full(0), full(3), full(4)])
 def read(request: Any, launch: Any, scripts: Path, folder: Path) -> list[dict[str, Any]]:
-    run = launch(scripts / "read_parts.py", np=request.param, args=[folder], timeout=300)
+    run = launch(
+        scripts / "read_parts.py", np=request.param, args=[folder], timeout=300, pooled=True
+    )
     return run.check().results
 
 
@@ -204,7 +206,9 @@ def test_what_is_wrong_is_told_with_its_row_and_column(launch, scripts, folder, 
     for name, (text, _) in BAD.items():
         (tmp_path / name).write_text(text)
     paths = [tmp_path / name for name in BAD]
-    run = launch(scripts / "read_errors.py", np=0, args=[*paths, folder / "small.h5"]).check()
+    run = launch(
+        scripts / "read_errors.py", np=0, args=[*paths, folder / "small.h5"], pooled=True
+    ).check()
     found = run.results[0]
     for name, (_, words) in BAD.items():
         assert words in found[name], found

@@ -163,7 +163,7 @@ def run(case: Case, soon: float = SOON) -> Ending:
             wrong += _left_over(marker, before)
         return Ending(code, seconds, wrong, text, min(1.0, busy / seconds) if seconds else 0.0)
     finally:
-        launch._kill(process, marker)
+        launch.kill(process, marker)
         shutil.rmtree(directory, ignore_errors=True)
 
 

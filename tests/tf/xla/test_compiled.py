@@ -29,7 +29,11 @@ def alone(launch, scripts):
 
 @pytest.fixture(scope="module", params=[2, full(3)])
 def ranks(request, launch, scripts):
-    return launch(scripts / "compiled.py", np=request.param, args=["train"]).check().results
+    return (
+        launch(scripts / "compiled.py", np=request.param, args=["train"], pooled=True)
+        .check()
+        .results
+    )
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -45,7 +49,7 @@ def test_equals_the_same_ops_outside_a_cluster(ranks, op):
 
 
 def test_errors_reach_every_rank_and_stop_one_step(launch, scripts):
-    for rank in launch(scripts / "compiled.py", args=["errors"]).check().results:
+    for rank in launch(scripts / "compiled.py", args=["errors"], pooled=True).check().results:
         assert rank["shape"].startswith("InvalidArgumentError")
         assert "the ranks disagree on 't (compiled)': rank" in rank["shape"]
         assert "'t (compiled)' is int32" in rank["integers"]

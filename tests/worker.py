@@ -1,0 +1,152 @@
+"""A process of pool.py: runs the scripts that it is told to, one after another.
+
+python tests/worker.py SOCKET ranks|forks
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import runpy
+import socket
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).resolve().parent
+
+
+def main(address: str, kind: str) -> None:
+    rank = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
+    import keras  # noqa: F401
+    import tensorflow  # noqa: F401
+
+    if kind == "ranks":
+        _one_number_of_threads()
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(address)
+    connection.sendall(rank.encode())
+    for line in connection.makefile():
+        request = json.loads(line)
+        if kind == "ranks":
+            connection.sendall(b"%d" % _run(request, rank))
+        elif child := os.fork():
+            _, status = os.waitpid(child, 0)
+            connection.sendall(b"%d" % os.waitstatus_to_exitcode(status))
+        else:
+            connection.close()
+            _enter(request, rank)
+            runpy.run_path(request["script"], run_name="__main__")
+            return  # and ends as a script ends
+
+
+def _enter(request: dict[str, Any], rank: str) -> None:
+    """As Python begins with a script."""
+    folder = Path(request["folder"])
+    (folder / f"{rank}.pid").write_text(f"{os.getpid()}\n")
+    _redirect(folder / f"{rank}.out", folder / f"{rank}.err")
+    sys.argv = [request["script"], *request["args"]]
+    sys.path[0] = str(Path(request["script"]).parent)
+
+
+def _redirect(out: Path, err: Path) -> None:
+    for path, stream in ((out, sys.stdout), (err, sys.stderr)):
+        stream.flush()
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, stream.fileno())
+        os.close(file)
+
+
+def _run(request: dict[str, Any], rank: str) -> int:
+    """Runs a script in this process: the code with which it would have ended."""
+    state = _State()
+    _enter(request, rank)
+    code: Any = 0
+    try:
+        runpy.run_path(request["script"], run_name="__main__")
+    except SystemExit as end:
+        code = end.code or 0
+        if not isinstance(code, int):
+            print(code, file=sys.stderr)
+            code = 1
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    state.restore()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code & 0xFF
+
+
+class _State:
+    """What a script may set for the rest of its process, other than what it has made."""
+
+    def __init__(self) -> None:
+        import numpy as np
+
+        self._environ = dict(os.environ)
+        self._folder = os.getcwd()
+        self._words = list(sys.argv), list(sys.path)
+        self._random = random.getstate(), np.random.get_state()
+        self._flags = _flags()
+
+    def restore(self) -> None:
+        """As it was; modules that lie beside the script are forgotten."""
+        import keras
+        import numpy as np
+        import tensorflow as tf
+        from tensorflow.python.eager import context
+
+        os.environ.clear()
+        os.environ.update(self._environ)
+        os.chdir(self._folder)
+        sys.argv, sys.path[:] = self._words
+        random.setstate(self._random[0])
+        np.random.set_state(self._random[1])
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None) or ""
+            if Path(file).is_relative_to(TESTS) and name not in ("__main__", "common"):
+                del sys.modules[name]
+        _forget(self._flags)
+        for package in (keras, sys.modules.get("tf_keras")):
+            if package is not None:
+                package.mixed_precision.set_global_policy("float32")
+                package.backend.set_floatx("float32")
+                package.backend.clear_session()
+        tf.config.run_functions_eagerly(False)
+        tf.compat.v1.reset_default_graph()
+        context.context()._seed = None
+        gc.collect()
+
+
+def _flags() -> dict[str, bool]:
+    """What the product notes of a script: that it has asked for its rank, say."""
+    from tensorflow.mpi._src.runtime import group
+
+    return {name: value for name, value in vars(group).items() if isinstance(value, bool)}
+
+
+def _forget(flags: dict[str, bool]) -> None:
+    """Puts `flags` back; and what was said once may be said to the next script, too."""
+    from tensorflow.mpi._src.runtime import group
+
+    vars(group).update(flags)
+    for name, module in sys.modules.items():
+        said = getattr(module, "_said", None)
+        if name.startswith("tensorflow.mpi.") and isinstance(said, set):
+            said.clear()
+
+
+def _one_number_of_threads() -> None:
+    """TensorFlow takes it once, so no script can choose."""
+    import common
+
+    common.single_threaded_ops(inter_op=2)
+    common.single_threaded_ops = lambda inter_op=1: None
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
