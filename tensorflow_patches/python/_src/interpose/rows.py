@@ -7,9 +7,11 @@ set: what a script has taken from a module before is its own.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import enum
 import functools
+import gc
 import itertools
 import re
 import sys
@@ -180,7 +182,16 @@ def put(owner: Any, name: str, made: Any) -> None:
     stock = _stock.setdefault(owner, {}).setdefault(name, vars(owner).get(name, _NOT_THERE))
     if isinstance(owner, ModuleType):
         _in_modules[id(made)] = made, stock
-    setattr(owner, name, made)
+    _set(owner, name, made)
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
+    """Also of a type that is written in C, which setattr refuses (docs/decisions/003-ends.md)."""
+    try:
+        setattr(owner, name, value)
+    except TypeError:
+        gc.get_referents(vars(owner))[0][name] = value
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))
 
 
 def _noting_decorated(decorate: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -221,6 +232,6 @@ def uninstall() -> None:
 
 def _restore(owner: Any, name: str, stock: Any) -> None:
     if stock is not _NOT_THERE:
-        setattr(owner, name, stock)
+        _set(owner, name, stock)
     elif name in vars(owner):
         delattr(owner, name)

@@ -2,7 +2,7 @@
 
 Only an end in order, with exit code 0, lets the other ranks go on without this one. Read once, at
 exit, by engine.py. An atexit function is not told the exit code, and packages replace
-sys.excepthook; so this looks where the interpreter itself looks:
+sys.excepthook; so this looks where the interpreter itself looks (docs/decisions/003-ends.md):
 
 - an exception that nobody caught is sys.last_value, whose traceback begins in the main module;
 - the interpreter reads the attribute `code` of the SystemExit that ends it, from no Python frame.
@@ -169,17 +169,13 @@ class _Code:
         self._original.__set__(error, code)
 
 
-def watch_exit_code() -> None:
-    """Called once, when the engine has started."""
-    attributes = gc.get_referents(SystemExit.__dict__)[0]
-    if isinstance(attributes.get("code"), _Code):
-        return
-    attributes["code"] = _Code(attributes["code"])
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))
+def noting_code(original: Any) -> Any:
+    """Of SystemExit.code."""
+    return _Code(original)
 
 
 def leaving_python(_exit: Any) -> Any:
-    """sys.exit, which in Python 3.11 and older makes no SystemExit whose code could be read."""
+    """sys.exit, which before Python 3.12 makes no SystemExit whose code could be read."""
 
     def leave_python(status: Any = None, /) -> None:
         raise SystemExit(status)

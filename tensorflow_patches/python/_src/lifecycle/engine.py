@@ -45,7 +45,6 @@ def start(gate: config.Gate) -> None:
     group.activate(rank, size, c_api.apply_ops())
     atexit.register(_end)
     os.register_at_fork(after_in_child=_in_child)
-    ends.watch_exit_code()
     ends.when_a_thread_fails(_leave)
     watch.while_the_script_runs(rank, size)
     if rank == 0 and config.get("TF_MPI_LOG_LEVEL") != "warning":

@@ -13,6 +13,8 @@ PROCESS = (
         "other ranks hear of an exception that nobody caught", _ENDS, ALWAYS),
     Row("threading:excepthook", How.WRAP, ends.noting_failed_threads,
         "a rank fails with a thread that trains", _ENDS, ALWAYS),
+    Row("builtins:SystemExit.code", How.WRAP, ends.noting_code,
+        "other ranks hear of an exit code before Python ends", _ENDS, ALWAYS),
     Row("sys:exit", How.WRAP, ends.leaving_python,
-        "an exit code is read of a SystemExit", _ENDS, ALWAYS),
+        "it makes a SystemExit, whose code is read", _ENDS, ALWAYS, "python<3.12"),
 )
