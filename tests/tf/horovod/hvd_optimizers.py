@@ -78,6 +78,15 @@ def tape_options():
     assert made.gradient(loss, [tf.Variable(1.0), w])[0] is None
     raises(ValueError, lambda: gradients(gradient_predivide_factor=2.0, op=hvd.Sum), "predivide")
     raises(ValueError, lambda: gradients(groups=0), "groups")
+    layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+    layer.build((None, 1))
+    with tf.GradientTape() as tape:
+        loss = (RANK + 1.0) * (tf.reduce_sum(layer.kernel) + tf.reduce_sum(w))
+    made = hvd.PartialDistributedGradientTape(tape, local_layers=layer)
+    of_kernel, of_w = made.gradient(loss, [layer.kernel, w])
+    equal(of_kernel, [[(RANK + 1) / SIZE]], 1e-6)
+    equal(of_w, np.full(3, MEAN), 1e-6)
+    raises(ValueError, lambda: hvd.PartialDistributedGradientTape(tape, local_layers=w), "Layer")
 
 
 @check
