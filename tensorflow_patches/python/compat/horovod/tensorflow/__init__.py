@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from horovod.tensorflow import elastic, functions, mpi_ops, util  # noqa: F401
+from horovod.tensorflow import compression, elastic, functions, mpi_ops, util  # noqa: F401
 from horovod.tensorflow.functions import *  # noqa: F403
 from horovod.tensorflow.mpi_ops import *  # noqa: F403
 from horovod.tensorflow.util import _executing_eagerly  # noqa: F401
