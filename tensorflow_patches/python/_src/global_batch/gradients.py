@@ -114,19 +114,22 @@ def _scaled(part: Any, target: Any) -> tuple[Any, Any]:
 
     site = part.planned.next("gradient")
     targets = tf.nest.flatten(target)
+    # A static number of samples is a constant, which hides that a sum is divided by it: so what was
+    # decided on any number of samples counts.
+    kinds = set(site.terms) - {Kind.CONST} if site is not None else None
+    if kinds is not None and kinds <= {Kind.MEAN}:
+        return target, None
+    if kinds == {Kind.SUM}:
+        scaled = [tf.ones_like(one) * part.share(one.dtype) for one in targets]
+        return target, tf.nest.pack_sequence_as(target, scaled)
     if not all(map(batch.is_symbolic, targets)):
-        if site is None or Kind.SUM not in site.terms:
-            return target, None
-        return target, tf.nest.map_structure(
-            lambda one: tf.ones_like(one) * part.share(one.dtype), target
-        )
+        return target, None
     found = [_terms(part, one) for one in targets]
     if any(terms is None for terms in found):
         log.debug("a gradient is taken of what is no mean over samples, nor a sum")
         return target, None
     terms = [term for one in found for term in one or ()]
     if site is not None and len(site.terms) == len(terms):
-        # A static number of samples is a constant, which hides that a sum is divided by it.
         terms = [
             term if term.ratio is not None else term._replace(kind=kind)
             for term, kind in zip(terms, site.terms)

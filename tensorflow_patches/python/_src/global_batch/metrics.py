@@ -68,6 +68,7 @@ def _looked_at(part: Any, look: Look, metric: Any, function: Any, args: Any, kwa
             why = Why(f"the metric '{metric.name}'", part.why(added))
     if why is None:
         site.once = [own[id(variable.handle)] for variable in variables]
+        site.given = _given(args, kwargs)
         return found
     look.restart(mark)
     leaves = [part.leaf(one) for one in tf.nest.flatten((args, kwargs))]
@@ -83,7 +84,9 @@ def _of_part(part: Any, site: Site, metric: Any, function: Any, args: Any, kwarg
     """What a batch adds once, each rank adds by its share: the sum over ranks is one process's."""
     import tensorflow as tf
 
-    variables = _variables(metric)
+    # A weight that is there only where shapes are static is the number of samples: it counts.
+    counts = site.given != _given(args, kwargs)
+    variables = [] if counts else _variables(metric)
     once = [one for one, is_once in zip(variables, site.once) if is_once]
     before = [tf.identity(variable) for variable in once]
     found = function(metric, *args, **kwargs)
@@ -91,6 +94,12 @@ def _of_part(part: Any, site: Site, metric: Any, function: Any, args: Any, kwarg
         by = tf.math.divide_no_nan(1.0, tf.cast(part.share(tf.float32), tf.float32))
         variable.assign(value + (variable - value) * tf.cast(by, variable.dtype))
     return found
+
+
+def _given(args: Any, kwargs: Any) -> list[str]:
+    """Which arguments are given, and not None."""
+    named = {**{str(place): one for place, one in enumerate(args)}, **kwargs}
+    return sorted(name for name, one in named.items() if one is not None)
 
 
 def _of_whole(

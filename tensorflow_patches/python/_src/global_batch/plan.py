@@ -15,6 +15,7 @@ TF_MPI_LOG_LEVEL=debug shows each plan.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -145,15 +146,21 @@ def _looked_at(step: Step, spec: Any, whole_batches: bool) -> Look:
     try:
         tf.function(trial, autograph=step.converted).get_concrete_function(*present)
     except Exception as error:  # of the script: the step itself says so
-        lines = str(error).strip().splitlines() or [""]
         log.debug(f"{step.call} of model '{step.model.name}' could not be looked at: {error}")
         look = Look(step.eagerly)
-        look.whys.append(Why(f"nothing of it could be looked at ({lines[0][:200]})"))
+        look.whys.append(Why(f"a step of which no graph can be made ({_first_line(error)})"))
         return look
     finally:
         random.setstate(drawn[0])
         np.random.set_state(drawn[1])
     return found[-1]
+
+
+def _first_line(error: Exception) -> str:
+    """That says something: Keras begins with where it was."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith("Exception encountered when calling")]
+    return re.sub(r"\x1b\[\d*m", "", next(iter(said), type(error).__name__))[:200]
 
 
 def _judge(step: Step, part: batch.Part, look: Look, made: Any) -> None:
@@ -187,9 +194,6 @@ def _judge_states(step: Step, part: batch.Part, look: Look, graph: Any, own_rows
     """
     operations = [op for op in graph.get_operations() if op.name not in look.judged]
     for handle, added in states.assigned(graph, operations):
-        if step.call == "predict":
-            look.whys.append(Why(f"the state {_name(step.model, handle)}"))
-            continue
         kind = _kept(part, graph, handle, added, operations)
         if kind in (Kind.CONST, Kind.GRADIENT) or (own_rows and kind in ROWS):
             continue

@@ -39,6 +39,7 @@ class Site:
         self.how = How.PART
         self.leaves: list[Leaf] = []  # of the arguments, where how is WHOLE
         self.once: list[bool] = []  # by variable of a metric: a batch adds to it once, not a sample
+        self.given: list[str] = []  # which arguments a metric was given
         self.terms: list[Kind] = []  # of a gradient's targets
 
 
