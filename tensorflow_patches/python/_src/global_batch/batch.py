@@ -15,7 +15,7 @@ from typing import Any
 
 from tensorflow.mpi._src.average import averaging, carrier, compiled, scope
 from tensorflow.mpi._src.global_batch import kinds
-from tensorflow.mpi._src.global_batch.sites import Leaf, Look, Plan, Planned
+from tensorflow.mpi._src.global_batch.sites import Leaf, Look, Plan, Planned, place
 from tensorflow.mpi._src.messaging import graph_collectives
 from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.runtime import group
@@ -72,9 +72,9 @@ class Part:
         """How `tensor` depends on the samples; UNKNOWN in eager code."""
         return self._analysis.kind(tensor) if is_symbolic(tensor) else kinds.Kind.UNKNOWN
 
-    def why(self, tensor: Any) -> Any:
-        """The operation that decides of `tensor`'s kind; None if there is none."""
-        return self._analysis.why(tensor) if is_symbolic(tensor) else None
+    def why(self, tensor: Any) -> str:
+        """The operation that decides of `tensor`'s kind, for people."""
+        return place(self._analysis.why(tensor)) if is_symbolic(tensor) else ""
 
     def is_count(self, tensor: Any) -> bool:
         """Whether `tensor` is the number of samples, times a constant."""

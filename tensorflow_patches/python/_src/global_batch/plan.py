@@ -21,13 +21,12 @@ from typing import Any, NamedTuple
 
 from tensorflow.mpi._src.global_batch import batch, kinds, results, states
 from tensorflow.mpi._src.global_batch.kinds import ROWS, Kind
-from tensorflow.mpi._src.global_batch.sites import Look, Plan, Verdict, Why
+from tensorflow.mpi._src.global_batch.sites import How, Look, Plan, Verdict, Why
 from tensorflow.mpi._src.runtime import group, log
 from tensorflow.mpi._src.variables import unwrap
 
 _PLANS = "_tf_mpi_plans"  # on a model: by key
 _NOW = "_tf_mpi_plan"  # on a model: that of the last call, by step
-_WAY_OUT = "To share the work, compute that of tf.mpi.gather_batch(x)"
 STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
 
 
@@ -92,18 +91,22 @@ def _described(spec: Any) -> str:
 def _made(step: Step, spec: Any, even: bool, why: str | None, whole_batches: bool) -> Plan:
     look = Look(step.eagerly)
     if step.own_loop:
-        look.whys.append(Why("a loop of the script's own over the batches (make_train_function)"))
+        what = "a loop of the script's own over the batches (make_train_function)"
+        look.whys.append(Why(what, way_out="leave the loop to Keras"))
     elif why is not None:
-        look.whys.append(Why(why))
+        look.whys.append(Why(why, way_out="give samples one first dimension"))
     else:
         look = _looked_at(step, spec, whole_batches)
     if look.gathered and step.compiled and not even:
         first = look.gathered[0]
-        look.whys.append(first._replace(what=f"{first.what}, in a compiled step,"))
+        way_out = "set jit_compile=False, or use batches of one size that the ranks divide"
+        look.whys.append(first._replace(what=f"{first.what}, compiled,", way_out=way_out))
     verdict = Verdict.WHOLE if look.whys else Verdict.GATHER if look.gathered else Verdict.SPLIT
     plan = Plan(verdict, look, plain=step.own_loop)
     if plan.is_whole and not whole_batches and not _can_be_gathered(spec, step.compiled, even):
         plan.verdict = Verdict.SPLIT
+        for site in plan.sites:
+            site.how = How.PART if site.how is How.WHOLE else site.how
         _say_part(step, plan)
     if plan.is_whole and step.call == "fit":
         batch.tell_alike()
@@ -148,7 +151,8 @@ def _looked_at(step: Step, spec: Any, whole_batches: bool) -> Look:
     except Exception as error:  # of the script: the step itself says so
         log.debug(f"{step.call} of model '{step.model.name}' could not be looked at: {error}")
         look = Look(step.eagerly)
-        look.whys.append(Why(f"a step of which no graph can be made ({_first_line(error)})"))
+        what = f"a step of which no graph can be made ({_first_line(error)})"
+        look.whys.append(Why(what, way_out="compute it by TensorFlow's ops alone"))
         return look
     finally:
         random.setstate(drawn[0])
@@ -254,10 +258,10 @@ def _tell(step: Step, plan: Plan) -> None:
         why = _explained(plan.why)
         log.once(
             f"{name}: {why}, so every rank computes whole batches: that is one "
-            f"process's result, and no faster. {_WAY_OUT}",
+            f"process's result, and no faster. To share the work, {plan.why.way_out}",
             key=why,
         )
-        because, to_do = _at(plan.why), "compute that of tf.mpi.gather_batch(x)"
+        because, to_do = _at(plan.why), plan.why.way_out
     else:
         because = f"needs all samples: {gathered}" if gathered else "each sample for itself"
         to_do = "nothing"
@@ -288,16 +292,7 @@ def _explained(why: Why) -> str:
 
 
 def _at(why: Why) -> str:
-    return why.what if why.op is None else f"{why.what} ({why.op.type}{_where(why.op)})"
-
-
-def _where(op: Any) -> str:
-    """The line of the script that made `op`."""
-    for frame in reversed(op.traceback or ()):
-        name = frame.filename.replace("\\", "/")
-        if "/site-packages/" not in name and not name.startswith("<"):
-            return f" in {name.rpartition('/')[2]}:{frame.lineno}"
-    return ""
+    return f"{why.what} ({why.op})" if why.op else why.what
 
 
 def _say_value(step: Step, what: str) -> None:

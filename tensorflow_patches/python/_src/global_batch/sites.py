@@ -46,11 +46,23 @@ class Site:
 class Why(NamedTuple):
     """What is a function of several samples at once, or cannot be told.
 
-    op: the operation that decides it; None if there is none.
+    op: the operation that decides it, as `place` says it. way_out: how the work can be shared.
     """
 
     what: str
-    op: Any = None
+    op: str = ""
+    way_out: str = "compute that of tf.mpi.gather_batch(x)"
+
+
+def place(op: Any) -> str:
+    """An operation's type, and the line of the script that made it: a plan keeps no graph."""
+    if op is None:
+        return ""
+    for frame in reversed(op.traceback or ()):
+        name = frame.filename.replace("\\", "/")
+        if "/site-packages/" not in name and not name.startswith("<"):
+            return f"{op.type} in {name.rpartition('/')[2]}:{frame.lineno}"
+    return str(op.type)
 
 
 class Look:
