@@ -19,6 +19,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -52,12 +53,57 @@ class LaunchError(AssertionError):
     """A run that did not end as the test asked; the message holds every rank's output."""
 
 
+class WordOfInput(AssertionError):
+    """A test looks for a word that the run was given."""
+
+
 class LaunchTimeout(LaunchError):
     """A run that passed its deadline.  `stacks` has one text per rank."""
 
     def __init__(self, message: str, stacks: Sequence[str]) -> None:
         super().__init__(message)
         self.stacks = list(stacks)
+
+
+class Output(str):
+    """What a run wrote. It is not to be searched for a word of the run's own input.
+
+    A path, an argument or a value of the environment may be echoed in any line, and a traceback
+    shows lines of the script: such a word is found, or not, whatever the product says.
+    """
+
+    inputs: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, text: str, inputs: Sequence[str]) -> Output:
+        output = cls(text)
+        output.inputs = tuple(inputs)
+        return output
+
+    def _refuse(self, word: str) -> None:
+        if isinstance(word, Output):
+            return  # compares two outputs
+        found = next((one for one in self.inputs if word in one), None)
+        if found is not None:
+            raise WordOfInput(
+                f"the test looks for {word!r}, which stands in the run's own input {found!r}: look "
+                "for more words of the line that is meant"
+            )
+
+    def __contains__(self, word: str) -> bool:  # type: ignore[override]
+        self._refuse(word)
+        return str.__contains__(self, word)
+
+    def count(self, word: str, *args: Any) -> int:
+        self._refuse(word)
+        return str.count(self, word, *args)
+
+    def __add__(self, other: str) -> Output:
+        inputs = (*self.inputs, *getattr(other, "inputs", ()))
+        return Output.of(str.__add__(self, other), inputs)
+
+    def splitlines(self, keepends: bool = False) -> list[str]:
+        return [Output.of(line, self.inputs) for line in str.splitlines(self, keepends)]
 
 
 @dataclass(frozen=True)
@@ -126,7 +172,7 @@ def launch(
     """
     if pooled and pool is not None:
         assert isinstance(script, (str, Path)) and not (env or mpirun_args or launcher or cwd)
-        return pool(script, np, args, timeout)
+        return _guarded(pool(script, np, args, timeout), [str(script), *map(str, args)])
     ranks = max(np, 1)
     marker = uuid.uuid4().hex
     directory = Path(tempfile.mkdtemp(prefix="launch-"))
@@ -151,7 +197,8 @@ def launch(
         finally:
             kill(process, marker)
         result = collect(directory, ranks, returncode, time.monotonic() - start)
-        return dataclasses.replace(result, ended=ended)
+        given = [*_command(script), *map(str, args), *((env or {}).values()), cwd]
+        return _guarded(dataclasses.replace(result, ended=ended), [str(v) for v in given if v])
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -189,6 +236,24 @@ def begin(
             start_new_session=True,
         )
     return process, command
+
+
+def _guarded(result: LaunchResult, given: Sequence[str]) -> LaunchResult:
+    """Its text is not searched for what it was given, nor stderr for lines of the script."""
+    shown = [*given, *_source(given)]
+    return dataclasses.replace(
+        result,
+        stdout=[Output.of(text, given) for text in result.stdout],
+        stderr=[Output.of(text, shown) for text in result.stderr],
+    )
+
+
+def _source(words: Sequence[str]) -> list[str]:
+    """The lines of the scripts among `words`, without what only says what they are."""
+    files = [Path(word) for word in words if word.endswith(".py") and Path(word).is_file()]
+    texts = [re.sub(r'^""".*?"""', "", file.read_text(), flags=re.DOTALL) for file in files]
+    lines = [line.strip() for text in texts for line in text.splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def _command(script: str | Path | Sequence[str | Path]) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import launch as launcher
-from launch import LaunchError, LaunchTimeout, launch
+from launch import LaunchError, LaunchTimeout, WordOfInput, launch
 
 
 @pytest.fixture(name="script")
@@ -65,6 +65,23 @@ def test_output_is_kept_apart_per_rank(script):
     assert [text.strip() for text in run.stderr] == ["err 0", "err 1", "err 2"]
     assert run.results == [{"rank": rank, "args": ["a b", "$c"]} for rank in range(3)]
     assert 0 < run.wall < 60
+
+
+def test_a_word_of_the_runs_own_input_is_not_looked_for(script):
+    path = script("""
+        print("out of", sys.argv[1])
+        print("not shared: a line that the test means", file=sys.stderr)
+        raise SystemExit(0)
+    """)
+    run = launch(path, np=0, args=["/tmp/not-shared"], timeout=60)
+    assert "out of /tmp" in run.stdout[0] and run.stderr[0].count("not shared: a line\n") == 0
+    for text, word in ((run.stdout[0], "shared"), (run.stderr[0], "a line that the test means")):
+        with pytest.raises(WordOfInput, match="stands in the run's own input"):
+            assert word in text
+        with pytest.raises(WordOfInput):
+            text.count(word)
+        with pytest.raises(WordOfInput):
+            assert word in (text + text).splitlines()[0]
 
 
 def test_without_a_launcher(script, monkeypatch):

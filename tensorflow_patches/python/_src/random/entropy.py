@@ -90,26 +90,33 @@ def instead_of_clock(seed: Any, packages: tuple[str, ...]) -> Any:
     return bits(31, "clock", place_of(caller(packages)))
 
 
-def place_of(frame: FrameType | None) -> bytes:
-    """The functions on the stack from `frame` on: the same on ranks that run the same program.
+def place_of(frame: FrameType | None, package: str = "") -> bytes:
+    """The functions on the stack from `frame` on, and their lines: the same on ranks that run the
+    same program.
 
-    Without the names of files, which may be temporary ones.
+    Without the names of files, which may be temporary ones. With `package`: no further than to the
+    first function outside of it.
     """
     digest = hashlib.blake2b(digest_size=8)
-    depth = 0
-    while frame is not None and depth < _DEEPEST:
-        code = frame.f_code
-        digest.update(f"{code.co_name} {code.co_firstlineno} {frame.f_lasti};".encode())
+    for _ in range(_DEEPEST):
+        if frame is None:
+            break
+        digest.update(f"{frame.f_code.co_name} {frame.f_lineno};".encode())
+        if package and package_of(frame) != package:
+            break
         frame = frame.f_back
-        depth += 1
     return digest.digest()
+
+
+def package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def caller(packages: tuple[str, ...]) -> FrameType | None:
     """The innermost frame whose module is in none of `packages`, seen from who calls this."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in packages:
+        if package_of(frame) not in packages:
             return frame
         frame = frame.f_back
     return None

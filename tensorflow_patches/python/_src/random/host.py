@@ -87,7 +87,7 @@ def _seeded(self: random.Random, a: Any = None, version: int = 2) -> None:
     if a is not None and self is random._inst:
         _by_script.add("python")
     if a is None and entropy.is_shared():
-        frame = entropy.caller(("random", "tensorflow.mpi._src"))
+        frame = entropy.caller(("random",))
         if frame is None or frame.f_globals.get("__name__") not in _OWN_NAMES:
             a = entropy.bits(256, "random", entropy.place_of(frame))
     _seeds(self, entropy.instead_of_clock(a, ("random", "tensorflow")), version)

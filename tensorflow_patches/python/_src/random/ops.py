@@ -19,7 +19,6 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 from tensorflow.mpi._src.average import scope
@@ -48,12 +47,12 @@ def seeded(get_seed: Any) -> Any:
         if found != (None, None) or not entropy.is_shared():
             return found
         frame = sys._getframe(1)
-        if not _is_tensorflows(frame):
+        if entropy.package_of(frame) != "tensorflow":
             return found  # the script only asks which seeds an op would have
         from tensorflow.python.eager import context
 
         if context.executing_eagerly() and frame.f_globals["__name__"] in _GO_ON:
-            drawn = entropy.derived(62, "op", _place_in_tensorflow(frame), _cache)
+            drawn = entropy.derived(62, "op", entropy.place_of(frame, "tensorflow"), _cache)
         else:
             drawn = entropy.bits(62, "graph or dataset", entropy.place_of(frame))
         return drawn % _MANY or 1, (drawn >> 31) % _MANY
@@ -63,22 +62,6 @@ def seeded(get_seed: Any) -> Any:
 
 def by_clock(set_seed: Any) -> Any:
     return lambda seed: set_seed(entropy.instead_of_clock(seed, ("tensorflow",)))
-
-
-def _is_tensorflows(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).startswith("tensorflow.")
-
-
-def _place_in_tensorflow(frame: FrameType | None) -> bytes:
-    """As entropy.place_of, but no further than to the first function outside TensorFlow."""
-    found = []
-    while frame is not None:
-        found.append(b"%s %d" % (frame.f_code.co_name.encode(), frame.f_lasti))
-        if not _is_tensorflows(frame):
-            found.append(b"%d" % frame.f_code.co_firstlineno)
-            break
-        frame = frame.f_back
-    return b";".join(found)
 
 
 def alike_ints(original: Any) -> Any:
