@@ -314,8 +314,10 @@ void Coordinator::NoteFingerprints(const Pending& pending, bool is_new) {
         "in the first step every rank's gradients are identical to the bit, as if all ranks were "
         "given the same samples: then " +
         std::to_string(size_) +
-        " ranks do the work of one. In a loop of the script's own, tf.mpi.shard(dataset) or "
-        "TF_MPI_SHARD=dataset gives each rank its part");
+        " ranks do the work of one. A loop over a tf.data.Dataset gets its part by "
+        "tf.mpi.shard(dataset) or TF_MPI_SHARD=dataset; one that makes or chooses its samples "
+        "itself, as by acting in an environment, says tf.mpi.own_data() and does so by "
+        "tf.mpi.rank()");
   }
 }
 

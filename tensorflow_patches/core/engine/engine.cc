@@ -222,11 +222,13 @@ Status Engine::Accept(Request* request) {
   }
   // A rank whose variables are no longer the others' must not train on as if they were.
   if (whereabouts_.missed() != 0 && request->purpose == Purpose::kStep && IsGradient(signature)) {
-    return Status(Code::kFailedPrecondition,
-                  state_.Me() + " gives the gradient '" + request->name +
-                      "', but the others have trained on while it waited for a file of rank 0 or "
-                      "in a barrier, so its variables are no longer theirs. Give all ranks as many "
-                      "steps before each, or call tf.mpi.broadcast_variables after it");
+    return Status(
+        Code::kFailedPrecondition,
+        state_.Me() + " gives the gradient '" + request->name +
+            "', but the others have trained on while it waited for a file of rank 0 or "
+            "in a barrier, so its variables are no longer theirs. Let all ranks come there "
+            "after the same step (a save by the clock comes after another on each), or "
+            "call tf.mpi.broadcast_variables after it");
   }
   return Status();
 }

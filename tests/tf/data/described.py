@@ -5,7 +5,9 @@ import os
 import numpy as np
 import tensorflow as tf
 from common import result
-from tensorflow.mpi._src.data import determinism
+from tensorflow.mpi._src.data import determinism, packing
+from tensorflow.python.framework import composite_tensor, type_spec, type_spec_registry
+from tensorflow.python.ops import composite_tensor_ops
 
 RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))
 Data = tf.data.Dataset
@@ -70,6 +72,54 @@ def scaled(value):
     return Data.range(3).map(lambda i: tf.cast(i, tf.float32) * factor)
 
 
+class Graph(composite_tensor.CompositeTensor):
+    """As libraries of graphs have it; its spec holds a map."""
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    @property
+    def _type_spec(self):
+        return GraphSpec(
+            {name: tf.TensorSpec.from_tensor(part) for name, part in self.parts.items()}
+        )
+
+
+@type_spec_registry.register("tests.GraphSpec")
+class GraphSpec(type_spec.TypeSpec):
+    _component_specs = None  # a property in the base class
+
+    def __init__(self, parts):
+        self._component_specs = parts
+
+    value_type = property(lambda self: Graph)
+
+    def _serialize(self):
+        return (self._component_specs,)
+
+    def _to_components(self, value):
+        return value.parts
+
+    def _from_components(self, components):
+        return Graph(components)
+
+
+def graphs(value):
+    """Each as one tensor, as these libraries keep them in datasets."""
+
+    def made(i):
+        parts = {f"part {n}": tf.cast(i, tf.float32) * n + value for n in range(9)}
+        return composite_tensor_ops.composite_tensor_to_variants(Graph(parts))
+
+    return Data.range(3).map(made)
+
+
+class Plain(tf.experimental.ExtensionType):
+    """That TensorFlow cannot encode."""
+
+    value: tf.Tensor
+
+
 def iterated(times):
     data = Data.range(9).shuffle(9)
     for _ in range(times):
@@ -98,6 +148,7 @@ PAIRS = {
     },
     "mutable table": [mutable(False, words) for words in (["a", "b"], ["b", "a"])],
     "dense table": [mutable(True, words) for words in (["a", "b"], ["b", "a"])],
+    "graphs": [graphs(value) for value in (1.0, 2.0)],
     "part": [Data.range(8).shard(2, index) for index in (0, 1)],
     "skipped": [Data.range(8).skip(number) for number in (0, 1)],
     "iterated": [iterated(times) for times in (0, 1)],
@@ -111,6 +162,7 @@ def again(name):
     """The first of a pair, made anew by every rank."""
     return {
         "table": lambda: looked_up(["a", "b"]),
+        "graphs": lambda: graphs(1.0),
         "dense table": lambda: mutable(True, ["a", "b"]),
         "captured": lambda: gathered([0, 1, 2]),
         "constants": lambda: mapped(lambda i, n=1: i + n),
@@ -124,10 +176,15 @@ result(
     {
         "first": {name: determinism.description(pair[0]) for name, pair in PAIRS.items()},
         "second": {name: determinism.description(pair[1]) for name, pair in PAIRS.items()},
+        "specs": [
+            packing.encode_spec({f"column {n}": tf.TensorSpec([None]) for n in range(12)}),
+            packing.encode_spec({"x": Plain.Spec(tf.TensorSpec([None])), "y": tf.TensorSpec([])}),
+        ],
         "again": {
             name: determinism.description(again(name))
             for name in (
                 "table",
+                "graphs",
                 "dense table",
                 "captured",
                 "constants",

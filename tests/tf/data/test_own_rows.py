@@ -29,6 +29,7 @@ def test_what_datasets_are_made_of_is_compared(launch, scripts):
     first, second = run.results
     assert first["first"] == second["first"] and first["second"] == second["second"]
     assert first["again"] == second["again"]
+    assert first["specs"] == second["specs"] and all(first["specs"])
     for name, one in first["first"].items():
         assert one is not None and one != first["second"][name], name
     for name, one in first["again"].items():

@@ -145,7 +145,34 @@ def shard_batches(
         shard = element(_take(spec, batch, indices), mine, rows, first)
         return tf.math.floormod(offset + rows, group.size), shard
 
-    return dataset.scan(tf.constant(0, tf.int64), step)
+    return scan(dataset, tf.constant(0, tf.int64), step)
+
+
+def scan(dataset: Any, state: Any, function: Callable[[Any, Any], tuple[Any, Any]]) -> Any:
+    """dataset.scan(state, function), also of elements that tf.data's scan has no words for.
+
+    They leave it as the tensors that they are made of, and are put together when they are asked
+    for, not ahead: scan is never made parallel, and what follows it must not be.
+    """
+    import tensorflow as tf
+
+    try:
+        return dataset.scan(state, function)
+    except NotImplementedError:
+        pass
+    made: list[Any] = []
+
+    def taken_apart(before: Any, element: Any) -> tuple[Any, Any]:
+        after, found = function(before, element)
+        made[:] = [tf.nest.map_structure(tf.type_spec_from_value, found)]
+        return after, tuple(tf.nest.flatten(found, expand_composites=True))
+
+    def put_together(*parts: Any) -> Any:
+        return tf.nest.pack_sequence_as(made[0], parts, expand_composites=True)
+
+    options = tf.data.Options()
+    options.experimental_optimization.map_parallelization = False
+    return dataset.scan(state, taken_apart).map(put_together).with_options(options)
 
 
 def is_batched(spec: Any) -> bool:
@@ -170,12 +197,12 @@ def weight_of(mine: Any, all_ranks: Any) -> Any:
 def static_rows(spec: Any) -> int | None:
     """The number of samples that every batch of `spec` has, if it is part of it."""
     leaf = _first_batched(spec)
-    return None if leaf is None or leaf.shape.rank is None else leaf.shape[0]
+    return None if leaf is None else _known_rows(leaf)
 
 
 def differing_rows(spec: Any) -> list[int] | None:
     """The first dimensions of the tensors of a batch, where they are known to be no one number."""
-    known = {leaf.shape[0] for leaf in _leaves(spec) if _is_batched(leaf) and leaf.shape.rank}
+    known = {_known_rows(leaf) for leaf in _leaves(spec) if _is_batched(leaf)}
     found = sorted(rows for rows in known if rows is not None)
     return found if len(found) > 1 else None
 
@@ -183,7 +210,7 @@ def differing_rows(spec: Any) -> list[int] | None:
 def _more_than_one_length(spec: Any) -> bool:
     """Whether first dimensions are only seen to be equal when a batch is there."""
     batched = [leaf for leaf in _leaves(spec) if _is_batched(leaf)]
-    known = {leaf.shape[0] if leaf.shape.rank else None for leaf in batched}
+    known = {_known_rows(leaf) for leaf in batched}
     return len(batched) > 1 and (None in known or len(known) > 1)
 
 
@@ -260,12 +287,20 @@ def num_rows(spec: Any, element: Any) -> Any:
 
 def _length(part: Any) -> Any:
     import tensorflow as tf
+    from tensorflow.python.framework import composite_tensor
 
     if isinstance(part, tf.SparseTensor):
         return part.dense_shape[0]
     if isinstance(part, tf.RaggedTensor):
         return tf.cast(part.nrows(), tf.int64)
+    if isinstance(part, composite_tensor.CompositeTensor):
+        part = _encoded(part)[0]
     return tf.shape(part, tf.int64)[0]
+
+
+def _encoded(part: Any) -> list[Any]:
+    """The tensors that tf.data keeps of a batch of another type, with samples first."""
+    return list(part._type_spec._to_batched_tensor_list(part))
 
 
 def _leaves(structure: Any) -> list[Any]:
@@ -282,8 +317,47 @@ def _is_batched(spec: Any) -> bool:
     """Whether what `spec` describes has samples along its first dimension."""
     import tensorflow as tf
 
-    kinds = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
-    return isinstance(spec, kinds) and (spec.shape.rank is None or spec.shape.rank > 0)
+    if not isinstance(spec, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)):
+        return _is_batched_otherwise(spec)
+    return spec.shape.rank is None or spec.shape.rank > 0
+
+
+def _is_batched_otherwise(spec: Any) -> bool:
+    """Whether it is a batch of another type, which says what its samples are: a
+    BatchableExtensionType, or as libraries of graphs have it."""
+    import tensorflow as tf
+    from tensorflow.python.framework import type_spec
+
+    if isinstance(spec, tf.OptionalSpec) or not isinstance(spec, type_spec.BatchableTypeSpec):
+        return False
+    try:
+        spec._unbatch()
+    except (ValueError, NotImplementedError):
+        return False
+    return True
+
+
+def of_unknown_samples(spec: Any) -> str | None:
+    """The name of a type in elements of `spec` that does not say what its samples are."""
+    import tensorflow as tf
+    from tensorflow.python.framework import composite_tensor
+
+    known = (tf.RaggedTensor, tf.SparseTensor, tf.experimental.Optional)
+    for leaf in _leaves(spec):
+        kind = getattr(leaf, "value_type", type(None))
+        if issubclass(kind, composite_tensor.CompositeTensor) and not issubclass(kind, known):
+            if not _is_batched(leaf):
+                return str(kind.__name__)
+    return None
+
+
+def _known_rows(leaf: Any) -> int | None:
+    """The first dimension of something batched, if it is part of its spec."""
+    import tensorflow as tf
+
+    if not isinstance(leaf, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)):
+        leaf = leaf._flat_tensor_specs[0]
+    return leaf.shape[0] if leaf.shape.rank else None
 
 
 def _even(spec: Any, element: Any) -> Any:
@@ -309,11 +383,14 @@ def _take(spec: Any, element: Any, indices: Any) -> Any:
     def take(leaf: Any, part: Any) -> Any:
         if not _is_batched(leaf):
             return part
-        if leaf.shape.rank and leaf.shape[0] is not None and rows not in (None, leaf.shape[0]):
+        if _known_rows(leaf) is not None and rows not in (None, _known_rows(leaf)):
             return part
         if isinstance(part, tf.SparseTensor):
             return _take_sparse(part, indices)
-        return tf.gather(part, indices)
+        if isinstance(part, (tf.Tensor, tf.RaggedTensor)):
+            return tf.gather(part, indices)
+        mine = leaf._unbatch()._batch(indices.shape[0])
+        return mine._from_compatible_tensor_list([tf.gather(t, indices) for t in _encoded(part)])
 
     return tf.nest.map_structure(take, spec, element)
 

@@ -118,14 +118,19 @@ def _of_nodes(nodes: Any) -> int:
         digest = zlib.crc32(f"{_unnumbered(node.op)} {inputs}".encode(), digest)
         for name in sorted(node.attr):
             if name[0] != "_" and name not in ("shared_name", "container", "config_proto"):
-                value = node.attr[name]
-                text = (
-                    _unnumbered(value.func.name).encode()
-                    if value.HasField("func")
-                    else value.SerializeToString(deterministic=True)
-                )
-                digest = zlib.crc32(name.encode() + text, digest)
+                digest = zlib.crc32(name.encode() + _of_attribute(node.op, node.attr[name]), digest)
     return digest
+
+
+def _of_attribute(op: str, value: Any) -> bytes:
+    if value.HasField("func"):
+        return _unnumbered(value.func.name).encode()
+    if op.startswith("CompositeTensorVariant") and value.HasField("s"):
+        # A proto that TensorFlow has serialized, whose maps have another order in each process.
+        from tensorflow.core.protobuf import composite_tensor_variant_pb2
+
+        value = composite_tensor_variant_pb2.CompositeTensorVariantMetadata.FromString(value.s)
+    return bytes(value.SerializeToString(deterministic=True))
 
 
 def _unnumbered(name: str) -> str:

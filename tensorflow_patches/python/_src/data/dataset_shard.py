@@ -13,8 +13,9 @@ from typing import Any
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import scope
 from tensorflow.mpi._src.data import batch_shard, determinism, streams
+from tensorflow.mpi._src.messaging import collectives
 from tensorflow.mpi._src.presence import presence
-from tensorflow.mpi._src.runtime import group
+from tensorflow.mpi._src.runtime import group, log
 
 _numbers = itertools.count(1)  # of datasets, in program order
 
@@ -50,6 +51,13 @@ def shard(dataset: Any, batched: bool | None) -> Any:
         part = _every_nth(stream)
     part._tf_mpi_part = True
     scope.share_out()
+    if not collectives.called_by_script:
+        log.once(
+            "each rank iterates its part of a dataset. Gradients are averaged; what a loop reads "
+            "of a metric, or computes itself, is of this rank's part, and may decide otherwise on "
+            "another rank: tf.mpi.allreduce(value) makes a mean of all ranks'",
+            key="of a part",
+        )
     return part
 
 

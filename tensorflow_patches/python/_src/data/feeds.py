@@ -130,8 +130,10 @@ def _plan(
         and all(size % group.size == 0 for size in sizes or ())
     )
     why = None
-    rows = batch_shard.differing_rows(spec)
-    if rows is not None and whole_batches:
+    kind, rows = batch_shard.of_unknown_samples(spec), batch_shard.differing_rows(spec)
+    if kind is not None and whole_batches:
+        why = f"a batch that holds a {kind}, whose samples only a BatchableExtensionType would tell"
+    elif rows is not None and whole_batches:
         lengths = " and ".join(map(str, rows))
         why = f"a batch whose tensors have different first dimensions ({lengths})"
     return plan.of(given.step, spec, even, why, whole_batches)

@@ -7,26 +7,45 @@ strings the length of each before them. An absent optional input takes no space.
 from __future__ import annotations
 
 import base64
+import warnings
 from typing import Any
 
 _WORD = 8  # bytes of an int64
+_NOT_ENCODED = "not encoded: "
 
 
-def encode_spec(spec: Any) -> str | None:
-    """The structure of a dataset's elements as text; None if TensorFlow cannot."""
+def encode_spec(spec: Any) -> str:
+    """The structure of a dataset's elements as text: the same on all ranks that have the same."""
     from tensorflow.python.saved_model import nested_structure_coder
 
     try:
-        proto = nested_structure_coder.encode_structure(spec)
-    except (NotImplementedError, TypeError, ValueError):
-        return None
-    return base64.b64encode(proto.SerializeToString()).decode()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of types that must be registered to be decoded: ours
+            proto = nested_structure_coder.encode_structure(spec)
+    except (nested_structure_coder.NotEncodableError, NotImplementedError, TypeError, ValueError):
+        return _NOT_ENCODED + _described(spec)
+    # Its maps have another order in each process.
+    return base64.b64encode(proto.SerializeToString(deterministic=True)).decode()
 
 
-def decode_spec(text: str) -> Any:
+def _described(spec: Any) -> str:
+    """By the class of each leaf and the tensors that it is made of."""
+    from tensorflow.python.util import nest
+
+    leaves = [
+        [path, type(leaf).__qualname__, nest.flatten(leaf, expand_composites=True)]
+        for path, leaf in nest.flatten_with_joined_string_paths(spec)
+    ]
+    return repr(leaves)
+
+
+def decode_spec(text: str, own: Any) -> Any:
+    """What `encode_spec` was given on another rank; `own` where that cannot be made of text."""
     from tensorflow.core.protobuf import struct_pb2
     from tensorflow.python.saved_model import nested_structure_coder
 
+    if text.startswith(_NOT_ENCODED):
+        return own
     proto = struct_pb2.StructuredValue.FromString(base64.b64decode(text))
     return nested_structure_coder.decode_proto(proto)
 

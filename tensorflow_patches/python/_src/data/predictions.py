@@ -52,7 +52,9 @@ class Prediction:
                 )
 
         # In their order, and all of them: scan() is not made parallel.
-        return dataset.scan(tf.constant(0), lambda state, element: (state, noted(element)))
+        return batch_shard.scan(
+            dataset, tf.constant(0), lambda state, element: (state, noted(element))
+        )
 
     def record(self, dataset: Any) -> Any:
         """The samples of a dataset of batch_shard.Counted elements; notes how many count."""

@@ -116,7 +116,7 @@ def _amount(described: Any) -> str:
     return f"{number} batches{of_sizes}"
 
 
-def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str | None) -> Any:
+def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> Any:
     """Rank 0's elements, on all ranks.
 
     Where functions of Python's make them, every rank asks its own for as many: what a script notes
@@ -124,9 +124,7 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str | None
     """
     import tensorflow as tf
 
-    spec = dataset.element_spec
-    if spec_of_rank_0 is not None:
-        spec = packing.decode_spec(spec_of_rank_0)
+    spec = packing.decode_spec(spec_of_rank_0, dataset.element_spec)
     packed = tf.data.Dataset.from_tensors(tf.zeros([0], tf.uint8)).repeat()
     by_python = determinism.is_made_by_python(dataset)
     asks = group.rank == 0 or by_python
@@ -280,7 +278,9 @@ def _one_by_one(dataset: Any, function: Any) -> Any:
     """
     import tensorflow as tf
 
-    return dataset.scan(tf.constant(0), lambda state, element: (state, function(element)))
+    return batch_shard.scan(
+        dataset, tf.constant(0), lambda state, element: (state, function(element))
+    )
 
 
 def fill_epochs(dataset: Any, num_batches: int, steps: int) -> Any:
@@ -313,6 +313,8 @@ def _stand_in(spec: Any) -> Any:
 
     if isinstance(spec, tf.OptionalSpec):
         return tf.experimental.Optional.empty(spec._element_spec)
+    if not hasattr(spec, "dtype"):  # another type, which is made of such as these
+        return spec._from_components(stand_in(spec._component_specs))
     shape = [1 if size is None else size for size in spec.shape]
     if isinstance(spec, tf.RaggedTensorSpec):
         return _ragged_stand_in(spec, shape)
