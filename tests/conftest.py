@@ -77,8 +77,12 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    last = len(LONGEST)
-    items.sort(key=lambda i: LONGEST.index(i.path.name) if i.path.name in LONGEST else last)
+    def place(item: pytest.Item) -> int:
+        if item.path.parent.name == "mpi":  # Bazel builds its program, when the C++ tests are done
+            return len(LONGEST) + 1
+        return LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST)
+
+    items.sort(key=place)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -28,7 +28,7 @@ import launch
 from launch import LaunchError, LaunchResult
 
 WORKER = Path(__file__).with_name("worker.py")
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 LEFT_SECONDS = 5.0  # for the others, when a rank has failed
 END_SECONDS = 60.0
 LIVE = (0, 2)  # numbers of ranks; others are started for each script
@@ -78,11 +78,12 @@ class _Job:
             result = launch.collect(folder, len(self._ranks), -signal.SIGKILL, wall)
             shutil.rmtree(self._directory, ignore_errors=True)
             raise launch.timed_out([str(script), *args], timeout, stacks, result)
-        if failed:
+        lives = not failed or self._np == 0  # a fork's end is its own
+        if not lives:
             self.kill()
         result = launch.collect(folder, len(self._ranks), failed[0] if failed else 0, wall)
-        shutil.rmtree(folder)
-        return result, not failed
+        shutil.rmtree(folder if lives else self._directory, ignore_errors=True)
+        return result, lives
 
     def _codes(self, deadline: float) -> dict[int, int]:
         """By rank, of those that have ended in time."""
@@ -132,7 +133,7 @@ def run(script: str | Path, np: int, args: Sequence[str | Path], timeout: float)
         )
     job = _jobs.pop(np, None) or _Job(np)
     result, lives = job.run(Path(os.path.abspath(script)), [str(a) for a in args], timeout)
-    if lives or np == 0:
+    if lives:
         _jobs[np] = job
     return result
 

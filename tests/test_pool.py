@@ -18,6 +18,8 @@ SCRIPT = """
 import json, os, random, sys, time
 import numpy as np, keras, tensorflow as tf
 way = sys.argv[1]
+if way == "ends":
+    sys.exit(7)
 if way == "fail" and tf.mpi.rank() == 1:
     raise ValueError("of this script")
 if way == "leave" and tf.mpi.rank() == 1:
@@ -58,7 +60,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def found(script: Path, np: int, way: str = "well") -> list[dict[str, Any]]:
-    return pool.run(script, np, [way], 60).check().results
+    return pool.run(script, np, [way], 300).check().results
 
 
 @pytest.mark.full
@@ -74,7 +76,9 @@ def test_ranks_live_on_and_nothing_else(script: Path) -> None:
 
 @pytest.mark.full
 def test_a_plain_process_is_a_new_one(script: Path) -> None:
-    (first,), (second,) = found(script, 0), found(script, 0)
+    (first,) = found(script, 0)
+    assert pool.run(script, 0, ["ends"], 300).returncode == 7
+    (second,) = found(script, 0)
     assert first["process"] != second["process"]
     assert second["set"] is None and second["policy"] == "float32"
 
@@ -86,7 +90,7 @@ def test_a_plain_process_is_a_new_one(script: Path) -> None:
 )
 def test_a_script_that_fails_ends_its_job_alone(script: Path, way, code, words) -> None:
     (process, _) = (rank["process"] for rank in found(script, 2))
-    failed = pool.run(script, 2, [way], 60)
+    failed = pool.run(script, 2, [way], 300)
     assert failed.returncode == code if code else failed.returncode != 0
     assert words in failed.stderr[1]
     with pytest.raises(LaunchError):

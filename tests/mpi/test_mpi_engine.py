@@ -83,7 +83,17 @@ def run_fixture(launch: Callable[..., LaunchResult], engine_mpi: Sequence[Path])
 # children.
 @pytest.mark.parametrize(
     "np, ranks_per_node",
-    [(1, 0), (2, 0), (3, 0), (4, 0), (3, 1), (4, 2), (3, 2), full(12, 1)],
+    [
+        (1, 0),
+        (2, 0),
+        (2, 1),
+        full(3, 0),
+        full(4, 0),
+        full(3, 1),
+        (4, 2),
+        full(3, 2),
+        full(12, 1),
+    ],
 )
 def test_every_result_is_right_and_the_end_is_clean(run: Run, np: int, ranks_per_node: int) -> None:
     # 12 ranks on 2 cores, beside other tests, are slow.
@@ -96,7 +106,7 @@ def test_every_result_is_right_and_the_end_is_clean(run: Run, np: int, ranks_per
     ]
 
 
-@pytest.mark.parametrize("leaving", [0, 1, 2])
+@pytest.mark.parametrize("leaving", [full(0), 1, full(2)])
 def test_a_rank_that_leaves_fails_the_others_with_its_reason(run: Run, leaving: int) -> None:
     result = run("leave", leaving, np=3, timeout=60)
     assert result.returncode != 0
@@ -110,7 +120,7 @@ def test_a_rank_that_leaves_fails_the_others_with_its_reason(run: Run, leaving: 
         assert one["waited"] < 2
 
 
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", [full(0), 1])
 def test_no_rank_survives_a_peer_that_was_killed(run: Run, killed: int) -> None:
     # mpirun itself returns only when its ranks have gone: a survivor would run into the deadline.
     result = run("kill", killed, np=3, timeout=60)
@@ -189,20 +199,20 @@ def test_timings(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert "104857600" in result.stdout[0]
 
 
-@pytest.mark.parametrize("np", [1, 2, 3, 4])
+@pytest.mark.parametrize("np", [full(1), 2, full(3), full(4)])
 def test_gpus_memory_is_exchanged_where_mpi_says_that_it_takes_it(run: Run, np: int) -> None:
     results = run("exchange", np=np, says_cuda="1").check().results
     refusal = "an exchange between GPUs cannot begin: a part is too long"
     assert results == [{"rank": rank, "takes": True, "refusal": refusal} for rank in range(np)]
 
 
-@pytest.mark.parametrize("says_cuda", ["0", None])
+@pytest.mark.parametrize("says_cuda", ["0", full(None)])
 def test_an_mpi_that_does_not_say_so_is_given_none(run: Run, says_cuda: str | None) -> None:
     results = run("exchange", np=2, says_cuda=says_cuda).check().results
     assert results == [{"rank": 0, "takes": False}, {"rank": 1, "takes": False}]
 
 
-@pytest.mark.parametrize("np, ranks_per_node", [(2, 0), (3, 0), (4, 2)])
+@pytest.mark.parametrize("np, ranks_per_node", [(2, 0), full(3, 0), full(4, 2)])
 def test_sums_on_gpus_travel_by_mpi(run: Run, np: int, ranks_per_node: int) -> None:
     how = {"np": np, "ranks_per_node": ranks_per_node}
     results = run("gpu", **how, says_cuda="1").check().results

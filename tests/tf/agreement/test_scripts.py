@@ -61,7 +61,8 @@ def test_two_sessions_in_two_threads(launch, scripts, order):
 @pytest.mark.parametrize(
     "mode, steps",
     [
-        ("function", "15,10,5"),
+        ("function", "10,5"),
+        full("function", "15,10,5"),
         full("session", "5,10,15"),
         full("eager", "4,9"),
     ],

@@ -120,7 +120,7 @@ def test_saved_model_is_an_identity_in_stock_tensorflow(
 
 
 def test_same_data_is_a_warning(launch, scripts):
-    run = launch(scripts / "average.py", args=["same"]).check()
+    run = launch(scripts / "average.py", args=["same"], pooled=True).check()
     assert [text.count("were given the same samples") for text in run.stderr] == [1, 0]
 
 
