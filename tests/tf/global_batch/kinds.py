@@ -195,6 +195,13 @@ def drawn_alike(y: Any, guess: Any) -> Any:
     return tf.reduce_mean(bands) + tf.reduce_mean(tf.nn.conv2d(y, tf.ones([3, 3, 1, 1]), 1, "SAME"))
 
 
+def cropped(y: Any, guess: Any) -> Any:
+    columns = tf.transpose(guess, [1, 0, 2, 3])
+    columns = tf.tensor_scatter_nd_add(columns, [[2]], columns[:1])
+    cropped = tf.image.random_crop(y, [tf.shape(y)[0], 8, 8, 1])  # all there is
+    return tf.reduce_mean(cropped * tf.transpose(tf.square(columns), [1, 0, 2, 3]))
+
+
 def shared(y: Any, guess: Any) -> Any:
     """By the number of samples, but 1: no mean."""
     return tf.reduce_sum(y * guess) / (tf.cast(tf.shape(y)[0], tf.float32) - 1)
@@ -256,6 +263,7 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
         "windows": (windows, IMAGES, IMAGES),
         "normalized": (normalized, WIDE, WIDE),
         "drawn alike": (drawn_alike, IMAGES, IMAGES),
+        "cropped, and added to": (cropped, IMAGES, IMAGES),
         "by branch": (by_branch, WIDE, WIDE),
         "decomposed": (
             lambda y, p: tf.reduce_mean(

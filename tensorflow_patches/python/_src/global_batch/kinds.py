@@ -188,10 +188,10 @@ class Analysis:
     def ratio(self, tensor: Any) -> Ratio | None:
         """Of a tensor of kind RATIO; None where what it is divided by is of another function."""
         told = self.told(tensor)
-        if told.kind is not Kind.RATIO or told.over not in self._divisors:
+        found = self._divisors.get(told.over)
+        if told.kind is not Kind.RATIO or found is None or found.divisor.graph is not tensor.graph:
             return None
-        numerator = Kind.SUM if told.power == 0 else Kind.MEAN
-        return self._divisors[told.over]._replace(numerator=numerator)
+        return found._replace(numerator=Kind.SUM if told.power == 0 else Kind.MEAN)
 
     def _is_trained(self, tensor: Any) -> bool:
         """Whether a gradient may flow from `tensor` to variables."""
@@ -259,15 +259,17 @@ def _with(how: str, floor: Any) -> Callable[[Any], Any]:
 
 
 def _graph_of(graph: Any, name: str) -> Any:
-    """Of a function that `graph` can call."""
+    """Of a function that `graph` can call; None if nobody has it."""
     from tensorflow.python.framework import function_def_to_graph
 
     function = graph._get_function(name)
-    if function is None:
-        return None
     found = getattr(function, "graph", None)
-    if found is None:
-        found = function_def_to_graph.function_def_to_graph(function.cached_definition)
+    if found is None and function is not None:
+        try:
+            with graph.as_default():  # it may call others
+                found = function_def_to_graph.function_def_to_graph(function.cached_definition)
+        except Exception:  # of ops that are not here
+            return None
     return found
 
 

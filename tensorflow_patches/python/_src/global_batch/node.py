@@ -53,7 +53,7 @@ class Node:
         if tensor.shape.rank is None:
             return None
         name = f"{tensor.op.name}:{tensor.value_index}"
-        is_lost = told.base in (Kind.MIXED, Kind.UNKNOWN)
+        is_lost = told.base in (Kind.MIXED, Kind.UNKNOWN) or told.axis < 0
         found = []
         for axis, size in enumerate(tensor.shape):
             if told.has_rows and axis == told.axis:

@@ -53,7 +53,7 @@ _LAYERS = {
     """.split(), (0,)),
     **dict.fromkeys("""
     InTopK InTopKV2 LRNGrad ResizeBicubicGrad ResizeBilinearGrad ReverseSequence
-    SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits LowerBound UpperBound
+    SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits
     """.split(), (0, 1)),
     **dict.fromkeys("MaxPool3DGrad MaxPoolGrad MaxPoolGradGrad MaxPoolGradV2".split(), (0, 1, 2)),
     **dict.fromkeys("AvgPool3DGrad AvgPoolGrad".split(), (1,)),
@@ -103,7 +103,7 @@ _LISTS: dict[str, Callable[[Node], Told]] = {
 _STATEFUL = {
     *_RANDOM, "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarHandleOp", "VariableV2",
     "LookupTableFindV2", "HashTableV2", "MutableHashTableV2", "RngReadAndSkip", "Multinomial",
-    "Empty", "StatefulPartitionedCall", "If", "Case", "While", "Assert",
+    "Empty", "VariableShape", "StatefulPartitionedCall", "If", "Case", "While", "Assert",
 }  # fmt: skip
 _SOURCES = {"Const", "ReadVariableOp", "VarHandleOp", "VariableV2", "HashTableV2", "NoOp"}
 _NO_LOOPS = {"Enter", "Exit", "Merge", "NextIteration", "RefEnter", "RefMerge"}
@@ -148,7 +148,7 @@ def of_node(node: Node) -> Told:
         return UNKNOWN
     if told and all(one.is_const for one in told) and not (by_rows or rule in _OF_CONSTANTS):
         return CONST
-    if rule is None and _is_of_one(node):
+    if name not in _LISTS and _is_of_one(node):
         return numbers.of_one(node)
     return UNKNOWN if rule is None else rule(node)
 
@@ -204,6 +204,10 @@ _RULES: dict[str, Callable[[Node], Told]] = {
     **_table(("GatherV2", "ResourceGather"), shapes.gather),
     **_table(("GatherNd", "ResourceGatherNd"), shapes.gather_nd),
     **_table(("Pad", "PadV2", "MirrorPad"), shapes.padded),
+    **_table(
+        ("TensorScatterAdd", "TensorScatterSub", "TensorScatterUpdate"), shapes.scattered_into
+    ),
+    **_table(("LowerBound", "UpperBound"), shapes.searched),
     **_table(("Select", "SelectV2"), shapes.select),
     **_table(("DenseBincount", "HistogramFixedWidth"), shapes.counts),
     **_table(("SpaceToBatchND", "BatchToSpaceND"), shapes.blocks),

@@ -222,8 +222,6 @@ def reduce(node: Node) -> Told:
     rank, axes = node.rank(0), node.ints(1)
     if told.axis < 0:
         return told.but() if linear or told.is_plain else MIXED
-    if axes is None and told.power == 0 and node.inputs[1].op.type == "Range":
-        axes = list(range(rank)) if rank else None
     if axes is None or rank is None:
         return UNKNOWN
     gone = {axis % max(rank, 1) for axis in axes}

@@ -39,7 +39,7 @@ def moves(first: int = 0) -> Callable[[Rule], Rule]:
             others = [one for place, one in enumerate(node.told) if place != first]
             if any(one.base not in (Kind.CONST, Kind.SIZE) or one.over for one in others):
                 return MIXED
-            if not told.has_rows:
+            if not told.has_rows or told.axis < 0:
                 return told.but(zero=told.zero)
             return rule(node)
 
@@ -62,7 +62,7 @@ def shape(node: Node) -> Told:
 def reshape(node: Node) -> Told:
     told, before = node.told[0], node.dims(0)
     after = _target(node, before)
-    if before is None or after is None or told.axis < 0:
+    if before is None or after is None:
         return UNKNOWN
     if told.some:
         return told.but() if after[:1] == before[:1] and told.axis == 0 else MIXED
@@ -104,9 +104,7 @@ def _target(node: Node, before: list[Number] | None) -> list[Number] | None:
 def expand(node: Node) -> Told:
     told, rank = node.told[0], node.rank(0)
     axis = node.axis(1, None if rank is None else rank + 1)
-    if axis is None or told.axis < 0:
-        return told.but() if told.axis < 0 else UNKNOWN
-    return told.but(axis=told.axis + (axis <= told.axis))
+    return UNKNOWN if axis is None else told.but(axis=told.axis + (axis <= told.axis))
 
 
 @moves()
@@ -146,7 +144,9 @@ def contracted(node: Node, terms: Sequence[str], result: str) -> Told:
         if len(sums) > 1:
             return MIXED
         return (sums[0] if sums else CONST).but(power=power, over=over)
-    names = {term[one.axis] for one, term in rows}
+    if all(one.axis < 0 for one, _ in rows) and not sums:
+        return rows[0][0].but(power=power, over=over, same=False)
+    names = {term[one.axis] if one.axis >= 0 else "of one" for one, term in rows}
     if sums or len(names) > 1:
         return MIXED  # each sample with every other
     lie = rows[0][0]
@@ -270,6 +270,8 @@ def inner(core: int, *more: int) -> Rule:
                 continue
             rank, size = node.rank(place), (core, *more)[min(place, len(more))]
             if rank is None or node.output.shape.rank is None:
+                return UNKNOWN
+            if told.axis < 0:
                 return UNKNOWN
             if told.axis >= rank - size or (lie is not None and told.axis - (rank - size) != front):
                 return MIXED
@@ -408,8 +410,8 @@ def split(value: int, place: int) -> Rule:
     def rule(node: Node) -> Told:
         told = node.told[value]
         axis = node.axis(place, node.rank(value))
-        if axis is None or told.axis < 0:
-            return told.but() if told.axis < 0 else UNKNOWN
+        if axis is None:
+            return UNKNOWN
         if axis != told.axis:
             return told.but()
         parts = sizes.number(node.op.get_attr("num_split"))
@@ -456,6 +458,8 @@ def strided_slice(node: Node) -> Told:
 
 def _kept(node: Node, told: Told, one: slice) -> Told:
     """Of a slice along the dimension of the samples."""
+    if any(bound.power == "unknown" for bound in (one.start, one.stop, one.step) if bound):
+        return UNKNOWN
     step = one.step.value
     length = told.outer * node.size * told.inner
     end = None if one.stop == length else one.stop
@@ -515,6 +519,8 @@ def slice_(node: Node) -> Told:
         return MIXED
     if not told.has_rows or told.axis < 0:
         return told.but(zero=told.zero)
+    if size is not None and size.flat[told.axis] == told.outer * node.size * told.inner:
+        return told.but()  # all of them, whatever it begins at
     if begin is None or size is None:
         return UNKNOWN
     start, count = begin.flat[told.axis], size.flat[told.axis]
@@ -598,6 +604,27 @@ def scatter(node: Node) -> Told:
     return SUM.but(power=updates.power) if node.told[2].is_const else MIXED
 
 
+def scattered_into(node: Node) -> Told:
+    """TensorScatterAdd and the like, at constant places along dimensions before the samples'."""
+    told, indices, updates = node.told
+    ranks = [node.rank(place) for place in range(3)]
+    depth = node.inputs[1].shape[-1] if ranks[1] else None
+    if not indices.is_const or not told.is_plain or not updates.is_plain:
+        return MIXED
+    if depth is None or ranks[0] is None or ranks[1] is None or ranks[2] is None:
+        return UNKNOWN
+    shift = depth - (ranks[1] - 1)  # from a dimension of updates to the tensor's
+    if updates.has_rows:
+        updates = updates.but(axis=updates.axis + shift if updates.axis >= ranks[1] - 1 else -1)
+    if any(one.has_rows and one.axis < depth for one in (told, updates)):
+        return MIXED
+    if not told.has_rows:
+        return updates.but(same=False) if told.zero else UNKNOWN
+    if not updates.has_rows:
+        return told.but(same=False) if updates.zero else UNKNOWN
+    return joined(told, updates).but()
+
+
 def segments(node: Node) -> Told:
     """UnsortedSegmentSum: of rows by classes."""
     data, ids = node.told[:2]
@@ -624,8 +651,6 @@ def tile(node: Node) -> Told:
     told, times = node.told[0], node.numbers(1)
     if times is None:
         return UNKNOWN
-    if told.axis < 0:
-        return told.but()
     others = [one for axis, one in enumerate(times.flat) if axis != told.axis]
     own = times.flat[told.axis]
     if any(one.power != 0 for one in (*others, own)):
@@ -714,6 +739,14 @@ def padded(node: Node) -> Told:
     if how is None:
         return UNKNOWN
     return MIXED if any(one.factor for one in how[told.axis]) else told.but(same=False)
+
+
+def searched(node: Node) -> Told:
+    """Where values would stand in each row of what is sorted; or in one that is constant."""
+    ordered, values = node.told
+    if ordered.is_const and values.has_rows and values.is_plain:
+        return values.but() if values.axis == 1 else UNKNOWN
+    return layer(0, 1)(node)
 
 
 def one_hot(node: Node) -> Told:

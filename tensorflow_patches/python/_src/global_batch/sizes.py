@@ -325,6 +325,9 @@ _FOLDS: dict[str, Callable[..., Any]] = {
     "Unpack": lambda op, place, values: np.moveaxis(values, op.get_attr("axis"), 0)[place],
     "ConcatV2": lambda op, place, *values: np.concatenate(values[:-1], _int(values[-1])),
     "Split": _split,
+    "SplitV": lambda op, place, values, counts, axis: np.split(
+        values, np.cumsum(_ints(counts))[:-1], _int(axis)
+    )[place],
     "GatherV2": _taken,
     "Reshape": lambda op, place, values, shape: values.reshape(_ints(shape)),
     "ExpandDims": lambda op, place, values, axis: np.expand_dims(values, _int(axis)),
