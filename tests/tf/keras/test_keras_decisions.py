@@ -24,7 +24,7 @@ def alone(launch, scripts) -> dict[str, Any]:
 
 @pytest.fixture(scope="module", params=[2, full(3)])
 def run(request, launch, scripts) -> LaunchResult:
-    return launch(scripts / SCRIPT, np=request.param, timeout=200, pooled=True).check()
+    return launch(scripts / SCRIPT, np=request.param, timeout=200).check()
 
 
 @pytest.fixture
