@@ -19,16 +19,21 @@ PYTHON = Path(__file__).parent.parent / "tensorflow_patches" / "python"
 
 def load_config() -> ModuleType:
     """tensorflow.mpi.config of this tree, without TensorFlow."""
-    names = ("tensorflow", "tensorflow.mpi", "tensorflow.mpi.config")
-    loaded = {name: sys.modules.pop(name) for name in list(sys.modules) if name.startswith(names)}
-    for name in names[:2]:
-        sys.modules[name] = ModuleType(name)
-        vars(sys.modules[name])["__path__"] = [str(PYTHON)]
+    return load("tensorflow.mpi.config")
+
+
+def load(name: str) -> ModuleType:
+    """A module of tensorflow.mpi of this tree, without TensorFlow."""
+    names = ("tensorflow", "tensorflow.mpi", "tensorflow.mpi._build_info")  # that is the builder's
+    loaded = {one: sys.modules.pop(one) for one in list(sys.modules) if one.startswith(names[0])}
+    for one in names:
+        sys.modules[one] = ModuleType(one)
+    vars(sys.modules[names[1]]).update(__path__=[str(PYTHON)], _build_info=sys.modules[names[2]])
     try:
-        return importlib.import_module(names[2])
+        return importlib.import_module(name)
     finally:
-        for name in [name for name in sys.modules if name.startswith(names)]:
-            del sys.modules[name]
+        for one in [one for one in sys.modules if one.startswith(names[0])]:
+            del sys.modules[one]
         sys.modules.update(loaded)
 
 

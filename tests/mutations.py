@@ -2,6 +2,7 @@
 
     .venv/bin/python tests/mutations.py            # all; some minutes
     .venv/bin/python tests/mutations.py apart off  # these
+    .venv/bin/python tests/mutations.py rows       # leaves out each row of docs/replaced.md; hours
 
 A mutation replaces a line of the product in a copy of it (.cache/mutations: the environment as hard
 links; for C++ the sources, built there), so nothing of the checkout or the environment changes. The
@@ -22,6 +23,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from extras import load
 from mutants.gpus import GPUS
 from mutants.mutation import FULL, Mutation
 
@@ -156,6 +158,23 @@ MUTATIONS: tuple[Mutation, ...] = (
 )
 
 
+_TABLE = "TABLE = tuple(row for rows in _PARTS.values() for row in rows)\n"
+
+
+def rows() -> dict[str, Mutation]:
+    """Without each row of the table that wraps something, the test that it names fails."""
+    table = load("tensorflow.mpi._src.replaced.table")
+    return {
+        name: Mutation(
+            name, row.target, _TABLE, f"{_TABLE}TABLE = TABLE[:{n}] + TABLE[{n + 1} :]\n",
+            (row.test,), tier=FULL,
+        )
+        for n, row in enumerate(table.TABLE)
+        for name in [f"row{n}"]
+        if row not in (*table.PROCESS, *table.PATCHES) and row.how.name != "USE"
+    }  # fmt: skip
+
+
 def places(mutation: Mutation, root: Path) -> Iterator[Path]:
     """The files below `root` that hold `old`."""
     ending = ".cc" if mutation.cpp else ".py"
@@ -283,11 +302,15 @@ def told(mutation: Mutation, verdict: str, failed: list[str], begin: float) -> b
 
 
 def main() -> int:
+    of_table = rows()
+    known = {mutation.name: mutation for mutation in MUTATIONS} | of_table
     names = [mutation.name for mutation in MUTATIONS]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("names", nargs="*", choices=[*names, []], metavar="NAME", help=str(names))
+    choices = [*known, "rows", []]
+    parser.add_argument("names", nargs="*", choices=choices, metavar="NAME", help=str(names))
     chosen = parser.parse_args().names or names
-    missed = [m.name for m in MUTATIONS if m.name in chosen and not caught(m)]
+    chosen = [*of_table] if chosen == ["rows"] else chosen
+    missed = [name for name in chosen if not caught(known[name])]
     print(f"missed: {', '.join(missed)}" if missed else "all that were run were caught")
     return bool(missed)
 

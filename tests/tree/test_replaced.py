@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+
+from extras import load
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "tensorflow_patches" / "python"
@@ -18,18 +16,8 @@ PAGE = ROOT / "docs" / "replaced.md"
 
 
 @pytest.fixture(scope="module")
-def table() -> Iterator[Any]:
-    """tensorflow.mpi._src.replaced.table of this tree, without TensorFlow."""
-    names = ("tensorflow", "tensorflow.mpi", "tensorflow.mpi._build_info")
-    loaded = {name: sys.modules.pop(name) for name in list(sys.modules) if name.startswith(names)}
-    for name in names:
-        sys.modules[name] = ModuleType(name)
-        vars(sys.modules[name])["__path__"] = [str(PACKAGE)]
-    vars(sys.modules["tensorflow.mpi"])["_build_info"] = sys.modules[names[2]]
-    yield importlib.import_module("tensorflow.mpi._src.replaced.table")
-    for name in [name for name in sys.modules if name.startswith("tensorflow")]:
-        del sys.modules[name]
-    sys.modules.update(loaded)
+def table() -> Any:
+    return load("tensorflow.mpi._src.replaced.table")
 
 
 def test_the_page_is_printed_from_the_table(table: Any) -> None:

@@ -53,7 +53,7 @@ finders = list(sys.meta_path)
 
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402, F401
-import tf_keras  # noqa: E402, F401
+import tf_keras  # noqa: E402
 from tensorflow.mpi._src.interpose import rows  # noqa: E402
 from tensorflow.mpi._src.interpose.rows import How  # noqa: E402
 from tensorflow.mpi._src.replaced import patches, table  # noqa: E402
@@ -154,6 +154,14 @@ def orbax_saves() -> list[int]:
     return saves
 
 
+def summary() -> str:
+    """What tf_keras prints, where it prints no messages."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(2,))]).summary()
+    return printed.getvalue()
+
+
 replaced = ours(now())
 of_modules = [value for target, value in replaced.items() if target in targets]
 own_apply = vars(Own)["apply"]
@@ -162,6 +170,7 @@ result: dict[str, Any] = {
     "not replaced": sorted(set(targets) - replaced.keys()),
     "no row": sorted(target for target, value in replaced.items() if not is_row(target, value)),
     "own class": [is_ours(own_apply)],
+    "summary": "Total params: 3" in summary(),
     "orbax": orbax_saves() if rows._has("keras>=3.13") else None,
 }
 

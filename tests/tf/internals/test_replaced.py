@@ -45,3 +45,7 @@ def test_orbax_writes_on_rank_0_alone(ranks):
     if ranks[0]["orbax"] is None:
         pytest.skip("Keras before 3.13 has no OrbaxCheckpoint")
     assert [rank["orbax"] for rank in ranks] == [[3], []]
+
+
+def test_every_rank_prints_a_summary_of_tf_keras(ranks):
+    assert [rank["summary"] for rank in ranks] == [True, True]

@@ -104,7 +104,7 @@ KERAS = (
     Row(f"{_LIST}.on_train_begin", How.AFTER, fit.fit_begins,
         "all ranks begin a fit in one state", _DECISIONS),
     Row(f"{_LIST}.on_epoch_begin", How.WRAP, calls.noting_epochs,
-        "who waits says in which epoch it is", "tf/waits/test_waits.py"),
+        "who waits says in which epoch it is", "tf/agreement/test_deadlocks.py"),
     Row(f"{_LIST}.on_train_batch_end", How.WRAP, fit.with_whole_logs("train_step"),
         "a callback that reads logs reads all ranks'", _DECISIONS),
     Row(f"{_LIST}.on_test_batch_end", How.WRAP, fit.with_whole_logs("test_step"),
