@@ -106,6 +106,14 @@ def until_small(y: Any, guess: Any) -> Any:
     return tf.reduce_mean(guess)
 
 
+def turned_in_turns(y: Any, guess: Any) -> Any:
+    """The first turn leaves `found` as it was; the next ones mix samples."""
+    found = y
+    for _ in tf.range(3):
+        found, guess = guess, guess[::-1]
+    return tf.reduce_mean(y * found)
+
+
 def one_by_one(y: Any, guess: Any) -> Any:
     found = tf.TensorArray(tf.float32, tf.shape(y)[0])
     for sample in tf.range(tf.shape(y)[0]):
@@ -367,6 +375,7 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
     "MIXED": {
         "until small": (tf.function(until_small), WIDE, WIDE),
         "carried": (carried, WIDE, WIDE),
+        "turned in turns": (tf.function(turned_in_turns), WIDE, WIDE),
         "mismatched": (mismatched, WIDE, WIDE),
         "by one less": (shared, WIDE, WIDE),
         "by sign": (by_sign, WIDE, WIDE),
