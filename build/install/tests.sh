@@ -115,7 +115,7 @@ run_tests() {
     step "Results"
     for config in "${configs[@]}"; do
         awk -v config="$config" '/^\[  PASSED  \]/ { tests += $4; files++ }
-            END { printf "        googletest %s: %d tests of %d files passed\n",
+            END { printf "        googletest %s: %d tests of %d programs passed\n",
                 config, tests, files }' "$LOG/bazel-$config.log"
     done
     for part in "${parts[@]}"; do

@@ -12,7 +12,7 @@ def _gpu(
     where: str,
     old: str,
     new: str,
-    targets: tuple[str, ...] = ("staged_test", "direct_test"),
+    targets: tuple[str, ...] = ("gpu_test",),
 ) -> Mutation:
     """Of a wait, an event or a lifetime on GPUs: the simulated GPU's tests must notice."""
     return Mutation(
@@ -21,12 +21,12 @@ def _gpu(
 
 
 def _nodes(name: str, what: str, old: str, new: str, where: str = "") -> Mutation:
-    return _gpu(f"nodes_{name}", what, where or _NODES, old, new, ("nodes_test",))
+    return _gpu(f"nodes_{name}", what, where or _NODES, old, new, ("gpu_test",))
 
 
 def _nccl(name: str, what: str, old: str, new: str) -> Mutation:
     """Of what nccl.cc makes of NCCL's answers: by a fake of it."""
-    return _gpu(f"nccl_{name}", what, _NCCL, old, new, ("nccl_test",))
+    return _gpu(f"nccl_{name}", what, _NCCL, old, new, ("cuda_test",))
 
 
 _STAGED = "core/gpu/staged/staged_reduction.cc"
@@ -69,29 +69,27 @@ GPUS: tuple[Mutation, ...] = (
     ),
     _gpu(
         "staged_peers", "a slot is the peers' before this rank has landed from it", _STAGED,
-        "if (ring_.shared() == nullptr) break;", "break;", ("forgotten_waits_test",),
+        "if (ring_.shared() == nullptr) break;", "break;",
     ),
     _gpu(
         "staged_barrier", "a broadcast frees the peers' slots before they are there", _STAGED,
         "return ring_.shared()->Barrier(work.deadline);", "return status;",
-        ("forgotten_waits_test",),
     ),
     _gpu(
         "staged_shares", "a rank lands its own slot in place of the peers' shares", _STAGED,
         "take(shared->of(r) + slot.offset", "take(shared->of(shared->rank()) + slot.offset",
-        ("staged_test",),
     ),
     _gpu(
         "node_reduced", "a share is read before its rank has reduced it",
         "core/transport/shm/node_collectives.cc",
         "return Run(1, true, nothing, reduce, nothing, deadline);",
-        "return Run(1, false, nothing, nothing, reduce, deadline);", ("node_buffers_test",),
+        "return Run(1, false, nothing, nothing, reduce, deadline);", ("transport_test",),
     ),
     _gpu(
         "node_between", "a share is read before it has been between the nodes",
         "core/transport/shm/node_buffers.cc",
         "return status.ok() ? Barrier(deadline) : status;", "return status;",
-        ("node_buffers_test",),
+        ("transport_test",),
     ),
     Mutation(
         "gpu_glue_ready", "a kernel's gradient travels before it is there",
@@ -163,7 +161,7 @@ GPUS: tuple[Mutation, ...] = (
     ),
 )  # fmt: skip
 GPUS += tuple(
-    _gpu(name, what, _AWARE, old, new, ("cuda_aware_test",)) for name, what, old, new in CUDA_AWARE
+    _gpu(name, what, _AWARE, old, new, ("gpu_test",)) for name, what, old, new in CUDA_AWARE
 )
 
 GPUS += (

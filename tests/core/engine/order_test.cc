@@ -147,9 +147,9 @@ TEST_P(JoinTest, AveragesAreOverTheRanksThatStillHaveData) {
   }
 }
 
-using EngineTest = TimedTest;
+using OrderTest = TimedTest;
 
-TEST_F(EngineTest, AFinishedRankTakesPartWithNothing) {
+TEST_F(OrderTest, AFinishedRankTakesPartWithNothing) {
   Ranks ranks(3);
   std::thread finished([&] { EXPECT_TRUE(ranks[1].Join().ok()); });
   ranks.Each([&](int rank, Engine& engine) {
@@ -192,7 +192,7 @@ TEST_F(EngineTest, AFinishedRankTakesPartWithNothing) {
   finished.join();
 }
 
-TEST_F(EngineTest, JoinWaitsForWhatIsPending) {
+TEST_F(OrderTest, JoinWaitsForWhatIsPending) {
   Ranks ranks(2);
   float in[2] = {1, 2}, out[2] = {};
   const Job job = {"w", DataType::kFloat32, ReduceOp::kSum, 1, 0};
@@ -208,7 +208,7 @@ TEST_F(EngineTest, JoinWaitsForWhatIsPending) {
   joining.join();
 }
 
-TEST_F(EngineTest, WhatComesAfterJoinFailsInsideSubmit) {
+TEST_F(OrderTest, WhatComesAfterJoinFailsInsideSubmit) {
   Ranks ranks(2);
   ranks.JoinAll();
   Ending ending = Submit(ranks[1], MakeBarrier("late"));

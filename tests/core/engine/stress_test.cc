@@ -13,7 +13,7 @@
 namespace tfmpi {
 namespace {
 
-using EngineTest = TimedTest;
+using StressTest = TimedTest;
 
 // Sanitizers slow each step by a factor of ten and more; the races they look for need fewer of
 // them.
@@ -31,7 +31,7 @@ std::vector<Job> Variables() {
   return jobs;
 }
 
-TEST_F(EngineTest, AThousandStepsInRandomOrder) {
+TEST_F(StressTest, AThousandStepsInRandomOrder) {
   constexpr int kRanks = 4;
   Ranks ranks(kRanks);
   ranks.Each([&](int rank, Engine& engine) {
@@ -59,7 +59,7 @@ TEST_F(EngineTest, AThousandStepsInRandomOrder) {
 }
 
 // Several threads per rank train models of their own at once, as two sessions do.
-TEST_F(EngineTest, TwoModelsAtOnce) {
+TEST_F(StressTest, TwoModelsAtOnce) {
   constexpr int kRanks = 3;
   Ranks ranks(kRanks);
   ranks.Each([&](int rank, Engine& engine) {
@@ -105,7 +105,7 @@ double CpuSecondsInOneSecond() {
   return CpuSeconds() - before;
 }
 
-TEST_F(EngineTest, AnIdleEngineCostsNextToNothing) {
+TEST_F(StressTest, AnIdleEngineCostsNextToNothing) {
   constexpr int kRanks = 4;
   Ranks ranks(kRanks);
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -117,7 +117,7 @@ TEST_F(EngineTest, AnIdleEngineCostsNextToNothing) {
 
 // Between its own gradients and those of a slower rank a model computes: the engine must leave it
 // the core.
-TEST_F(EngineTest, WaitingForASlowRankLeavesTheCore) {
+TEST_F(StressTest, WaitingForASlowRankLeavesTheCore) {
   constexpr int kRanks = 4;
   Ranks ranks(kRanks);
   std::vector<float> values(kRanks);
