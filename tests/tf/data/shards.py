@@ -37,9 +37,9 @@ class Recorder(keras.Model):
 
         x = data[0] if isinstance(data, tuple) else data
         weight = scope.current_weight()
-        self.seen.append(
-            [x.numpy().reshape(-1).astype(int).tolist(), 1.0 if weight is None else float(weight)]
-        )
+        if tf.executing_eagerly():  # a step is looked at in a graph first
+            numbers = x.numpy().reshape(-1).astype(int).tolist()
+            self.seen.append([numbers, 1.0 if weight is None else float(weight)])
         return {"loss": tf.constant(0.0)}
 
 

@@ -20,8 +20,8 @@ from keras.src.trainers import data_adapters  # noqa: F401 (loads the adapters' 
 from keras.src.trainers.data_adapters import array_data_adapter, generator_data_adapter
 from tensorflow.mpi._src.data import dataset_shard
 from tensorflow.mpi._src.interpose import hooking
+from tensorflow.mpi._src.keras import adapters
 from tensorflow.mpi._src.keras import data as keras_data
-from tensorflow.mpi._src.keras import fit
 from tensorflow.mpi._src.runtime import hooks
 from tensorflow.mpi._src.tf_keras import data as tf_keras_data
 from tensorflow.mpi._src.variables import states, unwrap
@@ -37,7 +37,7 @@ def versions() -> dict[str, Any]:
 
 def stops_a_batch(callback: Any) -> bool:
     """Whether the code of one of its functions for batches, as Keras wrote it, stops a training."""
-    functions = [getattr(callback, hook) for hook in fit._BATCH_HOOKS]
+    functions = [getattr(callback, hook) for hook in adapters._BATCH_HOOKS]
     return any("stop_training" in inspect.getsource(function) for function in functions)
 
 
@@ -52,7 +52,7 @@ def callbacks() -> dict[str, Any]:
             "may stop": sorted(
                 k
                 for k, v in kinds.items()
-                if fit._may_stop_a_batch(v.__new__(v)) and k != "Callback"
+                if adapters.may_stop_a_batch(v.__new__(v)) and k != "Callback"
             ),
             "own": own_callbacks(flavour),
         }
@@ -69,7 +69,7 @@ def own_callbacks(flavour: Any) -> list[bool]:
     class Epochs(flavour.callbacks.EarlyStopping):
         pass
 
-    return [fit._may_stop_a_batch(Batches()), fit._may_stop_a_batch(Epochs())]
+    return [adapters.may_stop_a_batch(Batches()), adapters.may_stop_a_batch(Epochs())]
 
 
 def iterations() -> dict[str, list[bool]]:

@@ -208,11 +208,6 @@ def ragged() -> Any:
     return losses
 
 
-class Clock(keras.callbacks.Callback):  # type: ignore[name-defined]
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.last = batch
-
-
 class Reader(keras.callbacks.Callback):  # type: ignore[name-defined]
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.last = logs["loss"]
@@ -223,7 +218,8 @@ def exchanges() -> Any:
     model = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     made = []
-    for callback in (Clock, Clock, Reader):
+    plain = keras.callbacks.Callback
+    for callback in (plain, plain, Reader):
         before = c_api.stats()["completed"]
         model.fit(X, X[:, :1], batch_size=4, verbose=0, callbacks=[callback()])
         made.append(c_api.stats()["completed"] - before)

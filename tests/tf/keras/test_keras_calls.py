@@ -13,7 +13,6 @@ from tiers import full
 
 SCRIPT = "keras_calls.py"
 ERRORS = ("graph", "pairs", "lengths seen late", "other error")
-WAY_OUT = "set TF_MPI_SHARD=off"
 
 
 @pytest.fixture(scope="module", params=["keras", full("tf_keras")])
@@ -49,12 +48,13 @@ def test_what_nobody_can_share_is_whole_on_every_rank(alone, run, case):
         for ours, theirs in zip(rank[case][1], alone[case][1], strict=True):
             np.testing.assert_allclose(decode(ours), decode(theirs), atol=1e-6)
     said = [text.count("every rank computes whole batches") for text in run.stderr]
-    assert said == [1] + [0] * (len(said) - 1)
+    assert said[0] and not any(said[1:])
 
 
-def test_an_error_of_a_part_of_a_batch_says_what_fit_splits(run):
+def test_a_first_dimension_of_no_samples_is_left_whole(alone, run):
+    """Anchors and their pairs, stacked: no rank can take a part of two."""
     for rank in run.results:
-        assert "fit() of model" in rank["pairs"] and WAY_OUT in rank["pairs"]
+        assert rank["pairs"] == alone["pairs"] == "none"
 
 
 def test_lengths_that_only_the_data_tell(run):
@@ -74,15 +74,13 @@ def test_callbacks_that_the_script_drives_meet_nobody(run):
 
 
 def test_logs_of_a_batch_are_exchanged_only_for_who_reads_them(run):
-    """Five batches, in one fit of each kind; both ask after each whether to stop."""
+    """Five batches, after each of which a callback may also have stopped."""
     for rank in run.results:
-        clock, reader = rank["exchanges"]
-        assert reader - clock == 5
+        plain, reader = rank["exchanges"]
+        assert reader - plain == 10
 
 
-def test_a_loss_of_ragged_targets_is_equal_or_said(alone, run, package):
-    said = [text.count("the loss Root of ragged") for text in run.stderr]
-    assert said == [package == "tf_keras"] + [0] * (len(said) - 1)
-    if package == "tf_keras":
+def test_a_loss_of_ragged_targets_is_equal(alone, run, package):
+    if package == "tf_keras":  # Keras 3 takes none
         for rank in run.results:
-            assert rank["ragged"][0] == pytest.approx(alone["ragged"][0], rel=1e-5)
+            assert rank["ragged"] == pytest.approx(alone["ragged"], rel=1e-5)

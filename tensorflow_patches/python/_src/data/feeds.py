@@ -33,14 +33,12 @@ class Feed(NamedTuple):
     """What Keras iterates in place of a dataset that it was given, and how many batches that has.
 
     `num_batches` is None if that is unknown, or without end. `in_turn`: a step takes a batch on
-    each rank, so that an epoch has so many times fewer steps. `split`: a rank has some rows of each
-    batch. `whole`: every rank has all of them, as nobody could compute a part.
+    each rank, so that an epoch has so many times fewer steps.
     """
 
     dataset: Any
     num_batches: int | None
     in_turn: bool = False
-    split: bool = False
 
 
 def takes_parts() -> bool:
@@ -115,7 +113,7 @@ def shard_of(given: Given) -> Feed:
         return Feed(whole, num_batches)
     if in_turn:
         return _in_turn(stream, label)
-    return Feed(_part(stream, batch_shard.weighted(stream.sizes)), num_batches, split=True)
+    return Feed(_part(stream, batch_shard.weighted(stream.sizes)), num_batches)
 
 
 def _plan(
@@ -167,7 +165,6 @@ def _to_predict(
     return Feed(
         call.record(_part(stream, batch_shard.counted)),
         None if stream.length == "endless" else stream.length,
-        split=True,
     )
 
 
@@ -247,14 +244,7 @@ def step_on_shard(model: Any, kind: str, step: Callable[[Any], Any]) -> Callable
         ):
             return results.noted(model, kind, part, step(data.data))
 
-    def marked(data: Any) -> Any:
-        try:
-            return run(data)
-        except Exception as error:
-            error._tf_mpi_in_step = True  # type: ignore[attr-defined]  # see keras/calls.py
-            raise
-
-    return marked
+    return run
 
 
 def _on_whole(step: Callable[[Any], Any], data: Any) -> Any:

@@ -7,14 +7,10 @@ asks here: a script that drives a CallbackList itself runs a loop of its own.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from tensorflow.mpi._src.presence import presence
-from tensorflow.mpi._src.runtime import group
-
-# What a model raises that was given fewer rows than it counts on.
-_OF_SHAPES = (ValueError, TypeError, IndexError)
 
 
 class Call:
@@ -23,9 +19,7 @@ class Call:
     def __init__(self, kind: str, model: Any) -> None:
         self.kind = kind
         self.model = model
-        self.split = False  # its batches are split among the ranks
         self.spec: Any = None  # of the batches that it iterates
-        self.batches = 0  # that have ended
         self.label = ""  # under which the ranks have met at its beginning
         self.unbuilt = False  # the model had no variables then
 
@@ -49,11 +43,11 @@ def innermost() -> Call | None:
     return _calls.stack[-1] if _calls.stack else None
 
 
-def note_data(spec: Any, split: bool) -> None:
-    """The innermost call iterates batches of `spec`; `split`: this rank's part of each."""
+def note_data(spec: Any) -> None:
+    """The innermost call iterates batches of `spec`."""
     call = innermost()
     if call is not None and call.spec is None:
-        call.spec, call.split = spec, split
+        call.spec = spec
 
 
 def used_by(call: Call) -> str:
@@ -74,10 +68,6 @@ def wrap(kind: str) -> Callable[[Any], Any]:
             presence.begin(called(kind, self))
             try:
                 return original(self, *args, **kwargs)
-            except Exception as error:
-                if call.split and call.batches == 0 and _is_of_shapes(error):
-                    _note(error, _split(call))
-                raise
             finally:
                 presence.end()
                 _calls.stack.pop()
@@ -103,38 +93,3 @@ def noting_epochs(original: Any) -> Any:
         return original(self, epoch, *args, **kwargs)
 
     return on_epoch_begin
-
-
-def _is_of_shapes(error: Exception) -> bool:
-    import tensorflow as tf
-
-    kinds = (*_OF_SHAPES, tf.errors.InvalidArgumentError)
-    return isinstance(error, kinds) and any(_in_step(one) for one in _chain(error))
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def _in_step(error: BaseException) -> bool:
-    """Whether it was raised while a step was traced or run: feeds.py notes so."""
-    return hasattr(error, "_tf_mpi_in_step") or "Graph execution error" in str(error)
-
-
-def _split(call: Call) -> str:
-    return (
-        f"tensorflow.mpi: {call.kind}() of model '{call.model.name}' gives each of {group.size} "
-        "ranks a part of the first dimension of every batch. If that dimension is not one of "
-        "samples (a graph, pairs of anchors and positives), set TF_MPI_SHARD=off: each rank then "
-        "has the whole batch"
-    )
-
-
-def _note(error: Exception, text: str) -> None:
-    """Below the error's own message, in its traceback and in what the other ranks hear."""
-    if hasattr(error, "add_note"):
-        error.add_note(text)
-    elif error.args and isinstance(error.args[0], str):  # Python 3.10
-        error.args = (f"{error.args[0]}\n{text}", *error.args[1:])

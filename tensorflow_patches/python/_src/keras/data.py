@@ -101,7 +101,7 @@ def _take_shard(iterator: Any) -> None:
     if feed.num_batches != num_batches:
         iterator.data_adapter = _Adapter(adapter, feed.num_batches)
         iterator._num_batches = feed.num_batches
-    calls.note_data(feed.dataset.element_spec, feed.split)
+    calls.note_data(feed.dataset.element_spec)
     if feed.in_turn and iterator.steps_per_epoch:
         iterator.steps_per_epoch = math.ceil(iterator.steps_per_epoch / group.size)
 

@@ -146,8 +146,6 @@ def batch_ends(callbacks: Any) -> None:
     fit: _Fit | None = callbacks.__dict__.get("_tf_mpi_fit")
     if fit is None:
         return
-    if (call := calls.innermost()) is not None:
-        call.batches += 1
     if next(fit.batches) == 1:
         _check_averaged(fit, callbacks.model)
     if fit.agree_on_each_batch:

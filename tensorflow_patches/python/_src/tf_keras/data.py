@@ -77,7 +77,7 @@ def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
         )
     )
     handler._dataset = feed.dataset
-    calls.note_data(feed.dataset.element_spec, feed.split)
+    calls.note_data(feed.dataset.element_spec)
     if feed.in_turn and steps_per_epoch not in (None, -1):
         handler._tf_mpi_steps = math.ceil(steps_per_epoch / group.size)
     elif steps_per_epoch is None:
