@@ -112,7 +112,7 @@ def iterations() -> dict[str, list[bool]]:
     return found
 
 
-def data_adapters() -> dict[str, Any]:
+def of_adapters() -> dict[str, Any]:
     """By the names that decide: the class, and the sizes of batches that are read off it."""
     arrays = array_data_adapter.ArrayDataAdapter(ROWS, batch_size=4)
     generator = generator_data_adapter.GeneratorDataAdapter(iter([(ROWS, ROWS)]))
@@ -163,7 +163,7 @@ print(
             "versions": versions(),
             "callbacks": callbacks(),
             "iterations": iterations(),
-            "adapters": data_adapters(),
+            "adapters": of_adapters(),
             "random states": random_states(),
         }
     ),

@@ -137,6 +137,8 @@ def of_node(node: Node) -> Told:
         return UNKNOWN
     if name in ("ZerosLike", "OnesLike"):
         return numbers.likes(node)
+    if name == "RaggedTensorToTensor":
+        return shapes.padded_words(node)
     for worst in (Kind.MIXED, Kind.UNKNOWN):
         if any(one.base is worst for one in told):
             # What is divided by may be the larger of a sum and a constant.
@@ -241,6 +243,7 @@ _RULES: dict[str, Callable[[Node], Told]] = {
     "Transpose": shapes.transpose,
     "Unpack": shapes.unpack,
     "UnsortedSegmentSum": shapes.segments,
+    "StringSplitV2": shapes.words,
     "Where": shapes.where,
 }
 _QUOTIENTS = {numbers.divide, numbers.reciprocal}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tensorflow.mpi._src.global_batch import sizes
 from tensorflow.mpi._src.global_batch.kind import (
@@ -765,6 +766,38 @@ def where(node: Node) -> Told:
     if not told.has_rows or not told.is_plain or told.axis:
         return MIXED if told.axis >= 0 else UNKNOWN
     return Told(Kind.ROWS, some=True, place=True)
+
+
+def words(node: Node) -> Told:
+    """StringSplitV2: any number of words of each sample, in order, and whose they are."""
+    told = node.told[0]
+    if not told.has_rows or not told.is_plain or told.some or told.axis:
+        return MIXED if told.has_rows else UNKNOWN
+    outputs = (Told(Kind.ROWS, some=True, place=True), Told(Kind.ROWS, some=True), UNKNOWN)
+    return outputs[node.output.value_index]
+
+
+def padded_words(node: Node) -> Told:
+    """RaggedTensorToTensor, of what `words` has split: rows, if a constant says how long they are.
+
+    Else they are as long as the batch's longest.
+    """
+    values = node.told[1]
+    if not (values.has_rows and values.some and values.is_plain and not values.axis):
+        return UNKNOWN
+    lengths = node.ints(0)
+    if lengths is None or len(lengths) < 2 or min(lengths[1:]) < 0:
+        return MIXED
+    split = {_source(tensor) for tensor in node.inputs[3:]}
+    one = len(split) == 1 and None not in split
+    return Told(Kind.ROWS) if one and node.told[2].is_const else UNKNOWN
+
+
+def _source(tensor: Any) -> str | None:
+    """The name of the StringSplitV2 that says how long rows are, or whose values are."""
+    while tensor.op.type in ("Cast", "Identity", "StridedSlice"):
+        tensor = tensor.op.inputs[0]
+    return str(tensor.op.name) if tensor.op.type == "StringSplitV2" else None
 
 
 def numbered(node: Node) -> Told:
