@@ -97,7 +97,8 @@ def test_generators_go_on_alike(alone, ranks):
 
 def test_no_retracing_and_one_operation(alone, ranks):
     for rank in ranks:
-        assert rank["graph"]["traces"] == alone["graph"]["traces"]
+        # One is the look at the step, in a graph that never runs.
+        assert rank["graph"]["traces"] == alone["graph"]["traces"] + 1
         # Keras joins all gradients for tf.distribute, in an IdentityN with an Identity for each;
         # no variable would be updated before the last average is there. The average stands there.
         stock, ours = (Counter(types["graph"]["types"]) for types in (alone, rank))
