@@ -6,6 +6,8 @@ script's own, of which the worst is assumed: that costs a meeting of the ranks, 
 
 from __future__ import annotations
 
+import types
+from collections.abc import Callable
 from typing import Any
 
 from tensorflow.mpi._src.global_batch import losses
@@ -58,6 +60,15 @@ def has_own(callback: Any, names: tuple[str, ...]) -> bool:
         if base.__name__ == "Callback" and base.__module__.startswith(("keras.", "tf_keras."))
         for hook in names
     )
+
+
+def of_code(code: types.CodeType, plain: Callable[[Any], str]) -> list[Any]:
+    """What two ranks' functions are compared by: nothing else looks at a function's code."""
+    constants = [
+        of_code(one, plain) if isinstance(one, types.CodeType) else plain(one)
+        for one in code.co_consts
+    ]
+    return [code.co_code.hex(), constants, code.co_names]
 
 
 def _mask_of(tensor: Any) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from tensorflow.mpi._src.data import contents
+from tensorflow.mpi._src.keras import adapters
 
 Line = tuple[str, str, str]
 
@@ -91,8 +92,8 @@ def _of_callable(function: Any, depth: int) -> str:
 
 
 def _of_function(inner: Any, code: types.CodeType, depth: int) -> list[Any]:
-    """Where it stands, its defaults, and what it closes over."""
-    held = [code.co_firstlineno, plain(getattr(inner, "__defaults__", None), depth + 1)]
+    """Its code, defaults, and what it closes over."""
+    held = [adapters.of_code(code, plain), plain(getattr(inner, "__defaults__", None), depth + 1)]
     held.append(plain(getattr(inner, "__kwdefaults__", None), depth + 1))
     for cell in getattr(inner, "__closure__", None) or ():
         try:
