@@ -1,8 +1,9 @@
-"""An embedding in fit, by Keras 3 and tf_keras: prints weights and slots by case.
+"""An embedding, trained by Keras 3 and tf_keras: prints weights and slots by case.
 
-The same on ranks and as a plain process: fit gives each rank its part of every batch. Ids come more
-than once in a batch: Keras 3's adaptive optimizers square the gradients of such a row one by one,
-and a norm is that of the rows as they come.
+The same on ranks and as a plain process: fit gives each rank its part of every batch, and cases
+`by batches` and `whole` give each rank all of it. Ids come more than once in a batch: Keras 3's
+adaptive optimizers square the gradients of such a row one by one, and a norm is that of the rows as
+they come.
 """
 
 from __future__ import annotations
@@ -24,22 +25,34 @@ IDS = RANDOM.integers(0, 9, size=(STEPS * BATCH, 2))
 Y = RANDOM.normal(size=(STEPS * BATCH, 1)).astype("f")
 
 
-def trained(api: Any, make: Callable[[], Any], **options: Any) -> dict[str, Any]:
+def trained(api: Any, make: Callable[[], Any], data: str = "fit", **options: Any) -> dict[str, Any]:
+    """data: "by batches", with train_on_batch; "whole": by a model that nobody can split."""
     api.utils.set_random_seed(9)
     layers = api.layers
+
+    class Centred(layers.Layer):
+        def call(self, x: Any) -> Any:
+            return x - tf.reduce_mean(x, axis=0, keepdims=True)
+
     model = api.Sequential(
         [api.Input((2,)), layers.Embedding(ROWS, WIDTH), layers.Flatten(), layers.Dense(1)]
     )
+    if data == "whole":
+        model.add(Centred())
     seen: list[str] = []
     optimizer = make()
     watch(optimizer, seen)
     model.compile(optimizer, "mse", **options)
-    history = model.fit(IDS, Y, batch_size=BATCH, shuffle=False, verbose=0)
+    if data == "by batches":
+        starts = range(0, len(IDS), BATCH)
+        found = [model.train_on_batch(IDS[n : n + BATCH], Y[n : n + BATCH]) for n in starts]
+    else:
+        found = model.fit(IDS, Y, batch_size=BATCH, shuffle=False, verbose=0).history["loss"]
     variables = optimizer.variables
     states = variables() if callable(variables) else variables
     arrays = [np.asarray(value) for value in (*model.get_weights(), *states)]
     values = {f"{n}": encode(array) for n, array in enumerate(arrays) if array.dtype.kind == "f"}
-    losses = encode(np.array(history.history["loss"], "f"))
+    losses = encode(np.array(found, "f"))
     return {"values": {**values, "loss": losses}, "kinds": sorted(set(seen))}
 
 
@@ -74,6 +87,23 @@ def keras_cases() -> dict[str, Callable[[], dict[str, Any]]]:
         "Adam compiled": functools.partial(run, adam, jit_compile=compiles()),
         "clipped": functools.partial(run, clipped),
         "clipped compiled": functools.partial(run, clipped, jit_compile=compiles()),
+        "Adam by batches": functools.partial(run, adam, "by batches"),
+        "clipped whole": functools.partial(run, clipped, "whole"),
+        "Adam whole compiled": functools.partial(run, adam, "whole", jit_compile=compiles()),
+    }
+
+
+def alike_cases(run: Any, make: functools.partial[Any]) -> dict[str, Callable[[], dict[str, Any]]]:
+    """Where all ranks compute the same."""
+    modes: dict[str, dict[str, Any]] = {
+        "": {},
+        " eager": {"run_eagerly": True},
+        " compiled": {"jit_compile": compiles()},
+    }
+    return {
+        f"{make.func.__name__} {data}{mode}": functools.partial(run, make, data, **options)
+        for data in ("by batches", "whole")
+        for mode, options in modes.items()
     }
 
 
@@ -86,7 +116,8 @@ def more_keras_cases() -> dict[str, Callable[[], dict[str, Any]]]:
         for name, clip in (("clipnorm", 0.1), ("clipvalue", 0.01), ("global_clipnorm", 0.3)):
             make = functools.partial(kind, 0.05, **{name: clip})
             found[f"{kind.__name__} clipped by {name}"] = functools.partial(trained, keras, make)
-    return found
+    adam = functools.partial(keras.optimizers.Adam, 0.05)
+    return found | alike_cases(functools.partial(trained, keras), adam)
 
 
 def tf_keras_cases() -> dict[str, Callable[[], dict[str, Any]]]:
@@ -106,6 +137,7 @@ def tf_keras_cases() -> dict[str, Callable[[], dict[str, Any]]]:
         "legacy RMSprop": functools.partial(run, lambda: legacy.RMSprop(0.02)),
         "legacy Adagrad": functools.partial(run, lambda: legacy.Adagrad(0.1)),
         "legacy clipped": functools.partial(run, lambda: legacy.SGD(0.5, clipnorm=0.1)),
+        **alike_cases(run, functools.partial(optimizers.RMSprop, 0.02, clipnorm=0.1)),
     }
 
 

@@ -57,7 +57,7 @@ def test_every_compat_v1_optimizer_equals_one_process(launch, scripts, v1_alone)
 @pytest.mark.parametrize(
     "kind, size", [("keras", 2), full("tf_keras", 2), full("more", 2), full("keras", 3)]
 )
-def test_an_embedding_in_fit_equals_one_process(launch, scripts, kind, size):
+def test_an_embedding_of_keras_equals_one_process(launch, scripts, kind, size):
     """And its gradients stay sparse, also where they are compiled."""
     (alone,) = reference(scripts / "sparse_keras.py", args=[kind])
     ranks = launch(scripts / "sparse_keras.py", np=size, args=[kind], pooled=True).check().results
