@@ -1,4 +1,5 @@
-"""Gradients that a script clips, or updates variables by, itself: prints weights by case.
+"""Gradients that a script clips, or updates variables by, itself, and those of scaled losses:
+prints weights by case.
 
 The same on ranks and as a plain process: fit and tf.mpi.shard give each rank its part of every
 batch. Nothing here asks for a rank. With the argument `quick` it is some of the cases.
@@ -80,6 +81,78 @@ def fitted(api: Any, update: Callable[[Any, list[Any]], None], **options: Any) -
     model.compile(api.optimizers.Adam(0.05), **options)
     model.fit(IDS, Y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
     return {f"{n}": encode(array) for n, array in enumerate(model.get_weights())}
+
+
+def scaled(
+    api: Any, scale: float, own_step: bool = False, ordinary: bool = False, **options: Any
+) -> dict[str, Any]:
+    """A loss scale at which single numbers overflow in float16, but for what N ranks make of them.
+
+    In the mean over the whole batch the largest is 40000 of 65504; with a small scale none is above
+    0, and no variable moves. ordinary: neither, in float32, by the moments of the whole batch.
+    """
+    sizes = (12, 12) if options.get("jit_compile") else (12, 12, 9)
+    x = np.random.default_rng(2).normal(size=(sum(sizes), 4)).astype("f")
+    y = np.full((len(x), 1), 0.5 if scale < 1 else 0, "f")
+    if scale > 1:
+        y[[3, 12 + 4, 24 + 5][: len(sizes)]] = np.array([[1.9], [-1.9], [1.4]])[: len(sizes)]
+    api.utils.set_random_seed(9)
+    layers, optimizers = api.layers, api.optimizers
+    half = {} if ordinary else {"dtype": "mixed_float16"}
+    zero = {} if ordinary else {"kernel_initializer": "zeros"}
+
+    class Model(api.Sequential):
+        def train_step(self, data: Any) -> dict[str, Any]:
+            if not own_step:
+                return super().train_step(data)
+            features, targets = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(features, training=True) - targets) ** 2)
+                by_scale = getattr(self.optimizer, "scale_loss", None)
+                larger = (by_scale or self.optimizer.get_scaled_loss)(loss)
+            gradients = tape.gradient(larger, self.trainable_variables)
+            if by_scale is None:
+                gradients = self.optimizer.get_unscaled_gradients(gradients)
+            clipped(self, gradients)
+            return {"mse": loss}
+
+    model = Model([api.Input((4,)), layers.Dense(3, "tanh", **half)])
+    if ordinary:
+        model.add(layers.BatchNormalization(synchronized=True))
+    model.add(layers.Dense(1, **half, **zero))
+    model.add(layers.Activation("linear", dtype="float32"))
+    kind = getattr(optimizers, "LossScaleOptimizer", None)
+    kind = kind or api.mixed_precision.LossScaleOptimizer
+    optimizer = kind(optimizers.SGD(0.01), initial_scale=scale, dynamic_growth_steps=1000)
+    model.compile(optimizer, "mse", **options)
+    model.fit(x, y, batch_size=12, epochs=2, shuffle=False, verbose=0)
+    now = getattr(optimizer, "dynamic_scale", None)
+    now = optimizer.loss_scale if now is None else now
+    weights = {f"{n}": encode(array) for n, array in enumerate(model.get_weights())}
+    return {**weights, "scale": encode(np.log2(np.asarray(now)))}
+
+
+def scaled_loop() -> dict[str, Any]:
+    """In a loop of the script's own, whose step is a function."""
+    kernel = tf.Variable(initial((4, 1)), name="kernel")
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), initial_scale=2**17)
+    optimizer.build([kernel])
+    y = np.zeros((24, 1), "f")
+    y[[3, 16]] = 1.9
+    x = np.tanh(np.random.default_rng(2).normal(size=(24, 4)).astype("f"))
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(12)
+
+    @tf.function
+    def step(features: Any, targets: Any) -> Any:
+        with tf.GradientTape() as tape:
+            outputs = tf.cast(features, tf.float16) @ tf.cast(0 * kernel, tf.float16)
+            loss = tf.reduce_mean((tf.cast(outputs, tf.float32) - targets) ** 2)
+            larger = optimizer.scale_loss(loss)
+        optimizer.apply_gradients(zip(tape.gradient(larger, [kernel]), [kernel]))
+
+    for features, targets in tf.mpi.shard(data):
+        step(features, targets)
+    return {"scale": encode(np.log2(np.asarray(optimizer.dynamic_scale)))}
 
 
 def initial(shape: tuple[int, ...]) -> Any:
@@ -182,6 +255,19 @@ def cases() -> dict[str, Callable[[], dict[str, Any]]]:
         found[f"clipped descent {mode}"] = functools.partial(looped, clipped_descent, decorate)
         adam = optimized(functools.partial(keras.optimizers.Adam, 0.05))
         found[f"Adam {mode}"] = functools.partial(looped, adam, decorate)
+    large, small = 2.0**17, 2.0**-22
+    for name, scale, more in (
+        ("overflow", large, {}),
+        ("underflow", small, {}),
+        ("scaled", 64.0, {"ordinary": True}),
+    ):
+        for api in (keras, tf_keras):
+            case = functools.partial(scaled, api, scale, **more)
+            found[f"{api.__name__} {name}"] = case
+            found[f"{api.__name__} {name} step"] = functools.partial(case, own_step=True)
+            for mode in ("eager", "compiled"):
+                found[f"{api.__name__} {name} {mode}"] = functools.partial(case, **modes[mode])
+    found["overflow loop"] = scaled_loop
     legacy = optimized(functools.partial(tf_keras.optimizers.legacy.SGD, 0.5, momentum=0.5))
     found["legacy SGD"] = functools.partial(looped, legacy, tf.function)
     found["function in function"] = functools.partial(looped, in_a_function_of_its_own, tf.function)
@@ -192,7 +278,8 @@ def cases() -> dict[str, Callable[[], dict[str, Any]]]:
 QUICK = {
     *("keras by hand graph", "keras momentum eager", "keras clipped compiled"),
     *("tf_keras clipped each", "descent eager", "clipped descent function", "Adam eager"),
-    *("Adam compiled", "legacy SGD", "function in function"),
+    *("Adam compiled", "legacy SGD", "function in function", "keras overflow", "overflow loop"),
+    *("tf_keras overflow compiled", "keras underflow eager", "keras scaled step"),
 }
 
 

@@ -30,7 +30,7 @@ def trained(api: Any, make: Callable[[], Any], data: str = "fit", **options: Any
     api.utils.set_random_seed(9)
     layers = api.layers
 
-    class Centred(layers.Layer):
+    class Centred(api.layers.Layer):
         def call(self, x: Any) -> Any:
             return x - tf.reduce_mean(x, axis=0, keepdims=True)
 

@@ -61,6 +61,20 @@ def average(
     return _in_graph(dense, list(names), label, scale)
 
 
+def average_of_upstream(
+    upstream: Sequence[Any], names: Sequence[str], label: str, weight: Any
+) -> list[Any]:
+    """On the way back through an average that was weighted with `weight`: its gradient."""
+    import tensorflow as tf
+
+    if weight is None or not scope.is_of_shares():
+        return average(upstream, names, label, weight)
+    with scope.weighted(weight):
+        share, to_sum = scope.share(), scope.gradient_weight()
+    sums = average(upstream, names, label, to_sum)
+    return [one * tf.cast(share, one.dtype) for one in sums]
+
+
 def _eager(tensors: list[Any], names: list[str], label: str, weight: Any) -> list[Any]:
     from tensorflow.python.eager import context, execute
 
@@ -266,7 +280,7 @@ def _of_unknown_length(slices: Any) -> list[Any]:
 def average_all(
     gradients: Sequence[Any], names: Sequence[str], label: str, *, every_row: bool
 ) -> list[Any]:
-    """The averages of tensors and tf.IndexedSlices, with this thread's weight.
+    """The averages of gradients, tensors and tf.IndexedSlices, with this thread's weight.
 
     The dense ones in one operation, each sparse one in its own; in a compiled function all in one,
     and so in a step that is computed alike: the rows of all ranks lie where this one's do. See
@@ -275,7 +289,7 @@ def average_all(
     from tensorflow.python.framework import indexed_slices
 
     names = _told_apart(names)
-    weight = scope.current_weight()
+    weight = scope.gradient_weight()
     if scope.is_computed_alike():
         return of_values(gradients, lambda values: average(values, names, label, weight))
     if gradients and not scope.is_alone() and compiled.is_compiled():

@@ -10,7 +10,7 @@ from typing import Any
 
 from tensorflow.mpi._src.runtime import c_api, group, threads
 
-_local = threading.local()  # weight, depth, step, passes, script
+_local = threading.local()  # weight, averaged, step, follows, script, shares
 _shared_out = False
 
 
@@ -30,6 +30,38 @@ def weighted(weight: Any) -> contextlib.AbstractContextManager[None]:
 def current_weight() -> Any:
     """The weight of this rank's samples in the step that is being traced or run; None if unset."""
     return getattr(_local, "weight", None)
+
+
+def shares() -> contextlib.AbstractContextManager[None]:
+    """What this thread takes of a loss inside is this rank's share: the ranks' add up. shares.py"""
+    return threads.inside(_local, shares=True)
+
+
+def is_of_shares() -> bool:
+    """Whether this thread is inside `shares()`."""
+    return bool(getattr(_local, "shares", False))
+
+
+def share() -> Any:
+    """This rank's part of the batch, by what its samples count: of all ranks together 1."""
+    weight = current_weight()
+    return (1.0 if weight is None else weight) / group.size
+
+
+def gradient_weight() -> Any:
+    """Of gradients that are taken now, in their average; None if it is 1.
+
+    Times the number of ranks an average is a sum; but what a rank of no samples has is not 0, if it
+    is no number.
+    """
+    weight = current_weight()
+    if not is_of_shares():
+        return weight
+    if weight is None:
+        return float(group.size)
+    import tensorflow as tf
+
+    return tf.where(weight > 0, float(group.size), 0.0)
 
 
 def on_part() -> contextlib.AbstractContextManager[None]:
@@ -75,19 +107,14 @@ def has_own_samples() -> bool:
     return is_on_part() or (_shared_out and not is_computed_alike())
 
 
-@contextlib.contextmanager
-def averaging_follows() -> Iterator[None]:
+def averaging_follows() -> contextlib.AbstractContextManager[None]:
     """Around what takes gradients and hands them to whoever averages all of them."""
-    _local.passes = getattr(_local, "passes", 0) + 1
-    try:
-        yield
-    finally:
-        _local.passes -= 1
+    return threads.inside(_local, follows=True)
 
 
 def does_averaging_follow() -> bool:
     """Whether this thread is inside `averaging_follows()`."""
-    return getattr(_local, "passes", 0) > 0
+    return bool(getattr(_local, "follows", False))
 
 
 def duplicates(every_row: bool) -> int:
@@ -141,15 +168,14 @@ def already_averaged() -> Iterator[None]:
         if context.executing_eagerly():
             # The kernels must run on this thread.
             stack.enter_context(context.execution_mode(context.SYNC))
+        stack.enter_context(threads.inside(_local, averaged=True))
         before = c_api.load().tfmpi_set_averaged(1)
-        _local.depth = getattr(_local, "depth", 0) + 1
         try:
             yield
         finally:
-            _local.depth -= 1
             c_api.load().tfmpi_set_averaged(before)
 
 
 def is_inside_already_averaged() -> bool:
     """Whether this thread is inside `already_averaged()`."""
-    return getattr(_local, "depth", 0) > 0
+    return bool(getattr(_local, "averaged", False))

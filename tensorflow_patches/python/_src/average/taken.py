@@ -42,11 +42,12 @@ class _Taken:
 
     op: Any
     variables: list[Any]  # tf.Variables, of what it holds
-    inputs: list[Any]  # what went in, but for the weight
+    inputs: list[Any]  # what the average is of; shares, where it adds these up
     version: int  # of the graph, with it
     slices: Any = None  # a sparse gradient, as it was taken
     duplicates: int = 0  # of it; see scope.duplicates
     is_average: bool = False
+    of_shares: bool = False
 
 
 def taken(gradients: Any, sources: Any) -> list[Any]:
@@ -54,12 +55,14 @@ def taken(gradients: Any, sources: Any) -> list[Any]:
     from tensorflow.python.eager import context
 
     gradients = list(gradients)
-    if group.size == 1 or len(gradients) != len(sources) or scope.does_averaging_follow():
+    if group.size == 1 or len(gradients) != len(sources):
+        return gradients
+    if scope.does_averaging_follow() and not scope.is_of_shares():
         return gradients
     places = [
         (place, variable)
         for place, (gradient, source) in enumerate(zip(gradients, sources, strict=True))
-        if _is_number(gradient) and (variable := _variable(source)) is not None
+        if _is_number(gradient) and (variable := variable_of(source)) is not None
     ]
     if not places:
         return gradients
@@ -78,7 +81,7 @@ def _is_number(gradient: Any) -> bool:
     return bool(gradient.dtype.is_floating or gradient.dtype.is_complex)
 
 
-def _variable(source: Any) -> Any:
+def variable_of(source: Any) -> Any:
     """The tf.Variable that `source` is, or that a Keras variable holds; None for a tensor."""
     from tensorflow.python.ops import variables
 
@@ -91,19 +94,31 @@ def _eagerly(gradients: list[Any], variables: list[Any]) -> list[Any]:
 
     global _averages_itself
     if not pywrap_tfe.TFE_Py_TapeSetIsEmpty() or scope.is_inside_already_averaged():
-        return gradients
+        return _as_parts(gradients)
     if _averages_itself is None:
         _averages_itself = collectives.called_by_script
     own_updates.trained.update(map(own_updates.key, variables))
     if not (scope.is_in_step() or (_has_own_data() and not _averages_itself)):
         if not _averages_itself:
             own_updates.taken_eagerly(variables)
-        return gradients
+        return _as_parts(gradients)
     names = [naming.variable_trained(None, variable) for variable in variables]
     averages = averaging.average_all(gradients, names, _LABEL, every_row=True)
     for gradient in averages:
         note_average(gradient)
     return averages
+
+
+def _as_parts(gradients: list[Any]) -> list[Any]:
+    """Of those that are not averaged: a script sees them as of this rank's part."""
+    if not scope.is_of_shares():
+        return gradients
+    import tensorflow as tf
+
+    def parts(values: list[Any]) -> list[Any]:
+        return [tf.math.divide_no_nan(v, tf.cast(scope.share(), v.dtype)) for v in values]
+
+    return averaging.of_values(gradients, parts)
 
 
 def note_average(gradient: Any) -> None:
@@ -122,9 +137,8 @@ def _in_graph(gradients: list[Any], variables: list[Any]) -> list[Any]:
     from tensorflow.python.framework import dtypes, indexed_slices, ops
 
     own_updates.trained.update(map(own_updates.key, variables))
-    weight = ops.convert_to_tensor(
-        1.0 if scope.current_weight() is None else scope.current_weight(), dtype=dtypes.float32
-    )
+    weight = scope.gradient_weight()
+    weight = ops.convert_to_tensor(1.0 if weight is None else weight, dtype=dtypes.float32)
     if scope.is_computed_alike():
         return averaging.of_values(gradients, lambda values: _pass_all(values, variables, weight))
     found = list(gradients)
@@ -165,13 +179,21 @@ def _of_any_length(tensor: Any) -> Any:
 def _pass(inputs: list[Any], variables: list[Any], weight: Any, slices: Any = None) -> list[Any]:
     from tensorflow.python.ops import gen_array_ops
 
-    outputs = gen_array_ops.identity_n([*inputs, weight], name="mpi_gradients")
+    passed = inputs if slices is None else inputs[:1]
+    passed = [*_as_parts(passed), *inputs[len(passed) :], weight]
+    outputs = gen_array_ops.identity_n(passed, name="mpi_gradients")
     op = outputs[0].op
     graph = op.graph
     if not hasattr(graph, "_tf_mpi_taken"):
         graph._tf_mpi_taken = {}
     graph._tf_mpi_taken[op] = _Taken(
-        op, variables, inputs, graph.version, slices, scope.duplicates(True)
+        op=op,
+        variables=variables,
+        inputs=inputs,
+        version=graph.version,
+        slices=slices,
+        duplicates=scope.duplicates(True),
+        of_shares=scope.is_of_shares(),
     )
     return list(outputs[:-1])
 
@@ -190,6 +212,8 @@ def reach(gradient: Any) -> tuple[Any, bool]:
         direct = tensor.op.type == "Placeholder"
         _average_what_it_is_made_of(tensor, _HANDED_ON if direct else _ASSIGNED)
         return gradient, lineage.is_averaged(gradient)
+    if taken.of_shares:
+        _become_average(taken)  # an optimizer would average it as a part's
     if taken.is_average:
         return gradient, True
     if taken.slices is not None:

@@ -319,7 +319,7 @@ def gather(x: Any, part: Part | None, alike: bool) -> Any:
 
         def gradient(upstream: Any) -> Any:
             if not alike:
-                (upstream,) = averaging.average(
+                (upstream,) = averaging.average_of_upstream(
                     [upstream], ["whole batch"], "gradient of the whole batch", weight
                 )
             scale = share(weight, upstream.dtype)

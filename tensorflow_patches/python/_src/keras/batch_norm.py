@@ -107,7 +107,7 @@ def of_all_ranks(mean: Any, variance: Any, name: str, mask: Any) -> tuple[Any, A
     def average(first: Any, second: Any) -> tuple[tuple[Any, Any], Any]:
         def gradient(upstream_first: Any, upstream_second: Any) -> list[Any]:
             with as_now():
-                found = averaging.average(
+                found = averaging.average_of_upstream(
                     [upstream_first, upstream_second],
                     ["mean", "square"],
                     f"{name} gradient",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from tensorflow.mpi._src.average import shares
 from tensorflow.mpi._src.data import feeds, predictions
 from tensorflow.mpi._src.files import downloads, keras_files, saves
 from tensorflow.mpi._src.global_batch import losses, metrics
@@ -78,6 +79,9 @@ KERAS = (
         optimizers.averaging_lists, "gradients are averaged where an update begins", _OPTIMIZERS),
     Row("keras.src.optimizers.base_optimizer:BaseOptimizer.apply_gradients", How.SUBCLASSES,
         optimizers.averaging_pairs, "gradients are averaged where an update begins", _OPTIMIZERS),
+    Row("keras.src.optimizers.base_optimizer:BaseOptimizer.scale_loss", How.SUBCLASSES,
+        shares.noting_scaled, "a part's gradient of a scaled loss is its share",
+        "tf/average/test_taken.py"),
     Row("keras.src.optimizers.base_optimizer:BaseOptimizer._get_current_learning_rate", How.WRAP,
         learning_rate.scaling, "an update takes the scaled rate", _RATE, RATE),
     Row("keras.src.backend.tensorflow.optimizer:TFOptimizer._all_reduce_sum_gradients", How.WRAP,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from tensorflow.mpi._src.average import distinct
+from tensorflow.mpi._src.average import distinct, shares
 from tensorflow.mpi._src.compat_v1 import gradients
 from tensorflow.mpi._src.distribute import average_loss, strategies
 from tensorflow.mpi._src.files import dataset_files, tensorflow_files, writes
@@ -50,6 +50,8 @@ TENSORFLOW = (
         "the script looks at no gradient in between", _SPARSE),
     Row(f"{_P}.training.optimizer:Optimizer.compute_gradients", How.WRAP, gradients.computing,
         "its gradients are averaged together, not as taken", "tf/compat_v1/test_compat_v1.py"),
+    Row(f"{_P}.eager.backprop:GradientTape.gradient", How.WRAP, shares.taking_by_shares,
+        "a part's gradient of a scaled loss is its share", "tf/average/test_taken.py"),
     Row(f"{_P}.eager.backprop:GradientTape.gradient", How.WRAP, batch_gradients.of_whole_batch,
         "a sum over a part is scaled to the batch's", _BATCH),
     # tf.distribute

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from tensorflow.mpi._src.average import distinct
+from tensorflow.mpi._src.average import distinct, shares
 from tensorflow.mpi._src.files import keras_files
 from tensorflow.mpi._src.global_batch import losses
 from tensorflow.mpi._src.interpose.rows import How, Row
@@ -45,6 +45,10 @@ TF_KERAS = (
     Row(f"{_LEGACY}:OptimizerV2.apply_gradients", How.SUBCLASSES,
         optimizers.averaging_tf_keras, "gradients are averaged where an update begins",
         _OPTIMIZERS),
+    Row("tf_keras.src.mixed_precision.loss_scale_optimizer:"
+        "{LossScaleOptimizer,LossScaleOptimizerV3}.get_scaled_loss", How.WRAP,
+        shares.noting_scaled, "a part's gradient of a scaled loss is its share",
+        "tf/average/test_taken.py"),
     Row("tf_keras.src.optimizers.optimizer:_BaseOptimizer._deduplicate_sparse_grad", How.WRAP,
         distinct.but_for_distinct, "averaged rows are summed already", _SPARSE),
     Row(f"{_LEGACY}:_deduplicate_indexed_slices", How.WRAP,

@@ -1,0 +1,90 @@
+"""The gradient of a scaled loss of this rank's part of a batch: its share of the whole batch's.
+
+A mean over a part has a gradient that is as many times that of its samples in the mean over the
+batch as there are parts. In float16, for which losses are scaled, numbers on the way back overflow
+that do not in one process, and its step is skipped. So the way back begins with the part's share of
+the batch in place of 1, and what would be averaged is added up (docs/decisions/071-shares.md).
+
+From the loss to the variables' gradients and no further: a script that looks at one which is not
+averaged sees that of its part.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from tensorflow.mpi._src.average import scope, taken
+from tensorflow.mpi._src.interpose import hooking
+from tensorflow.mpi._src.runtime import group
+
+_SCALED = "_tf_mpi_scaled_loss"  # on a tensor
+
+
+def noting_scaled(scale: Any) -> Any:
+    """Wraps an optimizer's method: what it makes of a loss is scaled."""
+
+    @hooking.not_converted
+    @functools.wraps(scale)
+    def scaled(self: Any, loss: Any) -> Any:
+        result = hooking.as_here(scale)(self, loss)
+        if callable(result):
+            return lambda: _note(result())
+        return result if result is loss else _note(result)
+
+    return scaled
+
+
+def _note(loss: Any) -> Any:
+    import tensorflow as tf
+
+    if tf.is_tensor(loss):
+        setattr(loss, _SCALED, True)
+    return loss
+
+
+def taking_by_shares(original: Any) -> Any:
+    """Wraps GradientTape.gradient(target, sources, output_gradients=None, ...)."""
+
+    @hooking.not_converted
+    @functools.wraps(original)
+    def gradient(
+        self: Any,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        original_here = hooking.as_here(original)
+        if not _are_shares(target, sources):
+            return original_here(self, target, sources, output_gradients, *args, **kwargs)
+        upstream = _times_share(target, output_gradients)
+        with scope.shares():
+            return original_here(self, target, sources, upstream, *args, **kwargs)
+
+    return gradient
+
+
+def _are_shares(target: Any, sources: Any) -> bool:
+    """Whether what is taken of `target` is the gradient, for an update, of a rank's own samples."""
+    import tensorflow as tf
+
+    return (
+        group.size > 1
+        and scope.has_own_samples()
+        and not scope.is_inside_already_averaged()
+        and any(hasattr(one, _SCALED) for one in tf.nest.flatten(target))
+        and all(taken.variable_of(one) is not None for one in tf.nest.flatten(sources))
+    )
+
+
+def _times_share(target: Any, output_gradients: Any) -> list[Any]:
+    import tensorflow as tf
+
+    targets = tf.nest.flatten(target)
+    given = [None] * len(targets) if output_gradients is None else tf.nest.flatten(output_gradients)
+    ones = [
+        tf.ones_like(t) if g is None else tf.convert_to_tensor(g) for t, g in zip(targets, given)
+    ]
+    return [one * tf.cast(scope.share(), one.dtype) for one in ones]
