@@ -430,6 +430,14 @@ def traced(function: Callable[..., Any], specs: Any) -> tuple[kinds.Analysis, An
     return kinds.Analysis(known, is_trained=True), result, inputs
 
 
+def of_function(function: Callable[..., Any], specs: Any) -> kinds.Kind:
+    try:
+        told, result, _ = traced(function, specs)
+    except Exception:  # of a function that cannot be traced
+        return kinds.Kind.UNKNOWN
+    return told.kind(result)
+
+
 def agree(function: Callable[..., Any], specs: Any) -> bool:
     """Whether the numbers of a batch and of its parts are as its kind says."""
     told, result, inputs = traced(function, specs)
@@ -479,7 +487,7 @@ def listed() -> dict[str, str]:
     for name in BY_SAMPLE:
         function = getattr(keras.losses, name, None) or getattr(keras.metrics, name)
         y = few if name.startswith("sparse") else several
-        found[name] = kinds.of_function(function, [y, several]).name
+        found[name] = of_function(function, [y, several]).name
     return found
 
 
@@ -519,7 +527,7 @@ def main() -> None:
     }
     found = {
         kind: {
-            name: kinds.of_function(function, arguments).name
+            name: of_function(function, arguments).name
             for name, (function, *arguments) in functions.items()
         }
         for kind, functions in FUNCTIONS.items()

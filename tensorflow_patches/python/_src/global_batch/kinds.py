@@ -24,7 +24,7 @@ from tensorflow.mpi._src.global_batch.kind import (
 from tensorflow.mpi._src.global_batch.node import Node
 
 __all__ = [
-    "ADDITIVE", "ROWS", "Analysis", "Kind", "Ratio", "Term", "key", "of_function", "origin",
+    "ADDITIVE", "ROWS", "Analysis", "Kind", "Ratio", "Term", "key", "origin",
     "terms",
 ]  # fmt: skip
 
@@ -349,27 +349,6 @@ def terms(analysis: Analysis, tensor: Any) -> list[Term] | None:
         minus = op.type == "Neg" or (op.type == "Sub" and place == 1)
         found += [term._replace(negative=term.negative != minus) for term in inner]
     return found
-
-
-def of_function(function: Callable[..., Any], arguments: Sequence[Any]) -> Kind:
-    """What `function` makes of rows like `arguments`, tensors or specs; it is traced for that.
-
-    UNKNOWN if it cannot be traced, or returns no tensor.
-    """
-    import tensorflow as tf
-    from tensorflow.python.framework import func_graph
-
-    graph = func_graph.FuncGraph("tf_mpi_kinds")
-    try:
-        with graph.as_default():
-            rows = [tf.compat.v1.placeholder(a.dtype, [None, *a.shape[1:]]) for a in arguments]
-            result = function(*rows)
-            if result is None or not tf.is_tensor(result):
-                return Kind.UNKNOWN
-            known = {key(row): Kind.ROWS for row in rows}
-            return Analysis(known, is_trained=True).kind(tf.convert_to_tensor(result))
-    except Exception:  # of the script's function: it says so where it is really called
-        return Kind.UNKNOWN
 
 
 def origin(tensor: Any) -> Any:
