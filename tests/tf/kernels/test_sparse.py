@@ -83,7 +83,7 @@ def test_control_of_ranks_that_average_nothing(launch, scripts, v1_alone):
 
 @pytest.fixture(scope="module")
 def edges(launch, scripts):
-    return launch(scripts / "sparse_edges.py", np=2, pooled=True).check().results
+    return launch(scripts / "sparse_edges.py", np=2).check().results
 
 
 def test_weights_rows_and_modes(edges):
