@@ -2,7 +2,9 @@
 
 import os
 
+import keras
 import tensorflow as tf
+import tf_keras
 from common import result
 
 WHOLE = tf.data.Dataset.range(23)
@@ -46,6 +48,21 @@ def seen_after_a_break():
     return [step.numpy().tolist() for step in part.prefetch(2)]
 
 
+def metrics(api):
+    """Sums over all samples: after two epochs, and after one more that begins anew."""
+    metric = api.metrics.Sum()
+    sums = []
+    for epochs in (2, 1):
+        for _ in range(epochs):
+            for batch in mine(WHOLE.batch(5)):
+                metric.update_state(tf.cast(batch, tf.float32))
+        if tf.mpi.rank() == 0:
+            metric.result()  # no meeting
+        sums.append(float(metric.result()))
+        metric.reset_state()
+    return sums
+
+
 found = {
     "batches": seen(WHOLE.batch(5)),
     "shuffled": seen(WHOLE.shuffle(23).batch(5).map(lambda batch: batch)),
@@ -60,5 +77,6 @@ found = {
 }
 numbers = seen_in_function().numpy().tolist()
 longest = int(tf.mpi.allreduce(len(numbers), "max"))
+found["metrics"] = [metrics(keras), metrics(tf_keras)]
 found["function"] = [numbers[i : i + 1] for i in range(longest)]
 result(found)

@@ -53,9 +53,10 @@ def shard(dataset: Any, batched: bool | None) -> Any:
     scope.share_out()
     if not collectives.called_by_script:
         log.once(
-            "each rank iterates its part of a dataset. Gradients are averaged; what a loop reads "
-            "of a metric, or computes itself, is of this rank's part, and may decide otherwise on "
-            "another rank: tf.mpi.allreduce(value) makes a mean of all ranks'",
+            "each rank iterates its part of a dataset. Gradients are averaged, and Keras's metrics "
+            "are of all ranks when a loop has come to the dataset's end; until then, and of "
+            "numbers that it computes itself, it has this rank's part, which may decide otherwise "
+            "on another rank: tf.mpi.allreduce(value) makes a mean of all ranks'",
             key="of a part",
         )
     return part

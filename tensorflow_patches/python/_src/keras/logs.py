@@ -35,7 +35,17 @@ def sum_metrics(model: Any, kind: str, label: str) -> None:
     before that, as after an evaluation in the middle of an epoch, each rank adds to that sum, and
     the next one counts it once.
     """
-    for variable, total in _totals(model, kind, label):
+    _assign(_totals(model, kind, label))
+
+
+def sum_states(metrics: list[Any], label: str) -> None:
+    """As sum_metrics, of metrics of no model, whose states are sums over each rank's samples."""
+    found = {id(variable): (variable, False) for one in metrics for variable in one.variables}
+    _assign(_over_ranks(list(found.values()), label))
+
+
+def _assign(totals: list[tuple[Any, Any]]) -> None:
+    for variable, total in totals:
         variable.assign(total)
         unwrap.tf_variable(variable).__dict__[BASE] = total
 
@@ -55,13 +65,7 @@ def summed_metrics(model: Any, kind: str, label: str) -> Iterator[None]:
 
 
 def _totals(model: Any, kind: str, label: str) -> list[tuple[Any, Any]]:
-    """The metrics' variables and their values over all ranks.
-
-    State is summed, as in tf.distribute, unless its variable says aggregation="mean"; if it says
-    neither, or the metric has seen the whole batch on every rank, then rank 0's is every rank's.
-    """
-    import numpy as np
-
+    """The metrics' variables and their values over all ranks."""
     found: dict[int, tuple[Any, bool]] = {}
     now = plan.current(model, kind)
     everything = now is not None and now.is_whole
@@ -70,9 +74,18 @@ def _totals(model: Any, kind: str, label: str) -> list[tuple[Any, Any]]:
         for variable in metric.variables:
             is_alike = everything or id(unwrap.tf_variable(variable)) in alike
             found.setdefault(id(variable), (variable, is_alike))
-    kept = [
-        pair for pair in found.values() if unwrap.tf_variable(pair[0]).dtype.is_numpy_compatible
-    ]
+    return _over_ranks(list(found.values()), label)
+
+
+def _over_ranks(found: list[tuple[Any, bool]], label: str) -> list[tuple[Any, Any]]:
+    """Variables, each with whether it is the same on all ranks, and their values over all ranks.
+
+    State is summed, as in tf.distribute, unless its variable says aggregation="mean"; if it says
+    neither, or the metric has seen the whole batch on every rank, then rank 0's is every rank's.
+    """
+    import numpy as np
+
+    kept = [pair for pair in found if unwrap.tf_variable(pair[0]).dtype.is_numpy_compatible]
     if not kept:
         return []
     values = [_numpy(variable) for variable, _ in kept]
