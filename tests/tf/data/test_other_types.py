@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from compare import assert_close, assert_same
+from compare import assert_cases_close, assert_same
 
 from reference import reference
 from tiers import full
@@ -15,9 +15,7 @@ def test_elements_of_other_types_equal_one_process(launch, scripts, args):
     env = {"TF_MPI_SHARD": "off"} if args else {}
     run = launch(scripts / "other_types.py", np=2, args=args, env=env, timeout=240).check()
     assert_same(run.results)
-    for case, values in alone.items():
-        for name, value in values.items():
-            assert_close(run.results[1][case][name], value, 1e-5)
+    assert_cases_close(run.results[1], alone, 1e-5)
     if not args:
         said = run.stderr[0]
         assert said.count("a batch that holds a Plain, whose samples") == 1

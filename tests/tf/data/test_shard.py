@@ -113,7 +113,7 @@ def test_other_batches_equal_one_process(launch, scripts, mode, framework):
 def test_ranks_with_parts_of_their_own_are_told(launch, scripts):
     run = launch(scripts / "shards_own.py", np=2, args=["unsaid", "keras"], timeout=120)
     assert run.returncode != 0
-    words = ("batch_size of fit() is 10 on rank 0 and 3 on rank 1", "tf.mpi.own_data()")
+    words = ("batch_size of fit() is 10 on rank 0 and 3 on rank 1", "say so by tf.mpi.own_data()")
     assert any(all(word in text for word in words) for text in run.stderr)
 
 
