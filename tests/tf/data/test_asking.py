@@ -21,7 +21,7 @@ def test_asking_changes_nothing(run, case):
 def test_other_data_are_said_once_with_both_ways(run):
     lines = [line for line in run.stderr[0].splitlines() if "were given different arrays" in line]
     assert len(lines) == 1
-    assert "tf.mpi.own_data()" in lines[0] and "TF_MPI_SHARD=off" in lines[0]
+    assert "say so by tf.mpi.own_data()" in lines[0] and "or by TF_MPI_SHARD=off" in lines[0]
 
 
 def test_data_that_a_script_says_are_its_own_are_not_shared(run):
