@@ -17,8 +17,8 @@ OF_PART = "normalizes by each rank's part of the batch"
 
 # What the quick tier trains with: of losses, of steps of the script's own, of metrics.
 QUICK = (
-    *("root_of_mean", "own_dice", "masked", "valid", "contrastive", "average_loss", "metrics"),
-    "outputs",
+    *("root_of_mean", "own_dice", "masked", "valid", "contrastive", "average_loss", "own_sum"),
+    *("metrics", "outputs"),
 )
 COMPILED = (
     *("root_of_mean", "own_dice", "sum_of_samples", "valid", "contrastive", "anchors", "own_sum"),

@@ -304,7 +304,16 @@ def _small_sum(errors: Any) -> Any:
 
 
 def own_sum() -> dict[str, Any]:
-    return _flat(Own(_small_sum).ready())
+    found = _flat(Own(_small_sum).ready())
+    model = Own(_small_sum)
+
+    def regularized(errors: Any) -> Any:
+        weights = model.net.trainable_variables
+        return _small_sum(errors) + 0.1 * tf.add_n([tf.nn.l2_loss(w) for w in weights])
+
+    model.loss_of = regularized
+    again = _flat(model.ready())
+    return found | {f"{name} regularized": value for name, value in again.items()}
 
 
 def _flat(model: Any) -> dict[str, Any]:

@@ -168,7 +168,7 @@ def _to_predict(
     )
 
 
-def _part(stream: streams.Stream, element: Callable[[Any, Any, Any], Any]) -> Any:
+def _part(stream: streams.Stream, element: Callable[[Any, Any, Any, Any], Any]) -> Any:
     """This rank's samples, made ahead of need if no other rank must ask for them, too."""
     part = batch_shard.shard_batches(stream.dataset, stream.sizes, element)
     if stream.once:

@@ -296,7 +296,7 @@ def gather_batch(x: Any) -> Any:
 
 
 def gather(x: Any, part: Part | None, alike: bool) -> Any:
-    """The rows of `x` of all ranks, in the batch's order; differentiable.
+    """The rows of `x` of all ranks, in the batch's order; differentiable if floating.
 
     A step averages its gradients over ranks with the weight of its samples. What flows back through
     here is scaled so that this average is the gradient of the mean of the ranks' losses.

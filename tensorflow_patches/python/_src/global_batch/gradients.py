@@ -71,8 +71,8 @@ def _look_at(part: Any, look: Look, targets: list[Any], upstream: Any) -> None:
             look.whys.append(Why(LOSS, part.why(target)))
             return
         site.terms += [term.kind for term in terms]
-    kinds = set(site.terms) - {Kind.CONST}
-    if look.eagerly and kinds not in (set(), {Kind.MEAN}, {Kind.SUM}):
+    kinds = set(site.terms)
+    if look.eagerly and not kinds <= {Kind.MEAN, Kind.CONST} and kinds != {Kind.SUM}:
         look.whys.append(Why(LOSS))
 
 
@@ -116,8 +116,8 @@ def _scaled(part: Any, target: Any) -> tuple[Any, Any]:
     targets = tf.nest.flatten(target)
     # A static number of samples is a constant, which hides that a sum is divided by it: so what was
     # decided on any number of samples counts.
-    kinds = set(site.terms) - {Kind.CONST} if site is not None else None
-    if kinds is not None and kinds <= {Kind.MEAN}:
+    kinds = set(site.terms) if site is not None else None
+    if kinds is not None and kinds <= {Kind.MEAN, Kind.CONST}:
         return target, None
     if kinds == {Kind.SUM}:
         scaled = [tf.ones_like(one) * part.share(one.dtype) for one in targets]

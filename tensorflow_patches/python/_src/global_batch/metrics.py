@@ -56,18 +56,19 @@ def _looked_at(part: Any, look: Look, metric: Any, function: Any, args: Any, kwa
     new = [op for op in operations if op.name not in look.judged]
     look.judged.update(op.name for op in new if op.type in states.ASSIGNS)
     variables = _variables(metric)
-    own = {id(variable.handle): False for variable in variables}
+    own: dict[int, bool | None] = {id(variable.handle): None for variable in variables}
     why = next(iter(look.whys[mark.whys :]), None)
     for handle, added in states.assigned(graph, new):
         if id(handle) not in own:
             continue
         kind = None if added is None else part.kind(added)
-        if kind in (Kind.MEAN, Kind.CONST) and added.dtype.is_floating:
-            own[id(handle)] = True
-        elif kind is not Kind.SUM and not part.is_count(added):
+        once = kind in (Kind.MEAN, Kind.CONST) and added.dtype.is_floating
+        both = own[id(handle)] not in (None, once)
+        if both or not (once or kind is Kind.SUM or part.is_count(added)):
             why = Why(f"the metric '{metric.name}'", part.why(added))
+        own[id(handle)] = once
     if why is None:
-        site.once = [own[id(variable.handle)] for variable in variables]
+        site.once = [bool(own[id(variable.handle)]) for variable in variables]
         site.given = _given(args, kwargs)
         return found
     look.restart(mark)
@@ -85,8 +86,8 @@ def _of_part(part: Any, site: Site, metric: Any, function: Any, args: Any, kwarg
     import tensorflow as tf
 
     # A weight that is there only where shapes are static is the number of samples: it counts.
-    counts = site.given != _given(args, kwargs)
-    variables = [] if counts else _variables(metric)
+    counts_samples = site.given != _given(args, kwargs)
+    variables = [] if counts_samples else _variables(metric)
     once = [one for one, is_once in zip(variables, site.once) if is_once]
     before = [tf.identity(variable) for variable in once]
     found = function(metric, *args, **kwargs)

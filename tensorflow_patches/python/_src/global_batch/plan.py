@@ -69,7 +69,10 @@ def of(step: Step, spec: Any, even: bool, why: str | None, whole_batches: bool) 
     """
     plans = vars(step.model).setdefault(_PLANS, {})
     known = (step.call, _described(spec), even, why, whole_batches)
-    if step.fresh or known not in plans:
+    if step.fresh:
+        for stale in [key for key in plans if key[0] == step.call]:
+            del plans[stale]
+    if known not in plans:
         plans[known] = _made(step, spec, even, why, whole_batches)
     plan: Plan = plans[known]
     vars(step.model).setdefault(_NOW, {})[STEPS[step.call]] = plan
@@ -217,7 +220,7 @@ def _kept(part: batch.Part, graph: Any, handle: Any, added: Any, operations: lis
         else:
             continue
         for kind in values:
-            if kind not in (Kind.CONST, Kind.GRADIENT):
+            if kind not in (Kind.CONST, Kind.GRADIENT) and worst in (Kind.CONST, *ROWS):
                 worst = kind
     return worst
 

@@ -255,7 +255,7 @@ def over_ranks(original: Any) -> Any:
             result = original(self, logs)
             if result is logs:
                 result = logs_of_ranks.returned(self, kind, logs, f"logs {number}")
-            synchronize_states(self, f"end of epoch {number}")
+            synchronize_states(self, f"end of {kind} {number}")
             return result
         finally:
             _inside.on = False

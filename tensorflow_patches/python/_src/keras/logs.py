@@ -150,10 +150,10 @@ def returned(model: Any, kind: str, logs: Any, label: str) -> Any:
     names = [list(map(str, path)) for path in own]
     everyone = control_plane.gather(label, names, [mine, *own.values()])
     if all(theirs == names for theirs, _ in everyone):
-        for place, (path, value) in enumerate(own.items()):
+        for place, path in enumerate(own):
             source = sources.get(path)
             parts = [(arrays[0], arrays[place + 1]) for _, arrays in everyone]
-            found[path] = _together(parts, source is not None and source.is_sum, value.shape)
+            found[path] = _together(parts, source is not None and source.is_sum)
     return _replaced(logs, found)
 
 
@@ -164,11 +164,12 @@ def _result(source: results.Source) -> Any:
     return float(result) if not getattr(result, "shape", ()) else result
 
 
-def _together(parts: list[tuple[Any, Any]], is_sum: bool, shape: tuple[int, ...]) -> Any:
+def _together(parts: list[tuple[Any, Any]], is_sum: bool) -> Any:
     """Of the ranks' weights and values; what is the same on all of them stays as it is."""
     import numpy as np
 
     values = [value for weight, value in parts if weight > 0] or [parts[0][1]]
+    shape = values[0].shape
     if any(value.shape != shape for value in values):
         return parts[0][1]
     if is_sum:
