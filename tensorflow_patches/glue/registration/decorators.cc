@@ -126,7 +126,7 @@ OpKernel* MakeCompiledScatter(OpKernelConstruction* construction, Stock& stock) 
 // The optimizer ops of apply_ops.h.
 constexpr std::string_view kDense = "dense optimizer ops", kSparse = "sparse optimizer ops";
 
-// kOthers: what is none of the others, as the device of a plug-in.
+// kOthers: any other device, as that of a plug-in.
 enum class Devices { kAll, kCpu, kGpu, kXla, kOthers };
 
 struct Decorator {

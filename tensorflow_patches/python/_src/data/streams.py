@@ -23,7 +23,7 @@ _ENDED = -1
 
 
 class Stream(NamedTuple):
-    """Batches that are the same on all ranks.
+    """Batches of one rank; of what `same_everywhere` returns the same on all ranks.
 
     dataset: a tf.data.Dataset.
     length: "endless", a number of batches, or None if unknown.

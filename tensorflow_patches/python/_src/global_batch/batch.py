@@ -146,7 +146,7 @@ class Part:
         if self.kind(value) is kinds.Kind.CONST:
             return value
         wide = value if value.dtype.is_floating else tf.cast(value, tf.float64)
-        scaled = wide * self.share(wide.dtype) if is_sum else self.scaled(wide)
+        scaled = wide * self.to_sum(wide.dtype) if is_sum else self.scaled(wide)
         mean = averaging.average([scaled], [what], "whole batch's mean", self.weight)[0]
         mean = mean if value.dtype.is_floating else tf.cast(tf.round(mean), value.dtype)
         self.note(mean, kinds.Kind.CONST)
@@ -165,9 +165,9 @@ class Part:
         finally:
             self._updating.discard(id(metric))
 
-    def share(self, dtype: Any) -> Any:
+    def to_sum(self, dtype: Any) -> Any:
         """What a sum over these samples is scaled with, for an average with the ranks' weights."""
-        return share(self.weight, dtype)
+        return to_sum(self.weight, dtype)
 
     def terms(self, value: Any) -> list[kinds.Term] | None:
         """Sums over samples, means and quotients of sums that `value` is a sum of; None: others."""
@@ -178,7 +178,7 @@ class Part:
         import tensorflow as tf
 
         if term.kind is kinds.Kind.SUM:
-            return self.share(term.tensor.dtype)
+            return self.to_sum(term.tensor.dtype)
         ratio = term.ratio
         if ratio is None:
             return None
@@ -193,7 +193,7 @@ class Part:
             else tf.math.divide_no_nan(ratio.of_whole(mine), ratio.of_whole(total))
         )
         by = tf.cast(by, term.tensor.dtype)
-        return by * self.share(by.dtype) if ratio.numerator is kinds.Kind.SUM else by
+        return by * self.to_sum(by.dtype) if ratio.numerator is kinds.Kind.SUM else by
 
     def scaled(self, value: Any) -> Any:
         """`value`, a sum of `terms`, such that its weighted average is the whole batch's."""
@@ -272,7 +272,7 @@ def can_be_gathered(value: Any) -> bool:
     return value.shape.rank is not None and value.shape.rank > 0
 
 
-def share(weight: Any, dtype: Any) -> Any:
+def to_sum(weight: Any, dtype: Any) -> Any:
     """The number of ranks by this rank's weight: the average of 1 so scaled is a sum."""
     import tensorflow as tf
 
@@ -322,7 +322,7 @@ def gather(x: Any, part: Part | None, alike: bool) -> Any:
                 (upstream,) = averaging.average_of_upstream(
                     [upstream], ["whole batch"], "gradient of the whole batch", weight
                 )
-            scale = share(weight, upstream.dtype)
+            scale = to_sum(weight, upstream.dtype)
             return source[1](upstream) * scale
 
         return tf.stop_gradient(source[0]), gradient

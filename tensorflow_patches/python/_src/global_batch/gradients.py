@@ -120,7 +120,7 @@ def _scaled(part: Any, target: Any) -> tuple[Any, Any]:
     if kinds is not None and kinds <= {Kind.MEAN, Kind.CONST}:
         return target, None
     if kinds == {Kind.SUM}:
-        scaled = [tf.ones_like(one) * part.share(one.dtype) for one in targets]
+        scaled = [tf.ones_like(one) * part.to_sum(one.dtype) for one in targets]
         return target, tf.nest.pack_sequence_as(target, scaled)
     if not all(map(batch.is_symbolic, targets)):
         return target, None

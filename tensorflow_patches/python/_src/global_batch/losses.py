@@ -175,12 +175,12 @@ def _scaled(loss: Any, part: Any, site: Site, value: Any, given: _Given) -> Any:
     import tensorflow as tf
 
     if site.terms == [Kind.SUM] or (site.terms == [Kind.ROWS] and _sums(loss)):
-        return value * part.share(value.dtype)
+        return value * part.to_sum(value.dtype)
     if site.terms != [Kind.ROWS]:
         return part.scaled(value)
     divisor = _divisor(loss, given, value.dtype)
     total = batch.sum_over_ranks(divisor, part, f"divisor of {loss.name}")
-    by = tf.math.divide_no_nan(divisor * part.share(value.dtype), total)
+    by = tf.math.divide_no_nan(divisor * part.to_sum(value.dtype), total)
     return value * by
 
 

@@ -92,7 +92,7 @@ def _of_part(part: Any, site: Site, metric: Any, function: Any, args: Any, kwarg
     before = [tf.identity(variable) for variable in once]
     found = function(metric, *args, **kwargs)
     for variable, value in zip(once, before, strict=True):
-        by = tf.math.divide_no_nan(1.0, tf.cast(part.share(tf.float32), tf.float32))
+        by = tf.math.divide_no_nan(1.0, tf.cast(part.to_sum(tf.float32), tf.float32))
         variable.assign(value + (variable - value) * tf.cast(by, variable.dtype))
     return found
 

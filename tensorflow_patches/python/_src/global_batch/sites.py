@@ -40,7 +40,8 @@ class Site:
         self.leaves: list[Leaf] = []  # of the arguments, where how is WHOLE
         self.once: list[bool] = []  # by variable of a metric: a batch adds to it once, not a sample
         self.given: list[str] = []  # which arguments a metric was given
-        self.terms: list[Kind] = []  # of a gradient's targets
+        # Of a gradient's targets; of a loss its kind: ROWS, where Keras reduces a value a sample.
+        self.terms: list[Kind] = []
 
 
 class Why(NamedTuple):

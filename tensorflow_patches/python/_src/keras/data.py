@@ -120,6 +120,7 @@ def _array_sizes(adapter: Any) -> set[int] | None:
 def made_on_part(make: Any) -> Any:
     def make_function(self: Any, step_function: Any, *args: Any, **kwargs: Any) -> Any:
         kind = "test_step" if step_function == self.test_step else "train_step"
+        # feeds.wrap_steps has wrapped the method, too; inside of this it does nothing more.
         return make(self, feeds.step_on_shard(self, kind, step_function), *args, **kwargs)
 
     return make_function

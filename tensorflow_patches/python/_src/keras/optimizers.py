@@ -1,7 +1,8 @@
 """Keras optimizers average their gradients at their outermost update call.
 
-They update variables with assign ops, so no decorated kernel sees their gradients. Every path of
-an update begins in one or two methods; the outermost call of any of them, in the class
+They update variables with assign ops, so no decorated optimizer op sees their gradients: the
+average is an IdentityN (average/carrier.py), whose kernel is decorated. Every path of an update
+begins in one or two methods; the outermost call of any of them, in the class
 itself or in a subclass's override, averages all gradients in one op before anything else sees
 them: clipping, accumulation, unscaling and the check for finite values then decide alike on all
 ranks. Covers Keras 3 on the TensorFlow backend, and tf_keras's current and legacy optimizers.
