@@ -405,6 +405,10 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
             lambda y, p: tf.reduce_mean(tf.boolean_mask(square(y, p), y > 0)),
             *(WIDE, WIDE),
         ),
+        "some with others": (
+            lambda y, p: tf.reduce_sum(tf.boolean_mask(p, y > 0) - tf.boolean_mask(p, y <= 0)),
+            *(FLAT, FLAT),
+        ),
         "contrastive": (contrastive, WIDE, WIDE),
         "barlow twins": (barlow, WIDE, WIDE),
         "distances": (lambda y, p: tf.norm(p[:, None] - p[None], axis=-1), WIDE, WIDE),

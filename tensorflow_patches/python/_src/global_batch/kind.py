@@ -46,7 +46,8 @@ class Told:
       (o * N + i) * inner + j. What is concatenated has several outer, what is flattened inner ones.
     power: of the number of samples; None: some function of it.
     over: the key of a scalar, a sum over samples, by which it is divided.
-    same: all rows are alike. some: only some rows, by their values. place: the rows' numbers.
+    same: all rows are alike. place: the rows' numbers.
+    some: only some rows, by their values: what chose them. Those of two masks are others.
     loose: it fits each outer and inner, as random numbers do.
     zero: it is 0, and may stand for a sum as well. numbers: what is known of its values.
     """
@@ -58,7 +59,7 @@ class Told:
     power: int | None = 0
     over: Any = None
     same: bool = False
-    some: bool = False
+    some: Any = None
     place: bool = False
     loose: bool = False
     zero: bool = False

@@ -570,7 +570,7 @@ def _own_rows(params: Told, indices: Told, axis: int) -> Told:
     if indices.some and indices.axis < 0:
         return MIXED
     if indices.some:  # those of a mask of as many rows
-        return params.but(axis=axis + indices.axis, some=True)
+        return params.but(axis=axis + indices.axis, some=indices.some)
     plain = params.outer == params.inner == sizes.ONE
     return params.but(axis=axis + indices.axis if indices.axis >= 0 else -1) if plain else MIXED
 
@@ -765,7 +765,21 @@ def where(node: Node) -> Told:
     told = node.told[0]
     if not told.has_rows or not told.is_plain or told.axis:
         return MIXED if told.axis >= 0 else UNKNOWN
-    return Told(Kind.ROWS, some=True, place=True)
+    return Told(Kind.ROWS, some=_made(node, node.inputs[0]), place=True)
+
+
+def _made(node: Node, mask: Any, depth: int = 3) -> Any:
+    """By which ops: a script writes `labels != -100` once for each tensor that it masks."""
+    while mask.op.type in ("Identity", "Reshape", "Squeeze"):
+        mask = mask.op.inputs[0]
+    op = mask.op
+    if op.type == "Const":
+        return op.get_attr("value").SerializeToString()
+    if not depth or not op.inputs or op.op_def.is_stateful:
+        return node.analysis.key(mask)
+    sources = tuple(_made(node, source, depth - 1) for source in op.inputs)
+    attributes = tuple((name, str(op.node_def.attr[name])) for name in sorted(op.node_def.attr))
+    return (op.type, mask.value_index, attributes, sources)
 
 
 def words(node: Node) -> Told:
@@ -773,7 +787,8 @@ def words(node: Node) -> Told:
     told = node.told[0]
     if not told.has_rows or not told.is_plain or told.some or told.axis:
         return MIXED if told.has_rows else UNKNOWN
-    outputs = (Told(Kind.ROWS, some=True, place=True), Told(Kind.ROWS, some=True), UNKNOWN)
+    some = node.op.name
+    outputs = (Told(Kind.ROWS, some=some, place=True), Told(Kind.ROWS, some=some), UNKNOWN)
     return outputs[node.output.value_index]
 
 
