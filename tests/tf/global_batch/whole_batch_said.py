@@ -99,6 +99,23 @@ def cases(
     def queue() -> dict[str, Any]:
         return fit(Queue().ready())
 
+    class Penalty(Steps):
+        """The norm of the gradient of the whole batch, in the loss."""
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            weights = self.net.trainable_variables
+            with tf.GradientTape() as tape:
+                with tf.GradientTape() as inner:
+                    loss = tf.reduce_mean(tf.square(y - self(x, training=True)))
+                grads = inner.gradient(loss, weights)
+                loss += 0.1 * tf.add_n([tf.nn.l2_loss(grad) for grad in grads])
+            self.update(tape, loss)
+            return {"penalty": loss}
+
+    def penalty() -> dict[str, Any]:
+        return fit(Penalty().ready())
+
     def dropped() -> dict[str, Any]:
         """Whole batches have one process's masks; those of tf_keras follow no seed of its own."""
         return {} if legacy else fit(Drops().ready())
@@ -108,4 +125,5 @@ def cases(
         fit(compiled(keras.Sequential(stack), "mse"))
         return {}
 
-    return {case.__name__: case for case in (computes_loss, pairs, queue, dropped, batch_norm)}
+    made = (computes_loss, pairs, queue, penalty, dropped, batch_norm)
+    return {case.__name__: case for case in made}

@@ -70,6 +70,10 @@ def _look_at(part: Any, look: Look, targets: list[Any], upstream: Any) -> None:
         if terms is None or upstream is not None and not _plain(terms):
             look.whys.append(Why(LOSS, part.why(target)))
             return
+        if any(part.kind(term.tensor) is Kind.GRADIENT for term in terms):
+            # A part's, until an optimizer gets it: of a penalty on it the parts' mean is another.
+            look.whys.append(Why("a loss that is a function of gradients"))
+            return
         site.terms += [term.kind for term in terms]
     kinds = set(site.terms)
     if look.eagerly and not kinds <= {Kind.MEAN, Kind.CONST} and kinds != {Kind.SUM}:
