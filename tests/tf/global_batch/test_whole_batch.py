@@ -56,11 +56,12 @@ def test_equal_one_process(scripts, ranks: int, mode: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(("ranks", "mode"), [(2, ()), full(3, ()), full(2, ("tf_keras",))])
 def test_a_part_is_not_taken_for_the_batch(scripts, ranks: int, mode: tuple[str, ...]) -> None:
     """Losses of several samples in steps of the script's own that gather nothing."""
-    args = [*mode, "computes_loss", "pairs", "queue", "penalty", "dropped", "batch_norm"]
+    cases = ("computes_loss", "pairs", "queue", "penalty", "turns", "dropped", "batch_norm")
+    args = [*mode, *cases]
     (alone,) = reference(scripts / "whole_batch.py", args=args)
     run = launch(scripts / "whole_batch.py", np=ranks, args=args, timeout=120, pooled=True).check()
     assert_same(run.results)
     for case, expected in alone.items():
         assert_close(run.results[0][case], expected, 1e-5)
-    assert [text.count(WHOLE) for text in run.stderr] == [5, *[0] * (ranks - 1)]  # one a model
+    assert [text.count(WHOLE) for text in run.stderr] == [6, *[0] * (ranks - 1)]  # one a model
     assert [text.count(OF_PART) for text in run.stderr] == [1, *[0] * (ranks - 1)]

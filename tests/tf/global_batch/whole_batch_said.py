@@ -116,6 +116,30 @@ def cases(
     def penalty() -> dict[str, Any]:
         return fit(Penalty().ready())
 
+    class Turns(Steps):
+        """Counts its steps in Python, and takes turns."""
+
+        turn = 0
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                errors = tf.square(y - self(x, training=True))
+                mean = tf.reduce_mean(errors)
+                loss = mean if self.turn % 2 else tf.reduce_mean(tf.sqrt(errors + 0.1))
+                if self.turn > 2:
+                    loss = tf.sqrt(mean)
+            self.turn += 1
+            self.update(tape, loss)
+            return {"turns": loss}
+
+    def turns() -> dict[str, Any]:
+        """In a graph it is traced once more than one process does; eager code takes all turns."""
+        found = fit(Turns().ready())
+        model = Turns().ready()
+        model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
+        return found | {f"{name} eagerly": value for name, value in fit(model).items()}
+
     def dropped() -> dict[str, Any]:
         """Whole batches have one process's masks; those of tf_keras follow no seed of its own."""
         return {} if legacy else fit(Drops().ready())
@@ -125,5 +149,5 @@ def cases(
         fit(compiled(keras.Sequential(stack), "mse"))
         return {}
 
-    made = (computes_loss, pairs, queue, penalty, dropped, batch_norm)
+    made = (computes_loss, pairs, queue, penalty, turns, dropped, batch_norm)
     return {case.__name__: case for case in made}

@@ -148,7 +148,7 @@ def _looked_at(step: Step, spec: Any, whole_batches: bool) -> Look:
             _judge(step, part, look, made)
             _judge_states(step, part, look, graph, own_rows=not whole_batches)
 
-    drawn = random.getstate(), np.random.get_state()
+    drawn, numbers = (random.getstate(), np.random.get_state()), _numbers(step.model)
     try:
         tf.function(trial, autograph=step.converted).get_concrete_function(*present)
     except Exception as error:  # of the script: the step itself says so
@@ -160,7 +160,30 @@ def _looked_at(step: Step, spec: Any, whole_batches: bool) -> Look:
     finally:
         random.setstate(drawn[0])
         np.random.set_state(drawn[1])
+        counted = _put_back(step.model, numbers)
+    if counted and step.eagerly:  # the step's Python code may take another way at each number
+        way_out = "keep it in a tf.Variable, or do not run it eagerly"
+        found[-1].whys.append(Why(f"what it counts in '{counted[0]}'", way_out=way_out))
     return found[-1]
+
+
+def _numbers(model: Any) -> dict[str, float]:
+    """The Python numbers that a model has as attributes."""
+    return {name: one for name, one in vars(model).items() if type(one) in (int, float)}
+
+
+def _put_back(model: Any, before: dict[str, float]) -> list[str]:
+    """The names of those that have changed since, which are as before then."""
+    changed = []
+    for name, number in _numbers(model).items():
+        if name not in before:
+            delattr(model, name)
+        elif number != before[name]:
+            setattr(model, name, before[name])
+        else:
+            continue
+        changed.append(name)
+    return changed
 
 
 def _first_line(error: Exception) -> str:
