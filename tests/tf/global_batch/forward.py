@@ -273,6 +273,21 @@ def turned() -> dict[str, Any]:
     return stepped(loss_of)
 
 
+@tf.custom_gradient
+def clipped_back(x: Any) -> Any:
+    """What flows back is clipped by its norm, of all samples."""
+    return tf.identity(x), lambda upstream: tf.clip_by_norm(upstream, 0.02)
+
+
+def own_gradient() -> dict[str, Any]:
+    return stepped(lambda q, x, _: tf.reduce_mean(tf.square(clipped_back(q(x)) - 1)))
+
+
+def gradient_by_sample() -> dict[str, Any]:
+    """TensorFlow gives silu a gradient of its own, too."""
+    return stepped(lambda q, x, _: tf.reduce_mean(tf.square(tf.nn.silu(q(x)) - 1)))
+
+
 def asserted() -> dict[str, Any]:
     """A part of what a whole batch asserts."""
 
@@ -342,8 +357,8 @@ def own_loop() -> dict[str, Any]:
 
 
 MIXED = (recommender, flat, centered, hidden, stateful, counted)
-MIXED_STEPS = (numbered, root_of_function, numbered_in_function, rolled, turned)
-APART = (attends, chosen, of_function, sum_of_function, asserted)
+MIXED_STEPS = (*(numbered, root_of_function, numbered_in_function, rolled, turned, own_gradient),)
+APART = (attends, chosen, of_function, sum_of_function, gradient_by_sample, asserted)
 UNTOLD = (untold, looks, own_loop)
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     case.__name__: case for case in (*MIXED, *MIXED_STEPS, *APART, *UNTOLD)

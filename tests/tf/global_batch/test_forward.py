@@ -13,10 +13,11 @@ from tiers import full
 
 WHOLE = "so every rank computes whole batches"
 SAME = "were given the same samples"
-APART = {"attends", "chosen", "of_function", "sum_of_function", "asserted"}
+APART = {"attends", "chosen", "of_function", "sum_of_function", "asserted", "gradient_by_sample"}
 SOME = (
     *("recommender", "hidden", "stateful", "counted", "numbered", "root_of_function", "turned"),
     *("rolled", "untold", "looks", "own_loop", "chosen", "sum_of_function"),
+    *("own_gradient", "gradient_by_sample"),
 )
 ROW = re.compile(r"plan: .*? \| (\w+) +\| (split|gathered|whole) ")
 

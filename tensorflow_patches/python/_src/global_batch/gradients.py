@@ -11,9 +11,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from tensorflow.mpi._src.global_batch import batch
+from tensorflow.mpi._src.global_batch import batch, own_gradients
 from tensorflow.mpi._src.global_batch.kinds import Kind, Term
-from tensorflow.mpi._src.global_batch.sites import LOSS, Look, Why
+from tensorflow.mpi._src.global_batch.sites import LOSS, Look, Why, place
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.runtime import log
 
@@ -74,6 +74,9 @@ def _look_at(part: Any, look: Look, targets: list[Any], upstream: Any) -> None:
             # A part's, until an optimizer gets it: of a penalty on it the parts' mean is another.
             look.whys.append(Why("a loss that is a function of gradients"))
             return
+        own = own_gradients.that_mixes(part, target)
+        if own is not None:
+            look.whys.append(Why("a gradient of the script's own", place(own)))
         site.terms += [term.kind for term in terms]
     kinds = set(site.terms)
     if look.eagerly and not kinds <= {Kind.MEAN, Kind.CONST} and kinds != {Kind.SUM}:

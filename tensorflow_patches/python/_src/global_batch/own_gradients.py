@@ -1,0 +1,65 @@
+"""Functions with a gradient of the script's own (tf.custom_gradient), in a step that is looked at.
+
+Their results are told as any other, and say nothing of how gradients flow back through them: a clip
+of what flows back looks at several samples at once, or at how large a part's share is. So the
+gradient is made once, of upstream gradients that are each sample's share of a mean, and must give
+each sample such a share, and a variable a mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tensorflow.mpi._src.global_batch import kinds
+from tensorflow.mpi._src.global_batch.kinds import ROWS, Kind
+
+_GRADIENT = "_gradient_op_type"
+_TO_ROWS = {Kind.PARTS, Kind.CONST}
+_TO_CONSTANTS = {Kind.MEAN, Kind.CONST}
+
+
+def that_mixes(part: Any, target: Any) -> Any:
+    """An op before `target` whose gradient is of several samples, or cannot be told; None."""
+    for op in _with_own_gradients(part, target):
+        try:
+            if not _is_by_sample(part, op):
+                return op
+        except Exception:  # of the script's function: it cannot be called here
+            return op
+    return None
+
+
+def _with_own_gradients(part: Any, target: Any) -> Iterator[Any]:
+    """What is the same on every rank is not followed, and each op comes once."""
+    seen = set()
+    todo = [target]
+    while todo:
+        tensor = todo.pop()
+        if kinds.key(tensor) in seen or part.kind(tensor) is Kind.CONST:
+            continue
+        seen.add(kinds.key(tensor))
+        op = tensor.op
+        if op.type == "IdentityN" and _GRADIENT in op.node_def.attr and op.name not in seen:
+            seen.add(op.name)
+            yield op
+        todo += op.inputs
+
+
+def _is_by_sample(part: Any, op: Any) -> bool:
+    import tensorflow as tf
+    from tensorflow.python.framework import ops
+
+    gradient = ops.gradient_registry.lookup(op.node_def.attr[_GRADIENT].s.decode())
+    upstream = []
+    for output in op.outputs:
+        flowing = tf.compat.v1.placeholder(output.dtype, output.shape)
+        part.note(flowing, Kind.PARTS if part.kind(output) in ROWS else Kind.CONST)
+        upstream.append(flowing)
+    made = gradient(op, *upstream)
+    for source, one in zip(op.inputs, made if isinstance(made, (list, tuple)) else [made]):
+        if one is not None and source.dtype.is_floating:
+            wanted = _TO_ROWS if part.kind(source) in ROWS else _TO_CONSTANTS
+            if part.kind(tf.convert_to_tensor(one)) not in wanted:
+                return False
+    return True
