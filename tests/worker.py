@@ -122,21 +122,31 @@ class _State:
         gc.collect()
 
 
-def _flags() -> dict[str, bool]:
-    """What the product notes of a script: that it has asked for its rank, say."""
-    from tensorflow.mpi._src.runtime import group
-
-    return {name: value for name, value in vars(group).items() if isinstance(value, bool)}
+# What the product counts of a script, besides what is true or false of it.
+_COUNTS = ("_eager_steps", "_caught_up")
 
 
-def _forget(flags: dict[str, bool]) -> None:
+def _ours() -> list[Any]:
+    return [module for name, module in sys.modules.items() if name.startswith("tensorflow.mpi.")]
+
+
+def _flags() -> list[tuple[Any, str, Any]]:
+    """What the product notes of a script: that it has called a collective, say."""
+    return [
+        (module, name, value)
+        for module in _ours()
+        for name, value in vars(module).items()
+        if isinstance(value, bool) or name in _COUNTS
+    ]
+
+
+def _forget(flags: list[tuple[Any, str, Any]]) -> None:
     """Puts `flags` back; and what was said once may be said to the next script, too."""
-    from tensorflow.mpi._src.runtime import group
-
-    vars(group).update(flags)
-    for name, module in sys.modules.items():
+    for module, name, value in flags:
+        setattr(module, name, value)
+    for module in _ours():
         said = getattr(module, "_said", None)
-        if name.startswith("tensorflow.mpi.") and isinstance(said, set):
+        if isinstance(said, set):
             said.clear()
 
 

@@ -62,14 +62,14 @@ def rows_of_steps(keras: Any) -> list[int]:
 
     class Model(keras.Sequential):
         def train_step(self, data: Any) -> Any:
-            rows.append(int(data[0].shape[0]))
+            rows.append(data[0].shape[0])  # none where the step is only looked at
             return super().train_step(data)
 
     with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
         model = Model([keras.layers.Dense(1)])
         model.compile("sgd", "mse", run_eagerly=True)
     model.fit(x[:18], y[:18], batch_size=16, verbose=0, shuffle=False)
-    return rows
+    return [int(number) for number in rows if number is not None]
 
 
 def step_of_its_own(keras: Any) -> None:

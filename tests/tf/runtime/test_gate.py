@@ -19,6 +19,7 @@ CLOSED = [
     "tensorflow.mpi._src",
     "tensorflow.mpi._src.bootstrap",
     "tensorflow.mpi._src.runtime",
+    "tensorflow.mpi._src.runtime.group",  # tf.mpi.rank() and size() read it
     "tensorflow.mpi._src.runtime.hooks",
 ]
 IMPORT = [sys.executable, "-c", "import tensorflow"]
