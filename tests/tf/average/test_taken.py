@@ -22,7 +22,8 @@ def test_gradients_are_averaged_where_they_are_taken(launch, scripts, size, args
 
 @pytest.mark.parametrize("case", ["eager", full("assigned"), full("noise")])
 def test_an_update_of_each_ranks_own_is_an_error_after_the_first_step(launch, scripts, case):
-    run = launch(scripts / "own_updates.py", np=2, args=[case], pooled=True).check()
+    """In ranks of its own, as a process's first updates are compared."""
+    run = launch(scripts / "own_updates.py", np=2, args=[case]).check()
     for rank in run.results:
         assert "after the first step" in rank["outcome"]
         assert "tf.mpi.allreduce" in rank["outcome"]
@@ -30,6 +31,6 @@ def test_an_update_of_each_ranks_own_is_an_error_after_the_first_step(launch, sc
 
 @pytest.mark.parametrize("case", ["eager", full("assigned"), full("noise")])
 def test_updates_that_are_alike_on_all_ranks_are_none(launch, scripts, case):
-    run = launch(scripts / "own_updates.py", np=2, args=[case, "same"], pooled=True).check()
+    run = launch(scripts / "own_updates.py", np=2, args=[case, "same"]).check()
     assert [rank["outcome"] for rank in run.results] == ["alike"] * 2
     assert not any("have trained" in text for text in run.stderr)
