@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from reference import reference
 from tiers import full
 
 APART = {0, 1, 2, 3, 4, 8, 11, 12}  # of what steps.py draws: these are for the samples
