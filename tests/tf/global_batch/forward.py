@@ -288,6 +288,38 @@ def gradient_by_sample() -> dict[str, Any]:
     return stepped(lambda q, x, _: tf.reduce_mean(tf.square(tf.nn.silu(q(x)) - 1)))
 
 
+class Private(keras.Model):
+    """As with differential privacy: gradients of microbatches are clipped one by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q = keras.Sequential([keras.Input((8,)), layers.Dense(3)])
+
+    def call(self, x: Any) -> Any:
+        return self.q(x)
+
+    def train_step(self, data: Any) -> Any:
+        weights = self.q.trainable_variables
+        with tf.GradientTape() as tape:
+            losses = tf.reduce_mean(tf.square(self.q(data[0]) - 1), 1)
+            groups = tf.reduce_mean(tf.reshape(losses, [4, -1]), 1)
+        clipped = []
+        for one in tape.jacobian(groups, weights, experimental_use_pfor=False):
+            norms = tf.norm(tf.reshape(one, [4, -1]), axis=1)
+            shape = [4] + [1] * (one.shape.rank - 1)
+            clipped.append(tf.reduce_mean(one * tf.reshape(tf.minimum(1.0, 0.3 / norms), shape), 0))
+        self.optimizer.apply_gradients(zip(clipped, weights))
+        return {"error": tf.reduce_mean(losses)}
+
+
+def private() -> dict[str, Any]:
+    model = Private()
+    model(X[:1])
+    model.compile(keras.optimizers.SGD(0.1), run_eagerly=EAGER)
+    history = model.fit(X, ACTIONS, batch_size=16, epochs=2, shuffle=False, verbose=0).history
+    return numbers({"error": history["error"], "weight": model.get_weights()[0]})
+
+
 def asserted() -> dict[str, Any]:
     """A part of what a whole batch asserts."""
 
@@ -357,7 +389,10 @@ def own_loop() -> dict[str, Any]:
 
 
 MIXED = (recommender, flat, centered, hidden, stateful, counted)
-MIXED_STEPS = (*(numbered, root_of_function, numbered_in_function, rolled, turned, own_gradient),)
+MIXED_STEPS = (
+    *(numbered, root_of_function, numbered_in_function, rolled, turned),
+    *(own_gradient, private),
+)
 APART = (attends, chosen, of_function, sum_of_function, gradient_by_sample, asserted)
 UNTOLD = (untold, looks, own_loop)
 CASES: dict[str, Callable[[], dict[str, Any]]] = {

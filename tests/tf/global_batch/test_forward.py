@@ -17,7 +17,7 @@ APART = {"attends", "chosen", "of_function", "sum_of_function", "asserted", "gra
 SOME = (
     *("recommender", "hidden", "stateful", "counted", "numbered", "root_of_function", "turned"),
     *("rolled", "untold", "looks", "own_loop", "chosen", "sum_of_function"),
-    *("own_gradient", "gradient_by_sample"),
+    *("own_gradient", "gradient_by_sample", "private"),
 )
 ROW = re.compile(r"plan: .*? \| (\w+) +\| (split|gathered|whole) ")
 

@@ -16,6 +16,7 @@ from typing import Any
 from tensorflow.mpi._src.average import scope
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import calls, logs
+from tensorflow.mpi._src.messaging import control_plane
 
 _KERAS = ("keras.src.metrics.", "tf_keras.src.metrics.")
 _ends = itertools.count(1)
@@ -47,11 +48,18 @@ def at_end(original: Any) -> Any:
             return original(self)
         except StopIteration:
             if _updated and _is_part(self._dataset) and calls.innermost() is None:
-                metrics = sorted(_updated, key=_updated.__getitem__)
-                logs.sum_states(metrics, f"metrics at the end of a dataset, {next(_ends)}")
+                label = f"metrics at the end of a dataset, {next(_ends)}"
+                logs.sum_states(_of_all_ranks(f"{label}: which"), label)
             raise
 
     return following
+
+
+def _of_all_ranks(label: str) -> list[Any]:
+    """In the order of the program; without those that a rank's garbage collector has taken."""
+    mine = {number: metric for metric, number in list(_updated.items())}
+    everyone = control_plane.headers(label, sorted(mine))
+    return [mine[number] for number in sorted(set(mine).intersection(*everyone))]
 
 
 def _is_part(dataset: Any) -> bool:
