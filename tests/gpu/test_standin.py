@@ -30,12 +30,13 @@ STAGED: Case = (
     {"TF_MPI_GPU_TRANSPORT": "staged"},
     "staged through the host: TF_MPI_GPU_TRANSPORT=staged",
 )
-NCCL: Case = (2, 2, {}, "NCCL 2.28.3 on all ranks")
+LIBRARY = {"TF_MPI_GPU_TRANSPORT": str(BUILT / "libnccl.so.2")}
+NCCL: Case = (2, 2, LIBRARY, "NCCL 2.28.3 on all ranks")
 SHARED: Case = (2, 1, {}, "which all ranks share: cuIpcGetMemHandle")
 NODES: Case = (
     4,
     4,
-    {"TF_MPI_TOPOLOGY": "2x2"},
+    {"TF_MPI_TOPOLOGY": "2x2", **LIBRARY},
     "NCCL 2.28.3 inside each of 2 nodes of 2 ranks, MPI",
 )
 
@@ -56,7 +57,6 @@ def run(launch, script: str, ranks: int, gpus: int, env: dict[str, str], way: st
     env = {
         "LD_LIBRARY_PATH": str(BUILT),
         "FAKE_CUDA_DEVICES": str(gpus),
-        "TF_MPI_NCCL_LIBRARY": str(BUILT / "libnccl.so.2"),
         **env,
     }
     ended = launch(STANDIN / script, np=ranks, env=env, timeout=400).check()

@@ -69,16 +69,11 @@ PARAMETERS = {
             "ranks that have waited so at the start or at the end stop, and with them the job. At "
             "the end, ranks whose processes are at work are waited for. 0: they wait for ever. A "
             "data transfer that all ranks have begun is an error after as long, and after 300 s at "
-            "the latest: a peer has died, or the network is down.",
+            "the latest: a peer has died, or the network is down. Ranks that wait for one another, "
+            "so that none can go on, end with an error that says what each waits for: at once "
+            "where that is certain, else when they have done nothing else for 3 s, or for a 600th "
+            "of this, if that is more.",
             ranks="own",
-        ),
-        Parameter(
-            "TF_MPI_DEADLOCK_TIMEOUT",
-            "seconds",
-            "3",
-            "Ranks that wait for one another, so that none can go on, end with an error that says "
-            "what each waits for. Where that is not known at once: when they have done nothing "
-            "else for this long. 0: only after TF_MPI_STALL_TIMEOUT.",
         ),
         Parameter(
             "TF_MPI_FAULT",
@@ -136,16 +131,10 @@ PARAMETERS = {
             "global",
             "What the script's batch size means in Keras's fit. global: the batch of all ranks "
             "together, so that N ranks train what one process trains. per-rank: the batch of each "
-            "rank; the global batch is N times larger, and an epoch has N times fewer steps.",
-            choices=("global", "per-rank"),
-        ),
-        Parameter(
-            "TF_MPI_SCALE_LR",
-            "choice",
-            "none",
-            "With TF_MPI_BATCH=per-rank: multiplies the learning rate in Keras's fit by the number "
-            "of ranks (linear) or by its square root (sqrt).",
-            choices=("none", "linear", "sqrt"),
+            "rank; the global batch is N times larger, and an epoch has N times fewer steps. "
+            "per-rank:linear also multiplies the learning rate in fit by N, per-rank:sqrt by its "
+            "square root.",
+            choices=("global", "per-rank", "per-rank:linear", "per-rank:sqrt"),
         ),
         Parameter(
             "TF_MPI_IO",
@@ -208,23 +197,16 @@ PARAMETERS = {
         ),
         Parameter(
             "TF_MPI_GPU_TRANSPORT",
-            "choice",
+            "library",
             "auto",
             "How gradients on GPUs are averaged. auto: by NCCL if each rank has a GPU of its own; "
             "on the GPU, by CUDA IPC, if all ranks share one; by MPI, from GPU to GPU, if the MPI "
             "library says that it is CUDA-aware; else staged through the hosts. mpi: by MPI, if "
             "it says so, else staged. nccl: by NCCL, or an error that says why not (ranks that "
             "share a GPU need NCCL_MULTI_RANK_GPU_ENABLE=1 and NCCL 2.30). ipc: on the GPU that "
-            "all share, or an error. staged: always staged.",
+            "all share, or an error. staged: always staged. A path: as nccl, by that NCCL library "
+            "in place of the one that pip has brought, or that the linker finds.",
             choices=DEVICE_TRANSPORTS,
-        ),
-        Parameter(
-            "TF_MPI_NCCL_LIBRARY",
-            "path",
-            "",
-            "The NCCL library to load in place of the one that pip has brought, or that the "
-            "linker finds.",
-            ranks="own",
         ),
         Parameter(
             "TF_MPI_LIBRARY",
@@ -247,7 +229,20 @@ PARAMETERS = {
 OLD_NAMES = {
     "TF_MPI_COLLECTIVE_TIMEOUT": "TF_MPI_STALL_TIMEOUT",
     "TF_MPI_DDL": "TF_MPI_COMPAT",
+    "TF_MPI_DEADLOCK_TIMEOUT": "TF_MPI_STALL_TIMEOUT",
     "TF_MPI_HOROVOD": "TF_MPI_COMPAT",
+    "TF_MPI_NCCL_LIBRARY": "TF_MPI_GPU_TRANSPORT",
+    "TF_MPI_SCALE_LR": "TF_MPI_BATCH",
     "TF_MPI_TRANSPORT": "TF_MPI_GPU_TRANSPORT",
     "TF_MPI_TRANSPORT_LIBRARY": "TF_MPI_LIBRARY",
+}
+# Those of a type of their own, which say only a part of what their new name does.
+OLD_PARTS = {
+    parameter.name: parameter
+    for parameter in (
+        Parameter("TF_MPI_COLLECTIVE_TIMEOUT", "seconds", "", ""),
+        Parameter("TF_MPI_DEADLOCK_TIMEOUT", "seconds", "", ""),
+        Parameter("TF_MPI_NCCL_LIBRARY", "path", "", ""),
+        Parameter("TF_MPI_SCALE_LR", "choice", "none", "", choices=("none", "linear", "sqrt")),
+    )
 }

@@ -9,8 +9,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensorflow.mpi.config.parameter import ConfigError
-from tensorflow.mpi.config.parameters import OLD_NAMES, PARAMETERS
+from tensorflow.mpi.config.parameter import DEVICE_TRANSPORTS, ConfigError
+from tensorflow.mpi.config.parameters import OLD_NAMES, OLD_PARTS, PARAMETERS
 
 _WIDTH = 98  # of a page
 _RANKS = {
@@ -25,21 +25,57 @@ def get(name: str, environ: Mapping[str, str] = os.environ) -> Any:
     parameter = PARAMETERS[name]
     if name not in environ:
         for old, new in OLD_NAMES.items():
-            if new == name and old in environ and old != _TRANSFERS:
+            if new == name and old in environ and old not in OLD_PARTS:
                 return dataclasses.replace(parameter, name=old).parse(environ[old])
     return parameter.parse(environ.get(name, parameter.default))
 
 
-_TRANSFERS = "TF_MPI_COLLECTIVE_TIMEOUT"  # an old name, of a limit of its own
-_TRANSFER_SECONDS = 300.0
+def _old(name: str, environ: Mapping[str, str]) -> Any:
+    """The value of one of OLD_PARTS; None if it is not set."""
+    return OLD_PARTS[name].parse(environ[name]) if name in environ else None
 
 
 def transfer_timeout(environ: Mapping[str, str] = os.environ) -> float:
     """Seconds that a transfer may take once all ranks have begun it."""
-    stall = PARAMETERS["TF_MPI_STALL_TIMEOUT"]
-    if _TRANSFERS in environ:
-        return max(1.0, dataclasses.replace(stall, name=_TRANSFERS).parse(environ[_TRANSFERS]))
-    return max(1.0, min(get(stall.name, environ) or _TRANSFER_SECONDS, _TRANSFER_SECONDS))
+    old, most = _old("TF_MPI_COLLECTIVE_TIMEOUT", environ), 300.0
+    found = min(get("TF_MPI_STALL_TIMEOUT", environ) or most, most) if old is None else old
+    return max(1.0, found)
+
+
+def deadlock_timeout(environ: Mapping[str, str] = os.environ) -> float:
+    """Seconds for which ranks that seem to wait for one another have done nothing else; 0: never
+    an error."""
+    old, stall = _old("TF_MPI_DEADLOCK_TIMEOUT", environ), get("TF_MPI_STALL_TIMEOUT", environ)
+    return float(old if old is not None else stall and max(3.0, stall / 600))
+
+
+def batch_is_per_rank(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the script's batch size is that of each rank."""
+    return bool(get("TF_MPI_BATCH", environ) != "global")
+
+
+def rate_scale(environ: Mapping[str, str] = os.environ) -> str:
+    """One of "none", "linear" and "sqrt"; ConfigError where the batch is of all ranks together."""
+    scale: str = get("TF_MPI_BATCH", environ).partition(":")[2]
+    scale = scale or _old("TF_MPI_SCALE_LR", environ) or "none"
+    if scale != "none" and not batch_is_per_rank(environ):
+        raise ConfigError(
+            f"TF_MPI_SCALE_LR={scale!r} is not accepted with TF_MPI_BATCH=global, which keeps the "
+            f"batch of one process; accepted: none, or TF_MPI_BATCH=per-rank:{scale}"
+        )
+    return scale
+
+
+def gpu_transport(environ: Mapping[str, str] = os.environ) -> str:
+    """One of DEVICE_TRANSPORTS."""
+    found: str = get("TF_MPI_GPU_TRANSPORT", environ)
+    return found if found in DEVICE_TRANSPORTS else "nccl"
+
+
+def nccl_library(environ: Mapping[str, str] = os.environ) -> str:
+    """The path of the NCCL library that is asked for, or ""."""
+    found: str = get("TF_MPI_GPU_TRANSPORT", environ)
+    return _old("TF_MPI_NCCL_LIBRARY", environ) or "" if found in DEVICE_TRANSPORTS else found
 
 
 def renamed(environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -67,13 +103,9 @@ def check(environ: Mapping[str, str] = os.environ) -> None:
             raise ConfigError(f"{name} is no parameter; there are {', '.join(sorted(PARAMETERS))}")
     for name in PARAMETERS:
         get(name, environ)
-    transfer_timeout(environ)
-    if get("TF_MPI_SCALE_LR", environ) != "none" and get("TF_MPI_BATCH", environ) != "per-rank":
-        raise ConfigError(
-            f"TF_MPI_SCALE_LR={environ['TF_MPI_SCALE_LR']!r} is not accepted with "
-            "TF_MPI_BATCH=global, which keeps the batch of one process; accepted: none, or "
-            "TF_MPI_BATCH=per-rank"
-        )
+    for name in OLD_PARTS:
+        _old(name, environ)
+    rate_scale(environ)
 
 
 # Variables of TensorFlow, Keras and their libraries that change what is computed, or whether it is
@@ -99,6 +131,9 @@ def alike(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         for name, parameter in PARAMETERS.items()
         if parameter.ranks == "same"
     }
+    found["TF_MPI_GPU_TRANSPORT"] = gpu_transport(environ)  # a path may differ
+    if not found["TF_MPI_BATCH"].endswith(rate_scale(environ)) and rate_scale(environ) != "none":
+        found["TF_MPI_BATCH"] += f":{rate_scale(environ)}"
     for name in SWITCHES:
         # Ranks may write their dumps to different places.
         words = _WRITES_ONLY.sub("", environ.get(name, "")).split()

@@ -1,6 +1,6 @@
 """Ranks that wait for one another.
 
-deadlocks.py goes_on DIR           with a TF_MPI_DEADLOCK_TIMEOUT of 1 second: what must end well
+deadlocks.py goes_on DIR           what must end well
 deadlocks.py WAY                   a way of WAYS, in which no rank can go on
 """
 

@@ -100,7 +100,7 @@ def test_other_batches_equal_one_process(launch, scripts, mode, framework):
     settings = {
         "own": {},
         "off": {"TF_MPI_SHARD": "off"},
-        "per-rank": {"TF_MPI_BATCH": "per-rank", "TF_MPI_SCALE_LR": "linear"},
+        "per-rank": {"TF_MPI_BATCH": "per-rank:linear"},
     }
     script, args = scripts / "shards_own.py", [mode, framework]
     ranks = launch(script, np=2, args=args, env=settings[mode], timeout=120).check().results
@@ -115,14 +115,6 @@ def test_ranks_with_parts_of_their_own_are_told(launch, scripts):
     assert run.returncode != 0
     words = ("batch_size of fit() is 10 on rank 0 and 3 on rank 1", "say so by tf.mpi.own_data()")
     assert any(all(word in text for word in words) for text in run.stderr)
-
-
-@pytest.mark.full
-def test_scaling_needs_a_batch_per_rank(launch, scripts):
-    run = launch(scripts / "shards_own.py", np=2, args=["off", "keras"],
-                 env={"TF_MPI_SCALE_LR": "sqrt"}, timeout=60)  # fmt: skip
-    assert run.returncode != 0
-    assert any("accepted: none, or TF_MPI_BATCH=per-rank" in text for text in run.stderr)
 
 
 @pytest.mark.parametrize("mode", [full("auto"), "dataset"])

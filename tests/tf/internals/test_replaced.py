@@ -15,7 +15,7 @@ def ranks(launch, scripts) -> list[dict[str, Any]]:
 def test_what_is_replaced_is_the_table(ranks):
     """But for rows whose condition does not hold; and nothing else holds anything of ours."""
     not_here = {
-        *("_get_current_learning_rate", "_decayed_lr", "learning_rate"),  # TF_MPI_SCALE_LR
+        *("_get_current_learning_rate", "_decayed_lr", "learning_rate"),  # per-rank:linear
         *("model_supports_jit", "ensure_initialized"),  # TensorFlow before 2.20, several GPUs
     }
     on_rank_0 = {":write"}

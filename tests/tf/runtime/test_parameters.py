@@ -42,6 +42,46 @@ def test_a_transfer_takes_no_longer_than_a_wait(config):
         config.check({old: "soon"})
 
 
+def test_ranks_that_wait_for_one_another_do_not_wait_as_long(config):
+    stall, old = "TF_MPI_STALL_TIMEOUT", "TF_MPI_DEADLOCK_TIMEOUT"
+    found = [config.deadlock_timeout({stall: seconds}) for seconds in ("0", "20", "1800", "3600")]
+    assert [*found, config.deadlock_timeout({})] == [0, 3, 3, 6, 3]
+    assert config.deadlock_timeout({stall: "20", old: "0"}) == 0
+    assert config.deadlock_timeout({stall: "0", old: "40"}) == 40
+    assert config.get(stall, {old: "40"}) == 1800
+    with pytest.raises(config.ConfigError, match=f"{old}='soon' is not accepted"):
+        config.check({old: "soon"})
+
+
+def test_the_scale_of_the_rate_is_one_of_a_batch_per_rank(config):
+    batch, old = "TF_MPI_BATCH", "TF_MPI_SCALE_LR"
+    for value, scale in {"per-rank:linear": "linear", "per-rank:sqrt": "sqrt"}.items():
+        assert config.rate_scale({batch: value}) == scale
+        assert config.rate_scale({batch: "per-rank", old: scale}) == scale
+        assert config.batch_is_per_rank({batch: value})
+        given = config.alike({batch: "per-rank", old: scale})
+        assert given[batch] == config.alike({batch: value, old: "none"})[batch] == value
+        with pytest.raises(config.ConfigError, match=f"{old}='{scale}' is not accepted with .*=gl"):
+            config.check({old: scale})
+    assert config.rate_scale({batch: "per-rank"}) == config.rate_scale({}) == "none"
+    assert config.alike({batch: "per-rank"})[batch] == "per-rank"
+    assert not config.batch_is_per_rank({})
+
+
+def test_a_library_of_nccl_is_nccl(config, tmp_path):
+    transport, old, library = "TF_MPI_GPU_TRANSPORT", "TF_MPI_NCCL_LIBRARY", tmp_path / "libnccl.so"
+    library.touch()
+    new = {transport: str(library)}
+    assert (config.gpu_transport(new), config.nccl_library(new)) == ("nccl", str(library))
+    assert config.alike(new)[transport] == "nccl"  # another place on another node
+    before = {transport: "staged", old: str(library)}
+    assert (config.gpu_transport(before), config.nccl_library(before)) == ("staged", str(library))
+    assert (config.gpu_transport({}), config.nccl_library({})) == ("auto", "")
+    for name in (transport, old):
+        with pytest.raises(config.ConfigError, match=f"{name}='/no/such' is not accepted"):
+            config.check({name: "/no/such"})
+
+
 def test_what_is_no_name_is_refused(config):
     assert not config.OLD_NAMES.keys() & config.PARAMETERS.keys()
     assert set(config.OLD_NAMES.values()) <= config.PARAMETERS.keys()

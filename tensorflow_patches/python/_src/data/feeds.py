@@ -48,7 +48,7 @@ def takes_parts() -> bool:
 
 def batch_per_rank() -> bool:
     """Whether the script's batch is the batch of each rank, of data that all ranks are given."""
-    return takes_parts() and config.get("TF_MPI_BATCH") == "per-rank"
+    return takes_parts() and config.batch_is_per_rank()
 
 
 class Given(NamedTuple):

@@ -1,4 +1,4 @@
-"""TF_MPI_SCALE_LR: a larger learning rate for the larger batch of TF_MPI_BATCH=per-rank.
+"""TF_MPI_BATCH=per-rank:linear or :sqrt: a larger learning rate for the larger batch.
 
 An optimizer that `fit` trains with computes its updates with the learning rate times a factor. What
 the script, its schedules and its callbacks see, set and save is the rate without it, so it is
@@ -19,13 +19,13 @@ _FACTOR = "_tf_mpi_learning_rate_factor"
 
 def is_scaled() -> bool:
     """Whether learning rates are multiplied by anything."""
-    return bool(config.get("TF_MPI_SCALE_LR") != "none")
+    return config.rate_scale() != "none"
 
 
 def factor() -> float:
     """What learning rates are multiplied by."""
     scaling = {"none": 1.0, "linear": float(group.size), "sqrt": math.sqrt(group.size)}
-    return scaling[config.get("TF_MPI_SCALE_LR")]
+    return scaling[config.rate_scale()]
 
 
 def fit_begins(callbacks: Any) -> None:

@@ -155,14 +155,14 @@ def _options(gate: config.Gate, ranks: int) -> c_api.Options:
         stall_warning=config.get("TF_MPI_STALL_WARNING"),
         stall_timeout=config.get("TF_MPI_STALL_TIMEOUT"),
         collective_timeout=config.transfer_timeout(),
-        deadlock_timeout=config.get("TF_MPI_DEADLOCK_TIMEOUT"),
+        deadlock_timeout=config.deadlock_timeout(),
         timeline=_timeline(gate).encode(),
         stats=int(config.get("TF_MPI_STATS")),
         ranks_per_node=_ranks_per_node(ranks),
         wire=c_api.WIRE[config.get("TF_MPI_COMPRESSION")],
         sparse=config.SPARSE_MODES.index(config.get("TF_MPI_SPARSE")),
         extras=",".join(config.get("TF_MPI_EXTRAS")).encode(),
-        device_transport=config.DEVICE_TRANSPORTS.index(config.get("TF_MPI_GPU_TRANSPORT")),
+        device_transport=config.DEVICE_TRANSPORTS.index(config.gpu_transport()),
         shares_gpu=int(config.nccl_shares_gpus()),
         cray_gpus=int(config.cray_takes_gpus()),
         nccl_library=_nccl_library().encode(),
@@ -172,7 +172,7 @@ def _options(gate: config.Gate, ranks: int) -> c_api.Options:
 
 def _nccl_library() -> str:
     """That of the package with which pip brings CUDA, else the linker's."""
-    given: str = config.get("TF_MPI_NCCL_LIBRARY")
+    given = config.nccl_library()
     if given:
         return given
     spec = importlib.util.find_spec("nvidia")
