@@ -3,6 +3,7 @@
 import os
 
 import keras
+import numpy as np
 import tensorflow as tf
 import tf_keras
 from common import result
@@ -63,6 +64,43 @@ def metrics(api):
     return sums
 
 
+def of_keras(api):
+    """What Keras iterates is all data, or the part that it has made: each is 0 as in one process.
+
+    The mean of 0 to 22 is 11, as is the mean error of a model that says 0.
+    """
+    numbers = np.arange(23, dtype=np.float32)[:, None]
+    inputs = tf.data.Dataset.from_tensor_slices(numbers).batch(5)
+    words = tf.constant([f"word{int(number)}" for number in numbers[:, 0]])
+    texts = tf.data.Dataset.from_tensor_slices(words).batch(5)
+    normalization = api.layers.Normalization()
+    normalization.adapt(inputs)
+    bins = [api.layers.Discretization(num_bins=4) for _ in range(2)]
+    bins[0].adapt(inputs)
+    bins[1].adapt(numbers)
+    layers = [api.layers.StringLookup(), api.layers.TextVectorization()]
+    for layer in layers:
+        layer.adapt(texts)
+    space = api.utils.FeatureSpace({"x": "float_normalized"}, output_mode="dict")
+    space.adapt(inputs.unbatch().map(lambda x: {"x": x}))
+    model = api.Sequential([api.layers.Dense(1, kernel_initializer="zeros", use_bias=False)])
+    model.compile(api.optimizers.SGD(0.0), "mae")
+    pairs = inputs.map(lambda x: (x, x))
+    spaced = float(np.squeeze(space({"x": [[11.0]]})["x"]))
+    left, right = api.utils.split_dataset(inputs.unbatch(), left_size=10)
+    found = {
+        "adapt": float(np.squeeze(normalization.mean)) - 11,
+        "bins": float(np.abs(np.subtract(*(one.bin_boundaries for one in bins))).max()),
+        "words": [len(layer.get_vocabulary()) for layer in layers] - np.array([24, 25]),
+        "space": spaced,
+        "split": [int(left.cardinality()) - 10, int(right.cardinality()) - 13],
+        "fit": model.fit(pairs, epochs=2, verbose=0).history["loss"][-1] - 11,
+        "evaluate": model.evaluate(pairs, verbose=0) - 11,
+        "predict": len(model.predict(inputs, verbose=0)) - 23,
+    }
+    return {name: float(np.abs(one).max()) for name, one in found.items()}
+
+
 found = {
     "batches": seen(WHOLE.batch(5)),
     "shuffled": seen(WHOLE.shuffle(23).batch(5).map(lambda batch: batch)),
@@ -77,6 +115,8 @@ found = {
 }
 numbers = seen_in_function().numpy().tolist()
 longest = int(tf.mpi.allreduce(len(numbers), "max"))
+if os.environ["TF_MPI_SHARD"] == "dataset":
+    found["keras"] = [of_keras(keras), of_keras(tf_keras)]
 found["metrics"] = [metrics(keras), metrics(tf_keras)]
 found["function"] = [numbers[i : i + 1] for i in range(longest)]
 result(found)

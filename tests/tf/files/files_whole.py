@@ -164,11 +164,16 @@ def counted_under_a_lock() -> int:
 
 
 def logs() -> list[str]:
-    """Of a file that stays open: as it is opened, flushed, and a while after it was written."""
+    """Of a file that stays open: as it is opened, flushed, and a while after it was written.
+
+    Another file that is locked meanwhile changes nothing.
+    """
     name = f"log{RANK}.txt"
     found = []
     with open(name, "w") as log:
         found.append(Path(name).read_text())
+        with open(name + ".lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
         log.write("one ")
         log.flush()
         found.append(Path(name).read_text())

@@ -1,14 +1,12 @@
-"""What we take Keras 3 and tf_keras for, where a class's name or a stack walk decides: the facts.
+"""What we take Keras 3 and tf_keras for, where a class's name decides: the facts.
 
-One process, averaging off. Iterates datasets with hooks.active set, so that the patches call the
-hooks, of which one listens here.
+One process, averaging off.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-import types
 from typing import Any
 
 import keras
@@ -18,11 +16,9 @@ import tf_keras
 from keras.src.backend.tensorflow import trainer
 from keras.src.trainers import data_adapters  # noqa: F401 (loads the adapters' modules)
 from keras.src.trainers.data_adapters import array_data_adapter, generator_data_adapter
-from tensorflow.mpi._src.data import dataset_shard
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import adapters
 from tensorflow.mpi._src.keras import data as keras_data
-from tensorflow.mpi._src.runtime import hooks
 from tensorflow.mpi._src.tf_keras import data as tf_keras_data
 from tensorflow.mpi._src.variables import states, unwrap
 from tf_keras.src.engine import data_adapter
@@ -70,46 +66,6 @@ def own_callbacks(flavour: Any) -> list[bool]:
         pass
 
     return [adapters.may_stop_a_batch(Batches()), adapters.may_stop_a_batch(Epochs())]
-
-
-def iterations() -> dict[str, list[bool]]:
-    """Who iterates a dataset, by the stack walk: Keras, for each way."""
-    seen: list[bool] = []
-
-    def iterated(dataset: Any) -> Any:
-        seen.append(dataset_shard.caller_is_keras())
-        return dataset
-
-    # As if it stood in TensorFlow, where the hook's own function does.
-    names = {**globals(), "__name__": "tensorflow.listens"}
-    listens = types.FunctionType(iterated.__code__, names, closure=iterated.__closure__)
-    dataset = tf.data.Dataset.from_tensor_slices((ROWS, ROWS[:, :1])).batch(3)
-    inputs = dataset.map(lambda x, y: x)
-
-    def loop() -> None:
-        for _ in dataset:
-            pass
-
-    ways: dict[str, Any] = {
-        "a loop": loop,
-        "a loop in a function": tf.function(loop),
-    }
-    for name, flavour in FLAVOURS.items():
-        model = flavour.Sequential([flavour.layers.Dense(1)])
-        model.compile("sgd", "mse")
-        ways[f"{name} fit"] = lambda model=model: model.fit(dataset, verbose=0)
-        ways[f"{name} evaluate"] = lambda model=model: model.evaluate(dataset, verbose=0)
-        ways[f"{name} predict"] = lambda model=model: model.predict(inputs, verbose=0)
-        ways[f"{name} adapt"] = lambda f=flavour: f.layers.Normalization().adapt(inputs)
-    found = {}
-    hooks.fill(dataset_iterated=listens)
-    hooks.active = True
-    for name, way in ways.items():
-        seen.clear()
-        way()
-        found[name] = list(seen)
-    hooks.active = False
-    return found
 
 
 def of_adapters() -> dict[str, Any]:
@@ -162,7 +118,6 @@ print(
         {
             "versions": versions(),
             "callbacks": callbacks(),
-            "iterations": iterations(),
             "adapters": of_adapters(),
             "random states": random_states(),
         }

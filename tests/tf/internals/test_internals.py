@@ -36,3 +36,10 @@ def test_a_dataset_tells_what_it_is_made_of(found):
     assert None not in found["seeds"] and found["seeds"][1] == 1
     assert found["arrays"] == [[0, 1, 2, 3, 4, 5]]
     assert found["batch"] == [2, found["sources"][1]]
+
+
+def test_what_makes_batches_is_told(found):
+    """One that TensorFlow has under no such name would be split as elements, or the reverse."""
+    assert found["classes"] == []
+    assert found["batches"] == {"batches": found["all batches"], "elements": []}
+    assert found["prefetch"] == [True, False]

@@ -56,14 +56,6 @@ def test_a_scripts_callback_may_stop_a_batch_if_it_looks_at_batches(facts, flavo
     assert facts["callbacks"][flavour]["own"] == [True, False]
 
 
-def test_who_iterates_a_dataset(facts):
-    """caller_is_keras(): Keras in all of its ways, and no loop of a script's own."""
-    loops = ("a loop", "a loop in a function")
-    for way, found in facts["iterations"].items():
-        assert found and all(keras is (way not in loops) for keras in found), (way, found)
-    assert len(facts["iterations"]) == 2 + 2 * 4
-
-
 def test_data_adapters(facts):
     """Their names and the sizes of their batches: six rows in batches of four."""
     assert facts["adapters"] == {

@@ -9,7 +9,8 @@ import pytest
 
 @pytest.fixture(scope="module")
 def ranks(launch, scripts) -> list[dict[str, Any]]:
-    return launch(scripts / "replaced.py", np=2, timeout=120).check().results
+    env = {"TF_MPI_SHARD": "dataset"}  # which has rows of its own
+    return launch(scripts / "replaced.py", np=2, env=env, timeout=120).check().results
 
 
 def test_what_is_replaced_is_the_table(ranks):

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from tensorflow.mpi._src.data import transformations
 from tensorflow.mpi._src.messaging import control_plane
 
 _LOOKED_AT = 2**16  # elements, at the beginning, in the middle and at the end of an array
@@ -28,7 +29,7 @@ _TABLES = tuple(itertools.product(
 def of_source(source: Any) -> list[int]:
     """The eager tensors that one transformation of a dataset holds: its arrays, numbers, names."""
     tensors = list(getattr(source, "_tensors", ()))
-    if "Prefetch" not in type(source).__name__:  # which holds how far it goes ahead
+    if not transformations.is_prefetch(source):  # which holds how far it goes ahead
         held = sorted(vars(source).items())
         tensors += [value for name, value in held if name not in _NO_CONTENT and _is_eager(value)]
     found = [digest for tensor in tensors for digest in of_tensor(tensor)]

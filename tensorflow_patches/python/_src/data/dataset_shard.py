@@ -5,19 +5,21 @@ There is no weight here: where a batch does not divide evenly, some ranks have a
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-import sys
+import threading
 from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import scope
-from tensorflow.mpi._src.data import batch_shard, determinism, streams
+from tensorflow.mpi._src.data import batch_shard, determinism, streams, transformations
 from tensorflow.mpi._src.messaging import collectives
 from tensorflow.mpi._src.presence import presence
-from tensorflow.mpi._src.runtime import group, log
+from tensorflow.mpi._src.runtime import group, log, threads
 
 _numbers = itertools.count(1)  # of datasets, in program order
+_local = threading.local()  # .looks_at_all
 
 
 def shard(dataset: Any, batched: bool | None) -> Any:
@@ -77,27 +79,27 @@ def _has_batches(dataset: Any) -> bool:
     spec = dataset.element_spec
     if not batch_shard.is_batched(spec):
         return False
-    return batch_shard.static_rows(spec) is None or _made_by_batch(dataset)
+    return batch_shard.static_rows(spec) is None or transformations.has_batches(dataset)
 
 
-def _made_by_batch(dataset: Any) -> bool:
-    kind = type(dataset).__name__
-    if "Unbatch" in kind or "FlatMap" in kind or "Interleave" in kind:
-        return False  # its elements are others than its sources'
-    return "Batch" in kind or any(map(_made_by_batch, dataset._inputs()))
+def splits_loops() -> bool:
+    """Whether every dataset that the script iterates itself is split."""
+    return bool(config.get("TF_MPI_SHARD") == "dataset")
 
 
 def iterated(dataset: Any) -> Any:
     """See hooks.dataset_iterated. With TF_MPI_SHARD=dataset it is this rank's part.
 
-    Not where Keras iterates: it has made its part, or looks at all data on purpose. Not what is a
-    part already.
+    Not where Keras has made its part (as_it_is), or looks at all data on purpose (looking_at_all).
+    Not what is a part already.
     """
     if group.size > 1:
         determinism.note_iteration(dataset)
-    if group.size == 1 or config.get("TF_MPI_SHARD") != "dataset":
+    if group.size == 1 or not splits_loops():
         return dataset
-    if _is_part(dataset) or caller_is_keras():
+    if _is_part(dataset) or hasattr(dataset, "_tf_mpi_as_it_is"):
+        return dataset
+    if getattr(_local, "looks_at_all", False):
         return dataset
     from tensorflow.python.eager import context
 
@@ -113,13 +115,23 @@ def _is_part(dataset: Any) -> bool:
     return hasattr(dataset, "_tf_mpi_part") or any(map(_is_part, dataset._inputs()))
 
 
-def caller_is_keras() -> bool:
-    """Whether the innermost code outside TensorFlow is Keras's."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and _package(frame) in ("tensorflow", "contextlib"):
-        frame = frame.f_back
-    return _package(frame) in ("keras", "tf_keras")
+def as_it_is(dataset: Any) -> Any:
+    """The same elements, all of which a loop gets: for Keras, which has made its part of them."""
+    if not splits_loops():
+        return dataset
+    import tensorflow as tf
+
+    whole = dataset.with_options(tf.data.Options())  # the script may iterate its own, too
+    whole._tf_mpi_as_it_is = True
+    return whole
 
 
-def _package(frame: Any) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+def looking_at_all(function: Any) -> Any:
+    """Wraps what looks at all data on purpose: datasets that it iterates are no part."""
+
+    @functools.wraps(function)
+    def looks(*args: Any, **kwargs: Any) -> Any:
+        with threads.inside(_local, looks_at_all=True):
+            return function(*args, **kwargs)
+
+    return looks

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tensorflow.mpi._src.data import contents
+from tensorflow.mpi._src.data import contents, transformations
 
-_DATASETS = "tensorflow.python.data."
 _ITERATED = "_tf_mpi_iterated_times"
 
 # Ops that TensorFlow calls stateful, and that give every rank the same.
@@ -31,7 +30,7 @@ def description(dataset: Any) -> list[Any] | None:
     """
     found: list[Any] = [digests(dataset)]
     for source in _sources(dataset):
-        if not type(source).__module__.startswith(_DATASETS) or _in_any_order(source):
+        if not transformations.is_tensorflows(source) or _in_any_order(source):
             return None
         if hasattr(source, "_seed2"):
             seeds = [_constant(source._seed), _constant(source._seed2)]
@@ -66,7 +65,7 @@ def note_iteration(dataset: Any) -> None:
 def is_made_by_python(dataset: Any) -> bool:
     """Whether functions of Python's yield or change its elements, and may note what they do."""
     for source in _sources(dataset):
-        if "Generator" in type(source).__name__:
+        if transformations.is_of_generator(source):
             return True
         for wrapped in source._functions():
             ops = contents.node_ops(wrapped.function.graph.as_graph_def())

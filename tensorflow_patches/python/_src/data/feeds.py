@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import scope
-from tensorflow.mpi._src.data import batch_shard, own_part, predictions, streams
+from tensorflow.mpi._src.data import batch_shard, own_part, predictions, streams, transformations
 from tensorflow.mpi._src.global_batch import batch, plan, results, states
 from tensorflow.mpi._src.global_batch.sites import Plan
 from tensorflow.mpi._src.interpose import rows
@@ -182,10 +182,7 @@ def _of_generator(dataset: Any) -> Any:
     Another call of fit may go on with the generator, and what it has yielded in vain is missing
     then. Keras reads one batch ahead, or two, as a race decides; every rank must be as far.
     """
-    from tensorflow.python.data.ops import prefetch_op
-
-    is_prefetch = isinstance(dataset, prefetch_op._PrefetchDataset)
-    return dataset._input_dataset if is_prefetch else dataset
+    return dataset._input_dataset if transformations.is_prefetch(dataset) else dataset
 
 
 def _in_turn(stream: streams.Stream, label: str) -> Feed:

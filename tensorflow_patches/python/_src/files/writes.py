@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import sys
 import weakref
 from typing import Any
 
@@ -19,8 +18,6 @@ from tensorflow.mpi._src.lifecycle import engine
 from tensorflow.mpi._src.runtime import c_api, group, log
 
 _MODES = {"w", "wt", "tw", "wb", "bw", "w+", "w+t", "wt+", "wb+", "w+b", "bw+"}
-# They flush a file because they go on to write by its descriptor: it is not whole then.
-_BY_DESCRIPTOR = {"numpy", "PIL"}
 _APPENDS = "appends to "
 _appended: set[tuple[str, int]] = set()  # paths and numbers of files; on ranks 0 and 1
 _files: weakref.WeakSet[Any] = weakref.WeakSet()  # that _open() has returned
@@ -38,16 +35,26 @@ _raws: weakref.WeakSet[_Raw] = weakref.WeakSet()  # what may be locked
 
 
 class _Raw(io.FileIO):
-    """Of a file that is not seen yet: seen at its close, or when what buffers it is flushed."""
+    """Of a file that is not seen yet: seen at its close, or when what buffers it is flushed.
+
+    But who has asked for the descriptor may flush only to write on by that, as NumPy and PIL do: it
+    is not whole then.
+    """
 
     def __init__(self, path: Any, mode: str, whole: atomic.AtomicFile) -> None:
         self._whole = whole
+        self.by_descriptor = False
         super().__init__(path, mode, opener=lambda *_: os.dup(whole.descriptor))
         _raws.add(self)
 
+    def fileno(self) -> int:
+        self.by_descriptor = True
+        return super().fileno()
+
     def flush(self) -> None:
         super().flush()
-        self._whole.appear()
+        if not self.by_descriptor:
+            self._whole.appear()
 
     def close(self) -> None:
         if not self.closed:
@@ -58,7 +65,7 @@ class _Raw(io.FileIO):
 
     def write_in_place(self) -> None:
         if self._whole.write_in_place():
-            os.dup2(self._whole.descriptor, self.fileno(), inheritable=False)
+            os.dup2(self._whole.descriptor, super().fileno(), inheritable=False)
 
 
 class _Buffer(io.BufferedWriter):
@@ -66,8 +73,7 @@ class _Buffer(io.BufferedWriter):
 
     def flush(self) -> None:
         super().flush()
-        if not _by_descriptor():
-            self.raw.flush()
+        self.raw.flush()
 
 
 class _ReadBuffer(io.BufferedRandom):
@@ -75,14 +81,7 @@ class _ReadBuffer(io.BufferedRandom):
 
     def flush(self) -> None:
         super().flush()
-        if not _by_descriptor():
-            self.raw.flush()
-
-
-def _by_descriptor() -> bool:
-    """Whether who flushes does it to write on by itself."""
-    module = str(sys._getframe(2).f_globals.get("__name__", ""))
-    return module.partition(".")[0] in _BY_DESCRIPTOR
+        self.raw.flush()
 
 
 def opening(_stock: Any) -> Any:
@@ -140,6 +139,7 @@ def _open(
         _files.add(buffer)
         return buffer
     text: Any = io.TextIOWrapper(buffer, encoding, errors, newline)
+    raw.by_descriptor = False  # Python 3.10 asks
     text.mode = mode
     _files.add(text)
     return text
@@ -198,8 +198,9 @@ def locking(lock: Any) -> Any:
     def locks(file: Any, *args: Any, **kwargs: Any) -> Any:
         number = file if isinstance(file, int) else file.fileno()
         for raw in list(_raws):
-            if not raw.closed and raw.fileno() == number:
+            if not raw.closed and io.FileIO.fileno(raw) == number:
                 raw.write_in_place()
+                raw.by_descriptor = False  # who has asked was this
         return lock(file, *args, **kwargs)
 
     return locks

@@ -10,7 +10,7 @@ import contextlib
 import math
 from typing import Any
 
-from tensorflow.mpi._src.data import batch_shard, feeds, seeds
+from tensorflow.mpi._src.data import batch_shard, dataset_shard, feeds, seeds
 from tensorflow.mpi._src.global_batch import plan
 from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.runtime import group, log
@@ -97,7 +97,7 @@ def _take_shard(iterator: Any) -> None:
             step=_step(dataset.element_spec),
         )
     )
-    iterator._distributed_dataset = feed.dataset
+    iterator._distributed_dataset = dataset_shard.as_it_is(feed.dataset)
     if feed.num_batches != num_batches:
         iterator.data_adapter = _Adapter(adapter, feed.num_batches)
         iterator._num_batches = feed.num_batches

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from tensorflow.mpi._src.average import shares
-from tensorflow.mpi._src.data import feeds, predictions
+from tensorflow.mpi._src.data import dataset_shard, feeds, predictions
 from tensorflow.mpi._src.files import downloads, keras_files, saves
 from tensorflow.mpi._src.global_batch import losses, metrics
 from tensorflow.mpi._src.interpose.rows import How, Row
@@ -25,6 +25,7 @@ from tensorflow.mpi._src.random import keras_ops
 from tensorflow.mpi._src.replaced.when import (
     DRAWS,
     FILES,
+    LOOPS,
     NO_COMPILED,
     OTHER_FILES,
     RATE,
@@ -69,6 +70,13 @@ KERAS = (
         Row(f"{{{_TRAINER},tf_keras.src.engine.training:Model}}.{kind}", How.WRAP,
             program.wrap(kind), "all ranks run one program", _DECISIONS),
     )),
+    Row("keras.src.layers.preprocessing.{normalization:Normalization,discretization:Discretization,"
+        "index_lookup:IndexLookup,text_vectorization:TextVectorization,feature_space:FeatureSpace}"
+        ".adapt", How.WRAP, dataset_shard.looking_at_all,
+        "a layer adapts to all data", _RATE, LOOPS),
+    # Not where it is defined: that is being imported when Keras imports TensorFlow.
+    Row("{keras.utils,keras._tf_keras.keras.utils,tf_keras.src.utils.dataset_utils}:split_dataset",
+        How.WRAP, dataset_shard.looking_at_all, "all data are split", _RATE, LOOPS),
     Row(f"{_TRAINER}.make_predict_function", How.WRAP, data.built_before_predict,
         "variables are made before a step on a part", _CALLS),
     Row(f"{{{_TRAINER},tf_keras.src.engine.training:Model}}.{{train_step,test_step}}", How.USE,

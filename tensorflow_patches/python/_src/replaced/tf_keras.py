@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 
 from tensorflow.mpi._src.average import distinct, shares
+from tensorflow.mpi._src.data import dataset_shard
 from tensorflow.mpi._src.files import keras_files
 from tensorflow.mpi._src.global_batch import losses
 from tensorflow.mpi._src.interpose.rows import How, Row
 from tensorflow.mpi._src.keras import batch_norm, fit, learning_rate, optimizers
-from tensorflow.mpi._src.replaced.when import FILES, OTHER_FILES, RATE
+from tensorflow.mpi._src.replaced.when import FILES, LOOPS, OTHER_FILES, RATE
 from tensorflow.mpi._src.tf_keras import data, training
 
 _FIT, _DECISIONS = "tf/keras/test_keras_fit.py", "tf/keras/test_keras_decisions.py"
@@ -33,6 +34,13 @@ TF_KERAS = (
         "each rank is fed its part of each batch", _FIT),
     Row(f"{_HANDLER}._infer_steps", How.WRAP, data.inferred,
         "a part has a number of batches of its own", _FIT),
+    Row("tf_keras.src.{engine.base_preprocessing_layer:PreprocessingLayer,"
+        "layers.preprocessing.preprocessing_stage:PreprocessingStage,"
+        "layers.preprocessing.preprocessing_stage:FunctionalPreprocessingStage,"
+        "utils.feature_space:FeatureSpace}.adapt", How.WRAP, dataset_shard.looking_at_all,
+        "a layer adapts to all data", _RATE, LOOPS),
+    Row("tf_keras.src.engine.training_utils_v1:get_iterator", How.WRAP,
+        dataset_shard.looking_at_all, "its loops share no work", _SESSIONS, LOOPS),
     *(Row(f"{module}:Model.fit", How.BEFORE,
           functools.partial(training.tell_of_all_data, module),
           "rank 0 says that no work is shared", _SESSIONS)

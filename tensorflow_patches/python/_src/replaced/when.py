@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tensorflow.mpi._src.data import dataset_shard
 from tensorflow.mpi._src.files import saves
 from tensorflow.mpi._src.gpu import gpus
 from tensorflow.mpi._src.interpose.rows import When
@@ -13,6 +14,7 @@ RANK_0 = When("rank 0 of several", lambda: group.rank == 0 and group.size > 1)
 DRAWS = When("TF_MPI_SHARD not off", entropy.is_shared)
 FILES = When("TF_MPI_IO=rank0", saves.shared)
 OTHER_FILES = When("TF_MPI_IO=rank0, not on rank 0", saves.left_to_rank_0)
+LOOPS = When("TF_MPI_SHARD=dataset", dataset_shard.splits_loops)
 RATE = When("TF_MPI_BATCH scales the rate", learning_rate.is_scaled)
 SIGTERM = When("TF_MPI_SAVE_ON_SIGTERM", on_sigterm.is_wanted)
 GPUS = When("a rank sees several GPUs", gpus.is_chosen)

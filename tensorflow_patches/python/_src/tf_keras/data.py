@@ -9,7 +9,7 @@ import math
 import sys
 from typing import Any
 
-from tensorflow.mpi._src.data import batch_shard, feeds, seeds
+from tensorflow.mpi._src.data import batch_shard, dataset_shard, feeds, seeds
 from tensorflow.mpi._src.global_batch import plan
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import calls
@@ -76,7 +76,7 @@ def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
             step=_step(dataset.element_spec),
         )
     )
-    handler._dataset = feed.dataset
+    handler._dataset = dataset_shard.as_it_is(feed.dataset)
     calls.note_data(feed.dataset.element_spec)
     if feed.in_turn and steps_per_epoch not in (None, -1):
         handler._tf_mpi_steps = math.ceil(steps_per_epoch / group.size)
