@@ -1,6 +1,7 @@
 """What fit, evaluate and predict give each rank, and what comes of it.  Argument: keras, tf_keras.
 
-Samples are numbered: `seen` holds, by step, [numbers of this rank's samples, their weight].
+Samples are numbered: `seen` holds, by step, [numbers of this rank's samples, their weight,
+[the place of the first, samples on all ranks]].
 """
 
 import sys
@@ -34,12 +35,14 @@ class Recorder(keras.Model):
 
     def train_step(self, data):
         from tensorflow.mpi._src.average import scope
+        from tensorflow.mpi._src.global_batch import batch
 
         x = data[0] if isinstance(data, tuple) else data
-        weight = scope.current_weight()
+        weight, part = scope.current_weight(), batch.current()
         if tf.executing_eagerly():  # a step is looked at in a graph first
             numbers = x.numpy().reshape(-1).astype(int).tolist()
-            self.seen.append([numbers, 1.0 if weight is None else float(weight)])
+            place = [int(part.first_row()), int(part.whole_rows())] if part else None
+            self.seen.append([numbers, 1.0 if weight is None else float(weight), place])
         return {"loss": tf.constant(0.0)}
 
 

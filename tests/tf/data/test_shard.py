@@ -17,7 +17,6 @@ BATCH = 5
 class Runs(NamedTuple):
     """What ranks, and one process, print."""
 
-    framework: str
     ranks: list[dict[str, Any]]
     alone: dict[str, Any]
 
@@ -31,44 +30,39 @@ def runs(launch, scripts, request) -> Runs:
     script, args = scripts / "shards.py", [framework]
     ranks = launch(script, np=size, args=args, timeout=240, pooled=True).check().results
     alone = reference(script, args=args)[0]
-    return Runs(framework, ranks, alone)
+    return Runs(ranks, alone)
 
 
-def assert_shares(ranks: list[Any], alone: Any, epoch: int = 0) -> None:
-    """Sample i of an epoch is rank i % size's, and weighs the same on all ranks.
+def assert_shares(ranks: list[Any], alone: Any) -> None:
+    """Of each batch's B samples rank r has those from r * B // size on, of one weight on all ranks.
 
-    epoch: the number of steps in one, if the ranks count anew in each.
+    A rank without a sample has the one after the ranks before it, as a stand-in.
     """
-    size, position = len(ranks), 0
+    size = len(ranks)
     assert [len(steps) for steps in ranks] == [len(alone)] * size
-    for step, (batch, _) in enumerate(alone):
-        position = 0 if epoch and step % epoch == 0 else position
+    for step, (batch, *_) in enumerate(alone):
         for rank, steps in enumerate(ranks):
-            numbers, weight = steps[step]
-            mine = [n for i, n in enumerate(batch, start=position) if i % size == rank]
-            assert weight == pytest.approx(len(mine) * size / len(batch))
-            assert numbers == (mine or batch[:1]), (step, rank)
-        position += len(batch)
+            numbers, weight, place = steps[step]
+            first, end = rank * len(batch) // size, (rank + 1) * len(batch) // size
+            assert weight == pytest.approx((end - first) * size / len(batch))
+            assert numbers == batch[first : max(end, first + 1)], (step, rank)
+            assert place == [first, len(batch)]
 
 
 def test_shares_are_the_batches_of_one_process(runs):
     for name, alone in runs.alone["seen"].items():
-        ranks = [rank["seen"][name] for rank in runs.ranks]
-        epochs = 2 if name in ("arrays", "arrays_seeded", "few") else 1
-        if name.startswith("arrays") and runs.framework == "tf_keras":
-            epochs = 1  # tf_keras's arrays are one stream over all epochs
-        assert_shares(ranks, alone, len(alone) // epochs)
+        assert_shares([rank["seen"][name] for rank in runs.ranks], alone)
 
 
 def test_unseeded_shuffles_are_partitions(runs):
     for name in runs.alone["unseeded"]:
         ranks = [rank["unseeded"][name] for rank in runs.ranks]
         for steps in zip(*ranks, strict=True):
-            counted = [len(numbers) for numbers, weight in steps if weight > 0]
+            counted = [len(numbers) for numbers, weight, _ in steps if weight > 0]
             assert sum(counted) in (BATCH, SAMPLES % BATCH)
-        numbers = [n for steps in ranks for seen, weight in steps if weight > 0 for n in seen]
+        numbers = [n for steps in ranks for seen, weight, _ in steps if weight > 0 for n in seen]
         assert sorted(numbers) == list(range(SAMPLES)), name
-        order = [n for seen, _ in ranks[0] for n in seen]
+        order = [n for seen, *_ in ranks[0] for n in seen]
         if name != "py_dataset":  # a shuffle of five batches is in order now and then
             assert order != sorted(order), f"{name}: not shuffled"
 

@@ -1,9 +1,10 @@
 """This rank's part of a dataset of batches: which samples, with what weight.
 
-Every rank runs the same input pipeline, so that all see the same batches, and takes from each batch
-the samples whose position in the stream, modulo the number of ranks, is its rank. A batch that does
-not divide evenly gives ranks unequal numbers of samples: each element then becomes a `Shard`, whose
-weight makes the plain mean of the ranks' gradients the mean over the batch's samples.
+Every rank runs the same input pipeline, so that all see the same batches, and takes a slice of
+each: of B samples rank r of N has those from r * B // N up to (r + 1) * B // N (why a slice:
+docs/decisions/072-rows-together.md). A batch that does not divide evenly gives ranks unequal
+numbers of samples: each element then becomes a `Shard`, whose weight makes the plain mean of the
+ranks' gradients the mean over the batch's samples.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
+from tensorflow.mpi._src.global_batch import samples
 from tensorflow.mpi._src.runtime import group
 
 
@@ -30,13 +32,15 @@ class Shard(NamedTuple):
     """An element of a sharded dataset: this rank's samples of one batch, at least one of them.
 
     `data` has the structure of the script's batches. `weight`, a float32 scalar, is (samples here)
-    * (ranks) / (samples of the batch on all ranks). `first`, an int64 scalar, is the place that the
-    first sample has in the batch; each further one is `ranks` places on.
+    * (ranks) / (samples of the batch on all ranks). `first` and `whole` are float32 tensors of
+    shape [n, 0], without a byte: n is the place of the first sample in the batch, and the number
+    of samples of the batch on all ranks. XLA knows shapes when it compiles, but no scalar's value.
     """
 
     data: Any
     weight: Any
     first: Any
+    whole: Any
 
 
 class MaybeShard(NamedTuple):
@@ -49,6 +53,7 @@ class MaybeShard(NamedTuple):
     data: Any
     weight: Any
     first: Any
+    whole: Any
     counts: Any
 
 
@@ -56,10 +61,6 @@ class WholeBatch(NamedTuple):
     """A batch that every rank has whole: they compute the same."""
 
     data: Any
-
-
-def maybe_shard(data: Any, weight: Any, first: Any) -> MaybeShard:
-    return MaybeShard(data, weight, first, weight > 0)
 
 
 def is_shard(element: Any) -> bool:
@@ -71,6 +72,11 @@ def data_of(element: Any) -> Any:
     return element.data if is_shard(element) or isinstance(element, WholeBatch) else element
 
 
+def first_row(rows: Any, rank: int) -> Any:
+    """Where `rank`'s samples begin in a batch of `rows`, and those of the rank before end."""
+    return rows * rank // group.size
+
+
 class Counted(NamedTuple):
     """This rank's samples of one batch, and how many: an int64 scalar. 0: `data` is a stand-in."""
 
@@ -78,47 +84,49 @@ class Counted(NamedTuple):
     rows: Any
 
 
+# For shard_batches: how an element is made of samples, their number, the number of the batch on all
+# ranks, and the place of the first of them in the batch.
+
+
 def plain(data: Any, mine: Any, rows: Any, first: Any) -> Any:
-    """For shard_batches: the samples, without a weight, and also where they are a stand-in."""
+    """The samples, without a weight, and also where they are a stand-in."""
     del mine, rows, first
     return data
 
 
-def counted(data: Any, mine: Any, rows: Any, first: Any) -> Any:
-    """For shard_batches: elements are Counted."""
-    del rows, first
-    return Counted(data, mine)
-
-
 def even(data: Any, mine: Any, rows: Any, first: Any) -> Any:
-    """For shard_batches, of batches that divide evenly: elements are EvenShards."""
+    """An EvenShard, of batches that divide evenly."""
     del mine, rows, first
     return EvenShard(data)
 
 
+def shard(data: Any, mine: Any, rows: Any, first: Any) -> Shard:
+    return Shard(data, _weight(mine, rows), _of_length(first), _of_length(rows))
+
+
+def maybe_shard(data: Any, mine: Any, rows: Any, first: Any) -> MaybeShard:
+    made = shard(data, mine, rows, first)
+    return MaybeShard(data, made.weight, made.first, made.whole, made.weight > 0)
+
+
 def weighted(sizes: Collection[int] | None) -> Callable[[Any, Any, Any, Any], Any]:
-    """For shard_batches: elements are Shards, MaybeShards, or EvenShards if all weights are 1.
+    """Makes Shards, MaybeShards, or EvenShards if all weights are 1.
 
     Args:
       sizes: the numbers of samples that batches can have; None if that is not known.
     """
     if sizes and all(size % group.size == 0 for size in sizes):
         return even
-    kind = Shard if sizes and min(sizes) >= group.size else maybe_shard
-    return lambda data, mine, rows, first: kind(data, weight_of(mine, rows), first)
+    return shard if sizes and min(sizes) >= group.size else maybe_shard
 
 
-def shard_batches(
-    dataset: Any, sizes: Collection[int] | None, element: Callable[[Any, Any, Any, Any], Any]
-) -> Any:
+def shard_batches(dataset: Any, element: Callable[[Any, Any, Any, Any], Any]) -> Any:
     """This rank's samples of each of the dataset's batches.
 
     Args:
       dataset: a tf.data.Dataset of batches, the same on all ranks.
-      sizes: as for weighted.
-      element: makes an element from samples, their number, the batch's, and the place of the first
-        in the batch: plain, counted or weighted. A rank that gets no sample of a batch has the
-        batch's first as a stand-in.
+      element: makes an element: plain, or what weighted returns. A rank that gets no sample of a
+        batch has one of another rank's as a stand-in.
 
     Returns:
       A tf.data.Dataset with as many elements. It asks `dataset` for none ahead of need.
@@ -127,52 +135,46 @@ def shard_batches(
 
     spec = dataset.element_spec
     check_rows = _more_than_one_length(spec)
-    divides = bool(sizes) and all(size % group.size == 0 for size in sizes or ())
 
-    def step(offset: Any, batch: Any) -> tuple[Any, Any]:
+    def part(batch: Any) -> Any:
         rows = num_rows(spec, batch)
         if check_rows:
             rows = _all_of(rows, spec, batch)
-        if divides:
-            place = tf.constant(group.rank, tf.int64)
-            return offset, element(_even(spec, batch), rows // group.size, rows, place)
-        first = tf.math.floormod(group.rank - offset, group.size)
-        nothing = first >= rows
-        start = tf.where(nothing, tf.constant(0, tf.int64), first)
-        end = tf.where(nothing, tf.minimum(rows, 1), rows)
-        indices = tf.range(start, end, group.size)
-        mine = tf.where(nothing, tf.constant(0, tf.int64), tf.size(indices, tf.int64))
-        shard = element(_take(spec, batch, indices), mine, rows, first)
-        return tf.math.floormod(offset + rows, group.size), shard
+        first, end = first_row(rows, group.rank), first_row(rows, group.rank + 1)
+        # A batch with any sample has one at `first`, also where first == end.
+        data = _slice(spec, batch, first, tf.maximum(end, tf.minimum(first + 1, rows)))
+        return element(data, end - first, rows, first)
 
-    return scan(dataset, tf.constant(0, tf.int64), step)
+    return one_by_one(dataset, part)
 
 
-def scan(dataset: Any, state: Any, function: Callable[[Any, Any], tuple[Any, Any]]) -> Any:
-    """dataset.scan(state, function), also of elements that tf.data's scan has no words for.
+def one_by_one(dataset: Any, function: Callable[[Any], Any]) -> Any:
+    """dataset.map(function), but surely only when the next element is asked for.
 
-    They leave it as the tensors that they are made of, and are put together when they are asked
-    for, not ahead: scan is never made parallel, and what follows it must not be.
+    tf.data makes a plain map run ahead where it can, and then waits for it when the iterator goes.
+    A scan it does not. Elements that tf.data's scan has no words for leave it as the tensors that
+    they are made of, and are put together when they are asked for, not ahead.
     """
     import tensorflow as tf
 
+    nothing = tf.constant(0)
     try:
-        return dataset.scan(state, function)
+        return dataset.scan(nothing, lambda state, element: (state, function(element)))
     except NotImplementedError:
         pass
     made: list[Any] = []
 
-    def taken_apart(before: Any, element: Any) -> tuple[Any, Any]:
-        after, found = function(before, element)
+    def taken_apart(state: Any, element: Any) -> tuple[Any, Any]:
+        found = function(element)
         made[:] = [tf.nest.map_structure(tf.type_spec_from_value, found)]
-        return after, tuple(tf.nest.flatten(found, expand_composites=True))
+        return state, tuple(tf.nest.flatten(found, expand_composites=True))
 
     def put_together(*parts: Any) -> Any:
         return tf.nest.pack_sequence_as(made[0], parts, expand_composites=True)
 
     options = tf.data.Options()
     options.experimental_optimization.map_parallelization = False
-    return dataset.scan(state, taken_apart).map(put_together).with_options(options)
+    return dataset.scan(nothing, taken_apart).map(put_together).with_options(options)
 
 
 def is_batched(spec: Any) -> bool:
@@ -185,13 +187,17 @@ def element_of(spec: Any, args: tuple[Any, ...]) -> Any:
     return args if type(spec) is tuple else args[0]
 
 
-def weight_of(mine: Any, all_ranks: Any) -> Any:
-    """A Shard's weight, from the numbers of samples; 0 if nobody has any."""
+def _weight(mine: Any, rows: Any) -> Any:
+    """0 if nobody has a sample."""
     import tensorflow as tf
 
-    return tf.math.divide_no_nan(
-        tf.cast(mine * group.size, tf.float32), tf.cast(all_ranks, tf.float32)
-    )
+    return tf.math.divide_no_nan(tf.cast(mine * group.size, tf.float32), tf.cast(rows, tf.float32))
+
+
+def _of_length(number: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.zeros([number, 0])
 
 
 def static_rows(spec: Any) -> int | None:
@@ -202,14 +208,14 @@ def static_rows(spec: Any) -> int | None:
 
 def differing_rows(spec: Any) -> list[int] | None:
     """The first dimensions of the tensors of a batch, where they are known to be no one number."""
-    known = {_known_rows(leaf) for leaf in _leaves(spec) if _is_batched(leaf)}
+    known = {_known_rows(leaf) for leaf in _leaves(spec) if samples.is_batched(leaf)}
     found = sorted(rows for rows in known if rows is not None)
     return found if len(found) > 1 else None
 
 
 def _more_than_one_length(spec: Any) -> bool:
     """Whether first dimensions are only seen to be equal when a batch is there."""
-    batched = [leaf for leaf in _leaves(spec) if _is_batched(leaf)]
+    batched = [leaf for leaf in _leaves(spec) if samples.is_batched(leaf)]
     known = {_known_rows(leaf) for leaf in batched}
     return len(batched) > 1 and (None in known or len(known) > 1)
 
@@ -219,7 +225,7 @@ def _all_of(rows: Any, spec: Any, batch: Any) -> Any:
     import tensorflow as tf
 
     parts = zip(_leaves(spec), _leaves(batch))
-    lengths = [_length(part) for leaf, part in parts if _is_batched(leaf)]
+    lengths = [samples.length(part) for leaf, part in parts if samples.is_batched(leaf)]
     same = [
         tf.debugging.assert_equal(
             length,
@@ -281,26 +287,8 @@ def length(dataset: Any) -> float | None:
 
 def num_rows(spec: Any, element: Any) -> Any:
     """The number of samples in a batch: an int64 scalar tensor."""
-    specs, parts = _leaves(spec), _leaves(element)
-    return _length(parts[next(i for i, leaf in enumerate(specs) if _is_batched(leaf))])
-
-
-def _length(part: Any) -> Any:
-    import tensorflow as tf
-    from tensorflow.python.framework import composite_tensor
-
-    if isinstance(part, tf.SparseTensor):
-        return part.dense_shape[0]
-    if isinstance(part, tf.RaggedTensor):
-        return tf.cast(part.nrows(), tf.int64)
-    if isinstance(part, composite_tensor.CompositeTensor):
-        part = _encoded(part)[0]
-    return tf.shape(part, tf.int64)[0]
-
-
-def _encoded(part: Any) -> list[Any]:
-    """The tensors that tf.data keeps of a batch of another type, with samples first."""
-    return list(part._type_spec._to_batched_tensor_list(part))
+    pairs = zip(_leaves(spec), _leaves(element))
+    return samples.length(next(part for leaf, part in pairs if samples.is_batched(leaf)))
 
 
 def _leaves(structure: Any) -> list[Any]:
@@ -310,31 +298,7 @@ def _leaves(structure: Any) -> list[Any]:
 
 
 def _first_batched(spec: Any) -> Any:
-    return next((leaf for leaf in _leaves(spec) if _is_batched(leaf)), None)
-
-
-def _is_batched(spec: Any) -> bool:
-    """Whether what `spec` describes has samples along its first dimension."""
-    import tensorflow as tf
-
-    if not isinstance(spec, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)):
-        return _is_batched_otherwise(spec)
-    return spec.shape.rank is None or spec.shape.rank > 0
-
-
-def _is_batched_otherwise(spec: Any) -> bool:
-    """Whether it is a batch of another type, which says what its samples are: a
-    BatchableExtensionType, or as libraries of graphs have it."""
-    import tensorflow as tf
-    from tensorflow.python.framework import type_spec
-
-    if isinstance(spec, tf.OptionalSpec) or not isinstance(spec, type_spec.BatchableTypeSpec):
-        return False
-    try:
-        spec._unbatch()
-    except (ValueError, NotImplementedError):
-        return False
-    return True
+    return next((leaf for leaf in _leaves(spec) if samples.is_batched(leaf)), None)
 
 
 def of_unknown_samples(spec: Any) -> str | None:
@@ -346,7 +310,7 @@ def of_unknown_samples(spec: Any) -> str | None:
     for leaf in _leaves(spec):
         kind = getattr(leaf, "value_type", type(None))
         if issubclass(kind, composite_tensor.CompositeTensor) and not issubclass(kind, known):
-            if not _is_batched(leaf):
+            if not samples.is_batched(leaf):
                 return str(kind.__name__)
     return None
 
@@ -360,19 +324,8 @@ def _known_rows(leaf: Any) -> int | None:
     return leaf.shape[0] if leaf.shape.rank else None
 
 
-def _even(spec: Any, element: Any) -> Any:
-    """Of a batch that divides evenly: its length, if known, stays part of the shape."""
-    import tensorflow as tf
-
-    rows = static_rows(spec)
-    if rows is None:
-        return _take(spec, element, tf.range(group.rank, num_rows(spec, element), group.size))
-    indices = range(group.rank, rows, group.size)
-    return _take(spec, element, tf.constant(list(indices), tf.int64))
-
-
-def _take(spec: Any, element: Any, indices: Any) -> Any:
-    """The samples of `element` at `indices`, an int64 vector that counts up in equal steps.
+def _slice(spec: Any, element: Any, first: Any, end: Any) -> Any:
+    """The samples of `element` from `first` up to `end`, int64 scalars.
 
     What is no batch (a scalar, a length of its own, an absent input) stays as it is.
     """
@@ -381,27 +334,19 @@ def _take(spec: Any, element: Any, indices: Any) -> Any:
     rows = static_rows(spec)
 
     def take(leaf: Any, part: Any) -> Any:
-        if not _is_batched(leaf):
+        if not samples.is_batched(leaf):
             return part
         if _known_rows(leaf) is not None and rows not in (None, _known_rows(leaf)):
             return part
         if isinstance(part, tf.SparseTensor):
-            return _take_sparse(part, indices)
+            others = part.dense_shape[1:]
+            shape = tf.concat([[end - first], others], 0)
+            mine = tf.sparse.slice(part, tf.concat([[first], tf.zeros_like(others)], 0), shape)
+            return tf.SparseTensor(mine.indices, mine.values, shape)  # the op tells no shape
         if isinstance(part, (tf.Tensor, tf.RaggedTensor)):
-            return tf.gather(part, indices)
-        mine = leaf._unbatch()._batch(indices.shape[0])
-        return mine._from_compatible_tensor_list([tf.gather(t, indices) for t in _encoded(part)])
+            return part[first:end]
+        tensors = [tensor[first:end] for tensor in samples.encoded(part)]
+        mine = leaf._unbatch()._batch(tensors[0].shape[0])
+        return mine._from_compatible_tensor_list(tensors)
 
     return tf.nest.map_structure(take, spec, element)
-
-
-def _take_sparse(part: Any, indices: Any) -> Any:
-    import tensorflow as tf
-
-    first, count = indices[0], tf.size(indices, tf.int64)
-    row = part.indices[:, 0] - first
-    keep = (row >= 0) & (row % group.size == 0) & (row // group.size < count)
-    kept = tf.sparse.retain(part, keep)
-    rows = tf.boolean_mask(row // group.size, keep)
-    shape = tf.concat([[count], part.dense_shape[1:]], 0)
-    return tf.SparseTensor(tf.concat([rows[:, None], kept.indices[:, 1:]], 1), kept.values, shape)

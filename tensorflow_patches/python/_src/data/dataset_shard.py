@@ -48,7 +48,7 @@ def shard(dataset: Any, batched: bool | None) -> Any:
         "tf.mpi.shard",
     )
     if batched:
-        part = batch_shard.shard_batches(stream.dataset, stream.sizes, batch_shard.plain)
+        part = batch_shard.shard_batches(stream.dataset, batch_shard.plain)
     else:
         part = _every_nth(stream)
     part._tf_mpi_part = True

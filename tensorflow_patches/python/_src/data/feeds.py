@@ -163,14 +163,14 @@ def _to_predict(
     if not alike:
         stream = stream._replace(dataset=call.note_elements(given.dataset))
     return Feed(
-        call.record(_part(stream, batch_shard.counted)),
+        call.record(_part(stream, batch_shard.maybe_shard)),
         None if stream.length == "endless" else stream.length,
     )
 
 
 def _part(stream: streams.Stream, element: Callable[[Any, Any, Any, Any], Any]) -> Any:
     """This rank's samples, made ahead of need if no other rank must ask for them, too."""
-    part = batch_shard.shard_batches(stream.dataset, stream.sizes, element)
+    part = batch_shard.shard_batches(stream.dataset, element)
     if stream.once:
         return part.prefetch(1)
     return part if stream.fed else part.prefetch(_AHEAD)

@@ -1,8 +1,7 @@
 """The whole result of `predict`, in order, on every rank, of what each rank predicts of its part.
 
-Sample i of the data is rank i % size's, so the ranks' outputs go back by turns. What
-cannot be gathered so (ragged outputs, outputs that have no sample per input) is predicted anew,
-whole, by every rank.
+Of each batch the ranks' outputs follow one another. What cannot be gathered so (ragged outputs,
+outputs that have no sample per input) is predicted anew, whole, by every rank.
 
 Predictions belong to the rows that a script has given: where the ranks' rows differ, each rank
 predicts its own, whole. A generator is each rank's own, too: what it notes while it yields goes
@@ -29,7 +28,7 @@ class Prediction:
     def __init__(self) -> None:
         self.number = next(_numbers)
         self.expects_data = True  # its dataset has not been made yet
-        self.rows: list[tuple[int, int]] | None = None  # by batch: of its outputs; those that count
+        self.sizes: list[int] | None = None  # the samples of each batch, on all ranks
         self.elements = 0  # a digest of the elements of data that could not be compared ahead
 
     def note_elements(self, dataset: Any) -> Any:
@@ -51,26 +50,19 @@ class Prediction:
                     lambda part: tf.identity(part) if tf.is_tensor(part) else part, element
                 )
 
-        # In their order, and all of them: scan() is not made parallel.
-        return batch_shard.scan(
-            dataset, tf.constant(0), lambda state, element: (state, noted(element))
-        )
+        # In their order, and all of them.
+        return batch_shard.one_by_one(dataset, noted)
 
     def record(self, dataset: Any) -> Any:
-        """The samples of a dataset of batch_shard.Counted elements; notes how many count."""
+        """The samples of a dataset of shards; notes how many each batch has on all ranks."""
         import tensorflow as tf
 
-        rows: list[tuple[int, int]] = []
-        self.rows = rows
-        spec = dataset.element_spec.data
-
-        def note(outputs: Any, counting: Any) -> None:
-            rows.append((int(outputs), int(counting)))
+        sizes: list[int] = []
+        self.sizes = sizes
 
         def plain(element: Any) -> Any:
-            noted = tf.numpy_function(
-                note, [batch_shard.num_rows(spec, element.data), element.rows], [], stateful=True
-            )
+            rows = tf.shape(element.whole)[0]
+            noted = tf.numpy_function(lambda rows: sizes.append(int(rows)), [rows], [])
             with tf.control_dependencies([noted] if noted is not None else []):
                 return tf.nest.map_structure(
                     lambda part: tf.identity(part) if tf.is_tensor(part) else part, element.data
@@ -108,7 +100,7 @@ def wrap(predict: Any) -> Any:
     def whole(self: Any, *args: Any, **kwargs: Any) -> Any:
         call = Prediction()
         outputs = _run(predict, call, self, *args, **kwargs)
-        if call.rows is None:
+        if call.sizes is None:
             return outputs  # every rank has predicted everything
         gathered = _gather(call, outputs)
         return _run(predict, None, self, *args, **kwargs) if gathered is None else gathered
@@ -138,33 +130,27 @@ def _gather(call: Prediction, outputs: Any) -> Any:
     import numpy as np
     import tensorflow as tf
 
-    assert call.rows is not None
+    sizes = np.array(call.sizes, np.int64)
+    firsts = [batch_shard.first_row(sizes, rank) for rank in range(group.size + 1)]
+    rows = np.diff(firsts, axis=0)  # by rank and batch
+    mine = rows[group.rank]
+    given = np.maximum(mine, np.minimum(sizes, 1))  # with stand-ins
     leaves = tf.nest.flatten(outputs)
-    num_outputs = sum(outputs for outputs, _ in call.rows)
-    counting = np.repeat([count > 0 for _, count in call.rows], [n for n, _ in call.rows])
-    mine = sum(count for _, count in call.rows)
-    kinds = [_kind(leaf, num_outputs) for leaf in leaves]
+    kinds = [_kind(leaf, given.sum()) for leaf in leaves]
     label = f"predict {call.number}"
-    told = control_plane.headers(label, [mine, kinds, call.elements])
+    told = control_plane.headers(label, [int(sizes.sum()), kinds, call.elements])
     if any(theirs[2] != told[0][2] for theirs in told):
         say_own("the data")
         return None
-    everyone = [theirs[:2] for theirs in told]
-    total = sum(theirs for theirs, _ in everyone)
-    for rank, (theirs, their_kinds) in enumerate(everyone):
-        by_turns = len(range(rank, total, group.size))
-        if theirs != by_turns or their_kinds != everyone[0][1] or None in their_kinds:
-            return None
+    if any(theirs[:2] != told[0][:2] for theirs in told) or None in kinds:
+        return None
+    counting = np.repeat(mine > 0, given)
+    batches = np.concatenate([np.repeat(np.arange(len(sizes)), theirs) for theirs in rows])
+    order = np.argsort(batches, kind="stable")
     whole = []
     for number, leaf in enumerate(leaves):
-        name = f"{label} output {number}"
-        parts = collectives.run("allgather", leaf[counting], name)
-        in_order = np.empty_like(parts)
-        first = 0
-        for rank, (theirs, _) in enumerate(everyone):
-            in_order[rank :: group.size] = parts[first : first + theirs]
-            first += theirs
-        whole.append(in_order)
+        parts = collectives.run("allgather", leaf[counting], f"{label} output {number}")
+        whole.append(parts[order])
     return tf.nest.pack_sequence_as(outputs, whole)
 
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from tensorflow.mpi._src.data import batch_shard, determinism, own_part, packing
-from tensorflow.mpi._src.global_batch import batch
 from tensorflow.mpi._src.messaging import control_plane, graph_collectives
 from tensorflow.mpi._src.runtime import group, log
 
@@ -143,9 +142,9 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
                 return tf.identity(from_rank_0)
         return from_rank_0
 
-    elements = _one_by_one(_named(packed, label), received)
+    elements = batch_shard.one_by_one(_named(packed, label), received)
     elements = elements.take_while(lambda packed: tf.size(packed) > 0)
-    return _one_by_one(elements, lambda packed: packing.unpack(spec, packed))
+    return batch_shard.one_by_one(elements, lambda packed: packing.unpack(spec, packed))
 
 
 def _packed(dataset: Any, by_python: bool) -> Any:
@@ -155,7 +154,7 @@ def _packed(dataset: Any, by_python: bool) -> Any:
     """
     spec = dataset.element_spec
     if by_python:
-        return _one_by_one(dataset, lambda element: packing.pack(spec, element))
+        return batch_shard.one_by_one(dataset, lambda element: packing.pack(spec, element))
     return dataset.map(lambda *args: packing.pack(spec, batch_shard.element_of(spec, args)))
 
 
@@ -197,31 +196,31 @@ def agree(dataset: Any, label: str) -> Any:
         counted, name = element
         everyone = tf.ensure_shape(_gather(counted.rows[None], name), [group.size])
         rows = tf.maximum(everyone, 0)
-        weight = batch_shard.weight_of(rows[group.rank], tf.reduce_sum(rows))
-        first = tf.constant(group.rank * batch.OWN_BATCH, tf.int64)
-        shard = batch_shard.maybe_shard(counted.data, weight, first)
+        mine, first = rows[group.rank], tf.reduce_sum(rows[: group.rank])
+        shard = batch_shard.maybe_shard(counted.data, mine, tf.reduce_sum(rows), first)
         return tf.reduce_any(everyone > _ENDED), shard
 
-    met = _one_by_one(_named(endless, label), meet).take_while(lambda goes_on, shard: goes_on)
-    return _one_by_one(met, lambda element: element[1])
+    met = batch_shard.one_by_one(_named(endless, label), meet)
+    met = met.take_while(lambda goes_on, shard: goes_on)
+    return batch_shard.one_by_one(met, lambda element: element[1])
 
 
 def count(dataset: Any) -> Any:
     """The batches of `dataset` as batch_shard.Counted elements."""
     spec = dataset.element_spec
-    return _one_by_one(
+    return batch_shard.one_by_one(
         dataset, lambda batch: batch_shard.Counted(batch, batch_shard.num_rows(spec, batch))
     )
 
 
 def as_even(dataset: Any) -> Any:
     """Batches of which every rank has one of the same size, as batch_shard.EvenShard elements."""
-    return _one_by_one(dataset, batch_shard.EvenShard)
+    return batch_shard.one_by_one(dataset, batch_shard.EvenShard)
 
 
 def as_whole(dataset: Any) -> Any:
     """Batches that every rank has whole, as batch_shard.WholeBatch elements."""
-    return _one_by_one(dataset, batch_shard.WholeBatch)
+    return batch_shard.one_by_one(dataset, batch_shard.WholeBatch)
 
 
 def in_turn(stream: Stream) -> Any:
@@ -269,18 +268,6 @@ def _named(dataset: Any, label: str) -> Any:
 def _gather(vector: Any, name: Any) -> Any:
     """Every rank's vector, one after another."""
     return graph_collectives.gather_data(vector, name)
-
-
-def _one_by_one(dataset: Any, function: Any) -> Any:
-    """dataset.map(function), but surely only when the next element is asked for.
-
-    tf.data makes a plain map run ahead where it can, and then waits for it when the iterator goes.
-    """
-    import tensorflow as tf
-
-    return batch_shard.scan(
-        dataset, tf.constant(0), lambda state, element: (state, function(element))
-    )
 
 
 def fill_epochs(dataset: Any, num_batches: int, steps: int) -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tensorflow.mpi._src.average import averaging, carrier, compiled, scope
-from tensorflow.mpi._src.global_batch import kinds
+from tensorflow.mpi._src.global_batch import kinds, samples
 from tensorflow.mpi._src.global_batch.sites import Leaf, Look, Plan, Planned, place
 from tensorflow.mpi._src.messaging import graph_collectives
 from tensorflow.mpi._src.presence import presence
@@ -23,15 +23,14 @@ from tensorflow.mpi._src.runtime import group
 _calls = itertools.count()  # of eager gatherings, in program order
 _local = threading.local()  # .part
 told_alike = 0  # gradients that were none, see tell_alike
-# The places of samples of batches that each rank has for itself: rank 1's come after rank 0's.
-OWN_BATCH = 1 << 40
 
 
 class Part:
     """This rank's part of the batch that a step is traced or run on.
 
     Args:
-      shard: has `data`, and where ranks have unequal parts `weight`, `first` and `counts`.
+      shard: has `data`, and where ranks have unequal parts `weight`, `first`, `whole` and `counts`
+        (data/batch_shard.py).
       plan: what was decided of the step's losses, metrics and gradients, if it was looked at.
       look: what is found, of a step that is only looked at; then `shard` is the whole batch.
     """
@@ -41,7 +40,7 @@ class Part:
 
         self.data = shard.data
         self.weight = getattr(shard, "weight", None)  # None: 1
-        self.first = getattr(shard, "first", None)
+        self._first, self._whole = getattr(shard, "first", None), getattr(shard, "whole", None)
         self.counts = getattr(shard, "counts", None)  # None: True
         leaves = [leaf for leaf in tf.nest.flatten(shard.data) if isinstance(leaf, tf.Tensor)]
         batched = [leaf for leaf in leaves if leaf.shape.rank]
@@ -84,6 +83,29 @@ class Part:
     def static_rows(self) -> int | None:
         """The number of samples here, if it is part of the shapes."""
         return None if self.samples is None else self.samples.shape[0]
+
+    def first_row(self) -> Any:
+        """The place that this rank's first sample has in the batch: an int64 scalar.
+
+        Of a stand-in it is where the rank's part, which is empty, begins.
+        """
+        return self._rows(self._first, 0 if self.look is not None else group.rank)
+
+    def whole_rows(self) -> Any:
+        """The number of samples of the batch on all ranks: an int64 scalar."""
+        return self._rows(self._whole, 1 if self.look is not None else group.size)
+
+    def _rows(self, told: Any, parts: int) -> Any:
+        """The length of `told`; without it every rank has as many samples: those of `parts`."""
+        import tensorflow as tf
+
+        if told is not None:
+            return samples.length(told)
+        leaves = [leaf for leaf in tf.nest.flatten(self.data) if tf.is_tensor(leaf)]
+        batched = (leaf for leaf in leaves if samples.is_batched(tf.type_spec_from_value(leaf)))
+        rows = samples.length(next(batched))
+        static = tf.get_static_value(rows)
+        return rows * parts if static is None else tf.constant(static * parts)
 
     def leaf(self, value: Any) -> Leaf | None:
         """How `value`, an argument in a step that is looked at, becomes the whole batch's.
@@ -331,64 +353,34 @@ def gather(x: Any, part: Part | None, alike: bool) -> Any:
 
 
 def _gathered(x: Any, part: Part | None) -> tuple[Any, Any]:
-    """The whole, and the function that takes this rank's rows of something like it."""
+    """The whole, and the function that takes this rank's rows of a gradient of it, if there is one.
+
+    Ranks' rows follow one another, whether they are the batch's samples or what a mask has left.
+    """
     import tensorflow as tf
 
     static = x.shape[0]
     if part is not None and part.weight is None and static and static == part.static_rows:
-        return _interleaved(allgather(x), static), lambda whole: whole[group.rank :: group.size]
+        whole = allgather(x)
+        whole.set_shape([group.size * static, *x.shape[1:]])
+        return whole, lambda like_whole: like_whole[group.rank * static :][:static]
     rows = tf.shape(x, tf.int64)[0]
     own = rows
     if part is not None and part.counts is not None:
         own = tf.where(part.counts, rows, tf.zeros([], tf.int64))
-    places = _places(own, part)
-    everyone = allgather(places)
-    order = tf.argsort(everyone, stable=True)
-    whole = tf.gather(allgather(x[:own]), order)
-    whole.set_shape([None, *x.shape[1:]])
-    mine = tf.searchsorted(tf.gather(everyone, order), places)
+    whole = allgather(x[:own])
+    if not x.dtype.is_floating:
+        return whole, None
+    first = tf.reduce_sum(allgather(own[None])[: group.rank])
 
     def take(like_whole: Any) -> Any:
-        taken = tf.gather(like_whole, mine)
+        taken = like_whole[first : first + own]
         nothing = tf.concat([[rows - own], tf.shape(taken, tf.int64)[1:]], 0)
         taken = tf.concat([taken, tf.zeros(nothing, taken.dtype)], 0)  # of a stand-in
         taken.set_shape(x.shape)
         return taken
 
     return whole, take
-
-
-def _places(own: Any, part: Part | None) -> Any:
-    """Numbers that sort all ranks' rows into the batch's order.
-
-    Of tensors that do not have a row for each sample, as after a mask, by rank.
-    """
-    import tensorflow as tf
-
-    numbers = tf.range(own)
-    if part is None or part.samples is None:
-        return group.rank + numbers * group.size
-    samples = tf.shape(part.samples, tf.int64)[0]
-    if part.counts is not None:
-        samples = tf.where(part.counts, samples, tf.zeros([], tf.int64))
-    first = tf.constant(group.rank, tf.int64) if part.first is None else part.first
-    by_rank = group.rank * OWN_BATCH + numbers
-    return tf.where(own == samples, first + numbers * group.size, by_rank)
-
-
-def _interleaved(everyone: Any, rows: int) -> Any:
-    """In the batch's order, of as many rows of each rank, one after another."""
-    import tensorflow as tf
-
-    tail = everyone.shape[1:]
-    shape = (
-        tf.constant(tail.as_list(), tf.int32) if tail.is_fully_defined() else tf.shape(everyone)[1:]
-    )
-    by_rank = tf.reshape(everyone, tf.concat([[group.size, rows], shape], 0))
-    order = [1, 0, *range(2, by_rank.shape.rank or 2)]
-    whole = tf.reshape(tf.transpose(by_rank, order), tf.concat([[group.size * rows], shape], 0))
-    whole.set_shape([group.size * rows, *tail])
-    return whole
 
 
 def _compiled(x: Any, part: Part | None) -> tuple[Any, Any]:
@@ -409,7 +401,7 @@ def _compiled(x: Any, part: Part | None) -> tuple[Any, Any]:
     if not x.dtype.is_floating:
         average = tf.round(average)
     everyone = tf.reshape(tf.cast(average, x.dtype), [group.size * rows, *x.shape[1:]])
-    return _interleaved(everyone, rows), lambda whole: whole[group.rank :: group.size]
+    return everyone, lambda whole: whole[before * rows :][:rows]
 
 
 def allgather(x: Any) -> Any:

@@ -1,0 +1,49 @@
+"""Which parts of a batch have samples along a first dimension, and how many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def is_batched(spec: Any) -> bool:
+    """Whether what `spec` describes has samples along its first dimension."""
+    import tensorflow as tf
+
+    if not isinstance(spec, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)):
+        return _is_batched_otherwise(spec)
+    return spec.shape.rank is None or spec.shape.rank > 0
+
+
+def _is_batched_otherwise(spec: Any) -> bool:
+    """Whether it is a batch of another type, which says what its samples are: a
+    BatchableExtensionType, or as libraries of graphs have it."""
+    import tensorflow as tf
+    from tensorflow.python.framework import type_spec
+
+    if isinstance(spec, tf.OptionalSpec) or not isinstance(spec, type_spec.BatchableTypeSpec):
+        return False
+    try:
+        spec._unbatch()
+    except (ValueError, NotImplementedError):
+        return False
+    return True
+
+
+def length(part: Any) -> Any:
+    """The number of samples of `part`: an int64 scalar, a constant where the shape tells it."""
+    import tensorflow as tf
+    from tensorflow.python.framework import composite_tensor
+
+    if isinstance(part, tf.SparseTensor):
+        return part.dense_shape[0]
+    if isinstance(part, tf.RaggedTensor):
+        return tf.cast(part.nrows(), tf.int64)
+    if isinstance(part, composite_tensor.CompositeTensor):
+        part = encoded(part)[0]
+    static = part.shape[0] if part.shape.rank else None
+    return tf.shape(part, tf.int64)[0] if static is None else tf.constant(static, tf.int64)
+
+
+def encoded(part: Any) -> list[Any]:
+    """The tensors that tf.data keeps of a batch of another type, with samples first."""
+    return list(part._type_spec._to_batched_tensor_list(part))
