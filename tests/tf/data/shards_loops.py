@@ -12,12 +12,23 @@ WHOLE = tf.data.Dataset.range(23)
 UNKNOWN = WHOLE.filter(lambda number: number >= 0)
 
 
+SPARSE = tf.data.Dataset.from_tensor_slices(tf.sparse.from_dense(tf.range(23)[:, None]))
+LENGTHS = [1, 3] * 4 + [1] * 7
+RAGGED = tf.data.Dataset.from_tensor_slices(tf.RaggedTensor.from_row_lengths(range(23), LENGTHS))
+
+
 def mine(dataset):
     return dataset if os.environ["TF_MPI_SHARD"] == "dataset" else tf.mpi.shard(dataset)
 
 
 def seen(dataset):
-    return [tf.reshape(step, [-1]).numpy().tolist() for step in mine(dataset)]
+    return [tf.reshape(dense(step), [-1]).numpy().tolist() for step in mine(dataset)]
+
+
+def dense(step):
+    if isinstance(step, tf.RaggedTensor):
+        return step.flat_values
+    return tf.sparse.to_dense(step) if isinstance(step, tf.SparseTensor) else step
 
 
 @tf.function
@@ -107,6 +118,8 @@ found = {
     "part_of_a_part": seen(tf.mpi.shard(WHOLE.batch(4)).prefetch(1))
     if os.environ["TF_MPI_SHARD"] == "dataset"
     else seen(WHOLE.batch(4)),
+    "sparse": seen(SPARSE.batch(5)),
+    "ragged": seen(RAGGED.batch(4)),
     "elements": seen(WHOLE),
     "elements_unknown": seen(UNKNOWN),
     "elements_shuffled": seen(WHOLE.shuffle(23)),

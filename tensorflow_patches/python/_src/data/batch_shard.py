@@ -101,7 +101,7 @@ def even(data: Any, mine: Any, rows: Any, first: Any) -> Any:
 
 
 def shard(data: Any, mine: Any, rows: Any, first: Any) -> Shard:
-    return Shard(data, _weight(mine, rows), _of_length(first), _of_length(rows))
+    return Shard(data, _weight(mine, rows), of_length(first), of_length(rows))
 
 
 def maybe_shard(data: Any, mine: Any, rows: Any, first: Any) -> MaybeShard:
@@ -194,7 +194,8 @@ def _weight(mine: Any, rows: Any) -> Any:
     return tf.math.divide_no_nan(tf.cast(mine * group.size, tf.float32), tf.cast(rows, tf.float32))
 
 
-def _of_length(number: Any) -> Any:
+def of_length(number: Any) -> Any:
+    """A tensor that says so by its shape."""
     import tensorflow as tf
 
     return tf.zeros([number, 0])

@@ -14,6 +14,7 @@ import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
+from tensorflow.mpi import config
 from tensorflow.mpi._src.data import batch_shard, determinism, own_part, packing
 from tensorflow.mpi._src.messaging import control_plane, graph_collectives
 from tensorflow.mpi._src.runtime import group, log
@@ -198,6 +199,10 @@ def agree(dataset: Any, label: str) -> Any:
         rows = tf.maximum(everyone, 0)
         mine, first = rows[group.rank], tf.reduce_sum(rows[: group.rank])
         shard = batch_shard.maybe_shard(counted.data, mine, tf.reduce_sum(rows), first)
+        if config.get("TF_MPI_SHARD") == "off":
+            # A batch of its own: XLA would compile a step for each combination of all ranks' sizes.
+            own = batch_shard.num_rows(spec.data, counted.data)
+            shard = shard._replace(first=batch_shard.of_length(0), whole=batch_shard.of_length(own))
         return tf.reduce_any(everyone > _ENDED), shard
 
     met = batch_shard.one_by_one(_named(endless, label), meet)

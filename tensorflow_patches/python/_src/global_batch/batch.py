@@ -60,6 +60,8 @@ class Part:
             for leaf in leaves
             if hasattr(leaf, "graph") and leaf.shape.rank is not None
         }
+        told = (one for one in (self._first, self._whole) if is_symbolic(one))
+        known.update(dict.fromkeys(map(kinds.key, told), kinds.Kind.CONST))
         self._analysis = kinds.Analysis(known, self.static_rows)
 
     def note(self, tensor: Any, kind: kinds.Kind) -> None:
