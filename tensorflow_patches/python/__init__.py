@@ -210,9 +210,9 @@ def gather_batch(x: Any) -> Any:
         the same order.
 
     Returns:
-      A tf.Tensor, the same on all ranks: in fit and evaluate in the batch's own order, else one
-      sample of each rank in turn. `x` itself on one rank. In a compiled function the shape of `x`
-      must be static, and the same on all ranks.
+      A tf.Tensor, the same on all ranks: rank 0's samples, then rank 1's, and so on, which is the
+      order of a batch that fit, evaluate or tf.mpi.shard has split. `x` itself on one rank. In a
+      compiled function the shape of `x` must be static, and the same on all ranks.
 
     Raises:
       ValueError: `x` is a scalar.
@@ -239,7 +239,7 @@ def shard(dataset: Any, batched: bool | None = None) -> Any:
         elements differ by rank (a shuffle without a seed, random ops, a generator) is iterated on
         rank 0 alone, and its elements are sent to all.
       batched: True: elements are batches, and each rank gets its samples of each; a rank that gets
-        none of a small last batch has its first sample. False: each rank gets whole elements, all
+        none of a small last batch has another rank's. False: each rank gets whole elements, all
         ranks as many; up to size() - 1 elements at the end are left out. By default it is looked
         for: a batch() in the dataset, or a first dimension that is not known.
 
