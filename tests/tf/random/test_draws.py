@@ -50,17 +50,22 @@ def test_what_was_seeded_before_the_import_goes_on(launch, scripts):
 
 
 @pytest.mark.parametrize("kind", ["keras", full("tf_keras")])
-def test_a_step_draws_for_its_own_samples(launch, scripts, kind):
+def test_a_step_draws_its_rows_of_what_one_process_draws(launch, scripts, kind):
+    (alone,) = launch(scripts / "steps.py", np=0, args=[kind], pooled=True).check().results
     run = launch(scripts / "steps.py", np=2, args=[kind], pooled=True).check()
     first, second = run.results
-    for place, (mine, theirs) in enumerate(zip(first["compiled"], second["compiled"])):
-        assert any(mine) and (mine != theirs) == (place < 4), (place, mine, theirs)
+    for place, (one, mine, theirs) in enumerate(
+        zip(alone["compiled"], first["compiled"], second["compiled"])
+    ):
+        assert any(mine) and one == mine and (mine != theirs) == (place < 4), (place, mine, theirs)
     for case in ("even", "uneven", "seeded"):
         assert len(first[case]) == len(second[case]) == 2
-        for mine, theirs in zip(first[case], second[case]):
-            for place, (a, b) in enumerate(zip(mine, theirs)):
-                apart = place in APART
-                assert a[:1] != b[:1] if apart else a == b, (case, place, a, b)
+        for one, mine, theirs in zip(alone[case], first[case], second[case]):
+            for place, (whole, a, b) in enumerate(zip(one, mine, theirs)):
+                rows = place in APART
+                assert a[:1] != b[:1] if rows else a == b, (case, place, a, b)
+                if case == "seeded":
+                    assert whole == (a + b if rows else a), (place, whole, a, b)
 
 
 @pytest.mark.full

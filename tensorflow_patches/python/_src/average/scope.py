@@ -12,6 +12,7 @@ from tensorflow.mpi._src.runtime import c_api, group, threads
 
 _local = threading.local()  # weight, averaged, step, follows, script, shares
 _shared_out = False
+_rows: set[int | None] | None = set()  # see own_rows()
 
 
 class _Step(enum.Enum):
@@ -129,10 +130,20 @@ def duplicates(every_row: bool) -> int:
     return 1 if has_own_samples() else 2
 
 
-def share_out() -> None:
-    """The script's own loop iterates this rank's part of a dataset."""
-    global _shared_out
+def share_out(rows: set[int] | None) -> None:
+    """The script's own loop iterates this rank's part of a dataset.
+
+    rows: the numbers of samples that a batch's part can have, the same on all ranks; None: unknown,
+    or they differ by rank.
+    """
+    global _shared_out, _rows
     _shared_out = True
+    _rows = None if rows is None or _rows is None else _rows | rows
+
+
+def own_rows() -> set[int | None] | None:
+    """How many samples a part can have, of all that has been shared out; None as of share_out."""
+    return _rows
 
 
 def is_shared_out() -> bool:

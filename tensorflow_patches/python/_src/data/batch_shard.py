@@ -240,16 +240,6 @@ def _all_of(rows: Any, spec: Any, batch: Any) -> Any:
         return tf.identity(rows)
 
 
-def rows_of(batch: Any) -> int | None:
-    """The number of samples in `batch`, tensors; None if it is not known before the step runs."""
-    import tensorflow as tf
-
-    # Arrays, too: an eager step of train_on_batch gets what the script gave it.
-    shapes = [tf.TensorShape(p.shape) for p in tf.nest.flatten(batch) if hasattr(p, "shape")]
-    first = next((shape for shape in shapes if shape.rank is None or shape.rank > 0), None)
-    return None if first is None or first.rank is None else first[0]
-
-
 def batch_sizes(dataset: Any) -> set[int] | None:
     """All numbers of samples that a batch of `dataset` can have; None if that cannot be told.
 

@@ -52,7 +52,9 @@ def shard(dataset: Any, batched: bool | None) -> Any:
     else:
         part = _every_nth(stream)
     part._tf_mpi_part = True
-    scope.share_out()
+    mine = {size / group.size for size in sizes or ()}
+    even = mine and all(rows.is_integer() for rows in mine)
+    scope.share_out({int(rows) for rows in mine} if even else None)
     if not collectives.called_by_script:
         log.once(
             "each rank iterates its part of a dataset. Gradients are averaged, and Keras's metrics "

@@ -7,7 +7,6 @@ average.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import math
@@ -21,7 +20,6 @@ from tensorflow.mpi._src.global_batch import batch, plan, results, states
 from tensorflow.mpi._src.global_batch.sites import Plan
 from tensorflow.mpi._src.interpose import rows
 from tensorflow.mpi._src.messaging import control_plane
-from tensorflow.mpi._src.random import ops
 from tensorflow.mpi._src.runtime import group
 
 _KERAS_BATCH = 32  # the batch size of arrays if the script gives none
@@ -122,11 +120,7 @@ def _plan(
     """What the ranks do with batches of `spec`. `whole_batches`: each rank could be fed these."""
     if given.step is None:
         return None
-    even = (
-        batch_shard.static_rows(spec) is not None
-        and bool(sizes)
-        and all(size % group.size == 0 for size in sizes or ())
-    )
+    divides = bool(sizes) and all(size % group.size == 0 for size in sizes or ())
     why = None
     kind, rows = batch_shard.of_unknown_samples(spec), batch_shard.differing_rows(spec)
     if kind is not None and whole_batches:
@@ -134,7 +128,7 @@ def _plan(
     elif rows is not None and whole_batches:
         lengths = " and ".join(map(str, rows))
         why = f"a batch whose tensors have different first dimensions ({lengths})"
-    return plan.of(given.step, spec, even, why, whole_batches)
+    return plan.of(given.step, spec, divides, why, whole_batches)
 
 
 def _to_predict(
@@ -162,8 +156,9 @@ def _to_predict(
         return whole
     if not alike:
         stream = stream._replace(dataset=call.note_elements(given.dataset))
+    draws = found is not None and found.draws_rows
     return Feed(
-        call.record(_part(stream, batch_shard.maybe_shard)),
+        call.record(_part(stream, batch_shard.maybe_shard), as_shards=draws),
         None if stream.length == "endless" else stream.length,
     )
 
@@ -227,7 +222,7 @@ def step_on_shard(model: Any, kind: str, step: Callable[[Any], Any]) -> Callable
         if not batch_shard.is_shard(data):
             if now is not None and now.is_whole and now.plain:
                 return _on_whole(step, data)
-            with scope.on_given(), _for_samples(data, model):
+            with scope.on_given():
                 return step(data)
         if now is not None and now.is_whole:
             with batch.step_on(data) as part:
@@ -237,38 +232,49 @@ def step_on_shard(model: Any, kind: str, step: Callable[[Any], Any]) -> Callable
             scope.on_part(),
             batch.step_on(data, now) as part,
             states.kept(model, part),
-            _for_samples(data.data, model),
         ):
             return results.noted(model, kind, part, step(data.data))
 
     return run
 
 
+def prediction_on_shard(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`step`, the predict_step of `model`, for shards, too: it draws for this rank's samples."""
+
+    def run(data: Any) -> Any:
+        if not batch_shard.is_shard(data):
+            with scope.computed_alike():
+                return step(data)
+        with batch.step_on(data, plan.current(model, "predict_step")):
+            return step(data.data)
+
+    return run
+
+
 def _on_whole(step: Callable[[Any], Any], data: Any) -> Any:
     """Every rank's samples, on every rank."""
-    with batch.step_on_whole(), ops.for_whole_batch():
+    with batch.step_on_whole():
         return step(data)
 
 
-def _for_samples(data: Any, model: Any) -> Any:
-    """Around a step on `data`: draws are for its samples, where ranks have parts of a batch."""
-    if not takes_parts():
-        return contextlib.nullcontext()
-    return ops.for_samples(batch_shard.rows_of(data), model)
-
-
 def wrap_steps(model: Any) -> None:
-    """Lets the model's train_step and test_step take elements of shard_of's datasets.
+    """Lets the model's steps take elements of shard_of's datasets.
 
     Wherever the script has defined them: in the model's class, in a mixin, or on the model itself.
     """
-    for name in ("train_step", "test_step"):
+    for name in plan.STEPS.values():
         if name in vars(model):
             step = vars(model)[name]
             if not hasattr(step, "_tf_mpi_step"):
-                vars(model)[name] = _marked(step_on_shard(model, name, step))
+                vars(model)[name] = _marked(_on_shard(model, name, step))
         elif not hasattr(getattr(type(model), name), "_tf_mpi_step"):
             rows.put(type(model), name, _method_on_shard(name, getattr(type(model), name)))
+
+
+def _on_shard(model: Any, name: str, step: Any) -> Any:
+    if name == "predict_step":
+        return prediction_on_shard(model, step)
+    return step_on_shard(model, name, step)
 
 
 def _marked(step: Any) -> Any:
@@ -279,6 +285,6 @@ def _marked(step: Any) -> Any:
 def _method_on_shard(name: str, original: Any) -> Any:
     @functools.wraps(original)
     def step(self: Any, data: Any) -> Any:
-        return step_on_shard(self, name, functools.partial(original, self))(data)
+        return _on_shard(self, name, functools.partial(original, self))(data)
 
     return _marked(step)

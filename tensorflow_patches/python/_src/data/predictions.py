@@ -53,8 +53,11 @@ class Prediction:
         # In their order, and all of them.
         return batch_shard.one_by_one(dataset, noted)
 
-    def record(self, dataset: Any) -> Any:
-        """The samples of a dataset of shards; notes how many each batch has on all ranks."""
+    def record(self, dataset: Any, as_shards: bool) -> Any:
+        """The samples of a dataset of shards; notes how many each batch has on all ranks.
+
+        as_shards: elements stay shards, for a step that must know its place in the batch.
+        """
         import tensorflow as tf
 
         sizes: list[int] = []
@@ -65,7 +68,8 @@ class Prediction:
             noted = tf.numpy_function(lambda rows: sizes.append(int(rows)), [rows], [])
             with tf.control_dependencies([noted] if noted is not None else []):
                 return tf.nest.map_structure(
-                    lambda part: tf.identity(part) if tf.is_tensor(part) else part, element.data
+                    lambda part: tf.identity(part) if tf.is_tensor(part) else part,
+                    element if as_shards else element.data,
                 )
 
         return dataset.map(plain)

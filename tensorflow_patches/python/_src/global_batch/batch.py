@@ -46,7 +46,10 @@ class Part:
         batched = [leaf for leaf in leaves if leaf.shape.rank]
         self.samples = batched[0] if batched else None  # of which the first dimension counts
         self.look = look
-        self.planned = Planned(plan.sites if plan is not None else ())
+        self.planned = Planned(
+            plan.sites if plan is not None else (), plan.draws if plan is not None else ()
+        )
+        self._graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         self.values = plan.values if plan is not None else {}
         # Variables of metrics that are the same on every rank.
         self.whole_states = plan.whole_states if plan is not None else []
@@ -72,6 +75,16 @@ class Part:
     def kind(self, tensor: Any) -> kinds.Kind:
         """How `tensor` depends on the samples; UNKNOWN in eager code."""
         return self._analysis.kind(tensor) if is_symbolic(tensor) else kinds.Kind.UNKNOWN
+
+    @property
+    def analysis(self) -> kinds.Analysis:
+        return self._analysis
+
+    def is_of_step(self, graph: Any) -> bool:
+        """Whether `graph` is that of the step, or of a branch or a loop in it: no function's."""
+        while graph is not self._graph and kinds.is_body(graph):
+            graph = graph.outer_graph
+        return graph is self._graph
 
     def why(self, tensor: Any) -> str:
         """The operation that decides of `tensor`'s kind, for people."""

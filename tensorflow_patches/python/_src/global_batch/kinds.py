@@ -22,10 +22,13 @@ from tensorflow.mpi._src.global_batch.kind import (
     Told,
 )
 from tensorflow.mpi._src.global_batch.node import Node
+from tensorflow.mpi._src.global_batch.rules import DRAWN
+from tensorflow.mpi._src.global_batch.sites import Draw
+from tensorflow.mpi._src.global_batch.sizes import Number
 
 __all__ = [
-    "ADDITIVE", "ROWS", "Analysis", "Kind", "Ratio", "Term", "key", "origin",
-    "terms",
+    "ADDITIVE", "DRAWN", "ROWS", "Analysis", "Kind", "Ratio", "Term", "drawn",
+    "draws_in_functions", "is_body", "key", "origin", "outer", "terms",
 ]  # fmt: skip
 
 _SEVERAL = {
@@ -89,6 +92,15 @@ class Analysis:
 
     def kind(self, tensor: Any) -> Kind:
         return self.told(tensor).kind
+
+    def numbers(self, tensor: Any) -> list[Number] | None:
+        """The values of a vector of sizes; None: they are not followed."""
+        numbers = self.told(tensor).numbers
+        return None if numbers is None else list(numbers.flat)
+
+    def dims(self, tensor: Any) -> list[Number] | None:
+        """The shape of a tensor; None: its rank is not known."""
+        return Node(self, tensor, [], self._rows).dims_of(tensor, self.told(tensor))
 
     def told(self, tensor: Any) -> Told:
         self._look_outside(tensor.graph)
@@ -349,6 +361,59 @@ def terms(analysis: Analysis, tensor: Any) -> list[Term] | None:
         minus = op.type == "Neg" or (op.type == "Sub" and place == 1)
         found += [term._replace(negative=term.negative != minus) for term in inner]
     return found
+
+
+def is_body(graph: Any) -> bool:
+    """Whether it is of a branch or a loop: it is made anew wherever it stands."""
+    from tensorflow.python.ops import control_flow_v2_func_graphs as bodies
+
+    return isinstance(
+        graph, (bodies.CondBranchFuncGraph, bodies.WhileCondFuncGraph, bodies.WhileBodyFuncGraph)
+    )
+
+
+def drawn(tensor: Any, draw: Draw, nested: bool = False) -> Any:
+    """`tensor`, random numbers as `draw` says, so that an analysis knows it.
+
+    nested: it is drawn in a function of its own, which is made once for all who call it.
+    """
+    import tensorflow as tf
+    from tensorflow.core.framework import attr_value_pb2
+
+    if tf.executing_eagerly():
+        return tensor
+    numbers = [draw.axis or 0, draw.factor, draw.outer, int(nested)]
+    mark = attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(i=numbers))
+    with tf.compat.v1.get_default_graph()._attr_scope({DRAWN: mark}):
+        return tf.identity(tensor)
+
+
+def draws_in_functions(graph: Any) -> bool:
+    """Whether a function that `graph` calls draws for samples, and is made once for all calls."""
+    for function in graph._functions.values():
+        for node in function.cached_definition.node_def:
+            if DRAWN in node.attr and node.attr[DRAWN].list.i[3]:
+                return True
+    return False
+
+
+def outer(analysis: Analysis, drawn: Any) -> int:
+    """How often a whole batch lies along the dimension of samples of `drawn`, random numbers.
+
+    They fit whatever they meet: the first op that makes something of them and of samples tells.
+    """
+    seen, todo = {key(drawn)}, [drawn]
+    while todo:
+        for op in todo.pop(0).consumers():
+            for output in op.outputs:
+                told = analysis.told(output)
+                if key(output) in seen or not told.has_rows:
+                    continue
+                if not told.loose:
+                    return told.outer.value or 1
+                seen.add(key(output))
+                todo.append(output)
+    return 1
 
 
 def origin(tensor: Any) -> Any:

@@ -58,22 +58,22 @@ class _Data(NamedTuple):
     data: Any
 
 
-def of(step: Step, spec: Any, even: bool, why: str | None, whole_batches: bool) -> Plan:
+def of(step: Step, spec: Any, divides: bool, why: str | None, whole_batches: bool) -> Plan:
     """The plan for batches of `spec`; all ranks call it at the same point.
 
     Args:
-      even: every rank will have the same, static number of samples.
+      divides: every rank will have as many samples.
       why: they are no samples that ranks could share.
       whole_batches: every rank can be fed whole batches; else each rank has batches of its own,
         which are gathered where the plan is WHOLE.
     """
     plans = vars(step.model).setdefault(_PLANS, {})
-    known = (step.call, _described(spec), even, why, whole_batches)
+    known = (step.call, _described(spec), divides, why, whole_batches)
     if step.fresh:
         for stale in [key for key in plans if key[0] == step.call]:
             del plans[stale]
     if known not in plans:
-        plans[known] = _made(step, spec, even, why, whole_batches)
+        plans[known] = _made(step, spec, divides, why, whole_batches)
     plan: Plan = plans[known]
     vars(step.model).setdefault(_NOW, {})[STEPS[step.call]] = plan
     return plan
@@ -91,8 +91,9 @@ def _described(spec: Any) -> str:
     return repr(tf.nest.map_structure(_of_any_number, spec))
 
 
-def _made(step: Step, spec: Any, even: bool, why: str | None, whole_batches: bool) -> Plan:
+def _made(step: Step, spec: Any, divides: bool, why: str | None, whole_batches: bool) -> Plan:
     look = Look(step.eagerly)
+    even = divides and _has_static_rows(spec)
     if step.own_loop:
         what = "a loop of the script's own over the batches (make_train_function)"
         look.whys.append(Why(what, way_out="leave the loop to Keras"))
@@ -100,9 +101,13 @@ def _made(step: Step, spec: Any, even: bool, why: str | None, whole_batches: boo
         look.whys.append(Why(why, way_out="give samples one first dimension"))
     else:
         look = _looked_at(step, spec, whole_batches)
+    way_out = "use batches of one size that the ranks divide"
+    if look.nested_draws and not divides:
+        what = "what is drawn in a tf.function that the step calls"
+        look.whys.append(Why(what, way_out=f"{way_out}, or call it without tf.function"))
     if look.gathered and step.compiled and not even:
         first = look.gathered[0]
-        way_out = "set jit_compile=False, or use batches of one size that the ranks divide"
+        way_out = f"set jit_compile=False, or {way_out}"
         look.whys.append(first._replace(what=f"{first.what}, compiled,", way_out=way_out))
     verdict = Verdict.WHOLE if look.whys else Verdict.GATHER if look.gathered else Verdict.SPLIT
     plan = Plan(verdict, look, plain=step.own_loop)
@@ -115,6 +120,13 @@ def _made(step: Step, spec: Any, even: bool, why: str | None, whole_batches: boo
         batch.tell_alike()
     _tell(step, plan)
     return plan
+
+
+def _has_static_rows(spec: Any) -> bool:
+    import tensorflow as tf
+
+    shapes = [leaf.shape for leaf in tf.nest.flatten(spec) if hasattr(leaf, "shape")]
+    return all(shape[0] is not None for shape in shapes if shape.rank)
 
 
 def _can_be_gathered(spec: Any, compiled: bool, even: bool) -> bool:
@@ -147,6 +159,10 @@ def _looked_at(step: Step, spec: Any, whole_batches: bool) -> Look:
             made = step.function(data)
             _judge(step, part, look, made)
             _judge_states(step, part, look, graph, own_rows=not whole_batches)
+            look.nested_draws = kinds.draws_in_functions(graph)
+            for place, drawn in look.several:
+                outer = kinds.outer(part.analysis, drawn)
+                look.draws[place] = look.draws[place]._replace(outer=outer)
 
     drawn, numbers = (random.getstate(), np.random.get_state()), _numbers(step.model)
     try:

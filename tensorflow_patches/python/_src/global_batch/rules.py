@@ -6,6 +6,7 @@ An op that is in no family makes it UNKNOWN, never wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from tensorflow.mpi._src.global_batch import rules_functions as functions
 from tensorflow.mpi._src.global_batch import rules_numbers as numbers
@@ -14,6 +15,9 @@ from tensorflow.mpi._src.global_batch import sizes
 from tensorflow.mpi._src.global_batch.kind import CONST, UNKNOWN, Kind, Told, of_numbers
 from tensorflow.mpi._src.global_batch.node import Node
 
+# On an Identity of a draw for samples: their dimension, how many numbers a sample has there, how
+# many of them a whole batch apart, and whether it is in a function of its own. random/own_rows.py.
+DRAWN = "_tf_mpi_drawn"
 _AS_IS = """
 Bitcast CheckNumerics DebugGradientIdentity EnsureShape Identity Neg PlaceholderWithDefault
 PreventGradient Snapshot StopGradient XlaSharding Conj Real Imag
@@ -49,7 +53,7 @@ _LAYERS = {
     AdjustContrastv2 AdjustHue AdjustSaturation AvgPool AvgPool3D CTCGreedyDecoder DepthToSpace
     Dilation2D ExtractImagePatches ExtractVolumePatches HSVToRGB ImageProjectiveTransformV2 LRN
     MaxPool MaxPool3D MaxPoolV2 MaxPoolWithArgmax RGBToHSV ResizeArea ResizeBicubic ResizeBilinear
-    ResizeNearestNeighbor SpaceToDepth Multinomial StatelessMultinomial
+    ResizeNearestNeighbor SpaceToDepth
     """.split(), (0,)),
     **dict.fromkeys("""
     InTopK InTopKV2 LRNGrad ResizeBicubicGrad ResizeBilinearGrad ReverseSequence
@@ -86,6 +90,7 @@ StatelessRandomNormalV2 StatelessRandomUniform StatelessRandomUniformFullInt
 StatelessRandomUniformFullIntV2 StatelessRandomUniformInt StatelessRandomUniformIntV2
 StatelessRandomUniformV2 StatelessTruncatedNormal StatelessTruncatedNormalV2 TruncatedNormal
 StatefulStandardNormalV2 StatefulTruncatedNormal StatefulUniform StatefulUniformInt
+ParameterizedTruncatedNormal RandomPoissonV2 RandomShuffle StatefulRandomBinomial
 """.split()
 _LISTS: dict[str, Callable[[Node], Told]] = {
     "TensorListFromTensor": functions.from_tensor,
@@ -119,6 +124,8 @@ def of_node(node: Node) -> Told:
     name, told = node.type, node.told
     if name in _SOURCES:
         return _constant(node)
+    if name == "Identity" and (drawn := _drawn(node.op)) is not None:
+        return drawn
     if name == "Rank":
         rank = node.rank(0)
         return CONST if rank is None else of_numbers(sizes.of_constant(_array(rank)))
@@ -153,6 +160,17 @@ def of_node(node: Node) -> Told:
     if name not in _LISTS and _is_of_one(node):
         return numbers.of_one(node)
     return UNKNOWN if rule is None else rule(node)
+
+
+def _drawn(op: Any) -> Told | None:
+    """Of this rank's rows of what is drawn for the whole batch."""
+    try:
+        axis, factor, outer, _ = op.get_attr(DRAWN)
+    except ValueError:
+        return None
+    if outer > 1:
+        return Told(Kind.ROWS, axis, sizes.number(outer), sizes.number(factor // outer))
+    return Told(Kind.ROWS, axis, inner=sizes.number(factor), loose=True)
 
 
 def _is_of_one(node: Node) -> bool:
@@ -195,7 +213,7 @@ _RULES: dict[str, Callable[[Node], Told]] = {
     **{name: shapes.convolution(*places) for name, places in _CONVOLUTIONS.items()},
     **_table(_KERNEL_GRADIENTS, shapes.kernel_gradient),
     **{name: shapes.inner(core) for core, names in _INNER.items() for name in names},
-    **_table(_RANDOM, shapes.made),
+    **_table(_RANDOM, shapes.drawn),
     **_LISTS,
     **_table(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), shapes.batch_norm),
     **_table(("Softmax", "LogSoftmax", "TopK", "TopKV2"), shapes.last),

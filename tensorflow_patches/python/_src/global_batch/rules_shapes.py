@@ -706,8 +706,14 @@ def broadcast(node: Node) -> Told:
     return spread.but(power=told.power, over=told.over) if spread.has_rows else spread
 
 
+def drawn(node: Node) -> Told:
+    """Random numbers. Those for samples are told from what marks them (rules.DRAWN); others in a
+    shape that depends on the number of samples were drawn where nobody could tell."""
+    return CONST if all(one.is_const for one in node.told) else UNKNOWN
+
+
 def made(node: Node) -> Told:
-    """Fill, and random numbers: in a shape that depends on the number of samples."""
+    """In a shape that depends on the number of samples."""
     told = node.told[0]
     values = node.told[1:]
     if told.base is Kind.CONST and not told.power:

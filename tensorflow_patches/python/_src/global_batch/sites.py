@@ -44,6 +44,21 @@ class Site:
         self.terms: list[Kind] = []
 
 
+class Draw(NamedTuple):
+    """What a step draws, as it was decided when the step was looked at.
+
+    op: its name. rank: of what is drawn; None if unknown. axis: the dimension of the samples;
+    None: it has none. factor: how many numbers each sample has there; `outer` of them lie a whole
+    batch apart, as in noise for two views that are put one behind the other.
+    """
+
+    op: str
+    rank: int | None
+    axis: int | None
+    factor: int = 1
+    outer: int = 1
+
+
 class Why(NamedTuple):
     """What is a function of several samples at once, or cannot be told.
 
@@ -75,6 +90,9 @@ class Look:
     def __init__(self, eagerly: bool) -> None:
         self.eagerly = eagerly
         self.sites: list[Site] = []
+        self.draws: list[Draw] = []  # in their order, but for those in a function of its own
+        self.several: list[tuple[int, Any]] = []  # (place in draws, tensor) of those with a factor
+        self.nested_draws = False  # whether such a function draws for samples
         self.gathered: list[Why] = []  # what is computed of the whole batch
         self.whys: list[Why] = []
         self.judged: set[str] = set()  # names of operations whose assignments a metric answers for
@@ -116,6 +134,8 @@ class Plan:
       why: of WHOLE, what decides it.
       gathered: what is computed of the whole batch, gathered.
       sites: the decisions of the calls in a step.
+      draws: the decisions of what a step draws.
+      draws_rows: something is drawn for samples.
       whole_states: variables of metrics that are given the whole batch.
       values: what a step returns of its own, by path.
       plain: the script's own loop is fed the script's batches as they are.
@@ -128,6 +148,8 @@ class Plan:
         self.why = min(look.whys, key=lambda why: why.what != LOSS, default=None)
         self.gathered = look.gathered
         self.sites = look.sites
+        self.draws = look.draws
+        self.draws_rows = look.nested_draws or any(draw.axis is not None for draw in look.draws)
         self.whole_states = look.whole_states
         self.values = look.values
 
@@ -139,8 +161,9 @@ class Plan:
 class Planned:
     """The decisions of a plan, as the calls of one traced or running step take them."""
 
-    def __init__(self, sites: Sequence[Site]) -> None:
+    def __init__(self, sites: Sequence[Site], draws: Sequence[Draw]) -> None:
         self._next: Iterator[Site] = iter(sites)
+        self._next_draw: Iterator[Draw] = iter(draws)
 
     def next(self, kind: str) -> Site | None:
         """None if the step takes another way than when it was looked at, from there on."""
@@ -149,3 +172,11 @@ class Planned:
             self._next = iter(())
             return None
         return site
+
+    def next_draw(self, op: str, rank: int | None) -> Draw | None:
+        """Of a call of `op`; None as of `next`."""
+        draw = next(self._next_draw, None)
+        if draw is None or draw.op != op or None not in (draw.rank, rank) and draw.rank != rank:
+            self._next_draw = iter(())
+            return None
+        return draw

@@ -149,6 +149,7 @@ def built_before_predict(make: Any) -> Any:
         call = calls.innermost()
         if call is not None and call.kind == "predict" and call.model is self:
             _build_states(self, call.spec)
+            feeds.wrap_steps(self)
         return make(self, *args, **kwargs)
 
     return make_predict_function

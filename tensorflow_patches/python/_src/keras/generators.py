@@ -1,7 +1,7 @@
 """A model's random generators (dropout, augmentation) where each rank's draws are its own.
 
 With TF_MPI_SHARD=off, one seed on all ranks would draw the same mask for other samples. Else
-random/keras_ops.py tells of each draw what it is for, and the generators go on alike.
+random/own_rows.py tells of each draw what it is for, and the generators go on alike.
 """
 
 from __future__ import annotations

@@ -21,9 +21,7 @@ from tensorflow.mpi._src.keras import (
     optimizers,
     program,
 )
-from tensorflow.mpi._src.random import keras_ops
 from tensorflow.mpi._src.replaced.when import (
-    DRAWS,
     FILES,
     LOOPS,
     NO_COMPILED,
@@ -46,16 +44,9 @@ _EVERY_LIST = (
 _CALLBACKS = "keras.src.callbacks"
 _TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer"
 _METRIC = "{keras.src.metrics.metric,tf_keras.src.metrics.base_metric}:Metric"
-_RANDOM = "normal,uniform,truncated_normal,randint,gamma,binomial,beta,categorical,dropout"
 
 # fmt: off
 KERAS = (
-    # What a step draws
-    Row(f"keras.src.backend.tensorflow.random:{{{_RANDOM}}}", How.WRAP, keras_ops.apart,
-        "a step draws other numbers for its own samples", _DRAWS, DRAWS),
-    Row("keras.src.backend.tensorflow.random:_cast_seed", How.WRAP, keras_ops.of_this_rank,
-        "a step draws other numbers for its own samples", _DRAWS, DRAWS),
-    # Data and steps
     Row("keras.src.backend.tensorflow.trainer:TFEpochIterator.__init__", How.WRAP, data.on_part,
         "each rank is fed its part of each batch", _FIT),
     Row(f"{_TRAINER}._make_function", How.WRAP, data.made_on_part,
@@ -79,8 +70,8 @@ KERAS = (
         How.WRAP, dataset_shard.looking_at_all, "all data are split", _RATE, LOOPS),
     Row(f"{_TRAINER}.make_predict_function", How.WRAP, data.built_before_predict,
         "variables are made before a step on a part", _CALLS),
-    Row(f"{{{_TRAINER},tf_keras.src.engine.training:Model}}.{{train_step,test_step}}", How.USE,
-        feeds.wrap_steps, "a step takes a part of a batch", _FIT),
+    Row(f"{{{_TRAINER},tf_keras.src.engine.training:Model}}.{{train_step,test_step,predict_step}}",
+        How.USE, feeds.wrap_steps, "a step takes a part of a batch", _FIT),
     Row("keras.src.trainers.trainer:model_supports_jit", How.WRAP, fit.compiling_nothing,
         "compiled steps are not averaged here", _FIT, NO_COMPILED),
     # Optimizers

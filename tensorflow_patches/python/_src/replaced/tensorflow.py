@@ -12,7 +12,7 @@ from tensorflow.mpi._src.global_batch import gradients as batch_gradients
 from tensorflow.mpi._src.gpu import gpus
 from tensorflow.mpi._src.interpose.rows import How, Row
 from tensorflow.mpi._src.keras import summaries
-from tensorflow.mpi._src.random import ops
+from tensorflow.mpi._src.random import ops, own_rows
 from tensorflow.mpi._src.replaced.when import DRAWS, FILES, GPUS, OTHER_FILES, RANK_0
 
 _DRAWS, _SPARSE = "tf/random/test_draws.py", "tf/kernels/test_sparse.py"
@@ -26,6 +26,14 @@ _OPS = (
     "multinomial,parameterized_truncated_normal,random_gamma,random_poisson_v2,"
     "random_standard_normal,random_uniform,random_uniform_int,truncated_normal"
 )
+_STATELESS = (
+    "stateless_multinomial,stateless_parameterized_truncated_normal,stateless_random_binomial,"
+    "stateless_random_poisson"
+)
+_STATELESS_V2 = (
+    "stateless_random_gamma_v3,stateless_random_normal_v2,stateless_random_uniform_full_int_v2,"
+    "stateless_random_uniform_int_v2,stateless_random_uniform_v2,stateless_truncated_normal_v2"
+)
 
 
 # fmt: off
@@ -37,12 +45,18 @@ TENSORFLOW = (
         "a seed from the clock is alike on all ranks", _DRAWS, DRAWS),
     Row(f"{_P}.eager.context:Context.{{clear_kernel_cache,_set_global_seed}}", How.AFTER,
         ops.cache_cleared, "kernels forget where their sequences are", _DRAWS, DRAWS),
-    Row(f"{_P}.ops.gen_random_ops:{{{_OPS}}}", How.WRAP, ops.apart,
-        "a step draws other numbers for its own samples", _DRAWS, DRAWS),
+    Row(f"{_P}.ops.gen_random_ops:{{{_OPS}}}", How.WRAP, own_rows.drawing,
+        "one process's numbers, of a rank's own samples", _DRAWS, DRAWS),
+    Row(f"{_P}.ops.gen_stateless_random_ops:{{{_STATELESS}}}", How.WRAP, own_rows.drawing,
+        "one process's numbers, of a rank's own samples", _DRAWS, DRAWS),
+    Row(f"{_P}.ops.gen_stateless_random_ops_v2:{{{_STATELESS_V2}}}", How.WRAP, own_rows.drawing,
+        "one process's numbers, of a rank's own samples", _DRAWS, DRAWS),
+    Row(f"{_P}.ops.gen_stateful_random_ops:stateful_random_binomial", How.WRAP,
+        own_rows.drawing, "one process's numbers, of a rank's own samples", _DRAWS, DRAWS),
     Row(f"{_P}.ops.stateful_random_ops:non_deterministic_ints", How.WRAP, ops.alike_ints,
         "a generator's state is alike on all ranks", _DRAWS, DRAWS),
-    Row(f"{_P}.ops.stateful_random_ops:Generator._prepare_key_counter", How.WRAP, ops.key_apart,
-        "a step draws other numbers for its own samples", _DRAWS, DRAWS),
+    Row(f"{_P}.ops.stateful_random_ops:Generator._prepare_key_counter", How.WRAP,
+        own_rows.key_of_whole, "its state goes on as one process's", _DRAWS, DRAWS),
     # Gradients
     Row(f"{_P}.training.optimizer:_deduplicate_indexed_slices", How.WRAP,
         distinct.unless_distinct, "averaged rows are summed already", _SPARSE),

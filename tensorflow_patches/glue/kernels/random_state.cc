@@ -1,0 +1,81 @@
+// Where one process's random op stands in its sequence, for ranks that each draw their rows only.
+//
+// A stateful random op keeps a generator that goes on by 256 steps of 128 bits for each number that
+// it draws (GuardedPhiloxRandom::ReserveRandomOutputs). This op keeps the same generator and goes
+// on by the whole batch's numbers, on every rank; a stateless op then draws the rank's own
+// (python/_src/random/philox.py).
+
+#include <cstdint>
+#include <mutex>
+
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/lib/random/philox_random.h"
+#include "tensorflow_patches/core/base/thread_annotations.h"
+
+namespace tfmpi {
+namespace {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::random::PhiloxRandom;
+using tensorflow::shape_inference::InferenceContext;
+
+constexpr int64_t kStepsOfNumber = 256;
+
+// A kernel is one op of a graph, as that of the op in whose place it stands.
+REGISTER_OP("TfMpiRandomState")
+    .Input("numbers: int64")
+    .Output("key: uint64")
+    .Output("counter: uint64")
+    .Attr("seed: int")
+    .Attr("seed2: int")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* context) {
+      context->set_output(0, context->Vector(1));
+      context->set_output(1, context->Vector(2));
+      return absl::OkStatus();
+    });
+
+class RandomStateKernel : public tensorflow::OpKernel {
+ public:
+  explicit RandomStateKernel(OpKernelConstruction* context) : OpKernel(context) {
+    int64_t seed, seed2;
+    OP_REQUIRES_OK(context, context->GetAttr("seed", &seed));
+    OP_REQUIRES_OK(context, context->GetAttr("seed2", &seed2));
+    generator_ = PhiloxRandom(static_cast<uint64_t>(seed), static_cast<uint64_t>(seed2));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    Tensor* key;
+    Tensor* counter;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({1}), &key));
+    OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({2}), &counter));
+    PhiloxRandom::ResultType at;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      at = generator_.counter();
+      generator_.Skip(static_cast<uint64_t>(context->input(0).scalar<int64_t>()()) *
+                      kStepsOfNumber);
+    }
+    key->vec<uint64_t>()(0) = Words(generator_.key()[0], generator_.key()[1]);
+    counter->vec<uint64_t>()(0) = Words(at[0], at[1]);
+    counter->vec<uint64_t>()(1) = Words(at[2], at[3]);
+  }
+
+ private:
+  static uint64_t Words(uint32_t low, uint32_t high) {
+    return (static_cast<uint64_t>(high) << 32) | low;
+  }
+
+  std::mutex mutex_;
+  PhiloxRandom generator_ TFMPI_GUARDED_BY(mutex_);
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfMpiRandomState").Device(tensorflow::DEVICE_CPU), RandomStateKernel);
+
+}  // namespace
+}  // namespace tfmpi

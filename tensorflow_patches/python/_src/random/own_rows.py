@@ -1,0 +1,399 @@
+"""What a step draws for its samples: one process's numbers for the whole batch, this rank's rows.
+
+Seeds and generators go on alike on all ranks, so an op that is given the whole batch's shape draws
+what one process draws, and a rank keeps the rows of its samples. Where the op counts its numbers
+(philox.py) it starts at these rows, and the others are not drawn.
+
+- Which dimension of a draw is that of the samples was told from the ops that make its shape, when
+  the step was looked at (global_batch/plan.py). What has none is drawn once for all, as it is.
+- In a function of its own (`tf.function` in a step) that is told from the function's arguments.
+- In a loop of the script's own over divided data a draw is for samples where its first dimension is
+  unknown, or a multiple of the samples that a rank has; inside a tape or a `tf.function`. Where
+  ranks have unequal parts, a rank draws numbers of its own there, and states go on alike.
+
+What cannot be told stays as it is; the plan then knows of no rows, and ranks have whole batches.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tensorflow.mpi._src.average import compiled, scope
+from tensorflow.mpi._src.global_batch import batch, kinds, sizes
+from tensorflow.mpi._src.global_batch.sites import Draw
+from tensorflow.mpi._src.interpose import hooking
+from tensorflow.mpi._src.random import entropy, philox
+from tensorflow.mpi._src.runtime import group, threads
+
+_APART = 2**40  # numbers: more than one op draws
+_MANY, _ODD = 2**31 - 1, 0x9E3779B1
+
+_local = threading.local()  # .decided: of the op that a generator is about to call; .inside
+
+
+class _Parameters(NamedTuple):
+    """The arguments of an op that may have a row for each sample.
+
+    like_result: their last dimensions are the last of the result. first: their first dimensions
+    are its first. behind: the result has their dimensions behind those of `shape`. logits: the
+    result has their rows, and no argument says its shape.
+    """
+
+    like_result: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
+    behind: str = ""
+    logits: str = ""
+
+
+_NONE = _Parameters()
+_OPS = {
+    "parameterized_truncated_normal": _Parameters(first=("means", "stdevs", "minvals", "maxvals")),
+    "random_gamma": _Parameters(behind="alpha"),
+    "random_poisson_v2": _Parameters(behind="rate"),
+    "multinomial": _Parameters(logits="logits"),
+    "stateful_random_binomial": _Parameters(like_result=("counts", "probs")),
+    "stateless_random_gamma_v3": _Parameters(like_result=("alpha",)),
+    "stateless_random_binomial": _Parameters(like_result=("counts", "probs")),
+    "stateless_random_poisson": _Parameters(like_result=("lam",)),
+    "stateless_multinomial": _Parameters(logits="logits"),
+    "stateless_parameterized_truncated_normal": _Parameters(
+        like_result=("means", "stddevs", "minvals", "maxvals")
+    ),
+}
+
+
+def drawing(op: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps a random op of gen_random_ops and its like, which TensorFlow's functions call."""
+    signature = inspect.signature(op)
+    parameters = _OPS.get(op.__name__, _NONE)
+
+    @hooking.not_converted
+    @functools.wraps(op)
+    def drawn(*args: Any, **kwargs: Any) -> Any:
+        if not _is_shared_out() or getattr(_local, "inside", False):
+            return op(*args, **kwargs)
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        with threads.inside(_local, inside=True):
+            call = _Call(op, parameters, given.arguments)
+            draw = _taken() or _decided(call)
+            if draw is None or draw.axis is None:
+                return op(*args, **kwargs)
+            drawn = kinds.drawn(call.of_rows(draw), draw, _is_nested())
+            part = batch.current()
+            if draw.factor > 1 and part is not None and part.look is not None and not _is_nested():
+                part.look.several.append((len(part.look.draws) - 1, drawn))
+            return drawn
+
+    return drawn
+
+
+def key_of_whole(prepare: Any) -> Any:
+    """Wraps Generator._prepare_key_counter(shape): the state goes on as one process's does."""
+
+    def key_and_counter(self: Any, shape: Any) -> Any:
+        if not _is_shared_out() or getattr(_local, "inside", False):
+            return prepare(self, shape)
+        with threads.inside(_local, inside=True):
+            call = _Call(prepare, _NONE, {"shape": shape})
+            draw = _decided(call)
+            if draw is not None and draw.axis is not None:
+                shape = call.whole_shape(draw)
+        _local.decided = (draw or Draw("", None, None),)
+        return prepare(self, shape)
+
+    return key_and_counter
+
+
+def _taken() -> Draw | None:
+    """What was decided of the numbers that a generator draws now."""
+    decided = getattr(_local, "decided", ())
+    _local.decided = ()
+    return decided[0] if decided else None
+
+
+def _is_shared_out() -> bool:
+    """Whether what is drawn here may be for this rank's samples."""
+    if group.size == 1 or not entropy.is_shared():
+        return False
+    part = batch.current()
+    if part is not None:
+        return not part.is_whole
+    return scope.is_shared_out() and not scope.is_computed_alike() and _in_own_step()
+
+
+def _in_own_step() -> bool:
+    from tensorflow.python import pywrap_tfe
+    from tensorflow.python.framework import ops
+
+    return ops.inside_function() or not pywrap_tfe.TFE_Py_TapeSetIsEmpty()
+
+
+class _Call:
+    """A call of an op that draws: what it was given, by the op's own names."""
+
+    def __init__(self, op: Any, parameters: _Parameters, given: dict[str, Any]) -> None:
+        import tensorflow as tf
+
+        self.op, self.parameters, self.given = op, parameters, given
+        for name in (*parameters.like_result, *parameters.first, parameters.logits,
+                     parameters.behind):  # fmt: skip
+            if name:
+                given[name] = tf.convert_to_tensor(given[name])
+        if not parameters.logits:
+            self.shape = _shape_tensor(given["shape"])
+        else:
+            self.shape = tf.shape(given[parameters.logits])[:1]
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.op, "__name__", ""))
+
+    @functools.cached_property
+    def static(self) -> list[int | None] | None:
+        """The shape of the result; None where its rank is not known."""
+        from tensorflow.python.framework import tensor_util
+
+        if self.parameters.logits:
+            return [self.given[self.parameters.logits].shape[0], None]
+        shape = tensor_util.constant_value_as_shape(self.shape)
+        if self.parameters.behind and shape.rank is not None:
+            shape = shape.concatenate(self.given[self.parameters.behind].shape)
+        return None if shape.rank is None else list(shape)
+
+    def numbers(self, analysis: kinds.Analysis) -> list[Any] | None:
+        """The shape of the result, as what is known of it; None: nothing is."""
+        given, parameters = self.given, self.parameters
+        if parameters.logits:
+            dims = analysis.dims(given[parameters.logits])
+            return None if dims is None else [dims[0], sizes.ONE]
+        found = analysis.numbers(self.shape)
+        if found is None or not parameters.behind:
+            return found
+        behind = analysis.dims(given[parameters.behind])
+        return None if behind is None else [*found, *behind]
+
+    def takes_rows(self, analysis: kinds.Analysis, axis: int, rank: int) -> bool:
+        """Whether each parameter is a constant, or has each sample's along `axis` of the result."""
+        for name, place in self._places(axis, rank).items():
+            told = analysis.told(self.given[name])
+            if not (told.is_const or (told.is_plain and told.has_rows and told.axis == place)):
+                return False
+        return True
+
+    def _places(self, axis: int, rank: int) -> dict[str, int]:
+        """By parameter, which of its dimensions is `axis` of the result; below 0: none of it."""
+        parameters = self.parameters
+        places = dict.fromkeys(parameters.first, axis)
+        if parameters.logits:
+            places[parameters.logits] = axis
+        for name in (*parameters.like_result, parameters.behind):
+            if name:
+                places[name] = axis - rank + int(self.given[name].shape.rank)
+        return places
+
+    def own(self, axis: int) -> Any:
+        """How many numbers lie along `axis` of what this rank draws: an int where that is known."""
+        import tensorflow as tf
+
+        if self.static is not None and self.static[axis] is not None:
+            return self.static[axis]
+        count = self.shape.shape[0]
+        if axis < count:
+            return self.shape[axis]
+        return tf.shape(self.given[self.parameters.behind], self.shape.dtype)[axis - count]
+
+    def whole_shape(self, draw: Draw) -> Any:
+        """`shape`, of the whole batch."""
+        import tensorflow as tf
+
+        axis = draw.axis
+        assert axis is not None
+        if _is_apart():
+            return tf.constant([_APART], tf.int64)
+        _, whole = _extent(self.own(axis), draw.factor, self.shape.dtype)
+        return _with(self.shape, axis, whole)
+
+    def of_rows(self, draw: Draw) -> Any:
+        """This rank's rows of what the op draws for the whole batch."""
+        import tensorflow as tf
+
+        axis = draw.axis
+        assert axis is not None
+        if _is_apart() and not compiled.is_compiled():
+            return self.op(**_apart(dict(self.given)))
+        own = self.own(axis)
+        start, whole = _extent(own, draw.factor, self.shape.dtype)
+        if axis == 0 and draw.outer == 1 and not compiled.is_compiled():
+            stateful = _in_graph_of_step()
+            drawn = philox.of_rows(self.op, self.given, self.shape, start, whole, stateful)
+            if drawn is not None:
+                return self._shaped(drawn)
+        given = dict(self.given)
+        if "shape" in given and axis < (self.shape.shape[0] or 0):
+            given["shape"] = _with(self.shape, axis, whole)
+        rank = len(self.static or ()) or int(self.shape.shape[0])
+        for name, place in self._places(axis, rank).items():
+            length = given[name].shape[place] if place >= 0 else None
+            if place >= 0 and (length != 1 or (isinstance(own, int) and own == 1)):
+                given[name] = _of_whole(given[name], place, start, whole)
+        drawn = self.op(**given)
+        if draw.outer > 1:
+            once = start // draw.outer + tf.range(own // draw.outer)
+            again = tf.range(draw.outer)[:, None] * (whole // draw.outer)
+            return self._shaped(tf.gather(drawn, tf.reshape(again + once, [-1]), axis=axis))
+        begin = tf.one_hot(axis, rank, start, 0, dtype=self.shape.dtype)
+        size = tf.one_hot(axis, rank, own, -1, dtype=self.shape.dtype)
+        return self._shaped(tf.slice(drawn, begin, size))
+
+    def _shaped(self, drawn: Any) -> Any:
+        if self.static is not None and not self.parameters.logits:
+            drawn.set_shape(self.static)
+        return drawn
+
+
+def _shape_tensor(shape: Any) -> Any:
+    """Of what an op takes for one: a tensor, or dimensions, some of them tensors."""
+    import tensorflow as tf
+
+    if isinstance(shape, (list, tuple)) and not shape:
+        return tf.zeros([0], tf.int32)
+    return tf.convert_to_tensor(shape)
+
+
+def _with(shape: Any, axis: int, length: Any) -> Any:
+    import tensorflow as tf
+
+    length = tf.reshape(tf.cast(length, shape.dtype), [1])
+    return tf.concat([shape[:axis], length, shape[axis + 1 :]], 0)
+
+
+def _of_whole(parameter: Any, axis: int, start: Any, whole: Any) -> Any:
+    """With rows for all samples: this rank's in their places, what is drawn by others is unused."""
+    import tensorflow as tf
+
+    mine = tf.shape(parameter, tf.int64)[axis]
+    places = tf.range(tf.cast(whole, tf.int64)) - tf.cast(start, tf.int64)
+    return tf.gather(parameter, tf.clip_by_value(places, 0, mine - 1), axis=axis)
+
+
+def _extent(own: Any, factor: int, dtype: Any) -> tuple[Any, Any]:
+    """(the place of this rank's first number, how many the whole batch has) along a dimension.
+
+    own: how many this rank has there; factor: how many a sample has.
+    """
+    import tensorflow as tf
+
+    part = batch.current()
+    if part is None or part.weight is None:
+        return group.rank * own, group.size * own
+    return tf.cast(part.first_row() * factor, dtype), tf.cast(part.whole_rows() * factor, dtype)
+
+
+def _is_apart() -> bool:
+    """Whether nobody can say which rows of a batch this rank has."""
+    return batch.current() is None and scope.own_rows() is None
+
+
+def _apart(given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of an op with other numbers on each rank."""
+    import tensorflow as tf
+
+    if "counter" in given:
+        given["counter"] = philox.further(
+            tf.convert_to_tensor(given["counter"]), group.rank * _APART
+        )
+    elif "seed2" in given:
+        given["seed2"] = (int(given["seed2"] or 0) + group.rank * _ODD) % _MANY
+    elif "seed" in given:
+        seed = tf.convert_to_tensor(given["seed"])
+        given["seed"] = tf.bitwise.bitwise_xor(seed, tf.constant([0, group.rank << 20], seed.dtype))
+    return given
+
+
+def _in_graph_of_step() -> bool:
+    import tensorflow as tf
+
+    part = batch.current()
+    if part is None or tf.executing_eagerly():
+        return False
+    return part.is_of_step(tf.compat.v1.get_default_graph())
+
+
+def _is_nested() -> bool:
+    """Whether what is traced now is a function of its own in the step."""
+    import tensorflow as tf
+
+    in_graph = batch.current() is not None and not tf.executing_eagerly()
+    return in_graph and not _in_graph_of_step()
+
+
+# Which dimension is that of the samples
+
+
+def _decided(call: _Call) -> Draw | None:
+    import tensorflow as tf
+
+    part = batch.current()
+    if part is None:
+        rows = scope.own_rows()
+        return _by_size(call, rows) if tf.executing_eagerly() else _by_arguments(call, rows)
+    if _is_nested():
+        return _by_arguments(call, {part.static_rows})
+    if part.look is not None:
+        draw = _by_numbers(call, part.analysis)
+        part.look.draws.append(draw)
+        return draw
+    planned = part.planned.next_draw(call.name, None if call.static is None else len(call.static))
+    return planned or _by_size(call, {part.static_rows})
+
+
+def _by_numbers(call: _Call, analysis: kinds.Analysis) -> Draw:
+    """From what makes its shape."""
+    numbers = call.numbers(analysis)
+    rank = None if numbers is None else len(numbers)
+    nothing = Draw(call.name, rank, None)
+    if numbers is None:
+        return nothing
+    found = [(axis, number) for axis, number in enumerate(numbers) if number.power]
+    if len(found) != 1:
+        return nothing
+    ((axis, number),) = found
+    factor = (number / sizes.N).value
+    if not factor or not call.takes_rows(analysis, axis, len(numbers)):
+        return nothing
+    return Draw(call.name, rank, axis, factor)
+
+
+def _by_arguments(call: _Call, rows: set[int | None] | None) -> Draw | None:
+    """In a function of its own: what it is given has samples first, if their number is unknown."""
+    import tensorflow as tf
+
+    graph = tf.compat.v1.get_default_graph()
+    while kinds.is_body(graph):
+        graph = graph.outer_graph
+    captured = {kinds.key(inside) for _, inside in getattr(graph, "captures", ())}
+    known = {
+        kinds.key(tensor): kinds.Kind.ROWS
+        for tensor in getattr(graph, "inputs", ())
+        if kinds.key(tensor) not in captured and tensor.shape.rank and tensor.shape[0] is None
+    }
+    found = _by_numbers(call, kinds.Analysis(known))
+    return found if found.axis is not None else _by_size(call, rows)
+
+
+def _by_size(call: _Call, rows: set[int | None] | None) -> Draw | None:
+    """From its first dimension; `rows`: how many samples a rank may have here, None if unknown."""
+    if call.static == [] or call.static is None:
+        return None
+    first = call.static[0]
+    if first is None or rows is None or first in rows:
+        return Draw(call.name, len(call.static), 0)
+    for number in rows:
+        if number is not None and number > 1 and first % number == 0:
+            return Draw(call.name, len(call.static), 0, first // number)
+    return None

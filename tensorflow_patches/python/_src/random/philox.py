@@ -1,0 +1,95 @@
+"""Random ops that count their numbers: those of a rank's rows, without the others.
+
+TensorFlow's stateless ops fill a result in groups: group g is what the generator gives after g
+steps of its counter, on CPUs and GPUs alike (random_op_cpu.h, random_op_gpu.h). So the numbers from
+place p on are those of a counter that is p / (numbers in a group) steps further. The stateful ops
+fill theirs in the same way, from a state that TfMpiRandomState keeps (glue/kernels). XLA's normal
+numbers lie in another order, which depends on how many there are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# By op: steps of the counter for each number of a group, where it is not one for the group. A
+# truncated normal number may take many.
+_STEPS = {
+    "stateless_random_uniform_v2": 0,
+    "stateless_random_normal_v2": 0,
+    "stateless_random_uniform_int_v2": 0,
+    "stateless_random_uniform_full_int_v2": 0,
+    "stateless_truncated_normal_v2": 64,
+}
+_STATEFUL = {
+    "random_uniform": "stateless_random_uniform_v2",
+    "random_standard_normal": "stateless_random_normal_v2",
+    "random_uniform_int": "stateless_random_uniform_int_v2",
+    "truncated_normal": "stateless_truncated_normal_v2",
+}
+_PHILOX, _BY_DEVICE = 1, 3  # algorithms
+
+
+def of_rows(
+    op: Any, given: dict[str, Any], shape: Any, first: Any, whole: Any, stateful: bool
+) -> Any:
+    """What `op` draws of `shape` for rows from `first` on, where one process draws `whole` rows.
+
+    None: it does not count its numbers. given: the arguments of `op`, by name. stateful: whether
+    ops with a state may be replaced: in eager code several calls share a kernel, and its state.
+    """
+    import tensorflow as tf
+
+    name = op.__name__
+    if name not in _STEPS and not (stateful and name in _STATEFUL):
+        return None
+    if "minval" in given:
+        dtype = tf.convert_to_tensor(given["minval"]).dtype
+    else:
+        dtype = tf.as_dtype(given["dtype"])
+    row = tf.reduce_prod(tf.cast(shape[1:], tf.int64))
+    known = tf.get_static_value(row)
+    if name in _STATEFUL:
+        if not (given["seed"] or given["seed2"]):
+            return None  # it draws its seeds in the kernel
+        op, given = _stateless(name, given, tf.cast(whole, tf.int64) * row)
+    elif tf.get_static_value(given["alg"]) not in (_PHILOX, _BY_DEVICE):
+        return None
+    in_group = 16 // max(dtype.size, 4)  # of 128 bits
+    start = tf.cast(first, tf.int64) * row
+    steps = start // in_group * (_STEPS[op.__name__] * in_group or 1)
+    given = {**given, "counter": further(tf.convert_to_tensor(given["counter"]), steps)}
+    if known is not None and known % in_group == 0:
+        return op(**given)
+    count = tf.cast(shape[0], tf.int64) * row
+    given["shape"] = tf.reshape(count + in_group - 1, [1])
+    numbers = op(**given)
+    return tf.reshape(tf.slice(numbers, [start % in_group], [count]), shape)
+
+
+def _stateless(name: str, given: dict[str, Any], numbers: Any) -> tuple[Any, Any]:
+    """The op, and its arguments, that draws what `name`, a stateful one, would."""
+    import tensorflow as tf
+    from tensorflow.python.framework import op_def_library
+    from tensorflow.python.ops import gen_stateless_random_ops_v2
+
+    with tf.device("CPU"):
+        key, counter = op_def_library.apply_op(
+            "TfMpiRandomState",
+            numbers=numbers,
+            seed=int(given["seed"] or 0),
+            seed2=int(given["seed2"] or 0),
+        )
+    arguments = {"shape": given["shape"], "key": key, "counter": counter, "alg": _PHILOX}
+    for argument in ("dtype", "minval", "maxval"):
+        if argument in given:
+            arguments[argument] = given[argument]
+    return getattr(gen_stateless_random_ops_v2, _STATEFUL[name]), arguments
+
+
+def further(counter: Any, steps: Any) -> Any:
+    """A counter of 128 bits, in two words, the lower first, `steps` further."""
+    import tensorflow as tf
+
+    steps = tf.cast(steps, counter.dtype)
+    low = counter[0] + steps
+    return tf.stack([low, counter[1] + tf.cast(low < steps, counter.dtype)])
