@@ -1,6 +1,7 @@
 """Loops over datasets: with tf.mpi.shard, or as they are with TF_MPI_SHARD=dataset."""
 
 import os
+import warnings
 
 import keras
 import numpy as np
@@ -8,6 +9,7 @@ import tensorflow as tf
 import tf_keras
 from common import result
 
+warnings.filterwarnings("ignore", "To make it possible to preserve tf.data options")
 WHOLE = tf.data.Dataset.range(23)
 UNKNOWN = WHOLE.filter(lambda number: number >= 0)
 
@@ -75,6 +77,105 @@ def metrics(api):
     return sums
 
 
+def of_own_classes(api):
+    """Sums of a class of the script's own, and what a batch adds once: as in one process.
+
+    The mean of batches' means is 11.5, their sum 69, of 6 batches.
+    """
+
+    class Own(api.metrics.Metric):  # type: ignore[name-defined]
+        def __init__(self):
+            super().__init__(name="own")
+            self.total = self.add_weight(name="total", initializer="zeros")
+            self.batches = self.add_weight(name="batches", initializer="zeros")
+            self.kept = self.add_weight(name="kept", initializer="ones")
+            self.times = 0
+
+        def update_state(self, numbers):
+            self.times += 1
+            self.total.assign_add(tf.reduce_sum(numbers))
+            self.batches.assign_add(1.0)
+
+        def result(self):
+            return tf.stack([self.total + 0, self.batches + 0, self.kept + 0])
+
+    own, mean, total, before = Own(), api.metrics.Mean(), api.metrics.Sum(), api.metrics.Sum()
+    before.update_state([7.0])  # of what is not divided
+    for batch in mine(tf.data.Dataset.range(24).batch(4)):
+        numbers = tf.cast(batch, tf.float32)
+        own.update_state(numbers)
+        mean.update_state(tf.reduce_mean(numbers))
+        total.update_state(tf.reduce_mean(numbers))
+        before.update_state(numbers)
+    values = [*own.result().numpy(), own.times, mean.result(), total.result(), before.result()]
+    return [float(value) for value in values]
+
+
+def of_functions(api):
+    """Loops in a function: with a state from before, over two epochs, and a step that is one, too.
+
+    A rank that reads alone is no meeting.
+    """
+    metric, mean, stepped = api.metrics.Sum(), api.metrics.Mean(), api.metrics.Sum()
+    metric.update_state([7.0])
+
+    @tf.function
+    def step(numbers):
+        stepped.update_state(numbers)
+
+    @tf.function
+    def epochs(count):
+        for _ in tf.range(count):
+            for batch in mine(tf.data.Dataset.range(24).batch(4)):
+                numbers = tf.cast(batch, tf.float32)
+                metric.update_state(numbers)
+                mean.update_state(tf.reduce_mean(numbers))
+                step(numbers)
+        return metric.result()
+
+    returned = epochs(2)
+    if tf.mpi.rank() == 0:
+        metric.result()
+    values = [float(one.result()) for one in (metric, mean, stepped)]
+    stepped.reset_state()
+    epochs(1)
+    return [float(returned), *values, float(metric.result()), float(stepped.result())]
+
+
+def of_a_part(api):
+    """What is read early, and what is no sum, is of a part: the first metric of each is named."""
+
+    class Largest(api.metrics.Metric):  # type: ignore[name-defined]
+        def __init__(self):
+            super().__init__(name="largest")
+            self.most = self.add_weight(name="most", initializer="zeros")
+
+        def update_state(self, numbers):
+            self.most.assign(tf.maximum(self.most, tf.reduce_max(numbers)))
+
+        def result(self):
+            return self.most + 0
+
+    largest, broken, step_s = Largest(), api.metrics.Sum("broken"), api.metrics.Sum("step_s")
+
+    @tf.function
+    def step(numbers):
+        step_s.update_state(numbers)
+        return step_s.result()
+
+    for number, batch in enumerate(mine(tf.data.Dataset.range(24).batch(4))):
+        numbers = tf.cast(batch, tf.float32)
+        largest.update_state(numbers)
+        if os.environ["TF_MPI_SHARD"] == "auto":
+            step(numbers)
+            continue
+        broken.update_state(numbers)
+        if number == 2:
+            break
+    broken.result()
+    return float(largest.result())
+
+
 def of_keras(api):
     """What Keras iterates is all data, or the part that it has made: each is 0 as in one process.
 
@@ -131,5 +232,8 @@ longest = int(tf.mpi.allreduce(len(numbers), "max"))
 if os.environ["TF_MPI_SHARD"] == "dataset":
     found["keras"] = [of_keras(keras), of_keras(tf_keras)]
 found["metrics"] = [metrics(keras), metrics(tf_keras)]
+found["own metrics"] = [of_own_classes(keras), of_own_classes(tf_keras)]
+found["functions"] = [of_functions(keras), of_functions(tf_keras)]
+found["largest"] = [of_a_part(keras), of_a_part(tf_keras)]
 found["function"] = [numbers[i : i + 1] for i in range(longest)]
 result(found)

@@ -122,7 +122,14 @@ def test_loops_of_the_script_see_parts(launch, scripts, mode):
     said = "Keras's metrics are of all ranks when a loop"
     assert [text.count(said) for text in run.stderr] == [1, 0]
     ranks = run.check().results
+    early = "step_s" if mode == "auto" else "broken"
+    for part in (f"'{early}' is read before", "'largest' keeps something else than sums"):
+        assert [text.count(f"the metric {part}") for text in run.stderr] == [1, 0], run.report()
+    assert [text.count("the metric '") for text in run.stderr] == [2, 0]
     for rank in ranks:
+        rank.pop("largest")
+        assert rank.pop("functions") == [[559, 559, 11.5, 552, 835, 276]] * 2
+        assert rank.pop("own metrics") == [[276, 6, 1, 6, 11.5, 69, 276 + 7]] * 2
         for framework in rank.pop("keras", []):
             assert {name for name, off in framework.items() if off > 1e-5} == set()
         assert rank.pop("metrics") == [[2 * sum(range(SAMPLES)), sum(range(SAMPLES))]] * 2

@@ -99,7 +99,7 @@ def iterated(dataset: Any) -> Any:
         determinism.note_iteration(dataset)
     if group.size == 1 or not splits_loops():
         return dataset
-    if _is_part(dataset) or hasattr(dataset, "_tf_mpi_as_it_is"):
+    if is_part(dataset) or hasattr(dataset, "_tf_mpi_as_it_is"):
         return dataset
     if getattr(_local, "looks_at_all", False):
         return dataset
@@ -113,8 +113,9 @@ def iterated(dataset: Any) -> Any:
     return part
 
 
-def _is_part(dataset: Any) -> bool:
-    return hasattr(dataset, "_tf_mpi_part") or any(map(_is_part, dataset._inputs()))
+def is_part(dataset: Any) -> bool:
+    """Whether its elements are of this rank's part of a dataset."""
+    return hasattr(dataset, "_tf_mpi_part") or any(map(is_part, dataset._inputs()))
 
 
 def as_it_is(dataset: Any) -> Any:

@@ -11,15 +11,17 @@ the same form.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorflow.mpi._src.global_batch import batch, results, states
 from tensorflow.mpi._src.global_batch.kinds import Kind
 from tensorflow.mpi._src.global_batch.sites import How, Leaf, Look, Site, Why
 from tensorflow.mpi._src.interpose import hooking
+from tensorflow.mpi._src.runtime import log
 from tensorflow.mpi._src.variables import unwrap
 
 BASE = "_tf_mpi_base"  # on a metric's variable: the sum over ranks that it holds since it was reset
+_SUMMED = "_tf_mpi_summed"  # ... a tf.Variable: the same, of sums that a graph has made
 
 
 def updated(original: Any) -> Any:
@@ -55,7 +57,7 @@ def _looked_at(part: Any, look: Look, metric: Any, function: Any, args: Any, kwa
     operations = graph.get_operations()[first:]
     new = [op for op in operations if op.name not in look.judged]
     look.judged.update(op.name for op in new if op.type in states.ASSIGNS)
-    variables = _variables(metric)
+    variables = variables_of(metric)
     own: dict[int, bool | None] = {id(variable.handle): None for variable in variables}
     why = next(iter(look.whys[mark.whys :]), None)
     for handle, added in states.assigned(graph, new):
@@ -68,7 +70,7 @@ def _looked_at(part: Any, look: Look, metric: Any, function: Any, args: Any, kwa
             why = Why(f"the metric '{metric.name}'", part.why(added))
         own[id(handle)] = once
     if why is None:
-        site.once = [bool(own[id(variable.handle)]) for variable in variables]
+        site.once = [own[id(variable.handle)] for variable in variables]
         site.given = _given(args, kwargs)
         return found
     look.restart(mark)
@@ -87,7 +89,7 @@ def _of_part(part: Any, site: Site, metric: Any, function: Any, args: Any, kwarg
 
     # A weight that is there only where shapes are static is the number of samples: it counts.
     counts_samples = site.given != _given(args, kwargs)
-    variables = [] if counts_samples else _variables(metric)
+    variables = [] if counts_samples else variables_of(metric)
     once = [one for one, is_once in zip(variables, site.once) if is_once]
     before = [tf.identity(variable) for variable in once]
     found = function(metric, *args, **kwargs)
@@ -95,6 +97,85 @@ def _of_part(part: Any, site: Site, metric: Any, function: Any, args: Any, kwarg
         by = tf.math.divide_no_nan(1.0, tf.cast(part.to_sum(tf.float32), tf.float32))
         variable.assign(value + (variable - value) * tf.cast(by, variable.dtype))
     return found
+
+
+def form(args: Any, kwargs: Any) -> tuple[Any, ...]:
+    """Of arguments: which are arrays, and whether of samples."""
+    import tensorflow as tf
+
+    return (*sorted(kwargs), *(_rank(one) for one in tf.nest.flatten(_arrays(args, kwargs))))
+
+
+def _arrays(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Where lists of numbers are given: arrays."""
+    return tuple(map(_array, args)), {name: _array(one) for name, one in kwargs.items()}
+
+
+def _array(one: Any) -> Any:
+    import numpy as np
+
+    if not isinstance(one, (list, tuple)) or not all(
+        isinstance(each, (int, float)) for each in one
+    ):
+        return one
+    return np.asarray(one)
+
+
+def _rank(one: Any) -> Any:
+    """None of what is no array; of one of unknown rank "any"."""
+    import numpy as np
+    import tensorflow as tf
+
+    if not isinstance(one, (tf.Tensor, np.ndarray)):
+        return None
+    return one.ndim if isinstance(one, np.ndarray) or one.shape.rank is not None else "any"
+
+
+def adds(metric: Any, args: Any, kwargs: Any) -> list[tuple[Any, bool | None]] | None:
+    """Of a metric that has been updated with these once: its variables, each with its Site.once;
+    None if it does anything else with its state than to add to it, or that cannot be told.
+
+    What has a first dimension is taken for one of samples there.
+    """
+    import tensorflow as tf
+
+    arrays = _arrays(args, kwargs)
+    given = tf.nest.flatten(arrays)
+    specs = {
+        place: tf.TensorSpec([None, *one.shape[1:]] if _rank(one) else one.shape, one.dtype)
+        for place, one in enumerate(given)
+        if _rank(one) is not None
+    }
+    numbers = {name: one for name, one in vars(metric).items() if type(one) in (int, float)}
+    look = Look(eagerly=False)
+
+    def trial(*tensors: Any) -> None:
+        inside = list(given)
+        for place, tensor in zip(specs, tensors, strict=True):
+            inside[place] = tensor
+        args, kwargs = tf.nest.pack_sequence_as(arrays, inside)
+        with batch.step_on(_Data(tensors), look=look):
+            metric.update_state(*args, **kwargs)
+
+    try:
+        with tf.init_scope():
+            tf.function(trial).get_concrete_function(*specs.values())
+    except Exception as error:  # of the script, where it can only run eagerly
+        log.debug(f"the metric '{metric.name}' could not be looked at: {error}")
+        return None
+    finally:
+        for name, number in numbers.items():
+            if vars(metric).get(name) != number:
+                setattr(metric, name, number)
+    site = look.sites[0] if look.sites else None
+    if site is None or look.whys or site.how is not How.PART:
+        return None
+    is_once = dict(zip(map(id, variables_of(metric)), site.once, strict=True))
+    return [(one, is_once.get(id(unwrap.tf_variable(one)))) for one in metric.variables]
+
+
+class _Data(NamedTuple):
+    data: Any
 
 
 def _given(args: Any, kwargs: Any) -> list[str]:
@@ -112,14 +193,14 @@ def _of_whole(
     leaves: list[Leaf | None] = list(site.leaves) if site is not None else []
     leaves += [None] * (len(given) - len(leaves))
     if site is None:
-        part.whole_states += _variables(metric)
+        part.whole_states += variables_of(metric)
     whole = [part.whole(one, leaf, metric.name) for one, leaf in zip(given, leaves)]
     args, kwargs = tf.nest.pack_sequence_as((args, kwargs), whole)
     with batch.of_whole(part):
         return function(metric, *args, **kwargs)
 
 
-def _variables(metric: Any) -> list[Any]:
+def variables_of(metric: Any) -> list[Any]:
     """Its tf.Variables, those of metrics that it is made of among them."""
     import tensorflow as tf
 
@@ -157,6 +238,39 @@ def reset(original: Any) -> Any:
         return found
 
     return reset_state
+
+
+def begin(metric: Any) -> None:
+    """What `metric` holds now is the same on all ranks."""
+    import tensorflow as tf
+
+    with tf.init_scope():
+        for variable in variables_of(metric) if tf.executing_eagerly() else ():
+            if variable.is_initialized() and not holds_sums(variable):
+                variable.__dict__[BASE] = variable.numpy()
+
+
+def put_sum(variable: Any, total: Any) -> None:
+    """In a graph: `variable` becomes `total`, which is over all ranks."""
+    import tensorflow as tf
+
+    if _SUMMED not in variable.__dict__:
+        with tf.init_scope():
+            variable.__dict__[_SUMMED] = tf.Variable(tf.zeros_like(variable), trainable=False)
+    variable.assign(total)
+    variable.__dict__[_SUMMED].assign(total)
+
+
+def holds_sums(variable: Any) -> bool:
+    """Whether a metric's variable, in eager code, holds what it was given over all ranks, or no
+    sample of any rank."""
+    import numpy as np
+
+    own = unwrap.tf_variable(variable)
+    known = [own.__dict__.get(BASE, 0)]
+    known += [own.__dict__[_SUMMED].numpy()] if _SUMMED in own.__dict__ else []
+    held = own.numpy()
+    return any(np.all(held == np.asarray(one).astype(held.dtype)) for one in known)
 
 
 def _still_holds(variable: Any, value: Any) -> bool:

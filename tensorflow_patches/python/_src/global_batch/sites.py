@@ -38,7 +38,8 @@ class Site:
         self.kind = kind
         self.how = How.PART
         self.leaves: list[Leaf] = []  # of the arguments, where how is WHOLE
-        self.once: list[bool] = []  # by variable of a metric: a batch adds to it once, not a sample
+        # By variable of a metric: a batch adds to it once, not a sample; None: nothing is added.
+        self.once: list[bool | None] = []
         self.given: list[str] = []  # which arguments a metric was given
         # Of a gradient's targets; of a loss its kind: ROWS, where Keras reduces a value a sample.
         self.terms: list[Kind] = []

@@ -62,6 +62,11 @@ def has_own(callback: Any, names: tuple[str, ...]) -> bool:
     )
 
 
+def has_summed_states(metric: Any) -> bool:
+    """Whether its class is Keras's own: of all of these tf.distribute adds up the states, too."""
+    return type(metric).__module__.startswith(("keras.src.metrics.", "tf_keras.src.metrics."))
+
+
 def of_code(code: types.CodeType, plain: Callable[[Any], str]) -> list[Any]:
     """What two ranks' functions are compared by: nothing else looks at a function's code."""
     constants = [

@@ -11,8 +11,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from tensorflow.mpi._src.global_batch import plan, results
-from tensorflow.mpi._src.global_batch.metrics import BASE
+from tensorflow.mpi._src.global_batch import metrics, plan, results
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import group
 from tensorflow.mpi._src.variables import unwrap
@@ -38,16 +37,15 @@ def sum_metrics(model: Any, kind: str, label: str) -> None:
     _assign(_totals(model, kind, label))
 
 
-def sum_states(metrics: list[Any], label: str) -> None:
-    """As sum_metrics, of metrics of no model, whose states are sums over each rank's samples."""
-    found = {id(variable): (variable, False) for one in metrics for variable in one.variables}
-    _assign(_over_ranks(list(found.values()), label))
+def sum_states(states: list[tuple[Any, str]], label: str) -> None:
+    """As sum_metrics, of metrics of no model: variables, and how, as _over_ranks has it."""
+    _assign(_over_ranks(list({id(one[0]): one for one in states}.values()), label))
 
 
 def _assign(totals: list[tuple[Any, Any]]) -> None:
     for variable, total in totals:
         variable.assign(total)
-        unwrap.tf_variable(variable).__dict__[BASE] = total
+        unwrap.tf_variable(variable).__dict__[metrics.BASE] = total
 
 
 @contextlib.contextmanager
@@ -66,22 +64,23 @@ def summed_metrics(model: Any, kind: str, label: str) -> Iterator[None]:
 
 def _totals(model: Any, kind: str, label: str) -> list[tuple[Any, Any]]:
     """The metrics' variables and their values over all ranks."""
-    found: dict[int, tuple[Any, bool]] = {}
+    found: dict[int, tuple[Any, str]] = {}
     now = plan.current(model, kind)
     everything = now is not None and now.is_whole
     alike = {id(variable) for variable in now.whole_states} if now is not None else set()
     for metric in model.metrics:
         for variable in metric.variables:
             is_alike = everything or id(unwrap.tf_variable(variable)) in alike
-            found.setdefault(id(variable), (variable, is_alike))
+            how = str(getattr(variable, "aggregation", "sum")).rpartition(".")[2].lower()
+            found.setdefault(id(variable), (variable, "alike" if is_alike else how))
     return _over_ranks(list(found.values()), label)
 
 
-def _over_ranks(found: list[tuple[Any, bool]], label: str) -> list[tuple[Any, Any]]:
-    """Variables, each with whether it is the same on all ranks, and their values over all ranks.
+def _over_ranks(found: list[tuple[Any, str]], label: str) -> list[tuple[Any, Any]]:
+    """Variables, and their values over all ranks.
 
-    State is summed, as in tf.distribute, unless its variable says aggregation="mean"; if it says
-    neither, or the metric has seen the whole batch on every rank, then rank 0's is every rank's.
+    How: "sum" or "mean"; by the variable's aggregation, as in tf.distribute. If that is neither, or
+    the metric has seen the whole batch on every rank ("alike"), rank 0's is every rank's.
     """
     import numpy as np
 
@@ -96,14 +95,13 @@ def _over_ranks(found: list[tuple[Any, bool]], label: str) -> list[tuple[Any, An
     everyone = control_plane.gather(label, shapes, [value.astype(np.float64) for value in values])
     _check_same(label, [theirs for theirs, _ in everyone])
     totals = []
-    for index, ((variable, whole), value) in enumerate(zip(kept, values)):
+    for index, ((variable, how), value) in enumerate(zip(kept, values)):
         parts = [arrays[index] for _, arrays in everyone]
-        how = str(getattr(variable, "aggregation", "sum")).rpartition(".")[2].lower()
-        base = unwrap.tf_variable(variable).__dict__.get(BASE, 0)
+        base = unwrap.tf_variable(variable).__dict__.get(metrics.BASE, 0)
         total = parts[0]
-        if how == "sum" and not whole:
+        if how == "sum":
             total = sum(parts) - (len(parts) - 1) * np.asarray(base, np.float64)
-        elif how == "mean" and not whole:
+        elif how == "mean":
             total = sum(parts) / len(parts)
         totals.append((variable, np.asarray(total).astype(value.dtype)))
     return totals

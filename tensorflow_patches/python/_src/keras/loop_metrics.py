@@ -1,28 +1,101 @@
 """Metrics of a loop of the script's own over a dataset that is divided among the ranks.
 
 Each rank adds its part's samples to a metric's state. When the loop has come to the end of the
-dataset, which all ranks do together, having as many batches, the states of Keras's own metrics,
-which are sums, become those of all ranks. So what is read after the loop, on one rank or on all, is
-a plain read of one process's value. What is read before the end is of this rank's part.
+dataset, which all ranks do together, having as many batches, the states become those of all ranks:
+sums over samples are added up, and of what a batch adds once (a mean of it, a count of batches) the
+ranks' mean is taken. Which they are is told by what the metric's update assigns, looked at in a
+graph that never runs. A loop in a tf.function does so in its graph, behind the loop. So what is
+read after the loop, on one rank or on all, is a plain read of one process's value.
+
+What is read before the end, and a metric whose state is anything else, is of this rank's part: then
+the user hears so.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
+import threading
 import weakref
 from typing import Any
 
-from tensorflow.mpi._src.average import scope
+from tensorflow.mpi._src.average import averaging, scope
+from tensorflow.mpi._src.data import dataset_shard
+from tensorflow.mpi._src.global_batch import batch, metrics, states
 from tensorflow.mpi._src.interpose import hooking
-from tensorflow.mpi._src.keras import calls, logs
+from tensorflow.mpi._src.keras import adapters, calls, logs
 from tensorflow.mpi._src.messaging import control_plane
+from tensorflow.mpi._src.runtime import group, log, threads
+from tensorflow.mpi._src.variables import unwrap
 
-_KERAS = ("keras.src.metrics.", "tf_keras.src.metrics.")
+# Of what a batch adds once, as a mean of it, one process has the ranks' mean.
+_HOW = {None: "alike", True: "mean", False: "sum"}
+_UNSUMMED = "_tf_mpi_unsummed"  # on a graph: ids of metrics that it updates
+_LOOPS = "_tf_mpi_loops"  # ... and its loops, so that what it reads lives as long
 _ends = itertools.count(1)
 _numbers = itertools.count(1)
-# Those that a loop of the script's own has updated, in the order in which the program does.
-_updated: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_local = threading.local()  # .updating: a metric; .loop: a _Loop
+_open: weakref.WeakSet[Any] = weakref.WeakSet()  # iterators over parts that have not ended
+
+
+@dataclasses.dataclass
+class _Noted:
+    """A metric that a loop has updated.
+
+    Attributes:
+      number: in the order in which the program updates metrics.
+      states: see logs.sum_states; None if they cannot be told from what updates do.
+      in_function: the loop is in a tf.function.
+      forms: of the arguments that it was updated with.
+    """
+
+    number: int
+    states: list[tuple[Any, str]] | None
+    in_function: bool
+    forms: set[Any]
+
+
+_updated: weakref.WeakKeyDictionary[Any, _Noted] = weakref.WeakKeyDictionary()
+
+
+class _Loop:
+    """A loop in a function over this rank's part, which is being traced.
+
+    A function that it calls may have been traced before, so any metric that is known by now may be
+    updated in it.
+    """
+
+    def __init__(self) -> None:
+        self.graph = _graph()  # around it
+        self.first = len(self.graph.get_operations())
+        # By metric: what its states hold before the loop, by variable.
+        self.before: dict[int, tuple[Any, dict[int, Any]]] = {}
+        for metric in list(_updated):
+            self.note(metric)
+
+    def note(self, metric: Any) -> None:
+        if id(metric) not in self.before:
+            with self.graph.as_default():
+                values = {id(one): one.read_value() for one in metrics.variables_of(metric)}
+            self.before[id(metric)] = (metric, values)
+
+    def updated(self) -> list[tuple[Any, dict[int, Any]]]:
+        """The metrics that it updates, with what their states held; once it is traced."""
+        added = states.assigned(self.graph, self.graph.get_operations()[self.first :])
+        changed = {id(handle) for handle, _ in added}
+        return [
+            (metric, before)
+            for metric, before in self.before.values()
+            if any(id(one.handle) in changed for one in metrics.variables_of(metric))
+        ]
+
+
+def _has_own_loop() -> bool:
+    """Whether this thread runs what the script has written, and not a step of Keras's fit."""
+    if calls.innermost() is not None or batch.current() is not None:
+        return False
+    return not scope.is_on_part() and not scope.is_computed_alike()
 
 
 def updated(original: Any) -> Any:
@@ -31,12 +104,92 @@ def updated(original: Any) -> Any:
     @hooking.not_converted
     @functools.wraps(original)
     def update_state(self: Any, *args: Any, **kwargs: Any) -> Any:
-        own_loop = scope.is_shared_out() and calls.innermost() is None and not scope.is_in_step()
-        if own_loop and self not in _updated and type(self).__module__.startswith(_KERAS):
-            _updated[self] = next(_numbers)
-        return hooking.as_here(original)(self, *args, **kwargs)
+        function = hooking.as_here(original)
+        loop = getattr(_local, "loop", None)
+        # A class calls that which it is made of, of the same metric.
+        if not (loop or _open) or not _has_own_loop() or getattr(_local, "updating", None) is self:
+            return function(self, *args, **kwargs)
+        if self not in _updated:
+            metrics.begin(self)
+        if loop is not None:
+            loop.note(self)
+        with threads.inside(_local, updating=self):
+            found = function(self, *args, **kwargs)
+            _note(self, args, kwargs, in_function=loop is not None)
+        if (graph := _graph()) is not None:
+            setattr(graph, _UNSUMMED, {*getattr(graph, _UNSUMMED, ()), id(self)})
+        return found
 
     return update_state
+
+
+def _note(metric: Any, args: Any, kwargs: Any, in_function: bool) -> None:
+    form = metrics.form(args, kwargs)
+    noted = _updated.get(metric)
+    if noted is not None and form in noted.forms and noted.in_function == in_function:
+        return
+    added = metrics.adds(metric, args, kwargs)
+    if added is None and adapters.has_summed_states(metric):
+        added = [(variable, False) for variable in metric.variables]
+    hows = None if added is None else [(variable, _HOW[once]) for variable, once in added]
+    if noted is None:
+        _updated[metric] = _Noted(next(_numbers), hows, in_function, {form})
+        return
+    noted.forms.add(form)
+    same = hows is not None and [how for _, how in hows] == [how for _, how in noted.states or ()]
+    if not same or noted.in_function != in_function:
+        noted.states = None
+
+
+def read(original: Any) -> Any:
+    """Wraps a metric class's result: says where it is of a part."""
+
+    @hooking.not_converted
+    @functools.wraps(original)
+    def result(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self in _updated and _has_own_loop() and _is_of_part(self):
+            _say_of_part(self)
+        return hooking.as_here(original)(self, *args, **kwargs)
+
+    return result
+
+
+def _graph() -> Any:
+    """That which this thread adds operations to; None in eager code."""
+    import tensorflow as tf
+
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+def _is_of_part(metric: Any) -> bool:
+    graph = _graph()
+    if graph is not None:
+        return id(metric) in getattr(graph, _UNSUMMED, ())
+    return not all(metrics.holds_sums(variable) for variable in metric.variables)
+
+
+def _say_of_part(metric: Any) -> None:
+    why = "is read before the loop over its data has come to their end"
+    if _updated[metric].states is None:
+        why = "keeps something else than sums over samples"
+    log.once(
+        f"the metric '{metric.name}' {why}: it is of this rank's part of the data, and may decide "
+        "otherwise on another rank. tf.mpi.allreduce(metric.result()) on all ranks makes a mean of "
+        "their values",
+        key=f"a metric {why}",
+    )
+
+
+def begun(original: Any) -> Any:
+    """Wraps OwnedIterator._create_iterator: a loop over a part may begin."""
+
+    @functools.wraps(original)
+    def create(self: Any, dataset: Any) -> None:
+        original(self, dataset)
+        if dataset_shard.is_part(dataset):
+            _open.add(self)
+
+    return create
 
 
 def at_end(original: Any) -> Any:
@@ -47,22 +200,68 @@ def at_end(original: Any) -> Any:
         try:
             return original(self)
         except StopIteration:
-            if _updated and _is_part(self._dataset) and calls.innermost() is None:
-                label = f"metrics at the end of a dataset, {next(_ends)}"
-                logs.sum_states(_of_all_ranks(f"{label}: which"), label)
+            if self in _open:
+                _open.discard(self)
+                if _updated and calls.innermost() is None:
+                    label = f"metrics at the end of a dataset, {next(_ends)}"
+                    logs.sum_states(_of_all_ranks(f"{label}: which"), label)
             raise
 
     return following
 
 
-def _of_all_ranks(label: str) -> list[Any]:
-    """In the order of the program; without those that a rank's garbage collector has taken."""
-    mine = {number: metric for metric, number in list(_updated.items())}
+def _of_all_ranks(label: str) -> list[tuple[Any, str]]:
+    """States of metrics, in the order of the program; without those that a rank's garbage collector
+    has taken."""
+    mine = {
+        noted.number: noted.states
+        for noted in list(_updated.values())
+        if noted.states is not None and not noted.in_function
+    }
     everyone = control_plane.headers(label, sorted(mine))
-    return [mine[number] for number in sorted(set(mine).intersection(*everyone))]
+    return [state for number in sorted(set(mine).intersection(*everyone)) for state in mine[number]]
 
 
-def _is_part(dataset: Any) -> bool:
-    return hasattr(dataset, "_tf_mpi_part") or (
-        hasattr(dataset, "_inputs") and any(map(_is_part, dataset._inputs()))
+def in_function(original: Any) -> Any:
+    """Wraps what AutoGraph makes of a loop over a dataset in a function."""
+
+    @hooking.not_converted
+    @functools.wraps(original)
+    def for_stmt(dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        divided = dataset_shard.splits_loops() or dataset_shard.is_part(dataset)
+        if not divided or not _has_own_loop():
+            return original(dataset, *args, **kwargs)
+        loop = _Loop()
+        with threads.inside(_local, loop=loop):
+            found = original(dataset, *args, **kwargs)
+        setattr(loop.graph, _LOOPS, [*getattr(loop.graph, _LOOPS, ()), loop])
+        for metric, before in loop.updated():
+            noted = _updated[metric]
+            if not noted.in_function:
+                noted.states = None
+            elif noted.states is not None:
+                _sum_in_graph(noted, before)
+        return found
+
+    return for_stmt
+
+
+def _sum_in_graph(noted: _Noted, before: dict[int, Any]) -> None:
+    """What the loop has added to states becomes what it has added on all ranks."""
+    import tensorflow as tf
+
+    added = []
+    for variable, how in noted.states or ():
+        own = unwrap.tf_variable(variable)
+        if id(own) in before and how != "alike":
+            added.append((own, how, tf.cast(before[id(own)], tf.float64)))
+    means = averaging.average(
+        [tf.cast(own.read_value(), tf.float64) - base for own, _, base in added],
+        [f"state {place} of metric {noted.number}" for place in range(len(added))],
+        "metrics behind a loop",
     )
+    for (own, how, base), mean in zip(added, means, strict=True):
+        total = base + (mean if how == "mean" else mean * group.size)
+        metrics.put_sum(
+            own, tf.cast(total if own.dtype.is_floating else tf.round(total), own.dtype)
+        )
