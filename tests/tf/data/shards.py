@@ -109,6 +109,31 @@ def all_seen_unseeded():
     }
 
 
+def compiled_places(size, drop_remainder):
+    """By batch [samples here, their places, samples on all ranks], as XLA is told; the traces."""
+    from tensorflow.mpi._src.data import batch_shard
+    from tensorflow.mpi._src.global_batch.batch import Part
+
+    traces = []
+
+    def places(shard):
+        traces.append(shard)
+        part = Part(shard)
+        whole = tf.ones(part.whole_rows()[None])  # a shape, which XLA must know
+        mine = tf.math.cumsum(whole, exclusive=True)[part.first_row() :]
+        return mine[: tf.shape(shard.data)[0]], part.whole_rows()
+
+    dataset = tf.data.Dataset.from_tensor_slices(NUMBERS).batch(size, drop_remainder)
+    element = batch_shard.weighted(batch_shard.batch_sizes(dataset))
+    compiled = tf.function(places, jit_compile=compiles())
+    step = tf.function(lambda iterator: (shard := next(iterator), compiled(shard)))
+    iterator, found = iter(batch_shard.shard_batches(dataset, element)), []
+    for _ in range(len(dataset)):
+        shard, (mine, whole) = step(iterator)
+        found.append([shard.data.numpy().ravel().tolist(), mine.numpy().tolist(), int(whole)])
+    return found, len(traces)
+
+
 class Counting(keras.Model):
     """A classifier that counts how often its step is traced."""
 
@@ -199,6 +224,9 @@ def predictions():
 
 def main():
     found = {"seen": all_seen(), "unseeded": all_seen_unseeded(), "predicted": predictions()}
+    if tf.mpi.size() > 1:
+        found["compiled"] = [compiled_places(5, False), compiled_places(5, True),
+                             compiled_places(6, True), compiled_places(1, True)]  # fmt: skip
     found["trained"] = {name: train() for name, train in TRAINED.items()}
     result(found)
 

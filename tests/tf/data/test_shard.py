@@ -54,6 +54,15 @@ def test_shares_are_the_batches_of_one_process(runs):
         assert_shares([rank["seen"][name] for rank in runs.ranks], alone)
 
 
+def test_a_compiled_step_knows_where_its_samples_lie(runs):
+    for rank in runs.ranks:
+        for size, (steps, traces) in zip((BATCH, BATCH, 6, 1), rank["compiled"], strict=True):
+            assert traces == 1
+            for step, (numbers, places, whole) in enumerate(steps):
+                assert whole == min(size, SAMPLES - step * size)
+                assert numbers == [step * size + place for place in places]
+
+
 def test_unseeded_shuffles_are_partitions(runs):
     for name in runs.alone["unseeded"]:
         ranks = [rank["unseeded"][name] for rank in runs.ranks]
