@@ -111,7 +111,10 @@ def shard_of(given: Given) -> Feed:
         return Feed(whole, num_batches)
     if in_turn:
         return _in_turn(stream, label)
-    return Feed(_part(stream, batch_shard.weighted(stream.sizes)), num_batches)
+    element = batch_shard.weighted(stream.sizes)
+    if found is not None and found.draws_by_kernels:
+        element = batch_shard.maybe_shard  # elements of all calls have one structure, and one trace
+    return Feed(_part(stream, element), num_batches)
 
 
 def _plan(

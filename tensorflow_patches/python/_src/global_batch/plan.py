@@ -105,7 +105,7 @@ def _made(step: Step, spec: Any, divides: bool, why: str | None, whole_batches: 
     if look.nested_draws and not divides:
         what = "what is drawn in a tf.function that the step calls"
         look.whys.append(Why(what, way_out=f"{way_out}, or call it without tf.function"))
-    if look.gathered and step.compiled and not even:
+    if look.gathered and step.compiled and (look.draws_by_kernels or not even):
         first = look.gathered[0]
         way_out = f"set jit_compile=False, or {way_out}"
         look.whys.append(first._replace(what=f"{first.what}, compiled,", way_out=way_out))

@@ -100,6 +100,11 @@ class Look:
         self.whole_states: list[Any] = []  # variables of metrics that are given the whole batch
         self.values: dict[tuple[str, ...], Kind] = {}  # what the step returns of its own, by path
 
+    @property
+    def draws_by_kernels(self) -> bool:
+        """See Plan."""
+        return any(not draw.op.startswith("stateless_") for draw in self.draws)
+
     def enter(self, kind: str) -> tuple[Site, Mark]:
         """A call begins; what is found until `restart` is of the calls inside it."""
         self.sites.append(Site(kind))
@@ -137,6 +142,8 @@ class Plan:
       sites: the decisions of the calls in a step.
       draws: the decisions of what a step draws.
       draws_rows: something is drawn for samples.
+      draws_by_kernels: ... or for all of them, by ops whose kernels, one for each trace, have a
+        state: all calls must share the trace, as they do in one process.
       whole_states: variables of metrics that are given the whole batch.
       values: what a step returns of its own, by path.
       plain: the script's own loop is fed the script's batches as they are.
@@ -150,6 +157,7 @@ class Plan:
         self.gathered = look.gathered
         self.sites = look.sites
         self.draws = look.draws
+        self.draws_by_kernels = look.draws_by_kernels
         self.draws_rows = look.nested_draws or any(draw.axis is not None for draw in look.draws)
         self.whole_states = look.whole_states
         self.values = look.values

@@ -79,7 +79,7 @@ def drawing(op: Callable[..., Any]) -> Callable[..., Any]:
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
         with threads.inside(_local, inside=True):
-            call = _Call(op, parameters, given.arguments)
+            call = _Call(op, op.__name__, parameters, given.arguments)
             draw = _taken() or _decided(call)
             if draw is None or draw.axis is None:
                 return op(*args, **kwargs)
@@ -99,7 +99,7 @@ def key_of_whole(prepare: Any) -> Any:
         if not _is_shared_out() or getattr(_local, "inside", False):
             return prepare(self, shape)
         with threads.inside(_local, inside=True):
-            call = _Call(prepare, _NONE, {"shape": shape})
+            call = _Call(prepare, "stateless_by_generator", _NONE, {"shape": shape})
             draw = _decided(call)
             if draw is not None and draw.axis is not None:
                 shape = call.whole_shape(draw)
@@ -136,10 +136,10 @@ def _in_own_step() -> bool:
 class _Call:
     """A call of an op that draws: what it was given, by the op's own names."""
 
-    def __init__(self, op: Any, parameters: _Parameters, given: dict[str, Any]) -> None:
+    def __init__(self, op: Any, name: str, parameters: _Parameters, given: dict[str, Any]) -> None:
         import tensorflow as tf
 
-        self.op, self.parameters, self.given = op, parameters, given
+        self.op, self.name, self.parameters, self.given = op, name, parameters, given
         for name in (*parameters.like_result, *parameters.first, parameters.logits,
                      parameters.behind):  # fmt: skip
             if name:
@@ -148,10 +148,6 @@ class _Call:
             self.shape = _shape_tensor(given["shape"])
         else:
             self.shape = tf.shape(given[parameters.logits])[:1]
-
-    @property
-    def name(self) -> str:
-        return str(getattr(self.op, "__name__", ""))
 
     @functools.cached_property
     def static(self) -> list[int | None] | None:
