@@ -7,6 +7,7 @@ namespace {
 GpuOptions GpusOf(const EngineState& state) {
   GpuOptions gpus = state.options.gpus;
   if (state.rank() == 0) gpus.log = state.options.log;
+  gpus.chosen = [published = state.published](bool staged) { published->SetGpusStaged(staged); };
   return gpus;
 }
 

@@ -62,6 +62,10 @@ class Published {
   void BeginGeneration() { generation_.fetch_add(1, std::memory_order_release); }
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
 
+  // Whether what lies on GPUs is averaged by way of the hosts; -1: the ranks have not chosen yet.
+  void SetGpusStaged(bool staged) { gpus_staged_ = staged ? 1 : 0; }
+  int gpus_staged() const { return gpus_staged_; }
+
   EngineStats stats() const;
 
   // As in EngineStats.
@@ -78,6 +82,7 @@ class Published {
   Status failure_;                                // too
   std::atomic<uint64_t> posts_heard_{0};
   std::atomic<uint64_t> generation_{0};
+  std::atomic<int> gpus_staged_{-1};
 };
 
 }  // namespace tfmpi

@@ -28,6 +28,8 @@ struct GpuOptions {
   size_t mpi_chunk_bytes = kGpuToGpuChunkBytes;
   // A line for people, once, on the communication thread.
   std::function<void(const std::string&)> log;
+  // When the ranks have chosen, there too: whether all is staged.
+  std::function<void(bool staged)> chosen;
 
   // In place of NCCL, for tests: what this rank says of itself, and what makes its collectives, of
   // its node or of all ranks.

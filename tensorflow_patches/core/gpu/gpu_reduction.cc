@@ -88,6 +88,7 @@ Status GpuReduction::Choose(const GpuMemory* own, TimePoint deadline) {
     if (!status.ok()) return status;
   }
   if (options_.log) options_.log(reason);
+  if (options_.chosen) options_.chosen(direct_ == nullptr);
   return Status();
 }
 

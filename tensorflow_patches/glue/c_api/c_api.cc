@@ -327,6 +327,8 @@ void tfmpi_gpus(char* out, int32_t bytes) {
   std::snprintf(out, static_cast<size_t>(bytes), "%s", lines.c_str());
 }
 
+int32_t tfmpi_gpus_staged(void) { return GetEngine()->published().gpus_staged(); }
+
 uint64_t tfmpi_fingerprint(const void* data, int64_t bytes) {
   return tfmpi::Fingerprint(data, static_cast<size_t>(bytes));
 }

@@ -143,6 +143,9 @@ TFMPI_API int32_t tfmpi_is_lone_variable(const void* data);
 // The GPUs that this process sees, in order: "ADDRESS NAME" with line breaks between; "" where
 // there is no driver. Makes no context.
 TFMPI_API void tfmpi_gpus(char* out, int32_t bytes);
+// 1: what lies on GPUs is averaged by way of the hosts; 0: it is not; -1: the ranks have not chosen
+// yet, as they do when they first average something there. Any thread.
+TFMPI_API int32_t tfmpi_gpus_staged(void);
 
 // core/cpu/reduce.h's Fingerprint. Any thread.
 TFMPI_API uint64_t tfmpi_fingerprint(const void* data, int64_t bytes);

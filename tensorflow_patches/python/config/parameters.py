@@ -111,10 +111,13 @@ PARAMETERS = {
         Parameter(
             "TF_MPI_SYNC_BATCHNORM",
             "choice",
-            "0",
-            "1: Keras's batch normalization uses the moments of the whole batch, over all ranks, "
-            "for one exchange per layer and direction. 0: of each rank's part of it.",
-            choices=("0", "1"),
+            "auto",
+            "By which moments Keras's batch normalization normalizes where ranks have parts of a "
+            "batch. auto: by the whole batch's, over all ranks, for one exchange per layer and "
+            "direction; by those of each rank's own batch with TF_MPI_SHARD=off, and on GPUs "
+            "whose averages pass through the hosts. 1: by the whole batch's there, too. 0: by "
+            "those of each rank's part.",
+            choices=("auto", "0", "1"),
         ),
         Parameter(
             "TF_MPI_SHARD",

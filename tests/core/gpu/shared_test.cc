@@ -57,7 +57,9 @@ TEST_F(SharedTest, WhatOneRankCannotDoIsStagedOnAll) {
   for (const auto& failure : failures) {
     gpus_[0].simulated()->Fail(failure.call, failure.number);
     Ranks ranks(2, [this](int) { return Options(DeviceTransport::kAuto); });
+    ranks.Each([](int, Engine& engine) { EXPECT_EQ(engine.published().gpus_staged(), -1); });
     RunStep(ranks, gpus_, {kJob});
+    ranks.Each([](int, Engine& engine) { EXPECT_EQ(engine.published().gpus_staged(), 1); });
     ranks.JoinAll();
     const std::string said = TakeSaid();
     // Which of the two it was is chance.
@@ -85,6 +87,7 @@ TEST_F(SharedTest, WhoAsksForItHearsWhyNot) {
 TEST_F(SharedTest, AGpuThatStandsStillEndsTheJob) {
   Ranks ranks(2, [this](int) { return Options(DeviceTransport::kIpc); });
   RunStep(ranks, gpus_, {kJob});
+  EXPECT_EQ(ranks[0].published().gpus_staged(), 0);
   std::vector<std::string> said(2);
   ranks.Each([&](int rank, Engine& engine) {
     if (rank == 1) gpus_[0].simulated()->Hold(gpus_.stream(1));

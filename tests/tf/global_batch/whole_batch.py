@@ -20,6 +20,7 @@ if "tf_keras" in sys.argv:
 import numpy as np
 import tensorflow as tf
 import whole_batch_metrics
+import whole_batch_norms
 import whole_batch_said
 from common import encode, result, single_threaded_ops
 
@@ -403,6 +404,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
 def main() -> None:
     single_threaded_ops()
     said = whole_batch_said.cases(keras, Steps, fit, compiled, net, rmse, (X[:7], Y[:7]))
+    said |= whole_batch_norms.cases(keras, Steps, fit, compiled, MODE, (X, Y))
     cases = CASES | whole_batch_metrics.cases(keras, fit, compiled, net, (X, Y, YES)) | said
     chosen = [name for name in sys.argv[1:] if name in cases]
     found = {}

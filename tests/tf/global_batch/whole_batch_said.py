@@ -144,10 +144,5 @@ def cases(
         """Whole batches have one process's masks; those of tf_keras follow no seed of its own."""
         return {} if legacy else fit(Drops().ready())
 
-    def batch_norm() -> dict[str, Any]:
-        stack = [keras.Input((8,)), layers.Dense(6), layers.BatchNormalization(), layers.Dense(1)]
-        fit(compiled(keras.Sequential(stack), "mse"))
-        return {}
-
-    made = (computes_loss, pairs, queue, penalty, turns, dropped, batch_norm)
+    made = (computes_loss, pairs, queue, penalty, turns, dropped)
     return {case.__name__: case for case in made}

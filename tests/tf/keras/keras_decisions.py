@@ -158,7 +158,7 @@ def own_logs() -> dict[str, Any]:
 
 
 def batch_norm() -> dict[str, Any]:
-    """Moving averages are the same everywhere: the mean of the ranks'."""
+    """Moving averages of the whole batch's moments, or the mean of the ranks'."""
     model = keras.Sequential([layers.Input((6,)), layers.BatchNormalization(), layers.Dense(1)])
     model.compile("sgd", "mse")
     x, y = data()
@@ -235,9 +235,15 @@ class Unreached(keras.optimizers.SGD):
 
 
 class Sneaky(OwnLogs):
+    """What it averages are moments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = layers.BatchNormalization()
+
     def train_step(self, batch: Any) -> dict[str, Any]:
         x, y = batch
-        loss = tf.reduce_mean(tf.square(self(x) - y))
+        loss = tf.reduce_mean(tf.square(self(self.norm(x, training=True)) - y))
         self.optimizer.sneak(x, self.trainable_variables)
         return {"own": loss}
 
@@ -276,15 +282,27 @@ def poisoned() -> dict[str, Any]:
 
 
 def norm_in_a_loop() -> dict[str, Any]:
-    """Batch norm in a loop of the script's own, by each rank's batch."""
+    """Batch norm in a loop of the script's own, whose batches the ranks share; eager, then not."""
     model = keras.Sequential(
-        [layers.Input((6,)), layers.BatchNormalization(name="drifts"), layers.Dense(1)]
+        [layers.Input((6,)), layers.BatchNormalization(name="norm"), layers.Dense(1)]
     )
     batches = tf.data.Dataset.from_tensor_slices(data()).batch(24)
-    for x, y in tf.mpi.shard(batches):
-        with tf.GradientTape():
-            tf.reduce_mean(tf.square(model(x, training=True) - y))
-    return {}
+    optimizer = keras.optimizers.SGD(0.1)
+
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as inner:  # a penalty on slopes, by way of the moments
+                inner.watch(x)
+                guess = model(x, training=True)
+            slopes = tf.reduce_sum(tf.square(inner.gradient(guess, x)), 1)
+            loss = tf.reduce_mean(tf.square(guess - y)) + tf.reduce_mean(tf.square(slopes - 1))
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+
+    for one_step in (step, tf.function(step)):
+        for x, y in tf.mpi.shard(batches):
+            one_step(x, y)
+    return {"weights": [encode(w) for w in model.get_weights()]}
 
 
 CASES = {

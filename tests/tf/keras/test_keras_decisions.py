@@ -14,6 +14,7 @@ from reference import reference
 from tiers import full
 
 SCRIPT = "keras_decisions.py"
+OF_PART = "normalizes by the moments of each rank's part of the batch"
 
 
 @pytest.fixture(scope="module")
@@ -68,19 +69,12 @@ def test_one_rank_stops_all(alone, ranks, case):
         assert rank[case] == alone[case]
 
 
-def test_moving_averages_are_the_mean_of_the_ranks(alone, ranks):
-    for rank in ranks:
-        assert rank["batch norm"] == ranks[0]["batch norm"]
-    mean, variance = (decode(array) for array in ranks[0]["batch norm"]["moving"])
-    expected, spread = (decode(array) for array in alone["batch norm"]["moving"])
-    np.testing.assert_allclose(mean, expected, atol=1e-6)  # parts are equal: a mean of means
-    assert (variance < spread).all()  # the spread inside parts of a batch is smaller
-
-
-def test_batch_norm_in_a_loop_is_said_to_drift_once(run):
-    drift = "in a loop of the script's own, layer 'drifts' normalizes by each rank's batch"
-    assert [text.count(drift) for text in run.stderr] == [1] + [0] * (len(run.stderr) - 1)
-    assert run.stderr[0].count("its moving averages drift apart") == 1
+def test_moments_are_the_whole_batchs(alone, run):
+    for rank in run.results:
+        for case, arrays in (("batch norm", "moving"), ("norm in a loop", "weights")):
+            assert rank[case] == run.results[0][case]
+            assert far(rank[case][arrays], alone[case][arrays]) < 1e-5
+    assert OF_PART not in "".join(run.stderr)
 
 
 def test_train_on_batch_takes_what_it_is_given(alone, ranks):
@@ -107,14 +101,17 @@ def test_no_retracing_and_one_operation(alone, ranks):
 
 
 @pytest.mark.full
-def test_with_synchronised_batch_norm_the_moments_are_the_batchs(launch, scripts):
-    args = ["batch norm", "batch norm trained"]
-    (theirs,) = reference(scripts / SCRIPT, args=args)
-    results = launch(scripts / SCRIPT, np=3, args=args, env={"TF_MPI_SYNC_BATCHNORM": "1"})
-    for ours in results.check().results:
-        assert far(ours["batch norm"]["moving"], theirs["batch norm"]["moving"]) < 1e-6
-        apart = far(ours["batch norm trained"]["weights"], theirs["batch norm trained"]["weights"])
-        assert apart < 1e-5
+def test_moments_may_be_each_ranks_own(alone, launch, scripts):
+    """Moving averages are then the mean of the ranks', or drift apart; rank 0 says so."""
+    args = ["batch norm", "norm in a loop"]
+    run = launch(scripts / SCRIPT, np=2, args=args, env={"TF_MPI_SYNC_BATCHNORM": "0"}).check()
+    mean, variance = (decode(array) for array in run.results[0]["batch norm"]["moving"])
+    expected, spread = (decode(array) for array in alone["batch norm"]["moving"])
+    np.testing.assert_allclose(mean, expected, atol=1e-6)  # parts are equal: a mean of means
+    assert (variance < spread).all()  # the spread inside parts of a batch is smaller
+    assert run.results[0]["norm in a loop"] != run.results[1]["norm in a loop"]
+    assert [text.count(OF_PART) for text in run.stderr] == [2, 0]
+    assert run.stderr[0].count("moving averages drift apart") == 1
 
 
 @pytest.mark.parametrize(

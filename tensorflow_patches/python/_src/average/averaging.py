@@ -12,7 +12,7 @@ from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import carrier, compiled, scope
-from tensorflow.mpi._src.runtime import c_api
+from tensorflow.mpi._src.runtime import c_api, group
 
 # The executor gives a closure to its thread pool for each op that follows an asynchronous one, but
 # runs those that follow this one, if they are cheap, one after the other.
@@ -73,6 +73,22 @@ def average_of_upstream(
         share, to_sum = scope.share(), scope.gradient_weight()
     sums = average(upstream, names, label, to_sum)
     return [one * tf.cast(share, one.dtype) for one in sums]
+
+
+def pass_hosts() -> bool:
+    """Whether averages of what lies on GPUs pass through the hosts; all ranks ask at one point.
+
+    They choose a way when they first average something there: now, if they have not yet.
+    """
+    import tensorflow as tf
+
+    gpus = tf.config.list_logical_devices("GPU")
+    if not gpus:
+        return False
+    if c_api.load().tfmpi_gpus_staged() < 0:
+        with tf.init_scope(), tf.device(gpus[0].name):
+            average([tf.constant([group.rank + 1.0])], ["way"], "of what lies on GPUs")
+    return int(c_api.load().tfmpi_gpus_staged()) > 0
 
 
 def _eager(tensors: list[Any], names: list[str], label: str, weight: Any) -> list[Any]:

@@ -1,125 +1,218 @@
-"""Batch normalization by the moments of the whole batch.
+"""Batch normalization by the moments of the whole batch, where ranks have parts of one.
 
-Of layers with synchronized=True, and with TF_MPI_SYNC_BATCHNORM=1 of all; else each rank normalizes
-by its own part of the batch, and says so once, also in a loop of the script's own. Here the ranks
-average mean and mean square, weighted by their samples, in one operation per layer and direction;
-the gradient of that average is the same average of the gradients, so a step is the one process's.
+Each rank hands in how many numbers it has of a channel, their sum and the sum of their squares, in
+one operation for a layer; the way back is one more. So uneven parts, masks and ranks without a
+sample need no word of their own, and a step is one process's (docs/decisions/072).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import averaging, scope
 from tensorflow.mpi._src.global_batch import batch
+from tensorflow.mpi._src.global_batch.sites import Why
 from tensorflow.mpi._src.keras import calls
-from tensorflow.mpi._src.runtime import log
+from tensorflow.mpi._src.runtime import group, log
 from tensorflow.mpi._src.variables import unwrap
 
-
-def is_synchronized(layer: Any) -> bool:
-    """Whether the ranks normalize by one another's samples, too."""
-    everywhere = config.get("TF_MPI_SYNC_BATCHNORM") == "1"
-    return bool(everywhere or getattr(layer, "synchronized", False))
+_SWITCH = "TF_MPI_SYNC_BATCHNORM"
+_WAY_OUT = f"For the whole batch's set {_SWITCH}=1, or give layers synchronized=True"
 
 
-def is_looked_at() -> bool:
-    """Whether a step is only looked at: what this layer makes is as if of each sample for itself.
+class Moments(NamedTuple):
+    """Mean and variance of each channel, and of how many numbers they are: that is float64."""
 
-    Elsewhere is seen to what it makes of several.
-    """
-    part = batch.current()
-    return part is not None and part.look is not None
-
-
-def say_if_of_part(layer: Any) -> None:
-    """Once, in a step that has a part of a batch: of a layer that normalizes by that."""
-    part = batch.current()
-    if part is None:
-        _say_if_in_own_loop(layer)
-    if part is None or part.look is not None:
-        return
-    log.once(
-        f"layer '{layer.name}' normalizes by each rank's part of the batch, and so may others. For "
-        "one process's batch normalization give them synchronized=True, or set "
-        "TF_MPI_SYNC_BATCHNORM=1",
-        key="batch norm of a part",
-    )
-
-
-def _say_if_in_own_loop(layer: Any) -> None:
-    """Once, where ranks see different data, and no fit makes their moving averages one."""
-    own_data = scope.is_shared_out() or config.get("TF_MPI_SHARD") != "auto"
-    if not own_data or calls.innermost() is not None:
-        return
-    log.once(
-        f"in a loop of the script's own, layer '{layer.name}' normalizes by each rank's batch, and "
-        "its moving averages drift apart: each rank's are its own, and rank 0's are saved. With "
-        "synchronized=True, or TF_MPI_SYNC_BATCHNORM=1 for all layers, they are the whole batch's",
-        key="batch norm in a loop",
-    )
+    mean: Any
+    variance: Any
+    count: Any
 
 
 def over_ranks(own_moments: Any) -> Any:
-    """Wraps a layer's _moments(inputs, ..., mask), which returns mean and variance.
+    """Wraps Keras 3's BatchNormalization._moments."""
 
-    The mask is the last argument.
-    """
-
-    def moments(self: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def moments(self: Any, inputs: Any, mask: Any) -> Any:
         import tensorflow as tf
 
-        mean, variance = own_moments(self, *args, **kwargs)
-        if is_looked_at():
-            moving = self.moving_mean, self.moving_variance
-            return tuple(tf.cast(unwrap.tf_variable(one), mean.dtype) for one in moving)
-        if not is_synchronized(self):
-            say_if_of_part(self)
-            return mean, variance
-        self._tf_mpi_synchronized = True
-        mask = kwargs.get("mask", args[-1] if len(args) in _WITH_MASK else None)
-        return of_all_ranks(mean, variance, f"batch norm {self.name}", mask)
+        found = of_layer(self, inputs, self._reduction_axes, mask)
+        if found is None:
+            return own_moments(self, inputs, mask)
+        return tuple(tf.squeeze(one, self._reduction_axes) for one in found[:2])
 
     return moments
 
 
-_WITH_MASK = (2, 4)  # arguments, of Keras 3 and of tf_keras
+def of_layer(layer: Any, inputs: Any, axes: Sequence[int], mask: Any = None) -> Moments | None:
+    """What a layer normalizes `inputs` by in training, as with keepdims.
+
+    None: moments that it computes itself.
+    """
+    if _is_looked_at(layer):
+        return _constants(layer, inputs, axes)
+    if not _is_of_all_ranks(layer):
+        return None
+    return _of_all_ranks(layer, inputs, axes, mask)
 
 
-def of_all_ranks(mean: Any, variance: Any, name: str, mask: Any) -> tuple[Any, Any]:
-    """In float64, in which E[x^2] - E[x]^2 loses nothing that float32 could show."""
+def _is_looked_at(layer: Any) -> bool:
+    """Whether a step is only looked at, in which the layer looks at each sample for itself.
+
+    That all ranks' samples make its moments is seen to elsewhere. Not in predict, whose steps know
+    of no parts, and not of virtual batches, which lie across parts: these are seen as they are.
+    """
+    part, call = batch.current(), calls.innermost()
+    if part is None or part.look is None or _has_virtual_batches(layer):
+        return False
+    return call is None or call.kind != "predict"
+
+
+def _constants(layer: Any, inputs: Any, axes: Sequence[int]) -> Moments:
+    """In a step that is looked at: moments that are the same on every rank."""
     import tensorflow as tf
 
-    weight = scope.current_weight()
-    as_now = scope.also_later()
-    counting, share = weight, None
-    if mask is not None:
-        part = batch.current()
-        valid = tf.reduce_sum(tf.cast(mask, tf.float32))
-        if part is not None and part.counts is not None:
-            valid = tf.where(part.counts, valid, 0.0)
-        (mean_valid,) = averaging.average([valid], ["valid"], f"{name} mask")
-        counting = tf.math.divide_no_nan(valid, mean_valid)
-        share = counting if weight is None else tf.math.divide_no_nan(counting, weight)
+    look = batch.current().look
+    shape = [1 if axis in axes else size for axis, size in enumerate(inputs.shape)]
 
     @tf.custom_gradient
-    def average(first: Any, second: Any) -> tuple[tuple[Any, Any], Any]:
-        def gradient(upstream_first: Any, upstream_second: Any) -> list[Any]:
-            with as_now():
-                found = averaging.average_of_upstream(
-                    [upstream_first, upstream_second],
-                    ["mean", "square"],
-                    f"{name} gradient",
-                    weight,
-                )
-            return found if share is None else [g * tf.cast(share, g.dtype) for g in found]
+    def moments(x: Any) -> tuple[Any, Any]:
+        moving = [unwrap.tf_variable(v) for v in (layer.moving_mean, layer.moving_variance)]
 
-        averages = averaging.average([first, second], ["mean", "square"], name, counting)
-        return tuple(averages), gradient
+        def gradient(*upstream: Any) -> Any:
+            # Of parts that are not equal it is told by what follows how these count in it.
+            what = f"a gradient of samples by way of the moments of layer '{layer.name}'"
+            look.whys.append(Why(what))
+            return tf.zeros_like(x)
 
-    wide = tf.cast(mean, tf.float64)
-    square = tf.cast(variance, tf.float64) + tf.square(wide)
-    wide, square = average(wide, square)
-    spread = tf.maximum(square - tf.square(wide), 0)
-    return tf.cast(wide, mean.dtype), tf.cast(spread, variance.dtype)
+        return [tf.reshape(tf.cast(v, x.dtype), shape) for v in moving], gradient
+
+    mean, variance = moments(inputs)
+    return Moments(mean, variance, tf.constant(2.0, tf.float64))
+
+
+def _has_virtual_batches(layer: Any) -> bool:
+    return getattr(layer, "virtual_batch_size", None) is not None
+
+
+def _is_of_all_ranks(layer: Any) -> bool:
+    """Whether the layer normalizes by all ranks' samples. By those of a part: says so, once."""
+    if group.size == 1 or scope.is_computed_alike():
+        return False
+    asked = getattr(layer, "synchronized", False) or config.get(_SWITCH) == "1"
+    has_part = scope.has_own_samples() or config.get("TF_MPI_SHARD") != "auto"
+    if not (asked or has_part):
+        return False  # all ranks have the same batch
+    why = _why_not(layer, asked)
+    if not why:
+        layer._tf_mpi_synchronized = True
+        return True
+    if batch.current() is None or batch.current().look is None:
+        drift = ", and in a loop of the script's own its moving averages drift apart"
+        log.once(
+            f"layer '{layer.name}' normalizes by the moments of each rank's part of the batch"
+            f"{drift if calls.innermost() is None else ''}, and so may others: {why}",
+            key=f"batch norm of a part: {why}",
+        )
+    return False
+
+
+def _why_not(layer: Any, asked: bool) -> str:
+    """Why a layer normalizes by a rank's part of a batch; "" if it does not."""
+    import tensorflow as tf
+
+    if _has_virtual_batches(layer):
+        return "its virtual batches are made of each rank's samples"
+    if asked:
+        return ""
+    if config.get(_SWITCH) == "0":
+        return f"{_SWITCH}=0"
+    if config.get("TF_MPI_SHARD") == "off":
+        return f"the script gives each rank its data. {_WAY_OUT}"
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        return f"a Session runs it. {_WAY_OUT}"
+    if averaging.pass_hosts():
+        return f"what GPUs average passes through the hosts here. {_WAY_OUT}"
+    return ""
+
+
+def _of_all_ranks(layer: Any, inputs: Any, axes: Sequence[int], mask: Any = None) -> Moments:
+    """Of what all ranks call `layer` with; as with keepdims, where `inputs` has been reduced."""
+    import tensorflow as tf
+
+    part = batch.current()
+    mean, variance, count = _of_part(inputs, axes, mask)
+    if part is not None and part.counts is not None:
+        count = tf.where(part.counts, count, tf.zeros_like(count))
+    return combined(Moments(mean, variance, count), f"batch norm {layer.name}")
+
+
+def _of_part(x: Any, axes: Sequence[int], mask: Any) -> Moments:
+    """Of this rank's samples; where there are none, any numbers."""
+    import tensorflow as tf
+
+    if mask is None:
+        mean, variance = tf.nn.moments(x, axes, keepdims=True)
+        return Moments(mean, variance, tf.cast(tf.size(x) / tf.size(mean), tf.float64))
+    valid = tf.broadcast_to(tf.cast(mask, tf.bool)[..., None], tf.shape(x))
+    count = tf.reduce_sum(tf.cast(valid, x.dtype), axes, keepdims=True)
+
+    def mean_of(values: Any) -> Any:
+        total = tf.reduce_sum(tf.where(valid, values, tf.zeros_like(x)), axes, keepdims=True)
+        return tf.math.divide_no_nan(total, count)
+
+    mean = mean_of(x)
+    variance = mean_of(tf.square(x - tf.stop_gradient(mean)))
+    return Moments(mean, variance, tf.cast(count, tf.float64))
+
+
+def combined(own: Moments, label: str) -> Moments:
+    """The moments of all ranks' numbers, from those of each; differentiable, as often as one likes.
+
+    In float64, in which E[x^2] - E[x]^2 loses nothing that float32 could show.
+    """
+    import tensorflow as tf
+
+    weight, count = scope.current_weight(), own.count
+    as_now = scope.also_later()
+    # A rank without numbers counts as zeros, whatever it has.
+    counts = tf.cast(tf.reduce_any(count > 0), tf.float32)
+
+    @tf.custom_gradient
+    def whole(mean: Any, square: Any) -> Any:
+        with as_now():
+            sums = averaging.average(
+                [count * mean, count * square, count], ["sum", "squares", "count"], label, counts
+            )
+        means = [tf.math.divide_no_nan(one, sums[2]) for one in sums[:2]]
+
+        def gradient(*upstream: Any) -> Any:
+            return back(*upstream[:2], sums[2])[:2]
+
+        return (*means, sums[2]), gradient
+
+    @tf.custom_gradient
+    def back(mean: Any, square: Any, all_counts: Any) -> Any:
+        """What flows back to this rank's moments, which later is averaged with its weight."""
+        with as_now():
+            found = averaging.average_of_upstream(
+                [mean, square], ["sum", "squares"], f"{label} gradient", weight
+            )
+        share = tf.math.divide_no_nan(count, all_counts)
+        if weight is not None:
+            share = tf.math.divide_no_nan(share, tf.cast(weight, tf.float64))
+
+        def gradient(*upstream: Any) -> Any:
+            return (*whole(*upstream)[:2], None)
+
+        return [one * share for one in found], gradient
+
+    mean = tf.cast(own.mean, tf.float64)
+    square = tf.cast(own.variance, tf.float64) + tf.square(mean)
+    mean, square, all_counts = whole(mean, square)
+    variance = tf.maximum(square - tf.square(mean), 0)
+    return Moments(
+        tf.cast(mean, own.mean.dtype),
+        tf.cast(variance, own.variance.dtype),
+        all_counts * group.group_size,
+    )

@@ -19,7 +19,7 @@ import threading
 from typing import Any
 
 from tensorflow.mpi._src.average import own_updates
-from tensorflow.mpi._src.global_batch import batch
+from tensorflow.mpi._src.global_batch import batch, states
 from tensorflow.mpi._src.keras import adapters, calls, generators
 from tensorflow.mpi._src.keras import logs as logs_of_ranks
 from tensorflow.mpi._src.messaging import collectives, control_plane
@@ -166,14 +166,20 @@ def _check_averaged(fit: _Fit, model: Any) -> None:
 
     A script that calls collectives of its own knows what it does.
     """
+    moments = any(hasattr(layer, "_tf_mpi_synchronized") for layer in states.batch_norms(model))
     if (
         not hooks.active
         or collectives.called_by_script
-        or _averaged_gradients() > fit.gradients
+        or (_averaged_gradients() > fit.gradients and not moments)
         or not model.trainable_weights
     ):
         return
-    if fit.weights is not None and _trainable_digests(model) == fit.weights:
+    weights = _trainable_digests(model)
+    if moments:  # all ranks', so these meet; or what was averaged was nothing else
+        everyone = control_plane.headers(f"{fit.name}: weights after a step", weights)
+        if all(theirs == weights for theirs in everyone):
+            return
+    if fit.weights is not None and weights == fit.weights:
         return  # nothing was trained
     optimizer = type(getattr(model, "optimizer", None)).__name__
     raise NotImplementedError(

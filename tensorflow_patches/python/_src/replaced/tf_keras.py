@@ -9,7 +9,7 @@ from tensorflow.mpi._src.data import dataset_shard
 from tensorflow.mpi._src.files import keras_files
 from tensorflow.mpi._src.global_batch import losses
 from tensorflow.mpi._src.interpose.rows import How, Row
-from tensorflow.mpi._src.keras import batch_norm, fit, learning_rate, optimizers
+from tensorflow.mpi._src.keras import fit, learning_rate, optimizers
 from tensorflow.mpi._src.replaced.when import FILES, LOOPS, OTHER_FILES, RATE
 from tensorflow.mpi._src.tf_keras import data, training
 
@@ -71,12 +71,10 @@ TF_KERAS = (
         "the average of parts' losses is the batch's", _BATCH),
     Row("tf_keras.src.engine.training:Model._validate_and_get_metrics_result", How.SUBCLASSES,
         fit.over_ranks, "an epoch's logs are of all ranks' data", _DECISIONS),
-    Row(f"{_NORM}._moments", How.WRAP, batch_norm.over_ranks,
+    Row(f"{_NORM}._moments", How.WRAP, training.moments,
         "the moments are the whole batch's", _BATCH),
-    Row(f"{_NORM}.build", How.WRAP, training.unfused,
-        "its fused kernel has the part's moments inside", _BATCH),
     Row(f"{_NORM}._fused_batch_norm", How.WRAP, training.fused,
-        "rank 0 says that moments are a part's", _BATCH),
+        "the moments are the whole batch's", _BATCH),
     # Files and messages
     Row("tf_keras.src.utils.layer_utils:io_utils", How.WRAP, keras_files.printing_summaries,
         "each rank prints a summary that it asks for", "tf/internals/test_replaced.py",
