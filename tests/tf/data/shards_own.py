@@ -38,8 +38,8 @@ def trained(fit, rate=0.1):
     return values
 
 
-def whole(part, batch):
-    """By step, how many samples the batch is said to have of which these are a part."""
+def places(given):
+    """By step [the place of the first sample, samples here, samples of the batch on all ranks]."""
     found = []
 
     class Noting(keras.Model):
@@ -47,17 +47,18 @@ def whole(part, batch):
             from tensorflow.mpi._src.global_batch import batch
 
             if tf.executing_eagerly():
-                found.append([int(batch.current().whole_rows()), len(data[0])])
+                part = batch.current()
+                found.append([int(part.first_row()), len(data[0]), int(part.whole_rows())])
             return {"loss": tf.constant(0.0)}
 
     model = Noting()
     model.compile("sgd", "mse", run_eagerly=True)
-    model.fit(dataset(part, batch), verbose=0)
+    model.fit(given, verbose=0)
     return found
 
 
-def dataset(part, batch):
-    return tf.data.Dataset.from_tensor_slices((X[part], Y[part])).batch(batch)
+def dataset(part, batch, drop_remainder=False):
+    return tf.data.Dataset.from_tensor_slices((X[part], Y[part])).batch(batch, drop_remainder)
 
 
 def together(steps):
@@ -75,7 +76,7 @@ def own_parts():
         return {"arrays": both, "dataset": both}
     part, batch = PARTS[RANK]
     return {
-        "whole": whole(part, batch),
+        "places": places(dataset(part, batch)),
         "arrays": trained(
             lambda m: m.fit(X[part], Y[part], batch_size=batch, epochs=2, shuffle=False, verbose=0)
         ),
@@ -92,7 +93,8 @@ def batch_per_rank():
     def schedule():
         return keras.optimizers.schedules.ExponentialDecay(0.1 * times, 3, 0.5)
 
-    return {
+    found = {} if ALONE else {"places": places(dataset(slice(0, 13), 4, drop_remainder=True))}
+    return found | {
         "arrays": trained(lambda m: m.fit(X, Y, batch_size=4 * times, **arguments), 0.1 * times),
         "dataset": trained(lambda m: m.fit(dataset(whole, 4 * times), **arguments), schedule()),
         "from_rank_0": trained(lambda m: m.fit(noisy, **arguments), 0.1 * times),

@@ -107,11 +107,12 @@ def test_other_batches_equal_one_process(launch, scripts, mode, framework):
     }
     script, args = scripts / "shards_own.py", [mode, framework]
     ranks = launch(script, np=2, args=args, env=settings[mode], timeout=120).check().results
-    if mode != "per-rank":  # each rank's batch is its own; rank 1 has samples for one step more
-        assert [rank.pop("whole") for rank in ranks] == [
-            [[10, 10], [10, 10], [5, 5], [1, 1]],
-            [[3, 3]] * 4,
-        ]
+    places = [rank.pop("places") for rank in ranks]
+    if mode == "per-rank":  # rank 1 has no third batch: a stand-in of four
+        assert places == [[[0, 4, 8], [0, 4, 4]], [[4, 4, 8], [0, 4, 4]]]
+    else:  # batches of their own; rank 1 has one more, and rank 0 a stand-in
+        sizes = [[10, 10, 5, 1], [3, 3, 3, 3]]
+        assert places == [[[0, size, size] for size in mine] for mine in sizes]
     alone = reference(script, args=args)[0]
     for name in alone:
         assert_same([rank[name] for rank in ranks])

@@ -197,11 +197,11 @@ def agree(dataset: Any, label: str) -> Any:
         counted, name = element
         everyone = tf.ensure_shape(_gather(counted.rows[None], name), [group.size])
         rows = tf.maximum(everyone, 0)
-        mine, first = rows[group.rank], tf.reduce_sum(rows[: group.rank])
-        shard = batch_shard.maybe_shard(counted.data, mine, tf.reduce_sum(rows), first)
+        whole, own = tf.reduce_sum(rows), batch_shard.num_rows(spec.data, counted.data)
+        first = tf.minimum(tf.reduce_sum(rows[: group.rank]), whole - own)  # of a stand-in, too
+        shard = batch_shard.maybe_shard(counted.data, rows[group.rank], whole, tf.maximum(first, 0))
         if config.get("TF_MPI_SHARD") == "off":
             # A batch of its own: XLA would compile a step for each combination of all ranks' sizes.
-            own = batch_shard.num_rows(spec.data, counted.data)
             shard = shard._replace(first=batch_shard.of_length(0), whole=batch_shard.of_length(own))
         return tf.reduce_any(everyone > _ENDED), shard
 

@@ -102,7 +102,7 @@ class Part:
     def first_row(self) -> Any:
         """The place that this rank's first sample has in the batch: an int64 scalar.
 
-        Of a stand-in it is where the rank's part, which is empty, begins.
+        A stand-in has its rows inside the batch, too, though they are other ranks'.
         """
         return self._rows(self._first, 0 if self.look is not None else group.rank)
 
