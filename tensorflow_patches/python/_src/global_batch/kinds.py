@@ -80,6 +80,8 @@ class Analysis:
         self._captures: dict[int, int] = {}  # that are known, by graph
         self._inside: dict[Any, list[Inside]] = {}  # by a call's key
         self._divisors: dict[Any, Any] = {}  # tensors, by key
+        # Ops that draw for samples without a mark (see `drawn`).
+        self.foreign_draws: list[Any] = []
         self._parent: Analysis | None = None
 
     def note(self, tensor: Any, kind: Kind, like: Any = None) -> None:
@@ -110,7 +112,7 @@ class Analysis:
             if key(last) in self._told:
                 todo.pop()
                 continue
-            sources = [] if rules.is_end(last.op) else last.op.inputs
+            sources = [] if rules.is_end(last.op) or rules.is_drawn(last.op) else last.op.inputs
             missing = [source for source in sources if key(source) not in self._told]
             if missing:
                 todo += missing
@@ -245,6 +247,7 @@ class Inside(Analysis):
         self._told = {key(tensor): one for tensor, one in zip(graph.inputs, told)}
         self._captures[id(graph)] = len(list(getattr(graph, "captures", ())))
         self._divisors = parent._divisors
+        self.foreign_draws = parent.foreign_draws
 
     def results(self) -> list[Told]:
         return [self.told(output) for output in self.graph.outputs]

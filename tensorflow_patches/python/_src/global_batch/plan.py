@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from tensorflow.mpi._src.global_batch import batch, kinds, results, states
 from tensorflow.mpi._src.global_batch.kinds import ROWS, Kind
-from tensorflow.mpi._src.global_batch.sites import How, Look, Plan, Verdict, Why
+from tensorflow.mpi._src.global_batch.sites import How, Look, Plan, Verdict, Why, place
 from tensorflow.mpi._src.runtime import group, log
 from tensorflow.mpi._src.variables import unwrap
 
@@ -116,6 +116,8 @@ def _made(step: Step, spec: Any, divides: bool, why: str | None, whole_batches: 
         for site in plan.sites:
             site.how = How.PART if site.how is How.WHOLE else site.how
         _say_part(step, plan)
+    if look.foreign_draw and not plan.is_whole:
+        _say_foreign(step, look.foreign_draw)
     if plan.is_whole and step.call == "fit":
         batch.tell_alike()
     _tell(step, plan)
@@ -159,10 +161,11 @@ def _looked_at(step: Step, spec: Any, whole_batches: bool) -> Look:
             made = step.function(data)
             _judge(step, part, look, made)
             _judge_states(step, part, look, graph, own_rows=not whole_batches)
+            look.foreign_draw = next(map(place, part.analysis.foreign_draws), "")
             look.nested_draws = kinds.draws_in_functions(graph)
-            for place, drawn in look.several:
+            for number, drawn in look.several:
                 outer = kinds.outer(part.analysis, drawn)
-                look.draws[place] = look.draws[place]._replace(outer=outer)
+                look.draws[number] = look.draws[number]._replace(outer=outer)
 
     drawn, numbers = (random.getstate(), np.random.get_state()), _numbers(step.model)
     try:
@@ -318,6 +321,14 @@ def _row(
     """Of the table of plans, in the log."""
     line = f"plan: {model:20} | {call:8} | {batch_is:10} | {because:50} | {to_do}"
     log.debug(line, once=once)
+
+
+def _say_foreign(step: Step, op: str) -> None:
+    log.once(
+        f"{step.call}() of model '{step.model.name}': {op} draws for samples in a function that "
+        "was made elsewhere (restored), the same on every rank: one process draws other numbers. "
+        "For its numbers, build the layer anew and load its weights"
+    )
 
 
 def _say_part(step: Step, plan: Plan) -> None:

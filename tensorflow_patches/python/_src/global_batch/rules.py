@@ -119,6 +119,11 @@ def is_end(op: object) -> bool:
     return getattr(op, "type", "") in _NO_LOOPS
 
 
+def is_drawn(op: Any) -> bool:
+    """Whether its mark says all that there is to know of it."""
+    return op.type == "Identity" and _drawn(op) is not None
+
+
 def of_node(node: Node) -> Told:
     """What its output is."""
     name, told = node.type, node.told

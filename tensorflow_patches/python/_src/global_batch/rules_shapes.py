@@ -708,8 +708,11 @@ def broadcast(node: Node) -> Told:
 
 def drawn(node: Node) -> Told:
     """Random numbers. Those for samples are told from what marks them (rules.DRAWN); others in a
-    shape that depends on the number of samples were drawn where nobody could tell."""
-    return CONST if all(one.is_const for one in node.told) else UNKNOWN
+    shape that depends on the number of samples are of a function that was made elsewhere."""
+    told = made(node)
+    if told.has_rows:
+        node.analysis.foreign_draws.append(node.op)
+    return told
 
 
 def made(node: Node) -> Told:

@@ -93,6 +93,7 @@ class Look:
         self.sites: list[Site] = []
         self.draws: list[Draw] = []  # in their order, but for those in a function of its own
         self.several: list[tuple[int, Any]] = []  # (place in draws, tensor) of those with a factor
+        self.foreign_draw = ""  # an op for samples in a function that was made elsewhere
         self.nested_draws = False  # whether such a function draws for samples
         self.gathered: list[Why] = []  # what is computed of the whole batch
         self.whys: list[Why] = []

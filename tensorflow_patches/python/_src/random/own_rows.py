@@ -109,6 +109,22 @@ def key_of_whole(prepare: Any) -> Any:
     return key_and_counter
 
 
+def traced_apart(make: Any) -> Any:
+    """Wraps make_function_context, by which a tf.function keeps its traces.
+
+    One that is called in a step draws for its samples there, and not where it is called otherwise:
+    when a model is built, or by a script that looks at a result.
+    """
+
+    def context(*args: Any, **kwargs: Any) -> Any:
+        found = make(*args, **kwargs)
+        if not _is_shared_out(in_step=False):
+            return found
+        return found._replace(scope_type=("own rows", batch.current() is None, found.scope_type))
+
+    return context
+
+
 def _taken() -> Draw | None:
     """What was decided of the numbers that a generator draws now."""
     decided = getattr(_local, "decided", ())
@@ -116,14 +132,19 @@ def _taken() -> Draw | None:
     return decided[0] if decided else None
 
 
-def _is_shared_out() -> bool:
-    """Whether what is drawn here may be for this rank's samples."""
+def _is_shared_out(in_step: bool = True) -> bool:
+    """Whether what is drawn here may be for this rank's samples.
+
+    in_step: in a loop of the script's own only what is drawn in a step of it.
+    """
     if group.size == 1 or not entropy.is_shared():
         return False
     part = batch.current()
     if part is not None:
         return not part.is_whole
-    return scope.is_shared_out() and not scope.is_computed_alike() and _in_own_step()
+    if not scope.is_shared_out() or scope.is_computed_alike():
+        return False
+    return not in_step or _in_own_step()
 
 
 def _in_own_step() -> bool:

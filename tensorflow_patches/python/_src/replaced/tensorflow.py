@@ -53,6 +53,8 @@ TENSORFLOW = (
         "one process's numbers, of a rank's own samples", _DRAWS, DRAWS),
     Row(f"{_P}.ops.gen_stateful_random_ops:stateful_random_binomial", How.WRAP,
         own_rows.drawing, "one process's numbers, of a rank's own samples", _DRAWS, DRAWS),
+    Row(f"{_P}.eager.polymorphic_function.function_context:make_function_context", How.WRAP,
+        own_rows.traced_apart, "a function called in a step draws for its samples", _DRAWS, DRAWS),
     Row(f"{_P}.ops.stateful_random_ops:non_deterministic_ints", How.WRAP, ops.alike_ints,
         "a generator's state is alike on all ranks", _DRAWS, DRAWS),
     Row(f"{_P}.ops.stateful_random_ops:Generator._prepare_key_counter", How.WRAP,
