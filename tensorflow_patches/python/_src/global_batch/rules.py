@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tensorflow.mpi._src.global_batch import rules_functions as functions
+from tensorflow.mpi._src.global_batch import rules_indices as indices
+from tensorflow.mpi._src.global_batch import rules_layers as layers
+from tensorflow.mpi._src.global_batch import rules_made as made
+from tensorflow.mpi._src.global_batch import rules_moves as moves
 from tensorflow.mpi._src.global_batch import rules_numbers as numbers
-from tensorflow.mpi._src.global_batch import rules_shapes as shapes
 from tensorflow.mpi._src.global_batch import sizes
 from tensorflow.mpi._src.global_batch.kind import CONST, UNKNOWN, Kind, Told, of_numbers
 from tensorflow.mpi._src.global_batch.node import Node
@@ -135,7 +138,7 @@ def of_node(node: Node) -> Told:
         rank = node.rank(0)
         return CONST if rank is None else of_numbers(sizes.of_constant(_array(rank)))
     if name in ("Shape", "ShapeN", "Size"):
-        return shapes.shape(node)
+        return moves.shape(node)
     if name in ("TensorListReserve", "EmptyTensorList"):
         return functions.listed(node)
     folded = sizes.folded(node.op, [one.numbers for one in told], node.output.value_index)
@@ -150,7 +153,7 @@ def of_node(node: Node) -> Told:
     if name in ("ZerosLike", "OnesLike"):
         return numbers.likes(node)
     if name == "RaggedTensorToTensor":
-        return shapes.padded_words(node)
+        return made.padded_words(node)
     for worst in (Kind.MIXED, Kind.UNKNOWN):
         if any(one.base is worst for one in told):
             # What is divided by may be the larger of a sum and a constant.
@@ -214,60 +217,60 @@ _RULES: dict[str, Callable[[Node], Told]] = {
     **_table(("Div", "DivNoNan", "RealDiv"), numbers.divide),
     **_table(_REDUCTIONS, numbers.reduce),
     **{name: numbers.gradient(first) for name, first in _GRADIENTS.items()},
-    **{name: shapes.layer(*places) for name, places in _LAYERS.items()},
-    **{name: shapes.convolution(*places) for name, places in _CONVOLUTIONS.items()},
-    **_table(_KERNEL_GRADIENTS, shapes.kernel_gradient),
-    **{name: shapes.inner(core) for core, names in _INNER.items() for name in names},
-    **_table(_RANDOM, shapes.drawn),
+    **{name: layers.layer(*places) for name, places in _LAYERS.items()},
+    **{name: layers.convolution(*places) for name, places in _CONVOLUTIONS.items()},
+    **_table(_KERNEL_GRADIENTS, layers.kernel_gradient),
+    **{name: layers.inner(core) for core, names in _INNER.items() for name in names},
+    **_table(_RANDOM, made.drawn),
     **_LISTS,
-    **_table(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), shapes.batch_norm),
-    **_table(("Softmax", "LogSoftmax", "TopK", "TopKV2"), shapes.last),
-    **_table(("ArgMax", "ArgMin"), shapes.argument),
-    **_table(("Cumsum", "Cumprod", "CumulativeLogsumexp", "ReverseV2"), shapes.along(1)),
-    **_table(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), shapes.matmul),
-    **_table(("Einsum", "XlaEinsum"), shapes.einsum),
-    **_table(("GatherV2", "ResourceGather"), shapes.gather),
-    **_table(("GatherNd", "ResourceGatherNd"), shapes.gather_nd),
-    **_table(("Pad", "PadV2", "MirrorPad"), shapes.padded),
+    **_table(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), layers.batch_norm),
+    **_table(("Softmax", "LogSoftmax", "TopK", "TopKV2"), layers.last),
+    **_table(("ArgMax", "ArgMin"), layers.argument),
+    **_table(("Cumsum", "Cumprod", "CumulativeLogsumexp", "ReverseV2"), moves.along(1)),
+    **_table(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), layers.matmul),
+    **_table(("Einsum", "XlaEinsum"), layers.einsum),
+    **_table(("GatherV2", "ResourceGather"), indices.gather),
+    **_table(("GatherNd", "ResourceGatherNd"), indices.gather_nd),
+    **_table(("Pad", "PadV2", "MirrorPad"), moves.padded),
     **_table(
-        ("TensorScatterAdd", "TensorScatterSub", "TensorScatterUpdate"), shapes.scattered_into
+        ("TensorScatterAdd", "TensorScatterSub", "TensorScatterUpdate"), indices.scattered_into
     ),
-    **_table(("LowerBound", "UpperBound"), shapes.searched),
-    **_table(("Select", "SelectV2"), shapes.select),
-    **_table(("DenseBincount", "HistogramFixedWidth"), shapes.counts),
-    **_table(("SpaceToBatchND", "BatchToSpaceND"), shapes.blocks),
-    **_table(("BroadcastTo", "BroadcastArgs"), shapes.broadcast),
+    **_table(("LowerBound", "UpperBound"), indices.searched),
+    **_table(("Select", "SelectV2"), indices.select),
+    **_table(("DenseBincount", "HistogramFixedWidth"), indices.counts),
+    **_table(("SpaceToBatchND", "BatchToSpaceND"), moves.blocks),
+    **_table(("BroadcastTo", "BroadcastArgs"), made.broadcast),
     "BiasAddGrad": numbers.bias_gradient,
     "Cast": numbers.cast,
-    "ConcatV2": shapes.concat,
-    "CudnnRNN": shapes.stepped,
-    "CudnnRNNV2": shapes.stepped,
-    "CudnnRNNV3": shapes.stepped,
-    "ExpandDims": shapes.expand,
-    "Empty": shapes.made,
-    "Fill": shapes.made,
+    "ConcatV2": moves.concat,
+    "CudnnRNN": layers.stepped,
+    "CudnnRNNV2": layers.stepped,
+    "CudnnRNNV3": layers.stepped,
+    "ExpandDims": moves.expand,
+    "Empty": made.made,
+    "Fill": made.made,
     "L2Loss": numbers.l2_loss,
-    "OneHot": shapes.one_hot,
-    "Pack": shapes.pack,
-    "Range": shapes.numbered,
+    "OneHot": indices.one_hot,
+    "Pack": moves.pack,
+    "Range": made.numbered,
     "Reciprocal": numbers.reciprocal,
-    "Reshape": shapes.reshape,
-    "Roll": shapes.along(2),
-    "ScatterNd": shapes.scatter,
+    "Reshape": moves.reshape,
+    "Roll": moves.along(2),
+    "ScatterNd": indices.scatter,
     "Sign": numbers.sign,
-    "Slice": shapes.slice_,
-    "Split": shapes.split(1, 0),
-    "SplitV": shapes.split(0, 2),
+    "Slice": indices.slice_,
+    "Split": moves.split(1, 0),
+    "SplitV": moves.split(0, 2),
     "Square": numbers.square,
-    "Squeeze": shapes.squeeze,
-    "StridedSlice": shapes.strided_slice,
-    "StridedSliceGrad": shapes.unsliced,
-    "Tile": shapes.tile_any,
-    "Transpose": shapes.transpose,
-    "Unpack": shapes.unpack,
-    "UnsortedSegmentSum": shapes.segments,
-    "StringSplitV2": shapes.words,
-    "Where": shapes.where,
+    "Squeeze": moves.squeeze,
+    "StridedSlice": indices.strided_slice,
+    "StridedSliceGrad": indices.unsliced,
+    "Tile": made.tile_any,
+    "Transpose": moves.transpose,
+    "Unpack": moves.unpack,
+    "UnsortedSegmentSum": indices.segments,
+    "StringSplitV2": made.words,
+    "Where": indices.where,
 }
 _QUOTIENTS = {numbers.divide, numbers.reciprocal}
 _OF_CONSTANTS = {_RULES["Fill"], _RULES["BroadcastTo"], numbers.as_is}

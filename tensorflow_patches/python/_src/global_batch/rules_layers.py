@@ -1,0 +1,202 @@
+"""How ops that multiply, and those of whole layers, make the kinds of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorflow.mpi._src.global_batch.kind import CONST, MIXED, SUM, UNKNOWN, Kind, Told, merged
+from tensorflow.mpi._src.global_batch.node import Node
+from tensorflow.mpi._src.global_batch.rules_moves import Rule
+
+
+def contracted(node: Node, terms: Sequence[str], result: str) -> Told:
+    """A sum of products of inputs with dimensions named `terms`, over those not in `result`."""
+    told = node.told
+    if not all(one.base in (Kind.CONST, Kind.ROWS, Kind.SUM) for one in told):
+        return MIXED
+    if any(one.place or one.some for one in told) or sum(one.over is not None for one in told) > 1:
+        return MIXED
+    power = sum(one.power or 0 for one in told)
+    over = next((one.over for one in told if one.over), None)
+    sums = [one for one in told if one.base is Kind.SUM]
+    rows = [(one, term) for one, term in zip(told, terms) if one.has_rows]
+    if not rows:
+        if len(sums) > 1:
+            return MIXED
+        return (sums[0] if sums else CONST).but(power=power, over=over)
+    if all(one.axis < 0 for one, _ in rows) and not sums:
+        return rows[0][0].but(power=power, over=over, same=False)
+    names = {term[one.axis] if one.axis >= 0 else "of one" for one, term in rows}
+    if sums or len(names) > 1:
+        return MIXED  # each sample with every other
+    lie = rows[0][0]
+    for one, _ in rows[1:]:
+        both = merged(lie, one)
+        if both is None:
+            return MIXED
+        lie = both
+    (name,) = names
+    for place, (one, term) in enumerate(zip(told, terms)):
+        if not one.has_rows and name in term:
+            size = node.inputs[place].shape[term.index(name)]
+            if size != 1 and not (node.rows and size):
+                return UNKNOWN
+    if name in result:
+        return lie.but(axis=result.index(name), power=power, over=over, same=False)
+    same = all(one.same for one, _ in rows)
+    how = CONST.but(power=power + 1) if same else SUM.but(power=power)
+    return how.but(over=over)
+
+
+_LABELS = "abcdefghijklmnopqrstuvw"
+
+
+def matmul(node: Node) -> Told:
+    names = ("transpose_a", "transpose_b") if node.type == "MatMul" else ("adj_x", "adj_y")
+    ranks = [tensor.shape.rank for tensor in node.inputs]
+    if None in ranks:
+        return UNKNOWN
+    left, right = ("yx" if node.op.get_attr(name) else "xy" for name in names)
+    right = right.translate(str.maketrans("xy", "yz"))
+    # Of batches of matrices the dimensions in front are broadcast, from their ends.
+    front = _LABELS[: max(ranks) - 2]
+    lead = [front[len(front) - (rank - 2) :] for rank in ranks]
+    return contracted(node, [lead[0] + left, lead[1] + right], front + "xz")
+
+
+def einsum(node: Node) -> Told:
+    equation = node.op.get_attr("equation").decode().replace(" ", "")
+    inputs, _, result = equation.partition("->")
+    terms = inputs.split(",")
+    ranks = [tensor.shape.rank for tensor in node.inputs]
+    if None in ranks:
+        return UNKNOWN
+    # An ellipsis stands for dimensions that are broadcast, from their ends.
+    free = [chr(ord("A") + place) for place in range(26) if chr(ord("A") + place) not in equation]
+    most = max(rank - len(term.replace("...", "")) for rank, term in zip(ranks, terms))
+    dots = "".join(free[:most])
+    for place, (rank, term) in enumerate(zip(ranks, terms)):
+        count = rank - len(term.replace("...", ""))
+        terms[place] = term.replace("...", dots[len(dots) - count :] if count else "")
+    if any(len(set(term)) < len(term) for term in terms):
+        return UNKNOWN  # a diagonal
+    return contracted(node, terms, result.replace("...", dots))
+
+
+def convolution(kernel: int, samples: int) -> Rule:
+    """Linear in inputs number `samples` and `kernel`; samples are first in all of them but the
+    kernel, which is summed into where it is no input."""
+
+    def rule(node: Node) -> Told:
+        others = [p for p in range(len(node.told)) if p not in (kernel, samples)]
+        if not all(node.told[p].base in (Kind.CONST, Kind.SIZE) for p in others):
+            return MIXED
+        terms = ["N" if p == samples else "k" for p in range(len(node.told))]
+        if node.told[samples].has_rows and node.told[samples].axis:
+            return UNKNOWN
+        return _of_some(node, [samples, kernel], [terms[samples], terms[kernel]], "N")
+
+    return rule
+
+
+def kernel_gradient(node: Node) -> Told:
+    """Of a convolution's kernel: a sum over samples of input number 0 and of the gradient."""
+    if any(node.told[place].has_rows and node.told[place].axis for place in (0, 2)):
+        return UNKNOWN
+    return _of_some(node, [0, 2], ["N", "N"], "k")
+
+
+def _of_some(node: Node, places: list[int], terms: list[str], result: str) -> Told:
+    some = Node(node.analysis, node.output, [node.told[place].but() for place in places], node.rows)
+    some.inputs = [node.inputs[place] for place in places]
+    return contracted(some, terms, result)
+
+
+def layer(*followed: int) -> Rule:
+    """Of inputs with samples first (those; else the first), by functions of each sample.
+
+    The others are constant.
+    """
+
+    def rule(node: Node) -> Told:
+        places = [place for place in followed or (0,) if place < len(node.told)]
+        rest = [one for place, one in enumerate(node.told) if place not in places]
+        chosen = [node.told[place] for place in places]
+        if not all(one.base in (Kind.CONST, Kind.SIZE) for one in rest):
+            return MIXED
+        rows = [one for one in chosen if one.has_rows]
+        if not rows or not all(one.is_plain for one in chosen):
+            return MIXED
+        if any(one.axis for one in rows) or len(rows) < len(chosen):
+            return UNKNOWN
+        lie: Told | None = rows[0]
+        for one in rows[1:]:
+            lie = lie and merged(lie, one)
+        return MIXED if lie is None else lie.but(same=False)
+
+    return rule
+
+
+def inner(core: int, *more: int) -> Rule:
+    """Of ops on the last `core` dimensions of each input (or so many of each), for all others."""
+
+    def rule(node: Node) -> Told:
+        if not all(one.is_plain for one in node.told):
+            return MIXED
+        lie: Told | None = None
+        front = 0
+        for place, told in enumerate(node.told):
+            if not told.has_rows:
+                continue
+            rank, size = node.rank(place), (core, *more)[min(place, len(more))]
+            if rank is None or node.output.shape.rank is None:
+                return UNKNOWN
+            if told.axis < 0:
+                return UNKNOWN
+            if told.axis >= rank - size or (lie is not None and told.axis - (rank - size) != front):
+                return MIXED
+            front = told.axis - (rank - size)
+            lie = told if lie is None else merged(lie, told)
+            if lie is None:
+                return MIXED
+        return UNKNOWN if lie is None else lie.but(same=False)
+
+    return rule
+
+
+def last(node: Node) -> Told:
+    """Softmax, top k and the like: between the numbers of a row, if it has any."""
+    told, rank = node.told[0], node.rank(0)
+    if not told.has_rows or not told.is_plain or not all(one.is_const for one in node.told[1:]):
+        return MIXED
+    return UNKNOWN if rank is None else MIXED if told.axis == rank - 1 else told.but()
+
+
+def argument(node: Node) -> Told:
+    """ArgMax and ArgMin."""
+    told, rank = node.told[0], node.rank(0)
+    axis = node.axis(1, rank)
+    if not told.has_rows or not told.is_plain:
+        return MIXED
+    if axis is None:
+        return UNKNOWN
+    return MIXED if axis == told.axis else told.but(axis=told.axis - (axis < told.axis))
+
+
+def batch_norm(node: Node) -> Told:
+    """FusedBatchNorm: by the moments of the batch, or by given ones."""
+    if node.op.get_attr("is_training"):
+        return MIXED
+    told = node.told[0]
+    if node.output.value_index == 0:
+        return layer()(node)
+    return CONST if told.is_plain else MIXED
+
+
+def stepped(node: Node) -> Told:
+    """CudnnRNN: samples are the second dimension, of sequences and states."""
+    told = [one for one in node.told if one.has_rows]
+    if any(one.axis > 1 or not one.is_plain for one in told):
+        return UNKNOWN
+    lie = node.told[0]
+    return lie.but(same=False) if lie.has_rows and lie.axis == 1 else UNKNOWN

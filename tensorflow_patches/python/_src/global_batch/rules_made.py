@@ -1,0 +1,130 @@
+"""How ops that make numbers in a shape make the kinds of tensors: as often as there are samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorflow.mpi._src.global_batch import sizes
+from tensorflow.mpi._src.global_batch.kind import CONST, MIXED, UNKNOWN, Kind, Told
+from tensorflow.mpi._src.global_batch.node import Node
+from tensorflow.mpi._src.global_batch.rules_moves import tile
+from tensorflow.mpi._src.global_batch.sizes import Number
+
+
+def tile_any(node: Node) -> Told:
+    """Tile; a constant that is repeated for each sample becomes rows of it."""
+    told, times = node.told[0], node.numbers(1)
+    dims = node.dims(0)
+    if not told.is_const or times is None or dims is None:
+        return tile(node)
+    return _spread(node, [size * often for size, often in zip(dims, times.flat)], dims)
+
+
+def _spread(node: Node, after: list[Number], before: list[Number]) -> Told:
+    """A constant of dimensions `before`, repeated up to `after`."""
+    found = [axis for axis, size in enumerate(after) if size.power]
+    if not found:
+        return CONST if all(size.power == 0 for size in after) else UNKNOWN
+    (axis,) = found if len(found) == 1 else (None,)
+    if axis is None:
+        return MIXED
+    lead = len(after) - len(before)
+    own = before[axis - lead] if axis >= lead else sizes.ONE
+    inner = after[axis] / node.size
+    if not inner.is_whole:
+        return UNKNOWN
+    return Told(Kind.ROWS, axis, inner=inner, same=True, loose=own == sizes.ONE)
+
+
+def broadcast(node: Node) -> Told:
+    told, after, before = node.told[0], node.numbers(1), node.dims(0)
+    if before is None or any(one.base not in (Kind.CONST, Kind.SIZE) for one in node.told[1:]):
+        return UNKNOWN
+    if told.has_rows and told.axis >= 0:
+        rank = node.output.shape.rank if after is None else after.size
+        if rank is None:
+            return UNKNOWN
+        axis = told.axis + rank - len(before)
+        if after is not None and any(one.power for p, one in enumerate(after.flat) if p != axis):
+            return MIXED
+        return told.but(axis=axis)
+    if told.base not in (Kind.CONST, Kind.SUM) or after is None:
+        return UNKNOWN if told.base in (Kind.CONST, Kind.SUM) else told.but()
+    if all(one.power == 0 for one in after.flat):
+        return told.but(zero=told.zero)
+    if told.base is Kind.SUM:
+        return MIXED
+    spread = _spread(node, list(after.flat), before)
+    return spread.but(power=told.power, over=told.over) if spread.has_rows else spread
+
+
+def drawn(node: Node) -> Told:
+    """Random numbers. Those for samples are told from what marks them (rules.DRAWN); others in a
+    shape that depends on the number of samples are of a function that was made elsewhere."""
+    told = made(node)
+    if told.has_rows:
+        node.analysis.foreign_draws.append(node.op)
+    return told
+
+
+def made(node: Node) -> Told:
+    """In a shape that depends on the number of samples."""
+    told = node.told[0]
+    values = node.told[1:]
+    if told.base is Kind.CONST and not told.power:
+        return values[0].but(zero=values[0].zero) if node.type == "Fill" else CONST
+    if node.type == "Fill" and not values[0].has_rows and values[0].base is Kind.CONST:
+        value = values[0]
+    elif node.type == "Fill" or not all(one.is_const for one in values):
+        return MIXED
+    else:
+        value = CONST
+    numbers = told.numbers
+    if numbers is None:
+        return UNKNOWN
+    spread = _spread(node, list(numbers.flat), [])
+    fill = node.type in ("Fill", "Empty")
+    if not spread.has_rows:
+        return spread
+    return spread.but(power=value.power, over=value.over, same=fill, zero=value.zero and fill)
+
+
+def words(node: Node) -> Told:
+    """StringSplitV2: any number of words of each sample, in order, and whose they are."""
+    told = node.told[0]
+    if not told.has_rows or not told.is_plain or told.some or told.axis:
+        return MIXED if told.has_rows else UNKNOWN
+    some = node.op.name
+    outputs = (Told(Kind.ROWS, some=some, place=True), Told(Kind.ROWS, some=some), UNKNOWN)
+    return outputs[node.output.value_index]
+
+
+def padded_words(node: Node) -> Told:
+    """RaggedTensorToTensor, of what `words` has split: rows, if a constant says how long they are.
+
+    Else they are as long as the batch's longest.
+    """
+    values = node.told[1]
+    if not (values.has_rows and values.some and values.is_plain and not values.axis):
+        return UNKNOWN
+    lengths = node.ints(0)
+    if lengths is None or len(lengths) < 2 or min(lengths[1:]) < 0:
+        return MIXED
+    split = {_source(tensor) for tensor in node.inputs[3:]}
+    one = len(split) == 1 and None not in split
+    return Told(Kind.ROWS) if one and node.told[2].is_const else UNKNOWN
+
+
+def _source(tensor: Any) -> str | None:
+    """The name of the StringSplitV2 that says how long rows are, or whose values are."""
+    while tensor.op.type in ("Cast", "Identity", "StridedSlice"):
+        tensor = tensor.op.inputs[0]
+    return str(tensor.op.name) if tensor.op.type == "StringSplitV2" else None
+
+
+def numbered(node: Node) -> Told:
+    """A Range whose length depends on the number of samples."""
+    start, end, step = (node.numbers(place) for place in range(3))
+    if end is None or sizes.whole(start) != [0] or sizes.whole(step) != [1]:
+        return MIXED
+    return Told(Kind.ROWS, place=True) if end.flat[0] == node.size else MIXED

@@ -1,0 +1,284 @@
+"""How ops that move numbers about make the kinds of tensors: along, across and beside samples."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+from tensorflow.mpi._src.global_batch import sizes
+from tensorflow.mpi._src.global_batch.kind import (
+    CONST,
+    MIXED,
+    SIZE,
+    UNKNOWN,
+    Kind,
+    Told,
+    added,
+    merged,
+    of_numbers,
+)
+from tensorflow.mpi._src.global_batch.node import Node
+from tensorflow.mpi._src.global_batch.rules_numbers import together
+from tensorflow.mpi._src.global_batch.sizes import Number
+
+Rule = Callable[[Node], Told]
+
+
+def moves(first: int = 0) -> Callable[[Rule], Rule]:
+    """For a rule of what becomes of the samples in input number `first`, which others only steer.
+
+    What has no samples is what it was.
+    """
+
+    def decorate(rule: Rule) -> Rule:
+        @functools.wraps(rule)
+        def whole(node: Node) -> Told:
+            told = node.told[first]
+            others = [one for place, one in enumerate(node.told) if place != first]
+            if any(one.base not in (Kind.CONST, Kind.SIZE) or one.over for one in others):
+                return MIXED
+            if not told.has_rows or told.axis < 0:
+                return told.but(zero=told.zero)
+            return rule(node)
+
+        return whole
+
+    return decorate
+
+
+def shape(node: Node) -> Told:
+    place = node.output.value_index if node.type == "ShapeN" else 0
+    dims = node.dims(place)
+    if dims is None:
+        lost = node.told[place].base in (Kind.MIXED, Kind.UNKNOWN)
+        return UNKNOWN if lost else SIZE if node.told[place].has_rows else CONST
+    size = node.type == "Size"
+    return of_numbers(sizes.array([sizes.product(dims)] if size else dims, [] if size else -1))
+
+
+@moves()
+def reshape(node: Node) -> Told:
+    told, before = node.told[0], node.dims(0)
+    after = _target(node, before)
+    if before is None or after is None:
+        return UNKNOWN
+    if told.some:
+        return told.but() if after[:1] == before[:1] and told.axis == 0 else MIXED
+    first = sizes.product(before[: told.axis]) * told.outer  # numbers in front of a sample's
+    if told.same and told.loose:
+        inner = sizes.product(before) / sizes.product(before[: told.axis])
+        first, told = sizes.product(before[: told.axis]), told.but(inner=inner / node.size)
+    for axis, size in enumerate(after):
+        outer = first / sizes.product(after[:axis])
+        inner = size / (outer * node.size) if outer.factor else outer
+        if outer.is_whole and inner.is_whole and inner.factor:
+            return told.but(axis=axis, outer=outer, inner=inner)
+    return UNKNOWN if _is_lost(before + after) else MIXED
+
+
+def _is_lost(numbers: Sequence[Number]) -> bool:
+    return any(one.power in ("unknown", None) for one in numbers)
+
+
+def _target(node: Node, before: list[Number] | None) -> list[Number] | None:
+    """The dimensions that a Reshape makes."""
+    numbers = node.numbers(1)
+    if numbers is not None:
+        after = list(numbers.flat)
+    elif node.output.shape.rank is None:
+        return None
+    else:
+        after = [sizes.number(-1 if size is None else size) for size in node.output.shape]
+    rest = [place for place, size in enumerate(after) if size.value == -1]
+    if before is None or len(rest) > 1:
+        return None
+    if rest:
+        after[rest[0]] = sizes.ONE
+        after[rest[0]] = sizes.product(before) / sizes.product(after)
+    return after
+
+
+@moves()
+def expand(node: Node) -> Told:
+    told, rank = node.told[0], node.rank(0)
+    axis = node.axis(1, None if rank is None else rank + 1)
+    return UNKNOWN if axis is None else told.but(axis=told.axis + (axis <= told.axis))
+
+
+@moves()
+def squeeze(node: Node) -> Told:
+    told, rank = node.told[0], node.rank(0)
+    gone = list(node.op.get_attr("squeeze_dims"))
+    if rank is None:
+        return UNKNOWN
+    if not gone:
+        gone = [axis for axis, size in enumerate(node.inputs[0].shape) if size == 1]
+    gone = [axis % rank for axis in gone]
+    return UNKNOWN if told.axis in gone else told.but(axis=told.axis - _below(gone, told.axis))
+
+
+def _below(axes: Sequence[int], axis: int) -> int:
+    return sum(one < axis for one in axes)
+
+
+@moves()
+def transpose(node: Node) -> Told:
+    told, order = node.told[0], node.ints(1)
+    return UNKNOWN if order is None else told.but(axis=order.index(told.axis))
+
+
+def along(place: int) -> Rule:
+    """Of an op along the axis that is its input number `place`."""
+
+    @moves()
+    def rule(node: Node) -> Told:
+        told, rank = node.told[0], node.rank(0)
+        axes = node.ints(place)
+        if axes is None or rank is None:
+            return UNKNOWN
+        if told.axis in [axis % rank for axis in axes] or not told.is_plain:
+            return MIXED
+        return told.but()
+
+    return rule
+
+
+def concat(node: Node) -> Told:
+    told, rank = node.told[:-1], node.output.shape.rank
+    axis = sizes.whole(node.numbers(len(told)))
+    rows = [one for one in told if one.has_rows]
+    if not rows:
+        return together(node) if all(one.base is Kind.SIZE for one in told) else added(told)
+    if axis is None or rank is None:
+        return UNKNOWN
+    alike = len({(one.axis, one.power, one.over, one.some, one.base) for one in rows}) == 1
+    if len(rows) < len(told) or not alike:
+        return _with_places(node, axis[0] % rank)
+    lie = rows[0]
+    if lie.axis < 0:
+        return lie.but(same=False)
+    if axis[0] % rank == lie.axis:
+        return _one_after_another(rows)
+    return _pressed(rows, lie.axis)
+
+
+def _pressed(rows: list[Told], axis: int) -> Told:
+    """Side by side, where samples lie alike."""
+    lie: Told | None = rows[0]
+    for one in rows[1:]:
+        lie = lie and merged(lie, one)
+    if lie is None:
+        return MIXED
+    places = {one.place for one in rows}
+    if places == {True, False} and not rows[0].place:
+        return MIXED  # its number is to come first
+    return lie.but(axis=axis, same=all(one.same for one in rows), place=rows[0].place)
+
+
+def _one_after_another(rows: list[Told]) -> Told:
+    """Along the dimension of the samples: each as often."""
+    if any(one.place for one in rows):
+        return MIXED
+    one = rows[0]
+    same = all(each.same for each in rows)
+    if all(each.inner == one.inner for each in rows):
+        outer = functools.reduce(lambda a, b: a + b, [each.outer for each in rows])
+        return one.but(outer=outer, same=same)
+    name = "+".join(f"{each.outer}*{each.inner}" for each in rows)
+    return one.but(outer=sizes.symbol("", name), inner=sizes.ONE, same=same)
+
+
+def _with_places(node: Node, axis: int) -> Told:
+    """Numbers of samples, and constants or rows beside them: indices."""
+    rows = [one for one in node.told if one.has_rows]
+    first = node.told[0]
+    fine = first.place and all(one.place or one.is_plain for one in rows)
+    if fine and axis != first.axis and len({one.axis for one in rows}) == 1:
+        return first.but()
+    return UNKNOWN if all(one.is_plain for one in node.told) else MIXED
+
+
+def pack(node: Node) -> Told:
+    axis, rank = node.op.get_attr("axis"), node.output.shape.rank
+    rows = [one for one in node.told if one.has_rows]
+    if not rows:
+        return added(node.told)
+    if rank is None:
+        return UNKNOWN
+    axis %= rank
+    lie = rows[0]
+    if lie.axis < 0 and all(one.axis < 0 for one in rows):
+        consts = all(one.is_const for one in node.told if not one.has_rows)
+        return _pressed(rows, -1) if consts else MIXED
+    if len(rows) < len(node.told):
+        return _with_places(node, axis + (axis <= lie.axis))
+    if len({(one.axis, one.power, one.over, one.some, one.base) for one in rows}) > 1:
+        return MIXED
+    return _pressed(rows, lie.axis + (axis <= lie.axis))
+
+
+def unpack(node: Node) -> Told:
+    told, axis, rank = node.told[0], node.op.get_attr("axis"), node.rank(0)
+    if not told.has_rows or told.axis < 0:
+        return told.but()
+    if rank is None:
+        return UNKNOWN
+    axis %= rank
+    return MIXED if axis == told.axis else told.but(axis=told.axis - (axis < told.axis))
+
+
+def split(value: int, place: int) -> Rule:
+    """Split and SplitV. place: of the axis."""
+
+    @moves(value)
+    def rule(node: Node) -> Told:
+        told = node.told[value]
+        axis = node.axis(place, node.rank(value))
+        if axis is None:
+            return UNKNOWN
+        if axis != told.axis:
+            return told.but()
+        parts = sizes.number(node.op.get_attr("num_split"))
+        if value == 0 or not (told.outer / parts).is_whole:
+            return MIXED
+        return told.but(outer=told.outer / parts)
+
+    return rule
+
+
+@moves()
+def tile(node: Node) -> Told:
+    told, times = node.told[0], node.numbers(1)
+    if times is None:
+        return UNKNOWN
+    others = [one for axis, one in enumerate(times.flat) if axis != told.axis]
+    own = times.flat[told.axis]
+    if any(one.power != 0 for one in (*others, own)):
+        return MIXED  # as often as there are samples
+    return told.but(outer=told.outer * own) if not told.place or own == sizes.ONE else MIXED
+
+
+def padded(node: Node) -> Told:
+    """Pad, where nothing is done along the dimension of the samples."""
+    told, how = node.told[0], node.numbers(1)
+    if not told.has_rows or told.axis < 0:
+        return told.but() if told.is_const or told.base is Kind.SUM else together(node)
+    if any(not one.is_const for one in node.told[2:]) or (
+        node.type == "PadV2" and not told.is_plain
+    ):
+        return MIXED
+    if how is None:
+        return UNKNOWN
+    return MIXED if any(one.factor for one in how[told.axis]) else told.but(same=False)
+
+
+def blocks(node: Node) -> Told:
+    """SpaceToBatchND and its inverse: pieces of samples stand before samples."""
+    told, block = node.told[0], node.numbers(1)
+    if not told.has_rows or told.axis or not told.is_plain or told.place:
+        return MIXED
+    if block is None:
+        return UNKNOWN
+    count = sizes.product(block.flat)
+    outer = told.outer * count if node.type == "SpaceToBatchND" else told.outer / count
+    return told.but(outer=outer, same=False) if outer.is_whole else MIXED
