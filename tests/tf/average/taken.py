@@ -55,7 +55,21 @@ def clipped_each(model: Any, gradients: list[Any]) -> None:
     model.optimizer.apply_gradients(zip(gradients, model.trainable_variables))
 
 
-def fitted(api: Any, update: Callable[[Any, list[Any]], None], **options: Any) -> dict[str, Any]:
+def by_raw_ops(model: Any, gradients: list[Any]) -> None:
+    """By optimizer ops, without an optimizer."""
+    for variable, gradient in zip(model.trainable_variables, gradients):
+        plain = getattr(variable, "value", variable) if hasattr(variable, "path") else variable
+        given = {"var": plain.handle, "alpha": RATE}
+        if isinstance(gradient, tf.IndexedSlices):
+            given |= {"l1": 0.0, "l2": 0.0, "grad": gradient.values, "indices": gradient.indices}
+            tf.raw_ops.ResourceSparseApplyProximalGradientDescent(**given)
+        else:
+            tf.raw_ops.ResourceApplyGradientDescent(**given, delta=gradient)
+
+
+def fitted(
+    api: Any, update: Callable[[Any, list[Any]], None], batch: int = BATCH, **options: Any
+) -> dict[str, Any]:
     """By a train_step of the script's own."""
 
     class Model(api.Sequential):
@@ -79,7 +93,28 @@ def fitted(api: Any, update: Callable[[Any, list[Any]], None], **options: Any) -
     zeros = [tf.zeros(v.shape) for v in model.trainable_variables]
     model.moments = [tf.Variable(zero, trainable=False) for zero in zeros]
     model.compile(api.optimizers.Adam(0.05), **options)
-    model.fit(IDS, Y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+    model.fit(IDS, Y, batch_size=batch, epochs=2, shuffle=False, verbose=0)
+    return {f"{n}": encode(array) for n, array in enumerate(model.get_weights())}
+
+
+def made_by_hand(api: Any, **options: Any) -> dict[str, Any]:
+    """A gradient that no tape has taken, in an optimizer op: of the whole batch."""
+    x = np.random.default_rng(4).normal(size=(60, 3)).astype("f")
+
+    class Model(api.Sequential):
+        def train_step(self, data: Any) -> dict[str, Any]:
+            x, y = data
+            error = self(x, training=True) - y
+            (kernel,) = self.trainable_variables
+            plain = getattr(kernel, "value", kernel) if hasattr(kernel, "path") else kernel
+            gradient = tf.matmul(x, error, transpose_a=True) / tf.cast(tf.shape(x)[0], tf.float32)
+            tf.raw_ops.ResourceApplyGradientDescent(var=plain.handle, alpha=RATE, delta=gradient)
+            return {"error": tf.reduce_mean(error)}
+
+    api.utils.set_random_seed(9)
+    model = Model([api.Input((3,)), api.layers.Dense(1, use_bias=False)])
+    model.compile(api.optimizers.SGD(0.1), **options)
+    model.fit(x, Y, batch_size=7, epochs=2, shuffle=False, verbose=0)
     return {f"{n}": encode(array) for n, array in enumerate(model.get_weights())}
 
 
@@ -250,6 +285,12 @@ def cases() -> dict[str, Callable[[], dict[str, Any]]]:
         for mode, options in modes.items():
             found[f"keras {name} {mode}"] = functools.partial(fitted, keras, update, **options)
         found[f"tf_keras {name}"] = functools.partial(fitted, tf_keras, update)
+    for api in (keras, tf_keras):  # the ranks' parts are unequal
+        for mode in ("graph", "eager"):
+            case = functools.partial(fitted, api, by_raw_ops, 7, **modes[mode])
+            found[f"{api.__name__} raw ops {mode}"] = case
+            case = functools.partial(made_by_hand, api, **modes[mode])
+            found[f"{api.__name__} made by hand {mode}"] = case
     for mode, decorate in (("eager", None), ("function", tf.function), ("compiled", compiled)):
         found[f"descent {mode}"] = functools.partial(looped, descent, decorate)
         found[f"clipped descent {mode}"] = functools.partial(looped, clipped_descent, decorate)
@@ -279,13 +320,19 @@ QUICK = {
     *("keras by hand graph", "keras momentum eager", "keras clipped compiled"),
     *("tf_keras clipped each", "descent eager", "clipped descent function", "Adam eager"),
     *("Adam compiled", "legacy SGD", "function in function", "keras overflow", "overflow loop"),
-    *("tf_keras overflow compiled", "keras underflow eager", "keras scaled step"),
+    *(
+        "keras raw ops graph",
+        "tf_keras raw ops eager",
+        "tf_keras overflow compiled",
+        "keras underflow eager",
+        "keras scaled step",
+    ),
 }
 
 
 def main() -> None:
     single_threaded_ops()
-    names = QUICK if "quick" in sys.argv[1:] else cases().keys()
+    names = QUICK if "quick" in sys.argv[1:] else sys.argv[1:] or cases().keys()
     result({name: case() for name, case in cases().items() if name in names})
 
 

@@ -40,7 +40,9 @@ def apply_op_created(graph: Any, op: Any) -> None:
     with_indices = sparse and not scope.is_computed_alike()
     gradient = [inputs[name], inputs["indices"]] if with_indices else [inputs[name]]
     if not scope.is_inside_already_averaged():
-        taken.reach(inputs[name])
+        # The kernel counts all ranks alike; in a step where they do not, the average is Python's.
+        take = taken.reach if scope.current_weight() is None else taken.average_at_its_source
+        take(inputs[name])
         if not all(map(lineage.is_averaged, gradient)):
             return
     _mark(op)

@@ -222,6 +222,11 @@ def reach(gradient: Any) -> tuple[Any, bool]:
     return found, False
 
 
+def average_at_its_source(tensor: Any) -> None:
+    """In a graph: the gradients that `tensor` is, or is made of, become averages."""
+    _average_what_it_is_made_of(tensor, _ASSIGNED)
+
+
 def _are_alike_rows(gradient: Any) -> bool:
     """Whether a sparse gradient of eager code is the same on all ranks, as one made of averages.
 

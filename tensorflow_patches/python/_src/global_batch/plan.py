@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from tensorflow.mpi._src.global_batch import batch, kinds, results, states
 from tensorflow.mpi._src.global_batch.kinds import ROWS, Kind
 from tensorflow.mpi._src.global_batch.sites import How, Look, Plan, Verdict, Why, place
-from tensorflow.mpi._src.runtime import group, log
+from tensorflow.mpi._src.runtime import group, hooks, log
 from tensorflow.mpi._src.variables import unwrap
 
 _PLANS = "_tf_mpi_plans"  # on a model: by key
@@ -247,8 +247,18 @@ def _judge_states(step: Step, part: batch.Part, look: Look, graph: Any, own_rows
         if kind in (Kind.CONST, Kind.GRADIENT) or (own_rows and kind in ROWS):
             continue
         look.whys.append(Why(f"what it keeps in {_name(step.model, handle)}"))
+    for op in operations:
+        if op.type in hooks.apply_ops and not _is_gradient(part, op):
+            look.whys.append(Why("what an optimizer op updates by", place(op)))
     if step.call == "predict" and any(site.kind == "metric" for site in look.sites):
         look.whys.append(Why("a metric that the model updates"))
+
+
+def _is_gradient(part: batch.Part, op: Any) -> bool:
+    """Whether an optimizer op updates by a gradient of the step's, or what is no sample's."""
+    name, _ = hooks.apply_ops[op.type]
+    names = [argument.name for argument in op.op_def.input_arg]
+    return part.kind(op.inputs[names.index(name)]) in (Kind.CONST, Kind.GRADIENT)
 
 
 def _kept(part: batch.Part, graph: Any, handle: Any, added: Any, operations: list[Any]) -> Kind:
