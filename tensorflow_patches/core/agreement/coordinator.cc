@@ -176,43 +176,54 @@ void Coordinator::CheckReady(const std::string& name) {
     pending.lacking = r;
     return;
   }
-  std::string joined;
-  for (int r = 0; r < size_; ++r) {
-    if (!pending.ready[r] && IsMember(pending.named.signature, r))
-      joined += (joined.empty() ? "" : ", ") + std::to_string(r);
-  }
+  const std::string absent = DescribeAbsent(pending);
   const Signature& signature = pending.named.signature;
-  const bool zeros_do = joined.empty() || signature.kind == OpKind::kBarrier ||
+  const bool zeros_do = absent.empty() || signature.kind == OpKind::kBarrier ||
                         GathersRows(signature.kind) ||
                         (signature.kind == OpKind::kAllreduce &&
                          (signature.op == ReduceOp::kAverage || signature.op == ReduceOp::kSum)) ||
                         (signature.kind == OpKind::kBroadcast && pending.ready[signature.root]);
   if (!zeros_do) {
     return Fail(name, Code::kFailedPrecondition,
-                Describe(signature) + " '" + name +
-                    "' needs all ranks, but the script has ended on rank " + joined);
+                Describe(signature) + " '" + name + "' needs all ranks, but " + absent);
   }
-  if (!joined.empty()) NoteJoined(pending);
+  if (!absent.empty()) NoteAbsent(pending, absent);
   agreed_.push_back(std::move(pending));
   pending_.erase(name);
   Answered(name);
 }
 
-// A script usually ends on all ranks within moments, so a finished rank is worth a line only when
-// others go on without it.
-void Coordinator::NoteJoined(const Pending& pending) {
-  if (pending.num_ready >= noted_contributors_ || pending.num_ready == size_) return;
-  noted_contributors_ = pending.num_ready;
-  std::string why = "the script has ended on " + std::to_string(size_ - pending.num_ready) +
-                    " of " + std::to_string(size_) + " ranks";
+// For people: the members that do without it, those whose script has ended and those that wait for
+// something else; empty if there are none.
+std::string Coordinator::DescribeAbsent(const Pending& pending) const {
+  constexpr int kMostListed = 8;
+  std::string waits;
+  std::string listed;
+  int ended = 0;
   for (int r = 0; r < size_; ++r) {
-    if (pending.ready[r] || peers_[r].joined) continue;
+    if (pending.ready[r] || !IsMember(pending.named.signature, r)) continue;
+    if (peers_[r].joined) {
+      if (++ended <= kMostListed) listed += (ended == 1 ? "" : ", ") + std::to_string(r);
+      continue;
+    }
     const Standing& standing = peers_[r].standing;
     const bool file = standing.blocked == Standing::Blocked::kForFile;
-    why = "rank " + std::to_string(r) + " waits " + (file ? "for rank 0's file" : "in") + " '" +
-          standing.what + "' and has no gradients to give";
+    waits += (waits.empty() ? "rank " : "; rank ") + std::to_string(r) + " waits " +
+             (file ? "for rank 0's file" : "in") + " '" + standing.what +
+             "' and has no gradients to give";
   }
-  notices_.push_back(why + "; averages are now over the remaining " +
+  if (ended == 0) return waits;
+  return "the script has ended on " + std::to_string(ended) + " of " + std::to_string(size_) +
+         " ranks (" + listed + (ended > kMostListed ? ", ...)" : ")") +
+         (waits.empty() ? "" : "; ") + waits;
+}
+
+// A script usually ends on all ranks within moments, so a finished rank is worth a line only when
+// others go on without it.
+void Coordinator::NoteAbsent(const Pending& pending, const std::string& absent) {
+  if (pending.num_ready >= noted_contributors_ || pending.num_ready == size_) return;
+  noted_contributors_ = pending.num_ready;
+  notices_.push_back(absent + "; averages are now over the remaining " +
                      std::to_string(pending.num_ready));
 }
 

@@ -99,12 +99,13 @@ class Coordinator {
   void CheckAllReady();
   void Agree(const std::string& name);
   void CheckReady(const std::string& name);
-  void NoteJoined(const Pending& pending);
+  void NoteAbsent(const Pending& pending, const std::string& absent);
   bool WasAnswered(int rank, const std::string& name);
   void NoteReady(int rank, Pending* pending, TimePoint now);
   void Fail(const std::string& name, Code code, const std::string& message);
   void CheckStalls(TimePoint now);
   std::string RankAndDoing(int rank) const;
+  std::string DescribeAbsent(const Pending& pending) const;
 
   // coordinator_waits.cc: ranks that say what they wait for.
   void TakeStanding(int rank, const Standing& standing);

@@ -218,6 +218,26 @@ TEST_F(GivesNothingTest, ABarrierIsLeftWhenTheOthersComeToIt) {
   EXPECT_EQ(Contributors(), 0) << "rank 1 has left the barrier";
 }
 
+// Each of them is named as what it is: one that has ended, and one that waits for something else.
+TEST_F(GivesNothingTest, WhoHasEndedAndWhoWaitsAreToldApart) {
+  Start(3);
+  WaitsForFile(1, 0);
+  Join(2);
+  Ready(0, "w", {1});
+  EXPECT_EQ(Contributors(), 1);
+  const std::vector<std::string> notices = Notices();
+  ASSERT_EQ(notices.size(), 1u);
+  ExpectParts(notices[0], {"the script has ended on 1 of 3 ranks (2)",
+                           "; rank 1 waits for rank 0's file 'model.keras'", "the remaining 1"});
+  ReadyList ready_list;
+  ready_list.requests = {{"most", Of(OpKind::kAllreduce, ReduceOp::kMax), 0, Purpose::kBeside}};
+  Send(0, ready_list);
+  const ResponseList response_list = Decide();
+  ASSERT_EQ(response_list.errors.size(), 1u);
+  ExpectParts(response_list.errors[0].message,
+              {"needs all ranks, but the script has ended on 1 of 3 ranks (2)", "; rank 1 waits"});
+}
+
 // All that is no gradient of an optimizer's needs every rank: a meeting, what the script averages.
 TEST_F(GivesNothingTest, OnlyGradientsGoOn) {
   for (const Signature& signature :
