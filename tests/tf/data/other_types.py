@@ -90,15 +90,15 @@ def noisy(*batch: Any) -> Any:
     return tf.nest.map_structure(lambda part: part + 0 * tf.random.uniform([]), batch)
 
 
-def batches(part: slice, size: int) -> Any:
+def batches(part: np.ndarray, size: int) -> Any:
     numbers = [WORK[part], BAND[part], Y[part]]
     return tf.data.Dataset.from_tensor_slices(tuple(numbers)).batch(size)
 
 
-def datasets(part: slice, size: int) -> dict[str, Any]:
+def datasets(part: np.ndarray, size: int) -> dict[str, Any]:
     network = Network(work=tf.constant(WORK[part]), band=tf.constant(BAND[part]))
     sliced = tf.data.Dataset.from_tensor_slices((network, Y[part])).batch(size)
-    sentence = Sentence(words=WORDS[part], weight=tf.constant(BAND[part][:, 0]))
+    sentence = Sentence(words=tf.gather(WORDS, part), weight=tf.constant(BAND[part][:, 0]))
     inputs = {"sentence": sentence, "band": BAND[part]}
     sentences = tf.data.Dataset.from_tensor_slices((inputs, Y[part])).batch(size)
     plain = batches(part, size).map(lambda w, b, y: (Plain(work=w, band=b), y))
@@ -131,19 +131,17 @@ def trained(function: Any, dataset: Any, **arguments: Any) -> dict[str, Any]:
     }
 
 
+EVERY = np.arange(ROWS)
 if not OFF:
-    cases = datasets(slice(0, ROWS), 8)
+    cases = datasets(EVERY, 8)
 elif SIZE > 1:
-    cases = datasets([slice(0, 16), slice(16, ROWS)][RANK], [8, 6][RANK])
+    cases = datasets(*[(EVERY[:16], 8), (EVERY[16:], 6)][RANK])
 else:  # what the two have together: 8 and 6, then 8
-    both = [datasets(slice(0, 8), 8), datasets(slice(16, ROWS), 6), datasets(slice(8, 16), 8)]
-    cases = {}
-    for case, (function, _) in both[0].items():
-        first, second, third = (one[case][1] for one in both)
-        together = tf.data.Dataset.zip((first, second)).map(
-            lambda a, b: tf.nest.map_structure(lambda x, y: tf.concat([x, y], 0), a, b)
-        )
-        cases[case] = (function, together.concatenate(third))
+    both, rest = datasets(np.r_[EVERY[:8], EVERY[16:]], 14), datasets(EVERY[8:16], 8)
+    cases = {
+        case: (function, dataset.concatenate(rest[case][1]))
+        for case, (function, dataset) in both.items()
+    }
 found = {}
 for case, one in cases.items():
     found[case] = trained(*one)
