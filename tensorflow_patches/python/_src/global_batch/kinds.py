@@ -28,7 +28,7 @@ from tensorflow.mpi._src.global_batch.sizes import Number
 
 __all__ = [
     "ADDITIVE", "DRAWN", "ROWS", "Analysis", "Kind", "Ratio", "Term", "drawn",
-    "draws_in_functions", "is_body", "key", "origin", "outer", "terms",
+    "draws_by_samples", "draws_in_functions", "is_body", "key", "origin", "outer", "terms",
 ]  # fmt: skip
 
 _SEVERAL = {
@@ -398,6 +398,33 @@ def draws_in_functions(graph: Any) -> bool:
             if DRAWN in node.attr and node.attr[DRAWN].list.i[3]:
                 return True
     return False
+
+
+def draws_by_samples(analysis: Analysis, graph: Any) -> Any:
+    """A loop that draws from a sequence as often as there are samples; None: there is none.
+
+    One process goes on by a sample's numbers from sample to sample, and a rank has not all of them.
+    """
+    for op in graph.get_operations():
+        if op.type not in rules_functions.LOOPS:
+            continue
+        counts = [one for one in op.inputs if one.shape.rank == 0 and one.dtype.is_integer]
+        if any(analysis.kind(one) is not Kind.CONST for one in counts) and _goes_on(
+            graph, op.get_attr("body").name
+        ):
+            return op
+    return None
+
+
+def _goes_on(graph: Any, name: str) -> bool:
+    """Whether a function, or one that it calls, draws from a sequence."""
+    function = graph._get_function(name)
+    nodes = [] if function is None else function.cached_definition.node_def
+    return any(
+        node.op in rules.SEQUENCES
+        or any(_goes_on(graph, one.func.name) for one in node.attr.values() if one.HasField("func"))
+        for node in nodes
+    )
 
 
 def outer(analysis: Analysis, drawn: Any) -> int:

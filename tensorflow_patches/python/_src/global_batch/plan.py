@@ -161,11 +161,7 @@ def _looked_at(step: Step, spec: Any, whole_batches: bool) -> Look:
             made = step.function(data)
             _judge(step, part, look, made)
             _judge_states(step, part, look, graph, own_rows=not whole_batches)
-            look.foreign_draw = next(map(place, part.analysis.foreign_draws), "")
-            look.nested_draws = kinds.draws_in_functions(graph)
-            for number, drawn in look.several:
-                outer = kinds.outer(part.analysis, drawn)
-                look.draws[number] = look.draws[number]._replace(outer=outer)
+            _judge_draws(part, look, graph)
 
     drawn, numbers = (random.getstate(), np.random.get_state()), _numbers(step.model)
     try:
@@ -259,6 +255,21 @@ def _is_gradient(part: batch.Part, op: Any) -> bool:
     name, _ = hooks.apply_ops[op.type]
     names = [argument.name for argument in op.op_def.input_arg]
     return part.kind(op.inputs[names.index(name)]) in (Kind.CONST, Kind.GRADIENT)
+
+
+def _judge_draws(part: batch.Part, look: Look, graph: Any) -> None:
+    """What is drawn where nobody could tell for whom, when it was traced."""
+    loop = kinds.draws_by_samples(part.analysis, graph)
+    in_loops = [op for op in part.analysis.foreign_draws if part.is_of_step(op.graph)]
+    restored = [op for op in part.analysis.foreign_draws if not part.is_of_step(op.graph)]
+    for op in [one for one in (loop, *in_loops) if one is not None][:1]:
+        way_out = "draw for all samples at once, before the loop"
+        look.whys.append(Why("what is drawn in a loop", place(op), way_out))
+    look.foreign_draw = next(map(place, restored), "")
+    look.nested_draws = kinds.draws_in_functions(graph)
+    for number, drawn in look.several:
+        outer = kinds.outer(part.analysis, drawn)
+        look.draws[number] = look.draws[number]._replace(outer=outer)
 
 
 def _kept(part: batch.Part, graph: Any, handle: Any, added: Any, operations: list[Any]) -> Kind:

@@ -95,6 +95,11 @@ StatelessRandomUniformV2 StatelessTruncatedNormal StatelessTruncatedNormalV2 Tru
 StatefulStandardNormalV2 StatefulTruncatedNormal StatefulUniform StatefulUniformInt
 ParameterizedTruncatedNormal RandomPoissonV2 RandomShuffle StatefulRandomBinomial
 """.split()
+# What draws, and goes on in a sequence of its own or in that of a generator.
+SEQUENCES = {
+    *(name for name in _RANDOM if not name.startswith("Stateless")),
+    *("Multinomial", "RngReadAndSkip", "RngSkip", "TfMpiRandomState"),
+}
 _LISTS: dict[str, Callable[[Node], Told]] = {
     "TensorListFromTensor": functions.from_tensor,
     "TensorListGetItem": functions.item,
