@@ -154,6 +154,27 @@ MUTATIONS: tuple[Mutation, ...] = (
             "test_keras_fit.py::test_with_the_gate_closed_ranks_are_stock_processes",
         ),
     ),
+    Mutation(
+        "draws",
+        "a rank draws from the first row of the batch on",
+        "        return group.rank * own, group.size * own\n",
+        "        return 0, group.size * own\n",
+        ("test_draws.py::test_a_step_draws_its_rows_of_what_one_process_draws",),
+    ),
+    Mutation(
+        "sequence",
+        "a draw goes on by a rank's numbers, not by the batch's",
+        "tf.cast(whole, tf.int64) * row)\n",
+        "tf.cast(shape[0], tf.int64) * row)\n",
+        ("test_draws.py::test_a_step_draws_its_rows_of_what_one_process_draws",),
+    ),
+    Mutation(
+        "moments",
+        "batch normalization takes the moments of a rank's part",
+        "        layer._tf_mpi_synchronized = True\n        return True\n",
+        "        return False\n",
+        ("test_whole_batch.py::test_moments_are_those_of_the_whole_batch",),
+    ),
     *GPUS,
 )
 
