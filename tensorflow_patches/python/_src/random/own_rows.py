@@ -83,11 +83,11 @@ def drawing(op: Callable[..., Any]) -> Callable[..., Any]:
             draw = _taken() or _decided(call)
             if draw is None or draw.axis is None:
                 return op(*args, **kwargs)
-            drawn = kinds.drawn(call.of_rows(draw), draw, _is_nested())
+            numbers = kinds.drawn(call.of_rows(draw), draw, _is_nested())
             part = batch.current()
             if draw.factor > 1 and part is not None and part.look is not None and not _is_nested():
-                part.look.several.append((len(part.look.draws) - 1, drawn))
-            return drawn
+                part.look.several.append((len(part.look.draws) - 1, numbers))
+            return numbers
 
     return drawn
 
@@ -103,8 +103,9 @@ def key_of_whole(prepare: Any) -> Any:
             draw = _decided(call)
             if draw is not None and draw.axis is not None:
                 shape = call.whole_shape(draw)
-        _local.decided = (draw or Draw("", None, None),)
-        return prepare(self, shape)
+            found = prepare(self, shape)
+        _local.decided = (draw or Draw("", None, None),)  # of the op that follows
+        return found
 
     return key_and_counter
 
@@ -301,12 +302,13 @@ def _of_whole(parameter: Any, axis: int, start: Any, whole: Any) -> Any:
 def _extent(own: Any, factor: int, dtype: Any) -> tuple[Any, Any]:
     """(the place of this rank's first number, how many the whole batch has) along a dimension.
 
-    own: how many this rank has there; factor: how many a sample has.
+    own: how many this rank has there; factor: how many a sample has. A function of its own may be
+    called in other steps, and takes all parts to be as large: see plan._made.
     """
     import tensorflow as tf
 
     part = batch.current()
-    if part is None or part.weight is None:
+    if part is None or part.weight is None or _is_nested():
         return group.rank * own, group.size * own
     return tf.cast(part.first_row() * factor, dtype), tf.cast(part.whole_rows() * factor, dtype)
 
