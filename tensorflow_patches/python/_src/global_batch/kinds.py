@@ -21,13 +21,12 @@ from tensorflow.mpi._src.global_batch.kind import (
     Kind,
     Told,
 )
-from tensorflow.mpi._src.global_batch.node import Node
-from tensorflow.mpi._src.global_batch.rules import DRAWN
+from tensorflow.mpi._src.global_batch.node import DRAWN, Node
 from tensorflow.mpi._src.global_batch.sites import Draw
 from tensorflow.mpi._src.global_batch.sizes import Number
 
 __all__ = [
-    "ADDITIVE", "DRAWN", "ROWS", "Analysis", "Kind", "Ratio", "Term", "drawn",
+    "ADDITIVE", "ROWS", "Analysis", "Kind", "Ratio", "Term", "drawn",
     "draws_by_samples", "draws_in_functions", "is_body", "key", "origin", "outer", "terms",
 ]  # fmt: skip
 
@@ -375,8 +374,8 @@ def is_body(graph: Any) -> bool:
     )
 
 
-def drawn(tensor: Any, draw: Draw, nested: bool = False) -> Any:
-    """`tensor`, random numbers as `draw` says, so that an analysis knows it.
+def drawn(make: Callable[[], Any], draw: Draw, nested: bool = False) -> Any:
+    """What `make` returns, random numbers as `draw` says, so that an analysis knows it.
 
     nested: it is drawn in a function of its own, which is made once for all who call it.
     """
@@ -384,11 +383,11 @@ def drawn(tensor: Any, draw: Draw, nested: bool = False) -> Any:
     from tensorflow.core.framework import attr_value_pb2
 
     if tf.executing_eagerly():
-        return tensor
+        return make()
     numbers = [draw.axis or 0, draw.factor, draw.outer, int(nested)]
     mark = attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(i=numbers))
     with tf.compat.v1.get_default_graph()._attr_scope({DRAWN: mark}):
-        return tf.identity(tensor)
+        return tf.identity(make())
 
 
 def draws_in_functions(graph: Any) -> bool:

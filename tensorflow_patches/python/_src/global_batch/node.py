@@ -8,6 +8,20 @@ from tensorflow.mpi._src.global_batch import sizes
 from tensorflow.mpi._src.global_batch.kind import Kind, Told
 from tensorflow.mpi._src.global_batch.sizes import Number
 
+# On the ops of a draw for samples, the last of which is an Identity: their dimension, how many
+# numbers a sample has there, how many of them a whole batch apart, and whether it is in a function
+# of its own. See random/own_rows.py.
+DRAWN = "_tf_mpi_drawn"
+
+
+def drawn_mark(op: Any) -> list[int] | None:
+    """The numbers of DRAWN; None: `op` is not of a draw for samples."""
+    try:
+        found: list[int] = op.get_attr(DRAWN)
+    except ValueError:
+        return None
+    return found
+
 
 class Node:
     """One output of an op. told: of its inputs. rows: the number of samples, if shapes say so."""

@@ -16,11 +16,8 @@ from tensorflow.mpi._src.global_batch import rules_moves as moves
 from tensorflow.mpi._src.global_batch import rules_numbers as numbers
 from tensorflow.mpi._src.global_batch import sizes
 from tensorflow.mpi._src.global_batch.kind import CONST, UNKNOWN, Kind, Told, of_numbers
-from tensorflow.mpi._src.global_batch.node import Node
+from tensorflow.mpi._src.global_batch.node import Node, drawn_mark
 
-# On an Identity of a draw for samples: their dimension, how many numbers a sample has there, how
-# many of them a whole batch apart, and whether it is in a function of its own. random/own_rows.py.
-DRAWN = "_tf_mpi_drawn"
 _AS_IS = """
 Bitcast CheckNumerics DebugGradientIdentity EnsureShape Identity Neg PlaceholderWithDefault
 PreventGradient Snapshot StopGradient XlaSharding Conj Real Imag
@@ -177,10 +174,10 @@ def of_node(node: Node) -> Told:
 
 def _drawn(op: Any) -> Told | None:
     """Of this rank's rows of what is drawn for the whole batch."""
-    try:
-        axis, factor, outer, _ = op.get_attr(DRAWN)
-    except ValueError:
+    mark = drawn_mark(op)
+    if mark is None:
         return None
+    axis, factor, outer, _ = mark
     if outer > 1:
         return Told(Kind.ROWS, axis, sizes.number(outer), sizes.number(factor // outer))
     return Told(Kind.ROWS, axis, inner=sizes.number(factor), loose=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from tensorflow.mpi._src.global_batch import sizes
 from tensorflow.mpi._src.global_batch.kind import CONST, MIXED, UNKNOWN, Kind, Told
-from tensorflow.mpi._src.global_batch.node import Node
+from tensorflow.mpi._src.global_batch.node import Node, drawn_mark
 from tensorflow.mpi._src.global_batch.rules_moves import tile
 from tensorflow.mpi._src.global_batch.sizes import Number
 
@@ -59,10 +59,10 @@ def broadcast(node: Node) -> Told:
 
 
 def drawn(node: Node) -> Told:
-    """Random numbers. Those for samples are told from what marks them (rules.DRAWN); others in a
-    shape that depends on the number of samples are of a function that was made elsewhere."""
+    """Random numbers: without a mark (node.DRAWN), but for samples, those of a function that was made
+    elsewhere."""
     told = made(node)
-    if told.has_rows:
+    if told.has_rows and drawn_mark(node.op) is None:
         node.analysis.foreign_draws.append(node.op)
     return told
 

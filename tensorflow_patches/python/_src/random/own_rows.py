@@ -83,7 +83,7 @@ def drawing(op: Callable[..., Any]) -> Callable[..., Any]:
             draw = _taken() or _decided(call)
             if draw is None or draw.axis is None:
                 return op(*args, **kwargs)
-            numbers = kinds.drawn(call.of_rows(draw), draw, _is_nested())
+            numbers = kinds.drawn(lambda: call.of_rows(draw), draw, _is_nested())
             part = batch.current()
             if draw.factor > 1 and part is not None and part.look is not None and not _is_nested():
                 part.look.several.append((len(part.look.draws) - 1, numbers))
