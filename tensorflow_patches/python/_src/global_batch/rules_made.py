@@ -59,8 +59,8 @@ def broadcast(node: Node) -> Told:
 
 
 def drawn(node: Node) -> Told:
-    """Random numbers: without a mark (node.DRAWN), but for samples, those of a function that was made
-    elsewhere."""
+    """Random numbers. For samples, but without a mark (node.DRAWN), they are of a function that was
+    made elsewhere."""
     told = made(node)
     if told.has_rows and drawn_mark(node.op) is None:
         node.analysis.foreign_draws.append(node.op)
