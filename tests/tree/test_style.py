@@ -86,6 +86,50 @@ struct Engine {
     assert sorted({int(number) for number in found}) == broken, result.stdout[-4000:]
 
 
+# What may read frames or the code of functions, or decide by the name or module of a class.
+FRAMES = {
+    "compat_v1/sessions.py": "a graph is told by the line that made its session: decision 004",
+    "keras/adapters.py": "functions of two ranks are compared by their code",
+    "lifecycle/ends.py": "whether an exception that nobody caught ends the main module",
+    "presence/reasons.py": "for people: in which line of the script a rank is",
+    "random/entropy.py": "a draw is told by its place in the script: decision 037",
+    "random/ops.py": "... of which it asks entropy.py",
+}
+CLASSES = {
+    "compat_v1/gradients.py": "optimizers of TensorFlow's own",
+    "compat_v1/subclasses.py": "... and those of the script",
+    "data/transformations.py": "TensorFlow's datasets",
+    "keras/adapters.py": "Keras's classes",
+    "random/host.py": "draws of Python's library, by the module that asks: decision 037",
+    "random/ops.py": "... and of TensorFlow's",
+}
+_READS_FRAMES = re.compile(
+    r"_getframe|\.f_(code|back|lineno)\b|\.co_\w+|extract_stack|currentframe"
+)
+_BY_CLASS = re.compile(
+    r"__(module|name|qualname)__\S* (==|!=|in|not in) |__module__\.(startswith|partition)"
+    r"|(==|!=| in) type\(\w+\)\.__(name|module)__|classes\.get\(\w+\.__module__"
+)
+
+
+@pytest.mark.parametrize(
+    "pattern, known",
+    [(_READS_FRAMES, FRAMES), (_BY_CLASS, CLASSES)],
+    ids=["frames and code", "classes"],
+)
+def test_what_decides_by_frames_or_classes_is_known(
+    pattern: re.Pattern[str], known: dict[str, str]
+) -> None:
+    """Names and shapes of a script's functions decide nothing."""
+    room = ROOT / "tensorflow_patches/python/_src"
+    found = {
+        str(path.relative_to(room))
+        for path in room.rglob("*.py")
+        if any(pattern.search(line) for line in path.read_text().splitlines())
+    }
+    assert found == set(known)
+
+
 def test_environment_is_read_in_one_place() -> None:
     """Only config may look at the environment; everything else is told.
 

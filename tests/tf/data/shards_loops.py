@@ -176,6 +176,25 @@ def of_a_part(api):
     return float(largest.result())
 
 
+def of_steps(api):
+    """What train_on_batch leaves in a metric, less what the whole data make of it.
+
+    In Keras 3 that is of the last batch.
+    """
+    numbers = np.arange(24, dtype=np.float32)[:, None]
+    labels = np.float32(numbers % 3 == 1)
+    kernel = api.initializers.Constant(0.06)
+    model = api.Sequential([api.layers.Dense(1, kernel_initializer=kernel, use_bias=False)])
+    parts, whole = api.metrics.AUC(num_thresholds=20), api.metrics.AUC(num_thresholds=20)
+    model.compile(api.optimizers.SGD(0.0), "mae", metrics=[parts])
+    more = {} if api is keras else {"reset_metrics": False}
+    for x, y in mine(tf.data.Dataset.from_tensor_slices((numbers, labels)).batch(4)):
+        model.train_on_batch(x, y, **more)
+    kept = slice(-4 if api is keras else 0, None)
+    whole.update_state(labels[kept], tf.minimum(model(numbers[kept]), 1.0))
+    return float(parts.result()) - float(whole.result())
+
+
 def of_keras(api):
     """What Keras iterates is all data, or the part that it has made: each is 0 as in one process.
 
@@ -235,5 +254,6 @@ found["metrics"] = [metrics(keras), metrics(tf_keras)]
 found["own metrics"] = [of_own_classes(keras), of_own_classes(tf_keras)]
 found["functions"] = [of_functions(keras), of_functions(tf_keras)]
 found["largest"] = [of_a_part(keras), of_a_part(tf_keras)]
+found["steps"] = [of_steps(keras), of_steps(tf_keras)]
 found["function"] = [numbers[i : i + 1] for i in range(longest)]
 result(found)

@@ -62,6 +62,29 @@ def has_own(callback: Any, names: tuple[str, ...]) -> bool:
     )
 
 
+_LOOKS_AT_ROWS = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_transformers")
+
+
+def sums_rows(optimizer: Any, modules: tuple[str, ...]) -> bool:
+    """Whether it makes the same update of rows whose duplicates are summed: one of `modules`, which
+    are Keras's. See optimizers.average_in."""
+    if any(getattr(optimizer, name, None) for name in _LOOKS_AT_ROWS):
+        return False
+    own = type(optimizer).__module__
+    aggregates = getattr(getattr(optimizer, "gradient_aggregator", None), "__module__", own)
+    return own.startswith(modules) and own.partition(".")[0] == aggregates.partition(".")[0]
+
+
+def is_keras_layer(layer: Any) -> bool:
+    """Whether its class is Keras's own, or TensorFlow's."""
+    return type(layer).__module__.partition(".")[0] in ("keras", "tf_keras", "tensorflow")
+
+
+def is_tf_keras(model: Any) -> bool:
+    """Whether it is tf_keras's, and not Keras 3's."""
+    return any(kind.__module__.startswith("tf_keras.") for kind in type(model).__mro__)
+
+
 def has_summed_states(metric: Any) -> bool:
     """Whether its class is Keras's own: of all of these tf.distribute adds up the states, too."""
     return type(metric).__module__.startswith(("keras.src.metrics.", "tf_keras.src.metrics."))

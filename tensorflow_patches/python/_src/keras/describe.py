@@ -63,7 +63,7 @@ def _is_left_out(key: str, value: Any) -> bool:
 
 def _array(value: Any) -> Any:
     """A NumPy array or a tensor with values; None of others."""
-    if type(value).__module__ == "numpy" and hasattr(value, "dtype") and hasattr(value, "reshape"):
+    if isinstance(value, (np.ndarray, np.generic)):
         return value
     if hasattr(value, "_numpy_internal") and value.dtype.is_numpy_compatible:
         return np.asarray(value._numpy())
@@ -147,7 +147,7 @@ def of_model(model: Any) -> list[Line]:
         found += _edges(key, called, layer)
         found += _held(key, called, layer)
     found += _edges("model", "the model", model)
-    if not _is_keras(model):
+    if not adapters.is_keras_layer(model):
         config = _config(model) or {}
         kept = {name: one for name, one in config.items() if not _is_path(one)}
         found += _lines("model", "the model", kept)
@@ -171,10 +171,6 @@ def _layers(model: Any) -> list[Any]:
     return [layer for layer in model._flatten_layers() if layer is not model]
 
 
-def _is_keras(layer: Any) -> bool:
-    return type(layer).__module__.partition(".")[0] in ("keras", "tf_keras", "tensorflow")
-
-
 def _is_path(value: Any) -> bool:
     """What an own class was made with may name this rank's folder."""
     return isinstance(value, str) and "/" in value
@@ -187,7 +183,7 @@ def _layer_config(layer: Any) -> Any:
     if config is None:
         return {"trainable": getattr(layer, "trainable", None)}
     shown = {**config, "trainable": layer.trainable}
-    if not _is_keras(layer):
+    if not adapters.is_keras_layer(layer):
         shown = {name: one for name, one in shown.items() if not _is_path(one)}
     function = getattr(layer, "function", None)
     if callable(function):  # of a Lambda, whose configuration has it marshalled
@@ -218,7 +214,7 @@ def _edges(key: str, called: str, model: Any) -> Iterator[Line]:
 
 def _held(key: str, called: str, layer: Any) -> Iterator[Line]:
     """What a layer has adapted to, or was made with: arrays, tables; of own classes numbers too."""
-    own = not _is_keras(layer)
+    own = not adapters.is_keras_layer(layer)
     kind = _ATTRIBUTE if own else "state"
     for name, value in sorted(vars(layer).items()):
         if name == "lookup_table" and hasattr(value, "resource_handle"):

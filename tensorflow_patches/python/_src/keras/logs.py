@@ -39,7 +39,10 @@ def sum_metrics(model: Any, kind: str, label: str) -> None:
 
 def sum_states(states: list[tuple[Any, str]], label: str) -> None:
     """As sum_metrics, of metrics of no model: variables, and how, as _over_ranks has it."""
-    _assign(_over_ranks(list({id(one[0]): one for one in states}.values()), label))
+    found: dict[int, tuple[Any, str]] = {}
+    for variable, how in states:
+        found.setdefault(id(variable), (variable, how))
+    _assign(_over_ranks(list(found.values()), label))
 
 
 def _assign(totals: list[tuple[Any, Any]]) -> None:

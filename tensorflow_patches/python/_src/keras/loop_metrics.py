@@ -30,7 +30,7 @@ from tensorflow.mpi._src.runtime import group, log, threads
 from tensorflow.mpi._src.variables import unwrap
 
 # Of what a batch adds once, as a mean of it, one process has the ranks' mean.
-_HOW = {None: "alike", True: "mean", False: "sum"}
+_HOW = {True: "mean", False: "sum"}
 _UNSUMMED = "_tf_mpi_unsummed"  # on a graph: ids of metrics that it updates
 _LOOPS = "_tf_mpi_loops"  # ... and its loops, so that what it reads lives as long
 _ends = itertools.count(1)
@@ -86,7 +86,7 @@ class _Loop:
         changed = {id(handle) for handle, _ in added}
         return [
             (metric, before)
-            for metric, before in self.before.values()
+            for metric, before in sorted(self.before.values(), key=lambda m: _updated[m[0]].number)
             if any(id(one.handle) in changed for one in metrics.variables_of(metric))
         ]
 
@@ -131,7 +131,8 @@ def _note(metric: Any, args: Any, kwargs: Any, in_function: bool) -> None:
     added = metrics.adds(metric, args, kwargs)
     if added is None and adapters.has_summed_states(metric):
         added = [(variable, False) for variable in metric.variables]
-    hows = None if added is None else [(variable, _HOW[once]) for variable, once in added]
+    # What it does not add to is another metric's that it is made of, or does not change.
+    hows = added and [(one, _HOW[once]) for one, once in added if once is not None]
     if noted is None:
         _updated[metric] = _Noted(next(_numbers), hows, in_function, {form})
         return
@@ -235,25 +236,30 @@ def in_function(original: Any) -> Any:
         with threads.inside(_local, loop=loop):
             found = original(dataset, *args, **kwargs)
         setattr(loop.graph, _LOOPS, [*getattr(loop.graph, _LOOPS, ()), loop])
+        done: set[int] = set()
         for metric, before in loop.updated():
             noted = _updated[metric]
             if not noted.in_function:
                 noted.states = None
             elif noted.states is not None:
-                _sum_in_graph(noted, before)
+                _sum_in_graph(noted, before, done)
         return found
 
     return for_stmt
 
 
-def _sum_in_graph(noted: _Noted, before: dict[int, Any]) -> None:
-    """What the loop has added to states becomes what it has added on all ranks."""
+def _sum_in_graph(noted: _Noted, before: dict[int, Any], done: set[int]) -> None:
+    """What the loop has added to states becomes what it has added on all ranks.
+
+    done: ids of variables, of metrics that this one is made of.
+    """
     import tensorflow as tf
 
     added = []
     for variable, how in noted.states or ():
         own = unwrap.tf_variable(variable)
-        if id(own) in before and how != "alike":
+        if id(own) in before and id(own) not in done:
+            done.add(id(own))
             added.append((own, how, tf.cast(before[id(own)], tf.float64)))
     means = averaging.average(
         [tf.cast(own.read_value(), tf.float64) - base for own, _, base in added],

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from tensorflow.mpi import config
-from tensorflow.mpi._src.keras import calls, fit
+from tensorflow.mpi._src.keras import adapters, calls, fit
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import group, log
 
@@ -88,7 +88,7 @@ def _save(model: Any) -> str:
     """What to say of it."""
     folder = config.get("TF_MPI_SAVE_ON_SIGTERM")
     # tf_keras's format that has the optimizer is TensorFlow's, of several files.
-    older = any(kind.__module__.startswith("tf_keras.") for kind in type(model).__mro__)
+    older = adapters.is_tf_keras(model)
     path = os.path.join(folder, "model" if older else "model.weights.h5")
     try:
         os.makedirs(folder, exist_ok=True)

@@ -21,6 +21,7 @@ from typing import Any
 from tensorflow.mpi._src.average import averaging, scope, taken
 from tensorflow.mpi._src.global_batch import gradients
 from tensorflow.mpi._src.interpose import hooking
+from tensorflow.mpi._src.keras import adapters
 from tensorflow.mpi._src.runtime import hooks
 from tensorflow.mpi._src.variables import initial_broadcast, naming, unwrap
 
@@ -222,23 +223,11 @@ def _averages(
         [averaged[present[place]] for place in new],
         [names[place] for place in new],
         label,
-        every_row=not _sums_rows(optimizer, sum_rows),
+        every_row=not adapters.sums_rows(optimizer, sum_rows),
     )
     for place, value in zip(new, averages, strict=True):
         averaged[present[place]] = value
     return averaged
-
-
-_LOOKS_AT_ROWS = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_transformers")
-
-
-def _sums_rows(optimizer: Any, modules: tuple[str, ...]) -> bool:
-    """Whether it makes the same update of rows whose duplicates are summed. See average_in."""
-    if any(getattr(optimizer, name, None) for name in _LOOKS_AT_ROWS):
-        return False
-    own = type(optimizer).__module__
-    aggregates = getattr(getattr(optimizer, "gradient_aggregator", None), "__module__", own)
-    return own.startswith(modules) and own.partition(".")[0] == aggregates.partition(".")[0]
 
 
 def _path(variable: Any) -> str:

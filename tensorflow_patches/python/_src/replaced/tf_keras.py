@@ -39,6 +39,8 @@ TF_KERAS = (
         "layers.preprocessing.preprocessing_stage:FunctionalPreprocessingStage,"
         "utils.feature_space:FeatureSpace}.adapt", How.WRAP, dataset_shard.looking_at_all,
         "a layer adapts to all data", _RATE, LOOPS),
+    Row("tf_keras.src.engine.data_adapter:single_batch_iterator", How.WRAP,
+        dataset_shard.looking_at_all, "a batch is what the script gave", _RATE, LOOPS),
     Row("tf_keras.src.engine.training_utils_v1:get_iterator", How.WRAP,
         dataset_shard.looking_at_all, "its loops share no work", _SESSIONS, LOOPS),
     *(Row(f"{module}:Model.fit", How.BEFORE,
