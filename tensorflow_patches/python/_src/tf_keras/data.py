@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 from typing import Any
 
 from tensorflow.mpi._src.data import batch_shard, dataset_shard, feeds, seeds
-from tensorflow.mpi._src.global_batch import plan
+from tensorflow.mpi._src.global_batch import batch, plan
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.keras import data as keras_data
-from tensorflow.mpi._src.runtime import group, log
+from tensorflow.mpi._src.runtime import group, log, threads
+
+_local = threading.local()  # .trying
 
 # The adapters of arrays, whose batch size is the script's.
 _ARRAYS = ("TensorLikeDataAdapter", "CompositeTensorDataAdapter", "ListsOfScalarsDataAdapter")
@@ -134,7 +137,7 @@ def _build_states(model: Any, shard: Any) -> None:
     data = batch_shard.data_of(shard)
     call = calls.innermost()
     if not model.built and call is not None and call.kind != "fit":
-        _try(model, lambda batch: model(_inputs(batch), training=False), data)
+        _try(model, lambda given: model(_inputs(given), training=False), data)
     metrics = getattr(model, "compiled_metrics", None)
     if not isinstance(shard, batch_shard.MaybeShard) or metrics is None:
         return
@@ -143,8 +146,24 @@ def _build_states(model: Any, shard: Any) -> None:
     _try(model, model.test_step, data)
 
 
-def _inputs(batch: Any) -> Any:
-    return batch[0] if isinstance(batch, tuple) else batch
+def seeding_no_look(make: Any) -> Any:
+    """Wraps RandomGenerator.make_legacy_seed, which counts how often a layer was traced.
+
+    A step that is only looked at leaves that as it was: the next trace has one process's seeds.
+    """
+
+    def make_seed(self: Any) -> Any:
+        before, seed = self._seed, make(self)
+        part = batch.current()
+        if getattr(_local, "trying", False) or (part is not None and part.look is not None):
+            self._seed = before
+        return seed
+
+    return make_seed
+
+
+def _inputs(given: Any) -> Any:
+    return given[0] if isinstance(given, tuple) else given
 
 
 def _try(model: Any, step: Any, data: Any) -> None:
@@ -152,6 +171,7 @@ def _try(model: Any, step: Any, data: Any) -> None:
     import tensorflow as tf
 
     try:
-        tf.function(step).get_concrete_function(data)
+        with threads.inside(_local, trying=True):
+            tf.function(step).get_concrete_function(data)
     except Exception as error:  # a model that only real tensors can build: its first step does
         log.debug(f"model '{model.name}' is built by its first step: {error}")
