@@ -203,6 +203,23 @@ def normalized(y: Any, guess: Any) -> Any:
     return tf.reduce_mean(tf.nn.gelu((guess - moments[0]) * tf.math.rsqrt(moments[1] + 1e-3)) * y)
 
 
+def by_channels(samples_are_channels: bool) -> Callable[[Any, Any], Any]:
+    """As tf_keras's LayerNormalization has it, and as batch normalization has."""
+
+    def squares(y: Any, guess: Any) -> Any:
+        rows = tf.shape(y)[0] if samples_are_channels else 16
+        images = tf.reshape(y, [1, rows, 16, 1] if samples_are_channels else [-1, 1, 1, 16])
+        found, _, _ = tf.compat.v1.nn.fused_batch_norm(
+            images,
+            tf.fill([rows], 1.0),
+            tf.fill([rows], 0.0),
+            data_format="NCHW" if samples_are_channels else "NHWC",
+        )
+        return tf.reduce_mean(tf.reshape(found, tf.shape(y)) * guess)
+
+    return squares
+
+
 def drawn_alike(y: Any, guess: Any) -> Any:
     colors = tf.image.adjust_contrast(tf.image.resize(tf.repeat(guess, 3, -1), [6, 6]), 1.5)
     bands = tf.abs(tf.signal.fft2d(tf.cast(tf.transpose(colors, [0, 3, 1, 2]), tf.complex64)))
@@ -276,6 +293,7 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
         "two views": (two_views, WIDE, WIDE),
         "windows": (windows, IMAGES, IMAGES),
         "normalized": (normalized, WIDE, WIDE),
+        "by channels that are samples": (by_channels(True), WIDE, WIDE),
         "drawn alike": (drawn_alike, IMAGES, IMAGES),
         "cropped, and added to": (cropped, IMAGES, IMAGES),
         "by branch": (by_branch, WIDE, WIDE),
@@ -417,6 +435,7 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
         ),
         "contrastive": (contrastive, WIDE, WIDE),
         "barlow twins": (barlow, WIDE, WIDE),
+        "by channels of all samples": (by_channels(False), WIDE, WIDE),
         "distances": (lambda y, p: tf.norm(p[:, None] - p[None], axis=-1), WIDE, WIDE),
         "r squared": (r_squared, WIDE, WIDE),
         "broadcast": (lambda y, p: tf.reduce_mean(square(y, p)), FLAT, ONE),

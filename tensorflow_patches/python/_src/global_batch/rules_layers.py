@@ -184,10 +184,21 @@ def argument(node: Node) -> Told:
 
 
 def batch_norm(node: Node) -> Told:
-    """FusedBatchNorm: by the moments of the batch, or by given ones."""
-    if node.op.get_attr("is_training"):
-        return MIXED
+    """FusedBatchNorm: by the moments of the batch, or by given ones.
+
+    Of each sample for itself, where samples are the channels, as tf_keras's LayerNormalization has.
+    """
     told = node.told[0]
+    if node.op.get_attr("is_training"):
+        channels = node.op.get_attr("data_format").index(b"C")
+        if not told.has_rows or told.axis != channels or not told.is_plain:
+            return MIXED
+        lie = told.but(axis=0, same=False)
+        if any(one.has_rows and merged(lie, one) is None for one in node.told[1:3]):
+            return MIXED
+        if not all(one.is_plain for one in node.told[1:]):
+            return MIXED
+        return told.but(same=False) if node.output.value_index == 0 else lie
     if node.output.value_index == 0:
         return layer()(node)
     return CONST if told.is_plain else MIXED

@@ -44,16 +44,27 @@ def over_ranks(own_moments: Any) -> Any:
     return moments
 
 
-def of_layer(layer: Any, inputs: Any, axes: Sequence[int], mask: Any = None) -> Moments | None:
+def of_layer(
+    layer: Any, inputs: Any, axes: Sequence[int], mask: Any = None, own: Any = None
+) -> Moments | None:
     """What a layer normalizes `inputs` by in training, as with keepdims.
 
-    None: moments that it computes itself.
+    None: moments that it computes itself. In a step that is looked at their count is None.
+
+    Args:
+      own: makes this rank's Moments, where these are not to be computed here.
     """
+    import tensorflow as tf
+
     if _is_looked_at(layer):
         return _constants(layer, inputs, axes)
     if not _is_of_all_ranks(layer):
         return None
-    return _of_all_ranks(layer, inputs, axes, mask)
+    part = batch.current()
+    mean, variance, count = _of_part(inputs, axes, mask) if own is None else own()
+    if part is not None and part.counts is not None:
+        count = tf.where(part.counts, count, tf.zeros_like(count))
+    return combined(Moments(mean, variance, count), f"batch norm {layer.name}")
 
 
 def _is_looked_at(layer: Any) -> bool:
@@ -88,7 +99,7 @@ def _constants(layer: Any, inputs: Any, axes: Sequence[int]) -> Moments:
         return [tf.reshape(tf.cast(v, x.dtype), shape) for v in moving], gradient
 
     mean, variance = moments(inputs)
-    return Moments(mean, variance, tf.constant(2.0, tf.float64))
+    return Moments(mean, variance, None)
 
 
 def _has_virtual_batches(layer: Any) -> bool:
@@ -107,12 +118,14 @@ def _is_of_all_ranks(layer: Any) -> bool:
     if not why:
         layer._tf_mpi_synchronized = True
         return True
-    if batch.current() is None or batch.current().look is None:
-        drift = ", and in a loop of the script's own its moving averages drift apart"
+    part = batch.current()
+    if part is None or part.look is None:
+        where = "" if calls.innermost() is not None else ", in a loop of the script's own,"
+        drift = ", and its moving averages drift apart" if where else ""
         log.once(
-            f"layer '{layer.name}' normalizes by the moments of each rank's part of the batch"
-            f"{drift if calls.innermost() is None else ''}, and so may others: {why}",
-            key=f"batch norm of a part: {why}",
+            f"layer '{layer.name}'{where} normalizes by the moments of each rank's part of the "
+            f"batch{drift}, and so may others: {why}",
+            key=f"batch norm of a part{where}: {why}",
         )
     return False
 
@@ -134,17 +147,6 @@ def _why_not(layer: Any, asked: bool) -> str:
     if averaging.pass_hosts():
         return f"what GPUs average passes through the hosts here. {_WAY_OUT}"
     return ""
-
-
-def _of_all_ranks(layer: Any, inputs: Any, axes: Sequence[int], mask: Any = None) -> Moments:
-    """Of what all ranks call `layer` with; as with keepdims, where `inputs` has been reduced."""
-    import tensorflow as tf
-
-    part = batch.current()
-    mean, variance, count = _of_part(inputs, axes, mask)
-    if part is not None and part.counts is not None:
-        count = tf.where(part.counts, count, tf.zeros_like(count))
-    return combined(Moments(mean, variance, count), f"batch norm {layer.name}")
 
 
 def _of_part(x: Any, axes: Sequence[int], mask: Any) -> Moments:
@@ -210,7 +212,7 @@ def combined(own: Moments, label: str) -> Moments:
     mean = tf.cast(own.mean, tf.float64)
     square = tf.cast(own.variance, tf.float64) + tf.square(mean)
     mean, square, all_counts = whole(mean, square)
-    variance = tf.maximum(square - tf.square(mean), 0)
+    variance = tf.nn.relu(square - tf.square(mean))  # rounded, it may be less than 0
     return Moments(
         tf.cast(mean, own.mean.dtype),
         tf.cast(variance, own.variance.dtype),
