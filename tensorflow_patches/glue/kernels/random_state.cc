@@ -26,7 +26,7 @@ using tensorflow::shape_inference::InferenceContext;
 
 constexpr int64_t kStepsOfNumber = 256;
 
-// A kernel is one op of a graph, as that of the op in whose place it stands.
+// Each node has a kernel, and so a sequence, of its own, as the op has in whose place it stands.
 REGISTER_OP("TfMpiRandomState")
     .Input("numbers: int64")
     .Output("key: uint64")

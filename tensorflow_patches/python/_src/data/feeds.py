@@ -105,7 +105,7 @@ def shard_of(given: Given) -> Feed:
     if not batch_shard.is_batched(spec):
         return Feed(stream.dataset, num_batches)
     in_turn = batch_per_rank() and not given.sizes
-    found = _plan(given, spec, stream.sizes, whole_batches=not batch_per_rank())
+    found = _plan(given, spec, not batch_per_rank(), _are_even(stream, in_turn))
     if found is not None and found.is_whole and not batch_per_rank():
         whole = stream.dataset if found.plain else streams.as_whole(stream.dataset)
         return Feed(whole, num_batches)
@@ -117,13 +117,21 @@ def shard_of(given: Given) -> Feed:
     return Feed(_part(stream, element), num_batches)
 
 
-def _plan(
-    given: Given, spec: Any, sizes: Collection[int] | None, whole_batches: bool
-) -> Plan | None:
-    """What the ranks do with batches of `spec`. `whole_batches`: each rank could be fed these."""
+def _are_even(stream: streams.Stream, in_turn: bool = False) -> bool:
+    """Whether every rank will have as many samples in each step."""
+    if not stream.sizes:
+        return False
+    if not in_turn:
+        return all(size % group.size == 0 for size in stream.sizes)
+    length = stream.length
+    ends_even = length == "endless" or (isinstance(length, int) and length % group.size == 0)
+    return len(stream.sizes) == 1 and ends_even
+
+
+def _plan(given: Given, spec: Any, whole_batches: bool, divides: bool) -> Plan | None:
+    """What the ranks do with batches of `spec`: see plan.of."""
     if given.step is None:
         return None
-    divides = bool(sizes) and all(size % group.size == 0 for size in sizes or ())
     why = None
     kind, rows = batch_shard.of_unknown_samples(spec), batch_shard.differing_rows(spec)
     if kind is not None and whole_batches:
@@ -154,7 +162,7 @@ def _to_predict(
         if not given.once:
             predictions.say_own(given.what)
         return whole
-    found = _plan(given, spec, stream.sizes, whole_batches=True)
+    found = _plan(given, spec, True, _are_even(stream))
     if found is not None and found.is_whole:
         return whole
     if not alike:
@@ -187,8 +195,7 @@ def _in_turn(stream: streams.Stream, label: str) -> Feed:
     """A batch per rank: each rank has every size-th."""
     part, length = streams.in_turn(stream), stream.length
     steps = math.ceil(length / group.size) if isinstance(length, int) else None
-    alike = stream.sizes is not None and len(stream.sizes) == 1
-    if alike and (length == "endless" or steps and length % group.size == 0):
+    if _are_even(stream, in_turn=True) and steps != 0:
         part = streams.as_even(part)
     else:
         part = streams.agree(streams.count(part), label)
@@ -199,7 +206,7 @@ def _own(given: Given, stream: streams.Stream, label: str) -> Feed:
     """The batches that this rank was given for itself."""
     if group.size == 1 or not batch_shard.is_batched(given.dataset.element_spec):
         return Feed(given.dataset, given.num_batches)
-    _plan(given, given.dataset.element_spec, None, whole_batches=False)
+    _plan(given, given.dataset.element_spec, whole_batches=False, divides=False)
     everyone = control_plane.headers(label, [stream.length, stream.sizes])
     lengths = [length for length, _ in everyone]
     steps = max(lengths) if all(isinstance(length, int) for length in lengths) else None
@@ -215,7 +222,7 @@ def _own(given: Given, stream: streams.Stream, label: str) -> Feed:
 def step_on_shard(model: Any, kind: str, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """`step`, a train_step or test_step (`kind`) of `model`, for shard_of's elements, too.
 
-    A shard without weight leaves metrics and moving averages as they are.
+    A shard that does not count (MaybeShard.counts) leaves metrics and moving averages as they are.
     """
 
     def run(data: Any) -> Any:

@@ -129,7 +129,9 @@ def _gives_rows(part: Any, loss: Any, given: _Given) -> bool:
     """Whether the function in a loss of Keras's form has a value for each sample."""
     import tensorflow as tf
 
+    mark = part.look.mark()
     rows = hooking.as_here(loss.call)(*given.arguments[:2])
+    part.look.restart(mark)  # the step calls it once
     return tf.is_tensor(rows) and part.kind(rows) in ROWS
 
 

@@ -193,7 +193,8 @@ def _of_whole(
     leaves: list[Leaf | None] = list(site.leaves) if site is not None else []
     leaves += [None] * (len(given) - len(leaves))
     if site is None:
-        part.whole_states += variables_of(metric)
+        known = {id(variable) for variable in part.whole_states}  # the plan's: it learns of them
+        part.whole_states += [one for one in variables_of(metric) if id(one) not in known]
     whole = [part.whole(one, leaf, metric.name) for one, leaf in zip(given, leaves)]
     args, kwargs = tf.nest.pack_sequence_as((args, kwargs), whole)
     with batch.of_whole(part):

@@ -68,7 +68,8 @@ def of(step: Step, spec: Any, divides: bool, why: str | None, whole_batches: boo
         which are gathered where the plan is WHOLE.
     """
     plans = vars(step.model).setdefault(_PLANS, {})
-    known = (step.call, _described(spec), divides, why, whole_batches)
+    static = _has_static_rows(spec)
+    known = (step.call, _described(spec), static, divides, why, whole_batches)
     if step.fresh:
         for stale in [key for key in plans if key[0] == step.call]:
             del plans[stale]
@@ -77,6 +78,11 @@ def of(step: Step, spec: Any, divides: bool, why: str | None, whole_batches: boo
     plan: Plan = plans[known]
     vars(step.model).setdefault(_NOW, {})[STEPS[step.call]] = plan
     return plan
+
+
+def over(model: Any) -> None:
+    """The script's call of `model` has ended: what it gives a step itself is of no plan."""
+    vars(model).pop(_NOW, None)
 
 
 def current(model: Any, kind: str) -> Plan | None:

@@ -109,19 +109,24 @@ class Look:
     def enter(self, kind: str) -> tuple[Site, Mark]:
         """A call begins; what is found until `restart` is of the calls inside it."""
         self.sites.append(Site(kind))
-        mark = Mark(len(self.sites), len(self.gathered), len(self.whys), len(self.whole_states))
-        return self.sites[-1], mark
+        return self.sites[-1], self.mark()
+
+    def mark(self) -> Mark:
+        """Up to where `restart` keeps what was found."""
+        return Mark(*(len(getattr(self, name)) for name in Mark._fields))
 
     def restart(self, mark: Mark) -> None:
-        """What was found inside the call does not count: it is given the whole batch itself."""
-        del self.sites[mark.sites :]
-        del self.gathered[mark.gathered :]
-        del self.whys[mark.whys :]
-        del self.whole_states[mark.whole_states :]
+        """What was found since does not count: no step does it, or it is given the whole batch."""
+        for name, length in mark._asdict().items():
+            del getattr(self, name)[length:]
 
 
 class Mark(NamedTuple):
+    """Lengths of a Look's lists."""
+
     sites: int
+    draws: int
+    several: int
     gathered: int
     whys: int
     whole_states: int
@@ -143,8 +148,8 @@ class Plan:
       sites: the decisions of the calls in a step.
       draws: the decisions of what a step draws.
       draws_rows: something is drawn for samples.
-      draws_by_kernels: ... or for all of them, by ops whose kernels, one for each trace, have a
-        state: all calls must share the trace, as they do in one process.
+      draws_by_kernels: something, for samples or not, is drawn by stateful ops, whose kernels, one
+        for each trace, have a state: all calls must share the trace, as they do in one process.
       whole_states: variables of metrics that are given the whole batch.
       values: what a step returns of its own, by path.
       plain: the script's own loop is fed the script's batches as they are.

@@ -2,7 +2,7 @@
 
 Each rank hands in how many numbers it has of a channel, their sum and the sum of their squares, in
 one operation for a layer; the way back is one more. So uneven parts, masks and ranks without a
-sample need no word of their own, and a step is one process's (docs/decisions/072).
+sample need no word of their own, and a step is one process's (docs/decisions/073).
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def _has_virtual_batches(layer: Any) -> bool:
 
 def _is_of_all_ranks(layer: Any) -> bool:
     """Whether the layer normalizes by all ranks' samples. By those of a part: says so, once."""
-    if group.size == 1 or scope.is_computed_alike():
+    part = batch.current()
+    if group.size == 1 or scope.is_computed_alike() or (part is not None and part.is_whole):
         return False
     asked = getattr(layer, "synchronized", False) or config.get(_SWITCH) == "1"
     has_part = scope.has_own_samples() or config.get("TF_MPI_SHARD") != "auto"

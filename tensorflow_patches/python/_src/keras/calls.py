@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from tensorflow.mpi._src.global_batch import plan
 from tensorflow.mpi._src.presence import presence
 
 
@@ -71,6 +72,8 @@ def wrap(kind: str) -> Callable[[Any], Any]:
             finally:
                 presence.end()
                 _calls.stack.pop()
+                if all(outer.model is not self for outer in _calls.stack):
+                    plan.over(self)
                 _fits -= kind == "fit"
 
         return inside

@@ -11,7 +11,8 @@ what one process draws, and a rank keeps the rows of its samples. Where the op c
   unknown, or a multiple of the samples that a rank has; inside a tape or a `tf.function`. Where
   ranks have unequal parts, a rank draws numbers of its own there, and states go on alike.
 
-What cannot be told stays as it is; the plan then knows of no rows, and ranks have whole batches.
+What cannot be told is drawn as the script asked; the plan then finds no dimension of samples, and
+ranks have whole batches.
 """
 
 from __future__ import annotations
