@@ -170,6 +170,7 @@ def _looked_at(step: Step, spec: Any, whole_batches: bool) -> Look:
             _judge_draws(part, look, graph)
 
     drawn, numbers = (random.getstate(), np.random.get_state()), _numbers(step.model)
+    held = [(one, kept) for one in _held(step.model) if (kept := _numbers(one))]
     try:
         tf.function(trial, autograph=step.converted).get_concrete_function(*present)
     except Exception as error:  # of the script: the step itself says so
@@ -182,15 +183,27 @@ def _looked_at(step: Step, spec: Any, whole_batches: bool) -> Look:
         random.setstate(drawn[0])
         np.random.set_state(drawn[1])
         counted = _put_back(step.model, numbers)
+        for owner, before in held:
+            owner.__dict__.update(before)
     if counted and step.eagerly:  # the step's Python code may take another way at each number
         way_out = "keep it in a tf.Variable, or do not run it eagerly"
         found[-1].whys.append(Why(f"what it counts in '{counted[0]}'", way_out=way_out))
     return found[-1]
 
 
-def _numbers(model: Any) -> dict[str, float]:
-    """The Python numbers that a model has as attributes."""
-    return {name: one for name, one in vars(model).items() if type(one) in (int, float)}
+def _numbers(owner: Any) -> dict[str, float]:
+    """The Python numbers that it has as attributes."""
+    attributes = getattr(owner, "__dict__", {})
+    return {name: one for name, one in attributes.items() if type(one) in (int, float)}
+
+
+def _held(model: Any) -> list[Any]:
+    """Its layers and what they track: tf_keras's generators number the traces, for their seeds."""
+    from tensorflow.python.trackable import base
+
+    layers = list(model._flatten_layers(include_self=False))
+    tracked = [one for layer in layers for one in vars(layer).values()]
+    return [*layers, *(one for one in tracked if isinstance(one, base.Trackable))]
 
 
 def _put_back(model: Any, before: dict[str, float]) -> list[str]:

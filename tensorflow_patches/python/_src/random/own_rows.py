@@ -175,10 +175,12 @@ class _Call:
     @functools.cached_property
     def static(self) -> list[int | None] | None:
         """The shape of the result; None where its rank is not known."""
+        import tensorflow as tf
         from tensorflow.python.framework import tensor_util
 
         if self.parameters.logits:
-            return [self.given[self.parameters.logits].shape[0], None]
+            numbers = tensor_util.constant_value(tf.convert_to_tensor(self.given["num_samples"]))
+            return [self.given[self.parameters.logits].shape[0], numbers]
         shape = tensor_util.constant_value_as_shape(self.shape)
         if self.parameters.behind and shape.rank is not None:
             shape = shape.concatenate(self.given[self.parameters.behind].shape)
@@ -270,7 +272,7 @@ class _Call:
         return self._shaped(tf.slice(drawn, begin, size))
 
     def _shaped(self, drawn: Any) -> Any:
-        if self.static is not None and not self.parameters.logits:
+        if self.static is not None:
             drawn.set_shape(self.static)
         return drawn
 

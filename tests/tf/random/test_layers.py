@@ -1,0 +1,49 @@
+"""Keras's layers, those that draw and the others: N ranks train them as one process does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from compare import assert_close
+
+from installed import needs_compiled_steps
+from launch import launch
+from reference import reference
+from tiers import full
+
+QUICK = ("SpatialDropout2D", "RandomRotation", "GaussianNoise", "BatchNormalization", "LSTM")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "args"),
+    [
+        (2, QUICK),
+        full(2, ()),
+        full(3, ()),
+        full(2, ("tf_keras",)),
+        full(3, ("tf_keras",)),
+        *(
+            pytest.param(ranks, ("jit",), marks=[pytest.mark.full, needs_compiled_steps])
+            for ranks in (2, 3)
+        ),
+    ],
+    ids=lambda value: "-".join(value[:1]) or "all" if isinstance(value, tuple) else None,
+)
+def test_layers_train_as_in_one_process(scripts, ranks: int, args: tuple[str, ...]) -> None:
+    (one,) = reference(scripts / "layers.py", args=args, timeout=900)
+    run = launch(
+        scripts / "layers.py", np=ranks, args=args, timeout=900, pooled=args == QUICK
+    ).check()
+    far: dict[str, Any] = {}
+    for name, expected in one.items():
+        for rank, result in enumerate(run.results):
+            if "error" in expected or "error" in result[name]:
+                if expected != result[name]:
+                    far[name] = rank, expected.get("error"), result[name].get("error")
+                continue
+            try:
+                assert_close(result[name], expected, 1e-5)
+            except AssertionError as error:
+                far[name] = rank, str(error)[:200]
+    assert not far, far

@@ -1,0 +1,111 @@
+"""What a step draws for its samples: the ranks' rows put together are one process's bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from installed import needs_compiled_steps
+from launch import launch
+from reference import reference
+from tiers import full
+
+APART = ("keras", "ops", "generator", "stateless", "shapes")
+TOGETHER = tuple(f"{family} together" for family in APART if family != "generator")
+COMPILED = [pytest.mark.full, needs_compiled_steps]
+QUICK = (
+    *("keras: normal", "keras: dropout of one", "keras: global", "keras: number", "keras: beta"),
+    *("ops: uniform", "ops: no seed", "ops: truncated", "ops: gamma, turned", "ops: dropout"),
+    *("generator: normal", "generator: int", "stateless: by step", "stateless: categorical"),
+    *("shapes: times first", "shapes: two views", "shapes: as many as a batch", "shapes: for all"),
+)
+
+
+def rows_of(rank: int, ranks: int, rows: list[int]) -> list[int]:
+    """A rank's part of a batch: its rows lie together."""
+    return rows[rank * len(rows) // ranks : (rank + 1) * len(rows) // ranks]
+
+
+def unlike(one: dict[str, Any], results: list[dict[str, Any]], split: bool) -> dict[str, str]:
+    """By draw, where a rank's first differ from one process's."""
+    found: dict[str, str] = {}
+    for rank, result in enumerate(results):
+        assert len(result["calls"]) == len(one["calls"]), f"rank {rank}: another number of steps"
+        for number, (call, whole) in enumerate(zip(result["calls"], one["calls"])):
+            mine = rows_of(rank, len(results), whole["rows"]) if split else whole["rows"]
+            # A rank without a sample computes with one that does not count.
+            assert call["rows"][: len(mine)] == mine, (rank, number, call["rows"])
+            assert len(call["rows"]) == max(len(mine), 1), (rank, number, call["rows"])
+            for name in set(whole) - {"rows"}:
+                expected = dict(zip(whole["rows"], whole[name]))
+                if [expected[row] for row in mine] != call[name][: len(mine)]:
+                    found.setdefault(name, f"rank {rank}, call {number}")
+    return found
+
+
+def check(
+    scripts: Path,
+    ranks: int,
+    args: tuple[str, ...],
+    split: bool = True,
+    env: dict[str, str] | None = None,
+    pooled: bool = False,
+) -> None:
+    (one,) = reference(scripts / "masks.py", args=args)
+    script = scripts / "masks.py"
+    run = launch(script, np=ranks, args=args, timeout=300, env=env, pooled=pooled).check()
+    assert len(one["calls"]) == (0 if "jit" in args else 6), "two epochs of three batches"
+    assert unlike(one, run.results, split) == {}
+    for result in run.results:
+        assert result.get("predicted") == one.get("predicted")
+        for ours, theirs in zip(result.get("weights", []), one.get("weights", [])):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("ranks", [2, full(3)])
+def test_of_a_layer_in_fit(scripts, ranks: int) -> None:
+    check(scripts, ranks, ("layer", *QUICK), pooled=ranks == 2)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("family", APART)
+@pytest.mark.parametrize("mode", ["graph", "eager", pytest.param("jit", marks=COMPILED)])
+def test_of_every_function(scripts, ranks: int, family: str, mode: str) -> None:
+    check(scripts, ranks, ("layer", mode, family))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("where", ["evaluate", "predict", "train_step", "loss"])
+@pytest.mark.parametrize("mode", ["graph", "eager", pytest.param("jit", marks=COMPILED)])
+def test_wherever_a_model_draws(scripts, ranks: int, where: str, mode: str) -> None:
+    check(scripts, ranks, (where, mode, *QUICK))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("mode", ["graph", "eager", pytest.param("jit", marks=COMPILED)])
+def test_of_tf_keras(scripts, ranks: int, mode: str) -> None:
+    check(scripts, ranks, ("layer", "tf_keras", mode, "ops", "generator", "stateless"))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("where", ["shard", "loop"])
+@pytest.mark.parametrize("mode", ["graph", "eager"])
+def test_in_a_loop_over_divided_data(scripts, ranks: int, where: str, mode: str) -> None:
+    env = {"TF_MPI_SHARD": "dataset"} if where == "loop" else None
+    check(scripts, ranks, (where, mode, *QUICK), env=env)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("mode", ["graph", "eager"])
+def test_of_all_samples_together(scripts, ranks: int, mode: str) -> None:
+    """A permutation of the batch: every rank has the whole one."""
+    for family in TOGETHER:
+        check(scripts, ranks, ("layer", mode, family), split=False)
