@@ -172,7 +172,7 @@ def _is_of_part(metric: Any) -> bool:
 def _say_of_part(metric: Any) -> None:
     why = "is read before the loop over its data has come to their end"
     if _updated[metric].states is None:
-        why = "keeps something else than sums over samples"
+        why = "keeps something else than sums over samples, or is updated in loops of two kinds"
     log.once(
         f"the metric '{metric.name}' {why}: it is of this rank's part of the data, and may decide "
         "otherwise on another rank. tf.mpi.allreduce(metric.result()) on all ranks makes a mean of "
