@@ -14,9 +14,10 @@ TF_MPI_LOG_LEVEL=debug shows each plan.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from tensorflow.mpi._src.global_batch import batch, kinds, results, states
@@ -150,7 +151,6 @@ def _can_be_gathered(spec: Any, compiled: bool, even: bool) -> bool:
 
 
 def _looked_at(step: Step, spec: Any, whole_batches: bool) -> Look:
-    import numpy as np
     import tensorflow as tf
 
     specs = [_of_any_number(leaf) for leaf in tf.nest.flatten(spec)]
@@ -169,26 +169,42 @@ def _looked_at(step: Step, spec: Any, whole_batches: bool) -> Look:
             _judge_states(step, part, look, graph, own_rows=not whole_batches)
             _judge_draws(part, look, graph)
 
-    drawn, numbers = (random.getstate(), np.random.get_state()), _numbers(step.model)
-    held = [(one, kept) for one in _held(step.model) if (kept := _numbers(one))]
+    counted: list[str] = []
     try:
-        tf.function(trial, autograph=step.converted).get_concrete_function(*present)
+        with only_traced(step.model, counted):
+            tf.function(trial, autograph=step.converted).get_concrete_function(*present)
     except Exception as error:  # of the script: the step itself says so
         log.debug(f"{step.call} of model '{step.model.name}' could not be looked at: {error}")
         look = Look(step.eagerly)
         what = f"a step of which no graph can be made ({_first_line(error)})"
         look.whys.append(Why(what, way_out="compute it by TensorFlow's ops alone"))
         return look
-    finally:
-        random.setstate(drawn[0])
-        np.random.set_state(drawn[1])
-        counted = _put_back(step.model, numbers)
-        for owner, before in held:
-            owner.__dict__.update(before)
     if counted and step.eagerly:  # the step's Python code may take another way at each number
         way_out = "keep it in a tf.Variable, or do not run it eagerly"
         found[-1].whys.append(Why(f"what it counts in '{counted[0]}'", way_out=way_out))
     return found[-1]
+
+
+@contextlib.contextmanager
+def only_traced(model: Any, counted: list[str] | None = None) -> Iterator[None]:
+    """Around a trace of `model` that one process does not make: what Python counts is put back.
+
+    counted: gets the names of the model's own numbers that the trace has changed.
+    """
+    import numpy as np
+
+    drawn, numbers = (random.getstate(), np.random.get_state()), _numbers(model)
+    held = [(one, kept) for one in _held(model) if (kept := _numbers(one))]
+    try:
+        yield
+    finally:
+        random.setstate(drawn[0])
+        np.random.set_state(drawn[1])
+        changed = _put_back(model, numbers)
+        for owner, before in held:
+            owner.__dict__.update(before)
+        if counted is not None:
+            counted += changed
 
 
 def _numbers(owner: Any) -> dict[str, float]:

@@ -68,8 +68,6 @@ TF_KERAS = (
     Row(f"{_LEGACY}:OptimizerV2._decayed_lr", How.WRAP,
         learning_rate.scaling, "an update takes the scaled rate", _RATE, RATE),
     # Losses, metrics, layers
-    Row("tf_keras.src.backend:RandomGenerator.make_legacy_seed", How.WRAP, data.seeding_no_look,
-        "a look at a step moves no seeds", "tf/random/test_draws.py"),
     Row("tf_keras.src.losses:Loss.__call__", How.SUBCLASSES,
         functools.partial(losses.on_part, training.KERAS),
         "the average of parts' losses is the batch's", _BATCH),

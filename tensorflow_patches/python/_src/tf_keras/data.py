@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
 from typing import Any
 
 from tensorflow.mpi._src.data import batch_shard, dataset_shard, feeds, seeds
-from tensorflow.mpi._src.global_batch import batch, plan
+from tensorflow.mpi._src.global_batch import plan
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.keras import data as keras_data
-from tensorflow.mpi._src.runtime import group, log, threads
-
-_local = threading.local()  # .trying
+from tensorflow.mpi._src.runtime import group, log
 
 # The adapters of arrays, whose batch size is the script's.
 _ARRAYS = ("TensorLikeDataAdapter", "CompositeTensorDataAdapter", "ListsOfScalarsDataAdapter")
@@ -146,22 +143,6 @@ def _build_states(model: Any, shard: Any) -> None:
     _try(model, model.test_step, data)
 
 
-def seeding_no_look(make: Any) -> Any:
-    """Wraps RandomGenerator.make_legacy_seed, which counts how often a layer was traced.
-
-    A step that is only looked at leaves that as it was: the next trace has one process's seeds.
-    """
-
-    def make_seed(self: Any) -> Any:
-        before, seed = self._seed, make(self)
-        part = batch.current()
-        if getattr(_local, "trying", False) or (part is not None and part.look is not None):
-            self._seed = before
-        return seed
-
-    return make_seed
-
-
 def _inputs(given: Any) -> Any:
     return given[0] if isinstance(given, tuple) else given
 
@@ -171,7 +152,7 @@ def _try(model: Any, step: Any, data: Any) -> None:
     import tensorflow as tf
 
     try:
-        with threads.inside(_local, trying=True):
+        with plan.only_traced(model):
             tf.function(step).get_concrete_function(data)
     except Exception as error:  # a model that only real tensors can build: its first step does
         log.debug(f"model '{model.name}' is built by its first step: {error}")
