@@ -1,7 +1,8 @@
 """Models of practice with batch normalization: prints losses of epochs and weights after 50 steps.
 
-Arguments: resnet, mobilenet or unet; tf_keras, jit; even: batches that the ranks divide. A control
-is one process that has the rows of each batch in another order, by a number.
+Arguments: resnet, mobilenet or unet; tf_keras, jit; even: batches that the ranks divide; smooth: no
+relu, with which rounding decides what is active. A control is one process that has the rows of each
+batch in another order, by a number.
 """
 
 from __future__ import annotations
@@ -20,13 +21,18 @@ from common import encode, result, single_threaded_ops
 
 keras: Any = tf.keras
 layers: Any = keras.layers
-SAMPLES, STEPS, EPOCHS = (80, 10, 5) if "even" in sys.argv else (73, 10, 5)
-BATCH = 8
+SAMPLES = 80 if "even" in sys.argv else 73
+EPOCHS, BATCH = 5, 8
+RELU = "softplus" if "smooth" in sys.argv else "relu"
 
 
-def normed(x: Any, activation: str | None = "relu") -> Any:
+def normed(x: Any, activation: str | None = RELU) -> Any:
     x = layers.BatchNormalization()(x)
     return x if activation is None else layers.Activation(activation)(x)
+
+
+def relu6(x: Any) -> Any:
+    return layers.Activation(RELU)(x) if "smooth" in sys.argv else layers.ReLU(6.0)(x)
 
 
 def resnet() -> Any:
@@ -43,7 +49,7 @@ def resnet() -> Any:
             shortcut = layers.Conv2D(filters, 1, strides, use_bias=False)(x)
         if number == 3:
             shortcut = normed(shortcut, None)
-        x = layers.Activation("relu")(layers.add([y, shortcut]))
+        x = layers.Activation(RELU)(layers.add([y, shortcut]))
     x = layers.GlobalAveragePooling2D()(x)
     return keras.Model(start, layers.Dense(4, "softmax")(x))
 
@@ -54,9 +60,9 @@ def mobilenet() -> Any:
     x = start
     for filters, strides in ((8, 1), (16, 2), (16, 1), (32, 2)):
         y = layers.Conv2D(filters * 2, 1, use_bias=False)(x)
-        y = layers.ReLU(6.0)(normed(y, None))
+        y = relu6(normed(y, None))
         y = layers.DepthwiseConv2D(3, strides, padding="same", use_bias=False)(y)
-        y = layers.ReLU(6.0)(normed(y, None))
+        y = relu6(normed(y, None))
         y = normed(layers.Conv2D(filters, 1, use_bias=False)(y), None)
         x = layers.add([x, y]) if x.shape[1:] == y.shape[1:] else y
     x = layers.GlobalAveragePooling2D()(x)
@@ -103,7 +109,7 @@ def main() -> None:
         jit_compile="jit" in sys.argv,
     )
     options = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
-    history = model.fit(x, y, epochs=EPOCHS, steps_per_epoch=None, **options).history
+    history = model.fit(x, y, epochs=EPOCHS, **options).history
     numbers = {key: encode(np.asarray(values, np.float32)) for key, values in history.items()}
     tested = encode(np.asarray(model.evaluate(x, y, batch_size=BATCH, verbose=0), np.float32))
     weights = np.concatenate([np.asarray(weight).ravel() for weight in model.get_weights()])

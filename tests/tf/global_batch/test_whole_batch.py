@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from compare import assert_cases_close, assert_close, assert_same, distances
+from compare import assert_cases_close, assert_close, assert_same
 
 from installed import needs_compiled_steps
 from launch import launch
@@ -104,19 +102,12 @@ def test_moments_are_those_of_the_whole_batch(scripts, ranks: int, mode: tuple[s
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("mode", [(), ("tf_keras",), ("jit", "even")], ids="-".join)
 @pytest.mark.parametrize("model", ["resnet", "mobilenet", "unet"])
-def test_models_are_as_near_as_another_order_of_rows(
+def test_models_with_many_norms_are_those_of_one_process(
     scripts, model: str, mode: tuple[str, ...], ranks: int
 ) -> None:
-    """Rounding grows in them: N ranks are no further than one process with its rows in another
-    order."""
-    words = [model, *mode]
-    script = scripts / "norm_models.py"
-    (alone,) = reference(script, args=words)
-    orders = [reference(script, args=[*words, str(number)])[0] for number in (1, 2, 3)]
-    run = launch(script, np=ranks, args=words, timeout=600).check()
+    """Without relu, with which one process is as far from itself with its rows in another order."""
+    words = [model, "smooth", *mode]
+    (alone,) = reference(scripts / "norm_models.py", args=words)
+    run = launch(scripts / "norm_models.py", np=ranks, args=words, timeout=600).check()
     assert_same(run.results)
-
-    def far(found: dict[str, Any]) -> float:
-        return max(distances(found["numbers"], alone["numbers"]).values())
-
-    assert far(run.results[0]) <= max(1e-5, 2 * max(map(far, orders)))
+    assert_close(run.results[0]["numbers"], alone["numbers"], 1e-4)
