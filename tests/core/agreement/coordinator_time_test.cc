@@ -75,7 +75,7 @@ TEST_F(JoinTest, WhatZerosCannotStandInForFails) {
     EXPECT_TRUE(response_list.responses.empty()) << Describe(signature);
     ASSERT_EQ(response_list.errors.size(), 1u) << Describe(signature);
     EXPECT_EQ(response_list.errors[0].code, Code::kFailedPrecondition);
-    EXPECT_TRUE(Contains(response_list.errors[0].message, "ended on rank 1"))
+    EXPECT_TRUE(Contains(response_list.errors[0].message, "ended on 1 of 2 ranks (1)"))
         << response_list.errors[0].message;
   }
 }

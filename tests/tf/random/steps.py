@@ -30,7 +30,7 @@ class Model(keras.Model):
         drawn = [
             tf.random.normal(tf.shape(x)),
             tf.random.uniform((rows, 2), seed=4),
-            tf.random.categorical(tf.zeros([rows, 1000]), 1),
+            tf.random.categorical(tf.zeros([rows, 12]), 6),
             GENERATOR.normal((rows, 2)),
             tf.random.gamma([], tf.ones([rows])),
             tf.random.normal([]),
@@ -74,7 +74,7 @@ class Compiled(keras.Model):
             tf.random.normal(tf.shape(x)),
             tf.random.uniform(tf.shape(x)),
             tf.random.uniform(tf.shape(x), 0, 10**6, tf.int32),
-            tf.random.categorical(tf.zeros([tf.shape(x)[0], 1000]), 1),
+            tf.random.categorical(tf.zeros([tf.shape(x)[0], 12]), 6),
             tf.random.uniform([3]),
             tf.random.normal(self.layers[-1].kernel.shape),  # as many rows as there are samples
         ]

@@ -55,6 +55,15 @@ def shard(dataset: Any, batched: bool | None) -> Any:
     mine = {size / group.size for size in sizes or ()}
     even = mine and all(rows.is_integer() for rows in mine)
     scope.share_out({int(rows) for rows in mine} if even else None)
+    if sizes and not even and not collectives.called_by_script:
+        lengths = " and ".join(map(str, sorted(sizes)))
+        log.once(
+            f"a loop over batches of {lengths} samples, which {group.size} ranks do not divide: a "
+            "sample of a smaller part weighs more, and what is drawn for samples is each rank's "
+            "own, so this is not one process's result. Use a batch size that the ranks divide, "
+            "with drop_remainder=True",
+            key="parts of unequal size",
+        )
     if not collectives.called_by_script:
         log.once(
             "each rank iterates its part of a dataset. Gradients are averaged, and Keras's metrics "

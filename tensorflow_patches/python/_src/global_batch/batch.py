@@ -80,6 +80,12 @@ class Part:
     def analysis(self) -> kinds.Analysis:
         return self._analysis
 
+    def is_left(self) -> bool:
+        """Whether eager code runs while the step is traced: in an init_scope, as for variables."""
+        import tensorflow as tf
+
+        return self._graph is not None and tf.executing_eagerly()
+
     def is_of_step(self, graph: Any) -> bool:
         """Whether `graph` is that of the step, or of a branch or a loop in it: no function's."""
         while graph is not self._graph and kinds.is_body(graph):

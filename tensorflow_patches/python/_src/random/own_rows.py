@@ -143,7 +143,7 @@ def _is_shared_out(in_step: bool = True) -> bool:
         return False
     part = batch.current()
     if part is not None:
-        return not part.is_whole
+        return not part.is_whole and not part.is_left()
     if not scope.is_shared_out() or scope.is_computed_alike():
         return False
     return not in_step or _in_own_step()
@@ -409,13 +409,18 @@ def _by_arguments(call: _Call, rows: set[int | None] | None) -> Draw | None:
 
 
 def _by_size(call: _Call, rows: set[int | None] | None) -> Draw | None:
-    """From its first dimension; `rows`: how many samples a rank may have here, None if unknown."""
+    """From its first dimension; `rows`: how many samples a rank may have here, None if unknown.
+
+    A first dimension of 1 is for all samples, unless a rank has never more than one.
+    """
     if call.static == [] or call.static is None:
         return None
     first = call.static[0]
-    if first is None or rows is None or first in rows:
+    if first is None or rows is None:
         return Draw(call.name, len(call.static), 0)
     for number in rows:
-        if number is not None and number > 1 and first % number == 0:
+        if number is None or (number == 1 and len(rows) > 1):
+            continue
+        if first == number or (number > 1 and first % number == 0):
             return Draw(call.name, len(call.static), 0, first // number)
     return None
