@@ -174,7 +174,7 @@ SHAPES: dict[str, Draw] = {
     "by size": lambda x, s: tf.reshape(K.normal((tf.size(x),), seed=s), tf.shape(x)),
     "for all": lambda x, s: x + K.normal((1, 3), seed=s),
     "as many as a batch": lambda x, s: x[:, :1] + K.normal((BATCH,), seed=s),
-    "in a function": lambda x, s: tf.function(lambda v: K.normal(tf.shape(v), seed=s))(x),
+    "in a function": lambda x, s: tf.function(lambda v: S.stateless_normal(tf.shape(v), SEED))(x),
     "in a branch": lambda x, s: tf.cond(
         tf.random.uniform([], seed=41) > 2, lambda: x, lambda: S.stateless_normal(tf.shape(x), SEED)
     ),
@@ -183,6 +183,7 @@ SHAPES: dict[str, Draw] = {
     ),
 }
 SHAPES_TOGETHER: dict[str, Draw] = {
+    "function that goes on": lambda x, s: tf.function(lambda v: K.normal(tf.shape(v), seed=s))(x),
     "in a loop": lambda x, s: tf.while_loop(
         lambda i, _: i < 3,
         lambda i, v: (i + 1, v + S.stateless_normal(tf.shape(x), tf.stack([i, 9]))),

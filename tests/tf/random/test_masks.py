@@ -23,6 +23,11 @@ QUICK = (
     *("shapes: times first", "shapes: two views", "shapes: as many as a batch", "shapes: for all"),
 )
 
+NOT_FIRST = (
+    *("ops: gamma, turned", "shapes: as many as a batch", "shapes: two views"),
+    "shapes: times first",
+)
+
 
 def rows_of(rank: int, ranks: int, rows: list[int]) -> list[int]:
     """A rank's part of a batch: its rows lie together."""
@@ -94,12 +99,15 @@ def test_of_tf_keras(scripts, ranks: int, mode: str) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("where", ["shard", "loop"])
-@pytest.mark.parametrize("mode", ["graph", "eager"])
-def test_in_a_loop_over_divided_data(scripts, ranks: int, where: str, mode: str) -> None:
+def test_in_a_loop_over_divided_data(scripts, where: str) -> None:
+    """Batches that two ranks divide; nobody looks at a loop, so only a first dimension tells.
+
+    Not in eager code: the last part has one sample, and there a first dimension of 1 is for all.
+    """
     env = {"TF_MPI_SHARD": "dataset"} if where == "loop" else None
-    check(scripts, ranks, (where, mode, *QUICK), env=env)
+    draws = [draw for draw in QUICK if draw not in NOT_FIRST]
+    check(scripts, 2, (where, "graph", *draws), env=env)
 
 
 @pytest.mark.full

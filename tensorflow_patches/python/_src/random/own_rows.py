@@ -399,13 +399,14 @@ def _by_arguments(call: _Call, rows: set[int | None] | None) -> Draw | None:
     while kinds.is_body(graph):
         graph = graph.outer_graph
     captured = {kinds.key(inside) for _, inside in getattr(graph, "captures", ())}
-    known = {
-        kinds.key(tensor): kinds.Kind.ROWS
-        for tensor in getattr(graph, "inputs", ())
-        if kinds.key(tensor) not in captured and tensor.shape.rank and tensor.shape[0] is None
-    }
+    inputs = [tensor for tensor in getattr(graph, "inputs", ()) if tensor.shape.rank]
+    given = [tensor for tensor in inputs if kinds.key(tensor) not in captured]
+    known = {kinds.key(one): kinds.Kind.ROWS for one in given if one.shape[0] is None}
     found = _by_numbers(call, kinds.Analysis(known))
-    return found if found.axis is not None else _by_size(call, rows)
+    if found.axis is not None:
+        return found
+    here = (rows or set()) & {one.shape[0] for one in given}
+    return _by_size(call, here or rows)
 
 
 def _by_size(call: _Call, rows: set[int | None] | None) -> Draw | None:
