@@ -21,8 +21,10 @@ core_tests() {
     if (cd "$ROOT" && bazel --batch test "${options[@]}" //tests/core/...) >"$log" 2>&1; then
         grep -E '^\[  PASSED  \]|^//tests/core|^Executed' "$log"
     else
-        grep -E -A 6 'error:|^ERROR|Failure$|Sanitizer' "$log" | head -n 80
         tail -n 20 "$log"
+        # Last, for what keeps only the end of an output.
+        grep -E -A 6 ':[0-9]+: (error:|Failure$)|^ERROR|Sanitizer|^FAIL|^\[  FAILED' "$log" |
+            head -n 80
         echo "whole output: $log"
         return 1
     fi

@@ -41,7 +41,7 @@ TEST_F(ConsensusTest, IsCommittedByAllAndRejectedByOne) {
 
 // Every rank, at every position, learns the same; what is committed has everyone's vote.
 TEST_F(ConsensusTest, IsDecidedAlikeForAll) {
-  constexpr int kRanks = 4, kPositions = TFMPI_SANITIZED ? 2000 : 20000;
+  constexpr int kRanks = 4, kPositions = TFMPI_SANITIZED ? 1000 : 5000;
   std::atomic<uint64_t> word{0};
   std::vector<std::atomic<int>> votes(kPositions), committed(kPositions), rejected(kPositions);
   const auto rank = [&](int rank) {

@@ -47,6 +47,8 @@ TEST_F(VotingTest, WhatIsCommittedComesBeforeAResponseList) {
   uint64_t position = 0;
   std::unique_ptr<Transport> one = group.CreateTransport(1), two = group.CreateTransport(2);
   Consensus consensus(one->SharedWord(), 3);
+  EngineOptions options = TestOptions();
+  options.vote_patience = std::chrono::seconds(20);  // a busy machine must not end rank 0's vote
   Engine engine(std::make_unique<Interrupted>(group.CreateTransport(0),
                                               [&] {
                                                 if (!vote) return;
@@ -54,7 +56,7 @@ TEST_F(VotingTest, WhatIsCommittedComesBeforeAResponseList) {
                                                 EXPECT_EQ(consensus.Vote(position),
                                                           Outcome::kCommitted);
                                               }),
-                TestOptions());
+                options);
   const auto named = [](const char* name) {
     NamedSignature named;
     named.name = name;
