@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).resolve().parent
+CHOICE = "TF_USE_LEGACY_KERAS"  # TensorFlow reads it where a script first says tf.keras
 
 
 def main(address: str, kind: str) -> None:
@@ -75,6 +76,9 @@ def _run(request: dict[str, Any], rank: str) -> int:
     except BaseException:
         traceback.print_exc()
         code = 1
+    if os.environ.get(CHOICE) != state.environ.get(CHOICE):
+        print(f"{CHOICE} is for a process, which runs other scripts too", file=sys.stderr)
+        code = code or 1
     state.restore()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -87,7 +91,7 @@ class _State:
     def __init__(self) -> None:
         import numpy as np
 
-        self._environ = dict(os.environ)
+        self.environ = dict(os.environ)
         self._folder = os.getcwd()
         self._words = list(sys.argv), list(sys.path)
         self._random = random.getstate(), np.random.get_state()
@@ -101,7 +105,7 @@ class _State:
         from tensorflow.python.eager import context
 
         os.environ.clear()
-        os.environ.update(self._environ)
+        os.environ.update(self.environ)
         os.chdir(self._folder)
         sys.argv, sys.path[:] = self._words
         random.setstate(self._random[0])

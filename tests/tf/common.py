@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from typing import Any
@@ -18,6 +19,12 @@ def encode(array: Any) -> list[Any]:
 def result(values: dict[str, Any]) -> None:
     """Prints the line that launch() returns in `results`."""
     print("RESULT " + json.dumps(values), flush=True)
+
+
+def keras_of(words: list[str]) -> Any:
+    """tf_keras if `words` have it, else keras. By its own name: the first script that ranks of
+    tests/pool.py run would choose for all what tf.keras is."""
+    return importlib.import_module("tf_keras" if "tf_keras" in words else "keras")
 
 
 def place() -> tuple[int, int]:

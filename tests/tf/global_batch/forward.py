@@ -5,19 +5,15 @@ Arguments: tf_keras, eager; names of cases, default all. One process and N ranks
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
-if "tf_keras" in sys.argv:
-    os.environ["TF_USE_LEGACY_KERAS"] = "1"
-
 import numpy as np
 import tensorflow as tf
-from common import encode, result, single_threaded_ops
+from common import encode, keras_of, result, single_threaded_ops
 
-keras: Any = tf.keras
+keras: Any = keras_of(sys.argv)
 layers: Any = keras.layers
 LEGACY, EAGER = "tf_keras" in sys.argv, "eager" in sys.argv
 drawn = np.random.default_rng(0)

@@ -7,19 +7,14 @@ batch in another order, by a number.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
-if "tf_keras" in sys.argv:
-    os.environ["TF_USE_LEGACY_KERAS"] = "1"
-
 import numpy as np
-import tensorflow as tf
-from common import encode, result, single_threaded_ops
+from common import encode, keras_of, result, single_threaded_ops
 
-keras: Any = tf.keras
+keras: Any = keras_of(sys.argv)
 layers: Any = keras.layers
 SAMPLES = 80 if "even" in sys.argv else 73
 EPOCHS, BATCH = 5, 8

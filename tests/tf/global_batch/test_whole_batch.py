@@ -91,9 +91,7 @@ NORMS = (
 )
 def test_moments_are_those_of_the_whole_batch(scripts, ranks: int, mode: tuple[str, ...]) -> None:
     (alone,) = reference(scripts / "whole_batch.py", args=mode)
-    # Not on ranks that live on: there, after some other script that is not found yet, tf_keras's
-    # moving variances lacked the factor n / (n - 1).
-    run = launch(scripts / "whole_batch.py", np=ranks, args=mode, timeout=300).check()
+    run = launch(scripts / "whole_batch.py", np=ranks, args=mode, timeout=300, pooled=True).check()
     assert_same(run.results)
     for case, expected in alone.items():  # float32 and float16
         assert_close(run.results[0][case], expected, 3e-3 if case == "half" else 3e-5)

@@ -8,23 +8,19 @@ batch, so that a rank has none.
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import tempfile
 from collections.abc import Callable
 from typing import Any
-
-if "tf_keras" in sys.argv:
-    os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 import numpy as np
 import tensorflow as tf
 import whole_batch_metrics
 import whole_batch_norms
 import whole_batch_said
-from common import encode, result, single_threaded_ops
+from common import encode, keras_of, result, single_threaded_ops
 
-keras: Any = tf.keras
+keras: Any = keras_of(sys.argv)
 layers: Any = keras.layers
 LEGACY, EAGER, JIT = ("tf_keras" in sys.argv, "eager" in sys.argv, "jit" in sys.argv)
 MODE = {"run_eagerly": EAGER, **({"jit_compile": True} if JIT else {})}

@@ -11,19 +11,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+from common import compiles, encode, keras_of, result, single_threaded_ops
+
 FLAVOUR, NAMES = sys.argv[1], sys.argv[2:]
-if FLAVOUR != "keras":
-    os.environ["TF_USE_LEGACY_KERAS"] = "1"
-
-import numpy as np  # noqa: E402
-import tensorflow as tf  # noqa: E402
-from common import compiles, encode, result, single_threaded_ops  # noqa: E402
-
-if FLAVOUR == "keras":
-    import keras
-else:
-    import tf_keras as keras
-
+keras: Any = keras_of([FLAVOUR.partition("-")[0]])
 SAMPLES, BATCH, EPOCHS = 490, 20, 2  # 25 steps an epoch
 CLIP = 0.05  # below the norms of the gradients at the start, so that clipping matters
 

@@ -10,14 +10,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-if "tf_keras" in sys.argv:
-    os.environ["TF_USE_LEGACY_KERAS"] = "1"
-
 import numpy as np
 import tensorflow as tf
-from common import encode, result, single_threaded_ops
+from common import encode, keras_of, result, single_threaded_ops
 
-keras: Any = tf.keras
+keras: Any = keras_of(sys.argv)
 L: Any = keras.layers
 WORDS = set(sys.argv[1:])
 LEGACY, JIT = "tf_keras" in WORDS, "jit" in WORDS

@@ -9,20 +9,16 @@ number, and what is noted is [number of the row, what was drawn for it], call by
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
-if "tf_keras" in sys.argv:
-    os.environ["TF_USE_LEGACY_KERAS"] = "1"
-
 import keras as keras_3
 import numpy as np
 import tensorflow as tf
-from common import result, single_threaded_ops
+from common import keras_of, result, single_threaded_ops
 
-keras: Any = tf.keras
+keras: Any = keras_of(sys.argv)
 WORDS = set(sys.argv[1:])
 LEGACY, EAGER, JIT = ("tf_keras" in WORDS, "eager" in WORDS, "jit" in WORDS)
 ROWS, BATCH, EPOCHS, WIDE = 22, 10, 2, 3
