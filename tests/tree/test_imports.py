@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "variables": {"config", *_ENGINE},
     "average": {"config", *_ENGINE, "variables"},
     "global_batch": {"config", *_ENGINE, "variables", "average"},
-    "random": {"config", *_ENGINE, "average", "global_batch"},
+    "random": {"config", *_ENGINE, "variables", "average", "global_batch"},
     "data": {"config", *_ENGINE, "average", "global_batch", "random"},
     "files": {"config", "errors", *_ENGINE, "variables"},
     "distribute": {"config", *_ENGINE, "average", "global_batch", "keras"},

@@ -295,6 +295,44 @@ def conditional_case() -> list[int]:
         return encode(session.run(variable))
 
 
+def made_in_step_case(function: bool, draw: Callable[[], Any]) -> list[list[int]]:
+    """A variable that the first step makes: its value before the step is over, and after it."""
+    made: list[Any] = []
+
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            if not made:
+                made.append(tf.Variable(draw() * 0.5))
+            loss = tf.reduce_mean(tf.square(tf.matmul(x, made[0])))
+        start = tf.identity(made[0])
+        optimizer.apply(tape.gradient(loss, made), made)
+        return start
+
+    optimizer = tf.keras.optimizers.SGD(RATE)
+    data = np.random.default_rng(8).normal(size=(8, 8)).astype(np.float32)
+    run = tf.function(step) if function else step
+    starts = [run(x) for x in tf.mpi.shard(tf.data.Dataset.from_tensors(data), batched=True)]
+    return [encode(starts[0].numpy()), encode(made[0].numpy())]
+
+
+def made_in_step_cases() -> dict[str, Any]:
+    """By a function or not: where each rank draws its own, and where a draw may be for samples."""
+
+    def own() -> Any:
+        return tf.random.stateless_normal([8, 3], [RANK, 1])
+
+    def noise() -> Any:
+        return tf.random.stateless_normal([8, 1], [3, 2])
+
+    def sequence() -> Any:
+        return tf.random.normal([8, 1], seed=3)
+
+    cases = {"own": made_in_step_case(True, own), "sequence": made_in_step_case(True, sequence)}
+    for function in (False, True):
+        cases[f"noise, {function}"] = made_in_step_case(function, noise)
+    return {"made in a step": cases, "one process": encode((noise() * 0.5).numpy())}
+
+
 def main() -> None:
     single_threaded_ops()
     eager = {"eager": raw_case(function=False), "checkpoint eager": checkpoint_case(function=False)}
@@ -314,6 +352,7 @@ def main() -> None:
     printed["conditional"] = conditional_case()
     printed["generator"] = generator_case()
     printed["other variable"] = other_variable_case()
+    printed |= made_in_step_cases()  # the last: draws of a loop over divided data are for samples
     result(printed)
 
 

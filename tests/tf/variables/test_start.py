@@ -79,3 +79,15 @@ def test_random_generators_stay_apart(ranks):
     noise, value = zip(*(rank["generator"] for rank in ranks))
     assert noise[0] != noise[1]
     assert value[0] == value[1]
+
+
+def test_variables_that_a_step_makes(ranks):
+    """The first call of a function runs their initializers, and is their start as well.
+
+    [8, 1] is a multiple of the samples that a rank has: such a draw is taken for noise of the
+    samples, and a variable of it must still begin as in one process, before the first forward pass.
+    """
+    for rank in ranks:
+        assert rank["made in a step"] == ranks[0]["made in a step"]
+        for function in (False, True):
+            assert rank["made in a step"][f"noise, {function}"][0] == rank["one process"]

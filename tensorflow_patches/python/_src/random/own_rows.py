@@ -29,11 +29,14 @@ from tensorflow.mpi._src.global_batch.sites import Draw
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.random import entropy, philox
 from tensorflow.mpi._src.runtime import group, threads
+from tensorflow.mpi._src.variables import initial_broadcast
 
 _APART = 2**40  # numbers: more than one op draws
 _MANY, _ODD = 2**31 - 1, 0x9E3779B1
 
-_local = threading.local()  # .decided: of the op that a generator is about to call; .inside
+# .decided: of the op that a generator is about to call; .inside; .by_size: shapes of what was drawn
+# for samples since nothing told otherwise.
+_local = threading.local()
 
 
 class _Parameters(NamedTuple):
@@ -147,6 +150,23 @@ def _is_shared_out(in_step: bool = True) -> bool:
     if not scope.is_shared_out() or scope.is_computed_alike():
         return False
     return not in_step or _in_own_step()
+
+
+def variable_created(variable: Any) -> None:
+    """See hooks.variable_created.
+
+    In an eager step a draw that was taken for samples' noise may have been a variable's initial
+    value. What rank 0 draws, for the first samples, is what one process draws for it.
+    """
+    from tensorflow.python.eager import context
+
+    initial_broadcast.variable_created(variable)
+    shapes: set[Any] = getattr(_local, "by_size", set())
+    if not shapes or not context.executing_eagerly() or variable.shape.rank is None:
+        return
+    if (shape := tuple(variable.shape)) in shapes and _is_shared_out(in_step=False):
+        shapes.discard(shape)
+        initial_broadcast.variable_starts(variable)
 
 
 def _in_own_step() -> bool:
@@ -363,7 +383,11 @@ def _decided(call: _Call) -> Draw | None:
     part = batch.current()
     if part is None:
         rows = scope.own_rows()
-        return _by_size(call, rows) if tf.executing_eagerly() else _by_arguments(call, rows)
+        found = _by_size(call, rows) if tf.executing_eagerly() else _by_arguments(call, rows)
+        if found is not None and found.axis is not None and call.static is not None:
+            _local.by_size = getattr(_local, "by_size", set())
+            _local.by_size.add(tuple(call.static))
+        return found
     if _is_nested():
         return _by_arguments(call, {part.static_rows})
     if part.look is not None:

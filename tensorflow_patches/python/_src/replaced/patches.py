@@ -10,6 +10,7 @@ from tensorflow.mpi._src.compat_v1 import gradients, sessions, subclasses
 from tensorflow.mpi._src.data import dataset_shard, seeds
 from tensorflow.mpi._src.files import saves, tensorflow_files
 from tensorflow.mpi._src.interpose.rows import ALWAYS, How, Row
+from tensorflow.mpi._src.random import own_rows
 from tensorflow.mpi._src.variables import initial_broadcast
 
 _START, _SESSIONS = "tf/variables/test_start.py", "tf/compat_v1/test_compat_v1.py"
@@ -26,7 +27,7 @@ def _decorator(hook: str, wrapper: Callable[..., Any]) -> Row:
 
 
 PATCHES = (
-    _call("variable_created", initial_broadcast.variable_created, _START),
+    _call("variable_created", own_rows.variable_created, _START),
     _call("function_called", initial_broadcast.function_called, _START),
     _call("tape_entered", initial_broadcast.tape_entered, _START),
     _call("optimizer_ready", initial_broadcast.before_optimizer, _SESSIONS),

@@ -22,6 +22,7 @@ from tensorflow.mpi._src.variables import large_variables, naming, replica_check
 busy = threading.local()  # a sync reads variables through the very calls that are hooked
 _counter = itertools.count()  # of syncs of functions and tapes, in program order
 _optimizer_counter = itertools.count()  # of eager optimizers, in the order of their first update
+_variable_counter = itertools.count()  # of variables that a step makes, in program order
 _lock = threading.Lock()
 _created = itertools.count()
 # Eager variables that exist, in creation order; to be changed and looped over under _lock. Each
@@ -37,6 +38,11 @@ def variable_created(variable: Any) -> None:
     if not variable._in_graph_mode:
         with _lock:
             _variables[next(_created)] = variable
+
+
+def variable_starts(variable: Any) -> None:
+    """Synchronizes a variable that all ranks have just made, before anything reads it."""
+    _sync_variables(f"start of variable {next(_variable_counter)}", [variable])
 
 
 def _live_variables() -> list[Any]:
@@ -86,11 +92,13 @@ def checkpoint_restored(checkpoint: Any, path: Any) -> None:
         state_changed(f"restore({str(path)!r})", found)
 
 
-def _sync_handles(label: str, handles: Iterable[Any], trained: Iterable[Any] = ()) -> None:
-    """`trained` are those of `handles` that are known to be trained.
+def _sync_handles(label: str, handles: Iterable[Any], trained: Iterable[Any] = ()) -> bool:
+    """Synchronizes `handles`; returns whether that is done, and notes it then.
 
-    They are matched among themselves, so that another variable of the same name, dtype and shape
-    that only one rank has cannot be taken for one of them.
+    It is not where one has no value on some rank: a function makes it in its first call.
+    `trained` are those of `handles` that are known to be trained. They are matched among
+    themselves, so that another variable of the same name, dtype and shape that only one rank has
+    cannot be taken for one of them.
     """
     from tensorflow.python.framework import ops
 
@@ -99,7 +107,13 @@ def _sync_handles(label: str, handles: Iterable[Any], trained: Iterable[Any] = (
         ordered = sorted(handles, key=states.creation)
         roles = {id(handle): "trained" for handle in trained}
         found = [states.of_handle(handle, roles.get(id(handle), "other")) for handle in ordered]
-        states.synchronize(label, [state for state in found if state is not None])
+        late = sum(state is None and states.lacks_value(handle)
+                   for handle, state in zip(ordered, found))  # fmt: skip
+        known = [state for state in found if state is not None]
+        complete = states.synchronize(label, known, late)
+        if complete:
+            _synchronized_handles.update(naming.handle_name(handle)[1] for handle in ordered)
+    return complete
 
 
 _synchronized_handles: set[str] = set()
@@ -110,8 +124,9 @@ def _before_function(graph: Any, captured: Any) -> None:
     if getattr(busy, "on", False):
         return
     if graph._tf_mpi_synchronized != _generation:
-        graph._tf_mpi_synchronized = _generation
-        _sync_function(graph, captured)
+        generation = _generation
+        if _sync_function(graph, captured):
+            graph._tf_mpi_synchronized = generation
         graph._tf_mpi_replicas = _replicas(graph._tf_mpi_trained.values())
     _compare_replicas(graph._tf_mpi_replicas)
 
@@ -135,21 +150,20 @@ def _compare_replicas(known: tuple[Any, dict[str, Any]]) -> None:
         )
 
 
-def _sync_function(graph: Any, captured: Any) -> None:
+def _sync_function(graph: Any, captured: Any) -> bool:
+    """Whether it has nothing left to synchronize."""
     from tensorflow.python.framework import dtypes
 
     trained = {naming.handle_name(handle)[1] for handle in graph._tf_mpi_trained.values()}
     if trained <= _synchronized_handles:
-        return
+        return True
     handles = {id(t): t for t in captured if getattr(t, "dtype", None) == dtypes.resource}
     handles.update(graph._tf_mpi_trained)
     fresh = {
         i: h for i, h in handles.items() if naming.handle_name(h)[1] not in _synchronized_handles
     }
-    _synchronized_handles.update(trained)
     label = f"start of function {next(_counter)}"
-    _sync_handles(label, fresh.values(), graph._tf_mpi_trained.values())
-    _synchronized_handles.update(naming.handle_name(h)[1] for h in fresh.values())
+    return _sync_handles(label, fresh.values(), graph._tf_mpi_trained.values())
 
 
 def _before_tape() -> None:
@@ -279,4 +293,3 @@ def _sync_variables(label: str, variables: list[Any]) -> None:
             if name not in _synchronized_handles:
                 handles[name] = handle
     _sync_handles(label, handles.values())
-    _synchronized_handles.update(handles)

@@ -34,10 +34,11 @@ class State:
     large: large_variables.EagerVariable | large_variables.FetchedVariable | None = None
 
 
-def synchronize(label: str, states: list[State]) -> None:
+def synchronize(label: str, states: list[State], late: int = 0) -> bool:
     """Rank 0's values of the variables that every rank has become every rank's.
 
-    Only what differs travels. Every rank must call it, each with what it has.
+    Only what differs travels. Every rank must call it, each with what it has, and how many of its
+    variables have no value yet. Returns whether no rank has any of those.
     """
     values = [None if state.large is not None else state.read() for state in states]
     mine: dict[str, list[int]] = collections.defaultdict(list)
@@ -46,7 +47,8 @@ def synchronize(label: str, states: list[State]) -> None:
         digest = control_plane.digest(value) if state.large is None else state.large.digest()
         mine[state.key].append(digest)
         places[state.key].append(index)
-    everyone = control_plane.headers(f"{label} manifest", mine)
+    told = control_plane.headers(f"{label} manifest", [mine, late])
+    everyone = [theirs for theirs, _ in told]
     agreed = sorted(
         key
         for key, digests in mine.items()
@@ -77,29 +79,43 @@ def synchronize(label: str, states: list[State]) -> None:
         f"{label}: {sum(len(mine[key]) for key in agreed)} of {len(states)} variables "
         f"synchronized with rank 0, {len(differing)} of them had differed"
     )
+    return not any(theirs for _, theirs in told)
 
 
 def is_random_state(name: str) -> bool:
     return any(word in name for word in _RANDOM_STATE)
 
 
-def of_handle(handle: Any, role: str) -> State | None:
-    """None for what is no variable, has no value, or is the state of a random generator."""
+def _dtype(handle: Any) -> Any:
+    """Of a variable that may be synchronized; None for other resources, and random states."""
     from tensorflow.python.framework import dtypes
-    from tensorflow.python.ops import gen_resource_variable_ops as raw
 
     data = getattr(handle, "_handle_data", None)
     if data is None or not data.is_set or len(data.shape_and_type) != 1:
         return None
     container, name = naming.handle_name(handle)
-    debug_name = name.rpartition("/")[0]
-    if container != "Anonymous" or is_random_state(debug_name):
+    if container != "Anonymous" or is_random_state(name.rpartition("/")[0]):
         return None
     dtype = dtypes.as_dtype(data.shape_and_type[0].dtype)
-    if dtype in (dtypes.string, dtypes.variant, dtypes.resource):
+    return None if dtype in (dtypes.string, dtypes.variant, dtypes.resource) else dtype
+
+
+def lacks_value(handle: Any) -> bool:
+    """Whether it is a variable whose initializer has not run yet."""
+    from tensorflow.python.ops import gen_resource_variable_ops as raw
+
+    return _dtype(handle) is not None and not raw.var_is_initialized_op(handle).numpy()
+
+
+def of_handle(handle: Any, role: str) -> State | None:
+    """None for what is no variable, has no value, or is the state of a random generator."""
+    from tensorflow.python.ops import gen_resource_variable_ops as raw
+
+    dtype = _dtype(handle)
+    if dtype is None or lacks_value(handle):
         return None
-    if not raw.var_is_initialized_op(handle).numpy():
-        return None
+    container, name = naming.handle_name(handle)
+    debug_name = name.rpartition("/")[0]
 
     def read() -> Any:
         return raw.read_variable_op(handle, dtype).numpy()
