@@ -175,6 +175,29 @@ MUTATIONS: tuple[Mutation, ...] = (
         "        return False\n",
         ("test_whole_batch.py::test_moments_are_those_of_the_whole_batch",),
     ),
+    Mutation(
+        "selection",
+        "a rank takes the samples before its own",
+        "    rows = (size[0] + group.rank) // group.size  # see batch_shard.first_row\n",
+        "    rows = (size[0] + group.rank) // group.size + 1\n",
+        ("test_selected.py::test_samples_are_those_of_one_process",),
+    ),
+    Mutation(
+        "filtered",
+        "a selection goes past a filter",
+        "    if not transformations.keeps_elements(dataset):\n        found.walls",
+        '    if transformations.name(dataset) == "filter":\n'
+        "        return _delayed(dataset._input_dataset, found)\n"
+        "    if not transformations.keeps_elements(dataset):\n        found.walls",
+        ("test_selected.py::test_samples_are_those_of_one_process",),
+    ),
+    Mutation(
+        "purity",
+        "the function of a variable is taken for pure",
+        "        if op in _TIMED or not",
+        "        if not",
+        ("test_selected.py::test_a_wall_is_named_and_no_work_moves_past_it",),
+    ),
     *GPUS,
 )
 

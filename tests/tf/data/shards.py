@@ -79,6 +79,8 @@ def datasets():
         "unknown": whole.filter(lambda number: number[0] != 3).batch(BATCH),
         "repeat": whole.batch(BATCH).repeat(),
         "single": whole.batch(1),
+        "mapped": whole.map(lambda number: number + 0).shuffle(7, seed=3).batch(BATCH).map(tf.abs),
+        "longest": whole.map(lambda number: number + 0).padded_batch(BATCH, [None]),
     }
 
 

@@ -1,10 +1,12 @@
 """This rank's part of a dataset of batches: which samples, with what weight.
 
-Every rank runs the same input pipeline, so that all see the same batches, and takes a slice of
-each: of B samples rank r of N has those from r * B // N up to (r + 1) * B // N (why a slice:
-docs/decisions/072-rows-together.md). A batch that does not divide evenly gives ranks unequal
-numbers of samples: each element then becomes a `Shard`, whose weight makes the plain mean of the
-ranks' gradients the mean over the batch's samples.
+All ranks have the same input pipeline, so that all see the same batches, and take a slice of each.
+Of B samples rank r of N has (B + r) // N, those after rank r - 1's (why a slice:
+docs/decisions/072-rows-together.md). What of a pipeline a rank need not do: selection.py.
+
+A batch that does not divide evenly gives ranks unequal numbers of samples: each element then
+becomes a `Shard`, whose weight makes the plain mean of the ranks' gradients the mean over the
+batch's samples.
 """
 
 from __future__ import annotations
@@ -73,8 +75,12 @@ def data_of(element: Any) -> Any:
 
 
 def first_row(rows: Any, rank: int) -> Any:
-    """Where `rank`'s samples begin in a batch of `rows`, and those of the rank before end."""
-    return rows * rank // group.size
+    """Where `rank`'s samples begin in a batch of `rows`, and those of the rank before end.
+
+    Rank r has (rows + r) // size: of a smaller batch no rank has more.
+    """
+    short = rank + rows % group.size - group.size  # how many before it have one sample more
+    return rows // group.size * rank + (short + abs(short)) // 2
 
 
 class Counted(NamedTuple):
@@ -120,6 +126,19 @@ def weighted(sizes: Collection[int] | None) -> Callable[[Any, Any, Any, Any], An
     return shard if sizes and min(sizes) >= group.size else maybe_shard
 
 
+def part_of(spec: Any, batch: Any) -> tuple[Any, Any, Any, Any]:
+    """This rank's samples of a batch of `spec`; how many; of how many; the place of the first."""
+    import tensorflow as tf
+
+    rows = num_rows(spec, batch)
+    if not of_one_length(spec):
+        rows = _all_of(rows, spec, batch)
+    first, end = first_row(rows, group.rank), first_row(rows, group.rank + 1)
+    # A batch with any sample has one at `first`, also where first == end.
+    data = _slice(spec, batch, first, tf.maximum(end, tf.minimum(first + 1, rows)))
+    return data, end - first, rows, first
+
+
 def shard_batches(dataset: Any, element: Callable[[Any, Any, Any, Any], Any]) -> Any:
     """This rank's samples of each of the dataset's batches.
 
@@ -131,21 +150,8 @@ def shard_batches(dataset: Any, element: Callable[[Any, Any, Any, Any], Any]) ->
     Returns:
       A tf.data.Dataset with as many elements. It asks `dataset` for none ahead of need.
     """
-    import tensorflow as tf
-
     spec = dataset.element_spec
-    check_rows = _more_than_one_length(spec)
-
-    def part(batch: Any) -> Any:
-        rows = num_rows(spec, batch)
-        if check_rows:
-            rows = _all_of(rows, spec, batch)
-        first, end = first_row(rows, group.rank), first_row(rows, group.rank + 1)
-        # A batch with any sample has one at `first`, also where first == end.
-        data = _slice(spec, batch, first, tf.maximum(end, tf.minimum(first + 1, rows)))
-        return element(data, end - first, rows, first)
-
-    return one_by_one(dataset, part)
+    return one_by_one(dataset, lambda batch: element(*part_of(spec, batch)))
 
 
 def one_by_one(dataset: Any, function: Callable[[Any], Any]) -> Any:
@@ -214,11 +220,11 @@ def differing_rows(spec: Any) -> list[int] | None:
     return found if len(found) > 1 else None
 
 
-def _more_than_one_length(spec: Any) -> bool:
-    """Whether first dimensions are only seen to be equal when a batch is there."""
+def of_one_length(spec: Any) -> bool:
+    """Whether first dimensions are seen to be equal before a batch is there."""
     batched = [leaf for leaf in _leaves(spec) if samples.is_batched(leaf)]
     known = {_known_rows(leaf) for leaf in batched}
-    return len(batched) > 1 and (None in known or len(known) > 1)
+    return len(batched) <= 1 or (None not in known and len(known) == 1)
 
 
 def _all_of(rows: Any, spec: Any, batch: Any) -> Any:

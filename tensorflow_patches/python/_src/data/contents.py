@@ -174,6 +174,25 @@ def _is_table_of(handle: Any, keys: str, values: str) -> bool:
     return True
 
 
+def is_written_table(captured: Any) -> bool:
+    """Whether it is a lookup table that can be written: an insert of nothing is no error."""
+    import tensorflow as tf
+
+    if not _is_eager(captured) or captured.dtype != tf.resource:
+        return False
+    for keys, values in _TABLES:
+        if not _is_table_of(captured, keys, values):
+            continue
+        try:
+            nothing = tf.zeros([0], keys), tf.zeros([0], values)
+            tf.raw_ops.LookupTableInsertV2(
+                table_handle=captured, keys=nothing[0], values=nothing[1]
+            )
+        except tf.errors.OpError:
+            return False
+    return True
+
+
 def _numbers(values: Any) -> Any:
     import tensorflow as tf
 

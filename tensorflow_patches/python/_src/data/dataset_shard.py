@@ -13,7 +13,7 @@ from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import scope
-from tensorflow.mpi._src.data import batch_shard, determinism, streams, transformations
+from tensorflow.mpi._src.data import batch_shard, determinism, selection, streams, transformations
 from tensorflow.mpi._src.messaging import collectives
 from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.runtime import group, log, threads
@@ -48,7 +48,7 @@ def shard(dataset: Any, batched: bool | None) -> Any:
         "tf.mpi.shard",
     )
     if batched:
-        part = batch_shard.shard_batches(stream.dataset, batch_shard.plain)
+        part = selection.shard_batches(stream, batch_shard.plain)
     else:
         part = _every_nth(stream)
     part._tf_mpi_part = True
@@ -82,7 +82,7 @@ def _every_nth(stream: streams.Stream) -> Any:
         return streams.every_nth(dataset, drop_remainder=True)
     if isinstance(length, int):
         dataset = dataset.take(length // group.size * group.size)
-    return dataset.shard(group.size, group.rank)
+    return selection.every_nth(dataset)
 
 
 def _has_batches(dataset: Any) -> bool:

@@ -22,6 +22,12 @@ _HARMLESS = {
     "VarHandleOp", "While",
 }  # fmt: skip
 
+# Of these, what gives another value when something else runs before it, or shows that it has run.
+_TIMED = {
+    "MutableHashTable", "MutableHashTableV2", "Print", "PrintV2", "ReadVariableOp",
+    "ResourceGather", "ResourceGatherNd", "VarHandleOp",
+}  # fmt: skip
+
 
 def description(dataset: Any) -> list[Any] | None:
     """Ranks whose descriptions are equal have the same elements. None: that cannot be told.
@@ -72,6 +78,22 @@ def is_made_by_python(dataset: Any) -> bool:
             if any("PyFunc" in op for op in ops):
                 return True
     return False
+
+
+def why_in_order(wrapped: Any) -> str | None:
+    """Why a harmless function of tf.data's cannot run later, or for fewer elements; None: it can.
+
+    The function of a variable, or of a table that may be written, has other values then.
+    """
+    function = wrapped.function
+    if not hasattr(function, "captured_inputs"):
+        return "is of compat.v1"
+    for op in contents.node_ops(function.graph.as_graph_def()):
+        if op in _TIMED or not _is_harmless(op) or "Dataset" in op:
+            return f"is no function of its element alone ({op})"
+    if any(map(contents.is_written_table, function.captured_inputs)):
+        return "reads a table that may be written"
+    return None
 
 
 def _sources(dataset: Any) -> Iterator[Any]:

@@ -15,7 +15,14 @@ from typing import Any, NamedTuple
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import scope
-from tensorflow.mpi._src.data import batch_shard, own_part, predictions, streams, transformations
+from tensorflow.mpi._src.data import (
+    batch_shard,
+    own_part,
+    predictions,
+    selection,
+    streams,
+    transformations,
+)
 from tensorflow.mpi._src.global_batch import batch, plan, results, states
 from tensorflow.mpi._src.global_batch.sites import Plan
 from tensorflow.mpi._src.interpose import rows
@@ -176,7 +183,7 @@ def _to_predict(
 
 def _part(stream: streams.Stream, element: Callable[[Any, Any, Any, Any], Any]) -> Any:
     """This rank's samples, made ahead of need if no other rank must ask for them, too."""
-    part = batch_shard.shard_batches(stream.dataset, element)
+    part = selection.shard_batches(stream, element)
     if stream.once:
         return part.prefetch(1)
     return part if stream.fed else part.prefetch(_AHEAD)

@@ -1,12 +1,12 @@
 """TensorFlow's own datasets, by their classes: TensorFlow 2.16 to 2.21.
 
-Nothing else asks for the class of a dataset. One that is not here is taken for one that passes the
-elements of its inputs on, one by one.
+Nothing else asks for the class of a dataset, or makes one of a class. One that is not here is taken
+for one that passes the elements of its inputs on, one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 _PACKAGE = "tensorflow.python.data."
@@ -28,6 +28,16 @@ _TAKE_APART = {
 }
 _PREFETCH = {f"{_OPS}prefetch_op": ("_PrefetchDataset",)}
 _GENERATOR = {f"{_OPS}from_generator_op": ("_GeneratorDataset",)}
+_MAP = {f"{_OPS}map_op": ("_MapDataset", "_ParallelMapDataset")}
+_BATCH = {f"{_OPS}batch_op": ("_BatchDataset", "_ParallelBatchDataset")}
+_PADDED_BATCH = {f"{_OPS}padded_batch_op": ("_PaddedBatchDataset",)}
+_ZIP = {f"{_OPS}zip_op": ("_ZipDataset",)}
+_SHUFFLE = {f"{_OPS}shuffle_op": ("_ShuffleDataset",)}
+_OPTIONS = {f"{_OPS}dataset_ops": ("_OptionsDataset",)}
+_COUNTED = {f"{_OPS}{name}_op": (f"_{name.title()}Dataset",) for name in ("repeat", "skip", "take")}
+_SHARD = {f"{_OPS}shard_op": ("_ShardDataset",)}
+_SEEDS = "_tf_mpi_seeds"  # on a shuffle: those of its next orders
+_OF_A_SHUFFLE = ("_buffer_size", "_seed", "_seed2", "_reshuffle_each_iteration", "_name")
 
 
 def _is(dataset: Any, classes: Mapping[str, tuple[str, ...]]) -> bool:
@@ -54,3 +64,147 @@ def is_prefetch(dataset: Any) -> bool:
 def is_of_generator(dataset: Any) -> bool:
     """Whether a generator of Python's yields its elements."""
     return _is(dataset, _GENERATOR)
+
+
+def is_map(dataset: Any) -> bool:
+    return _is(dataset, _MAP)
+
+
+def is_batch(dataset: Any) -> bool:
+    """Whether it puts its input's elements together, as many as it says: see batched_again."""
+    return _is(dataset, _BATCH) or (_is(dataset, _PADDED_BATCH) and _pads_to_one_shape(dataset))
+
+
+def comes_of_batch(dataset: Any) -> bool:
+    """Whether its elements are those of a batch(), as they are."""
+    from tensorflow.python.data.ops import dataset_ops
+
+    while isinstance(dataset, dataset_ops.UnaryUnchangedStructureDataset):
+        dataset = dataset._input_dataset
+    return _is(dataset, _BATCH) or _is(dataset, _PADDED_BATCH)
+
+
+def is_zip(dataset: Any) -> bool:
+    return _is(dataset, _ZIP)
+
+
+def name(dataset: Any) -> str:
+    """As the script calls it: "map", "shuffle"."""
+    words = type(dataset).__name__.strip("_").removeprefix("Parallel").removesuffix("Dataset")
+    return "".join(f"_{word.lower()}" if word.isupper() else word for word in words).strip("_")
+
+
+def keeps_elements(dataset: Any) -> bool:
+    """Whether it leaves some elements out, repeats, reorders or awaits them, and looks at none.
+
+    These are what `again` makes over another input.
+    """
+    from tensorflow.python.eager import context
+
+    if _is(dataset, _SHUFFLE):  # in a function its seeds are not to be had
+        return bool(context.executing_eagerly())
+    if _is(dataset, _PREFETCH):
+        return constant(dataset._buffer_size) is not None
+    return any(_is(dataset, classes) for classes in (_COUNTED, _SHARD, _OPTIONS))
+
+
+def again(dataset: Any, source: Any) -> Any:
+    """The same transformation over another input.
+
+    All shuffles that are made again of one draw from one sequence of seeds: an order for each time
+    that one of them is iterated.
+    """
+    from tensorflow.python.data.ops import dataset_ops, prefetch_op
+
+    if _is(dataset, _SHUFFLE):
+        return _shuffled_again(dataset, source)
+    if _is(dataset, _COUNTED):
+        return type(dataset)(source, dataset._count, name=dataset._name)
+    if _is(dataset, _SHARD):
+        return type(dataset)(source, dataset._num_shards, dataset._index, dataset._name)
+    if _is(dataset, _PREFETCH):
+        size = constant(dataset._buffer_size)
+        return prefetch_op._PrefetchDataset(source, size, name=dataset._name)
+    return dataset_ops._OptionsDataset(source, dataset.options(), name=dataset._name)
+
+
+def _shuffled_again(dataset: Any, source: Any) -> Any:
+    from tensorflow.python.data.ops import dataset_ops
+    from tensorflow.python.ops import gen_dataset_ops
+
+    if not hasattr(dataset, _SEEDS):
+        seeds = gen_dataset_ops.anonymous_seed_generator(
+            dataset._seed, dataset._seed2, dataset._reshuffle_each_iteration
+        )
+        setattr(dataset, _SEEDS, seeds)
+    held = {field: value for field, value in vars(dataset).items() if field in _OF_A_SHUFFLE}
+    new = object.__new__(type(dataset))
+    vars(new).update(held, _input_dataset=source)
+    variant = gen_dataset_ops.shuffle_dataset_v3(
+        source._variant_tensor,
+        buffer_size=dataset._buffer_size,
+        seed=dataset._seed,
+        seed2=dataset._seed2,
+        seed_generator=getattr(dataset, _SEEDS)[0],
+        reshuffle_each_iteration=dataset._reshuffle_each_iteration,
+        **new._common_args,
+    )
+    dataset_ops.UnaryUnchangedStructureDataset.__init__(new, source, variant)
+    return new
+
+
+def mapped_again(dataset: Any, source: Any, function: Callable[..., Any]) -> Any:
+    """`source` mapped by `function` as `dataset`, a map, maps its input; in order."""
+    told = {"name": dataset._name}
+    if hasattr(dataset, "_num_parallel_calls"):
+        told |= {"num_parallel_calls": dataset._num_parallel_calls, "deterministic": True}
+    for field in ("_use_unbounded_threadpool", "_force_synchronous"):
+        if getattr(dataset, field, False):
+            told[field.removeprefix("_force").removeprefix("_")] = True
+    return source.map(function, **told)
+
+
+def batch_size(dataset: Any) -> tuple[int, bool] | None:
+    """Of a batch: how many elements it takes, and whether it drops a remainder; None if unknown."""
+    size, drops = constant(dataset._batch_size), constant(dataset._drop_remainder)
+    return None if size is None or drops is None else (size, bool(drops))
+
+
+def batched_again(dataset: Any, source: Any, size: int) -> Any:
+    """As `dataset`, a batch, but of `size` elements (tag, an element of its input).
+
+    In order. Tags are scalars of int64.
+    """
+    import tensorflow as tf
+
+    drops, told = dataset._drop_remainder, {"name": dataset._name}
+    if _is(dataset, _PADDED_BATCH):
+        shapes, values = dataset._padded_shapes, dataset._padding_values
+        zero = tf.constant(0, tf.int64)
+        return source.padded_batch(size, ([], shapes), (zero, values), drops, **told)
+    if hasattr(dataset, "_num_parallel_calls"):
+        told |= {"num_parallel_calls": dataset._num_parallel_calls, "deterministic": True}
+    return source.batch(size, drops, **told)
+
+
+def _pads_to_one_shape(dataset: Any) -> bool:
+    """Whether no shape is that of the longest element of a batch."""
+    import tensorflow as tf
+    from tensorflow.python.data.util import nest
+
+    shapes = tf.data.experimental.get_structure(dataset._input_dataset)
+    given = [spec.shape for spec in nest.flatten(shapes)]
+    padded = [spec.shape for spec in nest.flatten(dataset.element_spec)]
+    for source, made in zip(given, padded, strict=True):
+        if source.rank is None or made.rank is None:
+            return False
+        if any(size is None and of is None for size, of in zip(made[1:], source, strict=True)):
+            return False
+    return True
+
+
+def constant(tensor: Any) -> int | None:
+    from tensorflow.python.framework import tensor_util
+
+    value = tensor_util.constant_value(tensor)
+    return None if value is None else int(value)

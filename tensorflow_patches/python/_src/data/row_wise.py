@@ -1,0 +1,89 @@
+"""Whether a map of batches makes of each row a row, for itself: then it may be given some of them.
+
+Told from its ops, by the rules of the global batch (global_batch/rules.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorflow.mpi._src.data import batch_shard, contents, determinism, transformations
+from tensorflow.mpi._src.global_batch import kinds, samples
+from tensorflow.mpi._src.global_batch.kinds import Kind
+from tensorflow.mpi._src.global_batch.sizes import ONE
+
+
+def function(dataset: Any) -> Any:
+    """The function of `dataset`, a map of batches, for any number of rows.
+
+    A str, words that say why, if it is not to be given some of them.
+    """
+    wrapped = dataset._map_func
+    why = determinism.why_in_order(wrapped)
+    if why is not None:
+        return why
+    spec = dataset._input_dataset.element_spec
+    if not _is_of_tensors(spec) or not _is_of_tensors(dataset.element_spec):
+        return "is of other than plain tensors"
+    if batch_shard.static_rows(spec) is not None:
+        wrapped = _of_any_rows(wrapped, spec)
+        if isinstance(wrapped, str):
+            return wrapped
+    return _why_mixed(wrapped) or wrapped
+
+
+def has_one_length(dataset: Any) -> bool:
+    """Whether all tensors of a batch surely have as many rows."""
+    return batch_shard.of_one_length(dataset.element_spec) or transformations.comes_of_batch(
+        dataset
+    )
+
+
+def _is_of_tensors(spec: Any) -> bool:
+    import tensorflow as tf
+
+    return all(
+        isinstance(leaf, tf.TensorSpec) and leaf.shape.rank is not None
+        for leaf in tf.nest.flatten(spec)
+    )
+
+
+def _of_any_rows(wrapped: Any, spec: Any) -> Any:
+    """The script's function traced anew: in a graph of one size a size is a number like others."""
+    import tensorflow as tf
+    from tensorflow.python.data.ops import structured_function
+
+    def of_any(leaf: Any) -> Any:
+        return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype) if leaf.shape.rank else leaf
+
+    try:
+        return structured_function.StructuredFunctionWrapper(
+            wrapped._func, "Dataset.map()", input_structure=tf.nest.map_structure(of_any, spec)
+        )
+    except Exception as error:
+        return f"is for batches of one size: {error}"
+
+
+def _why_mixed(wrapped: Any) -> str | None:
+    import tensorflow as tf
+
+    graph = wrapped.function.graph
+    if "Assert" in contents.node_ops(graph.as_graph_def()):
+        return "looks at a batch (Assert)"
+    leaves = tf.nest.flatten(wrapped._input_structure)
+    analysis = kinds.Analysis({
+        kinds.key(given): Kind.ROWS if samples.is_batched(leaf) else Kind.CONST
+        for given, leaf in zip(graph.inputs, leaves)
+    })  # fmt: skip
+    for made in graph.outputs:
+        told = analysis.told(made)
+        if not made.shape.rank and made.shape.rank is not None:
+            if told.is_const:
+                continue
+        elif told.kind in kinds.ROWS and told.outer == ONE and told.inner == ONE:
+            continue
+        op = analysis.why(made)
+        return f"mixes the samples of a batch{f' ({op.type})' if op is not None else ''}"
+    if analysis.foreign_draws:
+        return f"draws for a batch ({analysis.foreign_draws[0].type})"
+    return None

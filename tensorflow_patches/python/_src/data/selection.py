@@ -1,0 +1,328 @@
+"""Which samples of a batch are a rank's, decided before a pipeline works on them.
+
+A rank takes its part of each batch (batch_shard.py). What a pipeline does to each sample for itself
+(decode, resize, parse) it then needs to do for these alone. So the pipeline is made again, of the
+script's own Dataset objects: from its end back to where elements are put into batches, and from
+there back over maps of pure functions to what does not keep the elements' order and number. There
+the undecoded elements of a batch are counted off, a rank's are taken, and the maps are applied to
+them. What is trained on is the same, sample by sample. Why so: docs/decisions/076-selection.md.
+
+    source > shuffle > map decode > batch 64 > prefetch     becomes, on each of two ranks,
+    source > shuffle > [32 of each 64] > map decode > batch 32 > prefetch
+
+Elements below are (tag, data): the tag, an int64, is the number of samples of the batch on all
+ranks; of a batch, a vector of as many.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tensorflow.mpi._src.data import (
+    batch_shard,
+    contents,
+    determinism,
+    row_wise,
+    streams,
+    transformations,
+)
+from tensorflow.mpi._src.runtime import group, log
+
+
+class Step(NamedTuple):
+    """A map, or what reads ahead of one, that waits for the selection.
+
+    path: to which part of an element it belongs: of each zip around it, what that zips, and which
+    of these it is in.
+    """
+
+    dataset: Any
+    path: tuple[tuple[Any, int], ...] = ()
+
+
+class Delayed(NamedTuple):
+    """`dataset`, and what is to be done to its elements, in order."""
+
+    dataset: Any
+    steps: tuple[Step, ...] = ()
+
+
+class Wall(NamedTuple):
+    """What every rank must do for all samples, as all that comes before.
+
+    dataset: at which selection ends. why: words; None if it has no work before it.
+    """
+
+    dataset: Any
+    why: str | None = None
+
+
+class Found(NamedTuple):
+    """What has been met on the way: walls; and what is done for this rank's samples alone."""
+
+    walls: list[Wall]
+    shared: list[Any]
+
+
+def shard_batches(stream: streams.Stream, element: Callable[[Any, Any, Any, Any], Any]) -> Any:
+    """batch_shard.shard_batches of a stream, with little work for other ranks' samples."""
+    import tensorflow as tf
+
+    found = Found([], [])
+    selected = None if stream.fed else _selected(stream.dataset, found)
+    if not stream.fed:
+        _say(stream.dataset, found)
+    if selected is None:
+        return batch_shard.shard_batches(stream.dataset, element)
+
+    def finished(tagged: Any) -> Any:
+        tags, data = tagged
+        rows = tf.reduce_sum(tags[:1])
+        first = batch_shard.first_row(rows, group.rank)
+        end = batch_shard.first_row(rows, group.rank + 1)
+        return element(data, end - first, rows, first)
+
+    return batch_shard.one_by_one(selected, finished)
+
+
+def every_nth(dataset: Any) -> Any:
+    """dataset.shard(size, rank), with the maps at its end applied to this rank's elements alone."""
+    delayed = _delayed(dataset, Found([], []))
+    mine = delayed.dataset.shard(group.size, group.rank)
+    if not delayed.steps:
+        return mine
+    tagged = mine.map(lambda *args: (0, batch_shard.element_of(mine.element_spec, args)))
+    applied = _applied(tagged, delayed.steps)
+    return applied.map(lambda tag, data: data)
+
+
+# From the end of the pipeline back to where its batches are made.
+
+
+def _selected(dataset: Any, found: Found) -> Any:
+    """(tags, this rank's rows) of a dataset of batches; None if nothing is gained."""
+    if transformations.is_batch(dataset):
+        return _selected_batches(dataset, found)
+    if transformations.keeps_elements(dataset):
+        source = _selected(dataset._input_dataset, found)
+        if source is None:
+            return None
+        found.shared.append(dataset)
+        return transformations.again(dataset, source)
+    if not transformations.is_map(dataset):
+        found.walls.append(Wall(dataset))
+        return None
+    function = row_wise.function(dataset)
+    if isinstance(function, str):
+        found.walls.append(Wall(dataset, function))
+        return None
+    source = dataset._input_dataset
+    rows = _selected(source, found)
+    if rows is None and row_wise.has_one_length(source):
+        rows = batch_shard.shard_batches(
+            source, lambda data, mine, rows, first: (_tags(source.element_spec, data, rows), data)
+        )
+    if rows is None:
+        found.walls.append(Wall(source))
+        return None
+    found.shared.append(dataset)
+    return _mapped(rows, Step(dataset), function)
+
+
+def _tags(spec: Any, data: Any, rows: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.fill([batch_shard.num_rows(spec, data)], rows)
+
+
+def _selected_batches(dataset: Any, found: Found) -> Any:
+    """Of what makes batches."""
+    import tensorflow as tf
+
+    size = transformations.batch_size(dataset)
+    delayed = _delayed(dataset._input_dataset, found)
+    if size is None or not delayed.steps:
+        return None
+    found.shared.extend([*(step.dataset for step in delayed.steps), dataset])
+    own = _applied(_own_elements(delayed.dataset, *size), delayed.steps)
+    rows = (size[0] + group.rank) // group.size  # see batch_shard.first_row
+    batches = transformations.batched_again(dataset, own, max(rows, 1))
+    length = batch_shard.length(dataset)
+    if length is None:
+        return batches
+    known = tf.data.INFINITE_CARDINALITY if length == math.inf else length
+    return batches.apply(tf.data.experimental.assert_cardinality(known))
+
+
+def _own_elements(dataset: Any, size: int, drops: bool) -> Any:
+    """(tag, element) of this rank's elements of each `size`."""
+    import tensorflow as tf
+    from tensorflow.python.data.ops import optional_ops
+
+    spec = dataset.element_spec
+    of_one_shape = all(
+        isinstance(leaf, tf.TensorSpec) and leaf.shape.is_fully_defined()
+        for leaf in tf.nest.flatten(spec)
+    )
+
+    def held(*args: Any) -> Any:
+        element = batch_shard.element_of(spec, args)
+        return tf.experimental.Optional.from_value(element)._variant_tensor
+
+    batches = (dataset if of_one_shape else dataset.map(held)).batch(size, drops)
+
+    def part(*args: Any) -> Any:
+        batch = batch_shard.element_of(batches.element_spec, args)
+        data, _, rows, _ = batch_shard.part_of(batches.element_spec, batch)
+        return _tags(batches.element_spec, data, rows), data
+
+    own = batches.map(part).unbatch()
+    if of_one_shape:
+        return own
+    return own.map(lambda tag, held: (tag, optional_ops._OptionalImpl(held, spec).get_value()))
+
+
+# From there back to what does not keep elements in number.
+
+
+def _delayed(dataset: Any, found: Found) -> Delayed:
+    if transformations.is_map(dataset):
+        why = determinism.why_in_order(dataset._map_func)
+        if why is None:
+            source, steps = _delayed(dataset._input_dataset, found)
+            return Delayed(source, (*steps, Step(dataset)))
+        found.walls.append(Wall(dataset, why))
+        return Delayed(dataset)
+    if transformations.is_zip(dataset):
+        return _delayed_zip(dataset, found)
+    if not transformations.keeps_elements(dataset):
+        found.walls.append(Wall(dataset))
+        return Delayed(dataset)
+    source, steps = _delayed(dataset._input_dataset, found)
+    if not steps:
+        return Delayed(dataset)
+    if transformations.is_prefetch(dataset):
+        return Delayed(source, (*steps, Step(dataset)))
+    return Delayed(transformations.again(dataset, source), steps)
+
+
+def _delayed_zip(dataset: Any, found: Found) -> Delayed:
+    import tensorflow as tf
+    from tensorflow.python.data.util import nest
+
+    parts = [_delayed(part, found) for part in dataset._inputs()]
+    steps = tuple(
+        Step(step.dataset, ((dataset._datasets, place), *step.path))
+        for place, part in enumerate(parts)
+        for step in part.steps
+    )
+    if not steps:
+        return Delayed(dataset)
+    sources = nest.pack_sequence_as(dataset._datasets, [part.dataset for part in parts])
+    return Delayed(tf.data.Dataset.zip(sources, name=dataset._name), steps)
+
+
+# What waits, applied to tagged elements.
+
+
+def _applied(tagged: Any, steps: tuple[Step, ...]) -> Any:
+    for step in steps:
+        if transformations.is_prefetch(step.dataset):
+            tagged = transformations.again(step.dataset, tagged)
+        else:
+            tagged = _mapped(tagged, step, step.dataset._map_func)
+    return tagged
+
+
+def _mapped(tagged: Any, step: Step, wrapped: Any) -> Any:
+    """By a function that is traced already: a script's Python runs no second time."""
+    import tensorflow as tf
+    from tensorflow.python.data.util import nest, structure
+
+    def run(element: Any) -> Any:
+        tensors = structure.to_tensor_list(wrapped._input_structure, element)
+        return structure.from_compatible_tensor_list(
+            wrapped.output_structure, wrapped.function(*tensors)
+        )
+
+    def run_on_rows(tags: Any, element: Any) -> Any:
+        made = inside(element, step.path)
+        if tags.shape.rank:  # a batch, of as many rows as it was
+            for leaf in tf.nest.flatten(made):
+                if leaf.shape.rank and tags.shape[0] is not None:
+                    leaf.set_shape([tags.shape[0], *leaf.shape[1:]])
+        return made
+
+    def inside(element: Any, path: tuple[tuple[Any, int], ...]) -> Any:
+        if not path:
+            return run(element)
+        (zipped, place), *others = path
+        parts = nest.flatten_up_to(zipped, element)
+        parts[place] = inside(parts[place], tuple(others))
+        return nest.pack_sequence_as(zipped, parts)
+
+    @tf.autograph.experimental.do_not_convert
+    def function(tag: Any, element: Any) -> Any:
+        return tag, run_on_rows(tag, element)
+
+    return transformations.mapped_again(step.dataset, tagged, function)
+
+
+# What is said.
+
+
+def _say(dataset: Any, found: Found) -> None:
+    """Rank 0 says what makes every rank do the work before it."""
+    if group.rank == 0:
+        shared = {id(one) for one in found.shared}
+        log.debug(f"plan: input pipeline: {_plan(dataset, shared)}", once=True)
+    for wall in found.walls:
+        work = [name for name in map(_of_map, _sources(wall.dataset)) if name]
+        if work:
+            what, why = _described(wall)
+            log.once(
+                f"input pipeline: {what} {why}: every rank does all the work up to there "
+                f"({', '.join(work[:3])}), and only what comes after is shared among the ranks. "
+                "A map of single samples before batch(), after what filters or caches, is shared",
+                key=f"wall {what}",
+            )
+
+
+def _plan(dataset: Any, shared: set[int]) -> str:
+    """From its source on: "range > shuffle > map 'decode' (own rows) > batch (own rows)"."""
+    sources = [_plan(source, shared) for source in dataset._inputs()]
+    before = sources[0] if len(sources) == 1 else f"({', '.join(sources)})" if sources else ""
+    mapped = _of_map(dataset) if transformations.is_map(dataset) else None
+    name = " ".join(filter(None, [transformations.name(dataset), mapped]))
+    text = f"{name} (own rows)" if id(dataset) in shared else name
+    return f"{before} > {text}" if before else text
+
+
+def _sources(dataset: Any) -> list[Any]:
+    """It, and all before it."""
+    return [dataset, *(one for source in dataset._inputs() for one in _sources(source))]
+
+
+def _described(wall: Wall) -> tuple[str, str]:
+    if transformations.is_map(wall.dataset):
+        return f"map {_of_map(wall.dataset)}", str(wall.why)
+    name = transformations.name(wall.dataset)
+    if name == "padded_batch":
+        return "padded_batch()", "pads to the longest sample of a batch"
+    return f"{name}()", "needs every sample before it"
+
+
+def _of_map(dataset: Any) -> str | None:
+    """The name of the function of the script's that maps; None if there is none."""
+    for wrapped in dataset._functions():
+        function = wrapped._func
+        name = f"'{getattr(function, '__name__', 'a function')}'"
+        if transformations.is_map(dataset):
+            return name
+        if not str(getattr(function, "__module__", "")).startswith("tensorflow."):
+            ops = contents.node_ops(wrapped.function.graph.as_graph_def())
+            if any("MapDataset" in op for op in ops):
+                return f"a map in {name}"
+    return None

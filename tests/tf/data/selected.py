@@ -1,0 +1,232 @@
+"""What a rank makes of pipelines of many shapes.  Arguments: ranks ("2,3"), which: "quick", "all".
+
+Each number of ranks is played in this process, one rank after the other: a part needs no other
+rank. A sample carries its index and is read from a file, so that what was read is what was made.
+"""
+
+import os
+import sys
+import tempfile
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from common import result
+from tensorflow.mpi._src.data import batch_shard, selection, streams
+from tensorflow.mpi._src.runtime import group, log
+
+N, B, EPOCHS, BYTES = 23, 5, 3, 1000
+FOLDER = tempfile.mkdtemp()
+FILES = [os.path.join(FOLDER, f"{number:02d}") for number in range(N)]
+for number, file in enumerate(FILES):
+    Path(file).write_bytes(bytes([number]) * BYTES)
+Data = tf.data.Dataset
+
+
+def read(file):
+    """An undecoded sample: its index, of BYTES."""
+    return tf.cast(tf.io.decode_raw(tf.io.read_file(file), tf.uint8)[0], tf.int64)
+
+
+def decode(file, *others):
+    index = read(file)
+    return (tf.stack([tf.cast(index, tf.float32), 1.0]), index % 3, *others)
+
+
+def numbers(*tensors):
+    return tuple(tf.cast(tensor, tf.float32) for tensor in tensors)
+
+
+def files(count=N):
+    return Data.from_tensor_slices(FILES[:count])
+
+
+def seeded(count=N):
+    return files(count).shuffle(count, seed=7)
+
+
+def long(file):
+    index = read(file)
+    return tf.fill([index % 4 + 1], index)
+
+
+def sparse(file):
+    return tf.sparse.from_dense(tf.stack([read(file) + 1, 0, 2])), read(file)
+
+
+def variable():
+    state = tf.Variable(1.0)
+    files_of = files()
+    files_of.kept = state
+    return files_of.map(lambda file: state * tf.cast(read(file), tf.float32)).batch(B)
+
+
+def table(mutable):
+    keys, values = tf.range(N, dtype=tf.int64), tf.range(N, dtype=tf.int64) * 2
+    if mutable:
+        found = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
+        found.insert(keys, values)
+    else:
+        initializer = tf.lookup.KeyValueTensorInitializer(keys, values)
+        found = tf.lookup.StaticHashTable(initializer, -1)
+    made = files().map(lambda file: found.lookup(read(file))).batch(B)
+    made.kept = found
+    return made
+
+
+def structured(data):
+    return {"x": data[0], "y": (data[1], data[1])}
+
+
+# By name: (what has work before it that every rank does whole, how it is made).
+PIPES = {
+    "map, batch": ("", lambda: files().map(decode).batch(B)),
+    "shuffle, map, batch, prefetch": ("", lambda: seeded().map(decode).batch(B).prefetch(2)),
+    "map, shuffle, batch": ("", lambda: files().map(decode).shuffle(9, seed=3).batch(B)),
+    "two maps, in parallel": (
+        "",
+        lambda: seeded().map(decode, 2).prefetch(1).map(numbers, -1).batch(B, True, 2),
+    ),
+    "divides": ("", lambda: seeded(20).map(decode).batch(10, drop_remainder=True)),
+    "fewer samples than ranks": ("", lambda: files(2).map(decode).batch(8)),
+    "batches of one": ("", lambda: files(3).map(decode).batch(1)),
+    "repeat, take, skip": (
+        "",
+        lambda: files().map(decode).repeat(2).shuffle(5, seed=1).skip(3).take(31).batch(B),
+    ),
+    "endless": ("", lambda: files().map(decode).repeat().batch(B)),
+    "batches repeated": ("", lambda: files().map(decode).batch(B).skip(1).take(3).repeat(2)),
+    "batches shuffled": ("", lambda: seeded().map(decode).batch(B).shuffle(3, seed=2)),
+    "part of files": ("", lambda: files().map(decode).shard(2, 1).batch(B)),
+    "enumerate": ("", lambda: seeded().map(decode).enumerate().map(lambda k, s: (*s, k)).batch(B)),
+    "zip": ("", lambda: Data.zip((files().map(read), seeded().map(decode))).batch(B)),
+    "zip of zip": (
+        "",
+        lambda: Data.zip({"a": Data.zip((files(), files().map(read))), "b": Data.range(N)})
+        .map(lambda data: (data["a"][1], data["b"]))
+        .batch(B),
+    ),
+    "structures": (
+        "",
+        lambda: files().map(decode).map(lambda *data: structured(data)).shuffle(4, seed=1).batch(B),
+    ),
+    "unknown number": ("", lambda: files().filter(lambda f: f != FILES[3]).map(decode).batch(B)),
+    "unknown shapes": ("filter", lambda: files().map(read).filter(lambda i: i < 17).map(
+        lambda i: tf.fill([i % 4 + 1], i)).shuffle(4, seed=1).map(tf.reduce_sum).batch(B)),
+    "after cache": ("", lambda: files().cache().map(decode).batch(B)),
+    "interleave": ("", lambda: Data.range(5).interleave(
+        lambda k: Data.from_tensor_slices(FILES).skip(k * 5).take(5), 3).map(decode).batch(B)),
+    "options": ("", lambda: files().map(decode).with_options(tf.data.Options()).batch(B)),
+    "padded to a shape": (
+        "", lambda: files().map(long).padded_batch(B, [6], tf.constant(-1, tf.int64))),
+    "sparse": ("", lambda: files().map(sparse).batch(B)),
+    "constant table": ("", lambda: table(mutable=False)),
+    "rows after batch": ("", lambda: seeded().map(decode).batch(B).map(numbers, 2)),
+    "rows of one size": ("", lambda: seeded().map(decode).batch(B, True).map(numbers)),
+    "rows alone": ("", lambda: Data.range(N).batch(B).map(lambda i: (i, tf.cast(i, tf.float32)))),
+    # Walls
+    "filter": ("filter", lambda: files().map(decode).filter(lambda x, y: y != 1).batch(B)),
+    "cache": ("cache", lambda: files().map(decode).cache().batch(B)),
+    "cached batches": ("cache", lambda: files().map(decode).batch(B).cache()),
+    "flat_map": ("flat_map", lambda: files(4).flat_map(
+        lambda file: Data.from_tensors(file).map(decode)).batch(3)),
+    "scan": ("scan", lambda: files().map(read).scan(
+        tf.constant(0, tf.int64), lambda s, i: (s + i, (i, s))).batch(B)),
+    "longest": ("padded_batch", lambda: files().map(long).padded_batch(B)),
+    "ragged": ("map", lambda: files().map(long).ragged_batch(B).map(lambda r: r.to_tensor())),
+    "mixes": ("map", lambda: files().map(decode).batch(B).map(lambda x, y: (x, tf.roll(y, 1, 0)))),
+    "more rows": ("map", lambda: files().map(read).batch(B).map(lambda i: tf.concat([i, i], 0))),
+    "places": ("map", lambda: files().map(read).batch(B).map(lambda i: (i, tf.range(tf.size(i))))),
+    "drawn": ("map", lambda: files().map(read).batch(B).map(
+        lambda i: (i, tf.random.stateless_uniform(tf.shape(i), [1, 2])))),
+    "variable": ("map", variable),
+    "written table": ("map", lambda: table(mutable=True)),
+}  # fmt: skip
+QUICK = {
+    "map, shuffle, batch", "two maps, in parallel", "fewer samples than ranks",
+    "repeat, take, skip", "zip of zip", "unknown number", "unknown shapes", "rows of one size",
+    "filter", "mixes", "variable", "written table",
+}  # fmt: skip
+
+
+def plain(batch):
+    """By row, what a batch holds."""
+    leaves = tf.nest.flatten(batch)
+    dense = [tf.sparse.to_dense(leaf) if hasattr(leaf, "dense_shape") else leaf for leaf in leaves]
+    return [[row.tolist() for row in rows] for rows in zip(*(leaf.numpy() for leaf in dense))]
+
+
+def epochs(dataset):
+    return [list(islice(dataset, 2 * N // B)) for _ in range(EPOCHS)]
+
+
+def bytes_read():
+    with open("/proc/self/io") as io:
+        return int(io.readline().split()[1])
+
+
+def resumed(dataset):
+    """Whether an iterator that is restored goes on where the other was when it was saved."""
+    iterator = iter(dataset)
+    next(iterator)
+    saved = tf.train.Checkpoint(iterator=iterator).write(os.path.join(FOLDER, "iterator"))
+    rest = [plain(element.data) for element in islice(iterator, N)]
+    iterator = iter(dataset)
+    tf.train.Checkpoint(iterator=iterator).read(saved)
+    return rest == [plain(element.data) for element in islice(iterator, N)]
+
+
+def of_rank(make, rank, size, found):
+    """Epochs of the part of a rank; how many samples it has read in the last."""
+    group.size, group.rank = size, rank
+    dataset = make()
+    part = selection.shard_batches(streams.Stream(dataset, None, None), batch_shard.maybe_shard)
+    found["cardinality"] &= int(part.cardinality()) == int(dataset.cardinality())
+    made = epochs(part)
+    before = bytes_read()
+    last = list(islice(part, 2 * N // B))
+    found["read"].append(round((bytes_read() - before) / BYTES, 1))
+    del last
+    if rank == size - 1 and found["resumes"] is not None:
+        found["resumes"] = resumed(part)
+    return made
+
+
+def compare(name, size):
+    """One pipeline on `size` ranks against one process."""
+    wall, make = PIPES[name]
+    group.size, group.rank = 1, 0
+    alone = epochs(make())
+    said.clear()
+    found: dict[str, Any] = {
+        "cardinality": True,
+        "read": [],
+        "resumes": name == "two maps, in parallel" or None,
+    }
+    ranks = [of_rank(make, rank, size, found) for rank in range(size)]
+    group.size, group.rank = 1, 0
+    found["wall"], found["expected wall"] = said[0] if said else "", wall
+    found["batches"] = [len(epoch) for epoch in alone]
+    found["samples"] = sum(len(plain(batch)) for batch in alone[-1])
+    found["equal"] = all(
+        [len(epoch) for epoch in rank] == found["batches"] for rank in ranks
+    ) and all(
+        [row for rank in ranks if bool(rank[epoch][step].counts)
+         for row in plain(rank[epoch][step].data)] == plain(batch)
+        and all(
+            int(rank[epoch][step].whole.shape[0]) == len(plain(batch)) for rank in ranks
+        )
+        for epoch, batches in enumerate(alone) for step, batch in enumerate(batches)
+    )  # fmt: skip
+    return found
+
+
+said, kept = [], (group.size, group.rank, log.once)
+names = QUICK if sys.argv[2] == "quick" else PIPES
+try:
+    log.once = lambda line, key=None, **_: said.append(line)
+    sizes = sys.argv[1].split(",")
+    result({size: {name: compare(name, int(size)) for name in names} for size in sizes})
+finally:
+    group.size, group.rank, log.once = kept

@@ -1,0 +1,43 @@
+"""Pipelines whose samples are chosen before they are decoded: the same samples, less work."""
+
+from __future__ import annotations
+
+import pytest
+
+from tiers import full
+
+
+@pytest.fixture(scope="module", params=["2 quick", full("2,3,4,5,8 all")])
+def selected(launch, scripts, request):
+    """By number of ranks and name, what selected.py has found."""
+    script, args = scripts / "selected.py", request.param.split()
+    return launch(script, np=0, args=args, timeout=900, pooled=True).check().results[0]
+
+
+def test_samples_are_those_of_one_process(selected):
+    """Batch by batch, in order, in three epochs; from a restored iterator, too."""
+    for size, pipelines in selected.items():
+        for name, found in pipelines.items():
+            assert found["equal"], (size, name)
+            assert found["cardinality"], (size, name)
+            assert found["resumes"] is not False, (size, name)
+
+
+def test_a_rank_reads_what_it_trains_on(selected):
+    """A file for each sample, and one for each batch in which it has none but a stand-in."""
+    for size, pipelines in selected.items():
+        for name, found in pipelines.items():
+            if found["expected wall"] or name in ("zip", "rows alone"):
+                continue
+            share = found["samples"] / int(size) + found["batches"][-1]
+            assert max(found["read"]) <= share + 0.5, (size, name)
+
+
+def test_a_wall_is_named_and_no_work_moves_past_it(selected):
+    for size, pipelines in selected.items():
+        for name, found in pipelines.items():
+            wall = found["expected wall"]
+            assert found["wall"].startswith(f"input pipeline: {wall}" if wall else ""), name
+            assert bool(found["wall"]) == bool(wall), (size, name, found["wall"])
+            if wall and wall != "cache":
+                assert len({round(read) for read in found["read"]}) == 1, (size, name)
