@@ -123,7 +123,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize(
-    "way", ["exit code", full("exit words"), "another hook", "thread", "graph"]
+    "way", ["exit code", full("exit words"), full("another hook"), "thread", "graph"]
 )
 def test_any_end_but_a_good_one_is_a_failure_of_the_job(launch, scripts, way):
     run = launch(scripts / "errors_ends.py", args=[way, 1], timeout=90)
