@@ -165,12 +165,26 @@ def evaluate_in_a_loop() -> None:
         loop.step()
 
 
+def undecoded() -> None:
+    """A sample that cannot be decoded, which rank 0 alone tries; a script that goes on after it."""
+
+    def decode(number: Any) -> Any:
+        finite = tf.debugging.check_numerics(1.0 / tf.cast(number - 13, tf.float32), "sample 13")
+        return tf.fill([3], finite), [1.0]
+
+    try:
+        model().fit(tf.data.Dataset.range(40).map(decode).batch(4), verbose=0)
+    except tf.errors.InvalidArgumentError:
+        Loop().step()
+
+
 WAYS: dict[str, Any] = {
     "crossing": crossing,
     "a variable more": a_variable_more,
     "fit or barrier": fit_or_barrier,
     "evaluate on one": evaluate_on_one,
     "evaluate in a loop": evaluate_in_a_loop,
+    "a sample": undecoded,
 }
 
 if __name__ == "__main__":

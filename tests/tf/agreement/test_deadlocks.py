@@ -50,6 +50,7 @@ ENDS = {
     "a variable more": ["rank 0 in allreduce 'more (", "rank 1 in allreduce 'weights ("],
     "fit or barrier": [f"rank 0, {FIT}", "rank 1 waits for rank 0 in barrier"],
     "evaluate on one": [f"rank 0, {FIT}, epoch 2, after 4 steps,", "rank 1, in evaluate() of mod"],
+    "a sample": [f"'an error: {FIT[3:]} has met InvalidArgumentError: sample 13 : Tensor had Inf"],
     "evaluate in a loop": ["rank 0, in evaluate() of model 'm'", "allreduce 'weights"],
 }
 
@@ -62,6 +63,7 @@ ENDS = {
         full("fit or barrier"),
         "evaluate on one",
         full("evaluate in a loop"),
+        full("a sample"),
     ],
 )
 def test_who_waits_for_whom_is_said_within_seconds(launch, scripts, way):

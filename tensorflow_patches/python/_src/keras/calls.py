@@ -6,12 +6,15 @@ asks here: a script that drives a CallbackList itself runs a loop of its own.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from tensorflow.mpi._src.global_batch import plan
-from tensorflow.mpi._src.presence import presence
+from tensorflow.mpi._src.messaging import control_plane
+from tensorflow.mpi._src.presence import presence, reasons
+from tensorflow.mpi._src.runtime import group
 
 
 class Call:
@@ -69,6 +72,9 @@ def wrap(kind: str) -> Callable[[Any], Any]:
             presence.begin(called(kind, self))
             try:
                 return original(self, *args, **kwargs)
+            except Exception as error:
+                _tell(call, error)
+                raise
             finally:
                 presence.end()
                 _calls.stack.pop()
@@ -79,6 +85,21 @@ def wrap(kind: str) -> Callable[[Any], Any]:
         return inside
 
     return make
+
+
+def _tell(call: Call, error: Exception) -> None:
+    """What this rank's part of the data has raised is raised nowhere else: the others hear of it.
+
+    They wait for this rank's gradients, or train on until they do. A meeting that they are not at
+    ends their wait, as that of ranks that wait for one another, and names what it is about. Ranks
+    that have all met the same error meet there.
+    """
+    if call.spec is None or group.size == 1 or "IteratorGetNext" not in str(error):
+        return
+    if reasons.of_another_rank(error) is None:
+        label = f"an error: {called(call.kind, call.model)} has met {reasons.reason(error)}"
+        with contextlib.suppress(Exception):  # this rank's own error is the one to raise
+            control_plane.headers(label, None)
 
 
 def called(kind: str, model: Any) -> str:
