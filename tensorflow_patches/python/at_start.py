@@ -107,7 +107,7 @@ def _tell_other_nodes() -> None:
     try:
         os.makedirs(os.path.dirname(word), exist_ok=True)
         with open(word, "w", encoding="utf-8") as file:
-            file.write(f"{os.getpid()}\n")
+            file.write(f"{os.uname().nodename} {os.getpid()}\n")
     except OSError:
         return
     import atexit

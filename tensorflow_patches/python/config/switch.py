@@ -27,17 +27,21 @@ _WORD_SECONDS = 600  # a job's ranks start within that time; what is older is an
 def is_off_elsewhere(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether ranks of this job on another node were started with TF_MPI_ENABLE=0, which Open MPI's
     mpirun does not pass on. They leave word in a file (at_start.py), which is seen from here if
-    the nodes share the user's home."""
+    the nodes share the user's home. A process of this node that is gone was of another job."""
     found, job = launcher(environ), environ.get("PMIX_NAMESPACE", "")
     if found is None or not job or not 0 < found.local_size < found.size:
         return False
     name = "".join(c if c.isalnum() else "-" for c in f"{job}-{os.getuid()}")
     cache = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     try:
-        word = os.stat(os.path.join(cache, "tensorflow-mpi", f"{name}.off"))
+        with open(os.path.join(cache, "tensorflow-mpi", f"{name}.off"), encoding="utf-8") as file:
+            host, _, process = file.read().strip().rpartition(" ")
+            written = os.fstat(file.fileno()).st_mtime
     except OSError:
         return False
-    return abs(time.time() - word.st_mtime) < _WORD_SECONDS
+    if host == os.uname().nodename and not os.path.exists(f"/proc/{process}"):
+        return False
+    return abs(time.time() - written) < _WORD_SECONDS
 
 
 _OF_NODES = ("doctor", "--nodes")

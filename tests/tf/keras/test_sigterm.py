@@ -47,3 +47,19 @@ def test_a_launcher_that_is_told_to_end(launch, scripts, tmp_path, saves):
     read = launch(scripts / "sigterm.py", np=1, args=["keras", str(path)], env=OFF)
     _, step, digest, slots = read.stdout[0].split()
     assert steps[step] == digest and slots == "True", (steps, read.report())
+
+
+@pytest.mark.full
+def test_what_could_not_be_saved_is_another_code(launch, scripts, tmp_path):
+    env = {"TEST_TOLD": "full", "TF_MPI_SAVE_ON_SIGTERM": str(tmp_path / "saved")}
+    run = launch(scripts / "sigterm.py", np=2, args=["keras"], env=env, timeout=120)
+    assert "NOT ENDED" not in "".join(run.stdout), run.report()
+    assert run.returncode == 1, run.report()
+    assert "SIGTERM: the model could not be saved" in run.stderr[0], run.report()
+
+
+def test_a_folder_that_cannot_be_made_is_refused_at_the_start(launch, scripts):
+    env = {"TF_MPI_SAVE_ON_SIGTERM": "/proc/1/none"}
+    run = launch(scripts / "sigterm.py", np=2, args=["keras"], env=env, timeout=120)
+    assert run.returncode != 0 and "NOT ENDED" not in "".join(run.stdout), run.report()
+    assert "TF_MPI_SAVE_ON_SIGTERM='/proc/1/none' is not accepted" in run.stderr[0], run.report()

@@ -122,6 +122,12 @@ def test_word_of_ranks_that_are_off_reaches_other_nodes(tmp_path, monkeypatch):
     word.write_text("1\n")
     assert not config.gate(job).on and "another node" in config.gate(job).reason
     assert config.gate({**job, "PMIX_NAMESPACE": "prterun-h1-56@1"}).on
+    word.write_text(f"{os.uname().nodename} {os.getpid()}\n")
+    assert not config.gate(job).on
+    word.write_text(f"{os.uname().nodename} 4194305\n")  # no process has this number
+    assert config.gate(job).on
+    word.write_text("another-node 4194305\n")
+    assert not config.gate(job).on
     assert config.gate({**job, "TF_MPI_ENABLE": "1"}).on
     one_node = {**job, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
     assert config.gate(one_node).on and ours(one_node) == ""
@@ -137,3 +143,12 @@ def test_word_is_left_and_taken_back(tmp_path):
     run = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **env})
     assert run.stdout == f"['job-{os.getuid()}.off']\n", run.stderr
     assert not list((tmp_path / "tensorflow-mpi").iterdir())
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_python_of_the_environment_has_nothing_to_warn_of(ranks):
+    """Of the files that the .pth reads; a warning is an error there."""
+    env = {**os.environ, **(TWO_RANKS if ranks == 2 else {}), "TF_MPI_ENABLE": "0"}
+    words = [sys.executable, "-X", "dev", "-X", "warn_default_encoding", "-W", "error", "-c", ""]
+    run = subprocess.run(words, capture_output=True, text=True, env=env)
+    assert run.stderr == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+import os
 import pickle
 import struct
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from extras import load
 from tiers import full
 
 ROWS, COLUMNS = 20_011, 12
@@ -221,3 +223,26 @@ def test_ranks_hear_of_a_row_that_another_cannot_read(launch, scripts, tmp_path)
     path.write_text("0,1\n" * 999 + "0,x\n")
     run = launch(scripts / "read_errors.py", np=2, args=[path])
     assert "row 1000, column 2: 'x' is no number" in run.stdout[1] + run.stderr[1]
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_a_pickle_that_calls_something_is_refused(tmp_path, protocol):
+    """NumPy's modules import os, and a pickle of protocol 4 may name what they have imported."""
+    images = load("tensorflow.mpi._src.readers.images")
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(tmp_path / "made"),)
+
+    (tmp_path / "cifar-100-python").mkdir()
+    text = pickle.dumps({"data": Evil()}, protocol)
+    if protocol == 4:
+        module, name = b"numpy.testing._private.utils", b"os.mkdir"
+        text = text.replace(b"\x8c\x05posix", b"\x8c" + bytes([len(module)]) + module)
+        text = text.replace(b"\x8c\x05mkdir", b"\x8c" + bytes([len(name)]) + name)
+        frame = text.index(b"\x95")  # the frame's length is another one now
+        text = text[:frame] + text[frame + 9 :]
+    (tmp_path / "cifar-100-python" / "train").write_bytes(text)
+    with pytest.raises(pickle.UnpicklingError, match="is no array"):
+        images.cifar100(str(tmp_path))
+    assert not (tmp_path / "made").exists()

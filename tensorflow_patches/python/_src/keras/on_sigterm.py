@@ -1,7 +1,8 @@
 """TF_MPI_SAVE_ON_SIGTERM: where a rank is told to end in fit, the model is saved before all end.
 
 The ranks agree after each step whether one was told: so they end after the same one, and rank 0 has
-what all have. Then each ends as SIGTERM ends a process, for the launcher to see.
+what all have. Then each ends as SIGTERM ends a process, for the launcher to see; with exit code 1
+where rank 0 could not save.
 """
 
 from __future__ import annotations
@@ -77,15 +78,16 @@ def meet(callbacks: Any) -> None:
         return
     model = callbacks.model
     fit.synchronize_states(model, f"{name}: SIGTERM")
-    said = _save(model) if group.rank == 0 else ""
-    control_plane.headers(f"{name}: saved", None)  # so that none ends rank 0 while it saves
-    if said:
-        log.say(said)
-    _end()
+    is_saved = group.rank != 0 or _save(model)
+    if all(control_plane.headers(f"{name}: saved", is_saved)):  # none ends rank 0 while it saves
+        _end()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
-def _save(model: Any) -> str:
-    """What to say of it."""
+def _save(model: Any) -> bool:
+    """Whether it could, which it says."""
     folder = config.get("TF_MPI_SAVE_ON_SIGTERM")
     # tf_keras's format that has the optimizer is TensorFlow's, of several files.
     older = adapters.is_tf_keras(model)
@@ -98,6 +100,8 @@ def _save(model: Any) -> str:
             model.save_weights(new := os.path.join(folder, "new.weights.h5"))
             os.replace(new, path)
     except Exception as error:
-        return f"SIGTERM: the model could not be saved in '{folder}': {error}"
+        log.say(f"SIGTERM: the model could not be saved in '{folder}': {error}; exit code 1")
+        return False
     step = int(model.optimizer.iterations)
-    return f"SIGTERM: saved model '{model.name}' after step {step}: '{path}'"
+    log.say(f"SIGTERM: saved model '{model.name}' after step {step}: '{path}'")
+    return True

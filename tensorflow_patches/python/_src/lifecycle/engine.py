@@ -64,6 +64,7 @@ def connect(gate: config.Gate) -> tuple[int, int, int]:
     ranks = gate.launcher.size if gate.launcher is not None else 1
     error = c_api.error_buffer()
     library = c_api.load()
+    _check_folder(gate)
     with watch.start(gate.launcher):
         code = library.tfmpi_start(_options(gate, ranks), error)
     if code != errors.OK:
@@ -203,14 +204,32 @@ def _ranks_per_node(ranks: int) -> int:
 def _timeline(gate: config.Gate) -> str:
     """The file of TF_MPI_TIMELINE; ImportError on rank 0 if it could not be written."""
     path: str = config.get("TF_MPI_TIMELINE")
-    writes = gate.launcher is None or gate.launcher.rank == 0
     folder = os.path.dirname(path)
-    if path and writes and (os.path.isdir(path) or not os.access(folder, os.W_OK)):
-        raise ImportError(
-            f"TF_MPI_TIMELINE={path!r} is not accepted; accepted: "
-            f"{config.PARAMETERS['TF_MPI_TIMELINE'].accepted}"
-        )
+    if path and _writes(gate) and (os.path.isdir(path) or not os.access(folder, os.W_OK)):
+        raise _not_accepted("TF_MPI_TIMELINE", path)
     return path
+
+
+def _check_folder(gate: config.Gate) -> None:
+    """ImportError on rank 0 if nothing could be saved at a SIGTERM, hours later."""
+    folder: str = config.get("TF_MPI_SAVE_ON_SIGTERM")
+    if not folder or not _writes(gate):
+        return
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise _not_accepted("TF_MPI_SAVE_ON_SIGTERM", folder) from error
+    if not os.access(folder, os.W_OK):
+        raise _not_accepted("TF_MPI_SAVE_ON_SIGTERM", folder)
+
+
+def _writes(gate: config.Gate) -> bool:
+    return gate.launcher is None or gate.launcher.rank == 0
+
+
+def _not_accepted(name: str, value: str) -> ImportError:
+    accepted = config.PARAMETERS[name].accepted
+    return ImportError(f"{name}={value!r} is not accepted; accepted: {accepted}")
 
 
 def _count(number: int, noun: str) -> str:
