@@ -1,0 +1,108 @@
+"""Trains a small network on JPEGs by one input pipeline; prints the seconds of each epoch.
+
+python -m benchmarks.workloads.reading PIPELINE FOLDER EPOCHS
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+MARK = "EPOCHS "
+BATCH, SIDE, CLASSES = 64, 128, 10
+AUTO = tf.data.AUTOTUNE
+
+
+def decode(jpeg: Any) -> Any:
+    return tf.image.resize(tf.io.decode_jpeg(jpeg, channels=3), [SIDE, SIDE])
+
+
+def of_path(path: Any, label: Any) -> Any:
+    return decode(tf.io.read_file(path)), label
+
+
+def paths(folder: Path) -> Any:
+    found = sorted(folder.glob("images/*/*.jpg"))
+    labels = [int(path.parent.name) for path in found]
+    files = tf.data.Dataset.from_tensor_slices(([str(path) for path in found], labels))
+    return files.shuffle(len(found), seed=1).map(of_path).batch(BATCH)
+
+
+def directory(folder: Path) -> Any:
+    return keras.utils.image_dataset_from_directory(
+        str(folder / "images"), image_size=(SIDE, SIDE), batch_size=BATCH, seed=1, verbose=False
+    )
+
+
+def records(folder: Path) -> Any:
+    def parse(record: Any) -> Any:
+        features = {
+            "jpeg": tf.io.FixedLenFeature([], tf.string),
+            "label": tf.io.FixedLenFeature([], tf.int64),
+        }
+        found = tf.io.parse_single_example(record, features)
+        return decode(found["jpeg"]), found["label"]
+
+    files = tf.data.Dataset.list_files(str(folder / "*.tfrecord"), shuffle=False)
+    read = files.interleave(tf.data.TFRecordDataset, num_parallel_calls=AUTO)
+    return read.shuffle(500, seed=1).repeat().map(parse, AUTO).batch(BATCH).prefetch(AUTO)
+
+
+PIPELINES: dict[str, Callable[[Path], Any]] = {
+    "paths": paths,
+    "directory": directory,
+    "records": records,
+}
+
+
+class Clock(keras.callbacks.Callback):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+        self.processor: list[float] = []
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._begin = time.perf_counter(), time.process_time()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.seconds.append(time.perf_counter() - self._begin[0])
+        self.processor.append(time.process_time() - self._begin[1])
+
+
+def network() -> Any:
+    made = keras.Sequential([
+        keras.Input((SIDE, SIDE, 3)),
+        keras.layers.Rescaling(1 / 255),
+        keras.layers.Conv2D(16, 3, strides=2, activation="relu"),
+        keras.layers.Conv2D(32, 3, strides=2, activation="relu"),
+        keras.layers.GlobalAveragePooling2D(),
+        keras.layers.Dense(CLASSES),
+    ])  # fmt: skip
+    made.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return made
+
+
+def main() -> None:
+    name, folder, epochs = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    keras.utils.set_random_seed(1)
+    data, clock = PIPELINES[name](folder), Clock()
+    images = len(list(folder.glob("images/*/*.jpg")))
+    steps = {"steps_per_epoch": images // BATCH} if name == "records" else {}
+    history = network().fit(data, epochs=epochs + 1, callbacks=[clock], verbose=0, **steps)
+    found = {
+        "seconds": clock.seconds[1:],
+        "processor": clock.processor[1:],
+        "loss": history.history["loss"][-1],
+    }
+    print(MARK + json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
