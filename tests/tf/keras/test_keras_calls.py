@@ -84,3 +84,9 @@ def test_a_loss_of_ragged_targets_is_equal(alone, run, package):
     if package == "tf_keras":  # Keras 3 takes none
         for rank in run.results:
             assert rank["ragged"] == pytest.approx(alone["ragged"], rel=1e-5)
+
+
+def test_calls_leave_nothing_behind(alone, run):
+    """A graph would be three hundred objects."""
+    for rank in run.results:
+        assert rank["left behind"] < alone["left behind"] + 20

@@ -163,9 +163,8 @@ def one_by_one(dataset: Any, function: Callable[[Any], Any]) -> Any:
     """
     import tensorflow as tf
 
-    nothing = tf.constant(0)
     try:
-        return dataset.scan(nothing, lambda state, element: (state, function(element)))
+        return _scanned(dataset, lambda state, element: (state, function(element)))
     except NotImplementedError:
         pass
     made: list[Any] = []
@@ -180,7 +179,24 @@ def one_by_one(dataset: Any, function: Callable[[Any], Any]) -> Any:
 
     options = tf.data.Options()
     options.experimental_optimization.map_parallelization = False
-    return dataset.scan(nothing, taken_apart).map(put_together).with_options(options)
+    return _scanned(dataset, taken_apart).map(put_together).with_options(options)
+
+
+def _scanned(dataset: Any, function: Callable[..., Any]) -> Any:
+    """dataset.scan(0, function). In eager code TensorFlow keeps the functions of a scan in its
+    default graph, where nothing needs them, as long as the process lives."""
+    import tensorflow as tf
+    from tensorflow.python.framework import ops
+
+    if not tf.executing_eagerly():
+        return dataset.scan(tf.constant(0), function)
+    graph = ops.get_default_graph()
+    before = set(graph._functions)
+    try:
+        return dataset.scan(tf.constant(0), function)
+    finally:
+        for name in set(graph._functions) - before:
+            graph._remove_function(name)
 
 
 def is_batched(spec: Any) -> bool:

@@ -121,7 +121,7 @@ def shard_of(given: Given) -> Feed:
     element = batch_shard.weighted(stream.sizes)
     if found is not None and found.draws_by_kernels:
         element = batch_shard.maybe_shard  # elements of all calls have one structure, and one trace
-    return Feed(_part(stream, element), num_batches)
+    return Feed(_part(given, stream, element), num_batches)
 
 
 def _are_even(stream: streams.Stream, in_turn: bool = False) -> bool:
@@ -176,14 +176,19 @@ def _to_predict(
         stream = stream._replace(dataset=call.note_elements(given.dataset))
     draws = found is not None and found.draws_rows
     return Feed(
-        call.record(_part(stream, batch_shard.maybe_shard), as_shards=draws),
+        call.record(_part(given, stream, batch_shard.maybe_shard), as_shards=draws),
         None if stream.length == "endless" else stream.length,
     )
 
 
-def _part(stream: streams.Stream, element: Callable[[Any, Any, Any, Any], Any]) -> Any:
+def _part(
+    given: Given, stream: streams.Stream, element: Callable[[Any, Any, Any, Any], Any]
+) -> Any:
     """This rank's samples, made ahead of need if no other rank must ask for them, too."""
-    part = selection.shard_batches(stream, element)
+    if given.sizes is not None:  # of arrays: there is no work before it
+        part = batch_shard.shard_batches(stream.dataset, element)
+    else:
+        part = selection.shard_batches(stream, element)
     if stream.once:
         return part.prefetch(1)
     return part if stream.fed else part.prefetch(_AHEAD)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 import zlib
 from typing import Any
 
@@ -60,12 +61,12 @@ class Prediction:
         """
         import tensorflow as tf
 
-        sizes: list[int] = []
-        self.sizes = sizes
+        self.sizes = []
+        _under_way[self.number] = self
 
         def plain(element: Any) -> Any:
             rows = tf.shape(element.whole)[0]
-            noted = tf.numpy_function(lambda rows: sizes.append(int(rows)), [rows], [])
+            noted = tf.numpy_function(_note_rows, [self.number, rows], [])
             with tf.control_dependencies([noted] if noted is not None else []):
                 return tf.nest.map_structure(
                     lambda part: tf.identity(part) if tf.is_tensor(part) else part,
@@ -73,6 +74,17 @@ class Prediction:
                 )
 
         return dataset.map(plain)
+
+
+# By number. TensorFlow keeps a function that its graphs call as long as the process lives: one for
+# all calls, and not one that holds what is a call's.
+_under_way: weakref.WeakValueDictionary[int, Prediction] = weakref.WeakValueDictionary()
+
+
+def _note_rows(number: Any, rows: Any) -> None:
+    call = _under_way.get(int(number))
+    if call is not None and call.sizes is not None:
+        call.sizes.append(int(rows))
 
 
 class _Calls(threading.local):
