@@ -199,6 +199,7 @@ def compare(name, size):
     group.size, group.rank = 1, 0
     alone = epochs(make())
     said.clear()
+    plans.clear()
     found: dict[str, Any] = {
         "cardinality": True,
         "read": [],
@@ -206,6 +207,7 @@ def compare(name, size):
     }
     ranks = [of_rank(make, rank, size, found) for rank in range(size)]
     group.size, group.rank = 1, 0
+    found["plan"] = plans[-1]  # of rank 0
     found["wall"], found["expected wall"] = said[0] if said else "", wall
     found["batches"] = [len(epoch) for epoch in alone]
     found["samples"] = sum(len(plain(batch)) for batch in alone[-1])
@@ -222,11 +224,12 @@ def compare(name, size):
     return found
 
 
-said, kept = [], (group.size, group.rank, log.once)
+said, plans, kept = [], [], (group.size, group.rank, log.once, log.debug)
 names = QUICK if sys.argv[2] == "quick" else PIPES
 try:
     log.once = lambda line, key=None, **_: said.append(line)
+    log.debug = lambda line, **_: plans.append(line)
     sizes = sys.argv[1].split(",")
     result({size: {name: compare(name, int(size)) for name in names} for size in sizes})
 finally:
-    group.size, group.rank, log.once = kept
+    group.size, group.rank, log.once, log.debug = kept

@@ -41,3 +41,14 @@ def test_a_wall_is_named_and_no_work_moves_past_it(selected):
             assert bool(found["wall"]) == bool(wall), (size, name, found["wall"])
             if wall and wall != "cache":
                 assert len({round(read) for read in found["read"]}) == 1, (size, name)
+
+
+def test_the_plan_shows_what_is_done_for_own_rows(selected):
+    for pipelines in selected.values():
+        assert pipelines["filter"]["plan"] == (
+            "plan: input pipeline: tensor_slice > map 'decode' > filter > batch"
+        )
+        assert pipelines["zip of zip"]["plan"] == (
+            "plan: input pipeline: ((tensor_slice, tensor_slice > map 'read' (own rows)) > zip, "
+            "range) > zip > map '<lambda>' (own rows) > batch (own rows)"
+        )

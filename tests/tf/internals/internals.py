@@ -55,7 +55,10 @@ DATASETS = {
         "packed": numbers.map(lambda x: x[None]),
     },
 }
-CLASSES = ("_MAKE_BATCHES", "_TAKE_APART", "_PREFETCH", "_GENERATOR")
+CLASSES = (
+    "_MAKE_BATCHES", "_TAKE_APART", "_PREFETCH", "_GENERATOR", "_MAP", "_BATCH", "_PADDED_BATCH",
+    "_ZIP", "_SHUFFLE", "_OPTIONS", "_COUNTED", "_SHARD",
+)  # fmt: skip
 
 result(
     {

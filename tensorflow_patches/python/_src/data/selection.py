@@ -319,10 +319,11 @@ def _of_map(dataset: Any) -> str | None:
     for wrapped in dataset._functions():
         function = wrapped._func
         name = f"'{getattr(function, '__name__', 'a function')}'"
+        if str(getattr(function, "__module__", "")).startswith("tensorflow."):
+            continue
         if transformations.is_map(dataset):
             return name
-        if not str(getattr(function, "__module__", "")).startswith("tensorflow."):
-            ops = contents.node_ops(wrapped.function.graph.as_graph_def())
-            if any("MapDataset" in op for op in ops):
-                return f"a map in {name}"
+        ops = contents.node_ops(wrapped.function.graph.as_graph_def())
+        if any("MapDataset" in op for op in ops):
+            return f"a map in {name}"
     return None
