@@ -296,7 +296,7 @@ class Private(keras.Model):
 
     def train_step(self, data: Any) -> Any:
         weights = self.q.trainable_variables
-        with tf.GradientTape() as tape:
+        with tf.GradientTape(persistent=True) as tape:  # eager code needs it
             losses = tf.reduce_mean(tf.square(self.q(data[0]) - 1), 1)
             groups = tf.reduce_mean(tf.reshape(losses, [4, -1]), 1)
         clipped = []
