@@ -19,6 +19,7 @@ class Runs(NamedTuple):
 
     ranks: list[dict[str, Any]]
     alone: dict[str, Any]
+    said: list[str]
 
 
 @pytest.fixture(
@@ -28,9 +29,8 @@ class Runs(NamedTuple):
 def runs(launch, scripts, request) -> Runs:
     framework, size = request.param.split()[0], int(request.param.split()[2])
     script, args = scripts / "shards.py", [framework]
-    ranks = launch(script, np=size, args=args, timeout=240, pooled=True).check().results
-    alone = reference(script, args=args)[0]
-    return Runs(ranks, alone)
+    run = launch(script, np=size, args=args, timeout=240, pooled=True).check()
+    return Runs(run.results, reference(script, args=args)[0], run.stderr)
 
 
 def assert_shares(ranks: list[Any], alone: Any) -> None:
@@ -94,6 +94,7 @@ def test_predict_returns_everything_in_order(runs):
     for name, alone in runs.alone["predicted"].items():
         for rank in runs.ranks:
             assert_close(rank["predicted"][name], alone, 1e-6)
+    assert ["each rank predicts once more" in text for text in runs.said][:2] == [True, False]
 
 
 @pytest.mark.parametrize("framework", ["keras", full("tf_keras")])

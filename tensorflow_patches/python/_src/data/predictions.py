@@ -159,6 +159,12 @@ def _gather(call: Prediction, outputs: Any) -> Any:
         say_own("the data")
         return None
     if any(theirs[:2] != told[0][:2] for theirs in told) or None in kinds:
+        log.once(
+            "predict: outputs that have no row for each sample cannot be put together from those "
+            "of the ranks, so each rank predicts once more, whole: twice the work, and what is "
+            "drawn at random goes on by two calls",
+            key="predict once more",
+        )
         return None
     counting = np.repeat(mine > 0, given)
     batches = np.concatenate([np.repeat(np.arange(len(sizes)), theirs) for theirs in rows])
