@@ -192,6 +192,20 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("test_selected.py::test_samples_are_those_of_one_process",),
     ),
     Mutation(
+        "turns",
+        "a rank makes the batch of the rank before it",
+        "            places = range(group.rank, length, makers)\n",
+        "            places = range(max(group.rank - 1, 0), length, makers)\n",
+        ("test_python_batches.py::test_batches_are_those_of_one_process",),
+    ),
+    Mutation(
+        "seeded",
+        "seeded draws are taken for open ones",
+        "        seeded = [one for one in watched.drawn if not generators.is_open(one)]\n",
+        "        seeded = []\n",
+        ("test_python_batches.py::test_batches_are_those_of_one_process",),
+    ),
+    Mutation(
         "purity",
         "the function of a variable is taken for pure",
         "        if op in _TIMED or not",

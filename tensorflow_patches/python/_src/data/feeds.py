@@ -19,6 +19,7 @@ from tensorflow.mpi._src.data import (
     batch_shard,
     own_part,
     predictions,
+    python_batches,
     selection,
     streams,
     transformations,
@@ -68,6 +69,7 @@ class Given(NamedTuple):
     once: it can be iterated only once.
     all_epochs: it holds as many epochs as there will be, each of num_batches.
     step: what will be done with each batch; None if nobody knows.
+    made: by whom batches are made one by one, by their number; None if they are not.
     """
 
     dataset: Any
@@ -77,6 +79,7 @@ class Given(NamedTuple):
     once: bool = False
     all_epochs: bool = False
     step: plan.Step | None = None
+    made: python_batches.Batches | None = None
 
 
 def of_all_ranks(batch_size: int | None, steps: int | None) -> tuple[int | None, int | None]:
@@ -106,7 +109,9 @@ def shard_of(given: Given) -> Feed:
         return Feed(given.dataset, given.num_batches) if predicting else _own(given, stream, label)
     if predicting:
         return _to_predict(given, stream, label, call)
-    stream = streams.same_everywhere(stream, label, given.what, given.sizes is not None)
+    stream = _made_by_all(given, stream, label) or streams.same_everywhere(
+        stream, label, given.what, given.sizes is not None
+    )
     num_batches = None if stream.length == "endless" else stream.length
     spec = stream.dataset.element_spec
     if not batch_shard.is_batched(spec):
@@ -122,6 +127,14 @@ def shard_of(given: Given) -> Feed:
     if found is not None and found.draws_by_kernels:
         element = batch_shard.maybe_shard  # elements of all calls have one structure, and one trace
     return Feed(_part(given, stream, element), num_batches)
+
+
+def _made_by_all(given: Given, stream: streams.Stream, label: str) -> streams.Stream | None:
+    """Batches of which each rank makes its share; None where that is not so."""
+    if given.made is None:
+        return None
+    dataset = python_batches.dataset_of_all(given.made, given.dataset.element_spec, label)
+    return None if dataset is None else stream._replace(dataset=dataset, fed=True)
 
 
 def _are_even(stream: streams.Stream, in_turn: bool = False) -> bool:
@@ -159,20 +172,24 @@ def _to_predict(
     whole = Feed(given.dataset, given.num_batches)
     if call is None:
         return whole  # again, as what the parts gave was not the whole
-    everyone, alike, unlike = streams.compare(stream, label, given.sizes is not None)
     spec = given.dataset.element_spec
-    if not batch_shard.is_batched(spec):
-        return whole
-    same_form = all([*theirs[:2], theirs[3]] == [*everyone[0][:2], everyone[0][3]]
-                    for theirs in everyone)  # fmt: skip
-    if unlike or given.once or not same_form:
-        if not given.once:
-            predictions.say_own(given.what)
-        return whole
+    made = _made_by_all(given, stream, label) if batch_shard.is_batched(spec) else None
+    if made is None:
+        everyone, alike, unlike = streams.compare(stream, label, given.sizes is not None)
+        if not batch_shard.is_batched(spec):
+            return whole
+        same_form = all([*theirs[:2], theirs[3]] == [*everyone[0][:2], everyone[0][3]]
+                        for theirs in everyone)  # fmt: skip
+        if unlike or given.once or not same_form:
+            if not given.once:
+                predictions.say_own(given.what)
+            return whole
     found = _plan(given, spec, True, _are_even(stream))
     if found is not None and found.is_whole:
         return whole
-    if not alike:
+    if made is not None:
+        stream = made
+    elif not alike:
         stream = stream._replace(dataset=call.note_elements(given.dataset))
     draws = found is not None and found.draws_rows
     return Feed(

@@ -135,15 +135,15 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
     def received(element: Any) -> Any:
         packed, name = element
         if group.rank == 0:
-            return _gather(packed, name)
-        from_rank_0 = _gather(packed[:0], name)
+            return gather(packed, name)
+        from_rank_0 = gather(packed[:0], name)
         if asks:
             noted = tf.numpy_function(_note_other_elements(what), [packed, from_rank_0], tf.bool)
             with tf.control_dependencies([noted]):
                 return tf.identity(from_rank_0)
         return from_rank_0
 
-    elements = batch_shard.one_by_one(_named(packed, label), received)
+    elements = batch_shard.one_by_one(named(packed, label), received)
     elements = elements.take_while(lambda packed: tf.size(packed) > 0)
     return batch_shard.one_by_one(elements, lambda packed: packing.unpack(spec, packed))
 
@@ -195,7 +195,7 @@ def agree(dataset: Any, label: str) -> Any:
 
     def meet(element: Any) -> tuple[Any, Any]:
         counted, name = element
-        everyone = tf.ensure_shape(_gather(counted.rows[None], name), [group.size])
+        everyone = tf.ensure_shape(gather(counted.rows[None], name), [group.size])
         rows = tf.maximum(everyone, 0)
         whole, own = tf.reduce_sum(rows), batch_shard.num_rows(spec.data, counted.data)
         first = tf.minimum(tf.reduce_sum(rows[: group.rank]), whole - own)  # of a stand-in, too
@@ -205,7 +205,7 @@ def agree(dataset: Any, label: str) -> Any:
             shard = shard._replace(first=batch_shard.of_length(0), whole=batch_shard.of_length(own))
         return tf.reduce_any(everyone > _ENDED), shard
 
-    met = batch_shard.one_by_one(_named(endless, label), meet)
+    met = batch_shard.one_by_one(named(endless, label), meet)
     met = met.take_while(lambda goes_on, shard: goes_on)
     return batch_shard.one_by_one(met, lambda element: element[1])
 
@@ -249,7 +249,7 @@ def every_nth(dataset: Any, drop_remainder: bool) -> Any:
     return dataset.window(group.size, drop_remainder=drop_remainder).flat_map(mine)
 
 
-def _named(dataset: Any, label: str) -> Any:
+def named(dataset: Any, label: str) -> Any:
     """(element, name): the name is another one for each iterator, on all ranks the same.
 
     An iterator that ends early may leave a request behind, which none of the next may answer.
@@ -270,7 +270,7 @@ def _named(dataset: Any, label: str) -> Any:
     return tf.data.Dataset.zip((dataset, names))
 
 
-def _gather(vector: Any, name: Any) -> Any:
+def gather(vector: Any, name: Any) -> Any:
     """Every rank's vector, one after another."""
     return graph_collectives.gather_data(vector, name)
 

@@ -10,7 +10,7 @@ import contextlib
 import math
 from typing import Any
 
-from tensorflow.mpi._src.data import batch_shard, dataset_shard, feeds, seeds
+from tensorflow.mpi._src.data import batch_shard, dataset_shard, feeds, python_batches, seeds
 from tensorflow.mpi._src.global_batch import plan
 from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.runtime import group, log
@@ -86,7 +86,7 @@ def _take_shard(iterator: Any) -> None:
     dataset, adapter = iterator._distributed_dataset, iterator.data_adapter
     if not isinstance(dataset, tf.data.Dataset):
         return  # a strategy without replicas, or one that was made before TensorFlow was hooked
-    kind, num_batches = type(adapter).__name__, adapter.num_batches
+    kind, num_batches, made = type(adapter).__name__, adapter.num_batches, _made(adapter)
     feed = feeds.shard_of(
         feeds.Given(
             dataset,
@@ -95,8 +95,11 @@ def _take_shard(iterator: Any) -> None:
             _array_sizes(adapter),
             once=isinstance(adapter, generator_data_adapter.GeneratorDataAdapter),
             step=_step(dataset.element_spec),
+            made=made,
         )
     )
+    if made is not None and made.shared:
+        adapter.enqueuer = None  # its workers would make all batches
     iterator._distributed_dataset = dataset_shard.as_it_is(feed.dataset)
     if feed.num_batches != num_batches:
         iterator.data_adapter = _Adapter(adapter, feed.num_batches)
@@ -104,6 +107,43 @@ def _take_shard(iterator: Any) -> None:
     calls.note_data(feed.dataset.element_spec)
     if feed.in_turn and iterator.steps_per_epoch:
         iterator.steps_per_epoch = math.ceil(iterator.steps_per_epoch / group.size)
+
+
+def watching(get: Any) -> Any:
+    """Of PyDatasetAdapter.get_tf_dataset, which asks for batches to see what they are."""
+
+    def get_tf_dataset(self: Any) -> Any:
+        if not feeds.takes_parts():
+            return get(self)
+        dataset = self.py_dataset
+        self.py_dataset = self._tf_mpi_watched = python_batches.Watched(dataset)
+        try:
+            return get(self)
+        finally:
+            self.py_dataset = dataset
+
+    return get_tf_dataset
+
+
+def _made(adapter: Any) -> python_batches.Batches | None:
+    """Who makes the batches of a PyDataset, in the place of Keras's own workers."""
+    from keras.src.trainers.data_adapters import py_dataset_adapter
+
+    watched = getattr(adapter, "_tf_mpi_watched", None)
+    if watched is None:
+        return None
+    dataset = adapter.py_dataset
+    return python_batches.Batches(
+        dataset,
+        watched,
+        adapter._standardize_batch,
+        lambda: dataset.num_batches,
+        shuffles=adapter.shuffle,
+        workers=dataset.workers,
+        processes=dataset.use_multiprocessing,
+        ahead=dataset.max_queue_size,
+        pool=py_dataset_adapter.get_pool_class,
+    )
 
 
 def _array_sizes(adapter: Any) -> set[int] | None:

@@ -8,6 +8,7 @@ often that place has asked before. So a draw that one rank alone makes moves no 
 from __future__ import annotations
 
 import collections
+import contextlib
 import hashlib
 import numbers
 import os
@@ -19,7 +20,7 @@ from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.lifecycle import engine
-from tensorflow.mpi._src.runtime import group
+from tensorflow.mpi._src.runtime import group, threads
 
 _SECONDS = 10
 _DEEPEST = 64  # frames of a stack, the innermost
@@ -27,6 +28,7 @@ _DEEPEST = 64  # frames of a stack, the innermost
 _key = b""  # empty: the operating system's, as in one process
 _calls: collections.Counter[tuple[str, bytes]] = collections.Counter()
 _lock = threading.Lock()
+_local = threading.local()  # .of: what this thread draws for; other draws than for anything else
 
 
 def wanted() -> bool:
@@ -54,10 +56,16 @@ def is_shared() -> bool:
 
 def bits(number: int, kind: str, place: bytes) -> int:
     """`number` bits, others at each call; `kind` and `place` say what asks for them, and where."""
+    place += getattr(_local, "of", None) or b""
     with _lock:
         count = _calls[kind, place]
         _calls[kind, place] += 1
     return derived(number, kind, place, count)
+
+
+def drawing_for(what: str) -> contextlib.AbstractContextManager[None]:
+    """Draws of this thread are `what`'s: other ones than of other things, from the same places."""
+    return threads.inside(_local, of=what.encode())
 
 
 def derived(number: int, kind: str, place: bytes, count: int) -> int:

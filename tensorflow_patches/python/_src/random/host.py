@@ -21,8 +21,10 @@ from tensorflow.mpi._src.random import entropy
 from tensorflow.mpi._src.runtime import group, log
 
 _OWN_NAMES = {"tempfile"}  # modules whose draws must differ between processes
+_MANY = 10_000  # generators whose entropy is remembered; a later one counts as seeded
 _seeds = random.Random.seed
 _by_script: set[str] = set()  # states that it has seeded
+_given: set[int] = set()  # entropy for NumPy's generators without a seed
 
 
 def install() -> None:
@@ -119,4 +121,17 @@ def drawing_bits(_randbits: Any) -> Any:
 
 def _bits(number: int) -> int:
     """numpy.random.bit_generator.randbits, in its place: entropy for a SeedSequence."""
-    return entropy.bits(number, "numpy", entropy.place_of(entropy.caller(("numpy",))))
+    bits = entropy.bits(number, "numpy", entropy.place_of(entropy.caller(("numpy",))))
+    if len(_given) < _MANY:
+        _given.add(bits)
+    return bits
+
+
+def has_seeded(which: str) -> bool:
+    """Whether the script has seeded "python"'s random or "numpy"'s own state."""
+    return which in _by_script
+
+
+def is_entropy(seed: Any) -> bool:
+    """Whether a generator that has this seed was given none by the script."""
+    return isinstance(seed, int) and seed in _given

@@ -70,6 +70,11 @@ _OPS = {
 }
 
 
+def draws_made() -> int:
+    """How many calls of TensorFlow's random ops this thread has made."""
+    return int(getattr(_local, "draws", 0))
+
+
 def drawing(op: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a random op of gen_random_ops and its like, which TensorFlow's functions call."""
     signature = inspect.signature(op)
@@ -78,6 +83,7 @@ def drawing(op: Callable[..., Any]) -> Callable[..., Any]:
     @hooking.not_converted
     @functools.wraps(op)
     def drawn(*args: Any, **kwargs: Any) -> Any:
+        _local.draws = getattr(_local, "draws", 0) + 1
         if not _is_shared_out() or getattr(_local, "inside", False):
             return op(*args, **kwargs)
         given = signature.bind(*args, **kwargs)

@@ -34,6 +34,7 @@ _FIT, _CALLS = "tf/keras/test_keras_fit.py", "tf/keras/test_keras_calls.py"
 _DECISIONS, _SIGTERM = "tf/keras/test_keras_decisions.py", "tf/keras/test_sigterm.py"
 _OPTIMIZERS, _RATE = "tf/keras/test_keras_optimizers.py", "tf/data/test_shard.py"
 _BATCH, _DRAWS = "tf/global_batch/test_whole_batch.py", "tf/random/test_draws.py"
+_PYTHON = "tf/data/test_python_batches.py"
 _FILES, _NAMES = "tf/files/test_files.py", "tf/files/test_names.py"
 
 _LIST = "{keras.src.callbacks.callback_list,tf_keras.src.callbacks}:CallbackList"
@@ -49,6 +50,8 @@ _METRIC = "{keras.src.metrics.metric,tf_keras.src.metrics.base_metric}:Metric"
 KERAS = (
     Row("keras.src.backend.tensorflow.trainer:TFEpochIterator.__init__", How.WRAP, data.on_part,
         "each rank is fed its part of each batch", _FIT),
+    Row("keras.src.trainers.data_adapters.py_dataset_adapter:PyDatasetAdapter.get_tf_dataset",
+        How.WRAP, data.watching, "each rank makes every size-th batch", _PYTHON),
     Row(f"{_TRAINER}._make_function", How.WRAP, data.made_on_part,
         "a step takes a part of a batch", _FIT),
     Row(f"{_TRAINER}._maybe_symbolic_build", How.WRAP, data.built_on_part,

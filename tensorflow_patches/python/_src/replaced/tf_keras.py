@@ -17,6 +17,7 @@ _FIT, _DECISIONS = "tf/keras/test_keras_fit.py", "tf/keras/test_keras_decisions.
 _OPTIMIZERS, _SPARSE = "tf/keras/test_keras_optimizers.py", "tf/kernels/test_sparse.py"
 _SESSIONS, _FILES = "tf/tf_keras/test_sessions.py", "tf/files/test_files.py"
 _BATCH, _RATE = "tf/global_batch/test_whole_batch.py", "tf/data/test_shard.py"
+_PYTHON = "tf/data/test_python_batches.py"
 
 _HANDLER = "tf_keras.src.engine.data_adapter:DataHandler"
 _NORM = "tf_keras.src.layers.normalization.batch_normalization:BatchNormalizationBase"
@@ -30,6 +31,8 @@ TF_KERAS = (
     # Data
     Row(f"{_HANDLER}.__init__", How.WRAP, data.on_part,
         "each rank is fed its part of each batch", _FIT),
+    Row("tf_keras.src.engine.data_adapter:KerasSequenceAdapter.__init__", How.WRAP, data.watching,
+        "each rank makes every size-th batch", _PYTHON),
     Row(f"{_HANDLER}._configure_dataset_and_inferred_steps", How.WRAP, data.configured,
         "each rank is fed its part of each batch", _FIT),
     Row(f"{_HANDLER}._infer_steps", How.WRAP, data.inferred,

@@ -9,7 +9,7 @@ import math
 import sys
 from typing import Any
 
-from tensorflow.mpi._src.data import batch_shard, dataset_shard, feeds, seeds
+from tensorflow.mpi._src.data import batch_shard, dataset_shard, feeds, python_batches, seeds
 from tensorflow.mpi._src.global_batch import plan
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import calls
@@ -33,6 +33,33 @@ def on_part(construct: Any) -> Any:
             )
         with seeds.adapter(feeds.takes_parts()):
             construct(self, x, y, **kwargs)
+
+    return init
+
+
+def watching(construct: Any) -> Any:
+    """Of KerasSequenceAdapter.__init__, which asks for a batch to see what it is."""
+    module = sys.modules["tf_keras.src.engine.data_adapter"]
+
+    def init(self: Any, x: Any, *args: Any, **kwargs: Any) -> None:
+        if not feeds.takes_parts():
+            construct(self, x, *args, **kwargs)
+            return
+        watched = python_batches.Watched(x)
+        construct(self, watched, *args, **kwargs)
+        watched.looks = False
+        self._keras_sequence = x
+        self._tf_mpi_made = python_batches.Batches(
+            x,
+            watched,
+            self._standardize_batch,
+            lambda: len(x),
+            shuffles=self._shuffle_sequence,
+            workers=kwargs.get("workers", 1),
+            processes=kwargs.get("use_multiprocessing", False),
+            ahead=kwargs.get("max_queue_size", 10),
+            pool=getattr(*hooking.find(module, "data_utils.get_pool_class")),
+        )
 
     return init
 
@@ -74,6 +101,7 @@ def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
             once=type(adapter) is data_adapter.GeneratorDataAdapter,  # not a Sequence's
             all_epochs=sizes is not None and not adapter.should_recreate_iterator(),
             step=_step(dataset.element_spec),
+            made=getattr(adapter, "_tf_mpi_made", None),
         )
     )
     handler._dataset = dataset_shard.as_it_is(feed.dataset)

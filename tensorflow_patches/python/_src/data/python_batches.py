@@ -1,0 +1,394 @@
+"""Batches that a script's Python makes by their number: each rank makes every size-th.
+
+A PyDataset of Keras 3 and a Sequence of tf_keras are asked for batch i by `data[i]`. Rank r asks
+its own for the batches at the places r, r + size, ... of an epoch, and ahead of need. When a turn
+of `size` batches is needed the ranks meet, and each has all of them; from there on they are as
+batches that rank 0 has sent (feeds.py). Who may not be shared so: Batches.why_not. Why so:
+docs/decisions/078-python-batches.md.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import functools
+import itertools
+import random
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from tensorflow.mpi._src.data import batch_shard, contents, packing, streams
+from tensorflow.mpi._src.messaging import control_plane
+from tensorflow.mpi._src.presence import reasons
+from tensorflow.mpi._src.random import entropy, generators, host, own_rows
+from tensorflow.mpi._src.runtime import group, log
+
+_NOTHING, _BATCH, _ERROR = 0, 1, 2  # what a rank has in a turn
+_HEADER = 16  # bytes: which of these, and the bytes that follow
+_LOOKED_AT = 1000  # elements of a list, at its beginning and its end
+_ENDLESS = -1
+
+_heard: list[str] = []  # errors of which all ranks have heard
+
+
+def all_have_heard(error: BaseException) -> bool:
+    """Whether this error of a data set is raised on all ranks."""
+    return any(text in str(error) for text in _heard)
+
+
+class Watched:
+    """A PyDataset while Keras looks at its first batches: what asking for one changes is noted."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+        self.looks = True
+        self.digests: list[list[int]] = []  # of the batches
+        self.changed: list[str] = []  # attributes that the last call has changed
+        self.drawn: list[Any] = []  # generators of which it has drawn
+        self.draws = 0  # of TensorFlow's random ops
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "dataset":  # while it is unpickled
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        if not self.looks:
+            return self.dataset[index]
+        import tensorflow as tf
+
+        reached = generators.reached_from(self.dataset)
+        before, states = _held(self.dataset), list(map(generators.state, reached))
+        draws = own_rows.draws_made()
+        batch = self.dataset[index]
+        self.draws = own_rows.draws_made() - draws
+        # What was not there is made at its first use, as a file that is opened.
+        self.changed = [
+            name
+            for name, value in _held(self.dataset).items()
+            if before.get(name) not in (None, value)
+        ]
+        self.drawn = [
+            generator
+            for generator, state in zip(reached, states)
+            if generators.digest([generators.state(generator)]) != generators.digest([state])
+        ]
+        leaves = tf.nest.flatten(batch, expand_composites=True)
+        self.digests.append([found for leaf in leaves for found in contents.of_array(leaf)])
+        return batch
+
+
+class Batches:
+    """How batches are made of a script's Python, on this rank.
+
+    dataset: has batch i at [i].
+    watched: what was seen when it was asked for some.
+    standardize: makes what Keras takes of what the script has returned.
+    length: a function, of the number of batches; None for one without end.
+    shuffles: their order is another one in each epoch.
+    workers, processes, ahead: how many threads or processes make them, and how many are made ahead.
+    pool: makes a pool of workers; an argument says whether of processes.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        watched: Watched,
+        standardize: Callable[[Any], Any],
+        length: Callable[[], int | None],
+        *,
+        shuffles: bool,
+        workers: int,
+        processes: bool,
+        ahead: int,
+        pool: Callable[[bool], Any],
+    ) -> None:
+        self.dataset = dataset
+        self._watched = watched
+        self._standardize = standardize
+        self._length = length
+        self._shuffles = shuffles
+        self._workers, self._processes = workers, processes
+        self._pooled = workers > 1 or (workers > 0 and processes)
+        self._ahead, self._pool = max(ahead, 1), pool
+        self._iterations = 0
+        self._error: BaseException | None = None
+        self.shared = False  # each rank makes its share
+
+    def why_not(self) -> str | None:
+        """Why one rank must not make other batches than another, for people; None: it may."""
+        watched = self._watched
+        if not watched.digests:
+            return "has no batches"
+        if watched.changed:
+            return f"changes its attribute '{watched.changed[0]}' when it makes a batch"
+        if self._pooled and self._length() is None:
+            return "has workers and no length, and goes on in the next epoch where it was"
+        if self._workers > 1 or not (watched.drawn or watched.draws):
+            return None
+        import tensorflow as tf
+        from tensorflow.python.eager import context
+
+        seeded = [one for one in watched.drawn if not generators.is_open(one)]
+        if watched.draws and (host.has_seeded("python") or context.global_seed() is not None):
+            seeded.append(tf.random)
+        if seeded:
+            return (
+                "draws from a seeded generator, in an order that one process repeats; with "
+                "workers=2, which leaves that order open, each rank would make its own batches"
+            )
+        return None
+
+    def description(self) -> list[Any]:
+        """What must be the same on all ranks: of data, and of what shuffles them."""
+        length = self._length()
+        return [_ENDLESS if length is None else length, self._watched.digests, self._digest()]
+
+    def _digest(self) -> int:
+        """Of what may decide which batch is which, as far as it can be compared between ranks."""
+        states = list(map(generators.state, generators.reached_from(self.dataset)))
+        return zlib.crc32(repr(_numbers_in(self.dataset)).encode(), generators.digest(states))
+
+    # An iteration
+
+    def begin(self) -> Any:
+        """A vector that rank 0's ranks are told by: a seed, the length, the order; a digest."""
+        self._iterations += 1
+        length, digest = self._length(), self._digest()
+        seed = zlib.crc32(f"{digest} {self._iterations}".encode())
+        order = [] if length is None else list(range(length))
+        if self._shuffles:
+            random.shuffle(order)
+        if group.rank != 0:
+            return np.array([digest], np.int64)
+        return np.array([seed, _ENDLESS if length is None else length, *order, digest], np.int64)
+
+    def turns(self, begun: Any) -> Iterator[Any]:
+        """(what, an error's words, a batch): what this rank has in each turn of an iteration.
+
+        begun: what all ranks' `begin` have returned, one after another.
+        """
+        seed, length, digests = int(begun[0]), int(begun[1]), begun[-group.size :]
+        order = begun[2 : -group.size]
+        makers = group.size if len(set(digests.tolist())) == 1 else 1
+        if makers == 1:
+            log.once(
+                f"{_name(self.dataset)}: its numbers, or the states of random generators, differ "
+                "between the ranks: rank 0 makes all batches",
+                key=f"python batches of rank 0 {_name(self.dataset)}",
+            )
+        nothing = streams.stand_in(self.spec)
+        places: Any = itertools.count(group.rank, makers)
+        if length != _ENDLESS:
+            places = range(group.rank, length, makers)
+        if group.rank >= makers:
+            places = range(0)
+        made = 0
+        try:
+            indices = ((int(order[at]) if len(order) else at, seed + at) for at in places)
+            for batch in self._made(indices):
+                yield _BATCH, b"", self._standardize(batch)
+                made += 1
+        except Exception as error:
+            self._error = error
+            yield _ERROR, f"{type(error).__name__}\n{reasons.reason(error)}".encode(), nothing
+            return
+        for _ in range(made, -(-length // makers)):
+            yield _NOTHING, b"", nothing
+
+    def _made(self, places: Iterator[tuple[int, int]]) -> Iterator[Any]:
+        """The batches of (index, seed)."""
+        drawn = self._watched.drawn
+        if not self._pooled:
+            for place in places:
+                states = list(map(generators.state, drawn))
+                try:
+                    batch = _at(self.dataset, drawn, *place)
+                finally:
+                    for generator, state in zip(drawn, states):
+                        generators.put(generator, state)
+                yield batch
+            return
+        states = list(map(generators.state, drawn))
+        worker = (self.dataset, drawn)
+        make = _at_worker if self._processes else functools.partial(_at, *worker)
+        begins = (_begin_worker, worker) if self._processes else ()
+        pool = self._pool(self._processes)(self._workers, *begins)
+        try:
+            waiting: collections.deque[Any] = collections.deque()
+            while True:
+                for place in itertools.islice(places, self._ahead - len(waiting)):
+                    waiting.append(pool.apply_async(make, place))
+                if not waiting:
+                    return
+                batch = waiting.popleft().get()
+                if not waiting and not self._processes:  # of the threads that set them
+                    for generator, state in zip(drawn, states):
+                        generators.put(generator, state)
+                yield batch
+        finally:
+            pool.terminate()
+
+    # As a dataset
+
+    def dataset_of_all(self, spec: Any, label: str) -> Any:
+        """A tf.data.Dataset of all batches, of `spec`; all ranks iterate it in step."""
+        import tensorflow as tf
+
+        self.shared, self.spec = True, spec
+        signature = (tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string), spec)
+
+        def begin(element: Any) -> Any:
+            mine = tf.ensure_shape(tf.numpy_function(self.begin, [], tf.int64), [None])
+            return streams.gather(mine, element[1])
+
+        def message(what: Any, words: Any, batch: Any) -> Any:
+            body = tf.switch_case(
+                tf.cast(what, tf.int32),
+                [
+                    lambda: tf.zeros([0], tf.uint8),
+                    lambda: packing.pack(spec, batch),
+                    lambda: tf.io.decode_raw(words, tf.uint8),
+                ],
+            )
+            header = tf.stack([what, tf.size(body, tf.int64)])
+            return tf.concat([tf.reshape(tf.bitcast(header, tf.uint8), [_HEADER]), body], 0)
+
+        def own(begun: Any) -> Any:
+            made = tf.data.Dataset.from_generator(
+                self.turns, output_signature=signature, args=(begun,)
+            )
+            packed = batch_shard.one_by_one(made, lambda element: message(*element))
+            return packed if self._pooled else packed.prefetch(1)
+
+        def batches(turn: Any) -> Any:
+            places = tf.data.Dataset.range(group.size)
+            found = places.scan(tf.constant(0, tf.int64), functools.partial(self._next, turn))
+            found = found.take_while(lambda there, start, end: there)
+            return batch_shard.one_by_one(
+                found, lambda place: packing.unpack(spec, turn[place[1] : place[2]])
+            )
+
+        once = streams.named(tf.data.Dataset.from_tensors(0), f"{label} begins")
+        mine = batch_shard.one_by_one(once, begin).flat_map(own)
+        turns = batch_shard.one_by_one(
+            streams.named(mine, label), lambda element: streams.gather(*element)
+        )
+        return turns.flat_map(batches)
+
+    def _next(self, turn: Any, start: Any, rank: Any) -> Any:
+        """The next rank's part of a turn: (where the one after it begins, (is it there, from, to)).
+
+        Raises what that rank's Python has raised.
+        """
+        import tensorflow as tf
+
+        header = tf.reshape(turn[start : start + _HEADER], [2, _HEADER // 2])
+        words = tf.bitcast(header, tf.int64)
+        what, body = words[0], start + _HEADER
+        end = body + words[1]
+        failed = tf.cond(
+            tf.equal(what, _ERROR),
+            lambda: tf.numpy_function(self._fail, [rank, turn[body:end]], tf.bool),
+            lambda: tf.constant(False),
+        )
+        with tf.control_dependencies([failed]):
+            return end, (tf.equal(what, _BATCH), body, end)
+
+    def _fail(self, rank: Any, words: Any) -> bool:
+        kind, _, reason = bytes(words).decode().partition("\n")
+        if rank == group.rank and self._error is not None:
+            _heard.append(str(self._error))
+            raise self._error
+        text = f"{_name(self.dataset)} on rank {rank}, which has the traceback: {reason}"
+        _heard.append(text)
+        known = getattr(builtins, kind, None)
+        raises = isinstance(known, type) and issubclass(known, Exception)
+        raise (known if raises else RuntimeError)(text)  # type: ignore[misc]
+
+
+def dataset_of_all(batches: Batches, spec: Any, label: str) -> Any:
+    """A dataset of which each rank makes its share; None where every rank must make all.
+
+    All ranks call it at the same point.
+    """
+    import tensorflow as tf
+
+    why = batches.why_not()
+    if any(isinstance(leaf, tf.OptionalSpec) for leaf in tf.nest.flatten(spec)):
+        why = "yields absent values"
+    mine = [why, batches.description(), packing.encode_spec(spec)]
+    everyone = control_plane.headers(f"{label}, of Python", mine)
+    told = [theirs[0] for theirs in everyone if theirs[0]]
+    if told:
+        log.once(
+            f"{_name(batches.dataset)}: every rank makes all batches, since it {told[0]}",
+            key=f"python batches {told[0]}",
+        )
+        return None
+    if any(theirs != everyone[0] for theirs in everyone):
+        return None  # streams.py compares what they yield
+    return batches.dataset_of_all(spec, label)
+
+
+def _name(dataset: Any) -> str:
+    return f"{type(dataset).__name__}.__getitem__"
+
+
+_of_worker: tuple[Any, list[Any]] = (None, [])  # in a process that makes batches
+
+
+def _begin_worker(*given: Any) -> None:
+    globals()["_of_worker"] = given
+
+
+def _at_worker(index: int, seed: int) -> Any:
+    return _at(*_of_worker, index, seed)
+
+
+def _at(dataset: Any, drawn: list[Any], index: int, seed: int) -> Any:
+    """Batch `index`. It draws by its place in the epoch: other numbers than any other rank."""
+    for number, generator in enumerate(drawn):
+        generators.go_on_from(generator, seed + (number << 32))
+    with entropy.drawing_for(f"batch {seed}"):
+        return dataset[index]
+
+
+def _held(dataset: Any) -> dict[str, Any]:
+    """What its attributes hold, to see whether that changes: values, sizes, or who it is."""
+    return {name: _content(value) for name, value in getattr(dataset, "__dict__", {}).items()}
+
+
+def _content(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str, bytes, np.generic)):
+        return value
+    if isinstance(value, np.ndarray):
+        return contents.of_array(value)
+    if isinstance(value, (list, tuple)):
+        ends = [*value[:_LOOKED_AT], *value[-_LOOKED_AT:]]
+        return len(value), [one if _is_plain(one) else id(one) for one in ends]
+    if isinstance(value, (dict, set)):
+        return len(value)
+    return id(value)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (bool, int, float, str, bytes, np.number))
+
+
+def _numbers_in(dataset: Any) -> list[Any]:
+    """Its numbers, and those of what it holds: the same on ranks that have the same data."""
+    found: list[Any] = []
+    for value in generators.values_in(dataset):
+        if isinstance(value, (bool, int, float, np.number)):
+            found.append(value)
+        elif isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+            found.append(contents.of_array(value))
+        elif isinstance(value, list) and value and isinstance(value[0], (int, float, np.number)):
+            found.append([one for one in value if isinstance(one, (int, float, np.number))])
+    return found
