@@ -216,8 +216,17 @@ def _of_pairs(keys: Any, values: Any) -> list[int]:
         return [int(mixed.sum(dtype=np.uint64) & np.uint64(2**53 - 1)), len(pairs)]
 
 
-def node_ops(graph_def: Any) -> Iterator[str]:
-    """The ops of a function and of the functions that it calls, by name."""
+def nodes(graph_def: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The nodes of a function and of those that it calls, each with all of its function, by name.
+
+    Without the calls themselves.
+    """
     called = {inner.signature.name for inner in graph_def.library.function}
-    for nodes in (graph_def.node, *(inner.node_def for inner in graph_def.library.function)):
-        yield from (node.op for node in nodes if node.op not in called)
+    for those in (graph_def.node, *(inner.node_def for inner in graph_def.library.function)):
+        by_name = {node.name: node for node in those}
+        yield from ((node, by_name) for node in those if node.op not in called)
+
+
+def node_ops(graph_def: Any) -> Iterator[str]:
+    """The ops of these nodes, by name."""
+    return (node.op for node, _ in nodes(graph_def))

@@ -13,7 +13,7 @@ from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import scope
-from tensorflow.mpi._src.data import batch_shard, determinism, selection, streams, transformations
+from tensorflow.mpi._src.data import batch_shard, iterations, selection, streams, transformations
 from tensorflow.mpi._src.messaging import collectives
 from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.runtime import group, log, threads
@@ -104,10 +104,12 @@ def iterated(dataset: Any) -> Any:
     Not where Keras has made its part (as_it_is), or looks at all data on purpose (looking_at_all).
     Not what is a part already.
     """
-    if group.size > 1:
-        determinism.note_iteration(dataset)
-    if group.size == 1 or not splits_loops():
+    if group.size == 1:
         return dataset
+    return iterations.begun(_part_of(dataset) if splits_loops() else dataset)
+
+
+def _part_of(dataset: Any) -> Any:
     if is_part(dataset) or hasattr(dataset, "_tf_mpi_as_it_is"):
         return dataset
     if getattr(_local, "looks_at_all", False):

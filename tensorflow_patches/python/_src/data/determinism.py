@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tensorflow.mpi._src.data import contents, transformations
-
-_ITERATED = "_tf_mpi_iterated_times"
+from tensorflow.mpi._src.data import contents, iterations, one_order, transformations
 
 # Ops that TensorFlow calls stateful, and that give every rank the same.
 _HARMLESS = {
-    "Assert", "Case", "If", "LookupTableFind", "LookupTableFindV2", "LookupTableSize",
-    "LookupTableSizeV2", "HashTable", "HashTableV2", "MatchingFiles", "MutableHashTable",
-    "MutableHashTableV2", "PartitionedCall", "Print", "PrintV2", "ReadFile", "ReadVariableOp",
-    "ResourceGather", "ResourceGatherNd", "StatefulPartitionedCall", "StaticRegexReplace",
-    "VarHandleOp", "While",
+    "Assert", "Case", "CheckNumerics", "CheckNumericsV2", "DummyIterationCounter",
+    "DummyMemoryCache", "DummySeedGenerator", "HashTable", "HashTableV2", "If", "LookupTableFind",
+    "LookupTableFindV2", "LookupTableSize", "LookupTableSizeV2", "MatchingFiles",
+    "MutableHashTable", "MutableHashTableV2", "PartitionedCall", "Print", "PrintV2", "ReadFile",
+    "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "StatefulPartitionedCall",
+    "StatelessRandomGetAlg", "StaticRegexReplace", "TensorArrayCloseV3", "TensorArrayConcatV3",
+    "TensorArrayGatherV3", "TensorArrayReadV3", "TensorArrayScatterV3", "TensorArraySizeV3",
+    "TensorArraySplitV3", "TensorArrayV3", "TensorArrayWriteV3", "VarHandleOp", "VariableShape",
+    "While",
 }  # fmt: skip
 
 # Of these, what gives another value when something else runs before it, or shows that it has run.
@@ -36,16 +38,16 @@ def description(dataset: Any) -> list[Any] | None:
     """
     found: list[Any] = [digests(dataset)]
     for source in _sources(dataset):
-        if not transformations.is_tensorflows(source) or _in_any_order(source):
+        if not transformations.is_tensorflows(source) or one_order.is_open(source):
             return None
         if hasattr(source, "_seed2"):
             seeds = [_constant(source._seed), _constant(source._seed2)]
             if None in seeds or seeds == [0, 0]:  # drawn at random, by every rank for itself
                 return None
-            found.append([*seeds, vars(source).get(_ITERATED, 0)])
+            found.append([*seeds, iterations.times_drawn(source)])
         for wrapped in source._functions():
             graph = wrapped.function.graph.as_graph_def()
-            if not all(map(_is_harmless, contents.node_ops(graph))):
+            if not all(_is_harmless(*node) for node in contents.nodes(graph)):
                 return None
             found.append(contents.of_function(wrapped.function, graph))
         found.append(type(source).__name__)
@@ -59,13 +61,6 @@ def digests(dataset: Any) -> list[int]:
     every rank.
     """
     return [digest for source in _sources(dataset) for digest in contents.of_source(source)]
-
-
-def note_iteration(dataset: Any) -> None:
-    """An iterator of `dataset` is made: its shuffles go on to their next order."""
-    for source in _sources(dataset):
-        if hasattr(source, "_seed2"):
-            vars(source)[_ITERATED] = vars(source).get(_ITERATED, 0) + 1
 
 
 def is_made_by_python(dataset: Any) -> bool:
@@ -88,9 +83,9 @@ def why_in_order(wrapped: Any) -> str | None:
     function = wrapped.function
     if not hasattr(function, "captured_inputs"):
         return "is of compat.v1"
-    for op in contents.node_ops(function.graph.as_graph_def()):
-        if op in _TIMED or not _is_harmless(op) or "Dataset" in op:
-            return f"is no function of its element alone ({op})"
+    for node, others in contents.nodes(function.graph.as_graph_def()):
+        if node.op in _TIMED or "Dataset" in node.op or not _is_harmless(node, others):
+            return f"is no function of its element alone ({node.op})"
     if any(map(contents.is_written_table, function.captured_inputs)):
         return "reads a table that may be written"
     return None
@@ -102,13 +97,6 @@ def _sources(dataset: Any) -> Iterator[Any]:
         yield from _sources(source)
 
 
-def _in_any_order(dataset: Any) -> bool:
-    return (
-        dataset.options().deterministic is False
-        or getattr(dataset, "_deterministic", None) == "false"
-    )
-
-
 def _constant(tensor: Any) -> int | None:
     from tensorflow.python.framework import tensor_util
 
@@ -116,12 +104,28 @@ def _constant(tensor: Any) -> int | None:
     return None if value is None else int(value)
 
 
-def _is_harmless(op: str) -> bool:
+def _is_harmless(node: Any, others: dict[str, Any]) -> bool:
+    """Whether an op in a function, among `others` by name, gives every rank the same."""
     from tensorflow.python.framework import op_def_registry
 
-    definition = op_def_registry.get(op)
+    definition = op_def_registry.get(node.op)
     if definition is None:
         return False
-    if "Dataset" in op:
-        return not any(word in op for word in ("Shuffle", "Random", "Generator"))
-    return op in _HARMLESS or not (definition.is_stateful or "PyFunc" in op)
+    if "Dataset" not in node.op:
+        return node.op in _HARMLESS or not (definition.is_stateful or "PyFunc" in node.op)
+    attributes = {name: value.s.decode() or value.b for name, value in node.attr.items()}
+    if "Generator" in node.op or one_order.opened(attributes):
+        return False
+    names = [argument.name for argument in definition.input_arg]
+    if "seed_generator" in names and "seed" not in names:
+        return False
+    # A dataset that is made in a function begins with its seeds' first order. 0 and 0: with any.
+    seeds = [node.input[names.index(name)] for name in ("seed", "seed2") if name in names]
+    return not seeds or any(_is_seed(others.get(seed.split(":")[0])) for seed in seeds)
+
+
+def _is_seed(node: Any) -> bool:
+    from tensorflow.python.framework import tensor_util
+
+    constant = node is not None and node.op == "Const"
+    return not constant or bool(tensor_util.MakeNdarray(node.attr["value"].tensor))

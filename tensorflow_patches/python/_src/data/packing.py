@@ -10,6 +10,7 @@ import base64
 import warnings
 from typing import Any
 
+END = 0  # the first byte of what is no element
 _WORD = 8  # bytes of an int64
 _NOT_ENCODED = "not encoded: "
 

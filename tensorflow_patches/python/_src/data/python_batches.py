@@ -274,7 +274,7 @@ class Batches:
                 found, lambda place: packing.unpack(spec, turn[place[1] : place[2]])
             )
 
-        once = streams.named(tf.data.Dataset.from_tensors(0), f"{label} begins")
+        once = streams.named(tf.data.Dataset.from_tensors(0), f"{label} begins", np.int64)
         mine = batch_shard.one_by_one(once, begin).flat_map(own)
         turns = batch_shard.one_by_one(
             streams.named(mine, label), lambda element: streams.gather(*element)

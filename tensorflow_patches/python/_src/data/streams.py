@@ -10,16 +10,17 @@ The ranks meet when a batch is asked for, and not ahead of that.
 
 from __future__ import annotations
 
-import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
 from tensorflow.mpi import config
-from tensorflow.mpi._src.data import batch_shard, determinism, own_part, packing
+from tensorflow.mpi._src.data import batch_shard, determinism, failures, own_part, packing
 from tensorflow.mpi._src.messaging import control_plane, graph_collectives
 from tensorflow.mpi._src.runtime import group, log
 
 _ENDED = -1
+_AHEAD = 2  # elements
+_GONE = "rank 0, whose data these are, has ended before their end"
 
 
 class Stream(NamedTuple):
@@ -29,7 +30,7 @@ class Stream(NamedTuple):
     length: "endless", a number of batches, or None if unknown.
     sizes: the numbers of samples that batches can have, sorted; None if unknown.
     fed: they come from rank 0, so that all ranks must ask for each of them.
-    once: they can be iterated only once: of a generator.
+    once: they are of Python's, as of a generator, which is asked for one batch ahead.
     """
 
     dataset: Any
@@ -85,7 +86,9 @@ def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False)
         _other_data(what, "arrays" if arrays else "data")
     length, sizes = amounts[0]
     fed = _from_rank_0(stream.dataset, label, what, everyone[0][3])
-    return Stream(fed, length, sizes, fed=True, once=stream.once)
+    # Of a generator one process reads a batch ahead, which whoever goes on with it lacks then.
+    once = stream.once or determinism.is_made_by_python(stream.dataset)
+    return Stream(fed, length, sizes, fed=True, once=once)
 
 
 def _other_data(what: str, kind: str) -> None:
@@ -125,7 +128,7 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
     import tensorflow as tf
 
     spec = packing.decode_spec(spec_of_rank_0, dataset.element_spec)
-    packed = tf.data.Dataset.from_tensors(tf.zeros([0], tf.uint8)).repeat()
+    packed = tf.data.Dataset.from_tensors(tf.constant([packing.END], tf.uint8)).repeat()
     by_python = determinism.is_made_by_python(dataset)
     asks = group.rank == 0 or by_python
     if asks:
@@ -137,6 +140,9 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
         if group.rank == 0:
             return gather(packed, name)
         from_rank_0 = gather(packed[:0], name)
+        gone = tf.debugging.assert_greater(tf.size(from_rank_0), 0, f"{what}: {_GONE}")
+        with tf.control_dependencies([gone]):
+            from_rank_0 = tf.identity(from_rank_0)
         if asks:
             noted = tf.numpy_function(_note_other_elements(what), [packed, from_rank_0], tf.bool)
             with tf.control_dependencies([noted]):
@@ -144,19 +150,21 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
         return from_rank_0
 
     elements = batch_shard.one_by_one(named(packed, label), received)
-    elements = elements.take_while(lambda packed: tf.size(packed) > 0)
+    elements = elements.take_while(lambda packed: packed[0] != packing.END)
     return batch_shard.one_by_one(elements, lambda packed: packing.unpack(spec, packed))
 
 
 def _packed(dataset: Any, by_python: bool) -> Any:
-    """Elements as vectors; a script's own functions are asked for none before its turn.
+    """Elements as vectors, made ahead of need.
 
-    What a generator yields in vain is missing to whoever goes on with it.
+    A script's own functions are asked for none before its turn: what a generator yields in vain is
+    missing to whoever goes on with it.
     """
     spec = dataset.element_spec
     if by_python:
         return batch_shard.one_by_one(dataset, lambda element: packing.pack(spec, element))
-    return dataset.map(lambda *args: packing.pack(spec, batch_shard.element_of(spec, args)))
+    packed = dataset.map(lambda *args: packing.pack(spec, batch_shard.element_of(spec, args)))
+    return packed.prefetch(_AHEAD)
 
 
 def _note_other_elements(what: str) -> Any:
@@ -205,7 +213,7 @@ def agree(dataset: Any, label: str) -> Any:
             shard = shard._replace(first=batch_shard.of_length(0), whole=batch_shard.of_length(own))
         return tf.reduce_any(everyone > _ENDED), shard
 
-    met = batch_shard.one_by_one(named(endless, label), meet)
+    met = batch_shard.one_by_one(named(endless, label, np.int64), meet)
     met = met.take_while(lambda goes_on, shard: goes_on)
     return batch_shard.one_by_one(met, lambda element: element[1])
 
@@ -249,30 +257,14 @@ def every_nth(dataset: Any, drop_remainder: bool) -> Any:
     return dataset.window(group.size, drop_remainder=drop_remainder).flat_map(mine)
 
 
-def named(dataset: Any, label: str) -> Any:
-    """(element, name): the name is another one for each iterator, on all ranks the same.
-
-    An iterator that ends early may leave a request behind, which none of the next may answer.
-    """
-    import tensorflow as tf
-
-    numbers = itertools.count()
-
-    def draw(_: Any) -> Any:
-        def next_name() -> bytes:
-            return f"allgather {label}, iterator {next(numbers)}".encode()
-
-        name = tf.numpy_function(next_name, [], tf.string)
-        return tf.ensure_shape(name, [])
-
-    names = tf.data.Dataset.from_tensors(0).map(draw)
-    names = names.flat_map(lambda name: tf.data.Dataset.from_tensors(name).repeat())
-    return tf.data.Dataset.zip((dataset, names))
+def named(dataset: Any, label: str, dtype: Any = np.uint8) -> Any:
+    """(element, name under which the ranks gather `dtype`s for it): see failures.Meetings."""
+    return failures.Meetings(label).name(dataset, dtype)
 
 
 def gather(vector: Any, name: Any) -> Any:
-    """Every rank's vector, one after another."""
-    return graph_collectives.gather_data(vector, name)
+    """Every rank's vector, one after another; raises what another rank tells in place of it."""
+    return failures.unless_told(graph_collectives.gather_data(vector, name))
 
 
 def fill_epochs(dataset: Any, num_batches: int, steps: int) -> Any:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tensorflow.mpi._src.data import iterations
+
 _PACKAGE = "tensorflow.python.data."
 _OPS, _EXPERIMENTAL = f"{_PACKAGE}ops.", f"{_PACKAGE}experimental.ops."
 _MAKE_BATCHES = {
@@ -36,7 +38,6 @@ _SHUFFLE = {f"{_OPS}shuffle_op": ("_ShuffleDataset",)}
 _OPTIONS = {f"{_OPS}dataset_ops": ("_OptionsDataset",)}
 _COUNTED = {f"{_OPS}{name}_op": (f"_{name.title()}Dataset",) for name in ("repeat", "skip", "take")}
 _SHARD = {f"{_OPS}shard_op": ("_ShardDataset",)}
-_SEEDS = "_tf_mpi_seeds"  # on a shuffle: those of its next orders
 _OF_A_SHUFFLE = ("_buffer_size", "_seed", "_seed2", "_reshuffle_each_iteration", "_name")
 
 
@@ -111,8 +112,7 @@ def keeps_elements(dataset: Any) -> bool:
 def again(dataset: Any, source: Any) -> Any:
     """The same transformation over another input.
 
-    All shuffles that are made again of one draw from one sequence of seeds: an order for each time
-    that one of them is iterated.
+    All shuffles that are made again of one draw from one sequence of seeds: see iterations.py.
     """
     from tensorflow.python.data.ops import dataset_ops, prefetch_op
 
@@ -132,11 +132,6 @@ def _shuffled_again(dataset: Any, source: Any) -> Any:
     from tensorflow.python.data.ops import dataset_ops
     from tensorflow.python.ops import gen_dataset_ops
 
-    if not hasattr(dataset, _SEEDS):
-        seeds = gen_dataset_ops.anonymous_seed_generator(
-            dataset._seed, dataset._seed2, dataset._reshuffle_each_iteration
-        )
-        setattr(dataset, _SEEDS, seeds)
     held = {field: value for field, value in vars(dataset).items() if field in _OF_A_SHUFFLE}
     new = object.__new__(type(dataset))
     vars(new).update(held, _input_dataset=source)
@@ -145,11 +140,12 @@ def _shuffled_again(dataset: Any, source: Any) -> Any:
         buffer_size=dataset._buffer_size,
         seed=dataset._seed,
         seed2=dataset._seed2,
-        seed_generator=getattr(dataset, _SEEDS)[0],
+        seed_generator=gen_dataset_ops.dummy_seed_generator(),
         reshuffle_each_iteration=dataset._reshuffle_each_iteration,
         **new._common_args,
     )
     dataset_ops.UnaryUnchangedStructureDataset.__init__(new, source, variant)
+    iterations.stands_for(new, dataset)
     return new
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tensorflow.mpi._src.data import python_batches
+from tensorflow.mpi._src.data import failures, python_batches
 from tensorflow.mpi._src.global_batch import plan
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.presence import presence, reasons
@@ -71,11 +71,16 @@ def wrap(kind: str) -> Callable[[Any], Any]:
             _fits += kind == "fit"
             _calls.stack.append(call)
             presence.begin(called(kind, self))
+            since = failures.now()
             try:
                 return original(self, *args, **kwargs)
-            except Exception as error:
-                _tell(call, error)
-                raise
+            except BaseException as error:
+                raised, told = failures.left(error, since)
+                if not told and isinstance(error, Exception):
+                    _tell(call, error)
+                if raised is error:
+                    raise
+                raise raised from None
             finally:
                 presence.end()
                 _calls.stack.pop()
@@ -91,9 +96,10 @@ def wrap(kind: str) -> Callable[[Any], Any]:
 def _tell(call: Call, error: Exception) -> None:
     """What this rank's part of the data has raised is raised nowhere else: the others hear of it.
 
-    They wait for this rank's gradients, or train on until they do. A meeting that they are not at
-    ends their wait, as that of ranks that wait for one another, and names what it is about. Ranks
-    that have all met the same error meet there.
+    Where batches are meetings they have heard of it there (failures.py). Else they wait for this
+    rank's gradients, or train on until they do. A meeting that they are not at ends their wait, as
+    that of ranks that wait for one another, and names what it is about. Ranks that have all met the
+    same error meet there.
     """
     if call.spec is None or group.size == 1 or "IteratorGetNext" not in str(error):
         return

@@ -131,7 +131,7 @@ class Gathering:
         self._operation: Any = c_api.load().tfmpi_begin(
             name.encode(),
             KINDS["allgather"],
-            REDUCE_OPS["sum"],
+            REDUCE_OPS["average"],  # as its op has it
             DTYPES[array.dtype.name],
             0,
             (ctypes.c_int64 * array.ndim)(*array.shape),
@@ -151,6 +151,10 @@ class Gathering:
         if code != errors.OK:
             raise errors.error_from_code(code, c_api.error_text(error))
         return out
+
+    def withdraw(self) -> None:
+        """In place of `result`: what has not ended does not any more."""
+        c_api.load().tfmpi_end(self._operation, c_api.error_buffer())
 
 
 def _waits(kind: str) -> int:

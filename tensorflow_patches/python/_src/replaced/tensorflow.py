@@ -6,6 +6,7 @@ import functools
 
 from tensorflow.mpi._src.average import distinct, shares
 from tensorflow.mpi._src.compat_v1 import gradients
+from tensorflow.mpi._src.data import failures, iterations, one_order
 from tensorflow.mpi._src.distribute import average_loss, strategies
 from tensorflow.mpi._src.files import dataset_files, tensorflow_files, writes
 from tensorflow.mpi._src.global_batch import gradients as batch_gradients
@@ -18,6 +19,7 @@ from tensorflow.mpi._src.replaced.when import DRAWS, FILES, GPUS, OTHER_FILES, R
 _DRAWS, _SPARSE = "tf/random/test_draws.py", "tf/kernels/test_sparse.py"
 _WHOLE, _NAMES = "tf/files/test_whole_files.py", "tf/files/test_names.py"
 _STRATEGIES = "tf/distribute/test_strategies.py"
+_ORDER = "tf/data/test_order.py"
 _BATCH = "tf/global_batch/test_whole_batch.py"
 
 _P = "tensorflow.python"
@@ -33,6 +35,15 @@ _STATELESS = (
 _STATELESS_V2 = (
     "stateless_random_gamma_v3,stateless_random_normal_v2,stateless_random_uniform_full_int_v2,"
     "stateless_random_uniform_int_v2,stateless_random_uniform_v2,stateless_truncated_normal_v2"
+)
+# Those that may give their elements in any order
+_OPEN = (
+    "parallel_batch_dataset,parallel_filter_dataset,parallel_interleave_dataset_v2,"
+    "parallel_interleave_dataset_v3,parallel_interleave_dataset_v4,parallel_map_dataset,"
+    "parallel_map_dataset_v2"
+)
+_OPEN_EXPERIMENTAL = (
+    "legacy_parallel_interleave_dataset_v2,parallel_interleave_dataset,parse_example_dataset_v2"
 )
 
 
@@ -59,6 +70,17 @@ TENSORFLOW = (
         "a generator's state is alike on all ranks", _DRAWS, DRAWS),
     Row(f"{_P}.ops.stateful_random_ops:Generator._prepare_key_counter", How.WRAP,
         own_rows.key_of_whole, "its state goes on as one process's", _DRAWS, DRAWS),
+    # Order of datasets
+    Row(f"{_P}.ops.gen_dataset_ops:{{{_OPEN}}}", How.WRAP, one_order.deterministic,
+        "an order left open is alike on all ranks", _ORDER),
+    Row(f"{_P}.ops.gen_experimental_dataset_ops:{{{_OPEN_EXPERIMENTAL}}}", How.WRAP,
+        one_order.deterministic, "an order left open is alike on all ranks", _ORDER),
+    Row(f"{_P}.ops.gen_dataset_ops:options_dataset", How.WRAP, one_order.options,
+        "an order left open is alike on all ranks", _ORDER),
+    Row(f"{_P}.ops.{{gen_dataset_ops,gen_experimental_dataset_ops}}:pywrap_tfe", How.WRAP,
+        iterations.noting, "each iteration has its own order, on all ranks", _ORDER),
+    Row(f"{_P}.data.ops.iterator_ops:OwnedIterator._next_internal", How.WRAP, failures.iterating,
+        "ranks that wait for a failed one hear of it", _ORDER),
     # Gradients
     Row(f"{_P}.training.optimizer:_deduplicate_indexed_slices", How.WRAP,
         distinct.unless_distinct, "averaged rows are summed already", _SPARSE),

@@ -1,0 +1,147 @@
+"""Orders that a script leaves open, iterations that end early, and data of which a rank fails.
+
+Prints what this rank sees of each.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import keras
+import tensorflow as tf
+from common import result
+from tensorflow.mpi._src.data import determinism
+
+Data = tf.data.Dataset
+RANK = tf.mpi.rank()
+
+
+def late(i: Any) -> Any:
+    """What comes first takes longest: it would be last where any order will do."""
+    turns = tf.where(i % 8 == 0, 2000, 0)
+    return i + tf.cast(tf.while_loop(lambda n: n < turns, lambda n: (n + 1,), (0,))[0], i.dtype) * 0
+
+
+def inner(k: Any, **how: Any) -> Any:
+    return Data.range(k * 8, k * 8 + 8).map(late, **how)
+
+
+ANY: dict[str, Any] = {"num_parallel_calls": 4, "deterministic": False}
+
+
+def with_option(dataset: Any) -> Any:
+    options = tf.data.Options()
+    options.deterministic = False
+    return dataset.with_options(options)
+
+
+OPEN = {
+    "map": lambda: inner(0, **ANY),
+    "interleave": lambda: Data.range(4).interleave(inner, cycle_length=4, **ANY),
+    "map in flat_map": lambda: Data.range(2).flat_map(lambda k: inner(k, **ANY)),
+    "option": lambda: with_option(inner(0, num_parallel_calls=4)),
+    "option of flat_map": lambda: with_option(
+        Data.range(2).flat_map(lambda k: inner(k, num_parallel_calls=4))
+    ),
+    "batch": lambda: inner(0, **ANY).batch(2, **ANY).unbatch(),
+    "sloppy": lambda: Data.range(4).apply(
+        tf.data.experimental.parallel_interleave(inner, cycle_length=4, sloppy=True)
+    ),
+    # nothing is open in these, that a rank could not tell by itself
+    "shuffle in flat_map": lambda: Data.range(2).flat_map(lambda k: inner(k).shuffle(8)),
+    "checked": lambda: Data.range(8).map(
+        lambda i: tf.debugging.check_numerics(tf.cast(i, tf.float32), "finite")
+    ),
+}
+
+
+def opened(make: Any) -> Any:
+    tf.random.set_seed(None)
+    dataset = make()
+    return {
+        "seen": [[int(number) for number in dataset] for _ in range(2)],
+        "known": determinism.description(dataset),
+    }
+
+
+def first_of(dataset: Any, count: int) -> list[int]:
+    """Of a new iterator, which is dropped when it has read ahead."""
+    iterator = iter(dataset)
+    found = [int(next(iterator)) for _ in range(count)]
+    time.sleep(0.02)
+    return found
+
+
+def cut_short() -> dict[str, Any]:
+    """The orders of a shuffle's iterations, one after another, and of what is made of it."""
+
+    def shuffled() -> Any:
+        return Data.range(6).shuffle(6, seed=3)
+
+    ahead = 20
+    again = shuffled()
+    endless = shuffled().repeat().map(lambda i: i).prefetch(ahead)
+    cached = Data.range(6).map(lambda i: i).cache().shuffle(6, seed=3).repeat().prefetch(ahead)
+    third = Data.range(2).concatenate(shuffled()).prefetch(ahead)
+    shared = shuffled()
+    twice = shared.repeat(2).prefetch(ahead)
+    return {
+        "orders": [[int(i) for i in again] for _ in range(12)],
+        "endless": [first_of(endless, 6) for _ in range(8)],
+        "cached": [first_of(cached, 6) for _ in range(8)],
+        "behind": [first_of(third, 2) + first_of(third, 8)[2:] for _ in range(4)],
+        "whole": [[int(i) for i in twice] for _ in range(2)],
+        "shared": [int(i) for i in shared],
+        "taken": [[int(i) for i in endless.take(number)] for number in (2, 9, 1)],
+    }
+
+
+def failing(i: Any) -> Any:
+    """A random function, so that rank 0 sends; sample 13 cannot be read."""
+    value = 1.0 / tf.cast(i - 13, tf.float32)
+    return tf.random.uniform([1], seed=3) + tf.debugging.check_numerics(value, "sample 13")
+
+
+def of_rank_1() -> Any:
+    for i in range(24):
+        if i == 9 and RANK == 1:
+            raise OSError("file 9 is gone")
+        yield [float(i)]
+
+
+def fit(dataset: Any) -> None:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(dataset.batch(4).map(lambda x: (x, x)), verbose=0)
+
+
+def loop(dataset: Any) -> None:
+    for _ in tf.mpi.shard(dataset.batch(4)):
+        pass
+
+
+def said(use: Any, dataset: Any) -> list[Any]:
+    """What is raised. The ranks meet behind it: so nobody has heard of it by another's end."""
+    try:
+        use(dataset)
+    except tf.errors.OpError as error:
+        tf.mpi.barrier()
+        return [type(error).__name__, str(error)]
+    return []
+
+
+unreadable = Data.range(24).map(failing)
+generator = Data.from_generator(of_rank_1, output_signature=tf.TensorSpec([1]))
+result(
+    {
+        "open": {name: opened(make) for name, make in OPEN.items()},
+        "cut short": cut_short(),
+        "failed": {
+            "fit": said(fit, unreadable),
+            "loop": said(loop, unreadable),
+            "generator of rank 1": said(fit, generator),
+            "after that": said(fit, Data.range(24).map(lambda i: tf.random.uniform([1], seed=3))),
+        },
+    }
+)

@@ -1,0 +1,44 @@
+"""Ranks see one order, and one order after another; what fails on one of them fails on all."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def ranks(launch, scripts):
+    return launch(scripts / "order.py", np=2, pooled=True).check().results
+
+
+def test_an_order_that_is_left_open_is_one_order(ranks):
+    first, second = (rank["open"] for rank in ranks)
+    for name, found in first.items():
+        assert found == second[name], name
+        assert found["known"] is not None, f"rank 0 would send: {name}"
+        if "shuffle" not in name:
+            for seen in found["seen"]:
+                by_inner = [[i for i in seen if i // 8 == k] for k in range(4)]
+                assert by_inner == [sorted(mine) for mine in by_inner], name
+
+
+def test_what_was_read_ahead_decides_no_order(ranks):
+    first, second = (rank["cut short"] for rank in ranks)
+    assert first == second
+    orders = first["orders"]
+    assert first["endless"] == first["cached"] == orders[:8]
+    assert first["behind"] == [[0, 1, *order] for order in orders[1:8:2]], "each other iteration"
+    assert first["whole"] == [orders[0] + orders[1], orders[2] + orders[3]]
+    assert first["shared"] == orders[4], "of what repeat has iterated twice two times"
+    assert first["taken"] == [orders[8][:2], orders[9] + orders[10][:3], orders[11][:1]]
+
+
+@pytest.mark.parametrize("kind", ["fit", "loop", "generator of rank 1"])
+def test_what_fails_on_one_rank_fails_on_all(ranks, kind):
+    fails, other = (1, 0) if kind == "generator of rank 1" else (0, 1)
+    failed = [rank["failed"][kind] for rank in ranks]
+    (name, text), (also, heard) = failed[fails], failed[other]
+    reason = "file 9 is gone" if fails else "sample 13"
+    assert name == also == ("UnknownError" if fails else "InvalidArgumentError")
+    assert reason in text and reason in heard
+    assert heard.startswith(f"rank {fails}/2 has stopped: {name}")
+    assert [rank["failed"]["after that"] for rank in ranks] == [[], []]
