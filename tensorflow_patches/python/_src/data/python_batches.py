@@ -43,23 +43,15 @@ class Watched:
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
-        self.looks = True
         self.digests: list[list[int]] = []  # of the batches
         self.changed: list[str] = []  # attributes that the last call has changed
         self.drawn: list[Any] = []  # generators of which it has drawn
         self.draws = 0  # of TensorFlow's random ops
 
     def __getattr__(self, name: str) -> Any:
-        if name == "dataset":  # while it is unpickled
-            raise AttributeError(name)
         return getattr(self.dataset, name)
 
-    def __len__(self) -> int:
-        return len(self.dataset)
-
     def __getitem__(self, index: int) -> Any:
-        if not self.looks:
-            return self.dataset[index]
         import tensorflow as tf
 
         reached = generators.reached_from(self.dataset)

@@ -46,9 +46,11 @@ def watching(construct: Any) -> Any:
             construct(self, x, *args, **kwargs)
             return
         watched = python_batches.Watched(x)
-        construct(self, watched, *args, **kwargs)
-        watched.looks = False
-        self._keras_sequence = x
+        self._peek_and_restore = lambda x: (watched[0], x)
+        try:
+            construct(self, x, *args, **kwargs)
+        finally:
+            del self._peek_and_restore
         self._tf_mpi_made = python_batches.Batches(
             x,
             watched,
