@@ -207,9 +207,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "purity",
-        "the function of a variable is taken for pure",
-        "        if op in _TIMED or not",
-        "        if not",
+        "the function of a table that may be written is taken for pure",
+        "    if any(map(contents.is_written_table, function.captured_inputs)):\n",
+        "    if False:\n",
         ("test_selected.py::test_a_wall_is_named_and_no_work_moves_past_it",),
     ),
     *GPUS,

@@ -7,11 +7,14 @@ import pytest
 from tiers import full
 
 
-@pytest.fixture(scope="module", params=["2 quick", full("2,3,4,5,8 all")])
+@pytest.fixture(
+    scope="module",
+    params=["2 quick", *map(full, ("2 all", "3 all", "4 all", "5 quick", "8 all"))],
+)
 def selected(launch, scripts, request):
     """By number of ranks and name, what selected.py has found."""
     script, args = scripts / "selected.py", request.param.split()
-    return launch(script, np=0, args=args, timeout=900, pooled=True).check().results[0]
+    return launch(script, np=0, args=args, timeout=600, pooled=True).check().results[0]
 
 
 def test_samples_are_those_of_one_process(selected):
