@@ -12,9 +12,10 @@ batch's samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from typing import Any, NamedTuple
 
+from tensorflow.mpi._src.data import transformations
 from tensorflow.mpi._src.global_batch import samples
 from tensorflow.mpi._src.runtime import group
 
@@ -115,6 +116,9 @@ def maybe_shard(data: Any, mine: Any, rows: Any, first: Any) -> MaybeShard:
     return MaybeShard(data, made.weight, made.first, made.whole, made.weight > 0)
 
 
+_ELEMENTS = {plain, even, shard, maybe_shard}
+
+
 def weighted(sizes: Collection[int] | None) -> Callable[[Any, Any, Any, Any], Any]:
     """Makes Shards, MaybeShards, or EvenShards if all weights are 1.
 
@@ -151,11 +155,14 @@ def shard_batches(dataset: Any, element: Callable[[Any, Any, Any, Any], Any]) ->
       A tf.data.Dataset with as many elements. It asks `dataset` for none ahead of need.
     """
     spec = dataset.element_spec
-    return one_by_one(dataset, lambda batch: element(*part_of(spec, batch)))
+    known = element if element in _ELEMENTS else None
+    return one_by_one(dataset, lambda batch: element(*part_of(spec, batch)), known)
 
 
-def one_by_one(dataset: Any, function: Callable[[Any], Any]) -> Any:
+def one_by_one(dataset: Any, function: Callable[[Any], Any], known: Hashable | None = None) -> Any:
     """dataset.map(function), but surely only when the next element is asked for.
+
+    known: names a function that is the same for all datasets of one spec; it is traced once.
 
     tf.data makes a plain map run ahead where it can, and then waits for it when the iterator goes.
     A scan it does not. Elements that tf.data's scan has no words for leave it as the tensors that
@@ -164,7 +171,7 @@ def one_by_one(dataset: Any, function: Callable[[Any], Any]) -> Any:
     import tensorflow as tf
 
     try:
-        return _scanned(dataset, lambda state, element: (state, function(element)))
+        return _scanned(dataset, lambda state, element: (state, function(element)), known)
     except NotImplementedError:
         pass
     made: list[Any] = []
@@ -182,7 +189,11 @@ def one_by_one(dataset: Any, function: Callable[[Any], Any]) -> Any:
     return _scanned(dataset, taken_apart).map(put_together).with_options(options)
 
 
-def _scanned(dataset: Any, function: Callable[..., Any]) -> Any:
+_scans: dict[Hashable, dict[str, Any]] = {}  # traced: those of a few models and kinds of data
+_MOST_SCANS = 64
+
+
+def _scanned(dataset: Any, function: Callable[..., Any], known: Hashable | None = None) -> Any:
     """dataset.scan(0, function). In eager code TensorFlow keeps the functions of a scan in its
     default graph, where nothing needs them, as long as the process lives."""
     import tensorflow as tf
@@ -190,13 +201,23 @@ def _scanned(dataset: Any, function: Callable[..., Any]) -> Any:
 
     if not tf.executing_eagerly():
         return dataset.scan(tf.constant(0), function)
+    spec = dataset.element_spec
+    structure = repr(tf.nest.map_structure(lambda leaf: 0, spec))
+    key = (known, structure, tuple(tf.nest.flatten(spec)), group.rank, group.size)
+    if known is not None and key in _scans:
+        return transformations.scanned_again(_scans[key], dataset)
     graph = ops.get_default_graph()
     before = set(graph._functions)
     try:
-        return dataset.scan(tf.constant(0), function)
+        made = dataset.scan(tf.constant(0), function)
     finally:
         for name in set(graph._functions) - before:
             graph._remove_function(name)
+    if known is not None:
+        if len(_scans) >= _MOST_SCANS:
+            _scans.clear()
+        _scans[key] = transformations.of_a_scan(made)
+    return made
 
 
 def is_batched(spec: Any) -> bool:

@@ -64,16 +64,19 @@ class Prediction:
         self.sizes = []
         _under_way[self.number] = self
 
-        def plain(element: Any) -> Any:
+        def plain(numbered: Any) -> Any:
+            number, element = numbered
             rows = tf.shape(element.whole)[0]
-            noted = tf.numpy_function(_note_rows, [self.number, rows], [])
+            noted = tf.numpy_function(_note_rows, [number, rows], [])
             with tf.control_dependencies([noted] if noted is not None else []):
                 return tf.nest.map_structure(
                     lambda part: tf.identity(part) if tf.is_tensor(part) else part,
                     element if as_shards else element.data,
                 )
 
-        return dataset.map(plain)
+        numbers = tf.data.Dataset.from_tensors(self.number).repeat()
+        numbered = tf.data.Dataset.zip((numbers, dataset))
+        return batch_shard.one_by_one(numbered, plain, ("predict", as_shards))
 
 
 # By number. TensorFlow keeps a function that its graphs call as long as the process lives: one for

@@ -40,6 +40,11 @@ _COUNTED = {f"{_OPS}{name}_op": (f"_{name.title()}Dataset",) for name in ("repea
 _SHARD = {f"{_OPS}shard_op": ("_ShardDataset",)}
 _OF_A_SHUFFLE = ("_buffer_size", "_seed", "_seed2", "_reshuffle_each_iteration", "_name")
 
+_OF_A_SCAN = (
+    *("_initial_state", "_state_structure", "_scan_func", "_output_classes"),
+    *("_element_spec", "_name"),
+)
+
 
 def _is(dataset: Any, classes: Mapping[str, tuple[str, ...]]) -> bool:
     """Whether `dataset` is of one of `classes`, by module, or of one that is made of it."""
@@ -146,6 +151,32 @@ def _shuffled_again(dataset: Any, source: Any) -> Any:
     )
     dataset_ops.UnaryUnchangedStructureDataset.__init__(new, source, variant)
     iterations.stands_for(new, dataset)
+    return new
+
+
+def of_a_scan(dataset: Any) -> dict[str, Any]:
+    """What `dataset`, a scan, holds besides its input: for scanned_again, as long as one likes."""
+    return {field: value for field, value in vars(dataset).items() if field in _OF_A_SCAN}
+
+
+def scanned_again(held: dict[str, Any], source: Any) -> Any:
+    """The scan of of_a_scan over another input of the same spec: its function is traced already."""
+    from tensorflow.python.data.ops import dataset_ops, scan_op
+    from tensorflow.python.data.util import structure
+    from tensorflow.python.ops import gen_experimental_dataset_ops
+
+    new = object.__new__(scan_op._ScanDataset)
+    vars(new).update(held, _input_dataset=source)
+    function = new._scan_func.function
+    variant = gen_experimental_dataset_ops.scan_dataset(
+        source._variant_tensor,
+        structure.to_tensor_list(new._state_structure, new._initial_state),
+        function.captured_inputs,
+        f=function,
+        preserve_cardinality=True,
+        **new._common_args,
+    )
+    dataset_ops.UnaryDataset.__init__(new, source, variant)
     return new
 
 
