@@ -55,20 +55,22 @@ class Watched:
         import tensorflow as tf
 
         reached = generators.reached_from(self.dataset)
-        before, states = _held(self.dataset), list(map(generators.state, reached))
+        before = _held(self.dataset)
+        states = {id(one): generators.digest([generators.state(one)]) for one in reached}
         draws = own_rows.draws_made()
         batch = self.dataset[index]
         self.draws = own_rows.draws_made() - draws
-        # What was not there is made at its first use, as a file that is opened.
+        # An object that was not there is made at its first use, as a file that is opened.
         self.changed = [
             name
             for name, value in _held(self.dataset).items()
-            if before.get(name) not in (None, value)
+            if before.get(name) != value and (before.get(name) or not isinstance(value, _Object))
         ]
+        after = generators.reached_from(self.dataset)
         self.drawn = [
             generator
-            for generator, state in zip(reached, states)
-            if generators.digest([generators.state(generator)]) != generators.digest([state])
+            for generator in after
+            if states.get(id(generator)) != generators.digest([generators.state(generator)])
         ]
         leaves = tf.nest.flatten(batch, expand_composites=True)
         self.digests.append([found for leaf in leaves for found in contents.of_array(leaf)])
@@ -366,7 +368,11 @@ def _content(value: Any) -> Any:
         return len(value), [one if _is_plain(one) else id(one) for one in ends]
     if isinstance(value, (dict, set)):
         return len(value)
-    return id(value)
+    return _Object(id(value))
+
+
+class _Object(int):
+    """Who an object is of which no more is known."""
 
 
 def _is_plain(value: Any) -> bool:
