@@ -38,6 +38,7 @@ ROOMS = (
     "steps",
     "models",
     "draws",
+    "noise",
     "data",
     "adapted",
     "files",
@@ -52,7 +53,7 @@ UNLIKE = {
     "files/callback_time_files": "while it runs, a folder lists each rank's name of a file",
     "losses/masked_transformer": "the attention's key bias has no gradient but rounding, for Adam",
 }
-SECONDS = 900  # a room
+SECONDS = 1800  # a room
 
 
 def programs(wanted: list[str]) -> list[str]:
