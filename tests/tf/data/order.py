@@ -1,4 +1,4 @@
-"""Orders that a script leaves open, iterations that end early, and data of which a rank fails.
+"""Orders and numbers that a script leaves open; iterations that end early; what one rank fails in.
 
 Prints what this rank sees of each.
 """
@@ -97,6 +97,44 @@ def cut_short() -> dict[str, Any]:
     }
 
 
+def looped(i: Any) -> Any:
+    return tf.while_loop(lambda x: x < 3.0, lambda x: (x + tf.random.uniform([]),), (0.0,))[0]
+
+
+def one_of_two(i: Any) -> Any:
+    return tf.cond(
+        tf.random.uniform([]) < 0.5, lambda: tf.random.normal([]), lambda: tf.cast(i, tf.float32)
+    )
+
+
+flip = keras.layers.RandomBrightness(0.2, value_range=(0, 1), seed=3)
+generator_of_numbers = tf.random.Generator.from_seed(5)
+DRAWN: dict[str, Any] = {
+    "uniform": lambda i: tf.random.uniform([]),
+    "seeded": lambda i: tf.random.normal([], seed=4),
+    "several": lambda i: tf.random.uniform([], seed=1) - tf.random.uniform([], seed=1),
+    "generator": lambda i: generator_of_numbers.normal([]),
+    "layer": lambda i: flip(tf.fill([2, 2, 3], 0.5), training=True)[0, 0, 0],
+    "image": lambda i: tf.image.random_crop(tf.reshape(tf.range(99.0), [9, 11]), [2, 2])[0, 0],
+    "branch": one_of_two,
+    "loop": looped,
+}
+
+
+def drawn(function: Any) -> dict[str, Any]:
+    """By a parallel map: its numbers in two passes of one iteration, and in another one."""
+    dataset = Data.range(8).map(function, num_parallel_calls=4)
+    known = determinism.description(dataset)
+    if known is None:
+        return {"known": None}
+    passes = [float(number) for number in dataset.repeat(2)]
+    return {
+        "known": known,
+        "numbers": [passes[:8], passes[8:], [float(number) for number in dataset]],
+        "wall": determinism.why_in_order(dataset._map_func),
+    }
+
+
 def failing(i: Any) -> Any:
     """A random function, so that rank 0 sends; sample 13 cannot be read."""
     value = 1.0 / tf.cast(i - 13, tf.float32)
@@ -137,6 +175,7 @@ result(
     {
         "open": {name: opened(make) for name, make in OPEN.items()},
         "cut short": cut_short(),
+        "drawn": {name: drawn(function) for name, function in DRAWN.items()},
         "failed": {
             "fit": said(fit, unreadable),
             "loop": said(loop, unreadable),

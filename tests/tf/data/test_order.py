@@ -6,8 +6,13 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def ranks(launch, scripts):
-    return launch(scripts / "order.py", np=2, pooled=True).check().results
+def run(launch, scripts):
+    return launch(scripts / "order.py", np=2, pooled=True).check()
+
+
+@pytest.fixture(scope="module")
+def ranks(run):
+    return run.results
 
 
 def test_an_order_that_is_left_open_is_one_order(ranks):
@@ -30,6 +35,22 @@ def test_what_was_read_ahead_decides_no_order(ranks):
     assert first["whole"] == [orders[0] + orders[1], orders[2] + orders[3]]
     assert first["shared"] == orders[4], "of what repeat has iterated twice two times"
     assert first["taken"] == [orders[8][:2], orders[9] + orders[10][:3], orders[11][:1]]
+
+
+def test_a_parallel_map_draws_by_sample(ranks):
+    first, second = (rank["drawn"] for rank in ranks)
+    assert first == second
+    assert first.pop("loop") == {"known": None}, "a key tells one draw, and no sequence"
+    for name, found in first.items():
+        assert found["known"] is not None, f"rank 0 would send: {name}"
+        assert found["wall"] is None, f"not applied to own samples alone: {name}"
+        numbers = [number for one in found["numbers"] for number in one]
+        assert len(set(numbers)) > 12, f"{name} of 24 draws, in other passes other ones"
+
+
+def test_what_draws_in_order_is_said_with_its_remedy(run):
+    said = [text.count("draws for one sample after another") for text in run.stderr]
+    assert said == [1, 0] and "num_parallel_calls=tf.data.AUTOTUNE" in run.stderr[0]
 
 
 @pytest.mark.parametrize("kind", ["fit", "loop", "generator of rank 1"])

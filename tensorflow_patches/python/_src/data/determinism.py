@@ -6,6 +6,7 @@ does not.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +31,8 @@ _TIMED = {
     "ResourceGather", "ResourceGatherNd", "VarHandleOp",
 }  # fmt: skip
 
+_DRAWS = re.compile("Random|TruncatedNormal|RngReadAndSkip")
+
 
 def description(dataset: Any) -> list[Any] | None:
     """Ranks whose descriptions are equal have the same elements. None: that cannot be told.
@@ -46,9 +49,9 @@ def description(dataset: Any) -> list[Any] | None:
                 return None
             found.append([*seeds, iterations.times_drawn(source)])
         for wrapped in source._functions():
-            graph = wrapped.function.graph.as_graph_def()
-            if not all(_is_harmless(*node) for node in contents.nodes(graph)):
+            if not is_harmless(wrapped):
                 return None
+            graph = wrapped.function.graph.as_graph_def()
             found.append(contents.of_function(wrapped.function, graph))
         found.append(type(source).__name__)
     return found
@@ -61,6 +64,24 @@ def digests(dataset: Any) -> list[int]:
     every rank.
     """
     return [digest for source in _sources(dataset) for digest in contents.of_source(source)]
+
+
+def is_harmless(wrapped: Any) -> bool:
+    """Whether a function of tf.data's gives every rank the same."""
+    graph = wrapped.function.graph.as_graph_def()
+    return all(_is_harmless(*node) for node in contents.nodes(graph))
+
+
+def draws_in_order(dataset: Any) -> str | None:
+    """The name of a map that draws for one sample after another; None if there is none."""
+    for source in _sources(dataset):
+        if transformations.is_map(source) and not hasattr(source, "_num_parallel_calls"):
+            wrapped = source._map_func
+            graph = wrapped.function.graph.as_graph_def()
+            drawn = any(_DRAWS.search(op) for op in contents.node_ops(graph))
+            if drawn and not is_harmless(wrapped):
+                return getattr(wrapped._func, "__name__", "a function")
+    return None
 
 
 def is_made_by_python(dataset: Any) -> bool:

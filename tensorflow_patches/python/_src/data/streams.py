@@ -84,6 +84,8 @@ def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False)
         return stream
     if unlike:
         _other_data(what, "arrays" if arrays else "data")
+    else:
+        _draws_in_order(what, stream.dataset)
     length, sizes = amounts[0]
     fed = _from_rank_0(stream.dataset, label, what, everyone[0][3])
     # Of a generator one process reads a batch ahead, which whoever goes on with it lacks then.
@@ -99,6 +101,19 @@ def _other_data(what: str, kind: str) -> None:
         "spares the ranks the sending",
         key="other data",
     )
+
+
+def _draws_in_order(what: str, dataset: Any) -> None:
+    """What a script could gain by a word."""
+    name = determinism.draws_in_order(dataset)
+    if name is not None:
+        log.once(
+            f"{what}: map '{name}' draws for one sample after another, so rank 0 alone runs the "
+            "pipeline, with one process's numbers, and sends the samples. With num_parallel_calls="
+            "tf.data.AUTOTUNE in that map each rank draws for its own, other numbers in each run "
+            "unless there is a seed",
+            key="draws in order",
+        )
 
 
 def _check_amounts(what: str, amounts: list[Any]) -> None:

@@ -27,7 +27,7 @@ from tensorflow.mpi._src.average import compiled, scope
 from tensorflow.mpi._src.global_batch import batch, kinds, sizes
 from tensorflow.mpi._src.global_batch.sites import Draw
 from tensorflow.mpi._src.interpose import hooking
-from tensorflow.mpi._src.random import entropy, philox
+from tensorflow.mpi._src.random import by_sample, entropy, philox
 from tensorflow.mpi._src.runtime import group, threads
 from tensorflow.mpi._src.variables import initial_broadcast
 
@@ -84,6 +84,10 @@ def drawing(op: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(op)
     def drawn(*args: Any, **kwargs: Any) -> Any:
         _local.draws = getattr(_local, "draws", 0) + 1
+        if by_sample.current() is not None:
+            arguments = signature.bind(*args, **kwargs).arguments
+            numbers = by_sample.drawn(op.__name__, {"seed": 0, "seed2": 0, **arguments})
+            return op(*args, **kwargs) if numbers is None else numbers
         if not _is_shared_out() or getattr(_local, "inside", False):
             return op(*args, **kwargs)
         given = signature.bind(*args, **kwargs)
@@ -106,6 +110,9 @@ def key_of_whole(prepare: Any) -> Any:
     """Wraps Generator._prepare_key_counter(shape): the state goes on as one process's does."""
 
     def key_and_counter(self: Any, shape: Any) -> Any:
+        trace = by_sample.current()
+        if trace is not None and self.algorithm == philox.PHILOX:
+            return trace.key_and_counter("generator") or prepare(self, shape)
         if not _is_shared_out() or getattr(_local, "inside", False):
             return prepare(self, shape)
         with threads.inside(_local, inside=True):

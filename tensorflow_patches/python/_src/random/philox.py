@@ -26,7 +26,7 @@ _STATEFUL = {
     "random_uniform_int": "stateless_random_uniform_int_v2",
     "truncated_normal": "stateless_truncated_normal_v2",
 }
-_PHILOX, _BY_DEVICE = 1, 3  # algorithms
+PHILOX, _BY_DEVICE = 1, 3  # algorithms
 
 
 def of_rows(
@@ -52,7 +52,7 @@ def of_rows(
         if not (given["seed"] or given["seed2"]):
             return None  # it draws its seeds in the kernel
         op, given = _stateless(name, given, tf.cast(whole, tf.int64) * row)
-    elif tf.get_static_value(given["alg"]) not in (_PHILOX, _BY_DEVICE):
+    elif tf.get_static_value(given["alg"]) not in (PHILOX, _BY_DEVICE):
         return None
     in_group = 16 // max(dtype.size, 4)  # of 128 bits
     start = tf.cast(first, tf.int64) * row
@@ -70,7 +70,6 @@ def _stateless(name: str, given: dict[str, Any], numbers: Any) -> tuple[Any, Any
     """The op, and its arguments, that draws what `name`, a stateful one, would."""
     import tensorflow as tf
     from tensorflow.python.framework import op_def_library
-    from tensorflow.python.ops import gen_stateless_random_ops_v2
 
     with tf.device("CPU"):
         key, counter = op_def_library.apply_op(
@@ -79,11 +78,34 @@ def _stateless(name: str, given: dict[str, Any], numbers: Any) -> tuple[Any, Any
             seed=int(given["seed"] or 0),
             seed2=int(given["seed2"] or 0),
         )
-    arguments = {"shape": given["shape"], "key": key, "counter": counter, "alg": _PHILOX}
+    return _of_key(name, given, key, counter)
+
+
+def _of_key(name: str, given: dict[str, Any], key: Any, counter: Any) -> tuple[Any, Any]:
+    from tensorflow.python.ops import gen_stateless_random_ops_v2
+
+    arguments = {"shape": given["shape"], "key": key, "counter": counter, "alg": PHILOX}
     for argument in ("dtype", "minval", "maxval"):
         if argument in given:
             arguments[argument] = given[argument]
     return getattr(gen_stateless_random_ops_v2, _STATEFUL[name]), arguments
+
+
+def is_counted(name: str) -> bool:
+    """Whether it is an op with a state of which there is a stateless one."""
+    return name in _STATEFUL
+
+
+def called(name: str, given: dict[str, Any], key: Any, counter: Any) -> Any:
+    """What such an op draws of a key and a counter."""
+    op, arguments = _of_key(name, given, key, counter)
+    return op(**arguments)
+
+
+def full_ints(shape: list[int], key: Any, counter: Any, dtype: Any) -> Any:
+    from tensorflow.python.ops import gen_stateless_random_ops_v2 as ops
+
+    return ops.stateless_random_uniform_full_int_v2(shape, key, counter, PHILOX, dtype)
 
 
 def further(counter: Any, steps: Any) -> Any:

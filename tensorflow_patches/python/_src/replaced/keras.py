@@ -21,7 +21,9 @@ from tensorflow.mpi._src.keras import (
     optimizers,
     program,
 )
+from tensorflow.mpi._src.random import by_sample
 from tensorflow.mpi._src.replaced.when import (
+    DRAWS,
     FILES,
     LOOPS,
     NO_COMPILED,
@@ -48,6 +50,8 @@ _METRIC = "{keras.src.metrics.metric,tf_keras.src.metrics.base_metric}:Metric"
 
 # fmt: off
 KERAS = (
+    Row("keras.src.random.seed_generator:SeedGenerator.next", How.WRAP, by_sample.next_seed,
+        "a parallel map draws by a key of each sample", "tf/data/test_order.py", DRAWS),
     Row("keras.src.backend.tensorflow.trainer:TFEpochIterator.__init__", How.WRAP, data.on_part,
         "each rank is fed its part of each batch", _FIT),
     Row("keras.src.trainers.data_adapters.py_dataset_adapter:PyDatasetAdapter.get_tf_dataset",

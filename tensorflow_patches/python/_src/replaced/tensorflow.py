@@ -6,7 +6,7 @@ import functools
 
 from tensorflow.mpi._src.average import distinct, shares
 from tensorflow.mpi._src.compat_v1 import gradients
-from tensorflow.mpi._src.data import failures, iterations, one_order
+from tensorflow.mpi._src.data import failures, iterations, keyed_maps, one_order
 from tensorflow.mpi._src.distribute import average_loss, strategies
 from tensorflow.mpi._src.files import dataset_files, tensorflow_files, writes
 from tensorflow.mpi._src.global_batch import gradients as batch_gradients
@@ -70,6 +70,8 @@ TENSORFLOW = (
         "a generator's state is alike on all ranks", _DRAWS, DRAWS),
     Row(f"{_P}.ops.stateful_random_ops:Generator._prepare_key_counter", How.WRAP,
         own_rows.key_of_whole, "its state goes on as one process's", _DRAWS, DRAWS),
+    Row(f"{_P}.data.ops.map_op:_map_v2", How.WRAP, keyed_maps.mapping,
+        "a parallel map draws by a key of each sample", _ORDER, DRAWS),
     # Order of datasets
     Row(f"{_P}.ops.gen_dataset_ops:{{{_OPEN}}}", How.WRAP, one_order.deterministic,
         "an order left open is alike on all ranks", _ORDER),

@@ -1,0 +1,60 @@
+"""Maps that draw at random and run for several elements at once: by a key of each element's.
+
+Their numbers are taken in any order, in one process, too. So nothing is lost if an element brings a
+key along: what is drawn for it is the same then on whichever rank has it, rank 0 need not send it,
+and the map may be applied to a rank's own samples alone (selection.py). Keys are the elements of a
+random dataset, others in each iteration (iterations.py).
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+from tensorflow.mpi._src.data import contents, determinism
+from tensorflow.mpi._src.interpose import hooking
+from tensorflow.mpi._src.random import by_sample, entropy
+
+
+def mapping(original: Any) -> Any:
+    """Wraps map_op._map_v2."""
+
+    @hooking.not_converted
+    def mapped(
+        dataset: Any, function: Any, num_parallel_calls: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        made = original(dataset, function, num_parallel_calls, *args, **kwargs)
+        if num_parallel_calls is None or not entropy.is_shared():
+            return made
+        keyed = _keyed(dataset, made, function)
+        if keyed is None:
+            return made
+        again = original(*keyed, num_parallel_calls, *args, **kwargs)
+        return again if determinism.is_harmless(again._map_func) else made
+
+    return mapped
+
+
+def _keyed(dataset: Any, made: Any, function: Any) -> tuple[Any, Any] | None:
+    """(elements with keys, what maps them); None: `made` draws nothing, or not by keys."""
+    import tensorflow as tf
+    from tensorflow.python.autograph.core import ag_ctx
+    from tensorflow.python.autograph.impl import api
+
+    if not tf.executing_eagerly() or not hasattr(made, "_map_func"):
+        return None
+    if determinism.is_harmless(made._map_func) or determinism.is_made_by_python(made):
+        return None
+    traced = made._map_func.function
+    digest = repr(contents.of_function(traced, traced.graph.as_graph_def()))
+    keys = tf.data.Dataset.random(zlib.crc32(digest.encode()), rerandomize_each_iteration=True)
+    spec = dataset.element_spec
+    converted = api.tf_convert(function, ag_ctx.control_status_ctx())  # as tf.data does it
+
+    @hooking.not_converted
+    def of_keyed(element: Any, key: Any) -> Any:
+        args = element if type(spec) is tuple else (element,)
+        with by_sample.keyed(key):
+            return converted(*args)
+
+    return tf.data.Dataset.zip((dataset, keys.batch(2, drop_remainder=True))), of_keyed

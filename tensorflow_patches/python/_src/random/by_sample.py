@@ -1,0 +1,80 @@
+"""Random ops in a function of tf.data that draw by a key of the sample's, in place of a state.
+
+What runs for many samples at once takes its numbers from a state in any order. By a key of each
+sample they are a function of the sample, and the same on whichever rank has it. Which function
+that is traced so, and where keys come from: data/keyed_maps.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+from tensorflow.mpi._src.random import philox
+from tensorflow.mpi._src.runtime import threads
+
+_local = threading.local()  # .keyed
+
+
+class _Keyed:
+    """A trace in which `key`, two int64 of 32 bits each, is the sample's."""
+
+    def __init__(self, graph: Any, key: Any) -> None:
+        self._graph, self._key = graph, key
+        self._draws = 0
+
+    def key_and_counter(self, seeds: Any) -> tuple[Any, Any] | None:
+        """For the next draw, of Philox, by `seeds`. None in what may run several times for a
+        sample: a loop, a function of its own."""
+        import tensorflow as tf
+        from tensorflow.python.ops import control_flow_v2_func_graphs
+
+        graph = tf.compat.v1.get_default_graph()
+        while isinstance(graph, control_flow_v2_func_graphs.CondBranchFuncGraph):
+            graph = graph.outer_graph
+        if graph is not self._graph:
+            return None
+        self._draws += 1
+        apart = zlib.crc32(repr(seeds).encode())
+        key = tf.bitcast(self._key[:1] + tf.bitwise.left_shift(self._key[1:], 32), tf.uint64)
+        return key, tf.constant([0, (self._draws << 32) + apart], tf.uint64)
+
+
+@contextlib.contextmanager
+def keyed(key: Any) -> Iterator[None]:
+    """What is traced inside, in this graph, draws by `key`."""
+    import tensorflow as tf
+
+    with threads.inside(_local, keyed=_Keyed(tf.compat.v1.get_default_graph(), key)):
+        yield
+
+
+def current() -> _Keyed | None:
+    return getattr(_local, "keyed", None)
+
+
+def drawn(name: str, given: dict[str, Any]) -> Any:
+    """What an op of gen_random_ops draws here, of its arguments; None: by its state, as ever."""
+    trace = current()
+    if trace is None or not philox.is_counted(name):
+        return None
+    found = trace.key_and_counter((int(given["seed"] or 0), int(given["seed2"] or 0)))
+    return None if found is None else philox.called(name, given, *found)
+
+
+def next_seed(original: Any) -> Any:
+    """Wraps SeedGenerator.next of Keras."""
+
+    def next_of_sample(self: Any, *args: Any, **kwargs: Any) -> Any:
+        import tensorflow as tf
+
+        trace = current()
+        found = None if trace is None else trace.key_and_counter(self._initial_seed)
+        if found is None:
+            return original(self, *args, **kwargs)
+        return philox.full_ints([2], *found, tf.uint32)
+
+    return next_of_sample
