@@ -84,7 +84,7 @@ def shard_batches(stream: streams.Stream, element: Callable[[Any, Any, Any, Any]
         end = batch_shard.first_row(rows, group.rank + 1)
         return element(data, end - first, rows, first)
 
-    return batch_shard.one_by_one(selected, finished)
+    return batch_shard.one_by_one(selected, finished, ("own rows", element))
 
 
 def every_nth(dataset: Any) -> Any:
