@@ -192,6 +192,27 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("test_selected.py::test_samples_are_those_of_one_process",),
     ),
     Mutation(
+        "open",
+        "what may give any order does",
+        "        return op(**{**arguments, **instead})\n",
+        "        return op(**arguments)\n",
+        ("test_one_order.py::test_an_order_that_is_left_open_is_one_order",),
+    ),
+    Mutation(
+        "iterations",
+        "a shuffle goes on where tf.data's own count is",
+        "        if not (drawn and hasattr(origin, _APART) and tf.executing_eagerly()):\n",
+        "        if drawn or tf.executing_eagerly():\n",
+        ("test_one_order.py::test_what_was_read_ahead_decides_no_order",),
+    ),
+    Mutation(
+        "keys",
+        "the draws of a sample are all alike",
+        "        self._draws += 1\n        apart = zlib.crc32(repr(seeds).encode())\n",
+        "        apart = 0\n",
+        ("test_one_order.py::test_a_parallel_map_draws_by_sample",),
+    ),
+    Mutation(
         "turns",
         "a rank makes the batch of the rank before it",
         "            places = range(group.rank, length, makers)\n",

@@ -51,7 +51,7 @@ _METRIC = "{keras.src.metrics.metric,tf_keras.src.metrics.base_metric}:Metric"
 # fmt: off
 KERAS = (
     Row("keras.src.random.seed_generator:SeedGenerator.next", How.WRAP, by_sample.next_seed,
-        "a parallel map draws by a key of each sample", "tf/data/test_order.py", DRAWS),
+        "a parallel map draws by a key of each sample", "tf/data/test_one_order.py", DRAWS),
     Row("keras.src.backend.tensorflow.trainer:TFEpochIterator.__init__", How.WRAP, data.on_part,
         "each rank is fed its part of each batch", _FIT),
     Row("keras.src.trainers.data_adapters.py_dataset_adapter:PyDatasetAdapter.get_tf_dataset",

@@ -19,7 +19,7 @@ from tensorflow.mpi._src.replaced.when import DRAWS, FILES, GPUS, OTHER_FILES, R
 _DRAWS, _SPARSE = "tf/random/test_draws.py", "tf/kernels/test_sparse.py"
 _WHOLE, _NAMES = "tf/files/test_whole_files.py", "tf/files/test_names.py"
 _STRATEGIES = "tf/distribute/test_strategies.py"
-_ORDER = "tf/data/test_order.py"
+_ORDER = "tf/data/test_one_order.py"
 _BATCH = "tf/global_batch/test_whole_batch.py"
 
 _P = "tensorflow.python"

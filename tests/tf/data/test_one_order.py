@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def run(launch, scripts):
-    return launch(scripts / "order.py", np=2, pooled=True).check()
+    return launch(scripts / "one_order.py", np=2, pooled=True).check()
 
 
 @pytest.fixture(scope="module")
