@@ -33,7 +33,7 @@ class Batches(Sequence):  # type: ignore[valid-type,misc]
         self.given = {"workers": abs(workers), "use_multiprocessing": workers < 0}
         super().__init__(**self.given if sys.argv[1] == "keras" else {})
         self.order, self.length, self.draw, self.fails = np.arange(LENGTH), length, draw, fails
-        self.epochs, self.rank = 0, rank
+        self.epochs, self.rank = 0, (np.str_(rank),)
 
     def __len__(self):
         return self.length
@@ -56,7 +56,7 @@ class Batches(Sequence):  # type: ignore[valid-type,misc]
 class Shuffled(Batches):
     def on_epoch_end(self):
         super().on_epoch_end()
-        np.random.RandomState(self.epochs + self.rank).shuffle(self.order)
+        np.random.RandomState(self.epochs + int(self.rank[0])).shuffle(self.order)
 
 
 class ShuffledByState(Batches):

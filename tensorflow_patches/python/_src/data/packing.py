@@ -1,7 +1,9 @@
 """Elements of datasets as bytes, by TensorFlow ops, so that rank 0's can be given to all ranks.
 
-Layout: per tensor an int64 vector [dimensions, their sizes..., number of bytes], the bytes, and for
-strings the length of each before them. An absent optional input takes no space.
+Layout: a block of a byte that is not END and, as its second word, the number of all bytes; per
+tensor an int64 vector [dimensions, their sizes..., number of bytes], for strings the length of
+each, and the bytes. Each of these begins at a multiple of BLOCK, where TensorFlow's slices share
+memory. An absent optional input takes no space.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import warnings
 from typing import Any
 
 END = 0  # the first byte of what is no element
+BLOCK = 64  # bytes
 _WORD = 8  # bytes of an int64
 _NOT_ENCODED = "not encoded: "
 
@@ -61,16 +64,43 @@ def _components(spec: Any) -> list[Any]:
 
 
 def pack(spec: Any, element: Any) -> Any:
-    """`element` of `spec` as a uint8 vector of at least one byte."""
+    """`element` of `spec` as a uint8 vector of at least one block."""
     import tensorflow as tf
 
-    parts = [tf.constant([1], tf.uint8)]
+    parts = []
     for part in _components_of(spec, element):
         data, lengths = _bytes(part)
         words = [[tf.rank(part, name="dimensions")], tf.shape(part), [tf.size(data)]]
         header = tf.concat([tf.cast(word, tf.int64) for word in words] + [lengths], 0)
-        parts += [tf.reshape(tf.bitcast(header, tf.uint8), [-1]), data]
-    return tf.concat(parts, 0)
+        words = tf.reshape(tf.bitcast(header, tf.uint8), [-1])
+        parts += [words, _filling(words), data, _filling(data)]
+    return message(1, parts)
+
+
+def message(first: int, parts: list[Any]) -> Any:
+    """Bytes that begin with a block of which `first` is the first byte."""
+    import tensorflow as tf
+
+    size = tf.add_n([tf.constant(BLOCK), *map(tf.size, parts)])
+    words = [[first], tf.reshape(tf.cast(size, tf.int64), [1]), [0] * (BLOCK // _WORD - 2)]
+    block = tf.concat([tf.cast(word, tf.int64) for word in words], 0)
+    return tf.concat([tf.reshape(tf.bitcast(block, tf.uint8), [-1]), *parts], 0)
+
+
+def begins(data: Any, offset: Any) -> tuple[Any, Any]:
+    """Of the message at `offset`, int64: its first byte, and where it ends."""
+    words, _ = _words(data, offset, 2)
+    return words[0], offset + words[1]
+
+
+def _filling(data: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.zeros([tf.math.floormod(-tf.size(data), BLOCK)], tf.uint8)
+
+
+def _next_block(offset: Any) -> Any:
+    return (offset + (BLOCK - 1)) // BLOCK * BLOCK
 
 
 def _components_of(spec: Any, element: Any) -> list[Any]:
@@ -94,11 +124,11 @@ def _bytes(part: Any) -> tuple[Any, Any]:
     return tf.reshape(tf.bitcast(part, tf.uint8), [-1]), tf.zeros([0], tf.int64)
 
 
-def unpack(spec: Any, packed: Any) -> Any:
-    """The element that `pack` was given."""
+def unpack(spec: Any, packed: Any, begin: Any = 0) -> Any:
+    """The element that `pack` was given, of what lies at `begin`."""
     import tensorflow as tf
 
-    offset = tf.constant(1, tf.int64)
+    offset = tf.cast(begin, tf.int64) + BLOCK
     parts = []
     for component in _components(spec):
         dimensions, offset = _words(packed, offset, tf.constant(1, tf.int64))
@@ -107,8 +137,9 @@ def unpack(spec: Any, packed: Any) -> Any:
         lengths = tf.zeros([0], tf.int64)
         if component.dtype == tf.string:
             lengths, offset = _words(packed, offset, tf.reduce_prod(shape))
+        offset = _next_block(offset)
         data = packed[offset : offset + size[0]]
-        offset += size[0]
+        offset = _next_block(offset + size[0])
         part = tf.reshape(_values(data, lengths, component.dtype), shape)
         parts.append(tf.ensure_shape(part, component.shape))
     return _with_structure(spec, parts)

@@ -26,7 +26,6 @@ from tensorflow.mpi._src.random import entropy, generators, host, own_rows
 from tensorflow.mpi._src.runtime import group, log
 
 _NOTHING, _BATCH, _ERROR = 0, 1, 2  # what a rank has in a turn
-_HEADER = 16  # bytes: which of these, and the bytes that follow
 _LOOKED_AT = 1000  # elements of a list, at its beginning and its end
 _ENDLESS = -1
 
@@ -242,16 +241,14 @@ class Batches:
             return streams.gather(mine, element[1])
 
         def message(what: Any, words: Any, batch: Any) -> Any:
-            body = tf.switch_case(
+            return tf.switch_case(
                 tf.cast(what, tf.int32),
                 [
-                    lambda: tf.zeros([0], tf.uint8),
+                    lambda: packing.message(_NOTHING, []),
                     lambda: packing.pack(spec, batch),
-                    lambda: tf.io.decode_raw(words, tf.uint8),
+                    lambda: packing.message(_ERROR, [tf.io.decode_raw(words, tf.uint8)]),
                 ],
             )
-            header = tf.stack([what, tf.size(body, tf.int64)])
-            return tf.concat([tf.reshape(tf.bitcast(header, tf.uint8), [_HEADER]), body], 0)
 
         def own(begun: Any) -> Any:
             made = tf.data.Dataset.from_generator(
@@ -263,10 +260,8 @@ class Batches:
         def batches(turn: Any) -> Any:
             places = tf.data.Dataset.range(group.size)
             found = places.scan(tf.constant(0, tf.int64), functools.partial(self._next, turn))
-            found = found.take_while(lambda there, start, end: there)
-            return batch_shard.one_by_one(
-                found, lambda place: packing.unpack(spec, turn[place[1] : place[2]])
-            )
+            found = found.take_while(lambda what, start: what == _BATCH)
+            return batch_shard.one_by_one(found, lambda place: packing.unpack(spec, turn, place[1]))
 
         once = streams.named(tf.data.Dataset.from_tensors(0), f"{label} begins", np.int64)
         mine = batch_shard.one_by_one(once, begin).flat_map(own)
@@ -276,23 +271,22 @@ class Batches:
         return turns.flat_map(batches)
 
     def _next(self, turn: Any, start: Any, rank: Any) -> Any:
-        """The next rank's part of a turn: (where the one after it begins, (is it there, from, to)).
+        """The next rank's part of a turn: (where the one after it begins, (what it is, where)).
 
         Raises what that rank's Python has raised.
         """
         import tensorflow as tf
 
-        header = tf.reshape(turn[start : start + _HEADER], [2, _HEADER // 2])
-        words = tf.bitcast(header, tf.int64)
-        what, body = words[0], start + _HEADER
-        end = body + words[1]
+        what, end = packing.begins(turn, start)
         failed = tf.cond(
             tf.equal(what, _ERROR),
-            lambda: tf.numpy_function(self._fail, [rank, turn[body:end]], tf.bool),
+            lambda: tf.numpy_function(
+                self._fail, [rank, turn[start + packing.BLOCK : end]], tf.bool
+            ),
             lambda: tf.constant(False),
         )
         with tf.control_dependencies([failed]):
-            return end, (tf.equal(what, _BATCH), body, end)
+            return end, (what, start)
 
     def _fail(self, rank: Any, words: Any) -> bool:
         kind, _, reason = bytes(words).decode().partition("\n")

@@ -38,7 +38,7 @@ def values_in(owner: Any) -> Iterator[Any]:
         inner: list[Any] = []
         for one in level:
             for value in _parts(one):
-                if id(value) not in seen:
+                if isinstance(value, (int, float)) or id(value) not in seen:
                     seen.add(id(value))
                     inner.append(value)
                     yield value
