@@ -79,7 +79,7 @@ BOTH_SEQUENCES: dict[str, Make] = {
     "LSTM": lambda: L.LSTM(4, dropout=0.1, recurrent_dropout=0.1, **seed()),
     "LSTM unrolled": lambda: L.LSTM(4, dropout=0.1, recurrent_dropout=0.1, unroll=True, **seed()),
     "GRU": lambda: L.GRU(4, dropout=0.2, return_sequences=True, **seed()),
-    "Bidirectional": lambda: L.Bidirectional(L.SimpleRNN(4, dropout=0.2, recurrent_dropout=0.2)),
+    "Bidirectional": lambda: in_both_directions(),
     "RNN": lambda: L.RNN(L.LSTMCell(3, dropout=0.2, recurrent_dropout=0.2)),
     "StackedRNN": lambda: L.RNN([L.GRUCell(3, dropout=0.2), L.GRUCell(2, recurrent_dropout=0.2)]),
     "SpatialDropout1D": lambda: L.SpatialDropout1D(0.2, **seed()),
@@ -101,6 +101,11 @@ BOTH_VECTORS: dict[str, Make] = {
     "RepeatVector": lambda: L.RepeatVector(3),
     "EinsumDense": lambda: L.EinsumDense("ab,bc->ac", output_shape=4),
 }
+
+
+def in_both_directions() -> Any:
+    """Unrolled in tf_keras, which draws in each turn of a loop, whose turns run at once."""
+    return L.Bidirectional(L.SimpleRNN(4, dropout=0.2, recurrent_dropout=0.2, unroll=LEGACY))
 
 
 def seed() -> dict[str, int]:
