@@ -6,8 +6,8 @@ import pytest
 
 from tiers import full
 
-# Two files for a sample, none, and as many as are read ahead.
-UNCOUNTED = ("zip", "rows alone", "endless")
+# Two files for a sample, none, as many as are read ahead, and those of batches that are skipped.
+UNCOUNTED = ("zip", "rows alone", "endless", "batches repeated")
 
 
 @pytest.fixture(
