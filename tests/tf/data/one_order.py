@@ -5,6 +5,7 @@ Prints what this rank sees of each.
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
@@ -148,9 +149,9 @@ def of_rank_1() -> Any:
         yield [float(i)]
 
 
-def fit(dataset: Any) -> None:
+def fit(dataset: Any, **how: Any) -> None:
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model.compile("sgd", "mse", **how)
     model.fit(dataset.batch(4).map(lambda x: (x, x)), verbose=0)
 
 
@@ -178,6 +179,7 @@ result(
         "drawn": {name: drawn(function) for name, function in DRAWN.items()},
         "failed": {
             "fit": said(fit, unreadable),
+            "eager fit": said(functools.partial(fit, run_eagerly=True), unreadable),
             "loop": said(loop, unreadable),
             "generator of rank 1": said(fit, generator),
             "after that": said(fit, Data.range(24).map(lambda i: tf.random.uniform([1], seed=3))),

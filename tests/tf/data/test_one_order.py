@@ -53,7 +53,7 @@ def test_what_draws_in_order_is_said_with_its_remedy(run):
     assert said == [1, 0] and "num_parallel_calls=tf.data.AUTOTUNE" in run.stderr[0]
 
 
-@pytest.mark.parametrize("kind", ["fit", "loop", "generator of rank 1"])
+@pytest.mark.parametrize("kind", ["fit", "eager fit", "loop", "generator of rank 1"])
 def test_what_fails_on_one_rank_fails_on_all(ranks, kind):
     fails, other = (1, 0) if kind == "generator of rank 1" else (0, 1)
     failed = [rank["failed"][kind] for rank in ranks]
