@@ -44,11 +44,6 @@ class Meetings:
         self.began = 0
         _living.add(self)
 
-    def next_name(self) -> bytes:
-        self.began = next(_numbers)
-        self._name = f"allgather {self._label}, iterator {next(self._iterators)}"
-        return self._name.encode()
-
     def name(self, dataset: Any, dtype: Any) -> Any:
         """(element, name of the iterator) for each of `dataset`, whose ranks gather `dtype`s."""
         import tensorflow as tf
