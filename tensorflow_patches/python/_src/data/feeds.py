@@ -28,7 +28,7 @@ from tensorflow.mpi._src.global_batch import batch, plan, results, states
 from tensorflow.mpi._src.global_batch.sites import Plan
 from tensorflow.mpi._src.interpose import rows
 from tensorflow.mpi._src.messaging import control_plane
-from tensorflow.mpi._src.runtime import group
+from tensorflow.mpi._src.runtime import group, log
 
 _KERAS_BATCH = 32  # the batch size of arrays if the script gives none
 _AHEAD = 2  # batches
@@ -112,6 +112,13 @@ def shard_of(given: Given) -> Feed:
     stream = _made_by_all(given, stream, label) or streams.same_everywhere(
         stream, label, given.what, given.sizes is not None
     )
+    if given.once and stream.fed:
+        log.once(
+            f"{given.what}: a Python generator is one stream, which no rank can skip in: it runs "
+            "on every rank, and rank 0's batches are sent to all. Ranks share the batches of a "
+            "keras.utils.PyDataset",
+            key="one stream",
+        )
     num_batches = None if stream.length == "endless" else stream.length
     spec = stream.dataset.element_spec
     if not batch_shard.is_batched(spec):
