@@ -59,7 +59,7 @@ class _Noting:
 
     def TFE_Py_FastPathExecute(self, context: Any, op: str, name: Any, *arguments: Any) -> Any:  # noqa: N802
         made = self._stock.TFE_Py_FastPathExecute(context, op, name, *arguments)
-        if op.endswith(_DATASETS):
+        if op.endswith(_DATASETS) and made is not None:  # nothing comes of SaveDataset
             setattr(made, _MADE, _Made(op, name, arguments))
         return made
 
