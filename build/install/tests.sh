@@ -18,6 +18,7 @@ check() {
 core_tests() {
     local options=(--test_output=all) log=$LOG/bazel-$1.log
     [[ $1 == plain ]] || options+=("--config=$1")
+    [[ $tests != ci || $1 != tsan ]] || options+=(--test_tag_filters=-full,-one_thread,-gpu)
     if (cd "$ROOT" && bazel --batch test "${options[@]}" //tests/core/...) >"$log" 2>&1; then
         grep -E '^\[  PASSED  \]|^//tests/core|^Executed' "$log"
     else

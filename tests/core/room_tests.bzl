@@ -2,13 +2,15 @@
 
 load("@rules_cc//cc:defs.bzl", "cc_test")
 
-def room_tests(sources, one_thread, alone, **attributes):
+def room_tests(sources, one_thread, gpu, alone, **attributes):
     """Of each room one program with threads, ROOM_test, and one without, ROOM_one_thread_test.
 
     Args:
       sources: files of tests, ROOM/NAME_test.cc.
       one_thread: those of them that start no thread: the tag of this name keeps their programs
         from ThreadSanitizer, which has nothing to find in them.
+      gpu: rooms of simulated GPUs, whose programs have the tag of this name: in CI ThreadSanitizer
+        leaves them out, the full tier does not.
       alone: those that go with no other, in a program of their name.
       **attributes: of the programs.
     """
@@ -22,6 +24,7 @@ def room_tests(sources, one_thread, alone, **attributes):
         cc_test(
             name = name,
             srcs = files,
-            tags = ["one_thread"] if files[0] in one_thread else [],
+            tags = (["one_thread"] if files[0] in one_thread else []) +
+                   (["gpu"] if files[0].split("/")[0] in gpu else []),
             **attributes
         )
