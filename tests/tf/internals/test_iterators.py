@@ -11,6 +11,7 @@ import pytest
 KINDS = ("eager", "session")
 
 
+@pytest.mark.alone
 def test_iterators_end_at_once_with_averaging(launch, scripts):
     for rank in launch(scripts / "iterators.py", np=2).check().results:
         assert all(rank[kind] < 1 for kind in KINDS), rank
