@@ -136,6 +136,13 @@ def drawn(function: Any) -> dict[str, Any]:
     }
 
 
+def views() -> list[list[float]]:
+    """Of each sample, by one function; with a global seed, which gives all its traces one seed."""
+    tf.random.set_seed(3)
+    both = [Data.range(8).map(DRAWN["uniform"], tf.data.AUTOTUNE) for _ in range(2)]
+    return [[float(number) for number in pair] for pair in Data.zip(tuple(both))]
+
+
 def failing(i: Any) -> Any:
     """A random function, so that rank 0 sends; sample 13 cannot be read."""
     value = 1.0 / tf.cast(i - 13, tf.float32)
@@ -184,5 +191,6 @@ result(
             "generator of rank 1": said(fit, generator),
             "after that": said(fit, Data.range(24).map(lambda i: tf.random.uniform([1], seed=3))),
         },
+        "views": views(),  # the last: the seed stays
     }
 )

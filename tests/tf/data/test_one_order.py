@@ -48,6 +48,12 @@ def test_a_parallel_map_draws_by_sample(ranks):
         assert len(set(numbers)) > 12, f"{name} of 24 draws, in other passes other ones"
 
 
+def test_two_views_of_a_sample_differ(ranks):
+    first, second = (rank["views"] for rank in ranks)
+    assert first == second
+    assert all(one != other for one, other in first)
+
+
 def test_what_draws_in_order_is_said_with_its_remedy(run):
     said = [text.count("draws for one sample after another") for text in run.stderr]
     assert said == [1, 0] and "num_parallel_calls=tf.data.AUTOTUNE" in run.stderr[0]

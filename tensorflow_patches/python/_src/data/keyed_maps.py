@@ -8,12 +8,15 @@ random dataset, others in each iteration (iterations.py).
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from typing import Any
 
 from tensorflow.mpi._src.data import contents, determinism
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.random import by_sample, entropy
+
+_numbers = itertools.count()  # of maps that draw so, in program order
 
 
 def mapping(original: Any) -> Any:
@@ -47,7 +50,9 @@ def _keyed(dataset: Any, made: Any, function: Any) -> tuple[Any, Any] | None:
         return None
     traced = made._map_func.function
     digest = repr(contents.of_function(traced, traced.graph.as_graph_def()))
-    keys = tf.data.Dataset.random(zlib.crc32(digest.encode()), rerandomize_each_iteration=True)
+    # Two maps by one function draw apart: views of a sample, of which a model learns.
+    seed = zlib.crc32(f"{next(_numbers)} {digest}".encode())
+    keys = tf.data.Dataset.random(seed, rerandomize_each_iteration=True)
     spec = dataset.element_spec
     converted = api.tf_convert(function, ag_ctx.control_status_ctx())  # as tf.data does it
 
