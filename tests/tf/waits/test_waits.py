@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from launch import begin, kill
 from tiers import full
 
 STALL = {"TF_MPI_STALL_WARNING": "1", "TF_MPI_STALL_TIMEOUT": "4"}
+ENDS_WITH_IT = 8  # seconds: it looks every 2
 SOON = 20  # seconds for a wait of STALL's and the end of the job, on a busy machine
 
 
@@ -80,3 +87,47 @@ def test_a_rank_that_works_after_its_last_step_is_waited_for(launch, scripts):
     assert [text.splitlines()[0] for text in run.stdout] == ["TOTAL 3.0"] * 2
     lines = [line for line in lines_of(run.stderr[0]) if "its script has ended" in line]
     assert lines and all(line.endswith("is at work)") for line in lines)
+
+
+@pytest.mark.parametrize(
+    "wrapped, ends",
+    [
+        ([], True),
+        full(["bash", "-c", '"$@"; exit', "bash"], True),  # the shell stays, and is of the rank
+        full(["nohup"], False),
+    ],
+)
+def test_ranks_end_with_their_launcher(scripts, tmp_path, wrapped, ends):
+    """Which is killed, and cannot end them; nor does it pass on what they say."""
+    words = [*wrapped, sys.executable, str(scripts / "waits.py"), "orphans"]
+    marker = uuid.uuid4().hex
+    launcher, _ = begin(words, 2, tmp_path, marker)
+    try:
+        both = [tmp_path / "0.out", tmp_path / "1.out"]
+        wait_until(lambda: all(out.exists() and "AT " in out.read_text() for out in both), 90)
+        ranks = [int((tmp_path / f"{rank}.pid").read_text()) for rank in range(2)]
+        launcher.kill()
+        launcher.wait()
+        if ends:
+            wait_until(lambda: not any(map(is_running, ranks)), ENDS_WITH_IT)
+        else:
+            time.sleep(ENDS_WITH_IT)
+            assert all(map(is_running, ranks))
+        line = r"(rank \d)/2: prterun \(process \d+\), which had started the ranks, has been killed"
+        assert re.findall(line, (tmp_path / "launcher").read_text()) == ["rank 0"] * ends
+    finally:
+        kill(launcher, marker)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -8,6 +8,7 @@ waits.py late        rank 1 does not import tensorflow
 waits.py idle        rank 1 does not end, and does nothing
 waits.py work        rank 1 ends later, and works meanwhile
 waits.py stopped     rank 1 does not end, since it is stopped
+waits.py orphans     neither ends: the launcher is killed
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ if MODE.startswith("off"):
     time.sleep(LATE)  # of rank 1 alone
 total = float(tf.mpi.allreduce(1.0 + RANK, name="total", op="sum"))
 print(f"TOTAL {total}\nAT {time.time()}", flush=True)
+if MODE == "orphans":
+    time.sleep(LATE)
 if RANK == 1:
     if MODE == "idle":
         time.sleep(LATE)

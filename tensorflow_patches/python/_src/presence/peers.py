@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from tensorflow.mpi import config
 
@@ -22,6 +23,36 @@ _STRANGER_SECONDS = 5.0  # a process may become a rank's: launchers fork, and th
 _LAUNCHERS = frozenset("mpirun mpiexec prterun prted orterun orted slurmstepd".split())
 
 Stage = Literal["off", "stopped", "started", "without us", "before"]
+
+
+class Stat(NamedTuple):
+    """What /proc says of a process. began: a time; of a number's processes each has another."""
+
+    name: str
+    state: str
+    parent: int
+    session: int
+    began: int
+    seconds: float  # of processors, so far
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in "ZX"
+
+
+def stat(pid: int) -> Stat:
+    """Raises OSError if there is no such process."""
+    head, _, rest = os.fsdecode(_read(pid, "stat")).rpartition(")")
+    state, *numbers = rest.split()
+    seconds = (int(numbers[10]) + int(numbers[11])) / _TICKS
+    name = head.partition("(")[2]
+    return Stat(name, state, int(numbers[0]), int(numbers[2]), int(numbers[18]), seconds)
+
+
+def ignored_signals(pid: int) -> int:
+    """As bits: that of signal n is 1 << (n - 1)."""
+    (mask,) = re.findall(r"^SigIgn:\s*(\w+)$", os.fsdecode(_read(pid, "status")), re.MULTILINE)
+    return int(mask, 16)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +129,7 @@ class Node:
         if pid in self._started:  # it stays what it is, but for what it does
             rank, process = self._started[pid]
             return rank, dataclasses.replace(process, **_doing(pid))
-        environ = _environment(pid)
+        environ = environment(pid)
         rank_of = config.rank_of(environ)
         if rank_of is None:
             return None
@@ -112,7 +143,7 @@ def sees_siblings() -> bool:
     """Whether the launcher has started this process itself, and so the other ranks of the node,
     whose processes are then to be seen from here: no container hides them."""
     try:
-        return os.fsdecode(_read(os.getppid(), "comm")).strip() in _LAUNCHERS
+        return stat(os.getppid()).name in _LAUNCHERS
     except OSError:
         return False
 
@@ -126,7 +157,7 @@ def _read(pid: int, name: str) -> bytes:
         return file.read()
 
 
-def _environment(pid: int) -> dict[str, str]:
+def environment(pid: int) -> dict[str, str]:
     pairs = (item.partition("=") for item in os.fsdecode(_read(pid, "environ")).split("\0"))
     return {name: value for name, _, value in pairs if name}
 
@@ -148,13 +179,10 @@ def _process(pid: int, environ: dict[str, str]) -> Process:
 
 
 def _doing(pid: int) -> dict[str, Any]:
-    state, *numbers = os.fsdecode(_read(pid, "stat")).rpartition(")")[2].split()
-    if state in "ZX":
+    now = stat(pid)
+    if now.has_ended:
         raise ProcessLookupError(pid)
-    return {
-        "stopped": state in "Tt",
-        "seconds": (int(numbers[10]) + int(numbers[11])) / _TICKS,
-    }
+    return {"stopped": now.state in "Tt", "seconds": now.seconds}
 
 
 def ranks(numbers: Sequence[int]) -> str:

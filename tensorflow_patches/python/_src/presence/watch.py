@@ -2,7 +2,8 @@
 
 MPI_Init and MPI_Finalize know no deadline, and a script that has ended waits for the others' ends.
 A thread looks after such a wait: it says whom this rank waits for and what can be seen of them, and
-ends the process after TF_MPI_STALL_TIMEOUT; then the launcher ends the job. One rank of a node
+ends the process after TF_MPI_STALL_TIMEOUT; then the launcher ends the job. It also sees when the
+launcher is gone. One rank of a node
 speaks for all. The thread imports nothing: the main thread may hold the locks of imports.
 """
 
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from tensorflow.mpi import config
-from tensorflow.mpi._src.presence import peers, reasons
+from tensorflow.mpi._src.presence import launcher, peers, reasons
 from tensorflow.mpi._src.runtime import c_api
 
 _LOOK_SECONDS = 0.5
@@ -72,6 +73,7 @@ class _Watcher:
         self._changed = threading.Condition()
         self._look: Callable[[], None] | None = None  # guarded by _changed
         self.idle: Callable[[], None] | None = None  # called every _IDLE_SECONDS without a wait
+        self.launcher: launcher.Launcher | None = None
         threading.Thread(target=self._loop, name="tf_mpi_watch", daemon=True).start()
 
     def _loop(self) -> None:
@@ -82,6 +84,8 @@ class _Watcher:
                 # Under the lock, so that it does not speak of what is over.
                 if self._look is look and (what := look or self.idle) is not None:
                     what()
+            if self.launcher is not None:
+                self.launcher.end_with_it()
 
     def set(self, look: Callable[[], None] | None) -> Callable[[], None] | None:
         """`look` is called every _LOOK_SECONDS from now on; returns what was before."""
@@ -123,9 +127,9 @@ _OFF_ELSEWHERE = (
 class _Start(_Wait):
     """From the loading of MPI to the engine."""
 
-    def __init__(self, launcher: config.Launcher) -> None:
-        super().__init__(launcher.rank, launcher.size)
-        self._local_size = launcher.local_size
+    def __init__(self, told: config.Launcher) -> None:
+        super().__init__(told.rank, told.size)
+        self._local_size = told.local_size
         self._whom = ""
         self._lost_since: float | None = None
         # One rank of a node speaks; few others look as often as it does.
@@ -206,12 +210,14 @@ _STAGES = {
 
 
 @contextlib.contextmanager
-def start(launcher: config.Launcher | None) -> Iterator[None]:
-    """Around what brings the ranks together."""
-    if launcher is None or launcher.size == 1:
+def start(told: config.Launcher | None) -> Iterator[None]:
+    """Around what brings the ranks together. From here on this rank ends if its launcher does."""
+    if told is None or told.size == 1:
         yield
         return
-    with _looking(_Start(launcher).look):
+    with _looking(_Start(told).look):
+        if _watcher is not None:
+            _watcher.launcher = launcher.of_this_rank(told)
         yield
 
 

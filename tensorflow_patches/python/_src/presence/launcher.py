@@ -1,0 +1,95 @@
+"""The process that has started this rank, and what is left to do when it is gone.
+
+A launcher ends its ranks. Where it is killed itself (by the kernel when memory is short, by a batch
+system, by a time limit of the program that ran it) Open MPI's leave their ranks to train on, unseen
+and with nobody to end them. So a rank looks whether its launcher is still there, and ends without
+it. MPICH's and Intel's ranks are ended by their proxies, those of other nodes by their daemons.
+
+A rank that was started to outlive its launcher (by nohup, by setsid) is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+from tensorflow.mpi import config
+from tensorflow.mpi._src.presence import peers
+
+_EXIT_CODE = 1
+_SIGHUP = 1 << 0  # in /proc's masks of signals
+
+
+class Launcher:
+    """The launcher's process on this node, as long as it is there.
+
+    Output of a rank goes by way of its launcher, so what is said of the launcher's end goes to the
+    launcher's own stderr, which is opened here.
+    """
+
+    def __init__(self, pid: int, rank: int, size: int, speaks: bool) -> None:
+        self._pid, self._rank, self._size = pid, rank, size
+        now = peers.stat(pid)
+        self._began, self._name = now.began, now.name
+        self._speaks = speaks
+        self._stderr = -1
+        if speaks:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
+            with contextlib.suppress(OSError):  # a socket, or another user's
+                self._stderr = os.open(f"/proc/{pid}/fd/2", flags)
+
+    def is_gone(self) -> bool:
+        try:
+            now = peers.stat(self._pid)
+        except OSError:
+            return True
+        return now.has_ended or now.began != self._began
+
+    def end_with_it(self) -> None:
+        """Ends this process if the launcher is gone; on any thread."""
+        if not self.is_gone():
+            return
+        if self._speaks:
+            text = (
+                f"tensorflow.mpi rank {self._rank}/{self._size}: {self._name} (process "
+                f"{self._pid}), which had started the ranks, has been killed; the ranks of this "
+                "node end with it. Start them with nohup or setsid to have them outlive it\n"
+            )
+            with contextlib.suppress(OSError):
+                os.write(self._stderr if self._stderr >= 0 else 2, text.encode())
+        with contextlib.suppress(OSError, ValueError):  # nobody may read it any more
+            sys.stdout.flush()
+        os._exit(_EXIT_CODE)
+
+
+def of_this_rank(launcher: config.Launcher) -> Launcher | None:
+    """The nearest ancestor that is not this rank: between them are only what it was wrapped in.
+
+    None if it is not to be seen from here, or if this rank is to outlive it.
+    """
+    try:
+        pid = peers.stat(os.getpid()).parent
+        while _is_of(pid, launcher.rank):
+            pid = peers.stat(pid).parent
+        if pid <= 1 or _outlives(pid):
+            return None
+        return Launcher(pid, launcher.rank, launcher.size, launcher.local_rank in (-1, 0))
+    except OSError:
+        return None
+
+
+def _is_of(pid: int, rank: int) -> bool:
+    """Whether it was started as this rank."""
+    try:
+        return pid > 1 and config.rank_of(peers.environment(pid)) == rank
+    except PermissionError:  # another user's: Slurm's, as root
+        return False
+
+
+def _outlives(pid: int) -> bool:
+    """Whether this rank has another session than `pid`, or ignores hangups where `pid` does not."""
+    own = os.getpid()
+    if peers.stat(own).session != peers.stat(pid).session:
+        return True
+    return bool(peers.ignored_signals(own) & ~peers.ignored_signals(pid) & _SIGHUP)
