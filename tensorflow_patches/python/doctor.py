@@ -13,7 +13,7 @@ import sys
 from tensorflow import mpi
 from tensorflow.mpi import _build_info, config, installation
 from tensorflow.mpi._src.gpu import gpus
-from tensorflow.mpi._src.lifecycle import settings
+from tensorflow.mpi._src.lifecycle import cores, settings
 from tensorflow.mpi._src.mpi import library as mpi_library
 from tensorflow.mpi._src.observability import machine
 from tensorflow.mpi._src.runtime import c_api
@@ -40,6 +40,7 @@ def _report(ok: bool | None) -> list[tuple[str, str]]:
         ("python", f"{sys.version.split()[0]} at {sys.executable}"),
         ("gate", "on" if mpi.is_enabled() else f"off: {gate.reason}"),
         ("launcher", _launcher(found)),
+        *_idle_cores(found),
         ("mpirun", _mpirun()),
         ("MPI library", _mpi_library()),
         ("packages", ", ".join(f"{name} {version}" for name, version in settings.packages())),
@@ -65,6 +66,11 @@ def _launcher(found: config.Launcher | None) -> str:
     return f"{found.name}, {found.size} ranks{f', {program}' if program else ''}"
 
 
+def _idle_cores(found: config.Launcher | None) -> list[tuple[str, str]]:
+    idle = cores.idle(found) if found is not None and mpi.is_enabled() else None
+    return [] if idle is None else [("cores", idle)]
+
+
 def _files() -> str:
     """Whether TensorFlow's are this wheel's."""
     fault = installation.fault()
@@ -88,11 +94,11 @@ def _lacks() -> list[tuple[str, str]]:
 
 def _machine() -> list[tuple[str, str]]:
     facts = machine.facts()
-    cores = f"{facts['cores']} cores for this process"
+    own = f"{facts['cores']} cores for this process"
     free, of = facts["memory_free"] / 2**30, facts["memory"] / 2**30
     return [
         ("system", f"{facts['system']}, {'-'.join(platform.libc_ver())}"),
-        ("processor", f"{facts['processor']}, {cores}, load {facts['load']}"),
+        ("processor", f"{facts['processor']}, {own}, load {facts['load']}"),
         ("memory", f"{free:.1f} of {of:.1f} GB free, /dev/shm {facts['shm_free'] >> 20} MB free"),
     ]
 

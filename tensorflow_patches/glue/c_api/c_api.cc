@@ -13,6 +13,7 @@
 
 #include "tensorflow_patches/core/base/sizes.h"
 #include "tensorflow_patches/core/bench/bench.h"
+#include "tensorflow_patches/core/cpu/cores.h"
 #include "tensorflow_patches/core/cpu/reduce.h"
 #include "tensorflow_patches/core/device/driver.h"
 #include "tensorflow_patches/glue/extras/kept_memory.h"
@@ -147,6 +148,8 @@ void tfmpi_topology(int32_t out[6]) {
   out[4] = topology.nodes;
   out[5] = topology.cores;
 }
+
+int32_t tfmpi_quota_cores(void) { return tfmpi::QuotaCores(); }
 
 uint64_t tfmpi_generation(void) {
   const Engine* const engine = GetEngine();

@@ -52,6 +52,8 @@ TFMPI_API void tfmpi_limit_end(int32_t code, double seconds, const char* line);
 TFMPI_API void tfmpi_op_sizes(int64_t out[2]);
 // rank, size, local_rank, local_size, nodes, cores that the ranks of this node may use together
 TFMPI_API void tfmpi_topology(int32_t out[6]);
+// core/cpu/cores.h's QuotaCores. Any thread.
+TFMPI_API int32_t tfmpi_quota_cores(void);
 // How often the ranks have gone on without others: what tfmpi_topology says holds since then. Any
 // thread.
 TFMPI_API uint64_t tfmpi_generation(void);

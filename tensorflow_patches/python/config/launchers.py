@@ -170,6 +170,17 @@ def mark_started(environ: Any = os.environ) -> None:
     environ[_STARTED_BY] = f"{os.getpid()} {_job(environ)}"
 
 
+# Of TensorFlow's two pools, and of libraries that use OpenMP. What the script sets by tf.config
+# counts more.
+_THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
+
+
+def limit_threads(number: int, environ: Any = os.environ) -> None:
+    """For pools of threads that are made later. A variable that is set stays as it is."""
+    for name in _THREADS:
+        environ.setdefault(name, str(number))
+
+
 def started_by_ancestor(environ: Mapping[str, str] = os.environ) -> int | None:
     """The process that became the rank, if this one is a child of it.
 

@@ -1,13 +1,18 @@
 """Binds itself to one core before TensorFlow is imported, as mpirun --bind-to core does; prints the
-threads that TensorFlow and the engine started, and where they may run."""
+threads that TensorFlow and the engine started, and where they may run.
+
+affinity.py free   does not bind itself
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 
 CORES = sorted(os.sched_getaffinity(0))
 MINE = CORES[int(os.environ["OMPI_COMM_WORLD_RANK"]) % len(CORES)]
-os.sched_setaffinity(0, {MINE})
+if "free" not in sys.argv:
+    os.sched_setaffinity(0, {MINE})
 
 import tensorflow as tf  # noqa: E402
 from common import result  # noqa: E402
@@ -25,4 +30,9 @@ for task in os.listdir("/proc/self/task"):
     threads[name] = threads.get(name, 0) + 1
     if name.startswith("tf_"):
         masks.add(frozenset(os.sched_getaffinity(int(task))))
-result({"cores": c_api.node_cores(), "threads": threads, "stay": masks == {frozenset({MINE})}})
+result({
+    "cores": c_api.node_cores(),
+    "threads": threads,
+    "stay": masks == {frozenset({MINE})},
+    "openmp": os.environ.get("OMP_NUM_THREADS"),
+})  # fmt: skip

@@ -1,15 +1,22 @@
-"""A rank that is bound to one core uses one core; those that share a core know it."""
+"""A rank starts threads for its share of the node's cores, and a launcher that leaves cores idle
+is heard of."""
 
 from __future__ import annotations
 
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
+from tensorflow.mpi import config
+from tensorflow.mpi._src.lifecycle import cores
 
-pytestmark = pytest.mark.full
+from tiers import full
+
+MPIRUN = "Open MPI's mpirun"
 
 
+@pytest.mark.full
 def test_threads_of_a_rank_with_one_core(launch, scripts):
     own = len(os.sched_getaffinity(0))
     for one in launch(scripts / "affinity.py", np=2, timeout=120).check().results:
@@ -19,8 +26,55 @@ def test_threads_of_a_rank_with_one_core(launch, scripts):
         assert one["cores"] == min(own, 2)
 
 
+@pytest.mark.full
 def test_ranks_on_the_same_core_have_one(launch, scripts):
     core = str(min(os.sched_getaffinity(0)))
     command = ["taskset", "-c", core, sys.executable, scripts / "affinity.py"]
     for one in launch(command, np=2, timeout=120).check().results:
         assert one["cores"] == 1
+
+
+@pytest.mark.parametrize("np", [2, full(4)])
+def test_ranks_that_are_not_bound_share_the_cores(launch, scripts, np):
+    """--oversubscribe binds nobody. What the environment says stays."""
+    own = len(os.sched_getaffinity(0))
+    env = {"OMP_NUM_THREADS": "3", "TF_NUM_INTRAOP_THREADS": None, "TF_NUM_INTEROP_THREADS": None}
+    for one in launch(scripts / "affinity.py", np=np, args=["free"], env=env).check().results:
+        assert one["threads"]["tf_Compute"] == max(1, own // np)
+        assert one["openmp"] == "3"
+
+
+@pytest.mark.parametrize(
+    "ranks, own, packages, quota, way",
+    [
+        (4, 1, (16,), 1000, "1 of its 16 cores; mpirun --map-by slot:PE=4"),
+        (3, 1, (16,), 1000, "1 of its 16 cores; mpirun --map-by slot:PE=5"),
+        (3, 1, (8, 8), 1000, "1 of its 16 cores; mpirun --bind-to none"),  # 5, 5 and 3 + 2
+        (4, 1, (16,), 8, "1 of its 8 cores; mpirun --map-by slot:PE=2"),
+        (2, 4, (16,), 1000, "4 of its 16 cores; mpirun --map-by slot:PE=8"),
+        (4, 1, (16,), 4, None),
+        (4, 1, (4,), 1000, None),
+        (3, 1, (4,), 1000, None),  # one is left, and no rank can have two
+        (2, 16, (16,), 1000, None),  # not bound
+    ],
+)
+def test_cores_that_mpirun_leaves_idle(monkeypatch, ranks, own, packages, quota, way):
+    """Two threads of each core, as `_told` reads them."""
+    of_core = [package for package, number in enumerate(packages) for _ in range(number)]
+
+    def told(processor, what):
+        core = processor // 2
+        return str(of_core[core] if what == "physical_package_id" else core)
+
+    process = SimpleNamespace(cores=lambda: set(range(2 * len(of_core))))
+    library = SimpleNamespace(topology=lambda: (0, ranks, 0, ranks, 1), quota_cores=lambda: quota)
+    monkeypatch.setattr(cores, "_told", told)
+    monkeypatch.setattr(cores, "c_api", library)
+    monkeypatch.setattr(cores, "watch", SimpleNamespace(started_by=lambda: process))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(2 * own)))
+    said = cores.idle(config.Launcher(MPIRUN, ranks, 0, ranks, 0))
+    if way is None:
+        assert said is None
+    else:
+        assert said == f"each of the {ranks} ranks of this node is bound to {way} lets them use all"
+    assert cores.idle(config.Launcher("Slurm's srun --mpi=pmix", ranks, 0, ranks, 0)) is None

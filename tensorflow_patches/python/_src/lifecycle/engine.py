@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 from tensorflow.mpi import _build_info, config, errors
-from tensorflow.mpi._src.lifecycle import ends, settings
+from tensorflow.mpi._src.lifecycle import cores, ends, settings
 from tensorflow.mpi._src.mpi import library as mpi_library
 from tensorflow.mpi._src.presence import presence, watch
 from tensorflow.mpi._src.runtime import c_api, group, hooks, log
@@ -54,6 +54,10 @@ def start(gate: config.Gate) -> None:
         )
     for line in config.renamed():
         log.once(line)
+    if gate.launcher is not None:
+        cores.share(gate.launcher)
+        if rank == 0 and (idle := cores.idle(gate.launcher)) is not None:
+            log.say(idle)
 
 
 def connect(gate: config.Gate) -> tuple[int, int, int]:

@@ -46,6 +46,10 @@ class Launcher:
             return True
         return now.has_ended or now.began != self._began
 
+    def cores(self) -> set[int]:
+        """The processors, by the kernel's numbers, that it may use, and give to ranks."""
+        return os.sched_getaffinity(self._pid)
+
     def end_with_it(self) -> None:
         """Ends this process if the launcher is gone; on any thread."""
         if not self.is_gone():

@@ -321,6 +321,11 @@ class _AwaitedEnd(_Wait):
             )
 
 
+def started_by() -> launcher.Launcher | None:
+    """The launcher that this rank ends with."""
+    return None if _watcher is None else _watcher.launcher
+
+
 def while_the_script_runs(rank: int, size: int) -> None:
     """Called once, when the ranks have come together."""
     if _watcher is not None:

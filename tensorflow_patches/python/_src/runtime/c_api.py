@@ -177,6 +177,11 @@ def node_cores() -> int:
     return int(_topology()[5])
 
 
+def quota_cores() -> int:
+    """Cores whose time this process's cgroups give it; very many if they set no limit."""
+    return int(load().tfmpi_quota_cores())
+
+
 def _topology() -> ctypes.Array[ctypes.c_int32]:
     out = (ctypes.c_int32 * 6)()
     load().tfmpi_topology(out)

@@ -1,0 +1,68 @@
+"""The cores of a node, and what its ranks make of them.
+
+A rank that its launcher has bound to cores of its own starts a thread for each of them, as
+TensorFlow does. One that is not bound (mpirun --bind-to none or --oversubscribe, MPICH's mpiexec,
+srun) would start one for every core, as all others of its node would. And Open MPI 5 binds a rank
+to one core, however many there are, which a user who has run the script without it does not expect.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+from collections.abc import Iterable
+
+from tensorflow.mpi import config
+from tensorflow.mpi._src.presence import watch
+from tensorflow.mpi._src.runtime import c_api
+
+_OPEN_MPI = "Open MPI's mpirun"
+
+
+def share(launcher: config.Launcher) -> None:
+    """Before TensorFlow makes its threads: as many as this rank's share of the node's cores, if it
+    may use more than that."""
+    share_of_rank = max(1, c_api.node_cores() // _ranks_here(launcher))
+    if share_of_rank < len(os.sched_getaffinity(0)):
+        config.limit_threads(share_of_rank)
+
+
+def idle(launcher: config.Launcher) -> str | None:
+    """What to do where mpirun has bound this node's ranks to fewer cores than it might have."""
+    process = watch.started_by()
+    if process is None or launcher.name != _OPEN_MPI:
+        return None
+    ranks, own = _ranks_here(launcher), _cores(os.sched_getaffinity(0)).total()
+    packages = _cores(process.cores())
+    cores = min(packages.total(), c_api.quota_cores())
+    each = cores // ranks
+    if each <= own:
+        return None
+    # mpirun binds no rank to cores of two packages.
+    fits = sum(number // each for number in packages.values()) >= ranks
+    return (
+        f"each of the {ranks} ranks of this node is bound to {own} of its {cores} cores; mpirun "
+        f"{f'--map-by slot:PE={each}' if fits else '--bind-to none'} lets them use all"
+    )
+
+
+def _ranks_here(launcher: config.Launcher) -> int:
+    return max(launcher.local_size, c_api.topology()[3])
+
+
+def _cores(processors: Iterable[int]) -> collections.Counter[str]:
+    """By package, how many cores these are threads of."""
+    found = {
+        (_told(number, "physical_package_id"), _told(number, "core_id")) for number in processors
+    }
+    return collections.Counter(package for package, _ in found)
+
+
+def _told(processor: int, what: str) -> str:
+    try:
+        with open(
+            f"/sys/devices/system/cpu/cpu{processor}/topology/{what}", encoding="ascii"
+        ) as file:
+            return file.read().strip()
+    except OSError:
+        return "" if what == "physical_package_id" else str(processor)
