@@ -199,7 +199,7 @@ def _tell(failure: str, kind: str, key: str) -> None:
     waits.tell(failure, kind if _thread.waits else waits.BY_ITS_CLOCK, key)
 
 
-def at_end() -> None:
-    """At exit: what rank 0 has not saved by now it never will."""
+def at_end(why: str | None) -> None:
+    """At exit, as a failure if `why` is given: what rank 0 has not saved by now it never will."""
     if shared() and group.rank == 0:
-        waits.tell_ended()
+        waits.tell_ended(why)

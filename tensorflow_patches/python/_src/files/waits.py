@@ -67,9 +67,9 @@ def tell_left(place: str) -> None:
     _post(_LEFT + place)
 
 
-def tell_ended() -> None:
-    """On rank 0: nothing is saved any more."""
-    _post(_ENDED)
+def tell_ended(why: str | None) -> None:
+    """On rank 0: nothing is saved any more. why: what of, if it has failed."""
+    _post(f"{_ENDED}\n{why or ''}")
 
 
 def _post(text: str) -> None:
@@ -78,6 +78,13 @@ def _post(text: str) -> None:
 
 def _posted(key: str) -> int:
     return int(c_api.load().tfmpi_posted(key.encode()))
+
+
+def _value(key: str, number: int) -> str:
+    """Of the post of that number, what follows the key."""
+    buffer = c_api.error_buffer(2**15)
+    c_api.load().tfmpi_posted_value(key.encode(), number, buffer, len(buffer))
+    return c_api.error_text(buffer)
 
 
 class _Wait:
@@ -117,6 +124,10 @@ class _Wait:
             self._is(found)
         elif left:
             _say(f"rank 0 has not saved what rank {group.rank} saves as '{self.path}'")
+        elif ended and (why := _value(_ENDED, 0)):
+            raise errors.error_from_code(
+                errors.UNAVAILABLE, f"rank 0/{group.size} has stopped: {why}"
+            )
         elif ended or waits - self.waits_since_missed >= _GOES_ON_WITHOUT:
             raise errors.error_from_code(
                 errors.UNAVAILABLE,
@@ -273,10 +284,8 @@ def _posts_heard() -> int:
 
 def _read() -> None:
     """What rank 0 has saved since the last look; under _lock."""
-    buffer = c_api.error_buffer(2**15)
     for number in range(len(_rank_0), _posted(_SAVES)):
-        c_api.load().tfmpi_posted_value(_SAVES.encode(), number, buffer, len(buffer))
-        _rank_0.append(_Save(*c_api.error_text(buffer).split("\n")))
+        _rank_0.append(_Save(*_value(_SAVES, number).split("\n")))
         path = _rank_0[-1].path
         _by_path[path].append(number)
 

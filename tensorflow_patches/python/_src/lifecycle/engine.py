@@ -30,7 +30,9 @@ _forked: list[Callable[[], None]] = []
 _left_to_script: list[Callable[[], None]] = []
 _left = False
 _after: list[Callable[[], None]] = []
-_at_end: tuple[Callable[[], None], Callable[[], None], Callable[[str], None]] | None = None
+_at_end: tuple[Callable[[str | None], None], Callable[[], None], Callable[[str], None]] | None = (
+    None
+)
 
 
 def start(gate: config.Gate) -> None:
@@ -48,8 +50,10 @@ def start(gate: config.Gate) -> None:
     ends.when_a_thread_fails(_leave)
     watch.while_the_script_runs(rank, size)
     if rank == 0 and config.get("TF_MPI_LOG_LEVEL") != "warning":
+        shape = config.given().get("TF_MPI_TOPOLOGY", "auto")
+        given = "" if shape == "auto" else f" by TF_MPI_TOPOLOGY={shape}"
         log.say(
-            f"averaging gradients over {_count(size, 'rank')} on {_count(nodes, 'node')}, "
+            f"averaging gradients over {_count(size, 'rank')} on {_count(nodes, 'node')}{given}, "
             f"{c_api.load().tfmpi_transport().decode()}, tensorflow {_build_info.VERSION}"
         )
     for line in config.renamed():
@@ -85,12 +89,14 @@ def connect(gate: config.Gate) -> tuple[int, int, int]:
 
 
 def when_it_ends(
-    always: Callable[[], None], in_order: Callable[[], None], report: Callable[[str], None]
+    always: Callable[[str | None], None],
+    in_order: Callable[[], None],
+    report: Callable[[str], None],
 ) -> None:
     """What this rank does at its end, besides joining the others.
 
     Args:
-      always: called first, also after an exception that nobody caught.
+      always: called first, with why this is no end in order, if it is none.
       in_order: called before the rank joins, if there was none.
       report: called with the text of tfmpi_stats_report when all ranks have joined.
     """
@@ -292,9 +298,9 @@ def _end() -> None:
 
 def _leave_or_join() -> None:
     library = c_api.load()
-    if _at_end is not None:
-        _at_end[0]()
     why = ends.failure()
+    if _at_end is not None:
+        _at_end[0](why)
     if why is not None:
         _leave(why)
         return
