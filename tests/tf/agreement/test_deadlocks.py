@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tiers import full
@@ -74,3 +76,15 @@ def test_who_waits_for_whom_is_said_within_seconds(launch, scripts, way):
         assert "the ranks wait for one another, so none can go on" in text, run.report()
         for words in ENDS[way]:
             assert words in text, run.report()
+
+
+@pytest.mark.full
+def test_two_scripts_are_named(launch, tmp_path):
+    """mpirun -np 1 python train.py : -np 1 python evaluate.py."""
+    (tmp_path / "0.py").write_text("import tensorflow as tf\ntf.mpi.allreduce(1.0, name='one')\n")
+    (tmp_path / "1.py").write_text("import tensorflow as tf\ntf.mpi.allreduce(1.0, name='two')\n")
+    each = ["sh", "-c", 'exec "$0" "$1/$OMPI_COMM_WORLD_RANK.py"', sys.executable, tmp_path]
+    run = launch(each, timeout=90)
+    assert run.returncode != 0
+    line = "the ranks run different scripts: rank 0 0.py, rank 1 1.py. All ranks must run one"
+    assert [line in text for text in run.stderr].count(True) >= 1

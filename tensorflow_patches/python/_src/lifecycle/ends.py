@@ -22,13 +22,14 @@ from collections.abc import Callable
 from typing import Any
 
 from tensorflow.mpi._src.interpose import hooking
-from tensorflow.mpi._src.presence import presence, reasons
+from tensorflow.mpi._src.presence import peers, presence, reasons
 from tensorflow.mpi._src.runtime import log
 
 _KERAS = ("keras", "tf_keras")
+_WAIT = "the ranks wait for one another"  # core/agreement/coordinator_waits.cc
+_NAMED = 4  # ranks
 _BEGINNINGS = ("<module>", "_run_module_as_main")  # of a script, and of python -m
 
-_explanations: list[Callable[[BaseException], str | None]] = []
 _exit_code: Any = 0
 _uncaught: BaseException | None = None
 _thread_failure: str | None = None
@@ -83,6 +84,20 @@ def exit_code() -> int:
     if _exit_code is None:
         return 0
     return _exit_code & 0xFF if isinstance(_exit_code, int) else 1
+
+
+def other_scripts(error: BaseException) -> str | None:
+    """Of ranks that wait for one another: which scripts they run, if not one, as far as is seen."""
+    if _WAIT not in str(error):
+        return None
+    scripts = {rank: peer.script for rank, peer in peers.Node().peers().items()}
+    if len(set(scripts.values())) < 2:
+        return None
+    told = ", ".join(f"rank {rank} {script}" for rank, script in list(scripts.items())[:_NAMED])
+    return f"the ranks run different scripts: {told}. All ranks must run one"
+
+
+_explanations: list[Callable[[BaseException], str | None]] = [other_scripts]
 
 
 def explain_by(explain: Callable[[BaseException], str | None]) -> None:

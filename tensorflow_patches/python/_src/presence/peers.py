@@ -61,6 +61,7 @@ class Process:
 
     pid: int
     command: str
+    script: str  # the name of its file, as of the first word that is no interpreter
     stopped: bool
     off: bool  # it was started with TF_MPI_ENABLE=0
     ours: bool  # it has loaded our library
@@ -90,6 +91,11 @@ class Peer:
     def seconds(self) -> float:
         """Of processors that its processes have used."""
         return sum(process.seconds for process in self.processes)
+
+    @property
+    def script(self) -> str:
+        """That of its first process."""
+        return self.processes[0].script
 
     def name(self) -> str:
         """ "rank 1 (process 4711, 'python train.py')", of the process that is furthest."""
@@ -171,6 +177,7 @@ def _process(pid: int, environ: dict[str, str]) -> Process:
     return Process(
         pid=pid,
         command=command,
+        script=next((os.path.basename(word) for word in words[1:] if word[:1] != "-"), ""),
         off=environ.get("TF_MPI_ENABLE") == "0",
         ours=_OURS.encode() in maps,
         tensorflow=_TENSORFLOW.encode() in maps,
