@@ -73,6 +73,7 @@ class Parameter:
     help: str
     choices: tuple[str, ...] = ()
     low: float = 0
+    or_zero: bool = False  # which is below `low`, and turns it off
     high: float = 31_536_000  # a year
     ranks: Ranks = "same"
 
@@ -101,7 +102,7 @@ class Parameter:
             return f"auto, off, or a number of steps from {low} to {high}"
         if self.kind == "bytes":
             return f"bytes from {low} to {high}, with an optional suffix k, m or g"
-        return f"seconds from {low} to {high}"
+        return f"{'0, or ' if self.or_zero else ''}seconds from {low} to {high}"
 
     def parse(self, text: str) -> Any:
         """Returns the value as str, int (bytes, steps), float (seconds), Topology or
@@ -144,8 +145,9 @@ class Parameter:
                 return int(match[1]) * _UNITS[match[2]]
         else:
             try:
-                if self.low <= float(value) <= self.high:
-                    return float(value)
+                seconds = float(value)
+                if self.low <= seconds <= self.high or (self.or_zero and seconds == 0):
+                    return seconds
             except ValueError:
                 pass
         raise ConfigError(f"{self.name}={text!r} is not accepted; accepted: {self.accepted}")

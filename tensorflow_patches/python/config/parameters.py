@@ -73,6 +73,8 @@ PARAMETERS = {
             "so that none can go on, end with an error that says what each waits for: at once "
             "where that is certain, else when they have done nothing else for 3 s, or for a 600th "
             "of this, if that is more.",
+            low=1,
+            or_zero=True,
             ranks="own",
         ),
         Parameter(

@@ -34,12 +34,18 @@ def test_old_names_are_read(config, tmp_path):
 
 def test_a_transfer_takes_no_longer_than_a_wait(config):
     stall, old = "TF_MPI_STALL_TIMEOUT", "TF_MPI_COLLECTIVE_TIMEOUT"
-    found = [config.transfer_timeout({stall: seconds}) for seconds in ("0", "0.5", "20", "1800")]
+    found = [config.transfer_timeout({stall: seconds}) for seconds in ("0", "1", "20", "1800")]
     assert [*found, config.transfer_timeout({})] == [300, 1, 20, 300, 300]
     assert config.transfer_timeout({stall: "20", old: "400"}) == 400
     assert config.get(stall, {old: "400"}) == 1800
     with pytest.raises(config.ConfigError, match=f"{old}='soon' is not accepted"):
         config.check({old: "soon"})
+
+
+def test_no_rank_can_start_in_less_than_a_second(config):
+    with pytest.raises(config.ConfigError, match="='0.5' is not accepted; accepted: 0, or seconds"):
+        config.check({"TF_MPI_STALL_TIMEOUT": "0.5"})
+    assert config.get("TF_MPI_STALL_TIMEOUT", {"TF_MPI_STALL_TIMEOUT": "0"}) == 0
 
 
 def test_ranks_that_wait_for_one_another_do_not_wait_as_long(config):
