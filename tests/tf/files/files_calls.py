@@ -1,6 +1,6 @@
 """File calls of the script's own, of which the second rank's fails.
 
-files_calls.py makedirs|remove|gone DIR
+files_calls.py makedirs|remove|hdf5|gone DIR
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import h5py
 import tensorflow as tf
 
 CASE, DIRECTORY = sys.argv[1], Path(sys.argv[2])
@@ -22,6 +23,9 @@ if CASE == "makedirs":
     os.makedirs(DIRECTORY / "run")
 elif CASE == "remove":
     os.remove(DIRECTORY / "checkpoint.index")
+elif CASE == "hdf5":
+    with h5py.File(DIRECTORY / "results.h5", "a"):
+        time.sleep(3)
 elif CASE == "gone" and RANK == 1:  # rank 0 waits for a rank that saves alone
     tf.train.Checkpoint(value=value).write(DIRECTORY / "alone")
 optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import tensorflow as tf
 from common import result
@@ -91,6 +92,16 @@ def saved(path: str) -> bool:
             np.save(file, values[number:])
     with open(later(path), "rb") as file:
         return all(np.array_equal(np.load(file), values[number:]) for number in range(4))
+
+
+def hdf5(path: str) -> bool:
+    with h5py.File(path, "w") as file:
+        for number in slowly(10):
+            file[str(number)] = values[number:]
+        if file.filename != path:
+            return False
+    with h5py.File(later(path)) as file:
+        return all(np.array_equal(file[str(number)], values[number:]) for number in range(10))
 
 
 def records(path: str) -> bool:
@@ -227,7 +238,7 @@ def kinds_of_files() -> dict[str, Any]:
     }
 
 
-for write in (emptied, text, dropped, pickled, zipped, saved, records, gfile, at_once):
+for write in (emptied, text, dropped, pickled, zipped, saved, hdf5, records, gfile, at_once):
     together(write.__name__, write)
 with open("appended.csv", "a") as file:
     file.write("once\n")

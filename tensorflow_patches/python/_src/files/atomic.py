@@ -36,11 +36,14 @@ class AtomicFile:
     Owned by what writes it, which opens `name` or duplicates `descriptor`, and calls appear() with
     its data written. Any thread may call any method.
 
+    Args:
+      named: `name` is the file's own, in its folder, for who looks where it leads to.
+
     Raises OSError: as opening `path` does, or where no file can be put in its place; the caller
     then writes to `path` itself.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, named: bool = False) -> None:
         self._process = os.getpid()
         self._since = time.monotonic()
         self._appearing = threading.Lock()
@@ -50,12 +53,14 @@ class AtomicFile:
         self._new = os.path.join(folder, f".tensorflow-mpi-{secrets.token_hex(8)}")
         self._before = _make(self.path)
         mode = stat.S_IMODE(self._before.st_mode)
-        self._nameless = True
-        try:
-            self.descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR, mode)
-            self.name = f"/proc/self/fd/{self.descriptor}"
-        except OSError:  # not on NFS
-            self._nameless = False
+        self._nameless = not named
+        if self._nameless:
+            try:
+                self.descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR, mode)
+                self.name = f"/proc/self/fd/{self.descriptor}"
+            except OSError:  # not on NFS
+                self._nameless = False
+        if not self._nameless:
             flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_RDWR
             self.descriptor = os.open(self._new, flags, mode)
             self.name = self._new

@@ -36,6 +36,11 @@ def install() -> None:
 
 def explanation(error: BaseException) -> str | None:
     """Of an error that nobody has caught; None if it is not of this kind."""
+    if "unable to lock file" in str(error):
+        return (
+            f"all {group.size} ranks open a file to change it, and HDF5 lets one do so: change it "
+            "on rank 0 alone (if tf.mpi.rank() == 0), or make it anew: h5py.File(path, 'w')"
+        )
     code, path = _missing_or_there(error)
     if path is None or "://" in path:
         return None

@@ -1,8 +1,9 @@
 """Files that the script itself writes, by Python's or TensorFlow's functions, appear when whole.
 
 open(path, "w") and what is built on it (pathlib, json, pickle, csv, zipfile, NumPy, pandas),
-shutil.copy, TFRecordWriter, tf.io.gfile and tf.io.write_file. What Keras and TensorFlow save is
-rank 0's (saves.py). Files that are opened to append or to change are written in place.
+shutil.copy, h5py.File(path, "w"), TFRecordWriter, tf.io.gfile and tf.io.write_file. What Keras and
+TensorFlow save is rank 0's (saves.py). Files that are opened to append or to change are written in
+place.
 """
 
 from __future__ import annotations
@@ -155,12 +156,12 @@ def _flush_all() -> None:
         _say_what_all_append_to()
 
 
-def _begin(path: Any) -> atomic.AtomicFile | None:
+def _begin(path: Any, named: bool = False) -> atomic.AtomicFile | None:
     """None: it is to be written in place."""
     if not atomic.applies(path):
         return None
     try:
-        return atomic.AtomicFile(os.fsdecode(path))
+        return atomic.AtomicFile(os.fsdecode(path), named)
     except OSError:  # what opens it in place raises it again, if it concerns the path
         return None
 
@@ -247,8 +248,27 @@ def making_record_writer(init: Any) -> Any:
     return __init__
 
 
+def making_hdf5_file(init: Any) -> Any:
+    """Of h5py.File: HDF5 locks what it writes, so ranks could not create one file."""
+
+    def __init__(
+        self: Any, name: Any, mode: str = "r", driver: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        whole = _begin(name, named=True) if mode == "w" and driver is None else None
+        init(self, name if whole is None else whole.name, mode, driver, *args, **kwargs)
+        if whole is not None:
+            self._tf_mpi_file, self._tf_mpi_name = whole, os.fsdecode(name)
+
+    return __init__
+
+
+def naming_hdf5_file(filename: Any) -> Any:
+    """Of h5py.File.filename: the script's own, where making_hdf5_file has given another."""
+    return property(lambda self: getattr(self, "_tf_mpi_name", None) or filename.fget(self))
+
+
 def flushing(flush: Any) -> Any:
-    """What FileIO or TFRecordWriter has written appears when it is flushed."""
+    """What FileIO, TFRecordWriter or h5py has written appears when it is flushed."""
 
     def flushes(self: Any, *args: Any) -> Any:
         result = flush(self, *args)

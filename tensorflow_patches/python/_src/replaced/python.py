@@ -1,4 +1,4 @@
-"""What is replaced in Python's library and in NumPy."""
+"""What is replaced in Python's library, in NumPy and in h5py."""
 
 from __future__ import annotations
 
@@ -28,6 +28,12 @@ PYTHON = (
         "a file that all ranks write appears when whole", _WHOLE, FILES),
     Row("pathlib:_NormalAccessor.open", How.WRAP, writes.opening_by_accessor,
         "as open", _WHOLE, FILES, "python<3.11"),
+    Row("h5py._hl.files:File.__init__", How.WRAP, writes.making_hdf5_file,
+        "as open; HDF5 locks what it writes", _WHOLE, FILES),
+    Row("h5py._hl.files:File.filename", How.WRAP, writes.naming_hdf5_file,
+        "is the script's", _WHOLE, FILES),
+    Row("h5py._hl.files:File.flush", How.WRAP, writes.flushing, "as open", _WHOLE, FILES),
+    Row("h5py._hl.files:File.close", How.WRAP, writes.closing, "as open", _WHOLE, FILES),
     Row("fcntl:{flock,lockf}", How.WRAP, writes.locking,
         "who locks what it writes gets the common file", _WHOLE, FILES),
 )
