@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "top": {
         *("config", *_ENGINE, "gpu", "observability", "average", "files", "keras", "random"),
-        *("variables", "replaced"),
+        *("data", "variables", "replaced"),
     },
     "public": {
         *("config", "errors", *_ENGINE, "observability", "global_batch", "data", "gpu", "mpi"),

@@ -6,6 +6,7 @@ Loaded after TensorFlow's libraries and before its Python modules.
 from __future__ import annotations
 
 from tensorflow.mpi._src.average import own_updates
+from tensorflow.mpi._src.data import input_stats
 from tensorflow.mpi._src.files import explanations, saves, writes
 from tensorflow.mpi._src.gpu import gpus
 from tensorflow.mpi._src.interpose import hooking, rows
@@ -22,7 +23,7 @@ def install() -> None:
     engine.check_kernels_were_seen()
     engine.when_it_ends(
         always=saves.at_end,
-        in_order=own_updates.warn_if_nothing_was_averaged,
+        in_order=_ends,
         report=report.show,
     )
     for module in (host, saves, explanations, writes):
@@ -35,3 +36,9 @@ def install() -> None:
     if group.size > 1:
         on_sigterm.install()
         ends.install()
+
+
+def _ends() -> None:
+    """At the end of the script, before this rank joins."""
+    own_updates.warn_if_nothing_was_averaged()
+    report.note_input(input_stats.gather())

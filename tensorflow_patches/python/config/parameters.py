@@ -176,7 +176,8 @@ PARAMETERS = {
             "choice",
             "0",
             "1: at the end rank 0 prints what communication cost: operations, bytes, fused sizes, "
-            "time exposed and hidden, and the rank that the others waited for.",
+            "time exposed and hidden, and the rank that the others waited for; and what input cost "
+            "each rank: samples made by its pipelines and used, the wait for them, bytes read.",
             choices=("0", "1"),
             ranks="rank 0",
         ),

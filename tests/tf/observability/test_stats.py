@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from trace_events import Trace
 
 from launch import LaunchResult
@@ -22,7 +23,9 @@ def test_report(launch: Callable[..., LaunchResult], scripts: Path, tmp_path: Pa
     """Between two nodes, by name: their clocks are compared."""
     path = tmp_path / "trace.json"
     env = {"TF_MPI_STATS": "1", "TF_MPI_TIMELINE": str(path), "TF_MPI_TOPOLOGY": "2x1"}
-    run = launch(scripts / "timeline.py", args=[str(STEPS), "late"], env=env).check()
+    (tmp_path / "sample").write_bytes(bytes(1 << 18))
+    args = [str(STEPS), "late", str(tmp_path / "sample")]
+    run = launch(scripts / "timeline.py", args=args, env=env).check()
     assert Trace(path).share_of_responses_at_one_time() > 0.9
     assert "communication of" not in run.stderr[1] + run.stdout[0]
     text = run.stderr[0]
@@ -45,3 +48,23 @@ def test_report(launch: Callable[..., LaunchResult], scripts: Path, tmp_path: Pa
     outstanding = [milliseconds(row[4]) + milliseconds(row[5]) for row in rows]
     assert outstanding[0] > LATE_MS / 4  # of the small model's steps, too
     assert milliseconds(rows[1][2]) > 1
+    # Of one pipeline half, of the other, which has a filter, all: each sample reads 256 KB.
+    rows = re.findall(r"^ +(\d) +(\d+) +(\d+) +([\d.]+) s +([\d.]+) MB$", text, re.MULTILINE)
+    assert [row[:3] for row in rows] == [(str(rank), "96", "64") for rank in range(2)]
+    for row, own in zip(rows, run.results):
+        assert 0 < float(row[3]) < own["waited"]
+        assert 96 / 4 <= float(row[4]) < 100 / 4
+
+
+@pytest.mark.full
+def test_input(launch: Callable[..., LaunchResult], scripts: Path) -> None:
+    run = launch(scripts / "input_stats.py", env={"TF_MPI_STATS": "1"}).check()
+    first, second = run.results
+    for name in ("maps", "predict", "python"):
+        assert first[name] == second[name] == [32, 32]
+    for name in ("wall", "arrays"):
+        assert first[name] == second[name] == [64, 32]
+    assert first["sent"] == [64, 32] and second["sent"] == [0, 32]
+    for made, used in zip(first["odd"], second["odd"]):
+        assert made + used == 61
+    assert first["odd"][0] == first["odd"][1]

@@ -1,9 +1,9 @@
 """Trains an MLP of 784-2048-2048-10 in a tf.function, on two threads; then a small model.
 
-    timeline.py STEPS [late | fail]
+    timeline.py STEPS [late FILE | fail]
 
-`late`: rank 1 sleeps before each step. `fail`: the last rank raises an exception after its steps.
-The small model's gradients are handed in together.
+`late`: rank 1 sleeps before each step; then all read FILE in two pipelines. `fail`: the last rank
+raises an exception after its steps. The small model's gradients are handed in together.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from common import result, single_threaded_ops
 
-STEPS, MODE = int(sys.argv[1]), "".join(sys.argv[2:])
+STEPS, MODE = int(sys.argv[1]), "".join(sys.argv[2:3])
 LATE_SECONDS = 0.05
 SMALL_VARIABLES = 8
 BATCH = 512  # so that the first layer's gradient takes longer than the second's takes to travel
@@ -65,6 +65,29 @@ for _ in range(STEPS):
     )
 for _ in range(STEPS):
     small_step()
-result({"bytes": sum(4 * variable.shape.num_elements() for variable in variables + small)})
+
+
+def waits(batches: Any) -> float:
+    """How long a loop that takes its time has waited for these."""
+    waited, iterator = 0.0, iter(batches)
+    while True:
+        begin = time.monotonic()
+        if next(iterator, None) is None:
+            return waited
+        waited += time.monotonic() - begin
+        time.sleep(LATE_SECONDS)
+
+
+waited = 0.0
+if MODE == "late":
+    read = tf.data.Dataset.from_tensor_slices([sys.argv[3]] * 64).map(tf.io.read_file)
+    waited = waits(tf.mpi.shard(read.batch(8)))
+    waited += waits(tf.mpi.shard(read.filter(lambda _: True).batch(16)))
+result(
+    {
+        "waited": waited,
+        "bytes": sum(4 * variable.shape.num_elements() for variable in variables + small),
+    }
+)
 if MODE == "fail" and RANK == SIZE - 1:
     raise ValueError("the data is gone")

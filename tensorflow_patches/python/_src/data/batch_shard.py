@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Collection, Hashable
 from typing import Any, NamedTuple
 
-from tensorflow.mpi._src.data import transformations
+from tensorflow.mpi._src.data import input_stats, transformations
 from tensorflow.mpi._src.global_batch import samples
 from tensorflow.mpi._src.runtime import group
 
@@ -154,9 +154,52 @@ def shard_batches(dataset: Any, element: Callable[[Any, Any, Any, Any], Any]) ->
     Returns:
       A tf.data.Dataset with as many elements. It asks `dataset` for none ahead of need.
     """
+    dataset = made(dataset)
     spec = dataset.element_spec
     known = element if element in _ELEMENTS else None
     return one_by_one(dataset, lambda batch: element(*part_of(spec, batch)), known)
+
+
+def made(dataset: Any, batches: bool = True) -> Any:
+    """`dataset`, of batches or samples, each of which counts as made here: see input_stats.py."""
+    if not input_stats.on() or input_stats.is_made(dataset):
+        return dataset
+    spec = dataset.element_spec
+
+    def count(element: Any) -> Any:
+        input_stats.add(made=num_rows(spec, element) if batches else 1)
+        return element
+
+    return input_stats.note_made(one_by_one(dataset, count, ("made", batches)))
+
+
+def used(dataset: Any, batches: bool, reads_ahead: bool) -> Any:
+    """`dataset`, as it is iterated: its samples are counted, and how long they are waited for.
+
+    reads_ahead: tf.data would put a prefetch at its end, for whose thread nobody waits.
+    """
+    import tensorflow as tf
+
+    spec = data_of(dataset.element_spec)
+    batches, is_made = batches and is_batched(spec), input_stats.is_made(dataset)
+
+    def arrived(asked_and_element: Any) -> Any:
+        asked, element = asked_and_element
+        rows = num_rows(spec, data_of(element)) if batches else tf.constant(1, tf.int64)
+        if isinstance(element, MaybeShard):
+            rows *= tf.cast(element.counts, tf.int64)
+        waited = 1e6 * (tf.timestamp() - asked)
+        input_stats.add(made=0 if is_made else rows, used=rows, microseconds=waited)
+        return element
+
+    # Parts of a zip are asked for one after another, the clock first.
+    clock = tf.data.Dataset.from_tensors(0).repeat()
+    clock = one_by_one(clock, lambda _: tf.timestamp(), "clock")
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    ahead = dataset.prefetch(tf.data.AUTOTUNE) if reads_ahead else dataset
+    timed = tf.data.Dataset.zip((clock, ahead)).with_options(options)
+    return one_by_one(timed, arrived, ("used", batches, is_made))
 
 
 def one_by_one(dataset: Any, function: Callable[[Any], Any], known: Hashable | None = None) -> Any:

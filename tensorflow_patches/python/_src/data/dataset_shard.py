@@ -13,7 +13,14 @@ from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import scope
-from tensorflow.mpi._src.data import batch_shard, iterations, selection, streams, transformations
+from tensorflow.mpi._src.data import (
+    batch_shard,
+    input_stats,
+    iterations,
+    selection,
+    streams,
+    transformations,
+)
 from tensorflow.mpi._src.messaging import collectives
 from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.runtime import group, log, threads
@@ -82,7 +89,7 @@ def _every_nth(stream: streams.Stream) -> Any:
         return streams.every_nth(dataset, drop_remainder=True)
     if isinstance(length, int):
         dataset = dataset.take(length // group.size * group.size)
-    return selection.every_nth(dataset)
+    return selection.every_nth(dataset, _has_batches(dataset))
 
 
 def _has_batches(dataset: Any) -> bool:
@@ -105,8 +112,20 @@ def iterated(dataset: Any) -> Any:
     Not what is a part already.
     """
     if group.size == 1:
+        return _counted(dataset, dataset)
+    part = _part_of(dataset) if splits_loops() else dataset
+    return _counted(part, iterations.begun(part))
+
+
+def _counted(part: Any, dataset: Any) -> Any:
+    """`dataset`, which is iterated for `part`: as what this rank trains on, if it is that."""
+    if not input_stats.on():
         return dataset
-    return iterations.begun(_part_of(dataset) if splits_loops() else dataset)
+    of_keras = hasattr(part, "_tf_mpi_of_keras")
+    if not of_keras and (getattr(_local, "looks_at_all", False) or not is_part(part)):
+        return dataset
+    batches = of_keras or _has_batches(part)
+    return batch_shard.used(dataset, batches, transformations.gets_prefetch(part))
 
 
 def _part_of(dataset: Any) -> Any:
@@ -131,12 +150,12 @@ def is_part(dataset: Any) -> bool:
 
 def as_it_is(dataset: Any) -> Any:
     """The same elements, all of which a loop gets: for Keras, which has made its part of them."""
-    if not splits_loops():
+    if not (splits_loops() or input_stats.on()):
         return dataset
     import tensorflow as tf
 
     whole = dataset.with_options(tf.data.Options())  # the script may iterate its own, too
-    whole._tf_mpi_as_it_is = True
+    whole._tf_mpi_as_it_is = whole._tf_mpi_of_keras = True
     return whole
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from tensorflow.mpi._src.data import batch_shard, contents, packing, streams
+from tensorflow.mpi._src.data import batch_shard, contents, input_stats, packing, streams
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.presence import reasons
 from tensorflow.mpi._src.random import entropy, generators, host, own_rows
@@ -241,6 +241,9 @@ class Batches:
             return streams.gather(mine, element[1])
 
         def message(what: Any, words: Any, batch: Any) -> Any:
+            if input_stats.on():
+                rows = batch_shard.num_rows(spec, batch)
+                input_stats.add(made=tf.where(what == _BATCH, rows, 0))
             return tf.switch_case(
                 tf.cast(what, tf.int32),
                 [
@@ -264,7 +267,7 @@ class Batches:
             return batch_shard.one_by_one(found, lambda place: packing.unpack(spec, turn, place[1]))
 
         once = streams.named(tf.data.Dataset.from_tensors(0), f"{label} begins", np.int64)
-        mine = batch_shard.one_by_one(once, begin).flat_map(own)
+        mine = input_stats.note_made(batch_shard.one_by_one(once, begin).flat_map(own))
         turns = batch_shard.one_by_one(
             streams.named(mine, label), lambda element: streams.gather(*element)
         )

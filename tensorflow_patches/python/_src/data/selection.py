@@ -87,12 +87,12 @@ def shard_batches(stream: streams.Stream, element: Callable[[Any, Any, Any, Any]
     return batch_shard.one_by_one(selected, finished, ("own rows", element))
 
 
-def every_nth(dataset: Any) -> Any:
+def every_nth(dataset: Any, batches: bool) -> Any:
     """dataset.shard(size, rank), with the maps at its end applied to this rank's elements alone."""
     delayed = _delayed(dataset, Found([], []))
-    mine = delayed.dataset.shard(group.size, group.rank)
     if not delayed.steps:
-        return mine
+        return batch_shard.made(dataset, batches).shard(group.size, group.rank)
+    mine = delayed.dataset.shard(group.size, group.rank)
     tagged = mine.map(lambda *args: (0, batch_shard.element_of(mine.element_spec, args)))
     applied = _applied(tagged, delayed.steps)
     return applied.map(lambda tag, data: data)

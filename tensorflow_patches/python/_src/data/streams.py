@@ -14,7 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from tensorflow.mpi import config
-from tensorflow.mpi._src.data import batch_shard, determinism, failures, own_part, packing
+from tensorflow.mpi._src.data import (
+    batch_shard,
+    determinism,
+    failures,
+    input_stats,
+    own_part,
+    packing,
+)
 from tensorflow.mpi._src.messaging import control_plane, graph_collectives
 from tensorflow.mpi._src.runtime import group, log
 
@@ -144,10 +151,11 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
 
     spec = packing.decode_spec(spec_of_rank_0, dataset.element_spec)
     packed = tf.data.Dataset.from_tensors(tf.constant([packing.END], tf.uint8)).repeat()
+    input_stats.note_made(packed)
     by_python = determinism.is_made_by_python(dataset)
     asks = group.rank == 0 or by_python
     if asks:
-        mine = _packed(dataset, by_python)
+        mine = _packed(batch_shard.made(dataset, batch_shard.is_batched(spec)), by_python)
         packed = mine.concatenate(packed)
 
     def received(element: Any) -> Any:
@@ -254,7 +262,7 @@ def as_whole(dataset: Any) -> Any:
 def in_turn(stream: Stream) -> Any:
     """Batch i is rank i % size's, of a stream that is the same on all ranks."""
     if not stream.fed:
-        return stream.dataset.shard(group.size, group.rank)
+        return batch_shard.made(stream.dataset).shard(group.size, group.rank)
     # All ranks must ask for all batches of a turn before any of them trains on its own.
     return every_nth(stream.dataset, drop_remainder=False)
 

@@ -67,6 +67,14 @@ def is_prefetch(dataset: Any) -> bool:
     return _is(dataset, _PREFETCH)
 
 
+def gets_prefetch(dataset: Any) -> bool:
+    """Whether tf.data puts a prefetch at its end when it is iterated; it does, if there is none."""
+    allowed = dataset.options().experimental_optimization.inject_prefetch is not False
+    while _is(dataset, _OPTIONS):
+        dataset = dataset._input_dataset
+    return allowed and not is_prefetch(dataset)
+
+
 def is_of_generator(dataset: Any) -> bool:
     """Whether a generator of Python's yields its elements."""
     return _is(dataset, _GENERATOR)

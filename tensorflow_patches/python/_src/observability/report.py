@@ -6,6 +6,10 @@ A gradient is outstanding from its submission until its average is there. Expose
 time in which a gradient is outstanding while no further one of the same step is to come: nothing of
 the backward pass is left to hide it. Hidden is the rest of the time in which one is outstanding.
 Both hold what a rank waits for its peers.
+
+Of the input of fit, evaluate, predict and of tf.mpi.shard's parts (data/input_stats.py): samples
+that a rank's pipelines have made, those in the batches that it got, how long it waited for these,
+and all bytes that its process has read since the first of them.
 """
 
 from __future__ import annotations
@@ -17,10 +21,18 @@ from typing import Any
 _BAR = 30  # characters of the longest bar
 
 
+_input: list[dict[str, Any]] = []
+
+
+def note_input(ranks: list[dict[str, Any]]) -> None:
+    """What `show` tells of the ranks' input: see input_stats.gather."""
+    _input[:] = ranks
+
+
 def show(report: str) -> None:
     """Prints `report`, the JSON of tfmpi_stats_report; nothing if it is empty."""
     if report:
-        lines = format_report(json.loads(report))
+        lines = format_report(json.loads(report)) + _of_input(_input)
         print("\n".join(lines), file=sys.stderr, flush=True)
 
 
@@ -73,6 +85,17 @@ def _slowest(report: dict[str, Any], steps: int) -> list[str]:
             f" {_time(own['exposed'] / steps):>9} {_time(own['hidden'] / steps):>9}"
         )
     return lines
+
+
+def _of_input(ranks: list[dict[str, Any]]) -> list[str]:
+    """The table of the input; no lines if no rank has one."""
+    lines = [
+        f"  {one['rank']:>4} {one['made']:>14} {one['used']:>11}"
+        f" {one['microseconds'] / 1e6:>15.3f} s {_bytes(one['read']):>20}"
+        for one in ranks
+    ]
+    head = "  rank   samples made        used   waits for them  read by its process"
+    return [head, *lines] if lines else []
 
 
 def _histogram(title: str, counts: list[int], label: Any) -> list[str]:

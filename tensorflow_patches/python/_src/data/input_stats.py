@@ -1,0 +1,88 @@
+"""TF_MPI_STATS=1: what a rank's input pipelines make, and what of it the rank trains on.
+
+A pipeline adds to a variable once for each batch; no Python runs for that, and nothing is added to
+a pipeline otherwise. A sample is made where its batch is divided among the ranks, or on the rank
+that makes it for others; one that is read ahead in vain is made, and not used.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+from tensorflow.mpi import config
+from tensorflow.mpi._src.messaging import collectives
+from tensorflow.mpi._src.runtime import group
+
+_MADE = "_tf_mpi_made"  # of a dataset whose samples are counted as made
+_MEETING = "input of each rank"
+_bytes_before = 0
+
+
+def on() -> bool:
+    return bool(config.get("TF_MPI_STATS") == "1")
+
+
+def add(made: Any = 0, used: Any = 0, microseconds: Any = 0) -> None:
+    """In a function of tf.data, which runs for each batch."""
+    import tensorflow as tf
+
+    numbers = [tf.cast(number, tf.int64) for number in (made, used, microseconds)]
+    tf.raw_ops.AssignAddVariableOp(resource=_counter(), value=tf.stack(numbers))
+
+
+def is_made(dataset: Any) -> bool:
+    """Whether what `dataset` is made of is counted as made already."""
+    return hasattr(dataset, _MADE) or any(map(is_made, dataset._inputs()))
+
+
+def note_made(dataset: Any) -> Any:
+    """It has been counted, or another rank makes it."""
+    setattr(dataset, _MADE, True)
+    return dataset
+
+
+@functools.cache
+def _counter() -> Any:
+    """The handle of a variable: samples made, samples used, microseconds waited for them."""
+    import tensorflow as tf
+
+    global _bytes_before
+    _bytes_before = _bytes_read()
+    with tf.init_scope(), tf.device("CPU"):
+        handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[3], shared_name="tf_mpi_input")
+        tf.raw_ops.AssignVariableOp(resource=handle, value=tf.zeros([3], tf.int64))
+    return handle
+
+
+def _bytes_read() -> int:
+    """What this process has read so far, of whatever."""
+    with open("/proc/self/io") as file:
+        return int(file.readline().removeprefix("rchar:"))
+
+
+def gather() -> list[dict[str, Any]]:
+    """By rank; at the end of the script, before the rank joins. [] where none has an input.
+
+    A rank that ends later may train until then: who waits in a barrier is not waited for. Ranks
+    without TF_MPI_STATS join, and are not in it.
+    """
+    import tensorflow as tf
+
+    if not on():
+        return []
+    counts, read = np.zeros(3, np.int64), 0
+    if _counter.cache_info().currsize:
+        counts = tf.raw_ops.ReadVariableOp(resource=_counter(), dtype=tf.int64).numpy()
+        read = _bytes_read() - _bytes_before
+    rows = np.array([[group.rank, *counts, read]], np.int64)
+    try:
+        collectives.run("barrier", np.empty(0, np.uint8), _MEETING, of_script=True)
+        rows = collectives.run("allgather", rows, _MEETING, of_script=True)
+    except tf.errors.OpError:  # another rank has failed, of which the end tells
+        pass
+    if not rows[:, 1:].any():
+        return []
+    names = ("rank", "made", "used", "microseconds", "read")
+    return [dict(zip(names, row)) for row in rows.tolist()]
