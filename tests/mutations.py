@@ -192,6 +192,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("test_selected.py::test_samples_are_those_of_one_process",),
     ),
     Mutation(
+        "stored",
+        "a rank takes the sample before its own of those that it has decoded",
+        "        found = table.lookup(number)\n",
+        "        found = table.lookup(number - 1)\n",
+        ("test_selected.py::test_samples_are_those_of_one_process",),
+    ),
+    Mutation(
         "open",
         "what may give any order does",
         "        return op(**{**arguments, **instead})\n",
@@ -201,7 +208,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "iterations",
         "a shuffle goes on where tf.data's own count is",
-        "        if not (drawn and hasattr(origin, _APART) and tf.executing_eagerly()):\n",
+        "        if not (apart and tf.executing_eagerly()):\n",
         "        if drawn or tf.executing_eagerly():\n",
         ("test_one_order.py::test_what_was_read_ahead_decides_no_order",),
     ),

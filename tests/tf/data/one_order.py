@@ -143,6 +143,31 @@ def views() -> list[list[float]]:
     return [[float(number) for number in pair] for pair in Data.zip(tuple(both))]
 
 
+def of_part(dataset: Any) -> list[list[float]]:
+    """This rank's samples, in two iterations."""
+    part = tf.mpi.shard(dataset)
+    return [[float(i) for rows in part for i in rows] for _ in range(2)]
+
+
+def cached() -> dict[str, Any]:
+    """What a cache holds has the order and the numbers of its first whole pass, for all its users:
+    a look at it, a rank's part, a loop over all of it."""
+    shuffled = Data.range(6).shuffle(6, seed=3)
+    samples = shuffled.map(lambda i: i).cache()
+    batches = shuffled.map(lambda i: i).batch(2).cache()
+    numbers = Data.range(8).map(DRAWN["uniform"], num_parallel_calls=4).cache()
+    return {
+        "look": first_of(samples, 2),
+        "samples": of_part(samples.batch(2)),
+        "all samples": [int(i) for i in samples],
+        "batches": of_part(batches),
+        "all batches": [int(i) for rows in batches for i in rows],
+        "shuffled": [int(i) for i in shuffled],
+        "numbers": of_part(numbers.batch(2)),
+        "all numbers": [float(i) for i in numbers],
+    }
+
+
 def failing(i: Any) -> Any:
     """A random function, so that rank 0 sends; sample 13 cannot be read."""
     value = 1.0 / tf.cast(i - 13, tf.float32)
@@ -191,6 +216,7 @@ result(
             "generator of rank 1": said(fit, generator),
             "after that": said(fit, Data.range(24).map(lambda i: tf.random.uniform([1], seed=3))),
         },
+        "cached": cached(),
         "views": views(),  # the last: the seed stays
     }
 )

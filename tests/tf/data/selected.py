@@ -4,6 +4,7 @@ Each number of ranks is played in this process, one rank after the other: a part
 rank. A sample carries its index and is read from a file, so that what was read is what was made.
 """
 
+import gc
 import os
 import sys
 import tempfile
@@ -15,6 +16,7 @@ import tensorflow as tf
 from common import result
 from tensorflow.mpi._src.data import batch_shard, selection, streams
 from tensorflow.mpi._src.runtime import group, log
+from tensorflow.python.data.ops import cache_op
 
 N, B, EPOCHS, BYTES = 23, 5, 3, 1000
 FOLDER = tempfile.mkdtemp()
@@ -124,11 +126,27 @@ PIPES = {
     "constant table": ("", lambda: table(mutable=False)),
     "rows after batch": ("", lambda: seeded().map(decode).batch(B).map(numbers, 2)),
     "rows of one size": ("", lambda: seeded().map(decode).batch(B, True).map(numbers)),
+    # Caches: of the same rows in each epoch, and of others; of what is no plain tensor
+    "cache": ("", lambda: files().map(decode).cache().batch(B)),
+    "cached batches": ("", lambda: files().map(decode).batch(B).cache().shuffle(9, seed=2)),
+    "cache of a shuffle": (
+        "", lambda: seeded().map(decode, 2).map(numbers).cache().shuffle(N, seed=1).batch(B)),
+    "cached batches of a shuffle": ("", lambda: seeded().map(decode).batch(B).cache()),
+    "cached rows": ("", lambda: seeded().map(decode).batch(B).map(numbers).cache().repeat(2)),
+    "cached sparse": ("", lambda: files().map(sparse).cache().batch(B)),
+    "cached lengths": (
+        "", lambda: files().map(long).cache().repeat(2).padded_batch(
+            B, [6], tf.constant(-1, tf.int64))),
+    "cache of a cache": ("", lambda: files().filter(lambda f: f != FILES[3]).map(decode).cache()
+        .map(numbers).cache().batch(B)),
+    "cache in a zip": (
+        "", lambda: Data.zip((files().map(decode).prefetch(1).cache(), Data.range(N))).cache().map(
+            lambda data, place: (*data, place)).batch(B)),
     "rows alone": ("", lambda: Data.range(N).batch(B).map(lambda i: (i, tf.cast(i, tf.float32)))),
     # Walls
     "filter": ("filter", lambda: files().map(decode).filter(lambda x, y: y != 1).batch(B)),
-    "cache": ("cache", lambda: files().map(decode).cache().batch(B)),
-    "cached batches": ("cache", lambda: files().map(decode).batch(B).cache()),
+    "cache in a file": ("cache", lambda: files().map(decode).cache(
+        os.path.join(FOLDER, "cached")).batch(B)),
     "flat_map": ("flat_map", lambda: files(4).flat_map(
         lambda file: Data.from_tensors(file).map(decode)).batch(3)),
     "scan": ("scan", lambda: files().map(read).scan(
@@ -146,7 +164,8 @@ PIPES = {
 QUICK = {
     "map, shuffle, batch", "two maps, in parallel", "fewer samples than ranks",
     "repeat, take, skip", "zip of zip", "unknown number", "unknown shapes", "rows of one size",
-    "filter", "mixes", "variable", "written table",
+    "cached batches of a shuffle", "cache of a shuffle", "filter", "mixes", "variable",
+    "written table",
 }  # fmt: skip
 
 
@@ -177,19 +196,38 @@ def resumed(dataset):
     return rest == [plain(element.data) for element in islice(iterator, N)]
 
 
+def left_over():
+    """How many caches, and stores of what they hold, there are."""
+    gc.collect()
+    kinds = (cache_op.CacheDataset, tf.lookup.experimental.MutableHashTable)
+    return sum(type(one) in kinds for one in gc.get_objects())
+
+
 def of_rank(make, rank, size, found):
-    """Epochs of the part of a rank; how many samples it has read in the last."""
+    """Epochs of the part of a rank; how many samples it has read in the last, and in all.
+
+    The last is of a part that is made once more, as by another fit.
+    """
     group.size, group.rank = size, rank
+    others = left_over() if rank == 0 and found["left over"] is not None else 0
     dataset = make()
-    part = selection.shard_batches(streams.Stream(dataset, None, None), batch_shard.maybe_shard)
+    stream = streams.Stream(dataset, None, None)
+    part = selection.shard_batches(stream, batch_shard.maybe_shard)
     found["cardinality"] &= int(part.cardinality()) == int(dataset.cardinality())
+    first = bytes_read()
     made = epochs(part)
+    part = selection.shard_batches(stream, batch_shard.maybe_shard)
     before = bytes_read()
     last = list(islice(part, 2 * N // B))
     found["read"].append(round((bytes_read() - before) / BYTES, 1))
+    found["read in all"].append(round((bytes_read() - first) / BYTES, 1))
     del last
     if rank == size - 1 and found["resumes"] is not None:
         found["resumes"] = resumed(part)
+    if rank == 0 and found["left over"] is not None:
+        held = left_over() - others
+        del dataset, stream, part
+        found["left over"] = [held > 0, left_over() - others]
     return made
 
 
@@ -203,7 +241,9 @@ def compare(name, size):
     found: dict[str, Any] = {
         "cardinality": True,
         "read": [],
-        "resumes": name == "two maps, in parallel" or None,
+        "read in all": [],
+        "resumes": name in ("two maps, in parallel", "cache of a shuffle") or None,
+        "left over": name == "cache of a shuffle" or None,
     }
     ranks = [of_rank(make, rank, size, found) for rank in range(size)]
     group.size, group.rank = 1, 0

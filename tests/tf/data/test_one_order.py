@@ -48,6 +48,19 @@ def test_a_parallel_map_draws_by_sample(ranks):
         assert len(set(numbers)) > 12, f"{name} of 24 draws, in other passes other ones"
 
 
+def test_a_cache_holds_one_pass_for_all_its_users(ranks):
+    orders = ranks[0]["cut short"]["orders"]
+    for rank, found in enumerate(rank["cached"] for rank in ranks):
+        assert found["look"] == orders[0][:2]
+        assert found["samples"] == [orders[1][rank::2]] * 2
+        assert found["all samples"] == orders[1]
+        assert found["batches"] == [orders[2][rank::2]] * 2
+        assert found["all batches"] == orders[2]
+        assert found["shuffled"] == orders[3]
+        assert found["numbers"] == [found["all numbers"][rank::2]] * 2
+        assert len(set(found["all numbers"])) == 8
+
+
 def test_two_views_of_a_sample_differ(ranks):
     first, second = (rank["views"] for rank in ranks)
     assert first == second

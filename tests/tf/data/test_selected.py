@@ -6,6 +6,7 @@ import pytest
 
 from tiers import full
 
+SAMPLES, BATCHES = 23, 5  # of one pass
 # Two files for a sample, none, as many as are read ahead, and those of batches that are skipped.
 UNCOUNTED = ("zip", "rows alone", "endless", "batches repeated")
 
@@ -39,6 +40,21 @@ def test_a_rank_reads_what_it_trains_on(selected):
             assert max(found["read"]) <= share + 0.5, (size, name)
 
 
+def test_a_rank_decodes_what_it_caches_once(selected):
+    """In four epochs, the last of another call of fit: its own rows, or what it lacks."""
+    for size, pipelines in selected.items():
+        for name, found in pipelines.items():
+            if name.startswith("cache") and not found["expected wall"]:
+                own = SAMPLES / int(size) + BATCHES
+                most = SAMPLES if name == "cache of a shuffle" else own
+                assert max(found["read in all"]) <= most + 0.5, (size, name)
+
+
+def test_what_a_rank_has_cached_goes_with_the_dataset(selected):
+    for pipelines in selected.values():
+        assert pipelines["cache of a shuffle"]["left over"] == [True, 0]
+
+
 def test_a_wall_is_named_and_no_work_moves_past_it(selected):
     for size, pipelines in selected.items():
         for name, found in pipelines.items():
@@ -57,4 +73,8 @@ def test_the_plan_shows_what_is_done_for_own_rows(selected):
         assert pipelines["zip of zip"]["plan"] == (
             "plan: input pipeline: ((tensor_slice, tensor_slice > map 'read' (own rows)) > zip, "
             "range) > zip > map '<lambda>' (own rows) > batch (own rows)"
+        )
+        assert pipelines["cache of a shuffle"]["plan"] == (
+            "plan: input pipeline: tensor_slice > shuffle > map 'decode' (own rows) > "
+            "map 'numbers' (own rows) > cache (own rows) > shuffle > batch (own rows)"
         )

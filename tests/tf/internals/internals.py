@@ -57,7 +57,7 @@ DATASETS = {
 }
 CLASSES = (
     "_MAKE_BATCHES", "_TAKE_APART", "_PREFETCH", "_GENERATOR", "_MAP", "_BATCH", "_PADDED_BATCH",
-    "_ZIP", "_SHUFFLE", "_OPTIONS", "_COUNTED", "_SHARD",
+    "_ZIP", "_SHUFFLE", "_OPTIONS", "_COUNTED", "_SHARD", "_CACHE", "_TENSORS",
 )  # fmt: skip
 
 result(
@@ -77,7 +77,7 @@ result(
         "prefetch": [transformations.is_prefetch(one) for one in (arrays.prefetch(1), arrays)],
         "missing": [f"{m}: {path}" for m, path in LOOKED_FOR.items() if not has(m, path)],
         "no ops": [op for op in sorted(determinism._HARMLESS) if op_def_registry.get(op) is None],
-        "sources": [type(source).__name__ for source in determinism._sources(batched)],
+        "sources": [type(source).__name__ for source in determinism.sources(batched)],
         "functions": len(mapped._functions()),
         "seeds": [determinism._constant(shuffled._seed), determinism._constant(shuffled._seed2)],
         "arrays": [tensor.numpy().tolist() for tensor in arrays._tensors],

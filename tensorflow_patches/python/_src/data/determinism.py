@@ -40,7 +40,7 @@ def description(dataset: Any) -> list[Any] | None:
     It is assumed that files of the same name are the same on all ranks.
     """
     found: list[Any] = [digests(dataset)]
-    for source in _sources(dataset):
+    for source in sources(dataset):
         if not transformations.is_tensorflows(source) or one_order.is_open(source):
             return None
         if hasattr(source, "_seed2"):
@@ -63,7 +63,7 @@ def digests(dataset: Any) -> list[int]:
     A script that draws random data without a seed, or gives each rank its own part, has others on
     every rank.
     """
-    return [digest for source in _sources(dataset) for digest in contents.of_source(source)]
+    return [digest for source in sources(dataset) for digest in contents.of_source(source)]
 
 
 def is_harmless(wrapped: Any) -> bool:
@@ -74,7 +74,7 @@ def is_harmless(wrapped: Any) -> bool:
 
 def draws_in_order(dataset: Any) -> str | None:
     """The name of a map that draws for one sample after another; None if there is none."""
-    for source in _sources(dataset):
+    for source in sources(dataset):
         if transformations.is_map(source) and not hasattr(source, "_num_parallel_calls"):
             wrapped = source._map_func
             graph = wrapped.function.graph.as_graph_def()
@@ -86,7 +86,7 @@ def draws_in_order(dataset: Any) -> str | None:
 
 def is_made_by_python(dataset: Any) -> bool:
     """Whether functions of Python's yield or change its elements, and may note what they do."""
-    for source in _sources(dataset):
+    for source in sources(dataset):
         if transformations.is_of_generator(source):
             return True
         for wrapped in source._functions():
@@ -112,10 +112,11 @@ def why_in_order(wrapped: Any) -> str | None:
     return None
 
 
-def _sources(dataset: Any) -> Iterator[Any]:
+def sources(dataset: Any) -> Iterator[Any]:
+    """It, and all before it."""
     yield dataset
     for source in dataset._inputs():
-        yield from _sources(source)
+        yield from sources(source)
 
 
 def _constant(tensor: Any) -> int | None:

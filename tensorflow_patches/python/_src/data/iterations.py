@@ -6,18 +6,27 @@ ahead decides how many these were: a race, after which ranks go on in different 
 counted here as if nothing had been read ahead. Where tf.data may have counted otherwise the
 iterator gets a dataset of its own: the same ops once more, with shuffles that go on where they
 should. For that the ops that make datasets are noted as they run.
+
+What is before a cache in memory is iterated until the cache is complete. A script's cache and those
+that stand for it, of a rank's part, hold one order: that of the pass that has completed one. What
+is read ahead may complete it or not, so the ranks agree on that where they meet (streams.py); until
+they meet again a part keeps to its pass, complete or not.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 # Of variant tensors: how it was made, what counts its seeds, of which that has others; how many are
-# drawn; whether tf.data may have counted otherwise.
+# drawn; whether tf.data may have counted otherwise. Of a cache: its _Cached. Of what holds its
+# elements: what deletes them.
 _MADE, _ORIGIN = "_tf_mpi_made", "_tf_mpi_origin"
 _DRAWN, _APART = "_tf_mpi_drawn", "_tf_mpi_apart"
+_CACHED, _DELETER = "_tf_mpi_cached", "_tf_mpi_deleter"
 
 
 class _Made(NamedTuple):
@@ -48,6 +57,24 @@ class _Made(NamedTuple):
         return "seed_generator" in self.inputs and all(given.get(name, True) for name in again)
 
 
+@dataclasses.dataclass
+class _Cached:
+    """What the caches that stand for one another have in common.
+
+    made: how they were, by the identity of what holds their elements. drawn: before the pass that
+    was begun last, how many seeds, by the identity of what draws them. is_fixed: parts keep to it.
+    """
+
+    made: dict[int, _Made] = dataclasses.field(default_factory=dict)
+    drawn: dict[int, int] = dataclasses.field(default_factory=dict)
+    is_fixed: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether one of them holds all."""
+        return any(map(_is_complete, self.made.values()))
+
+
 class _Noting:
     """The module pywrap_tfe, as the functions that run the ops of datasets see it."""
 
@@ -76,12 +103,21 @@ class _Way(NamedTuple):
     """From an iterator to a transformation, of one that comes to its end.
 
     times: how often the transformation is iterated. unsure: less often, or more, if the iterator is
-    dropped before. elements: so many are asked for; infinity: all, None: who knows.
+    dropped before. elements: so many are asked for; infinity: all, None: who knows. cached: of the
+    cache that it fills. again: by a pass that was begun before.
     """
 
     times: int = 1
     unsure: bool = False
     elements: float | None = math.inf
+    cached: _Cached | None = None
+    again: bool = False
+
+    def beside(self, other: _Way | None) -> _Way:
+        """Both of an iterator's ways to one transformation."""
+        if other is None:
+            return self
+        return _Way(self.times + other.times, self.unsure or other.unsure)
 
     def past(self, made: _Made, name: str) -> _Way:
         """To the input `name` of what `made` has made."""
@@ -124,15 +160,113 @@ _ONE_BY_ONE = {
 def _draws(variant: Any, way: _Way, found: dict[int, tuple[Any, _Way]]) -> None:
     """Into `found`, by identity: what draws seeds on the way to `variant`, and how often."""
     made = getattr(variant, _MADE, None)
-    if made is None or made.op.startswith("CacheDataset"):
-        return  # what is cached is iterated once
+    if made is None or way.elements == 0:
+        return
+    if made.op.startswith("CacheDataset"):
+        for identity, (drawing, past) in _filling(variant, made, way).items():
+            found[identity] = (
+                drawing,
+                past.beside(found[identity][1] if identity in found else None),
+            )
+        return
     if made.draws:
-        _, before = found.get(id(variant), (None, _Way(0)))
-        both = _Way(before.times + way.times, before.unsure or way.unsure)
-        found[id(variant)] = variant, both
+        before = found[id(variant)][1] if id(variant) in found else None
+        found[id(variant)] = variant, way.beside(before)
     for name, value in made.inputs.items():
         for source in _tensors(value):
             _draws(source, way.past(made, name), found)
+
+
+def _filling(variant: Any, made: _Made, way: _Way) -> dict[int, tuple[Any, _Way]]:
+    """What draws seeds before a cache, which is iterated once to fill it; {} if it is complete."""
+    found: dict[int, tuple[Any, _Way]] = {}
+    place = made.inputs.get("cache")
+    if not hasattr(place, _DELETER):
+        return found  # of compat.v1
+    _draws(made.inputs["input_dataset"], way._replace(times=1), found)
+    if not found or made.inputs["filename"].numpy():
+        return {}
+    origin = getattr(variant, _ORIGIN, variant)
+    if origin is variant and _is_complete(made):
+        return {}
+    cached = getattr(origin, _CACHED, None) or _Cached()
+    setattr(origin, _CACHED, cached)
+    cached.made[id(place)] = made
+    again = bool(cached.drawn) and (cached.is_complete if origin is variant else cached.is_fixed)
+    cached.is_fixed = cached.is_fixed or origin is not variant
+    return {
+        identity: (drawing, past._replace(cached=cached, again=again))
+        for identity, (drawing, past) in found.items()
+    }
+
+
+def holds_a_pass(cache: Any) -> bool:
+    """Whether a script's cache, or what stands for it, has been filled by what draws seeds."""
+    cached = getattr(cache._variant_tensor, _CACHED, None)
+    return cached is not None and cached.is_complete
+
+
+def fix_pass(cache: Any, is_fixed: bool) -> None:
+    """Whether its pass stays, as the ranks have agreed."""
+    cached = getattr(cache._variant_tensor, _CACHED, None)
+    if cached is not None:
+        cached.is_fixed = is_fixed
+
+
+def is_complete(cache: Any) -> bool:
+    """Whether a dataset, a cache in memory, holds what is to be cached."""
+    made = getattr(cache._variant_tensor, _MADE, None)
+    return made is not None and hasattr(made.inputs["cache"], _DELETER) and _is_complete(made)
+
+
+def _is_complete(made: _Made) -> bool:
+    """Whether a cache needs its input no more: one that cannot be read is an error until then."""
+    import tensorflow as tf
+    from tensorflow.python.data.ops import dataset_ops
+    from tensorflow.python.ops import gen_dataset_ops
+
+    given = made.attributes
+    flat = {name: given[name] for name in ("output_types", "output_shapes")}
+    spec = tuple(map(tf.TensorSpec, flat["output_shapes"], flat["output_types"]))
+    source = dataset_ops._VariantDataset(made.inputs["input_dataset"], spec)
+    unreadable = source.take(0).apply(tf.data.experimental.assert_cardinality(1))
+    variant = gen_dataset_ops.cache_dataset_v2(
+        unreadable._variant_tensor, made.inputs["filename"], made.inputs["cache"], **flat
+    )
+    try:
+        _ask(dataset_ops._VariantDataset(variant, spec))
+    except tf.errors.FailedPreconditionError:
+        return False
+    return True
+
+
+def holding(dummy: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps gen_dataset_ops.dummy_memory_cache: what holds a cache's elements can be asked for."""
+
+    @functools.wraps(dummy)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        from tensorflow.python.eager import context
+        from tensorflow.python.ops import gen_dataset_ops
+
+        if not context.executing_eagerly():
+            return dummy(*args, **kwargs)
+        place, deleter = gen_dataset_ops.anonymous_memory_cache()
+        setattr(place, _DELETER, deleter)
+        return place
+
+    return made
+
+
+def _ask(dataset: Any) -> None:
+    """For its first element."""
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.experimental_optimization.apply_default_optimizations = False
+    asked = dataset.with_options(options)
+    asked._tf_mpi_as_it_is = True  # see dataset_shard.py
+    next(iter(asked), None)
 
 
 def _tensors(value: Any) -> Iterator[Any]:
@@ -161,11 +295,11 @@ def begun(dataset: Any) -> Any:
     generators: dict[int, Any] = {}
     for identity, (variant, way) in found.items():
         origin = getattr(variant, _ORIGIN, variant)
-        drawn = getattr(origin, _DRAWN, 0)
-        setattr(origin, _DRAWN, drawn + way.times)
+        drawn = _drawn_before(origin, way)
+        apart = way.again or (drawn and hasattr(origin, _APART))
         if way.unsure:
             setattr(origin, _APART, True)  # from the next iteration on
-        if not (drawn and hasattr(origin, _APART) and tf.executing_eagerly()):
+        if not (apart and tf.executing_eagerly()):
             continue
         made = getattr(variant, _MADE)
         if id(origin) not in generators:
@@ -175,6 +309,17 @@ def begun(dataset: Any) -> Any:
     if not instead:
         return dataset
     return _with(dataset, _again(dataset._variant_tensor, instead), list(generators.values()))
+
+
+def _drawn_before(origin: Any, way: _Way) -> int:
+    """How many seeds, when an iterator begins with the transformation at the end of `way`."""
+    drawn = int(getattr(origin, _DRAWN, 0))
+    if way.again and way.cached is not None:
+        return way.cached.drawn.get(id(origin), drawn)
+    setattr(origin, _DRAWN, drawn + way.times)
+    if way.cached is not None:
+        way.cached.drawn[id(origin)] = drawn
+    return drawn
 
 
 def _generator(made: _Made, drawn: int) -> Any:
@@ -198,9 +343,6 @@ def _draw(seed: Any, seed2: Any, generator: Any, times: int) -> None:
     from tensorflow.python.data.ops import dataset_ops
     from tensorflow.python.ops import gen_dataset_ops
 
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    options.experimental_optimization.apply_default_optimizations = False
     one = tf.data.Dataset.range(1)
     shuffled = gen_dataset_ops.shuffle_dataset_v3(
         one._variant_tensor,
@@ -211,7 +353,7 @@ def _draw(seed: Any, seed2: Any, generator: Any, times: int) -> None:
         **one._flat_structure,
     )
     drawing = dataset_ops._VariantDataset(shuffled, one.element_spec).repeat().take(times)
-    next(iter(drawing.skip(times).with_options(options)), None)
+    _ask(drawing.skip(times))
 
 
 def _again(variant: Any, instead: dict[int, Any]) -> Any:
@@ -245,6 +387,7 @@ def _with(dataset: Any, variant: Any, held: list[Any]) -> Any:
     from tensorflow.python.data.ops import dataset_ops
 
     made = dataset_ops._VariantDataset(variant, dataset.element_spec)
+    made._options_attr = dataset.options()
     made._inputs = lambda: [dataset]
     made._tf_mpi_held = held
     return made

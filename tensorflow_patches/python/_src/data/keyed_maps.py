@@ -29,6 +29,8 @@ def mapping(original: Any) -> Any:
         made = original(dataset, function, num_parallel_calls, *args, **kwargs)
         if num_parallel_calls is None or not entropy.is_shared():
             return made
+        if hasattr(function, "_tf_mpi_own"):  # of the product's own, of maps that came by here
+            return made
         keyed = _keyed(dataset, made, function)
         if keyed is None:
             return made

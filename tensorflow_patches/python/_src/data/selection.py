@@ -24,6 +24,7 @@ from tensorflow.mpi._src.data import (
     batch_shard,
     contents,
     determinism,
+    iterations,
     row_wise,
     streams,
     transformations,
@@ -34,12 +35,15 @@ from tensorflow.mpi._src.runtime import group, log
 class Step(NamedTuple):
     """A map, or what reads ahead of one, that waits for the selection.
 
+    dataset: one that works as it is to: in parallel, ahead. function: makes an element of one.
     path: to which part of an element it belongs: of each zip around it, what that zips, and which
-    of these it is in.
+    of these it is in. shared: the script's transformations that it stands for.
     """
 
     dataset: Any
+    function: Callable[[Any], Any] | None
     path: tuple[tuple[Any, int], ...] = ()
+    shared: tuple[Any, ...] = ()
 
 
 class Delayed(NamedTuple):
@@ -111,6 +115,11 @@ def _selected(dataset: Any, found: Found) -> Any:
             return None
         found.shared.append(dataset)
         return transformations.again(dataset, source)
+    if transformations.is_cache(dataset):
+        rows = _kept(dataset, found, _cached_rows)
+        if rows is not None:
+            found.shared.append(dataset)
+        return rows
     if not transformations.is_map(dataset):
         found.walls.append(Wall(dataset))
         return None
@@ -128,7 +137,7 @@ def _selected(dataset: Any, found: Found) -> Any:
         found.walls.append(Wall(source))
         return None
     found.shared.append(dataset)
-    return _mapped(rows, Step(dataset), function)
+    return _mapped(rows, Step(dataset, _traced(function)))
 
 
 def _tags(spec: Any, data: Any, rows: Any) -> Any:
@@ -145,7 +154,7 @@ def _selected_batches(dataset: Any, found: Found) -> Any:
     delayed = _delayed(dataset._input_dataset, found)
     if size is None or not delayed.steps:
         return None
-    found.shared.extend([*(step.dataset for step in delayed.steps), dataset])
+    found.shared.extend([*(one for step in delayed.steps for one in step.shared), dataset])
     own = _applied(_own_elements(delayed.dataset, *size), delayed.steps)
     rows = (size[0] + group.rank) // group.size  # see batch_shard.first_row
     batches = transformations.batched_again(dataset, own, max(rows, 1))
@@ -192,9 +201,12 @@ def _delayed(dataset: Any, found: Found) -> Delayed:
         why = determinism.why_in_order(dataset._map_func)
         if why is None:
             source, steps = _delayed(dataset._input_dataset, found)
-            return Delayed(source, (*steps, Step(dataset)))
+            step = Step(dataset, _traced(dataset._map_func), shared=(dataset,))
+            return Delayed(source, (*steps, step))
         found.walls.append(Wall(dataset, why))
         return Delayed(dataset)
+    if transformations.is_cache(dataset):
+        return _delayed_cache(dataset, found)
     if transformations.is_zip(dataset):
         return _delayed_zip(dataset, found)
     if not transformations.keeps_elements(dataset):
@@ -204,7 +216,7 @@ def _delayed(dataset: Any, found: Found) -> Delayed:
     if not steps:
         return Delayed(dataset)
     if transformations.is_prefetch(dataset):
-        return Delayed(source, (*steps, Step(dataset)))
+        return Delayed(source, (*steps, Step(dataset, None, shared=(dataset,))))
     return Delayed(transformations.again(dataset, source), steps)
 
 
@@ -214,7 +226,7 @@ def _delayed_zip(dataset: Any, found: Found) -> Delayed:
 
     parts = [_delayed(part, found) for part in dataset._inputs()]
     steps = tuple(
-        Step(step.dataset, ((dataset._datasets, place), *step.path))
+        step._replace(path=((dataset._datasets, place), *step.path))
         for place, part in enumerate(parts)
         for step in part.steps
     )
@@ -224,22 +236,105 @@ def _delayed_zip(dataset: Any, found: Found) -> Delayed:
     return Delayed(tf.data.Dataset.zip(sources, name=dataset._name), steps)
 
 
+# Caches in memory. What a rank makes of one lives as long as the script's own does.
+
+
+def _kept(cache: Any, found: Found, make: Callable[[Any, Found], Any]) -> Any:
+    """What `make` makes of `cache`; the same in each call of fit, which so finds what it holds."""
+    parts = vars(cache).setdefault("_tf_mpi_parts", {})
+    key = make, group.rank, group.size
+    if key not in parts:
+        own = Found([], [])
+        parts[key] = make(cache, own), own
+    made, own = parts[key]
+    found.walls.extend(own.walls)
+    found.shared.extend(own.shared)
+    return made
+
+
+def _cached_rows(cache: Any, found: Found) -> Any:
+    """A cache of batches, of this rank's rows: the same ones in each epoch."""
+    if iterations.is_complete(cache):  # the script has iterated it
+        return None
+    rows = _selected(cache._input_dataset, found)
+    return None if rows is None else transformations.cached_again(cache, rows)
+
+
+def _delayed_cache(cache: Any, found: Found) -> Delayed:
+    """A cache of samples: undecoded ones, with numbers; and a store of those that were decoded.
+
+    Of which samples a rank has in an epoch a shuffle behind the cache decides.
+    """
+    delayed = _kept(cache, found, _numbered)
+    shared = tuple(step._replace(shared=(*step.shared, cache)) for step in delayed.steps)
+    return Delayed(delayed.dataset if shared else cache, shared)
+
+
+def _numbered(cache: Any, found: Found) -> Delayed:
+    import tensorflow as tf
+
+    if iterations.is_complete(cache):  # the script has iterated it
+        return Delayed(None)
+    source, steps = _delayed(cache._input_dataset, found)
+    maps = [step for step in steps if step.function is not None]
+    if not maps:
+        return Delayed(None)
+    if not transformations.is_of_tensors(source):
+        source = transformations.cached_again(cache, source)
+    in_parallel = [step for step in maps if hasattr(step.dataset, "_num_parallel_calls")]
+    shared = tuple(one for step in steps for one in step.shared)
+    how = (in_parallel or maps)[-1].dataset
+    step = Step(how, _stored(maps, cache.element_spec), shared=shared)
+    options = tf.data.Options()  # an iterator is saved without the table, which can be filled anew
+    options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+    return Delayed(source.enumerate().with_options(options), (step,))
+
+
+def _stored(steps: list[Step], spec: Any) -> Callable[[Any], Any]:
+    """What makes of (number, element) what `steps` make of the element, once in this process.
+
+    Two calls at once may both make it. Elements are held in a table, as variants, without copies.
+    """
+    import tensorflow as tf
+    from tensorflow.python.data.ops import optional_ops
+
+    nothing = tf.experimental.Optional.empty(spec)._variant_tensor
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.variant, nothing)
+
+    def get(numbered: Any) -> Any:
+        number, element = numbered
+        found = table.lookup(number)
+
+        def make() -> Any:
+            made = element
+            for step in steps:
+                made = _inside(step, made)
+            held = tf.experimental.Optional.from_value(made)._variant_tensor
+            with tf.control_dependencies([table.insert(number, held)]):
+                return tf.identity(held)
+
+        is_there = optional_ops._OptionalImpl(found, spec).has_value()
+        held = tf.cond(is_there, lambda: tf.identity(found), make)
+        return optional_ops._OptionalImpl(held, spec).get_value()
+
+    return get
+
+
 # What waits, applied to tagged elements.
 
 
 def _applied(tagged: Any, steps: tuple[Step, ...]) -> Any:
     for step in steps:
-        if transformations.is_prefetch(step.dataset):
+        if step.function is None:
             tagged = transformations.again(step.dataset, tagged)
         else:
-            tagged = _mapped(tagged, step, step.dataset._map_func)
+            tagged = _mapped(tagged, step)
     return tagged
 
 
-def _mapped(tagged: Any, step: Step, wrapped: Any) -> Any:
-    """By a function that is traced already: a script's Python runs no second time."""
-    import tensorflow as tf
-    from tensorflow.python.data.util import nest, structure
+def _traced(wrapped: Any) -> Callable[[Any], Any]:
+    """A function that is traced already: a script's Python runs no second time."""
+    from tensorflow.python.data.util import structure
 
     def run(element: Any) -> Any:
         tensors = structure.to_tensor_list(wrapped._input_structure, element)
@@ -247,26 +342,38 @@ def _mapped(tagged: Any, step: Step, wrapped: Any) -> Any:
             wrapped.output_structure, wrapped.function(*tensors)
         )
 
+    return run
+
+
+def _inside(step: Step, element: Any) -> Any:
+    """`element` with what `step` makes of its part."""
+    from tensorflow.python.data.util import nest
+
+    if not step.path:
+        assert step.function is not None
+        return step.function(element)
+    (zipped, place), *others = step.path
+    parts = nest.flatten_up_to(zipped, element)
+    parts[place] = _inside(step._replace(path=tuple(others)), parts[place])
+    return nest.pack_sequence_as(zipped, parts)
+
+
+def _mapped(tagged: Any, step: Step) -> Any:
+    import tensorflow as tf
+
     def run_on_rows(tags: Any, element: Any) -> Any:
-        made = inside(element, step.path)
+        made = _inside(step, element)
         if tags.shape.rank:  # a batch, of as many rows as it was
             for leaf in tf.nest.flatten(made):
                 if leaf.shape.rank and tags.shape[0] is not None:
                     leaf.set_shape([tags.shape[0], *leaf.shape[1:]])
         return made
 
-    def inside(element: Any, path: tuple[tuple[Any, int], ...]) -> Any:
-        if not path:
-            return run(element)
-        (zipped, place), *others = path
-        parts = nest.flatten_up_to(zipped, element)
-        parts[place] = inside(parts[place], tuple(others))
-        return nest.pack_sequence_as(zipped, parts)
-
     @tf.autograph.experimental.do_not_convert
     def function(tag: Any, element: Any) -> Any:
         return tag, run_on_rows(tag, element)
 
+    function._tf_mpi_own = True  # see keyed_maps.py
     return transformations.mapped_again(step.dataset, tagged, function)
 
 
@@ -279,13 +386,13 @@ def _say(dataset: Any, found: Found) -> None:
         shared = {id(one) for one in found.shared}
         log.debug(f"plan: input pipeline: {_plan(dataset, shared)}", once=True)
     for wall in found.walls:
-        work = [name for name in map(_of_map, _sources(wall.dataset)) if name]
+        work = [name for name in map(_of_map, determinism.sources(wall.dataset)) if name]
         if work:
             what, why = _described(wall)
             log.once(
                 f"input pipeline: {what} {why}: every rank does all the work up to there "
                 f"({', '.join(work[:3])}), and only what comes after is shared among the ranks. "
-                "A map of single samples before batch(), after what filters or caches, is shared",
+                "A map of single samples before batch(), after what filters, is shared",
                 key=f"wall {what}",
             )
 
@@ -298,11 +405,6 @@ def _plan(dataset: Any, shared: set[int]) -> str:
     name = " ".join(filter(None, [transformations.name(dataset), mapped]))
     text = f"{name} (own rows)" if id(dataset) in shared else name
     return f"{before} > {text}" if before else text
-
-
-def _sources(dataset: Any) -> list[Any]:
-    """It, and all before it."""
-    return [dataset, *(one for source in dataset._inputs() for one in _sources(source))]
 
 
 def _described(wall: Wall) -> tuple[str, str]:

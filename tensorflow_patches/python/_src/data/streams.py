@@ -19,8 +19,10 @@ from tensorflow.mpi._src.data import (
     determinism,
     failures,
     input_stats,
+    iterations,
     own_part,
     packing,
+    transformations,
 )
 from tensorflow.mpi._src.messaging import control_plane, graph_collectives
 from tensorflow.mpi._src.runtime import group, log
@@ -50,7 +52,7 @@ class Stream(NamedTuple):
 class Comparison(NamedTuple):
     """What the ranks know of each other's streams.
 
-    everyone: by rank [length, sizes, description, spec].
+    everyone: by rank [length, sizes, description, spec, which caches hold a whole pass].
     alike: they have the same elements in the same order.
     unlike: it is known that they have not.
     """
@@ -65,7 +67,12 @@ def compare(stream: Stream, label: str, arrays: bool = False) -> Comparison:
     dataset = stream.dataset
     description = determinism.digests(dataset) if arrays else determinism.description(dataset)
     spec = packing.encode_spec(dataset.element_spec)
-    everyone = control_plane.headers(label, [stream.length, stream.sizes, description, spec])
+    caches = [source for source in determinism.sources(dataset) if transformations.is_cache(source)]
+    held = [iterations.holds_a_pass(cache) for cache in caches]
+    everyone = control_plane.headers(label, [stream.length, stream.sizes, description, spec, held])
+    for place, cache in enumerate(caches):  # on one rank it is, by what was read ahead
+        iterations.fix_pass(cache, any(place < len(theirs[4]) and theirs[4][place]
+                                       for theirs in everyone))  # fmt: skip
     known = [theirs[2] for theirs in everyone]
     alike = description is not None and all(theirs == description for theirs in known)
     return Comparison(everyone, alike, not alike and None not in known)

@@ -38,6 +38,12 @@ _SHUFFLE = {f"{_OPS}shuffle_op": ("_ShuffleDataset",)}
 _OPTIONS = {f"{_OPS}dataset_ops": ("_OptionsDataset",)}
 _COUNTED = {f"{_OPS}{name}_op": (f"_{name.title()}Dataset",) for name in ("repeat", "skip", "take")}
 _SHARD = {f"{_OPS}shard_op": ("_ShardDataset",)}
+_CACHE = {f"{_OPS}cache_op": ("CacheDataset",)}
+_TENSORS = {
+    f"{_OPS}from_tensor_slices_op": ("_TensorSliceDataset",),
+    f"{_OPS}from_tensors_op": ("_TensorDataset",),
+    f"{_OPS}range_op": ("_RangeDataset",),
+}
 _OF_A_SHUFFLE = ("_buffer_size", "_seed", "_seed2", "_reshuffle_each_iteration", "_name")
 
 _OF_A_SCAN = (
@@ -102,6 +108,24 @@ def is_zip(dataset: Any) -> bool:
     return _is(dataset, _ZIP)
 
 
+def is_cache(dataset: Any) -> bool:
+    """Whether it holds in memory what its input has given it: see cached_again."""
+    from tensorflow.python.eager import context
+    from tensorflow.python.framework import tensor_util
+
+    if not _is(dataset, _CACHE) or not context.executing_eagerly():
+        return False
+    return tensor_util.constant_value(dataset._filename) == b""
+
+
+def is_of_tensors(dataset: Any) -> bool:
+    """Whether its elements are parts of tensors that are in memory, in an order of their own."""
+    if _is(dataset, _TENSORS):
+        return True
+    keeps = is_zip(dataset) or any(_is(dataset, kind) for kind in (_COUNTED, _SHARD, _OPTIONS))
+    return keeps and all(map(is_of_tensors, dataset._inputs()))
+
+
 def name(dataset: Any) -> str:
     """As the script calls it: "map", "shuffle"."""
     words = type(dataset).__name__.strip("_").removeprefix("Parallel").removesuffix("Dataset")
@@ -139,6 +163,13 @@ def again(dataset: Any, source: Any) -> Any:
         size = constant(dataset._buffer_size)
         return prefetch_op._PrefetchDataset(source, size, name=dataset._name)
     return dataset_ops._OptionsDataset(source, dataset.options(), name=dataset._name)
+
+
+def cached_again(dataset: Any, source: Any) -> Any:
+    """`source` in a cache that stands for `dataset`, one in memory: see iterations.py."""
+    made = type(dataset)(source, "", name=dataset._name)
+    iterations.stands_for(made, dataset)
+    return made
 
 
 def _shuffled_again(dataset: Any, source: Any) -> Any:

@@ -81,6 +81,8 @@ TENSORFLOW = (
         "an order left open is alike on all ranks", _ORDER),
     Row(f"{_P}.ops.{{gen_dataset_ops,gen_experimental_dataset_ops}}:pywrap_tfe", How.WRAP,
         iterations.noting, "each iteration has its own order, on all ranks", _ORDER),
+    Row(f"{_P}.ops.gen_dataset_ops:dummy_memory_cache", How.WRAP, iterations.holding,
+        "what a cache holds has one order", _ORDER),
     Row(f"{_P}.data.ops.iterator_ops:OwnedIterator._next_internal", How.WRAP, failures.iterating,
         "ranks that wait for a failed one hear of it", _ORDER),
     # Gradients
