@@ -1,6 +1,8 @@
 """Keras's layers, one after another, in a small model: fit and predict, as one process does it.
 
 Arguments: tf_keras, jit; names of layers, default all.  22 rows in batches of 10, the last has 2.
+Images are up to 255 where layers take that for white, and scaled behind the layer, so that SGD does
+not diverge.
 """
 
 from __future__ import annotations
@@ -76,7 +78,8 @@ KERAS_IMAGES: dict[str, Make] = {
     "Pipeline": lambda: L.Pipeline([L.RandomFlip(seed=2), L.RandomContrast(0.1, seed=3)]),
 }
 BOTH_SEQUENCES: dict[str, Make] = {
-    "LSTM": lambda: L.LSTM(4, dropout=0.1, recurrent_dropout=0.1, **seed()),
+    # Unrolled in tf_keras, as in_both_directions.
+    "LSTM": lambda: L.LSTM(4, dropout=0.1, recurrent_dropout=0.1, unroll=LEGACY, **seed()),
     "LSTM unrolled": lambda: L.LSTM(4, dropout=0.1, recurrent_dropout=0.1, unroll=True, **seed()),
     "GRU": lambda: L.GRU(4, dropout=0.2, return_sequences=True, **seed()),
     "Bidirectional": lambda: in_both_directions(),
@@ -140,7 +143,8 @@ class Mixes(L.Layer):
 def of(make: Make, x: np.ndarray) -> dict[str, Any]:
     keras.backend.clear_session()
     keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input(x.shape[1:]), make(), L.Flatten(), L.Dense(1)])
+    scaled = L.Rescaling(1 / x.max())
+    model = keras.Sequential([keras.Input(x.shape[1:]), make(), scaled, L.Flatten(), L.Dense(1)])
     model.compile(keras.optimizers.SGD(0.005), "mse", jit_compile=JIT)
     options = {"batch_size": 10, "verbose": 0}
     history = model.fit(x, Y, epochs=2, shuffle=False, **options).history["loss"]
@@ -154,7 +158,7 @@ def main() -> None:
     single_threaded_ops(inter_op=2)
     groups = [(BOTH_IMAGES, IMAGES), (BOTH_SEQUENCES, SEQUENCES), (BOTH_VECTORS, VECTORS)]
     if not LEGACY:
-        groups += [(KERAS_IMAGES, IMAGES), (KERAS_SEQUENCES, SEQUENCES)]
+        groups += [(KERAS_IMAGES, 255 * IMAGES), (KERAS_SEQUENCES, SEQUENCES)]
     found = {}
     for group, x in groups:
         for name, make in group.items():

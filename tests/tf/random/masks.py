@@ -170,13 +170,15 @@ SHAPES: dict[str, Draw] = {
     "by size": lambda x, s: tf.reshape(K.normal((tf.size(x),), seed=s), tf.shape(x)),
     "for all": lambda x, s: x + K.normal((1, 3), seed=s),
     "as many as a batch": lambda x, s: x[:, :1] + K.normal((BATCH,), seed=s),
-    "in a function": lambda x, s: tf.function(lambda v: S.stateless_normal(tf.shape(v), SEED))(x),
     "in a branch": lambda x, s: tf.cond(
         tf.random.uniform([], seed=41) > 2, lambda: x, lambda: S.stateless_normal(tf.shape(x), SEED)
     ),
     "given on": lambda x, s: (
         x + S.stateless_normal(tf.shape(x), tf.cast(K.randint((2,), 0, 99, seed=s), tf.int32))
     ),
+}
+SHAPES_EVEN: dict[str, Draw] = {
+    "in a function": lambda x, s: tf.function(lambda v: S.stateless_normal(tf.shape(v), SEED))(x),
 }
 SHAPES_TOGETHER: dict[str, Draw] = {
     "function that goes on": lambda x, s: tf.function(lambda v: K.normal(tf.shape(v), seed=s))(x),
@@ -194,7 +196,9 @@ SHAPES_TOGETHER: dict[str, Draw] = {
     ),
     "pairs": lambda x, s: tf.reduce_sum(K.normal((rows(x), rows(x)), seed=s), 1),
     "permuted": lambda x, s: tf.gather(x, tf.argsort(S.stateless_uniform([rows(x)], SEED))),
-    "mapped": lambda x, s: tf.map_fn(lambda row: row + tf.random.normal([3], seed=31), x),
+    "mapped": lambda x, s: tf.map_fn(  # in turn: by a kernel's own state
+        lambda row: row + tf.random.normal([3], seed=31), x, parallel_iterations=1
+    ),
 }
 FAMILIES = {
     "keras": KERAS,
@@ -205,6 +209,7 @@ FAMILIES = {
     "stateless": STATELESS,
     "stateless together": STATELESS_TOGETHER,
     "shapes": SHAPES,
+    "shapes of even parts": SHAPES_EVEN,
     "shapes together": SHAPES_TOGETHER,
 }
 # What XLA has no kernel for.

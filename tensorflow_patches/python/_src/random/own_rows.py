@@ -213,7 +213,8 @@ class _Call:
 
         if self.parameters.logits:
             numbers = tensor_util.constant_value(tf.convert_to_tensor(self.given["num_samples"]))
-            return [self.given[self.parameters.logits].shape[0], numbers]
+            each = None if numbers is None else int(numbers)
+            return [self.given[self.parameters.logits].shape[0], each]
         shape = tensor_util.constant_value_as_shape(self.shape)
         if self.parameters.behind and shape.rank is not None:
             shape = shape.concatenate(self.given[self.parameters.behind].shape)
