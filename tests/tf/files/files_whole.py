@@ -9,10 +9,12 @@ can be made without a name, with "proc" none can get one.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pickle
 import shutil
+import sqlite3
 import sys
 import time
 import zipfile
@@ -242,6 +244,16 @@ for write in (emptied, text, dropped, pickled, zipped, saved, hdf5, records, gfi
     together(write.__name__, write)
 with open("appended.csv", "a") as file:
     file.write("once\n")
+for database in ("results.db", "read.db"):  # one is only read: made by rank 0
+    if RANK == 0 or database == "results.db":
+        with contextlib.closing(sqlite3.connect(database, timeout=30)) as connection:
+            connection.execute("create table if not exists t (value integer)")
+            connection.execute("insert into t values (1)")
+            connection.commit()
+tf.mpi.barrier()
+time.sleep(0.1)  # of the file system's clock
+with contextlib.closing(sqlite3.connect("read.db")) as connection:
+    printed["inserted"] = len(connection.execute("select * from t").fetchall())
 printed["count"] = counted_under_a_lock()
 printed["logs"] = logs()
 printed["files"] = kinds_of_files()

@@ -69,6 +69,15 @@ def test_what_each_rank_appends_is_told(wrote):
     assert [text.count(line) for text in run.stderr] == [0, 1, *[0] * (ranks - 2)]
 
 
+def test_a_database_that_each_rank_changes_is_told(wrote):
+    run, folder = wrote
+    ranks = len(run.results)
+    assert [printed["inserted"] for printed in run.results] == [1] * ranks
+    line = f"each of the {ranks} ranks has written to the database '{folder}/results.db': what all"
+    assert [text.count(line) for text in run.stderr] == [0, 1, *[0] * (ranks - 2)]
+    assert sum(text.count("ranks has written to the database '") for text in run.stderr) == 1
+
+
 @pytest.mark.full
 def test_what_cannot_take_its_place_is_copied(launch, scripts, tmp_path_factory):
     """Without /proc: nothing is lost, but one rank may read what another has begun."""

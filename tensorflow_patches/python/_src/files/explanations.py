@@ -41,6 +41,11 @@ def explanation(error: BaseException) -> str | None:
             f"all {group.size} ranks open a file to change it, and HDF5 lets one do so: change it "
             "on rank 0 alone (if tf.mpi.rank() == 0), or make it anew: h5py.File(path, 'w')"
         )
+    if "database is locked" in str(error):
+        return (
+            f"all {group.size} ranks write to one database, and SQLite lets one do so at a time: "
+            "write on rank 0 alone (if tf.mpi.rank() == 0)"
+        )
     code, path = _missing_or_there(error)
     if path is None or "://" in path:
         return None

@@ -9,8 +9,10 @@ place.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
+import time
 import weakref
 from typing import Any
 
@@ -19,8 +21,9 @@ from tensorflow.mpi._src.lifecycle import engine
 from tensorflow.mpi._src.runtime import c_api, group, log
 
 _MODES = {"w", "wt", "tw", "wb", "bw", "w+", "w+t", "wt+", "wb+", "w+b", "bw+"}
-_APPENDS = "appends to "
+_APPENDS, _CONNECTS = "appends to ", "connects to "
 _appended: set[tuple[str, int]] = set()  # paths and numbers of files; on ranks 0 and 1
+_databases: dict[str, float] = {}  # when rank 1 has first opened them
 _files: weakref.WeakSet[Any] = weakref.WeakSet()  # that _open() has returned
 
 
@@ -154,6 +157,7 @@ def _flush_all() -> None:
     atomic.show_all()
     if group.rank == 1:
         _say_what_all_append_to()
+        _say_what_all_change()
 
 
 def _begin(path: Any, named: bool = False) -> atomic.AtomicFile | None:
@@ -191,6 +195,38 @@ def _say_what_all_append_to() -> None:
                 key="all append",
                 every_rank=True,
             )
+
+
+def connecting(connect: Any) -> Any:
+    """Of sqlite3.connect: rank 0 posts the path of a database, and rank 1 notes it."""
+
+    @functools.wraps(connect)
+    def connects(database: Any, *args: Any, **kwargs: Any) -> Any:
+        connection = connect(database, *args, **kwargs)
+        if isinstance(database, (str, bytes, os.PathLike)) and os.path.isfile(database):
+            path = os.path.abspath(os.fsdecode(database))
+            if path not in _databases and group.rank <= 1:
+                _databases[path] = time.time()
+                if group.rank == 0:
+                    c_api.load().tfmpi_post(f"{_CONNECTS}{path}".encode())
+        return connection
+
+    return connects
+
+
+def _say_what_all_change() -> None:
+    """On rank 1, at exit: of databases that rank 0 has open, too, those that somebody changed."""
+    for path, since in _databases.items():
+        with contextlib.suppress(OSError):
+            changed = os.path.getmtime(path) >= since
+            if changed and c_api.load().tfmpi_posted(f"{_CONNECTS}{path}".encode()):
+                log.once(
+                    f"each of the {group.size} ranks has written to the database '{path}': what "
+                    f"all of them insert is there {group.size} times. Write on one rank: if "
+                    "tf.mpi.rank() == 0",
+                    key="all insert",
+                    every_rank=True,
+                )
 
 
 def locking(lock: Any) -> Any:

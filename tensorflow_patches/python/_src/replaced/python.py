@@ -34,6 +34,8 @@ PYTHON = (
         "is the script's", _WHOLE, FILES),
     Row("h5py._hl.files:File.flush", How.WRAP, writes.flushing, "as open", _WHOLE, FILES),
     Row("h5py._hl.files:File.close", How.WRAP, writes.closing, "as open", _WHOLE, FILES),
+    Row("{sqlite3,sqlite3.dbapi2}:connect", How.WRAP, writes.connecting,
+        "a database that all ranks write has a line", _NAMES, FILES),
     Row("fcntl:{flock,lockf}", How.WRAP, writes.locking,
         "who locks what it writes gets the common file", _WHOLE, FILES),
 )
