@@ -83,8 +83,10 @@ BOTH_SEQUENCES: dict[str, Make] = {
     "LSTM unrolled": lambda: L.LSTM(4, dropout=0.1, recurrent_dropout=0.1, unroll=True, **seed()),
     "GRU": lambda: L.GRU(4, dropout=0.2, return_sequences=True, **seed()),
     "Bidirectional": lambda: in_both_directions(),
-    "RNN": lambda: L.RNN(L.LSTMCell(3, dropout=0.2, recurrent_dropout=0.2)),
-    "StackedRNN": lambda: L.RNN([L.GRUCell(3, dropout=0.2), L.GRUCell(2, recurrent_dropout=0.2)]),
+    "RNN": lambda: L.RNN(L.LSTMCell(3, dropout=0.2, recurrent_dropout=0.2), unroll=LEGACY),
+    "StackedRNN": lambda: L.RNN(
+        [L.GRUCell(3, dropout=0.2), L.GRUCell(2, recurrent_dropout=0.2)], unroll=LEGACY
+    ),
     "SpatialDropout1D": lambda: L.SpatialDropout1D(0.2, **seed()),
     "TimeDistributed": lambda: L.TimeDistributed(L.Dense(3)),
     "TimeDistributed Dropout": lambda: L.TimeDistributed(L.Dropout(0.3, seed=1)),
