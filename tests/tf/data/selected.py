@@ -125,6 +125,10 @@ PIPES = {
     "sparse": ("", lambda: files().map(sparse).batch(B)),
     "constant table": ("", lambda: table(mutable=False)),
     "rows after batch": ("", lambda: seeded().map(decode).batch(B).map(numbers, 2)),
+    "zip of batches": ("", lambda: Data.zip((
+        files().map(read).batch(B).prefetch(1),
+        {"x": seeded().map(decode).batch(B).map(numbers), "y": Data.range(N).batch(B)},
+    )).shuffle(3, seed=2)),
     "rows of one size": ("", lambda: seeded().map(decode).batch(B, True).map(numbers)),
     # Caches: of the same rows in each epoch, and of others; of what is no plain tensor
     "cache": ("", lambda: files().map(decode).cache().batch(B)),

@@ -8,7 +8,7 @@ from tiers import full
 
 SAMPLES, BATCHES = 23, 5  # of one pass
 # Two files for a sample, none, as many as are read ahead, and those of batches that are skipped.
-UNCOUNTED = ("zip", "rows alone", "endless", "batches repeated")
+UNCOUNTED = ("zip", "zip of batches", "rows alone", "endless", "batches repeated")
 
 
 @pytest.fixture(

@@ -120,6 +120,8 @@ def _selected(dataset: Any, found: Found) -> Any:
         if rows is not None:
             found.shared.append(dataset)
         return rows
+    if transformations.is_zip(dataset):
+        return _selected_zip(dataset, found)
     if not transformations.is_map(dataset):
         found.walls.append(Wall(dataset))
         return None
@@ -130,14 +132,47 @@ def _selected(dataset: Any, found: Found) -> Any:
     source = dataset._input_dataset
     rows = _selected(source, found)
     if rows is None and row_wise.has_one_length(source):
-        rows = batch_shard.shard_batches(
-            source, lambda data, mine, rows, first: (_tags(source.element_spec, data, rows), data)
-        )
+        rows = _own_rows(source)
     if rows is None:
         found.walls.append(Wall(source))
         return None
     found.shared.append(dataset)
     return _mapped(rows, Step(dataset, _traced(function)))
+
+
+def _selected_zip(dataset: Any, found: Found) -> Any:
+    """Of datasets of batches of one size, as of images and of masks: part by part."""
+    import tensorflow as tf
+    from tensorflow.python.data.util import nest
+
+    sizes = set(map(transformations.size_of_batches, dataset._inputs()))
+    if len(sizes) > 1 or None in sizes:
+        found.walls.append(Wall(dataset))
+        return None
+    parts = [_selected(part, found) for part in dataset._inputs()]
+    if all(part is None for part in parts):
+        return None
+    for place, source in enumerate(dataset._inputs()):
+        if parts[place] is None and not transformations.comes_of_batch(source):
+            return None
+        parts[place] = parts[place] or _own_rows(source)
+    found.shared.append(dataset)
+    zipped = tf.data.Dataset.zip(nest.pack_sequence_as(dataset._datasets, parts))
+
+    def put_together(*args: Any) -> Any:
+        element = batch_shard.element_of(zipped.element_spec, args)
+        pairs = nest.flatten_up_to(dataset._datasets, element)
+        return pairs[0][0], nest.pack_sequence_as(dataset._datasets, [data for _, data in pairs])
+
+    return zipped.map(put_together)
+
+
+def _own_rows(dataset: Any) -> Any:
+    """(tags, this rank's rows) of a dataset of batches that every rank has whole."""
+    spec = dataset.element_spec
+    return batch_shard.shard_batches(
+        dataset, lambda data, mine, rows, first: (_tags(spec, data, rows), data)
+    )
 
 
 def _tags(spec: Any, data: Any, rows: Any) -> Any:

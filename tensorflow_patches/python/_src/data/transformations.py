@@ -104,6 +104,13 @@ def comes_of_batch(dataset: Any) -> bool:
     return _is(dataset, _BATCH) or _is(dataset, _PADDED_BATCH)
 
 
+def size_of_batches(dataset: Any) -> tuple[int, bool] | None:
+    """The batch_size of what has made its batches, if only maps and what keeps them came after."""
+    while is_map(dataset) or is_cache(dataset) or keeps_elements(dataset):
+        dataset = dataset._input_dataset
+    return batch_size(dataset) if is_batch(dataset) else None
+
+
 def is_zip(dataset: Any) -> bool:
     return _is(dataset, _ZIP)
 
