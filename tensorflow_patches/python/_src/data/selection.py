@@ -84,9 +84,8 @@ def shard_batches(stream: streams.Stream, element: Callable[[Any, Any, Any, Any]
     def finished(tagged: Any) -> Any:
         tags, data = tagged
         rows = tf.reduce_sum(tags[:1])
-        first = batch_shard.first_row(rows, group.rank)
-        end = batch_shard.first_row(rows, group.rank + 1)
-        return element(data, end - first, rows, first)
+        first, mine = batch_shard.own_part(rows)
+        return element(data, mine, rows, first)
 
     return batch_shard.one_by_one(selected, finished, ("own rows", element))
 
