@@ -146,11 +146,16 @@ PIPES = {
     "cache in a zip": (
         "", lambda: Data.zip((files().map(decode).prefetch(1).cache(), Data.range(N))).cache().map(
             lambda data, place: (*data, place)).batch(B)),
+    "cache in a file": ("", lambda: files().map(decode).cache(f"{FOLDER}/full").batch(B)),
     "rows alone": ("", lambda: Data.range(N).batch(B).map(lambda i: (i, tf.cast(i, tf.float32)))),
     # Walls
     "filter": ("filter", lambda: files().map(decode).filter(lambda x, y: y != 1).batch(B)),
-    "cache in a file": ("cache", lambda: files().map(decode).cache(
-        os.path.join(FOLDER, "cached")).batch(B)),
+    "cached behind a filter": ("filter", lambda: seeded().map(decode).filter(
+        lambda x, y: y != 1).batch(B).cache().repeat(2)),
+    "cached sums": ("map", lambda: files().map(sparse).batch(B).map(
+        lambda x, y: (x, y + tf.reduce_sum(y))).cache()),
+    "new file": ("cache(file)", lambda: files().map(decode).cache(
+        tempfile.mktemp(dir=FOLDER)).batch(B)),
     "flat_map": ("flat_map", lambda: files(4).flat_map(
         lambda file: Data.from_tensors(file).map(decode)).batch(3)),
     "scan": ("scan", lambda: files().map(read).scan(
@@ -168,8 +173,8 @@ PIPES = {
 QUICK = {
     "map, shuffle, batch", "two maps, in parallel", "fewer samples than ranks",
     "repeat, take, skip", "zip of zip", "unknown number", "unknown shapes", "rows of one size",
-    "cached batches of a shuffle", "cache of a shuffle", "filter", "mixes", "variable",
-    "written table",
+    "cached batches of a shuffle", "cache of a shuffle", "cached behind a filter", "filter",
+    "mixes", "variable", "written table",
 }  # fmt: skip
 
 

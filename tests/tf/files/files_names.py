@@ -139,6 +139,8 @@ def rank_0_saves_more(model: Any) -> None:
 def datasets(model: Any) -> None:
     pairs = tf.data.Dataset.from_tensor_slices((x, y)).cache(str(DIRECTORY / "pairs"))
     model.fit(pairs.batch(16), epochs=2, verbose=0)
+    others = tf.data.Dataset.from_tensor_slices((x + 1, y)).cache(str(DIRECTORY / "pairs"))
+    printed["from the file"] = all(np.array_equal(a, b) for (a, _), b in zip(others, x))
     numbers = tf.data.Dataset.range(20)
     cached, snapshot = numbers.cache(str(DIRECTORY / "cache")), numbers.snapshot("snapshot")
     for _ in range(2):

@@ -45,6 +45,12 @@ def test_a_rank_loads_what_was_saved(named):
         assert printed["common"] == printed["all"]
 
 
+def test_a_cache_that_is_complete_is_read_by_all_ranks(named):
+    """Another run decodes nothing, on any rank."""
+    run, _, _ = named
+    assert [printed["from the file"] for printed in run.results] == [True, True]
+
+
 def test_the_names_of_one_process_are_left(named):
     _, _, root = named
     assert files(root / "ranks") == files(root / "one")

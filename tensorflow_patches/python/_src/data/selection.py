@@ -288,10 +288,22 @@ def _kept(cache: Any, found: Found, make: Callable[[Any, Found], Any]) -> Any:
 
 def _cached_rows(cache: Any, found: Found) -> Any:
     """A cache of batches, of this rank's rows: the same ones in each epoch."""
+    import tensorflow as tf
+
+    def copied(*args: Any) -> Any:
+        return tf.nest.map_structure(
+            lambda tensor: tf.raw_ops.DeepCopy(x=tensor), args, expand_composites=True
+        )
+
     if iterations.is_complete(cache):  # the script has iterated it
         return None
-    rows = _selected(cache._input_dataset, found)
-    return None if rows is None else transformations.cached_again(cache, rows)
+    source = cache._input_dataset
+    rows = _selected(source, found)
+    if rows is None:
+        if not batch_shard.is_batched(source.element_spec) or not row_wise.has_one_length(source):
+            return None
+        rows = _own_rows(source).map(copied)  # a slice would keep all of a batch
+    return transformations.cached_again(cache, rows)
 
 
 def _delayed_cache(cache: Any, found: Found) -> Delayed:
@@ -421,7 +433,7 @@ def _say(dataset: Any, found: Found) -> None:
         log.debug(f"plan: input pipeline: {_plan(dataset, shared)}", once=True)
     for wall in found.walls:
         work = [name for name in map(_of_map, determinism.sources(wall.dataset)) if name]
-        if work:
+        if work and not transformations.is_filled_file(wall.dataset):
             what, why = _described(wall)
             log.once(
                 f"input pipeline: {what} {why}: every rank does all the work up to there "
@@ -447,6 +459,8 @@ def _described(wall: Wall) -> tuple[str, str]:
     name = transformations.name(wall.dataset)
     if name == "padded_batch":
         return "padded_batch()", "pads to the longest sample of a batch"
+    if name == "cache":
+        return "cache(file)", "is filled with all samples"
     return f"{name}()", "needs every sample before it"
 
 

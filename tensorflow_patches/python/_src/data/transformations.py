@@ -6,6 +6,7 @@ for one that passes the elements of its inputs on, one by one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -123,6 +124,16 @@ def is_cache(dataset: Any) -> bool:
     if not _is(dataset, _CACHE) or not context.executing_eagerly():
         return False
     return tensor_util.constant_value(dataset._filename) == b""
+
+
+def is_filled_file(dataset: Any) -> bool:
+    """Whether it is a cache in a file that is complete: what is before it is not asked."""
+    from tensorflow.python.framework import tensor_util
+
+    if not _is(dataset, _CACHE):
+        return False
+    file: Any = tensor_util.constant_value(dataset._filename)
+    return bool(file) and os.path.exists(f"{os.fsdecode(file)}.index")
 
 
 def is_of_tensors(dataset: Any) -> bool:
