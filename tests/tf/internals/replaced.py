@@ -15,6 +15,8 @@ import io
 import json
 import pathlib
 import random
+import sqlite3
+import sqlite3.dbapi2
 import sys
 import tempfile
 import threading
@@ -41,12 +43,26 @@ load = importlib.machinery.SourceFileLoader.exec_module
 def exec_module(self: Any, module: Any) -> None:
     load(self, module)
     package = module.__name__.partition(".")[0]
-    if package in ("tensorflow", "keras", "tf_keras") and OURS not in str(module.__file__):
+    if package in ("tensorflow", "keras", "tf_keras", "h5py", "sqlite3") and OURS not in str(
+        module.__file__
+    ):
         note(module, stock)
 
 
 importlib.machinery.SourceFileLoader.exec_module = exec_module  # type: ignore[method-assign]
-for library in (builtins, fcntl, io, pathlib, random, sys, tempfile, threading, np.random):
+for library in (
+    builtins,
+    fcntl,
+    io,
+    pathlib,
+    random,
+    sqlite3,
+    sqlite3.dbapi2,
+    sys,
+    tempfile,
+    threading,
+    np.random,
+):
     note(library, stock)
 note(sys.modules["numpy.random.bit_generator"], stock)
 finders = list(sys.meta_path)
@@ -76,7 +92,7 @@ def is_ours(value: Any) -> bool:
     if isinstance(value, types.FunctionType):
         return OURS in value.__code__.co_filename
     spared = type(value) is types.SimpleNamespace and "__file__" in vars(value)
-    return spared or type(value).__module__.startswith("tensorflow.mpi.")
+    return spared or str(type(value).__module__).startswith("tensorflow.mpi.")
 
 
 def now() -> dict[tuple[str, str], dict[str, Any]]:
