@@ -174,8 +174,8 @@ def _is_table_of(handle: Any, keys: str, values: str) -> bool:
     return True
 
 
-def is_written_table(captured: Any) -> bool:
-    """Whether it is a lookup table that can be written: an insert of nothing is no error."""
+def may_be_written(captured: Any) -> bool:
+    """Whether it is a resource, and not a table in which an insert of nothing is an error."""
     import tensorflow as tf
 
     if not _is_eager(captured) or captured.dtype != tf.resource:

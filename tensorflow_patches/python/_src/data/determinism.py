@@ -25,11 +25,9 @@ _HARMLESS = {
     "While",
 }  # fmt: skip
 
-# Of these, what gives another value when something else runs before it, or shows that it has run.
-_TIMED = {
-    "MutableHashTable", "MutableHashTableV2", "Print", "PrintV2", "ReadVariableOp",
-    "ResourceGather", "ResourceGatherNd", "VarHandleOp",
-}  # fmt: skip
+# Of these, what makes or finds what may be written, or shows that it has run. What a function reads
+# of variables and tables from outside is seen by what it has captured.
+_TIMED = {"MutableHashTable", "MutableHashTableV2", "Print", "PrintV2", "VarHandleOp"}
 
 _DRAWS = re.compile("Random|TruncatedNormal|RngReadAndSkip")
 
@@ -107,8 +105,8 @@ def why_in_order(wrapped: Any) -> str | None:
     for node, others in contents.nodes(function.graph.as_graph_def()):
         if node.op in _TIMED or "Dataset" in node.op or not _is_harmless(node, others):
             return f"is no function of its element alone ({node.op})"
-    if any(map(contents.is_written_table, function.captured_inputs)):
-        return "reads a table that may be written"
+    if any(map(contents.may_be_written, function.captured_inputs)):
+        return "reads a variable, or a table that may be written"
     return None
 
 
