@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+FAILED = ("fit", "eager fit", "loop")
+GENERATED = {"first of rank 1": "file 0 is gone", "generator of rank 1": "file 9 is gone"}
+
 
 @pytest.fixture(scope="module")
 def run(launch, scripts):
@@ -72,12 +75,12 @@ def test_what_draws_in_order_is_said_with_its_remedy(run):
     assert said == [1, 0] and "num_parallel_calls=tf.data.AUTOTUNE" in run.stderr[0]
 
 
-@pytest.mark.parametrize("kind", ["fit", "eager fit", "loop", "generator of rank 1"])
+@pytest.mark.parametrize("kind", [*FAILED, *GENERATED])
 def test_what_fails_on_one_rank_fails_on_all(ranks, kind):
-    fails, other = (1, 0) if kind == "generator of rank 1" else (0, 1)
+    fails, other = (1, 0) if kind in GENERATED else (0, 1)
     failed = [rank["failed"][kind] for rank in ranks]
     (name, text), (also, heard) = failed[fails], failed[other]
-    reason = "file 9 is gone" if fails else "sample 13"
+    reason = GENERATED[kind] if fails else "sample 13"
     assert name == also == ("UnknownError" if fails else "InvalidArgumentError")
     assert reason in text and reason in heard
     assert heard.startswith(f"rank {fails}/2 has stopped: {name}")

@@ -70,10 +70,11 @@ def test_open_draws_are_others_for_each_batch(runs):
 
 def test_an_error_is_every_ranks(runs):
     _, run = runs
-    for rank in run.results:
-        assert "ValueError: batch 3 is bad" in rank["failed"]["error"]
-    told = ["in __getitem__\n" in rank["failed"]["error"] for rank in run.results]
-    assert told.count(True) == 1, "its traceback once"
+    for number, place in enumerate((3, LENGTH - 1)):
+        errors = [rank["failed"]["errors"][number] for rank in run.results]
+        assert all(f"ValueError: batch {place} is bad" in error for error in errors)
+        told = ["in __getitem__\n" in error for error in errors]
+        assert told.count(True) == 1, "its traceback once"
 
 
 def test_fit_evaluate_and_predict_are_those_of_one_process(runs):

@@ -45,7 +45,10 @@ class Meetings:
         _living.add(self)
 
     def name(self, dataset: Any, dtype: Any) -> Any:
-        """(element, name of the iterator) for each of `dataset`, whose ranks gather `dtype`s."""
+        """(name of the iterator, element) for each of `dataset`, whose ranks gather `dtype`s.
+
+        The name comes first: others hear of an error before the first element, too.
+        """
         import tensorflow as tf
 
         self._dtype = dtype
@@ -58,7 +61,7 @@ class Meetings:
         options = tf.data.Options()
         # A thread that reads ahead would ask for more behind an error.
         options.experimental_optimization.inject_prefetch = False
-        named = tf.data.Dataset.zip((dataset, names)).with_options(options)
+        named = tf.data.Dataset.zip((names, dataset)).with_options(options)
         named._tf_mpi_meetings = self
         return named
 
@@ -140,16 +143,26 @@ def _message(error: BaseException) -> Any:
 
 
 def unless_told(gathered: Any) -> Any:
-    """`gathered`, a vector of bytes or of int64; raises if a rank has told an error in it."""
+    """`gathered`, int64 or bytes of one rank; raises if a rank has told an error in it.
+
+    Bytes are looked at where they end: of many, one after another, a message may be in the midst.
+    """
     import tensorflow as tf
 
-    end = np.array([_MAGIC]).view(gathered.dtype.as_numpy_dtype)
-    last = gathered[-len(end) :]
-    told = tf.size(last) == len(end)
-    told = tf.cond(told, lambda: tf.reduce_all(last == end), lambda: False)
+    if gathered.dtype == tf.int64:
+        return unless(tf.reduce_any(gathered == _MAGIC), gathered)
+    end = np.array([_MAGIC]).view(np.uint8)
+    last = gathered[-_WORD:]
+    told = tf.cond(tf.size(last) == _WORD, lambda: tf.reduce_all(last == end), lambda: False)
+    return unless(told, gathered)
+
+
+def unless(told: Any, gathered: Any, start: Any = 0) -> Any:
+    """`gathered`, unless it is `told` an error at `start`, which is raised."""
+    import tensorflow as tf
 
     def raised() -> Any:
-        text = tf.numpy_function(_hear, [gathered], tf.string)
+        text = tf.numpy_function(_hear, [gathered[start:]], tf.string)
         with tf.control_dependencies([tf.debugging.Assert(False, [text])]):
             return tf.identity(gathered)
 
@@ -159,9 +172,9 @@ def unless_told(gathered: Any) -> Any:
 
 
 def _hear(gathered: Any) -> bytes:
-    message = gathered.view(np.uint8)
-    (length,) = message[-2 * _WORD : -_WORD].view(np.int64)
-    text = message[-2 * _WORD - length : -2 * _WORD].tobytes()
+    words = gathered.view(np.int64)
+    end = int(np.argmax(words == _MAGIC))
+    text = words[: end - 1].tobytes()[-words[end - 1] :]
     rank, kind, reason = json.loads(text)
     heard = f"rank {rank}/{group.size} has stopped: {reason}"
     _heard[heard] = kind

@@ -9,7 +9,6 @@ docs/decisions/078-python-batches.md.
 
 from __future__ import annotations
 
-import builtins
 import collections
 import functools
 import itertools
@@ -19,22 +18,21 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from tensorflow.mpi._src.data import batch_shard, contents, input_stats, packing, streams
+from tensorflow.mpi._src.data import (
+    batch_shard,
+    contents,
+    failures,
+    input_stats,
+    packing,
+    streams,
+)
 from tensorflow.mpi._src.messaging import control_plane
-from tensorflow.mpi._src.presence import reasons
 from tensorflow.mpi._src.random import entropy, generators, host, own_rows
 from tensorflow.mpi._src.runtime import group, log
 
-_NOTHING, _BATCH, _ERROR = 0, 1, 2  # what a rank has in a turn
+_NOTHING, _BATCH = 0, 1  # what a rank has in a turn
 _LOOKED_AT = 1000  # elements of a list, at its beginning and its end
 _ENDLESS = -1
-
-_heard: list[str] = []  # errors of which all ranks have heard
-
-
-def all_have_heard(error: BaseException) -> bool:
-    """Whether this error of a data set is raised on all ranks."""
-    return any(text in str(error) for text in _heard)
 
 
 class Watched:
@@ -110,7 +108,6 @@ class Batches:
         self._pooled = workers > 1 or (workers > 0 and processes)
         self._ahead, self._pool = max(ahead, 1), pool
         self._iterations = 0
-        self._error: BaseException | None = None
         self.shared = False  # each rank makes its share
 
     def why_not(self) -> str | None:
@@ -162,10 +159,14 @@ class Batches:
         return np.array([seed, _ENDLESS if length is None else length, *order, digest], np.int64)
 
     def turns(self, begun: Any) -> Iterator[Any]:
-        """(what, an error's words, a batch): what this rank has in each turn of an iteration.
+        """(whether it is one, a batch): what this rank has in each turn of an iteration.
+
+        An error follows the turn in which it has no batch, for which all ranks have those before.
+        The others hear of it in the turn that comes then (failures.py).
 
         begun: what all ranks' `begin` have returned, one after another.
         """
+        self._begins.over(None)
         seed, length, digests = int(begun[0]), int(begun[1]), begun[-group.size :]
         order = begun[2 : -group.size]
         makers = group.size if len(set(digests.tolist())) == 1 else 1
@@ -185,14 +186,14 @@ class Batches:
         try:
             indices = ((int(order[at]) if len(order) else at, seed + at) for at in places)
             for batch in self._made(indices):
-                yield _BATCH, b"", self._standardize(batch)
+                yield True, self._standardize(batch)
                 made += 1
-        except Exception as error:
-            self._error = error
-            yield _ERROR, f"{type(error).__name__}\n{reasons.reason(error)}".encode(), nothing
-            return
-        for _ in range(made, -(-length // makers)):
-            yield _NOTHING, b"", nothing
+        except Exception:
+            yield False, nothing
+            raise
+        rest = range(made, -(-length // makers) + 1)  # one more, that may bring an error
+        for _ in rest if length != _ENDLESS else itertools.count():
+            yield False, nothing
 
     def _made(self, places: Iterator[tuple[int, int]]) -> Iterator[Any]:
         """The batches of (index, seed)."""
@@ -234,23 +235,18 @@ class Batches:
         import tensorflow as tf
 
         self.shared, self.spec = True, spec
-        signature = (tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string), spec)
+        signature = (tf.TensorSpec([], tf.bool), spec)
 
         def begin(element: Any) -> Any:
             mine = tf.ensure_shape(tf.numpy_function(self.begin, [], tf.int64), [None])
-            return streams.gather(mine, element[1])
+            return streams.gather(mine, element[0])
 
-        def message(what: Any, words: Any, batch: Any) -> Any:
+        def message(is_one: Any, batch: Any) -> Any:
             if input_stats.on():
                 rows = batch_shard.num_rows(spec, batch)
-                input_stats.add(made=tf.where(what == _BATCH, rows, 0))
-            return tf.switch_case(
-                tf.cast(what, tf.int32),
-                [
-                    lambda: packing.message(_NOTHING, []),
-                    lambda: packing.pack(spec, batch),
-                    lambda: packing.message(_ERROR, [tf.io.decode_raw(words, tf.uint8)]),
-                ],
+                input_stats.add(made=tf.where(is_one, rows, 0))
+            return tf.cond(
+                is_one, lambda: packing.pack(spec, batch), lambda: packing.message(_NOTHING, [])
             )
 
         def own(begun: Any) -> Any:
@@ -260,47 +256,32 @@ class Batches:
             packed = batch_shard.one_by_one(made, lambda element: message(*element))
             return packed if self._pooled else packed.prefetch(1)
 
+        def next_part(turn: Any, start: Any) -> tuple[Any, Any]:
+            what, end = packing.begins(turn, start)
+            return end, (what, start)
+
+        def heard(element: Any) -> Any:
+            """A turn, unless a rank tells an error in it; before any of its batches is there."""
+            name, mine = element
+            turn, zero = streams.gather(mine, name), tf.constant(0, tf.int64)
+            _, (what, start) = tf.while_loop(
+                lambda end, part: (part[0] <= _BATCH) & (end < tf.size(turn, tf.int64)),
+                lambda end, part: next_part(turn, end),
+                (zero, (zero, zero)),
+            )
+            return failures.unless(what > _BATCH, turn, start)
+
         def batches(turn: Any) -> Any:
             places = tf.data.Dataset.range(group.size)
-            found = places.scan(tf.constant(0, tf.int64), functools.partial(self._next, turn))
+            found = places.scan(tf.constant(0, tf.int64), lambda start, _: next_part(turn, start))
             found = found.take_while(lambda what, start: what == _BATCH)
             return batch_shard.one_by_one(found, lambda place: packing.unpack(spec, turn, place[1]))
 
-        once = streams.named(tf.data.Dataset.from_tensors(0), f"{label} begins", np.int64)
+        self._begins = failures.Meetings(f"{label} begins")
+        once = self._begins.name(tf.data.Dataset.from_tensors(0), np.int64)
         mine = input_stats.note_made(batch_shard.one_by_one(once, begin).flat_map(own))
-        turns = batch_shard.one_by_one(
-            streams.named(mine, label), lambda element: streams.gather(*element)
-        )
+        turns = batch_shard.one_by_one(streams.named(mine, label), heard)
         return turns.flat_map(batches)
-
-    def _next(self, turn: Any, start: Any, rank: Any) -> Any:
-        """The next rank's part of a turn: (where the one after it begins, (what it is, where)).
-
-        Raises what that rank's Python has raised.
-        """
-        import tensorflow as tf
-
-        what, end = packing.begins(turn, start)
-        failed = tf.cond(
-            tf.equal(what, _ERROR),
-            lambda: tf.numpy_function(
-                self._fail, [rank, turn[start + packing.BLOCK : end]], tf.bool
-            ),
-            lambda: tf.constant(False),
-        )
-        with tf.control_dependencies([failed]):
-            return end, (what, start)
-
-    def _fail(self, rank: Any, words: Any) -> bool:
-        kind, _, reason = bytes(words).decode().partition("\n")
-        if rank == group.rank and self._error is not None:
-            _heard.append(str(self._error))
-            raise self._error
-        text = f"{_name(self.dataset)} on rank {rank}, which has the traceback: {reason}"
-        _heard.append(text)
-        known = getattr(builtins, kind, None)
-        raises = isinstance(known, type) and issubclass(known, Exception)
-        raise (known if raises else RuntimeError)(text)  # type: ignore[misc]
 
 
 def dataset_of_all(batches: Batches, spec: Any, label: str) -> Any:

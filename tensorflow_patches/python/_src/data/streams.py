@@ -166,7 +166,7 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
         packed = mine.concatenate(packed)
 
     def received(element: Any) -> Any:
-        packed, name = element
+        name, packed = element
         if group.rank == 0:
             return gather(packed, name)
         from_rank_0 = gather(packed[:0], name)
@@ -232,7 +232,7 @@ def agree(dataset: Any, label: str) -> Any:
     endless = dataset.concatenate(tf.data.Dataset.from_tensors(end).repeat())
 
     def meet(element: Any) -> tuple[Any, Any]:
-        counted, name = element
+        name, counted = element
         everyone = tf.ensure_shape(gather(counted.rows[None], name), [group.size])
         rows = tf.maximum(everyone, 0)
         whole, own = tf.reduce_sum(rows), batch_shard.num_rows(spec.data, counted.data)
@@ -288,7 +288,7 @@ def every_nth(dataset: Any, drop_remainder: bool) -> Any:
 
 
 def named(dataset: Any, label: str, dtype: Any = np.uint8) -> Any:
-    """(element, name under which the ranks gather `dtype`s for it): see failures.Meetings."""
+    """(name under which the ranks gather `dtype`s for it, element): see failures.Meetings."""
     return failures.Meetings(label).name(dataset, dtype)
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tensorflow.mpi._src.data import failures, python_batches
+from tensorflow.mpi._src.data import failures
 from tensorflow.mpi._src.global_batch import plan
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.presence import presence, reasons
@@ -103,7 +103,7 @@ def _tell(call: Call, error: Exception) -> None:
     """
     if call.spec is None or group.size == 1 or "IteratorGetNext" not in str(error):
         return
-    if reasons.of_another_rank(error) is None and not python_batches.all_have_heard(error):
+    if reasons.of_another_rank(error) is None:
         label = f"an error: {called(call.kind, call.model)} has met {reasons.reason(error)}"
         with contextlib.suppress(Exception):  # this rank's own error is the one to raise
             control_plane.headers(label, None)
