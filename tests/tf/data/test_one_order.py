@@ -70,9 +70,13 @@ def test_two_views_of_a_sample_differ(ranks):
     assert all(one != other for one, other in first)
 
 
-def test_what_draws_in_order_is_said_with_its_remedy(run):
-    said = [text.count("draws for one sample after another") for text in run.stderr]
-    assert said == [1, 0] and "num_parallel_calls=tf.data.AUTOTUNE" in run.stderr[0]
+def test_what_ranks_cannot_share_is_said_with_its_remedy(run):
+    for what, remedy in {
+        "draws for one sample after another": "num_parallel_calls=tf.data.AUTOTUNE",
+        "is one stream, which no rank can skip in": "the batches of a keras.utils.PyDataset",
+    }.items():
+        assert [text.count(what) for text in run.stderr] == [1, 0]
+        assert remedy in run.stderr[0]
 
 
 @pytest.mark.parametrize("kind", [*FAILED, *GENERATED])

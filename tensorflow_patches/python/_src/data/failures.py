@@ -11,10 +11,12 @@ from __future__ import annotations
 import atexit
 import itertools
 import json
+import sys
 import weakref
 from typing import Any
 
 import numpy as np
+from tensorflow.mpi._src.data import batch_shard
 from tensorflow.mpi._src.messaging import collectives
 from tensorflow.mpi._src.presence import reasons
 from tensorflow.mpi._src.runtime import group
@@ -41,23 +43,29 @@ class Meetings:
         self._iterators = itertools.count()
         self._name = ""  # of the last one; "" also when that is over
         self._dtype: Any = None
-        self.began = 0
+        self.began = self._got = 0
         _living.add(self)
 
-    def name(self, dataset: Any, dtype: Any) -> Any:
+    def name(self, dataset: Any, dtype: Any, once: bool = False) -> Any:
         """(name of the iterator, element) for each of `dataset`, whose ranks gather `dtype`s.
 
         The name comes first: others hear of an error before the first element, too.
+
+        once: nothing comes behind an error, though a thread that reads ahead asks for it; `got` is
+        called for each element.
         """
         import tensorflow as tf
 
         self._dtype = dtype
 
-        def draw(_: Any) -> Any:
-            return tf.ensure_shape(tf.numpy_function(self._next_name, [], tf.string), [])
+        def draw(number: Any) -> Any:
+            return tf.ensure_shape(tf.numpy_function(self._name_for, [number], tf.string), [])
 
-        names = tf.data.Dataset.from_tensors(0).map(draw)
-        names = names.flat_map(lambda name: tf.data.Dataset.from_tensors(name).repeat())
+        if once:
+            names = batch_shard.one_by_one(tf.data.Dataset.range(sys.maxsize), draw)
+        else:
+            names = tf.data.Dataset.range(1).map(draw)
+            names = names.flat_map(lambda name: tf.data.Dataset.from_tensors(name).repeat())
         options = tf.data.Options()
         # A thread that reads ahead would ask for more behind an error.
         options.experimental_optimization.inject_prefetch = False
@@ -65,10 +73,18 @@ class Meetings:
         named._tf_mpi_meetings = self
         return named
 
-    def _next_name(self) -> bytes:
-        self.began = next(_numbers)
-        self._name = f"allgather {self._label}, iterator {next(self._iterators)}"
+    def _name_for(self, number: int) -> bytes:
+        """Of the iterator, for its element of this number."""
+        if number == 0:
+            self.began, self._got = next(_numbers), 0
+            self._name = f"allgather {self._label}, iterator {next(self._iterators)}"
+        if self._got != number and number:
+            raise RuntimeError("nothing comes behind an error")
         return self._name.encode()
+
+    def got(self) -> None:
+        """An element, and what the ranks have gathered for it."""
+        self._got += 1
 
     def is_under_way(self) -> bool:
         return bool(self._name)

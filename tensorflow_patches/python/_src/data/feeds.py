@@ -112,11 +112,12 @@ def shard_of(given: Given) -> Feed:
     stream = _made_by_all(given, stream, label) or streams.same_everywhere(
         stream, label, given.what, given.sizes is not None
     )
-    if given.once and stream.fed:
+    if stream.fed and stream.once and given.made is None and given.sizes is None:
         log.once(
-            f"{given.what}: a Python generator is one stream, which no rank can skip in: it runs "
-            "on every rank, and rank 0's batches are sent to all. Ranks share the batches of a "
-            "keras.utils.PyDataset",
+            f"{given.what}: Python that makes or changes samples (a generator, py_function, "
+            "numpy_function) is one stream, which no rank can skip in: it runs on every rank, and "
+            "rank 0's batches are sent to all. Ranks share maps of TensorFlow's ops alone, and the "
+            "batches of a keras.utils.PyDataset",
             key="one stream",
         )
     num_batches = None if stream.length == "endless" else stream.length

@@ -165,8 +165,16 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
         mine = _packed(batch_shard.made(dataset, batch_shard.is_batched(spec)), by_python)
         packed = mine.concatenate(packed)
 
+    meetings = failures.Meetings(label)
+
     def received(element: Any) -> Any:
-        name, packed = element
+        found = of_rank_0(*element)
+        if by_python:
+            with tf.control_dependencies([found]):
+                tf.numpy_function(meetings.got, [], [])
+        return found
+
+    def of_rank_0(name: Any, packed: Any) -> Any:
         if group.rank == 0:
             return gather(packed, name)
         from_rank_0 = gather(packed[:0], name)
@@ -179,7 +187,8 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
                 return tf.identity(from_rank_0)
         return from_rank_0
 
-    elements = batch_shard.one_by_one(named(packed, label), received)
+    elements = meetings.name(packed, np.uint8, once=by_python)
+    elements = batch_shard.one_by_one(elements, received)
     elements = elements.take_while(lambda packed: packed[0] != packing.END)
     return batch_shard.one_by_one(elements, lambda packed: packing.unpack(spec, packed))
 
