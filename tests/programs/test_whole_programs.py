@@ -20,11 +20,15 @@ def test_a_difference_is_seen() -> None:
     assert max(differences({"error": "..."}, one).values()) > CLOSE
 
 
+# A launch for each of those that train five variants for 50 steps.
+LONG = "noise"
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("room", [*(room for room in ROOMS if room != LONG), *programs([LONG])])
 def test_programs(room: str, ranks: int) -> None:
     found = list(run(programs([room]), ranks))
-    assert len(found) >= 5
+    assert len(found) >= (1 if room.startswith(LONG) else 5)
     apart = {name: far for name, far, _ in found if max(far.values()) > CLOSE}
     assert set(apart) == set(UNLIKE) & {name for name, _, _ in found}, apart
