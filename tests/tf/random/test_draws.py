@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from installed import is_before
 from tiers import full
 
 APART = {0, 1, 2, 3, 4, 8, 11, 12}  # of what steps.py draws: these are for the samples
@@ -57,7 +58,9 @@ def test_a_step_draws_its_rows_of_what_one_process_draws(launch, scripts, kind):
     for place, (one, mine, theirs) in enumerate(
         zip(alone["compiled"], first["compiled"], second["compiled"])
     ):
-        assert any(mine) and one == mine and (mine != theirs) == (place < 4), (place, mine, theirs)
+        assert any(mine) and (mine != theirs) == (place < 4), (place, mine, theirs)
+        # XLA draws alike without a seed; TensorFlow's kernels otherwise in each job.
+        assert one == mine or is_before("2.20"), (place, one, mine)
     for case in ("even", "uneven", "seeded"):
         assert len(first[case]) == len(second[case]) == 2
         for one, mine, theirs in zip(alone[case], first[case], second[case]):
