@@ -31,6 +31,7 @@ def of(
     variants: Sequence[Any] = ALL,
     *,
     steps: int = 50,
+    seed: int = 1,
     after: Callable[[Any, Any], Any] | None = None,
 ) -> dict[str, Any]:
     """What came out, by variant.
@@ -49,7 +50,7 @@ def of(
             continue
         keras = _package(package)
         keras.backend.clear_session()
-        keras.utils.set_random_seed(1)
+        keras.utils.set_random_seed(seed)
         model = make(keras)
         how = {"jit_compile": kind == "jit", "run_eagerly": kind == "eager"}
         if hasattr(model, "compile_for"):

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "gtest/gtest.h"
+#include "tests/core/agreement/steps.h"
 #include "tests/core/support/decorated.h"
 #include "tests/core/support/elements.h"
 #include "tests/core/support/job.h"
@@ -184,8 +185,12 @@ TEST_F(EngineTest, SmallTensorsShareCollectives) {
     endings.push_back(Submit(ranks[0], MakeRequest(jobs[i], zero.In(i), zero.outputs[i].data())));
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  std::vector<Request> requests;
   for (size_t i = 0; i < jobs.size(); ++i) {
-    endings.push_back(Submit(ranks[1], MakeRequest(jobs[i], one.In(i), one.outputs[i].data())));
+    requests.push_back(MakeRequest(jobs[i], one.In(i), one.outputs[i].data()));
+  }
+  for (Ending& ending : SubmitAll(ranks[1], std::move(requests))) {
+    endings.push_back(std::move(ending));
   }
   EXPECT_EQ(AwaitAll(endings), "");
   for (int rank : {0, 1}) {

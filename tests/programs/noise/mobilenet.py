@@ -30,4 +30,5 @@ def data(rows):
     return x, variants.labels(x)
 
 
-done(variants=variants.of(make, data))
+# With seed 1 a compiled step has an input of a ReLU6 1.2e-7 from its kink: rounding decides.
+done(variants=variants.of(make, data, seed=2))

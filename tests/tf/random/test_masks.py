@@ -111,7 +111,7 @@ def test_in_a_loop_over_divided_data(scripts, where: str) -> None:
     """
     env = {"TF_MPI_SHARD": "dataset"} if where == "loop" else None
     draws = [draw for draw in QUICK if draw not in NOT_FIRST]
-    check(scripts, 2, (where, "graph", *draws), env=env, pooled=env is None)
+    check(scripts, 2, (where, "graph", *draws), env=env)
 
 
 @pytest.mark.full
