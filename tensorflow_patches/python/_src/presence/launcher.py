@@ -47,8 +47,11 @@ class Launcher:
         return now.has_ended or now.began != self._began
 
     def cores(self) -> set[int]:
-        """The processors, by the kernel's numbers, that it may use, and give to ranks."""
-        return os.sched_getaffinity(self._pid)
+        """The processors, by the kernel's numbers, that it may use, and give to ranks; none if it
+        is gone."""
+        with contextlib.suppress(OSError):
+            return os.sched_getaffinity(self._pid)
+        return set()
 
     def end_with_it(self) -> None:
         """Ends this process if the launcher is gone; on any thread."""
