@@ -22,7 +22,7 @@ def install() -> None:
     """Called once. Raises ImportError if TensorFlow's libraries were loaded before ours."""
     engine.check_kernels_were_seen()
     engine.when_it_ends(
-        always=saves.at_end,
+        always=_files_at_end,
         in_order=_ends,
         report=report.show,
     )
@@ -42,3 +42,8 @@ def _ends() -> None:
     """At the end of the script, before this rank joins."""
     own_updates.warn_if_nothing_was_averaged()
     report.note_input(input_stats.gather())
+
+
+def _files_at_end(why: str | None) -> None:
+    writes.at_end()
+    saves.at_end(why)

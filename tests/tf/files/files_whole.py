@@ -244,15 +244,22 @@ for write in (emptied, text, dropped, pickled, zipped, saved, hdf5, records, gfi
     together(write.__name__, write)
 with open("appended.csv", "a") as file:
     file.write("once\n")
+open_databases = []
 for database in ("results.db", "read.db"):  # one is only read: made by rank 0
     if RANK == 0 or database == "results.db":
-        with contextlib.closing(sqlite3.connect(database, timeout=30)) as connection:
+        connection = sqlite3.connect(database, timeout=30)  # left open until the end
+        with connection:
             connection.execute("create table if not exists t (value integer)")
             connection.execute("insert into t values (1)")
-            connection.commit()
+        open_databases.append(connection)
 tf.mpi.barrier()
 time.sleep(0.1)  # of the file system's clock
-with contextlib.closing(sqlite3.connect("read.db")) as connection:
+with contextlib.closing(sqlite3.connect("read.db", timeout=30)) as connection:
+    tf.mpi.barrier()
+    if RANK == 0:
+        connection.execute("update t set value = 2")
+        connection.commit()
+    tf.mpi.barrier()
     printed["inserted"] = len(connection.execute("select * from t").fetchall())
 printed["count"] = counted_under_a_lock()
 printed["logs"] = logs()

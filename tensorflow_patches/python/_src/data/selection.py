@@ -152,9 +152,10 @@ def _selected_zip(dataset: Any, found: Found) -> Any:
     if all(part is None for part in parts):
         return None
     for place, source in enumerate(dataset._inputs()):
-        if parts[place] is None and not transformations.comes_of_batch(source):
-            return None
-        parts[place] = parts[place] or _own_rows(source)
+        if parts[place] is None:
+            if not transformations.comes_of_batch(source):
+                return None
+            parts[place] = _own_rows(source)
     found.shared.append(dataset)
     zipped = tf.data.Dataset.zip(nest.pack_sequence_as(dataset._datasets, parts))
 

@@ -12,7 +12,6 @@ import contextlib
 import functools
 import io
 import os
-import time
 import weakref
 from typing import Any
 
@@ -21,9 +20,10 @@ from tensorflow.mpi._src.lifecycle import engine
 from tensorflow.mpi._src.runtime import c_api, group, log
 
 _MODES = {"w", "wt", "tw", "wb", "bw", "w+", "w+t", "wt+", "wb+", "w+b", "bw+"}
-_APPENDS, _CONNECTS = "appends to ", "connects to "
+_APPENDS, _CHANGES = "appends to ", "changes rows of "
 _appended: set[tuple[str, int]] = set()  # paths and numbers of files; on ranks 0 and 1
-_databases: dict[str, float] = {}  # when rank 1 has first opened them
+_databases: set[str] = set()  # of which this rank has changed rows; on ranks 0 and 1
+_connections: weakref.WeakSet[Any] = weakref.WeakSet()  # to databases
 _files: weakref.WeakSet[Any] = weakref.WeakSet()  # that _open() has returned
 
 
@@ -198,35 +198,70 @@ def _say_what_all_append_to() -> None:
 
 
 def connecting(connect: Any) -> Any:
-    """Of sqlite3.connect: rank 0 posts the path of a database, and rank 1 notes it."""
+    """Of sqlite3.connect: whether a rank has changed rows of a database is noted.
+
+    Not of connections whose class the script chooses.
+    """
 
     @functools.wraps(connect)
     def connects(database: Any, *args: Any, **kwargs: Any) -> Any:
-        connection = connect(database, *args, **kwargs)
+        if group.rank > 1 or "factory" in kwargs or len(args) > 4:
+            return connect(database, *args, **kwargs)
+        connection = connect(database, *args, factory=_noting_connection(), **kwargs)
         if isinstance(database, (str, bytes, os.PathLike)) and os.path.isfile(database):
-            path = os.path.abspath(os.fsdecode(database))
-            if path not in _databases and group.rank <= 1:
-                _databases[path] = time.time()
-                if group.rank == 0:
-                    c_api.load().tfmpi_post(f"{_CONNECTS}{path}".encode())
+            connection.tf_mpi_path = os.path.abspath(os.fsdecode(database))
+            _connections.add(connection)
         return connection
 
     return connects
 
 
+@functools.cache
+def _noting_connection() -> Any:
+    import sqlite3
+
+    class Connection(sqlite3.Connection):
+        tf_mpi_path = ""
+
+        def close(self) -> None:
+            _note_changes(self)
+            super().close()
+
+        def __del__(self) -> None:
+            if self.tf_mpi_path:
+                _note_changes(self)
+
+    return Connection
+
+
+def at_end() -> None:
+    """At exit, before the ranks join: connections that the script has left open."""
+    for connection in list(_connections):
+        _note_changes(connection)
+        connection.tf_mpi_path = ""
+
+
+def _note_changes(connection: Any) -> None:
+    """Rank 0 posts a database of which it has changed rows, and rank 1 notes it."""
+    path = connection.tf_mpi_path
+    with contextlib.suppress(Exception):  # it is closed, or another thread's
+        if path and path not in _databases and connection.total_changes:
+            _databases.add(path)
+            if group.rank == 0:
+                c_api.load().tfmpi_post(f"{_CHANGES}{path}".encode())
+
+
 def _say_what_all_change() -> None:
-    """On rank 1, at exit: of databases that rank 0 has open, too, those that somebody changed."""
-    for path, since in _databases.items():
-        with contextlib.suppress(OSError):
-            changed = os.path.getmtime(path) >= since
-            if changed and c_api.load().tfmpi_posted(f"{_CONNECTS}{path}".encode()):
-                log.once(
-                    f"each of the {group.size} ranks has written to the database '{path}': what "
-                    f"all of them insert is there {group.size} times. Write on one rank: if "
-                    "tf.mpi.rank() == 0",
-                    key="all insert",
-                    every_rank=True,
-                )
+    """On rank 1, at exit."""
+    for path in _databases:
+        if c_api.load().tfmpi_posted(f"{_CHANGES}{path}".encode()):
+            log.once(
+                f"each of the {group.size} ranks has written to the database '{path}': what all "
+                f"of them insert is there {group.size} times. Write on one rank: if "
+                "tf.mpi.rank() == 0",
+                key="all insert",
+                every_rank=True,
+            )
 
 
 def locking(lock: Any) -> Any:

@@ -3,8 +3,8 @@
 MPI_Init and MPI_Finalize know no deadline, and a script that has ended waits for the others' ends.
 A thread looks after such a wait: it says whom this rank waits for and what can be seen of them, and
 ends the process after TF_MPI_STALL_TIMEOUT; then the launcher ends the job. It also sees when the
-launcher is gone. One rank of a node
-speaks for all. The thread imports nothing: the main thread may hold the locks of imports.
+launcher is gone. One rank of a node speaks for all. The thread imports nothing: the main thread may
+hold the locks of imports.
 """
 
 from __future__ import annotations
