@@ -59,6 +59,6 @@ if len(sys.argv) > 2:  # afterwards: reads what was saved
 else:
     x = np.random.default_rng(0).normal(size=[160, 3]).astype(np.float32)
     new_model().fit(
-        x, x.sum(1, keepdims=True), batch_size=8, epochs=3, verbose=0, callbacks=[Told()]
+        x, x.sum(1, keepdims=True), batch_size=8, epochs=100, verbose=0, callbacks=[Told()]
     )
     print("NOT ENDED", flush=True)

@@ -20,7 +20,7 @@ from typing import Any
 
 from tensorflow.mpi._src.average import own_updates
 from tensorflow.mpi._src.global_batch import batch, states
-from tensorflow.mpi._src.keras import adapters, calls, generators
+from tensorflow.mpi._src.keras import adapters, batch_logs, calls, generators
 from tensorflow.mpi._src.keras import logs as logs_of_ranks
 from tensorflow.mpi._src.messaging import collectives, control_plane
 from tensorflow.mpi._src.presence import presence
@@ -31,9 +31,8 @@ _fits = itertools.count(1)
 _evaluations = itertools.count(1)
 _epoch_ends = itertools.count(1)
 _predictions = itertools.count(1)
-_batch_logs = itertools.count(1)
 _inside = threading.local()
-_READS_TEST = "_tf_mpi_reads_test"  # on a CallbackList
+_READS_TEST = "_tf_mpi_read_test"  # on a CallbackList
 
 _READ_HOOKS = {
     "train_step": ("on_batch_end", "on_train_batch_end"),
@@ -48,7 +47,7 @@ class _Fit:
         self.name = f"fit {next(_fits)}"
         self.batches = itertools.count(1)
         self.agree_on_each_batch = False
-        self.reads_logs = False  # a callback reads those of each batch
+        self.read: batch_logs.Batches | None = None  # whose logs a callback may look at
         self.gradients = _averaged_gradients()
         self.weights: list[int] | None = None  # digests at the start; None: not built yet
 
@@ -67,13 +66,15 @@ def fit_begins(callbacks: Any) -> None:
         [any(map(adapters.may_stop_a_batch, callbacks.callbacks)), _reads(callbacks, "train_step")],
     )
     fit.agree_on_each_batch = any(stops for stops, _ in everyone)
-    fit.reads_logs = any(reads for _, reads in everyone)
+    if any(reads for _, reads in everyone):
+        fit.read = batch_logs.Batches(model, "train_step", f"{fit.name} batch")
     generators.set_apart(model)
     fit.weights = _trainable_digests(model)
 
 
 def _meet(label: str, model: Any, flags: Any = None) -> list[Any]:
     """All ranks begin the same: synchronizes what is new or restored; every rank's `flags`."""
+    batch_logs.before_call()
     everyone = control_plane.headers(label, [initial_broadcast.changed(), flags])
     initial_broadcast.before_model_runs(
         f"start of {label}", _variables(model), any(changed for changed, _ in everyone)
@@ -82,7 +83,7 @@ def _meet(label: str, model: Any, flags: Any = None) -> list[Any]:
 
 
 def _reads(callbacks: Any, step: str) -> bool:
-    """Whether a callback may read the logs of each batch; a progress bar shows rank 0's."""
+    """Whether a callback may read the logs of a batch; a progress bar shows rank 0's."""
     hooks_of_step = _READ_HOOKS[step]
     return any(adapters.may_read_logs(one, hooks_of_step) for one in callbacks.callbacks)
 
@@ -96,23 +97,27 @@ def with_whole_logs(step: str) -> Any:
                 presence.stepped(int(batch) + 1)
             # One that the script drives may have none; tf_keras's then lacks the name, too.
             model = getattr(self, "model", None)
-            if model is not None:
-                logs_of_ranks.take_weight(model, step, logs)
-                if _reads_now(self, step):
-                    label = f"batch logs {next(_batch_logs)}"
-                    logs_of_ranks.of_batch(model, step, logs, label)
-            return original(self, batch, logs)
+            if model is None:
+                return original(self, batch, logs)
+            logs_of_ranks.take_weight(model, step, logs)
+            batches = _read_now(self, step)
+            if batches is None or type(logs) is not dict:
+                return original(self, batch, logs)
+            result = original(self, batch, batches.begin(logs))
+            if batches.end():
+                model.stop_training = True
+            return result
 
         return batch_end
 
     return make
 
 
-def _reads_now(callbacks: Any, step: str) -> bool:
+def _read_now(callbacks: Any, step: str) -> batch_logs.Batches | None:
     if step == "test_step":
-        return bool(callbacks.__dict__.get(_READS_TEST, False))
+        return callbacks.__dict__.get(_READS_TEST)
     fit: _Fit | None = callbacks.__dict__.get("_tf_mpi_fit")
-    return fit is not None and fit.reads_logs
+    return None if fit is None else fit.read
 
 
 def _variables(model: Any) -> list[Any]:
@@ -148,7 +153,7 @@ def batch_ends(callbacks: Any) -> None:
         return
     if next(fit.batches) == 1:
         _check_averaged(fit, callbacks.model)
-    if fit.agree_on_each_batch:
+    if fit.agree_on_each_batch and fit.read is None:
         _agree_on_stop(f"{fit.name} batch", callbacks.model)
 
 
@@ -201,8 +206,13 @@ def epoch_ends(callbacks: Any) -> None:
 def evaluation_begins(callbacks: Any) -> None:
     if calls.innermost() is not None:
         reads = _reads(callbacks, "test_step")
-        everyone = _use_begins(f"evaluation {next(_evaluations)}", callbacks.model, reads)
-        callbacks.__dict__[_READS_TEST] = any(everyone)
+        label = f"evaluation {next(_evaluations)}"
+        everyone = _use_begins(label, callbacks.model, reads)
+        callbacks.__dict__[_READS_TEST] = (
+            batch_logs.Batches(callbacks.model, "test_step", f"{label} batch")
+            if any(everyone)
+            else None
+        )
 
 
 def prediction_begins(callbacks: Any) -> None:

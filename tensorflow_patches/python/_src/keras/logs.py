@@ -13,9 +13,9 @@ from typing import Any
 
 from tensorflow.mpi._src.global_batch import metrics, plan, results
 from tensorflow.mpi._src.messaging import control_plane
-from tensorflow.mpi._src.runtime import group
 from tensorflow.mpi._src.variables import unwrap
 
+States = list[tuple[Any, str]]
 _WEIGHTS = "_tf_mpi_weights"  # on a model: of the last batch, by the kind of step
 
 
@@ -34,15 +34,15 @@ def sum_metrics(model: Any, kind: str, label: str) -> None:
     before that, as after an evaluation in the middle of an epoch, each rank adds to that sum, and
     the next one counts it once.
     """
-    _assign(_totals(model, kind, label))
+    _assign(_over_ranks(states_of(model, kind), label))
 
 
-def sum_states(states: list[tuple[Any, str]], label: str) -> None:
+def sum_states(states: States, label: str) -> None:
     """As sum_metrics, of metrics of no model: variables, and how, as _over_ranks has it."""
     found: dict[int, tuple[Any, str]] = {}
     for variable, how in states:
         found.setdefault(id(variable), (variable, how))
-    _assign(_over_ranks(list(found.values()), label))
+    _assign(_over_ranks([pair for pair in found.values() if _has_numbers(pair[0])], label))
 
 
 def _assign(totals: list[tuple[Any, Any]]) -> None:
@@ -52,21 +52,21 @@ def _assign(totals: list[tuple[Any, Any]]) -> None:
 
 
 @contextlib.contextmanager
-def summed_metrics(model: Any, kind: str, label: str) -> Iterator[None]:
-    """Inside, metrics have their sums over ranks."""
-    totals = _totals(model, kind, label)
-    own = [_numpy(variable) for variable, _ in totals]
+def _summed_metrics(states: States, values: list[Any], label: str) -> Iterator[None]:
+    """Inside, metrics have the sums over ranks of `values`."""
+    totals = _over_ranks(states, label, values)
+    now = [_numpy(variable) for variable, _ in totals]
     for variable, total in totals:
         variable.assign(total)
     try:
         yield
     finally:
-        for (variable, _), value in zip(totals, own, strict=True):
+        for (variable, _), value in zip(totals, now, strict=True):
             variable.assign(value)
 
 
-def _totals(model: Any, kind: str, label: str) -> list[tuple[Any, Any]]:
-    """The metrics' variables and their values over all ranks."""
+def states_of(model: Any, kind: str) -> States:
+    """The metrics' variables, and how those of the ranks become one: see _over_ranks."""
     found: dict[int, tuple[Any, str]] = {}
     now = plan.current(model, kind)
     everything = now is not None and now.is_whole
@@ -76,32 +76,55 @@ def _totals(model: Any, kind: str, label: str) -> list[tuple[Any, Any]]:
             is_alike = everything or id(unwrap.tf_variable(variable)) in alike
             how = str(getattr(variable, "aggregation", "sum")).rpartition(".")[2].lower()
             found.setdefault(id(variable), (variable, "alike" if is_alike else how))
-    return _over_ranks(list(found.values()), label)
+    return [pair for pair in found.values() if _has_numbers(pair[0])]
 
 
-def _over_ranks(found: list[tuple[Any, str]], label: str) -> list[tuple[Any, Any]]:
-    """Variables, and their values over all ranks.
+def values_of(states: States) -> list[Any]:
+    """Tensors, and what of each is the ranks' sum already.
+
+    A variable that changes later leaves them as they are.
+    """
+    from tensorflow.python.ops import gen_resource_variable_ops as ops
+
+    plain = [unwrap.tf_variable(variable) for variable, _ in states]
+    # A tenth of what read_value takes, after each batch.
+    return [
+        (
+            ops.read_variable_op(variable.handle, variable.dtype),
+            variable.__dict__.get(metrics.BASE, 0),
+        )
+        for variable in plain
+    ]
+
+
+def _has_numbers(variable: Any) -> bool:
+    return bool(unwrap.tf_variable(variable).dtype.is_numpy_compatible)
+
+
+def _over_ranks(
+    states: States, label: str, taken: list[Any] | None = None
+) -> list[tuple[Any, Any]]:
+    """Variables, and their values over all ranks, of `taken`: values_of at another time.
 
     How: "sum" or "mean"; by the variable's aggregation, as in tf.distribute. If that is neither, or
     the metric has seen the whole batch on every rank ("alike"), rank 0's is every rank's.
     """
     import numpy as np
 
-    kept = [pair for pair in found if unwrap.tf_variable(pair[0]).dtype.is_numpy_compatible]
-    if not kept:
+    if not states:
         return []
-    values = [_numpy(variable) for variable, _ in kept]
+    taken = taken or values_of(states)
+    values = [np.array(tensor) for tensor, _ in taken]
     shapes = [
         f"{variable.name} {value.dtype.name} {list(value.shape)}"
-        for (variable, _), value in zip(kept, values)
+        for (variable, _), value in zip(states, values)
     ]
     everyone = control_plane.gather(label, shapes, [value.astype(np.float64) for value in values])
     _check_same(label, [theirs for theirs, _ in everyone])
     totals = []
-    for index, ((variable, how), value) in enumerate(zip(kept, values)):
+    for index, ((variable, how), value) in enumerate(zip(states, values)):
         parts = [arrays[index] for _, arrays in everyone]
-        base = unwrap.tf_variable(variable).__dict__.get(metrics.BASE, 0)
-        total = parts[0]
+        total, base = parts[0], taken[index][1]
         if how == "sum":
             total = sum(parts) - (len(parts) - 1) * np.asarray(base, np.float64)
         elif how == "mean":
@@ -192,17 +215,16 @@ def _replaced(logs: Any, found: dict[tuple[str, ...], Any], path: tuple[str, ...
     }
 
 
-def of_batch(model: Any, kind: str, logs: Any, label: str) -> None:
-    """The logs of a batch become those of all ranks' samples, in place."""
-    if type(logs) is not dict or group.size == 1:
-        return
-    with summed_metrics(model, kind, f"{label} metrics"):
+def of_batch(
+    model: Any, kind: str, logs: dict[str, Any], states: States, values: list[Any], label: str
+) -> dict[str, Any]:
+    """The logs of a batch of all ranks' samples; `logs` and `values` are this rank's."""
+    with _summed_metrics(states, values, f"{label} metrics"):
         known = model.get_metrics_result()
         if set(known) == set(logs):
-            whole = {name: _number(known[name]) for name in logs}
-        else:
-            whole = returned(model, kind, logs, f"{label} logs")
-    logs.update(whole)
+            return {name: _number(known[name]) for name in logs}
+        whole: dict[str, Any] = returned(model, kind, logs, f"{label} logs")
+        return whole
 
 
 def _number(value: Any) -> Any:

@@ -11,6 +11,7 @@ from tensorflow.mpi._src.global_batch import losses, metrics
 from tensorflow.mpi._src.interpose.rows import How, Row
 from tensorflow.mpi._src.keras import (
     adapters,
+    batch_logs,
     batch_norm,
     calls,
     data,
@@ -130,6 +131,12 @@ KERAS = (
         "a callback that reads logs reads all ranks'", _DECISIONS),
     Row(f"{_LIST}.on_test_batch_end", How.WRAP, fit.with_whole_logs("test_step"),
         "a callback that reads logs reads all ranks'", _DECISIONS),
+    Row("{keras.src.utils.python_utils:pythonify_logs,"
+        "tf_keras.src.utils.tf_utils:sync_to_numpy_or_python_type}", How.WRAP,
+        batch_logs.passing_on, "logs are exchanged where they are looked at", _DECISIONS),
+    Row("{keras.src.callbacks.progbar_logger:ProgbarLogger._update_progbar,"
+        "tf_keras.src.callbacks:ProgbarLogger._batch_update_progbar}", How.WRAP,
+        batch_logs.showing_own, "a progress bar's look exchanges nothing", _DECISIONS),
     Row(f"{_LIST}.on_train_batch_end", How.AFTER, fit.batch_ends,
         "one rank's stop stops all", _DECISIONS),
     Row(f"{_LIST}.on_epoch_end", How.AFTER, fit.epoch_ends,

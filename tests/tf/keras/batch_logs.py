@@ -1,0 +1,100 @@
+"""Callbacks that look at a batch's logs late, seldom, on one rank only, or never.
+
+Arguments: keras or tf_keras, then ways to look.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from common import result
+
+if "tf_keras" in sys.argv:
+    import tf_keras as keras
+else:
+    import keras
+
+RANK = tf.mpi.rank()
+x = np.random.default_rng(3).normal(size=(42, 6)).astype(np.float32)
+y = x[:, :1] * x[:, 1:2] + 1
+
+
+def exchanges() -> int:
+    """How often the ranks have met; 0 in one process."""
+    module = sys.modules.get("tensorflow.mpi._src.messaging.collectives")
+    return 0 if module is None else module.started
+
+
+class Looks(keras.callbacks.Callback):
+    """One way to look, on one rank where `rank` is given; what it has seen."""
+
+    def __init__(self, way: str, rank: int | None = None) -> None:
+        super().__init__()
+        self.way, self.rank = way, rank
+        self.seen: list[Any] = []
+        self.kept: list[Any] = []
+        self.met: list[int] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.met.append(exchanges())
+        if self.rank in (None, RANK):
+            getattr(self, self.way)(batch, logs)
+        if self.way == "shows" and batch == 3:
+            self.seen += self.model.evaluate(x[:9], y[:9], verbose=0)
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self.way == "seldom" and self.rank in (None, RANK):
+            self.seldom(batch, logs)
+
+    def never(self, batch: int, logs: Any) -> None:
+        assert "loss" in logs and len(logs) == 2 and logs
+
+    def seldom(self, batch: int, logs: Any) -> None:
+        if batch == 2:
+            self.seen += [logs["loss"], logs["mae"]]
+
+    def spread(self, batch: int, logs: Any) -> None:
+        self.seen += [dict(**logs)["loss"], {**logs}["mae"]]
+
+    def whole(self, batch: int, logs: Any) -> None:
+        self.seen += [*dict(logs).values(), *[value for _, value in sorted(logs.items())]]
+
+    def keeps(self, batch: int, logs: Any) -> None:
+        self.kept.append(logs)
+
+    def evaluates(self, batch: int, logs: Any) -> None:
+        self.seen += self.model.evaluate(x[:9], y[:9], verbose=0)
+        self.seen += [logs.get("loss"), logs.get("mae")]
+
+    def shows(self, batch: int, logs: Any) -> None:
+        """As a script that prints on rank 0, and then evaluates."""
+        self.seen.append(logs["loss"])
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.seen += [value for kept in self.kept for value in kept.values()]
+
+
+def train(*callbacks: Any) -> None:
+    keras.utils.set_random_seed(4)
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.05), "mse", metrics=["mae"])
+    model.fit(
+        x, y, batch_size=9, epochs=2, verbose=0, shuffle=False, validation_data=(x[:30], y[:30]),
+        validation_batch_size=10, callbacks=list(callbacks),
+    )  # fmt: skip
+
+
+ways = sys.argv[2:]
+found: dict[str, Any] = {}
+for name in ways:
+    way, _, alone = name.partition(", ")
+    looks, other = Looks(way, 1 if alone else None), Looks("never")
+    train(other, looks)
+    found[name] = looks.seen
+never = Looks("never")
+train(never)
+found["meetings"] = np.diff(never.met[:4]).tolist()  # between batches of one epoch
+result(found)

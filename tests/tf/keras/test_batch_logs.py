@@ -1,0 +1,32 @@
+"""A batch's logs are all ranks' for a callback that looks at them, when and where it does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from reference import reference
+from tiers import full
+
+SCRIPT = "batch_logs.py"
+SOME = ("seldom", "evaluates", "keeps, one rank", "shows, one rank")
+MORE = (*SOME, "spread", "whole", "keeps", "seldom, one rank", "spread, one rank")
+
+
+@pytest.mark.parametrize(
+    "ranks, keras, ways",
+    [(2, "keras", SOME), full(2, "keras", MORE), full(2, "tf_keras", MORE), full(3, "keras", MORE)],
+)
+def test_a_look_at_logs_sees_all_ranks(launch, scripts, ranks, keras, ways):
+    plain = sorted({way.partition(", ")[0] for way in ways})
+    one = reference(scripts / SCRIPT, args=[keras, *plain])[0]
+    ranks = launch(scripts / SCRIPT, args=[keras, *ways], np=ranks, timeout=120).check().results
+    for way in ways:
+        for rank, result in enumerate(ranks):
+            name, _, alone = way.partition(", ")
+            expected = one[name]
+            if alone and rank != 1:  # an evaluation in each of two epochs, of five batches each
+                expected = [*expected[4:6], *expected[11:13]] if name == "shows" else []
+            assert np.allclose(result[way], expected, rtol=1e-5), (way, rank)
+    for result in ranks:
+        assert result["meetings"] == [1, 1, 1]  # of logs that nobody looks at nothing is exchanged
