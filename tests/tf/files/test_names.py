@@ -45,10 +45,15 @@ def test_a_rank_loads_what_was_saved(named):
         assert printed["common"] == printed["all"]
 
 
-def test_a_cache_that_is_complete_is_read_by_all_ranks(named):
-    """Another run decodes nothing, on any rank."""
-    run, _, _ = named
-    assert [printed["from the file"] for printed in run.results] == [True, True]
+def test_a_cache_in_a_file_is_whole_or_not_there(named):
+    """Each rank decodes all samples to fill it, once; another run decodes nothing, on any rank."""
+    run, _, root = named
+    for printed in run.results:
+        assert printed["from the file"]
+        assert printed["decoded"] == [1, 0]
+        assert printed["half"] == [0, 1, 2]  # and not what rank 0 has written so far
+    assert "a file of its own, of which rank 0's stays: every rank does all" in run.stderr[0]
+    assert not list((root / "ranks").glob("cut*"))
 
 
 def test_the_names_of_one_process_are_left(named):

@@ -461,7 +461,8 @@ def _described(wall: Wall) -> tuple[str, str]:
     if name == "padded_batch":
         return "padded_batch()", "pads to the longest sample of a batch"
     if name == "cache":
-        return "cache(file)", "is filled with all samples"
+        mine = "on each rank into a file of its own, of which rank 0's stays"
+        return "cache(file)", f"is filled with all samples, {mine}"
     return f"{name}()", "needs every sample before it"
 
 

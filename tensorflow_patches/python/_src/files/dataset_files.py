@@ -27,7 +27,7 @@ def own_cache(cache: Any) -> Any:
         import tensorflow as tf
 
         text = _text(filename)
-        if not text or os.path.exists(f"{text}.index"):  # nothing, or it is complete
+        if not text or _is_whole(text):
             return cache(dataset, filename, name)
         made = cache(dataset, os.path.join(_folder(text), os.path.basename(text)), name)
         # Where it lies is another place on each rank, and tells nothing of its elements.
@@ -35,6 +35,12 @@ def own_cache(cache: Any) -> Any:
         return made
 
     return cached
+
+
+def _is_whole(path: str) -> bool:
+    """Whether a cache is there. TensorFlow writes its index before it removes what locks it."""
+    locked = glob.glob(f"{glob.escape(path)}_*.lockfile")
+    return os.path.exists(f"{path}.index") and not locked
 
 
 def own_snapshot(snapshot: Any) -> Any:
