@@ -175,8 +175,9 @@ void TakeNames(const Recorder& recorder, Events* events) {
 }  // namespace
 
 const char* Name(Stage stage) {
-  static constexpr const char* kNames[kNumStages] = {"submit", "wait for peers", "response", "pack",
-                                                     "reduce", "unpack",         "apply"};
+  static constexpr const char* kNames[kNumStages] = {"submit", "wait for peers", "response",
+                                                     "pack",   "reduce",         "unpack",
+                                                     "apply",  "wait for input"};
   return kNames[static_cast<int>(stage)];
 }
 

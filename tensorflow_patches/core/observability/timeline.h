@@ -27,8 +27,9 @@ enum class Stage : uint8_t {
   kReduce = 4,  // inside the transport
   kUnpack = 5,
   kApply = 6,  // the stock kernel
+  kInput = 7,  // for a batch, of whoever has asked a pipeline for it
 };
-inline constexpr int kNumStages = 7;
+inline constexpr int kNumStages = 8;
 const char* Name(Stage stage);
 
 // What is being recorded: bits of Recording().

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <unordered_map>
 #include <utility>
 
@@ -120,7 +121,8 @@ std::string Size(uint64_t bytes) {
 // Tracks of a process.
 constexpr int kStepsTrack = 0;
 constexpr int kCommunicationTrack = 1;
-constexpr int kFirstOtherTrack = 2;
+constexpr int kInputTrack = 2;
+constexpr int kFirstOtherTrack = 3;
 
 // Writes one rank's part.
 class RankWriter {
@@ -134,6 +136,7 @@ class RankWriter {
          ",\"tid\":0,\"args\":{\"sort_index\":" + std::to_string(rank_.rank) + "}}");
     CollectGroups();
     WriteSteps();
+    WriteInput();
     int track = kFirstOtherTrack;
     for (const ThreadEvents& thread : rank_.events.threads) {
       const bool communication = thread.name == kCommunicationThread;
@@ -204,14 +207,33 @@ class RankWriter {
     }
   }
 
-  void WriteThread(const ThreadEvents& thread, int track) {
-    const bool communication = track == kCommunicationTrack;
-    NameTrack("thread_name", track, communication ? "communication" : "thread " + thread.name);
-    // The longer of two that begin together first: it holds the other.
-    std::vector<Event> events = thread.events;
-    std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
+  // Those of `events` that belong to the input's track, or to their thread's, as they begin. The
+  // longer of two that begin together first: it holds the other.
+  static void Append(const std::vector<Event>& events, bool input, std::vector<Event>* sorted) {
+    std::copy_if(events.begin(), events.end(), std::back_inserter(*sorted),
+                 [input](const Event& event) { return (event.stage == Stage::kInput) == input; });
+    std::sort(sorted->begin(), sorted->end(), [](const Event& a, const Event& b) {
       return a.start != b.start ? a.start < b.start : a.end > b.end;
     });
+  }
+
+  // Whatever threads tf.data has used to wait: one row.
+  void WriteInput() {
+    std::vector<Event> waits;
+    for (const ThreadEvents& thread : rank_.events.threads) Append(thread.events, true, &waits);
+    if (waits.empty()) return;
+    NameTrack("thread_name", kInputTrack, "input");
+    for (const Event& wait : waits) {
+      Complete(Name(wait.stage), "input", kInputTrack, wait.start, wait.end, "");
+    }
+  }
+
+  void WriteThread(const ThreadEvents& thread, int track) {
+    const bool communication = track == kCommunicationTrack;
+    std::vector<Event> events;
+    Append(thread.events, false, &events);
+    if (events.empty()) return;
+    NameTrack("thread_name", track, communication ? "communication" : "thread " + thread.name);
     for (const Event& event : events) {
       if (event.stage == Stage::kWait) {
         WriteWait(event, track);

@@ -1,9 +1,9 @@
 // A trace of all ranks in one file: the Trace Event Format, which Perfetto and chrome://tracing
 // open.
 //
-// A process per rank; in it a track of steps, one of the communication thread, one per other
-// thread, and the waits, which overlap. Encode and Decode carry a rank's events to rank 0; all
-// functions are pure but WriteTrace. Any thread.
+// A process per rank; in it a track of steps, one of the communication thread, one of waits
+// for input, one per other thread, and the waits for peers, which overlap. Encode and Decode carry
+// a rank's events to rank 0; all functions are pure but WriteTrace. Any thread.
 
 #ifndef TFMPI_CORE_OBSERVABILITY_TRACE_FILE_H_
 #define TFMPI_CORE_OBSERVABILITY_TRACE_FILE_H_

@@ -16,6 +16,7 @@
 #include "tensorflow_patches/core/cpu/cores.h"
 #include "tensorflow_patches/core/cpu/reduce.h"
 #include "tensorflow_patches/core/device/driver.h"
+#include "tensorflow_patches/core/observability/timeline.h"
 #include "tensorflow_patches/glue/extras/kept_memory.h"
 #include "tensorflow_patches/glue/extras/synchronous_update.h"
 #include "tensorflow_patches/glue/internals/shared_fetches.h"
@@ -179,6 +180,11 @@ void tfmpi_stats(uint64_t out[8]) {
   out[5] = static_cast<uint64_t>(tfmpi::GradientsSubmitted());
   out[6] = static_cast<uint64_t>(tfmpi::ApplyKernel::Applied());
   out[7] = static_cast<uint64_t>(tfmpi::SynchronousUpdate::Updated());
+}
+
+void tfmpi_record_input(double seconds) {
+  const tfmpi::TimePoint now = Clock::now();
+  tfmpi::Record(tfmpi::Stage::kInput, {}, 0, 0, now - Seconds(seconds), now);
 }
 
 TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op, int32_t dtype,

@@ -72,6 +72,10 @@ TFMPI_API void tfmpi_stats(uint64_t out[8]);
 // else "". Lives as long as the process.
 TFMPI_API const char* tfmpi_stats_report(void);
 
+// For the timeline: the caller has waited for `seconds` for a batch of input, which is there now.
+// Any thread.
+TFMPI_API void tfmpi_record_input(double seconds);
+
 // Starts a collective on memory that the caller keeps until tfmpi_end. For allgather `out` is null.
 // The result is freed by tfmpi_end. Returns at once. `waits`: 1: this thread is the only one of the
 // script that uses the library, and waits for this; 2: so, and has no gradients to give meanwhile;

@@ -167,8 +167,9 @@ PARAMETERS = {
             "",
             "Rank 0 writes a trace of all ranks to this file at the end, for ui.perfetto.dev or "
             "chrome://tracing: when each gradient was handed in, waited for, packed, reduced, "
-            "unpacked and applied; of each rank the last 262144 events. Of ranks that do not end "
-            "together each writes its own, as trace.rank3.json.",
+            "unpacked and applied, and when a batch of input was waited for; of each rank the "
+            "last 262144 events. Of ranks that do not end together each writes its own, as "
+            "trace.rank3.json.",
             ranks="rank 0",
         ),
         Parameter(

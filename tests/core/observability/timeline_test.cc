@@ -167,6 +167,23 @@ TEST_F(TimelineTest, ATraceIsOnRankZerosClock) {
   EXPECT_NE(trace.find("\"tensors\":[\"b1\",\"b2\",\"b3\"]"), std::string::npos);
 }
 
+// tf.data asks for batches on whatever thread of its own is free.
+TEST_F(TimelineTest, WaitsForInputAreOneTrack) {
+  Events events = TwoSteps();
+  ThreadEvents other{"tf_data", {At(Stage::kInput, 0, 0, 900, 990)}};
+  events.threads[0].events.push_back(At(Stage::kInput, 0, 0, 50, 90));
+  events.threads.insert(events.threads.begin(), other);
+  const std::string trace = FormatTrace({{0, "n", 0, events}});
+  const std::string wait = "{\"ph\":\"X\",\"name\":\"wait for input\",\"cat\":\"input\",";
+  const size_t first = trace.find(wait + "\"pid\":0,\"tid\":2,\"ts\":0.000,\"dur\":0.040");
+  const size_t second = trace.find(wait + "\"pid\":0,\"tid\":2,\"ts\":0.850,\"dur\":0.090");
+  EXPECT_LT(first, second) << trace;
+  EXPECT_NE(second, std::string::npos) << trace;
+  EXPECT_EQ(trace.find(wait, second + 1), std::string::npos);
+  EXPECT_NE(trace.find("\"tid\":2,\"args\":{\"name\":\"input\"}"), std::string::npos);
+  EXPECT_EQ(trace.find("thread tf_data"), std::string::npos);  // it has nothing else to show
+}
+
 TEST_F(TimelineTest, ClocksAreComparedThroughMessages) {
   constexpr int kRanks = 4;
   LocalGroup group(kRanks);

@@ -26,7 +26,12 @@ def test_report(launch: Callable[..., LaunchResult], scripts: Path, tmp_path: Pa
     (tmp_path / "sample").write_bytes(bytes(1 << 18))
     args = [str(STEPS), "late", str(tmp_path / "sample")]
     run = launch(scripts / "timeline.py", args=args, env=env).check()
-    assert Trace(path).share_of_responses_at_one_time() > 0.9
+    trace = Trace(path)
+    assert trace.share_of_responses_at_one_time() > 0.9
+    for rank, own in enumerate(run.results):  # of 8 and 4 batches
+        waits = trace.complete[rank]["input 2"]
+        assert [wait["name"] for wait in waits] == ["wait for input"] * 12
+        assert 0 < sum(wait["dur"] for wait in waits) * 1e-6 < own["waited"]
     assert "communication of" not in run.stderr[1] + run.stdout[0]
     text = run.stderr[0]
     lines = dict(re.findall(r"^  (\S[^#\n]*?\S?) {2,}(\S.*)$", text, re.MULTILINE))

@@ -201,6 +201,7 @@ def used(dataset: Any, batches: bool, reads_ahead: bool) -> Any:
             rows *= tf.cast(element.counts, tf.int64)
         waited = 1e6 * (tf.timestamp() - asked)
         input_stats.add(made=0 if is_made else rows, used=rows, microseconds=waited)
+        input_stats.show_wait(waited)
         return element
 
     # Parts of a zip are asked for one after another, the clock first.

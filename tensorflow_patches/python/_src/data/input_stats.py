@@ -1,8 +1,9 @@
 """TF_MPI_STATS=1: what a rank's input pipelines make, and what of it the rank trains on.
 
-A pipeline adds to a variable once for each batch; no Python runs for that, and nothing is added to
-a pipeline otherwise. A sample is made where its batch is divided among the ranks, or on the rank
-that makes it for others; one that is read ahead in vain is made, and not used.
+A pipeline adds to a variable once for each batch; no Python runs for that, but for the row of waits
+that TF_MPI_TIMELINE has. Without the two nothing is added to a pipeline. A sample is made where its
+batch is divided among the ranks, or on the rank that makes it for others; one that is read ahead in
+vain is made, and not used.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from tensorflow.mpi import config
 from tensorflow.mpi._src.messaging import collectives
-from tensorflow.mpi._src.runtime import group
+from tensorflow.mpi._src.runtime import c_api, group
 
 _MADE = "_tf_mpi_made"  # of a dataset whose samples are counted as made
 _MEETING = "input of each rank"
@@ -21,6 +22,10 @@ _bytes_before = 0
 
 
 def on() -> bool:
+    return _are_printed() or bool(config.get("TF_MPI_TIMELINE"))
+
+
+def _are_printed() -> bool:
     return bool(config.get("TF_MPI_STATS") == "1")
 
 
@@ -30,6 +35,14 @@ def add(made: Any = 0, used: Any = 0, microseconds: Any = 0) -> None:
 
     numbers = [tf.cast(number, tf.int64) for number in (made, used, microseconds)]
     tf.raw_ops.AssignAddVariableOp(resource=_counter(), value=tf.stack(numbers))
+
+
+def show_wait(microseconds: Any) -> None:
+    """As `add`, for the timeline: until now this batch was waited for."""
+    import tensorflow as tf
+
+    if config.get("TF_MPI_TIMELINE"):
+        tf.numpy_function(lambda waited: c_api.record_input(1e-6 * waited), [microseconds], [])
 
 
 def is_made(dataset: Any) -> bool:
@@ -70,7 +83,7 @@ def gather() -> list[dict[str, Any]]:
     """
     import tensorflow as tf
 
-    if not on():
+    if not _are_printed():
         return []
     counts, read = np.zeros(3, np.int64), 0
     if _counter.cache_info().currsize:

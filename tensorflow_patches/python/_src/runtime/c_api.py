@@ -199,6 +199,11 @@ def stats() -> dict[str, int]:
     return dict(zip(names, out, strict=True))
 
 
+def record_input(seconds: float) -> None:
+    """In the timeline, if there is one: a wait for input, until now; see tfmpi_record_input."""
+    load().tfmpi_record_input(ctypes.c_double(seconds))
+
+
 def variable_name(container: str, name: str) -> str:
     """Declares an eager variable; the name that it has on every rank."""
     buffer = error_buffer()
