@@ -238,6 +238,7 @@ void Engine::NoteEnd() {
   const bool leaves = queue_.leave_asked() && !state_.left;
   // Once more: what was handed in before the wish to end was seen must not be lost.
   if (joins || leaves) TakeSubmissions();
+  if (joins) pending_.WithdrawAhead();
   if (joins && pending_.names().nothing_pending()) {
     state_.joined = true;
     pending_.ready_list().joined = true;

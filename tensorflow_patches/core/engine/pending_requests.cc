@@ -57,6 +57,7 @@ void PendingRequests::Withdraw(Ticket ticket) {
   if (entry == nullptr) return;
   std::vector<Submission>& submissions = entry->submissions;
   if (submissions.front().ticket == ticket) {
+    if (entry->withdrawn) return;
     // Its data stays until the coordinator has answered: the ranks may be agreeing on it now.
     ready_list_.withdrawn.push_back(entry->name);
     entry->withdrawn = true;
@@ -69,6 +70,15 @@ void PendingRequests::Withdraw(Ticket ticket) {
   const auto done = std::move(queued->request.done);
   submissions.erase(queued);
   done(Withdrawn(entry->name));
+}
+
+void PendingRequests::WithdrawAhead() {
+  std::vector<Ticket> ahead;
+  names_.ForEachPending([&ahead](const NameTable::Entry& entry) {
+    const Submission& first = entry.submissions.front();
+    if (first.request.purpose == Purpose::kData) ahead.push_back(first.ticket);
+  });
+  for (const Ticket ticket : ahead) Withdraw(ticket);
 }
 
 void PendingRequests::Complete(NameTable::Entry* entry, const Status& status) {

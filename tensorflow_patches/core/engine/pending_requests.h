@@ -32,6 +32,9 @@ class PendingRequests {
 
   void Add(Submission&& submission);
   void Withdraw(Ticket ticket);
+  // What data sets have made ahead, when this rank's script has ended: nobody will use it, and a
+  // peer whose data set has not come so far does not ask.
+  void WithdrawAhead();
   // The first request of the entry has ended. The entry may be gone after this.
   void Complete(NameTable::Entry* entry, const Status& status);
   void CompleteAll(const Status& status);

@@ -65,6 +65,25 @@ TEST_F(WithdrawTest, FromTheMiddleOfOneName) {
   ranks.JoinAll();
 }
 
+// Iterators that are still there at the end of a script may each have asked for what the other rank
+// does not ask for: after an error that came to it before.
+TEST_F(WithdrawTest, WhatDataSetsHaveAskedForDoesNotKeepRanksFromEnding) {
+  Ranks ranks(2);
+  std::vector<float> in(4), out(4);
+  std::vector<Ending> endings;
+  for (int i = 0; i < 4; ++i) {  // two of one name, which come one after the other
+    const Job job = {"of rank " + std::to_string(i % 2), DataType::kFloat32, ReduceOp::kSum, 1, 0};
+    Request request = MakeRequest(job, &in[i], &out[i]);
+    request.purpose = Purpose::kData;
+    endings.push_back(Submit(ranks[i % 2], request));
+  }
+  ranks.JoinAll();
+  for (Ending& ending : endings) {
+    const Code code = Await(ending).code();  // a rank that has ended takes part with nothing
+    EXPECT_TRUE(code == Code::kCancelled || code == Code::kOk);
+  }
+}
+
 // Withdrawals race with agreement: each ends as cancelled, or too late and well. A rank whose
 // request was cancelled submits again; each step must come to the right result on every rank.
 TEST_F(WithdrawTest, RacesWithAgreement) {
