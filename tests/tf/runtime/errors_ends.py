@@ -148,6 +148,8 @@ ENDS: dict[str, Any] = {
     "raise": lambda _: broken(),
     "before a save": lambda _: broken(),
     "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    "crash": lambda _: os.kill(os.getpid(), signal.SIGSEGV),
+    "leave": lambda _: os._exit(3),
     "exit code": lambda _: exits(3),
     "exit words": lambda _: exits("no such file"),
     "another hook": with_another_hook,

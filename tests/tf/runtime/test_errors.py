@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+
 import numpy as np
 import pytest
 from compare import decode
@@ -93,6 +96,14 @@ def test_auto_clustering_takes_in_the_optimizer(launch, scripts):
 # --- Ranks that end ------------------------------------------------------------------------------
 
 
+DIED = f" on {os.uname().nodename}) has "
+WITHOUT_A_WORD = {
+    "kill": "has been ended by SIGKILL",
+    "crash": "has been ended by SIGSEGV",
+    "leave": "has left by os._exit, or the like, with code 3",
+}
+
+
 @pytest.mark.parametrize(
     "way, who",
     [
@@ -101,13 +112,23 @@ def test_auto_clustering_takes_in_the_optimizer(launch, scripts):
         full("before a save", 0),
         ("kill", 0),
         full("kill", 1),
+        full("crash", 1),
+        full("leave", 0),
     ],
 )
 def test_when_a_rank_ends_so_do_the_others(launch, scripts, way, who):
     run = launch(scripts / "errors_ends.py", args=[way, who], timeout=90)
     assert run.returncode != 0
     assert run.since(who) < SOON
-    if way != "kill":
+    deaths = [line for text in run.stderr for line in text.splitlines() if DIED in line]
+    if way in WITHOUT_A_WORD:  # how is seen only where the kernel still knows
+        (line,) = deaths
+        how = rf"({WITHOUT_A_WORD[way]}|has ended without a word \(killed\?\))"
+        whose = rf"rank {who} \(process \d+ on {os.uname().nodename}\) "
+        begins = rf"tensorflow.mpi rank {1 - who}/2: {whose}"
+        assert re.match(begins + how, line), line
+    else:
+        assert deaths == []
         text = f"RuntimeError: the file of rank {who} is broken"
         assert text in run.stderr[who]
         assert f"ends, because rank {who}/2 has stopped: {text}" in run.stderr[1 - who]
@@ -150,6 +171,7 @@ def test_python_that_does_not_end_is_ended(launch, scripts, way):
 def test_an_end_with_code_0_is_a_good_one(launch, scripts):
     run = launch(scripts / "errors_ends.py", args=["well", 1], timeout=90).check()
     assert "has stopped" not in "".join(run.stderr)
+    assert DIED not in "".join(run.stderr)
     check_collected(run, of_imports=True)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from tensorflow.mpi import config
 from tensorflow.mpi._src.keras import adapters, calls, fit
 from tensorflow.mpi._src.messaging import control_plane
+from tensorflow.mpi._src.presence import watch
 from tensorflow.mpi._src.runtime import group, log
 
 _told = False  # this rank was
@@ -48,6 +49,7 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
 
 
 def _end() -> None:
+    watch.ends_knowingly()
     sys.stdout.flush()
     sys.stderr.flush()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -83,6 +85,7 @@ def meet(callbacks: Any) -> None:
         _end()
     sys.stdout.flush()
     sys.stderr.flush()
+    watch.ends_knowingly()
     os._exit(1)
 
 

@@ -54,9 +54,7 @@ class Launcher:
         return set()
 
     def end_with_it(self) -> None:
-        """Ends this process if the launcher is gone; on any thread."""
-        if not self.is_gone():
-            return
+        """The launcher is gone: ends this process; on any thread."""
         if self._speaks:
             text = (
                 f"tensorflow.mpi rank {self._rank}/{self._size}: {self._name} (process "
@@ -71,19 +69,25 @@ class Launcher:
 
 
 def of_this_rank(launcher: config.Launcher) -> Launcher | None:
-    """The nearest ancestor that is not this rank: between them are only what it was wrapped in.
-
-    None if it is not to be seen from here, or if this rank is to outlive it.
-    """
+    """None if it is not to be seen from here, or if this rank is to outlive it."""
     try:
-        pid = peers.stat(os.getpid()).parent
-        while _is_of(pid, launcher.rank):
-            pid = peers.stat(pid).parent
-        if pid <= 1 or _outlives(pid):
+        pid = ancestor(launcher)
+        if pid is None or _outlives(pid):
             return None
         return Launcher(pid, launcher.rank, launcher.size, launcher.local_rank in (-1, 0))
     except OSError:
         return None
+
+
+def ancestor(launcher: config.Launcher) -> int | None:
+    """The nearest one that is not this rank: between them is only what the rank was wrapped in.
+
+    None if it is not to be seen from here. Raises OSError.
+    """
+    pid = peers.stat(os.getpid()).parent
+    while _is_of(pid, launcher.rank):
+        pid = peers.stat(pid).parent
+    return pid if pid > 1 else None
 
 
 def _is_of(pid: int, rank: int) -> bool:

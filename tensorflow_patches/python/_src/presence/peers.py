@@ -34,6 +34,7 @@ class Stat(NamedTuple):
     session: int
     began: int
     seconds: float  # of processors, so far
+    exit_status: int  # as wait() has it, of one that has ended
 
     @property
     def has_ended(self) -> bool:
@@ -46,7 +47,8 @@ def stat(pid: int) -> Stat:
     state, *numbers = rest.split()
     seconds = (int(numbers[10]) + int(numbers[11])) / _TICKS
     name = head.partition("(")[2]
-    return Stat(name, state, int(numbers[0]), int(numbers[2]), int(numbers[18]), seconds)
+    parent, session, began, status = (int(numbers[place]) for place in (0, 2, 18, 48))
+    return Stat(name, state, parent, session, began, seconds, status)
 
 
 def ignored_signals(pid: int) -> int:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from tensorflow.mpi import config
-from tensorflow.mpi._src.presence import launcher, peers, reasons
+from tensorflow.mpi._src.presence import deaths, launcher, peers, reasons
 from tensorflow.mpi._src.runtime import c_api
 
 _LOOK_SECONDS = 0.5
@@ -61,6 +61,7 @@ class _Wait:
         """The end of this process, from any thread."""
         if not speaks:
             time.sleep(_AFTER_SPEAKER_SECONDS)
+        ends_knowingly()
         self.say(f"{why}; this rank ends")
         sys.stdout.flush()
         os._exit(_EXIT_CODE)
@@ -84,7 +85,8 @@ class _Watcher:
                 # Under the lock, so that it does not speak of what is over.
                 if self._look is look and (what := look or self.idle) is not None:
                     what()
-            if self.launcher is not None:
+            if self.launcher is not None and self.launcher.is_gone():
+                ends_knowingly()
                 self.launcher.end_with_it()
 
     def set(self, look: Callable[[], None] | None) -> Callable[[], None] | None:
@@ -96,6 +98,13 @@ class _Watcher:
 
 
 _watcher: _Watcher | None = None
+_ranks: deaths.Ranks | None = None  # of this node, from the start on
+
+
+def ends_knowingly() -> None:
+    """The end of this rank is not one without a word; on any thread."""
+    if _ranks is not None:
+        _ranks.ends_knowingly()
 
 
 @contextlib.contextmanager
@@ -211,14 +220,21 @@ _STAGES = {
 
 @contextlib.contextmanager
 def start(told: config.Launcher | None) -> Iterator[None]:
-    """Around what brings the ranks together. From here on this rank ends if its launcher does."""
+    """Around what brings the ranks together. From here on this rank ends if its launcher does, and
+    a rank of this node that ends without a word is reported."""
+    global _ranks
     if told is None or told.size == 1:
         yield
         return
     with _looking(_Start(told).look):
         if _watcher is not None:
             _watcher.launcher = launcher.of_this_rank(told)
-        yield
+        _ranks = deaths.of_this_node(told)
+        try:
+            yield
+        finally:
+            if _ranks is not None:
+                _ranks.all_have_come()
 
 
 # --- The end -------------------------------------------------------------------------------------

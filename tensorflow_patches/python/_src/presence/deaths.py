@@ -1,0 +1,147 @@
+"""Ranks that end without a word: by a signal, or by os._exit.
+
+Launchers name a process in a banner, MPICH's no rank, and end the others within milliseconds. So
+the kernel tells the ranks of a node of each other's ends (pidfd), and one of them says at once
+whose it was, and by which signal as far as it can still be seen.
+
+The ranks of a node share a file without a name, to which they append lines: who they are, that they
+end knowingly, and whose death they are about to report. Each append is whole, so that the first of
+several reports is the same one for all, also when who has written it is dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import struct
+import threading
+import time
+
+from tensorflow.mpi import config
+from tensorflow.mpi._src.presence import launcher, peers
+
+_WATCHED = 4  # of the ranks that follow: of a node with many, some rank that lives watches each
+_ENDED_BY_LAUNCHERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_LAUNCHER_SECONDS = 1.0  # in which a launcher that ends its ranks has ended this one, too
+_STATUS_TRIES = 5  # between a process's end and its parent's hearing of it, it is seen in /proc
+_STATUS_SECONDS = 0.001
+# linux/pidfd.h, since 6.15: the status of a process whose parent has heard of its end.
+_INFO = struct.Struct("=QQ11Ii")
+_GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
+_INFO_EXIT = 1 << 3
+_SHORT = "the kernel kills where memory is short (see dmesg there), or a batch system does"
+_CRASHED = "with PYTHONFAULTHANDLER=1 it prints where it was"
+
+
+class Ranks:
+    """Those of this node, as the process `started_by` has started them. May raise OSError."""
+
+    def __init__(self, started_by: int, told: config.Launcher) -> None:
+        self._told = told
+        self._goes_on = config.get("TF_MPI_FAULT") == "shrink"
+        began = peers.stat(started_by).began
+        self._path = f"/dev/shm/tensorflow-mpi-{os.getuid()}-{started_by}-{began}"
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._file = os.open(self._path, flags, 0o600)
+        if os.fstat(self._file).st_uid != os.getuid():
+            os.close(self._file)
+            raise PermissionError(self._path)
+        self._append(f"rank {told.rank} {os.getpid()}")
+
+    def all_have_come(self) -> None:
+        """Or will not. From here on the file has no name, and the others are watched."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
+        ranks = sorted((int(rank), int(pid)) for kind, rank, pid in self._lines() if kind == "rank")
+        own = next(place for place, (_, pid) in enumerate(ranks) if pid == os.getpid())
+        watched = (ranks[own + 1 :] + ranks[:own])[:_WATCHED]
+        ends: dict[int, tuple[int, int]] = {}
+        for rank, pid in watched:
+            with contextlib.suppress(OSError):  # before Linux 5.3; or it has ended already
+                ends[os.pidfd_open(pid)] = rank, pid
+        if ends:
+            threading.Thread(
+                target=self._watch, args=[ends], name="tf_mpi_deaths", daemon=True
+            ).start()
+
+    def ends_knowingly(self) -> None:
+        """This rank has said why, or has come to its end; on any thread."""
+        self._append(f"word {self._told.rank} {os.getpid()}")
+
+    def _watch(self, ends: dict[int, tuple[int, int]]) -> None:
+        poll = select.poll()
+        for end in ends:
+            poll.register(end, select.POLLIN)
+        while ends:
+            for end, _ in poll.poll():
+                poll.unregister(end)
+                rank, pid = ends.pop(end)
+                if not self._has("word", rank, pid):
+                    self._report(rank, pid, _status(end, pid))
+                os.close(end)
+
+    def _report(self, rank: int, pid: int, status: int | None) -> None:
+        by = None if status is None else status & 0x7F
+        if by in _ENDED_BY_LAUNCHERS:
+            time.sleep(_LAUNCHER_SECONDS)
+        self._append(f"dead {rank} {pid} {os.getpid()}")
+        deaths = [line for line in self._lines() if line[0] == "dead"]
+        if self._goes_on:
+            deaths = [line for line in deaths if line[2] == str(pid)]
+        if deaths[0][1:] != [str(rank), str(pid), str(os.getpid())]:
+            return  # another says so; or the launcher has ended this one for another's death
+        text = (
+            f"tensorflow.mpi rank {self._told.rank}/{self._told.size}: rank {rank} (process {pid} "
+            f"on {os.uname().nodename}) {_how(status)}\n"
+        )
+        with contextlib.suppress(OSError):
+            os.write(2, text.encode())
+
+    def _append(self, line: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._file, f"{line}\n".encode())
+
+    def _lines(self) -> list[list[str]]:
+        size = os.fstat(self._file).st_size
+        return [line.split() for line in os.pread(self._file, size, 0).decode().splitlines()]
+
+    def _has(self, *line: str | int) -> bool:
+        return [*map(str, line)] in self._lines()
+
+
+def _status(end: int, pid: int) -> int | None:
+    """As wait() has it; None if it cannot be seen any more, or never could."""
+    for _ in range(_STATUS_TRIES):
+        with contextlib.suppress(OSError):
+            return peers.stat(pid).exit_status
+        with contextlib.suppress(OSError):
+            asked = _INFO.pack(_INFO_EXIT, *[0] * 13)
+            mask, *_, status = _INFO.unpack(fcntl.ioctl(end, _GET_INFO, asked))
+            if mask & _INFO_EXIT:
+                return int(status)
+        time.sleep(_STATUS_SECONDS)
+    return None
+
+
+def of_this_node(told: config.Launcher) -> Ranks | None:
+    """None if they cannot be known."""
+    try:
+        pid = launcher.ancestor(told)
+        return None if pid is None else Ranks(pid, told)
+    except OSError:
+        return None
+
+
+def _how(status: int | None) -> str:
+    if status is None:
+        return f"has ended without a word (killed?); {_SHORT}"
+    if not (by := status & 0x7F):
+        return f"has left by os._exit, or the like, with code {status >> 8}, in midst of its script"
+    try:
+        name = signal.Signals(by).name
+    except ValueError:  # a real-time one
+        name = f"signal {by}"
+    return f"has been ended by {name}; {_SHORT if by == signal.SIGKILL else _CRASHED}"
