@@ -6,12 +6,15 @@ What everything depends on has a test of its own: docs/tensorflow-internals.md.
 from __future__ import annotations
 
 import importlib
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from common import result
-from tensorflow.mpi._src.data import determinism, transformations
+from tensorflow.mpi._src.data import determinism, on_cpu, transformations
+from tensorflow.python.data.ops.structured_function import StructuredFunctionWrapper
 from tensorflow.python.framework import op_def_registry
 
 # module -> what is looked for in it
@@ -60,8 +63,66 @@ CLASSES = (
     "_ZIP", "_SHUFFLE", "_OPTIONS", "_COUNTED", "_SHARD", "_CACHE", "_TENSORS",
 )  # fmt: skip
 
+
+def pipeline(sliced: Any) -> Any:
+    """Several functions, one within another, with a branch."""
+
+    def step(state: Any, rows: Any) -> Any:
+        return state + 1, (tf.cond(tf.size(rows) > 3, lambda: rows, lambda: -rows), rows)
+
+    def taken_apart(rows: Any, again: Any) -> Any:
+        return tf.data.Dataset.from_tensor_slices((rows, again)).map(lambda x, y: (y, x, y))
+
+    return sliced.scan(0, step).flat_map(taken_apart).map(lambda x, y, z: x + y * z)
+
+
+def functions_on_cpu() -> dict[str, Any]:
+    """Of a pipeline as on_cpu.functions makes it: what it gives under each of tf.data's options,
+    and how long an iterator takes to begin beside one of the same pipeline."""
+    original = StructuredFunctionWrapper.__init__
+    StructuredFunctionWrapper.__init__ = on_cpu.traced(original)
+    try:
+        with on_cpu.functions():
+            quick = pipeline(fours)
+    finally:
+        StructuredFunctionWrapper.__init__ = original
+    plain = pipeline(fours)
+    expected = [int(element) for element in plain]
+    groups: list[Callable[[Any], Any]] = [
+        lambda options: options,
+        lambda options: options.experimental_optimization,
+        lambda options: options.autotune,
+    ]
+    wrong = []
+    for group in groups:
+        kind = type(group(tf.data.Options()))
+        for name in [n for n, v in sorted(vars(kind).items()) if isinstance(v, property)]:
+            for value in (True, False):
+                options = tf.data.Options()
+                try:
+                    setattr(group(options), name, value)
+                    options._to_proto()
+                except (TypeError, AttributeError):
+                    continue  # it takes no boolean
+                given: list[int] | str
+                try:
+                    given = [int(element) for element in quick.with_options(options).prefetch(1)]
+                except tf.errors.OpError as error:
+                    given = str(error)
+                if given != expected:
+                    wrong.append([name, value, given])
+    seconds: list[list[float]] = [[], []]
+    for _ in range(7):
+        for dataset, taken in zip((quick, plain), seconds):
+            begin = time.thread_time()
+            iter(dataset)
+            taken.append(time.thread_time() - begin)
+    return {"wrong": wrong, "seconds": [sorted(taken)[3] for taken in seconds]}
+
+
 result(
     {
+        "functions on cpu": functions_on_cpu(),
         "classes": [
             f"{module}.{name}"
             for table in CLASSES

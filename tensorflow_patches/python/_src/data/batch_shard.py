@@ -11,11 +11,12 @@ batch's samples.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Collection, Hashable
 from typing import Any, NamedTuple
 
-from tensorflow.mpi._src.data import input_stats, transformations
+from tensorflow.mpi._src.data import input_stats, on_cpu, transformations
 from tensorflow.mpi._src.global_batch import samples
 from tensorflow.mpi._src.runtime import group
 
@@ -264,7 +265,8 @@ def _scanned(dataset: Any, function: Callable[..., Any], known: Hashable | None 
     graph = ops.get_default_graph()
     before = set(graph._functions)
     try:
-        made = dataset.scan(tf.constant(0), function)
+        with on_cpu.functions() if known is not None else contextlib.nullcontext():
+            made = dataset.scan(tf.constant(0), function)
     finally:
         for name in set(graph._functions) - before:
             graph._remove_function(name)

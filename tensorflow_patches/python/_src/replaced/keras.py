@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from tensorflow.mpi._src.average import shares
-from tensorflow.mpi._src.data import dataset_shard, feeds, predictions
+from tensorflow.mpi._src.data import dataset_shard, feeds, on_cpu, predictions
 from tensorflow.mpi._src.files import downloads, keras_files, saves
 from tensorflow.mpi._src.global_batch import losses, metrics
 from tensorflow.mpi._src.interpose.rows import How, Row
@@ -55,6 +55,9 @@ KERAS = (
         "a parallel map draws by a key of each sample", "tf/data/test_one_order.py", DRAWS),
     Row("keras.src.backend.tensorflow.trainer:TFEpochIterator.__init__", How.WRAP, data.on_part,
         "each rank is fed its part of each batch", _FIT),
+    Row("{keras.src.trainers.data_adapters.array_data_adapter:ArrayDataAdapter.get_tf_dataset,"
+        "tf_keras.src.engine.data_adapter:TensorLikeDataAdapter.__init__}", How.WRAP,
+        on_cpu.making, "functions that slice arrays begin at once", _CALLS),
     Row("keras.src.trainers.data_adapters.py_dataset_adapter:PyDatasetAdapter.get_tf_dataset",
         How.WRAP, data.watching, "each rank makes every size-th batch", _PYTHON),
     Row(f"{_TRAINER}._make_function", How.WRAP, data.made_on_part,

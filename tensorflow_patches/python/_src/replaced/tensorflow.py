@@ -6,7 +6,7 @@ import functools
 
 from tensorflow.mpi._src.average import distinct, shares
 from tensorflow.mpi._src.compat_v1 import gradients
-from tensorflow.mpi._src.data import failures, iterations, keyed_maps, one_order
+from tensorflow.mpi._src.data import failures, iterations, keyed_maps, on_cpu, one_order
 from tensorflow.mpi._src.distribute import average_loss, strategies
 from tensorflow.mpi._src.files import dataset_files, tensorflow_files, writes
 from tensorflow.mpi._src.global_batch import gradients as batch_gradients
@@ -72,6 +72,9 @@ TENSORFLOW = (
         own_rows.key_of_whole, "its state goes on as one process's", _DRAWS, DRAWS),
     Row(f"{_P}.data.ops.map_op:_map_v2", How.WRAP, keyed_maps.mapping,
         "a parallel map draws by a key of each sample", _ORDER, DRAWS),
+    Row(f"{_P}.data.ops.structured_function:StructuredFunctionWrapper.__init__", How.WRAP,
+        on_cpu.traced, "functions that slice and count begin at once",
+        "tf/internals/test_internals.py"),
     # Order of datasets
     Row(f"{_P}.ops.gen_dataset_ops:{{{_OPEN}}}", How.WRAP, one_order.deterministic,
         "an order left open is alike on all ranks", _ORDER),

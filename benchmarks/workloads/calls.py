@@ -1,0 +1,71 @@
+"""What a call of a small model costs: seconds of this process's processor time, and by the clock.
+
+    python -m benchmarks.workloads.calls FILE
+
+One process, or a rank of benchmarks/calls.py. Writes {entry: [processor, clock]} as JSON, medians.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import keras
+import numpy as np
+
+ROWS, CALLS, WARM_UP = 512, 12, 4
+x = np.random.default_rng(0).normal(size=(ROWS, 16)).astype(np.float32)
+y = x[:, :1]
+
+
+def new_model() -> keras.Model:
+    model = keras.Sequential(
+        [keras.Input((16,)), keras.layers.Dense(8), keras.layers.Dense(1)], name="small"
+    )
+    model.compile("adam", "mse")
+    return model
+
+
+def seconds(call: Callable[[], object], calls: int, warm_up: int) -> tuple[float, float]:
+    """Medians of a call's processor time and of its time by the clock."""
+    processor, clock = [], []
+    for number in range(warm_up + calls):
+        before = time.process_time(), time.perf_counter()
+        call()
+        if number >= warm_up:
+            processor.append(time.process_time() - before[0])
+            clock.append(time.perf_counter() - before[1])
+    return statistics.median(processor), statistics.median(clock)
+
+
+def of_new_model() -> None:
+    model = new_model()
+    model.fit(x, y, verbose=0)
+    model.evaluate(x, y, verbose=0)
+    model.predict(x[:64], verbose=0)
+
+
+def main() -> None:
+    model = new_model()
+    entries: dict[str, Callable[[], object]] = {
+        "fit, 512 rows": lambda: model.fit(x, y, verbose=0),
+        "evaluate, 512 rows": lambda: model.evaluate(x, y, verbose=0),
+        "predict, 64 rows": lambda: model.predict(x[:64], verbose=0),
+        "train_on_batch, 32 rows": lambda: model.train_on_batch(x[:32], y[:32]),
+    }
+    found = {}
+    for name, call in entries.items():
+        short = name.startswith("train")
+        found[name] = seconds(call, CALLS * (20 if short else 1), WARM_UP)
+    found["a new model, all three"] = seconds(of_new_model, CALLS // 4, 1)
+    rank = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
+    Path(sys.argv[1]).with_suffix(f".{rank}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
