@@ -72,7 +72,8 @@ def _release(options: argparse.Namespace) -> list[str]:
 
 
 def _verify(options: argparse.Namespace) -> list[str]:
-    return verify(_layout(options), options.wheel).lines()
+    layout = _layout(options)
+    return [line for wheel in options.wheels for line in verify(layout, wheel).lines()]
 
 
 def _unpack(options: argparse.Namespace) -> list[str]:
@@ -140,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "verify", parents=[common], help="prove what a wheel adds, changes and leaves untouched"
     )
-    command.add_argument("wheel", type=Path, metavar="WHEEL")
+    command.add_argument("wheels", type=Path, metavar="WHEEL", nargs="+")
     command.set_defaults(run=_verify, flavour=CPU, tensorflow=None)  # its name tells
 
     command = commands.add_parser(

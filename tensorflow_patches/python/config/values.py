@@ -193,7 +193,8 @@ _OTHERS = (
     "Python, NumPy, Keras and this wheel, and Keras's file keras.json. The start compares them, "
     "and stops with all values and their ranks. Options of XLA that only write files may differ, "
     "and so may what is not named here: log levels, numbers of threads, places of files, "
-    "TF_CONFIG. On several nodes, mpirun passes only the variables that its option -x names."
+    "TF_CONFIG. On several nodes, Open MPI's mpirun passes only the variables that its option -x "
+    "names."
 )
 
 

@@ -402,6 +402,26 @@ def the_rest_raises_by_name():
 
 
 @check
+def what_programs_import_by_submodule():
+    from horovod.common.util import check_extension, gpu_available, nccl_built, split_list
+    from horovod.tensorflow import _allreduce, mpi_ops
+    from horovod.tensorflow.compression import Compression, FP16Compressor
+    from horovod.tensorflow.functions import allgather_object, broadcast_variables
+    from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
+    from horovod.tensorflow.util import _cache, _executing_eagerly, _make_subgraph
+
+    assert Compression is hvd.Compression and Compression.fp16 is FP16Compressor
+    assert SyncBatchNormalization is hvd.SyncBatchNormalization
+    assert broadcast_variables is hvd.broadcast_variables
+    assert len(allgather_object(RANK)) == SIZE and len(split_list([1, 2, 3], 2)) == 2
+    assert not nccl_built() and not gpu_available("tensorflow") and _executing_eagerly()
+    check_extension("horovod.tensorflow", "HOROVOD_WITH_TENSORFLOW", __file__, "mpi_lib")
+    raises(ImportError, lambda: check_extension("horovod.torch", "", __file__), "horovod.torch")
+    equal(_cache(_make_subgraph)(mpi_ops._allreduce)(tf.ones([2])), [SIZE] * 2)
+    equal(_allreduce(tf.ones([2])), [SIZE] * 2)  # a sum
+
+
+@check
 def each_name_is_documented():
     """In the table of docs/horovod.md, whatever a script may take from the three libraries."""
     import importlib

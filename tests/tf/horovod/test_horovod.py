@@ -65,3 +65,12 @@ def test_each_check_stands_in_the_table_of_the_api():
     rows = re.findall(r"^\| .+ \| (`\w+`(?:, `\w+`)*) \|$", text, re.M)
     behind = {name for found in rows for name in re.findall(r"`(\w+)`", found)}
     assert behind == {*checks("hvd_collectives.py"), *checks("hvd_optimizers.py")}
+
+
+@pytest.mark.full
+def test_a_graph_of_ranks_opens_in_one_process(launch, tmp_path):
+    wrote = launch(HERE / "hvd_meta.py", args=["write", tmp_path]).check()
+    assert {"TfMpiAllreduce", "TfMpiBroadcast"} <= set(wrote.results[0]["ops"])
+    for env in ({"TF_MPI_ENABLE": None}, {"TF_MPI_ENABLE": "0"}):
+        run = launch(HERE / "hvd_meta.py", np=0, args=["read", tmp_path], env=env).check()
+        assert run.results == [{"weight": [2.0] * 3}]

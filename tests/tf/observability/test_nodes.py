@@ -36,6 +36,7 @@ def facts(node: str, **other: Any) -> dict[str, Any]:
         "mpi": "/lib/libmpi.so.40",
         "cores": 8,
         "load": 0.1,
+        "node_cores": 8,
         "memory": 2**36,
         "memory_free": 2**35,
         "shm_free": 2**33,
@@ -87,6 +88,14 @@ def test_a_node_that_is_unlike_the_others_fails(report):
     assert "FAULT node n2: /dev/shm has 3 MB free" in text
     assert "FAULT node n3: rank 3 is slow: 8 memory GB/s, 40% of the median" in text
     assert "slowest: rank 3 on node n3: 8 memory GB/s, 40% of the median" in text
+
+
+def test_a_node_that_is_busy_does_not_fail(report):
+    slow = {"memory GB/s": 8.0, "exp M/s": 900.0}
+    found = {rank: facts(f"n{rank}") for rank in range(3)} | {3: facts("n3", figures=slow, load=9)}
+    findings = report.judge(found, 4, [])
+    assert findings.failing == []
+    assert "but the load of its 8 cores was 9 before" in "\n".join(findings.text())
 
 
 def test_an_allreduce_that_does_not_end_names_who_has_not(report):

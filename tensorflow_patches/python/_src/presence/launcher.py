@@ -2,8 +2,9 @@
 
 A launcher ends its ranks. Where it is killed itself (by the kernel when memory is short, by a batch
 system, by a time limit of the program that ran it) Open MPI's leave their ranks to train on, unseen
-and with nobody to end them. So a rank looks whether its launcher is still there, and ends without
-it. MPICH's and Intel's ranks are ended by their proxies, those of other nodes by their daemons.
+and with nobody to end them. So the kernel tells a rank of its launcher's end (pidfd), and the rank
+ends without it: at once, as some MPIs end a process that has lost its launcher, without a word.
+MPICH's and Intel's ranks are killed by their proxies, those of other nodes by their daemons.
 
 A rank that was started to outlive its launcher (by nohup, by setsid) is left alone.
 """
@@ -12,7 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import sys
+import threading
+from collections.abc import Callable
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.presence import peers
@@ -32,6 +36,7 @@ class Launcher:
         self._pid, self._rank, self._size = pid, rank, size
         now = peers.stat(pid)
         self._began, self._name = now.began, now.name
+        self._ends = threading.Lock()
         self._speaks = speaks
         self._stderr = -1
         if speaks:
@@ -46,6 +51,21 @@ class Launcher:
             return True
         return now.has_ended or now.began != self._began
 
+    def when_gone(self, call: Callable[[], None]) -> None:
+        """`call` is called on a thread; where the kernel does not tell, is_gone() does."""
+        try:
+            end = os.pidfd_open(self._pid)
+        except OSError:  # before Linux 5.3
+            return
+
+        def wait() -> None:
+            poll = select.poll()  # of any number of files
+            poll.register(end, select.POLLIN)
+            poll.poll()
+            call()
+
+        threading.Thread(target=wait, name="tf_mpi_launcher", daemon=True).start()
+
     def cores(self) -> set[int]:
         """The processors, by the kernel's numbers, that it may use, and give to ranks; none if it
         is gone."""
@@ -55,6 +75,7 @@ class Launcher:
 
     def end_with_it(self) -> None:
         """The launcher is gone: ends this process; on any thread."""
+        self._ends.acquire()  # for good: another thread may have found out, too
         if self._speaks:
             text = (
                 f"tensorflow.mpi rank {self._rank}/{self._size}: {self._name} (process "

@@ -86,8 +86,12 @@ class _Watcher:
                 if self._look is look and (what := look or self.idle) is not None:
                     what()
             if self.launcher is not None and self.launcher.is_gone():
-                ends_knowingly()
-                self.launcher.end_with_it()
+                self.end_with_launcher()
+
+    def end_with_launcher(self) -> None:
+        ends_knowingly()
+        if self.launcher is not None:
+            self.launcher.end_with_it()
 
     def set(self, look: Callable[[], None] | None) -> Callable[[], None] | None:
         """`look` is called every _LOOK_SECONDS from now on; returns what was before."""
@@ -139,6 +143,9 @@ class _Start(_Wait):
     def __init__(self, told: config.Launcher) -> None:
         super().__init__(told.rank, told.size)
         self._local_size = told.local_size
+        self._passing = ""
+        if told.is_open_mpis:
+            self._passing = ", and mpirun passes that to other nodes with -x TF_MPI_ENABLE only"
         self._whom = ""
         self._lost_since: float | None = None
         # One rank of a node speaks; few others look as often as it does.
@@ -202,8 +209,7 @@ class _Start(_Wait):
             node = os.uname().nodename
             told.append(
                 f"{self.size - len(known)} ranks cannot be seen from this node, {node}; those with "
-                "TF_MPI_ENABLE=0 do not come, and mpirun passes that to other nodes with "
-                "-x TF_MPI_ENABLE only"
+                f"TF_MPI_ENABLE=0 do not come{self._passing}"
             )
         seen = f" ({'; '.join(told)})" if told else ""
         return f"has waited {self.waited():.0f} s for {self._whom}{seen}"
@@ -229,6 +235,8 @@ def start(told: config.Launcher | None) -> Iterator[None]:
     with _looking(_Start(told).look):
         if _watcher is not None:
             _watcher.launcher = launcher.of_this_rank(told)
+            if _watcher.launcher is not None:
+                _watcher.launcher.when_gone(_watcher.end_with_launcher)
         _ranks = deaths.of_this_node(told)
         try:
             yield

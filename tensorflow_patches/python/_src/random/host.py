@@ -42,8 +42,8 @@ def install() -> None:
     if group.rank == 0 and len({theirs[1] for theirs in everyone}) > 1:
         log.say(
             "strings have other hashes on each rank, so sets of strings have another order on each "
-            "rank. Where a script makes a list of a set, sort it, or start the ranks with "
-            "mpirun -x PYTHONHASHSEED=0"
+            "rank. Where a script makes a list of a set, sort it, or start all ranks with "
+            "PYTHONHASHSEED=0 (which Open MPI passes to other nodes with -x PYTHONHASHSEED=0)"
         )
 
 

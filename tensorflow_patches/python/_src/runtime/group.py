@@ -11,6 +11,7 @@ rank = 0
 size = 1
 group_rank = 0  # among the engine's ranks, also where averages are left to the script
 group_size = 1
+fault = ""  # why the ranks could not be brought together, where the doctor is to say so
 forked_from: int | None = None  # the rank that forked this process, which averages nothing
 
 

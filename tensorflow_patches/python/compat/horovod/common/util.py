@@ -32,6 +32,16 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     return ext_base_name == "tensorflow"
 
 
+def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: Any) -> None:
+    """ImportError for a framework that is not here."""
+    if ext_name != "horovod.tensorflow":
+        raise ImportError(f"{ext_name} is not in tensorflow.mpi's horovod: docs/horovod.md")
+
+
+def nccl_built(verbose: bool = False) -> bool:
+    return False
+
+
 def mpi_built(verbose: bool = False) -> bool:
     return True
 

@@ -5,6 +5,7 @@ from typing import Any
 from horovod.tensorflow import compression, elastic, functions, mpi_ops, util  # noqa: F401
 from horovod.tensorflow.functions import *  # noqa: F403
 from horovod.tensorflow.mpi_ops import *  # noqa: F403
+from horovod.tensorflow.mpi_ops import _allreduce  # noqa: F401
 from horovod.tensorflow.util import _executing_eagerly  # noqa: F401
 from tensorflow.mpi._src.horovod.objects import broadcast_global_variables  # noqa: F401
 from tensorflow.mpi._src.horovod.reductions import (  # noqa: F401
@@ -22,6 +23,9 @@ from tensorflow.mpi._src.horovod.v1_optimizer import (  # noqa: F401
     BroadcastGlobalVariablesHook,
     DistributedOptimizer,
 )
+from tensorflow.mpi._src.runtime import c_api
+
+c_api.know_ops()  # of a graph that ranks have written
 
 
 def __getattr__(name: str) -> Any:
