@@ -154,10 +154,12 @@ make_environment() {
 
 wheel_tag() { "$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])'; }
 
+# For whichever Python the wheel is: what the builder has fetched for its own stays in use.
 make_builder() {
     local stamp
-    stamp="$(version_of "$python") $(sha256sum <"$ROOT/build/requirements.txt")"
-    [[ -f $BUILDER/stamp && $(<"$BUILDER/stamp") == "$stamp" ]] && return
+    stamp=$(sha256sum <"$ROOT/build/requirements.txt")
+    [[ -f $BUILDER/stamp && $(<"$BUILDER/stamp") == "$stamp" ]] \
+        && "$BUILDER/bin/python" -c '' 2>/dev/null && return
     step "Making the builder's environment: .cache/builder"
     rm -rf "$BUILDER"
     logged builder "remove .cache/builder and run again" "$python" -m venv "$BUILDER"
