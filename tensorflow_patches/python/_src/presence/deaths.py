@@ -1,8 +1,8 @@
 """Ranks that end without a word: by a signal, or by os._exit.
 
-Launchers name a process in a banner, MPICH's no rank, and end the others within milliseconds. So
-the kernel tells the ranks of a node of each other's ends (pidfd), and one of them says at once
-whose it was, and by which signal as far as it can still be seen.
+Open MPI's launcher has a banner, and ends the other ranks within milliseconds. So the kernel tells
+the ranks of a node of each other's ends (pidfd), and one of them says at once whose it was, and by
+which signal as far as it can still be seen. MPICH's proxies kill the others before they hear of it.
 
 The ranks of a node share a file without a name, to which they append lines: who they are, that they
 end knowingly, and whose death they are about to report. Each append is whole, so that the first of
