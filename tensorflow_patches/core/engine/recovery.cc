@@ -40,14 +40,15 @@ Status Recovery::MakeOfThisGroup(Request* request) {
 
 // To end it on this rank only would make it meet the others' next broadcast of that name.
 Status Recovery::EndsByOrphan(Request* request, uint64_t group) {
+  const auto root = static_cast<size_t>(request->signature.root);
   if (!state_->ok()) {  // the meeting will hear of it, if there is one
     request->signature.root = Request::kDeadRoot;
     return Status();
   }
   state_->FailForGood(
       Status(Code::kUnavailable, "'" + request->name + "' cannot come: rank " +
-                                     std::to_string(request->signature.root) + " of " +
-                                     std::to_string(next_ranks_[group].size()) +
+                                     std::to_string(launched_as_[group][root]) + " of " +
+                                     std::to_string(launched_as_[0].size()) +
                                      " has died, and was to give the others what nobody else has"));
   return state_->failure;
 }
@@ -124,9 +125,9 @@ Report Recovery::ReportOfThis() {
 std::string Recovery::DescribeDeaths(const Reunion& reunion) const {
   std::vector<int> dead;
   for (int rank = 0; rank < state_->size(); ++rank) {
-    if (reunion.NewRank(rank) < 0) dead.push_back(rank);
+    if (reunion.NewRank(rank) < 0) dead.push_back(launched_as_.back()[static_cast<size_t>(rank)]);
   }
-  return NameRanks(dead) + " of " + std::to_string(state_->size()) +
+  return NameRanks(dead) + " of " + std::to_string(launched_as_[0].size()) +
          (dead.size() == 1 ? " has died" : " have died");
 }
 
@@ -157,6 +158,11 @@ void Recovery::GoOn(std::unique_ptr<Transport> next, const Reunion& reunion) {
   std::vector<int> ranks;
   for (int rank = 0; rank < state_->size(); ++rank) ranks.push_back(reunion.NewRank(rank));
   next_ranks_.push_back(std::move(ranks));
+  std::vector<int> launched_as;
+  for (const Report& report : reunion.reports) {
+    launched_as.push_back(launched_as_.back()[static_cast<size_t>(report.former_rank)]);
+  }
+  launched_as_.push_back(std::move(launched_as));
   parts_.transport->Change(std::move(next));
   BeginAnew();
   if (state_->rank() != 0 || !state_->options.log) return;

@@ -38,7 +38,9 @@ struct Recoverable {
 class Recovery {
  public:
   Recovery(EngineState* state, const Recoverable& parts)
-      : state_(state), parts_(parts), history_(parts.careful->history()) {}
+      : state_(state), parts_(parts), history_(parts.careful->history()), launched_as_(1) {
+    for (int rank = 0; rank < state->size(); ++rank) launched_as_[0].push_back(rank);
+  }
 
   // In each turn: a death that no operation has run into fails the engine, too.
   void CheckDisturbance();
@@ -66,6 +68,9 @@ class Recovery {
   TimePoint looked_for_deaths_;
   // By generation that has ended and rank in it: the rank in the next; -1: it has died.
   std::vector<std::vector<int>> next_ranks_;
+  // By generation, the last of which lives, and rank in it: the launcher's number, by which users
+  // know it.
+  std::vector<std::vector<int>> launched_as_;
 };
 
 }  // namespace tfmpi

@@ -214,8 +214,8 @@ std::string Differences(const std::vector<std::string>& settings) {
   }
   if (text.empty()) return text;
   return "the ranks' settings differ, and would make them train different models: " + text +
-         ". Set them alike everywhere; to other nodes mpirun passes the variables that it is told "
-         "to:" +
+         ". Set them alike everywhere; to other nodes Open MPI's mpirun passes the variables that "
+         "it is told to:" +
          names;
 }
 

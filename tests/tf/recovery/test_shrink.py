@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -50,7 +51,9 @@ def test_those_that_are_left_train_on_alike(launch, scripts, tmp_path, how, fate
         assert one["saved"]  # by the first that is left
     if not fates:
         return
-    assert any("has died" in text or "have died" in text for text in run.stderr), run.report()
+    died = re.findall(r"\branks? ([\d, and]+) of 4 (?:has|have) died", "".join(run.stderr))
+    named = {number for text in died for number in re.findall(r"\d", text)}
+    assert named == {fate.partition(":")[0] for fate in fates}, run.report()  # the launcher's
 
 
 @pytest.mark.full

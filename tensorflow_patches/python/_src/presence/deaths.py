@@ -19,6 +19,7 @@ import signal
 import struct
 import threading
 import time
+import zlib
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.presence import launcher, peers
@@ -43,7 +44,8 @@ class Ranks:
         self._told = told
         self._goes_on = config.get("TF_MPI_FAULT") == "shrink"
         began = peers.stat(started_by).began
-        self._path = f"/dev/shm/tensorflow-mpi-{os.getuid()}-{started_by}-{began}"
+        job = zlib.crc32(config.job().encode())  # a daemon may serve several
+        self._path = f"/dev/shm/tensorflow-mpi-{os.getuid()}-{started_by}-{began}-{job:08x}"
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         self._file = os.open(self._path, flags, 0o600)
         if os.fstat(self._file).st_uid != os.getuid():
@@ -53,11 +55,11 @@ class Ranks:
 
     def all_have_come(self) -> None:
         """Or will not. From here on the file has no name, and the others are watched."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
-        ranks = sorted((int(rank), int(pid)) for kind, rank, pid in self._lines() if kind == "rank")
-        own = next(place for place, (_, pid) in enumerate(ranks) if pid == os.getpid())
-        watched = (ranks[own + 1 :] + ranks[:own])[:_WATCHED]
+        self._take_name()
+        ranks = sorted((int(line[1]), int(line[2])) for line in self._lines() if line[0] == "rank")
+        after = [one for one in ranks if one[0] > self._told.rank]
+        before = [one for one in ranks if one[0] < self._told.rank]
+        watched = (after + before)[:_WATCHED]
         ends: dict[int, tuple[int, int]] = {}
         for rank, pid in watched:
             with contextlib.suppress(OSError):  # before Linux 5.3; or it has ended already
@@ -70,6 +72,11 @@ class Ranks:
     def ends_knowingly(self) -> None:
         """This rank has said why, or has come to its end; on any thread."""
         self._append(f"word {self._told.rank} {os.getpid()}")
+        self._take_name()  # which it still has where a rank ends at its start
+
+    def _take_name(self) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
 
     def _watch(self, ends: dict[int, tuple[int, int]]) -> None:
         poll = select.poll()
