@@ -73,7 +73,10 @@ def _release(options: argparse.Namespace) -> list[str]:
 
 def _verify(options: argparse.Namespace) -> list[str]:
     layout = _layout(options)
-    return [line for wheel in options.wheels for line in verify(layout, wheel).lines()]
+    lines = []
+    for wheel in options.wheels:
+        lines += [f"{wheel.name}:", *verify(layout, wheel).lines()]
+    return lines
 
 
 def _unpack(options: argparse.Namespace) -> list[str]:

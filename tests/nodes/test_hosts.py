@@ -182,6 +182,39 @@ def test_a_cable_that_is_cut_in_training_ends_the_job(hosts: Hosts) -> None:
     assert time.monotonic() - trains[-1] < 60, text
 
 
+def killed(hosts: Hosts, host: str, *which: str) -> tuple[str, float]:
+    """(output, seconds) of a job on two hosts once a process of `host` is killed, in training."""
+    trains: list[float] = []
+
+    def kill(line: str) -> None:
+        if "TRAINS" in line:
+            trains.append(time.monotonic())
+            if len(trains) == 4:
+                subprocess.run(hosts.script("run", host, "pkill", "-KILL", *which), check=True)
+
+    options = ["--map-by", "node:OVERSUBSCRIBE"]
+    code, text, _ = hosts.mpirun("h1:2,h2:2", HERE / "loop.py", options=options, when=kill)
+    assert code != 0 and len(trains) == 4, text
+    return text, time.monotonic() - trains[-1]
+
+
+def test_a_rank_of_another_host_that_is_killed_is_named(hosts: Hosts) -> None:
+    text, seconds = killed(hosts, "h2", "-n", "-f", "loop.py")
+    said = re.findall(r"rank (\d)/4: rank (\d) \(process \d+ on h2\) has (?:been|ended)", text)
+    assert len(said) == 1 and said[0] in (("1", "3"), ("3", "1")), text
+    assert seconds < 20
+
+
+def test_ranks_of_all_hosts_end_with_mpirun(hosts: Hosts) -> None:
+    _, seconds = killed(hosts, "h1", "-x", "prterun")
+    for host in ("h1", "h2"):
+        look = hosts.script("run", host, "pgrep", "-f", "loop.py")
+        while subprocess.run(look, stdout=subprocess.DEVNULL, check=False).returncode == 0:
+            time.sleep(0.2)
+            seconds += 0.2
+            assert seconds < 20
+
+
 def test_a_folder_that_nodes_do_not_share(hosts: Hosts) -> None:
     """Rank 0's file is not there for rank 1, which says so instead of going on as if it were."""
     code, text, _ = hosts.mpirun("h1:1,h2:1", HERE / "save_and_load.py", "/tmp/not-shared")
