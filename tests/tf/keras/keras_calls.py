@@ -39,6 +39,45 @@ def predicted() -> Any:
     return unbuilt(lambda model: model.predict(np.ones((6, 5), np.float32), verbose=0))
 
 
+class Scaled(keras.layers.Layer):  # type: ignore[name-defined]
+    """Its build changes a number to another kind, and adds one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.axis: Any = -1
+
+    def build(self, shape: Any) -> None:
+        self.axis, self.width = [len(shape) - 1], int(shape[-1])
+        self.kernel = self.add_weight(shape=[self.width], initializer="ones", name="kernel")
+        self.built = True
+
+    def call(self, x: Any) -> Any:
+        return x * self.kernel / self.width + float(sum(self.axis))
+
+
+class Built(keras.Model):  # type: ignore[name-defined]
+    """By its first step, in fit: tf_keras's and Transformers' models are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaled, self.out = Scaled(), keras.layers.Dense(1, kernel_initializer="ones")
+
+    def build(self, shape: Any) -> None:
+        self.half = float(shape[-1]) / 2
+        super().build(shape)
+
+    def call(self, x: Any) -> Any:
+        return self.out(self.scaled(x)) * self.half
+
+
+def built() -> Any:
+    keras.utils.set_random_seed(1)
+    model = Built()
+    model.compile("sgd", "mse")
+    history = model.fit(X, X[:, :1], batch_size=5, epochs=2, shuffle=False, verbose=0)
+    return history.history["loss"], [encode(weight) for weight in model.get_weights()]
+
+
 class Pool(keras.Model):  # type: ignore[name-defined]
     """One answer for a whole graph."""
 
@@ -252,6 +291,7 @@ CASES = {
     "left behind": left_behind,
     "evaluated": evaluated,
     "predicted": predicted,
+    "built": built,
     "pooled": pooled,
     "gathered": gathered,
     "gathered late": gathered_late,

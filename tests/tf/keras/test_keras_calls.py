@@ -41,6 +41,13 @@ def test_a_model_that_its_first_use_builds_is_one_model(alone, run, case):
             np.testing.assert_array_equal(decode(ours), decode(theirs))
 
 
+def test_what_a_trace_builds_stays_built(alone, run):
+    for rank in run.results:
+        np.testing.assert_allclose(rank["built"][0], alone["built"][0], rtol=1e-6)
+        for ours, theirs in zip(rank["built"][1], alone["built"][1], strict=True):
+            np.testing.assert_allclose(decode(ours), decode(theirs), atol=1e-6)
+
+
 @pytest.mark.parametrize("case", ["pooled", "gathered", "gathered late", "graph", "fixed"])
 def test_what_nobody_can_share_is_whole_on_every_rank(alone, run, case):
     for rank in run.results:

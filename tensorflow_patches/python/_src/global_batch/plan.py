@@ -189,22 +189,30 @@ def _looked_at(step: Step, spec: Any, whole_batches: bool) -> Look:
 def only_traced(model: Any, counted: list[str] | None = None) -> Iterator[None]:
     """Around a trace of `model` that one process does not make: what Python counts is put back.
 
+    What the trace builds stays built, and so do the numbers by which it is.
+
     counted: gets the names of the model's own numbers that the trace has changed.
     """
     import numpy as np
 
     drawn, numbers = (random.getstate(), np.random.get_state()), _numbers(model)
-    held = [(one, kept) for one in _held(model) if (kept := _numbers(one))]
+    was_built = _is_built(model)
+    held = [(one, kept, _is_built(one)) for one in _held(model) if (kept := _numbers(one))]
     try:
         yield
     finally:
         random.setstate(drawn[0])
         np.random.set_state(drawn[1])
-        changed = _put_back(model, numbers)
-        for owner, before in held:
-            owner.__dict__.update(before)
+        changed = _put_back(model, numbers, builds=_is_built(model) != was_built)
+        for owner, before, owner_was_built in held:
+            if _is_built(owner) == owner_was_built:
+                owner.__dict__.update(before)
         if counted is not None:
             counted += changed
+
+
+def _is_built(owner: Any) -> bool:
+    return bool(getattr(owner, "built", True))
 
 
 def _numbers(owner: Any) -> dict[str, float]:
@@ -222,11 +230,16 @@ def _held(model: Any) -> list[Any]:
     return [*layers, *(one for one in tracked if isinstance(one, base.Trackable))]
 
 
-def _put_back(model: Any, before: dict[str, float]) -> list[str]:
-    """The names of those that have changed since, which are as before then."""
+def _put_back(model: Any, before: dict[str, float], builds: bool) -> list[str]:
+    """The names of those that have changed since, which are as before then.
+
+    builds: the model has been built since, and keeps what it has new.
+    """
     changed = []
     for name, number in _numbers(model).items():
         if name not in before:
+            if builds:
+                continue
             delattr(model, name)
         elif number != before[name]:
             setattr(model, name, before[name])

