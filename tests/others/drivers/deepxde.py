@@ -11,7 +11,6 @@ import numpy as np
 from report import done
 
 dde.config.set_random_seed(1)
-dde.config.set_parallel_scaling("strong")  # of its Horovod path: ranks share the points
 
 
 def equation(x, y):
@@ -26,14 +25,7 @@ def boundary(x, on_boundary):
 geometry = dde.geometry.Interval(-1, 1)
 condition = dde.icbc.DirichletBC(geometry, lambda x: np.sin(np.pi * x), boundary)
 data = dde.data.PDE(
-    geometry,
-    equation,
-    condition,
-    16,
-    2,
-    train_distribution="pseudo",
-    solution=lambda x: np.sin(np.pi * x),
-    num_test=100,
+    geometry, equation, condition, 16, 2, solution=lambda x: np.sin(np.pi * x), num_test=100
 )
 network = dde.nn.FNN([1] + [20] * 3 + [1], "tanh", "Glorot uniform")
 model = dde.Model(data, network)
