@@ -37,19 +37,20 @@ def install() -> None:
 def explanation(error: BaseException) -> str | None:
     """Of an error that nobody has caught; None if it is not of this kind."""
     if "unable to lock file" in str(error):
+        anew = ", or make it anew: h5py.File(path, 'w')" if saves.shared() else ""
         return (
-            f"all {group.size} ranks open a file to change it, and HDF5 lets one do so: change it "
-            "on rank 0 alone (if tf.mpi.rank() == 0), or make it anew: h5py.File(path, 'w')"
+            f"all {group.group_size} ranks open a file to change it, and HDF5 lets one do so: "
+            f"change it on rank 0 alone (if tf.mpi.rank() == 0){anew}"
         )
     if "database is locked" in str(error):
         return (
-            f"all {group.size} ranks write to one database, and SQLite lets one do so at a time: "
-            "write on rank 0 alone (if tf.mpi.rank() == 0)"
+            f"all {group.group_size} ranks write to one database, and SQLite lets one do so at a "
+            "time: write on rank 0 alone (if tf.mpi.rank() == 0)"
         )
     code, path = _missing_or_there(error)
     if path is None or "://" in path:
         return None
-    who = f"all {group.size} ranks run the script's own file calls, and one may be first"
+    who = f"all {group.group_size} ranks run the script's own file calls, and one may be first"
     if code in _EXISTS and _changed(path):
         return f"{who}: '{path}' was made during this run. Make it with exist_ok=True"
     if code == errno.ENOENT and _changed(os.path.dirname(os.path.abspath(path))):
