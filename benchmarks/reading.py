@@ -24,7 +24,7 @@ from benchmarks.processes import run
 from benchmarks.runner import ROOT
 
 MARK = "EPOCHS "
-PIPELINES = ("paths", "directory", "records", "python")
+PIPELINES = ("paths", "augmented", "directory", "records", "python")
 
 
 def make(folder: Path, images: int, side: int) -> None:

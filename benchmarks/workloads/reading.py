@@ -30,11 +30,24 @@ def of_path(path: Any, label: Any) -> Any:
     return decode(tf.io.read_file(path)), label
 
 
-def paths(folder: Path) -> Any:
+def of_paths(folder: Path) -> Any:
     found = sorted(folder.glob("images/*/*.jpg"))
     labels = [int(path.parent.name) for path in found]
     files = tf.data.Dataset.from_tensor_slices(([str(path) for path in found], labels))
-    return files.shuffle(len(found), seed=1).map(of_path).batch(BATCH)
+    return files.shuffle(len(found), seed=1).map(of_path)
+
+
+def paths(folder: Path) -> Any:
+    return of_paths(folder).batch(BATCH)
+
+
+def augmented(folder: Path) -> Any:
+    """What is drawn for a sample has no order in one process, either."""
+
+    def change(image: Any, label: Any) -> Any:
+        return tf.image.random_brightness(tf.image.random_flip_left_right(image), 0.1), label
+
+    return of_paths(folder).map(change, AUTO).batch(BATCH)
 
 
 def directory(folder: Path) -> Any:
@@ -76,6 +89,7 @@ class Decoded(keras.utils.PyDataset):
 
 PIPELINES: dict[str, Callable[[Path], Any]] = {
     "paths": paths,
+    "augmented": augmented,
     "directory": directory,
     "records": records,
     "python": Decoded,

@@ -1,0 +1,19 @@
+"""Packages that others wrote: the quick half of tests/others/run.py, which makes environments."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+QUICK = ("scikeras", "probability", "sonnet", "optimization", "larq", "recommenders")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", QUICK)
+def test_ranks_equal_one_process(name: str) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("run.py")), name]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=850, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
