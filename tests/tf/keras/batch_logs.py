@@ -5,6 +5,7 @@ Arguments: keras or tf_keras, then ways to look.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
@@ -62,6 +63,8 @@ class Looks(keras.callbacks.Callback):
     def whole(self, batch: int, logs: Any) -> None:
         self.seen += [*dict(logs).values(), *[value for _, value in sorted(logs.items())]]
 
+    apart = spread
+
     def keeps(self, batch: int, logs: Any) -> None:
         self.kept.append(logs)
 
@@ -72,6 +75,11 @@ class Looks(keras.callbacks.Callback):
     def shows(self, batch: int, logs: Any) -> None:
         """As a script that prints on rank 0, and then evaluates."""
         self.seen.append(logs["loss"])
+
+    def raises(self, batch: int, logs: Any) -> None:
+        """Which the script catches; the next fit meets as any."""
+        if batch == 1:
+            raise KeyError("looked for")
 
     def on_train_end(self, logs: Any = None) -> None:
         self.seen += [value for kept in self.kept for value in kept.values()]
@@ -92,6 +100,10 @@ found: dict[str, Any] = {}
 for name in ways:
     way, _, alone = name.partition(", ")
     looks, other = Looks(way, 1 if alone else None), Looks("never")
+    with contextlib.suppress(KeyError):
+        train(other, Looks("raises"))
+    looks.async_safe = way == "apart"  # Keras 3 runs it on a thread of its own, then
+    other.async_safe = looks.async_safe
     train(other, looks)
     found[name] = looks.seen
 never = Looks("never")

@@ -9,7 +9,7 @@ from reference import reference
 from tiers import full
 
 SCRIPT = "batch_logs.py"
-SOME = ("seldom", "evaluates", "keeps, one rank", "shows, one rank")
+SOME = ("seldom", "apart", "evaluates", "keeps, one rank", "shows, one rank")
 MORE = (*SOME, "spread", "whole", "keeps", "seldom, one rank", "spread, one rank")
 
 

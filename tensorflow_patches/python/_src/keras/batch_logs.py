@@ -102,16 +102,21 @@ class Batches:
         self._looked = False  # here, in this batch
         self._at_once = False  # on some rank, in the batch before
 
-    def begin(self, logs: dict[str, Any]) -> WholeLogs:
-        """Before a batch's callbacks: what they are given for `logs`, which are this rank's."""
+    def begin(self, logs: dict[str, Any], at_once: bool) -> WholeLogs:
+        """Before a batch's callbacks: what they are given for `logs`, which are this rank's.
+
+        at_once: they run on another thread, from which ranks do not meet.
+        """
         if self._states is None:  # the first step has made them
             self._states = logs_of_ranks.states_of(self._model, self._kind)
         # A callback may evaluate, and look then.
         self._values = logs_of_ranks.values_of(self._states)
         self._own, self._whole, self._looked = dict(logs), None, False
-        if self._at_once:
+        if self._at_once or at_once:
             self._exchange()
         given = WholeLogs(self._whole or self._own, self._ask)
+        if at_once:
+            given.set_whole(self._whole or {})
         self._given = weakref.ref(given)
         _open.append(self)
         return given
@@ -155,8 +160,12 @@ class Batches:
 
     def end(self) -> bool:
         """After a batch's callbacks: whether the training stops, alike on all ranks."""
-        _open.remove(self)
+        self.leave()
         return self.settle()
+
+    def leave(self) -> None:
+        """Its callbacks run no more; one of them has raised, if `end` is not called."""
+        _open.remove(self)
 
 
 _open: list[Batches] = []  # whose callbacks run; a callback may train or evaluate, too

@@ -103,7 +103,13 @@ def with_whole_logs(step: str) -> Any:
             batches = _read_now(self, step)
             if batches is None or type(logs) is not dict:
                 return original(self, batch, logs)
-            result = original(self, batch, batches.begin(logs))
+            hook = "_async_train" if step == "train_step" else "_async_test"
+            try:
+                # Not held here: logs that outlive their callbacks are kept by one.
+                result = original(self, batch, batches.begin(logs, getattr(self, hook, False)))
+            except BaseException:
+                batches.leave()
+                raise
             if batches.end():
                 model.stop_training = True
             return result
