@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,8 @@ Written by `tests/others/run.py --write`: each package's own example, one proces
 ranks. "far" is the largest difference of weights, losses and predictions on any rank, relative to
 the largest element of its array.
 
-| program | what runs | far | one process | {ranks} ranks | what a user must know |
-| --- | --- | --- | --- | --- | --- |
+| program | far | one process | {ranks} ranks |
+| --- | --- | --- | --- |
 """
 
 
@@ -55,6 +56,15 @@ class Program:
     runs: str  # which example
     note: str = ""  # what a user must know
     variables: dict[str, str] = dataclasses.field(default_factory=dict)  # of the ranks
+
+    @property
+    def title(self) -> str:
+        return self.requires[0].replace("==", " ")
+
+    def described(self) -> str:
+        text = f"- **{self.title}**: {self.runs}." + (f" {self.note}." if self.note else "")
+        return textwrap.fill(text, 97, subsequent_indent="  ", break_on_hyphens=False)
+
     close: float = CLOSE  # within this it is equal; why, if not the default, says `note`
 
 
@@ -149,12 +159,10 @@ def row(program: Program, ranks: int) -> tuple[bool, str, list[str]]:
     worst = max(far(got, one) for got in found)
     equal = worst <= program.close
     cells = [
-        program.requires[0].replace("==", " "),
-        program.runs,
+        program.title,
         f"{worst:.0e}" if equal else f"**{worst:.0e}**",
         f"{alone:.0f} s",
         f"{together:.0f} s",
-        program.note,
     ]
     return equal, f"| {' | '.join(cells)} |", said
 
@@ -168,17 +176,21 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help=f"{PAGE.relative_to(ROOT)}")
     options = parser.parse_args()
     rows, failed = [], []
-    for program in programs([] if options.programs == ["all"] else options.programs):
+    chosen = programs([] if options.programs == ["all"] else options.programs)
+    for program in chosen:
         try:
             equal, line, said = row(program, options.ranks)
         except (RuntimeError, subprocess.SubprocessError) as error:
-            equal, line, said = False, f"| {program.requires[0]} | **{type(error).__name__}** |", []
+            equal, line, said = False, f"| {program.title} | **{type(error).__name__}** | | |", []
             print(f"{program.name}: {error}", file=sys.stderr, flush=True)
         rows.append(line)
         failed += [] if equal else [program.name]
         print(line, *said, sep="\n    ", flush=True)
     if options.write:
-        PAGE.write_text(HEAD.format(ranks=options.ranks) + "\n".join(rows) + "\n")
+        texts = [program.described() for program in chosen]
+        PAGE.write_text(
+            "\n".join([HEAD.format(ranks=options.ranks) + "\n".join(rows), "", *texts, ""])
+        )
     if failed:
         print(f"not equal: {', '.join(failed)}", file=sys.stderr)
     return bool(failed)
