@@ -165,7 +165,8 @@ class Batches:
 
     def leave(self) -> None:
         """Its callbacks run no more; one of them has raised, if `end` is not called."""
-        _open.remove(self)
+        if self in _open:  # not if the ranks could not meet before them
+            _open.remove(self)
 
 
 _open: list[Batches] = []  # whose callbacks run; a callback may train or evaluate, too
