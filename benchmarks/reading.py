@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks import columns
+from benchmarks import columns, table
 from benchmarks.columns import Column
 from benchmarks.processes import run
 from benchmarks.runner import ROOT
@@ -79,6 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
     clocks = f"one process, s | {ranks} | times"
     print(f"| pipeline | {clocks} | processor: {clocks} | losses apart |")
     print("| --- |" + " --- |" * 7)
+    shares: list[table.Row] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make(folder, options.images, options.side)
@@ -94,8 +95,15 @@ def main(arguments: list[str] | None = None) -> int:
                     for which in (0, 1)
                 )
                 cells += [f"{alone:.2f}", f"{apart:.2f}", f"{alone / apart:.2f}"]
+                if clock == "seconds":
+                    share = alone / apart / options.ranks
+                    row = {"workload": f"jpeg {pipeline}", "style": "function", "status": "ok"}
+                    shares.append({**row, "column": compared[1].name, "share": share})
             losses = max(abs(one["loss"] - other["loss"]) for one, other in runs)
             print("| " + " | ".join([*cells, f"{losses:.1e}"]) + " |", flush=True)
+    if options.table:
+        with options.table.open("a") as file:
+            file.write(table.to_csv(shares, header=False))
     return 0
 
 
@@ -111,6 +119,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--side", type=int, default=384, help="of an image, in pixels")
     parser.add_argument("--epochs", type=int, default=3, help="that count, of each run (default 3)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each (default 3)")
+    text = "a table.csv of the suite, to which the speed of a rank is added (benchmarks.chart)"
+    parser.add_argument("--table", type=Path, help=text)
     return parser.parse_args(arguments)
 
 

@@ -116,11 +116,12 @@ def rows(records: Sequence[Row]) -> list[Row]:
     return table
 
 
-def to_csv(table: Sequence[Row]) -> str:
+def to_csv(table: Sequence[Row], header: bool = True) -> str:
     """All fields; numbers with four significant digits."""
     output = io.StringIO()
     writer = csv.DictWriter(output, FIELDS, lineterminator="\n")
-    writer.writeheader()
+    if header:
+        writer.writeheader()
     for row in table:
         writer.writerow({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()})
     return output.getvalue()

@@ -158,6 +158,8 @@ def _looked_at(step: Step, spec: Any, whole_batches: bool) -> Look:
     found: list[Look] = []
 
     def trial(*given: Any) -> None:
+        if found and found[-1].is_plain:  # traced again only because it has made variables
+            return
         there = iter(given)
         data = tf.nest.pack_sequence_as(spec, [None if s is None else next(there) for s in specs])
         look = Look(step.eagerly)

@@ -106,6 +106,14 @@ class Look:
         """See Plan."""
         return any(not draw.op.startswith("stateless_") for draw in self.draws)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is drawn, and nothing keeps ranks from sharing the batch.
+
+        A trace that creates variables holds the ops of their initial values, which may draw.
+        """
+        return not (self.draws or self.foreign_draw or self.nested_draws or self.whys)
+
     def enter(self, kind: str) -> tuple[Site, Mark]:
         """A call begins; what is found until `restart` is of the calls inside it."""
         self.sites.append(Site(kind))
