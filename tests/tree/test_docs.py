@@ -81,6 +81,19 @@ def test_links_lead_to_files(page: str) -> None:
     assert set(used) == set(by_name)
 
 
+def _anchors(page: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_anchors_are_headings(page: str) -> None:
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", _prose(page)):
+        linked = (ROOT / page).parent / target if target else ROOT / page
+        assert anchor in _anchors(linked), f"{page}: {target}#{anchor}"
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_paths_are_in_the_tree(page: str) -> None:
     paths = [name for name in _quoted(page) if _PATH.fullmatch(name)]

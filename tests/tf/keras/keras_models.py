@@ -194,7 +194,7 @@ def loop(mode: str) -> dict[str, Any]:
 
 CASES = {
     # First: an eager model made after the first tape computes its first gradient out of step
-    # (docs/semantics.md, Start in the same state).
+    # (docs/semantics.md, One starting state).
     "loop eager": lambda: loop("eager"),
     "functional": functional,
     "subclassed": subclassed,

@@ -1,4 +1,4 @@
-"""The rows of docs/semantics.md that say no: N ranks get what they say; and each row has a test."""
+"""docs/semantics.md: what differs is as it says, entries name tests, the table leads to rules."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from reference import reference
 
 ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "semantics.md"
 
 
 def test_what_two_ranks_do_not_get_as_one_process(launch, scripts):
@@ -18,7 +19,7 @@ def test_what_two_ranks_do_not_get_as_one_process(launch, scripts):
 
 
 def test_every_row_names_a_test_that_exists():
-    text = (ROOT / "docs" / "semantics.md").read_text()
+    text = PAGE.read_text()
     rows = [
         " ".join(row.split()) for row in re.findall(r"^- \*\*(.+?)(?=\n\n|\n- )", text, re.M | re.S)
     ]
@@ -28,3 +29,13 @@ def test_every_row_names_a_test_that_exists():
         assert found, f"no test: {row}"
         for name in found:
             assert (ROOT / name).exists(), row
+
+
+def test_the_table_gives_an_answer_and_a_rule_for_each_script():
+    text = PAGE.read_text()
+    rules = re.findall(r"^## (\d+)\. ", text, re.M)
+    rows = re.findall(r"^\| (?!my script|---)(.+) \| (.+) \| \[(\d+)\]\(#\3-", text, re.M)
+    assert len(rows) == text.count("\n| ") - 2
+    assert {rule for _, _, rule in rows} == set(rules)
+    answers = {answer.split(":")[0].split(",")[0] for _, answer, _ in rows}
+    assert answers == {"equal", "said", "refused", "differs"}
