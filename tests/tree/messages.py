@@ -1,0 +1,341 @@
+"""Writes docs/messages.md, every message that the product has, from the strings of its source.
+
+    python tests/tree/messages.py
+
+A sentence in the source is printed, raised (or a Status), or part of one that is. A test says a
+message if it has three words in a row that only this message has.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ROOT / "tensorflow_patches"
+PAGE = ROOT / "docs" / "messages.md"
+_HEAD = """\
+# Every message
+
+All lines and errors of this wheel and of `install.sh`, by subject and by the source file that
+contains them, each with a test that looks for its words. `python tests/tree/messages.py` writes
+this page from the source.
+
+- **Line**: printed on stderr after `tensorflow.mpi rank R/N:`. **Line, once**: at most once in a
+  run; by rank 0, or by each rank whose text differs.
+- **Printed**: without that prefix. **Part**: text that other messages of the same file contain.
+- Everything else is an error, listed by its type; errors of the engine are `tf.errors`.
+- Braces mark what is filled in. The next step for the user is in the message itself.
+"""
+_INTERNAL = "Internal errors"
+_SUBJECTS = {  # by the folder or file, below tensorflow_patches; the first that matches
+    "Installation": r"install\.sh|build/|python/(installation|at_start)|interpose/",
+    "Start and settings": r"python/config/|python/_src/(bootstrap|lifecycle/(?!ends)|mpi|launch|"
+    r"runtime|random/host)|core/transport/|glue/(c_api|runtime)/",
+    "The end, and ranks that fail": r"lifecycle/ends|python/_src/presence/|core/(engine|recovery)/",
+    "Ranks that do not take the same steps": r"core/agreement/|python/_src/keras/(program|describe|"
+    r"calls)|python/_src/messaging",
+    "Data": r"python/_src/(data|readers)/|python/data",
+    "Whole batches, losses and metrics": r"python/_src/(global_batch|keras|tf_keras)/",
+    "Gradients and variables": r"python/_src/(average|compat_v1|variables|random|distribute)/|"
+    r"core/|glue/",
+    "Files": r"python/_src/files/",
+    "GPUs": r"core/(gpu|device)/|python/_src/gpu/",
+    "Scripts for Horovod and DDL": r"horovod|ddl",
+    "The doctor, bench and statistics": r"doctor|python/_src/observability/|core/(observability|"
+    r"bench)/",
+    "tf.mpi": r"",
+}
+_ORDER = [*_SUBJECTS, _INTERNAL]
+_LEAST = 9  # letters that a test must share with a message
+_OURS = {"InternalError", "CancelledError"}  # codes of what no script can change
+
+
+class Message(NamedTuple):
+    text: str  # what is filled in: {its name}
+    kind: str
+    file: str
+
+    @property
+    def subject(self) -> str:
+        if self.kind in _OURS:
+            return _INTERNAL
+        found = (name for name, files in _SUBJECTS.items() if re.search(files, self.file))
+        # The rooms of GPUs lie in those of the engine.
+        return "GPUs" if re.search(_SUBJECTS["GPUs"], self.file) else next(found)
+
+
+def _is_prose(text: str, least: int) -> bool:
+    """Whether it has so many words, and is neither a key nor code."""
+    words = re.findall(
+        r"(?:^|(?<=[ (]))[A-Za-z][a-z']*(?=$|[ ,;:.)/])", re.sub(r"\{.*?\}", "-", text)
+    )
+    return len(words) >= least and not re.search(r'\\|^\{?"|[a-z]\.[a-z]\d\d |\b\w+: T\b', text)
+
+
+# --- Python --------------------------------------------------------------------------------------
+
+_SAYS = {"say": "Line", "once": "Line, once", "debug": "Line, with TF_MPI_LOG_LEVEL=debug",
+         "print": "Printed", "warn": "Warning"}  # fmt: skip
+_MAKES = re.compile(r"append|extend|join|Why|Gate|assert_\w+")  # calls of which a text is made
+_REFERENCE = re.compile(
+    r"python/(config/(parameters?|values)\.py|_src/replaced/)|core/transport/local"
+)
+
+
+def _name(node: ast.AST) -> str:
+    """Of what is filled in: the last name in it."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name.strip("_").lower()
+        case ast.Call(func=func, args=[*_, last]) if _name(func) in (
+            "join",
+            "map",
+            "str",
+            "sorted",
+        ):
+            return _name(last)
+        case ast.Call(func=inner) | ast.Subscript(value=inner) | ast.Starred(value=inner):
+            return _name(inner)
+        case ast.BinOp(left=inner) | ast.GeneratorExp(elt=inner) | ast.ListComp(elt=inner):
+            return _name(inner)
+        case ast.IfExp(body=body, orelse=other):
+            texts = [re.sub(r"[{}]", "", _text(one) or _name(one)) for one in (body, other)]
+            return "|".join(filter(None, texts))
+    return "…"
+
+
+def _text(node: ast.AST) -> str | None:
+    """Of a string that is written out; None of any other expression."""
+    match node:
+        case ast.Constant(value=str(value)):
+            return value
+        case ast.JoinedStr(values=values):
+            return "".join(_text(part) or "" for part in values)
+        case ast.FormattedValue(value=value):
+            return "{" + _name(value) + "}"
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            texts = [_text(left), _text(right)]
+            if texts != [None, None]:
+                parts = zip(texts, (left, right))
+                return "".join(f"{{{_name(n)}}}" if t is None else t for t, n in parts)
+    return None
+
+
+def _of_python(path: Path, file: str) -> Iterator[Message]:
+    def visit(node: ast.AST, kind: str) -> Iterator[Message]:
+        match node:
+            case ast.Expr(value=ast.Constant()) | ast.keyword(arg="key"):
+                return
+            case ast.ClassDef(bases=[ast.Attribute(attr="Enum")]):
+                return  # described for who reads the code
+            case ast.Raise(exc=ast.Call(func=func)):
+                kind = ast.unparse(func).split(".")[-1].replace("error_from_code", "Error")
+            case ast.stmt():
+                kind = "Part"
+            case ast.Call(func=func):
+                called = func.attr if isinstance(func, ast.Attribute) else ast.unparse(func)
+                if called == "once":
+                    node = ast.Call(func, node.args[:1], [])
+                if called in _SAYS:
+                    kind = _SAYS[called]
+                elif re.search(r"Error$|Warning$", called):
+                    kind = called
+                elif kind == "Part" and not _MAKES.fullmatch(called):
+                    kind = ""
+        if (text := _text(node)) is not None:
+            if kind and _is_prose(text, 3 if kind == "Part" else 2):
+                yield Message(" ".join(text.split()), kind, file)
+            return
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, kind)
+
+    yield from visit(ast.parse(path.read_text()), "Part")
+
+
+# --- C++ and Bash --------------------------------------------------------------------------------
+
+_TOKEN = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|^\s*\#[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\])'|\w+|::|\S""",
+    re.S | re.M,
+)
+_NO_NAME = {"std", "string", "to_string", "c_str", "static_cast", "message", "int", "Name", "absl"}
+_SPECIFIES = {"Input", "Output", "Attr", "HostMemory", "REGISTER_OP"}  # ops
+
+
+def _statements(path: Path) -> Iterator[list[str]]:
+    statement: list[str] = []
+    for token in _TOKEN.findall(path.read_text()):
+        if token in ("{", "}", ";"):
+            yield statement
+            statement = []
+        elif not token.lstrip().startswith(("//", "/*", "#")):
+            statement.append(token)
+
+
+def _joined(statement: Iterable[str]) -> str:
+    """From its first string to its last, with the last name of what is between two of them."""
+    text, between = "", [""]
+    for token in statement:
+        if not token.startswith('"'):
+            between.append(token)
+            continue
+        names = [one for one in between if re.match(r"[A-Za-z]", one) and one not in _NO_NAME]
+        if text and names:
+            text += "{" + names[-1].strip("_") + "}"
+        elif text and {":", ","} & {*between}:
+            text += "|"
+        text, between = text + token[1:-1], []
+    return text.replace('\\"', '"').replace("\\n", " ")
+
+
+def _of_cpp(path: Path, file: str) -> Iterator[Message]:
+    for statement in _statements(path):
+        text = _joined(statement)
+        code = re.search(
+            r"\bCode :: k(\w+)|\babsl :: (\w+)Error \(|\berrors :: (\w+) \(", " ".join(statement)
+        )
+        if code is not None:
+            kind = f"{code[code.lastindex or 0]}Error"
+        else:
+            kind = "Line" if {"Log", "log", "log_", "fprintf"} & {*statement} else "Part"
+        if not _SPECIFIES & {*statement} and _is_prose(text, 3 if kind == "Part" else 2):
+            yield Message(" ".join(text.split()), kind, file)
+
+
+def _of_bash(path: Path, file: str) -> Iterator[Message]:
+    for text, _, step in re.findall(
+        r'\bdie "((?:\$\([^)]*\)|[^"])+)"((?:\s*\\\n)? +"([^"]+)")?', path.read_text()
+    ):
+        text = re.sub(
+            r"\$\{?(\w+|[*@])(?:[^}\s]*\})?|\$\([^)]*\)", lambda m: f"{{{m[1] or '…'}}}", text
+        )
+        yield Message(text + f"; next: {step}" * bool(step), "Ends install.sh", file)
+
+
+@cache
+def messages() -> list[Message]:
+    found: dict[Message, None] = {}
+    readers = {".py": _of_python, ".cc": _of_cpp, ".h": _of_cpp, ".sh": _of_bash}
+    for top in (ROOT / "install.sh", ROOT / "build" / "install", PRODUCT):
+        for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
+            file = str(path.relative_to(PRODUCT if top == PRODUCT else ROOT))
+            if path.suffix in readers and not _REFERENCE.match(file):
+                found.update(dict.fromkeys(readers[path.suffix](path, file)))
+    return list(found)
+
+
+# --- Tests ---------------------------------------------------------------------------------------
+
+
+_FILLED = re.compile(
+    r"(?<=')[^' ]+(?=')|\{[^{}]*\}|\\d[+*]?|\[[^\]]*\][+*]|\b\d+(?:\.\d+)?\b|%\.?\d*[a-z]+"
+)
+_GAP = re.compile(r"\\[swSW][+*]?|\.[+*]\??|\(\?:|\n|\|")
+
+
+def _pieces(text: str) -> list[str]:
+    """What a text, or a pattern of a test, has to the letter; {} for what is filled in."""
+    text = re.sub(r"'?\{\}'?", "{}", _FILLED.sub("{}", text))
+    pieces = re.sub(r"\\(.)", r"\1", _GAP.sub("\n", text)).splitlines()
+    pieces = [" ".join(piece.replace("{}{}", "{}").split()).strip("{}, ") for piece in pieces]
+    return [piece for piece in pieces if len(piece) >= _LEAST and " " in piece]
+
+
+def _runs(piece: str) -> set[str]:
+    """Four words in a row, one of which may be filled in."""
+    words = piece.split()
+    fours = [words[i : i + 4] for i in range(len(words) - 3)]
+    return {" ".join(four) for four in fours if sum("{}" in word for word in four) < 2}
+
+
+@cache
+def _spoken() -> dict[str, list[str]]:
+    """The strings of each test, or script of one."""
+    found = {}
+    for path in sorted((ROOT / "tests").rglob("*")):
+        file = str(path.relative_to(ROOT))
+        texts: list[str] = []
+        if re.search(r"_test\.cc$", file):
+            texts = [_joined(statement) for statement in _statements(path)]
+        elif re.search(r"(?<!tree)/test_\w+\.py$|tests/tf/\w+/\w+\.py$", file):
+            nodes = [*ast.walk(ast.parse(path.read_text()))]
+            docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+            texts = [_text(node) or "" for node in nodes if id(node) not in docs]
+        found[file] = [*dict.fromkeys(piece for text in texts for piece in _pieces(text))]
+    return found
+
+
+@cache
+def tests() -> dict[Message, str]:
+    """By message, the test that says most of it; "" if none does.
+
+    A test says a message if a string of its is all in the message, or a piece of the message all in
+    a string of its, or both have four words in a row; words that no other message has, or none of
+    the test's room.
+    """
+    pieces = {message: _pieces(message.text) for message in messages()}
+    wholes = {message: "\n".join(of_message) for message, of_message in pieces.items()}
+    everything = "\n".join(wholes.values())
+    said: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+
+    def note(words: str, file: str) -> None:
+        room = file.split("/")[-2]
+        found = {message.text: message for message in messages() if words in wholes[message]}
+        if len(found) > 1:
+            found = {text: m for text, m in found.items() if f"/{room}/" in m.file}
+        if words.count(" ") > 3:  # the whole of a message; of others a part
+            found |= {m.text: m for m, of_message in pieces.items() if words in of_message}
+        elif len(found) > 1:
+            return
+        for text in found:
+            said[text][file] += len(words)
+
+    every_piece = {piece for of_message in pieces.values() for piece in of_message}
+    runs = set().union(*map(_runs, every_piece))
+    for file, spoken in _spoken().items():
+        of_file = "\n".join(spoken)
+        words = {piece for piece in spoken if piece in everything}
+        words |= runs & set().union(*map(_runs, spoken))
+        words |= {piece for piece in every_piece if piece.count(" ") > 1 and piece in of_file}
+        for one in words:
+            note(one, file)
+    return {m: max(said[m.text], key=lambda f: said[m.text][f], default="") for m in messages()}
+
+
+# --- The page ------------------------------------------------------------------------------------
+
+
+def page() -> str:
+    lines = [_HEAD]
+    for subject in _ORDER:
+        of_subject = [message for message in messages() if message.subject == subject]
+        lines.append(f"## {subject}\n")
+        if subject == _INTERNAL:
+            lines.append(
+                "Bugs of this wheel, or a faulty machine or network: please report them.\n"
+            )
+        for file in dict.fromkeys(message.file for message in of_subject):
+            lines.append(f"`{file}`\n")
+            for message in of_subject:
+                if message.file == file:
+                    ticks = "``" if "`" in message.text else "`"
+                    test = f"`{tests()[message]}`" if tests()[message] else "no test"
+                    entry = f"- {message.kind}, {test}: {ticks}{message.text}{ticks}"
+                    lines += textwrap.wrap(
+                        entry, 98, subsequent_indent="  ", break_on_hyphens=False
+                    )
+            lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    untested = [message for message in messages() if not tests()[message]]
+    print(f"{len(messages())} messages, {len(untested)} without a test")
