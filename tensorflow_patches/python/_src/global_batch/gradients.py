@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from tensorflow.mpi._src.global_batch import batch, own_gradients
+from tensorflow.mpi._src.global_batch import batch, loop_losses, own_gradients
 from tensorflow.mpi._src.global_batch.kinds import Kind, Term
 from tensorflow.mpi._src.global_batch.sites import LOSS, Look, Why, place
 from tensorflow.mpi._src.interpose import hooking
@@ -38,6 +38,8 @@ def of_whole_batch(original: Any) -> Any:
         part = batch.current()
         function = hooking.as_here(original)
         trained = [_is_trained(source) for source in tf.nest.flatten(sources)]
+        if part is None and any(trained):
+            loop_losses.check(tf.nest.flatten(target))
         if part is not None and not part.is_whole and any(trained):
             if part.look is not None:
                 _look_at(part, part.look, tf.nest.flatten(target), output_gradients)

@@ -1,0 +1,66 @@
+"""A line where the gradients of a training loop do not add up to those of the whole batch.
+
+In a loop over a divided dataset each rank takes the gradient of its own part's loss, and the ranks
+average them. That is the whole batch's gradient only if the loss is a mean over samples. Whether it
+is can be read from the ops of a tf.function; nothing is known of eager code.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorflow.mpi._src.average import scope
+from tensorflow.mpi._src.global_batch import kinds
+from tensorflow.mpi._src.global_batch.kinds import Kind
+from tensorflow.mpi._src.global_batch.sites import place
+from tensorflow.mpi._src.messaging import collectives
+from tensorflow.mpi._src.runtime import group, log
+
+_ITERATORS = {"IteratorGetNext", "OptionalGetValue"}
+_REMEDY = "use a mean over samples, or compute it from tf.mpi.gather_batch(x)"
+
+
+def check(targets: list[Any]) -> None:
+    """Says once for each op if a loss among `targets` is known to be no mean over samples.
+
+    Called where a gradient for trained variables is taken outside of Keras's steps. A script that
+    calls collectives of tf.mpi itself may have made up for it, and hears nothing.
+    """
+    if group.size == 1 or not scope.is_shared_out() or scope.is_in_step():
+        return
+    if collectives.called_by_script:
+        return
+    for target in targets:
+        graph = getattr(target, "graph", None)
+        if graph is None or not hasattr(graph, "inputs"):
+            continue
+        samples = _samples(graph)
+        if samples:
+            known = dict.fromkeys(map(kinds.key, samples), Kind.ROWS)
+            analysis = kinds.Analysis(known, samples[0].shape[0])
+            _say(target, analysis.kind(target), analysis)
+
+
+def _samples(graph: Any) -> list[Any]:
+    """Tensors of `graph`, a function's, whose first dimension may be the samples of a part."""
+    parts = scope.own_rows() or set()
+    given = [one for one in graph.inputs if one.dtype not in ("resource", "variant")]
+    captured = {id(inside) for _, inside in getattr(graph, "captures", ())}
+    given = [one for one in given if id(one) not in captured]
+    given += [out for op in graph.get_operations() if op.type in _ITERATORS for out in op.outputs]
+    return [one for one in given if one.shape.rank and one.shape[0] in (None, *parts)]
+
+
+def _say(target: Any, kind: Kind, analysis: Any) -> None:
+    if kind is Kind.SUM or (kind is Kind.ROWS and target.shape.rank):
+        what = f"is a sum over samples: the average over {group.size} ranks is 1/{group.size} of it"
+    elif kind in (Kind.RATIO, Kind.LINEAR, Kind.MIXED):
+        what = "is no mean over samples: the average over ranks is another than the whole batch's"
+    else:
+        return
+    where = place(analysis.why(target) or target.op)
+    log.once(
+        f"a loop over a divided dataset takes the gradient of a loss ({where}) that {what}; "
+        f"{_REMEDY}",
+        key=f"loss of a loop {where}",
+    )

@@ -1,0 +1,85 @@
+"""Losses of loops over a divided dataset: the lines that rank 0 prints, by the loss's name."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+from common import result
+from tensorflow.mpi._src.runtime import log
+
+weights = tf.Variable(tf.ones([4, 1]))
+
+
+def errors(x, y):
+    return (x @ weights - y) ** 2
+
+
+LOSSES = {
+    "sum": lambda x, y: tf.reduce_sum(errors(x, y)),
+    "sum by a constant": lambda x, y: tf.reduce_sum(errors(x, y)) / 64,
+    "one per sample": lambda x, y: errors(x, y)[:, 0],
+    "mean of valid": lambda x, y: tf.reduce_sum(errors(x, y) * y) / tf.reduce_sum(y),
+    "sum and a mean": lambda x, y: tf.reduce_sum(errors(x, y)) + tf.reduce_mean(y * weights[0]),
+    "root of a mean": lambda x, y: tf.sqrt(tf.reduce_mean(errors(x, y))),
+    "mean": lambda x, y: tf.reduce_mean(errors(x, y)),
+    "mean by the shape": lambda x, y: (
+        tf.reduce_sum(errors(x, y)) / tf.cast(tf.shape(x)[0], tf.float32)
+    ),
+    "mean and a penalty": lambda x, y: tf.reduce_mean(errors(x, y)) + tf.nn.l2_loss(weights),
+    "Keras's": lambda x, y: tf.keras.losses.MeanSquaredError()(y, x @ weights),
+    "no samples": lambda x, y: tf.reduce_sum(weights**2),
+}
+
+
+def data(drop_remainder):
+    x = tf.random.stateless_normal([24, 4], [1, 2])
+    samples = tf.data.Dataset.from_tensor_slices((x, tf.abs(x[:, :1])))
+    return samples.batch(8, drop_remainder=drop_remainder)
+
+
+def step(loss):
+    def taken(x, y):
+        with tf.GradientTape() as tape:
+            found = loss(x, y)
+        return tape.gradient(found, weights)
+
+    return taken
+
+
+def lines():
+    """What is printed from now on, as often as it is new."""
+    said: list[str] = []
+    log.say = said.append
+    log._said.clear()
+    return said
+
+
+def lines_of(loss, dataset, in_function):
+    """A loop in Python over calls of a tf.function, or one inside the function."""
+    said = lines()
+    function = tf.function(step(loss))
+
+    @tf.function
+    def loop():
+        for x, y in dataset:
+            step(loss)(x, y)
+
+    if in_function:
+        loop()
+    else:
+        for x, y in dataset:
+            function(x, y)
+    return list(said)
+
+
+whole = {name: lines_of(loss, data(False), False) for name, loss in LOSSES.items()}
+found = {
+    f"{drop_remainder} {in_function}": {
+        name: lines_of(loss, tf.mpi.shard(data(drop_remainder)), in_function)
+        for name, loss in LOSSES.items()
+    }
+    for drop_remainder in (False, True)
+    for in_function in (False, True)
+}
+uneven = lines()
+tf.mpi.shard(tf.data.Dataset.range(24).batch(5))
+result({"whole": whole, "found": found, "uneven": list(uneven)})

@@ -1,0 +1,22 @@
+"""A loop over a divided dataset is told of losses whose average is not the whole batch's."""
+
+from __future__ import annotations
+
+SUMS = {"sum", "sum by a constant", "one per sample"}
+OTHERS = {"mean of valid", "sum and a mean", "root of a mean"}
+
+
+def test_losses_that_are_no_mean_over_samples_have_a_line(launch, scripts):
+    run = launch(scripts / "loop_losses.py", np=2, timeout=120).check()
+    told, other = run.results
+    assert not any(told["whole"].values())  # nothing has been divided yet
+    for found in told["found"].values():
+        lines = {name: [line for line in said if "loss (" in line] for name, said in found.items()}
+        assert {name for name, said in lines.items() if said} == SUMS | OTHERS
+        assert all(
+            len(said) == 1 and "loop_losses.py:" in said[0] for said in lines.values() if said
+        )
+        assert {name for name in lines if "1/2 of it" in "".join(lines[name])} == SUMS
+    uneven = [line for line in told["uneven"] if "batches of 4 and 5 samples" in line]
+    assert len(uneven) == 1 and "which 2 ranks do not divide" in uneven[0]
+    assert not any(said for found in other["found"].values() for said in found.values())
