@@ -185,3 +185,18 @@ def test_patches_call_the_hooks_that_there_are() -> None:
     for patch in (PACKAGE.parent / "patches").glob("*.patch"):
         called |= set(re.findall(r"_mpi_hooks\.(\w+)", patch.read_text()))
     assert called - {"active", "apply_ops", "ASSIGN_OPS"} == table
+
+
+def test_names_inside_keras_are_found_by_hooking() -> None:
+    """So that one that has moved is a HookError, which names it, and not an AttributeError."""
+    of_keras = re.compile(r"^ *(?:from|import) (?:tf_)?keras\.src\b", re.M)
+    assert of_keras.search("def f():\n    from keras.src import backend\n")
+    assert not {name for name, path in MODULES.items() if of_keras.search(path.read_text())}
+    targets = [
+        node.args[0]
+        for path in MODULES.values()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "hooking.used"
+    ]
+    assert len(targets) > 10
+    assert all(isinstance(target, ast.Constant) for target in targets)

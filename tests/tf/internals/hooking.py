@@ -29,7 +29,7 @@ def row(path: str, how: How, wrapper: Any) -> None:
 
 row("Trainer.fit", How.WRAP, lambda fit: lambda self: fit(self) + ", wrapped")
 said = []
-for path in ("Trainer.train_step", "Model.fit", "fit"):
+for path in ("Trainer.train_step", "Model.fit", "fit", "Model|Trainer.train|fits"):
     ways: list[Any] = [functools.partial(hooking.find, module, path)]
     for how in (How.WRAP, How.BEFORE, How.AFTER, How.SUBCLASSES, How.CLASSES):
         ways.append(functools.partial(row, path, how, print))
@@ -41,8 +41,24 @@ for path in ("Trainer.train_step", "Model.fit", "fit"):
         else:
             said.append([path, ""])
 
+by_either_name = []
+for path in ("Model|Trainer.fit", "Trainer|Model.fits|fit"):
+    owner, name = hooking.find(module, path)
+    by_either_name.append(f"{owner.__name__}.{name}")
+used = [hooking.used("keras.src.losses.loss:Loss").__name__]
+for target in ("keras.src.gone:Loss", "keras.src.losses.loss:Gone|Lost"):
+    try:
+        hooking.used(target)
+    except hooking.HookError as error:
+        used.append(str(error))
+
 hooking.LAST_TESTED["tf_keras"] = "2.15.9"
 import tf_keras  # noqa: E402, F401
 
-facts = {"wrapped": [Trainer().fit(), Trainer.fit.__doc__], "said": said}
+facts = {
+    "wrapped": [Trainer().fit(), Trainer.fit.__doc__],
+    "said": said,
+    "by either name": by_either_name,
+    "used": used,
+}
 print("RESULT", json.dumps(facts))

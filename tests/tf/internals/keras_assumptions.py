@@ -28,7 +28,7 @@ FLAVOURS: dict[str, Any] = {"keras": keras, "tf_keras": tf_keras}
 
 
 def versions() -> dict[str, Any]:
-    return {name: [hooking.version_of(name), hooking.LAST_TESTED[name]] for name in FLAVOURS}
+    return {name: [hooking.version_of(name), hooking.last_tested(name)] for name in FLAVOURS}
 
 
 def stops_a_batch(callback: Any) -> bool:
@@ -89,7 +89,6 @@ def of_adapters() -> dict[str, Any]:
         "keras dataset": isinstance(iterator._distributed_dataset, tf.data.Dataset),
         "tf_keras sizes": sorted(tf_keras_data._array_sizes(handler._adapter) or ()),
         "tf_keras generator": type(tf_generator).__name__,
-        "tf_keras arrays": [hasattr(data_adapter, name) for name in tf_keras_data._ARRAYS],
         "tf_keras handler": sorted(
             {"_dataset", "_adapter", "_inferred_steps", "_model"} & vars(handler).keys()
         ),

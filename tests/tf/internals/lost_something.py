@@ -21,11 +21,12 @@ class Takes(importlib.abc.MetaPathFinder):
         assert spec is not None and spec.loader is not None
         load = spec.loader.exec_module
 
-        def take(trainer: Any) -> None:
-            del trainer.TensorFlowTrainer._make_function
-
         def exec_module(module: Any) -> None:
             load(module)
+
+            def take(trainer: Any) -> None:
+                delattr(*module.find(trainer, "TensorFlowTrainer|Trainer._make_function"))
+
             if "module" in sys.argv:
                 module.when_imported("keras.src.gone.trainer", print)
             else:

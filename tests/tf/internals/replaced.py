@@ -70,7 +70,7 @@ finders = list(sys.meta_path)
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402, F401
 import tf_keras  # noqa: E402
-from tensorflow.mpi._src.interpose import rows  # noqa: E402
+from tensorflow.mpi._src.interpose import hooking, rows  # noqa: E402
 from tensorflow.mpi._src.interpose.rows import How  # noqa: E402
 from tensorflow.mpi._src.replaced import patches, table  # noqa: E402
 from tensorflow.mpi._src.runtime import hooks  # noqa: E402
@@ -136,9 +136,17 @@ def stocks(target: str) -> Any:
     return value
 
 
+def as_named_here(module: str, attribute: str) -> str:
+    """Of a target that lists the names of several versions: that of this one."""
+    if "|" not in attribute:
+        return f"{module}:{attribute}"
+    owner, name = hooking.find(importlib.import_module(module), attribute)
+    return f"{module}:{owner.__qualname__}.{name}"
+
+
 def named(kinds: tuple[How, ...]) -> list[str]:
     return [
-        f"{module}:{attribute}"
+        as_named_here(module, attribute)
         for row in table.TABLE
         if row.how in kinds and rows._has(row.versions)
         for module, attribute in row.targets()

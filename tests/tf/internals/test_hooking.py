@@ -23,18 +23,31 @@ def test_what_is_there_is_wrapped(run):
 def test_what_is_not_there_is_named(run):
     """The module, the attribute, the version and the way out, by whatever way we hook in."""
     said = run.results[0]["said"]
-    assert len(said) == 3 * 6
+    assert len(said) == 4 * 6
     for path, text in said:
         assert text.startswith("keras.src.trainers.trainer of keras 3."), path
         assert f"has no {path}, which tensorflow.mpi hooks into" in text
-        assert "install keras==3." in text and text.endswith("set TF_MPI_ENABLE=0")
+        assert "install keras" in text and "==3." in text and text.endswith("set TF_MPI_ENABLE=0")
+
+
+def test_what_versions_name_differently_is_found_by_any_of_the_names(run):
+    assert run.results[0]["by either name"] == ["Trainer.fit", "Trainer.fit"]
+
+
+def test_a_name_that_is_used_and_not_there_is_the_same_error(run):
+    """The first is there; of the others the module or the attribute is not."""
+    found, *lost = run.results[0]["used"]
+    assert found == "Loss"
+    missing = ("module keras.src.gone", "Gone|Lost")
+    for text, what in zip(lost, missing, strict=True):
+        assert f"has no {what}, which tensorflow.mpi hooks into" in text
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("what", "where", "lost"),
     [
-        ("method", "tensorflow.trainer of keras 3.", "TensorFlowTrainer._make_function"),
+        ("method", "tensorflow.trainer of keras 3.", "TensorFlowTrainer|Trainer._make_function"),
         ("module", "keras 3.", "module keras.src.gone.trainer"),
     ],
 )

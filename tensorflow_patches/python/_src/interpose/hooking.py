@@ -20,7 +20,8 @@ from typing import Any
 
 from tensorflow.mpi._src.runtime import group, hooks, log
 
-# The newest versions that the tests have run with. tests/tf/internals/ compares.
+# The newest versions that the tests have run with, by distribution, of which keras-nightly is one.
+# tests/tf/internals/ compares.
 LAST_TESTED = {"keras": "3.15.1", "tf_keras": "2.21.0"}
 # The modules that know the version, once they are loaded.
 _VERSIONS = {"keras": "keras.src.version", "tf_keras": "tf_keras.src"}
@@ -57,23 +58,44 @@ def forget() -> None:
 
 
 def find(module: ModuleType, path: str) -> tuple[Any, str]:
-    """(what holds it, its name) of an attribute of `module`; HookError if there is none."""
+    """(what holds it, its name) of an attribute of `module`; HookError if there is none.
+
+    A part of the path that versions name differently lists the names, as "Trainer|BaseTrainer": the
+    first that exists counts.
+    """
+    *outer, last = (part.split("|") for part in path.split("."))
     owner: Any = module
-    *outer, name = path.split(".")
-    for part in outer:
-        owner = getattr(owner, part, None)
-    if not hasattr(owner, name):
-        raise _lost(f"{module.__name__} of", module.__name__.partition(".")[0], path)
-    return owner, name
+    for names in outer:
+        owner = next((getattr(owner, name) for name in names if hasattr(owner, name)), None)
+    for name in last:
+        if hasattr(owner, name):
+            return owner, name
+    raise _lost(f"{module.__name__} of", module.__name__.partition(".")[0], path)
+
+
+def used(target: str) -> Any:
+    """What "module:attribute" names in Keras or tf_keras, for code that uses it and replaces
+    nothing; HookError if the module or the attribute does not exist.
+
+    The target is a literal: `build/wheel.py compat` looks for all of them.
+    """
+    name, _, path = target.partition(":")
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not name.startswith(str(error.name)):
+            raise  # a package that Keras itself lacks
+        raise _lost("", name.partition(".")[0], f"module {name}") from error
+    owner, attribute = find(module, path)
+    return getattr(owner, attribute)
 
 
 def _lost(where: str, package: str, what: str) -> HookError:
-    tested = LAST_TESTED.get(package)
-    install = f"install {package}=={tested}, the last version that was tested, or "
+    install = f"install {last_tested(package)}, the last version that was tested, or "
     error = (
         f"{where} {package} {version_of(package)} has no {what}, which tensorflow.mpi hooks into: "
         "without it the ranks would not train one model; "
-        f"{install if tested else ''}set TF_MPI_ENABLE=0"
+        f"{install if package in LAST_TESTED else ''}set TF_MPI_ENABLE=0"
     ).lstrip()
     if hooks.active:
         log.once(error, every_rank=True)  # tf.keras tells only that Keras cannot be imported
@@ -87,10 +109,10 @@ def version_of(package: str) -> str:
     if known is None:
         import importlib.metadata  # late: it takes longer to load than all else here
 
-        try:
-            known = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            known = "of an unknown version"
+        for name in (package, f"{package}-nightly"):
+            for found in importlib.metadata.distributions(name=name):
+                return found.version
+        known = "of an unknown version"
     return str(known)
 
 
@@ -118,17 +140,25 @@ def _check_modules(package: ModuleType) -> None:
 
 def _warn_if_newer(package: str, _module: ModuleType) -> None:
     # Who imports tf_keras first imports TensorFlow from within it: it has no __version__ yet.
-    found, tested = version_of(package), LAST_TESTED[package]
+    found, requirement = version_of(package), last_tested(package)
+    tested = requirement.partition("==")[2]
     if numbers(found) > numbers(tested):
         log.say(
             f"{package} {found} is newer than {tested}, the last version that was tested with "
-            f"tensorflow.mpi: compare a short run with one process, or install {package}=={tested}"
+            f"tensorflow.mpi: compare a short run with one process, or install {requirement}"
         )
 
 
+def last_tested(package: str) -> str:
+    """The requirement of the last tested version: a nightly build's, if one is installed."""
+    nightly = f"{package}-nightly"
+    name = nightly if ".dev" in version_of(package) and nightly in LAST_TESTED else package
+    return f"{name}=={LAST_TESTED.get(name)}"
+
+
 def numbers(version: str) -> tuple[int, ...]:
-    """Of "3.15.1": (3, 15, 1), to compare."""
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+    """Of "3.15.1": (3, 15, 1), to compare; a nightly build's date is the last."""
+    return tuple(int(number) for number in re.findall(r"\d+", version))
 
 
 def not_converted(wrapper: Callable[..., Any]) -> Callable[..., Any]:

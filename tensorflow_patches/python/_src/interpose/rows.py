@@ -56,7 +56,9 @@ RANKS = When("several ranks", lambda: group.size > 1)
 class Row:
     """One attribute, or several with one wrapper: "{a,b}" in a target stands for either."""
 
-    target: str  # "module:attribute" or "module:Class.attribute"; the hook of a PATCH
+    # "module:attribute" or "module:Class.attribute", of which a part may be "Name|OtherName" (see
+    # hooking.find); the hook of a PATCH.
+    target: str
     how: How
     wrapper: Callable[..., Any]
     reason: str  # at most ten words

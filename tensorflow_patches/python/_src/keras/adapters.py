@@ -1,4 +1,4 @@
-"""What is known of Keras's own classes, by name too: Keras 3.10 to 3.15, tf_keras 2.16 to 2.21.
+"""What is known of Keras's own classes, by name too: Keras 3.10 to 3.16, tf_keras 2.16 to 2.21.
 
 Nothing else of this package decides by a name. A class that is not here is taken for one of the
 script's own, of which the worst is assumed: that costs a meeting of the ranks, and nothing else.
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tensorflow.mpi._src.global_batch import losses
+from tensorflow.mpi._src.interpose import hooking
 
 # Callbacks that never stop a training between two batches.
 _NEVER_STOP_A_BATCH = {
@@ -100,21 +101,15 @@ def of_code(code: types.CodeType, plain: Callable[[Any], str]) -> list[Any]:
 
 
 def _mask_of(tensor: Any) -> Any:
-    from keras.src import backend
-
-    return backend.get_keras_mask(tensor)
+    return hooking.used("keras.src.backend.common.masking:get_keras_mask")(tensor)
 
 
 def _put_mask(tensor: Any, mask: Any) -> None:
-    from keras.src import backend
-
-    backend.set_keras_mask(tensor, mask)
+    hooking.used("keras.src.backend.common.masking:set_keras_mask")(tensor, mask)
 
 
 def _loss() -> Any:
-    from keras.src.losses import loss
-
-    return loss.Loss
+    return hooking.used("keras.src.losses.loss:Loss")
 
 
 KERAS = losses.Keras(_mask_of, _put_mask, _loss)

@@ -12,6 +12,7 @@ from typing import Any
 
 from tensorflow.mpi._src.data import batch_shard, dataset_shard, feeds, python_batches, seeds
 from tensorflow.mpi._src.global_batch import plan
+from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.runtime import group, log
 
@@ -30,15 +31,14 @@ def on_part(original: Any) -> Any:
 
 
 def _is_arrays(x: Any = None, y: Any = None, sample_weight: Any = None, **_: Any) -> bool:
-    from keras.src.trainers.data_adapters import array_data_adapter
-
-    return bool(array_data_adapter.can_convert_arrays((x, y, sample_weight)))
+    can_convert = hooking.used(
+        "keras.src.trainers.data_adapters.array_data_adapter:can_convert_arrays"
+    )
+    return bool(can_convert((x, y, sample_weight)))
 
 
 def _step(spec: Any) -> plan.Step | None:
     """What will be done with batches of `spec`; its model gets its variables before."""
-    from keras.src.backend.tensorflow import trainer
-
     call = calls.innermost()
     if call is None or group.size == 1:
         return None
@@ -52,7 +52,11 @@ def _step(spec: Any) -> plan.Step | None:
         eagerly=bool(model.run_eagerly),
         compiled=bool(model.jit_compile) and not model.run_eagerly,
         converted=False,
-        own_loop=has_own_loop(model, kind, trainer.TensorFlowTrainer),
+        own_loop=has_own_loop(
+            model,
+            kind,
+            hooking.used("keras.src.backend.tensorflow.trainer:TensorFlowTrainer|Trainer"),
+        ),
     )
 
 
@@ -81,8 +85,10 @@ class _Adapter:
 def _take_shard(iterator: Any) -> None:
     """Replaces the dataset of a new TFEpochIterator by this rank's part of it."""
     import tensorflow as tf
-    from keras.src.trainers.data_adapters import generator_data_adapter
 
+    generator = hooking.used(
+        "keras.src.trainers.data_adapters.generator_data_adapter:GeneratorDataAdapter"
+    )
     dataset, adapter = iterator._distributed_dataset, iterator.data_adapter
     if not isinstance(dataset, tf.data.Dataset):
         return  # a strategy without replicas, or one that was made before TensorFlow was hooked
@@ -93,7 +99,7 @@ def _take_shard(iterator: Any) -> None:
             kind.replace("Adapter", ""),
             num_batches,
             _array_sizes(adapter),
-            once=isinstance(adapter, generator_data_adapter.GeneratorDataAdapter),
+            once=isinstance(adapter, generator),
             step=_step(dataset.element_spec),
             made=made,
         )
@@ -127,8 +133,6 @@ def watching(get: Any) -> Any:
 
 def _made(adapter: Any) -> python_batches.Batches | None:
     """Who makes the batches of a PyDataset, in the place of Keras's own workers."""
-    from keras.src.trainers.data_adapters import py_dataset_adapter
-
     watched = getattr(adapter, "_tf_mpi_watched", None)
     if watched is None:
         return None
@@ -142,15 +146,14 @@ def _made(adapter: Any) -> python_batches.Batches | None:
         workers=dataset.workers,
         processes=dataset.use_multiprocessing,
         ahead=dataset.max_queue_size,
-        pool=py_dataset_adapter.get_pool_class,
+        pool=hooking.used("keras.src.trainers.data_adapters.py_dataset_adapter:get_pool_class"),
     )
 
 
 def _array_sizes(adapter: Any) -> set[int] | None:
     """The numbers of samples that batches of arrays have; None for other inputs."""
-    from keras.src.trainers.data_adapters import array_data_adapter
-
-    if not isinstance(adapter, array_data_adapter.ArrayDataAdapter):
+    arrays = hooking.used("keras.src.trainers.data_adapters.array_data_adapter:ArrayDataAdapter")
+    if not isinstance(adapter, arrays):
         return None
     partial = adapter.partial_batch_size
     full = {adapter.batch_size} if adapter.num_batches > bool(partial) else set()

@@ -94,8 +94,7 @@ def _unsupported() -> str | None:
 
     An update says so, and not the import: `import tensorflow` imports Keras, used or not.
     """
-    from keras.src import backend
-
+    backend = hooking.used("keras.src.backend.config:backend")
     version = hooking.version_of("keras")
     if hooking.numbers(version) < _OLDEST_KERAS:
         return (
@@ -103,9 +102,9 @@ def _unsupported() -> str | None:
             "ranks. Install keras>=3.10 or tf_keras, or run with TF_MPI_ENABLE=0"
         )
 
-    if backend.backend() != "tensorflow":
+    if backend() != "tensorflow":
         return (
-            f"Keras runs on the backend {backend.backend()}, whose gradients tensorflow.mpi does "
+            f"Keras runs on the backend {backend()}, whose gradients tensorflow.mpi does "
             "not average over ranks. Set KERAS_BACKEND=tensorflow, or run with TF_MPI_ENABLE=0"
         )
     return None

@@ -46,7 +46,7 @@ _EVERY_LIST = (
     ":CallbackList"
 )
 _CALLBACKS = "keras.src.callbacks"
-_TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer"
+_TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer|Trainer"
 _METRIC = "{keras.src.metrics.metric,tf_keras.src.metrics.base_metric}:Metric"
 
 # fmt: off
@@ -150,8 +150,8 @@ KERAS = (
         "all ranks predict by one state", _CALLS),
     Row(f"{_LIST}.{{on_test_end,on_predict_end}}", How.BEFORE, fit.use_ends,
         "a model that its first use built is one", _CALLS),
-    Row("keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs", How.SUBCLASSES,
-        fit.over_ranks, "an epoch's logs are of all ranks' data", _DECISIONS),
+    Row("keras.src.trainers.trainer:BaseTrainer|Trainer._get_metrics_result_or_logs",
+        How.SUBCLASSES, fit.over_ranks, "an epoch's logs are of all ranks' data", _DECISIONS),
     Row(f"{_LIST}.on_train_begin", How.BEFORE, learning_rate.fit_begins,
         "fit's optimizers have the scaled rate", _RATE, RATE),
     # After fit's own meetings

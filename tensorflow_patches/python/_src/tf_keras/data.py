@@ -6,7 +6,6 @@ Every kind of input that tf_keras takes becomes a tf.data.Dataset in DataHandler
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any
 
 from tensorflow.mpi._src.data import batch_shard, dataset_shard, feeds, python_batches, seeds
@@ -16,15 +15,15 @@ from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.keras import data as keras_data
 from tensorflow.mpi._src.runtime import group, log
 
-# The adapters of arrays, whose batch size is the script's.
-_ARRAYS = ("TensorLikeDataAdapter", "CompositeTensorDataAdapter", "ListsOfScalarsDataAdapter")
-
 
 def on_part(construct: Any) -> Any:
     """Of DataHandler.__init__."""
-    module = sys.modules["tf_keras.src.engine.data_adapter"]
-    arrays = tuple(getattr(*hooking.find(module, name)) for name in _ARRAYS)
-    select = getattr(*hooking.find(module, "select_data_adapter"))
+    arrays = (  # the adapters whose batch size is the script's
+        hooking.used("tf_keras.src.engine.data_adapter:TensorLikeDataAdapter"),
+        hooking.used("tf_keras.src.engine.data_adapter:CompositeTensorDataAdapter"),
+        hooking.used("tf_keras.src.engine.data_adapter:ListsOfScalarsDataAdapter"),
+    )
+    select = hooking.used("tf_keras.src.engine.data_adapter:select_data_adapter")
 
     def init(self: Any, x: Any, y: Any = None, **kwargs: Any) -> None:
         if kwargs.get("distribute", True) and issubclass(select(x, y), arrays):
@@ -39,7 +38,6 @@ def on_part(construct: Any) -> Any:
 
 def watching(construct: Any) -> Any:
     """Of KerasSequenceAdapter.__init__, which asks for a batch to see what it is."""
-    module = sys.modules["tf_keras.src.engine.data_adapter"]
 
     def init(self: Any, x: Any, *args: Any, **kwargs: Any) -> None:
         if not feeds.takes_parts():
@@ -60,7 +58,7 @@ def watching(construct: Any) -> Any:
             workers=kwargs.get("workers", 1),
             processes=kwargs.get("use_multiprocessing", False),
             ahead=kwargs.get("max_queue_size", 10),
-            pool=getattr(*hooking.find(module, "data_utils.get_pool_class")),
+            pool=hooking.used("tf_keras.src.engine.data_adapter:data_utils.get_pool_class"),
         )
 
     return init
@@ -88,8 +86,8 @@ def inferred(infer: Any) -> Any:
 def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
     """Replaces the dataset of a new DataHandler by this rank's part of it."""
     import tensorflow as tf
-    from tf_keras.src.engine import data_adapter
 
+    generator = hooking.used("tf_keras.src.engine.data_adapter:GeneratorDataAdapter")
     dataset, adapter = handler._dataset, handler._adapter
     if not isinstance(dataset, tf.data.Dataset):
         return  # split by a tf.distribute.Strategy already
@@ -100,7 +98,7 @@ def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
             type(adapter).__name__.replace("Adapter", ""),
             _num_batches(adapter, dataset),
             sizes,
-            once=type(adapter) is data_adapter.GeneratorDataAdapter,  # not a Sequence's
+            once=type(adapter) is generator,  # not a Sequence's
             all_epochs=sizes is not None and not adapter.should_recreate_iterator(),
             step=_step(dataset.element_spec),
             made=getattr(adapter, "_tf_mpi_made", None),
@@ -120,8 +118,6 @@ def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
 
 def _step(spec: Any) -> plan.Step | None:
     """What will be done with batches of `spec`; its model gets its variables before."""
-    from tf_keras.src.engine import training
-
     call = calls.innermost()
     if call is None or group.size == 1:
         return None
@@ -136,7 +132,9 @@ def _step(spec: Any) -> plan.Step | None:
         eagerly=bool(model.run_eagerly),
         compiled=bool(model._jit_compile) and not model.run_eagerly,
         converted=True,
-        own_loop=keras_data.has_own_loop(model, kind, training.Model),
+        own_loop=keras_data.has_own_loop(
+            model, kind, hooking.used("tf_keras.src.engine.training:Model")
+        ),
     )
 
 

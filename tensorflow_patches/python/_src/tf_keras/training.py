@@ -10,6 +10,7 @@ import functools
 from typing import Any
 
 from tensorflow.mpi._src.global_batch import losses
+from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import batch_norm
 from tensorflow.mpi._src.runtime import log
 
@@ -33,9 +34,7 @@ def _put_mask(tensor: Any, mask: Any) -> None:
 
 
 def _loss() -> Any:
-    from tf_keras.src import losses as of_tf_keras
-
-    return of_tf_keras.Loss
+    return hooking.used("tf_keras.src.losses:Loss")
 
 
 KERAS = losses.Keras(lambda tensor: getattr(tensor, "_keras_mask", None), _put_mask, _loss)
@@ -59,10 +58,9 @@ def fused(original: Any) -> Any:
     """Wraps BatchNormalizationBase._fused_batch_norm, whose kernel has a part's moments inside."""
 
     def fused_batch_norm(self: Any, inputs: Any, mask: Any, training: Any) -> Any:
-        from tf_keras.src.utils import control_flow_util
-
+        constant = hooking.used("tf_keras.src.utils.control_flow_util:constant_value")
         found = None
-        if control_flow_util.constant_value(training):
+        if constant(training):
             axes = [axis for axis in range(inputs.shape.rank) if axis not in self.axis]
             own = functools.partial(_moments_of_part, inputs, self._data_format)
             found = batch_norm.of_layer(self, inputs, axes, own=own)
