@@ -226,19 +226,37 @@ def test_uninstall_where_there_is_nothing_to_do(tmp_path, venv):
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (["--frob"], "unknown option --frob"),
-        (["--venv"], "--venv needs a value"),
+        (["--frob"], "unknown option --frob\n  next: ./install.sh --help"),
+        (["--venv"], "--venv needs a value\n  next: ./install.sh --help"),
         (["--wheel", "/nowhere.whl"], "no such wheel"),
         (["--cpu", "--with-cuda"], "--with-cuda is for the wheel for GPUs"),
         (["--python", "python9.9", "--venv", "/nowhere"], "no such Python"),
         (["--venv", "/usr"], "is not a virtual environment"),
         (["--tensorflow", "2.15.0"], "no TensorFlow 2.15.0: take one of 2.16.2 2.17.1 2.18.1 "),
+        (
+            ["--tensorflow", "2.18.1", "--wheel", "WHEEL"],
+            "is for a wheel to build, not for --wheel",
+        ),
+        (["--wheel", "WHEEL", "--cpu"], "is not for --cpu\n  next: leave --cpu out"),
+        (["--uninstall", "--venv", "/nowhere"], "no environment at /nowhere\n  next: pass --venv"),
+        (["--venv", "OLD"], "has Python 3.9, not 3.10 to 3.13\n  next: pass another --venv"),
+        (["--venv", "NEW", "--python", "PYTHON"], "has Python 3.12, not PYTHON's\n  next: pass"),
         (["--tensorflow", "2.18.1", "--gpu"], "--gpu is for TensorFlow 2.21.0 only"),
     ],
 )
-def test_a_bad_command_line_says_why(arguments, said):
-    run = install(*arguments)
-    assert run.returncode != 0 and said in run.stderr
+def test_a_bad_command_line_says_why(tmp_path, arguments, said):
+    made = {"WHEEL": str(stand_in(tmp_path, label=GPU)), "PYTHON": str(tmp_path / "python")}
+    for name, version in (
+        ("OLD/bin/python", "3.9"),
+        ("NEW/bin/python", "3.12"),
+        ("python", "3.11"),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {version}\n")
+        (tmp_path / name).chmod(0o755)
+    made |= {name: str(tmp_path / name) for name in ("OLD", "NEW")}
+    run = install(*(made.get(word, word) for word in arguments))
+    assert run.returncode != 0 and said.replace("PYTHON", made["PYTHON"]) in run.stderr
 
 
 def test_help():

@@ -40,13 +40,13 @@ def modes():
     ddl.init(f"-mode r:{SIZE}x1x1")
     ddl.init(f"-mode 2:{SIZE}x1")
     for options, words in (
-        (f"-mode b:{SIZE + 1}x1", f"there are {SIZE}"),
+        (f"-mode b:{SIZE + 1}x1", "or give a mode whose numbers multiply to"),
         (f"-mode 3:{SIZE}x1", "says 3 levels"),
-        ("-mode b", "not accepted"),
-        ("-mode b:0x1", "not accepted"),
-        ("-mode", "needs a value"),
-        ("-fast", "not known"),
-        ("-dump_iter x", "number of steps"),
+        ("-mode b", "is not accepted; accepted: LETTER:AxBx..., as b:4x2"),
+        ("-mode b:0x1", "is not accepted"),
+        ("-mode", "DDL option -mode needs a value"),
+        ("-fast", "DDL option '-fast' is not known; known:"),
+        ("-dump_iter x", "-dump_iter x: a number of steps"),
     ):
         raises(ValueError, lambda: ddl.init(options), words)  # noqa: B023
 
@@ -67,8 +67,8 @@ def all_reduce_n():
                 equal(a, np.full(3, fold(RANKS)), 1e-6)
                 equal(b, np.full((2, 2), -2 * fold(RANKS)), 1e-6)
     equal(ddl.all_reduce_n(mine, op="sum")[0], np.full(3, RANKS.sum()), 1e-6)
-    raises(ValueError, lambda: ddl.AllReduceN(mine, "max"), "max")
-    raises(ValueError, lambda: ddl.AllReduceN(mine, check=2.0), "check")
+    raises(ValueError, lambda: ddl.AllReduceN(mine, "max"), "op='max'; accepted: sum, avg")
+    raises(ValueError, lambda: ddl.AllReduceN(mine, check=2.0), "check=2.0: from 0 to 1")
 
 
 @check
@@ -78,7 +78,8 @@ def a_wrong_sum_is_found():
     ops._reduced = lambda tensors, op: [one + 0.25 for one in right(tensors, op)]
     try:
         mine = [tf.fill([3], RANK + 1.0)]
-        raises(tf.errors.InvalidArgumentError, lambda: ddl.AllReduceN(mine, check=0.01), "0.25")
+        for words in ("0.25", "ddl.AllReduceN: tensor 0 differs from MPI_Allreduce's by (x)"):
+            raises(tf.errors.InvalidArgumentError, lambda: ddl.AllReduceN(mine, check=0.01), words)
         equal(ddl.AllReduceN(mine, check=1.0)[0], np.full(3, RANKS.mean() + 0.25), 1e-6)
     finally:
         ops._reduced = right

@@ -26,6 +26,8 @@ checked: list[str] = []
 def node_check(words: list[str], **_: object) -> subprocess.CompletedProcess[str]:
     checked.append(" ".join(words[1:]))
     bad = "bad" in " ".join(words)
+    if "slow" in " ".join(words):
+        raise subprocess.TimeoutExpired(words, 60)
     return subprocess.CompletedProcess(words, int(bad), "node bad has no TensorFlow" * bad, "")
 
 
@@ -46,5 +48,8 @@ for line in json.loads(sys.argv[1]):
             result = f"exit {end.code}"
     found[line] = [result, list(checked), said.getvalue()]
 folder = sys.argv[2]
-commands.main(folder)
+said = io.StringIO()
+with contextlib.redirect_stdout(said):
+    commands.main(folder)
+found["commands"] = said.getvalue()
 print("RESULT " + json.dumps(found))

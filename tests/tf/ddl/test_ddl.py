@@ -72,6 +72,11 @@ ddlrun -H a:2,bad:2 python train.py
 ddlrun -rf RANKS -mpiarg --tag-output -no_ddloptions python train.py
 ddlrun -hostfile HOSTS -rf RANKS python train.py
 ddlrun -hostfile none python train.py
+ddlrun -hostfile EMPTY python train.py
+ddlrun -rf HOSTS python train.py
+ddlrun -H slow:2 python train.py
+horovodrun -np 2 --jsrun python train.py
+horovodrun --version
 """.strip().splitlines()
 
 
@@ -81,12 +86,18 @@ def became(launch, tmp_path_factory: Any) -> dict[str, Any]:
     (folder / "horovodrun").write_text("a real one")
     (folder / "hosts").write_text("# hosts\na slots=2\nb\n")
     (folder / "ranks").write_text("rank 0=a slot=0\nrank 1=a slot=1\nrank 2=b slot=0\n")
-    places = {"HOSTS": str(folder / "hosts"), "RANKS": str(folder / "ranks")}
-    lines = [re.sub("HOSTS|RANKS", lambda m: places[m[0]], line) for line in LINES]
+    (folder / "empty").write_text("# none\n")
+    places = {
+        "EMPTY": str(folder / "empty"),
+        "HOSTS": str(folder / "hosts"),
+        "RANKS": str(folder / "ranks"),
+    }
+    lines = [re.sub("EMPTY|HOSTS|RANKS", lambda m: places[m[0]], line) for line in LINES]
     run = launch(HERE / "launchers.py", np=0, args=[json.dumps(lines), folder]).check()
     found = run.results[0]
     return {
         "folder": folder,
+        "commands": found["commands"],
         **{line: found[real] for line, real in zip(LINES, lines, strict=True)},
     }
 
@@ -109,7 +120,10 @@ def test_what_horovodrun_cannot_do_is_named(became):
     assert "--min-np: not here: ranks that come and go" in became[LINES[6]][2]
     assert "'a:x' is no host" in became[LINES[7]][2]
     assert became[LINES[8]][0] == "exit 2" and "-np and a command" in became[LINES[8]][2]
-    assert became[LINES[9]][0] == "exit 0" and "MPI" in became[LINES[9]][2]
+    assert became[LINES[9]][0] == "exit 0"
+    assert "Available: TensorFlow, Keras; MPI" in became[LINES[9]][2]
+    assert "jsrun: start the ranks by jsrun itself" in became[LINES[21]][2]
+    assert "tensorflow.mpi's horovodrun, with Horovod 0.28.1's API" in became[LINES[22]][2]
 
 
 def test_ddlrun_checks_the_nodes_and_the_shape(became):
@@ -131,11 +145,17 @@ def test_ddlrun_checks_the_nodes_and_the_shape(became):
     assert "--tag-output --map-by rankfile:file=" in words
     assert "give one" in became[LINES[16]][2]
     assert "none: No such file" in became[LINES[17]][2]
+    assert "/empty names no host" in became[LINES[18]][2]
+    assert "hosts, line 2: 'rank N=HOST slot=S' is accepted" in became[LINES[19]][2]
+    assert "the nodes did not answer in " in became[LINES[20]][2]
 
 
 def test_commands_are_written_where_nobody_has_them(became):
     folder = became["folder"]
     assert (folder / "horovodrun").read_text() == "a real one"
+    real, ours = became["commands"].splitlines()
+    told = "horovodrun is another's, and stays: python -m tensorflow.mpi horovodrun is ours"
+    assert real.endswith(told) and ours == str(folder / "ddlrun")
     assert os.access(folder / "ddlrun", os.X_OK)
     text = (folder / "ddlrun").read_text()
     assert text.splitlines()[-1].endswith('-m tensorflow.mpi ddlrun "$@"')

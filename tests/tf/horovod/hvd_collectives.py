@@ -46,8 +46,8 @@ def who():
     assert hvd.handle_average_backwards_compatibility(None, False) == hvd.Sum
     equal(hvd.process_set_included_op(), 1)
     equal(hvd.process_set_included_op(99), -2)
-    raises(NotImplementedError, lambda: hvd.start_timeline("t.json"), "TF_MPI_TIMELINE")
-    raises(NotImplementedError, hvd.stop_timeline, "hvd.start_timeline")
+    raises(NotImplementedError, lambda: hvd.start_timeline("t.json"), "with TF_MPI_TIMELINE=t.json")
+    raises(NotImplementedError, hvd.stop_timeline, "hvd.stop_timeline: see hvd.start_timeline")
 
 
 @check
@@ -63,8 +63,9 @@ def allreduce_ops():
         equal(hvd.allreduce(base(RANK), op=op), fold(values, axis=0), 1e-6)
     equal(hvd.allreduce(base(RANK)), np.mean(values, axis=0), 1e-6)
     equal(hvd.allreduce(base(RANK), average=False), np.sum(values, axis=0), 1e-6)
-    raises(ValueError, lambda: hvd.allreduce(1.0, average=True, op=hvd.Sum), "supersedes")
-    raises(ValueError, lambda: hvd.allreduce(1.0, op=77), "op=77")
+    both = "The op parameter supersedes average"
+    raises(ValueError, lambda: hvd.allreduce(1.0, average=True, op=hvd.Sum), both)
+    raises(ValueError, lambda: hvd.allreduce(1.0, op=77), "op=77 is none of Horovod's")
 
 
 @check
@@ -114,9 +115,11 @@ def allreduce_sparse():
     equal(got.indices, np.concatenate([[rank, rank + 1] for rank in range(SIZE)]))
     equal(got.values[:, 0], np.repeat(RANKS + 1, 2) / SIZE, 1e-6)
     equal(hvd.allreduce(slices, op=hvd.Sum).values[:, 0], np.repeat(RANKS + 1, 2))
-    raises(NotImplementedError, lambda: hvd.allreduce(slices, op=hvd.Min), "IndexedSlices")
-    raises(NotImplementedError, lambda: hvd.allreduce(slices, op=hvd.Adasum), "sparse_as_dense")
-    raises(NotImplementedError, lambda: hvd.allreduce(slices, prescale_factor=2.0), "Pre/post")
+    raises(NotImplementedError, lambda: hvd.allreduce(slices, op=hvd.Min), "Only Sum and Average")
+    way_out = "please pass sparse_as_dense=True"
+    raises(NotImplementedError, lambda: hvd.allreduce(slices, op=hvd.Adasum), way_out)
+    scaled = "Pre/postscale_factor are not supported"
+    raises(NotImplementedError, lambda: hvd.allreduce(slices, prescale_factor=2.0), scaled)
 
 
 @check
@@ -130,7 +133,8 @@ def adasum():
 
     values = of_each(value)
     if SIZE & (SIZE - 1):
-        return raises(NotImplementedError, lambda: hvd.allreduce(value(RANK), op=hvd.Adasum))
+        odd = "Running Adasum with non-power of 2 ranks"
+        return raises(NotImplementedError, lambda: hvd.allreduce(value(RANK), op=hvd.Adasum), odd)
     while len(values) > 1:
         values = [pair(a, b) for a, b in zip(values[::2], values[1::2])]
     equal(hvd.allreduce(value(RANK), op=hvd.Adasum), values[0], 1e-12)
@@ -171,8 +175,16 @@ def broadcast():
     variables = [tf.Variable(base(RANK)), tf.Variable([RANK])]
     equal(hvd.broadcast_(variables, 0)[1], [0])
     equal(variables[0], base(0))
-    raises((ValueError, tf.errors.InvalidArgumentError), lambda: hvd.broadcast(1.0, SIZE), "root")
-    raises(RuntimeError, lambda: hvd.broadcast_global_variables(0), "eager")
+    no_root = f"hvd.broadcast: root_rank={SIZE} is not in"
+    raises(tf.errors.InvalidArgumentError, lambda: hvd.broadcast(1.0, SIZE), no_root)
+    raises(ValueError, lambda: hvd.broadcast_variables(variables, SIZE), f"root_rank={SIZE} is not")
+    eager = "does not support eager execution. Please use `hvd.broadcast_variables("
+    raises(RuntimeError, lambda: hvd.broadcast_global_variables(0), eager)
+    with tf.Graph().as_default():
+        get = tf.compat.v1.get_variable
+        kinds = [get(f"v{int(is_new)}", [], use_resource=is_new) for is_new in (True, False)]
+        one = "should be of the same kind, resource or reference"
+        raises(ValueError, lambda: hvd.broadcast_(kinds, 0), one)
 
 
 @check
@@ -192,7 +204,15 @@ def alltoall():
         hvd.alltoall(tf.range(2 * SIZE) + 100 * RANK),
         np.concatenate([[2 * RANK + 100 * r, 2 * RANK + 1 + 100 * r] for r in range(SIZE)]),
     )
-    raises(tf.errors.InvalidArgumentError, lambda: hvd.alltoall(tf.ones([1]), splits=[2] * SIZE))
+    for given, splits, words in (
+        (tf.ones([1]), [2] * SIZE, "hvd.alltoall: the splits are more than the first dimension"),
+        (tf.ones([1]), [1] * (SIZE + 1), f"hvd.alltoall: {SIZE + 1} splits for {SIZE} ranks"),
+    ) + ((tf.ones([SIZE + 1]), None, "hvd.alltoall without splits"),) * (SIZE > 1):
+        raises(
+            tf.errors.InvalidArgumentError,
+            lambda: hvd.alltoall(given, splits=splits),  # noqa: B023
+            words,
+        )
 
 
 @check
@@ -202,7 +222,11 @@ def reducescatter():
         first = 2 * RANK + min(RANK, 1)
         got = hvd.reducescatter(np.float32(np.arange(2 * SIZE + 1)) * (RANK + 1), op=op)
         equal(got, whole[first : first + 2 + (RANK < 1)], 1e-6)
-    raises(tf.errors.InvalidArgumentError, lambda: hvd.reducescatter(1.0), "rank 1")
+    raises(
+        tf.errors.InvalidArgumentError, lambda: hvd.reducescatter(1.0), "hvd.reducescatter needs"
+    )
+    refused = "hvd.reducescatter knows Average and Sum"
+    raises(NotImplementedError, lambda: hvd.reducescatter(tf.ones([2]), op=hvd.Max), refused)
 
 
 @check
@@ -317,9 +341,12 @@ def barrier_and_join():
 def process_sets():
     if SIZE < 2:
         return
-    raises(ValueError, lambda: hvd.add_process_set([0]), "HOROVOD_DYNAMIC_PROCESS_SETS")
+    fixed = "Set HOROVOD_DYNAMIC_PROCESS_SETS=1, or give process_sets='dynamic'"
+    raises(ValueError, lambda: hvd.add_process_set([0]), fixed)
     hvd.shutdown()
-    raises(ValueError, hvd.rank, "hvd.init()")
+    raises(ValueError, hvd.rank, "Horovod has not been initialized; use hvd.init()")
+    raises(NotImplementedError, lambda: hvd.ProcessSet(object()), "give it the list of its ranks")
+    raises(ValueError, lambda: hvd.ProcessSet("ab"), "initialized with a list of process ranks")
     even = hvd.ProcessSet(range(0, SIZE, 2))
     odd = hvd.ProcessSet(range(1, SIZE, 2))
     assert even.size() is None and even.process_set_id is None
@@ -334,7 +361,17 @@ def process_sets():
     assert mine.included() and mine.rank() == place and mine.size() == len(mine.ranks)
     other = odd if mine is even else even
     assert not other.included()
-    raises(tf.errors.InvalidArgumentError, lambda: hvd.allreduce(1.0, process_set=other), "not in")
+    raises(
+        tf.errors.InvalidArgumentError, lambda: hvd.allreduce(1.0, process_set=other), "is not in"
+    )
+    raises(ValueError, other.rank, "Process is not part of provided process set")
+    unknown = "Process set does not exist or has not been registered"
+    raises(ValueError, lambda: hvd.allreduce(1.0, process_set=hvd.ProcessSet([0])), unknown)
+    raises(
+        NotImplementedError,
+        lambda: hvd.allreduce(1.0, op=hvd.Adasum, process_set=mine),
+        "Adasum does not support non-global process sets",
+    )
     members = np.array(mine.ranks)
     for _ in range(3):
         equal(
@@ -379,7 +416,10 @@ def process_sets():
     hvd.init(process_sets="dynamic")
     assert even.process_set_id is None
     new = hvd.add_process_set(list(range(1, SIZE)))
-    raises(ValueError, lambda: hvd.add_process_set(list(range(1, SIZE))), "duplicate")
+    raises(ValueError, lambda: hvd.add_process_set(list(range(1, SIZE))), "add a duplicate process")
+    raises(ValueError, lambda: hvd.add_process_set([0, SIZE]), "there are ranks from 0 to")
+    differ = "process sets must be the same on all ranks: rank 0 has"
+    raises(ValueError, lambda: hvd.add_process_set([RANK]), differ)
     if new.included():
         equal(hvd.allreduce(float(RANK), op=hvd.Sum, process_set=new), RANKS.sum())
     number = new.process_set_id
@@ -392,13 +432,21 @@ def process_sets():
 
 @check
 def the_rest_raises_by_name():
-    raises(AttributeError, lambda: hvd.no_such_name, "no_such_name")
-    raises(NotImplementedError, lambda: hvd.init(comm=object()), "hvd.init")
+    raises(AttributeError, lambda: hvd.no_such_name, "no_such_name: docs/horovod.md lists")
+    group = "Start as many as the script is to have, or use process sets"
+    raises(NotImplementedError, lambda: hvd.init(comm=object()), group)
     import horovod
 
-    raises(NotImplementedError, lambda: horovod.run(print, np=2), "mpirun")
-    for name in ("torch", "mxnet", "spark", "ray", "tensorflow.data", "runner.common"):
-        raises(ImportError, lambda: __import__(f"horovod.{name}"), f"horovod.{name}")  # noqa: B023
+    raises(NotImplementedError, lambda: horovod.run(print, np=2), "with `mpirun -np N")
+    for name, words in (
+        ("torch", "horovod.torch: this horovod is tensorflow.mpi's"),
+        ("mxnet", "horovod.mxnet: this horovod is tensorflow.mpi's"),
+        ("spark", "horovod.spark: this horovod is tensorflow.mpi's"),
+        ("ray", "horovod.ray: this horovod is tensorflow.mpi's"),
+        ("tensorflow.data", "horovod.tensorflow.data, tf.data's service on Horovod's launcher"),
+        ("runner.common", "horovod.runner.common, of Horovod's launcher, is not in"),
+    ):
+        raises(ImportError, lambda: __import__(f"horovod.{name}"), words)  # noqa: B023
 
 
 @check
@@ -416,7 +464,11 @@ def what_programs_import_by_submodule():
     assert len(allgather_object(RANK)) == SIZE and len(split_list([1, 2, 3], 2)) == 2
     assert not nccl_built() and not gpu_available("tensorflow") and _executing_eagerly()
     check_extension("horovod.tensorflow", "HOROVOD_WITH_TENSORFLOW", __file__, "mpi_lib")
-    raises(ImportError, lambda: check_extension("horovod.torch", "", __file__), "horovod.torch")
+    raises(
+        ImportError,
+        lambda: check_extension("horovod.torch", "", __file__),
+        "horovod.torch is not in",
+    )
     equal(_cache(_make_subgraph)(mpi_ops._allreduce)(tf.ones([2])), [SIZE] * 2)
     equal(_allreduce(tf.ones([2])), [SIZE] * 2)  # a sum
 

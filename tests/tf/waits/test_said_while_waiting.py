@@ -1,0 +1,151 @@
+"""What a rank says of those that it waits for: in this process, with ranks that are made up."""
+
+from __future__ import annotations
+
+import itertools
+import types
+from typing import Any
+
+import pytest
+
+from extras import load
+
+THEN = "; it ends after TF_MPI_STALL_TIMEOUT, 60 s"
+
+
+class Ended(Exception):
+    """In place of the process's end."""
+
+
+def _end(self: Any, why: str, speaks: bool) -> None:
+    raise Ended(why)
+
+
+@pytest.fixture(name="loaded", scope="module")
+def loaded_fixture() -> Any:
+    return load("tensorflow.mpi._src.presence.watch")
+
+
+@pytest.fixture(name="watch")
+def watch_fixture(monkeypatch: pytest.MonkeyPatch, loaded: Any) -> Any:
+    """presence/watch.py, whose waits are never over, and due at once."""
+    watch = loaded
+    monkeypatch.setenv("TF_MPI_STALL_TIMEOUT", "60")
+    monkeypatch.setattr(watch._Wait, "is_due", lambda self, warning: True)
+    monkeypatch.setattr(watch._Wait, "waited", lambda self: 5.0)
+    now = itertools.count(0.0, 1.5)  # the looks of a start come every second
+    monkeypatch.setattr(watch.time, "monotonic", now.__next__)
+    monkeypatch.setattr(watch._Wait, "end", _end)
+    monkeypatch.setattr(watch.config, "is_off_elsewhere", lambda: False)
+    monkeypatch.setattr(watch.peers, "sees_siblings", lambda: False)
+    return watch
+
+
+def peer(watch: Any, rank: int, **facts: Any) -> Any:
+    process = {"pid": 100 + rank, "command": "python train.py", "script": "train.py"}
+    process |= {"stopped": False, "off": False, "ours": False, "tensorflow": False, "seconds": 1.0}
+    return watch.peers.Peer(rank, (watch.peers.Process(**process | facts),))
+
+
+def starting(watch: Any, monkeypatch: Any, known: dict[int, Any], size: int, local: int) -> Any:
+    monkeypatch.setattr(watch.c_api, "start_waits_for", lambda: "all ranks to arrive in MPI_Init")
+    told = watch.config.Launcher("Open MPI's mpirun", size, 0, local, abis=("openmpi",))
+    start = watch._Start(told)
+    start.node = types.SimpleNamespace(peers=lambda: known)
+    return start
+
+
+def said(capsys: Any) -> str:
+    return str(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({}, "has not imported tensorflow"),
+        ({"off": True}, "was started with TF_MPI_ENABLE=0"),
+        ({"stopped": True}, "is stopped, as by SIGSTOP"),
+        ({"tensorflow": True}, "runs TensorFlow without averaging: TF_MPI_ENABLE=0 there, or"),
+    ],
+)
+def test_a_start_says_what_a_late_rank_does(watch, monkeypatch, capsys, facts, words):
+    known = {0: peer(watch, 0, ours=True), 1: peer(watch, 1, **facts)}
+    starting(watch, monkeypatch, known, 2, 2).look()
+    line = "tensorflow.mpi rank 0/2: has waited 5 s for all ranks to arrive in MPI_Init (rank 1 "
+    assert said(capsys).startswith(f"{line}(process 101, 'python train.py') {words}")
+
+
+def test_a_start_says_whom_it_cannot_see(watch, monkeypatch, capsys):
+    known = {0: peer(watch, 0, ours=True)}
+    starting(watch, monkeypatch, known, 3, 3).look()
+    assert "(of ranks 1 and 2 no process can be seen on this node)" + THEN in said(capsys)
+    starting(watch, monkeypatch, known, 3, 1).look()
+    text = said(capsys)
+    assert "2 ranks cannot be seen from this node, " in text
+    assert "those with TF_MPI_ENABLE=0 do not come, and mpirun passes that to other nodes" in text
+
+
+def test_a_start_that_cannot_succeed_ends_the_rank(watch, monkeypatch):
+    monkeypatch.setattr(watch.config, "is_off_elsewhere", lambda: True)
+    words = "ranks of another node were started with TF_MPI_ENABLE=0, which mpirun passes on with"
+    with pytest.raises(Ended, match=words):
+        starting(watch, monkeypatch, {}, 2, 1).look()
+
+
+def test_a_rank_that_ends_says_why(loaded, monkeypatch, capsys):
+    def leave(code: int) -> None:
+        raise Ended(str(code))
+
+    monkeypatch.setattr(loaded.os, "_exit", leave)
+    with pytest.raises(Ended, match="1"):
+        loaded._Wait(0, 2).end("cannot start without the others", speaks=True)
+    line = "tensorflow.mpi rank 0/2: cannot start without the others; this rank ends\n"
+    assert said(capsys) == line
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"seconds": 1.0}, "(rank 1 (process 101, 'python train.py') is idle)" + THEN),
+        ({"seconds": 90.0}, "(rank 1 (process 101, 'python train.py') is at work)\n"),
+        ({"stopped": True}, "(rank 1 (process 101, 'python train.py') is stopped, as by SIGSTOP)"),
+    ],
+)
+def test_an_end_says_what_the_others_do(watch, monkeypatch, capsys, facts, words):
+    api = types.SimpleNamespace(
+        joined=lambda: {0},
+        stats=lambda: {"collectives": 3},
+        topology=lambda: (0, 2, 0, 2, 1),
+        load=lambda: types.SimpleNamespace(tfmpi_generation=lambda: 0),
+    )
+    monkeypatch.setattr(watch, "c_api", api)
+    monkeypatch.setenv("TF_MPI_STALL_WARNING", "1")
+    end = watch._End(0, 2)
+    for seconds in (1.0, 1.0, facts.get("seconds", 1.0)):
+        known = {1: peer(watch, 1, ours=True, **facts | {"seconds": seconds})}
+        end.node = types.SimpleNamespace(peers=lambda known=known: known)
+        end.look()
+    begins = (
+        "tensorflow.mpi rank 0/2: its script has ended, and it has waited 5 s for the script of "
+    )
+    text = said(capsys).splitlines(keepends=True)[-1]
+    assert text.startswith(begins + "rank 1 to end ") and words in text
+
+
+def test_an_end_that_mpi_holds_up(watch):
+    text = watch._End(0, 2)._report({}, [], set())
+    assert text.endswith("has waited 5 s for MPI to end, as all ranks' scripts have")
+
+
+def test_a_script_that_others_wait_for_is_told_where_it_is(watch, monkeypatch, capsys):
+    api = types.SimpleNamespace(joined=lambda: {0, 2}, stats=lambda: {"collectives": 3})
+    monkeypatch.setattr(watch, "c_api", api)
+    monkeypatch.setattr(watch.reasons, "place_of_main_thread", lambda: "train.py:8 in export")
+    awaited = watch._AwaitedEnd(1, 3)
+    awaited.look()
+    assert said(capsys) == ""
+    awaited.look()
+    assert said(capsys) == (
+        "tensorflow.mpi rank 1/3: the script of ranks 0 and 2 have ended, for 5 s or longer, and "
+        "waits for this one, which is in train.py:8 in export\n"
+    )
