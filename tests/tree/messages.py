@@ -299,6 +299,7 @@ def tests() -> dict[Message, str]:
 
     every_piece = {piece for of_message in pieces.values() for piece in of_message}
     runs = set().union(*map(_runs, every_piece))
+    every_piece |= {part.strip() for piece in every_piece for part in piece.split("{}")}
     for file, spoken in _spoken().items():
         of_file = "\n".join(spoken)
         words = {piece for piece in spoken if piece in everything}

@@ -140,7 +140,7 @@ def test_the_doctor_of_a_rank_that_could_not_start(monkeypatch, capsys):
     assert capsys.readouterr().out.startswith(begins)
 
 
-def test_what_the_doctor_finds(monkeypatch):
+def test_what_the_doctor_finds(monkeypatch, tmp_path):
     doctor = load("tensorflow.mpi.doctor")
     facts = {"cores": 4, "processor": "x86", "load": 0.5, "system": "Linux", "shm_free": 3 << 20}
     facts |= {"memory_free": 2**30, "memory": 2**31}
@@ -156,5 +156,8 @@ def test_what_the_doctor_finds(monkeypatch):
     monkeypatch.setattr(doctor.c_api, "load", lambda: old)
     lacks = "compiled steps (jit_compile=True), which need TensorFlow 2.20 or newer"
     assert doctor._lacks() == [("without", lacks)]
-    monkeypatch.setattr(doctor.shutil, "which", lambda _: "/bin/true")
-    assert doctor._mpirun(None) == "/bin/true (its version is not known)"
+    silent = tmp_path / "mpirun"
+    silent.write_text("#!/bin/sh\n")
+    silent.chmod(0o755)
+    monkeypatch.setattr(doctor.shutil, "which", lambda _: str(silent))
+    assert doctor._mpirun(None) == f"{silent} (its version is not known)"
