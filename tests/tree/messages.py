@@ -281,9 +281,16 @@ def tests() -> dict[Message, str]:
     the test's room.
     """
     pieces = {message: _pieces(message.text) for message in messages()}
-    wholes = {message: "\n".join(of_message) for message, of_message in pieces.items()}
+    wholes = {message: "\n".join(some) for message, some in pieces.items()}
     everything = "\n".join(wholes.values())
     said: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+
+    parts = {
+        message: {part.strip(" .,:;()") for piece in some for part in (piece, *piece.split("{}"))}
+        for message, some in pieces.items()
+    }
+    every_part = set().union(*parts.values())
+    runs = set().union(*(_runs(piece) for some in pieces.values() for piece in some))
 
     def note(words: str, file: str) -> None:
         room = file.split("/")[-2]
@@ -291,20 +298,17 @@ def tests() -> dict[Message, str]:
         if len(found) > 1:
             found = {text: m for text, m in found.items() if f"/{room}/" in m.file}
         if words.count(" ") > 3:  # the whole of a message; of others a part
-            found |= {m.text: m for m, of_message in pieces.items() if words in of_message}
+            found |= {m.text: m for m, some in parts.items() if words in some}
         elif len(found) > 1:
             return
         for text in found:
             said[text][file] += len(words)
 
-    every_piece = {piece for of_message in pieces.values() for piece in of_message}
-    runs = set().union(*map(_runs, every_piece))
-    every_piece |= {part.strip() for piece in every_piece for part in piece.split("{}")}
     for file, spoken in _spoken().items():
         of_file = "\n".join(spoken)
         words = {piece for piece in spoken if piece in everything}
         words |= runs & set().union(*map(_runs, spoken))
-        words |= {piece for piece in every_piece if len(piece) > 11 and piece in of_file}
+        words |= {part for part in every_part if len(part) > 11 and part in of_file}
         for one in words:
             note(one, file)
     return {m: max(said[m.text], key=lambda f: said[m.text][f], default="") for m in messages()}
