@@ -33,7 +33,7 @@ def node_check(words: list[str], **_: object) -> subprocess.CompletedProcess[str
 
 os.execv = become  # type: ignore[assignment]
 subprocess.run = node_check  # type: ignore[assignment]
-found = {}
+found: dict[str, object] = {}
 for line in json.loads(sys.argv[1]):
     name, *arguments = line.split()
     checked.clear()
