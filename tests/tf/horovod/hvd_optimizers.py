@@ -167,6 +167,37 @@ def keras_fit():
 
 
 @check
+def aggregation_helper():
+    """A loop that a script writes around Horovod's helper for eager code."""
+    from horovod.tensorflow.gradient_aggregation_eager import (
+        LocalGradientAggregationHelperEager as Helper,
+    )
+
+    def reduce(gradients, variables):
+        assert len(gradients) == len(variables)
+        return [hvd.allreduce(gradient) for gradient in gradients]
+
+    for traced in (False, True):
+        sgd = keras.optimizers.SGD(1.0)
+        w = tf.Variable([0.0, 0.0])
+        sgd.build([w])
+        helper = Helper(2, reduce, False, False)
+
+        def one(helper=helper, sgd=sgd, w=w):
+            with tf.GradientTape() as tape:
+                loss = (RANK + 1) * tf.reduce_sum(w)
+            pairs = list(zip(helper.compute_gradients(tape.gradient(loss, [w]), [w]), [w]))
+            helper.apply_gradients(lambda: sgd.apply_gradients(pairs), sgd, pairs)
+
+        step = tf.function(one) if traced else one
+        for number in range(4):
+            step()
+            assert int(helper.counter) == (number + 1) % 2
+            equal(w, [-2 * MEAN * ((number + 1) // 2)] * 2, 1e-6)
+        assert int(sgd.iterations) == 4
+
+
+@check
 def keras_passes_per_step():
     for average in (False, True):
         optimizer = hvd.DistributedOptimizer(

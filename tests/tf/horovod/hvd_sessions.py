@@ -91,6 +91,40 @@ def v1_adasum():
 
 
 @check
+def v1_aggregation_helper():
+    """An optimizer that a script writes around Horovod's helper for graphs."""
+    from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper as Helper
+
+    assert issubclass(v1.train.GradientDescentOptimizer, hvd._LegacyOptimizer)
+    sgd = v1.train.GradientDescentOptimizer(1.0)
+    assert isinstance(hvd.DistributedOptimizer(sgd), hvd._DistributedOptimizer)
+    reduce = hvd._make_allreduce_grads_fn(
+        "mine", "", "", hvd.Compression.none, False, hvd.Average, 1.0, 0, hvd.global_process_set
+    )
+    with tf.Graph().as_default(), v1.Session() as session:
+        step = v1.train.get_or_create_global_step()
+        variables = [v1.get_variable(name, initializer=np.zeros(3, np.float32)) for name in "wv"]
+        helper = Helper(2, reduce, False, True, hvd.rank(), Helper._OPTIMIZER_TYPE_LEGACY)
+        helper.register_local_var(variables[1])
+        loss = (RANK + 1) * tf.add_n([tf.reduce_sum(one) for one in variables])
+        pairs = list(
+            zip(helper.compute_gradients(tf.gradients(loss, variables), variables), variables)
+        )
+        train = helper.apply_gradients(
+            lambda: sgd.apply_gradients(pairs, global_step=step), sgd, pairs, global_step=step
+        )
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        for number in range(4):
+            session.run(train)
+            updates = (number + 1) // 2
+            w, v = session.run(variables)
+            equal(w, [-MEAN * updates] * 3, 1e-6)
+            equal(v, [-(RANK + 1) / SIZE * updates] * 3, 1e-6)  # this rank's own
+        assert session.run(step) == 4
+    raises(ValueError, lambda: Helper(0, reduce, False, True, 0, ""), "backward_passes_per_step")
+
+
+@check
 def v1_hook():
     with tf.Graph().as_default():
         w = v1.get_variable("w", initializer=np.array([RANK], np.float32))

@@ -5,10 +5,12 @@ Between, the optimizer does nothing but count the step.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorflow.mpi._src.horovod import gradients
+from tensorflow.mpi._src.horovod.process_sets import ProcessSet
 
 
 class Aggregation:
@@ -114,6 +116,68 @@ class Aggregation:
             return tf.cond(
                 tf.equal(self.counter.read_value(), 0), with_token(apply), with_token(count_step)
             )
+
+
+@dataclasses.dataclass(eq=False, kw_only=True)
+class _ByFunction(gradients.Reducer):
+    """Reduces by a script's own function of gradients and variables, also where one rank is."""
+
+    function: Callable[[list[Any], list[Any]], Sequence[Any]]
+
+    def _reduced(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        return list(self.function(gradients, variables))
+
+
+class Helper:
+    """What Horovod's two LocalGradientAggregationHelper classes share: the aggregation of an
+    optimizer that a script writes. `allreduce` gets the sums and their variables."""
+
+    def __init__(
+        self,
+        passes: int,
+        allreduce: Callable[[list[Any], list[Any]], Sequence[Any]],
+        sparse_as_dense: bool,
+        average: bool,
+        process_set: ProcessSet,
+        scale_local_gradients: bool,
+        name: str,
+        of_graph: bool,
+    ) -> None:
+        if passes <= 0:
+            raise ValueError("backward_passes_per_step must be > 0")
+        reducer = _ByFunction(
+            name=name,
+            function=allreduce,
+            sparse_as_dense=sparse_as_dense,
+            process_set=process_set,
+            scale_local_gradients=scale_local_gradients,
+        )
+        self._aggregation = Aggregation(passes, reducer, average, of_graph)
+        self.backward_passes_per_step = passes
+        self.counter = self._aggregation.counter
+        self.register_local_var = self._aggregation.register_local_var
+
+    def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
+        """Adds `grads`; returns the reduced sums at the last of the passes."""
+        return self._aggregation.compute_gradients(grads, vars)
+
+    def apply_gradients(
+        self,
+        apply_grads_closure: Callable[[], Any],
+        optimizer: Any,
+        grads_and_vars: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Calls the closure after the last of the passes; counts the step in between, in
+        `optimizer.iterations` and `global_step`, where there are any."""
+        counted = (getattr(optimizer, "iterations", None), kwargs.get("global_step"))
+
+        def count_step() -> list[Any]:
+            return [step.assign_add(1) for step in counted if step is not None]
+
+        after = [gradient for gradient, _ in grads_and_vars]
+        return self._aggregation.apply_gradients(apply_grads_closure, count_step, after)
 
 
 def _ops(values: Sequence[Any]) -> list[Any]:

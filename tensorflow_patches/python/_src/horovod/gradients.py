@@ -11,7 +11,7 @@ import dataclasses
 import warnings
 import weakref
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorflow.mpi._src.average import averaging, scope
@@ -95,16 +95,17 @@ class Reducer:
             for i in new:
                 if isinstance(out[i], tf.IndexedSlices):
                     out[i] = tf.convert_to_tensor(out[i])
-        if size > 1 and self.process_set.included():
-            reduced = self._reduced([out[i] for i in new], [variables[i] for i in new])
-            for i, gradient in zip(new, reduced, strict=True):
-                out[i] = gradient
-        for i in new:
+        reduced = self._reduced([out[i] for i in new], [variables[i] for i in new])
+        for i, gradient in zip(new, reduced, strict=True):
+            out[i] = gradient
             mark(out[i])
         return out
 
     def _reduced(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
-        everyone = len(process_sets.members(self.process_set)) == group.group_size
+        size = len(process_sets.members(self.process_set))
+        if size == 1 or not self.process_set.included():
+            return gradients
+        everyone = size == group.group_size
         if self.op in (Average, Sum) and everyone:
             return self._averaged(gradients, variables)
         return [self.one(gradient) for gradient in gradients]
@@ -165,6 +166,23 @@ class Reducer:
             postscale_factor=scale,
             process_set=self.process_set,
         )
+
+
+def _make_allreduce_grads_fn(
+    name: str,
+    device_dense: str,
+    device_sparse: str,
+    compression: Any,
+    sparse_as_dense: bool,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    groups: Any = None,
+    process_set: ProcessSet = process_sets.global_process_set,
+) -> Callable[..., list[Any]]:
+    """A function of gradients and, if they are known, their variables, that reduces them."""
+    given = {key: value for key, value in locals().items() if key != "groups"}
+    reducer = Reducer(groups=groups or None, **given)
+    return lambda grads, vars=None: reducer.reduce(grads, grads if vars is None else vars)
 
 
 def key_of(variable: Any) -> Any:

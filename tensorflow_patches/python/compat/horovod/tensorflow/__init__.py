@@ -7,6 +7,7 @@ from horovod.tensorflow.functions import *  # noqa: F403
 from horovod.tensorflow.mpi_ops import *  # noqa: F403
 from horovod.tensorflow.mpi_ops import _allreduce  # noqa: F401
 from horovod.tensorflow.util import _executing_eagerly  # noqa: F401
+from tensorflow.mpi._src.horovod.gradients import _make_allreduce_grads_fn  # noqa: F401
 from tensorflow.mpi._src.horovod.objects import broadcast_global_variables  # noqa: F401
 from tensorflow.mpi._src.horovod.reductions import (  # noqa: F401
     Compression,
@@ -23,7 +24,11 @@ from tensorflow.mpi._src.horovod.v1_optimizer import (  # noqa: F401
     BroadcastGlobalVariablesHook,
     DistributedOptimizer,
 )
+from tensorflow.mpi._src.horovod.v1_optimizer import Distributed as _DistributedOptimizer  # noqa: F401
+from tensorflow.mpi._src.horovod.v1_optimizer import v1 as _v1
 from tensorflow.mpi._src.runtime import c_api
+
+_LegacyOptimizer = _v1.train.Optimizer
 
 c_api.know_ops()  # of a graph that ranks have written
 
