@@ -36,6 +36,19 @@ def data(drop_remainder):
     return samples.batch(8, drop_remainder=drop_remainder)
 
 
+def in_session(loss):
+    """As `lines_of`, of a compat.v1 graph."""
+    v1 = tf.compat.v1
+    said = lines()
+    with tf.Graph().as_default():
+        x = tf.random.stateless_normal([24, 4], [1, 2])
+        samples = tf.data.Dataset.from_tensor_slices((x, tf.abs(x[:, :1]))).batch(8)
+        x, y = v1.data.make_one_shot_iterator(tf.mpi.shard(samples)).get_next()
+        weight = v1.get_variable("weight", [4, 1])
+        v1.train.GradientDescentOptimizer(0.1).minimize(loss((x @ weight - y) ** 2))
+    return list(said)
+
+
 def step(loss):
     def taken(x, y):
         with tf.GradientTape() as tape:
@@ -82,4 +95,5 @@ found = {
 }
 uneven = lines()
 tf.mpi.shard(tf.data.Dataset.range(24).batch(5))
-result({"whole": whole, "found": found, "uneven": list(uneven)})
+session = {"mean": in_session(tf.reduce_mean), "sum": in_session(tf.reduce_sum)}
+result({"whole": whole, "found": found, "uneven": list(uneven), "session": session})

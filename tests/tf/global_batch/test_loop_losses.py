@@ -17,6 +17,8 @@ def test_losses_that_are_no_mean_over_samples_have_a_line(launch, scripts):
             len(said) == 1 and "loop_losses.py:" in said[0] for said in lines.values() if said
         )
         assert {name for name in lines if "1/2 of it" in "".join(lines[name])} == SUMS
+    session = {name: "".join(said).count("loss (") for name, said in told["session"].items()}
+    assert session == {"mean": 0, "sum": 1}
     uneven = [line for line in told["uneven"] if "batches of 4 and 5 samples" in line]
     assert len(uneven) == 1 and "which 2 ranks do not divide" in uneven[0]
     assert not any(said for found in other["found"].values() for said in found.values())

@@ -2,22 +2,36 @@
 
 In a loop over a divided dataset each rank takes the gradient of its own part's loss, and the ranks
 average them. That is the whole batch's gradient only if the loss is a mean over samples. Whether it
-is can be read from the ops of a tf.function; nothing is known of eager code.
+is can be read from the ops of a graph; nothing is known of eager code.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from tensorflow.mpi._src.average import scope
 from tensorflow.mpi._src.global_batch import kinds
 from tensorflow.mpi._src.global_batch.kinds import Kind
 from tensorflow.mpi._src.global_batch.sites import place
+from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.messaging import collectives
 from tensorflow.mpi._src.runtime import group, log
 
 _ITERATORS = {"IteratorGetNext", "OptionalGetValue"}
 _REMEDY = "use a mean over samples, or compute it from tf.mpi.gather_batch(x)"
+
+
+def checking(compute_gradients: Any) -> Any:
+    """Wraps compute_gradients(loss, ...) of compat.v1's optimizers."""
+
+    @hooking.not_converted
+    @functools.wraps(compute_gradients)
+    def checked(self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+        check([loss])
+        return hooking.as_here(compute_gradients)(self, loss, *args, **kwargs)
+
+    return checked
 
 
 def check(targets: list[Any]) -> None:
@@ -32,9 +46,7 @@ def check(targets: list[Any]) -> None:
         return
     for target in targets:
         graph = getattr(target, "graph", None)
-        if graph is None or not hasattr(graph, "inputs"):
-            continue
-        samples = _samples(graph)
+        samples = _samples(graph) if graph is not None else []
         if samples:
             known = dict.fromkeys(map(kinds.key, samples), Kind.ROWS)
             analysis = kinds.Analysis(known, samples[0].shape[0])
@@ -42,9 +54,10 @@ def check(targets: list[Any]) -> None:
 
 
 def _samples(graph: Any) -> list[Any]:
-    """Tensors of `graph`, a function's, whose first dimension may be the samples of a part."""
+    """Tensors that `graph` is given, whose first dimension may be the samples of a part."""
     parts = scope.own_rows() or set()
-    given = [one for one in graph.inputs if one.dtype not in ("resource", "variant")]
+    inputs = getattr(graph, "inputs", ())  # a function's
+    given = [one for one in inputs if one.dtype not in ("resource", "variant")]
     captured = {id(inside) for _, inside in getattr(graph, "captures", ())}
     given = [one for one in given if id(one) not in captured]
     given += [out for op in graph.get_operations() if op.type in _ITERATORS for out in op.outputs]

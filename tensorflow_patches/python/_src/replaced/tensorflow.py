@@ -10,6 +10,7 @@ from tensorflow.mpi._src.data import failures, iterations, keyed_maps, on_cpu, o
 from tensorflow.mpi._src.distribute import average_loss, strategies
 from tensorflow.mpi._src.files import dataset_files, tensorflow_files, writes
 from tensorflow.mpi._src.global_batch import gradients as batch_gradients
+from tensorflow.mpi._src.global_batch import loop_losses
 from tensorflow.mpi._src.gpu import gpus
 from tensorflow.mpi._src.interpose.rows import How, Row
 from tensorflow.mpi._src.keras import summaries
@@ -95,6 +96,9 @@ TENSORFLOW = (
         "the script looks at no gradient in between", _SPARSE),
     Row(f"{_P}.training.optimizer:Optimizer.compute_gradients", How.WRAP, gradients.computing,
         "its gradients are averaged together, not as taken", "tf/compat_v1/test_compat_v1.py"),
+    Row(f"{_P}.training.optimizer:Optimizer.compute_gradients", How.WRAP, loop_losses.checking,
+        "a loss that is no mean over samples is reported",
+        "tf/global_batch/test_loop_losses.py"),
     Row(f"{_P}.eager.backprop:GradientTape.gradient", How.WRAP, shares.taking_by_shares,
         "a part's gradient of a scaled loss is its share", "tf/average/test_taken.py"),
     Row(f"{_P}.eager.backprop:GradientTape.gradient", How.WRAP, batch_gradients.of_whole_batch,
