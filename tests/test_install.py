@@ -1,4 +1,4 @@
-"""install.sh on a small stand-in for the wheel, in environments of its own."""
+"""install.sh with a small stand-in for the wheel, in temporary environments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TAG = f"cp{sys.version_info[0]}{sys.version_info[1]}"
 
 @pytest.fixture(name="programs", scope="module", autouse=True)
 def programs_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """First on PATH: an mpirun for --system-mpi; apt-get, sudo, nvidia-smi that do nothing."""
+    """Puts stubs first on PATH: mpirun for --system-mpi; failing apt-get, sudo and nvidia-smi."""
     directory = tmp_path_factory.mktemp("programs")
     for name, code in (("mpirun", 0), ("apt-get", 1), ("sudo", 1), ("nvidia-smi", 9)):
         (directory / name).write_text(f"#!/bin/sh\nexit {code}\n")
@@ -44,7 +44,7 @@ def install(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def stand_in(
     directory: Path, source: str = "", tag: str = TAG, label: str = CPU, version: str = ""
 ) -> Path:
-    """A wheel of the right name and version whose `tensorflow` is one line."""
+    """A wheel with the right name and version, and `source` as its whole `tensorflow`."""
     version = version or f"2.21.0+mpi.1.{label}"
     path = directory / f"tensorflow-{version}-{tag}-{tag}-linux_x86_64.whl"
     info = f"tensorflow-{version}.dist-info"
@@ -65,7 +65,7 @@ def stand_in(
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment that holds nothing but pip, to be copied: pip takes seconds to install."""
+    """An environment with only pip, which tests copy because installing pip takes seconds."""
     venv = tmp_path_factory.mktemp("made") / "environment"
     subprocess.run([sys.executable, "-m", "venv", venv], check=True, timeout=120)
     return venv
@@ -73,7 +73,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="venv")
 def venv_fixture(tmp_path: Path, made: Path) -> Path:
-    """A copy; what names its place are programs that no test starts."""
+    """A copy of that environment. Scripts in it name the original, but no test runs them."""
     venv = tmp_path / "environment with a space"
     shutil.copytree(made, venv, symlinks=True)
     return venv
@@ -84,7 +84,7 @@ def imported(venv: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.strip()
 
 
-def test_installs_then_does_nothing_then_takes_a_changed_wheel(tmp_path, venv):
+def test_installs_once_and_again_when_the_wheel_changes(tmp_path, venv):
     options = ["--venv", venv, "--system-mpi", "--wheel"]
     wheel = stand_in(tmp_path, "MARK = 1")
     first = install(*options, wheel)
@@ -100,7 +100,7 @@ def test_installs_then_does_nothing_then_takes_a_changed_wheel(tmp_path, venv):
     assert changed.returncode == 0 and imported(venv) == "2"
 
 
-def test_a_wheel_that_does_not_import_is_an_error_with_its_reason(tmp_path, venv):
+def test_a_wheel_that_cannot_be_imported_is_an_error_that_gives_the_reason(tmp_path, venv):
     broken = stand_in(tmp_path, "raise ImportError('no libfoo.so')")
     run = install("--venv", venv, "--system-mpi", "--wheel", broken)
     assert run.returncode != 0
@@ -113,7 +113,7 @@ def test_a_wheel_for_another_python_is_refused(tmp_path, venv):
 
 
 def hold(venv: Path, name: str, version: str) -> Path:
-    """A distribution that owns the folder tensorflow; the folder of packages."""
+    """Installs a distribution that owns the folder tensorflow; returns site-packages."""
     site = next((venv / "lib").glob("python3*/site-packages"))
     info = site / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir()
@@ -131,14 +131,14 @@ def hold(venv: Path, name: str, version: str) -> Path:
 def test_an_environment_with_another_distribution_is_left_alone(tmp_path, venv, other):
     site = hold(venv, other, "2.21.0")
     run = install("--venv", venv, "--system-mpi", "--wheel", stand_in(tmp_path))
-    assert run.returncode != 0 and f"holds '{other}'" in run.stderr
+    assert run.returncode != 0 and f"contains '{other}'" in run.stderr
     assert "theirs" in (site / "tensorflow" / "__init__.py").read_text()
 
 
 @pytest.mark.parametrize(
     ("name", "version"), [("tensorflow", "2.21.0"), ("tensorflow-cpu", "2.21.0+mpi.1")]
 )
-def test_stock_tensorflow_and_what_was_ours_under_its_old_name_go(tmp_path, venv, name, version):
+def test_stock_tensorflow_and_our_wheel_under_its_old_name_are_replaced(tmp_path, venv, name, version):
     site = hold(venv, name, version)
     run = install("--venv", venv, "--system-mpi", "--wheel", stand_in(tmp_path, "MARK = 5"))
     assert run.returncode == 0 and imported(venv) == "5", run.stdout + run.stderr
@@ -147,19 +147,19 @@ def test_stock_tensorflow_and_what_was_ours_under_its_old_name_go(tmp_path, venv
     ]
 
 
-def test_the_wheel_for_gpus_where_there_is_none(tmp_path, venv):
-    """Without CUDA's libraries, and it says so; what is there is kept up by a second run."""
+def test_the_gpu_wheel_installs_without_cuda_libraries_where_no_gpu_is(tmp_path, venv):
+    """It says so, and a second run with --gpu finds the wheel installed."""
     options = ["--venv", venv, "--system-mpi", "--wheel"]
     wheel = stand_in(tmp_path, "MARK = 3", label=GPU)
     first = install(*options, wheel)
     assert first.returncode == 0, first.stdout + first.stderr
-    assert "No GPU here: without CUDA's libraries" in first.stdout and imported(venv) == "3"
+    assert "Found no GPU: not installing CUDA" in first.stdout and imported(venv) == "3"
     assert "Already installed" in install(*options, wheel, "--gpu").stdout
     asked = install(*options, wheel, "--with-cuda")
     assert asked.returncode != 0 and "cuda-stand-in" in asked.stderr  # PyPI has no such package
 
 
-def test_a_gpu_is_noticed(tmp_path, venv, monkeypatch):
+def test_a_gpu_brings_cuda_libraries_or_a_line_about_the_cpu_wheel(tmp_path, venv, monkeypatch):
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: A stand-in (UUID: GPU-0)'\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
@@ -169,21 +169,21 @@ def test_a_gpu_is_noticed(tmp_path, venv, monkeypatch):
     run = install(*options, "--without-cuda")
     assert run.returncode == 0 and imported(venv) == "4"
     run = install("--venv", tmp_path / "new", "--system-mpi", "--wheel", stand_in(tmp_path))
-    assert "A GPU is here, and the wheel is that without" in run.stdout
+    assert "Found a GPU, but using the CPU wheel" in run.stdout
 
 
-def test_a_flavour_that_the_wheel_is_not(tmp_path, venv):
+def test_a_flavour_option_that_contradicts_the_wheel_is_refused(tmp_path, venv):
     for option, label in (("--gpu", CPU), ("--cpu", GPU)):
         run = install("--venv", venv, option, "--wheel", stand_in(tmp_path, label=label))
-        assert run.returncode != 0 and f"is not for {option}" in run.stderr
+        assert run.returncode != 0 and f"does not match {option}" in run.stderr
 
 
-def test_another_tensorflow_is_built_and_not_given(tmp_path):
+def test_a_tensorflow_version_and_a_wheel_together_are_refused(tmp_path):
     run = install("--tensorflow", "2.18.1", "--wheel", stand_in(tmp_path))
-    assert run.returncode != 0 and "--tensorflow is for a wheel to build" in run.stderr
+    assert run.returncode != 0 and "--tensorflow chooses what to build" in run.stderr
 
 
-def test_an_older_tensorflow_is_not_for_a_newer_python(tmp_path):
+def test_an_older_tensorflow_with_a_newer_python_is_refused(tmp_path):
     python = tmp_path / "python3.13"
     python.write_text("#!/bin/sh\necho 3.13\n")
     python.chmod(0o755)
@@ -191,7 +191,7 @@ def test_an_older_tensorflow_is_not_for_a_newer_python(tmp_path):
     assert run.returncode != 0 and "is 3.13, not 3.10 to 3.12 (TensorFlow 2.18.1)" in run.stderr
 
 
-def test_pip_keeps_the_wheel_and_ranks_say_where_it_has_gone(tmp_path, venv):
+def test_pip_keeps_the_wheel_and_rank_0_reports_that_it_was_replaced(tmp_path, venv):
     assert install("--venv", venv, "--system-mpi", "--wheel", stand_in(tmp_path)).returncode == 0
     stand_in(tmp_path, "MARK = 'stock'", version="2.19.0")
     python = venv / "bin" / "python"
@@ -216,7 +216,7 @@ def test_pip_keeps_the_wheel_and_ranks_say_where_it_has_gone(tmp_path, venv):
         assert run(start, **quiet).stderr == ""
 
 
-def test_uninstall_where_there_is_nothing_to_do(tmp_path, venv):
+def test_uninstall_without_our_wheel_does_nothing_and_without_environment_fails(tmp_path, venv):
     run = install("--venv", venv, "--uninstall")
     assert run.returncode == 0 and "Nothing to do" in run.stdout
     run = install("--venv", tmp_path / "nowhere", "--uninstall")
@@ -229,22 +229,22 @@ def test_uninstall_where_there_is_nothing_to_do(tmp_path, venv):
         (["--frob"], "unknown option --frob\n  next: ./install.sh --help"),
         (["--venv"], "--venv needs a value\n  next: ./install.sh --help"),
         (["--wheel", "/nowhere.whl"], "no such wheel"),
-        (["--cpu", "--with-cuda"], "--with-cuda is for the wheel for GPUs"),
+        (["--cpu", "--with-cuda"], "--with-cuda needs the GPU wheel"),
         (["--python", "python9.9", "--venv", "/nowhere"], "no such Python"),
         (["--venv", "/usr"], "is not a virtual environment"),
-        (["--tensorflow", "2.15.0"], "no TensorFlow 2.15.0: take one of 2.16.2 2.17.1 2.18.1 "),
+        (["--tensorflow", "2.15.0"], "cannot build for TensorFlow 2.15.0, only for 2.16.2 2.17.1 "),
         (
             ["--tensorflow", "2.18.1", "--wheel", "WHEEL"],
-            "is for a wheel to build, not for --wheel",
+            "--tensorflow chooses what to build, and --wheel builds nothing\n  next: omit",
         ),
-        (["--wheel", "WHEEL", "--cpu"], "is not for --cpu\n  next: leave --cpu out"),
+        (["--wheel", "WHEEL", "--cpu"], "does not match --cpu\n  next: omit --cpu"),
         (["--uninstall", "--venv", "/nowhere"], "no environment at /nowhere\n  next: pass --venv"),
         (["--venv", "OLD"], "has Python 3.9, not 3.10 to 3.13\n  next: pass another --venv"),
-        (["--venv", "NEW", "--python", "PYTHON"], "has Python 3.12, not PYTHON's\n  next: pass"),
-        (["--tensorflow", "2.18.1", "--gpu"], "--gpu is for TensorFlow 2.21.0 only"),
+        (["--venv", "NEW", "--python", "PYTHON"], "has Python 3.12, not the version of PYTHON\n  next: pass"),
+        (["--tensorflow", "2.18.1", "--gpu"], "--gpu works with TensorFlow 2.21.0 only"),
     ],
 )
-def test_a_bad_command_line_says_why(tmp_path, arguments, said):
+def test_a_bad_command_line_is_refused_with_the_reason(tmp_path, arguments, said):
     made = {"WHEEL": str(stand_in(tmp_path, label=GPU)), "PYTHON": str(tmp_path / "python")}
     for name, version in (
         ("OLD/bin/python", "3.9"),
@@ -259,6 +259,6 @@ def test_a_bad_command_line_says_why(tmp_path, arguments, said):
     assert run.returncode != 0 and said.replace("PYTHON", made["PYTHON"]) in run.stderr
 
 
-def test_help():
+def test_help_prints_the_usage():
     run = install("--help")
     assert run.returncode == 0 and run.stdout.startswith("Usage: ./install.sh")

@@ -1,14 +1,14 @@
 # shellcheck shell=bash disable=SC2154
-# That the wheel stays: pip puts nothing in its place, and ranks say so where something did.
+# Sourced by install.sh: stops pip from replacing the wheel, and makes rank 0 report a replacement.
 
-KEPT=tensorflow-mpi-constraints.txt # in an environment
-GUARD=tensorflow_mpi_guard.pth      # in its site-packages; no package's, so it outlives the wheel
+KEPT=tensorflow-mpi-constraints.txt # in the environment's root
+GUARD=tensorflow_mpi_guard.pth      # in site-packages; owned by no package, so it stays there
 
-# Whatever is installed next leaves the wheel as it is, or is refused.
+# From now on pip refuses to install anything that would replace the wheel.
 keep_wheel() {
     local uri site
     {
-        echo "# pip installs nothing in the place of TensorFlow with MPI: INSTALL.txt"
+        echo "# Keeps pip from replacing TensorFlow with MPI: see INSTALL.txt"
         echo "tensorflow==$(installed_version)"
         printf '%s<0\n' "${OTHERS[@]}"
     } >"$venv/$KEPT"
@@ -18,13 +18,13 @@ keep_wheel() {
         "$uri") ;;
         '') logged pip-config "run again" "$python" -m pip config --site set install.constraint \
             "$uri" ;;
-        *) note "pip has constraints of its own in $venv: add those of $venv/$KEPT to them" ;;
+        *) note "pip already uses constraints in $venv: add the lines of $venv/$KEPT to them" ;;
     esac
     site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     cp "$ROOT/build/install/$GUARD" "$site/$GUARD"
 }
 
-# Before another wheel takes its place.
+# Undoes keep_wheel, before install.sh itself replaces or removes the wheel.
 let_go() {
     local site
     rm -f "$venv/$KEPT"

@@ -1,7 +1,7 @@
-# Sourced by install.sh: what it needs of the system, from apt.
+# Sourced by install.sh: installs the system packages that it needs, with apt-get.
 # shellcheck shell=bash disable=SC2154
 
-# need REASON PACKAGE...: to be installed by install_packages.
+# need REASON PACKAGE...: adds packages for install_packages to install.
 need() {
     reasons+=("${*:2}: $1")
     packages+=("${@:2}")
@@ -31,9 +31,9 @@ install_packages() {
     step "Missing on this machine"
     printf '        %s\n' "${reasons[@]}"
     local command="apt-get install --no-install-recommends ${packages[*]}"
-    command -v apt-get >/dev/null || die "no apt-get here" "install what is named above by hand"
+    command -v apt-get >/dev/null || die "apt-get not found" "install the packages above by hand"
     if ((EUID != 0)) && ! sudo -n true 2>/dev/null; then
-        die "these need root to install" "sudo apt-get update && sudo $command"
+        die "installing them needs root" "run sudo apt-get update && sudo $command"
     fi
     step "Installing: $command"
     logged apt-update "check /etc/apt/sources.list and the network" as_root apt-get update
@@ -43,12 +43,12 @@ install_packages() {
     hash -r
 }
 
-# What the whole run will want, so that it is asked for once.  Compile tools only if wheels/ has no
-# wheel for this Python: find_wheel asks for them if the one that is there is out of date.
+# Collects everything this run needs, so that apt-get runs once. Compile tools are included only if
+# wheels/ has no wheel for this Python; find_wheel adds them if the wheel there is out of date.
 plan_packages() {
     if [[ ! -x $venv/bin/python || (-z $wheel && ! -f $BUILDER/stamp) ]]; then
         "$python" -c 'import ensurepip' 2>/dev/null ||
-            need "makes virtual environments" "python$(version_of "$python")-venv"
+            need "creates virtual environments" "python$(version_of "$python")-venv"
     fi
     local built label=cpu
     [[ $flavour == cpu ]] || label=cuda
@@ -57,10 +57,10 @@ plan_packages() {
         need_compile_tools
     fi
     if [[ -n $tests ]]; then
-        [[ -d /usr/src/googletest ]] || need "for the C++ tests" googletest
-        command -v git >/dev/null || need "for the tests of the patch series" git
+        [[ -d /usr/src/googletest ]] || need "the C++ tests use it" googletest
+        command -v git >/dev/null || need "the tests of the patch series use it" git
     fi
     if ((system_mpi)) && ! command -v mpirun >/dev/null; then
-        need "an MPI, as --system-mpi asks" openmpi-bin
+        need "an MPI for --system-mpi" openmpi-bin
     fi
 }

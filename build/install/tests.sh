@@ -1,20 +1,20 @@
-# Sourced by install.sh: --test and --test-all.
+# Sourced by install.sh: runs the tests for --test, --test-ci and --test-all.
 # shellcheck shell=bash disable=SC2154
 
-# check NAME COMMAND...: runs one part of the tests, keeps its verdict for the summary.
+# check NAME COMMAND...: runs one part of the tests and records its verdict for the summary.
 check() {
     step "Test: $1"
     if shown "test-$1" "${@:2}"; then
         verdicts+=("$1: passed")
     else
-        verdicts+=("$1: FAILED (whole output: $LOG/test-$1.log)")
+        verdicts+=("$1: FAILED (full output: $LOG/test-$1.log)")
         failed=1
     fi
 }
 
-# core_tests CONFIG: the engine's C++ tests (plain, tsan or asan; full: those that take minutes).
-# The flags are .bazelrc's; only googletest's closing lines and Bazel's verdicts are shown unless
-# something fails.
+# core_tests CONFIG: runs the engine's C++ tests (plain, tsan or asan; full: those that take
+# minutes), with the flags of .bazelrc. If all pass, prints only googletest's closing lines and
+# Bazel's verdicts.
 core_tests() {
     local options=(--test_output=all) log=$LOG/bazel-$1.log
     [[ $1 == plain ]] || options+=("--config=$1")
@@ -23,10 +23,10 @@ core_tests() {
         grep -E '^\[  PASSED  \]|^//tests/core|^Executed' "$log"
     else
         tail -n 20 "$log"
-        # Last, for what keeps only the end of an output.
+        # The failures come last: some CI systems keep only the end of the output.
         grep -E -A 6 ':[0-9]+: (error:|Failure$)|^ERROR|Sanitizer|^FAIL|^\[  FAILED' "$log" |
             head -n 80
-        echo "whole output: $log"
+        echo "full output: $log"
         return 1
     fi
 }
@@ -35,10 +35,10 @@ install_test_tools() {
     local stamp version minor apart=(-r "$ROOT/tests/requirements-no-deps.txt")
     version=$(installed_version)
     minor=$(grep -o '^[0-9]*\.[0-9]*' <<<"$version")
-    # On Python 3.12 tf_keras before 2.19 cannot be seeded: its randint(1, 1e9) is an error there.
+    # tf_keras before 2.19 cannot be seeded on Python 3.12, where its randint(1, 1e9) is an error.
     [[ $(version_of "$python") != 3.12 || ! $minor =~ ^2\.1[678]$ ]] || minor=2.19
     grep -q "^tf_keras==$minor\." "${apart[1]}" || apart=("tf_keras==$minor.*")
-    # TensorFlow 2.20 takes any protobuf, and its write_graph breaks with 7.
+    # TensorFlow 2.20 allows any protobuf, but its write_graph fails with version 7.
     [[ $minor != 2.20 ]] || apart+=("protobuf<7")
     stamp="$version $(cat "$ROOT"/{tests,build}/requirements*.txt | sha256sum)"
     [[ -f $venv/test-tools && $(<"$venv/test-tools") == "$stamp" ]] && return
@@ -50,8 +50,8 @@ install_test_tools() {
     printf '%s' "$stamp" >"$venv/test-tools"
 }
 
-# googletests CONFIG...: core_tests of each, one after the other; verdicts to .cache/logs, where
-# told_googletests finds them.
+# googletests CONFIG...: runs core_tests for each configuration in turn, in the background. Writes
+# the verdicts to .cache/logs, where collect_googletests reads them.
 googletests() {
     set +m
     local config
@@ -64,7 +64,8 @@ googletests() {
     done
 }
 
-told_googletests() {
+# collect_googletests CONFIG...: adds the verdicts of googletests to the summary.
+collect_googletests() {
     local config log verdict
     for config in "$@"; do
         log=$LOG/test-googletest-$config.log
@@ -72,14 +73,15 @@ told_googletests() {
         if [[ $verdict == FAILED ]]; then
             failed=1
             sed 's/^/        /' "$log"
-            verdict="FAILED (whole output: $log)"
+            verdict="FAILED (full output: $log)"
         fi
         verdicts+=("googletest-$config: $verdict")
     done
 }
 
-# The quick tier is what a change of the averaging would break; the full tier is everything. The C++
-# is built and tested while ranks run: those wait for one another, and for what a test is about.
+# The quick tier has the tests that a change to averaging could break; the full tier has all tests.
+# The C++ tests are built and run in the background, because tests with ranks spend much of their
+# time waiting.
 run_tests() {
     local verdicts=() failed=0 configs=(plain) parts=(pytest) config part beside
     install_test_tools
@@ -89,15 +91,15 @@ run_tests() {
         ci) configs+=(tsan) ;;
         all) configs+=(tsan asan full) ;;
     esac
-    step "Test: googletest (${configs[*]}), beside the others"
+    step "Test: googletest (${configs[*]}), in the background"
     for config in "${configs[@]}"; do rm -f "$LOG/verdict-$config" "$LOG/bazel-$config.log"; done
-    set -m # a process group of its own, to be ended as one
+    set -m # gives the background job its own process group, so that the trap can kill all of it
     googletests "${configs[@]}" </dev/null &
     beside=$!
     set +m
     # shellcheck disable=SC2064
     trap "kill -- -$beside 2>/dev/null" EXIT
-    # Ranks wait for one another, and imports have one thread: two files of tests at once.
+    # Two files of tests at once: ranks wait for one another, and an import uses one thread.
     local together=("$python" -m pytest --numprocesses 2 --dist loadfile)
     together+=(--no-loadscope-reorder) # tests/conftest.py puts the longest files first
     local quick="not full and not alone"
@@ -105,16 +107,16 @@ run_tests() {
         check pytest "${together[@]}" --pool tests -m "$quick"
         wait "$beside"
     else
-        rm -rf "$CACHE/references" # what one process computes, too, is computed anew
+        rm -rf "$CACHE/references" # so that the one-process references are computed again
         check pytest "${together[@]}" tests -m "not alone"
         check pytest-no-extras env TF_MPI_EXTRAS=none "${together[@]}" tests/tf -m "$quick"
-        step "Test: googletest, the rest"
+        step "Test: googletest, waiting for the rest"
         wait "$beside"
         check pytest-alone "$python" -m pytest tests -m alone
         parts+=(pytest-no-extras pytest-alone)
     fi
     trap - EXIT
-    told_googletests "${configs[@]}"
+    collect_googletests "${configs[@]}"
     step "Results"
     for config in "${configs[@]}"; do
         awk -v config="$config" '/^\[  PASSED  \]/ { tests += $4; files++ }
