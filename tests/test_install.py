@@ -138,7 +138,9 @@ def test_an_environment_with_another_distribution_is_left_alone(tmp_path, venv, 
 @pytest.mark.parametrize(
     ("name", "version"), [("tensorflow", "2.21.0"), ("tensorflow-cpu", "2.21.0+mpi.1")]
 )
-def test_stock_tensorflow_and_our_wheel_under_its_old_name_are_replaced(tmp_path, venv, name, version):
+def test_stock_tensorflow_and_our_wheel_under_its_old_name_are_replaced(
+    tmp_path, venv, name, version
+):
     site = hold(venv, name, version)
     run = install("--venv", venv, "--system-mpi", "--wheel", stand_in(tmp_path, "MARK = 5"))
     assert run.returncode == 0 and imported(venv) == "5", run.stdout + run.stderr

@@ -1,1 +1,1 @@
-"""Makes the patched wheel out of an official one: `build/wheel.py` is its command line."""
+"""Builds the patched wheel from an official one; `build/wheel.py` is the command line."""

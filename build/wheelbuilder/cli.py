@@ -1,4 +1,4 @@
-"""The command line of build/wheel.py: errors are one line on stderr, with exit status 1."""
+"""The command line of build/wheel.py. An error is one line on stderr, with exit status 1."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def main(arguments: list[str]) -> int:
     except BuildError as error:
         return _fail(str(error))
     except KeyboardInterrupt:
-        return _fail("interrupted: nothing half made was left", 130)
+        return _fail("interrupted: no partial files were left behind", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ImportError as error:
         return _fail(
-            f"{error.name or error} is missing from {sys.prefix}: {sys.executable} -m pip install"
-            " -r build/requirements.txt"
+            f"{error.name or error} is missing from {sys.prefix}: run {sys.executable} -m pip"
+            " install -r build/requirements.txt"
         )
     except OSError as error:
         if is_disk_full(error):
             return _fail(str(disk_full(error.filename or Path.cwd())))
-        return _fail(f"{error.filename}: {error.strerror}: correct it and run again")
+        return _fail(f"{error.filename}: {error.strerror}: fix this and run again")
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -93,17 +93,17 @@ def _refresh(options: argparse.Namespace) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="wheel.py",
-        description="Makes the patched TensorFlow wheel, proves what is in it, keeps its patches.",
+        description="Builds and verifies the patched TensorFlow wheel and maintains its patches.",
     )
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
         "--cache",
         type=Path,
-        help="directory for downloads and what Bazel makes (default: .cache in the checkout)",
+        help="directory for downloads and Bazel's output (default: .cache in the checkout)",
     )
     python = argparse.ArgumentParser(add_help=False)
     python.add_argument(
-        "--python", help="the Python that the wheel is for (default: the one running this)"
+        "--python", help="the Python to build the wheel for (default: the one running this)"
     )
     flavour = argparse.ArgumentParser(add_help=False)
     flavour.add_argument(
@@ -112,45 +112,49 @@ def _parser() -> argparse.ArgumentParser:
         action="store_const",
         const=GPU,
         default=CPU,
-        help="from the official wheel for GPUs, tensorflow, ….cuda; default: from tensorflow-cpu",
+        help="build the GPU wheel (….cuda) from tensorflow; default: the CPU wheel (….cpu), from"
+        " tensorflow-cpu",
     )
     flavour.add_argument(
         "--tensorflow",
         metavar="VERSION",
-        help="another TensorFlow than the one developed on: a folder of third_party/tensorflow",
+        help="build for an older TensorFlow, which must have a folder in third_party/tensorflow",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     command = commands.add_parser(
         "make",
         parents=[common, python, flavour],
-        help="make the wheel, or find the one already made",
+        help="build the wheel, unless it is already up to date",
     )
     command.add_argument("--out", type=Path, help="directory for the wheel (default: wheels)")
     command.add_argument(
-        "--jobs", type=int, help="compilers at once (default: one per core, 4 at most)"
+        "--jobs", type=int, help="number of parallel compiler processes (default: cores, at most 4)"
     )
     command.set_defaults(run=_make)
 
     command = commands.add_parser(
         "release",
         parents=[common, flavour],
-        help="make the wheels for every Python, with SHA256SUMS and provenance.json",
+        help="build the wheels for every Python, with SHA256SUMS and provenance.json",
     )
     command.add_argument("--out", type=Path, help="directory for the wheels (default: wheels)")
-    command.add_argument("--jobs", type=int, help="as of make")
+    command.add_argument("--jobs", type=int, help="as for make")
     command.set_defaults(run=_release)
 
     command = commands.add_parser(
-        "verify", parents=[common], help="prove what a wheel adds, changes and leaves untouched"
+        "verify",
+        parents=[common],
+        help="compare a wheel with the official one: list what it adds and changes",
     )
     command.add_argument("wheels", type=Path, metavar="WHEEL", nargs="+")
-    command.set_defaults(run=_verify, flavour=CPU, tensorflow=None)  # its name tells
+    # The wheel's name says which flavour and version it is.
+    command.set_defaults(run=_verify, flavour=CPU, tensorflow=None)
 
     command = commands.add_parser(
         "unpack",
         parents=[common, python, flavour],
-        help="make a git tree of the official Python files with each patch as a commit, to edit",
+        help="create a git tree of the official Python files, with one commit per patch, to edit",
     )
     command.add_argument("directory", type=Path, metavar="DIR")
     command.set_defaults(run=_unpack)

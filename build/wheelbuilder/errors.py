@@ -1,4 +1,4 @@
-"""The one exception that the builder raises for anything its user can do something about."""
+"""The exception that the builder raises for every problem that its user can fix."""
 
 import errno
 

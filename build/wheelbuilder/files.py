@@ -1,4 +1,4 @@
-"""Hashes, and files and directories that appear whole or not at all."""
+"""Hashes, and files and directories that are created atomically."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def sha256_of(path: Path) -> str:
 
 @contextlib.contextmanager
 def whole_file(directory: Path, prefix: str) -> Iterator[tuple[Path, BinaryIO]]:
-    """A new file in `directory`, removed on the way out unless the body renamed it.
+    """Yields a new file in `directory`, which is removed on exit unless the body has renamed it.
 
-    Leftovers of runs that were killed are removed first.
+    Removes leftovers of killed runs first.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for old in directory.glob(f".{prefix}.*.part"):
@@ -45,9 +45,9 @@ def whole_file(directory: Path, prefix: str) -> Iterator[tuple[Path, BinaryIO]]:
 
 @contextlib.contextmanager
 def whole_directory(destination: Path) -> Iterator[Path]:
-    """A new directory that takes the place of `destination` when the body succeeds.
+    """Yields a new directory, which replaces `destination` when the body succeeds.
 
-    One process at a time: see only_one.
+    One process at a time may do this: see only_one.
     """
     parent = destination.parent
     parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def whole_directory(destination: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def only_one(directory: Path) -> Iterator[None]:
-    """Runs that share a directory take turns."""
+    """Lets one process at a time use `directory`; the others wait."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "lock").open("w") as lock:
         try:

@@ -1,15 +1,16 @@
-"""Where things are in the checkout and in its cache, and what the wheel is called."""
+"""The paths in the checkout and in its cache, and the names in the wheel."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-# Our part of the version: 2.21.0+mpi.1.cpu. Raised with every release on the same TensorFlow.
+# Our part of the version 2.21.0+mpi.1.cpu. Incremented with every release on the same TensorFlow.
 RELEASE = "mpi.1"
-# The name of our wheels, whichever official one they are made from: what other packages ask for.
+# The name of all our wheels, because it is the one that other packages depend on.
 DISTRIBUTION = "tensorflow"
-# Where everything of ours goes in the wheel, but for what Python's `site` reads at every start.
+# Our files in the wheel are all in this folder, except START_FILE, which Python's `site` reads at
+# every start.
 PACKAGE = "tensorflow/mpi"
 START_FILE = "tensorflow_mpi.pth"
 LIBRARY_DIR = f"{PACKAGE}/lib"
@@ -21,18 +22,18 @@ TENSORFLOW_LIBRARIES = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
 
 @dataclass(frozen=True)
 class Flavour:
-    """One of TensorFlow's official wheels, and how ours that is made from it is told apart."""
+    """One of TensorFlow's official wheels, and how to recognize our wheel built from it."""
 
     name: str
-    # The official wheel's distribution, as wheels and dist-info directories spell it.
+    # The official wheel's distribution name, as spelled in file names.
     official: str
-    # The end of our version. The wheel for GPUs runs everywhere, so it sorts as the newer one.
+    # The end of our version. The GPU wheel's sorts as newer, because that wheel runs everywhere.
     label: str
     megabytes: int
 
     @property
     def release(self) -> str:
-        """What our version has after the official one's and a +."""
+        """The part of our version after the official version and the plus sign."""
         return f"{RELEASE}.{self.label}"
 
 
@@ -43,7 +44,7 @@ FLAVOURS = (CPU, GPU)
 
 @dataclass(frozen=True)
 class Library:
-    """A library that Bazel builds: its target, and where it looks for what it needs."""
+    """A library that Bazel builds: its target, its RUNPATH, and the libraries that it needs."""
 
     target: str
     runpath: str
@@ -55,11 +56,11 @@ class Library:
 
     @property
     def output(self) -> str:
-        """Its path below bazel-bin."""
+        """The path below bazel-bin."""
         return self.target.removeprefix("//").replace(":", "/")
 
 
-# One transport for each ABI of MPI libraries, and for MPICH's by Debian's name.
+# One transport for each MPI ABI, and one for MPICH under the name that Debian gives its library.
 TRANSPORTS = {
     "openmpi": "libmpi.so.40",
     "mpich": "libmpi.so.12",
@@ -88,7 +89,7 @@ class Layout:
     root: Path
     cache: Path
     flavour: Flavour = CPU
-    # A TensorFlow besides the one that the wheel is developed on, which is the empty string.
+    # An older TensorFlow; the empty string stands for the one that the wheel is developed on.
     other_version: str = ""
 
     @staticmethod
@@ -100,7 +101,7 @@ class Layout:
 
     @property
     def locks(self) -> Path:
-        """The locks of the version that the wheel is developed on; others have folders in it."""
+        """Holds the locks of the version developed on, and a folder for each older version."""
         return self.root / "third_party" / "tensorflow"
 
     @property
@@ -129,7 +130,7 @@ class Layout:
 
     @property
     def external(self) -> Path:
-        """Always in the checkout: WORKSPACE and MODULE.bazel name it."""
+        """Always in the checkout, because WORKSPACE and MODULE.bazel name it."""
         return self.root / ".cache" / "external"
 
     @property

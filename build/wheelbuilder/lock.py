@@ -1,4 +1,4 @@
-"""The lock of official wheels: one version, and the sha256 of each wheel of it that we accept."""
+"""Lock files: each pins one version of a project and lists the sha256 of every wheel we accept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Lock:
 
     @property
     def official(self) -> str:
-        """The project's name as wheels and dist-info directories spell it."""
+        """The project's name as spelled in file names."""
         return re.sub(r"[-.]", "_", self.project)
 
     @property
@@ -43,7 +43,7 @@ class Lock:
 
 
 def read_lock(path: Path) -> Lock:
-    """Reads a requirements file with one pinned project and nothing but sha256 hashes."""
+    """Reads a requirements file that pins one project by sha256 and contains nothing else."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -53,23 +53,24 @@ def read_lock(path: Path) -> Lock:
     hashes = [match["hash"] for word in words[1:] if (match := _HASH.match(word))]
     if not requirement or not hashes or len(hashes) != len(words) - 1:
         raise BuildError(
-            f"{path}: must hold one 'name==version' followed by --hash=sha256:… for each wheel"
+            f"{path}: must contain one 'name==version' and a --hash=sha256:… for each wheel:"
+            " restore it from git"
         )
     return Lock(path, requirement["name"], requirement["version"], frozenset(hashes))
 
 
 def for_version(layout: Layout, version: str | None) -> Layout:
-    """The layout for this TensorFlow, which a lock must pin; None: the one developed on."""
+    """The layout for this TensorFlow, which must have a lock; None means the one developed on."""
     own = read_lock(replace(layout, other_version="").lock).version
     if version is None or version == own:
         return replace(layout, other_version="")
     others = sorted(path.name for path in layout.locks.iterdir() if path.is_dir())
     if version not in others:
         raise BuildError(
-            f"no TensorFlow {version} is pinned in {layout.locks}: take one of"
+            f"no TensorFlow {version} is pinned in {layout.locks}: use one of"
             f" {', '.join([*others, own])}"
         )
     other = replace(layout, other_version=version)
     if not other.lock.exists():
-        raise BuildError(f"TensorFlow {version} is pinned without GPUs only: leave --gpu out")
+        raise BuildError(f"TensorFlow {version} is pinned only for CPUs: omit --gpu")
     return other

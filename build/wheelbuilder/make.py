@@ -1,4 +1,4 @@
-"""`make`: from the official wheel and this checkout to the patched wheel."""
+"""`make`: builds the patched wheel from the official one and this checkout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .wheelfile.payload import build_info, payload
 from .wheelfile.platform_tag import merge, platform_tag, versions_of_wheel
 from .wheelfile.wheeledit import WheelEditor
 
-# The parts of the checkout that decide what is in the wheel.
+# The parts of the checkout that affect the wheel.
 _INPUTS = ("tensorflow_patches", "third_party", "build/wheelbuilder")
 _INPUT_FILES = (
     *("WORKSPACE", "MODULE.bazel", "BUILD.bazel", ".bazelrc", ".bazelignore"),
@@ -35,7 +35,7 @@ _NOT_INPUTS = {"__pycache__", ".mypy_cache", ".ruff_cache"}
 
 @dataclass(frozen=True)
 class Made:
-    """What is remembered of a wheel that was made."""
+    """The record of a wheel that was built."""
 
     inputs: str
     wheel: str
@@ -45,7 +45,7 @@ class Made:
 
 
 def make(layout: Layout, target: Target, out: Path, jobs: int | None = None) -> Path:
-    """Makes the wheel for `target` in `out`, or finds the one made before from the same inputs."""
+    """Builds the wheel for `target` in `out`, unless one built from the same inputs is there."""
     lock = read_lock(layout.lock)
     patches = read_series(layout.patches, layout.other_version)
     mpi = find_mpi()
@@ -55,7 +55,7 @@ def make(layout: Layout, target: Target, out: Path, jobs: int | None = None) -> 
     memory = layout.cache / "made" / f"{name}.json"
     made = made_before(memory, inputs, out)
     if made:
-        say(f"nothing changed since {made.name} was made")
+        say(f"{made.name} is up to date")
         return made
     with only_one(layout.external):
         official = official_wheel(layout, lock, target)
@@ -65,7 +65,7 @@ def make(layout: Layout, target: Target, out: Path, jobs: int | None = None) -> 
         stage_mpi(layout, mpi, mpich_wheel(layout))
         say(f"{len(patches)} patches; {compiler()}; {mpi.name}")
         with WheelEditor(official, lock.official_dist_info) as wheel:
-            # Patches first: what can fail in a second should not wait for the compiler.
+            # Patches before the compiler: they fail within a second if they do not apply.
             changed = apply_series(
                 patches, wheel.read, layout.scratch, may_move=bool(layout.other_version)
             )
@@ -85,10 +85,11 @@ def make(layout: Layout, target: Target, out: Path, jobs: int | None = None) -> 
 
 
 def _stage_headers(layout: Layout, target: Target) -> None:
-    """The C++ is compiled against the CPU wheel for every flavour, so all hold the same library.
+    """Stages the CPU wheel's headers for every flavour, so that all wheels hold the same library.
 
-    What it uses of TensorFlow is in both (tests/tf/internals/test_cuda_free.py). Compiled against
-    the GPU wheel it would differ in the order of its symbols, and ranks compare what they hold.
+    Everything that the C++ uses is in both wheels (tests/tf/internals/test_cuda_free.py). A library
+    compiled against the GPU wheel would differ in the order of its symbols, and ranks compare the
+    hashes of their files.
     """
     basis = replace(layout, flavour=CPU)
     lock = read_lock(basis.lock)
@@ -104,7 +105,7 @@ def pack(
     needs: dict[str, set[str]],
     out: Path,
 ) -> Path:
-    """Writes the wheel with these changes. The same arguments give the same bytes."""
+    """Writes the wheel with these changes; the result is reproducible byte for byte."""
     old_info = lock.official_dist_info
     wheel_file, metadata = wheel.read(f"{old_info}/WHEEL"), wheel.read(f"{old_info}/METADATA")
     python, abi, official_platform = wheel_tag(wheel_file).split("-")
@@ -122,7 +123,7 @@ def pack(
 def digest_of_inputs(
     layout: Layout, lock: Lock, target: Target, mpi: Mpi, compiler_name: str
 ) -> str:
-    """One hash over everything that can change the wheel."""
+    """A hash of everything that can change the wheel."""
     facts = {
         "target": asdict(target),
         "official": lock.official,
@@ -154,7 +155,7 @@ def _recall(memory: Path) -> Made | None:
 
 
 def made_before(memory: Path, inputs: str, out: Path) -> Path | None:
-    """The wheel made from these inputs, if it is still there and still itself."""
+    """The wheel built from these inputs, if it still exists unchanged."""
     made = _recall(memory)
     if made is None or made.inputs != inputs:
         return None
@@ -171,7 +172,7 @@ def made_before(memory: Path, inputs: str, out: Path) -> Path | None:
 
 
 def remember(memory: Path, inputs: str, wheel: Path) -> None:
-    """Notes what was made; a wheel made before under another name (platform) is removed."""
+    """Records the wheel, and removes the previous one if it had another name (platform)."""
     before = _recall(memory)
     if before and before.wheel != wheel.name:
         (wheel.parent / before.wheel).unlink(missing_ok=True)
@@ -184,7 +185,7 @@ def remember(memory: Path, inputs: str, wheel: Path) -> None:
 
 
 def official_for(layout: Layout, lock: Lock, tag: str) -> Path:
-    """The official wheel that a wheel with this Python tag was made from."""
+    """The official wheel that a wheel with this Python tag was built from."""
     if not (tag.startswith("cp3") and tag[3:].isdigit()):
-        raise BuildError(f"a wheel for {tag} was not made by this builder")
+        raise BuildError(f"a wheel for {tag} was not made by this builder: give another wheel")
     return official_wheel(layout, lock, Target(3, int(tag[3:])))

@@ -1,4 +1,4 @@
-"""Runs other programs; their absence is a BuildError, their output is kept for the message."""
+"""Runs other programs and keeps their output for error messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Result:
         return lines[-1] if lines else f"exit status {self.code}, no output"
 
     def first_line_with(self, *words: str) -> str:
-        """The first line that holds the first of the words that any line holds, else the last."""
+        """The first line with the first of `words` that occurs anywhere; else the last line."""
         for word in words:
             for line in self.output.splitlines():
                 if word in line:
@@ -41,10 +41,10 @@ def run(
     log: Path | None = None,
     text: str = "",
 ) -> Result:
-    """Runs a command to its end and returns its stdout and stderr together.
+    """Runs a command to completion and returns its stdout and stderr, interleaved.
 
-    `missing` is the message if the program is not there. With `log` the output goes to that file
-    while the command runs. `text` is its stdin.
+    Raises BuildError(missing) if the program does not exist. With `log`, the command writes its
+    output to that file while it runs. `text` is its stdin.
     """
     try:
         if log is None:

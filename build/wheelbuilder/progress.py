@@ -1,4 +1,4 @@
-"""Progress lines on stdout, with the seconds since the start."""
+"""Progress lines on stdout, each with the seconds since the start."""
 
 from __future__ import annotations
 

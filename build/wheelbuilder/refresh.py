@@ -1,8 +1,8 @@
-"""`refresh` and `unpack`: keep the series exact, and let a developer edit it as git commits.
+"""`refresh` and `unpack`: keep the patches exact, and let a developer edit them as git commits.
 
-wheel.py unpack DIR          each patch is a commit: subject = file name, body = its header
+wheel.py unpack DIR          turns each patch into a commit: subject = file name, body = header
 (edit, commit --amend, rebase -i, or commit a new one as NNNN-what-it-does.patch)
-wheel.py refresh --from DIR  the commits become the series
+wheel.py refresh --from DIR  turns the commits back into the series
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOISE = re.compile(r"^(?:diff --git|index|old mode|new mode|similarity index) .
 
 
 def refresh(layout: Layout, target: Target) -> list[str]:
-    """Applies each patch to the pinned version, moved or not, and rewrites it where it lies now."""
+    """Applies each patch to the pinned version, and rewrites it for the lines it now applies to."""
     _refuse_other(layout)
     patches = read_series(layout.patches, layout.other_version)
     with only_one(layout.external), RawZip(_official(layout, target)) as wheel:
@@ -38,11 +38,11 @@ def refresh(layout: Layout, target: Target) -> list[str]:
             moved = _commit_series(patches, tree)
             fresh = _from_commits(tree)
     lines = _write(layout.patches, patches, fresh)
-    return lines + [f"{name} had moved: read its diff again" for name in moved]
+    return lines + [f"{name} had moved: review its diff" for name in moved]
 
 
 def unpack(layout: Layout, target: Target, directory: Path) -> list[str]:
-    """A git tree of every Python file of the official wheel, and a commit for each patch."""
+    """Creates a git tree of the official wheel's Python files, with a commit for each patch."""
     if directory.exists() and any(directory.iterdir()):
         raise BuildError(f"{directory} is not empty: name a new directory")
     patches = read_series(layout.patches, layout.other_version)
@@ -58,14 +58,14 @@ def unpack(layout: Layout, target: Target, directory: Path) -> list[str]:
 
 
 def refresh_from(layout: Layout, directory: Path) -> list[str]:
-    """Writes the commits of an unpacked tree as the series."""
+    """Writes the commits of an unpacked tree to the series."""
     _refuse_other(layout)
     if not (directory / ".git").exists():
-        raise BuildError(f"{directory} is not a tree of wheel.py unpack: give that directory")
-    if dirty := _git(directory, "status", "--porcelain").strip():
         raise BuildError(
-            f"{directory} has changes that are not committed ({dirty[:60]}): commit them"
+            f"{directory} was not created by wheel.py unpack: give a directory that was"
         )
+    if dirty := _git(directory, "status", "--porcelain").strip():
+        raise BuildError(f"{directory} has uncommitted changes ({dirty[:60]}): commit them")
     return _write(
         layout.patches, read_series(layout.patches, layout.other_version), _from_commits(directory)
     )
@@ -74,8 +74,8 @@ def refresh_from(layout: Layout, directory: Path) -> list[str]:
 def _refuse_other(layout: Layout) -> None:
     if layout.other_version:
         raise BuildError(
-            f"the series is that of the TensorFlow developed on, not of {layout.other_version}:"
-            f" leave --tensorflow out; a variant is edited by hand in {layout.patches}/X.Y/"
+            f"the series cannot be rewritten for TensorFlow {layout.other_version}: omit"
+            f" --tensorflow, or edit the variant by hand in {layout.patches}/X.Y/"
         )
 
 
@@ -84,7 +84,7 @@ def _official(layout: Layout, target: Target) -> Path:
 
 
 def _base(wheel: RawZip, names: list[str], tree: Path) -> None:
-    """The official files as the first commit."""
+    """Creates the tree, with the official files as its first commit."""
     tree.mkdir(parents=True, exist_ok=True)
     for name in names:
         path = tree / name
@@ -95,7 +95,7 @@ def _base(wheel: RawZip, names: list[str], tree: Path) -> None:
 
 
 def _commit_series(patches: list[Patch], tree: Path) -> list[str]:
-    """Commits each patch; returns the names of those that did not lie exactly where they said."""
+    """Commits each patch; returns the names of those that did not apply at their own lines."""
     moved = []
     for patch in patches:
         if not apply_patch(patch, tree, Fit.FUZZY):
@@ -119,8 +119,8 @@ def _from_commits(tree: Path) -> list[Patch]:
         name = name.strip()
         if not _NAME.match(name) or any(name == patch.name for patch in patches):
             raise BuildError(
-                f"commit {commit[:12]} is called {name!r}: its subject must be the patch's own file"
-                " name, like 0003-what-it-does.patch"
+                f"commit {commit[:12]} has the subject {name!r}: use a unique file name for the"
+                " patch, like 0003-what-it-does.patch"
             )
         diff = _git(
             tree, "diff", "--no-color", "--no-ext-diff", "--no-renames", "--unified=3",
@@ -130,13 +130,13 @@ def _from_commits(tree: Path) -> list[Patch]:
         gap = "\n" if header.endswith("\n---") else "\n\n"
         text = (f"{header}{gap}" if header else "") + _NOISE.sub("", diff)
         patch = split(name, text)
-        touched([patch])  # refuses what a patch may not change
+        touched([patch])  # raises BuildError if the patch changes a file that it must not
         patches.append(patch)
     return patches
 
 
 def _write(directory: Path, old: list[Patch], new: list[Patch]) -> list[str]:
-    """Makes the directory hold the new series; says what changed."""
+    """Writes the new series to the directory; returns a line for each change."""
     before = {patch.name: patch.header + patch.diff for patch in old}
     lines = []
     for patch in new:
@@ -151,11 +151,11 @@ def _write(directory: Path, old: list[Patch], new: list[Patch]) -> list[str]:
     if names != [patch.name for patch in old]:
         (directory / "series").write_text("".join(f"{name}\n" for name in names), "utf-8")
         lines.append("series rewritten")
-    return lines or [f"{len(new)} in the series, none changed"]
+    return lines or [f"{len(new)} patches in the series, none changed"]
 
 
 def _git(tree: Path, *arguments: str) -> str:
-    """Runs git in the tree, untouched by the user's settings and hooks."""
+    """Runs git in the tree, without the user's settings and hooks."""
     who = {"NAME": "wheel.py", "EMAIL": "wheel.py@localhost", "DATE": "2000-01-01T00:00:00+0000"}
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     environment |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}

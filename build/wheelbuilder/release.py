@@ -1,6 +1,6 @@
-"""`release`: the wheels for every Python, what they were made from, and their sha256.
+"""`release`: builds the wheels for every Python, and records their sources and their sha256.
 
-No interpreter is needed for that: the wheels differ by what TensorFlow's own differ by.
+This needs none of those interpreters: our wheels differ only where TensorFlow's do.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .lock import read_lock
 from .make import digest_of_inputs, make
 from .target import SUPPORTED, Target
 
-# As the official wheel: a release installs wherever that does.
+# That of the official wheel: a release must install wherever it does.
 _NEWEST_GLIBC = (2, 27)
 SUMS, PROVENANCE = "SHA256SUMS", "provenance.json"
 
 
 def release(layout: Layout, out: Path, jobs: int | None = None) -> list[str]:
-    """Makes all wheels in `out`, checks their platform, and writes what they are made from."""
+    """Builds all wheels in `out`, checks their platform, and writes SHA256SUMS and provenance."""
     lock = read_lock(layout.lock)
     targets = [Target(*version) for version in SUPPORTED[: len(lock.hashes)]]
     wheels = []
@@ -65,19 +65,19 @@ def check_platform(wheel: str) -> None:
     match = re.search(r"-manylinux_(\d+)_(\d+)_x86_64\.whl$", wheel)
     if not match or (int(match[1]), int(match[2])) > _NEWEST_GLIBC:
         raise BuildError(
-            f"{wheel} needs a newer glibc or libstdc++ than {_NEWEST_GLIBC[0]}.{_NEWEST_GLIBC[1]}'s"
-            " Linux has: define what it needs in tensorflow_patches/portable"
+            f"{wheel} needs a newer glibc or libstdc++ than a Linux with glibc {_NEWEST_GLIBC[0]}."
+            f"{_NEWEST_GLIBC[1]} has: define the missing functions in tensorflow_patches/portable"
         )
 
 
 def _source(root: Path) -> dict[str, object]:
-    """The commit that was built, and whether files differ from it."""
+    """The commit that was built, and whether the checkout differs from it."""
     git = ["git", "-C", str(root)]
     missing = "the program git is missing: install it (apt-get install git)"
     commit = process.run([*git, "rev-parse", "HEAD"], missing=missing)
     changes = process.run([*git, "status", "--porcelain"], missing=missing)
     if commit.code or changes.code:
-        raise BuildError(f"{root} is no git checkout, so a release could not say what it is of")
+        raise BuildError(f"{root} is not a git checkout, and a release records its commit: use one")
     return {"commit": commit.last_line, "changed_since": bool(changes.output.strip())}
 
 

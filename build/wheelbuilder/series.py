@@ -1,4 +1,4 @@
-"""The series of patches on the official wheel's Python files: read, and applied exactly."""
+"""Reads and applies the series of patches to the official wheel's Python files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FAILED = ("FAILED", "malformed", "can't find file", "Reversed", "garbage", "No 
 
 @dataclass(frozen=True)
 class Patch:
-    """One patch: its file name, the header that explains it, the diff, and the files it changes."""
+    """A patch: its file name, the header that explains it, the diff, and the files it changes."""
 
     name: str
     header: str
@@ -38,41 +38,43 @@ class Patch:
                 found[_target(self.name, before[1], after[1])] = None
         if not found:
             raise BuildError(
-                f"{self.name} changes no file: write it as a unified diff with a/ and b/"
+                f"{self.name} changes no file: rewrite it as a unified diff with a/ and b/"
             )
         return tuple(found)
 
 
 def _target(patch: str, old: str, new: str) -> str:
-    """The file that a pair of --- and +++ lines changes, as the wheel names it."""
+    """The name in the wheel of the file that a pair of --- and +++ lines changes."""
     path = PurePosixPath(new)
     name = "/".join(path.parts[1:])
     if old[:2] != "a/" or new[:2] != "b/" or old[2:] != name or ".." in path.parts:
         raise BuildError(
-            f"{patch}: {old} -> {new}: a patch changes files that the wheel has, as a/X -> b/X;"
-            " new files go to tensorflow_patches/python"
+            f"{patch}: {old} -> {new}: a patch must change a file of the wheel, as a/X -> b/X;"
+            " put new files into tensorflow_patches/python"
         )
     if name.startswith(f"{PACKAGE}/") or not name.endswith(".py"):
-        raise BuildError(f"{patch}: {name} is not a Python file of the official wheel")
+        raise BuildError(
+            f"{patch}: {name} is not a Python file of the official wheel: remove it from the patch"
+        )
     return name
 
 
 def split(name: str, text: str) -> Patch:
-    """Header and diff of a patch file; the diff begins at its first --- or diff line."""
+    """Splits a patch file into header and diff, which begins at the first --- or diff line."""
     lines = text.splitlines(keepends=True)
     for at, line in enumerate(lines):
         following = lines[at + 1] if at + 1 < len(lines) else ""
         pair = line.startswith("--- ") and following.startswith("+++ ")
         if pair or line.startswith(("diff --git ", "Index: ")):
             return Patch(name, "".join(lines[:at]), "".join(lines[at:]))
-    raise BuildError(f"{name} holds no diff: write it as a unified diff with a/ and b/")
+    raise BuildError(f"{name} contains no diff: rewrite it as a unified diff with a/ and b/")
 
 
 def read_series(directory: Path, other_version: str = "") -> list[Patch]:
-    """The patches that the series file names, in its order. Without a series there are none.
+    """The patches that the series file lists, in its order; none if there is no such file.
 
-    For another TensorFlow than the one developed on, a patch whose lines differ there is in a
-    folder that is called after the newest version that it is for, as 2.19/.
+    If a patch needs other lines for an older TensorFlow, its variant is in a folder named after the
+    newest version that it is for, such as 2.19/.
     """
     series = directory / "series"
     names: list[str] = []
@@ -82,19 +84,21 @@ def read_series(directory: Path, other_version: str = "") -> list[Patch]:
                 names.append(name)
     present = {path.name for path in directory.glob("*.patch")}
     if stray := sorted(present.symmetric_difference(names)):
-        where = "is not in the series" if stray[0] in present else "is in the series and not there"
-        raise BuildError(f"{directory / stray[0]} {where}: correct {series}")
+        listed = "is not in the series" if stray[0] in present else "is in the series but missing"
+        raise BuildError(f"{directory / stray[0]} {listed}: correct {series}")
     if len(set(names)) != len(names):
-        raise BuildError(f"{series} names a patch twice: remove one line")
+        raise BuildError(f"{series} lists a patch twice: remove one line")
     variants = sorted(path for path in directory.glob("*/*.patch") if path.name not in names)
     if variants:
-        raise BuildError(f"{variants[0]} is no variant of a patch in the series: correct {series}")
+        raise BuildError(
+            f"{variants[0]} is not a variant of a patch in the series: rename or remove it"
+        )
     paths = [_variant(directory, name, other_version) for name in names]
     return [split(path.name, path.read_text(encoding="utf-8")) for path in paths]
 
 
 def _variant(directory: Path, name: str, other_version: str) -> Path:
-    """The oldest variant for this version or a newer one; else the series' own."""
+    """The variant for the oldest version that is not older than this one; else the original."""
     if not other_version:
         return directory / name
     found = [path for path in directory.glob(f"*/{name}") if _minor(path.parent.name) is not None]
@@ -120,9 +124,9 @@ def apply_series(
     *,
     may_move: bool = False,
 ) -> dict[str, bytes]:
-    """What the series makes of the files it touches.
+    """Applies the series; returns the files that it changes, by name.
 
-    Each hunk must lie where it says, exactly; with `may_move`, its lines may have other numbers.
+    Each hunk must apply exactly at its line numbers; with `may_move`, at any line numbers.
     """
     names = touched(patches)
     scratch.mkdir(parents=True, exist_ok=True)
@@ -138,15 +142,15 @@ def apply_series(
 
 
 class Fit(enum.Enum):
-    """How well a patch must fit."""
+    """How exactly a patch must apply."""
 
-    EXACT = enum.auto()  # its lines are there, at their numbers
-    LINES = enum.auto()  # its lines are there
-    FUZZY = enum.auto()  # a line around them may differ
+    EXACT = enum.auto()  # its lines match at their line numbers
+    LINES = enum.auto()  # its lines match at any line numbers
+    FUZZY = enum.auto()  # up to two of the context lines around each change may differ
 
 
 def apply_patch(patch: Patch, tree: Path, fit: Fit) -> bool:
-    """Applies one patch to the tree; returns whether every hunk lay exactly where it says."""
+    """Applies one patch to the tree; returns whether every hunk applied at its line numbers."""
     fuzz = "2" if fit is Fit.FUZZY else "0"
     result = process.run(
         [
@@ -165,6 +169,6 @@ def apply_patch(patch: Patch, tree: Path, fit: Fit) -> bool:
     if moved and fit is Fit.EXACT:
         raise BuildError(
             f"{patch.name} does not apply exactly: {moved[0]}: run build/wheel.py refresh, then"
-            " read what it changed"
+            " review its diff"
         )
     return moved is None

@@ -1,4 +1,4 @@
-"""The Python that a wheel is made for."""
+"""The Python that a wheel is built for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .errors import BuildError
 
 SUPPORTED = ((3, 10), (3, 11), (3, 12), (3, 13))
 
-# Printed by the interpreter asked about; must run on any Python 3.
+# Run by the interpreter in question; must work on any Python 3.
 _PROBE = """
 import json, platform, sys, sysconfig
 print(json.dumps({
@@ -28,7 +28,7 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class Target:
-    """What pip and a wheel's name need to know of an interpreter."""
+    """A version of CPython, as pip and the names of wheels write it."""
 
     major: int
     minor: int
@@ -43,21 +43,23 @@ class Target:
 
 
 def describe(python: str | None) -> Target:
-    """The target for an interpreter's path or name; None is the one running now."""
+    """The target for an interpreter, given its path or name; None means the running one."""
     python = python or sys.executable
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     result = process.run(
         [python, "-I", "-c", _PROBE],
-        missing=f"{python}: no such Python: give --python the path of one",
+        missing=f"{python}: no such Python: give --python the path of an interpreter",
         env=environment,
     )
     if result.code:
-        raise BuildError(f"{python} does not run: {result.last_line}: give --python another one")
+        raise BuildError(
+            f"{python} does not run: {result.last_line}: give --python another interpreter"
+        )
     return _accept(python, json.loads(result.output.splitlines()[-1]))
 
 
 def _accept(python: str, facts: dict[str, object]) -> Target:
-    """Refuses an interpreter for which there is no official wheel."""
+    """Raises BuildError for an interpreter that has no official wheel."""
     version = facts["version"]
     assert isinstance(version, list)
     name = f"{facts['implementation']} {version[0]}.{version[1]}"
@@ -73,7 +75,7 @@ def _accept(python: str, facts: dict[str, object]) -> Target:
     )
     if not accepted:
         raise BuildError(
-            f"{python} is {name} on {place}, and TensorFlow has wheels for {wanted} on Linux"
+            f"{python} is {name} on {place}, but TensorFlow has wheels for {wanted} on Linux"
             " x86_64: give --python one of these"
         )
     return Target(*version)

@@ -1,8 +1,9 @@
-"""`verify`: proves what a patched wheel changed, from its RECORD and the official wheel.
+"""`verify`: compares a patched wheel with the official one and lists what it adds and changes.
 
-The official wheel is pinned by the sha256 in the lock. An entry is untouched when its raw bytes in
-the archive and its RECORD line are the official ones; any other must be one that the series names,
-and be what the series makes of it, or be ours: in tensorflow/mpi, or tensorflow_mpi.pth.
+The lock pins the official wheel by sha256. An entry is untouched if its raw bytes in the archive
+and its RECORD line equal the official ones. Any other entry must either be a file that the series
+patches, with exactly the content that the series produces, or be ours: in tensorflow/mpi, or
+tensorflow_mpi.pth.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .wheelfile.rawzip import RawZip
 
 @dataclass
 class Proof:
-    """What was found: names in the patched wheel."""
+    """The result of a comparison; the names are those in the patched wheel."""
 
     added: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
@@ -39,11 +40,13 @@ class Proof:
 
 
 def verify(layout: Layout, wheel: Path) -> Proof:
-    """Checks `wheel` against the official wheel, which is fetched if it is not in the cache."""
+    """Compares `wheel` with the official wheel, which is fetched if it is not in the cache."""
     layout, parts = layout_of(layout, wheel), wheel.name.removesuffix(".whl").split("-")
     lock = read_lock(layout.lock)
     if len(parts) != 5 or parts[1] != lock.our_version:
-        raise BuildError(f"{wheel.name} is not a {DISTRIBUTION} {lock.our_version} wheel: give one")
+        raise BuildError(
+            f"{wheel.name} is not a wheel of {DISTRIBUTION} {lock.our_version}: give one that is"
+        )
     official = official_for(layout, lock, parts[2])
     check_hash(official, lock)
     patches = read_series(layout.patches, layout.other_version)
@@ -53,14 +56,14 @@ def verify(layout: Layout, wheel: Path) -> Proof:
 
 
 def layout_of(layout: Layout, wheel: Path) -> Layout:
-    """The layout for the flavour and the TensorFlow that the wheel's name tells."""
+    """The layout for the flavour and the TensorFlow version in the wheel's name."""
     name, _, rest = wheel.name.partition("-")
     version, _, release = rest.partition("-")[0].partition("+")
     for flavour in FLAVOURS:
         if name == DISTRIBUTION and release == flavour.release:
             return for_version(replace(layout, flavour=flavour), version)
     known = " or ".join(f"…+{flavour.release}" for flavour in FLAVOURS)
-    raise BuildError(f"{wheel.name} is not a wheel of {DISTRIBUTION} {known}: give one")
+    raise BuildError(f"{wheel.name} is not a wheel of {DISTRIBUTION} {known}: give one that is")
 
 
 def compare(
@@ -85,7 +88,7 @@ class _Comparison:
         self.official_rows = self._rows(theirs, lock.official_dist_info)
 
     def run(self, patched: dict[str, bytes]) -> Proof:
-        """`patched`: what the series makes of the files that it touches."""
+        """`patched`: the files that the series changes, with their patched content."""
         self._check_listing()
         expected = patched | self._expected_dist_info()
         proof = Proof()
@@ -112,21 +115,23 @@ class _Comparison:
     def _rows(self, archive: RawZip, dist_info: str) -> record.Rows:
         name = f"{dist_info}/RECORD"
         if name not in archive.entries:
-            raise BuildError(f"{archive.path} has no {name}: it is not the wheel its name says")
+            raise BuildError(
+                f"{archive.path} has no {name}, so its name is wrong: do not use this wheel"
+            )
         return record.parse(archive.read(name), f"{archive.path}: {name}")
 
     def _check_listing(self) -> None:
-        """RECORD lists every file of the wheel and no other."""
+        """Checks that RECORD lists exactly the files of the wheel."""
         files = set(self.ours.files())
         if unlisted := sorted(files - self.rows.keys()):
             raise BuildError(f"{unlisted[0]} is not in RECORD: do not use this wheel")
         if absent := sorted(self.rows.keys() - files):
             raise BuildError(
-                f"{absent[0]} is in RECORD and not in the wheel: do not use this wheel"
+                f"{absent[0]} is in RECORD but not in the wheel: do not use this wheel"
             )
 
     def _expected_dist_info(self) -> dict[str, bytes]:
-        """METADATA and WHEEL as our edit of the official ones makes them."""
+        """METADATA and WHEEL as the builder edits the official ones."""
         old, new = self.lock.official_dist_info, self.lock.our_dist_info
         tag = "-".join(self.ours.path.name.removesuffix(".whl").split("-")[2:])
         official_tag = wheel_tag(self.theirs.read(f"{old}/WHEEL"))
@@ -143,21 +148,21 @@ class _Comparison:
     def _check_changed(self, name: str, expected: bytes) -> None:
         if self._checked(name) != expected:
             raise BuildError(
-                f"{name} is not what this checkout makes of the official one: make it again"
+                f"{name} differs from the one that this checkout produces: build the wheel again"
             )
 
     def _check_added(self, name: str) -> None:
         ours = name.startswith(f"{PACKAGE}/") or name == START_FILE
         if not ours or name.endswith("/"):
-            raise BuildError(f"{name} is added and not in {PACKAGE}: do not use this wheel")
+            raise BuildError(f"{name} was added outside {PACKAGE}: do not use this wheel")
         self._checked(name)
 
     def _checked(self, name: str) -> bytes:
-        """The content, which must have the hash that RECORD gives."""
+        """The content; raises BuildError if RECORD has another hash."""
         self.ours.raw(name)
         data = self.ours.read(name)
         if self.rows[name] != record.row_of(data):
-            raise BuildError(f"{name} has not the hash that RECORD gives: do not use this wheel")
+            raise BuildError(f"{name} does not match its hash in RECORD: do not use this wheel")
         return data
 
     def _check_untouched(self, ours: str, theirs: str) -> None:
@@ -172,7 +177,10 @@ class _Comparison:
         if not same:
             raise BuildError(f"{ours} differs from the official wheel's: do not use this wheel")
         if not ours.endswith("/") and self.rows[ours] != self.official_rows.get(theirs):
-            raise BuildError(f"{ours} has not the official line in RECORD: do not use this wheel")
+            raise BuildError(
+                f"{ours} has another line in RECORD than in the official wheel's: do not use this"
+                " wheel"
+            )
 
     def _renamed(self, name: str) -> str:
         head, slash, tail = name.partition("/")

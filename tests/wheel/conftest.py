@@ -1,4 +1,4 @@
-"""Fixtures of the wheel builder's tests."""
+"""Fixtures for the wheel builder's tests."""
 
 from __future__ import annotations
 

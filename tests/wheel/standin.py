@@ -85,7 +85,7 @@ def write_official(path: Path, init: str = INIT) -> None:
 
 @dataclass
 class Checkout:
-    """A project in a temporary directory, with its official wheel already fetched."""
+    """A project in a temporary directory, with its official wheel already in the cache."""
 
     layout: Layout
     official: Path
@@ -103,7 +103,7 @@ class Checkout:
         return self.layout.patches / "0001-import.patch"
 
     def pack(self, out: Path | None = None, glibcxx: str = "GLIBCXX_3.4.30") -> Path:
-        """The part of `make` after the compiler."""
+        """Does what `make` does after compiling."""
         added = {
             "tensorflow/mpi/__init__.py": b"VERSION = 1\n",
             "tensorflow_mpi.pth": b"import os\n",

@@ -1,4 +1,4 @@
-"""What the builder needs of the machine: each lack is one line that says what to do."""
+"""What the builder needs from the machine: anything missing is a one-line error with a fix."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def script(path: Path, body: str) -> str:
 
 
 def python(path: Path, **facts: object) -> str:
-    """A stand-in for an interpreter with these facts."""
+    """A stand-in for an interpreter, which prints these facts."""
     known: dict[str, object] = {
         "version": [3, 11], "implementation": "CPython", "system": "Linux",
         "machine": "x86_64", "bits": 64, "free_threaded": False,
@@ -43,13 +43,13 @@ def python(path: Path, **facts: object) -> str:
     return script(path / "python", f"cat <<'E'\n{json.dumps(known | facts)}\nE")
 
 
-def test_this_python_is_described() -> None:
+def test_describe_defaults_to_the_running_python() -> None:
     assert describe(None) == Target(*sys.version_info[:2])
     assert describe(sys.executable).tag == f"cp{sys.version_info[0]}{sys.version_info[1]}"
 
 
 @pytest.mark.parametrize("minor", [10, 11, 12, 13])
-def test_supported_pythons(tmp_path: Path, minor: int) -> None:
+def test_supported_pythons_are_accepted(tmp_path: Path, minor: int) -> None:
     assert describe(python(tmp_path, version=[3, minor])).tag == f"cp3{minor}"
 
 
@@ -65,12 +65,14 @@ def test_supported_pythons(tmp_path: Path, minor: int) -> None:
         ({"version": [3, 13], "free_threaded": True}, "3.13 .free-threaded."),
     ],
 )
-def test_unsupported_pythons(tmp_path: Path, facts: dict[str, object], said: str) -> None:
+def test_unsupported_pythons_are_refused(
+    tmp_path: Path, facts: dict[str, object], said: str
+) -> None:
     with pytest.raises(BuildError, match=f"{said}.* CPython 3.10 to 3.13 on Linux"):
         describe(python(tmp_path, **facts))
 
 
-def test_a_python_that_is_not_there_or_does_not_run(tmp_path: Path) -> None:
+def test_a_missing_or_broken_python_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="no such Python: give --python"):
         describe(str(tmp_path / "python"))
     with pytest.raises(BuildError, match="does not run: broken: give --python"):
@@ -89,11 +91,11 @@ def test_a_python_that_is_not_there_or_does_not_run(tmp_path: Path) -> None:
         ({"libmpi.so.40": {"OWN_1.0"}}, OFFICIAL_TAG),
     ],
 )
-def test_the_platform_is_what_the_symbols_need(needs: dict[str, set[str]], tag: str) -> None:
+def test_the_platform_tag_follows_the_symbol_versions(needs: dict[str, set[str]], tag: str) -> None:
     assert platform_tag(needs, OFFICIAL_TAG) == tag
 
 
-def test_the_platform_is_never_below_the_official_one() -> None:
+def test_the_platform_tag_is_never_older_than_the_official_one() -> None:
     assert platform_tag({"libc.so.6": {"GLIBC_2.28"}}, "manylinux_2_31_x86_64") == (
         "manylinux_2_31_x86_64"
     )
@@ -101,7 +103,7 @@ def test_the_platform_is_never_below_the_official_one() -> None:
         platform_tag({}, "win_amd64")
 
 
-def test_symbol_versions_of_a_real_program(checkout: Checkout) -> None:
+def test_symbol_versions_of_a_real_program_are_read_and_cached(checkout: Checkout) -> None:
     import zipfile
 
     shell = Path("/bin/sh").resolve()
@@ -131,7 +133,7 @@ def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **facts: object) ->
     return path
 
 
-def test_a_good_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_correct_library_is_accepted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     elf.check_library(library(monkeypatch, tmp_path), LIBRARIES[0], [b"/else/where"])
 
 
@@ -143,11 +145,11 @@ def test_a_good_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
         ({"needed": ("libtensorflow_framework.so.2",)}, "is not linked with libtensorflow_cc.so.2"),
         ({"runpath": ("$ORIGIN/../..", "$ORIGIN/../_solib_k8")}, "has RUNPATH .*_solib_k8"),
         ({"runpath": (), "rpath": ("$ORIGIN/../..",)}, "has RUNPATH"),
-        ({"soname": "lib.so"}, "calls itself lib.so"),
-        ({}, "holds a path of this machine"),
+        ({"soname": "lib.so"}, "has SONAME lib.so"),
+        ({}, "contains a path of this machine"),
     ],
 )
-def test_a_bad_library(
+def test_a_faulty_library_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, facts: dict[str, object], said: str
 ) -> None:
     path = library(monkeypatch, tmp_path, **facts)
@@ -155,7 +157,7 @@ def test_a_bad_library(
         elf.check_library(path, LIBRARIES[0], [b"/some/where"])
 
 
-def test_a_lock_with_anything_else_in_it(tmp_path: Path) -> None:
+def test_a_lock_with_anything_but_one_pinned_project_is_refused(tmp_path: Path) -> None:
     lock = tmp_path / "cpu.lock"
     good = f"a==1.0 --hash=sha256:{'0' * 64}"
     lock.write_text(good)
@@ -169,7 +171,7 @@ def test_a_lock_with_anything_else_in_it(tmp_path: Path) -> None:
         "a==1 --hash=sha256:00",
     ):
         lock.write_text(text)
-        with pytest.raises(BuildError, match="must hold one 'name==version'"):
+        with pytest.raises(BuildError, match="must contain one 'name==version'"):
             read_lock(lock)
     with pytest.raises(BuildError, match="restore it from git"):
         read_lock(tmp_path / "gone")
@@ -199,7 +201,7 @@ def test_a_wheel_with_a_wrong_hash_is_not_used(checkout: Checkout) -> None:
         ("/usr/bin/python3: No module named pip\n", "has no pip"),
     ],
 )
-def test_pip_failures(
+def test_a_pip_failure_is_reported_and_leaves_no_file(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch, output: str, said: str
 ) -> None:
     checkout.official.unlink()
@@ -209,7 +211,9 @@ def test_pip_failures(
     assert list(checkout.layout.official.iterdir()) == []
 
 
-def test_no_compiler_and_no_bazel(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_or_bazel_is_named(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CC", raising=False)
     with pytest.raises(BuildError, match=r"the C\+\+ compiler gcc is missing: apt-get install"):
@@ -257,7 +261,7 @@ def test_the_open_mpi_on_path_is_found(tmp_path: Path, monkeypatch: pytest.Monke
     assert found.library == tmp_path / "a" / "lib" / "libmpi.so"
 
 
-def test_a_linker_script_is_not_taken_for_the_library(
+def test_a_linker_script_is_not_mistaken_for_the_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_mpicc(tmp_path / "a", "5.0.11", "libmpi.so.40")
@@ -265,11 +269,13 @@ def test_a_linker_script_is_not_taken_for_the_library(
     assert mpi.find_mpi().library.name == "libmpi.so.40"
     (tmp_path / "a" / "lib" / "libmpi.so.40").unlink()
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    with pytest.raises(BuildError, match="names no mpi.h or no libmpi.so"):
+    with pytest.raises(BuildError, match="does not lead to an mpi.h"):
         mpi.find_mpi()
 
 
-def test_an_mpi_that_will_not_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_or_other_or_missing_mpi_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     fake_mpicc(tmp_path / "a", "3.1.6")
     monkeypatch.setenv("PATH", f"{tmp_path / 'a'}:{os.environ['PATH']}")

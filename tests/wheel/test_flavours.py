@@ -1,4 +1,4 @@
-"""The wheel for GPUs beside that without: of its own official wheel, with the same library."""
+"""The GPU and the CPU wheel: each from its own official wheel, both with the same library."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_the_real_locks_name_one_version_and_two_projects() -> None:
     assert all(lock.official == flavour.official for flavour, lock in locks.items())
 
 
-def test_a_wheel_for_gpus_is_packed_and_proven(gpu: Checkout) -> None:
+def test_a_gpu_wheel_is_packed_and_verified(gpu: Checkout) -> None:
     wheel = gpu.pack()
     assert wheel.name == "tensorflow-9.9.0+mpi.1.cuda-cp311-cp311-manylinux_2_35_x86_64.whl"
     with zipfile.ZipFile(wheel) as archive:
         metadata = email.message_from_bytes(archive.read(f"{OUR_INFO}/METADATA"))
     assert metadata["Name"] == "tensorflow" and metadata["Version"] == "9.9.0+mpi.1.cuda"
     assert metadata.get_all("Provides-Extra") == ["and-cuda", "openmpi"]
-    for flavour in FLAVOURS:  # the wheel's name tells which it is
+    for flavour in FLAVOURS:  # verify takes the flavour from the wheel's name
         proof = verify(replace(gpu.layout, flavour=flavour), wheel)
         assert (len(proof.added), len(proof.changed), proof.untouched) == (3, 4, 5)
 
@@ -61,7 +61,7 @@ def test_a_wheel_for_gpus_is_packed_and_proven(gpu: Checkout) -> None:
         (GPU, "tensorflow-", "tensorflow_rocm-"),
     ],
 )
-def test_a_wheel_under_another_name_is_refused(
+def test_a_wheel_renamed_to_another_flavour_or_project_is_refused(
     tmp_path: Path, flavour: Flavour, old: str, new: str
 ) -> None:
     checkout = make_checkout(tmp_path / "one", flavour)
@@ -72,10 +72,10 @@ def test_a_wheel_under_another_name_is_refused(
     assert away.name in str(caught.value) or "restore it from git" in str(caught.value)
 
 
-def test_both_have_a_name_of_their_own_and_the_one_for_gpus_is_the_newer(
+def test_the_flavours_have_different_names_and_the_gpu_wheel_sorts_as_newer(
     checkout: Checkout, gpu: Checkout, tmp_path: Path
 ) -> None:
-    """One folder holds both; where nothing tells them apart, pip takes the one that fits all."""
+    """One folder holds both, and pip prefers the GPU wheel, which runs everywhere."""
     wheels = [one.pack(tmp_path / "wheels") for one in (checkout, gpu)]
     assert sorted(path.name for path in (tmp_path / "wheels").iterdir()) == sorted(
         wheel.name for wheel in wheels
@@ -86,7 +86,7 @@ def test_both_have_a_name_of_their_own_and_the_one_for_gpus_is_the_newer(
         assert cpu in SpecifierSet(wanted) and cuda in SpecifierSet(wanted)
 
 
-def test_each_flavour_is_made_anew_and_remembered_by_itself(
+def test_the_digest_of_inputs_differs_by_flavour(
     checkout: Checkout, gpu: Checkout, tmp_path: Path
 ) -> None:
     (tmp_path / "mpi.h").write_text("one")
@@ -98,7 +98,7 @@ def test_each_flavour_is_made_anew_and_remembered_by_itself(
     assert len(digests) == 2
 
 
-def test_make_takes_the_flavour(
+def test_make_uses_the_lock_of_the_flavour(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made: list[str] = []
@@ -115,7 +115,7 @@ def test_make_takes_the_flavour(
 def test_the_library_is_compiled_against_the_cpu_wheel(
     checkout: Checkout, gpu: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the flavour: so ranks with and without a GPU have one library."""
+    """For either flavour, so that ranks with and without a GPU have the same library."""
     for path in (checkout.layout.lock, checkout.official):
         place = gpu.layout.root / path.relative_to(checkout.layout.root)
         place.write_bytes(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Packing: untouched entries keep their bytes, the result its sha256, nothing half made stays."""
+"""Packing: untouched entries keep their bytes, builds are reproducible, failures leave no files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_same_input_gives_the_same_bytes(checkout: Checkout, tmp_path: Path)
     assert first.name == second.name
 
 
-def test_untouched_entries_are_copied_as_they_are(checkout: Checkout) -> None:
+def test_untouched_entries_are_copied_byte_for_byte(checkout: Checkout) -> None:
     wheel = checkout.pack()
     with RawZip(wheel) as ours, RawZip(checkout.official) as theirs:
         for name in ("tensorflow/big.bin", "tensorflow/python/util.py", "tensorflow/"):
@@ -42,7 +42,7 @@ def test_untouched_entries_are_copied_as_they_are(checkout: Checkout) -> None:
             assert mine.compress_type == official.compress_type
 
 
-def test_the_wheel_is_a_sound_archive(checkout: Checkout) -> None:
+def test_the_wheel_is_a_valid_archive_with_modes_and_dates(checkout: Checkout) -> None:
     with zipfile.ZipFile(checkout.pack()) as archive:
         assert archive.testzip() is None
         assert all(info.date_time == WHEN for info in archive.infolist())
@@ -96,7 +96,7 @@ def test_a_full_disk_or_an_interrupt_leaves_nothing(
     assert list(checkout.out.iterdir()) == []
 
 
-def test_a_full_disk_keeps_the_wheel_made_before(
+def test_a_full_disk_keeps_the_previous_wheel(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = checkout.pack()
@@ -119,20 +119,20 @@ def test_leftovers_of_a_killed_run_are_removed(checkout: Checkout) -> None:
     assert list(checkout.out.iterdir()) == [wheel]
 
 
-def test_what_is_there_is_not_added_and_what_is_not_is_not_changed(checkout: Checkout) -> None:
+def test_adding_an_existing_file_or_changing_a_missing_one_is_refused(checkout: Checkout) -> None:
     with WheelEditor(checkout.official, INFO) as wheel:
-        with pytest.raises(BuildError, match="in the wheel already"):
+        with pytest.raises(BuildError, match="already in the wheel"):
             wheel.add("tensorflow/__init__.py", b"")
         with pytest.raises(BuildError, match="not in the wheel"):
             wheel.replace("tensorflow/gone.py", b"")
 
 
-def test_another_version_is_refused(checkout: Checkout) -> None:
-    with pytest.raises(BuildError, match="not the wheel expected"):
+def test_a_wheel_without_the_expected_dist_info_is_refused(checkout: Checkout) -> None:
+    with pytest.raises(BuildError, match="has no tensorflow_cpu-1.0.dist-info/RECORD"):
         WheelEditor(checkout.official, "tensorflow_cpu-1.0.dist-info")
 
 
-def test_tests_and_caches_stay_out_of_the_package(tmp_path: Path) -> None:
+def test_package_files_omit_tests_and_caches_and_refuse_links(tmp_path: Path) -> None:
     for name in ("__init__.py", "a/b.py", "a/tests/t.py", "__pycache__/x.pyc", ".hidden", "y.pyc"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
@@ -145,7 +145,7 @@ def test_tests_and_caches_stay_out_of_the_package(tmp_path: Path) -> None:
         package_files(tmp_path)
 
 
-def test_the_build_id_is_that_of_the_content(tmp_path: Path) -> None:
+def test_the_build_id_depends_only_on_the_content(tmp_path: Path) -> None:
     def info(mpi: str, content: dict[str, bytes]) -> dict[str, str]:
         values: dict[str, str] = {}
         exec(build_info("1+mpi.1", "1", mpi, content), values)

@@ -1,4 +1,4 @@
-"""make does nothing when nothing changed, and something when anything did."""
+"""make rebuilds the wheel only when an input changed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def digest(checkout: Checkout, mpi: Mpi, minor: int = 11, compiler: str = "gcc 1
     return digest_of_inputs(checkout.layout, checkout.lock, Target(3, minor), mpi, compiler)
 
 
-def test_the_digest_follows_every_input(checkout: Checkout, mpi: Mpi) -> None:
+def test_the_digest_changes_with_every_input(checkout: Checkout, mpi: Mpi) -> None:
     first = digest(checkout, mpi)
     assert digest(checkout, mpi) == first
     seen = {first}
@@ -51,7 +51,7 @@ def test_the_digest_follows_every_input(checkout: Checkout, mpi: Mpi) -> None:
     assert len(seen) == 12
 
 
-def test_caches_are_no_input(checkout: Checkout, mpi: Mpi) -> None:
+def test_the_digest_ignores_caches(checkout: Checkout, mpi: Mpi) -> None:
     first = digest(checkout, mpi)
     cache = checkout.layout.root / "tensorflow_patches" / "python" / "__pycache__"
     cache.mkdir(parents=True)
@@ -59,7 +59,7 @@ def test_caches_are_no_input(checkout: Checkout, mpi: Mpi) -> None:
     assert digest(checkout, mpi) == first
 
 
-def test_a_wheel_is_reused_while_it_is_itself(checkout: Checkout, tmp_path: Path) -> None:
+def test_a_wheel_is_reused_only_while_it_is_unchanged(checkout: Checkout, tmp_path: Path) -> None:
     memory = tmp_path / "memory.json"
     assert made_before(memory, "inputs", checkout.out) is None
     wheel = checkout.pack()
@@ -80,7 +80,7 @@ def test_a_wheel_is_reused_while_it_is_itself(checkout: Checkout, tmp_path: Path
     assert made_before(memory, "inputs", checkout.out) is None
 
 
-def test_a_wheel_for_another_platform_takes_the_place_of_the_old(
+def test_a_wheel_for_another_platform_replaces_the_previous_one(
     checkout: Checkout, tmp_path: Path
 ) -> None:
     memory = tmp_path / "memory.json"

@@ -1,4 +1,4 @@
-"""The series: it applies exactly or not at all, and refresh and unpack keep it."""
+"""The series applies exactly or not at all; refresh and unpack preserve it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TARGET = Target(3, 11)
 
 
 def replace_official(checkout: Checkout, init: str) -> None:
-    """Another version of TensorFlow: its files differ, and the lock follows."""
+    """Simulates another TensorFlow: other content in the official wheel, and its lock updated."""
     before = sha256_of(checkout.official)
     write_official(checkout.official, init)
     text = checkout.layout.lock.read_text()
@@ -45,7 +45,9 @@ def test_an_exact_patch_applies(checkout: Checkout) -> None:
     ],
     ids=["offset", "context", "fuzz", "applied"],
 )
-def test_a_patch_that_is_not_exact_is_refused(checkout: Checkout, init: str, match: str) -> None:
+def test_a_patch_that_does_not_apply_exactly_is_refused(
+    checkout: Checkout, init: str, match: str
+) -> None:
     replace_official(checkout, init)
     with pytest.raises(BuildError, match=match):
         checkout.pack()
@@ -58,16 +60,16 @@ def test_a_patch_that_is_not_exact_is_refused(checkout: Checkout, init: str, mat
         (
             "tensorflow/__init__.py",
             "../../etc/x.py",
-            "a patch changes files that the wheel has",
+            "a patch must change a file of the wheel",
         ),
-        ("b/tensorflow/__init__.py", "b/tensorflow/other.py", "a patch changes files"),
-        ("a/tensorflow/__init__.py", "/dev/null", "a patch changes files"),
+        ("b/tensorflow/__init__.py", "b/tensorflow/other.py", "a patch must change a file"),
+        ("a/tensorflow/__init__.py", "/dev/null", "a patch must change a file"),
         ("tensorflow/__init__.py", "tensorflow/mpi/a.py", "not a Python file of the official"),
         ("tensorflow/__init__.py", "tensorflow/lib.so.2", "not a Python file of the official"),
         ("tensorflow/__init__.py", "tensorflow/gone.py", "has no tensorflow/gone.py"),
     ],
 )
-def test_a_patch_of_what_is_not_its_to_change(
+def test_a_patch_of_anything_but_an_official_python_file_is_refused(
     checkout: Checkout, old: str, new: str, match: str
 ) -> None:
     checkout.patch.write_text(PATCH.replace(old, new))
@@ -81,15 +83,15 @@ def test_a_patch_outside_the_series_is_refused(checkout: Checkout) -> None:
         checkout.pack()
 
 
-def test_a_series_that_names_no_file_is_refused(checkout: Checkout) -> None:
+def test_a_series_that_lists_a_missing_patch_is_refused(checkout: Checkout) -> None:
     checkout.patch.unlink()
-    with pytest.raises(BuildError, match=r"0001-import.patch is in the series and not there"):
+    with pytest.raises(BuildError, match=r"0001-import.patch is in the series but missing"):
         checkout.pack()
 
 
 def test_a_patch_without_a_diff_is_refused(checkout: Checkout) -> None:
     checkout.patch.write_text("Description: nothing\n")
-    with pytest.raises(BuildError, match="holds no diff"):
+    with pytest.raises(BuildError, match="contains no diff"):
         checkout.pack()
 
 
@@ -100,7 +102,7 @@ def test_without_a_series_nothing_changes(checkout: Checkout) -> None:
 
 
 def test_refresh_leaves_an_exact_series_alone(checkout: Checkout) -> None:
-    assert refresh(checkout.layout, TARGET) == ["1 in the series, none changed"]
+    assert refresh(checkout.layout, TARGET) == ["1 patches in the series, none changed"]
     assert checkout.patch.read_text() == PATCH
 
 
@@ -109,14 +111,16 @@ def test_refresh_moves_a_patch_and_keeps_its_header(checkout: Checkout) -> None:
     lines = refresh(checkout.layout, TARGET)
     assert lines == [
         "0001-import.patch rewritten",
-        "0001-import.patch had moved: read its diff again",
+        "0001-import.patch had moved: review its diff",
     ]
     text = checkout.patch.read_text()
     assert text == PATCH.replace("@@ -18,6 +18,7 @@", "@@ -19,6 +19,7 @@")
     checkout.pack()
 
 
-def test_refresh_refuses_what_does_not_apply_and_changes_nothing(checkout: Checkout) -> None:
+def test_refresh_refuses_a_patch_that_does_not_apply_and_changes_nothing(
+    checkout: Checkout,
+) -> None:
     replace_official(checkout, "nothing = 0\n")
     with pytest.raises(BuildError, match=r"0001-import.patch does not apply"):
         refresh(checkout.layout, TARGET)
@@ -134,11 +138,11 @@ def test_commits_of_an_unpacked_tree_become_the_series(checkout: Checkout, tmp_p
     tree = tmp_path / "tree"
     assert unpack(checkout.layout, TARGET, tree) == [f"{tree}: 2 files, 1 commits from the series"]
     assert git(tree, "log", "-1", "--format=%s").strip() == "0001-import.patch"
-    assert refresh_from(checkout.layout, tree) == ["1 in the series, none changed"]
+    assert refresh_from(checkout.layout, tree) == ["1 patches in the series, none changed"]
 
     path = tree / "tensorflow" / "__init__.py"
     path.write_text(path.read_text().replace("import tensorflow.mpi", "import tensorflow.mpi.hook"))
-    with pytest.raises(BuildError, match="changes that are not committed"):
+    with pytest.raises(BuildError, match="has uncommitted changes"):
         refresh_from(checkout.layout, tree)
     git(tree, "commit", "--all", "--amend", "--no-edit")
     util = tree / "tensorflow" / "python" / "util.py"
@@ -163,22 +167,26 @@ def test_commits_of_an_unpacked_tree_become_the_series(checkout: Checkout, tmp_p
     assert not (checkout.layout.patches / "0002-two.patch").exists()
 
 
-def test_a_commit_needs_a_patch_name(checkout: Checkout, tmp_path: Path) -> None:
+def test_refresh_refuses_a_commit_whose_subject_is_not_a_patch_name(
+    checkout: Checkout, tmp_path: Path
+) -> None:
     tree = tmp_path / "tree"
     unpack(checkout.layout, TARGET, tree)
     git(tree, "commit", "--allow-empty", "-m", "some words")
-    with pytest.raises(BuildError, match="its subject must be the patch's own file name"):
+    with pytest.raises(BuildError, match="use a unique file name for the patch"):
         refresh_from(checkout.layout, tree)
 
 
-def test_unpack_takes_a_new_directory_only(checkout: Checkout, tmp_path: Path) -> None:
+def test_unpack_refuses_a_directory_that_is_not_empty(checkout: Checkout, tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "mine").touch()
     with pytest.raises(BuildError, match="is not empty"):
         unpack(checkout.layout, TARGET, tmp_path / "tree")
 
 
-def test_without_the_program_patch(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_patch_program_is_named(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(BuildError, match="the program patch is missing: install it"):
         checkout.pack()

@@ -1,4 +1,4 @@
-"""verify: accepts what the builder packs, and nothing that differs from it."""
+"""verify accepts the wheel that the builder packs and refuses any other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BIG = "tensorflow/big.bin"
 
 
 def rewrite(wheel: Path, edit: Callable[[Files], object], list_anew: bool = False) -> None:
-    """Writes the wheel again with other content; with `list_anew` RECORD agrees with it."""
+    """Rewrites the wheel with edited content; with `list_anew`, also updates RECORD."""
     with zipfile.ZipFile(wheel) as archive:
         infos = {info.filename: info for info in archive.infolist()}
         files = {name: archive.read(name) for name in infos}
@@ -45,7 +45,7 @@ def refused(checkout: Checkout, wheel: Path, match: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_what_was_packed_is_proven(checkout: Checkout) -> None:
+def test_a_packed_wheel_is_accepted(checkout: Checkout) -> None:
     proof = verify(checkout.layout, checkout.pack())
     assert proof.added == [
         "tensorflow/mpi/__init__.py",
@@ -62,14 +62,14 @@ def test_what_was_packed_is_proven(checkout: Checkout) -> None:
     assert proof.lines()[-1] == "3 added, 4 changed, 5 untouched"
 
 
-def test_a_rewritten_archive_with_the_same_content_passes(checkout: Checkout) -> None:
+def test_a_rewritten_archive_with_the_same_content_is_accepted(checkout: Checkout) -> None:
     wheel = checkout.pack()
     rewrite(wheel, lambda files: None)
     verify(checkout.layout, wheel)
 
 
 @pytest.mark.parametrize("part", ["raw", "crc"])
-def test_a_flipped_byte_of_an_untouched_entry(checkout: Checkout, part: str) -> None:
+def test_a_flipped_bit_in_an_untouched_entry_is_refused(checkout: Checkout, part: str) -> None:
     wheel = checkout.pack()
     with zipfile.ZipFile(wheel) as archive:
         info = archive.getinfo(BIG)
@@ -84,40 +84,40 @@ def test_a_flipped_byte_of_an_untouched_entry(checkout: Checkout, part: str) -> 
     refused(checkout, wheel, f"^{BIG} differs from the official wheel's")
 
 
-def test_an_untouched_entry_changed_together_with_record(checkout: Checkout) -> None:
+def test_an_untouched_entry_changed_together_with_record_is_refused(checkout: Checkout) -> None:
     wheel = checkout.pack()
     rewrite(wheel, lambda files: files.update({BIG: b"other"}), list_anew=True)
     refused(checkout, wheel, f"^{BIG} differs from the official wheel's")
 
 
-def test_a_missing_entry(checkout: Checkout) -> None:
+def test_a_missing_entry_is_refused(checkout: Checkout) -> None:
     wheel = checkout.pack()
     rewrite(wheel, lambda files: files.pop(BIG), list_anew=True)
     refused(checkout, wheel, f"{BIG} of the official wheel is missing")
 
 
-def test_an_unlisted_file(checkout: Checkout) -> None:
+def test_a_file_missing_from_record_is_refused(checkout: Checkout) -> None:
     wheel = checkout.pack()
     rewrite(wheel, lambda files: files.update({"tensorflow/mpi/extra.py": b""}))
     refused(checkout, wheel, "extra.py is not in RECORD")
 
 
-def test_a_listed_file_that_is_not_there(checkout: Checkout) -> None:
+def test_a_missing_file_that_record_lists_is_refused(checkout: Checkout) -> None:
     wheel = checkout.pack()
     rewrite(wheel, lambda files: files.pop("tensorflow/mpi/__init__.py"))
-    refused(checkout, wheel, "__init__.py is in RECORD and not in the wheel")
+    refused(checkout, wheel, "__init__.py is in RECORD but not in the wheel")
 
 
-def test_a_file_added_elsewhere(checkout: Checkout) -> None:
+def test_a_file_added_outside_our_package_is_refused(checkout: Checkout) -> None:
     wheel = checkout.pack()
     rewrite(wheel, lambda files: files.update({"tensorflow/evil.py": b""}), list_anew=True)
-    refused(checkout, wheel, "tensorflow/evil.py is added and not in tensorflow/mpi")
+    refused(checkout, wheel, "tensorflow/evil.py was added outside tensorflow/mpi")
 
 
 @pytest.mark.parametrize(
     "name", ["tensorflow/mpi/__init__.py", "tensorflow/__init__.py", "tensorflow/python/util.py"]
 )
-def test_a_wrong_hash_in_record(checkout: Checkout, name: str) -> None:
+def test_a_wrong_hash_in_record_is_refused(checkout: Checkout, name: str) -> None:
     wheel = checkout.pack()
 
     def edit(files: Files) -> None:
@@ -126,52 +126,54 @@ def test_a_wrong_hash_in_record(checkout: Checkout, name: str) -> None:
         files[RECORD] = record.render(rows)
 
     rewrite(wheel, edit)
-    refused(checkout, wheel, f"^{name} has not the")
+    refused(checkout, wheel, f"^{name} (does not match its hash|has another line) in RECORD")
 
 
 @pytest.mark.parametrize("name", ["tensorflow/__init__.py", f"{OUR_INFO}/METADATA"])
-def test_a_changed_entry_that_the_checkout_does_not_make(checkout: Checkout, name: str) -> None:
+def test_a_changed_entry_that_differs_from_the_patched_one_is_refused(
+    checkout: Checkout, name: str
+) -> None:
     wheel = checkout.pack()
     rewrite(wheel, lambda files: files.update({name: files[name] + b"# more\n"}), list_anew=True)
-    refused(checkout, wheel, "is not what this checkout makes")
+    refused(checkout, wheel, "differs from the one that this checkout produces")
 
 
-def test_a_wheel_of_another_series(checkout: Checkout) -> None:
+def test_a_wheel_of_another_series_is_refused(checkout: Checkout) -> None:
     wheel = checkout.pack()
     checkout.patch.unlink()
     (checkout.layout.patches / "series").write_text("")
     refused(checkout, wheel, "^tensorflow/__init__.py differs from the official wheel's")
 
 
-def test_a_local_header_with_another_name(checkout: Checkout) -> None:
+def test_a_local_header_with_another_name_is_refused(checkout: Checkout) -> None:
     wheel = checkout.pack()
     data = wheel.read_bytes()
     wheel.write_bytes(data.replace(b"tensorflow/python/util.py", b"tensorflow/python/evil.py", 1))
     refused(checkout, wheel, "local header of tensorflow/python/util.py has another name")
 
 
-def test_an_entry_twice(checkout: Checkout) -> None:
+def test_a_duplicate_entry_is_refused(checkout: Checkout) -> None:
     wheel = checkout.pack()
     with zipfile.ZipFile(wheel, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr(BIG, b"second")
-    refused(checkout, wheel, "two entries are called")
+    refused(checkout, wheel, "two entries are named")
 
 
-def test_a_renamed_wheel(checkout: Checkout) -> None:
+def test_a_renamed_wheel_is_refused(checkout: Checkout) -> None:
     wheel = checkout.pack()
     other = wheel.with_name("tensorflow-9.9.0-cp311-cp311-linux_x86_64.whl")
     wheel.rename(other)
     refused(checkout, other, "is not a wheel of tensorflow ….mpi.1.cpu or ….mpi.1.cuda")
 
 
-def test_an_official_wheel_that_the_lock_does_not_list(checkout: Checkout) -> None:
+def test_an_official_wheel_that_the_lock_does_not_list_is_refused(checkout: Checkout) -> None:
     wheel = checkout.pack()
     with zipfile.ZipFile(checkout.official, "a") as archive:
         archive.writestr("more", b"")
     refused(checkout, wheel, "cpu.lock does not list: delete the file")
 
 
-def test_the_command_prints_one_line_and_fails(
+def test_the_command_fails_with_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = tmp_path / "x.whl"
@@ -181,8 +183,8 @@ def test_the_command_prints_one_line_and_fails(
     assert error.startswith("wheel.py: ") and error.count("\n") == 1
 
 
-def test_the_real_wheel() -> None:
-    """The wheel in wheels/, or the one TFMPI_TEST_WHEEL names."""
+def test_the_real_wheel_is_accepted() -> None:
+    """The wheels in wheels/, or the one that TFMPI_TEST_WHEEL names."""
     layout = Layout.of_checkout()
     version = read_lock(layout.lock).our_version
     named = os.environ.get("TFMPI_TEST_WHEEL")
@@ -202,6 +204,6 @@ def test_the_real_wheel() -> None:
         assert len(proof.changed) < 30
 
 
-def test_compare_takes_no_official_wheel_for_ours(checkout: Checkout) -> None:
-    with pytest.raises(BuildError, match="not the wheel its name says"):
+def test_compare_refuses_an_official_wheel_in_place_of_ours(checkout: Checkout) -> None:
+    with pytest.raises(BuildError, match="so its name is wrong"):
         compare(checkout.official, checkout.official, checkout.lock, [], checkout.layout.scratch)

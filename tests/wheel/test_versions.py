@@ -1,4 +1,4 @@
-"""Other versions of TensorFlow: their locks, variants of patches, and what their wheels hold."""
+"""Older versions of TensorFlow: their locks, their variants of patches, and their wheels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def vary(checkout: Checkout, folder: str, line: str) -> None:
     (checkout.layout.patches / folder / checkout.patch.name).write_text(text)
 
 
-def test_a_version_has_a_lock_of_its_own(checkout: Checkout) -> None:
+def test_each_version_has_its_own_lock(checkout: Checkout) -> None:
     layout = pin(checkout, "9.7.2")
     assert read_lock(layout.lock).our_version == "9.7.2+mpi.1.cpu"
     assert for_version(layout, None) == for_version(layout, VERSION) == checkout.layout
@@ -53,11 +53,11 @@ def test_a_version_has_a_lock_of_its_own(checkout: Checkout) -> None:
         checkout.layout, flavour=dataclasses.replace(layout.flavour, name="gpu")
     )
     shutil.copy(checkout.layout.lock, gpu.lock)
-    with pytest.raises(BuildError, match="9.7.2 is pinned without GPUs only: leave --gpu out"):
+    with pytest.raises(BuildError, match="9.7.2 is pinned only for CPUs: omit --gpu"):
         for_version(gpu, "9.7.2")
 
 
-def test_a_wheels_name_tells_its_tensorflow(checkout: Checkout) -> None:
+def test_the_layout_follows_the_version_in_the_wheels_name(checkout: Checkout) -> None:
     layout = pin(checkout, "9.7.2")
     wheel = Path("tensorflow-9.7.2+mpi.1.cpu-cp311-cp311-manylinux_2_27_x86_64.whl")
     assert layout_of(checkout.layout, wheel) == layout
@@ -75,7 +75,7 @@ def test_a_wheels_name_tells_its_tensorflow(checkout: Checkout) -> None:
         ("9.10.0", "import tensorflow.mpi"),
     ],
 )
-def test_a_variant_is_for_its_version_and_older_ones(
+def test_a_variant_applies_to_its_version_and_older_ones(
     checkout: Checkout, version: str, line: str
 ) -> None:
     vary(checkout, "9.8", "import of_9_8")
@@ -84,15 +84,15 @@ def test_a_variant_is_for_its_version_and_older_ones(
     assert f"+{line}\n" in patch.diff and patch.name == checkout.patch.name
 
 
-def test_a_variant_of_nothing_is_refused(checkout: Checkout) -> None:
+def test_a_variant_of_no_patch_in_the_series_is_refused(checkout: Checkout) -> None:
     vary(checkout, "9.8", "import x")
     variant = checkout.layout.patches / "9.8" / checkout.patch.name
     variant.rename(variant.with_name("0009-nothing.patch"))
-    with pytest.raises(BuildError, match="0009-nothing.patch is no variant of a patch"):
+    with pytest.raises(BuildError, match="0009-nothing.patch is not a variant of a patch"):
         read_series(checkout.layout.patches)
 
 
-def test_lines_of_another_version_may_have_moved_and_no_more(checkout: Checkout) -> None:
+def test_lines_may_move_in_another_version_but_not_change(checkout: Checkout) -> None:
     patches, scratch = read_series(checkout.layout.patches), checkout.layout.scratch
     moved = "# one line more\n" + INIT
     made = apply_series(patches, lambda name: moved.encode(), scratch, may_move=True)
@@ -105,13 +105,13 @@ def test_lines_of_another_version_may_have_moved_and_no_more(checkout: Checkout)
         apply_series(patches, lambda name: changed.encode(), scratch, may_move=True)
 
 
-def test_the_series_is_not_rewritten_for_another_version(checkout: Checkout) -> None:
+def test_refresh_refuses_another_version(checkout: Checkout) -> None:
     layout = pin(checkout, "9.7.2")
-    with pytest.raises(BuildError, match="of the TensorFlow developed on, not of 9.7.2"):
+    with pytest.raises(BuildError, match="cannot be rewritten for TensorFlow 9.7.2"):
         refresh(layout, Target(3, 11))
 
 
-def test_a_release_is_for_every_linux_of_the_official_wheel() -> None:
+def test_a_release_must_install_where_the_official_wheel_does() -> None:
     for platform in ("manylinux_2_17", "manylinux_2_27"):
         check_platform(f"tensorflow-9.9.0+mpi.1.cpu-cp311-cp311-{platform}_x86_64.whl")
     for platform in ("manylinux_2_28_x86_64", "manylinux_3_0_x86_64", "linux_x86_64"):
@@ -119,7 +119,9 @@ def test_a_release_is_for_every_linux_of_the_official_wheel() -> None:
             check_platform(f"tensorflow-9.9.0+mpi.1.cpu-cp311-cp311-{platform}.whl")
 
 
-def test_a_release_says_what_it_is_of(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_records_its_commit_and_hashes(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     layout, made = checkout.layout, checkout.pack(glibcxx="GLIBCXX_3.4.24")
     monkeypatch.setattr(release_module, "make", lambda *arguments: made)
     monkeypatch.setattr(release_module, "_source", lambda root: {"commit": "c0ffee"})
@@ -128,7 +130,7 @@ def test_a_release_says_what_it_is_of(checkout: Checkout, monkeypatch: pytest.Mo
     monkeypatch.setattr(release_module, "find_mpi", lambda: mpi)
     monkeypatch.setattr(release_module, "digest_of_inputs", lambda *arguments: "d1")
     monkeypatch.setattr(release_module, "official_wheel", lambda *arguments: checkout.official)
-    # One hash, one Python.
+    # The stand-in's lock has one hash, so the release is for one Python.
     listed = release_module.release(layout, checkout.out)
     assert [Path(name).name for name in listed] == [made.name, "provenance.json", "SHA256SUMS"]
     facts = json.loads((checkout.out / "provenance.json").read_text())
@@ -140,18 +142,18 @@ def test_a_release_says_what_it_is_of(checkout: Checkout, monkeypatch: pytest.Mo
     assert subprocess.run(check, cwd=checkout.out, check=False).returncode == 0
 
 
-def test_an_older_name_of_the_platform_is_no_second_tag() -> None:
+def test_an_older_name_of_the_platform_does_not_count_as_a_second_tag() -> None:
     data = b"Root-Is-Purelib: false\nTag: cp311-cp311-manylinux_2_17_x86_64\n"
     both = data + b"Tag: cp311-cp311-manylinux2014_x86_64\n\n"
     assert wheel_tag(both) == "cp311-cp311-manylinux_2_17_x86_64"
     new = "cp311-cp311-manylinux_2_27_x86_64"
     assert edit_wheel(both, new) == b"Root-Is-Purelib: false\nTag: " + new.encode() + b"\n\n"
-    with pytest.raises(BuildError, match="2 tags where one is expected"):
+    with pytest.raises(BuildError, match="2 tags instead of one"):
         wheel_tag(data + b"Tag: cp312-cp312-manylinux_2_17_x86_64\n")
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_what_a_wheel_lacks_for_compiled_steps_is_a_fact(
+def test_staging_records_whether_the_wheel_supports_compiled_steps(
     checkout: Checkout, compiled: bool
 ) -> None:
     import zipfile
@@ -169,8 +171,8 @@ def test_what_a_wheel_lacks_for_compiled_steps_is_a_fact(
 
 
 @pytest.mark.parametrize("version", ["2.16.2", "2.17.1", "2.18.1", "2.19.1", "2.20.0"])
-def test_the_series_fits_every_version_that_is_pinned(version: str, tmp_path: Path) -> None:
-    """As far as the official wheel is in the cache; `make` applies it in any case."""
+def test_the_series_applies_to_every_pinned_version(version: str, tmp_path: Path) -> None:
+    """Checks only wheels that are in the cache; `make` always applies the series."""
     layout = for_version(Layout.of_checkout(), version)
     lock = read_lock(layout.lock)
     assert lock.version == version and len(lock.hashes) == (4 if version == "2.20.0" else 3)
@@ -191,7 +193,7 @@ def test_the_series_fits_every_version_that_is_pinned(version: str, tmp_path: Pa
             apply_patch(patch, tmp_path, Fit.LINES)
 
 
-def test_the_documents_name_the_versions_that_are_pinned() -> None:
+def test_the_documents_list_the_pinned_versions() -> None:
     layout = Layout.of_checkout()
     pinned = [path.parent.name for path in sorted(layout.locks.glob("*/cpu.lock"))]
     pinned.append(read_lock(layout.lock).version)

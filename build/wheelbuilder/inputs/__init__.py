@@ -1,1 +1,1 @@
-"""What a wheel is made from: the official one, headers and libraries, what Bazel builds."""
+"""The inputs of a wheel: the official wheel, headers, and the libraries that Bazel builds."""

@@ -1,4 +1,4 @@
-"""Compiles the C++: the only place that knows how Bazel is called."""
+"""Compiles the C++ with Bazel."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _NO_BAZEL = (
     "the program bazel is missing: apt-get install --no-install-recommends bazel-bootstrap"
     " bazel-rules-java bazel-rules-proto bazel-platforms bazel-skylib, or put Bazel 7 on PATH"
 )
-_MAX_JOBS = 4  # a file that includes TensorFlow's headers takes 1 GB to compile
+_MAX_JOBS = 4  # compiling a file that includes TensorFlow's headers takes 1 GB of memory
 
 
 def compiler() -> str:
-    """The C++ compiler, by its own account of itself; Bazel takes CC, else gcc."""
+    """The first line of the C++ compiler's --version. Bazel uses CC, else gcc."""
     name = os.environ.get("CC", "gcc")
     missing = f"the C++ compiler {name} is missing: apt-get install g++, or set CC to another one"
     if not shutil.which(name) or (name == "gcc" and not shutil.which("g++")):
@@ -29,7 +29,7 @@ def compiler() -> str:
 
 
 def build_libraries(layout: Layout, jobs: int | None = None) -> dict[str, Path]:
-    """Runs Bazel and returns our libraries by name, each checked."""
+    """Runs Bazel, checks our libraries, and returns their paths by name."""
     say("compiling the C++ with Bazel (a minute or two the first time)")
     log = layout.logs / "bazel.log"
     jobs = jobs or min(len(os.sched_getaffinity(0)), _MAX_JOBS)
@@ -60,4 +60,4 @@ def _bazel_error(result: process.Result, log: Path) -> BuildError:
     line = result.first_line_with(
         "undefined reference", "ld.bfd: ", ": fatal error: ", ": error: ", "ERROR:"
     )
-    return BuildError(f"the C++ did not build: {line}: the whole output is in {log}")
+    return BuildError(f"the C++ did not build: {line}: see the full output in {log}")

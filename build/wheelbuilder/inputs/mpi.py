@@ -1,4 +1,4 @@
-"""The Open MPI whose headers our transport is compiled with."""
+"""Finds the Open MPI whose headers our transport is compiled with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .. import process
 from ..errors import BuildError
 
 _OLDEST = (4, 1)
-# In PyPI's package libmpi.so is a linker script; Debian's library directory has no libmpi.so.40.
+# libmpi.so is a linker script in PyPI's package; Debian's library directory has no libmpi.so.40.
 _LIBRARY = ("libmpi.so.40", "libmpi.so")
 _DEFINE = re.compile(r"^#define\s+OMPI_(MAJOR|MINOR|RELEASE)_VERSION\s+(\d+)", re.M)
 _INSTALL = (
@@ -24,7 +24,7 @@ _INSTALL = (
 
 @dataclass(frozen=True)
 class Mpi:
-    """An Open MPI: where its headers and its library are, and which it is."""
+    """An Open MPI: its version, and where its headers and its library are."""
 
     version: tuple[int, int, int]
     include: Path
@@ -37,13 +37,13 @@ class Mpi:
 
     @property
     def identity(self) -> str:
-        """Differs when what would be compiled and linked differs."""
+        """Changes whenever the header or the library does."""
         digest = hashlib.sha256((self.include / "mpi.h").read_bytes())
         digest.update(self.library.read_bytes())
         return f"{self.name} {digest.hexdigest()}"
 
     def headers(self) -> list[Path]:
-        """mpi.h and what it includes: never the rest of, say, /usr/include."""
+        """mpi.h and the headers that it includes, without the rest of the directory."""
         found: dict[str, Path] = {}
         for directory in (self.include, *self.extra_include):
             for path in sorted(directory.glob("mpi*.h")):
@@ -54,7 +54,7 @@ class Mpi:
 
 
 def find_mpi() -> Mpi:
-    """The Open MPI of the mpicc on PATH, else of the builder's own environment."""
+    """The Open MPI of the mpicc on PATH, else that of the builder's own environment."""
     on_path = shutil.which("mpicc")
     own = Path(sys.prefix) / "bin" / "mpicc"
     reasons: list[str] = []
@@ -68,7 +68,7 @@ def find_mpi() -> Mpi:
 
 
 def _ask(mpicc: str) -> Mpi | str:
-    """What an mpicc belongs to, or why it will not do."""
+    """The Open MPI that an mpicc belongs to, or the reason why it cannot be used."""
     answers = []
     for question in ("incdirs", "libdirs"):
         result = process.run([mpicc, f"--showme:{question}"], missing=f"{mpicc} does not run")
@@ -80,7 +80,7 @@ def _ask(mpicc: str) -> Mpi | str:
         (path / name for path in answers[1] for name in _LIBRARY if _is_elf(path / name)), None
     )
     if include is None or library is None:
-        return f"{mpicc} names no mpi.h or no libmpi.so"
+        return f"{mpicc} does not lead to an mpi.h and a libmpi.so"
     defined = dict(
         _DEFINE.findall((include / "mpi.h").read_text(encoding="utf-8", errors="replace"))
     )

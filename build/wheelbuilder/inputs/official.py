@@ -1,4 +1,4 @@
-"""Wheels that locks name: fetched by pip, kept in the cache, checked at each use."""
+"""Fetches the wheels that locks pin, with pip, into the cache; checks them at each use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..target import Target
 
 
 def official_wheel(layout: Layout, lock: Lock, target: Target) -> Path:
-    """The path of the official wheel for `target`, whose sha256 the lock holds."""
+    """The path of the official wheel for `target`, checked against the lock's sha256."""
     pattern = f"{lock.official}-{lock.version}-{target.tag}-{target.tag}-*.whl"
     options = ("--implementation", "cp", "--python-version", target.version, "--abi", target.tag)
     what = f"for Python {target.version} with pip (about {layout.flavour.megabytes} MB)"
@@ -25,7 +25,7 @@ def official_wheel(layout: Layout, lock: Lock, target: Target) -> Path:
 
 
 def mpich_wheel(layout: Layout) -> Path:
-    """The path of PyPI's MPICH, whose sha256 its lock holds."""
+    """The path of PyPI's MPICH wheel, checked against its lock's sha256."""
     lock = read_lock(layout.mpich_lock)
     pattern = f"{lock.official}-{lock.version}-*.whl"
     return _fetched(layout.official, lock, pattern, (), "with pip (13 MB)")
@@ -37,13 +37,13 @@ def _fetched(place: Path, lock: Lock, pattern: str, options: tuple[str, ...], wh
         _download(place, lock, options, what)
         found = sorted(place.glob(pattern))
     if len(found) != 1:
-        raise BuildError(f"{place} holds {len(found)} files {pattern}: delete them, run again")
+        raise BuildError(f"{place} holds {len(found)} files {pattern}: delete them and run again")
     check_hash(found[0], lock)
     return found[0]
 
 
 def check_hash(wheel: Path, lock: Lock) -> str:
-    """The wheel's sha256, if the lock holds it."""
+    """The wheel's sha256; raises BuildError if the lock does not list it."""
     digest = sha256_of(wheel)
     if digest not in lock.hashes:
         raise BuildError(
@@ -57,7 +57,7 @@ def _download(place: Path, lock: Lock, options: tuple[str, ...], what: str) -> N
     name = f"{lock.project}=={lock.version}"
     say(f"fetching {name} {what}")
     place.mkdir(parents=True, exist_ok=True)
-    for old in place.glob(".pip-*"):  # of a run that was killed
+    for old in place.glob(".pip-*"):  # left behind by a killed run
         shutil.rmtree(old, ignore_errors=True)
     command = [
         *(sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"),
@@ -67,7 +67,7 @@ def _download(place: Path, lock: Lock, options: tuple[str, ...], what: str) -> N
     with tempfile.TemporaryDirectory(prefix=".pip-", dir=place) as scratch:
         result = process.run(
             [*command, "--dest", scratch, "-r", str(lock.path)],
-            missing=f"{sys.executable} is gone: make the builder's environment again",
+            missing=f"{sys.executable} is gone: create the builder's environment again",
         )
         if result.code:
             raise _pip_error(name, lock, result, place)
@@ -80,11 +80,13 @@ def _pip_error(name: str, lock: Lock, result: process.Result, place: Path) -> Bu
         return disk_full(place)
     if "DO NOT MATCH THE HASHES" in result.output:
         return BuildError(
-            f"pip was given a {name} whose sha256 {lock.path.name} does not list: do not use it;"
-            " check the index that pip is set up with (pip config list)"
+            f"pip fetched a {name} whose sha256 {lock.path.name} does not list: do not use it;"
+            " check the index that pip uses (pip config list)"
         )
     if "No module named pip" in result.output:
-        return BuildError(f"{sys.executable} has no pip: run it with -m ensurepip, then again")
+        return BuildError(
+            f"{sys.executable} has no pip: run {sys.executable} -m ensurepip, then run again"
+        )
     line = result.first_line_with("ERROR:").removeprefix("ERROR: ")
     return BuildError(
         f"pip could not fetch {name}: {line}: check the network and pip's index (pip config list)"

@@ -1,4 +1,4 @@
-"""What the C++ is compiled against, laid out in .cache/external as Bazel repositories."""
+"""Lays out the headers and libraries for the C++ in .cache/external as Bazel repositories."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CUSTOM_CALLS = "xla/ffi/api/ffi.h"
 
 
 def stage_tensorflow(layout: Layout, official: Path, sha256: str) -> Path:
-    """Headers and libraries of the official wheel, as @tensorflow."""
+    """Unpacks headers and libraries of the official wheel as @tensorflow."""
     place = layout.external / "tensorflow"
     build_files = layout.root / "third_party" / "tensorflow"
     stamp = f"{sha256} {_digest(build_files)}"
@@ -34,7 +34,7 @@ def stage_tensorflow(layout: Layout, official: Path, sha256: str) -> Path:
             name = f"tensorflow/{library}"
             if name not in wheel.entries:
                 raise BuildError(
-                    f"{official} has no {name}: this TensorFlow is laid out differently"
+                    f"{official} has no {name}: adapt build/wheelbuilder to this TensorFlow"
                 )
             _extract(wheel, name, fresh / "lib" / library)
         _write_facts(fresh)
@@ -43,18 +43,18 @@ def stage_tensorflow(layout: Layout, official: Path, sha256: str) -> Path:
 
 
 def _write_facts(fresh: Path) -> None:
-    """What the glue's BUILD.bazel must know of this TensorFlow."""
+    """Writes facts.bzl, which tells the glue's BUILD.bazel what this TensorFlow offers."""
     compiled = (fresh / "include" / _CUSTOM_CALLS).exists()
     (fresh / "facts.bzl").write_text(
         '"""Written by build/wheelbuilder/inputs/staging.py."""\n\n'
-        "# Whether XLA's headers for custom calls are in the wheel, as from 2.20 on.\n"
+        "# Whether the wheel has XLA's headers for custom calls; wheels from 2.20 on do.\n"
         f"COMPILED_STEPS = {compiled}\n",
         encoding="utf-8",
     )
 
 
 def stage_mpi(layout: Layout, mpi: Mpi, mpich: Path) -> Path:
-    """Open MPI's mpi.h, what it includes, and its library; MPICH's two of each: as @mpi."""
+    """Copies headers and library of Open MPI, of MPICH and of the MPI 5 ABI to @mpi."""
     place = layout.external / "mpi"
     build_files = layout.root / "third_party" / "mpi"
     stamp = f"{mpi.identity} {mpich.name} {_digest(build_files)}"
@@ -77,7 +77,7 @@ def stage_mpi(layout: Layout, mpi: Mpi, mpich: Path) -> Path:
 
 
 def _stage_mpich(wheel: RawZip, fresh: Path) -> None:
-    """What PyPI's package puts into an environment's folders, of which a few files are needed."""
+    """Unpacks the few files needed from PyPI's package, which keeps them under .data/data."""
     wanted = {
         "include/mpi.h": "mpich/include/mpi.h",
         "include/mpi_proto.h": "mpich/include/mpi_proto.h",
@@ -89,7 +89,7 @@ def _stage_mpich(wheel: RawZip, fresh: Path) -> None:
     for source, target in wanted.items():
         name = f"{data}/data/{source}"
         if name not in wheel.entries:
-            raise BuildError(f"{wheel.path} has no {name}: this MPICH is laid out differently")
+            raise BuildError(f"{wheel.path} has no {name}: adapt build/wheelbuilder to this MPICH")
         _extract(wheel, name, fresh / target)
 
 
@@ -101,7 +101,7 @@ def _is_staged(place: Path, stamp: str) -> bool:
 
 
 def _finish(fresh: Path, build_files: Path, stamp: str) -> None:
-    """Makes the directory a Bazel repository, for Bazel 4 (WORKSPACE) and 7 (MODULE.bazel)."""
+    """Turns the directory into a Bazel repository, for Bazel 4 (WORKSPACE) and 7 (MODULE.bazel)."""
     shutil.copyfile(build_files / "BUILD.staged", fresh / "BUILD.bazel")
     shutil.copyfile(build_files / "MODULE.staged", fresh / "MODULE.bazel")
     (fresh / "WORKSPACE").touch()

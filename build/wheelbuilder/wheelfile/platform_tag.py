@@ -1,8 +1,8 @@
-"""The platform that a wheel's libraries really need, by the symbol versions they ask for.
+"""Computes the platform that a wheel's libraries need, from their versioned symbols.
 
-The official wheel says manylinux_2_27 whatever its libraries need, and ours are compiled here, so
-the name is derived: the oldest manylinux policy, as auditwheel knows them, that has every versioned
-symbol, and never an older one than the official wheel's.
+The official wheel is always tagged manylinux_2_27, and our libraries are compiled on this machine.
+So the tag is computed: the oldest of auditwheel's manylinux policies that has every versioned
+symbol, but none older than the official wheel's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def merge(into: Versions, more: Versions) -> None:
 
 
 def versions_of_wheel(wheel: Path, cache: Path) -> Versions:
-    """What all ELF files of a wheel need. `cache` keeps the answer: reading 1 GB takes seconds."""
+    """The versions that a wheel's ELF files need, cached in `cache`: reading 1 GB takes seconds."""
     if cache.exists():
         kept: dict[str, list[str]] = json.loads(cache.read_text(encoding="utf-8"))
         return {library: set(versions) for library, versions in kept.items()}
@@ -53,7 +53,7 @@ def _versions_of_entry(archive: RawZip, name: str, scratch: Path) -> Versions:
 
 
 def platform_tag(needs: Versions, official: str) -> str:
-    """The platform tag for what is needed, not below the official wheel's own tag."""
+    """The platform tag for these needs; at least the official wheel's own tag."""
     from auditwheel.architecture import Architecture
     from auditwheel.libc import Libc
     from auditwheel.policy import WheelPolicies
@@ -65,7 +65,7 @@ def platform_tag(needs: Versions, official: str) -> str:
     name: str = policies.versioned_symbols_policy(needs).name
     need = _MANYLINUX.match(name)
     if not need:
-        # Newer than every policy that auditwheel knows: true on this machine only.
+        # Newer than every policy of auditwheel's: the wheel runs on this machine, perhaps no other.
         return _PLAIN
     return max(official, name, key=_glibc)
 

@@ -1,7 +1,7 @@
-"""ZIP archives whose entries are copied as they are, compressed bytes and all.
+"""ZIP archives whose entries are copied without decompressing them.
 
-`zipfile` finds the entries; reading their raw bytes and writing an archive are done here. Without
-decompression a 270 MB wheel is copied in half a second, and what is not changed cannot change.
+`zipfile` finds the entries; this module reads their raw bytes and writes archives. So a 270 MB
+wheel is copied in half a second, and unchanged entries keep their exact bytes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RawZip:
         self.entries: dict[str, zipfile.ZipInfo] = {}
         for info in self._zip.infolist():
             if info.filename in self.entries:
-                raise BuildError(f"{path}: two entries are called {info.filename}: do not use it")
+                raise BuildError(f"{path}: two entries are named {info.filename}: do not use it")
             self.entries[info.filename] = info
 
     def __enter__(self) -> RawZip:
@@ -65,12 +65,14 @@ class RawZip:
         return [name for name in self.entries if not name.endswith("/")]
 
     def raw(self, name: str) -> bytes:
-        """The entry's bytes as they lie in the archive; its local header must name it too."""
+        """The entry's bytes as stored in the archive; checks its name in the local header."""
         info = self.entries[name]
         start = info.header_offset
         header = self._map[start : start + _LOCAL.size]
         if len(header) < _LOCAL.size or header[:4] != b"PK\x03\x04":
-            raise BuildError(f"{self.path}: no local header for {name}: delete it and run again")
+            raise BuildError(
+                f"{self.path}: no local header for {name}: delete the wheel and run again"
+            )
         fields = _LOCAL.unpack(header)
         name_length, extra_length = fields[9], fields[10]
         start += _LOCAL.size
@@ -82,7 +84,7 @@ class RawZip:
         data = self._map[start : start + info.compress_size]
         if len(data) != info.compress_size or info.flag_bits & _ENCRYPTED:
             raise BuildError(
-                f"{self.path}: {name} is cut short or encrypted: delete it and run again"
+                f"{self.path}: {name} is truncated or encrypted: delete the wheel and run again"
             )
         return data
 
@@ -98,7 +100,7 @@ class RawZip:
 
 
 class RawZipWriter:
-    """Writes an archive: entries copied from others, and stored ones of our own."""
+    """Writes an archive from entries copied from other archives and entries stored here."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
@@ -109,7 +111,7 @@ class RawZipWriter:
         self._entry(source.entries[name], as_name or name, source.raw(name))
 
     def store(self, name: str, data: bytes, when: DateTime, mode: int) -> None:
-        """Adds a file uncompressed: compressed bytes would depend on the machine's zlib."""
+        """Adds an uncompressed file; compressed bytes would depend on the machine's zlib."""
         info = zipfile.ZipInfo(name, when)
         info.create_system = _UNIX
         info.external_attr = (0o100000 | mode) << 16
@@ -122,7 +124,7 @@ class RawZipWriter:
         directory = b"".join(self._central)
         count = len(self._central)
         if count > 0xFFFE or self._offset + len(directory) > _LIMIT:
-            raise BuildError("the wheel would need ZIP64, which this writer lacks: file an issue")
+            raise BuildError("the wheel needs ZIP64, which is not implemented: file an issue")
         end = _END.pack(b"PK\x05\x06", 0, 0, count, count, len(directory), self._offset, 0)
         self._out.write(directory + end)
 
@@ -144,7 +146,7 @@ class RawZipWriter:
             0,
         )
         if self._offset + len(data) > _LIMIT or info.file_size > _LIMIT:
-            raise BuildError("the wheel would need ZIP64, which this writer lacks: file an issue")
+            raise BuildError("the wheel needs ZIP64, which is not implemented: file an issue")
         local = _LOCAL.pack(b"PK\x03\x04", info.extract_version, *common) + raw_name
         made_by = info.create_version | info.create_system << 8
         self._central.append(

@@ -1,4 +1,4 @@
-"""RECORD, the list of a wheel's files with their hashes and sizes."""
+"""RECORD: the list of a wheel's files with their hashes and sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import io
 
 from ..errors import BuildError
 
-# name -> (hash, size), both as RECORD spells them and empty for RECORD itself.
+# name -> (hash, size), both as written in RECORD, and empty for RECORD itself.
 Rows = dict[str, tuple[str, str]]
 
 
@@ -25,7 +25,7 @@ def parse(data: bytes, where: str) -> Rows:
             continue
         if len(line) != 3 or line[0] in rows:
             raise BuildError(
-                f"{where}: bad or repeated line for {line[0]!r}: fetch the wheel again"
+                f"{where}: bad or repeated line for {line[0]!r}: delete the wheel and run again"
             )
         rows[line[0]] = (line[1], line[2])
     return rows

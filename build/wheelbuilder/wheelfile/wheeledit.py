@@ -1,10 +1,10 @@
-"""A wheel opened for editing, in the manner of auditwheel: changes are made inside a `with`.
+"""Edits a wheel inside a `with` statement, as auditwheel does.
 
     with WheelEditor(official) as wheel:
         wheel.replace("tensorflow/__init__.py", data)
         wheel.write_to(directory, name)
 
-Nothing is unpacked: what the edit does not name is copied raw, and its RECORD line with it.
+Nothing is unpacked: entries that are not edited are copied raw, along with their RECORD lines.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class WheelEditor:
         self._old_info = self._new_info = dist_info
         if self._record_name(dist_info) not in self._zip.entries:
             self._zip.__exit__(None, None, None)
-            raise BuildError(f"{source} has no {dist_info}/RECORD: it is not the wheel expected")
+            raise BuildError(f"{source} has no {dist_info}/RECORD: delete this wheel and run again")
         self._changed: dict[str, bytes] = {}
         self._added: dict[str, tuple[bytes, int]] = {}
 
@@ -50,28 +50,29 @@ class WheelEditor:
     def read(self, name: str) -> bytes:
         if name not in self._zip.entries:
             raise BuildError(
-                f"{self._zip.path} has no {name}: what asks for it is for another version"
+                f"{self._zip.path} has no {name}: adapt the builder or the patches to this version"
             )
         return self._zip.read(name)
 
     def replace(self, name: str, data: bytes) -> None:
-        """Changes a file of the wheel; its mode and its date stay."""
+        """Replaces a file's content; its mode and date stay."""
         if name not in self._zip.entries:
             raise BuildError(
-                f"{name} is to be changed and is not in the wheel: it is for another version"
+                f"cannot change {name}, which is not in the wheel: adapt the builder or the patches"
+                " to this version"
             )
         self._changed[name] = data
 
     def add(self, name: str, data: bytes, *, program: bool = False) -> None:
         if name in self._zip.entries or name in self._added:
-            raise BuildError(f"{name} is to be added and is in the wheel already: rename it")
+            raise BuildError(f"cannot add {name}, which is already in the wheel: rename it")
         self._added[name] = (data, _PROGRAM if program else _FILE)
 
     def rename_dist_info(self, name: str) -> None:
         self._new_info = name
 
     def write_to(self, directory: Path, name: str) -> Path:
-        """Writes the edited wheel as directory/name, at once or not at all."""
+        """Writes the edited wheel to directory/name, atomically."""
         destination = directory / name
         with whole_file(directory, "wheel") as (path, out):
             writer = RawZipWriter(out)
