@@ -1,4 +1,4 @@
-"""Keras with a train_step of its own, compiled by XLA: a classifier that also rebuilds images."""
+"""A Keras model with a custom train_step, compiled by XLA: a classifier and an autoencoder."""
 
 import argparse
 
@@ -7,7 +7,7 @@ import tensorflow as tf
 
 
 class Twofold(keras.Model):
-    """One encoder, a classifier and a decoder; the loss is the sum of both errors."""
+    """An encoder with a classifier and a decoder; the loss is the sum of both errors."""
 
     def __init__(self):
         super().__init__()
@@ -31,7 +31,9 @@ class Twofold(keras.Model):
         variables = self.trainable_variables
         gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, variables), 5.0)
         self.optimizer.apply_gradients(zip(gradients, variables))
-        return {"error": loss}  # "loss" is a metric of Keras's own, which only compute_loss fills
+        return {
+            "error": loss
+        }  # not "loss": that is Keras's own metric, which only compute_loss updates
 
 
 def load():

@@ -1,4 +1,4 @@
-"""A TensorFlow 2 custom loop: tf.data, GradientTape and compat.v1's Adam in a tf.function."""
+"""A custom TensorFlow 2 loop: tf.data, GradientTape and compat.v1's Adam in a tf.function."""
 
 import argparse
 

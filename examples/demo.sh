@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trains fashion_mnist_keras.py on one process and on 2 ranks and compares the two: ./install.sh --demo
-# By hand, in the environment that holds the wheel: bash examples/demo.sh
+# Runs fashion_mnist_keras.py on one process and on 2 ranks and compares the results.
+# Called by ./install.sh --demo. By hand, in the wheel's environment: bash examples/demo.sh
 set -euo pipefail
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -21,7 +21,8 @@ die() {
 
 has_data() { [[ -f $1/train-images-idx3-ubyte.gz && -f $1/t10k-labels-idx1-ubyte.gz ]]; }
 
-# The folder with Fashion-MNIST's four files: Debian's package, installed or only unpacked here.
+# Prints the folder with Fashion-MNIST's four files: Keras's, or that of Debian's package, which is
+# fetched and unpacked under .cache if it is not installed.
 find_data() {
     local place unpacked=$CACHE/fashion-mnist
     for place in "$KERAS_DATA" /usr/share/datasets/fashion-mnist \
@@ -34,38 +35,38 @@ find_data() {
     mkdir -p "$unpacked" "$CACHE/logs"
     cd "$unpacked"
     if command -v apt-get >/dev/null; then
-        say "Fetching the data: Debian's package dataset-fashion-mnist (30 MB), not installed" >&2
+        say "Fetching the data from Debian's package dataset-fashion-mnist (30 MB)" >&2
         {
             apt-get download dataset-fashion-mnist ||
                 { apt-get update && apt-get download dataset-fashion-mnist; }
             dpkg -x dataset-fashion-mnist_*.deb . && rm -f dataset-fashion-mnist_*.deb
         } >"$CACHE/logs/demo-data.log" 2>&1 || true
     fi
-    has_data "$place" || die "no Fashion-MNIST: apt-get install dataset-fashion-mnist, or put \
+    has_data "$place" || die "no Fashion-MNIST data: apt-get install dataset-fashion-mnist, or put \
 its four .gz files into $KERAS_DATA"
     printf '%s' "$place"
 }
 
-# train LOG COMMAND...: one run; its step lines are shown.
+# train LOG COMMAND...: runs the command with its output in .cache/logs, and prints its step lines.
 train() {
     local log=$CACHE/logs/$1.log
     shift
     timeout --kill-after=10 "$DEADLINE" "$@" 2>"$log.err" </dev/null | tee "$log" |
         sed -nu 's/^\(Epoch\|[0-9]*\/[0-9]* - \|trained\|test\)/          &/p' && return
     tail -n 20 "$log.err" | sed 's/^/  | /' >&2
-    die "failed: $* (whole output: $log, $log.err)"
+    die "failed: $* (full output: $log, $log.err)"
 }
 
-# The distinct lines of a run that begin with $2: one, if its ranks hold one model.
+# result RUN START: prints the run's line that begins with START; all ranks must print the same one.
 result() {
     local lines
     lines=$(grep "^$2" "$CACHE/logs/$1.log" | sort -u)
     [[ -n $lines ]] || die "$1 printed no line '$2 ...'"
-    [[ $lines != *$'\n'* ]] || die "the ranks of $1 do not hold the same model: ${lines//$'\n'/ / }"
+    [[ $lines != *$'\n'* ]] || die "the ranks of $1 have different models: ${lines//$'\n'/ / }"
     printf '%s' "$lines"
 }
 
-# The longest "trained in S s" of a run.
+# seconds RUN: prints the longest "trained in S s" of the run.
 seconds() { sed -n 's/^trained in \([0-9.]*\) s$/\1/p' "$CACHE/logs/$1.log" | sort -n | tail -n 1; }
 
 main() {
@@ -75,7 +76,7 @@ main() {
     ln -sfn "$data" "$CACHE/keras/datasets/fashion-mnist"
     export KERAS_HOME=$CACHE/keras TF_CPP_MIN_LOG_LEVEL=2
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-    local bind=(--bind-to core) # also the one process, so that 2 ranks can be twice as fast
+    local bind=(--bind-to core) # for the single process too: a fair base for the speed-up
     if (($(nproc) < 2)); then
         bind=()
         export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe # Open MPI 5
@@ -96,10 +97,10 @@ main() {
         -v slow="$(seconds demo-one)" -v fast="$(seconds demo-two)" 'BEGIN {
         split(one, a); split(two, b)
         printf "        2 ranks against one process: speed-up %.2f, test loss %s\n", slow / fast, \
-            sprintf("%.4g", a[5]) == sprintf("%.4g", b[5]) ? "the same to 4 digits" : "not the same"
+            sprintf("%.4g", a[5]) == sprintf("%.4g", b[5]) ? "equal to 4 digits" : "different"
         exit !(a[3] >= least && sprintf("%.4g", a[5]) == sprintf("%.4g", b[5]))
-    }' || die "not what training should give: the same test loss to 4 digits, and an accuracy of at \
-least $LEAST_ACCURACY"
+    }' || die "wrong result: expected the same test loss to 4 digits, and an accuracy of at least \
+$LEAST_ACCURACY"
 }
 
 main "$@"

@@ -7,7 +7,7 @@ import keras
 
 
 def load():
-    """Images scaled to [0, 1], with a channel; labels from 0 to 9."""
+    """Images scaled to [0, 1], with a channel dimension; labels from 0 to 9."""
     (x_train, y_train), (x_test, y_test) = keras.datasets.fashion_mnist.load_data()
     x_train = x_train[..., None].astype("float32") / 255
     x_test = x_test[..., None].astype("float32") / 255

@@ -1,6 +1,6 @@
-"""Every rank reads its own part of the data, and rank 0 alone prints: a script that uses tf.mpi.
+"""A script that uses tf.mpi: each rank reads its own part of the data, and only rank 0 prints.
 
-Needs the wheel of this project; runs on one process and on N.
+Needs this project's wheel; runs on one process or on N.
 """
 
 import argparse
@@ -12,13 +12,13 @@ import tensorflow as tf
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--batch-size", type=int, default=128, help="of all ranks together")
+    parser.add_argument("--batch-size", type=int, default=128, help="total over all ranks")
     parser.add_argument("--learning-rate", type=float, default=0.1)
     return parser.parse_args()
 
 
 def load_part(rank, size):
-    """Every size-th image from this rank's on; for training as many on each rank."""
+    """Every size-th image, starting at `rank`; for training, the same number on each rank."""
     (train_images, train_labels), (test_images, test_labels) = (
         tf.keras.datasets.fashion_mnist.load_data()
     )
@@ -33,7 +33,7 @@ def load_part(rank, size):
 
 def main():
     options = parse_arguments()
-    tf.mpi.own_data()  # nobody else is to take parts of it
+    tf.mpi.own_data()  # this script divides the data itself
     rank, size = tf.mpi.rank(), tf.mpi.size()
     (train_images, train_labels), (test_images, test_labels) = load_part(rank, size)
 
@@ -68,7 +68,7 @@ def main():
         if rank == 0:
             print(f"epoch {epoch} loss {float(loss):.4f}", flush=True)
 
-    # The parts of the test set differ in size by one image at most: average counts, not rates.
+    # Average counts, not rates, because the parts of the test set may differ in size by one image.
     correct = tf.argmax(logits(test_images), axis=1, output_type=tf.int32) == test_labels
     counts = tf.stack([tf.reduce_sum(tf.cast(correct, tf.float32)), float(len(test_labels))])
     right, total = tf.mpi.allreduce(counts, op="average").numpy()

@@ -1,4 +1,4 @@
-"""A script written for Keras 2, on tf_keras: pip install --no-deps tf_keras==2.21.0"""
+"""A Keras 2 script, which needs tf_keras: pip install --no-deps tf_keras==2.21.0"""
 
 import argparse
 

@@ -31,7 +31,7 @@ install_packages() {
     step "Missing on this machine"
     printf '        %s\n' "${reasons[@]}"
     local command="apt-get install --no-install-recommends ${packages[*]}"
-    command -v apt-get >/dev/null || die "apt-get not found" "install the packages above by hand"
+    command -v apt-get >/dev/null || die "there is no apt-get" "install the packages above by hand"
     if ((EUID != 0)) && ! sudo -n true 2>/dev/null; then
         die "installing them needs root" "run sudo apt-get update && sudo $command"
     fi

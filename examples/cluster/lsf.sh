@@ -7,17 +7,17 @@
 #BSUB -o train-%J.log
 set -euo pipefail
 
-# The environment with the wheel, in a folder that all nodes see.
+# The environment with the wheel, in a folder that all nodes can read.
 VENV=${VENV:-$HOME/tensorflow-mpi}
 # shellcheck source=/dev/null
 source "$VENV/bin/activate"
-# The cluster's MPI in place of the one in the environment:  module load openmpi
+# To use the cluster's MPI instead of the one in the environment:  module load openmpi
 
-# One line for each slot, the node's name.
+# One line per slot, with the node's name.
 HOSTS=$(mktemp)
 trap 'rm -f "$HOSTS"' EXIT
 # shellcheck disable=SC2086
 printf '%s\n' $LSB_HOSTS >"$HOSTS"
-# Open MPI passes only what -x names on to other nodes.
+# Open MPI passes only the variables named by -x to other nodes.
 mpirun -np "$(wc -l <"$HOSTS")" --hostfile "$HOSTS" --bind-to core \
     -x PATH -x LD_LIBRARY_PATH python "$SCRIPT"

@@ -1,4 +1,4 @@
-"""@rules_cc for Debian's Bazel 4.2.3, whose own copy of rules_cc is too new for it: the built-in rules."""
+"""@rules_cc for Debian's Bazel 4.2.3: the built-in rules. Debian's own copy is too new for it."""
 
 cc_binary = native.cc_binary
 cc_import = native.cc_import
