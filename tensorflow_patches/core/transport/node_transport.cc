@@ -78,7 +78,7 @@ class NodeTransport : public Transport {
   Status Flush(TimePoint deadline) override {
     if (memory_.rank() != 0) return Status();
     for (Peer& neighbour : peers_) {
-      SpinWait wait(memory_, WaitState::kBetween, Clock::duration::zero());
+      SpinWait wait(memory_, SleepState::kBetween, Clock::duration::zero());
       while (neighbour.channel.Blocked()) {
         if (neighbour.channel.Flush()) {
           memory_.Notify(neighbour.local_rank);
@@ -104,7 +104,7 @@ class NodeTransport : public Transport {
       limit = std::min<Clock::duration>(
           limit, std::min<Clock::duration>(kShortestPoll * (1 << doublings), kLongestPoll));
     }
-    SpinWait wait(memory_, WaitState::kBetween, Clock::duration::zero());
+    SpinWait wait(memory_, SleepState::kBetween, Clock::duration::zero());
     wait.Pause(limit);  // lies down
     if (ready() || Readable()) return;
     if (Blocked()) limit = std::min<Clock::duration>(limit, kLongestPoll);
@@ -121,7 +121,7 @@ class NodeTransport : public Transport {
   std::atomic<int64_t>* SharedNumbers(int rank) override {
     return one_node_ ? memory_.state(rank).numbers : nullptr;
   }
-  void WakePeers() override { memory_.NotifyPeers(WaitState::kBetween); }
+  void WakePeers() override { memory_.NotifyPeers(SleepState::kBetween); }
 
   Status Allreduce(const void* in, void* out, const Reduction& reduction,
                    TimePoint deadline) override {

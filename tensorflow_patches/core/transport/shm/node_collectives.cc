@@ -121,9 +121,9 @@ Status NodeCollectives::Run(uint64_t chunks, bool reduces, const Put& put, const
   // Whoever waits inside an operation waits until all have come so far: the last one notifies.
   const auto publish = [&](std::atomic<uint64_t> RankState::*counter, uint64_t done) {
     (mine.*counter).store(base_ + done, std::memory_order_seq_cst);
-    if (AllPeersPast(counter, base_ + done)) memory_.NotifyPeers(WaitState::kInside);
+    if (AllPeersPast(counter, base_ + done)) memory_.NotifyPeers(SleepState::kInside);
   };
-  SpinWait wait(memory_, WaitState::kInside, kSpin);
+  SpinWait wait(memory_, SleepState::kInside, kSpin);
   TimePoint looked = disturbed_ ? Clock::now() : TimePoint();
   while (to_take < chunks) {
     bool moved = false;

@@ -75,18 +75,18 @@ NodeMemory::NodeMemory(void* memory, int rank, int ranks, int cores)
       slots_(static_cast<char*>(memory) + ranks * sizeof(RankState)),
       crowded_(ranks > cores) {}
 
-void NodeMemory::Notify(int rank, WaitState least) const {
+void NodeMemory::Notify(int rank, SleepState least) const {
   RankState& state = states_[rank];
-  if (state.wait_state.load(std::memory_order_seq_cst) < least) return;
+  if (state.sleep_state.load(std::memory_order_seq_cst) < least) return;
   state.notifications.fetch_add(1, std::memory_order_seq_cst);
   FutexWake(&state.notifications);
 }
 
-void NodeMemory::NotifyPeers(WaitState least) const {
+void NodeMemory::NotifyPeers(SleepState least) const {
   for (int i = 1; i < ranks_; ++i) Notify((rank_ + i) % ranks_, least);
 }
 
-SpinWait::SpinWait(const NodeMemory& memory, WaitState sleep, Clock::duration spin)
+SpinWait::SpinWait(const NodeMemory& memory, SleepState sleep, Clock::duration spin)
     : memory_(memory), sleep_(sleep), spin_(memory.crowded() ? Clock::duration::zero() : spin) {}
 
 bool SpinWait::Pause(Clock::duration limit) {
@@ -104,7 +104,7 @@ bool SpinWait::Pause(Clock::duration limit) {
     if (now < spin_until_) return true;
   }
   heard_ = memory_.mine().notifications.load(std::memory_order_seq_cst);
-  memory_.mine().wait_state.store(sleep_, std::memory_order_seq_cst);
+  memory_.mine().sleep_state.store(sleep_, std::memory_order_seq_cst);
   lying_ = true;
   return true;
 }
@@ -115,7 +115,7 @@ void SpinWait::Reset() {
 }
 
 void SpinWait::GetUp() {
-  if (lying_) memory_.mine().wait_state.store(WaitState::kAwake, std::memory_order_seq_cst);
+  if (lying_) memory_.mine().sleep_state.store(SleepState::kAwake, std::memory_order_seq_cst);
   lying_ = false;
 }
 

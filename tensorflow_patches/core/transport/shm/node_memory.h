@@ -34,7 +34,7 @@ struct ControlRing {
 };
 
 // Of a rank: what it must be notified for.
-enum class WaitState : uint32_t {
+enum class SleepState : uint32_t {
   kAwake = 0,  // nothing
   kBetween,    // between two operations: messages, votes, requests
   kInside,     // in an operation: what peers have done in it, too
@@ -48,7 +48,7 @@ struct RankState {
   std::atomic<uint64_t> taken;                    // chunks it needs no peer's slot for any more
   // A futex, notified by peers when something changed that its owner sleeps for.
   alignas(kCacheLine) std::atomic<uint32_t> notifications;
-  std::atomic<WaitState> wait_state;
+  std::atomic<SleepState> sleep_state;
   // Of the node's first rank alone: Transport::SharedWord.
   alignas(kCacheLine) std::atomic<uint64_t> word;
   alignas(kCacheLine) std::atomic<int64_t> numbers[Transport::kSharedNumbers];
@@ -80,8 +80,8 @@ class NodeMemory {
 
   // After a change: wakes those whose sleep is at least so deep. Waking costs both sides some
   // microseconds, and what peers do in an operation does not concern who has left it.
-  void Notify(int rank, WaitState least = WaitState::kBetween) const;
-  void NotifyPeers(WaitState least) const;
+  void Notify(int rank, SleepState least = SleepState::kBetween) const;
+  void NotifyPeers(SleepState least) const;
   // Any thread: ends the sleep of this rank's communication thread, or prevents the next.
   void Wake() const { Notify(rank_); }
 
@@ -100,12 +100,12 @@ class NodeMemory {
 // A wait for something that the caller looks for between two pauses: polls a while, then sleeps
 // until a peer notifies or `limit` has passed.
 //
-//   SpinWait wait(memory, WaitState::kInside, spin);
+//   SpinWait wait(memory, SleepState::kInside, spin);
 //   while (!there) wait.Pause(limit);
 class SpinWait {
  public:
   // Polls for `spin` before it sleeps; not at all where cores are scarce.
-  SpinWait(const NodeMemory& memory, WaitState sleep, Clock::duration spin);
+  SpinWait(const NodeMemory& memory, SleepState sleep, Clock::duration spin);
   ~SpinWait() { GetUp(); }
   SpinWait(const SpinWait&) = delete;
   SpinWait& operator=(const SpinWait&) = delete;
@@ -120,7 +120,7 @@ class SpinWait {
   void GetUp();
 
   const NodeMemory& memory_;
-  const WaitState sleep_;
+  const SleepState sleep_;
   const Clock::duration spin_;
   TimePoint spin_until_;
   int polls_ = 0;
