@@ -41,7 +41,7 @@ class ResponseBypass {
   // and nothing else.
   bool IsExpected(const ReadyList& ready_list) const {
     return takes_part_ && ready_list.gathers.empty() && predictor_.gathers().empty() &&
-           ready_list.standing.empty() && ready_list.ready == expected() &&
+           ready_list.wait_state.empty() && ready_list.ready == expected() &&
            predictor_.Fits(ready_list);
   }
   // What is to be done then.

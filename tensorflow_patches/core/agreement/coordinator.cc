@@ -59,7 +59,7 @@ void Coordinator::Receive(int rank, const ReadyList& ready_list, TimePoint now) 
   }
   for (const NamedSignature& named : ready_list.requests) Announce(rank, named, now);
   for (const std::string& name : ready_list.withdrawn) Withdraw(rank, name);
-  for (const Standing& standing : ready_list.standing) TakeStanding(rank, standing);
+  for (const WaitState& wait_state : ready_list.wait_state) SetWaitState(rank, wait_state);
   if (ready_list.joined) Join(rank);
   if (!ready_list.leaving.empty()) Leave(rank, ready_list.leaving);
 }
@@ -67,8 +67,8 @@ void Coordinator::Receive(int rank, const ReadyList& ready_list, TimePoint now) 
 void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now) {
   peers_[rank].last_name = named.name;
   peers_[rank].last_time = now;
-  peers_[rank].standing.blocked = Standing::Blocked::kNo;  // or it would ask for nothing
-  peers_[rank].standing.still = false;
+  peers_[rank].wait_state.blocked = WaitState::Blocked::kNo;  // or it would ask for nothing
+  peers_[rank].wait_state.idle = false;
   if (WasAnswered(rank, named.name)) return;
   auto [it, is_first] = pending_.try_emplace(named.name);
   Pending& pending = it->second;
@@ -131,7 +131,7 @@ void Coordinator::Withdraw(int rank, const std::string& name) {
   if (it == pending_.end() || !it->second.ready[rank]) return;
   it->second.ready[rank] = false;
   if (!it->second.rows.empty()) it->second.rows[rank] = 0;  // it may join, and has none then
-  peers_[rank].standing.blocked = Standing::Blocked::kNo;
+  peers_[rank].wait_state.blocked = WaitState::Blocked::kNo;
   if (--it->second.num_ready == 0) pending_.erase(it);
   next_.withdrawn.push_back({rank, name});
 }
@@ -206,10 +206,10 @@ std::string Coordinator::DescribeAbsent(const Pending& pending) const {
       if (++ended <= kMostListed) listed += (ended == 1 ? "" : ", ") + std::to_string(r);
       continue;
     }
-    const Standing& standing = peers_[r].standing;
-    const bool file = standing.blocked == Standing::Blocked::kForFile;
+    const WaitState& wait_state = peers_[r].wait_state;
+    const bool file = wait_state.blocked == WaitState::Blocked::kForFile;
     waits += (waits.empty() ? "rank " : "; rank ") + std::to_string(r) + " waits " +
-             (file ? "for rank 0's file" : "in") + " '" + standing.what +
+             (file ? "for rank 0's file" : "in") + " '" + wait_state.what +
              "' and has no gradients to give";
   }
   if (ended == 0) return waits;
@@ -242,7 +242,7 @@ void Coordinator::Fail(const std::string& name, Code code, const std::string& me
 
 // For people: a rank, and what its script is in, if that is known.
 std::string Coordinator::RankAndDoing(int rank) const {
-  const std::string& doing = peers_[rank].standing.doing;
+  const std::string& doing = peers_[rank].wait_state.doing;
   return "rank " + std::to_string(rank) + (doing.empty() ? "" : ", in " + doing + ",");
 }
 

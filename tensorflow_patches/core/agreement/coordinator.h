@@ -88,7 +88,7 @@ class Coordinator {
     bool joined = false;
     std::string last_name;  // what it announced last
     TimePoint last_time;
-    Standing standing;
+    WaitState wait_state;
   };
 
   void Announce(int rank, const NamedSignature& named, TimePoint now);
@@ -108,9 +108,9 @@ class Coordinator {
   std::string DescribeAbsent(const Pending& pending) const;
 
   // coordinator_waits.cc: ranks that say what they wait for.
-  void TakeStanding(int rank, const Standing& standing);
+  void SetWaitState(int rank, const WaitState& wait_state);
   void Answered(const std::string& name);
-  bool GivesNothing(int rank) const;
+  bool HasNoGradients(int rank) const;
   bool Lacks(const Pending& pending, int rank) const;
   std::vector<const Pending*> WaitsIn(int rank) const;
   bool CannotGoOn(int rank, const std::vector<bool>& stuck) const;

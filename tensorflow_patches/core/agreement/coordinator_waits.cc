@@ -19,33 +19,33 @@ constexpr std::chrono::milliseconds kSettled{500};
 
 }  // namespace
 
-void Coordinator::TakeStanding(int rank, const Standing& standing) {
-  Standing& own = peers_[rank].standing;
-  own = standing;
-  if (own.blocked == Standing::Blocked::kInRequest) {
+void Coordinator::SetWaitState(int rank, const WaitState& wait_state) {
+  WaitState& own = peers_[rank].wait_state;
+  own = wait_state;
+  if (own.blocked == WaitState::Blocked::kInRequest) {
     const auto it = pending_.find(own.what);
     // It was answered while this was on its way.
-    if (it == pending_.end() || !it->second.ready[rank]) own.blocked = Standing::Blocked::kNo;
+    if (it == pending_.end() || !it->second.ready[rank]) own.blocked = WaitState::Blocked::kNo;
   }
-  if (GivesNothing(rank)) CheckAllReady();
+  if (HasNoGradients(rank)) CheckAllReady();
 }
 
 // Whoever was blocked in the request of this name goes on.
 void Coordinator::Answered(const std::string& name) {
   for (Peer& peer : peers_) {
-    Standing& standing = peer.standing;
-    if (standing.blocked == Standing::Blocked::kInRequest && standing.what == name) {
-      standing.blocked = Standing::Blocked::kNo;
+    WaitState& wait_state = peer.wait_state;
+    if (wait_state.blocked == WaitState::Blocked::kInRequest && wait_state.what == name) {
+      wait_state.blocked = WaitState::Blocked::kNo;
     }
   }
 }
 
 // Until rank 0 tells it what ends its wait, it gives no gradients.
-bool Coordinator::GivesNothing(int rank) const {
-  const Standing& standing = peers_[rank].standing;
-  if (!standing.gives_nothing) return false;
-  if (standing.blocked == Standing::Blocked::kForFile) return standing.posts == posts_;
-  return standing.blocked == Standing::Blocked::kInRequest;
+bool Coordinator::HasNoGradients(int rank) const {
+  const WaitState& wait_state = peers_[rank].wait_state;
+  if (!wait_state.has_no_gradients) return false;
+  if (wait_state.blocked == WaitState::Blocked::kForFile) return wait_state.posts == posts_;
+  return wait_state.blocked == WaitState::Blocked::kInRequest;
 }
 
 bool Coordinator::Lacks(const Pending& pending, int rank) const {
@@ -54,17 +54,17 @@ bool Coordinator::Lacks(const Pending& pending, int rank) const {
   const Purpose purpose = pending.named.purpose;
   const bool can_do_without = purpose == Purpose::kBeside ||
                               (purpose == Purpose::kStep && IsGradient(pending.named.signature));
-  return !can_do_without || !GivesNothing(rank);
+  return !can_do_without || !HasNoGradients(rank);
 }
 
 // What keeps `rank` from going on; empty if it may go on by itself.
 std::vector<const Coordinator::Pending*> Coordinator::WaitsIn(int rank) const {
-  const Standing& standing = peers_[rank].standing;
+  const WaitState& wait_state = peers_[rank].wait_state;
   std::vector<const Pending*> found;
-  if (standing.blocked == Standing::Blocked::kInRequest) {
-    found.push_back(&pending_.at(standing.what));
-  } else if (standing.blocked == Standing::Blocked::kNo && standing.still &&
-             standing.answers == answers_) {
+  if (wait_state.blocked == WaitState::Blocked::kInRequest) {
+    found.push_back(&pending_.at(wait_state.what));
+  } else if (wait_state.blocked == WaitState::Blocked::kNo && wait_state.idle &&
+             wait_state.answers == answers_) {
     for (const auto& [name, pending] : pending_) {
       if (pending.ready[rank] && IsWaitedFor(pending.named.purpose)) found.push_back(&pending);
     }

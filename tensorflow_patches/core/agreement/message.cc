@@ -182,26 +182,26 @@ NamedSignature ReadNamed(Reader* r) {
   return named;
 }
 
-void Write(Writer* w, const Standing& standing) {
-  w->Byte(static_cast<uint8_t>(standing.blocked));
-  w->String(standing.what);
-  w->Unsigned(standing.posts);
-  w->Byte(standing.gives_nothing ? 1 : 0);
-  w->Byte(standing.still ? 1 : 0);
-  w->Unsigned(standing.answers);
-  w->String(standing.doing);
+void Write(Writer* w, const WaitState& wait_state) {
+  w->Byte(static_cast<uint8_t>(wait_state.blocked));
+  w->String(wait_state.what);
+  w->Unsigned(wait_state.posts);
+  w->Byte(wait_state.has_no_gradients ? 1 : 0);
+  w->Byte(wait_state.idle ? 1 : 0);
+  w->Unsigned(wait_state.answers);
+  w->String(wait_state.doing);
 }
 
-Standing ReadStanding(Reader* r) {
-  Standing standing;
-  standing.blocked = r->OneOf<Standing::Blocked>(kNumBlocked);
-  standing.what = r->String();
-  standing.posts = r->Unsigned();
-  standing.gives_nothing = r->Byte() != 0;
-  standing.still = r->Byte() != 0;
-  standing.answers = r->Unsigned();
-  standing.doing = r->String();
-  return standing;
+WaitState ReadWaitState(Reader* r) {
+  WaitState wait_state;
+  wait_state.blocked = r->OneOf<WaitState::Blocked>(kNumBlocked);
+  wait_state.what = r->String();
+  wait_state.posts = r->Unsigned();
+  wait_state.has_no_gradients = r->Byte() != 0;
+  wait_state.idle = r->Byte() != 0;
+  wait_state.answers = r->Unsigned();
+  wait_state.doing = r->String();
+  return wait_state;
 }
 
 void Write(Writer* w, const ResponseItem& item) {
@@ -233,7 +233,7 @@ std::string Encode(const ReadyList& ready_list) {
   w.List(ready_list.withdrawn, [&](const std::string& name) { w.String(name); });
   w.Byte(ready_list.joined);
   w.String(ready_list.leaving);
-  w.List(ready_list.standing, [&](const Standing& standing) { Write(&w, standing); });
+  w.List(ready_list.wait_state, [&](const WaitState& wait_state) { Write(&w, wait_state); });
   return w.Take();
 }
 
@@ -250,7 +250,7 @@ bool Decode(const std::string& bytes, ReadyList* ready_list) {
   ready_list->withdrawn = r.List<std::string>([&] { return r.String(); });
   ready_list->joined = r.Byte() != 0;
   ready_list->leaving = r.String();
-  ready_list->standing = r.List<Standing>([&] { return ReadStanding(&r); });
+  ready_list->wait_state = r.List<WaitState>([&] { return ReadWaitState(&r); });
   return r.Finished();
 }
 

@@ -34,23 +34,23 @@ struct KnownGather {
 };
 
 // What the script of a rank does while ranks wait for one another; each replaces the one before.
-struct Standing {
+struct WaitState {
   // What its only thread that uses the engine is blocked in: until that ends, it asks for nothing.
   enum class Blocked : uint8_t { kNo, kInRequest, kForFile };
   Blocked blocked = Blocked::kNo;
-  std::string what;            // the name of the request; the file of rank 0
-  uint64_t posts = 0;          // kForFile: it knows of so many posts, and none has ended its wait
-  bool gives_nothing = false;  // the others average gradients without it meanwhile
-  bool still = false;          // it waits for answers, and its process does nothing else
-  uint64_t answers = 0;        // still: since so many agreements that were no mere posts
-  std::string doing;           // for people: "fit() of model 'm', epoch 2, after 12 steps"
+  std::string what;    // the name of the request; the file of rank 0
+  uint64_t posts = 0;  // kForFile: it knows of so many posts, and none has ended its wait
+  bool has_no_gradients = false;  // the others average gradients without it meanwhile
+  bool idle = false;              // it waits for answers, and its process does nothing else
+  uint64_t answers = 0;           // idle: since so many agreements that were no mere posts
+  std::string doing;              // for people: "fit() of model 'm', epoch 2, after 12 steps"
 
-  bool operator==(const Standing& other) const {
+  bool operator==(const WaitState& other) const {
     return blocked == other.blocked && what == other.what && posts == other.posts &&
-           gives_nothing == other.gives_nothing && still == other.still &&
+           has_no_gradients == other.has_no_gradients && idle == other.idle &&
            answers == other.answers && doing == other.doing;
   }
-  bool operator!=(const Standing& other) const { return !(*this == other); }
+  bool operator!=(const WaitState& other) const { return !(*this == other); }
 };
 inline constexpr int kNumBlocked = 3;
 
@@ -62,11 +62,11 @@ struct ReadyList {
   std::vector<std::string> withdrawn;    // no longer ready here
   bool joined = false;                   // this rank has no more steps; it contributes zeros
   std::string leaving;                   // not empty: this rank stops with an error
-  std::vector<Standing> standing;        // one, if it has changed
+  std::vector<WaitState> wait_state;     // one, if it has changed
 
   bool empty() const {
     return ready.empty() && gathers.empty() && requests.empty() && withdrawn.empty() && !joined &&
-           leaving.empty() && standing.empty();
+           leaving.empty() && wait_state.empty();
   }
 };
 

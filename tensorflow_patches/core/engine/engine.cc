@@ -52,12 +52,12 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
       executor_(&state_, &pending_, careful_.get()),
       negotiator_(&state_, &pending_, &messenger_, &executor_,
                   careful_ != nullptr ? careful_->history() : nullptr),
-      standing_(&state_, &pending_, &negotiator_) {
+      wait_state_reporter_(&state_, &pending_, &negotiator_) {
   if (options_.go_on) {
     const auto changing = static_cast<ChangingTransport*>(transport_.get());
     recovery_ = std::make_unique<Recovery>(
         &state_, Recoverable{changing, careful_.get(), &pending_, &messenger_, &executor_,
-                             &negotiator_, &standing_});
+                             &negotiator_, &wait_state_reporter_});
   }
   const auto loop = [this] { Run(); };
   await_loop_ = options_.start_loop ? options_.start_loop(loop) : StartThread(loop);
@@ -159,7 +159,7 @@ bool Engine::Turn() {
   presence_.CheckCoordinator();
   presence_.CheckPeers();
   CheckGpus();
-  if (state_.ok() && !standing_.TellStanding()) Wait();
+  if (state_.ok() && !wait_state_reporter_.ReportWaitState()) Wait();
   return true;
 }
 
@@ -252,7 +252,7 @@ void Engine::NoteEnd() {
 }
 
 bool Engine::ExchangeMessages(bool news) {
-  standing_.TellThatWaitIsOver();
+  wait_state_reporter_.ReportWaitEnd();
   return state_.ok() && negotiator_.Exchange(news);
 }
 

@@ -25,7 +25,7 @@
 #include "tensorflow_patches/core/engine/presence.h"
 #include "tensorflow_patches/core/engine/published.h"
 #include "tensorflow_patches/core/engine/recovery.h"
-#include "tensorflow_patches/core/engine/standing_reporter.h"
+#include "tensorflow_patches/core/engine/wait_state_reporter.h"
 #include "tensorflow_patches/core/engine/whereabouts.h"
 #include "tensorflow_patches/core/recovery/careful_reduction.h"
 #include "tensorflow_patches/core/request/queue.h"
@@ -132,7 +132,7 @@ class Engine {
   std::unique_ptr<CarefulReduction> careful_ TFMPI_GUARDED_BY(communication_thread_);
   Executor executor_ TFMPI_GUARDED_BY(communication_thread_);
   Negotiator negotiator_ TFMPI_GUARDED_BY(communication_thread_);
-  StandingReporter standing_ TFMPI_GUARDED_BY(communication_thread_);
+  WaitStateReporter wait_state_reporter_ TFMPI_GUARDED_BY(communication_thread_);
   std::unique_ptr<Recovery> recovery_ TFMPI_GUARDED_BY(communication_thread_);
   Drained drained_ TFMPI_GUARDED_BY(communication_thread_);      // while it is taken in
   bool failed_ TFMPI_GUARDED_BY(communication_thread_) = false;  // and every request has ended

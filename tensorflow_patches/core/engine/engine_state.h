@@ -69,11 +69,11 @@ struct EngineState {
 
   // Read after a wait, and every few polls: exact enough for what takes milliseconds.
   TimePoint now;
-  bool joined = false;       // this rank has no more requests
-  bool left = false;         // it stops
-  std::string leaving;       // why
-  bool finished = false;     // every rank has joined
-  bool stood_aside = false;  // this rank has once said that it has no gradients to give
+  bool joined = false;                 // this rank has no more requests
+  bool left = false;                   // it stops
+  std::string leaving;                 // why
+  bool finished = false;               // every rank has joined
+  bool reported_no_gradients = false;  // this rank has once said that it has no gradients to give
   Status failure;
   bool interrupted = false;  // it may be mended: those that are left meet
   bool given_up = false;     // they will not any more

@@ -96,7 +96,7 @@ Status Executor::Resolve(const ResponseItem& item, int contributors) {
   };
   const int size = state_->size(), rank = state_->rank();
   const bool missing = own == nullptr && IsMember(signature, rank);
-  if (missing && ((!state_->joined && !state_->stood_aside) || contributors == size)) {
+  if (missing && ((!state_->joined && !state_->reported_no_gradients) || contributors == size)) {
     return refuse("for which this rank has not asked");
   }
   if (missing && IsGradient(signature)) state_->whereabouts->MissOne();

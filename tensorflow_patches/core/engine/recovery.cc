@@ -225,7 +225,7 @@ void Recovery::BeginAnew() {
   history_->Restart();
   parts_.careful->DivideByWeights();
   parts_.negotiator->Restart();
-  parts_.standing->Restart();
+  parts_.wait_state_reporter->Restart();
   state_->interrupted = false;
   state_->failure = Status();
   parts_.pending->AnnounceAll();

@@ -17,7 +17,7 @@
 #include "tensorflow_patches/core/engine/messenger.h"
 #include "tensorflow_patches/core/engine/negotiator.h"
 #include "tensorflow_patches/core/engine/pending_requests.h"
-#include "tensorflow_patches/core/engine/standing_reporter.h"
+#include "tensorflow_patches/core/engine/wait_state_reporter.h"
 #include "tensorflow_patches/core/recovery/careful_reduction.h"
 #include "tensorflow_patches/core/recovery/changing_transport.h"
 #include "tensorflow_patches/core/recovery/survivors.h"
@@ -32,7 +32,7 @@ struct Recoverable {
   Messenger* messenger;
   Executor* executor;
   Negotiator* negotiator;
-  StandingReporter* standing;
+  WaitStateReporter* wait_state_reporter;
 };
 
 class Recovery {

@@ -43,28 +43,28 @@ void Whereabouts::SetDoing(const std::string& doing) {
   doing_ = doing;
 }
 
-void Whereabouts::WaitForFile(const std::string& file, uint64_t posts, bool gives_nothing) {
+void Whereabouts::WaitForFile(const std::string& file, uint64_t posts, bool has_no_gradients) {
   std::lock_guard<std::mutex> lock(mutex_);
-  file_.blocked = Standing::Blocked::kForFile;
+  file_.blocked = WaitState::Blocked::kForFile;
   file_.what = file;
   file_.posts = posts;
-  file_.gives_nothing = gives_nothing;
+  file_.has_no_gradients = has_no_gradients;
 }
 
 void Whereabouts::FileIsThere() {
   std::lock_guard<std::mutex> lock(mutex_);
-  file_ = Standing();
+  file_ = WaitState();
 }
 
-Standing Whereabouts::Look() const {
+WaitState Whereabouts::Look() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  Standing standing = file_;
-  standing.doing = doing_;
+  WaitState wait_state = file_;
+  wait_state.doing = doing_;
   const int64_t steps = steps_.load(std::memory_order_relaxed);
   if (!doing_.empty() && steps != 0) {
-    standing.doing += ", after " + std::to_string(steps) + (steps == 1 ? " step" : " steps");
+    wait_state.doing += ", after " + std::to_string(steps) + (steps == 1 ? " step" : " steps");
   }
-  return standing;
+  return wait_state;
 }
 
 void Whereabouts::SetNeedsAll(const std::string& why) {

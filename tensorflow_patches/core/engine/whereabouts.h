@@ -24,21 +24,21 @@ class Whereabouts {
 
   // The script's only thread that uses the engine waits for a file of rank 0, though it knows of so
   // many posts. Said again after each look at them.
-  void WaitForFile(const std::string& file, uint64_t posts, bool gives_nothing);
+  void WaitForFile(const std::string& file, uint64_t posts, bool has_no_gradients);
   void FileIsThere();
 
   // More than one thread of the script uses the engine: what one waits for says nothing.
   void SetSeveralThreads(bool several) { several_threads_ = several; }
   bool several_threads() const { return several_threads_; }
 
-  Standing Look() const;
+  WaitState Look() const;
 
   // Not empty: what the script does, and what cannot go on with other ranks.
   void SetNeedsAll(const std::string& why);
   std::string needs_all() const;
 
-  // The others have averaged a gradient while this rank had none to give (Standing): it may give no
-  // more until its variables are theirs again.
+  // The others have averaged a gradient while this rank had none to give (WaitState): it may give
+  // no more until its variables are theirs again.
   void MissOne() { ++missed_; }
   void CaughtUp() { missed_ = 0; }
   uint64_t missed() const { return missed_; }
@@ -49,7 +49,7 @@ class Whereabouts {
   std::atomic<uint64_t> missed_{0};
   mutable std::mutex mutex_;
   std::string doing_;  // guarded by mutex_, as all below
-  Standing file_;      // its wait; kNo: none
+  WaitState file_;     // its wait; kNo: none
   std::string needs_all_;
 };
 

@@ -53,7 +53,7 @@ bool Repeats(const ReadyList& list, const ReadyList& more) {
 }
 
 bool IsPlain(const ReadyList& list) {
-  return list.withdrawn.empty() && !list.joined && list.leaving.empty() && list.standing.empty();
+  return list.withdrawn.empty() && !list.joined && list.leaving.empty() && list.wait_state.empty();
 }
 
 }  // namespace
@@ -92,7 +92,8 @@ void Relay::Take(Announcement said, TimePoint now) {
   if (options_.of_all_ranks && IsPlain(said.list)) return TakePlain(said, now);
   PassAll();
   for (const int rank : said.ranks.ranks()) {
-    const bool quiet = !said.list.standing.empty() && said.list.standing.back().gives_nothing;
+    const bool quiet =
+        !said.list.wait_state.empty() && said.list.wait_state.back().has_no_gradients;
     if (quiet_.Contains(rank)) quiet_.Remove(rank);
     if (said.list.joined && !joined_.Contains(rank)) joined_.Add(RankSet(rank));
     if (quiet && !joined_.Contains(rank)) quiet_.Add(RankSet(rank));

@@ -82,7 +82,7 @@ class Relay {
   int kept_ = 0;  // names with parts
   TimePoint since_;
   RankSet joined_;
-  RankSet quiet_;  // the others average gradients without them (Standing::gives_nothing)
+  RankSet quiet_;  // the others average gradients without them (WaitState::has_no_gradients)
   std::vector<Announcement> due_;
   // Of the last ones in due_, by ranks: what may be added to them.
   std::map<std::vector<RankSet::Run>, size_t> open_;

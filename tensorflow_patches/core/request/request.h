@@ -136,7 +136,7 @@ struct Request {
   // The script's only thread that uses the engine waits for this, and asks for nothing meanwhile.
   bool blocks = false;
   // Such a thread has no gradients to give meanwhile, and the others need not wait for any.
-  bool gives_nothing = false;
+  bool has_no_gradients = false;
 
   // Owned by the submitter, untouched by it until `done` has run. `input` may equal `output`.
   // Broadcast: only `output`, which holds the data on the root.

@@ -200,7 +200,7 @@ TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op, i
   request.signature.shape.assign(shape, shape + dims);
   request.purpose = waits < 0 ? tfmpi::Purpose::kBeside : tfmpi::Purpose::kScript;
   request.blocks = waits > 0;
-  request.gives_nothing = waits == 2;
+  request.has_no_gradients = waits == 2;
   request.input = in;
   request.output = out;
   if (request.signature.kind == tfmpi::OpKind::kAllgather && dims > 0) {
@@ -282,8 +282,9 @@ void tfmpi_set_several_threads(int32_t several) {
 
 uint64_t tfmpi_posts_heard(void) { return GetEngine()->published().posts_heard(); }
 
-int32_t tfmpi_wait_for_file(const char* file, uint64_t posts, int32_t gives_nothing, char* error) {
-  GetEngine()->whereabouts()->WaitForFile(file, posts, gives_nothing != 0);
+int32_t tfmpi_wait_for_file(const char* file, uint64_t posts, int32_t has_no_gradients,
+                            char* error) {
+  GetEngine()->whereabouts()->WaitForFile(file, posts, has_no_gradients != 0);
   return Report(GetEngine()->failure(), error);
 }
 

@@ -124,7 +124,7 @@ TFMPI_API void tfmpi_set_several_threads(int32_t several);
 TFMPI_API uint64_t tfmpi_posts_heard(void);
 // The only thread that uses the library waits for a file of rank 0, though it has looked at so many
 // posts. To be called again after each look. A code: whether the group has failed.
-TFMPI_API int32_t tfmpi_wait_for_file(const char* file, uint64_t posts, int32_t gives_nothing,
+TFMPI_API int32_t tfmpi_wait_for_file(const char* file, uint64_t posts, int32_t has_no_gradients,
                                       char* error);
 TFMPI_API void tfmpi_file_is_there(void);
 // How many gradients the others have averaged without this rank while it waited; and that its

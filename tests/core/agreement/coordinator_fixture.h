@@ -64,27 +64,27 @@ class CoordinatorTest : public ::testing::Test {
     Send(rank, ready_list);
   }
 
-  void Stand(int rank, const Standing& standing) {
+  void ReportState(int rank, const WaitState& wait_state) {
     ReadyList ready_list;
-    ready_list.standing = {standing};
+    ready_list.wait_state = {wait_state};
     Send(rank, ready_list);
   }
 
-  void BlockedIn(int rank, const std::string& name, bool gives_nothing = false) {
-    Standing standing;
-    standing.blocked = Standing::Blocked::kInRequest;
-    standing.what = name;
-    standing.gives_nothing = gives_nothing;
-    standing.doing = doing_;
-    Stand(rank, standing);
+  void BlockedIn(int rank, const std::string& name, bool has_no_gradients = false) {
+    WaitState wait_state;
+    wait_state.blocked = WaitState::Blocked::kInRequest;
+    wait_state.what = name;
+    wait_state.has_no_gradients = has_no_gradients;
+    wait_state.doing = doing_;
+    ReportState(rank, wait_state);
   }
 
-  void Still(int rank, uint64_t answers) {
-    Standing standing;
-    standing.still = true;
-    standing.answers = answers;
-    standing.doing = doing_;
-    Stand(rank, standing);
+  void Idle(int rank, uint64_t answers) {
+    WaitState wait_state;
+    wait_state.idle = true;
+    wait_state.answers = answers;
+    wait_state.doing = doing_;
+    ReportState(rank, wait_state);
   }
 
   void Post(const std::string& key) { coordinator_->Post(key); }

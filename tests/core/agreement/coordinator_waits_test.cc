@@ -69,9 +69,9 @@ TEST_F(DeadlockTest, GradientsCountWhenTheRankIsStill) {
   Ready(0, "x", {1});
   Ready(1, "y", {1});
   EXPECT_EQ(Fatal(), "");
-  Still(0, 0);
+  Idle(0, 0);
   EXPECT_EQ(Fatal(), "") << "rank 1 computes";
-  Still(1, 0);
+  Idle(1, 0);
   ExpectParts(Fatal(), {"rank 0 waits for rank 1 in allreduce 'x'", "allreduce 'y'"});
 }
 
@@ -81,7 +81,7 @@ TEST_F(DeadlockTest, AStillRankAndABlockedOne) {
   Ready(1, "w", {1});
   BlockedIn(0, "evaluation 1");
   EXPECT_EQ(Fatal(), "");
-  Still(1, 0);
+  Idle(1, 0);
   ExpectParts(Fatal(), {"'evaluation 1'", "'w'"});
 }
 
@@ -92,7 +92,7 @@ TEST_F(DeadlockTest, NobodyWaitsInWhatGoesOnBesideTheSteps) {
     ready_list.requests.push_back({"rows", Of(OpKind::kAllgather), 0, purpose});
     Send(0, ready_list);
     Ready(1, "w", {1});
-    for (int rank : {0, 1}) Still(rank, 0);
+    for (int rank : {0, 1}) Idle(rank, 0);
     EXPECT_EQ(Fatal(), "") << "rank 0 may sleep in a callback";
   }
 }
@@ -103,10 +103,10 @@ TEST_F(DeadlockTest, WhatWasSaidBeforeAnAnswerIsOld) {
   EXPECT_EQ(Decide().responses.size(), 1u);
   Ready(0, "x", {1});
   Ready(1, "y", {1});
-  Still(0, 1);
-  Still(1, 0);  // when it had not heard of 'w'
+  Idle(0, 1);
+  Idle(1, 0);  // when it had not heard of 'w'
   EXPECT_EQ(Fatal(), "");
-  Still(1, 1);
+  Idle(1, 1);
   EXPECT_NE(Fatal(), "");
 }
 
@@ -114,7 +114,7 @@ TEST_F(DeadlockTest, WhoAsksForMoreIsNotBlocked) {
   Start(2);
   Ready(0, "x", {1});
   Ready(1, "y", {1});
-  for (int rank : {0, 1}) Still(rank, 0);
+  for (int rank : {0, 1}) Idle(rank, 0);
   Ready(1, "x", {1});
   EXPECT_EQ(Fatal(), "");
 }
@@ -149,13 +149,13 @@ TEST_F(DeadlockTest, ZeroMeansNever) {
 
 class GivesNothingTest : public DeadlockTest {
  protected:
-  void WaitsForFile(int rank, uint64_t posts, bool gives_nothing = true) {
-    Standing standing;
-    standing.blocked = Standing::Blocked::kForFile;
-    standing.what = "model.keras";
-    standing.posts = posts;
-    standing.gives_nothing = gives_nothing;
-    Stand(rank, standing);
+  void WaitsForFile(int rank, uint64_t posts, bool has_no_gradients = true) {
+    WaitState wait_state;
+    wait_state.blocked = WaitState::Blocked::kForFile;
+    wait_state.what = "model.keras";
+    wait_state.posts = posts;
+    wait_state.has_no_gradients = has_no_gradients;
+    ReportState(rank, wait_state);
   }
   int Contributors() {
     const ResponseList response_list = Decide();
@@ -199,7 +199,7 @@ TEST_F(GivesNothingTest, NotAfterAPostThatItHasNotLookedAt) {
 TEST_F(GivesNothingTest, NotOnceItSaysThatItGoesOn) {
   Start(2);
   WaitsForFile(1, 0);
-  Stand(1, Standing());
+  ReportState(1, WaitState());
   Ready(0, "w", {1});
   EXPECT_EQ(Contributors(), 0);
   Ready(1, "w", {1});
@@ -209,7 +209,7 @@ TEST_F(GivesNothingTest, NotOnceItSaysThatItGoesOn) {
 TEST_F(GivesNothingTest, ABarrierIsLeftWhenTheOthersComeToIt) {
   Start(2);
   Ready(1, "b", Of(OpKind::kBarrier));
-  BlockedIn(1, "b", /*gives_nothing=*/true);
+  BlockedIn(1, "b", /*has_no_gradients=*/true);
   Ready(0, "w", {1});
   EXPECT_EQ(Contributors(), 1);
   Ready(0, "b", Of(OpKind::kBarrier));
@@ -261,16 +261,16 @@ TEST_F(GivesNothingTest, OnlyGradientsGoOn) {
   Send(0, ready_list);
   EXPECT_EQ(Contributors(), 0);
   Start(2);
-  WaitsForFile(1, 0, /*gives_nothing=*/false);
+  WaitsForFile(1, 0, /*has_no_gradients=*/false);
   Ready(0, "w", {1});
   EXPECT_EQ(Contributors(), 0);
 }
 
 TEST_F(GivesNothingTest, AStallSaysWhatTheLateRankIsIn) {
   Start(2);
-  Standing standing;
-  standing.doing = "evaluate() of model 'm', after 3 steps";
-  Stand(1, standing);
+  WaitState wait_state;
+  wait_state.doing = "evaluate() of model 'm', after 3 steps";
+  ReportState(1, wait_state);
   Ready(0, "w", {1});
   Advance(seconds(61));
   Decide();

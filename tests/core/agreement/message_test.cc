@@ -69,16 +69,16 @@ class MessageTest : public TimedTest {
     return named;
   }
 
-  Standing MakeStanding() {
-    Standing standing;
-    standing.blocked = static_cast<Standing::Blocked>(Number(kNumBlocked));
-    standing.what = Text();
-    standing.posts = static_cast<uint64_t>(Integer());
-    standing.gives_nothing = Number(2) == 1;
-    standing.still = Number(2) == 1;
-    standing.answers = static_cast<uint64_t>(Integer());
-    standing.doing = Text();
-    return standing;
+  WaitState MakeWaitState() {
+    WaitState wait_state;
+    wait_state.blocked = static_cast<WaitState::Blocked>(Number(kNumBlocked));
+    wait_state.what = Text();
+    wait_state.posts = static_cast<uint64_t>(Integer());
+    wait_state.has_no_gradients = Number(2) == 1;
+    wait_state.idle = Number(2) == 1;
+    wait_state.answers = static_cast<uint64_t>(Integer());
+    wait_state.doing = Text();
+    return wait_state;
   }
 
   ReadyList MakeReadyList() {
@@ -94,7 +94,7 @@ class MessageTest : public TimedTest {
     for (int i = Number(5); i > 0; --i) ready_list.withdrawn.push_back(Text());
     ready_list.joined = Number(2) == 1;
     if (Number(4) == 0) ready_list.leaving = Text();
-    if (Number(4) == 0) ready_list.standing = {MakeStanding()};
+    if (Number(4) == 0) ready_list.wait_state = {MakeWaitState()};
     return ready_list;
   }
 
@@ -144,7 +144,7 @@ void ExpectEqual(const ReadyList& a, const ReadyList& b) {
   EXPECT_EQ(a.withdrawn, b.withdrawn);
   EXPECT_EQ(a.joined, b.joined);
   EXPECT_EQ(a.leaving, b.leaving);
-  EXPECT_TRUE(a.standing == b.standing);
+  EXPECT_TRUE(a.wait_state == b.wait_state);
 }
 
 void ExpectEqual(const Response& a, const Response& b) {

@@ -33,7 +33,7 @@ std::string Describe(const std::vector<Announcement>& announcements) {
     for (const std::string& name : one.list.withdrawn) text += " -" + name;
     if (one.list.joined) text += " joined";
     if (!one.list.leaving.empty()) text += " leaves";
-    if (!one.list.standing.empty()) text += " stands";
+    if (!one.list.wait_state.empty()) text += " waits";
   }
   return text;
 }
@@ -171,10 +171,10 @@ TEST_F(RelayTest, WhoHasJoinedOrGivesNothingIsNotWaitedFor) {
   Ready({0}, {1});
   EXPECT_EQ(Due(), "");
   list = ReadyList();
-  list.standing.resize(1);
-  list.standing[0].gives_nothing = true;
+  list.wait_state.resize(1);
+  list.wait_state[0].has_no_gradients = true;
   Say(1, list);
-  EXPECT_EQ(Due(), "0: #1; 1: stands");
+  EXPECT_EQ(Due(), "0: #1; 1: waits");
   Ready({0}, {2});
   EXPECT_EQ(Due(), "0: #2");
   Ready({1}, {3});

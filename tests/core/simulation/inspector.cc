@@ -127,9 +127,9 @@ uint64_t Inspector::Of(const Coordinator& coordinator) {
   for (const auto& one : coordinator.agreed_) hash = All(hash, of_pending(one));
   for (const auto& named : coordinator.by_id_) hash = All(hash, HashOf(named));
   for (const auto& peer : coordinator.peers_) {
-    const Standing& standing = peer.standing;
-    hash = All(hash, peer.joined, standing.blocked, HashOf(standing.what), standing.still,
-               standing.gives_nothing);
+    const WaitState& wait_state = peer.wait_state;
+    hash = All(hash, peer.joined, wait_state.blocked, HashOf(wait_state.what), wait_state.idle,
+               wait_state.has_no_gradients);
   }
   return All(hash, pending, answered, HashOf(coordinator.last_stall_check_));
 }

@@ -87,7 +87,7 @@ class Simulation final : public Clock::World {
   void Point(int where = 0);
   // By a script. False if the deadline has passed.
   bool WaitUntil(const std::function<bool()>& there, TimePoint deadline = TimePoint::max());
-  void Stand(int where) { current_->where = where; }
+  void CurrentWaitState(int where) { current_->where = where; }
   // For Fingerprint, by a script: what it has done, or seen, and goes on by. Of what stands in
   // Done, the order does not count.
   void Note(uint64_t what);

@@ -3,8 +3,8 @@
 //
 // Communication thread.
 
-#ifndef TFMPI_CORE_ENGINE_STANDING_REPORTER_H_
-#define TFMPI_CORE_ENGINE_STANDING_REPORTER_H_
+#ifndef TFMPI_CORE_ENGINE_WAIT_STATE_REPORTER_H_
+#define TFMPI_CORE_ENGINE_WAIT_STATE_REPORTER_H_
 
 #include "tensorflow_patches/core/engine/engine_state.h"
 #include "tensorflow_patches/core/engine/negotiator.h"
@@ -12,32 +12,32 @@
 
 namespace tfmpi {
 
-class StandingReporter {
+class WaitStateReporter {
  public:
   // All outlive it.
-  StandingReporter(EngineState* state, const PendingRequests* pending, Negotiator* negotiator)
+  WaitStateReporter(EngineState* state, const PendingRequests* pending, Negotiator* negotiator)
       : state_(state), pending_(pending), negotiator_(negotiator) {}
 
   // In each turn in which there is nothing else to do. Tells, and returns true, if the coordinator
   // does not know. No word of it is a vote, or ends one.
-  bool TellStanding();
+  bool ReportWaitState();
   // Before anything else is said: the coordinator must hear that a wait is over before it hears
   // what comes after it.
-  void TellThatWaitIsOver();
+  void ReportWaitEnd();
   // The coordinator is another one, and knows nothing.
   void Restart();
 
  private:
-  Standing Stand();
+  WaitState CurrentWaitState();
 
   EngineState* const state_;
   const PendingRequests* const pending_;
   Negotiator* const negotiator_;
-  Standing told_standing_;
-  int64_t asked_ = 0;   // so often had rank 0 asked, when it was told last, what the ranks do
-  TimePoint stood_at_;  // when this rank looked at that last
+  WaitState reported_;
+  int64_t asked_ = 0;     // so often had rank 0 asked, when it was told last, what the ranks do
+  TimePoint checked_at_;  // when this rank looked at that last
 };
 
 }  // namespace tfmpi
 
-#endif  // TFMPI_CORE_ENGINE_STANDING_REPORTER_H_
+#endif  // TFMPI_CORE_ENGINE_WAIT_STATE_REPORTER_H_

@@ -12,9 +12,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-class StandingTest : public TimedTest {
+class WaitStateTest : public TimedTest {
  protected:
-  StandingTest() { options_.coordinator.deadlock_timeout = milliseconds(700); }
+  WaitStateTest() { options_.coordinator.deadlock_timeout = milliseconds(700); }
 
   // An average over one element, which holds `value`.
   Ending Give(Engine& engine, const std::string& name, float* value, bool blocks = false) {
@@ -36,7 +36,7 @@ class StandingTest : public TimedTest {
   EngineOptions options_ = TestOptions();
 };
 
-TEST_F(StandingTest, ACrossingOfCallsEndsWithBothNames) {
+TEST_F(WaitStateTest, ACrossingOfCallsEndsWithBothNames) {
   Ranks ranks(2, options_);
   ranks[1].whereabouts()->SetDoing("evaluate() of model 'm'");
   *ranks[1].whereabouts()->steps() = 2;
@@ -53,7 +53,7 @@ TEST_F(StandingTest, ACrossingOfCallsEndsWithBothNames) {
   EXPECT_NE(ranks[1].failure().message().find("'x'"), std::string::npos);
 }
 
-TEST_F(StandingTest, ACrossingOfGradientsEndsWhenNothingElseHappens) {
+TEST_F(WaitStateTest, ACrossingOfGradientsEndsWhenNothingElseHappens) {
   Ranks ranks(3, options_);
   float values[3] = {};
   Ending x = Give(ranks[0], "x", &values[0]);
@@ -66,7 +66,7 @@ TEST_F(StandingTest, ACrossingOfGradientsEndsWhenNothingElseHappens) {
 }
 
 // As where a rank computes the one and the other the other first.
-TEST_F(StandingTest, NoAlarmWhileARankComputes) {
+TEST_F(WaitStateTest, NoAlarmWhileARankComputes) {
   Ranks ranks(2, options_);
   float values[4] = {1, 2, 3, 4};
   Ending x = Give(ranks[0], "x", &values[0]);
@@ -82,7 +82,7 @@ TEST_F(StandingTest, NoAlarmWhileARankComputes) {
   ranks.JoinAll();
 }
 
-TEST_F(StandingTest, NoAlarmWhileARankSleeps) {
+TEST_F(WaitStateTest, NoAlarmWhileARankSleeps) {
   Ranks ranks(2, options_);
   float values[2] = {1, 2};
   Ending early = Give(ranks[0], "x", &values[0], /*blocks=*/true);
@@ -94,7 +94,7 @@ TEST_F(StandingTest, NoAlarmWhileARankSleeps) {
   ranks.JoinAll();
 }
 
-TEST_F(StandingTest, NoAlarmWhereSeveralThreadsAskForSomething) {
+TEST_F(WaitStateTest, NoAlarmWhereSeveralThreadsAskForSomething) {
   Ranks ranks(2, options_);
   float values[4] = {1, 2, 3, 4};
   for (int rank : {0, 1}) ranks[rank].whereabouts()->SetSeveralThreads(true);
@@ -107,7 +107,7 @@ TEST_F(StandingTest, NoAlarmWhereSeveralThreadsAskForSomething) {
   ranks.JoinAll();
 }
 
-TEST_F(StandingTest, WhoWaitsForAFileHoldsUpNoGradient) {
+TEST_F(WaitStateTest, WhoWaitsForAFileHoldsUpNoGradient) {
   Ranks ranks(2, options_);
   float values[2] = {1, 2};
   for (int step = 0; step < 20; ++step) {
@@ -138,7 +138,7 @@ TEST_F(StandingTest, WhoWaitsForAFileHoldsUpNoGradient) {
 }
 
 // The wait has ended with a post, and the gradient that follows counts, however late it comes.
-TEST_F(StandingTest, NoGradientIsLostWhereAWaitEnds) {
+TEST_F(WaitStateTest, NoGradientIsLostWhereAWaitEnds) {
   Ranks ranks(2, options_);
   for (int step = 0; step < 50; ++step) {
     float values[2] = {1, 2};
@@ -158,10 +158,10 @@ TEST_F(StandingTest, NoGradientIsLostWhereAWaitEnds) {
   ranks.JoinAll();
 }
 
-TEST_F(StandingTest, WhoIsInABarrierHoldsUpNoGradient) {
+TEST_F(WaitStateTest, WhoIsInABarrierHoldsUpNoGradient) {
   Ranks ranks(2, options_);
   Request barrier = MakeBarrier("b");
-  barrier.blocks = barrier.gives_nothing = true;
+  barrier.blocks = barrier.has_no_gradients = true;
   Ending waits = Submit(ranks[1], std::move(barrier));
   for (int step = 0; step < 3; ++step) {
     float value = 7;
