@@ -40,7 +40,7 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
                                : std::move(transport)),
       options_(std::move(options)),
       queue_([this] { this->transport()->Wake(); }),
-      state_(transport_.get(), &options_, &published_, &whereabouts_),
+      state_(transport_.get(), &options_, &published_, &script_state_),
       pending_(&state_,
                [this] {
                  communication_thread_.AssertMine();
@@ -221,7 +221,8 @@ Status Engine::Accept(Request* request) {
                                               std::to_string(state_.size()));
   }
   // A rank whose variables are no longer the others' must not train on as if they were.
-  if (whereabouts_.missed() != 0 && request->purpose == Purpose::kStep && IsGradient(signature)) {
+  if (script_state_.missed_gradients() != 0 && request->purpose == Purpose::kStep &&
+      IsGradient(signature)) {
     return Status(
         Code::kFailedPrecondition,
         state_.Me() + " gives the gradient '" + request->name +

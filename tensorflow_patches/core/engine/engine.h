@@ -25,8 +25,8 @@
 #include "tensorflow_patches/core/engine/presence.h"
 #include "tensorflow_patches/core/engine/published.h"
 #include "tensorflow_patches/core/engine/recovery.h"
+#include "tensorflow_patches/core/engine/script_state.h"
 #include "tensorflow_patches/core/engine/wait_state_reporter.h"
-#include "tensorflow_patches/core/engine/whereabouts.h"
 #include "tensorflow_patches/core/recovery/careful_reduction.h"
 #include "tensorflow_patches/core/request/queue.h"
 #include "tensorflow_patches/core/request/request.h"
@@ -63,7 +63,7 @@ class Engine {
   void Post(const std::string& key);
 
   // What the script says of itself. Any thread.
-  Whereabouts* whereabouts() { return &whereabouts_; }
+  ScriptState* script_state() { return &script_state_; }
   // Posts that this rank has been told of, or on rank 0 has posted; why nothing can be communicated
   // any more; counts. Any thread. In `done` the generation is that of the group whose result it is.
   const Published& published() const { return published_; }
@@ -120,7 +120,7 @@ class Engine {
   const EngineOptions options_;
   Queue queue_;
   Published published_;
-  Whereabouts whereabouts_;
+  ScriptState script_state_;
   std::atomic<bool> ended_{false};
 
   // Each knows those above it.

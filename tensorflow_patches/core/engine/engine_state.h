@@ -10,7 +10,7 @@
 
 #include "tensorflow_patches/core/engine/options.h"
 #include "tensorflow_patches/core/engine/published.h"
-#include "tensorflow_patches/core/engine/whereabouts.h"
+#include "tensorflow_patches/core/engine/script_state.h"
 #include "tensorflow_patches/core/observability/stats.h"
 #include "tensorflow_patches/core/transport/membership.h"
 #include "tensorflow_patches/core/transport/transport.h"
@@ -20,11 +20,11 @@ namespace tfmpi {
 struct EngineState {
   // All outlive it.
   EngineState(Transport* transport, const EngineOptions* options, Published* published,
-              Whereabouts* whereabouts)
+              ScriptState* script_state)
       : transport(transport),
         options(*options),
         published(published),
-        whereabouts(whereabouts),
+        script_state(script_state),
         stats(options->stats) {}
 
   int rank() const { return transport->topology().rank; }
@@ -63,7 +63,7 @@ struct EngineState {
   Transport* const transport;
   const EngineOptions& options;
   Published* const published;
-  Whereabouts* const whereabouts;
+  ScriptState* const script_state;
   CommunicationStats stats;
   Stillness stillness;
 

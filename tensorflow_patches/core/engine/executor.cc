@@ -99,7 +99,7 @@ Status Executor::Resolve(const ResponseItem& item, int contributors) {
   if (missing && ((!state_->joined && !state_->reported_no_gradients) || contributors == size)) {
     return refuse("for which this rank has not asked");
   }
-  if (missing && IsGradient(signature)) state_->whereabouts->MissOne();
+  if (missing && IsGradient(signature)) state_->script_state->CountMissedGradient();
   const bool gathers = GathersRows(signature.kind);
   if (item.rows.size() != static_cast<size_t>(gathers ? size : 0)) {
     return refuse("with the rows of " + std::to_string(item.rows.size()) + " ranks");

@@ -118,7 +118,7 @@ Report Recovery::ReportOfThis() {
       if (signature.kind == OpKind::kBroadcast) report.roots.push_back(signature.root);
     }
   });
-  report.needs_all = state_->whereabouts->needs_all();
+  report.needs_all = state_->script_state->needs_all();
   return report;
 }
 
@@ -167,7 +167,7 @@ void Recovery::GoOn(std::unique_ptr<Transport> next, const Reunion& reunion) {
   BeginAnew();
   if (state_->rank() != 0 || !state_->options.log) return;
   const size_t left = reunion.reports.size();
-  const std::string doing = state_->whereabouts->Look().doing;
+  const std::string doing = state_->script_state->Snapshot().doing;
   state_->options.log(deaths + (doing.empty() ? "" : ", in " + doing) + "; " +
                       std::to_string(left) + (left == 1 ? " rank goes on" : " ranks go on") +
                       ", and averages are over these. All of them have what was averaged before (" +

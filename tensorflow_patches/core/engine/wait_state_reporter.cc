@@ -13,8 +13,8 @@ void WaitStateReporter::Restart() {
 WaitState WaitStateReporter::CurrentWaitState() {
   // Shorter waits need no word.
   constexpr std::chrono::milliseconds kLong{300};
-  const Whereabouts& whereabouts = *state_->whereabouts;
-  WaitState wait_state = whereabouts.Look();
+  const ScriptState& script_state = *state_->script_state;
+  WaitState wait_state = script_state.Snapshot();
   const NameTable::Entry* entry = nullptr;
   int waits = 0;
   pending_->names().ForEachPending([&](const NameTable::Entry& pending) {
@@ -25,7 +25,7 @@ WaitState WaitStateReporter::CurrentWaitState() {
     }
   });
   wait_state.has_no_gradients &= waits == 0;
-  if (wait_state.blocked != WaitState::Blocked::kNo || whereabouts.several_threads())
+  if (wait_state.blocked != WaitState::Blocked::kNo || script_state.several_threads())
     return wait_state;
   if (waits == 1 && entry->submissions.front().request.blocks) {
     if (!entry->told || state_->now - entry->announced < kLong) return wait_state;

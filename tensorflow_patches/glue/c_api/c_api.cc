@@ -158,7 +158,7 @@ uint64_t tfmpi_generation(void) {
 }
 
 void tfmpi_set_needs_all(const char* why) {
-  if (Engine* const engine = GetEngine()) engine->whereabouts()->SetNeedsAll(why);
+  if (Engine* const engine = GetEngine()) engine->script_state()->SetNeedsAll(why);
 }
 
 const char* tfmpi_transport(void) {
@@ -268,37 +268,37 @@ void tfmpi_posted_value(const char* key, int64_t number, char* out, int32_t byte
 }
 
 void tfmpi_set_doing(const char* doing) {
-  if (Engine* const engine = GetEngine()) engine->whereabouts()->SetDoing(doing);
+  if (Engine* const engine = GetEngine()) engine->script_state()->SetDoing(doing);
 }
 
 int64_t* tfmpi_steps(void) {
   static_assert(sizeof(std::atomic<int64_t>) == sizeof(int64_t), "ctypes writes it");
-  return reinterpret_cast<int64_t*>(GetEngine()->whereabouts()->steps());
+  return reinterpret_cast<int64_t*>(GetEngine()->script_state()->steps());
 }
 
 void tfmpi_set_several_threads(int32_t several) {
-  if (Engine* const engine = GetEngine()) engine->whereabouts()->SetSeveralThreads(several != 0);
+  if (Engine* const engine = GetEngine()) engine->script_state()->SetSeveralThreads(several != 0);
 }
 
 uint64_t tfmpi_posts_heard(void) { return GetEngine()->published().posts_heard(); }
 
 int32_t tfmpi_wait_for_file(const char* file, uint64_t posts, int32_t has_no_gradients,
                             char* error) {
-  GetEngine()->whereabouts()->WaitForFile(file, posts, has_no_gradients != 0);
+  GetEngine()->script_state()->BeginFileWait(file, posts, has_no_gradients != 0);
   return Report(GetEngine()->failure(), error);
 }
 
 void tfmpi_file_is_there(void) {
-  if (Engine* const engine = GetEngine()) engine->whereabouts()->FileIsThere();
+  if (Engine* const engine = GetEngine()) engine->script_state()->EndFileWait();
 }
 
 uint64_t tfmpi_missed(void) {
   Engine* const engine = GetEngine();
-  return engine != nullptr ? engine->whereabouts()->missed() : 0;
+  return engine != nullptr ? engine->script_state()->missed_gradients() : 0;
 }
 
 void tfmpi_caught_up(void) {
-  if (Engine* const engine = GetEngine()) engine->whereabouts()->CaughtUp();
+  if (Engine* const engine = GetEngine()) engine->script_state()->ClearMissedGradients();
 }
 
 void tfmpi_declare_variable(const char* container, const char* name, const char* scope) {

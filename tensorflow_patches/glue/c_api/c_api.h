@@ -113,7 +113,7 @@ TFMPI_API int64_t tfmpi_posted(const char* key);
 // Writes what the `number`-th post of this key, from 0, said after a line break, cut to `bytes`.
 TFMPI_API void tfmpi_posted_value(const char* key, int64_t number, char* out, int32_t bytes);
 
-// What the script does, for the other ranks' messages; see core/engine/whereabouts.h. The thread
+// What the script does, for the other ranks' messages; see core/engine/script_state.h. The thread
 // that does it.
 TFMPI_API void tfmpi_set_doing(const char* doing);
 // How many steps of that have been done, to be written by that thread. Lives as long as the

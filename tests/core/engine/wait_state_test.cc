@@ -38,8 +38,8 @@ class WaitStateTest : public TimedTest {
 
 TEST_F(WaitStateTest, ACrossingOfCallsEndsWithBothNames) {
   Ranks ranks(2, options_);
-  ranks[1].whereabouts()->SetDoing("evaluate() of model 'm'");
-  *ranks[1].whereabouts()->steps() = 2;
+  ranks[1].script_state()->SetDoing("evaluate() of model 'm'");
+  *ranks[1].script_state()->steps() = 2;
   float values[2] = {};
   const TimePoint start = Clock::now();
   Ending x = Give(ranks[0], "x", &values[0], /*blocks=*/true);
@@ -97,7 +97,7 @@ TEST_F(WaitStateTest, NoAlarmWhileARankSleeps) {
 TEST_F(WaitStateTest, NoAlarmWhereSeveralThreadsAskForSomething) {
   Ranks ranks(2, options_);
   float values[4] = {1, 2, 3, 4};
-  for (int rank : {0, 1}) ranks[rank].whereabouts()->SetSeveralThreads(true);
+  for (int rank : {0, 1}) ranks[rank].script_state()->SetSeveralThreads(true);
   Ending x = Give(ranks[0], "x", &values[0]);
   Ending y = Give(ranks[1], "y", &values[1], /*blocks=*/true);
   std::this_thread::sleep_for(seconds(3));
@@ -116,12 +116,12 @@ TEST_F(WaitStateTest, WhoWaitsForAFileHoldsUpNoGradient) {
     if (step == 0) {  // later it may be answered at once: rank 1 still waits
       EXPECT_EQ(alone.wait_for(milliseconds(50)), std::future_status::timeout);
     }
-    ranks[1].whereabouts()->WaitForFile("model.keras", ranks[1].published().posts_heard(), true);
+    ranks[1].script_state()->BeginFileWait("model.keras", ranks[1].published().posts_heard(), true);
     ASSERT_TRUE(Await(alone).ok());
     EXPECT_EQ(values[0], 7) << "divided by those that give something";
   }
-  ranks[1].whereabouts()->FileIsThere();
-  EXPECT_EQ(ranks[1].whereabouts()->missed(), 20u);
+  ranks[1].script_state()->EndFileWait();
+  EXPECT_EQ(ranks[1].script_state()->missed_gradients(), 20u);
   // Its variables are no longer those of rank 0.
   Ending refused = Give(ranks[1], "w", &values[1]);
   const Status status = Await(refused);
@@ -129,7 +129,7 @@ TEST_F(WaitStateTest, WhoWaitsForAFileHoldsUpNoGradient) {
   EXPECT_NE(status.message().find("broadcast_variables"), std::string::npos) << status.message();
   Ending meeting[2] = {Submit(ranks[0], MakeBarrier("b")), Submit(ranks[1], MakeBarrier("b"))};
   for (Ending& ending : meeting) EXPECT_TRUE(Await(ending).ok()) << "all else goes on";
-  ranks[1].whereabouts()->CaughtUp();
+  ranks[1].script_state()->ClearMissedGradients();
   values[0] = 1, values[1] = 2;
   Ending both[2] = {Give(ranks[0], "w", &values[0]), Give(ranks[1], "w", &values[1])};
   for (Ending& ending : both) EXPECT_TRUE(Await(ending).ok());
@@ -142,19 +142,19 @@ TEST_F(WaitStateTest, NoGradientIsLostWhereAWaitEnds) {
   Ranks ranks(2, options_);
   for (int step = 0; step < 50; ++step) {
     float values[2] = {1, 2};
-    ranks[1].whereabouts()->WaitForFile("f", ranks[1].published().posts_heard(), true);
+    ranks[1].script_state()->BeginFileWait("f", ranks[1].published().posts_heard(), true);
     if (step % 2 == 0) std::this_thread::sleep_for(milliseconds(step));
     ranks[0].Post("saves");
     Ending early = Give(ranks[0], "w", &values[0]);
     while (ranks[1].published().Posted("saves") == step) std::this_thread::yield();
     if (step % 3 == 0) std::this_thread::sleep_for(milliseconds(30));
-    ranks[1].whereabouts()->FileIsThere();
+    ranks[1].script_state()->EndFileWait();
     Ending late = Give(ranks[1], "w", &values[1]);
     ASSERT_TRUE(Await(early).ok());
     ASSERT_TRUE(Await(late).ok());
     ASSERT_EQ(values[0], 1.5) << "step " << step;
   }
-  EXPECT_EQ(ranks[1].whereabouts()->missed(), 0u);
+  EXPECT_EQ(ranks[1].script_state()->missed_gradients(), 0u);
   ranks.JoinAll();
 }
 

@@ -1,4 +1,4 @@
-#include "tensorflow_patches/core/engine/whereabouts.h"
+#include "tensorflow_patches/core/engine/script_state.h"
 
 #include <dirent.h>
 #include <sys/resource.h>
@@ -38,12 +38,12 @@ char StateOf(const char* thread) {
 
 }  // namespace
 
-void Whereabouts::SetDoing(const std::string& doing) {
+void ScriptState::SetDoing(const std::string& doing) {
   std::lock_guard<std::mutex> lock(mutex_);
   doing_ = doing;
 }
 
-void Whereabouts::WaitForFile(const std::string& file, uint64_t posts, bool has_no_gradients) {
+void ScriptState::BeginFileWait(const std::string& file, uint64_t posts, bool has_no_gradients) {
   std::lock_guard<std::mutex> lock(mutex_);
   file_.blocked = WaitState::Blocked::kForFile;
   file_.what = file;
@@ -51,12 +51,12 @@ void Whereabouts::WaitForFile(const std::string& file, uint64_t posts, bool has_
   file_.has_no_gradients = has_no_gradients;
 }
 
-void Whereabouts::FileIsThere() {
+void ScriptState::EndFileWait() {
   std::lock_guard<std::mutex> lock(mutex_);
   file_ = WaitState();
 }
 
-WaitState Whereabouts::Look() const {
+WaitState ScriptState::Snapshot() const {
   std::lock_guard<std::mutex> lock(mutex_);
   WaitState wait_state = file_;
   wait_state.doing = doing_;
@@ -67,12 +67,12 @@ WaitState Whereabouts::Look() const {
   return wait_state;
 }
 
-void Whereabouts::SetNeedsAll(const std::string& why) {
+void ScriptState::SetNeedsAll(const std::string& why) {
   std::lock_guard<std::mutex> lock(mutex_);
   needs_all_ = why;
 }
 
-std::string Whereabouts::needs_all() const {
+std::string ScriptState::needs_all() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return needs_all_;
 }

@@ -1,8 +1,8 @@
 // What this rank's script does while the ranks wait, and what it needs of them: what it says
 // itself, and what its process shows.
 
-#ifndef TFMPI_CORE_ENGINE_WHEREABOUTS_H_
-#define TFMPI_CORE_ENGINE_WHEREABOUTS_H_
+#ifndef TFMPI_CORE_ENGINE_SCRIPT_STATE_H_
+#define TFMPI_CORE_ENGINE_SCRIPT_STATE_H_
 
 #include <atomic>
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace tfmpi {
 
 // Any thread.
-class Whereabouts {
+class ScriptState {
  public:
   // For people: "fit() of model 'm', epoch 2"; empty: nothing is known.
   void SetDoing(const std::string& doing);
@@ -24,14 +24,14 @@ class Whereabouts {
 
   // The script's only thread that uses the engine waits for a file of rank 0, though it knows of so
   // many posts. Said again after each look at them.
-  void WaitForFile(const std::string& file, uint64_t posts, bool has_no_gradients);
-  void FileIsThere();
+  void BeginFileWait(const std::string& file, uint64_t posts, bool has_no_gradients);
+  void EndFileWait();
 
   // More than one thread of the script uses the engine: what one waits for says nothing.
   void SetSeveralThreads(bool several) { several_threads_ = several; }
   bool several_threads() const { return several_threads_; }
 
-  WaitState Look() const;
+  WaitState Snapshot() const;
 
   // Not empty: what the script does, and what cannot go on with other ranks.
   void SetNeedsAll(const std::string& why);
@@ -39,14 +39,14 @@ class Whereabouts {
 
   // The others have averaged a gradient while this rank had none to give (WaitState): it may give
   // no more until its variables are theirs again.
-  void MissOne() { ++missed_; }
-  void CaughtUp() { missed_ = 0; }
-  uint64_t missed() const { return missed_; }
+  void CountMissedGradient() { ++missed_gradients_; }
+  void ClearMissedGradients() { missed_gradients_ = 0; }
+  uint64_t missed_gradients() const { return missed_gradients_; }
 
  private:
   std::atomic<int64_t> steps_{0};
   std::atomic<bool> several_threads_{false};
-  std::atomic<uint64_t> missed_{0};
+  std::atomic<uint64_t> missed_gradients_{0};
   mutable std::mutex mutex_;
   std::string doing_;  // guarded by mutex_, as all below
   WaitState file_;     // its wait; kNo: none
@@ -80,4 +80,4 @@ class Stillness {
 
 }  // namespace tfmpi
 
-#endif  // TFMPI_CORE_ENGINE_WHEREABOUTS_H_
+#endif  // TFMPI_CORE_ENGINE_SCRIPT_STATE_H_
