@@ -65,7 +65,7 @@ struct EngineState {
   Published* const published;
   ScriptState* const script_state;
   CommunicationStats stats;
-  Stillness stillness;
+  IdleDetector idle_detector;
 
   // Read after a wait, and every few polls: exact enough for what takes milliseconds.
   TimePoint now;

@@ -23,7 +23,7 @@ Status Withdrawn(const std::string& name) {
 }
 
 void PendingRequests::Add(Submission&& submission) {
-  state_->stillness.Stir(state_->now);
+  state_->idle_detector.Reset(state_->now);
   state_->stats.Submitted(submission.request);
   NameTable::Entry* const entry = names_.Add(std::move(submission));
   if (entry->submissions.size() == 1) Announce(entry);
@@ -83,7 +83,7 @@ void PendingRequests::WithdrawAhead() {
 
 void PendingRequests::Complete(NameTable::Entry* entry, const Status& status) {
   Submission submission;
-  state_->stillness.Stir(state_->now);
+  state_->idle_detector.Reset(state_->now);
   told_ -= entry->told;
   entry->told = false;
   // A wish to withdraw it that was not sent would be taken for one of the next request's.

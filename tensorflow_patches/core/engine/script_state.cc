@@ -77,12 +77,12 @@ std::string ScriptState::needs_all() const {
   return needs_all_;
 }
 
-void Stillness::Stir(TimePoint now) {
+void IdleDetector::Reset(TimePoint now) {
   since_ = now;
   measured_ = false;
 }
 
-bool Stillness::Lasts(TimePoint now, Clock::duration patience) {
+bool IdleDetector::IsIdleFor(TimePoint now, Clock::duration patience) {
   if (now - since_ < kBetweenLooks || !Clock::IsReal()) return false;
   const Clock::duration between = now - measured_at_;
   if (!measured_ || between >= kBetweenLooks) {
@@ -91,7 +91,7 @@ bool Stillness::Lasts(TimePoint now, Clock::duration patience) {
     // After a pause this thread may have been held up, and the others with it.
     const bool nothing = measured_ && between < 5 * kBetweenLooks &&
                          usage.blocks == usage_.blocks && usage.seconds - usage_.seconds <= most &&
-                         !OthersRun();
+                         !OtherThreadsRun();
     if (!nothing) since_ = now;
     usage_ = usage;
     measured_ = true;
@@ -100,7 +100,7 @@ bool Stillness::Lasts(TimePoint now, Clock::duration patience) {
   return now - since_ >= patience;
 }
 
-Stillness::Usage Stillness::Measure() {
+IdleDetector::Usage IdleDetector::Measure() {
   Usage usage;
   usage.seconds = Seconds(CLOCK_PROCESS_CPUTIME_ID) - Seconds(CLOCK_THREAD_CPUTIME_ID);
   rusage resources = {};
@@ -110,7 +110,7 @@ Stillness::Usage Stillness::Measure() {
 }
 
 // Whether another thread could run, or waits for a disk.
-bool Stillness::OthersRun() {
+bool IdleDetector::OtherThreadsRun() {
   const std::unique_ptr<DIR, int (*)(DIR*)> threads(opendir("/proc/self/task"), closedir);
   if (threads == nullptr) return false;
   const long own = syscall(SYS_gettid);

@@ -57,12 +57,12 @@ class ScriptState {
 // that could run, nothing read or written. A script that sleeps is still, too.
 //
 // Communication thread.
-class Stillness {
+class IdleDetector {
  public:
-  // Something has come or gone: the stillness begins anew.
-  void Stir(TimePoint now);
+  // Something has come or gone: the idle_detector begins anew.
+  void Reset(TimePoint now);
   // Whether it has lasted so long. To be asked often; looks a few times in a second.
-  bool Lasts(TimePoint now, Clock::duration patience);
+  bool IsIdleFor(TimePoint now, Clock::duration patience);
 
  private:
   struct Usage {
@@ -70,7 +70,7 @@ class Stillness {
     int64_t blocks = 0;  // read and written, page faults included
   };
   static Usage Measure();
-  static bool OthersRun();
+  static bool OtherThreadsRun();
 
   TimePoint since_;
   TimePoint measured_at_;

@@ -36,8 +36,9 @@ WaitState WaitStateReporter::CurrentWaitState() {
   }
   const Clock::duration patience = state_->options.coordinator.deadlock_timeout;
   if (waits == 0 || patience.count() == 0) {
-    state_->stillness.Stir(state_->now);
-  } else if (pending_->ready_list().empty() && state_->stillness.Lasts(state_->now, patience)) {
+    state_->idle_detector.Reset(state_->now);
+  } else if (pending_->ready_list().empty() &&
+             state_->idle_detector.IsIdleFor(state_->now, patience)) {
     wait_state.idle = true;
     wait_state.answers = negotiator_->answers();
   }
