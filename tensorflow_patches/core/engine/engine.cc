@@ -292,7 +292,7 @@ void Engine::Wait() {
   const ControlLinks& links = messenger_.links();
   transport_->Wait(limit, expecting && (!links.tree || links.between_nodes), [this] {
     communication_thread_.AssertMine();
-    return queue_.Stirs() || negotiator_.MayBeDecided();  // of which no message tells
+    return queue_.HasWork() || negotiator_.MayBeDecided();  // of which no message tells
   });
 }
 

@@ -92,14 +92,14 @@ class Queue {
   // Replaces what is in `drained`, whose memory it keeps for later.
   void Drain(Drained* drained) {
     drained->clear();
-    if (!Stirs()) return;
+    if (!HasWork()) return;
     std::lock_guard<std::mutex> lock(mutex_);
     std::swap(*drained, drained_);
-    stirs_ = false;
+    has_work_ = false;
   }
 
   // Changed, or woken, since it was drained.
-  bool Stirs() const { return stirs_; }
+  bool HasWork() const { return has_work_; }
 
  private:
   friend class Inspector;  // tests/core/simulation
@@ -115,7 +115,7 @@ class Queue {
       std::lock_guard<std::mutex> lock(mutex_);
       if (closed_) return false;
       body();
-      stirs_ = true;
+      has_work_ = true;
       wakers_.fetch_add(1);
     }
     wake_();
@@ -130,8 +130,8 @@ class Queue {
   std::string leave_reason_;  // written before leave_asked_ is set
   std::atomic<int> wakers_{0};
   std::mutex mutex_;
-  std::atomic<bool> stirs_{false};  // written under mutex_
-  Drained drained_;                 // guarded by mutex_, as all below
+  std::atomic<bool> has_work_{false};  // written under mutex_
+  Drained drained_;                    // guarded by mutex_, as all below
   Ticket last_ticket_ = 0;
   bool closed_ = false;
 };
