@@ -59,13 +59,13 @@ const ResponseList& ResponseBypass::Commit(ReadyList* ready_list) {
   const ResponseList& response_list = predictor_.response_list();
   voted_ = false;
   ++position_;
-  predictor_.CameTrue();
+  predictor_.OnPredictionHit();
   return response_list;
 }
 
-void ResponseBypass::Came(const ResponseList& response_list, const NameTable& table) {
+void ResponseBypass::OnResponseList(const ResponseList& response_list, const NameTable& table) {
   ++position_;
-  predictor_.Came(response_list, table);
+  predictor_.OnResponseList(response_list, table);
 }
 
 }  // namespace tfmpi

@@ -58,10 +58,10 @@ class ResponseBypass {
   Outcome End();
 
   // All have voted. Passes the position; what was expected there is struck from the ready list,
-  // in which there may be more. What is to be done, until Came is called.
+  // in which there may be more. What is to be done, until OnResponseList is called.
   const ResponseList& Commit(ReadyList* ready_list);
   // Passes the position by a response list of the coordinator, which has responses.
-  void Came(const ResponseList& response_list, const NameTable& table);
+  void OnResponseList(const ResponseList& response_list, const NameTable& table);
 
  private:
   friend class Inspector;  // tests/core/simulation

@@ -62,7 +62,7 @@ int ResponsePredictor::Find(const ResponseList& response_list, const NameTable& 
   return static_cast<int>(known_.size()) - 1;
 }
 
-void ResponsePredictor::Came(const ResponseList& response_list, const NameTable& table) {
+void ResponsePredictor::OnResponseList(const ResponseList& response_list, const NameTable& table) {
   if (!MayBeExpected(response_list, table)) {
     now_ = kNone;
     return;

@@ -21,9 +21,9 @@ class ResponsePredictor {
   explicit ResponsePredictor(int ranks) : ranks_(ranks) {}
 
   // The ranks have agreed on `response_list`, which has responses. `table`: the names' numbers.
-  void Came(const ResponseList& response_list, const NameTable& table);
+  void OnResponseList(const ResponseList& response_list, const NameTable& table);
   // They have agreed on what was expected.
-  void CameTrue() { now_ = known_[now_].successor; }
+  void OnPredictionHit() { now_ = known_[now_].successor; }
 
   // Whether a rank that has this to announce may vote for what is expected: all of that is in it.
   bool Fits(const ReadyList& ready_list) const;
@@ -34,7 +34,7 @@ class ResponsePredictor {
   const std::vector<NameId>& gathers() const;
   // How many rows each rank has of one of `gathers`; of all, before the response list is used.
   void SetRows(size_t gather, const std::function<int64_t(int rank)>& rows);
-  // What is expected. Lives until Came is called.
+  // What is expected. Lives until OnResponseList is called.
   const ResponseList& response_list() const { return known_[known_[now_].successor].response_list; }
 
  private:

@@ -204,7 +204,7 @@ void Negotiator::ExecuteResponseList(const ResponseList& response_list) {
                                       std::to_string(bypass_.position()) + " times, and rank 0 " +
                                       std::to_string(response_list.position)));
     }
-    bypass_.Came(response_list, pending_->names());
+    bypass_.OnResponseList(response_list, pending_->names());
   }
   if (response_list.answers()) ++answers_;
   if (state_->options.trace) {

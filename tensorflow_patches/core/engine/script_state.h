@@ -59,7 +59,7 @@ class ScriptState {
 // Communication thread.
 class IdleDetector {
  public:
-  // Something has come or gone: the idle_detector begins anew.
+  // Something has come or gone: the idle time starts over.
   void Reset(TimePoint now);
   // Whether it has lasted so long. To be asked often; looks a few times in a second.
   bool IsIdleFor(TimePoint now, Clock::duration patience);

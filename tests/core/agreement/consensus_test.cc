@@ -106,7 +106,9 @@ class PredictorTest : public TimedTest {
     named.signature.shape = shape;
     table_.Number(id, named);
   }
-  void Came(const ResponseList& response_list) { predictor_.Came(response_list, table_); }
+  void OnResponseList(const ResponseList& response_list) {
+    predictor_.OnResponseList(response_list, table_);
+  }
 
   NameTable table_;
   ResponsePredictor predictor_{2};
@@ -116,24 +118,24 @@ using Names = std::vector<NameId>;
 
 TEST_F(PredictorTest, ExpectsWhatFollowedTwice) {
   for (int step = 0; step < 2; ++step) {
-    Came(Of({2, 0}));
-    Came(Of({1}));
+    OnResponseList(Of({2, 0}));
+    OnResponseList(Of({1}));
     EXPECT_EQ(predictor_.names(), Names());
   }
-  Came(Of({2, 0}));
+  OnResponseList(Of({2, 0}));
   EXPECT_EQ(predictor_.names(), Names({1})) << "1 came twice after 2 and 0";
-  predictor_.CameTrue();
+  predictor_.OnPredictionHit();
   EXPECT_EQ(predictor_.names(), Names({0, 2}));
   EXPECT_EQ(predictor_.response_list().responses[0].items[0].id, 2u) << "in its order";
-  Came(Of({3}));
+  OnResponseList(Of({3}));
   EXPECT_EQ(predictor_.names(), Names());
-  Came(Of({2, 0}));
+  OnResponseList(Of({2, 0}));
   EXPECT_EQ(predictor_.names(), Names({1})) << "what it knew before";
 }
 
 TEST_F(PredictorTest, ExpectsOnlyAveragesOfAll) {
   const auto expects = [&](const ResponseList& response_list) {
-    for (int i = 0; i < 4; ++i) Came(response_list);
+    for (int i = 0; i < 4; ++i) OnResponseList(response_list);
     return !predictor_.names().empty();
   };
   EXPECT_TRUE(expects(Of({1})));
@@ -151,7 +153,7 @@ TEST_F(PredictorTest, ExpectsOnlyAveragesOfAll) {
 }
 
 TEST_F(PredictorTest, FitsWhatHoldsAllThatIsExpected) {
-  for (int i = 0; i < 4; ++i) Came(Of({2, 0}));
+  for (int i = 0; i < 4; ++i) OnResponseList(Of({2, 0}));
   ReadyList ready_list;
   ready_list.ready = {2, 0};
   EXPECT_TRUE(predictor_.Fits(ready_list));
@@ -168,7 +170,7 @@ TEST_F(PredictorTest, FitsWhatHoldsAllThatIsExpected) {
 
 TEST_F(PredictorTest, TheRowsAreNotExpected) {
   Number(3, {5, 2}, OpKind::kSparseAllgather);
-  for (int i = 0; i < 4; ++i) Came(Of({3, 0}));
+  for (int i = 0; i < 4; ++i) OnResponseList(Of({3, 0}));
   ReadyList ready_list;
   ready_list.ready = {0};
   EXPECT_FALSE(predictor_.Fits(ready_list));
@@ -184,9 +186,9 @@ TEST_F(PredictorTest, TheRowsAreNotExpected) {
 TEST_F(PredictorTest, ForgetsAScriptThatNeverRepeatsItself) {
   for (NameId id = 4; id < 500; ++id) {
     Number(id, {5});
-    Came(Of({id}));
+    OnResponseList(Of({id}));
   }
-  for (int i = 0; i < 4; ++i) Came(Of({1}));
+  for (int i = 0; i < 4; ++i) OnResponseList(Of({1}));
   EXPECT_EQ(predictor_.names(), Names({1}));
 }
 
