@@ -142,10 +142,10 @@ bool Engine::Turn() {
     return true;
   }
   if (recovery_ != nullptr) {
-    recovery_->CheckDisturbance();
+    recovery_->CheckForDeaths();
     const bool meets = state_.interrupted || (state_.finished && state_.ok());
     if (meets) TakeSubmissions();  // of this group
-    if (meets && !state_.given_up) return !recovery_->MeetSurvivors();
+    if (meets && !state_.given_up) return !recovery_->RegroupSurvivors();
   }
   const bool submitted = TakeSubmissions();
   NoteEnd();
@@ -211,7 +211,7 @@ Status Engine::Accept(Request* request) {
   if (failed_) return state_.failure;
   const Signature& signature = request->signature;
   Status status = Validate(signature);
-  if (status.ok() && recovery_ != nullptr) status = recovery_->MakeOfThisGroup(request);
+  if (status.ok() && recovery_ != nullptr) status = recovery_->MapToCurrentGroup(request);
   if (!status.ok()) return status;
   const bool orphaned = recovery_ != nullptr && signature.root == Request::kDeadRoot;
   if (signature.kind == OpKind::kBroadcast && !orphaned &&

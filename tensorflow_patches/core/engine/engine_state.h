@@ -54,7 +54,7 @@ struct EngineState {
     constexpr int kLooks = 20;
     if (!options.go_on || given_up) return false;
     for (int look = 0; look < kLooks; ++look) {
-      if (transport->membership()->Disturbed()) return true;
+      if (transport->membership()->HasFailedRank()) return true;
       Clock::Sleep(kBetweenLooks);
     }
     return false;

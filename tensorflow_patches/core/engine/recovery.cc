@@ -8,16 +8,16 @@
 
 namespace tfmpi {
 
-void Recovery::CheckDisturbance() {
+void Recovery::CheckForDeaths() {
   constexpr std::chrono::milliseconds kBetweenLooks{2};  // each asks MPI
-  if (!state_->ok() || state_->now < looked_for_deaths_ + kBetweenLooks) return;
-  looked_for_deaths_ = state_->now;
-  if (parts_.transport->membership()->Disturbed()) {
+  if (!state_->ok() || state_->now < checked_for_deaths_ + kBetweenLooks) return;
+  checked_for_deaths_ = state_->now;
+  if (parts_.transport->membership()->HasFailedRank()) {
     state_->Fail(Status(Code::kUnavailable, "a rank has died"));
   }
 }
 
-Status Recovery::MakeOfThisGroup(Request* request) {
+Status Recovery::MapToCurrentGroup(Request* request) {
   Signature& signature = request->signature;
   if (signature.on_gpu) {
     return Status(Code::kFailedPrecondition,
@@ -30,7 +30,7 @@ Status Recovery::MakeOfThisGroup(Request* request) {
     const std::vector<int>& next = next_ranks_[group];
     const auto root = static_cast<size_t>(signature.root);
     if (root >= next.size() || next[root] < 0) {
-      return EndsByOrphan(request, group);
+      return FailOrphanedBroadcast(request, group);
     }
     signature.root = next[root];
   }
@@ -39,7 +39,7 @@ Status Recovery::MakeOfThisGroup(Request* request) {
 }
 
 // To end it on this rank only would make it meet the others' next broadcast of that name.
-Status Recovery::EndsByOrphan(Request* request, uint64_t group) {
+Status Recovery::FailOrphanedBroadcast(Request* request, uint64_t group) {
   const auto root = static_cast<size_t>(request->signature.root);
   if (!state_->ok()) {  // the meeting will hear of it, if there is one
     request->signature.root = Request::kDeadRoot;
@@ -47,14 +47,14 @@ Status Recovery::EndsByOrphan(Request* request, uint64_t group) {
   }
   state_->FailForGood(
       Status(Code::kUnavailable, "'" + request->name + "' cannot come: rank " +
-                                     std::to_string(launched_as_[group][root]) + " of " +
-                                     std::to_string(launched_as_[0].size()) +
+                                     std::to_string(launch_ranks_[group][root]) + " of " +
+                                     std::to_string(launch_ranks_[0].size()) +
                                      " has died, and was to give the others what nobody else has"));
   return state_->failure;
 }
 
-bool Recovery::MeetSurvivors() {
-  if (state_->interrupted && HearsOfEnd()) return false;
+bool Recovery::RegroupSurvivors() {
+  if (state_->interrupted && ReceivedStopReason()) return false;
   const auto deadline = [this] { return Clock::now() + state_->options.collective_timeout; };
   Membership* membership = parts_.transport->membership();
   bool all = false;
@@ -68,12 +68,13 @@ bool Recovery::MeetSurvivors() {
     std::unique_ptr<Transport> next;
     if (status.ok()) status = membership->Regroup(&next);
     if (!status.ok()) break;
-    Reunion reunion;
-    const Status met = Meet(next.get(), ReportOfThis(), *history_, deadline(), &reunion);
+    Regrouping regrouping;
+    const Status met =
+        ExchangeReports(next.get(), MakeReport(), *history_, deadline(), &regrouping);
     membership = next->membership();
     status = membership->Agree(met.ok(), deadline(), &all);
     if (status.ok() && all) {
-      GoOn(std::move(next), reunion);
+      ContinueWith(std::move(next), regrouping);
       return false;
     }
     parts_.transport->Keep(std::move(next));
@@ -85,7 +86,7 @@ bool Recovery::MeetSurvivors() {
 }
 
 // A rank that has said why it stops was not killed, though its process is gone.
-bool Recovery::HearsOfEnd() {
+bool Recovery::ReceivedStopReason() {
   std::vector<ControlMessage> inbox;
   parts_.transport->Receive(&inbox);  // whatever has failed, some may be there
   for (const ControlMessage& sealed : inbox) {
@@ -107,7 +108,7 @@ bool Recovery::HearsOfEnd() {
   return false;
 }
 
-Report Recovery::ReportOfThis() {
+Report Recovery::MakeReport() {
   Report report;
   report.former_rank = state_->rank();
   report.done = history_->done();
@@ -122,20 +123,21 @@ Report Recovery::ReportOfThis() {
   return report;
 }
 
-std::string Recovery::DescribeDeaths(const Reunion& reunion) const {
+std::string Recovery::DescribeDeaths(const Regrouping& regrouping) const {
   std::vector<int> dead;
   for (int rank = 0; rank < state_->size(); ++rank) {
-    if (reunion.NewRank(rank) < 0) dead.push_back(launched_as_.back()[static_cast<size_t>(rank)]);
+    if (regrouping.NewRank(rank) < 0)
+      dead.push_back(launch_ranks_.back()[static_cast<size_t>(rank)]);
   }
-  return NameRanks(dead) + " of " + std::to_string(launched_as_[0].size()) +
+  return NameRanks(dead) + " of " + std::to_string(launch_ranks_[0].size()) +
          (dead.size() == 1 ? " has died" : " have died");
 }
 
 // They cannot go on; "" if they can.
-std::string Recovery::WhyNot(const Reunion& reunion) const {
-  for (const Report& report : reunion.reports) {
+std::string Recovery::ReasonToStop(const Regrouping& regrouping) const {
+  for (const Report& report : regrouping.reports) {
     const bool orphaned = std::any_of(report.roots.begin(), report.roots.end(),
-                                      [&](int32_t root) { return reunion.NewRank(root) < 0; });
+                                      [&](int32_t root) { return regrouping.NewRank(root) < 0; });
     // To end it on some ranks only would make them meet others' next broadcast of that name.
     if (orphaned) return "was to give the others what nobody else has";
     if (!report.needs_all.empty()) return report.needs_all;
@@ -144,47 +146,47 @@ std::string Recovery::WhyNot(const Reunion& reunion) const {
 }
 
 // The same on all ranks that are left.
-void Recovery::GoOn(std::unique_ptr<Transport> next, const Reunion& reunion) {
-  const std::string deaths = DescribeDeaths(reunion);
-  const std::string why_not = WhyNot(reunion);
+void Recovery::ContinueWith(std::unique_ptr<Transport> next, const Regrouping& regrouping) {
+  const std::string deaths = DescribeDeaths(regrouping);
+  const std::string why_not = ReasonToStop(regrouping);
   if (!why_not.empty()) {
     state_->FailForGood(Status(Code::kUnavailable, deaths + ", and " + why_not));
     return parts_.transport->Keep(std::move(next));
   }
   const uint64_t begun = history_->done();
-  CatchUp(reunion);
+  CatchUp(regrouping);
   if (state_->given_up) return parts_.transport->Keep(std::move(next));
-  EndWhatWasWithdrawn(reunion);
+  CompleteWithdrawn(regrouping);
   std::vector<int> ranks;
-  for (int rank = 0; rank < state_->size(); ++rank) ranks.push_back(reunion.NewRank(rank));
+  for (int rank = 0; rank < state_->size(); ++rank) ranks.push_back(regrouping.NewRank(rank));
   next_ranks_.push_back(std::move(ranks));
-  std::vector<int> launched_as;
-  for (const Report& report : reunion.reports) {
-    launched_as.push_back(launched_as_.back()[static_cast<size_t>(report.former_rank)]);
+  std::vector<int> launch_ranks;
+  for (const Report& report : regrouping.reports) {
+    launch_ranks.push_back(launch_ranks_.back()[static_cast<size_t>(report.former_rank)]);
   }
-  launched_as_.push_back(std::move(launched_as));
+  launch_ranks_.push_back(std::move(launch_ranks));
   parts_.transport->Change(std::move(next));
-  BeginAnew();
+  RestartInNewGroup();
   if (state_->rank() != 0 || !state_->options.log) return;
-  const size_t left = reunion.reports.size();
+  const size_t left = regrouping.reports.size();
   const std::string doing = state_->script_state->Snapshot().doing;
   state_->options.log(deaths + (doing.empty() ? "" : ", in " + doing) + "; " +
                       std::to_string(left) + (left == 1 ? " rank goes on" : " ranks go on") +
                       ", and averages are over these. All of them have what was averaged before (" +
-                      std::to_string(reunion.most_done - reunion.least_done) +
+                      std::to_string(regrouping.most_done - regrouping.least_done) +
                       " results were passed on); this one now has rank 0" +
-                      (begun != reunion.most_done ? ", and was behind" : ""));
+                      (begun != regrouping.most_done ? ", and was behind" : ""));
 }
 
 // What others have done, and this rank has not.
-void Recovery::CatchUp(const Reunion& reunion) {
-  uint64_t number = reunion.least_done;
-  for (const Unit& unit : reunion.missing) {
-    if (++number > history_->done() && !state_->given_up) Do(unit);
+void Recovery::CatchUp(const Regrouping& regrouping) {
+  uint64_t number = regrouping.least_done;
+  for (const Unit& unit : regrouping.missing) {
+    if (++number > history_->done() && !state_->given_up) Replay(unit);
   }
 }
 
-void Recovery::Do(const Unit& unit) {
+void Recovery::Replay(const Unit& unit) {
   history_->Add({unit.what, Result()}, /*meets_all=*/false);
   if (!unit.what.responses.empty()) {
     const Status status = parts_.executor->Deliver(unit.what.responses.front(), unit.result);
@@ -198,7 +200,7 @@ void Recovery::Do(const Unit& unit) {
 
 // What was to be withdrawn is, as nobody knows of it any more; who gives a broadcast has another
 // number.
-void Recovery::EndWhatWasWithdrawn(const Reunion& reunion) {
+void Recovery::CompleteWithdrawn(const Regrouping& regrouping) {
   std::vector<std::string> withdrawn;
   const uint64_t next_generation = next_ranks_.size() + 1;
   NameTable& names = parts_.pending->names();
@@ -207,7 +209,7 @@ void Recovery::EndWhatWasWithdrawn(const Reunion& reunion) {
     for (Submission& submission : entry->submissions) {
       Signature& signature = submission.request.signature;
       if (signature.kind != OpKind::kBroadcast) continue;
-      signature.root = reunion.NewRank(signature.root);
+      signature.root = regrouping.NewRank(signature.root);
       submission.request.generation = next_generation;
     }
   });
@@ -217,7 +219,7 @@ void Recovery::EndWhatWasWithdrawn(const Reunion& reunion) {
 }
 
 // In the group that the transport is of now.
-void Recovery::BeginAnew() {
+void Recovery::RestartInNewGroup() {
   state_->published->BeginGeneration();
   state_->published->ForgetPosts(kJoinedPost);  // with numbers that ranks no longer have
   parts_.messenger->Restart();

@@ -38,39 +38,39 @@ struct Recoverable {
 class Recovery {
  public:
   Recovery(EngineState* state, const Recoverable& parts)
-      : state_(state), parts_(parts), history_(parts.careful->history()), launched_as_(1) {
-    for (int rank = 0; rank < state->size(); ++rank) launched_as_[0].push_back(rank);
+      : state_(state), parts_(parts), history_(parts.careful->history()), launch_ranks_(1) {
+    for (int rank = 0; rank < state->size(); ++rank) launch_ranks_[0].push_back(rank);
   }
 
   // In each turn: a death that no operation has run into fails the engine, too.
-  void CheckDisturbance();
+  void CheckForDeaths();
   // With all ranks that live: where one has died, or when every script has ended. True if they
   // have, and the loop ends.
-  bool MeetSurvivors();
+  bool RegroupSurvivors();
   // A request that has come may have been made before a rank died.
-  Status MakeOfThisGroup(Request* request);
+  Status MapToCurrentGroup(Request* request);
 
  private:
-  Status EndsByOrphan(Request* request, uint64_t group);
-  bool HearsOfEnd();
-  Report ReportOfThis();
-  std::string DescribeDeaths(const Reunion& reunion) const;
-  std::string WhyNot(const Reunion& reunion) const;
-  void GoOn(std::unique_ptr<Transport> next, const Reunion& reunion);
-  void CatchUp(const Reunion& reunion);
-  void Do(const Unit& unit);
-  void EndWhatWasWithdrawn(const Reunion& reunion);
-  void BeginAnew();
+  Status FailOrphanedBroadcast(Request* request, uint64_t group);
+  bool ReceivedStopReason();
+  Report MakeReport();
+  std::string DescribeDeaths(const Regrouping& regrouping) const;
+  std::string ReasonToStop(const Regrouping& regrouping) const;
+  void ContinueWith(std::unique_ptr<Transport> next, const Regrouping& regrouping);
+  void CatchUp(const Regrouping& regrouping);
+  void Replay(const Unit& unit);
+  void CompleteWithdrawn(const Regrouping& regrouping);
+  void RestartInNewGroup();
 
   EngineState* const state_;
   const Recoverable parts_;
   History* const history_;
-  TimePoint looked_for_deaths_;
+  TimePoint checked_for_deaths_;
   // By generation that has ended and rank in it: the rank in the next; -1: it has died.
   std::vector<std::vector<int>> next_ranks_;
   // By generation, the last of which lives, and rank in it: the launcher's number, by which users
   // know it.
-  std::vector<std::vector<int>> launched_as_;
+  std::vector<std::vector<int>> launch_ranks_;
 };
 
 }  // namespace tfmpi

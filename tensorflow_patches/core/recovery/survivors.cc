@@ -97,38 +97,38 @@ Status Share(Transport* among, int root, TimePoint deadline, std::string* bytes)
 
 }  // namespace
 
-int Reunion::NewRank(int former_rank) const {
+int Regrouping::NewRank(int former_rank) const {
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     if (reports[rank].former_rank == former_rank) return static_cast<int>(rank);
   }
   return -1;
 }
 
-Status Meet(Transport* among, const Report& own, const History& history, TimePoint deadline,
-            Reunion* reunion) {
+Status ExchangeReports(Transport* among, const Report& own, const History& history,
+                       TimePoint deadline, Regrouping* regrouping) {
   std::vector<std::string> all;
   Status status = Gather(among, Encode(own), deadline, &all);
   if (!status.ok()) return status;
   for (const std::string& bytes : all) {
     Report report;
     if (!Decode(bytes, &report)) return Status(Code::kInternal, "a report cannot be read");
-    reunion->reports.push_back(report);
+    regrouping->reports.push_back(report);
   }
   const auto by_done = [](const Report& a, const Report& b) { return a.done < b.done; };
   const auto [least, most] =
-      std::minmax_element(reunion->reports.begin(), reunion->reports.end(), by_done);
-  reunion->least_done = least->done;
-  reunion->most_done = most->done;
+      std::minmax_element(regrouping->reports.begin(), regrouping->reports.end(), by_done);
+  regrouping->least_done = least->done;
+  regrouping->most_done = most->done;
   if (least->done == most->done) return status;
   if (most->first > least->done) {
     return Status(Code::kInternal, "rank " + std::to_string(most->former_rank) +
                                        " has forgotten what others have not done");
   }
-  const int root = static_cast<int>(most - reunion->reports.begin());
+  const int root = static_cast<int>(most - regrouping->reports.begin());
   std::string bytes;
-  if (among->topology().rank == root) bytes = history.EncodeAfter(reunion->least_done);
+  if (among->topology().rank == root) bytes = history.EncodeAfter(regrouping->least_done);
   status = Share(among, root, deadline, &bytes);
-  if (status.ok() && !History::Decode(bytes, &reunion->missing)) {
+  if (status.ok() && !History::Decode(bytes, &regrouping->missing)) {
     status = Status(Code::kInternal, "what others have done cannot be read");
   }
   return status;

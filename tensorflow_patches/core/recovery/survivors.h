@@ -25,7 +25,7 @@ struct Report {
   std::string needs_all;
 };
 
-struct Reunion {
+struct Regrouping {
   std::vector<Report> reports;  // by the new rank
   uint64_t most_done = 0;
   std::deque<Unit> missing;  // units (least_done, most_done]
@@ -36,8 +36,8 @@ struct Reunion {
 };
 
 // Not ok: another rank has died meanwhile, or did not answer until the deadline.
-Status Meet(Transport* among, const Report& own, const History& history, TimePoint deadline,
-            Reunion* reunion);
+Status ExchangeReports(Transport* among, const Report& own, const History& history,
+                       TimePoint deadline, Regrouping* regrouping);
 
 }  // namespace tfmpi
 

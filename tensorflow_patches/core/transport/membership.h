@@ -21,7 +21,7 @@ class Membership {
 
   // Whether a rank of the group has died, or one that knows of it has said No. Cheap, waits for
   // nobody. Once it is true, operations of the transport fail, on all ranks.
-  virtual bool Disturbed() = 0;
+  virtual bool HasFailedRank() = 0;
   // All living ranks call it. `all`: every one of them has said yes, and none has died; the same on
   // all. No disturbs the group at once. Not ok: some did not come until the deadline.
   virtual Status Agree(bool yes, TimePoint deadline, bool* all) = 0;

@@ -26,7 +26,7 @@ class NodeTransport : public Transport {
         rail_(MakeRail(std::move(rail), options.wire)),
         memory_(memory),
         options_(options),
-        node_(memory, options.stores, options.disturbed),
+        node_(memory, options.stores, options.has_failed_rank),
         topology_(OnThisNode(all_->topology(), node_ranks[0])),
         one_node_(memory.ranks() == topology_.size),
         links_(leaders.empty() ? MakeStar(topology_.rank, topology_.size)
@@ -88,7 +88,7 @@ class NodeTransport : public Transport {
                                                      " does not read what rank " +
                                                      std::to_string(topology_.rank) +
                                                      " tells it: its process hangs or has died");
-        } else if (options_.disturbed && options_.disturbed()) {
+        } else if (options_.has_failed_rank && options_.has_failed_rank()) {
           return Status(Code::kUnavailable, "a rank has died");
         } else {
           wait.Pause(kLongestPoll);

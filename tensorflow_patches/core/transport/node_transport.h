@@ -26,7 +26,7 @@ struct NodeOptions {
   // For tests: NodeBuffers::Options::map.
   std::function<char*(size_t bytes)> map_buffers;
   // Where ranks go on without those that die: whether to leave an operation, as one has.
-  std::function<bool()> disturbed;
+  std::function<bool()> has_failed_rank;
 };
 
 // `all` reaches every rank. `rail` reaches the ranks with this local rank, one per node, in the

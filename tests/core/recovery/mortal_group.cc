@@ -57,7 +57,7 @@ class MortalTransport : public Transport, public Membership {
 
   Status Send(int peer, const std::string& bytes) override {
     sim().Point();
-    if (Disturbed()) return Gone();
+    if (HasFailedRank()) return Gone();
     group_.inboxes[static_cast<size_t>(peer)].push_back({rank_, bytes});
     return Status();
   }
@@ -66,13 +66,13 @@ class MortalTransport : public Transport, public Membership {
     auto& mine = group_.inboxes[Index()];
     for (ControlMessage& message : mine) inbox->push_back(std::move(message));
     mine.clear();
-    return Disturbed() ? Gone() : Status();
+    return HasFailedRank() ? Gone() : Status();
   }
   void Wait(Clock::duration limit, bool, const std::function<bool()>& ready) override {
     sim().WaitUntil(
         [&] {
           return group_.woken[Index()] != 0 || !group_.inboxes[Index()].empty() || ready() ||
-                 Disturbed();
+                 HasFailedRank();
         },
         sim().Now() + limit);
     group_.woken[Index()] = 0;
@@ -118,7 +118,7 @@ class MortalTransport : public Transport, public Membership {
   Status Finalize() override { return Status(); }
 
   // Membership.
-  bool Disturbed() override {
+  bool HasFailedRank() override {
     if (group_.revoked) return true;
     for (const int person : group_.persons) {
       const TimePoint died = world_.died_[static_cast<size_t>(person)];
@@ -195,14 +195,14 @@ class MortalTransport : public Transport, public Membership {
   }
   Status Await(const std::function<bool()>& there, TimePoint deadline) {
     // Time does not stop by itself where a death is noticed.
-    const auto stirs = [&] { return there() || Disturbed(); };
+    const auto stirs = [&] { return there() || HasFailedRank(); };
     bool in_time = false;
     while (!in_time && sim().Now() < deadline) {
       in_time = sim().WaitUntil(stirs, std::min(deadline, sim().Now() + kLook));
     }
     if (!in_time && !there()) return Status(Code::kDeadlineExceeded, "an operation did not end");
     if (!there()) return Gone();
-    return Disturbed() && world_.choose_(2) == 0 ? Gone() : Status();
+    return HasFailedRank() && world_.choose_(2) == 0 ? Gone() : Status();
   }
 
   MortalWorld& world_;

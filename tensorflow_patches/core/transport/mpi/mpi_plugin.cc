@@ -25,7 +25,7 @@ extern "C" __attribute__((visibility("default"))) const TfMpiTransport* tfmpi_tr
                                                 Broadcast,
                                                 Finalize,
                                                 MayGoOn,
-                                                Disturbed,
+                                                HasFailedRank,
                                                 Agree,
                                                 Regroup,
                                                 TakesGpuMemory,

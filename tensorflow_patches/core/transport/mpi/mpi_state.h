@@ -106,7 +106,7 @@ int TestExchange(int32_t lane, int32_t* ended, char* error);
 
 // mpi_survivors.cc
 int MayGoOn(char* error);
-int Disturbed();
+int HasFailedRank();
 int Agree(int32_t yes, double seconds, int32_t* all, char* error);
 int Regroup(TfMpiTransportInfo* info, char* error);
 

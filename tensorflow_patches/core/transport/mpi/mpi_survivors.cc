@@ -26,7 +26,7 @@ int MayGoOn(char* error) {
   return kTfMpiFailed;
 }
 
-int Disturbed() {
+int HasFailedRank() {
   const State& state = GetState();
   int found = 0;
   // MPI learns of deaths, and of what is revoked, when it is called.

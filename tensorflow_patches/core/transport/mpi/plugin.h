@@ -78,10 +78,11 @@ struct TfMpiTransport {
   int (*finalize)(char* error);
 
   // Going on without ranks that die. After `init`: whether this MPI, as it was started, can; the
-  // others may only be called if so. All but `disturbed` are collective over the living ranks.
+  // others may only be called if so. All but `has_failed_rank` are collective over the living
+  // ranks.
   int (*may_go_on)(char* error);
   // 1: a rank has died, or one that knows of it has called `agree` with 0.
-  int (*disturbed)(void);
+  int (*has_failed_rank)(void);
   // *all: every living rank gave 1, and none had died.
   int (*agree)(int32_t yes, double seconds, int32_t* all, char* error);
   // The living ranks become the group, in their order; as `init` does. `split` and `map_node`

@@ -161,7 +161,7 @@ class PluginMembership : public Membership {
   PluginMembership(const TfMpiTransport* plugin, PluginOptions options)
       : plugin_(plugin), options_(std::move(options)) {}
 
-  bool Disturbed() override { return plugin_->disturbed() != 0; }
+  bool HasFailedRank() override { return plugin_->has_failed_rank() != 0; }
   Status Agree(bool yes, TimePoint deadline, bool* all) override {
     int32_t everyone = 0;
     const int result = plugin_->agree(yes ? 1 : 0, SecondsUntil(deadline), &everyone, error_);
@@ -270,7 +270,8 @@ Status LoadPluginTransport(const std::string& path, const PluginOptions& options
     }
   }
   PluginOptions made = options;
-  if (options.go_on) made.node.disturbed = [plugin] { return plugin->disturbed() != 0; };
+  if (options.go_on)
+    made.node.has_failed_rank = [plugin] { return plugin->has_failed_rank() != 0; };
   return MakeTransport(plugin, made, &info, transport);
 }
 

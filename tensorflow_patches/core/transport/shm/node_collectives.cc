@@ -17,7 +17,7 @@ constexpr std::chrono::microseconds kSpin{30};
 // Nobody notifies when a process dies: the deadline is looked at this often.
 constexpr std::chrono::milliseconds kLongestWait{50};
 // ... and so often where a death is no end.
-constexpr std::chrono::milliseconds kLongestDisturbedWait{5};
+constexpr std::chrono::milliseconds kLongestShrinkWait{5};
 // Reduced, then copied for the peers while it is in the first-level cache.
 constexpr size_t kReducedAtOnce = size_t{8} << 10;
 
@@ -124,7 +124,7 @@ Status NodeCollectives::Run(uint64_t chunks, bool reduces, const Put& put, const
     if (AllPeersPast(counter, base_ + done)) memory_.NotifyPeers(SleepState::kInside);
   };
   SpinWait wait(memory_, SleepState::kInside, kSpin);
-  TimePoint looked = disturbed_ ? Clock::now() : TimePoint();
+  TimePoint looked = has_failed_rank_ ? Clock::now() : TimePoint();
   while (to_take < chunks) {
     bool moved = false;
     if (to_take < std::min(to_put, to_reduce) &&
@@ -145,16 +145,16 @@ Status NodeCollectives::Run(uint64_t chunks, bool reduces, const Put& put, const
     }
     if (moved) {
       wait.Reset();
-    } else if (wait.Pause(disturbed_ ? kLongestDisturbedWait : kLongestWait)) {
+    } else if (wait.Pause(has_failed_rank_ ? kLongestShrinkWait : kLongestWait)) {
       const TimePoint now = Clock::now();
       if (now >= deadline) {
         return Status(Code::kDeadlineExceeded,
                       "an operation inside the node did not end in time: a peer has died or does "
                       "not take part");
       }
-      if (disturbed_ && now >= looked + kLongestDisturbedWait) {
+      if (has_failed_rank_ && now >= looked + kLongestShrinkWait) {
         looked = now;
-        if (disturbed_()) return Status(Code::kUnavailable, "a rank has died");
+        if (has_failed_rank_()) return Status(Code::kUnavailable, "a rank has died");
       }
     }
   }

@@ -22,10 +22,10 @@ namespace tfmpi {
 
 class NodeCollectives {
  public:
-  // `disturbed`: looked at where an operation waits long, which then fails. May be null.
+  // `has_failed_rank`: looked at where an operation waits long, which then fails. May be null.
   explicit NodeCollectives(const NodeMemory& memory, Stores stores = Stores::kAuto,
-                           std::function<bool()> disturbed = nullptr)
-      : memory_(memory), writer_(stores), disturbed_(std::move(disturbed)) {}
+                           std::function<bool()> has_failed_rank = nullptr)
+      : memory_(memory), writer_(stores), has_failed_rank_(std::move(has_failed_rank)) {}
 
   int rank() const { return memory_.rank(); }
   int ranks() const { return memory_.ranks(); }
@@ -71,7 +71,7 @@ class NodeCollectives {
   const NodeMemory memory_;
   uint64_t base_ = 0;  // chunks of all operations so far
   ChunkWriter writer_;
-  const std::function<bool()> disturbed_;
+  const std::function<bool()> has_failed_rank_;
   std::vector<const void*> sources_;
   std::vector<char> rows_;  // of a chunk, until they are copied into the slot
 };

@@ -36,7 +36,7 @@ void* Map(int file, size_t bytes, std::string* why) {
 char* KeyIn(void* memory, size_t bytes) { return static_cast<char*>(memory) + bytes; }
 
 // Of this user's, for this user alone, whole: else the reason.
-std::string WhyNot(int file, size_t bytes) {
+std::string ReasonToStop(int file, size_t bytes) {
   struct stat status = {};
   if (fstat(file, &status) != 0) return Reason("fstat", errno);
   if (status.st_uid != geteuid()) return "it is another user's";
@@ -105,7 +105,7 @@ void* AttachSegment(const SegmentId& id, size_t bytes, std::string* why) {
     *why = Reason("shm_open", errno);
     return nullptr;
   }
-  *why = WhyNot(file, bytes);
+  *why = ReasonToStop(file, bytes);
   if (!why->empty()) {
     close(file);
     return nullptr;
