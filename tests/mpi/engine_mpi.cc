@@ -301,7 +301,7 @@ int Main(int argc, char** argv) {
   std::unique_ptr<Transport> transport;
   PluginOptions plugin;
   if (const char* ranks = std::getenv("RANKS_PER_NODE")) plugin.ranks_per_node = std::atoi(ranks);
-  plugin.go_on = mode == "storm" || std::getenv("GO_ON") != nullptr;
+  plugin.shrink_on_fault = mode == "storm" || std::getenv("SHRINK_ON_FAULT") != nullptr;
   const Status status = LoadPluginTransport(argv[1], plugin, &transport);
   Expect(status.ok(), status.message());
   if (mode == "exchange") {
@@ -314,7 +314,7 @@ int Main(int argc, char** argv) {
     options.coordinator.stall_timeout = seconds(2);
     options.collective_timeout = seconds(2);
   }
-  options.go_on = plugin.go_on;
+  options.shrink_on_fault = plugin.shrink_on_fault;
   if (mode == "gpu") {
     ReduceOnGpus(std::move(transport), options);
     return 0;

@@ -62,10 +62,13 @@ def run_fixture(launch: Callable[..., LaunchResult], engine_mpi: Sequence[Path])
         timeout: float = 120,
         ranks_per_node: int = 0,
         ulfm: bool = False,
-        go_on: bool = False,
+        shrink_on_fault: bool = False,
         says_cuda: str | None = None,
     ) -> LaunchResult:
-        shape = {"RANKS_PER_NODE": str(ranks_per_node), "GO_ON": "1" if go_on else None}
+        shape = {
+            "RANKS_PER_NODE": str(ranks_per_node),
+            "SHRINK_ON_FAULT": "1" if shrink_on_fault else None,
+        }
         if says_cuda is not None:
             shape |= {"LD_PRELOAD": str(BUILT / SAYS_CUDA), "SAYS_CUDA": says_cuda}
         return launch(
@@ -179,14 +182,14 @@ def test_those_that_are_left_go_on_alike(run: Run, seed: int, np: int, ranks_per
 
 
 def test_without_fault_tolerance_it_says_so_at_the_start(run: Run) -> None:
-    result = run("check", np=2, go_on=True)
+    result = run("check", np=2, shrink_on_fault=True)
     assert result.returncode != 0
     assert "mpirun --with-ft ulfm" in result.stderr[0]
 
 
 @pytest.mark.full
 def test_nothing_else_is_different(run: Run) -> None:
-    results = run("check", np=4, ulfm=True, go_on=True).check().results
+    results = run("check", np=4, ulfm=True, shrink_on_fault=True).check().results
     assert [one["size"] for one in results] == [4] * 4
 
 

@@ -35,9 +35,10 @@ std::function<void()> StartThread(const std::function<void()>& loop) {
 }  // namespace
 
 Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
-    : transport_(options.go_on ? std::unique_ptr<Transport>(
-                                     std::make_unique<ChangingTransport>(std::move(transport)))
-                               : std::move(transport)),
+    : transport_(options.shrink_on_fault
+                     ? std::unique_ptr<Transport>(
+                           std::make_unique<ChangingTransport>(std::move(transport)))
+                     : std::move(transport)),
       options_(std::move(options)),
       queue_([this] { this->transport()->Wake(); }),
       state_(transport_.get(), &options_, &published_, &script_state_),
@@ -48,12 +49,13 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
                }),
       messenger_(&state_, &pending_),
       presence_(&state_, &pending_, &messenger_),
-      careful_(options_.go_on ? std::make_unique<CarefulReduction>(transport_.get()) : nullptr),
+      careful_(options_.shrink_on_fault ? std::make_unique<CarefulReduction>(transport_.get())
+                                        : nullptr),
       executor_(&state_, &pending_, careful_.get()),
       negotiator_(&state_, &pending_, &messenger_, &executor_,
                   careful_ != nullptr ? careful_->history() : nullptr),
       wait_state_reporter_(&state_, &pending_, &negotiator_) {
-  if (options_.go_on) {
+  if (options_.shrink_on_fault) {
     const auto changing = static_cast<ChangingTransport*>(transport_.get());
     recovery_ = std::make_unique<Recovery>(
         &state_, Recoverable{changing, careful_.get(), &pending_, &messenger_, &executor_,

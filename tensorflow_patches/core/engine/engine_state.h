@@ -52,7 +52,7 @@ struct EngineState {
   bool Interrupts() const {
     constexpr std::chrono::milliseconds kBetweenLooks{10};
     constexpr int kLooks = 20;
-    if (!options.go_on || given_up) return false;
+    if (!options.shrink_on_fault || given_up) return false;
     for (int look = 0; look < kLooks; ++look) {
       if (transport->membership()->HasFailedRank()) return true;
       Clock::Sleep(kBetweenLooks);

@@ -14,8 +14,8 @@ Negotiator::Negotiator(EngineState* state, PendingRequests* pending, Messenger* 
       history_(history),
       // Statistics tell which rank came last: the coordinator's knowledge. A vote that a rank has
       // died in could not be told from one that was not held.
-      bypass_(state->transport,
-              state->options.response_bypass && !state->options.stats && !state->options.go_on) {
+      bypass_(state->transport, state->options.response_bypass && !state->options.stats &&
+                                    !state->options.shrink_on_fault) {
   Restart();
 }
 
@@ -168,7 +168,7 @@ void Negotiator::Tell(int rank, const ReadyList& ready_list) {
 
 void Negotiator::NotePost(const std::string& post) {
   coordinator_->Post(post);
-  if (state_->options.go_on) posts_under_way_.push_back(post);
+  if (state_->options.shrink_on_fault) posts_under_way_.push_back(post);
 }
 
 void Negotiator::Coordinate() {
@@ -239,7 +239,7 @@ void Negotiator::ExecuteRest(const ResponseList& response_list) {
       state_->published->CountPost(post);
       if (IsJoinedPost(post)) messenger_->life_signs().Begin(state_->now);
     }
-  } else if (state_->options.go_on) {
+  } else if (state_->options.shrink_on_fault) {
     const size_t said = std::min(response_list.posts.size(), posts_under_way_.size());
     posts_under_way_.erase(posts_under_way_.begin(),
                            posts_under_way_.begin() + static_cast<std::ptrdiff_t>(said));

@@ -28,7 +28,7 @@ struct EngineOptions {
   Clock::duration vote_patience = std::chrono::milliseconds(10);
   // The ranks go on without those that die; the transport has a membership(). There are no votes,
   // and nothing on GPUs.
-  bool go_on = false;
+  bool shrink_on_fault = false;
   // When every rank has joined, on the thread that calls Join: the last use of the transport, by
   // all ranks alike. False: it has failed.
   std::function<bool(Transport*)> at_end;

@@ -100,7 +100,7 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
   runtime.engine.gpus.between.rounds =
       static_cast<tfmpi::DataType>(options->wire) != tfmpi::DataType::kFloat32;
   runtime.engine.gpus.nccl_library = options->nccl_library;
-  runtime.engine.go_on = runtime.plugin.go_on = options->go_on != 0;
+  runtime.engine.shrink_on_fault = runtime.plugin.shrink_on_fault = options->shrink_on_fault != 0;
   runtime.plugin.ranks_per_node = options->ranks_per_node;
   runtime.plugin.node.wire = static_cast<tfmpi::DataType>(options->wire);
   tfmpi::SparseAverage::SetMode(static_cast<tfmpi::SparseMode>(options->sparse));

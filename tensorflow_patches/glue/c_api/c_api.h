@@ -34,7 +34,7 @@ struct TfMpiOptions {
   int32_t shares_gpu;             // 1: NCCL may have several ranks on one GPU
   int32_t cray_gpus;              // 1: Cray's MPI was told to take memory of GPUs
   const char* nccl_library;       // a path, or a name for the linker
-  int32_t go_on;                  // 1: the ranks go on without those that die
+  int32_t shrink_on_fault;        // 1: the ranks go on without those that die
 };
 
 // Python's main thread, once. Waits for all ranks to start.

@@ -100,7 +100,7 @@ Status StartRuntime(const RuntimeOptions& options) {
                   "an extra of '" + options.extras + "' is not known to the library of this wheel");
   }
   // Its update is one operation of all ranks in several requests, and could not be begun anew.
-  if (options.engine.go_on) extras.divided_updates = false;
+  if (options.engine.shrink_on_fault) extras.divided_updates = false;
   SetExtras(extras);
   std::unique_ptr<Transport> transport;
   if (options.transport_library.empty()) {
@@ -117,7 +117,8 @@ Status StartRuntime(const RuntimeOptions& options) {
   }
   State& state = GetState();
   state.options = options.engine;
-  state.options.go_on = options.engine.go_on && !options.transport_library.empty();
+  state.options.shrink_on_fault =
+      options.engine.shrink_on_fault && !options.transport_library.empty();
   state.options.response_bypass = extras.response_bypass;
   state.observation = options.observation;
   const Status status = StartObserving(transport.get(), &state.observation);

@@ -43,7 +43,7 @@ class Lives {
     posted_.resize(static_cast<size_t>(ranks_));
     for (int rank = 0; rank < ranks_; ++rank) {
       EngineOptions options;
-      options.go_on = true;
+      options.shrink_on_fault = true;
       options.collective_timeout = std::chrono::seconds(20);
       options.start_loop = world_.StartLoop(rank);
       options.log = [this](const std::string& line) {

@@ -24,7 +24,7 @@ extern "C" __attribute__((visibility("default"))) const TfMpiTransport* tfmpi_tr
                                                 Allgather,
                                                 Broadcast,
                                                 Finalize,
-                                                MayGoOn,
+                                                CanShrink,
                                                 HasFailedRank,
                                                 Agree,
                                                 Regroup,

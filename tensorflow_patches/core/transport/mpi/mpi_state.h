@@ -105,7 +105,7 @@ int StartExchange(int32_t lane, const TfMpiPart* to, const TfMpiPart* from, char
 int TestExchange(int32_t lane, int32_t* ended, char* error);
 
 // mpi_survivors.cc
-int MayGoOn(char* error);
+int CanShrink(char* error);
 int HasFailedRank();
 int Agree(int32_t yes, double seconds, int32_t* all, char* error);
 int Regroup(TfMpiTransportInfo* info, char* error);

@@ -10,7 +10,7 @@
 
 namespace tfmpi::mpi {
 
-int MayGoOn(char* error) {
+int CanShrink(char* error) {
   const char* why = nullptr;
   if (!GetState().ulfm.Load()) {
     why = "this MPI has no fault tolerance (ULFM), as Open MPI 5 has";

@@ -80,7 +80,7 @@ struct TfMpiTransport {
   // Going on without ranks that die. After `init`: whether this MPI, as it was started, can; the
   // others may only be called if so. All but `has_failed_rank` are collective over the living
   // ranks.
-  int (*may_go_on)(char* error);
+  int (*can_shrink)(char* error);
   // 1: a rank has died, or one that knows of it has called `agree` with 0.
   int (*has_failed_rank)(void);
   // *all: every living rank gave 1, and none had died.

@@ -196,7 +196,7 @@ Status MakeTransport(const TfMpiTransport* plugin, const PluginOptions& options,
   if (!status.ok()) return status;
   waits("");
   std::unique_ptr<Membership> membership;
-  if (options.go_on) membership = std::make_unique<PluginMembership>(plugin, options);
+  if (options.shrink_on_fault) membership = std::make_unique<PluginMembership>(plugin, options);
   auto all = std::make_unique<PluginTransport>(plugin, *info, kTfMpiAll, std::move(membership));
   std::unique_ptr<Transport> rail;
   if (info->nodes > 1 && info->rails != 0) {
@@ -204,7 +204,7 @@ Status MakeTransport(const TfMpiTransport* plugin, const PluginOptions& options,
   }
   // A group that goes on without the dead would lose those below one: there all speak with rank 0.
   std::vector<int> leaders;
-  if (info->nodes > 1 && !options.go_on) {
+  if (info->nodes > 1 && !options.shrink_on_fault) {
     waits("all ranks to tell which node they are on");
     leaders.resize(info->size);
     const std::vector<size_t> bytes(info->size, sizeof leaders[0]);
@@ -253,15 +253,15 @@ Status LoadPluginTransport(const std::string& path, const PluginOptions& options
   TfMpiTransportInfo info = {};
   char error[TFMPI_ERROR_BYTES] = {};
   waits("all ranks to arrive in MPI_Init");
-  status = ToStatus(plugin->init(options.go_on ? 1 : 0, &info, error), error);
+  status = ToStatus(plugin->init(options.shrink_on_fault ? 1 : 0, &info, error), error);
   if (!status.ok()) return status;
   if (info.size > 1) {
     PluginTransport messages(plugin, info, kTfMpiAll);
     status = RollCall(&messages, options.roll_call);
     if (!status.ok()) return status;
   }
-  if (options.go_on) {
-    status = ToStatus(plugin->may_go_on(error), error);
+  if (options.shrink_on_fault) {
+    status = ToStatus(plugin->can_shrink(error), error);
     if (!status.ok()) {
       return Status(Code::kFailedPrecondition,
                     "TF_MPI_FAULT=shrink cannot be kept: " + status.message() +
@@ -270,7 +270,7 @@ Status LoadPluginTransport(const std::string& path, const PluginOptions& options
     }
   }
   PluginOptions made = options;
-  if (options.go_on)
+  if (options.shrink_on_fault)
     made.node.has_failed_rank = [plugin] { return plugin->has_failed_rank() != 0; };
   return MakeTransport(plugin, made, &info, transport);
 }

@@ -17,7 +17,7 @@ struct PluginOptions {
   int ranks_per_node = 0;
   NodeOptions node;
   // The ranks are to go on without those that die: where MPI cannot, kFailedPrecondition.
-  bool go_on = false;
+  bool shrink_on_fault = false;
   RollCallOptions roll_call;
 };
 

@@ -177,7 +177,7 @@ def _options(gate: config.Gate, ranks: int) -> c_api.Options:
         shares_gpu=int(config.nccl_shares_gpus()),
         cray_gpus=int(config.cray_takes_gpus()),
         nccl_library=_nccl_library().encode(),
-        go_on=int(config.get("TF_MPI_FAULT") == "shrink"),
+        shrink_on_fault=int(config.get("TF_MPI_FAULT") == "shrink"),
     )
 
 

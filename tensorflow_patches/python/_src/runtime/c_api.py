@@ -41,7 +41,7 @@ class Options(ctypes.Structure):
         ("shares_gpu", ctypes.c_int32),
         ("cray_gpus", ctypes.c_int32),
         ("nccl_library", ctypes.c_char_p),
-        ("go_on", ctypes.c_int32),
+        ("shrink_on_fault", ctypes.c_int32),
     ]
 
 
