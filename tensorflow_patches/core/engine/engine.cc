@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "tensorflow_patches/core/engine/request_notes.h"
-#include "tensorflow_patches/core/recovery/changing_transport.h"
+#include "tensorflow_patches/core/recovery/switchable_transport.h"
 
 namespace tfmpi {
 namespace {
@@ -37,7 +37,7 @@ std::function<void()> StartThread(const std::function<void()>& loop) {
 Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
     : transport_(options.shrink_on_fault
                      ? std::unique_ptr<Transport>(
-                           std::make_unique<ChangingTransport>(std::move(transport)))
+                           std::make_unique<SwitchableTransport>(std::move(transport)))
                      : std::move(transport)),
       options_(std::move(options)),
       queue_([this] { this->transport()->Wake(); }),
@@ -49,17 +49,18 @@ Engine::Engine(std::unique_ptr<Transport> transport, EngineOptions options)
                }),
       messenger_(&state_, &pending_),
       presence_(&state_, &pending_, &messenger_),
-      careful_(options_.shrink_on_fault ? std::make_unique<CarefulReduction>(transport_.get())
-                                        : nullptr),
-      executor_(&state_, &pending_, careful_.get()),
+      recoverable_(options_.shrink_on_fault
+                       ? std::make_unique<RecoverableReduction>(transport_.get())
+                       : nullptr),
+      executor_(&state_, &pending_, recoverable_.get()),
       negotiator_(&state_, &pending_, &messenger_, &executor_,
-                  careful_ != nullptr ? careful_->history() : nullptr),
+                  recoverable_ != nullptr ? recoverable_->history() : nullptr),
       wait_state_reporter_(&state_, &pending_, &negotiator_) {
   if (options_.shrink_on_fault) {
-    const auto changing = static_cast<ChangingTransport*>(transport_.get());
+    const auto switchable = static_cast<SwitchableTransport*>(transport_.get());
     recovery_ = std::make_unique<Recovery>(
-        &state_, Recoverable{changing, careful_.get(), &pending_, &messenger_, &executor_,
-                             &negotiator_, &wait_state_reporter_});
+        &state_, RestartableParts{switchable, recoverable_.get(), &pending_, &messenger_,
+                                  &executor_, &negotiator_, &wait_state_reporter_});
   }
   const auto loop = [this] { Run(); };
   await_loop_ = options_.start_loop ? options_.start_loop(loop) : StartThread(loop);

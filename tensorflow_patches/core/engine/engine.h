@@ -27,7 +27,7 @@
 #include "tensorflow_patches/core/engine/recovery.h"
 #include "tensorflow_patches/core/engine/script_state.h"
 #include "tensorflow_patches/core/engine/wait_state_reporter.h"
-#include "tensorflow_patches/core/recovery/careful_reduction.h"
+#include "tensorflow_patches/core/recovery/recoverable_reduction.h"
 #include "tensorflow_patches/core/request/queue.h"
 #include "tensorflow_patches/core/request/request.h"
 #include "tensorflow_patches/core/transport/transport.h"
@@ -129,7 +129,7 @@ class Engine {
   Messenger messenger_ TFMPI_GUARDED_BY(communication_thread_);
   Presence presence_ TFMPI_GUARDED_BY(communication_thread_);
   // Null unless the ranks go on without those that die, as recovery_.
-  std::unique_ptr<CarefulReduction> careful_ TFMPI_GUARDED_BY(communication_thread_);
+  std::unique_ptr<RecoverableReduction> recoverable_ TFMPI_GUARDED_BY(communication_thread_);
   Executor executor_ TFMPI_GUARDED_BY(communication_thread_);
   Negotiator negotiator_ TFMPI_GUARDED_BY(communication_thread_);
   WaitStateReporter wait_state_reporter_ TFMPI_GUARDED_BY(communication_thread_);

@@ -18,10 +18,10 @@ bool IsFatal(const Status& status) {
 
 }  // namespace
 
-Executor::Executor(EngineState* state, PendingRequests* pending, CarefulReduction* careful)
+Executor::Executor(EngineState* state, PendingRequests* pending, RecoverableReduction* reduction)
     : state_(state),
       pending_(pending),
-      careful_(careful),
+      recoverable_(reduction),
       fusion_(state->transport, state->options.coordinator.fusion_threshold, GpusOf(*state)),
       response_notes_(&state->stats) {}
 
@@ -54,16 +54,16 @@ void Executor::Execute(const Response& response) {
   if (bytes >= kAloneBytes) state_->now = Clock::now();  // that took a while
   CompleteEntries(status);
   if (IsFatal(status)) state_->Fail(status);
-  if (careful_ != nullptr && state_->ok()) {
-    state_->Fail(careful_->KeepHistoryShort(state_->Deadline()));
+  if (recoverable_ != nullptr && state_->ok()) {
+    state_->Fail(recoverable_->TrimHistory(state_->Deadline()));
   }
 }
 
 Status Executor::Deliver(const Response& response, const Result& result) {
   const Status resolved = ResolveAll(response);
   if (resolved.ok()) {
-    CompleteEntries(CarefulReduction::Deliver(response, fusion_entries_, state_->rank(), result,
-                                              /*collected_here=*/false));
+    CompleteEntries(RecoverableReduction::Deliver(response, fusion_entries_, state_->rank(), result,
+                                                  /*collected_here=*/false));
   }
   return resolved;
 }
@@ -121,7 +121,7 @@ Status Executor::Refusal(const std::string& what, const std::string& why) const 
 Status Executor::Transfer(const Response& response) {
   const FusionEntry& first = fusion_entries_.front();
   const TimePoint deadline = state_->Deadline();
-  if (careful_ != nullptr) return careful_->Execute(response, fusion_entries_, deadline);
+  if (recoverable_ != nullptr) return recoverable_->Execute(response, fusion_entries_, deadline);
   switch (first.signature.kind) {
     case OpKind::kAllreduce:
       return fusion_.Allreduce(fusion_entries_, response.contributors, deadline);

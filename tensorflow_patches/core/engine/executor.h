@@ -12,15 +12,15 @@
 #include "tensorflow_patches/core/engine/engine_state.h"
 #include "tensorflow_patches/core/engine/pending_requests.h"
 #include "tensorflow_patches/core/engine/request_notes.h"
-#include "tensorflow_patches/core/recovery/careful_reduction.h"
+#include "tensorflow_patches/core/recovery/recoverable_reduction.h"
 #include "tensorflow_patches/core/reduction/fusion.h"
 
 namespace tfmpi {
 
 class Executor {
  public:
-  // All outlive it. `careful`: null unless the ranks go on without those that die.
-  Executor(EngineState* state, PendingRequests* pending, CarefulReduction* careful);
+  // All outlive it. `reduction`: null unless the ranks go on without those that die.
+  Executor(EngineState* state, PendingRequests* pending, RecoverableReduction* reduction);
 
   // The responses of the list, in their order, until one fails the engine.
   void Execute(const ResponseList& response_list);
@@ -40,7 +40,7 @@ class Executor {
 
   EngineState* const state_;
   PendingRequests* const pending_;
-  CarefulReduction* const careful_;
+  RecoverableReduction* const recoverable_;
   Fusion fusion_;
   ResponseNotes response_notes_;
   // Of the response under way; and theirs: null, or empty, where this rank has no part in it.

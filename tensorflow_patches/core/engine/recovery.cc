@@ -165,7 +165,7 @@ void Recovery::ContinueWith(std::unique_ptr<Transport> next, const Regrouping& r
     launch_ranks.push_back(launch_ranks_.back()[static_cast<size_t>(report.former_rank)]);
   }
   launch_ranks_.push_back(std::move(launch_ranks));
-  parts_.transport->Change(std::move(next));
+  parts_.transport->SwitchTo(std::move(next));
   RestartInNewGroup();
   if (state_->rank() != 0 || !state_->options.log) return;
   const size_t left = regrouping.reports.size();
@@ -225,7 +225,7 @@ void Recovery::RestartInNewGroup() {
   parts_.messenger->Restart();
   parts_.pending->Restart();
   history_->Restart();
-  parts_.careful->DivideByWeights();
+  parts_.reduction->DivideByWeights();
   parts_.negotiator->Restart();
   parts_.wait_state_reporter->Restart();
   state_->interrupted = false;

@@ -18,16 +18,16 @@
 #include "tensorflow_patches/core/engine/negotiator.h"
 #include "tensorflow_patches/core/engine/pending_requests.h"
 #include "tensorflow_patches/core/engine/wait_state_reporter.h"
-#include "tensorflow_patches/core/recovery/careful_reduction.h"
-#include "tensorflow_patches/core/recovery/changing_transport.h"
+#include "tensorflow_patches/core/recovery/recoverable_reduction.h"
 #include "tensorflow_patches/core/recovery/survivors.h"
+#include "tensorflow_patches/core/recovery/switchable_transport.h"
 
 namespace tfmpi {
 
 // What of an engine begins anew with a group of other ranks. All outlive the recovery.
-struct Recoverable {
-  ChangingTransport* transport;
-  CarefulReduction* careful;
+struct RestartableParts {
+  SwitchableTransport* transport;
+  RecoverableReduction* reduction;
   PendingRequests* pending;
   Messenger* messenger;
   Executor* executor;
@@ -37,8 +37,8 @@ struct Recoverable {
 
 class Recovery {
  public:
-  Recovery(EngineState* state, const Recoverable& parts)
-      : state_(state), parts_(parts), history_(parts.careful->history()), launch_ranks_(1) {
+  Recovery(EngineState* state, const RestartableParts& parts)
+      : state_(state), parts_(parts), history_(parts.reduction->history()), launch_ranks_(1) {
     for (int rank = 0; rank < state->size(); ++rank) launch_ranks_[0].push_back(rank);
   }
 
@@ -63,7 +63,7 @@ class Recovery {
   void RestartInNewGroup();
 
   EngineState* const state_;
-  const Recoverable parts_;
+  const RestartableParts parts_;
   History* const history_;
   TimePoint checked_for_deaths_;
   // By generation that has ended and rank in it: the rank in the next; -1: it has died.

@@ -4,8 +4,8 @@
 // In the place of Fusion where ranks go on without those that die. It costs a copy of each tensor.
 // Communication thread.
 
-#ifndef TFMPI_CORE_RECOVERY_CAREFUL_REDUCTION_H_
-#define TFMPI_CORE_RECOVERY_CAREFUL_REDUCTION_H_
+#ifndef TFMPI_CORE_RECOVERY_RECOVERABLE_REDUCTION_H_
+#define TFMPI_CORE_RECOVERY_RECOVERABLE_REDUCTION_H_
 
 #include <vector>
 
@@ -16,10 +16,10 @@
 
 namespace tfmpi {
 
-class CarefulReduction {
+class RecoverableReduction {
  public:
   // It outlives it.
-  explicit CarefulReduction(Transport* transport) : transport_(transport) {}
+  explicit RecoverableReduction(Transport* transport) : transport_(transport) {}
 
   // Of what has been done in this group.
   History* history() { return &history_; }
@@ -32,7 +32,7 @@ class CarefulReduction {
   Status Execute(const Response& response, const std::vector<FusionEntry>& entries,
                  TimePoint deadline);
   // After each unit: all ranks have the same history, so all do this at the same one.
-  Status KeepHistoryShort(TimePoint deadline);
+  Status TrimHistory(TimePoint deadline);
   // Into the memory of the requests of this rank, which is, or was, `rank` in the group that has
   // made it. `collected_here`: by Execute.
   static Status Deliver(const Response& response, const std::vector<FusionEntry>& entries, int rank,
@@ -58,4 +58,4 @@ class CarefulReduction {
 
 }  // namespace tfmpi
 
-#endif  // TFMPI_CORE_RECOVERY_CAREFUL_REDUCTION_H_
+#endif  // TFMPI_CORE_RECOVERY_RECOVERABLE_REDUCTION_H_

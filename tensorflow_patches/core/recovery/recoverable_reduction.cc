@@ -1,4 +1,4 @@
-#include "tensorflow_patches/core/recovery/careful_reduction.h"
+#include "tensorflow_patches/core/recovery/recoverable_reduction.h"
 
 #include <cmath>
 #include <cstring>
@@ -43,8 +43,8 @@ double WeightOf(const FusionEntry& entry) {
 
 }  // namespace
 
-Status CarefulReduction::Execute(const Response& response, const std::vector<FusionEntry>& entries,
-                                 TimePoint deadline) {
+Status RecoverableReduction::Execute(const Response& response,
+                                     const std::vector<FusionEntry>& entries, TimePoint deadline) {
   Unit unit;
   bool meets_all = false;
   Status status = Collect(response, entries, deadline, &unit.result, &meets_all);
@@ -59,7 +59,7 @@ Status CarefulReduction::Execute(const Response& response, const std::vector<Fus
   return status;
 }
 
-Status CarefulReduction::KeepHistoryShort(TimePoint deadline) {
+Status RecoverableReduction::TrimHistory(TimePoint deadline) {
   constexpr size_t kMostBytes = size_t{64} << 20;
   constexpr uint64_t kMostUnits = 1000;
   if (history_.bytes() <= kMostBytes && history_.done() - history_.first() <= kMostUnits) {
@@ -77,8 +77,9 @@ Status CarefulReduction::KeepHistoryShort(TimePoint deadline) {
   return status;
 }
 
-Status CarefulReduction::Collect(const Response& response, const std::vector<FusionEntry>& entries,
-                                 TimePoint deadline, Result* result, bool* meets_all) {
+Status RecoverableReduction::Collect(const Response& response,
+                                     const std::vector<FusionEntry>& entries, TimePoint deadline,
+                                     Result* result, bool* meets_all) {
   const FusionEntry& first = entries.front();
   *meets_all = false;
   switch (first.signature.kind) {
@@ -98,8 +99,8 @@ Status CarefulReduction::Collect(const Response& response, const std::vector<Fus
   return Status(Code::kInternal, "unknown operation");
 }
 
-Status CarefulReduction::Factors(const std::vector<FusionEntry>& entries, int contributors,
-                                 TimePoint deadline, std::vector<double>* factors) {
+Status RecoverableReduction::Factors(const std::vector<FusionEntry>& entries, int contributors,
+                                     TimePoint deadline, std::vector<double>* factors) {
   // What rounding makes of weights that are right; the average stays what it is, to the bit.
   constexpr double kAsGoodAsOne = 1e-5;
   factors->assign(entries.size(), 1.0);
@@ -126,8 +127,8 @@ Status CarefulReduction::Factors(const std::vector<FusionEntry>& entries, int co
   return status;
 }
 
-Status CarefulReduction::Allreduce(const std::vector<FusionEntry>& entries, int contributors,
-                                   TimePoint deadline, Result* result) {
+Status RecoverableReduction::Allreduce(const std::vector<FusionEntry>& entries, int contributors,
+                                       TimePoint deadline, Result* result) {
   size_t bytes = 0;
   for (const FusionEntry& entry : entries) {
     bytes += WireBytes(entry.signature.dtype, Count(entry.signature));
@@ -147,8 +148,8 @@ Status CarefulReduction::Allreduce(const std::vector<FusionEntry>& entries, int 
                                {bytes / SizeOf(wire), wire, WireOp(first.op), scale}, deadline);
 }
 
-Status CarefulReduction::Gather(const FusionEntry& entry, const Response& response,
-                                TimePoint deadline, Result* result) {
+Status RecoverableReduction::Gather(const FusionEntry& entry, const Response& response,
+                                    TimePoint deadline, Result* result) {
   const std::vector<int64_t>& rows = response.items.front().rows;
   if (IsBeyondLimit(entry.signature, rows)) return Status();
   const std::vector<size_t> bytes = BytesByRank(entry.signature, rows);
@@ -172,7 +173,8 @@ Status CarefulReduction::Gather(const FusionEntry& entry, const Response& respon
   return transport_->Allgather(own, all, bytes, deadline);
 }
 
-Status CarefulReduction::Broadcast(const FusionEntry& entry, TimePoint deadline, Result* result) {
+Status RecoverableReduction::Broadcast(const FusionEntry& entry, TimePoint deadline,
+                                       Result* result) {
   const Signature& signature = entry.signature;
   const size_t bytes = Count(signature) * SizeOf(signature.dtype);
   if (bytes == 0) return Status();
@@ -184,8 +186,9 @@ Status CarefulReduction::Broadcast(const FusionEntry& entry, TimePoint deadline,
   return transport_->Broadcast(result->memory.get(), bytes, signature.root, deadline);
 }
 
-Status CarefulReduction::Deliver(const Response& response, const std::vector<FusionEntry>& entries,
-                                 int rank, const Result& result, bool collected_here) {
+Status RecoverableReduction::Deliver(const Response& response,
+                                     const std::vector<FusionEntry>& entries, int rank,
+                                     const Result& result, bool collected_here) {
   const FusionEntry& first = entries.front();
   const Signature& signature = first.signature;
   const char* const data = result.memory.get();

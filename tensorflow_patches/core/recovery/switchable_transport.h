@@ -4,8 +4,8 @@
 // change or the one after it. The transports of former groups live as long as this one, since their
 // topology may still be looked at. It has no shared word: the engine agrees by messages.
 
-#ifndef TFMPI_CORE_RECOVERY_CHANGING_TRANSPORT_H_
-#define TFMPI_CORE_RECOVERY_CHANGING_TRANSPORT_H_
+#ifndef TFMPI_CORE_RECOVERY_SWITCHABLE_TRANSPORT_H_
+#define TFMPI_CORE_RECOVERY_SWITCHABLE_TRANSPORT_H_
 
 #include <atomic>
 #include <memory>
@@ -18,12 +18,12 @@
 
 namespace tfmpi {
 
-class ChangingTransport : public Transport {
+class SwitchableTransport : public Transport {
  public:
-  explicit ChangingTransport(std::unique_ptr<Transport> first) { Change(std::move(first)); }
+  explicit SwitchableTransport(std::unique_ptr<Transport> first) { SwitchTo(std::move(first)); }
 
   // From now on all calls go there.
-  void Change(std::unique_ptr<Transport> next) {
+  void SwitchTo(std::unique_ptr<Transport> next) {
     Transport* const raw = next.get();
     Keep(std::move(next));
     now_.store(raw, std::memory_order_release);
@@ -75,4 +75,4 @@ class ChangingTransport : public Transport {
 
 }  // namespace tfmpi
 
-#endif  // TFMPI_CORE_RECOVERY_CHANGING_TRANSPORT_H_
+#endif  // TFMPI_CORE_RECOVERY_SWITCHABLE_TRANSPORT_H_
