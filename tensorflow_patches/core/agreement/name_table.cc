@@ -49,7 +49,7 @@ void NameTable::Restart() {
   for (auto it = entries_.begin(); it != entries_.end();) {
     Entry& entry = it->second;
     entry.ids.clear();
-    entry.told = false;
+    entry.outstanding = false;
     it = entry.submissions.empty() ? entries_.erase(it) : std::next(it);
   }
 }

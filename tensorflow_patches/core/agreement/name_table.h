@@ -26,8 +26,8 @@ class NameTable {
     TimePoint announced;
     // One of each signature that has a number, the last that was given first.
     std::vector<NameId> ids;
-    bool told = false;       // the coordinator knows of the first, and has not answered
-    bool withdrawn = false;  // the first is to be withdrawn, and has not ended
+    bool outstanding = false;  // the coordinator knows of the first, and has not answered
+    bool withdrawn = false;    // the first is to be withdrawn, and has not ended
   };
 
   // Of its name. Entries stay where they are until TakeFirst forgets them.

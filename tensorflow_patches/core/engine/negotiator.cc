@@ -94,13 +94,13 @@ void Negotiator::ExecutePredicted() {
     state_->options.trace(EngineOptions::Event::kVoted, 0, Encode(response_list));
   }
   Execute(response_list);
-  RejectWhatWasTold();
+  RejectOutstanding();
 }
 
 // What is expected next may be something that this rank has told the coordinator before, together
 // with what has just come: it will not vote, and whoever has, or would, need not wait.
-void Negotiator::RejectWhatWasTold() {
-  if (state_->ok() && pending_->AnyTold(bypass_.expected())) bypass_.End();
+void Negotiator::RejectOutstanding() {
+  if (state_->ok() && pending_->AnyOutstanding(bypass_.expected())) bypass_.End();
 }
 
 void Negotiator::Handle(const ControlMessage& message) {
@@ -211,7 +211,7 @@ void Negotiator::ExecuteResponseList(const ResponseList& response_list) {
     state_->options.trace(EngineOptions::Event::kTold, 0, Encode(response_list));
   }
   Execute(response_list);
-  if (!response_list.responses.empty()) RejectWhatWasTold();
+  if (!response_list.responses.empty()) RejectOutstanding();
 }
 
 void Negotiator::Execute(const ResponseList& response_list) {

@@ -54,7 +54,7 @@ class Negotiator {
   bool Say();
   void EndBypass();
   void ExecutePredicted();
-  void RejectWhatWasTold();
+  void RejectOutstanding();
   void Handle(const ControlMessage& message);
   bool PassOn();
   void Hear(const Announcement& announcement);

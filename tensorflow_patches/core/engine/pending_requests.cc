@@ -84,8 +84,8 @@ void PendingRequests::WithdrawAhead() {
 void PendingRequests::Complete(NameTable::Entry* entry, const Status& status) {
   Submission submission;
   state_->idle_detector.Reset(state_->now);
-  told_ -= entry->told;
-  entry->told = false;
+  outstanding_ -= entry->outstanding;
+  entry->outstanding = false;
   // A wish to withdraw it that was not sent would be taken for one of the next request's.
   std::vector<std::string>& withdrawn = ready_list_.withdrawn;
   withdrawn.erase(std::remove(withdrawn.begin(), withdrawn.end(), entry->name), withdrawn.end());
@@ -112,31 +112,31 @@ void PendingRequests::CompleteByError(const NamedError& error) {
 
 ReadyList PendingRequests::TakeReadyList() {
   std::sort(ready_list_.ready.begin(), ready_list_.ready.end());
-  for (const NameId id : ready_list_.ready) NoteTold(names_.entry(id));
-  for (const KnownGather& gather : ready_list_.gathers) NoteTold(names_.entry(gather.id));
+  for (const NameId id : ready_list_.ready) MarkOutstanding(names_.entry(id));
+  for (const KnownGather& gather : ready_list_.gathers) MarkOutstanding(names_.entry(gather.id));
   for (const NamedSignature& named : ready_list_.requests) {
-    NoteTold(names_.FindPending(named.name));
+    MarkOutstanding(names_.FindPending(named.name));
   }
   return std::exchange(ready_list_, ReadyList());
 }
 
-void PendingRequests::NoteTold(NameTable::Entry* entry) {
-  if (entry == nullptr || entry->submissions.empty() || entry->told) return;
-  entry->told = true;
-  ++told_;
+void PendingRequests::MarkOutstanding(NameTable::Entry* entry) {
+  if (entry == nullptr || entry->submissions.empty() || entry->outstanding) return;
+  entry->outstanding = true;
+  ++outstanding_;
 }
 
-bool PendingRequests::AnyTold(const std::vector<NameId>& names) const {
-  if (told_ == 0) return false;
+bool PendingRequests::AnyOutstanding(const std::vector<NameId>& names) const {
+  if (outstanding_ == 0) return false;
   return std::any_of(names.begin(), names.end(),
-                     [this](NameId id) { return names_.entry(id)->told; });
+                     [this](NameId id) { return names_.entry(id)->outstanding; });
 }
 
 void PendingRequests::Restart() {
   ready_list_ = ReadyList();
   ready_list_.joined = state_->joined;
   ready_list_.leaving = state_->leaving;
-  told_ = 0;
+  outstanding_ = 0;
   names_.Restart();
   for (auto& [name, errors] : early_errors_) {
     std::deque<Status>& former = former_errors_[name];

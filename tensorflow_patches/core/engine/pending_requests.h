@@ -47,7 +47,7 @@ class PendingRequests {
   // It is said, to the coordinator.
   ReadyList TakeReadyList();
   // Whether the coordinator has been told of one of these, and has not answered.
-  bool AnyTold(const std::vector<NameId>& names) const;
+  bool AnyOutstanding(const std::vector<NameId>& names) const;
 
   // A group of other ranks begins, which knows of nothing.
   void Restart();
@@ -55,18 +55,18 @@ class PendingRequests {
 
   NameTable& names() { return names_; }
   const NameTable& names() const { return names_; }
-  int told() const { return told_; }
+  int outstanding() const { return outstanding_; }
   const Errors& early_errors() const { return early_errors_; }
 
  private:
   void Announce(NameTable::Entry* entry);
-  void NoteTold(NameTable::Entry* entry);
+  void MarkOutstanding(NameTable::Entry* entry);
 
   EngineState* const state_;
   const std::function<void()> say_now_;
   NameTable names_;
   ReadyList ready_list_;
-  int told_ = 0;  // entries that are told
+  int outstanding_ = 0;  // entries that are told
   // Agreed on for names that were not yet submitted here.
   Errors early_errors_;
   Errors former_errors_;  // of former groups, which nobody counts any more

@@ -28,7 +28,7 @@ WaitState WaitStateReporter::CurrentWaitState() {
   if (wait_state.blocked != WaitState::Blocked::kNo || script_state.several_threads())
     return wait_state;
   if (waits == 1 && entry->submissions.front().request.blocks) {
-    if (!entry->told || state_->now - entry->announced < kLong) return wait_state;
+    if (!entry->outstanding || state_->now - entry->announced < kLong) return wait_state;
     wait_state.blocked = WaitState::Blocked::kInRequest;
     wait_state.what = entry->name;
     wait_state.has_no_gradients = entry->submissions.front().request.has_no_gradients;

@@ -124,7 +124,7 @@ uint64_t AgreementModel::State() const {
     for (const Entry& entry : rank.entries) {
       hash = Mix(hash, static_cast<uint64_t>(entry.number) * 64 +
                            static_cast<uint64_t>(entry.early_errors) * 8 + entry.pending +
-                           entry.told * 2 + entry.other_shape * 4);
+                           entry.outstanding * 2 + entry.other_shape * 4);
     }
     for (const auto* way : {&to_coordinator_[r], &from_coordinator_[r]}) {
       hash = Mix(hash, way->size());

@@ -147,7 +147,7 @@ bool AgreementModel::Do(int r, Task task) {
       return true;
     }
     case Task::Kind::kRejectTold:
-      RejectWhatWasTold(r);
+      RejectOutstanding(r);
       return true;
   }
   return true;
@@ -210,7 +210,7 @@ void AgreementModel::SendReadyList(int r) {
   Rank& rank = ranks_[r];
   ReadyList ready_list = std::exchange(rank.ready_list, ReadyList());
   std::sort(ready_list.ready.begin(), ready_list.ready.end());
-  for (const NameId id : ready_list.ready) rank.entries[rank.by_id[id].tensor].told = true;
+  for (const NameId id : ready_list.ready) rank.entries[rank.by_id[id].tensor].outstanding = true;
   for (const NamedSignature& named : ready_list.requests) {
     rank.entries[TensorOf(named.name)].told = true;
   }
@@ -278,10 +278,10 @@ void AgreementModel::BeginPredicted(int r) {
   Begin(r, {Task::Kind::kExecute, 0, response_list});
 }
 
-void AgreementModel::RejectWhatWasTold(int r) {
+void AgreementModel::RejectOutstanding(int r) {
   const Rank& rank = ranks_[r];
-  const bool told = std::any_of(rank.entries.begin(), rank.entries.end(),
-                                [](const Entry& entry) { return entry.told; });
+  const bool outstanding = std::any_of(rank.entries.begin(), rank.entries.end(),
+                                       [](const Entry& entry) { return entry.outstanding; });
   bool rejected_votes = false;
   if (rank.expects && told) Votes().Reject(rank.position, &rejected_votes);
 }
@@ -376,7 +376,7 @@ void AgreementModel::Complete(int r, int tensor, Ending ending) {
     Blame("rank " + std::to_string(r) + "'s '" + NameOf(tensor) + "' number " +
           std::to_string(entry.number) + " ends " + (must_fail ? "well" : "with an error"));
   }
-  entry.pending = entry.told = false;
+  entry.pending = entry.outstanding = false;
   std::vector<std::string>& withdrawn = rank.ready_list.withdrawn;
   withdrawn.erase(std::remove(withdrawn.begin(), withdrawn.end(), NameOf(tensor)), withdrawn.end());
   if (ending == Ending::kCancelled) --entry.number;

@@ -65,7 +65,7 @@ class AgreementModel {
   };
   struct Entry {
     bool pending = false;
-    bool told = false;
+    bool outstanding = false;
     bool other_shape = false;
     int number = 0;        // of this rank's requests so far, but those that it has taken back
     int early_errors = 0;  // that answer requests which it has not made yet
@@ -127,7 +127,7 @@ class AgreementModel {
   void Hear(int r, const ResponseList& response_list);
   void BeginHeard(int r, const ResponseList& response_list);
   void BeginPredicted(int r);
-  void RejectWhatWasTold(int r);
+  void RejectOutstanding(int r);
   bool Execute(int r, Task task);
   void End(int r, const ResponseList& response_list);
   void Agree(int r, const Response& response, const ResponseItem& item);

@@ -73,7 +73,7 @@ uint64_t Inspector::StateOf(const Engine& engine) {
   ReadyList ready_list = view.pending->ready_list();
   std::sort(ready_list.ready.begin(), ready_list.ready.end());  // as when it is sent
   uint64_t hash =
-      All(HashOf(Encode(ready_list)), Of(view.negotiator->bypass()), view.pending->told(),
+      All(HashOf(Encode(ready_list)), Of(view.negotiator->bypass()), view.pending->outstanding(),
           HashOf(state.now), state.joined, state.left, state.finished, HashOf(state.failure),
           Of(view.pending->names()), early_errors);
   const LifeSigns& signs = view.messenger->life_signs();
@@ -86,7 +86,7 @@ uint64_t Inspector::StateOf(const Engine& engine) {
 uint64_t Inspector::Of(const NameTable& names) {
   uint64_t hash = 0;
   for (const auto& [name, entry] : names.entries_) {
-    uint64_t one = All(HashOf(name), HashOf(entry.announced), entry.told);
+    uint64_t one = All(HashOf(name), HashOf(entry.announced), entry.outstanding);
     for (const NameId id : entry.ids) one = Mix(one, id);
     for (const Submission& submission : entry.submissions) {
       one = All(one, HashOf(submission.request.signature));
