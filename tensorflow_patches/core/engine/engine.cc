@@ -173,7 +173,7 @@ void Engine::EndByFailure() {
   if (state_.interrupted) return;  // those that are left meet in the next turn
   failed_ = true;
   published_.SetFailure(state_.failure);
-  messenger_.TellPeers(state_.failure);
+  messenger_.SendFailureToPeers(state_.failure);
   executor_.fusion()
       ->AbortGpus();  // before streams are waited for, of which theirs may wait for it
   pending_.CompleteAll(state_.failure);
@@ -184,8 +184,8 @@ void Engine::Stop() {
   TakeSubmissions();
   EndByFailure();
   if (!state_.finished && state_.ok()) {
-    messenger_.TellBelowOfEnd(queue_.leave_asked() ? queue_.leave_reason()
-                                                   : "its engine has ended");
+    messenger_.SendStopToChildren(queue_.leave_asked() ? queue_.leave_reason()
+                                                       : "its engine has ended");
   }
   pending_.CompleteAll(state_.ok() ? Status(Code::kFailedPrecondition, "the engine has stopped")
                                    : state_.failure);

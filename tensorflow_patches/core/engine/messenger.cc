@@ -70,7 +70,7 @@ std::string Messenger::Unseal(const ControlMessage& sealed, std::string* bytes) 
   return Open(++received_[sealed.source], sealed.bytes, bytes);
 }
 
-Status Messenger::Hear(const ControlMessage& sealed, Heard* heard) {
+Status Messenger::Receive(const ControlMessage& sealed, Incoming* incoming) {
   const int source = sealed.source, rank = state_->rank();
   state_->stats.Received();
   state_->published->messages_received.Add(1);
@@ -83,19 +83,20 @@ Status Messenger::Hear(const ControlMessage& sealed, Heard* heard) {
   }
   life_signs_.Heard(source);
   if (source == 0) heard_of_coordinator_ = state_->now;
-  return rank != 0 && source == links_.parent ? HearFromAbove(bytes, &heard->response_list)
-                                              : HearFromBelow(source, bytes, &heard->said);
+  return rank != 0 && source == links_.parent
+             ? ReceiveFromParent(bytes, &incoming->response_list)
+             : ReceiveFromChild(source, bytes, &incoming->announcements);
 }
 
-Status Messenger::HearFromAbove(const std::string& bytes, ResponseList* response_list) {
+Status Messenger::ReceiveFromParent(const std::string& bytes, ResponseList* response_list) {
   if (!Decode(bytes, response_list)) {
     return Status(Code::kInternal, "cannot read a response list of rank 0");
   }
   return response_list->empty() ? Status() : SendDown(*response_list, bytes);
 }
 
-Status Messenger::HearFromBelow(int source, const std::string& bytes,
-                                std::vector<Announcement>* said) {
+Status Messenger::ReceiveFromChild(int source, const std::string& bytes,
+                                   std::vector<Announcement>* announcements) {
   const int rank = state_->rank();
   const Status unreadable(Code::kInternal, "rank " + std::to_string(rank) +
                                                " cannot read a ready list of rank " +
@@ -111,7 +112,7 @@ Status Messenger::HearFromBelow(int source, const std::string& bytes,
   ReadyList ready_list;
   if (rank != 0 || !Decode(bytes, &ready_list)) return unreadable;
   if (ready_list.joined && !joined_.Contains(source)) joined_.Add(RankSet(source));
-  if (!ready_list.empty()) said->push_back({RankSet(source), std::move(ready_list)});
+  if (!ready_list.empty()) announcements->push_back({RankSet(source), std::move(ready_list)});
   return Status();
 }
 
@@ -141,7 +142,7 @@ std::vector<int> Messenger::Peers() const {
   return peers;
 }
 
-void Messenger::TellPeers(const Status& status) {
+void Messenger::SendFailureToPeers(const Status& status) {
   if (state_->rank() != 0) {
     ReadyList ready_list;
     ready_list.leaving = status.message();
@@ -153,7 +154,7 @@ void Messenger::TellPeers(const Status& status) {
   for (const int child : links_.children) Send(child, Encode(response_list));
 }
 
-void Messenger::TellBelowOfEnd(const std::string& why) {
+void Messenger::SendStopToChildren(const std::string& why) {
   if (state_->rank() == 0 || links_.children.empty()) return;
   ResponseList response_list;
   response_list.fatal = state_->Me() + " has stopped: " + why;

@@ -43,12 +43,12 @@ class Messenger {
   // begin something then.
   Status SendDown(const ResponseList& response_list, const std::string& bytes);
 
-  struct Heard {
-    std::vector<Announcement> said;  // to rank 0's coordinator
-    ResponseList response_list;      // has been sent down
+  struct Incoming {
+    std::vector<Announcement> announcements;  // to rank 0's coordinator
+    ResponseList response_list;               // has been sent down
   };
   // What has come is taken in.
-  Status Hear(const ControlMessage& sealed, Heard* heard);
+  Status Receive(const ControlMessage& sealed, Incoming* incoming);
   // Its bytes, and what is wrong with it, or "".
   std::string Unseal(const ControlMessage& sealed, std::string* bytes);
 
@@ -64,14 +64,15 @@ class Messenger {
 
   // Best effort, over a transport that may be what has failed: peers that are not told time out.
   // Those below would not hear of it by way of this rank any more.
-  void TellPeers(const Status& status);
+  void SendFailureToPeers(const Status& status);
   // This rank stops before the group does, and passes nothing on any more.
-  void TellBelowOfEnd(const std::string& why);
+  void SendStopToChildren(const std::string& why);
 
  private:
   Status Send(int rank, const std::string& message);
-  Status HearFromAbove(const std::string& bytes, ResponseList* response_list);
-  Status HearFromBelow(int source, const std::string& bytes, std::vector<Announcement>* said);
+  Status ReceiveFromParent(const std::string& bytes, ResponseList* response_list);
+  Status ReceiveFromChild(int source, const std::string& bytes,
+                          std::vector<Announcement>* announcements);
 
   EngineState* const state_;
   const PendingRequests* const pending_;

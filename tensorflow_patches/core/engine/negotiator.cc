@@ -32,21 +32,21 @@ void Negotiator::Restart() {
 }
 
 bool Negotiator::Exchange(bool news) {
-  bool progress = Say();
+  bool progress = VoteOrAnnounce();
   std::vector<ControlMessage> inbox;
   state_->Fail(state_->transport->Receive(&inbox));
   for (const ControlMessage& message : inbox) {
     if (state_->ok()) Handle(message);
   }
   progress |= !inbox.empty();
-  if (state_->ok()) progress |= PassOn();
+  if (state_->ok()) progress |= ForwardDue();
   if (coordinator_ != nullptr && state_->ok() && (news || progress)) Coordinate();
   return progress || messenger_->has_due() || (!bypass_.voted() && !pending_->ready_list().empty());
 }
 
 // What this rank has to say: as a vote, if what is expected is among it, else to the coordinator.
 // What it has beyond a vote waits until that is decided.
-bool Negotiator::Say() {
+bool Negotiator::VoteOrAnnounce() {
   const ReadyList& ready_list = pending_->ready_list();
   if (ready_list.empty()) return false;
   const bool fits = bypass_.Fits(ready_list);
@@ -76,11 +76,12 @@ void Negotiator::TellCoordinator() {
   do {
     EndBypass();
   } while (state_->ok() && bypass_.Look() != Outcome::kRejected);
-  if (state_->ok() && !pending_->ready_list().empty()) SayUp(pending_->TakeReadyList());
+  if (state_->ok() && !pending_->ready_list().empty()) SendReadyList(pending_->TakeReadyList());
 }
 
-void Negotiator::SayUp(const ReadyList& ready_list) {
-  if (coordinator_ != nullptr && !messenger_->relays()) return Tell(state_->rank(), ready_list);
+void Negotiator::SendReadyList(const ReadyList& ready_list) {
+  if (coordinator_ != nullptr && !messenger_->relays())
+    return OnReadyList(state_->rank(), ready_list);
   state_->Fail(messenger_->SendUp(ready_list));
 }
 
@@ -104,17 +105,17 @@ void Negotiator::RejectOutstanding() {
 }
 
 void Negotiator::Handle(const ControlMessage& message) {
-  Messenger::Heard heard;
-  state_->Fail(messenger_->Hear(message, &heard));
+  Messenger::Incoming incoming;
+  state_->Fail(messenger_->Receive(message, &incoming));
   if (!state_->ok()) return;
-  for (const Announcement& announcement : heard.said) {
-    Tell(message.source, announcement.list);
+  for (const Announcement& announcement : incoming.announcements) {
+    OnReadyList(message.source, announcement.list);
   }
-  if (!heard.response_list.empty()) ExecuteResponseList(heard.response_list);
+  if (!incoming.response_list.empty()) ExecuteResponseList(incoming.response_list);
 }
 
 // What this rank and those below it say, as far as it is due.
-bool Negotiator::PassOn() {
+bool Negotiator::ForwardDue() {
   const std::vector<Announcement> due = messenger_->TakeDue();
   if (due.empty()) return false;
   if (coordinator_ == nullptr) {
@@ -122,20 +123,20 @@ bool Negotiator::PassOn() {
     return true;
   }
   for (const Announcement& announcement : due) {
-    if (state_->ok()) Hear(announcement);
+    if (state_->ok()) OnAnnouncement(announcement);
   }
   return true;
 }
 
 // On rank 0.
-void Negotiator::Hear(const Announcement& announcement) {
-  if (AnswersAsOne(announcement)) return;
-  for (const int rank : announcement.ranks.ranks()) Tell(rank, announcement.list);
+void Negotiator::OnAnnouncement(const Announcement& announcement) {
+  if (AnswerUnanimous(announcement)) return;
+  for (const int rank : announcement.ranks.ranks()) OnReadyList(rank, announcement.list);
 }
 
 // All ranks have what is expected, and the coordinator knows of nothing else: it would decide that,
 // for so many ranks and names.
-bool Negotiator::AnswersAsOne(const Announcement& announcement) {
+bool Negotiator::AnswerUnanimous(const Announcement& announcement) {
   if (announcement.ranks.size() != state_->size() || !bypass_.IsExpected(announcement.list) ||
       !coordinator_->idle()) {
     return false;
@@ -143,19 +144,19 @@ bool Negotiator::AnswersAsOne(const Announcement& announcement) {
   if (state_->options.trace) {
     const std::string said = Encode(announcement.list);
     for (const int rank : announcement.ranks.ranks()) {
-      state_->options.trace(EngineOptions::Event::kHeard, rank, said);
+      state_->options.trace(EngineOptions::Event::kReadyList, rank, said);
     }
   }
   coordinator_->Predicted(bypass_.expected().back(), state_->now);
-  state_->published->as_one.Add(1);
+  state_->published->unanimous.Add(1);
   Answer(bypass_.expected_list());
   return true;
 }
 
 // On rank 0, what `rank` says.
-void Negotiator::Tell(int rank, const ReadyList& ready_list) {
+void Negotiator::OnReadyList(int rank, const ReadyList& ready_list) {
   if (state_->options.trace) {
-    state_->options.trace(EngineOptions::Event::kHeard, rank, Encode(ready_list));
+    state_->options.trace(EngineOptions::Event::kReadyList, rank, Encode(ready_list));
   }
   if (ready_list.joined) {
     const std::string post = JoinedPost(rank);
@@ -208,7 +209,7 @@ void Negotiator::ExecuteResponseList(const ResponseList& response_list) {
   }
   if (response_list.answers()) ++answers_;
   if (state_->options.trace) {
-    state_->options.trace(EngineOptions::Event::kTold, 0, Encode(response_list));
+    state_->options.trace(EngineOptions::Event::kResponseList, 0, Encode(response_list));
   }
   Execute(response_list);
   if (!response_list.responses.empty()) RejectOutstanding();

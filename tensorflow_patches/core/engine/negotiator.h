@@ -32,7 +32,7 @@ class Negotiator {
   // All that is to be said. Nobody votes any more at the position where this ends.
   void TellCoordinator();
   // What this rank says to the coordinator.
-  void SayUp(const ReadyList& ready_list);
+  void SendReadyList(const ReadyList& ready_list);
   // On rank 0: every rank is told so.
   void NotePost(const std::string& post);
   // What stands in a response list beside its responses.
@@ -51,15 +51,15 @@ class Negotiator {
   const Coordinator* coordinator() const { return coordinator_.get(); }
 
  private:
-  bool Say();
+  bool VoteOrAnnounce();
   void EndBypass();
   void ExecutePredicted();
   void RejectOutstanding();
   void Handle(const ControlMessage& message);
-  bool PassOn();
-  void Hear(const Announcement& announcement);
-  bool AnswersAsOne(const Announcement& announcement);
-  void Tell(int rank, const ReadyList& ready_list);
+  bool ForwardDue();
+  void OnAnnouncement(const Announcement& announcement);
+  bool AnswerUnanimous(const Announcement& announcement);
+  void OnReadyList(int rank, const ReadyList& ready_list);
   void Coordinate();
   void Answer(ResponseList response_list);
   void ExecuteResponseList(const ResponseList& response_list);

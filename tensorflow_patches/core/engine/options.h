@@ -34,7 +34,7 @@ struct EngineOptions {
   std::function<bool(Transport*)> at_end;
   // For tests, on the communication thread: what rank 0 has heard of `rank`, a ready list; what
   // this rank is about to do, a response list that it was told, or that all have voted for.
-  enum class Event { kHeard, kTold, kVoted };
+  enum class Event { kReadyList, kResponseList, kVoted };
   std::function<void(Event event, int rank, const std::string& message)> trace;
   // Runs the communication thread's loop, and returns what waits for its end; null: on a thread of
   // its own. Tests run the loops of all ranks in turns.
@@ -49,7 +49,7 @@ struct EngineStats {
   uint64_t predicted = 0;    // agreements without a message
   uint64_t messages_sent = 0;
   uint64_t messages_received = 0;
-  uint64_t as_one = 0;  // rank 0: agreements on what all ranks announced together, as before
+  uint64_t unanimous = 0;  // rank 0: agreements on what all ranks announced together, as before
 };
 
 }  // namespace tfmpi

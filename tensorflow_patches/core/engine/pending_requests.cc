@@ -48,7 +48,7 @@ void PendingRequests::Announce(NameTable::Entry* entry) {
   // Said at once: the next request of this name must not share a message with this one, in which a
   // number counts once and comes before every name.
   const std::string name = entry->name;
-  if (state_->ok()) say_now_();
+  if (state_->ok()) send_now_();
   if (NameTable::Entry* const pending = names_.FindPending(name)) Complete(pending, error);
 }
 

@@ -26,9 +26,9 @@ class PendingRequests {
   // By name, in their order.
   using Errors = std::unordered_map<std::string, std::deque<Status>>;
 
-  // `state` outlives it. `say_now`: sends all that is to be said, by TakeReadyList.
-  PendingRequests(EngineState* state, std::function<void()> say_now)
-      : state_(state), say_now_(std::move(say_now)) {}
+  // `state` outlives it. `send_now`: sends all that is to be said, by TakeReadyList.
+  PendingRequests(EngineState* state, std::function<void()> send_now)
+      : state_(state), send_now_(std::move(send_now)) {}
 
   void Add(Submission&& submission);
   void Withdraw(Ticket ticket);
@@ -63,7 +63,7 @@ class PendingRequests {
   void MarkOutstanding(NameTable::Entry* entry);
 
   EngineState* const state_;
-  const std::function<void()> say_now_;
+  const std::function<void()> send_now_;
   NameTable names_;
   ReadyList ready_list_;
   int outstanding_ = 0;  // entries that are told

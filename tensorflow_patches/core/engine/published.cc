@@ -30,8 +30,8 @@ std::string Published::PostedValue(const std::string& key, int64_t number) const
 }
 
 EngineStats Published::stats() const {
-  return {completed.value(),     collectives.value(),       bytes.value(), predicted.value(),
-          messages_sent.value(), messages_received.value(), as_one.value()};
+  return {completed.value(),     collectives.value(),       bytes.value(),    predicted.value(),
+          messages_sent.value(), messages_received.value(), unanimous.value()};
 }
 
 }  // namespace tfmpi

@@ -69,7 +69,7 @@ class Published {
   EngineStats stats() const;
 
   // As in EngineStats.
-  Counter completed, collectives, bytes, predicted, messages_sent, messages_received, as_one;
+  Counter completed, collectives, bytes, predicted, messages_sent, messages_received, unanimous;
 
  private:
   struct Posts {

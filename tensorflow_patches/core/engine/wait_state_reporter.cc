@@ -64,7 +64,7 @@ bool WaitStateReporter::ReportWaitState() {
   state_->reported_no_gradients |= wait_state.has_no_gradients;
   ReadyList ready_list;
   ready_list.wait_state = {std::move(wait_state)};
-  negotiator_->SayUp(ready_list);
+  negotiator_->SendReadyList(ready_list);
   return true;
 }
 

@@ -88,8 +88,9 @@ TEST_P(TraceTest, ARealRunFitsTheModel) {
   });
   EXPECT_EQ(run.trace().Check(), "");
   EXPECT_EQ(run.trace().Replay(), "");
-  std::printf("%d agreements by messages, %d by votes\n", run.trace().told(), run.trace().voted());
-  EXPECT_GT(run.trace().told(), kSteps / 2);
+  std::printf("%d agreements by messages, %d by votes\n", run.trace().response_lists(),
+              run.trace().voted());
+  EXPECT_GT(run.trace().response_lists(), kSteps / 2);
   if (!TFMPI_SANITIZED) {  // where a vote may take longer than its patience
     EXPECT_GT(run.trace().voted(), 0);
   }
@@ -111,11 +112,11 @@ TEST(TraceModelTest, FindsWhatDoesNotFit) {
   const auto run = [&](const std::vector<int>& heard, bool other_rank_does_less) {
     Trace trace(2);
     const auto zero = trace.Recorder(0), one = trace.Recorder(1);
-    for (const int rank : heard) zero(What::kHeard, rank, Encode(ready_list));
-    zero(What::kTold, 0, Encode(response_list));
+    for (const int rank : heard) zero(What::kReadyList, rank, Encode(ready_list));
+    zero(What::kResponseList, 0, Encode(response_list));
     ResponseList other = response_list;
     if (other_rank_does_less) other.responses[0].contributors = 1;
-    one(What::kTold, 0, Encode(other));
+    one(What::kResponseList, 0, Encode(other));
     return trace.Check();
   };
   EXPECT_EQ(run({0, 1}, false), "");
@@ -136,7 +137,7 @@ TEST(TraceModelTest, FindsADecisionThatTheCoordinatorWouldNotMake) {
     ready_list.requests.resize(2);
     ready_list.requests[0].name = "a";
     ready_list.requests[1].name = "b";
-    for (const int rank : {0, 1}) zero(What::kHeard, rank, Encode(ready_list));
+    for (const int rank : {0, 1}) zero(What::kReadyList, rank, Encode(ready_list));
     ResponseList response_list;
     for (size_t i = 0; i < names.size(); ++i) {
       ResponseItem item;
@@ -145,7 +146,7 @@ TEST(TraceModelTest, FindsADecisionThatTheCoordinatorWouldNotMake) {
       item.named = ready_list.requests[names[i] == 'a' ? 0 : 1];
       response_list.responses.push_back({{item}, 2});
     }
-    zero(What::kTold, 0, Encode(response_list));
+    zero(What::kResponseList, 0, Encode(response_list));
     return trace.Replay();
   };
   EXPECT_EQ(run("ab"), "");

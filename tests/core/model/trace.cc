@@ -18,7 +18,7 @@ class Model {
  public:
   explicit Model(int ranks) : ranks_(ranks) {}
 
-  std::string Heard(int rank, const ReadyList& ready_list) {
+  std::string OnReadyList(int rank, const ReadyList& ready_list) {
     for (const NameId id : ready_list.ready) Announce(rank, NameOf(id));
     for (const KnownGather& gather : ready_list.gathers) Announce(rank, NameOf(gather.id));
     for (const NamedSignature& named : ready_list.requests) Announce(rank, named.name);
@@ -165,11 +165,11 @@ std::string Trace::Check() const {
   Model model(ranks_);
   for (const Recorded& recorded : events_[0]) {
     std::string wrong;
-    if (recorded.event == What::kHeard) {
+    if (recorded.event == What::kReadyList) {
       ReadyList ready_list;
       Decode(recorded.message, &ready_list);
-      wrong = model.Heard(recorded.rank, ready_list);
-    } else if (recorded.event == What::kTold) {
+      wrong = model.OnReadyList(recorded.rank, ready_list);
+    } else if (recorded.event == What::kResponseList) {
       wrong = model.Told(ReadResponses(recorded.message));
     } else {
       wrong = model.Voted(ReadResponses(recorded.message));
@@ -181,9 +181,9 @@ std::string Trace::Check() const {
   const auto project = [this](int rank, bool data) {
     std::vector<std::string> messages;
     for (const Recorded& recorded : events_[rank]) {
-      if (recorded.event == What::kHeard) continue;
+      if (recorded.event == What::kReadyList) continue;
       ResponseList response_list = ReadResponses(recorded.message);
-      if (data ? response_list.responses.empty() : recorded.event != What::kTold) continue;
+      if (data ? response_list.responses.empty() : recorded.event != What::kResponseList) continue;
       if (tree_ && !response_list.fatal.empty()) break;
       if (data) {
         ResponseList only;
@@ -214,8 +214,8 @@ std::string Trace::Replay() const {
   Coordinator coordinator(ranks_, CoordinatorOptions(), now);
   Decisions told, decided;
   for (const Recorded& recorded : events_[0]) {
-    if (recorded.event == What::kTold) told.Add(ReadResponses(recorded.message));
-    if (recorded.event != What::kHeard) continue;
+    if (recorded.event == What::kResponseList) told.Add(ReadResponses(recorded.message));
+    if (recorded.event != What::kReadyList) continue;
     ReadyList ready_list;
     Decode(recorded.message, &ready_list);
     coordinator.Receive(recorded.rank, ready_list, now);

@@ -26,7 +26,7 @@ class Trace {
   // run, too. Where it does not, or "".
   std::string Replay() const;
   // Response lists with responses that rank 0 was told, and that were voted for.
-  int told() const { return Count(EngineOptions::Event::kTold); }
+  int response_lists() const { return Count(EngineOptions::Event::kResponseList); }
   int voted() const { return Count(EngineOptions::Event::kVoted); }
 
  private:

@@ -21,7 +21,7 @@ class TreeTest : public TimedTest {};
 // Of what rank 0 sent and received in each of `steps` repeated steps, the largest.
 struct Counts {
   uint64_t messages = 0;
-  uint64_t as_one = 0;
+  uint64_t unanimous = 0;
 };
 
 // Each rank hands in all tensors of a step at once. Nobody is late: else there are more messages.
@@ -59,7 +59,7 @@ Counts Train(Ranks& ranks, int tensors, int steps) {
     const uint64_t now = stats.messages_sent + stats.messages_received;
     if (step >= steps / 2) counts.messages = std::max(counts.messages, now - before);
     before = now;
-    counts.as_one = stats.as_one;
+    counts.unanimous = stats.unanimous;
   }
   return counts;
 }
@@ -79,7 +79,7 @@ Counts TrainOn(int nodes, int per_node, bool tree, int steps = 12) {
   std::printf("%d nodes of %d, %s: %llu messages of rank 0 in a step, %llu as one\n", nodes,
               per_node, tree ? "a tree" : "straight",
               static_cast<unsigned long long>(counts.messages),
-              static_cast<unsigned long long>(counts.as_one));
+              static_cast<unsigned long long>(counts.unanimous));
   return counts;
 }
 
@@ -95,7 +95,7 @@ TEST_F(TreeTest, Rank0HearsItsChildrenOnce) {
     const Counts counts = TrainOn(form.nodes, form.per_node, true);
     EXPECT_EQ(counts.messages, form.tree);
     // Once it has followed on itself twice, it is known.
-    EXPECT_GE(counts.as_one, form.per_node * form.nodes > 2 ? 6u : 0u);
+    EXPECT_GE(counts.unanimous, form.per_node * form.nodes > 2 ? 6u : 0u);
   }
 }
 
@@ -164,7 +164,7 @@ TEST_F(TreeTest, WhatAnErrorHasAnsweredCountsForNothing) {
   Nodes shape(3, 2);
   Ranks ranks(kRanks, options, shape.Decorator());
   Train(ranks, 1, 6);
-  ASSERT_GT(ranks[0].stats().as_one, 0u);
+  ASSERT_GT(ranks[0].stats().unanimous, 0u);
   std::vector<std::vector<char>> data(kRanks + 1);
   const auto ask = [&](int rank, size_t count, int step, std::vector<char>* memory) {
     const Job job = {"t0", DataType::kFloat32, ReduceOp::kSum, count, step};
