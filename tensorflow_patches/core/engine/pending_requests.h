@@ -66,7 +66,7 @@ class PendingRequests {
   const std::function<void()> send_now_;
   NameTable names_;
   ReadyList ready_list_;
-  int outstanding_ = 0;  // entries that are told
+  int outstanding_ = 0;  // entries that are outstanding
   // Agreed on for names that were not yet submitted here.
   Errors early_errors_;
   Errors former_errors_;  // of former groups, which nobody counts any more

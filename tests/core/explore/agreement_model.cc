@@ -212,7 +212,7 @@ void AgreementModel::SendReadyList(int r) {
   std::sort(ready_list.ready.begin(), ready_list.ready.end());
   for (const NameId id : ready_list.ready) rank.entries[rank.by_id[id].tensor].outstanding = true;
   for (const NamedSignature& named : ready_list.requests) {
-    rank.entries[TensorOf(named.name)].told = true;
+    rank.entries[TensorOf(named.name)].outstanding = true;
   }
   if (r != 0) {
     to_coordinator_[r].push_back(Encode(ready_list));
@@ -283,7 +283,7 @@ void AgreementModel::RejectOutstanding(int r) {
   const bool outstanding = std::any_of(rank.entries.begin(), rank.entries.end(),
                                        [](const Entry& entry) { return entry.outstanding; });
   bool rejected_votes = false;
-  if (rank.expects && told) Votes().Reject(rank.position, &rejected_votes);
+  if (rank.expects && outstanding) Votes().Reject(rank.position, &rejected_votes);
 }
 
 // False: it waits in the collective of its next response.
