@@ -246,7 +246,7 @@ void Engine::NoteEnd() {
   if (joins && pending_.names().nothing_pending()) {
     state_.joined = true;
     pending_.ready_list().joined = true;
-    messenger_.life_signs().Begin(state_.now);
+    messenger_.heartbeats().Begin(state_.now);
   }
   if (leaves) {
     state_.left = true;

@@ -7,7 +7,7 @@
 namespace tfmpi {
 
 Messenger::Messenger(EngineState* state, const PendingRequests* pending)
-    : state_(state), pending_(pending), life_signs_(0) {
+    : state_(state), pending_(pending), heartbeats_(0) {
   Restart();
 }
 
@@ -16,8 +16,8 @@ void Messenger::Restart() {
   sent_.assign(size, 0);
   received_.assign(size, 0);
   joined_ = RankSet();
-  life_signs_ = LifeSigns(state_->size());
-  if (state_->joined) life_signs_.Begin(state_->now);
+  heartbeats_ = Heartbeats(state_->size());
+  if (state_->joined) heartbeats_.Begin(state_->now);
   links_ = state_->transport->links();
   relay_.reset();
   if (!links_.tree || links_.children.empty()) return;
@@ -81,7 +81,7 @@ Status Messenger::Receive(const ControlMessage& sealed, Incoming* incoming) {
                                        std::to_string(source) + ": " + wrong +
                                        "; the memory or the network between them is at fault");
   }
-  life_signs_.Heard(source);
+  heartbeats_.OnMessage(source);
   if (source == 0) heard_of_coordinator_ = state_->now;
   return rank != 0 && source == links_.parent
              ? ReceiveFromParent(bytes, &incoming->response_list)
@@ -116,7 +116,7 @@ Status Messenger::ReceiveFromChild(int source, const std::string& bytes,
   return Status();
 }
 
-Status Messenger::GiveLifeSign() {
+Status Messenger::SendHeartbeat() {
   const bool done = relay_ != nullptr ? relay_->HaveJoined(links_.below) : state_->joined;
   Status status;
   if (state_->rank() != 0 && !done) {

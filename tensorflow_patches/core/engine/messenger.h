@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tensorflow_patches/core/engine/engine_state.h"
-#include "tensorflow_patches/core/engine/life_signs.h"
+#include "tensorflow_patches/core/engine/heartbeats.h"
 #include "tensorflow_patches/core/engine/pending_requests.h"
 #include "tensorflow_patches/core/relay/relay.h"
 #include "tensorflow_patches/core/transport/control_links.h"
@@ -52,11 +52,11 @@ class Messenger {
   // Its bytes, and what is wrong with it, or "".
   std::string Unseal(const ControlMessage& sealed, std::string* bytes);
 
-  // A message that changes nothing, to all that this rank speaks with: life_signs.h. None goes up
+  // A message that changes nothing, to all that this rank speaks with: heartbeats.h. None goes up
   // after the last word of this rank and those below it, so none is left when MPI ends.
-  Status GiveLifeSign();
-  LifeSigns& life_signs() { return life_signs_; }
-  const LifeSigns& life_signs() const { return life_signs_; }
+  Status SendHeartbeat();
+  Heartbeats& heartbeats() { return heartbeats_; }
+  const Heartbeats& heartbeats() const { return heartbeats_; }
   TimePoint heard_of_coordinator() const { return heard_of_coordinator_; }  // of no use on rank 0
   // Whom this rank must hear: its parent and its children, but for those that, with all below
   // them, have joined: they may be gone.
@@ -82,7 +82,7 @@ class Messenger {
   // Messages so far, to each rank and from each.
   std::vector<uint32_t> sent_;
   std::vector<uint32_t> received_;
-  LifeSigns life_signs_;
+  Heartbeats heartbeats_;
   TimePoint heard_of_coordinator_;
 };
 

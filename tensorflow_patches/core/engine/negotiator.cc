@@ -162,7 +162,7 @@ void Negotiator::OnReadyList(int rank, const ReadyList& ready_list) {
     const std::string post = JoinedPost(rank);
     state_->published->CountPost(post);
     NotePost(post);
-    messenger_->life_signs().Begin(state_->now);
+    messenger_->heartbeats().Begin(state_->now);
   }
   coordinator_->Receive(rank, ready_list, Clock::now());
 }
@@ -179,7 +179,7 @@ void Negotiator::Coordinate() {
     if (state_->options.log) state_->options.log(line);
   }
   // A report of a stall, mostly: who waits hears that rank 0 is there (presence.h).
-  if (!notices.empty() && state_->ok()) state_->Fail(messenger_->GiveLifeSign());
+  if (!notices.empty() && state_->ok()) state_->Fail(messenger_->SendHeartbeat());
   if (state_->ok() && !response_list.empty()) Answer(std::move(response_list));
 }
 
@@ -238,7 +238,7 @@ void Negotiator::ExecuteRest(const ResponseList& response_list) {
   if (coordinator_ == nullptr) {  // rank 0 has counted its own
     for (const std::string& post : response_list.posts) {
       state_->published->CountPost(post);
-      if (IsJoinedPost(post)) messenger_->life_signs().Begin(state_->now);
+      if (IsJoinedPost(post)) messenger_->heartbeats().Begin(state_->now);
     }
   } else if (state_->options.shrink_on_fault) {
     const size_t said = std::min(response_list.posts.size(), posts_under_way_.size());

@@ -5,16 +5,16 @@
 namespace tfmpi {
 
 void Presence::CheckPeers() {
-  LifeSigns& life_signs = messenger_->life_signs();
-  if (!life_signs.begun() || !state_->ok()) return;
-  if (life_signs.IsDue(state_->now)) state_->Fail(messenger_->GiveLifeSign());
+  Heartbeats& heartbeats = messenger_->heartbeats();
+  if (!heartbeats.begun() || !state_->ok()) return;
+  if (heartbeats.IsDue(state_->now)) state_->Fail(messenger_->SendHeartbeat());
   if (state_->options.coordinator.stall_timeout.count() == 0) return;
   for (const int rank : messenger_->Peers()) CheckPeer(rank);
 }
 
 void Presence::CheckPeer(int rank) {
   const Clock::duration limit = WithGrace(state_->options.coordinator.stall_timeout);
-  if (messenger_->life_signs().SilenceOf(rank) < limit) return;
+  if (messenger_->heartbeats().SilenceOf(rank) < limit) return;
   state_->Fail(Status(Code::kDeadlineExceeded,
                       state_->Me() + ": nothing has been heard of rank " + std::to_string(rank) +
                           " for longer than TF_MPI_STALL_TIMEOUT, while a rank waits for the "

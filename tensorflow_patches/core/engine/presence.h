@@ -1,5 +1,5 @@
 // Whether the ranks that this one waits for are still there: its peers, while some rank waits for
-// the others' ends (life_signs.h), and rank 0, while it has not answered.
+// the others' ends (heartbeats.h), and rank 0, while it has not answered.
 //
 // Communication thread.
 

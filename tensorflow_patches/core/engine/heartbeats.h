@@ -9,8 +9,8 @@
 //
 // Communication thread.
 
-#ifndef TFMPI_CORE_ENGINE_LIFE_SIGNS_H_
-#define TFMPI_CORE_ENGINE_LIFE_SIGNS_H_
+#ifndef TFMPI_CORE_ENGINE_HEARTBEATS_H_
+#define TFMPI_CORE_ENGINE_HEARTBEATS_H_
 
 #include <algorithm>
 #include <vector>
@@ -27,20 +27,20 @@ inline Clock::duration WithGrace(Clock::duration limit) {
   return limit + std::clamp<Clock::duration>(limit, kLeast, kMost);
 }
 
-class LifeSigns {
+class Heartbeats {
  public:
-  explicit LifeSigns(int ranks) : silences_(ranks) {}
+  explicit Heartbeats(int ranks) : silences_(ranks) {}
 
   // Some rank has joined: signs are given from now on.
   void Begin(TimePoint now) {
     if (begun_) return;
     begun_ = true;
-    given_at_ = looked_at_ = now;
+    sent_at_ = looked_at_ = now;
   }
   bool begun() const { return begun_; }
 
   // A message of `rank` has come.
-  void Heard(int rank) { silences_[rank] = Clock::duration::zero(); }
+  void OnMessage(int rank) { silences_[rank] = Clock::duration::zero(); }
 
   // To be called in each turn, once begun. Whether a sign is due.
   bool IsDue(TimePoint now) {
@@ -49,8 +49,8 @@ class LifeSigns {
     const Clock::duration passed = std::min<Clock::duration>(now - looked_at_, kBetween);
     looked_at_ = now;
     for (Clock::duration& silence : silences_) silence += passed;
-    if (now - given_at_ < kBetween) return false;
-    given_at_ = now;
+    if (now - sent_at_ < kBetween) return false;
+    sent_at_ = now;
     return true;
   }
 
@@ -63,11 +63,11 @@ class LifeSigns {
   static constexpr std::chrono::seconds kBetween{1};
 
   bool begun_ = false;
-  TimePoint given_at_;
+  TimePoint sent_at_;
   TimePoint looked_at_;
   std::vector<Clock::duration> silences_;
 };
 
 }  // namespace tfmpi
 
-#endif  // TFMPI_CORE_ENGINE_LIFE_SIGNS_H_
+#endif  // TFMPI_CORE_ENGINE_HEARTBEATS_H_
