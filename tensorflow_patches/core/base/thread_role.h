@@ -18,7 +18,7 @@ namespace tfmpi {
 class TFMPI_CAPABILITY("role") ThreadRole {
  public:
   void Take() TFMPI_ACQUIRE() {
-    assert(IsNobodys());
+    assert(IsUnowned());
     holder_ = std::this_thread::get_id();
   }
   void GiveUp() TFMPI_RELEASE() {
@@ -31,10 +31,10 @@ class TFMPI_CAPABILITY("role") ThreadRole {
   // Who calls this is called by the thread that has the role, by ways that the checker cannot see.
   void AssertMine() const TFMPI_ASSERT_CAPABILITY(this) { assert(IsMine()); }
   // The thread has ended, and whoever has joined it may go on in its place.
-  void AssertGivenUp() const TFMPI_ASSERT_CAPABILITY(this) { assert(IsNobodys()); }
+  void AssertGivenUp() const TFMPI_ASSERT_CAPABILITY(this) { assert(IsUnowned()); }
 
  private:
-  bool IsNobodys() const { return holder_.load() == std::thread::id(); }
+  bool IsUnowned() const { return holder_.load() == std::thread::id(); }
 
   std::atomic<std::thread::id> holder_{std::thread::id()};
 };

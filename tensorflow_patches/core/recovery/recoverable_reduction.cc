@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "tensorflow_patches/core/memory/outlived_memory.h"
+#include "tensorflow_patches/core/memory/leaked_memory.h"
 #include "tensorflow_patches/core/observability/timeline.h"
 #include "tensorflow_patches/core/reduction/fusion.h"
 
@@ -49,7 +49,7 @@ Status RecoverableReduction::Execute(const Response& response,
   bool meets_all = false;
   Status status = Collect(response, entries, deadline, &unit.result, &meets_all);
   if (!status.ok()) {
-    KeepForGood(std::move(unit.result.memory));
+    KeepUntilExit(std::move(unit.result.memory));
     return status;
   }
   status = Deliver(response, entries, transport_->topology().rank, unit.result,
@@ -72,7 +72,7 @@ Status RecoverableReduction::TrimHistory(TimePoint deadline) {
   if (status.ok()) {
     history_.Forget();
   } else {
-    KeepForGood(std::move(one));
+    KeepUntilExit(std::move(one));
   }
   return status;
 }
@@ -102,7 +102,7 @@ Status RecoverableReduction::Collect(const Response& response,
 Status RecoverableReduction::Factors(const std::vector<FusionEntry>& entries, int contributors,
                                      TimePoint deadline, std::vector<double>* factors) {
   // What rounding makes of weights that are right; the average stays what it is, to the bit.
-  constexpr double kAsGoodAsOne = 1e-5;
+  constexpr double kWeightTolerance = 1e-5;
   factors->assign(entries.size(), 1.0);
   if (!divides_by_weights_) return Status();
   bool any = false;
@@ -115,13 +115,13 @@ Status RecoverableReduction::Factors(const std::vector<FusionEntry>& entries, in
       transport_->Allreduce(weights.data(), weights.data(),
                             {weights.size(), DataType::kFloat64, ReduceOp::kSum, 1}, deadline);
   if (!status.ok()) {
-    KeepForGood(std::move(kept));
+    KeepUntilExit(std::move(kept));
     return status;
   }
   for (size_t i = 0; i < weights.size(); ++i) {
     const double factor = contributors / weights[i];
     const bool needed = IsWeighted(entries[i].signature) && std::isfinite(factor) &&
-                        std::abs(factor - 1) > kAsGoodAsOne;
+                        std::abs(factor - 1) > kWeightTolerance;
     if (needed) (*factors)[i] = factor;
   }
   return status;

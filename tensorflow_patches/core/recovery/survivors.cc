@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "tensorflow_patches/core/memory/outlived_memory.h"
+#include "tensorflow_patches/core/memory/leaked_memory.h"
 
 namespace tfmpi {
 namespace {
@@ -48,7 +48,7 @@ class Room {
   explicit Room(size_t bytes) : bytes_(std::make_unique<std::string>(bytes, '\0')) {}
   std::string& bytes() { return *bytes_; }
   Status Kept(const Status& status) {
-    if (!status.ok()) KeepForGood(std::move(bytes_));
+    if (!status.ok()) KeepUntilExit(std::move(bytes_));
     return status;
   }
 

@@ -46,7 +46,7 @@ Judge Each(bool alike, const std::function<std::vector<Code>(const Referee::Call
   };
 }
 
-Judge AllWell(bool alike = true) {
+Judge AllRanksOk(bool alike = true) {
   return Each(alike, [](const Referee::Call&) { return std::vector<Code>{Code::kOk}; });
 }
 
@@ -113,7 +113,7 @@ Scenario Announcements(int ranks, const std::vector<Item>& items) {
         job->Await(rank);
         job->Join(rank);
       },
-      AllWell());
+      AllRanksOk());
 }
 
 // The last rank's script ends at any moment; the others average without it from then on.
@@ -129,7 +129,7 @@ Scenario Joins(int ranks, const std::vector<Item>& items) {
         job->Await(rank);
         job->Join(rank);
       },
-      AllWell());
+      AllRanksOk());
 }
 
 // Rank 1 takes its request back, and asks again if it was let go.
@@ -228,7 +228,7 @@ Scenario Votes(int ranks, const std::vector<Item>& step, int time_skips, bool in
         job->Await(rank);
         job->Join(rank);
       },
-      AllWell());
+      AllRanksOk());
   scenario.simulation.time_skips = time_skips;
   return scenario;
 }
@@ -257,7 +257,7 @@ Scenario VotesAndAnother(int ranks) {
           job->Ask(rank, {Sum("x")});
         }
       },
-      AllWell());
+      AllRanksOk());
 }
 
 // The others' word of a name comes when rank 0 has voted for the next step, which they may have,
@@ -272,7 +272,7 @@ Scenario VotesAndALateName(int ranks) {
         job->Ask(rank, {again});
         if (rank != 0) job->Ask(rank, {Sum("x")});
       },
-      AllWell());
+      AllRanksOk());
 }
 
 Scenario VotesAndAWithdrawal(int ranks) {
@@ -297,7 +297,7 @@ Scenario VotesAndAnEnd(int ranks) {
       [](SimulatedJob* job, int rank) {
         if (rank != job->ranks() - 1) job->Ask(rank, {Sum("a")});
       },
-      AllWell());
+      AllRanksOk());
 }
 
 Scenario VotesAndAnError(int ranks) {

@@ -43,7 +43,7 @@ TEST(StreamCopy, CopiesWhatMemcpyCopies) {
 int Try(StoreTrials* trials, size_t bytes, microseconds cached, microseconds streamed, int times) {
   for (int chunk = 1;; ++chunk) {
     const Way way = trials->Next(bytes);
-    if (way == Way::kAsJudged) continue;
+    if (way == Way::kBestKnown) continue;
     trials->Took(bytes, way == Way::kTryCached ? cached : streamed);
     if (way == Way::kTryStreamed && --times == 0) return chunk;
   }
@@ -77,18 +77,18 @@ TEST(StoreTrials, ComparesOnlyCopiesOfOneSize) {
   EXPECT_EQ(trials.Next(kChunk), Way::kTryCached);
   trials.Took(kChunk, microseconds(29));
   for (int i = 0; i < StoreTrials::kBetween; ++i) {
-    EXPECT_EQ(trials.Next(kChunk / 2), Way::kAsJudged);
+    EXPECT_EQ(trials.Next(kChunk / 2), Way::kBestKnown);
   }
   EXPECT_EQ(trials.Next(kChunk / 2), Way::kTryCached) << "the first size does not come again";
   trials.Took(kChunk / 2, microseconds(7));
   EXPECT_EQ(trials.Next(kChunk / 2), Way::kTryStreamed);
   trials.Took(kChunk / 2, microseconds(3));
-  EXPECT_EQ(trials.Next(kChunk / 2), Way::kAsJudged);
+  EXPECT_EQ(trials.Next(kChunk / 2), Way::kBestKnown);
 }
 
 TEST(StoreTrials, SmallChunksAreNotTimed) {
   StoreTrials trials;
-  for (int i = 0; i < 1000; ++i) EXPECT_EQ(trials.Next(1000), Way::kAsJudged);
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(trials.Next(1000), Way::kBestKnown);
 }
 
 TEST(ChunkWriter, WritesAsItIsTold) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "tensorflow_patches/core/gpu/await_event.h"
-#include "tensorflow_patches/core/gpu/direct/all_well.h"
+#include "tensorflow_patches/core/gpu/direct/all_ranks_ok.h"
 
 namespace tfmpi {
 namespace {
@@ -33,7 +33,7 @@ Status CudaAwareCollectives::Make(Gpu* gpu, Transport* transport, size_t chunk_b
                                   TimePoint deadline, std::unique_ptr<DeviceCollectives>* made) {
   std::unique_ptr<CudaAwareCollectives> aware(
       new CudaAwareCollectives(gpu, transport, chunk_bytes));
-  Status status = AllWell(transport, aware->Prepare(), "another rank could not", deadline);
+  Status status = AllRanksOk(transport, aware->Prepare(), "another rank could not", deadline);
   if (status.ok()) status = aware->Try(deadline);
   if (status.ok()) *made = std::move(aware);
   return status;
@@ -71,11 +71,11 @@ Status CudaAwareCollectives::Try(TimePoint deadline) {
   Status status = gpu_->NewStream(&stream);
   if (status.ok()) status = gpu_->NewPinned(count * sizeof(float), &pinned);
   if (status.ok()) status = gpu_->NewMemory(count * sizeof(float), &memory);
-  status = AllWell(transport_, status, "another rank could not", deadline);
+  status = AllRanksOk(transport_, status, "another rank could not", deadline);
   if (status.ok()) {
     const TimePoint now = Clock::now();
     status = TryOne(static_cast<float*>(pinned), memory, count, stream, now + (deadline - now) / 2);
-    status = AllWell(transport_, status, "another rank has got a wrong sum, or none", deadline);
+    status = AllRanksOk(transport_, status, "another rank has got a wrong sum, or none", deadline);
   }
   if (memory != nullptr) gpu_->DeleteMemory(memory);  // which MPI was not given
   if (pinned != nullptr) gpu_->DeletePinned(pinned);

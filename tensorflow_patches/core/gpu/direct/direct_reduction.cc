@@ -44,7 +44,7 @@ std::vector<Tensor> TensorsOf(const FusionEntry& entry) {
 }
 
 // All ranks must split a response alike: by what they have agreed on, not by their own weights.
-bool GoTogether(const FusionEntry& a, const FusionEntry& b) {
+bool CanBatch(const FusionEntry& a, const FusionEntry& b) {
   return a.signature.dtype == b.signature.dtype && !a.signature.weighted && !b.signature.weighted;
 }
 
@@ -117,7 +117,7 @@ Status DirectReduction::Allreduce(const std::vector<FusionEntry>& entries, doubl
     Run run;
     run.begin = begin;
     run.end = begin + 1;
-    while (run.end < entries.size() && GoTogether(entries[begin], entries[run.end])) ++run.end;
+    while (run.end < entries.size() && CanBatch(entries[begin], entries[run.end])) ++run.end;
     run.nothing = weights[begin] == 0;
     run.scale = run.nothing ? scale : weights[begin] * scale;
     run.op = sums && run.scale != 1 ? ReduceOp::kAverage : sums ? ReduceOp::kSum : op;

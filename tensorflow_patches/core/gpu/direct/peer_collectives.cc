@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "tensorflow_patches/core/gpu/await_event.h"
-#include "tensorflow_patches/core/gpu/direct/all_well.h"
+#include "tensorflow_patches/core/gpu/direct/all_ranks_ok.h"
 
 namespace tfmpi {
 namespace {
@@ -85,7 +85,7 @@ Status PeerCollectives::Open(const std::vector<GpuHandle>& handles) {
 }
 
 Status PeerCollectives::Agree(const Status& well, TimePoint deadline) {
-  return AllWell(transport_, well, "another rank cannot read what this one shares", deadline);
+  return AllRanksOk(transport_, well, "another rank cannot read what this one shares", deadline);
 }
 
 // Two GPUs of one name, on hosts of one name, would be found out here.

@@ -73,9 +73,9 @@ struct StagedReduction::Work {
 
   bool broadcasts() const { return entries[0].signature.kind == OpKind::kBroadcast; }
   const std::string& name() const {
-    static const std::string kNobodys = "what this rank has no part in";
+    static const std::string kNoRequest = "what this rank has no part in";
     const Request* const request = entries[0].request;
-    return request != nullptr ? request->name : kNobodys;
+    return request != nullptr ? request->name : kNoRequest;
   }
 };
 

@@ -3,16 +3,16 @@
 namespace tfmpi {
 
 StoreTrials::Way StoreTrials::Next(size_t bytes) {
-  if (bytes < kLeastBytes) return Way::kAsJudged;
+  if (bytes < kLeastBytes) return Way::kBestKnown;
   if (cached_bytes_ == bytes) return Way::kTryStreamed;
   if (wait_ > 0) {
     --wait_;
-    return Way::kAsJudged;
+    return Way::kBestKnown;
   }
   return Way::kTryCached;  // of another size than the one before: that one found no partner
 }
 
-void StoreTrials::Took(size_t bytes, Clock::duration time) {
+void StoreTrials::Record(size_t bytes, Clock::duration time) {
   wait_ = kBetween;
   if (cached_bytes_ == 0 || cached_bytes_ != bytes) {
     cached_bytes_ = bytes;
@@ -22,13 +22,13 @@ void StoreTrials::Took(size_t bytes, Clock::duration time) {
   cached_bytes_ = 0;
   const bool streams = cached_ > kTimesSlower * time;
   if (streams == streams_) {
-    doubts_ = false;
-  } else if (doubts_) {
+    contradicted_ = false;
+  } else if (contradicted_) {
     streams_ = streams;
-    doubts_ = false;
+    contradicted_ = false;
   } else {
     // A copy that was interrupted is slow once: looked at again before anything is changed.
-    doubts_ = true;
+    contradicted_ = true;
     wait_ = 0;
   }
 }

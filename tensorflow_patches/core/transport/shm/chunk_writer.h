@@ -26,11 +26,11 @@ enum class Stores { kAuto = 0, kCached = 1, kStreamed = 2 };
 // tests need no clock.
 class StoreTrials {
  public:
-  enum class Way { kAsJudged, kTryCached, kTryStreamed };
+  enum class Way { kBestKnown, kTryCached, kTryStreamed };
 
-  // How the next chunk is to be written: one that is tried is to be timed, and Took called.
+  // How the next chunk is to be written: one that is tried is to be timed, and Record called.
   Way Next(size_t bytes);
-  void Took(size_t bytes, Clock::duration time);
+  void Record(size_t bytes, Clock::duration time);
   bool streams() const { return streams_; }
 
   static constexpr int kBetween = 128;  // chunks
@@ -42,10 +42,10 @@ class StoreTrials {
   static constexpr int kTimesSlower = 4;
 
   bool streams_ = false;
-  bool doubts_ = false;       // the last trial was against streams_
-  size_t cached_bytes_ = 0;   // 0: no cached copy has been timed in this trial
-  Clock::duration cached_{};  // the time of it
-  int wait_ = 0;              // chunks until the next trial; or until this one is given up
+  bool contradicted_ = false;  // the last trial was against streams_
+  size_t cached_bytes_ = 0;    // 0: no cached copy has been timed in this trial
+  Clock::duration cached_{};   // the time of it
+  int wait_ = 0;               // chunks until the next trial; or until this one is given up
 };
 
 class ChunkWriter {
@@ -70,8 +70,8 @@ class ChunkWriter {
   };
   Plan Next(size_t bytes) {
     using Way = StoreTrials::Way;
-    const Way way = stores_ == Stores::kAuto ? trials_.Next(bytes) : Way::kAsJudged;
-    if (way == Way::kAsJudged) return {bytes, Streams(bytes), false};
+    const Way way = stores_ == Stores::kAuto ? trials_.Next(bytes) : Way::kBestKnown;
+    if (way == Way::kBestKnown) return {bytes, Streams(bytes), false};
     return {bytes, way == Way::kTryStreamed, true};
   }
   // `write`, given a Copy, copies the chunk into the slot.
@@ -80,7 +80,7 @@ class ChunkWriter {
     const TimePoint start = plan.timed ? Clock::now() : TimePoint();
     write(plan.streams ? &StreamCopy : &CachedCopy);
     if (plan.streams) EndStreams();
-    if (plan.timed) trials_.Took(plan.bytes, Clock::now() - start);
+    if (plan.timed) trials_.Record(plan.bytes, Clock::now() - start);
   }
   template <typename Write>
   void Put(size_t bytes, const Write& write) {

@@ -91,9 +91,9 @@ SpinWait::SpinWait(const NodeMemory& memory, SleepState sleep, Clock::duration s
 
 bool SpinWait::Pause(Clock::duration limit) {
   constexpr int kPollsPerLook = 32;  // at the clock
-  if (lying_) {
+  if (sleeping_) {
     FutexWait(&memory_.mine().notifications, heard_, limit);
-    GetUp();
+    WakeUp();
     return true;
   }
   if (spin_.count() != 0) {
@@ -105,18 +105,18 @@ bool SpinWait::Pause(Clock::duration limit) {
   }
   heard_ = memory_.mine().notifications.load(std::memory_order_seq_cst);
   memory_.mine().sleep_state.store(sleep_, std::memory_order_seq_cst);
-  lying_ = true;
+  sleeping_ = true;
   return true;
 }
 
 void SpinWait::Reset() {
-  GetUp();
+  WakeUp();
   polls_ = 0;
 }
 
-void SpinWait::GetUp() {
-  if (lying_) memory_.mine().sleep_state.store(SleepState::kAwake, std::memory_order_seq_cst);
-  lying_ = false;
+void SpinWait::WakeUp() {
+  if (sleeping_) memory_.mine().sleep_state.store(SleepState::kAwake, std::memory_order_seq_cst);
+  sleeping_ = false;
 }
 
 }  // namespace tfmpi

@@ -106,7 +106,7 @@ class SpinWait {
  public:
   // Polls for `spin` before it sleeps; not at all where cores are scarce.
   SpinWait(const NodeMemory& memory, SleepState sleep, Clock::duration spin);
-  ~SpinWait() { GetUp(); }
+  ~SpinWait() { WakeUp(); }
   SpinWait(const SpinWait&) = delete;
   SpinWait& operator=(const SpinWait&) = delete;
 
@@ -117,14 +117,14 @@ class SpinWait {
   void Reset();
 
  private:
-  void GetUp();
+  void WakeUp();
 
   const NodeMemory& memory_;
   const SleepState sleep_;
   const Clock::duration spin_;
   TimePoint spin_until_;
   int polls_ = 0;
-  bool lying_ = false;
+  bool sleeping_ = false;
   uint32_t heard_ = 0;
 };
 

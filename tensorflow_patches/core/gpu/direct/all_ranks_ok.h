@@ -1,7 +1,7 @@
 // What the ways between GPUs share.
 
-#ifndef TFMPI_CORE_GPU_DIRECT_ALL_WELL_H_
-#define TFMPI_CORE_GPU_DIRECT_ALL_WELL_H_
+#ifndef TFMPI_CORE_GPU_DIRECT_ALL_RANKS_OK_H_
+#define TFMPI_CORE_GPU_DIRECT_ALL_RANKS_OK_H_
 
 #include "tensorflow_patches/core/base/clock.h"
 #include "tensorflow_patches/core/base/status.h"
@@ -11,8 +11,8 @@
 namespace tfmpi {
 
 // By all ranks: this rank's own failure, or that of another one, which is told as `elsewhere`.
-inline Status AllWell(Transport* transport, const Status& own, const char* elsewhere,
-                      TimePoint deadline) {
+inline Status AllRanksOk(Transport* transport, const Status& own, const char* elsewhere,
+                         TimePoint deadline) {
   float all = own.ok() ? 1 : 0;
   const Status status =
       transport->Allreduce(&all, &all, {1, DataType::kFloat32, ReduceOp::kMin, 1}, deadline);
@@ -29,4 +29,4 @@ inline DataType RealOf(DataType type) {
 
 }  // namespace tfmpi
 
-#endif  // TFMPI_CORE_GPU_DIRECT_ALL_WELL_H_
+#endif  // TFMPI_CORE_GPU_DIRECT_ALL_RANKS_OK_H_

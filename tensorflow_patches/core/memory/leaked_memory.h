@@ -1,7 +1,7 @@
 // Memory that an operation which has failed may still write to.
 
-#ifndef TFMPI_CORE_MEMORY_OUTLIVED_MEMORY_H_
-#define TFMPI_CORE_MEMORY_OUTLIVED_MEMORY_H_
+#ifndef TFMPI_CORE_MEMORY_LEAKED_MEMORY_H_
+#define TFMPI_CORE_MEMORY_LEAKED_MEMORY_H_
 
 #include <memory>
 #include <mutex>
@@ -13,7 +13,7 @@ namespace tfmpi {
 // Keeps `memory` to the end of the process: MPI has no way to take back an operation that a dead
 // rank has left half done, and says of none that it will not write any more. Any thread.
 template <typename T, typename Deleter>
-void KeepForGood(std::unique_ptr<T, Deleter> memory) {
+void KeepUntilExit(std::unique_ptr<T, Deleter> memory) {
   static auto* const mutex = new std::mutex;
   static auto* const kept = new std::vector<std::unique_ptr<T, Deleter>>;
   const std::lock_guard<std::mutex> lock(*mutex);
@@ -22,4 +22,4 @@ void KeepForGood(std::unique_ptr<T, Deleter> memory) {
 
 }  // namespace tfmpi
 
-#endif  // TFMPI_CORE_MEMORY_OUTLIVED_MEMORY_H_
+#endif  // TFMPI_CORE_MEMORY_LEAKED_MEMORY_H_
