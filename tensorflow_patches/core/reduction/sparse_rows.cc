@@ -173,7 +173,7 @@ bool GatheredRows::AreAlike() const {
 
 size_t GatheredRows::Sum() {
   if (own_.every_row()) {
-    if (contributors_ > 1 && own_.unless_alike() && AreAlike()) {
+    if (contributors_ > 1 && own_.unless_identical() && AreAlike()) {
       indices_ = own_.indices();
       own_.Pack(1, 0, own_.rows(), rows_);
     }

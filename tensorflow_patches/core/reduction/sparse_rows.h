@@ -32,10 +32,10 @@ struct RowFormat {
 };
 
 // What becomes of rows with one index. kKeep: all ranks' rows one after another, in rank order, for
-// what is no sum of rows, as a norm of them or the squares of each. kKeepUnlessAlike: likewise, but
-// ranks that have been fed the same, and so have the same rows to the bit, are one process, which
-// has them once.
-enum class Duplicates { kSum, kKeep, kKeepUnlessAlike };
+// what is no sum of rows, as a norm of them or the squares of each. kKeepUnlessIdentical: likewise,
+// but ranks that have been fed the same, and so have the same rows to the bit, are one process,
+// which has them once.
+enum class Duplicates { kSum, kKeep, kKeepUnlessIdentical };
 
 // A row whose index an earlier row has.
 struct Repeat {
@@ -56,7 +56,7 @@ class OwnRows {
           Duplicates duplicates = Duplicates::kSum);
 
   bool every_row() const { return duplicates_to_ != Duplicates::kSum; }
-  bool unless_alike() const { return duplicates_to_ == Duplicates::kKeepUnlessAlike; }
+  bool unless_identical() const { return duplicates_to_ == Duplicates::kKeepUnlessIdentical; }
   // In the order of their first appearance; distinct, unless it is every row.
   const std::vector<int64_t>& indices() const { return indices_; }
   size_t rows() const { return indices_.size(); }

@@ -102,7 +102,7 @@ void SparseApplyKernel::Step::Submit(const absl::Status& copied) {
   if (average_ != nullptr) {
     const absl::Status status =
         average_->AddTo(group.get(), own_[0], own_[1], TableRows(), /*weight=*/1,
-                        Duplicates::kKeepUnlessAlike);  // row by row in stock kernels
+                        Duplicates::kKeepUnlessIdentical);  // row by row in stock kernels
     if (!status.ok()) return Finish(status);
   }
   if (first_apply_) {

@@ -286,8 +286,8 @@ TEST_P(SparseEngineTest, RowsThatAllRanksHaveAreThereOnceUnlessTheyArePartsOfABa
     });
     return found;
   };
-  EXPECT_EQ(rows_of(Duplicates::kKeepUnlessAlike, false), 6u);
-  EXPECT_EQ(rows_of(Duplicates::kKeepUnlessAlike, size > 1), 6 * size);
+  EXPECT_EQ(rows_of(Duplicates::kKeepUnlessIdentical, false), 6u);
+  EXPECT_EQ(rows_of(Duplicates::kKeepUnlessIdentical, size > 1), 6 * size);
   EXPECT_EQ(rows_of(Duplicates::kKeep, false), 6 * size);
   ranks.JoinAll();
 }
