@@ -25,7 +25,7 @@ bool Recurs(const Signature& signature) { return signature.kind != OpKind::kAllg
 
 // A name whose shapes never end, as those of what a script hands to one collective, must not fill
 // the memory: what has no number travels by name.
-constexpr size_t kMostIdsOfAName = 16;
+constexpr size_t kMaxIdsOfAName = 16;
 
 bool SameBuffer(const Signature& a, const Signature& b) {
   return b.kind == OpKind::kAllreduce && a.op == b.op && WireType(a.dtype) == WireType(b.dtype) &&
@@ -196,14 +196,14 @@ void Coordinator::CheckReady(const std::string& name) {
 // For people: the members that do without it, those whose script has ended and those that wait for
 // something else; empty if there are none.
 std::string Coordinator::DescribeAbsent(const Pending& pending) const {
-  constexpr int kMostListed = 8;
+  constexpr int kMaxListed = 8;
   std::string waits;
   std::string listed;
   int ended = 0;
   for (int r = 0; r < size_; ++r) {
     if (pending.ready[r] || !IsMember(pending.named.signature, r)) continue;
     if (peers_[r].joined) {
-      if (++ended <= kMostListed) listed += (ended == 1 ? "" : ", ") + std::to_string(r);
+      if (++ended <= kMaxListed) listed += (ended == 1 ? "" : ", ") + std::to_string(r);
       continue;
     }
     const WaitState& wait_state = peers_[r].wait_state;
@@ -214,8 +214,8 @@ std::string Coordinator::DescribeAbsent(const Pending& pending) const {
   }
   if (ended == 0) return waits;
   return "the script has ended on " + std::to_string(ended) + " of " + std::to_string(size_) +
-         " ranks (" + listed + (ended > kMostListed ? ", ...)" : ")") +
-         (waits.empty() ? "" : "; ") + waits;
+         " ranks (" + listed + (ended > kMaxListed ? ", ...)" : ")") + (waits.empty() ? "" : "; ") +
+         waits;
 }
 
 // A script usually ends on all ranks within moments, so a finished rank is worth a line only when
@@ -353,7 +353,7 @@ ResponseItem Coordinator::MakeItem(Pending* pending) {
   item.named = pending->named;
   if (!Recurs(pending->named.signature)) return item;
   std::vector<NameId>& ids = ids_[pending->named.name];
-  if (ids.size() == kMostIdsOfAName) return item;
+  if (ids.size() == kMaxIdsOfAName) return item;
   item.id = static_cast<NameId>(by_id_.size());
   pending->named.fingerprint = 0;  // only first gradients carry one
   by_id_.push_back(pending->named);

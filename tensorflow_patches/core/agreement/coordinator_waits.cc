@@ -13,7 +13,7 @@ namespace tfmpi {
 namespace {
 
 // Of those that a message describes.
-constexpr int kMostRanksDescribed = 4;
+constexpr int kMaxRanksDescribed = 4;
 // A line on its way is older than what rank 0 has seen since; that is milliseconds.
 constexpr std::chrono::milliseconds kSettled{500};
 
@@ -117,7 +117,7 @@ std::string Coordinator::DescribeDeadlock(const std::vector<bool>& stuck) const 
   std::string text = "the ranks wait for one another, so none can go on: ";
   int described = 0;
   for (int rank = 0; rank < size_; ++rank) {
-    if (!stuck[rank] || ++described > kMostRanksDescribed) continue;
+    if (!stuck[rank] || ++described > kMaxRanksDescribed) continue;
     const std::vector<const Pending*> waits = WaitsIn(rank);
     const Pending* first = nullptr;
     std::string missing;
@@ -135,8 +135,8 @@ std::string Coordinator::DescribeDeadlock(const std::vector<bool>& stuck) const 
     text += (described > 1 ? "; " : "") + RankAndDoing(rank) + " waits for rank " + missing +
             " in " + Name(first->named.signature.kind) + " '" + first->named.name + "'";
   }
-  if (described > kMostRanksDescribed) {
-    text += "; and " + std::to_string(described - kMostRanksDescribed) + " more";
+  if (described > kMaxRanksDescribed) {
+    text += "; and " + std::to_string(described - kMaxRanksDescribed) + " more";
   }
   return text +
          ". All ranks must take the same steps in the same order: see that none of this depends on "

@@ -26,10 +26,10 @@ bool ResponsePredictor::MayBeExpected(const ResponseList& response_list,
   for (const Response& response : response_list.responses) {
     if (response.contributors != ranks_) return false;
     for (const ResponseItem& item : response.items) {
-      if (item.id == kNoId || item.is_new || ++items > kMostNames) return false;
+      if (item.id == kNoId || item.is_new || ++items > kMaxNames) return false;
       const Signature& signature = table.signature(item.id);
       if (signature.kind == OpKind::kSparseAllgather) {
-        if (++gathers > kMostGathers) return false;
+        if (++gathers > kMaxGathers) return false;
       } else if (signature.kind != OpKind::kAllreduce || NumElements(signature.shape) == 0) {
         return false;
       }
@@ -46,7 +46,7 @@ int ResponsePredictor::Find(const ResponseList& response_list, const NameTable& 
   for (size_t i = 0; i < known_.size(); ++i) {
     if (known_[i].names == names) return static_cast<int>(i);
   }
-  if (known_.size() == kMostKnown) {  // of a script that does not repeat itself
+  if (known_.size() == kMaxKnown) {  // of a script that does not repeat itself
     known_.clear();
     now_ = kNone;
   }

@@ -42,9 +42,9 @@ class ResponsePredictor {
 
   // One that followed so often on the one before is expected.
   static constexpr int kTimes = 2;
-  static constexpr size_t kMostKnown = 32;
-  static constexpr size_t kMostNames = 64;
-  static constexpr size_t kMostGathers = Transport::kSharedNumbers;
+  static constexpr size_t kMaxKnown = 32;
+  static constexpr size_t kMaxNames = 64;
+  static constexpr size_t kMaxGathers = Transport::kSharedNumbers;
   static constexpr int kNone = -1;
 
   struct Known {

@@ -26,8 +26,8 @@ inline constexpr size_t kWholeBytes = size_t{8} << 10;
 // A larger one passes through shared memory in chunks that stay in the second-level caches of the
 // ranks; with very many ranks in smaller ones, so that a node's take no more than this in all.
 inline constexpr size_t kChunkBytes = size_t{128} << 10;
-inline constexpr size_t kLeastChunkBytes = size_t{32} << 10;
-inline constexpr size_t kMostChunksBytes = size_t{64} << 20;
+inline constexpr size_t kMinChunkBytes = size_t{32} << 10;
+inline constexpr size_t kMaxChunksBytes = size_t{64} << 20;
 
 // From a GPU and back. So much is fetched, while what was fetched before is reduced, and what was
 // reduced before that is on its way back.
@@ -46,7 +46,7 @@ inline constexpr size_t kStageBytes = size_t{4} << 20;
 // Through MPI a chunk of this size stays in the cache between being reduced and being copied.
 inline constexpr size_t kMpiChunkBytes = size_t{2} << 20;
 // Each rank must get so much to reduce for an exchange of shares to be worth its messages.
-inline constexpr size_t kLeastMpiShare = size_t{16} << 10;
+inline constexpr size_t kMinMpiShare = size_t{16} << 10;
 
 }  // namespace tfmpi
 

@@ -12,11 +12,11 @@ namespace {
 // From this version on ranks can share a GPU. It counts on two; more need a part of the GPU each
 // (NCCL_MAX_CTAS) that nobody has measured.
 constexpr int kSharedGpuVersion = 23000;
-constexpr size_t kMostSharing = 2;
+constexpr size_t kMaxSharing = 2;
 
-constexpr size_t kMostOnOneGpu = 8;  // each takes memory, and turns
+constexpr size_t kMaxOnOneGpu = 8;  // each takes memory, and turns
 
-constexpr size_t kMostByMpi = 128;  // a kernel's parameters hold an address and a scale of each
+constexpr size_t kMaxByMpi = 128;  // a kernel's parameters hold an address and a scale of each
 
 std::string Rank(size_t rank) { return "rank " + std::to_string(rank); }
 
@@ -27,9 +27,9 @@ std::string WhyNotShared(const std::vector<DeviceFacts>& ranks) {
     if (ranks[rank].gpu == ranks[0].gpu) continue;
     return "rank 0 has " + ranks[0].gpu + ", " + Rank(rank) + " has " + ranks[rank].gpu;
   }
-  if (ranks.size() <= kMostOnOneGpu) return "";
+  if (ranks.size() <= kMaxOnOneGpu) return "";
   return std::to_string(ranks.size()) + " ranks share " + ranks[0].gpu + ", and it is for " +
-         std::to_string(kMostOnOneGpu) + " at most";
+         std::to_string(kMaxOnOneGpu) + " at most";
 }
 
 // "" or why these ranks do not hand memory of GPUs to MPI.
@@ -40,8 +40,8 @@ std::string WhyNotMpi(const std::vector<DeviceFacts>& ranks) {
       return "the MPI of " + Rank(rank) + " does not say that it is CUDA-aware";
     }
   }
-  if (ranks.size() <= kMostByMpi) return "";
-  return std::to_string(ranks.size()) + " ranks are more than the " + std::to_string(kMostByMpi) +
+  if (ranks.size() <= kMaxByMpi) return "";
+  return std::to_string(ranks.size()) + " ranks are more than the " + std::to_string(kMaxByMpi) +
          " that a GPU adds up";
 }
 
@@ -121,9 +121,9 @@ std::string WhyNotNccl(const std::vector<DeviceFacts>& ranks) {
       return who + ", which " + version +
              " can only do with NCCL_MULTI_RANK_GPU_ENABLE=1 (experimental) on all of them";
     }
-    if (sharing.size() > kMostSharing) {
+    if (sharing.size() > kMaxSharing) {
       return std::to_string(sharing.size()) + " ranks share " + ranks[rank].gpu + ", and " +
-             version + " counts on " + std::to_string(kMostSharing);
+             version + " counts on " + std::to_string(kMaxSharing);
     }
   }
   return "";

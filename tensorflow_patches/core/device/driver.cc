@@ -84,7 +84,7 @@ class DriverSum : public GpuSum {
   Status Launch(Part part, const std::vector<const void*>& sources,
                 const std::vector<double>& scales, void* out, GpuStream stream) {
     constexpr uint64_t kThreads = 256;
-    constexpr uint64_t kMostBlocks = 2048;  // each multiprocessor has some, and each thread work
+    constexpr uint64_t kMaxBlocks = 2048;  // each multiprocessor has some, and each thread work
     const auto at = [&part](const void* memory) {
       return static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(memory) + part.begin);
     };
@@ -96,7 +96,7 @@ class DriverSum : public GpuSum {
     for (unsigned long long& address : from) arguments.push_back(&address);
     for (double& factor : factors) arguments.push_back(&factor);
     const auto blocks =
-        static_cast<unsigned>(std::min(kMostBlocks, (part.count + kThreads - 1) / kThreads));
+        static_cast<unsigned>(std::min(kMaxBlocks, (part.count + kThreads - 1) / kThreads));
     return Do("cuLaunchKernel", [&] {
       return driver_.LaunchKernel(kernels_.at(SumKernelName(part.type, part.grain)), blocks, 1, 1,
                                   kThreads, 1, 1, 0, stream, arguments.data(), nullptr);

@@ -23,8 +23,8 @@ namespace tfmpi {
 // coordinator's to report and to end, which knows who is missing. Its peers give it as long again,
 // within bounds.
 inline Clock::duration WithGrace(Clock::duration limit) {
-  constexpr std::chrono::seconds kLeast{2}, kMost{30};
-  return limit + std::clamp<Clock::duration>(limit, kLeast, kMost);
+  constexpr std::chrono::seconds kMin{2}, kMax{30};
+  return limit + std::clamp<Clock::duration>(limit, kMin, kMax);
 }
 
 class Heartbeats {

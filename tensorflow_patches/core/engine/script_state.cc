@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kBetweenLooks{200};
 // Of one processor: threads that wake up to look at a clock use less.
-constexpr double kMostShare = 0.05;
+constexpr double kMaxShare = 0.05;
 
 double Seconds(clockid_t clock) {
   timespec time = {};
@@ -87,7 +87,7 @@ bool IdleDetector::IsIdleFor(TimePoint now, Clock::duration patience) {
   const Clock::duration between = now - measured_at_;
   if (!measured_ || between >= kBetweenLooks) {
     const Usage usage = Measure();
-    const double most = kMostShare * std::chrono::duration<double>(between).count();
+    const double most = kMaxShare * std::chrono::duration<double>(between).count();
     // After a pause this thread may have been held up, and the others with it.
     const bool nothing = measured_ && between < 5 * kBetweenLooks &&
                          usage.blocks == usage_.blocks && usage.seconds - usage_.seconds <= most &&

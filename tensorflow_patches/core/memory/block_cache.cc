@@ -13,14 +13,14 @@ namespace {
 
 constexpr size_t kPage = BlockCache::kAlignment;  // a large one
 // Of a block of fewer bytes too much of its last large page would be unused.
-constexpr size_t kLeastLarge = 2 * kPage;
+constexpr size_t kMinLarge = 2 * kPage;
 constexpr size_t kSmallUnit = size_t{64} << 10;
 
 size_t RoundedTo(size_t unit, size_t bytes) { return (bytes + unit - 1) / unit * unit; }
-size_t Rounded(size_t bytes) { return RoundedTo(bytes >= kLeastLarge ? kPage : kSmallUnit, bytes); }
+size_t Rounded(size_t bytes) { return RoundedTo(bytes >= kMinLarge ? kPage : kSmallUnit, bytes); }
 
 // A block may lie on so many mappings in all, of the 65,530 that the kernel gives a process.
-constexpr size_t kMostMappings = size_t{1} << 14;
+constexpr size_t kMaxMappings = size_t{1} << 14;
 
 // `bytes` are rounded; null if there are none.
 char* Map(size_t bytes) {
@@ -32,7 +32,7 @@ char* Map(size_t bytes) {
       RoundedTo(kPage, reinterpret_cast<uintptr_t>(all)) - reinterpret_cast<uintptr_t>(all);
   if (before != 0) munmap(start, before);
   if (before != kPage) munmap(start + before + bytes, kPage - before);
-  const bool large = bytes >= kLeastLarge;
+  const bool large = bytes >= kMinLarge;
   madvise(start + before, bytes, large ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);  // a wish
   return start + before;
 }
@@ -40,7 +40,7 @@ char* Map(size_t bytes) {
 }  // namespace
 
 void* BlockCache::Allocate(size_t bytes, TimePoint now) {
-  if (bytes < kLeastBytes || bytes > SIZE_MAX / 2) return nullptr;
+  if (bytes < kMinBytes || bytes > SIZE_MAX / 2) return nullptr;
   const size_t whole = Rounded(bytes);
   std::lock_guard<std::mutex> lock(mutex_);
   while (!waiting_.empty() && now - waiting_.front().since > kLongestWait) Unmap(waiting_.begin());
@@ -51,7 +51,7 @@ void* BlockCache::Allocate(size_t bytes, TimePoint now) {
     const size_t fresh = std::min(whole, most - bytes_in_use_ - bytes_waiting_);
     Block made = {Map(whole), whole, {}, {}};
     if (made.start == nullptr) return nullptr;
-    if (whole >= kLeastLarge && !MoveWaitingPages(RoundedTo(kPage, whole - fresh), &made)) {
+    if (whole >= kMinLarge && !MoveWaitingPages(RoundedTo(kPage, whole - fresh), &made)) {
       munmap(made.start, whole);
       made = {Map(whole), whole, {}, {}};
       if (made.start == nullptr) return nullptr;
@@ -94,7 +94,7 @@ bool BlockCache::MoveWaitingPages(size_t bytes, Block* to) {
     while (from->bytes != 0 && from->bytes % kPage == 0 && moved < bytes) {
       size_t& mapping = from->mappings.back();
       const size_t part = std::min(mapping, bytes - moved);
-      if (mappings_ + to->mappings.size() > kMostMappings ||
+      if (mappings_ + to->mappings.size() > kMaxMappings ||
           mremap(from->start + from->bytes - part, part, part, MREMAP_MAYMOVE | MREMAP_FIXED,
                  to->start + moved) == MAP_FAILED) {
         return false;

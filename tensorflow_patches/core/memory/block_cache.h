@@ -26,15 +26,15 @@ namespace tfmpi {
 class BlockCache {
  public:
   // Smaller blocks are malloc's affair, which keeps them.
-  static constexpr size_t kLeastBytes = size_t{1} << 20;
+  static constexpr size_t kMinBytes = size_t{1} << 20;
   static constexpr size_t kAlignment = size_t{2} << 20;
   // So much more than was once in use at a time may wait, at most half of that: the sizes of a step
   // take turns, and each would else be made of another's pages every time.
-  static constexpr size_t kMostSpare = size_t{256} << 20;
+  static constexpr size_t kMaxSpare = size_t{256} << 20;
   // Of a block that nobody asks for.
   static constexpr std::chrono::seconds kLongestWait{30};
 
-  explicit BlockCache(size_t most_spare = kMostSpare) : most_spare_(most_spare) {}
+  explicit BlockCache(size_t most_spare = kMaxSpare) : most_spare_(most_spare) {}
 
   // Aligned to kAlignment, its contents undefined; null if it is too small for here, or there is no
   // memory.

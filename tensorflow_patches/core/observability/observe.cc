@@ -11,12 +11,12 @@ namespace tfmpi {
 namespace {
 
 constexpr std::chrono::seconds kPatience{60};
-constexpr int kLeastPings = 8;
-constexpr int kMostPings = 200;
+constexpr int kMinPings = 8;
+constexpr int kMaxPings = 200;
 constexpr int64_t kQuick = 100'000;  // ns there and back
 constexpr size_t kPathBytes = 4096;
 // Of all ranks' events together, since every rank receives them on their way to rank 0.
-constexpr size_t kMostGathered = size_t{256} << 20;
+constexpr size_t kMaxGathered = size_t{256} << 20;
 
 struct Wishes {
   bool stats;
@@ -52,7 +52,7 @@ constexpr char kEnough[] = ".";
 Status Ping(Transport* transport, int peer, const std::function<int64_t()>& now, TimePoint deadline,
             int64_t* offset) {
   int64_t quickest = INT64_MAX;
-  for (int i = 0; i < kMostPings && (i < kLeastPings || quickest > kQuick); ++i) {
+  for (int i = 0; i < kMaxPings && (i < kMinPings || quickest > kQuick); ++i) {
     const int64_t sent = now();
     Status status = transport->Send(peer, kQuestion);
     std::string answer;
@@ -119,7 +119,7 @@ Status AllgatherStrings(Transport* transport, const std::string& own, TimePoint 
 Status GatherTimeline(Transport* transport, const Observation& observation, TimePoint deadline) {
   const Topology& topology = transport->topology();
   const std::string own =
-      Encode(OwnEvents(topology, observation), kMostGathered / static_cast<size_t>(topology.size));
+      Encode(OwnEvents(topology, observation), kMaxGathered / static_cast<size_t>(topology.size));
   std::vector<std::string> all;
   const Status status = AllgatherStrings(transport, own, deadline, &all);
   if (!status.ok() || topology.rank != 0) return status;

@@ -9,7 +9,7 @@ namespace tfmpi {
 namespace {
 
 // A script that averages under a new name each time has no steps that could be told apart.
-constexpr size_t kMostNames = size_t{1} << 16;
+constexpr size_t kMaxNames = size_t{1} << 16;
 
 }  // namespace
 
@@ -37,7 +37,7 @@ void CommunicationStats::NoteSubmission(const Request& request) {
 
 // True for what begins a step: the first gradient of all, and one that came in this step already.
 bool CommunicationStats::ComesAgain(const std::string& name) {
-  if (last_step_.size() >= kMostNames && last_step_.count(name) == 0) return false;
+  if (last_step_.size() >= kMaxNames && last_step_.count(name) == 0) return false;
   uint64_t& last = last_step_[name];  // 0: never
   const bool again = last == numbers_.steps;
   last = numbers_.steps + (again ? 1 : 0);

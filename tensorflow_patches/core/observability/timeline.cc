@@ -23,9 +23,9 @@ int64_t Nanoseconds(TimePoint time) {
 
 // Events that come one after the other on a thread: what is dropped at a time.
 constexpr size_t kBlockEvents = 1024;
-constexpr size_t kMostBlocks = kMostEvents / kBlockEvents;
+constexpr size_t kMaxBlocks = kMaxEvents / kBlockEvents;
 // Names beyond this are looked through: those that no kept event has are dropped.
-constexpr uint32_t kMostNewNames = 1 << 15;
+constexpr uint32_t kMaxNewNames = 1 << 15;
 
 // Of one thread. The lock is the owner's but for TakeEvents and DropOldest, so it is free when the
 // owner wants it. Taken after the recorder's, if both are.
@@ -70,7 +70,7 @@ Buffer* NewBuffer() {
 // Under the recorder's lock: names that no event has, but for new ones, whose events may be under
 // way.
 void DropNames(Recorder* recorder) {
-  if (recorder->next_id - recorder->looked_through < kMostNewNames) return;
+  if (recorder->next_id - recorder->looked_through < kMaxNewNames) return;
   std::unordered_set<uint32_t> used = {0};
   for (const std::unique_ptr<Buffer>& buffer : recorder->buffers) {
     std::lock_guard<std::mutex> lock(buffer->mutex);
@@ -78,7 +78,7 @@ void DropNames(Recorder* recorder) {
       for (const Event& event : block) used.insert(event.name);
     }
   }
-  const uint32_t recent = recorder->next_id - kMostNewNames / 2;
+  const uint32_t recent = recorder->next_id - kMaxNewNames / 2;
   for (auto it = recorder->names.begin(); it != recorder->names.end();) {
     if (it->first >= recent || used.count(it->first) != 0) {
       ++it;
@@ -145,7 +145,7 @@ void Keep(const Event& event) {
     }
   }
   std::lock_guard<std::mutex> lock(recorder.mutex);
-  while (recorder.blocks >= kMostBlocks) DropOldest(&recorder);
+  while (recorder.blocks >= kMaxBlocks) DropOldest(&recorder);
   std::lock_guard<std::mutex> buffer_lock(buffer->mutex);
   buffer->blocks.emplace_back();
   buffer->blocks.back().reserve(kBlockEvents);

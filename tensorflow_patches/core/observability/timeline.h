@@ -81,7 +81,7 @@ Events TakeEvents();
 double SecondsIn(Stage stage);
 
 // At most this many events are kept per process, the last ones (10 MB).
-inline constexpr uint64_t kMostEvents = uint64_t{1} << 18;
+inline constexpr uint64_t kMaxEvents = uint64_t{1} << 18;
 
 // Records its own lifetime.
 class Span {

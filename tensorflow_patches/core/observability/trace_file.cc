@@ -13,7 +13,7 @@ namespace tfmpi {
 namespace {
 
 constexpr char kCommunicationThread[] = "tf_mpi_comm";
-constexpr size_t kMostNamesShown = 64;  // of one response
+constexpr size_t kMaxNamesShown = 64;  // of one response
 
 // ---------------------------------------------------------------- bytes
 
@@ -288,7 +288,7 @@ class RankWriter {
     std::string args = "\"bytes\":" + std::to_string(event.bytes);
     if (event.stage == Stage::kResponse) {
       const std::vector<std::string>& members = Members(event);
-      const size_t shown = std::min(members.size(), kMostNamesShown);
+      const size_t shown = std::min(members.size(), kMaxNamesShown);
       args += ",\"response\":" + std::to_string(event.group) + ",\"tensors\":[";
       for (size_t i = 0; i < shown; ++i) args += (i > 0 ? "," : "") + Quoted(members[i]);
       args += "]";

@@ -60,9 +60,9 @@ Status RecoverableReduction::Execute(const Response& response,
 }
 
 Status RecoverableReduction::TrimHistory(TimePoint deadline) {
-  constexpr size_t kMostBytes = size_t{64} << 20;
-  constexpr uint64_t kMostUnits = 1000;
-  if (history_.bytes() <= kMostBytes && history_.done() - history_.first() <= kMostUnits) {
+  constexpr size_t kMaxBytes = size_t{64} << 20;
+  constexpr uint64_t kMaxUnits = 1000;
+  if (history_.bytes() <= kMaxBytes && history_.done() - history_.first() <= kMaxUnits) {
     return Status();
   }
   // All ranks begin this.

@@ -10,7 +10,7 @@ namespace tfmpi {
 namespace {
 
 constexpr size_t kBlockBytes = size_t{16} << 10;  // packed, then copied at once
-constexpr size_t kMostKept = size_t{256} << 10;   // slots of FindRepeats, by each thread
+constexpr size_t kMaxKept = size_t{256} << 10;    // slots of FindRepeats, by each thread
 
 // In blocks of a fixed size, which compilers vectorise at -O2 too.
 template <typename T>
@@ -64,7 +64,7 @@ std::vector<Repeat> FindRepeats(const std::vector<int64_t>& indices) {
       repeats.push_back({static_cast<size_t>(first), row});
     }
   }
-  if (firsts.size() > kMostKept) std::vector<int32_t>().swap(firsts);
+  if (firsts.size() > kMaxKept) std::vector<int32_t>().swap(firsts);
   return repeats;
 }
 

@@ -25,7 +25,7 @@ struct GpuPart {
 class GpuMessages {
  public:
   static constexpr int kLanes = 4;
-  static constexpr size_t kMostBytes = size_t{1} << 30;  // of a part
+  static constexpr size_t kMaxBytes = size_t{1} << 30;  // of a part
 
   virtual ~GpuMessages() = default;
 

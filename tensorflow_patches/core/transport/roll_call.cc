@@ -189,13 +189,13 @@ class Caller {
 }  // namespace
 
 std::string NameRanks(const std::vector<int>& ranks) {
-  constexpr size_t kMost = 8;
+  constexpr size_t kMax = 8;
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < std::min(ranks.size(), kMost); ++i) {
+  for (size_t i = 0; i < std::min(ranks.size(), kMax); ++i) {
     const bool last = i + 1 == ranks.size();
     text += (i == 0 ? "" : last ? " and " : ", ") + std::to_string(ranks[i]);
   }
-  if (ranks.size() > kMost) text += " and " + std::to_string(ranks.size() - kMost) + " more";
+  if (ranks.size() > kMax) text += " and " + std::to_string(ranks.size() - kMax) + " more";
   return text;
 }
 

@@ -16,7 +16,7 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
 // Less is updated faster than the ranks can agree that it was.
-constexpr int64_t kLeastBytes = 512 << 10;
+constexpr int64_t kMinBytes = 512 << 10;
 
 // Consecutive indices are dealt out evenly, and so are those with a common factor.
 int OwnerOf(int64_t index, int ranks) {
@@ -27,7 +27,7 @@ int OwnerOf(int64_t index, int ranks) {
 constexpr size_t kLine = 64;
 // The rows of a large table lie in no cache.
 constexpr int64_t kRowsAhead = 8;
-constexpr size_t kMostAhead = 1024;  // bytes of each
+constexpr size_t kMaxAhead = 1024;  // bytes of each
 
 }  // namespace
 
@@ -53,7 +53,7 @@ bool DividedUpdate::Divide(OpKernelContext* context, const Tensor& indices) {
   std::vector<State> states;
   if (!ReadStates(context, &states)) return false;
   for (const State& state : states) row_bytes_ += state.row_bytes;
-  if (indices.NumElements() * static_cast<int64_t>(row_bytes_) < kLeastBytes) return false;
+  if (indices.NumElements() * static_cast<int64_t>(row_bytes_) < kMinBytes) return false;
   indices_ = WideIndices(indices);
   // Every rank's stock kernel complains of an index that is out of range.
   const int64_t table_rows = states.front().value.dim_size(0);
@@ -112,7 +112,7 @@ void DividedUpdate::Begin(const std::vector<int64_t>& rows, int) {
 void DividedUpdate::Prefetch(int64_t place) const {
   for (const State& state : states_) {
     const char* const row = Row(state, place);
-    for (size_t i = 0; i < std::min(state.row_bytes, kMostAhead); i += kLine) {
+    for (size_t i = 0; i < std::min(state.row_bytes, kMaxAhead); i += kLine) {
       __builtin_prefetch(row + i);
     }
   }

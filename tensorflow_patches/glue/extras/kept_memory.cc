@@ -48,7 +48,7 @@ void* Allocate(size_t size, size_t alignment) {
   BlockCache* const blocks = g_blocks.load(std::memory_order_acquire);
   if (blocks == nullptr) return StockMalloc(size, alignment);
   void* block = nullptr;
-  if (size >= BlockCache::kLeastBytes && alignment <= BlockCache::kAlignment) {
+  if (size >= BlockCache::kMinBytes && alignment <= BlockCache::kAlignment) {
     block = blocks->Allocate(size, Clock::now());
   }
   return block != nullptr ? block : StockMalloc(size, alignment);

@@ -13,13 +13,13 @@ namespace {
 constexpr int64_t kLine = 64;
 // Of a block. In wide rows the processor reads ahead itself, and more would push out what came
 // first.
-constexpr int64_t kMostTouched = 256 << 10;
+constexpr int64_t kMaxTouched = 256 << 10;
 
 template <typename Index>
 void Touch(const Tensor& table, const Tensor& indices) {
   const int64_t rows = table.dim_size(0);
   const int64_t row_bytes = static_cast<int64_t>(table.TotalBytes()) / rows;
-  if (row_bytes * indices.NumElements() > kMostTouched) return;
+  if (row_bytes * indices.NumElements() > kMaxTouched) return;
   const char* const data = static_cast<const char*>(Data(table));
   const Index* const index = indices.flat<Index>().data();
   for (int64_t i = 0; i < indices.NumElements(); ++i) {

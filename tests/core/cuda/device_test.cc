@@ -125,7 +125,7 @@ TEST_F(DeviceTest, AnErrorSaysWhatOfHowMuchAndWhere) {
 double Value(size_t source, size_t i) { return static_cast<double>((i * 7 + source * 3) % 29) - 9; }
 
 TEST_F(DeviceTest, SumsOfSharedMemory) {
-  constexpr size_t kMost = 5003;
+  constexpr size_t kMax = 5003;
   const std::vector<double> scales = {1, 0.5, -2};
   TestGpu gpu;
   const GpuStream stream = gpu.NewStream();
@@ -135,20 +135,20 @@ TEST_F(DeviceTest, SumsOfSharedMemory) {
   std::vector<void*> own(scales.size());
   std::vector<const void*> opened;
   for (size_t k = 0; k < scales.size(); ++k) {
-    ASSERT_EQ(gpu->NewSharedMemory(kMost * sizeof(double), &own[k], &handles[k]).message(), "");
+    ASSERT_EQ(gpu->NewSharedMemory(kMax * sizeof(double), &own[k], &handles[k]).message(), "");
     void* memory = nullptr;
     ASSERT_EQ(gpu->OpenMemory(handles[k], &memory).message(), "");
     opened.push_back(memory);
   }
-  char* const out = static_cast<char*>(gpu.NewMemory((kMost + 2) * sizeof(double)));
+  char* const out = static_cast<char*>(gpu.NewMemory((kMax + 2) * sizeof(double)));
   for (const DataType type :
        {DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32, DataType::kFloat64}) {
     for (size_t k = 0; k < scales.size(); ++k) {
-      std::vector<char> data(kMost * SizeOf(type));
-      for (size_t i = 0; i < kMost; ++i) SetComponent(type, data.data(), i, Value(k, i));
+      std::vector<char> data(kMax * SizeOf(type));
+      for (size_t i = 0; i < kMax; ++i) SetComponent(type, data.data(), i, Value(k, i));
       gpu.Write(own[k], data, stream);
     }
-    for (const size_t count : {size_t{1}, size_t{7}, size_t{8}, size_t{1000}, kMost}) {
+    for (const size_t count : {size_t{1}, size_t{7}, size_t{8}, size_t{1000}, kMax}) {
       for (const size_t begin : {size_t{0}, size_t{1}}) {  // at a multiple of 16 bytes or not
         const std::vector<char> before((count + begin + 1) * SizeOf(type), '\x5a');
         gpu.Write(out, before, stream);

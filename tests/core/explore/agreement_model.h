@@ -35,8 +35,8 @@ struct AgreementScenario {
 
 class AgreementModel {
  public:
-  static constexpr int kMostRanks = 3;
-  static constexpr int kMostTensors = 3;
+  static constexpr int kMaxRanks = 3;
+  static constexpr int kMaxTensors = 3;
 
   // The scenario outlives it, and its copies.
   explicit AgreementModel(const AgreementScenario* scenario);
@@ -83,7 +83,7 @@ class AgreementModel {
   struct Rank {
     int round = 0;
     unsigned to_ask = 0;  // bits
-    std::array<Entry, kMostTensors> entries;
+    std::array<Entry, kMaxTensors> entries;
     std::vector<Named> by_id;
     ReadyList ready_list;
     uint64_t position = 0;
@@ -100,7 +100,7 @@ class AgreementModel {
   struct Agreed {
     int tensor;
     int contributors;
-    std::array<int, kMostRanks> numbers;
+    std::array<int, kMaxRanks> numbers;
   };
   enum class Ending { kWell, kCancelled, kError };
 
@@ -148,8 +148,8 @@ class AgreementModel {
   Coordinator coordinator_;
   bool news_ = false;  // it has heard something since it decided
   Word word_;
-  std::array<Rank, kMostRanks> ranks_;
-  std::array<std::deque<std::string>, kMostRanks> to_coordinator_, from_coordinator_;
+  std::array<Rank, kMaxRanks> ranks_;
+  std::array<std::deque<std::string>, kMaxRanks> to_coordinator_, from_coordinator_;
   std::vector<Agreed> agreed_;
   std::string wrong_;
 };

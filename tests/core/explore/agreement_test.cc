@@ -11,7 +11,7 @@
 namespace tfmpi {
 namespace {
 
-constexpr uint64_t kMostStates = 60'000'000;
+constexpr uint64_t kMaxStates = 60'000'000;
 
 // Without FULL those that take seconds together.
 std::vector<AgreementScenario> Scenarios() {
@@ -59,7 +59,7 @@ std::vector<AgreementScenario> Scenarios() {
 }
 
 AgreementExploration Explore(const AgreementScenario& scenario) {
-  const AgreementExploration found = ExploreAgreement(scenario, kMostStates);
+  const AgreementExploration found = ExploreAgreement(scenario, kMaxStates);
   std::printf("%s: %llu states, %llu transitions%s\n", scenario.name.c_str(),
               static_cast<unsigned long long>(found.states),
               static_cast<unsigned long long>(found.transitions), found.complete ? ", all" : "");

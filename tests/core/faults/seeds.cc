@@ -19,7 +19,7 @@ double ProcessSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_
 }  // namespace
 
 std::string RunSeeds(uint64_t first, uint64_t count, Plan (*make)(uint64_t)) {
-  constexpr int kMostShown = 20;
+  constexpr int kMaxShown = 20;
   const double begin = ProcessSeconds();
   Tally tallies[kNumFaults];
   std::string first_wrong;
@@ -35,7 +35,7 @@ std::string RunSeeds(uint64_t first, uint64_t count, Plan (*make)(uint64_t)) {
     if (outcome.wrong.empty()) continue;
     const std::string text = outcome.wrong + " (" + plan.Describe() + ")";
     if (first_wrong.empty()) first_wrong = text;
-    if (++wrong <= kMostShown) std::printf("WRONG: %s\n", text.c_str());
+    if (++wrong <= kMaxShown) std::printf("WRONG: %s\n", text.c_str());
   }
   const double seconds = ProcessSeconds() - begin;
   for (int fault = 0; fault < kNumFaults; ++fault) {

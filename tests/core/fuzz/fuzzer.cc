@@ -59,7 +59,7 @@ void Fuzzer::Change(std::string* bytes) {
       bytes->replace(at, std::string::npos, other, from, std::string::npos);
     }
   }
-  if (bytes->size() > kMostBytes) bytes->resize(kMostBytes);
+  if (bytes->size() > kMaxBytes) bytes->resize(kMaxBytes);
 }
 
 std::string Fuzzer::Next() {

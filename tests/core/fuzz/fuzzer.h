@@ -32,7 +32,7 @@ class Fuzzer {
   std::string Run(int times, const std::function<std::string(const std::string&)>& read);
 
  private:
-  static constexpr size_t kMostBytes = 4096;
+  static constexpr size_t kMaxBytes = 4096;
 
   std::string Next();
   void Change(std::string* bytes);

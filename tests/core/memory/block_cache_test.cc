@@ -138,7 +138,7 @@ TEST(BlockCacheTest, NoBlockWaitsForLong) {
 
 TEST(BlockCacheTest, LeavesTheRestToMalloc) {
   BlockCache cache;
-  EXPECT_EQ(cache.Allocate(BlockCache::kLeastBytes - 1, kNow), nullptr);
+  EXPECT_EQ(cache.Allocate(BlockCache::kMinBytes - 1, kNow), nullptr);
   EXPECT_EQ(cache.Allocate(SIZE_MAX - 5, kNow), nullptr);
   EXPECT_EQ(cache.Allocate(SIZE_MAX / 4, kNow), nullptr) << "there is not so much memory";
   EXPECT_EQ(cache.bytes_in_use(), 0u);

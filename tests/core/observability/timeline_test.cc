@@ -274,7 +274,7 @@ TEST_F(TimelineTest, TheLastEventsAreKept) {
   StartRecording(kRecordEvents);
   { const Span span(Stage::kPack, "early"); }
   const uint64_t before = TakeEvents().dropped;
-  for (uint64_t i = 0; i < kMostEvents; ++i) const Span span(Stage::kPack, "many");
+  for (uint64_t i = 0; i < kMaxEvents; ++i) const Span span(Stage::kPack, "many");
   { const Span span(Stage::kPack, "late"); }
   // A thread that is there for the first time has its events kept, and is no reason to lose more.
   std::thread([] { const Span span(Stage::kPack, "another thread"); }).join();
@@ -283,23 +283,23 @@ TEST_F(TimelineTest, TheLastEventsAreKept) {
   EXPECT_EQ(EventsNamed(events, "late").size(), 1u);
   EXPECT_EQ(EventsNamed(events, "another thread").size(), 1u);
   const size_t many = EventsNamed(events, "many").size();
-  EXPECT_LE(many, kMostEvents);
-  EXPECT_GE(many, kMostEvents - 4096);
-  EXPECT_GE(events.dropped - before, kMostEvents - many);
+  EXPECT_LE(many, kMaxEvents);
+  EXPECT_GE(many, kMaxEvents - 4096);
+  EXPECT_GE(events.dropped - before, kMaxEvents - many);
 }
 
 // As those of unnamed collectives, which are numbered.
 TEST_F(TimelineTest, NamesOfDroppedEventsAreForgotten) {
   StartRecording(kRecordEvents);
   RecordParts("part 0", {"first", "second"});
-  const uint64_t more = 2 * kMostEvents;
+  const uint64_t more = 2 * kMaxEvents;
   for (uint64_t i = 0; i < more; ++i) {
     const Span span(Stage::kPack, "part " + std::to_string(i));
     const Span common(Stage::kReduce, "common");
   }
   const Events events = TakeEvents();
-  EXPECT_LE(events.names.size(), kMostEvents);
-  EXPECT_GT(EventsNamed(events, "common").size(), kMostEvents / 4);
+  EXPECT_LE(events.names.size(), kMaxEvents);
+  EXPECT_GT(EventsNamed(events, "common").size(), kMaxEvents / 4);
   EXPECT_EQ(EventsNamed(events, "part " + std::to_string(more - 1)).size(), 1u);
   EXPECT_TRUE(EventsNamed(events, "part 0").empty());
   EXPECT_EQ(std::count(events.names.begin(), events.names.end(), "?"), 0);
@@ -307,7 +307,7 @@ TEST_F(TimelineTest, NamesOfDroppedEventsAreForgotten) {
 
 TEST_F(TimelineTest, ThreadsRecordWhileTheOldestAreDropped) {
   StartRecording(kRecordEvents);
-  constexpr int kThreads = 4, kSpans = static_cast<int>(kMostEvents) / 3;
+  constexpr int kThreads = 4, kSpans = static_cast<int>(kMaxEvents) / 3;
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([t] {
@@ -320,8 +320,8 @@ TEST_F(TimelineTest, ThreadsRecordWhileTheOldestAreDropped) {
   for (std::thread& thread : threads) thread.join();
   size_t kept = 0;
   for (const ThreadEvents& thread : TakeEvents().threads) kept += thread.events.size();
-  EXPECT_LE(kept, kMostEvents);
-  EXPECT_GE(kept, kMostEvents - 8 * 1024);
+  EXPECT_LE(kept, kMaxEvents);
+  EXPECT_GE(kept, kMaxEvents - 8 * 1024);
 }
 
 }  // namespace

@@ -84,7 +84,7 @@ TimePoint Simulation::NextDeadline() const {
 }
 
 std::string Simulation::Run() {
-  constexpr uint64_t kMostTurns = 3'000'000;  // of a run that passes no time, or hardly any
+  constexpr uint64_t kMaxTurns = 3'000'000;  // of a run that passes no time, or hardly any
   const TimePoint horizon = now_ + options_.horizon;
   std::vector<Actor*> ready;
   while (violation_.empty() && !abandoning_) {
@@ -100,7 +100,7 @@ std::string Simulation::Run() {
       now_ = std::max(next, now_);
       continue;
     }
-    if (turns_ > kMostTurns) return "no end: " + DescribeWaits();
+    if (turns_ > kMaxTurns) return "no end: " + DescribeWaits();
     const int ways = static_cast<int>(ready.size());
     const bool may_skip =
         skips_ < options_.time_skips && NextDeadline() <= now_ + options_.longest_skip;

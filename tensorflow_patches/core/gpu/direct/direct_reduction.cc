@@ -11,7 +11,7 @@
 namespace tfmpi {
 namespace {
 
-constexpr size_t kMostWeights = 4096;  // of one response that lie on the GPU
+constexpr size_t kMaxWeights = 4096;  // of one response that lie on the GPU
 constexpr size_t kZeroBytes = size_t{256} << 10;
 
 Status Fatal(const Status& status) {
@@ -81,7 +81,7 @@ Status DirectReduction::Prepare() {
   Status status = gpu_->NewStream(&stream_);
   if (status.ok()) status = gpu_->NewEvent(&read_);
   void* memory = nullptr;
-  if (status.ok()) status = gpu_->NewPinned(kMostWeights * sizeof(float), &memory);
+  if (status.ok()) status = gpu_->NewPinned(kMaxWeights * sizeof(float), &memory);
   weights_ = static_cast<float*>(memory);
   memory = nullptr;
   if (status.ok()) status = gpu_->NewPinned(kZeroBytes, &memory);
@@ -91,7 +91,7 @@ Status DirectReduction::Prepare() {
 }
 
 bool DirectReduction::Takes(const std::vector<FusionEntry>& entries) const {
-  return entries.size() <= kMostWeights &&
+  return entries.size() <= kMaxWeights &&
          std::all_of(entries.begin(), entries.end(), [this](const FusionEntry& entry) {
            return collectives_->Takes(entry.signature.dtype, entry.signature.op);
          });

@@ -18,7 +18,7 @@ size_t PinnedRing::BufferBytes() const {
 }
 
 // The own form of a type is never larger than its wire form.
-size_t PinnedRing::OwnBytes() const { return wire_bytes_ + kMostStretches * sizeof(float); }
+size_t PinnedRing::OwnBytes() const { return wire_bytes_ + kMaxStretches * sizeof(float); }
 
 size_t PinnedRing::SlotBytes() const { return OwnBytes() + (shared_ == nullptr ? wire_bytes_ : 0); }
 

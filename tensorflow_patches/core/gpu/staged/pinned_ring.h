@@ -34,7 +34,7 @@ class PinnedRing {
   static constexpr size_t kAhead = 3;
   static constexpr size_t kBehind = 2;
   static constexpr size_t kSlots = kAhead + kBehind;
-  static constexpr size_t kMostStretches = 4096;  // of one chunk
+  static constexpr size_t kMaxStretches = 4096;  // of one chunk
 
   // What is this ring's on one GPU.
   struct Lane {

@@ -81,7 +81,7 @@ struct StagedReduction::Work {
 
 Status StagedReduction::Allreduce(const std::vector<FusionEntry>& entries, double scale,
                                   TimePoint deadline) {
-  Work work{entries, CutIntoChunks(entries, chunk_bytes_, PinnedRing::kMostStretches),
+  Work work{entries, CutIntoChunks(entries, chunk_bytes_, PinnedRing::kMaxStretches),
             scale,   deadline,
             {},      std::vector<double>(entries.size(), 1),
             Status()};
@@ -91,7 +91,7 @@ Status StagedReduction::Allreduce(const std::vector<FusionEntry>& entries, doubl
 
 Status StagedReduction::Broadcast(const FusionEntry& entry, TimePoint deadline) {
   const std::vector<FusionEntry> entries = {entry};
-  Work work{entries, CutIntoChunks(entries, chunk_bytes_, PinnedRing::kMostStretches),
+  Work work{entries, CutIntoChunks(entries, chunk_bytes_, PinnedRing::kMaxStretches),
             1,       deadline,
             {},      {1},
             Status()};

@@ -68,7 +68,7 @@ int AllreduceSmall(const Group& group, const void* in, void* out, const Reductio
 int AllreducePairwise(const Group& group, const char* in, char* out, const Reduction& reduction,
                       TimePoint deadline, char* error) {
   const size_t element = SizeOf(reduction.type);
-  const size_t chunk_bytes = std::max(kMpiChunkBytes, kLeastMpiShare * group.size);
+  const size_t chunk_bytes = std::max(kMpiChunkBytes, kMinMpiShare * group.size);
   const size_t chunks = (reduction.count * element + chunk_bytes - 1) / chunk_bytes;
   PairwiseAllreduce* const exchanges = GetState().exchanges;
   size_t started = 0;
@@ -132,7 +132,7 @@ int Allreduce(int32_t over, const void* in, void* out, const TfMpiReduction* ter
     return kTfMpiOk;
   }
   // MPI knows no sums of halves.
-  if (bytes < kLeastMpiShare * group.size && IsWireForm(reduction.type)) {
+  if (bytes < kMinMpiShare * group.size && IsWireForm(reduction.type)) {
     return AllreduceSmall(group, in, out, reduction, deadline, error);
   }
   return AllreducePairwise(group, static_cast<const char*>(in), static_cast<char*>(out), reduction,
@@ -144,12 +144,12 @@ int PlainAllreduce(const void* in, void* out, const TfMpiReduction* terms, doubl
   const Reduction reduction = ToReduction(*terms);
   const Group& group = GetState().data;
   const TimePoint deadline = DeadlineIn(std::max(seconds, 0.0));
-  constexpr size_t kMost = size_t{1} << 30;  // MPI's counts are ints
-  for (size_t start = 0; start < reduction.count; start += kMost) {
+  constexpr size_t kMax = size_t{1} << 30;  // MPI's counts are ints
+  for (size_t start = 0; start < reduction.count; start += kMax) {
     const size_t offset = start * SizeOf(reduction.type);
     const void* const from = in == out ? MPI_IN_PLACE : static_cast<const char*>(in) + offset;
     void* const to = static_cast<char*>(out) + offset;
-    const int count = static_cast<int>(std::min(kMost, reduction.count - start));
+    const int count = static_cast<int>(std::min(kMax, reduction.count - start));
     const MPI_Datatype type = ToMpi(reduction.type);
     const MPI_Op op = ToMpi(reduction.op);
     if (seconds < 0) {

@@ -223,7 +223,7 @@ Status MakeTransport(const TfMpiTransport* plugin, const PluginOptions& options,
 // Until all that are left have one: of those, too, some may die meanwhile.
 Status PluginMembership::Regroup(std::unique_ptr<Transport>* next) {
   constexpr std::chrono::seconds kPatience{60};
-  constexpr int kMostTimes = 4;  // of as many ranks: it is for another reason, alike on all
+  constexpr int kMaxTimes = 4;  // of as many ranks: it is for another reason, alike on all
   int times = 0;
   for (int size = 0;;) {
     TfMpiTransportInfo info = {};
@@ -234,7 +234,7 @@ Status PluginMembership::Regroup(std::unique_ptr<Transport>* next) {
     if (!agreed.ok() || all) return agreed;
     times = info.size == size ? times + 1 : 0;
     size = info.size;
-    if (times == kMostTimes) {
+    if (times == kMaxTimes) {
       return status.ok() ? Status(Code::kUnavailable, "another rank could not") : status;
     }
   }

@@ -3,7 +3,7 @@
 namespace tfmpi {
 
 StoreTrials::Way StoreTrials::Next(size_t bytes) {
-  if (bytes < kLeastBytes) return Way::kBestKnown;
+  if (bytes < kMinBytes) return Way::kBestKnown;
   if (cached_bytes_ == bytes) return Way::kTryStreamed;
   if (wait_ > 0) {
     --wait_;

@@ -37,7 +37,7 @@ class StoreTrials {
 
  private:
   // Smaller ones take as long as the clock is exact.
-  static constexpr size_t kLeastBytes = size_t{4} << 10;
+  static constexpr size_t kMinBytes = size_t{4} << 10;
   // Cores that share a cache take less than that, others more.
   static constexpr int kTimesSlower = 4;
 
@@ -56,7 +56,7 @@ class ChunkWriter {
 
   // Whether so much at a time is to be written past the caches.
   bool Streams(size_t bytes) const {
-    if (stores_ == Stores::kAuto) return trials_.streams() && bytes >= kLeastStreamed;
+    if (stores_ == Stores::kAuto) return trials_.streams() && bytes >= kMinStreamed;
     return stores_ == Stores::kStreamed;
   }
 
@@ -89,7 +89,7 @@ class ChunkWriter {
 
  private:
   // Of fewer, the wait until they are in memory is the most.
-  static constexpr size_t kLeastStreamed = size_t{2} << 10;
+  static constexpr size_t kMinStreamed = size_t{2} << 10;
 
   static void CachedCopy(void* to, const void* from, size_t bytes) {
     if (bytes != 0) std::memcpy(to, from, bytes);

@@ -15,8 +15,8 @@ namespace tfmpi {
 namespace {
 
 size_t SlotBytes(int ranks) {
-  const size_t fair = kMostChunksBytes / (NodeMemory::kSlots * ranks) / kCacheLine * kCacheLine;
-  return std::min(kChunkBytes, std::max(kLeastChunkBytes, fair));
+  const size_t fair = kMaxChunksBytes / (NodeMemory::kSlots * ranks) / kCacheLine * kCacheLine;
+  return std::min(kChunkBytes, std::max(kMinChunkBytes, fair));
 }
 
 // Not FUTEX_PRIVATE: the ranks are processes.
