@@ -75,14 +75,14 @@ TEST(StoreTrials, OneSlowCopyDecidesNothing) {
 TEST(StoreTrials, ComparesOnlyCopiesOfOneSize) {
   StoreTrials trials;
   EXPECT_EQ(trials.Next(kChunk), Way::kTryCached);
-  trials.Took(kChunk, microseconds(29));
+  trials.Record(kChunk, microseconds(29));
   for (int i = 0; i < StoreTrials::kBetween; ++i) {
     EXPECT_EQ(trials.Next(kChunk / 2), Way::kBestKnown);
   }
   EXPECT_EQ(trials.Next(kChunk / 2), Way::kTryCached) << "the first size does not come again";
-  trials.Took(kChunk / 2, microseconds(7));
+  trials.Record(kChunk / 2, microseconds(7));
   EXPECT_EQ(trials.Next(kChunk / 2), Way::kTryStreamed);
-  trials.Took(kChunk / 2, microseconds(3));
+  trials.Record(kChunk / 2, microseconds(3));
   EXPECT_EQ(trials.Next(kChunk / 2), Way::kBestKnown);
 }
 
