@@ -149,7 +149,7 @@ def _forget(flags: list[tuple[Any, str, Any]]) -> None:
     for module, name, value in flags:
         setattr(module, name, value)
     for module in _ours():
-        said = getattr(module, "_said", None)
+        said = getattr(module, "_logged_keys", None)
         if isinstance(said, set):
             said.clear()
 

@@ -22,7 +22,7 @@ from tensorflow.mpi._src.runtime import group
 
 _calls = itertools.count()  # of eager gatherings, in program order
 _local = threading.local()  # .part
-told_alike = 0  # gradients that were none, see tell_alike
+distinct_gradients_sent = 0  # gradients that were none, see send_distinct_gradient
 
 
 class Part:
@@ -438,18 +438,18 @@ def allgather(x: Any) -> Any:
     return result
 
 
-def tell_alike() -> None:
+def send_distinct_gradient() -> None:
     """Once, where every rank is about to compute whole batches: all ranks call it at one point.
 
     Their gradients are the same, as they should be. For the coordinator, which warns where all
     first gradients are, here is one that is not.
     """
-    global told_alike
+    global distinct_gradients_sent
     import tensorflow as tf
 
-    if told_alike or group.size == 1:
+    if distinct_gradients_sent or group.size == 1:
         return
-    told_alike = 1
+    distinct_gradients_sent = 1
     with tf.init_scope():
         averaging.average([tf.constant([group.rank + 1.0])], ["rank"], "whole batches")
 

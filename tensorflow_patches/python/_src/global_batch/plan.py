@@ -126,7 +126,7 @@ def _made(step: Step, spec: Any, divides: bool, why: str | None, whole_batches: 
     if look.foreign_draw and not plan.is_whole:
         _say_foreign(step, look.foreign_draw)
     if plan.is_whole and step.call == "fit":
-        batch.tell_alike()
+        batch.send_distinct_gradient()
     _tell(step, plan)
     return plan
 

@@ -17,7 +17,7 @@ def say(line: str) -> None:
     )
 
 
-_said: set[str] = set()  # keys of once()
+_logged_keys: set[str] = set()  # keys of once()
 
 
 def once(line: str, key: str | None = None, *, every_rank: bool = False) -> None:
@@ -26,13 +26,13 @@ def once(line: str, key: str | None = None, *, every_rank: bool = False) -> None
     key: of lines of which one is enough; None for those that are the same to the letter.
     """
     key = line if key is None else key
-    if key not in _said and (every_rank or group.rank == 0):
-        _said.add(key)
+    if key not in _logged_keys and (every_rank or group.rank == 0):
+        _logged_keys.add(key)
         say(line)
 
 
 def debug(line: str, once: bool = False) -> None:
     """As `say`, with TF_MPI_LOG_LEVEL=debug; `once`: not a second time."""
-    if config.get("TF_MPI_LOG_LEVEL") == "debug" and not (once and line in _said):
-        _said.update([line] if once else [])
+    if config.get("TF_MPI_LOG_LEVEL") == "debug" and not (once and line in _logged_keys):
+        _logged_keys.update([line] if once else [])
         say(line)
