@@ -229,17 +229,17 @@ def of_table(gradient: Any, variable: Any) -> Any:
     return indexed_slices.IndexedSlices(gradient.values, gradient.indices, dense_shape)
 
 
-def _told_apart(names: Sequence[str]) -> list[str]:
+def _numbered_names(names: Sequence[str]) -> list[str]:
     """The second and further of a name get their number: tf.Variables may share one.
 
     Each op of a step hands in its own, in an order that may differ by rank.
     """
     seen: collections.Counter[str] = collections.Counter()
-    told = []
+    numbered = []
     for name in names:
         seen[name] += 1
-        told.append(carrier.numbered(name, seen[name]))
-    return told
+        numbered.append(carrier.numbered(name, seen[name]))
+    return numbered
 
 
 def _slices_eagerly(
@@ -304,7 +304,7 @@ def average_all(
     """
     from tensorflow.python.framework import indexed_slices
 
-    names = _told_apart(names)
+    names = _numbered_names(names)
     weight = scope.gradient_weight()
     if scope.is_computed_alike():
         return of_values(gradients, lambda values: average(values, names, label, weight))

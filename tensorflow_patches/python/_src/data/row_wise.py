@@ -76,11 +76,11 @@ def _why_mixed(wrapped: Any) -> str | None:
         for given, leaf in zip(graph.inputs, leaves)
     })  # fmt: skip
     for made in graph.outputs:
-        told = analysis.told(made)
+        dep = analysis.dependence(made)
         if not made.shape.rank and made.shape.rank is not None:
-            if told.is_const:
+            if dep.is_const:
                 continue
-        elif told.kind in kinds.ROWS and told.outer == ONE and told.inner == ONE:
+        elif dep.kind in kinds.ROWS and dep.outer == ONE and dep.inner == ONE:
             continue
         op = analysis.why(made)
         return f"mixes the samples of a batch{f' ({op.type})' if op is not None else ''}"

@@ -63,8 +63,8 @@ class Part:
             for leaf in leaves
             if hasattr(leaf, "graph") and leaf.shape.rank is not None
         }
-        told = (one for one in (self._first, self._whole) if is_symbolic(one))
-        known.update(dict.fromkeys(map(kinds.key, told), kinds.Kind.CONST))
+        sizes = (one for one in (self._first, self._whole) if is_symbolic(one))
+        known.update(dict.fromkeys(map(kinds.key, sizes), kinds.Kind.CONST))
         self._analysis = kinds.Analysis(known, self.static_rows)
 
     def note(self, tensor: Any, kind: kinds.Kind) -> None:
@@ -98,7 +98,7 @@ class Part:
 
     def is_count(self, tensor: Any) -> bool:
         """Whether `tensor` is the number of samples, times a constant."""
-        return is_symbolic(tensor) and self._analysis.told(tensor).is_count
+        return is_symbolic(tensor) and self._analysis.dependence(tensor).is_count
 
     @property
     def static_rows(self) -> int | None:
@@ -116,12 +116,12 @@ class Part:
         """The number of samples of the batch on all ranks: an int64 scalar."""
         return self._rows(self._whole, 1 if self.look is not None else group.size)
 
-    def _rows(self, told: Any, parts: int) -> Any:
-        """The length of `told`; without it every rank has as many samples: those of `parts`."""
+    def _rows(self, like: Any, parts: int) -> Any:
+        """The length of `like`; without it every rank has as many samples: those of `parts`."""
         import tensorflow as tf
 
-        if told is not None:
-            return samples.length(told)
+        if like is not None:
+            return samples.length(like)
         leaves = [leaf for leaf in tf.nest.flatten(self.data) if tf.is_tensor(leaf)]
         batched = (leaf for leaf in leaves if samples.is_batched(tf.type_spec_from_value(leaf)))
         rows = samples.length(next(batched))

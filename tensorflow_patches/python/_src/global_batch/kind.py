@@ -35,7 +35,7 @@ ROWS = {Kind.ROWS, Kind.ONES}  # each sample for itself
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
+class Dependence:
     """What is known of a tensor: `base`, times the number of samples to a power, by a divisor.
 
     Of a list of tensors: of each of its elements.
@@ -115,51 +115,54 @@ class Told:
         """Whether it is the number of samples, times a constant."""
         return self.base is Kind.CONST and self.power == 1 and self.over is None
 
-    def but(self, **changes: Any) -> Told:
+    def but(self, **changes: Any) -> Dependence:
         """With these changes; its values are no longer known, nor that it is 0."""
         return dataclasses.replace(self, **{"numbers": None, "zero": False, **changes})
 
 
-CONST, SIZE, MIXED, UNKNOWN = map(Told, (Kind.CONST, Kind.SIZE, Kind.MIXED, Kind.UNKNOWN))
-SUM, LINEAR = Told(Kind.SUM), Told(Kind.LINEAR)
+CONST, SIZE, MIXED, UNKNOWN = map(Dependence, (Kind.CONST, Kind.SIZE, Kind.MIXED, Kind.UNKNOWN))
+SUM, LINEAR = Dependence(Kind.SUM), Dependence(Kind.LINEAR)
 
 OF_KIND = {
-    **{kind: Told(kind) for kind in (Kind.CONST, Kind.SIZE, Kind.ROWS, Kind.SHIFTED, Kind.SUM)},
-    **{kind: Told(kind) for kind in (Kind.LINEAR, Kind.MIXED, Kind.UNKNOWN)},
-    Kind.GRADIENT: Told(Kind.GRADIENT),
-    Kind.INVERSE: Told(Kind.CONST, power=-1),
-    Kind.ONES: Told(Kind.ROWS, same=True),
-    Kind.PARTS: Told(Kind.ROWS, power=-1),
+    **{
+        kind: Dependence(kind)
+        for kind in (Kind.CONST, Kind.SIZE, Kind.ROWS, Kind.SHIFTED, Kind.SUM)
+    },
+    **{kind: Dependence(kind) for kind in (Kind.LINEAR, Kind.MIXED, Kind.UNKNOWN)},
+    Kind.GRADIENT: Dependence(Kind.GRADIENT),
+    Kind.INVERSE: Dependence(Kind.CONST, power=-1),
+    Kind.ONES: Dependence(Kind.ROWS, same=True),
+    Kind.PARTS: Dependence(Kind.ROWS, power=-1),
     Kind.COLUMNS: UNKNOWN,  # along which dimension?
-    Kind.PLACES: Told(Kind.ROWS, place=True),
-    Kind.SELECTED: Told(Kind.ROWS, some=True),
-    Kind.MEAN: Told(Kind.SUM, power=-1),
+    Kind.PLACES: Dependence(Kind.ROWS, place=True),
+    Kind.SELECTED: Dependence(Kind.ROWS, some=True),
+    Kind.MEAN: Dependence(Kind.SUM, power=-1),
     Kind.RATIO: MIXED,  # by what?
 }
 
 
-def of_numbers(numbers: Any) -> Told:
+def of_numbers(numbers: Any) -> Dependence:
     """Of a tensor of known numbers, made of sizes and constants."""
     powers = {number.power for number in numbers.flat}
     if "unknown" in powers:
-        return Told(Kind.UNKNOWN, numbers=numbers)
+        return Dependence(Kind.UNKNOWN, numbers=numbers)
     if "counted" in powers:  # of rows that are chosen by their values
-        return Told(Kind.SUM if len(powers) == 1 else Kind.UNKNOWN, numbers=numbers)
+        return Dependence(Kind.SUM if len(powers) == 1 else Kind.UNKNOWN, numbers=numbers)
     power = powers.pop() if len(powers) == 1 else 0 if not powers else None
     zero = bool(numbers.size) and all(not number.factor for number in numbers.flat)
     if power is None:
-        return Told(Kind.SIZE, numbers=numbers)
-    return Told(Kind.CONST, power=power, zero=zero, numbers=numbers)
+        return Dependence(Kind.SIZE, numbers=numbers)
+    return Dependence(Kind.CONST, power=power, zero=zero, numbers=numbers)
 
 
-def merged(one: Told, other: Told) -> Told | None:
+def merged(one: Dependence, other: Dependence) -> Dependence | None:
     """How samples lie in a dimension that is as in both; None: differently."""
     if one.loose or other.loose:
         return other if one.loose else one
     return one if one.outer == other.outer or one.inner == other.inner else None
 
 
-def joined(one: Told, other: Told) -> Told:
+def joined(one: Dependence, other: Dependence) -> Dependence:
     """Of what is sometimes the one, sometimes the other: of branches, loops and lists."""
     if one == other:
         return one if one.numbers is other.numbers else one.but(zero=one.zero)
@@ -168,7 +171,7 @@ def joined(one: Told, other: Told) -> Told:
     bases = {one.base, other.base}
     for worst in (Kind.MIXED, Kind.UNKNOWN):
         if worst in bases:
-            return Told(worst)
+            return Dependence(worst)
     if one.over != other.over:
         return UNKNOWN
     if bases == {Kind.ROWS}:
@@ -184,7 +187,7 @@ def joined(one: Told, other: Told) -> Told:
     return added([one, other])
 
 
-def added(terms: list[Told]) -> Told:
+def added(terms: list[Dependence]) -> Dependence:
     """The sum of what has no rows."""
     terms = [term for term in terms if not term.zero] or terms[:1]
     bases = {term.base for term in terms}

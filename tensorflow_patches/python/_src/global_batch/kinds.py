@@ -18,8 +18,8 @@ from tensorflow.mpi._src.global_batch.kind import (
     OF_KIND,
     ROWS,
     UNKNOWN,
+    Dependence,
     Kind,
-    Told,
 )
 from tensorflow.mpi._src.global_batch.node import DRAWN, Node
 from tensorflow.mpi._src.global_batch.sites import Draw
@@ -74,7 +74,7 @@ class Analysis:
         self, known: dict[Any, Kind], rows: int | None = None, is_trained: bool = False
     ) -> None:
         self._is_input_trained = is_trained
-        self._told = {which: OF_KIND[kind] for which, kind in known.items()}
+        self._dependences = {which: OF_KIND[kind] for which, kind in known.items()}
         self._rows = rows
         self._captures: dict[int, int] = {}  # that are known, by graph
         self._inside: dict[Any, list[Inside]] = {}  # by a call's key
@@ -85,66 +85,68 @@ class Analysis:
 
     def note(self, tensor: Any, kind: Kind, like: Any = None) -> None:
         """`tensor` is of `kind`; its samples lie as those of `like`, another tensor."""
-        told = OF_KIND[kind]
-        if like is not None and self.told(like).has_rows:
-            found = self.told(like)
-            told = told.but(outer=found.outer, inner=found.inner)
-        self._told[key(tensor)] = told
+        dep = OF_KIND[kind]
+        if like is not None and self.dependence(like).has_rows:
+            found = self.dependence(like)
+            dep = dep.but(outer=found.outer, inner=found.inner)
+        self._dependences[key(tensor)] = dep
 
     def kind(self, tensor: Any) -> Kind:
-        return self.told(tensor).kind
+        return self.dependence(tensor).kind
 
     def numbers(self, tensor: Any) -> list[Number] | None:
         """The values of a vector of sizes; None: they are not followed."""
-        numbers = self.told(tensor).numbers
+        numbers = self.dependence(tensor).numbers
         return None if numbers is None else list(numbers.flat)
 
     def dims(self, tensor: Any) -> list[Number] | None:
         """The shape of a tensor; None: its rank is not known."""
-        return Node(self, tensor, [], self._rows).dims_of(tensor, self.told(tensor))
+        return Node(self, tensor, [], self._rows).dims_of(tensor, self.dependence(tensor))
 
-    def told(self, tensor: Any) -> Told:
+    def dependence(self, tensor: Any) -> Dependence:
         self._look_outside(tensor.graph)
         todo = [tensor]
         while todo:
             last = todo[-1]
-            if key(last) in self._told:
+            if key(last) in self._dependences:
                 todo.pop()
                 continue
             sources = [] if rules.is_end(last.op) or rules.is_drawn(last.op) else last.op.inputs
-            missing = [source for source in sources if key(source) not in self._told]
+            missing = [source for source in sources if key(source) not in self._dependences]
             if missing:
                 todo += missing
                 continue
             todo.pop()
             if rules.is_end(last.op):
-                self._told[key(last)] = UNKNOWN
+                self._dependences[key(last)] = UNKNOWN
                 continue
-            node = Node(self, last, [self._told[key(source)] for source in sources], self._rows)
+            node = Node(
+                self, last, [self._dependences[key(source)] for source in sources], self._rows
+            )
             several = _SEVERAL.get(last.op.type)
             if several is None:
-                self._told[key(last)] = rules.of_node(node)
+                self._dependences[key(last)] = rules.of_node(node)
             else:
-                for output, told in zip(last.op.outputs, several(node)):
-                    self._told.setdefault(key(output), told)
-        return self._told[key(tensor)]
+                for output, dep in zip(last.op.outputs, several(node)):
+                    self._dependences.setdefault(key(output), dep)
+        return self._dependences[key(tensor)]
 
     def _look_outside(self, graph: Any) -> None:
         """What a function has from around it is what it is there; values are constants."""
         captures = list(getattr(graph, "captures", ()))
         for outside, inside in captures[self._captures.get(id(graph), 0) :]:
-            if key(inside) in self._told:
+            if key(inside) in self._dependences:
                 continue
             is_value = hasattr(outside, "_numpy_internal") or not hasattr(outside, "op")
-            self._told[key(inside)] = CONST if is_value else self.told(outside)
+            self._dependences[key(inside)] = CONST if is_value else self.dependence(outside)
         self._captures[id(graph)] = len(captures)
 
-    def inside(self, op: Any, name: str, told: Sequence[Told]) -> Inside | None:
-        """Of the function that `op` calls; its inputs are told. None: it is not there."""
+    def inside(self, op: Any, name: str, deps: Sequence[Dependence]) -> Inside | None:
+        """An analysis of the function `op` calls, given its inputs; None: not in the graph."""
         graph = _graph_of(op.graph, name)
-        if graph is None or len(graph.inputs) != len(told):
+        if graph is None or len(graph.inputs) != len(deps):
             return None
-        found = Inside(self, op, graph, told)
+        found = Inside(self, op, graph, deps)
         self._inside[key(op.outputs[0])] = [
             *(one for one in self._inside.get(key(op.outputs[0]), []) if one.graph is not graph),
             found,
@@ -160,7 +162,7 @@ class Analysis:
             return None
         while True:
             sources = [] if rules.is_end(tensor.op) else tensor.op.inputs
-            worse = [source for source in sources if self.told(source).base in _DECIDED]
+            worse = [source for source in sources if self.dependence(source).base in _DECIDED]
             if not worse:
                 break
             tensor = worse[0]
@@ -178,33 +180,33 @@ class Analysis:
         """
         if tensor.shape.num_elements() != 1:
             return None
-        told, one = self.told(tensor), tensor
+        dep, one = self.dependence(tensor), tensor
         of_whole: Callable[[Any], Any] = _itself
-        if told.base is not Kind.SUM:
+        if dep.base is not Kind.SUM:
             while one.op.type in _PASSES:
                 one = one.op.inputs[0]
             if one.op.type not in ("Maximum", "AddV2", "Add"):
                 return None
-            pairs = [(source, self.told(source)) for source in one.op.inputs]
+            pairs = [(source, self.dependence(source)) for source in one.op.inputs]
             sums = [source for source, found in pairs if found.base is Kind.SUM]
             if len(sums) != 1 or not any(found.is_const for _, found in pairs):
                 return None
             (floor,) = [source for source, found in pairs if found.is_const]
             of_whole = _with(one.op.type, floor)
             (one,) = sums
-            told = self.told(one)
-        if told.kind not in (Kind.SUM, Kind.MEAN) or self._is_trained(one):
+            dep = self.dependence(one)
+        if dep.kind not in (Kind.SUM, Kind.MEAN) or self._is_trained(one):
             return None
-        self._divisors[key(tensor)] = Ratio(told.kind, one, of_whole)
+        self._divisors[key(tensor)] = Ratio(dep.kind, one, of_whole)
         return self._divisors[key(tensor)]
 
     def ratio(self, tensor: Any) -> Ratio | None:
         """Of a tensor of kind RATIO; None where what it is divided by is of another function."""
-        told = self.told(tensor)
-        found = self._divisors.get(told.over)
-        if told.kind is not Kind.RATIO or found is None or found.divisor.graph is not tensor.graph:
+        dep = self.dependence(tensor)
+        found = self._divisors.get(dep.over)
+        if dep.kind is not Kind.RATIO or found is None or found.divisor.graph is not tensor.graph:
             return None
-        return found._replace(numerator=Kind.SUM if told.power == 0 else Kind.MEAN)
+        return found._replace(numerator=Kind.SUM if dep.power == 0 else Kind.MEAN)
 
     def _is_trained(self, tensor: Any) -> bool:
         """Whether a gradient may flow from `tensor` to variables."""
@@ -239,17 +241,17 @@ class Analysis:
 class Inside(Analysis):
     """Of the graph of a function that an op calls, branches to or runs in a loop."""
 
-    def __init__(self, parent: Analysis, op: Any, graph: Any, told: Sequence[Told]) -> None:
+    def __init__(self, parent: Analysis, op: Any, graph: Any, deps: Sequence[Dependence]) -> None:
         super().__init__({}, parent._rows, parent._is_input_trained)
         self.graph = graph
         self._parent, self._op = parent, op
-        self._told = {key(tensor): one for tensor, one in zip(graph.inputs, told)}
+        self._dependences = {key(tensor): one for tensor, one in zip(graph.inputs, deps)}
         self._captures[id(graph)] = len(list(getattr(graph, "captures", ())))
         self._divisors = parent._divisors
         self.foreign_draws = parent.foreign_draws
 
-    def results(self) -> list[Told]:
-        return [self.told(output) for output in self.graph.outputs]
+    def results(self) -> list[Dependence]:
+        return [self.dependence(output) for output in self.graph.outputs]
 
     def outer(self, placeholder: Any) -> Any:
         names = [tensor.op.name for tensor in self.graph.inputs]
@@ -333,7 +335,7 @@ def terms(analysis: Analysis, tensor: Any) -> list[Term] | None:
     inputs = list(op.inputs)
     ratio = analysis.ratio(tensor) if kind is Kind.RATIO else None
     if ratio is not None:
-        if op.type in ("RealDiv", "Div") and key(inputs[1]) == analysis.told(tensor).over:
+        if op.type in ("RealDiv", "Div") and key(inputs[1]) == analysis.dependence(tensor).over:
             return [Term(inputs[0], kind, ratio, divided=False)]
         if op.type not in _LINEAR:
             return [Term(tensor, kind, ratio)]
@@ -435,11 +437,11 @@ def outer(analysis: Analysis, drawn: Any) -> int:
     while todo:
         for op in todo.pop(0).consumers():
             for output in op.outputs:
-                told = analysis.told(output)
-                if key(output) in seen or not told.has_rows:
+                dep = analysis.dependence(output)
+                if key(output) in seen or not dep.has_rows:
                     continue
-                if not told.loose:
-                    return told.outer.value or 1
+                if not dep.loose:
+                    return dep.outer.value or 1
                 seen.add(key(output))
                 todo.append(output)
     return 1

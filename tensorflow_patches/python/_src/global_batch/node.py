@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensorflow.mpi._src.global_batch import sizes
-from tensorflow.mpi._src.global_batch.kind import Kind, Told
+from tensorflow.mpi._src.global_batch.kind import Dependence, Kind
 from tensorflow.mpi._src.global_batch.sizes import Number
 
 # On the ops of a draw for samples, the last of which is an Identity: their dimension, how many
@@ -24,21 +24,23 @@ def drawn_mark(op: Any) -> list[int] | None:
 
 
 class Node:
-    """One output of an op. told: of its inputs. rows: the number of samples, if shapes say so."""
+    """One output of an op. deps: of its inputs. rows: the number of samples, if known."""
 
-    def __init__(self, analysis: Any, output: Any, told: list[Told], rows: int | None) -> None:
+    def __init__(
+        self, analysis: Any, output: Any, deps: list[Dependence], rows: int | None
+    ) -> None:
         self.analysis = analysis
         self.output = output
         self.op = output.op
         self.type = output.op.type
         self.inputs = list(output.op.inputs)
-        self.told = told
+        self.deps = deps
         self.rows = rows
         self.size = sizes.number(rows) if rows else sizes.N
 
-    def given(self, told: list[Told], places: list[int] | None = None) -> Node:
-        """With this told instead, of all inputs or of those in these places."""
-        other = Node(self.analysis, self.output, told, self.rows)
+    def given(self, deps: list[Dependence], places: list[int] | None = None) -> Node:
+        """With these dependences instead, of all inputs or of those in these places."""
+        other = Node(self.analysis, self.output, deps, self.rows)
         if places is not None:
             other.inputs = [self.inputs[place] for place in places]
         return other
@@ -49,7 +51,7 @@ class Node:
 
     def numbers(self, place: int) -> Any:
         """An array of Numbers, if the values of input number `place` are followed."""
-        return self.told[place].numbers
+        return self.deps[place].numbers
 
     def ints(self, place: int) -> list[int] | None:
         return sizes.whole(self.numbers(place))
@@ -61,18 +63,18 @@ class Node:
 
     def dims(self, place: int) -> list[Number] | None:
         """The shape of an input."""
-        return self.dims_of(self.inputs[place], self.told[place])
+        return self.dims_of(self.inputs[place], self.deps[place])
 
-    def dims_of(self, tensor: Any, told: Told) -> list[Number] | None:
+    def dims_of(self, tensor: Any, dep: Dependence) -> list[Number] | None:
         if tensor.shape.rank is None:
             return None
         name = f"{tensor.op.name}:{tensor.value_index}"
-        is_lost = told.base in (Kind.MIXED, Kind.UNKNOWN) or told.axis < 0
+        is_lost = dep.base in (Kind.MIXED, Kind.UNKNOWN) or dep.axis < 0
         found = []
         for axis, size in enumerate(tensor.shape):
-            if told.has_rows and axis == told.axis:
+            if dep.has_rows and axis == dep.axis:
                 counted = sizes.symbol("#", name)
-                found.append(counted if told.some else told.outer * self.size * told.inner)
+                found.append(counted if dep.some else dep.outer * self.size * dep.inner)
             elif size is not None:
                 found.append(sizes.number(size))
             else:

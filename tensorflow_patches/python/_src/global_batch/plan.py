@@ -270,11 +270,11 @@ def _judge(step: Step, part: batch.Part, look: Look, made: Any) -> None:
                 look.whys.append(Why("an output that is no dense tensor"))
         return
     results.looked_at(part, look, made)
-    told = {Kind.MEAN, Kind.CONST, Kind.SUM, Kind.GRADIENT}
+    allowed = {Kind.MEAN, Kind.CONST, Kind.SUM, Kind.GRADIENT}
     if not look.eagerly:
-        told |= {Kind.RATIO, Kind.LINEAR}
+        allowed |= {Kind.RATIO, Kind.LINEAR}
     for path, kind in look.values.items():
-        if kind not in told:
+        if kind not in allowed:
             what = f"the value '{'/'.join(path)}' that it returns"
             if step.call == "evaluate":
                 look.whys.append(Why(what))

@@ -15,7 +15,7 @@ from tensorflow.mpi._src.global_batch import rules_made as made
 from tensorflow.mpi._src.global_batch import rules_moves as moves
 from tensorflow.mpi._src.global_batch import rules_numbers as numbers
 from tensorflow.mpi._src.global_batch import sizes
-from tensorflow.mpi._src.global_batch.kind import CONST, UNKNOWN, Kind, Told, of_numbers
+from tensorflow.mpi._src.global_batch.kind import CONST, UNKNOWN, Dependence, Kind, of_numbers
 from tensorflow.mpi._src.global_batch.node import Node, drawn_mark
 
 _AS_IS = """
@@ -97,7 +97,7 @@ SEQUENCES = {
     *(name for name in _RANDOM if not name.startswith("Stateless")),
     *("Multinomial", "RngReadAndSkip", "RngSkip", "TfMpiRandomState"),
 }
-_LISTS: dict[str, Callable[[Node], Told]] = {
+_LISTS: dict[str, Callable[[Node], Dependence]] = {
     "TensorListFromTensor": functions.from_tensor,
     "TensorListGetItem": functions.item,
     "TensorListSetItem": functions.with_item,
@@ -129,9 +129,9 @@ def is_drawn(op: Any) -> bool:
     return op.type == "Identity" and _drawn(op) is not None
 
 
-def of_node(node: Node) -> Told:
+def of_node(node: Node) -> Dependence:
     """What its output is."""
-    name, told = node.type, node.told
+    name, deps = node.type, node.deps
     if name in _SOURCES:
         return _constant(node)
     if name == "Identity" and (drawn := _drawn(node.op)) is not None:
@@ -143,13 +143,13 @@ def of_node(node: Node) -> Told:
         return moves.shape(node)
     if name in ("TensorListReserve", "EmptyTensorList"):
         return functions.listed(node)
-    folded = sizes.folded(node.op, [one.numbers for one in told], node.output.value_index)
+    folded = sizes.folded(node.op, [one.numbers for one in deps], node.output.value_index)
     rule = _RULES.get(name)
     by_rows = node.rows is not None and rule is numbers.divide
     if folded is not None and not by_rows:
         return of_numbers(folded)
     if name == "IdentityN":
-        return told[node.output.value_index]
+        return deps[node.output.value_index]
     if name.startswith("TfMpi") or is_end(node.op):
         return UNKNOWN
     if name in ("ZerosLike", "OnesLike"):
@@ -157,35 +157,35 @@ def of_node(node: Node) -> Told:
     if name == "RaggedTensorToTensor":
         return made.padded_words(node)
     for worst in (Kind.MIXED, Kind.UNKNOWN):
-        if any(one.base is worst for one in told):
+        if any(one.base is worst for one in deps):
             # What is divided by may be the larger of a sum and a constant.
-            return rule(node) if rule in _QUOTIENTS else Told(worst)  # type: ignore[misc]
-    if any(one.base is Kind.GRADIENT for one in told):
-        alone = all(one.base is Kind.GRADIENT or one.is_const for one in told)
-        return Told(Kind.GRADIENT if alone else Kind.MIXED)
+            return rule(node) if rule in _QUOTIENTS else Dependence(worst)  # type: ignore[misc]
+    if any(one.base is Kind.GRADIENT for one in deps):
+        alone = all(one.base is Kind.GRADIENT or one.is_const for one in deps)
+        return Dependence(Kind.GRADIENT if alone else Kind.MIXED)
     if node.op.op_def.is_stateful and name not in _STATEFUL:
         return UNKNOWN
-    if told and all(one.is_const for one in told) and not (by_rows or rule in _OF_CONSTANTS):
+    if deps and all(one.is_const for one in deps) and not (by_rows or rule in _OF_CONSTANTS):
         return CONST
     if name not in _LISTS and _is_of_one(node):
         return numbers.of_one(node)
     return UNKNOWN if rule is None else rule(node)
 
 
-def _drawn(op: Any) -> Told | None:
+def _drawn(op: Any) -> Dependence | None:
     """Of this rank's rows of what is drawn for the whole batch."""
     mark = drawn_mark(op)
     if mark is None:
         return None
     axis, factor, outer, _ = mark
     if outer > 1:
-        return Told(Kind.ROWS, axis, sizes.number(outer), sizes.number(factor // outer))
-    return Told(Kind.ROWS, axis, inner=sizes.number(factor), loose=True)
+        return Dependence(Kind.ROWS, axis, sizes.number(outer), sizes.number(factor // outer))
+    return Dependence(Kind.ROWS, axis, inner=sizes.number(factor), loose=True)
 
 
 def _is_of_one(node: Node) -> bool:
     """Whether its inputs are of the one sample that a loop is at, and constants."""
-    rows = [one for one in node.told if not one.is_const]
+    rows = [one for one in node.deps if not one.is_const]
     return bool(rows) and all(
         one.base is Kind.ROWS and one.axis < 0 and one.is_plain and not one.some for one in rows
     )
@@ -197,7 +197,7 @@ def _array(value: int) -> object:
     return np.array(value)
 
 
-def _constant(node: Node) -> Told:
+def _constant(node: Node) -> Dependence:
     from tensorflow.python.framework import tensor_util
 
     shape = node.output.shape
@@ -207,11 +207,13 @@ def _constant(node: Node) -> Told:
     return CONST if known is None else of_numbers(known)
 
 
-def _table(names: Iterable[str], rule: Callable[[Node], Told]) -> dict[str, Callable[[Node], Told]]:
+def _table(
+    names: Iterable[str], rule: Callable[[Node], Dependence]
+) -> dict[str, Callable[[Node], Dependence]]:
     return dict.fromkeys(names, rule)
 
 
-_RULES: dict[str, Callable[[Node], Told]] = {
+_RULES: dict[str, Callable[[Node], Dependence]] = {
     **_table(_AS_IS, numbers.as_is),
     **_table(_ELEMENTWISE, numbers.together),
     **_table(("Add", "AddN", "AddV2", "AccumulateNV2", "BiasAdd", "Sub"), numbers.add),

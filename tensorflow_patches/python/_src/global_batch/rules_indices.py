@@ -5,21 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 from tensorflow.mpi._src.global_batch import sizes
-from tensorflow.mpi._src.global_batch.kind import MIXED, SUM, UNKNOWN, Kind, Told, joined, merged
+from tensorflow.mpi._src.global_batch.kind import (
+    MIXED,
+    SUM,
+    UNKNOWN,
+    Dependence,
+    Kind,
+    joined,
+    merged,
+)
 from tensorflow.mpi._src.global_batch.node import Node
 from tensorflow.mpi._src.global_batch.rules_layers import layer
 from tensorflow.mpi._src.global_batch.rules_numbers import together
 from tensorflow.mpi._src.global_batch.sizes import Number
 
 
-def strided_slice(node: Node) -> Told:
-    told, rank = node.told[0], node.rank(0)
-    if any(one.has_rows for one in node.told[1:]):
+def strided_slice(node: Node) -> Dependence:
+    dep, rank = node.deps[0], node.rank(0)
+    if any(one.has_rows for one in node.deps[1:]):
         return _own_sample(node)
-    if any(one.base not in (Kind.CONST, Kind.SIZE) for one in node.told[1:]):
+    if any(one.base not in (Kind.CONST, Kind.SIZE) for one in node.deps[1:]):
         return MIXED
-    if not told.has_rows or told.axis < 0:
-        return told.but(zero=told.zero)
+    if not dep.has_rows or dep.axis < 0:
+        return dep.but(zero=dep.zero)
     bounds = [node.numbers(place) for place in (1, 2, 3)]
     if rank is None or (bounds[2] is None and node.inputs[1].shape.rank is None):
         return UNKNOWN
@@ -33,61 +41,61 @@ def strided_slice(node: Node) -> Told:
     before = after = 0  # dimensions
     for one in index:
         if one is Ellipsis:
-            if before + rank - taken > told.axis:
-                return told.but(axis=after + told.axis - before)
+            if before + rank - taken > dep.axis:
+                return dep.but(axis=after + dep.axis - before)
             before, after = before + rank - taken, after + rank - taken
         elif one is None:
             after += 1
-        elif before < told.axis:
+        elif before < dep.axis:
             before, after = before + 1, after + isinstance(one, slice)
         else:
-            kept = _kept(node, told, one) if isinstance(one, slice) else MIXED
+            kept = _kept(node, dep, one) if isinstance(one, slice) else MIXED
             return kept.but(axis=after) if kept.has_rows else kept
     return UNKNOWN
 
 
-def _kept(node: Node, told: Told, one: slice) -> Told:
+def _kept(node: Node, dep: Dependence, one: slice) -> Dependence:
     """Of a slice along the dimension of the samples."""
     if any(bound.power == "unknown" for bound in (one.start, one.stop, one.step) if bound):
         return UNKNOWN
     step = one.step.value
-    length = told.outer * node.size * told.inner
+    length = dep.outer * node.size * dep.inner
     end = None if one.stop == length else one.stop
     start = None if one.start == sizes.ZERO else one.start
     if step == 1 and start is None and end is None:
-        return told.but()
-    if told.place or told.some or step is None or step < 1:
+        return dep.but()
+    if dep.place or dep.some or step is None or step < 1:
         return MIXED
-    block = node.size * told.inner
+    block = node.size * dep.inner
     first = (start or sizes.ZERO) / block
     blocks = ((end or length) - (start or sizes.ZERO)) / block
-    if step == 1 and first.value is not None and blocks.value and told.outer.value:
-        inside = 0 <= first.value and first.value + blocks.value <= told.outer.value
-        return told.but(outer=blocks) if inside else MIXED
+    if step == 1 and first.value is not None and blocks.value and dep.outer.value:
+        inside = 0 <= first.value and first.value + blocks.value <= dep.outer.value
+        return dep.but(outer=blocks) if inside else MIXED
     offset = 0 if start is None else start.value
-    each = told.inner / sizes.number(step)
+    each = dep.inner / sizes.number(step)
     if each.is_whole and offset is not None and 0 <= offset < step and end is None:
-        return told.but(inner=each)  # some numbers of each sample
+        return dep.but(inner=each)  # some numbers of each sample
     return MIXED
 
 
-def _own_sample(node: Node) -> Told:
+def _own_sample(node: Node) -> Dependence:
     """x[i] in a loop over the samples."""
-    told, at = node.told[0], node.told[1]
+    dep, at = node.deps[0], node.deps[1]
     one = at.place and not at.some and at.axis < 0 and int(node.op.get_attr("shrink_axis_mask")) & 1
-    plain = told.has_rows and told.axis == 0 and told.outer == told.inner == sizes.ONE
-    if one and plain and not told.place and not told.some:
-        return told.but(axis=-1)
+    plain = dep.has_rows and dep.axis == 0 and dep.outer == dep.inner == sizes.ONE
+    if one and plain and not dep.place and not dep.some:
+        return dep.but(axis=-1)
     return MIXED
 
 
-def unsliced(node: Node) -> Told:
+def unsliced(node: Node) -> Dependence:
     """StridedSliceGrad: back to where it was taken from, with zeros around it."""
-    told, count = node.told[4], node.inputs[1].shape[0]
-    if any(one.base not in (Kind.CONST, Kind.SIZE) for one in node.told[:4]):
+    dep, count = node.deps[4], node.inputs[1].shape[0]
+    if any(one.base not in (Kind.CONST, Kind.SIZE) for one in node.deps[:4]):
         return MIXED
-    if not told.has_rows or told.axis < 0:
-        return told.but()
+    if not dep.has_rows or dep.axis < 0:
+        return dep.but()
     bounds = [node.numbers(place) for place in (1, 2, 3)]
     if count is None or None in [one if one is None else 0 for one in bounds]:
         return UNKNOWN
@@ -95,31 +103,31 @@ def unsliced(node: Node) -> Told:
     for one in sizes.strided(node.op, *bounds):
         if one is Ellipsis:
             return UNKNOWN
-        if after == told.axis and isinstance(one, slice):
+        if after == dep.axis and isinstance(one, slice):
             full = one.start is None and one.stop is None and one.step == sizes.ONE
-            return told.but(axis=before, same=False) if full else MIXED
+            return dep.but(axis=before, same=False) if full else MIXED
         before += one is not None
         after += not isinstance(one, Number)
-    return told.but(axis=before + told.axis - after, same=False)
+    return dep.but(axis=before + dep.axis - after, same=False)
 
 
-def slice_(node: Node) -> Told:
-    told, begin, size = node.told[0], node.numbers(1), node.numbers(2)
-    if any(one.base not in (Kind.CONST, Kind.SIZE) for one in node.told[1:]):
+def slice_(node: Node) -> Dependence:
+    dep, begin, size = node.deps[0], node.numbers(1), node.numbers(2)
+    if any(one.base not in (Kind.CONST, Kind.SIZE) for one in node.deps[1:]):
         return MIXED
-    if not told.has_rows or told.axis < 0:
-        return told.but(zero=told.zero)
-    if size is not None and size.flat[told.axis] == told.outer * node.size * told.inner:
-        return told.but()  # all of them, whatever it begins at
+    if not dep.has_rows or dep.axis < 0:
+        return dep.but(zero=dep.zero)
+    if size is not None and size.flat[dep.axis] == dep.outer * node.size * dep.inner:
+        return dep.but()  # all of them, whatever it begins at
     if begin is None or size is None:
         return UNKNOWN
-    start, count = begin.flat[told.axis], size.flat[told.axis]
+    start, count = begin.flat[dep.axis], size.flat[dep.axis]
     end = None if count.value == -1 else start + count
-    return _kept(node, told, slice(start, end, sizes.ONE))
+    return _kept(node, dep, slice(start, end, sizes.ONE))
 
 
-def gather(node: Node) -> Told:
-    params, indices = node.told[:2]
+def gather(node: Node) -> Dependence:
+    params, indices = node.deps[:2]
     rank, batch = node.rank(0), node.op.get_attr("batch_dims")
     axis = node.axis(2, rank) if node.type == "GatherV2" else 0
     ranks = (rank, node.rank(1))
@@ -151,7 +159,7 @@ def gather(node: Node) -> Told:
     return MIXED
 
 
-def _own_rows(params: Told, indices: Told, axis: int) -> Told:
+def _own_rows(params: Dependence, indices: Dependence, axis: int) -> Dependence:
     """Rows that are found by their own numbers."""
     fine = params.base is Kind.ROWS and params.axis == axis and not params.place
     if not fine or params.some:
@@ -164,8 +172,8 @@ def _own_rows(params: Told, indices: Told, axis: int) -> Told:
     return params.but(axis=axis + indices.axis if indices.axis >= 0 else -1) if plain else MIXED
 
 
-def gather_nd(node: Node) -> Told:
-    params, indices = node.told[:2]
+def gather_nd(node: Node) -> Dependence:
+    params, indices = node.deps[:2]
     if indices.place and params.has_rows:
         return _own_rows(params, indices, 0)
     if not params.is_const or not indices.has_rows or not indices.is_plain:
@@ -176,10 +184,10 @@ def gather_nd(node: Node) -> Told:
     )
 
 
-def scatter(node: Node) -> Told:
+def scatter(node: Node) -> Dependence:
     """ScatterNd: into rows by their numbers, or sums by what samples say."""
-    indices, updates = node.told[:2]
-    if not (indices.has_rows and indices.axis == 0) or node.told[2].base not in (
+    indices, updates = node.deps[:2]
+    if not (indices.has_rows and indices.axis == 0) or node.deps[2].base not in (
         *(Kind.CONST, Kind.SIZE),
     ):
         return MIXED
@@ -191,75 +199,75 @@ def scatter(node: Node) -> Told:
     if indices.place:
         own = numbers is not None and numbers.flat[0] == node.size and not indices.some
         return indices.but(place=False, power=updates.power) if own else MIXED
-    return SUM.but(power=updates.power) if node.told[2].is_const else MIXED
+    return SUM.but(power=updates.power) if node.deps[2].is_const else MIXED
 
 
-def scattered_into(node: Node) -> Told:
+def scattered_into(node: Node) -> Dependence:
     """TensorScatterAdd and the like, at constant places along dimensions before the samples'."""
-    told, indices, updates = node.told
+    dep, indices, updates = node.deps
     ranks = [node.rank(place) for place in range(3)]
     depth = node.inputs[1].shape[-1] if ranks[1] else None
-    if not indices.is_const or not told.is_plain or not updates.is_plain:
+    if not indices.is_const or not dep.is_plain or not updates.is_plain:
         return MIXED
     if depth is None or ranks[0] is None or ranks[1] is None or ranks[2] is None:
         return UNKNOWN
     shift = depth - (ranks[1] - 1)  # from a dimension of updates to the tensor's
     if updates.has_rows:
         updates = updates.but(axis=updates.axis + shift if updates.axis >= ranks[1] - 1 else -1)
-    if any(one.has_rows and one.axis < depth for one in (told, updates)):
+    if any(one.has_rows and one.axis < depth for one in (dep, updates)):
         return MIXED
-    if not told.has_rows:
-        return updates.but(same=False) if told.zero else UNKNOWN
+    if not dep.has_rows:
+        return updates.but(same=False) if dep.zero else UNKNOWN
     if not updates.has_rows:
-        return told.but(same=False) if updates.zero else UNKNOWN
-    return joined(told, updates).but()
+        return dep.but(same=False) if updates.zero else UNKNOWN
+    return joined(dep, updates).but()
 
 
-def segments(node: Node) -> Told:
+def segments(node: Node) -> Dependence:
     """UnsortedSegmentSum: of rows by classes."""
-    data, ids = node.told[:2]
-    if not node.told[2].is_const or not ids.has_rows or ids.axis or not ids.is_plain:
+    data, ids = node.deps[:2]
+    if not node.deps[2].is_const or not ids.has_rows or ids.axis or not ids.is_plain:
         return MIXED
     if data.base not in (Kind.CONST, Kind.ROWS) or data.place or data.over:
         return MIXED
     return MIXED if data.has_rows and data.axis else SUM.but(power=data.power)
 
 
-def counts(node: Node) -> Told:
+def counts(node: Node) -> Dependence:
     """Bincount and histograms: of all elements, or in each row."""
-    told = node.told[0]
-    if not told.has_rows or not told.is_plain or not all(o.is_const for o in node.told[1:]):
+    dep = node.deps[0]
+    if not dep.has_rows or not dep.is_plain or not all(o.is_const for o in node.deps[1:]):
         return MIXED
     if node.type == "DenseBincount" and node.rank(0) == 2:
-        return told.but() if told.axis == 0 else MIXED
+        return dep.but() if dep.axis == 0 else MIXED
     binary = node.type == "DenseBincount" and node.op.get_attr("binary_output")
     return MIXED if binary else SUM
 
 
-def searched(node: Node) -> Told:
+def searched(node: Node) -> Dependence:
     """Where values would stand in each row of what is sorted; or in one that is constant."""
-    ordered, values = node.told
+    ordered, values = node.deps
     if ordered.is_const and values.has_rows and values.is_plain:
         return values.but() if values.axis == 1 else UNKNOWN
     return layer(0, 1)(node)
 
 
-def one_hot(node: Node) -> Told:
-    told, rank = node.told[0], node.rank(0)
-    if not told.has_rows or not told.is_plain or not all(o.is_const for o in node.told[1:]):
+def one_hot(node: Node) -> Dependence:
+    dep, rank = node.deps[0], node.rank(0)
+    if not dep.has_rows or not dep.is_plain or not all(o.is_const for o in node.deps[1:]):
         return MIXED
-    if rank is None or told.axis < 0:
-        return told.but() if told.axis < 0 else UNKNOWN
+    if rank is None or dep.axis < 0:
+        return dep.but() if dep.axis < 0 else UNKNOWN
     axis = node.op.get_attr("axis")
-    return told.but(axis=told.axis + (0 <= axis <= told.axis), same=False)
+    return dep.but(axis=dep.axis + (0 <= axis <= dep.axis), same=False)
 
 
-def where(node: Node) -> Told:
+def where(node: Node) -> Dependence:
     """The places of what is true."""
-    told = node.told[0]
-    if not told.has_rows or not told.is_plain or told.axis:
-        return MIXED if told.axis >= 0 else UNKNOWN
-    return Told(Kind.ROWS, some=_made(node, node.inputs[0]), place=True)
+    dep = node.deps[0]
+    if not dep.has_rows or not dep.is_plain or dep.axis:
+        return MIXED if dep.axis >= 0 else UNKNOWN
+    return Dependence(Kind.ROWS, some=_made(node, node.inputs[0]), place=True)
 
 
 def _made(node: Node, mask: Any, depth: int = 3) -> Any:
@@ -276,20 +284,20 @@ def _made(node: Node, mask: Any, depth: int = 3) -> Any:
     return (op.type, mask.value_index, attributes, sources)
 
 
-def select(node: Node) -> Told:
+def select(node: Node) -> Dependence:
     """Of Select's vectors of conditions each is for a row, whatever the other dimensions are."""
     ranks = [node.rank(place) for place in range(3)]
     if node.type == "Select" and ranks[0] not in (0, None, ranks[1]):
-        if not all(one.is_plain and one.has_rows and not one.axis for one in node.told):
+        if not all(one.is_plain and one.has_rows and not one.axis for one in node.deps):
             return UNKNOWN
-        both = merged(node.told[0], node.told[1])
+        both = merged(node.deps[0], node.deps[1])
         return MIXED if both is None else both.but(same=False)
-    if all(one.is_plain for one in node.told):
+    if all(one.is_plain for one in node.deps):
         return together(node)
-    if node.told[1].place and node.told[2].zero and _is_of_several(node):
-        return node.told[1]  # a single sample has the number 0
+    if node.deps[1].place and node.deps[2].zero and _is_of_several(node):
+        return node.deps[1]  # a single sample has the number 0
     # Where the condition is of each sample, what both values are scaled with scales the result.
-    condition, *values = node.told
+    condition, *values = node.deps
     if condition.is_const and not any(one.has_rows for one in values):
         return joined(*values)
     scales = {(one.power, one.over) for one in values if not one.zero}
@@ -298,7 +306,7 @@ def select(node: Node) -> Told:
     if not all(one.base in (Kind.ROWS, Kind.CONST) for one in values):
         return MIXED
     ((power, over),) = scales
-    plain = [one.but(power=0, over=None) for one in node.told]
+    plain = [one.but(power=0, over=None) for one in node.deps]
     lie = together(node.given(plain))
     return lie.but(power=power, over=over) if lie.has_rows else lie
 
@@ -308,5 +316,5 @@ def _is_of_several(node: Node) -> bool:
     op = node.inputs[0].op
     if op.type != "Greater":
         return False
-    size, floor = (node.analysis.told(source).numbers for source in op.inputs)
+    size, floor = (node.analysis.dependence(source).numbers for source in op.inputs)
     return sizes.whole(floor) == [1] and size is not None and size.flat[0] == node.size

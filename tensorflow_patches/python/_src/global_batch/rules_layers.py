@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorflow.mpi._src.global_batch.kind import CONST, MIXED, SUM, UNKNOWN, Kind, Told, merged
+from tensorflow.mpi._src.global_batch.kind import (
+    CONST,
+    MIXED,
+    SUM,
+    UNKNOWN,
+    Dependence,
+    Kind,
+    merged,
+)
 from tensorflow.mpi._src.global_batch.node import Node
 from tensorflow.mpi._src.global_batch.rules_moves import Rule
 
 
-def contracted(node: Node, terms: Sequence[str], result: str) -> Told:
+def contracted(node: Node, terms: Sequence[str], result: str) -> Dependence:
     """A sum of products of inputs with dimensions named `terms`, over those not in `result`."""
-    told = node.told
-    if not all(one.base in (Kind.CONST, Kind.ROWS, Kind.SUM) for one in told):
+    deps = node.deps
+    if not all(one.base in (Kind.CONST, Kind.ROWS, Kind.SUM) for one in deps):
         return MIXED
-    if any(one.place or one.some for one in told) or sum(one.over is not None for one in told) > 1:
+    if any(one.place or one.some for one in deps) or sum(one.over is not None for one in deps) > 1:
         return MIXED
-    power = sum(one.power or 0 for one in told)
-    over = next((one.over for one in told if one.over), None)
-    sums = [one for one in told if one.base is Kind.SUM]
-    rows = [(one, term) for one, term in zip(told, terms) if one.has_rows]
+    power = sum(one.power or 0 for one in deps)
+    over = next((one.over for one in deps if one.over), None)
+    sums = [one for one in deps if one.base is Kind.SUM]
+    rows = [(one, term) for one, term in zip(deps, terms) if one.has_rows]
     if not rows:
         if len(sums) > 1:
             return MIXED
@@ -36,7 +44,7 @@ def contracted(node: Node, terms: Sequence[str], result: str) -> Told:
             return MIXED
         lie = both
     (name,) = names
-    for place, (one, term) in enumerate(zip(told, terms)):
+    for place, (one, term) in enumerate(zip(deps, terms)):
         if not one.has_rows and name in term:
             size = node.inputs[place].shape[term.index(name)]
             if size != 1 and not (node.rows and size):
@@ -51,7 +59,7 @@ def contracted(node: Node, terms: Sequence[str], result: str) -> Told:
 _LABELS = "abcdefghijklmnopqrstuvw"
 
 
-def matmul(node: Node) -> Told:
+def matmul(node: Node) -> Dependence:
     names = ("transpose_a", "transpose_b") if node.type == "MatMul" else ("adj_x", "adj_y")
     ranks = [tensor.shape.rank for tensor in node.inputs]
     if None in ranks:
@@ -64,7 +72,7 @@ def matmul(node: Node) -> Told:
     return contracted(node, [lead[0] + left, lead[1] + right], front + "xz")
 
 
-def einsum(node: Node) -> Told:
+def einsum(node: Node) -> Dependence:
     equation = node.op.get_attr("equation").decode().replace(" ", "")
     inputs, _, result = equation.partition("->")
     terms = inputs.split(",")
@@ -87,27 +95,27 @@ def convolution(kernel: int, samples: int) -> Rule:
     """Linear in inputs number `samples` and `kernel`; samples are first in all of them but the
     kernel, which is summed into where it is no input."""
 
-    def rule(node: Node) -> Told:
-        others = [p for p in range(len(node.told)) if p not in (kernel, samples)]
-        if not all(node.told[p].base in (Kind.CONST, Kind.SIZE) for p in others):
+    def rule(node: Node) -> Dependence:
+        others = [p for p in range(len(node.deps)) if p not in (kernel, samples)]
+        if not all(node.deps[p].base in (Kind.CONST, Kind.SIZE) for p in others):
             return MIXED
-        terms = ["N" if p == samples else "k" for p in range(len(node.told))]
-        if node.told[samples].has_rows and node.told[samples].axis:
+        terms = ["N" if p == samples else "k" for p in range(len(node.deps))]
+        if node.deps[samples].has_rows and node.deps[samples].axis:
             return UNKNOWN
         return _of_some(node, [samples, kernel], [terms[samples], terms[kernel]], "N")
 
     return rule
 
 
-def kernel_gradient(node: Node) -> Told:
+def kernel_gradient(node: Node) -> Dependence:
     """Of a convolution's kernel: a sum over samples of input number 0 and of the gradient."""
-    if any(node.told[place].has_rows and node.told[place].axis for place in (0, 2)):
+    if any(node.deps[place].has_rows and node.deps[place].axis for place in (0, 2)):
         return UNKNOWN
     return _of_some(node, [0, 2], ["N", "N"], "k")
 
 
-def _of_some(node: Node, places: list[int], terms: list[str], result: str) -> Told:
-    some = Node(node.analysis, node.output, [node.told[place].but() for place in places], node.rows)
+def _of_some(node: Node, places: list[int], terms: list[str], result: str) -> Dependence:
+    some = Node(node.analysis, node.output, [node.deps[place].but() for place in places], node.rows)
     some.inputs = [node.inputs[place] for place in places]
     return contracted(some, terms, result)
 
@@ -118,10 +126,10 @@ def layer(*followed: int) -> Rule:
     The others are constant.
     """
 
-    def rule(node: Node) -> Told:
-        places = [place for place in followed or (0,) if place < len(node.told)]
-        rest = [one for place, one in enumerate(node.told) if place not in places]
-        chosen = [node.told[place] for place in places]
+    def rule(node: Node) -> Dependence:
+        places = [place for place in followed or (0,) if place < len(node.deps)]
+        rest = [one for place, one in enumerate(node.deps) if place not in places]
+        chosen = [node.deps[place] for place in places]
         if not all(one.base in (Kind.CONST, Kind.SIZE) for one in rest):
             return MIXED
         rows = [one for one in chosen if one.has_rows]
@@ -129,7 +137,7 @@ def layer(*followed: int) -> Rule:
             return MIXED
         if any(one.axis for one in rows) or len(rows) < len(chosen):
             return UNKNOWN
-        lie: Told | None = rows[0]
+        lie: Dependence | None = rows[0]
         for one in rows[1:]:
             lie = lie and merged(lie, one)
         return MIXED if lie is None else lie.but(same=False)
@@ -140,23 +148,23 @@ def layer(*followed: int) -> Rule:
 def inner(core: int, *more: int) -> Rule:
     """Of ops on the last `core` dimensions of each input (or so many of each), for all others."""
 
-    def rule(node: Node) -> Told:
-        if not all(one.is_plain for one in node.told):
+    def rule(node: Node) -> Dependence:
+        if not all(one.is_plain for one in node.deps):
             return MIXED
-        lie: Told | None = None
+        lie: Dependence | None = None
         front = 0
-        for place, told in enumerate(node.told):
-            if not told.has_rows:
+        for place, dep in enumerate(node.deps):
+            if not dep.has_rows:
                 continue
             rank, size = node.rank(place), (core, *more)[min(place, len(more))]
             if rank is None or node.output.shape.rank is None:
                 return UNKNOWN
-            if told.axis < 0:
+            if dep.axis < 0:
                 return UNKNOWN
-            if told.axis >= rank - size or (lie is not None and told.axis - (rank - size) != front):
+            if dep.axis >= rank - size or (lie is not None and dep.axis - (rank - size) != front):
                 return MIXED
-            front = told.axis - (rank - size)
-            lie = told if lie is None else merged(lie, told)
+            front = dep.axis - (rank - size)
+            lie = dep if lie is None else merged(lie, dep)
             if lie is None:
                 return MIXED
         return UNKNOWN if lie is None else lie.but(same=False)
@@ -164,50 +172,50 @@ def inner(core: int, *more: int) -> Rule:
     return rule
 
 
-def last(node: Node) -> Told:
+def last(node: Node) -> Dependence:
     """Softmax, top k and the like: between the numbers of a row, if it has any."""
-    told, rank = node.told[0], node.rank(0)
-    if not told.has_rows or not told.is_plain or not all(one.is_const for one in node.told[1:]):
+    dep, rank = node.deps[0], node.rank(0)
+    if not dep.has_rows or not dep.is_plain or not all(one.is_const for one in node.deps[1:]):
         return MIXED
-    return UNKNOWN if rank is None else MIXED if told.axis == rank - 1 else told.but()
+    return UNKNOWN if rank is None else MIXED if dep.axis == rank - 1 else dep.but()
 
 
-def argument(node: Node) -> Told:
+def argument(node: Node) -> Dependence:
     """ArgMax and ArgMin."""
-    told, rank = node.told[0], node.rank(0)
+    dep, rank = node.deps[0], node.rank(0)
     axis = node.axis(1, rank)
-    if not told.has_rows or not told.is_plain:
+    if not dep.has_rows or not dep.is_plain:
         return MIXED
     if axis is None:
         return UNKNOWN
-    return MIXED if axis == told.axis else told.but(axis=told.axis - (axis < told.axis))
+    return MIXED if axis == dep.axis else dep.but(axis=dep.axis - (axis < dep.axis))
 
 
-def batch_norm(node: Node) -> Told:
+def batch_norm(node: Node) -> Dependence:
     """FusedBatchNorm: by the moments of the batch, or by given ones.
 
     Of each sample for itself, where samples are the channels, as tf_keras's LayerNormalization has.
     """
-    told = node.told[0]
+    dep = node.deps[0]
     if node.op.get_attr("is_training"):
         channels = node.op.get_attr("data_format").index(b"C")
-        if not told.has_rows or told.axis != channels or not told.is_plain:
+        if not dep.has_rows or dep.axis != channels or not dep.is_plain:
             return MIXED
-        lie = told.but(axis=0, same=False)
-        if any(one.has_rows and merged(lie, one) is None for one in node.told[1:3]):
+        lie = dep.but(axis=0, same=False)
+        if any(one.has_rows and merged(lie, one) is None for one in node.deps[1:3]):
             return MIXED
-        if not all(one.is_plain for one in node.told[1:]):
+        if not all(one.is_plain for one in node.deps[1:]):
             return MIXED
-        return told.but(same=False) if node.output.value_index == 0 else lie
+        return dep.but(same=False) if node.output.value_index == 0 else lie
     if node.output.value_index == 0:
         return layer()(node)
-    return CONST if told.is_plain else MIXED
+    return CONST if dep.is_plain else MIXED
 
 
-def stepped(node: Node) -> Told:
+def stepped(node: Node) -> Dependence:
     """CudnnRNN: samples are the second dimension, of sequences and states."""
-    told = [one for one in node.told if one.has_rows]
-    if any(one.axis > 1 or not one.is_plain for one in told):
+    deps = [one for one in node.deps if one.has_rows]
+    if any(one.axis > 1 or not one.is_plain for one in deps):
         return UNKNOWN
-    lie = node.told[0]
+    lie = node.deps[0]
     return lie.but(same=False) if lie.has_rows and lie.axis == 1 else UNKNOWN

@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from tensorflow.mpi._src.global_batch import sizes
-from tensorflow.mpi._src.global_batch.kind import CONST, MIXED, UNKNOWN, Kind, Told
+from tensorflow.mpi._src.global_batch.kind import CONST, MIXED, UNKNOWN, Dependence, Kind
 from tensorflow.mpi._src.global_batch.node import Node, drawn_mark
 from tensorflow.mpi._src.global_batch.rules_moves import tile
 from tensorflow.mpi._src.global_batch.sizes import Number
 
 
-def tile_any(node: Node) -> Told:
+def tile_any(node: Node) -> Dependence:
     """Tile; a constant that is repeated for each sample becomes rows of it."""
-    told, times = node.told[0], node.numbers(1)
+    dep, times = node.deps[0], node.numbers(1)
     dims = node.dims(0)
-    if not told.is_const or times is None or dims is None:
+    if not dep.is_const or times is None or dims is None:
         return tile(node)
     return _spread(node, [size * often for size, often in zip(dims, times.flat)], dims)
 
 
-def _spread(node: Node, after: list[Number], before: list[Number]) -> Told:
+def _spread(node: Node, after: list[Number], before: list[Number]) -> Dependence:
     """A constant of dimensions `before`, repeated up to `after`."""
     found = [axis for axis, size in enumerate(after) if size.power]
     if not found:
@@ -33,45 +33,45 @@ def _spread(node: Node, after: list[Number], before: list[Number]) -> Told:
     inner = after[axis] / node.size
     if not inner.is_whole:
         return UNKNOWN
-    return Told(Kind.ROWS, axis, inner=inner, same=True, loose=own == sizes.ONE)
+    return Dependence(Kind.ROWS, axis, inner=inner, same=True, loose=own == sizes.ONE)
 
 
-def broadcast(node: Node) -> Told:
-    told, after, before = node.told[0], node.numbers(1), node.dims(0)
-    if before is None or any(one.base not in (Kind.CONST, Kind.SIZE) for one in node.told[1:]):
+def broadcast(node: Node) -> Dependence:
+    dep, after, before = node.deps[0], node.numbers(1), node.dims(0)
+    if before is None or any(one.base not in (Kind.CONST, Kind.SIZE) for one in node.deps[1:]):
         return UNKNOWN
-    if told.has_rows and told.axis >= 0:
+    if dep.has_rows and dep.axis >= 0:
         rank = node.output.shape.rank if after is None else after.size
         if rank is None:
             return UNKNOWN
-        axis = told.axis + rank - len(before)
+        axis = dep.axis + rank - len(before)
         if after is not None and any(one.power for p, one in enumerate(after.flat) if p != axis):
             return MIXED
-        return told.but(axis=axis)
-    if told.base not in (Kind.CONST, Kind.SUM) or after is None:
-        return UNKNOWN if told.base in (Kind.CONST, Kind.SUM) else told.but()
+        return dep.but(axis=axis)
+    if dep.base not in (Kind.CONST, Kind.SUM) or after is None:
+        return UNKNOWN if dep.base in (Kind.CONST, Kind.SUM) else dep.but()
     if all(one.power == 0 for one in after.flat):
-        return told.but(zero=told.zero)
-    if told.base is Kind.SUM:
+        return dep.but(zero=dep.zero)
+    if dep.base is Kind.SUM:
         return MIXED
     spread = _spread(node, list(after.flat), before)
-    return spread.but(power=told.power, over=told.over) if spread.has_rows else spread
+    return spread.but(power=dep.power, over=dep.over) if spread.has_rows else spread
 
 
-def drawn(node: Node) -> Told:
+def drawn(node: Node) -> Dependence:
     """Random numbers. For samples, but without a mark (node.DRAWN), they are of a function that was
     made elsewhere."""
-    told = made(node)
-    if told.has_rows and drawn_mark(node.op) is None:
+    dep = made(node)
+    if dep.has_rows and drawn_mark(node.op) is None:
         node.analysis.foreign_draws.append(node.op)
-    return told
+    return dep
 
 
-def made(node: Node) -> Told:
+def made(node: Node) -> Dependence:
     """In a shape that depends on the number of samples."""
-    told = node.told[0]
-    values = node.told[1:]
-    if told.base is Kind.CONST and not told.power:
+    dep = node.deps[0]
+    values = node.deps[1:]
+    if dep.base is Kind.CONST and not dep.power:
         return values[0].but(zero=values[0].zero) if node.type == "Fill" else CONST
     if node.type == "Fill" and not values[0].has_rows and values[0].base is Kind.CONST:
         value = values[0]
@@ -79,7 +79,7 @@ def made(node: Node) -> Told:
         return MIXED
     else:
         value = CONST
-    numbers = told.numbers
+    numbers = dep.numbers
     if numbers is None:
         return UNKNOWN
     spread = _spread(node, list(numbers.flat), [])
@@ -89,22 +89,26 @@ def made(node: Node) -> Told:
     return spread.but(power=value.power, over=value.over, same=fill, zero=value.zero and fill)
 
 
-def words(node: Node) -> Told:
+def words(node: Node) -> Dependence:
     """StringSplitV2: any number of words of each sample, in order, and whose they are."""
-    told = node.told[0]
-    if not told.has_rows or not told.is_plain or told.some or told.axis:
-        return MIXED if told.has_rows else UNKNOWN
+    dep = node.deps[0]
+    if not dep.has_rows or not dep.is_plain or dep.some or dep.axis:
+        return MIXED if dep.has_rows else UNKNOWN
     some = node.op.name
-    outputs = (Told(Kind.ROWS, some=some, place=True), Told(Kind.ROWS, some=some), UNKNOWN)
+    outputs = (
+        Dependence(Kind.ROWS, some=some, place=True),
+        Dependence(Kind.ROWS, some=some),
+        UNKNOWN,
+    )
     return outputs[node.output.value_index]
 
 
-def padded_words(node: Node) -> Told:
+def padded_words(node: Node) -> Dependence:
     """RaggedTensorToTensor, of what `words` has split: rows, if a constant says how long they are.
 
     Else they are as long as the batch's longest.
     """
-    values = node.told[1]
+    values = node.deps[1]
     if not (values.has_rows and values.some and values.is_plain and not values.axis):
         return UNKNOWN
     lengths = node.ints(0)
@@ -112,7 +116,7 @@ def padded_words(node: Node) -> Told:
         return MIXED
     split = {_source(tensor) for tensor in node.inputs[3:]}
     one = len(split) == 1 and None not in split
-    return Told(Kind.ROWS) if one and node.told[2].is_const else UNKNOWN
+    return Dependence(Kind.ROWS) if one and node.deps[2].is_const else UNKNOWN
 
 
 def _source(tensor: Any) -> str | None:
@@ -122,9 +126,9 @@ def _source(tensor: Any) -> str | None:
     return str(tensor.op.name) if tensor.op.type == "StringSplitV2" else None
 
 
-def numbered(node: Node) -> Told:
+def numbered(node: Node) -> Dependence:
     """A Range whose length depends on the number of samples."""
     start, end, step = (node.numbers(place) for place in range(3))
     if end is None or sizes.whole(start) != [0] or sizes.whole(step) != [1]:
         return MIXED
-    return Told(Kind.ROWS, place=True) if end.flat[0] == node.size else MIXED
+    return Dependence(Kind.ROWS, place=True) if end.flat[0] == node.size else MIXED

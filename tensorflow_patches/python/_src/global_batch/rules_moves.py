@@ -11,8 +11,8 @@ from tensorflow.mpi._src.global_batch.kind import (
     MIXED,
     SIZE,
     UNKNOWN,
+    Dependence,
     Kind,
-    Told,
     added,
     merged,
     of_numbers,
@@ -21,7 +21,7 @@ from tensorflow.mpi._src.global_batch.node import Node
 from tensorflow.mpi._src.global_batch.rules_numbers import together
 from tensorflow.mpi._src.global_batch.sizes import Number
 
-Rule = Callable[[Node], Told]
+Rule = Callable[[Node], Dependence]
 
 
 def moves(first: int = 0) -> Callable[[Rule], Rule]:
@@ -32,13 +32,13 @@ def moves(first: int = 0) -> Callable[[Rule], Rule]:
 
     def decorate(rule: Rule) -> Rule:
         @functools.wraps(rule)
-        def whole(node: Node) -> Told:
-            told = node.told[first]
-            others = [one for place, one in enumerate(node.told) if place != first]
+        def whole(node: Node) -> Dependence:
+            dep = node.deps[first]
+            others = [one for place, one in enumerate(node.deps) if place != first]
             if any(one.base not in (Kind.CONST, Kind.SIZE) or one.over for one in others):
                 return MIXED
-            if not told.has_rows or told.axis < 0:
-                return told.but(zero=told.zero)
+            if not dep.has_rows or dep.axis < 0:
+                return dep.but(zero=dep.zero)
             return rule(node)
 
         return whole
@@ -46,33 +46,33 @@ def moves(first: int = 0) -> Callable[[Rule], Rule]:
     return decorate
 
 
-def shape(node: Node) -> Told:
+def shape(node: Node) -> Dependence:
     place = node.output.value_index if node.type == "ShapeN" else 0
     dims = node.dims(place)
     if dims is None:
-        lost = node.told[place].base in (Kind.MIXED, Kind.UNKNOWN)
-        return UNKNOWN if lost else SIZE if node.told[place].has_rows else CONST
+        lost = node.deps[place].base in (Kind.MIXED, Kind.UNKNOWN)
+        return UNKNOWN if lost else SIZE if node.deps[place].has_rows else CONST
     size = node.type == "Size"
     return of_numbers(sizes.array([sizes.product(dims)] if size else dims, [] if size else -1))
 
 
 @moves()
-def reshape(node: Node) -> Told:
-    told, before = node.told[0], node.dims(0)
+def reshape(node: Node) -> Dependence:
+    dep, before = node.deps[0], node.dims(0)
     after = _target(node, before)
     if before is None or after is None:
         return UNKNOWN
-    if told.some:
-        return told.but() if after[:1] == before[:1] and told.axis == 0 else MIXED
-    first = sizes.product(before[: told.axis]) * told.outer  # numbers in front of a sample's
-    if told.same and told.loose:
-        inner = sizes.product(before) / sizes.product(before[: told.axis])
-        first, told = sizes.product(before[: told.axis]), told.but(inner=inner / node.size)
+    if dep.some:
+        return dep.but() if after[:1] == before[:1] and dep.axis == 0 else MIXED
+    first = sizes.product(before[: dep.axis]) * dep.outer  # numbers in front of a sample's
+    if dep.same and dep.loose:
+        inner = sizes.product(before) / sizes.product(before[: dep.axis])
+        first, dep = sizes.product(before[: dep.axis]), dep.but(inner=inner / node.size)
     for axis, size in enumerate(after):
         outer = first / sizes.product(after[:axis])
         inner = size / (outer * node.size) if outer.factor else outer
         if outer.is_whole and inner.is_whole and inner.factor:
-            return told.but(axis=axis, outer=outer, inner=inner)
+            return dep.but(axis=axis, outer=outer, inner=inner)
     return UNKNOWN if _is_lost(before + after) else MIXED
 
 
@@ -99,22 +99,22 @@ def _target(node: Node, before: list[Number] | None) -> list[Number] | None:
 
 
 @moves()
-def expand(node: Node) -> Told:
-    told, rank = node.told[0], node.rank(0)
+def expand(node: Node) -> Dependence:
+    dep, rank = node.deps[0], node.rank(0)
     axis = node.axis(1, None if rank is None else rank + 1)
-    return UNKNOWN if axis is None else told.but(axis=told.axis + (axis <= told.axis))
+    return UNKNOWN if axis is None else dep.but(axis=dep.axis + (axis <= dep.axis))
 
 
 @moves()
-def squeeze(node: Node) -> Told:
-    told, rank = node.told[0], node.rank(0)
+def squeeze(node: Node) -> Dependence:
+    dep, rank = node.deps[0], node.rank(0)
     gone = list(node.op.get_attr("squeeze_dims"))
     if rank is None:
         return UNKNOWN
     if not gone:
         gone = [axis for axis, size in enumerate(node.inputs[0].shape) if size == 1]
     gone = [axis % rank for axis in gone]
-    return UNKNOWN if told.axis in gone else told.but(axis=told.axis - _below(gone, told.axis))
+    return UNKNOWN if dep.axis in gone else dep.but(axis=dep.axis - _below(gone, dep.axis))
 
 
 def _below(axes: Sequence[int], axis: int) -> int:
@@ -122,37 +122,37 @@ def _below(axes: Sequence[int], axis: int) -> int:
 
 
 @moves()
-def transpose(node: Node) -> Told:
-    told, order = node.told[0], node.ints(1)
-    return UNKNOWN if order is None else told.but(axis=order.index(told.axis))
+def transpose(node: Node) -> Dependence:
+    dep, order = node.deps[0], node.ints(1)
+    return UNKNOWN if order is None else dep.but(axis=order.index(dep.axis))
 
 
 def along(place: int) -> Rule:
     """Of an op along the axis that is its input number `place`."""
 
     @moves()
-    def rule(node: Node) -> Told:
-        told, rank = node.told[0], node.rank(0)
+    def rule(node: Node) -> Dependence:
+        dep, rank = node.deps[0], node.rank(0)
         axes = node.ints(place)
         if axes is None or rank is None:
             return UNKNOWN
-        if told.axis in [axis % rank for axis in axes] or not told.is_plain:
+        if dep.axis in [axis % rank for axis in axes] or not dep.is_plain:
             return MIXED
-        return told.but()
+        return dep.but()
 
     return rule
 
 
-def concat(node: Node) -> Told:
-    told, rank = node.told[:-1], node.output.shape.rank
-    axis = sizes.whole(node.numbers(len(told)))
-    rows = [one for one in told if one.has_rows]
+def concat(node: Node) -> Dependence:
+    deps, rank = node.deps[:-1], node.output.shape.rank
+    axis = sizes.whole(node.numbers(len(deps)))
+    rows = [one for one in deps if one.has_rows]
     if not rows:
-        return together(node) if all(one.base is Kind.SIZE for one in told) else added(told)
+        return together(node) if all(one.base is Kind.SIZE for one in deps) else added(deps)
     if axis is None or rank is None:
         return UNKNOWN
     alike = len({(one.axis, one.power, one.over, one.some, one.base) for one in rows}) == 1
-    if len(rows) < len(told) or not alike:
+    if len(rows) < len(deps) or not alike:
         return _with_places(node, axis[0] % rank)
     lie = rows[0]
     if lie.axis < 0:
@@ -162,9 +162,9 @@ def concat(node: Node) -> Told:
     return _pressed(rows, lie.axis)
 
 
-def _pressed(rows: list[Told], axis: int) -> Told:
+def _pressed(rows: list[Dependence], axis: int) -> Dependence:
     """Side by side, where samples lie alike."""
-    lie: Told | None = rows[0]
+    lie: Dependence | None = rows[0]
     for one in rows[1:]:
         lie = lie and merged(lie, one)
     if lie is None:
@@ -175,7 +175,7 @@ def _pressed(rows: list[Told], axis: int) -> Told:
     return lie.but(axis=axis, same=all(one.same for one in rows), place=rows[0].place)
 
 
-def _one_after_another(rows: list[Told]) -> Told:
+def _one_after_another(rows: list[Dependence]) -> Dependence:
     """Along the dimension of the samples: each as often."""
     if any(one.place for one in rows):
         return MIXED
@@ -188,97 +188,97 @@ def _one_after_another(rows: list[Told]) -> Told:
     return one.but(outer=sizes.symbol("", name), inner=sizes.ONE, same=same)
 
 
-def _with_places(node: Node, axis: int) -> Told:
+def _with_places(node: Node, axis: int) -> Dependence:
     """Numbers of samples, and constants or rows beside them: indices."""
-    rows = [one for one in node.told if one.has_rows]
-    first = node.told[0]
+    rows = [one for one in node.deps if one.has_rows]
+    first = node.deps[0]
     fine = first.place and all(one.place or one.is_plain for one in rows)
     if fine and axis != first.axis and len({one.axis for one in rows}) == 1:
         return first.but()
-    return UNKNOWN if all(one.is_plain for one in node.told) else MIXED
+    return UNKNOWN if all(one.is_plain for one in node.deps) else MIXED
 
 
-def pack(node: Node) -> Told:
+def pack(node: Node) -> Dependence:
     axis, rank = node.op.get_attr("axis"), node.output.shape.rank
-    rows = [one for one in node.told if one.has_rows]
+    rows = [one for one in node.deps if one.has_rows]
     if not rows:
-        return added(node.told)
+        return added(node.deps)
     if rank is None:
         return UNKNOWN
     axis %= rank
     lie = rows[0]
     if lie.axis < 0 and all(one.axis < 0 for one in rows):
-        consts = all(one.is_const for one in node.told if not one.has_rows)
+        consts = all(one.is_const for one in node.deps if not one.has_rows)
         return _pressed(rows, -1) if consts else MIXED
-    if len(rows) < len(node.told):
+    if len(rows) < len(node.deps):
         return _with_places(node, axis + (axis <= lie.axis))
     if len({(one.axis, one.power, one.over, one.some, one.base) for one in rows}) > 1:
         return MIXED
     return _pressed(rows, lie.axis + (axis <= lie.axis))
 
 
-def unpack(node: Node) -> Told:
-    told, axis, rank = node.told[0], node.op.get_attr("axis"), node.rank(0)
-    if not told.has_rows or told.axis < 0:
-        return told.but()
+def unpack(node: Node) -> Dependence:
+    dep, axis, rank = node.deps[0], node.op.get_attr("axis"), node.rank(0)
+    if not dep.has_rows or dep.axis < 0:
+        return dep.but()
     if rank is None:
         return UNKNOWN
     axis %= rank
-    return MIXED if axis == told.axis else told.but(axis=told.axis - (axis < told.axis))
+    return MIXED if axis == dep.axis else dep.but(axis=dep.axis - (axis < dep.axis))
 
 
 def split(value: int, place: int) -> Rule:
     """Split and SplitV. place: of the axis."""
 
     @moves(value)
-    def rule(node: Node) -> Told:
-        told = node.told[value]
+    def rule(node: Node) -> Dependence:
+        dep = node.deps[value]
         axis = node.axis(place, node.rank(value))
         if axis is None:
             return UNKNOWN
-        if axis != told.axis:
-            return told.but()
+        if axis != dep.axis:
+            return dep.but()
         parts = sizes.number(node.op.get_attr("num_split"))
-        if value == 0 or not (told.outer / parts).is_whole:
+        if value == 0 or not (dep.outer / parts).is_whole:
             return MIXED
-        return told.but(outer=told.outer / parts)
+        return dep.but(outer=dep.outer / parts)
 
     return rule
 
 
 @moves()
-def tile(node: Node) -> Told:
-    told, times = node.told[0], node.numbers(1)
+def tile(node: Node) -> Dependence:
+    dep, times = node.deps[0], node.numbers(1)
     if times is None:
         return UNKNOWN
-    others = [one for axis, one in enumerate(times.flat) if axis != told.axis]
-    own = times.flat[told.axis]
+    others = [one for axis, one in enumerate(times.flat) if axis != dep.axis]
+    own = times.flat[dep.axis]
     if any(one.power != 0 for one in (*others, own)):
         return MIXED  # as often as there are samples
-    return told.but(outer=told.outer * own) if not told.place or own == sizes.ONE else MIXED
+    return dep.but(outer=dep.outer * own) if not dep.place or own == sizes.ONE else MIXED
 
 
-def padded(node: Node) -> Told:
+def padded(node: Node) -> Dependence:
     """Pad, where nothing is done along the dimension of the samples."""
-    told, how = node.told[0], node.numbers(1)
-    if not told.has_rows or told.axis < 0:
-        return told.but() if told.is_const or told.base is Kind.SUM else together(node)
-    if any(not one.is_const for one in node.told[2:]) or (
-        node.type == "PadV2" and not told.is_plain
+    dep, how = node.deps[0], node.numbers(1)
+    if not dep.has_rows or dep.axis < 0:
+        return dep.but() if dep.is_const or dep.base is Kind.SUM else together(node)
+    if any(not one.is_const for one in node.deps[2:]) or (
+        node.type == "PadV2" and not dep.is_plain
     ):
         return MIXED
     if how is None:
         return UNKNOWN
-    return MIXED if any(one.factor for one in how[told.axis]) else told.but(same=False)
+    return MIXED if any(one.factor for one in how[dep.axis]) else dep.but(same=False)
 
 
-def blocks(node: Node) -> Told:
+def blocks(node: Node) -> Dependence:
     """SpaceToBatchND and its inverse: pieces of samples stand before samples."""
-    told, block = node.told[0], node.numbers(1)
-    if not told.has_rows or told.axis or not told.is_plain or told.place:
+    dep, block = node.deps[0], node.numbers(1)
+    if not dep.has_rows or dep.axis or not dep.is_plain or dep.place:
         return MIXED
     if block is None:
         return UNKNOWN
     count = sizes.product(block.flat)
-    outer = told.outer * count if node.type == "SpaceToBatchND" else told.outer / count
-    return told.but(outer=outer, same=False) if outer.is_whole else MIXED
+    outer = dep.outer * count if node.type == "SpaceToBatchND" else dep.outer / count
+    return dep.but(outer=outer, same=False) if outer.is_whole else MIXED

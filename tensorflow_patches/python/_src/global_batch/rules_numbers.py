@@ -10,101 +10,101 @@ from tensorflow.mpi._src.global_batch.kind import (
     SIZE,
     SUM,
     UNKNOWN,
+    Dependence,
     Kind,
-    Told,
     added,
     merged,
 )
 from tensorflow.mpi._src.global_batch.node import Node
 
 
-def aligned(node: Node, *places: int) -> Told:
+def aligned(node: Node, *places: int) -> Dependence:
     """Where samples lie in what is made of inputs (all, or these) by broadcasting; or MIXED."""
-    chosen = places or range(len(node.told))
-    pairs = [(node.told[place], node.rank(place)) for place in chosen]
+    chosen = places or range(len(node.deps))
+    pairs = [(node.deps[place], node.rank(place)) for place in chosen]
     ranks = [rank for _, rank in pairs if rank is not None]
     if len(ranks) < len(pairs):
         return UNKNOWN
-    lie: Told | None = None
+    lie: Dependence | None = None
     from_end = 0
-    for told, rank in zip((told for told, _ in pairs), ranks):
-        if not told.has_rows:
+    for dep, rank in zip((dep for dep, _ in pairs), ranks):
+        if not dep.has_rows:
             continue
         if lie is None:
-            lie, from_end = told, rank - told.axis
-        elif rank - told.axis != from_end or (told.axis < 0) != (lie.axis < 0):
+            lie, from_end = dep, rank - dep.axis
+        elif rank - dep.axis != from_end or (dep.axis < 0) != (lie.axis < 0):
             return MIXED  # each sample with every other
         else:
-            lie = merged(lie, told)
+            lie = merged(lie, dep)
             if lie is None:
                 return MIXED
     assert lie is not None
-    for place, (told, rank) in zip(chosen, pairs):
-        if not told.has_rows and rank is not None and rank >= from_end > 0:
+    for place, (dep, rank) in zip(chosen, pairs):
+        if not dep.has_rows and rank is not None and rank >= from_end > 0:
             size = node.inputs[place].shape[rank - from_end]
             if size != 1 and not (node.rows and size):
                 return UNKNOWN  # a constant by the place of a sample
     return lie.but(axis=max(ranks) - from_end)
 
 
-def together(node: Node) -> Told:
+def together(node: Node) -> Dependence:
     """Element by element, in any way."""
-    told = node.told
-    bases = {one.base for one in told}
+    deps = node.deps
+    bases = {one.base for one in deps}
     if bases <= {Kind.CONST, Kind.SIZE}:
-        same = all(one.power == 0 and not one.over for one in told)
-        return CONST if same else MIXED if any(one.over for one in told) else SIZE
-    if not all(one.is_plain for one in told):
+        same = all(one.power == 0 and not one.over for one in deps)
+        return CONST if same else MIXED if any(one.over for one in deps) else SIZE
+    if not all(one.is_plain for one in deps):
         return MIXED
-    rows = [one for one in told if one.has_rows]
+    rows = [one for one in deps if one.has_rows]
     if len({one.some for one in rows}) > 1:
         return MIXED
     lie = of_one(node) if all(one.axis < 0 for one in rows) else aligned(node)
     return lie.but(same=all(one.same for one in rows)) if lie.has_rows else lie
 
 
-def of_one(node: Node) -> Told:
+def of_one(node: Node) -> Dependence:
     """Of the one sample that a loop is at, and constants."""
-    rows = [one for one in node.told if one.has_rows]
+    rows = [one for one in node.deps if one.has_rows]
     return rows[0].but(same=all(one.same for one in rows))
 
 
-def as_is(node: Node) -> Told:
-    return node.told[0]
+def as_is(node: Node) -> Dependence:
+    return node.deps[0]
 
 
-def likes(node: Node) -> Told:
-    told, zero = node.told[0], node.type == "ZerosLike"
-    if told.has_rows and not told.some:
-        return Told(Kind.ROWS, told.axis, told.outer, told.inner, same=True, zero=zero)
-    return UNKNOWN if told.has_rows or told.base is Kind.UNKNOWN else CONST.but(zero=zero)
+def likes(node: Node) -> Dependence:
+    dep, zero = node.deps[0], node.type == "ZerosLike"
+    if dep.has_rows and not dep.some:
+        return Dependence(Kind.ROWS, dep.axis, dep.outer, dep.inner, same=True, zero=zero)
+    return UNKNOWN if dep.has_rows or dep.base is Kind.UNKNOWN else CONST.but(zero=zero)
 
 
-def cast(node: Node) -> Told:
+def cast(node: Node) -> Dependence:
     """Rounding is no sum of what is rounded."""
     kept = node.output.dtype.is_floating or not node.inputs[0].dtype.is_floating
-    return node.told[0].but(zero=node.told[0].zero) if kept else together(node)
+    return node.deps[0].but(zero=node.deps[0].zero) if kept else together(node)
 
 
-def sign(node: Node) -> Told:
+def sign(node: Node) -> Dependence:
     """No matter by how many samples a number is divided."""
-    told = node.told[0]
-    known = told.has_rows and told.base is Kind.ROWS and not told.place and told.power is not None
-    return told.but(power=0, over=None) if known else together(node)
+    dep = node.deps[0]
+    known = dep.has_rows and dep.base is Kind.ROWS and not dep.place and dep.power is not None
+    return dep.but(power=0, over=None) if known else together(node)
 
 
-def square(node: Node) -> Told:
-    told = node.told[0]
-    return together(node) if told.is_plain else _product(node, [told, told])
+def square(node: Node) -> Dependence:
+    dep = node.deps[0]
+    return together(node) if dep.is_plain else _product(node, [dep, dep])
 
 
-def add(node: Node) -> Told:
-    if not any(one.has_rows for one in node.told):
-        return added(node.told)
-    if any(one.place for one in node.told):
+def add(node: Node) -> Dependence:
+    if not any(one.has_rows for one in node.deps):
+        return added(node.deps)
+    if any(one.place for one in node.deps):
         return _next_place(node)
-    rows = [one for one in node.told if one.has_rows]
-    others = [one for one in node.told if not one.has_rows and not one.zero]
+    rows = [one for one in node.deps if one.has_rows]
+    others = [one for one in node.deps if not one.has_rows and not one.zero]
     lie = of_one(node) if all(one.axis < 0 for one in rows) else aligned(node)
     if not lie.has_rows or len({(one.power, one.over, one.some) for one in rows}) > 1:
         return lie if not lie.has_rows else MIXED
@@ -121,28 +121,28 @@ def add(node: Node) -> Told:
     return lie.but(same=all(one.same for one in rows))
 
 
-def _next_place(node: Node) -> Told:
+def _next_place(node: Node) -> Dependence:
     """The number of the sample that a loop is at, and 1: the end of a slice, and no own number."""
-    places = [one for one in node.told if one.has_rows]
+    places = [one for one in node.deps if one.has_rows]
     alone = len(places) == 1 and places[0].axis < 0
-    consts = all(one.is_const for one in node.told if not one.has_rows)
+    consts = all(one.is_const for one in node.deps if not one.has_rows)
     return places[0].but(some=True) if alone and consts else MIXED
 
 
-def multiply(node: Node) -> Told:
-    return _product(node, node.told)
+def multiply(node: Node) -> Dependence:
+    return _product(node, node.deps)
 
 
-def _product(node: Node, told: list[Told]) -> Told:
-    bases = [one.base for one in told]
-    if any(one.place for one in told) or len([one for one in told if one.over]) > 1:
+def _product(node: Node, deps: list[Dependence]) -> Dependence:
+    bases = [one.base for one in deps]
+    if any(one.place for one in deps) or len([one for one in deps if one.over]) > 1:
         return MIXED
-    if Kind.SIZE in bases or None in (one.power for one in told):
+    if Kind.SIZE in bases or None in (one.power for one in deps):
         return SIZE if set(bases) <= {Kind.SIZE, Kind.CONST} else MIXED
-    power = sum(one.power or 0 for one in told)
-    over = next((one.over for one in told if one.over), None)
-    zero = any(one.zero for one in told)
-    varying = [one for one in told if one.base is not Kind.CONST]
+    power = sum(one.power or 0 for one in deps)
+    over = next((one.over for one in deps if one.over), None)
+    zero = any(one.zero for one in deps)
+    varying = [one for one in deps if one.base is not Kind.CONST]
     if not varying:
         return CONST.but(power=power, over=over, zero=zero)
     if all(one.base is Kind.ROWS for one in varying):
@@ -164,21 +164,21 @@ def _product(node: Node, told: list[Told]) -> Told:
 def gradient(first: int) -> Any:
     """Of an op that is linear in its input number `first`, the gradient that flows back."""
 
-    def rule(node: Node) -> Told:
-        others = [one for place, one in enumerate(node.told) if place != first]
-        return _product(node, node.told) if all(one.is_plain for one in others) else MIXED
+    def rule(node: Node) -> Dependence:
+        others = [one for place, one in enumerate(node.deps) if place != first]
+        return _product(node, node.deps) if all(one.is_plain for one in others) else MIXED
 
     return rule
 
 
-def divide(node: Node) -> Told:
-    over, by = node.told
+def divide(node: Node) -> Dependence:
+    over, by = node.deps
     if by.base is Kind.CONST and not by.over:
         power = _static_power(node) if node.rows and by.power == 0 else by.power
         return _product(node, [over, by.but(power=-(power or 0), zero=False)])
     if by.base is Kind.ROWS:
         plain = by.is_plain and over.base in (Kind.ROWS, Kind.CONST)
-        return _product(node, node.told) if plain else MIXED
+        return _product(node, node.deps) if plain else MIXED
     if by.base in (Kind.SIZE, Kind.CONST):
         return SIZE if over.base in (Kind.SIZE, Kind.CONST) and not over.over else MIXED
     if Kind.UNKNOWN in (over.base, by.base):
@@ -190,12 +190,12 @@ def divide(node: Node) -> Told:
     return over.but(over=node.analysis.key(node.inputs[1]))
 
 
-def reciprocal(node: Node) -> Told:
-    told = node.told[0]
-    if told.base is Kind.CONST and not told.over:
-        return told.but(power=-(told.power or 0))
-    if told.has_rows or told.base in (Kind.SIZE, Kind.UNKNOWN):
-        return UNKNOWN if told.base is Kind.UNKNOWN else together(node)
+def reciprocal(node: Node) -> Dependence:
+    dep = node.deps[0]
+    if dep.base is Kind.CONST and not dep.over:
+        return dep.but(power=-(dep.power or 0))
+    if dep.has_rows or dep.base in (Kind.SIZE, Kind.UNKNOWN):
+        return UNKNOWN if dep.base is Kind.UNKNOWN else together(node)
     if node.analysis.divisor(node.inputs[0]) is None:
         return MIXED
     return CONST.but(over=node.analysis.key(node.inputs[0]))
@@ -213,62 +213,62 @@ def _static_power(node: Node) -> int:
 _LINEAR = ("Sum", "Mean")
 
 
-def reduce(node: Node) -> Told:
-    told, linear = node.told[0], node.type in _LINEAR
-    if told.base in (Kind.SUM, Kind.LINEAR):
-        return told.but() if linear else MIXED
-    if told.base in (Kind.CONST, Kind.SIZE):
-        return told.but(zero=told.zero) if linear or told.is_const else MIXED if told.over else SIZE
+def reduce(node: Node) -> Dependence:
+    dep, linear = node.deps[0], node.type in _LINEAR
+    if dep.base in (Kind.SUM, Kind.LINEAR):
+        return dep.but() if linear else MIXED
+    if dep.base in (Kind.CONST, Kind.SIZE):
+        return dep.but(zero=dep.zero) if linear or dep.is_const else MIXED if dep.over else SIZE
     rank, axes = node.rank(0), node.ints(1)
-    if told.axis < 0:
-        return told.but() if linear or told.is_plain else MIXED
+    if dep.axis < 0:
+        return dep.but() if linear or dep.is_plain else MIXED
     if axes is None or rank is None:
         return UNKNOWN
     gone = {axis % max(rank, 1) for axis in axes}
-    if told.axis not in gone:
-        before = 0 if node.op.get_attr("keep_dims") else sum(axis < told.axis for axis in gone)
-        fine = linear or told.is_plain
-        return told.but(axis=told.axis - before) if fine and not told.place else MIXED
-    return _over_samples(node, told)
+    if dep.axis not in gone:
+        before = 0 if node.op.get_attr("keep_dims") else sum(axis < dep.axis for axis in gone)
+        fine = linear or dep.is_plain
+        return dep.but(axis=dep.axis - before) if fine and not dep.place else MIXED
+    return _over_samples(node, dep)
 
 
-def _over_samples(node: Node, told: Told) -> Told:
+def _over_samples(node: Node, dep: Dependence) -> Dependence:
     how = node.type
-    if told.place or told.power is None:
+    if dep.place or dep.power is None:
         return MIXED
-    if told.base is Kind.SHIFTED:
+    if dep.base is Kind.SHIFTED:
         return SUM.but(power=-1) if how == "Mean" else MIXED
-    if told.some:
-        return SUM.but(power=told.power, over=told.over) if how == "Sum" else MIXED
+    if dep.some:
+        return SUM.but(power=dep.power, over=dep.over) if how == "Sum" else MIXED
     if how == "Mean":
-        if told.same:
-            return CONST.but(power=told.power, over=told.over)
-        return SUM.but(power=told.power - 1, over=told.over)
+        if dep.same:
+            return CONST.but(power=dep.power, over=dep.over)
+        return SUM.but(power=dep.power - 1, over=dep.over)
     if how == "Sum":
-        if told.same:
-            return CONST.but(power=told.power + 1, over=told.over)
-        return SUM.but(power=told.power, over=told.over)
-    if told.same and told.is_plain:
+        if dep.same:
+            return CONST.but(power=dep.power + 1, over=dep.over)
+        return SUM.but(power=dep.power, over=dep.over)
+    if dep.same and dep.is_plain:
         return SIZE if how in ("Prod", "EuclideanNorm") else CONST
     return MIXED
 
 
-def l2_loss(node: Node) -> Told:
-    told = node.told[0]
-    if told.base is Kind.CONST:
-        return CONST if told.is_const else SIZE
-    return SUM if told.base is Kind.ROWS and told.is_plain and told.axis >= 0 else MIXED
+def l2_loss(node: Node) -> Dependence:
+    dep = node.deps[0]
+    if dep.base is Kind.CONST:
+        return CONST if dep.is_const else SIZE
+    return SUM if dep.base is Kind.ROWS and dep.is_plain and dep.axis >= 0 else MIXED
 
 
-def bias_gradient(node: Node) -> Told:
+def bias_gradient(node: Node) -> Dependence:
     """A sum over all dimensions but that of channels, no matter which."""
-    told = node.told[0]
-    if told.has_rows:
-        return _over_samples_of_sum(told) if told.axis == 0 else UNKNOWN
-    return told.but()
+    dep = node.deps[0]
+    if dep.has_rows:
+        return _over_samples_of_sum(dep) if dep.axis == 0 else UNKNOWN
+    return dep.but()
 
 
-def _over_samples_of_sum(told: Told) -> Told:
-    if told.base is not Kind.ROWS or told.place:
+def _over_samples_of_sum(dep: Dependence) -> Dependence:
+    if dep.base is not Kind.ROWS or dep.place:
         return MIXED
-    return SUM.but(power=told.power, over=told.over)
+    return SUM.but(power=dep.power, over=dep.over)

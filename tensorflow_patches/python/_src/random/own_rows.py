@@ -235,8 +235,8 @@ class _Call:
     def takes_rows(self, analysis: kinds.Analysis, axis: int, rank: int) -> bool:
         """Whether each parameter is a constant, or has each sample's along `axis` of the result."""
         for name, place in self._places(axis, rank).items():
-            told = analysis.told(self.given[name])
-            if not (told.is_const or (told.is_plain and told.has_rows and told.axis == place)):
+            dep = analysis.dependence(self.given[name])
+            if not (dep.is_const or (dep.is_plain and dep.has_rows and dep.axis == place)):
                 return False
         return True
 
