@@ -111,7 +111,7 @@ def _terms(part: Any, target: Any) -> list[Term] | None:
     kind = part.kind(target)
     if kind is Kind.ROWS and target.shape.rank:
         return [Term(target, Kind.SUM)]
-    if kind is Kind.PARTS:
+    if kind is Kind.ROWS_OVER_SIZE:
         return [Term(target, Kind.MEAN)]
     found: list[Term] | None = part.terms(target)
     return found

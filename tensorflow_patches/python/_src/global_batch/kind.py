@@ -14,11 +14,11 @@ class Kind(enum.Enum):
     SIZE = "depends on the number of samples only"
     INVERSE = "a constant by the number of samples"
     ROWS = "has samples along its first dimension, each for itself"
-    ONES = "rows of a constant"
-    PARTS = "rows, each by the number of samples"
-    SHIFTED = "rows and a mean, added"
+    CONST_ROWS = "rows of a constant"
+    ROWS_OVER_SIZE = "rows, each by the number of samples"
+    ROWS_PLUS_MEAN = "rows and a mean, added"
     COLUMNS = "has samples along another dimension"
-    PLACES = "the numbers of the samples, from 0"
+    ROW_INDICES = "the numbers of the samples, from 0"
     SELECTED = "some of the rows, by their values"
     SUM = "a sum over samples"
     MEAN = "a mean over samples"
@@ -31,7 +31,7 @@ class Kind(enum.Enum):
 
 # A mean over a part, weighted by its samples, averages to that over the whole batch.
 ADDITIVE = {Kind.CONST, Kind.SIZE, Kind.MEAN}
-ROWS = {Kind.ROWS, Kind.ONES}  # each sample for itself
+ROWS = {Kind.ROWS, Kind.CONST_ROWS}  # each sample for itself
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Dependence:
 
     Of a list of tensors: of each of its elements.
 
-    base: CONST, SIZE, ROWS, SHIFTED, SUM, LINEAR, GRADIENT, MIXED or UNKNOWN.
+    base: CONST, SIZE, ROWS, ROWS_PLUS_MEAN, SUM, LINEAR, GRADIENT, MIXED or UNKNOWN.
     axis: along which samples lie; -1: it is of the one sample that a loop over samples is at.
     outer, inner: that dimension has outer * N * inner numbers: of sample i those at
       (o * N + i) * inner + j. What is concatenated has several outer, what is flattened inner ones.
     power: of the number of samples; None: some function of it.
     over: the key of a scalar, a sum over samples, by which it is divided.
-    same: all rows are alike. place: the rows' numbers.
+    same: all rows are alike. is_index: the rows' numbers.
     some: only some rows, by their values: what chose them. Those of two masks are others.
     loose: it fits each outer and inner, as random numbers do.
     zero: it is 0, and may stand for a sum as well. numbers: what is known of its values.
@@ -60,14 +60,14 @@ class Dependence:
     over: Any = None
     same: bool = False
     some: Any = None
-    place: bool = False
+    is_index: bool = False
     loose: bool = False
     zero: bool = False
     numbers: Any = dataclasses.field(default=None, compare=False)
 
     @property
     def kind(self) -> Kind:
-        if self.base is Kind.SHIFTED:
+        if self.base is Kind.ROWS_PLUS_MEAN:
             return self.base if self.axis == 0 else Kind.UNKNOWN
         if self.base is Kind.SUM:
             by_power: dict[int | None, Kind] = {0: Kind.SUM, -1: Kind.MEAN}
@@ -84,17 +84,23 @@ class Dependence:
         if self.power not in (0, -1):
             return Kind.UNKNOWN
         if self.axis or self.power:
-            return Kind.COLUMNS if not self.power else Kind.UNKNOWN if self.axis else Kind.PARTS
+            return (
+                Kind.COLUMNS
+                if not self.power
+                else Kind.UNKNOWN
+                if self.axis
+                else Kind.ROWS_OVER_SIZE
+            )
         return (
-            Kind.PLACES if self.place
+            Kind.ROW_INDICES if self.is_index
             else Kind.SELECTED if self.some
-            else Kind.ONES if self.same
+            else Kind.CONST_ROWS if self.same
             else Kind.ROWS
         )  # fmt: skip
 
     @property
     def has_rows(self) -> bool:
-        return self.base in (Kind.ROWS, Kind.SHIFTED)
+        return self.base in (Kind.ROWS, Kind.ROWS_PLUS_MEAN)
 
     @property
     def is_plain(self) -> bool:
@@ -103,7 +109,7 @@ class Dependence:
             self.base in (Kind.ROWS, Kind.CONST)
             and self.power == 0
             and self.over is None
-            and not self.place
+            and not self.is_index
         )
 
     @property
@@ -126,15 +132,15 @@ SUM, LINEAR = Dependence(Kind.SUM), Dependence(Kind.LINEAR)
 OF_KIND = {
     **{
         kind: Dependence(kind)
-        for kind in (Kind.CONST, Kind.SIZE, Kind.ROWS, Kind.SHIFTED, Kind.SUM)
+        for kind in (Kind.CONST, Kind.SIZE, Kind.ROWS, Kind.ROWS_PLUS_MEAN, Kind.SUM)
     },
     **{kind: Dependence(kind) for kind in (Kind.LINEAR, Kind.MIXED, Kind.UNKNOWN)},
     Kind.GRADIENT: Dependence(Kind.GRADIENT),
     Kind.INVERSE: Dependence(Kind.CONST, power=-1),
-    Kind.ONES: Dependence(Kind.ROWS, same=True),
-    Kind.PARTS: Dependence(Kind.ROWS, power=-1),
+    Kind.CONST_ROWS: Dependence(Kind.ROWS, same=True),
+    Kind.ROWS_OVER_SIZE: Dependence(Kind.ROWS, power=-1),
     Kind.COLUMNS: UNKNOWN,  # along which dimension?
-    Kind.PLACES: Dependence(Kind.ROWS, place=True),
+    Kind.ROW_INDICES: Dependence(Kind.ROWS, is_index=True),
     Kind.SELECTED: Dependence(Kind.ROWS, some=True),
     Kind.MEAN: Dependence(Kind.SUM, power=-1),
     Kind.RATIO: MIXED,  # by what?
@@ -175,8 +181,8 @@ def joined(one: Dependence, other: Dependence) -> Dependence:
     if one.over != other.over:
         return UNKNOWN
     if bases == {Kind.ROWS}:
-        if (one.axis, one.power, one.some, one.place) == (
-            *(other.axis, other.power, other.some, other.place),
+        if (one.axis, one.power, one.some, one.is_index) == (
+            *(other.axis, other.power, other.some, other.is_index),
         ):
             lie = merged(one, other)
             return UNKNOWN if lie is None else lie.but(same=one.same and other.same)

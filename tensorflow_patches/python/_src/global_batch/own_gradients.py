@@ -15,7 +15,7 @@ from tensorflow.mpi._src.global_batch import kinds
 from tensorflow.mpi._src.global_batch.kinds import ROWS, Kind
 
 _GRADIENT = "_gradient_op_type"
-_TO_ROWS = {Kind.PARTS, Kind.CONST}
+_TO_ROWS = {Kind.ROWS_OVER_SIZE, Kind.CONST}
 _TO_CONSTANTS = {Kind.MEAN, Kind.CONST}
 
 
@@ -54,7 +54,7 @@ def _is_by_sample(part: Any, op: Any) -> bool:
     upstream = []
     for output in op.outputs:
         flowing = tf.compat.v1.placeholder(output.dtype, output.shape)
-        part.note(flowing, Kind.PARTS if part.kind(output) in ROWS else Kind.CONST)
+        part.note(flowing, Kind.ROWS_OVER_SIZE if part.kind(output) in ROWS else Kind.CONST)
         upstream.append(flowing)
     made = gradient(op, *upstream)
     for source, one in zip(op.inputs, made if isinstance(made, (list, tuple)) else [made]):

@@ -73,7 +73,7 @@ def looped(node: Node) -> list[Dependence]:
     asked = node.analysis.inside(node.op, condition, before)
     by_sample = asked is not None and bool(_over_samples(asked, counters, node))
     for place in counters if by_sample else ():
-        now[place] = Dependence(Kind.ROWS, axis=-1, place=True)
+        now[place] = Dependence(Kind.ROWS, axis=-1, is_index=True)
     for _ in range(len(before) + 4):
         after = node.analysis.inside(node.op, body, now).results()
         turned = [
@@ -161,7 +161,7 @@ def stacked(node: Node) -> Dependence:
 
 def _is_own(index: Dependence) -> bool:
     """The number of the sample that a loop is at."""
-    return index.has_rows and index.place and index.axis < 0 and not index.some
+    return index.has_rows and index.is_index and index.axis < 0 and not index.some
 
 
 def item(node: Node) -> Dependence:

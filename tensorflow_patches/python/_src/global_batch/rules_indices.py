@@ -64,7 +64,7 @@ def _kept(node: Node, dep: Dependence, one: slice) -> Dependence:
     start = None if one.start == sizes.ZERO else one.start
     if step == 1 and start is None and end is None:
         return dep.but()
-    if dep.place or dep.some or step is None or step < 1:
+    if dep.is_index or dep.some or step is None or step < 1:
         return MIXED
     block = node.size * dep.inner
     first = (start or sizes.ZERO) / block
@@ -82,9 +82,14 @@ def _kept(node: Node, dep: Dependence, one: slice) -> Dependence:
 def _own_sample(node: Node) -> Dependence:
     """x[i] in a loop over the samples."""
     dep, at = node.deps[0], node.deps[1]
-    one = at.place and not at.some and at.axis < 0 and int(node.op.get_attr("shrink_axis_mask")) & 1
+    one = (
+        at.is_index
+        and not at.some
+        and at.axis < 0
+        and int(node.op.get_attr("shrink_axis_mask")) & 1
+    )
     plain = dep.has_rows and dep.axis == 0 and dep.outer == dep.inner == sizes.ONE
-    if one and plain and not dep.place and not dep.some:
+    if one and plain and not dep.is_index and not dep.some:
         return dep.but(axis=-1)
     return MIXED
 
@@ -143,7 +148,7 @@ def gather(node: Node) -> Dependence:
         return params.but(
             axis=params.axis + (0 if params.axis < axis else (ranks[1] or 0) - 1 - batch)
         )
-    if indices.place and not indices.power:
+    if indices.is_index and not indices.power:
         return _own_rows(params, indices, axis)
     if not indices.is_plain:
         return MIXED
@@ -161,7 +166,7 @@ def gather(node: Node) -> Dependence:
 
 def _own_rows(params: Dependence, indices: Dependence, axis: int) -> Dependence:
     """Rows that are found by their own numbers."""
-    fine = params.base is Kind.ROWS and params.axis == axis and not params.place
+    fine = params.base is Kind.ROWS and params.axis == axis and not params.is_index
     if not fine or params.some:
         return MIXED
     if indices.some and indices.axis < 0:
@@ -174,7 +179,7 @@ def _own_rows(params: Dependence, indices: Dependence, axis: int) -> Dependence:
 
 def gather_nd(node: Node) -> Dependence:
     params, indices = node.deps[:2]
-    if indices.place and params.has_rows:
+    if indices.is_index and params.has_rows:
         return _own_rows(params, indices, 0)
     if not params.is_const or not indices.has_rows or not indices.is_plain:
         return MIXED
@@ -191,14 +196,14 @@ def scatter(node: Node) -> Dependence:
         *(Kind.CONST, Kind.SIZE),
     ):
         return MIXED
-    if updates.base not in (Kind.CONST, Kind.ROWS) or updates.place or updates.over:
+    if updates.base not in (Kind.CONST, Kind.ROWS) or updates.is_index or updates.over:
         return MIXED
     if updates.has_rows and (updates.axis or not merged(indices, updates)):
         return MIXED
     numbers = node.numbers(2)
-    if indices.place:
+    if indices.is_index:
         own = numbers is not None and numbers.flat[0] == node.size and not indices.some
-        return indices.but(place=False, power=updates.power) if own else MIXED
+        return indices.but(is_index=False, power=updates.power) if own else MIXED
     return SUM.but(power=updates.power) if node.deps[2].is_const else MIXED
 
 
@@ -228,7 +233,7 @@ def segments(node: Node) -> Dependence:
     data, ids = node.deps[:2]
     if not node.deps[2].is_const or not ids.has_rows or ids.axis or not ids.is_plain:
         return MIXED
-    if data.base not in (Kind.CONST, Kind.ROWS) or data.place or data.over:
+    if data.base not in (Kind.CONST, Kind.ROWS) or data.is_index or data.over:
         return MIXED
     return MIXED if data.has_rows and data.axis else SUM.but(power=data.power)
 
@@ -267,7 +272,7 @@ def where(node: Node) -> Dependence:
     dep = node.deps[0]
     if not dep.has_rows or not dep.is_plain or dep.axis:
         return MIXED if dep.axis >= 0 else UNKNOWN
-    return Dependence(Kind.ROWS, some=_made(node, node.inputs[0]), place=True)
+    return Dependence(Kind.ROWS, some=_made(node, node.inputs[0]), is_index=True)
 
 
 def _made(node: Node, mask: Any, depth: int = 3) -> Any:
@@ -294,14 +299,14 @@ def select(node: Node) -> Dependence:
         return MIXED if both is None else both.but(same=False)
     if all(one.is_plain for one in node.deps):
         return together(node)
-    if node.deps[1].place and node.deps[2].zero and _is_of_several(node):
+    if node.deps[1].is_index and node.deps[2].zero and _is_of_several(node):
         return node.deps[1]  # a single sample has the number 0
     # Where the condition is of each sample, what both values are scaled with scales the result.
     condition, *values = node.deps
     if condition.is_const and not any(one.has_rows for one in values):
         return joined(*values)
     scales = {(one.power, one.over) for one in values if not one.zero}
-    if not condition.is_plain or len(scales) != 1 or any(one.place for one in values):
+    if not condition.is_plain or len(scales) != 1 or any(one.is_index for one in values):
         return MIXED
     if not all(one.base in (Kind.ROWS, Kind.CONST) for one in values):
         return MIXED

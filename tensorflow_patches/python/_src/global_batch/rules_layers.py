@@ -22,7 +22,10 @@ def contracted(node: Node, terms: Sequence[str], result: str) -> Dependence:
     deps = node.deps
     if not all(one.base in (Kind.CONST, Kind.ROWS, Kind.SUM) for one in deps):
         return MIXED
-    if any(one.place or one.some for one in deps) or sum(one.over is not None for one in deps) > 1:
+    if (
+        any(one.is_index or one.some for one in deps)
+        or sum(one.over is not None for one in deps) > 1
+    ):
         return MIXED
     power = sum(one.power or 0 for one in deps)
     over = next((one.over for one in deps if one.over), None)

@@ -96,7 +96,7 @@ def words(node: Node) -> Dependence:
         return MIXED if dep.has_rows else UNKNOWN
     some = node.op.name
     outputs = (
-        Dependence(Kind.ROWS, some=some, place=True),
+        Dependence(Kind.ROWS, some=some, is_index=True),
         Dependence(Kind.ROWS, some=some),
         UNKNOWN,
     )
@@ -131,4 +131,4 @@ def numbered(node: Node) -> Dependence:
     start, end, step = (node.numbers(place) for place in range(3))
     if end is None or sizes.whole(start) != [0] or sizes.whole(step) != [1]:
         return MIXED
-    return Dependence(Kind.ROWS, place=True) if end.flat[0] == node.size else MIXED
+    return Dependence(Kind.ROWS, is_index=True) if end.flat[0] == node.size else MIXED

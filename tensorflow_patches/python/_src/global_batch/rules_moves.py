@@ -169,15 +169,15 @@ def _pressed(rows: list[Dependence], axis: int) -> Dependence:
         lie = lie and merged(lie, one)
     if lie is None:
         return MIXED
-    places = {one.place for one in rows}
-    if places == {True, False} and not rows[0].place:
+    places = {one.is_index for one in rows}
+    if places == {True, False} and not rows[0].is_index:
         return MIXED  # its number is to come first
-    return lie.but(axis=axis, same=all(one.same for one in rows), place=rows[0].place)
+    return lie.but(axis=axis, same=all(one.same for one in rows), place=rows[0].is_index)
 
 
 def _one_after_another(rows: list[Dependence]) -> Dependence:
     """Along the dimension of the samples: each as often."""
-    if any(one.place for one in rows):
+    if any(one.is_index for one in rows):
         return MIXED
     one = rows[0]
     same = all(each.same for each in rows)
@@ -192,7 +192,7 @@ def _with_places(node: Node, axis: int) -> Dependence:
     """Numbers of samples, and constants or rows beside them: indices."""
     rows = [one for one in node.deps if one.has_rows]
     first = node.deps[0]
-    fine = first.place and all(one.place or one.is_plain for one in rows)
+    fine = first.is_index and all(one.is_index or one.is_plain for one in rows)
     if fine and axis != first.axis and len({one.axis for one in rows}) == 1:
         return first.but()
     return UNKNOWN if all(one.is_plain for one in node.deps) else MIXED
@@ -255,7 +255,7 @@ def tile(node: Node) -> Dependence:
     own = times.flat[dep.axis]
     if any(one.power != 0 for one in (*others, own)):
         return MIXED  # as often as there are samples
-    return dep.but(outer=dep.outer * own) if not dep.place or own == sizes.ONE else MIXED
+    return dep.but(outer=dep.outer * own) if not dep.is_index or own == sizes.ONE else MIXED
 
 
 def padded(node: Node) -> Dependence:
@@ -275,7 +275,7 @@ def padded(node: Node) -> Dependence:
 def blocks(node: Node) -> Dependence:
     """SpaceToBatchND and its inverse: pieces of samples stand before samples."""
     dep, block = node.deps[0], node.numbers(1)
-    if not dep.has_rows or dep.axis or not dep.is_plain or dep.place:
+    if not dep.has_rows or dep.axis or not dep.is_plain or dep.is_index:
         return MIXED
     if block is None:
         return UNKNOWN

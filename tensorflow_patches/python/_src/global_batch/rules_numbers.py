@@ -89,7 +89,7 @@ def cast(node: Node) -> Dependence:
 def sign(node: Node) -> Dependence:
     """No matter by how many samples a number is divided."""
     dep = node.deps[0]
-    known = dep.has_rows and dep.base is Kind.ROWS and not dep.place and dep.power is not None
+    known = dep.has_rows and dep.base is Kind.ROWS and not dep.is_index and dep.power is not None
     return dep.but(power=0, over=None) if known else together(node)
 
 
@@ -101,7 +101,7 @@ def square(node: Node) -> Dependence:
 def add(node: Node) -> Dependence:
     if not any(one.has_rows for one in node.deps):
         return added(node.deps)
-    if any(one.place for one in node.deps):
+    if any(one.is_index for one in node.deps):
         return _next_place(node)
     rows = [one for one in node.deps if one.has_rows]
     others = [one for one in node.deps if not one.has_rows and not one.zero]
@@ -113,11 +113,11 @@ def add(node: Node) -> Dependence:
     alike = all((one.power, one.over) == (lie.power, lie.over) for one in consts)
     if len(shifts) + len(consts) < len(others) or not alike:
         return MIXED
-    if shifts or any(one.base is Kind.SHIFTED for one in rows):
+    if shifts or any(one.base is Kind.ROWS_PLUS_MEAN for one in rows):
         means = all(one.kind is Kind.MEAN for one in shifts) and (
-            lie.is_plain or lie.base is Kind.SHIFTED
+            lie.is_plain or lie.base is Kind.ROWS_PLUS_MEAN
         )
-        return lie.but(base=Kind.SHIFTED, same=False) if means and not lie.some else MIXED
+        return lie.but(base=Kind.ROWS_PLUS_MEAN, same=False) if means and not lie.some else MIXED
     return lie.but(same=all(one.same for one in rows))
 
 
@@ -135,7 +135,7 @@ def multiply(node: Node) -> Dependence:
 
 def _product(node: Node, deps: list[Dependence]) -> Dependence:
     bases = [one.base for one in deps]
-    if any(one.place for one in deps) or len([one for one in deps if one.over]) > 1:
+    if any(one.is_index for one in deps) or len([one for one in deps if one.over]) > 1:
         return MIXED
     if Kind.SIZE in bases or None in (one.power for one in deps):
         return SIZE if set(bases) <= {Kind.SIZE, Kind.CONST} else MIXED
@@ -156,7 +156,7 @@ def _product(node: Node, deps: list[Dependence]) -> Dependence:
     (one,) = varying
     if one.base is Kind.SUM:
         return one.but(power=power, over=over)
-    if one.base is Kind.SHIFTED:
+    if one.base is Kind.ROWS_PLUS_MEAN:
         return aligned(node) if power == 0 and not over else MIXED
     return one.but() if power == 0 and not over else MIXED
 
@@ -228,15 +228,15 @@ def reduce(node: Node) -> Dependence:
     if dep.axis not in gone:
         before = 0 if node.op.get_attr("keep_dims") else sum(axis < dep.axis for axis in gone)
         fine = linear or dep.is_plain
-        return dep.but(axis=dep.axis - before) if fine and not dep.place else MIXED
+        return dep.but(axis=dep.axis - before) if fine and not dep.is_index else MIXED
     return _over_samples(node, dep)
 
 
 def _over_samples(node: Node, dep: Dependence) -> Dependence:
     how = node.type
-    if dep.place or dep.power is None:
+    if dep.is_index or dep.power is None:
         return MIXED
-    if dep.base is Kind.SHIFTED:
+    if dep.base is Kind.ROWS_PLUS_MEAN:
         return SUM.but(power=-1) if how == "Mean" else MIXED
     if dep.some:
         return SUM.but(power=dep.power, over=dep.over) if how == "Sum" else MIXED
@@ -269,6 +269,6 @@ def bias_gradient(node: Node) -> Dependence:
 
 
 def _over_samples_of_sum(dep: Dependence) -> Dependence:
-    if dep.base is not Kind.ROWS or dep.place:
+    if dep.base is not Kind.ROWS or dep.is_index:
         return MIXED
     return SUM.but(power=dep.power, over=dep.over)
