@@ -76,7 +76,7 @@ def _look_at(part: Any, look: Look, targets: list[Any], upstream: Any) -> None:
             # A part's, until an optimizer gets it: of a penalty on it the parts' mean is another.
             look.whys.append(Why("a loss that is a function of gradients"))
             return
-        own = own_gradients.that_mixes(part, target)
+        own = own_gradients.find_mixing_op(part, target)
         if own is not None:
             look.whys.append(Why("a gradient of the script's own", place(own)))
         site.terms += [term.kind for term in terms]
@@ -85,7 +85,7 @@ def _look_at(part: Any, look: Look, targets: list[Any], upstream: Any) -> None:
         look.whys.append(Why(LOSS))
 
 
-def are_looked_at(grads: Any) -> bool:
+def intercept_in_trace(grads: Any) -> bool:
     """What an optimizer is handed in a step that is looked at; it is not to update anything then.
 
     Args:

@@ -104,7 +104,7 @@ class Analysis:
         return Node(self, tensor, [], self._rows).dims_of(tensor, self.dependence(tensor))
 
     def dependence(self, tensor: Any) -> Dependence:
-        self._look_outside(tensor.graph)
+        self._note_captures(tensor.graph)
         todo = [tensor]
         while todo:
             last = todo[-1]
@@ -131,7 +131,7 @@ class Analysis:
                     self._dependences.setdefault(key(output), dep)
         return self._dependences[key(tensor)]
 
-    def _look_outside(self, graph: Any) -> None:
+    def _note_captures(self, graph: Any) -> None:
         """What a function has from around it is what it is there; values are constants."""
         captures = list(getattr(graph, "captures", ()))
         for outside, inside in captures[self._captures.get(id(graph), 0) :]:
@@ -410,20 +410,24 @@ def draws_by_samples(analysis: Analysis, graph: Any) -> Any:
         if op.type not in rules_functions.LOOPS:
             continue
         counts = [one for one in op.inputs if one.shape.rank == 0 and one.dtype.is_integer]
-        if any(analysis.kind(one) is not Kind.CONST for one in counts) and _goes_on(
+        if any(analysis.kind(one) is not Kind.CONST for one in counts) and _draws_from_sequence(
             graph, op.get_attr("body").name
         ):
             return op
     return None
 
 
-def _goes_on(graph: Any, name: str) -> bool:
+def _draws_from_sequence(graph: Any, name: str) -> bool:
     """Whether a function, or one that it calls, draws from a sequence."""
     function = graph._get_function(name)
     nodes = [] if function is None else function.cached_definition.node_def
     return any(
         node.op in rules.SEQUENCES
-        or any(_goes_on(graph, one.func.name) for one in node.attr.values() if one.HasField("func"))
+        or any(
+            _draws_from_sequence(graph, one.func.name)
+            for one in node.attr.values()
+            if one.HasField("func")
+        )
         for node in nodes
     )
 

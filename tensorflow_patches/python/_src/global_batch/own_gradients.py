@@ -19,7 +19,7 @@ _TO_ROWS = {Kind.ROWS_OVER_SIZE, Kind.CONST}
 _TO_CONSTANTS = {Kind.MEAN, Kind.CONST}
 
 
-def that_mixes(part: Any, target: Any) -> Any:
+def find_mixing_op(part: Any, target: Any) -> Any:
     """An op before `target` whose gradient is of several samples, or cannot be told; None."""
     for op in _with_own_gradients(part, target):
         try:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tensorflow.mpi._src.global_batch import rules_arithmetic as numbers
+from tensorflow.mpi._src.global_batch import rules_creation as made
 from tensorflow.mpi._src.global_batch import rules_functions as functions
 from tensorflow.mpi._src.global_batch import rules_indices as indices
 from tensorflow.mpi._src.global_batch import rules_layers as layers
-from tensorflow.mpi._src.global_batch import rules_made as made
-from tensorflow.mpi._src.global_batch import rules_moves as moves
-from tensorflow.mpi._src.global_batch import rules_numbers as numbers
+from tensorflow.mpi._src.global_batch import rules_layout as moves
 from tensorflow.mpi._src.global_batch import sizes
 from tensorflow.mpi._src.global_batch.kind import CONST, UNKNOWN, Dependence, Kind, of_numbers
 from tensorflow.mpi._src.global_batch.node import Node, drawn_mark
@@ -153,7 +153,7 @@ def of_node(node: Node) -> Dependence:
     if name.startswith("TfMpi") or is_end(node.op):
         return UNKNOWN
     if name in ("ZerosLike", "OnesLike"):
-        return numbers.likes(node)
+        return numbers.zeros_like(node)
     if name == "RaggedTensorToTensor":
         return made.padded_words(node)
     for worst in (Kind.MIXED, Kind.UNKNOWN):
@@ -273,7 +273,7 @@ _RULES: dict[str, Callable[[Node], Dependence]] = {
     "Transpose": moves.transpose,
     "Unpack": moves.unpack,
     "UnsortedSegmentSum": indices.segments,
-    "StringSplitV2": made.words,
+    "StringSplitV2": made.string_split,
     "Where": indices.where,
 }
 _QUOTIENTS = {numbers.divide, numbers.reciprocal}

@@ -15,8 +15,8 @@ from tensorflow.mpi._src.global_batch.kind import (
     merged,
 )
 from tensorflow.mpi._src.global_batch.node import Node
+from tensorflow.mpi._src.global_batch.rules_arithmetic import together
 from tensorflow.mpi._src.global_batch.rules_layers import layer
-from tensorflow.mpi._src.global_batch.rules_numbers import together
 from tensorflow.mpi._src.global_batch.sizes import Number
 
 

@@ -14,7 +14,7 @@ from tensorflow.mpi._src.global_batch.kind import (
     merged,
 )
 from tensorflow.mpi._src.global_batch.node import Node
-from tensorflow.mpi._src.global_batch.rules_moves import Rule
+from tensorflow.mpi._src.global_batch.rules_layout import Rule
 
 
 def contracted(node: Node, terms: Sequence[str], result: str) -> Dependence:

@@ -118,7 +118,7 @@ def _averaging(average: Callable[..., Any], reason: str | None, original: Any) -
             return original(self, grads, *args, **kwargs)
         if reason is not None:
             raise NotImplementedError(f"optimizer {type(self).__name__}: {reason}")
-        if gradients.are_looked_at(grads):
+        if gradients.intercept_in_trace(grads):
             return getattr(self, "iterations", None)
         _inside.on = True
         try:

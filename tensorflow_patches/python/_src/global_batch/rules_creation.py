@@ -7,7 +7,7 @@ from typing import Any
 from tensorflow.mpi._src.global_batch import sizes
 from tensorflow.mpi._src.global_batch.kind import CONST, MIXED, UNKNOWN, Dependence, Kind
 from tensorflow.mpi._src.global_batch.node import Node, drawn_mark
-from tensorflow.mpi._src.global_batch.rules_moves import tile
+from tensorflow.mpi._src.global_batch.rules_layout import tile
 from tensorflow.mpi._src.global_batch.sizes import Number
 
 
@@ -89,7 +89,7 @@ def made(node: Node) -> Dependence:
     return spread.but(power=value.power, over=value.over, same=fill, zero=value.zero and fill)
 
 
-def words(node: Node) -> Dependence:
+def string_split(node: Node) -> Dependence:
     """StringSplitV2: any number of words of each sample, in order, and whose they are."""
     dep = node.deps[0]
     if not dep.has_rows or not dep.is_plain or dep.some or dep.axis:
@@ -104,7 +104,7 @@ def words(node: Node) -> Dependence:
 
 
 def padded_words(node: Node) -> Dependence:
-    """RaggedTensorToTensor, of what `words` has split: rows, if a constant says how long they are.
+    """RaggedTensorToTensor, of what `string_split` has split: rows, if a constant says how long they are.
 
     Else they are as long as the batch's longest.
     """

@@ -18,7 +18,7 @@ from tensorflow.mpi._src.global_batch.kind import (
     of_numbers,
 )
 from tensorflow.mpi._src.global_batch.node import Node
-from tensorflow.mpi._src.global_batch.rules_numbers import together
+from tensorflow.mpi._src.global_batch.rules_arithmetic import together
 from tensorflow.mpi._src.global_batch.sizes import Number
 
 Rule = Callable[[Node], Dependence]

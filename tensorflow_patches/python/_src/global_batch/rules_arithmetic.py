@@ -73,7 +73,7 @@ def as_is(node: Node) -> Dependence:
     return node.deps[0]
 
 
-def likes(node: Node) -> Dependence:
+def zeros_like(node: Node) -> Dependence:
     dep, zero = node.deps[0], node.type == "ZerosLike"
     if dep.has_rows and not dep.some:
         return Dependence(Kind.ROWS, dep.axis, dep.outer, dep.inner, same=True, zero=zero)
