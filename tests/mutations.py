@@ -236,7 +236,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "purity",
         "the function of a table that may be written is taken for pure",
-        "    if any(map(contents.may_be_written, function.captured_inputs)):\n",
+        "    if any(map(contents.is_writable_resource, function.captured_inputs)):\n",
         "    if False:\n",
         ("test_selected.py::test_a_wall_is_named_and_no_work_moves_past_it",),
     ),

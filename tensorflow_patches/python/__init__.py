@@ -185,7 +185,7 @@ def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
     if group.connected():
         from tensorflow.mpi._src.variables import replica_check
 
-        replica_check.catch_up()
+        replica_check.mark_synchronized()
 
 
 def gather_batch(x: Any) -> Any:

@@ -174,7 +174,7 @@ def _is_table_of(handle: Any, keys: str, values: str) -> bool:
     return True
 
 
-def may_be_written(captured: Any) -> bool:
+def is_writable_resource(captured: Any) -> bool:
     """Whether it is a resource, and not a table in which an insert of nothing is an error."""
     import tensorflow as tf
 

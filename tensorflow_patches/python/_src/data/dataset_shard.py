@@ -108,7 +108,7 @@ def splits_loops() -> bool:
 def iterated(dataset: Any) -> Any:
     """See hooks.dataset_iterated. With TF_MPI_SHARD=dataset it is this rank's part.
 
-    Not where Keras has made its part (as_it_is), or looks at all data on purpose (looking_at_all).
+    Not where Keras has made its part (without_sharding), or looks at all data on purpose (reads_all_data).
     Not what is a part already.
     """
     if group.size == 1:
@@ -148,7 +148,7 @@ def is_part(dataset: Any) -> bool:
     return hasattr(dataset, "_tf_mpi_part") or any(map(is_part, dataset._inputs()))
 
 
-def as_it_is(dataset: Any) -> Any:
+def without_sharding(dataset: Any) -> Any:
     """The same elements, all of which a loop gets: for Keras, which has made its part of them."""
     if not (splits_loops() or input_stats.on()):
         return dataset
@@ -159,7 +159,7 @@ def as_it_is(dataset: Any) -> Any:
     return whole
 
 
-def looking_at_all(function: Any) -> Any:
+def reads_all_data(function: Any) -> Any:
     """Wraps what looks at all data on purpose: datasets that it iterates are no part."""
 
     @functools.wraps(function)

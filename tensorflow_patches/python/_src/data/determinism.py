@@ -105,7 +105,7 @@ def why_in_order(wrapped: Any) -> str | None:
     for node, others in contents.nodes(function.graph.as_graph_def()):
         if node.op in _TIMED or "Dataset" in node.op or not _is_harmless(node, others):
             return f"is no function of its element alone ({node.op})"
-    if any(map(contents.may_be_written, function.captured_inputs)):
+    if any(map(contents.is_writable_resource, function.captured_inputs)):
         return "reads a variable, or a table that may be written"
     return None
 

@@ -158,7 +158,7 @@ def _message(error: BaseException) -> Any:
     return np.concatenate([np.frombuffer(text, np.int64), [len(text), _MAGIC]]).view(np.uint8)
 
 
-def unless_told(gathered: Any) -> Any:
+def raise_if_failed(gathered: Any) -> Any:
     """`gathered`, int64 or bytes of one rank; raises if a rank has told an error in it.
 
     Bytes are looked at where they end: of many, one after another, a message may be in the midst.
@@ -166,19 +166,19 @@ def unless_told(gathered: Any) -> Any:
     import tensorflow as tf
 
     if gathered.dtype == tf.int64:
-        return unless(tf.reduce_any(gathered == _MAGIC), gathered)
+        return passed_or_raise(tf.reduce_any(gathered == _MAGIC), gathered)
     end = np.array([_MAGIC]).view(np.uint8)
     last = gathered[-_WORD:]
     told = tf.cond(tf.size(last) == _WORD, lambda: tf.reduce_all(last == end), lambda: False)
-    return unless(told, gathered)
+    return passed_or_raise(told, gathered)
 
 
-def unless(told: Any, gathered: Any, start: Any = 0) -> Any:
+def passed_or_raise(told: Any, gathered: Any, start: Any = 0) -> Any:
     """`gathered`, unless it is `told` an error at `start`, which is raised."""
     import tensorflow as tf
 
     def raised() -> Any:
-        text = tf.numpy_function(_hear, [gathered[start:]], tf.string)
+        text = tf.numpy_function(_decode_failure, [gathered[start:]], tf.string)
         with tf.control_dependencies([tf.debugging.Assert(False, [text])]):
             return tf.identity(gathered)
 
@@ -187,7 +187,7 @@ def unless(told: Any, gathered: Any, start: Any = 0) -> Any:
     return checked
 
 
-def _hear(gathered: Any) -> bytes:
+def _decode_failure(gathered: Any) -> bytes:
     words = gathered.view(np.int64)
     end = int(np.argmax(words == _MAGIC))
     text = words[: end - 1].tobytes()[-words[end - 1] :]

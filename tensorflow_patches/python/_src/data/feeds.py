@@ -190,7 +190,7 @@ def _to_predict(
                         for theirs in everyone)  # fmt: skip
         if unlike or given.once or not same_form:
             if not given.once:
-                predictions.say_own(given.what)
+                predictions.note_own_data(given.what)
             return whole
     found = _plan(given, spec, True, _are_even(stream))
     if found is not None and found.is_whole:

@@ -278,7 +278,7 @@ def times_drawn(dataset: Any) -> int:
     return int(getattr(dataset._variant_tensor, _DRAWN, 0))
 
 
-def stands_for(made: Any, dataset: Any) -> None:
+def register_replacement(made: Any, dataset: Any) -> None:
     """`made`, of the same seeds, takes the place of `dataset`, a shuffle: one sequence of both."""
     origin = getattr(dataset._variant_tensor, _ORIGIN, dataset._variant_tensor)
     setattr(made._variant_tensor, _ORIGIN, origin)

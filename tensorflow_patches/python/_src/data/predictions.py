@@ -127,7 +127,7 @@ def wrap(predict: Any) -> Any:
     return whole
 
 
-def say_own(what: str) -> None:
+def note_own_data(what: str) -> None:
     """Once, on rank 0; all ranks see at the same time that their data differ."""
     log.once(
         f"predict, {what}: the ranks were given different data, so each rank predicts its own, "
@@ -159,7 +159,7 @@ def _gather(call: Prediction, outputs: Any) -> Any:
     label = f"predict {call.number}"
     told = control_plane.headers(label, [int(sizes.sum()), kinds, call.elements])
     if any(theirs[2] != told[0][2] for theirs in told):
-        say_own("the data")
+        note_own_data("the data")
         return None
     if any(theirs[:2] != told[0][:2] for theirs in told) or None in kinds:
         log.once(

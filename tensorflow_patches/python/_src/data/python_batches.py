@@ -269,7 +269,7 @@ class Batches:
                 lambda end, part: next_part(turn, end),
                 (zero, (zero, zero)),
             )
-            return failures.unless(what > _BATCH, turn, start)
+            return failures.passed_or_raise(what > _BATCH, turn, start)
 
         def batches(turn: Any) -> Any:
             places = tf.data.Dataset.range(group.size)

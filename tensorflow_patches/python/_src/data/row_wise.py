@@ -34,7 +34,7 @@ def function(dataset: Any) -> Any:
 
 def has_one_length(dataset: Any) -> bool:
     """Whether all tensors of a batch surely have as many rows."""
-    return batch_shard.of_one_length(dataset.element_spec) or transformations.comes_of_batch(
+    return batch_shard.of_one_length(dataset.element_spec) or transformations.elements_are_batches(
         dataset
     )
 

@@ -153,7 +153,7 @@ def _selected_zip(dataset: Any, found: Found) -> Any:
         return None
     for place, source in enumerate(dataset._inputs()):
         if parts[place] is None:
-            if not transformations.comes_of_batch(source):
+            if not transformations.elements_are_batches(source):
                 return None
             parts[place] = _own_rows(source)
     found.shared.append(dataset)

@@ -303,7 +303,7 @@ def named(dataset: Any, label: str, dtype: Any = np.uint8) -> Any:
 
 def gather(vector: Any, name: Any) -> Any:
     """Every rank's vector, one after another; raises what another rank tells in place of it."""
-    return failures.unless_told(graph_collectives.gather_data(vector, name))
+    return failures.raise_if_failed(graph_collectives.gather_data(vector, name))
 
 
 def fill_epochs(dataset: Any, num_batches: int, steps: int) -> Any:

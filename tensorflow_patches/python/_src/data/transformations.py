@@ -96,7 +96,7 @@ def is_batch(dataset: Any) -> bool:
     return _is(dataset, _BATCH) or (_is(dataset, _PADDED_BATCH) and _pads_to_one_shape(dataset))
 
 
-def comes_of_batch(dataset: Any) -> bool:
+def elements_are_batches(dataset: Any) -> bool:
     """Whether its elements are those of a batch(), as they are."""
     from tensorflow.python.data.ops import dataset_ops
 
@@ -186,7 +186,7 @@ def again(dataset: Any, source: Any) -> Any:
 def cached_again(dataset: Any, source: Any) -> Any:
     """`source` in a cache that stands for `dataset`, one in memory: see iterations.py."""
     made = type(dataset)(source, "", name=dataset._name)
-    iterations.stands_for(made, dataset)
+    iterations.register_replacement(made, dataset)
     return made
 
 
@@ -207,7 +207,7 @@ def _shuffled_again(dataset: Any, source: Any) -> Any:
         **new._common_args,
     )
     dataset_ops.UnaryUnchangedStructureDataset.__init__(new, source, variant)
-    iterations.stands_for(new, dataset)
+    iterations.register_replacement(new, dataset)
     return new
 
 

@@ -104,7 +104,7 @@ def string_split(node: Node) -> Dependence:
 
 
 def padded_words(node: Node) -> Dependence:
-    """RaggedTensorToTensor, of what `string_split` has split: rows, if a constant says how long they are.
+    """RaggedTensorToTensor, after `string_split`: rows, if a constant gives their length.
 
     Else they are as long as the batch's longest.
     """

@@ -106,7 +106,7 @@ def _take_shard(iterator: Any) -> None:
     )
     if made is not None and made.shared:
         adapter.enqueuer = None  # its workers would make all batches
-    iterator._distributed_dataset = dataset_shard.as_it_is(feed.dataset)
+    iterator._distributed_dataset = dataset_shard.without_sharding(feed.dataset)
     if feed.num_batches != num_batches:
         iterator.data_adapter = _Adapter(adapter, feed.num_batches)
         iterator._num_batches = feed.num_batches

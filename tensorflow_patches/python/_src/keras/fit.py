@@ -164,7 +164,7 @@ def batch_ends(callbacks: Any) -> None:
 
 
 def _agree_on_stop(label: str, model: Any) -> None:
-    if control_plane.anywhere(f"{label}: stop?", bool(model.stop_training)):
+    if control_plane.any_rank(f"{label}: stop?", bool(model.stop_training)):
         model.stop_training = True
 
 

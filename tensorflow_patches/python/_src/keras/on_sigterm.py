@@ -76,7 +76,7 @@ def meet(callbacks: Any) -> None:
     if not _is_ours(callbacks):
         return
     name = callbacks.__dict__["_tf_mpi_fit"].name
-    if not control_plane.anywhere(f"{name}: SIGTERM?", _told):
+    if not control_plane.any_rank(f"{name}: SIGTERM?", _told):
         return
     model = callbacks.model
     fit.synchronize_states(model, f"{name}: SIGTERM")

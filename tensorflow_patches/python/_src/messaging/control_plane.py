@@ -70,7 +70,7 @@ def of_script(label: str, header: Any) -> list[Any]:
     return [theirs for theirs, _ in gather(label, header, of_script=True)]
 
 
-def anywhere(label: str, flag: bool) -> bool:
+def any_rank(label: str, flag: bool) -> bool:
     """Whether `flag` is true on some rank."""
     value = np.array([flag], np.int32)
     return bool(collectives.run("allreduce", value, label, op="max")[0])

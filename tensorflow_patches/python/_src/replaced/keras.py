@@ -74,11 +74,11 @@ KERAS = (
     )),
     Row("keras.src.layers.preprocessing.{normalization:Normalization,discretization:Discretization,"
         "index_lookup:IndexLookup,text_vectorization:TextVectorization,feature_space:FeatureSpace}"
-        ".adapt", How.WRAP, dataset_shard.looking_at_all,
+        ".adapt", How.WRAP, dataset_shard.reads_all_data,
         "a layer adapts to all data", _RATE, LOOPS),
     # Not where it is defined: that is being imported when Keras imports TensorFlow.
     Row("{keras.utils,keras._tf_keras.keras.utils,tf_keras.src.utils.dataset_utils}:split_dataset",
-        How.WRAP, dataset_shard.looking_at_all, "all data are split", _RATE, LOOPS),
+        How.WRAP, dataset_shard.reads_all_data, "all data are split", _RATE, LOOPS),
     Row(f"{_TRAINER}.make_predict_function", How.WRAP, data.built_before_predict,
         "variables are made before a step on a part", _CALLS),
     Row(f"{{{_TRAINER},tf_keras.src.engine.training:Model}}.{{train_step,test_step,predict_step}}",

@@ -40,12 +40,12 @@ TF_KERAS = (
     Row("tf_keras.src.{engine.base_preprocessing_layer:PreprocessingLayer,"
         "layers.preprocessing.preprocessing_stage:PreprocessingStage,"
         "layers.preprocessing.preprocessing_stage:FunctionalPreprocessingStage,"
-        "utils.feature_space:FeatureSpace}.adapt", How.WRAP, dataset_shard.looking_at_all,
+        "utils.feature_space:FeatureSpace}.adapt", How.WRAP, dataset_shard.reads_all_data,
         "a layer adapts to all data", _RATE, LOOPS),
     Row("tf_keras.src.engine.data_adapter:single_batch_iterator", How.WRAP,
-        dataset_shard.looking_at_all, "a batch is what the script gave", _RATE, LOOPS),
+        dataset_shard.reads_all_data, "a batch is what the script gave", _RATE, LOOPS),
     Row("tf_keras.src.engine.training_utils_v1:get_iterator", How.WRAP,
-        dataset_shard.looking_at_all, "its loops share no work", _SESSIONS, LOOPS),
+        dataset_shard.reads_all_data, "its loops share no work", _SESSIONS, LOOPS),
     *(Row(f"{module}:Model.fit", How.BEFORE,
           functools.partial(training.tell_of_all_data, module),
           "rank 0 says that no work is shared", _SESSIONS)

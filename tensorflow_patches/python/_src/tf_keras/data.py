@@ -104,7 +104,7 @@ def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
             made=getattr(adapter, "_tf_mpi_made", None),
         )
     )
-    handler._dataset = dataset_shard.as_it_is(feed.dataset)
+    handler._dataset = dataset_shard.without_sharding(feed.dataset)
     calls.note_data(feed.dataset.element_spec)
     if feed.in_turn and steps_per_epoch not in (None, -1):
         handler._tf_mpi_steps = math.ceil(steps_per_epoch / group.size)

@@ -107,7 +107,7 @@ def _sync_handles(label: str, handles: Iterable[Any], trained: Iterable[Any] = (
         ordered = sorted(handles, key=states.creation)
         roles = {id(handle): "trained" for handle in trained}
         found = [states.of_handle(handle, roles.get(id(handle), "other")) for handle in ordered]
-        late = sum(state is None and states.lacks_value(handle)
+        late = sum(state is None and states.is_uninitialized(handle)
                    for handle, state in zip(ordered, found))  # fmt: skip
         known = [state for state in found if state is not None]
         complete = states.synchronize(label, known, late)

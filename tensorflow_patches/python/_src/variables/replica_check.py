@@ -57,7 +57,7 @@ class Replicas:
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
 
-def catch_up() -> None:
+def mark_synchronized() -> None:
     """The script has made variables alike, by tf.mpi.broadcast_variables."""
     global _caught_up
     c_api.load().tfmpi_caught_up()

@@ -100,7 +100,7 @@ def _dtype(handle: Any) -> Any:
     return None if dtype in (dtypes.string, dtypes.variant, dtypes.resource) else dtype
 
 
-def lacks_value(handle: Any) -> bool:
+def is_uninitialized(handle: Any) -> bool:
     """Whether it is a variable whose initializer has not run yet."""
     from tensorflow.python.ops import gen_resource_variable_ops as raw
 
@@ -112,7 +112,7 @@ def of_handle(handle: Any, role: str) -> State | None:
     from tensorflow.python.ops import gen_resource_variable_ops as raw
 
     dtype = _dtype(handle)
-    if dtype is None or lacks_value(handle):
+    if dtype is None or is_uninitialized(handle):
         return None
     container, name = naming.handle_name(handle)
     debug_name = name.rpartition("/")[0]
