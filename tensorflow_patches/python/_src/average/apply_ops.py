@@ -37,11 +37,11 @@ def apply_op_created(graph: Any, op: Any) -> None:
     name, sparse = hooks.apply_ops[op.type]
     inputs = dict(zip((argument.name for argument in op.op_def.input_arg), op.inputs, strict=True))
     # Where all ranks compute the same, so are the indices.
-    with_indices = sparse and not scope.is_computed_alike()
+    with_indices = sparse and not scope.is_replicated_step()
     gradient = [inputs[name], inputs["indices"]] if with_indices else [inputs[name]]
     if not scope.is_inside_already_averaged():
         # The kernel counts all ranks alike; in a step where they do not, the average is Python's.
-        take = taken.reach if scope.current_weight() is None else taken.average_at_its_source
+        take = taken.resolve if scope.current_weight() is None else taken.average_at_its_source
         take(inputs[name])
         if not all(map(lineage.is_averaged, gradient)):
             return

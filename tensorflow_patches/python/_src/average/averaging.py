@@ -289,7 +289,7 @@ def _of_unknown_length(slices: Any) -> list[Any]:
     """
     from tensorflow.python.framework import dtypes
 
-    zero = carrier.hidden_zero(dtypes.int32)  # the slices copy nothing
+    zero = carrier.opaque_zero(dtypes.int32)  # the slices copy nothing
     return [slices.values[zero:], slices.indices[zero:]]
 
 
@@ -306,7 +306,7 @@ def average_all(
 
     names = _numbered_names(names)
     weight = scope.gradient_weight()
-    if scope.is_computed_alike():
+    if scope.is_replicated_step():
         return of_values(gradients, lambda values: average(values, names, label, weight))
     if gradients and not scope.is_alone() and compiled.is_compiled():
         return compiled.average_in_one_call(gradients, names, label, weight, every_row)

@@ -98,7 +98,7 @@ def count_in_graph(graph: Any, label: str) -> int:
     return int(graph._tf_mpi_averages[label])
 
 
-def hidden_zero(dtype: Any) -> Any:
+def opaque_zero(dtype: Any) -> Any:
     """0, as a tensor of which nobody can know that: to TensorFlow its op has a state."""
     from tensorflow.python.ops import gen_array_ops
 
@@ -122,4 +122,4 @@ def _is_constant(tensor: Any) -> bool:
 
 
 def not_constant(tensor: Any) -> Any:
-    return tensor + hidden_zero(tensor.dtype) if _is_constant(tensor) else tensor
+    return tensor + opaque_zero(tensor.dtype) if _is_constant(tensor) else tensor

@@ -32,10 +32,10 @@ def is_averaged(gradient: Any) -> bool:
         return bool(getattr(gradient, "_tf_mpi_averaged", False))
     if not hasattr(gradient, "op") or not _holds_average(gradient.graph):
         return False
-    return is_alike(gradient) and _leads_to_average(gradient)
+    return is_same_on_ranks(gradient) and _leads_to_average(gradient)
 
 
-def is_alike(tensor: Any) -> bool:
+def is_same_on_ranks(tensor: Any) -> bool:
     """Whether `tensor`, of a graph, is made of averages, constants and variables alone."""
     graph = tensor.graph
     if not hasattr(graph, "_tf_mpi_same_on_all_ranks"):

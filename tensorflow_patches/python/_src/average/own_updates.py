@@ -19,7 +19,7 @@ trained: set[str] = set()  # keys of variables of which gradients were taken
 
 _comparisons = itertools.count(1)
 _eager_steps = 0
-_accounted_for = False  # updates without an average: compared, or seen to by Keras's fit
+_updates_checked = False  # updates without an average: compared, or seen to by Keras's fit
 
 
 def key(variable: Any) -> str:
@@ -39,7 +39,7 @@ def assigned(graph: Any, op: Any, numbers: list[Any]) -> None:
     handle = naming.external(graph, op.inputs[0])
     if handle is None or _handle_key(handle) not in trained:
         return
-    if all(map(lineage.is_alike, numbers)):
+    if all(map(lineage.is_same_on_ranks, numbers)):
         return
     naming.graph_trains(graph, [handle])  # so that it starts as rank 0's
     while graph is not None and hasattr(graph, "outer_graph"):
@@ -72,7 +72,7 @@ def compare(handles: list[Any]) -> None:
     found = differing(handles)
     if found is not None:
         raise RuntimeError(_message(*found))
-    account_for()
+    mark_checked()
 
 
 def differing(handles: list[Any]) -> tuple[str, int] | None:
@@ -113,10 +113,10 @@ def _message(name: str, rank: int) -> str:
     )
 
 
-def account_for() -> None:
+def mark_checked() -> None:
     """Updates that nothing averages have been looked at, or will be."""
-    global _accounted_for
-    _accounted_for = True
+    global _updates_checked
+    _updates_checked = True
 
 
 def warn_if_nothing_was_averaged() -> None:
@@ -125,7 +125,7 @@ def warn_if_nothing_was_averaged() -> None:
     One that calls collectives of its own knows what it does. Keras's fit checks by itself, and
     evaluate that the ranks hold one model.
     """
-    if group.rank != 0 or group.size == 1 or collectives.called_by_script or _accounted_for:
+    if group.rank != 0 or group.size == 1 or collectives.called_by_script or _updates_checked:
         return
     if c_api.stats()["gradients"] == 0:
         log.say(

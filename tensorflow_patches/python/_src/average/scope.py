@@ -70,7 +70,7 @@ def on_part() -> contextlib.AbstractContextManager[None]:
     return threads.inside(_local, step=_Step.OWN)
 
 
-def computed_alike() -> contextlib.AbstractContextManager[None]:
+def replicated_step() -> contextlib.AbstractContextManager[None]:
     """Around a Keras step that every rank computes on the same data, and so with the same result.
 
     Its gradients are averaged all the same: ranks differ in rounding, and would drift apart. Those
@@ -98,14 +98,14 @@ def is_on_part() -> bool:
     return getattr(_local, "step", None) is _Step.OWN
 
 
-def is_computed_alike() -> bool:
-    """Whether this thread is inside `computed_alike()`."""
+def is_replicated_step() -> bool:
+    """Whether this thread is inside `replicated_step()`."""
     return getattr(_local, "step", None) is _Step.ALIKE
 
 
 def has_own_samples() -> bool:
     """Whether what this thread computes is of samples that no other rank has."""
-    return is_on_part() or (_shared_out and not is_computed_alike())
+    return is_on_part() or (_shared_out and not is_replicated_step())
 
 
 def averaging_follows() -> contextlib.AbstractContextManager[None]:

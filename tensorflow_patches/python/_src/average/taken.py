@@ -139,7 +139,7 @@ def _in_graph(gradients: list[Any], variables: list[Any]) -> list[Any]:
     own_updates.trained.update(map(own_updates.key, variables))
     weight = scope.gradient_weight()
     weight = ops.convert_to_tensor(1.0 if weight is None else weight, dtype=dtypes.float32)
-    if scope.is_computed_alike():
+    if scope.is_replicated_step():
         return averaging.of_values(gradients, lambda values: _pass_all(values, variables, weight))
     found = list(gradients)
     dense = []
@@ -198,7 +198,7 @@ def _pass(inputs: list[Any], variables: list[Any], weight: Any, slices: Any = No
     return list(outputs[:-1])
 
 
-def reach(gradient: Any) -> tuple[Any, bool]:
+def resolve(gradient: Any) -> tuple[Any, bool]:
     """For an optimizer: what it updates by, and whether that is an average already.
 
     `gradient` is a tensor, or tf.IndexedSlices. One that was taken, and handed on as it is, is what
@@ -210,7 +210,7 @@ def reach(gradient: Any) -> tuple[Any, bool]:
     taken = _taken_by(tensor.op)
     if taken is None:
         direct = tensor.op.type == "Placeholder"
-        _average_what_it_is_made_of(tensor, _HANDED_ON if direct else _ASSIGNED)
+        _average_sources(tensor, _HANDED_ON if direct else _ASSIGNED)
         return gradient, lineage.is_averaged(gradient)
     if taken.of_shares:
         _become_average(taken)  # an optimizer would average it as a part's
@@ -224,7 +224,7 @@ def reach(gradient: Any) -> tuple[Any, bool]:
 
 def average_at_its_source(tensor: Any) -> None:
     """In a graph: the gradients that `tensor` is, or is made of, become averages."""
-    _average_what_it_is_made_of(tensor, _ASSIGNED)
+    _average_sources(tensor, _ASSIGNED)
 
 
 def _are_alike_rows(gradient: Any) -> bool:
@@ -236,7 +236,7 @@ def _are_alike_rows(gradient: Any) -> bool:
 
     if not _averages_seen or not hasattr(gradient, "indices") or not context.executing_eagerly():
         return False
-    if scope.is_computed_alike():
+    if scope.is_replicated_step():
         return False  # averaged where they stand, they may be so once more
     parts = [np.asarray(part) for part in (gradient.values, gradient.indices)]
     digests = [control_plane.digest(part) for part in parts]
@@ -255,7 +255,7 @@ def assigned(graph: Any, op: Any) -> None:
         return
     numbers = [t for t in op.inputs[1:] if t.dtype.is_floating or t.dtype.is_complex]
     for tensor in numbers:
-        _average_what_it_is_made_of(tensor, _ASSIGNED)
+        _average_sources(tensor, _ASSIGNED)
     own_updates.assigned(graph, op, numbers)
 
 
@@ -269,12 +269,12 @@ def function_entered(inner: Any, arguments: Any, eagerly: bool) -> None:
     for inside, tensor in zip(inner.inputs, arguments):
         use = wanted.get(id(inside))
         if use == _ASSIGNED:
-            _average_what_it_is_made_of(tensor, use)
+            _average_sources(tensor, use)
         elif use == _HANDED_ON and hasattr(tensor, "op"):
-            reach(tensor)
+            resolve(tensor)
 
 
-def _average_what_it_is_made_of(tensor: Any, use: str) -> None:
+def _average_sources(tensor: Any, use: str) -> None:
     """Of all gradients that were taken on the way back from `tensor`, the last ones.
 
     `use`: what becomes of an argument of a function that the way ends at, for its callers.

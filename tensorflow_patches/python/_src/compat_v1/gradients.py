@@ -75,7 +75,7 @@ def _average(optimizer: Any, gradients: Any, variables: Any, every_row: bool) ->
         if not isinstance(gradient, (tensor.Tensor, indexed_slices.IndexedSlices)):
             continue
         if gradient.dtype.is_floating or gradient.dtype.is_complex:
-            gradients[index], averaged = taken.reach(gradient)
+            gradients[index], averaged = taken.resolve(gradient)
             if not averaged:
                 numbers.append((index, averaging.of_table(gradients[index], variables[index])))
     names = [_name(graph, variables[index]) for index, _ in numbers]
@@ -99,7 +99,7 @@ def average_applied(optimizer: Any, pending: Any) -> Any:
     new = [
         index
         for index, (gradient, _, _) in enumerate(pending)
-        if gradient is not None and not taken.reach(gradient)[1]
+        if gradient is not None and not taken.resolve(gradient)[1]
     ]
     # The script may list them in an order of this rank's own.
     graph = None if context.executing_eagerly() else ops.get_default_graph()

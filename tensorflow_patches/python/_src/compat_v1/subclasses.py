@@ -31,7 +31,7 @@ def guard_subclass(optimizer: Any) -> None:
         if _applied() == before and not all(
             gradient is None or lineage.is_averaged(gradient) for gradient, _ in pairs
         ):
-            if _left_alike([variable for _, variable in pairs]):
+            if _are_identical([variable for _, variable in pairs]):
                 return result
             raise NotImplementedError(_no_apply_op(self))
         return result
@@ -39,7 +39,7 @@ def guard_subclass(optimizer: Any) -> None:
     rows.put(optimizer, "apply_gradients", apply_gradients)
 
 
-def _left_alike(variables: list[Any]) -> bool:
+def _are_identical(variables: list[Any]) -> bool:
     from tensorflow.python.eager import context
 
     if not context.executing_eagerly():

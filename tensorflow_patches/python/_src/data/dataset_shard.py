@@ -108,8 +108,8 @@ def splits_loops() -> bool:
 def iterated(dataset: Any) -> Any:
     """See hooks.dataset_iterated. With TF_MPI_SHARD=dataset it is this rank's part.
 
-    Not where Keras has made its part (without_sharding), or looks at all data on purpose (reads_all_data).
-    Not what is a part already.
+    Not where Keras has made its part (without_sharding), or a function is meant to read all data
+    (reads_all_data), and not a dataset that is a part already.
     """
     if group.size == 1:
         return _counted(dataset, dataset)

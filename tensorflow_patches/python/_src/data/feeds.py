@@ -290,7 +290,7 @@ def prediction_on_shard(model: Any, step: Callable[[Any], Any]) -> Callable[[Any
 
     def run(data: Any) -> Any:
         if not batch_shard.is_shard(data):
-            with scope.computed_alike():
+            with scope.replicated_step():
                 return step(data)
         with batch.step_on(data, plan.current(model, "predict_step")):
             return step(data.data)

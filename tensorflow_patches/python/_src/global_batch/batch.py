@@ -290,7 +290,7 @@ def step_on_whole() -> Iterator[None]:
     before = current()
     _local.part = None
     try:
-        with scope.computed_alike(), scope.weighted(None):
+        with scope.replicated_step(), scope.weighted(None):
             yield
     finally:
         _local.part = before

@@ -56,7 +56,7 @@ def fit_begins(callbacks: Any) -> None:
     """After every callback's on_train_begin, so after BackupAndRestore."""
     if calls.innermost() is None:
         return  # the script drives its callbacks itself
-    own_updates.account_for()
+    own_updates.mark_checked()
     fit = _Fit()
     callbacks.__dict__["_tf_mpi_fit"] = fit
     model = callbacks.model
@@ -227,7 +227,7 @@ def prediction_begins(callbacks: Any) -> None:
 
 
 def _use_begins(label: str, model: Any, flags: Any = None) -> list[Any]:
-    own_updates.account_for()
+    own_updates.mark_checked()
     call = calls.innermost()
     assert call is not None
     call.label, call.unbuilt = label, not model.built

@@ -95,7 +95,7 @@ def _has_own_loop() -> bool:
     """Whether this thread runs what the script has written, and not a step of Keras's fit."""
     if calls.innermost() is not None or batch.current() is not None:
         return False
-    return not scope.is_on_part() and not scope.is_computed_alike()
+    return not scope.is_on_part() and not scope.is_replicated_step()
 
 
 def updated(original: Any) -> Any:

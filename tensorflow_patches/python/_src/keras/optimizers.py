@@ -212,7 +212,7 @@ def _averages(
     for i in present:
         if not isinstance(grads[i], indexed_slices.IndexedSlices):
             averaged[i] = ops.convert_to_tensor(grads[i])
-        averaged[i], done[i] = taken.reach(averaged[i])
+        averaged[i], done[i] = taken.resolve(averaged[i])
         if not done[i]:
             averaged[i] = averaging.of_table(averaged[i], variables[i])
     label = _label(optimizer, names, [averaged[i] for i in present])

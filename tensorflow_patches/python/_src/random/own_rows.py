@@ -160,7 +160,7 @@ def _is_shared_out(in_step: bool = True) -> bool:
     part = batch.current()
     if part is not None:
         return not part.is_whole and not part.is_left()
-    if not scope.is_shared_out() or scope.is_computed_alike():
+    if not scope.is_shared_out() or scope.is_replicated_step():
         return False
     return not in_step or _in_own_step()
 
