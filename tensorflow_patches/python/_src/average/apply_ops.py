@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from tensorflow.mpi._src.average import lineage, scope, taken
+from tensorflow.mpi._src.average import lineage, scope, script_gradients
 from tensorflow.mpi._src.runtime import group, hooks
 from tensorflow.mpi._src.variables import naming
 
@@ -41,7 +41,11 @@ def apply_op_created(graph: Any, op: Any) -> None:
     gradient = [inputs[name], inputs["indices"]] if with_indices else [inputs[name]]
     if not scope.is_inside_already_averaged():
         # The kernel counts all ranks alike; in a step where they do not, the average is Python's.
-        take = taken.resolve if scope.current_weight() is None else taken.average_at_its_source
+        take = (
+            script_gradients.resolve
+            if scope.current_weight() is None
+            else script_gradients.average_at_its_source
+        )
         take(inputs[name])
         if not all(map(lineage.is_averaged, gradient)):
             return

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from tensorflow.mpi._src.average import scope, taken
+from tensorflow.mpi._src.average import scope, script_gradients
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.runtime import group
 
@@ -75,7 +75,7 @@ def _are_shares(target: Any, sources: Any) -> bool:
         and scope.has_own_samples()
         and not scope.is_inside_already_averaged()
         and any(hasattr(one, _SCALED) for one in tf.nest.flatten(target))
-        and all(taken.variable_of(one) is not None for one in tf.nest.flatten(sources))
+        and all(script_gradients.variable_of(one) is not None for one in tf.nest.flatten(sources))
     )
 
 

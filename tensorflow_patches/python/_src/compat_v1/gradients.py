@@ -13,7 +13,7 @@ import re
 import threading
 from typing import Any
 
-from tensorflow.mpi._src.average import averaging, scope, taken
+from tensorflow.mpi._src.average import averaging, scope, script_gradients
 from tensorflow.mpi._src.runtime import group, threads
 from tensorflow.mpi._src.variables import naming
 
@@ -75,7 +75,7 @@ def _average(optimizer: Any, gradients: Any, variables: Any, every_row: bool) ->
         if not isinstance(gradient, (tensor.Tensor, indexed_slices.IndexedSlices)):
             continue
         if gradient.dtype.is_floating or gradient.dtype.is_complex:
-            gradients[index], averaged = taken.resolve(gradient)
+            gradients[index], averaged = script_gradients.resolve(gradient)
             if not averaged:
                 numbers.append((index, averaging.of_table(gradients[index], variables[index])))
     names = [_name(graph, variables[index]) for index, _ in numbers]
@@ -84,7 +84,7 @@ def _average(optimizer: Any, gradients: Any, variables: Any, every_row: bool) ->
     )
     for (index, _), result in zip(numbers, averages, strict=True):
         if graph is None:
-            taken.note_average(result)
+            script_gradients.note_average(result)
         gradients[index] = result
     return gradients
 
@@ -99,7 +99,7 @@ def average_applied(optimizer: Any, pending: Any) -> Any:
     new = [
         index
         for index, (gradient, _, _) in enumerate(pending)
-        if gradient is not None and not taken.resolve(gradient)[1]
+        if gradient is not None and not script_gradients.resolve(gradient)[1]
     ]
     # The script may list them in an order of this rank's own.
     graph = None if context.executing_eagerly() else ops.get_default_graph()

@@ -92,7 +92,7 @@ def before_run(session: Any, fetches: Any) -> None:
     """See hooks.session_run. At the first run that trains, rank 0's values are every rank's."""
     if getattr(busy, "on", False):
         return
-    session.graph._tf_mpi_ran = session.graph.version  # see average/taken.py
+    session.graph._tf_mpi_ran = session.graph.version  # see average/script_gradients.py
     known: _Session | None = getattr(session, "_tf_mpi_state", None)
     if known is None:
         known = session._tf_mpi_state = _Session()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tensorflow.mpi._src.average import averaging, taken
+from tensorflow.mpi._src.average import averaging, script_gradients
 from tensorflow.mpi._src.ddl import api
 from tensorflow.mpi._src.messaging import graph_collectives
 from tensorflow.mpi._src.runtime import group
@@ -114,7 +114,7 @@ def grads_reduce(
     reduced = _reduced([pairs[i][0] for i in there], "avg" if average else "sum")
     for i, gradient in zip(there, reduced, strict=True):
         if tf.executing_eagerly():
-            taken.note_average(gradient)
+            script_gradients.note_average(gradient)
         pairs[i] = (gradient, pairs[i][1])
     return pairs
 

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from tensorflow.mpi._src.average import averaging, scope, taken
+from tensorflow.mpi._src.average import averaging, scope, script_gradients
 from tensorflow.mpi._src.global_batch import gradients
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import adapters
@@ -212,7 +212,7 @@ def _averages(
     for i in present:
         if not isinstance(grads[i], indexed_slices.IndexedSlices):
             averaged[i] = ops.convert_to_tensor(grads[i])
-        averaged[i], done[i] = taken.resolve(averaged[i])
+        averaged[i], done[i] = script_gradients.resolve(averaged[i])
         if not done[i]:
             averaged[i] = averaging.of_table(averaged[i], variables[i])
     label = _label(optimizer, names, [averaged[i] for i in present])

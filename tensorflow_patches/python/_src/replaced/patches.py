@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tensorflow.mpi._src.average import apply_ops, taken
+from tensorflow.mpi._src.average import apply_ops, script_gradients
 from tensorflow.mpi._src.compat_v1 import gradients, sessions, subclasses
 from tensorflow.mpi._src.data import dataset_shard, seeds
 from tensorflow.mpi._src.files import saves, tensorflow_files
@@ -33,9 +33,9 @@ PATCHES = (
     _call("optimizer_ready", initial_broadcast.before_optimizer, _SESSIONS),
     _call("checkpoint_restored", initial_broadcast.checkpoint_restored, _START),
     _call("apply_op_created", apply_ops.apply_op_created, _SESSIONS),
-    _call("assign_op_created", taken.assigned, _TAKEN),
-    _call("gradients_taken", taken.taken, _TAKEN),
-    _call("function_entered", taken.function_entered, _TAKEN),
+    _call("assign_op_created", script_gradients.assigned, _TAKEN),
+    _call("gradients_taken", script_gradients.taken, _TAKEN),
+    _call("function_entered", script_gradients.function_entered, _TAKEN),
     _call("session_config", sessions.session_config, _SESSIONS),
     _call("session_run", sessions.before_run, _SESSIONS),
     _call("in_session", sessions.ScopeOfRun, _SESSIONS),
