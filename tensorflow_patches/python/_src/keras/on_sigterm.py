@@ -49,7 +49,7 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
 
 
 def _end() -> None:
-    watch.ends_knowingly()
+    watch.declare_exit()
     sys.stdout.flush()
     sys.stderr.flush()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -85,7 +85,7 @@ def meet(callbacks: Any) -> None:
         _end()
     sys.stdout.flush()
     sys.stderr.flush()
-    watch.ends_knowingly()
+    watch.declare_exit()
     os._exit(1)
 
 

@@ -275,7 +275,7 @@ def _leave(why: str) -> None:
     global _left
     if os.getpid() == _pid and not _left:
         _left = True
-        watch.ends_knowingly()
+        watch.declare_exit()
         with watch.failing(_LEFT_SECONDS, group.group_rank, group.group_size):
             c_api.load().tfmpi_leave(why.encode(), _LEAVE_SECONDS)
 
@@ -287,7 +287,7 @@ def _end() -> None:
     try:
         _leave_or_join()
     finally:
-        watch.ends_knowingly()
+        watch.declare_exit()
         for function in _after:
             function()
     if ends.thread_failed():

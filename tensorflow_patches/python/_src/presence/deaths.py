@@ -53,7 +53,7 @@ class Ranks:
             raise PermissionError(self._path)
         self._append(f"rank {told.rank} {os.getpid()}")
 
-    def all_have_come(self) -> None:
+    def all_arrived(self) -> None:
         """Or will not. From here on the file has no name, and the others are watched."""
         self._take_name()
         ranks = sorted((int(line[1]), int(line[2])) for line in self._lines() if line[0] == "rank")
@@ -69,7 +69,7 @@ class Ranks:
                 target=self._watch, args=[ends], name="tf_mpi_deaths", daemon=True
             ).start()
 
-    def ends_knowingly(self) -> None:
+    def declare_exit(self) -> None:
         """This rank has said why, or has come to its end; on any thread."""
         self._append(f"word {self._told.rank} {os.getpid()}")
         self._take_name()  # which it still has where a rank ends at its start

@@ -73,7 +73,7 @@ class Launcher:
             return os.sched_getaffinity(self._pid)
         return set()
 
-    def end_with_it(self) -> None:
+    def exit_with_launcher(self) -> None:
         """The launcher is gone: ends this process; on any thread."""
         self._ends.acquire()  # for good: another thread may have found out, too
         if self._speaks:
@@ -106,12 +106,12 @@ def ancestor(launcher: config.Launcher) -> int | None:
     None if it is not to be seen from here. Raises OSError.
     """
     pid = peers.stat(os.getpid()).parent
-    while _is_of(pid, launcher.rank):
+    while _is_child_of(pid, launcher.rank):
         pid = peers.stat(pid).parent
     return pid if pid > 1 else None
 
 
-def _is_of(pid: int, rank: int) -> bool:
+def _is_child_of(pid: int, rank: int) -> bool:
     """Whether it was started as this rank."""
     try:
         return pid > 1 and config.rank_of(peers.environment(pid)) == rank

@@ -77,7 +77,7 @@ def begin(what: str) -> None:
     _tell()
 
 
-def goes_on(what: str) -> None:
+def begin_activity(what: str) -> None:
     """What this thread is in is now to be called so, and has done no steps."""
     if _own.doing:
         _own.doing[-1] = what

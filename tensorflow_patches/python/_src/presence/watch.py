@@ -61,7 +61,7 @@ class _Wait:
         """The end of this process, from any thread."""
         if not speaks:
             time.sleep(_AFTER_SPEAKER_SECONDS)
-        ends_knowingly()
+        declare_exit()
         self.say(f"{why}; this rank ends")
         sys.stdout.flush()
         os._exit(_EXIT_CODE)
@@ -89,9 +89,9 @@ class _Watcher:
                 self.end_with_launcher()
 
     def end_with_launcher(self) -> None:
-        ends_knowingly()
+        declare_exit()
         if self.launcher is not None:
-            self.launcher.end_with_it()
+            self.launcher.exit_with_launcher()
 
     def set(self, look: Callable[[], None] | None) -> Callable[[], None] | None:
         """`look` is called every _LOOK_SECONDS from now on; returns what was before."""
@@ -105,10 +105,10 @@ _watcher: _Watcher | None = None
 _ranks: deaths.Ranks | None = None  # of this node, from the start on
 
 
-def ends_knowingly() -> None:
-    """The end of this rank is not one without a word; on any thread."""
+def declare_exit() -> None:
+    """This rank exits for a known reason, so others need not report its death; on any thread."""
     if _ranks is not None:
-        _ranks.ends_knowingly()
+        _ranks.declare_exit()
 
 
 @contextlib.contextmanager
@@ -242,7 +242,7 @@ def start(told: config.Launcher | None) -> Iterator[None]:
             yield
         finally:
             if _ranks is not None:
-                _ranks.all_have_come()
+                _ranks.all_arrived()
 
 
 # --- The end -------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ class _End(_Wait):
         if c_api.load().tfmpi_generation():
             known = {}
         missing = [rank for rank in range(self.size) if rank not in joined]
-        at_work = self._see_work(known, missing)
+        at_work = self._find_active(known, missing)
         if first:
             return
         speaks = not any(rank < self.rank and rank in joined for rank in known)
@@ -288,7 +288,7 @@ class _End(_Wait):
         if self.is_due(self._warning) and speaks:
             self.say(report + ("" if at_work else _then()))
 
-    def _see_work(self, known: dict[int, peers.Peer], missing: list[int]) -> set[int]:
+    def _find_active(self, known: dict[int, peers.Peer], missing: list[int]) -> set[int]:
         """Those that have worked since the last look."""
         now = time.monotonic()
         least = _IDLE_SHARE * (now - self._looked)
