@@ -152,7 +152,7 @@ def backing_up_whole_folder(function: Any) -> Any:
         own = os.path.abspath(os.fspath(self.backup_dir))
         theirs = names.of_rank_0(own)
         if theirs != own:
-            names.stand_for(own, theirs, kept="")
+            names.link_to_rank_0(own, theirs, kept="")
 
     return save
 

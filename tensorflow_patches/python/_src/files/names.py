@@ -76,7 +76,7 @@ def _is_below(path: str, prefix: str) -> bool:
     return path.startswith(prefix) and path[len(prefix) : len(prefix) + 1] in ("", os.sep, ".")
 
 
-def learn(own: str, theirs: str) -> None:
+def map_folders(own: str, theirs: str) -> None:
     """One save of all ranks was `own` here, and `theirs` on rank 0: so are their folders."""
     ours, others = own.split(os.sep), theirs.split(os.sep)
     found = {own: theirs}
@@ -95,7 +95,7 @@ def is_made_here(path: str) -> bool:
     return path in _made
 
 
-def keep(path: str) -> str:
+def keep_for_other_ranks(path: str) -> str:
     """On rank 0: where the save of `path` stays for the other ranks, if the script removes it.
 
     Empty where its name does not say that it differs by rank. Until all ranks have met again.
@@ -126,7 +126,7 @@ def keep(path: str) -> str:
         return ""
 
 
-def stand_for(own: str, theirs: str, kept: str) -> bool:
+def link_to_rank_0(own: str, theirs: str, kept: str) -> bool:
     """Rank 0's file or folder `theirs`, or files that begin so, are found under `own`, too.
 
     False: they are not to be seen from here, as on another node, or `own` cannot be made.

@@ -149,7 +149,7 @@ def passing(place: str) -> Iterator[None]:
         yield
     finally:
         if _thread.told:
-            waits.tell_left(place)
+            waits.post_unavailable(place)
         _thread.place, _thread.told = before
 
 
@@ -196,10 +196,10 @@ def _tell(failure: str, kind: str, key: str) -> None:
     if not shared():
         return  # a forked child, which writes its own files
     _thread.told = True
-    waits.tell(failure, kind if _thread.waits else waits.BY_ITS_CLOCK, key)
+    waits.post_save(failure, kind if _thread.waits else waits.BY_ITS_CLOCK, key)
 
 
 def at_end(why: str | None) -> None:
     """At exit, as a failure if `why` is given: what rank 0 has not saved by now it never will."""
     if shared() and group.rank == 0:
-        waits.tell_ended(why)
+        waits.post_end(why)

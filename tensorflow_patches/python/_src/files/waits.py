@@ -54,20 +54,20 @@ _by_path: dict[str, list[int]] = collections.defaultdict(list)  # places in _ran
 _met: set[int] = set()  # places of those that were this rank's, too; under _lock
 
 
-def tell(failure: str, kind: str, path: str) -> None:
+def post_save(failure: str, kind: str, path: str) -> None:
     """On rank 0: a save has ended, with `failure` (failures.describe) if that is not empty."""
-    kept = "" if failure else names.keep(path)
+    kept = "" if failure else names.keep_for_other_ranks(path)
     seen = kept or (path if not failure and _has_nodes() and _is_there(path) else "")
     pattern = names.pattern(path, short=True)
     _post("\n".join((_SAVES, failure, kind, path, pattern, kept, seen)))
 
 
-def tell_left(place: str) -> None:
+def post_unavailable(place: str) -> None:
     """On rank 0: nothing is saved at `place` any more."""
     _post(_LEFT + place)
 
 
-def tell_ended(why: str | None) -> None:
+def post_end(why: str | None) -> None:
     """On rank 0: nothing is saved any more. why: what of, if it has failed."""
     _post(f"{_ENDED}\n{why or ''}")
 
@@ -156,7 +156,7 @@ class _Wait:
         alike = [place for place, save in enumerate(_rank_0) if save.kind == self.kind]
         last = max(_met.intersection(alike), default=-1)
         open_ = [place for place in alike if place > last and not _own[_rank_0[place].path]]
-        likeness = {place: _likeness(self.path, _rank_0[place].path) for place in open_}
+        likeness = {place: _similarity(self.path, _rank_0[place].path) for place in open_}
         return min(open_, key=lambda place: (-likeness[place], place), default=None)
 
     def _is(self, place: int) -> None:
@@ -164,7 +164,7 @@ class _Wait:
         save = _rank_0[place]
         self.seen = save.seen
         if save.path != self.path:
-            names.learn(self.path, save.path)
+            names.map_folders(self.path, save.path)
         if save.failure:
             cause = errors.error_from_code(
                 errors.UNAVAILABLE,
@@ -174,13 +174,13 @@ class _Wait:
             raise failures.again(save.failure, cause)
         if save.path == self.path or _by_path.get(self.path):
             return
-        seen = names.stand_for(self.path, save.path, save.kept)
+        seen = names.link_to_rank_0(self.path, save.path, save.kept)
         _say(
             f"rank 0 has saved '{save.path}' where rank {group.rank} saves '{self.path}', which "
             + (_STANDS if seen else f"will not be there. {_WAY_OUT}")
         )
 
-    def tell(self, heard: int) -> None:
+    def report_wait(self, heard: int) -> None:
         """Rank 0 hears that this rank waits, with no gradients to give, though it has looked at
         `heard` posts. Raises if the ranks cannot go on."""
         error = c_api.error_buffer()
@@ -265,7 +265,7 @@ def _wait(one: _Wait) -> bool:
         if presence.follow() and group.rank == 0:
             return False
         if one.goes_on and presence.alone():
-            one.tell(heard)
+            one.report_wait(heard)
         waited = time.monotonic() - start
         if timeout and waited >= timeout:
             raise errors.error_from_code(errors.DEADLINE_EXCEEDED, one.waiting(waited))
@@ -290,7 +290,7 @@ def _read() -> None:
         _by_path[path].append(number)
 
 
-def _likeness(one: str, other: str) -> int:
+def _similarity(one: str, other: str) -> int:
     """3: the same name, in another folder; 2: but for numbers; 1: another name of one format."""
     name, other_name = os.path.basename(one), os.path.basename(other)
     if name == other_name:

@@ -53,12 +53,13 @@ def _ranks_here(launcher: config.Launcher) -> int:
 def _cores(processors: Iterable[int]) -> collections.Counter[str]:
     """By package, how many cores these are threads of."""
     found = {
-        (_told(number, "physical_package_id"), _told(number, "core_id")) for number in processors
+        (_topology_value(number, "physical_package_id"), _topology_value(number, "core_id"))
+        for number in processors
     }
     return collections.Counter(package for package, _ in found)
 
 
-def _told(processor: int, what: str) -> str:
+def _topology_value(processor: int, what: str) -> str:
     try:
         with open(
             f"/sys/devices/system/cpu/cpu{processor}/topology/{what}", encoding="ascii"

@@ -93,8 +93,8 @@ def other_scripts(error: BaseException) -> str | None:
     scripts = {rank: peer.script for rank, peer in peers.Node().peers().items()}
     if len(set(scripts.values())) < 2:
         return None
-    told = ", ".join(f"rank {rank} {script}" for rank, script in list(scripts.items())[:_NAMED])
-    return f"the ranks run different scripts: {told}. All ranks must run one"
+    listed = ", ".join(f"rank {rank} {script}" for rank, script in list(scripts.items())[:_NAMED])
+    return f"the ranks run different scripts: {listed}. All ranks must run one"
 
 
 _explanations: list[Callable[[BaseException], str | None]] = [other_scripts]

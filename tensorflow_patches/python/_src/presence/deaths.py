@@ -40,8 +40,8 @@ _CRASHED = "with PYTHONFAULTHANDLER=1 it prints where it was"
 class Ranks:
     """Those of this node, as the process `started_by` has started them. May raise OSError."""
 
-    def __init__(self, started_by: int, told: config.Launcher) -> None:
-        self._told = told
+    def __init__(self, started_by: int, placement: config.Launcher) -> None:
+        self._placement = placement
         self._goes_on = config.get("TF_MPI_FAULT") == "shrink"
         began = peers.stat(started_by).began
         job = zlib.crc32(config.job().encode())  # a daemon may serve several
@@ -51,14 +51,14 @@ class Ranks:
         if os.fstat(self._file).st_uid != os.getuid():
             os.close(self._file)
             raise PermissionError(self._path)
-        self._append(f"rank {told.rank} {os.getpid()}")
+        self._append(f"rank {placement.rank} {os.getpid()}")
 
     def all_arrived(self) -> None:
         """Or will not. From here on the file has no name, and the others are watched."""
         self._take_name()
         ranks = sorted((int(line[1]), int(line[2])) for line in self._lines() if line[0] == "rank")
-        after = [one for one in ranks if one[0] > self._told.rank]
-        before = [one for one in ranks if one[0] < self._told.rank]
+        after = [one for one in ranks if one[0] > self._placement.rank]
+        before = [one for one in ranks if one[0] < self._placement.rank]
         watched = (after + before)[:_WATCHED]
         ends: dict[int, tuple[int, int]] = {}
         for rank, pid in watched:
@@ -71,7 +71,7 @@ class Ranks:
 
     def declare_exit(self) -> None:
         """This rank has said why, or has come to its end; on any thread."""
-        self._append(f"word {self._told.rank} {os.getpid()}")
+        self._append(f"word {self._placement.rank} {os.getpid()}")
         self._take_name()  # which it still has where a rank ends at its start
 
     def _take_name(self) -> None:
@@ -101,7 +101,7 @@ class Ranks:
         if deaths[0][1:] != [str(rank), str(pid), str(os.getpid())]:
             return  # another says so; or the launcher has ended this one for another's death
         text = (
-            f"tensorflow.mpi rank {self._told.rank}/{self._told.size}: rank {rank} (process {pid} "
+            f"tensorflow.mpi rank {self._placement.rank}/{self._placement.size}: rank {rank} (process {pid} "
             f"on {os.uname().nodename}) {_how(status)}\n"
         )
         with contextlib.suppress(OSError):
@@ -133,11 +133,11 @@ def _status(end: int, pid: int) -> int | None:
     return None
 
 
-def of_this_node(told: config.Launcher) -> Ranks | None:
+def of_this_node(placement: config.Launcher) -> Ranks | None:
     """None if they cannot be known."""
     try:
-        pid = launcher.ancestor(told)
-        return None if pid is None else Ranks(pid, told)
+        pid = launcher.ancestor(placement)
+        return None if pid is None else Ranks(pid, placement)
     except OSError:
         return None
 

@@ -63,12 +63,12 @@ def _lines(text: str) -> list[str]:
 
 def _place(error: BaseException, text: str) -> list[str]:
     """Where the script's own code was; the innermost place, of a graph the op's own."""
-    told = [(path, int(line), name) for path, line, name in _PLACE.findall(text)]
+    quoted = [(path, int(line), name) for path, line, name in _PLACE.findall(text)]
     ran = [
         (frame.filename, frame.lineno or 0, frame.name)
         for frame in traceback.extract_tb(error.__traceback__)
     ]
-    for places in (told, ran):
+    for places in (quoted, ran):
         own = [place for place in places if not _is_of_a_package(place[0])]
         if own:
             return [_text(own[-1])]

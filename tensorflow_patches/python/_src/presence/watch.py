@@ -140,11 +140,11 @@ _OFF_ELSEWHERE = (
 class _Start(_Wait):
     """From the loading of MPI to the engine."""
 
-    def __init__(self, told: config.Launcher) -> None:
-        super().__init__(told.rank, told.size)
-        self._local_size = told.local_size
+    def __init__(self, placement: config.Launcher) -> None:
+        super().__init__(placement.rank, placement.size)
+        self._local_size = placement.local_size
         self._passing = ""
-        if told.is_open_mpis:
+        if placement.is_open_mpis:
             self._passing = ", and mpirun passes that to other nodes with -x TF_MPI_ENABLE only"
         self._whom = ""
         self._lost_since: float | None = None
@@ -202,16 +202,16 @@ class _Start(_Wait):
         return [rank for rank in range(self.size) if rank not in known]
 
     def _report(self, known: dict[int, peers.Peer], away: dict[int, peers.Peer]) -> str:
-        told = [f"{peer.name()} {_STAGES[peer.stage]}" for peer in away.values()]
+        described = [f"{peer.name()} {_STAGES[peer.stage]}" for peer in away.values()]
         if unseen := self._unseen(known):
-            told.append(f"of {peers.ranks(unseen)} no process can be seen on this node")
+            described.append(f"of {peers.ranks(unseen)} no process can be seen on this node")
         elif self.size > len(known):
             node = os.uname().nodename
-            told.append(
+            described.append(
                 f"{self.size - len(known)} ranks cannot be seen from this node, {node}; those with "
                 f"TF_MPI_ENABLE=0 do not come{self._passing}"
             )
-        seen = f" ({'; '.join(told)})" if told else ""
+        seen = f" ({'; '.join(described)})" if described else ""
         return f"has waited {self.waited():.0f} s for {self._whom}{seen}"
 
 
@@ -225,19 +225,19 @@ _STAGES = {
 
 
 @contextlib.contextmanager
-def start(told: config.Launcher | None) -> Iterator[None]:
+def start(placement: config.Launcher | None) -> Iterator[None]:
     """Around what brings the ranks together. From here on this rank ends if its launcher does, and
     a rank of this node that ends without a word is reported."""
     global _ranks
-    if told is None or told.size == 1:
+    if placement is None or placement.size == 1:
         yield
         return
-    with _looking(_Start(told).look):
+    with _looking(_Start(placement).look):
         if _watcher is not None:
-            _watcher.launcher = launcher.of_this_rank(told)
+            _watcher.launcher = launcher.of_this_rank(placement)
             if _watcher.launcher is not None:
                 _watcher.launcher.when_gone(_watcher.end_with_launcher)
-        _ranks = deaths.of_this_node(told)
+        _ranks = deaths.of_this_node(placement)
         try:
             yield
         finally:
@@ -310,13 +310,13 @@ class _End(_Wait):
         begun = f"its script has ended, and it has waited {self.waited():.0f} s for"
         if not missing:
             return f"{begun} MPI to end, as all ranks' scripts have"
-        told = []
+        described = []
         for rank in missing:
             if rank in known:
                 doing = "is at work" if rank in at_work else "is idle"
                 stopped = known[rank].stage == "stopped"
-                told.append(f"{known[rank].name()} {_STAGES['stopped'] if stopped else doing}")
-        seen = f" ({'; '.join(told)})" if told else ""
+                described.append(f"{known[rank].name()} {_STAGES['stopped'] if stopped else doing}")
+        seen = f" ({'; '.join(described)})" if described else ""
         return f"{begun} the script of {peers.ranks(missing)} to end{seen}"
 
 
