@@ -24,10 +24,10 @@ _SCALED = "_tf_mpi_scaled_loss"  # on a tensor
 def noting_scaled(scale: Any) -> Any:
     """Wraps an optimizer's method: what it makes of a loss is scaled."""
 
-    @hooking.not_converted
+    @hooking.without_autograph
     @functools.wraps(scale)
     def scaled(self: Any, loss: Any) -> Any:
-        result = hooking.as_here(scale)(self, loss)
+        result = hooking.with_callers_autograph(scale)(self, loss)
         if callable(result):
             return lambda: _note(result())
         return result if result is loss else _note(result)
@@ -46,7 +46,7 @@ def _note(loss: Any) -> Any:
 def taking_by_shares(original: Any) -> Any:
     """Wraps GradientTape.gradient(target, sources, output_gradients=None, ...)."""
 
-    @hooking.not_converted
+    @hooking.without_autograph
     @functools.wraps(original)
     def gradient(
         self: Any,
@@ -56,7 +56,7 @@ def taking_by_shares(original: Any) -> Any:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        original_here = hooking.as_here(original)
+        original_here = hooking.with_callers_autograph(original)
         if not _are_shares(target, sources):
             return original_here(self, target, sources, output_gradients, *args, **kwargs)
         upstream = _times_share(target, output_gradients)

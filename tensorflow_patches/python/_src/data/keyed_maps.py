@@ -22,7 +22,7 @@ _numbers = itertools.count()  # of maps that draw so, in program order
 def mapping(original: Any) -> Any:
     """Wraps map_op._map_v2."""
 
-    @hooking.not_converted
+    @hooking.without_autograph
     def mapped(
         dataset: Any, function: Any, num_parallel_calls: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
@@ -58,7 +58,7 @@ def _keyed(dataset: Any, made: Any, function: Any) -> tuple[Any, Any] | None:
     spec = dataset.element_spec
     converted = api.tf_convert(function, ag_ctx.control_status_ctx())  # as tf.data does it
 
-    @hooking.not_converted
+    @hooking.without_autograph
     def of_keyed(element: Any, key: Any) -> Any:
         args = element if type(spec) is tuple else (element,)
         with by_sample.keyed(key):

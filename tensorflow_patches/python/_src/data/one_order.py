@@ -22,7 +22,7 @@ def deterministic(op: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps an op of gen_dataset_ops that has an attribute `deterministic` or `sloppy`."""
     signature = inspect.signature(op)
 
-    @hooking.not_converted
+    @hooking.without_autograph
     @functools.wraps(op)
     def make(*args: Any, **kwargs: Any) -> Any:
         arguments = signature.bind(*args, **kwargs).arguments

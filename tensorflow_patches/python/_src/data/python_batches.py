@@ -326,7 +326,7 @@ def _at_worker(index: int, seed: int) -> Any:
 def _at(dataset: Any, drawn: list[Any], index: int, seed: int) -> Any:
     """Batch `index`. It draws by its place in the epoch: other numbers than any other rank."""
     for number, generator in enumerate(drawn):
-        generators.go_on_from(generator, seed + (number << 32))
+        generators.reseed(generator, seed + (number << 32))
     with entropy.drawing_for(f"batch {seed}"):
         return dataset[index]
 

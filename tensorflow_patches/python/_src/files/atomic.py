@@ -85,7 +85,7 @@ class AtomicFile:
                 if not last:
                     return
                 self._forget()
-            elif not self._takes_place() and os.path.isdir(os.path.dirname(self.path)):
+            elif not self._move_into_place() and os.path.isdir(os.path.dirname(self.path)):
                 self._copy()
                 if not last:
                     return  # what is written after this is not there yet
@@ -137,7 +137,7 @@ class AtomicFile:
         came = (there.st_dev, there.st_ino) != (self._before.st_dev, self._before.st_ino)
         return came and there.st_size >= os.fstat(self.descriptor).st_size
 
-    def _takes_place(self) -> bool:
+    def _move_into_place(self) -> bool:
         try:
             if self._nameless:
                 # Only with a folder's descriptor does Python follow the link, as linkat() must.

@@ -204,7 +204,7 @@ def agreeing_on_backup(function: Any) -> Any:
                     f"{theirs['error']}"
                 )
         if any(theirs != everyone[0] for theirs in everyone):
-            _go_on_from(self, everyone[0])
+            _restore_progress(self, everyone[0])
             initial_broadcast.state_changed(f"BackupAndRestore({str(self.backup_dir)!r})")
 
     return on_train_begin
@@ -221,7 +221,7 @@ def _progress(callback: Any) -> dict[str, Any]:
     return {name: int(variable.numpy()) for name, variable in _counters(state).items()}
 
 
-def _go_on_from(callback: Any, progress: dict[str, Any]) -> None:
+def _restore_progress(callback: Any, progress: dict[str, Any]) -> None:
     state = getattr(callback, "_training_state", None)
     if state is not None:
         for name, variable in _counters(state).items():

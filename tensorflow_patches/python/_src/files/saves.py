@@ -34,7 +34,7 @@ class _Thread(threading.local):
     to_tell: list[tuple[str, str]] | None = None
     waits = True  # another rank waits for rank 0's saves
     place: str | None = None  # where all ranks pass
-    told = False  # rank 0 has told of a save at that place
+    posted = False  # rank 0 has posted a save at that place
     own = False  # what is written is of this process alone
 
 
@@ -102,7 +102,7 @@ def saves(
             if key is None or _wait(kind, key):
                 return result(*args, **kwargs)
             # Rank 0 has died before it had saved this, and this rank is rank 0 now.
-        with _told(kind, key):
+        with _posting(kind, key):
             return function(*args, **kwargs)
 
     return save
@@ -127,7 +127,7 @@ def tells_at_end(function: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             pending, _thread.to_tell = _thread.to_tell, None
             for kind, key in pending:
-                _tell(failure, kind, key)
+                _post(failure, kind, key)
 
     return outer
 
@@ -143,14 +143,14 @@ def passing(place: str) -> Iterator[None]:
 
     So callbacks of a fit may save under a name that differs by rank, as one made from the time.
     """
-    before = _thread.place, _thread.told
-    _thread.place, _thread.told = place, False
+    before = _thread.place, _thread.posted
+    _thread.place, _thread.posted = place, False
     try:
         yield
     finally:
-        if _thread.told:
+        if _thread.posted:
             waits.post_unavailable(place)
-        _thread.place, _thread.told = before
+        _thread.place, _thread.posted = before
 
 
 def _own_files() -> contextlib.AbstractContextManager[None]:
@@ -169,7 +169,7 @@ def _key(path: Any) -> str | None:
 
 
 @contextlib.contextmanager
-def _told(kind: str, key: str | None) -> Iterator[None]:
+def _posting(kind: str, key: str | None) -> Iterator[None]:
     """Rank 0 writes `key`; afterwards the other ranks hear of it."""
     _thread.writing = True
     failure = ""
@@ -184,7 +184,7 @@ def _told(kind: str, key: str | None) -> Iterator[None]:
             if not failure and _thread.to_tell is not None:
                 _thread.to_tell.append((kind, key))
             else:
-                _tell(failure, kind, key)
+                _post(failure, kind, key)
 
 
 def _wait(kind: str, key: str) -> bool:
@@ -192,10 +192,10 @@ def _wait(kind: str, key: str) -> bool:
     return not _thread.waits or waits.wait(kind, key, _thread.place)
 
 
-def _tell(failure: str, kind: str, key: str) -> None:
+def _post(failure: str, kind: str, key: str) -> None:
     if not shared():
         return  # a forked child, which writes its own files
-    _thread.told = True
+    _thread.posted = True
     waits.post_save(failure, kind if _thread.waits else waits.BY_ITS_CLOCK, key)
 
 

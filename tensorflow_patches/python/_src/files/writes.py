@@ -156,8 +156,8 @@ def _flush_all() -> None:
             file.flush()
     atomic.show_all()
     if group.rank == 1:
-        _say_what_all_append_to()
-        _say_what_all_change()
+        _warn_of_shared_appends()
+        _warn_of_shared_changes()
 
 
 def _begin(path: Any, named: bool = False) -> atomic.AtomicFile | None:
@@ -182,10 +182,10 @@ def _note_append(path: str, number: int) -> None:
     if group.rank == 0:
         c_api.load().tfmpi_post(f"{_APPENDS}{number} {path}".encode())
     elif group.rank == 1 and not path.endswith(".lock"):
-        _say_what_all_append_to()
+        _warn_of_shared_appends()
 
 
-def _say_what_all_append_to() -> None:
+def _warn_of_shared_appends() -> None:
     """On rank 1: when it appends, and at exit, when rank 0 has posted what it ever will."""
     for path, number in _appended:
         if c_api.load().tfmpi_posted(f"{_APPENDS}{number} {path}".encode()):
@@ -251,7 +251,7 @@ def _note_changes(connection: Any) -> None:
                 c_api.load().tfmpi_post(f"{_CHANGES}{path}".encode())
 
 
-def _say_what_all_change() -> None:
+def _warn_of_shared_changes() -> None:
     """On rank 1, at exit."""
     for path in _databases:
         if c_api.load().tfmpi_posted(f"{_CHANGES}{path}".encode()):

@@ -23,7 +23,7 @@ _AVERAGED = {Kind.GRADIENT, Kind.CONST, Kind.MEAN}
 def of_whole_batch(original: Any) -> Any:
     """Wraps GradientTape.gradient(target, sources, output_gradients=None, ...)."""
 
-    @hooking.not_converted
+    @hooking.without_autograph
     @functools.wraps(original)
     def gradient(
         self: Any,
@@ -36,7 +36,7 @@ def of_whole_batch(original: Any) -> Any:
         import tensorflow as tf
 
         part = batch.current()
-        function = hooking.as_here(original)
+        function = hooking.with_callers_autograph(original)
         trained = [_is_trained(source) for source in tf.nest.flatten(sources)]
         if part is None and any(trained):
             loop_losses.check(tf.nest.flatten(target))

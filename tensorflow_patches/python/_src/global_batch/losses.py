@@ -35,11 +35,11 @@ class Keras(NamedTuple):
 def on_part(keras: Keras, original: Any) -> Any:
     """Wraps a loss class's __call__(y_true, y_pred, sample_weight)."""
 
-    @hooking.not_converted
+    @hooking.without_autograph
     @functools.wraps(original)
     def call(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         part = batch.current()
-        function = hooking.as_here(original)
+        function = hooking.with_callers_autograph(original)
         if part is None or part.is_whole:
             return function(self, y_true, y_pred, sample_weight)
         given = _Given(keras, y_true, y_pred, sample_weight)
@@ -130,7 +130,7 @@ def _gives_rows(part: Any, loss: Any, given: _Given) -> bool:
     import tensorflow as tf
 
     mark = part.look.mark()
-    rows = hooking.as_here(loss.call)(*given.arguments[:2])
+    rows = hooking.with_callers_autograph(loss.call)(*given.arguments[:2])
     part.look.restart(mark)  # the step calls it once
     return tf.is_tensor(rows) and part.kind(rows) in ROWS
 

@@ -27,11 +27,11 @@ _SUMMED = "_tf_mpi_summed"  # ... a tf.Variable: the same, of sums that a graph 
 def updated(original: Any) -> Any:
     """Wraps a metric class's update_state."""
 
-    @hooking.not_converted
+    @hooking.without_autograph
     @functools.wraps(original)
     def update_state(self: Any, *args: Any, **kwargs: Any) -> Any:
         part = batch.current()
-        function = hooking.as_here(original)
+        function = hooking.with_callers_autograph(original)
         # A class calls that which it is made of, of the same metric.
         if part is None or part.is_whole or part.is_updating(self):
             return function(self, *args, **kwargs)
@@ -212,10 +212,10 @@ def variables_of(metric: Any) -> list[Any]:
 def returned(original: Any) -> Any:
     """Wraps a metric class's result."""
 
-    @hooking.not_converted
+    @hooking.without_autograph
     @functools.wraps(original)
     def result(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found = hooking.as_here(original)(self, *args, **kwargs)
+        found = hooking.with_callers_autograph(original)(self, *args, **kwargs)
         part = batch.current()
         if part is not None:
             results.note_result(part, self, found)
@@ -227,10 +227,10 @@ def returned(original: Any) -> Any:
 def reset(original: Any) -> Any:
     """Wraps a metric class's reset_state."""
 
-    @hooking.not_converted
+    @hooking.without_autograph
     @functools.wraps(original)
     def reset_state(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found = hooking.as_here(original)(self, *args, **kwargs)
+        found = hooking.with_callers_autograph(original)(self, *args, **kwargs)
         for variable in map(unwrap.tf_variable, getattr(self, "variables", ())):
             base = variable.__dict__.get(BASE)
             # A metric of the script's own may go on from epoch to epoch.

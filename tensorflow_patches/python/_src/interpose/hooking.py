@@ -161,18 +161,18 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version))
 
 
-def not_converted(wrapper: Callable[..., Any]) -> Callable[..., Any]:
+def without_autograph(wrapper: Callable[..., Any]) -> Callable[..., Any]:
     """`wrapper` as AutoGraph is to take it: as it is.
 
     It would take the source of what is wrapped for that of the wrapper. What that calls is for
-    `as_here`.
+    `with_callers_autograph`.
     """
     wrapper.autograph_info__ = {}  # type: ignore[attr-defined]
     return wrapper
 
 
-def as_here(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What a wrapper that is `not_converted` calls: converted by AutoGraph if its caller is."""
+def with_callers_autograph(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What a wrapper that is `without_autograph` calls: converted by AutoGraph if its caller is."""
     from tensorflow.python.autograph.core import ag_ctx
     from tensorflow.python.autograph.impl import api
 

@@ -68,7 +68,7 @@ def fit_begins(callbacks: Any) -> None:
     fit.agree_on_each_batch = any(stops for stops, _ in everyone)
     if any(reads for _, reads in everyone):
         fit.read = batch_logs.Batches(model, "train_step", f"{fit.name} batch")
-    generators.set_apart(model)
+    generators.jump_by_rank(model)
     fit.weights = _trainable_digests(model)
 
 

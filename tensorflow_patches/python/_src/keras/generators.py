@@ -15,7 +15,7 @@ from tensorflow.mpi._src.variables import states
 _APART = "_tf_mpi_drawing"  # on a generator's variable
 
 
-def set_apart(model: Any) -> None:
+def jump_by_rank(model: Any) -> None:
     """Called at the start of fit: each rank draws from another part of their sequence."""
     import numpy as np
 

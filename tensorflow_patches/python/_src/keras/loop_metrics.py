@@ -101,10 +101,10 @@ def _has_own_loop() -> bool:
 def updated(original: Any) -> Any:
     """Wraps a metric class's update_state: notes metrics that such a loop updates."""
 
-    @hooking.not_converted
+    @hooking.without_autograph
     @functools.wraps(original)
     def update_state(self: Any, *args: Any, **kwargs: Any) -> Any:
-        function = hooking.as_here(original)
+        function = hooking.with_callers_autograph(original)
         loop = getattr(_local, "loop", None)
         # A class calls that which it is made of, of the same metric.
         if not (loop or _open) or not _has_own_loop() or getattr(_local, "updating", None) is self:
@@ -145,12 +145,12 @@ def _note(metric: Any, args: Any, kwargs: Any, in_function: bool) -> None:
 def read(original: Any) -> Any:
     """Wraps a metric class's result: says where it is of a part."""
 
-    @hooking.not_converted
+    @hooking.without_autograph
     @functools.wraps(original)
     def result(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self in _updated and _has_own_loop() and _is_of_part(self):
             _say_of_part(self)
-        return hooking.as_here(original)(self, *args, **kwargs)
+        return hooking.with_callers_autograph(original)(self, *args, **kwargs)
 
     return result
 
@@ -226,7 +226,7 @@ def _of_all_ranks(label: str) -> list[tuple[Any, str]]:
 def in_function(original: Any) -> Any:
     """Wraps what AutoGraph makes of a loop over a dataset in a function."""
 
-    @hooking.not_converted
+    @hooking.without_autograph
     @functools.wraps(original)
     def for_stmt(dataset: Any, *args: Any, **kwargs: Any) -> Any:
         divided = dataset_shard.splits_loops() or dataset_shard.is_part(dataset)

@@ -69,10 +69,10 @@ def begins(callbacks: Any) -> None:
 def last_meeting(callbacks: Any) -> None:
     global _meets
     _meets = _meets and not _is_ours(callbacks)
-    meet(callbacks)
+    stop_together(callbacks)
 
 
-def meet(callbacks: Any) -> None:
+def stop_together(callbacks: Any) -> None:
     if not _is_ours(callbacks):
         return
     name = callbacks.__dict__["_tf_mpi_fit"].name

@@ -60,7 +60,7 @@ def averaging_tf_keras(original: Any) -> Any:
     return _averaging(functools.partial(_averaged_pairs, _TF_KERAS_SUM_ROWS), None, original)
 
 
-def hands_gradients_on(train_step: Any) -> Any:
+def passes_gradients_unaveraged(train_step: Any) -> Any:
     """Wraps Keras's own step: to the optimizer, as they were taken."""
 
     def step(self: Any, data: Any) -> Any:

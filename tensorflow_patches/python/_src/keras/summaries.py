@@ -10,7 +10,7 @@ from tensorflow.mpi._src.global_batch import batch, kinds
 from tensorflow.mpi._src.runtime import log
 
 
-def saying_of_part(write: Any) -> Any:
+def noting_part(write: Any) -> Any:
     """tf.summary.scalar, image, ... all call it; what they make when it is asked for is a function,
     of which nothing is known."""
 

@@ -85,7 +85,7 @@ def digest(values: list[Any]) -> int:
     return zlib.crc32(pickle.dumps(values))
 
 
-def go_on_from(generator: Any, seed: int) -> None:
+def reseed(generator: Any, seed: int) -> None:
     """Draws from here on as one of its kind that `seed` was given."""
     if isinstance(generator, random.Random):
         generator.setstate(random.Random(seed).getstate())

@@ -49,7 +49,7 @@ def by_clock(set_seed: Any) -> Any:
     return lambda seed: set_seed(entropy.instead_of_clock(seed, ("tensorflow",)))
 
 
-def alike_ints(original: Any) -> Any:
+def same_ints_on_ranks(original: Any) -> Any:
     """Generator.from_non_deterministic_state draws its state so."""
 
     def ints(shape: Any, dtype: Any = None) -> Any:

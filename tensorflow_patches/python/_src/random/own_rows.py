@@ -80,7 +80,7 @@ def drawing(op: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(op)
     parameters = _OPS.get(op.__name__, _NONE)
 
-    @hooking.not_converted
+    @hooking.without_autograph
     @functools.wraps(op)
     def drawn(*args: Any, **kwargs: Any) -> Any:
         _local.draws = getattr(_local, "draws", 0) + 1
@@ -127,7 +127,7 @@ def key_of_whole(prepare: Any) -> Any:
     return key_and_counter
 
 
-def traced_apart(make: Any) -> Any:
+def traced_per_step(make: Any) -> Any:
     """Wraps make_function_context, by which a tf.function keeps its traces.
 
     One that is called in a step draws for its samples there, and not where it is called otherwise:

@@ -99,7 +99,7 @@ KERAS = (
         optimizers.unless_averaged, "no update waits for the last average",
         "tf/internals/test_internals.py"),
     Row(f"{{{_TRAINER},tf_keras.src.engine.training:Model}}.train_step", How.WRAP,
-        optimizers.hands_gradients_on, "its gradients are averaged together, not as taken",
+        optimizers.passes_gradients_unaveraged, "its gradients are averaged together, not as taken",
         _OPTIMIZERS),
     # Losses, metrics, batch normalization
     Row("keras.src.losses.loss:Loss.__call__", How.SUBCLASSES,
@@ -157,7 +157,7 @@ KERAS = (
     # After fit's own meetings
     Row(f"{_LIST}.on_train_begin", How.AFTER, on_sigterm.begins,
         "SIGTERM ends all ranks after one step", _SIGTERM, SIGTERM),
-    Row(f"{_LIST}.{{on_train_batch_end,on_epoch_end}}", How.AFTER, on_sigterm.meet,
+    Row(f"{_LIST}.{{on_train_batch_end,on_epoch_end}}", How.AFTER, on_sigterm.stop_together,
         "SIGTERM ends all ranks after one step", _SIGTERM, SIGTERM),
     Row(f"{_LIST}.on_train_end", How.BEFORE, on_sigterm.last_meeting,
         "SIGTERM ends all ranks after one step", _SIGTERM, SIGTERM),

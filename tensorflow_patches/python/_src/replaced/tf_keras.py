@@ -47,7 +47,7 @@ TF_KERAS = (
     Row("tf_keras.src.engine.training_utils_v1:get_iterator", How.WRAP,
         dataset_shard.reads_all_data, "its loops share no work", _SESSIONS, LOOPS),
     *(Row(f"{module}:Model.fit", How.BEFORE,
-          functools.partial(training.tell_of_all_data, module),
+          functools.partial(training.log_full_data, module),
           "rank 0 says that no work is shared", _SESSIONS)
       for module in ("tf_keras.src.engine.training_v1", "tensorflow.python.keras.engine.training",
                      "tensorflow.python.keras.engine.training_v1")),

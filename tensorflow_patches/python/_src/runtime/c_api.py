@@ -65,7 +65,7 @@ class BenchCase(ctypes.Structure):
 _lib: Any = None
 
 
-def know_ops() -> None:
+def register_ops() -> None:
     """Has TensorFlow know our ops, which the graphs of ranks hold, where averaging is off, too."""
     ctypes.CDLL(LIBRARY, mode=os.RTLD_LOCAL | os.RTLD_NOW)
 

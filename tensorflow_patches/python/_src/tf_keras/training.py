@@ -17,7 +17,7 @@ from tensorflow.mpi._src.runtime import log
 _LEAST_EPSILON = 1.001e-5  # tf.nn.fused_batch_norm's
 
 
-def tell_of_all_data(name: str, _model: Any) -> None:
+def log_full_data(name: str, _model: Any) -> None:
     """Once, on rank 0: `name` is the module whose fit begins."""
     package = name.partition(".src")[0].partition(".engine")[0]
     session = name.endswith("_v1")
