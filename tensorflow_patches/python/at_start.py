@@ -63,7 +63,7 @@ def _is_python(path: str) -> bool:
         return False
 
 
-def _hash_alike() -> None:
+def _fix_hash_seed() -> None:
     """Starts the interpreter anew if that makes hashes alike."""
     if "PYTHONHASHSEED" in os.environ or _RESTARTED in os.environ:
         return
@@ -87,7 +87,7 @@ class _Refusal:
             raise ImportError(self._why)
 
 
-def word_of_off(environ: Mapping[str, str]) -> str:
+def off_marker(environ: Mapping[str, str]) -> str:
     """The file that ranks of a node with TF_MPI_ENABLE=0 leave for those of other nodes, to which
     Open MPI's mpirun does not pass that variable; "" if the job is on one node, or has no name."""
     size, here = _ranks(environ), environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "")
@@ -101,7 +101,7 @@ def word_of_off(environ: Mapping[str, str]) -> str:
 
 def _tell_other_nodes() -> None:
     """That this node's ranks are off. As early as can be: the others look when they import us."""
-    word = word_of_off(os.environ)
+    word = off_marker(os.environ)
     if not word or os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0" or _RESTARTED in os.environ:
         return
     try:
@@ -121,7 +121,7 @@ def _tell_other_nodes() -> None:
     atexit.register(take_back)
 
 
-def _refuse_what_is_not_ours(ranks: int) -> None:
+def _refuse_overwritten_files(ranks: int) -> None:
     names: dict[str, Any] = {
         "__name__": "_tensorflow_mpi_installation",
         "__file__": os.path.join(os.path.dirname(__file__), "installation.py"),
@@ -145,5 +145,5 @@ def at_start() -> None:
     if ranks > 1 and os.environ.get("TF_MPI_ENABLE", "").strip() == "0":
         _tell_other_nodes()
     elif ranks > 1:
-        _hash_alike()
-        _refuse_what_is_not_ours(ranks)
+        _fix_hash_seed()
+        _refuse_overwritten_files(ranks)

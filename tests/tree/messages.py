@@ -53,7 +53,7 @@ _SUBJECTS = {  # by the folder or file, below tensorflow_patches; the first that
     "tf.mpi": r"",
 }
 _ORDER = [*_SUBJECTS, _INTERNAL]
-_LEAST = 9  # letters that a test must share with a message
+_MIN_LETTERS = 9  # letters that a test must share with a message
 _OURS = {"InternalError", "CancelledError"}  # codes of what no script can change
 
 
@@ -245,7 +245,7 @@ def _pieces(text: str) -> list[str]:
     text = re.sub(r"'?\{\}'?", "{}", _FILLED.sub("{}", text))
     pieces = re.sub(r"\\(.)", r"\1", _GAP.sub("\n", text)).splitlines()
     pieces = [" ".join(piece.replace("{}{}", "{}").split()).strip("{}, ") for piece in pieces]
-    return [piece for piece in pieces if len(piece) >= _LEAST and " " in piece]
+    return [piece for piece in pieces if len(piece) >= _MIN_LETTERS and " " in piece]
 
 
 def _runs(piece: str) -> set[str]:

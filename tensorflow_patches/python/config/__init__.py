@@ -42,7 +42,6 @@ from tensorflow.mpi.config.switch import (
 )
 from tensorflow.mpi.config.values import (
     SWITCHES,
-    alike,
     batch_is_per_rank,
     check,
     cray_takes_gpus,
@@ -61,6 +60,7 @@ from tensorflow.mpi.config.values import (
     nccl_shares_gpus,
     rate_scale,
     renamed,
+    shared_settings,
     transfer_timeout,
 )
 
@@ -77,7 +77,7 @@ __all__ = [
     "SPARSE_MODES",
     "SWITCHES",
     "Topology",
-    "alike",
+    "shared_settings",
     "batch_is_per_rank",
     "check",
     "cray_takes_gpus",

@@ -124,7 +124,7 @@ SWITCHES = (
 _WRITES_ONLY = re.compile(r"--(tf_)?xla_(dump|log|hlo_dump|hlo_profile)\w*(=\S*)?")
 
 
-def alike(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def shared_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What must be the same on all ranks, by name, as text."""
     found = {
         name: parameter.shown(get(name, environ))

@@ -48,7 +48,7 @@ def callbacks() -> dict[str, Any]:
             "may stop": sorted(
                 k
                 for k, v in kinds.items()
-                if adapters.may_stop_a_batch(v.__new__(v)) and k != "Callback"
+                if adapters.has_batch_hook(v.__new__(v)) and k != "Callback"
             ),
             "own": own_callbacks(flavour),
         }
@@ -65,7 +65,7 @@ def own_callbacks(flavour: Any) -> list[bool]:
     class Epochs(flavour.callbacks.EarlyStopping):
         pass
 
-    return [adapters.may_stop_a_batch(Batches()), adapters.may_stop_a_batch(Epochs())]
+    return [adapters.has_batch_hook(Batches()), adapters.has_batch_hook(Epochs())]
 
 
 def of_adapters() -> dict[str, Any]:

@@ -109,7 +109,7 @@ def test_the_wheel_has_it_at_its_top():
 def test_word_of_ranks_that_are_off_reaches_other_nodes(tmp_path, monkeypatch):
     """mpirun passes TF_MPI_ENABLE to its own node only; the others find word of it in the home."""
     config = load_config()
-    ours = runpy.run_path(str(PACKAGE / "python" / "at_start.py"))["word_of_off"]
+    ours = runpy.run_path(str(PACKAGE / "python" / "at_start.py"))["off_marker"]
     job = {
         **TWO_RANKS,
         "OMPI_COMM_WORLD_LOCAL_SIZE": "1",

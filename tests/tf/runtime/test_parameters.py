@@ -65,12 +65,12 @@ def test_the_scale_of_the_rate_is_one_of_a_batch_per_rank(config):
         assert config.rate_scale({batch: value}) == scale
         assert config.rate_scale({batch: "per-rank", old: scale}) == scale
         assert config.batch_is_per_rank({batch: value})
-        given = config.alike({batch: "per-rank", old: scale})
-        assert given[batch] == config.alike({batch: value, old: "none"})[batch] == value
+        given = config.shared_settings({batch: "per-rank", old: scale})
+        assert given[batch] == config.shared_settings({batch: value, old: "none"})[batch] == value
         with pytest.raises(config.ConfigError, match=f"{old}='{scale}' is not accepted with .*=gl"):
             config.check({old: scale})
     assert config.rate_scale({batch: "per-rank"}) == config.rate_scale({}) == "none"
-    assert config.alike({batch: "per-rank"})[batch] == "per-rank"
+    assert config.shared_settings({batch: "per-rank"})[batch] == "per-rank"
     assert not config.batch_is_per_rank({})
 
 
@@ -79,7 +79,7 @@ def test_a_library_of_nccl_is_nccl(config, tmp_path):
     library.touch()
     new = {transport: str(library)}
     assert (config.gpu_transport(new), config.nccl_library(new)) == ("nccl", str(library))
-    assert config.alike(new)[transport] == "nccl"  # another place on another node
+    assert config.shared_settings(new)[transport] == "nccl"  # another place on another node
     before = {transport: "staged", old: str(library)}
     assert (config.gpu_transport(before), config.nccl_library(before)) == ("staged", str(library))
     assert (config.gpu_transport({}), config.nccl_library({})) == ("auto", "")

@@ -110,14 +110,14 @@ def assigns_on_one_rank() -> dict[str, Any]:
 
 def a_part_at_a_time() -> dict[str, Any]:
     """As of a model too large to be compared at once: 8 bytes first."""
-    least, limited = replica_check._LEAST_BYTES, replica_check._is_limited
-    replica_check._LEAST_BYTES = 8
+    least, limited = replica_check._MIN_BYTES, replica_check._is_limited
+    replica_check._MIN_BYTES = 8
     replica_check.Replicas.limit = 8
     replica_check._is_limited = lambda: True
     try:
         return eagerly(keras.optimizers.SGD(0.01), "w_parts")
     finally:
-        replica_check._LEAST_BYTES, replica_check._is_limited = least, limited
+        replica_check._MIN_BYTES, replica_check._is_limited = least, limited
 
 
 def in_fit() -> dict[str, Any]:

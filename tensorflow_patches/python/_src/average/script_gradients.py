@@ -33,7 +33,7 @@ _averages_seen = False  # by the script, in eager code
 _rows_compared = itertools.count(1)
 _averages_itself: bool | None = None  # the script; known when it first takes a gradient
 _ASSIGNED, _HANDED_ON = "assigned", "handed on"  # an argument, to an update or to an optimizer
-_ALIKE = ("Const", "VarHandleOp", "ReadVariableOp", "Variable", "VariableV2")
+_SAME_ON_RANKS_OPS = ("Const", "VarHandleOp", "ReadVariableOp", "Variable", "VariableV2")
 
 
 @dataclasses.dataclass
@@ -304,7 +304,7 @@ def _average_sources(tensor: Any, use: str) -> None:
 
 def _ends_walk(op: Any) -> bool:
     """What is made of it is alike on all ranks, or the script's collectives have made it so."""
-    return op.type in _ALIKE or op.type.startswith("TfMpi") or lineage.is_average(op)
+    return op.type in _SAME_ON_RANKS_OPS or op.type.startswith("TfMpi") or lineage.is_average(op)
 
 
 def _arguments(graph: Any) -> dict[int, str]:

@@ -246,7 +246,7 @@ def one_by_one(dataset: Any, function: Callable[[Any], Any], known: Hashable | N
 
 
 _scans: dict[Hashable, dict[str, Any]] = {}  # traced: those of a few models and kinds of data
-_MOST_SCANS = 64
+_MAX_SCANS = 64
 
 
 def _scanned(dataset: Any, function: Callable[..., Any], known: Hashable | None = None) -> Any:
@@ -271,7 +271,7 @@ def _scanned(dataset: Any, function: Callable[..., Any], known: Hashable | None 
         for name in set(graph._functions) - before:
             graph._remove_function(name)
     if known is not None:
-        if len(_scans) >= _MOST_SCANS:
+        if len(_scans) >= _MAX_SCANS:
             _scans.clear()
         _scans[key] = transformations.of_a_scan(made)
     return made

@@ -23,7 +23,7 @@ from tensorflow.mpi._src.runtime import group
 
 _WORD = 8  # bytes
 _MAGIC = np.frombuffer(b"\xfftfmpi\n\xfe", np.int64)[0]  # the last word of a message
-_TOLD = "_tf_mpi_told"  # of an error that has left its iterator
+_REPORTED = "_tf_mpi_told"  # of an error that has left its iterator
 
 _numbers = itertools.count(1)
 _living: weakref.WeakSet[Meetings] = weakref.WeakSet()
@@ -146,8 +146,8 @@ def _ended(error: BaseException, those: list[Meetings]) -> tuple[BaseException, 
         one.over(error if heard is None else None)
     if heard is None:
         if under_way:
-            setattr(error, _TOLD, True)
-        return error, hasattr(error, _TOLD)
+            setattr(error, _REPORTED, True)
+        return error, hasattr(error, _REPORTED)
     raised: BaseException = getattr(errors, _heard[heard], errors.UnknownError)(None, None, heard)
     return raised, True
 

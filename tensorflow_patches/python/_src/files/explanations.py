@@ -18,7 +18,7 @@ from tensorflow.mpi._src.runtime import group
 _started = time.time()
 _EXISTS = (errno.EEXIST, errno.ENOTEMPTY)
 # What libraries say of a file in errors that hold no file name.
-_SAYS = (
+_FILE_ERRORS = (
     (errno.EEXIST, re.compile(r"(/?[^;\n]+); File exists")),
     (errno.ENOENT, re.compile(r"(/?[^;\n]+); No such file")),
     (errno.ENOENT, re.compile(r"Failed to find any matching files for (\S+)")),
@@ -65,7 +65,7 @@ def explanation(error: BaseException) -> str | None:
 def _missing_or_there(error: BaseException) -> tuple[int | None, str | None]:
     if isinstance(error, OSError) and isinstance(error.filename, (str, bytes, os.PathLike)):
         return error.errno, os.fsdecode(error.filename)
-    for code, pattern in _SAYS:
+    for code, pattern in _FILE_ERRORS:
         found = pattern.search(str(error))
         if found:
             return code, found.group(1)

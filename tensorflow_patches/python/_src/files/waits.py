@@ -28,8 +28,10 @@ BY_ITS_CLOCK = "by its clock"  # the kind of saves that no other rank waits for
 _RANK_0_WAITS = "rank 0 waits"  # core/agreement/coordinator.h posts it
 
 _POLL_SECONDS = (0.001, 0.02)  # the first nap of a wait, and the longest
-_GOES_ON = 2  # posts of _RANK_0_WAITS, one in 0.2 s: it waits for what this rank has not asked for
-_GOES_ON_WITHOUT = 25  # ... and is not about to save
+_MAX_BUSY_POSTS = (
+    2  # posts of _RANK_0_WAITS, one in 0.2 s: it waits for what this rank has not asked for
+)
+_MAX_IDLE_POSTS = 25  # ... and is not about to save
 
 _SHARED_SECONDS = 5.0  # a network's file system may show a new file so late
 _not_shared: set[str] = set()  # folders
@@ -115,7 +117,7 @@ class _Wait:
         with _lock:
             _read()
             found = self._by_path()
-            self.goes_on = ended or left or waits - self.waits_before >= _GOES_ON
+            self.goes_on = ended or left or waits - self.waits_before >= _MAX_BUSY_POSTS
             if found is None and self.goes_on:
                 found = self._by_order()
             if found is not None:
@@ -128,11 +130,11 @@ class _Wait:
             raise errors.error_from_code(
                 errors.UNAVAILABLE, f"rank 0/{group.size} has stopped: {why}"
             )
-        elif ended or waits - self.waits_since_missed >= _GOES_ON_WITHOUT:
+        elif ended or waits - self.waits_since_missed >= _MAX_IDLE_POSTS:
             raise errors.error_from_code(
                 errors.UNAVAILABLE,
                 f"rank {group.rank} saves '{self.path}', but "
-                f"{_SCRIPT_ENDED if ended else _WENT_ON} without that. {_WAY_OUT}",
+                f"{_SCRIPT_ENDED if ended else _RANK_0_CONTINUED} without that. {_WAY_OUT}",
             )
         return found is not None or left
 
@@ -177,7 +179,7 @@ class _Wait:
         seen = names.link_to_rank_0(self.path, save.path, save.kept)
         _say(
             f"rank 0 has saved '{save.path}' where rank {group.rank} saves '{self.path}', which "
-            + (_STANDS if seen else f"will not be there. {_WAY_OUT}")
+            + (_SAME_FILE_NOTE if seen else f"will not be there. {_WAY_OUT}")
         )
 
     def report_wait(self, heard: int) -> None:
@@ -304,12 +306,12 @@ def _say(line: str) -> None:
     log.once(line, "saves that differ", every_rank=True)
 
 
-_STANDS = (
+_SAME_FILE_NOTE = (
     "stands for the same file until the end (a temporary folder, a time or a process number in a "
     "name differs by rank)"
 )
 _SCRIPT_ENDED = "rank 0's script has ended"
-_WENT_ON = "rank 0 has gone on"
+_RANK_0_CONTINUED = "rank 0 has gone on"
 _WAY_OUT = (
     "Save on all ranks under one path (a name made from the time, at random or in a temporary "
     "folder differs by rank) or on rank 0 only; or set TF_MPI_IO=all, and each rank writes its own "

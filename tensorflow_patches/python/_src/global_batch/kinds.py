@@ -35,7 +35,7 @@ _SEVERAL = {
     **dict.fromkeys(rules_functions.BRANCHES, rules_functions.branched),
     **dict.fromkeys(rules_functions.LOOPS, rules_functions.looped),
 }
-_DECIDED = {Kind.MIXED, Kind.LINEAR, Kind.RATIO, Kind.UNKNOWN}
+_NOT_PER_SAMPLE = {Kind.MIXED, Kind.LINEAR, Kind.RATIO, Kind.UNKNOWN}
 _PASSES = ("Cast", "Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient")
 
 
@@ -158,11 +158,13 @@ class Analysis:
 
         Of what a function, a branch or a loop makes: an op in there. None: nothing does.
         """
-        if self.kind(tensor) not in _DECIDED:
+        if self.kind(tensor) not in _NOT_PER_SAMPLE:
             return None
         while True:
             sources = [] if rules.is_end(tensor.op) else tensor.op.inputs
-            worse = [source for source in sources if self.dependence(source).base in _DECIDED]
+            worse = [
+                source for source in sources if self.dependence(source).base in _NOT_PER_SAMPLE
+            ]
             if not worse:
                 break
             tensor = worse[0]

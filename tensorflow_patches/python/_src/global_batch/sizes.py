@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-_MOST = 64  # numbers of a tensor that are followed
+_MAX = 64  # numbers of a tensor that are followed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _larger(one: Number, other: Number, sign: int = 1) -> Number:
 
 def of_constant(value: Any) -> Any:
     """Of an array, as an array of Numbers; None if it is large, or of no numbers."""
-    if value is None or value.size > _MOST or value.dtype.kind not in "iuf":
+    if value is None or value.size > _MAX or value.dtype.kind not in "iuf":
         return None
     if not np.isfinite(value).all():
         return None
@@ -161,7 +161,7 @@ def folded(op: Any, inputs: list[Any], place: int) -> Any:
     except (ValueError, IndexError, TypeError):  # of sizes that are not known
         return None
     result = np.asarray(result, object)
-    return result if result.size <= _MOST else None
+    return result if result.size <= _MAX else None
 
 
 def _ints(numbers: Any) -> list[int]:

@@ -29,7 +29,7 @@ _READ_LOGS = {
 _BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 
 
-def may_stop_a_batch(callback: Any) -> bool:
+def has_batch_hook(callback: Any) -> bool:
     """Whether it has a function for batches, which could set model.stop_training."""
     if _is_own(callback):
         return type(callback).__name__ not in _NEVER_STOP_A_BATCH

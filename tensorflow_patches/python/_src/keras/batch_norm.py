@@ -56,7 +56,7 @@ def of_layer(
     """
     import tensorflow as tf
 
-    if _is_looked_at(layer):
+    if _is_traced(layer):
         return _constants(layer, inputs, axes)
     if not _is_of_all_ranks(layer):
         return None
@@ -67,7 +67,7 @@ def of_layer(
     return combined(Moments(mean, variance, count), f"batch norm {layer.name}")
 
 
-def _is_looked_at(layer: Any) -> bool:
+def _is_traced(layer: Any) -> bool:
     """Whether a step is only looked at, in which the layer looks at each sample for itself.
 
     That all ranks' samples make its moments is seen to elsewhere. Not in predict, whose steps know

@@ -28,7 +28,7 @@ _ATTRIBUTE = "attribute"  # the key of what only a class of the script's own may
 # Functions as they were when they were first seen: later they may hold what a rank has noted.
 _functions: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 # In configurations: names, and what does not matter once weights are rank 0's.
-_LEFT_OUT = {"name", "seed", "build_config", "registered_name", "shared_object_id", "iterations"}
+_EXCLUDED = {"name", "seed", "build_config", "registered_name", "shared_object_id", "iterations"}
 
 
 def plain(value: Any, depth: int = 0) -> str:
@@ -39,7 +39,7 @@ def plain(value: Any, depth: int = 0) -> str:
         return "…"
     if isinstance(value, Mapping):
         items = {str(key): plain(item, depth + 1) for key, item in value.items()
-                 if not _is_left_out(str(key), item)}  # fmt: skip
+                 if not _is_excluded(str(key), item)}  # fmt: skip
         return "{" + ", ".join(f"{key}: {items[key]}" for key in sorted(items)) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(plain(item, depth + 1) for item in value) + "]"
@@ -55,10 +55,10 @@ def plain(value: Any, depth: int = 0) -> str:
     return _of_object(value, depth)
 
 
-def _is_left_out(key: str, value: Any) -> bool:
+def _is_excluded(key: str, value: Any) -> bool:
     if isinstance(value, Mapping) and "initializers" in str(value.get("module", "")):
         return True
-    return key in _LEFT_OUT or key.endswith("initializer")
+    return key in _EXCLUDED or key.endswith("initializer")
 
 
 def _array(value: Any) -> Any:
@@ -127,7 +127,7 @@ def _lines(key: str, called: str, value: Any) -> Iterator[Line]:
         yield key, called, plain(value)
         return
     for name in sorted(value, key=str):
-        if not _is_left_out(str(name), value[name]):
+        if not _is_excluded(str(name), value[name]):
             yield f"{key} {name}", f"{name} of {called}", plain(value[name])
 
 

@@ -63,7 +63,7 @@ def fit_begins(callbacks: Any) -> None:
     everyone = _meet(
         fit.name,
         model,
-        [any(map(adapters.may_stop_a_batch, callbacks.callbacks)), _reads(callbacks, "train_step")],
+        [any(map(adapters.has_batch_hook, callbacks.callbacks)), _reads(callbacks, "train_step")],
     )
     fit.agree_on_each_batch = any(stops for stops, _ in everyone)
     if any(reads for _, reads in everyone):

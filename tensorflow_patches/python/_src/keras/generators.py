@@ -12,7 +12,7 @@ from tensorflow.mpi._src.random import entropy
 from tensorflow.mpi._src.runtime import group
 from tensorflow.mpi._src.variables import states
 
-_APART = "_tf_mpi_drawing"  # on a generator's variable
+_JUMP_ATTRIBUTE = "_tf_mpi_drawing"  # on a generator's variable
 
 
 def jump_by_rank(model: Any) -> None:
@@ -26,9 +26,11 @@ def jump_by_rank(model: Any) -> None:
     except ValueError:  # of tf_keras, a Sequential that its first step will build
         return
     for variable in variables:
-        if not states.is_random_state(getattr(variable, "path", "")) or hasattr(variable, _APART):
+        if not states.is_random_state(getattr(variable, "path", "")) or hasattr(
+            variable, _JUMP_ATTRIBUTE
+        ):
             continue
-        setattr(variable, _APART, True)
+        setattr(variable, _JUMP_ATTRIBUTE, True)
         state = np.array(variable.value.numpy())
         if state.shape == (2,):
             state[1] += group.rank << 20

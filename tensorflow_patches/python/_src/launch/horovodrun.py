@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tensorflow.mpi._src.launch import mpirun
 
-_NOT_HERE = {
+_UNSUPPORTED = {
     "gloo": "tensorflow.mpi's ranks speak MPI",
     "min_np": "ranks that come and go (elastic): start a fixed number with -np",
     "max_np": "ranks that come and go (elastic): start a fixed number with -np",
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.check_build:
         print("Available: TensorFlow, Keras; MPI. Not: PyTorch, MXNet, Gloo, NCCL, DDL, CCL.")
         return 0
-    for name, why in _NOT_HERE.items():
+    for name, why in _UNSUPPORTED.items():
         if getattr(options, name):
             print(f"horovodrun --{name.replace('_', '-')}: not here: {why}", file=sys.stderr)
             return 2

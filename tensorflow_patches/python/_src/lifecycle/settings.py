@@ -25,7 +25,7 @@ def text() -> str:
     lines["wheel for GPUs"] = "no" if _version("tensorflow") == "not installed" else "yes"
     versions = dict(packages())
     lines |= versions | {"numpy": _minor(versions["numpy"])}
-    lines |= config.alike()
+    lines |= config.shared_settings()
     lines |= {f"keras.json's {name}": value for name, value in _keras_file().items()}
     # A value is one line, whatever it holds.
     return "".join(f"{name}={' '.join(value.split())}\n" for name, value in lines.items())

@@ -115,12 +115,14 @@ def _load(abi: Abi) -> str | None:
     RTLD_GLOBAL, as Open MPI's own plugins look its symbols up in the global scope.
     """
     if abi.soname not in loaded():
-        chosen = _beside(abi, config.library_folders()) is None and _beside(abi, _own_folders())
+        chosen = _first_existing(abi, config.library_folders()) is None and _first_existing(
+            abi, _own_folders()
+        )
         if chosen:
             _try(chosen)
     why = _try(abi.transport)
     if why is not None:
-        path = _beside(abi, config.mpi_folders())
+        path = _first_existing(abi, config.mpi_folders())
         if path is not None:
             _try(path)
             why = _try(abi.transport)
@@ -135,7 +137,7 @@ def _try(path: str) -> str | None:
     return None
 
 
-def _beside(abi: Abi, folders: Iterable[str]) -> str | None:
+def _first_existing(abi: Abi, folders: Iterable[str]) -> str | None:
     paths = (os.path.join(folder, abi.soname) for folder in folders)
     return next((path for path in paths if os.path.exists(path)), None)
 
@@ -167,7 +169,7 @@ def _own_folders() -> list[str]:
 def _seen(abi: Abi) -> list[str]:
     """Where a library of an ABI that is not wanted lies, to be named."""
     folders = [*config.library_folders(), *_own_folders(), os.path.join(sys.prefix, "lib")]
-    path = _beside(abi, [*folders, *config.mpi_folders()])
+    path = _first_existing(abi, [*folders, *config.mpi_folders()])
     return [path] if path else []
 
 
@@ -198,7 +200,7 @@ def _found_in_a_process_of_its_own(abi: Abi) -> str:
         "for path in sys.argv[1:]: ctypes.CDLL(path)\n"
         "print(*{line.split()[-1] for line in open('/proc/self/maps')}, sep='\\n')"
     )
-    for first in ([], [path for path in [_beside(abi, config.mpi_folders())] if path]):
+    for first in ([], [path for path in [_first_existing(abi, config.mpi_folders())] if path]):
         run = subprocess.run(
             [sys.executable, "-I", "-S", "-c", code, *first, abi.transport],
             capture_output=True,

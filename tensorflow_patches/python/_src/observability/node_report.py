@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-_LEAST_SHARE = 0.5  # of the median of a figure
-_MOST_CLOCK_SECONDS = 1.0
-_MOST_NAMED = 16
-_ALIKE = ("wheel", "python", "mpi")  # that nodes should have the same of
+_MIN_SHARE = 0.5  # of the median of a figure
+_MAX_CLOCK_SECONDS = 1.0
+_MAX_NAMED = 16
+_SAME_ON_NODES = ("wheel", "python", "mpi")  # that nodes should have the same of
 
 
 @dataclass
@@ -49,7 +49,7 @@ def judge(found: Mapping[int, Mapping[str, Any]], size: int, expected: Sequence[
     """
     findings = Findings()
     _silent(findings, found, size, expected)
-    _unlike(findings, found)
+    _compare_facts(findings, found)
     for facts in found.values():
         if facts["shm_fault"] and facts["shm_fault"] not in findings.faults[facts["node"]]:
             findings.faults[facts["node"]].append(facts["shm_fault"])
@@ -81,8 +81,8 @@ def exclusion(nodes: Sequence[str]) -> str:
 
 
 def ranks(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:_MOST_NAMED]))
-    more = f" and {len(numbers) - _MOST_NAMED} more" if len(numbers) > _MOST_NAMED else ""
+    shown = ", ".join(map(str, numbers[:_MAX_NAMED]))
+    more = f" and {len(numbers) - _MAX_NAMED} more" if len(numbers) > _MAX_NAMED else ""
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {shown}{more}"
 
 
@@ -110,8 +110,8 @@ def _silent(
     )
 
 
-def _unlike(findings: Findings, found: Mapping[int, Mapping[str, Any]]) -> None:
-    for what in _ALIKE:
+def _compare_facts(findings: Findings, found: Mapping[int, Mapping[str, Any]]) -> None:
+    for what in _SAME_ON_NODES:
         values = collections.Counter(str(facts[what]) for facts in found.values())
         if len(values) < 2:
             continue
@@ -141,7 +141,7 @@ def _slow(findings: Findings, found: Mapping[int, Mapping[str, Any]]) -> list[st
             line = f"{value:.3g} {name}, {share:.0%} of the median"
             if slowest is None or share < slowest[0]:
                 slowest = share, f"slowest: rank {rank} on node {node}: {line}"
-            if share >= _LEAST_SHARE:
+            if share >= _MIN_SHARE:
                 continue
             load, cores = found[rank]["load"], found[rank]["node_cores"]
             if load > cores:
@@ -199,7 +199,7 @@ def judge_together(
     for rank, result in sorted(together.items()):
         if result["fault"]:
             findings.faults.setdefault(nodes[rank], []).append(f"rank {rank}: {result['fault']}")
-        elif abs(result["clock"]) > _MOST_CLOCK_SECONDS:
+        elif abs(result["clock"]) > _MAX_CLOCK_SECONDS:
             findings.faults.setdefault(nodes[rank], []).append(
                 f"rank {rank}'s clock is {result['clock']:+.2f} s from rank 0's"
             )

@@ -101,8 +101,8 @@ class Ranks:
         if deaths[0][1:] != [str(rank), str(pid), str(os.getpid())]:
             return  # another says so; or the launcher has ended this one for another's death
         text = (
-            f"tensorflow.mpi rank {self._placement.rank}/{self._placement.size}: rank {rank} (process {pid} "
-            f"on {os.uname().nodename}) {_how(status)}\n"
+            f"tensorflow.mpi rank {self._placement.rank}/{self._placement.size}: "
+            f"rank {rank} (process {pid} on {os.uname().nodename}) {_how(status)}\n"
         )
         with contextlib.suppress(OSError):
             os.write(2, text.encode())

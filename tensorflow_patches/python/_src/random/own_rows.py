@@ -31,7 +31,7 @@ from tensorflow.mpi._src.random import by_sample, entropy, philox
 from tensorflow.mpi._src.runtime import group, threads
 from tensorflow.mpi._src.variables import initial_broadcast
 
-_APART = 2**40  # numbers: more than one op draws
+_STREAM_STRIDE = 2**40  # numbers: more than one op draws
 _MANY, _ODD = 2**31 - 1, 0x9E3779B1
 
 # .decided: of the op that a generator is about to call; .inside; .by_size: shapes of what was drawn
@@ -269,7 +269,7 @@ class _Call:
         axis = draw.axis
         assert axis is not None
         if _is_apart():
-            return tf.constant([_APART], tf.int64)
+            return tf.constant([_STREAM_STRIDE], tf.int64)
         _, whole = _extent(self.own(axis), draw.factor, self.shape.dtype)
         return _with(self.shape, axis, whole)
 
@@ -361,7 +361,7 @@ def _apart(given: dict[str, Any]) -> dict[str, Any]:
 
     if "counter" in given:
         given["counter"] = philox.further(
-            tf.convert_to_tensor(given["counter"]), group.rank * _APART
+            tf.convert_to_tensor(given["counter"]), group.rank * _STREAM_STRIDE
         )
     elif "seed2" in given:
         given["seed2"] = (int(given["seed2"] or 0) + group.rank * _ODD) % _MANY

@@ -16,7 +16,7 @@ import numpy as np
 from tensorflow.mpi._src.readers import parts
 from tensorflow.mpi._src.runtime import group
 
-_LEAST_BLOCK, _MOST_BLOCK = 256, 1 << 16
+_MIN_BLOCK, _MAX_BLOCK = 256, 1 << 16
 _BLOCKS_OF_A_RANK = 64
 
 
@@ -41,7 +41,7 @@ def read(path: str, delimiter: str = ",", header: bool = False, dtype: Any = np.
         begin = len(_line(file)) if header else 0
         size = os.fstat(file.fileno()).st_size - begin
         each = size // (group.group_size * _BLOCKS_OF_A_RANK)
-        block = min(max(each, _LEAST_BLOCK), _MOST_BLOCK)
+        block = min(max(each, _MIN_BLOCK), _MAX_BLOCK)
         blocks = -(-size // block)
         lines = _count(file, begin, size, block, parts.part(blocks))
         everyone = [int(n) for n in parts.of_all_ranks(lines, f"lines of {os.path.basename(path)}")]
@@ -58,7 +58,7 @@ def _line(file: Any) -> bytes:
     """The first, with its end."""
     found = b""
     while b"\n" not in found:
-        more = file.read(_LEAST_BLOCK)
+        more = file.read(_MIN_BLOCK)
         if not more:
             return found
         found += more

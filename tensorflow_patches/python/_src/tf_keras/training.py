@@ -14,7 +14,7 @@ from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import batch_norm
 from tensorflow.mpi._src.runtime import log
 
-_LEAST_EPSILON = 1.001e-5  # tf.nn.fused_batch_norm's
+_MIN_EPSILON = 1.001e-5  # tf.nn.fused_batch_norm's
 
 
 def log_full_data(name: str, _model: Any) -> None:
@@ -66,7 +66,7 @@ def fused(original: Any) -> Any:
             found = batch_norm.of_layer(self, inputs, axes, own=own)
         if found is None:
             return original(self, inputs, mask, training)
-        epsilon = max(self.epsilon, _LEAST_EPSILON)
+        epsilon = max(self.epsilon, _MIN_EPSILON)
         return _normalized(self, inputs, found, epsilon)
 
     return fused_batch_norm

@@ -26,7 +26,7 @@ from tensorflow.mpi._src.runtime import c_api, group
 
 _AUTO = 100  # steps
 _SHARE = 0.003  # of the time since the last check
-_LEAST_BYTES, _FIRST_BYTES = 2**20, 2**28
+_MIN_BYTES, _FIRST_BYTES = 2**20, 2**28
 _BLOCK = 2**16  # bytes in which a difference is looked for
 _HEADER = 5  # a rank's row before its hashes: see _begin
 
@@ -165,7 +165,7 @@ def _end(replicas: Replicas, read: Read) -> None:
         replicas.start = 0
     # Alike on all ranks, as it comes of one rank's times. Speeds vary, so not at once.
     wanted = size * _SHARE * elapsed / max(1, spent)
-    replicas.limit = int(min(max(wanted, _LEAST_BYTES, size / 4), max(size * 4, _LEAST_BYTES)))
+    replicas.limit = int(min(max(wanted, _MIN_BYTES, size / 4), max(size * 4, _MIN_BYTES)))
 
 
 def _message(replicas: Replicas, place: int, gathered: Any, read: Read) -> str:
