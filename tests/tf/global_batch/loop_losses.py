@@ -62,7 +62,7 @@ def lines():
     """What is printed from now on, as often as it is new."""
     said: list[str] = []
     log.say = said.append
-    log._said.clear()
+    log._logged_keys.clear()
     return said
 
 
