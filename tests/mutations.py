@@ -123,7 +123,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "file",
         "a save that rank 0 does not make is waited for",
-        "        elif ended or waits - self.waits_since_missed >= _GOES_ON_WITHOUT:\n",
+        "        elif ended or waits - self.waits_since_missed >= _MAX_IDLE_POSTS:\n",
         "        elif False:\n",
         ("test_names.py::test_a_save_that_rank_0_does_not_make_ends_when_rank_0_waits",),
         tier=FULL,
