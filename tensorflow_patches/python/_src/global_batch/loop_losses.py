@@ -25,11 +25,11 @@ _REMEDY = "use a mean over samples, or compute it from tf.mpi.gather_batch(x)"
 def checking(compute_gradients: Any) -> Any:
     """Wraps compute_gradients(loss, ...) of compat.v1's optimizers."""
 
-    @hooking.not_converted
+    @hooking.without_autograph
     @functools.wraps(compute_gradients)
     def checked(self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
         check([loss])
-        return hooking.as_here(compute_gradients)(self, loss, *args, **kwargs)
+        return hooking.with_callers_autograph(compute_gradients)(self, loss, *args, **kwargs)
 
     return checked
 

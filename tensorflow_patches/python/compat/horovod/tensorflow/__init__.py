@@ -30,7 +30,7 @@ from tensorflow.mpi._src.runtime import c_api
 
 _LegacyOptimizer = _v1.train.Optimizer
 
-c_api.know_ops()  # of a graph that ranks have written
+c_api.register_ops()  # of a graph that ranks have written
 
 
 def __getattr__(name: str) -> Any:
