@@ -172,7 +172,7 @@ def _pressed(rows: list[Dependence], axis: int) -> Dependence:
     places = {one.is_index for one in rows}
     if places == {True, False} and not rows[0].is_index:
         return MIXED  # its number is to come first
-    return lie.but(axis=axis, same=all(one.same for one in rows), place=rows[0].is_index)
+    return lie.but(axis=axis, same=all(one.same for one in rows), is_index=rows[0].is_index)
 
 
 def _one_after_another(rows: list[Dependence]) -> Dependence:
