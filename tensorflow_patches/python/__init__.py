@@ -1,13 +1,14 @@
-"""Gradients averaged over MPI ranks: what a script may ask, if it wants to know.
+"""Gradients averaged over MPI ranks: the public API, also available as `tf.mpi`.
 
-A script needs nothing of this: under `mpirun -np N` its optimizers average their gradients by
-themselves (`TF_MPI_ENABLE` turns that on and off), and Keras takes each rank's part of the data.
-This module, also `tf.mpi`, is for scripts that partition their own data, or print on one rank only.
+Scripts do not need it. Under `mpirun -np N` optimizers average their gradients automatically
+(`TF_MPI_ENABLE` turns this on and off), and Keras gives each rank its part of the data. The API is
+for scripts that partition their own data, or that print on one rank only.
 
-All functions work with averaging off, as on one rank; in a process that a rank has forked, which is
-no rank, collectives raise RuntimeError. Collectives must be called by all ranks, with
-the same dtype and shape; each waits for the others, at most TF_MPI_STALL_TIMEOUT seconds. Numbers
-and numpy arrays are exchanged at once, also while a tf.function is traced: pass tensors there.
+All functions also work with averaging off, where they behave as on one rank. In a process that a
+rank has forked, collectives raise RuntimeError, because that process is not a rank. All ranks must
+call a collective, with the same dtype and shape; each rank waits for the others, for at most
+TF_MPI_STALL_TIMEOUT seconds. Numbers and numpy arrays are exchanged immediately, even while a
+tf.function is being traced: pass tensors there.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """tf.mpi.data and tf.mpi.datasets: loaded when they are used."""
+    """Loads tf.mpi.data and tf.mpi.datasets on first use."""
     if name in ("data", "datasets"):
         import importlib
 
@@ -44,7 +45,7 @@ def __getattr__(name: str) -> Any:
 
 
 def is_enabled() -> bool:
-    """True if the optimizers of this process average their gradients over the ranks."""
+    """True if the optimizers of this process average their gradients over all ranks."""
     return hooks.active
 
 
@@ -61,7 +62,7 @@ def size() -> int:
 
 
 def _follow() -> None:
-    """With TF_MPI_FAULT=shrink ranks may have died."""
+    """Updates rank and size: with TF_MPI_FAULT=shrink, ranks may have died."""
     if hooks.active:
         from tensorflow.mpi._src.presence import presence
 
@@ -87,16 +88,16 @@ def _topology() -> tuple[int, int, int, int, int]:
 
 
 def barrier(name: str | None = None) -> None:
-    """Returns when every rank has called it.
+    """Returns once every rank has called it.
 
-    Runs at once, in Python; not part of a graph or a tf.function.
+    Runs immediately, in Python; it does not become part of a graph or a tf.function.
 
     Args:
-      name: under which the ranks meet; needed only where they may call barriers in different
-        orders.
+      name: identifies the barrier on all ranks; needed only if ranks may call barriers in
+        different orders.
 
     Raises:
-      tf.errors.DeadlineExceededError: some ranks did not come within TF_MPI_STALL_TIMEOUT.
+      tf.errors.DeadlineExceededError: some ranks did not arrive within TF_MPI_STALL_TIMEOUT.
       tf.errors.UnavailableError: a rank has stopped, or the transport has failed.
     """
     if not group.connected() and group.forked_from is None:
@@ -113,17 +114,17 @@ def allreduce(tensor: Any, op: str = "average", name: str | None = None) -> Any:
       tensor: a tf.Tensor, tf.Variable, numpy array or number of any shape, the same shape and dtype
         on all ranks. Half and bfloat16 are summed in float32.
       op: "average" (floating and complex dtypes), "sum", "min", "max" or "product".
-      name: under which the ranks meet. By default calls meet in the order in which each rank makes
-        them; inside tf.function, by their place in the function.
+      name: identifies the call on all ranks. By default calls are matched in the order in which
+        each rank makes them; inside tf.function, by their position in the function.
 
     Returns:
-      A tf.Tensor for a tensor or variable, else a numpy array; shape and dtype of `tensor`. Inside
-      tf.function and graphs it is part of the graph.
+      A tf.Tensor for a tensor or variable, otherwise a numpy array, with the shape and dtype of
+      `tensor`. Inside tf.function and graphs it is part of the graph.
 
     Raises:
-      ValueError: `op` is none of these.
-      tf.errors.InvalidArgumentError: the ranks differ in dtype, shape or op; or op and dtype do
-        not go together.
+      ValueError: `op` is not one of these.
+      tf.errors.InvalidArgumentError: the ranks differ in dtype, shape or op; or op does not
+        support the dtype.
       tf.errors.DeadlineExceededError, tf.errors.UnavailableError: as for barrier.
     """
     ops = ("average", "sum", "min", "max", "product")
@@ -133,11 +134,11 @@ def allreduce(tensor: Any, op: str = "average", name: str | None = None) -> Any:
 
 
 def allgather(tensor: Any, name: str | None = None) -> Any:
-    """Every rank's `tensor`, one after another along the first dimension, in rank order.
+    """Concatenates every rank's `tensor` along the first dimension, in rank order.
 
     Args:
-      tensor: as for allreduce, of rank 1 or more; the first dimension may differ by rank, and
-        may be 0.
+      tensor: as for allreduce, with at least one dimension; the first may differ by rank, and may
+        be 0.
       name: as for allreduce.
 
     Returns:
@@ -150,10 +151,10 @@ def allgather(tensor: Any, name: str | None = None) -> Any:
 
 
 def broadcast(tensor: Any, root: int = 0, name: str | None = None) -> Any:
-    """Rank `root`'s `tensor`.
+    """Returns rank `root`'s `tensor` on every rank.
 
     Args:
-      tensor: as for allreduce, on all ranks; only its value on `root` matters.
+      tensor: as for allreduce, on all ranks; only its value on `root` is used.
       root: from 0 to size() - 1.
       name: as for allreduce.
 
@@ -167,14 +168,14 @@ def broadcast(tensor: Any, root: int = 0, name: str | None = None) -> Any:
 
 
 def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
-    """Makes rank `root`'s values of `variables` every rank's.
+    """Assigns rank `root`'s values of `variables` on every rank.
 
-    Training does this by itself before its first step; this is for variables changed later, such as
-    weights that one rank has loaded.
+    Training does this automatically before its first step. Use this for variables that change
+    later, such as weights that one rank has loaded.
 
     Args:
-      variables: tf.Variables that have values; as many, in the same order, on all ranks. Eager code
-        only.
+      variables: initialized tf.Variables; the same number, in the same order, on all ranks. Eager
+        code only.
       root: from 0 to size() - 1.
 
     Raises:
@@ -189,10 +190,10 @@ def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
 
 
 def gather_batch(x: Any) -> Any:
-    """What all ranks have of `x`, a tensor of this rank's samples: that of the whole batch.
+    """Gathers `x`, a tensor of this rank's samples, from all ranks into that of the whole batch.
 
-    For a loss or a metric that looks at several samples at once, in a train_step or in a loop of
-    the script's own:
+    For a loss or a metric that relates several samples to one another, in a train_step or in a
+    custom training loop:
 
         embeddings = tf.mpi.gather_batch(encoder(images, training=True))
         labels = tf.mpi.gather_batch(labels)
@@ -200,23 +201,23 @@ def gather_batch(x: Any) -> Any:
         gradients = tape.gradient(loss, encoder.trainable_variables)
         optimizer.apply_gradients(zip(gradients, encoder.trainable_variables))
 
-    It is differentiable: what flows back to this rank's samples is scaled so that the average of
-    the ranks' gradients, which the optimizer applies, is the gradient of the mean of the ranks'
-    losses: of this loss, if all compute it of the whole batch.
+    It is differentiable. The gradient of this rank's samples is scaled so that the average of the
+    ranks' gradients, which the optimizer applies, is the gradient of the mean of the ranks'
+    losses. If every rank computes its loss from the whole batch, that is the gradient of this loss.
 
     Args:
-      x: a tf.Tensor with samples along its first dimension, of numbers or bools; the other
-        dimensions are the same on all ranks, the first may differ. All ranks must call this, in
-        the same order.
+      x: a tf.Tensor of numbers or bools with samples along its first dimension, which may differ
+        by rank; the other dimensions are the same on all ranks. All ranks must call this, in the
+        same order.
 
     Returns:
       A tf.Tensor, the same on all ranks: rank 0's samples, then rank 1's, and so on, which is the
-      order of a batch that fit, evaluate or tf.mpi.shard has split. `x` itself on one rank. In a
+      order of a batch that fit, evaluate or tf.mpi.shard has split. On one rank, `x` itself. In a
       compiled function the shape of `x` must be static, and the same on all ranks.
 
     Raises:
       ValueError: `x` is a scalar.
-      NotImplementedError: in a compiled function, if the shape is not static.
+      NotImplementedError: the shape is not static in a compiled function.
       As for allreduce.
     """
     _refuse_where_left_to_script("gather_batch", "horovod's allgather")
@@ -228,27 +229,27 @@ def gather_batch(x: Any) -> Any:
 
 
 def shard(dataset: Any, batched: bool | None = None) -> Any:
-    """This rank's part of `dataset`, for a loop of the script's own.
+    """Returns this rank's part of `dataset`, for a custom training loop.
 
-    Keras's fit, evaluate and predict take their part by themselves: give them the whole dataset.
-    TF_MPI_SHARD=dataset does this for every dataset that a script iterates. A script that takes its
-    part by rank() itself says own_data() instead.
+    Keras's fit, evaluate and predict split their data automatically: give them the whole dataset.
+    TF_MPI_SHARD=dataset does this for every dataset that a script iterates. A script that selects
+    its part by rank() calls own_data() instead.
 
     Args:
-      dataset: a tf.data.Dataset of the same data on all ranks, which must all call this. One whose
-        elements differ by rank (a shuffle without a seed, random ops, a generator) is iterated on
-        rank 0 alone, and its elements are sent to all.
-      batched: True: elements are batches, and each rank gets its samples of each; a rank that gets
-        none of a small last batch has another rank's. False: each rank gets whole elements, all
-        ranks as many; up to size() - 1 elements at the end are left out. By default it is looked
-        for: a batch() in the dataset, or a first dimension that is not known.
+      dataset: a tf.data.Dataset of the same data on all ranks, all of which must call this. If its
+        elements may differ by rank (a shuffle without a seed, random ops, a generator), only rank
+        0 iterates it, and sends the elements to all ranks.
+      batched: True: elements are batches, and each rank gets its samples of each batch; a rank
+        that gets none of a small last batch receives another rank's. False: each rank gets whole
+        elements, the same number on all ranks; up to size() - 1 elements at the end are left out.
+        By default this is detected: by a batch() in the dataset, or an unknown first dimension.
 
     Returns:
-      A tf.data.Dataset with elements of the same structure; `dataset` itself on one rank.
+      A tf.data.Dataset with elements of the same structure; on one rank, `dataset` itself.
 
     Raises:
-      TypeError: it is no tf.data.Dataset.
-      ValueError: `batched` is True, and its elements have no dimension to split.
+      TypeError: `dataset` is not a tf.data.Dataset.
+      ValueError: `batched` is True, and the elements have no dimension to split.
     """
     _refuse_where_left_to_script("shard", "dataset.shard(hvd.size(), hvd.rank())")
     if not hooks.active:
@@ -259,13 +260,13 @@ def shard(dataset: Any, batched: bool | None = None) -> Any:
 
 
 def own_data() -> None:
-    """This script gives each rank data of its own, by rank() or otherwise: nobody splits them.
+    """Declares that this script gives each rank its own data, by rank() or otherwise.
 
-    From here on it is as under TF_MPI_SHARD=off: fit, evaluate and predict take what each rank
-    gives them, weighted by its samples; ranks draw random numbers of their own; gradients of an
-    eager loop are averaged where they are taken. Rank 0 goes on to write the files. To be called
-    before data are made; again, it does nothing. Without it ranks are taken to run one program on
-    the same data: asking for rank() or size() changes nothing.
+    From here on the job runs as with TF_MPI_SHARD=off: fit, evaluate and predict do not split
+    data, and weight each rank by its samples; each rank draws its own random numbers; gradients of
+    an eager loop are averaged where the tape computes them. Rank 0 still writes the files. Call it
+    before creating data; calling it again has no effect. Without it, ranks are assumed to run one
+    program on the same data: calling rank() or size() does not change that.
 
     All ranks must call this; each waits for the others.
 
@@ -281,8 +282,8 @@ def own_data() -> None:
 def _refuse_where_left_to_script(name: str, instead: str) -> None:
     if group.connected() and not hooks.active:
         raise RuntimeError(
-            f"tf.mpi.{name} in a script that averages and partitions its data itself, by the API "
-            f"of another library: use {instead}, or leave that library's init() out"
+            f"tf.mpi.{name} is not available in a script that averages and partitions its data "
+            f"itself through another library's API: use {instead}, or remove that library's init()"
         )
 
 

@@ -19,7 +19,7 @@ def main() -> int:
     )
     commands_parser = parser.add_subparsers(dest="command", required=True)
     doctor_parser = commands_parser.add_parser(
-        "doctor", help="prints what is installed, what the launcher says, and tries an allreduce"
+        "doctor", help="prints the installation and the launcher, and tries an allreduce"
     )
     nodes.add_arguments(doctor_parser)
     config_parser = commands_parser.add_parser(
@@ -28,16 +28,16 @@ def main() -> int:
     config_parser.add_argument(
         "--replaced",
         action="store_true",
-        help="prints what is replaced in Python, TensorFlow and Keras instead",
+        help="instead prints what this wheel replaces in Python, TensorFlow and Keras",
     )
     bench_parser = commands_parser.add_parser(
-        "bench", help="under mpirun: times collectives by size, against plain MPI"
+        "bench", help="under mpirun: times collectives by size, compared with plain MPI"
     )
     bench.add_arguments(bench_parser)
-    commands_parser.add_parser("commands", help="writes horovodrun and ddlrun beside this Python")
+    commands_parser.add_parser("commands", help="writes horovodrun and ddlrun next to this Python")
     for name, run in _RUNS.items():
         commands_parser.add_parser(name, help=f"starts ranks as {name} does", add_help=False)
-        if sys.argv[1:2] == [name]:  # its options are its own
+        if sys.argv[1:2] == [name]:  # parses its own options
             return run(sys.argv[2:])
     options = parser.parse_args()
     if options.command == "commands":

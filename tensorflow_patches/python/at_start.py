@@ -1,21 +1,22 @@
-"""What a rank does before its script: strings hash alike, and TensorFlow's files are ours.
+"""Runs before a rank's script: equalizes string hashes and checks TensorFlow's files.
 
-`tensorflow_mpi.pth`, which Python's `site` reads at every start, runs this file where a launcher
-has started ranks. TensorFlow is not imported here, nor this package.
+`tensorflow_mpi.pth`, which Python's `site` reads at every start, runs this file if a launcher has
+started ranks. Neither TensorFlow nor this package is imported here.
 
-Python draws the key of its string hashes before it runs anything, so each rank has another, and
-`list(set(words))` another order. So the interpreter is started anew, once, as the same process and
-with the same arguments, but with PYTHONHASHSEED set. Nothing has been imported or read by then.
-That is left out where PYTHONHASHSEED is set (`mpirun -x PYTHONHASHSEED=random` leaves each rank its
-own), where Python ignores its environment (-E, -I), with averaging off or TF_MPI_SHARD=off, and
-where the interpreter is part of another program. Then random/host.py says that hashes differ.
+Python chooses its string hash key before it runs any code, so the key, and with it the order of
+`list(set(words))`, differs by rank. The interpreter is therefore restarted once, as the same
+process with the same arguments, but with PYTHONHASHSEED set. Nothing has been imported or read by
+then. There is no restart if PYTHONHASHSEED is set (`mpirun -x PYTHONHASHSEED=random` gives each
+rank its own key), if Python ignores its environment (-E, -I), with averaging off or
+TF_MPI_SHARD=off, or if the interpreter is embedded in another program. random/host.py then warns
+that hashes differ.
 
-Ranks with TF_MPI_ENABLE=0 leave word of it for those of other nodes.
+Ranks with TF_MPI_ENABLE=0 leave a file that tells ranks of other nodes.
 
-Where another distribution has overwritten TensorFlow's files (installation.py), ranks would run
-stock TensorFlow, each for itself: `import tensorflow` fails, with the reason.
+If another distribution has overwritten TensorFlow's files (installation.py), each rank would train
+alone on stock TensorFlow; instead `import tensorflow` fails and says why.
 
-This reads the environment itself, as config takes longer to import than Python to start:
+This file reads the environment itself, because importing config takes longer than starting Python;
 tests/tf/random/test_at_start.py compares the two.
 """
 
@@ -24,14 +25,14 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-_SEED = "0"  # not a random one: all ranks must know it before they can talk
+_SEED = "0"  # fixed: all ranks need the same seed before they can communicate
 _RESTARTED = "_TF_MPI_RESTARTED"
 _JOB = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID")
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 def _ranks(environ: Mapping[str, str]) -> int:
-    """How many ranks the launcher has started; srun without MPI starts none."""
+    """The number of ranks that the launcher started; 1 for srun without MPI."""
     known = [name for name in _SIZES if environ.get(name, "").isdigit()]
     if known[:1] == ["SLURM_STEP_NUM_TASKS"] and "PMIX_RANK" not in environ:
         return int(environ[known[0]]) if environ.get("TF_MPI_ENABLE", "").strip() == "1" else 1
@@ -39,7 +40,7 @@ def _ranks(environ: Mapping[str, str]) -> int:
 
 
 def ranks_share_work(environ: Mapping[str, str]) -> bool:
-    """Whether this process will be one of several ranks that run one program."""
+    """Whether this process will be one of several ranks that run the same program."""
     return (
         _ranks(environ) > 1
         and environ.get("TF_MPI_ENABLE", "").strip() != "0"
@@ -49,14 +50,14 @@ def ranks_share_work(environ: Mapping[str, str]) -> bool:
 
 
 def _is_child_of_a_rank(environ: Mapping[str, str]) -> bool:
-    """As config.started_by_ancestor tells, before this process is a rank itself."""
+    """Like config.started_by_ancestor, for a process that has not become a rank itself."""
     _, _, job = environ.get("_TF_MPI_STARTED_BY", "").partition(" ")
     known = " ".join(environ[name] for name in _JOB if name in environ)
     return "_TF_MPI_STARTED_BY" in environ and job == known
 
 
 def _is_python(path: str) -> bool:
-    """Whether `path` is the program that this process runs, not a library in another one."""
+    """Whether this process runs the program `path`, rather than embedding Python as a library."""
     try:
         return bool(path) and os.path.samefile(path, "/proc/self/exe")
     except OSError:
@@ -64,7 +65,7 @@ def _is_python(path: str) -> bool:
 
 
 def _fix_hash_seed() -> None:
-    """Starts the interpreter anew if that makes hashes alike."""
+    """Restarts the interpreter if that gives all ranks the same hashes."""
     if "PYTHONHASHSEED" in os.environ or _RESTARTED in os.environ:
         return
     flags = sys.flags
@@ -76,20 +77,20 @@ def _fix_hash_seed() -> None:
 
 
 class _Refusal:
-    """On sys.meta_path: nobody imports a TensorFlow that is not ours without being told."""
+    """Placed on sys.meta_path: makes importing a TensorFlow that is not ours an error."""
 
     def __init__(self, why: str) -> None:
         self._why = why
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        """Raises ImportError for TensorFlow; leaves all else to others."""
+        """Raises ImportError for TensorFlow; leaves other names to the next finder."""
         if name == "tensorflow":
             raise ImportError(self._why)
 
 
 def off_marker(environ: Mapping[str, str]) -> str:
-    """The file that ranks of a node with TF_MPI_ENABLE=0 leave for those of other nodes, to which
-    Open MPI's mpirun does not pass that variable; "" if the job is on one node, or has no name."""
+    """The file by which ranks with TF_MPI_ENABLE=0 notify ranks of other nodes, because Open MPI's
+    mpirun does not pass that variable on; "" if the job is on one node, or has no name."""
     size, here = _ranks(environ), environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "")
     job = environ.get("PMIX_NAMESPACE", "")
     if not here.isdigit() or int(here) >= size or not job:
@@ -100,7 +101,7 @@ def off_marker(environ: Mapping[str, str]) -> str:
 
 
 def _tell_other_nodes() -> None:
-    """That this node's ranks are off. As early as can be: the others look when they import us."""
+    """Records that this node's ranks are off. Runs early: others look when they import us."""
     word = off_marker(os.environ)
     if not word or os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0" or _RESTARTED in os.environ:
         return
@@ -133,8 +134,8 @@ def _refuse_overwritten_files(ranks: int) -> None:
         sys.meta_path.insert(
             0,
             _Refusal(
-                f"tensorflow.mpi: {why}, so each of these {ranks} ranks would train by itself. "
-                f"Mend it: {names['remedy']()}  or set TF_MPI_ENABLE=0"
+                f"tensorflow.mpi: {why}, so each of these {ranks} ranks would train alone. "
+                f"To fix this: {names['remedy']()}  or set TF_MPI_ENABLE=0"
             ),
         )
 

@@ -1,11 +1,11 @@
-"""Datasets of which each rank reads its part alone: tf.mpi.data.
+"""tf.mpi.data: datasets from files, of which each rank reads only its own part.
 
-Reading gets faster with ranks: every other dataset is read whole by all of them. A rank's rows are
-contiguous, and each rank has as many, but that the first ones may have one more. Keras's fit,
-evaluate and predict take such a dataset as it is, with whatever a script makes of it by map, batch,
-shuffle or repeat, and weigh each rank by its samples.
+Reading therefore gets faster with more ranks; any other dataset is read whole by every rank. A
+rank's rows are contiguous, and all ranks have the same number, except that the first ranks may have
+one more. Keras's fit, evaluate and predict use such a dataset as it is, including anything that the
+script derives from it by map, batch, shuffle or repeat, and weight each rank by its samples.
 
-All functions are meetings of all ranks. Without ranks the part is the whole.
+All ranks must call each function. Without several ranks the part is the whole file.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ def from_csv(
     header: bool = False,
     dtype: Any = np.float32,
 ) -> Any:
-    """Rows of numbers.
+    """Reads this rank's rows of a CSV file of numbers.
 
     Args:
-      path: of a file that all ranks see, with a row in each line.
-      label_column: from 0; the last is -1. None: there is none.
-      header: the first line holds names.
-      dtype: of the features; labels are int64 if they are whole numbers, else of this dtype.
+      path: a file that all ranks can read, with one row per line.
+      label_column: counted from 0, or from -1 for the last; None if there is none.
+      header: whether the first line holds names.
+      dtype: of the features; labels are int64 if they are whole numbers, otherwise of this dtype.
 
     Returns:
-      A tf.data.Dataset of (features, label), or of features without a label column.
+      A tf.data.Dataset of (features, label), or of features if there is no label column.
 
     Raises:
-      ValueError: with the row and the column that is wrong.
+      ValueError: names the row and the column that are wrong.
       OSError: the file cannot be read.
     """
     found = text.read(path, delimiter, header)
@@ -63,20 +63,20 @@ def from_csv(
 
 
 def _has(numbers: Any, column: int | None, path: str) -> bool:
-    """Whether there are labels here. ValueError if the rows have no such column."""
+    """Whether this rank has labels. Raises ValueError if the rows have no such column."""
     if column is None or not len(numbers):
         return False
     columns = numbers.shape[1]
     if not -columns <= column < columns:
-        raise ValueError(f"{path} has {columns} columns: label_column={column}")
+        raise ValueError(f"{path} has {columns} columns; label_column={column} is out of range")
     return True
 
 
 def from_hdf5(path: str, features: str = "data", labels: str | None = "labels") -> Any:
-    """Rows of HDF5 datasets, by h5py, which must be installed.
+    """Reads this rank's rows of HDF5 datasets; h5py must be installed.
 
     Args:
-      features, labels: the names of datasets with as many rows. `labels` None: there are none.
+      features, labels: names of datasets with the same number of rows; `labels` may be None.
 
     Returns:
       A tf.data.Dataset of (features, label), or of features.
@@ -90,7 +90,7 @@ def from_hdf5(path: str, features: str = "data", labels: str | None = "labels") 
 
 
 def from_netcdf(path: str, features: str = "data", labels: str | None = "labels") -> Any:
-    """Rows of NetCDF variables, classic or not, by netCDF4, which must be installed.
+    """Reads this rank's rows of NetCDF variables, classic or NetCDF-4; netCDF4 must be installed.
 
     Args, returns and raises: as from_hdf5.
     """

@@ -1,4 +1,4 @@
-"""MaTEx's DataSet: arrays of a rank's part of a data set, for scripts made for MaTEx."""
+"""MaTEx's DataSet: this rank's part of a data set as arrays, for scripts written for MaTEx."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from tensorflow.mpi._src.readers import arrays, images, parts, text
 
 __all__ = ["DataSet"]
 
-_MNIST_TRAINING = 50000  # of 60000; the others are for validation
+_MNIST_TRAINING = 50000  # of 60000; the rest is for validation
 
 
 class DataSet:
-    """`training_data`, `training_labels`, and so for `validation_` and `testing_`: this rank's.
+    """This rank's `training_data` and `training_labels`; likewise `validation_` and `testing_`.
 
     Args:
-      data_name: "MNIST", "CIFAR10", "CIFAR100", "CSV", "HDF5" or "PNETCDF" (also "NETCDF"), in
-        capitals or not.
-      train_batch_size, test_batch_size: of next_train_batch(), next_validation_batch() and
-        next_test_batch().
-      normalize: what images are divided by.
-      train_file, validation_file, test_file: of CSV, HDF5 and NetCDF.
-      valid_pct, test_pct: parts, from 0 to 1, of what is read for training.
-      delim: between the numbers of a CSV file.
-      data_directory: where MNIST or CIFAR is (MNIST_data, CIFAR_data if it is not given); or a
-        folder of CSV files, whose rows have no labels.
+      data_name: "MNIST", "CIFAR10", "CIFAR100", "CSV", "HDF5" or "PNETCDF" (also "NETCDF"); case
+        does not matter.
+      train_batch_size: for next_train_batch().
+      test_batch_size: for next_validation_batch() and next_test_batch().
+      normalize: the divisor for images.
+      train_file, validation_file, test_file: for CSV, HDF5 and NetCDF.
+      valid_pct, test_pct: fractions, from 0 to 1, of the rows read for training.
+      delim: separates the numbers of a CSV file.
+      data_directory: the folder of MNIST or CIFAR (default: MNIST_data, CIFAR_data); or a folder
+        of CSV files, whose rows have no labels.
 
-      In this order, or as in older scripts: data_name, delim, train_batch_size, test_batch_size,
-      normalize, train_file, validation_file, test_file, data_directory, valid_pct, test_pct.
+      Positional arguments come in this order, or as in older scripts: data_name, delim,
+      train_batch_size, test_batch_size, normalize, train_file, validation_file, test_file,
+      data_directory, valid_pct, test_pct.
 
-    Parts are contiguous; the first
-    ranks have one more where they do not divide. A CSV file has its label in column 0; an HDF5 file
-    has a dataset for each class, and its rows are shuffled; a NetCDF file a variable of bytes and
-    one of integers. Labels are one-hot.
+    Parts are contiguous; if rows do not divide evenly, the first ranks have one more. A CSV file
+    has its label in column 0. An HDF5 file has one dataset per class, and its rows are shuffled. A
+    NetCDF file has one variable of bytes and one of integers. Labels are one-hot.
 
-    Raises ValueError with the row and column that is wrong, OSError, ImportError.
+    Raises ValueError, which names the wrong row and column; OSError; ImportError.
     """
 
     def __init__(self, data_name: str, *args: Any, **kwargs: Any) -> None:
@@ -64,10 +64,10 @@ class DataSet:
             self._read_files(kind, given["delim"], given["valid_pct"], given["test_pct"])
         else:
             known = ", ".join(sorted([*_IMAGES, *_FILES]))
-            raise ValueError(f"DataSet {data_name!r}; known: {known}")
+            raise ValueError(f"DataSet {data_name!r} is unknown; accepted: {known}")
 
     def _read_images(self, kind: str, normalize: float, valid_pct: float) -> None:
-        """Packed files are read whole, and a rank keeps its part."""
+        """Reads packed files whole, and keeps this rank's part."""
         read, folder, classes = _IMAGES[kind]
         (data, labels), (tested, answers) = read(self.data_directory or folder)
         held_back = int(len(data) * valid_pct)
@@ -94,14 +94,14 @@ class DataSet:
             data, labels, classes = read(path, delim)
             if split == "training":
                 for other, share in (("validation", valid_pct), ("testing", test_pct)):
-                    if share:  # also where it is no whole row of this rank's: none, as an array
+                    if share:  # even if less than one row of this rank: then an empty array
                         kept = len(data) - int(len(data) * share)
                         self._keep(other, data[kept:], labels[kept:], classes)
                         data, labels = data[:kept], labels[:kept]
             self._keep(split, data, labels, classes)
 
     def _read_folder(self, delim: str) -> None:
-        """The files of a folder one after another, in the order of their names; without labels."""
+        """Concatenates the files of a folder, in the order of their names; there are no labels."""
         found = []
         for folder, folders, names in os.walk(self.data_directory):
             folders.sort()
@@ -115,8 +115,7 @@ class DataSet:
         setattr(self, f"{split}_labels", one_hot(labels, classes))
 
     def next_train_batch(self) -> list[Any]:
-        """[data, labels] of the next train_batch_size rows of this rank, from the end on to its
-        first again."""
+        """[data, labels] of this rank's next train_batch_size rows; starts over at the end."""
         return self._batch("training", self.train_batch_size, "train_batch_size")
 
     def next_validation_batch(self) -> list[Any]:
@@ -127,7 +126,7 @@ class DataSet:
 
     def _batch(self, split: str, size: int | None, name: str) -> list[Any]:
         if size is None:
-            raise UserWarning(f"DataSet {self.dataset}: no {name} was given")
+            raise UserWarning(f"DataSet {self.dataset} was created without {name}; pass it")
         data, labels = getattr(self, f"{split}_data"), getattr(self, f"{split}_labels")
         if data is None or not len(data):
             raise ValueError(f"DataSet {self.dataset} has no {split} rows on this rank")
@@ -156,14 +155,14 @@ _ONCE = (
 
 
 def _settings(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """By name, of either order of arguments: with a delimiter first, it is the older one."""
+    """Arguments by name, from either order: a delimiter first means the older one."""
     order = _ONCE if args and isinstance(args[0], str) else tuple(_NOW)
     if len(args) > len(order):
         raise TypeError(f"DataSet takes at most {len(order)} arguments after its name")
     given = dict(zip(order, args, strict=False))
     for name, value in kwargs.items():
         if name not in _NOW or name in given:
-            raise TypeError(f"DataSet: {name} is given twice, or no argument of it")
+            raise TypeError(f"DataSet: {name} is given twice, or is not an argument of DataSet")
         given[name] = value
     return {**_NOW, **given}
 
@@ -176,7 +175,7 @@ def one_hot(labels: Any, classes: int) -> np.ndarray[Any, Any]:
 
 
 def _csv(path: str, delim: str) -> tuple[Any, Any, int]:
-    """Labels are from 0 on, or -1 and 1; how many there are, all ranks decide together."""
+    """Labels are 0 and up, or -1 and 1; all ranks together determine the number of classes."""
     rows = text.read(path, delim)
     numbers = rows.numbers
     if not rows.total:
@@ -187,8 +186,8 @@ def _csv(path: str, delim: str) -> tuple[Any, Any, int]:
     least, most = int(everyone[:, 0].min()), int(everyone[:, 1].max())
     if not np.all(labels == np.round(labels)) or least not in (0, -1) or (least == -1 and most > 1):
         raise ValueError(
-            f"{path}: the labels in column 1 are from {least} to {most}; they should be whole "
-            "numbers from 0 on, or -1 and 1"
+            f"{path}: the labels in column 1 range from {least} to {most}; they must be whole "
+            "numbers from 0 up, or -1 and 1"
         )
     if least == -1:
         labels = np.where(labels == -1, 0, labels)
@@ -196,7 +195,7 @@ def _csv(path: str, delim: str) -> tuple[Any, Any, int]:
 
 
 def _hdf5(path: str, delim: str) -> tuple[Any, Any, int]:
-    """A dataset for each class, in the order of their names."""
+    """One dataset per class, in the order of their names."""
     with arrays.hdf5(path) as file:
         names = sorted(file)
         of_class = [arrays.rows(file[name], f"{path}: '{name}'") for name in names]
@@ -215,7 +214,7 @@ def _netcdf(path: str, delim: str) -> tuple[Any, Any, int]:
         data = kinds.get("i1") or kinds.get("u1")
         labels = kinds.get("i4") or kinds.get("i8")
         if data is None or labels is None:
-            raise ValueError(f"{path}: one variable of bytes and one of integers are expected")
+            raise ValueError(f"{path} must have one variable of bytes and one of integers")
         total = file.variables[data].shape[0]
         mine = arrays.rows(file.variables[data], f"{path}: '{data}'").view(np.uint8)
         numbers = arrays.rows(file.variables[labels], f"{path}: '{labels}'", total)

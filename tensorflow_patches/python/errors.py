@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-# What the library's calls return; core/base/status.h.
+# Return codes of the library's calls; see core/base/status.h.
 OK, CANCELLED, INVALID_ARGUMENT, FAILED_PRECONDITION, DEADLINE_EXCEEDED, UNAVAILABLE = range(6)
 
 
 def error_from_code(code: int, message: str) -> Exception:
-    """The exception for a code of the library: a tf.errors.OpError subclass."""
-    from tensorflow.python.framework import errors  # late: this is loaded before TensorFlow
+    """The exception for a return code of the library: a subclass of tf.errors.OpError."""
+    from tensorflow.python.framework import errors  # here: this module loads before TensorFlow
 
     kinds = {
         CANCELLED: errors.CancelledError,

@@ -1,12 +1,12 @@
-"""Whether the files of this distribution are still its own, or another one has overwritten them.
+"""Whether another distribution has overwritten this wheel's files.
 
-Two distributions may own site-packages/tensorflow, and pip lets the second overwrite the first
-without a word: ranks would then run stock TensorFlow, each for itself. at_start.py runs this file
-where a launcher has started ranks; the doctor asks it, too. Neither TensorFlow nor this package is
-imported here: they may be another's, or not be whole.
+Two distributions may own site-packages/tensorflow, and pip silently lets the second overwrite the
+first: each rank would then train alone on stock TensorFlow. at_start.py runs this file if a
+launcher has started ranks; the doctor uses it, too. Neither TensorFlow nor this package is imported
+here, because they may be incomplete or belong to another distribution.
 
-A look is one read of tensorflow/__init__.py, which every distribution of TensorFlow has, and ours
-changes. Only if that is not ours, all installed distributions are looked through.
+The check reads one file, tensorflow/__init__.py, which every distribution of TensorFlow has and
+ours changes. Only if that is not ours does it search all installed distributions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OURS = b"tensorflow.mpi"  # in _INIT, by patch 0001
 
 
 def fault(site: str | None = None) -> str | None:
-    """What is wrong with the files in `site` (default: where this file lies), or None."""
+    """What is wrong with the files in `site` (default: where this file is), or None."""
     site = site or _site()
     try:
         with open(os.path.join(site, *_INIT.split("/")), "rb") as file:
@@ -30,12 +30,12 @@ def fault(site: str | None = None) -> str | None:
     except OSError:
         what = "were removed"
     own, others = owners(site)
-    by = " and ".join(others) or "a distribution that is not installed any more"
+    by = " and ".join(others) or "a distribution that is no longer installed"
     return f"files of {own or 'this wheel'} {what} by {by}"
 
 
 def owners(site: str | None = None) -> tuple[str, list[str]]:
-    """Our distribution and the others that own tensorflow/__init__.py, each `name version`."""
+    """Our distribution, and the others that own tensorflow/__init__.py, each as `name version`."""
     own, others = "", []
     for folder, is_ours in _distributions(site or _site()):
         name, _, version = folder.removesuffix(".dist-info").rpartition("-")
@@ -47,13 +47,13 @@ def owners(site: str | None = None) -> tuple[str, list[str]]:
 
 
 def remedy(site: str | None = None) -> str:
-    """The one command that puts our files back."""
+    """The one command that restores our files."""
     import shlex
 
     site = site or _site()
     own, others = owners(site)
     python = shlex.quote(sys.executable)
-    has_pip = os.path.isdir(os.path.join(site, "pip"))  # uv makes environments without
+    has_pip = os.path.isdir(os.path.join(site, "pip"))  # environments made by uv have none
     install = f"{python} -m pip install" if has_pip else f"uv pip install --python {python}"
     uninstall = (
         f"{python} -m pip uninstall -y" if has_pip else f"uv pip uninstall --python {python}"
@@ -72,7 +72,7 @@ def _site() -> str:
 
 
 def _distributions(site: str) -> list[tuple[str, bool]]:
-    """The dist-info folders of those that own tensorflow/__init__.py, and whether it is ours."""
+    """The dist-info folders that list tensorflow/__init__.py, each with whether it is ours."""
     found = []
     for folder in sorted(os.listdir(site)):
         try:
@@ -87,8 +87,8 @@ def _distributions(site: str) -> list[tuple[str, bool]]:
 
 
 def _source(info: str) -> str | None:
-    """The wheel that pip installed, if it was given a file that is still there."""
-    import urllib.parse  # here: it takes longer than the look at a sound installation
+    """The wheel that pip installed, if it was a file that still exists."""
+    import urllib.parse  # here: importing it takes longer than checking a sound installation
 
     try:
         with open(os.path.join(info, "direct_url.json"), encoding="utf-8") as file:

@@ -63,7 +63,7 @@ def test_what_starts_no_ranks() -> None:
     config = load_config()
     gate = config.gate(STEP)
     assert not gate.on and gate.launcher.name == "Slurm's srun" and not gate.launcher.joins
-    assert "srun --mpi=pmix, or --mpi=pmi2 with an MPICH" in gate.reason
+    assert "srun --mpi=pmix, or --mpi=pmi2 for an MPICH" in gate.reason
     assert config.gate(STEP | {"TF_MPI_ENABLE": "1"}).on
     # A script of sbatch, before any srun.
     batch = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_NPROCS": "4"}

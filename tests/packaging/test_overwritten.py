@@ -27,7 +27,7 @@ def test_what_is_whole_costs_nothing_and_says_nothing(slim: Slim, venv: Venv) ->
     venv.pip("install", "--no-deps", slim.ours())
     assert venv.fault() is None and venv.owners() == ("tensorflow 2.21.0+mpi.1.cpu", [])
     # Ranks get as far as the first library that a slim wheel does not have.
-    assert "would train by itself" not in venv.import_as_rank()
+    assert "would train alone" not in venv.import_as_rank()
     # Without a launcher nothing is read.
     site = venv.site / "tensorflow" / "mpi"
     (site / "at_start.py").write_text("raise SystemExit('read')")
@@ -47,7 +47,7 @@ def test_ranks_name_who_did_it_and_the_command_mends_it(slim: Slim, venv: Venv, 
         venv.pip("install", "--no-deps", ours)
         assert venv.fault() is None and venv.owners()[1] == ["tensorflow-cpu 2.21.0"]
         venv.pip("uninstall", "-y", "tensorflow-cpu")
-        by = "were removed by a distribution that is not installed any more,"
+        by = "were removed by a distribution that is no longer installed,"
     said = venv.import_as_rank()
     assert f"files of tensorflow 2.21.0+mpi.1.cpu {by} so each of these 2 ranks would" in said
     assert "would train" not in venv.import_as_rank(TF_MPI_ENABLE="0")
@@ -55,7 +55,7 @@ def test_ranks_name_who_did_it_and_the_command_mends_it(slim: Slim, venv: Venv, 
     other = venv.run("-c", "import json; print(2)", env={"OMPI_COMM_WORLD_SIZE": "2"})
     assert other.stdout == "2\n" and not other.stderr  # a script without TensorFlow
 
-    command = said.partition("Mend it: ")[2].partition("  or set TF_MPI_ENABLE=0")[0]
+    command = said.partition("To fix this: ")[2].partition("  or set TF_MPI_ENABLE=0")[0]
     subprocess.run(["sh", "-ec", command], check=True, timeout=300, capture_output=True)
     assert venv.fault() is None
     assert venv.owners() == ("tensorflow 2.21.0+mpi.1.cpu", [])

@@ -171,7 +171,7 @@ def test_uv(slim: Slim, full_venv: Venv, uv: str) -> None:
         path.unlink()
     said = full_venv.import_as_rank()
     assert "uv pip uninstall --python" in said
-    command = said.partition("Mend it: ")[2].partition("  or set TF_MPI_ENABLE=0")[0]
+    command = said.partition("To fix this: ")[2].partition("  or set TF_MPI_ENABLE=0")[0]
     command = command.replace("uv pip", f"{uv} pip")
     subprocess.run(["sh", "-ec", command], check=True, timeout=300, capture_output=True)
     assert whole(full_venv)

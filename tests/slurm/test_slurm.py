@@ -70,7 +70,9 @@ def test_srun_without_mpi_starts_independent_tasks(launch: Launch) -> None:
     """They are neither averaged nor refused, and one line names the flag."""
     run = launch(FIT, 2, launcher=["srun", "-n", "2"], timeout=240).check()
     assert [one["size"] for one in run.results] == [1, 1]
-    said = "started 2 tasks that know nothing of each other; for ranks that train together, srun"
+    said = (
+        "started 2 tasks that know nothing of each other; to train together, start them with srun"
+    )
     assert run.stderr[0].count(said) == 1 and "--mpi=pmix" in run.stderr[0]
     assert said not in run.stderr[1]
 

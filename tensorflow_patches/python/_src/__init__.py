@@ -1,1 +1,1 @@
-"""What tensorflow.mpi is made of. Scripts use the modules above it."""
+"""The implementation of tensorflow.mpi. Scripts use the modules above it."""

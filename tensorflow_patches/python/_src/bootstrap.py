@@ -1,7 +1,8 @@
-"""The gate: called by `tensorflow/__init__.py` before and after TensorFlow's libraries load.
+"""The entry points that `tensorflow/__init__.py` calls before and after TensorFlow's libraries
+load.
 
-With the gate closed, `load` returns at once and nothing else of this package is imported: that is
-why the other modules are imported inside the functions here.
+With averaging off, `load` returns immediately and imports nothing else of this package; so other
+modules are imported inside the functions here.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ _DOCTOR = ["-m", "doctor"]  # sys.argv while Python looks for the package of `-m
 
 
 def load() -> None:
-    """Before TensorFlow's libraries: loads ours and starts the engine, if the gate is open.
+    """Called before TensorFlow's libraries load: loads ours and starts the engine, if averaging is
+    on.
 
-    Raises ImportError, with what to do, if the ranks cannot be brought together.
+    Raises ImportError, which says what to do, if the ranks cannot be connected.
     """
     try:
         gate = config.gate()
@@ -39,13 +41,14 @@ def load() -> None:
     except ImportError as error:
         if sys.argv != _DOCTOR or "tensorflow.mpi" not in sys.orig_argv:
             raise
-        group.fault = str(error)  # which runs all the same
+        group.fault = str(error)  # the doctor still runs, and reports it
         return
     rows.install(process.PROCESS)
 
 
 def verify() -> None:
-    """After TensorFlow's libraries: hooks into its Python, and into Keras once that is imported.
+    """Called after TensorFlow's libraries have loaded: hooks into its Python modules, and into
+    Keras once that is imported.
 
     Raises ImportError if the libraries were loaded before ours.
     """

@@ -1,6 +1,6 @@
-"""The one module that knows all rooms: has them start, and what they replace replaced.
+"""Starts all rooms and installs what they replace; the only module that imports all of them.
 
-Loaded after TensorFlow's libraries and before its Python modules.
+Imported after TensorFlow's libraries have loaded and before its Python modules.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def install() -> None:
 
 
 def _ends() -> None:
-    """At the end of the script, before this rank joins."""
+    """Called at the end of the script, before this rank joins."""
     own_updates.warn_if_nothing_was_averaged()
     report.note_input(input_stats.gather())
 

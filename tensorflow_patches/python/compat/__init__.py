@@ -1,4 +1,4 @@
-"""Names of other libraries, for scripts that were written for them.
+"""Modules named like other libraries, for scripts that were written for those.
 
-`import horovod` finds compat/horovod where no Horovod is installed: finder.py.
+`import horovod` finds compat/horovod if no Horovod is installed; see finder.py.
 """

@@ -1,22 +1,22 @@
-"""Finds `horovod` and `ddl` here where they are not installed.
+"""Finds `horovod` and `ddl` in this package if they are not installed.
 
-`tensorflow_mpi.pth`, which Python's `site` reads at every start, runs this file. A real
-Horovod, if one is installed, is what a script gets. TF_MPI_COMPAT=1 finds this one in any case, =0
-never. TensorFlow is imported only when a name is found.
+`tensorflow_mpi.pth`, which Python's `site` reads at every start, runs this file. If a real Horovod
+is installed, a script gets that one. With TF_MPI_COMPAT=1 a script always gets this one, with =0
+never. TensorFlow is imported only when a name is found here.
 
-It reads the environment itself, and imports nothing, as it runs whenever Python starts:
-tests/tf/horovod/test_finder.py compares it with config.
+This file reads the environment itself and imports nothing of this package, because it runs whenever
+Python starts; tests/tf/horovod/test_finder.py compares it with config.
 """
 
 import os
 import sys
 
-_OLD = {"horovod": "TF_MPI_HOROVOD", "ddl": "TF_MPI_DDL"}  # read in this version, too
+_OLD = {"horovod": "TF_MPI_HOROVOD", "ddl": "TF_MPI_DDL"}  # still read in this version
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 class Finder:
-    """On sys.meta_path. `first`: names that are found here though they are installed."""
+    """Placed on sys.meta_path. `first`: names found here even if they are installed."""
 
     tensorflow_mpi = True
 
@@ -33,7 +33,7 @@ class Finder:
             installed = importlib.machinery.PathFinder.find_spec(fullname)
             if installed is not None and installed.origin is not None:
                 return None
-            # A folder of that name on the path is no package.
+            # Otherwise it is a plain folder of that name on the path, not a package.
         folder = os.path.join(_FOLDER, fullname)
         return importlib.util.spec_from_file_location(
             fullname, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
@@ -41,7 +41,7 @@ class Finder:
 
 
 def install() -> None:
-    """Called at the interpreter's start, as often as `site` reads our folder."""
+    """Called when Python starts, each time that `site` reads our folder."""
     if any(hasattr(finder, "tensorflow_mpi") for finder in sys.meta_path):
         return
     chosen = {

@@ -1,9 +1,9 @@
-"""`TF_MPI_*` and the variables of launchers: the one place that reads the environment.
+"""`TF_MPI_*` and the launchers' variables: the only code that reads the environment.
 
-Each parameter has its name, type, default, range and a sentence of help in parameters.py; the
-documentation (`docs/parameters.md`) and `python -m tensorflow.mpi config` are printed from it, and
-a value outside its range is refused with the accepted ones. Imported while TensorFlow is being
-imported, so it imports nothing but the standard library.
+parameters.py has each parameter's name, type, default, range and help. `docs/parameters.md` and
+`python -m tensorflow.mpi config` are printed from it, and an invalid value raises an error that
+lists the accepted ones. Imported while TensorFlow is being imported, so it imports only the
+standard library.
 """
 
 from __future__ import annotations

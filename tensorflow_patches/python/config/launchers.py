@@ -1,4 +1,4 @@
-"""What started this process, as its environment tells: the launchers' variables, and Slurm's."""
+"""Which launcher started this process, from the launchers' and Slurm's environment variables."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Launcher:
-    """What started this process, as its environment tells."""
+    """The launcher that started this process, according to the environment."""
 
     name: str
     size: int
     rank: int
-    local_size: int = 0  # ranks on this node; 0: not known
-    local_rank: int = -1  # -1: not known
-    abis: tuple[str, ...] = ("openmpi", "mpich", "abi", "debian")  # that fit, in order
-    joins: bool = True  # False: it has started tasks that no MPI can bring together
+    local_size: int = 0  # ranks on this node; 0: unknown
+    local_rank: int = -1  # -1: unknown
+    abis: tuple[str, ...] = ("openmpi", "mpich", "abi", "debian")  # possible ABIs, in order
+    joins: bool = True  # False: MPI cannot connect the tasks that it started
 
     @property
     def is_open_mpis(self) -> bool:
-        """It gives ranks of other nodes the variables that its option -x names; others give all."""
+        """Whether it is Open MPI's, which passes only the variables named by -x to other nodes."""
         return self.abis == ("openmpi",)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Variables:
-    """How a launcher's ranks are known: by all variables of `marks`, and a size and a rank."""
+    """How to recognize a launcher: all variables in `marks`, a size and a rank are set."""
 
     name: str
     size: str
@@ -42,8 +42,8 @@ class _Variables:
 
 
 _ANY = ("openmpi", "mpich", "abi", "debian")
-_PMI = ("mpich", "abi", "debian")  # which Open MPI does not speak
-# The first that fits: a launcher may run inside of another's job.
+_PMI = ("mpich", "abi", "debian")  # Open MPI does not support PMI
+# The first match counts, because a launcher may run inside another's job.
 _LAUNCHERS = (
     _Variables(
         "Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", ("openmpi",),
@@ -93,7 +93,7 @@ def launcher(environ: Mapping[str, str] = os.environ) -> Launcher | None:
 
 
 def _slurm_tasks_here(environ: Mapping[str, str]) -> int:
-    """How many of a step's tasks are on this node, from 2(x3),1 for four nodes; 0: not known."""
+    """The number of the step's tasks on this node, from a list such as 2(x3),1; 0: unknown."""
     counts: list[int] = []
     for part in environ.get("SLURM_STEP_TASKS_PER_NODE", "").split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
@@ -104,16 +104,16 @@ def _slurm_tasks_here(environ: Mapping[str, str]) -> int:
 
 
 def library_folders(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Where a module, or the user, has the linker look first."""
+    """The folders of LD_LIBRARY_PATH, where the linker looks first."""
     return [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
 
 
-# What MPIs' modules and environments set to their folder.
+# Variables that modules and environments set to the folder of an MPI.
 _MPI_FOLDERS = ("I_MPI_ROOT", "MPI_HOME", "MPI_ROOT", "OPAL_PREFIX", "MPICH_DIR", "CONDA_PREFIX")
 
 
 def mpi_folders(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Where MPIs' own variables say that their libraries are."""
+    """The library folders that the variables of MPIs point to."""
     roots = [environ[name] for name in _MPI_FOLDERS if environ.get(name)]
     found = [os.path.join(root, folder) for root in roots for folder in ("lib", "lib/release")]
     if environ.get("CRAY_MPICH_DIR"):  # its libmpi.so.12 is here
@@ -127,7 +127,7 @@ _LAUNCHER_PREFIXES = (
 
 
 def without_launcher(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment less what launchers set, for a child that is no rank."""
+    """The environment without launchers' variables, for a child that is not a rank."""
     return {
         name: value
         for name, value in environ.items()
@@ -135,7 +135,7 @@ def without_launcher(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     }
 
 
-# Set by a rank for its children, which inherit the launcher's variables but are no ranks.
+# Set by a rank for its children, which inherit the launcher's variables but are not ranks.
 _STARTED_BY = "_TF_MPI_STARTED_BY"
 
 
@@ -143,12 +143,12 @@ _JOB = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID")
 
 
 def _job(environ: Mapping[str, str]) -> str:
-    """What launchers tell a job's ranks by; "" if none says."""
+    """Identifies the job; "" if the launcher does not."""
     return " ".join(environ[name] for name in _JOB if name in environ)
 
 
 def rank_of(theirs: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> int | None:
-    """The rank of a process that was started with the environment `theirs`, if of our job."""
+    """The rank of a process with the environment `theirs`; None if it is not of this job."""
     own, other = launcher(environ), launcher(theirs)
     if own is None or other is None or not _job(environ) or _job(environ) != _job(theirs):
         return None
@@ -156,40 +156,39 @@ def rank_of(theirs: Mapping[str, str], environ: Mapping[str, str] = os.environ) 
 
 
 def job() -> str:
-    """The job of this process's launcher: the same for its ranks, another for any other; or ""."""
+    """Identifies the job of this process's launcher: the same for all its ranks; "" if unknown."""
     return _job(os.environ)
 
 
 def node_name(environ: Mapping[str, str] = os.environ) -> str:
-    """This node, as its scheduler calls it."""
+    """This node's name, as the scheduler calls it."""
     return environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
 
 
 def scheduled_nodes(environ: Mapping[str, str] = os.environ) -> str:
-    """The nodes that Slurm has given to this job, in its form; "" if it does not say."""
+    """The nodes that Slurm assigned to this job, in Slurm's form; "" if unknown."""
     return environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
 
 
 def mark_started(environ: Any = os.environ) -> None:
-    """Notes in the environment that this process has become a rank, and of which job."""
+    """Notes in the environment that this process has become a rank, and its job."""
     environ[_STARTED_BY] = f"{os.getpid()} {_job(environ)}"
 
 
-# Of TensorFlow's two pools, and of libraries that use OpenMP. What the script sets by tf.config
-# counts more.
+# For TensorFlow's two thread pools, and for OpenMP. tf.config takes precedence.
 _THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
 
 
 def limit_threads(number: int, environ: Any = os.environ) -> None:
-    """For pools of threads that are made later. A variable that is set stays as it is."""
+    """Limits thread pools that are created later, unless the user has set the variables."""
     for name in _THREADS:
         environ.setdefault(name, str(number))
 
 
 def started_by_ancestor(environ: Mapping[str, str] = os.environ) -> int | None:
-    """The process that became the rank, if this one is a child of it.
+    """The process id of the rank, if this process is a child of it; otherwise None.
 
-    Not of a launcher that the rank has started: its ranks are a job of their own.
+    Not for ranks of a launcher that the rank has started, because they are a separate job.
     """
     pid, _, job = environ.get(_STARTED_BY, "").partition(" ")
     if not pid.isdigit() or int(pid) == os.getpid() or job != _job(environ):

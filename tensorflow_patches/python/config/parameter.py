@@ -1,4 +1,4 @@
-"""What a parameter is: its type, what it accepts, and how it is read and shown."""
+"""The type of a parameter: the values that it accepts, and how they are parsed and shown."""
 
 from __future__ import annotations
 
@@ -11,48 +11,49 @@ Kind = Literal[
     "choice", "library", "bytes", "seconds", "steps", "path", "output", "folder", "topology",
     "extras",
 ]  # fmt: skip
-# Whether ranks may have different values: no, and the start compares them; rank 0's counts on all;
-# each rank has its own.
+# "same": ranks must have the same value, which the start checks; "rank 0": rank 0's value applies
+# to all ranks; "own": each rank uses its own.
 Ranks = Literal["same", "rank 0", "own"]
 DEVICE_TRANSPORTS = ("auto", "mpi", "nccl", "ipc", "staged")  # in the order of core/device/choice.h
 SPARSE_MODES = ("auto", "gather", "dense")  # in the order of glue/kernels/sparse_average.h
-# What only makes steps faster: name -> what it does. As in glue/runtime/extras.cc.
+# Optimizations that only make steps faster: name -> description. As in glue/runtime/extras.cc.
 EXTRAS = {
-    "kept_memory": "tensors of 1 MB and more that a step has freed wait for the next step, where "
-    "glibc would return them to the kernel and get them anew. With what is in use that is more "
-    "than once was in use at a time by at most half of it and at most 256 MB; what nobody has used "
-    "for 30 seconds goes at the next such allocation",
+    "kept_memory": "memory of tensors of 1 MB and more that a step frees is kept for the next "
+    "step; glibc would return it to the kernel and request it again. The total exceeds the "
+    "previous peak by at most half of that peak and at most 256 MB; memory unused for 30 seconds "
+    "is returned at the next such allocation",
     "scatter_in_place": "a scatter leaves its variable readable without a copy, as Keras's "
     "Embedding reads it in each step",
-    "rows_ahead": "rows of large tables that a sparse update is about to change are read ahead",
-    "compiled_scatter": "in compiled steps the rows of an average are added to their variable by a "
-    "call of ours",
-    "divided_updates": "in a sparse optimizer op with 512 KB of averaged rows or more each row is "
-    "updated by one rank of the node, and the others copy what came out; the bits are the same",
+    "rows_ahead": "rows of large tables that a sparse update is about to change are prefetched",
+    "compiled_scatter": "in compiled steps a function of this wheel adds the averaged rows to "
+    "their variable",
+    "divided_updates": "in a sparse optimizer op with 512 KB of averaged rows or more, one rank of "
+    "the node updates each row, and the others copy the result; it is bitwise the same",
     "distinct_rows": "optimizers do not look for duplicates among averaged rows, which have none",
-    "response_bypass": "ranks of one node agree on a step that repeats itself without a message",
-    "streaming_stores": "where cores share no cache, as each rank finds out by timing both ways, "
-    "it writes past its caches what the other ranks of its node read",
-    "synchronous_updates": "what follows an average runs at once, without TensorFlow's thread pool",
+    "response_bypass": "ranks of one node agree on a repeated step without a message",
+    "streaming_stores": "data that other ranks of the node read is written past the caches where "
+    "cores share no cache, if timing both ways shows that this is faster",
+    "synchronous_updates": "ops that follow an average run immediately, without TensorFlow's "
+    "thread pool",
 }
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
 class ConfigError(ValueError):
-    """A variable has a value that is not accepted; the text says which are."""
+    """A variable has an invalid value; the text lists the accepted ones."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """The shape of the group: `nodes` (None: as many as it takes) of `ranks_per_node` ranks each
-    (0: as the launcher has it)."""
+    """The shape of the group: `nodes` (None: as many as needed) with `ranks_per_node` ranks each
+    (0: as the launcher says)."""
 
     nodes: int | None
     ranks_per_node: int
 
 
 def _extras(text: str) -> tuple[str, ...] | None:
-    """The names that `text` asks for, in the order of EXTRAS; None if it cannot be read."""
+    """The names that `text` selects, in the order of EXTRAS; None if it is invalid."""
     if text in ("all", "none"):
         return tuple(EXTRAS) if text == "all" else ()
     words = text.split(",")
@@ -65,7 +66,7 @@ def _extras(text: str) -> tuple[str, ...] | None:
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """One environment variable. `default` is text, in the form a user would write it."""
+    """One environment variable. `default` is text, as a user would write it."""
 
     name: str
     kind: Kind
@@ -73,13 +74,13 @@ class Parameter:
     help: str
     choices: tuple[str, ...] = ()
     low: float = 0
-    or_zero: bool = False  # which is below `low`, and turns it off
+    or_zero: bool = False  # also accepts 0, which turns it off
     high: float = 31_536_000  # a year
     ranks: Ranks = "same"
 
     @property
     def accepted(self) -> str:
-        """The accepted values, for people."""
+        """The accepted values, for messages and documentation."""
         if self.kind == "choice":
             return ", ".join("unset" if c == "" else c for c in self.choices)
         if self.kind == "library":
@@ -89,11 +90,11 @@ class Parameter:
         if self.kind == "output":
             return "the path of a file to write, in a folder that exists"
         if self.kind == "folder":
-            return "the path of a folder, which is made where there is none"
+            return "the path of a folder, which is created if it does not exist"
         if self.kind == "extras":
             return (
-                "all, none, the names of those that are wanted, with commas between them, or names "
-                f"with - before each for all but these; there are {', '.join(EXTRAS)}"
+                "all, none, a comma-separated list of names, or of names with a leading - for all "
+                f"except these; the names are {', '.join(EXTRAS)}"
             )
         if self.kind == "topology":
             return "auto, flat, or NODESxRANKS such as 2x4"
@@ -105,8 +106,8 @@ class Parameter:
         return f"{'0, or ' if self.or_zero else ''}seconds from {low} to {high}"
 
     def parse(self, text: str) -> Any:
-        """Returns the value as str, int (bytes, steps), float (seconds), Topology or
-        names of EXTRAS; ConfigError if not accepted."""
+        """Returns the value as str, int (bytes, steps), float (seconds), Topology or names of
+        EXTRAS. Raises ConfigError if it is not accepted."""
         value: Any = text.strip()
         if self.kind == "choice":
             if value in self.choices:
@@ -120,7 +121,7 @@ class Parameter:
         elif self.kind == "folder":
             return os.path.abspath(value) if value else ""
         elif self.kind == "output":
-            # Rank 0's folder alone counts; whether it is there, bootstrap.py sees.
+            # Only rank 0 needs the folder; lifecycle/engine.py checks that it exists.
             return os.path.abspath(value) if value else ""
         elif self.kind == "extras":
             extras = _extras(value)
@@ -153,7 +154,7 @@ class Parameter:
         raise ConfigError(f"{self.name}={text!r} is not accepted; accepted: {self.accepted}")
 
     def shown(self, value: Any) -> str:
-        """A value that `parse` returned, as text: the same for whatever means the same."""
+        """A value returned by `parse` as text; equal values have equal texts."""
         if isinstance(value, Topology):
             if value.nodes is None:
                 return "flat" if value.ranks_per_node else "auto"

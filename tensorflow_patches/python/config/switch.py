@@ -1,4 +1,4 @@
-"""Whether gradients are averaged in this process: `TF_MPI_ENABLE`, and the launcher."""
+"""Whether gradients are averaged in this process, from `TF_MPI_ENABLE` and the launcher."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ class Gate:
     launcher: Launcher | None
 
 
-_WORD_SECONDS = 600  # a job's ranks start within that time; what is older is another job's
+_WORD_SECONDS = 600  # a job's ranks start within this time; an older file belongs to another job
 
 
 def is_off_elsewhere(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether ranks of this job on another node were started with TF_MPI_ENABLE=0, which Open MPI's
-    mpirun does not pass on. They leave word in a file (at_start.py), which is seen from here if
-    the nodes share the user's home. A process of this node that is gone was of another job."""
+    mpirun does not pass on. They leave a file (at_start.py), which is visible here if the nodes
+    share the user's home. If it names a process of this node that has ended, it is of another
+    job."""
     found, job = launcher(environ), environ.get("PMIX_NAMESPACE", "")
     if found is None or not job or not 0 < found.local_size < found.size:
         return False
@@ -48,19 +49,19 @@ _OF_NODES = ("doctor", "--nodes")
 
 
 def _looks_at_nodes(words: Sequence[str]) -> bool:
-    """Whether Python was started with `words` to look at each node, whether or not others answer:
-    python -m tensorflow.mpi doctor --nodes."""
+    """Whether the command `words` is `python -m tensorflow.mpi doctor --nodes`, which checks each
+    node on its own."""
     words = list(words)
     place = words.index("tensorflow.mpi") if "tensorflow.mpi" in words else 0
     return words[max(0, place - 1)] == "-m" and set(_OF_NODES) <= set(words[place:])
 
 
 def gate(environ: Mapping[str, str] = os.environ) -> Gate:
-    """Decides by `TF_MPI_ENABLE` and the launcher; ConfigError for any other value."""
+    """Decides by `TF_MPI_ENABLE` and the launcher. Raises ConfigError for invalid parameters."""
     enable = get("TF_MPI_ENABLE", environ)
     found = launcher(environ)
     if _looks_at_nodes(sys.orig_argv):
-        return Gate(False, "doctor --nodes looks at each node by itself", found)
+        return Gate(False, "doctor --nodes checks each node on its own", found)
     if enable == "0":
         return Gate(False, "TF_MPI_ENABLE=0", found)
     check(environ)
@@ -72,7 +73,7 @@ def gate(environ: Mapping[str, str] = os.environ) -> Gate:
     if enable == "1":
         return Gate(True, "TF_MPI_ENABLE=1", found)
     if is_off_elsewhere(environ):
-        return Gate(False, "the ranks of another node were started with TF_MPI_ENABLE=0", found)
+        return Gate(False, "ranks on another node were started with TF_MPI_ENABLE=0", found)
     if found is None:
         return Gate(False, "no launcher started this process", None)
     if found.size == 1:
@@ -80,8 +81,8 @@ def gate(environ: Mapping[str, str] = os.environ) -> Gate:
     if not found.joins:
         return Gate(
             False,
-            f"{found.name} started {found.size} tasks that know nothing of each other; for ranks "
-            "that train together, srun --mpi=pmix, or --mpi=pmi2 with an MPICH",
+            f"{found.name} started {found.size} tasks that know nothing of each other; to train "
+            "together, start them with srun --mpi=pmix, or --mpi=pmi2 for an MPICH",
             found,
         )
     return Gate(True, f"{found.name} started {found.size} ranks", found)

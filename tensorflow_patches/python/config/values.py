@@ -1,4 +1,4 @@
-"""The values that the environment gives: of our parameters, and of others' that matter to us."""
+"""Values from the environment: of our parameters, and of variables of other software."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tensorflow.mpi.config.parameters import OLD_NAMES, OLD_PARTS, PARAMETERS
 
 _WIDTH = 98  # of a page
 _RANKS = {
-    "same": "The same on all ranks.",
-    "rank 0": "Rank 0's counts.",
-    "own": "Each rank has its own.",
+    "same": "Must be the same on all ranks.",
+    "rank 0": "Rank 0's value applies.",
+    "own": "May differ by rank.",
 }
 
 
 def get(name: str, environ: Mapping[str, str] = os.environ) -> Any:
-    """The parsed value of the parameter `name`, or its default; ConfigError if not accepted."""
+    """The parsed value of the parameter `name`, or its default; ConfigError if it is invalid."""
     parameter = PARAMETERS[name]
     if name not in environ:
         for old, new in OLD_NAMES.items():
@@ -36,32 +36,32 @@ def _old(name: str, environ: Mapping[str, str]) -> Any:
 
 
 def transfer_timeout(environ: Mapping[str, str] = os.environ) -> float:
-    """Seconds that a transfer may take once all ranks have begun it."""
+    """The timeout in seconds of a transfer that all ranks have begun."""
     old, most = _old("TF_MPI_COLLECTIVE_TIMEOUT", environ), 300.0
     found = min(get("TF_MPI_STALL_TIMEOUT", environ) or most, most) if old is None else old
     return max(1.0, found)
 
 
 def deadlock_timeout(environ: Mapping[str, str] = os.environ) -> float:
-    """Seconds for which ranks that seem to wait for one another have done nothing else; 0: never
-    an error."""
+    """After how many seconds of doing nothing else ranks that seem to wait for one another get an
+    error; 0: never."""
     old, stall = _old("TF_MPI_DEADLOCK_TIMEOUT", environ), get("TF_MPI_STALL_TIMEOUT", environ)
     return float(old if old is not None else stall and max(3.0, stall / 600))
 
 
 def batch_is_per_rank(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the script's batch size is that of each rank."""
+    """Whether the script's batch size is per rank."""
     return bool(get("TF_MPI_BATCH", environ) != "global")
 
 
 def rate_scale(environ: Mapping[str, str] = os.environ) -> str:
-    """One of "none", "linear" and "sqrt"; ConfigError where the batch is of all ranks together."""
+    """One of "none", "linear" and "sqrt"; ConfigError if the batch is global but not "none"."""
     scale: str = get("TF_MPI_BATCH", environ).partition(":")[2]
     scale = scale or _old("TF_MPI_SCALE_LR", environ) or "none"
     if scale != "none" and not batch_is_per_rank(environ):
         raise ConfigError(
             f"TF_MPI_SCALE_LR={scale!r} is not accepted with TF_MPI_BATCH=global, which keeps the "
-            f"batch of one process; accepted: none, or TF_MPI_BATCH=per-rank:{scale}"
+            f"batch size of one process; accepted: none, or TF_MPI_BATCH=per-rank:{scale}"
         )
     return scale
 
@@ -73,22 +73,22 @@ def gpu_transport(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def nccl_library(environ: Mapping[str, str] = os.environ) -> str:
-    """The path of the NCCL library that is asked for, or ""."""
+    """The path of the NCCL library that the user has set, or ""."""
     found: str = get("TF_MPI_GPU_TRANSPORT", environ)
     return _old("TF_MPI_NCCL_LIBRARY", environ) or "" if found in DEVICE_TRANSPORTS else found
 
 
 def renamed(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """A line for each old name that the environment holds."""
+    """A line for each old name in the environment."""
     return [
-        f"{old} is {new} now, and will not be read by the next version"
+        f"{old} has been renamed to {new}; the next version will not read the old name"
         for old, new in OLD_NAMES.items()
         if old in environ
     ]
 
 
 def given(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The parameters, and TensorFlow's own that change results, that the environment holds."""
+    """The parameters in the environment, and variables of TensorFlow that change results."""
     return {
         name: environ[name]
         for name in sorted({*PARAMETERS, *OLD_NAMES, *SWITCHES})
@@ -97,10 +97,12 @@ def given(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def check(environ: Mapping[str, str] = os.environ) -> None:
-    """Raises ConfigError for a bad value, or for a `TF_MPI_` name that does not exist."""
+    """Raises ConfigError for an invalid value, or for a `TF_MPI_` name that does not exist."""
     for name in environ:
         if name.startswith("TF_MPI_") and name not in PARAMETERS and name not in OLD_NAMES:
-            raise ConfigError(f"{name} is no parameter; there are {', '.join(sorted(PARAMETERS))}")
+            raise ConfigError(
+                f"{name} is not a parameter; accepted: {', '.join(sorted(PARAMETERS))}"
+            )
     for name in PARAMETERS:
         get(name, environ)
     for name in OLD_PARTS:
@@ -108,9 +110,9 @@ def check(environ: Mapping[str, str] = os.environ) -> None:
     rate_scale(environ)
 
 
-# Variables of TensorFlow, Keras and their libraries that change what is computed, or whether it is
-# averaged alike. Not threads, logs and devices: these may differ. Nor TF2_BEHAVIOR: TensorFlow sets
-# it on import, whatever it was; a launcher that such a program starts hands it on to some nodes.
+# Variables of TensorFlow, Keras and their libraries that change what is computed or averaged. Not
+# threads, logs and devices, which may differ. Nor TF2_BEHAVIOR, which TensorFlow always sets on
+# import; if that program starts a launcher, only some nodes inherit it.
 SWITCHES = (
     "KERAS_BACKEND", "KERAS_MAX_EPOCHS", "KERAS_MAX_STEPS_PER_EPOCH", "ONEDNN_DEFAULT_FPMATH_MODE",
     "TENSORFLOW_USE_CUSTOM_CONTRACTION_KERNEL",
@@ -125,7 +127,7 @@ _WRITES_ONLY = re.compile(r"--(tf_)?xla_(dump|log|hlo_dump|hlo_profile)\w*(=\S*)
 
 
 def shared_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What must be the same on all ranks, by name, as text."""
+    """The settings that must be the same on all ranks: name -> value as text."""
     found = {
         name: parameter.shown(get(name, environ))
         for name, parameter in PARAMETERS.items()
@@ -135,22 +137,22 @@ def shared_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     if not found["TF_MPI_BATCH"].endswith(rate_scale(environ)) and rate_scale(environ) != "none":
         found["TF_MPI_BATCH"] += f":{rate_scale(environ)}"
     for name in SWITCHES:
-        # Ranks may write their dumps to different places.
+        # Ranks may write dumps to different places.
         words = _WRITES_ONLY.sub("", environ.get(name, "")).split()
         found[name] = " ".join(words) or "unset"
     return found
 
 
 def keras_file(environ: Mapping[str, str] = os.environ) -> str:
-    """The file in which Keras looks for its backend and the precision of its floats."""
+    """The file in which Keras looks for its backend and float precision."""
     home = environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
     return os.path.join(home, "keras.json")
 
 
 def grow_gpu_memory() -> bool:
-    """Has TensorFlow take a GPU's memory as it needs it; False if the user has said what it does.
+    """Makes TensorFlow allocate GPU memory as needed; returns False if the user has set this.
 
-    To be called before TensorFlow makes its devices.
+    Call before TensorFlow creates its devices.
     """
     name = "TF_FORCE_GPU_ALLOW_GROWTH"  # TensorFlow's
     if name in os.environ:
@@ -160,22 +162,22 @@ def grow_gpu_memory() -> bool:
 
 
 def nccl_shares_gpus(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether NCCL's own variable lets several ranks use one GPU."""
+    """Whether NCCL's variable allows several ranks to use one GPU."""
     return environ.get("NCCL_MULTI_RANK_GPU_ENABLE", "0").strip() == "1"
 
 
 def horovod_dynamic_process_sets(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether Horovod's own variable lets a script add process sets after hvd.init()."""
+    """Whether Horovod's variable allows a script to add process sets after hvd.init()."""
     return environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "").strip() not in ("", "0")
 
 
 def ddl_options(environ: Mapping[str, str] = os.environ) -> str:
-    """DDL's own variable: the options of ddl.init()."""
+    """The options of ddl.init(), from DDL's variable."""
     return environ.get("DDL_OPTIONS", "")
 
 
 def leave_data_to_script(environ: Any = os.environ, *, files: bool = True) -> None:
-    """From here on this process takes the data, and the files, for the script's affair."""
+    """From here on the script of this process handles the data and, with `files`, the files."""
     environ["TF_MPI_SHARD"] = "off"
     if files:
         environ["TF_MPI_IO"] = "all"
@@ -184,21 +186,21 @@ def leave_data_to_script(environ: Any = os.environ, *, files: bool = True) -> No
 def names_to_pass(
     names: Sequence[str], prefixes: Sequence[str], environ: Mapping[str, str] = os.environ
 ) -> list[str]:
-    """The variables that are set of these names, and that begin so: for a launcher's -x."""
+    """The variables in the environment with these names or prefixes, for a launcher's -x."""
     return sorted(name for name in environ if name in names or name.startswith(tuple(prefixes)))
 
 
 _OTHERS = (
-    "Those that change what is computed must be the same on all ranks, as must the versions of "
-    "Python, NumPy, Keras and this wheel, and Keras's file keras.json. The start compares them, "
-    "and stops with all values and their ranks. Options of XLA that only write files may differ, "
-    "and so may what is not named here: log levels, numbers of threads, places of files, "
-    "TF_CONFIG. On several nodes, Open MPI's mpirun passes only the variables that its option -x "
-    "names."
+    "Variables that change what is computed must be the same on all ranks, as must the versions of "
+    "Python, NumPy, Keras and this wheel, and Keras's file keras.json. The start compares them; if "
+    "they differ, it stops and prints all values with their ranks. XLA options that only write "
+    "files may differ, and so may variables not listed here: log levels, numbers of threads, paths "
+    "of files, TF_CONFIG. On several nodes, Open MPI's mpirun passes only the variables named by "
+    "its option -x."
 )
 
 
-_OLD = "Still read in this version, with a line on rank 0 that names what has taken their place."
+_OLD = "Still read in this version; a line on rank 0 names the replacement."
 
 
 def _wrapped(text: str) -> list[str]:
@@ -206,7 +208,7 @@ def _wrapped(text: str) -> list[str]:
 
 
 def describe(environ: Mapping[str, str] = os.environ) -> str:
-    """All parameters with their present values, defaults, ranges and help, as Markdown."""
+    """All parameters with their help, accepted values and defaults, as Markdown."""
     lines = []
     for p in PARAMETERS.values():
         default = p.default or "unset"
@@ -221,5 +223,5 @@ def describe(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def cray_takes_gpus(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether Cray's own variable makes its MPI take memory of GPUs."""
+    """Whether Cray's variable makes its MPI accept GPU memory."""
     return environ.get("MPICH_GPU_SUPPORT_ENABLED", "0").strip() == "1"

@@ -40,13 +40,13 @@ def modes():
     ddl.init(f"-mode r:{SIZE}x1x1")
     ddl.init(f"-mode 2:{SIZE}x1")
     for options, words in (
-        (f"-mode b:{SIZE + 1}x1", "or give a mode whose numbers multiply to"),
-        (f"-mode 3:{SIZE}x1", "says 3 levels"),
+        (f"-mode b:{SIZE + 1}x1", "or pass a mode whose numbers multiply to"),
+        (f"-mode 3:{SIZE}x1", "declares 3 levels"),
         ("-mode b", "is not accepted; accepted: LETTER:AxBx..., as b:4x2"),
         ("-mode b:0x1", "is not accepted"),
         ("-mode", "DDL option -mode needs a value"),
-        ("-fast", "DDL option '-fast' is not known; known:"),
-        ("-dump_iter x", "-dump_iter x: a number of steps"),
+        ("-fast", "DDL option '-fast' is unknown; accepted:"),
+        ("-dump_iter x", "-dump_iter x is not accepted; accepted: a number of steps"),
     ):
         raises(ValueError, lambda: ddl.init(options), words)  # noqa: B023
 
@@ -78,7 +78,10 @@ def a_wrong_sum_is_found():
     ops._reduced = lambda tensors, op: [one + 0.25 for one in right(tensors, op)]
     try:
         mine = [tf.fill([3], RANK + 1.0)]
-        for words in ("0.25", "ddl.AllReduceN: tensor 0 differs from MPI_Allreduce's by (x)"):
+        for words in (
+            "0.25",
+            "ddl.AllReduceN: tensor 0 differs from MPI_Allreduce's result by (x)",
+        ):
             raises(tf.errors.InvalidArgumentError, lambda: ddl.AllReduceN(mine, check=0.01), words)
         equal(ddl.AllReduceN(mine, check=1.0)[0], np.full(3, RANKS.mean() + 0.25), 1e-6)
     finally:

@@ -25,7 +25,7 @@ CHECKS = re.findall(r"^@check\ndef (\w+)", (HERE / "ddl_api.py").read_text(), re
 def test_functions_and_operators(launch, ranks):
     mode = f"-mode b:{max(ranks, 1)}x1 -dump_iter 10"
     run = launch(HERE / "ddl_api.py", np=ranks, env={"DDL_OPTIONS": mode}, timeout=300).check()
-    assert ("ddl is tensorflow.mpi's here" in run.stderr[0]) == (ranks > 1)
+    assert ("this ddl is part of tensorflow.mpi" in run.stderr[0]) == (ranks > 1)
     wrong = {
         f"rank {rank}: {name}": text
         for rank, found in enumerate(run.results)
@@ -40,7 +40,7 @@ def test_functions_and_operators(launch, ranks):
 def test_a_shape_that_the_ranks_do_not_have_is_refused(launch):
     run = launch(HERE / "ddl_api.py", np=2, env={"DDL_OPTIONS": "-mode b:3x1"})
     assert run.returncode != 0
-    assert "mode b:3x1 is a shape of 3 ranks, and there are 2" in run.stderr[0]
+    assert "mode b:3x1 needs 3 ranks, but there are 2" in run.stderr[0]
 
 
 def test_each_function_has_a_check():
@@ -109,20 +109,20 @@ def test_horovodrun_becomes_mpirun(became):
     assert several[0].startswith(f"{start} 4 -H a:2,b:2 {no_hosts} -x ")
     assert " -x PATH " in several[0] and several[0].endswith(" python train.py")
     assert "-np 4" in several[2]  # --verbose
-    assert "4 ranks need as many places, and a:2 has fewer" in became[LINES[2]][2]
+    assert "4 ranks need 4 slots, but a:2 has fewer" in became[LINES[2]][2]
     assert "-H a:2,b:1" in became[LINES[3]][0]
     assert "-x TF_MPI_TIMELINE=t.json --tag-output python" in became[LINES[4]][0]
 
 
 def test_what_horovodrun_cannot_do_is_named(became):
     assert became[LINES[5]][0] == became[LINES[6]][0] == became[LINES[7]][0] == "exit 2"
-    assert "--gloo: not here: tensorflow.mpi's ranks speak MPI" in became[LINES[5]][2]
-    assert "--min-np: not here: ranks that come and go" in became[LINES[6]][2]
-    assert "'a:x' is no host" in became[LINES[7]][2]
+    assert "--gloo is not supported: tensorflow.mpi uses MPI" in became[LINES[5]][2]
+    assert "--min-np is not supported: elastic training" in became[LINES[6]][2]
+    assert "'a:x' is not a host" in became[LINES[7]][2]
     assert became[LINES[8]][0] == "exit 2" and "-np and a command" in became[LINES[8]][2]
     assert became[LINES[9]][0] == "exit 0"
     assert "Available: TensorFlow, Keras; MPI" in became[LINES[9]][2]
-    assert "jsrun: start the ranks by jsrun itself" in became[LINES[21]][2]
+    assert "--jsrun is not supported: start the ranks with jsrun itself" in became[LINES[21]][2]
     assert "tensorflow.mpi's horovodrun, with Horovod 0.28.1's API" in became[LINES[22]][2]
 
 
@@ -133,8 +133,8 @@ def test_ddlrun_checks_the_nodes_and_the_shape(became):
     assert "-x DDL_OPTIONS=-mode b:4x2 " in words
     (check,) = checked
     assert "-np 2 -H a:1,b:1 " in check and check.endswith("-m tensorflow.mpi doctor --nodes")
-    assert "mode b:4x2 has 2 nodes, and 1 are given" in became[LINES[11]][2]
-    assert "mode b:2x1 is a shape of 2 ranks, and there are 3" in became[LINES[12]][2]
+    assert "mode b:4x2 needs 2 hosts, not 1" in became[LINES[11]][2]
+    assert "mode b:2x1 needs 2 ranks, but there are 3" in became[LINES[12]][2]
     assert "mode 'b:2x' is not accepted" in became[LINES[13]][2]
     assert became[LINES[14]][0] == "exit 2"
     assert (
@@ -143,18 +143,18 @@ def test_ddlrun_checks_the_nodes_and_the_shape(became):
     words = became[LINES[15]][0]
     assert "-np 3 -H a:2,b:1" in words and "-x DDL_OPTIONS= " in words
     assert "--tag-output --map-by rankfile:file=" in words
-    assert "give one" in became[LINES[16]][2]
+    assert "pass only one" in became[LINES[16]][2]
     assert "none: No such file" in became[LINES[17]][2]
-    assert "/empty names no host" in became[LINES[18]][2]
-    assert "hosts, line 2: 'rank N=HOST slot=S' is accepted" in became[LINES[19]][2]
-    assert "the nodes did not answer in " in became[LINES[20]][2]
+    assert "/empty contains no hosts" in became[LINES[18]][2]
+    assert "hosts, line 2 is not accepted; accepted: 'rank N=HOST slot=S'" in became[LINES[19]][2]
+    assert "the nodes did not answer within " in became[LINES[20]][2]
 
 
 def test_commands_are_written_where_nobody_has_them(became):
     folder = became["folder"]
     assert (folder / "horovodrun").read_text() == "a real one"
     real, ours = became["commands"].splitlines()
-    told = "horovodrun is another's, and stays: python -m tensorflow.mpi horovodrun is ours"
+    told = "use python -m tensorflow.mpi horovodrun instead"
     assert real.endswith(told) and ours == str(folder / "ddlrun")
     assert os.access(folder / "ddlrun", os.X_OK)
     text = (folder / "ddlrun").read_text()

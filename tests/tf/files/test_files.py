@@ -152,7 +152,7 @@ def test_a_wait_is_told(ends_run):
 def test_a_folder_that_nodes_do_not_share_is_told_once(ends_run):
     """One path, another folder on each rank; what nodes do share is there, without a line."""
     assert [rank["a folder of each"]["there"] for rank in ends_run.results] == [True, False]
-    told = [text.count("its folder is not shared by the nodes") for text in ends_run.stderr]
+    told = [text.count("the nodes do not share its folder") for text in ends_run.stderr]
     assert told == [0, 1]
     assert "has saved '/proc/self/cwd/own', and" in ends_run.stderr[1]
 

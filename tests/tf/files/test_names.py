@@ -65,7 +65,7 @@ def test_the_line_names_both_files(named):
     run, _, _ = named
     assert "different data" not in run.stderr[0]  # where a rank's cache lies is no difference
     for rank, text in enumerate(run.stderr[1:], start=1):
-        lines = [line for line in text.splitlines() if "stands for the same file" in line]
+        lines = [line for line in text.splitlines() if "refers to the same file" in line]
         assert len(lines) == 1 and f"where rank {rank} saves" in lines[0]
 
 
@@ -74,11 +74,11 @@ def test_the_scripts_own_file_call_is_explained(launch, scripts, tmp_path, case)
     run = launch(scripts / "files_calls.py", np=2, args=[case, tmp_path])
     assert run.returncode != 0
     if case == "hdf5":
-        assert "ranks open a file to change it, and HDF5 lets one" in run.stderr[1]
+        assert "ranks open a file to change it, but HDF5 allows only one" in run.stderr[1]
         return
     said, way_out = {
-        "makedirs": (f"'{tmp_path}/run' was made during this run", "exist_ok=True"),
-        "remove": (f"if '{tmp_path}/checkpoint.index' was there, another rank", "missing_ok=True"),
+        "makedirs": (f"'{tmp_path}/run' was created during this run", "exist_ok=True"),
+        "remove": (f"if '{tmp_path}/checkpoint.index' existed, another rank", "missing_ok=True"),
     }[case]
     for text in run.stderr:
         assert "run the script's own file calls" in text and said in text and way_out in text
@@ -88,4 +88,4 @@ def test_the_scripts_own_file_call_is_explained(launch, scripts, tmp_path, case)
 def test_a_save_that_rank_0_does_not_make_ends_when_rank_0_waits(launch, scripts, tmp_path):
     run = launch(scripts / "files_calls.py", np=2, args=["gone", tmp_path], timeout=60)
     assert run.returncode != 0 and run.wall < 40
-    assert "but rank 0 has gone on without that" in run.stderr[1]
+    assert "but rank 0 has gone on without saving it" in run.stderr[1]

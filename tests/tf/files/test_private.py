@@ -44,14 +44,14 @@ def test_a_file_is_shared_in_a_folder_of_ones_own(private, folder):
 def test_a_folder_that_is_open_to_others_is_refused(private, folder, mode):
     folder.mkdir()
     folder.chmod(mode)
-    with pytest.raises(PermissionError, match="is open to others: remove it, or set TMPDIR"):
+    with pytest.raises(PermissionError, match="is accessible to others: remove it, or set TMPDIR"):
         private.open_file("turn")
 
 
 def test_a_link_is_refused(private, folder, tmp_path):
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     folder.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(PermissionError, match="is no folder"):
+    with pytest.raises(PermissionError, match="is not a folder"):
         private.open_file("turn")
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
@@ -68,7 +68,7 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(private, folder, tmp_path
 def test_another_users_folder_is_refused(private, folder):
     folder.mkdir(mode=0o700)
     os.chown(folder, 12345, 12345)
-    with pytest.raises(PermissionError, match="is user 12345's"):
+    with pytest.raises(PermissionError, match="belongs to user 12345"):
         private.open_file("turn")
 
 

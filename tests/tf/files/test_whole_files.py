@@ -63,9 +63,7 @@ def test_what_each_rank_appends_is_told(wrote):
     ranks = len(run.results)
     assert (folder / "appended.csv").read_text() == "once\n" * ranks
     assert (folder / "emptied").read_text() == "once\n" * 2
-    line = (
-        f"each of the {ranks} ranks appends to '{folder}/appended.csv': what all of them write is"
-    )
+    line = f"each of the {ranks} ranks appends to '{folder}/appended.csv', so data that all of them"
     assert [text.count(line) for text in run.stderr] == [0, 1, *[0] * (ranks - 2)]
 
 
@@ -73,7 +71,7 @@ def test_a_database_that_each_rank_changes_is_told(wrote):
     run, folder = wrote
     ranks = len(run.results)
     assert [printed["inserted"] for printed in run.results] == [1] * ranks
-    line = f"each of the {ranks} ranks has written to the database '{folder}/results.db': what all"
+    line = f"each of the {ranks} ranks has written to the database '{folder}/results.db', so rows"
     assert [text.count(line) for text in run.stderr] == [0, 1, *[0] * (ranks - 2)]
     assert sum(text.count("ranks has written to the database '") for text in run.stderr) == 1
 

@@ -325,7 +325,7 @@ def metrics_are_averaged():
     equal(history.history["loss"], [np.mean((np.arange(SIZE) + 1.0) ** 2)], 1e-6)
     if SIZE > 1:
         averages = hvd_keras.callbacks.MetricAverageCallback()
-        differ = f"MetricAverageCallback: rank {RANK} has"
+        differ = f"the ranks have different metrics: rank {RANK} has"
         raises(ValueError, lambda: averages.on_epoch_end(0, {f"loss{RANK}": 1.0}), differ)
     schedule = hvd_keras.callbacks.LearningRateScheduleCallback
     raises(ValueError, lambda: schedule(None, 1.0), "Parameter `initial_lr` is required")
@@ -451,7 +451,7 @@ def tf_mpi_beside_it():
         raises(
             RuntimeError,
             lambda: tf.mpi.shard(tf.data.Dataset.range(4)),
-            "by the API of another library: use dataset.shard(",
+            "through another library's API: use dataset.shard(",
         )
         raises(
             RuntimeError,

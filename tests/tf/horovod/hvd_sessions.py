@@ -86,7 +86,7 @@ def v1_adasum():
         lambda: hvd.DistributedOptimizer(
             v1.train.GradientDescentOptimizer(1.0), op=hvd.Adasum, backward_passes_per_step=2
         ),
-        "hvd.DistributedOptimizer(op=Adasum, backward_passes_per_step > 1) of",
+        "hvd.DistributedOptimizer does not support op=Adasum with",
     )
 
 

@@ -56,10 +56,10 @@ def nodes_fixture() -> Any:
 def test_a_node_that_shares_no_memory(nodes, monkeypatch, tmp_path):
     machine = nodes.machine
     monkeypatch.setattr(machine, "_shm_free", lambda: 3 << 20)
-    assert machine._shm_fault() == "/dev/shm has 3 MB free, and 64 MB may be needed"
+    assert machine._shm_fault() == "/dev/shm has 3 MB free, but up to 64 MB is needed"
     monkeypatch.setattr(machine, "_shm_free", lambda: 1 << 30)
     monkeypatch.setattr(machine.os, "access", lambda *_: False)
-    assert machine._shm_fault() == "/dev/shm cannot be written to"
+    assert machine._shm_fault() == "/dev/shm is not writable"
 
 
 def test_which_wheel_it_is(nodes, monkeypatch):
@@ -79,21 +79,21 @@ def test_nodes_that_do_not_answer(nodes):
     text = "\n".join(judge({0: facts | {"figures": {}}}, 2, ["a", "b"]).text())
     assert "FAULT node b: none of its ranks has answered" in text
     words = (
-        "rank 1 did not answer: the node is dead or hangs, or does not see the folder of --folder"
+        "rank 1 did not answer: the node is dead or hangs, or cannot access the folder of --folder"
     )
     assert words in text
 
 
 def test_a_folder_of_another_user(nodes, monkeypatch, tmp_path):
     monkeypatch.setattr(nodes.os, "getuid", lambda: 12345)
-    with pytest.raises(PermissionError, match="is another user's: give another --folder"):
+    with pytest.raises(PermissionError, match="belongs to another user: pass another --folder"):
         nodes._Exchange(str(tmp_path), 0)
 
 
 def test_faults_of_which_no_node_is_known(nodes, capsys):
     findings = nodes.node_report.Findings(faults={"": ["rank 1 did not answer"]})
     assert nodes._end(findings) == 1
-    assert capsys.readouterr().out == "no failing node is known by name\n"
+    assert capsys.readouterr().out == "the failing nodes are not known\n"
 
 
 def test_a_sum_that_is_wrong(nodes, monkeypatch):
@@ -118,7 +118,7 @@ def test_bench(monkeypatch, capsys, tmp_path):
     options = argparse.Namespace(tensors=3, collective="allreduce", dtype="float32")
     assert bench._heading(options)[:2] == [
         "2 ranks, 2 on this node, 1 cores each, MPI (Open MPI v5)",
-        "allreduce of 3 tensors at once, float32, sum, in place; medians of samples by turns on "
+        "allreduce of 3 tensors at once, float32, sum, in place; medians of alternating samples on "
         "the slowest rank; busbw in GB/s",
     ]
     options.collective = "allgather"
@@ -136,7 +136,7 @@ def test_the_doctor_of_a_rank_that_could_not_start(monkeypatch, capsys):
     launcher.rank = 0
     monkeypatch.setattr(doctor, "_report", lambda ok: [("gate", "on")])
     doctor.main()
-    begins = "--- tensorflow.mpi doctor: paste all of this into a report of a bug\ngate "
+    begins = "--- tensorflow.mpi doctor: paste all of this into a bug report\ngate "
     assert capsys.readouterr().out.startswith(begins)
 
 
@@ -151,7 +151,7 @@ def test_what_the_doctor_finds(monkeypatch, tmp_path):
     }
     monkeypatch.setattr(doctor.mpi, "is_enabled", lambda: True, raising=False)
     monkeypatch.setattr(doctor.mpi, "size", lambda: 1, raising=False)
-    assert doctor._mpi_library(None) == "none loaded: one rank needs none"
+    assert doctor._mpi_library(None) == "not loaded: one rank does not need it"
     old = types.SimpleNamespace(tfmpi_compiles=lambda: 0)
     monkeypatch.setattr(doctor.c_api, "load", lambda: old)
     lacks = "compiled steps (jit_compile=True), which need TensorFlow 2.20 or newer"
@@ -160,4 +160,4 @@ def test_what_the_doctor_finds(monkeypatch, tmp_path):
     silent.write_text("#!/bin/sh\n")
     silent.chmod(0o755)
     monkeypatch.setattr(doctor.shutil, "which", lambda _: str(silent))
-    assert doctor._mpirun(None) == f"{silent} (its version is not known)"
+    assert doctor._mpirun(None) == f"{silent} (version unknown)"

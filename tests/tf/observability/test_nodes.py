@@ -73,18 +73,21 @@ def test_nodes_that_do_not_answer_are_named_where_they_are_known(report):
     assert any("ranks 2, 3 did not answer" in line for line in findings.text())
     nameless = report.judge(found, 4, [])
     assert nameless.failing == []
-    assert "give its nodes by --hosts" in "\n".join(nameless.text())
+    assert "pass all nodes with --hosts" in "\n".join(nameless.text())
 
 
 def test_a_node_that_is_unlike_the_others_fails(report):
     found = {rank: facts(f"n{rank}") for rank in range(4)}
     found[1] = facts("n1", wheel="2.21.0+mpi.1 b")
-    found[2] = facts("n2", shm_fault="/dev/shm has 3 MB free, and 64 MB may be needed")
+    found[2] = facts("n2", shm_fault="/dev/shm has 3 MB free, but up to 64 MB is needed")
     found[3] = facts("n3", figures={"memory GB/s": 8.0, "exp M/s": 900.0})
     findings = report.judge(found, 4, [])
     assert report.exclusion(findings.failing) == "n1,n2,n3\n"
     text = "\n".join(findings.text())
-    assert "FAULT node n1: rank 1 has wheel '2.21.0+mpi.1 b', most have '2.21.0+mpi.1 a'" in text
+    assert (
+        "FAULT node n1: rank 1 has wheel '2.21.0+mpi.1 b', but most ranks have '2.21.0+mpi.1 a'"
+        in text
+    )
     assert "FAULT node n2: /dev/shm has 3 MB free" in text
     assert "FAULT node n3: rank 3 is slow: 8 memory GB/s, 40% of the median" in text
     assert "slowest: rank 3 on node n3: 8 memory GB/s, 40% of the median" in text
@@ -95,7 +98,7 @@ def test_a_node_that_is_busy_does_not_fail(report):
     found = {rank: facts(f"n{rank}") for rank in range(3)} | {3: facts("n3", figures=slow, load=9)}
     findings = report.judge(found, 4, [])
     assert findings.failing == []
-    assert "but the load of its 8 cores was 9 before" in "\n".join(findings.text())
+    assert "but the load of its 8 cores was already 9" in "\n".join(findings.text())
 
 
 def test_an_allreduce_that_does_not_end_names_who_has_not(report):
@@ -104,8 +107,8 @@ def test_an_allreduce_that_does_not_end_names_who_has_not(report):
     together = {0: met(), 1: met(clock=-2.5)}
     report.judge_together(findings, found, together, 3)
     text = "\n".join(findings.text())
-    assert "FAULT: allreduce: rank 2 did not end it, on n2" in text
-    assert "FAULT node n1: rank 1's clock is -2.50 s from rank 0's" in text
+    assert "FAULT: allreduce: rank 2 did not finish it, on n2" in text
+    assert "FAULT node n1: rank 1's clock differs from rank 0's by -2.50 s" in text
 
 
 def test_two_ranks_look_at_their_node(launch, tmp_path):
@@ -115,13 +118,13 @@ def test_two_ranks_look_at_their_node(launch, tmp_path):
     assert re.search(rf"^ *{re.escape(node)} +2 ", out, re.M), out
     assert "slowest: rank " in out
     assert re.search(
-        r"^allreduce over 2 ranks, MPI \(.*: [\d.]+ GB/s of 4 MB each, right", out, re.M
+        r"^allreduce over 2 ranks, MPI \(.*: [\d.]+ GB/s of 4 MB each, correct", out, re.M
     )
     # Other tests run beside this one, so that a rank may truly be slow.
     faults = [line for line in out.splitlines() if line.startswith("FAULT")]
     assert all("is slow: " in line for line in faults), out
     failing = [node] if faults else []
-    assert out.endswith(f"failing_nodes.txt: {node}\n" if faults else "all nodes are well\n")
+    assert out.endswith(f"failing_nodes.txt: {node}\n" if faults else "all nodes are OK\n")
     assert (run.returncode != 0) == bool(faults)
     assert (tmp_path / "failing_nodes.txt").read_text().split() == failing
     assert [path.name for path in tmp_path.iterdir()] == ["failing_nodes.txt"]

@@ -199,11 +199,11 @@ def test_fit_takes_it_as_the_ranks_own(read):
 
 
 BAD = {
-    "cell.csv": ("0,1,2\n1,2,3\n1,x,3\n", "row 3, column 2: 'x' is no number"),
-    "short.csv": ("0,1\n1\n", "row 2 has 1 columns, and those before it 2"),
+    "cell.csv": ("0,1,2\n1,2,3\n1,x,3\n", "row 3, column 2: 'x' is not a number"),
+    "short.csv": ("0,1\n1\n", "row 2 has 1 columns, but the rows before it have 2"),
     "gap.csv": ("0,1\n\n1,2\n", "row 2 is empty"),
-    "named.head": ("a,b\n0,1\n1,y\n", "row 2 after the header, column 2: 'y' is no number"),
-    "odd.labels": ("3,1\n5,2\n", "the labels in column 1 are from 3 to 5"),
+    "named.head": ("a,b\n0,1\n1,y\n", "row 2 after the header, column 2: 'y' is not a number"),
+    "odd.labels": ("3,1\n5,2\n", "the labels in column 1 range from 3 to 5"),
     "x.kind": ("", "DataSet 'XML'; known: cifar10"),
 }
 
@@ -218,7 +218,7 @@ def test_what_is_wrong_is_told_with_its_row_and_column(launch, scripts, folder, 
     found = run.results[0]
     for name, (_, words) in BAD.items():
         assert words in found[name], found
-    assert "has no array 'answers'; it has data, labels" in found["small.h5"]
+    assert "has no array 'answers'; it contains data, labels" in found["small.h5"]
 
 
 @pytest.mark.full
@@ -226,7 +226,7 @@ def test_ranks_hear_of_a_row_that_another_cannot_read(launch, scripts, tmp_path)
     path = tmp_path / "late.csv"
     path.write_text("0,1\n" * 999 + "0,x\n")
     run = launch(scripts / "read_errors.py", np=2, args=[path])
-    assert "row 1000, column 2: 'x' is no number" in run.stdout[1] + run.stderr[1]
+    assert "row 1000, column 2: 'x' is not a number" in run.stdout[1] + run.stderr[1]
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
@@ -247,7 +247,7 @@ def test_a_pickle_that_calls_something_is_refused(tmp_path, protocol):
         frame = text.index(b"\x95")  # the frame's length is another one now
         text = text[:frame] + text[frame + 9 :]
     (tmp_path / "cifar-100-python" / "train").write_bytes(text)
-    with pytest.raises(pickle.UnpicklingError, match="is no array"):
+    with pytest.raises(pickle.UnpicklingError, match="is not part of a NumPy array"):
         images.cifar100(str(tmp_path))
     assert not (tmp_path / "made").exists()
 
@@ -263,21 +263,24 @@ def _refuses(words: str, function: Any, *arguments: Any, **named: Any) -> None:
 def test_images_that_are_not_what_they_should_be(tmp_path):
     images = load("tensorflow.mpi._src.readers.images")
     folder = str(tmp_path)
-    _refuses(
-        "train-images-idx3-ubyte.gz or mnist.npz beside it: put it there", images.mnist, folder
-    )
+    _refuses("train-images-idx3-ubyte.gz or mnist.npz, in that folder", images.mnist, folder)
     _refuses("unpack CIFAR's archive there", images.cifar10, folder)
     idx = tmp_path / "train-images-idx3-ubyte"
     idx.write_bytes(struct.pack(">HBBI", 0, 9, 1, 0))
-    _refuses("is no idx file of bytes", images.mnist, folder)
+    _refuses("is not an idx file of bytes", images.mnist, folder)
     idx.write_bytes(struct.pack(">HBBI", 0, 8, 1, 2))
-    _refuses("has 0 bytes, and its head says (2,)", images.mnist, folder)
+    _refuses("has 0 bytes, but its header says (2,)", images.mnist, folder)
 
 
 def test_arrays_that_cannot_be_read(monkeypatch):
     arrays = load("tensorflow.mpi._src.readers.arrays")
-    _refuses("is a single value, and has no rows", arrays.rows, np.array(1.0), "x.h5: 'data'")
-    _refuses("x has 2 rows, and the other array 3", arrays.rows, np.zeros(2), "x", 3)
+    _refuses(
+        "is a single value; an array with rows is needed",
+        arrays.rows,
+        np.array(1.0),
+        "x.h5: 'data'",
+    )
+    _refuses("x has 2 rows, but the other array has 3", arrays.rows, np.zeros(2), "x", 3)
     for name in ("h5py", "netCDF4"):
         monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
     _refuses("x.h5: to read HDF5, pip install h5py", arrays.hdf5, "x.h5")
@@ -288,9 +291,9 @@ def test_text_that_cannot_be_read(tmp_path):
     text = load("tensorflow.mpi._src.readers.text")
     path = tmp_path / "x.csv"
     path.write_text("1_0,2\n")  # which float() takes, and NumPy does not
-    _refuses("x.csv: rows 1 and on are no numbers", text.read, str(path))
+    _refuses("x.csv: rows from 1 on are not numbers", text.read, str(path))
     with path.open("rb") as file:
-        _refuses("has become shorter while it was read", text._exactly, file, 7)
+        _refuses("became shorter while it was being read", text._exactly, file, 7)
 
 
 def test_a_dataset_that_is_asked_for_what_it_has_not(tmp_path, monkeypatch):
@@ -298,19 +301,19 @@ def test_a_dataset_that_is_asked_for_what_it_has_not(tmp_path, monkeypatch):
     _refuses(
         "DataSet takes at most 10 arguments after its name", datasets.DataSet, "CSV", *range(11)
     )
-    _refuses("DataSet: frob is given twice, or no argument of it", datasets.DataSet, "CSV", frob=1)
+    _refuses("DataSet: frob is given twice, or is not an argument", datasets.DataSet, "CSV", frob=1)
     path = tmp_path / "x.csv"
     path.write_text("")
     _refuses("x.csv has no rows", datasets.DataSet, "CSV", train_file=str(path))
     path.write_text("0,1\n1,2\n")
     made = datasets.DataSet("CSV", train_file=str(path), test_batch_size=1)
-    _refuses("DataSet CSV: no train_batch_size was given", made.next_train_batch)
+    _refuses("DataSet CSV was created without train_batch_size; pass it", made.next_train_batch)
     _refuses("DataSet CSV has no testing rows on this rank", made.next_test_batch)
     no_variables = types.SimpleNamespace(variables={})
     monkeypatch.setattr(
         datasets.arrays, "netcdf", lambda path: contextlib.nullcontext(no_variables)
     )
-    said = "one variable of bytes and one of integers are expected"
+    said = "must have one variable of bytes and one of integers"
     _refuses(said, datasets.DataSet, "NETCDF", train_file="x.nc")
 
 

@@ -47,11 +47,17 @@ def test_ranks_that_are_not_bound_share_the_cores(launch, scripts, np):
 @pytest.mark.parametrize(
     "ranks, own, packages, quota, way",
     [
-        (4, 1, (16,), 1000, "1 of its 16 cores; mpirun --map-by slot:PE=4"),
-        (3, 1, (16,), 1000, "1 of its 16 cores; mpirun --map-by slot:PE=5"),
-        (3, 1, (8, 8), 1000, "1 of its 16 cores; mpirun --bind-to none"),  # 5, 5 and 3 + 2
-        (4, 1, (16,), 8, "1 of its 8 cores; mpirun --map-by slot:PE=2"),
-        (2, 4, (16,), 1000, "4 of its 16 cores; mpirun --map-by slot:PE=8"),
+        (4, 1, (16,), 1000, "1 of its 16 cores; to use all cores, pass mpirun --map-by slot:PE=4"),
+        (3, 1, (16,), 1000, "1 of its 16 cores; to use all cores, pass mpirun --map-by slot:PE=5"),
+        (
+            3,
+            1,
+            (8, 8),
+            1000,
+            "1 of its 16 cores; to use all cores, pass mpirun --bind-to none",
+        ),  # 5, 5 and 3 + 2
+        (4, 1, (16,), 8, "1 of its 8 cores; to use all cores, pass mpirun --map-by slot:PE=2"),
+        (2, 4, (16,), 1000, "4 of its 16 cores; to use all cores, pass mpirun --map-by slot:PE=8"),
         (4, 1, (16,), 4, None),
         (4, 1, (4,), 1000, None),
         (3, 1, (4,), 1000, None),  # one is left, and no rank can have two
@@ -76,5 +82,5 @@ def test_cores_that_mpirun_leaves_idle(monkeypatch, ranks, own, packages, quota,
     if way is None:
         assert said is None
     else:
-        assert said == f"each of the {ranks} ranks of this node is bound to {way} lets them use all"
+        assert said == f"each of the {ranks} ranks on this node is bound to {way}"
     assert cores.idle(config.Launcher("Slurm's srun --mpi=pmix", ranks, 0, ranks, 0)) is None

@@ -96,11 +96,11 @@ def test_auto_clustering_takes_in_the_optimizer(launch, scripts):
 # --- Ranks that end ------------------------------------------------------------------------------
 
 
-DIED = f" on {os.uname().nodename}) has "
+DIED = f" on {os.uname().nodename}) "
 WITHOUT_A_WORD = {
-    "kill": "has been ended by SIGKILL",
-    "crash": "has been ended by SIGSEGV",
-    "leave": "has left by os._exit, or the like, with code 3",
+    "kill": "was killed by SIGKILL",
+    "crash": "was killed by SIGSEGV",
+    "leave": "exited by os._exit or similar, with code 3",
 }
 
 
@@ -123,7 +123,7 @@ def test_when_a_rank_ends_so_do_the_others(launch, scripts, way, who):
     deaths = [line for text in run.stderr for line in text.splitlines() if DIED in line]
     if way in WITHOUT_A_WORD:  # how is seen only where the kernel still knows
         (line,) = deaths
-        how = rf"({WITHOUT_A_WORD[way]}|has ended without a word \(killed\?\))"
+        how = rf"({WITHOUT_A_WORD[way]}|ended without a message \(killed\?\))"
         whose = rf"rank {who} \(process \d+ on {os.uname().nodename}\) "
         begins = rf"tensorflow.mpi rank {1 - who}/2: {whose}"
         assert re.match(begins + how, line), line
@@ -136,8 +136,8 @@ def test_when_a_rank_ends_so_do_the_others(launch, scripts, way, who):
 
 
 ENDS = {
-    "exit code": "its script has ended with exit code 3",
-    "exit words": "its script has ended: no such file",
+    "exit code": "its script exited with code 3",
+    "exit words": "its script exited: no such file",
     "another hook": "RuntimeError: the file of rank 1 is broken (errors_ends.py:",
     "graph": "InvalidArgumentError: the loss is bad : Tensor had NaN values (CheckNumerics, ",
     "thread": "in trainer, which trains: RuntimeError: the file of rank 1 is broken",
@@ -164,7 +164,7 @@ def test_python_that_does_not_end_is_ended(launch, scripts, way):
     assert (run.returncode == 0) == well
     assert run.since(0) < SOON + 15 * well
     for text in run.stderr:
-        assert ("Python has not ended within 15 s" in text) == well
+        assert ("Python did not exit within 15 s" in text) == well
 
 
 @pytest.mark.full

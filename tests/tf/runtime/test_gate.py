@@ -84,7 +84,7 @@ def test_other_values_are_refused(launch):
 @pytest.mark.parametrize(
     "name, value, message",
     [
-        ("TF_MPI_FOO", "1", "ImportError: TF_MPI_FOO is no parameter; there are TF_MPI_"),
+        ("TF_MPI_FOO", "1", "ImportError: TF_MPI_FOO is not a parameter; accepted: TF_MPI_"),
         ("TF_MPI_FUSION_THRESHOLD", "4q", "ImportError: TF_MPI_FUSION_THRESHOLD='4q' is not acc"),
     ],
 )

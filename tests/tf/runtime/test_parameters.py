@@ -27,7 +27,7 @@ def test_old_names_are_read(config, tmp_path):
         with pytest.raises(config.ConfigError, match=f"{old}='no such' is not accepted"):
             config.check({old: "no such"})
         assert config.renamed({old: value}) == [
-            f"{old} is {new} now, and will not be read by the next version"
+            f"{old} has been renamed to {new}; the next version will not read the old name"
         ]
     assert config.renamed({"TF_MPI_COMPAT": "1"}) == []
 
@@ -91,5 +91,5 @@ def test_a_library_of_nccl_is_nccl(config, tmp_path):
 def test_what_is_no_name_is_refused(config):
     assert not config.OLD_NAMES.keys() & config.PARAMETERS.keys()
     assert set(config.OLD_NAMES.values()) <= config.PARAMETERS.keys()
-    with pytest.raises(config.ConfigError, match="TF_MPI_TRANSPORTS is no parameter"):
+    with pytest.raises(config.ConfigError, match="TF_MPI_TRANSPORTS is not a parameter"):
         config.check({"TF_MPI_TRANSPORTS": "1"})

@@ -101,7 +101,7 @@ def test_a_group_of_another_size_names_launcher_and_library(engine, monkeypatch)
     monkeypatch.setattr(engine.watch, "start", lambda _: engine.watch.contextlib.nullcontext())
     monkeypatch.setattr(engine.mpi_library, "loaded", lambda: {"libmpi.so.40": LIBRARY})
     gate = engine.config.Gate(True, "Open MPI's mpirun started 2 ranks", launched(engine, OPEN_MPI))
-    words = f"{LIBRARY}, formed a group of 1: they do not belong together. Use the launcher of this"
+    words = f"{LIBRARY}, formed a group of 1: the library and the launcher do not match. Use the"
     with pytest.raises(ImportError, match=re.escape(words)):
         engine.connect(gate)
 
@@ -139,7 +139,7 @@ def test_a_join_that_fails_is_a_line(engine, monkeypatch):
     monkeypatch.setattr(engine.ends, "failure", lambda: None)
     monkeypatch.setattr(engine.log, "say", said.append)
     engine._leave_or_join()
-    assert said == ["could not end in order: MPI_Finalize did not end"]
+    assert said == ["could not end normally: MPI_Finalize did not end"]
 
 
 def test_why_averaging_is_off(monkeypatch):
@@ -148,21 +148,21 @@ def test_why_averaging_is_off(monkeypatch):
     one = OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
     assert switch.gate(one).reason == "Open MPI's mpirun started one rank"
     monkeypatch.setattr(switch, "is_off_elsewhere", lambda _: True)
-    off = "the ranks of another node were started with TF_MPI_ENABLE=0"
+    off = "ranks on another node were started with TF_MPI_ENABLE=0"
     assert switch.gate(OPEN_MPI).reason == off
     monkeypatch.setattr(
         switch.sys, "orig_argv", ["python", "-m", "tensorflow.mpi", "doctor", "--nodes"]
     )
-    assert switch.gate(OPEN_MPI).reason == "doctor --nodes looks at each node by itself"
+    assert switch.gate(OPEN_MPI).reason == "doctor --nodes checks each node on its own"
 
 
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (9, "has been ended by SIGKILL; the kernel kills where memory is short (see dmesg there)"),
-        (11, "has been ended by SIGSEGV; with PYTHONFAULTHANDLER=1 it prints where it was"),
-        (3 << 8, "has left by os._exit, or the like, with code 3, in midst of its script"),
-        (None, "has ended without a word (killed?); the kernel kills where memory is short"),
+        (9, "was killed by SIGKILL; the kernel does this when memory is short (see dmesg there)"),
+        (11, "was killed by SIGSEGV; set PYTHONFAULTHANDLER=1 to print where it was"),
+        (3 << 8, "exited by os._exit or similar, with code 3, before its script ended"),
+        (None, "ended without a message (killed?); the kernel does this when memory is short"),
     ],
 )
 def test_how_a_rank_has_ended(engine, status, words):

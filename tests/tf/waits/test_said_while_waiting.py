@@ -10,7 +10,7 @@ import pytest
 
 from extras import load
 
-THEN = "; it ends after TF_MPI_STALL_TIMEOUT, 60 s"
+THEN = "; it will end after TF_MPI_STALL_TIMEOUT, 60 s"
 
 
 class Ended(Exception):
@@ -64,7 +64,7 @@ def said(capsys: Any) -> str:
     [
         ({}, "has not imported tensorflow"),
         ({"off": True}, "was started with TF_MPI_ENABLE=0"),
-        ({"stopped": True}, "is stopped, as by SIGSTOP"),
+        ({"stopped": True}, "is stopped, for example by SIGSTOP"),
         ({"tensorflow": True}, "runs TensorFlow without averaging: TF_MPI_ENABLE=0 there, or"),
     ],
 )
@@ -78,16 +78,16 @@ def test_a_start_says_what_a_late_rank_does(watch, monkeypatch, capsys, facts, w
 def test_a_start_says_whom_it_cannot_see(watch, monkeypatch, capsys):
     known = {0: peer(watch, 0, ours=True)}
     starting(watch, monkeypatch, known, 3, 3).look()
-    assert "(of ranks 1 and 2 no process can be seen on this node)" + THEN in said(capsys)
+    assert "(no process of ranks 1 and 2 is visible on this node)" + THEN in said(capsys)
     starting(watch, monkeypatch, known, 3, 1).look()
     text = said(capsys)
-    assert "2 ranks cannot be seen from this node, " in text
-    assert "those with TF_MPI_ENABLE=0 do not come, and mpirun passes that to other nodes" in text
+    assert "2 ranks are not visible from this node, " in text
+    assert "ranks with TF_MPI_ENABLE=0 do not join; mpirun passes that to other nodes only" in text
 
 
 def test_a_start_that_cannot_succeed_ends_the_rank(watch, monkeypatch):
     monkeypatch.setattr(watch.config, "is_off_elsewhere", lambda: True)
-    words = "ranks of another node were started with TF_MPI_ENABLE=0, which mpirun passes on with"
+    words = "ranks on another node were started with TF_MPI_ENABLE=0; to pass that variable to all"
     with pytest.raises(Ended, match=words):
         starting(watch, monkeypatch, {}, 2, 1).look()
 
@@ -108,7 +108,10 @@ def test_a_rank_that_ends_says_why(loaded, monkeypatch, capsys):
     [
         ({"seconds": 1.0}, "(rank 1 (process 101, 'python train.py') is idle)" + THEN),
         ({"seconds": 90.0}, "(rank 1 (process 101, 'python train.py') is at work)\n"),
-        ({"stopped": True}, "(rank 1 (process 101, 'python train.py') is stopped, as by SIGSTOP)"),
+        (
+            {"stopped": True},
+            "(rank 1 (process 101, 'python train.py') is stopped, for example by SIGSTOP)",
+        ),
     ],
 )
 def test_an_end_says_what_the_others_do(watch, monkeypatch, capsys, facts, words):
@@ -134,7 +137,7 @@ def test_an_end_says_what_the_others_do(watch, monkeypatch, capsys, facts, words
 
 def test_an_end_that_mpi_holds_up(watch):
     text = watch._End(0, 2)._report({}, [], set())
-    assert text.endswith("has waited 5 s for MPI to end, as all ranks' scripts have")
+    assert text.endswith("has waited 5 s for MPI to end; the scripts of all ranks have ended")
 
 
 def test_a_script_that_others_wait_for_is_told_where_it_is(watch, monkeypatch, capsys):
@@ -146,6 +149,6 @@ def test_a_script_that_others_wait_for_is_told_where_it_is(watch, monkeypatch, c
     assert said(capsys) == ""
     awaited.look()
     assert said(capsys) == (
-        "tensorflow.mpi rank 1/3: the script of ranks 0 and 2 have ended, for 5 s or longer, and "
-        "waits for this one, which is in train.py:8 in export\n"
+        "tensorflow.mpi rank 1/3: ranks 0 and 2 have waited 5 s or longer for this rank's script "
+        "to end; it is at train.py:8 in export\n"
     )

@@ -47,11 +47,14 @@ def last_line(text: str) -> str:
 @pytest.mark.parametrize(
     "mode, said",
     [
-        ("off", "was started with TF_MPI_ENABLE=0; set it alike on all ranks; this rank ends"),
+        (
+            "off",
+            "was started with TF_MPI_ENABLE=0; use the same value on all ranks; this rank ends",
+        ),
         full("off later", "runs TensorFlow without averaging: TF_MPI_ENABLE=0 there"),
         full("late", "has not imported tensorflow); this rank ends"),
         ("idle", "is idle); this rank ends"),
-        full("stopped", "is stopped, as by SIGSTOP); this rank ends"),
+        full("stopped", "is stopped, for example by SIGSTOP); this rank ends"),
     ],
 )
 def test_whom_a_rank_waits_for_is_said_and_the_wait_ends(launch, scripts, mode, said):
@@ -65,11 +68,11 @@ def test_whom_a_rank_waits_for_is_said_and_the_wait_ends(launch, scripts, mode, 
         return
     # On a busy machine the average before it has waited, too: "1.0 s".
     first = next(line for line in lines if re.search(r"has waited [1-4] s for", line))
-    assert first.endswith("; it ends after TF_MPI_STALL_TIMEOUT, 4 s")
+    assert first.endswith("; it will end after TF_MPI_STALL_TIMEOUT, 4 s")
     if mode in ("idle", "stopped"):
         assert run.since(1) < SOON
     if mode == "idle":
-        where = r"rank 0 has ended, .* this one, which is in waits\.py:\d+$"
+        where = r"rank 0 has waited .* for this rank's script to end; it is at waits\.py:\d+$"
         assert re.search(where, run.stderr[1].strip()), run.stderr[1]
 
 
@@ -78,7 +81,7 @@ def test_a_rank_that_ended_before_the_start_is_noticed(launch, scripts):
     run = launch(scripts / "waits.py", args=["gone"], timeout=90)
     assert run.returncode != 0
     assert run.wall < SOON
-    assert "rank 1 ended before it came here" in run.stderr[0] + run.launcher, run.report()
+    assert "rank 1 ended before reaching this point" in run.stderr[0] + run.launcher, run.report()
 
 
 @pytest.mark.full
@@ -113,7 +116,7 @@ def test_ranks_end_with_their_launcher(scripts, tmp_path, wrapped, ends):
         else:
             time.sleep(ENDS_WITH_IT)
             assert all(map(is_running, ranks))
-        line = r"(rank \d)/2: prterun \(process \d+\), which had started the ranks, has been killed"
+        line = r"(rank \d)/2: prterun \(process \d+\), which started the ranks, was killed"
         assert re.findall(line, (tmp_path / "launcher").read_text()) == ["rank 0"] * ends
     finally:
         kill(launcher, marker)

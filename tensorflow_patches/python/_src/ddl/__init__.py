@@ -1,1 +1,1 @@
-"""What a script that was written for IBM's DDL calls. compat/ddl has its names."""
+"""The API of IBM's DDL, implemented with tf.mpi. The public names are in compat/ddl."""

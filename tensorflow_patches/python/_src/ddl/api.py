@@ -1,7 +1,8 @@
-"""ddl.init and who is who.
+"""ddl.init, and the rank and size functions.
 
-`import ddl` is ddl.init() with DDL_OPTIONS. From there on optimizers average, as they do without
-it; the script partitions its data and writes its files itself (TF_MPI_SHARD=off, TF_MPI_IO=all).
+`import ddl` calls ddl.init() with DDL_OPTIONS. From then on optimizers still average gradients
+automatically, but the script partitions its data and writes its files itself (as with
+TF_MPI_SHARD=off and TF_MPI_IO=all).
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ _initialized = False
 
 
 def init(options: str | None = None) -> None:
-    """`options`: in place of DDL_OPTIONS. Raises modes.ModeError, a ValueError, for options that
-    are not known and for a shape that the ranks do not have."""
+    """`options` replaces DDL_OPTIONS. Raises modes.ModeError, a ValueError, for unknown options and
+    for a mode that does not fit the number of ranks."""
     global _initialized
     given = modes.parse_options(config.ddl_options() if options is None else options)
     if given.mode is not None:
@@ -33,8 +34,8 @@ def init(options: str | None = None) -> None:
     if group.rank == 0 and config.get("TF_MPI_LOG_LEVEL") != "warning":
         stats = "; for -dump_iter's figures set TF_MPI_STATS=1" if given.dump_iter else ""
         log.say(
-            "ddl is tensorflow.mpi's here. Optimizers average; parts of the data, files and "
-            f"progress bars are as the script has them{stats}"
+            "this ddl is part of tensorflow.mpi. Optimizers average gradients; the script splits "
+            f"the data, and decides which rank writes files and progress bars{stats}"
         )
 
 
@@ -55,7 +56,7 @@ def local_size() -> int:
 
 
 def local_gpuid() -> int:
-    """The GPU of this node that is this rank's, by number."""
+    """The number of this rank's GPU on this node."""
     return local_rank()
 
 

@@ -1,4 +1,4 @@
-"""DDL's callbacks, for the Keras that is given."""
+"""DDL's callbacks, for Keras 3 or tf_keras."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tensorflow.mpi._src.messaging import graph_collectives
 
 
 class _Metrics:
-    """To be the first: at an epoch's end `logs` are the averages of the ranks', for the others."""
+    """Averages `logs` over the ranks at the end of an epoch, for the callbacks after it; must be
+    the first callback."""
 
     def on_epoch_end(self, epoch: Any, logs: Any = None) -> None:
         if not logs or api.size() == 1:
@@ -24,7 +25,7 @@ class _Metrics:
 
 
 class _Variables:
-    """To be the last: before the first batch rank 0's variables become every rank's."""
+    """Broadcasts rank 0's variables before the first batch; must be the last callback."""
 
     model: Any
 

@@ -1,8 +1,8 @@
-"""DDL's options, as in DDL_OPTIONS="-mode b:4x2 -dump_iter 100", and what they mean here.
+"""DDL's options, as in DDL_OPTIONS="-mode b:4x2 -dump_iter 100", and their meaning here.
 
-A mode is ALGORITHM:AxBx...xN: A ranks on the lowest level, B of these on the next, and so on; N is
-the number of nodes. Which algorithm reduces is decided by the transport, so the letter, or the
-number of levels in its place, only has to make sense.
+A mode is ALGORITHM:AxBx...xN: A ranks form a group on the lowest level, B of these groups one on
+the next level, and so on; N is the number of nodes. The transport chooses the algorithm, so the
+letter, or the number of levels in its place, is only checked for validity.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _WITH_A_VALUE = ("-mode", "-dump_iter")
 
 
 class ModeError(ValueError):
-    """Options that cannot be; the text says why."""
+    """Invalid options; the text says why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Mode:
-    """`shape`: ranks of each level, from the lowest."""
+    """`shape`: the number of members on each level, from the lowest."""
 
     text: str
     shape: tuple[int, ...]
@@ -33,16 +33,16 @@ class Mode:
 
     @property
     def topology(self) -> str:
-        """As TF_MPI_TOPOLOGY has it: the nodes, and the ranks of each."""
+        """The value for TF_MPI_TOPOLOGY: the number of nodes, and of ranks on each."""
         nodes = self.shape[-1] if len(self.shape) > 1 else 1
         return f"{nodes}x{self.ranks // nodes}"
 
     def check(self, ranks: int) -> None:
-        """Raises ModeError unless so many ranks have this shape."""
+        """Raises ModeError unless this shape has `ranks` ranks."""
         if self.ranks != ranks:
             raise ModeError(
-                f"mode {self.text} is a shape of {self.ranks} ranks, and there are {ranks}: start "
-                f"{self.ranks}, or give a mode whose numbers multiply to {ranks}"
+                f"mode {self.text} needs {self.ranks} ranks, but there are {ranks}: start "
+                f"{self.ranks}, or pass a mode whose numbers multiply to {ranks}"
             )
 
 
@@ -53,7 +53,7 @@ def parse_mode(text: str) -> Mode:
         raise ModeError(f"mode '{text}' is not accepted; accepted: LETTER:AxBx..., as b:4x2")
     shape = tuple(int(number) for number in match[2].split("x"))
     if match[1].isdigit() and int(match[1]) != len(shape):
-        raise ModeError(f"mode '{text}' says {match[1]} levels and has {len(shape)}")
+        raise ModeError(f"mode '{text}' declares {match[1]} levels but has {len(shape)}")
     return Mode(text, shape)
 
 
@@ -64,13 +64,13 @@ class Options:
 
 
 def parse_options(text: str) -> Options:
-    """Raises ModeError for an option that is not known here."""
+    """Raises ModeError for an unknown option."""
     words = shlex.split(text)
     mode, dump_iter = None, 0
     while words:
         word = words.pop(0)
         if word not in _WITH_A_VALUE:
-            raise ModeError(f"DDL option '{word}' is not known; known: {', '.join(_WITH_A_VALUE)}")
+            raise ModeError(f"DDL option '{word}' is unknown; accepted: {', '.join(_WITH_A_VALUE)}")
         if not words:
             raise ModeError(f"DDL option {word} needs a value")
         value = words.pop(0)
@@ -79,5 +79,5 @@ def parse_options(text: str) -> Options:
         elif value.isdecimal():
             dump_iter = int(value)
         else:
-            raise ModeError(f"-dump_iter {value}: a number of steps")
+            raise ModeError(f"-dump_iter {value} is not accepted; accepted: a number of steps")
     return Options(mode, dump_iter)

@@ -17,8 +17,8 @@ def Init(user_gpuid: int = 0, mode: str = "", pci: bool = True) -> tuple[Any, An
     """(rank, size, local_rank, local_size, local_gpuid), as tensors.
 
     Args:
-      user_gpuid, pci: which GPU a rank uses is TensorFlow's and the launcher's affair here.
-      mode: as "b:4x2"; "": any.
+      user_gpuid, pci: ignored; TensorFlow and the launcher choose a rank's GPU here.
+      mode: such as "b:4x2"; "" accepts any number of ranks.
     """
     import tensorflow as tf
 
@@ -29,27 +29,28 @@ def Init(user_gpuid: int = 0, mode: str = "", pci: bool = True) -> tuple[Any, An
 
 
 def Bcast(input: Any) -> Any:
-    """Rank 0's."""
+    """Returns rank 0's tensor on every rank."""
     return graph_collectives.collective("broadcast", _tensor(input), None, "average", 0)
 
 
 def AllReduceN(
     input: Sequence[Any], op: str = "avg", mpi: bool = False, check: float = 0.0
 ) -> list[Any]:
-    """The sums, or averages, over all ranks, of each tensor.
+    """Sums or averages each tensor over all ranks.
 
     Args:
       input: tensors of one floating dtype.
       op: "sum" or "avg".
-      mpi: by a plain allreduce of the MPI library's (MPI_Iallreduce, which is waited for until
-        TF_MPI_STALL_TIMEOUT), one for each tensor: what `check` compares with.
-      check: from 0 (not at all) to 1: the result may differ from the plain one by this part of
-        the largest element. More is a tf.errors.InvalidArgumentError that says how much.
+      mpi: reduces each tensor by a plain MPI_Iallreduce of the MPI library, waiting at most
+        TF_MPI_STALL_TIMEOUT; `check` compares with the same.
+      check: from 0 (no check) to 1: the result may differ from the plain allreduce by this
+        fraction of the largest element. A larger difference raises
+        tf.errors.InvalidArgumentError, which reports it.
     """
     if op not in _OPS:
         raise ValueError(f"op={op!r}; accepted: {', '.join(_OPS)}")
     if not 0 <= check <= 1:
-        raise ValueError(f"check={check}: from 0 to 1")
+        raise ValueError(f"check={check} is not accepted; accepted: from 0 to 1")
     tensors = [_tensor(one) for one in input]
     if mpi:
         return [_plain(one, op) for one in tensors]
@@ -96,7 +97,7 @@ def _checked(result: Any, expected: Any, tolerance: float, number: int) -> Any:
     check = tf.debugging.assert_less_equal(
         difference,
         most,
-        message=f"ddl.AllReduceN: tensor {number} differs from MPI_Allreduce's by (x), and "
+        message=f"ddl.AllReduceN: tensor {number} differs from MPI_Allreduce's result by (x), but "
         f"check={tolerance} allows (y)",
     )
     with tf.control_dependencies([] if check is None else [check]):
@@ -106,7 +107,7 @@ def _checked(result: Any, expected: Any, tolerance: float, number: int) -> Any:
 def grads_reduce(
     grads_and_vars: Sequence[tuple[Any, Any]], average: bool = True
 ) -> list[tuple[Any, Any]]:
-    """The pairs with averaged, or summed, gradients, which an optimizer does not average again."""
+    """The pairs with averaged or summed gradients; an optimizer does not average them again."""
     import tensorflow as tf
 
     pairs = list(grads_and_vars)

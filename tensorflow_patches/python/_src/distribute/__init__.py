@@ -1,1 +1,1 @@
-"""tf.distribute's strategies on ranks."""
+"""tf.distribute's strategies under MPI ranks."""

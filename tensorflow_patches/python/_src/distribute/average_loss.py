@@ -1,7 +1,8 @@
-"""tf.nn.compute_average_loss over a rank's part of a batch: the sum, divided by the whole batch.
+"""tf.nn.compute_average_loss on a rank's part of a batch.
 
-A script for tf.distribute adds such losses over its replicas. Ranks average: so where a rank has a
-part of a batch by TF_MPI_SHARD=dataset, the loss is as many times larger.
+The function divides the sum of a replica's losses by the global batch size; tf.distribute adds the
+results over the replicas. Ranks average instead. So if TF_MPI_SHARD=dataset gives each rank part of
+a batch, the loss is multiplied by the number of ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def of_part(compute: Any) -> Any:
         per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
     ) -> Any:
         loss = compute(per_example_loss, sample_weight, global_batch_size)
-        # In fit such a loss is told by its ops: a sum over a part's samples.
+        # In fit such a loss is recognized by its ops, as a sum over this rank's samples.
         if (
             global_batch_size is None
             or calls.innermost() is not None

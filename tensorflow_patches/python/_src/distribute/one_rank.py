@@ -1,6 +1,6 @@
-"""What a rank has in the place of a strategy's insides: one device, and plain variables.
+"""A rank's replacement for the internals of a strategy: one device, and plain variables.
 
-Loaded when the first strategy is made, so after TensorFlow.
+Imported when the first strategy is created, which is after TensorFlow.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from tensorflow.python.distribute import distribute_lib, one_device_strategy
 
 
 def initialize(strategy: Any, replicas: int, resolver: Any, device: str) -> None:
-    """In place of the __init__ of a strategy's class.
+    """Replaces the __init__ of a strategy class.
 
-    replicas: how many it has in one process.
-    resolver: of its cluster; None if it has none.
-    device: on which this rank computes all of it.
+    replicas: the number of its replicas in one process.
+    resolver: its cluster resolver, or None.
+    device: the device on which this rank computes.
     """
     extended = OneRank(strategy, replicas, resolver, device)
     distribute_lib.StrategyBase.__init__(strategy, extended)
@@ -24,9 +24,9 @@ def initialize(strategy: Any, replicas: int, resolver: Any, device: str) -> None
 class OneRank(one_device_strategy.OneDeviceExtended):
     """A StrategyExtended that computes all replicas' parts of a batch as one.
 
-    Outside of `run` the script sees as many replicas as in one process; inside there is one, which
-    has all that is summed over replicas. Datasets stay what they are: Keras's hooks and
-    tf.mpi.shard give each rank its part, as without a strategy.
+    Outside `run` the script sees the same number of replicas as in one process; inside there is one
+    replica, which has everything that is summed over replicas. Datasets stay unchanged: Keras's
+    hooks and tf.mpi.shard give each rank its part, as without a strategy.
     """
 
     _tf_mpi_one_rank = True
@@ -53,15 +53,15 @@ class OneRank(one_device_strategy.OneDeviceExtended):
     def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
         if self._replicas > 1:
             raise NotImplementedError(
-                "experimental_distribute_values_from_function gives each replica a value of its "
-                f"own, and a rank computes all {self._replicas} replicas' parts as one. Name one "
-                "device in the strategy, or set TF_MPI_ENABLE=0"
+                "experimental_distribute_values_from_function gives each replica its own value, "
+                f"but a rank computes all {self._replicas} replicas' parts as one. Create the "
+                "strategy with one device, or set TF_MPI_ENABLE=0"
             )
         return value_fn(distribute_lib.ValueContext())
 
 
 def _of_all_replicas(dataset: Any, replicas: int) -> Any:
-    """Of batches for one replica each: those of a step, together."""
+    """Combines the batches for single replicas into one batch per step."""
     if replicas == 1:
         return dataset
     import tensorflow as tf

@@ -1,10 +1,10 @@
-"""tf.distribute's strategies on ranks: the ranks are what a strategy would have distributed to.
+"""tf.distribute's strategies under MPI: the ranks take the place of devices and workers.
 
-A rank has one device. Each strategy that keeps replicas in step becomes one of one device
-(one_rank.py): the script's objects stay of their classes, its global batch the global batch, and
-what is split is split among the ranks, as without a strategy. The number of replicas by which a
-script multiplies its batch stays what it is in one process: of the devices that it names, or of the
-workers of TF_CONFIG. Strategies with servers of parameters are refused.
+A rank has one device. Each synchronous strategy becomes a strategy of one device (one_rank.py): the
+script's objects keep their classes, its global batch remains the global batch, and data is split
+among the ranks as without a strategy. The number of replicas, by which a script multiplies its
+batch size, stays as in one process: that of the devices it names, or of the workers in TF_CONFIG.
+Parameter-server strategies are refused.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tensorflow.mpi._src.runtime import group, log
 def of_one_rank(
     count: Callable[..., tuple[int, Any, Sequence[Any] | None]], original: Any
 ) -> Callable[..., None]:
-    """A strategy's __init__, for one rank.
+    """Replaces a strategy's __init__ on a rank.
 
-    count: called with the arguments of a class; returns how many replicas it has in one process,
-      the cluster resolver, if it has one, and the devices that it names, if it names some.
+    count: called with the strategy's arguments; returns the number of its replicas in one process,
+      its cluster resolver or None, and the devices that it names or None.
     """
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -34,9 +34,9 @@ def of_one_rank(
 
 
 def device(named: Sequence[Any] | None, sees_gpu: Callable[[], bool]) -> str:
-    """A rank's one device: its GPU, where the strategy names GPUs or none and it has one.
+    """A rank's one device: its GPU if it has one and the strategy names GPUs or no devices.
 
-    Which GPU that is, gpu/gpus.py has chosen: it is the first that this process sees.
+    gpu/gpus.py has chosen the GPU, which is the first that this process sees.
     """
     wanted = named is None or "GPU" in str(getattr(named[0], "name", named[0])).upper()
     return "/gpu:0" if wanted and sees_gpu() else "/cpu:0"
@@ -45,7 +45,7 @@ def device(named: Sequence[Any] | None, sees_gpu: Callable[[], bool]) -> str:
 def _sees_gpu() -> bool:
     from tensorflow.python.framework import config
 
-    # Physical ones first: to ask for logical ones makes them, and ends the time to configure them.
+    # Physical devices first: listing logical ones creates them, after which they are fixed.
     return bool(config.list_physical_devices("GPU") and config.list_logical_devices("GPU"))
 
 
@@ -59,8 +59,8 @@ def devices(devices: Any = None, *_: Any, compute_devices: Any = None, **__: Any
     named = devices or compute_devices or mirrored_strategy.all_local_devices()
     if len(named) > 1:
         log.once(
-            f"a strategy of {len(named)} devices: each rank computes its part of a batch on one; "
-            "start a rank per core or GPU instead"
+            f"the strategy has {len(named)} devices, but each rank computes its part of a batch on "
+            "one; to use more, start one rank per core or GPU"
         )
     return len(named), None, named
 
@@ -79,26 +79,26 @@ def workers(*args: Any, cluster_resolver: Any = None, **_: Any) -> tuple[int, An
     jobs = resolver.cluster_spec().as_dict()
     if resolver.task_type in ("ps", "evaluator"):
         raise NotImplementedError(
-            f"rank {group.rank} of {group.size} is a '{resolver.task_type}' by its TF_CONFIG: the "
-            "ranks of MPI are all workers. Leave TF_CONFIG unset and start workers only, or set "
-            "TF_MPI_ENABLE=0"
+            f"rank {group.rank} of {group.size} is a '{resolver.task_type}' according to its "
+            "TF_CONFIG, but all MPI ranks are workers. Unset TF_CONFIG and start workers only, or "
+            "set TF_MPI_ENABLE=0"
         )
     workers = sum(len(jobs.get(job, ())) for job in ("chief", "worker")) or 1
     if workers not in (1, group.size):
         log.once(
-            f"TF_CONFIG names {workers} workers, and {group.size} ranks run: they split the global "
+            f"TF_CONFIG names {workers} workers, but {group.size} ranks run: they split the global "
             f"batch of {workers} workers"
         )
     return workers, resolver, None
 
 
 def refused(original: Any) -> Any:
-    """Of a strategy with servers of parameters."""
+    """Replaces the __init__ of a parameter-server strategy."""
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         raise NotImplementedError(
-            f"tf.distribute's {type(self).__name__} has servers that hold the parameters; here "
-            f"{group.size} ranks train one model in step, and need no strategy. Use "
+            f"tf.distribute's {type(self).__name__} needs parameter servers, but here "
+            f"{group.size} ranks train one model synchronously, and need no strategy. Use "
             "tf.distribute.MirroredStrategy() or none, or set TF_MPI_ENABLE=0"
         )
 

@@ -1,1 +1,1 @@
-"""One set of files: rank 0's."""
+"""Makes the ranks write one set of files: rank 0's."""

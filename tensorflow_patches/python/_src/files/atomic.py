@@ -1,12 +1,12 @@
-"""A file that is seen when it is whole: every rank writes the script's own files, to one path.
+"""Files that become visible only when complete, because all ranks write the script's own files.
 
-The ranks run one program, so `open(path, "w")` is made by all of them, and each reads what it has
-written. Written in place, a rank that has just begun cuts off what another reads. So what is
-written goes to a file without a name, which takes the path's place when it is closed. Each rank
-then reads a whole file: its own, or the equal one of a rank that came later.
+The ranks run one program, so all of them call `open(path, "w")` and later read the file. If they
+wrote in place, a rank that starts to write would truncate a file that another rank is reading. So
+data goes to an unnamed file, which replaces the file at the path when it is closed. Each rank then
+reads a complete file: its own, or the equal one of a later rank.
 
-A file that is kept open, as a log, is not held back: it takes its place when the script flushes it,
-or after a second, and is written in place from there on.
+A file that is kept open, such as a log, is not held back for long: it becomes visible when the
+script flushes it, or after a second, and is written in place from there on.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from tensorflow.mpi._src.runtime import group
 _HELD_SECONDS = 1.0
 _SPECIAL = ("/proc/", "/sys/", "/dev/")
 
-_held: dict[int, weakref.ref[AtomicFile]] = {}  # its operations are atomic: __del__ may be anywhere
+_held: dict[int, weakref.ref[AtomicFile]] = {}  # only atomic operations: __del__ runs anywhere
 _lock = threading.Lock()
-_watched = False  # a thread looks at _held; under _lock
+_watched = False  # whether a thread watches _held; under _lock
 
 
 class AtomicFile:
-    """A new file for `path`, which is there at once, empty if it was missing, as with open("w").
+    """A new version of the file `path`. As with open("w"), `path` exists from now on; it is created
+    empty if it was missing.
 
-    Owned by what writes it, which opens `name` or duplicates `descriptor`, and calls appear() with
-    its data written. Any thread may call any method.
+    Owned by the writer, which opens `name` or duplicates `descriptor`, and calls appear() after
+    writing its data. All methods are thread-safe.
 
     Args:
-      named: `name` is the file's own, in its folder, for who looks where it leads to.
+      named: whether `name` is a real name in the file's folder, for writers that resolve it.
 
-    Raises OSError: as opening `path` does, or where no file can be put in its place; the caller
-    then writes to `path` itself.
+    Raises OSError if `path` cannot be opened, or no file can replace it; the caller then writes to
+    `path` itself.
     """
 
     def __init__(self, path: str, named: bool = False) -> None:
@@ -58,7 +59,7 @@ class AtomicFile:
             try:
                 self.descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR, mode)
                 self.name = f"/proc/self/fd/{self.descriptor}"
-            except OSError:  # not on NFS
+            except OSError:  # not supported by NFS
                 self._nameless = False
         if not self._nameless:
             flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_RDWR
@@ -69,15 +70,16 @@ class AtomicFile:
         _hold(self)
 
     def appear(self, last: bool = False) -> None:
-        """Takes the place of `path`, unless it has, or rank 0's there is as long. Not closed.
+        """Replaces `path` by this file, unless that has happened, or the file there wins (_yields).
+        Does not close this file.
 
         Args:
-          last: if rank 0's is, what was written here is given up.
+          last: if the file there wins, gives up what was written here.
 
-        Raises OSError if it can be put there in no way.
+        Raises OSError if `path` can neither be replaced nor written.
         """
         if self._process != os.getpid():
-            return  # it is the parent's
+            return  # it belongs to the parent process
         with self._appearing:
             if self._appeared or not self._open:
                 return
@@ -88,12 +90,12 @@ class AtomicFile:
             elif not self._move_into_place() and os.path.isdir(os.path.dirname(self.path)):
                 self._copy()
                 if not last:
-                    return  # what is written after this is not there yet
+                    return  # data written later must be copied again
             self._appeared = True
         _held.pop(id(self), None)
 
     def close(self) -> None:
-        """Called when nothing more will be written. Later calls do nothing."""
+        """Call when nothing more will be written. Further calls do nothing."""
         try:
             self.appear(last=True)
         finally:
@@ -104,10 +106,10 @@ class AtomicFile:
             _held.pop(id(self), None)
 
     def write_in_place(self) -> bool:
-        """Leaves `path`'s own file to the caller, emptied as by open("w"), on `descriptor`.
+        """Makes `descriptor` refer to the file at `path` itself, truncated as by open("w").
 
-        For who locks the file that it writes: a lock is on a file, not on a name. False if
-        something has been written, or seen.
+        For writers that lock the file: a lock belongs to a file, not to a name. Returns False if
+        data has been written, or this file is already visible.
         """
         with self._appearing:
             if self._appeared or not self._open or os.fstat(self.descriptor).st_size:
@@ -124,9 +126,10 @@ class AtomicFile:
         return time.monotonic() - self._since >= _HELD_SECONDS
 
     def _yields(self) -> bool:
-        """Whether what is there stays: it came after this was begun, and is as long at least.
+        """Whether the file at `path` wins: it appeared after this one was begun, and is at least as
+        long. Never on rank 0.
 
-        Of equal files one is as good as another; of logs that differ in times rank 0's is left.
+        Equal files are interchangeable; of logs that differ in their times, rank 0's remains.
         """
         if group.rank == 0:
             return False
@@ -140,10 +143,10 @@ class AtomicFile:
     def _move_into_place(self) -> bool:
         try:
             if self._nameless:
-                # Only with a folder's descriptor does Python follow the link, as linkat() must.
+                # Python makes linkat() follow the link only if a folder's descriptor is passed.
                 os.link(self.name, self._new, src_dir_fd=self.descriptor)
             os.replace(self._new, self.path)
-        except OSError:  # its folder is gone, or there is no /proc
+        except OSError:  # the folder is gone, or /proc is not mounted
             self._forget(named=self._nameless)
             return False
         return True
@@ -167,7 +170,7 @@ class AtomicFile:
 
 
 def applies(path: object) -> bool:
-    """Whether what is written to `path` now may be held back."""
+    """Whether writes to `path` should go through an AtomicFile."""
     if not saves.shared() or saves.writing() or not isinstance(path, (str, bytes, os.PathLike)):
         return False
     text = os.fsdecode(path)
@@ -177,25 +180,25 @@ def applies(path: object) -> bool:
         status = os.stat(text)
     except OSError:
         return True
-    # Of a file with two names, both stay names of one file.
+    # A file with several names must keep them, so it is written in place.
     linked = status.st_nlink > 1 and not names.is_made_here(os.path.abspath(text))
     return stat.S_ISREG(status.st_mode) and not linked
 
 
 def held() -> list[AtomicFile]:
-    """What this process is writing, and nobody has seen."""
+    """The files of this process that are not visible yet."""
     return [file for file in (found() for found in list(_held.values())) if file is not None]
 
 
 def show_all() -> None:
-    """At exit. What is written to them from here on is written in place."""
+    """Makes all files visible, at exit. Later writes to them are in place."""
     for file in held():
-        with contextlib.suppress(OSError):  # its close tells
+        with contextlib.suppress(OSError):  # close() raises it again
             file.appear(last=True)
 
 
 def _make(path: str) -> os.stat_result:
-    """Of the file `path`, which is made if it is missing."""
+    """The status of the file `path`, which is created if it is missing."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         return os.fstat(descriptor)
@@ -213,7 +216,7 @@ def _hold(file: AtomicFile) -> None:
 
 
 def _watch() -> None:
-    """Ends when nothing is held back."""
+    """The thread that makes files visible after a second. Ends when there are none."""
     global _watched
     while True:
         time.sleep(_HELD_SECONDS / 4)
@@ -223,12 +226,12 @@ def _watch() -> None:
                 return
         for file in held():
             if file.due():
-                with contextlib.suppress(OSError):  # its close tells
+                with contextlib.suppress(OSError):  # close() raises it again
                     file.appear()
 
 
 def forget_parents() -> None:
-    """In a forked child: the parent has the thread, and its files."""
+    """Called in a forked child: the thread and the files belong to the parent."""
     global _watched, _lock
     _watched, _lock = False, threading.Lock()
     _held.clear()

@@ -1,8 +1,8 @@
-"""What tf.data writes: caches and snapshots are each rank's own, saved datasets rank 0's.
+"""Files of tf.data: each rank writes its own caches and snapshots, rank 0 the saved datasets.
 
-A cache is written as it is read, by whoever reads it, and TensorFlow lets one process write it. So
-rank 0's is the script's file, and the others write beside it, in a folder that goes when they end.
-One that was complete before is read by all.
+A cache is written by the process that reads the dataset, and TensorFlow allows only one writer. So
+rank 0 writes the script's file, and the other ranks write next to it, in a folder that is removed
+when they end. All ranks read a cache that was complete before.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 from tensorflow.mpi._src.files import saves
 from tensorflow.mpi._src.runtime import group
 
-_folders: dict[str, str] = {}  # path that the script gave -> this rank's folder for it
+_folders: dict[str, str] = {}  # the script's path -> this rank's folder for it
 
 
 def own_cache(cache: Any) -> Any:
-    """tf.data's _cache, in a folder of this rank's."""
+    """Wraps tf.data's _cache, to use a folder of this rank."""
 
     def cached(dataset: Any, filename: Any, name: Any) -> Any:
         import tensorflow as tf
@@ -30,7 +30,8 @@ def own_cache(cache: Any) -> Any:
         if not text or _is_whole(text):
             return cache(dataset, filename, name)
         made = cache(dataset, os.path.join(_folder(text), os.path.basename(text)), name)
-        # Where it lies is another place on each rank, and tells nothing of its elements.
+        # The script's path, because the real one differs by rank, and must not matter in
+        # comparisons.
         made._filename = tf.convert_to_tensor(filename, dtype=tf.string)
         return made
 
@@ -38,13 +39,13 @@ def own_cache(cache: Any) -> Any:
 
 
 def _is_whole(path: str) -> bool:
-    """Whether a cache is there. TensorFlow writes its index before it removes what locks it."""
+    """Whether the cache is complete. TensorFlow writes its index before it removes its lock."""
     locked = glob.glob(f"{glob.escape(path)}_*.lockfile")
     return os.path.exists(f"{path}.index") and not locked
 
 
 def own_snapshot(snapshot: Any) -> Any:
-    """tf.data's _snapshot, in a folder of this rank's."""
+    """Wraps tf.data's _snapshot, to use a folder of this rank."""
 
     def taken(dataset: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
         text = _text(path)
@@ -56,9 +57,9 @@ def own_snapshot(snapshot: Any) -> Any:
 
 
 def _text(path: Any) -> str | None:
-    """A path on this machine; None for none, for a tensor of a graph, and for remote files."""
+    """A local path as text; None for no path, for a graph tensor, and for remote files."""
     if not saves.left_to_rank_0():
-        return None  # a forked child, which writes its own files
+        return None  # this rank, or forked child, writes its own files
     if hasattr(path, "_numpy_internal"):
         path = path.numpy()
     if not isinstance(path, (str, bytes, os.PathLike)):
@@ -68,7 +69,7 @@ def _text(path: Any) -> str | None:
 
 
 def _folder(path: str) -> str:
-    """Beside `path`, where there is room for it, else where temporary files are."""
+    """This rank's folder for `path`: next to it if possible, otherwise in the temporary folder."""
     path = os.path.abspath(path)
     if path not in _folders:
         prefix = f".{os.path.basename(path)}-of-rank-{group.rank}-"
@@ -82,11 +83,11 @@ def _folder(path: str) -> str:
 
 
 def saved_once(function: Any) -> Any:
-    """tf.data's _save: rank 0's."""
+    """Wraps tf.data's _save, which only rank 0 runs."""
 
     def path(dataset: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
         from tensorflow.python.eager import context
 
-        return path if context.executing_eagerly() else dataset  # written when a session runs
+        return path if context.executing_eagerly() else dataset  # a session writes it later
 
     return saves.saves(function, path)

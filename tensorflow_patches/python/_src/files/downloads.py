@@ -1,8 +1,9 @@
-"""keras.utils.get_file, and so keras.datasets, by several ranks of a node: one of them downloads.
+"""keras.utils.get_file, and so keras.datasets: one rank per node downloads.
 
-get_file writes straight into the file that it looks for, and extracts over what is there, so ranks
-that call it at once read one another's halves. Here they take turns, and who comes second gets what
-the first has fetched, if it still is that. Between nodes that share a cache nothing is ordered.
+get_file writes directly into the final file, and extracts over existing files, so ranks that call
+it at the same time would read one another's partial files. Here they take turns, and later ranks
+use the file that the first one has fetched, if it is unchanged. Ranks on different nodes that share
+a cache do not take turns.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tensorflow.mpi._src.files import private
 from tensorflow.mpi._src.runtime import group, log
 
 _started = time.time()
-_calls: collections.Counter[str] = collections.Counter()  # that force a download, by arguments
+_calls: collections.Counter[str] = collections.Counter()  # of forced downloads, by arguments
 
 _POLL_SECONDS = 0.05
 
@@ -30,10 +31,10 @@ _POLL_SECONDS = 0.05
 def taking_turns(get_file: Any) -> Any:
     def in_turn(*args: Any, **kwargs: Any) -> Any:
         call = repr((args, sorted(kwargs.items())))
-        # The same call again gets what is there, which another rank may be reading: to extract it
-        # anew would truncate that. Not if the script forces each download.
+        # A repeated call gets the existing file, because extracting again would truncate what
+        # another rank may be reading; unless the script forces each download.
         _calls[call] += bool(kwargs.get("force_download"))
-        # Ranks of one node have one parent. Where they do not, each calls get_file in its turn.
+        # Ranks of one node usually have one parent. Otherwise each calls get_file in its turn.
         turn = [os.getppid(), _calls[call]]
         with _locked(call) as file:
             path = _fetched(file, turn)
@@ -48,7 +49,7 @@ def taking_turns(get_file: Any) -> Any:
 
 
 def _fetched(file: int, turn: list[int]) -> str | None:
-    """The path that another rank has fetched in this turn, with what was in it then."""
+    """The path that another rank has fetched in this turn, if its content is unchanged."""
     if os.fstat(file).st_mtime < _started:
         return None
     try:
@@ -57,18 +58,18 @@ def _fetched(file: int, turn: list[int]) -> str | None:
             return None
         if private.digest(path) == digest:
             return str(path)
-        log.say(f"'{path}' is not what another rank of this node has fetched: fetched again")
-    except (ValueError, OSError):  # not whole; no longer there
+        log.say(f"'{path}' has changed since another rank of this node fetched it: fetched again")
+    except (ValueError, OSError):  # incomplete, or removed
         pass
     return None
 
 
 @contextlib.contextmanager
 def _locked(call: str) -> Iterator[int]:
-    """A file of this user's for `call`, on this node, that one process holds at a time.
+    """Holds this user's lock file for `call` on this node.
 
-    The system releases it if its holder dies. Raises tf.errors.DeadlineExceededError after
-    TF_MPI_STALL_TIMEOUT; PermissionError as private.open_file.
+    The kernel releases the lock if its holder dies. Raises tf.errors.DeadlineExceededError after
+    TF_MPI_STALL_TIMEOUT; PermissionError like private.open_file.
     """
     file = private.open_file(hashlib.sha256(call.encode()).hexdigest()[:20])
     try:
@@ -88,11 +89,11 @@ def _wait_for(file: int, call: str) -> None:
         except BlockingIOError:
             waited = time.monotonic() - start
         what = (
-            f"rank {group.rank} has waited {waited:.0f} s for another process of this node to "
-            f"end get_file{call}"
+            f"rank {group.rank} has waited {waited:.0f} s for another process on this node to "
+            f"finish get_file{call}"
         )
         if timeout and waited >= timeout:
-            how = "fetch the file before the run, or set TF_MPI_STALL_TIMEOUT higher"
+            how = "fetch the file before the run, or increase TF_MPI_STALL_TIMEOUT"
             raise errors.error_from_code(errors.DEADLINE_EXCEEDED, f"{what}; {how}")
         if warning and waited >= next_warning:
             next_warning += warning

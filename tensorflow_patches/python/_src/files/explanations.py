@@ -1,7 +1,7 @@
-"""Why a file call of the script's own may have failed here: every rank makes it, on one disk.
+"""Explains failed file calls of the script: every rank makes them, on one disk.
 
-os.makedirs, os.remove, os.rename, open and their like are the script's, and run on all ranks. The
-second rank finds made what it makes, and gone what it removes.
+os.makedirs, os.remove, os.rename, open and similar calls run on all ranks. Later ranks then find
+that a folder to create exists already, or that a file to remove is gone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tensorflow.mpi._src.runtime import group
 
 _started = time.time()
 _EXISTS = (errno.EEXIST, errno.ENOTEMPTY)
-# What libraries say of a file in errors that hold no file name.
+# Messages of libraries whose errors have no attribute with the file name.
 _FILE_ERRORS = (
     (errno.EEXIST, re.compile(r"(/?[^;\n]+); File exists")),
     (errno.ENOENT, re.compile(r"(/?[^;\n]+); No such file")),
@@ -35,28 +35,28 @@ def install() -> None:
 
 
 def explanation(error: BaseException) -> str | None:
-    """Of an error that nobody has caught; None if it is not of this kind."""
+    """An explanation of an uncaught error; None if it is not of this kind."""
     if "unable to lock file" in str(error):
-        anew = ", or make it anew: h5py.File(path, 'w')" if saves.shared() else ""
+        anew = ", or create it: h5py.File(path, 'w')" if saves.shared() else ""
         return (
-            f"all {group.group_size} ranks open a file to change it, and HDF5 lets one do so: "
-            f"change it on rank 0 alone (if tf.mpi.rank() == 0){anew}"
+            f"all {group.group_size} ranks open a file to change it, but HDF5 allows only one "
+            f"writer: change it on rank 0 only (if tf.mpi.rank() == 0){anew}"
         )
     if "database is locked" in str(error):
         return (
-            f"all {group.group_size} ranks write to one database, and SQLite lets one do so at a "
-            "time: write on rank 0 alone (if tf.mpi.rank() == 0)"
+            f"all {group.group_size} ranks write to one database, but SQLite allows only one "
+            "writer at a time: write on rank 0 only (if tf.mpi.rank() == 0)"
         )
     code, path = _missing_or_there(error)
     if path is None or "://" in path:
         return None
-    who = f"all {group.group_size} ranks run the script's own file calls, and one may be first"
+    who = f"all {group.group_size} ranks run the script's own file calls, so another may be first"
     if code in _EXISTS and _changed(path):
-        return f"{who}: '{path}' was made during this run. Make it with exist_ok=True"
+        return f"{who}: '{path}' was created during this run. Create it with exist_ok=True"
     if code == errno.ENOENT and _changed(os.path.dirname(os.path.abspath(path))):
         return (
-            f"{who}: if '{path}' was there, another rank has removed or renamed it. Do that on "
-            "rank 0 alone (if tf.mpi.rank() == 0), after tf.mpi.barrier(), or allow for it "
+            f"{who}: if '{path}' existed, another rank has removed or renamed it. Do that on "
+            "rank 0 only (if tf.mpi.rank() == 0), after tf.mpi.barrier(), or allow for it "
             "(missing_ok=True, ignore_errors=True)"
         )
     return None
@@ -73,7 +73,7 @@ def _missing_or_there(error: BaseException) -> tuple[int | None, str | None]:
 
 
 def _changed(path: str) -> bool:
-    """Since this process has started: of a folder, what it holds."""
+    """Whether a file, or the entries of a folder, have changed since this process started."""
     try:
         return os.stat(path).st_ctime >= _started
     except OSError:

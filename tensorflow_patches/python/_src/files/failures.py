@@ -1,7 +1,7 @@
-"""Rank 0's failed saves, as the other ranks raise them.
+"""Raises rank 0's failures to save on the other ranks.
 
-A script may catch what a save raises, by its class, and go on in another way. So every rank raises
-what rank 0 has raised; the cause of that says whose failure it is.
+A script may catch the exception of a save by its class, and continue differently. So every rank
+raises the same exception as rank 0; its __cause__ says that rank 0 has failed.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import json
 import sys
 from typing import Any
 
-_MAX_TEXT = 1000  # of a message that travels
+_MAX_TEXT = 1000  # characters of a message that is sent
 
 
 def describe(error: BaseException) -> str:
-    """One line about `error`, for `again`."""
+    """Encodes `error` in one line, for `again`."""
     kind = type(error)
     args = list(error.args)
     if isinstance(error, OSError) and len(args) == 2 and error.filename is not None:
@@ -26,10 +26,10 @@ def describe(error: BaseException) -> str:
 
 
 def again(described: str, cause: Exception) -> Exception:
-    """What a rank raises for what `describe` has told of: the same, with `cause` as its cause.
+    """The exception to raise for one that `describe` has encoded: the same, caused by `cause`.
 
-    Where that cannot be made here (a class that this rank has not imported, or that takes other
-    arguments), it is `cause` itself.
+    If it cannot be created here (this rank has not imported the class, or the class takes other
+    arguments), returns `cause` itself.
     """
     module, name, _, _ = said = json.loads(described)
     kind = _find(module, name)
@@ -44,7 +44,7 @@ def again(described: str, cause: Exception) -> Exception:
 
 
 def text(described: str) -> str:
-    """Class and message, for people."""
+    """The class and message, for a message to the user."""
     _, name, message, _ = json.loads(described)
     return f"{name}: {message}"
 
@@ -65,6 +65,6 @@ def _made(kind: Any, message: str, args: list[Any]) -> Exception:
 
     error = kind(None, None, message) if issubclass(kind, errors.OpError) else kind(*args)
     if type(error) is not kind and not isinstance(error, kind):
-        raise TypeError(f"{kind} has made {type(error)}")
+        raise TypeError(f"{kind} created a {type(error)}")
     made: Exception = error
     return made

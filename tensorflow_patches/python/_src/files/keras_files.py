@@ -1,11 +1,11 @@
-"""Files and messages of Keras 3 and tf_keras: rank 0's alone (TF_MPI_IO), and notice of restores.
+"""Files and messages of Keras 3 and tf_keras: only rank 0 writes them (TF_MPI_IO). Also notices
+restored weights.
 
-So are those of tensorflow.python.keras, whose own format of weights, h5, stock TensorFlow cannot
-write.
+The same applies to tensorflow.python.keras, whose h5 weights stock TensorFlow cannot write.
 
-What callbacks decide and remember is left as it is, the same on all ranks: only what they write
-and print is taken away on ranks other than 0. A subclass that calls its base's methods finds the
-same.
+The state and decisions of callbacks are not touched, and are the same on all ranks; only their
+files and output are suppressed on ranks other than 0. That also holds for subclasses that call
+methods of their base class.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.variables import initial_broadcast
 
-_trainings = itertools.count(1)  # that BackupAndRestore takes part in, the same on all ranks
-_callbacks = itertools.count(1)  # calls of callbacks that may save, the same on all ranks
+_trainings = itertools.count(1)  # trainings with BackupAndRestore; the same on all ranks
+_callbacks = itertools.count(1)  # calls of callbacks that may save; the same on all ranks
 
-# Functions of Keras 3's file_utils that change the disk; others leave that to rank 0.
+# Functions of Keras 3's file_utils that change files; only rank 0 runs them.
 _CHANGES = {"copy", "makedirs", "remove", "remote_copy", "rmtree"}
 
 
@@ -31,7 +31,7 @@ _CHANGES = {"copy", "makedirs", "remove", "remote_copy", "rmtree"}
 
 
 def saved_by(function: Any) -> Any:
-    """A function or method of a model and a path, as Keras's are."""
+    """Wraps a saving function or method whose arguments are a model and a path, as Keras's are."""
 
     def path(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         return filepath
@@ -43,7 +43,7 @@ def saved_by(function: Any) -> Any:
 
 
 def noticing_restore(function: Any) -> Any:
-    """load_weights; what load_model makes is new, and is synchronized as such."""
+    """Wraps load_weights. load_model needs no wrapper: new variables are synchronized anyway."""
 
     def load_weights(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         result = function(model, filepath, *args, **kwargs)
@@ -61,7 +61,8 @@ def noticing_restore(function: Any) -> Any:
 
 
 def printing_summaries(io_utils: Any) -> Any:
-    """tf_keras's module of that name: model.summary() is the script's own print, on every rank."""
+    """tf_keras's io_utils for model.summary(), which prints on every rank like the script
+    itself."""
     return types.SimpleNamespace(**{**vars(io_utils), "print_msg": io_utils.print_msg.__wrapped__})
 
 
@@ -69,7 +70,7 @@ def printing_summaries(io_utils: Any) -> Any:
 
 
 def passing(function: Any) -> Any:
-    """All ranks of a fit call their callbacks at the same places."""
+    """Wraps a call of fit's callbacks, which all ranks reach at the same points."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with saves.passing(f"callbacks {next(_callbacks)}"):
@@ -86,9 +87,9 @@ def nothing(function: Any) -> Any:
 
 
 def silent_files(file_utils: Any) -> Any:
-    """Keras 3's module of that name: reads as ever, and changes nothing on disk."""
+    """A copy of Keras 3's file_utils that reads files but does not change any."""
     names = dict(vars(file_utils))
-    for name in names.keys() & _CHANGES:  # an older version has fewer
+    for name in names.keys() & _CHANGES:  # older versions have fewer
         names[name] = nothing(names[name])
     names["File"] = _silent_open(getattr(*hooking.find(file_utils, "File")))
     return types.SimpleNamespace(**names)
@@ -102,7 +103,7 @@ def _silent_open(function: Any) -> Any:
 
 
 def closing_log(function: Any) -> Any:
-    """CSVLogger: the file counts as saved when the training ends."""
+    """Wraps CSVLogger: its file counts as saved when the training ends."""
 
     def path(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self.filename
@@ -111,7 +112,7 @@ def closing_log(function: Any) -> Any:
 
 
 def logging_nowhere(function: Any) -> Any:
-    """CSVLogger: its rows go nowhere."""
+    """Wraps CSVLogger to write its rows to /dev/null."""
 
     def on_train_begin(self: Any, *args: Any, **kwargs: Any) -> None:
         filename, self.filename = self.filename, os.devnull
@@ -124,7 +125,7 @@ def logging_nowhere(function: Any) -> Any:
 
 
 def closing_board(function: Any) -> Any:
-    """TensorBoard: its folder counts as saved when the training ends."""
+    """Wraps TensorBoard: its folder counts as saved when the training ends."""
 
     def path(self: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(self, "log_dir", None)
@@ -133,7 +134,7 @@ def closing_board(function: Any) -> Any:
 
 
 def removing_backup(function: Any) -> Any:
-    """BackupAndRestore: rank 0 removes the folder at the end."""
+    """Wraps BackupAndRestore: rank 0 removes the folder at the end of training."""
 
     def path(self: Any, logs: Any = None) -> str:
         return f"{self.backup_dir} (end of training)"
@@ -145,7 +146,8 @@ def removing_backup(function: Any) -> Any:
 
 
 def backing_up_whole_folder(function: Any) -> Any:
-    """Beside the weights: the epoch that they are of, and those before them."""
+    """Makes the whole backup folder available, not only the weights: also their epoch, and earlier
+    weights."""
 
     def save(self: Any, *args: Any, **kwargs: Any) -> None:
         function(self, *args, **kwargs)
@@ -158,7 +160,7 @@ def backing_up_whole_folder(function: Any) -> Any:
 
 
 def saved_by_orbax(function: Any) -> Any:
-    """OrbaxCheckpoint's folder for a step."""
+    """Wraps OrbaxCheckpoint's save, which writes a folder per step."""
 
     def path(self: Any, step: int, logs: Any = None) -> str:
         return os.path.join(self.directory, str(step))
@@ -167,7 +169,7 @@ def saved_by_orbax(function: Any) -> Any:
 
 
 def removing_tf_keras_backup(function: Any) -> Any:
-    """tf_keras's BackupAndRestore, whose CheckpointManager writes on rank 0 only."""
+    """Wraps tf_keras's BackupAndRestore, whose CheckpointManager writes on rank 0 only."""
 
     def path(self: Any) -> str:
         return f"{self.write_checkpoint_manager.directory} (end of training)"
@@ -178,11 +180,11 @@ def removing_tf_keras_backup(function: Any) -> Any:
     return saves.saves(function, path, result)
 
 
-# What training goes on from
+# Resuming
 
 
 def agreeing_on_backup(function: Any) -> Any:
-    """BackupAndRestore goes on, on all ranks, from where rank 0 does."""
+    """Wraps BackupAndRestore, so that all ranks resume where rank 0 does."""
 
     def on_train_begin(self: Any, *args: Any, **kwargs: Any) -> None:
         mine: dict[str, Any] = {}
@@ -200,7 +202,7 @@ def agreeing_on_backup(function: Any) -> Any:
         for rank, theirs in enumerate(everyone):
             if "error" in theirs:
                 raise RuntimeError(
-                    f"BackupAndRestore failed on rank {rank} for '{self.backup_dir}': "
+                    f"BackupAndRestore could not restore '{self.backup_dir}' on rank {rank}: "
                     f"{theirs['error']}"
                 )
         if any(theirs != everyone[0] for theirs in everyone):
@@ -211,7 +213,7 @@ def agreeing_on_backup(function: Any) -> Any:
 
 
 def _progress(callback: Any) -> dict[str, Any]:
-    """Where this rank would go on from: Keras 3's epoch, or tf_keras's counters."""
+    """Where this rank would resume: Keras 3's epoch, or tf_keras's counters."""
     state = getattr(callback, "_training_state", None)
     if state is None:
         model = callback.model
@@ -234,7 +236,7 @@ def _restore_progress(callback: Any, progress: dict[str, Any]) -> None:
 
 
 def _counters(state: Any) -> dict[str, Any]:
-    """The last numbers the name of the next backup, so it must be the same on all ranks."""
+    """tf_keras's counters. "saves" is part of the next backup's name, so ranks must agree on it."""
     return {
         "epoch": state._ckpt_saved_epoch,
         "batch": state._ckpt_saved_batch,

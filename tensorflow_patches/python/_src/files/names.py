@@ -1,11 +1,11 @@
-"""Names that differ by rank: what a rank calls a file that rank 0 has saved under another path.
+"""Paths that differ by rank: makes rank 0's file available under another rank's path.
 
-A path from a temporary folder, a process number or the time is another one on each rank. When the
-ranks' saves have been matched by their order (waits.py), this rank's name is made to stand for rank
-0's file: a hard link, which whatever reads files finds, TensorFlow, Keras or the script's own
-open(). Not a symbolic one: a script that renames what it has saved would leave it pointing nowhere,
-in the place of the file of rank 0. The links go when the rank ends: what stays are the files of one
-process.
+A path that contains a temporary folder, a process number or the time is different on each rank.
+Once the ranks' saves have been matched by their order (waits.py), reads of this rank's path return
+rank 0's file until the process exits. That works by a hard link, which TensorFlow, Keras and the
+script's own open() can read. A symbolic link would not do: if a script renames a saved file, the
+link would dangle in the place of rank 0's file. The links are removed when the rank ends, so the
+same files remain as from one process.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from tensorflow.mpi._src.messaging import collectives
 
 _lock = threading.Lock()
 _folders: dict[str, str] = {}  # this rank's prefix of a path -> rank 0's; under _lock
-_made: dict[str, tuple[int, int]] = {}  # names that were made here -> device and inode
+_made: dict[str, tuple[int, int]] = {}  # links created here -> device and inode
 _made_folders: list[str] = []
 
 
-_kept: dict[str, int] = {}  # folders of files that rank 0 keeps -> meetings before
-_DRAWN = collections.deque[str](maxlen=1000)  # by tempfile, in this process
+_kept: dict[str, int] = {}  # folders of files that rank 0 keeps -> exchanges started before
+_DRAWN = collections.deque[str](maxlen=1000)  # random names from tempfile, in this process
 
 
 def noting_drawn(draw: Any) -> Any:
-    """Of tempfile's sequence of names: each is known here when it is drawn."""
+    """Wraps tempfile's generator of random names, and records each name."""
 
     def drawn(self: Any) -> str:
         name = draw(self)
@@ -46,11 +46,12 @@ def noting_drawn(draw: Any) -> Any:
 
 
 def pattern(path: str, *, short: bool = False) -> str:
-    """`path` without what differs by rank: tempfile's names, and the process number.
+    """`path` with the parts that differ by rank, tempfile's names and the process number, as "*".
 
     Args:
-      short: also a process number that has few digits, as in a container. It may be another number
-        that is the same on all ranks: for saves, which are compared by their paths first.
+      short: also replaces a process number of up to three digits, as in a container, although it
+        may be a different number that is the same on all ranks. For saves, whose paths are compared
+        first.
     """
     for name in tuple(_DRAWN):
         if name in path:
@@ -62,7 +63,7 @@ def pattern(path: str, *, short: bool = False) -> str:
 
 
 def of_rank_0(path: str) -> str:
-    """What rank 0 calls `path`, as far as earlier saves tell; `path` itself if they do not."""
+    """Rank 0's path for `path`, if known from earlier saves; otherwise `path` itself."""
     with _lock:
         found = [own for own in _folders if _is_below(path, own)]
         if not found:
@@ -72,12 +73,12 @@ def of_rank_0(path: str) -> str:
 
 
 def _is_below(path: str, prefix: str) -> bool:
-    """A file of a folder, or of several files that begin alike: model-7.index of model-7."""
+    """Whether `path` is in the folder `prefix`, or a file with that prefix: model-7.index."""
     return path.startswith(prefix) and path[len(prefix) : len(prefix) + 1] in ("", os.sep, ".")
 
 
 def map_folders(own: str, theirs: str) -> None:
-    """One save of all ranks was `own` here, and `theirs` on rank 0: so are their folders."""
+    """Notes that one save was to `own` here and to `theirs` on rank 0, and so for their folders."""
     ours, others = own.split(os.sep), theirs.split(os.sep)
     found = {own: theirs}
     if len(ours) == len(others):
@@ -91,14 +92,15 @@ def map_folders(own: str, theirs: str) -> None:
 
 
 def is_made_here(path: str) -> bool:
-    """Whether `path` is a name that stands for a file of rank 0's."""
+    """Whether `path` is a link, created here, to a file of rank 0."""
     return path in _made
 
 
 def keep_for_other_ranks(path: str) -> str:
-    """On rank 0: where the save of `path` stays for the other ranks, if the script removes it.
+    """On rank 0: links the save of `path` where other ranks find it even if the script removes it.
 
-    Empty where its name does not say that it differs by rank. Until all ranks have met again.
+    Returns the link's path, or "" if the name does not show that it differs by rank. The link stays
+    until the next exchange of all ranks.
     """
     for folder, before in list(_kept.items()):
         if collectives.met > before:
@@ -120,16 +122,16 @@ def keep_for_other_ranks(path: str) -> str:
         kept = os.path.join(folder, parts[-1])
         for name, file in _files(kept, path):
             _link(name, file)
-        # Nothing where a save is no file, as the end of a training.
+        # Empty if the save is not a file, such as the end of a training.
         return kept if os.listdir(folder) else ""
     except OSError:
         return ""
 
 
 def link_to_rank_0(own: str, theirs: str, kept: str) -> bool:
-    """Rank 0's file or folder `theirs`, or files that begin so, are found under `own`, too.
+    """Makes rank 0's file or folder `theirs`, or files with that prefix, available as `own`.
 
-    False: they are not to be seen from here, as on another node, or `own` cannot be made.
+    Returns False if they are not visible from here, as on another node, or `own` cannot be created.
     """
     if "://" in own or "://" in theirs:
         return False
@@ -145,7 +147,7 @@ def link_to_rank_0(own: str, theirs: str, kept: str) -> bool:
 
 
 def _files(own: str, theirs: str) -> Iterator[tuple[str, str]]:
-    """(this rank's name, rank 0's) of all files of a save."""
+    """(this rank's path, rank 0's path) of all files of a save."""
     if os.path.isdir(theirs):
         _make_folder(own)
         for folder, _, names in os.walk(theirs):
@@ -158,17 +160,17 @@ def _files(own: str, theirs: str) -> Iterator[tuple[str, str]]:
         if _is_below(name, base):
             yield own + name[len(base) :], os.path.join(folder, name)
         elif name == "checkpoint" and os.path.dirname(own) != folder:
-            # Which of a folder's checkpoints is the latest.
+            # The file that names the latest checkpoint of a folder.
             yield os.path.join(os.path.dirname(own), name), os.path.join(folder, name)
 
 
 def _link(name: str, file: str) -> bool:
-    """`name` becomes a name of `file`, in place of what this rank may have there."""
+    """Makes `name` a link to `file`, replacing a file that may be there."""
     _make_folder(os.path.dirname(name))
     with contextlib.suppress(OSError):
         if os.path.samefile(name, file):
             return True
-    # In a shared folder whoever can guess a name can have a link of that name there.
+    # Random, because in a shared folder others could create a link of a name that they can guess.
     new = f"{name}.{secrets.token_hex(8)}"
     try:
         try:
@@ -198,14 +200,15 @@ def _make_folder(folder: str) -> None:
 
 
 def remove(path: str) -> None:
-    """What was made here as `path`, with wildcards, or below it: rank 0 removes its own."""
+    """Removes links created here as `path`, which may have wildcards, or below it. Rank 0 removes
+    its own files."""
     path = os.path.abspath(path)
     _unlink([n for n in _made if fnmatch.fnmatch(n, path) or n.startswith(path + os.sep)])
     _remove_folders([f for f in _made_folders if f == path or f.startswith(path + os.sep)])
 
 
 def remove_all() -> None:
-    """At exit: what was made here; files that the script has put in its place stay."""
+    """Removes, at exit, all links created here, but not files by which the script replaced them."""
     for folder in _kept:
         shutil.rmtree(folder, ignore_errors=True)
     _unlink(list(_made))
@@ -222,5 +225,5 @@ def _unlink(names: list[str]) -> None:
 
 def _remove_folders(folders: list[str]) -> None:
     for folder in reversed(folders):
-        with contextlib.suppress(OSError):  # it holds something else
+        with contextlib.suppress(OSError):  # it is not empty
             os.rmdir(folder)

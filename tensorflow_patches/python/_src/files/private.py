@@ -1,8 +1,8 @@
-"""Files by which the ranks of a node talk, in a place where nobody else can put or change one.
+"""Files for communication between the ranks of a node, which other users cannot create or change.
 
-In a shared folder, as /tmp, a name that can be guessed is anybody's: who makes it first owns it.
-So there is one folder of this user's, and what lies in it is trusted since the folder is: its
-owner and mode are looked at through the open folder, and files are opened by way of that.
+In a shared folder such as /tmp, any user can create a file with a predictable name first. So the
+files are in one folder of this user. Its owner and mode are checked on the open folder, and files
+are opened relative to that, so they can be trusted as well.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import tempfile
 
 
 def open_file(name: str) -> int:
-    """Opens, or makes, the file of this name for reading and writing; the caller closes it.
+    """Opens, or creates, the file of this name for reading and writing; the caller closes it.
 
-    Raises PermissionError if the folder is another user's, or others may write to it.
+    Raises PermissionError if the folder belongs to another user, or others can access it.
     """
     path = os.path.join(tempfile.gettempdir(), f"tensorflow-mpi-{os.getuid()}")
     with contextlib.suppress(FileExistsError):
@@ -25,13 +25,13 @@ def open_file(name: str) -> int:
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
-        raise PermissionError(_advice(path, "is no folder")) from error
+        raise PermissionError(_advice(path, "is not a folder")) from error
     try:
         status = os.fstat(folder)
         if status.st_uid != os.getuid():
-            raise PermissionError(_advice(path, f"is user {status.st_uid}'s"))
+            raise PermissionError(_advice(path, f"belongs to user {status.st_uid}"))
         if stat.S_IMODE(status.st_mode) & 0o077:
-            raise PermissionError(_advice(path, "is open to others"))
+            raise PermissionError(_advice(path, "is accessible to others"))
         return os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder)
     finally:
         os.close(folder)
@@ -39,13 +39,14 @@ def open_file(name: str) -> int:
 
 def _advice(path: str, what: str) -> str:
     return (
-        f"'{path}', by which the ranks of a node take turns, {what}: remove it, or set TMPDIR to a "
-        "folder of your own"
+        f"'{path}', by which the ranks of a node take turns, {what}: remove it, or set TMPDIR to "
+        "your own folder"
     )
 
 
 def digest(path: str) -> str:
-    """Of what a file holds. Of a folder, in which the script may write, only which one it is."""
+    """A hash of a file's content; for a folder, to which the script may write, only its
+    identity."""
     status = os.stat(path)
     if stat.S_ISDIR(status.st_mode):
         return f"folder {status.st_dev} {status.st_ino}"

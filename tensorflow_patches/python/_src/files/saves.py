@@ -1,11 +1,10 @@
-"""Rank 0's files: with TF_MPI_IO=rank0 the other ranks write none, and wait for rank 0's.
+"""Saves under TF_MPI_IO=rank0: only rank 0 writes files, and the other ranks wait for them.
 
-A save on another rank returns once rank 0 has made the same save (waits.py). Rank 0 posts the path
-of what it has written, which waits for nobody. So a script that saves on rank 0 only holds up no
-rank, and where all ranks save, the file is there when the call returns, under the name that each
-rank has for it (names.py).
+A save on another rank returns once rank 0 has done the same save (waits.py). Rank 0 posts the path
+that it has written without waiting. So a script that saves on rank 0 only does not block, and if
+all ranks save, the file exists when the call returns, under each rank's own path (names.py).
 
-tensorflow_files.py hooks it into TensorFlow's own writers, keras_files.py into Keras's.
+tensorflow_files.py hooks this into TensorFlow's writers, keras_files.py into Keras's.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from tensorflow.mpi._src.lifecycle import engine
 from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.runtime import group, threads
 
-_IN_MEMORY = "ram://"  # of the process: TensorFlow's file system, in which tf_keras copies models
+_IN_MEMORY = "ram://"  # TensorFlow's in-process file system, through which tf_keras copies models
 
 
 class _Thread(threading.local):
-    """What this thread is doing."""
+    """The state of this thread."""
 
-    writing = False  # rank 0 is inside a save; what that calls in turn is not told
-    # On rank 0: kinds and paths of posts that the end of an outer call will make.
+    writing = False  # rank 0 is inside a save; nested saves are not posted
+    # On rank 0: kinds and paths that the end of an outer call will post.
     to_tell: list[tuple[str, str]] | None = None
-    waits = True  # another rank waits for rank 0's saves
-    place: str | None = None  # where all ranks pass
-    posted = False  # rank 0 has posted a save at that place
-    own = False  # what is written is of this process alone
+    waits = True  # whether other ranks wait for rank 0's saves
+    place: str | None = None  # the point in the program that all ranks pass; see passing()
+    posted = False  # whether rank 0 has posted a save at that point
+    own = False  # whether every rank writes its own files
 
 
 _thread = _Thread()
@@ -62,7 +61,7 @@ def left_to_rank_0() -> bool:
 
 
 def writing() -> bool:
-    """Whether rank 0 is inside a save here: it alone writes."""
+    """Whether this is rank 0, inside a save."""
     return _thread.writing
 
 
@@ -71,17 +70,17 @@ def saves(
     path: Callable[..., Any],
     result: Callable[..., Any] = lambda *args, **kwargs: None,
 ) -> Callable[..., Any]:
-    """Wraps `function`, which writes a file or folder: rank 0 alone runs it.
+    """Wraps `function`, which writes a file or folder, so that only rank 0 runs it.
 
     Args:
       function: the writer.
-      path: called with its arguments; returns what it writes: a str, bytes, os.PathLike or eager
-        string tensor. None for what cannot be waited for. With anything else, an open file, the
-        script has a place of its own on each rank, and `function` runs.
+      path: called with its arguments; returns the path that it writes: a str, bytes, os.PathLike or
+        eager string tensor; None if ranks cannot wait for it. For anything else, such as an open
+        file, every rank runs `function`.
       result: called with its arguments on the other ranks, once rank 0 has written; returns what
-        `function` would.
+        `function` would return.
 
-    The wrapper raises, on the other ranks, what `waits.wait` raises.
+    On the other ranks, the wrapper raises the exceptions of `waits.wait`.
     """
     if not shared():
         return function
@@ -101,7 +100,7 @@ def saves(
         if left_to_rank_0():
             if key is None or _wait(kind, key):
                 return result(*args, **kwargs)
-            # Rank 0 has died before it had saved this, and this rank is rank 0 now.
+            # Rank 0 died before it had saved this, and this rank is now rank 0.
         with _posting(kind, key):
             return function(*args, **kwargs)
 
@@ -109,7 +108,7 @@ def saves(
 
 
 def tells_at_end(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `function`, which saves and then writes more: rank 0 tells of the saves at its end."""
+    """Wraps `function`, which saves and then writes more: rank 0 posts its saves at the end."""
     if not shared() or group.rank != 0:
         return function
 
@@ -133,15 +132,16 @@ def tells_at_end(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def without_waiting() -> contextlib.AbstractContextManager[None]:
-    """For saves that each rank makes at a time of its own, as those every so many seconds."""
+    """For saves that each rank does at its own time, such as every few seconds."""
     return threads.inside(_thread, waits=False)
 
 
 @contextlib.contextmanager
 def passing(place: str) -> Iterator[None]:
-    """All ranks pass `place`, a name used once: no save inside waits longer than rank 0 is there.
+    """Marks a section that all ranks pass, named `place`, a name used once. Saves inside stop
+    waiting when rank 0 leaves the section.
 
-    So callbacks of a fit may save under a name that differs by rank, as one made from the time.
+    So callbacks of fit may save under a name that differs by rank, such as one with the time.
     """
     before = _thread.place, _thread.posted
     _thread.place, _thread.posted = place, False
@@ -154,23 +154,23 @@ def passing(place: str) -> Iterator[None]:
 
 
 def _own_files() -> contextlib.AbstractContextManager[None]:
-    """Files that no other process can see: every rank writes them."""
+    """For files that other processes cannot see: every rank writes its own."""
     return threads.inside(_thread, own=True)
 
 
 def _key(path: Any) -> str | None:
-    """The same text for one file on all ranks; None for what is no path."""
+    """The path as text, the same for one file on all ranks; None if it is not a path."""
     if hasattr(path, "_numpy_internal"):
         path = path.numpy()
     if not isinstance(path, (str, bytes, os.PathLike)):
         return None
-    text = os.fsdecode(path).replace("\n", "\\n")  # a post says more after a line break
+    text = os.fsdecode(path).replace("\n", "\\n")  # posts separate fields by line breaks
     return text if "://" in text else os.path.abspath(text)
 
 
 @contextlib.contextmanager
 def _posting(kind: str, key: str | None) -> Iterator[None]:
-    """Rank 0 writes `key`; afterwards the other ranks hear of it."""
+    """Wraps rank 0's writing of `key`, and posts it afterwards."""
     _thread.writing = True
     failure = ""
     try:
@@ -188,18 +188,18 @@ def _posting(kind: str, key: str | None) -> Iterator[None]:
 
 
 def _wait(kind: str, key: str) -> bool:
-    """False: it is this rank's to save."""
+    """Waits for rank 0's save; False if this rank has to save instead."""
     return not _thread.waits or waits.wait(kind, key, _thread.place)
 
 
 def _post(failure: str, kind: str, key: str) -> None:
     if not shared():
-        return  # a forked child, which writes its own files
+        return  # a forked child writes its own files
     _thread.posted = True
     waits.post_save(failure, kind if _thread.waits else waits.BY_ITS_CLOCK, key)
 
 
 def at_end(why: str | None) -> None:
-    """At exit, as a failure if `why` is given: what rank 0 has not saved by now it never will."""
+    """Called at exit, with `why` after a failure: rank 0 posts that it will save nothing more."""
     if shared() and group.rank == 0:
         waits.post_end(why)

@@ -1,6 +1,6 @@
-"""Writers of summaries for ranks that leave the files to rank 0: they take all and write nothing.
+"""Summary writers that accept everything and write nothing, for ranks other than 0.
 
-Loaded when the first one is made, so after TensorFlow.
+Imported when the first writer is created, which is after TensorFlow.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from tensorflow.python.trackable import base
 
 
 class SilentWriter(summary_ops_v2.SummaryWriter, base.Trackable):
-    """What tf.summary.create_file_writer returns; summaries written to it are not recorded.
+    """Returned by tf.summary.create_file_writer on ranks other than 0; records nothing.
 
-    summary_ops_v2 knows it by its mark: should_record_summaries() is False under it, so that
-    summaries cost nothing, and functions traced under it hold no summary ops.
+    summary_ops_v2 recognizes it by `_tf_mpi_silent`: should_record_summaries() is then False, so
+    that summaries cost nothing, and functions traced with it contain no summary ops.
     """
 
     _tf_mpi_silent = True
@@ -50,9 +50,9 @@ class SilentWriter(summary_ops_v2.SummaryWriter, base.Trackable):
 
 
 class SilentEvents:
-    """In place of the EventsWriter of compat.v1's FileWriter."""
+    """Replaces the EventsWriter of compat.v1's FileWriter."""
 
-    def InitWithSuffix(self, suffix: bytes) -> None:  # noqa: N802 (as there)
+    def InitWithSuffix(self, suffix: bytes) -> None:  # noqa: N802 (EventsWriter's name)
         pass
 
     def WriteEvent(self, event: Any) -> None:  # noqa: N802

@@ -1,4 +1,4 @@
-"""What TensorFlow itself writes, rank 0 alone does: checkpoints, graphs, SavedModels, summaries."""
+"""TensorFlow's own files, which only rank 0 writes: checkpoints, graphs, SavedModels, summaries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tensorflow.mpi._src.files import names, saves
 
 
 def update_once(function: Any) -> Any:
-    """update_checkpoint_state, if the script calls it: savers call what is below it."""
+    """Wraps update_checkpoint_state for calls by the script; savers call an inner function."""
 
     def path(
         save_dir: Any,
@@ -25,7 +25,8 @@ def update_once(function: Any) -> Any:
 
 
 def removes_other_names(function: Any) -> Any:
-    """Of an old checkpoint, which rank 0 removes."""
+    """Replaces the removal of old checkpoints: rank 0 removes the files, others only their
+    links."""
 
     def delete_file_if_exists(filespec: Any) -> None:
         names.remove(os.fsdecode(filespec))
@@ -40,7 +41,7 @@ def saves_checkpoint(function: Any) -> Any:
         from tensorflow.python.framework import ops
 
         if ops.inside_function() or getattr(file_prefix, "graph", None) is not None:
-            return None  # it is written when the function or the session runs
+            return None  # written when the function or the session runs
         number = kwargs.get("checkpoint_number", number)
         return f"{file_prefix}-{number}" if number else file_prefix
 
@@ -51,7 +52,7 @@ def saves_checkpoint(function: Any) -> Any:
         saved = path(self, file_prefix, number, *args, **kwargs) or file_prefix
         if context.executing_eagerly() or ops.inside_function():
             return ops.convert_to_tensor(saved, dtype=dtypes.string)
-        return saved  # from a session, which the script gave, or the default one
+        return saved  # saved in a session, the script's or the default one
 
     return saves.saves(function, path, result)
 
@@ -94,7 +95,7 @@ def saves_built_model(function: Any) -> Any:
     return saves.saves(function, lambda builder, *args, **kwargs: builder._export_dir, result)
 
 
-# summaries.py derives from TensorFlow's classes, so it is imported when the first writer is made.
+# summaries.py subclasses TensorFlow's classes, so it is imported when the first writer is created.
 
 
 def silent_summary_writer() -> Any:

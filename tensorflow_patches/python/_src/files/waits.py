@@ -1,10 +1,11 @@
-"""How a rank that writes no files waits for rank 0's: by path, else by order.
+"""How a rank that does not write files waits for rank 0's save: matched by path, otherwise by
+order.
 
-A rank that saves a path for the k-th time waits until rank 0 has posted it k times; or a path that
-is the same but for what tempfile has drawn and for the process number (names.py). Where rank 0 goes
-on without that, its next save of the same kind that this rank has not met is this one, under
-another name: rank 0 has gone on when it waits for this rank in a meeting, has left the callbacks in
-which both are, or has ended. So a wait ends at the latest when rank 0 needs this rank.
+A rank that saves a path for the k-th time waits until rank 0 has posted it k times, or has posted a
+path that differs only in tempfile's random names and the process number (names.py). If rank 0 goes
+on without such a save, its next unmatched save of the same kind is taken as this one, under another
+name. Rank 0 has gone on if it waits for this rank in an exchange, has left the callbacks in which
+both are, or has ended. So a wait ends at the latest when rank 0 needs this rank.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from tensorflow.mpi._src.files import failures, names
 from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.runtime import c_api, group, log
 
-# Keys of posts: of all saves, of places that rank 0 has left, of its end.
+# Keys of posts: of all saves, of sections that rank 0 has left, of its end.
 _SAVES, _LEFT, _ENDED = "saves", "left ", "the script has ended"
 BY_ITS_CLOCK = "by its clock"  # the kind of saves that no other rank waits for
-_RANK_0_WAITS = "rank 0 waits"  # core/agreement/coordinator.h posts it
+_RANK_0_WAITS = "rank 0 waits"  # posted by core/agreement/coordinator.h
 
-_POLL_SECONDS = (0.001, 0.02)  # the first nap of a wait, and the longest
+_POLL_SECONDS = (0.001, 0.02)  # the first sleep of a wait, and the longest
 _MAX_BUSY_POSTS = (
-    2  # posts of _RANK_0_WAITS, one in 0.2 s: it waits for what this rank has not asked for
+    2  # posts of _RANK_0_WAITS, one per 0.2 s: rank 0 waits for a request of this rank
 )
 _MAX_IDLE_POSTS = 25  # ... and is not about to save
 
-_SHARED_SECONDS = 5.0  # a network's file system may show a new file so late
+_SHARED_SECONDS = 5.0  # a network file system may take this long to show a new file
 _not_shared: set[str] = set()  # folders
 
 _lock = threading.Lock()
@@ -41,23 +42,23 @@ _own: collections.Counter[str] = collections.Counter()  # this rank's saves by p
 
 
 class _Save(NamedTuple):
-    """One of rank 0's."""
+    """One save of rank 0."""
 
-    failure: str  # what failures.describe says of it; empty: rank 0 has saved
+    failure: str  # from failures.describe; empty: rank 0 has saved
     kind: str
     path: str
-    pattern: str  # names.pattern of it
-    kept: str  # where it stays if the script removes it; empty: nowhere
-    seen: str  # what other nodes see of it if they share its folder; empty: that is not known
+    pattern: str  # names.pattern of the path
+    kept: str  # a link that stays if the script removes the file; empty: none
+    seen: str  # a path that other nodes see if they share its folder; empty: unknown
 
 
-_rank_0: list[_Save] = []  # in their order; under _lock
-_by_path: dict[str, list[int]] = collections.defaultdict(list)  # places in _rank_0; under _lock
-_met: set[int] = set()  # places of those that were this rank's, too; under _lock
+_rank_0: list[_Save] = []  # rank 0's saves in order; under _lock
+_by_path: dict[str, list[int]] = collections.defaultdict(list)  # indices in _rank_0; under _lock
+_met: set[int] = set()  # indices of those matched with saves of this rank; under _lock
 
 
 def post_save(failure: str, kind: str, path: str) -> None:
-    """On rank 0: a save has ended, with `failure` (failures.describe) if that is not empty."""
+    """On rank 0: posts that a save has ended, with `failure` (failures.describe) or ""."""
     kept = "" if failure else names.keep_for_other_ranks(path)
     seen = kept or (path if not failure and _has_nodes() and _is_there(path) else "")
     pattern = names.pattern(path, short=True)
@@ -65,12 +66,12 @@ def post_save(failure: str, kind: str, path: str) -> None:
 
 
 def post_unavailable(place: str) -> None:
-    """On rank 0: nothing is saved at `place` any more."""
+    """On rank 0: posts that it has left the section `place`."""
     _post(_LEFT + place)
 
 
 def post_end(why: str | None) -> None:
-    """On rank 0: nothing is saved any more. why: what of, if it has failed."""
+    """On rank 0: posts that nothing more will be saved. why: the reason of a failure, or None."""
     _post(f"{_ENDED}\n{why or ''}")
 
 
@@ -83,14 +84,14 @@ def _posted(key: str) -> int:
 
 
 def _value(key: str, number: int) -> str:
-    """Of the post of that number, what follows the key."""
+    """The text after the key, of the post with this number."""
     buffer = c_api.error_buffer(2**15)
     c_api.load().tfmpi_posted_value(key.encode(), number, buffer, len(buffer))
     return c_api.error_text(buffer)
 
 
 class _Wait:
-    """One save of this rank."""
+    """The wait of one save of this rank."""
 
     def __init__(self, kind: str, path: str, place: str | None) -> None:
         self.kind, self.path, self.place = kind, path, place
@@ -98,21 +99,21 @@ class _Wait:
         self.waits_before = self.waits_since_missed = _posted(_RANK_0_WAITS)
         self.missed = int(c_api.load().tfmpi_missed())
         self.goes_on = False
-        self.seen = ""  # of rank 0's save, once that is found
+        self.seen = ""  # from rank 0's save, once found
         with _lock:
             _own[self.path] += 1
             self.number = _own[self.path]
 
     def over(self) -> bool:
-        """Whether rank 0 has made this save; raises if it never will."""
-        # Read first: these are posted last.
+        """Whether rank 0 has done this save; raises if it never will."""
+        # Read these first, because they are posted last.
         ended, left = (
             _posted(_ENDED) > 0,
             self.place is not None and _posted(_LEFT + self.place) > 0,
         )
         waits = _posted(_RANK_0_WAITS)
         missed = int(c_api.load().tfmpi_missed())
-        if missed != self.missed:  # rank 0 did not wait for this rank
+        if missed != self.missed:  # rank 0 was not waiting for this rank
             self.missed, self.waits_since_missed = missed, waits
         with _lock:
             _read()
@@ -125,7 +126,10 @@ class _Wait:
         if found is not None:
             self._is(found)
         elif left:
-            _say(f"rank 0 has not saved what rank {group.rank} saves as '{self.path}'")
+            _say(
+                f"rank {group.rank} saves '{self.path}', but rank 0 has not saved it; nothing was "
+                f"written"
+            )
         elif ended and (why := _value(_ENDED, 0)):
             raise errors.error_from_code(
                 errors.UNAVAILABLE, f"rank 0/{group.size} has stopped: {why}"
@@ -134,12 +138,12 @@ class _Wait:
             raise errors.error_from_code(
                 errors.UNAVAILABLE,
                 f"rank {group.rank} saves '{self.path}', but "
-                f"{_SCRIPT_ENDED if ended else _RANK_0_CONTINUED} without that. {_WAY_OUT}",
+                f"{_SCRIPT_ENDED if ended else _RANK_0_CONTINUED} without saving it. {_WAY_OUT}",
             )
         return found is not None or left
 
     def _by_path(self) -> int | None:
-        """The place of rank 0's save that this one is; under _lock."""
+        """The index of the save of rank 0 that matches this one by path; under _lock."""
         alike = [*_by_path[self.path], *_by_path[self.there]]
         if self.pattern != self.path:
             alike += (
@@ -150,11 +154,11 @@ class _Wait:
         return next((place for place in alike if place not in _met), None)
 
     def _by_order(self) -> int | None:
-        """The place of rank 0's save of this kind that is this one, if no name is; under _lock.
+        """The index of the save of rank 0 that matches this one by kind and order; under _lock.
 
-        None that comes before one that this rank has met: what rank 0 saves alone stays its own.
+        Never one before a save that is already matched: rank 0 made such saves alone.
         """
-        # What this rank has saved under rank 0's path, rank 0 has saved once more by itself.
+        # A path of rank 0 that this rank saves, too, is an extra save of rank 0 alone.
         alike = [place for place, save in enumerate(_rank_0) if save.kind == self.kind]
         last = max(_met.intersection(alike), default=-1)
         open_ = [place for place in alike if place > last and not _own[_rank_0[place].path]]
@@ -162,7 +166,7 @@ class _Wait:
         return min(open_, key=lambda place: (-likeness[place], place), default=None)
 
     def _is(self, place: int) -> None:
-        """This save is rank 0's at `place`, whose file is found under this rank's path, too."""
+        """Matches this save with rank 0's at `place`, and makes its file available here."""
         save = _rank_0[place]
         self.seen = save.seen
         if save.path != self.path:
@@ -170,7 +174,7 @@ class _Wait:
         if save.failure:
             cause = errors.error_from_code(
                 errors.UNAVAILABLE,
-                f"rank 0 could not save '{save.path}', which rank {group.rank} saves too: "
+                f"rank 0 could not save '{save.path}', which rank {group.rank} also saves: "
                 f"{failures.text(save.failure)}",
             )
             raise failures.again(save.failure, cause)
@@ -179,12 +183,12 @@ class _Wait:
         seen = names.link_to_rank_0(self.path, save.path, save.kept)
         _say(
             f"rank 0 has saved '{save.path}' where rank {group.rank} saves '{self.path}', which "
-            + (_SAME_FILE_NOTE if seen else f"will not be there. {_WAY_OUT}")
+            + (_SAME_FILE_NOTE if seen else f"will not exist. {_WAY_OUT}")
         )
 
     def report_wait(self, heard: int) -> None:
-        """Rank 0 hears that this rank waits, with no gradients to give, though it has looked at
-        `heard` posts. Raises if the ranks cannot go on."""
+        """Tells rank 0 that this rank waits, after reading `heard` posts, and has no gradients to
+        contribute. Raises if the ranks cannot continue."""
         error = c_api.error_buffer()
         place = self.place is None and presence.in_own_loop()
         code = c_api.load().tfmpi_wait_for_file(self.there.encode(), heard, place, error)
@@ -194,26 +198,25 @@ class _Wait:
     def waiting(self, seconds: float) -> str:
         times = len(_by_path[self.there])
         return (
-            f"rank {group.rank} has waited {seconds:.0f} s for rank 0 to save '{self.there}' (time "
-            f"{self.number} for this path; rank 0 has saved it "
+            f"rank {group.rank} has waited {seconds:.0f} s for rank 0 to save '{self.there}' (save "
+            f"number {self.number} of this path; rank 0 has saved it "
             f"{times} times, other paths {len(_rank_0) - times} times). {_WAY_OUT}"
         )
 
 
 def wait(kind: str, path: str, place: str | None) -> bool:
-    """Waits until rank 0 has made the save of `path` that this rank makes.
+    """Waits until rank 0 has done this rank's save of `path`.
 
-    Returns False if rank 0 has died before that, and this rank is rank 0 now.
+    Returns False if rank 0 died before that, and this rank is now rank 0.
 
     Args:
-      kind: of saves, the same on all ranks.
-      place: in which all ranks are, and after which rank 0 posts that it has left; None if that is
-        not known.
+      kind: the kind of save, the same on all ranks.
+      place: the section in which all ranks are (saves.passing), or None.
 
     Raises:
-      tf.errors.DeadlineExceededError: it has not within TF_MPI_STALL_TIMEOUT.
-      tf.errors.UnavailableError: it has gone on or ended without it.
-      Exception: its save has failed; what rank 0 has raised (failures.py).
+      tf.errors.DeadlineExceededError: rank 0 has not saved within TF_MPI_STALL_TIMEOUT.
+      tf.errors.UnavailableError: rank 0 has gone on or ended without saving.
+      Exception: rank 0's save has failed; the exception that rank 0 raised (failures.py).
     """
     one = _Wait(kind, path, place)
     try:
@@ -230,14 +233,14 @@ def _has_nodes() -> bool:
 
 
 def _is_there(path: str) -> bool:
-    """A file or folder, or files that begin so, as a checkpoint's."""
+    """Whether a file or folder exists, or files with that prefix, as for a checkpoint."""
     return "://" not in path and bool(glob.glob(glob.escape(path) + "*"))
 
 
 def _look_for(seen: str, path: str) -> None:
-    """Says so, once for each folder, if `seen`, of rank 0's save of `path`, is not there.
+    """Warns, once per folder, if `seen`, from rank 0's save of `path`, does not exist here.
 
-    What rank 0's script alone has moved in the meantime is not there, either.
+    It may also be missing because rank 0's script alone has moved it in the meantime.
     """
     folder = os.path.dirname(path)
     if folder in _not_shared:
@@ -247,11 +250,11 @@ def _look_for(seen: str, path: str) -> None:
         if time.monotonic() >= until:
             _not_shared.add(folder)
             log.say(
-                f"rank 0 has saved '{path}', and {_SHARED_SECONDS:.0f} s later that is not there "
-                f"on node {config.node_name()}, rank {group.rank}'s: unless the script has moved "
-                "it, its folder is not shared by the nodes, and what this rank loads from it will "
-                "be missing or old. Save to a folder that all nodes see, or set TF_MPI_IO=all: "
-                "each rank writes its own"
+                f"rank 0 has saved '{path}', but {_SHARED_SECONDS:.0f} s later it does not exist "
+                f"on node {config.node_name()} of rank {group.rank}: unless the script has moved "
+                "it, the nodes do not share its folder, and files that this rank loads from it "
+                "will be missing or old. Save to a folder that all nodes share, or set "
+                "TF_MPI_IO=all, so that each rank writes its own files"
             )
             return
         time.sleep(_POLL_SECONDS[1])
@@ -285,7 +288,7 @@ def _posts_heard() -> int:
 
 
 def _read() -> None:
-    """What rank 0 has saved since the last look; under _lock."""
+    """Reads rank 0's posts about saves since the last call; under _lock."""
     for number in range(len(_rank_0), _posted(_SAVES)):
         _rank_0.append(_Save(*_value(_SAVES, number).split("\n")))
         path = _rank_0[-1].path
@@ -293,7 +296,7 @@ def _read() -> None:
 
 
 def _similarity(one: str, other: str) -> int:
-    """3: the same name, in another folder; 2: but for numbers; 1: another name of one format."""
+    """3: the same name in another folder; 2: the same except for numbers; 1: the same format."""
     name, other_name = os.path.basename(one), os.path.basename(other)
     if name == other_name:
         return 3
@@ -307,13 +310,13 @@ def _say(line: str) -> None:
 
 
 _SAME_FILE_NOTE = (
-    "stands for the same file until the end (a temporary folder, a time or a process number in a "
-    "name differs by rank)"
+    "refers to the same file until the process exits (a temporary folder, time or process number "
+    "in a name differs by rank)"
 )
 _SCRIPT_ENDED = "rank 0's script has ended"
 _RANK_0_CONTINUED = "rank 0 has gone on"
 _WAY_OUT = (
-    "Save on all ranks under one path (a name made from the time, at random or in a temporary "
-    "folder differs by rank) or on rank 0 only; or set TF_MPI_IO=all, and each rank writes its own "
-    "files"
+    "Save under the same path on all ranks (names with the time, random names and temporary "
+    "folders differ by rank), or on rank 0 only; or set TF_MPI_IO=all, so that each rank writes "
+    "its own files"
 )

@@ -1,9 +1,10 @@
-"""Files that the script itself writes, by Python's or TensorFlow's functions, appear when whole.
+"""Makes files that the script writes by Python or TensorFlow visible only when complete
+(atomic.py).
 
-open(path, "w") and what is built on it (pathlib, json, pickle, csv, zipfile, NumPy, pandas),
-shutil.copy, h5py.File(path, "w"), TFRecordWriter, tf.io.gfile and tf.io.write_file. What Keras and
-TensorFlow save is rank 0's (saves.py). Files that are opened to append or to change are written in
-place.
+Covers open(path, "w") and everything built on it (pathlib, json, pickle, csv, zipfile, NumPy,
+pandas), shutil.copy, h5py.File(path, "w"), TFRecordWriter, tf.io.gfile and tf.io.write_file. Only
+rank 0 writes files saved by Keras and TensorFlow (saves.py). Files opened to append or to change
+are written in place.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from tensorflow.mpi._src.runtime import c_api, group, log
 
 _MODES = {"w", "wt", "tw", "wb", "bw", "w+", "w+t", "wt+", "wb+", "w+b", "bw+"}
 _APPENDS, _CHANGES = "appends to ", "changes rows of "
-_appended: set[tuple[str, int]] = set()  # paths and numbers of files; on ranks 0 and 1
-_databases: set[str] = set()  # of which this rank has changed rows; on ranks 0 and 1
+_appended: set[tuple[str, int]] = set()  # paths and inodes of files; on ranks 0 and 1
+_databases: set[str] = set()  # in which this rank has changed rows; on ranks 0 and 1
 _connections: weakref.WeakSet[Any] = weakref.WeakSet()  # to databases
-_files: weakref.WeakSet[Any] = weakref.WeakSet()  # that _open() has returned
+_files: weakref.WeakSet[Any] = weakref.WeakSet()  # returned by _open()
 
 
 def install() -> None:
@@ -35,14 +36,14 @@ def install() -> None:
     engine.after_the_end(_flush_all)
 
 
-_raws: weakref.WeakSet[_Raw] = weakref.WeakSet()  # what may be locked
+_raws: weakref.WeakSet[_Raw] = weakref.WeakSet()  # files that may be locked
 
 
 class _Raw(io.FileIO):
-    """Of a file that is not seen yet: seen at its close, or when what buffers it is flushed.
+    """A raw file that becomes visible when it is closed, or when its buffer is flushed.
 
-    But who has asked for the descriptor may flush only to write on by that, as NumPy and PIL do: it
-    is not whole then.
+    If the caller has asked for the descriptor, a flush does not count: NumPy and PIL flush and then
+    write through the descriptor, so the file is not complete.
     """
 
     def __init__(self, path: Any, mode: str, whole: atomic.AtomicFile) -> None:
@@ -89,12 +90,12 @@ class _ReadBuffer(io.BufferedRandom):
 
 
 def opening(_stock: Any) -> Any:
-    """builtins.open and io.open, which are one."""
+    """Replaces builtins.open and io.open, which are the same function."""
     return _OPEN
 
 
 def opening_by_accessor(_stock: Any) -> Any:
-    """Of Python 3.10's pathlib."""
+    """Replaces open in the accessor of Python 3.10's pathlib."""
     return staticmethod(_OPEN)
 
 
@@ -134,7 +135,7 @@ def _open(
     newline: str | None,
     whole: atomic.AtomicFile,
 ) -> Any:
-    """As io.open() puts a file together."""
+    """Builds the file object as io.open() does."""
     binary, reads = "b" in mode, "+" in mode
     raw = _Raw(file, "w+" if reads else "w", whole)
     size = io.DEFAULT_BUFFER_SIZE if buffering < 0 else buffering
@@ -143,14 +144,14 @@ def _open(
         _files.add(buffer)
         return buffer
     text: Any = io.TextIOWrapper(buffer, encoding, errors, newline)
-    raw.by_descriptor = False  # Python 3.10 asks
+    raw.by_descriptor = False  # Python 3.10 has called fileno()
     text.mode = mode
     _files.add(text)
     return text
 
 
 def _flush_all() -> None:
-    """At exit, while there is an interpreter to do it: files that the script has left open."""
+    """Flushes, at exit, files that the script has left open, while the interpreter still works."""
     for file in list(_files):
         with contextlib.suppress(OSError, ValueError):
             file.flush()
@@ -161,20 +162,20 @@ def _flush_all() -> None:
 
 
 def _begin(path: Any, named: bool = False) -> atomic.AtomicFile | None:
-    """None: it is to be written in place."""
+    """A new AtomicFile for `path`; None if the file is to be written in place."""
     if not atomic.applies(path):
         return None
     try:
         return atomic.AtomicFile(os.fsdecode(path), named)
-    except OSError:  # what opens it in place raises it again, if it concerns the path
+    except OSError:  # opening it in place raises this again, if it concerns the path
         return None
 
 
 def _note_append(path: str, number: int) -> None:
-    """Rank 0 posts what it appends to, and rank 1 is the first rank that is one too many.
+    """Detects that several ranks append to one file: rank 0 posts it, and rank 1 compares.
 
-    number: of the file. Where each rank has emptied `path` before, by open(path, "w"), each may
-    append to a file of its own, the last of which stays: that is one process's.
+    number: the file's inode. If each rank has created `path` anew by open(path, "w"), each appends
+    to its own file, and the last one remains, as from one process; that is no problem.
     """
     if (path, number) in _appended:
         return
@@ -186,21 +187,21 @@ def _note_append(path: str, number: int) -> None:
 
 
 def _warn_of_shared_appends() -> None:
-    """On rank 1: when it appends, and at exit, when rank 0 has posted what it ever will."""
+    """Warns on rank 1, when it appends, and at exit, when all posts of rank 0 are there."""
     for path, number in _appended:
         if c_api.load().tfmpi_posted(f"{_APPENDS}{number} {path}".encode()):
             log.once(
-                f"each of the {group.size} ranks appends to '{path}': what all of them write is "
-                f"there {group.size} times. Append on one rank: if tf.mpi.rank() == 0",
+                f"each of the {group.size} ranks appends to '{path}', so data that all of them "
+                f"write is there {group.size} times. Append on one rank: if tf.mpi.rank() == 0",
                 key="all append",
                 every_rank=True,
             )
 
 
 def connecting(connect: Any) -> Any:
-    """Of sqlite3.connect: whether a rank has changed rows of a database is noted.
+    """Wraps sqlite3.connect, to note whether a rank has changed rows of a database.
 
-    Not of connections whose class the script chooses.
+    Does not cover connections whose class the script chooses.
     """
 
     @functools.wraps(connect)
@@ -235,16 +236,16 @@ def _noting_connection() -> Any:
 
 
 def at_end() -> None:
-    """At exit, before the ranks join: connections that the script has left open."""
+    """Notes, at exit and before the ranks join, changes by connections that are still open."""
     for connection in list(_connections):
         _note_changes(connection)
         connection.tf_mpi_path = ""
 
 
 def _note_changes(connection: Any) -> None:
-    """Rank 0 posts a database of which it has changed rows, and rank 1 notes it."""
+    """Notes a database in which this rank has changed rows; rank 0 also posts it."""
     path = connection.tf_mpi_path
-    with contextlib.suppress(Exception):  # it is closed, or another thread's
+    with contextlib.suppress(Exception):  # closed, or used by another thread
         if path and path not in _databases and connection.total_changes:
             _databases.add(path)
             if group.rank == 0:
@@ -252,12 +253,12 @@ def _note_changes(connection: Any) -> None:
 
 
 def _warn_of_shared_changes() -> None:
-    """On rank 1, at exit."""
+    """Warns on rank 1, at exit."""
     for path in _databases:
         if c_api.load().tfmpi_posted(f"{_CHANGES}{path}".encode()):
             log.once(
-                f"each of the {group.size} ranks has written to the database '{path}': what all "
-                f"of them insert is there {group.size} times. Write on one rank: if "
+                f"each of the {group.size} ranks has written to the database '{path}', so rows "
+                f"that all of them insert are there {group.size} times. Write on one rank: if "
                 "tf.mpi.rank() == 0",
                 key="all insert",
                 every_rank=True,
@@ -265,21 +266,22 @@ def _warn_of_shared_changes() -> None:
 
 
 def locking(lock: Any) -> Any:
-    """A lock is on a file, not on a name: who locks the file that it writes gets the common one."""
+    """Wraps a lock function: a lock belongs to a file, not to a name, so locking a new file makes
+    it the one at the path, which all ranks share."""
 
     def locks(file: Any, *args: Any, **kwargs: Any) -> Any:
         number = file if isinstance(file, int) else file.fileno()
         for raw in list(_raws):
             if not raw.closed and io.FileIO.fileno(raw) == number:
                 raw.write_in_place()
-                raw.by_descriptor = False  # who has asked was this
+                raw.by_descriptor = False  # only the lock has asked for it
         return lock(file, *args, **kwargs)
 
     return locks
 
 
 def checking_before_write(check: Any) -> Any:
-    """Of FileIO, of which tf.io.gfile.GFile is one: where it opens its file."""
+    """Wraps the method by which FileIO, and so tf.io.gfile.GFile, opens its file."""
 
     def prewrite_check(self: Any) -> None:
         from tensorflow.python.lib.io import _pywrap_file_io
@@ -292,7 +294,7 @@ def checking_before_write(check: Any) -> Any:
             check(self)
             return
         self._writable_file = _pywrap_file_io.WritableFile(os.fsencode(whole.name), mode.encode())
-        self._tf_mpi_file = whole  # after the writer, which is so flushed before
+        self._tf_mpi_file = whole  # set after the writer, so that the writer is flushed first
 
     return prewrite_check
 
@@ -320,7 +322,7 @@ def making_record_writer(init: Any) -> Any:
 
 
 def making_hdf5_file(init: Any) -> Any:
-    """Of h5py.File: HDF5 locks what it writes, so ranks could not create one file."""
+    """Wraps h5py.File: HDF5 locks files that it writes, so ranks could not create the same one."""
 
     def __init__(
         self: Any, name: Any, mode: str = "r", driver: Any = None, *args: Any, **kwargs: Any
@@ -334,12 +336,12 @@ def making_hdf5_file(init: Any) -> Any:
 
 
 def naming_hdf5_file(filename: Any) -> Any:
-    """Of h5py.File.filename: the script's own, where making_hdf5_file has given another."""
+    """Wraps h5py.File.filename, to return the script's path."""
     return property(lambda self: getattr(self, "_tf_mpi_name", None) or filename.fget(self))
 
 
 def flushing(flush: Any) -> Any:
-    """What FileIO, TFRecordWriter or h5py has written appears when it is flushed."""
+    """Makes a file of FileIO, TFRecordWriter or h5py visible when it is flushed."""
 
     def flushes(self: Any, *args: Any) -> Any:
         result = flush(self, *args)
@@ -352,7 +354,7 @@ def flushing(flush: Any) -> Any:
 
 
 def closing(close: Any) -> Any:
-    """... and when it is closed."""
+    """Makes a file of FileIO, TFRecordWriter or h5py visible when it is closed."""
 
     def closes(self: Any, *args: Any) -> Any:
         result = close(self, *args)
@@ -366,7 +368,7 @@ def closing(close: Any) -> Any:
 
 
 def writing_file(function: Any) -> Any:
-    """tf.io.write_file in eager code; in a graph the op writes in place."""
+    """Wraps tf.io.write_file in eager code; in a graph the op writes in place."""
 
     def write_file(filename: Any, contents: Any, name: Any = None) -> Any:
         import tensorflow as tf

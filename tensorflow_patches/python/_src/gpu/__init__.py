@@ -1,1 +1,1 @@
-"""GPUs: which one a rank uses."""
+"""Assigns GPUs to ranks."""

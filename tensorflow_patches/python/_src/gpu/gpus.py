@@ -1,8 +1,9 @@
-"""Which GPU a rank uses: one of its own where there are enough, else one that few others use.
+"""Which GPU a rank uses: its own if there are enough, otherwise one that few other ranks use.
 
-What the launcher has hidden stays hidden. A script that chooses for itself (CUDA_VISIBLE_DEVICES,
-tf.config.set_visible_devices, visible_device_list) is left alone. CUDA_VISIBLE_DEVICES is not set
-here: a process that does not see its neighbours' GPUs cannot reach their memory.
+GPUs that the launcher has hidden stay hidden. A script that chooses a GPU itself
+(CUDA_VISIBLE_DEVICES, tf.config.set_visible_devices, visible_device_list) is left alone. This
+module does not set CUDA_VISIBLE_DEVICES, because a process cannot access the memory of GPUs that it
+does not see.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import c_api, group, log
 
-_chosen: int | None = None  # of the GPUs that this process sees; None: leave it to TensorFlow
-_report: list[str] = []  # a line for each rank
+_chosen: int | None = None  # index among the visible GPUs; None: leave the choice to TensorFlow
+_report: list[str] = []  # one line per rank
 
 
 def install() -> None:
-    """Called once, on more than one rank, when TensorFlow's libraries are loaded."""
+    """Called once, if there are several ranks, when TensorFlow's libraries are loaded."""
     hooking.when_imported("tensorflow.python.eager.context", _share_out)
 
 
 def choose(seen: Sequence[Sequence[str]]) -> list[int | None]:
-    """By rank of one machine, which GPU each uses, as a number in its own list.
+    """The GPU of each rank on one machine, as an index into the rank's own list.
 
     Args:
-      seen: the addresses of the GPUs that each rank sees, in its order.
+      seen: the addresses of each rank's visible GPUs, in its order.
     """
     if all(own == seen[0] for own in seen):
         count = len(seen[0])
@@ -41,7 +42,7 @@ def choose(seen: Sequence[Sequence[str]]) -> list[int | None]:
             order[rank if ranks <= count else rank * count // ranks] if count else None
             for rank in range(ranks)
         ]
-    # The launcher has shared them out. Ranks to which it gave several take turns at them.
+    # The launcher has divided the GPUs. Ranks with the same list of several use them in turn.
     chosen: list[int | None] = []
     for rank, own in enumerate(seen):
         before = sum(other == own for other in seen[:rank])
@@ -51,12 +52,12 @@ def choose(seen: Sequence[Sequence[str]]) -> list[int | None]:
 
 
 def visible_list() -> str:
-    """For ConfigProto.gpu_options.visible_device_list; "" where TensorFlow is to see all."""
+    """For ConfigProto.gpu_options.visible_device_list; "" if TensorFlow is to see all GPUs."""
     return "" if _chosen is None else str(_chosen)
 
 
 def report() -> list[tuple[str, str]]:
-    """For the doctor: a line for each rank with its GPU; none without GPUs."""
+    """For the doctor: one line per rank with its GPU; empty without GPUs."""
     return [("GPU" if number == 0 else "", line) for number, line in enumerate(_report)]
 
 
@@ -84,20 +85,20 @@ def _share_out(_context: ModuleType) -> None:
     if len(sharing) > 1 and config.grow_gpu_memory():
         if group.rank == sharing[0] == 0:
             log.say(
-                f"{len(sharing)} ranks share {own[mine][1]} at {own[mine][0]}, and each takes its "
-                f"memory as it needs it; start as many ranks as there are GPUs for more speed"
+                f"{len(sharing)} ranks share {own[mine][1]} at {own[mine][0]}; each allocates its "
+                f"memory as needed. One rank per GPU is faster"
             )
     if len(own) > 1:
         _chosen = mine
 
 
 def is_chosen() -> bool:
-    """Whether this rank has one of several GPUs; known when TensorFlow's context is imported."""
+    """Whether a GPU of several was chosen; valid once TensorFlow's context has been imported."""
     return _chosen is not None
 
 
 def choosing(original: Any) -> Any:
-    """Of Context.ensure_initialized, which makes the devices at its first call."""
+    """Wrapper of Context.ensure_initialized, whose first call creates the devices."""
 
     def ensure_initialized(self: Any) -> None:
         type(self).ensure_initialized = original
@@ -116,7 +117,7 @@ def _is_for_gpus() -> bool:
 
 
 def _machine() -> str:
-    """The same for containers of one machine, whose GPUs are the same."""
+    """Identifies the machine; the same in all its containers, which share its GPUs."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 

@@ -1,2 +1,1 @@
-"""What a script that was written for Horovod calls, done by tf.mpi. compat/horovod has
-the names."""
+"""Horovod's API, implemented with tf.mpi. The public names are in compat/horovod."""

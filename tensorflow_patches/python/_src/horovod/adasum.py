@@ -1,18 +1,18 @@
-"""Adasum: a sum in which what two ranks' tensors have in common counts once.
+"""Adasum: a sum that counts the common part of two ranks' tensors only once.
 
-adasum(a, b) = (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b, by pairs, pairs of pairs and so on, in
-float64 for the dot products.
+adasum(a, b) = (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b, applied to pairs, then to pairs of pairs
+and so on. Dot products are computed in float64.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-_SMALL = 1e-8  # a squared norm below this is none
+_SMALL = 1e-8  # a squared norm below this counts as zero
 
 
 def combine(rows: Any, size: int) -> Any:
-    """Of `size` tensors, a power of two, along the first dimension of `rows`."""
+    """Combines `size` tensors, a power of two, stacked along the first dimension of `rows`."""
     if size & (size - 1):
         raise NotImplementedError("Running Adasum with non-power of 2 ranks is not supported yet.")
     tensors = [rows[rank] for rank in range(size)]

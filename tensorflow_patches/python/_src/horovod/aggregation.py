@@ -1,6 +1,6 @@
-"""backward_passes_per_step: the gradients of several steps are summed on each rank, then reduced.
+"""backward_passes_per_step: sums the gradients of several steps on each rank, then reduces them.
 
-Between, the optimizer does nothing but count the step.
+In the steps in between, the optimizer only counts the step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tensorflow.mpi._src.horovod.process_sets import ProcessSet
 
 
 class Aggregation:
-    """The sums of one optimizer. `counter`: how many steps are in them; 0 after a reduction."""
+    """One optimizer's sums. `counter`: the number of steps in them; 0 after a reduction."""
 
     def __init__(
         self, passes: int, reducer: gradients.Reducer, average: bool, of_graph: bool
@@ -22,7 +22,7 @@ class Aggregation:
         self.passes = passes
         self._reducer = reducer
         self._average = average
-        self._of_graph = of_graph  # v1's, whose variables a Session initializes
+        self._of_graph = of_graph  # in a v1 graph a Session initializes the variables
         self._sums: dict[int, Any] = {}
         self.counter = self._variable(lambda: 0, "aggregation_counter", (), "int32")
 
@@ -45,8 +45,8 @@ class Aggregation:
         self._reducer.register_local(variable)
 
     def compute_gradients(self, new: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Adds them; what the optimizer is to apply: the reduced sums, if that was the last of
-        the passes, else what does not matter. None stays None."""
+        """Adds the gradients to the sums. After the last of the passes, returns the reduced sums
+        for the optimizer to apply; before that, values that it must not use. None stays None."""
         import tensorflow as tf
 
         dense = [self._dense(gradient) for gradient in new]
@@ -100,8 +100,8 @@ class Aggregation:
     def apply_gradients(
         self, apply: Callable[[], Any], count_step: Callable[[], Any], after: Sequence[Any]
     ) -> Any:
-        """Does `apply` after the last of the passes, else `count_step`. `after`: gradients that
-        compute_gradients returned."""
+        """Calls `apply` after the last of the passes, otherwise `count_step`. `after`: the
+        gradients that compute_gradients returned."""
         import tensorflow as tf
 
         def with_token(function: Callable[[], Any]) -> Callable[[], Any]:
@@ -181,7 +181,7 @@ class Helper:
 
 
 def _ops(values: Sequence[Any]) -> list[Any]:
-    """For control_dependencies: none in eager code."""
+    """The values as control dependencies; in eager code, none."""
     import tensorflow as tf
 
     if tf.executing_eagerly():

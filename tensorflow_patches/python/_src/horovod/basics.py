@@ -1,7 +1,7 @@
-"""init, shutdown, and who is who, as Horovod has them.
+"""Horovod's init, shutdown, and rank and size functions.
 
-init() is where the averages become the script's affair: until then the ranks run one program, so
-that a library which imports Horovod if it finds it turns nothing off.
+From init() on, the script is responsible for averaging. Until then averaging is automatic, so that
+a library which merely imports Horovod if it is available does not turn anything off.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
 class _State:
-    """Of this process, between init() and shutdown()."""
+    """The state of this process between init() and shutdown()."""
 
     def __init__(self, rank: int, size: int, local: tuple[int, int], others: list[Any]) -> None:
         self.rank, self.size = rank, size
         self.local_rank, self.local_size = local
-        # Of each rank: its place on its node, how many are there.
-        alike = [r for r, (place, _) in enumerate(others) if place == self.local_rank]
-        self.cross_rank, self.cross_size = alike.index(rank), len(alike)
+        # others: each rank's local rank and local size.
+        rail = [r for r, (place, _) in enumerate(others) if place == self.local_rank]
+        self.cross_rank, self.cross_size = rail.index(rank), len(rail)
         self.homogeneous = len({size for _, size in others}) == 1
 
 
@@ -37,24 +37,28 @@ _inits = 0
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """A meeting of all ranks, like all that follows.
+    """All ranks must call this, as they must all collectives.
 
     Args:
-      comm: None, or the ranks of the group, which must be all.
-      process_sets: of ProcessSet, to be registered; or "dynamic".
+      comm: None, or a list of all ranks.
+      process_sets: a list of ProcessSets to register; or "dynamic".
 
-    Raises NotImplementedError for any other group.
+    Raises NotImplementedError for any other `comm`.
     """
     global _state, _inits
     if group.forked_from is not None:
-        raise RuntimeError(f"hvd.init() in a process that rank {group.forked_from} has forked")
+        raise RuntimeError(
+            f"hvd.init() was called in a process that rank {group.forked_from} has forked; call it "
+            "in the rank itself"
+        )
     rank, size = group.group_rank, group.group_size
     if comm is not None and (
         not isinstance(comm, Sequence) or sorted(comm) not in ([], list(range(size)))
     ):
         raise NotImplementedError(
-            "hvd.init(comm) of a communicator or of some ranks: tensorflow.mpi has one group, of "
-            f"all {size} ranks. Start as many as the script is to have, or use process sets"
+            "hvd.init(comm) does not accept a communicator or a subset of the ranks, because "
+            f"tensorflow.mpi has one group of all {size} ranks. Start as many ranks as the script "
+            "needs, or use process sets"
         )
     if _state is not None:
         if process_sets is not None and not isinstance(process_sets, str):
@@ -76,18 +80,19 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 def _say_so() -> None:
     if config.get("TF_MPI_LOG_LEVEL") != "warning":
         log.say(
-            "hvd.init(): horovod is tensorflow.mpi's here. Averages, parts of the data, files and "
-            "progress bars are as the script has them (TF_MPI_SHARD=off, TF_MPI_IO=all)"
+            "hvd.init(): this horovod is part of tensorflow.mpi. From here on the script averages "
+            "gradients, splits the data, and decides which rank writes files and progress bars (as "
+            "with TF_MPI_SHARD=off and TF_MPI_IO=all)"
         )
 
 
 def _warn_if_off() -> None:
-    """The launcher has started ranks, and none of them knows of another."""
+    """Warns if the launcher has started several ranks but averaging is off."""
     found = config.launcher()
     if not group.connected() and found is not None and found.size > 1:
         print(
-            f"tensorflow.mpi: hvd.size() is 1 in each of the {found.size} processes, as averaging "
-            f"is off: {config.gate().reason}",
+            f"tensorflow.mpi: hvd.size() is 1 in each of the {found.size} processes, because "
+            f"averaging is off: {config.gate().reason}",
             file=sys.stderr,
         )
 
@@ -99,7 +104,7 @@ def _register(wanted: Any) -> None:
 
 
 def shutdown() -> None:
-    """The ranks stay ranks: init() begins anew."""
+    """Resets Horovod's state. The ranks stay connected, and init() may be called again."""
     global _state
     _state = None
     sets.forget()
@@ -133,7 +138,7 @@ def local_size() -> int:
 
 
 def cross_rank() -> int:
-    """This rank's node, among those that have a rank of this local_rank()."""
+    """This rank's index among the ranks with the same local_rank(), one per node."""
     return state().cross_rank
 
 
@@ -142,12 +147,12 @@ def cross_size() -> int:
 
 
 def is_homogeneous() -> bool:
-    """Whether every node has as many ranks."""
+    """Whether all nodes have the same number of ranks."""
     return state().homogeneous
 
 
 def mpi_threads_supported() -> bool:
-    """One thread makes all MPI calls, so that any thread of the script may ask for collectives."""
+    """True: one thread makes all MPI calls, so any thread of the script may call collectives."""
     state()
     return True
 
@@ -163,15 +168,18 @@ _get_process_set_ids_and_ranks = sets.get_process_set_ids_and_ranks  # Horovod's
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Raises NotImplementedError: a trace is of the whole run."""
+    """Raises NotImplementedError: a trace always covers the whole run."""
     state()
     raise NotImplementedError(
-        f"hvd.start_timeline: tensorflow.mpi's trace is of the whole run; start it with "
+        f"hvd.start_timeline is not available: tensorflow.mpi traces the whole run; start it with "
         f"TF_MPI_TIMELINE={os.path.basename(str(file_path))}"
     )
 
 
 def stop_timeline() -> None:
-    """Raises NotImplementedError, as start_timeline."""
+    """Raises NotImplementedError, like start_timeline."""
     state()
-    raise NotImplementedError("hvd.stop_timeline: see hvd.start_timeline")
+    raise NotImplementedError(
+        "hvd.stop_timeline is not available: tensorflow.mpi traces the whole run; start it with "
+        "TF_MPI_TIMELINE"
+    )

@@ -1,4 +1,4 @@
-"""Horovod's callbacks, for the Keras that is given: Keras 3 or tf_keras."""
+"""Horovod's callbacks, for Keras 3 or tf_keras."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tensorflow.mpi._src.runtime import log
 
 
 class _Broadcast:
-    """After the first batch, when the optimizer has its slots, rank `root_rank`'s model and
-    optimizer become every rank's."""
+    """Broadcasts rank `root_rank`'s model and optimizer after the first batch, when the optimizer
+    has its slots."""
 
     model: Any
 
@@ -29,7 +29,7 @@ class _Broadcast:
             self.register_local_var(variable)
 
     def register_local_var(self, var: Any) -> None:
-        """It stays each rank's own."""
+        """Excludes `var` from the broadcast: each rank keeps its own value."""
         self._local.add(gradients.key_of(var))
 
     def on_batch_end(self, batch: Any, logs: Any = None) -> None:
@@ -47,7 +47,7 @@ class _Broadcast:
             own = getattr(self.model, "optimizer", None)
             variables = getattr(own, "variables", ())
             mine += list(variables() if callable(variables) else variables)
-            # Keras 3's model counts its optimizer's variables among its own.
+            # A Keras 3 model includes its optimizer's variables in its own.
             unique = {gradients.key_of(variable): variable for variable in mine}
             objects.broadcast_variables(unique.values(), self.root_rank)
         else:
@@ -56,7 +56,7 @@ class _Broadcast:
 
 
 class _MetricAverage:
-    """At an epoch's end `logs` become the averages of the ranks', for the callbacks after it."""
+    """Averages `logs` over the ranks at the end of an epoch, for the callbacks that follow."""
 
     def __init__(self, device: str = "") -> None:
         super().__init__()
@@ -71,7 +71,8 @@ class _MetricAverage:
         for rank, (theirs, _) in enumerate(everyone):
             if theirs != names:
                 raise ValueError(
-                    f"MetricAverageCallback: rank {basics.rank()} has {names}, rank {rank} {theirs}"
+                    f"MetricAverageCallback: the ranks have different metrics: rank "
+                    f"{basics.rank()} has {names}, rank {rank} has {theirs}"
                 )
         means = np.mean([numbers for _, numbers in everyone], axis=0)
         for name, mean in zip(names, means, strict=True):
@@ -79,7 +80,7 @@ class _MetricAverage:
 
 
 class _Schedule:
-    """The learning rate is initial_lr * multiplier(epoch) between two epochs."""
+    """Sets the learning rate to initial_lr * multiplier(epoch) from start_epoch to end_epoch."""
 
     model: Any
     params: dict[str, Any]
@@ -160,13 +161,13 @@ class _Schedule:
             momentum.assign(self.restore_momentum * new / old)
         elif momentum and new != old:
             _say(
-                f"{type(self).__name__}: momentum_correction has no effect, as the momentum of "
-                f"{type(self.model.optimizer).__name__} is a number that is built into its steps"
+                f"{type(self).__name__}: momentum_correction has no effect, because the momentum "
+                f"of {type(self.model.optimizer).__name__} is a constant in its compiled steps"
             )
 
 
 class _Warmup(_Schedule):
-    """The learning rate grows from initial_lr / hvd.size() to initial_lr."""
+    """Raises the learning rate gradually from initial_lr / hvd.size() to initial_lr."""
 
     def __init__(
         self,
@@ -179,7 +180,7 @@ class _Warmup(_Schedule):
         def multiplier(epoch: float) -> float:
             assert self.steps_per_epoch is not None
             size = basics.size()
-            epoch += 1.0 / self.steps_per_epoch  # a round number at the end of each epoch
+            epoch += 1.0 / self.steps_per_epoch  # so that an epoch ends at a whole number
             return 1.0 / size * (epoch * (size - 1) / warmup_epochs + 1)
 
         super().__init__(
@@ -202,7 +203,7 @@ class _Warmup(_Schedule):
 
 
 class _CommitState:
-    """state.commit() every `batches_per_commit` batches, and at the end of an epoch."""
+    """Calls state.commit() every `batches_per_commit` batches and at the end of an epoch."""
 
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
         super().__init__()
@@ -224,7 +225,7 @@ class _CommitState:
 
 
 class _UpdateBatchState:
-    """state.batch is the number of the batch."""
+    """Keeps state.batch at the number of the batch."""
 
     def __init__(self, state: Any) -> None:
         super().__init__()
@@ -238,7 +239,7 @@ class _UpdateBatchState:
 
 
 class _UpdateEpochState:
-    """state.epoch is the number of the epoch, over all runs of a job."""
+    """Keeps state.epoch at the number of the epoch, counted over all calls of fit in a job."""
 
     def __init__(self, state: Any) -> None:
         super().__init__()
@@ -254,11 +255,11 @@ class _UpdateEpochState:
 
 def _say(line: str) -> None:
     if basics.rank() == 0:
-        log.once(line, every_rank=True)  # hvd.init() has left each rank to itself
+        log.once(line, every_rank=True)  # after hvd.init() ranks do not share one program
 
 
 class _BestModel:
-    """A ModelCheckpoint of the best model; `filepath` is set later."""
+    """A ModelCheckpoint that keeps the best model; `filepath` is set later."""
 
     def __init__(
         self,
@@ -289,7 +290,7 @@ OF_ELASTIC: dict[str, type] = {
 
 
 def of(keras: Any, module: str, kinds: dict[str, type]) -> dict[str, type]:
-    """The callbacks of `kinds`, as classes of `keras`'s, by name; `module`: whose they are."""
+    """Makes the callbacks `kinds` subclasses of those of `keras`; `module`: their __module__."""
     callbacks = keras.callbacks
     bases: dict[type, Any] = {_BestModel: callbacks.ModelCheckpoint}
     return {

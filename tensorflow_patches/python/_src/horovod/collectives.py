@@ -1,8 +1,8 @@
 """Horovod's collectives on tensors, with their gradients, in eager code, tf.function and graphs.
 
-Each is one or two of tf.mpi's: an alltoall is an allgather of which a rank keeps its slices, a
-reducescatter an allreduce of which it keeps its rows. They are right, and move more bytes than
-Horovod's.
+Each is built from one or two of tf.mpi's: alltoall is an allgather of which a rank keeps its
+slices, reducescatter an allreduce of which it keeps its rows. The results are correct, but these
+move more bytes than Horovod's own.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tensorflow.mpi._src.messaging import collectives as arrays
 from tensorflow.mpi._src.messaging import graph_collectives
 from tensorflow.mpi._src.runtime import group
 
-# As Horovod numbers them.
+# Horovod's numbers.
 Average, Sum, Adasum, Min, Max, Product = 0, 1, 2, 3, 4, 5
 _OPS = {Sum: "sum", Min: "min", Max: "max", Product: "product"}
 
 
 def chosen_op(op: Any, average: Any) -> int:
-    """The reduction of an allreduce that is given `op`, or the old `average`."""
+    """The reduction that the arguments `op` and, in older scripts, `average` select."""
     if op is not None:
         if average is not None:
             raise ValueError(
@@ -35,7 +35,8 @@ def chosen_op(op: Any, average: Any) -> int:
 
 
 def run(kind: str, tensor: Any, name: str | None, process_set: ProcessSet, **more: Any) -> Any:
-    """One of tf.mpi's, over the ranks of `process_set`; `tensor` itself if it is one."""
+    """Runs a collective of tf.mpi over the ranks of `process_set`; with one rank, returns a copy
+    of `tensor`."""
     import tensorflow as tf
 
     basics.state()
@@ -52,7 +53,7 @@ def run(kind: str, tensor: Any, name: str | None, process_set: ProcessSet, **mor
 
 
 def _times(tensor: Any, factor: float) -> Any:
-    """Integers are scaled in float64, half in float32, and rounded once."""
+    """Scales integers in float64 and half in float32, and rounds once."""
     import tensorflow as tf
 
     if factor == 1.0:
@@ -61,13 +62,13 @@ def _times(tensor: Any, factor: float) -> Any:
         wide = tf.float32
     else:
         wide = tensor.dtype if tensor.dtype.is_floating or tensor.dtype.is_complex else tf.float64
-    # tf.cast would make a Python number a float32 first.
+    # tf.cast would first convert a Python number to float32.
     scale = tf.cast(factor, wide) if tf.is_tensor(factor) else tf.constant(factor, wide)
     return tf.cast(tf.cast(tensor, wide) * scale, tensor.dtype)
 
 
 def _with_gradient(function: Callable[[Any], Any], gradient: Callable[[Any], Any]) -> Any:
-    """`function` of one tensor; `gradient` gets what flows back, for what was given."""
+    """`function` of one tensor, with `gradient` as the function of its upstream gradient."""
     import tensorflow as tf
 
     @tf.custom_gradient
@@ -88,12 +89,15 @@ def allreduce(
 ) -> Any:
     """postscale * op over ranks of (prescale * tensor).
 
-    The gradient is the same reduction of what flows back, as Horovod has it.
+    As in Horovod, the gradient is the same reduction of the upstream gradient.
     """
     import tensorflow as tf
 
     if op not in (Average, Sum, Adasum, Min, Max, Product):
-        raise ValueError(f"hvd.allreduce: op={op!r} is none of Horovod's")
+        raise ValueError(
+            f"hvd.allreduce: op={op!r} is unknown; accepted: Average, Sum, Adasum, Min, Max, "
+            "Product"
+        )
     size = len(process_sets.members(process_set))
 
     def reduce(value: Any, name: str | None) -> Any:
@@ -122,9 +126,9 @@ def allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The ranks' tensors, one after another along the first dimension, which may differ.
+    """Concatenates the ranks' tensors along the first dimension, which may differ by rank.
 
-    The gradient is the average of what flows back to this rank's rows.
+    The gradient is the average of the upstream gradients of this rank's rows.
     """
     import tensorflow as tf
 
@@ -142,7 +146,7 @@ def allgather(
 
 
 def _my_rows(tensor: Any, name: str | None, process_set: ProcessSet) -> tuple[Any, Any]:
-    """Where this rank's rows of an allgather begin, and how many they are."""
+    """Where this rank's rows of an allgather begin, and their number."""
     import tensorflow as tf
 
     rows = tf.shape(tensor, out_type=tf.int64)[:1]
@@ -158,9 +162,9 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The tensor of rank `root_rank`, by its number among all ranks.
+    """The tensor of rank `root_rank`, a number among all ranks.
 
-    The gradient is the average of what flows back, on the root; zeros elsewhere.
+    The gradient is the average of the upstream gradients on the root, and zeros elsewhere.
     """
     import tensorflow as tf
 
@@ -174,7 +178,8 @@ def broadcast(
         mean = allreduce(up, back, Average, process_set=process_set)
         if basics.rank() == root_rank:
             return mean
-        # Zeros need no mean, and a graph would leave it out, for which the root then waits.
+        # The zeros do not depend on the mean; without this a graph would prune it on this rank,
+        # and the root would wait for it.
         with tf.control_dependencies([mean]):
             return tf.zeros_like(up)
 
@@ -190,9 +195,10 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Rank r gets the r-th slice of every rank's tensor; with `splits` also how many of each.
+    """Rank r gets the r-th slice of every rank's tensor; with `splits`, also each slice's rows.
 
-    Without `splits` all slices have as many rows. The gradient travels back the same way.
+    Without `splits` all slices have the same number of rows. The gradient is sent back to the rank
+    that each slice came from.
     """
     import tensorflow as tf
 
@@ -212,7 +218,7 @@ def alltoall(
 
         def gradient(up: Any, _: Any = None) -> Any:
             returned, _ = _exchange(up, received, back, size, process_set)
-            # What no rank was sent has no gradient.
+            # Rows that were sent to no rank have a gradient of zero.
             rest = tf.shape(value)[0] - tf.shape(returned)[0]
             return tf.pad(returned, [[0, rest]] + [[0, 0]] * (len(value.shape) - 1))
 
@@ -229,7 +235,7 @@ def _equal_splits(tensor: Any, size: int) -> Any:
     check = tf.debugging.assert_equal(
         rows % size,
         0,
-        message=f"hvd.alltoall without splits: {size} ranks do not divide the first dimension",
+        message=f"hvd.alltoall: the first dimension is not divisible by {size} ranks; pass splits",
     )
     with tf.control_dependencies([] if check is None else [check]):
         return tf.fill([size], rows // size)
@@ -240,12 +246,12 @@ def _check_splits(tensor: Any, splits: Any, size: int) -> list[Any]:
 
     if splits.shape.rank == 1 and splits.shape[0] not in (None, size):
         raise tf.errors.InvalidArgumentError(
-            None, None, f"hvd.alltoall: {splits.shape[0]} splits for {size} ranks"
+            None, None, f"hvd.alltoall got {splits.shape[0]} splits for {size} ranks"
         )
     check = tf.debugging.assert_less_equal(
         tf.reduce_sum(tf.cast(splits, tf.int64)),
         tf.shape(tensor, out_type=tf.int64)[0],
-        message="hvd.alltoall: the splits are more than the first dimension",
+        message="hvd.alltoall: the sum of the splits exceeds the first dimension",
     )
     return [] if check is None else [check]
 
@@ -253,7 +259,7 @@ def _check_splits(tensor: Any, splits: Any, size: int) -> list[Any]:
 def _exchange(
     tensor: Any, splits: Any, name: str | None, size: int, process_set: ProcessSet
 ) -> tuple[Any, Any]:
-    """(this rank's slices of all ranks' tensors, how many rows of each)."""
+    """(this rank's slices of all ranks' tensors, the number of rows of each)."""
     import tensorflow as tf
 
     place = process_set.rank()
@@ -278,15 +284,16 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """This rank's rows of an allreduce; the first ranks get one more if they do not divide."""
+    """This rank's rows of an allreduce; if rows do not divide evenly, the first ranks get one
+    more."""
     import tensorflow as tf
 
     if op not in (Average, Sum):
-        raise NotImplementedError("hvd.reducescatter knows Average and Sum")
+        raise NotImplementedError("hvd.reducescatter supports Average and Sum only")
     tensor = tf.convert_to_tensor(tensor)
     if tensor.shape.rank == 0:
         raise tf.errors.InvalidArgumentError(
-            None, None, "hvd.reducescatter needs a tensor of rank 1 or more"
+            None, None, "hvd.reducescatter needs a tensor with at least one dimension"
         )
     size = len(process_sets.members(process_set))
     back = name and f"{name} gradient"
@@ -314,10 +321,10 @@ def reducescatter(
 
 
 def join() -> Any:
-    """Waits until every rank is here; the number of the rank that came last.
+    """Waits until every rank has called it; returns the number of the last one.
 
-    Meanwhile the others' averages of gradients go on without this rank, over the ranks that still
-    give some, and rank 0 says so. An allreduce of theirs needs all ranks: it ends with an error.
+    Meanwhile the other ranks average gradients without this one, and rank 0 reports that. Any other
+    allreduce needs all ranks, and fails with an error.
     """
     import tensorflow as tf
 
@@ -331,7 +338,7 @@ def join() -> Any:
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Waits for all ranks of `process_set`: in eager code. Horovod has it for PyTorch alone."""
+    """Waits for all ranks of `process_set`, in eager code. Horovod has this for PyTorch only."""
     import tensorflow as tf
 
     with tf.init_scope():

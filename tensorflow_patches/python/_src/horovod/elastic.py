@@ -1,7 +1,7 @@
-"""State that a script commits and restores, at a fixed number of ranks.
+"""Horovod's elastic state, which a script commits and restores, with a fixed number of ranks.
 
-A rank that is lost ends the job (docs/reliability.md): hvd.elastic.run() runs its function once,
-after it has made the state rank 0's everywhere.
+Losing a rank ends the job (docs/reliability.md), so hvd.elastic.run() runs its function once, after
+it has broadcast rank 0's state.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from tensorflow.mpi._src.horovod import basics, objects
 
 
 class State:
-    """What a script saves in memory and shares between ranks."""
+    """State that a script saves in memory and synchronizes between ranks."""
 
     def __init__(self, bcast_object: Any = None, get_rank: Any = None) -> None:
         self._reset_callbacks: list[Callable[[], None]] = []
 
     def register_reset_callbacks(self, callbacks: list[Callable[[], None]]) -> None:
-        """For when ranks come or go: they do not."""
+        """Horovod calls these when ranks join or leave, which does not happen here."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
@@ -33,7 +33,7 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """There are none."""
+        """Does nothing: the hosts do not change."""
 
     def save(self) -> None:
         raise NotImplementedError
@@ -45,11 +45,11 @@ class State:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Before sync(), when ranks have come or gone."""
+        """Called before sync() when ranks have joined or left."""
 
 
 class ObjectState(State):
-    """Python objects, each an attribute."""
+    """Python objects, each as an attribute."""
 
     def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class ObjectState(State):
 
 
 class _VariablesState(ObjectState):
-    """Variables, and Python objects."""
+    """Variables and Python objects."""
 
     def __init__(self, **kwargs: Any) -> None:
         import tensorflow as tf
@@ -86,7 +86,7 @@ class _VariablesState(ObjectState):
         raise NotImplementedError
 
     def _session(self) -> Any:
-        """In graph mode, that in which they have values: Keras's, of compat.v1."""
+        """In graph mode, the session that holds the values: compat.v1 Keras's."""
         import tensorflow as tf
 
         return tf.compat.v1.keras.backend.get_session()
@@ -108,7 +108,7 @@ class _VariablesState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        # An optimizer's variables may have come since.
+        # strict=False: an optimizer may have created variables since.
         for variable, value in zip(self._variables(), self._values, strict=False):
             if self._eager:
                 variable.assign(value)
@@ -125,7 +125,7 @@ class _VariablesState(ObjectState):
 
 
 class TensorFlowState(_VariablesState):
-    """tf.Variables, and Python objects."""
+    """tf.Variables and Python objects."""
 
     def __init__(self, variables: Any = None, session: Any = None, **kwargs: Any) -> None:
         import tensorflow as tf
@@ -165,7 +165,7 @@ class TensorFlowKerasState(_VariablesState):
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """func(state, ...), after state.sync()."""
+    """Wraps `func` to call state.sync() first."""
 
     @functools.wraps(func)
     def wrapper(state: Any, *args: Any, **kwargs: Any) -> Any:

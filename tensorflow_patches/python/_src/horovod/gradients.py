@@ -1,8 +1,8 @@
-"""The reduction of a step's gradients: what tapes and optimizers share.
+"""The reduction of a step's gradients, for tapes and optimizers.
 
-An average, or a sum, is the runtime's own average of many gradients (average/averaging.py): few
-operations, in compiled steps, too. All else is an allreduce per gradient. What was reduced once is
-marked, so that an optimizer which is handed a tape's gradients does not reduce them again.
+Averages and sums use the runtime's own average of many gradients (average/averaging.py): few
+operations, in compiled steps, too. Other reductions are one allreduce per gradient. Reduced
+gradients are marked, so that an optimizer does not reduce a tape's gradients again.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _labels: dict[str, list[weakref.ref[Any]]] = {}
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Reducer:
-    """How the gradients of one tape or optimizer are reduced: Horovod's arguments.
+    """Horovod's arguments for reducing the gradients of one tape or optimizer.
 
-    `name` is of what has them, in messages. `lives_on`: it reduces every step of an optimizer; a
-    tape's reduces once. Horovod's groups, of gradients that are to travel together, have no effect:
-    fusion decides that.
+    `name`: the tape's or optimizer's, for messages. `lives_on`: True for an optimizer, which
+    reduces in every step; False for a tape, which reduces once. Horovod's groups of gradients that
+    travel together have no effect, because fusion decides that.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Reducer:
     lives_on: bool = True
 
     def __post_init__(self, num_groups: int, groups: Any) -> None:
-        """Raises ValueError where Horovod does."""
+        """Raises ValueError for the arguments for which Horovod does."""
         if self.gradient_predivide_factor != 1.0 and self.op != Average:
             raise ValueError("gradient_predivide_factor not supported with op != Average")
         if num_groups != 0:
@@ -66,16 +66,16 @@ class Reducer:
         self._local: set[Any] = set()
 
     def register_local(self, variable: Any) -> None:
-        """The gradients of `variable` are this rank's own."""
+        """Marks `variable` as local: its gradients are not reduced."""
         self._local.add(key_of(variable))
 
     def is_local(self, variable: Any) -> bool:
         return key_of(variable) in self._local
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """By rank of process_set, of what is not local; what was reduced before stays as it is.
+        """Reduces, over process_set, the gradients that are neither local nor already reduced.
 
-        None stays None. Local gradients are divided by the number of ranks, as Horovod has it.
+        None stays None. As in Horovod, local gradients are divided by the number of ranks.
         """
         import tensorflow as tf
 
@@ -113,7 +113,7 @@ class Reducer:
     def _averaged(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
         import tensorflow as tf
 
-        # Not by the variables' names, in which one rank may have counted a layer more.
+        # Not the variables' names: one rank may have created, and so numbered, a layer more.
         names = [f"gradient {number}" for number in range(len(gradients))]
         label = self._label(gradients, variables)
         contexts: list[Any] = [None] * len(gradients)
@@ -137,8 +137,9 @@ class Reducer:
         return averages
 
     def _label(self, gradients: Sequence[Any], variables: Sequence[Any]) -> str:
-        """Under which the ranks meet; the second and further optimizer with one name and such
-        variables gets its number, in the order in which the program first reduces."""
+        """The name by which ranks match the reduction. If several optimizers have the same name
+        and kinds of variables, the second and later ones get a number, in the order in which the
+        program first uses them."""
         kinds = [f"{g.dtype.name} {v.shape}" for g, v in zip(gradients, variables, strict=True)]
         key = f"hvd {self.name} {zlib.crc32('; '.join(kinds).encode()):08x}"
         if not self.lives_on:
@@ -150,7 +151,7 @@ class Reducer:
         return key if number == 0 else f"{key} {number + 1}"
 
     def one(self, gradient: Any) -> Any:
-        """By an allreduce of its own."""
+        """Reduces one gradient by an allreduce of its own."""
         import tensorflow as tf
 
         dense = not isinstance(gradient, tf.IndexedSlices)
@@ -186,13 +187,13 @@ def _make_allreduce_grads_fn(
 
 
 def key_of(variable: Any) -> Any:
-    """What tells variables apart; Keras 3's are known by the tf.Variable in them."""
+    """A key that identifies a variable; a Keras 3 one by the tf.Variable inside it."""
     inner = unwrap.tf_variable(variable)
     return inner.ref() if hasattr(inner, "ref") else id(variable)
 
 
 def mark(gradient: Any) -> None:
-    """It has been reduced."""
+    """Marks `gradient` as reduced."""
     import tensorflow as tf
 
     if gradient is None:

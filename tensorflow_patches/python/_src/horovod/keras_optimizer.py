@@ -1,7 +1,7 @@
-"""hvd.DistributedOptimizer for Keras's optimizers: Keras 3, tf_keras's current and legacy ones.
+"""hvd.DistributedOptimizer for the optimizers of Keras 3 and tf_keras, current and legacy.
 
-What is made is of a class of the same name, so that a model which is saved with it loads without
-Horovod. The outermost update reduces, whatever a script has not had reduced before.
+The new optimizer's class has the name of the original's, so that a model saved with it loads
+without Horovod. The outermost update reduces every gradient that is not yet reduced.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ _inside = threading.local()
 
 
 class CallableList(list[Any]):
-    """opt.variables, and opt.variables()."""
+    """Supports both opt.variables and opt.variables()."""
 
     def __call__(self) -> CallableList:
         return self
 
 
 class Reducing:
-    """Before the class of the optimizer that it is made from; `_hvd_settings` is of each such."""
+    """Mixed in before the class of the original optimizer. Each such class has its own
+    `_hvd_settings`."""
 
     _hvd_settings: dict[str, Any]
 
@@ -51,7 +52,7 @@ class Reducing:
         return helper
 
     def register_local_var(self, var: Any) -> None:
-        """Its gradient is this rank's own."""
+        """Marks `var` as local: its gradient is not reduced."""
         self._hvd.register_local(var)
 
     def _allreduce(self, grads: Any, variables: Any) -> list[Any]:
@@ -65,7 +66,7 @@ class Reducing:
     def _compute_gradients(
         self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
     ) -> list[tuple[Any, Any]]:
-        """Of a loss, or of a function that returns one: reduced, with their variables."""
+        """The reduced gradients, with their variables, of a loss or of a function returning one."""
         import tensorflow as tf
 
         if callable(loss):
@@ -87,7 +88,7 @@ class Reducing:
         return None if iterations is None else iterations.assign_add(1)
 
     def _hvd_apply(self, grads: Any, variables: Any, update: Any) -> Any:
-        """update(reduced gradients): after the last of the passes."""
+        """Calls update(reduced gradients) after the last of the passes."""
         helper = self._agg_helper
         reduced = self._allreduce(grads, variables)
         if helper is None:
@@ -174,9 +175,9 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """A new optimizer with the settings of `optimizer`, whose gradients are reduced first.
+    """A new optimizer with the settings of `optimizer` that reduces gradients first.
 
-    Raises ValueError where Horovod does: for another op than Average and Sum.
+    Raises ValueError, as Horovod does, for an op other than Average and Sum.
     """
     given = dict(locals())
     if op not in (Average, Sum):
@@ -208,7 +209,7 @@ def PartialDistributedOptimizer(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """As DistributedOptimizer; the gradients of `local_layers` are each rank's own."""
+    """Like DistributedOptimizer, but does not reduce the gradients of `local_layers`."""
     given = dict(locals())
     layers = given.pop("local_layers")
     made = DistributedOptimizer(**given)
@@ -225,7 +226,7 @@ def load_model(
     compression: Any = Compression.none,
     legacy_opts: bool = False,
 ) -> Any:
-    """A saved model with its optimizer, state and all, as a DistributedOptimizer."""
+    """Loads a saved model, and makes its optimizer, with its state, a DistributedOptimizer."""
     objects = {kind.__name__: kind for kind in custom_optimizers or ()} | dict(custom_objects or {})
     model = keras.models.load_model(filepath, custom_objects=objects or None)
     own = getattr(model, "optimizer", None)
@@ -236,7 +237,7 @@ def load_model(
         made.build(model.trainable_variables)
         for new, old in zip(_list(made.variables), _list(own.variables), strict=True):
             new.assign(old)
-    else:  # legacy: its slots come with its weights
+    else:  # legacy: its weights include its slots
         made._create_all_weights(model.trainable_variables)
         made.set_weights(own.get_weights())
     model.optimizer = made

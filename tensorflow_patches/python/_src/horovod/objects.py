@@ -1,4 +1,4 @@
-"""Variables and Python objects of one rank, for all."""
+"""Broadcasts and gathers of variables and Python objects."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def broadcast_variables(
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
 ) -> Any:
-    """Makes rank `root_rank`'s values every rank's: at once in eager code, else by the operation
-    that is returned. As many variables, in the same order, on all ranks."""
+    """Assigns rank `root_rank`'s values on every rank: immediately in eager code, otherwise by the
+    operation that is returned. All ranks pass the same number of variables in the same order."""
     import tensorflow as tf
 
     _check_root(root_rank, process_set)
     assigned = []
     for variable in variables:
-        # Of a tf.Variable, or of a Keras 3 one.
+        # Accepts a tf.Variable or a Keras 3 variable.
         value = tf.convert_to_tensor(variable)
         value = collectives.broadcast(value, root_rank, process_set=process_set)
         assigned.append(_assign(variable, value))
@@ -49,7 +49,7 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """broadcast_variables(); returns the new values."""
+    """Like broadcast_variables(), but returns the new values."""
     import tensorflow as tf
     from tensorflow.python.ops import resource_variable_ops
 
@@ -71,7 +71,7 @@ def broadcast_(
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """Of a v1 graph, as an operation. Raises RuntimeError in eager code."""
+    """An operation that broadcasts a v1 graph's global variables. RuntimeError in eager code."""
     import tensorflow as tf
 
     if tf.executing_eagerly():
@@ -89,7 +89,7 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """What rank `root_rank` has, pickled. In graph mode, too, it happens at once."""
+    """Rank `root_rank`'s object, sent as a pickle; runs immediately, also in graph mode."""
     basics.state()
     _check_root(root_rank, process_set)
     mine = pickled(obj) if basics.rank() == root_rank else b""
@@ -104,7 +104,7 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """A function that does broadcast_object()."""
+    """A function of one object that calls broadcast_object()."""
     return lambda obj: broadcast_object(obj, root_rank, session, name, process_set)
 
 
@@ -114,7 +114,7 @@ def allgather_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """What each rank has, pickled, by rank."""
+    """Each rank's object, in rank order, sent as pickles."""
     basics.state()
     return [
         pickle.loads(data) for data in _gather(pickled(obj), "allgather_object", name, process_set)
@@ -122,7 +122,7 @@ def allgather_object(
 
 
 def pickled(obj: Any) -> bytes:
-    """By cloudpickle if it is installed: it knows functions and classes of the script."""
+    """Pickles by cloudpickle if installed, which supports the script's functions and classes."""
     try:
         import cloudpickle as how
     except ImportError:
@@ -131,7 +131,7 @@ def pickled(obj: Any) -> bytes:
 
 
 def _gather(data: bytes, kind: str, name: str | None, process_set: ProcessSet) -> list[bytes]:
-    """Every member's bytes, outside any graph."""
+    """Gathers every member's bytes, outside any graph."""
     ranks = process_sets.members(process_set)
     if len(ranks) == 1:
         return [data]
@@ -152,7 +152,7 @@ def _allgather(array: Any, name: str, ranks: list[int]) -> Any:
                 "allgather", tf.convert_to_tensor(array), name, ranks=ranks
             )
             return found.numpy()
-    # A script of graphs and sessions: in a graph of its own, at once.
+    # A script of graphs and sessions: runs immediately, in a separate graph.
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         return session.run(
             graph_collectives.of_ranks("allgather", tf.constant(array), name, ranks=ranks)

@@ -1,6 +1,6 @@
-"""Sets of ranks that have collectives of their own.
+"""Process sets: subsets of the ranks that have their own collectives.
 
-Every rank registers the same sets, in the same order; a set's members alone call its collectives.
+Every rank registers the same sets in the same order; only a set's members call its collectives.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from tensorflow.mpi._src.runtime import group
 
 _by_id: dict[int, ProcessSet] = {}
 _next_id = 1
-_free_ids: list[int] = []  # of sets that were removed, which come first
+_free_ids: list[int] = []  # of removed sets; reused first
 _dynamic = False
 _calls = 0
 
 
 class ProcessSet:
-    """Ranks, by their numbers. `process_set_id` is None until it is registered."""
+    """A set of rank numbers. `process_set_id` is None until the set is registered."""
 
     def __init__(self, ranks_or_comm: Any) -> None:
         if not isinstance(ranks_or_comm, Iterable):
             raise NotImplementedError(
-                "ProcessSet of an mpi4py communicator: give it the list of its ranks"
+                "ProcessSet does not accept an mpi4py communicator; pass the list of its ranks"
             )
         self.ranks: list[int] | None = sorted(ranks_or_comm)
         if any(not isinstance(rank, int) for rank in self.ranks):
@@ -36,7 +36,7 @@ class ProcessSet:
         return None if self.process_set_id is None else len(members(self))
 
     def rank(self) -> int | None:
-        """This process's place in the set. Raises ValueError if it is not in it."""
+        """This process's index in the set. Raises ValueError if it is not a member."""
         if self.process_set_id is None:
             return None
         if group.group_rank not in members(self):
@@ -61,7 +61,7 @@ global_process_set.process_set_id = 0
 
 
 def members(process_set: ProcessSet) -> list[int]:
-    """Its ranks, in order; ValueError if it is not registered."""
+    """The set's ranks, in order. Raises ValueError if the set is not registered."""
     if process_set.process_set_id == 0:
         return list(range(group.group_size))
     if process_set.process_set_id not in _by_id:
@@ -70,19 +70,19 @@ def members(process_set: ProcessSet) -> list[int]:
 
 
 def by_id(process_set_id: int) -> ProcessSet:
-    """Raises KeyError."""
+    """The set with this number. Raises KeyError."""
     return global_process_set if process_set_id == 0 else _by_id[process_set_id]
 
 
 def start(dynamic: bool) -> None:
-    """hvd.init(): the global set is all ranks."""
+    """Called by hvd.init(): the global set becomes all ranks."""
     global _dynamic
     _dynamic = dynamic
     global_process_set.ranks = list(range(group.group_size))
 
 
 def forget() -> None:
-    """hvd.shutdown()."""
+    """Called by hvd.shutdown()."""
     global _next_id
     for one in _by_id.values():
         one._invalidate()
@@ -92,8 +92,8 @@ def forget() -> None:
 
 
 def register_all(sets: list[Any]) -> None:
-    """Those of hvd.init(process_sets=...). Raises ValueError if one comes twice, or is that of all
-    ranks: the others are registered."""
+    """Registers the sets of hvd.init(process_sets=...). Raises ValueError if one is a duplicate or
+    contains all ranks; the others are registered nevertheless."""
     wanted = [one if isinstance(one, ProcessSet) else ProcessSet(one) for one in sets]
     _agree("init", [one.ranks for one in wanted])
     for one in wanted:
@@ -103,8 +103,8 @@ def register_all(sets: list[Any]) -> None:
 
 
 def adopt(sets: list[Any]) -> None:
-    """Those of a further hvd.init(), which registers nothing: each gets the number that its ranks
-    have. Raises ValueError where they have none, or one comes twice."""
+    """Handles the sets of a repeated hvd.init(), which registers nothing: each gets the number of
+    the registered set with its ranks. Raises ValueError if there is none, or for a duplicate."""
     seen: set[int | None] = {0}
     for one in sets:
         one.process_set_id = _known(one)
@@ -115,12 +115,12 @@ def adopt(sets: list[Any]) -> None:
         if one.process_set_id is None:
             raise ValueError(
                 "Horovod could not be initialized because process_sets entry number "
-                f"{number} is a duplicate, or was not there at the first hvd.init(): {one}"
+                f"{number} is a duplicate, or was not given to the first hvd.init(): {one}"
             )
 
 
 def add_process_set(process_set: Any) -> ProcessSet:
-    """A meeting of all ranks. Raises ValueError for ranks that are a set already."""
+    """Registers a set; all ranks must call this. Raises ValueError for a duplicate."""
     new = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     _refuse_unless_dynamic()
     _agree("add", new.ranks)
@@ -131,9 +131,9 @@ def add_process_set(process_set: Any) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """A meeting of all ranks. Whether there was something to remove."""
+    """All ranks must call this. Returns whether the set was registered and has been removed."""
     number = process_set.process_set_id
-    if not number:  # none, or that of all ranks
+    if not number:  # not registered, or the global set
         return False
     _refuse_unless_dynamic()
     _agree("remove", number)
@@ -151,8 +151,8 @@ def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
 def _refuse_unless_dynamic() -> None:
     if not _dynamic:
         raise ValueError(
-            "Set HOROVOD_DYNAMIC_PROCESS_SETS=1, or give process_sets='dynamic' to hvd.init(), to "
-            "add and remove process sets after it"
+            "To add or remove process sets after hvd.init(), set HOROVOD_DYNAMIC_PROCESS_SETS=1 or "
+            "call hvd.init(process_sets='dynamic')"
         )
 
 
@@ -166,7 +166,7 @@ def _known(process_set: ProcessSet) -> int | None:
 def _register(process_set: ProcessSet) -> None:
     global _next_id
     if not all(0 <= rank < group.group_size for rank in process_set.ranks or []):
-        raise ValueError(f"{process_set}: there are ranks from 0 to {group.group_size - 1}")
+        raise ValueError(f"{process_set}: ranks must be from 0 to {group.group_size - 1}")
     if _free_ids:
         number = _free_ids.pop(0)
     else:

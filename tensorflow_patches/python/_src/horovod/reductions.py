@@ -1,4 +1,4 @@
-"""hvd.allreduce and its relatives: compression, sparse tensors, groups of tensors."""
+"""hvd.allreduce and related functions: compression, sparse tensors, groups of tensors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tensorflow.mpi._src.horovod.process_sets import ProcessSet, global_process_
 
 
 class Compressor:
-    """What a tensor becomes on its way."""
+    """Converts a tensor to the form in which it travels, and back."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """(what travels, what decompress needs)."""
+        """(the tensor that travels, the context for decompress)."""
         raise NotImplementedError
 
     @staticmethod
@@ -25,7 +25,7 @@ class Compressor:
 
 
 class NoneCompressor(Compressor):
-    """Nothing else."""
+    """Leaves tensors unchanged."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
@@ -37,7 +37,8 @@ class NoneCompressor(Compressor):
 
 
 class FP16Compressor(Compressor):
-    """Half, for what is floating: rounded before it travels, summed in float32, and rounded."""
+    """Rounds floating-point tensors to half before they travel; the sum is computed in float32 and
+    rounded again."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
@@ -66,7 +67,7 @@ def on_device(device: str) -> contextlib.AbstractContextManager[Any]:
 
 
 def check_adasum(process_set: ProcessSet) -> None:
-    """Raises NotImplementedError where Horovod does."""
+    """Raises NotImplementedError for the cases for which Horovod does."""
     size = len(process_sets.members(global_process_set))
     if process_set.process_set_id != 0:
         raise NotImplementedError("Adasum does not support non-global process sets yet.")
@@ -99,10 +100,10 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """The reduction over the ranks of `process_set`, of a tensor or tf.IndexedSlices.
+    """Reduces a tensor or tf.IndexedSlices over the ranks of `process_set`; averages by default.
 
-    Of IndexedSlices all ranks' rows come back, one rank's after another's, divided by the number
-    of ranks for an average. Average is the default.
+    For IndexedSlices returns all ranks' rows, concatenated in rank order, and divided by the number
+    of ranks for an average.
     """
     import tensorflow as tf
 
@@ -149,7 +150,7 @@ def grouped_allreduce(
     name: str | None = None,
     ignore_name_scope: bool = False,
 ) -> list[Any]:
-    """allreduce() of each; what travels together is the engine's affair."""
+    """allreduce() of each tensor; the engine decides which ones travel together."""
     given = dict(locals())
     del given["tensors"], given["name"]
     return [
@@ -181,7 +182,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """This rank's rows of the reduction: the first dimension is divided among the ranks."""
+    """This rank's rows of the reduction; the first dimension is divided among the ranks."""
     import tensorflow as tf
 
     with on_device(device_dense):

@@ -1,4 +1,4 @@
-"""hvd.SyncBatchNormalization: the moments of all ranks' batches."""
+"""hvd.SyncBatchNormalization: normalizes by the moments of all ranks' batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensorflow.mpi._src.keras import batch_norm
 
 
 class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
-    """Batch normalization over all ranks, each of which counts alike, for one exchange per layer
+    """Batch normalization over all ranks, each with the same weight; costs one exchange per layer
     and direction."""
 
     def __init__(self, fused: Any = False, **kwargs: Any) -> None:

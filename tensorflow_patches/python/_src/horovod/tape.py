@@ -11,12 +11,12 @@ from tensorflow.mpi._src.horovod.reductions import Compression
 
 
 class _Reducing:
-    """Before the class of the tape that it is made from."""
+    """Mixed in before the class of the original tape."""
 
     _hvd: gradients.Reducer
 
     def register_local_source(self, source: Any) -> None:
-        """Its gradient is this rank's own."""
+        """Marks `source` as local: its gradient is not reduced."""
         self._hvd.register_local(source)
 
     def gradient(
@@ -36,7 +36,7 @@ class _Reducing:
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, **kwargs: Any
     ) -> tuple[list[Any], list[Any]]:
-        """Pairs (source, gradient): of local sources, of the others."""
+        """Pairs (source, gradient) of the local sources, and of the others."""
         found = self.gradient(target, sources, output_gradients, **kwargs)
         local: list[Any] = []
         everyones: list[Any] = []
@@ -50,7 +50,7 @@ def _is_nested(sources: Any) -> bool:
 
 
 def _flatten_up_to(sources: Any, own: Any) -> list[Any]:
-    """One entry per source: tf.nest takes None and IndexedSlices apart."""
+    """One entry per source; plain tf.nest.flatten would drop None and split IndexedSlices."""
     from tensorflow.python.util import nest
 
     return list(nest.flatten_up_to(sources, own))
@@ -69,7 +69,7 @@ def DistributedGradientTape(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """A tape with all that `gradtape` has recorded."""
+    """A tape with everything that `gradtape` has recorded."""
     given = dict(locals())
     own = type(given.pop("gradtape"))
     kind = type(own.__name__, (_Reducing, own), {"__module__": own.__module__})
@@ -93,7 +93,7 @@ def PartialDistributedGradientTape(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """As DistributedGradientTape; the gradients of `local_layers` are each rank's own."""
+    """Like DistributedGradientTape, but does not reduce the gradients of `local_layers`."""
     given = dict(locals())
     layers = given.pop("local_layers")
     tape = DistributedGradientTape(**given)
@@ -103,7 +103,7 @@ def PartialDistributedGradientTape(
 
 
 def variables_of(local_layers: Any) -> list[Any]:
-    """Of one layer, or several; ValueError if one is none."""
+    """The trainable variables of one layer or several; ValueError if one is not a layer."""
     layers = local_layers if isinstance(local_layers, (list, tuple)) else [local_layers]
     layers = [layer for layer in layers if layer is not None]
     if not all(hasattr(layer, "trainable_weights") for layer in layers):

@@ -1,4 +1,4 @@
-"""hvd.DistributedOptimizer for compat.v1's optimizers, and the hook that starts ranks alike."""
+"""hvd.DistributedOptimizer for compat.v1's optimizers, and the hook for the initial broadcast."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ v1 = tf.compat.v1
 
 
 class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):  # type: ignore[name-defined]
-    """After a Session is made, rank `root_rank`'s global variables become every rank's."""
+    """Broadcasts rank `root_rank`'s global variables after a Session is created."""
 
     def __init__(self, root_rank: int, device: str = "") -> None:
         self.root_rank = root_rank
@@ -31,7 +31,7 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):  # type: ignore[nam
 
 
 class _Wrapping(v1.train.Optimizer):  # type: ignore[name-defined]
-    """Asks `_optimizer` for all but the gradients."""
+    """Delegates everything except the gradients to `_optimizer`."""
 
     def __init__(self, optimizer: Any, use_locking: bool, reducer: gradients.Reducer) -> None:
         super().__init__(name=reducer.name, use_locking=use_locking)
@@ -54,7 +54,7 @@ class _Wrapping(v1.train.Optimizer):  # type: ignore[name-defined]
 
 
 class Distributed(_Wrapping):
-    """Reduces what compute_gradients returns."""
+    """Reduces the gradients that compute_gradients returns."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Distributed(_Wrapping):
             self._agg_helper = Aggregation(passes, reducer, average_aggregated, of_graph=True)
 
     def register_local_var(self, var: Any) -> None:
-        """Its gradient is this rank's own."""
+        """Marks `var` as local: its gradient is not reduced."""
         self._hvd.register_local(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
@@ -103,7 +103,7 @@ class Distributed(_Wrapping):
 
 
 class DistributedAdasum(_Wrapping):
-    """Every rank updates by its own gradients; what has changed is combined by Adasum."""
+    """Every rank updates by its own gradients; Adasum combines the changes."""
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
         return self._optimizer.compute_gradients(*args, **kwargs)
@@ -114,7 +114,7 @@ class DistributedAdasum(_Wrapping):
         pairs = [(gradient, variable) for gradient, variable in grads_and_vars]
         trained = [variable for gradient, variable in pairs if gradient is not None]
         eager = tf.executing_eagerly()
-        # A copy: a read of a reference variable is the memory that the update is about to change.
+        # A copy, because reading a reference variable returns the memory that the update changes.
         before = [tf.raw_ops.DeepCopy(x=variable) for variable in trained]
         with tf.control_dependencies([] if eager else before):
             updated = super().apply_gradients(pairs, global_step=global_step, name=name)
@@ -143,7 +143,7 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """An optimizer as `optimizer`, of compat.v1 or of Keras, whose gradients are reduced first."""
+    """An optimizer like `optimizer`, of compat.v1 or Keras, that reduces gradients first."""
     given = dict(locals())
     del given["use_locking"]
     if op == Adasum and average_aggregated_gradients:
@@ -165,6 +165,7 @@ def DistributedOptimizer(
         return Distributed(optimizer, use_locking, reducer, passes, average)
     if passes > 1:
         raise NotImplementedError(
-            "hvd.DistributedOptimizer(op=Adasum, backward_passes_per_step > 1) of tensorflow.mpi"
+            "tensorflow.mpi's hvd.DistributedOptimizer does not support op=Adasum with "
+            "backward_passes_per_step > 1"
         )
     return DistributedAdasum(optimizer, use_locking, reducer)

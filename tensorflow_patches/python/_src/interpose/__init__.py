@@ -1,1 +1,1 @@
-"""How attributes of TensorFlow, Keras and Python are replaced without changing a file."""
+"""Replaces attributes of TensorFlow, Keras and Python without changing files."""

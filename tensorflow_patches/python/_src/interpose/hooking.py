@@ -1,9 +1,9 @@
-"""When modules are imported, and what they lack; and what AutoGraph makes of our wrappers.
+"""Callbacks on imports, errors for missing attributes, and how AutoGraph treats our wrappers.
 
-`when_imported` calls us when a module is imported: that is after TensorFlow, and perhaps never. A
-finder on sys.meta_path lets the stock finders find the module and runs our functions right after
-the module's own code. What `find` does not find there is an error that names it, at the import, so
-that no version of Keras trains N models in silence.
+`when_imported` runs a callback when a module is imported, which may be long after TensorFlow, or
+never. A finder on sys.meta_path lets the stock finders find the module, and runs the callbacks
+right after the module's own code. If `find` does not find an attribute, the import fails with an
+error that names it, so that an unknown version of Keras cannot silently train N models.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from typing import Any
 
 from tensorflow.mpi._src.runtime import group, hooks, log
 
-# The newest versions that the tests have run with, by distribution, of which keras-nightly is one.
+# The newest versions with which the tests have run, by distribution, such as keras-nightly.
 # tests/tf/internals/ compares.
 LAST_TESTED = {"keras": "3.15.1", "tf_keras": "2.21.0"}
-# The modules that know the version, once they are loaded.
+# The modules that have the version, once they are loaded.
 _VERSIONS = {"keras": "keras.src.version", "tf_keras": "tf_keras.src"}
-# Of those that `import keras` imports; keras itself has begun before, where it imports TensorFlow.
+# The last module that `import keras` imports. keras itself is only partly imported when it imports
+# TensorFlow.
 LAST_OF_KERAS = "keras.wrappers"
 
 _callbacks: dict[str, list[Callable[[ModuleType], None]]] = {}
@@ -33,14 +34,14 @@ _loaded: set[str] = set()
 
 
 class HookError(ImportError):
-    """A module has no attribute of a name that we hook into."""
+    """A module or attribute that we hook into does not exist."""
 
 
 def when_imported(name: str, callback: Callable[[ModuleType], None]) -> None:
-    """Calls `callback(module)` once, when the module `name` is loaded; at once if it is already.
+    """Calls `callback(module)` once the module `name` has been imported; now if it already has.
 
-    Several callbacks for one module run in the order in which they were registered, on the thread
-    that imports it; an exception fails the import.
+    Callbacks for a module run in the order of their registration, on the thread that imports it; an
+    exception fails the import.
     """
     module = sys.modules.get(name)
     if module is not None and (name in _loaded or name not in _callbacks):
@@ -52,16 +53,16 @@ def when_imported(name: str, callback: Callable[[ModuleType], None]) -> None:
 
 
 def forget() -> None:
-    """Nothing is called any more when a module is imported."""
+    """Removes all callbacks."""
     _callbacks.clear()
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
 
 
 def find(module: ModuleType, path: str) -> tuple[Any, str]:
-    """(what holds it, its name) of an attribute of `module`; HookError if there is none.
+    """(owner, name) of the attribute `path` of `module`; HookError if it does not exist.
 
-    A part of the path that versions name differently lists the names, as "Trainer|BaseTrainer": the
-    first that exists counts.
+    A part of the path whose name depends on the version lists all names, as in
+    "Trainer|BaseTrainer"; the first that exists counts.
     """
     *outer, last = (part.split("|") for part in path.split("."))
     owner: Any = module
@@ -74,40 +75,40 @@ def find(module: ModuleType, path: str) -> tuple[Any, str]:
 
 
 def used(target: str) -> Any:
-    """What "module:attribute" names in Keras or tf_keras, for code that uses it and replaces
-    nothing; HookError if the module or the attribute does not exist.
+    """The attribute "module:attribute" of Keras or tf_keras, for code that uses it without
+    replacing it; HookError if the module or the attribute does not exist.
 
-    The target is a literal: `build/wheel.py compat` looks for all of them.
+    Pass a literal: `build/wheel.py compat` searches the source for all of them.
     """
     name, _, path = target.partition(":")
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if not name.startswith(str(error.name)):
-            raise  # a package that Keras itself lacks
+            raise  # Keras itself lacks a package
         raise _lost("", name.partition(".")[0], f"module {name}") from error
     owner, attribute = find(module, path)
     return getattr(owner, attribute)
 
 
 def _lost(where: str, package: str, what: str) -> HookError:
-    install = f"install {last_tested(package)}, the last version that was tested, or "
+    install = f"install {last_tested(package)}, the newest tested version, or "
     error = (
-        f"{where} {package} {version_of(package)} has no {what}, which tensorflow.mpi hooks into: "
+        f"{where} {package} {version_of(package)} has no {what}, which tensorflow.mpi needs: "
         "without it the ranks would not train one model; "
         f"{install if package in LAST_TESTED else ''}set TF_MPI_ENABLE=0"
     ).lstrip()
     if hooks.active:
-        log.once(error, every_rank=True)  # tf.keras tells only that Keras cannot be imported
+        log.once(error, every_rank=True)  # tf.keras only reports that Keras cannot be imported
     return HookError(error)
 
 
 def version_of(package: str) -> str:
-    """As the package itself says it, else as it is installed."""
+    """The version from the package itself, otherwise from its metadata."""
     module = sys.modules.get(_VERSIONS.get(package, package))
     known = getattr(module, "__version__", None)
     if known is None:
-        import importlib.metadata  # late: it takes longer to load than all else here
+        import importlib.metadata  # here, because importing it is slow
 
         for name in (package, f"{package}-nightly"):
             for found in importlib.metadata.distributions(name=name):
@@ -117,8 +118,8 @@ def version_of(package: str) -> str:
 
 
 def check_versions() -> None:
-    """Called once, at the start. When Keras is imported, rank 0 says if it is newer than what was
-    tested, and a module that we wait for in vain is a HookError."""
+    """Called once, at the start. When Keras is imported, rank 0 warns if it is newer than the
+    tested version; raises HookError if an expected module does not exist."""
     for package, module in _VERSIONS.items():
         when_imported(package, _check_modules)
         if group.rank == 0:
@@ -132,47 +133,48 @@ def _check_modules(package: ModuleType) -> None:
             continue
         try:
             there = importlib.util.find_spec(name) is not None
-        except ModuleNotFoundError:  # nor is the package that it should be in
+        except ModuleNotFoundError:  # its parent package does not exist, either
             there = False
         if not there:
             raise _lost("", package.__name__, f"module {name}")
 
 
 def _warn_if_newer(package: str, _module: ModuleType) -> None:
-    # Who imports tf_keras first imports TensorFlow from within it: it has no __version__ yet.
+    # If tf_keras is imported first, it imports TensorFlow, and has no __version__ yet.
     found, requirement = version_of(package), last_tested(package)
     tested = requirement.partition("==")[2]
     if numbers(found) > numbers(tested):
         log.say(
-            f"{package} {found} is newer than {tested}, the last version that was tested with "
+            f"{package} {found} is newer than {tested}, the newest version tested with "
             f"tensorflow.mpi: compare a short run with one process, or install {requirement}"
         )
 
 
 def last_tested(package: str) -> str:
-    """The requirement of the last tested version: a nightly build's, if one is installed."""
+    """The requirement for the newest tested version: of the nightly, if that is installed."""
     nightly = f"{package}-nightly"
     name = nightly if ".dev" in version_of(package) and nightly in LAST_TESTED else package
     return f"{name}=={LAST_TESTED.get(name)}"
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Of "3.15.1": (3, 15, 1), to compare; a nightly build's date is the last."""
+    """(3, 15, 1) for "3.15.1", for comparisons; a nightly build's date comes last."""
     return tuple(int(number) for number in re.findall(r"\d+", version))
 
 
 def without_autograph(wrapper: Callable[..., Any]) -> Callable[..., Any]:
-    """`wrapper` as AutoGraph is to take it: as it is.
+    """Marks `wrapper` as not to be converted by AutoGraph.
 
-    It would take the source of what is wrapped for that of the wrapper. What that calls is for
-    `with_callers_autograph`.
+    AutoGraph would convert the source of the wrapped function in its place. The wrapper calls that
+    function through `with_callers_autograph`.
     """
     wrapper.autograph_info__ = {}  # type: ignore[attr-defined]
     return wrapper
 
 
 def with_callers_autograph(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What a wrapper that is `without_autograph` calls: converted by AutoGraph if its caller is."""
+    """The function for a `without_autograph` wrapper to call: converted by AutoGraph if the
+    wrapper's caller is."""
     from tensorflow.python.autograph.core import ag_ctx
     from tensorflow.python.autograph.impl import api
 
@@ -183,7 +185,7 @@ def with_callers_autograph(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def converts() -> bool:
-    """Whether AutoGraph converts what this thread calls."""
+    """Whether AutoGraph converts functions that this thread calls."""
     from tensorflow.python.autograph.core import ag_ctx
 
     return bool(ag_ctx.control_status_ctx().status == ag_ctx.Status.ENABLED)

@@ -1,8 +1,8 @@
-"""A row of the table of what is replaced: how it is put in place, and taken back.
+"""Installs and removes the rows of the table of replaced attributes.
 
 The rows are in `replaced/`. Each is installed right after its module's own code has run, in the
-order of the table, so of two rows for one attribute the later is the outer. Only attributes are
-set: what a script has taken from a module before is its own.
+order of the table, so of two rows for one attribute the later one is the outer wrapper. Only
+attributes are set: a reference that a script took from a module earlier stays as it was.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from tensorflow.mpi._src.runtime import group, hooks
 
 
 class How(enum.Enum):
-    """What becomes of an attribute. The values are for people."""
+    """How an attribute is replaced. The values appear in docs/replaced.md."""
 
-    WRAP = "wrapped"  # wrapper(original) takes its place
+    WRAP = "wrapped"  # replaced by wrapper(original)
     BEFORE = "before"  # wrapper(self) is called before a method
-    AFTER = "after"  # ... or after it
-    # WRAP, in a class and in each subclass that overrides the method. The first takes those that
-    # are made after the class's module has been imported, the second also those in that module.
+    AFTER = "after"  # wrapper(self) is called after a method
+    # WRAP, in a class and in each subclass that overrides the method. SUBCLASSES covers subclasses
+    # created after the class's module was imported, CLASSES also those in that module.
     SUBCLASSES = "subclasses"
     CLASSES = "all subclasses"
-    PATCH = "patch"  # the wrapper is the hook of the target's name, which a patched file calls
-    DECORATOR = "decorator"  # ... by which a patched file decorates a function
-    USE = "at use"  # the wrapper replaces it itself, through `put`
+    PATCH = "patch"  # the wrapper becomes the hook named by the target, which a patched file calls
+    DECORATOR = "decorator"  # like PATCH; a patched file decorates a function with the hook
+    USE = "at use"  # the wrapper itself replaces the attribute, through `put`
 
 
 @dataclasses.dataclass(frozen=True)
 class When:
-    """Where a row is installed: on what condition, looked at when its module is imported."""
+    """The condition for installing a row, checked when its module is imported."""
 
     text: str
     holds: Callable[[], bool]
@@ -54,20 +54,20 @@ RANKS = When("several ranks", lambda: group.size > 1)
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One attribute, or several with one wrapper: "{a,b}" in a target stands for either."""
+    """One attribute, or several with one wrapper: "{a,b}" in a target stands for both."""
 
     # "module:attribute" or "module:Class.attribute", of which a part may be "Name|OtherName" (see
-    # hooking.find); the hook of a PATCH.
+    # hooking.find); for a PATCH, the hook's name.
     target: str
     how: How
     wrapper: Callable[..., Any]
     reason: str  # at most ten words
-    test: str  # which would miss it, below tests/
+    test: str  # a test, below tests/, that fails without this row
     when: When = RANKS
-    versions: str = ""  # "keras>=3.13": others do not have it
+    versions: str = ""  # "keras>=3.13": other versions do not have the attribute
 
     def targets(self) -> list[tuple[str, str]]:
-        """(module, attribute) of all that it replaces."""
+        """(module, attribute) of everything that it replaces."""
         found = []
         for target in _expanded(self.target):
             module, _, attribute = target.partition(":")
@@ -86,9 +86,9 @@ def _expanded(text: str) -> Iterator[str]:
 
 
 def install(rows: Iterable[Row]) -> None:
-    """Now, or as soon as a row's module is imported: see hooking.when_imported.
+    """Installs each row now, or once its module is imported (hooking.when_imported).
 
-    Raises HookError, at that import, if a row's attribute is not there.
+    That import raises HookError if the row's attribute does not exist.
     """
     for row in rows:
         if row.how in (How.PATCH, How.DECORATOR):
@@ -102,7 +102,7 @@ def install(rows: Iterable[Row]) -> None:
 
 
 def _has(versions: str) -> bool:
-    """Whether "keras>=3.13" holds here."""
+    """Whether a condition such as "keras>=3.13" holds."""
     if not versions:
         return True
     package, than, version = re.fullmatch(r"(\w+)(<|>=)([\d.]+)", versions).groups()  # type: ignore[union-attr]
@@ -164,8 +164,8 @@ def _wrap_in_new_subclasses(base: Any, name: str, make: Callable[[Any], Any]) ->
 
 
 _NOT_THERE = object()
-# By what holds them, the attributes that were set, and what was there before; by its identity, what
-# was put in a module, whose functions other modules import by name.
+# _stock: owner -> replaced attributes -> original values. _in_modules: replacements in modules, by
+# identity, because other modules import functions by name.
 _stock: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 _in_modules: dict[int, tuple[Any, Any]] = {}
 _decorated: list[tuple[Any, Any]] = []
@@ -174,7 +174,7 @@ _decorated: list[tuple[Any, Any]] = []
 def put(owner: Any, name: str, made: Any) -> None:
     """Sets an attribute of a module or class, until `uninstall`.
 
-    A function gets the name and the documentation of what was there.
+    A function gets the name and the docstring of the original.
     """
     original: Any = getattr(owner, name)
     if made is original:
@@ -188,7 +188,7 @@ def put(owner: Any, name: str, made: Any) -> None:
 
 
 def _set(owner: Any, name: str, value: Any) -> None:
-    """Also of a type that is written in C, which setattr refuses (docs/decisions/003-ends.md)."""
+    """Like setattr, but also for types written in C (docs/decisions/003-ends.md)."""
     try:
         setattr(owner, name, value)
     except TypeError:
@@ -207,9 +207,9 @@ def _noting_decorated(decorate: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def uninstall() -> None:
-    """Each attribute is again the object that stock has, also where modules have imported it.
+    """Restores each attribute's original value, also in modules that have imported it by name.
 
-    What is imported from now on stays stock. Objects that the script has keep what they hold.
+    Modules imported from now on are not changed. Objects that the script holds stay as they are.
     """
     hooking.forget()
     hooks.empty()

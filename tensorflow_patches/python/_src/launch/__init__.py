@@ -1,1 +1,1 @@
-"""Commands of other libraries, that start ranks by mpirun."""
+"""Other libraries' launch commands, which start ranks by mpirun."""

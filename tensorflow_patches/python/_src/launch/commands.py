@@ -1,7 +1,7 @@
-"""`python -m tensorflow.mpi commands`: horovodrun and ddlrun as commands beside this Python.
+"""`python -m tensorflow.mpi commands`: writes the commands horovodrun and ddlrun next to Python.
 
-A wheel of TensorFlow's name has TensorFlow's commands alone; and a horovodrun that is there already
-is a real Horovod's, and stays.
+The wheel does not install them, because a wheel named TensorFlow has TensorFlow's commands only. An
+existing horovodrun belongs to a real Horovod, and is left alone.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ NAMES = ("horovodrun", "ddlrun")
 
 
 def main(folder: str | None = None) -> int:
-    """Writes those that are not there; 0 if all are, or are another's."""
+    """Writes the commands, except where another package's command exists; returns 0."""
     folder = folder or os.path.dirname(sys.executable)
     for name in NAMES:
         path = os.path.join(folder, name)
         if os.path.exists(path) and not _is_ours(path):
-            print(f"{path} is another's, and stays: python -m tensorflow.mpi {name} is ours")
+            print(
+                f"{path} belongs to another package and was not replaced; use python -m "
+                f"tensorflow.mpi {name} instead"
+            )
             continue
         with open(path, "w", encoding="utf-8") as file:
             file.write(

@@ -20,42 +20,42 @@ _WITH_VALUE = "-m --mode -H --hosts --host -hostfile --hostfile -rf --rankfile -
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="ddlrun", description="Checks the nodes, then starts ranks by mpirun."
+        prog="ddlrun", description="Checks the nodes, then starts ranks with mpirun."
     )
     add = parser.add_argument
-    add("-m", "--mode", help="the shape of the ranks, as b:4x2: 4 on each of 2 nodes")
-    add("-H", "--hosts", "--host", dest="hosts", help="hosts, with commas between them")
-    add("-hostfile", "--hostfile", help="a file of hosts, each in a line")
-    add("-rf", "--rankfile", help="a file that says where each rank is, for mpirun")
-    add("-np", type=int, help="how many ranks; default: those of the mode, or one per host")
-    add("-mpiarg", "--mpiarg", default="", help="further options of mpirun")
-    add("-no_ddloptions", "--no_ddloptions", action="store_true", help="leaves DDL_OPTIONS out")
-    add("-skipchecks", "--skipchecks", action="store_true", help="does not look at the nodes first")
+    add("-m", "--mode", help="the shape of the job, such as b:4x2: 4 ranks on each of 2 nodes")
+    add("-H", "--hosts", "--host", dest="hosts", help="hosts, separated by commas")
+    add("-hostfile", "--hostfile", help="a file of hosts, one per line")
+    add("-rf", "--rankfile", help="a rankfile for mpirun, which places each rank")
+    add("-np", type=int, help="the number of ranks; default: the mode's, or one per host")
+    add("-mpiarg", "--mpiarg", default="", help="further options for mpirun")
+    add("-no_ddloptions", "--no_ddloptions", action="store_true", help="does not pass DDL_OPTIONS")
+    add("-skipchecks", "--skipchecks", action="store_true", help="does not check the nodes first")
     add("-verbose", "--verbose", action="store_true", help="prints the command lines")
-    add("program", nargs=argparse.REMAINDER, help="the command of each rank")
+    add("program", nargs=argparse.REMAINDER, help="the command that each rank runs")
     return parser
 
 
 def _joined(arguments: Sequence[str]) -> list[str]:
-    """-mpiarg and what follows as one word: argparse would take --tag-output for its own."""
+    """Joins -mpiarg and its value into one word, so that argparse does not parse the value."""
     words = list(arguments)
     for at, word in enumerate(words[:-1]):
         if word in ("-mpiarg", "--mpiarg"):
             words[at : at + 2] = [f"--mpiarg={words[at + 1]}"]
             return words
         if not word.startswith("-") and words[at - 1] not in _WITH_VALUE:
-            break  # the program begins, with arguments of its own
+            break  # the program and its arguments begin here
     return words
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Becomes mpirun, or returns an exit status."""
+    """Replaces this process by mpirun, or returns an exit status."""
     parser = _parser()
     options = parser.parse_args(_joined(arguments))
     if not options.program:
-        parser.error("a program is needed")
+        parser.error("a program is required")
     if sum(map(bool, (options.hosts, options.hostfile, options.rankfile))) > 1:
-        parser.error("-H, -hostfile and -rf: give one")
+        parser.error("pass only one of -H, -hostfile and -rf")
     try:
         mode = modes.parse_mode(options.mode) if options.mode else None
         hosts = _hosts(options, mode)
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _hosts(options: argparse.Namespace, mode: modes.Mode | None) -> list[tuple[str, int]]:
-    """With a mode every host has as many ranks as the mode has on a node."""
+    """The hosts and their ranks; with a mode, every host has the mode's ranks per node."""
     if options.rankfile:
         return _of_rankfile(options.rankfile)
     found = []
@@ -88,16 +88,16 @@ def _hosts(options: argparse.Namespace, mode: modes.Mode | None) -> list[tuple[s
         return found
     nodes, each = (int(number) for number in mode.topology.split("x"))
     if len(found) != nodes:
-        raise mpirun.LaunchError(f"mode {mode.text} has {nodes} nodes, and {len(found)} are given")
+        raise mpirun.LaunchError(f"mode {mode.text} needs {nodes} hosts, not {len(found)}")
     return [(host, each) for host, _ in found]
 
 
 def _of_rankfile(path: str) -> list[tuple[str, int]]:
-    """The hosts of lines as "rank 0=host1 slot=0", and how many ranks each has."""
+    """The hosts of lines such as "rank 0=host1 slot=0", and the number of ranks on each."""
     counts: collections.Counter[str] = collections.Counter()
     for where, words in mpirun.lines(path):
         if words[0] != "rank" or len(words) < 2 or "=" not in words[1]:
-            raise mpirun.LaunchError(f"{where}: 'rank N=HOST slot=S' is accepted")
+            raise mpirun.LaunchError(f"{where} is not accepted; accepted: 'rank N=HOST slot=S'")
         counts[words[1].partition("=")[2]] += 1
     return list(counts.items())
 
@@ -122,7 +122,7 @@ def _variables(mode: modes.Mode | None, no_ddloptions: bool) -> dict[str, str]:
 
 
 def _check_nodes(ranks: int, hosts: list[tuple[str, int]], more: list[str], verbose: bool) -> None:
-    """doctor --nodes, a rank on each host. Raises LaunchError if a node is not as it should be."""
+    """Runs doctor --nodes with one rank on each host. Raises LaunchError if a check fails."""
     one_each = [(host, 1) for host, _ in hosts]
     doctor = [sys.executable, "-m", "tensorflow.mpi", "doctor", "--nodes"]
     words = mpirun.command(len(one_each) or 1, doctor, one_each, [] if hosts else more)
@@ -139,7 +139,10 @@ def _check_nodes(ranks: int, hosts: list[tuple[str, int]], more: list[str], verb
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise mpirun.LaunchError(f"the nodes did not answer in {_CHECK_SECONDS} s") from None
+        raise mpirun.LaunchError(
+            f"the nodes did not answer within {_CHECK_SECONDS} s; check ssh to each, or pass "
+            "-skipchecks"
+        ) from None
     if done.returncode != 0:
         raise mpirun.LaunchError(
             f"the nodes are not ready for {ranks} ranks:\n{done.stdout}{done.stderr}"

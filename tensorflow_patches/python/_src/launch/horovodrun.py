@@ -10,51 +10,52 @@ from collections.abc import Sequence
 from tensorflow.mpi._src.launch import mpirun
 
 _UNSUPPORTED = {
-    "gloo": "tensorflow.mpi's ranks speak MPI",
-    "min_np": "ranks that come and go (elastic): start a fixed number with -np",
-    "max_np": "ranks that come and go (elastic): start a fixed number with -np",
-    "host_discovery_script": "ranks that come and go (elastic): start a fixed number with -np",
-    "autotune": "autotuning",
-    "use_jsrun": "jsrun: start the ranks by jsrun itself",
+    "gloo": "tensorflow.mpi uses MPI",
+    "min_np": "elastic training is not supported; start a fixed number of ranks with -np",
+    "max_np": "elastic training is not supported; start a fixed number of ranks with -np",
+    "host_discovery_script": "elastic training is not supported; start a fixed number of ranks "
+    "with -np",
+    "autotune": "there is no autotuning",
+    "use_jsrun": "start the ranks with jsrun itself",
 }
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="horovodrun", description="Starts ranks by mpirun, as horovodrun does."
+        prog="horovodrun", description="Starts ranks with mpirun, like Horovod's horovodrun."
     )
     add = parser.add_argument
-    add("-v", "--version", action="store_true", help="prints whose this is")
-    add("-cb", "--check-build", action="store_true", help="prints what is built in")
-    add("-np", "--num-proc", dest="np", type=int, help="how many ranks")
-    add("-H", "--hosts", help="HOST:RANKS, with commas between them")
-    add("-hostfile", "--hostfile", help="a file of hosts, each in a line: HOST slots=RANKS")
-    add("-p", "--ssh-port", type=int, help="of ssh, to the other hosts")
-    add("--mpi-args", default="", help="further options of mpirun")
-    add("--tcp", "--tcp-flag", action="store_true", help="TCP alone between nodes")
-    add("--mpi", dest="use_mpi", action="store_true", help="what it does anyway")
+    add("-v", "--version", action="store_true", help="prints the version")
+    add("-cb", "--check-build", action="store_true", help="prints the available features")
+    add("-np", "--num-proc", dest="np", type=int, help="the number of ranks")
+    add("-H", "--hosts", help="HOST:RANKS, separated by commas")
+    add("-hostfile", "--hostfile", help="a file of hosts, one per line: HOST slots=RANKS")
+    add("-p", "--ssh-port", type=int, help="the ssh port of the other hosts")
+    add("--mpi-args", default="", help="further options for mpirun")
+    add("--tcp", "--tcp-flag", action="store_true", help="uses only TCP between nodes")
+    add("--mpi", dest="use_mpi", action="store_true", help="accepted; MPI is always used")
     add("--verbose", action="store_true", help="prints mpirun's command line")
     add("--start-timeout", type=int, help="seconds for all ranks to start")
-    add("--timeline-filename", help="TF_MPI_TIMELINE")
-    add("--fusion-threshold-mb", type=int, help="TF_MPI_FUSION_THRESHOLD")
-    add("--no-stall-check", action="store_true", help="TF_MPI_STALL_WARNING=0")
-    add("--stall-check-warning-time-seconds", type=int, help="TF_MPI_STALL_WARNING")
-    add("--stall-check-shutdown-time-seconds", type=int, help="TF_MPI_STALL_TIMEOUT")
-    add("--log-level", help="warning and above: TF_MPI_LOG_LEVEL=warning")
-    add("--network-interface", "--network-interfaces", help="of MPI's TCP between nodes")
-    refused = "refused, by name"
+    add("--timeline-filename", help="sets TF_MPI_TIMELINE")
+    add("--fusion-threshold-mb", type=int, help="sets TF_MPI_FUSION_THRESHOLD")
+    add("--no-stall-check", action="store_true", help="sets TF_MPI_STALL_WARNING=0")
+    add("--stall-check-warning-time-seconds", type=int, help="sets TF_MPI_STALL_WARNING")
+    add("--stall-check-shutdown-time-seconds", type=int, help="sets TF_MPI_STALL_TIMEOUT")
+    add("--log-level", help="warning and above set TF_MPI_LOG_LEVEL=warning")
+    add("--network-interface", "--network-interfaces", help="for MPI's TCP between nodes")
+    refused = "not supported"
     add("--gloo", dest="gloo", action="store_true", help=refused)
     add("--min-np", dest="min_np", type=int, help=refused)
     add("--max-np", dest="max_np", type=int, help=refused)
     add("--host-discovery-script", dest="host_discovery_script", help=refused)
     add("--autotune", dest="autotune", action="store_true", help=refused)
     add("--jsrun", dest="use_jsrun", action="store_true", help=refused)
-    add("program", nargs=argparse.REMAINDER, help="the command of each rank")
+    add("program", nargs=argparse.REMAINDER, help="the command that each rank runs")
     return parser
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Becomes mpirun, or returns an exit status."""
+    """Replaces this process by mpirun, or returns an exit status."""
     parser = _parser()
     options = parser.parse_args(list(arguments))
     if options.version:
@@ -65,12 +66,12 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     for name, why in _UNSUPPORTED.items():
         if getattr(options, name):
-            print(f"horovodrun --{name.replace('_', '-')}: not here: {why}", file=sys.stderr)
+            print(f"horovodrun --{name.replace('_', '-')} is not supported: {why}", file=sys.stderr)
             return 2
     if not options.np or not options.program:
-        parser.error("-np and a command are needed")
+        parser.error("-np and a command are required")
     if options.hosts and options.hostfile:
-        parser.error("-H and -hostfile: give one")
+        parser.error("pass only one of -H and -hostfile")
     try:
         mpirun.run(_command(options), options.verbose)
     except mpirun.LaunchError as error:

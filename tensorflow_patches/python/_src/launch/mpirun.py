@@ -1,4 +1,4 @@
-"""The command line of Open MPI's mpirun, for what starts ranks in another library's way."""
+"""The command line of Open MPI's mpirun, for other libraries' launch commands."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tensorflow.mpi import config
 
-# What other nodes need to know, besides what mpirun passes by itself.
+# Variables that other nodes need, besides those that mpirun passes on itself.
 _PASSED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHASHSEED")
 _PREFIXES = ("TF_MPI_", "TF_", "KERAS_", "HOROVOD_", "DDL_")
 
 
 class LaunchError(Exception):
-    """What cannot be started, and what to do."""
+    """The ranks cannot be started; the text says why, and what to do."""
 
 
 def parse_hosts(text: str) -> list[tuple[str, int]]:
-    """(host, ranks) of "a:2,b:4"; a host without a number has one."""
+    """(host, ranks) pairs from "a:2,b:4"; a host without a number has one rank."""
     found = []
     for word in text.split(","):
         host, _, ranks = word.strip().partition(":")
         if not host or (ranks and not (ranks.isdecimal() and int(ranks) > 0)):
-            raise LaunchError(f"'{word}' is no host: HOST or HOST:RANKS")
+            raise LaunchError(f"'{word}' is not a host; accepted: HOST or HOST:RANKS")
         found.append((host, int(ranks or 1)))
     return found
 
 
 def lines(path: str) -> Iterator[tuple[str, list[str]]]:
-    """(the place, for messages, and the words) of each line that is no comment."""
+    """(place for messages, words) of each line that has more than a comment."""
     try:
         text = pathlib.Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -42,7 +42,7 @@ def lines(path: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def read_hosts(path: str) -> list[tuple[str, int]]:
-    """Of a file with a host in each line, as "a", "a slots=2" or "a:2"."""
+    """(host, ranks) pairs from a file with one host per line: "a", "a slots=2" or "a:2"."""
     found = []
     for where, words in lines(path):
         slots = [word.partition("=")[2] for word in words[1:] if word.startswith("slots=")]
@@ -52,12 +52,12 @@ def read_hosts(path: str) -> list[tuple[str, int]]:
             raise LaunchError(f"{where}: {error}") from None
         found.append(one)
     if not found:
-        raise LaunchError(f"{path} names no host")
+        raise LaunchError(f"{path} contains no hosts")
     return found
 
 
 def path() -> str:
-    """The mpirun beside this Python, else the one on PATH."""
+    """The mpirun next to this Python, otherwise the one on PATH."""
     beside = os.path.join(os.path.dirname(sys.executable), "mpirun")
     found = beside if os.access(beside, os.X_OK) else shutil.which("mpirun")
     if found is None:
@@ -72,18 +72,19 @@ def command(
     more: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """mpirun for `ranks` of `program`, which are placed on `hosts` in turn; here if there are none.
+    """The mpirun command that starts `ranks` ranks of `program`, filling `hosts` in order; without
+    hosts, on this node.
 
     Args:
-      more: further options of mpirun.
-      variables: further variables for all ranks.
+      more: further options for mpirun.
+      variables: further environment variables for all ranks.
 
-    Raises LaunchError if the hosts have fewer places than there are ranks.
+    Raises LaunchError if the hosts have fewer slots than there are ranks.
     """
     places = list(hosts) or [("localhost", ranks)]
     if sum(number for _, number in places) < ranks:
         shown = ",".join(f"{host}:{number}" for host, number in places)
-        raise LaunchError(f"{ranks} ranks need as many places, and {shown} has fewer")
+        raise LaunchError(f"{ranks} ranks need {ranks} slots, but {shown} has fewer")
     passed = [name for name in config.names_to_pass(_PASSED, _PREFIXES) if hosts]
     words = [path(), "--allow-run-as-root", "-np", str(ranks)]
     words += ["-H", ",".join(f"{host}:{number}" for host, number in places)]
@@ -96,7 +97,7 @@ def command(
 
 
 def run(words: Sequence[str], verbose: bool) -> None:
-    """Becomes mpirun."""
+    """Replaces this process by mpirun."""
     if verbose:
         print(" ".join(words), file=sys.stderr, flush=True)
     os.execv(words[0], list(words))

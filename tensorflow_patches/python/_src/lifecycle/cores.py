@@ -1,9 +1,9 @@
-"""The cores of a node, and what its ranks make of them.
+"""The cores of a node, and how its ranks use them.
 
-A rank that its launcher has bound to cores of its own starts a thread for each of them, as
-TensorFlow does. One that is not bound (mpirun --bind-to none or --oversubscribe, MPICH's mpiexec,
-srun) would start one for every core, as all others of its node would. And Open MPI 5 binds a rank
-to one core, however many there are, which a user who has run the script without it does not expect.
+A rank that its launcher has bound to its own cores starts one thread for each of them, as
+TensorFlow does. If ranks are not bound (mpirun --bind-to none or --oversubscribe, MPICH's mpiexec,
+srun), each would start one thread for every core of the node. Open MPI 5 binds each rank to one
+core, even if there are more, which surprises users who have run the script without it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _OPEN_MPI = "Open MPI's mpirun"
 
 
 def share(launcher: config.Launcher) -> None:
-    """Before TensorFlow makes its threads: as many as this rank's share of the node's cores, if it
-    may use more than that."""
+    """Limits TensorFlow's threads to this rank's share of the node's cores, if it may use more.
+    Call before TensorFlow creates threads."""
     share_of_rank = max(1, c_api.node_cores() // _ranks_here(launcher))
     if share_of_rank < len(os.sched_getaffinity(0)):
         config.limit_threads(share_of_rank)
 
 
 def idle(launcher: config.Launcher) -> str | None:
-    """What to do where mpirun has bound this node's ranks to fewer cores than it might have."""
+    """Advice for the user if mpirun has bound this node's ranks to fewer cores than available."""
     process = watch.started_by()
     if process is None or launcher.name != _OPEN_MPI:
         return None
@@ -38,11 +38,11 @@ def idle(launcher: config.Launcher) -> str | None:
     each = cores // ranks
     if each <= own:
         return None
-    # mpirun binds no rank to cores of two packages.
+    # mpirun does not bind a rank to cores of two packages.
     fits = sum(number // each for number in packages.values()) >= ranks
     return (
-        f"each of the {ranks} ranks of this node is bound to {own} of its {cores} cores; mpirun "
-        f"{f'--map-by slot:PE={each}' if fits else '--bind-to none'} lets them use all"
+        f"each of the {ranks} ranks on this node is bound to {own} of its {cores} cores; to use "
+        f"all cores, pass mpirun {f'--map-by slot:PE={each}' if fits else '--bind-to none'}"
     )
 
 
@@ -51,7 +51,7 @@ def _ranks_here(launcher: config.Launcher) -> int:
 
 
 def _cores(processors: Iterable[int]) -> collections.Counter[str]:
-    """By package, how many cores these are threads of."""
+    """The number of cores, by package, to which these processors belong."""
     found = {
         (_topology_value(number, "physical_package_id"), _topology_value(number, "core_id"))
         for number in processors

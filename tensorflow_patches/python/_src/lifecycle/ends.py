@@ -1,15 +1,15 @@
-"""How this process ends: well, or as a failure, and of what.
+"""How this process ends: normally, or by a failure, and why.
 
-Only an end in order, with exit code 0, lets the other ranks go on without this one. Read once, at
-exit, by engine.py. An atexit function is not told the exit code, and packages replace
-sys.excepthook; so this looks where the interpreter itself looks (docs/decisions/003-ends.md):
+Only a normal end, with exit code 0, lets the other ranks continue without this one. engine.py asks
+once, at exit. An atexit function cannot see the exit code, and packages replace sys.excepthook; so
+this module looks where the interpreter itself looks (docs/decisions/003-ends.md):
 
-- an exception that nobody caught is sys.last_value, whose traceback begins in the main module;
+- an uncaught exception is sys.last_value, whose traceback begins in the main module;
 - the interpreter reads the attribute `code` of the SystemExit that ends it, from no Python frame.
 
-A rank that fails ends soon: what the imports have made is kept from the garbage collector, which
-takes a second of a processor for it when Python ends. What the script has made ends as ever. So
-does all of it where the rank ends well.
+A failing rank ends quickly: objects created by imports are hidden from the garbage collector, which
+would otherwise spend a second on them when Python exits. The script's own objects are finalized as
+usual; if the rank ends normally, all objects are.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ from tensorflow.mpi._src.runtime import log
 
 _KERAS = ("keras", "tf_keras")
 _WAIT = "the ranks wait for one another"  # core/agreement/coordinator_waits.cc
-_NAMED = 4  # ranks
-_BEGINNINGS = ("<module>", "_run_module_as_main")  # of a script, and of python -m
+_NAMED = 4  # ranks named in a message
+_BEGINNINGS = ("<module>", "_run_module_as_main")  # the outermost frames of a script, of python -m
 
 _exit_code: Any = 0
 _uncaught: BaseException | None = None
 _thread_failure: str | None = None
-_thread = threading.local()  # .trains: it has computed gradients
+_thread = threading.local()  # .trains: whether the thread has computed gradients
 
 
 def install() -> None:
     """Called once, before TensorFlow's Python modules are imported."""
-    for module in (*_KERAS, hooking.LAST_OF_KERAS):  # which TensorFlow imports last
+    for module in (*_KERAS, hooking.LAST_OF_KERAS):  # TensorFlow imports these last
         hooking.when_imported(module, lambda _: gc.freeze())
 
 
 def release(failed: bool) -> None:
-    """At exit: what Python's end collects."""
+    """Called at exit: decides which objects Python finalizes."""
     if not failed:
         gc.unfreeze()
         return
-    # A module that is still referred to is emptied in the end. Else what the script has made would
-    # be kept by its own functions, which were there before TensorFlow and are not collected.
+    # Python clears the namespace of a module that is still referenced at the end. Otherwise the
+    # script's functions, which are frozen and not collected, would keep its objects alive.
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] not in ("tensorflow", *_KERAS):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
 
 
 def thread_trains() -> None:
-    """This thread computes gradients: if it fails, so does the rank."""
+    """Notes that this thread computes gradients: if it fails, so does the rank."""
     _thread.trains = True
     presence.uses()
 
 
 def failure() -> str | None:
-    """At exit: why this is no end in order, in one line; None if it is."""
+    """Called at exit: why the process fails, in one line; None if it ends normally."""
     if _thread_failure is not None:
         return _thread_failure
     error = _uncaught or _last_error()
@@ -70,12 +70,12 @@ def failure() -> str | None:
     if _exit_code in (None, 0):
         return None
     if isinstance(_exit_code, int):
-        return f"its script has ended with exit code {_exit_code}"
-    return f"its script has ended: {_exit_code}".splitlines()[0][:300]
+        return f"its script exited with code {_exit_code}"
+    return f"its script exited: {_exit_code}".splitlines()[0][:300]
 
 
 def exit_code() -> int:
-    """At exit: the code with which the interpreter is about to end."""
+    """Called at exit: the code with which the interpreter is about to exit."""
     if _thread_failure is not None:
         return 1
     error = _uncaught or _last_error()
@@ -87,21 +87,21 @@ def exit_code() -> int:
 
 
 def other_scripts(error: BaseException) -> str | None:
-    """Of ranks that wait for one another: which scripts they run, if not one, as far as is seen."""
+    """If ranks wait for one another: which scripts the visible ranks run, if they differ."""
     if _WAIT not in str(error):
         return None
     scripts = {rank: peer.script for rank, peer in peers.Node().peers().items()}
     if len(set(scripts.values())) < 2:
         return None
     listed = ", ".join(f"rank {rank} {script}" for rank, script in list(scripts.items())[:_NAMED])
-    return f"the ranks run different scripts: {listed}. All ranks must run one"
+    return f"the ranks run different scripts: {listed}. All ranks must run the same script"
 
 
 _explanations: list[Callable[[BaseException], str | None]] = [other_scripts]
 
 
 def explain_by(explain: Callable[[BaseException], str | None]) -> None:
-    """What `explain` says of an exception that nobody caught follows it, and tells other ranks."""
+    """Prints the result of `explain` after an uncaught exception, and sends it to other ranks."""
     _explanations.append(explain)
 
 
@@ -113,7 +113,7 @@ def _explained(error: BaseException) -> str:
 
 
 def noting_uncaught(previous: Any) -> Any:
-    """Of sys.excepthook."""
+    """Wrapper of sys.excepthook."""
 
     def hook(kind: Any, error: BaseException, traceback: Any) -> None:
         global _uncaught
@@ -121,14 +121,14 @@ def noting_uncaught(previous: Any) -> Any:
         cause = reasons.of_another_rank(error)
         if cause is None:
             previous(kind, error, traceback)
-        else:  # whose own traceback is that rank's to show
+        else:  # that rank shows its own traceback
             log.say(f"ends, because {cause}")
 
     return hook
 
 
 def _last_error() -> BaseException | None:
-    """What ended the script, if another package's excepthook has shown it."""
+    """The exception that ended the script, if another package's excepthook has shown it."""
     error: BaseException | None = getattr(sys, "last_value", None)
     if error is None or error.__traceback__ is None or sys.flags.interactive or sys.flags.inspect:
         return None
@@ -138,7 +138,7 @@ def _last_error() -> BaseException | None:
 
 
 def noting_failed_threads(previous: Any) -> Any:
-    """Of threading.excepthook."""
+    """Wrapper of threading.excepthook."""
 
     def hook(args: Any) -> None:
         global _thread_failure
@@ -156,7 +156,7 @@ _leave: Any = None
 
 
 def when_a_thread_fails(leave: Any) -> None:
-    """`leave(why)` is called on a thread that trains, when it ends by an exception."""
+    """Sets `leave(why)` to be called on a training thread that ends by an exception."""
     global _leave
     _leave = leave
 
@@ -166,7 +166,7 @@ def thread_failed() -> bool:
 
 
 class _Code:
-    """In the place of SystemExit.code: the same, and notes what the interpreter reads."""
+    """Replaces SystemExit.code: behaves the same, and notes the value the interpreter reads."""
 
     def __init__(self, original: Any) -> None:
         self._original = original
@@ -185,12 +185,12 @@ class _Code:
 
 
 def noting_code(original: Any) -> Any:
-    """Of SystemExit.code."""
+    """Wrapper of SystemExit.code."""
     return _Code(original)
 
 
 def leaving_python(_exit: Any) -> Any:
-    """sys.exit, which before Python 3.12 makes no SystemExit whose code could be read."""
+    """Replaces sys.exit, which before Python 3.12 creates no SystemExit whose code is read."""
 
     def leave_python(status: Any = None, /) -> None:
         raise SystemExit(status)

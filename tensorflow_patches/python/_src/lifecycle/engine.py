@@ -1,4 +1,4 @@
-"""The engine's start and end, which is this process's as a rank."""
+"""Starts and ends the engine, and with it this process's time as a rank."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tensorflow.mpi._src.presence import presence, watch
 from tensorflow.mpi._src.runtime import c_api, group, hooks, log
 
 _NCCL = "libnccl.so.2"
-# How long a rank that stops with an error waits for the others to hear of it.
+# How long a rank that stops with an error waits for the others to learn of it.
 _LEAVE_SECONDS = 5.0
-# ... and how long its communication thread may take to end, which a dead rank may hold up.
+# ... and how long its communication thread, which a dead rank may block, may take to end.
 _LEFT_SECONDS = 15.0
-# How long the interpreter may then do nothing before it has ended: after a failure, and else.
+# How long the interpreter may then be idle before it has exited: after a failure, and otherwise.
 _FAILED_END_SECONDS = 2.0
 _END_SECONDS = 15.0
-# How long the first exchange after MPI_Init waits for a rank.
+# The timeout of the first exchange after MPI_Init.
 _ROLL_CALL_SECONDS = 120.0
 
 _pid = 0
@@ -36,9 +36,9 @@ _at_end: tuple[Callable[[str | None], None], Callable[[], None], Callable[[str],
 
 
 def start(gate: config.Gate) -> None:
-    """Loads the library and brings the ranks together; before TensorFlow's libraries are loaded.
+    """Loads the library and connects the ranks; called before TensorFlow's libraries are loaded.
 
-    Raises ImportError, with what to do.
+    Raises ImportError, which says what to do.
     """
     global _pid
     rank, size, nodes = connect(gate)
@@ -65,9 +65,9 @@ def start(gate: config.Gate) -> None:
 
 
 def connect(gate: config.Gate) -> tuple[int, int, int]:
-    """Loads the library and brings the ranks together: (rank, ranks, nodes).
+    """Loads the library and connects the ranks; returns (rank, ranks, nodes).
 
-    Raises ImportError, with what to do.
+    Raises ImportError, which says what to do.
     """
     ranks = gate.launcher.size if gate.launcher is not None else 1
     error = c_api.error_buffer()
@@ -81,9 +81,10 @@ def connect(gate: config.Gate) -> tuple[int, int, int]:
     if size != ranks:
         raise ImportError(
             f"{_who(gate)}, but {library.tfmpi_transport().decode()}, "
-            f"{' and '.join(mpi_library.loaded().values())}, formed a group of {size}: they do not "
-            "belong together. Use the launcher of this library, or load the library of this "
-            "launcher (module load, LD_LIBRARY_PATH, TF_MPI_LIBRARY); or set TF_MPI_ENABLE=0"
+            f"{' and '.join(mpi_library.loaded().values())}, formed a group of {size}: the library "
+            "and the launcher do not match. Use the launcher of this library, or load the library "
+            "of this launcher (module load, LD_LIBRARY_PATH, TF_MPI_LIBRARY); or set "
+            "TF_MPI_ENABLE=0"
         )
     return rank, size, nodes
 
@@ -93,31 +94,30 @@ def when_it_ends(
     in_order: Callable[[], None],
     report: Callable[[str], None],
 ) -> None:
-    """What this rank does at its end, besides joining the others.
+    """Registers functions to call at this rank's end.
 
     Args:
-      always: called first, with why this is no end in order, if it is none.
-      in_order: called before the rank joins, if there was none.
-      report: called with the text of tfmpi_stats_report when all ranks have joined.
+      always: called first, with the reason of a failure, or None.
+      in_order: called before the rank joins, if there was no failure.
+      report: called with the text of tfmpi_stats_report once all ranks have joined.
     """
     global _at_end
     _at_end = (always, in_order, report)
 
 
 def when_forked(function: Callable[[], None]) -> None:
-    """`function` is called in each process that this rank forks, right after that."""
+    """Calls `function` in each process that this rank forks, right after the fork."""
     _forked.append(function)
 
 
 def when_left_to_script(function: Callable[[], None]) -> None:
-    """`function` is called by leave_to_script()."""
+    """Registers `function` to be called by leave_to_script()."""
     _left_to_script.append(function)
 
 
 def leave_to_script() -> bool:
-    """The script averages, partitions its data and writes its files itself, as one that was
-    written for Horovod does: from here on the runtime does none of it. False if it did none before.
-    """
+    """From here on the script averages, partitions its data and writes its files itself, as scripts
+    for Horovod do, and the runtime does not. Returns False if averaging was off already."""
     if not hooks.active:
         return False
     c_api.load().tfmpi_leave_averages_to_script()
@@ -128,20 +128,21 @@ def leave_to_script() -> bool:
 
 
 def leave_data_to_script() -> None:
-    """The data, what is drawn and, where the configuration says so, the files: not the averages."""
+    """Leaves the data, random numbers and, depending on the configuration, files to the script, but
+    not the averages."""
     for function in _left_to_script:
         function()
 
 
 def _in_child() -> None:
-    """In a process that this one has forked; the library turns itself off (runtime.cc)."""
+    """Runs in a forked process; the library turns itself off (runtime.cc)."""
     group.deactivate_in_child()
     for function in _forked:
         function()
 
 
 def after_the_end(function: Callable[[], None]) -> None:
-    """Calls `function` when all ranks have ended, or this one has stopped with an error."""
+    """Calls `function` when all ranks have joined, or this one has stopped with an error."""
     _after.append(function)
 
 
@@ -151,8 +152,8 @@ def check_kernels_were_seen() -> None:
     if stats["registrations"] == 0 or stats["decorated"] == 0:
         raise ImportError(
             "TensorFlow's libraries were loaded before tensorflow.mpi could see their kernels, so "
-            "nothing would be averaged. Import tensorflow before whatever loads them, or set "
-            "TF_MPI_ENABLE=0"
+            "nothing would be averaged. Import tensorflow before the module that loads them, or "
+            "set TF_MPI_ENABLE=0"
         )
     log.debug(f"saw {stats['registrations']} kernels, decorated {stats['decorated']}")
 
@@ -182,7 +183,7 @@ def _options(gate: config.Gate, ranks: int) -> c_api.Options:
 
 
 def _nccl_library() -> str:
-    """That of the package with which pip brings CUDA, else the linker's."""
+    """NCCL from pip's nvidia packages if installed, otherwise the one that the linker finds."""
     given = config.nccl_library()
     if given:
         return given
@@ -195,7 +196,7 @@ def _nccl_library() -> str:
 
 
 def _roll_call_seconds() -> float:
-    """After MPI_Init all ranks are there, so it takes no time."""
+    """The timeout of the roll call, which is fast: after MPI_Init all ranks are there."""
     timeout = float(config.get("TF_MPI_STALL_TIMEOUT"))
     return min(timeout, _ROLL_CALL_SECONDS) if timeout else _ROLL_CALL_SECONDS
 
@@ -206,13 +207,13 @@ def _ranks_per_node(ranks: int) -> int:
         raise ImportError(
             f"TF_MPI_TOPOLOGY={shape.nodes}x{shape.ranks_per_node} is a group of "
             f"{shape.nodes * shape.ranks_per_node} ranks, but {_count(ranks, 'rank')} started; "
-            "leave it at auto, or start as many ranks"
+            "set it to auto, or start that many ranks"
         )
     return int(shape.ranks_per_node)
 
 
 def _timeline(gate: config.Gate) -> str:
-    """The file of TF_MPI_TIMELINE; ImportError on rank 0 if it could not be written."""
+    """The file of TF_MPI_TIMELINE; ImportError on rank 0 if it cannot be written."""
     path: str = config.get("TF_MPI_TIMELINE")
     folder = os.path.dirname(path)
     if path and _writes(gate) and (os.path.isdir(path) or not os.access(folder, os.W_OK)):
@@ -221,7 +222,8 @@ def _timeline(gate: config.Gate) -> str:
 
 
 def _check_folder(gate: config.Gate) -> None:
-    """ImportError on rank 0 if nothing could be saved at a SIGTERM, hours later."""
+    """Raises ImportError on rank 0 if the folder for saving at SIGTERM, perhaps hours later, is not
+    writable."""
     folder: str = config.get("TF_MPI_SAVE_ON_SIGTERM")
     if not folder or not _writes(gate):
         return
@@ -251,15 +253,15 @@ def _transport_library(gate: config.Gate) -> str:
         return mpi_library.choose(gate.launcher)
     except mpi_library.NotUsable as error:
         raise ImportError(
-            f"{_who(gate)}, but {error}. Load the MPI that belongs to the launcher (module load, "
-            f"so that LD_LIBRARY_PATH has it; or pip install {mpi_library.packages(gate.launcher)}"
-            "), or use the launcher of the MPI that is here (of Open MPI under Slurm: srun "
-            "--mpi=pmix); or set TF_MPI_ENABLE=0"
+            f"{_who(gate)}, but {error}. Load the MPI that belongs to the launcher (by module "
+            "load, which sets LD_LIBRARY_PATH, or by pip install "
+            f"{mpi_library.packages(gate.launcher)}), or use the launcher of the installed MPI "
+            "(for Open MPI under Slurm: srun --mpi=pmix); or set TF_MPI_ENABLE=0"
         ) from None
 
 
 def _who(gate: config.Gate) -> str:
-    """What has started this rank."""
+    """What started this rank."""
     program = mpi_library.launcher_program()
     return f"{gate.reason} (by {program})" if program else gate.reason
 
@@ -271,7 +273,7 @@ def _start_failed(gate: config.Gate, why: str) -> str:
 
 
 def _leave(why: str) -> None:
-    """Tells the other ranks, so that none waits for this one; nothing may be submitted after it."""
+    """Tells the other ranks not to wait for this one. Nothing may be submitted afterwards."""
     global _left
     if os.getpid() == _pid and not _left:
         _left = True
@@ -281,7 +283,7 @@ def _leave(why: str) -> None:
 
 
 def _end() -> None:
-    """At exit. A child made by fork has no engine and leaves MPI alone."""
+    """Called at exit. A forked child has no engine, and must not touch MPI."""
     if os.getpid() != _pid:
         return
     try:
@@ -312,26 +314,26 @@ def _leave_or_join() -> None:
     with watch.end(group.group_rank, group.group_size):
         code = library.tfmpi_join(error)
     if code != errors.OK:
-        log.say(f"could not end in order: {c_api.error_text(error)}")
+        log.say(f"could not end normally: {c_api.error_text(error)}")
     if _at_end is not None:
         _at_end[2](library.tfmpi_stats_report().decode())
 
 
 def _limit_end() -> None:
-    """What is left is Python's, which may wait for a thread that it has stopped for ever."""
-    if _left:  # which has said why
+    """Limits the rest of Python's exit, which may wait forever for a thread that it has stopped."""
+    if _left:  # the failure has been reported already
         c_api.load().tfmpi_limit_end(ends.exit_code(), _FAILED_END_SECONDS, b"")
         return
     line = (
-        f"tensorflow.mpi rank {group.group_rank}/{group.group_size}: Python has not ended within "
-        f"{_END_SECONDS:.0f} s of the script's end; what tf.data is still in, such as a generator "
-        "of the script's, can keep it for ever, also in stock TensorFlow; this rank ends without it"
+        f"tensorflow.mpi rank {group.group_rank}/{group.group_size}: Python did not exit within "
+        f"{_END_SECONDS:.0f} s after the script ended; Python code that tf.data is still running, "
+        "such as a generator, can block it forever, also in stock TensorFlow; this rank ends now"
     )
     c_api.load().tfmpi_limit_end(ends.exit_code(), _END_SECONDS, line.encode())
 
 
 def _exit_with_failure() -> None:
-    """The main thread may have ended well; the rank has not, and the launcher must see so."""
+    """The main thread may have ended normally, but the launcher must see that the rank failed."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)

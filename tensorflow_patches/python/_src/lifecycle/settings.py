@@ -1,4 +1,4 @@
-"""What must be the same on all ranks, for the start to compare (core/transport/roll_call.h)."""
+"""The settings that must be the same on all ranks; compared at the start (roll_call.h)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import platform
 from tensorflow.mpi import _build_info, config
 
 _PACKAGES = ("numpy", "keras", "tf_keras")
-# Of keras.json, and what Keras takes where that says nothing.
+# The entries of keras.json, with Keras's defaults.
 _KERAS = {
     "backend": "tensorflow",
     "epsilon": "1e-07",
@@ -19,7 +19,7 @@ _KERAS = {
 
 
 def text() -> str:
-    """Lines NAME=value. The first is the build: ranks of other builds have other lines."""
+    """Lines NAME=value. The build comes first, because other builds may have different lines."""
     wheel = f"{_build_info.VERSION} {_build_info.BUILD_ID}"
     lines = {"wheel": wheel, "Python": _minor(platform.python_version())}
     lines["wheel for GPUs"] = "no" if _version("tensorflow") == "not installed" else "yes"
@@ -27,12 +27,12 @@ def text() -> str:
     lines |= versions | {"numpy": _minor(versions["numpy"])}
     lines |= config.shared_settings()
     lines |= {f"keras.json's {name}": value for name, value in _keras_file().items()}
-    # A value is one line, whatever it holds.
+    # Joins a value's lines into one.
     return "".join(f"{name}={' '.join(value.split())}\n" for name, value in lines.items())
 
 
 def packages() -> list[tuple[str, str]]:
-    """Those that ranks should have alike, with their versions."""
+    """The packages that must be the same on all ranks, with their versions."""
     return [(name, _version(name)) for name in _PACKAGES]
 
 
@@ -48,7 +48,7 @@ def _minor(version: str) -> str:
 
 
 def _keras_file() -> dict[str, str]:
-    """Keras makes it when it is first imported, with the values that it takes without it."""
+    """The values of keras.json, or the defaults, with which Keras creates that file if missing."""
     try:
         with open(config.keras_file(), encoding="utf-8") as file:
             found = json.load(file)

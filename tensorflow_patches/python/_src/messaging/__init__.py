@@ -1,1 +1,1 @@
-"""Exchanges between ranks that Python makes: collectives on arrays, and in graphs."""
+"""Exchanges between ranks that start in Python: collectives on arrays, and in graphs."""

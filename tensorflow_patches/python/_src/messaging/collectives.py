@@ -1,4 +1,4 @@
-"""Collectives on numpy arrays, straight through the library: they need no TensorFlow session."""
+"""Collectives on numpy arrays, which call the library directly and need no TensorFlow session."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tensorflow.mpi import errors
 from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.runtime import c_api, group, hooks
 
-called_by_script = False  # one of tf.mpi's
-started, met = 0, 0  # the number of the last exchange that has begun, and that has ended
+called_by_script = False  # whether the script has called a collective of tf.mpi
+started, met = 0, 0  # the numbers of the last exchange that has started, and that has ended
 
 KINDS = {"allreduce": 0, "allgather": 1, "broadcast": 2, "barrier": 3}
-# "plain sum": by the MPI library's own allreduce.
+# "plain sum": uses the MPI library's own allreduce.
 REDUCE_OPS = {"average": 0, "sum": 1, "min": 2, "max": 3, "product": 4, "plain sum": 5}
 # core/base/types.h; half and bfloat16 are summed in float32.
 DTYPES = {
@@ -30,13 +30,14 @@ _WAIT_SECONDS = 0.1
 
 
 def meeting_name(kind: str, name: str | None) -> str:
-    """Under which the ranks meet for a call of the script: by `name`, else in program order."""
+    """The name that identifies a call of the script on all ranks: from `name`, or, if that is None,
+    one for all such calls, which are then matched in program order."""
     refuse_in_child(kind)
     global called_by_script
     called_by_script = True
     presence.uses()
-    # Requests of one name meet in the order in which they are made. A number for each call would be
-    # a name for each, which the ranks would have to keep.
+    # Requests with the same name are matched in order. A number for each call would make each a new
+    # name, which the ranks would have to keep.
     return f"{kind} without a name" if name is None else f"{kind} {name}"
 
 
@@ -44,8 +45,8 @@ def refuse_in_child(kind: str) -> None:
     """Raises RuntimeError in a process that a rank has forked."""
     if group.forked_from is not None:
         raise RuntimeError(
-            f"tf.mpi.{kind} in a process that rank {group.forked_from} has forked: it is no rank, "
-            "and the others do not know of it. Call it in the rank itself"
+            f"tf.mpi.{kind} was called in a process that rank {group.forked_from} has forked, "
+            "which is not a rank. Call it in the rank itself"
         )
 
 
@@ -66,21 +67,21 @@ def run(
 ) -> np.ndarray[Any, Any]:
     """Carries out one collective under `name` and returns its result; waits for all ranks.
 
-    `in_place`: the result of a broadcast or an allreduce takes the place of `array`, which must be
-    contiguous. `of_script`: the script has asked for it; the runtime itself asks for nothing of
-    the group where averages are left to the script.
+    `in_place`: the result of a broadcast or an allreduce overwrites `array`, which must be
+    contiguous. `of_script`: the script has called this. Where averages are left to the script,
+    collectives of the runtime itself involve this rank only.
 
-    Raises tf.errors.OpError subclasses, see errors.error_from_code; TypeError for a dtype that
-    cannot travel.
+    Raises subclasses of tf.errors.OpError, see errors.error_from_code; TypeError for an unsupported
+    dtype.
     """
-    # In this machine's byte order: dtype.name, and so the ranks, know no other.
+    # In native byte order, which dtype.name assumes.
     native = array.dtype.newbyteorder("=")
     array = np.ascontiguousarray(array, dtype=native).reshape(np.shape(array))
     if array.dtype.name not in DTYPES:
         raise TypeError(
             f"{kind} of {array.dtype.name} is not supported; use one of {', '.join(DTYPES)}"
         )
-    if not (hooks.active or of_script):  # what the runtime itself asks for, as one rank alone
+    if not (hooks.active or of_script):  # the runtime's own collective: involves this rank only
         return array if in_place else np.array(array, copy=True)
     out = None if kind == "allgather" else array if in_place else np.array(array, copy=True)
     global started, met
@@ -122,7 +123,7 @@ def run(
 class Gathering:
     """An allgather that runs while this thread does something else.
 
-    `array`: of a dtype of DTYPES; the ranks' rows, its first dimension, may differ in number.
+    `array`: of one of DTYPES; its first dimension may differ by rank.
     """
 
     def __init__(self, array: np.ndarray[Any, Any], name: str) -> None:
@@ -131,7 +132,7 @@ class Gathering:
         self._operation: Any = c_api.load().tfmpi_begin(
             name.encode(),
             KINDS["allgather"],
-            REDUCE_OPS["average"],  # as its op has it
+            REDUCE_OPS["average"],  # ignored
             DTYPES[array.dtype.name],
             0,
             (ctypes.c_int64 * array.ndim)(*array.shape),
@@ -142,7 +143,7 @@ class Gathering:
         )
 
     def result(self) -> np.ndarray[Any, Any]:
-        """All ranks' rows, in their order; once; waits for them. Raises as `run`."""
+        """Waits for all ranks' rows and returns them in rank order; call once. Raises as `run`."""
         lib, error = c_api.load(), c_api.error_buffer()
         while not lib.tfmpi_wait(self._operation, _WAIT_SECONDS):
             pass
@@ -153,12 +154,13 @@ class Gathering:
         return out
 
     def withdraw(self) -> None:
-        """In place of `result`: what has not ended does not any more."""
+        """Call instead of `result` to cancel the allgather if it has not ended."""
         c_api.load().tfmpi_end(self._operation, c_api.error_buffer())
 
 
 def _waits(kind: str) -> int:
-    """For tfmpi_begin. In fit all ranks take as many steps, so nobody goes on alone."""
+    """The argument `waits` of tfmpi_begin. In fit all ranks take the same number of steps, so no
+    rank goes on alone."""
     if not presence.alone():
         return 0
     return 2 if kind == "barrier" and presence.in_own_loop() else 1

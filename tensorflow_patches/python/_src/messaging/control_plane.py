@@ -1,6 +1,6 @@
-"""Small exchanges between all ranks, in Python: every rank's values, by rank.
+"""Small exchanges between all ranks in Python, which return every rank's values in rank order.
 
-For decisions that must be the same everywhere, at points that all ranks reach: not for gradients.
+For decisions that must be the same on all ranks, at points that all ranks reach; not for gradients.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def gather(
     *,
     of_script: bool = False,
 ) -> list[tuple[Any, list[np.ndarray[Any, Any]]]]:
-    """(header, arrays) of every rank, by rank; waits for all.
+    """Waits for all ranks, and returns (header, arrays) of each, in rank order.
 
     Args:
-      label: the name under which the ranks meet.
-      header: anything that JSON can hold.
-      arrays: of any shapes and dtypes that have a buffer; they may differ by rank.
+      label: identifies the exchange on all ranks.
+      header: any JSON value.
+      arrays: of any shapes, and dtypes that support the buffer protocol; may differ by rank.
       of_script: see collectives.run.
     """
     arrays = [np.asarray(array) for array in arrays]
@@ -61,35 +61,36 @@ def _split(data: memoryview, kinds: Sequence[Any]) -> list[np.ndarray[Any, Any]]
 
 
 def headers(label: str, header: Any) -> list[Any]:
-    """Every rank's header, by rank."""
+    """Every rank's header, in rank order."""
     return [theirs for theirs, _ in gather(label, header)]
 
 
 def of_script(label: str, header: Any) -> list[Any]:
-    """As `headers`, also where averages are left to the script."""
+    """Like `headers`, but also works where averages are left to the script."""
     return [theirs for theirs, _ in gather(label, header, of_script=True)]
 
 
 def any_rank(label: str, flag: bool) -> bool:
-    """Whether `flag` is true on some rank."""
+    """Whether `flag` is true on any rank."""
     value = np.array([flag], np.int32)
     return bool(collectives.run("allreduce", value, label, op="max")[0])
 
 
 def digest(array: np.ndarray[Any, Any]) -> int:
-    """Of the bytes of `array`: two ranks whose digests are equal hold the same values."""
+    """A hash of the bytes of `array`: ranks with equal digests hold the same values."""
     return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data) ^ array.nbytes
 
 
 def text_digest(texts: Sequence[str]) -> str:
-    """Short, and the same on every rank that has the same texts."""
+    """A short hash, the same on every rank that has the same texts."""
     return f"{zlib.crc32(chr(10).join(texts).encode()):08x}"
 
 
 def broadcast_arrays(
     label: str, arrays: Sequence[np.ndarray[Any, Any]]
 ) -> list[np.ndarray[Any, Any]]:
-    """Rank 0's arrays, which have the same dtypes and shapes on all ranks; few, large messages."""
+    """Broadcasts rank 0's arrays in a few large messages; all ranks pass the same dtypes and
+    shapes."""
     received: list[np.ndarray[Any, Any]] = []
     for number, together in enumerate(_groups(arrays)):
         packed = b"".join(np.asarray(a).tobytes() for a in together)

@@ -1,4 +1,4 @@
-"""Collectives on tensors, as ops: in eager code, in tf.function and in v1 graphs."""
+"""Collectives on tensors, as ops, for eager code, tf.function and v1 graphs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPS = {
     "allgather": "TfMpiAllgather",
     "broadcast": "TfMpiBroadcast",
 }
-# Attributes that nobody else sets: apply_op knows no defaults.
+# Attributes that callers do not set; apply_op does not apply defaults.
 _COMMON: dict[str, Any] = {"members": [], "horovods": False}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "allreduce": _COMMON,
@@ -59,14 +59,15 @@ def of_ranks(
     root: int = 0,
     ranks: Sequence[int] = (),
 ) -> Any:
-    """A collective of a script that was written for Horovod, on the tensor `value`.
+    """A collective, on the tensor `value`, of a script that was written for Horovod.
 
     Args:
-      kind, name: as of collective().
-      op, root: of an allreduce, and of a broadcast, by its number among all ranks.
-      ranks: whose collective it is, in ascending order; others do not call it. None: all.
+      kind, name: as for collective().
+      op: of an allreduce.
+      root: of a broadcast; a number among all ranks.
+      ranks: the participating ranks, in ascending order; others do not call it. Empty: all.
 
-    Raises tf.errors.FailedPreconditionError, when it runs, where ranks differ in dtype or shape.
+    When it runs, raises tf.errors.FailedPreconditionError if ranks differ in dtype or shape.
     """
     from tensorflow.python.framework import ops
 
@@ -84,12 +85,13 @@ def of_ranks(
 
 
 def _is_variable(value: Any) -> bool:
-    """Keras's variables, which are none of TensorFlow's."""
+    """Whether `value` is a Keras 3 variable, which is not a TensorFlow variable."""
     return hasattr(value, "__tf_tensor__")
 
 
 def run_op(kind: str, value: Any, name: str) -> Any:
-    """A collective of the runtime's own, on the tensor `value`; the ranks meet by `name`."""
+    """A collective of the runtime itself, on the tensor `value`; `name` identifies it on all
+    ranks."""
     from tensorflow.python.framework import constant_op, op_def_library, ops
 
     if isinstance(value, ops.EagerTensor):
@@ -100,7 +102,7 @@ def run_op(kind: str, value: Any, name: str) -> Any:
 
 
 def gather_data(vector: Any, name: Any) -> Any:
-    """An allgather of a data set's, in a graph, under `name`, a string tensor."""
+    """An allgather of a data pipeline, in a graph, identified by `name`, a string tensor."""
     from tensorflow.python.framework import op_def_library
 
     attributes = {**_DEFAULTS["allgather"], "of_data": True}
@@ -127,12 +129,13 @@ def _eager(kind: str, value: Any, name: str, attributes: dict[str, Any]) -> Any:
 def _in_graph(
     kind: str, value: Any, name: str | None, attributes: dict[str, Any], whose: str = ""
 ) -> Any:
-    """The ranks meet by the function's name and the op's: the same after a retrace."""
+    """Ranks match the call by the names of the function and of the op: the same after a retrace."""
     from tensorflow.python.framework import constant_op, op_def_library, ops
 
     presence.uses()
     graph = ops.get_default_graph()
-    # Of some ranks: numbered apart, as the others make none.
+    # Collectives of some ranks have their own numbering, because the other ranks do not create
+    # them.
     with ops.name_scope(f"mpi_{kind}{whose.replace(' ', '_')}"):
         meeting = name
         if meeting is None:

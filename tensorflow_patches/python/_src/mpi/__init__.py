@@ -1,1 +1,1 @@
-"""The MPI library that this rank uses, and our transport for it."""
+"""Chooses the MPI library of this rank, and our transport for it."""

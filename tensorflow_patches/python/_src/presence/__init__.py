@@ -1,1 +1,1 @@
-"""What a rank is doing, and what it says of ranks that it waits for."""
+"""What a rank is doing, and what it reports about the ranks that it waits for."""

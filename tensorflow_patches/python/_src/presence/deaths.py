@@ -1,12 +1,12 @@
-"""Ranks that end without a word: by a signal, or by os._exit.
+"""Reports ranks that end without a message: by a signal or by os._exit.
 
-Open MPI's launcher has a banner, and ends the other ranks within milliseconds. So the kernel tells
-the ranks of a node of each other's ends (pidfd), and one of them says at once whose it was, and by
-which signal as far as it can still be seen. MPICH's proxies kill the others before they hear of it.
+Open MPI's launcher only prints a banner, and ends the other ranks within milliseconds. So the ranks
+of a node watch each other's processes (pidfd), and one of them immediately reports which rank died,
+and by which signal if that is still visible. MPICH's proxies kill the others before they notice.
 
-The ranks of a node share a file without a name, to which they append lines: who they are, that they
-end knowingly, and whose death they are about to report. Each append is whole, so that the first of
-several reports is the same one for all, also when who has written it is dead.
+The ranks of a node share an unlinked file, to which they append lines: who they are, that they end
+on purpose, and whose death they are about to report. Appends are atomic, so all ranks see the same
+report first, even if its writer is dead by then.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ import zlib
 from tensorflow.mpi import config
 from tensorflow.mpi._src.presence import launcher, peers
 
-_WATCHED = 4  # of the ranks that follow: of a node with many, some rank that lives watches each
+_WATCHED = 4  # how many following ranks each rank watches, so that some living rank watches each
 _ENDED_BY_LAUNCHERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_LAUNCHER_SECONDS = 1.0  # in which a launcher that ends its ranks has ended this one, too
-_STATUS_TRIES = 5  # between a process's end and its parent's hearing of it, it is seen in /proc
+_LAUNCHER_SECONDS = 1.0  # a launcher that ends its ranks has ended this one, too, by then
+_STATUS_TRIES = 5  # /proc shows the status of a process until its parent has reaped it
 _STATUS_SECONDS = 0.001
-# linux/pidfd.h, since 6.15: the status of a process whose parent has heard of its end.
+# linux/pidfd.h, since 6.15: the status of a process that its parent has reaped.
 _INFO = struct.Struct("=QQ11Ii")
 _GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 _INFO_EXIT = 1 << 3
-_SHORT = "the kernel kills where memory is short (see dmesg there), or a batch system does"
-_CRASHED = "with PYTHONFAULTHANDLER=1 it prints where it was"
+_SHORT = "the kernel does this when memory is short (see dmesg there), and so do batch systems"
+_CRASHED = "set PYTHONFAULTHANDLER=1 to print where it was"
 
 
 class Ranks:
-    """Those of this node, as the process `started_by` has started them. May raise OSError."""
+    """The ranks of this node that the process `started_by` has started. May raise OSError."""
 
     def __init__(self, started_by: int, placement: config.Launcher) -> None:
         self._placement = placement
         self._goes_on = config.get("TF_MPI_FAULT") == "shrink"
         began = peers.stat(started_by).began
-        job = zlib.crc32(config.job().encode())  # a daemon may serve several
+        job = zlib.crc32(config.job().encode())  # a daemon may serve several jobs
         self._path = f"/dev/shm/tensorflow-mpi-{os.getuid()}-{started_by}-{began}-{job:08x}"
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         self._file = os.open(self._path, flags, 0o600)
@@ -54,7 +54,8 @@ class Ranks:
         self._append(f"rank {placement.rank} {os.getpid()}")
 
     def all_arrived(self) -> None:
-        """Or will not. From here on the file has no name, and the others are watched."""
+        """Call when all ranks have started, or have failed to. Unlinks the file, and starts to
+        watch the others."""
         self._take_name()
         ranks = sorted((int(line[1]), int(line[2])) for line in self._lines() if line[0] == "rank")
         after = [one for one in ranks if one[0] > self._placement.rank]
@@ -62,7 +63,7 @@ class Ranks:
         watched = (after + before)[:_WATCHED]
         ends: dict[int, tuple[int, int]] = {}
         for rank, pid in watched:
-            with contextlib.suppress(OSError):  # before Linux 5.3; or it has ended already
+            with contextlib.suppress(OSError):  # Linux before 5.3, or the process has ended
                 ends[os.pidfd_open(pid)] = rank, pid
         if ends:
             threading.Thread(
@@ -70,9 +71,9 @@ class Ranks:
             ).start()
 
     def declare_exit(self) -> None:
-        """This rank has said why, or has come to its end; on any thread."""
+        """Notes that this rank has reported its error, or ends normally. Thread-safe."""
         self._append(f"word {self._placement.rank} {os.getpid()}")
-        self._take_name()  # which it still has where a rank ends at its start
+        self._take_name()  # the file still has its name if a rank ends during the start
 
     def _take_name(self) -> None:
         with contextlib.suppress(OSError):
@@ -99,7 +100,7 @@ class Ranks:
         if self._goes_on:
             deaths = [line for line in deaths if line[2] == str(pid)]
         if deaths[0][1:] != [str(rank), str(pid), str(os.getpid())]:
-            return  # another says so; or the launcher has ended this one for another's death
+            return  # another rank reports it, or the launcher ended `rank` because another died
         text = (
             f"tensorflow.mpi rank {self._placement.rank}/{self._placement.size}: "
             f"rank {rank} (process {pid} on {os.uname().nodename}) {_how(status)}\n"
@@ -120,7 +121,7 @@ class Ranks:
 
 
 def _status(end: int, pid: int) -> int | None:
-    """As wait() has it; None if it cannot be seen any more, or never could."""
+    """The status as wait() returns it; None if it is not visible."""
     for _ in range(_STATUS_TRIES):
         with contextlib.suppress(OSError):
             return peers.stat(pid).exit_status
@@ -134,7 +135,7 @@ def _status(end: int, pid: int) -> int | None:
 
 
 def of_this_node(placement: config.Launcher) -> Ranks | None:
-    """None if they cannot be known."""
+    """The ranks of this node; None if the launcher's process cannot be found."""
     try:
         pid = launcher.ancestor(placement)
         return None if pid is None else Ranks(pid, placement)
@@ -144,11 +145,11 @@ def of_this_node(placement: config.Launcher) -> Ranks | None:
 
 def _how(status: int | None) -> str:
     if status is None:
-        return f"has ended without a word (killed?); {_SHORT}"
+        return f"ended without a message (killed?); {_SHORT}"
     if not (by := status & 0x7F):
-        return f"has left by os._exit, or the like, with code {status >> 8}, in midst of its script"
+        return f"exited by os._exit or similar, with code {status >> 8}, before its script ended"
     try:
         name = signal.Signals(by).name
-    except ValueError:  # a real-time one
+    except ValueError:  # a real-time signal
         name = f"signal {by}"
-    return f"has been ended by {name}; {_SHORT if by == signal.SIGKILL else _CRASHED}"
+    return f"was killed by {name}; {_SHORT if by == signal.SIGKILL else _CRASHED}"

@@ -1,12 +1,12 @@
-"""The process that has started this rank, and what is left to do when it is gone.
+"""Watches the process that started this rank, and ends the rank if that process is killed.
 
-A launcher ends its ranks. Where it is killed itself (by the kernel when memory is short, by a batch
-system, by a time limit of the program that ran it) Open MPI's leave their ranks to train on, unseen
-and with nobody to end them. So the kernel tells a rank of its launcher's end (pidfd), and the rank
-ends without it: at once, as some MPIs end a process that has lost its launcher, without a word.
-MPICH's and Intel's ranks are killed by their proxies, those of other nodes by their daemons.
+Normally a launcher ends its ranks. If Open MPI's launcher is itself killed (by the kernel when
+memory is short, by a batch system, by a time limit of the program that ran it), its ranks would go
+on training unnoticed. So each rank watches its launcher (pidfd), and ends as soon as that is gone:
+immediately, because some MPIs end a process that has lost its launcher, without a message. MPICH's
+and Intel's ranks are killed by their proxies, ranks on other nodes by their daemons.
 
-A rank that was started to outlive its launcher (by nohup, by setsid) is left alone.
+A rank that was started to outlive its launcher (by nohup or setsid) is left alone.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _SIGHUP = 1 << 0  # in /proc's masks of signals
 
 
 class Launcher:
-    """The launcher's process on this node, as long as it is there.
+    """The launcher's process on this node.
 
-    Output of a rank goes by way of its launcher, so what is said of the launcher's end goes to the
+    A rank's output passes through its launcher, so the message about the launcher's end goes to the
     launcher's own stderr, which is opened here.
     """
 
@@ -41,7 +41,7 @@ class Launcher:
         self._stderr = -1
         if speaks:
             flags = os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
-            with contextlib.suppress(OSError):  # a socket, or another user's
+            with contextlib.suppress(OSError):  # a socket, or a process of another user
                 self._stderr = os.open(f"/proc/{pid}/fd/2", flags)
 
     def is_gone(self) -> bool:
@@ -52,14 +52,15 @@ class Launcher:
         return now.has_ended or now.began != self._began
 
     def when_gone(self, call: Callable[[], None]) -> None:
-        """`call` is called on a thread; where the kernel does not tell, is_gone() does."""
+        """Calls `call` on a new thread once the launcher is gone. Without pidfd does nothing; the
+        caller then polls is_gone()."""
         try:
             end = os.pidfd_open(self._pid)
         except OSError:  # before Linux 5.3
             return
 
         def wait() -> None:
-            poll = select.poll()  # of any number of files
+            poll = select.poll()  # unlike select, supports any file descriptor
             poll.register(end, select.POLLIN)
             poll.poll()
             call()
@@ -67,30 +68,30 @@ class Launcher:
         threading.Thread(target=wait, name="tf_mpi_launcher", daemon=True).start()
 
     def cores(self) -> set[int]:
-        """The processors, by the kernel's numbers, that it may use, and give to ranks; none if it
-        is gone."""
+        """The processors, by the kernel's numbers, that the launcher may use and give to ranks;
+        empty if it is gone."""
         with contextlib.suppress(OSError):
             return os.sched_getaffinity(self._pid)
         return set()
 
     def exit_with_launcher(self) -> None:
-        """The launcher is gone: ends this process; on any thread."""
-        self._ends.acquire()  # for good: another thread may have found out, too
+        """Ends this process, because the launcher is gone. Thread-safe."""
+        self._ends.acquire()  # never released: another thread may have noticed, too
         if self._speaks:
             text = (
                 f"tensorflow.mpi rank {self._rank}/{self._size}: {self._name} (process "
-                f"{self._pid}), which had started the ranks, has been killed; the ranks of this "
-                "node end with it. Start them with nohup or setsid to have them outlive it\n"
+                f"{self._pid}), which started the ranks, was killed, so the ranks of this node end "
+                "now. To let ranks outlive it, start them with nohup or setsid\n"
             )
             with contextlib.suppress(OSError):
                 os.write(self._stderr if self._stderr >= 0 else 2, text.encode())
-        with contextlib.suppress(OSError, ValueError):  # nobody may read it any more
+        with contextlib.suppress(OSError, ValueError):  # the reader may be gone
             sys.stdout.flush()
         os._exit(_EXIT_CODE)
 
 
 def of_this_rank(launcher: config.Launcher) -> Launcher | None:
-    """None if it is not to be seen from here, or if this rank is to outlive it."""
+    """The launcher; None if it is not visible from here, or if this rank is to outlive it."""
     try:
         pid = ancestor(launcher)
         if pid is None or _outlives(pid):
@@ -101,9 +102,9 @@ def of_this_rank(launcher: config.Launcher) -> Launcher | None:
 
 
 def ancestor(launcher: config.Launcher) -> int | None:
-    """The nearest one that is not this rank: between them is only what the rank was wrapped in.
+    """The nearest ancestor that is not part of this rank, skipping programs that wrap the rank.
 
-    None if it is not to be seen from here. Raises OSError.
+    None if it is not visible from here. Raises OSError.
     """
     pid = peers.stat(os.getpid()).parent
     while _is_child_of(pid, launcher.rank):
@@ -112,15 +113,15 @@ def ancestor(launcher: config.Launcher) -> int | None:
 
 
 def _is_child_of(pid: int, rank: int) -> bool:
-    """Whether it was started as this rank."""
+    """Whether process `pid` was started as rank `rank`."""
     try:
         return pid > 1 and config.rank_of(peers.environment(pid)) == rank
-    except PermissionError:  # another user's: Slurm's, as root
+    except PermissionError:  # another user's, such as Slurm's, which runs as root
         return False
 
 
 def _outlives(pid: int) -> bool:
-    """Whether this rank has another session than `pid`, or ignores hangups where `pid` does not."""
+    """Whether this rank is in another session than `pid`, or ignores SIGHUP but `pid` does not."""
     own = os.getpid()
     if peers.stat(own).session != peers.stat(pid).session:
         return True

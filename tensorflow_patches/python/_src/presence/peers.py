@@ -1,8 +1,8 @@
-"""The processes of this node that are ranks of this job, as /proc shows them.
+"""The processes on this node that are ranks of this job, as /proc shows them.
 
-For what is said of a rank that does not come, of which no message tells. Only read, and only
-processes of this user: those that carry the launcher's variables of this job, which the children
-of a rank do, too.
+Used to describe a rank that does not arrive and has sent no message. Reads only, and only this
+user's processes: those with the launcher's variables of this job, which includes the children of
+ranks.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from tensorflow.mpi import config
 _OURS, _TENSORFLOW = "libtensorflow_mpi.so", "libtensorflow_framework.so"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _COMMAND_CHARACTERS = 60
-_STRANGER_SECONDS = 5.0  # a process may become a rank's: launchers fork, and then execute
+_STRANGER_SECONDS = 5.0  # then look again: launchers fork a process before it becomes a rank
 _LAUNCHERS = frozenset("mpirun mpiexec prterun prted orterun orted slurmstepd".split())
 
 Stage = Literal["off", "stopped", "started", "without us", "before"]
 
 
 class Stat(NamedTuple):
-    """What /proc says of a process. began: a time; of a number's processes each has another."""
+    """What /proc says of a process. `began`: its start time; tells apart processes that have the
+    same number."""
 
     name: str
     state: str
     parent: int
     session: int
     began: int
-    seconds: float  # of processors, so far
-    exit_status: int  # as wait() has it, of one that has ended
+    seconds: float  # processor time so far
+    exit_status: int  # as wait() returns it; valid if the process has ended
 
     @property
     def has_ended(self) -> bool:
@@ -52,7 +53,7 @@ def stat(pid: int) -> Stat:
 
 
 def ignored_signals(pid: int) -> int:
-    """As bits: that of signal n is 1 << (n - 1)."""
+    """A bit mask; the bit of signal n is 1 << (n - 1)."""
     (mask,) = re.findall(r"^SigIgn:\s*(\w+)$", os.fsdecode(_read(pid, "status")), re.MULTILINE)
     return int(mask, 16)
 
@@ -63,24 +64,25 @@ class Process:
 
     pid: int
     command: str
-    script: str  # the name of its file, as of the first word that is no interpreter
+    script: str  # the file name of the first argument that is not an option
     stopped: bool
-    off: bool  # it was started with TF_MPI_ENABLE=0
-    ours: bool  # it has loaded our library
-    tensorflow: bool  # ... and TensorFlow's
-    seconds: float  # of processors, so far
+    off: bool  # started with TF_MPI_ENABLE=0
+    ours: bool  # has loaded our library
+    tensorflow: bool  # has loaded TensorFlow's
+    seconds: float  # processor time so far
 
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """What is known of a rank: its processes, at least one, in the order of their numbers."""
+    """A rank as it is visible from here: its processes, at least one, in the order of their
+    pids."""
 
     rank: int
     processes: tuple[Process, ...]
 
     @property
     def stage(self) -> Stage:
-        """How far it has come on its way to MPI_Init."""
+        """How far it has got on its way to MPI_Init."""
         if any(process.stopped for process in self.processes):
             return "stopped"
         if any(process.ours for process in self.processes):
@@ -91,29 +93,29 @@ class Peer:
 
     @property
     def seconds(self) -> float:
-        """Of processors that its processes have used."""
+        """Processor time that its processes have used."""
         return sum(process.seconds for process in self.processes)
 
     @property
     def script(self) -> str:
-        """That of its first process."""
+        """The script of its first process."""
         return self.processes[0].script
 
     def name(self) -> str:
-        """ "rank 1 (process 4711, 'python train.py')", of the process that is furthest."""
+        """ "rank 1 (process 4711, 'python train.py')": the process that has got furthest."""
         ahead = max(self.processes, key=lambda one: (one.ours, one.tensorflow, -one.pid))
         return f"rank {self.rank} (process {ahead.pid}, '{ahead.command}')"
 
 
 class Node:
-    """Looks at this node again and again, at little cost: of many ranks, each may look."""
+    """Looks at this node repeatedly, at low cost, because all ranks of a node may look."""
 
     def __init__(self) -> None:
-        self._strangers: dict[int, float] = {}  # processes of no rank -> until when that is taken
-        self._started: dict[int, tuple[int, Process]] = {}  # with our library: rank, as last seen
+        self._strangers: dict[int, float] = {}  # processes of no rank -> when to look again
+        self._started: dict[int, tuple[int, Process]] = {}  # have our library: (rank, last seen)
 
     def peers(self) -> dict[int, Peer]:
-        """By rank, those that can be seen from here; this one, too."""
+        """The visible ranks, including this one, by number."""
         found: dict[int, list[Process]] = {}
         now = time.monotonic()
         for pid in _processes():
@@ -122,7 +124,7 @@ class Node:
             try:
                 seen = self._look_at(pid)
             except (OSError, ValueError, IndexError):
-                seen = None  # it has just ended, or is another user's
+                seen = None  # has just ended, or belongs to another user
                 self._started.pop(pid, None)
             if seen is None:
                 self._strangers[pid] = now + _STRANGER_SECONDS
@@ -134,7 +136,7 @@ class Node:
         }
 
     def _look_at(self, pid: int) -> tuple[int, Process] | None:
-        if pid in self._started:  # it stays what it is, but for what it does
+        if pid in self._started:  # only its state can change
             rank, process = self._started[pid]
             return rank, dataclasses.replace(process, **_doing(pid))
         environ = environment(pid)
@@ -148,8 +150,8 @@ class Node:
 
 
 def sees_siblings() -> bool:
-    """Whether the launcher has started this process itself, and so the other ranks of the node,
-    whose processes are then to be seen from here: no container hides them."""
+    """Whether the launcher has started this process directly, and so the other ranks of the node:
+    then no container hides their processes."""
     try:
         return stat(os.getppid()).name in _LAUNCHERS
     except OSError:
@@ -172,7 +174,7 @@ def environment(pid: int) -> dict[str, str]:
 
 def _process(pid: int, environ: dict[str, str]) -> Process:
     words = [word for word in os.fsdecode(_read(pid, "cmdline")).split("\0") if word]
-    command = " ".join([*map(os.path.basename, words[:2]), *words[2:]])  # a script, mostly
+    command = " ".join([*map(os.path.basename, words[:2]), *words[2:]])  # interpreter, script, …
     if len(command) > _COMMAND_CHARACTERS:
         command = command[: _COMMAND_CHARACTERS - 1] + "…"
     maps = _read(pid, "maps")
@@ -195,7 +197,7 @@ def _doing(pid: int) -> dict[str, Any]:
 
 
 def ranks(numbers: Sequence[int]) -> str:
-    """ "rank 1", "ranks 1, 3 and 4"; of very many the first. As roll_call.cc's NameRanks."""
+    """ "rank 1", "ranks 1, 3 and 4"; of many, only the first. Like NameRanks of roll_call.cc."""
     most = 8
     text = ", ".join(str(number) for number in numbers[:most])
     if 1 < len(numbers) <= most:

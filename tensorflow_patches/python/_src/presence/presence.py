@@ -1,8 +1,8 @@
-"""What this rank's script is doing: for the messages of ranks that wait for it, and for rank 0.
+"""What this rank's script is doing, for the messages of ranks that wait for it, and for rank 0.
 
-Rank 0 ends a run in which the ranks wait for one another, and lets the others go on without a rank
-that has no gradients to give (core/agreement/coordinator_waits.cc). That a thread which waits asks
-for nothing else holds of the process only if no other thread uses the library.
+Rank 0 ends a run in which ranks wait for one another, and lets the others continue without a rank
+that has no gradients to contribute (core/agreement/coordinator_waits.cc). A waiting thread submits
+no other requests; that is true of its process only if no other thread uses the library.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from tensorflow.mpi import config
 from tensorflow.mpi._src.runtime import c_api, group, hooks
 
 _lock = threading.Lock()
-_threads: dict[int, threading.Thread | None] = {}  # by ident; None: none of Python's own
-_steps: Any = None  # where the library reads how many have been done
+_threads: dict[int, threading.Thread | None] = {}  # by ident; None: not created by Python
+_steps: Any = None  # the library's counter of steps, which it reads
 
 
 class _Own(threading.local):
     def __init__(self) -> None:
-        self.doing: list[str] = []  # the innermost last
+        self.doing: list[str] = []  # nested activities, innermost last
 
 
 _own = _Own()
 
 
 def uses() -> None:
-    """This thread trains, or asks for collectives."""
+    """Registers this thread as one that trains or calls collectives."""
     if threading.get_ident() not in _threads:
         _add()
 
@@ -35,7 +35,7 @@ def uses() -> None:
 def _add() -> None:
     ident = threading.get_ident()
     with _lock:
-        # current_thread() would keep an object for each thread of TensorFlow's.
+        # current_thread() would create, and keep, an object for each of TensorFlow's threads.
         own = (thread for thread in threading.enumerate() if thread.ident == ident)
         _threads[ident] = next(own, None)
     _count()
@@ -51,41 +51,41 @@ def _count() -> None:
 
 
 def alone() -> bool:
-    """Whether no thread but this one uses the library, or could begin to."""
+    """Whether no other thread uses the library or might start to."""
     if len(_threads) > 1:
         _count()
     return len(_threads) == 1 and threading.get_ident() in _threads and not _others_live()
 
 
 def _others_live() -> bool:
-    """Whether Python has another thread that may be about to train for the first time.
+    """Whether Python has another thread that may yet train for the first time.
 
-    Daemons are not taken for one: our own, those of progress bars and profilers.
+    Daemon threads do not count: they are our own, or belong to progress bars and profilers.
     """
     own = threading.get_ident()
     return any(thread.ident != own and not thread.daemon for thread in threading.enumerate())
 
 
 def in_own_loop() -> bool:
-    """Whether this thread is in no call of `begin`: in a loop of the script's own."""
+    """Whether this thread is in a custom loop: not between `begin` and `end`."""
     return not _own.doing
 
 
 def begin(what: str) -> None:
-    """This thread is in `what` until `end`: "fit() of model 'm'"."""
+    """Notes that this thread is in `what`, such as "fit() of model 'm'", until `end`."""
     _own.doing.append(what)
     _tell()
 
 
 def begin_activity(what: str) -> None:
-    """What this thread is in is now to be called so, and has done no steps."""
+    """Renames this thread's current activity, and resets its number of steps."""
     if _own.doing:
         _own.doing[-1] = what
         _tell()
 
 
 def end() -> None:
-    """Of what this thread has begun last."""
+    """Ends the activity that this thread began last."""
     _own.doing.pop()
     _tell()
 
@@ -97,11 +97,11 @@ def _tell() -> None:
     _tell_needs(doing)
 
 
-_needs = ""  # for as long as the process lives
+_needs = ""  # kept until the process ends
 
 
 def needs_all(what: str) -> None:
-    """From now on this rank holds something that is right for as many ranks as there are now."""
+    """Notes that this rank holds `what`, which is valid only for the current number of ranks."""
     global _needs
     _needs = what
     _tell_needs(_own.doing[-1] if _own.doing else "")
@@ -119,10 +119,10 @@ _generation = 0
 
 
 def follow() -> bool:
-    """group.rank and group.size become what they are since other ranks have died, if any have.
+    """Updates group.rank and group.size if other ranks have died.
 
-    Called where a caller reads both and nothing from before: not in the midst of an exchange.
-    Returns whether they have changed.
+    Call only where no earlier value of either is still in use, and not during an exchange. Returns
+    whether they have changed.
     """
     global _generation
     if not hooks.active or config.get("TF_MPI_FAULT") != "shrink":
@@ -137,7 +137,7 @@ def follow() -> bool:
 
 
 def stepped(steps: int) -> None:
-    """So many steps of what this thread is in have been done."""
+    """Sets the number of steps done in this thread's current activity."""
     global _steps
     if group.forked_from is not None:
         return

@@ -1,7 +1,7 @@
-"""One line that says why: of an exception, for the ranks that only hear of it.
+"""Summarizes an exception in one line, for the other ranks.
 
-TensorFlow's errors begin with "Graph execution error:" and a list of places; what says something
-comes after it, the op after that. The script's own line is the last place that is in no package.
+TensorFlow's errors begin with "Graph execution error:" and a list of places; the actual message
+follows, then the op. The script's own line is the last place that is not in a package.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STOPPED = re.compile(r"rank \d+/\d+ has stopped: .*")
 
 
 def reason(error: BaseException) -> str:
-    """Its class, what it says, the op if it names one, and the script's own line."""
+    """The error's class, message and op, if it names one, and the script's own line."""
     text = _COLOUR.sub("", str(error))
     says = next((line for line in _lines(text) if not _SAYS_NOTHING.match(line)), "")
     found = _NODE.search(text)
@@ -36,13 +36,13 @@ def reason(error: BaseException) -> str:
 
 
 def of_another_rank(error: BaseException) -> str | None:
-    """ "rank 1/2 has stopped: why", if that is what this error says."""
+    """ "rank 1/2 has stopped: why", if this error reports another rank's failure."""
     found = _STOPPED.search(str(error))
     return None if found is None else found[0]
 
 
 def place_of_main_thread() -> str:
-    """ "train.py:88 in export": the script's own code that the main thread is in; or "" """
+    """ "train.py:88 in export": where in the script's own code the main thread is; or "" """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     ran = [
         (entry.filename, entry.lineno or 0, entry.name) for entry in traceback.extract_stack(frame)
@@ -62,7 +62,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _place(error: BaseException, text: str) -> list[str]:
-    """Where the script's own code was; the innermost place, of a graph the op's own."""
+    """The innermost place in the script's own code; for a graph, where the op was created."""
     quoted = [(path, int(line), name) for path, line, name in _PLACE.findall(text)]
     ran = [
         (frame.filename, frame.lineno or 0, frame.name)

@@ -1,10 +1,10 @@
-"""Waits of a rank in which it can do nothing else: its start, until all have come, and its end.
+"""Supervises the waits in which a rank can do nothing else: at its start and at its end.
 
-MPI_Init and MPI_Finalize know no deadline, and a script that has ended waits for the others' ends.
-A thread looks after such a wait: it says whom this rank waits for and what can be seen of them, and
-ends the process after TF_MPI_STALL_TIMEOUT; then the launcher ends the job. It also sees when the
-launcher is gone. One rank of a node speaks for all. The thread imports nothing: the main thread may
-hold the locks of imports.
+MPI_Init and MPI_Finalize have no timeout, and a script that has ended waits for the other ranks to
+end. A thread supervises such a wait: it reports which ranks this one waits for and what is visible
+of them, and ends the process after TF_MPI_STALL_TIMEOUT; the launcher then ends the job. It also
+notices if the launcher is gone. One rank per node reports for all. The thread imports nothing,
+because the main thread may hold import locks.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tensorflow.mpi._src.runtime import c_api
 
 _LOOK_SECONDS = 0.5
 _IDLE_SECONDS = 2.0
-_START_LOOK_SECONDS = 1.0  # at /proc
-_START_WARNING_SECONDS = 10.0  # a start is slow, and rarely so slow
-_LOST_SECONDS = 3.0  # who has been off, or gone, for so long will not come
-_AFTER_SPEAKER_SECONDS = 2.0  # the others end later: the launcher kills all when the first has
-_IDLE_SHARE = 0.01  # of a processor: who uses less does nothing
+_START_LOOK_SECONDS = 1.0  # between looks at /proc
+_START_WARNING_SECONDS = 10.0  # a start is slow, but rarely this slow
+_LOST_SECONDS = 3.0  # a rank that has been off or gone for this long will not join
+_AFTER_SPEAKER_SECONDS = 2.0  # the reporting rank ends first: the launcher then kills the others
+_IDLE_SHARE = 0.01  # of a processor; a rank that uses less is idle
 _EXIT_CODE = 1
 
 
 class _Wait:
-    """What one wait has come to."""
+    """The state of one wait."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -39,7 +39,7 @@ class _Wait:
         self.node = peers.Node()
 
     def again(self) -> None:
-        """Something has happened: the wait begins anew."""
+        """Restarts the wait, because something has happened."""
         self.since = self.warned = time.monotonic()
 
     def waited(self) -> float:
@@ -47,18 +47,18 @@ class _Wait:
         return time.monotonic() - self.since
 
     def is_due(self, warning: float) -> bool:
-        """Whether there is something to say; from then on, after `warning` seconds again."""
+        """Whether a report is due: every `warning` seconds; never if that is 0."""
         if not warning or time.monotonic() - self.warned < warning:
             return False
         self.warned = time.monotonic()
         return True
 
     def say(self, text: str) -> None:
-        """One line on stderr; not by log.py, which does not know this rank before it has begun."""
+        """Prints one line on stderr. Not by log.py, which does not know the rank before start."""
         print(f"tensorflow.mpi rank {self.rank}/{self.size}: {text}", file=sys.stderr, flush=True)
 
     def end(self, why: str, speaks: bool) -> None:
-        """The end of this process, from any thread."""
+        """Ends this process, from any thread."""
         if not speaks:
             time.sleep(_AFTER_SPEAKER_SECONDS)
         declare_exit()
@@ -68,12 +68,12 @@ class _Wait:
 
 
 class _Watcher:
-    """The thread. It is there from the start: Python 3.12 lets none begin while it ends."""
+    """The thread. It starts early, because Python 3.12 cannot start threads while it exits."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._look: Callable[[], None] | None = None  # guarded by _changed
-        self.idle: Callable[[], None] | None = None  # called every _IDLE_SECONDS without a wait
+        self.idle: Callable[[], None] | None = None  # called every _IDLE_SECONDS outside waits
         self.launcher: launcher.Launcher | None = None
         threading.Thread(target=self._loop, name="tf_mpi_watch", daemon=True).start()
 
@@ -82,7 +82,7 @@ class _Watcher:
             with self._changed:
                 look = self._look
                 self._changed.wait(_LOOK_SECONDS if look is not None else _IDLE_SECONDS)
-                # Under the lock, so that it does not speak of what is over.
+                # Under the lock, so that it does not report a wait that is over.
                 if self._look is look and (what := look or self.idle) is not None:
                     what()
             if self.launcher is not None and self.launcher.is_gone():
@@ -94,7 +94,7 @@ class _Watcher:
             self.launcher.exit_with_launcher()
 
     def set(self, look: Callable[[], None] | None) -> Callable[[], None] | None:
-        """`look` is called every _LOOK_SECONDS from now on; returns what was before."""
+        """From now on calls `look` every _LOOK_SECONDS; returns the previous function."""
         with self._changed:
             before, self._look = self._look, look
             self._changed.notify()
@@ -102,11 +102,12 @@ class _Watcher:
 
 
 _watcher: _Watcher | None = None
-_ranks: deaths.Ranks | None = None  # of this node, from the start on
+_ranks: deaths.Ranks | None = None  # of this node; set during the start
 
 
 def declare_exit() -> None:
-    """This rank exits for a known reason, so others need not report its death; on any thread."""
+    """Notes that this rank ends for a known reason, so that others do not report its death.
+    Thread-safe."""
     if _ranks is not None:
         _ranks.declare_exit()
 
@@ -125,30 +126,30 @@ def _looking(look: Callable[[], None]) -> Iterator[None]:
 
 def _then() -> str:
     timeout = config.get("TF_MPI_STALL_TIMEOUT")
-    return f"; it ends after TF_MPI_STALL_TIMEOUT, {timeout:.0f} s" if timeout else ""
+    return f"; it will end after TF_MPI_STALL_TIMEOUT, {timeout:.0f} s" if timeout else ""
 
 
 # --- The start -----------------------------------------------------------------------------------
 
 
 _OFF_ELSEWHERE = (
-    "ranks of another node were started with TF_MPI_ENABLE=0, which mpirun passes on with "
-    "-x TF_MPI_ENABLE only"
+    "ranks on another node were started with TF_MPI_ENABLE=0; to pass that variable to all nodes, "
+    "use mpirun -x TF_MPI_ENABLE"
 )
 
 
 class _Start(_Wait):
-    """From the loading of MPI to the engine."""
+    """The wait from loading MPI until the engine runs."""
 
     def __init__(self, placement: config.Launcher) -> None:
         super().__init__(placement.rank, placement.size)
         self._local_size = placement.local_size
         self._passing = ""
         if placement.is_open_mpis:
-            self._passing = ", and mpirun passes that to other nodes with -x TF_MPI_ENABLE only"
+            self._passing = "; mpirun passes that to other nodes only with -x TF_MPI_ENABLE"
         self._whom = ""
         self._lost_since: float | None = None
-        # One rank of a node speaks; few others look as often as it does.
+        # One rank of a node reports; most of the others look less often.
         self._interval = _START_LOOK_SECONDS * min(10, 1 + self.rank)
         self._next = self.since
         warning = config.get("TF_MPI_STALL_WARNING")
@@ -170,7 +171,7 @@ class _Start(_Wait):
         away = {rank: peer for rank, peer in known.items() if peer.stage != "started"}
         speaks = not any(rank < self.rank and rank not in away for rank in known)
         self._end_if_lost(known, away, speaks)
-        # The exchange of settings has a deadline of its own, and says more.
+        # The exchange of settings has its own timeout and a more detailed message.
         if self._timeout and self.waited() >= self._timeout and "settings" not in whom:
             self.end(self._report(known, away), speaks)
         if self.is_due(self._warning) and speaks:
@@ -179,7 +180,7 @@ class _Start(_Wait):
     def _end_if_lost(
         self, known: dict[int, peers.Peer], away: dict[int, peers.Peer], speaks: bool
     ) -> None:
-        """Ends this rank if another will not come for sure."""
+        """Ends this rank if it is certain that another will not join."""
         off = [peer for peer in away.values() if peer.stage == "off"]
         gone = self._unseen(known) if peers.sees_siblings() else []
         if not off and not gone:
@@ -189,14 +190,14 @@ class _Start(_Wait):
             self._lost_since = time.monotonic()
         if time.monotonic() - self._lost_since < _LOST_SECONDS:
             return
-        why = f"{peers.ranks(gone)} ended before it came here; see what it printed"
+        why = f"{peers.ranks(gone)} ended before reaching this point; see what was printed there"
         if off:
             who = ", ".join(peer.name() for peer in off)
-            why = f"{who} was started with TF_MPI_ENABLE=0; set it alike on all ranks"
+            why = f"{who} was started with TF_MPI_ENABLE=0; use the same value on all ranks"
         self.end(f"cannot start without the others: {why}", speaks)
 
     def _unseen(self, known: dict[int, peers.Peer]) -> list[int]:
-        """Ranks of this node that have no process, if it is known which are of this node."""
+        """Ranks of this node that have no process, if it is known which ranks are on this node."""
         if self._local_size != self.size:
             return []
         return [rank for rank in range(self.size) if rank not in known]
@@ -204,12 +205,12 @@ class _Start(_Wait):
     def _report(self, known: dict[int, peers.Peer], away: dict[int, peers.Peer]) -> str:
         described = [f"{peer.name()} {_STAGES[peer.stage]}" for peer in away.values()]
         if unseen := self._unseen(known):
-            described.append(f"of {peers.ranks(unseen)} no process can be seen on this node")
+            described.append(f"no process of {peers.ranks(unseen)} is visible on this node")
         elif self.size > len(known):
             node = os.uname().nodename
             described.append(
-                f"{self.size - len(known)} ranks cannot be seen from this node, {node}; those with "
-                f"TF_MPI_ENABLE=0 do not come{self._passing}"
+                f"{self.size - len(known)} ranks are not visible from this node, {node}; ranks "
+                f"with TF_MPI_ENABLE=0 do not join{self._passing}"
             )
         seen = f" ({'; '.join(described)})" if described else ""
         return f"has waited {self.waited():.0f} s for {self._whom}{seen}"
@@ -217,7 +218,7 @@ class _Start(_Wait):
 
 _STAGES = {
     "off": "was started with TF_MPI_ENABLE=0",
-    "stopped": "is stopped, as by SIGSTOP",
+    "stopped": "is stopped, for example by SIGSTOP",
     "without us": "runs TensorFlow without averaging: TF_MPI_ENABLE=0 there, or another wheel",
     "before": "has not imported tensorflow",
     "started": "",
@@ -226,8 +227,8 @@ _STAGES = {
 
 @contextlib.contextmanager
 def start(placement: config.Launcher | None) -> Iterator[None]:
-    """Around what brings the ranks together. From here on this rank ends if its launcher does, and
-    a rank of this node that ends without a word is reported."""
+    """Wraps the code that connects the ranks. From here on this rank ends if its launcher does, and
+    reports ranks of this node that end without a message."""
     global _ranks
     if placement is None or placement.size == 1:
         yield
@@ -249,16 +250,16 @@ def start(placement: config.Launcher | None) -> Iterator[None]:
 
 
 class _End(_Wait):
-    """From the end of the script to the end of MPI. Any exchange of the others begins it anew: they
-    train on."""
+    """The wait from the end of the script to the end of MPI. Any exchange of the other ranks
+    restarts it, because they are still training."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)
         self._warning = config.get("TF_MPI_STALL_WARNING")
         self._timeout = config.get("TF_MPI_STALL_TIMEOUT")
         self._exchanges = -1
-        self._worked = self._looked = self.since  # the others were last seen to be; were looked at
-        self._used: dict[int, float] | None = None  # seconds of processors, when they were
+        self._worked = self._looked = self.since  # when the others last worked; the last look
+        self._used: dict[int, float] | None = None  # their processor time at the last look
 
     def look(self) -> None:
         joined = c_api.joined()
@@ -274,7 +275,7 @@ class _End(_Wait):
             return
         known = self.node.peers()
         if (now := c_api.topology()[:2]) != (self.rank, self.size):
-            self.rank, self.size = now  # others have died; the launcher's numbers are no more ours
+            self.rank, self.size = now  # others have died; the launcher's numbers no longer apply
         if c_api.load().tfmpi_generation():
             known = {}
         missing = [rank for rank in range(self.size) if rank not in joined]
@@ -289,7 +290,7 @@ class _End(_Wait):
             self.say(report + ("" if at_work else _then()))
 
     def _find_active(self, known: dict[int, peers.Peer], missing: list[int]) -> set[int]:
-        """Those that have worked since the last look."""
+        """The ranks that have used their processor since the last look."""
         now = time.monotonic()
         least = _IDLE_SHARE * (now - self._looked)
         before = self._used or {}
@@ -299,7 +300,7 @@ class _End(_Wait):
             for rank, seconds in self._used.items()
             if rank in before and seconds - before[rank] >= least
         }
-        # The others wait for one that is stopped, which looks like a little work.
+        # If one is stopped, the others wait for it, which looks like a little work.
         stopped = any(known[rank].stage == "stopped" for rank in missing if rank in known)
         if at_work and not stopped:
             self._worked = now
@@ -309,7 +310,7 @@ class _End(_Wait):
     def _report(self, known: dict[int, peers.Peer], missing: list[int], at_work: set[int]) -> str:
         begun = f"its script has ended, and it has waited {self.waited():.0f} s for"
         if not missing:
-            return f"{begun} MPI to end, as all ranks' scripts have"
+            return f"{begun} MPI to end; the scripts of all ranks have ended"
         described = []
         for rank in missing:
             if rank in known:
@@ -321,7 +322,7 @@ class _End(_Wait):
 
 
 class _AwaitedEnd(_Wait):
-    """While the script runs: others wait for its end, and only this rank knows where it is."""
+    """Reports, while this rank's script runs, where it is, if other ranks wait for it to end."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)
@@ -340,26 +341,26 @@ class _AwaitedEnd(_Wait):
             place = reasons.place_of_main_thread()
             has = "has" if len(joined) == 1 else "have"
             self.say(
-                f"the script of {peers.ranks(joined)} {has} ended, for {self.waited():.0f} s or "
-                f"longer, and waits for this one{', which is in ' + place if place else ''}"
+                f"{peers.ranks(joined)} {has} waited {self.waited():.0f} s or longer for this "
+                f"rank's script to end{'; it is at ' + place if place else ''}"
             )
 
 
 def started_by() -> launcher.Launcher | None:
-    """The launcher that this rank ends with."""
+    """The launcher whose end also ends this rank."""
     return None if _watcher is None else _watcher.launcher
 
 
 def while_the_script_runs(rank: int, size: int) -> None:
-    """Called once, when the ranks have come together."""
+    """Called once, when the ranks are connected."""
     if _watcher is not None:
         _watcher.idle = _AwaitedEnd(rank, size).look
 
 
 @contextlib.contextmanager
 def end(rank: int, size: int) -> Iterator[None]:
-    """Around the join, in which this rank waits for the others' ends, and for MPI's."""
-    if size == 1 and _watcher is None:  # else others have died
+    """Wraps the join, in which this rank waits for the other ranks and MPI to end."""
+    if size == 1 and _watcher is None:  # with a watcher, others have died
         yield
         return
     with _looking(_End(rank, size).look):
@@ -368,7 +369,7 @@ def end(rank: int, size: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def failing(seconds: float, rank: int, size: int) -> Iterator[None]:
-    """Around what a rank that fails tells the others: it ends, whatever they do."""
+    """Wraps the notification of the other ranks by a failing rank, which ends in any case."""
     if size == 1:
         yield
         return
@@ -376,7 +377,7 @@ def failing(seconds: float, rank: int, size: int) -> Iterator[None]:
 
     def look() -> None:
         if wait.waited() >= seconds:
-            wait.end(f"the others have not heard of its failure within {seconds:.0f} s", True)
+            wait.end(f"the other ranks did not learn of its failure within {seconds:.0f} s", True)
 
     with _looking(look):
         yield

@@ -1,1 +1,1 @@
-"""Readers of files, of which each rank reads its part alone."""
+"""File readers that read only this rank's part."""

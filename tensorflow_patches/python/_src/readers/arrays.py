@@ -1,4 +1,4 @@
-"""HDF5 and NetCDF: each rank reads its rows of each array."""
+"""HDF5 and NetCDF: each rank reads its own rows of each array."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tensorflow.mpi._src.readers import parts
 
 
 class MissingLibraryError(ImportError):
-    """A package that reads this format is not installed."""
+    """The package that reads this format is not installed."""
 
 
 def hdf5(path: str) -> Any:
@@ -22,7 +22,7 @@ def hdf5(path: str) -> Any:
 
 
 def netcdf(path: str) -> Any:
-    """An open file, whose variables are as they are stored. Raises MissingLibraryError."""
+    """An open file that returns variables as stored: unscaled, unmasked. MissingLibraryError."""
     try:
         import netCDF4
     except ImportError:
@@ -35,19 +35,19 @@ def netcdf(path: str) -> Any:
 def rows(array: Any, what: str, total: int | None = None) -> np.ndarray[Any, Any]:
     """This rank's rows of a file's array.
 
-    Raises ValueError if it has no rows, or not `total`.
+    Raises ValueError if the array is a scalar, or does not have `total` rows.
     """
     if not array.shape:
-        raise ValueError(f"{what} is a single value, and has no rows")
+        raise ValueError(f"{what} is a single value; an array with rows is needed")
     if total is not None and array.shape[0] != total:
-        raise ValueError(f"{what} has {array.shape[0]} rows, and the other array {total}")
+        raise ValueError(f"{what} has {array.shape[0]} rows, but the other array has {total}")
     first, last = parts.part(array.shape[0])
     return np.asarray(array[first:last])
 
 
 def named(names: dict[str, Any], name: str, path: str) -> Any:
-    """The array of that name; ValueError with those that there are."""
+    """The array of that name; otherwise a ValueError that lists the existing ones."""
     if name not in names:
         known = ", ".join(sorted(names))
-        raise ValueError(f"{path} has no array '{name}'; it has {known}")
+        raise ValueError(f"{path} has no array '{name}'; it contains {known}")
     return names[name]

@@ -1,4 +1,4 @@
-"""MNIST, CIFAR10 and CIFAR100 from local files, as their makers pack them."""
+"""MNIST, CIFAR10 and CIFAR100 from local files, in the formats of their publishers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MNIST_TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
 def mnist(folder: str) -> tuple[Arrays, Arrays]:
-    """(training, testing): the four idx files, packed or not, or mnist.npz."""
+    """(training, testing) from the four idx files, gzipped or not, or from mnist.npz."""
     packed = os.path.join(folder, "mnist.npz")
     if os.path.exists(packed):
         with np.load(packed) as file:
@@ -34,17 +34,19 @@ def _idx(folder: str, name: str) -> np.ndarray[Any, Any]:
             opened = gzip.open if candidate.endswith(".gz") else open
             with opened(candidate, "rb") as file:
                 return _array(file.read(), candidate)
-    raise FileNotFoundError(f"{path}, or {name}.gz or mnist.npz beside it: put it there")
+    raise FileNotFoundError(
+        f"MNIST is missing: put {path}, or {name}.gz or mnist.npz, in that folder"
+    )
 
 
 def _array(data: bytes, path: str) -> np.ndarray[Any, Any]:
     zero, kind, dims = struct.unpack_from(">HBB", data)
     if zero != 0 or kind != 8:
-        raise ValueError(f"{path} is no idx file of bytes")
+        raise ValueError(f"{path} is not an idx file of bytes")
     shape = struct.unpack_from(f">{dims}I", data, 4)
     array = np.frombuffer(data, np.uint8, offset=4 + 4 * dims)
     if array.size != int(np.prod(shape)):
-        raise ValueError(f"{path} has {array.size} bytes, and its head says {shape}")
+        raise ValueError(f"{path} has {array.size} bytes, but its header says {shape}")
     return array.reshape(shape)
 
 
@@ -65,7 +67,7 @@ def _cifar(folder: str, train: list[str], test: str, labels: str) -> tuple[Array
     return (images, answers), (tested["data"], np.asarray(tested[labels]))
 
 
-# What a pickled array names. By their whole names: modules of NumPy's import os, too.
+# What a pickled array may refer to. By full names, because NumPy's modules also import os.
 _OF_ARRAYS = {
     *(("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct")),
     *(("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")),
@@ -73,16 +75,16 @@ _OF_ARRAYS = {
 
 
 class _OnlyArrays(pickle.Unpickler):
-    """Of what CIFAR's files hold; anything else that a pickle may call is refused."""
+    """Loads only what CIFAR's files contain; refuses anything else that a pickle may call."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _OF_ARRAYS:
             return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name} is no array")
+        raise pickle.UnpicklingError(f"{module}.{name} is not part of a NumPy array")
 
 
 def _unpickled(path: str) -> Any:
     if not os.path.exists(path):
-        raise FileNotFoundError(f"{path}: unpack CIFAR's archive there")
+        raise FileNotFoundError(f"{path} is missing: unpack CIFAR's archive there")
     with open(path, "rb") as file:
         return _OnlyArrays(file, encoding="latin1").load()

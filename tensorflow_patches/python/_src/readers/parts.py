@@ -1,4 +1,5 @@
-"""Which rows are a rank's: as many for each, contiguous; the first ranks have one more."""
+"""Which rows belong to a rank: contiguous, the same number for each; the first ranks may have one
+more."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from tensorflow.mpi._src.runtime import group
 
 
 def part(total: int, rank: int | None = None, size: int | None = None) -> tuple[int, int]:
-    """(first, after the last) of `total`, of this rank if none is given."""
+    """(first, after the last) of `total` rows; by default, this rank's."""
     rank = group.group_rank if rank is None else rank
     size = group.group_size if size is None else size
     each, more = divmod(total, size)
@@ -18,7 +19,7 @@ def part(total: int, rank: int | None = None, size: int | None = None) -> tuple[
 
 
 def of_all_ranks(numbers: list[int], name: str) -> np.ndarray[Any, Any]:
-    """The ranks' numbers, one rank's after another's; a meeting of all."""
+    """Concatenates the ranks' numbers in rank order; all ranks must call this."""
     mine = np.array(numbers, np.int64)
     if not group.connected():
         return mine

@@ -1,8 +1,8 @@
-"""Files of numbers with a delimiter between them, a row in each line.
+"""Files of numbers with a delimiter between them, one row per line.
 
-The file is cut into blocks. Each rank counts the lines of its blocks, the ranks tell one another,
-and each reads the blocks in which its own rows are: so every rank has as many rows, and all of them
-together have read the file twice, however many they are.
+The file is divided into blocks. Each rank counts the lines of its blocks, the ranks exchange the
+counts, and each reads the blocks that contain its rows. So all ranks have the same number of rows,
+and together they read the file twice, regardless of the number of ranks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BLOCKS_OF_A_RANK = 64
 
 
 class Rows(NamedTuple):
-    """`first`: the number of the first one in the file, from 0, a header not counted."""
+    """`first`: the number of the first row in the file, from 0, not counting a header."""
 
     numbers: np.ndarray[Any, Any]  # [rows, columns]
     first: int
@@ -29,13 +29,13 @@ class Rows(NamedTuple):
 
 
 class FormatError(ValueError):
-    """The text names file, row and column, which are counted from 1."""
+    """The text names the file, row and column; both are counted from 1."""
 
 
 def read(path: str, delimiter: str = ",", header: bool = False, dtype: Any = np.float64) -> Rows:
-    """This rank's rows; a meeting of all ranks.
+    """This rank's rows; all ranks must call this.
 
-    Raises FormatError if one of them is not as it should be; OSError.
+    Raises FormatError for an invalid row; OSError.
     """
     with open(path, "rb", buffering=0) as file:
         begin = len(_line(file)) if header else 0
@@ -45,7 +45,7 @@ def read(path: str, delimiter: str = ",", header: bool = False, dtype: Any = np.
         blocks = -(-size // block)
         lines = _count(file, begin, size, block, parts.part(blocks))
         everyone = [int(n) for n in parts.of_all_ranks(lines, f"lines of {os.path.basename(path)}")]
-        starts = [0]  # rows that begin before each block, but for the one that is cut by it
+        starts = [0]  # line ends before each block
         for number in everyone:
             starts.append(starts[-1] + number)
         total = starts[-1] + _unended(file, begin + size, size)
@@ -55,7 +55,7 @@ def read(path: str, delimiter: str = ",", header: bool = False, dtype: Any = np.
 
 
 def _line(file: Any) -> bytes:
-    """The first, with its end."""
+    """The first line, including its end."""
     found = b""
     while b"\n" not in found:
         more = file.read(_MIN_BLOCK)
@@ -66,7 +66,7 @@ def _line(file: Any) -> bytes:
 
 
 def _count(file: Any, begin: int, size: int, block: int, mine: tuple[int, int]) -> list[int]:
-    """Line ends in each of this rank's blocks."""
+    """The number of line ends in each of this rank's blocks."""
     found = []
     file.seek(begin + mine[0] * block)
     for number in range(*mine):
@@ -79,7 +79,7 @@ def _exactly(file: Any, size: int) -> bytes:
     while len(data) < size:
         more = file.read(size - len(data))
         if not more:
-            raise OSError(f"{file.name} has become shorter while it was read")
+            raise OSError(f"{file.name} became shorter while it was being read")
         data += more
     return data
 
@@ -95,12 +95,12 @@ def _unended(file: Any, end: int, size: int) -> int:
 def _of_rows(
     file: Any, begin: int, size: int, block: int, starts: list[int], first: int, last: int
 ) -> bytes:
-    """The text of the rows from `first` to before `last`."""
+    """The text of the rows from `first` up to, but not including, `last`."""
     if first == last:
         return b""
 
     def place(row: int) -> tuple[int, int]:
-        """(block in which the line before `row` ends, which of the line ends in it that is)."""
+        """(the block in which the line before `row` ends, that line end's number in the block)."""
         if row == 0:
             return 0, 0
         found = bisect.bisect_left(starts, row) - 1
@@ -140,11 +140,11 @@ def _parse(
     except ValueError:
         pass
     _explain(text.decode("utf-8", "replace"), path, first, delimiter, header)
-    raise FormatError(f"{path}: rows {first + 1} and on are no numbers")
+    raise FormatError(f"{path}: rows from {first + 1} on are not numbers")
 
 
 def _explain(text: str, path: str, first: int, delimiter: str, header: bool) -> None:
-    """Raises FormatError for the first cell that is wrong."""
+    """Raises FormatError for the first invalid cell."""
     columns = 0
     for number, line in enumerate(text.removesuffix("\n").split("\n")):
         where = f"{path}: row {first + number + 1}" + (" after the header" if header else "")
@@ -155,7 +155,9 @@ def _explain(text: str, path: str, first: int, delimiter: str, header: bool) -> 
             try:
                 float(cell)
             except ValueError:
-                raise FormatError(f"{where}, column {column}: {cell!r} is no number") from None
+                raise FormatError(f"{where}, column {column}: {cell!r} is not a number") from None
         if columns not in (0, len(cells)):
-            raise FormatError(f"{where} has {len(cells)} columns, and those before it {columns}")
+            raise FormatError(
+                f"{where} has {len(cells)} columns, but the rows before it have {columns}"
+            )
         columns = len(cells)

@@ -1,1 +1,1 @@
-"""The table of what is replaced in Python's library, NumPy, TensorFlow, Keras and tf_keras."""
+"""The table of replaced attributes of Python, NumPy, h5py, TensorFlow, Keras and tf_keras."""

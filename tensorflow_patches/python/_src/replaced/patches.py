@@ -1,4 +1,4 @@
-"""What TensorFlow's patched files call. Where, and for what, runtime/hooks.py says of each hook."""
+"""Functions that TensorFlow's patched files call; runtime/hooks.py says where and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is replaced in Python when the engine starts, before TensorFlow's libraries are loaded."""
+"""Attributes replaced in Python when the engine starts, before TensorFlow's libraries load."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _ENDS = "tf/runtime/test_errors.py"
 # fmt: off
 PROCESS = (
     Row("sys:excepthook", How.WRAP, ends.noting_uncaught,
-        "other ranks hear of an exception that nobody caught", _ENDS, ALWAYS),
+        "uncaught exceptions are reported to other ranks", _ENDS, ALWAYS),
     Row("threading:excepthook", How.WRAP, ends.noting_failed_threads,
-        "a rank fails with a thread that trains", _ENDS, ALWAYS),
+        "a rank fails if a training thread fails", _ENDS, ALWAYS),
     Row("builtins:SystemExit.code", How.WRAP, ends.noting_code,
-        "other ranks hear of an exit code before Python ends", _ENDS, ALWAYS),
+        "other ranks get the exit code before Python exits", _ENDS, ALWAYS),
     Row("sys:exit", How.WRAP, ends.leaving_python,
-        "it makes a SystemExit, whose code is read", _ENDS, ALWAYS, "python<3.12"),
+        "creates a SystemExit, whose code can be read", _ENDS, ALWAYS, "python<3.12"),
 )

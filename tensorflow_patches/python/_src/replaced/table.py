@@ -1,4 +1,4 @@
-"""The one table of what this runtime replaces, in the order in which it is installed."""
+"""The table of all replaced attributes, in the order in which they are installed."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _WIDTH = 98
 
 
 def count() -> int:
-    """The attributes that are replaced, without what TensorFlow's patched files call."""
+    """The number of replaced attributes, without the hooks of TensorFlow's patched files."""
     named = {target for row in TABLE if row not in PATCHES for target in row.targets()}
     return len(named)
 
 
 def describe() -> str:
-    """The table as Markdown: of each row the target, how, where, why, by what, and its test."""
+    """The table as Markdown: each row's target, method, wrapper, test, reason and condition."""
     lines = []
     for title, rows in _PARTS.items():
         lines += [f"## {title}", "", *(line for row in rows for line in _listed(row)), ""]
@@ -55,7 +55,7 @@ def _listed(row: Row) -> list[str]:
 
 
 def _name(wrapper: Any) -> str:
-    """Of ours: "keras.fit:fit_begins"."""
+    """The name of our function, such as "keras.fit:fit_begins"."""
     while isinstance(wrapper, functools.partial):
         wrapper = wrapper.func
     module = wrapper.__module__.removeprefix("tensorflow.mpi._src.")

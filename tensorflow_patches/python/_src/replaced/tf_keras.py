@@ -1,4 +1,4 @@
-"""What is replaced in tf_keras alone, and in tensorflow.python.keras."""
+"""Attributes replaced only in tf_keras, and in tensorflow.python.keras."""
 
 from __future__ import annotations
 
@@ -30,60 +30,60 @@ _LEGACY = (
 TF_KERAS = (
     # Data
     Row(f"{_HANDLER}.__init__", How.WRAP, data.on_part,
-        "each rank is fed its part of each batch", _FIT),
+        "each rank gets its part of each batch", _FIT),
     Row("tf_keras.src.engine.data_adapter:KerasSequenceAdapter.__init__", How.WRAP, data.watching,
-        "each rank makes every size-th batch", _PYTHON),
+        "each rank computes only every N-th batch", _PYTHON),
     Row(f"{_HANDLER}._configure_dataset_and_inferred_steps", How.WRAP, data.configured,
-        "each rank is fed its part of each batch", _FIT),
+        "each rank gets its part of each batch", _FIT),
     Row(f"{_HANDLER}._infer_steps", How.WRAP, data.inferred,
-        "a part has a number of batches of its own", _FIT),
+        "a part may have a different number of batches", _FIT),
     Row("tf_keras.src.{engine.base_preprocessing_layer:PreprocessingLayer,"
         "layers.preprocessing.preprocessing_stage:PreprocessingStage,"
         "layers.preprocessing.preprocessing_stage:FunctionalPreprocessingStage,"
         "utils.feature_space:FeatureSpace}.adapt", How.WRAP, dataset_shard.reads_all_data,
-        "a layer adapts to all data", _RATE, LOOPS),
+        "a layer adapts to all of the data", _RATE, LOOPS),
     Row("tf_keras.src.engine.data_adapter:single_batch_iterator", How.WRAP,
-        dataset_shard.reads_all_data, "a batch is what the script gave", _RATE, LOOPS),
+        dataset_shard.reads_all_data, "a batch is used as the script passes it", _RATE, LOOPS),
     Row("tf_keras.src.engine.training_utils_v1:get_iterator", How.WRAP,
-        dataset_shard.reads_all_data, "its loops share no work", _SESSIONS, LOOPS),
+        dataset_shard.reads_all_data, "its loops do not divide data", _SESSIONS, LOOPS),
     *(Row(f"{module}:Model.fit", How.BEFORE,
           functools.partial(training.log_full_data, module),
-          "rank 0 says that no work is shared", _SESSIONS)
+          "rank 0 warns that data is not divided", _SESSIONS)
       for module in ("tf_keras.src.engine.training_v1", "tensorflow.python.keras.engine.training",
                      "tensorflow.python.keras.engine.training_v1")),
     # Optimizers
     Row("tf_keras.src.optimizers.optimizer:_BaseOptimizer.apply_gradients", How.SUBCLASSES,
-        optimizers.averaging_tf_keras, "gradients are averaged where an update begins",
+        optimizers.averaging_tf_keras, "gradients are averaged when an update begins",
         _OPTIMIZERS),
     Row(f"{_LEGACY}:OptimizerV2.apply_gradients", How.SUBCLASSES,
-        optimizers.averaging_tf_keras, "gradients are averaged where an update begins",
+        optimizers.averaging_tf_keras, "gradients are averaged when an update begins",
         _OPTIMIZERS),
     Row("tf_keras.src.mixed_precision.loss_scale_optimizer:"
         "{LossScaleOptimizer,LossScaleOptimizerV3}.get_scaled_loss", How.WRAP,
-        shares.noting_scaled, "a part's gradient of a scaled loss is its share",
+        shares.noting_scaled, "a scaled loss starts its gradient at the part's share",
         "tf/average/test_taken.py"),
     Row("tf_keras.src.optimizers.optimizer:_BaseOptimizer._deduplicate_sparse_grad", How.WRAP,
-        distinct.but_for_distinct, "averaged rows are summed already", _SPARSE),
+        distinct.but_for_distinct, "averaged rows have no duplicates", _SPARSE),
     Row(f"{_LEGACY}:_deduplicate_indexed_slices", How.WRAP,
-        distinct.unless_distinct, "averaged rows are summed already", _SPARSE),
+        distinct.unless_distinct, "averaged rows have no duplicates", _SPARSE),
     Row("tf_keras.src.optimizers.optimizer:_BaseOptimizer.learning_rate", How.WRAP,
-        learning_rate.scaling, "an update takes the scaled rate", _RATE, RATE),
+        learning_rate.scaling, "updates use the scaled learning rate", _RATE, RATE),
     Row(f"{_LEGACY}:OptimizerV2._decayed_lr", How.WRAP,
-        learning_rate.scaling, "an update takes the scaled rate", _RATE, RATE),
+        learning_rate.scaling, "updates use the scaled learning rate", _RATE, RATE),
     # Losses, metrics, layers
     Row("tf_keras.src.losses:Loss.__call__", How.SUBCLASSES,
         functools.partial(losses.on_part, training.KERAS),
-        "the average of parts' losses is the batch's", _BATCH),
+        "the average of the parts' losses is the batch's", _BATCH),
     Row("tf_keras.src.engine.training:Model._validate_and_get_metrics_result", How.SUBCLASSES,
-        fit.over_ranks, "an epoch's logs are of all ranks' data", _DECISIONS),
+        fit.over_ranks, "an epoch's logs cover the data of all ranks", _DECISIONS),
     Row(f"{_NORM}._moments", How.WRAP, training.moments,
-        "the moments are the whole batch's", _BATCH),
+        "the moments are those of the whole batch", _BATCH),
     Row(f"{_NORM}._fused_batch_norm", How.WRAP, training.fused,
-        "the moments are the whole batch's", _BATCH),
+        "the moments are those of the whole batch", _BATCH),
     # Files and messages
     Row("tf_keras.src.utils.layer_utils:io_utils", How.WRAP, keras_files.printing_summaries,
-        "each rank prints a summary that it asks for", "tf/internals/test_replaced.py",
+        "model.summary() prints on every rank", "tf/internals/test_replaced.py",
         OTHER_FILES),
     Row("tf_keras.src.distribute.worker_training_state:WorkerTrainingState.delete_backup",
-        How.WRAP, keras_files.removing_tf_keras_backup, "rank 0 alone removes it", _FILES, FILES),
+        How.WRAP, keras_files.removing_tf_keras_backup, "only rank 0 removes it", _FILES, FILES),
 )

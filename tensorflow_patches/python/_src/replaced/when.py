@@ -1,4 +1,4 @@
-"""The conditions under which rows of the table are installed."""
+"""The conditions for installing rows of the table."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""This process as a rank: its library, its group, its hooks in TensorFlow, its lines."""
+"""This process as a rank: its library, its group, its hooks in TensorFlow, its log lines."""

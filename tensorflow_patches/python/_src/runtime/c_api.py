@@ -1,4 +1,4 @@
-"""The library's C API (glue/c_api/c_api.h) by ctypes: thin, and the only place that knows it."""
+"""A thin ctypes wrapper of the library's C API (glue/c_api/c_api.h); no other module uses it."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ _lib: Any = None
 
 
 def register_ops() -> None:
-    """Has TensorFlow know our ops, which the graphs of ranks hold, where averaging is off, too."""
+    """Registers our ops with TensorFlow, so that graphs saved by ranks load with averaging off."""
     ctypes.CDLL(LIBRARY, mode=os.RTLD_LOCAL | os.RTLD_NOW)
 
 
 def load() -> Any:
-    """Loads the library, and with it TensorFlow's own. Must come before TensorFlow is loaded."""
+    """Loads the library, and with it TensorFlow's. Must be called before TensorFlow is loaded."""
     global _lib
     if _lib is None:
         lib = ctypes.CDLL(LIBRARY, mode=os.RTLD_LOCAL | os.RTLD_NOW)
@@ -129,17 +129,17 @@ def load() -> Any:
 
 
 def error_buffer(size: int = _ERROR_BYTES) -> Any:
-    """A buffer for the `error` argument of a call, or for other text."""
+    """A buffer for a call's `error` argument, or for other text."""
     return ctypes.create_string_buffer(size)
 
 
 def error_text(buffer: Any) -> str:
-    """What a failed call wrote into its buffer."""
+    """The text that a call wrote into its buffer."""
     return str(buffer.value.decode("utf-8", "replace"))
 
 
 def start_waits_for() -> str:
-    """While tfmpi_start runs: whom it waits for, and what they have to do; "" if nobody."""
+    """While tfmpi_start runs: which ranks it waits for, and to do what; "" if none."""
     buffer = error_buffer()
     load().tfmpi_start_waits_for(buffer, len(buffer))
     return error_text(buffer)
@@ -154,7 +154,7 @@ def gpus() -> list[tuple[str, str]]:
 
 
 def joined() -> set[int]:
-    """The ranks whose scripts have ended, as far as this one has been told (engine.h)."""
+    """The ranks whose scripts have ended, as far as this rank knows (engine.h)."""
     buffer = error_buffer(16)
     found = set()
     for number in range(load().tfmpi_posted(_JOINED)):
@@ -164,8 +164,8 @@ def joined() -> set[int]:
 
 
 def op_sizes() -> tuple[int, int]:
-    """Bytes at which an average of many tensors in a graph is closed, and of a gradient that has
-    one of its own (core/base/sizes.h)."""
+    """Bytes at which an average of several tensors in a graph is full, and from which a gradient
+    gets its own average (core/base/sizes.h)."""
     out = (ctypes.c_int64 * 2)()
     load().tfmpi_op_sizes(out)
     return out[0], out[1]
@@ -178,12 +178,12 @@ def topology() -> tuple[int, int, int, int, int]:
 
 
 def node_cores() -> int:
-    """Cores that the ranks of this node may use together, by their masks and cgroups."""
+    """The number of cores that all ranks of this node may use, by their masks and cgroups."""
     return int(_topology()[5])
 
 
 def quota_cores() -> int:
-    """Cores whose time this process's cgroups give it; very many if they set no limit."""
+    """The number of cores that this process's cgroups allow; a large number without a limit."""
     return int(load().tfmpi_quota_cores())
 
 
@@ -205,12 +205,12 @@ def stats() -> dict[str, int]:
 
 
 def record_input(seconds: float) -> None:
-    """In the timeline, if there is one: a wait for input, until now; see tfmpi_record_input."""
+    """Records a wait for input that ends now in the timeline, if any; see tfmpi_record_input."""
     load().tfmpi_record_input(ctypes.c_double(seconds))
 
 
 def variable_name(container: str, name: str) -> str:
-    """Declares an eager variable; the name that it has on every rank."""
+    """Declares an eager variable; returns its name, which is the same on every rank."""
     buffer = error_buffer()
     args = (container.encode(), name.encode(), b"", buffer, _ERROR_BYTES)
     load().tfmpi_variable_name(*args)

@@ -1,6 +1,6 @@
-"""The ranks that this process is one of.
+"""This process's rank and the size of its group.
 
-Imports nothing of TensorFlow's, whose modules import hooks.py while they are being imported.
+Does not import TensorFlow, whose modules import hooks.py while they are being imported.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from tensorflow.mpi._src.runtime import hooks
 
 rank = 0
 size = 1
-group_rank = 0  # among the engine's ranks, also where averages are left to the script
+group_rank = 0  # among the engine's ranks, even if averages are left to the script
 group_size = 1
-fault = ""  # why the ranks could not be brought together, where the doctor is to say so
-forked_from: int | None = None  # the rank that forked this process, which averages nothing
+fault = ""  # why the ranks could not be connected; set only for the doctor, which reports it
+forked_from: int | None = None  # set in a process that this rank has forked, which is not a rank
 
 
 def activate(this_rank: int, num_ranks: int, optimizer_ops: dict[str, tuple[str, bool]]) -> None:
@@ -25,7 +25,7 @@ def activate(this_rank: int, num_ranks: int, optimizer_ops: dict[str, tuple[str,
 
 
 def deactivate_in_child() -> None:
-    """Called in a process that this rank has forked: what it computes is its own affair."""
+    """Called in a process that this rank has forked, which does not average."""
     global rank, size, group_rank, group_size, forked_from
     forked_from, group_rank, group_size = group_rank, 0, 1
     rank, size = 0, 1
@@ -33,13 +33,14 @@ def deactivate_in_child() -> None:
 
 
 def leave_to_script() -> None:
-    """Called by engine.py: from here on each rank does what one process does, but for what the
-    script asks of the group itself."""
+    """Called by engine.py: from here on each rank behaves like one process, except in collectives
+    that the script calls."""
     global rank, size
     rank, size = 0, 1
     hooks.active = False
 
 
 def connected() -> bool:
-    """Whether this process is a rank, whoever averages: what a script asks of the group is done."""
+    """Whether this process is a rank, so that the script's collectives span the group, even if
+    averages are left to the script."""
     return hooks.active or group_size > 1

@@ -1,9 +1,9 @@
-"""What the patched files of TensorFlow read and call: whether ranks average, and what they do then.
+"""The hooks that TensorFlow's patched files call.
 
-The patches call functions of this module, and read `active` before they do so on hot paths. Each
-function here does what stock TensorFlow does; `fill` puts in its place what a room of _src does,
-when the runtime starts (rooms.py). So this module imports nothing of ours, and nothing of
-TensorFlow, whose modules import it while they are being imported.
+The patches call functions of this module; on hot paths they first check `active`. Each function
+here does what stock TensorFlow does, until `fill` replaces it by a function of a room of _src, when
+the runtime starts (rooms.py). So this module imports nothing of ours, nor of TensorFlow, whose
+modules import it while they are being imported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 active = False  # read by the patches, on their hot paths
 apply_ops: dict[str, tuple[str, bool]] = {}  # name -> (gradient input, sparse)
 
-# What updates variables and is no optimizer op.
+# Ops that update variables but are not optimizer ops.
 ASSIGN_OPS = frozenset(
     "AssignVariableOp AssignAddVariableOp AssignSubVariableOp ResourceScatterAdd "
     "ResourceScatterSub ResourceScatterUpdate ResourceScatterMul ResourceScatterNdAdd "
@@ -24,31 +24,31 @@ ASSIGN_OPS = frozenset(
     "ScatterNdUpdate".split()
 )
 
-_stock: dict[str, Callable[..., Any]] = {}  # the hooks, as they do what stock TensorFlow does
+_stock: dict[str, Callable[..., Any]] = {}  # the hooks' original functions, by name
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def fill(**functions: Callable[..., Any]) -> None:
-    """Puts `functions` in the place of the hooks of their names, each of which is filled once."""
+    """Replaces the hooks of these names by `functions`; each hook may be replaced once."""
     for name, function in functions.items():
         assert globals()[name] is _stock[name], name
         globals()[name] = function
 
 
 def unfilled() -> list[str]:
-    """The hooks that nothing has filled; none once the runtime has started."""
+    """The hooks that have not been replaced; none once the runtime has started."""
     return sorted(name for name, stock in _stock.items() if globals()[name] is stock)
 
 
 def empty() -> None:
-    """Each hook does what stock TensorFlow does, and the patches call none."""
+    """Restores the original hooks, and makes the patches call none."""
     global active
     active = False
     globals().update(_stock)
 
 
 def described(name: str) -> tuple[str, str]:
-    """Of a hook: where the patched file calls it, and for what."""
+    """Where TensorFlow's patched files call a hook, and for what, from its docstring."""
     where, _, what = str(_stock[name].__doc__).partition("\n")[0].partition(": ")
     return where, what.rstrip(".")
 
@@ -68,19 +68,20 @@ def variable_created(variable: Any) -> None:
 
 @_hook
 def apply_op_created(graph: Any, op: Any) -> None:
-    """ops.py, Graph._create_op_internal: an optimizer op, of `apply_ops`, is now in a graph."""
+    """ops.py, Graph._create_op_internal: an optimizer op, of `apply_ops`, was created in a
+    graph."""
 
 
 @_hook
 def assign_op_created(graph: Any, op: Any) -> None:
-    """ops.py, Graph._create_op_internal: an op of ASSIGN_OPS is now in a graph."""
+    """ops.py, Graph._create_op_internal: an op of ASSIGN_OPS was created in a graph."""
 
 
 @_hook
 def gradients_taken(gradients: Any, sources: Any) -> Any:
-    """backprop.py, GradientTape.gradient, and gradients_impl.py: gradients were taken.
+    """backprop.py, GradientTape.gradient, and gradients_impl.py: gradients were computed.
 
-    Returns what the script gets for `gradients`, those of each of `sources`.
+    Returns what the script gets in place of `gradients`, one for each of `sources`.
     """
     return gradients
 
@@ -89,7 +90,7 @@ def gradients_taken(gradients: Any, sources: Any) -> Any:
 def function_entered(graph: Any, arguments: Any, eagerly: bool) -> None:
     """concrete_function.py, ConcreteFunction._call_flat: `graph` will run on `arguments`.
 
-    Or be nested; it has what it captures besides.
+    Or it will be nested in another graph. `arguments` do not include its captures.
     """
 
 
@@ -113,9 +114,9 @@ def checkpoint_restored(checkpoint: Any, path: Any) -> None:
 
 @_hook
 def session_config(graph: Any, config: Any) -> Any:
-    """session.py, BaseSession.__init__: kernels can tell Sessions apart.
+    """session.py, BaseSession.__init__: lets kernels tell Sessions apart.
 
-    Returns `config` with a number that they see.
+    Returns `config` with a number that kernels can read.
     """
     return config
 
@@ -127,7 +128,7 @@ def session_run(session: Any, fetches: Any) -> None:
 
 @_hook
 def in_session(session: Any) -> contextlib.AbstractContextManager[None]:
-    """session.py, BaseSession._run: around the call that runs what session_run announced."""
+    """session.py, BaseSession._run: wraps the call that session_run announced."""
     return contextlib.nullcontext()
 
 
@@ -152,7 +153,7 @@ def optimizer_ready(optimizer: Any, variables: Any) -> None:
 
 @_hook
 def gradients_applied(optimizer: Any, pending: Any) -> Any:
-    """optimizer.py, Optimizer.apply_gradients: averages all gradients that are none yet.
+    """optimizer.py, Optimizer.apply_gradients: averages all gradients not yet averaged.
 
     Returns `pending`, tuples of a gradient, a variable and its processor, with averages.
     """
@@ -161,7 +162,7 @@ def gradients_applied(optimizer: Any, pending: Any) -> Any:
 
 @_hook
 def optimizer_update(optimizer: Any, processor: Any, gradient: Any) -> Any:
-    """optimizer.py, Optimizer.apply_gradients: does processor.update_op by an average."""
+    """optimizer.py, Optimizer.apply_gradients: calls processor.update_op with an average."""
     return processor.update_op(optimizer, gradient)
 
 
@@ -170,13 +171,13 @@ def optimizer_update(optimizer: Any, processor: Any, gradient: Any) -> Any:
 
 @_hook
 def shuffle_seeds(seed: Any, seed2: Any) -> tuple[Any, Any]:
-    """random_seed.py, get_seed, and random_ops.py: something will be shuffled with these seeds."""
+    """random_seed.py, get_seed, and random_ops.py: these seeds will be used for a shuffle."""
     return seed, seed2
 
 
 @_hook
 def dataset_iterated(dataset: Any) -> Any:
-    """dataset_ops.py and dataset_autograph.py: returns what a loop over `dataset` iterates."""
+    """dataset_ops.py and dataset_autograph.py: returns the dataset that a loop iterates."""
     return dataset
 
 
@@ -185,52 +186,52 @@ def dataset_iterated(dataset: Any) -> Any:
 
 @_hook
 def left_to_rank_0() -> bool:
-    """checkpoint_management.py and others: True on a rank that writes no file."""
+    """checkpoint_management.py and others: True on a rank that writes no files."""
     return False
 
 
 @_hook
 def saves_checkpoint(function: Any) -> Any:
-    """checkpoint.py, TrackableSaver.save: rank 0 alone writes it."""
+    """checkpoint.py, TrackableSaver.save: only rank 0 writes it."""
     return function
 
 
 @_hook
 def saves_variables(function: Any) -> Any:
-    """saver.py, Saver._write: rank 0 alone writes it.
+    """saver.py, Saver._write: only rank 0 writes it.
 
-    That is the part of Saver.save that writes variables.
+    This is the part of Saver.save that writes variables.
     """
     return function
 
 
 @_hook
 def saves_graph(function: Any) -> Any:
-    """graph_io.py, write_graph: rank 0 alone writes it."""
+    """graph_io.py, write_graph: only rank 0 writes it."""
     return function
 
 
 @_hook
 def saves_model(function: Any) -> Any:
-    """save.py, save_and_return_nodes: rank 0 alone writes it."""
+    """save.py, save_and_return_nodes: only rank 0 writes it."""
     return function
 
 
 @_hook
 def saves_built_model(function: Any) -> Any:
-    """builder_impl.py, _SavedModelBuilder.save: rank 0 alone writes it."""
+    """builder_impl.py, _SavedModelBuilder.save: only rank 0 writes it."""
     return function
 
 
 @_hook
 def tells_at_end(function: Any) -> Any:
-    """saver.py and checkpoint.py, save: tells of what it saves at its end, after more."""
+    """saver.py and checkpoint.py, save: posts its saves only at its end."""
     return function
 
 
 @_hook
 def saves_without_waiting() -> contextlib.AbstractContextManager[None]:
-    """supervisor.py and basic_session_run_hooks.py: saves that each rank makes by its clock."""
+    """supervisor.py and basic_session_run_hooks.py: saves that each rank does at its own time."""
     return contextlib.nullcontext()
 
 
@@ -241,10 +242,10 @@ def silent_summary_writer() -> Any:
 
 @_hook
 def silent_events_writer() -> Any:
-    """event_file_writer.py, EventFileWriter.__init__: what takes events and writes none."""
+    """event_file_writer.py, EventFileWriter.__init__: a writer that discards events."""
 
 
 @_hook
 def records_nothing(writer: Any) -> bool:
-    """summary_ops_v2.py: whether `writer` is of silent_summary_writer()."""
+    """summary_ops_v2.py: whether `writer` is from silent_summary_writer()."""
     return False

@@ -1,4 +1,4 @@
-"""Lines on stderr, with the rank."""
+"""Log lines on stderr, prefixed with the rank."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tensorflow.mpi._src.runtime import group
 
 
 def say(line: str) -> None:
-    """One line, from this rank."""
+    """Prints one line."""
     print(
         f"tensorflow.mpi rank {group.group_rank}/{group.group_size}: {line}",
         file=sys.stderr,
@@ -21,9 +21,9 @@ _logged_keys: set[str] = set()  # keys of once()
 
 
 def once(line: str, key: str | None = None, *, every_rank: bool = False) -> None:
-    """As `say`, the first time for this key: rank 0, or with `every_rank` each rank once.
+    """Like `say`, but only the first time for `key`, and only on rank 0 unless `every_rank`.
 
-    key: of lines of which one is enough; None for those that are the same to the letter.
+    key: shared by lines of which one is enough; by default the line itself.
     """
     key = line if key is None else key
     if key not in _logged_keys and (every_rank or group.rank == 0):
@@ -32,7 +32,7 @@ def once(line: str, key: str | None = None, *, every_rank: bool = False) -> None
 
 
 def debug(line: str, once: bool = False) -> None:
-    """As `say`, with TF_MPI_LOG_LEVEL=debug; `once`: not a second time."""
+    """Like `say`, but only with TF_MPI_LOG_LEVEL=debug; with `once`, not a second time."""
     if config.get("TF_MPI_LOG_LEVEL") == "debug" and not (once and line in _logged_keys):
         _logged_keys.update([line] if once else [])
         say(line)

@@ -1,4 +1,4 @@
-"""What a thread is in the middle of."""
+"""Thread-local state that lasts for the duration of a `with` block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 @contextlib.contextmanager
 def inside(local: Any, **values: Any) -> Iterator[None]:
-    """`local`, a threading.local, has these attributes inside; then what they were, or None."""
+    """Sets attributes of `local`, a threading.local, inside the block, and restores their previous
+    values, or None, afterwards."""
     before = {name: getattr(local, name, None) for name in values}
     vars(local).update(values)
     try:

@@ -1,1 +1,1 @@
-"""Variables: their names on all ranks, and rank 0's values for every rank."""
+"""Variables: their common names on all ranks, the initial broadcast, and the divergence check."""

@@ -1,10 +1,10 @@
-"""Start in the same state: before the first step, rank 0's variables are every rank's.
+"""The initial broadcast: before the first step, all ranks get rank 0's values of the variables.
 
-Three places where a first step begins: a Session run that reaches an Apply op, a call of a traced
-function that holds one, and an eager GradientTape. At each, the ranks exchange what they have and
-synchronize what all of them have; a variable that only some ranks have stays as it is. What none
-of this reaches (raw ops, variables made inside the first eager tape) is synchronized by the
-kernel itself, at the variable's first Apply.
+A first step begins with a Session run that reaches an Apply op, a call of a traced function that
+contains one, or an eager GradientTape. At each of these, the ranks exchange lists of their
+variables, and synchronize those that all ranks have; a variable that only some ranks have stays as
+it is. Anything else (raw ops, variables created inside the first eager tape) is synchronized by the
+kernel itself, at the variable's first Apply op.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tensorflow.mpi._src.lifecycle import ends
 from tensorflow.mpi._src.runtime import c_api, threads
 from tensorflow.mpi._src.variables import large_variables, naming, replica_check, states, unwrap
 
-busy = threading.local()  # a sync reads variables through the very calls that are hooked
-_counter = itertools.count()  # of syncs of functions and tapes, in program order
-_optimizer_counter = itertools.count()  # of eager optimizers, in the order of their first update
-_variable_counter = itertools.count()  # of variables that a step makes, in program order
+busy = threading.local()  # set during a sync, which reads variables through hooked calls
+_counter = itertools.count()  # syncs of functions and tapes, in program order
+_optimizer_counter = itertools.count()  # eager optimizers, in the order of their first update
+_variable_counter = itertools.count()  # variables that a step creates, in program order
 _lock = threading.Lock()
 _created = itertools.count()
-# Eager variables that exist, in creation order; to be changed and looped over under _lock. Each
-# assign_add of eager code makes one that is gone at once.
+# Existing eager variables in creation order; change and iterate under _lock. Each eager assign_add
+# creates one that is deleted immediately.
 _variables: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _tape_done = False
-_generation = 1  # what was synchronized in an earlier one must be synchronized again
-_changed: str | None = None  # what this rank did to its variables since it was last synchronized
+_generation = 1  # variables synchronized in an earlier generation are synchronized again
+_changed: str | None = None  # how this rank has changed its variables since the last sync
 
 
 def variable_created(variable: Any) -> None:
@@ -41,12 +41,12 @@ def variable_created(variable: Any) -> None:
 
 
 def variable_starts(variable: Any) -> None:
-    """Synchronizes a variable that all ranks have just made, before anything reads it."""
+    """Synchronizes a variable that all ranks have just created, before anything reads it."""
     _sync_variables(f"start of variable {next(_variable_counter)}", [variable])
 
 
 def _live_variables() -> list[Any]:
-    """The eager variables that still exist, in creation order."""
+    """The existing eager variables, in creation order."""
     with _lock:
         return list(_variables.values())
 
@@ -81,8 +81,8 @@ def tape_entered() -> None:
 def checkpoint_restored(checkpoint: Any, path: Any) -> None:
     """See hooks.checkpoint_restored.
 
-    In a graph this says nothing yet, and Sessions synchronize what they train. Variables that do
-    not exist yet are new, and are synchronized as such; so are those of a SavedModel.
+    Does nothing in a graph, because Sessions synchronize the variables that they train. Variables
+    that are created later, and those of a SavedModel, are synchronized as new ones.
     """
     from tensorflow.python.checkpoint import util
     from tensorflow.python.eager import context
@@ -93,17 +93,17 @@ def checkpoint_restored(checkpoint: Any, path: Any) -> None:
 
 
 def _sync_handles(label: str, handles: Iterable[Any], trained: Iterable[Any] = ()) -> bool:
-    """Synchronizes `handles`; returns whether that is done, and notes it then.
+    """Synchronizes `handles`; returns whether that is complete, and then notes it.
 
-    It is not where one has no value on some rank: a function makes it in its first call.
-    `trained` are those of `handles` that are known to be trained. They are matched among
-    themselves, so that another variable of the same name, dtype and shape that only one rank has
-    cannot be taken for one of them.
+    It is not complete if a variable has no value on some rank, because a function initializes it in
+    its first call. `trained`: those of `handles` that are known to be trained. They are matched
+    separately, so that a variable of the same name, dtype and shape that only one rank has cannot
+    be mistaken for one of them.
     """
     from tensorflow.python.framework import ops
 
     with threads.inside(busy, on=True), ops.init_scope():
-        # Handle ids grow with creation, so this is the program's order on every rank.
+        # Handle ids increase with creation, so this is program order on every rank.
         ordered = sorted(handles, key=states.creation)
         roles = {id(handle): "trained" for handle in trained}
         found = [states.of_handle(handle, roles.get(id(handle), "other")) for handle in ordered]
@@ -120,7 +120,7 @@ _synchronized_handles: set[str] = set()
 
 
 def _before_function(graph: Any, captured: Any) -> None:
-    """A traced function that trains is about to run."""
+    """Called when a traced function that trains is about to run."""
     if getattr(busy, "on", False):
         return
     if graph._tf_mpi_synchronized != _generation:
@@ -132,7 +132,7 @@ def _before_function(graph: Any, captured: Any) -> None:
 
 
 def _replicas(handles: Iterable[Any]) -> tuple[Any, dict[str, Any]]:
-    """Those of `handles` that all ranks have: what replica_check knows of them, and by name."""
+    """The handles that all ranks have: their Replicas of replica_check, and the handles by name."""
     found = {
         c_api.variable_name(*naming.handle_name(handle)): handle
         for handle in handles
@@ -142,7 +142,7 @@ def _replicas(handles: Iterable[Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def _compare_replicas(known: tuple[Any, dict[str, Any]]) -> None:
-    """A step is about to train what _replicas has returned."""
+    """Called when a step is about to train the variables of _replicas."""
     replicas, handles = known
     if replicas is not None:
         replica_check.before_step(
@@ -151,7 +151,7 @@ def _compare_replicas(known: tuple[Any, dict[str, Any]]) -> None:
 
 
 def _sync_function(graph: Any, captured: Any) -> bool:
-    """Whether it has nothing left to synchronize."""
+    """Synchronizes the variables of a function; returns whether that is complete."""
     from tensorflow.python.framework import dtypes
 
     trained = {naming.handle_name(handle)[1] for handle in graph._tf_mpi_trained.values()}
@@ -167,9 +167,9 @@ def _sync_function(graph: Any, captured: Any) -> bool:
 
 
 def _before_tape() -> None:
-    """The first forward pass that is no Session's and trains nothing by itself.
+    """Called before a forward pass outside Sessions that does not train by itself.
 
-    It synchronizes everything that exists.
+    The first one synchronizes all existing variables.
     """
     global _tape_done
     if _tape_done or getattr(busy, "on", False):
@@ -179,7 +179,7 @@ def _before_tape() -> None:
 
 
 def before_optimizer(optimizer: Any, variables: list[Any]) -> None:
-    """See hooks.optimizer_ready. An eager optimizer's slots and counters exist only now."""
+    """See hooks.optimizer_ready. Only now do an eager optimizer's slots and counters exist."""
     from tensorflow.python.eager import context
 
     if not context.executing_eagerly():
@@ -192,7 +192,7 @@ def before_optimizer(optimizer: Any, variables: list[Any]) -> None:
 
 
 def _compare_eagerly(optimizer: Any, variables: list[Any]) -> None:
-    """An eager update of `variables` is about to be made."""
+    """Called when an eager update of `variables` is about to run."""
     handles = [getattr(variable, "handle", None) for variable in variables]
     known, of = _eager_replicas.get(optimizer, (None, []))
     if known is None or of != list(map(id, handles)):
@@ -205,9 +205,10 @@ _eager_replicas: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary
 
 
 def before_keras_optimizer(optimizer: Any, variables: list[Any]) -> None:
-    """An eager update of `variables` by a Keras optimizer: its first, or the first after a restore.
+    """Called before an eager update of `variables` by a Keras optimizer. Its first update, and the
+    first after a restore, synchronize.
 
-    A graph's first run is _before_function's.
+    _before_function handles graphs.
     """
     if getattr(busy, "on", False):
         return
@@ -222,23 +223,23 @@ _keras_optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictiona
 
 
 def optimizer_variables(optimizer: Any) -> list[Any]:
-    """Slots and counters of a Keras optimizer, as far as they exist."""
+    """The existing slots and counters of a Keras optimizer."""
     found = getattr(optimizer, "variables", ())
     return list(found() if callable(found) else found)
 
 
 def state_changed(what: str, restored: Iterable[Any] | None = None) -> None:
-    """This rank's variables were restored (`what`: by which call), so ranks may differ.
+    """Notes that this rank's variables were restored, so that ranks may differ.
 
-    They are synchronized again before the next step, which is a meeting of all ranks. A restore on
-    some ranks only is safe before a `fit`, which asks all ranks; a loop of the script's own must
-    restore on all ranks.
+    They are synchronized again before the next step, in which all ranks take part. A restore on
+    some ranks only is safe before `fit`, which asks all ranks; a custom loop must restore on all
+    ranks.
 
     Args:
-      what: for messages.
-      restored: what was restored: tf.Variables, Keras's, other objects. If none of them was
-        synchronized yet, their first step is still to come and does so; a restore on some ranks
-        only is safe then.
+      what: the call that restored them, for messages.
+      restored: the restored objects: tf.Variables, Keras variables and others. If none of them has
+        been synchronized yet, their first step will do so, and a restore on some ranks only is
+        safe.
     """
     global _changed
     if restored is not None and not any(map(_is_synchronized, restored)):
@@ -255,7 +256,7 @@ def _is_synchronized(variable: Any) -> bool:
 
 
 def changed() -> str | None:
-    """What this rank did to its variables, if that is not synchronized yet."""
+    """How this rank has changed its variables, if they are not synchronized yet."""
     if _changed is None and c_api.load().tfmpi_missed():
         return "waited while the others trained"
     return _changed
@@ -269,12 +270,13 @@ def _forget() -> None:
 
 
 def before_model_runs(label: str, variables: list[Any], changed_anywhere: bool) -> None:
-    """All ranks begin to train or to use a model: synchronizes what is not, or all of it.
+    """Called when all ranks begin to train or use a model; synchronizes its variables.
 
     Args:
-      label: under which the ranks meet.
-      variables: of the model and its optimizer.
-      changed_anywhere: a rank has restored some, so that all are compared.
+      label: identifies the exchange on all ranks.
+      variables: those of the model and its optimizer.
+      changed_anywhere: whether a rank has restored some; then all are synchronized again, otherwise
+        only those that have not been.
     """
     global _changed
     if changed_anywhere:

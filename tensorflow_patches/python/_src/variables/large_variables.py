@@ -1,4 +1,4 @@
-"""Large variables, as embeddings: compared and synchronized where they lie, without a copy."""
+"""Large variables such as embeddings, which are compared and synchronized in place, not copied."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from tensorflow.mpi._src.messaging import collectives, control_plane
 from tensorflow.mpi._src.runtime import c_api, group
 
-LIMIT = 2**26  # bytes; what is smaller travels packed with others (messaging/control_plane.py)
+LIMIT = 2**26  # bytes; smaller variables are packed together (messaging/control_plane.py)
 
 
 def is_large(dtype: Any, shape: list[int]) -> bool:
-    """Whether a tensor of this TensorFlow dtype and shape is."""
+    """Whether a tensor of this TensorFlow dtype and shape is large."""
     size = int(dtype.size)
     for dimension in shape:
         size *= dimension
@@ -24,17 +24,17 @@ def is_large(dtype: Any, shape: list[int]) -> bool:
 
 @dataclasses.dataclass
 class EagerVariable:
-    """By its handle; the ops are glue/variables/variable_ops.cc's."""
+    """An eager variable, by its handle; the ops are in glue/variables/variable_ops.cc."""
 
     handle: Any
 
     def digest(self) -> int:
-        """Two ranks whose digests are equal hold the same value."""
+        """A hash of the value: ranks with equal digests hold the same value."""
         (result,) = self._execute(b"TfMpiVariableDigest", 1, [self.handle])
         return int(result.numpy())
 
     def receive(self, label: str) -> None:
-        """Rank 0's value becomes every rank's; they meet under `label`."""
+        """Broadcasts rank 0's value into the variable; `label` identifies the exchange."""
         from tensorflow.python.framework import ops
 
         self._execute(b"TfMpiBroadcastVariable", 0, [self.handle, ops.convert_to_tensor(label)])
@@ -50,7 +50,7 @@ class EagerVariable:
 
 
 def eager_variable(variable: Any) -> EagerVariable | None:
-    """Of an eager tf.Variable that is large, else None."""
+    """The EagerVariable of a large eager tf.Variable, otherwise None."""
     found = getattr(variable, "handle", None)
     shape = getattr(variable, "shape", None)
     if not hasattr(found, "_numpy_internal") or shape is None or not shape.is_fully_defined():
@@ -59,8 +59,8 @@ def eager_variable(variable: Any) -> EagerVariable | None:
 
 
 def view(handle: Any) -> np.ndarray[Any, Any]:
-    """The value of an eager variable, which must not change while somebody holds it: it shares its
-    memory where that is the CPU's."""
+    """The value of an eager variable. On the CPU it shares the variable's memory, so the variable
+    must not change while the view is in use."""
     from tensorflow.python.framework import dtypes
     from tensorflow.python.ops import gen_resource_variable_ops as raw
 
@@ -71,11 +71,11 @@ def view(handle: Any) -> np.ndarray[Any, Any]:
 
 @contextlib.contextmanager
 def shared_fetches() -> Iterator[None]:
-    """What this thread fetches of a Session meanwhile is not copied.
+    """Inside, Session.run on this thread returns variables without copying them.
 
     See glue/internals/shared_fetches.h.
 
-    For variables only. Whoever fetches them lets go of them before the Session runs a step.
+    For variables only. The caller must release the arrays before the Session runs a step.
     """
     c_api.load().tfmpi_share_fetches(1)
     try:
@@ -86,21 +86,21 @@ def shared_fetches() -> Iterator[None]:
 
 @dataclasses.dataclass
 class FetchedVariable:
-    """A Session's variable, inside shared_fetches(). `array` is what was fetched.
+    """A Session's variable, inside shared_fetches(). `array`: the fetched value.
 
-    `received` is rank 0's value where that must still be written, because the array's memory is not
-    this variable's alone.
+    `received`: rank 0's value if the caller must still write it, because the array's memory is
+    shared with something other than this variable.
     """
 
     array: np.ndarray[Any, Any]
     received: np.ndarray[Any, Any] | None = None
 
     def digest(self) -> int:
-        """As EagerVariable's."""
+        """See EagerVariable.digest."""
         return control_plane.digest(self.array)
 
     def receive(self, label: str) -> None:
-        """As EagerVariable's."""
+        """See EagerVariable.receive."""
         array = self.array
         if group.rank != 0 and not c_api.load().tfmpi_is_lone_variable(array.ctypes.data):
             array = self.received = np.empty_like(array)

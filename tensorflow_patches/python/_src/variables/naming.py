@@ -1,8 +1,8 @@
-"""Names of trained variables, declared in program order while graphs are built.
+"""Declares the names of trained variables in program order, while graphs are built.
 
-The library numbers eager variables of one debug name in the order in which it first hears of them
-(glue/variables/variable_names.h). Inside tf.function the kernels would be heard in the executor's
-order, which differs from rank to rank; the order in which the program creates the Apply ops does
+The library numbers eager variables with the same debug name in the order in which they are declared
+(glue/variables/variable_names.h). Inside tf.function the kernels would declare them in the
+executor's order, which differs by rank; the order in which the program creates the Apply ops does
 not.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from tensorflow.mpi._src.runtime import c_api, group, hooks
 
-NAMES = "_tf_mpi_names"  # the attribute of an average: what its variables are called
+NAMES = "_tf_mpi_names"  # the attribute of an average op with the names of its variables
 
 
 def handle_name(handle: Any) -> tuple[str, str]:
@@ -62,7 +62,7 @@ def apply_op_created(graph: Any, op: Any) -> None:
 
 
 def variable_trained(graph: Any, variable: Any) -> str:
-    """Notes that `graph` (None: eager code) trains `variable`; its name on every rank."""
+    """Notes that `graph` (None: eager code) trains `variable`; returns its common name."""
     from tensorflow.python.ops import resource_variable_ops
 
     if not resource_variable_ops.is_resource_variable(variable):
@@ -78,7 +78,7 @@ def variable_trained(graph: Any, variable: Any) -> str:
 
 
 def state_name(op: Any) -> str:
-    """The name under which the kernels know the variable that `op` makes in a graph."""
+    """The name that the kernels use for the variable that `op` creates in a graph."""
     if op.type == "VarHandleOp":
         shared = op.get_attr("shared_name").decode()
         return shared or str(op.name)
@@ -86,14 +86,14 @@ def state_name(op: Any) -> str:
 
 
 def state_keys(op: Any) -> list[str]:
-    """The keys of the variable and slots of `op`, an Apply op in a graph; none if one is unknown.
+    """The keys of the variable and slots of `op`, an Apply op in a graph; [] if one is unknown.
 
-    As glue/variables/variable_names.h has them, those of a session in the scope "*", which
-    glue/variables/initial_broadcast.h explains.
+    The format is that of glue/variables/variable_names.h; keys of a session have the scope "*",
+    explained in glue/variables/initial_broadcast.h.
     """
     from tensorflow.python.framework import dtypes
 
-    if op.inputs[0].dtype._is_ref_dtype:  # its slots are synchronized if it is
+    if op.inputs[0].dtype._is_ref_dtype:  # its slots are synchronized together with it
         return [f"*|{state_name(op.inputs[0].op)}"]
     keys = []
     for state in (tensor for tensor in op.inputs if tensor.dtype == dtypes.resource):
@@ -108,12 +108,12 @@ def state_keys(op: Any) -> list[str]:
 
 
 def graph_trains(graph: Any, handles: list[Any]) -> None:
-    """`graph`, which is being built, trains the variables of these handles, not by Apply ops."""
+    """Notes that `graph`, which is being built, trains these handles without Apply ops."""
     _mark(graph, [handle for handle in handles if _is_eager(handle)])
 
 
 def _mark(graph: Any, trained: list[Any]) -> None:
-    """Notes on `graph`, and on the graphs that it is nested in, that they train these handles."""
+    """Notes on `graph`, and on all enclosing graphs, that they train these handles."""
     while graph is not None and hasattr(graph, "outer_graph"):
         if not hasattr(graph, "_tf_mpi_trained"):
             graph._tf_mpi_trained = {}
@@ -123,10 +123,10 @@ def _mark(graph: Any, trained: list[Any]) -> None:
 
 
 def function_first_called(graph: Any, captured: Any) -> None:
-    """A function whose Apply ops nobody has seen created: from a SavedModel, or an imported graph.
+    """Handles functions whose Apply ops were not created here: of a SavedModel or imported graph.
 
-    What it captures is declared in the order of the captures, the same on every rank that has
-    loaded the same.
+    Their captures are declared in order, which is the same on every rank that has loaded the same
+    function.
     """
     from tensorflow.python.framework import dtypes
 
@@ -141,7 +141,7 @@ def function_first_called(graph: Any, captured: Any) -> None:
 
 
 def _holds_apply_op(graph: Any) -> bool:
-    """By itself, or in a function that it calls."""
+    """Whether the graph, or a function that it calls, contains an Apply op."""
     operations = graph.get_operations()
     if any(op.type in hooks.apply_ops for op in operations):
         return True
@@ -149,9 +149,9 @@ def _holds_apply_op(graph: Any) -> bool:
 
 
 def calls_training(op: Any) -> bool:
-    """Whether a function that `op` calls, or one that is called there, trains what it is handed.
+    """Whether a function that `op` calls, directly or indirectly, trains its inputs.
 
-    By Apply ops, or by averages of gradients, which need not pass an Apply op.
+    It does if it contains Apply ops, or averages of gradients, which may be used without Apply ops.
     """
     return _calls(op, lambda node: _is_apply_op(node) or NAMES in node.attr)
 
@@ -161,7 +161,7 @@ def _is_apply_op(node: Any) -> bool:
 
 
 def _calls(op: Any, wanted: Callable[[Any], bool]) -> bool:
-    """Whether a function that `op` calls, or one that is called there, has a wanted node."""
+    """Whether a function that `op` calls, directly or indirectly, has a wanted node."""
     todo, seen = set(_called(op.node_def)), set()
     while todo:
         name = todo.pop()
@@ -175,7 +175,7 @@ def _calls(op: Any, wanted: Callable[[Any], bool]) -> bool:
 
 
 def _function_def(graph: Any, name: str) -> Any:
-    """None if neither the graph nor eager code knows the function."""
+    """The definition of a function; None if neither the graph nor eager code has it."""
     from tensorflow.python.eager import context
 
     function = graph._get_function(name)
@@ -204,7 +204,7 @@ def _called(node: Any) -> list[str]:
 
 
 def function_nested(inner: Any) -> None:
-    """`inner`, which trains or takes gradients, is called inside the graph being built."""
+    """Called when `inner`, which trains or computes gradients, is called in a graph being built."""
     from tensorflow.python.framework import ops
 
     if hasattr(inner, "_tf_mpi_trained"):
@@ -214,7 +214,7 @@ def function_nested(inner: Any) -> None:
 
 
 def mark_tape() -> None:
-    """A tape is entered while a function is traced: a call of the function is a forward pass."""
+    """Called when a tape is entered during tracing: calls of the function are forward passes."""
     from tensorflow.python.framework import ops
 
     graph = ops.get_default_graph()
@@ -228,7 +228,7 @@ def _number(graph: Any, op: Any) -> None:
 
     if not hasattr(graph, "_tf_mpi_counts"):
         graph._tf_mpi_counts = {}
-    # The kernels' names; glue/kernels/apply_kernel.h.
+    # As the kernels name it; see glue/kernels/apply_kernel.h.
     kind = op.type.replace("SparseApply", "Apply")
     key = (kind, op.inputs[0].op.name if hasattr(op.inputs[0], "op") else id(op.inputs[0]))
     count = graph._tf_mpi_counts.get(key, 0) + 1
@@ -241,6 +241,6 @@ def _number(graph: Any, op: Any) -> None:
         graph._tf_mpi_updates = {}
     updates = graph._tf_mpi_updates.setdefault(key[1], [])
     updates.append(op)
-    # Nothing may order them: a rank must not take rows that one of them has yet to update.
+    # They may run in any order: a rank must not copy rows that one of them has yet to update.
     for update in updates[-2:] if len(updates) > 1 else ():
         update._set_attr("_tf_mpi_one_of_many", attr_value_pb2.AttrValue(b=True))

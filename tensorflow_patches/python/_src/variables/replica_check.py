@@ -1,12 +1,13 @@
-"""The divergence check: what ranks train together must be the same on all of them, to the bit.
+"""The divergence check: variables that ranks train together must be bitwise equal on all ranks.
 
-Before every K-th step of a set of variables each rank hashes them: all, if the user has said how
-often (TF_MPI_CHECK), else as many bytes as cost little, the next ones at the next check. The hashes
-travel in one allgather beside the step; every rank looks at them before its next one. By then all
-ranks have begun that exchange, as all have taken the step after it, so nobody waits for long, and
-all ranks come to the same end at the same step.
+Before every K-th step of a set of variables each rank hashes them: all of them if the user has set
+the interval (TF_MPI_CHECK), otherwise as many bytes as are cheap, continuing with the next ones at
+the next check. The hashes are exchanged by one allgather during the step, and every rank compares
+them before its next step. By then all ranks have started that exchange, because all have reached
+the step after it, so the wait is short, and all ranks reach the same conclusion at the same step.
 
-Not compared: what several threads train at a time, as it has no order.
+Variables that several threads train at the same time are not compared, because their steps have no
+defined order.
 """
 
 from __future__ import annotations
@@ -27,45 +28,45 @@ from tensorflow.mpi._src.runtime import c_api, group
 _AUTO = 100  # steps
 _SHARE = 0.003  # of the time since the last check
 _MIN_BYTES, _FIRST_BYTES = 2**20, 2**28
-_BLOCK = 2**16  # bytes in which a difference is looked for
-_HEADER = 5  # a rank's row before its hashes: see _begin
+_BLOCK = 2**16  # bytes per hash when locating a difference
+_HEADER = 5  # numbers before the hashes in a rank's row: see _begin
 
-# The values of a set's variables, in its order, as arrays that share their memory if they can.
+# Returns the values of a set's variables, in its order, as arrays that share memory if possible.
 Read = Callable[[], Sequence[Any]]
 
 _lock = threading.Lock()
 _sets: dict[tuple[str, ...], Replicas] = {}  # guarded by _lock
-_caught_up = 0  # how often the script has made variables alike
+_caught_up = 0  # how often the script has synchronized variables
 
 
 @dataclasses.dataclass
 class Replicas:
-    """Variables that are trained together, on every rank: their names there, in order."""
+    """Variables that are trained together on every rank, by their common names, in order."""
 
     names: tuple[str, ...]
-    thread: int  # that took the first step
-    steps: int = 0  # begun, since they were made alike last
-    alike: int = 0  # _caught_up, then
-    other_threads: bool = False  # have taken steps here
-    concurrent: bool = False  # or on another rank: nothing is compared any more
-    agreed: int = 0  # the last check that found no difference, as a step
-    start: int = 0  # of the bytes that the next check hashes, of all of them together
-    limit: int = _FIRST_BYTES  # how many, unless all are
+    thread: int  # the thread that took the first step
+    steps: int = 0  # steps begun since the script last synchronized them
+    alike: int = 0  # _caught_up at that time
+    other_threads: bool = False  # whether other threads have taken steps here
+    concurrent: bool = False  # the same, on any rank; then nothing is compared any more
+    agreed: int = 0  # the step of the last check that found no difference
+    start: int = 0  # where the next check begins, in bytes over all variables
+    limit: int = _FIRST_BYTES  # how many bytes it hashes, unless all are
     last: float = 0.0  # when the last check began
     under_way: collectives.Gathering | None = None
-    checked: int = 0  # the step before which it began
+    checked: int = 0  # the step before which that exchange began
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
 
 def mark_synchronized() -> None:
-    """The script has made variables alike, by tf.mpi.broadcast_variables."""
+    """Called when the script has synchronized variables by tf.mpi.broadcast_variables."""
     global _caught_up
     c_api.load().tfmpi_caught_up()
     _caught_up += 1
 
 
 def of(names: Sequence[str]) -> Replicas | None:
-    """The set of these variables; None if nothing is to be compared."""
+    """The Replicas of these variables; None if they are not compared."""
     if _every() == 0 or group.size == 1 or not names:
         return None
     key = tuple(sorted(set(names)))
@@ -76,9 +77,9 @@ def of(names: Sequence[str]) -> Replicas | None:
 
 
 def before_step(replicas: Replicas | None, read: Read) -> None:
-    """A step is about to train these variables, on every rank.
+    """Called on every rank when a step is about to train these variables.
 
-    Raises RuntimeError, on all ranks, if an earlier check found a difference.
+    Raises RuntimeError, on all ranks, if the previous check has found a difference.
     """
     if replicas is None or replicas.concurrent:
         return
@@ -87,7 +88,7 @@ def before_step(replicas: Replicas | None, read: Read) -> None:
         replicas.other_threads |= replicas.thread != threading.get_ident()
         if replicas.under_way is not None:
             _end(replicas, read)
-        if replicas.alike != _caught_up:  # before that, a rank may have taken more steps
+        if replicas.alike != _caught_up:  # until then ranks may have taken different steps
             replicas.alike, replicas.steps, replicas.start = _caught_up, 1, 0
             replicas.limit = _FIRST_BYTES
         if replicas.steps % _every() == 0 and not replicas.concurrent:
@@ -96,13 +97,13 @@ def before_step(replicas: Replicas | None, read: Read) -> None:
 
 @functools.cache
 def _every() -> int:
-    """Steps from check to check; 0: none."""
+    """The number of steps between checks; 0: no checks."""
     wish = config.get("TF_MPI_CHECK")
     return {"off": 0, "auto": _AUTO}.get(wish, wish)
 
 
 def _is_limited() -> bool:
-    """Whether a check compares a part, by what it costs."""
+    """Whether a check compares only a part, limited by its cost."""
     return bool(config.get("TF_MPI_CHECK") == "auto")
 
 
@@ -128,7 +129,7 @@ def _begin(replicas: Replicas, read: Read) -> None:
 
 
 def _hashes(arrays: Sequence[Any], start: int, limit: int) -> list[tuple[int, int]]:
-    """By array, the hash of its part of the bytes [start, start + limit) of all, and its size."""
+    """For each array, the hash and size of its part of the bytes [start, start + limit) of all."""
     found, before = [], 0
     for array in arrays:
         begin = min(max(start - before, 0), array.nbytes)
@@ -163,7 +164,7 @@ def _end(replicas: Replicas, read: Read) -> None:
     total = sum(array.nbytes for array in arrays)
     if replicas.start >= total:
         replicas.start = 0
-    # Alike on all ranks, as it comes of one rank's times. Speeds vary, so not at once.
+    # The same on all ranks, because it uses one rank's times. Changes slowly, because times vary.
     wanted = size * _SHARE * elapsed / max(1, spent)
     replicas.limit = int(min(max(wanted, _MIN_BYTES, size / 4), max(size * 4, _MIN_BYTES)))
 
@@ -177,22 +178,23 @@ def _message(replicas: Replicas, place: int, gathered: Any, read: Read) -> str:
     most, odd = groups[0], groups[-1]
     name = replicas.names[place]
     if len(most) == len(odd):
-        who = f"rank {odd[0]}/{group.size} (or rank {most[0]}: no majority tells)"
+        who = f"rank {odd[0]}/{group.size} (or rank {most[0]}: there is no majority)"
     else:
         who = f"rank {odd[0]}/{group.size}"
     where = _where(f"where {name} {replicas.steps}", read()[place], most[0], odd[0])
     return (
-        f"{who}: the variable '{name}' is not what it is on rank {', '.join(map(str, most))}"
+        f"{who}: the variable '{name}' differs from rank {', '.join(map(str, most))}"
         f"{where}. The ranks last agreed on it before step {replicas.agreed} of these variables, "
-        f"and no longer before step {replicas.checked}. What ranks train together is equal to the "
-        "bit, unless one of them assigns to it on its own, or its memory or a core is faulty, or "
-        "its processor rounds otherwise. Change variables on all ranks alike, or try without that "
-        "machine (python -m tensorflow.mpi doctor); TF_MPI_CHECK=off trains on without looking"
+        f"and no longer before step {replicas.checked}. Variables that ranks train together are "
+        "bitwise equal unless one rank assigns to them on its own, its memory or a core is faulty, "
+        "or its processor rounds differently. Change variables on all ranks in the same way, or "
+        "try without that machine (python -m tensorflow.mpi doctor); TF_MPI_CHECK=off disables "
+        "this check"
     )
 
 
 def _where(label: str, array: Any, one: int, other: int) -> str:
-    """A meeting of all ranks: the first element that differs between two of them, for people."""
+    """The first element that differs between two ranks, as text; all ranks must call this."""
     flat = np.ascontiguousarray(array).reshape(-1)
     data = flat.view(np.uint8)
     starts = range(0, data.nbytes, _BLOCK)

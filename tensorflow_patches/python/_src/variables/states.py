@@ -1,7 +1,7 @@
-"""Variables as the ranks exchange them: what each is called everywhere, how it is read and written.
+"""Variables as the ranks exchange them: by common names, with functions to read and write them.
 
-`synchronize` is the exchange: rank 0's values become every rank's. Who calls it, and when:
-initial_broadcast.py for eager variables, compat_v1/sessions.py for a Session's.
+`synchronize` is the exchange that gives all ranks rank 0's values. Its callers are
+initial_broadcast.py, for eager variables, and compat_v1/sessions.py, for a Session's.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import c_api, group, log
 from tensorflow.mpi._src.variables import large_variables, naming
 
-# Variables that hold the state of random number generators: they stay different on purpose, so that
+# Variables with the state of random number generators. They differ by rank on purpose, so that
 # ranks draw different dropout masks and augmentations, as one process does for different samples.
 _RANDOM_STATE = ("StateVar", "seed_generator_state")
 
-on_all_ranks: set[str] = set()  # handles of what was synchronized, if every rank has it
+on_all_ranks: set[str] = set()  # handles of synchronized variables that every rank has
 
 
 @dataclasses.dataclass
 class State:
-    """One variable that has a value here: how all ranks know it, and how to read and write it."""
+    """One variable with a value on this rank: its common key, and how to read and write it."""
 
     key: str  # name, dtype, shape
     read: Callable[[], Any]  # -> numpy array
     write: Callable[[Any], None]
     mark: Callable[[], None]  # tells the kernels that it is synchronized
-    # A variable that is not to be read or written as a whole.
+    # Set for a variable that is not read or written as a whole.
     large: large_variables.EagerVariable | large_variables.FetchedVariable | None = None
 
 
 def synchronize(label: str, states: list[State], late: int = 0) -> bool:
-    """Rank 0's values of the variables that every rank has become every rank's.
+    """Gives all ranks rank 0's values of the variables that every rank has.
 
-    Only what differs travels. Every rank must call it, each with what it has, and how many of its
-    variables have no value yet. Returns whether no rank has any of those.
+    Only variables that differ are sent. Every rank must call this, with its own variables, and the
+    number of its variables that have no value yet. Returns whether that number is 0 on all ranks.
     """
     values = [None if state.large is not None else state.read() for state in states]
     mine: dict[str, list[int]] = collections.defaultdict(list)
@@ -56,7 +56,7 @@ def synchronize(label: str, states: list[State], late: int = 0) -> bool:
     )
     missing = sorted(set().union(*everyone) - set(agreed))
     if missing:
-        log.debug(f"{label}: not on all ranks, left as they are: {', '.join(missing[:10])}")
+        log.debug(f"{label}: not on all ranks, so not changed: {', '.join(missing[:10])}")
     differing = [
         places[key][n]
         for key in agreed
@@ -87,7 +87,8 @@ def is_random_state(name: str) -> bool:
 
 
 def _dtype(handle: Any) -> Any:
-    """Of a variable that may be synchronized; None for other resources, and random states."""
+    """The dtype of a variable that may be synchronized; None for other resources, and for random
+    states."""
     from tensorflow.python.framework import dtypes
 
     data = getattr(handle, "_handle_data", None)
@@ -101,14 +102,14 @@ def _dtype(handle: Any) -> Any:
 
 
 def is_uninitialized(handle: Any) -> bool:
-    """Whether it is a variable whose initializer has not run yet."""
+    """Whether `handle` is a variable whose initializer has not run yet."""
     from tensorflow.python.ops import gen_resource_variable_ops as raw
 
     return _dtype(handle) is not None and not raw.var_is_initialized_op(handle).numpy()
 
 
 def of_handle(handle: Any, role: str) -> State | None:
-    """None for what is no variable, has no value, or is the state of a random generator."""
+    """The State of a variable; None if it is not a variable, has no value, or is a random state."""
     from tensorflow.python.ops import gen_resource_variable_ops as raw
 
     dtype = _dtype(handle)

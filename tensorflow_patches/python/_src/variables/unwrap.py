@@ -1,4 +1,4 @@
-"""The tf.Variable of what scripts and Keras call a variable."""
+"""Finds the tf.Variable inside a Keras variable."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def tf_variable(variable: Any) -> Any:
-    """What a Keras 3 variable keeps its value in; tf_keras's, and all else, as it is.
+    """The tf.Variable that holds a Keras 3 variable's value; any other object itself.
 
-    Not Keras's own `value`, which autocast makes another tensor of, and which draws an initial
-    value where there is none yet.
+    Does not use Keras's `value`, which may be an autocast copy, and which initializes a variable
+    that has no value yet.
     """
     inner = getattr(variable, "_value", None)
     return variable if inner is None else inner

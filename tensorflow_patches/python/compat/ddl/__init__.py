@@ -1,4 +1,4 @@
-"""IBM DDL's API, done by tensorflow.mpi. See docs/ddl.md."""
+"""The API of IBM's DDL, provided by tensorflow.mpi. See docs/ddl.md."""
 
 from typing import Any
 
@@ -30,4 +30,4 @@ def __getattr__(name: str) -> Any:
 
         globals().update(vars(callbacks.of(keras)))
         return globals()[name]
-    raise AttributeError(f"ddl of tensorflow.mpi has no {name}: docs/ddl.md lists what it has")
+    raise AttributeError(f"tensorflow.mpi's ddl has no {name}; docs/ddl.md lists its functions")

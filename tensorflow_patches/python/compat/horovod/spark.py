@@ -1,6 +1,6 @@
-"""horovod.spark is not here."""
+"""horovod.spark is not provided."""
 
 raise ImportError(
-    "horovod.spark: this horovod is tensorflow.mpi's, for TensorFlow and Keras; install "
-    "Horovod for anything else (and set TF_MPI_COMPAT=0)"
+    "horovod.spark is not available: this horovod is part of tensorflow.mpi, for TensorFlow and "
+    "Keras only; for anything else install Horovod, and set TF_MPI_COMPAT=0"
 )

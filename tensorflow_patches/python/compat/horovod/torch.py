@@ -1,6 +1,6 @@
-"""horovod.torch is not here."""
+"""horovod.torch is not provided."""
 
 raise ImportError(
-    "horovod.torch: this horovod is tensorflow.mpi's, for TensorFlow and Keras; install "
-    "Horovod for anything else (and set TF_MPI_COMPAT=0)"
+    "horovod.torch is not available: this horovod is part of tensorflow.mpi, for TensorFlow and "
+    "Keras only; for anything else install Horovod, and set TF_MPI_COMPAT=0"
 )

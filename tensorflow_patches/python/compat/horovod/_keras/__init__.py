@@ -1,4 +1,4 @@
-"""What horovod.keras and horovod.tensorflow.keras share: all but which Keras it is."""
+"""Shared by horovod.keras and horovod.tensorflow.keras: everything that works on either Keras."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tensorflow.mpi._src.horovod.reductions import Compression
 
 
 def _now(value: Any) -> Any:
-    """In graph mode, what it is when it runs."""
+    """In graph mode, runs `value` in Keras's session."""
     if tf.executing_eagerly():
         return value
     return tf.compat.v1.keras.backend.get_session().run(value)

@@ -2,11 +2,11 @@
 
 
 class HorovodInternalError(RuntimeError):
-    """Nothing here raises it: a rank that fails ends the job."""
+    """Never raised here: a rank that fails ends the job."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Nothing here raises it: ranks neither come nor go."""
+    """Never raised here: the set of ranks does not change."""
 
     def __init__(self, skip_sync: bool = False) -> None:
         super().__init__()

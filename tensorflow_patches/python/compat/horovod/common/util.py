@@ -1,4 +1,4 @@
-"""horovod.common.util: what scripts and tests take from it."""
+"""horovod.common.util: the functions that scripts and tests use."""
 
 import functools
 from typing import Any
@@ -21,7 +21,7 @@ def num_rank_is_power_2(num_rank: int) -> bool:
 
 
 def split_list(items: list[Any], parts: int) -> list[list[Any]]:
-    """In so many parts, of which the first may have one more."""
+    """Splits `items` into `parts` lists, of which the first may have one more; drops empty ones."""
     each, more = divmod(len(items), parts)
     ends = [each * n + min(n, more) for n in range(parts + 1)]
     found = [items[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
@@ -33,9 +33,9 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: Any) -> None:
-    """ImportError for a framework that is not here."""
+    """Raises ImportError for a framework other than TensorFlow."""
     if ext_name != "horovod.tensorflow":
-        raise ImportError(f"{ext_name} is not in tensorflow.mpi's horovod: docs/horovod.md")
+        raise ImportError(f"{ext_name} is not in tensorflow.mpi's horovod; see docs/horovod.md")
 
 
 def nccl_built(verbose: bool = False) -> bool:

@@ -1,4 +1,4 @@
-"""horovod.keras.elastic, at a fixed number of ranks."""
+"""horovod.keras.elastic, with a fixed number of ranks."""
 
 import keras
 from tensorflow.mpi._src.horovod import callbacks

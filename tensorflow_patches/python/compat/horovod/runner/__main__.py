@@ -1,4 +1,4 @@
-"""horovodrun."""
+"""`python -m horovod.runner` runs horovodrun."""
 
 import sys
 

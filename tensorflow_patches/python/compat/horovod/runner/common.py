@@ -1,6 +1,6 @@
-"""horovod.runner.common is not here."""
+"""horovod.runner.common is not provided."""
 
 raise ImportError(
-    "horovod.runner.common, of Horovod's launcher, is not in tensorflow.mpi's horovod; start ranks "
-    "with mpirun or horovodrun"
+    "horovod.runner.common belongs to Horovod's launcher, which tensorflow.mpi's horovod does not "
+    "have; start ranks with mpirun or horovodrun"
 )

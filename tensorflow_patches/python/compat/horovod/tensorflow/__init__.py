@@ -30,7 +30,7 @@ from tensorflow.mpi._src.runtime import c_api
 
 _LegacyOptimizer = _v1.train.Optimizer
 
-c_api.register_ops()  # of a graph that ranks have written
+c_api.register_ops()  # so that a graph saved by ranks can be loaded
 
 
 def __getattr__(name: str) -> Any:
@@ -39,5 +39,5 @@ def __getattr__(name: str) -> Any:
 
         return sync_batch_norm.SyncBatchNormalization
     raise AttributeError(
-        f"horovod.tensorflow of tensorflow.mpi has no {name}: docs/horovod.md lists what it has"
+        f"tensorflow.mpi's horovod.tensorflow has no {name}; docs/horovod.md lists its functions"
     )

@@ -1,6 +1,6 @@
-"""horovod.tensorflow.data is not here."""
+"""horovod.tensorflow.data is not provided."""
 
 raise ImportError(
-    "horovod.tensorflow.data, tf.data's service on Horovod's launcher, is not in tensorflow.mpi's "
-    "horovod; tf.data.experimental.service is TensorFlow's own"
+    "horovod.tensorflow.data, the tf.data service on Horovod's launcher, is not in "
+    "tensorflow.mpi's horovod; use TensorFlow's own tf.data.experimental.service"
 )

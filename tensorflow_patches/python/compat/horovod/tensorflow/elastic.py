@@ -1,4 +1,4 @@
-"""horovod.tensorflow.elastic, at a fixed number of ranks."""
+"""horovod.tensorflow.elastic, with a fixed number of ranks."""
 
 from tensorflow.mpi._src.horovod.elastic import (  # noqa: F401
     ObjectState,

@@ -59,7 +59,7 @@ handle_average_backwards_compatibility = _collectives.chosen_op
 
 
 def _when_run(value: Any, name: str | None) -> Any:
-    """As an operation, whose value is what `value` returns when it runs."""
+    """An operation that calls `value` when it runs, and returns its result."""
     import tensorflow as tf
 
     found = tf.numpy_function(lambda: value(), [], tf.int32, stateful=True, name=name)
@@ -89,7 +89,7 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """1 or 0; -1 before init, -2 for a set that is unknown."""
+    """1 or 0; -1 before init, -2 for an unknown process set."""
 
     def included() -> int:
         if not _basics.is_initialized():

@@ -1,4 +1,4 @@
-"""horovod.tensorflow.keras.elastic, at a fixed number of ranks."""
+"""horovod.tensorflow.keras.elastic, with a fixed number of ranks."""
 
 from tensorflow import keras
 from tensorflow.mpi._src.horovod import callbacks
