@@ -1,1 +1,1 @@
-"""Measurements of training speed, as users would make them: `python -m benchmarks --help`."""
+"""Measures training speed the way users run training: `python -m benchmarks --help`."""

@@ -1,11 +1,11 @@
-"""What batch normalization of the whole batch costs a step, beside that of each rank's part.
+"""The cost per step of whole-batch batch normalization, compared with per-rank normalization.
 
     mpirun -np 2 --bind-to core python benchmarks/batch_norm.py 3 8 [--tf_keras] [--rounds 20]
 
-ResNets for images of 32 x 32 with so many blocks in each of three stages: 3 have 21 layers of batch
-normalization, 8 have 51. A step of each way is taken in turn, by a loop of the script's own, so
-that what else the machine does is in both. Medians, and the median of the pairs' quotients, of the
-clock and of the processor's time, which counts no waiting for a processor.
+ResNets for images of 32 x 32 with the given numbers of blocks in each of three stages; 3 blocks
+make 21 layers of batch normalization, 8 make 51. A custom loop alternates steps of the two kinds,
+so that other load on the machine affects both. Prints the medians, and the median ratio of the
+pairs, of wall-clock time and of CPU time, which excludes waiting for a core.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def stepping(way: str, blocks: int, data: Any) -> Any:
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
         return loss
 
-    step(*data)  # is traced with this way
+    step(*data)  # traces the step with this kind of normalization
     return lambda: float(step(*data))
 
 
@@ -65,7 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("blocks", type=int, nargs="+")
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--batch", type=int, default=64, help="of each rank")
+    parser.add_argument("--batch", type=int, default=64, help="samples per rank")
     parser.add_argument("--tf_keras", action="store_true")
     args = parser.parse_args()
     tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -87,9 +87,9 @@ def main() -> None:
                 1e3 * np.array(times[way][1:]).T for way in ("0", "auto")
             )
             print(
-                f"{blocks} blocks a stage, ms: {np.median(parts):.0f} by parts, "
-                f"{np.median(whole):.0f} of the whole batch "
-                f"({100 * (np.median(whole / parts) - 1):+.1f} %); of the processor "
+                f"{blocks} blocks a stage, ms: {np.median(parts):.0f} per rank, "
+                f"{np.median(whole):.0f} with the whole batch "
+                f"({100 * (np.median(whole / parts) - 1):+.1f} %); CPU ms "
                 f"{np.median(parts_cpu):.0f} and {np.median(whole_cpu):.0f} "
                 f"({100 * (np.median(whole_cpu / parts_cpu) - 1):+.1f} %)",
                 flush=True,

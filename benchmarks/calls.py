@@ -1,10 +1,10 @@
-"""`python -m benchmarks.calls`: what a call of fit, evaluate or predict costs beside its steps.
+"""`python -m benchmarks.calls`: the overhead of a call of fit, evaluate or predict.
 
-    .venv/bin/python -m benchmarks.calls                          one process beside 2 ranks
-    .venv/bin/python -m benchmarks.calls --python /other/python   another build's ranks, too
+    .venv/bin/python -m benchmarks.calls                          one process and 2 ranks
+    .venv/bin/python -m benchmarks.calls --python /other/python   and another build's ranks
 
-A small model on arrays. One process and ranks, a core each, run by turns; the table has the medians
-of the turns, of the slower rank: milliseconds of processor time, and by the clock.
+Uses a small model on arrays. One process and the ranks, one core each, take turns. The table has
+the medians over the turns for the slower rank, in milliseconds of CPU time and of wall-clock time.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Found = dict[str, list[float]]
 
 
 def once(column: Column, python: str) -> Found:
-    """{entry: [processor, clock]} of the slower rank."""
+    """{entry: [CPU time, wall-clock time]} of the slower rank."""
     with tempfile.TemporaryDirectory() as name:
         script = [python, "-m", "benchmarks.workloads.calls", str(Path(name) / "of")]
         environment = {"TF_CPP_MIN_LOG_LEVEL": "2"}
         run(columns.start(column, python, script, environment), Path(name) / "log", 300, ROOT)
         ranks = [json.loads(path.read_text()) for path in Path(name).glob("of.*.json")]
     if len(ranks) != column.ranks:
-        raise RunFailed(f"{len(ranks)} of {column.ranks} ranks came to the end")
+        raise RunFailed(f"{len(ranks)} of {column.ranks} ranks finished")
     return {entry: [max(rank[entry][i] for rank in ranks) for i in (0, 1)] for entry in ranks[0]}
 
 
@@ -45,7 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--python", help="of another build, whose ranks run by turns with these")
+    parser.add_argument(
+        "--python", help="the Python of another build, measured in turns with this one"
+    )
     options = parser.parse_args(arguments)
     ranks = Column("ours", options.ranks)
     kinds: dict[str, tuple[Any, str]] = {
@@ -58,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     for _ in range(options.rounds):
         for name, (column, python) in kinds.items():
             found[name].append(once(column, python))
-    print("| call: ms of processor time (by the clock) | " + " | ".join(kinds) + " |")
+    print("| call: ms of CPU time (wall-clock time) | " + " | ".join(kinds) + " |")
     print("| --- |" + " --- |" * len(kinds))
     for entry in found["one process"][0]:
         cells = []

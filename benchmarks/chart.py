@@ -1,7 +1,7 @@
-"""`python -m benchmarks.chart TABLE.csv CHART.svg`: one style of a table as bars, for a page.
+"""`python -m benchmarks.chart TABLE.csv CHART.svg`: draws one style of a table as a bar chart.
 
-TABLE.csv is what `python -m benchmarks` writes. Needs matplotlib (benchmarks/requirements.txt). The
-same table gives the same file.
+`python -m benchmarks` writes TABLE.csv. Needs matplotlib (benchmarks/requirements.txt). The output
+is reproducible.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _name(column: str) -> str:
 
 
 def draw(table: Sequence[dict[str, str]], style: str, path: Path) -> None:
-    """Writes the shares of one style as an SVG, by workload and column."""
+    """Writes an SVG with the shares of one style, by workload and column."""
     import matplotlib
 
     matplotlib.use("svg")

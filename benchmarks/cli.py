@@ -1,20 +1,20 @@
-"""`python -m benchmarks`: runs the suite, or a part of it, and writes its table.
+"""`python -m benchmarks`: runs the suite, or part of it, and writes a table.
 
-Run it from the root of the repository, with the Python of an environment that has the wheel:
+Run it from the root of the repository, with the Python of an environment that contains the wheel:
 
     .venv/bin/python -m benchmarks                                    everything
     .venv/bin/python -m benchmarks --workloads a,d --styles v1 --columns independent:2,ours:2
     .venv/bin/python -m benchmarks --turns 20 --seconds 0.5 --repeats 1 \\
-        --columns independent:2,ours:2                                a machine with slow minutes
+        --columns independent:2,ours:2                                a machine of varying speed
     .venv/bin/python -m benchmarks --variant small:TF_MPI_FUSION_THRESHOLD=1m \\
         --columns independent:2,ours:2,ours:2+small                   two settings side by side
     .venv/bin/python -m benchmarks --variant old:PYTHON=/other/venv/bin/python ...   two builds
     .venv/bin/python -m benchmarks --workloads e --variant large:ROWS=4000000 \\
         --columns independent:2,ours:2,ours:2+large                   two tables
     .venv/bin/python -m benchmarks --extras                           each extra, with and without
-    .venv/bin/python -m benchmarks --resume DIR                       goes on where it was cut
+    .venv/bin/python -m benchmarks --resume DIR                       continues a run
 
-DIR/runs.jsonl holds every run; table.csv, table.md and plots are written anew after each row.
+DIR/runs.jsonl records every run; table.csv, table.md and the plots are rewritten after each row.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _listing() -> str:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """The command line; what is not given is the full suite's, or that of --quick."""
+    """Parses the command line; defaults are those of the full suite, or of --quick."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=__doc__,
@@ -71,34 +71,38 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--styles", help=f"(default {FULL['styles']})")
     parser.add_argument("--columns", help=f"(default {FULL['columns']})")
     parser.add_argument("--repeats", type=int, help=f"(default {FULL['repeats']})")
-    parser.add_argument("--seconds", type=float, help="timed part of a run (default 4)")
+    parser.add_argument("--seconds", type=float, help="length of the timed part (default 4)")
     parser.add_argument(
         "--turns",
         type=int,
-        help="the columns of a row run at once and take so many turns of --seconds: a machine that "
-        "slows down slows all of them (all must fit in memory)",
+        help="the columns of a row run at the same time and take this many turns of --seconds, so "
+        "a slowdown of the machine affects all of them (all must fit in memory)",
     )
-    parser.add_argument("--rows", type=int, default=200_000, help="of the embedding table")
+    parser.add_argument("--rows", type=int, default=200_000, help="rows of the embedding table")
     parser.add_argument("--timeout", type=float, default=180, help="seconds per run (default 180)")
     parser.add_argument(
         "--variant",
         action="append",
         default=[],
         metavar="NAME:VARIABLE=VALUE[,...]",
-        help="an environment for columns KIND:RANKS+NAME; PYTHON=PATH chooses the interpreter, "
-        "ROWS=N the rows of the embedding table",
+        help="environment variables for columns KIND:RANKS+NAME; PYTHON=PATH sets the interpreter, "
+        "ROWS=N the number of rows of the embedding table",
     )
     parser.add_argument("--horovod-python", default=columns.horovod_python(), metavar="PATH")
-    parser.add_argument("--quick", action="store_true", help="seconds: a tiny model, one run each")
+    parser.add_argument(
+        "--quick", action="store_true", help="a tiny model, one run each: takes seconds"
+    )
     parser.add_argument(
         "--extras",
         action="store_true",
-        help="each extra of docs/extras.md on the rows where it should matter, with and without it",
+        help="run each extra of docs/extras.md with and without it, where it should matter",
     )
     parser.add_argument("--out", type=Path, help="folder (default benchmarks/results/TIME)")
-    parser.add_argument("--resume", type=Path, metavar="DIR", help="goes on in that folder")
-    parser.add_argument("--report", type=Path, metavar="DIR", help="only writes the table anew")
-    parser.add_argument("--list", action="store_true", help="prints the plan and runs nothing")
+    parser.add_argument(
+        "--resume", type=Path, metavar="DIR", help="continue the run in that folder"
+    )
+    parser.add_argument("--report", type=Path, metavar="DIR", help="only rewrite the table")
+    parser.add_argument("--list", action="store_true", help="print the plan and run nothing")
     options = parser.parse_args(arguments)
     preset = EXTRAS if options.extras else QUICK if options.quick else FULL
     for name, value in preset.items():
@@ -112,7 +116,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         parser.error(str(error))
     unknown = {cell.column.variant for cell in options.cells} - {"", *options.variants}
     if unknown:
-        parser.error(f"no --variant {', '.join(sorted(unknown))}")
+        parser.error(f"unknown variant {', '.join(sorted(unknown))}: define it with --variant")
     return options
 
 
@@ -120,7 +124,7 @@ def _variant(text: str) -> tuple[str, dict[str, str]]:
     name, colon, rest = text.partition(":")
     pairs = [pair.partition("=") for pair in rest.split(",")]
     if not name or not colon or any(not equals for _, equals, _ in pairs):
-        raise ValueError(f"variant {text!r}: want NAME:VARIABLE=VALUE[,VARIABLE=VALUE]")
+        raise ValueError(f"variant {text!r}: expected NAME:VARIABLE=VALUE[,VARIABLE=VALUE]")
     return name, {variable: value for variable, _, value in pairs}
 
 
@@ -131,7 +135,7 @@ def _plan(options: argparse.Namespace) -> list[Cell]:
     for words, known in ((workloads, list(WORKLOADS)), (styles, list(STYLES))):
         for word in words:
             if word not in known:
-                raise ValueError(f"{word!r} is none of {', '.join(known)}")
+                raise ValueError(f"{word!r} is not one of {', '.join(known)}")
     chosen = [Column.parse(text) for text in options.columns.split(",")]
     return list(cells(workloads, styles, chosen, options.repeats))
 
@@ -149,7 +153,7 @@ def write_report(records: Records, folder: Path) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns 0 also if cells failed: the table says so."""
+    """Returns 0 even if cells failed; the table shows which."""
     options = parse(arguments)
     if options.report:
         print(write_report(Records(options.report / "runs.jsonl"), options.report))
@@ -162,7 +166,7 @@ def main(arguments: list[str] | None = None) -> int:
     folder = folder.resolve()
     records_path = folder / "runs.jsonl"
     if records_path.exists() and not options.resume:
-        print(f"{records_path} is there: --resume {folder} goes on with it", file=sys.stderr)
+        print(f"{records_path} exists: use --resume {folder} to continue it", file=sys.stderr)
         return 2
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     print(f"{folder}: {len(options.cells)} runs on cores {columns.cores()}", flush=True)
@@ -170,7 +174,7 @@ def main(arguments: list[str] | None = None) -> int:
     launch = Launch(
         options.seconds, options.rows, options.variants, options.horovod_python, options.turns
     )
-    # As Ctrl-C: else ranks that wait for their turn would stay, stopped.
+    # Handle it like Ctrl-C; otherwise ranks waiting for their turn would stay stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     run_all(
         options.cells,

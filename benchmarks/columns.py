@@ -1,4 +1,4 @@
-"""What is compared: each column is a way to start one of the workload scripts on some ranks.
+"""The columns: each is a way to start a workload script on a number of ranks.
 
 A column is written KIND:RANKS or KIND:RANKS+VARIANT.
 """
@@ -17,21 +17,21 @@ from pathlib import Path
 
 from benchmarks.processes import Process
 
-# Neither our averages nor our horovod (docs/horovod.md).
+# Turns off our averaging and our Horovod API (docs/horovod.md).
 WITHOUT_OURS = {"TF_MPI_ENABLE": "0", "TF_MPI_COMPAT": "0"}
-# Where benchmarks/install_horovod.py puts it.
+# Where benchmarks/install_horovod.py installs Horovod.
 HOROVOD = Path(__file__).resolve().parent.parent / ".cache" / "horovod"
 KINDS = {
-    "independent": "processes side by side that know nothing of one another: the ideal",
-    "lockstep": "the same, but none begins a step before all have ended the one before",
-    "ours": "this project under mpirun, each rank with data of its own",
-    "sharded": "this project under mpirun, fit given all data by every rank",
-    "off": "the same under mpirun with TF_MPI_ENABLE=0: the averaging is off",
+    "independent": "independent processes at the same time: the ideal",
+    "lockstep": "the same, but no process starts a step before all have finished the last",
+    "ours": "this project under mpirun, each rank each rank with its own data",
+    "sharded": "this project under mpirun, each rank passes all data to fit",
+    "off": "this project under mpirun with averaging off (TF_MPI_ENABLE=0)",
     "mwms": "MultiWorkerMirroredStrategy",
     "horovod": "Horovod",
-    "face": "Horovod's API, as this project does it, under mpirun",
+    "face": "this project's implementation of Horovod's API, under mpirun",
 }
-# Scripts that are written for another system, and the one whose words they are.
+# Scripts written for another system -> the system whose API they use.
 PEERS = {"mwms": "mwms", "horovod": "horovod", "face": "horovod"}
 STYLES = {
     "v1": ("v1_loop", []),
@@ -51,7 +51,7 @@ STYLE_HELP = {
 
 @dataclass(frozen=True)
 class Column:
-    """One way to start a script.  `variant` names an entry of Launch.variants, or is empty."""
+    """One way to start a script. `variant` names an entry of Launch.variants, or is empty."""
 
     kind: str
     ranks: int
@@ -59,11 +59,13 @@ class Column:
 
     @classmethod
     def parse(cls, text: str) -> Column:
-        """Reads KIND:RANKS[+VARIANT]; ValueError says what is accepted."""
+        """Parses KIND:RANKS[+VARIANT]; raises ValueError, with what is accepted."""
         rest, _, variant = text.partition("+")
         kind, _, ranks = rest.partition(":")
         if kind not in KINDS or not ranks.isdigit() or int(ranks) < 1:
-            raise ValueError(f"column {text!r}: want KIND:RANKS, KIND one of {', '.join(KINDS)}")
+            raise ValueError(
+                f"column {text!r}: expected KIND:RANKS, with KIND one of {', '.join(KINDS)}"
+            )
         return cls(kind, int(ranks), variant)
 
     @property
@@ -72,28 +74,28 @@ class Column:
 
     @property
     def ideal(self) -> str:
-        """The name of the column that this one is a share of."""
+        """The name of the column that this one's share refers to."""
         return f"independent:{self.ranks}"
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What the command lines of all runs have in common."""
+    """Settings that the command lines of all runs share."""
 
     seconds: float
     rows: int
     variants: Mapping[str, Mapping[str, str]]  # by name: see cli.py
     horovod_python: str = sys.executable
-    turns: int = 0  # of `seconds`, which the columns of a row take in turn; 0: one after another
+    turns: int = 0  # turns of `seconds` for the columns of a row; 0: one column after another
 
 
 def cores() -> list[int]:
-    """The cores that this process may use: rank r runs on core r modulo their number."""
+    """The cores that this process may use; rank r runs on core r modulo their number."""
     return sorted(os.sched_getaffinity(0))
 
 
 def not_applicable(column: Column, style: str) -> str:
-    """Why this cell cannot be measured; empty if it can."""
+    """Why this cell cannot be measured, or an empty string."""
     if column.kind == "sharded" and style != "fit":
         return "only fit shards data"
     if column.kind == "mwms" and style in ("v1", "raw"):
@@ -102,7 +104,7 @@ def not_applicable(column: Column, style: str) -> str:
 
 
 def horovod_python() -> str:
-    """The Python that benchmarks/install_horovod.py made, else this one."""
+    """The Python of the environment that benchmarks/install_horovod.py created, else this one."""
     made = HOROVOD / "bin" / "python"
     return str(made) if made.exists() else sys.executable
 
@@ -121,7 +123,7 @@ def has_horovod(python: str) -> bool:
 def processes(
     column: Column, workload: str, style: str, folder: Path, launch: Launch
 ) -> list[Process]:
-    """The processes of one run; `folder` is where they meet and leave their results."""
+    """The processes of one run; they meet in `folder` and write their results there."""
     module, options = STYLES[style]
     variant = dict(launch.variants.get(column.variant, {}))
     python = variant.pop("PYTHON", sys.executable)
@@ -146,7 +148,7 @@ def processes(
 def start(
     column: Column, python: str, script: Sequence[str], environment: Mapping[str, str]
 ) -> list[Process]:
-    """The processes that run a script as a column says, each rank on one core."""
+    """The processes that run a script in the way of a column, one core per rank."""
     if column.kind in ("independent", "lockstep", "mwms"):
         return _side_by_side(column, script, environment)
     if column.kind in ("off", "horovod"):
@@ -159,7 +161,7 @@ def start(
 def _side_by_side(
     column: Column, script: Sequence[str], variant: Mapping[str, str]
 ) -> list[Process]:
-    """One process per rank, each on one core, none under a launcher."""
+    """One process per rank, each on its own core, without a launcher."""
     environment = {"TF_MPI_ENABLE": "0", "SIZE": str(column.ranks), **variant}
     workers = _addresses(column.ranks) if column.kind == "mwms" else []
     started = []
@@ -174,7 +176,7 @@ def _side_by_side(
 
 
 def _addresses(count: int) -> list[str]:
-    """Free ports of this machine, one per worker."""
+    """Free ports on this machine, one per worker."""
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind(("localhost", 0))
@@ -185,7 +187,7 @@ def _addresses(count: int) -> list[str]:
 
 
 def mpirun(python: str, ranks: int) -> list[str]:
-    """Open MPI's mpirun beside that Python, else the one on PATH: one core per rank."""
+    """The command of Open MPI's mpirun beside that Python, else on PATH: one core per rank."""
     beside = Path(python).parent / "mpirun"
     path = str(beside) if beside.exists() else shutil.which("mpirun")
     if path is None:

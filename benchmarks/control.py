@@ -1,9 +1,9 @@
-"""`python -m benchmarks.control FILE.md`: messages of rank 0, straight and over a tree of nodes.
+"""`python -m benchmarks.control FILE.md`: rank 0's control messages, direct and over a node tree.
 
     .venv/bin/python -m benchmarks.control docs/measurements/2026-11-23-cost-by-ranks.md
 
-`FILE.md` was printed by `benchmarks.scaling`: the model's parameters are read from it.  What real
-engines send and what it costs rank 0: `bazel --batch run //benchmarks:control_messages`.
+`benchmarks.scaling` printed `FILE.md`, which contains the model's parameters. For the messages that
+real engines send and their cost on rank 0: `bazel --batch run //benchmarks:control_messages`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.scaling_model import (
 
 
 def read_parameters(text: str) -> Parameters:
-    """Of the table that begins with `| start |`."""
+    """Reads the table that begins with `| start |`."""
     lines = text.splitlines()
     head = next(i for i, line in enumerate(lines) if line.startswith("| start |"))
     names = [word.strip() for word in lines[head].strip("|").split("|")]
@@ -35,7 +35,7 @@ def read_parameters(text: str) -> Parameters:
 
 
 def table(parameters: Parameters, network: Network, node_ranks: int, cache: float) -> list[str]:
-    """With the tree and without, for as many ranks as the model's own table."""
+    """Rows with and without the tree, for the numbers of ranks in the model's own table."""
     sizes = list(GRADIENTS.items())[:2]
     heads = [f"{name}, {way}" for name, _ in sizes for way in ("straight", "tree")]
     lines = [
@@ -46,7 +46,7 @@ def table(parameters: Parameters, network: Network, node_ranks: int, cache: floa
     for ranks in TABLE_RANKS:
         nodes = ranks // node_ranks
         if nodes < 2:
-            continue  # a step that repeats itself takes none
+            continue  # a repeated step takes the response bypass and sends no messages
         shape = (nodes, min(ranks, node_ranks))
         cells = [str(control_messages(*shape, tree=tree)) for tree in (False, True)]
         cells += [
@@ -64,12 +64,18 @@ def main(arguments: list[str] | None = None) -> int:
     """Prints the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.control", description=__doc__)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--node-ranks", type=int, default=64, help="ranks, and cores, of a node")
-    parser.add_argument("--rank-cache", type=float, default=4 << 20, help="of a rank, bytes")
-    parser.add_argument("--latency", type=float, default=2e-6, help="between nodes, seconds")
-    parser.add_argument("--bandwidth", type=float, default=12.5e9, help="of a node, bytes/s")
-    parser.add_argument("--message", type=float, default=1e-6, help="in and out, seconds")
-    parser.add_argument("--look", type=float, default=20e-6, help="between two looks, seconds")
+    parser.add_argument("--node-ranks", type=int, default=64, help="ranks (and cores) per node")
+    parser.add_argument("--rank-cache", type=float, default=4 << 20, help="bytes per rank")
+    parser.add_argument(
+        "--latency", type=float, default=2e-6, help="latency between nodes, seconds"
+    )
+    parser.add_argument(
+        "--bandwidth", type=float, default=12.5e9, help="bandwidth per node, bytes/s"
+    )
+    parser.add_argument(
+        "--message", type=float, default=1e-6, help="time to receive and send a message, seconds"
+    )
+    parser.add_argument("--look", type=float, default=20e-6, help="polling interval, seconds")
     options = parser.parse_args(arguments)
     network = Network(options.latency, options.bandwidth, options.message, options.look)
     parameters = read_parameters(options.file.read_text())

@@ -1,11 +1,10 @@
-// What control messages cost rank 0 in a step that repeats itself, straight and over a tree of
-// nodes.
+// Rank 0's cost of control messages in a repeated step, sent directly and over a tree of nodes.
 //
 //   bazel run //benchmarks:control_messages
 //
-// First the messages themselves, without ranks: what rank 0 opens, reads, decides, writes and
-// seals, on one thread, for as many ranks as are given; the best of several runs. Then engines as
-// threads: what rank 0's sent and received, and the time of its communication thread.
+// First measures the messages alone, without ranks: rank 0's work of opening, reading, deciding,
+// writing and sealing them, on one thread; the best of several runs. Then runs engines as threads,
+// and counts rank 0's messages and the time of its communication thread.
 
 #include <pthread.h>
 
@@ -53,7 +52,7 @@ class Rank0 {
     coordinator_.Decide(now_);
   }
 
-  // Microseconds of a step; `bytes`: that came and went.
+  // Microseconds per step; `bytes`: received and sent.
   double Straight(size_t* bytes) {
     std::vector<std::string> inbox;
     for (int rank = 1; rank < size_; ++rank) inbox.push_back(Seal(++number_, Encode(all_)));
@@ -79,7 +78,7 @@ class Rank0 {
     return end - begin;
   }
 
-  // `asks`: the coordinator, as where the step is not what was expected.
+  // `asks`: asks the coordinator, as after a step that was not predicted.
   double Tree(bool asks, size_t* bytes) {
     const ControlLinks links = MakeTree(0, leaders_);
     std::vector<std::string> inbox;
@@ -163,7 +162,7 @@ void TimeMessages() {
   }
 }
 
-// Steps of engines as threads, all of whose tensors are handed in at once.
+// Runs steps of engines as threads; each step submits all tensors at the same time.
 void TimeEngines(int nodes, int per_node, bool tree) {
   constexpr int kSteps = 60, kFirst = 20, kTensors = 3;
   const int size = nodes * per_node;

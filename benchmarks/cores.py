@@ -1,7 +1,7 @@
-"""How far apart two cores are: how long a number takes from one to the other and back.
+"""The distance between two cores: the time for a number to travel from one to the other and back.
 
-On a virtual machine it may change from minute to minute, most likely as its host puts the cores on
-one chiplet or on two. What ranks exchange then takes longer, what each computes alone does not.
+On a virtual machine it may change from minute to minute, probably because the host moves the cores
+to the same chiplet or to different ones. This affects communication but not computation.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import tempfile
 import time
 from collections.abc import Sequence
 
-_ASK, _ANSWER = 0, 32  # places among 64-bit numbers, on cache lines of their own
-_PATIENCE = 10_000_000  # looks at one place, some tenths of a second
+_ASK, _ANSWER = 0, 32  # indices of 64-bit numbers that lie on different cache lines
+_PATIENCE = 10_000_000  # polls of one place, some tenths of a second
 _BATCH = 500
 
 
 def round_trip(cores: Sequence[int], seconds: float = 0.1) -> float | None:
-    """Nanoseconds between the first two of these cores; None if there is but one.
+    """Nanoseconds between the first two of these cores; None if there is only one.
 
-    Python's loops add about 0.2 us to what the cores take.
+    The overhead of Python's loops, about 0.2 us, is included.
     """
     if len(cores) < 2:
         return None
@@ -69,7 +69,7 @@ def _ask(numbers: memoryview, number: int, wait: float = 1) -> None:
 
 
 def _answer(path: str, core: int) -> None:
-    """Until it is killed, or its parent is gone."""
+    """Runs until it is killed or its parent has exited."""
     os.sched_setaffinity(0, {core})
     parent = os.getppid()
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as memory:

@@ -1,9 +1,10 @@
-"""What a rank pays for one process's dropout mask, beside a mask of its own.
+"""The cost of one process's dropout mask on N ranks, compared with a separate mask per rank.
 
     mpirun -np 2 python benchmarks/draws.py
 
-Dropout of 100 MB a rank, by Keras's generator (a stateless op), by tf.nn.dropout (a stateful one)
-and compiled; the calls are interleaved. "even": batches that the ranks divide; "any": others.
+Dropout of 100 MB per rank, by Keras's generator (a stateless op) and by tf.nn.dropout (a stateful
+one), also compiled; the calls are interleaved. "even": batches that the ranks divide; "any":
+others.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""`python -m benchmarks.end_of_fit`: how late `fit`, and a loop over tf.data, come to their end.
+"""`python -m benchmarks.end_of_fit`: the delay at the end of `fit` and of a loop over tf.data.
 
     .venv/bin/python -m benchmarks.end_of_fit                    20 runs of each, 25 s or more
-    .venv/bin/python -m benchmarks.end_of_fit --columns off:2    averaging is off
+    .venv/bin/python -m benchmarks.end_of_fit --columns off:2    with averaging off
 
-Each run trains on ranks that have a core each, and says how long it took from the last epoch's
-end, or the last step's, until `fit`, or the loop, was over: the slowest rank's time. A line per
-run, a table at the end. `off` is stock TensorFlow. Steps rest, so this needs a tenth of a core.
+Each run trains on ranks with one core each and measures the time from the end of the last epoch, or
+of the last step, until `fit`, or the loop, returns; the slowest rank counts. Prints a line per run
+and a table at the end. `off` is stock TensorFlow. Steps sleep, so this needs a tenth of a core.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ KINDS = ("fit", "loop")
 
 
 def runs(column: Column, kind: str, times: int, seconds: float) -> list[tuple[float, float]]:
-    """(shortest training, longest end) of the ranks, seconds, of each run of one start."""
+    """(shortest training time, longest end) over the ranks, in seconds, for each run of one
+    start."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         script = [sys.executable, "-m", "benchmarks.workloads.ends", "--kind", kind]
         script += ["--seconds", str(seconds), "--times", str(times), "--folder", name]
         environment = {"TF_CPP_MIN_LOG_LEVEL": "2"}
         processes = columns.start(column, sys.executable, script, environment)
-        # A period of the autotuning thread lasts 60 s at most.
+        # The autotuning thread's period is at most 60 s.
         run(processes, folder / "log", 60 + times * (2 * seconds + 60), ROOT)
         ranks = [json.loads(path.read_text()) for path in folder.glob("*.json")]
     if len(ranks) != column.ranks:
-        raise RunFailed(f"{len(ranks)} of {column.ranks} ranks came to the end")
+        raise RunFailed(f"{len(ranks)} of {column.ranks} ranks finished")
     return [
         (min(trained for trained, _ in same), max(end for _, end in same))
         for same in zip(*ranks, strict=True)
@@ -45,7 +46,7 @@ def runs(column: Column, kind: str, times: int, seconds: float) -> list[tuple[fl
 
 
 def row(column: Column, kind: str, options: argparse.Namespace) -> str:
-    """Of the table; prints a line for each run."""
+    """A row of the table; prints a line for each run."""
     found = []
     for _ in range(options.starts):
         for trained, end in runs(column, kind, options.times, options.seconds):
@@ -73,9 +74,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--starts", type=int, default=4, help="of the ranks (default 4)")
-    parser.add_argument("--times", type=int, default=5, help="runs of each start (default 5)")
-    parser.add_argument("--seconds", type=float, default=25, help="of training (default 25)")
+    parser.add_argument(
+        "--starts", type=int, default=4, help="how often to start the ranks (default 4)"
+    )
+    parser.add_argument("--times", type=int, default=5, help="runs per start (default 5)")
+    parser.add_argument(
+        "--seconds", type=float, default=25, help="training time per run (default 25)"
+    )
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS))
     parser.add_argument(
         "--columns",

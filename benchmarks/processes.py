@@ -1,6 +1,6 @@
-"""Starts the processes of runs, waits for their end or a deadline, and leaves none behind.
+"""Starts the processes of runs, waits until they end or a deadline passes, and kills the rest.
 
-Several runs may be alive at once and take turns, which pipes in their folders give.
+Several runs may be alive at once and take turns, which are passed through pipes in their folders.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-MARKER = "BENCHMARK_RUN_ID"  # in the environment of each process of a run, at any depth
+MARKER = "BENCHMARK_RUN_ID"  # in the environment of every process of a run, including descendants
 LAUNCHER_VARIABLES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_")
-PEER_GRACE = 5.0  # seconds that the others get once one process of a run has failed
+PEER_GRACE = 5.0  # seconds that the other processes get after one has failed
 NOTE_LENGTH = 160  # characters
-PID_BYTES = 4  # little-endian: what a rank writes to pass its turn on
+PID_BYTES = 4  # little-endian: a rank writes this to pass on its turn
 
 
 @dataclass(frozen=True)
 class Process:
-    """A command line, and what it finds in its environment besides the caller's."""
+    """A command line and additional environment variables."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
 
 
 class RunFailed(RuntimeError):
-    """A run that did not end well; the message is short enough for a table's notes."""
+    """A run failed; the message is short enough for a note in the table."""
 
 
 class Run:
-    """Processes side by side; their output goes to `log`. A context: none outlives it.
+    """Processes that run at the same time, with output to `log`. A context manager that kills them
+    all.
 
-    environment: the base, this process's by default.  Launchers' variables in it are removed, so
-    that a run may itself be started under a launcher.
+    environment: the base environment, by default this process's. Launchers' variables are removed
+    from it, so that a run may itself be started under a launcher.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Run:
 
     @property
     def has_ended(self) -> bool:
-        """Whether one of its processes has."""
+        """Whether any of its processes has ended."""
         return any(process.poll() is not None for process in self._started)
 
     def wait(self, timeout: float) -> None:
@@ -107,16 +108,17 @@ def run(
     cwd: Path,
     environment: Mapping[str, str] | None = None,
 ) -> None:
-    """Runs them side by side; as Run and Run.wait."""
+    """Runs the processes to completion; for the arguments and errors see Run and Run.wait."""
     with Run(processes, log, cwd, environment) as started:
         started.wait(timeout)
 
 
 class Pipes:
-    """The pipes by which the ranks of one run are given turns, in its folder.
+    """The pipes in a run's folder that give turns to its ranks.
 
-    Who has passed its turn on is stopped (SIGSTOP) until the next: a peer's thread that polls, as
-    Horovod's does, would take the core from whose turn it is.  Not so with `stops=False`.
+    Ranks that have passed on their turn are stopped (SIGSTOP) until the next one, because a polling
+    thread, such as Horovod's, would take the core from the run whose turn it is; not if `stops` is
+    False.
     """
 
     def __init__(self, folder: Path, ranks: int, *, stops: bool = True) -> None:
@@ -130,19 +132,19 @@ class Pipes:
     @staticmethod
     def _pipe(path: Path) -> int:
         os.mkfifo(path)
-        return os.open(path, os.O_RDWR)  # so that neither end waits for the other to open it
+        return os.open(path, os.O_RDWR)  # so that opening does not wait for the other end
 
     def give(self) -> None:
-        """All ranks' turn begins."""
+        """Starts the turn of all ranks."""
         _signal(self._stopped, signal.SIGCONT)
         self._stopped = []
         for turn in self._turns:
             os.write(turn, b".")
 
     def wait(self, run: Run, deadline: float) -> bool:
-        """Until all ranks have passed it on; whether they did before the run or the time ended.
+        """Waits until all ranks have passed on their turn; False if the run or the time ends first.
 
-        If they did, they are stopped when this returns, if they are to be.
+        If they have, and `stops` is set, they are stopped when this returns.
         """
         waiting = set(self._passed)
         pids = []
@@ -164,9 +166,9 @@ class Pipes:
 
 
 def take_turns(runs: Sequence[tuple[Run, Pipes]], turns: int, deadline: float) -> None:
-    """Gives each a turn to warm up, then `turns` more one after another, then all one to end in.
+    """Gives each run a warm-up turn, then `turns` turns in rotation, then one to finish in.
 
-    A run that ends before gets none.  The caller waits for the runs.
+    Runs that end early get no more turns. The caller waits for the runs.
     """
     alive = list(runs)
     for _ in range(1 + turns):
@@ -180,7 +182,7 @@ def take_turns(runs: Sequence[tuple[Run, Pipes]], turns: int, deadline: float) -
 
 
 def _signal(pids: Iterable[int], number: signal.Signals) -> None:
-    """To those that are still there."""
+    """Sends the signal to those that still exist."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
@@ -200,7 +202,7 @@ def _environment(base: Mapping[str, str] | None, extra: Mapping[str, str]) -> di
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], deadline: float) -> bool:
-    """Returns whether some still run at the deadline.  After a failure it does not wait long."""
+    """Returns whether any still runs at the deadline; shortens the wait after a failure."""
     while any(process.poll() is None for process in processes):
         if time.monotonic() > deadline:
             return True
@@ -222,7 +224,7 @@ def _all_end(processes: Sequence[subprocess.Popen[bytes]], deadline: float) -> b
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]], marker: str) -> None:
-    """Ends launchers politely, so that they remove their shared memory, then kills the rest."""
+    """Terminates launchers gracefully, so that they remove their shared memory; kills the rest."""
     for process in processes:
         if process.poll() is None:
             process.terminate()
@@ -238,7 +240,7 @@ def _end(processes: Sequence[subprocess.Popen[bytes]], marker: str) -> None:
 
 
 def _marked(marker: str) -> list[int]:
-    """The living processes that carry the marker, whatever group or session they are in."""
+    """The living processes that carry the marker, in whatever group or session."""
     needle = f"{MARKER}={marker}".encode()
     found = []
     for entry in Path("/proc").iterdir():
@@ -252,7 +254,7 @@ def _marked(marker: str) -> list[int]:
 
 
 def last_error(log: Path) -> str:
-    """The last line of a log that looks like an exception, else the last line."""
+    """The last line of a log that looks like an exception; else the last line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\b\w*(Error|Exception)\b.*: ?\S", line)]
     line = (errors or lines or [""])[-1]

@@ -1,11 +1,11 @@
-"""`python -m benchmarks.reading`: what ranks gain where input is the work: decoding of JPEGs.
+"""`python -m benchmarks.reading`: speed-up on N ranks when decoding JPEGs is the bottleneck.
 
-    .venv/bin/python -m benchmarks.reading                  one process and 2 ranks, a core each
+    .venv/bin/python -m benchmarks.reading                  one process and 2 ranks, one core each
 
-A folder of JPEGs, and TFRecords of the same, is made first. One row for each input pipeline
-(benchmarks/workloads/reading.py): the median epoch of one process and of the ranks, in turns, after
-an epoch that is not counted; how many times as fast; the processor's seconds of each, which count
-no waiting for a core that something else has; and how far apart the last losses are.
+First creates a folder of JPEGs, and TFRecords of the same images. Prints a row for each input
+pipeline (benchmarks/workloads/reading.py): the median epoch time of one process and of the ranks,
+run in turns, after an untimed epoch; the speed-up; the same for CPU time, which excludes waiting
+for a core; and the difference of the last losses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PIPELINES = ("paths", "augmented", "directory", "records", "python")
 
 
 def make(folder: Path, images: int, side: int) -> None:
-    """Photographs are smooth, with some noise: so are these."""
+    """Creates images that are smooth with some noise, like photographs."""
     import numpy as np
     import tensorflow as tf
 
@@ -56,7 +56,7 @@ def make(folder: Path, images: int, side: int) -> None:
 
 
 def one_run(column: Column, pipeline: str, folder: Path, epochs: int) -> dict[str, Any]:
-    """The slowest rank's seconds of each epoch, by both clocks, and the last loss."""
+    """The slowest rank's seconds per epoch, in wall-clock and CPU time, and the last loss."""
     script = [sys.executable, "-m", "benchmarks.workloads.reading", pipeline]
     script += [str(folder), str(epochs)]
     with tempfile.TemporaryDirectory() as name:
@@ -76,8 +76,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     compared = [Column("independent", 1), Column("ours", options.ranks)]
     ranks = f"{options.ranks} ranks"
-    clocks = f"one process, s | {ranks} | times"
-    print(f"| pipeline | {clocks} | processor: {clocks} | losses apart |")
+    clocks = f"one process, s | {ranks} | speed-up"
+    print(f"| pipeline | {clocks} | CPU: {clocks} | loss difference |")
     print("| --- |" + " --- |" * 7)
     shares: list[table.Row] = []
     with tempfile.TemporaryDirectory() as name:
@@ -116,10 +116,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("pipelines", nargs="*", default=PIPELINES, help=" ".join(PIPELINES))
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--images", type=int, default=1500)
-    parser.add_argument("--side", type=int, default=384, help="of an image, in pixels")
-    parser.add_argument("--epochs", type=int, default=3, help="that count, of each run (default 3)")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each (default 3)")
-    text = "a table.csv of the suite, to which the speed of a rank is added (benchmarks.chart)"
+    parser.add_argument("--side", type=int, default=384, help="image size, in pixels")
+    parser.add_argument("--epochs", type=int, default=3, help="timed epochs per run (default 3)")
+    parser.add_argument("--rounds", type=int, default=3, help="runs per pipeline (default 3)")
+    text = "a table.csv of the suite to which the speed per rank is added (benchmarks.chart)"
     parser.add_argument("--table", type=Path, help=text)
     return parser.parse_args(arguments)
 

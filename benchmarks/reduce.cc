@@ -1,9 +1,9 @@
-// Times core's Reduce by type and number of ranks, without ranks: one thread, from its own memory.
+// Times core's Reduce by type and number of sources, on one thread and in its own memory.
 //
 //   bazel run -c opt //benchmarks:reduce [bytes of each source]
 //
-// Prints gigabytes per second that are read and written; the best of several runs, as noise only
-// slows down.
+// Prints gigabytes read and written per second, for the best of several runs, because noise only
+// slows runs down.
 
 #include "tensorflow_patches/core/cpu/reduce.h"
 

@@ -1,6 +1,6 @@
-"""Runs cells of the table and keeps each result as soon as it is there.
+"""Runs the cells of the table and records each result immediately.
 
-One after another; or the columns of a row at once, in turns.
+Runs one cell after another, or the columns of a row at the same time, in turns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ AVERAGING = ("ours", "sharded", "mwms", "horovod", "face")
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: a workload in a style, started as a column says, for the `repeat`-th time."""
+    """One run: a workload in a style, started in the way of a column, for the `repeat`-th time."""
 
     workload: str
     style: str
@@ -44,7 +44,7 @@ class Cell:
 def cells(
     workloads: list[str], styles: list[str], columns: list[Column], repeats: int
 ) -> Iterator[Cell]:
-    """All runs in their order: the columns of a row lie side by side in time, and are repeated."""
+    """All runs in order: the columns of a row are adjacent in time, and the row is repeated."""
     for repeat in range(repeats):
         for workload in workloads:
             for style in styles:
@@ -53,7 +53,7 @@ def cells(
 
 
 class Records:
-    """The results so far, one JSON object per line of a file that only grows."""
+    """The results so far, one JSON object per line of an append-only file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,7 +70,7 @@ class Records:
         return {(r["workload"], r["style"], r["column"], r["repeat"]) for r in self.all}
 
     def failed_before(self, cell: Cell) -> bool:
-        """A cell that failed once is not tried again in later repeats."""
+        """Whether this cell failed in an earlier repeat; it is then not run again."""
         return any(
             (r["workload"], r["style"], r["column"]) == cell.key[:3] and r["status"] != "ok"
             for r in self.all
@@ -86,7 +86,7 @@ def run_all(
     say: Callable[[str], None],
     after: Callable[[], object],
 ) -> None:
-    """Runs what is planned and not yet recorded; calls `after` when a row has been added to."""
+    """Runs the planned cells that have no record yet; calls `after` when a row has new results."""
     done = records.keys()
     has_horovod = functools.cache(lambda: columns_module.has_horovod(launch.horovod_python))
 
@@ -127,7 +127,7 @@ def run_all(
 def _measure(
     together: list[Cell], launch: Launch, timeout: float, logs: Path
 ) -> list[dict[str, Any]]:
-    """One record per cell; several cells run at once, in turns."""
+    """Returns a record per cell; several cells run at the same time, in turns."""
     try:
         with contextlib.ExitStack() as stack:
             folders, pipes, runs = [], [], []
@@ -135,7 +135,7 @@ def _measure(
                 folders.append(Path(tempfile.mkdtemp(prefix="benchmark-")))
                 stack.callback(shutil.rmtree, folders[-1], ignore_errors=True)
                 if launch.turns:
-                    # Without heartbeats, every few seconds, MultiWorkerMirroredStrategy ends.
+                    # MultiWorkerMirroredStrategy exits if it misses heartbeats for a few seconds.
                     stops = cell.column.kind != "mwms"
                     pipes.append(Pipes(folders[-1], cell.column.ranks, stops=stops))
                     stack.callback(pipes[-1].close)
@@ -163,16 +163,16 @@ def _record(cell: Cell, run: Run, folder: Path, deadline: float) -> dict[str, An
 
 
 def read_results(folder: Path, ranks: int) -> list[dict[str, Any]]:
-    """What every rank has written; RunFailed names those that wrote nothing."""
+    """The results that the ranks wrote; raises RunFailed if one is missing."""
     paths = [folder / f"result.{rank}.json" for rank in range(ranks)]
     missing = [path.name for path in paths if not path.exists()]
     if missing:
-        raise RunFailed(f"no {', '.join(missing)}, though all processes ended well")
+        raise RunFailed(f"{', '.join(missing)} missing, although all processes succeeded")
     return [json.loads(path.read_text()) for path in paths]
 
 
 def summary(column: Column, results: list[dict[str, Any]]) -> dict[str, Any]:
-    """One record from the ranks' results; its note says what makes a reader doubt the figure."""
+    """Combines the ranks' results into a record; its note lists reasons to doubt the figure."""
     notes = []
     pinned = [result["affinity"] for result in results]
     if any(len(cores) != 1 for cores in pinned):
@@ -180,7 +180,7 @@ def summary(column: Column, results: list[dict[str, Any]]) -> dict[str, Any]:
     elif len({cores[0] for cores in pinned}) < min(len(pinned), len(columns_module.cores())):
         notes.append(f"ranks share cores: {pinned}")
     if column.kind in AVERAGING and len({result["digest"] for result in results}) > 1:
-        notes.append("ranks end with different models: nothing was averaged")
+        notes.append("ranks ended with different models: nothing was averaged")
     rates = [result["steps"] / result["seconds"] for result in results]
     turn_rates = [statistics.mean(turn) for turn in zip(*(r["turn_rates"] for r in results))]
     return {

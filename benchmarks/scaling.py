@@ -1,12 +1,12 @@
-"""`python -m benchmarks.scaling`: what averaging costs by the number of ranks, up to 4,096.
+"""`python -m benchmarks.scaling`: the cost of averaging by the number of ranks, up to 4,096.
 
     .venv/bin/python -m benchmarks.scaling                     measures, fits, checks, prints
     .venv/bin/python -m benchmarks.scaling --write FILE.md
-    .venv/bin/python -m benchmarks.scaling --data DIR          from measurements that are there
+    .venv/bin/python -m benchmarks.scaling --data DIR          uses existing measurements
 
-The engine is timed without TensorFlow's steps (`python -m tensorflow.mpi bench`) on few ranks, each
-number several times; the model of benchmarks/scaling_model.py is fitted to that, and its prediction
-is checked against more ranks than there are cores.
+Times the engine without TensorFlow's steps (`python -m tensorflow.mpi bench`) on a few numbers of
+ranks, each several times; fits the model of benchmarks/scaling_model.py to the times; and checks
+its predictions with more ranks than there are cores.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from benchmarks.scaling_model import Network, Node, Parameters, Sample
 from benchmarks.switches import switch_seconds
 
 SIZES = "4,64k,1m,16m,64m"
-# Gradients of the suite's workloads, bytes: see benchmarks/workloads/models.py.
+# Gradient sizes of the suite's workloads, bytes: see benchmarks/workloads/models.py.
 GRADIENTS = {"0.8 MB": 0.845e6, "6.7 MB": 6.65e6, "23 MB": 23.3e6, "100 MB": 100.7e6}
 TABLE_RANKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A measurement beside its prediction, seconds; `error` is a share of the measured time."""
+    """A measurement and its prediction, in seconds; `error` is relative to the measured time."""
 
     sample: Sample
     predicted: float
@@ -47,7 +47,7 @@ class Checked:
 
 
 def checked(parameters: Parameters, samples: Sequence[Sample]) -> list[Checked]:
-    """Each sample with what the model says of it."""
+    """Each sample with the model's prediction."""
     return [
         Checked(s, scaling_model.node_seconds(parameters, s.ranks, s.node, s.bytes))
         for s in samples
@@ -55,7 +55,7 @@ def checked(parameters: Parameters, samples: Sequence[Sample]) -> list[Checked]:
 
 
 def measure(ranks: int, turn: int, folder: Path, options: argparse.Namespace) -> list[Sample]:
-    """Times the engine on that many ranks of this machine, or reads the file that says so."""
+    """Times the engine on that many ranks of this machine, or reads the file of an earlier run."""
     path = folder / f"bench.{ranks}.{turn}.json"
     if path.exists():
         found = json.loads(path.read_text())
@@ -72,14 +72,15 @@ def measure(ranks: int, turn: int, folder: Path, options: argparse.Namespace) ->
 
 
 def slower_switch(core: int, processes: int) -> float:
-    """The time from one to the next of so many on a core, by the time of two."""
+    """The time of a switch between `processes` processes on a core, relative to that between
+    two."""
     if processes <= 2:
         return 1.0
     return switch_seconds(core, processes) / switch_seconds(core, 2)
 
 
 def cache_bytes(cores: Sequence[int], root: Path = Path("/sys/devices/system/cpu")) -> int:
-    """Of the last level of these cores' caches; 0 if the machine does not say.
+    """The size of the last-level caches of these cores; 0 if the machine does not report it.
 
     `root` holds cpuN/cache/indexI/{size,shared_cpu_list}, as Linux writes them.
     """
@@ -93,7 +94,7 @@ def cache_bytes(cores: Sequence[int], root: Path = Path("/sys/devices/system/cpu
 
 
 def typical(turns: Sequence[list[Sample]]) -> list[Sample]:
-    """Of each size the median of the turns, in time and in what a switch took."""
+    """The median over the turns for each size, of the time and of the switch time."""
     found = []
     for same in zip(*turns, strict=True):
         node = replace(same[0].node, switch=statistics.median(s.node.switch for s in same))
@@ -103,7 +104,7 @@ def typical(turns: Sequence[list[Sample]]) -> list[Sample]:
 
 
 def _mpirun(ranks: int) -> list[str]:
-    """One rank per core where there are as many cores; else the kernel shares the cores out."""
+    """One rank per core if there are enough cores; otherwise the kernel distributes the ranks."""
     if ranks <= len(columns.cores()):
         return columns.mpirun(sys.executable, ranks)
     return [*columns.mpirun(sys.executable, ranks)[:3], "--oversubscribe", "--bind-to", "none"]
@@ -115,44 +116,51 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--fit", default="2,3,4,6,12", help="ranks that the model is fitted to")
-    parser.add_argument("--check", default="8,16", help="ranks that it must predict")
-    parser.add_argument("--sizes", default=SIZES, help=f"bytes (default {SIZES})")
+    parser.add_argument("--fit", default="2,3,4,6,12", help="numbers of ranks to fit the model to")
+    parser.add_argument("--check", default="8,16", help="numbers of ranks to predict")
+    parser.add_argument("--sizes", default=SIZES, help=f"tensor sizes, bytes (default {SIZES})")
     parser.add_argument("--seconds", type=float, default=2.0, help="per size")
-    parser.add_argument("--turns", type=int, default=5, help="how often each number of ranks")
+    parser.add_argument("--turns", type=int, default=5, help="measurements per number of ranks")
     parser.add_argument("--timeout", type=float, default=300, help="seconds per number of ranks")
     parser.add_argument(
         "--data", type=Path, help="folder (default benchmarks/results/scaling-TIME)"
     )
     parser.add_argument(
-        "--write", type=Path, metavar="FILE", help="Markdown, for docs/measurements"
+        "--write", type=Path, metavar="FILE", help="Markdown file, for docs/measurements"
     )
     parser.add_argument(
         "--cache",
         type=int,
         default=cache_bytes(columns.cores()),
-        help="of the last level, bytes; say it where /sys does not",
+        help="last-level cache, bytes; needed if /sys does not report it",
     )
-    parser.add_argument("--node-ranks", type=int, default=64, help="ranks, and cores, of a node")
+    parser.add_argument("--node-ranks", type=int, default=64, help="ranks (and cores) per node")
     parser.add_argument(
-        "--rank-cache", type=float, default=4 << 20, help="of a rank of such a node, bytes"
+        "--rank-cache", type=float, default=4 << 20, help="cache per rank of such a node, bytes"
     )
-    parser.add_argument("--latency", type=float, default=2e-6, help="between nodes, seconds")
-    parser.add_argument("--bandwidth", type=float, default=12.5e9, help="of a node, bytes/s")
-    parser.add_argument("--message", type=float, default=1e-6, help="in and out, seconds")
-    parser.add_argument("--look", type=float, default=20e-6, help="between two looks, seconds")
+    parser.add_argument(
+        "--latency", type=float, default=2e-6, help="latency between nodes, seconds"
+    )
+    parser.add_argument(
+        "--bandwidth", type=float, default=12.5e9, help="bandwidth per node, bytes/s"
+    )
+    parser.add_argument(
+        "--message", type=float, default=1e-6, help="time to receive and send a message, seconds"
+    )
+    parser.add_argument("--look", type=float, default=20e-6, help="polling interval, seconds")
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns 1 if a measurement failed; a prediction that is off is for the reader to see."""
+    """Returns 1 if a measurement failed; whether predictions are good enough, the reader judges."""
     options = parse(arguments)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     folder = (options.data or ROOT / "benchmarks" / "results" / f"scaling-{stamp}").resolve()
     folder.mkdir(parents=True, exist_ok=True)
     numbers = [int(word) for word in f"{options.fit},{options.check}".split(",")]
     turns: dict[int, list[list[Sample]]] = {ranks: [] for ranks in numbers}
-    for turn in range(options.turns):  # each number once a turn: minutes differ
+    # Rotates through the numbers of ranks, because the machine's speed varies.
+    for turn in range(options.turns):
         for ranks in numbers:
             try:
                 turns[ranks].append(measure(ranks, turn, folder, options))
@@ -179,7 +187,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _wrapped(line: str) -> str:
-    """A line of prose as the lines of a page; those of tables stay as they are."""
+    """A line of prose, wrapped for a page; lines of tables stay as they are."""
     if line.startswith("|"):
         return line
     return textwrap.fill(
@@ -214,11 +222,11 @@ def _check_table(
     fitted: Sequence[Checked], unseen: Sequence[Checked], options: argparse.Namespace
 ) -> list[str]:
     lines = [
-        "## Against the engine",
+        "## Predictions and measurements",
         "",
         "The engine's time for one allreduce, without TensorFlow's steps: the median of "
-        f"{options.turns} medians, taken at different times. `switch`: how long a core takes from "
-        "one of its ranks to the next, by what it takes where two share it.",
+        f"{options.turns} medians, taken at different times. `switch`: the time a core takes to "
+        "switch between its ranks, relative to that with two ranks per core.",
         "",
         "| ranks | cores | switch | bytes | measured, ms | predicted, ms | error | |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -242,7 +250,7 @@ def _scaling_table(
         "## To 4,096 ranks",
         "",
         f"Milliseconds to average all gradients once, {node_ranks} ranks and cores per node, "
-        "nothing hidden behind the computation.",
+        "with nothing hidden behind computation.",
         "",
         "| ranks | nodes | " + " | ".join(GRADIENTS) + " |",
         "| --- | --- |" + " --- |" * len(GRADIENTS),
@@ -265,15 +273,15 @@ def _assumptions(network: Network, options: argparse.Namespace) -> list[str]:
         "## Assumptions",
         "",
         "- One core per rank; a node's memory bandwidth grows with its cores. A node of "
-        f"{options.node_ranks} cores usually has less per core: then large tensors cost more.",
-        f"- {options.rank_cache / 2**20:g} MiB of the last cache per core.",
+        f"{options.node_ranks} cores usually has less bandwidth per core: large tensors cost more.",
+        f"- {options.rank_cache / 2**20:g} MiB of last-level cache per core.",
         f"- Between nodes {network.latency * 1e6:g} µs and {network.bandwidth / 1e9:g} GB/s per "
-        "node and direction, with no congestion: figures of a 100 Gbit/s network, not measured.",
-        f"- A rank spends {network.message * 1e6:g} µs on each control message in and out, and "
+        "node and direction, without congestion: assumed from a 100 Gbit/s network, not measured.",
+        f"- A rank spends {network.message * 1e6:g} µs to receive and send a control message, and "
         f"looks for those of other nodes every {network.look * 1e6:g} µs: not measured on more "
-        "ranks than fit here without sharing cores. Inside a node a step that repeats itself needs "
-        "none; between nodes they go by way of the nodes' first ranks.",
-        "- One round of agreement per step: all gradients are ready together. No rank is late.",
+        "ranks than there are cores here. Inside a node a repeated step needs "
+        "none; between nodes messages go through the nodes' first ranks.",
+        "- One round of agreement per step: all gradients are ready together, and no rank is late.",
     ]
 
 

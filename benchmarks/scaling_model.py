@@ -1,21 +1,21 @@
-"""How long the engine takes to average tensors of so many bytes on so many ranks: a cost model.
+"""A cost model: the time in which the engine averages tensors of given sizes on N ranks.
 
-Inside a node, n ranks on c cores.  Ranks that have a core each poll for one another:
+Inside a node, n ranks run on c cores. If each rank has its own core, ranks poll for one another:
 
     seconds = start + bytes touch volume(n)
 
-`volume` is how often each byte is read or written by a rank: it puts what others reduce into its
-slot, reads n sources of its share, writes it twice, takes the other shares.  `touch` is one number
-where the last cache holds the tensors and slots of all ranks, and another where it does not.  Ranks
-that share cores (n > c) do not poll: they sleep and are woken, once for the agreement.  Each rank
-beyond the cores then adds a `turn`, and, where the tensor passes through the slots, a `round` for
-each time that a rank goes through about half of its slots before it waits again.  n / c ranks take
-turns in touching the data:
+`volume` is how often a rank reads or writes each byte: it writes the parts that others reduce to
+its slot, reads n sources of its own share, writes the result twice, and reads the other shares.
+`touch` has one value if the last-level cache holds the tensors and slots of all ranks, and another
+if it does not. Ranks that share cores (n > c) do not poll: they sleep and are woken once for the
+agreement. Each rank beyond the number of cores then adds a `turn` and, if the tensor passes through
+the slots, a `round` each time that a rank fills about half of its slots before it waits again. n /
+c ranks take turns at touching the data:
 
     seconds = wake + (n - c) slow (turn + rounds round) + n / c bytes touch' volume(n)
 
-`slow` is 1 where two processes share a core, and grows with their number: half of a turn is put
-down to the switch from one process to the next, whose time is measured (benchmarks/switches.py).
+`slow` is 1 if two processes share a core, and grows with their number: half of a turn is attributed
+to the switch between processes, whose time is measured (benchmarks/switches.py).
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
-WHOLE = 8 << 10  # bytes up to which every rank reduces all: no rounds
-CHUNK = 128 << 10  # bytes of a slot, of which a rank has SLOTS (core/transport/shm/node_memory.h)
+WHOLE = 8 << 10  # bytes up to which every rank reduces everything, without rounds
+CHUNK = 128 << 10  # bytes per slot; a rank has SLOTS of them (core/transport/shm/node_memory.h)
 SLOTS = 4
-MPI_CHUNK = 2 << 20  # bytes that travel between nodes at a time
-LEAST_SHARE = 16 << 10  # bytes per node: below, one MPI_Iallreduce of about log2(nodes) rounds
-FAN_OUT = 8  # nodes below a node, on the way of messages (core/transport/control_links.h)
-STAGE = 4 << 20  # bytes that are reduced inside the node, between nodes and shared out at a time
+MPI_CHUNK = 2 << 20  # bytes per message between nodes
+# Bytes per node; below this, one MPI_Iallreduce with about log2(nodes) rounds.
+LEAST_SHARE = 16 << 10
+FAN_OUT = 8  # children of a node in the tree for messages (core/transport/control_links.h)
+STAGE = 4 << 20  # bytes that pass the three stages at a time: within the node, between nodes, back
 
 
 @dataclass(frozen=True)
 class Node:
-    """A machine, or what the ranks may use of it."""
+    """A machine, or the part of it that the ranks may use."""
 
     cores: int
-    cache: float  # bytes of the last level, of all cores together
-    switch: float = 1.0  # how long from one rank on a core to the next, by what it is with 2 there
+    cache: float  # bytes of last-level cache, for all cores together
+    # Time of a switch between ranks on a core, relative to that with 2 ranks on it.
+    switch: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class Parameters:
-    """See the module's formulas; from `wake` on they are of ranks that share cores.
+    """The parameters of the formulas above; those from `wake` on are for ranks that share cores.
 
-    Seconds; touches in seconds per byte in the cache and beyond it.
+    In seconds; touches in seconds per byte, in the cache and beyond it.
     """
 
     start: float
@@ -73,37 +75,39 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Network:
-    """Assumptions: nothing here can be measured on one machine of few cores."""
+    """Assumptions, because a single machine with few cores cannot measure them."""
 
     latency: float  # seconds from one rank to a rank on another node
     bandwidth: float  # bytes per second and direction of one node
-    message: float  # seconds of a rank for one control message in and one out
-    look: float = 20e-6  # seconds until a rank looks for messages of other nodes again
+    message: float  # seconds in which a rank receives and sends a control message
+    look: float = 20e-6  # seconds between two polls for messages from other nodes
 
 
 def rounds(size: float) -> float:
-    """In which a tensor passes through the slots; none if every rank reduces it whole."""
+    """The number of rounds in which a tensor passes the slots; 0 if every rank reduces all of
+    it."""
     return 1 + max(0.0, size / CHUNK - 1) / (SLOTS / 2) if size > WHOLE else 0.0
 
 
 def volume(ranks: int) -> float:
-    """Reads and writes per byte of the tensor by one rank."""
+    """Reads and writes by one rank, per byte of the tensor."""
     if ranks == 1:
         return 0.0
-    moved = 2 * (ranks - 1) / ranks  # into the slot, or out of the peers': a read and a write each
+    # To the slot, or from the peers' slots: a read and a write each.
+    moved = 2 * (ranks - 1) / ranks
     return 2 * moved + 1 + 2 / ranks
 
 
 def node_seconds(parameters: Parameters, ranks: int, node: Node, size: float) -> float:
     """The engine's time for `size` bytes on `ranks` ranks of one node."""
     if ranks == 1:
-        return 0.0  # nothing is averaged
+        return 0.0  # nothing to average
     own = astuple(parameters)
     return float(_terms(ranks, node, size) @ (own[3:] if ranks > node.cores else own[:3]))
 
 
 def _terms(ranks: int, node: Node, size: float) -> np.ndarray:
-    """By what each parameter of that case is multiplied."""
+    """The factors by which that case multiplies its parameters."""
     crowding = max(1.0, ranks / node.cores)
     touched = crowding * size * volume(ranks)
     cached = ranks * (size + SLOTS * CHUNK) <= node.cache
@@ -115,15 +119,15 @@ def _terms(ranks: int, node: Node, size: float) -> np.ndarray:
 
 
 def fit(samples: Sequence[Sample]) -> Parameters:
-    """Least squares of the relative errors; nothing below 0.
+    """A least-squares fit of the relative errors, with no negative parameter.
 
-    Needs measurements with a core per rank, some with 2 different numbers of ranks above that, and
-    of both kinds sizes that the cache holds and sizes that it does not.
+    Needs measurements with one rank per core, and with at least 2 different larger numbers of
+    ranks; both with sizes that fit into the cache and sizes that do not.
     """
     alone = [s for s in samples if s.ranks <= s.node.cores]
     crowded = [s for s in samples if s.ranks > s.node.cores]
     if len({s.ranks / s.node.cores for s in crowded}) < 2:
-        raise ValueError("the model needs 2 numbers of ranks above that of cores")
+        raise ValueError("the model needs 2 numbers of ranks larger than the number of cores")
     return Parameters(*_fitted(alone), *_fitted(crowded))
 
 
@@ -131,15 +135,15 @@ def _fitted(samples: Sequence[Sample]) -> list[float]:
     rows = np.array([_terms(s.ranks, s.node, s.bytes) / s.seconds for s in samples])
     if len(samples) < 3 or not rows.any(axis=0).all():
         raise ValueError(
-            "the model needs 3 sizes or more, some in the cache and some beyond it, with a core "
-            f"per rank and without: got {len(samples)} samples of one of these, and a cache of "
+            "the model needs at least 3 sizes, some in the cache and some beyond it, with a core "
+            f"per rank and with shared ones: got {len(samples)} of one kind, and a cache of "
             f"{samples[0].node.cache if samples else 0:g} bytes"
         )
     return [float(value) for value in non_negative(rows, np.ones(len(rows)))]
 
 
 def non_negative(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """argmin |matrix x - target| over x >= 0, by the few subsets of columns there are."""
+    """argmin |matrix x - target| over x >= 0, by trying all subsets of the few columns."""
     scale = np.linalg.norm(matrix, axis=0)
     columns = matrix.shape[1]
     best, least = np.zeros(columns), math.inf
@@ -154,7 +158,7 @@ def non_negative(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def between_seconds(network: Network, nodes: int, ranks_per_node: int, share: float) -> float:
-    """The sum of one rank's share over the nodes; the node's ranks share its bandwidth."""
+    """The time to sum one rank's share over the nodes; a node's ranks share its bandwidth."""
     if nodes == 1:
         return 0.0
     per_rank = network.bandwidth / ranks_per_node
@@ -162,25 +166,25 @@ def between_seconds(network: Network, nodes: int, ranks_per_node: int, share: fl
         rounds = 2 * math.ceil(math.log2(nodes))
         return rounds * network.latency + 2 * share / per_rank
     chunks = math.ceil(share / MPI_CHUNK)
-    # A rank starts a message to each other node, in both halves of the exchange.
+    # A rank starts a message to every other node in both halves of the exchange.
     starts = 2 * chunks * (network.latency + (nodes - 2) * network.message)
     return starts + 2 * share * (nodes - 1) / nodes / per_rank
 
 
 def is_tree(nodes: int, ranks_per_node: int) -> bool:
-    """Whether messages go by way of the nodes' first ranks, or straight to rank 0."""
+    """Whether messages go through the nodes' first ranks rather than directly to rank 0."""
     return nodes > 1 and (ranks_per_node > 1 or nodes > FAN_OUT + 1)
 
 
 def control_messages(nodes: int, ranks_per_node: int, tree: bool) -> int:
-    """Of rank 0 in a step that repeats itself between nodes: those that come and those that go."""
+    """The messages that rank 0 receives and sends in a repeated step between nodes."""
     if tree and is_tree(nodes, ranks_per_node):
         return 2 * (ranks_per_node - 1 + min(FAN_OUT, nodes - 1))
     return 2 * (nodes * ranks_per_node - 1)
 
 
 def levels(nodes: int) -> int:
-    """Links between nodes on the longest way to rank 0."""
+    """The number of links between nodes on the longest path to rank 0."""
     count, node = 0, nodes - 1
     while node > 0:
         node = (node - 1) // FAN_OUT
@@ -189,9 +193,9 @@ def levels(nodes: int) -> int:
 
 
 def control_seconds(network: Network, nodes: int, ranks_per_node: int, tree: bool) -> float:
-    """What the messages of a step take, beyond those of 2 ranks of one node."""
+    """The time of a step's messages, beyond that of 2 ranks on one node."""
     if tree and is_tree(nodes, ranks_per_node):
-        # All nodes gather at once; then each level takes a node's children one by one.
+        # All nodes gather at the same time; then each level handles a node's children one by one.
         handled = ranks_per_node - 1 + levels(nodes) * min(FAN_OUT, nodes - 1)
         hops = levels(nodes)
     else:
@@ -209,10 +213,10 @@ def job_seconds(
     size: float,
     tree: bool = True,
 ) -> float:
-    """The engine's time on several nodes, one core and so many bytes of cache per rank."""
+    """The engine's time on several nodes, with one core and `cache` bytes of cache per rank."""
     node = Node(ranks_per_node, ranks_per_node * cache)
     inside = node_seconds(parameters, ranks_per_node, node, size)
-    # What was measured on 2 ranks holds the messages of one other rank.
+    # The measurement on 2 ranks includes the messages of one other rank.
     messages = control_seconds(network, nodes, ranks_per_node, tree)
     stages = max(1, math.ceil(size / STAGE))
     share = size / stages / ranks_per_node

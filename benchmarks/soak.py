@@ -1,12 +1,12 @@
 """`python -m benchmarks.soak`: memory, threads and descriptors of ranks that train for an hour.
 
-    .venv/bin/python -m benchmarks.soak                          4 ranks and stock, side by side
+    .venv/bin/python -m benchmarks.soak                          4 ranks and stock TensorFlow
     .venv/bin/python -m benchmarks.soak --seconds 300 --every 10 --kinds loop
 
-`off` is stock TensorFlow. All columns and kinds run at the same time, in steps that rest, so this
-needs a part of a core and may run beside other work. What grows is told from the first record
-after a sixth of the time, when all is traced and allocated, to the last: of the rank that grew
-most. The records, a line each `--every` seconds, stay in the folder.
+`off` is stock TensorFlow. All columns and kinds run at the same time, with sleeps between steps, so
+this needs only a part of a core and may run beside other work. Growth is measured from the first
+record after a sixth of the time, when everything is traced and allocated, to the last one, for the
+rank that grew most. The records, one line each `--every` seconds, stay in the folder.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from benchmarks.processes import Run
 from benchmarks.runner import ROOT
 
 KINDS = ("loop", "fit")
-WARM_UP = 1 / 6  # of the time
+WARM_UP = 1 / 6  # fraction of the time
 
 
 def grown(records: list[dict[str, Any]]) -> dict[str, float]:
-    """Of one rank, from the end of its warm-up on; steps and bytes."""
+    """The growth of one rank since the end of its warm-up, in steps and bytes."""
     last = records[-1]
     first = next(one for one in records if one["seconds"] >= WARM_UP * last["seconds"])
     steps = last["steps"] - first["steps"]
@@ -96,9 +96,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seconds", type=float, default=3600, help="of steps (default 3600)")
+    parser.add_argument(
+        "--seconds", type=float, default=3600, help="length of the run (default 3600)"
+    )
     parser.add_argument("--every", type=float, default=60, help="seconds (default 60)")
-    parser.add_argument("--rest", type=float, default=0.05, help="after a step (default 0.05)")
+    parser.add_argument(
+        "--rest", type=float, default=0.05, help="sleep after a step (default 0.05)"
+    )
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS))
     parser.add_argument(
         "--columns",

@@ -1,9 +1,9 @@
-// What the hosts do to a tensor of GPUs that is staged, without GPUs: the exchange of its chunks
-// between ranks of one node, from memory of each rank's own, and in place in memory of the node.
+// The hosts' part in reducing a staged GPU tensor, measured without GPUs: the exchange of its
+// chunks between ranks of one node, from each rank's own memory and in place in the node's memory.
 //
 //   bazel run -c opt //benchmarks:staged_exchange -- [ranks] [MiB] [rounds]
 //
-// Ranks are threads; both ways run in turns. Prints the median time of each for the whole tensor,
+// Ranks are threads; both methods alternate. Prints the median time of each for the whole tensor,
 // and fails if a result is wrong.
 
 #include <algorithm>
@@ -37,7 +37,7 @@ double Median(std::vector<double> times) {
   return times[times.size() / 2];
 }
 
-// The chunk lies in a slot of a ring, as the GPU would have put it there: `slot` numbers.
+// Reduces a chunk of `slot` numbers in a slot of a ring, as if the GPU had copied it there.
 class Exchange {
  public:
   static constexpr size_t kSlots = 5;

@@ -1,12 +1,12 @@
-"""`python -m benchmarks.start_reads`: what "import tensorflow" asks of the file system.
+"""`python -m benchmarks.start_reads`: the file-system load of "import tensorflow".
 
     .venv/bin/python -m benchmarks.start_reads                  needs strace
 
-One row for each: a process of stock TensorFlow, and one of 2 ranks. "names" are calls that look a
-name up (open, stat and the like), "missing" those of them that find none, "files" the different
-files that are opened, "MB" their sizes, of which libraries are read as far as they are used. Where
-many nodes import from one file system, it answers all of these for each process; the last row is
-one node that unpacks its own copy (examples/cluster/README.md).
+Prints a row for a process of stock TensorFlow and a row for one of 2 ranks. "names" counts calls
+that look up a name (open, stat and the like), "missing" those of them that fail, "files" the
+different files opened, and "MB" their sizes, although libraries are read only as far as needed. If
+many nodes import from one file system, it serves this load for each process. The last row is for a
+node that unpacks its own copy (examples/cluster/README.md).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pathlib import Path
 
 _CALLS = "open,openat,stat,lstat,newfstatat,statx,access,faccessat2,readlink,execve"
 _CALL = re.compile(r'^\d+ +(?P<name>\w+)\([^"]*"(?P<path>[^"]*)".* = (?P<result>-?\d+)')
-# Of the machine, not of the environment.
+# Folders of the machine, not of the environment.
 _OTHERS = ("/proc/", "/sys/", "/dev/", "/tmp/")
 
 
 def trace(launcher: list[str], environ: dict[str, str]) -> list[str]:
-    """The lines of strace, of one process: of rank 0 where there are several."""
+    """The lines of strace for one process; for rank 0 if there are several."""
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "trace"
         words = [
@@ -59,7 +59,7 @@ def row(lines: list[str]) -> tuple[int, int, int, float]:
 
 
 def packed() -> float:
-    """Megabytes of this environment in one file."""
+    """The size of this environment in one file, in megabytes."""
     with subprocess.Popen(
         ["tar", "-C", sys.prefix, "-cf", "-", "."], stdout=subprocess.PIPE
     ) as tar:

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.start_up`: what a rank does until its second step, and how long that takes.
+"""`python -m benchmarks.start_up`: what a rank does until its second step, with times.
 
     .venv/bin/python -m benchmarks.start_up                      off:2, ours:1 and ours:2, in turns
 
-One row for each part, medians over the runs of the slowest rank. `off` is stock TensorFlow, two
-processes side by side. Parts that begin with "averaging:" lie inside "import tensorflow".
+Prints a row for each part: medians over the runs, for the slowest rank. `off` is stock TensorFlow:
+two independent processes. Parts that begin with "averaging:" are inside "import tensorflow".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MARK = "PARTS "
 
 
 def one_run(column: Column) -> dict[str, float]:
-    """Seconds of each part, of the slowest rank."""
+    """Seconds for each part, on the slowest rank."""
     script = [sys.executable, "-m", "benchmarks.workloads.starts"]
     with tempfile.TemporaryDirectory() as name:
         log = Path(name) / "log"
@@ -56,7 +56,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--runs", type=int, default=5, help="of each column (default 5)")
+    parser.add_argument("--runs", type=int, default=5, help="runs per column (default 5)")
     parser.add_argument(
         "--columns",
         type=lambda text: [Column.parse(column) for column in text.split(",")],

@@ -1,7 +1,7 @@
-"""What it costs that a core goes from one process to the next, by how many take turns on it.
+"""The cost of switching a core between processes, by the number of processes that share it.
 
-More processes than a processor has numbers for their address spaces (Linux on x86-64 uses 6 per
-core) find none of their translations when they come back; each has its own caches to fill, too.
+A processor has a limited number of address-space IDs (Linux on x86-64 uses 6 per core). With more
+processes, none finds its address translations when it resumes; each also refills its own caches.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import subprocess
 import sys
 import time
 
-_PAGES = 64  # that a process touches in a turn
+_PAGES = 64  # touched by a process in each turn
 _PAGE = 4096
-_ROUNDS = 20  # between two looks at the clock
+_ROUNDS = 20  # between two reads of the clock
 
 
 def switch_seconds(core: int, processes: int, seconds: float = 0.3) -> float:
-    """From one process's turn on that core to the next one's, the turn itself included.
+    """The time between the turns of two processes on that core, including a turn.
 
-    `processes`, 2 or more, hand a byte around for about so many seconds, each to the next.
+    `processes`, 2 or more, pass a byte around in a ring for about `seconds`.
     """
     pipes = [os.pipe() for _ in range(processes)]
     running = []
@@ -34,7 +34,8 @@ def switch_seconds(core: int, processes: int, seconds: float = 0.3) -> float:
         for ends in pipes:
             for end in ends:
                 os.close(end)
-        # Who has the time closes its pipe when that is over, and each the next one's.
+        # The process with the time limit closes its pipe at the end, and then each closes the next
+        # one's.
         round_trip = float(running[0].communicate(timeout=60 + seconds)[0])
     finally:
         for process in running:
@@ -56,7 +57,7 @@ def _hand_on(source: int, to: int, memory: bytearray) -> bool:
 
 
 def _take_turns(core: int, source: int, to: int, seconds: float) -> None:
-    """Of the process that has `seconds`, not 0, prints the least time that a round took."""
+    """The process with `seconds` > 0 prints the shortest time that a round took."""
     os.sched_setaffinity(0, {core})
     memory = bytearray(_PAGES * _PAGE)
     if seconds == 0:
@@ -64,7 +65,7 @@ def _take_turns(core: int, source: int, to: int, seconds: float) -> None:
             pass
         return
     os.write(to, b".")
-    _hand_on(source, to, memory)  # all have started
+    _hand_on(source, to, memory)  # waits until all have started
     least, end = float("inf"), time.monotonic() + seconds
     while (begin := time.monotonic()) < end:
         for _ in range(_ROUNDS):

@@ -1,4 +1,4 @@
-"""From single runs to the table: medians, spreads, shares of the ideal; CSV and Markdown."""
+"""Turns single runs into the table: medians, spreads, shares of the ideal; CSV and Markdown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 
 def _of(records: Sequence[Row], workload: str, style: str, column: str) -> dict[int, Row]:
-    """The good runs of a cell by their repeat."""
+    """The successful runs of a cell, by repeat."""
     return {
         record["repeat"]: record
         for record in records
@@ -43,10 +43,10 @@ def _of(records: Sequence[Row], workload: str, style: str, column: str) -> dict[
 
 
 def shares(runs: dict[int, Row], ideal: dict[int, Row]) -> list[float]:
-    """Each run's rate over that of the ideal in the same repeat, else over the ideal's median.
+    """Each run's rate relative to the ideal in the same repeat, else to the ideal's median.
 
-    The runs of one repeat lie side by side in time, so that a machine that slows down slows both.
-    Of runs that took turns, each turn's rate over that of the ideal's turn before or after it.
+    The runs of one repeat are adjacent in time, so that a slowdown of the machine affects both. If
+    runs took turns, each turn's rate is relative to the ideal's adjacent turn.
     """
     if not ideal:
         return []
@@ -69,7 +69,7 @@ def took_turns(record: Row) -> bool:
 
 
 def _spread(values: Sequence[float], turns: bool) -> tuple[float, float]:
-    """The smallest and the largest; of turns, which are many, the quartiles."""
+    """Minimum and maximum; the quartiles for turns, of which there are many."""
     if not turns or len(values) < 2:
         return min(values), max(values)
     quartiles = statistics.quantiles(values, n=4, method="inclusive")
@@ -77,11 +77,11 @@ def _spread(values: Sequence[float], turns: bool) -> tuple[float, float]:
 
 
 def rows(records: Sequence[Row]) -> list[Row]:
-    """One row per cell, in the order in which the cells were first run.
+    """One row per cell, in the order in which the cells first ran.
 
-    rate: steps per second and rank; share: of the ideal with as many ranks.  Both are medians over
-    the runs, with the smallest and the largest; of runs that took turns over the turns, with the
-    quartiles.
+    rate: steps per second and rank; share: relative to the ideal with as many ranks. Both are
+    medians with minimum and maximum over the runs; if runs took turns, medians with quartiles over
+    the turns.
     """
     seen: dict[tuple[str, str, str], list[Row]] = {}
     for record in records:
@@ -117,7 +117,7 @@ def rows(records: Sequence[Row]) -> list[Row]:
 
 
 def to_csv(table: Sequence[Row], header: bool = True) -> str:
-    """All fields; numbers with four significant digits."""
+    """All fields; numbers have four significant digits."""
     output = io.StringIO()
     writer = csv.DictWriter(output, FIELDS, lineterminator="\n")
     if header:
@@ -146,9 +146,10 @@ def _cell(row: Row | None) -> str:
 
 
 def to_markdown(table: Sequence[Row]) -> str:
-    """One line per workload and style; notes below.
+    """One line per workload and style, with notes below.
 
-    Last what a round trip between two cores took before and after the runs (benchmarks/cores.py).
+    The last column is the round trip between two cores before and after the runs
+    (benchmarks/cores.py).
     """
     names = list(dict.fromkeys(row["column"] for row in table))
     by_key = {(row["workload"], row["style"], row["column"]): row for row in table}
@@ -173,8 +174,8 @@ def to_markdown(table: Sequence[Row]) -> str:
         if row["note"] and row["status"] != "skipped"
     ]
     legend = (
-        "Columns are KIND:RANKS. Independent processes: steps per second and rank, and half the "
-        "spread; all others: their share of as many independent processes, median (min..max)."
+        "Columns are KIND:RANKS. Independent processes: steps per second and rank, with half the "
+        "spread. All others: relative to as many independent processes, median (min..max)."
     )
     if any(row["turns"] for row in table):
         legend = legend.replace("min..max", "quartiles of the turns")

@@ -1,4 +1,4 @@
-"""What every test shares: the launcher, and a check that the patched wheel is what gets tested."""
+"""Fixtures for all tests: the launcher, and a check that the patched wheel is being tested."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--any-wheel",
         action="store_true",
-        help="run even where the patched wheel is not installed (tests that need it will fail)",
+        help="run even if the patched wheel is not installed (tests that need it will fail)",
     )
     parser.addoption(
         "--pool",
         action="store_true",
-        help="scripts that may do so run in ranks that live on (tests/pool.py)",
+        help="run scripts that allow it in persistent ranks (tests/pool.py)",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     for marker in (
-        "full: in ./install.sh --test-all only; everything else is in the quick tier, --test",
-        "alone: looks at times, so nothing else should run beside it; in the full tier, too",
+        "full: only in ./install.sh --test-all; all other tests are also in the quick tier, --test",
+        "alone: measures times, so nothing else should run at the same time; also in the full tier",
     ):
         config.addinivalue_line("markers", marker)
     if config.getoption("--pool"):
@@ -39,14 +39,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def pools_end() -> Iterator[None]:
-    """What lives on ends in order, else the last test has an error."""
+    """Ends the pools; raises, in the last test, if they do not end normally."""
     yield
     pool.end()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With --pool all files with pooled scripts are one worker's, so their order is always one."""
+    """With --pool, one worker gets all files with pooled scripts, so that their order is fixed."""
     if not config.getoption("--pool"):
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -62,7 +62,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return OnePool(config, log)
 
 
-# First, so that no worker is left alone with one of them at the end (--no-loadscope-reorder).
+# First, so that none of these starts last and keeps one worker busy alone (--no-loadscope-reorder).
 LONGEST = (
     "test_keras_fit.py",
     "test_files.py",
@@ -78,7 +78,7 @@ LONGEST = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> int:
-        if item.path.parent.name == "mpi":  # Bazel builds its program, when the C++ tests are done
+        if item.path.parent.name == "mpi":  # Bazel builds its program once the C++ tests are done
             return len(LONGEST) + 1
         return LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST)
 
@@ -99,5 +99,5 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.fixture(name="launch", scope="session")
 def launch_fixture() -> Callable[..., LaunchResult]:
-    """tests/launch.py's launch(): the only way for a test to start ranks."""
+    """launch() of tests/launch.py, the only way for a test to start ranks."""
     return launch.launch

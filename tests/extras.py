@@ -1,7 +1,7 @@
-"""TF_MPI_EXTRAS in tests: what looks for an extra's effect says so.
+"""TF_MPI_EXTRAS in tests: a test that checks an extra's effect declares that it needs it.
 
 Ranks inherit the environment of the tests, so `TF_MPI_EXTRAS=none pytest tests/tf` runs the
-equality tests without any extra.
+equality tests without extras.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ PYTHON = Path(__file__).parent.parent / "tensorflow_patches" / "python"
 
 
 def load_config() -> ModuleType:
-    """tensorflow.mpi.config of this tree, without TensorFlow."""
+    """tensorflow.mpi.config of this tree, imported without TensorFlow."""
     return load("tensorflow.mpi.config")
 
 
 def load(name: str) -> ModuleType:
-    """A module of tensorflow.mpi of this tree, without TensorFlow."""
-    names = ("tensorflow", "tensorflow.mpi", "tensorflow.mpi._build_info")  # that is the builder's
+    """A module of this tree's tensorflow.mpi, imported without TensorFlow."""
+    # The builder writes the last one.
+    names = ("tensorflow", "tensorflow.mpi", "tensorflow.mpi._build_info")
     loaded = {one: sys.modules.pop(one) for one in list(sys.modules) if one.startswith(names[0])}
     for one in names:
         sys.modules[one] = ModuleType(one)
@@ -38,14 +39,14 @@ def load(name: str) -> ModuleType:
 
 
 def is_on(name: str) -> bool:
-    """Whether ranks that inherit this environment have the extra."""
+    """Whether ranks that inherit this environment have the extra switched on."""
     return name in load_config().get("TF_MPI_EXTRAS")
 
 
 def needs(*names: str) -> pytest.MarkDecorator:
-    """Skips a test where the environment leaves out one of these extras."""
+    """Skips a test if the environment switches off one of these extras."""
     missing = [name for name in names if not is_on(name)]
     asked = os.environ.get("TF_MPI_EXTRAS", "all")
     return pytest.mark.skipif(
-        bool(missing), reason=f"TF_MPI_EXTRAS={asked} leaves out {', '.join(missing)}"
+        bool(missing), reason=f"TF_MPI_EXTRAS={asked} switches off {', '.join(missing)}"
     )

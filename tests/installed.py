@@ -1,4 +1,4 @@
-"""Which TensorFlow this environment holds: the wheel for GPUs, or that without."""
+"""Which TensorFlow this environment contains: the GPU wheel, the CPU wheel, or another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wheelbuilder.layout import CPU, DISTRIBUTION, FLAVOURS, Flavour
 
 
 def distribution() -> importlib.metadata.Distribution | None:
-    """What owns the folder tensorflow: ours, or whichever official one is here."""
+    """The distribution that owns the folder tensorflow: ours or an official one."""
     for name in (DISTRIBUTION, *(one.official for one in FLAVOURS)):
         for found in importlib.metadata.distributions(name=name):
             return found
@@ -24,13 +24,13 @@ def flavour() -> Flavour:
 
 
 def tensorflow_version() -> str:
-    """Of the official wheel that ours was made from, as 2.21.0; empty if there is none here."""
+    """The version of the official wheel that ours is built from, such as 2.21.0; empty if none."""
     found = distribution()
     return found.version.partition("+")[0] if found else ""
 
 
 def is_before(minor: str) -> bool:
-    """Whether the TensorFlow here is older than, say, 2.20."""
+    """Whether this environment's TensorFlow is older than `minor`, for example 2.20."""
 
     def numbers(version: str) -> list[int]:
         return [int(part) for part in version.split(".")[:2]]
@@ -40,9 +40,9 @@ def is_before(minor: str) -> bool:
 
 
 def needs_tensorflow(minor: str, what: str) -> pytest.MarkDecorator:
-    """Skips a test of what TensorFlow has from `minor` on, as docs/versions.md says."""
+    """Skips a test of a feature that TensorFlow has from `minor` on, as in docs/versions.md."""
     here = tensorflow_version()
-    reason = f"{what}: with TensorFlow {minor} and newer, here is {here}"
+    reason = f"{what}: needs TensorFlow {minor} or newer, found {here}"
     return pytest.mark.skipif(is_before(minor), reason=reason)
 
 

@@ -1,15 +1,15 @@
-"""The one way tests start ranks: mpirun with a deadline, and each rank's output and stacks apart.
+"""Starts ranks for tests: mpirun with a deadline, and output and stacks by rank.
 
     from launch import launch
     run = launch("script.py", np=2, timeout=60).check()
-    run.results[1]["loss"]            # from the line  RESULT {"loss": 0.5}  that rank 1 printed
+    run.results[1]["loss"]            # from rank 1's line  RESULT {"loss": 0.5}
 
-`np=0` starts the script as a plain process, without a launcher.  When the deadline passes, every
-rank's Python stacks are collected, every process of the run is killed, and LaunchTimeout carries
-the stacks.  No process outlives the call: each one carries a marker in its environment, and what
-still carries it when the call ends is killed.
+`np=0` starts the script as a plain process, without a launcher. When the deadline passes, launch
+collects every rank's Python stacks, kills every process of the run, and raises LaunchTimeout with
+the stacks. No process outlives the call: each one carries a marker in its environment, and those
+that still carry it at the end of the call are killed.
 
-By hand:  python tests/launch.py -n 2 script.py [args]
+From the shell:  python tests/launch.py -n 2 script.py [args]
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from typing import Any
 
 MARKER = "TEST_LAUNCH_ID"
 RESULT_PREFIX = "RESULT "
-ENDED = "(had ended)"  # in place of a rank's stacks
-SHARED = Path(__file__).resolve().parent / "tf"  # has common.py, which scripts import
+ENDED = "(had ended)"  # instead of a rank's stacks
+SHARED = Path(__file__).resolve().parent / "tf"  # contains common.py, which scripts import
 TAIL = 4000  # characters of each stream shown in a message
 LAUNCHER_VARIABLES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_")
 
-# Runs in each rank, then becomes the script: same process id.  No core file if the rank is aborted.
+# Runs in each rank, then execs the script under the same process ID. Disables core files.
 RANK_WRAPPER = """
 rank=${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${PMI_RANK:-${SLURM_PROCID:-0}}}}
 dir=$1; shift
@@ -50,15 +50,15 @@ exec "$@" > "$dir/$rank.out" 2> "$dir/$rank.err"
 
 
 class LaunchError(AssertionError):
-    """A run that did not end as the test asked; the message holds every rank's output."""
+    """A run that did not end as the test expects; the message holds every rank's output."""
 
 
 class WordOfInput(AssertionError):
-    """A test looks for a word that the run was given."""
+    """A test searched the output for a word that was part of the run's input."""
 
 
 class LaunchTimeout(LaunchError):
-    """A run that passed its deadline.  `stacks` has one text per rank."""
+    """A run that passed its deadline. `stacks` has one text per rank."""
 
     def __init__(self, message: str, stacks: Sequence[str]) -> None:
         super().__init__(message)
@@ -66,10 +66,10 @@ class LaunchTimeout(LaunchError):
 
 
 class Output(str):
-    """What a run wrote. It is not to be searched for a word of the run's own input.
+    """A run's output. Raises WordOfInput if it is searched for a word of the run's own input.
 
-    A path, an argument or a value of the environment may be echoed in any line, and a traceback
-    shows lines of the script: such a word is found, or not, whatever the product says.
+    Any line may echo a path, an argument or an environment variable, and a traceback shows lines of
+    the script. A search for such a word would succeed or fail independently of the product.
     """
 
     inputs: tuple[str, ...] = ()
@@ -82,12 +82,12 @@ class Output(str):
 
     def _refuse(self, word: str) -> None:
         if isinstance(word, Output):
-            return  # compares two outputs
+            return  # a comparison of two outputs
         found = next((one for one in self.inputs if word in one), None)
         if found is not None:
             raise WordOfInput(
-                f"the test looks for {word!r}, which stands in the run's own input {found!r}: look "
-                "for more words of the line that is meant"
+                f"the test looks for {word!r}, which occurs in the run's own input {found!r}: "
+                "search for more words of the expected line"
             )
 
     def __contains__(self, word: str) -> bool:  # type: ignore[override]
@@ -108,24 +108,25 @@ class Output(str):
 
 @dataclass(frozen=True)
 class LaunchResult:
-    """How a run ended.  `stdout` and `stderr` by rank; `launcher` is what mpirun itself said."""
+    """The result of a run. `stdout` and `stderr` are by rank; `launcher` is mpirun's own output."""
 
     returncode: int
     stdout: list[str]
     stderr: list[str]
     launcher: str
     wall: float
-    ended: float = 0.0  # when the launcher had ended, as time.time()
+    ended: float = 0.0  # time.time() when the launcher ended
 
     def since(self, rank: int) -> float:
-        """Seconds from the line "AT", time.time() of that rank to the end; prints them, too."""
+        """Seconds from that rank's line "AT", with its time.time(), to the end; also prints
+        them."""
         seconds = self.ended - float(self.stdout[rank].split("AT ")[1].split()[0])
         print(f"{seconds:.1f} s from the fault to the end of the job")
         return seconds
 
     @property
     def results(self) -> list[dict[str, Any]]:
-        """The last RESULT line of every rank; a LaunchError if a rank printed none."""
+        """The last RESULT line of every rank; raises LaunchError if a rank printed none."""
         found = []
         for rank, text in enumerate(self.stdout):
             lines = [line for line in text.splitlines() if line.startswith(RESULT_PREFIX)]
@@ -135,7 +136,7 @@ class LaunchResult:
         return found
 
     def check(self) -> LaunchResult:
-        """Returns itself if the run succeeded, else raises LaunchError with every rank's output."""
+        """Returns self if the run succeeded; else raises LaunchError with every rank's output."""
         if self.returncode != 0:
             raise LaunchError(f"return code {self.returncode}\n{self.report()}")
         return self
@@ -161,14 +162,13 @@ def launch(
     cwd: str | Path | None = None,
     pooled: bool = False,
 ) -> LaunchResult:
-    """Runs a script on `np` ranks (0: a plain process) and waits for its end.
+    """Runs a script on `np` ranks (0: a plain process) and waits until it ends.
 
-    script: a Python file, or a whole command line.  env: added to this process's environment, None
-    removes a variable.  launcher: the words that start `np` ranks, in place of mpirun's.  pooled:
-    with pytest's option --pool the script runs in ranks that live on (pool.py).  Raises
-    LaunchTimeout when the deadline (seconds) passes.  A rank that fails gives a `returncode` other
-    than 0, and so does a launcher that had to be killed after all its ranks had ended; call
-    `.check()` where that is a failure of the test.
+    script: a Python file, or a whole command line. env: changes to this process's environment; None
+    removes a variable. launcher: the words that start `np` ranks, instead of mpirun's. pooled: with
+    pytest's option --pool the script runs in persistent ranks (pool.py). Raises LaunchTimeout if
+    the deadline (in seconds) passes. `returncode` is not 0 if a rank failed, or if the launcher had
+    to be killed after all ranks had ended; call `.check()` if the test should then fail.
     """
     if pooled and pool is not None:
         assert isinstance(script, (str, Path)) and not (env or mpirun_args or launcher or cwd)
@@ -187,7 +187,7 @@ def launch(
             stacks = collect_stacks(directory, ranks, process)
             kill(process, marker)
             if set(stacks) == {ENDED}:
-                # Seen once of Open MPI 5.0.11's prterun, after ranks that failed at their start.
+                # Seen once with Open MPI 5.0.11's prterun, after ranks that failed during start-up.
                 result = collect(directory, ranks, -signal.SIGKILL, time.monotonic() - start)
                 print(f"the launcher outlived its ranks\n{result.report()}", file=sys.stderr)
                 return result
@@ -217,13 +217,13 @@ def begin(
     mpirun_args: Sequence[str] = (),
     cwd: str | Path | None = None,
 ) -> tuple[subprocess.Popen[bytes], list[str]]:
-    """Starts `words` on `np` ranks, which write into `directory`: (launcher, its command line)."""
+    """Starts `words` on `np` ranks that write to `directory`: (launcher, its command line)."""
     command = ["sh", "-c", RANK_WRAPPER, "rank", str(directory), *words]
     if launcher:
         command = [*launcher, *command]
     elif np > 0:
         command = [*_mpirun(), "-np", str(np), *_oversubscribe(), *mpirun_args, *command]
-    if shutil.which("setpriv"):  # if this process is killed, mpirun ends, and its ranks
+    if shutil.which("setpriv"):  # if this process is killed, so are mpirun and its ranks
         command = ["setpriv", "--pdeathsig", "TERM", *command]
     with open(directory / "launcher", "wb") as output:
         process = subprocess.Popen(
@@ -239,7 +239,7 @@ def begin(
 
 
 def _guarded(result: LaunchResult, given: Sequence[str]) -> LaunchResult:
-    """Its text is not searched for what it was given, nor stderr for lines of the script."""
+    """Forbids searching the output for the run's input, and stderr for lines of the script."""
     shown = [*given, *_source(given)]
     return dataclasses.replace(
         result,
@@ -249,7 +249,7 @@ def _guarded(result: LaunchResult, given: Sequence[str]) -> LaunchResult:
 
 
 def _source(words: Sequence[str]) -> list[str]:
-    """The lines of the scripts among `words`, without what only says what they are."""
+    """The lines of the scripts among `words`, without docstrings and comments."""
     files = [Path(word) for word in words if word.endswith(".py") and Path(word).is_file()]
     texts = [re.sub(r'^""".*?"""', "", file.read_text(), flags=re.DOTALL) for file in files]
     lines = [line.strip() for text in texts for line in text.splitlines()]
@@ -273,8 +273,8 @@ def _environment(
     else:
         environment["OMPI_ALLOW_RUN_AS_ROOT"] = "1"
         environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
-        # A launcher that was killed leaves its files in a folder named by its process number, and
-        # Open MPI 5.0.11's next one of that number stops: "listener thread failed to start".
+        # A killed launcher leaves files in a folder named after its process ID. The next Open MPI
+        # 5.0.11 launcher with this ID would stop: "listener thread failed to start".
         environment["TMPDIR"] = str(directory)
     paths = [str(SHARED), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
@@ -292,7 +292,7 @@ def _environment(
 
 @functools.lru_cache(maxsize=1)
 def _mpirun() -> list[str]:
-    """The mpirun beside this Python, else the one on PATH."""
+    """The mpirun beside this Python, else on PATH."""
     beside = Path(sys.executable).parent / "mpirun"
     path = str(beside) if beside.exists() else shutil.which("mpirun")
     if path is None:
@@ -302,7 +302,7 @@ def _mpirun() -> list[str]:
 
 @functools.lru_cache(maxsize=1)
 def _oversubscribe() -> list[str]:
-    """Open MPI refuses more ranks than cores unless told; MPICH knows no such option."""
+    """Open MPI refuses more ranks than cores without this option, which MPICH does not have."""
     version = subprocess.run([*_mpirun(), "--version"], capture_output=True, text=True, timeout=60)
     return ["--oversubscribe"] if "Open MPI" in version.stdout else []
 
@@ -327,7 +327,7 @@ def collect(directory: Path, ranks: int, returncode: int, wall: float) -> Launch
 def timed_out(
     words: Sequence[str], timeout: float, stacks: Sequence[str], result: LaunchResult
 ) -> LaunchTimeout:
-    """The error of a run of `words` that passed its deadline; prints it, too."""
+    """The error for a run of `words` that passed its deadline; also prints it."""
     shown = "\n".join(f"--- rank {rank} stacks\n{text}" for rank, text in enumerate(stacks))
     message = (
         f"still running after {timeout:g} s, killed: {' '.join(words)}\n{shown}\n{result.report()}"
@@ -337,13 +337,13 @@ def timed_out(
 
 
 def _alive(pid: int) -> bool:
-    """False for a process that is gone and for one that is dead and not yet reaped."""
+    """False for a process that does not exist or is a zombie."""
     stat = _read(Path(f"/proc/{pid}/stat"))
     return bool(stat) and stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def collect_stacks(directory: Path, ranks: int, process: subprocess.Popen[bytes]) -> list[str]:
-    """Every rank's stacks: py-spy's if it may look, else what faulthandler prints at SIGABRT."""
+    """Every rank's stacks, from py-spy if it is permitted, else from faulthandler at SIGABRT."""
     pids = [_read(directory / f"{rank}.pid").strip() for rank in range(ranks)]
     texts = ["(had not started)" if not pid else ENDED for pid in pids]
     alive = {rank: int(pid) for rank, pid in enumerate(pids) if pid and _alive(int(pid))}
@@ -351,7 +351,8 @@ def collect_stacks(directory: Path, ranks: int, process: subprocess.Popen[bytes]
     blind = [rank for rank in alive if "Thread" not in texts[rank]]
     if not blind:
         return texts
-    os.kill(process.pid, signal.SIGSTOP)  # else mpirun kills the other ranks when the first aborts
+    # Otherwise mpirun kills the other ranks when the first aborts.
+    os.kill(process.pid, signal.SIGSTOP)
     before = {rank: len(_read(directory / f"{rank}.err")) for rank in blind}
     for rank in blind:
         try:
@@ -393,7 +394,7 @@ def _py_spy(alive: Mapping[int, int], texts: Sequence[str]) -> list[str]:
 
 
 def _marked(marker: str) -> list[int]:
-    """The processes that this run started, at any depth, whatever group or session they are in."""
+    """The processes that this run started, with descendants in any group or session."""
     needle = f"{MARKER}={marker}".encode()
     found = []
     for entry in Path("/proc").iterdir():
@@ -407,7 +408,7 @@ def _marked(marker: str) -> list[int]:
 
 
 def kill(process: subprocess.Popen[bytes], marker: str) -> None:
-    """Ends mpirun politely, so that it removes its shared memory, then kills what is left."""
+    """Terminates mpirun gracefully, so that it removes its shared memory; kills the rest."""
     if process.poll() is None:
         process.terminate()
         try:

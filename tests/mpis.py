@@ -1,4 +1,4 @@
-"""MPIs of all three ABIs from PyPI, each in a folder of its own, as a cluster's modules have them.
+"""MPIs of all three ABIs from PyPI, each in its own folder, like a cluster's modules.
 
 with_mpi = mpis.fetch("mpich 5.0.2")
 launch("script.py", 2, launcher=with_mpi.launcher(2), env=with_mpi.environment())
@@ -24,21 +24,21 @@ CACHE = Path(__file__).resolve().parents[1] / ".cache" / "mpis"
 
 @dataclass(frozen=True)
 class Mpi:
-    """An MPI, unpacked. `abi` is the transport that speaks to it."""
+    """An unpacked MPI. `abi` names the transport that supports it."""
 
     name: str
     abi: str
     folder: Path
     program: str
     options: tuple[str, ...] = ()
-    # What it needs besides: folders of libraries.
+    # Folders of other libraries that it needs.
     needs: tuple[Path, ...] = ()
 
     def launcher(self, np: int) -> list[str]:
         return [str(self.folder / "bin" / self.program), *self.options, "-n", str(np)]
 
     def environment(self) -> dict[str, str | None]:
-        """What `module load` would set; Debian's needs nothing."""
+        """The variables that `module load` would set; Debian's MPIs need none."""
         if self.folder == SYSTEM:
             return {"LD_LIBRARY_PATH": None}
         folders = [self.folder / "lib", *self.needs]
@@ -62,7 +62,7 @@ _PACKAGES = {
     "Intel MPI 2021.19": ("impi-rt", "2021.19.0", "mpich", "mpiexec.hydra", ()),
     "Intel MPI 2021.19, MPI 5 ABI": ("impi-rt", "2021.19.0", "abi", "mpiexec.hydra", ()),
 }
-# The distribution's, where it is installed: package, ABI, program, options
+# The distribution's MPIs, if installed: package, ABI, program, options
 _SYSTEMS = {
     "Open MPI of Debian": ("openmpi-bin", "openmpi", "mpirun.openmpi", _OVERSUBSCRIBE),
     "MPICH of Debian": ("mpich", "debian", "mpiexec.mpich", ()),
@@ -71,13 +71,13 @@ NAMES = (*_PACKAGES, *_SYSTEMS)
 
 
 class NotInstalled(Exception):
-    """The text is the package that brings it."""
+    """The message is the package that provides the MPI."""
 
 
 def fetch(name: str) -> Mpi:
-    """The MPI of that name, unpacked below .cache/mpis if it is not there yet.
+    """The MPI with that name, unpacked below .cache/mpis at its first use.
 
-    NotInstalled: it is the distribution's, and not there.
+    Raises NotInstalled if it comes from the distribution and is not installed.
     """
     if name in _SYSTEMS:
         package, abi, program, options = _SYSTEMS[name]
@@ -86,7 +86,7 @@ def fetch(name: str) -> Mpi:
         return Mpi(name, abi, SYSTEM, program, options)
     package, version, abi, program, options = _PACKAGES[name]
     needs: tuple[Path, ...] = ()
-    if package == "impi-rt":  # PyPI's libfabric is what it asks for; MPICH's package holds one
+    if package == "impi-rt":  # it needs a libfabric, which MPICH's package contains
         needs = (_unpacked("mpich", "5.0.2") / "lib" / "mpich",)
     return Mpi(name, abi, _unpacked(package, version), program, options, needs)
 
@@ -113,7 +113,7 @@ def _download(requirement: str, into: Path) -> None:
 
 
 def _unpack(wheel: Path, into: Path) -> None:
-    """What the package puts into an environment's own folders: bin, lib and the like."""
+    """Unpacks the files for an environment's own folders: bin, lib and so on."""
     with zipfile.ZipFile(wheel) as archive:
         for info in archive.infolist():
             head, found, rest = info.filename.partition(".data/data/")
@@ -129,7 +129,7 @@ def _unpack(wheel: Path, into: Path) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """By hand: PYTHONPATH=build python tests/mpis.py "MPICH 5.0.2" 2 COMMAND..."""
+    """From the shell: PYTHONPATH=build python tests/mpis.py "MPICH 5.0.2" 2 COMMAND..."""
     mpi = fetch(words[0])
     given = {name: value for name, value in mpi.environment().items() if value is not None}
     command = [*mpi.launcher(int(words[1])), *words[2:]]

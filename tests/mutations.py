@@ -1,14 +1,14 @@
-"""Breaks the product on purpose, one way after the other: do the tests notice, in the quick tier?
+"""Breaks the product in one way after another and checks that the quick tier's tests notice.
 
     .venv/bin/python tests/mutations.py            # all; some minutes
-    .venv/bin/python tests/mutations.py apart off  # these
-    .venv/bin/python tests/mutations.py rows       # leaves out each row of docs/replaced.md; hours
+    .venv/bin/python tests/mutations.py apart off  # only these
+    .venv/bin/python tests/mutations.py rows       # removes each row of docs/replaced.md; hours
 
 A mutation replaces a line of the product in a copy of it (.cache/mutations: the environment as hard
-links; for C++ the sources, built there), so nothing of the checkout or the environment changes. The
-tests that it should break are then run as `./install.sh --test` runs them. It is caught if some
-fail, and missed if all pass; a mutation whose line is no longer there is an error: the code
-has changed, so write the mutation anew.
+links; for C++ the sources, built there), so the checkout and the environment do not change. Then
+the tests that should break run as in `./install.sh --test`. The mutation is caught if some fail,
+and missed if all pass. A mutation whose line no longer exists is an error: rewrite it for the new
+code.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "lost",
-        "a rank that stops with an error is taken for one that has ended",
+        "a rank that stops with an error counts as ended",
         "    if why is not None:\n        _leave(why)\n",
         "    if False:\n        _leave(why)\n",
         ("test_errors.py::test_when_a_rank_ends_so_do_the_others",),
@@ -79,28 +79,28 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "watch",
-        "a rank waits for ever for another's end",
+        "a rank waits forever for another to end",
         "self._timeout and time.monotonic() - self._worked >= self._timeout:\n",
         "False:\n",
         ("test_waits.py::test_whom_a_rank_waits_for_is_said_and_the_wait_ends",),
     ),
     Mutation(
         "code",
-        "a rank that ends with another exit code than 0 has ended well",
+        "a rank that ends with another exit code than 0 counts as successful",
         "    if _exit_code in (None, 0):\n",
         "    if True:\n",
         ("test_errors.py::test_any_end_but_a_good_one_is_a_failure_of_the_job",),
     ),
     Mutation(
         "child",
-        "a forked child goes on as a rank",
+        "a forked child continues as a rank",
         "    group.deactivate_in_child()\n",
         "    pass\n",
         ("test_gate.py::test_a_forked_child_trains_as_one_process",),
     ),
     Mutation(
         "deadlock",
-        "ranks that wait for one another are not noticed",
+        "ranks that wait for one another are not detected",
         "  if (now - deadlocked_since_ >= patience && next_.fatal.empty()) {\n",
         "  if (false) {\n",
         ("test_deadlocks.py::test_who_waits_for_whom_is_said_within_seconds",),
@@ -108,21 +108,21 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "check",
-        "replicas that part are not noticed",
+        "replicas that diverge are not detected",
         "        if (hashes[:, place] != hashes[0, place]).any():\n",
         "        if False:\n",
         ("test_replicas.py",),
     ),
     Mutation(
         "owner",
-        "another user's folder is trusted",
+        "a folder of another user is trusted",
         "        if status.st_uid != os.getuid():\n",
         "        if False:\n",
         ("test_private.py::test_another_users_folder_is_refused",),
     ),
     Mutation(
         "file",
-        "a save that rank 0 does not make is waited for",
+        "ranks wait for a save that rank 0 does not make",
         "        elif ended or waits - self.waits_since_missed >= _MAX_IDLE_POSTS:\n",
         "        elif False:\n",
         ("test_names.py::test_a_save_that_rank_0_does_not_make_ends_when_rank_0_waits",),
@@ -130,7 +130,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "frozen",
-        "what TensorFlow's imports have made is collected where a rank fails",
+        "objects of TensorFlow's imports are garbage-collected when a rank fails",
         "        hooking.when_imported(module, lambda _: gc.freeze())\n",
         "        pass\n",
         ("test_errors.py::test_any_end_but_a_good_one_is_a_failure_of_the_job",),
@@ -146,7 +146,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "on",
-        "TF_MPI_ENABLE=0 averages all the same",
+        "TF_MPI_ENABLE=0 does not turn averaging off",
         '        return Gate(False, "TF_MPI_ENABLE=0", found)\n',
         '        return Gate(True, "TF_MPI_ENABLE=0", found)\n',
         (
@@ -156,35 +156,35 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "draws",
-        "a rank draws from the first row of the batch on",
+        "a rank draws for the first rows of the batch",
         "        return group.rank * own, group.size * own\n",
         "        return 0, group.size * own\n",
         ("test_draws.py::test_a_step_draws_its_rows_of_what_one_process_draws",),
     ),
     Mutation(
         "sequence",
-        "a draw goes on by a rank's numbers, not by the batch's",
+        "a generator advances by a rank's numbers, not the batch's",
         "tf.cast(whole, tf.int64) * row)\n",
         "tf.cast(shape[0], tf.int64) * row)\n",
         ("test_draws.py::test_a_step_draws_its_rows_of_what_one_process_draws",),
     ),
     Mutation(
         "moments",
-        "batch normalization takes the moments of a rank's part",
+        "batch normalization uses the moments of a rank's part",
         "        layer._tf_mpi_synchronized = True\n        return True\n",
         "        return False\n",
         ("test_whole_batch.py::test_moments_are_those_of_the_whole_batch",),
     ),
     Mutation(
         "selection",
-        "a rank takes the samples before its own",
+        "a rank takes one sample too many",
         "    rows = (size[0] + group.rank) // group.size  # see batch_shard.first_row\n",
         "    rows = (size[0] + group.rank) // group.size + 1\n",
         ("test_selected.py::test_samples_are_those_of_one_process",),
     ),
     Mutation(
         "filtered",
-        "a selection goes past a filter",
+        "a selection moves past a filter",
         "    if not transformations.keeps_elements(dataset):\n        found.walls",
         '    if transformations.name(dataset) == "filter":\n'
         "        return _delayed(dataset._input_dataset, found)\n"
@@ -193,49 +193,49 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "stored",
-        "a rank takes the sample before its own of those that it has decoded",
+        "a rank takes the wrong one of its decoded samples",
         "        found = table.lookup(number)\n",
         "        found = table.lookup(number - 1)\n",
         ("test_selected.py::test_samples_are_those_of_one_process",),
     ),
     Mutation(
         "open",
-        "what may give any order does",
+        "a dataset without a defined order keeps none",
         "        return op(**{**arguments, **instead})\n",
         "        return op(**arguments)\n",
         ("test_one_order.py::test_an_order_that_is_left_open_is_one_order",),
     ),
     Mutation(
         "iterations",
-        "a shuffle goes on where tf.data's own count is",
+        "a shuffle resumes at tf.data's own count",
         "        if not (apart and tf.executing_eagerly()):\n",
         "        if drawn or tf.executing_eagerly():\n",
         ("test_one_order.py::test_what_was_read_ahead_decides_no_order",),
     ),
     Mutation(
         "keys",
-        "the draws of a sample are all alike",
+        "all draws of a sample are equal",
         "        self._draws += 1\n        apart = zlib.crc32(repr(seeds).encode())\n",
         "        apart = 0\n",
         ("test_one_order.py::test_a_parallel_map_draws_by_sample",),
     ),
     Mutation(
         "turns",
-        "a rank makes the batch of the rank before it",
+        "a rank makes the previous rank's batch",
         "            places = range(group.rank, length, makers)\n",
         "            places = range(max(group.rank - 1, 0), length, makers)\n",
         ("test_python_batches.py::test_batches_are_those_of_one_process",),
     ),
     Mutation(
         "seeded",
-        "seeded draws are taken for open ones",
+        "seeded draws are treated as unseeded",
         "        seeded = [one for one in watched.drawn if not generators.is_open(one)]\n",
         "        seeded = []\n",
         ("test_python_batches.py::test_batches_are_those_of_one_process",),
     ),
     Mutation(
         "purity",
-        "the function of a table that may be written is taken for pure",
+        "a function that reads a mutable table counts as pure",
         "    if any(map(contents.is_writable_resource, function.captured_inputs)):\n",
         "    if False:\n",
         ("test_selected.py::test_a_wall_is_named_and_no_work_moves_past_it",),
@@ -248,7 +248,7 @@ _TABLE = "TABLE = tuple(row for rows in _PARTS.values() for row in rows)\n"
 
 
 def rows() -> dict[str, Mutation]:
-    """Without each row of the table that wraps something, the test that it names fails."""
+    """For each row of the table that wraps something: without it, the test that it names fails."""
     table = load("tensorflow.mpi._src.replaced.table")
     return {
         name: Mutation(
@@ -262,7 +262,7 @@ def rows() -> dict[str, Mutation]:
 
 
 def places(mutation: Mutation, root: Path) -> Iterator[Path]:
-    """The files below `root` that hold `old`."""
+    """The files below `root` that contain `old`."""
     ending = ".cc" if mutation.cpp else ".py"
     for path in root.rglob(f"*{ending}"):
         if str(path).endswith(mutation.where or ending) and mutation.old in path.read_text():
@@ -277,7 +277,7 @@ def run(command: list[str], log: Path, cwd: Path = ROOT) -> int:
 
 
 def copy_environment() -> None:
-    """Hard links: a file that is to change is removed first, and written anew."""
+    """Makes hard links; a file to be changed is removed and written again."""
     shutil.rmtree(VENV, ignore_errors=True)
     PLACE.mkdir(parents=True, exist_ok=True)
     subprocess.run(["cp", "-al", sys.prefix, VENV], check=True)
@@ -292,14 +292,14 @@ def copy_tree() -> None:
 
 
 def bazel_command() -> list[str]:
-    """With Bazel's cache of the checkout, whose next build compiles the mutated file once more."""
+    """Uses Bazel's cache of the checkout, whose next build recompiles the mutated file."""
     asked = ["bazel", "--batch", "info", "output_base"]
     base = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return ["bazel", "--batch", f"--output_base={base.strip()}"]
 
 
 def build_library() -> None:
-    """Builds the copied sources, and puts their library into the copied environment."""
+    """Builds the copied sources and puts the library into the copied environment."""
     log = PLACE / "bazel.log"
     if run([*bazel_command(), "build", f"//{LIBRARY.replace('/lib', ':lib')}"], log, TREE):
         raise SystemExit(f"the mutated library does not compile: {log}")
@@ -313,7 +313,7 @@ def failures(text: str) -> list[str]:
 
 
 def gtest_failures(text: str) -> list[str]:
-    """Those that failed, and those in which the process ended."""
+    """The tests that failed, and those during which the process ended."""
     failed = set(re.findall(r"^\[  FAILED  \] ([^\s,]+\.[^\s,]+)", text, re.M))
     begun = set(re.findall(r"^\[ RUN      \] (\S+)", text, re.M))
     ended = set(re.findall(r"^\[ +(?:OK|FAILED|SKIPPED) +\] ([^\s,]+)", text, re.M))
@@ -321,10 +321,10 @@ def gtest_failures(text: str) -> list[str]:
 
 
 def caught(mutation: Mutation) -> bool:
-    """Applies the mutation to fresh copies and runs its tests."""
+    """Applies the mutation to fresh copies, runs its tests, and returns whether one failed."""
     begin = time.monotonic()
     if mutation.standin and not importlib.metadata.version("tensorflow").endswith("cuda"):
-        print(f"{mutation.name}: not run, for it wants the wheel for GPUs: ./install.sh --gpu")
+        print(f"{mutation.name}: not run, because it needs the GPU wheel: ./install.sh --gpu")
         return True
     if not mutation.targets:
         copy_environment()
@@ -335,7 +335,9 @@ def caught(mutation: Mutation) -> bool:
         (root,) = VENV.glob("lib/python3*/site-packages/tensorflow/mpi")
     found = list(places(mutation, root))
     if len(found) != 1 or found[0].read_text().count(mutation.old) != 1:
-        raise SystemExit(f"{mutation.name}: its line is not in one place: {found}; write it anew")
+        raise SystemExit(
+            f"{mutation.name}: expected its line in exactly one place, found {found}: rewrite it"
+        )
     text = found[0].read_text().replace(mutation.old, mutation.new)
     found[0].unlink()
     found[0].write_text(text)
@@ -364,16 +366,16 @@ def caught(mutation: Mutation) -> bool:
 
 
 def on_standin(mutation: Mutation, log: Path) -> tuple[str, list[str]]:
-    """The verdict, and the scripts that failed."""
+    """The verdict and the scripts that failed."""
     here = ROOT / "tests" / "gpu" / "standin"
     python = str(VENV / "bin" / "python")
     failed = []
     for script in mutation.standin:
         ranks = ["mpirun", "-np", "2", "--bind-to", "none", "-x", "FAKE_CUDA_DELAY_US=3000"]
         if run([*ranks, str(here / "run.sh"), python, str(here / script)], log):
-            # Any other end is none of a script that has looked.
+            # Any other outcome means that the script did not get to its check.
             if not re.search("no average on the GPU|is not rank 0's", log.read_text()):
-                return f"{script} has ended otherwise: {log}", []
+                return f"{script} failed for another reason: {log}", []
             failed.append(script)
     return "caught" if failed == list(mutation.standin) else "MISSED", failed
 
@@ -397,7 +399,7 @@ def main() -> int:
     chosen = parser.parse_args().names or names
     chosen = [*of_table] if chosen == ["rows"] else chosen
     missed = [name for name in chosen if not caught(known[name])]
-    print(f"missed: {', '.join(missed)}" if missed else "all that were run were caught")
+    print(f"missed: {', '.join(missed)}" if missed else "all mutations that ran were caught")
     return bool(missed)
 
 

@@ -1,12 +1,12 @@
-"""Ranks that live on: scripts run one after another in processes that have TensorFlow loaded.
+"""Persistent ranks: run scripts one after another in processes that have TensorFlow loaded.
 
-The quick tier (pytest's option --pool) runs the scripts of `launch(..., pooled=True)` here; without
-that option, and so in the full tier, each script gets ranks of its own, which shows whether it
-passes only after another. There is one job of 2 ranks, whose processes run every script
-(worker.py), and one plain process, which forks for each script: nothing is left over there. A rank
-cannot be forked, so a script in the job finds what earlier ones have left in the process, such as
-names that were used and an initial broadcast that is done. Tests of those are not pooled. A script
-that fails or hangs ends its job, and the next script starts another.
+With pytest's option --pool, as in the quick tier, scripts of `launch(..., pooled=True)` run here.
+Without it, as in the full tier, each script gets its own ranks, which shows whether it passes only
+after another one. There is a job of 2 ranks, whose processes run every script (worker.py), and a
+plain process that forks for each script, so that nothing is left over. A rank cannot be forked, so
+a script in the job sees what earlier ones left in the process, such as names in use and a completed
+initial broadcast. Tests of these are not pooled. A script that fails or hangs ends its job, and the
+next script starts a new one.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from launch import LaunchError, LaunchResult
 
 WORKER = Path(__file__).with_name("worker.py")
 START_SECONDS = 300.0
-LEFT_SECONDS = 5.0  # for the others, when a rank has failed
+LEFT_SECONDS = 5.0  # for the other ranks, after one has failed
 END_SECONDS = 60.0
-LIVE = (0, 2)  # numbers of ranks; others are started for each script
+LIVE = (0, 2)  # numbers of ranks that are kept; others are started for each script
 
 
 class _Job:
-    """`np` ranks, or for 0 a plain process that forks."""
+    """A job of `np` ranks; for 0, a plain process that forks."""
 
     def __init__(self, np: int) -> None:
         self._np = np
@@ -61,7 +61,7 @@ class _Job:
                 self._ranks[int(connection.recv(16))] = connection
 
     def run(self, script: Path, args: Sequence[str], timeout: float) -> tuple[LaunchResult, bool]:
-        """How the script ended, and whether the job can take another."""
+        """Runs a script; returns its result, and whether the job can run another."""
         self._scripts += 1
         folder = self._directory / str(self._scripts)
         folder.mkdir()
@@ -78,7 +78,7 @@ class _Job:
             result = launch.collect(folder, len(self._ranks), -signal.SIGKILL, wall)
             shutil.rmtree(self._directory, ignore_errors=True)
             raise launch.timed_out([str(script), *args], timeout, stacks, result)
-        lives = not failed or self._np == 0  # a fork's end is its own
+        lives = not failed or self._np == 0  # a fork's end does not affect its parent
         if not lives:
             self.kill()
         result = launch.collect(folder, len(self._ranks), failed[0] if failed else 0, wall)
@@ -86,20 +86,21 @@ class _Job:
         return result, lives
 
     def _codes(self, deadline: float) -> dict[int, int]:
-        """By rank, of those that have ended in time."""
+        """Exit codes by rank, for the ranks that have answered before the deadline."""
         codes: dict[int, int] = {}
         waiting = dict(self._ranks)
         while waiting and (left := deadline - time.monotonic()) > 0:
             ready, _, _ = select.select(list(waiting.values()), [], [], left)
             for rank in [rank for rank, connection in waiting.items() if connection in ready]:
                 answer = waiting.pop(rank).recv(16)
-                codes[rank] = int(answer) if answer else -signal.SIGKILL  # the process is gone
+                # No answer: the process is gone.
+                codes[rank] = int(answer) if answer else -signal.SIGKILL
                 if codes[rank] and self._np:
                     deadline = min(deadline, time.monotonic() + LEFT_SECONDS)
         return codes
 
     def end(self) -> None:
-        """Lets the ranks end as after a script; LaunchError if they do not end in order."""
+        """Ends the ranks as after a script; raises LaunchError if they do not end normally."""
         for connection in self._ranks.values():
             connection.close()
         try:
@@ -112,24 +113,24 @@ class _Job:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def kill(self) -> None:
-        """Nothing of the job is left."""
+        """Kills all processes of the job."""
         launch.kill(self._process, self._marker)
 
     def _broken(self, what: str) -> LaunchError:
         self.kill()
         result = launch.collect(self._directory, max(self._np, 1), -1, 0)
         shutil.rmtree(self._directory, ignore_errors=True)
-        return LaunchError(f"the job of {self._np} ranks that live on {what}\n{result.report()}")
+        return LaunchError(f"the job of {self._np} ranks in the pool {what}\n{result.report()}")
 
 
 _jobs: dict[int, _Job] = {}
 
 
 def run(script: str | Path, np: int, args: Sequence[str | Path], timeout: float) -> LaunchResult:
-    """launch.launch's for what is pooled."""
+    """launch.launch() for pooled scripts."""
     if np not in (0, 2):
         raise ValueError(
-            f"{script} is pooled on {np} ranks: a job of 2 and a plain process live on"
+            f"{script} is pooled on {np} ranks: the pool has a job of 2 ranks and a plain process"
         )
     job = _jobs.pop(np, None) or _Job(np)
     result, lives = job.run(Path(os.path.abspath(script)), [str(a) for a in args], timeout)
@@ -139,6 +140,6 @@ def run(script: str | Path, np: int, args: Sequence[str | Path], timeout: float)
 
 
 def end() -> None:
-    """At the end of the tests. LaunchError if a job does not end in order."""
+    """Ends the jobs, at the end of the tests; raises LaunchError if one does not end normally."""
     while _jobs:
         _jobs.popitem()[1].end()

@@ -1,11 +1,11 @@
-"""What one plain process prints, kept from run to run: the reference that ranks are compared with.
+"""Keeps the output of one plain process as the reference that ranks are compared with.
 
     (alone,) = reference(scripts / "compiled.py", args=["train"])
 
-A plain process runs what the closed gate leaves, so its results change with the script, with the
-Python files of the environment's TensorFlow and with the processor, not with the library that
-averages: what is kept under .cache/references is used again while all of those are the same, to the
-byte.  `rm -r .cache/references`, or ./install.sh --test-all, has everything computed anew.
+Averaging is off in a plain process, so its results depend only on the script, on the Python files
+of the environment's TensorFlow and on the processor, not on our library. The results under
+.cache/references are reused while all of these are the same, to the byte. `rm -r
+.cache/references`, or ./install.sh --test-all, makes everything be computed again.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from launch import SHARED, launch
 from wheelbuilder.files import only_one
 
 KEPT = Path(__file__).resolve().parents[1] / ".cache" / "references"
-ENVIRONMENTS = 4  # a script's results are kept for as many
-# Results depend on what these say, too; no test sets them.
+ENVIRONMENTS = 4  # keep a script's results for this many
+# Results also depend on these variables; no test sets them.
 VARIABLES = ("TF_", "KERAS_", "OMP_", "XLA_")
 
 
@@ -37,7 +37,7 @@ def reference(
 ) -> list[dict[str, Any]]:
     """The results of `launch(script, np=0, args=args).check()`, computed once.
 
-    args: words, no paths of this run's own.
+    args: words, without paths that belong to this run.
     """
     words = [script.name, *args]
     name = f"{script.stem}-{hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]}"
@@ -62,7 +62,7 @@ def _key(script: Path, words: Sequence[str]) -> str:
 
 
 def _modules(script: Path) -> Iterator[Path]:
-    """The script, and the files of these tests that it imports."""
+    """The script and the test modules that it imports."""
     yield script
     for node in ast.walk(ast.parse(script.read_text())):
         names = [node.module] if isinstance(node, ast.ImportFrom) else []
@@ -75,7 +75,7 @@ def _modules(script: Path) -> Iterator[Path]:
 
 @functools.cache
 def _environment() -> list[str]:
-    """What a plain process computes with: processor, versions, TensorFlow's Python files."""
+    """What affects a plain process's results: processor, versions, TensorFlow's Python files."""
     cpu = [
         line
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -83,13 +83,13 @@ def _environment() -> list[str]:
     ]
     packages = [f"{d.name} {d.version}" for d in importlib.metadata.distributions()]
     known = {k: v for k, v in os.environ.items() if k.startswith(VARIABLES)}
-    known.pop("TF_MPI_EXTRAS", None)  # of averaging, which is off here
+    known.pop("TF_MPI_EXTRAS", None)  # affects only averaging, which is off here
     variables = [f"{name}={value}" for name, value in known.items()]
     distribution = installed.distribution()
     assert distribution is not None
     files = hashlib.sha256()
     ours = Path(str(distribution.locate_file("tensorflow/mpi")))
-    for path in sorted(ours.rglob("*.py")):  # a developer's own may be newer than the wheel's
+    for path in sorted(ours.rglob("*.py")):  # a developer's may be newer than the wheel's
         files.update(str(path.relative_to(ours)).encode() + path.read_bytes())
     for file in sorted(map(str, distribution.files or ())):
         path = Path(str(distribution.locate_file(file)))

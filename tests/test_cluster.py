@@ -1,6 +1,6 @@
-"""examples/cluster: the MPIJob by the fields of its CRD, the image by what the tree holds.
+"""examples/cluster: checks the MPIJob against its CRD, and the image against the tree.
 
-Neither a cluster nor a container engine runs here. tests/slurm runs slurm.sbatch.
+Runs neither a cluster nor a container engine. tests/slurm runs slurm.sbatch.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ CLUSTER = ROOT / "examples/cluster"
 JOB: dict[str, Any] = yaml.safe_load((CLUSTER / "mpijob.yaml").read_text())
 IMAGE = (CLUSTER / "Dockerfile").read_text()
 
-# Of the CRD mpijobs.kubeflow.org, v2beta1, in mpi-operator v0.8.0
-# (manifests/base/kubeflow.org_mpijobs.yaml): the fields and their types; in a pod's template, those
-# that a manifest without a scheduler's affairs may use. "!" marks what is required.
+# From the CRD mpijobs.kubeflow.org, v2beta1, of mpi-operator v0.8.0
+# (manifests/base/kubeflow.org_mpijobs.yaml): fields and types; for pod templates, only the fields
+# unrelated to scheduling. "!" marks required fields.
 POD_VOLUME = {"name!": str, "persistentVolumeClaim": {"claimName!": str}, "emptyDir": dict}
 CONTAINER = {
     "name!": str,
@@ -64,7 +64,7 @@ FIELDS = {
 
 
 def wrong(value: Any, fields: Any, path: str = "") -> list[str]:
-    """Where `value` is not as `fields` says."""
+    """The places where `value` does not match `fields`."""
     if isinstance(fields, dict):
         if not isinstance(value, dict):
             return [f"{path}: {value!r} has no fields"]
@@ -92,7 +92,7 @@ def container(role: str) -> dict[str, Any]:
     return only
 
 
-def test_the_job_has_the_fields_of_its_crd():
+def test_the_job_matches_its_crd():
     assert wrong(JOB, FIELDS) == []
     assert (JOB["apiVersion"], JOB["kind"]) == ("kubeflow.org/v2beta1", "MPIJob")
 
@@ -106,12 +106,12 @@ def test_the_job_has_the_fields_of_its_crd():
         ({"mpiReplicaSpecs": {"Worker": {}}}, ".mpiReplicaSpecs.Launcher: missing"),
     ],
 )
-def test_a_job_with_other_fields_is_refused(change, error):
+def test_a_job_that_does_not_match_its_crd_is_refused(change, error):
     (found,) = wrong(JOB["spec"] | change, FIELDS["spec"])
     assert found.startswith(error)
 
 
-def test_the_job_starts_a_rank_for_each_slot():
+def test_the_job_starts_one_rank_per_slot():
     spec = JOB["spec"]
     launcher, worker = container("Launcher"), container("Worker")
     ranks = int(launcher["args"][launcher["args"].index("-np") + 1])
@@ -120,17 +120,17 @@ def test_the_job_starts_a_rank_for_each_slot():
     assert launcher["command"] == ["mpirun"]
 
 
-def test_every_volume_that_a_pod_mounts_is_there():
+def test_every_mounted_volume_is_defined():
     for role, replicas in JOB["spec"]["mpiReplicaSpecs"].items():
         pod = replicas["template"]["spec"]
         mounted = {mount["name"] for mount in container(role)["volumeMounts"]}
         assert mounted == {volume["name"] for volume in pod["volumes"]}
     shared = {mount["mountPath"] for mount in container("Worker")["volumeMounts"]}
-    assert "/dev/shm" in shared  # of ranks of a pod; a container's own is small
+    assert "/dev/shm" in shared  # for a pod's ranks; a container's default is small
 
 
 def version() -> str:
-    """The TensorFlow that the tree is developed on."""
+    """The TensorFlow version that the tree is developed on."""
     layout = for_version(Layout.of_checkout(ROOT / ".cache", CPU), None)
     return read_lock(layout.lock).version
 
@@ -140,7 +140,7 @@ def instructions() -> list[tuple[str, str]]:
     return [(word, rest) for word, _, rest in (line.partition(" ") for line in lines) if word]
 
 
-def test_the_job_and_the_image_belong_together():
+def test_the_job_and_the_image_agree():
     tag = f"tensorflow-mpi:{version()}"
     assert f"-t {tag} ." in IMAGE
     for role in ("Launcher", "Worker"):
@@ -149,15 +149,15 @@ def test_the_job_and_the_image_belong_together():
         assert f"useradd --uid {user} " in IMAGE
     home = JOB["spec"]["sshAuthMountPath"]
     assert f"HostKey {home}/id_rsa" in IMAGE
-    assert container("Worker")["args"][-1] in IMAGE  # sshd's configuration
+    assert container("Worker")["args"][-1] in IMAGE  # sshd's configuration file
 
 
-def test_the_image_is_made_of_what_the_tree_has():
+def test_the_image_is_built_from_files_of_the_tree():
     found = instructions()
     assert {word for word, _ in found} <= {
         *("FROM", "RUN", "COPY", "ARG", "ENV", "USER", "WORKDIR"),
     }
-    # Debian's, whose Python the comment names.
+    # Debian's release, whose Python the comment names.
     assert {rest.split()[0] for word, rest in found if word == "FROM"} == {"debian:bookworm-slim"}
     commands = [rest for word, rest in found if word == "RUN"]
     for command in commands:
@@ -177,6 +177,6 @@ def test_the_image_is_made_of_what_the_tree_has():
     assert not {"build", "tensorflow_patches", "third_party", "wheels", "install.sh"} & {*ignored}
 
 
-def test_the_definition_for_apptainer_names_the_wheel_of_this_tree():
+def test_the_apptainer_definition_names_this_trees_wheel():
     (wheel,) = re.findall(r"wheels/(\S+?)-cp", (CLUSTER / "apptainer.sbatch").read_text())
     assert wheel == f"tensorflow-{version()}+{CPU.release}"

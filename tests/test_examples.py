@@ -1,4 +1,4 @@
-"""The examples as a user runs them, on a small data set written here: 1 process and 2 ranks."""
+"""Runs the examples as a user would, on a small generated data set: 1 process and 2 ranks."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ DEADLINE = 180
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
-    """The format of MNIST's files: magic, sizes, bytes."""
+    """Writes MNIST's file format: magic, sizes, bytes."""
     header = struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
     path.write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes(), compresslevel=1))
 
 
 @pytest.fixture(name="keras_home", scope="session")
 def keras_home_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A KERAS_HOME whose fashion-mnist is ten bright columns, one per class, under noise.
+    """A KERAS_HOME whose fashion-mnist is ten bright columns, one per class, with noise.
 
-    One label in ten is wrong, so that no model gets all right and two models get equal verdicts.
+    One label in ten is wrong, so that no model gets all of them right, and equal models are told
+    apart.
     """
     home = tmp_path_factory.mktemp("home") / ".keras"
     folder = home / "datasets" / "fashion-mnist"
     folder.mkdir(parents=True)
     random = np.random.default_rng(7)
-    for name, count in (("train", 6001), ("t10k", 1001)):  # odd: 2 ranks get parts of two sizes
+    # Odd, so that 2 ranks get parts of different sizes.
+    for name, count in (("train", 6001), ("t10k", 1001)):
         labels = random.integers(10, size=count)
         images = random.integers(100, size=(count, 28, 28))
         for image, label in zip(images, labels):
@@ -53,7 +55,7 @@ def accuracy(line: str) -> float:
 
 
 def of_one_process_and_two_ranks(launch, script, args, env) -> tuple[str, str]:
-    """Their verdicts: a good one each, and the same on both ranks."""
+    """The verdicts of one process and of 2 ranks, which must be good and equal on both ranks."""
     alone = launch(EXAMPLES / script, np=0, args=args, env=env, timeout=DEADLINE).check()
     (line,) = verdicts(alone.stdout)
     assert accuracy(line) > 0.8, alone.report()
@@ -72,31 +74,31 @@ def of_one_process_and_two_ranks(launch, script, args, env) -> tuple[str, str]:
         ("custom_loop_v2.py", ["--epochs", "2", "--batch-size", "64"]),
     ],
 )
-def test_a_plain_script_ends_with_one_model(launch, keras_home, script, args):
+def test_a_plain_script_ends_with_the_same_model_on_all_ranks(launch, keras_home, script, args):
     env = {"KERAS_HOME": str(keras_home)}
-    # Each rank starts from its own values and draws its own batches: equal verdicts mean one model.
+    # Each rank starts with other values and draws other batches, so equal verdicts mean one model.
     of_one_process_and_two_ranks(launch, script, args, env)
 
 
-@pytest.mark.full  # `./install.sh --demo` compares the first
+@pytest.mark.full  # `./install.sh --demo` compares the first one
 @pytest.mark.parametrize(
     "script", ["fashion_mnist_keras.py", "compiled_train_step.py", "tf_keras_fit.py"]
 )
-def test_a_keras_script_gets_what_one_process_gets(launch, keras_home, script):
+def test_a_keras_script_equals_one_process(launch, keras_home, script):
     if script.startswith("tf_keras") and importlib.util.find_spec("tf_keras") is None:
         pytest.skip("tf_keras is not installed")
-    # tf_keras looks in $HOME/.keras.
+    # tf_keras reads $HOME/.keras.
     env = {"KERAS_HOME": str(keras_home), "HOME": str(keras_home.parent)}
     args = ["--epochs", "3", "--batch-size", "64"]
     line, first = of_one_process_and_two_ranks(launch, script, args, env)
-    if script == "fashion_mnist_keras.py":  # seeded, and smooth: the digits are the same, too
+    if script == "fashion_mnist_keras.py":  # seeded and smooth, so even the digits agree
         loss, other = (float(text.split()[-1]) for text in (line, first))
         assert loss == pytest.approx(other, rel=1e-4)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("ranks", [0, 2])
-def test_partition(launch, keras_home, ranks):
+def test_partition_prints_once_and_reaches_its_accuracy(launch, keras_home, ranks):
     env = {"KERAS_HOME": str(keras_home)}
     args = ["--epochs", "3", "--batch-size", "64"]
     run = launch(EXAMPLES / "partition.py", np=ranks, args=args, env=env, timeout=DEADLINE).check()
@@ -106,7 +108,7 @@ def test_partition(launch, keras_home, ranks):
     assert [len(text.splitlines()) for text in run.stdout[1:]] == [0] * (len(run.stdout) - 1)
 
 
-def test_the_plain_scripts_say_nothing_of_mpi():
+def test_the_plain_scripts_contain_no_mpi_code():
     plain = ["lenet_v1.py", "custom_loop_v2.py", "fashion_mnist_keras.py"]
     for script in [*plain, "compiled_train_step.py", "tf_keras_fit.py"]:
         assert not re.search(

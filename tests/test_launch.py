@@ -1,4 +1,4 @@
-"""The launcher helper: output per rank, return codes, a deadline that leaves no process behind."""
+"""tests/launch.py: output per rank, return codes, and a deadline that leaves no process behind."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def assert_gone(pids: list[int]) -> None:
     assert [pid for pid in pids if launcher._alive(pid)] == []
 
 
-def test_output_is_kept_apart_per_rank(script):
+def test_output_is_separate_per_rank(script):
     path = script("""
         print("out", rank)
         print("err", rank, file=sys.stderr)
@@ -67,7 +67,7 @@ def test_output_is_kept_apart_per_rank(script):
     assert 0 < run.wall < 60
 
 
-def test_a_word_of_the_runs_own_input_is_not_looked_for(script):
+def test_searching_the_output_for_a_word_of_the_input_is_an_error(script):
     path = script("""
         print("out of", sys.argv[1])
         print("not shared: a line that the test means", file=sys.stderr)
@@ -76,7 +76,7 @@ def test_a_word_of_the_runs_own_input_is_not_looked_for(script):
     run = launch(path, np=0, args=["/tmp/not-shared"], timeout=60)
     assert "out of /tmp" in run.stdout[0] and run.stderr[0].count("not shared: a line\n") == 0
     for text, word in ((run.stdout[0], "shared"), (run.stderr[0], "a line that the test means")):
-        with pytest.raises(WordOfInput, match="stands in the run's own input"):
+        with pytest.raises(WordOfInput, match="occurs in the run's own input"):
             assert word in text
         with pytest.raises(WordOfInput):
             text.count(word)
@@ -84,7 +84,7 @@ def test_a_word_of_the_runs_own_input_is_not_looked_for(script):
             assert word in (text + text).splitlines()[0]
 
 
-def test_without_a_launcher(script, monkeypatch):
+def test_zero_ranks_run_without_a_launcher(script, monkeypatch):
     monkeypatch.setenv("PMIX_RANK", "5")
     path = script("""
         seen = [name for name in os.environ if name.startswith(("OMPI_", "PMI"))]
@@ -95,15 +95,15 @@ def test_without_a_launcher(script, monkeypatch):
     assert run.results == [{"seen": [], "extra": "1", "home": False}]
 
 
-def test_a_launch_leaves_no_files_that_another_could_meet(script):
-    """Each has a folder of its own, which goes with it, also where the launcher is killed."""
+def test_a_launch_leaves_no_temporary_files(script):
+    """Each run has its own folder, which is removed with it, even if the launcher is killed."""
     run = launch(script("print(os.environ['TMPDIR'], os.listdir(os.environ['TMPDIR']))"), np=2)
     (folder, _, listed), (same, _, _) = (text.partition(" ") for text in run.check().stdout)
     assert folder == same and "launcher" in listed and "ompi" in listed
     assert not Path(folder).exists()
 
 
-def test_a_command_line(tmp_path):
+def test_a_command_line_instead_of_a_script(tmp_path):
     run = launch([sys.executable, "-c", "print('x')"], np=2, cwd=tmp_path, timeout=60).check()
     assert run.stdout == ["x\n", "x\n"]
 
@@ -122,7 +122,7 @@ def test_a_missing_result_is_named(script):
 
 
 @pytest.mark.parametrize("np", [0, 2])
-def test_a_hang_is_killed_with_every_stack_shown(script, tmp_path, capfd, np):
+def test_a_hang_is_killed_and_every_stack_is_shown(script, tmp_path, capfd, np):
     start = time.monotonic()
     with pytest.raises(LaunchTimeout) as caught:
         launch(script(HANG), np=np, args=[tmp_path], timeout=3)
@@ -137,7 +137,7 @@ def test_a_hang_is_killed_with_every_stack_shown(script, tmp_path, capfd, np):
     assert_gone(hung_pids(tmp_path, ranks))
 
 
-def test_stacks_without_py_spy(script, tmp_path, monkeypatch):
+def test_stacks_are_shown_without_py_spy(script, tmp_path, monkeypatch):
     monkeypatch.setattr(launcher, "_py_spy", lambda alive, texts: list(texts))
     with pytest.raises(LaunchTimeout) as caught:
         launch(script(HANG), np=2, args=[tmp_path], timeout=3)
@@ -152,7 +152,7 @@ def test_a_rank_that_ended_before_the_deadline_is_named(script):
     assert "script.py" in caught.value.stacks[0]
 
 
-def test_a_launcher_that_outlives_its_ranks_is_killed_and_said(
+def test_a_launcher_that_outlives_its_ranks_is_killed_and_reported(
     script, tmp_path, monkeypatch, capfd
 ):
     fake = tmp_path / "mpirun"
@@ -173,7 +173,7 @@ def test_a_rank_that_ignores_signals_is_killed(script, tmp_path):
     assert_gone(hung_pids(tmp_path, 2))
 
 
-def test_a_process_left_behind_by_a_good_run_is_killed(script, tmp_path):
+def test_a_process_left_behind_by_a_successful_run_is_killed(script, tmp_path):
     path = script("""
         child = subprocess.Popen(["sleep", "600"], start_new_session=True)
         open(sys.argv[1] + f"/{rank}", "w").write(str(child.pid))
@@ -199,6 +199,6 @@ def test_ranks_end_when_the_test_process_is_killed(script, tmp_path):
     parent.wait()
     while any(launcher._alive(pid) for pid in ranks) and time.monotonic() < deadline:
         time.sleep(0.1)
-    for pid in children:  # in sessions of their own: mpirun does not know them
+    for pid in children:  # in their own sessions, so mpirun does not know them
         os.kill(pid, signal.SIGKILL)
     assert_gone(ranks)

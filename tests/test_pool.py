@@ -1,4 +1,4 @@
-"""Ranks that live on: one script finds nothing of another's, and a broken job is replaced."""
+"""Persistent ranks: a script sees nothing of earlier ones, and a broken job is replaced."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def jobs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """None of the other tests'."""
+    """Separate pools for this test."""
     monkeypatch.setattr(pool, "_jobs", {})
     yield
     pool.end()
@@ -64,7 +64,7 @@ def found(script: Path, np: int, way: str = "well") -> list[dict[str, Any]]:
 
 
 @pytest.mark.full
-def test_ranks_live_on_and_nothing_else(script: Path) -> None:
+def test_ranks_persist_but_their_state_does_not(script: Path) -> None:
     first, second = found(script, 2), found(script, 2)
     for rank, (before, after) in enumerate(zip(first, second)):
         assert before["process"] == after["process"]
@@ -75,7 +75,7 @@ def test_ranks_live_on_and_nothing_else(script: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_plain_process_is_a_new_one(script: Path) -> None:
+def test_each_script_gets_a_new_plain_process(script: Path) -> None:
     (first,) = found(script, 0)
     assert pool.run(script, 0, ["ends"], 300).returncode == 7
     (second,) = found(script, 0)
@@ -88,7 +88,7 @@ def test_a_plain_process_is_a_new_one(script: Path) -> None:
     ("way", "code", "words"),
     [("fail", 1, "ValueError: of this script"), ("leave", 7, ""), ("vanish", None, "")],
 )
-def test_a_script_that_fails_ends_its_job_alone(script: Path, way, code, words) -> None:
+def test_a_failing_script_ends_only_its_own_job(script: Path, way, code, words) -> None:
     (process, _) = (rank["process"] for rank in found(script, 2))
     failed = pool.run(script, 2, [way], 300)
     assert failed.returncode == code if code else failed.returncode != 0
@@ -97,13 +97,13 @@ def test_a_script_that_fails_ends_its_job_alone(script: Path, way, code, words) 
         failed.check()
     deadline = time.monotonic() + 10
     while launch._alive(process):
-        assert time.monotonic() < deadline, "a rank of the broken job lives on"
+        assert time.monotonic() < deadline, "a rank of the broken job is still alive"
         time.sleep(0.1)
     assert found(script, 2)[0]["process"] != process
 
 
 @pytest.mark.full
-def test_a_script_that_hangs_is_ended_with_its_stacks(script: Path) -> None:
+def test_a_hanging_script_is_ended_and_its_stacks_are_shown(script: Path) -> None:
     found(script, 2)
     with pytest.raises(LaunchTimeout) as caught:
         pool.run(script, 2, ["hang"], 10)

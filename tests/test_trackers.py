@@ -1,4 +1,4 @@
-"""The examples of docs/trackers.md, on 2 ranks: each thing is tracked once."""
+"""The examples of docs/trackers.md on 2 ranks: everything is tracked exactly once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def rows(database: Path, question: str) -> int:
     return int(number)
 
 
-# What is there after a run of the example, and how often it should be.
+# What a run of each example leaves, and how often it should be there.
 TRACKED = {
     "TensorBoard": lambda folder: len(list(folder.glob("board/train/events*"))),
     "MLflow": lambda folder: rows(folder / "mlflow.db", "select count(*) from runs"),
@@ -29,16 +29,16 @@ TRACKED = {
 }
 
 
-def test_every_example_of_the_page_is_known() -> None:
+def test_every_example_of_the_page_is_tested() -> None:
     assert set(EXAMPLES) == {*TRACKED, "Optuna in memory"}
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_tracks_once(launch, tmp_path, name) -> None:
+def test_an_example_tracks_each_item_once(launch, tmp_path, name) -> None:
     for package in re.findall(r"^import (\w+)", EXAMPLES[name], re.M):
         if importlib.util.find_spec(package) is None:
-            pytest.skip(f"pip install {package}: it is not in this environment")
+            pytest.skip(f"{package} is not installed")
     script = tmp_path / "train.py"
     script.write_text(EXAMPLES[name])
     run = launch(script, cwd=tmp_path, env={"WANDB_SILENT": "true"}, timeout=180).check()

@@ -1,8 +1,8 @@
-"""The two tiers of the tests.  CONTRIBUTING.md says what is where, and why.
+"""The two tiers of the tests. CONTRIBUTING.md says what is in which, and why.
 
-What bears no mark is in the quick tier (`./install.sh --test`, aimed at 10 minutes on 2 cores) and
-in the full one (`--test-all`).  `pytest.mark.full` marks a test, or a file, that is in the full
-tier only; `full(...)` does so for one of a test's parameters:
+A test without a mark is in the quick tier (`./install.sh --test`, aimed at 10 minutes on 2 cores)
+and in the full one (`--test-all`). `pytest.mark.full` puts a test, or a file, into the full tier
+only; `full(...)` does so for single parameters of a test:
 
     @pytest.mark.parametrize("ranks", [2, full(3)])
 """
@@ -15,5 +15,5 @@ import pytest
 
 
 def full(*values: Any) -> Any:
-    """These values of a test's parameters are tried in the full tier only."""
+    """Marks these parameter values as being for the full tier only."""
     return pytest.param(*values, marks=pytest.mark.full)

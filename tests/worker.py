@@ -1,4 +1,4 @@
-"""A process of pool.py: runs the scripts that it is told to, one after another.
+"""A process of pool.py: runs the scripts that it is given, one after another.
 
 python tests/worker.py SOCKET ranks|forks
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).resolve().parent
-CHOICE = "TF_USE_LEGACY_KERAS"  # TensorFlow reads it where a script first says tf.keras
+CHOICE = "TF_USE_LEGACY_KERAS"  # TensorFlow reads it when a script first uses tf.keras
 
 
 def main(address: str, kind: str) -> None:
@@ -41,11 +41,11 @@ def main(address: str, kind: str) -> None:
             connection.close()
             _enter(request, rank)
             runpy.run_path(request["script"], run_name="__main__")
-            return  # and ends as a script ends
+            return  # ends in the same way as a script
 
 
 def _enter(request: dict[str, Any], rank: str) -> None:
-    """As Python begins with a script."""
+    """Sets up the process as Python does at the start of a script."""
     folder = Path(request["folder"])
     (folder / f"{rank}.pid").write_text(f"{os.getpid()}\n")
     _redirect(folder / f"{rank}.out", folder / f"{rank}.err")
@@ -62,7 +62,7 @@ def _redirect(out: Path, err: Path) -> None:
 
 
 def _run(request: dict[str, Any], rank: str) -> int:
-    """Runs a script in this process: the code with which it would have ended."""
+    """Runs a script in this process; returns the exit code that it would have had."""
     state = _State()
     _enter(request, rank)
     code: Any = 0
@@ -77,7 +77,9 @@ def _run(request: dict[str, Any], rank: str) -> int:
         traceback.print_exc()
         code = 1
     if os.environ.get(CHOICE) != state.environ.get(CHOICE):
-        print(f"{CHOICE} is for a process, which runs other scripts too", file=sys.stderr)
+        print(
+            f"{CHOICE} applies to the whole process, which also runs other scripts", file=sys.stderr
+        )
         code = code or 1
     state.restore()
     sys.stdout.flush()
@@ -86,7 +88,7 @@ def _run(request: dict[str, Any], rank: str) -> int:
 
 
 class _State:
-    """What a script may set for the rest of its process, other than what it has made."""
+    """Settings that a script may change for the rest of its process."""
 
     def __init__(self) -> None:
         import numpy as np
@@ -98,7 +100,7 @@ class _State:
         self._flags = _flags()
 
     def restore(self) -> None:
-        """As it was; modules that lie beside the script are forgotten."""
+        """Restores the settings; unloads modules from the script's folder."""
         import keras
         import numpy as np
         import tensorflow as tf
@@ -126,7 +128,7 @@ class _State:
         gc.collect()
 
 
-# What the product counts of a script, besides what is true or false of it.
+# Counters of the product for a script, in addition to its flags.
 _COUNTS = ("_eager_steps", "_caught_up")
 
 
@@ -135,7 +137,7 @@ def _ours() -> list[Any]:
 
 
 def _flags() -> list[tuple[Any, str, Any]]:
-    """What the product notes of a script: that it has called a collective, say."""
+    """Flags that the product sets for a script, such as having called a collective."""
     return [
         (module, name, value)
         for module in _ours()
@@ -145,7 +147,7 @@ def _flags() -> list[tuple[Any, str, Any]]:
 
 
 def _forget(flags: list[tuple[Any, str, Any]]) -> None:
-    """Puts `flags` back; and what was said once may be said to the next script, too."""
+    """Restores `flags`, and lets lines that are printed once be printed again."""
     for module, name, value in flags:
         setattr(module, name, value)
     for module in _ours():
@@ -155,7 +157,7 @@ def _forget(flags: list[tuple[Any, str, Any]]) -> None:
 
 
 def _one_number_of_threads() -> None:
-    """TensorFlow takes it once, so no script can choose."""
+    """Fixes the number of threads, because TensorFlow accepts it only once per process."""
     import common
 
     common.single_threaded_ops(inter_op=2)

@@ -1,1 +1,1 @@
-"""A language model on real text, trained in several ways from one script, and compared."""
+"""Trains a language model on real text in several ways from one script, and compares them."""

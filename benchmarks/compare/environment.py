@@ -1,4 +1,4 @@
-"""Where a comparison ran: what its reader must know before believing a figure."""
+"""Describes where a comparison ran, so that readers can judge the figures."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from benchmarks.runner import ROOT
 
 
 def lines() -> list[str]:
-    """One Markdown list: when, on what, with what, from which tree."""
+    """A Markdown list: date, machine, versions, command and commit."""
     return [
         f"- {time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC; "
-        f"load of the machine before it began: {os.getloadavg()[0]:.1f}",
+        f"load of the machine before the start: {os.getloadavg()[0]:.1f}",
         f"- {_processor()}, {len(columns.cores())} cores for this comparison, {_memory()} of "
         f"memory; {_system()}, Linux {platform.release()}",
         f"- Python {platform.python_version()}, {_package('tensorflow')}, {_package('numpy')}; "

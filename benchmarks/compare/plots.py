@@ -1,4 +1,4 @@
-"""The comparison's plots; they need matplotlib."""
+"""The comparison's plots; needs matplotlib."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.compare.systems import Outcome
 
 
 def draw(trained: Sequence[Outcome], options: argparse.Namespace, folder: Path) -> bool:
-    """Writes losses.png and throughput.png; False without matplotlib, or with nothing trained."""
+    """Writes losses.png and throughput.png; False without matplotlib or without results."""
     try:
         import matplotlib
     except ImportError:
@@ -26,7 +26,7 @@ def draw(trained: Sequence[Outcome], options: argparse.Namespace, folder: Path) 
 
 
 def _losses(trained: Sequence[Outcome], options: argparse.Namespace, folder: Path) -> None:
-    """Each system's losses, and their distance from one process's."""
+    """Plots each system's losses, and their distance from one process's."""
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
@@ -35,7 +35,7 @@ def _losses(trained: Sequence[Outcome], options: argparse.Namespace, folder: Pat
         left.plot(outcome.losses, label=outcome.system.name, linewidth=1)
         if one is not None and outcome is not one:
             gap = np.abs(np.subtract(outcome.losses, one.losses))
-            some = np.flatnonzero(gap)  # zeros have no place on this axis
+            some = np.flatnonzero(gap)  # a logarithmic axis cannot show zeros
             right.semilogy(some, gap[some], ".", label=outcome.system.name, markersize=4, alpha=0.6)
     left.set(xlabel="iteration", ylabel="loss of the whole batch", title=options.optimizer)
     right.set(xlabel="iteration", ylabel="distance from one process's loss, if any")

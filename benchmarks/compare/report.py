@@ -1,4 +1,4 @@
-"""The comparison's report: variables, throughput, and what explains the differences."""
+"""The comparison's report: variables, throughput, and the reasons for differences."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from benchmarks import columns
 from benchmarks.compare import plots
 from benchmarks.compare.systems import Outcome
 
-# The load before a system, as Linux tells it, above which its speed is doubtful: the system that
-# ran before has left up to one for each of its ranks.
+# Above this load (Linux's load average) before a system ran, its speed is doubtful. The previous
+# system accounts for up to one per rank.
 MOST_LOAD = len(columns.cores()) + 0.5
-# What the systems are, by kind.
+# Descriptions of the systems, by kind.
 KINDS = {
-    "one": "one process, the whole batch: the reference of all else",
-    "control": "the same with each batch's rows in another order",
-    "ours": "the plain script; gradients are averaged inside the optimizer's operations, the "
-    "embedding's as the rows that a batch has used",
-    "face": "the script with Horovod's words, which this project does: the tape averages, by the "
-    "same engine as `ours`",
-    "mwms": "gradients travel by TensorFlow's own collectives, over gRPC",
-    "horovod": "Horovod itself: the tape averages, by MPI",
+    "one": "one process on the whole batch: the reference",
+    "control": "the same, with each batch's rows in another order",
+    "ours": "the plain script; gradients are averaged inside the optimizer ops, those of the "
+    "embedding as the rows that the batch used",
+    "face": "the script with Horovod's API as implemented by this project: the tape averages with "
+    "the engine of `ours`",
+    "mwms": "gradients are summed by TensorFlow's own collectives, over gRPC",
+    "horovod": "Horovod itself: the tape averages, over MPI",
 }
-# A difference this many times the control's is still put down to rounding: N ranks sum in another
-# order than the control does, and one order may be unluckier than another.
+# A difference up to this many times the control's is attributed to rounding: N ranks sum in another
+# order than the control does, and orders differ in their rounding errors.
 ROUNDING_FACTOR = 10.0
 
 
 def differences(values: np.ndarray, reference: np.ndarray) -> tuple[float, float]:
-    """The largest absolute difference, and the same as a share of the largest reference value."""
+    """The largest absolute difference, and its ratio to the largest reference value."""
     if values.shape != reference.shape:
         raise ValueError(f"shapes {values.shape} and {reference.shape} differ")
     largest = float(np.max(np.abs(values.astype(np.float64) - reference)))
@@ -43,25 +43,25 @@ def differences(values: np.ndarray, reference: np.ndarray) -> tuple[float, float
 
 
 def worst(outcome: Outcome, one: Outcome) -> float:
-    """The largest absolute difference of any variable."""
+    """The largest absolute difference over all variables."""
     if outcome.values.keys() != one.values.keys():
         raise ValueError(f"variables {sorted(outcome.values)} and {sorted(one.values)} differ")
     return max(differences(value, one.values[name])[0] for name, value in outcome.values.items())
 
 
 def explanation(largest: float, control: float | None, goal: float) -> str:
-    """What a difference from one process means."""
+    """The explanation of a difference from one process."""
     if largest == 0:
-        return "bit for bit one process's"
+        return "bitwise equal to one process"
     within = "within the goal" if largest <= goal else "OVER THE GOAL"
     if control is None:
         return f"{within}; no control to compare with"
     if largest <= ROUNDING_FACTOR * control:
         return (
-            f"{within}; of the control's size ({control:.1e}, one process with each batch's rows "
-            "in another order): rounding of sums"
+            f"{within}; about the size of the control's ({control:.1e}, one process with each "
+            "batch's rows in another order): due to rounding"
         )
-    return f"{within}; {largest / max(control, 1e-45):.0f} times the control's: not rounding alone"
+    return f"{within}; {largest / max(control, 1e-45):.0f} times the control's: more than rounding"
 
 
 def write(
@@ -71,9 +71,9 @@ def write(
     folder: Path,
     where: Sequence[str],
 ) -> str:
-    """Writes report.md, the CSV files and the plots of what is there so far; returns report.md.
+    """Writes report.md, the CSV files and the plots for the results so far; returns report.md.
 
-    where: the lines of environment.py, as it was before the first system ran.
+    where: the lines of environment.py from before the first system ran.
     """
     trained = [outcome for outcome in outcomes if outcome.values]
     by_name = {outcome.system.name: outcome for outcome in trained}
@@ -94,14 +94,14 @@ def write(
 
 
 def _doubts(trained: Sequence[Outcome]) -> list[str]:
-    """A line about the systems before which the machine had other work."""
+    """A line that names the systems before which the machine was busy."""
     found = [f"{o.system.name} ({o.load:.1f})" for o in trained if o.load > MOST_LOAD]
     if not found:
         return []
     return [
-        f"**The machine had other work** before {', '.join(found)}: the load is in brackets, "
-        f"{len(columns.cores())} cores are there. Their speeds are doubtful; what they have "
-        "trained is not.",
+        f"**The machine was busy** before {', '.join(found)}: the load is in brackets, "
+        f"{len(columns.cores())} cores). Their speeds are doubtful; "
+        "their weights are not.",
         "",
     ]
 

@@ -1,4 +1,4 @@
-"""Trains the model in one of the ways that are compared, and reads what it leaves."""
+"""Trains the model in one of the compared ways and reads the results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.runner import ROOT, read_results
 
 @dataclass(frozen=True)
 class System:
-    """One way to train.  `permute`: the rows of each batch in another order."""
+    """One way to train. `permute`: shuffles the rows of each batch."""
 
     name: str
     column: Column
@@ -31,16 +31,16 @@ class System:
             return cls(text, Column("independent", 1), permute=text == "control")
         column = Column.parse(text)
         if column.kind in ("independent", "off", "sharded"):
-            raise ValueError(f"system {text!r}: its processes would train models of their own")
+            raise ValueError(f"system {text!r}: its processes would train separate models")
         return cls(text, column)
 
 
 @dataclass
 class Outcome:
-    """What a run left; nothing but the note if it failed.
+    """The results of a run; only the note if it failed.
 
     losses: per iteration, the mean over ranks; seconds: per iteration, of the slowest rank;
-    values: of the final checkpoint, by variable; alike: whether all ranks ended with those.
+    values: the final checkpoint, by variable; alike: whether all ranks ended with these values.
     """
 
     system: System
@@ -49,7 +49,7 @@ class Outcome:
     seconds: list[float] = field(default_factory=list)
     values: dict[str, np.ndarray] = field(default_factory=dict)
     alike: bool = True
-    load: float = 0.0  # of the machine, before
+    load: float = 0.0  # of the machine, before the run
 
     def words_per_second(self, skip: int, words: int) -> tuple[float, float, float]:
         """Median, 10th and 90th percentile over the iterations after the first `skip`."""
@@ -88,7 +88,7 @@ def train(system: System, options: argparse.Namespace, folder: Path) -> Outcome:
         load=load,
     )
     if not outcome.alike:
-        outcome.note = "its ranks end with different models"
+        outcome.note = "the ranks ended with different models"
     return outcome
 
 

@@ -1,6 +1,6 @@
-"""Real English text from Debian or from Python itself, as numbers of words.
+"""Real English text from Debian or from Python itself, as word numbers.
 
-Nothing is kept in the repository: a package is fetched by apt-get when it is asked for.
+The repository contains none of it: apt-get fetches a package when it is needed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-# Name: Debian package, the folder of its texts. Free, under the licences in their copyright files.
+# Name: Debian package, glob of its texts. All are free; see their copyright files.
 PACKAGES = {
     "python-docs": ("python3-doc", "usr/share/doc/*/html/_sources/**/*.txt"),  # 11 MB, PSF licence
     "debian-reference": (  # 1 MB, GPL
@@ -24,12 +24,14 @@ PACKAGES = {
     ),
 }
 CORPORA = ("installed", *PACKAGES)
-WORD = re.compile(r"[a-z]+|[0-9]+|([^\sa-z0-9])\1*")  # a row of one sign is one word
+# A run of one punctuation character is one word.
+WORD = re.compile(r"[a-z]+|[0-9]+|([^\sa-z0-9])\1*")
 UNKNOWN = 0  # the number of words outside the vocabulary
 
 
 def read(corpus: str) -> str:
-    """The text of a corpus; "installed" is Python's own language reference, with no download."""
+    """The text of a corpus; "installed" is Python's own language reference and needs no
+    download."""
     if corpus == "installed":
         from pydoc_data.topics import topics
 
@@ -37,9 +39,9 @@ def read(corpus: str) -> str:
     package, pattern = PACKAGES[corpus]
     with tempfile.TemporaryDirectory(prefix="text-") as name:
         folder = Path(name)
-        folder.chmod(0o755)  # apt-get gives its rights up
+        folder.chmod(0o755)  # apt-get drops its privileges
         _unpack(package, folder)
-        # Resolved: a package may link to the folder of another.
+        # Resolve the path, because a package may link to another package's folder.
         found = (path.resolve() for path in folder.glob(pattern) if path.is_file())
         paths = sorted({path for path in found if path.is_relative_to(folder.resolve())})
         if not paths:
@@ -53,9 +55,9 @@ def _text(path: Path) -> str:
 
 
 def _unpack(package: str, folder: Path) -> None:
-    """Fetches a package, and what it depends on if it is a metapackage, and unpacks it."""
+    """Fetches and unpacks a package; for a metapackage, also what it depends on."""
     if shutil.which("apt-get") is None:
-        raise FileNotFoundError("no apt-get here: choose --corpus installed")
+        raise FileNotFoundError("apt-get not found: use --corpus installed")
     names = [package]
     depends = _run(["apt-cache", "depends", package], folder)
     names += re.findall(r"^\s*Depends: (\S+-doc)$", depends, re.MULTILINE)
@@ -74,10 +76,10 @@ def _run(command: list[str], folder: Path) -> str:
 
 
 def tokens(text: str, vocabulary: int) -> np.ndarray:
-    """The text as numbers [words], int32: 1 to vocabulary - 1 by frequency, else UNKNOWN."""
+    """The text as word numbers, int32: 1 to vocabulary - 1 by frequency, else UNKNOWN."""
     words = [match[0] for match in WORD.finditer(text.lower())]
     counts = collections.Counter(words)
-    # Words of one frequency come in alphabetical order: the same numbers in every run.
+    # Words of equal frequency are ordered alphabetically, so that the numbers are reproducible.
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[: vocabulary - 1]
     number = {word: index for index, word in enumerate(ranked, start=1)}
     return np.array([number.get(word, UNKNOWN) for word in words], dtype=np.int32)

@@ -1,7 +1,7 @@
-"""The script: an LSTM language model, a custom loop, one of TensorFlow's compat.v1 optimizers.
+"""The training script: an LSTM language model in a custom loop with a compat.v1 optimizer.
 
-The embedding's gradient is sparse (IndexedSlices of tf.gather); the softmax is full.  A process
-trains on the rows rank, rank + size, ... of every batch: one process on the whole batch.
+The embedding's gradient is sparse (IndexedSlices of tf.gather); the softmax is full. Each process
+trains on rows rank, rank + size, ... of every batch; a single process on the whole batch.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--peer", choices=["none", "mwms", "horovod"], default="none")
     parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="sgd")
     parser.add_argument("--iterations", type=int, default=300)
-    parser.add_argument("--batch", type=int, default=32, help="rows, over all ranks")
+    parser.add_argument("--batch", type=int, default=32, help="rows per batch, over all ranks")
     parser.add_argument("--length", type=int, default=20, help="words per row")
     parser.add_argument("--vocabulary", type=int, default=10_000)
-    parser.add_argument("--width", type=int, default=128, help="of the embedding and the LSTM")
+    parser.add_argument(
+        "--width", type=int, default=128, help="width of the embedding and the LSTM"
+    )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--permute", action="store_true", help="each batch in another order")
+    parser.add_argument("--permute", action="store_true", help="shuffle the rows of each batch")
     options = parser.parse_args()
     environment = os.environ
     options.rank = int(environment.get("OMPI_COMM_WORLD_RANK", environment.get("RANK", "0")))
@@ -49,7 +51,7 @@ OPTIMIZERS = {
 
 
 def make_variables(options: argparse.Namespace) -> dict[str, Any]:
-    """Small uniform values, the same in every process: the seeds are of the variable's place."""
+    """Small uniform values, the same in every process: each variable's seed is its position."""
     width, vocabulary = options.width, options.vocabulary
     shapes = {
         "embedding": [vocabulary, width],

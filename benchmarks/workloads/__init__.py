@@ -1,4 +1,4 @@
-"""Ordinary TensorFlow scripts, each with every workload: v1_loop, keras_fit, function_loop.
+"""Ordinary TensorFlow scripts; v1_loop, keras_fit and function_loop each run every workload.
 
-They know their rank, to draw their own data, and nothing else of how they were started.
+They know their rank, to generate their own data, but not how they were started.
 """

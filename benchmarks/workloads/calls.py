@@ -1,8 +1,9 @@
-"""What a call of a small model costs: seconds of this process's processor time, and by the clock.
+"""Times calls of a small model: CPU time of this process, and wall-clock time.
 
     python -m benchmarks.workloads.calls FILE
 
-One process, or a rank of benchmarks/calls.py. Writes {entry: [processor, clock]} as JSON, medians.
+Runs as one process, or as a rank of benchmarks/calls.py. Writes medians as JSON: {entry: [CPU,
+wall]}.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def new_model() -> keras.Model:
 
 
 def seconds(call: Callable[[], object], calls: int, warm_up: int) -> tuple[float, float]:
-    """Medians of a call's processor time and of its time by the clock."""
+    """Medians of a call's CPU time and of its wall-clock time."""
     processor, clock = [], []
     for number in range(warm_up + calls):
         before = time.process_time(), time.perf_counter()

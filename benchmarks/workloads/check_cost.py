@@ -1,9 +1,9 @@
-"""What the divergence check (TF_MPI_CHECK) costs of the time of steps, on 100 MB of parameters.
+"""The cost of the divergence check (TF_MPI_CHECK) relative to the steps, with 100 MB of weights.
 
     mpirun -np 2 --bind-to core python -m benchmarks.workloads.check_cost
 
-An ordinary loop, whose calls of the check are timed: the thread's seconds in them, and the clock's,
-which waits for the other ranks and for a core are part of.
+An ordinary loop that times the calls of the check: CPU time of the thread, and wall-clock time,
+which includes waiting for other ranks and for a core.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
 
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))
     x = tf.constant(np.random.default_rng(rank).normal(size=(4, 16)).astype(np.float32))
-    for _ in range(250):  # two checks: the first two hash more, or less, than their share
+    for _ in range(250):  # the first two checks hash more, or less, than their share
         step(x)
     replica_check.before_step = timed(replica_check.before_step)
     assert initial_broadcast.replica_check is replica_check
@@ -56,11 +56,11 @@ def main() -> None:
     for _ in range(options.steps):
         step(x)
     process, elapsed = time.process_time() - thread, time.perf_counter() - clock
-    assert _spent["checks"] >= options.steps, "every step begins with a look"
+    assert _spent["checks"] >= options.steps, "every step calls the check"
     print(
         f"rank {rank}: {options.steps} steps in {elapsed:.1f} s; in the check "
-        f"{100 * _spent['clock'] / elapsed:.2f} % of the clock, "
-        f"{100 * _spent['thread'] / process:.2f} % of the process's seconds"
+        f"{100 * _spent['clock'] / elapsed:.2f} % of wall-clock time, "
+        f"{100 * _spent['thread'] / process:.2f} % of CPU time"
     )
 
 

@@ -1,11 +1,11 @@
-"""What every workload script shares: its options, its rank, and the clock.
+"""Code that all workload scripts share: options, rank, and clock.
 
-The clock is each rank's own: no barrier and no communication in the timed part.  Before it, the
-processes of a run meet through files, so that they run side by side even where nothing else
-connects them, and agree on a number of steps that takes `--seconds`.
+Each rank uses its own clock, and the timed part contains no barrier or communication of this
+module. Before it, the processes of a run meet through files, so that they run at the same time even
+if nothing else connects them, and agree on the number of steps that fills `--seconds`.
 
-With `--turns` several runs are alive at once and take turns of so many seconds, between steps: a
-machine that slows down for a minute then slows all of them. benchmarks/processes.py gives turns.
+With `--turns`, several runs are alive at the same time and take turns of that many seconds, between
+steps, so that a slowdown of the machine affects all of them. benchmarks/processes.py gives turns.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import numpy as np
 
 from benchmarks.processes import PID_BYTES
 
-WARM_UP = 10  # steps before anything is timed: tracing, compilation, first touch of memory
-PROBE = 5  # steps from which the number of timed steps is estimated
+WARM_UP = 10  # untimed steps for tracing, compilation and first touch of memory
+PROBE = 5  # steps for estimating the number of timed steps
 SETTLE = 3  # untimed steps after the meeting
 MEETING_TIMEOUT = 150.0  # seconds that a process waits for its peers before the timed part
 
@@ -51,18 +51,23 @@ class Options:
 
 
 def options() -> Options:
-    """Parses the command line; the rank is the launcher's, else $RANK."""
+    """Parses the command line; the rank comes from the launcher, else from $RANK."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--workload", required=True)
-    parser.add_argument("--rows", type=int, default=200_000, help="of the embedding table")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of the timed part")
+    parser.add_argument("--rows", type=int, default=200_000, help="rows of the embedding table")
+    parser.add_argument("--seconds", type=float, default=4.0, help="length of the timed part")
     parser.add_argument("--jit", action="store_true", help="compile the step with XLA")
     parser.add_argument("--raw", action="store_true", help="tf.gradients, then apply_gradients")
-    parser.add_argument("--whole", action="store_true", help="fit is given all ranks' data")
+    parser.add_argument("--whole", action="store_true", help="pass the data of all ranks to fit")
     parser.add_argument("--peer", choices=["none", "mwms", "horovod"], default="none")
-    parser.add_argument("--lockstep", action="store_true", help="no rank is a step ahead")
-    parser.add_argument("--folder", type=Path, required=True, help="where processes meet")
-    parser.add_argument("--turns", type=int, default=0, help="of --seconds; 0: one, without pipes")
+    parser.add_argument("--lockstep", action="store_true", help="keep the ranks in the same step")
+    parser.add_argument("--folder", type=Path, required=True, help="folder where processes meet")
+    parser.add_argument(
+        "--turns",
+        type=int,
+        default=0,
+        help="number of turns of --seconds; 0: one turn, without pipes",
+    )
     given = vars(parser.parse_args())
     environment = os.environ
     rank = environment.get("OMPI_COMM_WORLD_RANK", environment.get("RANK", "0"))
@@ -71,26 +76,26 @@ def options() -> Options:
 
 
 def _write(path: Path, value: Any) -> None:
-    """Writes JSON that a reader sees whole or not at all."""
+    """Writes JSON to a file atomically."""
     draft = path.with_name(f".{path.name}")
     draft.write_text(json.dumps(value))
     draft.rename(path)
 
 
 def wait_for(options: Options, paths: list[Path]) -> None:
-    """Until all processes of the run have left their files."""
+    """Waits until all processes of the run have written their files."""
     deadline = time.monotonic() + MEETING_TIMEOUT
     while missing := [path.name for path in paths if not path.exists()]:
         if time.monotonic() > deadline:
             raise TimeoutError(
                 f"rank {options.rank} waited {MEETING_TIMEOUT:g} s for {missing} in "
-                f"{options.folder}: see the log for what these ranks did"
+                f"{options.folder}: see the log of these ranks"
             )
         time.sleep(0.002)
 
 
 def meet(options: Options, step_seconds: float) -> int:
-    """Waits for all processes of the run; returns the number of steps to time, alike on all."""
+    """Waits for all processes of the run; returns the number of steps to time, the same on all."""
     _write(options.folder / f"ready.{options.rank}.json", step_seconds)
     paths = [options.folder / f"ready.{rank}.json" for rank in range(options.size)]
     wait_for(options, paths)
@@ -99,10 +104,10 @@ def meet(options: Options, step_seconds: float) -> int:
 
 
 class Lockstep:
-    """With `--lockstep`: no process begins a step before all have ended the one before.
+    """With `--lockstep`, keeps any process from starting a step before all have finished the last.
 
-    What ranks that average in every step must wait for one another, however cheap the average. Each
-    process counts its steps in a page of its own that all map, and spins on the others'.
+    Ranks that average in every step must wait for one another in this way, however cheap the
+    average is. Each process counts its steps in a shared page and spins on the other counters.
     """
 
     def __init__(self, options: Options) -> None:
@@ -123,7 +128,7 @@ class Lockstep:
         self._count = memoryview(self._own).cast("Q")
 
     def step_ended(self) -> None:
-        """Until this step has ended in all processes."""
+        """Waits until all processes have finished this step."""
         if self._own is None:
             return
         self._count[0] += 1
@@ -133,13 +138,13 @@ class Lockstep:
             while other[0] < count:
                 os.sched_yield()
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"a process did not end step {count}: see the logs")
+                    raise TimeoutError(f"a process did not finish step {count}: see the logs")
 
 
 class Turns:
-    """This process's turns: one to warm up, then the timed ones, then one to end in.
+    """This process's turns: one to warm up, the timed ones, and one to finish in.
 
-    Without `--turns` one timed turn, which nobody gives.
+    Without `--turns` there is one timed turn, without pipes.
     """
 
     def __init__(self, options: Options) -> None:
@@ -148,7 +153,8 @@ class Turns:
         if options.turns:
             names = (f"turn.{options.rank}", f"passed.{options.rank}")
             flags = (os.O_RDONLY, os.O_WRONLY)
-            # Whoever gives turns has both open; if it died, opening does not wait for another.
+            # The process that gives turns has both pipes open; if it has died, opening does not
+            # block.
             turn, passed = (
                 os.open(options.folder / name, flag | os.O_NONBLOCK)
                 for name, flag in zip(names, flags)
@@ -157,19 +163,19 @@ class Turns:
             self._pipes = turn, passed
 
     def wait(self) -> None:
-        """Until it is this process's turn; no core is used meanwhile."""
+        """Waits for this process's turn without using a core."""
         if self._pipes is not None and not os.read(self._pipes[0], 1):
-            raise RuntimeError("nobody gives turns any more")
+            raise RuntimeError("the process that gives turns has exited")
 
     def pass_on(self) -> None:
-        """Ends this process's turn, and waits for its next one, stopped as a whole."""
+        """Ends this process's turn and waits, with the whole process stopped, for the next one."""
         if self._pipes is not None:
             os.write(self._pipes[1], os.getpid().to_bytes(PID_BYTES, "little"))
             self.wait()
 
 
 def report(options: Options, turns: list[list[float]], digest: int) -> None:
-    """Writes this rank's result: `turns` are seconds per timed step, `digest` is of its model."""
+    """Writes this rank's result; `turns`: seconds per timed step; `digest`: hash of its model."""
     times = [seconds for turn in turns for seconds in turn]
     result = {
         "rank": options.rank,
@@ -185,12 +191,12 @@ def report(options: Options, turns: list[list[float]], digest: int) -> None:
 
 
 def digest(values: np.ndarray) -> int:
-    """A number that tells whether two ranks hold the same values."""
+    """A hash for comparing the values of two ranks."""
     return zlib.crc32(np.ascontiguousarray(values).tobytes())
 
 
 def timed_loop(options: Options, step: Callable[[int], Any]) -> list[list[float]]:
-    """Runs step(i), i = 0, 1, ...: warm-up, meeting, timed turns; seconds per step, by turn."""
+    """Runs step(i) for i = 0, 1, ...: warm-up, meeting, timed turns; returns seconds by turn."""
     count = 0
     lockstep = Lockstep(options)
 

@@ -1,7 +1,7 @@
-"""Trains for some seconds and writes how long the end took: an ordinary script, but for its clock.
+"""Trains for some seconds and writes how long the end took; otherwise an ordinary script.
 
-The end is what lies between the last epoch, or the last step, and the line after `fit`, or after
-the loop.
+The end is the time from the end of the last epoch, or the last step, to the line after `fit`, or
+after the loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 BATCH = 32
-REST = 0.1  # seconds after each step: how long a run takes is known, and it needs little of a core
+REST = 0.1  # seconds of sleep per step: makes a run's length predictable and needs little CPU
 
 
 def build() -> keras.Model:
@@ -40,7 +40,7 @@ class Clock(keras.callbacks.Callback):
 
 
 def fit(steps: int) -> tuple[float, float]:
-    """(begin, end) of the end."""
+    """The times at which the end begins and ends."""
     model, clock = build(), Clock()
     model.compile("sgd", "mse")
     model.fit(*samples(steps), batch_size=BATCH, verbose=0, callbacks=[clock])
@@ -72,7 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", choices=("fit", "loop"), required=True)
     parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--times", type=int, required=True, help="one after another")
+    parser.add_argument("--times", type=int, required=True, help="number of consecutive runs")
     parser.add_argument("--folder", type=Path, required=True)
     options = parser.parse_args()
     found = []

@@ -1,9 +1,9 @@
-"""What fit does before its first batch: medians of five calls, of the clock and of this thread.
+"""Times what fit does before its first batch: medians of five calls, wall clock and thread CPU.
 
     mpirun -np 2 --bind-to core python -m benchmarks.workloads.fit_begins MODEL
 
-MODEL: mlp, own (a class of the script's own, whose forward pass is looked at) or large (104 MB).
-With TF_MPI_ENABLE=0: two processes of stock TensorFlow. The step is traced later.
+MODEL: mlp, own (a custom class, whose forward pass fit inspects) or large (104 MB). With
+TF_MPI_ENABLE=0: two processes of stock TensorFlow. The step itself is traced later.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main() -> None:
         clock.append(begins.at[0] - before[0])
         thread.append(begins.at[1] - before[1])
     found = statistics.median(clock), statistics.median(thread)
-    print(f"{sys.argv[1]}: {found[0]:.3f} s, of this thread {found[1]:.3f} s", flush=True)
+    print(f"{sys.argv[1]}: {found[0]:.3f} s, CPU time of this thread {found[1]:.3f} s", flush=True)
 
 
 if __name__ == "__main__":

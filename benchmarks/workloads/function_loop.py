@@ -1,4 +1,4 @@
-"""A tf.function over a GradientTape and compat.v1's GradientDescentOptimizer; --jit compiles it."""
+"""A tf.function with a GradientTape and compat.v1's GradientDescentOptimizer; --jit compiles it."""
 
 from __future__ import annotations
 

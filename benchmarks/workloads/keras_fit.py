@@ -13,13 +13,13 @@ from benchmarks.workloads.models import BATCHES, LEARNING_RATE, WORKLOADS
 
 
 class Stopwatch(keras.callbacks.Callback):
-    """The seconds that each batch took, time between turns left out."""
+    """Records the seconds of each batch, excluding the time between turns."""
 
     def __init__(self, turns: clock.Turns, lockstep: clock.Lockstep) -> None:
         super().__init__()
         self._turns = turns
         self._lockstep = lockstep
-        self.turn = 0  # batches of a turn; 0: no turns
+        self.turn = 0  # batches per turn; 0: no turns
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         self.times: list[float] = []
@@ -49,14 +49,14 @@ def main() -> None:
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             jit_compile=options.jit,
         )
-    ranks = options.size if options.whole else 1  # whose samples fit is given
+    ranks = options.size if options.whole else 1  # the number of ranks whose samples fit receives
     rank = 0 if options.whole else options.rank
     inputs, labels = workload.data(rank, BATCHES * workload.batch, options.rows)
     turns = clock.Turns(options)
     stopwatch = Stopwatch(turns, clock.Lockstep(options))
 
     def fit(steps: int) -> list[float]:
-        """Trains that many batches; returns the seconds that each took."""
+        """Trains that many batches; returns the seconds of each."""
         places = np.arange(ranks * steps * workload.batch) % len(labels)
         model.fit(
             inputs[places],

@@ -1,7 +1,7 @@
-"""The models: each once as plain TensorFlow operations on a list of variables, once in Keras.
+"""The models, each as plain TensorFlow operations on a list of variables and as a Keras model.
 
-A forward function takes the variables' values, in the order of `parameters`, and a batch of
-inputs; it returns logits [batch, classes], float32.
+A forward function takes the values of the variables, in the order of `parameters`, and a batch of
+inputs. It returns float32 logits [batch, classes].
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 LEARNING_RATE = 1e-3
-BATCHES = 16  # different batches that a loop cycles through
+BATCHES = 16  # number of different batches that a loop cycles through
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One trained variable, float32; normal values of this standard deviation, 0: zeros."""
+    """A trained float32 variable; normally distributed with this standard deviation, 0 for
+    zeros."""
 
     name: str
     shape: tuple[int, ...]
@@ -27,18 +28,18 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Workload:
-    """A model, its batch size per rank, and what its random data look like."""
+    """A model, its batch size per rank, and the shape of its random data."""
 
     letter: str
     batch: int
     classes: int
-    parameters: Callable[[int], list[Parameter]]  # of the number of rows of the table
+    parameters: Callable[[int], list[Parameter]]  # argument: rows of the table
     forward: Callable[[Sequence[Any], Any], Any]
     keras: Callable[[int], Any]
     inputs: Callable[[np.random.Generator, int, int], np.ndarray]  # generator, samples, rows
 
     def data(self, rank: int, samples: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and labels [samples], int32; different on every rank, the same in every run."""
+        """Inputs and int32 labels [samples]; different on every rank, the same in every run."""
         generator = np.random.default_rng([rank, samples])
         labels = generator.integers(self.classes, size=samples, dtype=np.int32)
         return self.inputs(generator, samples, rows), labels
@@ -132,11 +133,11 @@ def _keras_cnn(rows: int) -> Any:
     )
 
 
-WIDTH, IDS = 64, 8  # of a row of the table; ids per sample: 8 x 256 = 2,048 rows a step
+WIDTH, IDS = 64, 8  # row width of the table; ids per sample: 8 x 256 = 2,048 rows a step
 
 
 def _embedding(values: Sequence[Any], ids: Any) -> Any:
-    """The gradient of tf.gather is IndexedSlices: only the rows that a batch touched."""
+    """tf.gather's gradient is IndexedSlices, with only the rows that the batch used."""
     import tensorflow as tf
 
     rows = tf.gather(values[0], ids)

@@ -1,4 +1,4 @@
-"""What a script must change for MultiWorkerMirroredStrategy and for Horovod; else nothing."""
+"""The changes that a script needs for MultiWorkerMirroredStrategy and for Horovod."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Nothing:
-    """The script as it is."""
+    """No changes."""
 
     def v1_optimizer(self, optimizer: Any) -> Any:
         return optimizer
@@ -31,7 +31,7 @@ class Nothing:
         return tape
 
     def loss(self, loss: Any) -> Any:
-        """What to differentiate, of the mean over this rank's samples."""
+        """The loss to differentiate, given the mean over this rank's samples."""
         return loss
 
     def run(self, step: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
@@ -41,12 +41,12 @@ class Nothing:
         return variable
 
     def checkpoint_path(self, path: Path, rank: int) -> Path | None:
-        """Where this rank writes what it saves under `path`; None: it does not save."""
+        """Where this rank saves what the script saves to `path`; None if it does not save."""
         return path
 
 
 class MultiWorkerMirrored(Nothing):
-    """The workers are those of $TF_CONFIG."""
+    """Takes its workers from $TF_CONFIG."""
 
     def __init__(self) -> None:
         import tensorflow as tf
@@ -60,7 +60,7 @@ class MultiWorkerMirrored(Nothing):
         return self.strategy.scope()
 
     def loss(self, loss: Any) -> Any:
-        return loss / self.strategy.num_replicas_in_sync  # its gradients are summed, not averaged
+        return loss / self.strategy.num_replicas_in_sync  # its gradients are summed over the ranks
 
     def run(self, step: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         return self.strategy.run(step, args=arguments)
@@ -73,7 +73,7 @@ class MultiWorkerMirrored(Nothing):
 
 
 class Horovod(Nothing):
-    """As its documentation has it: wrap the optimizer or the tape, broadcast from rank 0."""
+    """As in Horovod's documentation: wraps the optimizer or the tape, broadcasts from rank 0."""
 
     def __init__(self) -> None:
         import horovod.tensorflow as hvd
@@ -105,9 +105,9 @@ class Horovod(Nothing):
 
 
 def start(options: Any) -> Nothing:
-    """The peer that options.peer names.
+    """The peer named by options.peer.
 
-    Called before TensorFlow makes any tensor, as MultiWorkerMirroredStrategy demands.
+    Must be called before any tensor is created, as MultiWorkerMirroredStrategy requires.
     """
     if options.peer == "mwms":
         assert "TF_CONFIG" in os.environ

@@ -1,4 +1,4 @@
-"""Trains a small network on JPEGs by one input pipeline; prints the seconds of each epoch.
+"""Trains a small network on JPEGs with one input pipeline; prints the seconds per epoch.
 
 python -m benchmarks.workloads.reading PIPELINE FOLDER EPOCHS
 """
@@ -42,7 +42,7 @@ def paths(folder: Path) -> Any:
 
 
 def augmented(folder: Path) -> Any:
-    """What is drawn for a sample has no order in one process, either."""
+    """Even in one process, samples draw their random changes in no fixed order."""
 
     def change(image: Any, label: Any) -> Any:
         return tf.image.random_brightness(tf.image.random_flip_left_right(image), 0.1), label
@@ -71,7 +71,7 @@ def records(folder: Path) -> Any:
 
 
 class Decoded(keras.utils.PyDataset):
-    """Batches that Python decodes."""
+    """Batches decoded by Python code."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Decoded(keras.utils.PyDataset):
         return math.ceil(len(self.paths) / BATCH)
 
     def __getitem__(self, index: int) -> Any:
-        # Every len(self)th: images of all classes.
+        # Every len(self)th image, so that a batch has images of all classes.
         mine = self.paths[index :: len(self)]
         images = [decode(tf.io.read_file(path)).numpy() for path in mine]
         return np.stack(images), np.array([int(Path(path).parent.name) for path in mine])

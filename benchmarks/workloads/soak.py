@@ -1,6 +1,6 @@
-"""Trains in small steps for as long as asked, and writes what the process holds, minute by minute.
+"""Trains in small steps for a given time, and records the process's memory, threads and files.
 
-An ordinary script, but for its records: one line of JSON each `--every` seconds.
+Otherwise an ordinary script. Writes one line of JSON each `--every` seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 BATCH = 16
-ROWS = 512  # of the embedding
+ROWS = 512  # rows of the embedding
 
 
 _NAMES = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
@@ -30,7 +30,7 @@ class _Allocated(ctypes.Structure):
 
 
 def heap() -> int:
-    """Bytes that malloc has handed out and nobody has freed."""
+    """Bytes that malloc has allocated and that have not been freed."""
     mallinfo2 = ctypes.CDLL(None).mallinfo2
     mallinfo2.restype = _Allocated
     found = mallinfo2()
@@ -38,7 +38,7 @@ def heap() -> int:
 
 
 class Recorder:
-    """Counts steps, rests after each, and writes a record when it is time."""
+    """Counts steps, sleeps after each, and writes a record whenever one is due."""
 
     def __init__(self, path: Path, seconds: float, every: float, rest: float) -> None:
         self._path, self._every, self._rest = path, every, rest
@@ -68,7 +68,7 @@ class Recorder:
             "private": int(status["RssAnon"].split()[0]) * 1024,
             "heap": heap(),
             "threads": int(status["Threads"]),
-            "files": len(os.listdir("/proc/self/fd")) - 1,  # the one that lists them
+            "files": len(os.listdir("/proc/self/fd")) - 1,  # without this listing's own
         }
         with self._path.open("a") as file:
             print(json.dumps(record), file=file)
@@ -94,7 +94,7 @@ def samples(steps: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def loop(recorder: Recorder, steps: int) -> None:
-    """A tf.function, and every tenth step eager code. Ranks have `steps` alike, not seconds."""
+    """A tf.function, and eager code every tenth step. Ranks run equally many steps, not seconds."""
     model, optimizer = build(), keras.optimizers.Adam(1e-4)
     optimizer.build(model.trainable_variables)
 
@@ -115,7 +115,7 @@ def loop(recorder: Recorder, steps: int) -> None:
 
 
 def fit(recorder: Recorder, epochs: int, folder: Path) -> None:
-    """Epochs of 100 steps, each with validation and a checkpoint; as many on all ranks."""
+    """Epochs of 100 steps, each with validation and a checkpoint; the same number on all ranks."""
 
     class Rest(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: object = None) -> None:
@@ -139,7 +139,7 @@ def fit(recorder: Recorder, epochs: int, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", choices=("loop", "fit"), required=True)
-    parser.add_argument("--seconds", type=float, required=True, help="about so many")
+    parser.add_argument("--seconds", type=float, required=True, help="approximate length")
     parser.add_argument("--every", type=float, required=True, help="seconds between records")
     parser.add_argument("--rest", type=float, required=True, help="seconds after each step")
     parser.add_argument("--folder", type=Path, required=True)

@@ -1,7 +1,7 @@
-"""What a process does from `import tensorflow` to its second step, with the time of each part.
+"""Times the parts of a process's start, from `import tensorflow` to its second step.
 
-Prints one line of JSON. What averaging adds to the import is timed by putting a clock around the
-functions of `tensorflow.mpi` before `tensorflow` is imported.
+Prints one line of JSON. To time what averaging adds to the import, it wraps functions of
+`tensorflow.mpi` before `tensorflow` is imported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def watch_bootstrap() -> None:
-    """Imports what averaging needs first, as members of a package that is not there yet."""
+    """Imports the modules that averaging loads first, before their package exists."""
     spec = importlib.util.find_spec("tensorflow")
     assert spec is not None
     stub = types.ModuleType("tensorflow")

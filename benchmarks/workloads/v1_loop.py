@@ -1,6 +1,6 @@
-"""A compat.v1 graph and Session: feeds, GradientDescentOptimizer (Adagrad for the embedding).
+"""A compat.v1 graph and Session with feeds and GradientDescentOptimizer (embedding: Adagrad).
 
-With --raw the gradients are tf.gradients', and the optimizer only applies them.
+With --raw, tf.gradients computes the gradients and the optimizer only applies them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The benchmark suite: arithmetic with given numbers, its processes, a quick run of each."""
+"""The benchmark suite: its arithmetic with given numbers, its processes, and quick runs."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def record(column: str, repeat: int, rate: float | None, note: str = "") -> dict:
-    """One run as runner.py records it; a rate of None: it failed."""
+    """A run as runner.py records it; a rate of None means that it failed."""
     found = {"workload": "mlp", "style": "v1", "column": column, "repeat": repeat, "ranks": 2}
     if rate is None:
         return {**found, "status": "fails", "note": note}
     return {**found, "status": "ok", "rate": rate, "peak_rss": 2e6, "note": note}
 
 
-def test_shares_are_of_the_same_repeat() -> None:
+def test_shares_are_relative_to_the_ideal_of_the_same_repeat() -> None:
     runs = [
         record("independent:2", 0, 10.0),
         record("ours:2", 0, 9.0),
-        record("independent:2", 1, 5.0),  # the machine slowed down, for both
+        record("independent:2", 1, 5.0),  # the machine slowed down for both
         record("ours:2", 1, 4.0),
         record("independent:2", 2, 8.0),
         record("ours:2", 2, 4.0),
-        record("ours:2", 3, 4.0),  # its ideal is missing: the median ideal, 8
+        record("ours:2", 3, 4.0),  # its ideal is missing, so the median ideal, 8, is used
     ]
     ideal, ours = table.rows(runs)
     assert (ideal["rate"], ideal["rate_min"], ideal["rate_max"]) == (8.0, 5.0, 10.0)
@@ -55,18 +55,18 @@ def test_shares_are_of_the_same_repeat() -> None:
     assert (line["column"], line["share"], line["peak_rss_mb"]) == ("ours:2", "0.65", "2")
 
 
-def test_shares_of_turns_are_of_the_turn_beside_them() -> None:
+def test_shares_of_turns_are_relative_to_the_adjacent_turn() -> None:
     runs = [record("independent:2", 0, 8.0), record("ours:2", 0, 4.0)]
     runs[0]["turn_rates"] = [10.0, 5.0, 8.0, 8.0, 10.0]
     runs[1]["turn_rates"] = [9.0, 4.0, 4.0, 6.0, 10.0]
     ideal, ours = table.rows(runs)
-    assert ours["share"] == pytest.approx(0.8)  # of 0.9, 0.8, 0.5, 0.75, 1
+    assert ours["share"] == pytest.approx(0.8)  # median of 0.9, 0.8, 0.5, 0.75, 1
     assert (ours["share_min"], ours["share_max"], ours["turns"]) == (0.75, 0.9, 5)
     text = table.to_markdown([ideal, ours])
     assert "0.80 (0.75..0.90)" in text and "quartiles of the turns" in text
 
 
-def test_the_table_says_how_far_apart_the_cores_were() -> None:
+def test_the_table_shows_the_round_trip_between_cores() -> None:
     runs = [record("independent:2", 0, 8.0), record("ours:2", 0, 4.0), record("ours:2", 1, 4.0)]
     runs[1]["round_trips"], runs[2]["round_trips"] = [320.4, 290.0], [300.0, 570.0]
     ideal, ours = table.rows(runs)
@@ -77,18 +77,18 @@ def test_the_table_says_how_far_apart_the_cores_were() -> None:
     if len(both) > 1:
         before = os.sched_getaffinity(0)
         found = round_trip(both)
-        assert found is not None and 50 < found < 1e6, "ns; more than a switch of processes takes"
+        assert found is not None and 50 < found < 1e6, "ns; longer than a process switch"
         assert os.sched_getaffinity(0) == before
 
 
-def test_a_failed_cell_is_a_note_in_the_table() -> None:
+def test_a_failed_cell_becomes_a_note_in_the_table() -> None:
     runs = [record("independent:2", 0, 10.0), record("mwms:2", 0, None, "ValueError: no")]
     text = table.to_markdown(table.rows(runs))
     assert "| mlp | v1 | 10.0/s ± 0% | fails |" in text
     assert "- mlp v1 mwms:2: ValueError: no" in text
 
 
-def test_columns_and_variants() -> None:
+def test_columns_and_variants_are_parsed() -> None:
     assert Column.parse("ours:4+small") == Column("ours", 4, "small")
     for wrong in ("ours", "ours:0", "theirs:2"):
         with pytest.raises(ValueError, match="KIND:RANKS"):
@@ -106,7 +106,7 @@ def test_columns_and_variants() -> None:
         cli.parse(["--columns", "ours:2+unknown"])
 
 
-def test_runs_of_a_row_lie_side_by_side_and_are_resumed(tmp_path: Path) -> None:
+def test_runs_of_a_row_are_adjacent_and_can_be_resumed(tmp_path: Path) -> None:
     planned = list(runner.cells(["mlp", "cnn"], ["v1"], [Column("off", 2), Column("ours", 2)], 2))
     assert [cell.key[0] for cell in planned] == ["mlp", "mlp", "cnn", "cnn"] * 2
     records = runner.Records(tmp_path / "runs.jsonl")
@@ -127,7 +127,7 @@ def result(core: int, digest: int) -> dict:
     }
 
 
-def test_a_record_says_what_makes_it_doubtful() -> None:
+def test_a_record_notes_reasons_for_doubt() -> None:
     ours = Column("ours", 2)
     assert runner.summary(ours, [result(0, 7), result(1, 7)])["rate"] == 5.0
     assert runner.summary(ours, [result(0, 7), result(1, 7)])["note"] == ""
@@ -152,7 +152,7 @@ def test_every_extra_has_rows_with_and_without_it() -> None:
             assert {"independent:2", "ours:2", f"ours:2+without_{extra}"} <= row
 
 
-def test_what_an_extra_is_worth_is_told_by_turns() -> None:
+def test_the_gain_of_an_extra_is_computed_from_turns() -> None:
     place = dict(zip(("workload", "style"), extras.WHERE["divided_updates"][0]))
     runs = [
         {**record("ours:2", 0, 1.0), **place, "turn_rates": [2.0, 3.0, 4.0]},
@@ -162,7 +162,7 @@ def test_what_an_extra_is_worth_is_told_by_turns() -> None:
     assert line.startswith("| divided_updates | embedding | v1 | 1.500 (1.25..1.75) | ")
 
 
-def test_a_run_ends_with_all_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_kills_all_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "PEER_GRACE", 0.5)
     log = tmp_path / "log"
     child = "import subprocess, sys; subprocess.Popen(['sleep', '61.7'], start_new_session=True)"
@@ -177,25 +177,25 @@ def test_a_run_ends_with_all_its_processes(tmp_path: Path, monkeypatch: pytest.M
     assert "sleep 61.7" not in left.stdout
 
 
-def test_differences_of_checkpoints() -> None:
+def test_differences_between_checkpoints() -> None:
     reference = np.array([1.0, -4.0], np.float32)
     assert report.differences(reference + np.array([0, 0.5], np.float32), reference) == (0.5, 0.125)
     assert "rounding" in report.explanation(2e-6, 1e-6, 1e-4)
-    assert "not rounding" in report.explanation(5e-5, 1e-6, 1e-4)
+    assert "more than rounding" in report.explanation(5e-5, 1e-6, 1e-4)
     assert "OVER" in report.explanation(2e-4, None, 1e-4)
-    with pytest.raises(ValueError, match="models of their own"):
+    with pytest.raises(ValueError, match="separate models"):
         System.parse("off:2")
 
 
 def test_words_are_numbered_by_frequency() -> None:
-    # the: 3, of: 2, then by the alphabet; a vocabulary of 4 has 3 words and the unknown
+    # the: 3, of: 2, then alphabetically; a vocabulary of 4 is 3 words and the unknown one
     found = text.tokens("The of the ---- THE of Apple", 4)
     assert found.tolist() == [1, 2, 1, 3, 1, 2, 0]
     assert len(text.read("installed")) > 100_000
 
 
 def run_module(module: str, *words: str | Path, seconds: float) -> None:
-    """As a user: python -m module, from the root."""
+    """Runs python -m module from the root, as a user would."""
     command = [sys.executable, "-m", module, *map(str, words)]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
     done = subprocess.run(
@@ -216,7 +216,7 @@ def check_quick_run(folder: Path, read: Callable[[str], str]) -> None:
     for run in runs:
         assert run["status"] == "ok", logs[-4000:]
         assert run["rate"] > 0
-        assert "averaged" not in run["note"]  # that is: ranks ended with one model
+        assert "averaged" not in run["note"]  # the ranks ended with the same model
 
 
 @pytest.mark.full
@@ -228,11 +228,11 @@ def test_the_suite_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_in_lockstep_no_process_is_a_step_ahead(tmp_path: Path) -> None:
+def test_in_lockstep_no_process_gets_a_step_ahead(tmp_path: Path) -> None:
     ended = [0, 0]
 
     def process(rank: int) -> list[int]:
-        """How many steps the other had ended whenever this one began one."""
+        """The number of steps that the other had finished whenever this one started a step."""
         options = clock.Options(
             workload="tiny",
             rows=1,
@@ -263,7 +263,7 @@ def test_in_lockstep_no_process_is_a_step_ahead(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_the_columns_of_a_row_take_turns(tmp_path: Path) -> None:
-    """One that fails leaves the others their turns."""
+    """A column that fails leaves the others their turns."""
     out = tmp_path / "out"
     words = ["--turns", "3", "--variant", "broken:TF_MPI_STALL_TIMEOUT=never"]
     words += ["--styles", "v1,fit", "--columns", "lockstep:2,ours:2+broken,ours:2"]
@@ -277,8 +277,8 @@ def test_the_columns_of_a_row_take_turns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stops", [True, False])
-def test_who_has_passed_its_turn_on_is_stopped(tmp_path: Path, stops: bool) -> None:
-    """Else a thread that polls would take the core from the others."""
+def test_a_rank_that_passed_on_its_turn_is_stopped_if_asked(tmp_path: Path, stops: bool) -> None:
+    """Otherwise a polling thread would take the core from the others."""
     code = (
         "import os, sys; turn, passed = (open(os.path.join(sys.argv[1], name), mode, buffering=0)"
         " for name, mode in (('turn.0', 'rb'), ('passed.0', 'wb')))\n"
@@ -303,7 +303,7 @@ def test_who_has_passed_its_turn_on_is_stopped(tmp_path: Path, stops: bool) -> N
     pipes.close()
 
 
-def test_horovods_sources_are_changed_in_one_line() -> None:
+def test_one_line_of_horovods_sources_is_removed() -> None:
     text = "list(APPEND A a.cc)\nlist(APPEND A x/xla_mpi_ops.cc)\nend()\n"
     assert install_horovod.without_xla(text) == "list(APPEND A a.cc)\nend()\n"
     with pytest.raises(ValueError, match="in 0 lines"):
@@ -320,5 +320,5 @@ def test_the_comparison_runs(tmp_path: Path) -> None:
     assert {row["system"] for row in rows} == {"control", "ours:2"}, logs
     assert len(rows) == 2 * 5
     assert max(float(row["largest_difference"]) for row in rows) < 1e-5
-    # The ranks' rows are real: what each rank trained on alone is far from it (see train.py).
+    # The ranks' rows matter: the result of one rank's rows alone is far away (see train.py).
     assert "different models" not in (tmp_path / "report.md").read_text()
