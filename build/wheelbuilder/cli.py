@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
+from .compat import compat
 from .errors import BuildError, disk_full, is_disk_full
 from .layout import CPU, GPU, Layout
 from .lock import for_version
@@ -77,6 +78,12 @@ def _verify(options: argparse.Namespace) -> list[str]:
     for wheel in options.wheels:
         lines += [f"{wheel.name}:", *verify(layout, wheel).lines()]
     return lines
+
+
+def _compat(options: argparse.Namespace) -> list[str]:
+    layout = Layout.of_checkout(options.cache)
+    python = options.python or sys.executable
+    return compat(layout, describe(python), python, options.what, build=options.build)
 
 
 def _unpack(options: argparse.Namespace) -> list[str]:
@@ -150,6 +157,18 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("wheels", type=Path, metavar="WHEEL", nargs="+")
     # The wheel's name says which flavour and version it is.
     command.set_defaults(run=_verify, flavour=CPU, tensorflow=None)
+
+    command = commands.add_parser(
+        "compat", parents=[common, python], help="list what breaks with another TensorFlow"
+    )
+    command.add_argument("what", metavar="VERSION|WHEEL", help="a version, or an official wheel")
+    command.add_argument(
+        "--no-build",
+        dest="build",
+        action="store_false",
+        help="skip the C++ and the tests, which take most of the time",
+    )
+    command.set_defaults(run=_compat)
 
     command = commands.add_parser(
         "unpack",

@@ -91,6 +91,8 @@ class Layout:
     flavour: Flavour = CPU
     # An older TensorFlow; the empty string stands for the one that the wheel is developed on.
     other_version: str = ""
+    # The lock of a TensorFlow that the checkout does not pin.
+    lock_file: Path | None = None
 
     @staticmethod
     def of_checkout(
@@ -106,7 +108,7 @@ class Layout:
 
     @property
     def lock(self) -> Path:
-        return self.locks / self.other_version / f"{self.flavour.name}.lock"
+        return self.lock_file or self.locks / self.other_version / f"{self.flavour.name}.lock"
 
     @property
     def mpich_lock(self) -> Path:

@@ -18,6 +18,7 @@ from .layout import PACKAGE
 _OLD = re.compile(r"^--- (\S+)(?:\t.*)?$")
 _NEW = re.compile(r"^\+\+\+ (\S+)(?:\t.*)?$")
 _MOVED = re.compile(r"^Hunk #\d+ succeeded at \d+ .*(?:fuzz|offset).*$", re.M)
+_OFFSET = re.compile(r"^Hunk #\d+ succeeded at \d+ \(offset -?(\d+) line", re.M)
 _FAILED = ("FAILED", "malformed", "can't find file", "Reversed", "garbage", "No such file")
 
 
@@ -149,19 +150,45 @@ class Fit(enum.Enum):
     FUZZY = enum.auto()  # up to two of the context lines around each change may differ
 
 
-def apply_patch(patch: Patch, tree: Path, fit: Fit) -> bool:
-    """Applies one patch to the tree; returns whether every hunk applied at its line numbers."""
+@dataclass(frozen=True)
+class Tried:
+    """How far a patch's lines have moved, at most, and the files to which it does not apply."""
+
+    moved: int
+    failed: tuple[str, ...]
+
+
+def try_patch(patch: Patch, tree: Path) -> Tried:
+    """Applies a patch, at any line numbers, unless part of it does not apply."""
+    absent = tuple(name for name in patch.files if not (tree / name).exists())
+    if absent:
+        return Tried(0, absent)
+    output = _run_patch(patch, tree, Fit.LINES, "--dry-run").output
+    _, *files = re.split(r"^checking file (\S+)\n", output, flags=re.M)
+    told = dict(zip(files[::2], files[1::2], strict=True))
+    failed = tuple(name for name, text in told.items() if re.search(r"^Hunk .* FAILED", text, re.M))
+    if not failed:
+        apply_patch(patch, tree, Fit.LINES)
+    return Tried(max(map(int, _OFFSET.findall(output)), default=0), failed)
+
+
+def _run_patch(patch: Patch, tree: Path, fit: Fit, *options: str) -> process.Result:
     fuzz = "2" if fit is Fit.FUZZY else "0"
-    result = process.run(
+    return process.run(
         [
             *("patch", "-p1", f"--fuzz={fuzz}", "--batch", "--forward", "--verbose"),
-            *("--no-backup-if-mismatch", "--reject-file=-"),
+            *("--no-backup-if-mismatch", "--reject-file=-", *options),
         ],
         missing="the program patch is missing: install it (apt-get install patch)",
         cwd=tree,
         env={**os.environ, "LC_ALL": "C"},
         text=patch.diff,
     )
+
+
+def apply_patch(patch: Patch, tree: Path, fit: Fit) -> bool:
+    """Applies one patch to the tree; returns whether every hunk applied at its line numbers."""
+    result = _run_patch(patch, tree, fit)
     if result.code:
         line = result.first_line_with(*_FAILED)
         raise BuildError(f"{patch.name} does not apply: {line}: rewrite it for this TensorFlow")

@@ -28,8 +28,13 @@ def compiler() -> str:
     return process.run([name, "--version"], missing=missing).output.partition("\n")[0].strip()
 
 
-def build_libraries(layout: Layout, jobs: int | None = None) -> dict[str, Path]:
-    """Runs Bazel, checks our libraries, and returns their paths by name."""
+def build_libraries(
+    layout: Layout, jobs: int | None = None, *, keep_going: bool = False
+) -> dict[str, Path]:
+    """Runs Bazel, checks our libraries, and returns their paths by name.
+
+    With `keep_going`, Bazel's log (layout.logs / "bazel.log") lists the errors of every file.
+    """
     say("compiling the C++ with Bazel (a minute or two the first time)")
     log = layout.logs / "bazel.log"
     jobs = jobs or min(len(os.sched_getaffinity(0)), _MAX_JOBS)
@@ -37,6 +42,7 @@ def build_libraries(layout: Layout, jobs: int | None = None) -> dict[str, Path]:
     command = [
         *("bazel", "--batch", f"--output_user_root={layout.cache / 'bazel'}"),
         *("build", f"--jobs={jobs}", f"--symlink_prefix={links}"),
+        *(["--keep_going"] if keep_going else []),
         *(library.target for library in LIBRARIES),
     ]
     result = process.run(command, missing=_NO_BAZEL, cwd=layout.root, log=log)

@@ -19,9 +19,28 @@ from ..target import Target
 def official_wheel(layout: Layout, lock: Lock, target: Target) -> Path:
     """The path of the official wheel for `target`, checked against the lock's sha256."""
     pattern = f"{lock.official}-{lock.version}-{target.tag}-{target.tag}-*.whl"
-    options = ("--implementation", "cp", "--python-version", target.version, "--abi", target.tag)
-    what = f"for Python {target.version} with pip (about {layout.flavour.megabytes} MB)"
-    return _fetched(layout.official, lock, pattern, options, what)
+    return _fetched(layout.official, lock, pattern, _for(target), _what(layout, target))
+
+
+def unpinned_wheel(layout: Layout, version: str, target: Target) -> Path:
+    """The path of the official wheel of a version that no lock pins, fetched if necessary."""
+    name, place = layout.flavour.official, layout.official
+    pattern = f"{name}-{version}-{target.tag}-{target.tag}-*.whl"
+    if not (found := sorted(place.glob(pattern))):
+        project = f"{name.replace('_', '-')}=={version}"
+        _download(place, project, (project,), _for(target), _what(layout, target))
+        found = sorted(place.glob(pattern))
+    if len(found) != 1:
+        raise BuildError(f"{place} holds {len(found)} files {pattern}: delete them and run again")
+    return found[0]
+
+
+def _for(target: Target) -> tuple[str, ...]:
+    return ("--implementation", "cp", "--python-version", target.version, "--abi", target.tag)
+
+
+def _what(layout: Layout, target: Target) -> str:
+    return f"for Python {target.version} with pip (about {layout.flavour.megabytes} MB)"
 
 
 def mpich_wheel(layout: Layout) -> Path:
@@ -34,7 +53,8 @@ def mpich_wheel(layout: Layout) -> Path:
 def _fetched(place: Path, lock: Lock, pattern: str, options: tuple[str, ...], what: str) -> Path:
     found = sorted(place.glob(pattern))
     if not found:
-        _download(place, lock, options, what)
+        pinned = ("--require-hashes", "-r", str(lock.path))
+        _download(place, f"{lock.project}=={lock.version}", pinned, options, what)
         found = sorted(place.glob(pattern))
     if len(found) != 1:
         raise BuildError(f"{place} holds {len(found)} files {pattern}: delete them and run again")
@@ -53,34 +73,35 @@ def check_hash(wheel: Path, lock: Lock) -> str:
     return digest
 
 
-def _download(place: Path, lock: Lock, options: tuple[str, ...], what: str) -> None:
-    name = f"{lock.project}=={lock.version}"
+def _download(
+    place: Path, name: str, wanted: tuple[str, ...], options: tuple[str, ...], what: str
+) -> None:
     say(f"fetching {name} {what}")
     place.mkdir(parents=True, exist_ok=True)
     for old in place.glob(".pip-*"):  # left behind by a killed run
         shutil.rmtree(old, ignore_errors=True)
     command = [
         *(sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"),
-        *("--require-hashes", "--no-deps", "--only-binary=:all:", "--progress-bar=off"),
+        *("--no-deps", "--only-binary=:all:", "--progress-bar=off"),
         *options,
     ]
     with tempfile.TemporaryDirectory(prefix=".pip-", dir=place) as scratch:
         result = process.run(
-            [*command, "--dest", scratch, "-r", str(lock.path)],
+            [*command, "--dest", scratch, *wanted],
             missing=f"{sys.executable} is gone: create the builder's environment again",
         )
         if result.code:
-            raise _pip_error(name, lock, result, place)
+            raise _pip_error(name, result, place)
         for wheel in Path(scratch).glob("*.whl"):
             wheel.rename(place / wheel.name)
 
 
-def _pip_error(name: str, lock: Lock, result: process.Result, place: Path) -> BuildError:
+def _pip_error(name: str, result: process.Result, place: Path) -> BuildError:
     if process.NO_SPACE in result.output:
         return disk_full(place)
     if "DO NOT MATCH THE HASHES" in result.output:
         return BuildError(
-            f"pip fetched a {name} whose sha256 {lock.path.name} does not list: do not use it;"
+            f"pip fetched a {name} whose sha256 its lock does not list: do not use it;"
             " check the index that pip uses (pip config list)"
         )
     if "No module named pip" in result.output:
