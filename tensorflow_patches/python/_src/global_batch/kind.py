@@ -12,44 +12,48 @@ from tensorflow.mpi._src.global_batch.sizes import ONE, Number
 class Kind(enum.Enum):
     CONST = "does not depend on the batch"
     SIZE = "depends on the number of samples only"
-    INVERSE = "a constant by the number of samples"
-    ROWS = "has samples along its first dimension, each for itself"
-    CONST_ROWS = "rows of a constant"
-    ROWS_OVER_SIZE = "rows, each by the number of samples"
-    ROWS_PLUS_MEAN = "rows and a mean, added"
-    COLUMNS = "has samples along another dimension"
-    ROW_INDICES = "the numbers of the samples, from 0"
-    SELECTED = "some of the rows, by their values"
+    INVERSE = "a constant divided by the number of samples"
+    ROWS = "has one row per sample along its first dimension, independent of other samples"
+    CONST_ROWS = "the same constant row for every sample"
+    ROWS_OVER_SIZE = "rows divided by the number of samples"
+    ROWS_PLUS_MEAN = "rows plus a mean over samples"
+    COLUMNS = "has samples along another dimension than the first"
+    ROW_INDICES = "the indices of the samples in the batch"
+    SELECTED = "rows that were selected by their values"
     SUM = "a sum over samples"
     MEAN = "a mean over samples"
-    LINEAR = "a sum over samples, and a constant or a mean"
-    RATIO = "a sum or a mean over samples, by another"
-    GRADIENT = "of gradients of variables, which are averaged before anything is updated by them"
-    MIXED = "of several samples at once"
+    LINEAR = "a sum over samples plus a constant or a mean"
+    RATIO = "a quotient of two sums or means over samples"
+    GRADIENT = "a function of variables' gradients, which are averaged before any update"
+    MIXED = "depends on several samples at once"
     UNKNOWN = "unknown"
 
 
-# A mean over a part, weighted by its samples, averages to that over the whole batch.
+# The average of these over ranks, weighted by samples, is the value for the whole batch.
 ADDITIVE = {Kind.CONST, Kind.SIZE, Kind.MEAN}
-ROWS = {Kind.ROWS, Kind.CONST_ROWS}  # each sample for itself
+ROWS = {Kind.ROWS, Kind.CONST_ROWS}  # one independent row per sample
 
 
 @dataclasses.dataclass(frozen=True)
 class Dependence:
-    """What is known of a tensor: `base`, times the number of samples to a power, by a divisor.
+    """How a tensor depends on the samples: base * (number of samples) ** power / over.
 
-    Of a list of tensors: of each of its elements.
+    For a list of tensors it describes each element.
 
-    base: CONST, SIZE, ROWS, ROWS_PLUS_MEAN, SUM, LINEAR, GRADIENT, MIXED or UNKNOWN.
-    axis: along which samples lie; -1: it is of the one sample that a loop over samples is at.
-    outer, inner: that dimension has outer * N * inner numbers: of sample i those at
-      (o * N + i) * inner + j. What is concatenated has several outer, what is flattened inner ones.
-    power: of the number of samples; None: some function of it.
-    over: the key of a scalar, a sum over samples, by which it is divided.
-    same: all rows are alike. is_index: the rows' numbers.
-    some: only some rows, by their values: what chose them. Those of two masks are others.
-    loose: it fits each outer and inner, as random numbers do.
-    zero: it is 0, and may stand for a sum as well. numbers: what is known of its values.
+    Attributes:
+      base: CONST, SIZE, ROWS, ROWS_PLUS_MEAN, SUM, LINEAR, GRADIENT, MIXED or UNKNOWN.
+      axis: the dimension of samples; -1: it belongs to the current sample of a loop over samples.
+      outer, inner: that dimension has outer * N * inner elements; those of sample i are at
+        (o * N + i) * inner + j. Concatenation multiplies outer, flattening multiplies inner.
+      power: the exponent of the number of samples; None: another function of that number.
+      over: the key of the scalar, a sum over samples, that it is divided by.
+      same: whether all rows are equal.
+      some: the key of the mask that selected its rows; None: all rows are there. Rows that two
+        masks select are different rows.
+      is_index: whether the values are indices of samples.
+      loose: whether any outer and inner fit, as for random numbers.
+      zero: whether it is 0, which may be used as a sum, too.
+      numbers: what is known of its values.
     """
 
     base: Kind
@@ -104,7 +108,7 @@ class Dependence:
 
     @property
     def is_plain(self) -> bool:
-        """Rows or a constant, not by the number of samples or a sum, nor numbers of rows."""
+        """Whether it is rows or a constant: not divided by anything, and not indices of rows."""
         return (
             self.base in (Kind.ROWS, Kind.CONST)
             and self.power == 0
@@ -122,7 +126,7 @@ class Dependence:
         return self.base is Kind.CONST and self.power == 1 and self.over is None
 
     def but(self, **changes: Any) -> Dependence:
-        """With these changes; its values are no longer known, nor that it is 0."""
+        """A copy with these changes; it forgets its values and whether it is 0."""
         return dataclasses.replace(self, **{"numbers": None, "zero": False, **changes})
 
 
@@ -148,11 +152,11 @@ OF_KIND = {
 
 
 def of_numbers(numbers: Any) -> Dependence:
-    """Of a tensor of known numbers, made of sizes and constants."""
+    """The dependence of a tensor whose values are known, made of sizes and constants."""
     powers = {number.power for number in numbers.flat}
     if "unknown" in powers:
         return Dependence(Kind.UNKNOWN, numbers=numbers)
-    if "counted" in powers:  # of rows that are chosen by their values
+    if "counted" in powers:  # rows that were selected by their values
         return Dependence(Kind.SUM if len(powers) == 1 else Kind.UNKNOWN, numbers=numbers)
     power = powers.pop() if len(powers) == 1 else 0 if not powers else None
     zero = bool(numbers.size) and all(not number.factor for number in numbers.flat)
@@ -162,14 +166,14 @@ def of_numbers(numbers: Any) -> Dependence:
 
 
 def merged(one: Dependence, other: Dependence) -> Dependence | None:
-    """How samples lie in a dimension that is as in both; None: differently."""
+    """The layout of samples that both have in a dimension; None if the layouts differ."""
     if one.loose or other.loose:
         return other if one.loose else one
     return one if one.outer == other.outer or one.inner == other.inner else None
 
 
 def joined(one: Dependence, other: Dependence) -> Dependence:
-    """Of what is sometimes the one, sometimes the other: of branches, loops and lists."""
+    """The dependence of a value that is either of two: in branches, loops and lists."""
     if one == other:
         return one if one.numbers is other.numbers else one.but(zero=one.zero)
     if one.zero or other.zero:
@@ -194,7 +198,7 @@ def joined(one: Dependence, other: Dependence) -> Dependence:
 
 
 def added(terms: list[Dependence]) -> Dependence:
-    """The sum of what has no rows."""
+    """The dependence of a sum of terms without rows."""
     terms = [term for term in terms if not term.zero] or terms[:1]
     bases = {term.base for term in terms}
     if bases <= {Kind.CONST, Kind.SIZE}:
@@ -202,7 +206,7 @@ def added(terms: list[Dependence]) -> Dependence:
         return terms[0].but() if same else SIZE if not any(t.over for t in terms) else MIXED
     if not bases <= {Kind.CONST, Kind.SUM, Kind.LINEAR} or None in (t.power for t in terms):
         return MIXED
-    # A constant is the mean of itself, and a constant by number of samples the sum.
+    # A constant is its own mean; a constant divided by the number of samples is its own sum.
     sums = {
         (term.power if term.base is Kind.SUM else (term.power or 0) - 1, term.over)
         for term in terms

@@ -1,13 +1,14 @@
-"""Whether ranks take parts of the batches of a call of fit, evaluate or predict: one plan for each.
+"""Plans for fit, evaluate and predict: whether each rank takes a part of every batch.
 
-Before data are fed, the model's step is traced once on the whole batch, of any number of samples,
-in a function that never runs, and what it does with samples is looked at (kinds.py): what it takes
-gradients of, what it gives to losses and metrics, what it keeps and what it returns.
+Before any data are fed, the model's step is traced once on a whole batch, with an unknown number of
+samples, in a function that never runs. The analysis (kinds.py) finds how the losses whose gradients
+are taken, the arguments of losses and metrics, the state, and the returned values depend on the
+samples.
 
 - SPLIT: each rank takes a part of every batch.
-- GATHER: so it does, and some losses or metrics are computed of the whole batch, gathered.
-- WHOLE: every rank computes whole batches, as something is a function of several samples at once,
-  or that cannot be told. That is one process's result, at its speed; rank 0 says so.
+- GATHER: as SPLIT, but some losses or metrics are computed from the gathered batch.
+- WHOLE: every rank computes whole batches, because something depends on several samples at once, or
+  cannot be analyzed. That is one process's result, at one process's speed; rank 0 says so.
 
 TF_MPI_LOG_LEVEL=debug shows each plan.
 """
@@ -26,8 +27,8 @@ from tensorflow.mpi._src.global_batch.sites import How, Look, Plan, Verdict, Why
 from tensorflow.mpi._src.runtime import group, hooks, log
 from tensorflow.mpi._src.variables import unwrap
 
-_PLANS = "_tf_mpi_plans"  # on a model: by key
-_NOW = "_tf_mpi_plan"  # on a model: that of the last call, by step
+_PLANS = "_tf_mpi_plans"  # attribute of a model: its plans by key
+_NOW = "_tf_mpi_plan"  # attribute of a model: the plan of the last call, by step
 STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
 
 
@@ -35,14 +36,14 @@ class Step(NamedTuple):
     """A step of a model, and how it will run.
 
     Attributes:
-      model: Keras's, or tf_keras's.
+      model: a model of Keras or tf_keras.
       call: "fit", "evaluate" or "predict".
-      function: takes a batch.
-      fresh: Keras will make its function anew, as after compile(): the step may be another.
+      function: the step; takes a batch.
+      fresh: Keras will make its function again, as after compile(), so the step may have changed.
       eagerly: it runs without a graph.
-      compiled: ... by XLA.
-      converted: ... by AutoGraph.
-      own_loop: a loop of the script's own iterates the batches, which nobody can look at.
+      compiled: it is compiled by XLA.
+      converted: it is converted by AutoGraph.
+      own_loop: a loop of the script iterates the batches, which cannot be analyzed.
     """
 
     model: Any
@@ -60,13 +61,13 @@ class _Data(NamedTuple):
 
 
 def of(step: Step, spec: Any, divides: bool, why: str | None, whole_batches: bool) -> Plan:
-    """The plan for batches of `spec`; all ranks call it at the same point.
+    """The plan for batches of `spec`. Collective: all ranks call it at the same point.
 
     Args:
-      divides: every rank will have as many samples.
-      why: they are no samples that ranks could share.
-      whole_batches: every rank can be fed whole batches; else each rank has batches of its own,
-        which are gathered where the plan is WHOLE.
+      divides: every rank will have the same number of samples.
+      why: the reason if the elements are not samples that can be split; None otherwise.
+      whole_batches: every rank can be fed whole batches; otherwise each rank has its own batches,
+        which are gathered if the plan is WHOLE.
     """
     plans = vars(step.model).setdefault(_PLANS, {})
     static = _has_static_rows(spec)
@@ -82,12 +83,12 @@ def of(step: Step, spec: Any, divides: bool, why: str | None, whole_batches: boo
 
 
 def over(model: Any) -> None:
-    """The script's call of `model` has ended: what it gives a step itself is of no plan."""
+    """Ends the script's call of `model`: steps that the script calls itself have no plan."""
     vars(model).pop(_NOW, None)
 
 
 def current(model: Any, kind: str) -> Plan | None:
-    """That of the last call with steps of `kind`, such as "train_step"; None if there was none."""
+    """The plan of the last call with steps of `kind`, such as "train_step"; None without one."""
     found: Plan | None = vars(model).get(_NOW, {}).get(kind)
     return found
 
@@ -102,16 +103,16 @@ def _made(step: Step, spec: Any, divides: bool, why: str | None, whole_batches: 
     look = Look(step.eagerly)
     even = divides and _has_static_rows(spec)
     if step.own_loop:
-        what = "a loop of the script's own over the batches (make_train_function)"
+        what = "the script's own loop over the batches (make_train_function)"
         look.whys.append(Why(what, way_out="leave the loop to Keras"))
     elif why is not None:
-        look.whys.append(Why(why, way_out="give samples one first dimension"))
+        look.whys.append(Why(why, way_out="give all inputs the same first dimension"))
     else:
         look = _looked_at(step, spec, whole_batches)
-    way_out = "use batches of one size that the ranks divide"
+    way_out = f"use batches of one size that is a multiple of {group.size}"
     if look.nested_draws and not divides:
-        what = "what is drawn in a tf.function that the step calls"
-        look.whys.append(Why(what, way_out=f"{way_out}, or call it without tf.function"))
+        what = "a random draw in a tf.function that the step calls"
+        look.whys.append(Why(what, way_out=f"{way_out}, or remove that tf.function"))
     if look.gathered and step.compiled and (look.draws_by_kernels or not even):
         first = look.gathered[0]
         way_out = f"set jit_compile=False, or {way_out}"
@@ -139,7 +140,7 @@ def _has_static_rows(spec: Any) -> bool:
 
 
 def _can_be_gathered(spec: Any, compiled: bool, even: bool) -> bool:
-    """Whether ranks can put the batches together that each of them has for itself."""
+    """Whether the batches of the ranks can be gathered into one."""
     import tensorflow as tf
 
     dense = all(
@@ -158,7 +159,9 @@ def _looked_at(step: Step, spec: Any, whole_batches: bool) -> Look:
     found: list[Look] = []
 
     def trial(*given: Any) -> None:
-        if found and found[-1].is_plain:  # traced again only because it has made variables
+        if (
+            found and found[-1].is_plain
+        ):  # tf.function traces again only because variables were created
             return
         there = iter(given)
         data = tf.nest.pack_sequence_as(spec, [None if s is None else next(there) for s in specs])
@@ -175,25 +178,26 @@ def _looked_at(step: Step, spec: Any, whole_batches: bool) -> Look:
     try:
         with only_traced(step.model, counted):
             tf.function(trial, autograph=step.converted).get_concrete_function(*present)
-    except Exception as error:  # of the script: the step itself says so
+    except Exception as error:  # the script's own; the step itself raises it, too
         log.debug(f"{step.call} of model '{step.model.name}' could not be looked at: {error}")
         look = Look(step.eagerly)
-        what = f"a step of which no graph can be made ({_first_line(error)})"
-        look.whys.append(Why(what, way_out="compute it by TensorFlow's ops alone"))
+        what = f"a step that cannot be traced into a graph ({_first_line(error)})"
+        look.whys.append(Why(what, way_out="use TensorFlow's ops only"))
         return look
-    if counted and step.eagerly:  # the step's Python code may take another way at each number
-        way_out = "keep it in a tf.Variable, or do not run it eagerly"
-        found[-1].whys.append(Why(f"what it counts in '{counted[0]}'", way_out=way_out))
+    if counted and step.eagerly:  # the step's Python code may branch on the number
+        way_out = "keep it in a tf.Variable, or turn off run_eagerly"
+        found[-1].whys.append(Why(f"the Python number '{counted[0]}'", way_out=way_out))
     return found[-1]
 
 
 @contextlib.contextmanager
 def only_traced(model: Any, counted: list[str] | None = None) -> Iterator[None]:
-    """Around a trace of `model` that one process does not make: what Python counts is put back.
+    """Restores Python counters after a trace of `model` that one process does not make.
 
-    What the trace builds stays built, and so do the numbers by which it is.
+    Layers that the trace builds stay built, and so do the numbers that building them sets.
 
-    counted: gets the names of the model's own numbers that the trace has changed.
+    Args:
+      counted: receives the names of the model's own numbers that the trace has changed.
     """
     import numpy as np
 
@@ -218,13 +222,13 @@ def _is_built(owner: Any) -> bool:
 
 
 def _numbers(owner: Any) -> dict[str, float]:
-    """The Python numbers that it has as attributes."""
+    """Its attributes that are Python numbers."""
     attributes = getattr(owner, "__dict__", {})
     return {name: one for name, one in attributes.items() if type(one) in (int, float)}
 
 
 def _held(model: Any) -> list[Any]:
-    """Its layers and what they track: tf_keras's generators number the traces, for their seeds."""
+    """Its layers and what they track: tf_keras's generators count traces for their seeds."""
     from tensorflow.python.trackable import base
 
     layers = list(model._flatten_layers(include_self=False))
@@ -233,9 +237,10 @@ def _held(model: Any) -> list[Any]:
 
 
 def _put_back(model: Any, before: dict[str, float], builds: bool) -> list[str]:
-    """The names of those that have changed since, which are as before then.
+    """Restores the numbers that have changed, and returns their names.
 
-    builds: the model has been built since, and keeps what it has new.
+    Args:
+      builds: the model has been built since, and keeps its new numbers.
     """
     changed = []
     for name, number in _numbers(model).items():
@@ -252,22 +257,22 @@ def _put_back(model: Any, before: dict[str, float], builds: bool) -> list[str]:
 
 
 def _first_line(error: Exception) -> str:
-    """That says something: Keras begins with where it was."""
+    """The first informative line: Keras begins with the place of the error."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     said = [line for line in lines if not line.startswith("Exception encountered when calling")]
     return re.sub(r"\x1b\[\d*m", "", next(iter(said), type(error).__name__))[:200]
 
 
 def _judge(step: Step, part: batch.Part, look: Look, made: Any) -> None:
-    """By what the step returns."""
+    """Analyzes what the step returns."""
     import tensorflow as tf
 
     if step.call == "predict":
         for one in tf.nest.flatten(made):
             if isinstance(one, tf.Tensor) and part.kind(one) not in {*ROWS, Kind.CONST}:
-                look.whys.append(Why("what the model makes of a sample", part.why(one)))
+                look.whys.append(Why("a prediction of the model", part.why(one)))
             elif isinstance(one, tf.__internal__.CompositeTensor):
-                look.whys.append(Why("an output that is no dense tensor"))
+                look.whys.append(Why("an output that is not a dense tensor"))
         return
     results.looked_at(part, look, made)
     allowed = {Kind.MEAN, Kind.CONST, Kind.SUM, Kind.GRADIENT}
@@ -275,7 +280,7 @@ def _judge(step: Step, part: batch.Part, look: Look, made: Any) -> None:
         allowed |= {Kind.RATIO, Kind.LINEAR}
     for path, kind in look.values.items():
         if kind not in allowed:
-            what = f"the value '{'/'.join(path)}' that it returns"
+            what = f"the returned value '{'/'.join(path)}'"
             if step.call == "evaluate":
                 look.whys.append(Why(what))
             else:
@@ -283,38 +288,39 @@ def _judge(step: Step, part: batch.Part, look: Look, made: Any) -> None:
 
 
 def _judge_states(step: Step, part: batch.Part, look: Look, graph: Any, own_rows: bool) -> None:
-    """What the step keeps of samples is the whole batch's only where all of them are.
+    """Analyzes state: what is kept of samples must be kept of the whole batch.
 
-    `own_rows`: a state that has a row for each sample is each rank's own, as its batches are.
+    Args:
+      own_rows: each rank has its own batches, so a state with one row per sample may be its own.
     """
     operations = [op for op in graph.get_operations() if op.name not in look.judged]
     for handle, added in states.assigned(graph, operations):
         kind = _kept(part, graph, handle, added, operations)
         if kind in (Kind.CONST, Kind.GRADIENT) or (own_rows and kind in ROWS):
             continue
-        look.whys.append(Why(f"what it keeps in {_name(step.model, handle)}"))
+        look.whys.append(Why(f"the value assigned to {_name(step.model, handle)}"))
     for op in operations:
         if op.type in hooks.apply_ops and not _is_gradient(part, op):
-            look.whys.append(Why("what an optimizer op updates by", place(op)))
+            look.whys.append(Why("the update of an optimizer op", place(op)))
     if step.call == "predict" and any(site.kind == "metric" for site in look.sites):
         look.whys.append(Why("a metric that the model updates"))
 
 
 def _is_gradient(part: batch.Part, op: Any) -> bool:
-    """Whether an optimizer op updates by a gradient of the step's, or what is no sample's."""
+    """Whether an optimizer op applies a gradient of the step, or something without samples."""
     name, _ = hooks.apply_ops[op.type]
     names = [argument.name for argument in op.op_def.input_arg]
     return part.kind(op.inputs[names.index(name)]) in (Kind.CONST, Kind.GRADIENT)
 
 
 def _judge_draws(part: batch.Part, look: Look, graph: Any) -> None:
-    """What is drawn where nobody could tell for whom, when it was traced."""
+    """Analyzes draws of which tracing did not know whether they are per sample."""
     loop = kinds.draws_by_samples(part.analysis, graph)
     in_loops = [op for op in part.analysis.foreign_draws if part.is_of_step(op.graph)]
     restored = [op for op in part.analysis.foreign_draws if not part.is_of_step(op.graph)]
     for op in [one for one in (loop, *in_loops) if one is not None][:1]:
         way_out = "draw for all samples at once, before the loop"
-        look.whys.append(Why("what is drawn in a loop", place(op), way_out))
+        look.whys.append(Why("a random draw in a loop", place(op), way_out))
     look.foreign_draw = next(map(place, restored), "")
     look.nested_draws = kinds.draws_in_functions(graph)
     for number, drawn in look.several:
@@ -323,7 +329,7 @@ def _judge_draws(part: batch.Part, look: Look, graph: Any) -> None:
 
 
 def _kept(part: batch.Part, graph: Any, handle: Any, added: Any, operations: list[Any]) -> Kind:
-    """Of what is assigned to a variable; of several assignments, the worst."""
+    """The kind of the values assigned to a variable; of several, the worst."""
     worst = Kind.CONST
     for op in operations:
         if op.type in states.ASSIGNS and kinds.origin(op.inputs[0]) is handle:
@@ -343,7 +349,7 @@ def _outside(op: Any) -> list[Any]:
 
 
 class _Same(list[Any]):
-    """By identity: tensors have no other that says yes or no."""
+    """Contains by identity: == of tensors is a tensor."""
 
     def __contains__(self, one: object) -> bool:
         return any(one is mine for mine in self)
@@ -357,7 +363,7 @@ def _name(model: Any, handle: Any) -> str:
 
 
 def _of_any_number(leaf: Any) -> Any:
-    """Of any number of samples; None of what is no tensor."""
+    """The spec with an unknown number of samples; None for what is not a tensor."""
     import tensorflow as tf
 
     if isinstance(leaf, (tf.Tensor, tf.TensorSpec)):
@@ -373,13 +379,13 @@ def _tell(step: Step, plan: Plan) -> None:
         assert plan.why is not None
         why = _explained(plan.why)
         log.once(
-            f"{name}: {why}, so every rank computes whole batches: that is one "
-            f"process's result, and no faster. To share the work, {plan.why.way_out}",
+            f"{name}: {why}, so every rank computes whole batches. The result is that of "
+            f"one process, and so is the speed. To share the work, {plan.why.way_out}",
             key=why,
         )
         because, to_do = _at(plan.why), plan.why.way_out
     else:
-        because = f"needs all samples: {gathered}" if gathered else "each sample for itself"
+        because = f"needs all samples: {gathered}" if gathered else "samples are independent"
         to_do = "nothing"
     if group.rank == 0:
         _row("model", "call", "a batch is", "because", "to do", once=True)
@@ -389,16 +395,16 @@ def _tell(step: Step, plan: Plan) -> None:
 def _row(
     model: str, call: str, batch_is: str, because: str, to_do: str, once: bool = False
 ) -> None:
-    """Of the table of plans, in the log."""
+    """Logs a row of the table of plans."""
     line = f"plan: {model:20} | {call:8} | {batch_is:10} | {because:50} | {to_do}"
     log.debug(line, once=once)
 
 
 def _say_foreign(step: Step, op: str) -> None:
     log.once(
-        f"{step.call}() of model '{step.model.name}': {op} draws for samples in a function that "
-        "was made elsewhere (restored), the same on every rank: one process draws other numbers. "
-        "For its numbers, build the layer anew and load its weights"
+        f"{step.call}() of model '{step.model.name}': {op} draws random numbers for samples in a "
+        "function that was restored from a file, so all ranks draw the same ones, and one process "
+        "draws others. To get those, build the layer in the script and load its weights"
     )
 
 
@@ -406,13 +412,13 @@ def _say_part(step: Step, plan: Plan) -> None:
     assert plan.why is not None
     log.once(
         f"{step.call}() of model '{step.model.name}': {_explained(plan.why)}; batches of ragged, "
-        "sparse or string tensors, or of any size in a compiled step, cannot be put together, so "
-        "each rank computes it of its own batch, and the average is not one process's result"
+        "sparse or string tensors, or of unknown size in a compiled step, cannot be gathered, so "
+        "each rank computes it from its own batch, and the average is not one process's result"
     )
 
 
 def _explained(why: Why) -> str:
-    return f"{_at(why)} is of several samples at once, or that cannot be told"
+    return f"{_at(why)} depends on several samples at once, or cannot be analyzed"
 
 
 def _at(why: Why) -> str:
@@ -421,7 +427,7 @@ def _at(why: Why) -> str:
 
 def _say_value(step: Step, what: str) -> None:
     log.once(
-        f"train_step of model '{step.model.name}': {what} is of several samples at once, which is "
-        "no mean over samples: the logs show the mean of what each rank has of its part. "
-        "Give it to a metric class of your own, or compute it of tf.mpi.gather_batch(x)"
+        f"train_step of model '{step.model.name}': {what} depends on several samples at once and "
+        "is not a mean over samples, so the logs show the mean of the ranks' values for their "
+        "parts. Compute it in a metric, or from tf.mpi.gather_batch(x)"
     )

@@ -1,8 +1,7 @@
-"""What was decided of each call of a loss or a metric, and of each gradient, in a step.
+"""The decision for each call of a loss or a metric, and for each gradient, in a step.
 
-A step is looked at once, in a graph that never runs (plan.py): there the calls are noted in their
-order. When the step is traced or run on this rank's samples, each call takes the decision of its
-place.
+A step is analyzed once, in a graph that never runs (plan.py), which records the calls in their
+order. When the step is traced or run on this rank's samples, the n-th call takes the n-th decision.
 """
 
 from __future__ import annotations
@@ -13,22 +12,22 @@ from typing import Any, NamedTuple
 
 from tensorflow.mpi._src.global_batch.kind import Kind
 
-LOSS = "the loss of which it takes a gradient"
+LOSS = "the loss whose gradient it takes"
 
 
 class How(enum.Enum):
-    PART = "computed of this rank's part of the batch"
-    SCALED = "... and scaled, as a sum or a quotient of sums is"
-    WHOLE = "computed of the whole batch, on every rank"
+    PART = "computed from this rank's part of the batch"
+    SCALED = "computed from this rank's part and scaled, because it is a sum or a quotient of sums"
+    WHOLE = "computed from the whole batch, on every rank"
 
 
 class Leaf(enum.Enum):
-    """How an argument becomes that of the whole batch."""
+    """How an argument for the whole batch is made from the ranks' arguments."""
 
-    KEEP = "it is the same on every rank"
-    GATHER = "it has samples along its first dimension"
-    MEAN = "it is a mean over samples, or a sum that `terms` takes apart"
-    SUM = "it is a sum over samples"
+    KEEP = "is the same on every rank"
+    GATHER = "has samples along its first dimension"
+    MEAN = "is a mean over samples, or a sum that `terms` splits into its terms"
+    SUM = "is a sum over samples"
 
 
 class Site:
@@ -37,20 +36,25 @@ class Site:
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.how = How.PART
-        self.leaves: list[Leaf] = []  # of the arguments, where how is WHOLE
-        # By variable of a metric: a batch adds to it once, not a sample; None: nothing is added.
+        self.leaves: list[Leaf] = []  # one per argument, if how is WHOLE
+        # One per variable of a metric: whether it grows once per batch, rather than once per
+        # sample; None: nothing is added to it.
         self.once: list[bool | None] = []
-        self.given: list[str] = []  # which arguments a metric was given
-        # Of a gradient's targets; of a loss its kind: ROWS, where Keras reduces a value a sample.
+        self.given: list[str] = []  # the arguments that the metric was called with
+        # Kinds of a gradient's targets. For a loss, its own kind: ROWS if Keras reduces one value
+        # per sample.
         self.terms: list[Kind] = []
 
 
 class Draw(NamedTuple):
-    """What a step draws, as it was decided when the step was looked at.
+    """One random draw of a step, as the analysis of the step decided it.
 
-    op: its name. rank: of what is drawn; None if unknown. axis: the dimension of the samples;
-    None: it has none. factor: how many numbers each sample has there; `outer` of them lie a whole
-    batch apart, as in noise for two views that are put one behind the other.
+    Attributes:
+      op: the name of the op.
+      rank: the rank of the drawn tensor; None if unknown.
+      axis: its dimension of samples; None if it has none.
+      factor: how many numbers each sample has along that dimension.
+      outer: how many of these lie a whole batch apart, as in noise for two concatenated views.
     """
 
     op: str
@@ -61,18 +65,21 @@ class Draw(NamedTuple):
 
 
 class Why(NamedTuple):
-    """What is a function of several samples at once, or cannot be told.
+    """Why a batch cannot be split: something depends on several samples, or cannot be analyzed.
 
-    op: the operation that decides it, as `place` says it. way_out: how the work can be shared.
+    Attributes:
+      what: what does.
+      op: the operation that causes it, as `place` describes it.
+      way_out: what the user can do so that the ranks share the work.
     """
 
     what: str
     op: str = ""
-    way_out: str = "compute that of tf.mpi.gather_batch(x)"
+    way_out: str = "compute it from tf.mpi.gather_batch(x)"
 
 
 def place(op: Any) -> str:
-    """An operation's type, and the line of the script that made it: a plan keeps no graph."""
+    """An operation's type and the line of the script that created it; a plan holds no graph."""
     if op is None:
         return ""
     for frame in reversed(op.traceback or ()):
@@ -83,23 +90,24 @@ def place(op: Any) -> str:
 
 
 class Look:
-    """What is found while a step is looked at.
+    """The findings of the analysis of a step.
 
-    eagerly: the step itself will run without a graph, in which no loss can be taken apart.
+    Args:
+      eagerly: the step will run without a graph, so no loss can be split into its terms.
     """
 
     def __init__(self, eagerly: bool) -> None:
         self.eagerly = eagerly
         self.sites: list[Site] = []
-        self.draws: list[Draw] = []  # in their order, but for those in a function of its own
-        self.several: list[tuple[int, Any]] = []  # (place in draws, tensor) of those with a factor
-        self.foreign_draw = ""  # an op for samples in a function that was made elsewhere
-        self.nested_draws = False  # whether such a function draws for samples
-        self.gathered: list[Why] = []  # what is computed of the whole batch
-        self.whys: list[Why] = []
-        self.judged: set[str] = set()  # names of operations whose assignments a metric answers for
-        self.whole_states: list[Any] = []  # variables of metrics that are given the whole batch
-        self.values: dict[tuple[str, ...], Kind] = {}  # what the step returns of its own, by path
+        self.draws: list[Draw] = []  # in program order; without those in nested functions
+        self.several: list[tuple[int, Any]] = []  # (index in draws, tensor) of draws with a factor
+        self.foreign_draw = ""  # an op that draws for samples in a restored function
+        self.nested_draws = False  # whether a nested function draws for samples
+        self.gathered: list[Why] = []  # what is computed from the whole batch
+        self.whys: list[Why] = []  # reasons not to split the batch
+        self.judged: set[str] = set()  # names of the assignment ops that belong to a metric
+        self.whole_states: list[Any] = []  # variables of metrics that receive the whole batch
+        self.values: dict[tuple[str, ...], Kind] = {}  # other values that the step returns, by path
 
     @property
     def draws_by_kernels(self) -> bool:
@@ -108,29 +116,29 @@ class Look:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing is drawn, and nothing keeps ranks from sharing the batch.
+        """Whether nothing is drawn and nothing prevents splitting the batch.
 
-        A trace that creates variables holds the ops of their initial values, which may draw.
+        A trace that creates variables contains the ops of their initial values, which may draw.
         """
         return not (self.draws or self.foreign_draw or self.nested_draws or self.whys)
 
     def enter(self, kind: str) -> tuple[Site, Mark]:
-        """A call begins; what is found until `restart` is of the calls inside it."""
+        """Begins a call; findings until `restart` belong to the calls inside it."""
         self.sites.append(Site(kind))
         return self.sites[-1], self.mark()
 
     def mark(self) -> Mark:
-        """Up to where `restart` keeps what was found."""
+        """The state that `restart` returns to."""
         return Mark(*(len(getattr(self, name)) for name in Mark._fields))
 
     def restart(self, mark: Mark) -> None:
-        """What was found since does not count: no step does it, or it is given the whole batch."""
+        """Discards the findings since `mark`: no step runs them, or they see the whole batch."""
         for name, length in mark._asdict().items():
             del getattr(self, name)[length:]
 
 
 class Mark(NamedTuple):
-    """Lengths of a Look's lists."""
+    """Lengths of the lists of a Look."""
 
     sites: int
     draws: int
@@ -147,26 +155,26 @@ class Verdict(enum.Enum):
 
 
 class Plan:
-    """What was decided of one call of a model: see plan.py, which makes it.
+    """The decisions for one call of a model; made by plan.py.
 
     Attributes:
-      verdict: whether ranks take parts of a batch.
-      why: of WHOLE, what decides it.
-      gathered: what is computed of the whole batch, gathered.
-      sites: the decisions of the calls in a step.
-      draws: the decisions of what a step draws.
-      draws_rows: something is drawn for samples.
-      draws_by_kernels: something, for samples or not, is drawn by stateful ops, whose kernels, one
-        for each trace, have a state: all calls must share the trace, as they do in one process.
-      whole_states: variables of metrics that are given the whole batch.
-      values: what a step returns of its own, by path.
-      plain: the script's own loop is fed the script's batches as they are.
+      verdict: whether each rank takes a part of every batch.
+      why: the reason for WHOLE.
+      gathered: what is computed from the gathered batch.
+      sites: the decisions for the calls in a step.
+      draws: the decisions for the random draws of a step.
+      draws_rows: whether something is drawn for samples.
+      draws_by_kernels: whether stateful ops draw, for samples or not. Their kernels hold the state,
+        one for each trace, so all calls must share one trace, as they do in one process.
+      whole_states: variables of metrics that receive the whole batch.
+      values: values that a step returns besides metrics, by path.
+      plain: whether the script's own loop gets the script's batches unchanged.
     """
 
     def __init__(self, verdict: Verdict, look: Look, plain: bool) -> None:
         self.verdict = verdict
         self.plain = plain
-        # What a loss is says more than what is told of it.
+        # The loss is the most useful reason for a user.
         self.why = min(look.whys, key=lambda why: why.what != LOSS, default=None)
         self.gathered = look.gathered
         self.sites = look.sites
@@ -182,14 +190,14 @@ class Plan:
 
 
 class Planned:
-    """The decisions of a plan, as the calls of one traced or running step take them."""
+    """Hands out the decisions of a plan to the calls of one step that is traced or run."""
 
     def __init__(self, sites: Sequence[Site], draws: Sequence[Draw]) -> None:
         self._next: Iterator[Site] = iter(sites)
         self._next_draw: Iterator[Draw] = iter(draws)
 
     def next(self, kind: str) -> Site | None:
-        """None if the step takes another way than when it was looked at, from there on."""
+        """None from where the step departs from the path that was analyzed."""
         site = next(self._next, None)
         if site is None or site.kind != kind:
             self._next = iter(())
@@ -197,7 +205,7 @@ class Planned:
         return site
 
     def next_draw(self, op: str, rank: int | None) -> Draw | None:
-        """Of a call of `op`; None as of `next`."""
+        """The decision for a call of `op`; None in the same case as for `next`."""
         draw = next(self._next_draw, None)
         if draw is None or draw.op != op or None not in (draw.rank, rank) and draw.rank != rank:
             self._next_draw = iter(())
