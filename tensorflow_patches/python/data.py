@@ -45,10 +45,10 @@ def from_csv(
     found = text.read(path, delimiter, header)
     numbers = found.numbers
     labels = numbers[:, label_column] if _has(numbers, label_column, path) else np.zeros(0)
-    whole = bool(np.all(labels == np.round(labels)))
-    told = [len(numbers), numbers.shape[1], int(whole)]
-    everyone = parts.of_all_ranks(told, f"columns of {os.path.basename(path)}").reshape(-1, 3)
-    columns = {int(theirs) for rows, theirs, _ in everyone if rows}
+    is_whole = bool(np.all(labels == np.round(labels)))
+    summary = [len(numbers), numbers.shape[1], int(is_whole)]
+    summaries = parts.of_all_ranks(summary, f"columns of {os.path.basename(path)}").reshape(-1, 3)
+    columns = {int(number) for rows, number, _ in summaries if rows}
     if len(columns) > 1:
         raise ValueError(
             f"{path}: the ranks' rows have {' and '.join(map(str, sorted(columns)))} columns"
@@ -58,8 +58,8 @@ def from_csv(
     if label_column is None:
         return own_part.of_arrays(numbers.astype(dtype))
     features = np.delete(numbers, label_column, 1) if numbers.shape[1] else numbers
-    kind = np.int64 if everyone[:, 2].all() else dtype
-    return own_part.of_arrays((features.astype(dtype), labels.astype(kind)))
+    label_dtype = np.int64 if summaries[:, 2].all() else dtype
+    return own_part.of_arrays((features.astype(dtype), labels.astype(label_dtype)))
 
 
 def _has(numbers: Any, column: int | None, path: str) -> bool:
@@ -100,8 +100,10 @@ def from_netcdf(path: str, features: str = "data", labels: str | None = "labels"
 
 def _of(file: Any, path: str, features: str, labels: str | None) -> Any:
     data = arrays.named(file, features, path)
-    mine = arrays.rows(data, f"{path}: '{features}'")
+    rows = arrays.rows(data, f"{path}: '{features}'")
     if labels is None:
-        return own_part.of_arrays(mine)
-    answers = arrays.named(file, labels, path)
-    return own_part.of_arrays((mine, arrays.rows(answers, f"{path}: '{labels}'", data.shape[0])))
+        return own_part.of_arrays(rows)
+    label_array = arrays.named(file, labels, path)
+    return own_part.of_arrays(
+        (rows, arrays.rows(label_array, f"{path}: '{labels}'", data.shape[0]))
+    )

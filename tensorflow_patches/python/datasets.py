@@ -69,18 +69,18 @@ class DataSet:
     def _read_images(self, kind: str, normalize: float, valid_pct: float) -> None:
         """Reads packed files whole, and keeps this rank's part."""
         read, folder, classes = _IMAGES[kind]
-        (data, labels), (tested, answers) = read(self.data_directory or folder)
+        (data, labels), (test_data, test_labels) = read(self.data_directory or folder)
         held_back = int(len(data) * valid_pct)
         if kind == "mnist":
-            data, more = data[:_MNIST_TRAINING], data[_MNIST_TRAINING:]
-            labels, of_more = labels[:_MNIST_TRAINING], labels[_MNIST_TRAINING:]
+            data, held_out = data[:_MNIST_TRAINING], data[_MNIST_TRAINING:]
+            labels, held_out_labels = labels[:_MNIST_TRAINING], labels[_MNIST_TRAINING:]
         else:
-            more, of_more = data[:held_back], labels[:held_back]
+            held_out, held_out_labels = data[:held_back], labels[:held_back]
             data, labels = data[held_back:], labels[held_back:]
         for split, images_, numbers in (
             ("training", data, labels),
-            ("validation", more, of_more),
-            ("testing", tested, answers),
+            ("validation", held_out, held_out_labels),
+            ("testing", test_data, test_labels),
         ):
             first, last = parts.part(len(images_))
             self._keep(split, images_[first:last] / normalize, numbers[first:last], classes)
@@ -107,8 +107,8 @@ class DataSet:
             folders.sort()
             for name in sorted(names):
                 found.append(text.read(os.path.join(folder, name), delim).numbers)
-        there = [one for one in found if one.size]
-        self.training_data = np.concatenate(there) if there else np.zeros((0, 0))
+        nonempty = [array for array in found if array.size]
+        self.training_data = np.concatenate(nonempty) if nonempty else np.zeros((0, 0))
 
     def _keep(self, split: str, data: Any, labels: Any, classes: int) -> None:
         setattr(self, f"{split}_data", data)
@@ -136,7 +136,7 @@ class DataSet:
         return [data[rows], None if labels is None else labels[rows]]
 
 
-_NOW = {
+_DEFAULTS = {
     "train_batch_size": None,
     "test_batch_size": None,
     "normalize": 1.0,
@@ -148,7 +148,7 @@ _NOW = {
     "delim": ",",
     "data_directory": None,
 }
-_ONCE = (
+_OLD_ORDER = (
     *("delim", "train_batch_size", "test_batch_size", "normalize", "train_file"),
     *("validation_file", "test_file", "data_directory", "valid_pct", "test_pct"),
 )
@@ -156,15 +156,15 @@ _ONCE = (
 
 def _settings(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Arguments by name, from either order: a delimiter first means the older one."""
-    order = _ONCE if args and isinstance(args[0], str) else tuple(_NOW)
+    order = _OLD_ORDER if args and isinstance(args[0], str) else tuple(_DEFAULTS)
     if len(args) > len(order):
         raise TypeError(f"DataSet takes at most {len(order)} arguments after its name")
     given = dict(zip(order, args, strict=False))
     for name, value in kwargs.items():
-        if name not in _NOW or name in given:
+        if name not in _DEFAULTS or name in given:
             raise TypeError(f"DataSet: {name} is given twice, or is not an argument of DataSet")
         given[name] = value
-    return {**_NOW, **given}
+    return {**_DEFAULTS, **given}
 
 
 def one_hot(labels: Any, classes: int) -> np.ndarray[Any, Any]:
@@ -181,9 +181,9 @@ def _csv(path: str, delim: str) -> tuple[Any, Any, int]:
     if not rows.total:
         raise ValueError(f"{path} has no rows")
     labels: np.ndarray[Any, Any] = numbers[:, 0] if numbers.size else np.zeros(0)
-    mine = [int(labels.min()), int(labels.max())] if len(labels) else [2**31, -(2**31)]
-    everyone = parts.of_all_ranks(mine, f"labels of {os.path.basename(path)}").reshape(-1, 2)
-    least, most = int(everyone[:, 0].min()), int(everyone[:, 1].max())
+    own_range = [int(labels.min()), int(labels.max())] if len(labels) else [2**31, -(2**31)]
+    ranges = parts.of_all_ranks(own_range, f"labels of {os.path.basename(path)}").reshape(-1, 2)
+    least, most = int(ranges[:, 0].min()), int(ranges[:, 1].max())
     if not np.all(labels == np.round(labels)) or least not in (0, -1) or (least == -1 and most > 1):
         raise ValueError(
             f"{path}: the labels in column 1 range from {least} to {most}; they must be whole "

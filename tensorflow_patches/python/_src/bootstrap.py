@@ -1,5 +1,4 @@
-"""The entry points that `tensorflow/__init__.py` calls before and after TensorFlow's libraries
-load.
+"""The entry points that `tensorflow/__init__.py` calls before and after the libraries load.
 
 With averaging off, `load` returns immediately and imports nothing else of this package; so other
 modules are imported inside the functions here.
@@ -16,8 +15,7 @@ _DOCTOR = ["-m", "doctor"]  # sys.argv while Python looks for the package of `-m
 
 
 def load() -> None:
-    """Called before TensorFlow's libraries load: loads ours and starts the engine, if averaging is
-    on.
+    """Called before TensorFlow's libraries: loads ours and starts the engine if averaging is on.
 
     Raises ImportError, which says what to do, if the ranks cannot be connected.
     """

@@ -43,8 +43,7 @@ def transfer_timeout(environ: Mapping[str, str] = os.environ) -> float:
 
 
 def deadlock_timeout(environ: Mapping[str, str] = os.environ) -> float:
-    """After how many seconds of doing nothing else ranks that seem to wait for one another get an
-    error; 0: never."""
+    """Seconds after which ranks that seem to wait for one another get an error; 0: never."""
     old, stall = _old("TF_MPI_DEADLOCK_TIMEOUT", environ), get("TF_MPI_STALL_TIMEOUT", environ)
     return float(old if old is not None else stall and max(3.0, stall / 600))
 

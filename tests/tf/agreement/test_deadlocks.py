@@ -86,5 +86,5 @@ def test_two_scripts_are_named(launch, tmp_path):
     each = ["sh", "-c", 'exec "$0" "$1/$OMPI_COMM_WORLD_RANK.py"', sys.executable, tmp_path]
     run = launch(each, timeout=90)
     assert run.returncode != 0
-    line = "the ranks run different scripts: rank 0 0.py, rank 1 1.py. All ranks must run one"
+    line = "the ranks run different scripts: rank 0 0.py, rank 1 1.py. All ranks must run the same"
     assert [line in text for text in run.stderr].count(True) >= 1

@@ -204,7 +204,7 @@ BAD = {
     "gap.csv": ("0,1\n\n1,2\n", "row 2 is empty"),
     "named.head": ("a,b\n0,1\n1,y\n", "row 2 after the header, column 2: 'y' is not a number"),
     "odd.labels": ("3,1\n5,2\n", "the labels in column 1 range from 3 to 5"),
-    "x.kind": ("", "DataSet 'XML'; known: cifar10"),
+    "x.kind": ("", "DataSet 'XML' is unknown; accepted: cifar10"),
 }
 
 
@@ -321,7 +321,12 @@ def test_columns_of_a_csv_file(tmp_path, monkeypatch):
     data = load("tensorflow.mpi.data")
     path = tmp_path / "x.csv"
     path.write_text("0,1\n1,2\n")
-    _refuses("x.csv has 2 columns: label_column=2", data.from_csv, str(path), label_column=2)
+    _refuses(
+        "x.csv has 2 columns; label_column=2 is out of range",
+        data.from_csv,
+        str(path),
+        label_column=2,
+    )
     other = np.array([[1, 2, 1], [1, 3, 1]])  # rows, columns, whole labels of two ranks
     monkeypatch.setattr(
         data.parts, "of_all_ranks", lambda mine, what: other if what.startswith("columns") else mine

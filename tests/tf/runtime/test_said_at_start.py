@@ -175,7 +175,8 @@ def test_ranks_of_different_scripts(engine, monkeypatch):
     monkeypatch.setattr(ends.peers, "Node", lambda: types.SimpleNamespace(peers=lambda: node))
     waits = RuntimeError("the ranks wait for one another, so none can go on: ...")
     assert ends.other_scripts(waits) == (
-        "the ranks run different scripts: rank 0 a.py, rank 1 b.py. All ranks must run one"
+        "the ranks run different scripts: rank 0 a.py, rank 1 b.py. All ranks must run the same "
+        "script"
     )
     assert ends.other_scripts(RuntimeError("something else")) is None
 

@@ -37,10 +37,10 @@ def install() -> None:
 def explanation(error: BaseException) -> str | None:
     """An explanation of an uncaught error; None if it is not of this kind."""
     if "unable to lock file" in str(error):
-        anew = ", or create it: h5py.File(path, 'w')" if saves.shared() else ""
+        or_create = ", or create it: h5py.File(path, 'w')" if saves.shared() else ""
         return (
             f"all {group.group_size} ranks open a file to change it, but HDF5 allows only one "
-            f"writer: change it on rank 0 only (if tf.mpi.rank() == 0){anew}"
+            f"writer: change it on rank 0 only (if tf.mpi.rank() == 0){or_create}"
         )
     if "database is locked" in str(error):
         return (
@@ -50,12 +50,14 @@ def explanation(error: BaseException) -> str | None:
     code, path = _missing_or_there(error)
     if path is None or "://" in path:
         return None
-    who = f"all {group.group_size} ranks run the script's own file calls, so another may be first"
+    context = (
+        f"all {group.group_size} ranks run the script's own file calls, so another may be first"
+    )
     if code in _EXISTS and _changed(path):
-        return f"{who}: '{path}' was created during this run. Create it with exist_ok=True"
+        return f"{context}: '{path}' was created during this run. Create it with exist_ok=True"
     if code == errno.ENOENT and _changed(os.path.dirname(os.path.abspath(path))):
         return (
-            f"{who}: if '{path}' existed, another rank has removed or renamed it. Do that on "
+            f"{context}: if '{path}' existed, another rank has removed or renamed it. Do that on "
             "rank 0 only (if tf.mpi.rank() == 0), after tf.mpi.barrier(), or allow for it "
             "(missing_ok=True, ignore_errors=True)"
         )

@@ -61,8 +61,7 @@ def noticing_restore(function: Any) -> Any:
 
 
 def printing_summaries(io_utils: Any) -> Any:
-    """tf_keras's io_utils for model.summary(), which prints on every rank like the script
-    itself."""
+    """tf_keras's io_utils for model.summary(), which prints on every rank."""
     return types.SimpleNamespace(**{**vars(io_utils), "print_msg": io_utils.print_msg.__wrapped__})
 
 

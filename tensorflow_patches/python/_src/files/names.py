@@ -109,14 +109,14 @@ def keep_for_other_ranks(path: str) -> str:
     if "://" in path or pattern(path, short=True) == path:
         return ""
     parts = path.split(os.sep)
-    beside = next(
+    first_own = next(
         end
         for end in range(1, len(parts) + 1)
         if pattern(os.sep.join(parts[:end]), short=True) != os.sep.join(parts[:end])
     )
     try:
         folder = tempfile.mkdtemp(
-            prefix=".tensorflow-mpi-", dir=os.sep.join(parts[: beside - 1]) or os.sep
+            prefix=".tensorflow-mpi-", dir=os.sep.join(parts[: first_own - 1]) or os.sep
         )
         _kept[folder] = collectives.started
         kept = os.path.join(folder, parts[-1])

@@ -25,8 +25,7 @@ def update_once(function: Any) -> Any:
 
 
 def removes_other_names(function: Any) -> Any:
-    """Replaces the removal of old checkpoints: rank 0 removes the files, others only their
-    links."""
+    """Replaces the removal of old checkpoints on ranks other than 0: removes only their links."""
 
     def delete_file_if_exists(filespec: Any) -> None:
         names.remove(os.fsdecode(filespec))

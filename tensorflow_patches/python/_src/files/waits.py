@@ -1,5 +1,4 @@
-"""How a rank that does not write files waits for rank 0's save: matched by path, otherwise by
-order.
+"""How a rank that writes no files waits for rank 0's save: matched by path, otherwise by order.
 
 A rank that saves a path for the k-th time waits until rank 0 has posted it k times, or has posted a
 path that differs only in tempfile's random names and the process number (names.py). If rank 0 goes
@@ -144,14 +143,14 @@ class _Wait:
 
     def _by_path(self) -> int | None:
         """The index of the save of rank 0 that matches this one by path; under _lock."""
-        alike = [*_by_path[self.path], *_by_path[self.there]]
+        candidates = [*_by_path[self.path], *_by_path[self.there]]
         if self.pattern != self.path:
-            alike += (
+            candidates += (
                 place
                 for place, save in enumerate(_rank_0)
                 if save.pattern == self.pattern != save.path and save.kind == self.kind
             )
-        return next((place for place in alike if place not in _met), None)
+        return next((place for place in candidates if place not in _met), None)
 
     def _by_order(self) -> int | None:
         """The index of the save of rank 0 that matches this one by kind and order; under _lock.
@@ -159,11 +158,13 @@ class _Wait:
         Never one before a save that is already matched: rank 0 made such saves alone.
         """
         # A path of rank 0 that this rank saves, too, is an extra save of rank 0 alone.
-        alike = [place for place, save in enumerate(_rank_0) if save.kind == self.kind]
-        last = max(_met.intersection(alike), default=-1)
-        open_ = [place for place in alike if place > last and not _own[_rank_0[place].path]]
-        likeness = {place: _similarity(self.path, _rank_0[place].path) for place in open_}
-        return min(open_, key=lambda place: (-likeness[place], place), default=None)
+        same_kind = [place for place, save in enumerate(_rank_0) if save.kind == self.kind]
+        last = max(_met.intersection(same_kind), default=-1)
+        candidates = [
+            place for place in same_kind if place > last and not _own[_rank_0[place].path]
+        ]
+        similarity = {place: _similarity(self.path, _rank_0[place].path) for place in candidates}
+        return min(candidates, key=lambda place: (-similarity[place], place), default=None)
 
     def _is(self, place: int) -> None:
         """Matches this save with rank 0's at `place`, and makes its file available here."""

@@ -1,5 +1,4 @@
-"""Makes files that the script writes by Python or TensorFlow visible only when complete
-(atomic.py).
+"""Makes files that the script writes by Python or TensorFlow visible only when complete.
 
 Covers open(path, "w") and everything built on it (pathlib, json, pickle, csv, zipfile, NumPy,
 pandas), shutil.copy, h5py.File(path, "w"), TFRecordWriter, tf.io.gfile and tf.io.write_file. Only

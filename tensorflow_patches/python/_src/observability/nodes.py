@@ -143,7 +143,7 @@ def _on_rank_0(
     findings = node_report.judge(found, size, node_report.expand(options.hosts))
     go = size > 1 and len(found) == size and len({one["wheel"] for one in found.values()}) == 1
     exchange.put("go", go)
-    told = _tell(findings, [])  # now, because MPI may end this process
+    printed = _print_report(findings, [])  # now, because MPI may end this process
     if not go:
         why = "there is one rank" if size == 1 else "not all ranks can take part"
         print(f"allreduce not tried: {why}", flush=True)
@@ -151,21 +151,21 @@ def _on_rank_0(
 
     def give_up() -> None:
         node_report.judge_together(findings, found, exchange.get("met"), size)
-        _tell(findings, told)
+        _print_report(findings, printed)
         exchange.remove()
 
     with _killed_after(_TOGETHER_SECONDS, give_up):
         _meet(exchange, launcher)
         met = exchange.wait("met", size, time.monotonic() + _GRACE_SECONDS)
     node_report.judge_together(findings, found, met, size)
-    _tell(findings, told)
+    _print_report(findings, printed)
     return _end(findings)
 
 
-def _tell(findings: node_report.Findings, told: list[str]) -> list[str]:
+def _print_report(findings: node_report.Findings, printed: list[str]) -> list[str]:
     """Prints the lines that are not in `told`, and writes the names of failing nodes."""
     lines = findings.text()
-    print("\n".join(line for line in lines if line not in told), flush=True)
+    print("\n".join(line for line in lines if line not in printed), flush=True)
     with open("failing_nodes.txt", "w", encoding="utf-8") as file:
         file.write(node_report.exclusion(findings.failing))
     return lines

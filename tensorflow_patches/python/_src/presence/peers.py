@@ -74,8 +74,7 @@ class Process:
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """A rank as it is visible from here: its processes, at least one, in the order of their
-    pids."""
+    """A rank as it is visible from here: its processes, at least one, in pid order."""
 
     rank: int
     processes: tuple[Process, ...]

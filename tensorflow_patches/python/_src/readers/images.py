@@ -20,11 +20,11 @@ def mnist(folder: str) -> tuple[Arrays, Arrays]:
     packed = os.path.join(folder, "mnist.npz")
     if os.path.exists(packed):
         with np.load(packed) as file:
-            images, tested = file["x_train"][..., None], file["x_test"][..., None]
-            return (images, file["y_train"]), (tested, file["y_test"])
+            images, test_images = file["x_train"][..., None], file["x_test"][..., None]
+            return (images, file["y_train"]), (test_images, file["y_test"])
     images, labels = (_idx(folder, name) for name in _MNIST)
-    tested, answers = (_idx(folder, name) for name in _MNIST_TEST)
-    return (images[..., None], labels), (tested[..., None], answers)
+    test_images, test_labels = (_idx(folder, name) for name in _MNIST_TEST)
+    return (images[..., None], labels), (test_images[..., None], test_labels)
 
 
 def _idx(folder: str, name: str) -> np.ndarray[Any, Any]:
@@ -61,10 +61,10 @@ def cifar100(folder: str) -> tuple[Arrays, Arrays]:
 
 def _cifar(folder: str, train: list[str], test: str, labels: str) -> tuple[Arrays, Arrays]:
     loaded = [_unpickled(os.path.join(folder, name)) for name in train]
-    tested = _unpickled(os.path.join(folder, test))
-    images = np.concatenate([one["data"] for one in loaded])
-    answers = np.concatenate([np.asarray(one[labels]) for one in loaded])
-    return (images, answers), (tested["data"], np.asarray(tested[labels]))
+    test_batch = _unpickled(os.path.join(folder, test))
+    images = np.concatenate([batch["data"] for batch in loaded])
+    all_labels = np.concatenate([np.asarray(batch[labels]) for batch in loaded])
+    return (images, all_labels), (test_batch["data"], np.asarray(test_batch[labels]))
 
 
 # What a pickled array may refer to. By full names, because NumPy's modules also import os.

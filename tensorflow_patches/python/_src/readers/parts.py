@@ -1,5 +1,4 @@
-"""Which rows belong to a rank: contiguous, the same number for each; the first ranks may have one
-more."""
+"""A rank's rows: contiguous, the same number for each rank; the first ranks may have one more."""
 
 from __future__ import annotations
 

@@ -68,8 +68,7 @@ def variable_created(variable: Any) -> None:
 
 @_hook
 def apply_op_created(graph: Any, op: Any) -> None:
-    """ops.py, Graph._create_op_internal: an optimizer op, of `apply_ops`, was created in a
-    graph."""
+    """ops.py, Graph._create_op_internal: an optimizer op was created in a graph."""
 
 
 @_hook

@@ -46,7 +46,7 @@ class Replicas:
     names: tuple[str, ...]
     thread: int  # the thread that took the first step
     steps: int = 0  # steps begun since the script last synchronized them
-    alike: int = 0  # _caught_up at that time
+    caught_up: int = 0  # _caught_up at that time
     other_threads: bool = False  # whether other threads have taken steps here
     concurrent: bool = False  # the same, on any rank; then nothing is compared any more
     agreed: int = 0  # the step of the last check that found no difference
@@ -88,8 +88,8 @@ def before_step(replicas: Replicas | None, read: Read) -> None:
         replicas.other_threads |= replicas.thread != threading.get_ident()
         if replicas.under_way is not None:
             _end(replicas, read)
-        if replicas.alike != _caught_up:  # until then ranks may have taken different steps
-            replicas.alike, replicas.steps, replicas.start = _caught_up, 1, 0
+        if replicas.caught_up != _caught_up:  # until then ranks may have taken different steps
+            replicas.caught_up, replicas.steps, replicas.start = _caught_up, 1, 0
             replicas.limit = _FIRST_BYTES
         if replicas.steps % _every() == 0 and not replicas.concurrent:
             _begin(replicas, read)
@@ -122,9 +122,8 @@ def _begin(replicas: Replicas, read: Read) -> None:
         *(value for value, _ in hashes),
     ]
     replicas.last, replicas.checked = begun, replicas.steps
-    label = (
-        f"replicas {control_plane.text_digest(replicas.names)} {replicas.alike} {replicas.steps}"
-    )
+    digest = control_plane.text_digest(replicas.names)
+    label = f"replicas {digest} {replicas.caught_up} {replicas.steps}"
     replicas.under_way = collectives.Gathering(np.array([row], np.uint64), label)
 
 

@@ -47,21 +47,21 @@ def synchronize(label: str, states: list[State], late: int = 0) -> bool:
         digest = control_plane.digest(value) if state.large is None else state.large.digest()
         mine[state.key].append(digest)
         places[state.key].append(index)
-    told = control_plane.headers(f"{label} manifest", [mine, late])
-    everyone = [theirs for theirs, _ in told]
+    manifests = control_plane.headers(f"{label} manifest", [mine, late])
+    digests_by_rank = [theirs for theirs, _ in manifests]
     agreed = sorted(
         key
         for key, digests in mine.items()
-        if all(len(theirs.get(key, ())) == len(digests) for theirs in everyone)
+        if all(len(theirs.get(key, ())) == len(digests) for theirs in digests_by_rank)
     )
-    missing = sorted(set().union(*everyone) - set(agreed))
+    missing = sorted(set().union(*digests_by_rank) - set(agreed))
     if missing:
         log.debug(f"{label}: not on all ranks, so not changed: {', '.join(missing[:10])}")
     differing = [
         places[key][n]
         for key in agreed
         for n in range(len(mine[key]))
-        if any(theirs[key][n] != everyone[0][key][n] for theirs in everyone)
+        if any(theirs[key][n] != digests_by_rank[0][key][n] for theirs in digests_by_rank)
     ]
     small = [index for index in differing if states[index].large is None]
     received = control_plane.broadcast_arrays(label, [values[index] for index in small])
@@ -79,7 +79,7 @@ def synchronize(label: str, states: list[State], late: int = 0) -> bool:
         f"{label}: {sum(len(mine[key]) for key in agreed)} of {len(states)} variables "
         f"synchronized with rank 0, {len(differing)} of them had differed"
     )
-    return not any(theirs for _, theirs in told)
+    return not any(theirs for _, theirs in manifests)
 
 
 def is_random_state(name: str) -> bool:
@@ -87,8 +87,7 @@ def is_random_state(name: str) -> bool:
 
 
 def _dtype(handle: Any) -> Any:
-    """The dtype of a variable that may be synchronized; None for other resources, and for random
-    states."""
+    """The dtype of a variable that may be synchronized; None for other resources, random states."""
     from tensorflow.python.framework import dtypes
 
     data = getattr(handle, "_handle_data", None)
