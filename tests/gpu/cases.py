@@ -1,7 +1,7 @@
-"""Trainings on a GPU that N ranks must do as one process does: `python cases.py OUT.npz [NAMES]`.
+"""Trainings on a GPU that must give the same result on N ranks: `python cases.py OUT.npz [NAMES]`.
 
-Rank 0 writes the weights of each case. Started by equality.py, in one process and on ranks; a case
-that fails says so, and the others go on.
+Rank 0 writes the weights of each case. equality.py starts this script in one process and on ranks.
+If a case fails, it is reported and the others continue.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def own_loop() -> Weights:
 
 
 def _part(rows: Any) -> Any:
-    """This rank's rows of data that nothing of TensorFlow shares out; all in one process."""
+    """This rank's rows, because TensorFlow does not divide this data; all rows in one process."""
     try:
         from tensorflow import mpi
     except ImportError:
@@ -208,7 +208,7 @@ def main() -> int:
         results.update({f"{name}/{i}": weight for i, weight in enumerate(weights)})
         if rank == 0:
             print(f"{name}: {time.time() - begin:.1f} s", flush=True)
-            np.savez(out, **results)  # each time: a GPU that is lent may be taken away
+            np.savez(out, **results)  # after each case, because a lent GPU may be withdrawn
     return failed
 
 

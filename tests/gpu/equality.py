@@ -1,6 +1,6 @@
-"""Compares what ranks and one process have trained (cases.py): `equality.py ONE.npz RANKS.npz`.
+"""Compares the weights of ranks and of one process (cases.py): `equality.py ONE.npz RANKS.npz`.
 
-Prints a row for each case: the largest difference of a weight, relative to the largest weight.
+Prints a row per case: the largest difference of a weight, relative to the largest weight.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import sys
 
 import numpy as np
 
-# Half precision rounds gradients, whose sums over ranks and over samples are rounded elsewhere.
+# Half precision rounds gradients, and sums over ranks and over samples round at different points.
 LIMITS = {"mixed_precision": 5e-3}
 LIMIT = 1e-5
 
 
 def differences(one: str, ranks: str) -> list[tuple[str, str, bool]]:
-    """(case, the largest difference or "missing", whether it is within its limit)."""
+    """(case, largest difference or "missing", whether it is within its limit) for each case."""
     rows = []
     with np.load(one) as first, np.load(ranks) as second:
         for name in sorted({key.split("/")[0] for key in first.files}):
@@ -31,7 +31,7 @@ def differences(one: str, ranks: str) -> list[tuple[str, str, bool]]:
 
 
 def main() -> int:
-    """The number of cases that differ or are missing."""
+    """Returns the number of cases that differ or are missing."""
     rows = differences(sys.argv[1], sys.argv[2])
     for name, apart, right in rows:
         print(f"| {name} | {apart} | {'equal' if right else 'NOT equal'} |")

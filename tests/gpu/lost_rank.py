@@ -1,6 +1,6 @@
-"""Rank 1 is killed while gradients on GPUs are averaged: `mpirun -np 2 python lost_rank.py`.
+"""Kills rank 1 while gradients on GPUs are averaged: `mpirun -np 2 python lost_rank.py`.
 
-The others must end; report.py takes the time from the line that is printed here.
+The other ranks must end; report.py measures the time from the line that this script prints.
 """
 
 from __future__ import annotations

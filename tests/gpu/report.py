@@ -1,8 +1,8 @@
-"""All that is tried on a real GPU, as one command: `python tests/gpu/report.py [--write FILE]`.
+"""Runs everything that is tested on a real GPU: `python tests/gpu/report.py [--write FILE]`.
 
-Run by the Python that has the wheel for GPUs, with its mpirun on PATH. Prints Markdown; --write
-puts it between the marks of a page (docs/gpu.md). Fails if a training differs from one process's.
-`--only IPC` (staged, NCCL, CUDA-aware): of one way that gradients go, between marks of its own.
+Run it with the Python that has the GPU wheel, and with its mpirun on PATH. Prints Markdown; --write
+puts it between the markers of a page (docs/gpu.md). Fails if a training differs from one process's.
+`--only IPC` (or staged, NCCL, CUDA-aware) covers one transport, between markers of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ import equality
 HERE = Path(__file__).resolve().parent
 SHARED = {"TF_MPI_GPU_TRANSPORT": "ipc"}
 STAGED = {"TF_MPI_GPU_TRANSPORT": "staged"}
-AWARE = {"TF_MPI_GPU_TRANSPORT": "mpi"}  # staged where the MPI library does not say that it is
+# Becomes staged if the MPI library does not report that it is CUDA-aware.
+AWARE = {"TF_MPI_GPU_TRANSPORT": "mpi"}
 NCCL = {"TF_MPI_GPU_TRANSPORT": "nccl"}
 ONE_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 
@@ -32,17 +33,17 @@ ONE_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 def _gpus() -> list[str]:
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     if shutil.which(query[0]) is None:
-        sys.exit("report.py: there is no nvidia-smi here, and so no GPU: nothing to report")
+        sys.exit("report.py: nvidia-smi not found: run this on a machine with a GPU")
     return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def _run(ranks: int, script: str, *args: str, **environment: str) -> tuple[int, str]:
-    """(exit code, output) of a script of this folder; ranks 0: one process, averaging off."""
+    """(exit code, output) of a script in this folder; ranks 0: one process with averaging off."""
     command = [sys.executable, str(HERE / script), *args]
     environ = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, **environment}
     if ranks:
         command = ["mpirun", "--bind-to", "none", "--oversubscribe", "-np", str(ranks), *command]
-        environ.pop("TF_FORCE_GPU_ALLOW_GROWTH", None)  # it is ours to find out
+        environ.pop("TF_FORCE_GPU_ALLOW_GROWTH", None)  # the product must detect this
     else:
         environ |= {"TF_MPI_ENABLE": "0", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     ended = subprocess.run(
@@ -55,7 +56,7 @@ def _run(ranks: int, script: str, *args: str, **environment: str) -> tuple[int, 
 
 
 def _is_cuda_aware() -> bool:
-    """Whether the MPI library says so, and two ranks have tried it."""
+    """Whether the MPI library reports that it is CUDA-aware, and a run on two ranks confirms it."""
     output = _run(2, "speed.py", **AWARE)[1]
     said = [line for line in output.splitlines() if "CUDA-aware" in line]
     print(*said, sep="\n", file=sys.stderr)
@@ -89,7 +90,7 @@ def _speed(ways: list[tuple[str, int, dict[str, str]]]) -> list[str]:
 
 
 def _overlap(folder: Path) -> list[str]:
-    """Of the longest staged average of a trace: how long its thread waited for copies."""
+    """For the longest staged average of a trace, the time that its thread waited for copies."""
     trace = folder / "trace.json"
     _run(2, "speed.py", **STAGED, TF_MPI_TIMELINE=str(trace))
     events = json.loads(trace.read_text())
@@ -105,7 +106,7 @@ def _overlap(folder: Path) -> list[str]:
              for name in ("pack", "reduce", "unpack")}  # fmt: skip
     return [
         f"- A trace of one staged {whole['name']}, {whole['dur'] / 1e3:.1f} ms: "
-        f"{spent['reduce']:.1f} ms in the exchange of",
+        f"{spent['reduce']:.1f} ms for the exchange between",
         f"  the hosts, {spent['pack']:.1f} ms waiting for chunks from the GPU, "
         f"{spent['unpack']:.1f} ms enqueueing them back.",
     ]
@@ -117,12 +118,12 @@ def _lost_rank(ways: list[tuple[str, int, dict[str, str]]]) -> list[str]:
         output = _run(ranks, "lost_rank.py", **environment)[1]
         killed = re.search(r"killed at ([0-9.]+)", output)
         took = f"{time.time() - float(killed[1]):.1f} s" if killed else "not reached"
-        lines.append(f"- {way}: a killed rank ends the job after {took}.")
+        lines.append(f"- {way}: after a rank was killed, the job ended within {took}.")
     return lines
 
 
 def report(only: str) -> tuple[str, int]:
-    """The page and how many trainings were wrong; of ways whose name has `only` in it."""
+    """The page, and the number of wrong trainings, for transports whose name contains `only`."""
     gpus = _gpus()
     nccl = NCCL if len(gpus) > 1 else NCCL | ONE_GPU
     ways = [("2 ranks, staged", 2, STAGED), ("2 ranks, NCCL", 2, nccl)]
@@ -136,7 +137,7 @@ def report(only: str) -> tuple[str, int]:
         ways.append(("2 ranks, CUDA-aware MPI", 2, AWARE))
         more.insert(0, ("4 ranks, CUDA-aware MPI", 4, AWARE))
     elif only == "CUDA-aware":
-        sys.exit("report.py: this MPI library does not take memory of GPUs: nothing to report")
+        sys.exit("report.py: this MPI library is not CUDA-aware: use one that is")
     ways = [way for way in ways if only in way[0]]
     more = [way for way in more if only in way[0] or way[1] == 1]
     command = "python tests/gpu/report.py" + (f" --only {only}" if only else "")
@@ -162,7 +163,7 @@ def report(only: str) -> tuple[str, int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", type=Path, help="a page with the marks")
+    parser.add_argument("--write", type=Path, help="a page with the markers")
     parser.add_argument("--only", default="", choices=("IPC", "staged", "NCCL", "CUDA-aware"))
     arguments = parser.parse_args()
     page = arguments.write

@@ -1,7 +1,7 @@
-"""How fast an average on a GPU is, beside copies to the host and back: `mpirun … speed.py`.
+"""The speed of an average on a GPU, compared with copies to the host: `mpirun … speed.py`.
 
-Rank 0 prints a row of a table for each size. The copies are those of one rank alone, through pinned
-memory, both ways at once: what a staged average cannot be faster than.
+Rank 0 prints a table row for each size. The copies are made by one rank, through pinned memory, in
+both directions at the same time: they bound the speed of a staged average.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROUNDS = 8
 
 
 class Copies:
-    """Copies by the CUDA driver, on two streams."""
+    """Copies with the CUDA driver, on two streams."""
 
     def __init__(self, size: int) -> None:
         self.cuda = ctypes.CDLL("libcuda.so.1")

@@ -1,4 +1,4 @@
-"""The wheel for GPUs over simulated ones: where gradients go, and that the averages come back."""
+"""The GPU wheel with simulated GPUs: which transport gradients take, and that averages arrive."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from wheelbuilder.layout import GPU
 
 STANDIN = Path(__file__).parent / "standin"
 BUILT = STANDIN.parents[2] / ".cache" / "standin" / "lib"
-KERNELS = 116  # of optimizers, for GPUs
+KERNELS = 116  # number of optimizer kernels for GPUs
 STEPS = 10
 
 pytestmark = [
-    pytest.mark.skipif(flavour() is not GPU, reason="wants the wheel for GPUs: install.sh --gpu"),
+    pytest.mark.skipif(flavour() is not GPU, reason="needs the GPU wheel: ./install.sh --gpu"),
     needs_tensorflow("2.21", "the stand-in for CUDA"),
 ]
 
-# Ranks, GPUs, variables, and what rank 0 says of the way.
+# Ranks, GPUs, variables, and rank 0's words for the transport.
 Case = tuple[int, int, dict[str, str], str]
 STAGED: Case = (
     2,
@@ -65,14 +65,14 @@ def run(launch, script: str, ranks: int, gpus: int, env: dict[str, str], way: st
 
 
 @CASES
-def test_every_optimizer_kernel_gets_the_average(launch, case) -> None:
+def test_every_optimizer_kernel_receives_the_average(launch, case) -> None:
     ended = run(launch, "apply_ops.py", *case)
     for rank, text in enumerate(ended.stdout):
         assert f"rank {rank}: {KERNELS} kernels, 0 differ" in text, ended.report()
 
 
 @CASES
-def test_steps_that_xla_compiles_get_the_average(launch, case) -> None:
+def test_steps_compiled_by_xla_receive_the_average(launch, case) -> None:
     ranks, gpus, env, way = case
     ended = run(launch, "compiled_steps.py", ranks, gpus, {"FAKE_CUDA_DELAY_US": "300", **env}, way)
     for rank, text in enumerate(ended.stdout):

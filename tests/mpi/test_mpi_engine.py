@@ -1,4 +1,4 @@
-"""The engine with the installed MPI transport, under mpirun, without TensorFlow."""
+"""The engine with the installed MPI transport under mpirun, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tiers import full
 ROOT = Path(__file__).resolve().parents[2]
 TRANSPORT = "libtfmpi_transport_openmpi.so"
 BUILT = ROOT / ".cache" / "bazel-bin" / "tests" / "mpi"
-SAYS_CUDA = "libsays_cuda.so"  # an MPI that says that it takes memory of GPUs
+SAYS_CUDA = "libsays_cuda.so"  # preloaded, makes an MPI claim to be CUDA-aware
 UNAVAILABLE, DEADLINE_EXCEEDED = 5, 4  # Code of core/base/status.h
 
 
 def _transport() -> Path:
-    """The transport library of the installed wheel, found without importing TensorFlow."""
+    """The installed wheel's transport library, found without importing TensorFlow."""
     spec = importlib.util.find_spec("tensorflow")
     assert spec is not None and spec.submodule_search_locations, "TensorFlow is not installed"
     return Path(spec.submodule_search_locations[0]) / "mpi" / "lib" / TRANSPORT
@@ -32,7 +32,7 @@ def _transport() -> Path:
 
 @pytest.fixture(scope="session")
 def engine_mpi() -> list[Path]:
-    """The test program, built by Bazel, and the transport to give it."""
+    """The test program, built by Bazel, and the transport for it."""
     targets = ["//tests/mpi:engine_mpi", f"//tests/mpi:{SAYS_CUDA}"]
     build = subprocess.run(
         ["bazel", "--batch", "build", *targets],
@@ -50,7 +50,7 @@ Run = Callable[..., LaunchResult]
 
 @pytest.fixture(name="run")
 def run_fixture(launch: Callable[..., LaunchResult], engine_mpi: Sequence[Path]) -> Run:
-    """run(mode, rank, np=..., timeout=..., ranks_per_node=...) -> how engine_mpi ended."""
+    """run(mode, rank, np=..., timeout=..., ranks_per_node=...) -> the result of engine_mpi."""
     paths = [str(Path(sys.prefix) / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
     env = {"LD_LIBRARY_PATH": ":".join(path for path in paths if path)}
 
@@ -82,7 +82,7 @@ def run_fixture(launch: Callable[..., LaunchResult], engine_mpi: Sequence[Path])
     return run
 
 
-# Of the last: two nodes of two ranks; two nodes of two ranks and one; more nodes than rank 0 has
+# The last three: two nodes of two ranks; nodes of two ranks and one; more nodes than rank 0 has
 # children.
 @pytest.mark.parametrize(
     "np, ranks_per_node",
@@ -98,8 +98,10 @@ def run_fixture(launch: Callable[..., LaunchResult], engine_mpi: Sequence[Path])
         full(12, 1),
     ],
 )
-def test_every_result_is_right_and_the_end_is_clean(run: Run, np: int, ranks_per_node: int) -> None:
-    # 12 ranks on 2 cores, beside other tests, are slow.
+def test_all_results_are_correct_and_the_ranks_end_normally(
+    run: Run, np: int, ranks_per_node: int
+) -> None:
+    # 12 ranks on 2 cores are slow, with other tests at the same time.
     how = {"np": np, "ranks_per_node": ranks_per_node, "timeout": 60 + 20 * np}
     results = run("check", **how).check().results
     assert [(one["rank"], one["size"]) for one in results] == [(rank, np) for rank in range(np)]
@@ -110,7 +112,7 @@ def test_every_result_is_right_and_the_end_is_clean(run: Run, np: int, ranks_per
 
 
 @pytest.mark.parametrize("leaving", [full(0), 1, full(2)])
-def test_a_rank_that_leaves_fails_the_others_with_its_reason(run: Run, leaving: int) -> None:
+def test_a_rank_that_leaves_passes_its_reason_to_the_others(run: Run, leaving: int) -> None:
     result = run("leave", leaving, np=3, timeout=60)
     assert result.returncode != 0
     assert result.wall < 30
@@ -124,18 +126,18 @@ def test_a_rank_that_leaves_fails_the_others_with_its_reason(run: Run, leaving: 
 
 
 @pytest.mark.parametrize("killed", [full(0), 1])
-def test_no_rank_survives_a_peer_that_was_killed(run: Run, killed: int) -> None:
-    # mpirun itself returns only when its ranks have gone: a survivor would run into the deadline.
+def test_no_rank_outlives_a_peer_that_was_killed(run: Run, killed: int) -> None:
+    # mpirun itself returns only when its ranks have ended; a survivor would exceed the deadline.
     result = run("kill", killed, np=3, timeout=60)
     assert result.returncode != 0
     assert result.wall < 30, "the survivors waited for a timeout instead"
 
 
-def test_a_rank_that_was_stopped_is_named(run: Run) -> None:
+def test_a_rank_that_stops_responding_is_named(run: Run) -> None:
     try:
         result = run("stop", 1, np=3, timeout=60)
     except LaunchTimeout as error:
-        raise AssertionError("the others waited for a stopped rank for ever") from error
+        raise AssertionError("the others waited forever for a stopped rank") from error
     assert result.returncode != 0
     for rank in (0, 2):
         lines = [line for line in result.stdout[rank].splitlines() if line.startswith("RESULT")]
@@ -145,16 +147,16 @@ def test_a_rank_that_was_stopped_is_named(run: Run) -> None:
 
 
 def left(result: LaunchResult) -> list[dict[str, Any]]:
-    """What those said that have lived."""
+    """The results of the ranks that survived."""
     lines = "".join(result.stdout).splitlines()
     return [json.loads(line[len("RESULT ") :]) for line in lines if line.startswith("RESULT ")]
 
 
-# Without the last step of a rank that dies in it the others have other samples.
+# Without the last step of a rank that dies during it, the others have other samples.
 NEAR = 0.01
 
 
-# All but one die; on one node, and between nodes of one rank and of two.
+# All but one rank die, on one node, and between nodes of one rank and of two.
 @pytest.mark.parametrize(
     "seed, np, ranks_per_node",
     [
@@ -165,7 +167,9 @@ NEAR = 0.01
         *(full(seed, 3, 0) for seed in (7, 8)),
     ],
 )
-def test_those_that_are_left_go_on_alike(run: Run, seed: int, np: int, ranks_per_node: int) -> None:
+def test_survivors_continue_with_equal_results(
+    run: Run, seed: int, np: int, ranks_per_node: int
+) -> None:
     result = run("storm", seed, np=np, ranks_per_node=ranks_per_node, ulfm=True)
     survivors = left(result)
     assert survivors, result.report()
@@ -181,21 +185,21 @@ def test_those_that_are_left_go_on_alike(run: Run, seed: int, np: int, ranks_per
     assert said, result.report()
 
 
-def test_without_fault_tolerance_it_says_so_at_the_start(run: Run) -> None:
+def test_missing_fault_tolerance_is_reported_at_the_start(run: Run) -> None:
     result = run("check", np=2, shrink_on_fault=True)
     assert result.returncode != 0
     assert "mpirun --with-ft ulfm" in result.stderr[0]
 
 
 @pytest.mark.full
-def test_nothing_else_is_different(run: Run) -> None:
+def test_fault_tolerance_changes_nothing_else(run: Run) -> None:
     results = run("check", np=4, ulfm=True, shrink_on_fault=True).check().results
     assert [one["size"] for one in results] == [4] * 4
 
 
 @pytest.mark.full
 def test_timings(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """Prints a table; how fast the machine is today is no reason to fail."""
+    """Prints a table. Never fails because of speed, which depends on the machine."""
     result = run("time", np=2, timeout=300).check()
     with capsys.disabled():
         print("\n" + result.stdout[0])
@@ -203,27 +207,27 @@ def test_timings(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("np", [full(1), 2, full(3), full(4)])
-def test_gpus_memory_is_exchanged_where_mpi_says_that_it_takes_it(run: Run, np: int) -> None:
+def test_gpu_memory_is_exchanged_if_mpi_is_cuda_aware(run: Run, np: int) -> None:
     results = run("exchange", np=np, says_cuda="1").check().results
     refusal = "an exchange between GPUs cannot begin: a part is too long"
     assert results == [{"rank": rank, "takes": True, "refusal": refusal} for rank in range(np)]
 
 
 @pytest.mark.parametrize("says_cuda", ["0", full(None)])
-def test_an_mpi_that_does_not_say_so_is_given_none(run: Run, says_cuda: str | None) -> None:
+def test_an_mpi_that_is_not_cuda_aware_gets_no_gpu_memory(run: Run, says_cuda: str | None) -> None:
     results = run("exchange", np=2, says_cuda=says_cuda).check().results
     assert results == [{"rank": 0, "takes": False}, {"rank": 1, "takes": False}]
 
 
 @pytest.mark.parametrize("np, ranks_per_node", [(2, 0), full(3, 0), full(4, 2)])
-def test_sums_on_gpus_travel_by_mpi(run: Run, np: int, ranks_per_node: int) -> None:
+def test_sums_on_gpus_travel_over_cuda_aware_mpi(run: Run, np: int, ranks_per_node: int) -> None:
     how = {"np": np, "ranks_per_node": ranks_per_node}
     results = run("gpu", **how, says_cuda="1").check().results
     assert [one["rank"] for one in results] == list(range(np))
     assert results[0]["said"] == "by CUDA-aware MPI on all ranks"
 
 
-def test_sums_on_gpus_are_staged_where_mpi_does_not_say_so(run: Run) -> None:
+def test_sums_on_gpus_are_staged_if_mpi_is_not_cuda_aware(run: Run) -> None:
     results = run("gpu", np=2).check().results
     assert results[0]["said"] == (
         "staged through the host, for the MPI of rank 0 does not say that it is CUDA-aware"

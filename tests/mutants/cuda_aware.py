@@ -1,11 +1,11 @@
-"""Waits, events and lifetimes of core/gpu/direct/cuda_aware_collectives.cc, for mutations.py."""
+"""Mutations of waits, events and lifetimes in core/gpu/direct/cuda_aware_collectives.cc."""
 
 from __future__ import annotations
 
-# name, what it does, the line, what becomes of the line
+# name, effect, line, replacement
 CUDA_AWARE: tuple[tuple[str, str, str, str], ...] = (
     (
-        "aware_coming", "MPI is given a chunk before it is there",
+        "aware_coming", "MPI gets a chunk before it has arrived",
         "      status = gpu_->Query(slot->event, &ended);\n"
         "      if (!status.ok() || !ended) return status;\n      status = Share(*slot);",
         "      status = Share(*slot);",
@@ -15,12 +15,12 @@ CUDA_AWARE: tuple[tuple[str, str, str, str], ...] = (
         "if (status.ok()) status = gpu_->Record(slot->event, stream);", "",
     ),
     (
-        "aware_sharing", "shares are added up before they have come",
+        "aware_sharing", "shares are added before they have arrived",
         "      if (!status.ok() || !ended) return status;\n      status = Add(*slot, terms);",
         "      if (!status.ok()) return status;\n      status = Add(*slot, terms);",
     ),
     (
-        "aware_adding", "a sum is sent before it has ended",
+        "aware_adding", "a sum is sent before it is complete",
         "      status = gpu_->Query(slot->event, &ended);\n"
         "      if (!status.ok() || !ended) return status;\n      status = Spread(*slot);",
         "      status = Spread(*slot);",
@@ -30,33 +30,33 @@ CUDA_AWARE: tuple[tuple[str, str, str, str], ...] = (
         "return status.ok() ? gpu_->Record(slot.event, terms.stream) : status;", "return status;",
     ),
     (
-        "aware_spreading", "a result is taken before the others' sums have come",
+        "aware_spreading", "a result is read before the other sums have arrived",
         "      if (!status.ok() || !ended) return status;\n"
         "      status = Take(*slot, terms.stream);",
         "      if (!status.ok()) return status;\n      status = Take(*slot, terms.stream);",
     ),
     (
-        "aware_slot", "a chunk is put where another one is on its way",
+        "aware_slot", "a chunk overwrites another one in flight",
         "if (started < chunks && next->stage == Stage::kFree) {", "if (started < chunks) {",
     ),
     (
-        "aware_current", "the thread that calls MPI has no GPU",
+        "aware_current", "the thread that calls MPI has no current GPU",
         "Status status = gpu_->MakeCurrent();", "Status status;",
     ),
     (
-        "aware_freed", "memory is freed to which MPI may still write",
+        "aware_freed", "memory is freed while MPI may still write to it",
         "if (slot.memory != nullptr && failure_.ok()) gpu_", "if (slot.memory != nullptr) gpu_",
     ),
     (
-        "aware_kept", "the memory that MPI was given is kept for ever",
+        "aware_kept", "memory passed to MPI is never freed",
         "if (slot.memory != nullptr && failure_.ok()) gpu_->DeleteMemory(slot.memory);", "",
     ),
     (
-        "aware_tried", "a library's wrong sums are not noticed",
+        "aware_tried", "wrong sums of a library are not detected",
         "if (values[i] == static_cast<float>(expected)) continue;", "if (expected >= 0) continue;",
     ),
     (
-        "aware_patience", "a library that never delivers is given all of the time",
+        "aware_patience", "a library that never delivers uses up all of the time",
         "now + (deadline - now) / 2", "now + (deadline - now)",
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Waits, events and lifetimes on GPUs, left out: one each, for tests/mutations.py."""
+"""Mutations that omit a wait, an event or a lifetime on GPUs, for tests/mutations.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _gpu(
     new: str,
     targets: tuple[str, ...] = ("gpu_test",),
 ) -> Mutation:
-    """Of a wait, an event or a lifetime on GPUs: the simulated GPU's tests must notice."""
+    """Omits a wait, an event or a lifetime on GPUs; tests with the simulated GPU must notice."""
     return Mutation(
         f"gpu_{name}", what, old, new, (), cpp=True, where=where, targets=targets
     )  # fmt: skip
@@ -25,7 +25,7 @@ def _nodes(name: str, what: str, old: str, new: str, where: str = "") -> Mutatio
 
 
 def _nccl(name: str, what: str, old: str, new: str) -> Mutation:
-    """Of what nccl.cc makes of NCCL's answers: by a fake of it."""
+    """Changes how nccl.cc handles NCCL's results; tests with a fake NCCL must notice."""
     return _gpu(f"nccl_{name}", what, _NCCL, old, new, ("cuda_test",))
 
 
@@ -40,15 +40,15 @@ _NCCL = "core/device/nccl.cc"
 
 GPUS: tuple[Mutation, ...] = (
     _gpu(
-        "staged_gradient", "a staged gradient is fetched before it is there", _STAGED,
+        "staged_gradient", "a staged gradient is copied before it is ready", _STAGED,
         "status = gpu->Wait(lane->fetching, request->memory.ready);", "status = Status();",
     ),
     _gpu(
-        "staged_slot", "a slot is filled before what was in it has landed", _STAGED,
+        "staged_slot", "a slot is reused before its contents have landed", _STAGED,
         "status = gpu->Wait(lane->fetching, other->landed[slot.number]);", "(void)other;",
     ),
     _gpu(
-        "staged_arrival", "a chunk is exchanged before it has come", _STAGED,
+        "staged_arrival", "a chunk is exchanged before it has arrived", _STAGED,
         "if (status.ok()) status = Arrived(slot, *work);", "",
     ),
     _gpu(
@@ -101,19 +101,19 @@ GPUS: tuple[Mutation, ...] = (
         "if (registered_by_ != nullptr) registered_by_->Unregister(shared_->memory());", "",
     ),
     _gpu(
-        "ring_memory", "pinned memory is kept for ever", _RING,
+        "ring_memory", "pinned memory is never freed", _RING,
         "if (pinned_by_ != nullptr) pinned_by_->DeletePinned(memory_);", "",
     ),
     _gpu(
-        "ring_events", "events are kept for ever", _RING,
+        "ring_events", "events are never freed", _RING,
         "if (lane->landed[i] != nullptr) lane->gpu->Delete(lane->landed[i]);", "",
     ),
     _gpu(
-        "direct_gradient", "GPUs reduce a gradient before it is there", _DIRECT,
+        "direct_gradient", "GPUs reduce a gradient before it is ready", _DIRECT,
         "const Status status = gpu_->Wait(stream_, last);", "const Status status;",
     ),
     _gpu(
-        "direct_result", "a result of GPUs is used before it is there", _DIRECT,
+        "direct_result", "a result of GPUs is used before it is ready", _DIRECT,
         "status = gpu_->Wait(last, one.event);", "",
     ),
     _gpu(
@@ -121,7 +121,7 @@ GPUS: tuple[Mutation, ...] = (
         "status = gpu_->Record(one.event, stream_);", "",
     ),
     _gpu(
-        "direct_weights", "a weight is read before it has come", _DIRECT,
+        "direct_weights", "a weight is read before it has arrived", _DIRECT,
         "status = Await(read_, entries[0].request->name, deadline);", "(void)deadline;",
     ),
     _gpu(
@@ -129,26 +129,26 @@ GPUS: tuple[Mutation, ...] = (
         "Status status = gpu_->Record(read_, stream_);", "Status status;",
     ),
     _gpu(
-        "direct_buffers", "fusion buffers are kept for ever", _DIRECT,
+        "direct_buffers", "fusion buffers are never freed", _DIRECT,
         "for (const auto& [buffer, bytes] : buffers_) collectives_->DeleteBuffer(buffer);", "",
     ),
     _gpu(
-        "peers_put", "a chunk is summed before all ranks have put theirs", _PEERS,
+        "peers_put", "a chunk is summed before all ranks have written theirs", _PEERS,
         "  if (status.ok()) status = AwaitPut(deadline);\n  if (!status.ok()) return status;\n",
         "  if (!status.ok()) return status;\n",
     ),
     _gpu(
-        "peers_event", "the event of a chunk that was put is not recorded", _PEERS,
+        "peers_event", "the event of a written chunk is not recorded", _PEERS,
         "  if (status.ok()) status = gpu_->Record(put_, stream);\n"
         "  if (status.ok()) status = AwaitPut(deadline);\n  if (!",
         "  if (status.ok()) status = AwaitPut(deadline);\n  if (!",
     ),
     _gpu(
-        "peers_slot", "a chunk is put where others still read the last one", _PEERS,
+        "peers_slot", "a chunk overwrites one that others still read", _PEERS,
         "chunks_++ % kSlots * chunk_bytes_", "0 * chunks_++",
     ),
     _gpu(
-        "peers_own", "shared memory is kept for ever", _PEERS,
+        "peers_own", "shared memory is never freed", _PEERS,
         "if (own_ != nullptr && closed_) gpu_->DeleteMemory(own_);", "",
     ),
     _gpu(
@@ -174,11 +174,11 @@ GPUS += (
         "  if (status.ok()) status = gpu_->Record(reduced_, stream);\n", "",
     ),
     _nodes(
-        "poll", "an error of a node's GPUs is not asked for",
+        "poll", "an error of a node's GPUs is not polled for",
         "[this] { return inside_->Poll(); });", "[] { return Status(); });",
     ),
     _nodes(
-        "deadline", "a node's GPUs are waited for without an end",
+        "deadline", "waiting for a node's GPUs has no limit",
         "gpu_, reduced_, deadline,", "gpu_, reduced_, deadline + std::chrono::hours(1),",
     ),
     _nodes(
@@ -186,70 +186,70 @@ GPUS += (
         "  if (status.ok()) status = Exchange(shares, op, stream, deadline);\n", "",
     ),
     _nodes(
-        "rest", "what no share holds is not reduced",
+        "rest", "the remainder outside the shares is not reduced",
         "if (status.ok() && shares.rest_count != 0) {", "if (false) {",
     ),
     _nodes(
-        "rest_between", "what no share holds stays in its node",
+        "rest_between", "the remainder outside the shares stays in its node",
         ", {rest.signature, &rest}}", "}",
     ),
     _nodes(
-        "stream", "a share is given out before it has come back",
+        "stream", "a share is distributed before it has returned",
         "  own.memory.stream = stream;\n", "  (void)stream;\n",
     ),
     _nodes(
-        "abort", "what waits for a lost rank of the node is not ended",
+        "abort", "waits for a lost rank of the node are not aborted",
         "  inside_->Abort();\n", "",
     ),
     _nodes(
-        "failure", "after an error it goes on",
+        "failure", "continues after an error",
         "    failure_ = Reduce(", "    return Reduce(",
     ),
     _nodes(
-        "lifetime", "its event is kept for ever",
+        "lifetime", "its event is never freed",
         "  if (reduced_ != nullptr) gpu_->Delete(reduced_);\n", "",
     ),
     _nodes(
-        "rounded", "what leaves a node is not rounded",
+        "rounded", "data that leaves a node is not rounded",
         "wire == DataType::kFloat32) return between;", "wire != DataType::kBool) return between;",
         "core/transport/rail.cc",
     ),
     _nodes(
-        "first", "all nodes are told by rank 0",
+        "first", "rank 0 decides for all nodes",
         "all.data() + static_cast<size_t>(first) * bytes", "all.data() + 0 * first", _CHOICE,
     ),
     _nccl(
-        "settle", "a call that is under way is taken for done",
+        "settle", "a call in progress counts as done",
         "    while (result == kNcclInProgress && comm_ != nullptr) {\n",
         "    if (result == kNcclInProgress) return kNcclSuccess;\n"
         "    while (result == kNcclInProgress && comm_ != nullptr) {\n",
     ),
     _nccl(
-        "deadline", "a call that is under way is waited for without an end",
+        "deadline", "waiting for a call in progress has no limit",
         "if (result != kNcclInProgress || Clock::now() >= deadline) break;",
         "if (result != kNcclInProgress) break;\n      (void)deadline;",
     ),
     _nccl(
-        "poll", "an error that comes later is not asked for",
+        "poll", "a later error is not polled for",
         "    return state == kNcclInProgress ? Status() : Check(\"a collective\", state);\n",
         "    return Status();\n",
     ),
     _nccl(
-        "failed", "after an error it goes on",
+        "failed", "continues after an error",
         "    if (result != kNcclSuccess) failed_ = true;\n", "",
     ),
     _nccl(
-        "end", "ranks end without a word to each other",
+        "end", "ranks end without finalizing together",
         "int result = failed_ ? kNcclInProgress : nccl_.CommFinalize(comm_);",
         "int result = failed_ ? kNcclInProgress : kNcclSuccess;",
     ),
     _nccl(
-        "last", "a communicator is destroyed before all ranks have come to their end",
+        "last", "a communicator is destroyed before all ranks have finished",
         "    if (!failed_) result = Settle(result, Clock::now() + kEnd);\n",
         "    if (result == kNcclInProgress && !failed_) result = kNcclSuccess;\n",
     ),
     _nccl(
-        "patience", "ranks that do not come to the end are waited for without an end",
+        "patience", "waiting for ranks that never finish has no limit",
         "Settle(result, Clock::now() + kEnd)", "Settle(result, TimePoint::max())",
     ),
     _nccl(
@@ -257,7 +257,7 @@ GPUS += (
         "nccl_.CommAbort(std::exchange(comm_, nullptr));", "nccl_.CommAbort(comm_);",
     ),
     _nccl(
-        "registered", "what has ended with its communicator is deregistered",
+        "registered", "registrations that ended with the communicator are removed again",
         "    for (auto& [memory, handle] : buffers_) handle = nullptr;\n", "",
     ),
     _nccl(
@@ -265,15 +265,15 @@ GPUS += (
         "    options_.driver->CtxSynchronize();\n    Release(known", "    Release(known",
     ),
     _nccl(
-        "left", "buffers that are left are freed while streams use them",
+        "left", "remaining buffers are freed while streams use them",
         "    if (!buffers_.empty()) options_.driver->CtxSynchronize();\n", "",
     ),
     _nccl(
-        "kept", "buffers that are left are kept for ever",
+        "kept", "remaining buffers are never freed",
         "    for (const auto& [memory, handle] : buffers_) Release(memory, handle);\n", "",
     ),
     _nccl(
-        "operation", "the operation of a scaled sum is kept for ever",
+        "operation", "the operation of a scaled sum is never freed",
         "if (scaled && result == kNcclSuccess) nccl_.RedOpDestroy(reduction, comm_);", "",
     ),
     _nccl(

@@ -1,4 +1,4 @@
-"""One way of breaking the product, for tests/mutations.py."""
+"""A mutation: one way to break the product, for tests/mutations.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ QUICK, FULL = "not full and not alone", "not alone"
 
 @dataclass(frozen=True)
 class Mutation:
-    """`old`, which is in one file of the product, becomes `new`; these tests must notice."""
+    """Replaces `old`, which occurs in one file of the product, by `new`; these tests must
+    notice."""
 
     name: str
     what: str
@@ -17,10 +18,10 @@ class Mutation:
     new: str
     tests: tuple[str, ...]
     cpp: bool = False
-    tier: str = QUICK  # FULL where no test of the quick tier is of it
-    # Bazel's, in place of `tests`; `where` is the file of `old`, if its line is in several.
+    tier: str = QUICK  # FULL if no test of the quick tier covers it
+    # A Bazel target, instead of `tests`; `where` is the file of `old`, if several contain its line.
     targets: tuple[str, ...] = ()
     where: str = ""
-    # In place of `tests`, scripts of tests/gpu/standin, which end with 0 if all is well; the
-    # environment must hold the wheel for GPUs.
+    # Instead of `tests`, scripts of tests/gpu/standin, which exit with 0 on success; they need the
+    # GPU wheel.
     standin: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Trains until something ends it, on inputs that differ by rank."""
+"""Trains until it is killed, on inputs that differ by rank."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Saves a model and loads it again, in the folder that the first argument names."""
+"""Saves a model in the folder given as first argument, and loads it again."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Several nodes: hosts of network namespaces, each with its own /tmp, /dev/shm, name and sshd."""
+"""Several nodes: network namespaces as hosts, each with its own /tmp, /dev/shm, name and sshd."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 FIT = HERE.parent / "packaging" / "mpi_fit.py"
 AVERAGES = HERE.parent / "tf" / "runtime" / "topology.py"
 PREFIX = Path(sys.prefix)
-# A link that is cut: mpirun finds out after 8 minutes unless it is told to ask more often.
+# mpirun notices a cut link only after 8 minutes unless it checks more often.
 KEEPALIVE = [
     *("--prtemca", "oob_tcp_keepalive_time", "5"),
     *("--prtemca", "oob_tcp_keepalive_intvl", "2"),
@@ -30,7 +30,7 @@ KEEPALIVE = [
 
 @dataclass
 class Hosts:
-    """h1 to h3. mpirun is run on h1, by the shell of a user there."""
+    """The hosts h1 to h3. mpirun runs on h1, in the shell of a user there."""
 
     state: Path
 
@@ -47,7 +47,7 @@ class Hosts:
         timeout: float = 200,
         when: Callable[[str], object] | None = None,
     ) -> tuple[int, str, float]:
-        """(exit status, output, seconds). `when` is called with each line."""
+        """(exit status, output, seconds). Calls `when` with each line."""
         ranks = sum(int(host.partition(":")[2]) for host in hosts.split(","))
         known = {
             "PATH": f"{PREFIX / 'bin'}:{os.environ['PATH']}",
@@ -58,7 +58,7 @@ class Hosts:
         }
         words = [
             *self.script("run", "h1", "env", *(f"{key}={value}" for key, value in known.items())),
-            # There: nothing from here reaches processes of another namespace.
+            # Kill it there, because nothing from here reaches processes of another namespace.
             *("timeout", "--kill-after=10", str(timeout)),
             *("mpirun", "--host", hosts, "-np", str(ranks), "--prefix", str(PREFIX)),
             *("--prtemca", "plm_ssh_args", f"-F{self.state}/ssh_config"),
@@ -87,7 +87,7 @@ def hosts_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     if missing or os.geteuid() != 0:
         pytest.skip(f"needs root and {missing}: apt-get install openssh-server iproute2")
     hosts = Hosts(Path("/run") / tmp_path_factory.mktemp("hosts").name)
-    with open(os.devnull, "w") as null:  # the hosts would hold a pipe open
+    with open(os.devnull, "w") as null:  # otherwise the hosts would keep a pipe open
         subprocess.run(hosts.script("up", "3"), check=True, timeout=60, stdout=null, stderr=null)
     yield hosts
     subprocess.run(hosts.script("down"), timeout=60, check=False)
@@ -100,7 +100,9 @@ _weights: dict[int, set[str]] = {}  # by the number of ranks
     ("where", "nodes"),
     [("h1:1,h2:1", 2), ("h1:2,h2:1", 2), ("h1:1,h2:1,h3:1", 3), ("h1:1,h2:2,h3:1", 3)],
 )
-def test_even_and_uneven_nodes(hosts: Hosts, where: str, nodes: int) -> None:
+def test_nodes_of_equal_and_unequal_size_train_the_same_weights(
+    hosts: Hosts, where: str, nodes: int
+) -> None:
     code, text, _ = hosts.mpirun(where, FIT)
     assert code == 0, text
     ranks = sum(int(host.partition(":")[2]) for host in where.split(","))
@@ -112,7 +114,7 @@ def test_even_and_uneven_nodes(hosts: Hosts, where: str, nodes: int) -> None:
 @pytest.mark.parametrize(
     ("where", "average", "told"), [("h1:1,h2:1", 1.001, 0), ("h1:2,h2:1", 1.002, 1)]
 )
-def test_compression_that_rounds_nothing_is_told(
+def test_compression_without_effect_is_reported(
     hosts: Hosts, where: str, average: float, told: int
 ) -> None:
     options = ["-x", "TF_MPI_COMPRESSION=bf16"]
@@ -125,8 +127,8 @@ def test_compression_that_rounds_nothing_is_told(
     assert all((abs(value - average) < 1e-6) == bool(told) for value in found), text
 
 
-def test_hosts_that_call_themselves_the_same(hosts: Hosts) -> None:
-    """As containers may: memory is shared by those that can reach it, not by name."""
+def test_hosts_with_the_same_name_are_told_apart(hosts: Hosts) -> None:
+    """Containers may share a name; whether ranks share memory is tested, not derived from names."""
     subprocess.run(hosts.script("run", "h2", "hostname", "h1"), check=True)
     try:
         code, text, _ = hosts.mpirun("10.77.0.11:2,10.77.0.12:2", FIT)
@@ -137,15 +139,15 @@ def test_hosts_that_call_themselves_the_same(hosts: Hosts) -> None:
     assert text.count("RESULT") == 4 and len(found) == 1, text
 
 
-def test_the_gate_is_closed_on_all_nodes(hosts: Hosts) -> None:
-    """mpirun passes TF_MPI_ENABLE to its own node alone: README's command."""
+def test_the_gate_is_closed_on_all_nodes_with_x(hosts: Hosts) -> None:
+    """mpirun passes TF_MPI_ENABLE only to its own node: tests the command of README.md."""
     code, text, _ = hosts.mpirun("h1:1,h2:1", FIT, env={"TF_MPI_ENABLE": "0"})
     assert code == 0 and text.count('"size": 1') == 2, text
     assert "averaging" not in text and "has waited" not in text
 
 
-def test_a_gate_that_the_other_node_cannot_know_of_is_explained(hosts: Hosts) -> None:
-    """No home is shared; the rank that waits names the flag."""
+def test_a_gate_that_is_closed_on_one_node_is_explained(hosts: Hosts) -> None:
+    """Without a shared home; the rank that waits names the option -x."""
     code, text, _ = hosts.mpirun(
         "h1:1,h2:1",
         FIT,
@@ -155,14 +157,14 @@ def test_a_gate_that_the_other_node_cannot_know_of_is_explained(hosts: Hosts) ->
     assert code != 0 and "only with -x TF_MPI_ENABLE" in text, text
 
 
-def test_a_setting_on_one_side_is_named_with_its_flag(hosts: Hosts) -> None:
+def test_a_setting_of_one_node_is_named_with_its_option(hosts: Hosts) -> None:
     code, text, seconds = hosts.mpirun("h1:1,h2:1", FIT, env={"TF_MPI_SYNC_BATCHNORM": "1"})
     assert code != 0 and "rank 0 has '1', rank 1 has '0'" in text, text
     assert "-x TF_MPI_SYNC_BATCHNORM" in text and seconds < 100
 
 
-def test_a_cable_that_is_cut_in_training_ends_the_job(hosts: Hosts) -> None:
-    """Within the time that ranks give a transfer, and mpirun the other node."""
+def test_a_cut_link_during_training_ends_the_job(hosts: Hosts) -> None:
+    """Within the limit of the ranks for a transfer, and of mpirun for the other node."""
     trains: list[float] = []
 
     def cut(line: str) -> None:
@@ -177,13 +179,14 @@ def test_a_cable_that_is_cut_in_training_ends_the_job(hosts: Hosts) -> None:
     finally:
         subprocess.run(hosts.script("mend", "h2"), check=True)
     assert len(trains) == 2, text
-    # mpirun's exit code is 0 all the same (Open MPI 5.0.11).
+    # mpirun's exit code is still 0 (Open MPI 5.0.11).
     assert "lost communication with a remote daemon" in text
     assert time.monotonic() - trains[-1] < 60, text
 
 
 def killed(hosts: Hosts, host: str, *which: str) -> tuple[str, float]:
-    """(output, seconds) of a job on two hosts once a process of `host` is killed, in training."""
+    """(output, seconds) of a job on two hosts in which a process of `host` is killed in
+    training."""
     trains: list[float] = []
 
     def kill(line: str) -> None:
@@ -198,7 +201,7 @@ def killed(hosts: Hosts, host: str, *which: str) -> tuple[str, float]:
     return text, time.monotonic() - trains[-1]
 
 
-def test_a_rank_of_another_host_that_is_killed_is_named(hosts: Hosts) -> None:
+def test_a_killed_rank_of_another_host_is_named(hosts: Hosts) -> None:
     text, seconds = killed(hosts, "h2", "-n", "-f", "loop.py")
     said = re.findall(r"rank (\d)/4: rank (\d) \(process \d+ on h2\) has (?:been|ended)", text)
     assert len(said) == 1 and said[0] in (("1", "3"), ("3", "1")), text
@@ -215,8 +218,8 @@ def test_ranks_of_all_hosts_end_with_mpirun(hosts: Hosts) -> None:
             assert seconds < 20
 
 
-def test_a_folder_that_nodes_do_not_share(hosts: Hosts) -> None:
-    """Rank 0's file is not there for rank 1, which says so instead of going on as if it were."""
+def test_a_folder_that_nodes_do_not_share_is_an_error(hosts: Hosts) -> None:
+    """Rank 1 does not find rank 0's file and says so instead of continuing."""
     code, text, _ = hosts.mpirun("h1:1,h2:1", HERE / "save_and_load.py", "/tmp/not-shared")
     assert code != 0 and text.count("LOADED") <= 1, text
     assert "has saved '/tmp/not-shared/model.keras', and" in text, text

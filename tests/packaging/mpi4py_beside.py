@@ -1,6 +1,6 @@
-"""mpi4py_beside.py before|after [single]: mpi4py's sums between steps that are averaged.
+"""mpi4py_beside.py before|after [single]: mpi4py's sums between averaged steps.
 
-before, after: whether mpi4py is imported before TensorFlow. single: with MPI for one thread only.
+before, after: when mpi4py is imported, relative to TensorFlow. single: MPI for one thread only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Messages of GPUs' memory by a transport library alone: `mpi_exchange.py LIBRARY`.
+"""Exchanges GPU memory with a transport library alone: `mpi_exchange.py LIBRARY`.
 
-The memory is the host's, for an MPI that says that it takes GPUs' (tests/mpi/says_cuda.cc) it is
-all one.
+The memory is actually the host's: an MPI that claims to be CUDA-aware (tests/mpi/says_cuda.cc)
+does not know the difference.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def parts(arrays: list[np.ndarray]) -> ctypes.Array[Part]:
 
 
 def exchange(lane: int, rank: int, size: int) -> bool:
-    """Whether what the others have sent has come."""
+    """Whether the messages of the other ranks have arrived."""
     outgoing = [sent(rank, other, lane) for other in range(size)]
     incoming = [np.zeros_like(sent(other, rank, lane)) for other in range(size)]
     call("start_exchange", ctypes.c_int32(lane), parts(outgoing), parts(incoming))

@@ -1,4 +1,4 @@
-"""A short training whose weights tell whether ranks were averaged; every rank has other data."""
+"""A short training whose weights show whether ranks were averaged; each rank has other data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from common import result
 
 rank, size = tf.mpi.rank(), tf.mpi.size()
 
-# A loop of the script's own: each rank's inputs are its own.
+# A custom loop, in which each rank has its own inputs.
 draw = np.random.default_rng(100 + rank)
 weights = tf.Variable(np.linspace(-1, 1, 3000, dtype=np.float32).reshape(300, 10))
 table = tf.Variable(np.ones((50, 4), np.float32))
@@ -25,7 +25,7 @@ for _ in range(5):
         zip(tape.gradient(loss, [weights, table]), [weights, table], strict=True)
     )
 
-# Keras's fit, which gives each rank its part.
+# Keras's fit, which gives each rank its part of the batch.
 tf.keras.utils.set_random_seed(1)
 model = tf.keras.Sequential([tf.keras.layers.Dense(20, "relu"), tf.keras.layers.Dense(3)])
 model.compile("adam", "mse")

@@ -1,4 +1,4 @@
-"""An environment of its own for pip to work in, and what its installation looks like."""
+"""A temporary environment for pip, and its state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INSTALLATION = Path(__file__).parents[2] / "tensorflow_patches" / "python" / "i
 
 @dataclass(frozen=True)
 class Venv:
-    """It holds pip, and what is installed there."""
+    """An environment that contains pip and whatever a test installs."""
 
     folder: Path
 
@@ -53,7 +53,7 @@ class Venv:
         )
 
     def pip(self, *words: str | Path) -> str:
-        """This environment's pip, on that one: its output; CalledProcessError if it fails."""
+        """Runs the tests' pip on this environment; returns its output; fails if pip does."""
         command = [sys.executable, "-m", "pip", "--python", str(self.python), *map(str, words)]
         command += ["--disable-pip-version-check", "--no-input"]
         run = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
@@ -62,7 +62,7 @@ class Venv:
         return run.stdout + run.stderr
 
     def import_as_rank(self, **env: str) -> str:
-        """What `import tensorflow` says in one of two ranks."""
+        """The output of `import tensorflow` in one of two ranks."""
         known = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0", "PYTHONHASHSEED": "0"}
         return self.run("-c", "import tensorflow", env={**known, **env}).stderr
 

@@ -1,7 +1,7 @@
-"""Wheels of TensorFlow without its libraries: what pip looks at, and not a gigabyte.
+"""Wheels of TensorFlow without its libraries: enough for pip, and not a gigabyte.
 
-Metadata, tensorflow/__init__.py and, in ours, tensorflow/mpi and the .pth are as in the real ones;
-what pip decides depends on nothing else. `import tensorflow` fails at the first library.
+Metadata, tensorflow/__init__.py and, in ours, tensorflow/mpi and the .pth equal those of the real
+wheels; pip's decisions depend on nothing else. `import tensorflow` fails at the first library.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INIT = "tensorflow/__init__.py"
 
 @dataclass(frozen=True)
 class Slim:
-    """What slim wheels are made of: the official CPU wheel and this checkout."""
+    """Builds slim wheels from the official CPU wheel and this checkout."""
 
     out: Path
     layout: Layout
@@ -38,14 +38,14 @@ class Slim:
         return Slim(out, layout, official_wheel(layout, read_lock(layout.lock), describe(None)))
 
     def stock(self, name: str = "tensorflow_cpu", version: str = "2.21.0") -> Path:
-        """An official wheel; of another name or version: as that of tensorflow-cpu 2.21.0."""
+        """An official wheel; another name or version gets the metadata of tensorflow-cpu 2.21.0."""
         metadata = self._metadata(name, version)
         with RawZip(self.official) as wheel:
             files = {INIT: wheel.read(INIT)}
         return self._write(name, version, metadata, files)
 
     def ours(self, flavour: Flavour = CPU, release: str = "mpi.1") -> Path:
-        """What build/wheel.py makes of this checkout, less the libraries."""
+        """The wheel that build/wheel.py builds from this checkout, without the libraries."""
         lock = read_lock(Layout.of_checkout(flavour=flavour).lock)
         version = lock.our_version.replace("mpi.1", release)
         metadata = edit_metadata(self._metadata(lock.official, lock.version), lock)

@@ -1,4 +1,4 @@
-"""One wheel on MPIs of all three ABIs: the same training, with the same weights, on each."""
+"""One wheel on MPIs of all three ABIs: the same training gives the same weights on each."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def fetch(name: str) -> mpis.Mpi:
 
 
 @pytest.mark.parametrize("name", mpis.NAMES)
-def test_the_same_weights_on_every_mpi(launch: Launch, name: str) -> None:
+def test_every_mpi_trains_the_same_weights(launch: Launch, name: str) -> None:
     try:
         mpi = fetch(name)
     except mpis.NotInstalled as package:
         pytest.skip(f"needs apt-get install --no-install-recommends {package}")
-    # Where a library has both ABIs, its launcher cannot tell which is wanted.
+    # If a library has both ABIs, its launcher does not show which one is wanted.
     chosen = {"TF_MPI_LIBRARY": "abi"} if mpi.abi == "abi" else {}
     run = launch(FIT, 2, launcher=mpi.launcher(2), env=mpi.environment() | chosen, timeout=240)
     first, second = run.check().results
     assert (first["size"], first["rank"], second["rank"]) == (2, 0, 1)
     assert first["weights"] == second["weights"]
-    # The launcher's own, though Python's environment has another.
+    # The launcher's own library is used, although Python's environment has another one.
     assert first["libraries"] and all(
         path.startswith(f"{mpi.folder}/") for path in first["libraries"]
     ), first["libraries"]
@@ -53,7 +53,7 @@ def test_the_same_weights_on_every_mpi(launch: Launch, name: str) -> None:
 
 @pytest.fixture(name="says_cuda", scope="session")
 def says_cuda_fixture() -> Path:
-    """For LD_PRELOAD: an MPI that says of itself that it takes memory of GPUs."""
+    """A library for LD_PRELOAD that makes an MPI claim to be CUDA-aware."""
     name = "libsays_cuda.so"
     subprocess.run(["bazel", "--batch", "build", f"//tests/mpi:{name}"], cwd=ROOT, check=True)
     return ROOT / ".cache" / "bazel-bin" / "tests" / "mpi" / name
@@ -61,7 +61,7 @@ def says_cuda_fixture() -> Path:
 
 @pytest.mark.parametrize("says", ["1", None])
 @pytest.mark.parametrize("name", mpis.NAMES)
-def test_gpus_memory_travels_by_every_mpi(
+def test_gpu_memory_travels_over_every_cuda_aware_mpi(
     launch: Launch, says_cuda: Path, name: str, says: str | None
 ) -> None:
     try:
@@ -88,10 +88,10 @@ def test_gpus_memory_travels_by_every_mpi(
         ("Open MPI 4.1.8", "MPICH 4.3.2", "Open MPI's mpirun started 2 ranks"),
     ],
 )
-def test_a_launcher_and_a_library_that_do_not_belong_together(
+def test_a_library_that_does_not_match_the_launcher_is_refused(
     launch: Launch, launcher: str, library: str, said: str
 ) -> None:
-    """Chosen by hand, against what the launcher is: the error has both names."""
+    """TF_MPI_LIBRARY contradicts the launcher: the error names both."""
     one, other = fetch(launcher), fetch(library)
     env = one.environment() | {
         "TF_MPI_LIBRARY": other.abi,
@@ -105,7 +105,7 @@ def test_a_launcher_and_a_library_that_do_not_belong_together(
 
 
 def test_the_launchers_own_library_is_found_without_a_module(launch: Launch) -> None:
-    """Nothing on LD_LIBRARY_PATH, and another MPI in Python's environment."""
+    """LD_LIBRARY_PATH is not set, and Python's environment has another MPI."""
     mpi = fetch("MPICH 4.3.2")
     env = {"LD_LIBRARY_PATH": None}
     run = launch(IMPORT, 2, launcher=mpi.launcher(2), env=env, timeout=120).check()
@@ -114,11 +114,12 @@ def test_the_launchers_own_library_is_found_without_a_module(launch: Launch) -> 
 
 @pytest.mark.parametrize("name", ["Open MPI 5.0.11", "MPICH 4.3.2"])
 @pytest.mark.parametrize("order", ["before", "after"])
-def test_mpi4py_beside_it(launch: Launch, name: str, order: str) -> None:
-    """Its sums between our steps; whoever is first starts MPI, and neither ends it alone."""
+def test_mpi4py_works_beside_averaging(launch: Launch, name: str, order: str) -> None:
+    """Alternates its sums with our steps; the first one starts MPI, and neither ends it too
+    early."""
     mpi = fetch(name)
     words = [sys.executable, str(FIT.parent / "mpi4py_beside.py"), order]
-    # Two MPIs are in this environment; mpi4py would take its own way to choose.
+    # This environment has two MPIs, between which mpi4py would choose in its own way.
     env = mpi.environment() | {"PYTHONPATH": str(FIT.parents[1] / "tf"), "MPI4PY_MPIABI": mpi.abi}
     run = launch(words, 2, launcher=mpi.launcher(2), env=env, timeout=240).check()
     for rank, found in enumerate(run.results):
@@ -127,8 +128,8 @@ def test_mpi4py_beside_it(launch: Launch, name: str, order: str) -> None:
     assert run.results[0]["weights"] == run.results[1]["weights"]
 
 
-def test_mpi4py_that_lets_one_thread_call_mpi(launch: Launch) -> None:
-    """MPI was started without threads, which our communication thread needs: an error says so."""
+def test_mpi4py_without_threads_is_an_error(launch: Launch) -> None:
+    """MPI was started without the thread support that our communication thread needs."""
     words = [sys.executable, str(FIT.parent / "mpi4py_beside.py"), "before", "single"]
     mpi = fetch("Open MPI 5.0.11")
     env = mpi.environment() | {"PYTHONPATH": str(FIT.parents[1] / "tf")}
@@ -139,8 +140,8 @@ def test_mpi4py_that_lets_one_thread_call_mpi(launch: Launch) -> None:
     )
 
 
-def test_an_mpi_that_the_script_has_started_is_used(launch: Launch) -> None:
-    """As mpi4py does: it is in the process when TensorFlow is imported."""
+def test_an_mpi_started_by_the_script_is_used(launch: Launch) -> None:
+    """As with mpi4py, the process already has MPI when it imports TensorFlow."""
     mpi = fetch("MPICH 5.0.2")
     code = (
         "import ctypes; mpi = ctypes.CDLL('libmpi_abi.so.1'); p = ctypes.c_int()\n"

@@ -1,4 +1,4 @@
-"""A wheel whose files another distribution took: ranks hear who, and what mends it."""
+"""A wheel whose files another distribution overwrote: ranks report it and the command to fix it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ def venv_fixture(tmp_path: Path) -> Venv:
     return Venv.make(tmp_path / "venv")
 
 
-def test_what_is_whole_costs_nothing_and_says_nothing(slim: Slim, venv: Venv) -> None:
+def test_an_intact_wheel_prints_nothing_and_reads_nothing_without_a_launcher(
+    slim: Slim, venv: Venv
+) -> None:
     venv.pip("install", "--no-deps", slim.ours())
     assert venv.fault() is None and venv.owners() == ("tensorflow 2.21.0+mpi.1.cpu", [])
-    # Ranks get as far as the first library that a slim wheel does not have.
+    # Ranks get as far as the first library, which a slim wheel lacks.
     assert "would train alone" not in venv.import_as_rank()
-    # Without a launcher nothing is read.
+    # Without a launcher no file is read.
     site = venv.site / "tensorflow" / "mpi"
     (site / "at_start.py").write_text("raise SystemExit('read')")
     assert venv.run("-c", "print(1)").stdout == "1\n"
@@ -36,7 +38,9 @@ def test_what_is_whole_costs_nothing_and_says_nothing(slim: Slim, venv: Venv) ->
 
 
 @pytest.mark.parametrize("order", ["overwritten", "removed"])
-def test_ranks_name_who_did_it_and_the_command_mends_it(slim: Slim, venv: Venv, order: str) -> None:
+def test_ranks_name_the_other_distribution_and_the_command_fixes_it(
+    slim: Slim, venv: Venv, order: str
+) -> None:
     ours, stock = slim.ours(), slim.stock()
     if order == "overwritten":
         venv.pip("install", "--no-deps", ours)
@@ -62,7 +66,7 @@ def test_ranks_name_who_did_it_and_the_command_mends_it(slim: Slim, venv: Venv, 
     assert "would train" not in venv.import_as_rank()
 
 
-def test_a_wheel_that_is_gone_is_asked_for_by_its_version(slim: Slim, venv: Venv) -> None:
+def test_the_command_asks_for_a_missing_wheel_by_its_version(slim: Slim, venv: Venv) -> None:
     ours = slim.ours()
     venv.pip("install", "--no-deps", ours)
     venv.pip("install", "--no-deps", slim.stock("tf_nightly"))
@@ -75,13 +79,13 @@ def test_a_wheel_that_is_gone_is_asked_for_by_its_version(slim: Slim, venv: Venv
     assert '--no-deps "tensorflow==2.21.0+mpi.1.cpu"' in said
 
 
-def test_pip_leaves_nothing_behind(slim: Slim, venv: Venv) -> None:
+def test_pip_uninstall_leaves_nothing_behind(slim: Slim, venv: Venv) -> None:
     venv.pip("install", "--no-deps", slim.ours())
     venv.pip("uninstall", "-y", "tensorflow")
     assert not list(venv.folder.rglob("tensorflow*"))
 
 
-def test_this_environment_is_whole() -> None:
+def test_this_environment_is_intact() -> None:
     code = "import runpy; print(runpy.run_path(%r)['fault'](%r))"
     root = Path(__file__).parents[2]
     site = next(Path(path) for path in sys.path if path.endswith("site-packages"))

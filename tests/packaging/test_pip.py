@@ -1,7 +1,7 @@
-"""What pip and uv do with the wheel, case by case: the table of decision 054.
+"""How pip and uv handle the wheel: the table of decision 054.
 
-With wheels that lack TensorFlow's libraries (slim.py). Packages that ask for tensorflow, and what
-TensorFlow asks for, are looked up where pip is set up to look; nothing large is installed.
+Uses wheels without TensorFlow's libraries (slim.py). Packages that depend on tensorflow, and its
+dependencies, come from pip's configured index; nothing large is installed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def venv_fixture(tmp_path: Path) -> Venv:
 
 @pytest.fixture(name="full_venv")
 def full_venv_fixture(tmp_path: Path) -> Venv:
-    """An environment that holds all that TensorFlow asks for."""
+    """An environment with all of TensorFlow's dependencies."""
     venv = Venv.make(tmp_path / "venv")
     here = next(Path(path) for path in sys.path if path.endswith("site-packages"))
     for path in here.iterdir():
@@ -43,7 +43,7 @@ def full_venv_fixture(tmp_path: Path) -> Venv:
 
 
 def planned(venv: Venv, *words: str | Path) -> dict[str, str]:
-    """What pip would install: name -> version."""
+    """What pip would install, as name -> version."""
     report = venv.folder / "report.json"
     venv.pip("install", "--dry-run", "--report", report, *words)
     items = json.loads(report.read_text())["install"]
@@ -54,28 +54,30 @@ def whole(venv: Venv) -> bool:
     return venv.fault() is None and venv.owners() == (OURS, [])
 
 
-def test_fresh_and_complete(slim: Slim, full_venv: Venv) -> None:
+def test_a_fresh_install_is_complete(slim: Slim, full_venv: Venv) -> None:
     full_venv.pip("install", "--no-index", slim.ours())
     assert whole(full_venv)
     assert "No broken requirements" in full_venv.pip("check")
 
 
-def test_over_stock_tensorflow(slim: Slim, venv: Venv) -> None:
+def test_stock_tensorflow_is_replaced(slim: Slim, venv: Venv) -> None:
     venv.pip("install", "--no-deps", slim.stock("tensorflow"))
     said = venv.pip("install", "--no-deps", slim.ours())
     assert "Uninstalling tensorflow-2.21.0:" in said and whole(venv)
 
 
-def test_over_stock_tensorflow_cpu(slim: Slim, venv: Venv) -> None:
-    """pip does not know that the two are one: ours works, and the doctor names the other."""
+def test_stock_tensorflow_cpu_is_not_replaced_but_named(slim: Slim, venv: Venv) -> None:
+    """pip does not know that the two conflict: ours works, and the doctor names the other."""
     venv.pip("install", "--no-deps", slim.stock())
     venv.pip("install", "--no-deps", slim.ours())
     assert venv.fault() is None and venv.owners() == (OURS, ["tensorflow-cpu 2.21.0"])
 
 
 @pytest.mark.parametrize("package", ASKING)
-def test_packages_that_ask_for_tensorflow(slim: Slim, full_venv: Venv, package: str) -> None:
-    """Before: they bring the stock one, which ours replaces. After: they bring none."""
+def test_packages_that_depend_on_tensorflow_are_satisfied(
+    slim: Slim, full_venv: Venv, package: str
+) -> None:
+    """Installed before ours, they bring stock TensorFlow, which ours replaces; after, nothing."""
     before = planned(full_venv, package)
     assert before["tensorflow"].partition("+")[0] >= "2.21.0"
     full_venv.pip("install", "--no-index", slim.ours())
@@ -85,20 +87,20 @@ def test_packages_that_ask_for_tensorflow(slim: Slim, full_venv: Venv, package: 
 
 
 def _constraints(venv: Venv) -> Path:
-    """As INSTALL.txt makes them."""
+    """The constraints of INSTALL.txt."""
     path = venv.folder / "constraints.txt"
     path.write_text(f"{OURS.replace(' ', '==')}\n")
     return path
 
 
-def test_packages_that_were_there_before(slim: Slim, full_venv: Venv) -> None:
+def test_packages_installed_before_stay_satisfied(slim: Slim, full_venv: Venv) -> None:
     full_venv.pip("install", "--no-deps", slim.stock("tensorflow"))
     full_venv.pip("install", "--no-deps", "tf_keras==2.21.0")
     full_venv.pip("install", "--no-index", slim.ours())
     assert whole(full_venv) and "No broken requirements" in full_venv.pip("check")
 
 
-def test_a_requirements_file(slim: Slim, full_venv: Venv) -> None:
+def test_a_requirements_file_is_satisfied(slim: Slim, full_venv: Venv) -> None:
     full_venv.pip("install", "--no-index", slim.ours())
     for wanted in ("tensorflow==2.21.0", "tensorflow~=2.21.0", "tensorflow<2.22,>=2.21"):
         path = full_venv.folder / "requirements.txt"
@@ -107,8 +109,8 @@ def test_a_requirements_file(slim: Slim, full_venv: Venv) -> None:
     assert planned(full_venv, "tensorflow-cpu==2.21.0") == {"tensorflow_cpu": "2.21.0"}
 
 
-def test_upgrades(slim: Slim, full_venv: Venv) -> None:
-    """A newer stock one replaces ours, unless a constraint says no; our next release is newer."""
+def test_upgrades_replace_the_wheel_unless_constrained(slim: Slim, full_venv: Venv) -> None:
+    """A newer stock TensorFlow replaces ours without a constraint; our next release is newer."""
     full_venv.pip("install", "--no-index", slim.ours())
     links = ["--no-index", "--find-links", slim.out, "--upgrade", "tensorflow"]
     slim.ours(release="mpi.2")
@@ -122,8 +124,8 @@ def test_upgrades(slim: Slim, full_venv: Venv) -> None:
         next(slim.out.glob("*mpi.2*")).unlink()
 
 
-def test_a_folder_with_both(slim: Slim, full_venv: Venv) -> None:
-    """Offline, and nobody says which: the one that runs everywhere, as stock TensorFlow does."""
+def test_pip_prefers_the_gpu_wheel_in_a_folder_with_both(slim: Slim, full_venv: Venv) -> None:
+    """Offline and unspecified: it takes the wheel that runs everywhere, like stock TensorFlow."""
     slim.ours()
     gpu = slim.gpu()
     links = ["--no-index", "--find-links", slim.out]
@@ -136,7 +138,7 @@ def test_a_folder_with_both(slim: Slim, full_venv: Venv) -> None:
         gpu.unlink()
 
 
-def test_uninstall(slim: Slim, venv: Venv) -> None:
+def test_uninstall_removes_the_wheel(slim: Slim, venv: Venv) -> None:
     venv.pip("install", "--no-deps", slim.ours())
     venv.pip("uninstall", "-y", "tensorflow")
     assert not list(venv.folder.rglob("tensorflow*"))
@@ -151,8 +153,8 @@ def uv_fixture() -> str:
     return found
 
 
-def test_uv(slim: Slim, full_venv: Venv, uv: str) -> None:
-    """As pip does, also where the wheel is overwritten; the remedy is uv's, if pip is not there."""
+def test_uv_behaves_like_pip(slim: Slim, full_venv: Venv, uv: str) -> None:
+    """Also if the wheel was overwritten; the command to fix it uses uv if pip is missing."""
 
     def run(*words: str | Path) -> str:
         command = [uv, "pip", *map(str, words), "--python", str(full_venv.python)]

@@ -1,4 +1,4 @@
-"""Slurm on this machine: srun with each kind of MPI and with none, sbatch's template, salloc."""
+"""Slurm on this machine: srun with each kind of MPI and without, the sbatch template, salloc."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _weights: set[str] = set()
 
 @pytest.fixture(name="slurm", scope="module", autouse=True)
 def slurm_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cluster of one node; its commands find it by SLURM_CONF."""
+    """A cluster of one node, which its commands find through SLURM_CONF."""
     missing = [name for name in ("slurmctld", "slurmd", "munged") if shutil.which(name) is None]
     if missing or os.geteuid() != 0:
         pytest.skip(
@@ -35,7 +35,7 @@ def slurm_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     environ = {**os.environ, "SLURM_PLACE": str(place)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLURM_CONF", str(place / "slurm.conf"))
-        with (place / "log.txt").open("w") as log:  # its daemons would hold a pipe open
+        with (place / "log.txt").open("w") as log:  # otherwise its daemons would keep a pipe open
             subprocess.run(["bash", script, "up"], env=environ, check=True, stdout=log, stderr=log)
         yield
         subprocess.run(["bash", script, "down"], env=environ, check=True, timeout=60)
@@ -54,7 +54,7 @@ def environment(name: str | None) -> dict[str, str | None]:
         ("pmi2", "MPICH 4.3.2"),
     ],
 )
-def test_srun(launch: Launch, kind: str, mpi: str | None) -> None:
+def test_srun_starts_ranks_with_each_mpi(launch: Launch, kind: str, mpi: str | None) -> None:
     words = ["srun", f"--mpi={kind}", "-n", "2"]
     run = launch(FIT, 2, launcher=words, env=environment(mpi), timeout=240).check()
     assert [(one["rank"], one["size"], one["slurm"]) for one in run.results] == [
@@ -66,8 +66,8 @@ def test_srun(launch: Launch, kind: str, mpi: str | None) -> None:
     assert f"MPI ({mpi or 'Open MPI'}".rsplit(" ", 1)[0] in run.stderr[0]
 
 
-def test_srun_without_mpi_starts_independent_tasks(launch: Launch) -> None:
-    """They are neither averaged nor refused, and one line names the flag."""
+def test_srun_without_mpi_starts_independent_tasks_and_says_so(launch: Launch) -> None:
+    """They are neither averaged nor refused, and one line names the option."""
     run = launch(FIT, 2, launcher=["srun", "-n", "2"], timeout=240).check()
     assert [one["size"] for one in run.results] == [1, 1]
     said = (
@@ -77,10 +77,11 @@ def test_srun_without_mpi_starts_independent_tasks(launch: Launch) -> None:
     assert said not in run.stderr[1]
 
 
-def test_srun_with_the_flag_of_another_mpi(launch: Launch) -> None:
+def test_srun_with_the_option_of_another_mpi_is_an_error(launch: Launch) -> None:
     words = ["srun", "--mpi=pmi2", "-n", "2"]
     code = [sys.executable, "-c", "import tensorflow"]
-    env = environment(None) | {"TF_MPI_LIBRARY": "mpich"}  # Debian's may be there, and would do
+    # Debian's may be installed and would work.
+    env = environment(None) | {"TF_MPI_LIBRARY": "mpich"}
     run = launch(code, 2, launcher=words, env=env, timeout=120)
     assert run.returncode != 0
     assert "srun --mpi=pmi2 started 2 ranks, but no libmpi.so.12" in run.stderr[0]
@@ -88,7 +89,7 @@ def test_srun_with_the_flag_of_another_mpi(launch: Launch) -> None:
     assert "srun --mpi=pmix" in run.stderr[0]
 
 
-def test_the_template_of_sbatch(tmp_path: Path) -> None:
+def test_the_sbatch_template_trains(tmp_path: Path) -> None:
     words = ["sbatch", "--wait", str(ROOT / "examples" / "cluster" / "slurm.sbatch"), str(FIT)]
     environ = {**os.environ, "VENV": sys.prefix, "PYTHONPATH": str(ROOT / "tests" / "tf")}
     subprocess.run(words, cwd=tmp_path, env=environ, check=True, timeout=300)
@@ -98,8 +99,8 @@ def test_the_template_of_sbatch(tmp_path: Path) -> None:
     assert "averaging gradients over 2 ranks" in text
 
 
-def test_each_node_unpacks_its_own_environment(tmp_path: Path) -> None:
-    """The template with PACKED: nothing is imported from where the environment was packed."""
+def test_each_node_unpacks_its_own_environment_with_packed(tmp_path: Path) -> None:
+    """The template with PACKED imports nothing from the original environment."""
     packed = tmp_path / "venv.tar"
     subprocess.run(["tar", "-C", sys.prefix, "-cf", str(packed), "."], check=True, timeout=300)
     script = tmp_path / "where.py"
@@ -119,7 +120,7 @@ def test_each_node_unpacks_its_own_environment(tmp_path: Path) -> None:
     assert not list(Path("/tmp").glob("venv-*")), text
 
 
-def test_salloc(tmp_path: Path) -> None:
+def test_salloc_runs_ranks(tmp_path: Path) -> None:
     code = "import tensorflow as tf; print('size', tf.mpi.size())"
     words = ["salloc", "-n", "2", "srun", "--mpi=pmix", sys.executable, "-c", code]
     run = subprocess.run(words, capture_output=True, text=True, timeout=240, check=True)

@@ -1,4 +1,4 @@
-"""Writes docs/messages.md, every message that the product has, from the strings of its source.
+"""Writes docs/messages.md, all messages of the product, from the strings in its source.
 
     python tests/tree/messages.py
 
@@ -34,7 +34,7 @@ this page from the source.
 - Braces mark what is filled in. The next step for the user is in the message itself.
 """
 _INTERNAL = "Internal errors"
-_SUBJECTS = {  # by the folder or file, below tensorflow_patches; the first that matches
+_SUBJECTS = {  # by folder or file below tensorflow_patches; the first match counts
     "Installation": r"install\.sh|build/|python/(installation|at_start)|interpose/",
     "Start and settings": r"python/config/|python/_src/(bootstrap|lifecycle/(?!ends)|mpi|launch|"
     r"runtime|random/host)|core/transport/|glue/(c_api|runtime)/",
@@ -53,12 +53,12 @@ _SUBJECTS = {  # by the folder or file, below tensorflow_patches; the first that
     "tf.mpi": r"",
 }
 _ORDER = [*_SUBJECTS, _INTERNAL]
-_MIN_LETTERS = 9  # letters that a test must share with a message
-_OURS = {"InternalError", "CancelledError"}  # codes of what no script can change
+_MIN_LETTERS = 9  # that a test must share with a message
+_OURS = {"InternalError", "CancelledError"}  # codes for errors that no script can cause
 
 
 class Message(NamedTuple):
-    text: str  # what is filled in: {its name}
+    text: str  # placeholders are {names}
     kind: str
     file: str
 
@@ -67,12 +67,12 @@ class Message(NamedTuple):
         if self.kind in _OURS:
             return _INTERNAL
         found = (name for name, files in _SUBJECTS.items() if re.search(files, self.file))
-        # The rooms of GPUs lie in those of the engine.
+        # The GPU rooms are inside those of the engine.
         return "GPUs" if re.search(_SUBJECTS["GPUs"], self.file) else next(found)
 
 
 def _is_prose(text: str, least: int) -> bool:
-    """Whether it has so many words, and is neither a key nor code."""
+    """Whether it has at least that many words, and is neither a key nor code."""
     words = re.findall(
         r"(?:^|(?<=[ (]))[A-Za-z][a-z']*(?=$|[ ,;:.)/])", re.sub(r"\{.*?\}", "-", text)
     )
@@ -83,14 +83,14 @@ def _is_prose(text: str, least: int) -> bool:
 
 _SAYS = {"say": "Line", "once": "Line, once", "debug": "Line, with TF_MPI_LOG_LEVEL=debug",
          "print": "Printed", "warn": "Warning"}  # fmt: skip
-_MAKES = re.compile(r"append|extend|join|Why|Gate|assert_\w+")  # calls of which a text is made
+_MAKES = re.compile(r"append|extend|join|Why|Gate|assert_\w+")  # calls that compose a text
 _REFERENCE = re.compile(
     r"python/(config/(parameters?|values)\.py|_src/replaced/)|core/transport/local"
 )
 
 
 def _name(node: ast.AST) -> str:
-    """Of what is filled in: the last name in it."""
+    """The name of a placeholder: the last name in the expression."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name.strip("_").lower()
@@ -112,7 +112,7 @@ def _name(node: ast.AST) -> str:
 
 
 def _text(node: ast.AST) -> str | None:
-    """Of a string that is written out; None of any other expression."""
+    """The text of a string literal; None for any other expression."""
     match node:
         case ast.Constant(value=str(value)):
             return value
@@ -134,7 +134,7 @@ def _of_python(path: Path, file: str) -> Iterator[Message]:
             case ast.Expr(value=ast.Constant()) | ast.keyword(arg="key"):
                 return
             case ast.ClassDef(bases=[ast.Attribute(attr="Enum")]):
-                return  # described for who reads the code
+                return  # documentation for readers of the code
             case ast.Raise(exc=ast.Call(func=func)):
                 kind = ast.unparse(func).split(".")[-1].replace("error_from_code", "Error")
             case ast.stmt():
@@ -180,7 +180,7 @@ def _statements(path: Path) -> Iterator[list[str]]:
 
 
 def _joined(statement: Iterable[str]) -> str:
-    """From its first string to its last, with the last name of what is between two of them."""
+    """The text from its first string to its last, with names for the expressions between them."""
     text, between = "", [""]
     for token in statement:
         if not token.startswith('"'):
@@ -241,7 +241,7 @@ _GAP = re.compile(r"\\[swSW][+*]?|\.[+*]\??|\(\?:|\n|\|")
 
 
 def _pieces(text: str) -> list[str]:
-    """What a text, or a pattern of a test, has to the letter; {} for what is filled in."""
+    """The literal parts of a text or of a test's pattern, between placeholders."""
     text = re.sub(r"'?\{\}'?", "{}", _FILLED.sub("{}", text))
     pieces = re.sub(r"\\(.)", r"\1", _GAP.sub("\n", text)).splitlines()
     pieces = [" ".join(piece.replace("{}{}", "{}").split()).strip("{}, ") for piece in pieces]
@@ -249,7 +249,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def _runs(piece: str) -> set[str]:
-    """Four words in a row, one of which may be filled in."""
+    """All runs of four words, one of which may be a placeholder."""
     words = piece.split()
     fours = [words[i : i + 4] for i in range(len(words) - 3)]
     return {" ".join(four) for four in fours if sum("{}" in word for word in four) < 2}
@@ -257,7 +257,7 @@ def _runs(piece: str) -> set[str]:
 
 @cache
 def _spoken() -> dict[str, list[str]]:
-    """The strings of each test, or script of one."""
+    """The strings of each test, including the scripts that it runs."""
     found = {}
     for path in sorted((ROOT / "tests").rglob("*")):
         file = str(path.relative_to(ROOT))
@@ -274,7 +274,7 @@ def _spoken() -> dict[str, list[str]]:
 
 @cache
 def tests() -> dict[Message, str]:
-    """By message, the test that says most of it; "" if none does.
+    """The test that matches most of each message; "" if there is none.
 
     A test says a message if a string of its is all in the message, or a piece of the message all in
     a string of its, or both have four words in a row; words that no other message has, or none of
@@ -297,7 +297,7 @@ def tests() -> dict[Message, str]:
         found = {message.text: message for message in messages() if words in wholes[message]}
         if len(found) > 1:
             found = {text: m for text, m in found.items() if f"/{room}/" in m.file}
-        if words.count(" ") > 3:  # the whole of a message; of others a part
+        if words.count(" ") > 3:  # a whole message; of others, a part
             found |= {m.text: m for m, some in parts.items() if words in some}
         elif len(found) > 1:
             return

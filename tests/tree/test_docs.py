@@ -1,4 +1,4 @@
-"""The documents say what the code says: their lines, links, paths, names and figures."""
+"""The documents match the code: lines, links, paths, names and figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGES = sorted(
 )
 GONE = {"TF_MPI_DENSE_UPDATE", "TF_MPI_MEMORY", "TF_MPI_SPARSE_UPDATE", "TF_MPI_STORES"}
 _PATH = re.compile(r"(?:[\w.+-]+/)+[\w.+-]*")
-# What is made while one builds, runs or installs.
+# Created by building, running or installing.
 _NOT_IN_THE_TREE = re.compile(
     r"\.venv/|\.cache/|wheels/|benchmarks/results/|logs/|tensorflow/|xla/|/|~/|site-packages/"
 )
@@ -31,13 +31,13 @@ def _text(page: str) -> str:
 
 
 def _prose(page: str) -> str:
-    """Without blocks of code, in which a command or its output stands."""
+    """The page without code blocks, which hold commands or their output."""
     text = re.sub(r"^```.*?^```$", "", _text(page), flags=re.S | re.M)
     return re.sub(r"^ {4,}.*$", "", text, flags=re.M)
 
 
 def _quoted(page: str) -> list[str]:
-    """The names in back quotes."""
+    """The names in backquotes."""
     return [" ".join(name.split()) for name in re.findall(r"`([^`]+)`", _prose(page))]
 
 
@@ -45,13 +45,13 @@ def _exists(path: str) -> bool:
     return any((base / path).exists() for base in (ROOT, PRODUCT))
 
 
-def test_parameters_are_printed_from_the_registry() -> None:
+def test_parameters_md_is_printed_from_the_registry() -> None:
     config = load_config()
     text = _text("docs/parameters.md")
-    assert text.endswith(config.describe() + "\n"), "print it anew: python -m tensorflow.mpi config"
+    assert text.endswith(config.describe() + "\n"), "print it: python -m tensorflow.mpi config"
 
 
-def test_the_fusion_threshold_is_the_engines() -> None:
+def test_the_documented_fusion_threshold_is_the_engines() -> None:
     default = load_config().get("TF_MPI_FUSION_THRESHOLD", {})
     assert (
         f"kFusionBytes = size_t{{{default >> 20}}} << 20;"
@@ -61,7 +61,7 @@ def test_the_fusion_threshold_is_the_engines() -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, "INSTALL.txt"])
 def test_lines_are_under_100_characters(page: str) -> None:
-    """But for rows of figures, which cannot be broken."""
+    """Except for table rows, which cannot be broken."""
     figures = page.startswith("docs/measurements/")
     long = [
         f"{page}:{number}"
@@ -72,7 +72,7 @@ def test_lines_are_under_100_characters(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_to_files(page: str) -> None:
+def test_links_lead_to_existing_files(page: str) -> None:
     text = _prose(page)
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", text)
     by_name = dict(re.findall(r"^\[([^\]]+)\]: (\S+)$", text, re.M))
@@ -82,7 +82,7 @@ def test_links_lead_to_files(page: str) -> None:
 
 
 def _anchors(page: Path) -> set[str]:
-    """Of its headings, as GitHub makes them."""
+    """The anchors of its headings, as GitHub creates them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -95,14 +95,14 @@ def test_anchors_are_headings(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_paths_are_in_the_tree(page: str) -> None:
+def test_quoted_paths_exist_in_the_tree(page: str) -> None:
     paths = [name for name in _quoted(page) if _PATH.fullmatch(name)]
     named = [path for path in paths if not _NOT_IN_THE_TREE.match(path)]
     assert not [path for path in named if not _exists(path)]
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_variables_are_parameters(page: str) -> None:
+def test_quoted_variables_are_parameters(page: str) -> None:
     known = re.findall(r"^### `(\w+)`$", _text("docs/parameters.md"), re.M)
     named = set(re.findall(r"\bTF_MPI_[A-Z_]+[A-Z]\b", _text(page)))
     told = page in ("CHANGELOG.md", "docs/parameters.md") or page.startswith("docs/measurements/")
@@ -111,14 +111,14 @@ def test_variables_are_parameters(page: str) -> None:
 
 
 def _glossary() -> set[str]:
-    """The words that it explains, and the names that stand in its explanations."""
+    """The terms that it explains, and the names in the explanations."""
     text = _text("docs/glossary.md")
     terms = {" ".join(term.split()) for term in re.findall(r"\*\*([^*]+)\*\*", text)}
     return terms | set(_quoted("docs/glossary.md"))
 
 
-def test_every_name_on_the_way_of_a_gradient_is_a_file_or_in_the_glossary() -> None:
-    """A newcomer who reads docs/architecture.md finds each name that it uses."""
+def test_every_name_in_the_architecture_is_a_file_or_in_the_glossary() -> None:
+    """A newcomer who reads docs/architecture.md can look up each name in it."""
     page = "docs/architecture.md"
     known = _glossary()
     unknown = [name for name in _quoted(page) if not _exists(name) and name not in known]
@@ -128,7 +128,7 @@ def test_every_name_on_the_way_of_a_gradient_is_a_file_or_in_the_glossary() -> N
     assert not unknown
 
 
-def test_the_glossary_names_classes_of_the_code() -> None:
+def test_class_names_in_the_glossary_exist_in_the_code() -> None:
     code = "".join(
         path.read_text() for path in sorted(PRODUCT.rglob("*")) if path.suffix in (".h", ".py")
     )
@@ -148,7 +148,7 @@ def test_each_assumption_names_its_file_and_its_test() -> None:
         assert re.search(r"`tests/[\w./]+`|no test|[Ll]inker", test), entry
 
 
-def test_decisions_are_complete_and_short() -> None:
+def test_decisions_have_all_sections_and_are_short() -> None:
     pages = sorted((DOCS / "decisions").glob("[0-9]*.md"))
     index = _text("docs/decisions/README.md")
     assert len({page.name[:3] for page in pages}) == len(pages)
@@ -171,7 +171,7 @@ def test_measurements_are_dated_and_listed() -> None:
 
 
 def test_the_chart_shows_the_table() -> None:
-    """Made by `python -m benchmarks.chart`; each bar is labelled with its share."""
+    """`python -m benchmarks.chart` makes it; each bar is labelled with its share."""
     newest = max((DOCS / "measurements").glob("*-shares.csv"))
     with newest.open(newline="") as lines:
         rows = [row for row in csv.DictReader(lines) if row["column"] != "independent:2"]

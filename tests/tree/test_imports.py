@@ -1,7 +1,7 @@
-"""Who imports whom in tensorflow.mpi: no cycle, and only what a room may know.
+"""The imports inside tensorflow.mpi: no cycles, and each room imports only those below it.
 
-Computed from the source. Imports inside functions and for type checkers count like any other, so a
-cycle cannot hide in them.
+Computed from the source. Imports inside functions and for type checkers count as well, so that
+they cannot hide a cycle.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[2] / "tensorflow_patches" / "python"
 NAME = "tensorflow.mpi"
 
-# What the modules of each room may import, besides their own room. "public" is what scripts may
-# use; "top" is what knows all rooms, directly below _src.
-PUBLIC_BELOW = {"config", "errors"}  # public, and used by every room
+# The modules that each room may import in addition to its own. "public" is the API for scripts;
+# "top" are the modules directly below _src, which may import all rooms.
+PUBLIC_BELOW = {"config", "errors"}  # public modules that every room uses
 _ENGINE = {"runtime", "interpose", "presence", "messaging", "lifecycle"}
 MAY_IMPORT: dict[str, set[str]] = {
     "config": set(),
@@ -62,7 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 
 def modules() -> dict[str, Path]:
-    """All modules of the package, by name."""
+    """All modules of the package by name."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
@@ -80,7 +80,8 @@ def imported(name: str) -> Iterator[str]:
             wanted = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name}: relative imports are not used here"
-            # A name is a submodule (_build_info is the builder's), or what an __init__ holds.
+            # The name is a submodule (_build_info is written by the builder) or defined in an
+            # __init__.
             names = [alias.name for alias in node.names if alias.name != "_build_info"]
             inner = [f"{node.module}.{name}" for name in names]
             wanted = [full if full in MODULES else str(node.module) for full in inner]
@@ -131,18 +132,19 @@ def room(module: str) -> str:
     return folder.name if folder.name != "_src" else "top"
 
 
-def test_components_are_found() -> None:
+def test_components_finds_cycles() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"e2"}, "e2": {"e"}}
     assert components(graph) == [["b", "c"], ["e", "e2"]]
 
 
-def test_no_cycle() -> None:
+def test_the_package_has_no_import_cycle() -> None:
     assert len(GRAPH) > 30 and any(GRAPH.values())
     assert components(GRAPH) == []
 
 
-def test_imports_stand_at_the_top() -> None:
-    """Or have a reason: a closed gate loads nothing, and some modules need TensorFlow's classes."""
+def test_imports_are_at_the_top_of_modules() -> None:
+    """Exceptions have a reason: a closed gate loads nothing; some modules need TensorFlow's
+    classes."""
     late = {
         "tensorflow.mpi.__main__": "the other commands need no table",
         "tensorflow.mpi": "a closed gate loads nothing",
@@ -160,7 +162,7 @@ def test_imports_stand_at_the_top() -> None:
     assert found == set(late)
 
 
-def test_rooms_know_only_what_is_below() -> None:
+def test_rooms_import_only_rooms_below() -> None:
     rooms = {room(module) for module in MODULES}
     assert rooms == set(MAY_IMPORT)
     wrong = [
@@ -172,12 +174,12 @@ def test_rooms_know_only_what_is_below() -> None:
     assert not wrong
 
 
-def test_the_rooms_themselves_have_an_order() -> None:
+def test_the_rooms_have_an_order() -> None:
     assert components({name: set(below) for name, below in MAY_IMPORT.items()}) == []
 
 
-def test_patches_call_the_hooks_that_there_are() -> None:
-    """The table of hooks.py is what the patches call: no less, and nothing that nobody calls."""
+def test_patches_call_exactly_the_hooks_of_the_table() -> None:
+    """hooks.py lists what the patches call: nothing is missing and nothing is unused."""
     tree = ast.parse((PACKAGE / "_src/runtime/hooks.py").read_text())
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     table = {f.name for f in functions if any(ast.unparse(d) == "_hook" for d in f.decorator_list)}
@@ -187,8 +189,8 @@ def test_patches_call_the_hooks_that_there_are() -> None:
     assert called - {"active", "apply_ops", "ASSIGN_OPS"} == table
 
 
-def test_names_inside_keras_are_found_by_hooking() -> None:
-    """So that one that has moved is a HookError, which names it, and not an AttributeError."""
+def test_names_inside_keras_are_looked_up_by_hooking() -> None:
+    """So that a name that has moved raises HookError, which names it, not AttributeError."""
     of_keras = re.compile(r"^ *(?:from|import) (?:tf_)?keras\.src\b", re.M)
     assert of_keras.search("def f():\n    from keras.src import backend\n")
     assert not {name for name, path in MODULES.items() if of_keras.search(path.read_text())}

@@ -1,6 +1,6 @@
-"""Bugs that are put in on purpose are still of the code as it is: each changes one place of it.
+"""The mutations still match the code: each changes exactly one place.
 
-That tests find them: `tests/mutations.py`, and the full tier of `tests/core`.
+`tests/mutations.py` and the full tier of `tests/core` show that tests find them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ PRODUCT = ROOT / "tensorflow_patches"
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
-def test_a_mutation_has_one_place(mutation: Mutation) -> None:
+def test_a_mutation_matches_one_place(mutation: Mutation) -> None:
     found = list(places(mutation, PRODUCT if mutation.cpp else PRODUCT / "python"))
-    assert len(found) == 1, f"in {found}: write it anew"
+    assert len(found) == 1, f"in {found}: rewrite it"
     assert found[0].read_text().count(mutation.old) == 1, f"more than once in {found[0]}"
 
 
 def seds() -> Iterator[Any]:
-    """(file, sed's expression) of each mutant of the C++ tests."""
+    """(file, sed expression) for each mutant of the C++ tests."""
     for build in sorted((ROOT / "tests" / "core").rglob("BUILD.bazel")):
         for node in ast.walk(ast.parse(build.read_text())):
             mutants: dict[str, Any] = {}
@@ -41,7 +41,7 @@ def seds() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("file", "line"), list(seds()))
-def test_a_mutant_is_another_file(file: str, line: str) -> None:
+def test_a_mutant_changes_its_file(file: str, line: str) -> None:
     path = PRODUCT / "core" / file
     changed = subprocess.run(["sed", "-e", line, path], check=True, capture_output=True, text=True)
-    assert changed.stdout != path.read_text(), "its line is no longer there: write it anew"
+    assert changed.stdout != path.read_text(), "its line no longer exists: rewrite it"

@@ -1,4 +1,4 @@
-"""The rooms of the C++: a folder knows only those below it, in one order."""
+"""The rooms of the C++ have one order: a folder includes only from those below it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ROOT / "tensorflow_patches"
-# From the lowest on: a file includes files of its own room and of those named before it.
+# From the lowest up: a file includes files of its own room and of earlier ones.
 CORE = [
     "base",
     "cpu",
@@ -35,12 +35,12 @@ GLUE = [
     "registration",
     "c_api",
 ]
-# An extra replaces a kernel of the spine, or a part of one's work.
+# An extra replaces a kernel of the spine, or part of its work.
 _LEVEL = {"kernels": "kernels and extras", "extras": "kernels and extras"}
 
 
 def _includes(part: str) -> list[tuple[Path, str, str]]:
-    """(file, its room, the room that it includes a file of)."""
+    """(file, its room, the room of the included file) for each include."""
     folder = PRODUCT / part
     found = []
     for path in sorted(folder.rglob("*")):
@@ -53,7 +53,7 @@ def _includes(part: str) -> list[tuple[Path, str, str]]:
 
 
 @pytest.mark.parametrize(("part", "rooms"), [("core", CORE), ("glue", GLUE)])
-def test_rooms_know_only_those_below(part: str, rooms: list[str]) -> None:
+def test_rooms_include_only_rooms_below(part: str, rooms: list[str]) -> None:
     found = _includes(part)
     assert {room for _, room, _ in found} <= set(rooms), "a room that this test does not know"
     assert len(found) > 50
@@ -65,7 +65,7 @@ def test_rooms_know_only_those_below(part: str, rooms: list[str]) -> None:
     assert upwards == []
 
 
-def test_the_core_knows_no_tensorflow_and_the_glue_no_mpi() -> None:
+def test_core_includes_no_tensorflow_and_glue_no_mpi() -> None:
     for path in (PRODUCT / "core").rglob("*.[ch]*"):
         assert '#include "tensorflow/' not in path.read_text(), path
         mpi = "transport/mpi" in path.as_posix()

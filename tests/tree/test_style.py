@@ -1,4 +1,4 @@
-"""The rules of style, as their tools check them; pinned in tests/requirements.txt."""
+"""Style rules, checked by tools that tests/requirements.txt pins."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_style(folder: str, command: list[str]) -> None:
 
 
 def _check_threads(files: list[Path]) -> subprocess.CompletedProcess[str]:
-    """Clang's checker: what a role guards is touched only by functions that require it."""
+    """Clang's thread-safety analysis: only functions that require a role touch what it guards."""
     tool = Path(sys.executable).parent / "clang-tidy"
     checks = "-*,clang-diagnostic-thread-safety*,misc-static-assert"
     options = ["--quiet", f"--checks={checks}", "--warnings-as-errors=*"]
@@ -51,13 +51,13 @@ def _check_threads(files: list[Path]) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_only_the_communication_thread_does_its_work() -> None:
+def test_thread_roles_are_respected() -> None:
     result = _check_threads(sorted((ROOT / "tensorflow_patches/core/engine").glob("*.cc")))
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
 
 
-def test_a_thread_without_the_role_is_found(tmp_path: Path) -> None:
-    """Each line that breaks the contract, and no other: the check is no formality."""
+def test_the_analysis_finds_a_thread_without_the_role(tmp_path: Path) -> None:
+    """It reports exactly the lines that break the contract."""
     file = tmp_path / "role.cc"
     file.write_text(
         """
@@ -86,7 +86,7 @@ struct Engine {
     assert sorted({int(number) for number in found}) == broken, result.stdout[-4000:]
 
 
-# What may read frames or the code of functions, or decide by the name or module of a class.
+# What may read frames or code objects, or decide by the name or module of a class.
 FRAMES = {
     "compat_v1/sessions.py": "a graph is told by the line that made its session: decision 004",
     "keras/adapters.py": "functions of two ranks are compared by their code",
@@ -117,10 +117,10 @@ _BY_CLASS = re.compile(
     [(_READS_FRAMES, FRAMES), (_BY_CLASS, CLASSES)],
     ids=["frames and code", "classes"],
 )
-def test_what_decides_by_frames_or_classes_is_known(
+def test_code_that_inspects_frames_or_classes_is_listed(
     pattern: re.Pattern[str], known: dict[str, str]
 ) -> None:
-    """Names and shapes of a script's functions decide nothing."""
+    """No decision depends on names or shapes of a script's functions."""
     room = ROOT / "tensorflow_patches/python/_src"
     found = {
         str(path.relative_to(room))
@@ -131,9 +131,9 @@ def test_what_decides_by_frames_or_classes_is_known(
 
 
 def test_environment_is_read_in_one_place() -> None:
-    """Only config may look at the environment; everything else is told.
+    """Only config may read the environment and passes values on.
 
-    But for at_start.py and finder.py, which decide before there is time to import config.
+    Exceptions are at_start.py and finder.py, which run before config can be imported.
     """
     readers = [
         str(path.relative_to(ROOT))

@@ -1,4 +1,4 @@
-"""The table of what is replaced: its page is current, its rows are complete."""
+"""The table of replacements: its page is up to date, and its rows are complete."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def table() -> Any:
     return load("tensorflow.mpi._src.replaced.table")
 
 
-def test_the_page_is_printed_from_the_table(table: Any) -> None:
-    how = "print it anew: python -m tensorflow.mpi config --replaced"
+def test_replaced_md_is_printed_from_the_table(table: Any) -> None:
+    how = "print it again: python -m tensorflow.mpi config --replaced"
     assert PAGE.read_text().endswith(table.describe() + "\n"), how
 
 
@@ -32,8 +32,8 @@ def test_each_row_has_a_reason_and_a_test(table: Any) -> None:
         assert (ROOT / "tests" / row.test).is_file(), row.target
 
 
-def test_patched_files_are_where_the_hooks_say(table: Any) -> None:
-    """Each hook is called in a patch of the file, and in the class, that its line names."""
+def test_hooks_name_the_patched_files_that_call_them(table: Any) -> None:
+    """A patch calls each hook in the file, and in the class, that its line in the table names."""
     patches = "".join(p.read_text() for p in (PACKAGE.parent / "patches").glob("*.patch"))
     files = re.split(r"^\+\+\+ b/", patches, flags=re.M)[1:]
     for row in table.PATCHES:

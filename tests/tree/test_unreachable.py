@@ -1,7 +1,7 @@
-"""No statement stands where nothing comes: after a return, say, or a try that always returns.
+"""No statement is unreachable, for example after a return or a try that always returns.
 
-mypy (`warn_unreachable`) tells what types rule out; this is told from the syntax alone, so also in
-programs and examples that mypy does not see.
+mypy (`warn_unreachable`) finds what types rule out. This test uses only the syntax, so it also
+covers programs and examples that mypy does not check.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FOLDERS = ("tensorflow_patches", "build", "tests", "examples", "benchmarks")
 
 
 def _leaves(body: Sequence[ast.stmt]) -> bool:
-    """Whether what follows `body` is never reached."""
+    """Whether code after `body` is never reached."""
     return any(map(_ends, body))
 
 
@@ -33,11 +33,11 @@ def _ends(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.While):
         for_ever = isinstance(statement.test, ast.Constant) and bool(statement.test.value)
         return for_ever and not any(map(_breaks, statement.body))
-    return False  # also `with`, which may suppress what is raised before a return
+    return False  # also `with`, which may suppress an exception before a return
 
 
 def _breaks(statement: ast.stmt) -> bool:
-    """Whether it may break the loop that it is in."""
+    """Whether it may break out of its loop."""
     if isinstance(statement, ast.Break):
         return True
     if isinstance(statement, (ast.For, ast.AsyncFor, ast.While)):
@@ -48,7 +48,7 @@ def _breaks(statement: ast.stmt) -> bool:
 
 
 def _bodies(node: ast.AST) -> Iterator[list[ast.stmt]]:
-    """The lists of statements in a statement, a handler or a case."""
+    """The lists of statements inside a statement, a handler or a case."""
     for _, value in ast.iter_fields(node):
         if not isinstance(value, list):
             continue
@@ -60,7 +60,7 @@ def _bodies(node: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def unreachable(source: str) -> list[int]:
-    """The lines of statements that follow one that does not let anything follow."""
+    """The lines of statements after one that never completes."""
     found = []
     for node in ast.walk(ast.parse(source)):
         for body in _bodies(node):
@@ -76,8 +76,8 @@ def test_every_statement_can_be_reached(folder: str) -> None:
     assert {path: lines for path, lines in found.items() if lines} == {}
 
 
-def test_what_cannot_be_reached_is_found() -> None:
-    """Each line that is marked, and no other: the check is no formality."""
+def test_the_check_finds_unreachable_statements() -> None:
+    """It reports exactly the marked lines."""
     source = """
 def waits(one):
     try:

@@ -2,10 +2,10 @@
 
     mpirun -np 2 tests/gpu/standin/run.sh PYTHON tests/gpu/standin/apply_ops.py [NAME...]
 
-Of all ops, or of those with these names.
+With NAMEs, only these ops.
 
-Gradients are fed, another on each rank. After an op its variables must be rank 0's, and the GPU's
-memory must have the mean of the ranks' gradients. Exits with the number of kernels that differ.
+Each rank feeds other gradients. After an op its variables must equal rank 0's, and the GPU's memory
+must contain the mean of the ranks' gradients. Exits with the number of kernels that differ.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ standin = ctypes.CDLL("libcuda.so.1")
 def on_gpu(values: np.ndarray) -> bool:
     values = np.ascontiguousarray(values)
     pointer = values.ctypes.data_as(ctypes.c_void_p)
-    for _ in range(20):  # streams may run late
+    for _ in range(20):  # streams may lag behind
         if standin.standin_holds(pointer, ctypes.c_size_t(values.nbytes)):
             return True
         time.sleep(0.003)
@@ -40,7 +40,7 @@ def on_gpu(values: np.ndarray) -> bool:
 
 
 def differs(op: str, dtype: Any, index_type: Any, number: int) -> list[str]:
-    """What is wrong after one step of an op, whose numbers are all of this kernel's own."""
+    """The errors after one step of an op, with numbers that only this kernel uses."""
 
     def draw(rank: int, what: int) -> np.ndarray:
         values = np.random.default_rng([number, rank, what]).integers(1, 30, size=SHAPE)
@@ -61,7 +61,7 @@ def differs(op: str, dtype: Any, index_type: Any, number: int) -> list[str]:
     getattr(tf.raw_ops, op)(**{name: given[name] for name in names})
     drawn = [draw(rank, 0) for rank in range(SIZE)]
     mean = (np.sum(drawn, axis=0) / SIZE).astype(dtype.as_numpy_dtype)
-    # A sparse average may be all ranks' rows, each divided by the ranks.
+    # A sparse average may be the rows of all ranks, each divided by the number of ranks.
     rows = np.concatenate([part / SIZE for part in drawn]).astype(dtype.as_numpy_dtype)
     wrong = []
     if not on_gpu(mean) and not ("indices" in names and on_gpu(rows)):

@@ -1,10 +1,11 @@
-"""Steps that XLA compiles for GPUs, on ranks with simulated GPUs.
+"""Steps that XLA compiles for GPUs, run on ranks with simulated GPUs.
 
     mpirun -np 2 tests/gpu/standin/run.sh PYTHON tests/gpu/standin/compiled_steps.py
 
-Gradients are fed, others on each rank and in each step; FAKE_CUDA_DELAY_US makes them late. After
-a step the GPU's memory must have their mean over the ranks. Exits with the number of steps in
-which it had not. Dense ones: room for all ranks' rows is made by a kernel, and none runs here.
+Each rank and step feeds other gradients; FAKE_CUDA_DELAY_US makes them late. After a step the GPU's
+memory must contain their mean over the ranks. Exits with the number of steps without one. Only
+dense gradients: sparse ones need a kernel that makes room for all ranks' rows, and no kernels run
+here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""others.py LIBRARY: C++ for what LIBRARY (libtensorflow_framework.so.2) knows of CUDA by name.
+"""others.py LIBRARY: generates C++ for the CUDA symbols of LIBRARY (libtensorflow_framework.so.2).
 
-Weak, so that whatever the stand-in has takes precedence. The driver and the runtime say that
-they do not support it; the rest succeeds and does nothing.
+The functions are weak, so that the stand-in's own take precedence. Those of the driver and the
+runtime report "not supported"; the others succeed and do nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> None:
     for name in sorted(name for name in names if NAME.fullmatch(name)):
         done = f'standin::Unsupported("{name}")' if SUPPORT.match(name) else "0"
         if name.startswith("nvml"):
-            done = "3"  # its "not supported"
+            done = "3"  # the code for "not supported"
         arguments = ""
         if COMPUTES.fullmatch(name):
             arguments, done = "void* handle", "standin::CublasKernel(handle)"

@@ -1,6 +1,6 @@
-"""So many steps of an optimizer on GPU:0, for the waits that the stand-in counts: `steps.py N`.
+"""Runs N steps of an optimizer on GPU:0, to count waits with the stand-in: `steps.py N`.
 
-FAKE_CUDA_STATISTICS=1 prints them. What N more steps add is what a step costs.
+FAKE_CUDA_STATISTICS=1 prints the counts. The difference of two runs gives the cost of a step.
 """
 
 from __future__ import annotations
