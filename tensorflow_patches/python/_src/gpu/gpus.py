@@ -25,7 +25,7 @@ _report: list[str] = []  # one line per rank
 
 def install() -> None:
     """Called once, if there are several ranks, when TensorFlow's libraries are loaded."""
-    hooking.when_imported("tensorflow.python.eager.context", _share_out)
+    hooking.when_imported("tensorflow.python.eager.context", _assign_gpus)
 
 
 def choose(seen: Sequence[Sequence[str]]) -> list[int | None]:
@@ -61,7 +61,7 @@ def report() -> list[tuple[str, str]]:
     return [("GPU" if number == 0 else "", line) for number, line in enumerate(_report)]
 
 
-def _share_out(_context: ModuleType) -> None:
+def _assign_gpus(_context: ModuleType) -> None:
     global _chosen, _report
     if not _is_for_gpus():
         return

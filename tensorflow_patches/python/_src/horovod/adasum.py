@@ -26,10 +26,10 @@ def _pair(a: Any, b: Any) -> Any:
 
     wide_a, wide_b = tf.cast(a, tf.float64), tf.cast(b, tf.float64)
     dot = tf.reduce_sum(wide_a * wide_b)
-    return tf.cast(_share(wide_a, dot) * wide_a + _share(wide_b, dot) * wide_b, a.dtype)
+    return tf.cast(_coefficient(wide_a, dot) * wide_a + _coefficient(wide_b, dot) * wide_b, a.dtype)
 
 
-def _share(tensor: Any, dot: Any) -> Any:
+def _coefficient(tensor: Any, dot: Any) -> Any:
     import tensorflow as tf
 
     square = tf.reduce_sum(tf.square(tensor))

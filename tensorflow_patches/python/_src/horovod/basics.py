@@ -65,7 +65,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
             sets.adopt(list(process_sets))
         return
     if engine.leave_to_script() and rank == 0:
-        _say_so()
+        _announce()
     _warn_if_off()
     local, others = (0, 1), [(0, 1)]
     if group.connected():
@@ -77,7 +77,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     _register(process_sets)
 
 
-def _say_so() -> None:
+def _announce() -> None:
     if config.get("TF_MPI_LOG_LEVEL") != "warning":
         log.say(
             "hvd.init(): this horovod is part of tensorflow.mpi. From here on the script averages "

@@ -51,7 +51,7 @@ def run(kind: str, tensor: Any, name: str | None, process_set: ProcessSet, **mor
     return graph_collectives.of_ranks(kind, tensor, name, ranks=some, **more)
 
 
-def _times(tensor: Any, factor: float) -> Any:
+def _scaled(tensor: Any, factor: float) -> Any:
     """Scales integers in float64 and half in float32, and rounds once."""
     import tensorflow as tf
 
@@ -100,18 +100,18 @@ def allreduce(
     size = len(process_sets.members(process_set))
 
     def reduce(value: Any, name: str | None) -> Any:
-        value = _times(value, prescale_factor)
+        value = _scaled(value, prescale_factor)
         if op == Adasum:
             rows = run("allgather", value[tf.newaxis], name, process_set)
-            return _times(adasum.combine(rows, size), postscale_factor)
+            return _scaled(adasum.combine(rows, size), postscale_factor)
         if op == Average:
             if value.dtype.is_floating or value.dtype.is_complex:
                 value = run("allreduce", value, name, process_set, op="average")
-                return _times(value, postscale_factor)
+                return _scaled(value, postscale_factor)
             value = run("allreduce", value, name, process_set, op="sum")
-            return _times(value, postscale_factor / size)
+            return _scaled(value, postscale_factor / size)
         value = run("allreduce", value, name, process_set, op=_OPS[op])
-        return _times(value, postscale_factor)
+        return _scaled(value, postscale_factor)
 
     back = name and f"{name} gradient"
     return _with_gradient(lambda value: reduce(value, name), lambda up: reduce(up, back))(
@@ -314,7 +314,7 @@ def reducescatter(
 
     def gradient(up: Any) -> Any:
         factor = prescale_factor * postscale_factor * (size if op == Sum else 1)
-        return allgather(_times(up, factor), back, process_set=process_set)
+        return allgather(_scaled(up, factor), back, process_set=process_set)
 
     return _with_gradient(forward, gradient)(tensor)
 

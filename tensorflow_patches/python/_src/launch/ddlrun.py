@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _joined(arguments: Sequence[str]) -> list[str]:
+def _join_mpiarg(arguments: Sequence[str]) -> list[str]:
     """Joins -mpiarg and its value into one word, so that argparse does not parse the value."""
     words = list(arguments)
     for at, word in enumerate(words[:-1]):
@@ -51,7 +51,7 @@ def _joined(arguments: Sequence[str]) -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     """Replaces this process by mpirun, or returns an exit status."""
     parser = _parser()
-    options = parser.parse_args(_joined(arguments))
+    options = parser.parse_args(_join_mpiarg(arguments))
     if not options.program:
         parser.error("a program is required")
     if sum(map(bool, (options.hosts, options.hostfile, options.rankfile))) > 1:
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
 def _hosts(options: argparse.Namespace, mode: modes.Mode | None) -> list[tuple[str, int]]:
     """The hosts and their ranks; with a mode, every host has the mode's ranks per node."""
     if options.rankfile:
-        return _of_rankfile(options.rankfile)
+        return _read_rankfile(options.rankfile)
     found = []
     if options.hosts:
         found = mpirun.parse_hosts(options.hosts)
@@ -92,7 +92,7 @@ def _hosts(options: argparse.Namespace, mode: modes.Mode | None) -> list[tuple[s
     return [(host, each) for host, _ in found]
 
 
-def _of_rankfile(path: str) -> list[tuple[str, int]]:
+def _read_rankfile(path: str) -> list[tuple[str, int]]:
     """The hosts of lines such as "rank 0=host1 slot=0", and the number of ranks on each."""
     counts: collections.Counter[str] = collections.Counter()
     for where, words in mpirun.lines(path):

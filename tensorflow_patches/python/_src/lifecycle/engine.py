@@ -80,7 +80,7 @@ def connect(gate: config.Gate) -> tuple[int, int, int]:
     rank, size, _, _, nodes = c_api.topology()
     if size != ranks:
         raise ImportError(
-            f"{_who(gate)}, but {library.tfmpi_transport().decode()}, "
+            f"{_started_by(gate)}, but {library.tfmpi_transport().decode()}, "
             f"{' and '.join(mpi_library.loaded().values())}, formed a group of {size}: the library "
             "and the launcher do not match. Use the launcher of this library, or load the library "
             "of this launcher (module load, LD_LIBRARY_PATH, TF_MPI_LIBRARY); or set "
@@ -253,14 +253,14 @@ def _transport_library(gate: config.Gate) -> str:
         return mpi_library.choose(gate.launcher)
     except mpi_library.NotUsable as error:
         raise ImportError(
-            f"{_who(gate)}, but {error}. Load the MPI that belongs to the launcher (by module "
-            "load, which sets LD_LIBRARY_PATH, or by pip install "
+            f"{_started_by(gate)}, but {error}. Load the MPI that belongs to the launcher (by "
+            "module load, which sets LD_LIBRARY_PATH, or by pip install "
             f"{mpi_library.packages(gate.launcher)}), or use the launcher of the installed MPI "
             "(for Open MPI under Slurm: srun --mpi=pmix); or set TF_MPI_ENABLE=0"
         ) from None
 
 
-def _who(gate: config.Gate) -> str:
+def _started_by(gate: config.Gate) -> str:
     """What started this rank."""
     program = mpi_library.launcher_program()
     return f"{gate.reason} (by {program})" if program else gate.reason
@@ -269,7 +269,7 @@ def _who(gate: config.Gate) -> str:
 def _start_failed(gate: config.Gate, why: str) -> str:
     if "settings differ" in why or "different builds" in why or "TF_MPI_FAULT" in why:
         return why
-    return f"{_who(gate)}, but MPI did not start: {why}"
+    return f"{_started_by(gate)}, but MPI did not start: {why}"
 
 
 def _leave(why: str) -> None:

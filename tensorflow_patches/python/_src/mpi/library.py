@@ -67,7 +67,7 @@ def choose(launcher: config.Launcher | None) -> str:
     given: str = config.get("TF_MPI_LIBRARY")
     if given != "auto" and given not in ABIS:
         return given  # the path of a transport library
-    wanted = _wanted(launcher)
+    wanted = _candidates(launcher)
     reasons = []
     for abi in wanted:
         why = _load(abi)
@@ -75,7 +75,9 @@ def choose(launcher: config.Launcher | None) -> str:
             break
         reasons.append(why)
     else:
-        others = [path for abi in ABIS.values() if abi not in wanted for path in _seen(abi)]
+        others = [
+            path for abi in ABIS.values() if abi not in wanted for path in _find_unsuitable(abi)
+        ]
         found = f"; {', '.join(others)} does not belong to it" if others else ""
         names = " or ".join(f"{abi.soname} ({abi.of})" for abi in wanted)
         raise NotUsable(f"no {names} was found ({reasons[0]}){found}")
@@ -85,7 +87,7 @@ def choose(launcher: config.Launcher | None) -> str:
     return abi.transport
 
 
-def _wanted(launcher: config.Launcher | None) -> list[Abi]:
+def _candidates(launcher: config.Launcher | None) -> list[Abi]:
     """The ABIs to try, in order."""
     chosen: str = config.get("TF_MPI_LIBRARY")
     if chosen != "auto":
@@ -119,17 +121,17 @@ def _load(abi: Abi) -> str | None:
             abi, _own_folders()
         )
         if chosen:
-            _try(chosen)
-    why = _try(abi.transport)
+            _try_load(chosen)
+    why = _try_load(abi.transport)
     if why is not None:
         path = _first_existing(abi, config.mpi_folders())
         if path is not None:
-            _try(path)
-            why = _try(abi.transport)
+            _try_load(path)
+            why = _try_load(abi.transport)
     return why
 
 
-def _try(path: str) -> str | None:
+def _try_load(path: str) -> str | None:
     try:
         ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
@@ -166,7 +168,7 @@ def _own_folders() -> list[str]:
     return [os.path.join(root, folder) for folder in _FOLDERS]
 
 
-def _seen(abi: Abi) -> list[str]:
+def _find_unsuitable(abi: Abi) -> list[str]:
     """The path of a library of an unsuitable ABI, for the error message."""
     folders = [*config.library_folders(), *_own_folders(), os.path.join(sys.prefix, "lib")]
     path = _first_existing(abi, [*folders, *config.mpi_folders()])
@@ -186,14 +188,14 @@ def report(launcher: config.Launcher | None = None) -> str:
         return ", ".join(sorted(here.values()))
     found = []
     for abi in ABIS.values():
-        path = _found_in_a_process_of_its_own(abi)
+        path = _find_in_child_process(abi)
         if path:
             found.append(f"{path} ({abi.of})")
     advice = f"pip install {packages(launcher)}, or module load an MPI"
     return ", ".join(found) or f"none found: {advice}"
 
 
-def _found_in_a_process_of_its_own(abi: Abi) -> str:
+def _find_in_child_process(abi: Abi) -> str:
     """Looks in a child process, because two MPIs in one process would mix up their symbols."""
     code = (
         "import ctypes, sys\n"

@@ -48,12 +48,12 @@ def judge(found: Mapping[int, Mapping[str, Any]], size: int, expected: Sequence[
       expected: the nodes that the scheduler assigned; [] if unknown.
     """
     findings = Findings()
-    _silent(findings, found, size, expected)
+    _find_silent(findings, found, size, expected)
     _compare_facts(findings, found)
     for facts in found.values():
         if facts["shm_fault"] and facts["shm_fault"] not in findings.faults[facts["node"]]:
             findings.faults[facts["node"]].append(facts["shm_fault"])
-    slowest = _slow(findings, found)
+    slowest = _find_slow(findings, found)
     findings.lines = [*_table(found), *slowest]
     findings.faults = {node: faults for node, faults in findings.faults.items() if faults}
     return findings
@@ -93,7 +93,7 @@ def by_node(found: Mapping[int, Mapping[str, Any]]) -> dict[str, list[int]]:
     return dict(nodes)
 
 
-def _silent(
+def _find_silent(
     findings: Findings, found: Mapping[int, Any], size: int, expected: Sequence[str]
 ) -> None:
     silent = [rank for rank in range(size) if rank not in found]
@@ -123,7 +123,7 @@ def _compare_facts(findings: Findings, found: Mapping[int, Mapping[str, Any]]) -
                 )
 
 
-def _slow(findings: Findings, found: Mapping[int, Mapping[str, Any]]) -> list[str]:
+def _find_slow(findings: Findings, found: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """Adds faults of slow ranks; returns lines about the slowest rank, and about busy nodes."""
     slowest: tuple[float, str] | None = None
     busy: list[str] = []

@@ -65,7 +65,7 @@ def main(options: argparse.Namespace) -> int:
     begin = time.monotonic()
     exchange.put("found", machine.facts() | {"figures": machine.figures()})
     if launcher.rank != 0:
-        return _elsewhere(exchange, launcher, begin + options.seconds + _GRACE_SECONDS)
+        return _on_other_rank(exchange, launcher, begin + options.seconds + _GRACE_SECONDS)
     try:
         return _on_rank_0(exchange, launcher, begin + options.seconds, options)
     finally:
@@ -122,14 +122,14 @@ class _Exchange:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _elsewhere(exchange: _Exchange, launcher: config.Launcher, deadline: float) -> int:
+def _on_other_rank(exchange: _Exchange, launcher: config.Launcher, deadline: float) -> int:
     try:
         go = exchange.wait("go", 1, deadline)
     except OSError:  # rank 0 has ended and removed the folder
         return 0
     if go.get(0):
         with _killed_after(_TOGETHER_SECONDS + _GRACE_SECONDS):
-            _meet(exchange, launcher)
+            _run_allreduce(exchange, launcher)
     elif not go:
         exchange.remove_own()  # rank 0 may have ended before this rank began
     return 0
@@ -155,7 +155,7 @@ def _on_rank_0(
         exchange.remove()
 
     with _killed_after(_TOGETHER_SECONDS, give_up):
-        _meet(exchange, launcher)
+        _run_allreduce(exchange, launcher)
         met = exchange.wait("met", size, time.monotonic() + _GRACE_SECONDS)
     node_report.judge_together(findings, found, met, size)
     _print_report(findings, printed)
@@ -198,7 +198,7 @@ def _killed_after(seconds: float, first: Any = lambda: None) -> Any:
         timer.cancel()
 
 
-def _meet(exchange: _Exchange, launcher: config.Launcher) -> None:
+def _run_allreduce(exchange: _Exchange, launcher: config.Launcher) -> None:
     """Starts MPI, and writes the result of allreduces for about _ALLREDUCE_SECONDS."""
     try:
         rank, size, _ = engine.connect(config.Gate(True, f"{launcher.name} started it", launcher))
@@ -213,7 +213,7 @@ def _meet(exchange: _Exchange, launcher: config.Launcher) -> None:
             exchange.put("met", {"fault": f"could not end normally: {c_api.error_text(buffer)}"})
 
 
-def _ask(kind: str, value: np.ndarray[Any, Any], label: str, **options: Any) -> Any:
+def _collective(kind: str, value: np.ndarray[Any, Any], label: str, **options: Any) -> Any:
     """One collective, with of_script=True because averaging is off here."""
     return collectives.run(kind, value, label, **options, of_script=True)
 
@@ -224,13 +224,13 @@ def _allreduce(rank: int, size: int) -> dict[str, Any]:
     rounds = 3
     begin = time.perf_counter()
     for _ in range(rounds):
-        total = _ask("allreduce", value, "doctor", op="sum")
+        total = _collective("allreduce", value, "doctor", op="sum")
     each = (time.perf_counter() - begin) / rounds
-    longest = _ask("allreduce", np.array([each]), "doctor seconds", op="max")
+    longest = _collective("allreduce", np.array([each]), "doctor seconds", op="max")
     rounds = max(3, int(_ALLREDUCE_SECONDS / float(longest[0])))
     begin = time.perf_counter()
     for _ in range(rounds):
-        total = _ask("allreduce", value, "doctor", op="sum")
+        total = _collective("allreduce", value, "doctor", op="sum")
     seconds = time.perf_counter() - begin
     if not (total == size * (size + 1) / 2).all():
         raise ArithmeticError("the allreduce's sum is wrong")
@@ -241,8 +241,8 @@ def _clock() -> float:
     """Seconds by which this node's clock is ahead of rank 0's, to about a millisecond."""
     offsets = []
     for _ in range(5):
-        _ask("barrier", np.empty(0, np.uint8), "doctor barrier")
+        _collective("barrier", np.empty(0, np.uint8), "doctor barrier")
         now = np.array([time.time()])
-        theirs = _ask("broadcast", now, "doctor clock", root=0)
+        theirs = _collective("broadcast", now, "doctor clock", root=0)
         offsets.append(float(now[0] - theirs[0]))
     return statistics.median(offsets)

@@ -29,19 +29,19 @@ _own = _Own()
 def uses() -> None:
     """Registers this thread as one that trains or calls collectives."""
     if threading.get_ident() not in _threads:
-        _add()
+        _register_thread()
 
 
-def _add() -> None:
+def _register_thread() -> None:
     ident = threading.get_ident()
     with _lock:
         # current_thread() would create, and keep, an object for each of TensorFlow's threads.
         own = (thread for thread in threading.enumerate() if thread.ident == ident)
         _threads[ident] = next(own, None)
-    _count()
+    _update_thread_count()
 
 
-def _count() -> None:
+def _update_thread_count() -> None:
     with _lock:
         for ident, thread in list(_threads.items()):
             if thread is not None and not thread.is_alive():
@@ -53,7 +53,7 @@ def _count() -> None:
 def alone() -> bool:
     """Whether no other thread uses the library or might start to."""
     if len(_threads) > 1:
-        _count()
+        _update_thread_count()
     return len(_threads) == 1 and threading.get_ident() in _threads and not _others_live()
 
 
@@ -74,27 +74,27 @@ def in_own_loop() -> bool:
 def begin(what: str) -> None:
     """Notes that this thread is in `what`, such as "fit() of model 'm'", until `end`."""
     _own.doing.append(what)
-    _tell()
+    _report_activity()
 
 
 def begin_activity(what: str) -> None:
     """Renames this thread's current activity, and resets its number of steps."""
     if _own.doing:
         _own.doing[-1] = what
-        _tell()
+        _report_activity()
 
 
 def end() -> None:
     """Ends the activity that this thread began last."""
     _own.doing.pop()
-    _tell()
+    _report_activity()
 
 
-def _tell() -> None:
+def _report_activity() -> None:
     stepped(0)
     doing = _own.doing[-1] if _own.doing else ""
     c_api.load().tfmpi_set_doing(doing.encode())
-    _tell_needs(doing)
+    _report_needs(doing)
 
 
 _needs = ""  # kept until the process ends
@@ -104,10 +104,10 @@ def needs_all(what: str) -> None:
     """Notes that this rank holds `what`, which is valid only for the current number of ranks."""
     global _needs
     _needs = what
-    _tell_needs(_own.doing[-1] if _own.doing else "")
+    _report_needs(_own.doing[-1] if _own.doing else "")
 
 
-def _tell_needs(doing: str) -> None:
+def _report_needs(doing: str) -> None:
     if config.get("TF_MPI_FAULT") != "shrink":
         return
     what = doing or _needs

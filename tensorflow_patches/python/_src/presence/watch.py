@@ -124,7 +124,7 @@ def _looking(look: Callable[[], None]) -> Iterator[None]:
         _watcher.set(before)
 
 
-def _then() -> str:
+def _timeout_notice() -> str:
     timeout = config.get("TF_MPI_STALL_TIMEOUT")
     return f"; it will end after TF_MPI_STALL_TIMEOUT, {timeout:.0f} s" if timeout else ""
 
@@ -175,7 +175,7 @@ class _Start(_Wait):
         if self._timeout and self.waited() >= self._timeout and "settings" not in whom:
             self.end(self._report(known, away), speaks)
         if self.is_due(self._warning) and speaks:
-            self.say(self._report(known, away) + _then())
+            self.say(self._report(known, away) + _timeout_notice())
 
     def _end_if_lost(
         self, known: dict[int, peers.Peer], away: dict[int, peers.Peer], speaks: bool
@@ -287,7 +287,7 @@ class _End(_Wait):
         if self._timeout and time.monotonic() - self._worked >= self._timeout:
             self.end(report, speaks)
         if self.is_due(self._warning) and speaks:
-            self.say(report + ("" if at_work else _then()))
+            self.say(report + ("" if at_work else _timeout_notice()))
 
     def _find_active(self, known: dict[int, peers.Peer], missing: list[int]) -> set[int]:
         """The ranks that have used their processor since the last look."""

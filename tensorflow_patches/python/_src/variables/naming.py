@@ -58,7 +58,7 @@ def apply_op_created(graph: Any, op: Any) -> None:
         container, name = handle_name(trained[0])
         c_api.load().tfmpi_declare_variable(container.encode(), name.encode(), b"")
     _mark(graph, trained)
-    _number(graph, op)
+    _number_occurrence(graph, op)
 
 
 def variable_trained(graph: Any, variable: Any) -> str:
@@ -223,7 +223,7 @@ def mark_tape() -> None:
         graph = graph.outer_graph
 
 
-def _number(graph: Any, op: Any) -> None:
+def _number_occurrence(graph: Any, op: Any) -> None:
     from tensorflow.core.framework import attr_value_pb2
 
     if not hasattr(graph, "_tf_mpi_counts"):

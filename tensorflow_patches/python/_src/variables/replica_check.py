@@ -67,7 +67,7 @@ def mark_synchronized() -> None:
 
 def of(names: Sequence[str]) -> Replicas | None:
     """The Replicas of these variables; None if they are not compared."""
-    if _every() == 0 or group.size == 1 or not names:
+    if _check_interval() == 0 or group.size == 1 or not names:
         return None
     key = tuple(sorted(set(names)))
     with _lock:
@@ -91,12 +91,12 @@ def before_step(replicas: Replicas | None, read: Read) -> None:
         if replicas.caught_up != _caught_up:  # until then ranks may have taken different steps
             replicas.caught_up, replicas.steps, replicas.start = _caught_up, 1, 0
             replicas.limit = _FIRST_BYTES
-        if replicas.steps % _every() == 0 and not replicas.concurrent:
+        if replicas.steps % _check_interval() == 0 and not replicas.concurrent:
             _begin(replicas, read)
 
 
 @functools.cache
-def _every() -> int:
+def _check_interval() -> int:
     """The number of steps between checks; 0: no checks."""
     wish = config.get("TF_MPI_CHECK")
     return {"off": 0, "auto": _AUTO}.get(wish, wish)
@@ -180,7 +180,7 @@ def _message(replicas: Replicas, place: int, gathered: Any, read: Read) -> str:
         who = f"rank {odd[0]}/{group.size} (or rank {most[0]}: there is no majority)"
     else:
         who = f"rank {odd[0]}/{group.size}"
-    where = _where(f"where {name} {replicas.steps}", read()[place], most[0], odd[0])
+    where = _first_difference(f"where {name} {replicas.steps}", read()[place], most[0], odd[0])
     return (
         f"{who}: the variable '{name}' differs from rank {', '.join(map(str, most))}"
         f"{where}. The ranks last agreed on it before step {replicas.agreed} of these variables, "
@@ -192,7 +192,7 @@ def _message(replicas: Replicas, place: int, gathered: Any, read: Read) -> str:
     )
 
 
-def _where(label: str, array: Any, one: int, other: int) -> str:
+def _first_difference(label: str, array: Any, one: int, other: int) -> str:
     """The first element that differs between two ranks, as text; all ranks must call this."""
     flat = np.ascontiguousarray(array).reshape(-1)
     data = flat.view(np.uint8)

@@ -86,7 +86,7 @@ def is_random_state(name: str) -> bool:
     return any(word in name for word in _RANDOM_STATE)
 
 
-def _dtype(handle: Any) -> Any:
+def _synchronizable_dtype(handle: Any) -> Any:
     """The dtype of a variable that may be synchronized; None for other resources, random states."""
     from tensorflow.python.framework import dtypes
 
@@ -104,14 +104,16 @@ def is_uninitialized(handle: Any) -> bool:
     """Whether `handle` is a variable whose initializer has not run yet."""
     from tensorflow.python.ops import gen_resource_variable_ops as raw
 
-    return _dtype(handle) is not None and not raw.var_is_initialized_op(handle).numpy()
+    return (
+        _synchronizable_dtype(handle) is not None and not raw.var_is_initialized_op(handle).numpy()
+    )
 
 
 def of_handle(handle: Any, role: str) -> State | None:
     """The State of a variable; None if it is not a variable, has no value, or is a random state."""
     from tensorflow.python.ops import gen_resource_variable_ops as raw
 
-    dtype = _dtype(handle)
+    dtype = _synchronizable_dtype(handle)
     if dtype is None or is_uninitialized(handle):
         return None
     container, name = naming.handle_name(handle)
