@@ -36,9 +36,9 @@ from programs.run import CLOSE, far  # noqa: E402
 ENVIRONMENTS = ROOT / ".cache" / "others"
 PAGE = ROOT / "docs" / "programs.md"
 SECONDS = 600  # of a run
-HEAD = """# Programs that others wrote
+HEAD = """# Packages of others
 
-Written by `tests/others/run.py --write`: each package's own example, one process beside {ranks}
+Written by `tests/others/run.py --write`: each package's own example on one process and on {ranks}
 ranks. "far" is the largest difference of weights, losses and predictions on any rank, relative to
 the largest element of its array.
 
