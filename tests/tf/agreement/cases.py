@@ -1,9 +1,9 @@
-"""Scripts that ranks may run in ways that differ: each case trains, and prints its variables.
+"""Scripts whose ranks may run differently: each case trains and prints its variables.
 
     cases.py [CASE ...]
 
-Eager cases make their models first and train afterwards: the first eager tape of a process is where
-what exists is synchronized.
+Eager cases create their models first and train afterwards, because the first eager tape of a
+process synchronizes all existing variables.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ def extra_variable_eager() -> Callable[[], State]:
 
 @case
 def extra_variable_of_the_same_name_eager() -> Callable[[], State]:
-    """Nothing tells it from the trained one before the first update, so rank 1's first gradient is
-    still of its own values: not what one process does, but equal on all ranks."""
+    """Before the first update nothing distinguishes it from the trained variable, so rank 1
+    computes its first gradient from its own values. The result is not that of one process, but
+    equal on all ranks."""
     return extra_variable(lambda function: function, "Variable")
 
 
 def extra_variable(wrap: Callable[[Any], Any], name: str) -> Callable[[], State]:
-    """Rank 1 has one more variable, of the trained one's shape; later one more again."""
+    """Rank 1 has an extra variable of the same shape as the trained one, and later another one."""
     more = [tf.Variable(initial(90, 3, 2), name=name)] if RANK == 1 else []
     model, optimizer = Linear(10), v1.train.MomentumOptimizer(0.05, 0.9)
     step = wrap(lambda data: model.update(optimizer, data))
@@ -76,7 +77,7 @@ def extra_variable_session() -> State:
 
 @case
 def partial_batch() -> State:
-    """Every third batch of rank 0 is short: it retraces, and the other rank does not."""
+    """Every third batch of rank 0 is short, so rank 0 retraces and the other rank does not."""
     model, optimizer = Linear(20), v1.train.AdamOptimizer(0.05)
     step = tf.function(lambda data: model.update(optimizer, data))
     for number in range(9):
@@ -130,7 +131,7 @@ def alternating_optimizers_session() -> State:
 def two_of_a_kind_in_one_run() -> State:
     """Two gradients of one variable in one Session.run, which must not be mixed up.
 
-    Neither depends on the variable, so the order of the two updates counts in the last bit only.
+    Neither depends on the variable, so the order of the updates affects only the last bit.
     """
     model = LinearGraph(40)
     with model.graph.as_default():
@@ -178,7 +179,7 @@ def two_models_in_sessions_by_turns() -> State:
 
 @case
 def generator_and_critic() -> State:
-    """As a GAN: two losses on shared parts, two optimizers, two updates in one function."""
+    """Like a GAN: two losses on shared parts, two optimizers, two updates in one function."""
     generator, critic = tf.Variable(initial(70, 3, 3)), tf.Variable(initial(71, 3, 1))
     optimizers = [v1.train.AdamOptimizer(0.02), v1.train.RMSPropOptimizer(0.02)]
 
@@ -227,7 +228,7 @@ def while_loop() -> State:
 
 @case
 def conditional_update() -> State:
-    """In a branch of tf.cond that every rank takes in the same steps."""
+    """An update in a branch of tf.cond that every rank takes in the same steps."""
     model, optimizer = Linear(85), v1.train.GradientDescentOptimizer(0.05)
 
     @tf.function
@@ -242,7 +243,8 @@ def conditional_update() -> State:
 
 @case
 def second_session() -> State:
-    """After the first was closed; its variables begin anew, with other values on every rank."""
+    """Opened after the first was closed; its variables are initialized again, differently by
+    rank."""
     model = LinearGraph(95, use_resource=False).minimize(v1.train.MomentumOptimizer(0.05, 0.9))
     states = []
     for _ in range(2):

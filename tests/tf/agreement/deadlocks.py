@@ -1,7 +1,7 @@
-"""Ranks that wait for one another.
+"""Scripts whose ranks wait for one another.
 
-deadlocks.py goes_on DIR           what must end well
-deadlocks.py WAY                   a way of WAYS, in which no rank can go on
+deadlocks.py goes_on DIR           cases that must succeed
+deadlocks.py WAY                   a deadlock of WAYS, in which no rank can continue
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from common import place, result
 
 v1 = tf.compat.v1
 RANK, SIZE = place()
-SLEEP = 4.0  # seconds, longer than any deadlock lasts
+SLEEP = 4.0  # seconds, longer than the delay before a deadlock is reported
 X, Y = np.ones((16, 3), np.float32), np.ones((16, 1), np.float32)
 
 
 class Loop:
-    """A loop of the script's own: each step takes the mean of the ranks' points from a variable."""
+    """A custom loop: each step averages the distance of a variable to each rank's points."""
 
     def __init__(self, name: str = "weights") -> None:
         self.variable = tf.Variable(np.zeros(2), name=name)
@@ -77,7 +77,7 @@ def uneven_until_a_barrier() -> dict[str, Any]:
 
 
 def a_thread_beside_a_barrier() -> float:
-    """The thread that trains begins to while rank 1's script is in a barrier already."""
+    """A thread starts to train while rank 1's script is already in a barrier."""
     loop = Loop("of a thread")
 
     def late() -> None:
@@ -166,7 +166,7 @@ def evaluate_in_a_loop() -> None:
 
 
 def undecoded() -> None:
-    """A sample that cannot be decoded, which rank 0 alone tries; a script that goes on after it."""
+    """Only rank 0 decodes a sample that cannot be decoded; the script then continues."""
 
     def decode(number: Any) -> Any:
         finite = tf.debugging.check_numerics(1.0 / tf.cast(number - 13, tf.float32), "sample 13")

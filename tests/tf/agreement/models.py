@@ -1,6 +1,6 @@
-"""Linear models on data of their own for each rank, for eager code and for graphs.
+"""Linear models for eager code and for graphs; each rank has its own data.
 
-A plain process trains on what two ranks have: its loss is the mean of the two ranks' losses.
+A plain process trains on the data of two ranks: its loss is the mean of their losses.
 Initial values differ by rank; rank 0's are the plain process's.
 """
 
@@ -14,7 +14,7 @@ from common import encode
 
 v1 = tf.compat.v1
 RANK, SIZE = tf.mpi.rank(), tf.mpi.size()
-PARTS = [RANK] if SIZE > 1 else [0, 1]  # the ranks whose data this process trains on
+PARTS = [RANK] if SIZE > 1 else [0, 1]  # the ranks whose data this process uses
 
 
 def initial(seed: int, *shape: int) -> np.ndarray:
@@ -37,7 +37,7 @@ def mean_loss(w: Any, b: Any, data: list[tuple[Any, Any]]) -> Any:
 
 
 class Linear:
-    """For eager code and tf.function. Its variables bear the names that all variables bear."""
+    """For eager code and tf.function. Its variables have the default names."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -55,7 +55,7 @@ class Linear:
         return [(tf.constant(x), tf.constant(y)) for x, y in batches(self.seed, step)]
 
     def state(self, *optimizers: Any) -> dict[str, Any]:
-        """Its variables and their slots."""
+        """The values of its variables and of their slots."""
         found = {"w": self.w, "b": self.b}
         for number, optimizer in enumerate(optimizers):
             for slot in optimizer.get_slot_names():
@@ -64,7 +64,7 @@ class Linear:
 
 
 class LinearGraph:
-    """For sessions: in a graph of its own, which all of them build with the same names."""
+    """For sessions: each has its own graph, with the same names in all of them."""
 
     def __init__(self, seed: int, use_resource: bool = True) -> None:
         self.seed = seed

@@ -2,9 +2,9 @@
 
     order.py session | function THREADS VARIABLES STEPS [VARIABLES STEPS ...]
 
-THREADS: inter-op threads; for sessions one or more, comma-separated, each in a session of its own.
-Every variable is drawn to points that differ by rank; prints a digest of all variables and their
-distance from what the mean over the ranks gives.
+THREADS: inter-op threads; for sessions one or more, comma-separated, one per session. Each variable
+is pulled to points that differ by rank. Prints a digest of all variables, and their distance from
+the result of the mean over the ranks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def initial(index: int, rank: int) -> np.ndarray:
 
 
 def points(steps: int) -> np.ndarray:
-    """By step and rank."""
+    """The points by step and rank."""
     return np.random.default_rng(steps).normal(size=(steps, SIZE)).astype(np.float32)
 
 
@@ -47,13 +47,13 @@ def expected(index: int, steps: int) -> np.ndarray:
 
 
 def gradient(variable: Any, point: Any, index: int) -> Any:
-    """`variable` - `point`, after work whose length is not the same for all."""
+    """`variable` - `point`, after work whose duration varies."""
     work = tf.reduce_sum(tf.random.uniform([8 * (index % 5 + 1), 16]))
     return variable - point + 1e-30 * work
 
 
 def pairs(variables: list[Any], point: Any) -> list[tuple[Any, Any]]:
-    """(gradient, variable), in an order of this rank's own."""
+    """(gradient, variable), in an order that differs by rank."""
     order = np.random.default_rng(RANK).permutation(len(variables))
     return [(gradient(variables[i], point, i), variables[i]) for i in order]
 

@@ -1,4 +1,4 @@
-"""Ranks that wait for one another: told at once, unless there is one right way on."""
+"""Deadlocks between ranks are reported at once, unless there is one right way to continue."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from tiers import full
 
 @pytest.fixture(scope="module")
 def goes_on(launch, scripts, tmp_path_factory):
-    """A run in which ranks sleep for longer than a deadlock lasts, and take unequal steps."""
+    """A run in which ranks sleep for longer than the deadlock delay, and take unequal steps."""
     args = ["goes_on", tmp_path_factory.mktemp("saved")]
     return launch(scripts / "deadlocks.py", args=args, timeout=150).check()
 
 
-def test_a_rank_that_sleeps_is_waited_for(goes_on):
+def test_a_sleeping_rank_is_not_a_deadlock(goes_on):
     ours, theirs = goes_on.results
     assert ours["weights"] == theirs["weights"]
     assert (ours["slow"], theirs["slow"]) == (-1.5, -1.5)
 
 
-def test_a_thread_may_begin_to_train_while_another_is_in_a_barrier(goes_on):
+def test_a_thread_may_start_to_train_while_another_is_in_a_barrier(goes_on):
     assert [rank["thread"] for rank in goes_on.results] == [-1.5, -1.5]
 
 
-def test_one_batch_more_then_a_save_ends_well(goes_on):
-    """Three steps of both, by 1.5 each, and two of rank 0 alone, by 1."""
+def test_an_extra_batch_before_a_save_ends_well(goes_on):
+    """Three steps of both ranks, by 1.5 each, and two of rank 0 alone, by 1 each."""
     for rank in goes_on.results:
         assert rank["save"]["saved"] == -6.5
-        assert rank["save"]["seconds"] < 20  # else it would be half an hour
+        assert rank["save"]["seconds"] < 20  # otherwise it would be half an hour
     assert [rank["save"]["own"] for rank in goes_on.results] == [-6.5, -4.5]
     assert "has no gradients to give; averages are now over the remaining 1" in goes_on.stderr[0]
 
 
-def test_a_rank_that_missed_steps_does_not_train_on(goes_on):
+def test_a_rank_that_missed_steps_may_not_train_on(goes_on):
     then = goes_on.results[1]["save"]["then"]
     assert "rank 1/2" in then and "tf.mpi.broadcast_variables" in then
 
 
-def test_uneven_loops_meet_at_a_barrier_and_can_go_on(goes_on):
+def test_uneven_loops_meet_at_a_barrier_and_continue(goes_on):
     ours, theirs = (rank["barrier"] for rank in goes_on.results)
     assert (ours["own"], theirs["own"]) == (-4.5, -8.5)
     assert (ours["then"], theirs["then"]) == (-10.0, -10.0)
@@ -68,10 +68,10 @@ ENDS = {
         full("a sample"),
     ],
 )
-def test_who_waits_for_whom_is_said_within_seconds(launch, scripts, way):
+def test_a_deadlock_names_within_seconds_who_waits_for_whom(launch, scripts, way):
     run = launch(scripts / "deadlocks.py", args=[way], timeout=90)
     assert run.returncode != 0
-    assert run.since(0) < 20  # of which the script takes most
+    assert run.since(0) < 20  # most of which is the script's
     for text in run.stderr:
         assert "the ranks wait for one another, so none can go on" in text, run.report()
         for words in ENDS[way]:
@@ -79,7 +79,7 @@ def test_who_waits_for_whom_is_said_within_seconds(launch, scripts, way):
 
 
 @pytest.mark.full
-def test_two_scripts_are_named(launch, tmp_path):
+def test_different_scripts_are_named(launch, tmp_path):
     """mpirun -np 1 python train.py : -np 1 python evaluate.py."""
     (tmp_path / "0.py").write_text("import tensorflow as tf\ntf.mpi.allreduce(1.0, name='one')\n")
     (tmp_path / "1.py").write_text("import tensorflow as tf\ntf.mpi.allreduce(1.0, name='two')\n")

@@ -1,7 +1,7 @@
-"""Many variables whose updates start in another order on every rank: no hang, one value everywhere.
+"""Many variables whose updates start in different orders on the ranks: no hang, equal values.
 
-20 variables take 1,000 steps in every run, 400 variables TFMPI_TEST_ORDER_STEPS steps (default:
-1,000) over the runs in Sessions, and as many over those in functions.
+20 variables take 1,000 steps in every run. 400 variables take TFMPI_TEST_ORDER_STEPS steps
+(default: 1,000), divided over the runs in Sessions, and as many over the runs in functions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.full
 STEPS = int(os.environ.get("TFMPI_TEST_ORDER_STEPS", "1000"))
 TIMEOUT = 300
 
-# Each run has ranks, inter-op threads (for a session: of several sessions, one after the other).
+# Each run: ranks, inter-op threads (for sessions: of several consecutive sessions).
 RUNS = [
     ("session", 3, "2,4"),
     ("session", 4, "1,3"),
@@ -25,7 +25,7 @@ RUNS = [
 
 
 @pytest.mark.parametrize("mode, ranks, threads", RUNS)
-def test_any_order(launch, scripts, mode, ranks, threads):
+def test_updates_in_any_order_give_equal_values(launch, scripts, mode, ranks, threads):
     numbers = sum(len(other.split(",")) for kind, _, other in RUNS if kind == mode)
     args = [mode, threads, "20", "1000", "400", str(max(2, STEPS // numbers))]
     results = launch(scripts / "order.py", np=ranks, args=args, timeout=TIMEOUT).check().results

@@ -1,4 +1,4 @@
-"""Training scripts as people write them, on ranks whose programs differ in what they may differ."""
+"""Ordinary training scripts on ranks whose programs differ where they may."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CASES = [name for name in re.findall(r"^@case\ndef (\w+)", TEXT, re.M) if name !
 
 
 class Runs(NamedTuple):
-    """What two ranks, and one process on the data of both, printed: {case: {name: array}}."""
+    """The output of two ranks, and of one process on the data of both: {case: {name: array}}."""
 
     ranks: list[dict[str, Any]]
     alone: dict[str, Any]
@@ -30,7 +30,7 @@ def runs(launch, scripts) -> Runs:
     return Runs(ranks, reference(scripts / "cases.py")[0])
 
 
-# TensorFlow runs the two updates in either order, and so rounds them differently on each rank.
+# TensorFlow runs the two updates in either order, so the ranks round differently.
 UNORDERED = "two_of_a_kind_in_one_run"
 
 
@@ -44,13 +44,13 @@ def test_equals_one_process(runs, case):
 
 
 @pytest.mark.full
-def test_an_extra_variable_of_the_same_name_in_an_eager_loop(launch, scripts):
+def test_an_extra_variable_of_the_same_name_in_an_eager_loop_gives_equal_values(launch, scripts):
     assert_same(launch(scripts / "cases.py", np=2, args=[SAME_NAME]).check().results)
 
 
 @pytest.mark.parametrize("order", [full("same"), "opposite"])
-def test_two_sessions_in_two_threads(launch, scripts, order):
-    """Of the same names, so that which is which has to be known otherwise."""
+def test_two_sessions_in_two_threads_are_not_mixed_up(launch, scripts, order):
+    """They use the same names, so the sessions must be told apart in another way."""
     ranks = launch(scripts / "threads.py", np=2, args=[order]).check().results
     alone = reference(scripts / "threads.py", args=[order])[0]
     assert_same(ranks)
@@ -67,8 +67,8 @@ def test_two_sessions_in_two_threads(launch, scripts, order):
         full("eager", "4,9"),
     ],
 )
-def test_ranks_with_fewer_steps(launch, scripts, mode, steps):
-    """The others go on, rank 0's coordinator too, and average over those that are left."""
+def test_ranks_with_fewer_steps_leave_the_average(launch, scripts, mode, steps):
+    """The others continue, also without rank 0's script, and average over the remaining ranks."""
     args, ranks = [mode, steps], len(steps.split(","))
     run = launch(scripts / "uneven.py", np=ranks, args=args).check()
     assert max(rank["distance"] for rank in run.results) < 1e-5
@@ -76,7 +76,7 @@ def test_ranks_with_fewer_steps(launch, scripts, mode, steps):
 
 
 @pytest.mark.full
-def test_a_step_that_is_given_up_can_be_repeated(launch, scripts):
+def test_a_cancelled_step_can_be_repeated(launch, scripts):
     ranks = launch(scripts / "timeout.py", np=2).check().results
     alone = reference(scripts / "timeout.py")[0]
     assert ranks[0]["error"] in ("DeadlineExceededError", "CancelledError")

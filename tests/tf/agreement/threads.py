@@ -1,8 +1,8 @@
-"""Two sessions at once, each in a thread, with variables of the same names.
+"""Two concurrent sessions in two threads, whose variables have the same names.
 
     threads.py same | opposite
 
-The order in which the ranks begin the sessions' first runs.
+The argument is the order in which the ranks start the first runs of the sessions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rank 1 is late for one step; rank 0 gives up waiting for it after a second, and tries again."""
+"""Rank 1 is late for a step; rank 0 stops waiting after a second and tries again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def main() -> None:
                 except tf.errors.OpError as failure:
                     error, waited = type(failure).__name__, time.monotonic() - start
                 else:
-                    continue  # a plain process waits for nobody
+                    continue  # a plain process has no other ranks
             session.run(model.train, model.feed(step))
         result({"state": model.state(session), "error": error, "waited": waited})
 

@@ -1,8 +1,8 @@
-"""Ranks that end after different numbers of steps: the others go on with the average of the rest.
+"""Ranks that end after different numbers of steps; the others average over the remaining ones.
 
     uneven.py session | function | eager STEPS_OF_RANK_0,STEPS_OF_RANK_1,...
 
-Prints how far each rank's variables, when its script ends, are from what they should be by then.
+Prints the distance of each rank's variables, at the end of its script, from the expected values.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def expected(w: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def first_values() -> list[np.ndarray]:
-    """Rank 0's, on every rank."""
+    """Rank 0's initial values, on every rank."""
     return [
         np.random.default_rng((SEED + n, 0)).normal(size=shape).astype(np.float32)
         for n, shape in enumerate([(3, 2), (2,)])

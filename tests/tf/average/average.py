@@ -1,10 +1,10 @@
-"""averaging.average: every way in which TensorFlow runs it. Prints by case what this rank got.
+"""averaging.average in every way that TensorFlow runs it. Prints this rank's result by case.
 
     average.py values DIRECTORY    all cases; rank 0 saves a model with an average in DIRECTORY
-    average.py same                the same data on all ranks
-    average.py load DIRECTORY      loads what `values` saved, in whatever TensorFlow there is
+    average.py same                equal data on all ranks
+    average.py load DIRECTORY      loads the saved model of `values`, in any TensorFlow
 
-With TEST_BROKEN every IdentityN loses its mark: the control.
+With TEST_BROKEN every IdentityN loses its mark, as the control.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def mine(number: int = 3) -> list[Any]:
     return [(i + 1) * tensor(RANK) for i in range(number)]
 
 
-# --- What must come out as the mean of the ranks' tensors ----------------------------------------
+# --- Cases that must give the mean of the ranks' tensors ------------------------------------------
 
 
 def eager() -> list[Any]:
@@ -56,7 +56,7 @@ def eager() -> list[Any]:
 
 
 def of_a_function() -> list[Any]:
-    """Two of one label, of which one output is not read."""
+    """Two averages with one label; one output is not read."""
 
     @tf.function
     def step(*tensors: Any) -> Any:
@@ -67,7 +67,7 @@ def of_a_function() -> list[Any]:
 
 
 def of_constants() -> list[Any]:
-    """What Grappler could compute while it optimizes the function."""
+    """Averages that Grappler could compute while it optimizes the function."""
     constants = [np.asarray(value) for value in mine()]
 
     @tf.function
@@ -78,7 +78,7 @@ def of_constants() -> list[Any]:
 
 
 def of_a_loop_and_a_branch() -> list[Any]:
-    """The loop's average is (1 .. 4) * 1, so every rank takes the branch."""
+    """The loop averages to (1 .. 4) * 1, so every rank takes the branch."""
 
     @tf.function
     def step(value: Any) -> Any:
@@ -93,7 +93,7 @@ def of_a_loop_and_a_branch() -> list[Any]:
 
 
 def of_nested_functions() -> list[Any]:
-    """Rank 1 has traced the inner function before, rank 0 traces it inside the outer one."""
+    """Rank 1 has already traced the inner function; rank 0 traces it inside the outer one."""
 
     @tf.function
     def inner(value: Any) -> Any:
@@ -129,7 +129,7 @@ def of_a_session() -> list[Any]:
 
 
 def with_a_variable_read_in_place() -> list[Any]:
-    """The average must not be taken in the variable's own buffer."""
+    """The average must not overwrite the variable's own buffer."""
     variable = tf.Variable(tensor(RANK))
 
     @tf.function
@@ -158,7 +158,7 @@ MEANS = (
 
 
 def weights() -> dict[str, Any]:
-    """Unequal ones, and 0 on the last rank, which then holds NaN; in every dtype, in both modes."""
+    """Unequal weights, and 0 on the last rank, whose data is NaN; in every dtype and mode."""
     values = {}
     own = [2 * (RANK + 1) / (SIZE + 1), 0.0 if RANK == SIZE - 1 else SIZE / (SIZE - 1)]
     for dtype in DTYPES:
@@ -176,7 +176,7 @@ def weights() -> dict[str, Any]:
 def outcome(function: Callable[[], Any]) -> str:
     try:
         function()
-    except Exception as error:  # whatever it is, the test looks at it
+    except Exception as error:  # the test checks its type and message
         return f"{type(error).__name__}: {error}"
     return "ok"
 
@@ -201,7 +201,7 @@ def errors() -> dict[str, str]:
 
 
 def cancelled() -> dict[str, Any]:
-    """Rank 0 gives up, as the others do not come; then all average, and gather."""
+    """Rank 0 gives up because the others are late; then all ranks average, and gather."""
     with tf.Graph().as_default(), v1.Session() as session:
         averages = average([VALUE, 2 * VALUE], "cancelled")
         gathered = tf.mpi.allgather(tf.constant([RANK]))
@@ -219,7 +219,7 @@ def cancelled() -> dict[str, Any]:
         return {"errors": errors, "after": after, "gathered": session.run(gathered).tolist()}
 
 
-# --- Saved, and loaded anywhere ------------------------------------------------------------------
+# --- Saving, and loading in any TensorFlow --------------------------------------------------------
 
 
 class Model(tf.Module):

@@ -1,6 +1,6 @@
-"""Updates that pass no average, on two ranks: prints by case what came of two steps.
+"""Updates that bypass averaging, on two ranks: prints the outcome of two steps by case.
 
-Each rank's data are its own, by the launcher's number: nothing here asks tf.mpi for it.
+Each rank derives its own data from the launcher's number, without calling tf.mpi.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def eager() -> Callable[[], Any]:
 
 
 def assigned_in_a_function() -> Callable[[], Any]:
-    """Where nobody sees what the assigned tensor was made of."""
+    """The origin of the assigned tensor is not visible."""
     variable = new_variable("assigned")
 
     @tf.function
@@ -46,7 +46,7 @@ def assigned_in_a_function() -> Callable[[], Any]:
 
 
 def own_noise() -> Callable[[], Any]:
-    """An average, and beside it what each rank draws for itself."""
+    """An average, combined with noise that each rank draws itself."""
     variable = new_variable("noise")
     generator = tf.random.Generator.from_seed(RANK)
 

@@ -1,8 +1,8 @@
-"""Gradients that a script clips, or updates variables by, itself, and those of scaled losses:
-prints weights by case.
+"""Gradients that a script clips or applies itself, and gradients of scaled losses: prints weights
+by case.
 
-The same on ranks and as a plain process: fit and tf.mpi.shard give each rank its part of every
-batch. Nothing here asks for a rank. With the argument `quick` it is some of the cases.
+Runs unchanged on ranks and as a plain process: fit and tf.mpi.shard give each rank its part of
+every batch, and the script never asks for its rank. The argument `quick` selects some of the cases.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def update_by_hand(model: Any, gradients: list[Any]) -> None:
 
 
 def by_momentum(model: Any, gradients: list[Any]) -> None:
-    """By slots of the script's own, and only where the norm is finite."""
+    """With the script's own slots, and only if the norm is finite."""
     norm = tf.linalg.global_norm(gradients)
 
     def move() -> Any:
@@ -56,7 +56,7 @@ def clipped_each(model: Any, gradients: list[Any]) -> None:
 
 
 def by_raw_ops(model: Any, gradients: list[Any]) -> None:
-    """By optimizer ops, without an optimizer."""
+    """With optimizer ops but without an optimizer."""
     for variable, gradient in zip(model.trainable_variables, gradients):
         plain = getattr(variable, "value", variable) if hasattr(variable, "path") else variable
         given = {"var": plain.handle, "alpha": RATE}
@@ -70,7 +70,7 @@ def by_raw_ops(model: Any, gradients: list[Any]) -> None:
 def fitted(
     api: Any, update: Callable[[Any, list[Any]], None], batch: int = BATCH, **options: Any
 ) -> dict[str, Any]:
-    """By a train_step of the script's own."""
+    """With a custom train_step."""
 
     class Model(api.Sequential):
         def train_step(self, data: Any) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def fitted(
 
 
 def made_by_hand(api: Any, **options: Any) -> dict[str, Any]:
-    """A gradient that no tape has taken, in an optimizer op: of the whole batch."""
+    """A whole-batch gradient that no tape computed, applied by an optimizer op."""
     x = np.random.default_rng(4).normal(size=(60, 3)).astype("f")
 
     class Model(api.Sequential):
@@ -121,10 +121,11 @@ def made_by_hand(api: Any, **options: Any) -> dict[str, Any]:
 def scaled(
     api: Any, scale: float, own_step: bool = False, ordinary: bool = False, **options: Any
 ) -> dict[str, Any]:
-    """A loss scale at which single numbers overflow in float16, but for what N ranks make of them.
+    """A loss scale at which a few float16 values would overflow on N ranks but not in one process.
 
-    In the mean over the whole batch the largest is 40000 of 65504; with a small scale none is above
-    0, and no variable moves. ordinary: neither, in float32, by the moments of the whole batch.
+    The largest value of the whole batch's mean is 40000, of at most 65504. With a small scale all
+    round to 0 and no variable moves. ordinary: neither, in float32, with the moments of the whole
+    batch.
     """
     sizes = (12, 12) if options.get("jit_compile") else (12, 12, 9)
     x = np.random.default_rng(2).normal(size=(sum(sizes), 4)).astype("f")
@@ -168,7 +169,7 @@ def scaled(
 
 
 def scaled_loop() -> dict[str, Any]:
-    """In a loop of the script's own, whose step is a function."""
+    """In a custom loop whose step is a function."""
     kernel = tf.Variable(initial((4, 1)), name="kernel")
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), initial_scale=2**17)
     optimizer.build([kernel])
@@ -204,7 +205,7 @@ def batches() -> Any:
 
 
 def looped(apply: Any, decorate: Any = None) -> dict[str, Any]:
-    """A loop of the script's own, whose steps are functions if `decorate` makes them."""
+    """A custom loop, whose steps are functions if `decorate` makes them so."""
     table = tf.Variable(initial((ROWS, WIDTH)), name="table")
     dense = tf.Variable(initial((2 * WIDTH, 1)), name="dense")
     variables = [table, dense]
@@ -223,7 +224,7 @@ def looped(apply: Any, decorate: Any = None) -> dict[str, Any]:
 
 
 def descent(variables: list[Any]) -> Any:
-    """By scatters and assignments."""
+    """With scatters and assignments."""
 
     def apply(gradients: list[Any]) -> None:
         rows, dense = gradients
@@ -242,7 +243,7 @@ def clipped_descent(variables: list[Any]) -> Any:
 
 
 def in_a_function_of_its_own(variables: list[Any]) -> Any:
-    """The gradients, clipped, are arguments of the function that updates."""
+    """The clipped gradients are arguments of the function that updates."""
 
     @tf.function
     def assign(table: Any, dense: Any) -> None:
@@ -285,7 +286,7 @@ def cases() -> dict[str, Callable[[], dict[str, Any]]]:
         for mode, options in modes.items():
             found[f"keras {name} {mode}"] = functools.partial(fitted, keras, update, **options)
         found[f"tf_keras {name}"] = functools.partial(fitted, tf_keras, update)
-    for api in (keras, tf_keras):  # the ranks' parts are unequal
+    for api in (keras, tf_keras):  # the ranks' parts have unequal sizes
         for mode in ("graph", "eager"):
             case = functools.partial(fitted, api, by_raw_ops, 7, **modes[mode])
             found[f"{api.__name__} raw ops {mode}"] = case
@@ -315,7 +316,7 @@ def cases() -> dict[str, Callable[[], dict[str, Any]]]:
     return found
 
 
-# One of each kind, and of each way to run.
+# One case of each kind, and of each way to run.
 QUICK = {
     *("keras by hand graph", "keras momentum eager", "keras clipped compiled"),
     *("tf_keras clipped each", "descent eager", "clipped descent function", "Adam eager"),

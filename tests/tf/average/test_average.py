@@ -1,4 +1,4 @@
-"""The average of many tensors as one operation: what Keras and compat.v1 optimizers go through."""
+"""The average of many tensors in one operation, as Keras and compat.v1 optimizers use it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def mean(size):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_rank_gets_the_mean(ranks, case):
+def test_every_rank_gets_the_mean_in_every_way_to_run(ranks, case):
     for rank in ranks:
         values = [decode(value) for value in rank["means"][case]]
         assert len(values) == 3
@@ -53,8 +53,8 @@ def test_every_rank_gets_the_mean(ranks, case):
 
 @pytest.mark.parametrize("mode", ["eager", "function"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
-def test_weights(ranks, dtype, mode):
-    """Unequal ones; and 0 on the last rank, whose tensors are NaN."""
+def test_weighted_averages_ignore_a_rank_of_weight_0(ranks, dtype, mode):
+    """Weights are unequal, and 0 on the last rank, whose tensors are NaN."""
     size = len(ranks)
     unequal = [2 * (rank + 1) / (size + 1) for rank in range(size)]
     silent = [size / (size - 1)] * (size - 1) + [0]
@@ -68,7 +68,7 @@ def test_weights(ranks, dtype, mode):
                 np.testing.assert_allclose(got.astype("complex128"), expected, rtol=tolerance)
 
 
-def test_is_counted_as_gradients_that_share_a_buffer(ranks):
+def test_statistics_count_gradients_that_share_a_buffer(ranks):
     for rank in ranks:
         assert rank["counts"]["gradients"] == 100
         assert 1 <= rank["counts"]["collectives"] <= 3
@@ -100,7 +100,7 @@ def test_errors_name_the_tensor(ranks):
                 assert word in rank["errors"][case], case
 
 
-def test_a_cancelled_step_counts_on_no_rank(ranks):
+def test_a_cancelled_average_counts_on_no_rank(ranks):
     errors = ranks[0]["cancelled"]["errors"]
     assert [error.partition(":")[0] for error in errors] == ["DeadlineExceededError"] * 2
     for rank in ranks:
@@ -110,7 +110,7 @@ def test_a_cancelled_step_counts_on_no_rank(ranks):
 
 
 @pytest.mark.full
-def test_saved_model_is_an_identity_in_stock_tensorflow(
+def test_a_saved_average_is_an_identity_in_stock_tensorflow(
     ranks, launch, scripts, directory, stock_python
 ):
     command = [stock_python, scripts / "average.py", "load", directory / "model"]
@@ -119,15 +119,15 @@ def test_saved_model_is_an_identity_in_stock_tensorflow(
         np.testing.assert_array_equal(decode(value), number * tensor(5))
 
 
-def test_same_data_is_a_warning(launch, scripts):
-    """In ranks of its own: the coordinator looks at the first gradients of a process."""
+def test_equal_data_on_all_ranks_is_a_warning(launch, scripts):
+    """Not pooled, because the coordinator compares only the first gradients of a process."""
     run = launch(scripts / "average.py", args=["same"]).check()
     assert [text.count("were given the same samples") for text in run.stderr] == [1, 0]
 
 
 @pytest.mark.full
-def test_control_without_the_mark(launch, scripts, tmp_path):
-    """An IdentityN that has lost its mark gives each rank its own tensor back."""
+def test_control_without_the_mark_nothing_is_averaged(launch, scripts, tmp_path):
+    """An IdentityN without its mark returns each rank's own tensor."""
     args, broken = ["values", tmp_path / "model"], {"TEST_BROKEN": "1"}
     for rank, values in enumerate(launch(scripts / "average.py", args=args, env=broken).results):
         value = decode(values["means"]["of_a_session"][0])

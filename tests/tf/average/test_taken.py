@@ -1,4 +1,4 @@
-"""Gradients that scripts clip or update by themselves: N ranks against one process."""
+"""Gradients that scripts clip or apply themselves: N ranks against one process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tiers import full
 
 
 @pytest.mark.parametrize("size, args", [(2, ["quick"]), full(2, []), full(3, [])], ids=str)
-def test_gradients_are_averaged_where_they_are_taken(launch, scripts, size, args):
+def test_gradients_that_scripts_use_equal_one_process(launch, scripts, size, args):
     (alone,) = reference(scripts / "taken.py", args=args)
     ranks = (
         launch(scripts / "taken.py", np=size, args=args, timeout=240, pooled=True).check().results
@@ -21,8 +21,8 @@ def test_gradients_are_averaged_where_they_are_taken(launch, scripts, size, args
 
 
 @pytest.mark.parametrize("case", ["eager", full("assigned"), full("noise")])
-def test_an_update_of_each_ranks_own_is_an_error_after_the_first_step(launch, scripts, case):
-    """In ranks of its own, as a process's first updates are compared."""
+def test_different_updates_by_rank_are_an_error_after_the_first_step(launch, scripts, case):
+    """Not pooled, because only the first updates of a process are compared."""
     run = launch(scripts / "own_updates.py", np=2, args=[case]).check()
     for rank in run.results:
         assert "after the first step" in rank["outcome"]
@@ -30,7 +30,7 @@ def test_an_update_of_each_ranks_own_is_an_error_after_the_first_step(launch, sc
 
 
 @pytest.mark.parametrize("case", ["eager", full("assigned"), full("noise")])
-def test_updates_that_are_alike_on_all_ranks_are_none(launch, scripts, case):
+def test_equal_updates_on_all_ranks_are_no_error(launch, scripts, case):
     run = launch(scripts / "own_updates.py", np=2, args=[case, "same"]).check()
     assert [rank["outcome"] for rank in run.results] == ["alike"] * 2
     assert not any("have trained" in text for text in run.stderr)

@@ -83,14 +83,14 @@ def minimized(optimizer: Any, loss: Any, **arguments: Any) -> Any:
 
 
 def looked_at(optimizer: Any, loss: Any, **arguments: Any) -> Any:
-    """Rank 0 alone reads the averages, as for a summary."""
+    """Only rank 0 reads the averages, as for a summary."""
     pairs = optimizer.compute_gradients(loss, arguments.pop("var_list", None))
     seen = [tf.norm(g) for g, _ in pairs if g is not None] if RANK == 0 else []
     return tf.group(optimizer.apply_gradients(pairs, **arguments), *seen)
 
 
 def raw_gradients(optimizer: Any, loss: Any, var_list: Any = None, **arguments: Any) -> Any:
-    """Passes compute_gradients by: averaged at the kernel, as ever."""
+    """Bypasses compute_gradients, so the kernels average."""
     if callable(loss):
         with tf.GradientTape() as tape:
             value = loss()
@@ -113,7 +113,7 @@ def stats() -> dict[str, int]:
     return c_api.stats() if hooks.active else {}
 
 
-# --- The three ways to run -----------------------------------------------------------------------
+# --- The three ways to run ------------------------------------------------------------------------
 
 
 def in_session(make: Any, train: Any, resource: bool, poison: bool = False) -> dict[str, Any]:
@@ -137,9 +137,9 @@ def in_session(make: Any, train: Any, resource: bool, poison: bool = False) -> d
 
 
 def in_eager(make: Any, train: Any, decorate: Any = None, poison: bool = False) -> dict[str, Any]:
-    """Also in functions, if `decorate` makes one."""
+    """In eager code; in functions if `decorate` makes one."""
     dtype = np.float32 if poison else np.float64
-    # Eager variables that are made after the first tape are synchronized at their first update.
+    # Eager variables created after the first tape are synchronized at their first update.
     same = decorate is None
     variables = [tf.Variable(initial(name, dtype, same), name="variable") for name in SHAPES]
     unused = tf.Variable(1.0)
@@ -178,7 +178,7 @@ for _name, _make, _train in (
     CASES[f"{_name} ref"] = functools.partial(in_session, _make, _train, resource=False)
     CASES[f"{_name} resource"] = functools.partial(in_session, _make, _train, resource=True)
     CASES[f"{_name} function"] = functools.partial(in_eager, _make, _train, tf.function)
-    if _name != "assigns clip":  # eager code does not know where a clipped gradient comes from
+    if _name != "assigns clip":  # eager code does not know the origin of a clipped gradient
         CASES[f"{_name} eager"] = functools.partial(in_eager, _make, _train)
 CASES["clip compiled"] = lambda: in_eager(adam, clipped, compiled)
 CASES["scaled resource"] = lambda: in_session(scaled, minimized, True, poison=True)
@@ -200,7 +200,7 @@ CASES["scaled old control flow"] = old_control_flow
 
 
 def assigned_by_hand(resource: bool) -> dict[str, Any]:
-    """By assignments of tf.gradients, clipped, and no optimizer."""
+    """Assigns clipped tf.gradients without an optimizer."""
 
     def train(_: Any, loss: Any, global_step: Any) -> Any:
         variables = v1.trainable_variables()[: len(SHAPES)]
@@ -216,7 +216,7 @@ CASES["by hand resource"] = functools.partial(assigned_by_hand, True)
 
 
 def gradient_of_a_tensor() -> list[float]:
-    """It is no variable's: averaged all the same, as what compute_gradients gives."""
+    """It belongs to no variable and is still averaged, like any result of compute_gradients."""
     own = tf.constant([2.0 * RANK + 1 if SIZE > 1 else 2.0])
     optimizer = v1.train.GradientDescentOptimizer(0.1)
     ((gradient, _),) = optimizer.compute_gradients(lambda: tf.reduce_sum(own**2), [own])
@@ -224,7 +224,8 @@ def gradient_of_a_tensor() -> list[float]:
 
 
 def sparse() -> str:
-    """compute_gradients averages a sparse gradient as such, and apply_gradients not again."""
+    """compute_gradients averages a sparse gradient as such; apply_gradients does not average
+    again."""
     with tf.Graph().as_default():
         variable = v1.get_variable("rows", initializer=np.ones([4, 2], "f"))
         optimizer = v1.train.GradientDescentOptimizer(0.1)

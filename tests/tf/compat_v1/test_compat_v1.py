@@ -1,4 +1,4 @@
-"""compat.v1 optimizers: gradients averaged where they are computed, once, before any clipping."""
+"""compat.v1 optimizers: gradients are averaged once, where computed, before any clipping."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_every_case_was_run(alone):
     assert set(alone["cases"]) == {*PLAIN, *SCALED}
 
 
-def test_each_gradient_travels_once(ranks):
-    """Three per step, but for what eager code has changed: it does not know where that is from."""
+def test_each_gradient_is_averaged_once(ranks):
+    """Three per step, except for modified gradients in eager code, whose origin is unknown."""
     for rank in ranks:
         for case, values in rank["cases"].items():
             expected = 6 if case in ("clip eager", "scaled eager", "scaled clip eager") else 3
@@ -69,8 +69,8 @@ def test_each_gradient_travels_once(ranks):
 
 
 @needs("synchronous_updates")
-def test_averages_are_applied_without_a_detour(ranks):
-    """In graphs, where all is synchronized: by kernels that the executor runs at once."""
+def test_averages_are_applied_by_plain_kernels(ranks):
+    """In graphs, with everything synchronized, the executor runs the kernels at once."""
     for rank in ranks:
         for how in ("clip", "minimize", "raw"):
             for mode in ("ref", "resource", "function"):
@@ -86,7 +86,7 @@ def test_the_gradient_of_an_eager_tensor_is_averaged(ranks):
 
 
 @pytest.mark.full
-def test_control_of_ranks_that_average_nothing(launch, scripts, alone):
+def test_control_of_ranks_without_averaging(launch, scripts, alone):
     off = {"TF_MPI_ENABLE": "0", "TEST_UNSYNCHRONISED": "1"}
     results = launch(scripts / "compat_v1.py", env=off).check().results
     for case in PLAIN:

@@ -1,6 +1,6 @@
-"""What a script does before and after it has asked for its rank; then with data of its own.
+"""Runs cases before and after the script asks for its rank; then with different data per rank.
 
-Prints by half what came out of each case: "before" and "after" must be the same.
+Prints the results of "before" and "after", which must be equal.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def weights(trained: Any) -> list[float]:
 
 
 def loop() -> list[float]:
-    """An eager one, which draws what it adds to its samples."""
+    """An eager loop that adds random numbers to its samples."""
     trained = model()
     for _ in range(3):
         with tf.GradientTape() as tape:
@@ -53,14 +53,14 @@ def fit() -> list[float]:
 
 
 def other_data() -> list[float]:
-    """As drawn without a seed: another array on each rank."""
+    """As if drawn without a seed: a different array on each rank."""
     trained = model()
     trained.fit(X + NUMBER, Y, batch_size=8, verbose=0)
     return weights(trained)
 
 
 def save() -> bool:
-    """Under a name that each rank draws for itself."""
+    """Saves under a name that each rank draws itself."""
     path = Path(sys.argv[1]) / f"{uuid.uuid4()}.weights.h5"
     model().save_weights(path)
     there = path.exists()

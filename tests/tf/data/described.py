@@ -1,4 +1,4 @@
-"""What the ranks know of each other's datasets: pairs that are alike, and pairs that are not."""
+"""What the ranks know about each other's datasets: pairs that are equal and pairs that differ."""
 
 import os
 
@@ -24,7 +24,7 @@ def looked_up(words):
 
 
 def of_kind(kind, words):
-    """A table of a kind, which maps the words to 0, 1, ... as other dtypes have them."""
+    """A table of a given kind, which maps the words to 0, 1, ... in its dtype."""
     keys, values = kind
     numbers = tf.cast(tf.range(len(words)), tf.int64)
     from_words = words if keys == "string" else [ord(word) for word in words]
@@ -73,7 +73,7 @@ def scaled(value):
 
 
 class Graph(composite_tensor.CompositeTensor):
-    """As libraries of graphs have it; its spec holds a map."""
+    """Like the types of graph libraries; its spec contains a map."""
 
     def __init__(self, parts):
         self.parts = parts
@@ -105,7 +105,7 @@ class GraphSpec(type_spec.TypeSpec):
 
 
 def graphs(value):
-    """Each as one tensor, as these libraries keep them in datasets."""
+    """Each graph is one tensor, as these libraries store them in datasets."""
 
     def made(i):
         parts = {f"part {n}": tf.cast(i, tf.float32) * n + value for n in range(9)}
@@ -115,7 +115,7 @@ def graphs(value):
 
 
 class Plain(tf.experimental.ExtensionType):
-    """That TensorFlow cannot encode."""
+    """A type that TensorFlow cannot encode."""
 
     value: tf.Tensor
 
@@ -130,7 +130,7 @@ def iterated(times):
 big = np.zeros(2**20, "f")
 other = big.copy()
 other[2**19 + 5] = 1
-# name: (of one kind, of another)
+# name: (a dataset, a different one)
 PAIRS = {
     "strings": (Data.from_tensor_slices(["a", "b"]), Data.from_tensor_slices(["b", "a"])),
     "files": [Data.from_tensor_slices([f"/a/{n}", f"/a/{3 - n}"]) for n in (1, 2)],
@@ -153,13 +153,13 @@ PAIRS = {
     "skipped": [Data.range(8).skip(number) for number in (0, 1)],
     "iterated": [iterated(times) for times in (0, 1)],
 }
-if RANK:  # what a rank has made before does not matter
+if RANK:  # what a rank created earlier must not matter
     for _ in range(3):
         looked_up(["c"]), gathered([1]), tf.function(lambda x: x)(tf.constant(1))
 
 
 def again(name):
-    """The first of a pair, made anew by every rank."""
+    """Creates the first of a pair again, on every rank."""
     return {
         "table": lambda: looked_up(["a", "b"]),
         "graphs": lambda: graphs(1.0),

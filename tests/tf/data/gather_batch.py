@@ -1,6 +1,6 @@
-"""tf.mpi.gather_batch in a loop of the script's own: prints weights after some steps.
+"""tf.mpi.gather_batch in a custom loop: prints the weights after some steps.
 
-Arguments: none. One process and N ranks run the same code on parts of one dataset.
+Takes no arguments. One process and N ranks run the same code on parts of one dataset.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ START = drawn.normal(size=(6, 4)).astype(np.float32)
 
 
 def contrastive(embeddings: Any, labels: Any) -> Any:
-    """Of the whole batch: a sum over samples, each of them with all of the batch."""
+    """A whole-batch loss: a sum over samples, each of which needs the whole batch."""
     near = tf.nn.log_softmax(tf.matmul(embeddings, embeddings, transpose_b=True))
     same = tf.cast(labels[:, None] == labels[None], tf.float32)
     return -0.01 * tf.reduce_sum(same * near)
@@ -46,7 +46,7 @@ def train(batch: int, wrap: Callable[[Any], Any], samples: int = 48) -> dict[str
 
 
 def kinds_of_numbers() -> dict[str, Any]:
-    """In order, of every dtype, of halves and bools."""
+    """Rows keep their order in every dtype, including half precision and bool."""
     part = next(iter(tf.mpi.shard(tf.data.Dataset.from_tensor_slices(X[:6]).batch(6))))
     found = {}
     for dtype in (tf.float16, tf.float64, tf.int32, tf.bool, tf.uint8):
@@ -59,7 +59,7 @@ def kinds_of_numbers() -> dict[str, Any]:
 
 
 def refused() -> dict[str, str]:
-    """What is said of a scalar, and of a compiled function without a static shape."""
+    """The errors for a scalar, and for a compiled function without a static shape."""
     said = {}
     unknown = tf.function(
         tf.mpi.gather_batch,

@@ -1,6 +1,6 @@
-"""Orders and numbers that a script leaves open; iterations that end early; what one rank fails in.
+"""Undefined orders and unseeded draws; iterations that end early; failures on one rank.
 
-Prints what this rank sees of each.
+Prints what this rank sees in each case.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RANK = tf.mpi.rank()
 
 
 def late(i: Any) -> Any:
-    """What comes first takes longest: it would be last where any order will do."""
+    """The first elements take longest, so without a fixed order they would come last."""
     turns = tf.where(i % 8 == 0, 2000, 0)
     return i + tf.cast(tf.while_loop(lambda n: n < turns, lambda n: (n + 1,), (0,))[0], i.dtype) * 0
 
@@ -49,7 +49,7 @@ OPEN = {
     "sloppy": lambda: Data.range(4).apply(
         tf.data.experimental.parallel_interleave(inner, cycle_length=4, sloppy=True)
     ),
-    # nothing is open in these, that a rank could not tell by itself
+    # nothing in these is undefined that a rank could not determine itself
     "shuffle in flat_map": lambda: Data.range(2).flat_map(lambda k: inner(k).shuffle(8)),
     "checked": lambda: Data.range(8).map(
         lambda i: tf.debugging.check_numerics(tf.cast(i, tf.float32), "finite")
@@ -67,7 +67,7 @@ def opened(make: Any) -> Any:
 
 
 def first_of(dataset: Any, count: int) -> list[int]:
-    """Of a new iterator, which is dropped when it has read ahead."""
+    """Reads from a new iterator, which is dropped after it has read ahead."""
     iterator = iter(dataset)
     found = [int(next(iterator)) for _ in range(count)]
     time.sleep(0.02)
@@ -75,7 +75,7 @@ def first_of(dataset: Any, count: int) -> list[int]:
 
 
 def cut_short() -> dict[str, Any]:
-    """The orders of a shuffle's iterations, one after another, and of what is made of it."""
+    """The orders of consecutive iterations of a shuffle and of datasets made from it."""
 
     def shuffled() -> Any:
         return Data.range(6).shuffle(6, seed=3)
@@ -123,7 +123,7 @@ DRAWN: dict[str, Any] = {
 
 
 def drawn(function: Any) -> dict[str, Any]:
-    """By a parallel map: its numbers in two passes of one iteration, and in another one."""
+    """Numbers drawn by a parallel map, in two passes of one iteration and in another one."""
     dataset = Data.range(8).map(function, num_parallel_calls=4)
     known = determinism.description(dataset)
     if known is None:
@@ -137,21 +137,21 @@ def drawn(function: Any) -> dict[str, Any]:
 
 
 def views() -> list[list[float]]:
-    """Of each sample, by one function; with a global seed, which gives all its traces one seed."""
+    """Two draws per sample by one function; a global seed gives all its traces the same seed."""
     tf.random.set_seed(3)
     both = [Data.range(8).map(DRAWN["uniform"], tf.data.AUTOTUNE) for _ in range(2)]
     return [[float(number) for number in pair] for pair in Data.zip(tuple(both))]
 
 
 def of_part(dataset: Any) -> list[list[float]]:
-    """This rank's samples, in two iterations."""
+    """This rank's samples in two iterations."""
     part = tf.mpi.shard(dataset)
     return [[float(i) for rows in part for i in rows] for _ in range(2)]
 
 
 def cached() -> dict[str, Any]:
-    """What a cache holds has the order and the numbers of its first whole pass, for all its users:
-    a look at it, a rank's part, a loop over all of it."""
+    """A cache has the order and the numbers of its first complete pass for all its users: a
+    preview, a rank's part, and a loop over all of it."""
     shuffled = Data.range(6).shuffle(6, seed=3)
     samples = shuffled.map(lambda i: i).cache()
     batches = shuffled.map(lambda i: i).batch(2).cache()
@@ -169,7 +169,7 @@ def cached() -> dict[str, Any]:
 
 
 def failing(i: Any) -> Any:
-    """A random function, so that rank 0 sends; sample 13 cannot be read."""
+    """A random function, so that rank 0 sends its data; sample 13 cannot be read."""
     value = 1.0 / tf.cast(i - 13, tf.float32)
     return tf.random.uniform([1], seed=3) + tf.debugging.check_numerics(value, "sample 13")
 
@@ -193,7 +193,7 @@ def loop(dataset: Any) -> None:
 
 
 def said(use: Any, dataset: Any) -> list[Any]:
-    """What is raised. The ranks meet behind it: so nobody has heard of it by another's end."""
+    """The error. The ranks meet afterwards, so nobody learns of it from the end of another rank."""
     try:
         use(dataset)
     except tf.errors.OpError as error:
@@ -221,6 +221,6 @@ result(
             "after that": said(fit, Data.range(24).map(lambda i: tf.random.uniform([1], seed=3))),
         },
         "cached": cached(),
-        "views": views(),  # the last: the seed stays
+        "views": views(),  # the last case, because it leaves a seed set
     }
 )

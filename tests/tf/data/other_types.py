@@ -1,6 +1,6 @@
-"""Datasets of elements that are no tensors, given to fit: prints losses and weights by kind.
+"""Datasets whose elements are not tensors, passed to fit: prints losses and weights by kind.
 
-With the argument `off` each rank has samples of its own, unequally many.
+With the argument `off` each rank has its own samples, in unequal numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tensorflow.python.framework import composite_tensor, type_spec
 
 RANK, SIZE = place()
 OFF = "off" in sys.argv[1:]
-ROWS = 22  # by 8: the last batch does not divide
+ROWS = 22  # in batches of 8, so the last batch is short
 RANDOM = np.random.default_rng(0)
 WORK = RANDOM.normal(size=(ROWS, 3, 4)).astype("f")
 BAND = RANDOM.normal(size=(ROWS, 3)).astype("f")
@@ -25,7 +25,7 @@ WORDS = tf.RaggedTensor.from_row_lengths(RANDOM.normal(size=ROWS * 2).astype("f"
 
 
 class Plain(tf.experimental.ExtensionType):
-    """Whose samples nobody knows."""
+    """A type whose samples are unknown."""
 
     work: tf.Tensor
     band: tf.Tensor
@@ -42,7 +42,7 @@ class Sentence(tf.experimental.BatchableExtensionType):
 
 
 class Graph(composite_tensor.CompositeTensor):
-    """As libraries of graphs have it: a spec of its own, which holds a map."""
+    """Like the types of graph libraries: a custom spec that contains a map."""
 
     def __init__(self, parts: dict[str, Any], size: Any) -> None:
         self.parts, self.size = parts, size
@@ -86,7 +86,7 @@ def of_graph(graph: Any) -> Any:
 
 
 def noisy(*batch: Any) -> Any:
-    """One process's, but no rank can know that another's is the same."""
+    """The same in one process, but a rank cannot know that another one has the same."""
     return tf.nest.map_structure(lambda part: part + 0 * tf.random.uniform([]), batch)
 
 
@@ -136,7 +136,7 @@ if not OFF:
     cases = datasets(EVERY, 8)
 elif SIZE > 1:
     cases = datasets(*[(EVERY[:16], 8), (EVERY[16:], 6)][RANK])
-else:  # what the two have together: 8 and 6, then 8
+else:  # the two ranks together have 8 and 6, then 8
     both, rest = datasets(np.r_[EVERY[:8], EVERY[16:]], 14), datasets(EVERY[8:16], 8)
     cases = {
         case: (function, dataset.concatenate(rest[case][1]))

@@ -1,6 +1,6 @@
-"""Data that differ by rank: whose are predicted, trained on, asked for.  Argument: keras, tf_keras.
+"""Data that differ by rank in predict and fit. Argument: keras, tf_keras.
 
-Each rank's own generator of random numbers stands for what is drawn from a clock.
+Each rank's own random generator stands for data that depend on a clock.
 """
 
 import os
@@ -46,7 +46,7 @@ class Batches(Sequence):  # type: ignore[valid-type,misc]
 
 
 def is_of(rows, **arguments):
-    """Whether predict(rows or what yields them) returns what this rank's rows give."""
+    """Whether predict(rows or what yields them) returns the predictions of this rank's rows."""
     predicted = model.predict(arguments.pop("data", rows), verbose=0, **arguments)
     kernel, bias = model.get_weights()
     rows = rows() if callable(rows) else rows
@@ -68,7 +68,7 @@ def predictions():
     yielded = []
 
     def generator():
-        drawn = np.random.default_rng()  # alike on all ranks
+        drawn = np.random.default_rng()  # the same on all ranks
         for _ in range(5):
             yielded.append(drawn.normal(size=(3, 4)).astype("f"))
             yield (yielded[-1],)
@@ -93,7 +93,7 @@ def predictions():
 
 
 def noted():
-    """Labels that a generator notes, and the loss that they give."""
+    """Labels that a generator records, and the loss that they give."""
     labels = []
 
     def generator(seed):
@@ -110,13 +110,14 @@ def noted():
 
 
 def asked_for():
-    """How often a generator with which fits go on has been asked: a batch ahead of each fit."""
+    """How often fit asked a generator that several calls share: it reads a batch ahead each
+    time."""
     asked: list[int] = []
 
     def generator():
         while True:
             asked.append(len(asked))
-            time.sleep(0.02)  # so that reading ahead would be seen
+            time.sleep(0.02)  # gives reading ahead the time to happen
             yield SAME[:4], SAME[:4, :2] + len(asked)
 
     counts, going_on = [], generator()

@@ -1,8 +1,8 @@
-"""What ranks make and train on of a PyDataset or Sequence.
+"""Which batches of a PyDataset or Sequence the ranks make, and what they train on.
 
 Arguments: keras or tf_keras; quick or all.
 
-A row is [the sample's number, what was drawn for it]; batch b begins with number 100 * b.
+A row is [number of the sample, its random number]; batch b starts with number 100 * b.
 """
 
 import multiprocessing
@@ -21,14 +21,14 @@ else:
 
     Sequence = keras.utils.PyDataset
 
-LENGTH, ROWS, LAST = 7, 5, 2  # batches, and their samples
+LENGTH, ROWS, LAST = 7, 5, 2  # number of batches, samples per batch, samples of the last one
 RANK = tf.mpi.rank() if hasattr(tf, "mpi") else 0
 calls = multiprocessing.Value("i", 0)
 models: list[keras.Model] = []
 
 
 class Batches(Sequence):  # type: ignore[valid-type,misc]
-    """workers: threads, or processes if it is negative. draw: a generator."""
+    """workers: number of threads, or of processes if negative. draw: a generator."""
 
     def __init__(self, workers=1, draw=None, rank=0, fails=None, length=LENGTH):
         self.given = {"workers": abs(workers), "use_multiprocessing": workers < 0}
@@ -81,7 +81,7 @@ class Endless(Batches):
 
 
 class Recorder(keras.Model):
-    """Trains nothing: notes what it is given."""
+    """Trains nothing and records its input."""
 
     def __init__(self):
         super().__init__()
@@ -99,7 +99,7 @@ class Recorder(keras.Model):
     def note(self, data):
         from tensorflow.mpi._src.average import scope
 
-        if tf.executing_eagerly():  # a step is looked at in a graph first
+        if tf.executing_eagerly():  # a step is first inspected in a graph
             weight = scope.current_weight()
             counts = weight is None or float(weight) > 0
             self.seen.append(data[0].numpy().tolist() if counts else [])
@@ -124,7 +124,7 @@ def fit(data, **arguments):
     if sys.argv[1] == "tf_keras":
         arguments.update(data.given)
     model.fit(data, verbose=0, **arguments)
-    # tf_keras's own workers end epochs besides, at a time of their own.
+    # tf_keras's own workers also end epochs, at another time.
     own = sys.argv[1] == "tf_keras" and data.given != {"workers": 1, "use_multiprocessing": False}
     return {"seen": model.seen, "calls": calls.value, "epochs": 0 if own else data.epochs}
 
@@ -136,7 +136,7 @@ def stopped():
 
 
 def failed():
-    """All ranks get the error, behind the batches before it, and can go on."""
+    """All ranks get the error, after the batches before it, and can continue."""
     seen, errors = [], []
     for place in (3, LENGTH - 1):
         try:
@@ -149,7 +149,7 @@ def failed():
 
 
 def steps():
-    """Weights that fit has trained; what evaluate and predict make of the same."""
+    """Weights trained by fit, and the results of evaluate and predict."""
     keras.utils.set_random_seed(3)
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3), keras.layers.Dense(2)])
     model.compile(keras.optimizers.SGD(1e-7), "mse")

@@ -1,7 +1,7 @@
-"""What a rank makes of pipelines of many shapes.  Arguments: ranks ("2,3"), which: "quick", "all".
+"""Selection in pipelines of many shapes. Arguments: ranks ("2,3"), which: "quick", "all".
 
-Each number of ranks is played in this process, one rank after the other: a part needs no other
-rank. A sample carries its index and is read from a file, so that what was read is what was made.
+Simulates each number of ranks in this process, one rank after another, because a part needs no
+other rank. A sample contains its index and is read from a file, so that reads count the work.
 """
 
 import gc
@@ -27,7 +27,7 @@ Data = tf.data.Dataset
 
 
 def read(file):
-    """An undecoded sample: its index, of BYTES."""
+    """An encoded sample: BYTES copies of its index."""
     return tf.cast(tf.io.decode_raw(tf.io.read_file(file), tf.uint8)[0], tf.int64)
 
 
@@ -81,7 +81,7 @@ def structured(data):
     return {"x": data[0], "y": (data[1], data[1])}
 
 
-# By name: (what has work before it that every rank does whole, how it is made).
+# By name: (the wall before which every rank does all the work, how to create it).
 PIPES = {
     "map, batch": ("", lambda: files().map(decode).batch(B)),
     "shuffle, map, batch, prefetch": ("", lambda: seeded().map(decode).batch(B).prefetch(2)),
@@ -130,7 +130,7 @@ PIPES = {
         {"x": seeded().map(decode).batch(B).map(numbers), "y": Data.range(N).batch(B)},
     )).shuffle(3, seed=2)),
     "rows of one size": ("", lambda: seeded().map(decode).batch(B, True).map(numbers)),
-    # Caches: of the same rows in each epoch, and of others; of what is no plain tensor
+    # Caches: of the same rows in each epoch, of others, and of elements that are not plain tensors
     "cache": ("", lambda: files().map(decode).cache().batch(B)),
     "cached batches": ("", lambda: files().map(decode).batch(B).cache().shuffle(9, seed=2)),
     "cache of a shuffle": (
@@ -179,7 +179,7 @@ QUICK = {
 
 
 def plain(batch):
-    """By row, what a batch holds."""
+    """The contents of a batch, by row."""
     leaves = tf.nest.flatten(batch)
     dense = [tf.sparse.to_dense(leaf) if hasattr(leaf, "dense_shape") else leaf for leaf in leaves]
     return [[row.tolist() for row in rows] for rows in zip(*(leaf.numpy() for leaf in dense))]
@@ -195,7 +195,7 @@ def bytes_read():
 
 
 def resumed(dataset):
-    """Whether an iterator that is restored goes on where the other was when it was saved."""
+    """Whether a restored iterator continues where the saved one was."""
     iterator = iter(dataset)
     next(iterator)
     saved = tf.train.Checkpoint(iterator=iterator).write(os.path.join(FOLDER, "iterator"))
@@ -206,16 +206,16 @@ def resumed(dataset):
 
 
 def left_over():
-    """How many caches, and stores of what they hold, there are."""
+    """The number of caches, and of stores for their contents, that exist."""
     gc.collect()
     kinds = (cache_op.CacheDataset, tf.lookup.experimental.MutableHashTable)
     return sum(type(one) in kinds for one in gc.get_objects())
 
 
 def of_rank(make, rank, size, found):
-    """Epochs of the part of a rank; how many samples it has read in the last, and in all.
+    """Epochs of a rank's part; the number of samples that it read in the last epoch and in total.
 
-    The last is of a part that is made once more, as by another fit.
+    The last epoch is of a newly created part, as in another fit.
     """
     group.size, group.rank = size, rank
     others = left_over() if rank == 0 and found["left over"] is not None else 0
@@ -241,7 +241,7 @@ def of_rank(make, rank, size, found):
 
 
 def compare(name, size):
-    """One pipeline on `size` ranks against one process."""
+    """Compares a pipeline on `size` ranks with one process."""
     wall, make = PIPES[name]
     group.size, group.rank = 1, 0
     alone = epochs(make())
@@ -256,7 +256,7 @@ def compare(name, size):
     }
     ranks = [of_rank(make, rank, size, found) for rank in range(size)]
     group.size, group.rank = 1, 0
-    found["plan"] = plans[-1]  # of rank 0
+    found["plan"] = plans[-1]  # rank 0's
     found["wall"], found["expected wall"] = said[0] if said else "", wall
     found["batches"] = [len(epoch) for epoch in alone]
     found["samples"] = sum(len(plain(batch)) for batch in alone[-1])

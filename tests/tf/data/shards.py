@@ -1,7 +1,8 @@
-"""What fit, evaluate and predict give each rank, and what comes of it.  Argument: keras, tf_keras.
+"""The data that fit, evaluate and predict give each rank, and the results. Argument: keras,
+tf_keras.
 
-Samples are numbered: `seen` holds, by step, [numbers of this rank's samples, their weight,
-[the place of the first, samples on all ranks]].
+Samples are numbered: `seen` contains, by step, [numbers of this rank's samples, their weight,
+[position of the first, samples on all ranks]].
 """
 
 import sys
@@ -24,7 +25,7 @@ NUMBERS = np.arange(SAMPLES, dtype="float32")[:, None]
 
 
 class Recorder(keras.Model):
-    """Trains nothing: notes what it is given."""
+    """Trains nothing and records its input."""
 
     def __init__(self):
         super().__init__()
@@ -39,7 +40,7 @@ class Recorder(keras.Model):
 
         x = data[0] if isinstance(data, tuple) else data
         weight, part = scope.current_weight(), batch.current()
-        if tf.executing_eagerly():  # a step is looked at in a graph first
+        if tf.executing_eagerly():  # a step is first inspected in a graph
             numbers = x.numpy().reshape(-1).astype(int).tolist()
             place = [int(part.first_row()), int(part.whole_rows())] if part else None
             self.seen.append([numbers, 1.0 if weight is None else float(weight), place])
@@ -101,7 +102,7 @@ def all_seen():
 
 
 def all_seen_unseeded():
-    """Of one epoch each; nothing says in which order."""
+    """One epoch of each, in an undefined order."""
     tf.random.set_seed(None)
     whole = tf.data.Dataset.from_tensor_slices(NUMBERS)
     return {
@@ -112,7 +113,7 @@ def all_seen_unseeded():
 
 
 def compiled_places(size, drop_remainder):
-    """By batch [samples here, their places, samples on all ranks], as XLA is told; the traces."""
+    """By batch [samples here, their positions, samples on all ranks] in XLA; and the traces."""
     from tensorflow.mpi._src.data import batch_shard
     from tensorflow.mpi._src.global_batch.batch import Part
 
@@ -121,7 +122,7 @@ def compiled_places(size, drop_remainder):
     def places(shard):
         traces.append(shard)
         part = Part(shard)
-        whole = tf.ones(part.whole_rows()[None])  # a shape, which XLA must know
+        whole = tf.ones(part.whole_rows()[None])  # a shape, which must be static for XLA
         mine = tf.math.cumsum(whole, exclusive=True)[part.first_row() :]
         return mine[: tf.shape(shard.data)[0]], part.whole_rows()
 
@@ -137,7 +138,7 @@ def compiled_places(size, drop_remainder):
 
 
 class Counting(keras.Model):
-    """A classifier that counts how often its step is traced."""
+    """A classifier that counts the traces of its step."""
 
     def __init__(self):
         super().__init__()
@@ -153,7 +154,7 @@ class Counting(keras.Model):
 
 
 def trained(fit, **compiled):
-    """What a fit of a fresh classifier leads to."""
+    """The result of a fit of a new classifier."""
     keras.utils.set_random_seed(2)
     model = Counting()
     compiled = {"metrics": ["accuracy"], **compiled}
@@ -215,7 +216,7 @@ def predictions():
             "dense": encode(outputs["rest"][1]),
         }
 
-    class Total(keras.layers.Layer):  # an output that has no sample per input
+    class Total(keras.layers.Layer):  # its output does not have one entry per input sample
         def call(self, inputs):
             return tf.reduce_sum(inputs, 0, keepdims=True)
 

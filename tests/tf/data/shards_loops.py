@@ -1,4 +1,4 @@
-"""Loops over datasets: with tf.mpi.shard, or as they are with TF_MPI_SHARD=dataset."""
+"""Loops over datasets: with tf.mpi.shard, or unchanged with TF_MPI_SHARD=dataset."""
 
 import os
 import warnings
@@ -55,7 +55,7 @@ def seen_by_session():
 
 
 def seen_after_a_break():
-    """An iterator that is given up leaves the next one as it should be."""
+    """An abandoned iterator does not affect the next one."""
     part = mine(WHOLE.shuffle(23).batch(4))
     for _ in part:
         break
@@ -63,7 +63,7 @@ def seen_after_a_break():
 
 
 def metrics(api):
-    """Sums over all samples: after two epochs, and after one more that begins anew."""
+    """Sums over all samples: after two epochs, and after a reset and another one."""
     metric = api.metrics.Sum()
     sums = []
     for epochs in (2, 1):
@@ -71,16 +71,16 @@ def metrics(api):
             for batch in mine(WHOLE.batch(5)):
                 metric.update_state(tf.cast(batch, tf.float32))
         if tf.mpi.rank() == 0:
-            metric.result()  # no meeting
+            metric.result()  # not collective
         sums.append(float(metric.result()))
         metric.reset_state()
     return sums
 
 
 def of_own_classes(api):
-    """Sums of a class of the script's own, and what a batch adds once: as in one process.
+    """Sums in a custom class, with values added once per batch: equal to one process.
 
-    The mean of batches' means is 11.5, their sum 69, of 6 batches.
+    The mean of the batches' means is 11.5, their sum 69, for 6 batches.
     """
 
     class Own(api.metrics.Metric):  # type: ignore[name-defined]
@@ -100,7 +100,7 @@ def of_own_classes(api):
             return tf.stack([self.total + 0, self.batches + 0, self.kept + 0])
 
     own, mean, total, before = Own(), api.metrics.Mean(), api.metrics.Sum(), api.metrics.Sum()
-    before.update_state([7.0])  # of what is not divided
+    before.update_state([7.0])  # a value that is not divided
     for batch in mine(tf.data.Dataset.range(24).batch(4)):
         numbers = tf.cast(batch, tf.float32)
         own.update_state(numbers)
@@ -112,9 +112,9 @@ def of_own_classes(api):
 
 
 def of_functions(api):
-    """Loops in a function: with a state from before, over two epochs, and a step that is one, too.
+    """Loops in functions: with existing state, over two epochs, and with a step that is a function.
 
-    A rank that reads alone is no meeting.
+    Reading on a single rank is not collective.
     """
     metric, mean, stepped = api.metrics.Sum(), api.metrics.Mean(), api.metrics.Sum()
     metric.update_state([7.0])
@@ -143,7 +143,7 @@ def of_functions(api):
 
 
 def of_a_part(api):
-    """What is read early, and what is no sum, is of a part: the first metric of each is named."""
+    """Early reads, and state that is not a sum, cover only a part: each names its first metric."""
 
     class Largest(api.metrics.Metric):  # type: ignore[name-defined]
         def __init__(self):
@@ -177,9 +177,9 @@ def of_a_part(api):
 
 
 def of_steps(api):
-    """What train_on_batch leaves in a metric, less what the whole data make of it.
+    """A metric's value after train_on_batch, minus its value on the whole data.
 
-    In Keras 3 that is of the last batch.
+    In Keras 3 it covers the last batch.
     """
     numbers = np.arange(24, dtype=np.float32)[:, None]
     labels = np.float32(numbers % 3 == 1)
@@ -196,9 +196,9 @@ def of_steps(api):
 
 
 def of_keras(api):
-    """What Keras iterates is all data, or the part that it has made: each is 0 as in one process.
+    """Keras iterates all data, or the part that it made: each difference to one process is 0.
 
-    The mean of 0 to 22 is 11, as is the mean error of a model that says 0.
+    The mean of 0 to 22 is 11, which is also the mean error of a model that predicts 0.
     """
     numbers = np.arange(23, dtype=np.float32)[:, None]
     inputs = tf.data.Dataset.from_tensor_slices(numbers).batch(5)

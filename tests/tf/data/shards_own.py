@@ -1,8 +1,8 @@
-"""Training on batches of each rank's own.
+"""Training on each rank's own batches.
 
-Arguments: off, own (the script says so), unsaid or per-rank; keras or tf_keras.
+Arguments: off, own (declared by the script), unsaid or per-rank; keras or tf_keras.
 
-One process trains on what the ranks train on together.
+One process trains on the data of all ranks together.
 """
 
 import sys
@@ -24,7 +24,7 @@ if MODE == "own" and hasattr(tf, "mpi"):
 RANDOM = np.random.RandomState(0)
 X = RANDOM.randn(37, 3).astype("float32")
 Y = RANDOM.randn(37, 2).astype("float32")
-# off: the samples that a rank has, and its batch size
+# off: the samples of a rank, and its batch size
 PARTS = [(slice(0, 25), 10), (slice(25, 37), 3)]
 
 
@@ -39,7 +39,7 @@ def trained(fit, rate=0.1):
 
 
 def places(given):
-    """By step [the place of the first sample, samples here, samples of the batch on all ranks]."""
+    """By step [position of the first sample, samples here, samples of the batch on all ranks]."""
     found = []
 
     class Noting(keras.Model):
@@ -62,7 +62,7 @@ def dataset(part, batch, drop_remainder=False):
 
 
 def together(steps):
-    """What the ranks have, step by step, for as long as one has some."""
+    """The data of all ranks, step by step, for as long as any rank has some."""
     while True:
         for step in range(steps):
             mine = [(X[part][step * size :][:size], Y[part][step * size :][:size])

@@ -1,4 +1,4 @@
-"""A script that asks for its rank is the script that it was; one that has its own data says so."""
+"""Asking for the rank does not change a script; a script with its own data declares it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ def run(launch, scripts, tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", ["loop", "fit", "other_data", "save"])
-def test_asking_changes_nothing(run, case):
+def test_asking_for_the_rank_changes_nothing(run, case):
     first, second = run.results
     for rank in (first, second):
         assert rank["after"][case] == rank["before"][case]
     assert first["after"][case] == second["after"][case]
 
 
-def test_other_data_are_said_once_with_both_ways(run):
+def test_different_data_are_reported_once_with_both_remedies(run):
     lines = [line for line in run.stderr[0].splitlines() if "were given different arrays" in line]
     assert len(lines) == 1
     assert "say so by tf.mpi.own_data()" in lines[0] and "or by TF_MPI_SHARD=off" in lines[0]
 
 
-def test_data_that_a_script_says_are_its_own_are_not_shared(run):
+def test_data_declared_as_own_are_not_divided(run):
     first, second = (rank["own"] for rank in run.results)
     assert first["drawn"] != second["drawn"] and first["predicted"] != second["predicted"]
     assert first["trained"] == second["trained"], "of both ranks' data"

@@ -1,4 +1,4 @@
-"""tf.mpi.gather_batch: a loss of the whole batch, in loops of the script's own."""
+"""tf.mpi.gather_batch: a whole-batch loss in custom loops."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tiers import full
 
 
 @pytest.mark.parametrize("ranks", [2, full(3)])
-def test_a_loss_of_the_whole_batch(scripts, ranks: int) -> None:
-    """43 samples in batches of 11 do not divide, and the last one is smaller yet."""
+def test_a_whole_batch_loss_equals_one_process(scripts, ranks: int) -> None:
+    """43 samples in batches of 11 do not divide evenly, and the last batch is smaller still."""
     (alone,) = reference(scripts / "gather_batch.py")
     results = (
         launch(scripts / "gather_batch.py", np=ranks, timeout=180, pooled=True).check().results
@@ -22,4 +22,4 @@ def test_a_loss_of_the_whole_batch(scripts, ranks: int) -> None:
         assert_close(results[0][case], alone[case], 1e-5)
     assert "not a scalar" in results[0]["refused"]["scalar"]
     assert "Set jit_compile=False" in results[0]["refused"]["unknown shape"]
-    assert alone["refused"] == {"scalar": "", "unknown shape": ""}  # x itself
+    assert alone["refused"] == {"scalar": "", "unknown shape": ""}  # returns x itself

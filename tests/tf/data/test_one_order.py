@@ -1,4 +1,4 @@
-"""Ranks see one order, and one order after another; what fails on one of them fails on all."""
+"""All ranks see the same order, iteration after iteration; a failure on one fails all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def ranks(run):
     return run.results
 
 
-def test_an_order_that_is_left_open_is_one_order(ranks):
+def test_an_undefined_order_is_the_same_on_all_ranks(ranks):
     first, second = (rank["open"] for rank in ranks)
     for name, found in first.items():
         assert found == second[name], name
@@ -29,29 +29,29 @@ def test_an_order_that_is_left_open_is_one_order(ranks):
                 assert by_inner == [sorted(mine) for mine in by_inner], name
 
 
-def test_what_was_read_ahead_decides_no_order(ranks):
+def test_reading_ahead_does_not_change_the_next_order(ranks):
     first, second = (rank["cut short"] for rank in ranks)
     assert first == second
     orders = first["orders"]
     assert first["endless"] == first["cached"] == orders[:8]
     assert first["behind"] == [[0, 1, *order] for order in orders[1:8:2]], "each other iteration"
     assert first["whole"] == [orders[0] + orders[1], orders[2] + orders[3]]
-    assert first["shared"] == orders[4], "of what repeat has iterated twice two times"
+    assert first["shared"] == orders[4], "repeat has iterated it twice, two times"
     assert first["taken"] == [orders[8][:2], orders[9] + orders[10][:3], orders[11][:1]]
 
 
-def test_a_parallel_map_draws_by_sample(ranks):
+def test_a_parallel_map_draws_per_sample(ranks):
     first, second = (rank["drawn"] for rank in ranks)
     assert first == second
-    assert first.pop("loop") == {"known": None}, "a key tells one draw, and no sequence"
+    assert first.pop("loop") == {"known": None}, "a key determines one draw, not a sequence"
     for name, found in first.items():
         assert found["known"] is not None, f"rank 0 would send: {name}"
-        assert found["wall"] is None, f"not applied to own samples alone: {name}"
+        assert found["wall"] is None, f"not applied to own samples only: {name}"
         numbers = [number for one in found["numbers"] for number in one]
-        assert len(set(numbers)) > 12, f"{name} of 24 draws, in other passes other ones"
+        assert len(set(numbers)) > 12, f"{name} has 24 draws, different in each pass"
 
 
-def test_a_cache_holds_one_pass_for_all_its_users(ranks):
+def test_a_cache_holds_one_pass_for_all_users(ranks):
     orders = ranks[0]["cut short"]["orders"]
     for rank, found in enumerate(rank["cached"] for rank in ranks):
         assert found["look"] == orders[0][:2]
@@ -70,7 +70,7 @@ def test_two_views_of_a_sample_differ(ranks):
     assert all(one != other for one, other in first)
 
 
-def test_what_ranks_cannot_share_is_said_with_its_remedy(run):
+def test_pipelines_that_cannot_be_shared_are_reported_with_a_remedy(run):
     for what, remedy in {
         "draws for one sample after another": "num_parallel_calls=tf.data.AUTOTUNE",
         "is one stream, which no rank can skip in": "the batches of a keras.utils.PyDataset",
@@ -80,7 +80,7 @@ def test_what_ranks_cannot_share_is_said_with_its_remedy(run):
 
 
 @pytest.mark.parametrize("kind", [*FAILED, *GENERATED])
-def test_what_fails_on_one_rank_fails_on_all(ranks, kind):
+def test_a_failure_on_one_rank_fails_all(ranks, kind):
     fails, other = (1, 0) if kind in GENERATED else (0, 1)
     failed = [rank["failed"][kind] for rank in ranks]
     (name, text), (also, heard) = failed[fails], failed[other]

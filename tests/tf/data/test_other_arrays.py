@@ -1,4 +1,4 @@
-"""Arrays given to fit that differ by rank: drawn without a seed, or the script's own parts."""
+"""Arrays passed to fit that differ by rank: drawn without a seed, or the script's own parts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def script(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", ["arrays", full("dataset")])
-def test_rank_0s_are_used_as_one_process_would(launch, script, kind):
+def test_rank_0s_arrays_are_used_as_in_one_process(launch, script, kind):
     (alone,) = reference(script, args=[kind])
     run = launch(script, np=2, args=[kind], pooled=True).check()
     for number, rank in enumerate(run.results):

@@ -1,4 +1,4 @@
-"""Elements that are no tensors: batches that say what their samples are, and those that do not."""
+"""Elements that are not tensors: batches whose samples are known, and batches whose are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predictions are of the rows that a script gave; what differs between ranks is noticed."""
+"""Predictions are for the rows that the script passed; differences between ranks are noticed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from tiers import full
 
 
 @pytest.mark.parametrize("kind", ["keras", full("tf_keras")])
-def test_each_rank_predicts_its_own_and_is_asked_for_its_own(launch, scripts, kind):
+def test_each_rank_predicts_its_own_rows(launch, scripts, kind):
     run = launch(scripts / "own_rows.py", np=2, args=[kind], pooled=True).check()
     for rank in run.results:
         assert set(rank["predicted"]["right"].values()) == {True}, rank["predicted"]["right"]
         assert rank["predicted"]["yielded"] == 5
         assert rank["predicted"]["asked"] == [5, 5]
         assert rank["noted"]["all"] == 12
-        # As in one process: a batch ahead, and two in tf_keras.
+        # As in one process: one batch ahead, and two in tf_keras.
         assert rank["asked for"] == ([4, 7, 11] if kind == "keras" else [5, 9, 13])
     first, second = (rank["noted"] for rank in run.results)
     assert first["loss"] == second["loss"] and first["labels"] == second["labels"]
@@ -25,7 +25,7 @@ def test_each_rank_predicts_its_own_and_is_asked_for_its_own(launch, scripts, ki
     assert run.stderr[1].count("this rank's Python yields other data than rank 0's") == 1
 
 
-def test_what_datasets_are_made_of_is_compared(launch, scripts):
+def test_contents_of_datasets_are_compared(launch, scripts):
     run = launch(scripts / "described.py", np=2, pooled=True).check()
     first, second = run.results
     assert first["first"] == second["first"] and first["second"] == second["second"]

@@ -1,4 +1,4 @@
-"""Each rank makes every size-th batch of a PyDataset; what is trained on is one process's."""
+"""Each of N ranks makes every N-th batch of a PyDataset; training equals one process."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def runs(launch, scripts, request):
 
 
 def together(ranks, name):
-    """By step, all ranks' rows, one rank's after another's."""
+    """By step, the rows of all ranks, in rank order."""
     steps = zip(*(rank[name]["seen"] for rank in ranks), strict=True)
     return [[row for rows in step for row in rows] for step in steps]
 
 
-def test_batches_are_those_of_one_process(runs):
-    """In their order, with what a seed has drawn for them."""
+def test_batches_equal_those_of_one_process(runs):
+    """In the same order, with the same seeded draws."""
     alone, run = runs
     for name, found in alone.items():
         if name == "steps":
@@ -40,15 +40,15 @@ def test_batches_are_those_of_one_process(runs):
         mine, theirs = together(run.results, name), found["seen"]
         if name in ("open draws", "draws in threads"):
             mine, theirs = ([[row[0] for row in step] for step in of] for of in (mine, theirs))
-        if name == "draws in threads":  # what draws between epochs has drawn the order, too
+        if name == "draws in threads":  # draws between epochs also determine the order
             mine, theirs = (sorted(step[0] for step in of[-LENGTH:]) for of in (mine, theirs))
         assert mine == theirs, name
         for rank in run.results:
             assert rank[name]["epochs"] == found["epochs"], name
 
 
-def test_a_rank_makes_its_share(runs):
-    """Keras looks at one or two batches first; one more may be made in vain."""
+def test_each_rank_makes_its_share(runs):
+    """Keras first inspects one or two batches; one more may be made and not used."""
     alone, run = runs
     size = len(run.results)
     for name, found in alone.items():
@@ -61,14 +61,14 @@ def test_a_rank_makes_its_share(runs):
                 assert rank[name]["calls"] <= share + 3, (name, rank[name]["calls"], share)
 
 
-def test_open_draws_are_others_for_each_batch(runs):
+def test_unseeded_draws_differ_between_batches(runs):
     _, run = runs
     for name in {"open draws", "draws in threads"} & run.results[0].keys():
         drawn = [row[1] for step in together(run.results, name) for row in step]
         assert len(set(drawn)) == len(drawn), name
 
 
-def test_an_error_is_every_ranks(runs):
+def test_an_error_reaches_every_rank(runs):
     _, run = runs
     for number, place in enumerate((3, LENGTH - 1)):
         errors = [rank["failed"]["errors"][number] for rank in run.results]
@@ -77,7 +77,7 @@ def test_an_error_is_every_ranks(runs):
         assert told.count(True) == 1, "its traceback once"
 
 
-def test_fit_evaluate_and_predict_are_those_of_one_process(runs):
+def test_fit_evaluate_and_predict_equal_one_process(runs):
     alone, run = runs
     for rank in run.results:
         for value in ("history", "evaluated"):
@@ -86,7 +86,7 @@ def test_fit_evaluate_and_predict_are_those_of_one_process(runs):
         np.testing.assert_allclose(predicted, decode(alone["steps"]["predicted"]), rtol=1e-5)
 
 
-def test_what_every_rank_makes_is_said(runs):
+def test_batches_that_cannot_be_divided_are_reported(runs):
     _, run = runs
     said = {
         "seeded draws": "it draws from a seeded generator",

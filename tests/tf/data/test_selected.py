@@ -1,4 +1,4 @@
-"""Pipelines whose samples are chosen before they are decoded: the same samples, less work."""
+"""Pipelines in which each rank decodes only its own samples: same results, less work."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pytest
 
 from tiers import full
 
-SAMPLES, BATCHES = 23, 5  # of one pass
-# Two files for a sample, none, as many as are read ahead, and those of batches that are skipped.
+SAMPLES, BATCHES = 23, 5  # in one pass
+# Reads two files per sample, none, as many as are read ahead, or those of skipped batches.
 UNCOUNTED = ("zip", "zip of batches", "rows alone", "endless", "batches repeated")
-CHANGE = ("cache of a shuffle", "cached lengths")  # which samples a rank has, by epochs
+CHANGE = ("cache of a shuffle", "cached lengths")  # a rank's samples change between epochs
 
 
 @pytest.fixture(
@@ -17,13 +17,13 @@ CHANGE = ("cache of a shuffle", "cached lengths")  # which samples a rank has, b
     params=["2 quick", *map(full, ("2 all", "3 all", "4 all", "5 quick", "8 all"))],
 )
 def selected(launch, scripts, request):
-    """By number of ranks and name, what selected.py has found."""
+    """The results of selected.py, by number of ranks and name."""
     script, args = scripts / "selected.py", request.param.split()
     return launch(script, np=0, args=args, timeout=600, pooled=True).check().results[0]
 
 
-def test_samples_are_those_of_one_process(selected):
-    """Batch by batch, in order, in three epochs; from a restored iterator, too."""
+def test_samples_equal_those_of_one_process(selected):
+    """Batch by batch, in order, over three epochs, and from a restored iterator."""
     for size, pipelines in selected.items():
         for name, found in pipelines.items():
             assert found["equal"], (size, name)
@@ -31,8 +31,8 @@ def test_samples_are_those_of_one_process(selected):
             assert found["resumes"] is not False, (size, name)
 
 
-def test_a_rank_reads_what_it_trains_on(selected):
-    """A file for each sample, and one for each batch in which it has none but a stand-in."""
+def test_a_rank_reads_only_the_samples_that_it_trains_on(selected):
+    """One file per sample, and one for each batch in which it has only a stand-in."""
     for size, pipelines in selected.items():
         for name, found in pipelines.items():
             if found["expected wall"] or name in UNCOUNTED:
@@ -41,8 +41,8 @@ def test_a_rank_reads_what_it_trains_on(selected):
             assert max(found["read"]) <= share + 0.5, (size, name)
 
 
-def test_a_rank_decodes_what_it_caches_once(selected):
-    """In four epochs, the last of another call of fit: its own rows, or what it lacks."""
+def test_a_rank_decodes_cached_samples_once(selected):
+    """Over four epochs, the last in another call of fit: its own rows, or the missing ones."""
     for size, pipelines in selected.items():
         for name, found in pipelines.items():
             if name.startswith("cache"):
@@ -51,7 +51,7 @@ def test_a_rank_decodes_what_it_caches_once(selected):
                 assert max(found["read in all"]) <= most + 0.5, (size, name)
 
 
-def test_what_a_rank_has_cached_goes_with_the_dataset(selected):
+def test_a_ranks_cache_is_freed_with_the_dataset(selected):
     for pipelines in selected.values():
         assert pipelines["cache of a shuffle"]["left over"] == [True, 0]
 
@@ -66,7 +66,7 @@ def test_a_wall_is_named_and_no_work_moves_past_it(selected):
                 assert len({round(read) for read in found["read"]}) == 1, (size, name)
 
 
-def test_the_plan_shows_what_is_done_for_own_rows(selected):
+def test_the_plan_shows_operations_on_own_rows(selected):
     for pipelines in selected.values():
         assert pipelines["filter"]["plan"] == (
             "plan: input pipeline: tensor_slice > map 'decode' > filter > batch"

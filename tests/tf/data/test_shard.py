@@ -1,4 +1,4 @@
-"""Each rank's part of the data: together, step by step, the batches of one process."""
+"""Each rank's part of the data: together, step by step, the parts form one process's batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BATCH = 5
 
 
 class Runs(NamedTuple):
-    """What ranks, and one process, print."""
+    """The output of ranks and of one process."""
 
     ranks: list[dict[str, Any]]
     alone: dict[str, Any]
@@ -34,9 +34,10 @@ def runs(launch, scripts, request) -> Runs:
 
 
 def assert_shares(ranks: list[Any], alone: Any) -> None:
-    """Of each batch's B samples rank r has those from r * B // size on, of one weight on all ranks.
+    """Of each batch's B samples, rank r has those from r * B // size, with equal weights
+    everywhere.
 
-    A rank without a sample has the one after the ranks before it, as a stand-in.
+    A rank without samples has the next one after the earlier ranks' as a stand-in.
     """
     size = len(ranks)
     assert [len(steps) for steps in ranks] == [len(alone)] * size
@@ -49,12 +50,12 @@ def assert_shares(ranks: list[Any], alone: Any) -> None:
             assert place == [first, len(batch)]
 
 
-def test_shares_are_the_batches_of_one_process(runs):
+def test_shares_form_the_batches_of_one_process(runs):
     for name, alone in runs.alone["seen"].items():
         assert_shares([rank["seen"][name] for rank in runs.ranks], alone)
 
 
-def test_a_compiled_step_knows_where_its_samples_lie(runs):
+def test_a_compiled_step_knows_the_positions_of_its_samples(runs):
     for rank in runs.ranks:
         for size, (steps, traces) in zip((BATCH, BATCH, 6, 1), rank["compiled"], strict=True):
             assert traces == 1
@@ -72,7 +73,7 @@ def test_unseeded_shuffles_are_partitions(runs):
         numbers = [n for steps in ranks for seen, weight, _ in steps if weight > 0 for n in seen]
         assert sorted(numbers) == list(range(SAMPLES)), name
         order = [n for seen, *_ in ranks[0] for n in seen]
-        if name != "py_dataset":  # a shuffle of five batches is in order now and then
+        if name != "py_dataset":  # a shuffle of five batches sometimes keeps their order
             assert order != sorted(order), f"{name}: not shuffled"
 
 
@@ -83,14 +84,14 @@ def test_training_equals_one_process(runs):
         assert_close(ranks[1]["values"], alone["values"], 1e-5)
 
 
-def test_no_trace_more_than_one_process(runs):
+def test_no_more_traces_than_in_one_process(runs):
     for name, alone in runs.alone["trained"].items():
         for rank in runs.ranks:
-            if name != "sample_weight":  # every step is Python there
+            if name != "sample_weight":  # every step runs in Python there
                 assert rank["trained"][name]["traces"] <= alone["traces"], name
 
 
-def test_predict_returns_everything_in_order(runs):
+def test_predict_returns_all_rows_in_order(runs):
     for name, alone in runs.alone["predicted"].items():
         for rank in runs.ranks:
             assert_close(rank["predicted"][name], alone, 1e-6)
@@ -99,8 +100,8 @@ def test_predict_returns_everything_in_order(runs):
 
 @pytest.mark.parametrize("framework", ["keras", full("tf_keras")])
 @pytest.mark.parametrize("mode", ["own", full("off"), full("per-rank")])
-def test_other_batches_equal_one_process(launch, scripts, mode, framework):
-    """Unequal parts of the ranks' own; and a batch per rank, with a learning rate for it."""
+def test_batches_of_unequal_ranks_equal_one_process(launch, scripts, mode, framework):
+    """Unequal parts of the script's own; and per-rank batches with an adapted learning rate."""
     settings = {
         "own": {},
         "off": {"TF_MPI_SHARD": "off"},
@@ -109,9 +110,9 @@ def test_other_batches_equal_one_process(launch, scripts, mode, framework):
     script, args = scripts / "shards_own.py", [mode, framework]
     ranks = launch(script, np=2, args=args, env=settings[mode], timeout=120).check().results
     places = [rank.pop("places") for rank in ranks]
-    if mode == "per-rank":  # rank 1 has no third batch: a stand-in of four
+    if mode == "per-rank":  # rank 1 has no third batch: a stand-in for four samples
         assert places == [[[0, 4, 8], [0, 4, 4]], [[4, 4, 8], [0, 4, 4]]]
-    else:  # batches of their own; rank 1 has one more, and rank 0 a stand-in
+    else:  # own batches; rank 1 has one more, for which rank 0 has a stand-in
         sizes = [[10, 10, 5, 1], [3, 3, 3, 3]]
         assert places == [[[0, size, size] for size in mine] for mine in sizes]
     alone = reference(script, args=args)[0]
@@ -120,7 +121,7 @@ def test_other_batches_equal_one_process(launch, scripts, mode, framework):
         assert_close(ranks[1][name], alone[name], 1e-5)
 
 
-def test_ranks_with_parts_of_their_own_are_told(launch, scripts):
+def test_undeclared_parts_are_reported(launch, scripts):
     run = launch(scripts / "shards_own.py", np=2, args=["unsaid", "keras"], timeout=120)
     assert run.returncode != 0
     words = ("batch_size of fit() is 10 on rank 0 and 3 on rank 1", "say so by tf.mpi.own_data()")
@@ -128,7 +129,7 @@ def test_ranks_with_parts_of_their_own_are_told(launch, scripts):
 
 
 @pytest.mark.parametrize("mode", [full("auto"), "dataset"])
-def test_loops_of_the_script_see_parts(launch, scripts, mode):
+def test_custom_loops_see_their_parts(launch, scripts, mode):
     run = launch(scripts / "shards_loops.py", np=2, env={"TF_MPI_SHARD": mode}, timeout=120)
     said = "Keras's metrics are of all ranks when a loop"
     assert [text.count(said) for text in run.stderr] == [1, 0]
@@ -148,7 +149,7 @@ def test_loops_of_the_script_see_parts(launch, scripts, mode):
     for name in ranks[0]:
         assert len({len(rank[name]) for rank in ranks}) == 1, f"{name}: unequal steps"
         seen = sorted(n for rank in ranks for step in rank[name] for n in step)
-        if "elements" in name:  # the last ones are left out, so that no rank waits
+        if "elements" in name:  # the last ones are omitted, so that no rank waits
             assert len(seen) == len(set(seen)) == 22, name
         else:
             assert seen == list(range(SAMPLES)), name

@@ -1,4 +1,4 @@
-"""ddl's functions and operators, on ranks that give different things."""
+"""ddl's functions and operators on ranks with different inputs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def all_reduce_n():
 
 @check
 def a_wrong_sum_is_found():
-    """One that is put in: the check says by how much it differs."""
+    """The check reports the difference of a deliberately wrong sum."""
     right = ops._reduced
     ops._reduced = lambda tensors, op: [one + 0.25 for one in right(tensors, op)]
     try:

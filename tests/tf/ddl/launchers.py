@@ -1,4 +1,4 @@
-"""The command lines that horovodrun and ddlrun become. Starts nothing."""
+"""The command lines that horovodrun and ddlrun build. Starts nothing."""
 
 from __future__ import annotations
 

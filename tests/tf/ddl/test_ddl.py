@@ -1,6 +1,6 @@
-"""ddl, as tensorflow.mpi does it; and the commands ddlrun and horovodrun.
+"""The ddl API of tensorflow.mpi, and the commands ddlrun and horovodrun.
 
-docs/ddl.md names the check behind each function.
+docs/ddl.md names the check for each function.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHECKS = re.findall(r"^@check\ndef (\w+)", (HERE / "ddl_api.py").read_text(), re
 
 
 @pytest.mark.parametrize("ranks", [2, full(0), full(3), full(4)])
-def test_functions_and_operators(launch, ranks):
+def test_functions_and_operators_give_their_results(launch, ranks):
     mode = f"-mode b:{max(ranks, 1)}x1 -dump_iter 10"
     run = launch(HERE / "ddl_api.py", np=ranks, env={"DDL_OPTIONS": mode}, timeout=300).check()
     assert ("this ddl is part of tensorflow.mpi" in run.stderr[0]) == (ranks > 1)
@@ -37,7 +37,7 @@ def test_functions_and_operators(launch, ranks):
 
 
 @pytest.mark.full
-def test_a_shape_that_the_ranks_do_not_have_is_refused(launch):
+def test_a_shape_for_another_number_of_ranks_is_refused(launch):
     run = launch(HERE / "ddl_api.py", np=2, env={"DDL_OPTIONS": "-mode b:3x1"})
     assert run.returncode != 0
     assert "mode b:3x1 needs 3 ranks, but there are 2" in run.stderr[0]
@@ -102,7 +102,7 @@ def became(launch, tmp_path_factory: Any) -> dict[str, Any]:
     }
 
 
-def test_horovodrun_becomes_mpirun(became):
+def test_horovodrun_builds_the_mpirun_command(became):
     start, no_hosts = "--allow-run-as-root -np", "--bind-to none --map-by slot"
     assert became[LINES[0]][0] == (f"{start} 2 -H localhost:2 {no_hosts} python train.py --lr 1")
     several = became[LINES[1]]
@@ -114,7 +114,7 @@ def test_horovodrun_becomes_mpirun(became):
     assert "-x TF_MPI_TIMELINE=t.json --tag-output python" in became[LINES[4]][0]
 
 
-def test_what_horovodrun_cannot_do_is_named(became):
+def test_unsupported_options_of_horovodrun_are_named(became):
     assert became[LINES[5]][0] == became[LINES[6]][0] == became[LINES[7]][0] == "exit 2"
     assert "--gloo is not supported: tensorflow.mpi uses MPI" in became[LINES[5]][2]
     assert "--min-np is not supported: elastic training" in became[LINES[6]][2]
@@ -150,7 +150,7 @@ def test_ddlrun_checks_the_nodes_and_the_shape(became):
     assert "the nodes did not answer within " in became[LINES[20]][2]
 
 
-def test_commands_are_written_where_nobody_has_them(became):
+def test_commands_are_installed_only_where_none_exist(became):
     folder = became["folder"]
     assert (folder / "horovodrun").read_text() == "a real one"
     real, ours = became["commands"].splitlines()
@@ -163,7 +163,7 @@ def test_commands_are_written_where_nobody_has_them(became):
 
 @pytest.mark.full
 def test_horovodrun_starts_ranks(launch):
-    """By the command itself; -np 1 of doctor is no rank of anybody's."""
+    """Through the command itself; -np 1 of the doctor starts a process without peers."""
     import sys
 
     command = [sys.executable, "-m", "tensorflow.mpi", "horovodrun", "-np", "2", sys.executable]

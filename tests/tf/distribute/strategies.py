@@ -1,8 +1,8 @@
-"""Scripts as people write them for tf.distribute, without a word of ranks.
+"""Ordinary scripts for tf.distribute, which do not mention ranks.
 
     strategies.py quick|loop|keras|workers|tf_keras
 
-As one process prints: weights after each, and what was counted.
+Prints what one process prints: the weights after each case, and counts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def fit(keras: Any, name: str, strategy: Any, batch_size: int = 16) -> None:
         model.compile(keras.optimizers.Adam(0.05), "mse", metrics=metrics)
     data = tf.data.Dataset.from_tensor_slices((x, y > 0.1)).shuffle(50, seed=3).batch(batch_size)
     model.fit(data, epochs=2, verbose=0, validation_data=(x, y > 0.1))
-    with strategy.scope():  # by habit
+    with strategy.scope():  # out of habit
         model.fit(x, y > 0.1, batch_size=batch_size, verbose=0, shuffle=False)
         model.set_weights(model.get_weights())
         measured = model.evaluate(x, y > 0.1, verbose=0)
@@ -46,7 +46,7 @@ def fit(keras: Any, name: str, strategy: Any, batch_size: int = 16) -> None:
 
 
 def samples_of_a_step(keras: Any) -> int:
-    """How many of 310 samples, each with a weight of its own, were in the batch of one step."""
+    """The number of the 310 samples, each with its own weight, in the batch of one step."""
     with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
         layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
         model = keras.Sequential([keras.layers.Input((310,)), layer])
@@ -57,12 +57,12 @@ def samples_of_a_step(keras: Any) -> int:
 
 
 def rows_of_steps(keras: Any) -> list[int]:
-    """How many rows each step is given of batches of 16 and of 2."""
+    """The number of rows of each step for batches of 16 and of 2."""
     rows = []
 
     class Model(keras.Sequential):
         def train_step(self, data: Any) -> Any:
-            rows.append(data[0].shape[0])  # none where the step is only looked at
+            rows.append(data[0].shape[0])  # none while the step is only inspected
             return super().train_step(data)
 
     with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
@@ -73,7 +73,7 @@ def rows_of_steps(keras: Any) -> list[int]:
 
 
 def step_of_its_own(keras: Any) -> None:
-    """A train_step that divides the sum of its losses by the batch, whose parts are uneven."""
+    """A train_step that divides the sum of its losses by the batch size; the parts are uneven."""
 
     class Model(keras.Sequential):
         def train_step(self, data: Any) -> Any:
@@ -93,7 +93,7 @@ def step_of_its_own(keras: Any) -> None:
 
 
 def loop(keras: Any, name: str, strategy: Any) -> None:
-    """A loop of the script's own, whose batch grows with the replicas."""
+    """A custom loop whose batch grows with the number of replicas."""
     batch_size = 8 * strategy.num_replicas_in_sync
     keras.utils.set_random_seed(1)
     with strategy.scope():
@@ -126,7 +126,7 @@ def loop(keras: Any, name: str, strategy: Any) -> None:
 
 
 def workers(keras: Any, replicas: int) -> None:
-    """A batch for each of two workers, of which TF_CONFIG speaks where ranks run."""
+    """A batch for each of two workers; TF_CONFIG describes them where ranks run."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     global_batch = 8 * strategy.num_replicas_in_sync * (replicas if not IS_RANK else 1)
     fit(keras, f"{replicas} workers", strategy, global_batch)

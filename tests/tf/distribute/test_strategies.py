@@ -1,4 +1,4 @@
-"""tf.distribute's strategies: ranks share the work of one process, and walk its trajectory."""
+"""tf.distribute's strategies: ranks share the work of one process and follow its trajectory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def test_ranks_equal_one_process(launch, scripts, case, ranks):
         assert all("need no strategy" in printed["refused"] for printed in run.results)
         assert "need no strategy" not in one["refused"]
         assert one["rows"] == [16, 2]
-        for rank, printed in enumerate(run.results):  # a part of each batch; of nothing, a stand-in
+        # A part of each batch; a stand-in if it is empty.
+        for rank, printed in enumerate(run.results):
             assert printed["rows"] == [(rank + 1) * 16 // ranks - rank * 16 // ranks, 1]
     if case == "workers":
         assert [printed["chief"] for printed in run.results] == [True, False]
@@ -38,7 +39,7 @@ def test_ranks_equal_one_process(launch, scripts, case, ranks):
 
 @pytest.mark.full
 def test_a_loop_over_parts_equals_one_process(launch, scripts):
-    """Batches of 8 and a last one of 4: of each, some ranks have a sample more."""
+    """Batches of 8 and a last one of 4: some ranks have one sample more than others."""
     env = {"TF_MPI_SHARD": "dataset"}
     run = launch(scripts / "strategies.py", np=3, args=["loop"], env=env, timeout=240).check()
     (one,) = reference(scripts / "strategies.py", args=["loop"])
@@ -57,6 +58,6 @@ def test_a_loop_over_parts_equals_one_process(launch, scripts):
         (["/job:worker/task:1/device:gpu:0"], True, "/gpu:0"),
     ],
 )
-def test_a_rank_uses_its_gpu(named: list[str] | None, gpu: bool, used: str) -> None:
-    """No GPU is needed to tell. Without this a strategy would train on the CPU beside one."""
+def test_a_strategy_uses_the_ranks_gpu(named: list[str] | None, gpu: bool, used: str) -> None:
+    """Needs no GPU. Without this, a strategy would train on the CPU although there is a GPU."""
     assert strategies.device(named, lambda: gpu) == used

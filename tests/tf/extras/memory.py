@@ -1,4 +1,4 @@
-"""Allocates and frees 100 MB five times; prints the pages that the last four times fetched."""
+"""Allocates and frees 100 MB five times; prints the page faults of the last four times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def faults() -> int:
 
 def step() -> None:
     with tf.device("CPU:0"):
-        tf.fill([BYTES // 4], 1.0)  # freed at once
+        tf.fill([BYTES // 4], 1.0)  # freed immediately
 
 
 step()

@@ -1,6 +1,6 @@
-"""Scatters into resource variables: their values, their errors, and what readers see meanwhile.
+"""Scatters into resource variables: values, errors, and what concurrent readers see.
 
-Prints by case what a table has become, after updates that are the same on all ranks.
+Prints a table by case, after updates that are the same on all ranks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def numbers(shape: tuple[int, ...], dtype: tf.DType, seed: int) -> tf.Tensor:
 
 
 def tables() -> dict[str, Any]:
-    """More rows than a block, with duplicates; indices of another rank; one number; no rows."""
+    """More rows than a block, duplicates, indices of another rank, a scalar, and no rows."""
     random = np.random.default_rng(1)
     forms = {
         "rows": (random.integers(ROWS, size=300), (300, WIDTH)),
@@ -78,12 +78,13 @@ def strings() -> list[str]:
 
 
 def held() -> dict[str, Any]:
-    """What a script has read stays as it was, whoever holds it."""
+    """Values that a script has read do not change, whatever holds them."""
     table = tf.Variable(tf.zeros([ROWS, WIDTH]))
     reads = []
     for step in range(4):
         value = table.read_value()
-        reads.append(value if step % 2 else np.asarray(memoryview(value)))  # of the tensor's memory
+        # Shares the tensor's memory.
+        reads.append(value if step % 2 else np.asarray(memoryview(value)))
         scatter("Add", table, np.arange(ROWS), tf.ones([ROWS, WIDTH]))
     return {
         "reads": [sorted(set(np.ravel(read).tolist())) for read in reads],
@@ -92,7 +93,7 @@ def held() -> dict[str, Any]:
 
 
 def beside_copy_on_read() -> list[float]:
-    """Another op has set the mode; this library's ops then follow it."""
+    """Another op has set copy-on-read mode, and this library's ops follow it."""
     table = tf.Variable(tf.zeros([ROWS]))
     scatter("Add", table, [0], [1.0])
     tf.raw_ops.ResourceScatterNdAdd(ref=table.handle, indices=[[1]], updates=[2.0])
@@ -104,7 +105,7 @@ def beside_copy_on_read() -> list[float]:
 
 
 def threads() -> dict[str, Any]:
-    """Two threads add 1 to all rows, two read: no addition is lost, and no read is half of one."""
+    """Two threads add 1 to all rows and two read: no addition is lost, no read is partial."""
     rows, times = 64, 300
     table = tf.Variable(tf.zeros([rows, 1024]))
     ones, indices = tf.ones([rows, 1024]), tf.range(rows)

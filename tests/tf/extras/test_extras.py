@@ -1,4 +1,4 @@
-"""TF_MPI_EXTRAS: names are checked, and all ranks must have the same."""
+"""TF_MPI_EXTRAS: names are checked, and all ranks must have the same extras."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def config() -> ModuleType:
     return load_config()
 
 
-def test_names_are_read(config: ModuleType) -> None:
+def test_names_of_extras_are_parsed(config: ModuleType) -> None:
     def on(text: str) -> object:
         return config.get("TF_MPI_EXTRAS", {"TF_MPI_EXTRAS": text})
 

@@ -1,4 +1,5 @@
-"""Scatters, as of Keras's embeddings: stock's values, without a copy of the table per read."""
+"""Scatters, such as those of Keras's embeddings: stock values, without copying the table per
+read."""
 
 from __future__ import annotations
 
@@ -22,24 +23,24 @@ def stock(launch, scripts) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", ["tables", "errors", "strings", "beside"])
-def test_is_as_in_stock(ranks, stock, case):
+def test_scatters_equal_stock_tensorflow(ranks, stock, case):
     for rank in ranks:
         assert rank[case] == stock[case]
 
 
-def test_the_cases_reach_what_they_are_about(stock):
+def test_the_cases_reach_the_errors_that_they_test(stock):
     assert len(stock["tables"]) == 3 * 6 * 2 * 4
     assert "indices[200] = 50 is not in [0, 50)" in stock["errors"]["range"]
     assert all("no error" not in error for error in stock["errors"].values())
     assert stock["beside"] == [1.0, 2.0, 0.0, 162.0, 163.0, 1.0]
 
 
-def test_what_was_read_stays_as_it_was(ranks):
+def test_values_that_were_read_do_not_change(ranks):
     for rank in ranks:
         assert rank["held"] == {"reads": [[0.0], [1.0], [2.0], [3.0]], "table": [4.0]}
 
 
-def test_threads_lose_nothing_and_read_no_half_of_an_update(ranks):
-    """In stock TensorFlow they do."""
+def test_threads_lose_no_update_and_read_no_partial_one(ranks):
+    """Stock TensorFlow does lose updates and read partial ones."""
     for rank in ranks:
         assert rank["threads"] == {"reads": 60, "mixed": 0, "table": [600.0]}

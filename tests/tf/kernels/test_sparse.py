@@ -69,7 +69,7 @@ def test_an_embedding_of_keras_equals_one_process(launch, scripts, kind, size):
 
 
 @pytest.mark.full
-def test_control_of_ranks_that_average_nothing(launch, scripts, v1_alone):
+def test_control_of_ranks_without_averaging(launch, scripts, v1_alone):
     off = {"TF_MPI_ENABLE": "0", "TEST_UNSYNCHRONISED": "1"}
     results = launch(scripts / "sparse_v1.py", env=off).check().results
     for case, values in v1_alone.items():

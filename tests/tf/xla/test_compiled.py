@@ -67,7 +67,7 @@ def test_a_rank_that_stops_ends_the_compiled_step_of_the_other(launch, scripts):
 
 
 @pytest.mark.full
-def test_control_of_ranks_that_average_nothing(launch, scripts, alone):
+def test_control_of_ranks_without_averaging(launch, scripts, alone):
     off = {"TF_MPI_ENABLE": "0", "TEST_UNSYNCHRONISED": "1"}
     ranks = launch(scripts / "compiled.py", args=["train"], env=off).check().results
     for case in CASES:
