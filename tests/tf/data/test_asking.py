@@ -21,7 +21,7 @@ def test_asking_for_the_rank_changes_nothing(run, case):
 def test_different_data_are_reported_once_with_both_remedies(run):
     lines = [line for line in run.stderr[0].splitlines() if "were given different arrays" in line]
     assert len(lines) == 1
-    assert "say so by tf.mpi.own_data()" in lines[0] and "or by TF_MPI_SHARD=off" in lines[0]
+    assert "call tf.mpi.own_data()" in lines[0] and "or set TF_MPI_SHARD=off" in lines[0]
 
 
 def test_data_declared_as_own_are_not_divided(run):

@@ -124,7 +124,7 @@ def test_batches_of_unequal_ranks_equal_one_process(launch, scripts, mode, frame
 def test_undeclared_parts_are_reported(launch, scripts):
     run = launch(scripts / "shards_own.py", np=2, args=["unsaid", "keras"], timeout=120)
     assert run.returncode != 0
-    words = ("batch_size of fit() is 10 on rank 0 and 3 on rank 1", "say so by tf.mpi.own_data()")
+    words = ("batch_size of fit() is 10 on rank 0 and 3 on rank 1", "call tf.mpi.own_data()")
     assert any(all(word in text for word in words) for text in run.stderr)
 
 

@@ -18,6 +18,18 @@ SOME = (
     *("recommender", "hidden", "stateful", "counted", "rolled", "looks", "own_loop", "chosen"),
     *("sum_of_function", "own_gradient", "gradient_by_sample"),
 )
+# By case, what makes every rank compute whole batches, and how the work could be shared.
+REASONS = {
+    "rolled": "the loss 'mean_squared_error' (Roll in forward.py:",
+    "looks": "a step that cannot be traced into a graph ('SymbolicTensor' object has no attribute "
+    "'numpy') depends on several samples at once, or cannot be analyzed, so every rank computes "
+    "whole batches. The result is that of one process, and so is the speed. To share the work, "
+    "use TensorFlow's ops only",
+    "own_loop": "the script's own loop over the batches (make_train_function) depends on several "
+    "samples at once, or cannot be analyzed, so every rank computes whole batches. The result is "
+    "that of one process, and so is the speed. To share the work, leave the loop to Keras",
+    "own_gradient": "the script's own gradient (IdentityN in forward.py:",
+}
 ROW = re.compile(r"plan: .*? \| (\w+) +\| (split|gathered|whole) ")
 
 
@@ -54,5 +66,8 @@ def test_mixing_is_told(scripts, ranks: int, mode: tuple[str, ...]) -> None:
             wrong[case] = said
     assert not wrong and len(found) == len(alone)
     assert WHOLE in run.stderr[0]
+    if mode == SOME:
+        for case, words in REASONS.items():
+            assert words in run.stderr[0].partition(f"CASE {case}\n")[2].partition("CASE ")[0]
     assert not [text for text in run.stderr[1:] if WHOLE in text]
     assert not [text for text in run.stderr if SAME in text]

@@ -43,7 +43,7 @@ def test_the_first_difference_is_named(launch, scripts, kind):
         for case, words in EXPECTED.items():
             missing = [word for word in words if word not in rank[case]]
             assert not missing, (case, rank[case])
-            assert "All ranks must run one program" in rank[case]
+            assert "All ranks must run the same program" in rank[case]
     assert run.stderr[0].count("factor of the model is 1.0 on rank 0 and 2.0 on rank 1") == 2
     assert "factor of the model" not in run.stderr[1]
 

@@ -73,10 +73,10 @@ def shard(dataset: Any, batched: bool | None) -> Any:
         )
     if not collectives.called_by_script:
         log.once(
-            "each rank iterates its part of a dataset. Gradients are averaged, and Keras's metrics "
-            "are of all ranks when a loop has come to the dataset's end; until then, and of "
-            "numbers that it computes itself, it has this rank's part, which may decide otherwise "
-            "on another rank: tf.mpi.allreduce(value) makes a mean of all ranks'",
+            "each rank iterates its part of the dataset. Gradients are averaged. Keras metrics "
+            "cover all ranks once the loop has reached the dataset's end; before that, and in "
+            "values that the loop computes itself, a rank sees only its part and may decide "
+            "differently from the others. tf.mpi.allreduce(value) is the mean over ranks",
             key="of a part",
         )
     return part

@@ -114,10 +114,10 @@ def shard_of(given: Given) -> Feed:
     )
     if stream.fed and stream.once and given.made is None and given.sizes is None:
         log.once(
-            f"{given.what}: Python that makes or changes samples (a generator, py_function, "
-            "numpy_function) is one stream, which no rank can skip in: it runs on every rank, and "
-            "rank 0's batches are sent to all. Ranks share maps of TensorFlow's ops alone, and the "
-            "batches of a keras.utils.PyDataset",
+            f"{given.what}: Python code makes or changes the samples (a generator, py_function or "
+            "numpy_function). It runs on every rank, and all ranks train on rank 0's batches, so "
+            "input does not get faster with more ranks. To share its work, use a "
+            "keras.utils.PyDataset, or maps that contain TensorFlow ops only",
             key="one stream",
         )
     num_batches = None if stream.length == "endless" else stream.length

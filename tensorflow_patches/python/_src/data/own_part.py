@@ -10,7 +10,7 @@ from tensorflow.mpi._src.messaging import control_plane
 
 _MARK = "_tf_mpi_own_part"
 WAY_OUT = (
-    "If the script gives each rank its own part, say so by tf.mpi.own_data() before that, or by "
+    "If the script gives each rank its own part, call tf.mpi.own_data() before that, or set "
     "TF_MPI_SHARD=off"
 )
 

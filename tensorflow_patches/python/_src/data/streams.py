@@ -110,9 +110,9 @@ def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False)
 def _other_data(what: str, kind: str) -> None:
     """Random data without a seed, or each rank's own part: which one, only the script knows."""
     log.once(
-        f"{what}: the ranks were given different {kind}; all of them train and evaluate on rank "
-        f"0's, and predict each its own. {own_part.WAY_OUT}. If they are drawn at random, a seed "
-        "spares the ranks the sending",
+        f"{what}: the ranks were given different {kind}. All of them train and evaluate on rank "
+        f"0's, and each predicts its own. {own_part.WAY_OUT}. If the data are random, set a seed: "
+        "then nothing has to be sent",
         key="other data",
     )
 

@@ -78,7 +78,7 @@ def _look_at(part: Any, look: Look, targets: list[Any], upstream: Any) -> None:
             return
         own = own_gradients.find_mixing_op(part, target)
         if own is not None:
-            look.whys.append(Why("a gradient of the script's own", place(own)))
+            look.whys.append(Why("the script's own gradient", place(own)))
         site.terms += [term.kind for term in terms]
     kinds = set(site.terms)
     if look.eagerly and not kinds <= {Kind.MEAN, Kind.CONST} and kinds != {Kind.SUM}:
@@ -97,7 +97,7 @@ def intercept_in_trace(grads: Any) -> bool:
     for one in list(grads):
         gradient = one[0] if isinstance(one, (tuple, list)) else one
         if gradient is not None and part.kind(gradient) not in _AVERAGED:
-            part.look.whys.append(Why("a gradient that its optimizer gets", part.why(gradient)))
+            part.look.whys.append(Why("a gradient that its optimizer is given", part.why(gradient)))
             break
     return True
 

@@ -413,7 +413,8 @@ def _say_part(step: Step, plan: Plan) -> None:
     log.once(
         f"{step.call}() of model '{step.model.name}': {_explained(plan.why)}; batches of ragged, "
         "sparse or string tensors, or of unknown size in a compiled step, cannot be gathered, so "
-        "each rank computes it from its own batch, and the average is not one process's result"
+        "each rank computes it from its own batch, and the average is not one process's result. "
+        "Use dense batches, and jit_compile=False where their size varies"
     )
 
 

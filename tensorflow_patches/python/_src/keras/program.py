@@ -86,22 +86,20 @@ def _tell(kind: str, model: Any, everyone: list[dict[str, tuple[str, str]]]) -> 
                 continue
             difference = _difference(rank, first.get(key), theirs.get(key))
             if describe.is_attribute(key):
-                log.once(
-                    f"{kind}() of model '{model.name}': {difference}; each goes on with its own"
-                )
+                log.once(f"{kind}() of model '{model.name}': {difference}; each rank keeps its own")
                 continue
             raise ValueError(
-                f"{kind}() of model '{model.name}': {difference}. All ranks must run one program. "
-                "What they draw without a seed is alike from `import tensorflow` on; what comes "
-                "from a clock, a process number, a rank, an address or os.urandom is not: seed it, "
-                f"or draw it after the import. {_way_out(key)}"
+                f"{kind}() of model '{model.name}': {difference}. All ranks must run the same "
+                "program. Random draws without a seed are the same on all ranks after `import "
+                "tensorflow`; values from a clock, a process id, a rank, an address or os.urandom "
+                f"are not. Set a seed, or draw after the import. {_way_out(key)}"
             )
 
 
 def _way_out(key: str) -> str:
     if key in describe.OF_CALLS["fit"]:
         return own_part.WAY_OUT
-    return "To run several programs, set TF_MPI_ENABLE=0"
+    return "To run a different program on each rank, set TF_MPI_ENABLE=0"
 
 
 def _difference(rank: int, first: tuple[str, str] | None, theirs: tuple[str, str] | None) -> str:

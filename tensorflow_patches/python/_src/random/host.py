@@ -41,9 +41,9 @@ def install() -> None:
         _take(*states[0])
     if group.rank == 0 and len({theirs[1] for theirs in everyone}) > 1:
         log.say(
-            "strings have other hashes on each rank, so sets of strings have another order on each "
-            "rank. Where a script makes a list of a set, sort it, or start all ranks with "
-            "PYTHONHASHSEED=0 (which Open MPI passes to other nodes with -x PYTHONHASHSEED=0)"
+            "string hashes differ between the ranks, so a set of strings has a different order on "
+            "each. Sort sets before iterating over them, or start all ranks with PYTHONHASHSEED=0 "
+            "(Open MPI passes it to other nodes with -x PYTHONHASHSEED=0)"
         )
 
 

@@ -1,0 +1,140 @@
+"""What ranks say of files: in this process, with ranks that are made up."""
+
+from __future__ import annotations
+
+import errno
+import types
+from typing import Any
+
+import pytest
+
+from extras import load
+
+
+@pytest.fixture(name="explanations", scope="module")
+def explanations_fixture() -> Any:
+    return load("tensorflow.mpi._src.files.explanations")
+
+
+def test_why_a_call_of_the_scripts_own_may_have_failed(explanations, monkeypatch, tmp_path):
+    monkeypatch.setattr(explanations.group, "group_size", 2)
+    explain = explanations.explanation
+    locked = explain(OSError("Unable to create file (unable to lock file, errno = 11)"))
+    assert locked.startswith(
+        "all 2 ranks open a file to change it, but HDF5 allows only one writer: "
+    )
+    monkeypatch.setattr(explanations.saves, "shared", lambda: True)
+    locked = explain(OSError("Unable to create file (unable to lock file, errno = 11)"))
+    assert locked.endswith(
+        "rank 0 only (if tf.mpi.rank() == 0), or create it: h5py.File(path, 'w')"
+    )
+    busy = explain(RuntimeError("database is locked"))
+    assert busy.startswith(
+        "all 2 ranks write to one database, but SQLite allows only one writer at a"
+    )
+    there = explain(FileExistsError(errno.EEXIST, "File exists", str(tmp_path)))
+    assert f"'{tmp_path}' was created during this run. Create it with exist_ok=True" in there
+    gone = explain(FileNotFoundError(errno.ENOENT, "No such file", str(tmp_path / "gone")))
+    assert "existed, another rank has removed or renamed it. Do that on rank 0 only" in gone
+    assert explain(ValueError("something else")) is None
+
+
+@pytest.fixture(name="downloads", scope="module")
+def downloads_fixture() -> Any:
+    return load("tensorflow.mpi._src.files.downloads")
+
+
+def test_a_download_that_has_changed_is_fetched_again(downloads, monkeypatch, tmp_path):
+    said: list[str] = []
+    monkeypatch.setattr(downloads.log, "say", said.append)
+    note = tmp_path / "note"
+    note.write_text('[[1, 0], "/data/x.npz", "a digest"]')
+    monkeypatch.setattr(downloads.private, "digest", lambda path: "another digest")
+    with note.open("rb") as file:
+        assert downloads._fetched(file.fileno(), [1, 0]) is None
+    assert said == [
+        "'/data/x.npz' has changed since another rank of this node fetched it: fetched again"
+    ]
+
+
+def test_a_turn_that_does_not_come(downloads, monkeypatch):
+    """It says whom it waits for, and then how to do without the wait."""
+
+    def is_taken(*_: Any) -> None:
+        raise BlockingIOError
+
+    said: list[str] = []
+    now = iter(range(100))
+    monkeypatch.setattr(downloads.log, "say", said.append)
+    monkeypatch.setattr(downloads.fcntl, "flock", is_taken)
+    monkeypatch.setattr(downloads.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(downloads.time, "sleep", lambda _: None)
+    monkeypatch.setattr(downloads.errors, "error_from_code", lambda code, text: RuntimeError(text))
+    monkeypatch.setenv("TF_MPI_STALL_WARNING", "2")
+    monkeypatch.setenv("TF_MPI_STALL_TIMEOUT", "4")
+    way_out = "get_file.*; fetch the file before the run, or increase TF_MPI_STALL_TIMEOUT"
+    with pytest.raises(RuntimeError, match=way_out):
+        downloads._wait_for(0, "('x.npz',)")
+    line = "rank 0 has waited 2 s for another process on this node to finish get_file('x.npz',)"
+    assert said == [line]
+
+
+@pytest.fixture(name="waits")
+def waits_fixture(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """files/waits.py, for which rank 0 has saved nothing."""
+    waits = load("tensorflow.mpi._src.files.waits")
+    library = types.SimpleNamespace(tfmpi_missed=lambda: 0)
+    monkeypatch.setattr(waits.c_api, "load", lambda: library)
+    monkeypatch.setattr(waits, "_read", lambda: None)
+    monkeypatch.setattr(waits.errors, "error_from_code", lambda code, text: RuntimeError(text))
+    monkeypatch.setattr(waits.group, "rank", 1)
+    monkeypatch.setattr(waits.group, "size", 2)
+    return waits
+
+
+def save(waits: Any, monkeypatch: Any, posts: dict[str, int], why: str = "") -> Any:
+    monkeypatch.setattr(waits, "_posted", lambda name: posts.get(name, 0))
+    monkeypatch.setattr(waits, "_value", lambda name, number: why)
+    return waits._Wait("save", "/tmp/model", None)
+
+
+def test_a_save_that_rank_0_does_not_make(waits, monkeypatch):
+    one = save(waits, monkeypatch, {})
+    assert one.waiting(7).startswith(
+        "rank 1 has waited 7 s for rank 0 to save '/tmp/model' (save number 1"
+    )
+    assert "Save under the same path on all ranks" in one.waiting(7)
+    monkeypatch.setattr(waits, "_posted", lambda name: 99 if name == waits._RANK_0_WAITS else 0)
+    with pytest.raises(
+        RuntimeError, match="saves '/tmp/model', but rank 0 has gone on without saving it"
+    ):
+        one.over()
+    monkeypatch.setattr(waits, "_posted", lambda name: int(name == waits._ENDED))
+    with pytest.raises(RuntimeError, match="but rank 0's script has ended without saving it"):
+        one.over()
+    monkeypatch.setattr(waits, "_value", lambda name, number: "ValueError: no such layer")
+    with pytest.raises(RuntimeError, match="rank 0/2 has stopped: ValueError: no such layer"):
+        one.over()
+
+
+def test_a_save_that_is_not_seen_on_this_node(waits, monkeypatch, tmp_path):
+    said: list[str] = []
+    monkeypatch.setattr(waits.log, "say", said.append)
+    monkeypatch.setattr(waits, "_SHARED_SECONDS", 0.0)
+    waits._look_for(str(tmp_path / "gone"), str(tmp_path / "model"))
+    assert (
+        f"rank 0 has saved '{tmp_path}/model', but 0 s later it does not exist on node " in said[0]
+    )
+    assert "the nodes do not share its folder" in said[0]
+    assert "Save to a folder that all nodes share, or set TF_MPI_IO=all" in said[0]
+
+
+def test_a_backup_that_another_rank_could_not_read(monkeypatch):
+    keras_files = load("tensorflow.mpi._src.files.keras_files")
+    failed = {"error": "OSError: truncated file"}
+    monkeypatch.setattr(keras_files, "_progress", lambda self: {"epoch": 2})
+    monkeypatch.setattr(keras_files.control_plane, "headers", lambda label, mine: [mine, failed])
+    begin = keras_files.agreeing_on_backup(lambda self: None)
+    words = "BackupAndRestore could not restore '/tmp/backup' on rank 1: OSError: truncated file"
+    with pytest.raises(RuntimeError, match=words):
+        begin(types.SimpleNamespace(backup_dir="/tmp/backup"))

@@ -1,0 +1,185 @@
+"""What fit says and raises: in this process, of models and ranks that are made up."""
+
+from __future__ import annotations
+
+import collections
+import sys
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+from extras import load
+
+
+@pytest.fixture(name="fit", scope="module")
+def fit_fixture() -> Any:
+    return load("tensorflow.mpi._src.keras.fit")
+
+
+class Metric:
+    name = "recall"
+
+
+MODEL = types.SimpleNamespace(name="net", built=True)
+
+
+def test_what_evaluate_has_built_on_each_rank(fit, monkeypatch):
+    call = types.SimpleNamespace(kind="evaluate", label="evaluate 1", unbuilt=True, model=MODEL)
+    monkeypatch.setattr(fit.calls, "innermost", lambda: call)
+    monkeypatch.setattr(fit, "_trainable_digests", lambda model: [1])
+    monkeypatch.setattr(fit.control_plane, "headers", lambda label, mine: [mine, [2]])
+    words = r"evaluate\(\) of model 'net', which was not built yet, has built another one on each"
+    with pytest.raises(RuntimeError, match=words) as error:
+        fit.use_ends(types.SimpleNamespace(model=MODEL))
+    assert "Build it before (model.build(input_shape)" in str(error.value)
+
+
+def test_a_weight_that_one_rank_alone_has_changed(fit):
+    weight = types.SimpleNamespace(name="kernel")
+    words = (
+        "fit 1: weight 'kernel' of rank 1 is 0.5 away from rank 0's: something changed it on one"
+    )
+    with pytest.raises(RuntimeError, match=words):
+        fit._check_rounding(weight, [np.zeros(2), np.array([0.0, 0.5])], "fit 1")
+    fit._check_rounding(weight, [np.zeros(2), np.full(2, 1e-6)], "fit 1")
+    words = "fit 1: weight 'kernel' is NaN on rank 1 where it is a number on rank 0"
+    with pytest.raises(RuntimeError, match=words):
+        fit._check_numbers(weight, [np.zeros(2), np.array([0.0, np.nan])], "fit 1")
+    fit._check_numbers(weight, [np.full(2, np.nan)] * 2, "fit 1")
+
+
+def test_metrics_of_one_rank_alone():
+    logs = load("tensorflow.mpi._src.keras.logs")
+    words = r"evaluate 1: rank 1 and rank 0 have different metrics \(recall\), so there is no value"
+    with pytest.raises(ValueError, match=words):
+        logs._check_same("evaluate 1", [["accuracy"], ["accuracy", "recall"]])
+
+
+def test_programs_that_differ(monkeypatch):
+    program = load("tensorflow.mpi._src.keras.program")
+    lines: list[str] = []
+    monkeypatch.setattr(program.log, "once", lines.append)
+    units, seen = ("the number of layers", "2"), ("attribute seen of layer 'own'", "3")
+    key = f"own {program.describe._ATTRIBUTE} seen"
+    program._tell("fit", MODEL, [{key: seen}, {key: (seen[0], "4")}])
+    assert lines == [
+        "fit() of model 'net': attribute seen of layer 'own' is 3 on rank 0 and 4 on rank 1; each "
+        "rank keeps its own"
+    ]
+    with pytest.raises(ValueError, match="the number of layers is 2 on rank 0 and 3 on") as error:
+        program._tell("fit", MODEL, [{"layers": units}, {"layers": (units[0], "3")}])
+    assert "All ranks must run the same program. Random draws" in str(error.value)
+    assert "To run a different program on each rank, set TF_MPI_ENABLE=0" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("states", "words"),
+    [
+        ([], "is read before the loop over its data has come to their end"),
+        (None, "keeps something else than sums over samples, or is updated in loops of two kinds"),
+    ],
+)
+def test_a_metric_of_a_part(monkeypatch, states, words):
+    loop_metrics = load("tensorflow.mpi._src.keras.loop_metrics")
+    lines: list[str] = []
+    monkeypatch.setattr(loop_metrics.log, "once", lambda line, **_: lines.append(line))
+    metric = Metric()
+    updated: Any = collections.defaultdict(lambda: types.SimpleNamespace(states=states))
+    monkeypatch.setattr(loop_metrics, "_updated", updated)
+    loop_metrics._say_of_part(metric)
+    assert lines[0].startswith(
+        f"the metric 'recall' {words}: it is of this rank's part of the data"
+    )
+
+
+def test_lines_of_a_sigterm(monkeypatch):
+    on_sigterm = load("tensorflow.mpi._src.keras.on_sigterm")
+    lines: list[str] = []
+    monkeypatch.setattr(on_sigterm.log, "say", lines.append)
+    monkeypatch.setattr(on_sigterm, "_end", lambda: None)
+    monkeypatch.setattr(on_sigterm.calls, "in_fit", lambda: False)
+    on_sigterm._on_signal(15, None)
+    assert lines[0] == "SIGTERM outside of fit: nothing is saved"
+    monkeypatch.setenv("TF_MPI_SAVE_ON_SIGTERM", "/tmp")
+    other = types.SimpleNamespace(current_thread=lambda: 1, main_thread=lambda: 2)
+    monkeypatch.setattr(on_sigterm, "threading", other)
+    on_sigterm.install()
+    assert lines[-1] == "TF_MPI_SAVE_ON_SIGTERM needs tensorflow to be imported on the main thread"
+
+
+def test_a_keras_whose_gradients_are_not_averaged(monkeypatch):
+    optimizers = load("tensorflow.mpi._src.keras.optimizers")
+    version, backend = "3.9.0", "tensorflow"
+    monkeypatch.setattr(optimizers.hooking, "used", lambda _: lambda: backend)
+    monkeypatch.setattr(optimizers.hooking, "version_of", lambda _: version)
+    why = optimizers._unsupported.__wrapped__
+    assert why().startswith("Keras 3.9.0 is older than 3.10, so its gradients would not be")
+    version, backend = "3.12.0", "jax"
+    assert why().startswith(
+        "Keras runs on the backend jax, whose gradients tensorflow.mpi does not"
+    )
+    assert "Set KERAS_BACKEND=tensorflow" in why()
+    backend = "tensorflow"
+    assert why() is None
+
+
+@pytest.mark.parametrize(
+    ("batches", "env", "eager", "hosts", "words"),
+    [
+        (2, {}, True, False, "its virtual batches are made of each rank's samples"),
+        (None, {"TF_MPI_SYNC_BATCHNORM": "0"}, True, False, "TF_MPI_SYNC_BATCHNORM=0"),
+        (
+            None,
+            {"TF_MPI_SHARD": "off"},
+            True,
+            False,
+            "the script gives each rank its data. For the",
+        ),
+        (None, {}, False, False, "a Session runs it. For the whole batch's set TF_MPI_SYNC_BATCHN"),
+        (None, {}, True, True, "what GPUs average passes through the hosts here. For the whole"),
+        (None, {}, True, False, ""),
+    ],
+)
+def test_batch_norm_of_a_part(monkeypatch, batches, env, eager, hosts, words):
+    batch_norm = load("tensorflow.mpi._src.keras.batch_norm")
+    v1 = types.SimpleNamespace(executing_eagerly_outside_functions=lambda: eager)
+    tensorflow = types.SimpleNamespace(compat=types.SimpleNamespace(v1=v1))
+    monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
+    monkeypatch.setattr(batch_norm.averaging, "pass_hosts", lambda: hosts)
+    for name in ("TF_MPI_SYNC_BATCHNORM", "TF_MPI_SHARD"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    why = batch_norm._why_not(types.SimpleNamespace(virtual_batch_size=batches), asked=False)
+    assert why.startswith(words) and bool(why) == bool(words)
+
+
+def test_a_package_that_hooks_do_not_fit(monkeypatch):
+    hooking = load("tensorflow.mpi._src.interpose.hooking")
+    monkeypatch.setattr(hooking, "last_tested", lambda package: f"{package}==3.12.0")
+    monkeypatch.setattr(hooking, "version_of", lambda package: "9.0")
+    monkeypatch.setitem(hooking.LAST_TESTED, "keras", "3.12.0")
+    error = str(hooking._lost("keras.src.trainers of", "keras", "Trainer.fit"))
+    assert error.startswith("keras.src.trainers of keras 9.0 has no Trainer.fit, which tensor")
+    assert "install keras==3.12.0, the newest tested version, or set TF_MPI_ENABLE=0" in error
+    monkeypatch.undo()
+    assert hooking.version_of("no_such_package") == "of an unknown version"
+
+
+def test_a_variable_that_is_not_the_same_on_all_ranks(monkeypatch):
+    check = load("tensorflow.mpi._src.variables.replica_check")
+    monkeypatch.setattr(check.group, "size", 2)
+    mine, theirs = np.array([1.0, 2.0], np.float32), np.array([1.0, 3.0], np.float32)
+    monkeypatch.setattr(check, "_hash", lambda data, *_: int(data.view(np.float32)[1]))
+    monkeypatch.setattr(check.control_plane, "headers", lambda label, own: [[0, [2]], [1, [3]]])
+    blocks = [(0, [mine.view(np.uint8)]), (1, [theirs.view(np.uint8)])]
+    monkeypatch.setattr(check.control_plane, "gather", lambda *_: blocks)
+    replicas = types.SimpleNamespace(names=["kernel"], steps=8, agreed=4, checked=8)
+    gathered = np.zeros((2, check._HEADER + 1), np.int64)
+    gathered[:, 0], gathered[:, check._HEADER] = [0, 1], [2, 3]
+    text = check._message(replicas, 0, gathered, lambda: [mine])
+    assert text.startswith("rank 1/2 (or rank 0: there is no majority): the variable 'kernel' ")
+    assert "differs from rank 0: element [1] is 3.0 there, and 2.0 on rank 0" in text
+    assert "The ranks last agreed on it before step 4" in text
