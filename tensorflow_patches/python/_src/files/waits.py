@@ -127,7 +127,7 @@ class _Wait:
         elif left:
             _say(
                 f"rank {group.rank} saves '{self.path}', but rank 0 has not saved it; nothing was "
-                f"written"
+                "written"
             )
         elif ended and (why := _value(_ENDED, 0)):
             raise errors.error_from_code(
@@ -157,7 +157,7 @@ class _Wait:
 
         Never one before a save that is already matched: rank 0 made such saves alone.
         """
-        # A path of rank 0 that this rank saves, too, is an extra save of rank 0 alone.
+        # A save of rank 0 to a path that this rank saves, too, is an extra one of rank 0 alone.
         same_kind = [place for place, save in enumerate(_rank_0) if save.kind == self.kind]
         last = max(_met.intersection(same_kind), default=-1)
         candidates = [

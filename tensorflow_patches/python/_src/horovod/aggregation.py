@@ -120,7 +120,7 @@ class Aggregation:
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class _ByFunction(gradients.Reducer):
-    """Reduces by a script's own function of gradients and variables, also where one rank is."""
+    """Reduces by the script's own function of gradients and variables, even with one rank."""
 
     function: Callable[[list[Any], list[Any]], Sequence[Any]]
 
@@ -129,8 +129,8 @@ class _ByFunction(gradients.Reducer):
 
 
 class Helper:
-    """What Horovod's two LocalGradientAggregationHelper classes share: the aggregation of an
-    optimizer that a script writes. `allreduce` gets the sums and their variables."""
+    """The base of Horovod's two LocalGradientAggregationHelper classes, for optimizers that a
+    script writes. `allreduce` gets the sums and their variables."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class Helper:
         self.register_local_var = self._aggregation.register_local_var
 
     def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
-        """Adds `grads`; returns the reduced sums at the last of the passes."""
+        """Adds `grads`; after the last of the passes, returns the reduced sums."""
         return self._aggregation.compute_gradients(grads, vars)
 
     def apply_gradients(
@@ -169,8 +169,8 @@ class Helper:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Calls the closure after the last of the passes; counts the step in between, in
-        `optimizer.iterations` and `global_step`, where there are any."""
+        """Calls the closure after the last of the passes; before that, only counts the step in
+        `optimizer.iterations` and `global_step`, if they exist."""
         counted = (getattr(optimizer, "iterations", None), kwargs.get("global_step"))
 
         def count_step() -> list[Any]:

@@ -35,7 +35,7 @@ def chosen_op(op: Any, average: Any) -> int:
 
 
 def run(kind: str, tensor: Any, name: str | None, process_set: ProcessSet, **more: Any) -> Any:
-    """Runs a collective of tf.mpi over the ranks of `process_set`; copies `tensor` if it is one."""
+    """Runs a collective of tf.mpi over the ranks of `process_set`; a single rank gets a copy."""
     import tensorflow as tf
 
     basics.state()

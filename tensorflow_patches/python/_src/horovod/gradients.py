@@ -180,7 +180,7 @@ def _make_allreduce_grads_fn(
     groups: Any = None,
     process_set: ProcessSet = process_sets.global_process_set,
 ) -> Callable[..., list[Any]]:
-    """A function of gradients and, if they are known, their variables, that reduces them."""
+    """A function that reduces gradients; it also accepts their variables."""
     given = {key: value for key, value in locals().items() if key != "groups"}
     reducer = Reducer(groups=groups or None, **given)
     return lambda grads, vars=None: reducer.reduce(grads, grads if vars is None else vars)
