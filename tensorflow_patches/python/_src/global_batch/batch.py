@@ -1,7 +1,7 @@
-"""The whole batch, in a step that has this rank's part of it: what all ranks have of a tensor.
+"""The whole batch, in a step on this rank's part of it.
 
-What only the whole batch can tell (a loss that is no mean over samples, a metric whose state is no
-sum) is computed of it on every rank; its gradient flows to the rank's own samples. See
+A loss that is not a mean over samples, or a metric whose state is not a sum, is computed from the
+gathered batch on every rank; its gradient flows back to the rank's own samples. See
 docs/decisions/039-whole-batch.md.
 """
 
@@ -29,10 +29,10 @@ class Part:
     """This rank's part of the batch that a step is traced or run on.
 
     Args:
-      shard: has `data`, and where ranks have unequal parts `weight`, `first`, `whole` and `counts`
-        (data/batch_shard.py).
-      plan: what was decided of the step's losses, metrics and gradients, if it was looked at.
-      look: what is found, of a step that is only looked at; then `shard` is the whole batch.
+      shard: has `data`, and if the ranks' parts differ in size, `weight`, `first`, `whole` and
+        `counts` (data/batch_shard.py).
+      plan: the decisions for the step's losses, metrics and gradients; None if it has none.
+      look: receives the findings if the step is only analyzed; then `shard` is the whole batch.
     """
 
     def __init__(self, shard: Any, plan: Plan | None = None, look: Look | None = None) -> None:
@@ -44,7 +44,7 @@ class Part:
         self.counts = getattr(shard, "counts", None)  # None: True
         leaves = [leaf for leaf in tf.nest.flatten(shard.data) if isinstance(leaf, tf.Tensor)]
         batched = [leaf for leaf in leaves if leaf.shape.rank]
-        self.samples = batched[0] if batched else None  # of which the first dimension counts
+        self.samples = batched[0] if batched else None  # its first dimension is the batch size
         self.look = look
         self.planned = Planned(
             plan.sites if plan is not None else (), plan.draws if plan is not None else ()
@@ -54,8 +54,8 @@ class Part:
         # Variables of metrics that are the same on every rank.
         self.whole_states = plan.whole_states if plan is not None else []
         self._updating: set[int] = set()  # ids of metrics
-        self.is_whole = False  # what is computed now is computed of the whole batch
-        # What metrics have returned: (tensor, metric, key if it is in a dict), by id.
+        self.is_whole = False  # whether the current code computes on the whole batch
+        # Results of metrics, by id: (tensor, metric, key if the result is a dict).
         self.results: dict[int, tuple[Any, Any, str | None]] = {}
         self._wholes: dict[int, tuple[Any, Any, Any]] = {}
         known = {
@@ -68,7 +68,7 @@ class Part:
         self._analysis = kinds.Analysis(known, self.static_rows)
 
     def note(self, tensor: Any, kind: kinds.Kind) -> None:
-        """`tensor`, of the step's graph, is of `kind`."""
+        """Declares that `tensor`, of the step's graph, is of `kind`."""
         if is_symbolic(tensor):
             self._analysis.note(tensor, kind)
 
@@ -81,19 +81,19 @@ class Part:
         return self._analysis
 
     def is_left(self) -> bool:
-        """Whether eager code runs while the step is traced: in an init_scope, as for variables."""
+        """Whether eager code runs while the step is traced, as in an init_scope."""
         import tensorflow as tf
 
         return self._graph is not None and tf.executing_eagerly()
 
     def is_of_step(self, graph: Any) -> bool:
-        """Whether `graph` is that of the step, or of a branch or a loop in it: no function's."""
+        """Whether `graph` is the step's or a branch or loop in it, rather than a function's."""
         while graph is not self._graph and kinds.is_body(graph):
             graph = graph.outer_graph
         return graph is self._graph
 
     def why(self, tensor: Any) -> str:
-        """The operation that decides of `tensor`'s kind, for people."""
+        """The operation that decides the kind of `tensor`, described for users."""
         return place(self._analysis.why(tensor)) if is_symbolic(tensor) else ""
 
     def is_count(self, tensor: Any) -> bool:
@@ -102,13 +102,13 @@ class Part:
 
     @property
     def static_rows(self) -> int | None:
-        """The number of samples here, if it is part of the shapes."""
+        """The number of samples of this part, if it is static."""
         return None if self.samples is None else self.samples.shape[0]
 
     def first_row(self) -> Any:
-        """The place that this rank's first sample has in the batch: an int64 scalar.
+        """The index of this rank's first sample in the batch: an int64 scalar.
 
-        A stand-in has its rows inside the batch, too, though they are other ranks'.
+        A stand-in, on a rank without samples, uses rows of other ranks.
         """
         return self._rows(self._first, 0 if self.look is not None else group.rank)
 
@@ -117,7 +117,7 @@ class Part:
         return self._rows(self._whole, 1 if self.look is not None else group.size)
 
     def _rows(self, like: Any, parts: int) -> Any:
-        """The length of `like`; without it every rank has as many samples: those of `parts`."""
+        """The length of `like`; without it `parts` times the number of samples of this part."""
         import tensorflow as tf
 
         if like is not None:
@@ -129,9 +129,9 @@ class Part:
         return rows * parts if static is None else tf.constant(static * parts)
 
     def leaf(self, value: Any) -> Leaf | None:
-        """How `value`, an argument in a step that is looked at, becomes the whole batch's.
+        """How the whole batch's argument is made from `value`, in a step that is analyzed.
 
-        None: it cannot.
+        None if it cannot be made.
         """
         import tensorflow as tf
 
@@ -150,13 +150,15 @@ class Part:
 
     @property
     def eagerly(self) -> bool:
-        """Whether the step, which is looked at, will run without a graph."""
+        """Whether the analyzed step will run without a graph."""
         return self.look is not None and self.look.eagerly
 
     def whole(self, value: Any, leaf: Leaf | None, what: str) -> Any:
-        """`value` of all ranks' samples, once in a graph.
+        """`value` for the samples of all ranks; gathered once in a graph.
 
-        `leaf`: as it was decided; None if it was not: what has a first dimension has samples there.
+        Args:
+          leaf: the decision; None if there is none: then a first dimension is that of samples.
+          what: a name for the average.
         """
         import tensorflow as tf
 
@@ -174,7 +176,7 @@ class Part:
         return known[2]
 
     def gathered(self, data: Any) -> Any:
-        """A structure of tensors of all ranks' samples."""
+        """`data`, a structure of tensors, for the samples of all ranks."""
         import tensorflow as tf
 
         def whole(leaf: Any) -> Any:
@@ -183,7 +185,7 @@ class Part:
         return tf.nest.map_structure(whole, data)
 
     def mean(self, value: Any, what: str, is_sum: bool = False) -> Any:
-        """What a mean over these samples, or a sum over them, is of the whole batch."""
+        """The whole batch's value of `value`, a mean or a sum over this part's samples."""
         import tensorflow as tf
 
         if self.kind(value) is kinds.Kind.CONST:
@@ -201,7 +203,7 @@ class Part:
 
     @contextlib.contextmanager
     def updating(self, metric: Any) -> Iterator[None]:
-        """Around an update of `metric`: what its class calls of it is a part of that."""
+        """Around an update of `metric`, so that nested calls of its methods are part of it."""
         self._updating.add(id(metric))
         try:
             yield
@@ -209,15 +211,15 @@ class Part:
             self._updating.discard(id(metric))
 
     def to_sum(self, dtype: Any) -> Any:
-        """What a sum over these samples is scaled with, for an average with the ranks' weights."""
+        """The factor for a sum over this part, so that the weighted average is the total."""
         return to_sum(self.weight, dtype)
 
     def terms(self, value: Any) -> list[kinds.Term] | None:
-        """Sums over samples, means and quotients of sums that `value` is a sum of; None: others."""
+        """The sums, means and quotients that add up to `value`; None if there are others."""
         return kinds.terms(self._analysis, value) if is_symbolic(value) else None
 
     def factor(self, term: kinds.Term) -> Any:
-        """What `term` is multiplied by, for an average with the ranks' weights; None: by 1."""
+        """The factor for `term`, so that the weighted average is the whole batch's; None: 1."""
         import tensorflow as tf
 
         if term.kind is kinds.Kind.SUM:
@@ -239,7 +241,7 @@ class Part:
         return by * self.to_sum(by.dtype) if ratio.numerator is kinds.Kind.SUM else by
 
     def scaled(self, value: Any) -> Any:
-        """`value`, a sum of `terms`, such that its weighted average is the whole batch's."""
+        """`value`, a sum of `terms`, scaled so that its weighted average is the whole batch's."""
         import tensorflow as tf
 
         terms = self.terms(value)
@@ -259,21 +261,21 @@ class Part:
 
 
 def is_symbolic(tensor: Any) -> bool:
-    """Whether `tensor` is one of a graph."""
+    """Whether `tensor` belongs to a graph."""
     return hasattr(tensor, "op") and not hasattr(tensor, "_numpy_internal")
 
 
 def current() -> Part | None:
-    """Of the step that this thread traces or runs; None outside."""
+    """The part of the step that this thread traces or runs; None outside of steps."""
     part: Part | None = getattr(_local, "part", None)
     return part
 
 
 @contextlib.contextmanager
 def step_on(shard: Any, plan: Plan | None = None, look: Look | None = None) -> Iterator[Part]:
-    """Around a step that gets `shard.data`: its gradients are averaged with the shard's weight.
+    """Around a step on `shard.data`: its gradients are averaged with the shard's weight.
 
-    The arguments: see Part.
+    Arguments as for Part.
     """
     before = current()
     part = _local.part = Part(shard, plan, look)
@@ -298,7 +300,7 @@ def step_on_whole() -> Iterator[None]:
 
 @contextlib.contextmanager
 def of_whole(part: Part) -> Iterator[None]:
-    """What this thread computes inside it computes of the whole batch, or of no samples."""
+    """Inside, this thread computes on the whole batch, or without samples."""
     before, part.is_whole = part.is_whole, True
     try:
         yield
@@ -307,7 +309,7 @@ def of_whole(part: Part) -> Iterator[None]:
 
 
 def can_be_gathered(value: Any) -> bool:
-    """Whether the ranks' rows of `value` can be put together: not of ragged and sparse tensors."""
+    """Whether the ranks' rows of `value` can be gathered: not if it is ragged or sparse."""
     import tensorflow as tf
 
     if not isinstance(value, tf.Tensor) or value.dtype in (tf.string, tf.variant, tf.resource):
@@ -316,7 +318,7 @@ def can_be_gathered(value: Any) -> bool:
 
 
 def to_sum(weight: Any, dtype: Any) -> Any:
-    """The number of ranks by this rank's weight: the average of 1 so scaled is a sum."""
+    """The number of ranks divided by this rank's weight: it turns the average into a sum."""
     import tensorflow as tf
 
     ranks = tf.constant(group.size, dtype)
@@ -341,13 +343,13 @@ def gather_batch(x: Any) -> Any:
 def gather(x: Any, part: Part | None, alike: bool) -> Any:
     """The rows of `x` of all ranks, in the batch's order; differentiable if floating.
 
-    A step averages its gradients over ranks with the weight of its samples. What flows back through
-    here is scaled so that this average is the gradient of the mean of the ranks' losses.
+    A step averages its gradients over ranks, weighted by samples. The gradient that flows back
+    through here is scaled so that this average is the gradient of the mean of the ranks' losses.
 
     Args:
-      x: a tensor; its first dimension may differ by rank, in compiled code it must be static.
-      part: of which its rows are samples; None outside of Keras's steps.
-      alike: every rank computes the same of the result: what flows back need not be averaged.
+      x: a tensor; its first dimension may differ by rank, and must be static in compiled code.
+      part: the part whose samples its rows are; None outside of Keras's steps.
+      alike: every rank computes the same from the result, so its gradient need not be averaged.
     """
     import tensorflow as tf
 
@@ -358,7 +360,7 @@ def gather(x: Any, part: Part | None, alike: bool) -> Any:
 
     @tf.custom_gradient
     def whole(own: Any) -> tuple[Any, Any]:
-        del own  # the result is made of it already
+        del own  # the result contains it already
 
         def gradient(upstream: Any) -> Any:
             if not alike:
@@ -374,9 +376,10 @@ def gather(x: Any, part: Part | None, alike: bool) -> Any:
 
 
 def _gathered(x: Any, part: Part | None) -> tuple[Any, Any]:
-    """The whole, and the function that takes this rank's rows of a gradient of it, if there is one.
+    """The gathered tensor, and a function that takes this rank's rows of its gradient; None if the
+    dtype has no gradient.
 
-    Ranks' rows follow one another, whether they are the batch's samples or what a mask has left.
+    The ranks' rows follow one another, whether they are all samples or those that a mask has left.
     """
     import tensorflow as tf
 
@@ -405,15 +408,15 @@ def _gathered(x: Any, part: Part | None) -> tuple[Any, Any]:
 
 
 def _compiled(x: Any, part: Part | None) -> tuple[Any, Any]:
-    """In a compiled function, which can average: of zeros where other ranks' rows are."""
+    """As _gathered, in a compiled function, which can only average: other ranks' rows are zeros."""
     import tensorflow as tf
 
     if not x.shape.is_fully_defined() or (part is not None and part.weight is not None):
         raise NotImplementedError(
-            "the whole batch is needed (a loss or a metric that is no mean over samples, or "
-            "tf.mpi.gather_batch) in a compiled step, where every rank must have the same, static "
-            f"number of samples: here a tensor has the shape {x.shape}. Set jit_compile=False, or "
-            f"use a batch size that {group.size} ranks divide and drop_remainder=True"
+            "a loss or a metric that is not a mean over samples, or tf.mpi.gather_batch, needs the "
+            "whole batch. In a compiled step every rank must then have the same, static number of "
+            f"samples, but a tensor has the shape {x.shape}. Set jit_compile=False, or use a batch "
+            f"size that is a multiple of {group.size} and drop_remainder=True"
         )
     rows = x.shape[0]
     before, after = group.rank, group.size - 1 - group.rank
@@ -426,7 +429,7 @@ def _compiled(x: Any, part: Part | None) -> tuple[Any, Any]:
 
 
 def allgather(x: Any) -> Any:
-    """All ranks' rows, by rank; outside of compiled functions."""
+    """All ranks' rows, in the order of ranks; not in compiled functions."""
     import tensorflow as tf
 
     if tf.executing_eagerly():
@@ -439,10 +442,10 @@ def allgather(x: Any) -> Any:
 
 
 def send_distinct_gradient() -> None:
-    """Once, where every rank is about to compute whole batches: all ranks call it at one point.
+    """Called before every rank computes whole batches; collective, and done once.
 
-    Their gradients are the same, as they should be. For the coordinator, which warns where all
-    first gradients are, here is one that is not.
+    The coordinator warns if all first gradients are the same on all ranks, as they are then. This
+    average, of a gradient that differs, keeps it from warning.
     """
     global distinct_gradients_sent
     import tensorflow as tf
@@ -455,7 +458,7 @@ def send_distinct_gradient() -> None:
 
 
 def sum_over_ranks(value: Any, part: Part, what: str) -> Any:
-    """The sum of a scalar of each rank whose samples count; not differentiable."""
+    """The sum of a scalar over the ranks whose samples count; not differentiable."""
     import tensorflow as tf
 
     wide = tf.cast(tf.stop_gradient(value), tf.float64)

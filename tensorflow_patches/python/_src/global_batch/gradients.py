@@ -1,9 +1,9 @@
-"""The gradient of a loss, of this rank's part of a batch.
+"""The gradient of a loss on this rank's part of a batch.
 
-Told from the ops between the samples and the loss (kinds.py): a mean over samples needs nothing; of
-a sum, or a quotient of sums, the gradient is scaled, so that the ranks' average is the gradient of
-the whole batch's loss. What is a function of several samples at once is found when the step is
-looked at (plan.py), and then every rank computes whole batches.
+The ops between the samples and the loss decide (kinds.py): a mean over samples needs nothing; the
+gradient of a sum, or of a quotient of sums, is scaled, so that the ranks' average is the gradient
+of the whole batch's loss. If the loss depends on several samples at once, the analysis of the step
+(plan.py) finds that before, and every rank computes whole batches.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _is_trained(source: Any) -> bool:
 
 
 def _stand_in(part: Any, variable: Any) -> Any:
-    """In a graph that never runs: the average of the ranks' gradients is the same everywhere."""
+    """A placeholder for the average of the ranks' gradients, in a graph that never runs."""
     import tensorflow as tf
 
     found = tf.zeros_like(variable)
@@ -73,8 +73,9 @@ def _look_at(part: Any, look: Look, targets: list[Any], upstream: Any) -> None:
             look.whys.append(Why(LOSS, part.why(target)))
             return
         if any(part.kind(term.tensor) is Kind.GRADIENT for term in terms):
-            # A part's, until an optimizer gets it: of a penalty on it the parts' mean is another.
-            look.whys.append(Why("a loss that is a function of gradients"))
+            # Gradients are the part's until an optimizer gets them, so a penalty on them is not the
+            # whole batch's.
+            look.whys.append(Why("a loss that depends on gradients"))
             return
         own = own_gradients.find_mixing_op(part, target)
         if own is not None:
@@ -86,7 +87,7 @@ def _look_at(part: Any, look: Look, targets: list[Any], upstream: Any) -> None:
 
 
 def intercept_in_trace(grads: Any) -> bool:
-    """What an optimizer is handed in a step that is looked at; it is not to update anything then.
+    """Analyzes what an optimizer receives; True if the step is only analyzed: no update then.
 
     Args:
       grads: gradients, or pairs of a gradient and its variable.
@@ -107,7 +108,7 @@ def _plain(terms: list[Term]) -> bool:
 
 
 def _terms(part: Any, target: Any) -> list[Term] | None:
-    """A target that is no scalar stands for the sum of its elements."""
+    """The terms of a target; one that is not a scalar stands for the sum of its elements."""
     kind = part.kind(target)
     if kind is Kind.ROWS and target.shape.rank:
         return [Term(target, Kind.SUM)]
@@ -118,13 +119,13 @@ def _terms(part: Any, target: Any) -> list[Term] | None:
 
 
 def _scaled(part: Any, target: Any) -> tuple[Any, Any]:
-    """Target and output_gradients, so that the average over ranks is the whole batch's gradient."""
+    """A target and output_gradients whose gradient averages to the whole batch's over ranks."""
     import tensorflow as tf
 
     site = part.planned.next("gradient")
     targets = tf.nest.flatten(target)
-    # A static number of samples is a constant, which hides that a sum is divided by it: so what was
-    # decided on any number of samples counts.
+    # A static number of samples is a constant, which hides that a sum is divided by it. Therefore
+    # the decision made for an unknown number of samples counts.
     kinds = set(site.terms) if site is not None else None
     if kinds is not None and kinds <= {Kind.MEAN, Kind.CONST}:
         return target, None
@@ -135,7 +136,7 @@ def _scaled(part: Any, target: Any) -> tuple[Any, Any]:
         return target, None
     found = [_terms(part, one) for one in targets]
     if any(terms is None for terms in found):
-        log.debug("a gradient is taken of what is no mean over samples, nor a sum")
+        log.debug("a gradient is taken of a value that is neither a mean nor a sum over samples")
         return target, None
     terms = [term for one in found for term in one or ()]
     if site is not None and len(site.terms) == len(terms):

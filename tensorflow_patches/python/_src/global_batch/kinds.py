@@ -1,9 +1,8 @@
-"""How a tensor of a graph depends on the samples of a batch: what is told from its ops.
+"""How a tensor of a graph depends on the samples of a batch, derived from its ops.
 
-A loss that is a mean over samples, each of which depends on that sample alone, is the mean of the
-losses of the batch's parts. Others are not, and a function of the whole batch is needed. The walk
-goes from the tensor back to the samples, into functions, branches and loops; an op that is not
-known makes the kind unknown, never wrong.
+A loss that is a mean over independent samples is the mean of the losses of the batch's parts. Other
+losses need the whole batch. The analysis goes from a tensor back to the samples, and into
+functions, branches and loops. An unknown op makes the kind unknown, never wrong.
 """
 
 from __future__ import annotations
@@ -40,18 +39,20 @@ _PASSES = ("Cast", "Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient
 
 
 def key(tensor: Any) -> tuple[int, str, int]:
-    """Of a graph's tensor, which may have several Python objects."""
+    """Identifies a tensor of a graph, which may have several Python objects."""
     return id(tensor.graph), tensor.op.name, tensor.value_index
 
 
 class Ratio(NamedTuple):
-    """How a tensor of kind RATIO is made.
+    """The divisor of a tensor of kind RATIO.
 
-    A part's value times what it was divided by, over what the whole batch is divided by, is its
-    share of the whole's value (a sum) or averages to it (a mean).
+    A part's value, times the part's divisor, divided by the whole batch's divisor, is its share of
+    the whole batch's value (if the numerator is a sum), or averages to it (if it is a mean).
 
-    numerator: SUM or MEAN. divisor: a scalar tensor, a sum over samples or a mean. of_whole: what
-    is really divided by, of the whole's `divisor`, as max(divisor, 1); of a part's own, too.
+    Attributes:
+      numerator: SUM or MEAN.
+      divisor: a scalar tensor, a sum or a mean over samples.
+      of_whole: computes the actual divisor from `divisor`, as in max(divisor, 1).
     """
 
     numerator: Kind
@@ -60,12 +61,12 @@ class Ratio(NamedTuple):
 
 
 class Analysis:
-    """Of tensors of graphs, each of which is looked at once.
+    """The kinds of tensors of graphs; each tensor is analyzed once.
 
     Args:
-      known: what some of them are, by key.
-      rows: the number of samples, where shapes say so.
-      is_trained: what the graph is given may depend on trained variables.
+      known: the kinds of some tensors, by key.
+      rows: the number of samples, if it is static.
+      is_trained: whether inputs of the graph may depend on trained variables.
     """
 
     key = staticmethod(key)
@@ -76,15 +77,15 @@ class Analysis:
         self._is_input_trained = is_trained
         self._dependences = {which: OF_KIND[kind] for which, kind in known.items()}
         self._rows = rows
-        self._captures: dict[int, int] = {}  # that are known, by graph
-        self._inside: dict[Any, list[Inside]] = {}  # by a call's key
+        self._captures: dict[int, int] = {}  # how many are known, by graph
+        self._inside: dict[Any, list[Inside]] = {}  # by the key of the call
         self._divisors: dict[Any, Any] = {}  # tensors, by key
-        # Ops that draw for samples without a mark (see `drawn`).
+        # Ops that draw for samples and have no mark (see `drawn`).
         self.foreign_draws: list[Any] = []
         self._parent: Analysis | None = None
 
     def note(self, tensor: Any, kind: Kind, like: Any = None) -> None:
-        """`tensor` is of `kind`; its samples lie as those of `like`, another tensor."""
+        """Declares the kind of `tensor`; its samples have the layout of those of `like`."""
         dep = OF_KIND[kind]
         if like is not None and self.dependence(like).has_rows:
             found = self.dependence(like)
@@ -95,12 +96,12 @@ class Analysis:
         return self.dependence(tensor).kind
 
     def numbers(self, tensor: Any) -> list[Number] | None:
-        """The values of a vector of sizes; None: they are not followed."""
+        """The values of a vector of sizes; None if unknown."""
         numbers = self.dependence(tensor).numbers
         return None if numbers is None else list(numbers.flat)
 
     def dims(self, tensor: Any) -> list[Number] | None:
-        """The shape of a tensor; None: its rank is not known."""
+        """The shape of a tensor; None if its rank is unknown."""
         return Node(self, tensor, [], self._rows).dims_of(tensor, self.dependence(tensor))
 
     def dependence(self, tensor: Any) -> Dependence:
@@ -132,7 +133,7 @@ class Analysis:
         return self._dependences[key(tensor)]
 
     def _note_captures(self, graph: Any) -> None:
-        """What a function has from around it is what it is there; values are constants."""
+        """Captured tensors have the kind that they have outside; captured values are constants."""
         captures = list(getattr(graph, "captures", ()))
         for outside, inside in captures[self._captures.get(id(graph), 0) :]:
             if key(inside) in self._dependences:
@@ -234,14 +235,14 @@ class Analysis:
         return False
 
     def outer(self, placeholder: Any) -> Any:
-        """(analysis, tensor) of what it stands for; None: it is an input of all."""
+        """(analysis, tensor) that a placeholder stands for; None for an outermost input."""
         pairs = getattr(placeholder.graph, "captures", ())
         found = next((outside for outside, inside in pairs if inside is placeholder), None)
         return (self, found) if hasattr(found, "op") else None
 
 
 class Inside(Analysis):
-    """Of the graph of a function that an op calls, branches to or runs in a loop."""
+    """The analysis of a function that an op calls, branches to or runs in a loop."""
 
     def __init__(self, parent: Analysis, op: Any, graph: Any, deps: Sequence[Dependence]) -> None:
         super().__init__({}, parent._rows, parent._is_input_trained)
@@ -277,29 +278,30 @@ def _with(how: str, floor: Any) -> Callable[[Any], Any]:
 
 
 def _graph_of(graph: Any, name: str) -> Any:
-    """Of a function that `graph` can call; None if nobody has it."""
+    """The graph of a function that `graph` can call; None if there is none."""
     from tensorflow.python.framework import function_def_to_graph
 
     function = graph._get_function(name)
     found = getattr(function, "graph", None)
     if found is None and function is not None:
         try:
-            with graph.as_default():  # it may call others
+            with graph.as_default():  # it may call other functions
                 found = function_def_to_graph.function_def_to_graph(function.cached_definition)
-        except Exception:  # of ops that are not here
+        except Exception:  # it uses unregistered ops
             return None
     return found
 
 
 class Term(NamedTuple):
-    """One of the scalars whose sum another is. times, by: constants of the graph.
+    """One of the terms of a scalar.
 
     Attributes:
       tensor: a scalar, or a target of a gradient, which stands for the sum of its elements.
       kind: CONST, MEAN, SUM or RATIO.
-      ratio: of kind RATIO.
-      divided: `tensor` is the quotient; else it is the numerator, as where a part has nothing to
-        divide by the quotient is no number.
+      ratio: the divisor of a term of kind RATIO.
+      divided: whether `tensor` is the quotient. Otherwise it is the numerator, as the quotient is
+        NaN on a part whose divisor is 0.
+      times, by: constants of the graph by which it is multiplied and divided.
     """
 
     tensor: Any
@@ -311,7 +313,7 @@ class Term(NamedTuple):
     negative: bool = False
 
     def factor(self) -> Any:
-        """What `tensor` comes with in the sum; a tensor, or 1."""
+        """The factor of `tensor` in the sum: a tensor, or 1."""
         factor: Any = -1 if self.negative else 1
         for one in self.times:
             factor = factor * one
@@ -329,7 +331,7 @@ _LINEAR = ("Add", "AddV2", "AddN", "Sub", "Neg", "Identity", "Cast", "Mul", "Rea
 
 
 def terms(analysis: Analysis, tensor: Any) -> list[Term] | None:
-    """The terms whose sum `tensor`, a scalar of a graph, is; None if there are others, too."""
+    """The terms of `tensor`, a scalar of a graph; None if some terms are of other kinds."""
     kind = analysis.kind(tensor)
     if kind in (Kind.CONST, Kind.MEAN, Kind.SUM, Kind.GRADIENT):
         return [Term(tensor, Kind.CONST if kind is Kind.GRADIENT else kind)]
@@ -370,7 +372,7 @@ def terms(analysis: Analysis, tensor: Any) -> list[Term] | None:
 
 
 def is_body(graph: Any) -> bool:
-    """Whether it is of a branch or a loop: it is made anew wherever it stands."""
+    """Whether it is the body of a branch or a loop, which is traced again wherever it stands."""
     from tensorflow.python.ops import control_flow_v2_func_graphs as bodies
 
     return isinstance(
@@ -379,9 +381,10 @@ def is_body(graph: Any) -> bool:
 
 
 def drawn(make: Callable[[], Any], draw: Draw, nested: bool = False) -> Any:
-    """What `make` returns, random numbers as `draw` says, so that an analysis knows it.
+    """Calls `make`, which draws random numbers as `draw` says, and marks its ops for analyses.
 
-    nested: it is drawn in a function of its own, which is made once for all who call it.
+    Args:
+      nested: whether it draws in a function that is traced once for all its callers.
     """
     import tensorflow as tf
     from tensorflow.core.framework import attr_value_pb2
@@ -395,7 +398,7 @@ def drawn(make: Callable[[], Any], draw: Draw, nested: bool = False) -> Any:
 
 
 def draws_in_functions(graph: Any) -> bool:
-    """Whether a function that `graph` calls draws for samples, and is made once for all calls."""
+    """Whether a function that `graph` calls, and that is traced once for all, draws for samples."""
     for function in graph._functions.values():
         for node in function.cached_definition.node_def:
             if DRAWN in node.attr and node.attr[DRAWN].list.i[3]:
@@ -404,9 +407,9 @@ def draws_in_functions(graph: Any) -> bool:
 
 
 def draws_by_samples(analysis: Analysis, graph: Any) -> Any:
-    """A loop that draws from a sequence as often as there are samples; None: there is none.
+    """A loop over the samples that draws from a sequence; None if there is none.
 
-    One process goes on by a sample's numbers from sample to sample, and a rank has not all of them.
+    In one process the sequence advances with each sample, and a rank does not have all samples.
     """
     for op in graph.get_operations():
         if op.type not in rules_functions.LOOPS:
@@ -420,7 +423,7 @@ def draws_by_samples(analysis: Analysis, graph: Any) -> Any:
 
 
 def _draws_from_sequence(graph: Any, name: str) -> bool:
-    """Whether a function, or one that it calls, draws from a sequence."""
+    """Whether a function draws from a sequence, by itself or by a function that it calls."""
     function = graph._get_function(name)
     nodes = [] if function is None else function.cached_definition.node_def
     return any(
@@ -435,9 +438,9 @@ def _draws_from_sequence(graph: Any, name: str) -> bool:
 
 
 def outer(analysis: Analysis, drawn: Any) -> int:
-    """How often a whole batch lies along the dimension of samples of `drawn`, random numbers.
+    """How many whole batches the dimension of samples of `drawn`, random numbers, contains.
 
-    They fit whatever they meet: the first op that makes something of them and of samples tells.
+    Random numbers fit any layout; the first op that combines them with samples decides.
     """
     seen, todo = {key(drawn)}, [drawn]
     while todo:
@@ -454,7 +457,7 @@ def outer(analysis: Analysis, drawn: Any) -> int:
 
 
 def origin(tensor: Any) -> Any:
-    """What a placeholder of a function stands for, in the functions around it or outside of all."""
+    """The tensor that a placeholder captures, followed outward through all functions."""
     while hasattr(tensor, "op") and not hasattr(tensor, "_numpy_internal"):
         pairs = getattr(tensor.graph, "captures", ())
         outer = next((outside for outside, inside in pairs if inside is tensor), None)

@@ -1,11 +1,10 @@
-"""A loss object's value on this rank's part of a batch, so that the ranks' average is the whole's.
+"""Loss objects on this rank's part of a batch: the ranks' average must be the whole batch's loss.
 
-A mean over samples, each of which depends on that sample alone, needs nothing: the average of the
-parts' means, weighted by their samples, is the batch's mean. Where a loss divides by the weights or
-the mask of its samples, or sums them, its value is scaled: the ranks add up their divisors, a
-number each. Where it is a function of several samples at once, or that cannot be told, it is
-computed of the whole batch on every rank. Which of these holds is decided when the step is looked
-at (plan.py). Of Keras 3 and of tf_keras, whose Loss has the same form.
+A mean over samples needs nothing: the average of the parts' means, weighted by their samples, is
+the batch's mean. A loss that sums, or divides by the weights or the mask of its samples, is scaled:
+the ranks add up their divisors, one number each. A loss that depends on several samples at once, or
+cannot be analyzed, is computed from the whole batch on every rank. The analysis of the step
+(plan.py) decides which case it is. For Keras 3 and for tf_keras, whose Loss has the same form.
 """
 
 from __future__ import annotations
@@ -21,10 +20,12 @@ from tensorflow.mpi._src.interpose import hooking
 
 
 class Keras(NamedTuple):
-    """What Keras 3 and tf_keras have under other names.
+    """What Keras 3 and tf_keras name differently.
 
-    mask_of: the mask that Keras has put on a tensor, or None. put_mask(tensor, mask). loss: the
-    class of all losses.
+    Attributes:
+      mask_of: returns the mask that Keras has attached to a tensor, or None.
+      put_mask: attaches a mask to a tensor.
+      loss: returns the base class of all losses.
     """
 
     mask_of: Callable[[Any], Any]
@@ -44,7 +45,7 @@ def on_part(keras: Keras, original: Any) -> Any:
             return function(self, y_true, y_pred, sample_weight)
         given = _Given(keras, y_true, y_pred, sample_weight)
         if part.look is not None:
-            # Keras's own reduces what `call` returns by weights, mask and `reduction`.
+            # Keras's own __call__ reduces the result of `call` by weights, mask and `reduction`.
             reduces = keras.loss().__call__.__wrapped__ is original
             return _looked_at(part, part.look, self, function, given, reduces)
         site = part.planned.next("loss")
@@ -60,7 +61,7 @@ def on_part(keras: Keras, original: Any) -> Any:
 
 
 class _Given:
-    """The arguments of a call, as tensors, with the mask that Keras has put on the predictions."""
+    """The arguments of a call, as tensors, and the masks that Keras has attached to predictions."""
 
     def __init__(self, keras: Keras, y_true: Any, y_pred: Any, sample_weight: Any) -> None:
         import tensorflow as tf
@@ -71,7 +72,7 @@ class _Given:
 
     @property
     def mask(self) -> Any:
-        """Of predictions that are one tensor."""
+        """The mask of predictions that are a single tensor."""
         return self.masks[0] if len(self.masks) == 1 else None
 
     def leaves(self) -> list[Any]:
@@ -90,7 +91,7 @@ def _tensor(value: Any) -> Any:
 def _looked_at(
     part: Any, look: Look, loss: Any, function: Any, given: _Given, reduces: bool
 ) -> Any:
-    """Decides; the value in the graph that is looked at."""
+    """Decides how the loss is computed; returns its value in the analyzed graph."""
     import tensorflow as tf
 
     site, mark = look.enter("loss")
@@ -126,17 +127,17 @@ def _looked_at(
 
 
 def _gives_rows(part: Any, loss: Any, given: _Given) -> bool:
-    """Whether the function in a loss of Keras's form has a value for each sample."""
+    """Whether the `call` of a loss of Keras's form returns one value per sample."""
     import tensorflow as tf
 
     mark = part.look.mark()
     rows = hooking.with_callers_autograph(loss.call)(*given.arguments[:2])
-    part.look.restart(mark)  # the step calls it once
+    part.look.restart(mark)  # the step itself calls it once
     return tf.is_tensor(rows) and part.kind(rows) in ROWS
 
 
 def _of_whole(part: Any, site: Site | None, loss: Any, function: Any, given: _Given) -> Any:
-    """Of the samples of all ranks; all that have a first dimension, if nothing was decided."""
+    """The loss of the whole batch; without a decision, all with a first dimension is gathered."""
     import tensorflow as tf
 
     leaves: list[Leaf | None] = list(site.leaves) if site is not None else []
@@ -162,7 +163,7 @@ def _reduction(loss: Any) -> str:
 
 
 def _divisor(loss: Any, given: _Given, dtype: Any) -> Any:
-    """The sum of the samples' weights or mask that Keras divides by; None if by their number."""
+    """The sum of weights or mask that Keras divides by; None if it is the number of samples."""
     import tensorflow as tf
 
     weights, mask = given.arguments[2], given.mask
@@ -187,7 +188,7 @@ def _scaled(loss: Any, part: Any, site: Site, value: Any, given: _Given) -> Any:
 
 
 def _weights(sample_weight: Any, mask: Any, dtype: Any) -> Any:
-    """The sum of the samples' weights, where they are not masked."""
+    """The sum of the weights of samples that are not masked."""
     import tensorflow as tf
 
     if sample_weight is None:

@@ -1,10 +1,10 @@
-"""A metric's state on this rank's part of a batch.
+"""The state of metrics on this rank's part of a batch.
 
-The states of most metrics are sums over samples: each rank adds its own, and they are summed over
-ranks when they are read. What a batch adds once (a mean of it, a count of batches) a rank adds by
-its share. A metric that does anything else with its state (a maximum, a batch-wise F1) is given the
-whole batch, and its state is the same on every rank. Which of these holds is told by what its
-update assigns, when the step is looked at (plan.py). Of Keras 3 and of tf_keras, whose Metric has
+The state of most metrics is a sum over samples: each rank adds its samples, and the states are
+summed over ranks when they are read. Where an update adds once per batch (the batch's mean, a count
+of batches), each rank adds its share. A metric that does anything else with its state (a maximum, a
+batch-wise F1) gets the whole batch, and its state is the same on every rank. The analysis of the
+step (plan.py) decides by what the update assigns. For Keras 3 and for tf_keras, whose Metric has
 the same form.
 """
 
@@ -20,8 +20,10 @@ from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.runtime import log
 from tensorflow.mpi._src.variables import unwrap
 
-BASE = "_tf_mpi_base"  # on a metric's variable: the sum over ranks that it holds since it was reset
-_SUMMED = "_tf_mpi_summed"  # ... a tf.Variable: the same, of sums that a graph has made
+# Attributes of a metric's variable: the sum over ranks that it contains since its last reset, and a
+# tf.Variable with the same, for sums that were made in a graph.
+BASE = "_tf_mpi_base"
+_SUMMED = "_tf_mpi_summed"
 
 
 def updated(original: Any) -> Any:
@@ -32,7 +34,7 @@ def updated(original: Any) -> Any:
     def update_state(self: Any, *args: Any, **kwargs: Any) -> Any:
         part = batch.current()
         function = hooking.with_callers_autograph(original)
-        # A class calls that which it is made of, of the same metric.
+        # A subclass calls its base class's update_state on the same metric.
         if part is None or part.is_whole or part.is_updating(self):
             return function(self, *args, **kwargs)
         with part.updating(self):
@@ -47,7 +49,7 @@ def updated(original: Any) -> Any:
 
 
 def _looked_at(part: Any, look: Look, metric: Any, function: Any, args: Any, kwargs: Any) -> Any:
-    """Decides; adds to the graph that is looked at."""
+    """Decides how the metric is updated; updates it in the analyzed graph."""
     import tensorflow as tf
 
     site, mark = look.enter("metric")
@@ -84,10 +86,10 @@ def _looked_at(part: Any, look: Look, metric: Any, function: Any, args: Any, kwa
 
 
 def _of_part(part: Any, site: Site, metric: Any, function: Any, args: Any, kwargs: Any) -> Any:
-    """What a batch adds once, each rank adds by its share: the sum over ranks is one process's."""
+    """Updates by this rank's part; what grows once per batch grows by this rank's share."""
     import tensorflow as tf
 
-    # A weight that is there only where shapes are static is the number of samples: it counts.
+    # An argument that is present only with static shapes is a weight that counts samples.
     counts_samples = site.given != _given(args, kwargs)
     variables = [] if counts_samples else variables_of(metric)
     once = [one for one, is_once in zip(variables, site.once) if is_once]
@@ -100,14 +102,14 @@ def _of_part(part: Any, site: Site, metric: Any, function: Any, args: Any, kwarg
 
 
 def form(args: Any, kwargs: Any) -> tuple[Any, ...]:
-    """Of arguments: which are arrays, and whether of samples."""
+    """Describes arguments: which of them are arrays, and which may have samples."""
     import tensorflow as tf
 
     return (*sorted(kwargs), *(_rank(one) for one in tf.nest.flatten(_arrays(args, kwargs))))
 
 
 def _arrays(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Where lists of numbers are given: arrays."""
+    """The arguments with lists of numbers made into arrays."""
     return tuple(map(_array, args)), {name: _array(one) for name, one in kwargs.items()}
 
 
@@ -122,7 +124,7 @@ def _array(one: Any) -> Any:
 
 
 def _rank(one: Any) -> Any:
-    """None of what is no array; of one of unknown rank "any"."""
+    """The rank of an array, "any" if unknown; None for what is not an array."""
     import numpy as np
     import tensorflow as tf
 
@@ -132,10 +134,13 @@ def _rank(one: Any) -> Any:
 
 
 def adds(metric: Any, args: Any, kwargs: Any) -> list[tuple[Any, bool | None]] | None:
-    """Of a metric that has been updated with these once: its variables, each with its Site.once;
-    None if it does anything else with its state than to add to it, or that cannot be told.
+    """How an update with these arguments changes a metric that was updated like this before.
 
-    What has a first dimension is taken for one of samples there.
+    A first dimension of an argument is taken as that of samples.
+
+    Returns:
+      The metric's variables, each with its Site.once; None if the update does anything else to its
+      state than adding, or cannot be analyzed.
     """
     import tensorflow as tf
 
@@ -160,8 +165,8 @@ def adds(metric: Any, args: Any, kwargs: Any) -> list[tuple[Any, bool | None]] |
     try:
         with tf.init_scope():
             tf.function(trial).get_concrete_function(*specs.values())
-    except Exception as error:  # of the script, where it can only run eagerly
-        log.debug(f"the metric '{metric.name}' could not be looked at: {error}")
+    except Exception as error:  # the script's own, for instance if it can only run eagerly
+        log.debug(f"the metric '{metric.name}' could not be analyzed: {error}")
         return None
     finally:
         for name, number in numbers.items():
@@ -179,7 +184,7 @@ class _Data(NamedTuple):
 
 
 def _given(args: Any, kwargs: Any) -> list[str]:
-    """Which arguments are given, and not None."""
+    """The names of the arguments that are not None."""
     named = {**{str(place): one for place, one in enumerate(args)}, **kwargs}
     return sorted(name for name, one in named.items() if one is not None)
 
@@ -193,7 +198,7 @@ def _of_whole(
     leaves: list[Leaf | None] = list(site.leaves) if site is not None else []
     leaves += [None] * (len(given) - len(leaves))
     if site is None:
-        known = {id(variable) for variable in part.whole_states}  # the plan's: it learns of them
+        known = {id(variable) for variable in part.whole_states}  # the plan's list, which grows
         part.whole_states += [one for one in variables_of(metric) if id(one) not in known]
     whole = [part.whole(one, leaf, metric.name) for one, leaf in zip(given, leaves)]
     args, kwargs = tf.nest.pack_sequence_as((args, kwargs), whole)
@@ -202,7 +207,7 @@ def _of_whole(
 
 
 def variables_of(metric: Any) -> list[Any]:
-    """Its tf.Variables, those of metrics that it is made of among them."""
+    """Its tf.Variables, including those of metrics that it contains."""
     import tensorflow as tf
 
     found = [unwrap.tf_variable(variable) for variable in metric.variables]
@@ -233,7 +238,7 @@ def reset(original: Any) -> Any:
         found = hooking.with_callers_autograph(original)(self, *args, **kwargs)
         for variable in map(unwrap.tf_variable, getattr(self, "variables", ())):
             base = variable.__dict__.get(BASE)
-            # A metric of the script's own may go on from epoch to epoch.
+            # A metric of the script may keep its state from epoch to epoch.
             if base is not None and not _still_holds(variable, base):
                 del variable.__dict__[BASE]
         return found
@@ -242,7 +247,7 @@ def reset(original: Any) -> Any:
 
 
 def begin(metric: Any) -> None:
-    """What `metric` holds now is the same on all ranks."""
+    """Declares that the current state of `metric` is the same on all ranks."""
     import tensorflow as tf
 
     with tf.init_scope():
@@ -252,7 +257,7 @@ def begin(metric: Any) -> None:
 
 
 def put_sum(variable: Any, total: Any) -> None:
-    """In a graph: `variable` becomes `total`, which is over all ranks."""
+    """In a graph: assigns `total`, a sum over all ranks, to `variable`."""
     import tensorflow as tf
 
     if _SUMMED not in variable.__dict__:
@@ -263,8 +268,7 @@ def put_sum(variable: Any, total: Any) -> None:
 
 
 def holds_sums(variable: Any) -> bool:
-    """Whether a metric's variable, in eager code, holds what it was given over all ranks, or no
-    sample of any rank."""
+    """Whether a metric's variable, in eager code, contains a sum over all ranks, or no sample."""
     import numpy as np
 
     own = unwrap.tf_variable(variable)

@@ -1,4 +1,4 @@
-"""An op of a graph and what is known of its inputs, as the rules of ops are given them."""
+"""An op of a graph and the dependences of its inputs, as passed to the rules."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from tensorflow.mpi._src.global_batch import sizes
 from tensorflow.mpi._src.global_batch.kind import Dependence, Kind
 from tensorflow.mpi._src.global_batch.sizes import Number
 
-# On the ops of a draw for samples, the last of which is an Identity: their dimension, how many
-# numbers a sample has there, how many of them a whole batch apart, and whether it is in a function
-# of its own. See random/own_rows.py.
+# An attribute of the ops that draw for samples, the last of which is an Identity: the dimension of
+# samples, how many numbers a sample has along it, how many of these lie a whole batch apart, and
+# whether the draw is in a nested function. See random/own_rows.py.
 DRAWN = "_tf_mpi_drawn"
 
 
 def drawn_mark(op: Any) -> list[int] | None:
-    """The numbers of DRAWN; None: `op` is not of a draw for samples."""
+    """The numbers of DRAWN; None if `op` does not draw for samples."""
     try:
         found: list[int] = op.get_attr(DRAWN)
     except ValueError:
@@ -24,7 +24,7 @@ def drawn_mark(op: Any) -> list[int] | None:
 
 
 class Node:
-    """One output of an op. deps: of its inputs. rows: the number of samples, if known."""
+    """One output of an op, the dependences of its inputs, and the number of samples if static."""
 
     def __init__(
         self, analysis: Any, output: Any, deps: list[Dependence], rows: int | None
@@ -39,7 +39,7 @@ class Node:
         self.size = sizes.number(rows) if rows else sizes.N
 
     def given(self, deps: list[Dependence], places: list[int] | None = None) -> Node:
-        """With these dependences instead, of all inputs or of those in these places."""
+        """A copy with other dependences, for all inputs or for the inputs in these places."""
         other = Node(self.analysis, self.output, deps, self.rows)
         if places is not None:
             other.inputs = [self.inputs[place] for place in places]
@@ -50,14 +50,14 @@ class Node:
         return rank
 
     def numbers(self, place: int) -> Any:
-        """An array of Numbers, if the values of input number `place` are followed."""
+        """The values of input `place` as an array of Numbers; None if unknown."""
         return self.deps[place].numbers
 
     def ints(self, place: int) -> list[int] | None:
         return sizes.whole(self.numbers(place))
 
     def axis(self, place: int, rank: int | None) -> int | None:
-        """The one axis of a tensor of that rank that input number `place` says."""
+        """The axis, of a tensor of rank `rank`, that input `place` contains; None if unknown."""
         ints = self.ints(place)
         return None if not ints or len(ints) > 1 or not rank else ints[0] % rank
 

@@ -1,9 +1,9 @@
-"""Functions with a gradient of the script's own (tf.custom_gradient), in a step that is looked at.
+"""Functions with a tf.custom_gradient of the script, in a step that is analyzed.
 
-Their results are told as any other, and say nothing of how gradients flow back through them: a clip
-of what flows back looks at several samples at once, or at how large a part's share is. So the
-gradient is made once, of upstream gradients that are each sample's share of a mean, and must give
-each sample such a share, and a variable a mean.
+The kind of their result says nothing about how gradients flow back through them: clipping a
+gradient, for instance, depends on several samples at once, or on the size of a part. Therefore the
+gradient function is called once with upstream gradients that are each sample's share of a mean. It
+must return such a share for each sample, and a mean for a variable.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _TO_CONSTANTS = {Kind.MEAN, Kind.CONST}
 
 
 def find_mixing_op(part: Any, target: Any) -> Any:
-    """An op before `target` whose gradient is of several samples, or cannot be told; None."""
+    """An op before `target` whose gradient depends on several samples, or is unknown; or None."""
     for op in _with_own_gradients(part, target):
         try:
             if not _is_by_sample(part, op):
                 return op
-        except Exception:  # of the script's function: it cannot be called here
+        except Exception:  # the script's function cannot be called here
             return op
     return None
 
 
 def _with_own_gradients(part: Any, target: Any) -> Iterator[Any]:
-    """What is the same on every rank is not followed, and each op comes once."""
+    """Such ops before `target`, each once; what is the same on every rank is not followed."""
     seen = set()
     todo = [target]
     while todo:

@@ -1,7 +1,7 @@
-"""What a train_step or test_step returns: which values are metrics' results, and which its own.
+"""The values that a train_step or test_step returns: results of metrics, and others.
 
-A metric's result over all ranks is made of its summed state; what else a step returns is the mean
-of the ranks' values, weighted by their samples, or the sum of values that are sums.
+A metric's result over all ranks is computed from its summed state. Of other values the logs show
+the ranks' mean, weighted by their samples, or the sum of values that are sums.
 """
 
 from __future__ import annotations
@@ -13,12 +13,18 @@ from tensorflow.mpi._src.global_batch.batch import Part
 from tensorflow.mpi._src.global_batch.kinds import Kind
 from tensorflow.mpi._src.global_batch.sites import Look
 
-WEIGHT = "_tf_mpi_weight"  # among the logs, until keras/logs.py takes it out
+WEIGHT = "_tf_mpi_weight"  # a key of the logs, until keras/logs.py removes it
 _RETURNED = "_tf_mpi_returned"
 
 
 class Source(NamedTuple):
-    """Of one value. metric: None for a value of the step's own. key: in a result that is a dict."""
+    """Where a returned value comes from.
+
+    Attributes:
+      metric: the metric that it is a result of; None otherwise.
+      key: its key in a result that is a dict.
+      is_sum: whether it is a sum over samples.
+    """
 
     metric: Any
     key: str | None
@@ -26,7 +32,7 @@ class Source(NamedTuple):
 
 
 def looked_at(part: Part, look: Look, logs: Any) -> None:
-    """Notes what a step that is looked at returns of its own, besides metrics' results."""
+    """Records the values that an analyzed step returns besides results of metrics."""
     for path, value in leaves(logs if isinstance(logs, dict) else {}):
         if id(value) not in part.results:
             terms = part.terms(value)
@@ -35,7 +41,7 @@ def looked_at(part: Part, look: Look, logs: Any) -> None:
 
 
 def noted(model: Any, kind: str, part: Part, logs: Any) -> Any:
-    """`logs`, of a step that is traced or run; with this rank's weight if that will be needed.
+    """The logs of a step that is traced or run, with this rank's weight if it will be needed.
 
     Args:
       kind: "train_step" or "test_step".
@@ -52,7 +58,7 @@ def noted(model: Any, kind: str, part: Part, logs: Any) -> Any:
 
 
 def _with_whole_values(part: Part, logs: Any, path: tuple[str, ...] = ()) -> Any:
-    """Quotients of sums, and what has several terms, become the whole batch's in the step."""
+    """Replaces quotients of sums, and values of several terms, by those of the whole batch."""
     found = {}
     for name, value in logs.items():
         here = (*path, name)
@@ -65,7 +71,7 @@ def _with_whole_values(part: Part, logs: Any, path: tuple[str, ...] = ()) -> Any
 
 
 def sources_of(model: Any, kind: str) -> dict[tuple[str, ...], Source]:
-    """By path, of the step that was traced or run last."""
+    """The sources of the returned values of the last step, by path."""
     found: dict[tuple[str, ...], Source] = model.__dict__.get(_RETURNED, {}).get(kind, {})
     return found
 
@@ -86,7 +92,7 @@ def _source(part: Part, path: tuple[str, ...], value: Any) -> Source:
 
 
 def note_result(part: Part, metric: Any, result: Any) -> None:
-    """`result` is what metric.result() has returned."""
+    """Records that metric.result() has returned `result`."""
     if isinstance(result, dict):
         for key, value in result.items():
             part.results[id(value)] = (value, metric, key)
@@ -95,7 +101,7 @@ def note_result(part: Part, metric: Any, result: Any) -> None:
 
 
 def _note_last_results(model: Any, part: Part) -> None:
-    """tf_keras's metrics return a copy of what their class's method returns, and keep it."""
+    """Metrics of tf_keras return, and keep, a copy of what the method of their class returns."""
     for metric in model.metrics:
         result = getattr(metric, "_call_result", None)
         if result is not None:

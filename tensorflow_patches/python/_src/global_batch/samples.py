@@ -1,4 +1,4 @@
-"""Which parts of a batch have samples along a first dimension, and how many."""
+"""Which tensors of a batch have samples along their first dimension, and how many."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def is_batched(spec: Any) -> bool:
 
 
 def _is_batched_otherwise(spec: Any) -> bool:
-    """Whether it is a batch of another type, which says what its samples are: a
-    BatchableExtensionType, or as libraries of graphs have it."""
+    """Whether it is a batch of a type that defines its samples: a BatchableExtensionType, or the
+    type of a graph library."""
     import tensorflow as tf
     from tensorflow.python.framework import type_spec
 
@@ -30,7 +30,7 @@ def _is_batched_otherwise(spec: Any) -> bool:
 
 
 def length(part: Any) -> Any:
-    """The number of samples of `part`: an int64 scalar, a constant where the shape tells it."""
+    """The number of samples of `part`: an int64 scalar, a constant if the shape is static."""
     import tensorflow as tf
     from tensorflow.python.framework import composite_tensor
 
@@ -45,5 +45,5 @@ def length(part: Any) -> Any:
 
 
 def encoded(part: Any) -> list[Any]:
-    """The tensors that tf.data keeps of a batch of another type, with samples first."""
+    """The tensors in which tf.data stores a batch of another type, with samples first."""
     return list(part._type_spec._to_batched_tensor_list(part))

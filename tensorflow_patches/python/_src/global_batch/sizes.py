@@ -1,7 +1,7 @@
-"""Sizes in a graph: whole numbers, and products of the number of samples and of other sizes.
+"""Sizes in a graph: integers, and products of the number of samples and other sizes.
 
-Shapes that a program computes (tf.shape, reshapes, fills, what a gradient is summed along) are
-followed as such numbers, so that what is done to the dimension of the samples is known.
+Shapes that a program computes (by tf.shape, for reshapes and fills, or for the dimensions that a
+gradient is summed along) are tracked as such numbers, to follow the dimension of samples.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from typing import Any
 
 import numpy as np
 
-_MAX = 64  # numbers of a tensor that are followed
+_MAX = 64  # the largest tensor whose values are tracked
 
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """A factor times symbols to their powers.
+    """A factor times powers of symbols.
 
-    Symbols begin with N: the number of samples, or another function of it; #: a number of rows that
-    are chosen by their values; ?: nobody knows; others are the same for a part of a batch.
+    A symbol that begins with N is the number of samples or a function of it; with #, the number of
+    rows that a mask selects; with ?, unknown. Other symbols are the same for a part and for the
+    whole batch.
     """
 
     factor: Fraction
@@ -78,7 +79,7 @@ class Number:
 
     @property
     def power(self) -> int | str | None:
-        """Of the number of samples; None: another function of it; "counted", "unknown"."""
+        """The power of N; None if it is another function of N; or "counted", or "unknown"."""
         first = [(name[0], name, power) for name, power in self.of if name[0] in "N#?"]
         if any(kind == "?" for kind, *_ in first):
             return "unknown"
@@ -98,7 +99,7 @@ def number(value: Any) -> Number:
 
 
 def symbol(kind: str, name: str) -> Number:
-    """kind: see Number; "" for what a part of a batch has as the whole."""
+    """A symbol of a kind as in Number; "": it is the same for a part and for the whole batch."""
     return Number(Fraction(1), ((f"{kind or '='}{name}", 1),))
 
 
@@ -127,7 +128,7 @@ def _larger(one: Number, other: Number, sign: int = 1) -> Number:
 
 
 def of_constant(value: Any) -> Any:
-    """Of an array, as an array of Numbers; None if it is large, or of no numbers."""
+    """An array as an array of Numbers; None if it is large, or not numeric."""
     if value is None or value.size > _MAX or value.dtype.kind not in "iuf":
         return None
     if not np.isfinite(value).all():
@@ -144,7 +145,7 @@ def array(numbers: Iterable[Number], shape: Any = -1) -> Any:
 
 
 def whole(numbers: Any) -> list[int] | None:
-    """Flat, if all are known."""
+    """The values as a flat list, if all are known integers."""
     if numbers is None:
         return None
     values = [one.value for one in numbers.flat]
@@ -152,13 +153,13 @@ def whole(numbers: Any) -> list[int] | None:
 
 
 def folded(op: Any, inputs: list[Any], place: int) -> Any:
-    """What `op` makes of these arrays, as its output number `place`; None: it is not known."""
+    """Output `place` of `op`, applied to these arrays; None if unknown."""
     fold = _FOLDS.get(op.type)
     if fold is None or any(one is None for one in inputs):
         return None
     try:
         result = fold(op, place, *inputs)
-    except (ValueError, IndexError, TypeError):  # of sizes that are not known
+    except (ValueError, IndexError, TypeError):  # unknown sizes
         return None
     result = np.asarray(result, object)
     return result if result.size <= _MAX else None
@@ -196,7 +197,7 @@ def _elementwise(function: Callable[..., Number]) -> Any:
 
 
 def strided(op: Any, begin: Any, end: Any, strides: Any) -> list[Any]:
-    """The indices of a StridedSlice, as Python writes them; a bound is a Number, or None."""
+    """The index of a StridedSlice as in Python; a bound is a Number or None."""
     masks = {
         name: int(op.get_attr(f"{name}_mask"))
         for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")

@@ -1,9 +1,9 @@
-"""What a step changes besides what the optimizer does: metrics, moving averages, and the script's.
+"""State that a step changes besides the optimizer's: metrics, moving averages, the script's own.
 
-A metric's state is a sum over samples, to which each rank adds its own, or it is of the whole batch
-and the same on every rank (sites.Plan.whole_states). A step on a stand-in leaves what it would have
-computed of the stand-in as it was. What does not depend on samples (a counter, a teacher that
-follows weights) is the same on every rank, stand-in or not.
+A metric's state is a sum over samples, to which each rank adds its own, or it is computed from the
+whole batch and the same on every rank (sites.Plan.whole_states). A step on a stand-in, on a rank
+without samples, leaves unchanged what depends on the stand-in's samples. What does not depend on
+samples (a counter, a teacher that follows the weights) is the same on every rank.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tensorflow.mpi._src.global_batch.batch import Part
 from tensorflow.mpi._src.runtime import hooks
 from tensorflow.mpi._src.variables import unwrap
 
-# What changes a variable or a table, and how much it adds to it: its input of that number.
+# Ops that change a variable or a table; for those that add, the index of the input that is added.
 ASSIGNS = {
     *hooks.ASSIGN_OPS,
     *("LookupTableInsertV2", "LookupTableImportV2", "LookupTableRemoveV2"),
@@ -30,7 +30,7 @@ _READS = {"ReadVariableOp", "VarHandleOp", "Const"}
 
 @contextlib.contextmanager
 def kept(model: Any, part: Part) -> Iterator[None]:
-    """Around a step: if its samples do not count, what they would have changed stays as it was."""
+    """Around a step: if its samples do not count, undoes the changes that they have made."""
     import tensorflow as tf
 
     if part.counts is None:
@@ -90,7 +90,7 @@ def batch_norms(model: Any) -> list[Any]:
 
 
 def _moving_averages(model: Any) -> list[Any]:
-    """In eager code nobody can see what else is made of samples."""
+    """The only state that is known to depend on samples in eager code."""
     return [
         variable
         for layer in batch_norms(model)
@@ -100,10 +100,12 @@ def _moving_averages(model: Any) -> list[Any]:
 
 
 def made_of_samples(graph: Any, operations: Iterable[Any] | None, part: Part) -> set[int]:
-    """The ids of the handles of variables that are assigned something of this rank's samples.
+    """The ids of the handles of variables whose assigned values depend on this rank's samples.
 
-    What has passed an average or a gathering is the same on every rank. `operations`: those of
-    `graph` that count; None: all.
+    A value that has passed an average or a gathering is the same on every rank.
+
+    Args:
+      operations: the operations of `graph` to look at; None: all.
     """
     import tensorflow as tf
 
@@ -126,9 +128,10 @@ def made_of_samples(graph: Any, operations: Iterable[Any] | None, part: Part) ->
 
 
 def assigned(graph: Any, operations: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    """What `operations` of `graph`, a function's, change: (handle outside, what is added to it).
+    """The variables that `operations` of a function's `graph` change: (outer handle, added tensor).
 
-    None is added where it is set, or that cannot be told, as inside of another function.
+    The tensor is None if the variable is set, or if what is added is unknown, as in another
+    function.
     """
     handles = {
         kinds.key(inside): kinds.origin(outside)
@@ -187,7 +190,7 @@ def _leads_to(tensor: Any, leaves: set[Any]) -> bool:
         if op.type in _READS or op.type.startswith("TfMpi") or carrier.averaged_names(op):
             continue
         sources = op.inputs
-        if op.type == "IdentityN":  # what has a gradient of its own passes one with its inputs
+        if op.type == "IdentityN":  # a custom gradient passes its inputs, too
             sources = [op.inputs[tensor.value_index]]
         for source in sources:
             if kinds.key(source) not in seen:
