@@ -173,7 +173,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "batch normalization uses the moments of a rank's part",
         "        layer._tf_mpi_synchronized = True\n        return True\n",
         "        return False\n",
-        ("test_whole_batch.py::test_moments_are_those_of_the_whole_batch",),
+        ("test_whole_batch.py::test_normalization_uses_the_whole_batchs_moments",),
     ),
     Mutation(
         "selection",

@@ -1,4 +1,4 @@
-"""compat.v1 optimizers by compute_gradients: prints variables and counts by case.
+"""compat.v1 optimizers through compute_gradients: prints variables and counts by case.
 
 Each rank has its part of every batch; as a plain process it is the reference, on the whole batch.
 With TEST_UNSYNCHRONISED ranks take their part and average nothing: the control.
@@ -26,7 +26,8 @@ CASES: dict[str, Callable[[], Any]] = {}
 
 
 def part(step: int, poison: bool) -> tuple[Any, Any]:
-    """This process's samples; poisoned, the last one of the whole batch is inf and all float32."""
+    """This process's samples. If poisoned, the last of the whole batch is inf, and all is
+    float32."""
     own = slice(RANK * BATCH // SIZE, (RANK + 1) * BATCH // SIZE)
     x, y = X[step][own], Y[step][own]
     if poison and step == POISONED and RANK == SIZE - 1:
@@ -35,7 +36,7 @@ def part(step: int, poison: bool) -> tuple[Any, Any]:
 
 
 def initial(name: str, dtype: Any, same: bool = False) -> Any:
-    """Of its own on each rank, where rank 0's must count, or the `same` on all."""
+    """Initial values that differ by rank, where rank 0's must count, or the `same` on all."""
     random = np.random.default_rng([0 if same else RANK, ord(name)])
     return random.normal(size=SHAPES[name]).astype(dtype)
 
@@ -52,7 +53,7 @@ def clip(pairs: Any) -> Any:
 
 
 class Assigns(Optimizer):
-    """Of the script's own, and without an Apply op."""
+    """A custom optimizer without an Apply op."""
 
     def __init__(self) -> None:
         super().__init__(use_locking=False, name="Assigns")

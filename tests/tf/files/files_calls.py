@@ -1,4 +1,4 @@
-"""File calls of the script's own, of which the second rank's fails.
+"""File calls of the script itself, of which the second rank's fails.
 
 files_calls.py makedirs|remove|hdf5|gone DIR
 """

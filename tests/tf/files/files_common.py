@@ -1,4 +1,4 @@
-"""What the scripts that write files share: how much a process writes, and what is there after."""
+"""Helpers for scripts that write files: how much a process writes, and which files exist."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 
 def written() -> int:
-    """Bytes that this process has handed to write(), to files and pipes, since its start."""
+    """Bytes that this process has written to files and pipes since its start."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return int(dict(line.split(": ") for line in lines)["wchar"])
 
 
 def there_after(file: Path, save: Callable[[], Any], late: float) -> bool:
-    """Sleeps for `late` seconds, saves, and tells whether `file` is there when `save` returns."""
+    """Sleeps for `late` seconds, saves, and returns whether `file` exists afterwards."""
     time.sleep(late)
     save()
     return file.exists()

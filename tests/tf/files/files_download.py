@@ -1,4 +1,4 @@
-"""All ranks fetch an archive, twice, and read what was in it, with each Keras.
+"""All ranks fetch an archive twice and read its contents, with each Keras.
 
 files_download.py URL CACHE
 """

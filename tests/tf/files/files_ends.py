@@ -1,8 +1,8 @@
-"""Saves that only some ranks make, saves that fail, and saves after rank 0's end.
+"""Saves that only some ranks make, saves that fail, and saves after rank 0 has ended.
 
-    files_ends.py DIR     with a TF_MPI_STALL_TIMEOUT of 6 seconds, each rank a node of its own
+    files_ends.py DIR     with a TF_MPI_STALL_TIMEOUT of 6 seconds, each rank its own node
 
-Prints by case what was raised, of which cause, and after how many seconds.
+Prints for each case the error, its cause, and the time in seconds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if RANK == 0:
     save("rank 0 only", "a")
 tf.mpi.barrier()
 save("all, later", "b")
-save("no folder can be made", "file/c")
+save("the folder cannot be created", "file/c")
 model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
 save("a folder", ".", lambda path: model.save_weights(f"{path}/folder.weights.h5"))
 save("no such format", "exported", lambda path: model.export(path, format="other"))

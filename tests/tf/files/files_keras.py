@@ -1,9 +1,9 @@
-"""Trains with every callback of Keras that writes, then saves in every format, into one folder.
+"""Trains with every Keras callback that writes, then saves in every format, into one folder.
 
     files_keras.py keras|tf_keras DIR
 
-Rank 0 comes late to each save. Prints the weights, what the callbacks know, whether files were
-there when the call returned, how many bytes this process has written to files (and pipes).
+Rank 0 is late for each save. Prints the weights, the state of the callbacks, whether files existed
+when the call returned, and how many bytes this process wrote to files and pipes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ there: dict[str, bool] = {}
 
 
 class Late(callbacks.Callback):
-    """The first of the callbacks."""
+    """Must be the first callback."""
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if RANK == 0:
@@ -37,7 +37,7 @@ class Late(callbacks.Callback):
 
 
 class Best(callbacks.ModelCheckpoint):
-    """A user's own."""
+    """A custom callback."""
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         super().on_epoch_end(epoch, logs)
@@ -66,7 +66,7 @@ def train(model: Any) -> list[Any]:
         callbacks.ReduceLROnPlateau(monitor="loss", verbose=1),
         callbacks.LearningRateScheduler(lambda epoch, rate: rate, verbose=1),
     ]  # fmt: skip
-    if KERAS == "keras":  # tf_keras has no place for two
+    if KERAS == "keras":  # tf_keras cannot save both
         used.append(callbacks.BackupAndRestore(f"{path}/backup that goes"))
     model.fit(x, y, batch_size=16, epochs=3, callbacks=used, verbose=2, shuffle=False)
     return [encode(np.float64(best.best)), model.name]

@@ -1,9 +1,10 @@
-"""Saves under names that differ by rank, and files that tf.data writes, as one process makes them.
+"""Saves under names that differ by rank, and files of tf.data, compared with one process.
 
     files_names.py DIR
 
-No word of ranks, but for a number that stands for the time of a run. Prints what is found under
-each rank's names, how many seconds its saves took, and the sum of the weights that it has loaded.
+The script does not mention ranks, except for a number that stands for the time of a run. Prints
+what exists under each rank's names, the duration of its saves, and the sum of the weights that it
+loaded.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def weights(model: Any) -> float:
 
 
 def temporary_folder(model: Any) -> None:
-    """Saves, looks, loads and removes in one, without a meeting of all ranks in between."""
+    """Saves, lists, loads and removes in one go, without a collective in between."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model.save(folder / "model.keras")
@@ -76,14 +77,14 @@ def temporary_folder(model: Any) -> None:
 
 
 def in_memory() -> None:
-    """A file system of the process, in which each rank finds its own."""
+    """A file system inside the process, in which each rank finds its own file."""
     tf.saved_model.save(tf.Module(), "ram://module")
     printed["in memory"] = sorted(tf.io.gfile.listdir("ram://module"))
     tf.saved_model.load("ram://module")
 
 
 def process_number(model: Any) -> None:
-    """Also one of few digits, as in a container, where a rank's is no other number's."""
+    """Also a short number, as in a container, where no other number contains a rank's."""
     for number in (os.getpid(), 41 + TIME):
         with unittest.mock.patch("os.getpid", lambda number=number: number):
             moved(model)
@@ -98,7 +99,7 @@ def moved(model: Any) -> None:
 
 
 def one_run(model: Any) -> None:
-    """A folder that is named by the time, in fit and after it."""
+    """A folder named after the time, during fit and after it."""
     run = DIRECTORY / "runs" / f"120{TIME}"
     callbacks = keras.callbacks
     used = [
@@ -117,7 +118,7 @@ def one_run(model: Any) -> None:
 
 
 def backup_that_goes() -> None:
-    """tf_keras's, in a folder that each rank has drawn."""
+    """tf_keras's backup, in a folder with a random name on each rank."""
     folder = tempfile.mkdtemp(dir=DIRECTORY)
     model = tf_keras.Sequential([tf_keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -127,7 +128,7 @@ def backup_that_goes() -> None:
 
 
 def rank_0_saves_more(model: Any) -> None:
-    """What has no counterpart does not stand for the save that all ranks make next."""
+    """An extra save of rank 0 is not mistaken for the next save of all ranks."""
     if TIME == 0:
         model.save(DIRECTORY / "extra.keras")
     model.set_weights([value + 1 for value in model.get_weights()])
@@ -138,7 +139,7 @@ def rank_0_saves_more(model: Any) -> None:
 
 
 def cached_pairs(rows: Any) -> Any:
-    """In a file, which costs 1 MB of another one for each row where it is not there."""
+    """A cache file; each row that is not cached costs 1 MB of another file."""
 
     def decode(row: Any, target: Any, file: Any) -> Any:
         length = tf.strings.length(tf.io.read_file(file))
@@ -165,7 +166,7 @@ def datasets(model: Any) -> None:
     printed["decoded"] = [round((filled - before) / 48, 1), round((megabytes_read() - filled) / 48)]
     half = str(DIRECTORY / f"half-{TIME}")
     of_rank_0 = [Path(f"{half}.index"), Path(f"{half}_0.lockfile")] if TIME else []
-    for path in of_rank_0:  # which is about to complete it
+    for path in of_rank_0:  # which rank 0 is about to complete
         path.touch()
     printed["half"] = [int(n) for n in tf.data.Dataset.range(3).cache(half)]
     for path in of_rank_0:

@@ -1,9 +1,9 @@
-"""Reads what files_tf.py and files_keras.py have written, with the official wheel.
+"""Reads the files of files_tf.py and files_keras.py with the official wheel.
 
     files_open.py tensorflow|keras|tf_keras DIR...
 
-Prints by folder: values of every checkpoint, weights of every model, and how many events of which
-kind each folder of event files holds.
+Prints by folder: the values of every checkpoint, the weights of every model, and the number of
+events of each kind in each folder of event files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from common import encode, result
 
 
 def events(directory: Path) -> dict[str, Any]:
-    """By the folder of event files: how many there are, and how many events of a kind."""
+    """By folder of event files: how many files, and how many events of each kind."""
     found: dict[str, Any] = collections.defaultdict(collections.Counter)
     for file in directory.rglob("*tfevents*"):
         counts = found[str(file.parent.relative_to(directory))]

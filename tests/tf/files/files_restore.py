@@ -1,8 +1,8 @@
-"""Restores that differ by rank, and a training that goes on where a backup was made.
+"""Restores that differ by rank, and a training that resumes from a backup.
 
     files_restore.py keras|tf_keras DIR
 
-Prints the weights after each, the epochs trained, and which backups are left.
+Prints the weights after each, the number of epochs trained, and the remaining backups.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def weights(model: Any) -> list[Any]:
 
 
 def different_weights() -> None:
-    """Each rank loads what it likes between two fits: rank 0's counts."""
+    """Each rank loads something else between two fits; rank 0's values are used."""
     model = make()
     for number in range(2):
         model.fit(x, y, verbose=0)
@@ -55,7 +55,7 @@ def different_weights() -> None:
 
 
 def different_checkpoints() -> None:
-    """The same in a loop of the script's own."""
+    """The same in a custom loop."""
     value = tf.Variable([1.0, 2.0])
     checkpoint = tf.train.Checkpoint(value=value)
     optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.0)
@@ -72,7 +72,7 @@ def different_checkpoints() -> None:
 
 
 def backup() -> None:
-    """Interrupted after two of four epochs; then only rank 0 sees the backup."""
+    """Interrupted after two of four epochs; afterwards only rank 0 sees the backup."""
 
     def fit(name: str, *more: Any) -> Any:
         saver = keras.callbacks.BackupAndRestore(DIRECTORY / name)

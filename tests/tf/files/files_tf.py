@@ -1,9 +1,9 @@
-"""Writes with each of TensorFlow's own writers into one folder; rank 0 comes late to every fifth.
+"""Writes with each of TensorFlow's writers into one folder; rank 0 is late for every fifth save.
 
-    files_tf.py DIR     {rank} in DIR is this rank's number
+    files_tf.py DIR     {rank} in DIR stands for this rank's number
 
-Prints what each save returned, whether its file was there when it returned, how long the shortest
-took, and how many bytes this process has written to files (and pipes).
+Prints what each save returned, whether its file existed when it returned, the duration of the
+shortest, and how many bytes this process wrote to files and pipes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ seconds: list[float] = []
 
 
 def save(name: str, function: Any, *files: str) -> None:
-    """Calls `function`; notes whether `files` of DIRECTORY are there when it returns."""
+    """Calls `function` and records whether `files` of DIRECTORY exist when it returns."""
     if RANK == 0 and len(seconds) % 5 == 0:
         time.sleep(LATE)
     start = time.monotonic()
@@ -43,7 +43,7 @@ def save(name: str, function: Any, *files: str) -> None:
 
 
 def until_all_have_looked() -> None:
-    """Before rank 0 removes an old file, which a slower rank may be about to look for."""
+    """Waits before rank 0 removes an old file that a slower rank may still look for."""
     if hasattr(tf, "mpi"):
         tf.mpi.barrier()
 

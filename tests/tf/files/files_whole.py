@@ -1,10 +1,10 @@
-"""Every rank writes the same to one path, by each way to write, and reads it at once.
+"""Every rank writes the same to one path, in every way to write, and reads it immediately.
 
     files_whole.py DIR [nfs | proc]
 
-The ranks begin one after another, so that one reads while the next has begun. Prints what each rank
-has read that was not whole, and what is found of files that are not held back. With "nfs" no file
-can be made without a name, with "proc" none can get one.
+The ranks start one after another, so that one reads while the next has started to write. Prints
+incomplete reads, and the state of files that are not held back. With "nfs" no file without a name
+can be created, with "proc" none can get a name.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ import tensorflow as tf
 from common import result
 
 RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
-SECONDS = 0.2  # between the ranks' beginnings
+SECONDS = 0.2  # between the starts of the ranks
 os.chdir(sys.argv[1])
 if "nfs" in sys.argv:
-    vars(os)["O_TMPFILE"] = os.O_DIRECTORY  # no file is made without a name: EISDIR, as on NFS
+    # No file without a name can be created: EISDIR, as on NFS.
+    vars(os)["O_TMPFILE"] = os.O_DIRECTORY
 real_link = os.link
 
 
@@ -48,7 +49,7 @@ rows = [f"{value:.6f}" for value in values[:2000]]
 
 
 def slowly(count: int) -> Any:
-    """Numbers, with a pause in the middle, in which the rank before this one reads."""
+    """Numbers, with a pause in the middle during which the previous rank reads."""
     for number in range(count):
         if number == count // 2:
             time.sleep(SECONDS / 2)
@@ -56,7 +57,7 @@ def slowly(count: int) -> Any:
 
 
 def later(path: str) -> str:
-    """When the next rank has begun to write."""
+    """Runs when the next rank has started to write."""
     time.sleep(SECONDS * 0.75)
     return path
 
@@ -123,9 +124,9 @@ def gfile(path: str) -> bool:
 
 
 def emptied(path: str) -> bool:
-    """Each rank appends to the file that it has emptied: the last one's stays, as of one process.
+    """Each rank appends to a file that it has truncated: the last one's remains, as in one process.
 
-    Before all else that is appended to: of one file it is said that all ranks append to it.
+    Runs before all other appends, because the line about appends is printed for one file only.
     """
     open(path, "w").close()
     with open(path, "a") as file:
@@ -134,7 +135,7 @@ def emptied(path: str) -> bool:
 
 
 def at_once(path: str) -> bool:
-    """What takes no time, many times, beside a file that is there already."""
+    """Fast writes, many times, next to an existing file."""
     wrong = 0
     for _ in range(100):
         np.save(path + ".npy", values)
@@ -162,7 +163,7 @@ def together(name: str, write: Callable[[str], bool]) -> None:
 
 
 def counted_under_a_lock() -> int:
-    """A lock file, opened as many do: open(path, "w") and flock."""
+    """A common lock file: open(path, "w") and flock."""
     if RANK == 0:
         Path("count").write_text("0")
     tf.mpi.barrier()
@@ -177,9 +178,9 @@ def counted_under_a_lock() -> int:
 
 
 def logs() -> list[str]:
-    """Of a file that stays open: as it is opened, flushed, and a while after it was written.
+    """Reads of a file that stays open: when opened, when flushed, and a while after a write.
 
-    Another file that is locked meanwhile changes nothing.
+    Another file, locked meanwhile, changes nothing.
     """
     name = f"log{RANK}.txt"
     found = []
@@ -201,7 +202,7 @@ def logs() -> list[str]:
 
 
 def kinds_of_files() -> dict[str, Any]:
-    """Modes, links and what is no file stay what they are; errors are stock's."""
+    """Modes, links and special files stay as they are; errors are those of stock Python."""
     name = f"own{RANK}"
     Path(name).write_text("old")
     os.chmod(name, 0o640)
@@ -245,15 +246,15 @@ for write in (emptied, text, dropped, pickled, zipped, saved, hdf5, records, gfi
 with open("appended.csv", "a") as file:
     file.write("once\n")
 open_databases = []
-for database in ("results.db", "read.db"):  # one is only read: made by rank 0
+for database in ("results.db", "read.db"):  # the second is only read: rank 0 made it
     if RANK == 0 or database == "results.db":
-        connection = sqlite3.connect(database, timeout=30)  # left open until the end
+        connection = sqlite3.connect(database, timeout=30)  # stays open until the end
         with connection:
             connection.execute("create table if not exists t (value integer)")
             connection.execute("insert into t values (1)")
         open_databases.append(connection)
 tf.mpi.barrier()
-time.sleep(0.1)  # of the file system's clock
+time.sleep(0.1)  # the resolution of the file system's timestamps
 with contextlib.closing(sqlite3.connect("read.db", timeout=30)) as connection:
     tf.mpi.barrier()
     if RANK == 0:

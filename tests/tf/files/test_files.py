@@ -1,4 +1,4 @@
-"""Two ranks leave the files of one process: written by rank 0, there when a save returns."""
+"""Two ranks leave the files of one process: rank 0 writes them before a save returns."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from compare import assert_same
 
 from tiers import full
 
-ONE_MEMBER = 300_000  # bytes: less than the smallest model that the scripts save
-LATE = 0.2  # seconds: rank 0 comes later than this to each save
+ONE_MEMBER = 300_000  # bytes: smaller than the smallest model that the scripts save
+LATE = 0.2  # seconds: rank 0 is later than this for each save
 
 
 def names(directory: Path) -> list[str]:
-    """Every file's path, without the time and the host in the names of event files and profiles."""
+    """Every file's path, without time and host in the names of event files and profiles."""
     found = [str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file()]
     found = [re.sub(r"tfevents\..*", "tfevents", name) for name in found]
     return sorted(re.sub(r"profile/\d[\d_]+", "profile/time", name) for name in found)
 
 
 class Files(NamedTuple):
-    """What two ranks, and one process, have printed and written; what stock TensorFlow reads."""
+    """The output and files of two ranks and of one process; what stock TensorFlow reads."""
 
     ranks: list[dict[str, Any]]
     output: list[str]
     one: dict[str, Any]
-    names: tuple[list[str], list[str]]  # by the ranks, by one process
+    names: tuple[list[str], list[str]]  # of the ranks, of one process
     read: tuple[dict[str, Any], dict[str, Any]]
 
 
@@ -63,16 +63,16 @@ def files(request, launch, scripts, stock_python, tmp_path_factory) -> Files:
     )
 
 
-def test_the_files_of_one_process(files):
+def test_ranks_leave_the_files_of_one_process(files):
     assert files.names[0] == files.names[1]
 
 
-def test_rank_1_writes_none(files):
+def test_rank_1_writes_no_files(files):
     assert files.ranks[0]["written"] > 2 * ONE_MEMBER
     assert files.ranks[1]["written"] < ONE_MEMBER
 
 
-def test_a_save_returns_when_the_file_is_there(files):
+def test_a_save_returns_once_the_file_exists(files):
     for rank in files.ranks:
         assert all(rank["there"].values()), rank["there"]
     if "longest" in files.ranks[1]:
@@ -87,8 +87,8 @@ def test_saves_return_the_same_on_all_ranks(files):
             assert ours == (path and path.replace("/one/", "/ranks/"))
 
 
-def test_stock_tensorflow_reads_what_rank_0_had(files):
-    """In the scripts of TensorFlow's writers each rank's value is its number + 1."""
+def test_stock_tensorflow_reads_rank_0s_values(files):
+    """In the scripts for TensorFlow's writers each rank's value is its number + 1."""
     ours, theirs = files.read
     if "values" in ours:
         assert len(ours["values"]) == 9 and set(ours["values"].values()) == {1.0}
@@ -102,7 +102,7 @@ def test_stock_tensorflow_reads_what_rank_0_had(files):
     assert models["01.keras"] != models["02.keras"]
 
 
-def test_logs_hold_what_one_process_logs(files):
+def test_logs_contain_what_one_process_logs(files):
     ours, theirs = files.read
     assert ours["events"] == theirs["events"]
     assert ours.get("rows") == theirs.get("rows")
@@ -115,7 +115,7 @@ def test_only_rank_0_shows_progress(files):
 
 
 @pytest.mark.full
-def test_each_rank_writes_its_own_with_TF_MPI_IO_all(launch, scripts, tmp_path):
+def test_each_rank_writes_its_own_files_with_TF_MPI_IO_all(launch, scripts, tmp_path):
     run = launch(
         scripts / "files_tf.py", np=2, args=[tmp_path / "{rank}"], env={"TF_MPI_IO": "all"}
     ).check()
@@ -124,7 +124,7 @@ def test_each_rank_writes_its_own_with_TF_MPI_IO_all(launch, scripts, tmp_path):
 
 
 TIMEOUT = 6  # seconds
-AT_ONCE = 5  # on a busy machine: not by the timeout
+AT_ONCE = 5  # seconds, with margin for a busy machine, and less than the timeout
 
 
 @pytest.fixture(scope="module")
@@ -140,24 +140,24 @@ def ends(ends_run) -> list[dict[str, Any]]:
     return ends_run.results
 
 
-def test_the_new_name_of_a_parameter_is_told(ends_run):
+def test_the_new_name_of_a_parameter_is_reported(ends_run):
     line = "TF_MPI_COLLECTIVE_TIMEOUT is TF_MPI_STALL_TIMEOUT now"
     assert [text.count(line) for text in ends_run.stderr] == [1, 0]
 
 
-def test_a_wait_is_told(ends_run):
+def test_a_wait_for_rank_0_is_reported(ends_run):
     assert "has waited 1 s for rank 0 to save" in ends_run.stderr[1]
 
 
-def test_a_folder_that_nodes_do_not_share_is_told_once(ends_run):
-    """One path, another folder on each rank; what nodes do share is there, without a line."""
+def test_a_folder_that_nodes_do_not_share_is_reported_once(ends_run):
+    """One path, another folder on each rank; no line for files that nodes do share."""
     assert [rank["a folder of each"]["there"] for rank in ends_run.results] == [True, False]
     told = [text.count("the nodes do not share its folder") for text in ends_run.stderr]
     assert told == [0, 1]
     assert "has saved '/proc/self/cwd/own', and" in ends_run.stderr[1]
 
 
-def test_rank_0_alone_holds_up_no_rank(ends):
+def test_saves_of_rank_0_alone_block_no_rank(ends):
     assert ends[0]["rank 0 only"]["there"] and not ends[0]["rank 0 only"]["raised"]
     for case in ("all, later", "after a failure", "after an error"):
         for rank in ends:
@@ -165,7 +165,7 @@ def test_rank_0_alone_holds_up_no_rank(ends):
             assert rank[case]["seconds"] < AT_ONCE
 
 
-def test_a_rank_that_saves_alone_stops_with_a_reason(ends):
+def test_a_rank_that_saves_alone_stops_with_the_reason(ends):
     case = ends[1]["not rank 0"]
     assert TIMEOUT <= case["seconds"] < TIMEOUT + 10
     waited = f"DeadlineExceededError: rank 1 has waited {TIMEOUT} s for rank 0"
@@ -173,10 +173,10 @@ def test_a_rank_that_saves_alone_stops_with_a_reason(ends):
     assert "/e'" in case["raised"] and "TF_MPI_IO=all" in case["raised"]
 
 
-def test_rank_0s_failure_reaches_the_others_at_once(ends):
-    """By the error that rank 0 has raised: a script may catch it, and go on in another way."""
+def test_rank_0s_failed_save_fails_on_all_ranks_at_once(ends):
+    """With rank 0's error, so that a script may catch it and continue in another way."""
     kinds = {
-        "no folder can be made": "FailedPreconditionError: ",
+        "the folder cannot be created": "FailedPreconditionError: ",
         "a folder": "IsADirectoryError: ",
         "no such format": "ValueError: Unrecognized format",
     }
@@ -184,12 +184,12 @@ def test_rank_0s_failure_reaches_the_others_at_once(ends):
         first, other = (rank[name] for rank in ends)
         assert first["raised"].startswith(kind)
         assert other["raised"].splitlines()[0] in first["raised"]
-        if name != "a folder":  # Keras takes causes away
+        if name != "a folder":  # Keras drops the cause
             assert other["cause"].startswith("rank 0 could not save")
         assert other["seconds"] < AT_ONCE
 
 
-def test_after_rank_0s_end_nothing_is_waited_for(ends):
+def test_no_save_waits_after_rank_0s_end(ends):
     case = ends[1]["rank 0 has ended"]
     assert "rank 0's script has ended" in case["raised"] and case["seconds"] < AT_ONCE
 
@@ -199,12 +199,12 @@ def restored(request, launch, scripts, tmp_path_factory) -> list[dict[str, Any]]
     folder = tmp_path_factory.mktemp("restored")
     args = [request.param, folder]
     results = launch(scripts / "files_restore.py", np=2, args=args).check().results
-    # Rank 1's own name for rank 0's folder: it may stand for it until the end.
+    # Rank 1's own name for rank 0's folder may refer to it until the process exits.
     assert not (folder / "no backup").exists()
     return results
 
 
-def test_after_a_restore_rank_0_counts(restored):
+def test_after_a_restore_rank_0s_values_are_used(restored):
     for number, rank in enumerate(restored):
         assert rank["loaded"] == rank[f"saved {number}"]
         assert rank["after fit"] == rank["saved 0"] != rank["saved 1"]
@@ -212,7 +212,7 @@ def test_after_a_restore_rank_0_counts(restored):
         assert rank["in the tape"] == [2.0, 3.0]
 
 
-def test_training_goes_on_where_rank_0s_backup_was_made(restored):
+def test_training_resumes_from_rank_0s_backup(restored):
     for rank in restored:
         assert rank["backups"] > 0
         assert rank["epochs"] == [2, 3]
@@ -221,7 +221,7 @@ def test_training_goes_on_where_rank_0s_backup_was_made(restored):
 
 
 class Archive(http.server.BaseHTTPRequestHandler):
-    """Serves one archive, slowly, and counts."""
+    """Serves one archive slowly and counts requests."""
 
     sent: ClassVar[list[str]] = []
     content: ClassVar[bytes]
@@ -241,7 +241,7 @@ class Archive(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.mark.full
-def test_one_rank_downloads(launch, scripts, tmp_path):
+def test_only_one_rank_downloads(launch, scripts, tmp_path):
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for number in range(20):

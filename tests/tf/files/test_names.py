@@ -1,4 +1,4 @@
-"""Names that differ by rank, files that tf.data writes, and file calls of the script's own."""
+"""Names that differ by rank, files of tf.data, and file calls of the script itself."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tiers import full
 
 
 def files(directory: Path) -> list[str]:
-    """All that is left, without the numbers that snapshots draw."""
+    """All remaining files, without the random numbers in the names of snapshots."""
     found = (str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file())
     return sorted(re.sub(r"\d{15,}", "number", name) for name in found)
 
 
 @pytest.fixture(scope="module", params=[2, full(3)])
 def named(request, launch, scripts, tmp_path_factory) -> Any:
-    """What the ranks and one process have printed, and what they have left."""
+    """The output of the ranks and of one process, and the files that they left."""
     root = tmp_path_factory.mktemp("names")
     (root / "ranks").mkdir()
     (root / "one").mkdir()
@@ -29,7 +29,7 @@ def named(request, launch, scripts, tmp_path_factory) -> Any:
     return run.check(), one.results[0], root
 
 
-def test_each_rank_finds_what_one_process_finds(named):
+def test_each_rank_finds_the_files_of_one_process(named):
     run, one, _ = named
     for printed in run.results:
         for case, found in one.items():
@@ -38,39 +38,39 @@ def test_each_rank_finds_what_one_process_finds(named):
             assert printed[case] == found, case
 
 
-def test_a_rank_loads_what_was_saved(named):
+def test_each_rank_loads_what_was_saved(named):
     run, _, _ = named
     for printed in run.results:
         assert printed["loaded"] == printed["restored"] == printed["mkstemp"]
         assert printed["common"] == printed["all"]
 
 
-def test_a_cache_in_a_file_is_whole_or_not_there(named):
-    """Each rank decodes all samples to fill it, once; another run decodes nothing, on any rank."""
+def test_a_cache_file_is_complete_or_absent(named):
+    """Each rank decodes all samples once to fill it; in another run no rank decodes any."""
     run, _, root = named
     for printed in run.results:
         assert printed["from the file"]
         assert printed["decoded"] == [1, 0]
-        assert printed["half"] == [0, 1, 2]  # and not what rank 0 has written so far
+        assert printed["half"] == [0, 1, 2]  # not what rank 0 has written so far
     assert "a file of its own, of which rank 0's stays: every rank does all" in run.stderr[0]
     assert not list((root / "ranks").glob("cut*"))
 
 
-def test_the_names_of_one_process_are_left(named):
+def test_the_remaining_names_are_those_of_one_process(named):
     _, _, root = named
     assert files(root / "ranks") == files(root / "one")
 
 
-def test_the_line_names_both_files(named):
+def test_the_line_about_a_name_gives_both_files(named):
     run, _, _ = named
-    assert "different data" not in run.stderr[0]  # where a rank's cache lies is no difference
+    assert "different data" not in run.stderr[0]  # the path of a rank's cache is no difference
     for rank, text in enumerate(run.stderr[1:], start=1):
         lines = [line for line in text.splitlines() if "refers to the same file" in line]
         assert len(lines) == 1 and f"where rank {rank} saves" in lines[0]
 
 
 @pytest.mark.parametrize("case", ["makedirs", full("remove"), full("hdf5")])
-def test_the_scripts_own_file_call_is_explained(launch, scripts, tmp_path, case):
+def test_a_failed_file_call_of_the_script_is_explained(launch, scripts, tmp_path, case):
     run = launch(scripts / "files_calls.py", np=2, args=[case, tmp_path])
     assert run.returncode != 0
     if case == "hdf5":

@@ -1,4 +1,4 @@
-"""The folder by which the ranks of a node take turns is its user's alone."""
+"""Only the user can access the folder through which a node's ranks take turns."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 @pytest.fixture(name="private")
 def private_fixture(tmp_path, monkeypatch) -> ModuleType:
-    """The module by itself, with a temporary folder that all users share."""
-    tensorflow = importlib.util.find_spec("tensorflow")  # as it is installed; not imported
+    """The module on its own, with a temporary folder that all users share."""
+    tensorflow = importlib.util.find_spec("tensorflow")  # found without importing it
     assert tensorflow is not None and tensorflow.submodule_search_locations
     package = Path(tensorflow.submodule_search_locations[0])
     file = package / "mpi" / "_src" / "files" / "private.py"
@@ -32,7 +32,7 @@ def folder_fixture(tmp_path) -> Path:
     return tmp_path / f"tensorflow-mpi-{os.getuid()}"
 
 
-def test_a_file_is_shared_in_a_folder_of_ones_own(private, folder):
+def test_a_file_is_shared_in_a_private_folder(private, folder):
     one, other = private.open_file("turn"), private.open_file("turn")
     os.write(one, b"said")
     assert os.read(other, 10) == b"said"
@@ -41,7 +41,7 @@ def test_a_file_is_shared_in_a_folder_of_ones_own(private, folder):
 
 
 @pytest.mark.parametrize("mode", [0o701, 0o750, 0o777])
-def test_a_folder_that_is_open_to_others_is_refused(private, folder, mode):
+def test_a_folder_with_access_for_others_is_refused(private, folder, mode):
     folder.mkdir()
     folder.chmod(mode)
     with pytest.raises(PermissionError, match="is accessible to others: remove it, or set TMPDIR"):
@@ -56,7 +56,7 @@ def test_a_link_is_refused(private, folder, tmp_path):
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_a_link_in_the_place_of_a_file_is_not_followed(private, folder, tmp_path):
+def test_a_link_instead_of_a_file_is_not_followed(private, folder, tmp_path):
     folder.mkdir(mode=0o700)
     (folder / "turn").symlink_to(tmp_path / "precious")
     with pytest.raises(OSError, match="symbolic links"):
@@ -64,7 +64,7 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(private, folder, tmp_path
     assert not (tmp_path / "precious").exists()
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a folder another user's")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to another user")
 def test_another_users_folder_is_refused(private, folder):
     folder.mkdir(mode=0o700)
     os.chown(folder, 12345, 12345)
@@ -72,7 +72,7 @@ def test_another_users_folder_is_refused(private, folder):
         private.open_file("turn")
 
 
-def test_a_digest_tells_what_has_changed(private, tmp_path):
+def test_a_digest_changes_with_the_file(private, tmp_path):
     file, folder = tmp_path / "data" / "file", tmp_path / "data"
     folder.mkdir()
     file.write_bytes(b"abc")

@@ -1,4 +1,4 @@
-"""What the script itself writes on all ranks, to one path, is read whole."""
+"""Files that the script itself writes on all ranks, to one path, are never read incomplete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tiers import full
 
 @pytest.fixture(scope="module", params=[(2, ""), full((3, "")), full((2, "nfs"))], ids=str)
 def wrote(request, launch, scripts, tmp_path_factory) -> Any:
-    """On a file system that has files without names, and on one that has not."""
+    """On a file system that supports files without names, and on one that does not."""
     return write(launch, scripts, tmp_path_factory, *request.param)
 
 
@@ -22,26 +22,26 @@ def write(launch: Any, scripts: Path, tmp_path_factory: Any, ranks: int, kind: s
     return run, folder
 
 
-def test_no_rank_reads_half_a_file(wrote):
+def test_no_rank_reads_an_incomplete_file(wrote):
     run, _ = wrote
     for printed in run.results:
         assert printed["kinds"] == 10
         assert printed["broken"] == [], run.stderr
 
 
-def test_a_lock_file_that_is_opened_to_write_locks(wrote):
+def test_a_lock_file_opened_for_writing_locks(wrote):
     run, _ = wrote
     for printed in run.results:
         assert printed["count"] == 20 * len(run.results)
 
 
-def test_a_file_that_stays_open_is_seen_as_it_grows(wrote):
+def test_a_file_that_stays_open_is_visible_as_it_grows(wrote):
     run, _ = wrote
     for printed in run.results:
         assert printed["logs"] == ["", "one ", "two ", "three"]
 
 
-def test_files_stay_what_they_are(wrote):
+def test_modes_links_and_errors_of_files_do_not_change(wrote):
     run, folder = wrote
     for printed in run.results:
         assert printed["files"] == {
@@ -58,7 +58,7 @@ def test_files_stay_what_they_are(wrote):
     assert not [path for path in Path(folder).iterdir() if path.name.startswith(".")]
 
 
-def test_what_each_rank_appends_is_told(wrote):
+def test_appends_of_each_rank_are_reported(wrote):
     run, folder = wrote
     ranks = len(run.results)
     assert (folder / "appended.csv").read_text() == "once\n" * ranks
@@ -67,7 +67,7 @@ def test_what_each_rank_appends_is_told(wrote):
     assert [text.count(line) for text in run.stderr] == [0, 1, *[0] * (ranks - 2)]
 
 
-def test_a_database_that_each_rank_changes_is_told(wrote):
+def test_a_database_that_each_rank_changes_is_reported(wrote):
     run, folder = wrote
     ranks = len(run.results)
     assert [printed["inserted"] for printed in run.results] == [1] * ranks
@@ -77,8 +77,8 @@ def test_a_database_that_each_rank_changes_is_told(wrote):
 
 
 @pytest.mark.full
-def test_what_cannot_take_its_place_is_copied(launch, scripts, tmp_path_factory):
-    """Without /proc: nothing is lost, but one rank may read what another has begun."""
+def test_files_that_cannot_be_replaced_are_copied(launch, scripts, tmp_path_factory):
+    """Without /proc nothing is lost, but a rank may read what another has started to write."""
     run, folder = write(launch, scripts, tmp_path_factory, 2, "proc")
-    test_a_file_that_stays_open_is_seen_as_it_grows((run, folder))
-    test_files_stay_what_they_are((run, folder))
+    test_a_file_that_stays_open_is_visible_as_it_grows((run, folder))
+    test_modes_links_and_errors_of_files_do_not_change((run, folder))

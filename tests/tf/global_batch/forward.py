@@ -1,4 +1,4 @@
-"""Models and steps that mix the samples of a batch, and such that do not: prints what came out.
+"""Models and steps that mix the samples of a batch, and others that do not: prints the results.
 
 Arguments: tf_keras, eager; names of cases, default all. One process and N ranks run the same code.
 """
@@ -28,7 +28,7 @@ def numbers(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def used(model: Any, x: np.ndarray = X, samples: int = 48) -> dict[str, Any]:
-    """By fit, with a validation, and by predict: in batches, which decide what mixes with what."""
+    """Runs fit, with validation, and predict in batches, which determine what is mixed."""
     metrics = ["mae", *([] if LEGACY else [keras.metrics.TruePositives(name="positives")])]
     loss = "binary_crossentropy"
     model.compile(keras.optimizers.SGD(0.1), loss, metrics=metrics, run_eagerly=EAGER)
@@ -44,7 +44,7 @@ def used(model: Any, x: np.ndarray = X, samples: int = 48) -> dict[str, Any]:
 
 
 class Recommender(keras.Model):
-    """keras.io's: its tensordot sums over users, too."""
+    """From keras.io; its tensordot also sums over users."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def recommender() -> dict[str, Any]:
 
 
 class Flat(keras.Model):
-    """Takes 16 samples for one."""
+    """Treats 16 samples as one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def flat() -> dict[str, Any]:
 
 
 class Centered(layers.Layer):
-    """In training only."""
+    """Mixes samples in training only."""
 
     def call(self, x: Any, training: bool = False) -> Any:
         return x - tf.reduce_mean(x, 0) if training else x
@@ -88,7 +88,7 @@ def centered() -> dict[str, Any]:
 
 
 class Heads(layers.Layer):
-    """Rows become several and one again; places in a sequence are no samples."""
+    """Turns a row into several and back; positions in a sequence are not samples."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def attends() -> dict[str, Any]:
 
 
 class Hidden(keras.Model):
-    """Mixes samples, which its last layer, of zeros, hides at first."""
+    """Mixes samples, which its last layer, initialized to zeros, hides at first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,8 +135,9 @@ def hidden() -> dict[str, Any]:
 
 
 def stateful() -> dict[str, Any]:
-    """Whole batches, as its state goes on; one process's masks, and metrics that count once."""
-    if LEGACY:  # its states have another form
+    """Needs whole batches because of its state; one process's masks, and metrics that count
+    once."""
+    if LEGACY:  # its states have another format
         return {}
     inputs = keras.Input(batch_shape=(16, 4, 2))
     inner = layers.Dropout(0.3)(layers.LSTM(4, stateful=True)(inputs))
@@ -144,7 +145,7 @@ def stateful() -> dict[str, Any]:
 
 
 class Counts(layers.Layer):
-    """Returns what a metric of its own has seen until now."""
+    """Returns what its own metric has seen so far."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,7 +163,7 @@ def counted() -> dict[str, Any]:
 
 
 class Steps(keras.Model):
-    """A model with a train_step of its own, whose loss is `loss_of(q, x, actions)`."""
+    """A model with a custom train_step, whose loss is `loss_of(q, x, actions)`."""
 
     def __init__(self, loss_of: Callable[[Any, Any, Any], Any]) -> None:
         super().__init__()
@@ -191,7 +192,7 @@ def stepped(loss_of: Callable[[Any, Any, Any], Any]) -> dict[str, Any]:
 
 
 def chosen() -> dict[str, Any]:
-    """As in DQN: a sample's number finds its own row."""
+    """Like DQN: a sample's index selects its own row."""
 
     def loss_of(q: Any, x: Any, actions: Any) -> Any:
         places = tf.stack([tf.range(tf.shape(x)[0]), actions], 1)
@@ -201,7 +202,7 @@ def chosen() -> dict[str, Any]:
 
 
 def numbered() -> dict[str, Any]:
-    """A sample's number in its batch is a time, or a weight."""
+    """The index of a sample in its batch is used as a time, or as a weight."""
 
     def loss_of(q: Any, x: Any, _: Any) -> Any:
         times = tf.cast(tf.range(tf.shape(x)[0]) % 10, tf.float32)[:, None] / 10
@@ -211,7 +212,7 @@ def numbered() -> dict[str, Any]:
 
 
 def of_function() -> dict[str, Any]:
-    """Nothing is told of what is inside a tf.function: it is tried."""
+    """The contents of a tf.function cannot be analyzed, so the analysis tries it."""
 
     @tf.function
     def error(guess: Any) -> Any:
@@ -260,7 +261,7 @@ def rolled() -> dict[str, Any]:
 
 
 def turned() -> dict[str, Any]:
-    """As in MixUp, with the batch from behind."""
+    """Like MixUp, with the reversed batch."""
     error = keras.losses.MeanSquaredError()
 
     def loss_of(q: Any, x: Any, _: Any) -> Any:
@@ -271,7 +272,7 @@ def turned() -> dict[str, Any]:
 
 @tf.custom_gradient
 def clipped_back(x: Any) -> Any:
-    """What flows back is clipped by its norm, of all samples."""
+    """The backward pass clips by the norm over all samples."""
     return tf.identity(x), lambda upstream: tf.clip_by_norm(upstream, 0.02)
 
 
@@ -280,12 +281,12 @@ def own_gradient() -> dict[str, Any]:
 
 
 def gradient_by_sample() -> dict[str, Any]:
-    """TensorFlow gives silu a gradient of its own, too."""
+    """TensorFlow also gives silu a custom gradient."""
     return stepped(lambda q, x, _: tf.reduce_mean(tf.square(tf.nn.silu(q(x)) - 1)))
 
 
 class Private(keras.Model):
-    """As with differential privacy: gradients of microbatches are clipped one by one."""
+    """Like differential privacy: clips the gradients of microbatches one by one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -296,7 +297,7 @@ class Private(keras.Model):
 
     def train_step(self, data: Any) -> Any:
         weights = self.q.trainable_variables
-        with tf.GradientTape(persistent=True) as tape:  # eager code needs it
+        with tf.GradientTape(persistent=True) as tape:  # persistent for eager code
             losses = tf.reduce_mean(tf.square(self.q(data[0]) - 1), 1)
             groups = tf.reduce_mean(tf.reshape(losses, [4, -1]), 1)
         clipped = []
@@ -317,7 +318,7 @@ def private() -> dict[str, Any]:
 
 
 def asserted() -> dict[str, Any]:
-    """A part of what a whole batch asserts."""
+    """A part of the batch cannot satisfy an assertion about the whole."""
 
     @tf.function
     def error(x: Any, guess: Any) -> Any:
@@ -328,7 +329,7 @@ def asserted() -> dict[str, Any]:
 
 
 def untold() -> dict[str, Any]:
-    """A function of NumPy: what cannot be told is whole."""
+    """A NumPy function: what cannot be analyzed gets the whole batch."""
 
     def loss_of(q: Any, x: Any, _: Any) -> Any:
         centered = tf.numpy_function(lambda v: v - v.mean(0), [x], tf.float32)
@@ -338,7 +339,7 @@ def untold() -> dict[str, Any]:
 
 
 class Looks(keras.Model):
-    """Reads a number of its samples: no graph can be made of it."""
+    """Reads a value of its samples, so it cannot be traced to a graph."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -366,7 +367,7 @@ def looks() -> dict[str, Any]:
 
 
 class OwnLoop(Looks):
-    """Iterates the batches itself."""
+    """Iterates over the batches itself."""
 
     def make_train_function(self, force: bool = False) -> Any:
         def function(iterator: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Prints the kinds of losses and metrics as people write them, and whether numbers agree.
+"""Prints the kinds of common losses and metrics, and whether their values agree.
 
-On one process. What is said to be a mean, a sum, a quotient or rows of samples is computed of a
-batch and of its parts.
+Runs on one process. For each mean, sum, quotient or rows of samples, computes the value of a batch
+and of its parts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LONG = tf.TensorSpec([None, None])
 
 
 def drawn(shape: Any, factor: int = 1) -> Any:
-    """As random/own_rows.py leaves it in a step."""
+    """A draw in the form that random/own_rows.py gives it in a step."""
     return kinds.drawn(lambda: tf.random.uniform(shape), Draw("uniform", 2, 0, factor))
 
 
@@ -80,7 +80,7 @@ def square(y: Any, guess: Any) -> Any:
 
 
 def chosen(y: Any, guess: Any) -> Any:
-    """Each row's element of the column that `y` says."""
+    """Each row's element in the column that `y` selects."""
     places = tf.stack([tf.range(tf.shape(y)[0]), tf.cast(y[:, 0], tf.int32)], 1)
     return tf.reduce_mean(tf.square(tf.gather_nd(guess, places)))
 
@@ -91,12 +91,12 @@ def by_number(y: Any, guess: Any) -> Any:
 
 
 def by_place(y: Any, guess: Any) -> Any:
-    """In a row: places in it are no samples."""
+    """Within a row, where positions are not samples."""
     return tf.reduce_mean(square(y, guess) * tf.cast(tf.range(tf.shape(y)[1]), tf.float32))
 
 
 def in_turns(y: Any, guess: Any) -> Any:
-    """A recurrent network's loop over places in a row."""
+    """A recurrent network's loop over positions in a row."""
     state = tf.zeros([tf.shape(y)[0], 4])
     found = tf.TensorArray(tf.float32, 4)
     for turn in tf.range(4):
@@ -106,14 +106,14 @@ def in_turns(y: Any, guess: Any) -> Any:
 
 
 def until_small(y: Any, guess: Any) -> Any:
-    """As often as the largest of all samples needs."""
+    """Loops as often as the largest sample needs."""
     while tf.reduce_max(tf.abs(guess)) > 0.1:
         guess = guess / 2
     return tf.reduce_mean(guess)
 
 
 def turned_in_turns(y: Any, guess: Any) -> Any:
-    """The first turn leaves `found` as it was; the next ones mix samples."""
+    """The first iteration leaves `found` unchanged; later ones mix samples."""
     found = y
     for _ in tf.range(3):
         found, guess = guess, guess[::-1]
@@ -128,12 +128,12 @@ def one_by_one(y: Any, guess: Any) -> Any:
 
 
 def carried(y: Any, guess: Any) -> Any:
-    """From sample to sample."""
+    """State carried from sample to sample."""
     return tf.reduce_mean(tf.scan(lambda last, one: last / 2 + one, y * guess))
 
 
 def penalty(y: Any, guess: Any) -> Any:
-    """Of gradients with respect to samples, as WGAN-GP has it."""
+    """A penalty on gradients with respect to samples, as in WGAN-GP."""
     kernel = tf.constant([[0.1 * row - 0.2 * column for column in range(3)] for row in range(16)])
     bias = tf.constant([0.1, -0.2, 0.3])
     noise = drawn([tf.shape(y)[0], 1])
@@ -160,7 +160,7 @@ def convolved_penalty(y: Any, guess: Any) -> Any:
 
 
 def adversarial(y: Any, guess: Any) -> Any:
-    """The sign of a mean's gradient is that of a sample's."""
+    """The gradient of a mean has the same sign as that of a sample."""
     with tf.GradientTape() as tape:
         tape.watch(guess)
         loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(tf.nn.sigmoid(y), guess))
@@ -168,7 +168,7 @@ def adversarial(y: Any, guess: Any) -> Any:
 
 
 def attended(y: Any, guess: Any) -> Any:
-    """As transformers do it, with shapes of tf.shape."""
+    """Attention as in transformers, with shapes from tf.shape."""
     rows = tf.shape(y)[0]
     query, keys = tf.reshape(y, [rows, 4, 2, 2]), tf.reshape(guess, [rows, -1, 2, 2])
     query, keys = tf.transpose(query, [0, 2, 1, 3]), tf.transpose(keys, [0, 2, 1, 3])
@@ -178,7 +178,7 @@ def attended(y: Any, guess: Any) -> Any:
 
 
 def two_views(y: Any, guess: Any) -> Any:
-    """Concatenated for one pass, and split again; labels are made of sizes."""
+    """Concatenated for one pass and split again; labels are made from sizes."""
     both = tf.concat([y, guess], 0)
     labels = tf.concat([tf.ones([tf.shape(y)[0], 1]), tf.zeros([tf.shape(y)[0], 1])], 0)
     labels += 0.0 * drawn(tf.shape(labels), factor=2)
@@ -187,7 +187,7 @@ def two_views(y: Any, guess: Any) -> Any:
 
 
 def mismatched(y: Any, guess: Any) -> Any:
-    """Of 2 rows for each sample, one after another, with two views of all."""
+    """2 rows per sample, one after another, with two views of all."""
     return tf.reduce_mean(tf.concat([y, guess], 0) * tf.repeat(y, 2, 0))
 
 
@@ -204,7 +204,7 @@ def normalized(y: Any, guess: Any) -> Any:
 
 
 def by_channels(samples_are_channels: bool) -> Callable[[Any, Any], Any]:
-    """As tf_keras's LayerNormalization has it, and as batch normalization has."""
+    """Like tf_keras's LayerNormalization, or like batch normalization."""
 
     def squares(y: Any, guess: Any) -> Any:
         rows = tf.shape(y)[0] if samples_are_channels else 16
@@ -229,12 +229,12 @@ def drawn_alike(y: Any, guess: Any) -> Any:
 def cropped(y: Any, guess: Any) -> Any:
     columns = tf.transpose(guess, [1, 0, 2, 3])
     columns = tf.tensor_scatter_nd_add(columns, [[2]], columns[:1])
-    cropped = tf.image.random_crop(y, [tf.shape(y)[0], 8, 8, 1])  # all there is
+    cropped = tf.image.random_crop(y, [tf.shape(y)[0], 8, 8, 1])  # the whole image
     return tf.reduce_mean(cropped * tf.transpose(tf.square(columns), [1, 0, 2, 3]))
 
 
 def shared(y: Any, guess: Any) -> Any:
-    """By the number of samples, but 1: no mean."""
+    """Divided by the number of samples minus 1, so it is not a mean."""
     return tf.reduce_sum(y * guess) / (tf.cast(tf.shape(y)[0], tf.float32) - 1)
 
 
@@ -451,7 +451,7 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
 
 
 def traced(function: Callable[..., Any], specs: Any) -> tuple[kinds.Analysis, Any, list[Any]]:
-    """In a graph of its own: (what is told, the result, inputs)."""
+    """Traces in a separate graph: (analysis, result, inputs)."""
     with tf.Graph().as_default():
         inputs = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
         result = tf.convert_to_tensor(function(*inputs))
@@ -462,13 +462,13 @@ def traced(function: Callable[..., Any], specs: Any) -> tuple[kinds.Analysis, An
 def of_function(function: Callable[..., Any], specs: Any) -> kinds.Kind:
     try:
         told, result, _ = traced(function, specs)
-    except Exception:  # of a function that cannot be traced
+    except Exception:  # for a function that cannot be traced
         return kinds.Kind.UNKNOWN
     return told.kind(result)
 
 
 def agree(function: Callable[..., Any], specs: Any) -> bool:
-    """Whether the numbers of a batch and of its parts are as its kind says."""
+    """Whether the values of a batch and of its parts relate as the kind says."""
     told, result, inputs = traced(function, specs)
     kind, ratio = told.kind(result), told.ratio(result)
     generator = np.random.default_rng(1)
@@ -510,7 +510,7 @@ BY_SAMPLE = (
 
 
 def listed() -> dict[str, str]:
-    """Of functions of Keras's own that look at one sample at a time."""
+    """Keras's own functions that process one sample at a time."""
     found = {}
     several, few = tf.TensorSpec([None, 5]), tf.TensorSpec([None, 1])
     for name in BY_SAMPLE:
@@ -521,7 +521,7 @@ def listed() -> dict[str, str]:
 
 
 def of_static_rows(function: Callable[[Any], Any]) -> str:
-    """Of 8 rows, as the shape says: what they are divided by comes as a constant."""
+    """With a static shape of 8 rows, so that the divisor is a constant."""
 
     @tf.function
     def traced(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Losses of loops over a divided dataset: the lines that rank 0 prints, by the loss's name."""
+"""Losses in loops over a divided dataset: the lines that rank 0 prints, by the loss's name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def data(drop_remainder):
 
 
 def in_session(loss):
-    """As `lines_of`, of a compat.v1 graph."""
+    """Like `lines_of`, for a compat.v1 graph."""
     v1 = tf.compat.v1
     said = lines()
     with tf.Graph().as_default():
@@ -59,7 +59,7 @@ def step(loss):
 
 
 def lines():
-    """What is printed from now on, as often as it is new."""
+    """Captures the lines printed from now on, including repeated ones."""
     said: list[str] = []
     log.say = said.append
     log._logged_keys.clear()
@@ -67,7 +67,7 @@ def lines():
 
 
 def lines_of(loss, dataset, in_function):
-    """A loop in Python over calls of a tf.function, or one inside the function."""
+    """A Python loop over calls of a tf.function, or a loop inside the function."""
     said = lines()
     function = tf.function(step(loss))
 

@@ -1,8 +1,8 @@
-"""Models of practice with batch normalization: prints losses of epochs and weights after 50 steps.
+"""Real models with batch normalization: prints losses by epoch and weights after 50 steps.
 
-Arguments: resnet, mobilenet or unet; tf_keras, jit; even: batches that the ranks divide; smooth: no
-relu, with which rounding decides what is active. A control is one process that has the rows of each
-batch in another order, by a number.
+Arguments: resnet, mobilenet or unet; tf_keras, jit; even: batches that the ranks divide evenly;
+smooth: without relu, because rounding may decide which units are active. Controls are runs of one
+process with the rows of each batch in another order, selected by a number.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def relu6(x: Any) -> Any:
 
 
 def resnet() -> Any:
-    """20 layers of batch normalization."""
+    """20 batch normalization layers."""
     start = keras.Input((16, 16, 3))
     x = normed(layers.Conv2D(8, 3, padding="same", use_bias=False)(start))
     for number in range(9):

@@ -1,4 +1,4 @@
-"""Models whose output for one sample depends on others of its batch: N ranks equal one process."""
+"""Models whose output for a sample depends on other samples of the batch equal one process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROW = re.compile(r"plan: .*? \| (\w+) +\| (split|gathered|whole) ")
 
 
 def plans(stderr: str) -> dict[str, dict[str, str]]:
-    """By case and call, what the table of plans says."""
+    """The table of plans, by case and call."""
     parts = stderr.split("CASE ")[1:]
     return {part.partition("\n")[0].strip(): dict(ROW.findall(part)) for part in parts}
 
@@ -51,8 +51,10 @@ def plans(stderr: str) -> dict[str, dict[str, str]]:
     ],
     ids=lambda value: "-".join(value[:2]) or "graph" if isinstance(value, tuple) else None,
 )
-def test_mixing_is_told(scripts, ranks: int, mode: tuple[str, ...]) -> None:
-    """What mixes samples is whole and equals one process; what does not is split."""
+def test_models_that_mix_samples_get_whole_batches(
+    scripts, ranks: int, mode: tuple[str, ...]
+) -> None:
+    """What mixes samples gets whole batches and equals one process; the rest is split."""
     (alone,) = reference(scripts / "forward.py", args=mode)
     env = {"TF_MPI_LOG_LEVEL": "debug"}
     run = launch(scripts / "forward.py", np=ranks, args=mode, env=env, timeout=300).check()

@@ -1,11 +1,11 @@
-"""How a loss depends on samples is told from its ops: losses as people write them."""
+"""The analysis of common losses: how they depend on samples, according to their ops."""
 
 from __future__ import annotations
 
 from launch import launch
 
 
-def test_kinds_are_told(scripts) -> None:
+def test_kinds_of_losses_are_recognized(scripts) -> None:
     (result,) = launch(scripts / "kinds.py", np=0, timeout=300, pooled=True).check().results
     wrong = {
         name: (kind, expected)

@@ -1,4 +1,4 @@
-"""A loop over a divided dataset is told of losses whose average is not the whole batch's."""
+"""Loops over a divided dataset: a line for losses whose average is not the whole batch's."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ SUMS = {"sum", "sum by a constant", "one per sample"}
 OTHERS = {"mean of valid", "sum and a mean", "root of a mean"}
 
 
-def test_losses_that_are_no_mean_over_samples_have_a_line(launch, scripts):
+def test_losses_that_are_not_sample_means_are_reported(launch, scripts):
     run = launch(scripts / "loop_losses.py", np=2, timeout=120).check()
     told, other = run.results
-    assert not any(told["whole"].values())  # nothing has been divided yet
+    assert not any(told["whole"].values())  # nothing is divided yet
     for found in told["found"].values():
         lines = {name: [line for line in said if "loss (" in line] for name, said in found.items()}
         assert {name for name, said in lines.items() if said} == SUMS | OTHERS

@@ -1,4 +1,4 @@
-"""Losses, metrics and states that only the whole batch can tell: N ranks equal one process."""
+"""Losses, metrics and states that need the whole batch: N ranks equal one process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PART = "computes it of its part of the batch only"
 OF_PART = "normalizes by the moments of each rank's part of the batch"
 
 
-# What the quick tier trains with: of losses, of steps of the script's own, of metrics.
+# What the quick tier trains with: some losses, custom steps and metrics.
 QUICK = (
     *("root_of_mean", "own_dice", "masked", "valid", "contrastive", "average_loss", "own_sum"),
     *("metrics", "outputs", "norms", "masked_norm"),
@@ -39,14 +39,16 @@ COMPILED = (
     ],
     ids=lambda value: "-".join(value) or "graph" if isinstance(value, tuple) else None,
 )
-def test_equal_one_process(scripts, ranks: int, mode: tuple[str, ...]) -> None:
+def test_losses_steps_and_metrics_equal_one_process(
+    scripts, ranks: int, mode: tuple[str, ...]
+) -> None:
     args = list(QUICK) if mode == ("quick",) else [*mode, *(COMPILED if "jit" in mode else ())]
     (alone,) = reference(scripts / "whole_batch.py", args=args)
     run = launch(scripts / "whole_batch.py", np=ranks, args=args, timeout=300, pooled=True).check()
     assert_same(run.results)
     assert_cases_close(run.results[0], alone, 1e-5)
     said = {words for words in (WHOLE, OF_PART, PART) if words in run.stderr[0]}
-    assert said == ({WHOLE} if "eager" in mode else set()), "a warning that is wrong"
+    assert said == ({WHOLE} if "eager" in mode else set()), "a wrong warning"
     graphs = not {"eager", "jit"} & set(mode)
     for text, speaks in zip(run.stderr, [graphs, *[False] * (ranks - 1)]):
         assert text.count("tf.summary 'mean of part' in a step is of rank 0's part") == speaks
@@ -54,8 +56,10 @@ def test_equal_one_process(scripts, ranks: int, mode: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(("ranks", "mode"), [(2, ()), full(3, ()), full(2, ("tf_keras",))])
-def test_a_part_is_not_taken_for_the_batch(scripts, ranks: int, mode: tuple[str, ...]) -> None:
-    """Losses of several samples in steps of the script's own that gather nothing."""
+def test_custom_steps_that_gather_nothing_get_whole_batches(
+    scripts, ranks: int, mode: tuple[str, ...]
+) -> None:
+    """Losses over several samples in custom steps without collectives."""
     cases = ("computes_loss", "pairs", "queue", "penalty", "turns", "dropped")
     args = [*mode, *cases]
     (alone,) = reference(scripts / "whole_batch.py", args=args)
@@ -63,11 +67,12 @@ def test_a_part_is_not_taken_for_the_batch(scripts, ranks: int, mode: tuple[str,
     assert_same(run.results)
     for case, expected in alone.items():
         assert_close(run.results[0][case], expected, 1e-5)
-    assert [text.count(WHOLE) for text in run.stderr] == [6, *[0] * (ranks - 1)]  # one a model
+    # One line per model.
+    assert [text.count(WHOLE) for text in run.stderr] == [6, *[0] * (ranks - 1)]
 
 
-# What normalizes by a batch's moments. Those of which every rank computes whole batches: what
-# predict makes of a batch's moments, a gradient through them, virtual batches.
+# Normalization by a batch's moments. In these cases every rank computes whole batches: predict that
+# uses a batch's moments, a gradient through them, and virtual batches.
 NORMS = (
     *("norms", "frozen", "renormed", "masked_norm", "in_training_always", "slopes", "of_tf_keras"),
     "half",
@@ -89,7 +94,9 @@ NORMS = (
     ],
     ids=lambda value: "-".join(value[:2]) if isinstance(value, tuple) else None,
 )
-def test_moments_are_those_of_the_whole_batch(scripts, ranks: int, mode: tuple[str, ...]) -> None:
+def test_normalization_uses_the_whole_batchs_moments(
+    scripts, ranks: int, mode: tuple[str, ...]
+) -> None:
     (alone,) = reference(scripts / "whole_batch.py", args=mode)
     run = launch(scripts / "whole_batch.py", np=ranks, args=mode, timeout=300, pooled=True).check()
     assert_same(run.results)
@@ -102,10 +109,10 @@ def test_moments_are_those_of_the_whole_batch(scripts, ranks: int, mode: tuple[s
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("mode", [(), ("tf_keras",), ("jit", "even")], ids="-".join)
 @pytest.mark.parametrize("model", ["resnet", "mobilenet", "unet"])
-def test_models_with_many_norms_are_those_of_one_process(
+def test_models_with_many_norm_layers_equal_one_process(
     scripts, model: str, mode: tuple[str, ...], ranks: int
 ) -> None:
-    """Without relu, with which one process is as far from itself with its rows in another order."""
+    """Without relu, with which even one process differs after reordering its rows."""
     words = [model, "smooth", *mode]
     (alone,) = reference(scripts / "norm_models.py", args=words)
     run = launch(scripts / "norm_models.py", np=ranks, args=words, timeout=600).check()

@@ -1,7 +1,7 @@
-"""Losses, steps and metrics that only the whole batch can tell: prints what came out.
+"""Losses, steps and metrics that need the whole batch: prints the results.
 
-Arguments: tf_keras, eager, jit; names of cases, default all but those of whole_batch_said.py. One
-process and N ranks run the same code. 33 samples in batches of 16 leave one sample in the last
+Arguments: tf_keras, eager, jit; names of cases, by default all except those of whole_batch_said.py.
+One process and N ranks run the same code. 33 samples in batches of 16 leave one sample for the last
 batch, so that a rank has none.
 """
 
@@ -41,7 +41,7 @@ def net(outputs: int = 1, activation: str | None = None) -> Any:
 
 
 def fit(model: Any, samples: int = 33, y: np.ndarray = Y, **more: Any) -> dict[str, Any]:
-    samples = 64 if JIT else samples  # a compiled step has static shapes
+    samples = 64 if JIT else samples  # a compiled step needs static shapes
     options = {"x": X[:samples], "batch_size": 16, "epochs": 2, **more}
     history = model.fit(y=y[:samples], shuffle=False, verbose=0, **options).history
     numbers = {name: encode(np.asarray(values, np.float32)) for name, values in history.items()}
@@ -63,13 +63,13 @@ def root_of_mean() -> dict[str, Any]:
 
 
 def keras_dice() -> dict[str, Any]:
-    if LEGACY:  # it has none
+    if LEGACY:  # tf_keras has none
         return {}
     return fit(compiled(net(1, "sigmoid"), keras.losses.Dice()), y=YES)
 
 
 class Dice(keras.losses.Loss):
-    """A class of the script's own, whose value is a scalar."""
+    """A custom class whose value is a scalar."""
 
     def call(self, y: Any, guess: Any) -> Any:
         both = tf.reduce_sum(y * guess)
@@ -98,7 +98,7 @@ def weighted() -> dict[str, Any]:
 
 
 def masked() -> dict[str, Any]:
-    """The mean is over what is not masked, which is not as much on every rank."""
+    """The mean is over unmasked elements, whose number differs by rank."""
     words = np.random.default_rng(3)
     ids = words.integers(1, 20, size=(37, 9))
     ids[np.arange(9)[None] >= words.integers(1, 10, size=37)[:, None]] = 0
@@ -117,7 +117,7 @@ def masked() -> dict[str, Any]:
 
 
 class AddsLoss(layers.Layer):
-    """A mean over samples, or a sum of them."""
+    """Adds a mean over samples, or a sum."""
 
     def __init__(self, reduce: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -129,15 +129,15 @@ class AddsLoss(layers.Layer):
 
 
 def added() -> dict[str, Any]:
-    """What layers add to a loss of the whole batch."""
+    """Layers add to a loss of the whole batch."""
     hidden = layers.Dense(6, "tanh", kernel_regularizer="l2", activity_regularizer="l2")
-    sums = AddsLoss(tf.reduce_sum)  # eager code does not tell it: every rank computes whole batches
+    sums = AddsLoss(tf.reduce_sum)  # eager code cannot analyze it: every rank gets whole batches
     stack = [keras.Input((8,)), hidden, AddsLoss(tf.reduce_mean), sums, layers.Dense(1)]
     return fit(compiled(keras.Sequential(stack), rmse))
 
 
 class ByShape(layers.Layer):
-    """Adds a mean that is made of a sum: by the shape, and by the number of elements."""
+    """Adds means computed from sums: divided by the shape, and by the number of elements."""
 
     def call(self, x: Any) -> Any:
         rows = x.shape[0] if x.shape[0] is not None else tf.cast(tf.shape(x)[0], x.dtype)
@@ -147,19 +147,19 @@ class ByShape(layers.Layer):
 
 
 def of_static_size() -> dict[str, Any]:
-    """Batches of one size that the ranks divide: the number of samples is a constant."""
+    """Batches of a static size that the ranks divide: the number of samples is a constant."""
     hidden = layers.Dense(6, "tanh", activity_regularizer="l2")
     stack = [keras.Input((8,)), hidden, ByShape(), layers.Dense(1)]
     return fit(compiled(keras.Sequential(stack), "mse"), 48)
 
 
 class Steps(keras.Model):
-    """A model with a train_step of its own."""
+    """A model with a custom train_step."""
 
     def __init__(self, outputs: int = 1) -> None:
         super().__init__()
         self.net = net(outputs)
-        summaries()  # no step may make it
+        summaries()  # a step must not create it
 
     def ready(self) -> Any:
         self(X[:1])
@@ -175,11 +175,11 @@ class Steps(keras.Model):
 
 
 LABELS = np.where(drawn.random(Y.shape) < 0.4, -100, YES)
-LABELS[1:16:2] = -100  # a rank of two has nothing valid in the first batch
+LABELS[1:16:2] = -100  # one of two ranks has no valid label in the first batch
 
 
 class Valid(Steps):
-    """A mean over what is valid, as language models have it, and a regularizer."""
+    """A mean over valid elements, as in language models, and a regularizer."""
 
     def __init__(self, least: bool) -> None:
         super().__init__()
@@ -226,7 +226,7 @@ def contrastive() -> dict[str, Any]:
 
 
 class Anchors(Steps):
-    """Each rank's own samples with all of the batch."""
+    """Compares each rank's own samples with the whole batch."""
 
     def train_step(self, data: Any) -> Any:
         x, _ = data
@@ -251,7 +251,7 @@ def summaries() -> Any:
 
 
 class Own(Steps):
-    """A sum over samples, values of the step's own beside metrics, and one metric in a dict."""
+    """A sum over samples, plain values beside metrics, and a metric in a dict."""
 
     def __init__(self, loss: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -284,7 +284,7 @@ class Own(Steps):
 
 
 def average_loss() -> dict[str, Any]:
-    """As a script for tf.distribute has it: a sum, divided by the batch that the script knows."""
+    """As in a script for tf.distribute: a sum divided by the batch size that the script knows."""
 
     def loss(errors: Any) -> Any:
         return tf.nn.compute_average_loss(tf.reduce_sum(errors, 1), global_batch_size=16)
@@ -314,7 +314,7 @@ def own_sum() -> dict[str, Any]:
 
 
 def _flat(model: Any) -> dict[str, Any]:
-    """tf_keras leaves nested dicts in its history, whose values are dicts by epoch."""
+    """tf_keras leaves nested dicts in its history, with dicts by epoch as values."""
     samples = 64 if JIT else 37
     found = model.fit(X[:samples], Y[:samples], batch_size=16, epochs=2, shuffle=False, verbose=0)
     values: dict[str, list[float]] = {}
@@ -329,7 +329,7 @@ def _flat(model: Any) -> dict[str, Any]:
 
 
 class Teacher(Steps):
-    """A teacher that follows the weights, and a counter; neither is made of samples."""
+    """A teacher that follows the weights, and a counter; neither depends on samples."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -363,7 +363,7 @@ def synchronized() -> dict[str, Any]:
 
 
 def on_batch() -> dict[str, Any]:
-    """What a script gives to train_on_batch is the whole batch already."""
+    """A script passes the whole batch to train_on_batch."""
     model = compiled(net(), rmse, metrics=[whole_batch_metrics.Largest(keras)()])
     values = [model.train_on_batch(X[:16], Y[:16]) for _ in range(3)]
     return {"values": encode(np.asarray(values, np.float32))}

@@ -1,4 +1,4 @@
-"""The metrics of whole_batch.py: what batches and epochs say of all ranks' samples."""
+"""The metrics of whole_batch.py: values by batch and epoch cover all ranks' samples."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from common import encode
 
 
 def f1(y: Any, guess: Any) -> Any:
-    """Of a batch: no mean over its samples."""
+    """A function of the batch that is not a mean over its samples."""
     guess = tf.round(guess)
     return 2 * tf.reduce_sum(y * guess) / (tf.reduce_sum(y) + tf.reduce_sum(guess) + 1e-7)
 
 
 def Largest(keras: Any) -> Any:
     class Largest(keras.metrics.Metric):
-        """A state that is a maximum."""
+        """Its state is a maximum."""
 
         def __init__(self, name: str = "largest") -> None:
             super().__init__(name=name)
@@ -38,7 +38,7 @@ def Largest(keras: Any) -> Any:
 
 def _classes(keras: Any) -> list[Any]:
     class OfMetrics(keras.metrics.Metric):
-        """Made of Keras's own metrics."""
+        """Combines Keras's own metrics."""
 
         def __init__(self) -> None:
             super().__init__(name="of_metrics")
@@ -77,7 +77,7 @@ def _classes(keras: Any) -> list[Any]:
             return super().update_state(tf.reduce_max(tf.abs(y - guess)))
 
     class GoesOn(keras.metrics.MeanAbsoluteError):
-        """A mean over all that it has seen since it was made."""
+        """A mean over everything that it has seen since it was created."""
 
         def reset_state(self) -> None:
             pass
@@ -93,7 +93,7 @@ def cases(
     net: Callable[..., Any],
     data: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> dict[str, Callable[[], dict[str, Any]]]:
-    """By name; the arguments are whole_batch.py's."""
+    """The cases by name; the arguments are those of whole_batch.py."""
     x, y, yes = data
 
     def metrics() -> dict[str, Any]:
@@ -102,7 +102,7 @@ def cases(
         return fit(model, y=yes, validation_data=(x[:32], yes[:32]))
 
     def outputs() -> dict[str, Any]:
-        """Losses of single outputs, of batches whose size is no part of the shapes."""
+        """Losses of single outputs; the batch size is not part of the shapes."""
         given = keras.Input((8,))
         hidden = keras.layers.Dense(6, "tanh")(given)
         heads = {
@@ -120,7 +120,7 @@ def cases(
         return {name: encode(np.asarray(value, np.float32)) for name, value in history.items()}
 
     def batch_logs() -> dict[str, Any]:
-        """Callbacks that read the logs of batches, and one that evaluates in mid-epoch."""
+        """Callbacks that read the logs of batches, and one that evaluates during an epoch."""
         seen: list[float] = []
 
         class Reads(keras.callbacks.Callback):
@@ -133,7 +133,7 @@ def cases(
                 seen.extend(float(logs[name]) for name in sorted(logs))
 
         class InKeras(Reads):
-            """As in Keras's own tests: in its package, and none of its callbacks."""
+            """As in Keras's own tests: in its package, but not one of its callbacks."""
 
             __module__ = f"{keras.__name__}.src.trainers.trainer_test"
 

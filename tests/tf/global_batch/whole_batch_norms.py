@@ -1,4 +1,4 @@
-"""The models of whole_batch.py that normalize by a batch's moments: those of all ranks' samples."""
+"""The models of whole_batch.py that normalize by a batch's moments, over all ranks' samples."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ drawn = np.random.default_rng(5)
 IMAGES = drawn.normal(1, 2, size=(70, 4, 4, 3)).astype(np.float32)
 WORDS = drawn.integers(1, 20, size=(70, 9))
 WORDS[np.arange(9)[None] >= drawn.integers(0, 10, size=70)[:, None]] = 0
-WORDS[1:32:2] = 0  # a rank of two has nothing valid in the first batches
+WORDS[1:32:2] = 0  # one of two ranks has nothing valid in the first batches
 
 
 def cases(
     keras: Any, Steps: Any, fit: Any, compiled: Any, mode: dict[str, Any], data: Any
 ) -> dict[str, Callable[[], dict[str, Any]]]:
-    """By name; the arguments are whole_batch.py's."""
+    """The cases by name; the arguments are those of whole_batch.py."""
     layers, Norm = keras.layers, keras.layers.BatchNormalization
     legacy = not hasattr(keras, "ops")  # tf_keras
     jit = bool(mode.get("jit_compile"))
@@ -32,14 +32,14 @@ def cases(
 
     def train(model: Any, **more: Any) -> dict[str, Any]:
         options = {"x": IMAGES[:33], "validation_data": (IMAGES[:7], data[1][:7]), **more}
-        if jit:  # 64 samples; no batch divides among 2 ranks but the last, of 4
+        if jit:  # 64 samples; of the batches, 2 ranks divide only the last, of 4, evenly
             options = {"x": IMAGES[:64], "batch_size": 15}
         return fit(model, **options)
 
     def norms() -> dict[str, Any]:
         stack = [Norm(momentum=0.8), Norm(axis=2, scale=False), Norm(center=False, epsilon=1e-6)]
         model = net(*stack)
-        model.add(Norm(momentum=0.9))  # of one number for each sample
+        model.add(Norm(momentum=0.9))  # one number per sample
         model.add(layers.Dense(1))
         return train(compiled(model, "mse"))
 
@@ -59,12 +59,12 @@ def cases(
         return {} if jit else fit(model, x=WORDS[:33])
 
     def half() -> dict[str, Any]:
-        """Moments are float32; what is normalized is float16, whose rounding is another."""
+        """Moments are float32; the normalized values are float16, which rounds differently."""
         model = net(Norm(dtype="mixed_float16"), dtype="mixed_float16")
         return train(compiled(model, "mse"))
 
     class Evaluates(Steps):
-        """Normalizes by the batch in evaluation and prediction, too."""
+        """Also normalizes by the batch in evaluation and prediction."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -93,7 +93,7 @@ def cases(
         return found
 
     class Penalized(Steps):
-        """The slope of each sample's output, through the moments of all."""
+        """The slope of each sample's output, through the moments of all samples."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -117,7 +117,8 @@ def cases(
         return fit(Penalized().ready())
 
     def of_tf_keras() -> dict[str, Any]:
-        """Several axes; the fused kernel with channels behind three dimensions; virtual batches."""
+        """Several axes; the fused kernel with three dimensions before the channels; virtual
+        batches."""
         if not legacy or jit:
             return {}
         stack = [layers.Reshape((2, 2, 4, 3)), Norm(), layers.Reshape((4, 4, 3)), Norm(axis=[1, 3])]

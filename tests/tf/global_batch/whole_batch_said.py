@@ -1,4 +1,4 @@
-"""Steps that only the whole batch can tell, without a word of ranks: rank 0 says so."""
+"""Steps that need the whole batch and do not mention ranks: rank 0 reports them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 def cases(
     keras: Any, Steps: Any, fit: Any, compiled: Any, net: Any, rmse: Any, seven: Any
 ) -> dict[str, Callable[[], dict[str, Any]]]:
-    """By name; the arguments are whole_batch.py's."""
+    """The cases by name; the arguments are those of whole_batch.py."""
     layers = keras.layers
     legacy = not hasattr(keras, "ops")  # tf_keras
 
@@ -25,7 +25,7 @@ def cases(
         return fit(ComputesLoss().ready())
 
     class Pairs(Steps):
-        """Contrastive, without a word of ranks; with a queue that is made of samples."""
+        """A contrastive loss that does not mention ranks, with a queue of samples."""
 
         def __init__(self) -> None:
             super().__init__(4)
@@ -65,7 +65,7 @@ def cases(
         return fit(Pairs().ready(), validation_data=seven)
 
     class Drops(Steps):
-        """A root of a mean, of a net with dropout."""
+        """A root of a mean, in a network with dropout."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -100,7 +100,7 @@ def cases(
         return fit(Queue().ready())
 
     class Penalty(Steps):
-        """The norm of the gradient of the whole batch, in the loss."""
+        """The loss includes the norm of the whole batch's gradient."""
 
         def train_step(self, data: Any) -> Any:
             x, y = data
@@ -117,7 +117,7 @@ def cases(
         return fit(Penalty().ready())
 
     class Turns(Steps):
-        """Counts its steps in Python, and takes turns."""
+        """Counts its steps in Python and alternates."""
 
         turn = 0
 
@@ -134,14 +134,15 @@ def cases(
             return {"turns": loss}
 
     def turns() -> dict[str, Any]:
-        """In a graph it is traced once more than one process does; eager code takes all turns."""
+        """In a graph it is traced once more than in one process; eager code alternates fully."""
         found = fit(Turns().ready())
         model = Turns().ready()
         model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
         return found | {f"{name} eagerly": value for name, value in fit(model).items()}
 
     def dropped() -> dict[str, Any]:
-        """Whole batches have one process's masks; those of tf_keras follow no seed of its own."""
+        """Whole batches get one process's masks; tf_keras's masks do not follow the script's
+        seed."""
         return {} if legacy else fit(Drops().ready())
 
     made = (computes_loss, pairs, queue, penalty, turns, dropped)

@@ -1,4 +1,4 @@
-"""Which GPU each rank of a machine uses; no GPU is needed to tell."""
+"""Which GPU each rank of a machine uses; needs no GPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ A, B, C, D = (f"0000:{bus}:00.0" for bus in ("0A", "1B", "2C", "3D"))
         pytest.param([[], [A]], [None, A], id="one rank has none"),
     ],
 )
-def test_each_rank_has_a_gpu(seen: list[list[str]], used: list[str | None]) -> None:
+def test_each_rank_gets_a_gpu(seen: list[list[str]], used: list[str | None]) -> None:
     chosen = gpus.choose(seen)
     found = [
         None if number is None else own[number] for own, number in zip(seen, chosen, strict=True)
@@ -36,10 +36,10 @@ def test_each_rank_has_a_gpu(seen: list[list[str]], used: list[str | None]) -> N
 
 
 @pytest.mark.parametrize(("installed", "line"), [("2.21.0", "yes"), ("not installed", "no")])
-def test_ranks_of_the_two_wheels_are_told_apart(
+def test_ranks_with_different_wheels_are_detected(
     monkeypatch: pytest.MonkeyPatch, installed: str, line: str
 ) -> None:
-    """By what all ranks compare when they start."""
+    """Through the comparison that all ranks make at the start."""
     monkeypatch.setattr(settings, "_version", lambda _package: installed)
     assert f"wheel for GPUs={line}" in settings.text().splitlines()
 
@@ -54,7 +54,7 @@ def test_ranks_of_the_two_wheels_are_told_apart(
         (config.cray_takes_gpus, "MPICH_GPU_SUPPORT_ENABLED"),
     ],
 )
-def test_what_other_libraries_were_told_is_asked_of_their_variables(
+def test_gpu_settings_are_read_from_other_libraries_variables(
     read: Callable[[Mapping[str, str]], bool], name: str, value: str | None, is_on: bool
 ) -> None:
     assert read({} if value is None else {name: value}) is is_on

@@ -1,4 +1,4 @@
-"""What the scripts here share: checks by name, each of which all ranks run, and what was wrong."""
+"""Checks by name, which all ranks run, and their errors; for the scripts in this folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _checks: dict[str, Callable[[], None]] = {}
 
 
 def check(function: Callable[[], None]) -> Callable[[], None]:
-    """Decorates a check: it raises if something is wrong."""
+    """Decorates a check, which raises if something is wrong."""
     _checks[function.__name__] = function
     return function
 
@@ -34,7 +34,7 @@ def raises(kind: Any, function: Callable[[], Any], words: str = "") -> None:
 
 
 def run_all(only: list[str]) -> None:
-    """Runs the checks, or those of `only`, in their order; prints {name: what was wrong, or ""}."""
+    """Runs the checks in order, or those in `only`; prints {name: error or ""}."""
     found = {}
     for name, function in _checks.items():
         if only and name not in only:

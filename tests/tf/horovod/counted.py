@@ -1,4 +1,4 @@
-"""Gradients that differ by rank, and how often they are averaged. Starts hvd."""
+"""Gradients that differ by rank, and the number of their averages. Initializes hvd."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from tensorflow.mpi._src.runtime import c_api
 
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
-MEAN = float(np.mean(np.arange(SIZE) + 1))  # of RANK + 1
+MEAN = float(np.mean(np.arange(SIZE) + 1))  # the mean of RANK + 1
 
 
 def averages() -> int:
-    """Of gradients, so far."""
+    """The number of gradient averages so far."""
     return c_api.stats()["gradients"] if SIZE > 1 else 0
 
 
 class Counted:
-    """`times` averages of gradients are made inside; none on one rank."""
+    """Expects `times` gradient averages inside; none on a single rank."""
 
     def __init__(self, times: int) -> None:
         self.times = times if SIZE > 1 else 0
@@ -33,7 +33,7 @@ class Counted:
 
 
 def losses(w, b):
-    """Whose gradients are RANK + 1 for each element of w, and for the rows 0 and RANK of b."""
+    """Losses with the gradients RANK + 1 for all of w, and for rows 0 and RANK of b."""
     rows = tf.gather(b, [0, RANK])
     return (RANK + 1.0) * (tf.reduce_sum(w) + tf.reduce_sum(rows))
 
@@ -43,7 +43,8 @@ def variables():
 
 
 def rows_mean():
-    """The average gradient of b: row 0 has that of every rank, and each rank has its row."""
+    """b's average gradient: row 0 averages over all ranks, and each rank contributes its own
+    row."""
     whole = np.zeros((8, 2))
     for rank in range(SIZE):
         whole[0] += rank + 1

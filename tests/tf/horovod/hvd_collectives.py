@@ -1,4 +1,4 @@
-"""hvd's collectives, objects and process sets, on ranks that give different things."""
+"""hvd's collectives, objects and process sets on ranks with different inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RANKS = np.arange(SIZE)
 
 
 def of_each(function):
-    """What each rank gives, by rank."""
+    """The input of each rank, by rank."""
     return [np.asarray(function(rank)) for rank in range(SIZE)]
 
 
@@ -92,7 +92,7 @@ def allreduce_dtypes_and_scales():
 
 @check
 def allreduce_compressed():
-    assert hvd.compression.Compression is hvd.Compression  # DeepXDE asks for the module
+    assert hvd.compression.Compression is hvd.Compression  # DeepXDE uses the module
     mine = tf.constant([1.0 / 3, 1.0 / 7]) * (RANK + 1)
     got = hvd.allreduce(mine, op=hvd.Sum, compression=hvd.Compression.fp16)
     assert got.dtype == tf.float32
@@ -234,7 +234,7 @@ def reducescatter():
 @check
 def gradients():
     x = tf.Variable(tf.ones([2 * SIZE]) * (RANK + 1))
-    weight = tf.constant(np.float32(np.arange(2 * SIZE) + RANK))  # what flows back, by rank
+    weight = tf.constant(np.float32(np.arange(2 * SIZE) + RANK))  # the gradient, by rank
     mean = np.arange(2 * SIZE) + RANKS.mean()
 
     def back(function, upstream):
@@ -354,7 +354,7 @@ def process_sets():
     assert even.size() is None and even.process_set_id is None
     hvd.init(process_sets=[even, odd])
     clone = hvd.ProcessSet(even.ranks)
-    hvd.init(process_sets=[clone])  # a further one registers nothing
+    hvd.init(process_sets=[clone])  # another one registers nothing
     assert clone.process_set_id == even.process_set_id
     raises(ValueError, lambda: hvd.init(process_sets=[clone, even]), "number 1 is a duplicate")
     hvd.init(process_sets=[even])
@@ -394,16 +394,16 @@ def process_sets():
         equal(hvd.allgather(tf.fill([RANK], RANK), process_set=mine), np.repeat(members, members))
         equal(hvd.broadcast(base(RANK), int(members[-1]), process_set=mine), base(members[-1]))
         assert hvd.allgather_object(RANK, process_set=mine) == list(members)
-        with tf.Graph().as_default():  # at once, all the same
+        with tf.Graph().as_default():  # immediately nonetheless
             assert hvd.allgather_object(RANK, process_set=mine) == list(members)
             last = int(members[-1])
             assert hvd.broadcast_object(RANK, last, process_set=mine) == last
         equal(
             hvd.alltoall(tf.range(len(members)) + 10 * RANK, process_set=mine), 10 * members + place
         )
-        equal(hvd.allreduce(float(RANK), op=hvd.Sum), RANKS.sum())  # of all, in between
+        equal(hvd.allreduce(float(RANK), op=hvd.Sum), RANKS.sum())  # of all ranks, in between
     if SIZE > 2:
-        if even.included():  # alone, while the others do nothing
+        if even.included():  # while the other ranks do nothing
             equal(hvd.allreduce(1.0, op=hvd.Sum, process_set=even), even.size())
 
         @tf.function
@@ -472,12 +472,12 @@ def what_programs_import_by_submodule():
         "horovod.torch is not in",
     )
     equal(_cache(_make_subgraph)(mpi_ops._allreduce)(tf.ones([2])), [SIZE] * 2)
-    equal(_allreduce(tf.ones([2])), [SIZE] * 2)  # a sum
+    equal(_allreduce(tf.ones([2])), [SIZE] * 2)  # the sum
 
 
 @check
 def each_name_is_documented():
-    """In the table of docs/horovod.md, whatever a script may take from the three libraries."""
+    """The table of docs/horovod.md covers every name that a script may use."""
     import importlib
     import re
     import types

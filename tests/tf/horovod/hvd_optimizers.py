@@ -1,6 +1,6 @@
-"""hvd's tapes, optimizers, callbacks, on ranks whose gradients differ; averages are counted.
+"""hvd's tapes, optimizers and callbacks on ranks with different gradients; counts averages.
 
-The checks of hvd_sessions.py run before these.
+Runs the checks of hvd_sessions.py first.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def tape_options():
 
 @check
 def no_average_but_the_scripts():
-    """A plain optimizer averages nothing, as without Horovod's wrappers."""
+    """A plain optimizer averages nothing, as with Horovod without its wrappers."""
     w, b = variables()
     with Counted(0):
         with tf.GradientTape() as tape:
@@ -140,7 +140,7 @@ def tape_and_optimizer_average_once():
 
 
 def model_of(optimizer, **options):
-    """A layer of one weight; its gradient is -2 (RANK + 1) at the start, for one sample of 1."""
+    """A layer with one weight; its initial gradient is -2 (RANK + 1) for a sample of 1."""
     model = keras.Sequential(
         [
             keras.layers.Input((1,)),
@@ -168,7 +168,7 @@ def keras_fit():
 
 @check
 def aggregation_helper():
-    """A loop that a script writes around Horovod's helper for eager code."""
+    """A custom loop around Horovod's helper for eager code."""
     from horovod.tensorflow.gradient_aggregation_eager import (
         LocalGradientAggregationHelperEager as Helper,
     )
@@ -407,7 +407,7 @@ def elastic():
 
 @check
 def draws_are_each_ranks_own():
-    """As without tensorflow.mpi: shuffles differ by rank."""
+    """As without tensorflow.mpi, shuffles differ by rank."""
     import random
 
     everyone = hvd.allgather_object(
@@ -429,7 +429,7 @@ def every_rank_writes_its_files():
 
 @check
 def rank_0_alone_evaluates_and_saves():
-    """As scripts for Horovod do: no other rank is waited for."""
+    """As in scripts for Horovod: rank 0 waits for no other rank."""
     model = model_of(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
     model.fit(*DATA, batch_size=4, verbose=0)
     if RANK == 0:
@@ -443,7 +443,7 @@ def rank_0_alone_evaluates_and_saves():
 
 @check
 def tf_mpi_beside_it():
-    """It knows the ranks, and takes no part of the script's data."""
+    """tf.mpi knows the ranks but does not divide the script's data."""
     assert (tf.mpi.rank(), tf.mpi.size(), tf.mpi.is_enabled()) == (RANK, SIZE, False)
     equal(tf.mpi.allreduce(RANK + 1.0), MEAN)
     tf.mpi.barrier()

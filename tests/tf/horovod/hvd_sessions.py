@@ -1,4 +1,4 @@
-"""hvd's optimizers and hooks of compat.v1, in Sessions; for hvd_optimizers.py."""
+"""hvd's compat.v1 optimizers and hooks in Sessions; for hvd_optimizers.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ v1 = tf.compat.v1
 
 
 def session_steps(make, steps, loss=None):
-    """The values of w after each of `steps`, and how many averages they took."""
+    """The values of w after each of `steps`, and the number of averages."""
     with tf.Graph().as_default(), v1.Session() as session:
         w = v1.get_variable("w", initializer=np.zeros(3, np.float32))
         b = v1.get_variable("b", initializer=np.zeros((8, 2), np.float32))
@@ -55,7 +55,7 @@ def v1_optimizers():
 
 @check
 def v1_adasum():
-    """The same gradient on all ranks counts once."""
+    """A gradient that is the same on all ranks counts once."""
     if SIZE & (SIZE - 1):
         return
     found, made, _, _ = session_steps(
@@ -92,7 +92,7 @@ def v1_adasum():
 
 @check
 def v1_aggregation_helper():
-    """An optimizer that a script writes around Horovod's helper for graphs."""
+    """A custom optimizer around Horovod's helper for graphs."""
     from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper as Helper
 
     assert issubclass(v1.train.GradientDescentOptimizer, hvd._LegacyOptimizer)
@@ -119,7 +119,7 @@ def v1_aggregation_helper():
             updates = (number + 1) // 2
             w, v = session.run(variables)
             equal(w, [-MEAN * updates] * 3, 1e-6)
-            equal(v, [-(RANK + 1) / SIZE * updates] * 3, 1e-6)  # this rank's own
+            equal(v, [-(RANK + 1) / SIZE * updates] * 3, 1e-6)  # this rank's own value
         assert session.run(step) == 4
     raises(ValueError, lambda: Helper(0, reduce, False, True, 0, ""), "backward_passes_per_step")
 

@@ -1,6 +1,6 @@
-"""Runs tf_cnn_benchmarks as it is, on made-up images: run_benchmark.py SCRIPT OPTIONS
+"""Runs tf_cnn_benchmarks unmodified on generated images: run_benchmark.py SCRIPT OPTIONS
 
-The images come in their order, which the script would shuffle; each rank takes every SIZE-th.
+The images come in order, instead of the script's shuffle; each rank takes every SIZE-th.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ train: Any = tf.compat.v1.train
 def in_order(
     tensors: Any, batch_size: int, capacity: int, min_after_dequeue: int, **more: Any
 ) -> Any:
-    """In place of shuffle_batch."""
+    """Replaces shuffle_batch."""
     return train.batch(tensors, batch_size, capacity=2 * batch_size, **more)
 
 
 def write_images(folder: str, rank: int, size: int) -> None:
-    """As CIFAR-10's files."""
+    """Writes the format of CIFAR-10's files."""
     draw = np.random.RandomState(0)
     labels = draw.randint(0, 10, ROWS)
     images = draw.randint(0, 100, (ROWS, 3072)) + 15 * labels[:, None]

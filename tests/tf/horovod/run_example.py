@@ -1,10 +1,10 @@
-"""Runs an example of Horovod's as it is, with little data and few steps:
+"""Runs an example of Horovod's unmodified, with little data and few steps:
 
     run_example.py [--v1] SCRIPT ...
 
-MNIST is replaced by digits of noise, of which each class has its own level, and word2vec's text by
-words of noise, as nothing can be downloaded. Prints the losses, digests of the models' weights, and
-what was written. --v1: `tensorflow` is tf.compat.v1 to the script.
+Nothing can be downloaded, so digits of noise replace MNIST, with another level for each class, and
+words of noise replace word2vec's text. Prints the losses, digests of the models' weights, and the
+written files. --v1: the script gets tf.compat.v1 as `tensorflow`.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ import tensorflow as tf
 from common import result
 
 STEPS, EPOCHS, ROWS = 12, 2, 1536
-WORDS = 2001  # steps of word2vec, which prints its loss every 2000
-TEXT_BYTES = 31_344_016  # what word2vec's download must have
+WORDS = 2001  # steps of word2vec, which prints its loss every 2000 steps
+TEXT_BYTES = 31_344_016  # the size that word2vec requires of its download
 v1 = tf.compat.v1
 models: list[Any] = []
 losses: list[float] = []
-of_sessions: list[Any] = []  # values of variables that were trained
+of_sessions: list[Any] = []  # values of trained variables
 
 
 def digits(*_: Any, **__: Any) -> Any:
-    """The same for every rank, as a download would be."""
+    """The same on every rank, like a download."""
     draw = np.random.RandomState(0)
     labels = draw.randint(0, 10, ROWS)
     pixels = draw.randint(0, 40, (ROWS, 28, 28)) + 20 * labels[:, None, None]
@@ -111,7 +111,7 @@ def few_steps_of_sessions() -> None:
 
 
 def text_of_noise(_: str, filename: str) -> tuple[str, None]:
-    """In place of urlretrieve: an archive of the size that is asked for, after a hole."""
+    """Replaces urlretrieve: an archive of the required size, after a hole."""
     draw = np.random.RandomState(0)
     often = draw.randint(0, 3000, 200_000)
     words = " ".join(f"w{number}" for number in [*often, *range(60_000)])
@@ -125,14 +125,14 @@ def text_of_noise(_: str, filename: str) -> tuple[str, None]:
 
 
 def few(*arguments: int) -> range:
-    """range, of a script whose loop would take an hour."""
+    """Replaces range in a script whose loop would take an hour."""
     return range(WORDS) if arguments[0] > 20_000 else range(*arguments)
 
 
 def of_v1(name: str, *rest: Any) -> Any:
-    """In place of `import`, for the script alone: what TensorFlow 1 had of that name.
+    """Replaces `import` for the script: what TensorFlow 1 had under that name.
 
-    tf.estimator, of which TensorFlow 2.21 has nothing, has the names of its modes.
+    TensorFlow 2.21 has no tf.estimator; its replacement has the names of its modes.
     """
     found = builtins.__import__(name, *rest)
     first, _, path = name.partition(".")
@@ -146,7 +146,7 @@ def of_v1(name: str, *rest: Any) -> Any:
 
 
 class Listening:
-    """Standard output, which also notes losses that a script prints."""
+    """A standard output that also records the losses that a script prints."""
 
     def __init__(self, out: Any) -> None:
         self.out, self.line = out, ""
@@ -162,7 +162,7 @@ class Listening:
 
 
 class Listener(logging.Handler):
-    """TensorFlow's log, in which LoggingTensorHook writes losses."""
+    """Records the losses that LoggingTensorHook writes to TensorFlow's log."""
 
     def emit(self, record: logging.LogRecord) -> None:
         note_losses(record.getMessage())
@@ -189,7 +189,7 @@ def prepare_v1(script: dict[str, Any]) -> None:
 
 as_v1 = sys.argv[1] == "--v1"
 path, sys.argv = sys.argv[1 + as_v1], sys.argv[1 + as_v1 :]
-main = types.ModuleType("__main__")  # whose main() tf.app.run calls
+main = types.ModuleType("__main__")  # tf.app.run calls its main()
 namespace = vars(main)
 namespace["__file__"] = path
 for api in (tf.keras, v1.keras)[: 1 + as_v1]:
@@ -203,7 +203,7 @@ with open(path) as file:
 this, sys.modules["__main__"] = sys.modules["__main__"], main
 try:
     exec(code, namespace)
-except SystemExit as end:  # of tf.app.run
+except SystemExit as end:  # from tf.app.run
     assert not end.code, end.code
 values = list(of_sessions)
 for one in {id(one): one for one in models}.values() if not of_sessions else ():

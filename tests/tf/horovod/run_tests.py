@@ -1,6 +1,6 @@
-"""Runs tests of Horovod's, as they are, on this rank: run_tests.py FILE [pytest's options].
+"""Runs tests of Horovod's unmodified on this rank: run_tests.py FILE [pytest's options].
 
-Prints how many passed, and what failed or was skipped, with the reason.
+Prints the number of passed tests, and the failed or skipped ones with the reason.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Notes:
 
 
 def in_thread(target: Any, args: Any = (), daemon: bool = True) -> threading.Thread:
-    """Of Horovod's launcher, which its tests import for something else."""
+    """Replaces a function of Horovod's launcher, whose module its tests import."""
     thread = threading.Thread(target=target, args=args, daemon=daemon)
     thread.start()
     return thread
@@ -41,7 +41,7 @@ def rank_and_size() -> tuple[int, int]:
     return int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"])
 
 
-del sys.modules["common"]  # theirs is another
+del sys.modules["common"]  # Horovod has another module of that name
 sys.path = [path for path in sys.path if not path.endswith("tests/tf")]
 OF_THE_LAUNCHER: dict[str, dict[str, Any]] = {
     "horovod.runner.util": {},

@@ -1,10 +1,10 @@
-"""Scripts and tests of others, unmodified, from checkouts that the environment names:
+"""Unmodified third-party scripts and tests, from checkouts that the environment names:
 
     HOROVOD_SOURCE=/path/of/horovod TF_BENCHMARKS_SOURCE=/path/of/tensorflow/benchmarks \\
         python -m pytest tests/tf/horovod/test_fetched.py
 
-Horovod's tests need cloudpickle, mock and parameterized from PyPI; -rP shows how many passed. What
-was found is in docs/measurements/2026-11-26-horovods-scripts.md.
+Horovod's tests need cloudpickle, mock and parameterized from PyPI; -rP shows how many passed. The
+results are in docs/measurements/2026-11-26-horovods-scripts.md.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ MISSING = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
 
 SYNTHETIC = ("--no-cuda", "--model=MobileNet", "--batch-size=2", "--num-iters=2",
              "--num-batches-per-iter=2")  # fmt: skip
-# The script, its arguments, whether it says losses. Some of the others ask for what TensorFlow 2.21
-# or Keras has no more, on one process, too: the page of measurements lists them.
+# Script, arguments, whether it prints losses. Some other examples need features that TensorFlow
+# 2.21 or Keras no longer has, also on one process: the page of measurements lists them.
 EXAMPLES = (
     ("tensorflow2/tensorflow2_keras_mnist.py", (), True),
     ("tensorflow2/tensorflow2_mnist.py", (), True),
@@ -47,7 +47,7 @@ EXAMPLES = (
     ("elastic/tensorflow2/tensorflow2_synthetic_benchmark_elastic.py",
      (*SYNTHETIC, "--num-warmup-batches=1"), False),
 )  # fmt: skip
-# Those of TensorFlow 1, to which `tensorflow` is tf.compat.v1.
+# TensorFlow 1 scripts, which get tf.compat.v1 as `tensorflow`.
 EXAMPLES_OF_V1 = (
     ("tensorflow/tensorflow_mnist.py", (), True),
     ("tensorflow/tensorflow_mnist.py", ("--use-adasum",), True),
@@ -64,8 +64,10 @@ EXAMPLES_OF_V1 = (
     ("example", "options", "says_losses", "version"),
     [(*row, 2) for row in EXAMPLES] + [(*row, 1) for row in EXAMPLES_OF_V1],
 )
-def test_horovods_examples(launch, tmp_path, example, options, says_losses, version):
-    """Ranks end alike to the bit, the loss falls, and rank 0 alone writes."""
+def test_horovods_examples_train_one_model(
+    launch, tmp_path, example, options, says_losses, version
+):
+    """Ranks end bitwise equal, the loss decreases, and only rank 0 writes."""
     script = HOROVOD / "examples" / example
     run = launch(
         HERE / "run_example.py",
@@ -85,13 +87,13 @@ def test_horovods_examples(launch, tmp_path, example, options, says_losses, vers
     assert "this horovod is part of tensorflow.mpi" in run.stderr[0]
 
 
-# By name, why they fail.
+# Name: why it fails.
 EXPECTED = {
     "test_horovod_reducescatter_grad_cpu_process_sets": "it asks whether 0 of float16 is less than "
     "1e-8, which NumPy 2 rounds to 0",
 }
-# They expect the bits of a computation that rounds at each step, in float16, too, or that a graph
-# has rewritten; an average here is a sum, in float32 for halves, times a third.
+# These expect the exact bits of a computation that rounds at each step, also in float16, or that a
+# graph has rewritten. An average here is a sum, in float32 for half precision, times a third.
 ROUNDED_PRODUCTS = {
     "test_horovod_allreduce_product_cpu",
     "test_horovod_grouped_allreduce_product_cpu",
@@ -104,7 +106,7 @@ ROUNDED_ON_3 = ROUNDED_PRODUCTS | {
     "test_horovod_grouped_reducescatter_cpu_prescale",
     "test_horovod_reducescatter_cpu_prescale",
 }
-NEEDS_A_POWER_OF_2 = {"test_adasum_tensorflow.py"}  # of ranks: all of the file is skipped on 3
+NEEDS_A_POWER_OF_2 = {"test_adasum_tensorflow.py"}  # with 3 ranks the whole file is skipped
 
 
 @needs_horovod
@@ -130,7 +132,7 @@ NEEDS_A_POWER_OF_2 = {"test_adasum_tensorflow.py"}  # of ranks: all of the file 
         ("test_common.py", ""),
     ],
 )
-def test_horovods_tests(launch, file, words, ranks):
+def test_horovods_tests_pass(launch, file, words, ranks):
     path = HOROVOD / "test/parallel" / file
     run = launch(
         HERE / "run_tests.py",
@@ -146,7 +148,7 @@ def test_horovods_tests(launch, file, words, ranks):
             f"{file} -k '{words}', rank {rank} of {ranks}: {len(found['passed'])} passed, "
             f"failed: {sorted(found['failed'])}{skipped}"
         )
-        # A name stands for three tests: in a graph, in eager code, and as a script runs it.
+        # A name stands for three tests: in a graph, in eager code, and the way a script runs it.
         rounded = {3: ROUNDED_ON_3, 4: ROUNDED_PRODUCTS}.get(ranks, set())
         expected = EXPECTED.keys() | rounded
         assert found["failed"].keys() <= expected, found["failed"]
@@ -162,7 +164,7 @@ def _steps(stdout: str) -> list[float]:
 
 
 def benchmark(launch: Any, ranks: int, script: Path, *options: str, **env: str) -> Any:
-    """20 steps of tf_cnn_benchmarks, which `script` is or runs."""
+    """20 steps of tf_cnn_benchmarks, which `script` is or starts."""
     own = BENCHMARKS / "scripts/tf_cnn_benchmarks/tf_cnn_benchmarks.py"
     arguments = [
         *([own] if script != own else []),
@@ -178,8 +180,9 @@ def benchmark(launch: Any, ranks: int, script: Path, *options: str, **env: str) 
     return launch(script, np=ranks, args=arguments, env={**LEGACY, **env}, timeout=400).check()
 
 
-# Small rates: by 0.02 of sgd alexnet is so far off its way that a rounding of the first step is 0.2
-# of the last loss; by 0.005 of momentum trivial is at inf after 6 steps, on one process, too.
+# Small learning rates: with 0.02, sgd on alexnet diverges so much that a rounding of the first step
+# is 0.2 of the last loss; with 0.005, momentum on trivial reaches inf after 6 steps, also on one
+# process.
 OPTIMIZERS = {"sgd": 0.002, "momentum": 0.0005, "rmsprop": 0.0001, "adam": 0.00002}
 OF_TRIVIAL = {**OPTIMIZERS, "sgd": 0.00005, "momentum": 0.00001}
 
@@ -187,8 +190,8 @@ OF_TRIVIAL = {**OPTIMIZERS, "sgd": 0.00005, "momentum": 0.00001}
 @needs_benchmarks
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", ["alexnet", "trivial"])
-def test_tf_cnn_benchmarks_on_parts_of_the_data(launch, model, optimizer):
-    """2 ranks, each with half of the images, take one process's 20 steps."""
+def test_tf_cnn_benchmarks_on_parts_of_the_data_equals_one_process(launch, model, optimizer):
+    """2 ranks with half of the images each take the same 20 steps as one process."""
     script = HERE / "run_benchmark.py"
     rate = (OF_TRIVIAL if model == "trivial" else OPTIMIZERS)[optimizer]
     options = (f"--optimizer={optimizer}", f"--init_learning_rate={rate}",
@@ -197,15 +200,15 @@ def test_tf_cnn_benchmarks_on_parts_of_the_data(launch, model, optimizer):
     run = benchmark(launch, 2, script, "--batch_size=8", *options)
     first, second = (_steps(stdout) for stdout in run.stdout)
     assert len(alone) == 20 and all(map(math.isfinite, alone)) and alone[-1] < alone[0]
-    assert first != second  # their images differ
+    assert first != second  # they have different images
     means = [(a + b) / 2 for a, b in zip(first, second, strict=True)]
     assert means == pytest.approx(alone, rel=1e-3, abs=2e-3)
 
 
 @needs_benchmarks
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_tf_cnn_benchmarks_on_the_same_data(launch, optimizer):
-    """resnet20 normalizes batches, of which each rank has its own: here, the same ones."""
+def test_tf_cnn_benchmarks_on_equal_data_equals_one_process(launch, optimizer):
+    """resnet20 normalizes per-rank batches, so here all ranks have the same ones."""
     script = BENCHMARKS / "scripts/tf_cnn_benchmarks/tf_cnn_benchmarks.py"
     rate = 0.0001 if optimizer in ("rmsprop", "adam") else 0.001
     options = (f"--optimizer={optimizer}", f"--init_learning_rate={rate}", "--model=resnet20",
@@ -218,8 +221,8 @@ def test_tf_cnn_benchmarks_on_the_same_data(launch, optimizer):
 
 
 @needs_benchmarks
-def test_tf_cnn_benchmarks_with_horovod(launch):
-    """It counts all ranks' images itself."""
+def test_tf_cnn_benchmarks_with_horovod_counts_all_images(launch):
+    """The script itself counts the images of all ranks."""
     script = BENCHMARKS / "scripts/tf_cnn_benchmarks/tf_cnn_benchmarks.py"
     options = ("--optimizer=sgd", "--model=resnet20", "--batch_size=8", "--variable_update=horovod")
     run = benchmark(launch, 2, script, *options)

@@ -1,4 +1,4 @@
-"""`import horovod` and `import ddl`: what is found, with and without a real one. No TensorFlow."""
+"""`import horovod` and `import ddl`: what is found, with and without a real one; no TensorFlow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def found(name: str, path: str = "", **env: str) -> str:
 
 @pytest.fixture
 def real(tmp_path: Path) -> str:
-    """A path with packages of these names."""
+    """A path with real packages of these names."""
     for name in ("horovod", "ddl"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("")
@@ -45,7 +45,7 @@ def real(tmp_path: Path) -> str:
     ("name", "switch"),
     [
         *(("horovod", "TF_MPI_COMPAT"), ("ddl", "TF_MPI_COMPAT")),
-        *(("horovod", "TF_MPI_HOROVOD"), ("ddl", "TF_MPI_DDL")),  # names of earlier versions
+        *(("horovod", "TF_MPI_HOROVOD"), ("ddl", "TF_MPI_DDL")),  # names in earlier versions
     ],
 )
 def test_a_real_one_is_not_shadowed(name, switch, real, tmp_path):
@@ -57,11 +57,11 @@ def test_a_real_one_is_not_shadowed(name, switch, real, tmp_path):
     assert found(name, **{switch: "0"}) == "none"
     assert found(name, real, **{switch: "0"}) == theirs
     other = tmp_path / "folders"
-    (other / name).mkdir(parents=True)  # a folder of that name is none
+    (other / name).mkdir(parents=True)  # a folder of that name is not a package
     assert found(name, str(other)).endswith(ours)
 
 
-def test_config_knows_the_switches():
+def test_config_lists_the_switches():
     config = load_config()
     assert config.get("TF_MPI_COMPAT", {}) == ""
     for switch in ("TF_MPI_COMPAT", "TF_MPI_HOROVOD", "TF_MPI_DDL"):

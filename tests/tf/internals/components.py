@@ -1,4 +1,4 @@
-"""Prints which of Open MPI's components for bytes between ranks (btl) were chosen."""
+"""Prints the components that Open MPI chose for transfers between ranks (btl)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trains (each rank its part), compiled and not; prints the libraries that the process holds."""
+"""Trains on each rank's part, compiled and not; prints the libraries loaded in the process."""
 
 from __future__ import annotations
 

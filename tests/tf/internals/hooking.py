@@ -1,4 +1,4 @@
-"""Hooks into modules that lack what is hooked into; and what a rank says of newer versions."""
+"""Hooks into modules that lack their target, and the lines about newer versions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Names inside TensorFlow and Keras on which nothing but speed, or an error's text, depends.
+"""Names inside TensorFlow and Keras that only affect speed, or the text of an error.
 
-What everything depends on has a test of its own: docs/tensorflow-internals.md.
+Names that everything depends on have their own tests: docs/tensorflow-internals.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tensorflow.mpi._src.data import determinism, on_cpu, transformations
 from tensorflow.python.data.ops.structured_function import StructuredFunctionWrapper
 from tensorflow.python.framework import op_def_registry
 
-# module -> what is looked for in it
+# module -> names expected in it
 LOOKED_FOR = {
     "tensorflow.python.training.optimizer": "_deduplicate_indexed_slices",
     "tf_keras.src.optimizers.legacy.optimizer_v2": "_deduplicate_indexed_slices",
@@ -65,7 +65,7 @@ CLASSES = (
 
 
 def pipeline(sliced: Any) -> Any:
-    """Several functions, one within another, with a branch."""
+    """Nested functions, with a branch."""
 
     def step(state: Any, rows: Any) -> Any:
         return state + 1, (tf.cond(tf.size(rows) > 3, lambda: rows, lambda: -rows), rows)
@@ -77,8 +77,8 @@ def pipeline(sliced: Any) -> Any:
 
 
 def functions_on_cpu() -> dict[str, Any]:
-    """Of a pipeline as on_cpu.functions makes it: what it gives under each of tf.data's options,
-    and how long an iterator takes to begin beside one of the same pipeline."""
+    """A pipeline as on_cpu.functions makes it: its elements under each of tf.data's options, and
+    the start time of an iterator compared with the same pipeline without it."""
     original = StructuredFunctionWrapper.__init__
     StructuredFunctionWrapper.__init__ = on_cpu.traced(original)
     try:
@@ -103,7 +103,7 @@ def functions_on_cpu() -> dict[str, Any]:
                     setattr(group(options), name, value)
                     options._to_proto()
                 except (TypeError, AttributeError):
-                    continue  # it takes no boolean
+                    continue  # does not take a boolean
                 given: list[int] | str
                 try:
                     given = [int(element) for element in quick.with_options(options).prefetch(1)]

@@ -1,5 +1,5 @@
-"""Destroys iterators that have waited for some seconds, and tells how long that took. Whom the
-destroying thread wakes runs at once, before it goes on itself."""
+"""Destroys iterators that have waited for some seconds, and prints how long that took. A thread
+that the destroying thread wakes runs at once, before the destroying one continues."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ os.sched_setaffinity(0, {CORES[int(os.environ.get("OMPI_COMM_WORLD_RANK", 0)) % 
 import tensorflow as tf  # noqa: E402
 from common import result  # noqa: E402
 
-# The autotuning thread's periods are 10 ms, 20 ms, 40 ms ...: the eighth ends after 2.55 s, and who
-# goes back to sleep in the ninth sleeps until 5.11 s.
+# The autotuning thread's periods are 10 ms, 20 ms, 40 ms ...: the eighth ends after 2.55 s, and a
+# thread that goes back to sleep in the ninth sleeps until 5.11 s.
 REST = 2.8
 
 
@@ -31,7 +31,7 @@ with tf.Graph().as_default():
     session.run(placed.get_next())
 
 time.sleep(REST)
-os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # this thread's, not the others'
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # for this thread only
 times = [time.monotonic()]
 session.close()
 del session

@@ -1,4 +1,4 @@
-"""What we take Keras 3 and tf_keras for, where a class's name decides: the facts.
+"""What our code assumes about Keras 3 and tf_keras where it decides by a class's name.
 
 One process, averaging off.
 """
@@ -32,7 +32,7 @@ def versions() -> dict[str, Any]:
 
 
 def stops_a_batch(callback: Any) -> bool:
-    """Whether the code of one of its functions for batches, as Keras wrote it, stops a training."""
+    """Whether one of its batch methods, as written by Keras, can stop a training."""
     functions = [getattr(callback, hook) for hook in adapters._BATCH_HOOKS]
     return any("stop_training" in inspect.getsource(function) for function in functions)
 
@@ -56,7 +56,7 @@ def callbacks() -> dict[str, Any]:
 
 
 def own_callbacks(flavour: Any) -> list[bool]:
-    """Of a script's callbacks: one that looks at batches, and one that does not."""
+    """For two callbacks of a script: one that looks at batches, and one that does not."""
 
     class Batches(flavour.callbacks.Callback):
         def on_train_batch_end(self, batch: Any, logs: Any = None) -> None:
@@ -69,7 +69,7 @@ def own_callbacks(flavour: Any) -> list[bool]:
 
 
 def of_adapters() -> dict[str, Any]:
-    """By the names that decide: the class, and the sizes of batches that are read off it."""
+    """For the class names that decide: the class, and the batch sizes that are derived from it."""
     arrays = array_data_adapter.ArrayDataAdapter(ROWS, batch_size=4)
     generator = generator_data_adapter.GeneratorDataAdapter(iter([(ROWS, ROWS)]))
     iterator = trainer.TFEpochIterator(

@@ -1,4 +1,4 @@
-"""A Keras that has lost what we hook into: TensorFlow goes on, Keras's import fails."""
+"""A Keras without a name that we hook into: TensorFlow continues, and importing Keras fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOST = "keras.src.backend.tensorflow.trainer"
 
 
 class Takes(importlib.abc.MetaPathFinder):
-    """Removes a method before anybody hooks into it, or waits for a module that is not there."""
+    """Removes a method before anything hooks into it, or expects a module that does not exist."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != "tensorflow.mpi._src.interpose.hooking":

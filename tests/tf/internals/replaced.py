@@ -1,7 +1,8 @@
-"""What importing TensorFlow, Keras and tf_keras replaces, and what uninstall() leaves.
+"""What importing TensorFlow, Keras and tf_keras replaces, and what remains after uninstall().
 
-Every attribute of every module and class is noted when its module's own code has run, before ours
-has, or before TensorFlow is imported; and again when all is replaced, and when it is taken back.
+Records every attribute of every module and class right after the module's own code has run, before
+our hooks run, or before TensorFlow is imported; again when everything is replaced, and after
+uninstall().
 """
 
 from __future__ import annotations
@@ -77,14 +78,14 @@ from tensorflow.mpi._src.runtime import hooks  # noqa: E402
 
 
 class Own(keras.optimizers.SGD):
-    """Of a script: wrapped as it is made."""
+    """A script's class, which is wrapped when it is created."""
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
         return super().apply(*args, **kwargs)
 
 
 def is_ours(value: Any) -> bool:
-    """Whether it is a function or object of this runtime's, also as a descriptor."""
+    """Whether it is a function or object of this runtime, possibly inside a descriptor."""
     if isinstance(value, (classmethod, staticmethod, types.MethodType)):
         value = value.__func__
     elif isinstance(value, property):
@@ -112,9 +113,9 @@ def ours(found: dict[tuple[str, str], dict[str, Any]]) -> dict[str, Any]:
 
 
 def is_row(target: str, value: Any) -> bool:
-    """Whether the table says that it is replaced: itself, or where it is from."""
+    """Whether the table lists it as replaced, under its own name or that of its origin."""
     if target in targets or any(value is one for one in of_modules):
-        return True  # imported by name from where it was replaced
+        return True  # imported by name from a module where it was replaced
     if any(value is made for _, made in rows._decorated):
         return True
     module, _, attribute = target.partition(":")
@@ -127,7 +128,7 @@ def is_row(target: str, value: Any) -> bool:
 
 
 def stocks(target: str) -> Any:
-    """The object that stock has: a subclass or a name was noted when it was replaced already."""
+    """Stock's object; a subclass or another name was recorded after the replacement."""
     module, _, attribute = target.partition(":")
     kind, _, name = attribute.rpartition(".")
     value = stock[module, kind].get(name)
@@ -137,7 +138,7 @@ def stocks(target: str) -> Any:
 
 
 def as_named_here(module: str, attribute: str) -> str:
-    """Of a target that lists the names of several versions: that of this one."""
+    """For a target that lists the names in several versions: the name in this one."""
     if "|" not in attribute:
         return f"{module}:{attribute}"
     owner, name = hooking.find(importlib.import_module(module), attribute)
@@ -155,7 +156,7 @@ def named(kinds: tuple[How, ...]) -> list[str]:
 
 in_subclasses = named((How.SUBCLASSES, How.CLASSES, How.USE))
 targets = named((How.WRAP, How.BEFORE, How.AFTER, How.SUBCLASSES, How.CLASSES))
-for target in targets:  # also of modules that are imported when they are used
+for target in targets:  # including modules that are imported on first use
     importlib.import_module(target.partition(":")[0])
 model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
 model.compile(Own(), "mse")
@@ -163,7 +164,7 @@ model.fit(np.ones((4, 2), "f"), np.ones((4, 1), "f"), verbose=0)  # wraps the mo
 
 
 def orbax_saves() -> list[int]:
-    """The steps that this rank has written, of a callback whose package is not installed here."""
+    """The steps that this rank wrote with a callback whose package is not installed here."""
     from keras.src.callbacks import orbax_checkpoint
 
     saves: list[int] = []
@@ -179,7 +180,7 @@ def orbax_saves() -> list[int]:
 
 
 def summary() -> str:
-    """What tf_keras prints, where it prints no messages."""
+    """tf_keras's output, whether or not it prints messages."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(2,))]).summary()

@@ -1,4 +1,4 @@
-"""No library of ours needs CUDA, and without a GPU none of CUDA's is loaded: in both wheels."""
+"""Our libraries do not need CUDA, and without a GPU none of CUDA's is loaded; for both wheels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from installed import distribution
 from wheelbuilder.layout import LIBRARIES, LIBRARY_DIR
 
-# The driver, the runtime, the libraries of mathematics, NCCL.
+# The driver, the runtime, the math libraries, NCCL.
 _CUDA = re.compile(r"/?lib(cu|nv|nccl)[^/]*\.so[.\d]*$")
 
 
@@ -19,7 +19,7 @@ def _of_cuda(names: list[str]) -> list[str]:
     return [name for name in names if _CUDA.search(name)]
 
 
-def test_what_is_of_cuda() -> None:
+def test_cuda_libraries_are_recognized_by_name() -> None:
     known = ["/usr/lib/libcuda.so.1", "libcudart.so.12", "libnccl.so.2", "libnvrtc.so.12"]
     known += ["libcublasLt.so.12.9.1.4", "libcudnn_ops.so.9", "libnvidia-ml.so.1"]
     assert _of_cuda(known) == known
@@ -27,9 +27,9 @@ def test_what_is_of_cuda() -> None:
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
-def test_our_libraries_need_nothing_of_cuda(library) -> None:
-    """And the wheel that they are in has all that they use: no symbol is left over but an MPI's,
-    where that MPI is not installed."""
+def test_our_libraries_do_not_need_cuda(library) -> None:
+    """The wheel also provides every symbol that they use, except those of MPIs that are not
+    installed."""
     found = distribution()
     assert found
     path = Path(str(found.locate_file(f"{LIBRARY_DIR}/{library.name}")))
@@ -44,10 +44,10 @@ def test_our_libraries_need_nothing_of_cuda(library) -> None:
     assert not [name for name in symbols if not (absent and name.startswith("MPI_"))]
 
 
-def test_without_a_gpu_nothing_of_cuda_is_loaded(launch, scripts) -> None:
+def test_without_a_gpu_no_cuda_library_is_loaded(launch, scripts) -> None:
     run = launch(scripts / "cuda_free.py", np=2).check()
     for rank in run.results:
         assert rank["ranks"] == 2 and rank["losses"] == run.results[0]["losses"]
         assert any("libtensorflow_mpi.so" in name for name in rank["mapped"])
-        if not rank["gpus"]:  # where one is, TensorFlow loads them all
+        if not rank["gpus"]:  # with a GPU, TensorFlow loads them all
             assert not _of_cuda(rank["mapped"])

@@ -1,4 +1,4 @@
-"""Hooks into Keras: what is not there is one error that names it, and a newer version is named."""
+"""Hooks into Keras: a missing target is an error that names it; newer versions are named."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def run(launch, scripts):
     return launch(scripts / "hooking.py", np=2).check()
 
 
-def test_what_is_there_is_wrapped(run):
+def test_existing_targets_are_wrapped(run):
     assert run.results[0]["wrapped"] == ["fit, wrapped", "Trains."]
 
 
-def test_what_is_not_there_is_named(run):
-    """The module, the attribute, the version and the way out, by whatever way we hook in."""
+def test_missing_targets_are_named(run):
+    """The module, the attribute, the version and the remedy, for every way to hook in."""
     said = run.results[0]["said"]
     assert len(said) == 4 * 6
     for path, text in said:
@@ -30,12 +30,12 @@ def test_what_is_not_there_is_named(run):
         assert "install keras" in text and "==3." in text and text.endswith("set TF_MPI_ENABLE=0")
 
 
-def test_what_versions_name_differently_is_found_by_any_of_the_names(run):
+def test_any_of_several_names_by_version_is_found(run):
     assert run.results[0]["by either name"] == ["Trainer.fit", "Trainer.fit"]
 
 
-def test_a_name_that_is_used_and_not_there_is_the_same_error(run):
-    """The first is there; of the others the module or the attribute is not."""
+def test_a_missing_name_that_is_used_directly_is_the_same_error(run):
+    """The first target exists; of the others the module or the attribute is missing."""
     found, *lost = run.results[0]["used"]
     assert found == "Loss"
     missing = ("module keras.src.gone", "Gone|Lost")
@@ -51,20 +51,20 @@ def test_a_name_that_is_used_and_not_there_is_the_same_error(run):
         ("module", "keras 3.", "module keras.src.gone.trainer"),
     ],
 )
-def test_a_keras_that_has_lost_something_cannot_be_imported(launch, scripts, what, where, lost):
-    """Each import says why, and each rank does; TensorFlow, which imports Keras, goes on."""
+def test_a_keras_without_a_hooked_name_cannot_be_imported(launch, scripts, what, where, lost):
+    """Each import on each rank says why; TensorFlow, which imports Keras, continues."""
     run = launch(scripts / "lost_something.py", np=2, args=[what]).check()
     for rank, text in zip(run.results, run.stderr):
         assert rank["sum"] == 2
         assert len(rank["said"]) == 3
         for said in rank["said"][:2]:
             assert where in said and f"has no {lost}, which" in said
-        assert "Keras cannot be imported" in rank["said"][2]  # tf.keras's own words
+        assert "Keras cannot be imported" in rank["said"][2]  # tf.keras's own message
         assert text.count(f"has no {lost}") == 1
 
 
-def test_rank_0_names_a_version_that_is_newer_than_the_last_tested(run):
-    """tf_keras, which the script takes for older; Keras is as tested."""
+def test_rank_0_names_versions_newer_than_the_last_tested(run):
+    """tf_keras, whose tested version the script lowers; Keras is the tested one."""
     (line,) = [line for line in run.stderr[0].splitlines() if NEWER in line]
     assert line.startswith("tensorflow.mpi rank 0/2: tf_keras 2."), line
     assert f"{NEWER} 2.15.9" in line and "install tf_keras==2.15.9" in line
@@ -73,7 +73,7 @@ def test_rank_0_names_a_version_that_is_newer_than_the_last_tested(run):
 
 @pytest.mark.parametrize("first", ["keras", full("tf_keras")])
 def test_keras_may_be_imported_before_tensorflow(launch, first):
-    """TensorFlow is then imported from within it, when half of its modules are there."""
+    """It then imports TensorFlow itself, while half of its modules are loaded."""
     script = (
         f"import {first} as keras, tensorflow as tf; assert tf.mpi.size() == 2\n"
         "model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])\n"
@@ -87,6 +87,6 @@ def test_keras_may_be_imported_before_tensorflow(launch, first):
 
 
 @pytest.mark.full
-def test_off_says_nothing(launch, scripts):
+def test_with_averaging_off_nothing_is_printed(launch, scripts):
     run = launch(scripts / "hooking.py", np=0, env={"TF_MPI_ENABLE": "0"}).check()
     assert NEWER not in run.stderr[0]

@@ -1,7 +1,6 @@
-"""What is only slower, or harder to explain, if TensorFlow or Keras call it otherwise.
+"""Assumptions whose failure makes things only slower, or errors harder to understand.
 
-Without these tests nobody would notice: docs/tensorflow-internals.md has the list of all that is
-assumed.
+Nothing else would reveal such a failure. docs/tensorflow-internals.md lists all assumptions.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ def found(launch, scripts) -> dict[str, Any]:
     return launch(scripts / "internals.py", np=0, pooled=True).check().results[0]
 
 
-def test_what_makes_updates_faster_is_there(found):
+def test_names_that_speed_up_updates_exist(found):
     assert found["missing"] == []
 
 
-def test_ops_that_are_called_harmless_exist(found):
-    """In tf.data's functions: else the stream of rank 0 would be sent, which is slower."""
+def test_ops_listed_as_harmless_exist(found):
+    """In tf.data's functions; otherwise rank 0 would send its stream, which is slower."""
     assert found["no ops"] == []
 
 
-def test_a_dataset_tells_what_it_is_made_of(found):
+def test_a_dataset_reveals_its_inputs(found):
     assert [name.strip("_") for name in found["sources"]] == [
         "BatchDataset",
         "MapDataset",
@@ -38,15 +37,15 @@ def test_a_dataset_tells_what_it_is_made_of(found):
     assert found["batch"] == [2, found["sources"][1]]
 
 
-def test_what_makes_batches_is_told(found):
-    """One that TensorFlow has under no such name would be split as elements, or the reverse."""
+def test_batching_datasets_are_recognized(found):
+    """If TensorFlow renames one, it would be split as elements, or vice versa."""
     assert found["classes"] == []
     assert found["batches"] == {"batches": found["all batches"], "elements": []}
     assert found["prefetch"] == [True, False]
 
 
-def test_functions_that_slice_and_count_begin_at_once(found):
-    """A seventh of the time was seen; an attribute that TensorFlow forgets saves nothing."""
+def test_functions_that_slice_and_count_start_at_once(found):
+    """They took a seventh of the time; without effect if TensorFlow ignores the attribute."""
     assert found["functions on cpu"]["wrong"] == []
     quick, plain = found["functions on cpu"]["seconds"]
     assert quick < plain / 2

@@ -1,6 +1,6 @@
-"""Where a class's name or a stack walk decides what ranks do with Keras: it is what we take it for.
+"""Where a class's name or a stack walk determines what ranks do with Keras, the facts hold.
 
-Fails when a new Keras renames, moves or adds what the decision is made by.
+Fails if a new Keras renames, moves or adds something that the decision is based on.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def facts(launch, scripts) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-def test_the_last_tested_version_is_this_one(facts, flavour):
-    """Run all tests with a newer one, then raise hooking.LAST_TESTED.
+def test_this_version_of_keras_is_the_last_tested(facts, flavour):
+    """With a newer one, run all tests and then raise hooking.LAST_TESTED.
 
     An older TensorFlow has its own tf_keras, and Python 3.10 an older Keras.
     """
@@ -35,8 +35,8 @@ def test_the_last_tested_version_is_this_one(facts, flavour):
     assert Version(found) <= Version(last_tested)
 
 
-def test_callbacks_that_never_stop_a_batch(facts):
-    """By name (keras/fit.py): each exists, and its functions for batches stop no training."""
+def test_callbacks_listed_as_never_stopping_a_batch_do_not(facts):
+    """By name (keras/fit.py): each exists, and its batch methods do not stop a training."""
     from_source = {flavour: set(facts["callbacks"][flavour]["stop"]) for flavour in FLAVOURS}
     may = {flavour: set(facts["callbacks"][flavour]["may stop"]) for flavour in FLAVOURS}
     known = {flavour: set(facts["callbacks"][flavour]["known"]) for flavour in FLAVOURS}
@@ -57,7 +57,7 @@ def test_a_scripts_callback_may_stop_a_batch_if_it_looks_at_batches(facts, flavo
     assert facts["callbacks"][flavour]["own"] == [True, False]
 
 
-def test_data_adapters(facts):
+def test_data_adapters_have_the_expected_names_and_batches(facts):
     """Their names and the sizes of their batches: six rows in batches of four."""
     assert facts["adapters"] == {
         "keras sizes": [2, 4],
@@ -77,8 +77,8 @@ def test_data_adapters(facts):
     }
 
 
-def test_random_states_are_known_by_their_names(facts):
-    """variables/states.py leaves them as they are."""
+def test_random_states_are_recognized_by_name(facts):
+    """variables/states.py leaves them unchanged."""
     assert facts["random states"] == {
         "keras": True,
         "keras dropout": True,

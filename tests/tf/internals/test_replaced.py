@@ -1,4 +1,4 @@
-"""The table of what is replaced is all that is replaced, and uninstall() takes it back."""
+"""The table of replacements is complete, and uninstall() undoes them all."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 
 @pytest.fixture(scope="module")
 def ranks(launch, scripts) -> list[dict[str, Any]]:
-    env = {"TF_MPI_SHARD": "dataset"}  # which has rows of its own
+    env = {"TF_MPI_SHARD": "dataset"}  # which has its own rows
     return launch(scripts / "replaced.py", np=2, env=env, timeout=120).check().results
 
 
-def test_what_is_replaced_is_the_table(ranks):
-    """But for rows whose condition does not hold; and nothing else holds anything of ours."""
+def test_the_table_lists_all_replacements(ranks):
+    """Except rows whose condition does not hold; and nothing else refers to objects of ours."""
     not_here = {
         *("_get_current_learning_rate", "_decayed_lr", "learning_rate"),  # per-rank:linear
         *("model_supports_jit", "ensure_initialized"),  # TensorFlow before 2.20, several GPUs
@@ -32,7 +32,7 @@ def test_what_is_replaced_is_the_table(ranks):
         assert not any(name.endswith(tuple(other)) for name in rank["replaced"])
 
 
-def test_uninstalled_every_attribute_is_stocks_own_object(ranks):
+def test_uninstall_restores_every_attribute(ranks):
     for rank in ranks:
         assert rank["left"] == []
         assert rank["other objects"] == []
@@ -42,11 +42,11 @@ def test_uninstalled_every_attribute_is_stocks_own_object(ranks):
         assert (active, empty) == (False, every)
 
 
-def test_orbax_writes_on_rank_0_alone(ranks):
+def test_orbax_writes_on_rank_0_only(ranks):
     if ranks[0]["orbax"] is None:
         pytest.skip("Keras before 3.13 has no OrbaxCheckpoint")
     assert [rank["orbax"] for rank in ranks] == [[3], []]
 
 
-def test_every_rank_prints_a_summary_of_tf_keras(ranks):
+def test_every_rank_prints_a_summary_of_tf_keras_models(ranks):
     assert [rank["summary"] for rank in ranks] == [True, True]
