@@ -1,8 +1,7 @@
-"""Apply ops: the optimizer ops of TensorFlow, whose kernels average their gradient themselves.
+"""Apply ops: TensorFlow's optimizer ops, whose kernels average their gradient.
 
-Unless it was made from averages already: then Python, which sees how, marks the op as it is
-created, and its kernel only updates (glue/kernels/apply_kernel.h). In eager code
-already_averaged() says so.
+If the gradient was computed from averages, Python marks the op when it is created, and the kernel
+only updates (glue/kernels/apply_kernel.h). In eager code already_averaged() does that.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ _lock = threading.Lock()
 def apply_op_created(graph: Any, op: Any) -> None:
     """See hooks.apply_op_created.
 
-    Declares its variable, so that variables are numbered in program order, and numbers the second
-    and further Apply ops of one kind on one variable in one graph; marks those whose gradient is an
-    average already.
+    Declares its variable, so that variables are numbered in program order. Numbers the second and
+    further Apply ops of one kind on one variable in one graph. Marks ops whose gradient is already
+    an average.
     """
     global created
     with _lock:
@@ -36,11 +35,11 @@ def apply_op_created(graph: Any, op: Any) -> None:
         return
     name, sparse = hooks.apply_ops[op.type]
     inputs = dict(zip((argument.name for argument in op.op_def.input_arg), op.inputs, strict=True))
-    # Where all ranks compute the same, so are the indices.
+    # In a replicated step the indices are the same on all ranks, too.
     with_indices = sparse and not scope.is_replicated_step()
     gradient = [inputs[name], inputs["indices"]] if with_indices else [inputs[name]]
     if not scope.is_inside_already_averaged():
-        # The kernel counts all ranks alike; in a step where they do not, the average is Python's.
+        # The kernel weights all ranks the same; in a weighted step Python makes the average.
         take = (
             script_gradients.resolve
             if scope.current_weight() is None

@@ -1,7 +1,7 @@
-"""Averages of tensors over the ranks, as operations: of gradients that pass no Apply op.
+"""Operations that average tensors over the ranks, for gradients that reach no Apply op.
 
-In eager code it is an op of our own, in graphs a stock one (carrier.py), and in compiled functions
-one call for all (compiled.py).
+In eager code they are an op of ours, in graphs a stock op (carrier.py), and in compiled functions
+one call for all gradients (compiled.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tensorflow.mpi import config
 from tensorflow.mpi._src.average import carrier, compiled, scope
 from tensorflow.mpi._src.runtime import c_api, group
 
-# The executor gives a closure to its thread pool for each op that follows an asynchronous one, but
-# runs those that follow this one, if they are cheap, one after the other.
+# TensorFlow's executor schedules a closure for each op that follows an asynchronous op, but runs
+# cheap ops that follow this one inline.
 _FAN_OUT = 8
 
 
@@ -28,13 +28,13 @@ def average(
       tensors: dense tensors or variables of floating or complex dtypes; the same number, dtypes and
         shapes on all ranks.
       names: one per tensor, the same on all ranks: they name a tensor in errors.
-      label: of the whole. Name and label together must be unique among what is averaged at the same
-        time. In one graph, the second and further average of a label get its number.
-      weight: float32 scalar tensor, not negative; None is 1. Its mean over ranks should be 1. With
-        0 a rank counts as zeros, whatever its tensors hold.
+      label: a name for the operation. Name and label together must be unique among concurrent
+        averages. In one graph the second and further average of a label are numbered.
+      weight: float32 scalar tensor, not negative; None is 1. Its mean over ranks should be 1. A
+        rank with weight 0 contributes zeros, even if its tensors contain NaN.
 
     Returns:
-      Tensors of the shapes and dtypes of `tensors`; these themselves on one rank.
+      Tensors of the shapes and dtypes of `tensors`; on one rank, `tensors` themselves.
 
     Raises:
       ValueError: there are not as many names as tensors.
@@ -64,7 +64,7 @@ def average(
 def average_of_upstream(
     upstream: Sequence[Any], names: Sequence[str], label: str, weight: Any
 ) -> list[Any]:
-    """On the way back through an average that was weighted with `weight`: its gradient."""
+    """The gradient of an average that was weighted with `weight`."""
     import tensorflow as tf
 
     if weight is None or not scope.is_of_shares():
@@ -76,9 +76,9 @@ def average_of_upstream(
 
 
 def pass_hosts() -> bool:
-    """Whether averages of what lies on GPUs pass through the hosts; all ranks ask at one point.
+    """Whether averages of tensors on GPUs pass through host memory. Collective.
 
-    They choose a way when they first average something there: now, if they have not yet.
+    The ranks choose a path when they first average something on GPUs: now, if not before.
     """
     import tensorflow as tf
 
@@ -124,12 +124,14 @@ def _in_graph(tensors: list[Any], names: list[str], label: str, weight: Any) -> 
 
 
 def buckets(tensors: list[Any]) -> list[list[int]]:
-    """Indices of tensors that are averaged by one op: from the last, whose gradients come first, so
-    that these travel while the others are computed, and while they are still in the cache. A large
-    one has an op of its own."""
+    """Groups of indices of tensors that one op averages, from the last tensor to the first.
+
+    The last gradients are computed first, so they travel while the others are computed, and while
+    they are in the cache. A large tensor has its own op.
+    """
     buckets: list[list[int]] = []
     most, large = c_api.op_sizes()
-    size = most  # of the last that is open
+    size = most  # bytes in the last bucket
     small: list[int] = []
     for i in reversed(range(len(tensors))):
         if _bytes(tensors[i]) >= large:
@@ -154,23 +156,23 @@ def average_slices(
 ) -> Any:
     """The average over all ranks of `weight * slices`, a sparse gradient, row by row.
 
-    What one process has for the whole batch, with the duplicates of each row summed.
+    It is the gradient of the whole batch, with the duplicates of each row summed.
 
     Args:
       slices: tf.IndexedSlices, values [n, ...] of a floating or complex dtype, indices [n] int32 or
-        int64, any of them as often as it likes. n may differ by rank, and be 0. `dense_shape`, if
-        it is there and known, must be the same on all ranks.
-      name, label, weight: as of `average`; in one graph, the second and further average of a name
-        and label get their number.
-      every_row: for what is no sum of rows, as a norm of them or the squares of each: duplicates
-        are not summed. The same on all ranks. See scope.duplicates.
+        int64, with duplicates. n may differ by rank, and be 0. `dense_shape`, if known, must be the
+        same on all ranks.
+      name, label, weight: as in `average`; in one graph the second and further average of a name
+        and label are numbered.
+      every_row: do not sum duplicates, because the script computes a norm of the rows or the square
+        of each. The same on all ranks. See scope.duplicates.
 
     Returns:
-      tf.IndexedSlices, values [m, ...], indices [m], the same on all ranks; each of them once, or
-      with every_row all ranks' one after another. `slices` itself on one rank. Inside a compiled
-      function, whose shapes are static, rows of 0 may follow, for the index -1, which compiled
-      scatters leave out; or, without every_row, it is a dense tensor, where that moves fewer bytes
-      or the number of rows is not static.
+      tf.IndexedSlices, values [m, ...], indices [m], the same on all ranks: each index once, or
+      with every_row the rows of all ranks, in the order of ranks. On one rank, `slices` itself. In
+      a compiled function, whose shapes are static, rows of 0 with the index -1 may follow, which
+      compiled scatters skip; or, without every_row, a dense tensor, if that moves fewer bytes or
+      the number of rows is not static.
 
     Raises:
       As `average`.
@@ -193,7 +195,7 @@ def average_slices(
 
 
 def of_tensors(slices: Any) -> Any:
-    """A script may make IndexedSlices of tuples or arrays."""
+    """The slices with tensors inside: a script may pass tuples or arrays."""
     from tensorflow.python.framework import indexed_slices, ops
 
     return indexed_slices.IndexedSlices(
@@ -205,7 +207,7 @@ def of_tensors(slices: Any) -> Any:
 
 
 def on_values(function: Callable[[Any], Any], gradient: Any) -> Any:
-    """`function` of a tensor, or of the values of tf.IndexedSlices."""
+    """`function` applied to a tensor, or to the values of tf.IndexedSlices."""
     from tensorflow.python.framework import indexed_slices
 
     if not isinstance(gradient, indexed_slices.IndexedSlices):
@@ -215,7 +217,7 @@ def on_values(function: Callable[[Any], Any], gradient: Any) -> Any:
 
 
 def of_table(gradient: Any, variable: Any) -> Any:
-    """A sparse gradient of `variable`, whose rows count: one process looks at no dense_shape."""
+    """A sparse gradient with the rows of `variable`: one process ignores its dense_shape."""
     from tensorflow.python.framework import dtypes, indexed_slices, ops, tensor_shape
 
     if not isinstance(gradient, indexed_slices.IndexedSlices) or gradient.dense_shape is None:
@@ -230,9 +232,9 @@ def of_table(gradient: Any, variable: Any) -> Any:
 
 
 def _numbered_names(names: Sequence[str]) -> list[str]:
-    """The second and further of a name get their number: tf.Variables may share one.
+    """The names, with numbers for the second and further use of a name: tf.Variables may share one.
 
-    Each op of a step hands in its own, in an order that may differ by rank.
+    Each op of a step submits its own names, in an order that may differ by rank.
     """
     seen: collections.Counter[str] = collections.Counter()
     numbered = []
@@ -282,25 +284,25 @@ def _slices_in_graph(
 
 
 def _of_unknown_length(slices: Any) -> list[Any]:
-    """Values and indices, whose number neither TensorFlow nor Grappler can infer.
+    """Values and indices, with a number of rows that neither TensorFlow nor Grappler can infer.
 
-    Other rows come out of an average than go in. Both would take the number of those that go in
-    for that of those that come out, and make constants of it, also through PlaceholderWithDefault.
+    An average returns another number of rows than it receives. Both would infer that the numbers
+    are equal and fold them into constants, even through PlaceholderWithDefault.
     """
     from tensorflow.python.framework import dtypes
 
-    zero = carrier.opaque_zero(dtypes.int32)  # the slices copy nothing
+    zero = carrier.opaque_zero(dtypes.int32)  # these slices copy nothing
     return [slices.values[zero:], slices.indices[zero:]]
 
 
 def average_all(
     gradients: Sequence[Any], names: Sequence[str], label: str, *, every_row: bool
 ) -> list[Any]:
-    """The averages of gradients, tensors and tf.IndexedSlices, with this thread's weight.
+    """The averages of gradients (tensors and tf.IndexedSlices), with this thread's weight.
 
-    The dense ones in one operation, each sparse one in its own; in a compiled function all in one,
-    and so in a step that is computed alike: the rows of all ranks lie where this one's do. See
-    `average`, `average_slices`.
+    Dense gradients share an operation, and each sparse gradient has its own. In a compiled function
+    all share one, and in a replicated step, too, as the ranks' rows have the same indices. See
+    `average` and `average_slices`.
     """
     from tensorflow.python.framework import indexed_slices
 
@@ -325,7 +327,7 @@ def average_all(
 
 
 def of_values(gradients: Sequence[Any], function: Callable[[list[Any]], list[Any]]) -> list[Any]:
-    """What `function` makes of the gradients' tensors: of a sparse one, of its values."""
+    """The gradients after `function`, which takes all tensors; of sparse ones, the values."""
     from tensorflow.python.framework import indexed_slices
 
     slices = {
@@ -344,13 +346,13 @@ def of_values(gradients: Sequence[Any], function: Callable[[list[Any]], list[Any
 def to_average(
     tensors: list[Any], slices: Any, duplicates: int
 ) -> tuple[list[Any], dict[str, Any]]:
-    """What goes into an IdentityN of this graph that becomes an average, and its attributes.
+    """The inputs and attributes that turn an IdentityN of this graph into an average.
 
     Args:
-      tensors: what goes into it as long as it is none, but for the weight.
-      slices: the sparse gradient whose values and indices these are, all of whose rows are to come
-        out of it; None for dense tensors.
-      duplicates: as scope.duplicates gave it where the gradient was taken.
+      tensors: its inputs so far, without the weight.
+      slices: the sparse gradient whose values and indices these are, if all its rows are to be
+        returned; None for dense tensors.
+      duplicates: the value of scope.duplicates where the gradient was taken.
     """
     if slices is None:
         return [carrier.not_constant(tensor) for tensor in tensors], {}

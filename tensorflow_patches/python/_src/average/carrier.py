@@ -1,7 +1,7 @@
-"""The stock op that carries an average in graphs: an IdentityN with private attributes.
+"""The stock op that makes an average in graphs: an IdentityN with private attributes.
 
-A SavedModel that holds one loads in stock TensorFlow, as the identity it is on one process. Its
-kernel is decorated at registration, as the optimizer ops' are (glue/kernels/average_kernel.h).
+A SavedModel with such an op loads in stock TensorFlow, as an identity. Its kernel is decorated at
+registration, as those of optimizer ops are (glue/kernels/average_kernel.h).
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from tensorflow.mpi._src.variables.naming import NAMES
 LABEL = "_tf_mpi_average"
 TABLE_ROWS = "_tf_mpi_table_rows"  # makes it an average of a sparse gradient
 EVERY_ROW = "_tf_mpi_every_row"  # ... whose duplicates are not summed
-# In a compiled function one op averages everything, the sparse gradients first, each as values and
-# indices: how many of its rows are this rank's, before the room for others'; -1: it is told from
-# the room.
+# In a compiled function one op averages all gradients, sparse ones first, each as values and
+# indices. The attribute says how many of the rows are this rank's, before the room for other ranks'
+# rows; -1: derived from the size of that room.
 ROWS = "_tf_mpi_rows"
-# Grappler would split off the outputs that nobody reads (the weight), and fold constants.
+# Grappler would drop outputs that nobody reads (the weight), and fold constants.
 _KEEP = "_grappler_do_not_remove"
 
 
 def marked_identity(
     tensors: list[Any], names: list[str], label: str, weight: Any, **more: Any
 ) -> list[Any]:
-    """The averages. `more`: further attributes, as fields of an AttrValue."""
+    """Averages as an op. `more`: further attributes, as fields of an AttrValue."""
     from tensorflow.python.ops import gen_array_ops
 
     outputs = gen_array_ops.identity_n([*tensors, weight], name="mpi_average")
@@ -33,14 +33,14 @@ def marked_identity(
 
 
 def mark(op: Any, names: list[str], label: str, **more: Any) -> None:
-    """Makes an average of an IdentityN whose last input is a weight. See marked_identity."""
+    """Turns an IdentityN whose last input is a weight into an average. See marked_identity."""
     encoded = [name.encode() for name in names]
     attributes = {LABEL: {"s": label.encode()}, NAMES: {"list": {"s": encoded}}, **more}
     _set(op, {_KEEP: {"b": True}, **attributes})
 
 
 def kept_identity(tensors: list[Any], name: str) -> list[Any]:
-    """An IdentityN that Grappler leaves as it is."""
+    """An IdentityN that Grappler leaves unchanged."""
     from tensorflow.python.ops import gen_array_ops
 
     outputs: list[Any] = gen_array_ops.identity_n(tensors, name=name)
@@ -56,14 +56,14 @@ def _set(op: Any, attributes: dict[str, Any]) -> None:
 
 
 def averaged_names(op: Any) -> list[str]:
-    """The names of what `op`, an IdentityN in a graph, averages; none if it is a stock one."""
+    """The names that `op`, an IdentityN in a graph, averages; empty for a stock IdentityN."""
     if NAMES not in op.node_def.attr:
         return []
     return [name.decode() for name in op.get_attr(NAMES)]
 
 
 def is_distinct(values: Any, indices: Any) -> bool:
-    """Whether these are what one `average_slices` returned that has summed duplicates."""
+    """Whether these are the result of one `average_slices` that has summed duplicates."""
     if hasattr(values, "_numpy_internal"):
         return getattr(values, "_tf_mpi_distinct", None) is indices
     if not hasattr(values, "op") or not hasattr(indices, "op"):
@@ -83,10 +83,9 @@ def numbered(label: str, number: int) -> str:
 
 
 def count_in_graph(graph: Any, label: str) -> int:
-    """How many averages of `label` the function has with this one; its branches and loops count in.
+    """The number of averages of `label` in the function, with this one, its branches and loops.
 
-    Not those of the function in which it is nested: whether it is traced together with that
-    one may differ by rank.
+    Enclosing functions do not count: whether both are traced together may differ by rank.
     """
     from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 
@@ -99,7 +98,7 @@ def count_in_graph(graph: Any, label: str) -> int:
 
 
 def opaque_zero(dtype: Any) -> Any:
-    """0, as a tensor of which nobody can know that: to TensorFlow its op has a state."""
+    """A tensor that is 0, which TensorFlow cannot know: its op is stateful."""
     from tensorflow.python.ops import gen_array_ops
 
     return gen_array_ops.empty([], dtype, init=True)
@@ -108,7 +107,7 @@ def opaque_zero(dtype: Any) -> Any:
 def _is_constant(tensor: Any) -> bool:
     """Whether Grappler may know the value of `tensor` when it optimizes the graph.
 
-    It then knows that of an IdentityN, too, which for us is another on every rank.
+    It would then take that value for the average, too.
     """
     seen: set[Any] = set()
     todo = [tensor.op]

@@ -1,7 +1,7 @@
-"""Averages in compiled functions, whose shapes are static: one call for all of a step's gradients.
+"""Averages in compiled functions: one call for all gradients of a step.
 
-Room for the rows of all ranks is part of a sparse gradient's shape. glue/xla/compiled_call.h is the
-other side.
+Shapes are static there, so a sparse gradient's shape includes room for the rows of all ranks.
+glue/xla/compiled_call.h is the counterpart.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tensorflow.mpi._src.runtime import group
 
 
 def is_compiled() -> bool:
-    """Whether what is traced now is compiled as a whole."""
+    """Whether the function that is traced now is compiled as a whole."""
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops
     from tensorflow.python.ops import control_flow_util
@@ -34,7 +34,7 @@ def average_in_one_call(
 ) -> list[Any]:
     """The averages of tensors and tf.IndexedSlices, in the compiled function that is traced now.
 
-    One call for all: XLA would wait where the first of several stands. `every_row`: as of
+    One call for all, because XLA would block at the first of several. `every_row`: as in
     average_slices.
     """
     from tensorflow.python.framework import dtypes, indexed_slices, ops
@@ -61,7 +61,7 @@ def average_in_one_call(
 
 
 def _of_slices(rows: list[int | None], duplicates: int) -> dict[str, Any]:
-    """Attributes of an average of sparse gradients."""
+    """The attributes of an average of sparse gradients."""
     return {carrier.ROWS: {"list": {"i": rows}}, carrier.EVERY_ROW: {"i": duplicates}}
 
 
@@ -71,16 +71,16 @@ def to_average(slices: Any, duplicates: int) -> tuple[list[Any], dict[str, Any]]
 
 
 def _rows(slices: Any) -> int:
-    """This rank's rows; -1 if their number is not known while the function is traced."""
+    """The number of this rank's rows; -1 if it is unknown while the function is traced."""
     rows = slices.values.shape.dims[0].value if slices.values.shape.rank else None
     return -1 if rows is None else int(rows)
 
 
 def _fewer_bytes(slices: Any) -> int | None:
-    """This rank's rows, if the sparse gradient of a compiled function is to travel as rows.
+    """The number of this rank's rows if a sparse gradient should travel as rows; otherwise None.
 
-    The ranks' numbers may differ a little. With so many rows that a dense tensor moves fewer bytes
-    it travels as one; ranks that do not agree on that hear so from the engine.
+    It travels as a dense tensor if that moves fewer bytes. The ranks' numbers may differ a little;
+    the engine reports ranks that decide differently.
     """
     mode = config.get("TF_MPI_SPARSE")
     shape = slices.values.shape
@@ -88,7 +88,7 @@ def _fewer_bytes(slices: Any) -> int | None:
         return None
     rows = int(shape[0])
     table = table_rows(slices)
-    # Per rank a reduction moves every element twice, a gathering every row and its index once.
+    # Per rank an allreduce moves every element twice, an allgather every row and index once.
     size = slices.values.dtype.size
     row_bytes = (shape.num_elements() // max(1, rows)) * size
     gathered = group.group_size * rows * (row_bytes + 8)
@@ -98,12 +98,12 @@ def _fewer_bytes(slices: Any) -> int | None:
 
 
 def _with_room(slices: Any) -> list[Any]:
-    """Shapes are static: what goes in has room for what comes out. See glue/xla/compiled_call.h."""
+    """The inputs padded with room for the results. See glue/xla/compiled_call.h."""
     from tensorflow.python.framework import dtypes
     from tensorflow.python.ops import array_ops, math_ops
 
-    # A rank may have more rows than another, as one has a sample more of a batch in parts: so many.
-    # glue/xla/compiled_average.cc tells from all the room how many rows are this rank's.
+    # Ranks may differ by the rows of one sample. glue/xla/compiled_average.cc derives the number of
+    # this rank's rows from the size of the room.
     rows: Any = _rows(slices)
     if rows >= 0:
         spare: Any = max(rows // 8, min(rows, 512), 1)
@@ -111,7 +111,7 @@ def _with_room(slices: Any) -> list[Any]:
         rows = array_ops.shape(slices.values, out_type=dtypes.int32)[0]
         spare = math_ops.maximum(math_ops.maximum(rows // 8, math_ops.minimum(rows, 512)), 1)
     more = (group.group_size - 1) * rows + group.group_size * spare
-    # As one process sees it, which may load this: rows of zeros, for an index that is there.
+    # One process may load this graph: for it these are rows of zeros with a valid index.
     index = array_ops.concat([slices.indices, array_ops.zeros([1], slices.indices.dtype)], axis=0)
     row = array_ops.shape(slices.values, out_type=dtypes.int32)[1:]
     empty = array_ops.zeros(array_ops.concat([[more], row], axis=0), slices.values.dtype)

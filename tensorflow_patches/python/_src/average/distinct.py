@@ -1,6 +1,6 @@
-"""An extra. A sparse average holds each row once, so optimizers need not look for duplicates in it.
+"""An extra: optimizers skip the search for duplicates in a sparse average, which has none.
 
-They would, one by one, with a hash table and a copy of all rows: half the time of an update.
+That search, with a hash table and a copy of all rows, takes half the time of an update.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What a tensor of a graph is made of: whether all ranks have the same, by averages.
+"""Whether a tensor of a graph is computed from averages, so that it is the same on all ranks.
 
-A walk from a tensor back through the ops that make it, out of functions by what they capture.
+The search goes from a tensor back through the ops that compute it, and out of functions through
+their captures.
 """
 
 from __future__ import annotations
@@ -9,23 +10,26 @@ from typing import Any
 
 from tensorflow.mpi._src.average import carrier
 
-# The values that these give are the same on all ranks, if the ranks are synchronized.
+# The outputs of these ops are the same on all ranks if the ranks are synchronized.
 _SAME_ON_ALL_RANKS = {"Const", "ReadVariableOp", "VarHandleOp", "Variable", "VariableV2"}
-# And these give each rank a value of its own, though they have no state.
+# The outputs of these ops differ by rank although the ops are stateless.
 _OWN_OF_EACH_RANK = {"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"}
 
 
 def values_of(gradient: Any) -> Any:
-    """The tensor of a gradient: of a sparse one, its rows."""
+    """The tensor of a gradient; of a sparse gradient, its values."""
     return getattr(gradient, "values", gradient) if hasattr(gradient, "indices") else gradient
 
 
 def is_averaged(gradient: Any) -> bool:
-    """Whether `gradient` is made of averages over the ranks, so that it is the same on all of them.
+    """Whether `gradient` is computed from averages, so that it is the same on all ranks.
 
-    `gradient` is a tensor, or tf.IndexedSlices. In a graph: every way back from it, through ops
-    that give the same values for the same inputs, ends at an average, a constant or a variable, and
-    one at least at an average. An eager tensor: whether compute_gradients returned it.
+    In a graph: every path back from it, through deterministic ops, ends at an average, a constant
+    or a variable, and at least one ends at an average. For an eager tensor: whether
+    compute_gradients has returned it.
+
+    Args:
+      gradient: a tensor, or tf.IndexedSlices.
     """
     gradient = values_of(gradient)
     if hasattr(gradient, "_numpy_internal"):
@@ -36,10 +40,10 @@ def is_averaged(gradient: Any) -> bool:
 
 
 def is_same_on_ranks(tensor: Any) -> bool:
-    """Whether `tensor`, of a graph, is made of averages, constants and variables alone."""
+    """Whether `tensor`, of a graph, is computed from averages, constants and variables only."""
     graph = tensor.graph
     if not hasattr(graph, "_tf_mpi_same_on_all_ranks"):
-        graph._tf_mpi_same_on_all_ranks = set()  # operations, so that each is looked at once
+        graph._tf_mpi_same_on_all_ranks = set()  # operations that have been visited
     same: set[Any] = graph._tf_mpi_same_on_all_ranks
     seen: set[Any] = set()
     todo = [tensor]
@@ -56,7 +60,7 @@ def is_same_on_ranks(tensor: Any) -> bool:
 
 
 def _made_of(tensor: Any) -> list[Any] | None:
-    """What makes the value of `tensor`, alike on all ranks; None if each may have its own."""
+    """The inputs that determine `tensor` on all ranks; None if it may differ by rank."""
     op = tensor.op
     if op.type in _SAME_ON_ALL_RANKS or is_average(op):
         return []
@@ -71,7 +75,7 @@ def _leads_to_average(gradient: Any) -> bool:
     todo = [gradient]
     while todo:
         tensor = todo.pop()
-        if not hasattr(tensor, "op") or tensor.op in seen:  # no op: an eager tensor, captured
+        if not hasattr(tensor, "op") or tensor.op in seen:  # a captured eager tensor has no op
             continue
         seen.add(tensor.op)
         if is_average(tensor.op):
@@ -86,7 +90,7 @@ def is_average(op: Any) -> bool:
 
 
 def _holds_average(graph: Any) -> bool:
-    """Spares the walk in graphs that hold none."""
+    """Whether the graph contains an average; avoids the search if it does not."""
     while graph is not None:
         if hasattr(graph, "_tf_mpi_averages"):
             return True
@@ -95,7 +99,7 @@ def _holds_average(graph: Any) -> bool:
 
 
 def captured(placeholder: Any) -> Any:
-    """What a function's placeholder stands for outside of it; None for an argument."""
+    """The tensor that a function's placeholder captures; None for an argument."""
     graph = placeholder.graph
     if not hasattr(graph, "captures"):
         return None

@@ -1,8 +1,8 @@
-"""Updates of trained variables that are made of no average: the ranks compare what came of them.
+"""Updates of trained variables without an average: the ranks compare the result of the first step.
 
-In a loop that feeds all ranks the same, each rank's own update is that of the others, and nothing
-need be averaged. Where ranks see different data they would train as many models, so the first step
-is compared, before the second begins: ranks that differ are an error.
+In a loop that feeds all ranks the same data, the ranks' updates are equal and need no average. If
+the ranks see different data, they would train different models. Therefore the variables are
+compared before the second step begins; a difference is an error.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from tensorflow.mpi._src.messaging import collectives, control_plane
 from tensorflow.mpi._src.runtime import c_api, group, log
 from tensorflow.mpi._src.variables import large_variables, naming
 
-trained: set[str] = set()  # keys of variables of which gradients were taken
+trained: set[str] = set()  # keys of variables whose gradients were taken
 
 _comparisons = itertools.count(1)
 _eager_steps = 0
-_updates_checked = False  # updates without an average: compared, or seen to by Keras's fit
+_updates_checked = False  # whether updates without an average are compared, here or by Keras's fit
 
 
 def key(variable: Any) -> str:
-    """Of a tf.Variable: the same whenever it is met in this process."""
+    """Identifies a tf.Variable in this process."""
     handle = getattr(variable, "handle", None)
     return _handle_key(handle) if handle is not None else str(variable.name)
 
@@ -35,7 +35,7 @@ def _handle_key(handle: Any) -> str:
 
 
 def assigned(graph: Any, op: Any, numbers: list[Any]) -> None:
-    """`op` of `graph` assigns what is made of `numbers` to a variable."""
+    """Called when `op` of `graph` assigns to a variable; `numbers`: its floating inputs."""
     handle = naming.external(graph, op.inputs[0])
     if handle is None or _handle_key(handle) not in trained:
         return
@@ -50,7 +50,7 @@ def assigned(graph: Any, op: Any, numbers: list[Any]) -> None:
 
 
 def taken_eagerly(variables: list[Any]) -> None:
-    """A step of a loop in eager code that is fed what all ranks are, for all that is known."""
+    """Called when a gradient is taken eagerly and, as far as known, ranks have the same data."""
     global _eager_steps
     _eager_steps += 1
     if _eager_steps == 2 and c_api.stats()["gradients"] == 0:
@@ -58,7 +58,7 @@ def taken_eagerly(variables: list[Any]) -> None:
 
 
 def function_called(graph: Any) -> None:
-    """`graph` is about to run, from eager code."""
+    """Called when `graph` is about to run, from eager code."""
     handles = getattr(graph, "_tf_mpi_own_updates", None)
     if handles is None or collectives.called_by_script:
         return
@@ -68,7 +68,7 @@ def function_called(graph: Any) -> None:
 
 
 def compare(handles: list[Any]) -> None:
-    """A meeting of all ranks after the first step; RuntimeError if these variables differ."""
+    """Collective, after the first step. Raises RuntimeError if these variables differ by rank."""
     found = differing(handles)
     if found is not None:
         raise RuntimeError(_message(*found))
@@ -76,8 +76,8 @@ def compare(handles: list[Any]) -> None:
 
 
 def differing(handles: list[Any]) -> tuple[str, int] | None:
-    """A meeting of all ranks: a variable that is not the same on all of them, and a rank whose
-    differs from rank 0's; None if all are."""
+    """Collective: a variable that differs by rank, and a rank whose value is not rank 0's; None if
+    all are equal."""
     from tensorflow.python.framework import ops
 
     label = f"own updates {next(_comparisons)}"
@@ -104,26 +104,26 @@ def _digest(handle: Any) -> int:
 
 def _message(name: str, rank: int) -> str:
     return (
-        f"after the first step '{name}' of rank {rank} is not rank 0's: the script updated it by "
-        f"what each rank has of its own, not by an average, so {group.size} ranks would train "
+        f"after the first step '{name}' differs between rank {rank} and rank 0: the script updated "
+        f"it from each rank's own data, without an average, so {group.size} ranks would train "
         f"{group.size} models. Take the gradient and update the variable in one tf.function or in "
         "Keras's fit, or apply it with an optimizer, or average it with tf.mpi.allreduce(gradient) "
-        "first; or, if each rank has data of its own, say so before with tf.mpi.own_data(); or run "
+        "first; or, if the script divides the data itself, call tf.mpi.own_data() before; or run "
         "with TF_MPI_ENABLE=0"
     )
 
 
 def mark_checked() -> None:
-    """Updates that nothing averages have been looked at, or will be."""
+    """Declares that updates without an average are compared elsewhere."""
     global _updates_checked
     _updates_checked = True
 
 
 def warn_if_nothing_was_averaged() -> None:
-    """At exit, rank 0: a script that trained, if it did, by other ways than Apply ops.
+    """At exit, rank 0 warns of a script that may have trained without an Apply op.
 
-    One that calls collectives of its own knows what it does. Keras's fit checks by itself, and
-    evaluate that the ranks hold one model.
+    A script that calls collectives knows what it does. Keras's fit has its own check, and evaluate
+    checks that the ranks have the same model.
     """
     if group.rank != 0 or group.size == 1 or collectives.called_by_script or _updates_checked:
         return

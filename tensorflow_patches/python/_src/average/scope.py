@@ -1,4 +1,4 @@
-"""What a thread says of the averages and updates that it makes: their weight, and what is done."""
+"""Per-thread context of averages and updates: their weight, and what is averaged already."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _rows: set[int | None] | None = set()  # see own_rows()
 
 
 class _Step(enum.Enum):
-    """What the ranks compute a step of Keras on."""
+    """The data on which the ranks compute a step of Keras."""
 
     OWN = "each rank's own samples"
     ALIKE = "the same on all ranks"
@@ -24,17 +24,17 @@ class _Step(enum.Enum):
 
 
 def weighted(weight: Any) -> contextlib.AbstractContextManager[None]:
-    """On this thread, `current_weight()` is `weight` inside: around a Keras train step."""
+    """Around a Keras train step: inside, on this thread, `current_weight()` is `weight`."""
     return threads.inside(_local, weight=weight)
 
 
 def current_weight() -> Any:
-    """The weight of this rank's samples in the step that is being traced or run; None if unset."""
+    """The weight of this rank's samples in the step that is traced or run; None if unset."""
     return getattr(_local, "weight", None)
 
 
 def shares() -> contextlib.AbstractContextManager[None]:
-    """What this thread takes of a loss inside is this rank's share: the ranks' add up. shares.py"""
+    """Inside, gradients that this thread takes are shares of a loss, which ranks add up."""
     return threads.inside(_local, shares=True)
 
 
@@ -44,16 +44,16 @@ def is_of_shares() -> bool:
 
 
 def share() -> Any:
-    """This rank's part of the batch, by what its samples count: of all ranks together 1."""
+    """This rank's weighted fraction of the batch; the ranks' fractions add up to 1."""
     weight = current_weight()
     return (1.0 if weight is None else weight) / group.size
 
 
 def gradient_weight() -> Any:
-    """Of gradients that are taken now, in their average; None if it is 1.
+    """The weight, in their average, of gradients that are taken now; None if it is 1.
 
-    Times the number of ranks an average is a sum; but what a rank of no samples has is not 0, if it
-    is no number.
+    Inside `shares()` it is the number of ranks, which turns the average into a sum; for a rank
+    without samples it is 0, in case its gradient is NaN.
     """
     weight = current_weight()
     if not is_of_shares():
@@ -66,24 +66,24 @@ def gradient_weight() -> Any:
 
 
 def on_part() -> contextlib.AbstractContextManager[None]:
-    """Around a Keras step of this rank's part of a batch."""
+    """Around a Keras step on this rank's part of a batch."""
     return threads.inside(_local, step=_Step.OWN)
 
 
 def replicated_step() -> contextlib.AbstractContextManager[None]:
-    """Around a Keras step that every rank computes on the same data, and so with the same result.
+    """Around a Keras step that every rank computes on the same data, with the same result.
 
-    Its gradients are averaged all the same: ranks differ in rounding, and would drift apart. Those
-    of embeddings are averaged row by row where they stand, so an optimizer sees one process's rows.
-    The caller vouches for it, on all ranks; ranks whose gradients differ in shape hear an error.
+    Its gradients are averaged nevertheless, because ranks differ in rounding and would drift apart.
+    Sparse gradients are averaged row by row in place, so an optimizer sees one process's rows. The
+    caller guarantees the same data on all ranks; gradients that differ in shape are an error.
     """
     return threads.inside(_local, step=_Step.ALIKE)
 
 
 def on_given() -> contextlib.AbstractContextManager[None]:
-    """Around a Keras step on what the script gave each rank itself, as train_on_batch has it.
+    """Around a Keras step on data that the script passes itself, as to train_on_batch.
 
-    Inside another step it is that one's: an override that calls its super's.
+    Inside another step, as in an override that calls super(), it changes nothing.
     """
     return threads.inside(_local, step=getattr(_local, "step", None) or _Step.GIVEN)
 
@@ -104,12 +104,12 @@ def is_replicated_step() -> bool:
 
 
 def has_own_samples() -> bool:
-    """Whether what this thread computes is of samples that no other rank has."""
+    """Whether this thread computes on samples that no other rank has."""
     return is_on_part() or (_shared_out and not is_replicated_step())
 
 
 def averaging_follows() -> contextlib.AbstractContextManager[None]:
-    """Around what takes gradients and hands them to whoever averages all of them."""
+    """Around code that takes gradients and passes them on to be averaged."""
     return threads.inside(_local, follows=True)
 
 
@@ -119,11 +119,11 @@ def does_averaging_follow() -> bool:
 
 
 def duplicates(every_row: bool) -> int:
-    """What an average does with rows of one index, as core/reduction/sparse_rows.h has it: 0 sums
-    them, 1 keeps every row of every rank, 2 does so unless the ranks have the same.
+    """What an average does with rows of the same index; values of core/reduction/sparse_rows.h: 0
+    sums them, 1 keeps all rows of all ranks, 2 does so unless all ranks have the same rows.
 
-    Ranks that are fed the same, in a loop of the script's own or by train_on_batch, are one
-    process. Where data is shared out, rows that are the same are of samples that are.
+    Ranks that get the same data, in a loop of the script or by train_on_batch, act as one process.
+    If data is divided, equal rows come from different samples.
     """
     if not every_row:
         return 0
@@ -131,10 +131,11 @@ def duplicates(every_row: bool) -> int:
 
 
 def share_out(rows: set[int] | None) -> None:
-    """The script's own loop iterates this rank's part of a dataset.
+    """Declares that a loop of the script iterates this rank's part of a dataset.
 
-    rows: the numbers of samples that a batch's part can have, the same on all ranks; None: unknown,
-    or they differ by rank.
+    Args:
+      rows: the possible numbers of samples of a part, the same on all ranks; None if they are
+        unknown or differ by rank.
     """
     global _shared_out, _rows
     _shared_out = True
@@ -142,7 +143,7 @@ def share_out(rows: set[int] | None) -> None:
 
 
 def own_rows() -> set[int | None] | None:
-    """How many samples a part can have, of all that has been shared out; None as of share_out."""
+    """The possible numbers of samples of a part, of all divided datasets; None as in share_out."""
     return _rows
 
 
@@ -151,27 +152,25 @@ def is_shared_out() -> bool:
 
 
 def for_the_script() -> contextlib.AbstractContextManager[None]:
-    """Averages that this thread makes inside are of all ranks, also where averages are left to the
-    script."""
+    """Inside, this thread's averages are over all ranks, even if the script averages itself."""
     return threads.inside(_local, script=True)
 
 
 def also_later() -> Any:
-    """for_the_script, if this thread is inside it: for a gradient that is taken later."""
+    """for_the_script if this thread is inside it now; for gradients that are taken later."""
     return for_the_script if getattr(_local, "script", False) else contextlib.nullcontext
 
 
 def is_alone() -> bool:
-    """Whether an average that this thread makes is its own tensor."""
+    """Whether an average that this thread makes is the identity."""
     return (group.group_size if getattr(_local, "script", False) else group.size) == 1
 
 
 @contextlib.contextmanager
 def already_averaged() -> Iterator[None]:
-    """Apply ops that this thread creates in graphs, or runs eagerly, inside get averages already.
+    """Inside, Apply ops that this thread creates in graphs or runs eagerly do not average again.
 
-    Their kernels do not average again. Call no tf.function inside in eager code: whether its
-    kernels run on this thread is TensorFlow's affair.
+    In eager code do not call a tf.function inside: its kernels may run on other threads.
     """
     from tensorflow.python.eager import context
 

@@ -1,18 +1,19 @@
-"""Gradients of variables that a script has taken, averaged if their result reaches an update.
+"""Gradients that a script takes itself, averaged if they reach an update.
 
-An optimizer averages the gradients that it is handed. What a script does to them before (it clips
-them by their norm), or in place of an optimizer (w.assign_sub(rate * gradient)), is what one
-process does only if they were averaged where they were taken. So:
+Optimizers average the gradients that they receive. But if a script changes gradients before (clips
+them by their norm) or updates without an optimizer (w.assign_sub(rate * gradient)), its result is
+that of one process only if the gradients were averaged where they were taken. So:
 
-- In a graph each passes an IdentityN. It becomes an average, by its attributes, once something that
-  is made of it reaches an optimizer or an assignment. An optimizer that is handed it as it is takes
-  what went in, and averages in its own way. What reaches no update is never averaged.
-- In eager code nobody can see what becomes of a gradient. It is averaged at once, where ranks see
-  different data: in a step of Keras's fit, or where the script shares out its data. Not if the
-  script has called a collective before it took a gradient: it averages by itself.
+- In a graph every gradient passes through an IdentityN. Attributes turn it into an average once a
+  value computed from it reaches an optimizer or an assignment. An optimizer that receives it
+  unchanged takes the input of the IdentityN and averages in its own way. A gradient that reaches no
+  update is never averaged.
+- In eager code it is unknown what happens to a gradient later. It is averaged at once if the ranks
+  see different data: in a step of Keras's fit, or if the script divides its data. It is not if the
+  script called a collective before it took a gradient, because then it averages by itself.
 
-A gradient of a tensor, or in eager code one inside another tape, stays as it is. What is updated by
-anything else is compared after the first step (own_updates.py).
+Gradients of tensors, and in eager code gradients inside another tape, are left alone. Variables
+that are updated from anything else are compared after the first step (own_updates.py).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _SAME_ON_RANKS_OPS = ("Const", "VarHandleOp", "ReadVariableOp", "Variable", "Var
 
 @dataclasses.dataclass
 class _Taken:
-    """The IdentityN of some gradients of a graph, which becomes an average if it must."""
+    """The IdentityN of some gradients of a graph, which becomes an average on demand."""
 
     op: Any
     variables: list[Any]  # tf.Variables, of what it holds
@@ -82,7 +83,7 @@ def _is_number(gradient: Any) -> bool:
 
 
 def variable_of(source: Any) -> Any:
-    """The tf.Variable that `source` is, or that a Keras variable holds; None for a tensor."""
+    """The tf.Variable that `source` is or that a Keras variable wraps; None for a tensor."""
     from tensorflow.python.ops import variables
 
     source = unwrap.tf_variable(source)
@@ -110,7 +111,7 @@ def _eagerly(gradients: list[Any], variables: list[Any]) -> list[Any]:
 
 
 def _as_parts(gradients: list[Any]) -> list[Any]:
-    """Of those that are not averaged: a script sees them as of this rank's part."""
+    """Gradients that are not averaged, as the script sees them: those of this rank's part."""
     if not scope.is_of_shares():
         return gradients
     import tensorflow as tf
@@ -122,14 +123,14 @@ def _as_parts(gradients: list[Any]) -> list[Any]:
 
 
 def note_average(gradient: Any) -> None:
-    """`gradient`, in eager code, is an average that a script gets to see."""
+    """Marks an eager gradient that the script sees as an average."""
     global _averages_seen
     _averages_seen = True
     lineage.values_of(gradient)._tf_mpi_averaged = True
 
 
 def _has_own_data() -> bool:
-    """Whether the script's loop sees other data than that of other ranks, for all that is known."""
+    """Whether, as far as known, the script's loop sees different data on each rank."""
     return scope.is_shared_out() or config.get("TF_MPI_SHARD") in ("dataset", "off")
 
 
@@ -158,7 +159,7 @@ def _in_graph(gradients: list[Any], variables: list[Any]) -> list[Any]:
 
 
 def _pass_all(tensors: list[Any], variables: list[Any], weight: Any) -> list[Any]:
-    """Dense tensors, by as many IdentityNs as there will be averages."""
+    """Passes dense tensors through IdentityNs, one for each future average."""
     found = list(tensors)
     for bucket in averaging.buckets(tensors):
         parts = _pass([tensors[i] for i in bucket], [variables[i] for i in bucket], weight)
@@ -168,7 +169,7 @@ def _pass_all(tensors: list[Any], variables: list[Any], weight: Any) -> list[Any
 
 
 def _of_any_length(tensor: Any) -> Any:
-    """An average has other rows than what goes into it, whatever is known of that."""
+    """The tensor with an unknown number of rows: its average has another number."""
     from tensorflow.python.ops import array_ops
 
     if tensor.shape.rank is None or tensor.shape.dims[0].value is None:
@@ -199,10 +200,13 @@ def _pass(inputs: list[Any], variables: list[Any], weight: Any, slices: Any = No
 
 
 def resolve(gradient: Any) -> tuple[Any, bool]:
-    """For an optimizer: what it updates by, and whether that is an average already.
+    """The gradient that an optimizer should use, and whether it is already an average.
 
-    `gradient` is a tensor, or tf.IndexedSlices. One that was taken, and handed on as it is, is what
-    went into its IdentityN. Of any other, the gradients that it is made of become averages.
+    For a gradient that the script passes on unchanged it is the input of its IdentityN. For any
+    other, the gradients that it was computed from become averages.
+
+    Args:
+      gradient: a tensor, or tf.IndexedSlices.
     """
     tensor = lineage.values_of(gradient)
     if not hasattr(tensor, "op") or hasattr(tensor, "_numpy_internal"):
@@ -213,7 +217,7 @@ def resolve(gradient: Any) -> tuple[Any, bool]:
         _average_sources(tensor, _HANDED_ON if direct else _ASSIGNED)
         return gradient, lineage.is_averaged(gradient)
     if taken.of_shares:
-        _become_average(taken)  # an optimizer would average it as a part's
+        _become_average(taken)  # an optimizer would average it as a gradient of a part
     if taken.is_average:
         return gradient, True
     if taken.slices is not None:
@@ -223,21 +227,21 @@ def resolve(gradient: Any) -> tuple[Any, bool]:
 
 
 def average_at_its_source(tensor: Any) -> None:
-    """In a graph: the gradients that `tensor` is, or is made of, become averages."""
+    """In a graph: the gradients that `tensor` is, or is computed from, become averages."""
     _average_sources(tensor, _ASSIGNED)
 
 
 def _are_alike_rows(gradient: Any) -> bool:
-    """Whether a sparse gradient of eager code is the same on all ranks, as one made of averages.
+    """Whether an eager sparse gradient is the same on all ranks, as if computed from averages.
 
-    To average a dense one again changes nothing; rows would come out once for each rank.
+    Averaging a dense one again changes nothing, but rows would be repeated once for each rank.
     """
     from tensorflow.python.eager import context
 
     if not _averages_seen or not hasattr(gradient, "indices") or not context.executing_eagerly():
         return False
     if scope.is_replicated_step():
-        return False  # averaged where they stand, they may be so once more
+        return False  # averaging rows in place twice changes nothing
     parts = [np.asarray(part) for part in (gradient.values, gradient.indices)]
     digests = [control_plane.digest(part) for part in parts]
     everyone = control_plane.headers(f"rows {next(_rows_compared)}", digests)
@@ -275,15 +279,16 @@ def function_entered(inner: Any, arguments: Any, eagerly: bool) -> None:
 
 
 def _average_sources(tensor: Any, use: str) -> None:
-    """Of all gradients that were taken on the way back from `tensor`, the last ones.
+    """Turns the nearest taken gradients on each path back from `tensor` into averages.
 
-    `use`: what becomes of an argument of a function that the way ends at, for its callers.
+    Args:
+      use: recorded for arguments of functions at which a path ends, for their callers.
     """
     todo = [tensor]
     while todo:
         tensor = todo.pop()
         if not hasattr(tensor, "op") or not _may_hold_taken(tensor.graph):
-            continue  # no op: an eager tensor, captured
+            continue  # a captured eager tensor has no op
         op, graph = tensor.op, tensor.graph
         if not hasattr(graph, "_tf_mpi_walked"):
             graph._tf_mpi_walked = set()
@@ -303,7 +308,7 @@ def _average_sources(tensor: Any, use: str) -> None:
 
 
 def _ends_walk(op: Any) -> bool:
-    """What is made of it is alike on all ranks, or the script's collectives have made it so."""
+    """Whether its output is the same on all ranks, or comes from a collective of the script."""
     return op.type in _SAME_ON_RANKS_OPS or op.type.startswith("TfMpi") or lineage.is_average(op)
 
 
@@ -313,7 +318,7 @@ def _arguments(graph: Any) -> dict[int, str]:
 
 
 def _may_hold_taken(graph: Any) -> bool:
-    """Spares the walk in graphs of which none holds any; a function's may come as arguments."""
+    """Whether a taken gradient may be in the graph or come as an argument; avoids the search."""
     while graph is not None:
         if hasattr(graph, "_tf_mpi_taken") or hasattr(graph, "captures"):
             return True
@@ -332,11 +337,11 @@ def _become_average(taken: _Taken) -> None:
     if taken.version <= getattr(graph, "_tf_mpi_ran", 0):
         raise RuntimeError(
             f"the gradient of '{names[0]}' was taken before a Session ran this graph, and reaches "
-            "an update that was made after that, so it can no longer be averaged over ranks. Make "
-            "the whole training operation before the first run, or run with TF_MPI_ENABLE=0"
+            "an update that was created after that, so it can no longer be averaged over ranks. "
+            "Build the whole training operation before the first run, or run with TF_MPI_ENABLE=0"
         )
     label = carrier.numbered(_LABEL, carrier.count_in_graph(graph, _LABEL))
-    # Not after what the script makes of them.
+    # Without control dependencies on ops of the script.
     with graph.as_default(), ops.control_dependencies(None):
         inputs, attributes = averaging.to_average(taken.inputs, taken.slices, taken.duplicates)
     for place, tensor in enumerate(inputs):

@@ -1,12 +1,13 @@
-"""The gradient of a scaled loss of this rank's part of a batch: its share of the whole batch's.
+"""The gradient of a scaled loss on a part of a batch, as a share of the whole batch's gradient.
 
-A mean over a part has a gradient that is as many times that of its samples in the mean over the
-batch as there are parts. In float16, for which losses are scaled, numbers on the way back overflow
-that do not in one process, and its step is skipped. So the way back begins with the part's share of
-the batch in place of 1, and what would be averaged is added up (docs/decisions/071-shares.md).
+The gradient of a part's mean is N times larger, per sample, than that of the whole batch's mean. In
+float16, for which losses are scaled, it would overflow on the way back where one process's does
+not, and the step would be skipped. Therefore the backward pass starts from the part's share of the
+batch instead of 1, and gradients are added up rather than averaged
+(docs/decisions/071-shares.md).
 
-From the loss to the variables' gradients and no further: a script that looks at one which is not
-averaged sees that of its part.
+This holds between the loss and the variables' gradients only: a script that looks at a gradient
+that is not averaged sees that of its part.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _SCALED = "_tf_mpi_scaled_loss"  # on a tensor
 
 
 def noting_scaled(scale: Any) -> Any:
-    """Wraps an optimizer's method: what it makes of a loss is scaled."""
+    """Wraps an optimizer's method that returns a scaled loss."""
 
     @hooking.without_autograph
     @functools.wraps(scale)
@@ -67,7 +68,7 @@ def taking_by_shares(original: Any) -> Any:
 
 
 def _are_shares(target: Any, sources: Any) -> bool:
-    """Whether what is taken of `target` is the gradient, for an update, of a rank's own samples."""
+    """Whether the gradient of `target` is of this rank's own samples, and for an update."""
     import tensorflow as tf
 
     return (
