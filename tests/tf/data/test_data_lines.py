@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from typing import Any
 
@@ -117,3 +118,120 @@ def test_an_error_that_another_rank_has_told(feeds):
     failures = feeds.streams.failures
     text = failures._decode_failure(failures._message(ValueError("no such file")))
     assert text.decode().startswith("rank 0/1 has stopped: ValueError: no such file")
+
+
+class Dataset:
+    """In place of tf.data's."""
+
+    element_spec = "TensorSpec(shape=())"
+
+
+def pretend(monkeypatch: Any, **parts: Any) -> Any:
+    """`import tensorflow` gives a module that has these parts only."""
+    made = types.SimpleNamespace(**parts)
+    monkeypatch.setitem(sys.modules, "tensorflow", made)
+    return made
+
+
+def test_what_cannot_be_split(feeds, monkeypatch):
+    shard = load("tensorflow.mpi._src.data.dataset_shard")
+    pretend(monkeypatch, data=types.SimpleNamespace(Dataset=Dataset))
+    monkeypatch.setattr(shard.group, "size", 2)
+    monkeypatch.setattr(shard.presence, "needs_all", lambda _: None)
+    monkeypatch.setattr(shard.batch_shard, "is_batched", lambda _: False)
+    with pytest.raises(TypeError, match="tf.mpi.shard takes a tf.data.Dataset, not list"):
+        shard.shard([1, 2], None)
+    with pytest.raises(ValueError, match="have no first dimension to split. Pass batched=False"):
+        shard.shard(Dataset(), True)
+
+
+def test_tensors_of_a_batch_that_differ(feeds, monkeypatch):
+    whys: list[Any] = []
+    monkeypatch.setattr(feeds.plan, "of", lambda *given: whys.append(given[3]))
+    monkeypatch.setattr(feeds.batch_shard, "of_unknown_samples", lambda _: None)
+    monkeypatch.setattr(feeds.batch_shard, "differing_rows", lambda _: [3, 4])
+    feeds._plan(types.SimpleNamespace(step=object()), None, True, True)
+    assert whys == ["a batch whose tensors have different first dimensions (3 and 4)"]
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (types.SimpleNamespace(), "is of compat.v1"),
+        ("GeneratorDataset", "is no function of its element alone (GeneratorDataset)"),
+        ("Add", "reads a variable, or a table that may be written"),
+    ],
+)
+def test_why_a_function_must_run_in_order(feeds, monkeypatch, function, words):
+    determinism = feeds.streams.determinism
+    if isinstance(function, str):
+        node = types.SimpleNamespace(op=function)
+        graph = types.SimpleNamespace(as_graph_def=lambda: None)
+        monkeypatch.setattr(determinism.contents, "nodes", lambda _: [(node, {})])
+        monkeypatch.setattr(determinism.contents, "is_writable_resource", lambda _: True)
+        monkeypatch.setattr(determinism, "_is_harmless", lambda *_: True)
+        function = types.SimpleNamespace(captured_inputs=[1], graph=graph)
+    assert determinism.why_in_order(types.SimpleNamespace(function=function)) == words
+
+
+def test_why_a_map_of_batches_is_not_given_some_of_the_rows(feeds, monkeypatch):
+    row_wise = load("tensorflow.mpi._src.data.row_wise")
+    flatten = types.SimpleNamespace(flatten=lambda structure: structure)
+    pretend(monkeypatch, nest=flatten)
+    ops: list[str] = []
+    monkeypatch.setattr(row_wise.contents, "node_ops", lambda _: ops)
+    monkeypatch.setattr(row_wise.samples, "is_batched", lambda _: True)
+    monkeypatch.setattr(row_wise.kinds, "key", id)
+    made = types.SimpleNamespace(shape=types.SimpleNamespace(rank=2))
+    mean, draw = (types.SimpleNamespace(type=name) for name in ("Mean", "RandomUniform"))
+    mixed = types.SimpleNamespace(is_const=False, kind=None)
+    analysis = types.SimpleNamespace(
+        dependence=lambda _: mixed, why=lambda _: mean, foreign_draws=[]
+    )
+    monkeypatch.setattr(row_wise.kinds, "Analysis", lambda _: analysis)
+    graph = types.SimpleNamespace(as_graph_def=lambda: None, inputs=[made], outputs=[made])
+    wrapped = types.SimpleNamespace(
+        function=types.SimpleNamespace(graph=graph), _input_structure=[made]
+    )
+    assert row_wise._why_mixed(wrapped) == "mixes the samples of a batch (Mean)"
+    graph.outputs, analysis.foreign_draws = [], [draw]
+    assert row_wise._why_mixed(wrapped) == "draws for a batch (RandomUniform)"
+    ops.append("Assert")
+    assert row_wise._why_mixed(wrapped) == "looks at a batch (Assert)"
+    monkeypatch.setattr(row_wise.determinism, "why_in_order", lambda _: None)
+    monkeypatch.setattr(row_wise, "_is_of_tensors", lambda _: False)
+    dataset = types.SimpleNamespace(_map_func=wrapped, element_spec=None)
+    dataset._input_dataset = dataset
+    assert row_wise.function(dataset) == "is of other than plain tensors"
+
+
+def test_a_pydataset_whose_batches_every_rank_makes(feeds, said, monkeypatch):
+    python_batches = feeds.python_batches
+    flatten = types.SimpleNamespace(flatten=lambda spec: spec)
+    pretend(monkeypatch, nest=flatten, OptionalSpec=Dataset)
+    monkeypatch.setattr(python_batches.packing, "encode_spec", lambda _: "")
+    monkeypatch.setattr(python_batches.control_plane, "headers", lambda label, mine: [mine, mine])
+    given = batches(feeds, changed=["seen"])
+    vars(given).update(dataset=Dataset(), description=lambda: [])
+    assert python_batches.dataset_of_all(given, [1], "fit") is None
+    every = "Dataset.__getitem__: every rank makes all batches, since it "
+    assert said == [f"{every}changes its attribute 'seen' when it makes a batch"]
+    python_batches.dataset_of_all(given, [Dataset()], "fit")
+    assert said[1] == f"{every}yields absent values"
+
+
+def test_a_loop_whose_loss_is_no_mean(feeds, monkeypatch):
+    loop_losses = load("tensorflow.mpi._src.global_batch.loop_losses")
+    lines: list[str] = []
+    monkeypatch.setattr(loop_losses.log, "once", lambda line, *_, **__: lines.append(line))
+    monkeypatch.setattr(loop_losses, "place", lambda _: "Sum in train.py:8")
+    monkeypatch.setattr(loop_losses.group, "size", 2)
+    target = types.SimpleNamespace(shape=types.SimpleNamespace(rank=0), op=None)
+    analysis = types.SimpleNamespace(why=lambda _: None)
+    for kind in (loop_losses.Kind.SUM, loop_losses.Kind.MIXED, loop_losses.Kind.MEAN):
+        loop_losses._say(target, kind, analysis)
+    begins = "a loop over a divided dataset takes the gradient of a loss (Sum in train.py:8) that "
+    assert [line.startswith(begins) for line in lines] == [True, True]
+    assert "is a sum over samples: the average over 2 ranks is 1/2 of it" in lines[0]
+    assert "is no mean over samples: the average over ranks is another than the whole" in lines[1]
+    assert "use a mean over samples, or compute it from tf.mpi.gather_batch(x)" in lines[1]

@@ -183,3 +183,30 @@ def test_a_variable_that_is_not_the_same_on_all_ranks(monkeypatch):
     assert text.startswith("rank 1/2 (or rank 0: there is no majority): the variable 'kernel' ")
     assert "differs from rank 0: element [1] is 3.0 there, and 2.0 on rank 0" in text
     assert "The ranks last agreed on it before step 4" in text
+
+
+def test_a_layer_that_normalizes_by_a_part(fit, monkeypatch):
+    batch_norm = load("tensorflow.mpi._src.keras.batch_norm")
+    lines: list[str] = []
+    monkeypatch.setattr(batch_norm.log, "once", lambda line, **_: lines.append(line))
+    monkeypatch.setattr(batch_norm.group, "size", 2)
+    monkeypatch.setattr(batch_norm.scope, "has_own_samples", lambda: True)
+    monkeypatch.setattr(batch_norm, "_why_not", lambda *_: "a Session runs it")
+    layer = types.SimpleNamespace(name="norm")
+    assert not batch_norm._is_of_all_ranks(layer)
+    assert lines == [
+        "layer 'norm', in a loop of the script's own, normalizes by the moments of each rank's "
+        "part of the batch, and its moving averages drift apart, and so may others: a Session runs it"
+    ]
+
+
+def test_how_models_are_described():
+    describe = load("tensorflow.mpi._src.keras.describe")
+    assert describe.plain(np.zeros((2, 3))).startswith("an array of shape [2, 3] (")
+
+
+def test_gpus_of_ranks(monkeypatch):
+    gpus = load("tensorflow.mpi._src.gpu.gpus")
+    facts = {"host": "a", "cores": 8, "gpus": [("0000:01", "H100", "0")]}
+    assert gpus._line(1, facts, None) == "rank 1 on a, 8 cores: none"
+    assert gpus._line(1, facts, 0) == "rank 1 on a, 8 cores: H100 at 0000:01, NUMA node 0"

@@ -1,0 +1,61 @@
+"""What tf.distribute's strategies say and refuse: in this process, with a resolver made up."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from extras import load
+
+PACKAGE = "tensorflow.python.distribute"
+
+
+class Resolver:
+    def __init__(self, workers: int, task: str = "worker") -> None:
+        self.task_type, self._workers = task, workers
+
+    def cluster_spec(self) -> Any:
+        return types.SimpleNamespace(as_dict=lambda: {"worker": ["host"] * self._workers})
+
+
+@pytest.fixture(name="strategies")
+def strategies_fixture(monkeypatch: pytest.MonkeyPatch) -> Any:
+    strategies = load("tensorflow.mpi._src.distribute.strategies")
+    base = types.SimpleNamespace(ClusterResolver=Resolver)
+    resolvers = types.SimpleNamespace(cluster_resolver=base, tfconfig_cluster_resolver=None)
+    monkeypatch.setitem(sys.modules, f"{PACKAGE}.cluster_resolver", resolvers)
+    mirrored = types.SimpleNamespace(mirrored_strategy=None)
+    monkeypatch.setitem(sys.modules, PACKAGE, mirrored)
+    monkeypatch.setattr(strategies.group, "size", 2)
+    strategies.said = []
+    monkeypatch.setattr(strategies.log, "once", strategies.said.append)
+    return strategies
+
+
+def test_devices_of_one_rank(strategies):
+    assert strategies.devices(["cpu:0", "cpu:1"])[0] == 2
+    assert strategies.said == [
+        "the strategy has 2 devices, but each rank computes its part of a batch on one; to use "
+        "more, start one rank per core or GPU"
+    ]
+
+
+def test_workers_that_are_not_the_ranks(strategies):
+    assert strategies.workers(cluster_resolver=Resolver(2))[0] == 2
+    assert not strategies.said
+    strategies.workers(cluster_resolver=Resolver(3))
+    (line,) = strategies.said
+    assert line.startswith(
+        "TF_CONFIG names 3 workers, but 2 ranks run: they split the global batch"
+    )
+
+
+def test_ranks_that_are_no_workers(strategies):
+    words = (
+        "rank 0 of 2 is a 'ps' according to its TF_CONFIG.*Unset TF_CONFIG and start workers only"
+    )
+    with pytest.raises(NotImplementedError, match=words):
+        strategies.workers(cluster_resolver=Resolver(2, "ps"))
