@@ -196,7 +196,8 @@ def test_a_layer_that_normalizes_by_a_part(fit, monkeypatch):
     assert not batch_norm._is_of_all_ranks(layer)
     assert lines == [
         "layer 'norm', in a loop of the script's own, normalizes by the moments of each rank's "
-        "part of the batch, and its moving averages drift apart, and so may others: a Session runs it"
+        "part of the batch, and its moving averages drift apart, and so may others: a Session "
+        "runs it"
     ]
 
 
