@@ -1,0 +1,59 @@
+"""What Horovod's functions say where there is no group: in this process."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+
+from extras import load
+
+
+def test_init_in_a_forked_process(monkeypatch):
+    basics = load("tensorflow.mpi._src.horovod.basics")
+    monkeypatch.setattr(basics.group, "forked_from", 1)
+    with pytest.raises(RuntimeError, match=r"hvd.init\(\) was called in a process that rank 1 has"):
+        basics.init()
+
+
+def test_init_where_averaging_is_off(monkeypatch, capsys):
+    basics = load("tensorflow.mpi._src.horovod.basics")
+    monkeypatch.setattr(basics.config, "launcher", lambda: types.SimpleNamespace(size=2))
+    gate = types.SimpleNamespace(reason="TF_MPI_ENABLE=0")
+    monkeypatch.setattr(basics.config, "gate", lambda: gate)
+    basics._warn_if_off()
+    line = "tensorflow.mpi: hvd.size() is 1 in each of the 2 processes, because averaging is off: "
+    assert capsys.readouterr().err == f"{line}TF_MPI_ENABLE=0\n"
+
+
+def test_the_end_of_a_warmup(monkeypatch, capsys):
+    callbacks = load("tensorflow.mpi._src.horovod.callbacks")
+    monkeypatch.setattr(callbacks.basics, "rank", lambda: 0)
+    monkeypatch.setattr(callbacks._Schedule, "on_epoch_end", lambda self, epoch, logs: None)
+    warmup = object.__new__(callbacks._Warmup)
+    vars(warmup).update(end_epoch=5, verbose=1, _rate=lambda: 0.4)
+    for epoch in (3, 4):
+        warmup.on_epoch_end(epoch)
+    assert capsys.readouterr().out == ("\nEpoch 5: finished gradual learning rate warmup to 0.4.\n")
+
+
+def test_sparse_gradients_of_several_passes(monkeypatch):
+    aggregation = load("tensorflow.mpi._src.horovod.aggregation")
+
+    class Slices:
+        pass
+
+    monkeypatch.setitem(sys.modules, "tensorflow", types.SimpleNamespace(IndexedSlices=Slices))
+    several = object.__new__(aggregation.Aggregation)
+    several._reducer = types.SimpleNamespace(sparse_as_dense=False)
+    words = "IndexedSlices are not supported when `backward_passes_per_step` > 1 and"
+    with pytest.raises(ValueError, match=words):
+        several._dense(Slices())
+    assert several._dense(1.0) == 1.0
+
+
+def test_a_name_that_ddl_does_not_have():
+    ddl = load("tensorflow.mpi.compat.ddl")
+    with pytest.raises(AttributeError, match="tensorflow.mpi's ddl has no frob; docs/ddl.md lists"):
+        ddl.frob  # noqa: B018
