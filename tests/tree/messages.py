@@ -237,12 +237,13 @@ def messages() -> list[Message]:
 _FILLED = re.compile(
     r"(?<=')[^' ]+(?=')|\{[^{}]*\}|\\d[+*]?|\[[^\]]*\][+*]|\b\d+(?:\.\d+)?\b|%\.?\d*[a-z]+"
 )
-_GAP = re.compile(r"\\[swSW][+*]?|\.[+*]\??|\(\?:|\n|\|")
+_GAP = re.compile(r"\\[swSW][+*]?|\.[+*]\??|\n|\|")
 
 
 def _pieces(text: str) -> list[str]:
     """The literal parts of a text or of a test's pattern, between placeholders."""
-    text = re.sub(r"'?\{\}'?", "{}", _FILLED.sub("{}", text))
+    text = re.sub(r"'?\{\}'?", "{}", _FILLED.sub("{}", text)).replace("(?:", "")
+    text = re.sub(r"\\?[()]", "", text)
     pieces = re.sub(r"\\(.)", r"\1", _GAP.sub("\n", text)).splitlines()
     pieces = [" ".join(piece.replace("{}{}", "{}").split()).strip("{}, ") for piece in pieces]
     return [piece for piece in pieces if len(piece) >= _MIN_LETTERS and " " in piece]
