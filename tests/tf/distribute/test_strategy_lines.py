@@ -30,24 +30,30 @@ def strategies_fixture(monkeypatch: pytest.MonkeyPatch) -> Any:
     mirrored = types.SimpleNamespace(mirrored_strategy=None)
     monkeypatch.setitem(sys.modules, PACKAGE, mirrored)
     monkeypatch.setattr(strategies.group, "size", 2)
-    strategies.said = []
-    monkeypatch.setattr(strategies.log, "once", strategies.said.append)
     return strategies
 
 
-def test_devices_of_one_rank(strategies):
+@pytest.fixture(name="said")
+def said_fixture(strategies: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The lines that log.once is given."""
+    said: list[str] = []
+    monkeypatch.setattr(strategies.log, "once", said.append)
+    return said
+
+
+def test_devices_of_one_rank(strategies, said):
     assert strategies.devices(["cpu:0", "cpu:1"])[0] == 2
-    assert strategies.said == [
+    assert said == [
         "the strategy has 2 devices, but each rank computes its part of a batch on one; to use "
         "more, start one rank per core or GPU"
     ]
 
 
-def test_workers_that_are_not_the_ranks(strategies):
+def test_workers_that_are_not_the_ranks(strategies, said):
     assert strategies.workers(cluster_resolver=Resolver(2))[0] == 2
-    assert not strategies.said
+    assert not said
     strategies.workers(cluster_resolver=Resolver(3))
-    (line,) = strategies.said
+    (line,) = said
     assert line.startswith(
         "TF_CONFIG names 3 workers, but 2 ranks run: they split the global batch"
     )
