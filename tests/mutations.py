@@ -151,7 +151,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         '        return Gate(True, "TF_MPI_ENABLE=0", found)\n',
         (
             "test_gate.py::test_closed_nothing_is_loaded",
-            "test_keras_fit.py::test_with_the_gate_closed_ranks_are_stock_processes",
+            "test_keras_fit.py::test_with_averaging_off_ranks_behave_like_stock_processes",
         ),
     ),
     Mutation(
@@ -159,14 +159,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a rank draws for the first rows of the batch",
         "        return group.rank * own, group.size * own\n",
         "        return 0, group.size * own\n",
-        ("test_draws.py::test_a_step_draws_its_rows_of_what_one_process_draws",),
+        ("test_draws.py::test_a_step_draws_its_rows_of_one_processs_draws",),
     ),
     Mutation(
         "sequence",
         "a generator advances by a rank's numbers, not the batch's",
         "tf.cast(whole, tf.int64) * row)\n",
         "tf.cast(shape[0], tf.int64) * row)\n",
-        ("test_draws.py::test_a_step_draws_its_rows_of_what_one_process_draws",),
+        ("test_draws.py::test_a_step_draws_its_rows_of_one_processs_draws",),
     ),
     Mutation(
         "moments",

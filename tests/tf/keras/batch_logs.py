@@ -1,6 +1,6 @@
-"""Callbacks that look at a batch's logs late, seldom, on one rank only, or never.
+"""Callbacks that read a batch's logs late, rarely, on one rank only, or never.
 
-Arguments: keras or tf_keras, then ways to look.
+Arguments: keras or tf_keras, then ways to read.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ y = x[:, :1] * x[:, 1:2] + 1
 
 
 def exchanges() -> int:
-    """How often the ranks have met; 0 in one process."""
+    """The number of exchanges between ranks; 0 in one process."""
     module = sys.modules.get("tensorflow.mpi._src.messaging.collectives")
     return 0 if module is None else module.started
 
 
 class Looks(keras.callbacks.Callback):
-    """One way to look, on one rank where `rank` is given; what it has seen."""
+    """Reads logs in one way, on one rank if `rank` is given, and records them."""
 
     def __init__(self, way: str, rank: int | None = None) -> None:
         super().__init__()
@@ -73,11 +73,11 @@ class Looks(keras.callbacks.Callback):
         self.seen += [logs.get("loss"), logs.get("mae")]
 
     def shows(self, batch: int, logs: Any) -> None:
-        """As a script that prints on rank 0, and then evaluates."""
+        """Like a script that prints on rank 0 and then evaluates."""
         self.seen.append(logs["loss"])
 
     def raises(self, batch: int, logs: Any) -> None:
-        """Which the script catches; the next fit meets as any."""
+        """Raises an error that the script catches; the next fit works as usual."""
         if batch == 1:
             raise KeyError("looked for")
 
@@ -102,7 +102,7 @@ for name in ways:
     looks, other = Looks(way, 1 if alone else None), Looks("never")
     with contextlib.suppress(KeyError):
         train(other, Looks("raises"))
-    looks.async_safe = way == "apart"  # Keras 3 runs it on a thread of its own, then
+    looks.async_safe = way == "apart"  # Keras 3 then runs it on a separate thread
     other.async_safe = looks.async_safe
     train(other, looks)
     found[name] = looks.seen

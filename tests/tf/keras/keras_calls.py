@@ -1,7 +1,7 @@
-"""fit, evaluate and predict of models that are not built yet, on batches that are no samples; and a
-CallbackList that the script drives itself. Prints what came out.
+"""fit, evaluate and predict of unbuilt models, and on batches that are not samples; and a
+CallbackList that the script drives itself. Prints the results.
 
-Arguments: keras or tf_keras, then names of cases, default all of it.
+Arguments: keras or tf_keras, then names of cases, default all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ X = np.random.default_rng(3).normal(size=(20, 5)).astype(np.float32)
 
 
 def unbuilt(compute: Any) -> Any:
-    """Weights that every rank draws for itself: with another seed."""
+    """Weights that every rank draws itself, with another seed."""
     keras.utils.set_random_seed(1 + RANK)
     model = keras.Sequential([keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -40,7 +40,7 @@ def predicted() -> Any:
 
 
 class Scaled(keras.layers.Layer):  # type: ignore[name-defined]
-    """Its build changes a number to another kind, and adds one."""
+    """Its build changes the type of one number and adds another."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Scaled(keras.layers.Layer):  # type: ignore[name-defined]
 
 
 class Built(keras.Model):  # type: ignore[name-defined]
-    """By its first step, in fit: tf_keras's and Transformers' models are."""
+    """Built by its first step, in fit, as models of tf_keras and Transformers are."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def built() -> Any:
 
 
 class Pool(keras.Model):  # type: ignore[name-defined]
-    """One answer for a whole graph."""
+    """Returns one result for a whole graph."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ def gathered() -> Any:
 
 
 def fixed() -> Any:
-    """A layer that keeps its state from batch to batch, so that they have one size."""
+    """A layer that keeps its state between batches, so that they need a fixed size."""
     keras.utils.set_random_seed(1)
     keywords = {"batch_shape" if keras is keras_3 else "batch_input_shape": (4, 5, 1)}
     layers = [keras.layers.LSTM(3, stateful=True), keras.layers.Dense(1)]
@@ -169,7 +169,7 @@ def pairs() -> Any:
 
 
 def lengths_of_data() -> Any:
-    """Of the nodes and the edges of a graph: batches say how many there are, and no signature."""
+    """Nodes and edges of a graph: only the batches, not the signature, give their numbers."""
     signature = (
         (tf.TensorSpec((None, 5)), tf.TensorSpec((None,), tf.int32)),
         tf.TensorSpec((None, 4)),
@@ -183,12 +183,12 @@ def gathered_late() -> Any:
 
 
 def lengths_seen_late() -> Any:
-    """Of a model that looks at each sample for itself."""
+    """A model that looks at each sample separately."""
     return failure(Nodes(), lengths_of_data())
 
 
 def other_error() -> Any:
-    """An error that has nothing to do with shapes: not ours to explain."""
+    """An error unrelated to shapes, which must not be explained."""
 
     def fails(y: Any, guess: Any) -> Any:
         raise RuntimeError("of the loss")
@@ -203,7 +203,7 @@ def other_error() -> Any:
 
 
 def driven() -> Any:
-    """A loop of the script's own that calls callbacks: of other ranks it asks nothing."""
+    """A custom loop that calls callbacks, which must not wait for other ranks."""
     model = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(1)])
     stop = keras.callbacks.EarlyStopping("loss", patience=1)
     callbacks = keras.callbacks.CallbackList([stop], add_history=True, model=model)
@@ -235,7 +235,7 @@ class Root(keras.losses.Loss):  # type: ignore[name-defined]
 
 
 def ragged() -> Any:
-    """By a loss of Keras's own, and by one of the whole batch; tf_keras alone takes them."""
+    """A loss of Keras's own and a whole-batch loss; only tf_keras supports ragged targets."""
     y = tf.RaggedTensor.from_row_lengths(np.repeat(X[:, 0], 2), [2] * len(X))
     dataset = tf.data.Dataset.from_tensor_slices((X, y)).batch(4)
     losses = []
@@ -259,7 +259,7 @@ class Silent(keras.callbacks.Callback):  # type: ignore[name-defined]
 
 
 def exchanges() -> Any:
-    """How many a fit of five batches makes under each callback."""
+    """The number of exchanges in a fit of five batches, for each callback."""
     model = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     made = []
@@ -268,11 +268,11 @@ def exchanges() -> Any:
         before = c_api.stats()["completed"]
         model.fit(X, X[:, :1], batch_size=4, verbose=0, callbacks=[callback()])
         made.append(c_api.stats()["completed"] - before)
-    return made[1:]  # in the first, variables are synchronized
+    return made[1:]  # the first one synchronizes variables
 
 
 def left_behind() -> float:
-    """Objects that stay after a fit, an evaluate and a predict, of each such turn."""
+    """The number of objects left after each round of fit, evaluate and predict."""
     model = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     dataset = tf.data.Dataset.from_tensor_slices((X, X[:, :1])).map(lambda x, y: (x, -y)).batch(4)
@@ -308,7 +308,7 @@ CASES = {
 
 def main() -> None:
     single_threaded_ops()
-    ranks = "OMPI_COMM_WORLD_SIZE" in os.environ  # a script that asks tf.mpi knows of ranks
+    ranks = "OMPI_COMM_WORLD_SIZE" in os.environ  # a script that uses tf.mpi knows about ranks
     names = [name for name in CASES if ranks or name != "exchanges"]
     if keras is keras_3:
         names.remove("ragged")

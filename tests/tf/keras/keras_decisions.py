@@ -1,6 +1,6 @@
-"""What ranks must know and decide alike in fit and evaluate: prints what each saw and did.
+"""State and decisions in fit and evaluate that ranks must share: prints what each saw and did.
 
-Arguments: names of cases, default all. Those that end in an error end the script.
+Arguments: names of cases, default all. Cases that end in an error end the script.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from common import encode, result, single_threaded_ops
 
 layers = keras.layers
 RANK, SIZE = tf.mpi.rank(), tf.mpi.size()
-SAMPLES, BATCH = 90, 20  # 20 does not divide among 3, and the last batch of an epoch holds 10
+SAMPLES, BATCH = 90, 20  # 3 ranks do not divide 20 evenly, and an epoch's last batch has 10
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
@@ -39,7 +39,7 @@ def classifier(**compile_arguments: Any) -> Any:
 
 
 def metrics() -> dict[str, Any]:
-    """Of all ranks' samples, in History and from evaluate; those that are no means too."""
+    """Over all ranks' samples, in History and from evaluate; also those that are not means."""
     model = classifier(
         metrics=["accuracy", keras.metrics.AUC(name="auc"), keras.metrics.Recall(name="recall")],
         weighted_metrics=[keras.metrics.MeanSquaredError(name="mse")],
@@ -55,7 +55,7 @@ def metrics() -> dict[str, Any]:
 
 
 def retraced() -> dict[str, Any]:
-    """Evaluations in which every rank has samples of each batch, then one in which one has none."""
+    """Evaluations in which every rank has samples of each batch, then one where a rank has none."""
     model = classifier(metrics=["accuracy"])
     x, y = data()
     model.fit(
@@ -66,7 +66,7 @@ def retraced() -> dict[str, Any]:
 
 
 def callbacks() -> dict[str, Any]:
-    """EarlyStopping and ReduceLROnPlateau decide by values that are the same on all ranks."""
+    """EarlyStopping and ReduceLROnPlateau decide with values that are equal on all ranks."""
     model = classifier(optimizer=keras.optimizers.SGD(3.0, momentum=0.95))
     x, y = data()
     noise = np.random.default_rng(4).random((SAMPLES, 1)) < 0.3
@@ -90,7 +90,7 @@ def callbacks() -> dict[str, Any]:
 
 
 class StopOn(keras.callbacks.Callback):
-    """Stops on the last rank alone, in the middle of an epoch or at its end."""
+    """Stops on the last rank only, in the middle of an epoch or at its end."""
 
     def __init__(self, batch: int = -1, epoch: int = -1) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class StopOn(keras.callbacks.Callback):
 
 
 def stop() -> dict[str, Any]:
-    """One rank's decision to stop is everyone's."""
+    """If one rank decides to stop, all stop."""
     x, y = data()
     seen = []
     for callback in (StopOn(batch=7), StopOn(epoch=1)):
@@ -118,7 +118,7 @@ def stop() -> dict[str, Any]:
 
 
 def nan() -> dict[str, Any]:
-    """A sample that is no number lies on one rank; TerminateOnNaN ends the epoch on all."""
+    """One rank has a NaN sample; TerminateOnNaN ends the epoch on all ranks."""
     model = classifier()
     x, y = data()
     x[50] = np.nan
@@ -130,7 +130,7 @@ def nan() -> dict[str, Any]:
 
 
 class OwnLogs(keras.Model):
-    """Its train_step returns numbers that are no metrics."""
+    """Its train_step returns numbers that are not metrics."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class OwnLogs(keras.Model):
 
 
 def own_logs() -> dict[str, Any]:
-    """The last batch's mean over ranks, where the ranks have equal parts of it."""
+    """The mean over ranks of the last batch, of which the ranks have equal parts."""
     model = OwnLogs()
     model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
     x, y = data()
@@ -158,7 +158,7 @@ def own_logs() -> dict[str, Any]:
 
 
 def batch_norm() -> dict[str, Any]:
-    """Moving averages of the whole batch's moments, or the mean of the ranks'."""
+    """Moving averages of the whole batch's moments, or means of the ranks' own."""
     model = keras.Sequential([layers.Input((6,)), layers.BatchNormalization(), layers.Dense(1)])
     model.compile("sgd", "mse")
     x, y = data()
@@ -186,7 +186,7 @@ def batch_norm_trained() -> dict[str, Any]:
 
 
 def on_batch() -> dict[str, Any]:
-    """train_on_batch takes what it is given: here the script's own parts of each batch."""
+    """train_on_batch trains on its input, here the script's own part of each batch."""
     model = classifier(optimizer=keras.optimizers.SGD(0.3, momentum=0.9))
     x, y = data()
     for start in range(0, 72, 24):
@@ -196,8 +196,8 @@ def on_batch() -> dict[str, Any]:
 
 
 def dropout() -> dict[str, Any]:
-    """Where the sequence of masks begins, and that it goes on."""
-    random.seed(11)  # of it Keras draws the layer's seed
+    """Where the sequence of masks starts, and that it advances."""
+    random.seed(11)  # from which Keras draws the layer's seed
     model = keras.Sequential([layers.Input((6,)), layers.Dropout(0.5), layers.Dense(1)])
     model.compile("sgd", "mse")
     x, y = data()
@@ -206,7 +206,7 @@ def dropout() -> dict[str, Any]:
 
 
 def graph() -> dict[str, Any]:
-    """How often the step is traced, and what its graph holds."""
+    """How often the step is traced, and what its graph contains."""
     traces = []
 
     class Traced(keras.Sequential):
@@ -227,7 +227,7 @@ def graph() -> dict[str, Any]:
 
 
 class Unreached(keras.optimizers.SGD):
-    """Updates in a method of its own, and by no gradient."""
+    """Its own method updates the weights without a gradient."""
 
     def sneak(self, values: Any, variables: list[Any]) -> None:
         for variable in variables:
@@ -235,7 +235,7 @@ class Unreached(keras.optimizers.SGD):
 
 
 class Sneaky(OwnLogs):
-    """What it averages are moments."""
+    """Averages moments instead of gradients."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -263,26 +263,27 @@ class Tamper(keras.callbacks.Callback):
 
 
 def tampered() -> dict[str, Any]:
-    """One rank changes a weight by itself."""
+    """One rank changes a weight itself."""
     classifier().fit(*data(), batch_size=BATCH, verbose=0, callbacks=[Tamper()])
     return {}
 
 
 class Poison(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if RANK == 0 and batch == self.params["steps"] - 1:  # no step makes it NaN on all ranks
+        # After the last step, so that no step spreads the NaN.
+        if RANK == 0 and batch == self.params["steps"] - 1:
             kernel = self.model.layers[0].kernel
             kernel.assign(kernel.numpy() * np.where(np.arange(kernel.shape[1]) == 0, np.nan, 1))
 
 
 def poisoned() -> dict[str, Any]:
-    """A weight of rank 0 is NaN in a column: what would be kept, were rank 0's taken in silence."""
+    """Part of a weight on rank 0 is NaN; silently using rank 0's value would keep it."""
     classifier().fit(*data(), batch_size=BATCH, verbose=0, callbacks=[Poison()])
     return {}
 
 
 def norm_in_a_loop() -> dict[str, Any]:
-    """Batch norm in a loop of the script's own, whose batches the ranks share; eager, then not."""
+    """Batch norm in a custom loop whose batches the ranks divide; eager, then as a function."""
     model = keras.Sequential(
         [layers.Input((6,)), layers.BatchNormalization(name="norm"), layers.Dense(1)]
     )
@@ -291,7 +292,7 @@ def norm_in_a_loop() -> dict[str, Any]:
 
     def step(x: Any, y: Any) -> None:
         with tf.GradientTape() as tape:
-            with tf.GradientTape() as inner:  # a penalty on slopes, by way of the moments
+            with tf.GradientTape() as inner:  # a penalty on slopes, through the moments
                 inner.watch(x)
                 guess = model(x, training=True)
             slopes = tf.reduce_sum(tf.square(inner.gradient(guess, x)), 1)
@@ -332,7 +333,7 @@ def main() -> None:
     for name in sys.argv[1:] or CASES:
         keras.backend.clear_session()
         keras.utils.set_random_seed(11)
-        random.seed(11 + RANK)  # the seeds of initializers: rank 0's weights must win
+        random.seed(11 + RANK)  # the seeds of initializers: rank 0's weights must be used
         found[name] = {**CASES, **ON_DEMAND}[name]()
     result(found)
 

@@ -1,7 +1,7 @@
-"""fit with every kind of Keras optimizer on arrays, shuffled, 50 steps: prints the weights.
+"""fit with every kind of Keras optimizer on shuffled arrays, 50 steps: prints the weights.
 
-Arguments: keras, tf_keras or tf_keras-legacy; then names of cases, default all. The batches of 20
-do not divide among 3 ranks, and the last one of an epoch holds 10.
+Arguments: keras, tf_keras or tf_keras-legacy; then names of cases, default all. 3 ranks do not
+divide the batches of 20 evenly, and the last batch of an epoch has 10.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from common import compiles, encode, keras_of, result, single_threaded_ops
 
 FLAVOUR, NAMES = sys.argv[1], sys.argv[2:]
 keras: Any = keras_of([FLAVOUR.partition("-")[0]])
-SAMPLES, BATCH, EPOCHS = 490, 20, 2  # 25 steps an epoch
-CLIP = 0.05  # below the norms of the gradients at the start, so that clipping matters
+SAMPLES, BATCH, EPOCHS = 490, 20, 2  # 25 steps per epoch
+CLIP = 0.05  # below the initial norms of the gradients, so that clipping matters
 
 
 def modern(optimizers: Any) -> dict[str, Callable[[], Any]]:
@@ -92,7 +92,7 @@ def train(make: Callable[[], Any], jit: bool) -> dict[str, Any]:
 
 def main() -> None:
     single_threaded_ops()
-    if os.environ.get("TEST_BREAK_AVERAGE"):  # the control: nothing is averaged
+    if os.environ.get("TEST_BREAK_AVERAGE"):  # the control: averages nothing
         from tensorflow.mpi._src.average import averaging, compiled
         from tensorflow.mpi._src.keras import fit
 

@@ -1,7 +1,7 @@
-"""Models as people write them, trained by fit and by loops of their own: prints what came out.
+"""Typical models, trained by fit and by custom loops: prints the results.
 
-Arguments: names of cases, default all. One process and N ranks run the same code; the loops shard
-their dataset with tf.mpi.shard, which gives one process all of it.
+Arguments: names of cases, default all. One process and N ranks run the same code; the loops divide
+their dataset with tf.mpi.shard, which returns all of it to one process.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def gan(jit: bool = False) -> dict[str, Any]:
 
 
 def transfer() -> dict[str, Any]:
-    """A frozen base with batch norm, then some of it thawed and trained at another rate."""
+    """A frozen base with batch norm; part of it is then unfrozen and trained at another rate."""
     base = keras.Sequential(
         [layers.Input((6,)), layers.Dense(8, activation="relu"), layers.BatchNormalization()]
     )
@@ -146,13 +146,13 @@ def transfer() -> dict[str, Any]:
 
 
 def mixed() -> dict[str, Any]:
-    """float16 with one sample that overflows: it lies on one rank, and all ranks skip that step."""
+    """float16; one sample overflows on one rank, and all ranks skip that step."""
     keras.mixed_precision.set_global_policy("mixed_float16")
     try:
         model = keras.Sequential(
             [layers.Input((6,)), layers.Dense(8), layers.Dense(2, dtype="float32")]
         )
-        # A small loss, so that only that sample overflows, whatever its share of a batch.
+        # A small loss, so that only that sample overflows, whatever part of a batch it is in.
         model.compile(keras.optimizers.SGD(0.5), loss="mse", loss_weights=0.01)
         x, y = data()
         x[31] = 6e4
@@ -169,7 +169,7 @@ def mixed() -> dict[str, Any]:
 
 
 def loop(mode: str) -> dict[str, Any]:
-    """A loop of the script's own."""
+    """A custom loop."""
     model = keras.Sequential(
         [layers.Input((6,)), layers.Dense(8, activation="tanh"), layers.Dense(2)]
     )
@@ -193,8 +193,8 @@ def loop(mode: str) -> dict[str, Any]:
 
 
 CASES = {
-    # First: an eager model made after the first tape computes its first gradient out of step
-    # (docs/semantics.md, One starting state).
+    # First: an eager model created after the first tape computes its first gradient from its own
+    # values (docs/semantics.md, One starting state).
     "loop eager": lambda: loop("eager"),
     "functional": functional,
     "subclassed": subclassed,
@@ -214,8 +214,8 @@ def main() -> None:
     for name in sys.argv[1:] or CASES:
         keras.backend.clear_session()
         keras.utils.set_random_seed(11)
-        # Keras draws the seeds of initializers from here: ranks begin with weights of their own,
-        # and rank 0's, which are the one process's, must win.
+        # Keras draws the seeds of initializers from here. Ranks start with different weights, and
+        # rank 0's, which equal those of the one process, must be used.
         random.seed(11 + tf.mpi.rank())
         found[name] = CASES[name]()
     result(found)

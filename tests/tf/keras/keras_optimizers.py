@@ -1,7 +1,7 @@
-"""Keras optimizers called by hand: every way in, each with gradients that differ by rank.
+"""Direct calls of Keras optimizers: every entry point, with gradients that differ by rank.
 
 Arguments: keras or tf_keras; then names of cases, default all. Prints by case the variables after
-two steps, and how many gradients the library averaged. One process takes the mean by itself.
+two steps, and the number of averaged gradients. One process computes the mean itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def variable(values: list[float]) -> Any:
 
 
 def gradient(step: int, scale: float = 1.0, rows: int = 3) -> Any:
-    """This rank's; one process has the mean of all."""
+    """This rank's gradient; one process has the mean of all."""
 
     def of(rank: int) -> np.ndarray:
         drawn = np.random.default_rng((step, rank, int(scale * 10)))
@@ -76,7 +76,7 @@ SGD: Any = optimizers.SGD
 
 
 class OverridesApplyGradients(SGD):
-    """Also calls what the base class has: one average."""
+    """Also calls the base class's method: only one average."""
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         doubled = [(2 * g, v) for g, v in grads_and_vars]
@@ -103,7 +103,7 @@ def some_none() -> Any:
 
 
 def large() -> Any:
-    """Gradients that travel in operations of their own, beside a small one: prints their sums."""
+    """Gradients large enough for separate operations, and a small one: prints their sums."""
     trained = [variable([1.0, 2.0, 3.0]), *(variable([0.5] * 600_000) for _ in range(2))]
     optimizer = optimizers.SGD(0.1)
     step = tf.function(lambda gradients: optimizer.apply_gradients(zip(gradients, trained)))
@@ -114,7 +114,7 @@ def large() -> Any:
 
 
 def two_of_a_kind() -> Any:
-    """Two optimizers of one class on variables alike, and updates in another order on each rank."""
+    """Two optimizers of one class on identical variables, updated in another order on each rank."""
     first, second = optimizers.SGD(0.1), optimizers.SGD(0.2)
     one, two = fresh(1), fresh(1)
     first.apply_gradients(pairs(0, one))
@@ -130,9 +130,9 @@ def two_of_a_kind() -> Any:
 
 
 def sparse() -> Any:
-    """Rows of an embedding: other rows on other ranks, and one that all have.
+    """Rows of an embedding: some differ by rank, and one is common to all.
 
-    Not Adam in Keras 3: it squares the gradients of a row that occurs twice one by one.
+    Not for Adam in Keras 3, which squares the gradients of a repeated row one by one.
     """
     optimizer = optimizers.SGD(0.1, momentum=0.9) if FLAVOUR == "keras" else optimizers.Adam(0.1)
     table = variable([1.0, 2.0, 3.0, 4.0])
@@ -179,7 +179,7 @@ def keras_only() -> dict[str, Callable[[], Any]]:
         return values(*trained)
 
     found = {"apply": apply, "multi": multi, "overrides apply": overrides_apply}
-    if not hasattr(optimizers, "MultiOptimizer"):  # Keras has it from 3.13 on
+    if not hasattr(optimizers, "MultiOptimizer"):  # Keras has it since 3.13
         del found["multi"]
     return found
 

@@ -1,6 +1,6 @@
-"""Programs that differ by rank, one after another.  Arguments: keras or tf_keras, then which.
+"""Programs that differ by rank, one after another. Arguments: keras or tf_keras, then names.
 
-Prints by name what fit() said: "trained", or the error.
+Prints the result of fit() by name: "trained", or the error.
 """
 
 import os
@@ -99,7 +99,7 @@ def noting_loss():
     noted = NOTED
 
     def loss(true, predicted):
-        noted.append(RANK)  # of no consequence
+        noted.append(RANK)  # must not matter
         return tf.reduce_mean((true - predicted) ** 2)
 
     return loss

@@ -1,5 +1,5 @@
-"""Rank 1, or with TEST_TOLD=launcher mpirun, is told to end in the 7th step of fit (argv: keras or
-tf_keras)."""
+"""Rank 1 gets SIGTERM, or with TEST_TOLD=launcher mpirun does, in the 7th step of fit (argv: keras
+or tf_keras)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Told(keras.callbacks.Callback):
             print(f"STEP {self.steps} {digest(self.model)}", flush=True)
         if self.steps == STEP and tf.mpi.rank() == 1:
             print("AT", time.time(), flush=True)
-            if os.environ.get("TEST_TOLD") == "full":  # what rank 0 found at the start is gone
+            # The folder that rank 0 checked at the start is gone.
+            if os.environ.get("TEST_TOLD") == "full":
                 folder = os.environ["TF_MPI_SAVE_ON_SIGTERM"]
                 os.rmdir(folder)
                 open(folder, "w").close()
@@ -50,7 +51,7 @@ def new_model():
     return model
 
 
-if len(sys.argv) > 2:  # afterwards: reads what was saved
+if len(sys.argv) > 2:  # a later run: reads what was saved
     model = new_model()
     model.train_on_batch(np.ones([4, 3], np.float32), np.ones([4, 1], np.float32))
     model.load_weights(sys.argv[2])

@@ -1,4 +1,4 @@
-"""A batch's logs are all ranks' for a callback that looks at them, when and where it does."""
+"""A batch's logs cover all ranks for a callback that reads them, on whichever rank it does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MORE = (*SOME, "spread", "whole", "keeps", "seldom, one rank", "spread, one rank
     "ranks, keras, ways",
     [(2, "keras", SOME), full(2, "keras", MORE), full(2, "tf_keras", MORE), full(3, "keras", MORE)],
 )
-def test_a_look_at_logs_sees_all_ranks(launch, scripts, ranks, keras, ways):
+def test_logs_that_are_read_cover_all_ranks(launch, scripts, ranks, keras, ways):
     plain = sorted({way.partition(", ")[0] for way in ways})
     one = reference(scripts / SCRIPT, args=[keras, *plain])[0]
     ranks = launch(scripts / SCRIPT, args=[keras, *ways], np=ranks, timeout=120).check().results
@@ -29,4 +29,4 @@ def test_a_look_at_logs_sees_all_ranks(launch, scripts, ranks, keras, ways):
                 expected = [*expected[4:6], *expected[11:13]] if name == "shows" else []
             assert np.allclose(result[way], expected, rtol=1e-5), (way, rank)
     for result in ranks:
-        assert result["meetings"] == [1, 1, 1]  # of logs that nobody looks at nothing is exchanged
+        assert result["meetings"] == [1, 1, 1]  # logs that nothing reads are not exchanged

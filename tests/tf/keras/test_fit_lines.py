@@ -1,4 +1,4 @@
-"""What fit says and raises: in this process, of models and ranks that are made up."""
+"""Lines and errors of fit, tested in this process with made-up models and ranks."""
 
 from __future__ import annotations
 

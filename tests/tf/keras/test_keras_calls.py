@@ -1,4 +1,4 @@
-"""fit, evaluate and predict as a first call, and of what cannot be split by samples."""
+"""fit, evaluate and predict as a first call, and on data that cannot be divided by samples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def package(request) -> str:
 
 @pytest.fixture(scope="module")
 def alone(launch, scripts, package) -> dict[str, Any]:
-    """What one plain process printed."""
+    """The output of one plain process."""
     return reference(scripts / SCRIPT, args=[package])[0]
 
 
@@ -32,8 +32,8 @@ def run(request, launch, scripts, package) -> Any:
 
 
 @pytest.mark.parametrize("case", ["evaluated", "predicted"])
-def test_a_model_that_its_first_use_builds_is_one_model(alone, run, case):
-    """Each rank has a seed of its own: rank 0's weights count."""
+def test_a_model_built_by_its_first_use_is_the_same_on_all_ranks(alone, run, case):
+    """Each rank has its own seed; rank 0's weights are used."""
     for rank in run.results:
         values, weights = rank[case]
         np.testing.assert_allclose(decode(values), decode(alone[case][0]), rtol=1e-5)
@@ -41,7 +41,7 @@ def test_a_model_that_its_first_use_builds_is_one_model(alone, run, case):
             np.testing.assert_array_equal(decode(ours), decode(theirs))
 
 
-def test_what_a_trace_builds_stays_built(alone, run):
+def test_a_model_built_by_a_trace_stays_built(alone, run):
     for rank in run.results:
         np.testing.assert_allclose(rank["built"][0], alone["built"][0], rtol=1e-6)
         for ours, theirs in zip(rank["built"][1], alone["built"][1], strict=True):
@@ -49,7 +49,7 @@ def test_what_a_trace_builds_stays_built(alone, run):
 
 
 @pytest.mark.parametrize("case", ["pooled", "gathered", "gathered late", "graph", "fixed"])
-def test_what_nobody_can_share_is_whole_on_every_rank(alone, run, case):
+def test_data_that_cannot_be_divided_is_whole_on_every_rank(alone, run, case):
     for rank in run.results:
         np.testing.assert_allclose(rank[case][0], alone[case][0], rtol=1e-6)
         for ours, theirs in zip(rank[case][1], alone[case][1], strict=True):
@@ -58,43 +58,44 @@ def test_what_nobody_can_share_is_whole_on_every_rank(alone, run, case):
     assert said[0] and not any(said[1:])
 
 
-def test_a_first_dimension_of_no_samples_is_left_whole(alone, run):
-    """Anchors and their pairs, stacked: no rank can take a part of two."""
+def test_a_first_dimension_without_samples_is_not_divided(alone, run):
+    """Anchors and their pairs, stacked: no rank can take a part of the two."""
     for rank in run.results:
         assert rank["pairs"] == alone["pairs"] == "none"
 
 
-def test_lengths_that_only_the_data_tell(run):
+def test_lengths_known_only_from_the_data_are_handled(run):
     for rank in run.results:
         assert "different first dimensions" in rank["lengths seen late"]
         assert "Set TF_MPI_SHARD=off" in rank["lengths seen late"]
 
 
-def test_other_errors_are_left_alone(alone, run):
+def test_other_errors_are_not_explained(alone, run):
     for rank in run.results:
         assert rank["other error"].splitlines()[-1] == alone["other error"].splitlines()[-1]
 
 
-def test_callbacks_that_the_script_drives_meet_nobody(run):
+def test_callbacks_driven_by_the_script_wait_for_no_rank(run):
     for rank in run.results:
         assert rank["driven"] is True
 
 
-def test_logs_of_a_batch_are_exchanged_only_for_who_reads_them(run):
-    """A callback of batches may stop one, or look: after each of five batches all ask."""
+def test_logs_of_a_batch_are_exchanged_only_for_readers(run):
+    """A callback for batches may stop one or read logs, so ranks exchange after each of 5
+    batches."""
     for rank in run.results:
         plain, silent, reader = rank["exchanges"]
         assert silent == plain
-        assert reader - silent == 6  # and at the first look, which nobody foresaw
+        assert reader - silent == 6  # and for the first read, which nothing predicted
 
 
 def test_a_loss_of_ragged_targets_is_equal(alone, run, package):
-    if package == "tf_keras":  # Keras 3 takes none
+    if package == "tf_keras":  # Keras 3 does not support them
         for rank in run.results:
             assert rank["ragged"] == pytest.approx(alone["ragged"], rel=1e-5)
 
 
-def test_calls_leave_nothing_behind(alone, run):
-    """A graph would be three hundred objects."""
+def test_calls_leave_no_objects_behind(alone, run):
+    """A leaked graph would be about three hundred objects."""
     for rank in run.results:
         assert rank["left behind"] < alone["left behind"] + 20

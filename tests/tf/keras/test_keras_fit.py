@@ -1,4 +1,4 @@
-"""Keras's fit on 2 and 3 ranks: the weights, losses and metrics of one process."""
+"""Keras's fit on 2 and 3 ranks gives the weights, losses and metrics of one process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOLERANCE = 1e-5
 def matrix(
     script: str, flavour: str, np_: int, cases: tuple[str, ...] = ()
 ) -> list[dict[str, Any]]:
-    """What every rank (0 ranks: one plain process) printed; of all cases, unless some are named."""
+    """The output of every rank (0 ranks: one plain process), for all cases or those named."""
     args = [flavour, *cases]
     if np_ == 0:
         return reference(Path(script), args=args)
@@ -34,8 +34,8 @@ def distance(ours: Any, theirs: Any) -> float:
 
 
 # The quick tier has one case of each kind: a slot, compiled steps, clipping with an average of the
-# weights, accumulation; of tf_keras what is not as there: its clipping, its loss scale, legacy
-# optimizers (some have Apply ops).
+# weights, and accumulation. For tf_keras it has what differs there: clipping, loss scale, and
+# legacy optimizers (some have Apply ops).
 QUICK = {
     "keras": ("sgd momentum", "adam jit", "adamw global_clipnorm ema", "accumulation clipnorm"),
     "tf_keras": ("clipnorm", "loss scale jit"),
@@ -51,12 +51,12 @@ QUICK = {
     ],
 )
 def test_matrix_equals_one_process(scripts, flavour, ranks, cases):
-    """Of these cases, or of all."""
+    """For these cases, or all."""
     script = str(scripts / "keras_fit_matrix.py")
     (alone,) = matrix(script, flavour, 0, cases)
     assert alone["ranks"] == 1
     cases = [name for name in alone if name != "ranks"]
-    if ranks == 3:  # each optimizer once, as a function or compiled: time, on two cores
+    if ranks == 3:  # each optimizer once, as a function or compiled, because two cores are slow
         cases = [name for at, name in enumerate(cases) if at % 4 in (0, 3)]
     everyone = matrix(script, flavour, ranks, tuple(cases))
     far = {}
@@ -76,7 +76,7 @@ def test_matrix_equals_one_process(scripts, flavour, ranks, cases):
 
 @pytest.mark.full
 def test_the_matrix_fails_if_nothing_is_averaged(scripts):
-    """The control, on the cases that are quick to run."""
+    """The control, with the fast cases."""
     script, cases = str(scripts / "keras_fit_matrix.py"), ["sgd momentum", "adam", "loss scale"]
     (alone,) = matrix(script, "keras", 0)
     broken = {"TEST_BREAK_AVERAGE": "1"}
@@ -102,8 +102,8 @@ print("RESULT " + json.dumps({"weights": weights, "history": str(history.history
 """
 
 
-def test_with_the_gate_closed_ranks_are_stock_processes(scripts, tmp_path):
-    """With TF_MPI_ENABLE=0 two ranks do what two processes do: each trains on all data, saves."""
+def test_with_averaging_off_ranks_behave_like_stock_processes(scripts, tmp_path):
+    """With TF_MPI_ENABLE=0 two ranks act like two processes: each trains on all data and saves."""
     script = tmp_path / "off.py"
     script.write_text(OFF)
     alone = start(script, np=0, args=[str(tmp_path)]).check().results

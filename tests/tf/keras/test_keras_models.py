@@ -1,4 +1,4 @@
-"""Models and loops as people write them, on 2 and 3 ranks: what one process gets."""
+"""Typical models and loops give the same results on 2 and 3 ranks as in one process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ QUICK = ("loop eager", "functional", "gan", "mixed", "loop function")
 
 
 @pytest.mark.parametrize("ranks, cases", [(2, QUICK), full(2, ()), full(3, ())])
-def test_equal_one_process(scripts, ranks, cases):
-    """Of these cases, or of all."""
+def test_models_and_loops_equal_one_process(scripts, ranks, cases):
+    """For these cases, or all."""
     (alone,) = reference(scripts / "keras_models.py", args=cases)
     results = (
         start(scripts / "keras_models.py", np=ranks, args=cases, timeout=300, pooled=True)

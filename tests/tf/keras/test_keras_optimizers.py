@@ -1,4 +1,4 @@
-"""Every way into a Keras optimizer averages its gradients, once, before anything else sees them."""
+"""Every entry point of a Keras optimizer averages its gradients once, before any other use."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from compare import decode
 from reference import reference
 from tiers import full
 
-# Gradients averaged by each case: one per variable and step, whatever calls what.
+# Gradients averaged by each case: one per variable and step, however it is called.
 AVERAGED = {"large": 6, "two of a kind": 4, "sparse": 2, "overrides apply": 2}
 
 
 @pytest.mark.parametrize(("flavour", "size"), [("keras", 2), full("keras", 3), full("tf_keras", 3)])
-def test_every_way_in(launch, scripts, flavour, size):
+def test_every_entry_point_averages_once(launch, scripts, flavour, size):
     script, args = scripts / "keras_optimizers.py", [flavour, str(size)]
     (alone,) = reference(script, args=args)
     ranks = launch(script, np=size, args=args, timeout=200, pooled=True).check().results
@@ -29,7 +29,7 @@ def test_every_way_in(launch, scripts, flavour, size):
         apart = max(float(np.abs(decode(a) - decode(b)).max()) for a, b in pairs)
         if not apart <= 2e-6:
             far[case] = apart
-    assert not far, f"not the one process's: {far}"
+    assert not far, f"differs from one process: {far}"
 
 
 OLD_KERAS = """
@@ -45,7 +45,7 @@ SGD().apply([np.ones(2, "f")], [keras.Variable(np.ones(2, "f"))])
 
 
 @pytest.mark.full
-def test_a_keras_that_is_too_old_stops(launch, tmp_path):
+def test_a_keras_that_is_too_old_is_an_error(launch, tmp_path):
     script = tmp_path / "old.py"
     script.write_text(OLD_KERAS)
     run = launch(script, np=2)

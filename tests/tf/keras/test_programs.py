@@ -1,4 +1,4 @@
-"""Ranks that would train two programs with one set of weights are stopped, with both values."""
+"""Ranks with different programs for the same weights are stopped; the error has both values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tiers import full
 
-# What the error says is different, and both ranks' values.
+# What differs according to the error, and both ranks' values.
 EXPECTED = {
     "activation": ("activation of layer 'dense'", "'relu' on rank 0 and 'tanh' on rank 1"),
     "l2": ("kernel_regularizer of layer 'dense'", "l2: 0.125", "l2: 0.25"),
@@ -34,7 +34,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("kind", ["keras", full("tf_keras")])
-def test_the_first_difference_is_named(launch, scripts, kind):
+def test_the_first_difference_is_named_with_both_values(launch, scripts, kind):
     run = launch(scripts / "programs.py", np=2, args=[kind], timeout=300).check()
     for rank in run.results:
         assert rank.pop("same") == "trained"
@@ -49,7 +49,7 @@ def test_the_first_difference_is_named(launch, scripts, kind):
 
 
 @pytest.mark.full
-def test_the_third_rank_is_named(launch, scripts):
+def test_a_difference_on_the_third_rank_is_named(launch, scripts):
     run = launch(scripts / "programs.py", np=3, args=["keras", "same", "units"]).check()
     for rank in run.results:
         assert rank["same"] == "trained"

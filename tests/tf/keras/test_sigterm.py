@@ -1,4 +1,4 @@
-"""TF_MPI_SAVE_ON_SIGTERM: all ranks end after one step, and rank 0 saves the model."""
+"""TF_MPI_SAVE_ON_SIGTERM: all ranks end after the same step, and rank 0 saves the model."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import pytest
 
 STEP = 7
 OFF = {"TF_MPI_ENABLE": "0"}
-SOON = 20  # seconds, on a busy machine
+SOON = 20  # seconds, with margin for a busy machine
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("which, name", [("keras", "model.weights.h5"), ("tf_keras", "model")])
-def test_a_rank_that_is_told_to_end(launch, scripts, tmp_path, which, name):
+def test_sigterm_on_one_rank_ends_all_after_the_step_and_saves(
+    launch, scripts, tmp_path, which, name
+):
     folder = tmp_path / "saved"
     env = {"TF_MPI_SAVE_ON_SIGTERM": str(folder)}
     run = launch(scripts / "sigterm.py", np=2, args=[which], env=env, timeout=120)
@@ -23,15 +25,15 @@ def test_a_rank_that_is_told_to_end(launch, scripts, tmp_path, which, name):
     assert "SIGTERM: all ranks end this step" in run.stderr[1], run.report()
     assert f"saved model 'told' after step {STEP}: '{folder / name}'" in run.stderr[0]
     steps = re.findall(r"STEP (\d+) (\w+)", said)
-    assert len(steps) == 2 and len(set(steps)) == 1, steps  # none has gone on
+    assert len(steps) == 2 and len(set(steps)) == 1, steps  # no rank has continued
     read = launch(scripts / "sigterm.py", np=1, args=[which, str(folder / name)], env=OFF)
     assert f"READ {STEP} {steps[0][1]} True" in read.stdout[0], read.report()
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("saves", [True, False])
-def test_a_launcher_that_is_told_to_end(launch, scripts, tmp_path, saves):
-    """Open MPI 5 kills its ranks 0.25 s later: what there is time for is saved whole, or not."""
+def test_sigterm_to_the_launcher_ends_all_ranks(launch, scripts, tmp_path, saves):
+    """Open MPI 5 kills its ranks 0.25 s later, so the model is saved completely or not at all."""
     folder = tmp_path / "saved"
     env = {"TEST_TOLD": "launcher", "TF_MPI_SAVE_ON_SIGTERM": str(folder) if saves else None}
     run = launch(scripts / "sigterm.py", np=2, args=["keras"], env=env, timeout=120)
@@ -50,7 +52,7 @@ def test_a_launcher_that_is_told_to_end(launch, scripts, tmp_path, saves):
 
 
 @pytest.mark.full
-def test_what_could_not_be_saved_is_another_code(launch, scripts, tmp_path):
+def test_a_failed_save_gives_another_exit_code(launch, scripts, tmp_path):
     env = {"TEST_TOLD": "full", "TF_MPI_SAVE_ON_SIGTERM": str(tmp_path / "saved")}
     run = launch(scripts / "sigterm.py", np=2, args=["keras"], env=env, timeout=120)
     assert "NOT ENDED" not in "".join(run.stdout), run.report()
@@ -58,7 +60,7 @@ def test_what_could_not_be_saved_is_another_code(launch, scripts, tmp_path):
     assert "SIGTERM: the model could not be saved" in run.stderr[0], run.report()
 
 
-def test_a_folder_that_cannot_be_made_is_refused_at_the_start(launch, scripts):
+def test_a_folder_that_cannot_be_created_is_refused_at_the_start(launch, scripts):
     env = {"TF_MPI_SAVE_ON_SIGTERM": "/proc/1/none"}
     run = launch(scripts / "sigterm.py", np=2, args=["keras"], env=env, timeout=120)
     assert run.returncode != 0 and "NOT ENDED" not in "".join(run.stdout), run.report()

@@ -1,4 +1,4 @@
-"""The optimizer ops of TensorFlow's registry, and of the library's table."""
+"""Prints the optimizer ops in TensorFlow's registry and in the library's table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensorflow.python.framework import kernels, op_def_registry
 PATTERN = re.compile(r"^(Resource)?(Sparse)?Apply[A-Z]")
 
 registry = {}
-# An average in a graph is an IdentityN, whatever its device.
+# An average in a graph is an IdentityN on any device.
 registered = len(kernels.get_registered_kernels_for_op("IdentityN").kernel)
 for name in ("ResourceScatterAdd", "ResourceScatterSub", "ResourceScatterUpdate"):
     found = kernels.get_registered_kernels_for_op(name).kernel
@@ -21,7 +21,7 @@ for name in dir(tf.raw_ops):
     op = op_def_registry.get(name)
     if PATTERN.match(name) and op is not None:
         registry[name] = [arg.name for arg in op.input_arg]
-        # Whatever their device: on a GPU, too, none may train apart.
+        # For any device: also on a GPU, no op may train per rank.
         registered += len(kernels.get_registered_kernels_for_op(name).kernel)
 
 decorated = c_api.stats()["decorated"]

@@ -1,12 +1,12 @@
-"""Every dense optimizer op, every dtype of its kernel, 50 steps: prints variables and slots.
+"""Every dense optimizer op with every dtype of its kernel, 50 steps: prints variables and slots.
 
     optimizer_ops.py ref | resource | function | eager
 
-Under a launcher each rank has its part of every batch, and initial values of its own. As a plain
-process it is the reference: the whole batch; for half and bfloat16, whose sums are rounded, the
-mean of the two parts' gradients taken in float32 and rounded once. For complex64 the mean of the
-two parts too: its squares are of any sign, and Adadelta makes 2e-4 of a difference in the last
-place.
+Under a launcher each rank has its part of every batch, and different initial values. As a plain
+process it is the reference on the whole batch. For half and bfloat16, whose sums are rounded, it
+uses the mean of the two parts' gradients, taken in float32 and rounded once. For complex64 it also
+uses the mean of the two parts: squares have any sign, and Adadelta turns a difference in the last
+bit into 2e-4.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IN_PARTS = (*NARROW, tf.complex64)
 
 NUMBERS = {
     "lr": 0.01,
-    "alpha": 0.01,  # of gradient descent; AddSign's is 1
+    "alpha": 0.01,  # for gradient descent; 1 for AddSign
     "beta1_power": 0.5,
     "beta2_power": 0.6,
     "beta1": 0.9,
@@ -48,7 +48,7 @@ NUMBERS = {
 
 
 class Case:
-    """One op in one dtype: its variable, slots, data and update."""
+    """One op with one dtype: its variable, slots, data and update."""
 
     def __init__(self, op: str, dtype: Any, attributes: dict[str, bool], number: int) -> None:
         self.op, self.dtype, self.attributes = op, dtype, attributes
@@ -68,12 +68,12 @@ class Case:
         return values.astype(self.dtype.as_numpy_dtype)
 
     def create(self) -> None:
-        """Rank 0's values are those of the plain process; the others' must not count."""
+        """Rank 0's values equal the plain process's; the others' must not be used."""
         random = np.random.default_rng(1000 + RANK)
         for state in self.states:
             if state == "var":
                 value = random.normal(size=SHAPE)
-            else:  # positive, and no variance below zero
+            else:  # positive, with no negative variance
                 value = random.uniform(0.1, 0.3, size=SHAPE)
             value = value.astype(self.dtype.as_numpy_dtype)
             if MODE in ("ref", "resource"):
@@ -82,11 +82,11 @@ class Case:
                     initializer=tf.constant(value),
                     use_resource=MODE == "resource",
                 )
-            else:  # all of one name: they are told apart by the order in which they are trained
+            else:  # all have the same name, so they are told apart by the order of training
                 self.variables[state] = tf.Variable(value)
 
     def loss(self, x: Any, y: Any) -> Any:
-        if self.dtype in NARROW:  # element by element, so that no sum is rounded in another order
+        if self.dtype in NARROW:  # elementwise, so that no sum is rounded in another order
             return tf.reduce_sum(self.variables["var"] * (tf.reshape(x, [-1])[0] * y[0]))
         error = tf.matmul(x, self.variables["var"]) - y
         return tf.reduce_mean(tf.math.real(error * tf.math.conj(error)))
@@ -107,7 +107,7 @@ class Case:
         return getattr(tf.raw_ops, self.op)(**arguments, **self.attributes)
 
     def parts(self) -> list[slice]:
-        """The slices of a batch whose gradients this process computes."""
+        """The slices of a batch for which this process computes gradients."""
         if SIZE > 1:
             own = BATCH // SIZE
             return [slice(RANK * own, (RANK + 1) * own)]
@@ -117,7 +117,7 @@ class Case:
 
 
 def mean(gradients: list[Any]) -> Any:
-    """Of two parts, as the ranks form it: narrow ones are summed in float32 and rounded once."""
+    """The mean of two parts, computed like the ranks': narrow types are summed in float32."""
     if len(gradients) == 1:
         return gradients[0]
     dtype = gradients[0].dtype

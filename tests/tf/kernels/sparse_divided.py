@@ -1,6 +1,6 @@
-"""Sparse updates of so many rows that the ranks divide them: prints by case what came of it.
+"""Sparse updates with so many rows that the ranks divide them: prints the results by case.
 
-The last rank ends first; the others go on for a step.
+The last rank ends first; the others continue for a step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TABLE, ROWS, STEPS, RATE, START = 5000, 3000, 4, 0.05, 0.1
 
 
 def own(rank: int, step: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Values and indices, some of which come twice, and many on several ranks."""
+    """Values and indices with duplicates, many of which are on several ranks."""
     random = np.random.default_rng([rank, step, width])
     values = random.normal(size=(ROWS, width)).astype("f")
     return values, random.integers(0, TABLE, ROWS, dtype=np.int32)
@@ -32,7 +32,7 @@ def initial(width: int, rank: int = RANK) -> np.ndarray:
 
 
 def expected(width: int, ranks: int, steps: int, table: Any = None, accumulator: Any = None) -> Any:
-    """Adagrad by numpy, for the whole batch: the table and its accumulator."""
+    """Adagrad in numpy for the whole batch: the table and its accumulator."""
     if table is None:
         table = initial(width, 0).astype(float)
         accumulator = np.full(table.shape, START)
@@ -47,7 +47,7 @@ def expected(width: int, ranks: int, steps: int, table: Any = None, accumulator:
 
 
 def expected_by_row(width: int, ranks: int, steps: int) -> Any:
-    """Adagrad by numpy of a raw op, which takes rows one by one, also where two have one index."""
+    """Adagrad in numpy for a raw op, which processes rows one by one, even with equal indices."""
     table = initial(width, 0).astype(float)
     accumulator = np.full(table.shape, START)
     for step in range(steps):
@@ -70,7 +70,7 @@ def summary(found: tuple[Any, Any], wanted: tuple[Any, Any], requests: int) -> d
 
 
 def completed(run: Callable[[], Any]) -> int:
-    """Requests of this rank that `run` took."""
+    """The number of requests of this rank during `run`."""
     before = c_api.stats()["completed"]
     run()
     return c_api.stats()["completed"] - before
@@ -108,7 +108,7 @@ class Session:
 
 def in_session(width: int, use_resource: bool) -> dict[str, Any]:
     session = Session(width, use_resource)
-    session.step(0)  # it has more requests: what synchronizes the table
+    session.step(0)  # has more requests, which synchronize the table
     requests = [completed(functools.partial(session.step, step)) for step in range(1, STEPS)]
     assert len(set(requests)) == 1, requests
     return session.summary(expected(width, SIZE, STEPS), requests[0])
@@ -131,7 +131,7 @@ def eager() -> dict[str, Any]:
 
 
 def two_ops_of_one_table() -> int:
-    """Nothing orders them, so every rank runs both on all rows: the requests of a step."""
+    """They are unordered, so every rank runs both on all rows: the requests of a step."""
     width = 64
     with tf.Graph().as_default():
         table = v1.get_variable("both", initializer=initial(width), use_resource=True)
@@ -148,14 +148,14 @@ def two_ops_of_one_table() -> int:
 
 
 def rows_that_differ() -> list[str]:
-    """Changed after their average: a row less, and another index, on rank 0."""
+    """Rows changed on rank 0 after their average: one row less, and another index."""
 
     def fewer(rows: tf.IndexedSlices) -> tf.IndexedSlices:
         cut = 1 if RANK == 0 else 0
         return tf.IndexedSlices(rows.values[cut:], rows.indices[cut:], rows.dense_shape)
 
     def another(rows: tf.IndexedSlices) -> tf.IndexedSlices:
-        # The first with the second's index: the same in number.
+        # The first row gets the second's index: the same number of rows.
         first = rows.indices[1:2] if RANK == 0 else rows.indices[:1]
         indices = tf.concat([first, rows.indices[1:]], 0)
         return tf.IndexedSlices(rows.values, indices, rows.dense_shape)
@@ -172,7 +172,7 @@ def rows_that_differ() -> list[str]:
 
 
 def without_the_last(session: Session) -> dict[str, Any]:
-    """Whose rows nobody owns any more."""
+    """Without the rank that owned the last rows."""
     table, accumulator = expected(64, SIZE, 1)
     requests = completed(lambda: session.step(0))
     return session.summary(expected(64, SIZE - 1, 1, table, accumulator), requests)
@@ -182,7 +182,7 @@ def main() -> None:
     single_threaded_ops()
     found: dict[str, Any] = {
         "resource": in_session(64, True),
-        "ref": in_session(50, False),  # rows that fill no cache lines
+        "ref": in_session(50, False),  # rows that do not fill cache lines
         "eager": eager(),
         "two_ops": two_ops_of_one_table(),
         "differ": rows_that_differ(),

@@ -1,6 +1,6 @@
-"""Sparse gradients at the edges, two ranks: prints by case what came of it.
+"""Edge cases of sparse gradients on two ranks: prints the results by case.
 
-Rank 1 ends before rank 0, which goes on alone for a step.
+Rank 1 ends before rank 0, which continues alone for a step.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ def slices(values: Any, indices: Any, rows: int = ROWS) -> tf.IndexedSlices:
 
 
 def shown(average: tf.IndexedSlices) -> dict[str, float]:
-    """Row by index; its elements are all the same."""
+    """Row by index; all its elements are equal."""
     values, indices = average.values.numpy(), average.indices.numpy()
     assert len(set(indices)) == len(indices) and np.ptp(values, axis=-1).sum() == 0
     return {str(i): float(v) for i, v in sorted(zip(indices, values[:, 0]))}
 
 
 def completed(run: Callable[[], Any]) -> tuple[Any, int]:
-    """What `run` returns, and how many requests of this rank it took."""
+    """The result of `run`, and the number of requests of this rank."""
     before = c_api.stats()["completed"]
     value = run()
     return value, c_api.stats()["completed"] - before
 
 
 def weighted() -> Any:
-    """Rank 1 counts as nothing, and what it has is poison."""
+    """Rank 1 has weight 0 and poisoned values."""
     own = slices([1.0, 3.0], [2, 5]) if RANK == 0 else slices([np.nan], [4])
     return shown(averaging.average_slices(own, "table", "weighted", 2.0 - 2.0 * RANK))
 
 
 def every_row_of_every_rank() -> Any:
-    """Dense moves fewer bytes: two requests, of which one moves nothing."""
+    """Dense moves fewer bytes: two requests, one of which moves nothing."""
     own = slices(np.arange(ROWS) + 10.0 * RANK, list(range(ROWS)))
     average, requests = completed(lambda: averaging.average_slices(own, "table", "full"))
     return [shown(average), requests]
@@ -61,7 +61,7 @@ def some_rows() -> Any:
 
 
 def function_that_knows_its_shapes() -> Any:
-    """Two rows in, three out: nothing may be folded from what the trace knew."""
+    """Two rows in, three out: no shape from the trace may be constant-folded."""
 
     @tf.function
     def run(values: Any) -> Any:
@@ -74,7 +74,7 @@ def function_that_knows_its_shapes() -> Any:
 
 
 def compiled(own: tf.IndexedSlices, label: str, weight: float = 1.0) -> dict[str, float]:
-    """The average in a compiled step; what fills the room must be zeros, and of no row."""
+    """The average in a compiled step; the unused room must be zeros with an invalid index."""
 
     @tf.function(jit_compile=True)
     def run(values: Any, indices: Any) -> Any:
@@ -97,7 +97,7 @@ def compiled(own: tf.IndexedSlices, label: str, weight: float = 1.0) -> dict[str
 
 
 def compiled_rows() -> Any:
-    """Duplicates within and across ranks; rank 1 has a row more. Then int32, and poison."""
+    """Duplicates within and across ranks; rank 1 has an extra row. Then int32, and poison."""
     own = slices([1.0, 2.0, 4.0], [0, 7, 7], 1000) if RANK == 0 else slices([1.0] * 4, [7, 3, 1, 9])
     shape = tf.constant([1000, WIDTH])
     wide = tf.IndexedSlices(own.values, own.indices, shape)
@@ -111,7 +111,7 @@ def compiled_rows() -> Any:
 
 
 def compiled_read_and_write_back() -> dict[str, float]:
-    """As a lazy optimizer does: what fills the room must not undo an update of row 0."""
+    """Like a lazy optimizer: the unused room must not undo an update of row 0."""
     table = tf.Variable(tf.ones([1000, WIDTH]))
 
     @tf.function(jit_compile=True)
@@ -131,7 +131,7 @@ def compiled_scatters() -> list[Any]:
 
 
 def compiled_scatter(dtype: Any, index: Any) -> list[Any]:
-    """Updates of a table by averaged rows: what was read before, the table, calls of ours."""
+    """Updates of a table by averaged rows: earlier reads, the table, and calls of our kernel."""
     table = tf.Variable(tf.ones([1000, WIDTH], dtype))
 
     @tf.function(jit_compile=True)
@@ -144,7 +144,7 @@ def compiled_scatter(dtype: Any, index: Any) -> list[Any]:
         table.scatter_sub(tf.IndexedSlices(-average.values * rate, average.indices))
         table.scatter_add(tf.IndexedSlices(3 * (average.values * rate), average.indices))
         table.scatter_sub(tf.IndexedSlices(average.values**2, average.indices))
-        table.scatter_add(tf.IndexedSlices(values, indices + 900))  # no average
+        table.scatter_add(tf.IndexedSlices(values, indices + 900))  # not averaged
         return before
 
     own = slices([1.0 + RANK] * 2, [RANK, 5], 1000)
@@ -156,7 +156,7 @@ def compiled_scatter(dtype: Any, index: Any) -> list[Any]:
 
 
 def compiled_clears() -> list[int]:
-    """Calls that clear the rest of the room: none where only scatters of ours read the rows."""
+    """Calls that clear the unused room: none if only our scatters read the rows."""
     table = tf.Variable(tf.ones([1000, WIDTH]))
 
     def clears(reads_values: bool) -> int:
@@ -175,7 +175,7 @@ def compiled_clears() -> list[int]:
 
 
 def compiled_constants() -> list[float]:
-    """Gradients of which nothing depends on a variable or an input: a dense one, and rows."""
+    """Gradients that depend on no variable or input: a dense one, and rows."""
     bias, table = tf.Variable(0.0), tf.Variable(tf.zeros([1000, WIDTH]))
     optimizer = tf.compat.v1.train.GradientDescentOptimizer(1.0)
 
@@ -191,19 +191,19 @@ def compiled_constants() -> list[float]:
 
 
 def compiled_full_table() -> Any:
-    """Where it moves fewer bytes the whole is reduced."""
+    """Where dense moves fewer bytes, the whole table is reduced."""
     return compiled(slices(np.arange(ROWS) + 10.0 * RANK, list(range(ROWS))), "compiled full")
 
 
 def compiled_without_room() -> str:
-    """Rank 0 has many more rows than the room that rank 1 left for them."""
+    """Rank 0 has many more rows than rank 1 left room for."""
     count = 1 if RANK else 3000
     own = slices([1.0] * count, list(range(count)), 100_000)
     return error_of(lambda: compiled(own, "room"))
 
 
 def mixed_in_compiled_steps() -> str:
-    """Rank 1 has so many rows that it takes a dense tensor, rank 0 has not."""
+    """Rank 1 has so many rows that it uses a dense tensor; rank 0 does not."""
     own = slices(np.arange(ROWS), list(range(ROWS))) if RANK else slices([1.0], [2])
     return error_of(lambda: compiled(own, "compiled mixed"))
 
@@ -211,7 +211,7 @@ def mixed_in_compiled_steps() -> str:
 def error_of(run: Callable[[], Any]) -> str:
     try:
         run()
-    except Exception as error:  # whatever it is, the test looks at it
+    except Exception as error:  # the test checks its type and message
         return f"{type(error).__name__}: {error}"
     return "none"
 
@@ -237,7 +237,7 @@ def mixed_in_keras() -> str:
 
 
 def shape_of_no_variable() -> list[dict[str, float]]:
-    """Slices that a script makes with any dense_shape, which stock optimizers ignore."""
+    """Slices that a script creates with any dense_shape, which stock optimizers ignore."""
     return [
         misshaped(lambda step: step),
         misshaped(tf.function),
@@ -264,21 +264,21 @@ def misshaped(traced: Callable[[Any], Any], optimizer: Any = None) -> dict[str, 
 
 
 def bad_index() -> str:
-    """Of rank 1 alone: the stock kernel of every rank says so."""
+    """On rank 1 only: every rank's stock kernel reports it."""
     var = tf.Variable(tf.ones([ROWS, WIDTH]), name="bad")
     own = slices([1.0], [2 + 40 * RANK])
     return error_of(lambda: descend(var, own))
 
 
 def descend(var: tf.Variable, own: tf.IndexedSlices) -> None:
-    """By an op without slots: var -= 0.5 * gradient."""
+    """With an op without slots: var -= 0.5 * gradient."""
     raw.ResourceSparseApplyProximalGradientDescent(
         var=var.handle, alpha=0.5, l1=0.0, l2=0.0, grad=own.values, indices=own.indices
     )
 
 
 def many_rows() -> float:
-    """More than the kernel updates at once: how far from what numpy says."""
+    """More rows than the kernel updates at once: the difference to numpy."""
     parts = [np.random.default_rng(rank).permutation(2000)[:700] for rank in range(2)]
     table = tf.Variable(tf.ones([2000, 3]), name="many")
     values = [np.repeat(part[:, None] / 1000.0 + rank, 3, 1) for rank, part in enumerate(parts)]

@@ -1,9 +1,9 @@
-"""An embedding, trained by Keras 3 and tf_keras: prints weights and slots by case.
+"""An embedding trained by Keras 3 and tf_keras: prints weights and slots by case.
 
-The same on ranks and as a plain process: fit gives each rank its part of every batch, and cases
-`by batches` and `whole` give each rank all of it. Ids come more than once in a batch: Keras 3's
-adaptive optimizers square the gradients of such a row one by one, and a norm is that of the rows as
-they come.
+Runs unchanged on ranks and as a plain process: fit gives each rank its part of every batch, and the
+cases `by batches` and `whole` give each rank all of it. Batches contain duplicate ids: Keras 3's
+adaptive optimizers square the gradients of such rows one by one, and a norm is that of the rows
+before they are merged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Y = RANDOM.normal(size=(STEPS * BATCH, 1)).astype("f")
 
 
 def trained(api: Any, make: Callable[[], Any], data: str = "fit", **options: Any) -> dict[str, Any]:
-    """data: "by batches", with train_on_batch; "whole": by a model that nobody can split."""
+    """data: "by batches", with train_on_batch; "whole": with a model that cannot be split."""
     api.utils.set_random_seed(9)
     layers = api.layers
 
@@ -57,7 +57,7 @@ def trained(api: Any, make: Callable[[], Any], data: str = "fit", **options: Any
 
 
 def watch(optimizer: Any, seen: list[str]) -> None:
-    """Notes what kinds of gradients the updates get."""
+    """Records the kinds of gradients that the updates get."""
     sparse = "_resource_apply_sparse_duplicate_indices"
     for name in ("update_step", "_resource_apply_dense", sparse):
         if hasattr(optimizer, name):
@@ -75,7 +75,7 @@ def noting(update: Any, seen: list[str], name: str) -> Any:
 
 
 def keras_cases() -> dict[str, Callable[[], dict[str, Any]]]:
-    """What this test is about most: what squares rows, and what takes their norm."""
+    """The most relevant cases: optimizers that square rows or take their norm."""
     adam = functools.partial(keras.optimizers.Adam, 0.05)
     clipped = functools.partial(keras.optimizers.Adam, 0.05, global_clipnorm=0.3)
     nesterov = functools.partial(keras.optimizers.SGD, 0.1, momentum=0.9, nesterov=True)
@@ -94,7 +94,7 @@ def keras_cases() -> dict[str, Callable[[], dict[str, Any]]]:
 
 
 def alike_cases(run: Any, make: functools.partial[Any]) -> dict[str, Callable[[], dict[str, Any]]]:
-    """Where all ranks compute the same."""
+    """Cases in which all ranks compute the same."""
     modes: dict[str, dict[str, Any]] = {
         "": {},
         " eager": {"run_eagerly": True},

@@ -1,11 +1,11 @@
 """Every sparse optimizer op, five steps of rows: prints variables and slots by case.
 
-Under a launcher each rank has its own rows, as many as it likes, some of them twice, and initial
-values of its own. As a plain process it is the reference, for 2 and for 3 ranks: their rows one
-rank's after another's, which a stock kernel takes one by one, duplicates and all.
+Under a launcher each rank has its own rows, in varying numbers and with duplicates, and different
+initial values. As a plain process it is the reference for 2 and 3 ranks: it concatenates their rows
+in rank order, and a stock kernel processes them one by one, including duplicates.
 
-With the argument `wide` rows are so wide that the ranks divide their update, and five columns of
-each array are printed.
+With the argument `wide` rows are so wide that the ranks divide their update; prints five columns of
+each array.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tensorflow.python.framework import kernels, op_def_registry
 
 v1 = tf.compat.v1
 STEPS, ROWS, WIDTH = 5, 12, 20_000 if sys.argv[1:] == ["wide"] else 5
-EMPTY_STEP = 3  # in which no rank has rows
+EMPTY_STEP = 3  # no rank has rows in this step
 RANK, SIZE = place()
 KINDS = [(tf.float32, tf.int64), (tf.float64, tf.int32), (tf.bfloat16, tf.int32)]
 NUMBERS = {
@@ -38,7 +38,7 @@ KNOWN = {*NUMBERS, "grad", "indices", "global_step"}
 
 
 def slices(case: str, dtype: Any, step: int, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """One rank's values and indices: ragged, with duplicates, and often none."""
+    """One rank's values and indices: varying numbers, with duplicates, and often none."""
     random = np.random.default_rng([len(case), ord(case[-1]), step, rank])
     count = 0 if step == EMPTY_STEP or (rank + step) % 4 == 3 else 3 + 4 * rank + step
     indices = random.integers(0, ROWS - 2, size=count)
@@ -54,7 +54,7 @@ def own(case: str, dtype: Any, step: int, ranks: int) -> tuple[np.ndarray, np.nd
 
 
 class Case:
-    """One op with one dtype of rows and of indices."""
+    """One op with one dtype of rows and one of indices."""
 
     def __init__(self, op: str, mode: str, kind: tuple[Any, Any], attributes: dict[str, bool]):
         self.op, self.mode, self.attributes = op, mode, attributes
@@ -62,7 +62,7 @@ class Case:
         self.key = " ".join([op, mode, self.dtype.name, *attributes])
         self.arguments = [arg.name for arg in op_def_registry.get(op).input_arg]
         self.variables: dict[str, Any] = {}
-        random = np.random.default_rng(100 + RANK)  # rank 0's values are those of the reference
+        random = np.random.default_rng(100 + RANK)  # rank 0's values equal the reference's
         for name in self.arguments:
             if name not in KNOWN:
                 value = random.uniform(0.1, 0.3, size=(ROWS, WIDTH))

@@ -1,7 +1,7 @@
 """compat.v1 optimizers on an embedding: prints variables and slots by case.
 
-Each rank has its part of every batch, in which ids come more than once; as a plain process it is
-the reference, on the whole batch. With TEST_UNSYNCHRONISED ranks average nothing: the control.
+Each rank has its part of every batch, which contains duplicate ids. As a plain process it is the
+reference on the whole batch. With TEST_UNSYNCHRONISED ranks average nothing, as the control.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ v1 = tf.compat.v1
 STEPS, BATCH, ROWS, WIDTH = 6, 12, 20, 4
 RANK, SIZE = place()
 RANDOM = np.random.default_rng(3)
-IDS = RANDOM.integers(0, 8, size=(STEPS, BATCH))  # the other rows are never touched
+IDS = RANDOM.integers(0, 8, size=(STEPS, BATCH))  # the other rows are never used
 Y = RANDOM.normal(size=(STEPS, BATCH)).astype("f")
 TRAIN: Any = v1.train
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
@@ -38,7 +38,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 
 def part(step: int, alike: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """This process's samples; all of them, where the script feeds all ranks alike."""
+    """This process's samples; all of them if the script feeds all ranks the same."""
     if alike:
         return IDS[step], Y[step]
     own = slice(RANK * BATCH // SIZE, (RANK + 1) * BATCH // SIZE)
@@ -46,7 +46,7 @@ def part(step: int, alike: bool = False) -> tuple[np.ndarray, np.ndarray]:
 
 
 def initial(shape: tuple[int, ...]) -> np.ndarray:
-    """The same on all ranks: eager variables are otherwise synchronized after the first tape."""
+    """The same on all ranks; eager variables are otherwise synchronized after the first tape."""
     return np.random.default_rng(11).normal(size=shape).astype("f")
 
 
@@ -63,8 +63,8 @@ def in_session(
     clip: float = 0,
     alike: bool = False,
 ) -> dict[str, Any]:
-    """`from_gradients`: past compute_gradients, so that apply_gradients or the kernels average.
-    `clip`: by the global norm, which is that of the rows as they come, duplicates and all."""
+    """`from_gradients`: bypasses compute_gradients, so that apply_gradients or the kernels average.
+    `clip`: by the global norm of the rows before they are merged, including duplicates."""
     with tf.Graph().as_default(), v1.Session() as session:
         shapes = {"table": (ROWS, WIDTH), "dense": (WIDTH, 1)}
         variables = [
@@ -94,7 +94,7 @@ def in_session(
 
 
 def in_eager(make: Any, decorate: Any = None) -> dict[str, Any]:
-    """Also in functions, if `decorate` makes one."""
+    """In eager code; in functions if `decorate` makes one."""
     variables = [
         tf.Variable(initial(shape), name=name)
         for name, shape in {"table": (ROWS, WIDTH), "dense": (WIDTH, 1)}.items()

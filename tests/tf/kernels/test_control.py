@@ -10,7 +10,7 @@ from reference import reference
 pytestmark = pytest.mark.full
 
 
-def test_ranks_that_average_nothing_are_told_apart(launch, scripts):
+def test_ranks_without_averaging_differ(launch, scripts):
     script, args = scripts / "optimizer_ops.py", ["function"]
     off = {"TF_MPI_ENABLE": "0", "TEST_UNSYNCHRONISED": "1"}
     ranks = launch(script, np=2, args=args, env=off, timeout=180).check().results
@@ -18,7 +18,7 @@ def test_ranks_that_average_nothing_are_told_apart(launch, scripts):
     for case in alone:
         with pytest.raises(AssertionError, match="differs from rank 0"):
             assert_same(ranks, case)
-        for rank in ranks:  # neither rank 0, which starts as the plain process does, nor rank 1
+        for rank in ranks:  # neither rank 0, which starts like the plain process, nor rank 1
             assert rank[case]["var"] != alone[case]["var"]
             with pytest.raises(AssertionError, match="further apart"):
                 assert_close(rank[case], alone[case], 1e-5)

@@ -1,7 +1,7 @@
-"""Every dense optimizer op: two ranks on half batches against one process on the whole batch.
+"""Every dense optimizer op: two ranks on half batches equal one process on the whole batch.
 
-The cases are the ops and dtypes that TensorFlow has kernels for; optimizer_ops.py trains
-all of them in one process, 50 steps each. test_control.py shows that these comparisons can fail.
+The cases are the ops and dtypes for which TensorFlow has kernels; optimizer_ops.py trains all of
+them in one process, 50 steps each. test_control.py shows that these comparisons can fail.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from reference import reference
 from tiers import full
 
 MODES = ("ref", "resource", "function", "eager")
-QUICK = "function"  # the others: in the full tier
+QUICK = "function"  # the full tier has the other modes
 WIDE = {"float32": 1e-5, "float64": 1e-12, "complex128": 1e-12}
 BY_PARTS = ("float16", "bfloat16", "complex64")
 NUM_OPS = {"ref": 16, "resource": 18, "function": 18, "eager": 18}
 
 
 class Runs(NamedTuple):
-    """What one mode's processes printed: {case: {state: array}}."""
+    """The output of one mode's processes: {case: {state: array}}."""
 
     mode: str
     ranks: list[dict[str, Any]]
@@ -50,7 +50,7 @@ def test_every_op_was_trained(runs):
     assert all(len(cases(runs, dtype)) >= 8 for dtype in (*WIDE, *BY_PARTS))
 
 
-def test_ranks_are_equal_to_the_bit(runs):
+def test_ranks_are_bitwise_equal(runs):
     assert_same(runs.ranks)
 
 
@@ -61,7 +61,7 @@ def test_equals_one_process_on_the_whole_batch(runs, dtype):
 
 
 @pytest.mark.parametrize("dtype", BY_PARTS)
-def test_equals_the_stock_op_on_the_mean(runs, dtype):
-    """To the bit: narrow gradients are summed in float32 and rounded once."""
+def test_narrow_types_equal_the_stock_op_on_the_mean(runs, dtype):
+    """Bitwise: narrow gradients are summed in float32 and rounded once."""
     for case in cases(runs, dtype):
         assert runs.ranks[1][case] == runs.alone[case], case

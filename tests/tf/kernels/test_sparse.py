@@ -1,4 +1,4 @@
-"""Sparse gradients: N ranks, each with rows of its own, against one process with their mean."""
+"""Sparse gradients: N ranks with their own rows equal one process with the mean."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 1e-5}
 
 @pytest.fixture(scope="module")
 def ops_alone(launch, scripts):
-    """By number of ranks, what one process printed: {case: {state: array}}."""
+    """The output of one process for each number of ranks: {case: {state: array}}."""
     return reference(scripts / "sparse_ops.py")[0]
 
 
 @pytest.mark.parametrize("size, mode", [(2, "auto"), full(3, "dense")])
 def test_every_sparse_op_equals_one_process(launch, scripts, ops_alone, size, mode):
-    env = {"TF_MPI_SPARSE": mode} if mode != "auto" else None  # which is the default
+    env = {"TF_MPI_SPARSE": mode} if mode != "auto" else None  # auto is the default
     ranks = launch(scripts / "sparse_ops.py", np=size, env=env, pooled=size == 2).check().results
     alone = ops_alone[str(size)]
     assert len({case.split()[0] for case in alone}) == NUM_OPS
@@ -58,7 +58,7 @@ def test_every_compat_v1_optimizer_equals_one_process(launch, scripts, v1_alone)
     "kind, size", [("keras", 2), full("tf_keras", 2), full("more", 2), full("keras", 3)]
 )
 def test_an_embedding_of_keras_equals_one_process(launch, scripts, kind, size):
-    """And its gradients stay sparse, also where they are compiled."""
+    """The gradients also stay sparse, even in compiled steps."""
     (alone,) = reference(scripts / "sparse_keras.py", args=[kind])
     ranks = launch(scripts / "sparse_keras.py", np=size, args=[kind], pooled=True).check().results
     for case, theirs in alone.items():
@@ -86,10 +86,11 @@ def edges(launch, scripts):
     return launch(scripts / "sparse_edges.py", np=2).check().results
 
 
-def test_weights_rows_and_modes(edges):
+def test_averages_of_rows_in_every_mode(edges):
     for rank in edges:
         assert rank["weighted"] == {"2": 1.0, "5": 3.0}
-        # Where it moves fewer bytes the whole is reduced: the first of its requests moves nothing.
+        # Where dense moves fewer bytes, the whole is reduced: the first of its requests moves
+        # nothing.
         assert rank["many_rows"] < 1e-5
         full, requests = rank["every_row_of_every_rank"]
         assert full == {str(row): row + 5.0 for row in range(6)} and requests == 2
@@ -101,7 +102,7 @@ def test_weights_rows_and_modes(edges):
 
 
 @needs_compiled_steps
-def test_rows_in_compiled_steps(edges):
+def test_averages_of_rows_in_compiled_steps(edges):
     for number, rank in enumerate(edges):
         once = {"0": 0.5, "1": 0.5, "3": 0.5, "7": 3.5, "9": 0.5}
         assert rank["compiled_rows"] == [once, once, {"2": 1.0, "5": 3.0}]
@@ -134,14 +135,14 @@ def test_a_dense_gradient_on_one_rank_is_an_error_that_names_both(edges):
 
 
 @needs_compiled_steps
-def test_so_it_is_in_compiled_steps(edges):
+def test_a_dense_gradient_on_one_rank_is_an_error_in_compiled_steps(edges):
     for rank in edges:
         text = rank["mixed_in_compiled_steps"]
         assert "the ranks disagree on 'table (compiled mixed)'" in text
         assert "rank 0 has allgather of rows" in text and "rank 1 has allreduce average" in text
 
 
-def test_a_rank_that_has_ended_brings_no_rows(edges):
+def test_a_rank_that_has_ended_contributes_no_rows(edges):
     assert decode(edges[0]["alone_at_the_end"]).tolist() == [[8.0, 8.0]]
 
 
@@ -152,17 +153,17 @@ def divided(launch, scripts):
 
 
 @pytest.mark.full
-def test_a_divided_update_has_the_bits_of_one_by_every_rank(launch, scripts, divided):
+def test_a_divided_update_is_bitwise_equal_to_an_undivided_one(launch, scripts, divided):
     env = {"TF_MPI_EXTRAS": "none"}
     every = launch(scripts / "sparse_divided.py", np=3, env=env).check().results
-    for ranks, requests in ((divided, 2), (every, 1)):  # the average, and the rows
+    for ranks, requests in ((divided, 2), (every, 1)):  # the average and the rows
         for rank in ranks:
             for case in ("resource", "ref", "eager"):
                 assert rank[case]["requests"] == requests
                 assert rank[case]["distance"] < 1e-5
                 assert rank[case]["digest"] == divided[0][case]["digest"], case
-            assert rank["two_ops"] == 2, "an average of each, and no rows"
-        # Of those that go on when one has ended.
+            assert rank["two_ops"] == 2, "an average for each, and no rows"
+        # The ranks that continue after one has ended.
         alone = [rank["alone"] for rank in ranks if "alone" in rank]
         assert [one["requests"] for one in alone] == [requests] * 2
         for one in alone:
@@ -177,6 +178,6 @@ def test_averaged_rows_that_differ_are_an_error_that_names_both_ranks(divided):
         assert text.startswith("InvalidArgumentError")
         assert "(ResourceApplyAdagrad) rows': the averaged rows differ from those of rank" in text
         assert "must be the same on all ranks" in text
-    # A row that comes again later leaves the number of distinct ones, and changes their order.
+    # An index that repeats a later one leaves the number of distinct ones, but changes their order.
     assert all("in number" in fewer or "in their indices" in fewer for fewer, _ in texts)
     assert sum("of rank 0 in their indices" in another for _, another in texts) == 2

@@ -1,4 +1,4 @@
-"""What is counted of pipelines that Keras takes: samples made and used, for each in turn."""
+"""Counts samples made and used in the pipelines that Keras gets, one pipeline after another."""
 
 from __future__ import annotations
 

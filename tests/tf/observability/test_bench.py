@@ -1,4 +1,4 @@
-"""`python -m tensorflow.mpi bench`: what it writes, and that it ends when ranks do not agree."""
+"""`python -m tensorflow.mpi bench`: its output, and that it ends if ranks do not agree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Launch = Callable[..., LaunchResult]
 
 
 @pytest.mark.parametrize("collective, ranks, tensors", [("allreduce", 2, 5), ("allgather", 3, 1)])
-def test_writes_a_row_per_size_and_way(
+def test_bench_writes_a_row_per_size_and_algorithm(
     launch: Launch, tmp_path: Path, collective: str, ranks: int, tensors: int
 ) -> None:
     files = {kind: tmp_path / f"bench.{kind}" for kind in ("json", "csv")}
@@ -50,7 +50,7 @@ def test_writes_a_row_per_size_and_way(
     assert {line["way"] for line in lines} == WAYS[collective]
 
 
-def test_ends_when_the_ranks_measure_different_things(launch: Launch) -> None:
+def test_bench_ends_if_the_ranks_measure_different_things(launch: Launch) -> None:
     command = " ".join(BENCH) + " --timeout 2 --sizes $((4 + 4 * OMPI_COMM_WORLD_RANK))"
     result = launch(["sh", "-c", f"exec {command}"], np=2, timeout=60)
     assert result.returncode != 0

@@ -1,4 +1,4 @@
-"""doctor --nodes: what is said of nodes, also of those that do not answer."""
+"""doctor --nodes: its report about nodes, including those that do not answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def report_fixture() -> ModuleType:
     spec = importlib.util.spec_from_file_location("node_report", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["node_report"] = module  # dataclasses look there
+    sys.modules["node_report"] = module  # dataclasses look it up there
     spec.loader.exec_module(module)
     return module
 
@@ -49,14 +49,14 @@ def met(**other: Any) -> dict[str, Any]:
     return {"fault": "", "clock": 0.001, "GB/s": 3.0, "transport": "MPI (Open MPI v5)"} | other
 
 
-def test_slurms_names_of_nodes(report):
+def test_slurms_node_names_are_expanded(report):
     expand = report.expand
     assert expand("node[08-10,2],login") == ["node08", "node09", "node10", "node2", "login"]
     assert expand("a[1-2]b[3-4]") == ["a1b3", "a1b4", "a2b3", "a2b4"]
     assert expand("") == []
 
 
-def test_all_well(report):
+def test_a_healthy_cluster_has_no_faults(report):
     found = {0: facts("a"), 1: facts("a"), 2: facts("b")}
     findings = report.judge(found, 3, ["a", "b"])
     report.judge_together(findings, found, dict.fromkeys(found, met()), 3)
@@ -66,7 +66,7 @@ def test_all_well(report):
     assert findings.lines[-1].startswith("allreduce over 3 ranks, MPI (Open MPI v5): 3 GB/s")
 
 
-def test_nodes_that_do_not_answer_are_named_where_they_are_known(report):
+def test_nodes_that_do_not_answer_are_named_if_known(report):
     found = {0: facts("a"), 1: facts("a")}
     findings = report.judge(found, 4, ["a", "b", "c"])
     assert report.exclusion(findings.failing) == "b,c\n"
@@ -76,7 +76,7 @@ def test_nodes_that_do_not_answer_are_named_where_they_are_known(report):
     assert "pass all nodes with --hosts" in "\n".join(nameless.text())
 
 
-def test_a_node_that_is_unlike_the_others_fails(report):
+def test_a_node_that_differs_from_the_others_is_a_fault(report):
     found = {rank: facts(f"n{rank}") for rank in range(4)}
     found[1] = facts("n1", wheel="2.21.0+mpi.1 b")
     found[2] = facts("n2", shm_fault="/dev/shm has 3 MB free, but up to 64 MB is needed")
@@ -93,7 +93,7 @@ def test_a_node_that_is_unlike_the_others_fails(report):
     assert "slowest: rank 3 on node n3: 8 memory GB/s, 40% of the median" in text
 
 
-def test_a_node_that_is_busy_does_not_fail(report):
+def test_a_busy_node_is_not_a_fault(report):
     slow = {"memory GB/s": 8.0, "exp M/s": 900.0}
     found = {rank: facts(f"n{rank}") for rank in range(3)} | {3: facts("n3", figures=slow, load=9)}
     findings = report.judge(found, 4, [])
@@ -101,7 +101,7 @@ def test_a_node_that_is_busy_does_not_fail(report):
     assert "but the load of its 8 cores was already 9" in "\n".join(findings.text())
 
 
-def test_an_allreduce_that_does_not_end_names_who_has_not(report):
+def test_an_allreduce_that_does_not_end_names_the_missing_ranks(report):
     found = {rank: facts(f"n{rank}") for rank in range(3)}
     findings = report.judge(found, 3, [])
     together = {0: met(), 1: met(clock=-2.5)}
@@ -111,7 +111,7 @@ def test_an_allreduce_that_does_not_end_names_who_has_not(report):
     assert "FAULT node n1: rank 1's clock differs from rank 0's by -2.50 s" in text
 
 
-def test_two_ranks_look_at_their_node(launch, tmp_path):
+def test_two_ranks_report_on_their_node(launch, tmp_path):
     run = launch(NODES, np=2, cwd=tmp_path, timeout=90)
     out = run.stdout[0]
     node = load_config().node_name()
@@ -120,7 +120,7 @@ def test_two_ranks_look_at_their_node(launch, tmp_path):
     assert re.search(
         r"^allreduce over 2 ranks, MPI \(.*: [\d.]+ GB/s of 4 MB each, correct", out, re.M
     )
-    # Other tests run beside this one, so that a rank may truly be slow.
+    # Other tests run at the same time, so a rank may really be slow.
     faults = [line for line in out.splitlines() if line.startswith("FAULT")]
     assert all("is slow: " in line for line in faults), out
     failing = [node] if faults else []

@@ -1,4 +1,4 @@
-"""TF_MPI_TIMELINE: the trace of all ranks, and what it shows of a step."""
+"""TF_MPI_TIMELINE: the trace of all ranks and its account of a step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from launch import LaunchResult
 
 pytestmark = [pytest.mark.alone, pytest.mark.full]
 RANKS, STEPS = 2, 15
-LAYERS = ("w0", "w1")  # the others are handed in together
+LAYERS = ("w0", "w1")  # the others are submitted together
 Launch = Callable[..., LaunchResult]
 
 
@@ -30,7 +30,7 @@ def of_tensor(trace: Trace, rank: int, stage: str, name: str) -> list[Event]:
 
 
 def variable(tensor: str) -> str:
-    """A gradient is named after its variable and, if it is averaged there, its optimizer op."""
+    """A gradient is named after its variable and, if averaged there, its optimizer op."""
     return tensor.split(" (")[0]
 
 
@@ -46,7 +46,7 @@ def test_every_rank_has_its_tracks(trace: Trace) -> None:
         assert {"pack", "reduce"} < {event["name"] for event in tracks["communication"]}
 
 
-def test_every_gradient_goes_its_way_in_order(trace: Trace) -> None:
+def test_every_gradient_passes_all_stages_in_order(trace: Trace) -> None:
     for rank in range(RANKS):
         responses = {
             event["args"]["response"]: event
@@ -78,7 +78,7 @@ def test_every_gradient_goes_its_way_in_order(trace: Trace) -> None:
             assert count == STEPS
 
 
-def test_fused_responses_show_what_they_hold(trace: Trace) -> None:
+def test_fused_responses_list_their_tensors(trace: Trace) -> None:
     for rank in range(RANKS):
         held = [
             event["args"]["tensors"]
@@ -89,13 +89,13 @@ def test_fused_responses_show_what_they_hold(trace: Trace) -> None:
         assert small and all(len(names) == len(set(names)) for names in held)
 
 
-def test_clocks_agree(trace: Trace) -> None:
-    """What all ranks do together overlaps in time on all of them."""
+def test_clocks_of_all_ranks_agree(trace: Trace) -> None:
+    """Collective operations overlap in time on all ranks."""
     assert trace.share_of_responses_at_one_time() > 0.9
 
 
 def test_communication_overlaps_with_the_backward_pass(trace: Trace) -> None:
-    """The second layer's 16 MB travel before the first layer's gradient is there."""
+    """The second layer's 16 MB travel before the first layer's gradient is ready."""
     for rank in range(RANKS):
         steps = [e for e in trace.complete[rank]["steps"] if e["name"].startswith("step ")]
         backward = trace.named(rank, "backward, first to last gradient")
@@ -106,16 +106,16 @@ def test_communication_overlaps_with_the_backward_pass(trace: Trace) -> None:
         for submit, span in zip(last_submits, backward):
             assert span["ts"] <= submit["ts"] <= end(span) + 1
             inside += any(span["ts"] < e["ts"] and end(e) < submit["ts"] for e in reduces)
-        # Handed in together it is none; a rank whose core is busy elsewhere comes too late, and a
-        # thread that the machine keeps from running may hand in the last layer's after the first's.
+        # If submitted together there is no overlap. A rank whose core is busy arrives too late, and
+        # a delayed thread may submit the last layer's gradient after the first's.
         assert inside >= 2
 
 
-def test_ranks_that_do_not_end_together_write_their_own(
+def test_ranks_that_do_not_end_together_write_separate_traces(
     launch: Launch, scripts: Path, tmp_path: Path
 ) -> None:
     env = {"TF_MPI_TIMELINE": str(tmp_path / "trace.json")}
-    # The others wait in a step that never comes, fail, and end before mpirun ends them.
+    # The others wait in a step that never starts, fail, and end before mpirun kills them.
     result = launch(scripts / "timeline.py", args=["3", "fail"], env=env, timeout=60)
     assert result.returncode != 0
     written = Trace(tmp_path / "trace.rank1.json")
@@ -126,7 +126,7 @@ def test_ranks_that_do_not_end_together_write_their_own(
 
 
 @pytest.mark.parametrize("place", ["no/trace.json", "."])
-def test_a_file_that_cannot_be_written_is_refused_at_the_start(
+def test_a_trace_file_that_cannot_be_written_is_refused_at_the_start(
     launch: Launch, scripts: Path, tmp_path: Path, place: str
 ) -> None:
     env = {"TF_MPI_TIMELINE": str(tmp_path / place)}

@@ -1,9 +1,9 @@
-"""Trains an MLP of 784-2048-2048-10 in a tf.function, on two threads; then a small model.
+"""Trains an MLP of 784-2048-2048-10 in a tf.function with two threads; then a small model.
 
     timeline.py STEPS [late FILE | fail]
 
-`late`: rank 1 sleeps before each step; then all read FILE in two pipelines. `fail`: the last rank
-raises an exception after its steps. The small model's gradients are handed in together.
+`late`: rank 1 sleeps before each step; then all ranks read FILE in two pipelines. `fail`: the last
+rank raises an exception after its steps. The small model's gradients are submitted together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from common import result, single_threaded_ops
 STEPS, MODE = int(sys.argv[1]), "".join(sys.argv[2:3])
 LATE_SECONDS = 0.05
 SMALL_VARIABLES = 8
-BATCH = 512  # so that the first layer's gradient takes longer than the second's takes to travel
+BATCH = 512  # so that computing the first layer's gradient takes longer than sending the second's
 RANK, SIZE = tf.mpi.rank(), tf.mpi.size()
 
 single_threaded_ops(inter_op=2)
@@ -68,7 +68,7 @@ for _ in range(STEPS):
 
 
 def waits(batches: Any) -> float:
-    """How long a loop that takes its time has waited for these."""
+    """How long a slow loop waited for these batches."""
     waited, iterator = 0.0, iter(batches)
     while True:
         begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""Reads a trace by the rules of the Trace Event Format, and refuses what breaks them."""
+"""Reads a trace according to the Trace Event Format and rejects violations."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Trace:
             self.tracks[event["pid"]][event["tid"]] = name or event["args"]["name"]
 
     def named(self, rank: int, name: str) -> list[Event]:
-        """The spans of one name on all tracks of a rank, by their beginning."""
+        """The spans with that name on all tracks of a rank, ordered by start."""
         events = [e for track in self.complete[rank].values() for e in track if e["name"] == name]
         return sorted(events, key=lambda event: event["ts"])
 
     def share_of_responses_at_one_time(self) -> float:
-        """Of what all ranks do together: the share whose spans overlap on all of them."""
+        """The share of collective operations whose spans overlap on all ranks."""
         by_rank = [
             sorted(
                 (event for event in tracks["communication"] if "response" in event["args"]),
@@ -73,12 +73,12 @@ class Trace:
 
 
 def end(event: Event) -> float:
-    """Microseconds."""
+    """In microseconds."""
     return float(event["ts"] + event["dur"])
 
 
 def _check_nesting(events: list[Event]) -> None:
-    """Spans of one track come in order, and lie inside one another or apart."""
+    """Spans of one track are ordered, and either nested or disjoint."""
     open_spans: list[Event] = []
     last = 0.0
     for event in events:

@@ -1,4 +1,4 @@
-"""What a script draws without a seed, by every way that there is; and what a step draws."""
+"""What a script draws without a seed, in every possible way; and what a step draws."""
 
 import os
 import random
@@ -14,8 +14,8 @@ RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))
 
 
 def of_the_host():
-    time.sleep(RANK * 1.1)  # clocks differ
-    if RANK == 0:  # what one rank draws elsewhere moves nothing of the others
+    time.sleep(RANK * 1.1)  # so that clocks differ
+    if RANK == 0:  # draws elsewhere on one rank must not affect the others
         for _ in range(3):
             random.Random(), np.random.default_rng(), tf.random.normal([2])
     drawn: dict = {"random": random.random(), "numpy": np.random.rand()}

@@ -1,4 +1,4 @@
-"""How strings hash here, and what was started."""
+"""Prints how strings hash in this process, and what was started."""
 
 import os
 import sys

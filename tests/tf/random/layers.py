@@ -1,7 +1,7 @@
-"""Keras's layers, one after another, in a small model: fit and predict, as one process does it.
+"""Keras's layers one by one in a small model: fit and predict, as in one process.
 
-Arguments: tf_keras, jit; names of layers, default all.  22 rows in batches of 10, the last has 2.
-Images are up to 255 where layers take that for white, and scaled behind the layer, so that SGD does
+Arguments: tf_keras, jit; names of layers, default all. 22 rows in batches of 10 leave 2 for the
+last. Images are up to 255 if layers expect that, and are scaled behind the layer, so that SGD does
 not diverge.
 """
 
@@ -78,7 +78,7 @@ KERAS_IMAGES: dict[str, Make] = {
     "Pipeline": lambda: L.Pipeline([L.RandomFlip(seed=2), L.RandomContrast(0.1, seed=3)]),
 }
 BOTH_SEQUENCES: dict[str, Make] = {
-    # Unrolled in tf_keras, as in_both_directions.
+    # Unrolled in tf_keras, like in_both_directions.
     "LSTM": lambda: L.LSTM(4, dropout=0.1, recurrent_dropout=0.1, unroll=LEGACY, **seed()),
     "LSTM unrolled": lambda: L.LSTM(4, dropout=0.1, recurrent_dropout=0.1, unroll=True, **seed()),
     "GRU": lambda: L.GRU(4, dropout=0.2, return_sequences=True, **seed()),
@@ -109,12 +109,13 @@ BOTH_VECTORS: dict[str, Make] = {
 
 
 def in_both_directions() -> Any:
-    """Unrolled in tf_keras, which draws in each turn of a loop, whose turns run at once."""
+    """Unrolled in tf_keras, which draws in each iteration of a loop whose iterations run in
+    parallel."""
     return L.Bidirectional(L.SimpleRNN(4, dropout=0.2, recurrent_dropout=0.2, unroll=LEGACY))
 
 
 def seed() -> dict[str, int]:
-    """tf_keras's layers of these take none."""
+    """Empty for tf_keras, whose layers of these kinds take no seed."""
     return {} if LEGACY else {"seed": 1}
 
 
@@ -130,7 +131,7 @@ class Attends(L.Layer):
 
 
 class Mixes(L.Layer):
-    """Mixes samples of a batch with one another, and their labels."""
+    """Mixes the samples of a batch, and their labels."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""What one step draws for each of its samples, by every function there is: prints it by call.
+"""What one step draws for each of its samples, with every function: prints it by call.
 
 Arguments: where a step draws (layer, evaluate, predict, train_step, loss, loop, shard); tf_keras,
-eager, jit; names of families or of draws, default all that the mode has.
+eager, jit; names of families or of draws, default all that the mode supports.
 
-22 rows in batches of 10 leave 2 in the last batch, so that a rank of 3 may have none. A row is its
-number, and what is noted is [number of the row, what was drawn for it], call by call.
+22 rows in batches of 10 leave 2 for the last batch, so that one of 3 ranks may have none. A row
+contains its number, and the output is [number of the row, what was drawn for it], by call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LEGACY, EAGER, JIT = ("tf_keras" in WORDS, "eager" in WORDS, "jit" in WORDS)
 ROWS, BATCH, EPOCHS, WIDE = 22, 10, 2, 3
 X = np.arange(ROWS, dtype=np.float32)[:, None] * np.ones(WIDE, np.float32)
 K: Any = keras_3.random
-Draw = Callable[[Any, Any], Any]  # (rows of X, whatever holds its state) -> by sample
+Draw = Callable[[Any, Any], Any]  # (rows of X, object that holds its state) -> by sample
 
 
 def rows(x: Any) -> Any:
@@ -32,12 +32,12 @@ def rows(x: Any) -> Any:
 
 
 def turned(value: Any) -> Any:
-    """[t, samples, ...] by sample."""
+    """Turns [t, samples, ...] into values by sample."""
     rest = range(2, len(value.shape))
     return tf.transpose(value, [1, 0, *rest])
 
 
-# keras.random, by a generator that the step holds
+# keras.random with a generator that the step holds
 KERAS: dict[str, Draw] = {
     "normal": lambda x, s: K.normal((rows(x), 3), seed=s),
     "normal of shape": lambda x, s: K.normal(tf.shape(x), seed=s),
@@ -61,10 +61,11 @@ KERAS: dict[str, Draw] = {
     "number": lambda x, s: K.normal((rows(x), 3), seed=11),
     "by hand": lambda x, s: tf.random.stateless_normal([rows(x), 3], s.next()),
 }
-# Of all samples of a batch together, or by ops that cannot be told: ranks have whole batches.
+# For all samples of a batch together, or with ops that cannot be analyzed: ranks have whole
+# batches.
 KERAS_TOGETHER: dict[str, Draw] = {"shuffle": lambda x, s: K.shuffle(x, seed=s)}
 
-# TensorFlow's kernels, by a seed of the op's own; the global one is set, too
+# TensorFlow's kernels with a seed of the op; the global seed is also set
 OPS: dict[str, Draw] = {
     "normal": lambda x, _: tf.random.normal([rows(x), 3], seed=1),
     "normal of shape": lambda x, _: tf.random.normal(tf.shape(x), 1.0, 2.0, seed=2),
@@ -157,7 +158,7 @@ STATELESS_TOGETHER: dict[str, Draw] = {
     "shuffle": lambda x, n: S.experimental.stateless_shuffle(x, SEED),
 }
 
-# Where the samples stand in what is drawn: by a generator, as above
+# The position of the samples in what is drawn; with a generator, as above
 SHAPES: dict[str, Draw] = {
     "one": lambda x, s: K.normal((rows(x),), seed=s),
     "one each": lambda x, s: K.normal((rows(x), 1, 1), seed=s) * tf.ones((4, 2)),
@@ -196,7 +197,7 @@ SHAPES_TOGETHER: dict[str, Draw] = {
     ),
     "pairs": lambda x, s: tf.reduce_sum(K.normal((rows(x), rows(x)), seed=s), 1),
     "permuted": lambda x, s: tf.gather(x, tf.argsort(S.stateless_uniform([rows(x)], SEED))),
-    "mapped": lambda x, s: tf.map_fn(  # in turn: by a kernel's own state
+    "mapped": lambda x, s: tf.map_fn(  # sequentially, with a kernel's own state
         lambda row: row + tf.random.normal([3], seed=31), x, parallel_iterations=1
     ),
 }
@@ -212,7 +213,7 @@ FAMILIES = {
     "shapes of even parts": SHAPES_EVEN,
     "shapes together": SHAPES_TOGETHER,
 }
-# What XLA has no kernel for.
+# Draws without an XLA kernel.
 NOT_COMPILED = {
     "keras": {"gamma", "gamma of rows", "binomial", "beta"},
     "ops": {"gamma", "gamma of rows", "gamma, turned", "poisson", "poisson of rows",
@@ -236,7 +237,7 @@ def chosen() -> dict[str, tuple[str, Draw]]:
 
 
 class Drawer:
-    """Draws for the rows that it is given, and notes what came."""
+    """Draws for the rows that it gets and records the results."""
 
     def __init__(self, where: str) -> None:
         self.draws = chosen()
@@ -255,7 +256,7 @@ class Drawer:
                 self.held[name] = self.count
 
     def __call__(self, x: Any) -> Any:
-        """[samples, all that was drawn]."""
+        """[samples, everything drawn]."""
         count = tf.identity(self.count)
         drawn = []
         for name, (_, draw) in self.draws.items():
@@ -278,7 +279,7 @@ class Drawer:
 
 
 class Draws(keras.layers.Layer):
-    """A layer whose output of a sample is what it drew for it, whatever `training` says."""
+    """A layer whose output for a sample is what it drew for it, regardless of `training`."""
 
     def __init__(self, drawer: Drawer) -> None:
         super().__init__()
@@ -292,7 +293,7 @@ class Draws(keras.layers.Layer):
 
 
 class Sums(keras.layers.Layer):
-    """The drawn numbers of each row are its gradient: they stand in the weights at the end."""
+    """The drawn numbers of each row are its gradient, so the final weights contain them."""
 
     def build(self, shape: Any) -> None:
         self.table = self.add_weight(shape=(ROWS, int(shape[1][-1])), initializer="zeros", name="t")
@@ -348,7 +349,7 @@ def in_keras(where: str) -> dict[str, Any]:
 
 
 def in_loop(where: str) -> dict[str, Any]:
-    """A loop of the script's own; `loop`: over what TF_MPI_SHARD divides."""
+    """A custom loop; `loop`: over a dataset that TF_MPI_SHARD divides."""
     drawer = Drawer(where)
     weight = tf.Variable(tf.zeros([WIDE]))
 

@@ -1,4 +1,4 @@
-"""Draws of a script that has seeded before `import tensorflow`, or not at all, and in children."""
+"""Draws of a script that seeded before `import tensorflow`, or not at all; and in children."""
 
 import multiprocessing
 import random

@@ -1,4 +1,4 @@
-"""What a train_step draws: for its samples, and for the whole batch.  Argument: keras, tf_keras."""
+"""What a train_step draws for its samples and for the whole batch. Argument: keras, tf_keras."""
 
 import sys
 
@@ -13,7 +13,8 @@ else:
     import keras
 
 BATCH = 8
-DRAWN = [tf.Variable(tf.zeros(3)) for _ in range(6)]  # not the model's, which would average them
+# Not part of the model, which would average them.
+DRAWN = [tf.Variable(tf.zeros(3)) for _ in range(6)]
 GENERATOR = tf.random.Generator.from_seed(3)
 seen: list = []
 
@@ -56,7 +57,7 @@ def steps(samples, seed):
         keras.utils.set_random_seed(seed)
     inputs = keras.Input((3,))
     model = Model(inputs, keras.layers.Dense(1)(inputs))
-    # A layer of tf_keras takes another seed for each trace.
+    # A layer of tf_keras draws another seed for each trace.
     model.dropout = keras.layers.Dropout(0.5, seed=None if sys.argv[1] == "keras" else 6)
     if sys.argv[1] == "keras":
         model.held = keras.random.SeedGenerator(5)
@@ -79,7 +80,8 @@ class Compiled(keras.Model):
             tf.random.normal(self.layers[-1].kernel.shape),  # as many rows as there are samples
         ]
         part = batch.current()
-        looked_at = part is not None and part.look is not None  # what is kept would be whole
+        # Records during an inspection would be whole batches.
+        looked_at = part is not None and part.look is not None
         for variable, value in zip([] if looked_at else DRAWN, seen):
             variable.assign(tf.cast(tf.reshape(value, [-1])[:3], tf.float32))
         return super().train_step(data)

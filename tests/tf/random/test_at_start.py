@@ -1,4 +1,4 @@
-"""Strings hash alike on all ranks; one process, and averaging that is off, are left as they are."""
+"""Strings hash the same on all ranks; one process, and averaging off, are not affected."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PACKAGE = Path(__file__).resolve().parents[3] / "tensorflow_patches"
     ],
     ids=["script", "options", "same process", "-c", "stdin", "-m"],
 )
-def test_ranks_hash_alike(launch, words):
+def test_ranks_hash_strings_equally(launch, words):
     env = {
         "PYTHONHASHSEED": None,
         "PYTHONPATH": os.pathsep.join([str(HASHES.parents[1]), str(HASHES.parent)]),
@@ -52,10 +52,10 @@ def test_ranks_hash_alike(launch, words):
         (2, {}, ["-E"]),
     ],
 )
-def test_and_else_as_python_does(launch, ranks, env, words):
+def test_without_ranks_strings_hash_as_in_plain_python(launch, ranks, env, words):
     words = [sys.executable, *words, HASHES]
     env = {"PYTHONHASHSEED": None, **env}
-    if "-E" in words:  # nor PYTHONPATH
+    if "-E" in words:  # ignores PYTHONPATH
         words[2:] = ["-c", "print('RESULT', '{\"hash\":', hash('a'), '}')"]
     runs = [launch(words, np=ranks, env=env).check() for _ in range(1 if ranks else 2)]
     found = [rank["hash"] for run in runs for rank in run.results]
@@ -64,7 +64,7 @@ def test_and_else_as_python_does(launch, ranks, env, words):
         assert rank.get("seed") == env["PYTHONHASHSEED"] and not rank.get("loaded")
 
 
-def test_different_hashes_are_said(launch):
+def test_different_hashes_are_reported(launch):
     words = [sys.executable, "-c", "import tensorflow"]
     run = launch(words, np=2, env={"PYTHONHASHSEED": "random"}).check()
     assert run.stderr[0].count("string hashes differ between the ranks") == 1
@@ -91,7 +91,7 @@ ENVIRONMENTS = [
 
 
 @pytest.mark.parametrize("environ", ENVIRONMENTS)
-def test_it_decides_as_the_gate_does(environ):
+def test_the_start_file_decides_like_the_gate(environ):
     ours = runpy.run_path(str(PACKAGE / "python" / "at_start.py"))["ranks_share_work"]
     config = load_config()
     gate = config.gate(environ)
@@ -99,15 +99,15 @@ def test_it_decides_as_the_gate_does(environ):
     assert ours(environ) == (ranks > 1 and config.get("TF_MPI_SHARD", environ) != "off")
 
 
-def test_the_wheel_has_it_at_its_top():
+def test_the_wheel_has_the_start_file_at_its_top_level():
     installed = Path(sysconfig.get_path("platlib")) / "tensorflow_mpi.pth"
     text = (PACKAGE / "start" / "tensorflow_mpi.pth").read_text()
     assert installed.read_text() == text
     assert "at_start.py" in text.splitlines()[0]
 
 
-def test_word_of_ranks_that_are_off_reaches_other_nodes(tmp_path, monkeypatch):
-    """mpirun passes TF_MPI_ENABLE to its own node only; the others find word of it in the home."""
+def test_a_note_that_averaging_is_off_reaches_other_nodes(tmp_path, monkeypatch):
+    """mpirun passes TF_MPI_ENABLE only to its own node; the others find the note in the home."""
     config = load_config()
     ours = runpy.run_path(str(PACKAGE / "python" / "at_start.py"))["off_marker"]
     job = {
@@ -124,18 +124,18 @@ def test_word_of_ranks_that_are_off_reaches_other_nodes(tmp_path, monkeypatch):
     assert config.gate({**job, "PMIX_NAMESPACE": "prterun-h1-56@1"}).on
     word.write_text(f"{os.uname().nodename} {os.getpid()}\n")
     assert not config.gate(job).on
-    word.write_text(f"{os.uname().nodename} 4194305\n")  # no process has this number
+    word.write_text(f"{os.uname().nodename} 4194305\n")  # no process has this ID
     assert config.gate(job).on
     word.write_text("another-node 4194305\n")
     assert not config.gate(job).on
     assert config.gate({**job, "TF_MPI_ENABLE": "1"}).on
     one_node = {**job, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
     assert config.gate(one_node).on and ours(one_node) == ""
-    os.utime(word, (1, 1))  # of a job of that name long ago
+    os.utime(word, (1, 1))  # from an old job of that name
     assert config.gate(job).on
 
 
-def test_word_is_left_and_taken_back(tmp_path):
+def test_the_note_is_written_and_removed(tmp_path):
     env = {**TWO_RANKS, "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
     env |= {"PMIX_NAMESPACE": "job", "XDG_CACHE_HOME": str(tmp_path), "TF_MPI_ENABLE": "0"}
     code = f"import os; print(os.listdir({str(tmp_path / 'tensorflow-mpi')!r}))"
@@ -146,8 +146,8 @@ def test_word_is_left_and_taken_back(tmp_path):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_python_of_the_environment_has_nothing_to_warn_of(ranks):
-    """Of the files that the .pth reads; a warning is an error there."""
+def test_the_start_file_causes_no_warnings(ranks):
+    """Python warns about unclosed files, for example; here a warning is an error."""
     env = {**os.environ, **(TWO_RANKS if ranks == 2 else {}), "TF_MPI_ENABLE": "0"}
     words = [sys.executable, "-X", "dev", "-X", "warn_default_encoding", "-W", "error", "-c", ""]
     run = subprocess.run(words, capture_output=True, text=True, env=env)

@@ -1,4 +1,4 @@
-"""One random state: unseeded draws are alike on all ranks, and other samples get other numbers."""
+"""One random state: unseeded draws are equal on all ranks, and each sample gets its own numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from installed import is_before
 from tiers import full
 
-APART = {0, 1, 2, 3, 4, 8, 11, 12}  # of what steps.py draws: these are for the samples
+APART = {0, 1, 2, 3, 4, 8, 11, 12}  # indices of the draws of steps.py that are per sample
 
 
 @pytest.fixture(scope="module")
@@ -15,13 +15,13 @@ def drawn(launch, scripts):
     return [launch(scripts / "draws.py", np=2).check() for _ in range(2)]
 
 
-def test_all_ranks_draw_alike(drawn):
+def test_all_ranks_draw_the_same(drawn):
     first, second = drawn[0].results
     assert first["host"] == second["host"]
     assert first["tensorflow"] == second["tensorflow"]
 
 
-def test_and_nothing_is_drawn_twice(drawn):
+def test_no_number_is_drawn_twice(drawn):
     for kind in ("host", "tensorflow"):
         for name, value in drawn[0].results[0][kind].items():
             if isinstance(value, list):
@@ -35,14 +35,14 @@ def test_another_run_draws_other_numbers(drawn):
         assert same <= {"a set"}
 
 
-def test_names_and_secrets_stay_each_ranks_own(drawn):
+def test_names_and_secrets_differ_by_rank(drawn):
     first, second = drawn[0].results
     assert first["own"]["name"] != second["own"]["name"]
     assert first["own"]["bytes"] != second["own"]["bytes"]
 
 
-def test_what_was_seeded_before_the_import_goes_on(launch, scripts):
-    # A process of its own: in the pool TensorFlow has been imported before.
+def test_generators_seeded_before_the_import_continue(launch, scripts):
+    # Not pooled, because the pool has already imported TensorFlow.
     (alone,) = launch(scripts / "seeded.py", np=0).check().results
     run = launch(scripts / "seeded.py", np=2).check()
     for rank in run.results:
@@ -51,7 +51,7 @@ def test_what_was_seeded_before_the_import_goes_on(launch, scripts):
 
 
 @pytest.mark.parametrize("kind", ["keras", full("tf_keras")])
-def test_a_step_draws_its_rows_of_what_one_process_draws(launch, scripts, kind):
+def test_a_step_draws_its_rows_of_one_processs_draws(launch, scripts, kind):
     (alone,) = launch(scripts / "steps.py", np=0, args=[kind], pooled=True).check().results
     run = launch(scripts / "steps.py", np=2, args=[kind], pooled=True).check()
     first, second = run.results
@@ -59,7 +59,8 @@ def test_a_step_draws_its_rows_of_what_one_process_draws(launch, scripts, kind):
         zip(alone["compiled"], first["compiled"], second["compiled"])
     ):
         assert any(mine) and (mine != theirs) == (place < 4), (place, mine, theirs)
-        # XLA draws alike without a seed; TensorFlow's kernels otherwise in each job.
+        # Without a seed XLA's draws are the same in each job; those of TensorFlow's kernels are
+        # not.
         assert one == mine or is_before("2.20"), (place, one, mine)
     for case in ("even", "uneven", "seeded"):
         assert len(first[case]) == len(second[case]) == 2
@@ -72,7 +73,7 @@ def test_a_step_draws_its_rows_of_what_one_process_draws(launch, scripts, kind):
 
 
 @pytest.mark.full
-def test_with_shard_off_each_rank_draws_its_own(launch, scripts):
+def test_with_shard_off_each_rank_draws_differently(launch, scripts):
     run = launch(scripts / "draws.py", np=2, env={"TF_MPI_SHARD": "off"}).check()
     first, second = run.results
     for kind in ("host", "tensorflow"):
@@ -80,7 +81,7 @@ def test_with_shard_off_each_rank_draws_its_own(launch, scripts):
 
 
 @pytest.mark.full
-def test_with_shard_off_a_models_generators_are_each_ranks_own(launch, scripts):
+def test_with_shard_off_a_models_generators_differ_by_rank(launch, scripts):
     run = launch(scripts / "steps.py", np=2, args=["keras"], env={"TF_MPI_SHARD": "off"}).check()
     first, second = run.results
     held = slice(9, 13)

@@ -1,4 +1,4 @@
-"""Keras's layers, those that draw and the others: N ranks train them as one process does."""
+"""Keras's layers, with and without randomness: N ranks train them like one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step draws for its samples: the ranks' rows put together are one process's bits."""
+"""What a step draws for its samples: all ranks' rows together are bitwise one process's draws."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ NOT_FIRST = (
 
 
 def rows_of(rank: int, ranks: int, rows: list[int]) -> list[int]:
-    """A rank's part of a batch: its rows lie together."""
+    """A rank's part of a batch, which is contiguous."""
     return rows[rank * len(rows) // ranks : (rank + 1) * len(rows) // ranks]
 
 
 def unlike(one: dict[str, Any], results: list[dict[str, Any]], split: bool) -> dict[str, str]:
-    """By draw, where a rank's first differ from one process's."""
+    """By draw, the first difference between a rank and one process."""
     found: dict[str, str] = {}
     for rank, result in enumerate(results):
         assert len(result["calls"]) == len(one["calls"]), f"rank {rank}: another number of steps"
         for number, (call, whole) in enumerate(zip(result["calls"], one["calls"])):
             mine = rows_of(rank, len(results), whole["rows"]) if split else whole["rows"]
-            # A rank without a sample computes with one that does not count.
+            # A rank without samples computes with one that does not count.
             assert call["rows"][: len(mine)] == mine, (rank, number, call["rows"])
             assert len(call["rows"]) == max(len(mine), 1), (rank, number, call["rows"])
             for name in set(whole) - {"rows"}:
@@ -68,13 +68,13 @@ def check(
     for result in run.results:
         assert result.get("predicted") == one.get("predicted")
         for ours, theirs in zip(result.get("weights", []), one.get("weights", [])):
-            largest = np.abs(theirs).max(axis=0)  # of each draw: what it draws may cancel out
+            largest = np.abs(theirs).max(axis=0)  # per draw: the draws themselves may cancel out
             far = np.abs(np.subtract(ours, theirs)) / np.maximum(largest, 1)
             assert far.max() <= 1e-5, np.unravel_index(far.argmax(), far.shape)
 
 
 @pytest.mark.parametrize("ranks", [2, full(3)])
-def test_of_a_layer_in_fit(scripts, ranks: int) -> None:
+def test_draws_of_a_layer_in_fit_equal_one_process(scripts, ranks: int) -> None:
     check(scripts, ranks, ("layer", *QUICK), pooled=ranks == 2)
 
 
@@ -82,8 +82,10 @@ def test_of_a_layer_in_fit(scripts, ranks: int) -> None:
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("family", APART)
 @pytest.mark.parametrize("mode", ["graph", "eager", pytest.param("jit", marks=COMPILED)])
-def test_of_every_function(scripts, ranks: int, family: str, mode: str) -> None:
-    """With ranks that do not divide a batch all have all of it where a function draws."""
+def test_draws_of_every_function_equal_one_process(
+    scripts, ranks: int, family: str, mode: str
+) -> None:
+    """If ranks do not divide a batch evenly, functions that draw get all of it on every rank."""
     split = family != EVEN or ranks == 2
     check(scripts, ranks, ("layer", mode, family), split=split)
 
@@ -92,22 +94,24 @@ def test_of_every_function(scripts, ranks: int, family: str, mode: str) -> None:
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("where", ["evaluate", "predict", "train_step", "loss"])
 @pytest.mark.parametrize("mode", ["graph", "eager", pytest.param("jit", marks=COMPILED)])
-def test_wherever_a_model_draws(scripts, ranks: int, where: str, mode: str) -> None:
+def test_draws_anywhere_in_a_model_equal_one_process(
+    scripts, ranks: int, where: str, mode: str
+) -> None:
     check(scripts, ranks, (where, mode, *QUICK))
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("mode", ["graph", "eager", pytest.param("jit", marks=COMPILED)])
-def test_of_tf_keras(scripts, ranks: int, mode: str) -> None:
+def test_draws_of_tf_keras_equal_one_process(scripts, ranks: int, mode: str) -> None:
     check(scripts, ranks, ("layer", "tf_keras", mode, "ops", "generator", "stateless"))
 
 
 @pytest.mark.parametrize("where", ["shard", full("loop")])
-def test_in_a_loop_over_divided_data(scripts, where: str) -> None:
-    """Batches that two ranks divide; nobody looks at a loop, so only a first dimension tells.
+def test_draws_in_a_loop_over_divided_data_equal_one_process(scripts, where: str) -> None:
+    """Two ranks divide the batches. Loops are not analyzed, so only the first dimension counts.
 
-    Not in eager code: the last part has one sample, and there a first dimension of 1 is for all.
+    Not in eager code: the last part has one sample, and a first dimension of 1 means all samples.
     """
     env = {"TF_MPI_SHARD": "dataset"} if where == "loop" else None
     draws = [draw for draw in QUICK if draw not in NOT_FIRST]
@@ -117,7 +121,7 @@ def test_in_a_loop_over_divided_data(scripts, where: str) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("mode", ["graph", "eager"])
-def test_of_all_samples_together(scripts, ranks: int, mode: str) -> None:
+def test_draws_for_all_samples_together_equal_one_process(scripts, ranks: int, mode: str) -> None:
     """A permutation of the batch: every rank has the whole one."""
     for family in TOGETHER:
         check(scripts, ranks, ("layer", mode, family), split=False)
